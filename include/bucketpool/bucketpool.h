@@ -1,0 +1,11 @@
+/* Everything of the core library. Files are in <bucketpool/formats.h>, a library of its own. */
+#ifndef BUCKETPOOL_H
+#define BUCKETPOOL_H
+
+#include <bucketpool/dtype.h>
+#include <bucketpool/model.h>
+#include <bucketpool/plan.h>
+#include <bucketpool/schedule.h>
+#include <bucketpool/status.h>
+
+#endif

@@ -1,0 +1,415 @@
+/* Turns a family's table and a configuration into a model: compiles the table's expressions once, reads the fields, then
+ * walks the layers. */
+#include "model/architecture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+#include "model/arch_config.h"
+#include "model/expression.h"
+#include "model/model.h"
+
+/* More is a hostile file, not a model: it would take minutes and gigabytes to refuse it later. */
+#define MOST_LAYERS 100000
+#define MOST_FIELDS 64
+#define MOST_NAME 256
+
+/* Scope slots before the family's own fields. */
+enum { SLOT_LAYER, SLOT_PREDICTION, SLOTS };
+
+/* One row of a table with its expressions compiled. */
+typedef struct compiled_tensor {
+    const bp_arch_tensor *row;
+    bp_expression *shape[BP_MAX_DIMS];
+    uint32_t dims;
+    bp_expression *when, *copies, *bias, *split_parts;
+    int32_t split; /* dimension, -1: replicated */
+} compiled_tensor;
+
+typedef struct compiled_table {
+    compiled_tensor *tensors;
+    size_t count, capacity;
+} compiled_table;
+
+typedef struct builder {
+    const bp_arch_family *family;
+    const bp_arch_config *config;
+    bp_model *model;
+    bp_dtype dtype;
+    const char *names[MOST_FIELDS];
+    bp_value values[MOST_FIELDS];
+    bp_expression *layer_fields[MOST_FIELDS]; /* by slot; NULL for fields that are read once */
+    bp_scope scope;
+    compiled_table first, last, layer, prediction_first, prediction_last;
+} builder;
+
+/* ---- compiling ---------------------------------------------------------------------------------------------------- */
+
+static void destroy_tensor(compiled_tensor *tensor)
+{
+    for (uint32_t i = 0; i < tensor->dims; i++)
+        bp_expression_destroy(&tensor->shape[i]);
+    bp_expression_destroy(&tensor->when);
+    bp_expression_destroy(&tensor->copies);
+    bp_expression_destroy(&tensor->bias);
+    bp_expression_destroy(&tensor->split_parts);
+}
+
+static void destroy_table(compiled_table *table)
+{
+    for (size_t i = 0; i < table->count; i++)
+        destroy_tensor(&table->tensors[i]);
+    free(table->tensors);
+}
+
+static bp_status compile_optional(const builder *b, const char *source, bp_expression **expression)
+{
+    return source != NULL ? bp_expression_create(source, &b->scope, expression) : BP_OK;
+}
+
+/* "heads*head_dim; hidden" cut in pieces; the cut text joins the model's strings, so that it lives long enough. */
+static bp_status compile_shape(builder *b, const char *shape, compiled_tensor *tensor)
+{
+    const char *copy;
+    BP_TRY(bp_strings_add(&b->model->strings, shape, &copy));
+    char *rest = (char *)copy, *piece;
+    while ((piece = strsep(&rest, ";")) != NULL) {
+        if (tensor->dims == BP_MAX_DIMS)
+            return bp_fail(BP_ERR_INTERNAL, "tensor %s has more than %d dimensions", tensor->row->name, BP_MAX_DIMS);
+        piece += strspn(piece, " ");
+        BP_TRY(bp_expression_create(piece, &b->scope, &tensor->shape[tensor->dims]));
+        tensor->dims++;
+    }
+    return BP_OK;
+}
+
+static bp_status compile_tensor(builder *b, const bp_arch_tensor *row, compiled_tensor *tensor)
+{
+    tensor->row = row;
+    tensor->split = *row->split != '\0' ? row->split[0] - '0' : -1;
+    BP_TRY(compile_shape(b, row->shape, tensor));
+    BP_TRY(compile_optional(b, row->when, &tensor->when));
+    BP_TRY(compile_optional(b, row->copies, &tensor->copies));
+    BP_TRY(compile_optional(b, row->bias, &tensor->bias));
+    return compile_optional(b, strchr(row->split, ':') != NULL ? row->split + 2 : NULL, &tensor->split_parts);
+}
+
+/* Appends the rows of one table (NULL: none). */
+static bp_status compile_table(builder *b, const bp_arch_tensor *rows, compiled_table *table)
+{
+    for (; rows != NULL && rows->name != NULL; rows++) {
+        BP_TRY(bp_grow_array((void **)&table->tensors, &table->capacity, table->count, sizeof *table->tensors));
+        table->tensors[table->count] = (compiled_tensor){0};
+        BP_TRY(compile_tensor(b, rows, &table->tensors[table->count++]));
+    }
+    return BP_OK;
+}
+
+/* ---- fields ------------------------------------------------------------------------------------------------------- */
+
+/* The first of the alternatives "a|b" that the configuration has; `key` gets its name. */
+static const bp_arch_entry *find_field(const bp_arch_config *config, const char *keys, char key[MOST_NAME])
+{
+    const bp_arch_entry *null_entry = NULL;
+    for (const char *at = keys; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
+        size_t length = strcspn(at, "|");
+        const bp_arch_entry *entry = bp_arch_config_find(config, at, length);
+        if (entry != NULL && entry->is_null)
+            null_entry = entry;
+        if (entry != NULL && !entry->is_null) {
+            snprintf(key, MOST_NAME, "%.*s", (int)length, at);
+            return entry;
+        }
+    }
+    snprintf(key, MOST_NAME, "%.*s", (int)strcspn(keys, "|"), keys);
+    return null_entry;
+}
+
+static const char *describe(const bp_arch_entry *entry, char text[64])
+{
+    switch (entry->value.kind) {
+    case BP_VALUE_INT: snprintf(text, 64, "%lld", (long long)entry->value.number); break;
+    case BP_VALUE_TEXT: snprintf(text, 64, "\"%.40s\"", entry->value.text); break;
+    case BP_VALUE_INTS:
+    case BP_VALUE_TEXTS: snprintf(text, 64, "a list"); break;
+    default: snprintf(text, 64, "%.60s", entry->unusable_what); break;
+    }
+    return text;
+}
+
+static bp_status read_present(const bp_arch_field *field, const char *key, const bp_arch_entry *entry, bp_value *value)
+{
+    static const char *const expected[] = {"a positive integer", "an integer that is not negative", "true or false",
+                                           "a list or a text"};
+    const bp_value *v = &entry->value;
+    bool good = entry->unusable_what == NULL;
+    switch (field->kind) {
+    case BP_FIELD_SIZE: good = good && v->kind == BP_VALUE_INT && v->number > 0; break;
+    case BP_FIELD_COUNT: good = good && v->kind == BP_VALUE_INT && v->number >= 0; break;
+    case BP_FIELD_FLAG: good = good && v->kind == BP_VALUE_INT && (v->number == 0 || v->number == 1); break;
+    default: good = good && v->kind != BP_VALUE_INT; break;
+    }
+    char text[64];
+    if (!good)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\": expected %s, got %s", key, expected[field->kind],
+                       describe(entry, text));
+    *value = *v;
+    return BP_OK;
+}
+
+/* The value of `source` in the fields read so far; "-" is no value. */
+static bp_status compute_field(builder *b, const char *source, bp_value *value)
+{
+    if (strcmp(source, "-") == 0) {
+        *value = (bp_value){.kind = BP_VALUE_MISSING};
+        return BP_OK;
+    }
+    bp_expression *expression;
+    BP_TRY(bp_expression_create(source, &b->scope, &expression));
+    bp_status status = bp_expression_value(expression, &b->scope, value);
+    bp_expression_destroy(&expression);
+    return status;
+}
+
+static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *value)
+{
+    if (field->keys == NULL)
+        return compute_field(b, field->missing, value);
+    char key[MOST_NAME];
+    const bp_arch_entry *entry = find_field(b->config, field->keys, key);
+    /* "auto" asks for what is computed when the key is missing */
+    bool is_auto = entry != NULL && entry->value.kind == BP_VALUE_TEXT && field->kind == BP_FIELD_SIZE &&
+                   strcmp(entry->value.text, "auto") == 0;
+    if (entry != NULL && !entry->is_null && !is_auto)
+        return read_present(field, key, entry, value);
+    const char *source = entry != NULL && entry->is_null && field->null != NULL ? field->null : field->missing;
+    if (source == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is missing", key);
+    return compute_field(b, source, value);
+}
+
+static bp_status read_fields(builder *b)
+{
+    b->names[SLOT_LAYER] = "layer";
+    b->names[SLOT_PREDICTION] = "prediction";
+    b->values[SLOT_LAYER] = b->values[SLOT_PREDICTION] = (bp_value){.kind = BP_VALUE_INT};
+    b->scope = (bp_scope){b->names, b->values, SLOTS};
+    for (const bp_arch_field *field = b->family->fields; field->name != NULL; field++) {
+        size_t slot = b->scope.count;
+        if (slot == MOST_FIELDS)
+            return bp_fail(BP_ERR_INTERNAL, "family %s has more than %d fields", b->family->model_types[0], MOST_FIELDS);
+        if (field->kind == BP_FIELD_LAYER || field->kind == BP_FIELD_CHECK)
+            BP_TRY(bp_expression_create(field->missing, &b->scope, &b->layer_fields[slot]));
+        else
+            BP_TRY(read_field(b, field, &b->values[slot]));
+        b->names[slot] = field->name;
+        b->scope.count++;
+    }
+    return BP_OK;
+}
+
+/* The fields that depend on the layer. */
+static bp_status compute_layer_fields(builder *b, int64_t layer)
+{
+    b->values[SLOT_LAYER].number = layer;
+    for (size_t slot = SLOTS; slot < b->scope.count; slot++) {
+        if (b->layer_fields[slot] == NULL)
+            continue;
+        BP_TRY(bp_expression_value(b->layer_fields[slot], &b->scope, &b->values[slot]));
+        const bp_arch_field *field = &b->family->fields[slot - SLOTS];
+        if (field->kind == BP_FIELD_CHECK && b->values[slot].number == 0)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "layer %lld %s", (long long)layer, field->keys);
+    }
+    return BP_OK;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------------------------ */
+
+static bp_status holds(const builder *b, const bp_expression *condition, bool otherwise, bool *truth)
+{
+    int64_t number = otherwise;
+    if (condition != NULL)
+        BP_TRY(bp_expression_number(condition, &b->scope, &number));
+    *truth = number != 0;
+    return BP_OK;
+}
+
+static bp_status positive(const builder *b, const bp_expression *expression, const char *tensor, int64_t most,
+                          int64_t *number)
+{
+    BP_TRY(bp_expression_number(expression, &b->scope, number));
+    if (*number < 1 || *number > most)
+        return bp_fail(*number < 1 ? BP_ERR_INVALID_ARGUMENT : BP_ERR_OVERFLOW, "tensor %s: a size of %lld is %s", tensor,
+                       (long long)*number, *number < 1 ? "not positive" : "too large");
+    return BP_OK;
+}
+
+static bp_status add_tensor(builder *b, const compiled_tensor *tensor, const char *prefix, int32_t unit, uint32_t flags)
+{
+    bool there, has_bias;
+    BP_TRY(holds(b, tensor->when, true, &there));
+    if (!there)
+        return BP_OK;
+    const bp_arch_tensor *row = tensor->row;
+    char name[MOST_NAME];
+    bool linear = (row->flags & BP_ARCH_LINEAR) != 0, absolute = *row->name == '^';
+    const char *before = absolute ? "" : prefix, *own_name = row->name + absolute;
+    snprintf(name, sizeof name, "%s%s%s", before, own_name, linear ? ".weight" : "");
+    bp_parameter p;
+    BP_TRY(bp_parameter_init(&p, sizeof p));
+    p.name = name;
+    p.unit = unit;
+    p.dims = tensor->dims;
+    p.dtype = b->dtype;
+    p.flags = flags | (unit != BP_OUTSIDE && row->flags & BP_ARCH_GEMM ? BP_PARAMETER_GEMM : 0);
+    p.expert_dim = row->flags & BP_ARCH_EXPERT_STACK ? 0 : -1;
+    p.tp_dim = tensor->split;
+    int64_t number;
+    for (uint32_t i = 0; i < tensor->dims; i++) {
+        BP_TRY(positive(b, tensor->shape[i], name, INT64_MAX, &number));
+        p.shape[i] = (uint64_t)number;
+    }
+    if (tensor->copies != NULL) {
+        BP_TRY(positive(b, tensor->copies, name, UINT32_MAX, &number));
+        p.copies = (uint32_t)number;
+        p.flags |= BP_PARAMETER_EXPERT_COPIES;
+    }
+    if (tensor->split_parts != NULL) {
+        BP_TRY(positive(b, tensor->split_parts, name, UINT32_MAX, &number));
+        p.tp_parts = (uint32_t)number;
+    }
+    BP_TRY(bp_model_add_parameter(b->model, &p));
+    BP_TRY(holds(b, tensor->bias, false, &has_bias));
+    if (!has_bias)
+        return BP_OK;
+    snprintf(name, sizeof name, "%s%s.bias", before, own_name);
+    p.dims = 1;
+    p.flags &= ~(uint32_t)BP_PARAMETER_GEMM;
+    if (p.tp_dim != 0) { /* of a row-parallel weight the bias is not split */
+        p.tp_dim = -1;
+        p.tp_parts = 0;
+    }
+    return bp_model_add_parameter(b->model, &p);
+}
+
+static bp_status add_table(builder *b, const compiled_table *table, const char *prefix, int32_t unit, uint32_t flags)
+{
+    for (size_t i = 0; i < table->count; i++)
+        BP_TRY(add_tensor(b, &table->tensors[i], prefix, unit, flags));
+    return BP_OK;
+}
+
+static bp_status count_layers(builder *b, const char *source, int64_t *count)
+{
+    *count = 0;
+    if (source == NULL)
+        return BP_OK;
+    bp_value value;
+    BP_TRY(compute_field(b, source, &value));
+    if (value.number > MOST_LAYERS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%lld layers are more than the %d that are supported",
+                       (long long)value.number, MOST_LAYERS);
+    *count = value.number;
+    return BP_OK;
+}
+
+static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
+{
+    const bp_arch_family *family = b->family;
+    bool predicts = prediction >= 0;
+    bool named_apart = predicts && family->prediction_name != NULL;
+    char name[MOST_NAME], prefix[MOST_NAME + 1];
+    snprintf(name, sizeof name, "%s%lld", named_apart ? family->prediction_name : family->layer_name,
+             (long long)(named_apart ? prediction : layer));
+    snprintf(prefix, sizeof prefix, "%s.", name);
+    uint32_t unit, flags = predicts ? BP_PARAMETER_PREDICTION : 0;
+    BP_TRY(bp_model_add_unit(b->model, name, BP_OUTSIDE, &unit));
+    b->values[SLOT_PREDICTION].number = predicts ? prediction : 0;
+    BP_TRY(compute_layer_fields(b, layer));
+    if (predicts)
+        BP_TRY(add_table(b, &b->prediction_first, prefix, (int32_t)unit, flags | BP_PARAMETER_JOINT));
+    BP_TRY(add_table(b, &b->layer, prefix, (int32_t)unit, flags));
+    return predicts ? add_table(b, &b->prediction_last, prefix, (int32_t)unit, flags | BP_PARAMETER_JOINT) : BP_OK;
+}
+
+static bp_status build(builder *b)
+{
+    const bp_arch_family *family = b->family;
+    int64_t layers, predictions;
+    BP_TRY(read_fields(b));
+    BP_TRY(compile_table(b, family->first, &b->first));
+    for (int i = 0; i < BP_ARCH_BLOCKS && family->layer[i] != NULL; i++)
+        BP_TRY(compile_table(b, family->layer[i], &b->layer));
+    BP_TRY(compile_table(b, family->prediction_first, &b->prediction_first));
+    BP_TRY(compile_table(b, family->prediction_last, &b->prediction_last));
+    BP_TRY(compile_table(b, family->last, &b->last));
+    BP_TRY(count_layers(b, family->layers, &layers));
+    BP_TRY(count_layers(b, family->predictions, &predictions));
+    if (layers < 1)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the model has no layers");
+    BP_TRY(add_table(b, &b->first, "", BP_OUTSIDE, 0));
+    for (int64_t i = 0; i < layers; i++)
+        BP_TRY(add_layer(b, i, -1));
+    for (int64_t i = 0; i < predictions; i++)
+        BP_TRY(add_layer(b, layers + i, i));
+    return add_table(b, &b->last, "", BP_OUTSIDE, 0);
+}
+
+/* ---- the list of families ----------------------------------------------------------------------------------------- */
+
+const char *bp_arch_model_type(size_t index)
+{
+    for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
+        for (size_t i = 0; i < 3 && bp_arch_families[f]->model_types[i] != NULL; i++) {
+            if (index-- == 0)
+                return bp_arch_families[f]->model_types[i];
+        }
+    }
+    return NULL;
+}
+
+static bp_status find_family(const bp_arch_config *config, const bp_arch_family **family)
+{
+    const bp_arch_entry *entry = bp_arch_config_find(config, "model_type", strlen("model_type"));
+    if (entry == NULL || entry->value.kind != BP_VALUE_TEXT)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"model_type\" is %s", entry == NULL ? "missing" : "not a text");
+    for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
+        for (size_t i = 0; i < 3 && bp_arch_families[f]->model_types[i] != NULL; i++) {
+            if (strcmp(bp_arch_families[f]->model_types[i], entry->value.text) == 0) {
+                *family = bp_arch_families[f];
+                return BP_OK;
+            }
+        }
+    }
+    char known[300];
+    size_t used = 0;
+    const char *type;
+    for (size_t i = 0; (type = bp_arch_model_type(i)) != NULL && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", type);
+    return bp_fail(BP_ERR_UNSUPPORTED, "unknown model_type \"%.60s\"; known: %s", entry->value.text, known);
+}
+
+bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype, bp_model **model)
+{
+    if (config == NULL || model == NULL || bp_dtype_bits(dtype) == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_from_architecture: needs a configuration and a dtype");
+    builder b = {.config = config, .dtype = dtype};
+    BP_TRY(find_family(config, &b.family));
+    BP_TRY(bp_model_create(name, &b.model));
+    bp_status status = build(&b);
+    for (size_t i = 0; i < MOST_FIELDS; i++)
+        bp_expression_destroy(&b.layer_fields[i]);
+    destroy_table(&b.first);
+    destroy_table(&b.last);
+    destroy_table(&b.layer);
+    destroy_table(&b.prediction_first);
+    destroy_table(&b.prediction_last);
+    if (status != BP_OK) {
+        bp_model_destroy(&b.model);
+        return status;
+    }
+    *model = b.model;
+    return BP_OK;
+}

@@ -1,0 +1,54 @@
+/* Buckets' own data, for the schedule and the planner. */
+#ifndef BP_MODEL_BUCKETS_H
+#define BP_MODEL_BUCKETS_H
+
+#include <bucketpool/model.h>
+
+#include "core/memory.h"
+#include "model/model.h"
+
+typedef struct bp_bucket_data {
+    const char *name; /* NULL: "bucket.<ordinal>" */
+    uint64_t numel, padded_numel;
+    uint64_t grad_numel, grad_padded_numel; /* differ where a bucket is packed as bytes or partly frozen */
+    int32_t unit;
+    uint32_t ordinal;
+    uint32_t shards;
+    uint32_t parameter_count;
+    uint32_t roles; /* that it takes part in */
+    uint8_t dtype, grad_dtype;
+    uint8_t expert, frozen;
+} bp_bucket_data;
+
+typedef struct bp_request_data {
+    uint64_t numel, bytes;
+    uint32_t bucket;
+    uint8_t role, dtype;
+} bp_request_data;
+
+/* The requests of one unit in one role: they are acquired and released together by the generated schedules. */
+typedef struct bp_request_group {
+    uint32_t unit, role;
+    uint32_t first, count; /* requests */
+} bp_request_group;
+
+struct bp_buckets {
+    bp_strings strings;
+    const char *model;
+    bp_unit *units;
+    size_t unit_count;
+    uint32_t *order; /* units in forward order */
+    size_t order_count;
+    bp_bucket_data *buckets;
+    size_t bucket_count, bucket_capacity;
+    bp_request_data *requests;
+    size_t request_count;
+    bp_request_group *groups;
+    size_t group_count;
+    uint64_t outside_bytes;
+};
+
+/* The bucket's name; `text` is used where it has none of its own. */
+const char *bp_bucket_label(const char *name, uint32_t ordinal, char text[24]);
+
+#endif

@@ -1,0 +1,45 @@
+/* The expressions of architecture tables: integer arithmetic, comparisons and list look-ups over configuration fields.
+ *
+ *   heads*head_dim    first_dense <= layer && n_experts > 0    pattern[layer] == 'M'    layer in dense_layers
+ *   has(kinds) ? kinds[layer] == 'attention' : layer % 4 == 3      count(pattern)      ceil(hidden, 16)
+ *
+ * Operators, loosest first: ?:  ||  &&  == != < <= > >= in  + -  * / %  ! and unary -. Truth is 1 or 0. Arithmetic is checked. */
+#ifndef BP_MODEL_EXPRESSION_H
+#define BP_MODEL_EXPRESSION_H
+
+#include <bucketpool/status.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum bp_value_kind { BP_VALUE_MISSING, BP_VALUE_INT, BP_VALUE_TEXT, BP_VALUE_INTS, BP_VALUE_TEXTS } bp_value_kind;
+
+typedef struct bp_value {
+    bp_value_kind kind;
+    int64_t number;
+    const char *text; /* not terminated: a list element or a character of a pattern */
+    size_t length;    /* of the text; elements of a list */
+    const int64_t *numbers;
+    const char *const *texts;
+} bp_value;
+
+/* Named values an expression may use. */
+typedef struct bp_scope {
+    const char *const *names;
+    bp_value *values;
+    size_t count;
+} bp_scope;
+
+typedef struct bp_expression bp_expression;
+
+/* `names` are resolved to indices here; evaluation takes a scope with the same names. Source text is kept by reference.
+ * Errors: BP_ERR_INTERNAL with the text and position, as expressions are ours. */
+bp_status bp_expression_create(const char *source, const bp_scope *names, bp_expression **expression);
+void bp_expression_destroy(bp_expression **expression);
+
+/* Errors: BP_ERR_INVALID_ARGUMENT (a missing field is used, an index is outside its list, a division by zero), BP_ERR_OVERFLOW. */
+bp_status bp_expression_value(const bp_expression *expression, const bp_scope *scope, bp_value *value);
+/* The same where a number is needed. */
+bp_status bp_expression_number(const bp_expression *expression, const bp_scope *scope, int64_t *number);
+
+#endif

@@ -1,0 +1,280 @@
+/* Stacks that mix attention with state-space or linear-attention layers. Sources: transformers 4.57.6
+ * models/{qwen3_next,granitemoehybrid,jamba}; transformers 5.23.0 models/nemotron_h with the publisher's tensor names; vllm
+ * nemotron_h_mtp.py for the prediction layers. */
+#include "model/families/common.h"
+
+/* ---- Nemotron-H: one mixer a layer ---------------------------------------------------------------------------------- */
+
+/* In a pattern M is Mamba-2, * attention, - MLP, E experts; lists name the kinds. Prediction layers have kinds of their own. */
+static const bp_arch_field nemotron_h_fields[] = {
+    FIELD_VOCAB("131072"), FIELD_HIDDEN("4096"), FIELD_INNER("21504"),
+    {"kinds", "layers_block_type|hybrid_override_pattern", BP_FIELD_LIST, "'ME*-'", NULL},
+    {"prediction_kinds", "mtp_layers_block_type|mtp_hybrid_override_pattern", BP_FIELD_LIST, "'*E'", NULL},
+    FIELD_COUNT("prediction_blocks", "num_nextn_predict_layers", "0"),
+    FIELD_FIXED("prediction_length", "count(prediction_kinds)"), FIELD_FIXED("layers", "count(kinds)"),
+    FIELD_HEADS("32"), FIELD_KV_HEADS("8"),
+    {"head_dim", "head_dim|attention_head_dim", BP_FIELD_SIZE, "128", "hidden/heads"},
+    FIELD_FLAG("attention_bias", "attention_bias", "0"), FIELD_FLAG("mlp_bias", "mlp_bias", "0"),
+    FIELD_FLAG("use_bias", "use_bias", "0"), FIELD_FLAG("conv_bias", "use_conv_bias|mamba_conv_bias", "1"),
+    FIELD_SIZE("state", "ssm_state_size", "128"), FIELD_SIZE("mamba_heads", "mamba_num_heads", "128"),
+    FIELD_SIZE("mamba_dim", "mamba_head_dim", "64"), FIELD_SIZE("groups", "n_groups|mamba_n_groups", "8"),
+    FIELD_SIZE("kernel", "conv_kernel|mamba_d_conv", "4"), FIELD_FIXED("mixed", "mamba_heads*mamba_dim"),
+    FIELD_FIXED("channels", "mixed + 2*groups*state"), FIELD_SIZE("n_experts", "n_routed_experts", "8"),
+    FIELD_SIZE("expert_inner", "moe_intermediate_size", "7688"),
+    FIELD_SIZE("shared_inner", "moe_shared_expert_intermediate_size", "7688"),
+    {"latent", "moe_latent_size", BP_FIELD_SIZE, "-", "-"}, FIELD_FIXED("expert_hidden", "has(latent) ? latent : hidden"),
+    FIELD_TIED("0"),
+    FIELD_LAYER("at", "layer < layers ? layer : (layer-layers) % prediction_length"),
+    FIELD_LAYER("kind", "layer < layers ? kinds[at] : prediction_kinds[at]"),
+    FIELD_LAYER("mamba", "kind == 'M' || kind == 'mamba' || kind == 'linear_attention'"),
+    FIELD_LAYER("attention", "kind == '*' || kind == 'attention' || kind == 'full_attention'"),
+    FIELD_LAYER("dense", "kind == '-' || kind == 'mlp'"), FIELD_LAYER("moe", "kind == 'E' || kind == 'moe'"),
+    FIELD_CHECK("mamba || attention || dense || moe", "is of no known kind: M * - E, or mamba attention mlp moe"),
+    FIELDS_END,
+};
+
+static const bp_arch_tensor nemotron_h_first[] = {
+    {"backbone.embeddings", "vocab; hidden", "0", NULL, NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor nemotron_h_last[] = {
+    {"backbone.norm_f", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor nemotron_h_layer[] = {
+    {"norm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"mixer.dt_bias", "mamba_heads", "0:mamba_heads", "mamba", NULL, NULL, 0},
+    {"mixer.A_log", "mamba_heads", "0:mamba_heads", "mamba", NULL, NULL, 0},
+    {"mixer.D", "mamba_heads", "0:mamba_heads", "mamba", NULL, NULL, 0},
+    {"mixer.conv1d", "channels; 1; kernel", "0:groups", "mamba", NULL, "conv_bias", LINEAR},
+    {"mixer.in_proj", "mixed + channels + mamba_heads; hidden", "0:groups", "mamba", NULL, "use_bias", GEMM},
+    {"mixer.norm", "mixed", "0:groups", "mamba", NULL, NULL, LINEAR},
+    {"mixer.out_proj", "hidden; mixed", "1:groups", "mamba", NULL, "use_bias", GEMM},
+    {"mixer.q_proj", "heads*head_dim; hidden", "0:heads", "attention", NULL, "attention_bias", GEMM},
+    {"mixer.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, "attention_bias", GEMM},
+    {"mixer.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, "attention_bias", GEMM},
+    {"mixer.o_proj", "hidden; heads*head_dim", "1:heads", "attention", NULL, "attention_bias", GEMM},
+    {"mixer.up_proj", "inner; hidden", "0", "dense", NULL, "mlp_bias", GEMM},
+    {"mixer.down_proj", "hidden; inner", "1", "dense", NULL, "mlp_bias", GEMM},
+    {"mixer.gate", "n_experts; hidden", "", "moe", NULL, NULL, LINEAR},
+    {"mixer.experts.*.up_proj", "expert_inner; expert_hidden", "0", "moe", "n_experts", NULL, GEMM},
+    {"mixer.experts.*.down_proj", "expert_hidden; expert_inner", "1", "moe", "n_experts", NULL, GEMM},
+    {"mixer.shared_experts.up_proj", "shared_inner; hidden", "0", "moe", NULL, "mlp_bias", GEMM},
+    {"mixer.shared_experts.down_proj", "hidden; shared_inner", "1", "moe", NULL, "mlp_bias", GEMM},
+    {"mixer.fc1_latent_proj", "latent; hidden", "", "moe && has(latent)", NULL, "mlp_bias", GEMM},
+    {"mixer.fc2_latent_proj", "hidden; latent", "", "moe && has(latent)", NULL, "mlp_bias", GEMM},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor nemotron_h_prediction_first[] = {
+    {"enorm", "hidden", "", "at == 0", NULL, NULL, LINEAR},
+    {"hnorm", "hidden", "", "at == 0", NULL, NULL, LINEAR},
+    {"eh_proj", "hidden; 2*hidden", "", "at == 0", NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor nemotron_h_prediction_last[] = {
+    {"final_layernorm", "hidden", "", "at == prediction_length - 1", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_nemotron_h = {
+    .model_types = {"nemotron_h"},
+    .source = "transformers 5.23.0 models/nemotron_h, names as published; vllm nemotron_h_mtp.py",
+    .fields = nemotron_h_fields,
+    .first = nemotron_h_first,
+    .last = nemotron_h_last,
+    .layers = "layers",
+    .layer_name = "backbone.layers.",
+    .layer = {nemotron_h_layer},
+    .predictions = "prediction_blocks*prediction_length",
+    .prediction_name = "mtp.layers.",
+    .prediction_first = nemotron_h_prediction_first,
+    .prediction_last = nemotron_h_prediction_last,
+};
+
+/* ---- Qwen3-Next: gated delta net and gated attention, experts ------------------------------------------------------- */
+
+static const bp_arch_field qwen3_next_fields[] = {
+    FIELD_VOCAB("151936"), FIELD_HIDDEN("2048"), FIELD_INNER("5632"), FIELD_LAYERS("48"), FIELD_HEADS("16"),
+    FIELD_KV_HEADS("2"), FIELD_HEAD_DIM("256"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_SIZE("kernel", "linear_conv_kernel_dim", "4"), FIELD_SIZE("key_dim", "linear_key_head_dim", "128"),
+    FIELD_SIZE("value_dim", "linear_value_head_dim", "128"), FIELD_SIZE("key_heads", "linear_num_key_heads", "16"),
+    FIELD_SIZE("value_heads", "linear_num_value_heads", "32"), FIELD_FIXED("keys", "key_heads*key_dim"),
+    FIELD_FIXED("values", "value_heads*value_dim"), FIELD_SIZE("sparse_step", "decoder_sparse_step", "1"),
+    FIELD_SIZE("expert_inner", "moe_intermediate_size", "512"),
+    FIELD_SIZE("shared_inner", "shared_expert_intermediate_size", "512"), FIELD_COUNT("n_experts", "num_experts", "512"),
+    FIELD_LIST("dense_layers", "mlp_only_layers"), FIELD_LIST("kinds", "layer_types"),
+    FIELD_SIZE("attention_interval", "full_attention_interval", "4"), FIELD_TIED("0"),
+    FIELD_COUNT("predictions", "num_nextn_predict_layers", "0"),
+    FIELD_LAYER("attention", "layer >= layers ? 1 : has(kinds) ? kinds[layer] == 'full_attention' : "
+                             "(layer+1) % attention_interval == 0"),
+    FIELD_LAYER("moe", "n_experts > 0 && (layer >= layers || (!(layer in dense_layers) && (layer+1) % sparse_step == 0))"),
+    FIELDS_END,
+};
+
+/* The query projection also makes the output gate. */
+static const bp_arch_tensor qwen3_next_mixer[] = {
+    {"self_attn.q_proj", "2*heads*head_dim; hidden", "0:heads", "attention", NULL, "attention_bias", GEMM},
+    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, "attention_bias", GEMM},
+    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, "attention_bias", GEMM},
+    {"self_attn.o_proj", "hidden; heads*head_dim", "1:heads", "attention", NULL, "attention_bias", GEMM},
+    {"self_attn.q_norm", "head_dim", "", "attention", NULL, NULL, LINEAR},
+    {"self_attn.k_norm", "head_dim", "", "attention", NULL, NULL, LINEAR},
+    {"linear_attn.dt_bias", "value_heads", "0:key_heads", "!attention", NULL, NULL, 0},
+    {"linear_attn.A_log", "value_heads", "0:key_heads", "!attention", NULL, NULL, 0},
+    {"linear_attn.conv1d", "2*keys + values; 1; kernel", "0:key_heads", "!attention", NULL, NULL, LINEAR},
+    {"linear_attn.in_proj_qkvz", "2*keys + 2*values; hidden", "0:key_heads", "!attention", NULL, NULL, GEMM},
+    {"linear_attn.in_proj_ba", "2*value_heads; hidden", "0:key_heads", "!attention", NULL, NULL, GEMM},
+    {"linear_attn.norm", "value_dim", "", "!attention", NULL, NULL, LINEAR},
+    {"linear_attn.out_proj", "hidden; values", "1:key_heads", "!attention", NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor qwen3_next_shared_expert[] = {
+    {"mlp.shared_expert.gate_proj", "shared_inner; hidden", "0", "moe", NULL, NULL, GEMM},
+    {"mlp.shared_expert.up_proj", "shared_inner; hidden", "0", "moe", NULL, NULL, GEMM},
+    {"mlp.shared_expert.down_proj", "hidden; shared_inner", "1", "moe", NULL, NULL, GEMM},
+    {"mlp.shared_expert_gate", "1; hidden", "", "moe", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor qwen3_next_prediction_first[] = {
+    {"^mtp.fc", "hidden; 2*hidden", "", "prediction == 0", NULL, NULL, GEMM},
+    {"^mtp.pre_fc_norm_embedding", "hidden", "", "prediction == 0", NULL, NULL, LINEAR},
+    {"^mtp.pre_fc_norm_hidden", "hidden", "", "prediction == 0", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor qwen3_next_prediction_last[] = {
+    {"^mtp.norm", "hidden", "", "prediction == predictions - 1", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_qwen3_next = {
+    .model_types = {"qwen3_next"},
+    .source = "transformers 4.57.6 models/qwen3_next; vllm qwen3_next_mtp.py for the prediction layer",
+    .fields = qwen3_next_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, qwen3_next_mixer, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
+              qwen3_next_shared_expert},
+    .predictions = "predictions",
+    .prediction_name = "mtp.layers.",
+    .prediction_first = qwen3_next_prediction_first,
+    .prediction_last = qwen3_next_prediction_last,
+};
+
+/* ---- Granite 4.0-H: Mamba-2 or attention, stacked experts and a shared MLP ------------------------------------------ */
+
+static const bp_arch_field granite_fields[] = {
+    FIELD_VOCAB("32000"), FIELD_HIDDEN("4096"), FIELD_INNER("11008"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
+    FIELD_KV_HEADS("heads"), FIELD_FIXED("head_dim", "hidden/heads"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_COUNT("n_experts", "num_local_experts", "8"), FIELD_SIZE("shared_inner", "shared_intermediate_size", "1024"),
+    FIELD_SIZE("mamba_heads", "mamba_n_heads", "128"), FIELD_SIZE("groups", "mamba_n_groups", "1"),
+    FIELD_SIZE("state", "mamba_d_state", "256"), FIELD_SIZE("kernel", "mamba_d_conv", "4"),
+    FIELD_SIZE("expand", "mamba_expand", "2"), FIELD_FLAG("conv_bias", "mamba_conv_bias", "1"),
+    FIELD_FLAG("proj_bias", "mamba_proj_bias", "0"), FIELD_FIXED("mixed", "expand*hidden"),
+    FIELD_FIXED("channels", "mixed + 2*groups*state"), FIELD_LIST("kinds", "layer_types"), FIELD_TIED("0"),
+    FIELD_LAYER("attention", "count(kinds) > 0 && kinds[layer] == 'attention'"), FIELDS_END,
+};
+
+static const bp_arch_tensor granite_layer[] = {
+    {"self_attn.q_proj", "heads*head_dim; hidden", "0:heads", "attention", NULL, "attention_bias", GEMM},
+    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, "attention_bias", GEMM},
+    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, "attention_bias", GEMM},
+    {"self_attn.o_proj", "hidden; heads*head_dim", "1:heads", "attention", NULL, "attention_bias", GEMM},
+    {"mamba.dt_bias", "mamba_heads", "0:mamba_heads", "!attention", NULL, NULL, 0},
+    {"mamba.A_log", "mamba_heads", "0:mamba_heads", "!attention", NULL, NULL, 0},
+    {"mamba.D", "mamba_heads", "0:mamba_heads", "!attention", NULL, NULL, 0},
+    {"mamba.conv1d", "channels; 1; kernel", "0:groups", "!attention", NULL, "conv_bias", LINEAR},
+    {"mamba.in_proj", "mixed + channels + mamba_heads; hidden", "0:groups", "!attention", NULL, "proj_bias", GEMM},
+    {"mamba.norm", "mixed", "0:groups", "!attention", NULL, NULL, LINEAR},
+    {"mamba.out_proj", "hidden; mixed", "1:groups", "!attention", NULL, "proj_bias", GEMM},
+    {"block_sparse_moe.input_linear.weight", "n_experts; 2*inner; hidden", "1:inner", "n_experts > 0", NULL, NULL,
+     BP_ARCH_GEMM | BP_ARCH_EXPERT_STACK},
+    {"block_sparse_moe.output_linear.weight", "n_experts; hidden; inner", "2", "n_experts > 0", NULL, NULL,
+     BP_ARCH_GEMM | BP_ARCH_EXPERT_STACK},
+    {"block_sparse_moe.router.layer", "n_experts; hidden", "", "n_experts > 0", NULL, NULL, LINEAR},
+    {"shared_mlp.input_linear", "2*shared_inner; hidden", "0:shared_inner", NULL, NULL, NULL, GEMM},
+    {"shared_mlp.output_linear", "hidden; shared_inner", "1", NULL, NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_granite = {
+    .model_types = {"granitemoehybrid"},
+    .source = "transformers 4.57.6 models/granitemoehybrid",
+    .fields = granite_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, granite_layer, bp_arch_post_norm},
+};
+
+/* ---- Jamba: Mamba-1 or attention, dense or experts ------------------------------------------------------------------ */
+
+static const bp_arch_field jamba_fields[] = {
+    FIELD_VOCAB("65536"), FIELD_HIDDEN("4096"), FIELD_INNER("14336"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
+    FIELD_KV_HEADS("8"), FIELD_FIXED("head_dim", "hidden/heads"), FIELD_SIZE("n_experts", "num_experts", "16"),
+    FIELD_SIZE("expert_period", "expert_layer_period", "2"), FIELD_COUNT("expert_offset", "expert_layer_offset", "1"),
+    FIELD_SIZE("attention_period", "attn_layer_period", "8"), FIELD_COUNT("attention_offset", "attn_layer_offset", "4"),
+    FIELD_SIZE("state", "mamba_d_state", "16"), FIELD_SIZE("kernel", "mamba_d_conv", "4"),
+    FIELD_SIZE("expand", "mamba_expand", "2"), FIELD_SIZE("rank", "mamba_dt_rank", "ceil(hidden, 16)"),
+    FIELD_FLAG("conv_bias", "mamba_conv_bias", "1"), FIELD_FLAG("proj_bias", "mamba_proj_bias", "0"),
+    FIELD_FIXED("mixed", "expand*hidden"), FIELD_TIED("0"), FIELD_FIXED("attention_bias", "0"),
+    FIELD_LAYER("attention", "layer % attention_period == attention_offset"),
+    FIELD_LAYER("moe", "n_experts > 1 && layer % expert_period == expert_offset"), FIELDS_END,
+};
+
+static const bp_arch_tensor jamba_last[] = {
+    {"model.final_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor jamba_mixer[] = {
+    {"self_attn.q_proj", "heads*head_dim; hidden", "0:heads", "attention", NULL, NULL, GEMM},
+    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, NULL, GEMM},
+    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", "attention", NULL, NULL, GEMM},
+    {"self_attn.o_proj", "hidden; heads*head_dim", "1:heads", "attention", NULL, NULL, GEMM},
+    {"mamba.A_log", "mixed; state", "0", "!attention", NULL, NULL, 0},
+    {"mamba.D", "mixed", "0", "!attention", NULL, NULL, 0},
+    {"mamba.conv1d", "mixed; 1; kernel", "0", "!attention", NULL, "conv_bias", LINEAR},
+    {"mamba.in_proj", "2*mixed; hidden", "0:mixed", "!attention", NULL, "proj_bias", GEMM},
+    {"mamba.x_proj", "rank + 2*state; mixed", "1", "!attention", NULL, NULL, GEMM},
+    {"mamba.dt_proj", "mixed; rank", "0", "!attention", NULL, "1", GEMM},
+    {"mamba.out_proj", "hidden; mixed", "1", "!attention", NULL, "proj_bias", GEMM},
+    {"mamba.dt_layernorm", "rank", "", "!attention", NULL, NULL, LINEAR},
+    {"mamba.b_layernorm", "state", "", "!attention", NULL, NULL, LINEAR},
+    {"mamba.c_layernorm", "state", "", "!attention", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+static const bp_arch_tensor jamba_feed_forward[] = {
+    {"pre_ff_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"feed_forward.gate_proj", "inner; hidden", "0", "!moe", NULL, NULL, GEMM},
+    {"feed_forward.up_proj", "inner; hidden", "0", "!moe", NULL, NULL, GEMM},
+    {"feed_forward.down_proj", "hidden; inner", "1", "!moe", NULL, NULL, GEMM},
+    {"feed_forward.router", "n_experts; hidden", "", "moe", NULL, NULL, LINEAR},
+    {"feed_forward.experts.*.gate_proj", "inner; hidden", "0", "moe", "n_experts", NULL, GEMM},
+    {"feed_forward.experts.*.up_proj", "inner; hidden", "0", "moe", "n_experts", NULL, GEMM},
+    {"feed_forward.experts.*.down_proj", "hidden; inner", "1", "moe", "n_experts", NULL, GEMM},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_jamba = {
+    .model_types = {"jamba"},
+    .source = "transformers 4.57.6 models/jamba",
+    .fields = jamba_fields,
+    .first = bp_arch_embedding,
+    .last = jamba_last,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, jamba_mixer, jamba_feed_forward},
+};

@@ -1,0 +1,103 @@
+/* Llama and the families that differ from it by a bias, a norm or a default. Sources: transformers 4.57.6,
+ * models/{llama,mistral,qwen2,qwen3,gemma3}/modeling_*.py and configuration_*.py. */
+#include "model/families/common.h"
+
+static const bp_arch_field llama_fields[] = {
+    FIELD_VOCAB("32000"), FIELD_HIDDEN("4096"), FIELD_INNER("11008"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
+    FIELD_KV_HEADS("heads"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_FLAG("mlp_bias", "mlp_bias", "0"), FIELD_TIED("0"), FIELDS_END,
+};
+
+const bp_arch_family bp_arch_llama = {
+    .model_types = {"llama"},
+    .source = "transformers 4.57.6 models/llama",
+    .fields = llama_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_post_norm, bp_arch_gated_mlp},
+};
+
+static const bp_arch_field mistral_fields[] = {
+    FIELD_VOCAB("32000"), FIELD_HIDDEN("4096"), FIELD_INNER("14336"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
+    FIELD_KV_HEADS("8"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FIXED("attention_bias", "0"), FIELD_FIXED("mlp_bias", "0"),
+    FIELD_TIED("0"), FIELDS_END,
+};
+
+const bp_arch_family bp_arch_mistral = {
+    .model_types = {"mistral"},
+    .source = "transformers 4.57.6 models/mistral",
+    .fields = mistral_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_post_norm, bp_arch_gated_mlp},
+};
+
+static const bp_arch_field qwen2_fields[] = {
+    FIELD_VOCAB("151936"), FIELD_HIDDEN("4096"), FIELD_INNER("22016"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
+    FIELD_KV_HEADS("32"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FIXED("mlp_bias", "0"), FIELD_TIED("0"), FIELDS_END,
+};
+
+/* Biases on query, key and value always, on the output never. */
+static const bp_arch_tensor qwen2_attention[] = {
+    {"self_attn.q_proj", "heads*head_dim; hidden", "0:heads", NULL, NULL, "1", GEMM},
+    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "1", GEMM},
+    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "1", GEMM},
+    {"self_attn.o_proj", "hidden; heads*head_dim", "1:heads", NULL, NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_qwen2 = {
+    .model_types = {"qwen2"},
+    .source = "transformers 4.57.6 models/qwen2",
+    .fields = qwen2_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, qwen2_attention, bp_arch_post_norm, bp_arch_gated_mlp},
+};
+
+static const bp_arch_field qwen3_fields[] = {
+    FIELD_VOCAB("151936"), FIELD_HIDDEN("4096"), FIELD_INNER("22016"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
+    FIELD_KV_HEADS("32"), FIELD_HEAD_DIM("128"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_FIXED("mlp_bias", "0"), FIELD_TIED("0"), FIELDS_END,
+};
+
+const bp_arch_family bp_arch_qwen3 = {
+    .model_types = {"qwen3"},
+    .source = "transformers 4.57.6 models/qwen3",
+    .fields = qwen3_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_qk_norm, bp_arch_post_norm, bp_arch_gated_mlp},
+};
+
+static const bp_arch_field gemma3_fields[] = {
+    FIELD_VOCAB("262208"), FIELD_HIDDEN("2304"), FIELD_INNER("9216"), FIELD_LAYERS("26"), FIELD_HEADS("8"),
+    FIELD_KV_HEADS("4"), FIELD_HEAD_DIM("256"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_FIXED("mlp_bias", "0"), FIELD_TIED("1"), FIELDS_END,
+};
+
+static const bp_arch_tensor gemma3_feedforward_norms[] = {
+    {"pre_feedforward_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"post_feedforward_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_gemma3 = {
+    .model_types = {"gemma3_text", "gemma3"},
+    .source = "transformers 4.57.6 models/gemma3",
+    .fields = gemma3_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_qk_norm, bp_arch_post_norm, gemma3_feedforward_norms,
+              bp_arch_gated_mlp},
+};

@@ -1,0 +1,209 @@
+/* Megatron-Core's module layout, made from the published one by fusing, unstacking, dropping and moving parameters.
+ * Source: Megatron-LM d98e8a64, core/transformer/{attention,mlp,moe/experts,moe/router,multi_token_prediction}.py. */
+#include "model/model.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+
+#define MOST_SOURCES 3
+#define MOST_NAME 512
+
+/* Parameters of one module that become one, stacked along their first dimension. */
+static const struct {
+    const char *sources[MOST_SOURCES];
+    const char *fused;
+} fusions[] = {
+    {{"q_proj", "k_proj", "v_proj"}, "linear_qkv"},
+    {{"gate_proj", "up_proj"}, "linear_fc1"},
+    {{"w1", "w3"}, "linear_fc1"},
+    {{"in_proj_qkvz", "in_proj_ba"}, "in_proj"},
+};
+
+/* Stacks of experts that become one matrix an expert, the way nn.Linear has it: [out, in]. */
+static const struct {
+    const char *stack, *module;
+    const char *matrix;
+    bool transposed; /* the stack has [expert, in, out] */
+} unstackings[] = {
+    {".experts.gate_up_proj", ".experts.*.", "linear_fc1.weight", true},
+    {".experts.gate_up_proj_bias", ".experts.*.", "linear_fc1.bias", false},
+    {".experts.down_proj", ".experts.*.", "linear_fc2.weight", true},
+    {".experts.down_proj_bias", ".experts.*.", "linear_fc2.bias", false},
+    {".input_linear.weight", ".experts.*.", "linear_fc1.weight", false},
+    {".output_linear.weight", ".experts.*.", "linear_fc2.weight", false},
+};
+
+/* Buffers there, parameters in some published code. */
+static const char *const buffers[] = {".e_score_correction_bias"};
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), end_length = strlen(end);
+    return length >= end_length && strcmp(name + length - end_length, end) == 0;
+}
+
+/* "module." + "leaf" + ".weight" of "module.leaf.weight". */
+typedef struct name_parts {
+    size_t module_length; /* with the dot */
+    size_t leaf_length;
+    const char *kind; /* ".weight" or ".bias" */
+} name_parts;
+
+static bool split_name(const char *name, name_parts *parts)
+{
+    const char *kind = strrchr(name, '.');
+    if (kind == NULL || (strcmp(kind, ".weight") != 0 && strcmp(kind, ".bias") != 0))
+        return false;
+    const char *leaf = kind;
+    while (leaf > name && leaf[-1] != '.')
+        leaf--;
+    *parts = (name_parts){(size_t)(leaf - name), (size_t)(kind - leaf), kind};
+    return true;
+}
+
+/* How far apart the parameters of one module may have been added. A bound keeps the pass linear on hostile models. */
+#define MODULE_REACH 256
+
+/* The parameter "<module><leaf><kind>" of the same unit, near `from`. */
+static const bp_parameter *find_sibling(const bp_model *model, const bp_parameter *from, const name_parts *parts,
+                                        const char *leaf)
+{
+    char name[MOST_NAME];
+    snprintf(name, sizeof name, "%.*s%s%s", (int)parts->module_length, from->name, leaf, parts->kind);
+    size_t at = (size_t)(from - model->parameters);
+    size_t begin = at > MODULE_REACH ? at - MODULE_REACH : 0;
+    for (size_t i = begin; i < model->parameter_count && i <= at + MODULE_REACH; i++) {
+        const bp_parameter *p = &model->parameters[i];
+        if (p->unit == from->unit && strcmp(p->name, name) == 0)
+            return p;
+    }
+    return NULL;
+}
+
+static bool can_stack(const bp_parameter *a, const bp_parameter *b)
+{
+    return a->dims == b->dims && a->dtype == b->dtype && a->copies == b->copies && a->flags == b->flags &&
+           memcmp(a->shape + 1, b->shape + 1, (a->dims - 1) * sizeof *a->shape) == 0;
+}
+
+static uint64_t parts_of(const bp_parameter *p)
+{
+    return p->tp_parts != 0 ? p->tp_parts : p->shape[p->tp_dim];
+}
+
+/* Adds `source` to `fused` along the first dimension. */
+static void stack(bp_parameter *fused, const bp_parameter *source)
+{
+    if (fused->tp_dim == 0 && source->tp_dim == 0) {
+        uint64_t parts = bp_gcd_u64(parts_of(fused), parts_of(source));
+        fused->tp_parts = parts <= UINT32_MAX ? (uint32_t)parts : 1;
+    } else if (fused->tp_dim != source->tp_dim) {
+        fused->tp_dim = -1;
+    }
+    fused->shape[0] += source->shape[0]; /* each fits in the model's 63-bit total, so the sum cannot wrap */
+}
+
+typedef enum fusion_result { FUSION_NONE, FUSION_FIRST, FUSION_ABSORBED } fusion_result;
+
+/* Whether `p` begins a fused parameter (which is then *fused, named in `name`), was absorbed by one, or stays alone. */
+static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_parameter *fused, char name[MOST_NAME])
+{
+    name_parts parts;
+    if (p->dims == 0 || !split_name(p->name, &parts))
+        return FUSION_NONE;
+    const char *leaf = p->name + parts.module_length;
+    for (size_t f = 0; f < sizeof fusions / sizeof *fusions; f++) {
+        int own = -1;
+        for (int i = 0; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
+            if (strlen(fusions[f].sources[i]) == parts.leaf_length &&
+                strncmp(fusions[f].sources[i], leaf, parts.leaf_length) == 0)
+                own = i;
+        }
+        if (own < 0)
+            continue;
+        const bp_parameter *first = find_sibling(model, p, &parts, fusions[f].sources[0]);
+        if (first == NULL)
+            return FUSION_NONE;
+        bp_parameter whole = *first;
+        for (int i = 1; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
+            const bp_parameter *other = find_sibling(model, p, &parts, fusions[f].sources[i]);
+            if (other == NULL || !can_stack(first, other))
+                return FUSION_NONE;
+            stack(&whole, other);
+        }
+        if (own > 0)
+            return FUSION_ABSORBED;
+        snprintf(name, MOST_NAME, "%.*s%s%s", (int)parts.module_length, p->name, fusions[f].fused, parts.kind);
+        *fused = whole;
+        fused->name = name;
+        return FUSION_FIRST;
+    }
+    return FUSION_NONE;
+}
+
+/* A stack of experts as one parameter an expert, named in `name`. */
+static bool unstack(bp_parameter *p, char name[MOST_NAME])
+{
+    for (size_t u = 0; p->expert_dim == 0 && p->dims >= 2 && u < sizeof unstackings / sizeof *unstackings; u++) {
+        if (!ends_with(p->name, unstackings[u].stack) || p->shape[0] > UINT32_MAX)
+            continue;
+        size_t module = strlen(p->name) - strlen(unstackings[u].stack);
+        snprintf(name, MOST_NAME, "%.*s%s%s", (int)module, p->name, unstackings[u].module, unstackings[u].matrix);
+        p->name = name;
+        p->copies = (uint32_t)p->shape[0];
+        p->flags |= BP_PARAMETER_EXPERT_COPIES;
+        p->expert_dim = -1;
+        p->dims--;
+        memmove(p->shape, p->shape + 1, p->dims * sizeof *p->shape);
+        p->tp_dim = p->tp_dim > 0 ? p->tp_dim - 1 : -1;
+        if (unstackings[u].transposed && p->dims == 2) {
+            uint64_t rows = p->shape[0];
+            p->shape[0] = p->shape[1];
+            p->shape[1] = rows;
+            p->tp_dim = p->tp_dim >= 0 ? 1 - p->tp_dim : -1;
+        }
+        return true;
+    }
+    return false;
+}
+
+static bp_status add_as_megatron(const bp_model *model, const bp_parameter *parameter, bp_model *out)
+{
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        if (ends_with(parameter->name, buffers[i]))
+            return BP_OK;
+    }
+    bp_parameter p = *parameter;
+    char name[MOST_NAME];
+    if (!unstack(&p, name) && fuse(model, parameter, &p, name) == FUSION_ABSORBED)
+        return BP_OK;
+    if (p.flags & BP_PARAMETER_JOINT) {
+        p.unit = BP_OUTSIDE;
+        p.flags &= ~(uint32_t)(BP_PARAMETER_PREDICTION | BP_PARAMETER_GEMM);
+    }
+    return bp_model_add_parameter(out, &p);
+}
+
+bp_status bp_model_with_layout(const bp_model *model, bp_layout layout, bp_model **out)
+{
+    if (model == NULL || out == NULL || (layout != BP_LAYOUT_HF && layout != BP_LAYOUT_MEGATRON))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_with_layout: needs a model and a layout, got layout %d", layout);
+    bp_model *copy;
+    BP_TRY(bp_model_copy_frame(model, &copy));
+    bp_status status = BP_OK;
+    for (size_t i = 0; status == BP_OK && i < model->parameter_count; i++) {
+        if (layout == BP_LAYOUT_MEGATRON)
+            status = add_as_megatron(model, &model->parameters[i], copy);
+        else
+            status = bp_model_add_parameter(copy, &model->parameters[i]);
+    }
+    if (status != BP_OK) {
+        bp_model_destroy(&copy);
+        return status;
+    }
+    *out = copy;
+    return BP_OK;
+}

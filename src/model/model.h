@@ -1,0 +1,37 @@
+/* The model's own data, for the passes of this folder. */
+#ifndef BP_MODEL_MODEL_H
+#define BP_MODEL_MODEL_H
+
+#include <bucketpool/model.h>
+
+#include "core/memory.h"
+
+typedef struct bp_unit {
+    const char *name;
+    int32_t parent;
+} bp_unit;
+
+struct bp_model {
+    bp_strings strings; /* every name of the model */
+    const char *name;
+    bp_unit *units;
+    size_t unit_count, unit_capacity;
+    bp_parameter *parameters;
+    size_t parameter_count, parameter_capacity;
+    bp_given_bucket *buckets;
+    size_t bucket_count, bucket_capacity;
+    bp_model_event *events;
+    size_t event_count, event_capacity;
+    uint32_t *order;
+    size_t order_count, order_capacity;
+    int order_is_set;
+    uint64_t numel, prediction_numel; /* running totals, so that overflow is found where it happens */
+};
+
+/* Elements of one copy; the model has checked that the product fits. */
+uint64_t bp_parameter_numel(const bp_parameter *parameter);
+
+/* A new model with the units, order, given buckets and events of `model`, and no parameters. */
+bp_status bp_model_copy_frame(const bp_model *model, bp_model **out);
+
+#endif

@@ -1,0 +1,51 @@
+/* SHA-256 over a plan's slabs and assignments. The bytes that are hashed are described in docs/formats.md. */
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/sha256.h"
+#include "model/buckets.h"
+#include "planner/plan.h"
+
+/* All integers are little-endian, so that plans agree between machines. */
+static void hash_number(bp_sha256 *sha, uint64_t value)
+{
+    uint8_t bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(value >> (8 * i));
+    bp_sha256_update(sha, bytes, sizeof bytes);
+}
+
+/* Texts with their terminator, so that neighbouring texts cannot be shifted against each other. */
+static void hash_text(bp_sha256 *sha, const char *text)
+{
+    bp_sha256_update(sha, text, strlen(text) + 1);
+}
+
+bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS])
+{
+    if (plan == NULL || fingerprint == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_fingerprint: needs a plan and a place for 65 characters");
+    bp_sha256 sha;
+    bp_sha256_init(&sha);
+    hash_text(&sha, "bucketpool.plan/1");
+    hash_number(&sha, plan->slab_count);
+    for (size_t i = 0; i < plan->slab_count; i++) {
+        hash_text(&sha, plan->slabs[i].group);
+        hash_number(&sha, plan->slabs[i].bytes);
+    }
+    hash_number(&sha, plan->assignment_count);
+    for (size_t i = 0; i < plan->assignment_count; i++) {
+        const bp_assignment_data *a = &plan->assignments[i];
+        char text[24];
+        hash_text(&sha, plan->units[a->unit]);
+        hash_text(&sha, bp_bucket_label(a->bucket, a->ordinal, text));
+        const uint64_t numbers[] = {a->ordinal, a->role, a->dtype, a->bytes, a->slab, a->offset};
+        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+            hash_number(&sha, numbers[k]);
+    }
+    uint8_t digest[32];
+    bp_sha256_finish(&sha, digest);
+    for (int i = 0; i < 32; i++)
+        snprintf(fingerprint + 2 * i, 3, "%02x", digest[i]);
+    return BP_OK;
+}

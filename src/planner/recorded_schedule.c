@@ -1,0 +1,141 @@
+/* A schedule from the events a model brings along, one step an event. */
+#include "planner/schedule.h"
+
+#include <stdlib.h>
+
+#include "core/fail.h"
+
+/* The requests of (unit, role), NULL when there are none. Groups are sorted by unit, then role. */
+static const bp_request_group *find_group(const bp_buckets *buckets, uint32_t unit, uint32_t role)
+{
+    size_t low = 0, high = buckets->group_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const bp_request_group *g = &buckets->groups[middle];
+        if (g->unit < unit || (g->unit == unit && g->role < role))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const bp_request_group *g = &buckets->groups[low];
+    return low < buckets->group_count && g->unit == unit && g->role == role ? g : NULL;
+}
+
+/* Intervals as they are found, in order of their ends; sorted by request afterwards. */
+typedef struct found_interval {
+    uint32_t request;
+    bp_interval interval;
+} found_interval;
+
+typedef struct recording {
+    const bp_buckets *buckets;
+    uint32_t *live_since; /* by request: event that acquired it + 1, 0: not live */
+    found_interval *found;
+    size_t count, capacity;
+} recording;
+
+static bp_status fail_event(const recording *r, size_t at, const bp_model_event *event, uint32_t request, const char *what)
+{
+    const bp_bucket_data *b = &r->buckets->buckets[r->buckets->requests[request].bucket];
+    char text[24];
+    return bp_fail(BP_ERR_SCHEDULE, "event %zu: %s of %s/%s (%s) %s", at, event->acquire ? "acquire" : "release",
+                   r->buckets->units[event->unit].name, bp_bucket_label(b->name, b->ordinal, text),
+                   bp_role_name((bp_role)event->role), what);
+}
+
+static bp_status apply(recording *r, size_t at, const bp_model_event *event, uint32_t request)
+{
+    if (event->acquire) {
+        if (r->live_since[request] != 0)
+            return fail_event(r, at, event, request, "which is live already");
+        r->live_since[request] = (uint32_t)at + 1;
+        return BP_OK;
+    }
+    if (r->live_since[request] == 0)
+        return fail_event(r, at, event, request, "which is not live");
+    BP_TRY(bp_grow_array((void **)&r->found, &r->capacity, r->count, sizeof *r->found));
+    r->found[r->count++] = (found_interval){request, {r->live_since[request] - 1, (uint32_t)at}};
+    r->live_since[request] = 0;
+    return BP_OK;
+}
+
+static bp_status apply_event(recording *r, size_t at, const bp_model_event *event)
+{
+    const bp_buckets *buckets = r->buckets;
+    const char *unit = buckets->units[event->unit].name;
+    const bp_request_group *group = find_group(buckets, (uint32_t)event->unit, event->role);
+    if (group == NULL)
+        return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket in role %s", at, unit,
+                       bp_role_name((bp_role)event->role));
+    bool any = false;
+    for (uint32_t i = group->first; i < group->first + group->count; i++) {
+        if (event->bucket >= 0 && buckets->buckets[buckets->requests[i].bucket].ordinal != (uint32_t)event->bucket)
+            continue;
+        BP_TRY(apply(r, at, event, i));
+        any = true;
+    }
+    if (!any)
+        return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket number %d in role %s", at, unit, event->bucket,
+                       bp_role_name((bp_role)event->role));
+    return BP_OK;
+}
+
+static int by_request(const void *a, const void *b)
+{
+    const found_interval *x = a, *y = b;
+    if (x->request != y->request)
+        return x->request < y->request ? -1 : 1;
+    return x->interval.begin < y->interval.begin ? -1 : x->interval.begin > y->interval.begin;
+}
+
+static bp_status record(recording *r, const bp_model *model, bp_schedule *schedule)
+{
+    const bp_buckets *buckets = r->buckets;
+    void *memory;
+    BP_TRY(bp_new_array(buckets->request_count, sizeof *r->live_since, &memory));
+    r->live_since = memory;
+    for (size_t i = 0; i < model->event_count; i++) {
+        BP_TRY(bp_schedule_add_step(schedule, BP_PHASE_RECORDED, model->events[i].unit));
+        BP_TRY(apply_event(r, i, &model->events[i]));
+    }
+    for (size_t i = 0; i < buckets->request_count; i++) {
+        if (r->live_since[i] != 0)
+            return fail_event(r, r->live_since[i] - 1, &model->events[r->live_since[i] - 1], (uint32_t)i,
+                              "is never followed by a release");
+    }
+    if (r->count > 0)
+        qsort(r->found, r->count, sizeof *r->found, by_request);
+    size_t at = 0;
+    for (uint32_t i = 0; i < buckets->request_count; i++) {
+        BP_TRY(bp_schedule_add_span(schedule, i, 1));
+        if (at == r->count || r->found[at].request != i) {
+            const bp_request_data *request = &buckets->requests[i];
+            const bp_bucket_data *b = &buckets->buckets[request->bucket];
+            char text[24];
+            return bp_fail(BP_ERR_SCHEDULE, "%s/%s (%s) has no events in the schedule", buckets->units[b->unit].name,
+                           bp_bucket_label(b->name, b->ordinal, text), bp_role_name((bp_role)request->role));
+        }
+        for (; at < r->count && r->found[at].request == i; at++)
+            BP_TRY(bp_schedule_add_interval(schedule, r->found[at].interval.begin, r->found[at].interval.end));
+    }
+    return BP_OK;
+}
+
+bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets, bp_schedule **schedule)
+{
+    if (model == NULL || buckets == NULL || schedule == NULL || model->event_count == 0 ||
+        model->unit_count != buckets->unit_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_recorded: needs a model with events and its buckets");
+    bp_schedule *created;
+    BP_TRY(bp_schedule_new(buckets, &created));
+    recording r = {.buckets = buckets};
+    bp_status status = record(&r, model, created);
+    free(r.live_since);
+    free(r.found);
+    if (status != BP_OK) {
+        bp_schedule_destroy(&created);
+        return status;
+    }
+    *schedule = created;
+    return BP_OK;
+}

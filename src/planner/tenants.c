@@ -1,0 +1,252 @@
+#include "planner/tenants.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+
+/* ---- from spans to tenants ------------------------------------------------------------------------------------------ */
+
+static int by_begin(const void *a, const void *b)
+{
+    const bp_interval *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Sorts and merges the newest tenant's intervals, which are the last `count` of `*used`. */
+static void merge_intervals(bp_interval *intervals, uint32_t first, uint32_t *used)
+{
+    uint32_t count = *used - first, kept = 0;
+    bp_interval *mine = intervals + first;
+    if (count > 1)
+        qsort(mine, count, sizeof *mine, by_begin);
+    for (uint32_t i = 0; i < count; i++) {
+        if (kept > 0 && mine[i].begin <= mine[kept - 1].end)
+            mine[kept - 1].end = mine[i].end > mine[kept - 1].end ? mine[i].end : mine[kept - 1].end;
+        else
+            mine[kept++] = mine[i];
+    }
+    *used = first + kept;
+}
+
+static void collect(const bp_buckets *buckets, const bp_schedule *schedule, bp_tenants *t)
+{
+    uint32_t used = 0;
+    size_t span = 0;
+    for (size_t g = 0; g < buckets->group_count; g++) {
+        const bp_request_group *group = &buckets->groups[g];
+        uint32_t first = used;
+        for (; span < schedule->span_count && schedule->spans[span].first_request < group->first + group->count; span++) {
+            const bp_span *s = &schedule->spans[span];
+            if (group->role != t->role || s->interval_count == 0)
+                continue;
+            memcpy(t->intervals + used, schedule->intervals + s->first_interval, s->interval_count * sizeof *t->intervals);
+            used += s->interval_count;
+        }
+        if (used == first)
+            continue;
+        merge_intervals(t->intervals, first, &used);
+        t->tenants[t->count++] = (bp_tenant){group->unit, group->first, group->count, first, used - first};
+    }
+}
+
+static bp_status count_live(bp_tenants *t)
+{
+    void *memory;
+    BP_TRY(bp_new_array((size_t)t->step_count + 1, sizeof(int32_t), &memory));
+    int32_t *change = memory;
+    for (size_t i = 0; i < t->count; i++) {
+        for (uint32_t k = 0; k < t->tenants[i].interval_count; k++) {
+            const bp_interval *interval = &t->intervals[t->tenants[i].first_interval + k];
+            change[interval->begin]++;
+            change[interval->end]--;
+        }
+    }
+    int32_t live = 0;
+    for (uint32_t step = 0; step < t->step_count; step++) {
+        live += change[step];
+        if (live > (int32_t)t->most_live) {
+            t->most_live = (uint32_t)live;
+            t->most_live_step = step;
+        }
+    }
+    free(change);
+    return BP_OK;
+}
+
+bp_status bp_tenants_init(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t role, bp_tenants *tenants)
+{
+    *tenants = (bp_tenants){.role = role, .step_count = (uint32_t)schedule->step_count};
+    void *memory;
+    bp_status status = bp_new_array(buckets->group_count, sizeof *tenants->tenants, &memory);
+    if (status == BP_OK) {
+        tenants->tenants = memory;
+        status = bp_new_array(schedule->interval_count, sizeof *tenants->intervals, &memory);
+    }
+    if (status == BP_OK) {
+        tenants->intervals = memory;
+        collect(buckets, schedule, tenants);
+        status = count_live(tenants);
+    }
+    if (status != BP_OK)
+        bp_tenants_finish(tenants);
+    return status;
+}
+
+void bp_tenants_finish(bp_tenants *tenants)
+{
+    free(tenants->tenants);
+    free(tenants->intervals);
+    *tenants = (bp_tenants){0};
+}
+
+/* ---- copies: colouring the tenants that are live at once ------------------------------------------------------------ */
+
+/* Nodes that the exact search may visit: work, not seconds, so that every rank finds the same. */
+#define SEARCH_NODES (1u << 20)
+
+/* Which steps of each copy are taken: a bitmap of the schedule's steps for every copy in use. */
+typedef struct occupancy {
+    const bp_tenants *tenants;
+    uint64_t **taken; /* by copy */
+    uint32_t copies, capacity;
+    size_t words;
+    uint32_t *copy_of_tenant;
+    uint64_t nodes_left;
+} occupancy;
+
+/* The bits of [begin, end) in word `w` of a bitmap. */
+static uint64_t word_mask(uint32_t begin, uint32_t end, size_t w)
+{
+    uint64_t low = w * 64 >= begin ? 0 : begin - w * 64;
+    uint64_t high = (w + 1) * 64 <= end ? 64 : end - w * 64;
+    return (high == 64 ? ~0ull : (1ull << high) - 1) & (~0ull << low);
+}
+
+/* Takes the tenant's steps in a copy; false, and nothing taken, when another tenant has one of them. */
+static bool take(occupancy *o, const bp_tenant *tenant, uint32_t copy)
+{
+    const bp_interval *intervals = o->tenants->intervals + tenant->first_interval;
+    for (uint32_t i = 0; i < tenant->interval_count; i++) {
+        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++) {
+            if (o->taken[copy][w] & word_mask(intervals[i].begin, intervals[i].end, w))
+                return false;
+        }
+    }
+    for (uint32_t i = 0; i < tenant->interval_count; i++) {
+        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++)
+            o->taken[copy][w] |= word_mask(intervals[i].begin, intervals[i].end, w);
+    }
+    return true;
+}
+
+static void give_back(occupancy *o, const bp_tenant *tenant, uint32_t copy)
+{
+    const bp_interval *intervals = o->tenants->intervals + tenant->first_interval;
+    for (uint32_t i = 0; i < tenant->interval_count; i++) {
+        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++)
+            o->taken[copy][w] &= ~word_mask(intervals[i].begin, intervals[i].end, w);
+    }
+}
+
+static bp_status add_copy(occupancy *o)
+{
+    size_t capacity = o->capacity;
+    BP_TRY(bp_grow_array((void **)&o->taken, &capacity, o->copies, sizeof *o->taken));
+    o->capacity = (uint32_t)capacity;
+    void *memory;
+    BP_TRY(bp_new_array(o->words, sizeof **o->taken, &memory));
+    o->taken[o->copies++] = memory;
+    return BP_OK;
+}
+
+static bp_status assign_greedily(occupancy *o)
+{
+    for (size_t t = 0; t < o->tenants->count; t++) {
+        uint32_t copy = 0;
+        while (copy < o->copies && !take(o, &o->tenants->tenants[t], copy))
+            copy++;
+        if (copy == o->copies) {
+            BP_TRY(add_copy(o));
+            take(o, &o->tenants->tenants[t], copy);
+        }
+        o->copy_of_tenant[t] = copy;
+    }
+    return BP_OK;
+}
+
+/* Depth-first over the tenants in order, with at most one copy that is new at each. The tenants assigned so far are the
+ * stack. Returns whether all found a place; nodes_left 0 says that the search gave up. */
+static bool assign_exactly(occupancy *o, uint32_t copies)
+{
+    const bp_tenant *tenants = o->tenants->tenants;
+    size_t count = o->tenants->count, depth = 0;
+    uint32_t *copy_of = o->copy_of_tenant;
+    uint32_t next = 0; /* the copy to try for the tenant at `depth` */
+    for (uint32_t copy = 0; copy < o->copies; copy++)
+        memset(o->taken[copy], 0, o->words * sizeof **o->taken);
+    while (depth < count && o->nodes_left > 0) {
+        uint32_t in_use = 0;
+        for (size_t i = 0; i < depth && in_use < copies; i++)
+            in_use = copy_of[i] + 1 > in_use ? copy_of[i] + 1 : in_use;
+        uint32_t most = in_use + 1 < copies ? in_use + 1 : copies;
+        while (next < most && !take(o, &tenants[depth], next))
+            next++;
+        o->nodes_left--;
+        if (next < most) {
+            copy_of[depth++] = next;
+            next = 0;
+        } else if (depth == 0) {
+            return false;
+        } else {
+            depth--;
+            give_back(o, &tenants[depth], copy_of[depth]);
+            next = copy_of[depth] + 1;
+        }
+    }
+    return depth == count;
+}
+
+static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
+{
+    uint32_t asked = *copies, fewest = o->tenants->most_live;
+    *proven = true;
+    if (asked != 0 && asked < fewest) {
+        *copies = 0;
+        return BP_OK;
+    }
+    BP_TRY(assign_greedily(o));
+    uint32_t greedy = o->copies;
+    if (greedy <= (asked != 0 ? asked : fewest)) {
+        *copies = asked != 0 ? asked : greedy;
+        return BP_OK;
+    }
+    o->nodes_left = SEARCH_NODES;
+    for (uint32_t tried = asked != 0 ? asked : fewest; tried < greedy; tried++) {
+        if (assign_exactly(o, tried)) {
+            *copies = tried;
+            return BP_OK;
+        }
+        *proven = o->nodes_left > 0;
+        if (asked != 0) {
+            *copies = 0;
+            return BP_OK;
+        }
+        if (!*proven)
+            break;
+    }
+    for (uint32_t copy = 0; copy < o->copies; copy++)
+        memset(o->taken[copy], 0, o->words * sizeof **o->taken);
+    *copies = greedy;
+    return assign_greedily(o);
+}
+
+bp_status bp_tenants_assign_copies(const bp_tenants *tenants, uint32_t *copies, uint32_t *copy_of_tenant, bool *proven)
+{
+    occupancy o = {.tenants = tenants, .words = (size_t)tenants->step_count / 64 + 1, .copy_of_tenant = copy_of_tenant};
+    bp_status status = search(&o, copies, proven);
+    for (uint32_t i = 0; i < o.copies; i++)
+        free(o.taken[i]);
+    free(o.taken);
+    return status;
+}
