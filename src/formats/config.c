@@ -1,0 +1,187 @@
+#include <bucketpool/formats.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "formats/detail.h"
+#include "formats/json.h"
+#include "formats/reader.h"
+
+/* Published configurations have about a hundred members. */
+#define MOST_MEMBERS 10000
+
+/* Python's json module writes NaN, Infinity and -Infinity, which JSON does not have, and some configurations carry them
+ * ("time_step_limit": [0.0, Infinity]). No table reads such a field; {} takes the place of each. */
+static void replace_python_numbers(char *text, size_t bytes)
+{
+    static const char *const numbers[] = {"-Infinity", "Infinity", "NaN"};
+    bool in_string = false;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '"')
+            in_string = !in_string;
+        else if (in_string && text[i] == '\\')
+            i++;
+        for (size_t n = 0; !in_string && n < sizeof numbers / sizeof *numbers; n++) {
+            size_t length = strlen(numbers[n]);
+            if (bytes - i < length || memcmp(text + i, numbers[n], length) != 0)
+                continue;
+            memset(text + i, ' ', length);
+            memcpy(text + i, "{}", 2);
+        }
+    }
+}
+
+bp_status bp_config_load(const char *text, size_t bytes, const char *origin, json_t **document)
+{
+    char *copy = malloc(bytes + 1);
+    if (copy == NULL)
+        return bp_fail_memory(bytes + 1);
+    memcpy(copy, text, bytes);
+    replace_python_numbers(copy, bytes);
+    bp_status status = bp_json_parse(copy, bytes, origin, document);
+    free(copy);
+    return status;
+}
+
+/* Integers and booleans are the same to the tables. */
+static bool is_whole(const json_t *value)
+{
+    return json_is_integer(value) || json_is_boolean(value);
+}
+
+static int64_t whole_value(const json_t *value)
+{
+    return json_is_integer(value) ? json_integer_value(value) : json_is_true(value);
+}
+
+static bp_status set_list(bp_arch_config *config, const char *key, json_t *list)
+{
+    size_t count = json_array_size(list), wholes = 0, strings = 0;
+    for (size_t i = 0; i < count; i++) {
+        wholes += is_whole(json_array_get(list, i));
+        strings += json_is_string(json_array_get(list, i));
+    }
+    if (wholes < count && strings < count)
+        return bp_arch_config_set_unusable(config, key, "a list of other than integers or strings");
+    void *values = calloc(count + 1, sizeof(int64_t)); /* pointers are not larger */
+    if (values == NULL)
+        return bp_fail_memory((count + 1) * sizeof(int64_t));
+    bp_status status;
+    if (wholes == count) {
+        int64_t *numbers = values;
+        for (size_t i = 0; i < count; i++)
+            numbers[i] = whole_value(json_array_get(list, i));
+        status = bp_arch_config_set_ints(config, key, numbers, count);
+    } else {
+        const char **texts = values;
+        for (size_t i = 0; i < count; i++)
+            texts[i] = json_string_value(json_array_get(list, i));
+        status = bp_arch_config_set_strings(config, key, texts, count);
+    }
+    free(values);
+    return status;
+}
+
+static bp_status set_value(bp_arch_config *config, const char *key, json_t *value)
+{
+    if (json_is_null(value))
+        return bp_arch_config_set_null(config, key);
+    if (is_whole(value))
+        return bp_arch_config_set_int(config, key, whole_value(value));
+    if (json_is_string(value))
+        return bp_arch_config_set_string(config, key, json_string_value(value));
+    if (json_is_array(value))
+        return set_list(config, key, value);
+    char what[BP_JSON_DESCRIPTION_BYTES] = "an empty object, NaN or Infinity";
+    if (!json_is_object(value) || json_object_size(value) > 0)
+        bp_json_describe(value, what);
+    return bp_arch_config_set_unusable(config, key, what);
+}
+
+static bp_status set_members(bp_arch_config *config, json_t *object)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        if (strcmp(key, "text_config") != 0 && strcmp(key, "quantization_config") != 0)
+            BP_TRY(set_value(config, key, value));
+    }
+    return BP_OK;
+}
+
+/* The member of the text part, else of the whole; null is absent. */
+static bp_json_at find_member(const bp_json_at *text, const bp_json_at *whole, const char *key)
+{
+    bp_json_at found = bp_json_member(text, key);
+    if (found.value == NULL || json_is_null(found.value))
+        found = bp_json_member(whole, key);
+    if (json_is_null(found.value))
+        found.value = NULL;
+    return found;
+}
+
+static bp_status choose_dtype(const bp_json_at *text, const bp_json_at *whole, bp_dtype asked, bp_dtype *dtype)
+{
+    *dtype = asked != BP_DTYPE_NONE ? asked : BP_DTYPE_BF16;
+    if (asked != BP_DTYPE_NONE)
+        return BP_OK;
+    bp_json_at named = find_member(text, whole, "torch_dtype");
+    if (named.value == NULL)
+        named = find_member(text, whole, "dtype");
+    return named.value == NULL ? BP_OK : bp_json_dtype(&named, dtype);
+}
+
+static bp_status convert(const bp_json_at *text, const bp_json_at *whole, const bp_reader_options *options,
+                         bp_model **model)
+{
+    bp_json_at type = find_member(text, whole, "model_type");
+    const char *model_type = NULL;
+    if (type.value == NULL)
+        return bp_json_fail(&type, "is missing; a published configuration names its model family there");
+    BP_TRY(bp_json_name(&type, &model_type));
+    bp_dtype dtype = BP_DTYPE_NONE;
+    BP_TRY(choose_dtype(text, whole, options->dtype, &dtype));
+    char *name = NULL;
+    BP_TRY(bp_reader_choose_name(options, NULL, whole->origin, &name));
+    bp_arch_config *config = NULL;
+    bp_status status = bp_arch_config_create(&config);
+    if (status == BP_OK)
+        status = set_members(config, whole->value);
+    if (status == BP_OK && text->value != whole->value)
+        status = set_members(config, text->value);
+    if (status == BP_OK) /* a null of the text part has hidden the whole's */
+        status = bp_arch_config_set_string(config, "model_type", model_type);
+    if (status == BP_OK)
+        status = bp_fail_at(whole->origin, bp_model_from_architecture(name, config, dtype, model));
+    bp_arch_config_destroy(&config);
+    free(name);
+    return status;
+}
+
+bp_status bp_config_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model)
+{
+    bp_json_at whole = bp_json_root(document, origin);
+    BP_TRY(bp_json_expect_object(&whole, NULL));
+    bp_json_at text = bp_json_member(&whole, "text_config");
+    if (!json_is_object(text.value))
+        text = whole;
+    if (json_object_size(whole.value) > MOST_MEMBERS || json_object_size(text.value) > MOST_MEMBERS)
+        return bp_json_fail(&whole, "more than %d members; this is no configuration", MOST_MEMBERS);
+    return convert(&text, &whole, options, model);
+}
+
+bp_status bp_config_parse(const char *text, size_t bytes, const char *origin, const bp_reader_options *options,
+                          bp_model **model)
+{
+    if (text == NULL || origin == NULL || model == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_config_parse: text, origin and model must not be NULL");
+    bp_reader_options taken;
+    BP_TRY(bp_reader_options_take(options, &taken));
+    json_t *document = NULL;
+    BP_TRY(bp_config_load(text, bytes, origin, &document));
+    bp_status status = bp_config_from_json(document, origin, &taken, model);
+    json_decref(document);
+    return status;
+}

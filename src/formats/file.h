@@ -1,0 +1,42 @@
+/* Files: read whole, read in part, written whole or not at all. */
+#ifndef BP_FORMATS_FILE_H
+#define BP_FORMATS_FILE_H
+
+#include <bucketpool/status.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The largest JSON file that is read. A million tensors make an index of about 100 MiB. */
+#define BP_LARGEST_JSON_BYTES ((size_t)256 << 20)
+
+/* Reads a file (or a pipe) of at most `largest` bytes. `*text` is terminated by a NUL that `*bytes` does not count;
+ * free() it. Errors: BP_ERR_IO with the path and the reason. */
+bp_status bp_file_read(const char *path, size_t largest, char **text, size_t *bytes);
+
+/* Reads `bytes` bytes at `offset`, or fewer at the end (`*got`), and the file's size. Regular files only. */
+bp_status bp_file_read_at(const char *path, uint64_t offset, size_t bytes, void *data, size_t *got,
+                          uint64_t *file_bytes);
+
+/* BP_ERR_IO when nothing is there or it cannot be looked at. */
+bp_status bp_file_is_directory(const char *path, bool *is_directory);
+
+/* Writes a file through a temporary one beside it, fsync and rename: on failure neither a part of the file nor the
+ * temporary one is left, and an older file keeps its content. Pipes and devices are written directly. */
+bp_status bp_file_write(const char *path, const void *data, size_t bytes);
+
+/* "<directory>/<name>"; free() it. */
+bp_status bp_file_join(const char *directory, const char *name, char **path);
+
+/* The directory part of a path, "." without one; free() it. */
+bp_status bp_file_directory(const char *path, char **directory);
+
+/* What a model read from `path` is called: the name of the directory, or of the file without its extension. Files that
+ * are called the same in every model (config.json, model.safetensors, ...) take their directory's. Never empty; free()
+ * it. */
+bp_status bp_file_model_name(const char *path, char **name);
+
+bool bp_has_suffix(const char *text, const char *suffix);
+
+#endif

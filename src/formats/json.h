@@ -1,0 +1,55 @@
+/* Reading JSON with errors that say where: "units.json: $.units[3].buckets[0].numel: expected ..., got -4". */
+#ifndef BP_FORMATS_JSON_H
+#define BP_FORMATS_JSON_H
+
+#include <bucketpool/dtype.h>
+
+#include <jansson.h>
+#include <stdbool.h>
+
+/* A value and how it was reached. Lives on the stack of who walks the document; `outer` must outlive it. */
+typedef struct bp_json_at {
+    json_t *value; /* NULL: absent */
+    const struct bp_json_at *outer;
+    const char *key; /* member name; NULL: element `index` of a list */
+    size_t index;
+    const char *origin; /* the file, for errors */
+} bp_json_at;
+
+/* The document in `text`; json_decref() it. Duplicate keys are refused.
+ * Errors: BP_ERR_FORMAT "<origin>:<line>:<column>: ...", BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, json_t **document);
+
+bp_json_at bp_json_root(json_t *document, const char *origin);
+bp_json_at bp_json_member(const bp_json_at *object,
+                          const char *key); /* absent when it is not there, or not an object */
+bp_json_at bp_json_element(const bp_json_at *list, size_t index);
+
+/* BP_ERR_FORMAT "<origin>: <path>: ...". */
+__attribute__((format(printf, 2, 3))) bp_status bp_json_fail(const bp_json_at *at, const char *format, ...);
+/* "expected <what>, got <description>", or "is missing; expected <what>". */
+bp_status bp_json_fail_kind(const bp_json_at *at, const char *expected);
+/* As bp_fail_at, with the origin and the path. */
+bp_status bp_json_fail_at(const bp_json_at *at, bp_status status);
+
+/* What a value is, for messages: `-4`, `a fraction (1.5)`, `"text"`, `an object`. */
+#define BP_JSON_DESCRIPTION_BYTES 80
+void bp_json_describe(const json_t *value, char description[BP_JSON_DESCRIPTION_BYTES]);
+
+/* An object; with `known` (ends with NULL) only these members. */
+bp_status bp_json_expect_object(const bp_json_at *at, const char *const *known);
+bp_status bp_json_expect_list(const bp_json_at *at);
+/* A string that may be a name (bp_is_name); lives as long as the document. */
+bp_status bp_json_name(const bp_json_at *at, const char **name);
+/* An integer from `least` to `most`. */
+bp_status bp_json_whole(const bp_json_at *at, uint64_t least, uint64_t most, uint64_t *value);
+/* true or false; absent leaves *value alone. */
+bp_status bp_json_flag(const bp_json_at *at, bool *value);
+bp_status bp_json_dtype(const bp_json_at *at, bp_dtype *dtype);
+
+/* The document as text of lines up to 160 columns, one line for what fits; free() it. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_json_print(json_t *document, char **text, size_t *bytes);
+/* The same into a file, as bp_file_write. */
+bp_status bp_json_write(json_t *document, const char *path);
+
+#endif

@@ -1,0 +1,210 @@
+#include "formats/shards.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "formats/detail.h"
+#include "formats/file.h"
+#include "formats/unit_names.h"
+
+#define INDEX_SUFFIX ".safetensors.index.json"
+
+void bp_shards_finish(bp_shards *shards)
+{
+    for (size_t i = 0; i < shards->count; i++)
+        free(shards->names[i]);
+    free(shards->names);
+    free(shards->directory);
+    *shards = (bp_shards){0};
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return bp_compare_natural(*(char *const *)a, *(char *const *)b);
+}
+
+/* Takes the keys of an object as the shards' names. */
+static bp_status take_names(bp_shards *shards, json_t *names)
+{
+    size_t count = json_object_size(names);
+    shards->names = calloc(count + 1, sizeof *shards->names);
+    if (shards->names == NULL)
+        return bp_fail_memory((count + 1) * sizeof *shards->names);
+    const char *name;
+    json_t *value;
+    json_object_foreach(names, name, value)
+    {
+        shards->names[shards->count] = strdup(name);
+        if (shards->names[shards->count] == NULL)
+            return bp_fail_memory(strlen(name) + 1);
+        shards->count++;
+    }
+    qsort(shards->names, shards->count, sizeof *shards->names, compare_names);
+    return BP_OK;
+}
+
+/* Shards are beside their index; a name that leads elsewhere would read other people's files. */
+static bp_status read_shard_name(const bp_json_at *entry, const char **name)
+{
+    BP_TRY(bp_json_name(entry, name));
+    if (strchr(*name, '/') != NULL || strstr(*name, "..") != NULL || (*name)[0] == '.')
+        return bp_json_fail_kind(entry, "the name of a file beside the index");
+    return BP_OK;
+}
+
+static bp_status collect_shards(const bp_json_at *weight_map, json_t *names)
+{
+    BP_TRY(bp_json_expect_object(weight_map, NULL));
+    const char *key;
+    json_t *value;
+    json_object_foreach(weight_map->value, key, value)
+    {
+        bp_json_at entry = {value, weight_map, key, 0, weight_map->origin};
+        const char *name = NULL;
+        BP_TRY(read_shard_name(&entry, &name));
+        if (json_object_set_nocheck(names, name, value) != 0)
+            return bp_fail_memory(strlen(name));
+    }
+    if (json_object_size(names) == 0)
+        return bp_json_fail(weight_map, "names no tensors");
+    return BP_OK;
+}
+
+bp_status bp_shards_from_index(bp_shards *shards, const bp_json_at *weight_map)
+{
+    *shards = (bp_shards){0};
+    json_t *names = json_object();
+    if (names == NULL)
+        return bp_fail_memory(sizeof *names);
+    bp_status status = collect_shards(weight_map, names);
+    if (status == BP_OK)
+        status = bp_file_directory(weight_map->origin, &shards->directory);
+    if (status == BP_OK)
+        status = take_names(shards, names);
+    json_decref(names);
+    if (status != BP_OK)
+        bp_shards_finish(shards);
+    return status;
+}
+
+/* Sorts the directory's entries into index files and others. */
+static bp_status list_files(const char *directory, json_t *indices, json_t *files)
+{
+    DIR *entries = opendir(directory);
+    if (entries == NULL)
+        return bp_fail_quoting(BP_ERR_IO, "%.300s: cannot be listed: %s", directory, strerror(errno));
+    bp_status status = BP_OK;
+    const struct dirent *entry;
+    while (status == BP_OK && (errno = 0, entry = readdir(entries)) != NULL) {
+        bool is_index = bp_has_suffix(entry->d_name, INDEX_SUFFIX);
+        if (entry->d_name[0] == '.' || (!is_index && !bp_has_suffix(entry->d_name, ".safetensors")))
+            continue;
+        if (json_object_set_new_nocheck(is_index ? indices : files, entry->d_name, json_true()) != 0)
+            status = bp_fail_memory(strlen(entry->d_name));
+    }
+    if (status == BP_OK && errno != 0)
+        status = bp_fail_quoting(BP_ERR_IO, "%.300s: cannot be listed: %s", directory, strerror(errno));
+    closedir(entries);
+    return status;
+}
+
+/* "model-00002-of-00007.safetensors": the number behind "-of-", 0 for other names. */
+static unsigned long total_of(const char *name)
+{
+    const char *of = strstr(name, "-of-");
+    for (const char *next = of; next != NULL; next = strstr(next + 1, "-of-"))
+        of = next;
+    if (of == NULL)
+        return 0;
+    char *end;
+    unsigned long total = strtoul(of + 4, &end, 10);
+    return strcmp(end, ".safetensors") == 0 ? total : 0;
+}
+
+static bp_status check_complete(const bp_shards *shards)
+{
+    unsigned long total = shards->count > 0 ? total_of(shards->names[0]) : 0;
+    for (size_t i = 0; i < shards->count; i++) {
+        if (total_of(shards->names[i]) != total)
+            return BP_OK; /* not one numbered set; tensors that occur twice are found later */
+    }
+    if (total == 0 || total == shards->count)
+        return BP_OK;
+    return bp_fail_quoting(BP_ERR_FORMAT, "%.200s: %zu shards like %.100s, expected %lu", shards->directory,
+                           shards->count, shards->names[0], total);
+}
+
+/* Chooses between what list_files found. */
+static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files, char **index)
+{
+    const char *only = "model" INDEX_SUFFIX;
+    if (json_object_size(indices) == 1)
+        only = json_object_iter_key(json_object_iter(indices));
+    else if (json_object_size(indices) > 1 && json_object_get(indices, only) == NULL)
+        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: has %zu index files; name the one to read", shards->directory,
+                               json_object_size(indices));
+    if (json_object_size(indices) > 0)
+        return bp_file_join(shards->directory, only, index);
+    if (json_object_get(files, "model.safetensors") != NULL) {
+        json_object_clear(files);
+        if (json_object_set_new(files, "model.safetensors", json_true()) != 0)
+            return bp_fail_memory(sizeof *files);
+    }
+    if (json_object_size(files) == 0)
+        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: has neither config.json nor safetensors files",
+                               shards->directory);
+    BP_TRY(take_names(shards, files));
+    return check_complete(shards);
+}
+
+bp_status bp_shards_from_directory(bp_shards *shards, const char *directory, char **index)
+{
+    *shards = (bp_shards){.directory = strdup(directory)};
+    json_t *indices = json_object(), *files = json_object();
+    char *found = NULL;
+    bp_status status = BP_OK;
+    if (shards->directory == NULL || indices == NULL || files == NULL)
+        status = bp_fail_memory(strlen(directory) + 1);
+    if (status == BP_OK)
+        status = list_files(directory, indices, files);
+    if (status == BP_OK)
+        status = choose_files(shards, indices, files, &found);
+    json_decref(indices);
+    json_decref(files);
+    if (status == BP_OK)
+        *index = found;
+    else
+        bp_shards_finish(shards);
+    return status;
+}
+
+bp_status bp_shards_check(const bp_shards *shards, const bp_json_at *weight_map, json_t *found)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(weight_map->value, key, value)
+    {
+        bp_json_at entry = {value, weight_map, key, 0, weight_map->origin};
+        json_t *file = json_object_get(found, key);
+        if (file == NULL)
+            return bp_json_fail(&entry, "no shard has this tensor; it should be in %.*s", BP_QUOTED,
+                                json_string_value(value));
+        const char *name = shards->names[json_integer_value(file)];
+        if (strcmp(name, json_string_value(value)) != 0)
+            return bp_json_fail(&entry, "should be in %.*s, is in %.*s", BP_QUOTED, json_string_value(value), BP_QUOTED,
+                                name);
+    }
+    if (json_object_size(found) == json_object_size(weight_map->value))
+        return BP_OK;
+    json_object_foreach(found, key, value)
+    {
+        if (json_object_get(weight_map->value, key) == NULL)
+            return bp_json_fail(weight_map, "lacks \"%.*s\", which is in %.*s", BP_QUOTED, key, BP_QUOTED,
+                                shards->names[json_integer_value(value)]);
+    }
+    return bp_fail(BP_ERR_INTERNAL, "bp_shards_check: %zu tensors, %zu in the index", json_object_size(found),
+                   json_object_size(weight_map->value));
+}

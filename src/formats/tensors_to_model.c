@@ -1,0 +1,245 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "formats/detail.h"
+#include "formats/reader.h"
+#include "formats/tensor_units.h"
+#include "formats/tensors.h"
+
+#define NO_RUN SIZE_MAX
+
+/* Tensors whose names differ in the expert's number only. */
+typedef struct expert_run {
+    const char *name; /* with '*' for the number; owned by `names` of the runs */
+    size_t first;     /* tensor */
+    size_t count;
+    size_t largest; /* number */
+    bool is_uniform;
+} expert_run;
+
+typedef struct expert_runs {
+    expert_run *runs;
+    size_t count;
+    size_t *of_tensor; /* NO_RUN: not one of an expert */
+    json_t *names;
+} expert_runs;
+
+/* The number behind the "experts" component of `name`, which is searched for from `from` (the unit's name). Numbers
+ * written with leading zeros are none: two spellings of one number would make a run with a hole look whole. */
+static bool find_expert(const char *name, size_t from, size_t *begin, size_t *end, size_t *number)
+{
+    const char *digits = strstr(name + from, ".experts.");
+    if (digits != NULL)
+        digits += strlen(".experts.");
+    else if (from == 0 && strncmp(name, "experts.", strlen("experts.")) == 0)
+        digits = name + strlen("experts.");
+    if (digits == NULL || strchr(name, '*') != NULL)
+        return false;
+    size_t bytes = strspn(digits, "0123456789");
+    if (bytes == 0 || bytes > 6 || digits[bytes] != '.' || (bytes > 1 && *digits == '0'))
+        return false;
+    *begin = (size_t)(digits - name);
+    *end = *begin + bytes;
+    *number = (size_t)strtoul(digits, NULL, 10);
+    return true;
+}
+
+static bool is_same_kind(const bp_tensor *a, const bp_tensor *b)
+{
+    return a->dtype == b->dtype && a->dims == b->dims && memcmp(a->shape, b->shape, sizeof a->shape) == 0;
+}
+
+static bp_status add_to_run(expert_runs *runs, const bp_tensors *tensors, size_t tensor, size_t unit_bytes)
+{
+    const char *name = tensors->tensors[tensor].name, *run_name = NULL;
+    size_t begin = 0, end = 0, number = 0, index = 0;
+    runs->of_tensor[tensor] = NO_RUN;
+    if (!find_expert(name, unit_bytes, &begin, &end, &number))
+        return BP_OK;
+    char *key;
+    if (asprintf(&key, "%.*s*%s", (int)begin, name, name + end) < 0)
+        return bp_fail_memory(strlen(name));
+    bp_status status = bp_map_find_or_add(runs->names, key, runs->count, &index, &run_name);
+    free(key);
+    if (status != BP_OK)
+        return status;
+    if (index == runs->count)
+        runs->runs[runs->count++] = (expert_run){.name = run_name, .first = tensor, .is_uniform = true};
+    expert_run *run = &runs->runs[index];
+    run->count++;
+    run->largest = number > run->largest ? number : run->largest;
+    run->is_uniform = run->is_uniform && is_same_kind(&tensors->tensors[run->first], &tensors->tensors[tensor]);
+    runs->of_tensor[tensor] = index;
+    return BP_OK;
+}
+
+static void finish_runs(expert_runs *runs)
+{
+    free(runs->runs);
+    free(runs->of_tensor);
+    json_decref(runs->names);
+}
+
+static bp_status find_runs(expert_runs *runs, const bp_tensors *tensors, const bp_tensor_units *units)
+{
+    size_t count = tensors->count + 1;
+    *runs = (expert_runs){.names = json_object()};
+    runs->runs = calloc(count, sizeof *runs->runs);
+    runs->of_tensor = calloc(count, sizeof *runs->of_tensor);
+    bp_status status = BP_OK;
+    if (runs->names == NULL || runs->runs == NULL || runs->of_tensor == NULL)
+        status = bp_fail_memory(count * sizeof *runs->runs);
+    for (size_t i = 0; status == BP_OK && i < tensors->count; i++) {
+        size_t unit = units->of_tensor[i];
+        status = add_to_run(runs, tensors, i, unit != BP_NO_UNIT ? units->units[unit].bytes : 0);
+    }
+    if (status != BP_OK)
+        finish_runs(runs);
+    return status;
+}
+
+/* The run that stands for the tensor, NULL for a tensor by itself. Names are unique, so that as many tensors as numbers
+ * up to the largest are all of them. */
+static const expert_run *whole_run(const expert_runs *runs, size_t tensor)
+{
+    if (runs->of_tensor[tensor] == NO_RUN)
+        return NULL;
+    const expert_run *run = &runs->runs[runs->of_tensor[tensor]];
+    return run->is_uniform && run->count > 1 && run->count == run->largest + 1 ? run : NULL;
+}
+
+/* Matrix-multiplication weights, by the names of published modelling code; `name` begins behind the unit's. */
+static bool is_gemm(const char *name, uint32_t dims)
+{
+    static const char *const others[] = {"norm", "router", "gate.weight", "conv", "embed"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (strcasestr(name, others[i]) != NULL)
+            return false;
+    }
+    size_t bytes = strlen(name);
+    bool is_weight = (bytes >= 6 && strcmp(name + bytes - 6, "weight") == 0) ||
+                     (bytes >= 5 && strcmp(name + bytes - 5, "_proj") == 0);
+    return is_weight && (dims == 2 || (dims == 3 && strstr(name, "experts.") != NULL));
+}
+
+static bp_status add_parameter(bp_model *model, const bp_tensor *tensor, const expert_run *run,
+                               const bp_tensor_unit *unit, int32_t in_model)
+{
+    bp_parameter parameter;
+    BP_TRY(bp_parameter_init(&parameter, sizeof parameter));
+    parameter.name = run != NULL ? run->name : tensor->name;
+    parameter.unit = in_model;
+    parameter.dtype = tensor->dtype;
+    parameter.dims = tensor->dims;
+    memcpy(parameter.shape, tensor->shape, sizeof parameter.shape);
+    size_t begin = 0, end = 0, number = 0, unit_bytes = unit != NULL ? unit->bytes : 0;
+    const char *in_unit = tensor->name + unit_bytes;
+    if (unit != NULL && is_gemm(in_unit, tensor->dims))
+        parameter.flags |= BP_PARAMETER_GEMM;
+    if (run != NULL) {
+        parameter.copies = (uint32_t)run->count;
+        parameter.flags |= BP_PARAMETER_EXPERT_COPIES;
+    } else if (tensor->dims >= 2 && strstr(in_unit, ".experts.") != NULL &&
+               !find_expert(tensor->name, unit_bytes, &begin, &end, &number)) {
+        parameter.expert_dim = 0; /* one tensor for all experts, stacked along its first dimension */
+    }
+    return bp_model_add_parameter(model, &parameter);
+}
+
+static bp_status add_units(bp_model *model, const bp_tensor_units *units, uint32_t *in_model)
+{
+    for (size_t i = 0; i < units->count; i++) {
+        const bp_tensor_unit *unit = &units->units[units->order[i]];
+        int32_t outer = unit->outer != BP_NO_UNIT ? (int32_t)in_model[unit->outer] : BP_OUTSIDE;
+        BP_TRY(bp_model_add_unit(model, unit->name, outer, &in_model[units->order[i]]));
+    }
+    return BP_OK;
+}
+
+/* Sorts tensors by unit, keeping their order within one; those outside come last. `starts` has an entry for each unit
+ * of the model and two more. */
+static void sort_by_unit(const bp_tensors *tensors, const bp_tensor_units *units, const uint32_t *in_model,
+                         size_t *starts, size_t *sorted)
+{
+    for (int is_counted = 0; is_counted < 2; is_counted++) {
+        for (size_t i = 0; i < tensors->count; i++) {
+            size_t unit = units->of_tensor[i], place = unit != BP_NO_UNIT ? in_model[unit] : units->count;
+            if (is_counted)
+                sorted[starts[place]++] = i;
+            else
+                starts[place + 1]++;
+        }
+        for (size_t u = 0; !is_counted && u < units->count; u++)
+            starts[u + 1] += starts[u];
+    }
+}
+
+/* rotary_emb.inv_freq is a table that old checkpoints carry; the modelling code computes it. */
+static bool is_parameter(const char *name)
+{
+    static const char computed[] = "rotary_emb.inv_freq";
+    size_t bytes = strlen(name), tail = sizeof computed - 1;
+    return bytes < tail || strcmp(name + bytes - tail, computed) != 0;
+}
+
+static bp_status add_parameters(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
+                                const uint32_t *in_model, const expert_runs *runs, const size_t *sorted)
+{
+    for (size_t i = 0; i < tensors->count; i++) {
+        size_t index = sorted[i], unit = units->of_tensor[index];
+        const bp_tensor *tensor = &tensors->tensors[index];
+        const expert_run *run = whole_run(runs, index);
+        if (!is_parameter(tensor->name) || (run != NULL && run->first != index))
+            continue;
+        BP_TRY(add_parameter(model, tensor, run, unit != BP_NO_UNIT ? &units->units[unit] : NULL,
+                             unit != BP_NO_UNIT ? (int32_t)in_model[unit] : BP_OUTSIDE));
+    }
+    return BP_OK;
+}
+
+static bp_status fill_model(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
+                            const expert_runs *runs)
+{
+    uint32_t *in_model = calloc(units->count + 1, sizeof *in_model);
+    size_t *starts = calloc(units->count + 2, sizeof *starts);
+    size_t *sorted = calloc(tensors->count + 1, sizeof *sorted);
+    bp_status status = BP_OK;
+    if (in_model == NULL || starts == NULL || sorted == NULL)
+        status = bp_fail_memory((units->count + tensors->count) * sizeof *sorted);
+    if (status == BP_OK)
+        status = add_units(model, units, in_model);
+    if (status == BP_OK) {
+        sort_by_unit(tensors, units, in_model, starts, sorted);
+        status = add_parameters(model, tensors, units, in_model, runs, sorted);
+    }
+    free(in_model);
+    free(starts);
+    free(sorted);
+    return status;
+}
+
+bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, const bp_reader_options *options,
+                              bp_model **model)
+{
+    bp_tensor_units units;
+    BP_TRY(bp_tensor_units_init(&units, tensors, options->units));
+    expert_runs runs;
+    bp_status status = find_runs(&runs, tensors, &units);
+    if (status != BP_OK) {
+        bp_tensor_units_finish(&units);
+        return status;
+    }
+    char *name = NULL;
+    bp_model *created = NULL;
+    status = bp_reader_choose_name(options, NULL, origin, &name);
+    if (status == BP_OK)
+        status = bp_model_create(name, &created);
+    if (status == BP_OK)
+        status = bp_fail_at(origin, fill_model(created, tensors, &units, &runs));
+    status = bp_reader_hand_over(status, origin, created, model);
+    finish_runs(&runs);
+    bp_tensor_units_finish(&units);
+    free(name);
+    return status;
+}

@@ -1,0 +1,214 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "formats/units.h"
+
+typedef bp_status add_item(bp_units_reader *reader, const bp_json_at *item, int32_t unit);
+
+/* What stands at a place of the model: an element of a unit's list; the list behind those of all units is that of
+ * outside. */
+typedef struct item_place {
+    size_t list, element;
+    bool is_taken;
+} item_place;
+
+bp_status bp_units_role(const bp_json_at *at, uint64_t most, uint32_t *role)
+{
+    uint64_t number = 0;
+    bp_role known = BP_ROLE_PARAM;
+    if (json_is_integer(at->value)) {
+        BP_TRY(bp_json_whole(at, 0, most, &number));
+        *role = (uint32_t)number;
+        return BP_OK;
+    }
+    const char *name = NULL;
+    BP_TRY(bp_json_name(at, &name));
+    BP_TRY(bp_json_fail_at(at, bp_role_parse(name, &known)));
+    *role = (uint32_t)known;
+    return BP_OK;
+}
+
+static bp_status read_shape(const bp_json_at *at, bp_parameter *parameter)
+{
+    BP_TRY(bp_json_expect_list(at));
+    if (json_array_size(at->value) > BP_MAX_DIMS)
+        return bp_json_fail(at, "%zu dimensions, at most %d are supported", json_array_size(at->value), BP_MAX_DIMS);
+    parameter->dims = (uint32_t)json_array_size(at->value);
+    for (uint32_t i = 0; i < parameter->dims; i++) {
+        bp_json_at dimension = bp_json_element(at, i);
+        BP_TRY(bp_json_whole(&dimension, 1, INT64_MAX, &parameter->shape[i]));
+    }
+    return BP_OK;
+}
+
+/* The optional member `key`; absent leaves *value alone. */
+static bp_status read_optional(const bp_json_at *object, const char *key, uint64_t least, uint64_t most,
+                               uint64_t *value)
+{
+    bp_json_at at = bp_json_member(object, key);
+    return at.value != NULL ? bp_json_whole(&at, least, most, value) : BP_OK;
+}
+
+static bp_status read_dimension(const bp_json_at *object, const char *key, uint32_t dims, int32_t *dimension)
+{
+    uint64_t value = 0;
+    if (bp_json_member(object, key).value == NULL)
+        return BP_OK;
+    BP_TRY(read_optional(object, key, 0, dims > 0 ? dims - 1 : 0, &value));
+    *dimension = (int32_t)value; /* the model refuses a dimension of a scalar */
+    return BP_OK;
+}
+
+static bp_status read_flag(const bp_json_at *object, const char *key, uint32_t bit, uint32_t *flags)
+{
+    bp_json_at at = bp_json_member(object, key);
+    bool is_set = false;
+    BP_TRY(bp_json_flag(&at, &is_set));
+    *flags |= is_set ? bit : 0;
+    return BP_OK;
+}
+
+static bp_status add_parameter(bp_units_reader *reader, const bp_json_at *item, int32_t unit)
+{
+    static const char *const known[] = {"name",   "shape",    "dtype",      "frozen",     "copies",   "gemm", "experts",
+                                        "tp_dim", "tp_parts", "expert_dim", "prediction", "position", NULL};
+    bp_parameter p;
+    BP_TRY(bp_parameter_init(&p, sizeof p));
+    BP_TRY(bp_json_expect_object(item, known));
+    bp_json_at name = bp_json_member(item, "name"), shape = bp_json_member(item, "shape");
+    bp_json_at dtype = bp_json_member(item, "dtype");
+    uint64_t copies = 1, parts = 0;
+    p.unit = unit;
+    BP_TRY(bp_json_name(&name, &p.name));
+    BP_TRY(read_shape(&shape, &p));
+    BP_TRY(bp_json_dtype(&dtype, &p.dtype));
+    BP_TRY(read_optional(item, "copies", 1, UINT32_MAX, &copies));
+    BP_TRY(read_optional(item, "tp_parts", 1, UINT32_MAX, &parts));
+    BP_TRY(read_dimension(item, "tp_dim", p.dims, &p.tp_dim));
+    BP_TRY(read_dimension(item, "expert_dim", p.dims, &p.expert_dim));
+    BP_TRY(read_flag(item, "frozen", BP_PARAMETER_FROZEN, &p.flags));
+    BP_TRY(read_flag(item, "gemm", BP_PARAMETER_GEMM, &p.flags));
+    BP_TRY(read_flag(item, "prediction", BP_PARAMETER_PREDICTION, &p.flags));
+    BP_TRY(read_flag(item, "experts", BP_PARAMETER_EXPERT_COPIES, &p.flags));
+    p.copies = (uint32_t)copies;
+    p.tp_parts = (uint32_t)parts;
+    return bp_json_fail_at(item, bp_model_add_parameter(reader->model, &p));
+}
+
+static bp_status read_roles(const bp_json_at *at, uint32_t *roles)
+{
+    if (at->value == NULL)
+        return BP_OK;
+    BP_TRY(bp_json_expect_list(at));
+    if (json_array_size(at->value) == 0)
+        return bp_json_fail(at, "is empty; leave it out for all roles");
+    for (size_t i = 0; i < json_array_size(at->value); i++) {
+        bp_json_at element = bp_json_element(at, i);
+        uint32_t role = 0;
+        BP_TRY(bp_units_role(&element, BP_ROLE_BITS - 1, &role));
+        *roles |= BP_ROLE_BIT(role);
+    }
+    return BP_OK;
+}
+
+/* Notes a bucket's name for the schedule; an unnamed bucket is called as the model calls it. */
+static bp_status note_bucket(const bp_units_reader *reader, const bp_json_at *item, const bp_given_bucket *bucket)
+{
+    json_t *units = reader->buckets;
+    size_t outside = json_array_size(units) - 1;
+    json_t *names = json_array_get(units, bucket->unit == BP_OUTSIDE ? outside : (size_t)bucket->unit);
+    size_t ordinal = json_object_size(names);
+    char number[32];
+    snprintf(number, sizeof number, "bucket.%zu", ordinal);
+    const char *name = bucket->name != NULL ? bucket->name : number;
+    if (json_object_get(names, name) != NULL)
+        return bp_json_fail(item, "bucket \"%.60s\" occurs twice in its unit", name);
+    if (json_object_set_new_nocheck(names, name, json_integer((json_int_t)ordinal)) != 0)
+        return bp_fail_memory(strlen(name));
+    return BP_OK;
+}
+
+static bp_status add_bucket(bp_units_reader *reader, const bp_json_at *item, int32_t unit)
+{
+    static const char *const known[] = {"name",  "dtype",    "numel", "padded_numel", "expert", "frozen",
+                                        "roles", "position", NULL};
+    bp_given_bucket b = {.size = sizeof b, .unit = unit};
+    BP_TRY(bp_json_expect_object(item, known));
+    bp_json_at name = bp_json_member(item, "name"), dtype = bp_json_member(item, "dtype");
+    bp_json_at numel = bp_json_member(item, "numel"), roles = bp_json_member(item, "roles");
+    if (name.value != NULL)
+        BP_TRY(bp_json_name(&name, &b.name));
+    BP_TRY(bp_json_dtype(&dtype, &b.dtype));
+    BP_TRY(bp_json_whole(&numel, 0, INT64_MAX, &b.numel));
+    BP_TRY(read_optional(item, "padded_numel", b.numel, INT64_MAX, &b.padded_numel));
+    BP_TRY(read_flag(item, "expert", 1, &b.expert));
+    BP_TRY(read_flag(item, "frozen", 1, &b.frozen));
+    BP_TRY(read_roles(&roles, &b.roles));
+    BP_TRY(note_bucket(reader, item, &b));
+    return bp_json_fail_at(item, bp_model_add_bucket(reader->model, &b));
+}
+
+static bp_json_at owner_of(const bp_json_at *units, const bp_json_at *outside, size_t list)
+{
+    return list < json_array_size(units->value) ? bp_json_element(units, list) : *outside;
+}
+
+/* Adds the sizes of all lists called `key`. */
+static bp_status count_items(const bp_json_at *units, const bp_json_at *outside, const char *key, size_t *total)
+{
+    for (size_t list = 0; list <= json_array_size(units->value); list++) {
+        bp_json_at owner = owner_of(units, outside, list), items = bp_json_member(&owner, key);
+        if (items.value != NULL)
+            BP_TRY(bp_json_expect_list(&items));
+        *total += json_array_size(items.value);
+    }
+    return BP_OK;
+}
+
+/* Finds the place of every item: that of "position", without it the one behind the item before it in the file. */
+static bp_status place_items(const bp_json_at *units, const bp_json_at *outside, const char *key, item_place *places,
+                             size_t total)
+{
+    uint64_t next = 0;
+    for (size_t list = 0; list <= json_array_size(units->value); list++) {
+        bp_json_at owner = owner_of(units, outside, list), items = bp_json_member(&owner, key);
+        for (size_t i = 0; i < json_array_size(items.value); i++) {
+            bp_json_at item = bp_json_element(&items, i);
+            BP_TRY(read_optional(&item, "position", 0, total - 1, &next));
+            if (next >= total || places[next].is_taken)
+                return bp_json_fail(&item, "place %llu of %zu is %s; see \"position\"", (unsigned long long)next, total,
+                                    next < total ? "taken" : "none");
+            places[next++] = (item_place){list, i, true};
+        }
+    }
+    return BP_OK;
+}
+
+static bp_status add_in_order(bp_units_reader *reader, const bp_json_at *units, const bp_json_at *outside,
+                              const char *key, add_item *add)
+{
+    size_t total = 0, unit_count = json_array_size(units->value);
+    BP_TRY(count_items(units, outside, key, &total));
+    item_place *places = calloc(total + 1, sizeof *places);
+    if (places == NULL)
+        return bp_fail_memory((total + 1) * sizeof *places);
+    bp_status status = place_items(units, outside, key, places, total);
+    for (size_t i = 0; status == BP_OK && i < total; i++) {
+        bp_json_at owner = owner_of(units, outside, places[i].list), items = bp_json_member(&owner, key);
+        bp_json_at item = bp_json_element(&items, places[i].element);
+        status = add(reader, &item, places[i].list < unit_count ? (int32_t)places[i].list : BP_OUTSIDE);
+    }
+    free(places);
+    return status;
+}
+
+bp_status bp_units_add_items(bp_units_reader *reader, const bp_json_at *units, const bp_json_at *outside)
+{
+    for (size_t i = 0; i <= json_array_size(units->value); i++) {
+        if (json_array_append_new(reader->buckets, json_object()) != 0)
+            return bp_fail_memory(sizeof(json_t *));
+    }
+    BP_TRY(add_in_order(reader, units, outside, "parameters", add_parameter));
+    return add_in_order(reader, units, outside, "buckets", add_bucket);
+}

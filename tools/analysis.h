@@ -1,0 +1,39 @@
+/* One model, planned: everything the outputs show. */
+#ifndef TOOLS_ANALYSIS_H
+#define TOOLS_ANALYSIS_H
+
+#include <bucketpool/bucketpool.h>
+
+#include "options.h"
+
+/* What one GPU holds beside the pool. */
+typedef struct state_bytes {
+    uint64_t outside;      /* parameters outside units, gathered and kept */
+    uint64_t param_shards; /* in the parameters' dtypes */
+    uint64_t grad_shards;  /* fp32 */
+    uint64_t optimizer;    /* fp32 master parameters and two moments */
+    uint64_t total;
+} state_bytes;
+
+typedef struct analysis {
+    bp_bucketing bucketing; /* as chosen for this model */
+    bp_padding padding;
+    bp_layout layout;
+    char *name;
+    uint64_t parameters, prediction_parameters;
+    size_t units; /* that hold buckets */
+    state_bytes state;
+    bp_buckets *buckets;
+    bp_schedule *schedule;
+    bp_plan *plans[MOST_POLICIES];
+    size_t plan_count;
+} analysis;
+
+/* Reads and plans a model. Returns EXIT_GO_ON, or the exit code after a message. Call analysis_finish either way. */
+int analysis_init(const char *path, const plan_options *options, analysis *a);
+void analysis_finish(analysis *a);
+
+/* Whether a plan and the model's state fit the budget: bytes of both. */
+uint64_t analysis_needed(const analysis *a, const bp_plan *plan);
+
+#endif

@@ -1,0 +1,113 @@
+#include "cli.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+int cli_fail(int code, const char *format, ...)
+{
+    va_list args;
+    fputs("bucketpool: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return code;
+}
+
+int cli_fail_status(bp_status status)
+{
+    int code = EXIT_BAD_INPUT;
+    if (status == BP_ERR_INFEASIBLE || status == BP_ERR_MISMATCH)
+        code = EXIT_NEGATIVE;
+    else if (status == BP_ERR_NO_HOST_MEMORY || status == BP_ERR_NO_DEVICE_MEMORY || status == BP_ERR_NO_DEVICE ||
+             status == BP_ERR_INTERNAL)
+        code = EXIT_ENVIRONMENT;
+    return cli_fail(code, "%s", bp_error_detail());
+}
+
+/* A few texts at once can be arguments of one printf. */
+static char *next_text(size_t *bytes)
+{
+    static char texts[8][48];
+    static unsigned next;
+    *bytes = sizeof texts[0];
+    return texts[next++ % 8];
+}
+
+const char *cli_bytes(uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    size_t size, unit = 0;
+    char *text = next_text(&size);
+    double value = (double)bytes;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024;
+    if (unit == 0)
+        snprintf(text, size, "%llu B", (unsigned long long)bytes);
+    else
+        snprintf(text, size, "%.*f %s", value < 10 ? 3 : value < 100 ? 2 : 1, value, units[unit]);
+    return text;
+}
+
+const char *cli_count(uint64_t count)
+{
+    static const char *const units[] = {"", " K", " M", " B", " T"};
+    size_t size, unit = 0;
+    char *text = next_text(&size);
+    double value = (double)count;
+    for (; value >= 1000 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1000;
+    if (unit == 0)
+        snprintf(text, size, "%llu", (unsigned long long)count);
+    else
+        snprintf(text, size, "%.3f%s", value, units[unit]);
+    return text;
+}
+
+const char *cli_bucket(const char *name, uint32_t ordinal)
+{
+    if (name != NULL)
+        return name;
+    size_t size;
+    char *text = next_text(&size);
+    snprintf(text, size, "bucket.%u", ordinal);
+    return text;
+}
+
+bool cli_parse_bytes(const char *text, uint64_t *bytes)
+{
+    static const struct {
+        const char *unit;
+        double factor;
+    } units[] = {{"", 1},          {"b", 1},           {"k", 1024.0},       {"kib", 1024.0},      {"kb", 1e3},
+                 {"m", 1048576.0}, {"mib", 1048576.0}, {"mb", 1e6},         {"g", 1073741824.0},  {"gib", 1073741824.0},
+                 {"gb", 1e9},      {"t", 0x1p40},      {"tib", 0x1p40},     {"tb", 1e12}};
+    if (*text < '0' || *text > '9')
+        return false;
+    char *end;
+    double value = strtod(text, &end);
+    end += strspn(end, " ");
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (strcasecmp(end, units[i].unit) != 0)
+            continue;
+        double product = value * units[i].factor;
+        if (!isfinite(product) || product < 1 || product >= 0x1p63)
+            return false;
+        *bytes = (uint64_t)product;
+        return true;
+    }
+    return false;
+}
+
+bool cli_wants_color(const char *when)
+{
+    if (strcmp(when, "auto") != 0)
+        return strcmp(when, "always") == 0;
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0') && (term == NULL || strcmp(term, "dumb") != 0);
+}

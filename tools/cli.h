@@ -1,0 +1,39 @@
+/* What the commands share: exit codes, messages, sizes as people read them. */
+#ifndef TOOLS_CLI_H
+#define TOOLS_CLI_H
+
+#include <bucketpool/bucketpool.h>
+
+#include <stdbool.h>
+
+/* Pinned: scripts depend on them. */
+enum {
+    EXIT_ANSWERED = 0,    /* the question was answered */
+    EXIT_NEGATIVE = 1,    /* verification failed, or what was asked for is infeasible */
+    EXIT_BAD_INPUT = 2,   /* an option or a file is wrong */
+    EXIT_ENVIRONMENT = 3, /* the machine lacks something: memory, a library, a place to write */
+    EXIT_GO_ON = -1       /* not an exit code: nothing failed so far */
+};
+
+typedef int cli_command(int argc, char **argv);
+cli_command cli_plan, cli_explain;
+
+/* "bucketpool: <text>" on standard error, one line. Returns `code`. */
+__attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
+/* The library's detail, with the exit code that belongs to the status. */
+int cli_fail_status(bp_status status);
+
+/* "738361344" as "704.2 MiB". The text lives until the eighth next call. */
+const char *cli_bytes(uint64_t bytes);
+/* "31577937344" as "31.578 B", the way publishers count parameters. Same lifetime. */
+const char *cli_count(uint64_t count);
+/* A bucket's name, "bucket.<ordinal>" where it has none. Same lifetime. */
+const char *cli_bucket(const char *name, uint32_t ordinal);
+
+/* Reads "80GiB", "80 GB", "1.5T", "1048576". false when it is no size or does not fit. */
+bool cli_parse_bytes(const char *text, uint64_t *bytes);
+
+/* Whether standard output wants colour: a terminal, unless NO_COLOR is set or `when` says "always" or "never". */
+bool cli_wants_color(const char *when);
+
+#endif

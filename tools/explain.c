@@ -1,0 +1,137 @@
+/* `bucketpool explain`: which unit sets which buffer, and why. */
+#include <stdio.h>
+#include <string.h>
+
+#include "analysis.h"
+#include "cli.h"
+
+/* "step 57 (backward of layers.46)". */
+static const char *step_text(const analysis *a, uint32_t index, char text[160])
+{
+    static const char *const phases[] = {"forward of", "backward of", "event of"};
+    bp_step step = {.size = sizeof step};
+    if (bp_schedule_step(a->schedule, index, &step) != BP_OK)
+        return "";
+    const char *unit = step.unit >= 0 ? bp_buckets_unit_name(a->buckets, (size_t)step.unit) : NULL;
+    snprintf(text, 160, "step %u (%s %.100s)", index, phases[step.phase], unit != NULL ? unit : "outside");
+    return text;
+}
+
+/* The requests live at the bound, unit by unit. */
+static void print_witness(const bp_plan *plan, size_t role)
+{
+    size_t count = bp_plan_witness_count(plan, role);
+    const char *unit = NULL;
+    uint64_t sum = 0;
+    for (size_t i = 0; i <= count; i++) {
+        bp_plan_witness w = {.size = sizeof w};
+        bool ends = i == count || bp_plan_witness_get(plan, role, i, &w) != BP_OK;
+        if (unit != NULL && (ends || strcmp(unit, w.unit) != 0)) {
+            printf("    %s holds %s\n", unit, cli_bytes(sum));
+            sum = 0;
+        }
+        if (ends)
+            break;
+        unit = w.unit;
+        sum += w.bytes;
+    }
+}
+
+static void explain_bound(const analysis *a, const bp_plan *plan, size_t index)
+{
+    bp_plan_role role = {.size = sizeof role};
+    char text[160];
+    if (bp_plan_role_get(plan, index, &role) != BP_OK)
+        return;
+    printf("%s: no plan takes less than %s (%llu bytes). That is what is live at once in %s, where %u units hold memory at "
+           "most:\n",
+           bp_role_name((bp_role)role.role), cli_bytes(role.lower_bound_bytes), (unsigned long long)role.lower_bound_bytes,
+           step_text(a, role.lower_bound_step, text), role.live_units);
+    print_witness(plan, index);
+}
+
+static void explain_buffers(const bp_plan *plan, size_t index, const bp_plan_role *role, const char *policy)
+{
+    for (size_t i = 0; i < role->buffers; i++) {
+        bp_plan_buffer b = {.size = sizeof b};
+        if (bp_plan_buffer_get(plan, index, i, &b) != BP_OK || b.kind != BP_BUFFER_POOLED)
+            continue;
+        const char *bucket = cli_bucket(b.set_by_bucket, b.set_by_ordinal);
+        printf("    %u x %s of %s for the %s%s bucket of a unit: ", b.copies, cli_bytes(b.bytes), bp_dtype_name(b.dtype),
+               b.rank == 0   ? "largest"
+               : b.rank == 1 ? "second largest"
+                             : "next smaller",
+               strcmp(policy, "fixed") == 0 ? " (by position)" : "");
+        if (b.tenants > 1)
+            printf("%s/%s sets the size, %u buckets share it.\n", b.set_by_unit, bucket, b.tenants);
+        else
+            printf("only %s/%s uses it.\n", b.set_by_unit, bucket);
+    }
+}
+
+/* Why a policy takes what it takes. */
+static void explain_policy(const bp_plan *plan, size_t index)
+{
+    bp_plan_role role = {.size = sizeof role};
+    bp_plan_summary summary = {.size = sizeof summary};
+    if (bp_plan_role_get(plan, index, &role) != BP_OK || bp_plan_summary_get(plan, &summary) != BP_OK)
+        return;
+    const char *policy = bp_policy_name(summary.policy);
+    printf("  %s takes %s, %.2f x the bound", policy, cli_bytes(role.bytes),
+           role.lower_bound_bytes > 0 ? (double)role.bytes / (double)role.lower_bound_bytes : 1.0);
+    switch (summary.policy) {
+    case BP_POLICY_DYNAMIC:
+        puts(": memory comes and goes with each unit, so nothing is wasted, but addresses change, which rules out captured "
+             "graphs and registered buffers.");
+        break;
+    case BP_POLICY_FIXED:
+        printf(": %s are shared by the units of the most frequent kind in %u sets.\n", cli_bytes(role.pool_bytes), role.copies);
+        explain_buffers(plan, index, &role, policy);
+        if (role.persistent_bytes > 0)
+            printf("    All other units differ from that kind and keep memory of their own: %s that nobody else can use.\n",
+                   cli_bytes(role.persistent_bytes));
+        if (role.dynamic_bytes > 0)
+            printf("    All other units differ from that kind and are allocated on demand: %s at most, without fixed "
+                   "addresses.\n", cli_bytes(role.dynamic_bytes));
+        break;
+    case BP_POLICY_MAX:
+        printf(": each of the %u sets must hold the largest unit of every kind at once.\n", role.copies);
+        explain_buffers(plan, index, &role, policy);
+        if (role.bytes > role.lower_bound_bytes)
+            printf("    %s more than the bound, because units that are live together are rarely all as large as the "
+                   "largest.\n", cli_bytes(role.bytes - role.lower_bound_bytes));
+        break;
+    }
+    if (!summary.feasible)
+        printf("    It is infeasible: %s.\n", summary.infeasible_because);
+}
+
+static int explain(const analysis *a, const plan_options *options)
+{
+    printf("%s has %s parameters in %zu units; %s of parameters lie outside units and stay gathered.\n", a->name,
+           cli_count(a->parameters), a->units, cli_bytes(a->state.outside));
+    printf("Planned for dp %u, ep %u, tp %u with %u unit%s gathered ahead: a step has %zu steps of compute.\n\n", options->dp,
+           options->ep, options->tp, options->prefetch, options->prefetch == 1 ? "" : "s",
+           bp_schedule_step_count(a->schedule));
+    for (size_t role = 0; role < bp_plan_role_count(a->plans[0]); role++) {
+        explain_bound(a, a->plans[0], role);
+        for (size_t p = 0; p < a->plan_count; p++)
+            explain_policy(a->plans[p], role);
+        putchar('\n');
+    }
+    return EXIT_GO_ON;
+}
+
+int cli_explain(int argc, char **argv)
+{
+    plan_options options;
+    int code = options_parse(argc, argv, "explain", &options);
+    for (size_t i = 0; code == EXIT_GO_ON && i < options.model_count; i++) {
+        analysis a;
+        code = analysis_init(options.models[i], &options, &a);
+        if (code == EXIT_GO_ON)
+            code = explain(&a, &options);
+        analysis_finish(&a);
+    }
+    return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
+}

@@ -1,0 +1,43 @@
+/* The bucketpool command: finds the subcommand. */
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const struct {
+    const char *name, *summary;
+    cli_command *run;
+} commands[] = {
+    {"plan", "print, draw and save the memory that a model's units take", cli_plan},
+    {"explain", "say which unit sets which buffer, and why", cli_explain},
+};
+
+static int print_help(void)
+{
+    puts("Usage: bucketpool COMMAND [OPTION...] [ARGUMENT...]\n\n"
+         "Plans the memory that sharded training gathers parameters into and reduces gradients from.\n\nCommands:");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        printf("  %-10s %s\n", commands[i].name, commands[i].summary);
+    puts("\n`bucketpool COMMAND --help` lists a command's options. Exit: 0 answered, 1 verification failed or\n"
+         "infeasible, 2 bad input, 3 environment.");
+    return EXIT_ANSWERED;
+}
+
+int main(int argc, char **argv)
+{
+    setlocale(LC_CTYPE, ""); /* tables count columns of UTF-8; numbers keep their point */
+    if (argc < 2)
+        return cli_fail(EXIT_BAD_INPUT, "no command; `bucketpool --help` lists them");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+        return print_help();
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+        printf("bucketpool %s\n", bp_version());
+        return EXIT_ANSWERED;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    }
+    return cli_fail(EXIT_BAD_INPUT, "\"%.40s\" is no command; `bucketpool --help` lists them", argv[1]);
+}

@@ -1,0 +1,287 @@
+#include "options.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "cli.h"
+#include "gpus.h"
+
+enum {
+    OPT_POLICY = 256, OPT_DP, OPT_EP, OPT_TP, OPT_PREFETCH, OPT_BUFFERS, OPT_BUCKETING, OPT_PADDING, OPT_LAYOUT,
+    OPT_FLAT_ALIGNMENT, OPT_ALIGN, OPT_PARAM_DTYPE, OPT_GRAD_DTYPE, OPT_GRAD_COMM_DTYPE, OPT_ROLES, OPT_FALLBACK,
+    OPT_EVAL, OPT_GRAD_UNITS, OPT_UNITS, OPT_BUDGET, OPT_GPU, OPT_JSON, OPT_SVG, OPT_COLOR
+};
+
+static const struct argp_option option_table[] = {
+    {0, 0, 0, 0, "Parallelism:", 1},
+    {"dp", OPT_DP, "N", 0, "Data-parallel ranks that a dense bucket is sharded over (default 64)", 0},
+    {"ep", OPT_EP, "N", 0, "Expert-parallel ranks; must divide dp (default 1)", 0},
+    {"tp", OPT_TP, "N", 0, "Tensor-parallel ranks (default 1)", 0},
+    {0, 0, 0, 0, "Buckets:", 2},
+    {"bucketing", OPT_BUCKETING, "RULE", 0, "megatron, fsdp2 or given (default: given where the model gives buckets, else "
+     "megatron)", 0},
+    {"padding", OPT_PADDING, "RULE", 0, "megatron-lcm, megatron-split, flat, given or fsdp2 (default: the bucketing's own)", 0},
+    {"flat-alignment", OPT_FLAT_ALIGNMENT, "N", 0, "Elements a shard is a multiple of with --padding flat (default 128)", 0},
+    {"layout", OPT_LAYOUT, "L", 0, "Module layout: megatron or hf (default: megatron with megatron bucketing, else hf)", 0},
+    {"units", OPT_UNITS, "PATTERNS", 0, "Unit names in safetensors, N for the number (default layers.N,h.N,blocks.N)", 0},
+    {"param-dtype", OPT_PARAM_DTYPE, "T", 0, "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", 0},
+    {"grad-dtype", OPT_GRAD_DTYPE, "T", 0, "Dtype of gradients (default: the parameter's)", 0},
+    {"grad-comm-dtype", OPT_GRAD_COMM_DTYPE, "T", 0, "Dtype gradients are communicated in; overrides --grad-dtype", 0},
+    {"roles", OPT_ROLES, "LIST", 0, "Of param, param_transpose, grad, grad_comm, state (default param,grad)", 0},
+    {0, 0, 0, 0, "Schedule:", 3},
+    {"prefetch", OPT_PREFETCH, "N", 0, "Units gathered ahead of the one that computes (default 1)", 0},
+    {"grad-units", OPT_GRAD_UNITS, "N", 0, "Units whose gradients are live while their reduction drains (default 2)", 0},
+    {"eval", OPT_EVAL, 0, 0, "Forward only", 0},
+    {0, 0, 0, 0, "Policy:", 4},
+    {"policy", OPT_POLICY, "LIST", 0, "Of dynamic, fixed, max (default: all)", 0},
+    {"buffers", OPT_BUFFERS, "N", 0, "Buffer sets of fixed and max (default: as many as units are live at once)", 0},
+    {"fallback", OPT_FALLBACK, "F", 0, "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", 0},
+    {"align", OPT_ALIGN, "BYTES", 0, "Alignment of every buffer, a power of two (default 256)", 0},
+    {0, 0, 0, 0, "Budget:", 5},
+    {"budget", OPT_BUDGET, "SIZE", 0, "Memory of one GPU, e.g. 80GiB: says whether the model's state fits", 0},
+    {"gpu", OPT_GPU, "NAME", 0, "The same by name: " GPU_NAMES, 0},
+    {0, 0, 0, 0, "Output:", 6},
+    {"json", OPT_JSON, 0, 0, "Print a bucketpool.report/1 document", 0},
+    {"svg", OPT_SVG, "FILE", 0, "Draw the pool (.svg, .png or .pdf)", 0},
+    {"output", 'o', "PLAN", 0, "Write the plan (of the one policy named, or of max)", 0},
+    {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
+    {0, 0, 0, 0, 0, 0},
+};
+
+/* A value that one of a few words stands for. */
+typedef struct choice {
+    const char *name;
+    int value;
+} choice;
+
+static const choice bucketings[] = {
+    {"megatron", BP_BUCKETING_MEGATRON}, {"fsdp2", BP_BUCKETING_FSDP2}, {"given", BP_BUCKETING_GIVEN}, {0, 0}};
+static const choice paddings[] = {{"megatron-lcm", BP_PADDING_MEGATRON_LCM},
+                                  {"megatron-split", BP_PADDING_MEGATRON_SPLIT},
+                                  {"flat", BP_PADDING_FLAT},
+                                  {"given", BP_PADDING_GIVEN},
+                                  {"fsdp2", BP_PADDING_FSDP2},
+                                  {0, 0}};
+static const choice layouts[] = {{"hf", BP_LAYOUT_HF}, {"megatron", BP_LAYOUT_MEGATRON}, {0, 0}};
+static const choice fallbacks[] = {{"persistent", BP_FALLBACK_PERSISTENT}, {"dynamic", BP_FALLBACK_DYNAMIC}, {0, 0}};
+static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
+
+static const char *choice_name(const choice *choices, int value)
+{
+    while (choices->name != NULL && choices->value != value)
+        choices++;
+    return choices->name != NULL ? choices->name : "";
+}
+
+const char *options_bucketing_name(bp_bucketing bucketing)
+{
+    return choice_name(bucketings, (int)bucketing);
+}
+
+const char *options_padding_name(bp_padding padding)
+{
+    return choice_name(paddings, (int)padding);
+}
+
+const char *options_layout_name(bp_layout layout)
+{
+    return choice_name(layouts, (int)layout);
+}
+
+const char *options_fallback_name(bp_fallback fallback)
+{
+    return choice_name(fallbacks, (int)fallback);
+}
+
+/* Each of these prints one line and returns EXIT_BAD_INPUT when the argument is wrong. */
+
+static int parse_choice(const char *option, const char *text, const choice *choices, int *value)
+{
+    char known[128] = "";
+    for (const choice *c = choices; c->name != NULL; c++) {
+        if (strcmp(c->name, text) == 0) {
+            *value = c->value;
+            return EXIT_GO_ON;
+        }
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", c > choices ? ", " : "", c->name);
+    }
+    return cli_fail(EXIT_BAD_INPUT, "--%s: \"%.40s\" is unknown; known: %s", option, text, known);
+}
+
+static int parse_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || number < least || number > most)
+        return cli_fail(EXIT_BAD_INPUT, "--%s: expected an integer from %llu to %llu, got \"%.40s\"", option,
+                        (unsigned long long)least, (unsigned long long)most, text);
+    *value = number;
+    return EXIT_GO_ON;
+}
+
+static int parse_u32(const char *option, const char *text, uint32_t least, uint32_t *value)
+{
+    uint64_t number;
+    int code = parse_number(option, text, least, UINT32_MAX, &number);
+    if (code == EXIT_GO_ON)
+        *value = (uint32_t)number;
+    return code;
+}
+
+static int parse_dtype(const char *option, const char *text, bp_dtype *dtype)
+{
+    if (bp_dtype_parse(text, dtype) != BP_OK)
+        return cli_fail(EXIT_BAD_INPUT, "--%s: %s", option, bp_error_detail());
+    return EXIT_GO_ON;
+}
+
+/* Calls `add` for each of the comma-separated words. */
+static int parse_list(const char *option, const char *text, int (*add)(const char *word, plan_options *options),
+                      plan_options *options)
+{
+    char *copy = strdup(text), *rest = copy, *word;
+    int code = copy != NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    while (code == EXIT_GO_ON && (word = strsep(&rest, ",")) != NULL)
+        code = *word != '\0' ? add(word, options) : cli_fail(EXIT_BAD_INPUT, "--%s: an empty name in \"%s\"", option, text);
+    free(copy);
+    return code;
+}
+
+static int add_policy(const char *word, plan_options *options)
+{
+    bp_policy policy;
+    if (bp_policy_parse(word, &policy) != BP_OK)
+        return cli_fail(EXIT_BAD_INPUT, "--policy: %s", bp_error_detail());
+    for (size_t i = 0; i < options->policy_count; i++) {
+        if (options->policies[i] == policy)
+            return EXIT_GO_ON;
+    }
+    options->policies[options->policy_count++] = policy;
+    return EXIT_GO_ON;
+}
+
+static int add_role(const char *word, plan_options *options)
+{
+    bp_role role;
+    if (bp_role_parse(word, &role) != BP_OK)
+        return cli_fail(EXIT_BAD_INPUT, "--roles: %s", bp_error_detail());
+    options->roles |= BP_ROLE_BIT(role);
+    return EXIT_GO_ON;
+}
+
+static int parse_gpu(const char *text, plan_options *options)
+{
+    options->budget = gpu_bytes(text);
+    options->budget_name = text;
+    if (options->budget == 0)
+        return cli_fail(EXIT_BAD_INPUT, "--gpu: \"%.40s\" is unknown; known: %s (or give --budget)", text, GPU_NAMES);
+    return EXIT_GO_ON;
+}
+
+static int parse_one(int key, char *text, plan_options *o)
+{
+    int value = 0, code;
+    switch (key) {
+    case OPT_DP: return parse_u32("dp", text, 1, &o->dp);
+    case OPT_EP: return parse_u32("ep", text, 1, &o->ep);
+    case OPT_TP: return parse_u32("tp", text, 1, &o->tp);
+    case OPT_PREFETCH: return parse_u32("prefetch", text, 0, &o->prefetch);
+    case OPT_BUFFERS: return parse_u32("buffers", text, 1, &o->buffers);
+    case OPT_GRAD_UNITS: return parse_u32("grad-units", text, 1, &o->grad_units);
+    case OPT_FLAT_ALIGNMENT: return parse_number("flat-alignment", text, 1, 1u << 30, &o->flat_alignment);
+    case OPT_ALIGN: return parse_number("align", text, 1, (uint64_t)1 << 40, &o->alignment);
+    case OPT_PARAM_DTYPE: return parse_dtype("param-dtype", text, &o->param_dtype);
+    case OPT_GRAD_DTYPE: return parse_dtype("grad-dtype", text, &o->grad_dtype);
+    case OPT_GRAD_COMM_DTYPE: return parse_dtype("grad-comm-dtype", text, &o->grad_comm_dtype);
+    case OPT_ROLES: o->roles = 0; return parse_list("roles", text, add_role, o);
+    case OPT_POLICY:
+        o->policy_count = 0;
+        o->policies_named = true;
+        return parse_list("policy", text, add_policy, o);
+    case OPT_BUCKETING: code = parse_choice("bucketing", text, bucketings, &value); o->bucketing = (bp_bucketing)value; return code;
+    case OPT_PADDING: code = parse_choice("padding", text, paddings, &value); o->padding = (bp_padding)value; return code;
+    case OPT_LAYOUT: code = parse_choice("layout", text, layouts, &value); o->layout = (bp_layout)value; return code;
+    case OPT_FALLBACK: code = parse_choice("fallback", text, fallbacks, &value); o->fallback = (bp_fallback)value; return code;
+    case OPT_COLOR: o->color = text; return parse_choice("color", text, colors, &value);
+    case OPT_BUDGET:
+        o->budget_name = text;
+        return cli_parse_bytes(text, &o->budget)
+                   ? EXIT_GO_ON
+                   : cli_fail(EXIT_BAD_INPUT, "--budget: expected a size such as 80GiB, got \"%.40s\"", text);
+    case OPT_GPU: return parse_gpu(text, o);
+    case OPT_EVAL: o->eval = true; return EXIT_GO_ON;
+    case OPT_JSON: o->json = true; return EXIT_GO_ON;
+    case OPT_UNITS: o->units = text; return EXIT_GO_ON;
+    case OPT_SVG: o->svg = text; return EXIT_GO_ON;
+    case 'o': o->output = text; return EXIT_GO_ON;
+    default: return EXIT_ENVIRONMENT; /* not one of ours */
+    }
+}
+
+static error_t parse_key(int key, char *text, struct argp_state *state)
+{
+    plan_options *options = state->input;
+    if (key == ARGP_KEY_ARGS) {
+        options->models = state->argv + state->next;
+        options->model_count = (size_t)(state->argc - state->next);
+        return 0;
+    }
+    if (key != 'o' && (key < OPT_POLICY || key > OPT_COLOR))
+        return ARGP_ERR_UNKNOWN;
+    int code = parse_one(key, text, options);
+    if (code != EXIT_GO_ON)
+        exit(code); /* the message is out */
+    return 0;
+}
+
+static int check(const plan_options *o, const char *command)
+{
+    if (o->model_count == 0)
+        return cli_fail(EXIT_BAD_INPUT, "%s: no model; give a config.json, a directory, safetensors or a units.json", command);
+    if (o->dp % o->ep != 0)
+        return cli_fail(EXIT_BAD_INPUT, "--dp %u is not a multiple of --ep %u", o->dp, o->ep);
+    if ((o->alignment & (o->alignment - 1)) != 0)
+        return cli_fail(EXIT_BAD_INPUT, "--align %llu is no power of two", (unsigned long long)o->alignment);
+    if (o->output != NULL && (o->model_count > 1 || (o->policies_named && o->policy_count > 1)))
+        return cli_fail(EXIT_BAD_INPUT, "-o writes one plan: give one model and one --policy");
+    if (o->svg != NULL && o->model_count > 1)
+        return cli_fail(EXIT_BAD_INPUT, "--svg draws one model, %zu are given", o->model_count);
+    return EXIT_GO_ON;
+}
+
+int options_parse(int argc, char **argv, const char *command, plan_options *options)
+{
+    *options = (plan_options){.policies = {BP_POLICY_DYNAMIC, BP_POLICY_FIXED, BP_POLICY_MAX},
+                              .policy_count = MOST_POLICIES,
+                              .dp = 64,
+                              .ep = 1,
+                              .tp = 1,
+                              .prefetch = 1,
+                              .grad_units = 2,
+                              .flat_alignment = 128,
+                              .alignment = 256,
+                              .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD),
+                              .fallback = BP_FALLBACK_PERSISTENT,
+                              .color = "auto"};
+    bool plans = strcmp(command, "plan") == 0;
+    const struct argp argp = {
+        option_table, parse_key, "MODEL...",
+        plans ? "Prints the memory that gathering and reducing the units of MODEL takes, policy by policy, and how little it "
+                "could take.\vMODEL is a config.json, a directory with one or with safetensors files, a safetensors file or "
+                "index, or a units.json. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
+              : "Says in sentences which unit sets which buffer of MODEL, and why the policies differ.\vMODEL is as for "
+                "plan.",
+        0, 0, 0};
+    char name[64];
+    snprintf(name, sizeof name, "bucketpool %s", command);
+    argv[0] = name;
+    argp_err_exit_status = EXIT_BAD_INPUT;
+    argp_parse(&argp, argc, argv, 0, 0, options);
+    argv[0] = NULL;
+    return check(options, command);
+}

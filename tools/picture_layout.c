@@ -1,0 +1,280 @@
+#include "picture_layout.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char no_memory[] = "out of memory while laying out the picture";
+
+/* ---- kinds of buckets ------------------------------------------------------------------------------------------------ */
+
+static void name_kind(const bp_bucket *bucket, char name[PICTURE_KIND_CHARS])
+{
+    if (bucket->name == NULL) {
+        snprintf(name, PICTURE_KIND_CHARS, "bucket.%u", bucket->ordinal);
+        return;
+    }
+    snprintf(name, PICTURE_KIND_CHARS, "%s", bucket->name);
+    size_t end = strlen(name);
+    while (end > 0 && isdigit((unsigned char)name[end - 1]))
+        end--;
+    if (end > 1 && name[end - 1] == '.' && name[end] != '\0')
+        name[end - 1] = '\0';
+}
+
+/* A name has the same colour in every picture, as far as colours last: FNV-1a, then the next free one. */
+static uint8_t find_kind(picture_layout *layout, const char *name)
+{
+    enum { HASHED = PICTURE_OTHER - PICTURE_FIRST_HASHED };
+    uint32_t hash = 2166136261u;
+    for (const char *c = name; *c != '\0'; c++)
+        hash = (hash ^ (uint8_t)*c) * 16777619u;
+    size_t kind = PICTURE_OTHER;
+    if (strcmp(name, "dense") == 0)
+        kind = PICTURE_DENSE;
+    else if (strcmp(name, "experts") == 0)
+        kind = PICTURE_EXPERTS;
+    for (size_t i = 0; kind == PICTURE_OTHER && i < HASHED; i++) {
+        size_t candidate = PICTURE_FIRST_HASHED + (hash % HASHED + i) % HASHED;
+        if (*layout->kinds[candidate] == '\0' || strcmp(layout->kinds[candidate], name) == 0)
+            kind = candidate;
+    }
+    snprintf(layout->kinds[kind], PICTURE_KIND_CHARS, "%s", kind == PICTURE_OTHER ? "other buckets" : name);
+    return (uint8_t)kind;
+}
+
+/* ---- panels ---------------------------------------------------------------------------------------------------------- */
+
+/* A request with all that is known of it. */
+typedef struct found_request {
+    bp_request request;
+    bp_bucket bucket;
+    const bp_interval *intervals;
+    size_t interval_count;
+} found_request;
+
+static const char *find_request(const picture_input *input, size_t index, found_request *found)
+{
+    *found = (found_request){.request.size = sizeof found->request, .bucket.size = sizeof found->bucket};
+    if (bp_buckets_request(input->buckets, index, &found->request) != BP_OK ||
+        bp_buckets_get(input->buckets, found->request.bucket, &found->bucket) != BP_OK)
+        return bp_error_detail();
+    found->intervals = bp_schedule_intervals(input->schedule, index, &found->interval_count);
+    return NULL;
+}
+
+static bool is_of(const picture_input *input, const bp_assignment *assignment, const found_request *found)
+{
+    return assignment->role == found->request.role && assignment->ordinal == found->bucket.ordinal &&
+           strcmp(assignment->unit, bp_buckets_unit_name(input->buckets, (size_t)found->bucket.unit)) == 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Where buffers begin: some request of each begins there, too. Offsets of a plan without buffers mean nothing as lines. */
+static const char *find_starts(picture_panel *panel)
+{
+    if (panel->role.buffers == 0 || panel->rect_count == 0)
+        return NULL;
+    panel->starts = malloc(panel->rect_count * sizeof *panel->starts);
+    if (panel->starts == NULL)
+        return no_memory;
+    for (size_t i = 0; i < panel->rect_count; i++)
+        panel->starts[i] = panel->rects[i].offset;
+    qsort(panel->starts, panel->rect_count, sizeof *panel->starts, by_value);
+    for (size_t i = 0; i < panel->rect_count; i++) {
+        if (i == 0 || panel->starts[i] != panel->starts[panel->start_count - 1])
+            panel->starts[panel->start_count++] = panel->starts[i];
+    }
+    return NULL;
+}
+
+/* Room for every interval of the role, and for the live sums. `total` is what is live, with and without an address. */
+static const char *allocate(const picture_input *input, const picture_layout *layout, picture_panel *panel, uint64_t **total)
+{
+    size_t intervals = 1;
+    for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++) {
+        size_t count;
+        bp_schedule_intervals(input->schedule, r, &count);
+        intervals += count;
+    }
+    panel->rects = calloc(intervals, sizeof *panel->rects);
+    panel->live = calloc((layout->steps + 1) * PICTURE_KINDS, sizeof *panel->live);
+    *total = calloc(layout->steps + 1, sizeof **total);
+    return panel->rects == NULL || panel->live == NULL || *total == NULL ? no_memory : NULL;
+}
+
+/* Changes at the beginning of steps, of steps + 1 entries; add_up makes sums of them. */
+static void add_live(const found_request *found, uint64_t bytes, uint64_t *changes)
+{
+    for (size_t k = 0; k < found->interval_count; k++) {
+        changes[found->intervals[k].begin] += bytes;
+        changes[found->intervals[k].end] -= bytes;
+    }
+}
+
+static void sum_changes(uint64_t *changes, size_t count)
+{
+    for (size_t i = 1; i < count; i++)
+        changes[i] += changes[i - 1];
+}
+
+static const char *place(const bp_assignment *assignment, const found_request *found, uint8_t kind, picture_panel *panel)
+{
+    bp_plan_slab slab = {.size = sizeof slab};
+    if (bp_plan_slab_get(panel->plan, assignment->slab, &slab) != BP_OK)
+        return bp_error_detail();
+    panel->slab_bytes = slab.bytes;
+    for (size_t k = 0; k < found->interval_count; k++)
+        panel->rects[panel->rect_count++] = (picture_rect){.offset = assignment->offset,
+                                                           .bytes = assignment->bytes,
+                                                           .begin = found->intervals[k].begin,
+                                                           .end = found->intervals[k].end,
+                                                           .unit = (uint32_t)found->bucket.unit,
+                                                           .kind = kind};
+    return NULL;
+}
+
+/* Places the role's requests by the plan's assignments, which are in the order of the requests; the rest is dynamic. */
+static const char *place_requests(const picture_input *input, picture_layout *layout, picture_panel *panel, uint64_t *total)
+{
+    size_t next = 0, count = bp_plan_assignment_count(panel->plan);
+    for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++) {
+        found_request found;
+        const char *error = find_request(input, r, &found);
+        if (error != NULL)
+            return error;
+        bp_assignment assignment = {.size = sizeof assignment};
+        bool placed = next < count && bp_plan_assignment_get(panel->plan, next, &assignment) == BP_OK &&
+                      is_of(input, &assignment, &found);
+        next += placed;
+        if (found.request.role != panel->role.role)
+            continue;
+        char name[PICTURE_KIND_CHARS];
+        name_kind(&found.bucket, name);
+        uint8_t kind = find_kind(layout, name);
+        uint64_t mask = panel->summary.alignment > 0 ? panel->summary.alignment - 1 : 0;
+        uint64_t bytes = (found.request.bytes + mask) & ~mask;
+        add_live(&found, bytes, total);
+        if (placed)
+            error = place(&assignment, &found, kind, panel);
+        else if (panel->summary.feasible)
+            add_live(&found, bytes, panel->live + kind * (layout->steps + 1));
+        if (error != NULL)
+            return error;
+    }
+    return next == count ? NULL : "a plan has assignments that these buckets do not have: it was made for another model";
+}
+
+/* Sums over the steps, and what a plan that was read from a file does not say. */
+static void add_up(const picture_layout *layout, uint64_t *total, picture_panel *panel)
+{
+    sum_changes(total, layout->steps + 1);
+    for (size_t kind = 0; kind < PICTURE_KINDS; kind++)
+        sum_changes(panel->live + kind * (layout->steps + 1), layout->steps + 1);
+    uint64_t most = 0;
+    uint32_t most_step = 0;
+    double sum = 0;
+    for (size_t step = 0; step < layout->steps; step++) {
+        uint64_t dynamic = 0;
+        for (size_t kind = 0; kind < PICTURE_KINDS; kind++)
+            dynamic += panel->live[kind * (layout->steps + 1) + step];
+        panel->live_bytes = dynamic > panel->live_bytes ? dynamic : panel->live_bytes;
+        if (total[step] > most) {
+            most = total[step];
+            most_step = (uint32_t)step;
+        }
+        sum += (double)total[step];
+    }
+    if (panel->role_index == SIZE_MAX) {
+        panel->role.bytes = panel->slab_bytes + panel->live_bytes;
+        panel->role.lower_bound_bytes = most;
+        panel->role.lower_bound_step = most_step;
+    }
+    if (panel->role.bytes > 0)
+        panel->used = sum / (double)panel->role.bytes / (double)layout->steps;
+}
+
+static const char *init_panel(const picture_input *input, picture_layout *layout, const bp_plan *plan, uint32_t role,
+                              picture_panel *panel)
+{
+    panel->plan = plan;
+    panel->summary.size = sizeof panel->summary;
+    if (bp_plan_summary_get(plan, &panel->summary) != BP_OK)
+        return bp_error_detail();
+    panel->role_index = SIZE_MAX;
+    for (size_t i = 0; i < bp_plan_role_count(plan) && panel->role_index == SIZE_MAX; i++) {
+        panel->role.size = sizeof panel->role;
+        if (bp_plan_role_get(plan, i, &panel->role) == BP_OK && panel->role.role == role)
+            panel->role_index = i;
+    }
+    if (panel->role_index == SIZE_MAX)
+        panel->role = (bp_plan_role){.size = sizeof panel->role, .role = role};
+    uint64_t *total = NULL;
+    const char *error = allocate(input, layout, panel, &total);
+    if (error == NULL)
+        error = place_requests(input, layout, panel, total);
+    if (error == NULL) {
+        add_up(layout, total, panel);
+        error = find_starts(panel);
+    }
+    free(total);
+    return error;
+}
+
+/* The roles that the schedule uses, in increasing order. */
+static const char *find_roles(const picture_input *input, picture_layout *layout)
+{
+    bool used[BP_ROLE_COUNT] = {false};
+    for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++) {
+        found_request found;
+        const char *error = find_request(input, r, &found);
+        if (error != NULL)
+            return error;
+        if (found.request.role < BP_ROLE_COUNT && found.interval_count > 0)
+            used[found.request.role] = true;
+    }
+    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
+        if (used[role])
+            layout->roles[layout->role_count++] = role;
+    }
+    return layout->role_count > 0 ? NULL : "there is nothing to draw: no memory is ever live";
+}
+
+const char *picture_layout_init(const picture_input *input, picture_layout *layout)
+{
+    *layout = (picture_layout){.plan_count = input->plan_count, .steps = bp_schedule_step_count(input->schedule)};
+    if (input->plan_count == 0)
+        return "there is nothing to draw: no plans";
+    const char *error = find_roles(input, layout);
+    if (error != NULL)
+        return error;
+    layout->panels = calloc(layout->role_count * layout->plan_count, sizeof *layout->panels);
+    if (layout->panels == NULL)
+        return no_memory;
+    for (size_t r = 0; r < layout->role_count; r++) {
+        for (size_t p = 0; p < layout->plan_count; p++) {
+            picture_panel *panel = &layout->panels[r * layout->plan_count + p];
+            error = init_panel(input, layout, input->plans[p], layout->roles[r], panel);
+            if (error != NULL)
+                return error;
+        }
+    }
+    return NULL;
+}
+
+void picture_layout_finish(picture_layout *layout)
+{
+    for (size_t i = 0; layout->panels != NULL && i < layout->role_count * layout->plan_count; i++) {
+        free(layout->panels[i].rects);
+        free(layout->panels[i].live);
+        free(layout->panels[i].starts);
+    }
+    free(layout->panels);
+    *layout = (picture_layout){0};
+}

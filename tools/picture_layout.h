@@ -1,0 +1,55 @@
+/* What a picture of plans shows, in steps and bytes. Nothing here knows how it is drawn. */
+#ifndef BP_TOOLS_PICTURE_LAYOUT_H
+#define BP_TOOLS_PICTURE_LAYOUT_H
+
+#include <stdbool.h>
+
+#include "picture.h"
+
+/* Kinds of buckets that are told apart: each is a colour. A kind is a bucket's name without a number at its end. */
+enum { PICTURE_DENSE, PICTURE_EXPERTS, PICTURE_FIRST_HASHED, PICTURE_OTHER = 7, PICTURE_KINDS };
+#define PICTURE_KIND_CHARS 40
+
+/* A request while it is live: `bytes` from `offset` in steps [begin, end). */
+typedef struct picture_rect {
+    uint64_t offset, bytes;
+    uint32_t begin, end;
+    uint32_t unit;
+    uint8_t kind;
+} picture_rect;
+
+/* One role of one plan. */
+typedef struct picture_panel {
+    const bp_plan *plan;
+    bp_plan_summary summary;
+    bp_plan_role role;    /* of a plan that says nothing of its roles: only role, bytes and bound, worked out here */
+    size_t role_index;    /* in the plan; SIZE_MAX: the plan says nothing of it */
+    uint64_t slab_bytes;  /* of what has an address */
+    uint64_t live_bytes;  /* the largest sum of what has none */
+    uint64_t *live;       /* what has none, [kind * (steps + 1) + step]; nothing is live at the last one */
+    picture_rect *rects;  /* what has one */
+    size_t rect_count;
+    uint64_t *starts;     /* where buffers begin in the slab, increasing; empty when the plan has no buffers */
+    size_t start_count;
+    double used;          /* mean share of the bytes that is live */
+} picture_panel;
+
+typedef struct picture_layout {
+    picture_panel *panels; /* all plans of the first role, all of the next one, ... */
+    size_t role_count, plan_count;
+    uint32_t roles[BP_ROLE_COUNT];
+    size_t steps;
+    char kinds[PICTURE_KINDS][PICTURE_KIND_CHARS]; /* "": not in the picture */
+} picture_layout;
+
+/* Whether anything lies outside the slab: allocated on demand. */
+static inline bool picture_is_dynamic(const picture_panel *panel)
+{
+    return panel->live_bytes > 0;
+}
+
+/* NULL or an error text. Finish in either case. */
+const char *picture_layout_init(const picture_input *input, picture_layout *layout);
+void picture_layout_finish(picture_layout *layout);
+
+#endif

@@ -1,0 +1,89 @@
+/* `bucketpool plan`: tables, report, picture and plan file. */
+#include <bucketpool/formats.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli.h"
+#include "picture.h"
+#include "report.h"
+#include "table.h"
+
+/* The plan that -o writes: of the one policy named, else of max. */
+static const bp_plan *plan_to_write(const analysis *a, const plan_options *options)
+{
+    for (size_t i = 0; i < a->plan_count; i++) {
+        if (options->policies[i] == BP_POLICY_MAX)
+            return a->plans[i];
+    }
+    return a->plans[0];
+}
+
+/* Files come before anything is printed: a run that fails leaves neither. */
+static int write_files(const analysis *a, const plan_options *options)
+{
+    if (options->output != NULL) {
+        bp_status status = bp_plan_write(plan_to_write(a, options), options->output);
+        if (status == BP_ERR_IO)
+            return cli_fail(EXIT_ENVIRONMENT, "%s", bp_error_detail());
+        if (status == BP_ERR_UNSUPPORTED)
+            return cli_fail(EXIT_NEGATIVE, "-o: %s", bp_error_detail());
+        if (status != BP_OK)
+            return cli_fail_status(status);
+    }
+    if (options->svg == NULL)
+        return EXIT_GO_ON;
+    char title[256];
+    snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, prefetch %u", a->name, options->dp, options->ep, options->tp,
+             options->prefetch);
+    const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
+    const char *error = picture_draw(&input, options->svg);
+    if (error == NULL)
+        return EXIT_GO_ON;
+    if (options->output != NULL)
+        remove(options->output);
+    return cli_fail(EXIT_ENVIRONMENT, "--svg: %s", error);
+}
+
+static int print(const analysis *analyses, const plan_options *options)
+{
+    if (options->json)
+        return report_print(analyses, options->model_count, options);
+    if (options->model_count > 1)
+        return table_print_models(analyses, options->model_count, options);
+    return table_print_model(&analyses[0], options);
+}
+
+static bool any_infeasible(const analysis *a)
+{
+    for (size_t i = 0; i < a->plan_count; i++) {
+        bp_plan_summary summary = {.size = sizeof summary};
+        if (bp_plan_summary_get(a->plans[i], &summary) != BP_OK || !summary.feasible)
+            return true;
+    }
+    return false;
+}
+
+int cli_plan(int argc, char **argv)
+{
+    plan_options options;
+    int code = options_parse(argc, argv, "plan", &options);
+    if (code != EXIT_GO_ON)
+        return code;
+    analysis *analyses = calloc(options.model_count, sizeof *analyses);
+    if (analyses == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    bool infeasible = false;
+    for (size_t i = 0; code == EXIT_GO_ON && i < options.model_count; i++) {
+        code = analysis_init(options.models[i], &options, &analyses[i]);
+        infeasible = infeasible || (code == EXIT_GO_ON && any_infeasible(&analyses[i]));
+    }
+    if (code == EXIT_GO_ON)
+        code = write_files(&analyses[0], &options);
+    if (code == EXIT_GO_ON)
+        code = print(analyses, &options);
+    for (size_t i = 0; i < options.model_count; i++)
+        analysis_finish(&analyses[i]);
+    free(analyses);
+    return code != EXIT_GO_ON ? code : infeasible ? EXIT_NEGATIVE : EXIT_ANSWERED;
+}

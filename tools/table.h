@@ -1,0 +1,13 @@
+/* Tables for people, on standard output. */
+#ifndef TOOLS_TABLE_H
+#define TOOLS_TABLE_H
+
+#include "analysis.h"
+
+/* One model: its buffers policy by policy, then the totals, then the budget. Returns EXIT_GO_ON or an exit code. */
+int table_print_model(const analysis *a, const plan_options *options);
+
+/* Several models side by side: a line each. */
+int table_print_models(const analysis *analyses, size_t count, const plan_options *options);
+
+#endif
