@@ -106,6 +106,30 @@ static void explain_policy(const bp_plan *plan, size_t index)
         printf("    It is infeasible: %s.\n", summary.infeasible_because);
 }
 
+/* Whether a role has the sizes of the one before it under every policy: gradients of the parameters' dtype do. */
+static bool same_as_before(const analysis *a, size_t index)
+{
+    for (size_t p = 0; index > 0 && p < a->plan_count; p++) {
+        bp_plan_role before = {.size = sizeof before}, role = {.size = sizeof role};
+        if (bp_plan_role_get(a->plans[p], index - 1, &before) != BP_OK ||
+            bp_plan_role_get(a->plans[p], index, &role) != BP_OK || role.bytes != before.bytes ||
+            role.lower_bound_bytes != before.lower_bound_bytes || role.live_units != before.live_units)
+            return false;
+    }
+    return index > 0;
+}
+
+static void explain_repetition(const analysis *a, size_t index)
+{
+    bp_plan_role before = {.size = sizeof before}, role = {.size = sizeof role};
+    char text[160];
+    if (bp_plan_role_get(a->plans[0], index - 1, &before) != BP_OK || bp_plan_role_get(a->plans[0], index, &role) != BP_OK)
+        return;
+    printf("%s: as %s, byte for byte: the same sizes conflict in the same way. The bound of %s is first reached in %s.\n",
+           bp_role_name((bp_role)role.role), bp_role_name((bp_role)before.role), cli_bytes(role.lower_bound_bytes),
+           step_text(a, role.lower_bound_step, text));
+}
+
 static int explain(const analysis *a, const plan_options *options)
 {
     printf("%s has %s parameters in %zu units; %s of parameters lie outside units and stay gathered.\n", a->name,
@@ -114,6 +138,10 @@ static int explain(const analysis *a, const plan_options *options)
            options->ep, options->tp, options->prefetch, options->prefetch == 1 ? "" : "s",
            bp_schedule_step_count(a->schedule));
     for (size_t role = 0; role < bp_plan_role_count(a->plans[0]); role++) {
+        if (same_as_before(a, role)) {
+            explain_repetition(a, role);
+            continue;
+        }
         explain_bound(a, a->plans[0], role);
         for (size_t p = 0; p < a->plan_count; p++)
             explain_policy(a->plans[p], role);

@@ -246,11 +246,37 @@ static const char *find_roles(const picture_input *input, picture_layout *layout
     return layout->role_count > 0 ? NULL : "there is nothing to draw: no memory is ever live";
 }
 
+/* Names of units share "model." or "model.layers."; a bare number says too little, so then the word before it stays. */
+static size_t count_common_chars(const bp_buckets *buckets)
+{
+    size_t units = bp_buckets_unit_count(buckets);
+    const char *first = units > 0 ? bp_buckets_unit_name(buckets, 0) : "";
+    size_t common = strlen(first);
+    for (size_t u = 0; u < units; u++) {
+        const char *name = bp_buckets_unit_name(buckets, u);
+        size_t same = 0;
+        while (same < common && name[same] == first[same])
+            same++;
+        common = same;
+    }
+    bool number = false;
+    while (common > 0 && first[common - 1] != '.')
+        common--;
+    for (size_t u = 0; u < units; u++)
+        number = number || !isalpha((unsigned char)bp_buckets_unit_name(buckets, u)[common]);
+    if (number && common > 0)
+        common--;
+    while (common > 0 && first[common - 1] != '.')
+        common--;
+    return common;
+}
+
 const char *picture_layout_init(const picture_input *input, picture_layout *layout)
 {
     *layout = (picture_layout){.plan_count = input->plan_count, .steps = bp_schedule_step_count(input->schedule)};
     if (input->plan_count == 0)
         return "there is nothing to draw: no plans";
+    layout->common_chars = count_common_chars(input->buckets);
     const char *error = find_roles(input, layout);
     if (error != NULL)
         return error;

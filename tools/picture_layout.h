@@ -39,6 +39,7 @@ typedef struct picture_layout {
     size_t role_count, plan_count;
     uint32_t roles[BP_ROLE_COUNT];
     size_t steps;
+    size_t common_chars; /* that all names of units begin with and that need not be repeated */
     char kinds[PICTURE_KINDS][PICTURE_KIND_CHARS]; /* "": not in the picture */
 } picture_layout;
 

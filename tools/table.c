@@ -49,10 +49,7 @@ static void color_line(sheet *s, const char *color)
 
 static int finish(sheet *s)
 {
-    if (!s->failed) {
-        s->failed = scols_print_table(s->table) != 0;
-        putchar('\n');
-    }
+    s->failed = s->failed || scols_print_table(s->table) != 0;
     scols_unref_table(s->table);
     return s->failed ? cli_fail(EXIT_ENVIRONMENT, "the table could not be printed") : EXIT_GO_ON;
 }
@@ -178,7 +175,7 @@ static int print_totals(const analysis *a, const plan_options *o, bool color)
         }
         uint64_t total = bound ? summary.lower_bound_bytes : summary.bytes;
         set_cell(&s, column++, cli_bytes(total));
-        set_cell(&s, column++, ratio_text(total, summary.lower_bound_bytes, ratio));
+        set_cell(&s, column++, !bound && !summary.feasible ? "-" : ratio_text(total, summary.lower_bound_bytes, ratio));
         set_cell(&s, column++, bound ? "" : addresses_text(&summary));
         if (!bound && !summary.feasible)
             color_line(&s, "red");
@@ -267,7 +264,7 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
             if (p == 0)
                 set_cell(&s, column++, cli_bytes(summary.lower_bound_bytes));
             set_cell(&s, column++, summary.feasible ? cli_bytes(summary.bytes) : "infeasible");
-            set_cell(&s, column++, ratio_text(summary.bytes, summary.lower_bound_bytes, ratio));
+            set_cell(&s, column++, summary.feasible ? ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
             if (options->budget > 0)
                 set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
         }

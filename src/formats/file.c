@@ -75,7 +75,7 @@ static bp_status read_all(const char *path, int file, size_t expected, size_t la
 bp_status bp_file_read(const char *path, size_t largest, char **text, size_t *bytes)
 {
     int file = -1;
-    struct stat about;
+    struct stat about = {0};
     BP_TRY(open_to_read(path, &file, &about));
     bool is_regular = S_ISREG(about.st_mode);
     bp_status status;
@@ -91,7 +91,7 @@ bp_status bp_file_read_at(const char *path, uint64_t offset, size_t bytes, void 
                           uint64_t *file_bytes)
 {
     int file = -1;
-    struct stat about;
+    struct stat about = {0};
     BP_TRY(open_to_read(path, &file, &about));
     bp_status status = BP_OK;
     size_t used = 0;

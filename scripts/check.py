@@ -1,0 +1,134 @@
+"""The stages of ./check: build legs with their tests, and static checks. Prints what each took and one counted line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+FULL = sys.argv[1] == "yes"
+BUILDS = os.path.join(os.getcwd(), "build-check")
+counts = {"passed": 0, "failed": 0, "skipped": 0}
+
+
+def run(command, log, **more):
+    """Runs a command into a log; prints the end of the log when it fails."""
+    with open(log, "a", encoding="utf-8") as file:
+        print("$", " ".join(command), file=file, flush=True)
+        code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, **more).returncode
+    if code != 0:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            print("".join(file.readlines()[-60:]))
+    return code == 0
+
+
+def count(name, outcome, reason=""):
+    counts[outcome] += 1
+    if outcome != "passed":
+        print(f"  {outcome}: {name}{' (' + reason + ')' if reason else ''}", flush=True)
+
+
+def count_tests(build):
+    """Counts from what meson recorded, a JSON object a line."""
+    with open(os.path.join(build, "meson-logs", "testlog.json"), encoding="utf-8") as file:
+        results = [json.loads(line) for line in file]
+    for result in results:
+        outcome = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}.get(result["result"], "failed")
+        reason = (result.get("stdout") or "").strip().splitlines()[-1:] if outcome == "skipped" else []
+        count(f"{os.path.basename(build)}: {result['name']}", outcome, "".join(reason))
+        if outcome == "failed":
+            print((result.get("stdout") or "")[-3000:])
+            print((result.get("stderr") or "")[-3000:])
+    return bool(results)
+
+
+def leg(name, options, environment=None, suites=()):
+    """Configures, builds and tests one way of building."""
+    begin = time.monotonic()
+    print(f"{name} ...", flush=True)
+    build = os.path.join(BUILDS, name)
+    log = os.path.join(BUILDS, name + ".log")
+    shutil.rmtree(build, ignore_errors=True)
+    if os.path.exists(log):
+        os.remove(log)
+    env = {**os.environ, **(environment or {})}
+    built = run(["meson", "setup", build, "-Dwerror=true", *options], log, env=env) and run(["ninja", "-C", build], log, env=env)
+    if built:
+        suite_options = [word for suite in suites for word in ("--suite", suite)]
+        with open(log, "a", encoding="utf-8") as file:  # failures are counted and shown from the test log
+            subprocess.run(["meson", "test", "-C", build, "--no-rebuild", *suite_options], stdout=file,
+                           stderr=subprocess.STDOUT, env=env)
+        built = count_tests(build)
+    count(f"{name}: builds and runs its tests", "passed" if built else "failed")
+    print(f"{name}: {time.monotonic() - begin:.0f} s", flush=True)
+    return built
+
+
+def tracked(*endings):
+    files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True,
+                           check=True).stdout.split()
+    return [f for f in files if f.endswith(endings) and os.path.exists(f)]
+
+
+def static_checks():
+    begin = time.monotonic()
+    print("static ...", flush=True)
+    log = os.path.join(BUILDS, "static.log")
+    sources = [f for f in tracked(".c", ".h") if not f.endswith(".in")]
+    formatter = shutil.which("clang-format-14")
+    if formatter:
+        good = run([formatter, "--dry-run", "-Werror", *sources], log)
+        count("clang-format", "passed" if good else "failed")
+    else:
+        count("clang-format", "skipped", "clang-format-14 is not installed")
+    tidy = shutil.which("clang-tidy-14")
+    if tidy:
+        product = [f for f in sources if f.startswith(("src/", "tools/")) and f.endswith(".c") and "picture_none" not in f]
+        halves = [subprocess.Popen([tidy, "--quiet", "-p", os.path.join(BUILDS, "plain"), "--warnings-as-errors=*", *half],
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                  for half in (product[::2], product[1::2]) if half]
+        outputs = [(process.communicate()[0], process.returncode) for process in halves]
+        good = all(code == 0 for _, code in outputs)
+        if not good:
+            print("".join(text for text, _ in outputs)[-6000:])
+        count("clang-tidy", "passed" if good else "failed")
+    else:
+        count("clang-tidy", "skipped", "clang-tidy-14 is not installed")
+    print(f"static: {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def fuzz():
+    """A minute of fuzzing for each reader, from the seed corpus."""
+    if not shutil.which("clang"):
+        count("fuzzing", "skipped", "clang is not installed")
+        return
+    build = os.path.join(BUILDS, "fuzz")
+    log = os.path.join(BUILDS, "fuzz.log")
+    shutil.rmtree(build, ignore_errors=True)
+    good = run(["meson", "setup", build, "-Dfuzzers=true", "-Db_sanitize=address,undefined"], log,
+               env={**os.environ, "CC": "clang"}) and run(["ninja", "-C", build], log)
+    count("fuzzers build", "passed" if good else "failed")
+    for reader in ("config", "safetensors", "units", "plan") if good else ():
+        corpus = os.path.join(BUILDS, "corpus-" + reader)
+        os.makedirs(corpus, exist_ok=True)
+        good = run([os.path.join(build, "tests", "fuzz_" + reader), "-max_total_time=60", "-timeout=10", "-rss_limit_mb=2048",
+                    corpus, os.path.join("tests", "fuzz", "corpus", reader)], log)
+        count("fuzz " + reader, "passed" if good else "failed")
+
+
+def main():
+    os.makedirs(BUILDS, exist_ok=True)
+    plain = leg("plain", [])
+    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Ddocs=disabled"])
+    # without anything optional: what a machine that has only the required libraries builds
+    leg("bare", ["-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"])
+    if plain:
+        static_checks()
+    if FULL:
+        fuzz()
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] > 0 or counts["passed"] == 0 else 0
+
+
+sys.exit(main())

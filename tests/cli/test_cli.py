@@ -1,0 +1,257 @@
+"""The command as people and scripts meet it: golden outputs, exit codes, one clear line for every mistake.
+
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
+difference before committing it."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
+GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
+NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
+
+
+def run(*arguments, **more):
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False, **more)
+
+
+class Golden(unittest.TestCase):
+    maxDiff = None
+
+    def check(self, name, *arguments, code=0):
+        result = run(*arguments)
+        self.assertEqual((result.returncode, result.stderr), (code, ""))
+        path = os.path.join(GOLDEN, name)
+        if os.environ.get("UPDATE_GOLDEN"):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(result.stdout)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read(), result.stdout)
+
+    def test_plan_table(self):
+        self.check("plan-nano.txt", "plan", NANO, "--ep", "8")
+
+    def test_plan_table_with_budget(self):
+        self.check("plan-nano-budget.txt", "plan", NANO, "--gpu", "h100", "--policy", "fixed,max")
+
+    def test_plan_infeasible(self):
+        self.check("plan-infeasible.txt", "plan", NANO, "--buffers", "1", "--policy", "max", code=1)
+
+    def test_plan_several_models(self):
+        models = sorted(os.listdir(os.path.join(ROOT, "examples", "models")))
+        self.assertGreaterEqual(len(models), 14)
+        self.check("plan-models.txt", "plan", *[os.path.join("examples/models", m) for m in models], "--roles", "param")
+
+    def test_plan_report(self):
+        self.check("plan-nano.json", "plan", NANO, "--ep", "8", "--json")
+
+    def test_plan_fp8(self):
+        self.check("plan-fp8.txt", "plan", "examples/models/Llama-3.1-8B", "--param-dtype", "fp8", "--roles",
+                   "param,param_transpose,grad,grad_comm,state", "--grad-comm-dtype", "bf16")
+
+    def test_plan_fsdp2(self):
+        self.check("plan-fsdp2.txt", "plan", "examples/models/Qwen3-30B-A3B", "--bucketing", "fsdp2", "--dp", "16")
+
+    def test_explain(self):
+        self.check("explain-nano.txt", "explain", NANO, "--ep", "8")
+
+    def test_help(self):
+        self.check("help.txt", "--help")
+        self.check("help-plan.txt", "plan", "--help")
+
+    def test_version(self):
+        self.assertRegex(run("--version").stdout, r"^bucketpool \d+\.\d+\.\d+\n$")
+
+
+class Report(unittest.TestCase):
+    """The documented members of bucketpool.report/1, with the reference figures."""
+
+    def test_members(self):
+        report = json.loads(run("plan", NANO, "--ep", "8", "--json").stdout)
+        self.assertEqual(report["format"], "bucketpool.report/1")
+        (model,) = report["models"]
+        self.assertEqual((model["model"], model["parameters"], model["units"]), ("Nemotron-3-Nano-30B-A3B", 31577937344, 52))
+        policies = {p["policy"]: p for p in model["policies"]}
+        self.assertEqual(set(policies), {"dynamic", "fixed", "max"})
+        for policy in policies.values():
+            self.assertEqual(policy["bytes"], sum(r["bytes"] for r in policy["roles"]))
+            self.assertEqual(policy["lower_bound_bytes"], sum(r["lower_bound_bytes"] for r in policy["roles"]))
+            self.assertEqual(policy["optimal"], policy["bytes"] == policy["lower_bound_bytes"])
+            for role in policy["roles"]:
+                shared = sum(b["bytes"] * b["copies"] for b in role["buffers"])
+                self.assertEqual(shared + role["dynamic_bytes"], role["bytes"])
+                self.assertEqual(sum(w["bytes"] for w in role["witness"]), role["lower_bound_bytes"])
+        param = policies["max"]["roles"][0]
+        self.assertEqual((param["role"], param["bytes"], param["lower_bound_bytes"]), ("param", 738361344, 457261056))
+        self.assertEqual(param["buffers"][0]["set_by"], {"unit": "backbone.layers.1", "bucket": "experts"})
+
+    def test_several_models(self):
+        report = json.loads(run("plan", NANO, "examples/models/Llama-3.1-8B", "--json").stdout)
+        self.assertEqual([m["model"] for m in report["models"]], ["Nemotron-3-Nano-30B-A3B", "Llama-3.1-8B"])
+
+    def test_budget(self):
+        for budget, fits in (("80GiB", True), ("1GiB", False)):
+            report = json.loads(run("plan", NANO, "--ep", "8", "--json", "--budget", budget, "--policy", "max").stdout)
+            (policy,) = report["models"][0]["policies"]
+            state = report["models"][0]["state_bytes"]
+            self.assertEqual(policy["needed_bytes"], policy["bytes"] + sum(state.values()))
+            self.assertEqual(policy["fits"], fits)
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            file.write(text if isinstance(text, str) else json.dumps(text))
+        return self.path(name)
+
+    def units(self, *sizes):
+        return {"format": "bucketpool.units/1", "model": "tiny",
+                "units": [{"name": f"layers.{i}", "buckets": [{"name": "all", "dtype": "bf16", "numel": n}]}
+                          for i, n in enumerate(sizes)]}
+
+    def test_plan_file(self):
+        result = run("plan", NANO, "--ep", "8", "-o", self.path("plan.json"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("plan.json"), encoding="utf-8") as file:
+            plan = json.load(file)
+        self.assertEqual(plan["format"], "bucketpool.plan/1")
+        self.assertEqual((plan["policy"], plan["model"]), ("max", "Nemotron-3-Nano-30B-A3B"))
+        self.assertEqual(sum(s["bytes"] for s in plan["slabs"]), 2 * 738361344)
+        self.assertEqual(len(plan["assignments"]), 150)
+        self.assertRegex(plan["fingerprint"], "^[0-9a-f]{64}$")
+        again = run("plan", NANO, "--ep", "8", "--policy", "max", "-o", self.path("again.json"))
+        self.assertEqual(again.returncode, 0)
+        with open(self.path("plan.json"), "rb") as one, open(self.path("again.json"), "rb") as two:
+            self.assertEqual(one.read(), two.read())
+
+    def test_picture(self):
+        result = run("plan", NANO, "--ep", "8", "--policy", "max", "--svg", self.path("pool.svg"))
+        if "no cairo" in result.stderr:
+            self.assertEqual(result.returncode, 3)
+            self.assertFalse(os.path.exists(self.path("pool.svg")))
+            return
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        with open(self.path("pool.svg"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("<svg", text)
+        self.assertGreater(len(text), 10000)
+
+    def test_explicit_schedule(self):
+        units = self.units(1024, 2048, 1024)
+        units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"acquire": "layers.1", "role": "param"},
+                             {"release": "layers.0", "role": "param"}, {"acquire": "layers.2", "role": "param"},
+                             {"release": "layers.1", "role": "param"}, {"release": "layers.2", "role": "param"}]
+        report = run("plan", self.write("units.json", units), "--roles", "param", "--json")
+        self.assertEqual(report.returncode, 0, report.stderr)
+        policies = {p["policy"]: p for p in json.loads(report.stdout)["models"][0]["policies"]}
+        self.assertEqual(policies["dynamic"]["bytes"], 2 * 3072)
+        self.assertEqual(policies["max"]["bytes"], 2 * 2 * 2048)
+        self.assertEqual(policies["fixed"]["bytes"], 2 * 2 * 1024 + 2 * 2048)
+
+    def assert_refused(self, result, code, *words, outputs=()):
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+        for name in outputs:
+            self.assertFalse(os.path.exists(self.path(name)), name)
+        self.assertEqual([n for n in os.listdir(self.folder) if n.endswith((".tmp", "~")) or n.startswith(".")], [])
+
+    def refuse_model(self, path, *words):
+        outputs = ["plan.json", "pool.svg"]
+        result = run("plan", path, "-o", self.path("plan.json"), "--svg", self.path("pool.svg"))
+        self.assert_refused(result, 2, *words, outputs=outputs)
+
+    def test_bad_files(self):
+        llama = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        self.refuse_model(self.path("missing.json"), "missing.json", "No such file")
+        self.refuse_model(self.write("text.json", "hello"), "text.json:1:")
+        self.refuse_model(self.write("cut.json", '{"model_type": "llama",\n "hidden_size": '), "cut.json:2:")
+        self.refuse_model(self.write("twice.json", '{"model_type": "llama", "model_type": "llama"}'), "twice.json:1:", "model_type")
+        self.refuse_model(self.write("config.json", {"model_type": "gpt2"}), "gpt2", "deepseek_v3", "nemotron_h", "qwen3_next")
+        for key, value, words in (("hidden_size", 0, ["positive", "0"]), ("hidden_size", -64, ["-64"]),
+                                  ("hidden_size", 64.5, ["fraction"]), ("num_hidden_layers", "two", ["num_hidden_layers", "two"]),
+                                  ("intermediate_size", 1 << 62, []), ("hidden_size", 10**30, [])):
+            self.refuse_model(self.write("config.json", {**llama, key: value}), "config.json", *words)
+        for sizes, words in (((), ["empty"]), ((-4,), ["$.units[0].buckets[0].numel", "-4"]), ((1.5,), ["fraction"]),
+                             ((1 << 62, 1 << 62), [])):
+            self.refuse_model(self.write("units.json", self.units(*sizes)), "units.json", *words)
+        self.refuse_model(self.write("x.safetensors", "\xff" * 8), "x.safetensors")
+        self.refuse_model(self.folder + "/empty-folder", "empty-folder")
+
+    def test_bad_plans_of_good_files(self):
+        units = self.units(1024, 1024)
+        units["schedule"] = [{"release": "layers.0", "role": "param"}]
+        result = run("plan", self.write("units.json", units), "--roles", "param")
+        self.assert_refused(result, 2, "event 0", "layers.0")
+        result = run("plan", NANO, "--tp", "3")
+        self.assert_refused(result, 2, "tp 3")
+        result = run("plan", NANO, "--dp", "96", "--ep", "48")
+        self.assert_refused(result, 2, "ep 48", "128")
+
+    def test_bad_options(self):
+        for options, words in ((["--dp", "nan"], ["--dp", "nan"]), (["--dp", "0"], ["--dp"]), (["--dp", "-8"], ["--dp"]),
+                               (["--dp", "1.5"], ["--dp"]), (["--dp", "99999999999999999999"], ["--dp"]),
+                               (["--dp", "64", "--ep", "7"], ["multiple"]), (["--policy", "best"], ["dynamic, fixed, max"]),
+                               (["--policy", ""], ["--policy"]), (["--padding", "x"], ["megatron-lcm"]),
+                               (["--roles", "param,x"], ["grad_comm"]), (["--param-dtype", "int3"], ["bf16"]),
+                               (["--grad-dtype", "fp8"], ["gradients"]), (["--align", "3"], ["power of two"]),
+                               (["--budget", "80 apples"], ["80GiB"]), (["--gpu", "tpu"], ["h100"]),
+                               (["--policy", "max,fixed", "-o", "x"], ["one plan"]), (["--color", "blue"], ["always"])):
+            self.assert_refused(run("plan", NANO, *options), 2, *words)
+        self.assert_refused(run("plan"), 2, "no model")
+        self.assert_refused(run("frobnicate"), 2, "frobnicate")
+        self.assert_refused(run(), 2, "no command")
+        self.assertEqual(run("plan", "--no-such-option").returncode, 2)
+
+    def test_unwritable_output(self):
+        result = run("plan", NANO, "-o", self.path("no/such/folder/plan.json"))
+        self.assert_refused(result, 3, "no/such/folder")
+
+    def test_dynamic_plans_cannot_be_saved(self):
+        result = run("plan", NANO, "--policy", "dynamic", "-o", self.path("plan.json"))
+        self.assert_refused(result, 1, "no fixed addresses", outputs=["plan.json"])
+
+
+class Color(unittest.TestCase):
+    def test_pipe_has_none(self):
+        self.assertNotIn("\033", run("plan", NANO).stdout)
+        self.assertIn("\033", run("plan", NANO, "--color", "always").stdout)
+
+    def test_terminal_has_some(self):
+        def output(environment):
+            main, side = pty.openpty()
+            with subprocess.Popen([TOOL, "plan", NANO], stdout=side, cwd=ROOT, env=environment) as process:
+                os.close(side)
+                data = b""
+                try:
+                    while chunk := os.read(main, 65536):
+                        data += chunk
+                except OSError:
+                    pass
+                process.wait()
+            os.close(main)
+            return data
+
+        terminal = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"}
+        self.assertIn(b"\033[", output(terminal))
+        self.assertNotIn(b"\033[", output(terminal | {"NO_COLOR": "1"}))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,18 @@
+/* Fuzzes bp_plan_parse; a plan that can be read is valid and can be written. */
+#include <bucketpool/formats.h>
+
+#include <stdlib.h>
+
+#include "target.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    bp_plan *plan = NULL;
+    bp_status status = bp_plan_parse((const char *)data, size, "input", &plan);
+    if ((status == BP_OK) != (plan != NULL) || (status != BP_OK && *bp_error_detail() == '\0'))
+        abort();
+    if (plan != NULL && (bp_plan_validate(plan) != BP_OK || bp_plan_write(plan, "/dev/null") != BP_OK))
+        abort();
+    bp_plan_destroy(&plan);
+    return 0;
+}

@@ -1,0 +1,76 @@
+/* What a reader lets through must also be planned without trouble: every rule and policy on a model that was read. */
+#ifndef BP_FUZZ_PIPELINE_H
+#define BP_FUZZ_PIPELINE_H
+
+#include <bucketpool/bucketpool.h>
+
+#include <stdlib.h>
+
+/* Larger models only take longer. */
+#define FUZZ_MOST_UNITS 64
+
+/* A call may refuse, but then it says why. */
+static inline int fuzz_good(bp_status status)
+{
+    if (status != BP_OK && *bp_error_detail() == '\0')
+        abort();
+    if (status == BP_ERR_INTERNAL || status == BP_ERR_NO_HOST_MEMORY)
+        abort();
+    return status == BP_OK;
+}
+
+static inline void fuzz_policies(const bp_buckets *buckets, const bp_schedule *schedule)
+{
+    for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
+        bp_plan_config config;
+        bp_plan *plan = NULL;
+        bp_plan_config_init(&config, sizeof config);
+        config.policy = (bp_policy)policy;
+        if (!fuzz_good(bp_plan_create(buckets, schedule, &config, &plan)))
+            continue;
+        bp_plan_summary summary = {.size = sizeof summary};
+        if (bp_plan_summary_get(plan, &summary) != BP_OK || bp_plan_validate(plan) != BP_OK ||
+            (summary.feasible && summary.bytes < summary.lower_bound_bytes) ||
+            (summary.feasible && summary.stable && bp_plan_check(plan, buckets, schedule) != BP_OK))
+            abort();
+        bp_plan_destroy(&plan);
+    }
+}
+
+static inline void fuzz_plan_model(const bp_model *model)
+{
+    static const bp_padding paddings[] = {BP_PADDING_MEGATRON_LCM, BP_PADDING_MEGATRON_SPLIT, BP_PADDING_FLAT,
+                                          BP_PADDING_GIVEN, BP_PADDING_FSDP2};
+    if (bp_model_unit_count(model) > FUZZ_MOST_UNITS)
+        return;
+    bp_model *fused = NULL, *local = NULL;
+    if (fuzz_good(bp_model_with_layout(model, BP_LAYOUT_MEGATRON, &fused)))
+        fuzz_good(bp_model_shard(fused, 1, 2, &local));
+    for (int i = 0; i < 15; i++) {
+        bp_buckets_config config;
+        bp_buckets_config_init(&config, sizeof config);
+        config.bucketing = (bp_bucketing)(1 + i / 5);
+        config.padding = paddings[i % 5];
+        config.dp = 6;
+        config.ep = 2;
+        config.roles = (1u << BP_ROLE_COUNT) - 1;
+        bp_buckets *buckets = NULL;
+        if (!fuzz_good(bp_buckets_create(local != NULL ? local : model, &config, &buckets)))
+            continue;
+        bp_schedule_config schedule_config;
+        bp_schedule_config_init(&schedule_config, sizeof schedule_config);
+        schedule_config.prefetch = (uint32_t)i % 3;
+        bp_schedule *schedule = NULL;
+        if (fuzz_good(bp_schedule_create_training(buckets, &schedule_config, &schedule)))
+            fuzz_policies(buckets, schedule);
+        bp_schedule_destroy(&schedule);
+        if (bp_model_event_count(model) > 0 && fuzz_good(bp_schedule_create_recorded(model, buckets, &schedule)))
+            fuzz_policies(buckets, schedule);
+        bp_schedule_destroy(&schedule);
+        bp_buckets_destroy(&buckets);
+    }
+    bp_model_destroy(&local);
+    bp_model_destroy(&fused);
+}
+
+#endif

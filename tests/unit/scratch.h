@@ -1,0 +1,153 @@
+/* A directory for one test, and what the tests of the formats ask again and again. */
+#ifndef BP_TEST_SCRATCH_H
+#define BP_TEST_SCRATCH_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/formats.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char scratch[64];
+
+/* Removes a directory and what is in it. */
+static inline void remove_tree(const char *path)
+{
+    DIR *entries = opendir(path);
+    const struct dirent *entry;
+    while (entries != NULL && (entry = readdir(entries)) != NULL) {
+        char inner[512];
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
+        if (unlink(inner) != 0)
+            remove_tree(inner);
+    }
+    if (entries != NULL)
+        closedir(entries);
+    rmdir(path);
+}
+
+static inline int scratch_setup(void **state)
+{
+    (void)state;
+    strcpy(scratch, "/tmp/bp-test-XXXXXX");
+    return mkdtemp(scratch) == NULL;
+}
+
+static inline int scratch_teardown(void **state)
+{
+    (void)state;
+    remove_tree(scratch);
+    return 0;
+}
+
+/* The path of `name` in the scratch directory; valid until the fourth call from here. */
+static inline const char *in_scratch(const char *name)
+{
+    static char paths[4][256];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
+    return path;
+}
+
+static inline void make_directory(const char *name)
+{
+    assert_int_equal(mkdir(in_scratch(name), 0777), 0);
+}
+
+static inline void write_bytes(const char *name, const void *data, size_t bytes)
+{
+    FILE *file = fopen(in_scratch(name), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static inline void write_text(const char *name, const char *text)
+{
+    write_bytes(name, text, strlen(text));
+}
+
+static inline size_t count_entries(const char *path)
+{
+    DIR *entries = opendir(path);
+    assert_non_null(entries);
+    size_t count = 0;
+    while (readdir(entries) != NULL)
+        count++;
+    closedir(entries);
+    return count - 2;
+}
+
+/* The call failed as it should, and the detail has all the words (ends with NULL). */
+#define assert_fails(status, expected, ...)                                                                            \
+    check_failure(status, expected, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
+
+static inline void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file,
+                                 int line)
+{
+    if (status != expected) {
+        print_error("status \"%s\", expected \"%s\": %s\n", bp_status_name(status), bp_status_name(expected),
+                    bp_error_detail());
+        _fail(file, line);
+    }
+    for (; *words != NULL; words++) {
+        if (strstr(bp_error_detail(), *words) == NULL) {
+            print_error("\"%s\" is not in: %s\n", *words, bp_error_detail());
+            _fail(file, line);
+        }
+    }
+    for (const char *at = bp_error_detail(); *at != '\0'; at++)
+        assert_false((unsigned char)*at < 0x20);
+}
+
+#define assert_ok(status) check_ok(status, __FILE__, __LINE__)
+
+static inline void check_ok(bp_status status, const char *file, int line)
+{
+    if (status == BP_OK)
+        return;
+    print_error("%s: %s\n", bp_status_name(status), bp_error_detail());
+    _fail(file, line);
+}
+
+static inline bp_parameter parameter_at(const bp_model *model, size_t index)
+{
+    bp_parameter parameter = {.size = sizeof parameter};
+    assert_ok(bp_model_parameter(model, index, &parameter));
+    return parameter;
+}
+
+/* The parameter is number `index` and lies in `unit` (NULL: outside). */
+static inline bp_parameter assert_parameter(const bp_model *model, size_t index, const char *name, const char *unit)
+{
+    bp_parameter parameter = parameter_at(model, index);
+    assert_string_equal(parameter.name, name);
+    if (unit == NULL)
+        assert_int_equal(parameter.unit, BP_OUTSIDE);
+    else
+        assert_string_equal(bp_model_unit_name(model, (size_t)parameter.unit), unit);
+    return parameter;
+}
+
+static inline bp_reader_options options_with_units(const char *units)
+{
+    bp_reader_options options;
+    assert_ok(bp_reader_options_init(&options, sizeof options));
+    options.units = units;
+    return options;
+}
+
+#endif

@@ -1,0 +1,209 @@
+/* bp_model_read's choice of reader, files that cannot be read, and bp_config_parse. */
+#include "scratch.h"
+
+#define LLAMA_FIELDS                                                                                                   \
+    "\"hidden_size\": 64, \"intermediate_size\": 128, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "        \
+    "\"num_hidden_layers\": 2, \"vocab_size\": 100, \"tie_word_embeddings\": false"
+#define LLAMA "\"model_type\": \"llama\", " LLAMA_FIELDS
+
+static bp_status parse_as(const char *text, bp_dtype asked, bp_dtype *dtype, uint64_t *numel)
+{
+    bp_reader_options options = options_with_units(NULL);
+    options.dtype = asked;
+    bp_model *model = NULL;
+    bp_status status = bp_config_parse(text, strlen(text), "d/config.json", &options, &model);
+    assert_true((status == BP_OK) == (model != NULL));
+    if (model != NULL && dtype != NULL)
+        *dtype = parameter_at(model, 0).dtype;
+    if (model != NULL && numel != NULL)
+        *numel = bp_model_numel(model);
+    bp_model_destroy(&model);
+    return status;
+}
+
+static bp_status parse(const char *text)
+{
+    return parse_as(text, BP_DTYPE_NONE, NULL, NULL);
+}
+
+static void test_config_errors(void **state)
+{
+    (void)state;
+    bp_model *model = NULL;
+    assert_ok(parse("{" LLAMA "}"));
+    assert_fails(bp_config_parse(NULL, 0, "x", NULL, &model), BP_ERR_INVALID_ARGUMENT, "NULL");
+    assert_fails(parse(""), BP_ERR_FORMAT, "d/config.json:", "empty");
+    assert_fails(parse("{\"model_type\": \"llama\""), BP_ERR_FORMAT, "d/config.json:1:");
+    assert_fails(parse("{\"a\": 1, \"a\": 1}"), BP_ERR_FORMAT, "duplicate");
+    assert_fails(parse("[1]"), BP_ERR_FORMAT, "d/config.json: $:", "an object, got a list");
+    assert_fails(parse("{" LLAMA_FIELDS "}"), BP_ERR_FORMAT, "d/config.json: $.model_type", "missing");
+    assert_fails(parse("{\"model_type\": null, " LLAMA_FIELDS "}"), BP_ERR_FORMAT, "$.model_type", "missing");
+    assert_fails(parse("{\"model_type\": 3, " LLAMA_FIELDS "}"), BP_ERR_FORMAT, "$.model_type", "got 3");
+    assert_fails(parse("{\"model_type\": \"perceptron\"}"), BP_ERR_UNSUPPORTED, "d/config.json", "perceptron", "llama");
+    assert_fails(parse("{" LLAMA ", \"torch_dtype\": \"bf15\"}"), BP_ERR_FORMAT, "$.torch_dtype", "bf15");
+    assert_fails(parse("{" LLAMA ", \"dtype\": 16}"), BP_ERR_FORMAT, "$.dtype", "got 16");
+    assert_fails(parse("{" LLAMA ", \"x\": 9223372036854775808}"), BP_ERR_FORMAT,
+                 "d/config.json:1:", "too big integer");
+}
+
+/* A field that the table needs, and that is not what it should be. */
+static void test_config_fields(void **state)
+{
+    (void)state;
+#define FIELD(value)                                                                                                   \
+    parse("{\"model_type\": \"llama\", \"hidden_size\": " value                                                        \
+          ", \"intermediate_size\": 128, \"num_attention_heads\": 4, "                                                 \
+          "\"num_hidden_layers\": 2, \"vocab_size\": 100}")
+    assert_ok(FIELD("64"));
+    assert_fails(FIELD("64.5"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "a fraction (64.5)");
+    assert_fails(FIELD("-64"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "-64");
+    assert_fails(FIELD("0"), BP_ERR_FORMAT, "d/config.json", "hidden_size");
+    assert_fails(FIELD("{\"a\": 1}"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "an object");
+    assert_fails(FIELD("Infinity"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "Infinity");
+    assert_fails(FIELD("[1, \"x\"]"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "list");
+#undef FIELD
+}
+
+static void test_config_dtype(void **state)
+{
+    (void)state;
+    bp_dtype dtype;
+    assert_ok(parse_as("{" LLAMA "}", BP_DTYPE_NONE, &dtype, NULL));
+    assert_int_equal(dtype, BP_DTYPE_BF16);
+    assert_ok(parse_as("{" LLAMA ", \"torch_dtype\": \"float16\"}", BP_DTYPE_NONE, &dtype, NULL));
+    assert_int_equal(dtype, BP_DTYPE_FP16);
+    assert_ok(parse_as("{" LLAMA ", \"torch_dtype\": null, \"dtype\": \"float32\"}", BP_DTYPE_NONE, &dtype, NULL));
+    assert_int_equal(dtype, BP_DTYPE_FP32);
+    assert_ok(parse_as("{" LLAMA ", \"torch_dtype\": \"float16\"}", BP_DTYPE_FP32, &dtype, NULL));
+    assert_int_equal(dtype, BP_DTYPE_FP32);
+}
+
+static void test_config_of_python(void **state)
+{
+    (void)state;
+    assert_ok(parse("{" LLAMA ", \"limit\": [0.0, Infinity], \"a\": -Infinity, \"b\": NaN, \"c\": \"NaN \\\" NaN\"}"));
+    assert_ok(parse("{" LLAMA
+                    ", \"lists\": [[], [1, 2], [[1]], [null], [true, 3], [\"a\"]], \"rope_scaling\": {\"a\": 1.5}}"));
+    assert_ok(parse("{" LLAMA ", \"quantization_config\": {\"bits\": NaN}, \"empty\": [], \"names\": [\"a\", \"b\"]}"));
+    assert_fails(parse("{" LLAMA ", \"limit\": Infinity,, \"x\": 1}"), BP_ERR_FORMAT, ":1:", "near ','");
+}
+
+static void test_config_multimodal(void **state)
+{
+    (void)state;
+    uint64_t plain, numel;
+    bp_dtype dtype;
+    assert_ok(parse_as("{" LLAMA "}", BP_DTYPE_NONE, NULL, &plain));
+    const char *whole = "{\"model_type\": \"mistral3\", \"vocab_size\": 5, \"torch_dtype\": \"float16\", "
+                        "\"vision_config\": {\"hidden_size\": 7}, \"text_config\": {" LLAMA "}}";
+    assert_ok(parse_as(whole, BP_DTYPE_NONE, &dtype, &numel));
+    assert_int_equal(numel, plain);
+    assert_int_equal(dtype, BP_DTYPE_FP16);
+    assert_ok(parse_as("{\"model_type\": \"llama\", \"tie_word_embeddings\": true, \"text_config\": {"
+                       "\"hidden_size\": 64, \"intermediate_size\": 128, \"num_attention_heads\": 4, "
+                       "\"num_key_value_heads\": 2, \"num_hidden_layers\": 2, \"vocab_size\": 100}}",
+                       BP_DTYPE_NONE, NULL, &numel));
+    assert_int_equal(numel, plain - 64 * 100); /* the output layer is the embedding */
+    assert_ok(parse("{" LLAMA ", \"text_config\": null}"));
+    assert_fails(parse("{\"text_config\": {" LLAMA_FIELDS "}}"), BP_ERR_FORMAT, "$.model_type", "missing");
+}
+
+static void assert_reads_as(const char *path, const char *name)
+{
+    bp_model *model = NULL;
+    assert_ok(bp_model_read(path, NULL, &model));
+    assert_string_equal(bp_model_name(model), name);
+    bp_model_destroy(&model);
+}
+
+static void test_read_chooses(void **state)
+{
+    (void)state;
+    static const char units[] = "{\"format\": \"bucketpool.units/1\", \"units\": [], "
+                                "\"outside\": {\"buckets\": [{\"dtype\": \"bf16\", \"numel\": 3}]}}";
+    make_directory("M-1.5");
+    write_text("M-1.5/config.json", "{" LLAMA "}");
+    write_text("M-1.5/model.safetensors", "not looked at");
+    assert_reads_as(in_scratch("M-1.5"), "M-1.5");
+    assert_reads_as(in_scratch("M-1.5/"), "M-1.5");
+    assert_reads_as(in_scratch("M-1.5/."), "M-1.5");
+    assert_reads_as(in_scratch("M-1.5/config.json"), "M-1.5");
+    write_text("my.json", "{" LLAMA "}");
+    assert_reads_as(in_scratch("my.json"), "my");
+    write_text("list.txt", units);
+    assert_reads_as(in_scratch("list.txt"), "list.txt");
+    char here[256];
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(in_scratch("M-1.5")), 0);
+    assert_reads_as(".", "M-1.5");
+    assert_reads_as("config.json", "M-1.5");
+    assert_int_equal(chdir(here), 0);
+}
+
+static bp_status read_text(const char *name, const char *text)
+{
+    write_text(name, text);
+    bp_model *model = NULL;
+    bp_status status = bp_model_read(in_scratch(name), NULL, &model);
+    assert_true((status == BP_OK) == (model != NULL));
+    bp_model_destroy(&model);
+    return status;
+}
+
+static void test_read_of_other_documents(void **state)
+{
+    (void)state;
+    assert_fails(read_text("x.json", "{\"a\": 1}"), BP_ERR_FORMAT, "x.json", "bucketpool.units/1", "model_type",
+                 "weight_map");
+    assert_fails(read_text("x.json", "{\"format\": \"bucketpool.plan/1\"}"), BP_ERR_FORMAT, "x.json",
+                 "bucketpool.plan/1");
+    assert_fails(read_text("x.json", "{\"format\": \"bucketpool.units/9\"}"), BP_ERR_FORMAT, "$.format", "units/9");
+    assert_fails(read_text("x.json", "{\"format\": \"bucketpool.units/1\", \"units\": Infinity}"), BP_ERR_FORMAT,
+                 "Infinity");
+    assert_fails(read_text("x.json", "[]"), BP_ERR_FORMAT, "x.json", "not a model");
+    assert_fails(read_text("x.json", "plain text"), BP_ERR_FORMAT, "x.json:1:");
+    assert_fails(read_text("x.json", "\x7f"
+                                     "ELF\x01"),
+                 BP_ERR_FORMAT, "x.json:1:");
+    assert_fails(read_text("x.json", ""), BP_ERR_FORMAT, "x.json", "empty");
+    assert_fails(read_text("config.json", "{}"), BP_ERR_FORMAT, "config.json: $.model_type", "missing");
+}
+
+static void test_read_errors(void **state)
+{
+    (void)state;
+    bp_model *model = NULL;
+    assert_fails(bp_model_read(NULL, NULL, &model), BP_ERR_INVALID_ARGUMENT, "NULL");
+    assert_fails(bp_model_read("x", NULL, NULL), BP_ERR_INVALID_ARGUMENT, "NULL");
+    assert_fails(bp_model_read(in_scratch("gone.json"), NULL, &model), BP_ERR_IO, "gone.json", "No such file");
+    assert_fails(bp_model_read("", NULL, &model), BP_ERR_IO, "No such file");
+    make_directory("d");
+    make_directory("d/config.json");
+    assert_fails(bp_model_read(in_scratch("d"), NULL, &model), BP_ERR_FORMAT, "/d:", "neither config.json");
+    write_text("large.json", "{}");
+    assert_int_equal(truncate(in_scratch("large.json"), (off_t)1 << 40), 0);
+    assert_fails(bp_model_read(in_scratch("large.json"), NULL, &model), BP_ERR_IO, "large.json", "larger than");
+    assert_fails(bp_model_read("/dev/zero", NULL, &model), BP_ERR_IO, "/dev/zero", "larger than");
+    if (geteuid() != 0) { /* root reads everything */
+        write_text("secret.json", "{}");
+        assert_int_equal(chmod(in_scratch("secret.json"), 0), 0);
+        assert_fails(bp_model_read(in_scratch("secret.json"), NULL, &model), BP_ERR_IO, "secret.json", "denied");
+    }
+    assert_fails(bp_model_read("\x1b[2J\xff\xc3", NULL, &model), BP_ERR_IO, "?[2J??");
+    assert_null(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config_errors),
+        cmocka_unit_test(test_config_fields),
+        cmocka_unit_test(test_config_dtype),
+        cmocka_unit_test(test_config_of_python),
+        cmocka_unit_test(test_config_multimodal),
+        cmocka_unit_test_setup_teardown(test_read_chooses, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_read_of_other_documents, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_read_errors, scratch_setup, scratch_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,88 @@
+"""The architecture as the design has it: who includes whom, what the libraries need and what they export.
+
+Arguments: source directory, core library, formats library."""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+ROOT, CORE, FORMATS = sys.argv[1:4]
+
+# A folder may include its own headers and those of the folders named here.
+MAY_INCLUDE = {
+    "core": {"core"},
+    "model": {"core", "model"},
+    "planner": {"core", "model", "planner"},
+    "formats": {"core", "formats"},
+}
+# Of the core's headers, those that only define inline functions: other libraries may use them.
+INLINE_HEADERS = {"core/fail.h", "core/arith.h"}
+
+
+def includes(path):
+    with open(path, encoding="utf-8") as file:
+        return re.findall(r'^#include "([^"]+)"', file.read(), re.MULTILINE)
+
+
+def sources(folder):
+    for directory, _, names in os.walk(os.path.join(ROOT, folder)):
+        for name in names:
+            if name.endswith((".c", ".h")):
+                yield os.path.join(directory, name)
+
+
+class Structure(unittest.TestCase):
+    def test_include_direction(self):
+        checked = 0
+        for folder, allowed in MAY_INCLUDE.items():
+            for path in sources(os.path.join("src", folder)):
+                for header in includes(path):
+                    if header == "version.h":
+                        continue
+                    checked += 1
+                    self.assertIn(header.split("/")[0], allowed, f"{path} includes {header}")
+                    if folder == "formats" and header.startswith("core/"):
+                        self.assertIn(header, INLINE_HEADERS, f"{path} includes {header}")
+        self.assertGreater(checked, 50)
+
+    def test_tools_use_public_headers(self):
+        own = {os.path.basename(p) for p in sources("tools")}
+        for path in sources("tools"):
+            for header in includes(path):
+                self.assertIn(header, own, f"{path} includes {header}")
+
+    def test_every_folder_is_known(self):
+        folders = {f for f in os.listdir(os.path.join(ROOT, "src")) if os.path.isdir(os.path.join(ROOT, "src", f))}
+        self.assertEqual(folders, set(MAY_INCLUDE))
+
+    def needed(self, library):
+        text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+        return set(re.findall(r"\(NEEDED\).*\[(.+)\]", text))
+
+    def test_needed_libraries(self):
+        sanitizers = {n for n in self.needed(CORE) if "san" in n or n in ("libm.so.6", "libgcc_s.so.1", "libpthread.so.0")}
+        self.assertEqual(self.needed(CORE) - sanitizers, {"libc.so.6"})
+        extra = {n for n in self.needed(FORMATS) if "san" in n or n in ("libm.so.6", "libgcc_s.so.1", "libpthread.so.0")}
+        self.assertEqual(self.needed(FORMATS) - extra, {"libc.so.6", "libjansson.so.4", os.path.basename(self.soname(CORE))})
+
+    def soname(self, library):
+        text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+        return re.search(r"\(SONAME\).*\[(.+)\]", text).group(1)
+
+    def test_exported_symbols(self):
+        declared = set()
+        for path in sources("include"):
+            with open(path, encoding="utf-8") as file:
+                declared |= set(re.findall(r"\b(bp_\w+)\(", file.read()))
+        for library in (CORE, FORMATS):
+            text = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+            exported = {line.split()[2].split("@")[0] for line in text.splitlines() if len(line.split()) == 3}
+            exported -= {name for name in exported if name.startswith("BUCKETPOOL_")}
+            self.assertTrue(exported)
+            self.assertEqual(exported - declared, set(), "exported, but not in a public header")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,273 @@
+#include "picture.h"
+
+#include <cairo-pdf.h>
+#include <cairo-svg.h>
+#include <cairo.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "picture_layout.h"
+#include "picture_panel.h"
+#include "picture_text.h"
+
+/* Points of an SVG or PDF; a PNG has PNG_SCALE pixels for each. */
+enum { MARGIN = 24, GAP = 28, PLOT_HEIGHT = 290, MOST_COLUMNS = 3, PNG_SCALE = 2 };
+
+static _Thread_local char error_text[512];
+
+__attribute__((format(printf, 1, 2))) static const char *fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error_text, sizeof error_text, format, arguments);
+    va_end(arguments);
+    return error_text;
+}
+
+/* ---- the page -------------------------------------------------------------------------------------------------------- */
+
+typedef struct page {
+    const picture_input *input;
+    const picture_layout *layout;
+    size_t columns, rows; /* rows of one role */
+    double plot_width, width, height;
+    double top; /* where the panels begin */
+} page;
+
+static size_t title_lines(const char *title)
+{
+    size_t lines = title != NULL && *title != '\0';
+    for (; lines > 0 && *title != '\0'; title++)
+        lines += *title == '\n';
+    return lines;
+}
+
+static page arrange(const picture_input *input, const picture_layout *layout)
+{
+    static const double plot_widths[MOST_COLUMNS] = {1000, 620, 470};
+    page p = {.input = input, .layout = layout};
+    p.columns = layout->plan_count < MOST_COLUMNS ? layout->plan_count : MOST_COLUMNS;
+    p.rows = (layout->plan_count + p.columns - 1) / p.columns;
+    p.plot_width = plot_widths[p.columns - 1];
+    p.width = 2 * MARGIN + (double)p.columns * (PICTURE_LEFT + p.plot_width + PICTURE_RIGHT);
+    p.top = MARGIN + 18.0 * (double)title_lines(input->title) + GAP;
+    p.height = p.top + (double)(p.rows * layout->role_count) * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW) + GAP + MARGIN;
+    return p;
+}
+
+static void draw_title(cairo_t *cr, const page *p)
+{
+    picture_style style = {17, true, PICTURE_BLACK};
+    const char *line = p->input->title;
+    for (size_t i = 0; i < title_lines(p->input->title); i++) {
+        char text[400];
+        size_t length = strcspn(line, "\n");
+        snprintf(text, sizeof text, "%.*s", (int)(length < 400 ? length : 400), line);
+        picture_text(cr, &style, MARGIN, MARGIN + 12 + 18.0 * (double)i, 0, p->width - 2 * MARGIN, text);
+        style = (picture_style){12, false, PICTURE_GREY};
+        line += length + 1;
+    }
+}
+
+/* One entry; returns where the next one begins. */
+static double draw_legend_text(cairo_t *cr, double x, double y, const char *text)
+{
+    const picture_style style = {11, false, PICTURE_BLACK};
+    picture_text(cr, &style, x, y, 0, 0, text);
+    return x + picture_text_width(cr, &style, text) + 20;
+}
+
+static double draw_legend_box(cairo_t *cr, double x, double y, uint32_t colour, double alpha, double width, const char *text)
+{
+    picture_colour(cr, colour, alpha);
+    cairo_rectangle(cr, x, y - 10, width, 12);
+    cairo_fill(cr);
+    return draw_legend_text(cr, x + width + 6, y, text);
+}
+
+static void draw_legend(cairo_t *cr, const page *p)
+{
+    double x = MARGIN, y = p->top - GAP + 16;
+    for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
+        if (*p->layout->kinds[kind] != '\0')
+            x = draw_legend_box(cr, x, y, picture_kind_colours[kind], 1, 18, p->layout->kinds[kind]);
+    }
+    x = draw_legend_box(cr, x, y, PICTURE_UNUSED, 1, 18, "reserved, unused");
+    x = draw_legend_box(cr, x, y, PICTURE_MARK, 0.3, 5, "the step that needs the most");
+    const double dashes[] = {7, 4};
+    picture_colour(cr, PICTURE_MARK, 1);
+    cairo_set_dash(cr, dashes, 2, 0);
+    cairo_set_line_width(cr, 1.5);
+    cairo_move_to(cr, x, y - 4);
+    cairo_line_to(cr, x + 29, y - 4);
+    cairo_stroke(cr);
+    cairo_set_dash(cr, NULL, 0, 0);
+    draw_legend_text(cr, x + 35, y, "what that step needs: the lower bound");
+}
+
+static void draw_footnote(cairo_t *cr, const page *p)
+{
+    const picture_style style = {11, false, PICTURE_GREY};
+    char text[300], outside[PICTURE_BYTES_CHARS];
+    picture_format_bytes(bp_buckets_outside_bytes(p->input->buckets), outside);
+    int length = snprintf(text, sizeof text,
+                          "Rightwards: the steps of one iteration. Upwards: addresses. A coloured box is a bucket while it is live.");
+    if (bp_buckets_outside_bytes(p->input->buckets) > 0)
+        snprintf(text + length, sizeof text - (size_t)length,
+                 " Not shown: %s of parameters outside units, which are gathered once and kept.", outside);
+    picture_text(cr, &style, MARGIN, p->height - MARGIN, 0, p->width - 2 * MARGIN, text);
+}
+
+/* The most that any plan of a role takes or needs. */
+static double most_bytes(const picture_layout *layout, size_t role)
+{
+    uint64_t most = 1;
+    for (size_t i = role * layout->plan_count; i < (role + 1) * layout->plan_count; i++) {
+        const picture_panel *panel = &layout->panels[i];
+        uint64_t bytes = panel->summary.feasible ? panel->role.bytes : 0;
+        bytes = panel->role.lower_bound_bytes > bytes ? panel->role.lower_bound_bytes : bytes;
+        most = bytes > most ? bytes : most;
+    }
+    return (double)most;
+}
+
+static void draw_page(cairo_t *cr, const page *p)
+{
+    picture_colour(cr, 0xffffff, 1);
+    cairo_paint(cr);
+    draw_title(cr, p);
+    draw_legend(cr, p);
+    const picture_layout *layout = p->layout;
+    for (size_t role = 0; role < layout->role_count; role++) {
+        double bytes = most_bytes(layout, role);
+        for (size_t plan = 0; plan < layout->plan_count; plan++) {
+            size_t column = plan % p->columns, row = role * p->rows + plan / p->columns;
+            picture_box box = {.width = p->plot_width, .height = PLOT_HEIGHT};
+            box.x = MARGIN + PICTURE_LEFT + (double)column * (PICTURE_LEFT + p->plot_width + PICTURE_RIGHT);
+            box.y = p->top + PICTURE_ABOVE + (double)row * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW);
+            box.bytes = bytes * PLOT_HEIGHT / (PLOT_HEIGHT - 24); /* room for a label above the top */
+            picture_panel_draw(cr, p->input, layout, &layout->panels[role * layout->plan_count + plan], &box);
+        }
+    }
+    draw_footnote(cr, p);
+}
+
+/* ---- the file -------------------------------------------------------------------------------------------------------- */
+
+typedef enum format { FORMAT_NONE, FORMAT_SVG, FORMAT_PNG, FORMAT_PDF } format;
+
+static format format_of(const char *path)
+{
+    const char *ending = strrchr(path, '.');
+    if (ending == NULL || strchr(ending, '/') != NULL)
+        return FORMAT_NONE;
+    return strcasecmp(ending, ".svg") == 0   ? FORMAT_SVG
+           : strcasecmp(ending, ".png") == 0 ? FORMAT_PNG
+           : strcasecmp(ending, ".pdf") == 0 ? FORMAT_PDF
+                                             : FORMAT_NONE;
+}
+
+static cairo_status_t write_bytes(void *file, const unsigned char *data, unsigned bytes)
+{
+    return fwrite(data, 1, bytes, file) == bytes ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
+}
+
+static cairo_surface_t *new_surface(const page *p, format f, FILE *file)
+{
+    if (f == FORMAT_PNG)
+        return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(p->width * PNG_SCALE),
+                                          (int)ceil(p->height * PNG_SCALE));
+    if (f == FORMAT_SVG)
+        return cairo_svg_surface_create_for_stream(write_bytes, file, p->width, p->height);
+    cairo_surface_t *surface = cairo_pdf_surface_create_for_stream(write_bytes, file, p->width, p->height);
+    cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_CREATE_DATE, ""); /* else the time of day */
+    return surface;
+}
+
+static const char *draw_to(const page *p, format f, FILE *file)
+{
+    cairo_surface_t *surface = new_surface(p, f, file);
+    cairo_t *cr = cairo_create(surface);
+    if (f == FORMAT_PNG)
+        cairo_scale(cr, PNG_SCALE, PNG_SCALE);
+    cairo_font_options_t *options = cairo_font_options_create();
+    cairo_font_options_set_hint_style(options, CAIRO_HINT_STYLE_NONE);
+    cairo_font_options_set_hint_metrics(options, CAIRO_HINT_METRICS_OFF);
+    cairo_set_font_options(cr, options);
+    cairo_font_options_destroy(options);
+    draw_page(cr, p);
+    cairo_status_t status = cairo_status(cr);
+    cairo_destroy(cr);
+    if (status == CAIRO_STATUS_SUCCESS && f == FORMAT_PNG)
+        status = cairo_surface_write_to_png_stream(surface, write_bytes, file);
+    cairo_surface_finish(surface);
+    if (status == CAIRO_STATUS_SUCCESS)
+        status = cairo_surface_status(surface);
+    cairo_surface_destroy(surface);
+    if (status == CAIRO_STATUS_WRITE_ERROR || ferror(file))
+        return strerror(errno);
+    return status == CAIRO_STATUS_SUCCESS ? NULL : cairo_status_to_string(status);
+}
+
+/* Beside the file it will replace; with the mode that an ordinary creation gives. */
+static FILE *open_temporary(const char *path, char *temporary, size_t room)
+{
+    for (unsigned tries = 0; tries < 100; tries++) {
+        snprintf(temporary, room, "%s.%ld-%u.tmp", path, (long)getpid(), tries);
+        int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file >= 0)
+            return fdopen(file, "wb");
+        if (errno != EEXIST)
+            return NULL;
+    }
+    return NULL;
+}
+
+static const char *save(const page *p, format f, const char *path)
+{
+    size_t room = strlen(path) + 48;
+    char *temporary = malloc(room);
+    if (temporary == NULL)
+        return "out of memory while drawing";
+    FILE *file = open_temporary(path, temporary, room);
+    if (file == NULL) {
+        free(temporary);
+        return fail("%s: cannot be created: %s", path, strerror(errno));
+    }
+    const char *reason = draw_to(p, f, file);
+    if (reason == NULL && (fflush(file) != 0 || fsync(fileno(file)) != 0))
+        reason = strerror(errno);
+    if (fclose(file) != 0 && reason == NULL)
+        reason = strerror(errno);
+    if (reason == NULL && rename(temporary, path) != 0)
+        reason = strerror(errno);
+    if (reason != NULL)
+        unlink(temporary);
+    free(temporary);
+    return reason == NULL ? NULL : fail("%s: cannot be written: %s", path, reason);
+}
+
+const char *picture_draw(const picture_input *input, const char *path)
+{
+    format f = format_of(path);
+    if (f == FORMAT_NONE)
+        return fail("%s: a picture's name ends in .svg, .png or .pdf", path);
+    picture_layout layout;
+    const char *error = picture_layout_init(input, &layout);
+    if (error == NULL) {
+        page p = arrange(input, &layout);
+        char *target = realpath(path, NULL); /* a symbolic link keeps pointing to the new file */
+        error = save(&p, f, target != NULL ? target : path);
+        free(target);
+    }
+    picture_layout_finish(&layout);
+    return error;
+}

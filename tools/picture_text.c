@@ -1,0 +1,100 @@
+#include "picture_text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LONGEST_TEXT 512
+
+void picture_colour(cairo_t *cr, uint32_t colour, double alpha)
+{
+    cairo_set_source_rgba(cr, (colour >> 16) / 255.0, (colour >> 8 & 255) / 255.0, (colour & 255) / 255.0, alpha);
+}
+
+/* Bytes of the UTF-8 character that `text` begins with, 0: it begins with none. */
+static size_t character_bytes(const unsigned char *text)
+{
+    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
+    if (*text < 0x80)
+        return 1;
+    size_t bytes = *text >= 0xf0 ? 4 : *text >= 0xe0 ? 3 : *text >= 0xc0 ? 2 : 0;
+    if (bytes == 0 || *text >= 0xf8)
+        return 0;
+    uint32_t value = *text & (0x7fu >> bytes);
+    for (size_t i = 1; i < bytes; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        value = value << 6 | (text[i] & 0x3f);
+    }
+    return value < smallest[bytes] || value > 0x10ffff || (value >= 0xd800 && value < 0xe000) ? 0 : bytes;
+}
+
+static void clean(const char *text, char cleaned[LONGEST_TEXT])
+{
+    size_t at = 0;
+    while (*text != '\0' && at + 5 < LONGEST_TEXT) {
+        size_t bytes = character_bytes((const unsigned char *)text);
+        if (bytes == 0 || (unsigned char)*text < ' ' || *text == 0x7f) {
+            cleaned[at++] = '?';
+            text++;
+            continue;
+        }
+        memcpy(cleaned + at, text, bytes);
+        at += bytes;
+        text += bytes;
+    }
+    cleaned[at] = '\0';
+}
+
+static double advance(cairo_t *cr, const picture_style *style, const char *cleaned)
+{
+    cairo_text_extents_t extents = {0};
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
+                           style->bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
+    cairo_set_font_size(cr, style->size);
+    cairo_text_extents(cr, cleaned, &extents);
+    return extents.x_advance;
+}
+
+double picture_text_width(cairo_t *cr, const picture_style *style, const char *text)
+{
+    char cleaned[LONGEST_TEXT];
+    clean(text, cleaned);
+    return advance(cr, style, cleaned);
+}
+
+void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room, const char *text)
+{
+    char cleaned[LONGEST_TEXT + 4];
+    clean(text, cleaned);
+    size_t length = strlen(cleaned);
+    double width = advance(cr, style, cleaned);
+    while (room > 0 && width > room && length > 0) {
+        do
+            length--;
+        while (length > 0 && ((unsigned char)cleaned[length] & 0xc0) == 0x80);
+        strcpy(cleaned + length, "\u2026");
+        width = advance(cr, style, cleaned);
+    }
+    picture_colour(cr, style->colour, 1);
+    cairo_move_to(cr, x - anchor * width, y);
+    cairo_show_text(cr, cleaned);
+    cairo_new_path(cr);
+}
+
+const char *picture_byte_unit(uint64_t bytes, double *unit)
+{
+    static const char *const names[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    size_t i = sizeof names / sizeof *names - 1;
+    while (i > 0 && (double)bytes < 0.1 * (double)(1ull << 10 * i))
+        i--;
+    *unit = (double)(1ull << 10 * i);
+    return names[i];
+}
+
+void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
+{
+    double unit;
+    const char *name = picture_byte_unit(bytes, &unit);
+    double value = (double)bytes / unit;
+    snprintf(text, PICTURE_BYTES_CHARS, "%.*f %s", unit == 1 ? 0 : value < 10 ? 2 : value < 100 ? 1 : 0, value, name);
+}

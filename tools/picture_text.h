@@ -1,0 +1,32 @@
+/* Text, sizes and colours of pictures. */
+#ifndef BP_TOOLS_PICTURE_TEXT_H
+#define BP_TOOLS_PICTURE_TEXT_H
+
+#include <cairo.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PICTURE_BLACK 0x222222
+#define PICTURE_GREY 0x666666
+#define PICTURE_MARK 0x9E0142 /* the lower bound and what sets it */
+
+typedef struct picture_style {
+    double size;
+    bool bold;
+    uint32_t colour; /* 0xRRGGBB */
+} picture_style;
+
+void picture_colour(cairo_t *cr, uint32_t colour, double alpha);
+
+/* `anchor`: 0 puts the text's left end at x, 0.5 its middle, 1 its right end. What is wider than `room` is cut ("..." in one
+ * character); 0: unlimited. Bytes that are not UTF-8 become '?', as cairo refuses to draw them. */
+void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room, const char *text);
+double picture_text_width(cairo_t *cr, const picture_style *style, const char *text);
+
+#define PICTURE_BYTES_CHARS 32
+/* "0.43 GiB": a unit that leaves at least a tenth before it. */
+void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS]);
+/* The name and the bytes of that unit. */
+const char *picture_byte_unit(uint64_t bytes, double *unit);
+
+#endif
