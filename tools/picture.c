@@ -54,12 +54,13 @@ static page arrange(const picture_input *input, const picture_layout *layout)
 {
     static const double plot_widths[MOST_COLUMNS] = {1000, 620, 470};
     page p = {.input = input, .layout = layout};
-    p.columns = layout->plan_count < MOST_COLUMNS ? layout->plan_count : MOST_COLUMNS;
+    p.columns = layout->plan_count < MOST_COLUMNS ? layout->plan_count : layout->plan_count == 4 ? 2 : MOST_COLUMNS;
     p.rows = (layout->plan_count + p.columns - 1) / p.columns;
     p.plot_width = plot_widths[p.columns - 1];
     p.width = 2 * MARGIN + (double)p.columns * (PICTURE_LEFT + p.plot_width + PICTURE_RIGHT);
     p.top = MARGIN + 18.0 * (double)title_lines(input->title) + GAP;
-    p.height = p.top + (double)(p.rows * layout->role_count) * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW) + GAP + MARGIN;
+    p.height =
+        p.top + (double)(p.rows * layout->role_count) * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW) + GAP + MARGIN;
     return p;
 }
 
@@ -85,7 +86,8 @@ static double draw_legend_text(cairo_t *cr, double x, double y, const char *text
     return x + picture_text_width(cr, &style, text) + 20;
 }
 
-static double draw_legend_box(cairo_t *cr, double x, double y, uint32_t colour, double alpha, double width, const char *text)
+static double draw_legend_box(cairo_t *cr, double x, double y, uint32_t colour, double alpha, double width,
+                              const char *text)
 {
     picture_colour(cr, colour, alpha);
     cairo_rectangle(cr, x, y - 10, width, 12);
@@ -116,13 +118,17 @@ static void draw_legend(cairo_t *cr, const page *p)
 static void draw_footnote(cairo_t *cr, const page *p)
 {
     const picture_style style = {11, false, PICTURE_GREY};
-    char text[300], outside[PICTURE_BYTES_CHARS];
-    picture_format_bytes(bp_buckets_outside_bytes(p->input->buckets), outside);
-    int length = snprintf(text, sizeof text,
-                          "Rightwards: the steps of one iteration. Upwards: addresses. A coloured box is a bucket while it is live.");
-    if (bp_buckets_outside_bytes(p->input->buckets) > 0)
-        snprintf(text + length, sizeof text - (size_t)length,
-                 " Not shown: %s of parameters outside units, which are gathered once and kept.", outside);
+    char text[400], outside[PICTURE_BYTES_CHARS], kept[160] = "";
+    uint64_t outside_bytes = bp_buckets_outside_bytes(p->input->buckets);
+    picture_format_bytes(outside_bytes, outside);
+    if (outside_bytes > 0)
+        snprintf(kept, sizeof kept, " Not shown: %s of parameters outside units, which are gathered once and kept.",
+                 outside);
+    bool mixed = (double)p->layout->steps > p->plot_width;
+    snprintf(text, sizeof text,
+             "Rightwards: the steps of one iteration. Upwards: addresses. A coloured box is a bucket while it is "
+             "live.%s%s",
+             mixed ? " Steps are thinner than a pixel: their colours mix." : "", kept);
     picture_text(cr, &style, MARGIN, p->height - MARGIN, 0, p->width - 2 * MARGIN, text);
 }
 

@@ -13,7 +13,8 @@ typedef struct picture_input {
 } picture_input;
 
 /* Draws one panel per plan and role: steps to the right, memory upwards, the plans of a role in one scale. The format is that
- * of the ending of `path`: .svg, .png or .pdf. Same input, same fonts, same cairo: same bytes.
+ * of the ending of `path`: .svg, .png or .pdf. Same input, fonts and cairo give the same bytes in every process; within one,
+ * cairo numbers the ids of later SVGs on.
  * The file is there whole or not at all. NULL, or an error text that lives until this thread's next call. */
 const char *picture_draw(const picture_input *input, const char *path);
 

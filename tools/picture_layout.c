@@ -95,7 +95,8 @@ static const char *find_starts(picture_panel *panel)
 }
 
 /* Room for every interval of the role, and for the live sums. `total` is what is live, with and without an address. */
-static const char *allocate(const picture_input *input, const picture_layout *layout, picture_panel *panel, uint64_t **total)
+static const char *allocate(const picture_input *input, const picture_layout *layout, picture_panel *panel,
+                            uint64_t **total)
 {
     size_t intervals = 1;
     for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++) {
@@ -124,7 +125,8 @@ static void sum_changes(uint64_t *changes, size_t count)
         changes[i] += changes[i - 1];
 }
 
-static const char *place(const bp_assignment *assignment, const found_request *found, uint8_t kind, picture_panel *panel)
+static const char *place(const bp_assignment *assignment, const found_request *found, uint8_t kind,
+                         picture_panel *panel)
 {
     bp_plan_slab slab = {.size = sizeof slab};
     if (bp_plan_slab_get(panel->plan, assignment->slab, &slab) != BP_OK)
@@ -141,7 +143,8 @@ static const char *place(const bp_assignment *assignment, const found_request *f
 }
 
 /* Places the role's requests by the plan's assignments, which are in the order of the requests; the rest is dynamic. */
-static const char *place_requests(const picture_input *input, picture_layout *layout, picture_panel *panel, uint64_t *total)
+static const char *place_requests(const picture_input *input, picture_layout *layout, picture_panel *panel,
+                                  uint64_t *total)
 {
     size_t next = 0, count = bp_plan_assignment_count(panel->plan);
     for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++) {
@@ -168,7 +171,8 @@ static const char *place_requests(const picture_input *input, picture_layout *la
         if (error != NULL)
             return error;
     }
-    return next == count ? NULL : "a plan has assignments that these buckets do not have: it was made for another model";
+    return next == count ? NULL
+                         : "a plan has assignments that these buckets do not have: it was made for another model";
 }
 
 /* Sums over the steps, and what a plan that was read from a file does not say. */

@@ -22,16 +22,16 @@ typedef struct picture_rect {
 typedef struct picture_panel {
     const bp_plan *plan;
     bp_plan_summary summary;
-    bp_plan_role role;    /* of a plan that says nothing of its roles: only role, bytes and bound, worked out here */
-    size_t role_index;    /* in the plan; SIZE_MAX: the plan says nothing of it */
-    uint64_t slab_bytes;  /* of what has an address */
-    uint64_t live_bytes;  /* the largest sum of what has none */
-    uint64_t *live;       /* what has none, [kind * (steps + 1) + step]; nothing is live at the last one */
-    picture_rect *rects;  /* what has one */
+    bp_plan_role role;   /* of a plan that says nothing of its roles: only role, bytes and bound, worked out here */
+    size_t role_index;   /* in the plan; SIZE_MAX: the plan says nothing of it */
+    uint64_t slab_bytes; /* of what has an address */
+    uint64_t live_bytes; /* the largest sum of what has none */
+    uint64_t *live;      /* what has none, [kind * (steps + 1) + step]; nothing is live at the last one */
+    picture_rect *rects; /* what has one */
     size_t rect_count;
-    uint64_t *starts;     /* where buffers begin in the slab, increasing; empty when the plan has no buffers */
+    uint64_t *starts; /* where buffers begin in the slab, increasing; empty when the plan has no buffers */
     size_t start_count;
-    double used;          /* mean share of the bytes that is live */
+    double used; /* mean share of the bytes that is live */
 } picture_panel;
 
 typedef struct picture_layout {

@@ -18,7 +18,7 @@ typedef struct picture_box {
 extern const uint32_t picture_kind_colours[PICTURE_KINDS];
 #define PICTURE_UNUSED 0xE4E4E4
 
-void picture_panel_draw(cairo_t *cr, const picture_input *input, const picture_layout *layout, const picture_panel *panel,
-                        const picture_box *box);
+void picture_panel_draw(cairo_t *cr, const picture_input *input, const picture_layout *layout,
+                        const picture_panel *panel, const picture_box *box);
 
 #endif

@@ -62,7 +62,8 @@ double picture_text_width(cairo_t *cr, const picture_style *style, const char *t
     return advance(cr, style, cleaned);
 }
 
-void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room, const char *text)
+void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room,
+                  const char *text)
 {
     char cleaned[LONGEST_TEXT + 4];
     clean(text, cleaned);
@@ -72,7 +73,7 @@ void picture_text(cairo_t *cr, const picture_style *style, double x, double y, d
         do
             length--;
         while (length > 0 && ((unsigned char)cleaned[length] & 0xc0) == 0x80);
-        strcpy(cleaned + length, "\u2026");
+        memcpy(cleaned + length, "\u2026", sizeof "\u2026");
         width = advance(cr, style, cleaned);
     }
     picture_colour(cr, style->colour, 1);

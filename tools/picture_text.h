@@ -20,7 +20,8 @@ void picture_colour(cairo_t *cr, uint32_t colour, double alpha);
 
 /* `anchor`: 0 puts the text's left end at x, 0.5 its middle, 1 its right end. What is wider than `room` is cut ("..." in one
  * character); 0: unlimited. Bytes that are not UTF-8 become '?', as cairo refuses to draw them. */
-void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room, const char *text);
+void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room,
+                  const char *text);
 double picture_text_width(cairo_t *cr, const picture_style *style, const char *text);
 
 #define PICTURE_BYTES_CHARS 32

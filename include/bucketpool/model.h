@@ -85,7 +85,7 @@ typedef struct bp_model_event {
     uint32_t acquire; /* 1 acquire, 0 release */
     int32_t unit;     /* a unit index */
     int32_t bucket;   /* ordinal of the bucket in its unit, -1: all buckets of the unit */
-    uint32_t role;    /* a bp_role or a runtime's own */
+    uint32_t role;    /* a bp_role */
 } bp_model_event;
 
 /* Appends an event of the schedule that the model brings along (bp_schedule_create_recorded turns it into intervals).
@@ -163,7 +163,7 @@ BP_API bp_status bp_model_shard(const bp_model *model, uint32_t tp, uint32_t ep,
 
 /* ---- buckets and requests ----------------------------------------------------------------------------------------- */
 
-/* What a bucket's memory is for. Values below BP_ROLE_RUNTIME are the library's; runtimes may add their own. */
+/* What a bucket's memory is for. */
 typedef enum bp_role {
     BP_ROLE_PARAM = 0,           /* gathered parameters */
     BP_ROLE_PARAM_TRANSPOSE = 1, /* column-wise copy of fp8 parameters, gathered for backward */
@@ -183,7 +183,9 @@ BP_API bp_status bp_role_parse(const char *name, bp_role *role);
  *   requires_grad. Source: Megatron-LM d98e8a64, param_and_grad_buffer.py, _get_parameter_groups.
  * BP_BUCKETING_FSDP2: one bucket per innermost unit, mixed dtypes packed as bytes (uint8). Source: PyTorch FSDP2,
  *   _fsdp_collectives.py.
- * BP_BUCKETING_GIVEN: the buckets of bp_model_add_bucket. */
+ * BP_BUCKETING_GIVEN: the buckets of bp_model_add_bucket as they are.
+ * Given buckets are taken under every rule; parameters of a model that has both follow the rule, BP_BUCKETING_MEGATRON's under
+ * BP_BUCKETING_GIVEN. */
 typedef enum bp_bucketing { BP_BUCKETING_MEGATRON = 1, BP_BUCKETING_FSDP2 = 2, BP_BUCKETING_GIVEN = 3 } bp_bucketing;
 
 /* How a bucket is padded so that every shard has the same size. dp is the bucket's own: dp / ep for experts.
@@ -252,7 +254,7 @@ BP_API uint64_t bp_buckets_outside_bytes(const bp_buckets *buckets);
 typedef struct bp_request {
     size_t size;
     uint32_t bucket; /* index as in bp_buckets_get */
-    uint32_t role;   /* a bp_role or a runtime's own */
+    uint32_t role;   /* a bp_role */
     bp_dtype dtype;  /* storage dtype of this role's memory */
     uint64_t numel; /* unpadded: what ranks buckets in the max policy */
     uint64_t bytes; /* padded */

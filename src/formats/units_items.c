@@ -72,7 +72,7 @@ static bp_status read_flag(const bp_json_at *object, const char *key, uint32_t b
 static bp_status add_parameter(bp_units_reader *reader, const bp_json_at *item, int32_t unit)
 {
     static const char *const known[] = {"name",   "shape",    "dtype",      "frozen",     "copies",   "gemm", "experts",
-                                        "tp_dim", "tp_parts", "expert_dim", "prediction", "position", NULL};
+                                        "tp_dim", "tp_parts", "expert_dim", "prediction", "joint",    "position", NULL};
     bp_parameter p;
     BP_TRY(bp_parameter_init(&p, sizeof p));
     BP_TRY(bp_json_expect_object(item, known));
@@ -90,6 +90,7 @@ static bp_status add_parameter(bp_units_reader *reader, const bp_json_at *item, 
     BP_TRY(read_flag(item, "frozen", BP_PARAMETER_FROZEN, &p.flags));
     BP_TRY(read_flag(item, "gemm", BP_PARAMETER_GEMM, &p.flags));
     BP_TRY(read_flag(item, "prediction", BP_PARAMETER_PREDICTION, &p.flags));
+    BP_TRY(read_flag(item, "joint", BP_PARAMETER_JOINT, &p.flags));
     BP_TRY(read_flag(item, "experts", BP_PARAMETER_EXPERT_COPIES, &p.flags));
     p.copies = (uint32_t)copies;
     p.tp_parts = (uint32_t)parts;

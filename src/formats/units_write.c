@@ -92,6 +92,7 @@ static bp_status add_parameter(units_writer *writer, size_t index)
     set_true(writer, item, "gemm", p.flags & BP_PARAMETER_GEMM);
     set_true(writer, item, "frozen", p.flags & BP_PARAMETER_FROZEN);
     set_true(writer, item, "prediction", p.flags & BP_PARAMETER_PREDICTION);
+    set_true(writer, item, "joint", p.flags & BP_PARAMETER_JOINT);
     if (p.tp_dim >= 0)
         set_whole(writer, item, "tp_dim", (uint64_t)p.tp_dim);
     if (p.tp_parts > 0)

@@ -305,6 +305,8 @@ static bp_status take_buckets(const bp_model *model, const bp_buckets_config *co
     BP_TRY(bp_new_array(model->unit_count + 1, sizeof(uint32_t), &memory));
     uint32_t *ordinals = memory;
     bp_status status = BP_OK;
+    for (size_t i = 0; i < buckets->bucket_count; i++) /* made of parameters before */
+        ordinals[buckets->buckets[i].unit >= 0 ? (size_t)buckets->buckets[i].unit : model->unit_count]++;
     for (size_t i = 0; status == BP_OK && i < model->bucket_count; i++) {
         const bp_given_bucket *given = &model->buckets[i];
         uint32_t shards = given->expert ? config->dp / config->ep : config->dp;
@@ -315,6 +317,9 @@ static bp_status take_buckets(const bp_model *model, const bp_buckets_config *co
             (!bp_mul_u64(config->flat_alignment, shards, &step) || !bp_round_up_u64(given->numel, step, &padded)))
             status = bp_fail(BP_ERR_OVERFLOW, "the padded size of bucket %s does not fit 64 bits",
                              bp_bucket_label(given->name, *ordinal, text));
+        if (status == BP_OK && (given->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0)
+            status = bp_fail(BP_ERR_UNSUPPORTED, "bucket %s: roles 0x%x: roles of a runtime's own are not planned",
+                             bp_bucket_label(given->name, *ordinal, text), given->roles);
         bp_dtype dtype = config->param_dtype != BP_DTYPE_NONE && is_float(given->dtype) ? config->param_dtype : given->dtype;
         bp_bucket_data bucket = {.unit = given->unit,
                                  .ordinal = (*ordinal)++,
@@ -477,10 +482,8 @@ static bp_status check_config(const bp_model *model, const bp_buckets_config *c)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameters cannot be turned into %s", bp_dtype_name(c->param_dtype));
     if ((c->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0 || c->roles == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "roles 0x%x: expected a mask of known roles", c->roles);
-    bool given = c->bucketing == BP_BUCKETING_GIVEN;
-    if (given ? model->bucket_count == 0 : model->parameter_count == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no %s to make buckets of", model->name,
-                       given ? "given buckets" : "parameters");
+    if (model->parameter_count == 0 && model->bucket_count == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" is empty: it has no parameters and no buckets", model->name);
     return BP_OK;
 }
 
@@ -511,12 +514,14 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *conf
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **out, &memory));
     bp_buckets *buckets = memory;
-    bool given = config->bucketing == BP_BUCKETING_GIVEN;
     bp_status status = copy_units(model, buckets);
-    if (status == BP_OK)
-        status = given ? take_buckets(model, config, buckets) : derive_buckets(model, config, buckets);
-    if (status == BP_OK && given)
-        status = order_by_unit(buckets);
+    if (status == BP_OK && model->parameter_count > 0)
+        status = derive_buckets(model, config, buckets);
+    if (status == BP_OK && model->bucket_count > 0) {
+        status = take_buckets(model, config, buckets);
+        if (status == BP_OK)
+            status = order_by_unit(buckets);
+    }
     if (status == BP_OK)
         status = check_bytes(buckets);
     if (status == BP_OK)

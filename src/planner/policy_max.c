@@ -3,6 +3,7 @@
 #include "planner/policy.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/fail.h"
 
@@ -18,28 +19,63 @@ typedef struct ranked {
 } ranked;
 
 /* By unpadded elements, the larger first; equal: the larger bucket first. Requests of a tenant are in order of buckets. */
-static int by_size(const void *a, const void *b)
+static inline bool comes_before(const ranked *a, const ranked *b)
 {
-    const ranked *x = a, *y = b;
-    if (x->numel != y->numel)
-        return x->numel > y->numel ? -1 : 1;
-    return x->request > y->request ? -1 : 1;
+    return (a->numel > b->numel) | ((a->numel == b->numel) & (a->request > b->request));
 }
 
-/* A unit's requests of a dtype are few: insertion sort beats qsort's calls on the usual handful. */
-static void sort_ranked(ranked *items, size_t count)
+/* Runs of this length are sorted by counting, longer ones by merging. Both without branches that depend on the sizes: on ten
+ * thousand units of many buckets mispredicted ones would take most of the time. */
+#define RUN 8
+
+/* Each item's place is the number of items that come before it. */
+static void sort_run(ranked *items, size_t count)
 {
-    if (count > 100) {
-        qsort(items, count, sizeof *items, by_size);
-        return;
-    }
+    ranked sorted[RUN];
+    uint32_t place[RUN] = {0};
     for (size_t i = 1; i < count; i++) {
-        ranked moved = items[i];
-        size_t at = i;
-        for (; at > 0 && by_size(&moved, &items[at - 1]) < 0; at--)
-            items[at] = items[at - 1];
-        items[at] = moved;
+        for (size_t k = 0; k < i; k++) {
+            bool before = comes_before(&items[i], &items[k]);
+            place[k] += before;
+            place[i] += !before;
+        }
     }
+    for (size_t i = 0; i < count; i++)
+        sorted[place[i]] = items[i];
+    memcpy(items, sorted, count * sizeof *items);
+}
+
+static void merge_runs(const ranked *left, size_t left_count, const ranked *right, size_t right_count, ranked *to)
+{
+    size_t i = 0, j = 0, k = 0;
+    while (i < left_count && j < right_count) {
+        bool from_left = comes_before(&left[i], &right[j]);
+        to[k++] = from_left ? left[i] : right[j];
+        i += from_left;
+        j += !from_left;
+    }
+    memcpy(to + k, left + i, (left_count - i) * sizeof *to);
+    memcpy(to + k + left_count - i, right + j, (right_count - j) * sizeof *to);
+}
+
+/* `spare` has room for as many. */
+static void sort_ranked(ranked *items, ranked *spare, size_t count)
+{
+    for (size_t begin = 0; begin < count; begin += RUN)
+        sort_run(items + begin, count - begin < RUN ? count - begin : RUN);
+    ranked *from = items, *to = spare;
+    for (size_t width = RUN; width < count; width *= 2) {
+        for (size_t begin = 0; begin < count; begin += 2 * width) {
+            size_t middle = begin + width < count ? begin + width : count;
+            size_t end = begin + 2 * width < count ? begin + 2 * width : count;
+            merge_runs(from + begin, middle - begin, from + middle, end - middle, to + begin);
+        }
+        ranked *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != items)
+        memcpy(items, from, count * sizeof *items);
 }
 
 static bp_status enter(const bp_policy_input *input, uint32_t request, size_t rank, uint32_t copy, rank_table *ranks,
@@ -84,7 +120,7 @@ static bp_status rank_tenants(const bp_policy_input *input, const uint32_t *copi
                 if (requests[request].dtype == dtype)
                     scratch[count++] = (ranked){requests[request].numel, request};
             }
-            sort_ranked(scratch, count);
+            sort_ranked(scratch, scratch + tenant->request_count, count);
             for (size_t rank = 0; rank < count; rank++)
                 BP_TRY(enter(input, scratch[rank].request, rank, copies[t], ranks, layout));
         }
@@ -101,7 +137,7 @@ bp_status bp_policy_max(const bp_policy_input *input, bp_role_layout *layout)
     void *copies = NULL, *scratch = NULL;
     bp_status status = bp_new_array(tenants->count, sizeof(uint32_t), &copies);
     if (status == BP_OK)
-        status = bp_new_array(most, sizeof(ranked), &scratch);
+        status = bp_new_array(2 * most, sizeof(ranked), &scratch); /* and room to merge into */
     uint32_t used = input->config->copies;
     if (status == BP_OK)
         status = bp_tenants_assign_copies(tenants, &used, copies, &layout->proven);

@@ -1,7 +1,6 @@
 #include "planner/predecessors.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/fail.h"
 
@@ -36,92 +35,87 @@ static bp_status sort_by_time(const bp_schedule *schedule, time_order *order)
     return BP_OK;
 }
 
-/* One reuse: `request` takes over from `before`. */
-typedef struct reuse {
-    uint32_t assignment, before;
-} reuse;
+typedef struct search {
+    const bp_schedule *schedule;
+    const uint32_t *slot_of_request, *assignment_of_request;
+    time_order order;
+    uint32_t *holder;  /* by slot: the request that used it last */
+    uint32_t *ends;    /* by assignment + 1: how many reuses, then where its list ends */
+    uint32_t *entries; /* all lists */
+} search;
 
-typedef struct reuses {
-    reuse *items;
-    size_t count, capacity;
-} reuses;
+/* What a walk through the step does with `request` taking over from `before`. */
+typedef enum walk_purpose { WALK_HOLDERS, WALK_COUNT, WALK_FILL } walk_purpose;
 
-/* Walks the step twice: the first walk only finds who holds each slot at the end, which the next step begins with. */
-static bp_status collect_reuses(const bp_schedule *schedule, const time_order *order, const uint32_t *slot_of_request,
-                                const uint32_t *assignment_of_request, uint32_t *holder, reuses *found)
+static void walk_step(search *s, walk_purpose purpose)
 {
-    for (int walk = 0; walk < 2; walk++) {
-        for (size_t i = 0; i < order->count; i++) {
-            const bp_span *span = &schedule->spans[order->spans[i]];
-            for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
-                uint32_t slot = slot_of_request[r];
-                if (slot == UINT32_MAX)
-                    continue;
-                uint32_t before = holder[slot];
-                holder[slot] = r;
-                if (walk == 0 || before == r)
-                    continue;
-                BP_TRY(bp_grow_array((void **)&found->items, &found->capacity, found->count, sizeof *found->items));
-                found->items[found->count++] = (reuse){assignment_of_request[r], assignment_of_request[before]};
-            }
+    for (size_t i = 0; i < s->order.count; i++) {
+        const bp_span *span = &s->schedule->spans[s->order.spans[i]];
+        for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
+            uint32_t slot = s->slot_of_request[r];
+            if (slot == UINT32_MAX)
+                continue;
+            uint32_t before = s->holder[slot], assignment = s->assignment_of_request[r];
+            s->holder[slot] = r;
+            if (purpose == WALK_HOLDERS || before == r)
+                continue;
+            if (purpose == WALK_COUNT)
+                s->ends[assignment + 1]++;
+            else
+                s->entries[s->ends[assignment]++] = s->assignment_of_request[before];
         }
     }
-    return BP_OK;
 }
 
-/* Lists by assignment, each entry once. */
-static bp_status store(bp_plan *plan, const reuses *found)
+/* Drops repeated entries and closes the lists up. */
+static void store(bp_plan *plan, const search *s)
 {
-    size_t n = plan->assignment_count;
-    void *memory;
-    BP_TRY(bp_new_array(n + 1, sizeof(uint32_t), &memory));
-    uint32_t *ends = memory;
-    bp_status status = bp_new_array(found->count, sizeof *plan->predecessors, &memory);
-    if (status != BP_OK) {
-        free(ends);
-        return status;
-    }
-    uint32_t *sorted = memory;
-    for (size_t i = 0; i < found->count; i++)
-        ends[found->items[i].assignment + 1]++;
-    for (size_t i = 0; i < n; i++)
-        ends[i + 1] += ends[i];
-    for (size_t i = 0; i < found->count; i++)
-        sorted[ends[found->items[i].assignment]++] = found->items[i].before; /* ends[a] becomes the end of a's list */
-    size_t kept = 0, begin = 0;
-    for (size_t a = 0; a < n; a++) {
-        size_t first = kept;
-        for (size_t i = begin; i < ends[a]; i++) {
-            size_t k = first;
-            while (k < kept && sorted[k] != sorted[i])
+    uint32_t kept = 0, begin = 0;
+    for (size_t a = 0; a < plan->assignment_count; a++) {
+        uint32_t first = kept, end = s->ends[a];
+        for (uint32_t i = begin; i < end; i++) {
+            uint32_t k = first;
+            while (k < kept && s->entries[k] != s->entries[i])
                 k++;
             if (k == kept)
-                sorted[kept++] = sorted[i];
+                s->entries[kept++] = s->entries[i];
         }
-        begin = ends[a];
-        plan->assignments[a].first_predecessor = (uint32_t)first;
+        begin = end;
+        plan->assignments[a].first_predecessor = first;
     }
-    free(ends);
-    plan->predecessors = sorted;
+    plan->predecessors = s->entries;
     plan->predecessor_count = plan->predecessor_capacity = kept;
+}
+
+/* Walks the step three times. The first walk only finds who holds each slot at its end, which the next step begins with. */
+static bp_status find(search *s, bp_plan *plan)
+{
+    void *memory;
+    walk_step(s, WALK_HOLDERS);
+    BP_TRY(bp_new_array(plan->assignment_count + 1, sizeof *s->ends, &memory));
+    s->ends = memory;
+    walk_step(s, WALK_COUNT); /* begins and ends with the same holders, so that the third walk finds the same */
+    for (size_t a = 0; a < plan->assignment_count; a++)
+        s->ends[a + 1] += s->ends[a];
+    BP_TRY(bp_new_array(s->ends[plan->assignment_count], sizeof *s->entries, &memory));
+    s->entries = memory;
+    walk_step(s, WALK_FILL); /* ends[a] was where a's list begins and becomes where it ends */
+    store(plan, s);
     return BP_OK;
 }
 
 bp_status bp_find_predecessors(const bp_schedule *schedule, const uint32_t *slot_of_request, size_t slot_count,
                                const uint32_t *assignment_of_request, bp_plan *plan)
 {
-    time_order order = {0};
-    reuses found = {0};
+    search s = {schedule, slot_of_request, assignment_of_request, {0}, NULL, NULL, NULL};
     void *memory;
     BP_TRY(bp_new_array(slot_count, sizeof(uint32_t), &memory));
-    uint32_t *holder = memory;
-    bp_status status = sort_by_time(schedule, &order);
+    s.holder = memory;
+    bp_status status = sort_by_time(schedule, &s.order);
     if (status == BP_OK)
-        status = collect_reuses(schedule, &order, slot_of_request, assignment_of_request, holder, &found);
-    if (status == BP_OK)
-        status = store(plan, &found);
-    free(holder);
-    free(order.spans);
-    free(found.items);
+        status = find(&s, plan);
+    free(s.holder);
+    free(s.order.spans);
+    free(s.ends);
     return status;
 }

@@ -4,10 +4,17 @@
 
 #include <bucketpool/bucketpool.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Larger models only take longer. */
 #define FUZZ_MOST_UNITS 64
+
+static inline void fuzz_stop(const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, bp_error_detail());
+    abort();
+}
 
 /* A call may refuse, but then it says why. */
 static inline int fuzz_good(bp_status status)
@@ -15,7 +22,7 @@ static inline int fuzz_good(bp_status status)
     if (status != BP_OK && *bp_error_detail() == '\0')
         abort();
     if (status == BP_ERR_INTERNAL || status == BP_ERR_NO_HOST_MEMORY)
-        abort();
+        fuzz_stop("a call failed");
     return status == BP_OK;
 }
 
@@ -29,10 +36,12 @@ static inline void fuzz_policies(const bp_buckets *buckets, const bp_schedule *s
         if (!fuzz_good(bp_plan_create(buckets, schedule, &config, &plan)))
             continue;
         bp_plan_summary summary = {.size = sizeof summary};
-        if (bp_plan_summary_get(plan, &summary) != BP_OK || bp_plan_validate(plan) != BP_OK ||
-            (summary.feasible && summary.bytes < summary.lower_bound_bytes) ||
-            (summary.feasible && summary.stable && bp_plan_check(plan, buckets, schedule) != BP_OK))
-            abort();
+        if (bp_plan_summary_get(plan, &summary) != BP_OK || bp_plan_validate(plan) != BP_OK)
+            fuzz_stop("a plan is not valid");
+        if (summary.feasible && summary.bytes < summary.lower_bound_bytes)
+            fuzz_stop("a plan takes less than the bound");
+        if (summary.feasible && summary.stable && bp_plan_check(plan, buckets, schedule) != BP_OK)
+            fuzz_stop("a plan fails its check");
         bp_plan_destroy(&plan);
     }
 }

@@ -1,0 +1,204 @@
+// The planner's speed, by itself and on real models from file to plan. Run: meson test -C build --benchmark --verbose
+#include <bucketpool/bucketpool.h>
+#include <bucketpool/formats.h>
+
+#include <benchmark/benchmark.h>
+
+#include <dirent.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace {
+
+std::string models_folder;
+
+void must(bp_status status)
+{
+    if (status != BP_OK) {
+        fprintf(stderr, "bench: %s\n", bp_error_detail());
+        exit(1);
+    }
+}
+
+bp_buckets *make_buckets(const bp_model *model, bp_bucketing bucketing, bp_padding padding, uint32_t dp)
+{
+    bp_buckets_config config;
+    must(bp_buckets_config_init(&config, sizeof config));
+    config.bucketing = bucketing;
+    config.padding = padding;
+    config.dp = dp;
+    config.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
+    bp_buckets *buckets;
+    must(bp_buckets_create(model, &config, &buckets));
+    return buckets;
+}
+
+bp_schedule *make_schedule(const bp_buckets *buckets)
+{
+    bp_schedule_config config;
+    must(bp_schedule_config_init(&config, sizeof config));
+    bp_schedule *schedule;
+    must(bp_schedule_create_training(buckets, &config, &schedule));
+    return schedule;
+}
+
+bp_plan *make_plan(const bp_buckets *buckets, const bp_schedule *schedule)
+{
+    bp_plan_config config;
+    must(bp_plan_config_init(&config, sizeof config));
+    bp_plan *plan;
+    must(bp_plan_create(buckets, schedule, &config, &plan));
+    return plan;
+}
+
+void file_to_plan(benchmark::State &state, const std::string &path)
+{
+    for (auto _ : state) {
+        bp_model *published, *fused, *local;
+        must(bp_model_read(path.c_str(), nullptr, &published));
+        must(bp_model_with_layout(published, BP_LAYOUT_MEGATRON, &fused));
+        must(bp_model_shard(fused, 1, 1, &local));
+        bp_buckets *buckets = make_buckets(local, BP_BUCKETING_MEGATRON, BP_PADDING_MEGATRON_LCM, 64);
+        bp_schedule *schedule = make_schedule(buckets);
+        bp_plan *plan = make_plan(buckets, schedule);
+        benchmark::DoNotOptimize(plan);
+        bp_plan_destroy(&plan);
+        bp_schedule_destroy(&schedule);
+        bp_buckets_destroy(&buckets);
+        bp_model_destroy(&local);
+        bp_model_destroy(&fused);
+        bp_model_destroy(&published);
+    }
+}
+
+// 10,000 units of 64 buckets of random sizes, in two dtypes, with a fixed seed.
+bp_model *large_model(unsigned units, unsigned buckets)
+{
+    uint64_t seed = 88172645463325252u;
+    bp_model *model;
+    must(bp_model_create("large", &model));
+    for (unsigned u = 0; u < units; u++) {
+        std::string name = "layers." + std::to_string(u);
+        uint32_t unit;
+        must(bp_model_add_unit(model, name.c_str(), BP_OUTSIDE, &unit));
+        for (unsigned b = 0; b < buckets; b++) {
+            seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+            bp_given_bucket bucket = {};
+            bucket.size = sizeof bucket;
+            bucket.unit = (int32_t)unit;
+            bucket.dtype = b % 4 == 3 ? BP_DTYPE_FP32 : BP_DTYPE_BF16;
+            bucket.numel = 128 * (1 + seed % 100000);
+            must(bp_model_add_bucket(model, &bucket));
+        }
+    }
+    return model;
+}
+
+void max_of_large_model(benchmark::State &state)
+{
+    bp_model *model = large_model((unsigned)state.range(0), (unsigned)state.range(1));
+    bp_buckets *buckets = make_buckets(model, BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1);
+    bp_schedule *schedule = make_schedule(buckets);
+    for (auto _ : state) {
+        bp_plan *plan = make_plan(buckets, schedule);
+        benchmark::DoNotOptimize(plan);
+        bp_plan_destroy(&plan);
+    }
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    state.counters["peak_MiB"] = (double)usage.ru_maxrss / 1024; // of the whole process, the model included
+    bp_schedule_destroy(&schedule);
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&model);
+}
+
+void write_file(const std::string &path, const std::string &text)
+{
+    FILE *file = fopen(path.c_str(), "wb");
+    if (file == nullptr || fwrite(text.data(), 1, text.size(), file) != text.size() || fclose(file) != 0) {
+        perror(path.c_str());
+        exit(1);
+    }
+}
+
+// An index and shards of tensors of 2 x 2 bf16: only headers matter, so the files are sparse behind them.
+std::string write_checkpoint(unsigned tensors, unsigned shards)
+{
+    char folder[] = "/tmp/bucketpool-bench-XXXXXX";
+    if (mkdtemp(folder) == nullptr)
+        exit(1);
+    std::string index = "{\"metadata\": {\"total_size\": 0}, \"weight_map\": {", root = folder;
+    unsigned each = (tensors + shards - 1) / shards, tensor = 0;
+    for (unsigned s = 0; s < shards; s++) {
+        std::string header = "{", name = "model-" + std::to_string(s) + ".safetensors";
+        uint64_t offset = 0;
+        for (unsigned i = 0; i < each && tensor < tensors; i++, tensor++) {
+            std::string key = "model.layers." + std::to_string(tensor / 500) + ".mlp.experts." +
+                              std::to_string(tensor % 500 / 3) + ".w" + std::to_string(tensor % 500 % 3) + ".weight";
+            header += (i > 0 ? ",\"" : "\"") + key + "\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[" +
+                      std::to_string(offset) + "," + std::to_string(offset + 8) + "]}";
+            index += (tensor > 0 ? ",\"" : "\"") + key + "\":\"" + name + "\"";
+            offset += 8;
+        }
+        header += "}";
+        std::string file(8, '\0');
+        for (int i = 0; i < 8; i++)
+            file[(size_t)i] = (char)(header.size() >> (8 * i));
+        write_file(root + "/" + name, file + header);
+        if (truncate((root + "/" + name).c_str(), (off_t)(8 + header.size() + offset)) != 0)
+            exit(1);
+    }
+    write_file(root + "/model.safetensors.index.json", index + "}}");
+    return root;
+}
+
+void read_checkpoint(benchmark::State &state)
+{
+    std::string root = write_checkpoint((unsigned)state.range(0), 200);
+    for (auto _ : state) {
+        bp_model *model;
+        must(bp_safetensors_read(root.c_str(), nullptr, &model));
+        benchmark::DoNotOptimize(model);
+        bp_model_destroy(&model);
+    }
+    std::string command = "rm -r " + root;
+    if (system(command.c_str()) != 0)
+        perror("rm");
+}
+
+} // namespace
+
+// Arguments: the folder with the bundled models, then google-benchmark's own.
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return 2;
+    models_folder = argv[1];
+    std::vector<std::string> models;
+    if (DIR *folder = opendir(argv[1])) {
+        while (struct dirent *entry = readdir(folder)) {
+            if (entry->d_name[0] != '.')
+                models.push_back(entry->d_name);
+        }
+        closedir(folder);
+    }
+    std::sort(models.begin(), models.end());
+    // the largest first, while the process is small: its peak memory is the one reported
+    benchmark::RegisterBenchmark("max/large", max_of_large_model)->Args({10000, 64})->Unit(benchmark::kMillisecond);
+    for (const std::string &model : models)
+        benchmark::RegisterBenchmark(("file_to_plan/" + model).c_str(), file_to_plan, models_folder + "/" + model)
+            ->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark("safetensors/index", read_checkpoint)->Arg(100000)->Unit(benchmark::kMillisecond);
+    argc--, argv++;
+    benchmark::Initialize(&argc, argv);
+    benchmark::RunSpecifiedBenchmarks();
+    return 0;
+}
