@@ -78,8 +78,9 @@ static bp_status note_options(const plan_options *o, const analysis *a, bp_plan 
     const struct {
         const char *key;
         uint64_t value;
-    } numbers[] = {{"dp", o->dp},           {"ep", o->ep},           {"tp", o->tp},
-                   {"prefetch", o->prefetch}, {"buffers", o->buffers}, {"grad_units", o->grad_units},
+    } numbers[] = {{"dp", o->dp},           {"ep", o->ep},
+                   {"tp", o->tp},           {"prefetch", o->prefetch},
+                   {"buffers", o->buffers}, {"grad_units", o->grad_units},
                    {"eval", o->eval}};
     for (size_t i = 0; status == BP_OK && i < sizeof numbers / sizeof *numbers; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)numbers[i].value);
@@ -88,7 +89,8 @@ static bp_status note_options(const plan_options *o, const analysis *a, bp_plan 
     const struct {
         const char *key;
         bp_dtype dtype;
-    } dtypes[] = {{"param_dtype", o->param_dtype}, {"grad_dtype", o->grad_dtype}, {"grad_comm_dtype", o->grad_comm_dtype}};
+    } dtypes[] = {
+        {"param_dtype", o->param_dtype}, {"grad_dtype", o->grad_dtype}, {"grad_comm_dtype", o->grad_comm_dtype}};
     for (size_t i = 0; status == BP_OK && i < sizeof dtypes / sizeof *dtypes; i++) {
         if (dtypes[i].dtype != BP_DTYPE_NONE)
             status = bp_plan_set_option(plan, dtypes[i].key, bp_dtype_name(dtypes[i].dtype));
@@ -151,11 +153,11 @@ static void choose_rules(const plan_options *options, const bp_model *model, ana
 {
     bool gives = bp_model_given_bucket_count(model) > 0;
     a->bucketing = options->bucketing != 0 ? options->bucketing : gives ? BP_BUCKETING_GIVEN : BP_BUCKETING_MEGATRON;
-    a->padding = options->padding != 0                    ? options->padding
+    a->padding = options->padding != 0                   ? options->padding
                  : a->bucketing == BP_BUCKETING_MEGATRON ? BP_PADDING_MEGATRON_LCM
                  : a->bucketing == BP_BUCKETING_FSDP2    ? BP_PADDING_FSDP2
                                                          : BP_PADDING_GIVEN;
-    a->layout = options->layout != 0                     ? options->layout
+    a->layout = options->layout != 0                    ? options->layout
                 : a->bucketing == BP_BUCKETING_MEGATRON ? BP_LAYOUT_MEGATRON
                                                         : BP_LAYOUT_HF;
 }

@@ -84,9 +84,9 @@ bool cli_parse_bytes(const char *text, uint64_t *bytes)
     static const struct {
         const char *unit;
         double factor;
-    } units[] = {{"", 1},          {"b", 1},           {"k", 1024.0},       {"kib", 1024.0},      {"kb", 1e3},
-                 {"m", 1048576.0}, {"mib", 1048576.0}, {"mb", 1e6},         {"g", 1073741824.0},  {"gib", 1073741824.0},
-                 {"gb", 1e9},      {"t", 0x1p40},      {"tib", 0x1p40},     {"tb", 1e12}};
+    } units[] = {{"", 1},          {"b", 1},           {"k", 1024.0},   {"kib", 1024.0},     {"kb", 1e3},
+                 {"m", 1048576.0}, {"mib", 1048576.0}, {"mb", 1e6},     {"g", 1073741824.0}, {"gib", 1073741824.0},
+                 {"gb", 1e9},      {"t", 0x1p40},      {"tib", 0x1p40}, {"tb", 1e12}};
     if (*text < '0' || *text > '9')
         return false;
     char *end;
@@ -109,5 +109,6 @@ bool cli_wants_color(const char *when)
     if (strcmp(when, "auto") != 0)
         return strcmp(when, "always") == 0;
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    return isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0') && (term == NULL || strcmp(term, "dumb") != 0);
+    return isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0') &&
+           (term == NULL || strcmp(term, "dumb") != 0);
 }

@@ -43,10 +43,11 @@ static void explain_bound(const analysis *a, const bp_plan *plan, size_t index)
     char text[160];
     if (bp_plan_role_get(plan, index, &role) != BP_OK)
         return;
-    printf("%s: no plan takes less than %s (%llu bytes). That is what is live at once in %s, where %u units hold memory at "
+    printf("%s: no plan takes less than %s (%llu bytes). That is what is live at once in %s, where %u units hold "
+           "memory at "
            "most:\n",
-           bp_role_name((bp_role)role.role), cli_bytes(role.lower_bound_bytes), (unsigned long long)role.lower_bound_bytes,
-           step_text(a, role.lower_bound_step, text), role.live_units);
+           bp_role_name((bp_role)role.role), cli_bytes(role.lower_bound_bytes),
+           (unsigned long long)role.lower_bound_bytes, step_text(a, role.lower_bound_step, text), role.live_units);
     print_witness(plan, index);
 }
 
@@ -57,7 +58,8 @@ static void explain_buffers(const bp_plan *plan, size_t index, const bp_plan_rol
         if (bp_plan_buffer_get(plan, index, i, &b) != BP_OK || b.kind != BP_BUFFER_POOLED)
             continue;
         const char *bucket = cli_bucket(b.set_by_bucket, b.set_by_ordinal);
-        printf("    %u x %s of %s for the %s%s bucket of a unit: ", b.copies, cli_bytes(b.bytes), bp_dtype_name(b.dtype),
+        printf("    %u x %s of %s for the %s%s bucket of a unit: ", b.copies, cli_bytes(b.bytes),
+               bp_dtype_name(b.dtype),
                b.rank == 0   ? "largest"
                : b.rank == 1 ? "second largest"
                              : "next smaller",
@@ -81,25 +83,30 @@ static void explain_policy(const bp_plan *plan, size_t index)
            role.lower_bound_bytes > 0 ? (double)role.bytes / (double)role.lower_bound_bytes : 1.0);
     switch (summary.policy) {
     case BP_POLICY_DYNAMIC:
-        puts(": memory comes and goes with each unit, so nothing is wasted, but addresses change, which rules out captured "
+        puts(": memory comes and goes with each unit, so nothing is wasted, but addresses change, which rules out "
+             "captured "
              "graphs and registered buffers.");
         break;
     case BP_POLICY_FIXED:
-        printf(": %s are shared by the units of the most frequent kind in %u sets.\n", cli_bytes(role.pool_bytes), role.copies);
+        printf(": %s are shared by the units of the most frequent kind in %u sets.\n", cli_bytes(role.pool_bytes),
+               role.copies);
         explain_buffers(plan, index, &role, policy);
         if (role.persistent_bytes > 0)
-            printf("    All other units differ from that kind and keep memory of their own: %s that nobody else can use.\n",
+            printf("    All other units differ from that kind and keep memory of their own: %s that nobody else can "
+                   "use.\n",
                    cli_bytes(role.persistent_bytes));
         if (role.dynamic_bytes > 0)
             printf("    All other units differ from that kind and are allocated on demand: %s at most, without fixed "
-                   "addresses.\n", cli_bytes(role.dynamic_bytes));
+                   "addresses.\n",
+                   cli_bytes(role.dynamic_bytes));
         break;
     case BP_POLICY_MAX:
         printf(": each of the %u sets must hold the largest unit of every kind at once.\n", role.copies);
         explain_buffers(plan, index, &role, policy);
         if (role.bytes > role.lower_bound_bytes)
             printf("    %s more than the bound, because units that are live together are rarely all as large as the "
-                   "largest.\n", cli_bytes(role.bytes - role.lower_bound_bytes));
+                   "largest.\n",
+                   cli_bytes(role.bytes - role.lower_bound_bytes));
         break;
     }
     if (!summary.feasible)
@@ -123,19 +130,21 @@ static void explain_repetition(const analysis *a, size_t index)
 {
     bp_plan_role before = {.size = sizeof before}, role = {.size = sizeof role};
     char text[160];
-    if (bp_plan_role_get(a->plans[0], index - 1, &before) != BP_OK || bp_plan_role_get(a->plans[0], index, &role) != BP_OK)
+    if (bp_plan_role_get(a->plans[0], index - 1, &before) != BP_OK ||
+        bp_plan_role_get(a->plans[0], index, &role) != BP_OK)
         return;
-    printf("%s: as %s, byte for byte: the same sizes conflict in the same way. The bound of %s is first reached in %s.\n",
-           bp_role_name((bp_role)role.role), bp_role_name((bp_role)before.role), cli_bytes(role.lower_bound_bytes),
-           step_text(a, role.lower_bound_step, text));
+    printf(
+        "%s: as %s, byte for byte: the same sizes conflict in the same way. The bound of %s is first reached in %s.\n",
+        bp_role_name((bp_role)role.role), bp_role_name((bp_role)before.role), cli_bytes(role.lower_bound_bytes),
+        step_text(a, role.lower_bound_step, text));
 }
 
 static int explain(const analysis *a, const plan_options *options)
 {
     printf("%s has %s parameters in %zu units; %s of parameters lie outside units and stay gathered.\n", a->name,
            cli_count(a->parameters), a->units, cli_bytes(a->state.outside));
-    printf("Planned for dp %u, ep %u, tp %u with %u unit%s gathered ahead: a step has %zu steps of compute.\n\n", options->dp,
-           options->ep, options->tp, options->prefetch, options->prefetch == 1 ? "" : "s",
+    printf("Planned for dp %u, ep %u, tp %u with %u unit%s gathered ahead: a step has %zu steps of compute.\n\n",
+           options->dp, options->ep, options->tp, options->prefetch, options->prefetch == 1 ? "" : "s",
            bp_schedule_step_count(a->schedule));
     for (size_t role = 0; role < bp_plan_role_count(a->plans[0]); role++) {
         if (same_as_before(a, role)) {

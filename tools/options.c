@@ -11,9 +11,30 @@
 #include "gpus.h"
 
 enum {
-    OPT_POLICY = 256, OPT_DP, OPT_EP, OPT_TP, OPT_PREFETCH, OPT_BUFFERS, OPT_BUCKETING, OPT_PADDING, OPT_LAYOUT,
-    OPT_FLAT_ALIGNMENT, OPT_ALIGN, OPT_PARAM_DTYPE, OPT_GRAD_DTYPE, OPT_GRAD_COMM_DTYPE, OPT_ROLES, OPT_FALLBACK,
-    OPT_EVAL, OPT_GRAD_UNITS, OPT_UNITS, OPT_BUDGET, OPT_GPU, OPT_JSON, OPT_SVG, OPT_COLOR
+    OPT_POLICY = 256,
+    OPT_DP,
+    OPT_EP,
+    OPT_TP,
+    OPT_PREFETCH,
+    OPT_BUFFERS,
+    OPT_BUCKETING,
+    OPT_PADDING,
+    OPT_LAYOUT,
+    OPT_FLAT_ALIGNMENT,
+    OPT_ALIGN,
+    OPT_PARAM_DTYPE,
+    OPT_GRAD_DTYPE,
+    OPT_GRAD_COMM_DTYPE,
+    OPT_ROLES,
+    OPT_FALLBACK,
+    OPT_EVAL,
+    OPT_GRAD_UNITS,
+    OPT_UNITS,
+    OPT_BUDGET,
+    OPT_GPU,
+    OPT_JSON,
+    OPT_SVG,
+    OPT_COLOR
 };
 
 static const struct argp_option option_table[] = {
@@ -22,24 +43,33 @@ static const struct argp_option option_table[] = {
     {"ep", OPT_EP, "N", 0, "Expert-parallel ranks; must divide dp (default 1)", 0},
     {"tp", OPT_TP, "N", 0, "Tensor-parallel ranks (default 1)", 0},
     {0, 0, 0, 0, "Buckets:", 2},
-    {"bucketing", OPT_BUCKETING, "RULE", 0, "megatron, fsdp2 or given (default: given where the model gives buckets, else "
-     "megatron)", 0},
-    {"padding", OPT_PADDING, "RULE", 0, "megatron-lcm, megatron-split, flat, given or fsdp2 (default: the bucketing's own)", 0},
-    {"flat-alignment", OPT_FLAT_ALIGNMENT, "N", 0, "Elements a shard is a multiple of with --padding flat (default 128)", 0},
-    {"layout", OPT_LAYOUT, "L", 0, "Module layout: megatron or hf (default: megatron with megatron bucketing, else hf)", 0},
-    {"units", OPT_UNITS, "PATTERNS", 0, "Unit names in safetensors, N for the number (default layers.N,h.N,blocks.N)", 0},
-    {"param-dtype", OPT_PARAM_DTYPE, "T", 0, "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", 0},
+    {"bucketing", OPT_BUCKETING, "RULE", 0,
+     "megatron, fsdp2 or given (default: given where the model gives buckets, else "
+     "megatron)",
+     0},
+    {"padding", OPT_PADDING, "RULE", 0,
+     "megatron-lcm, megatron-split, flat, given or fsdp2 (default: the bucketing's own)", 0},
+    {"flat-alignment", OPT_FLAT_ALIGNMENT, "N", 0,
+     "Elements a shard is a multiple of with --padding flat (default 128)", 0},
+    {"layout", OPT_LAYOUT, "L", 0, "Module layout: megatron or hf (default: megatron with megatron bucketing, else hf)",
+     0},
+    {"units", OPT_UNITS, "PATTERNS", 0, "Unit names in safetensors, N for the number (default layers.N,h.N,blocks.N)",
+     0},
+    {"param-dtype", OPT_PARAM_DTYPE, "T", 0,
+     "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", 0},
     {"grad-dtype", OPT_GRAD_DTYPE, "T", 0, "Dtype of gradients (default: the parameter's)", 0},
     {"grad-comm-dtype", OPT_GRAD_COMM_DTYPE, "T", 0, "Dtype gradients are communicated in; overrides --grad-dtype", 0},
     {"roles", OPT_ROLES, "LIST", 0, "Of param, param_transpose, grad, grad_comm, state (default param,grad)", 0},
     {0, 0, 0, 0, "Schedule:", 3},
     {"prefetch", OPT_PREFETCH, "N", 0, "Units gathered ahead of the one that computes (default 1)", 0},
-    {"grad-units", OPT_GRAD_UNITS, "N", 0, "Units whose gradients are live while their reduction drains (default 2)", 0},
+    {"grad-units", OPT_GRAD_UNITS, "N", 0, "Units whose gradients are live while their reduction drains (default 2)",
+     0},
     {"eval", OPT_EVAL, 0, 0, "Forward only", 0},
     {0, 0, 0, 0, "Policy:", 4},
     {"policy", OPT_POLICY, "LIST", 0, "Of dynamic, fixed, max (default: all)", 0},
     {"buffers", OPT_BUFFERS, "N", 0, "Buffer sets of fixed and max (default: as many as units are live at once)", 0},
-    {"fallback", OPT_FALLBACK, "F", 0, "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", 0},
+    {"fallback", OPT_FALLBACK, "F", 0,
+     "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", 0},
     {"align", OPT_ALIGN, "BYTES", 0, "Alignment of every buffer, a power of two (default 256)", 0},
     {0, 0, 0, 0, "Budget:", 5},
     {"budget", OPT_BUDGET, "SIZE", 0, "Memory of one GPU, e.g. 80GiB: says whether the model's state fits", 0},
@@ -126,7 +156,7 @@ static int parse_number(const char *option, const char *text, uint64_t least, ui
 
 static int parse_u32(const char *option, const char *text, uint32_t least, uint32_t *value)
 {
-    uint64_t number;
+    uint64_t number = 0;
     int code = parse_number(option, text, least, UINT32_MAX, &number);
     if (code == EXIT_GO_ON)
         *value = (uint32_t)number;
@@ -147,7 +177,8 @@ static int parse_list(const char *option, const char *text, int (*add)(const cha
     char *copy = strdup(text), *rest = copy, *word;
     int code = copy != NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "out of memory");
     while (code == EXIT_GO_ON && (word = strsep(&rest, ",")) != NULL)
-        code = *word != '\0' ? add(word, options) : cli_fail(EXIT_BAD_INPUT, "--%s: an empty name in \"%s\"", option, text);
+        code = *word != '\0' ? add(word, options)
+                             : cli_fail(EXIT_BAD_INPUT, "--%s: an empty name in \"%s\"", option, text);
     free(copy);
     return code;
 }
@@ -203,10 +234,22 @@ static int parse_one(int key, char *text, plan_options *o)
         o->policy_count = 0;
         o->policies_named = true;
         return parse_list("policy", text, add_policy, o);
-    case OPT_BUCKETING: code = parse_choice("bucketing", text, bucketings, &value); o->bucketing = (bp_bucketing)value; return code;
-    case OPT_PADDING: code = parse_choice("padding", text, paddings, &value); o->padding = (bp_padding)value; return code;
-    case OPT_LAYOUT: code = parse_choice("layout", text, layouts, &value); o->layout = (bp_layout)value; return code;
-    case OPT_FALLBACK: code = parse_choice("fallback", text, fallbacks, &value); o->fallback = (bp_fallback)value; return code;
+    case OPT_BUCKETING:
+        code = parse_choice("bucketing", text, bucketings, &value);
+        o->bucketing = (bp_bucketing)value;
+        return code;
+    case OPT_PADDING:
+        code = parse_choice("padding", text, paddings, &value);
+        o->padding = (bp_padding)value;
+        return code;
+    case OPT_LAYOUT:
+        code = parse_choice("layout", text, layouts, &value);
+        o->layout = (bp_layout)value;
+        return code;
+    case OPT_FALLBACK:
+        code = parse_choice("fallback", text, fallbacks, &value);
+        o->fallback = (bp_fallback)value;
+        return code;
     case OPT_COLOR: o->color = text; return parse_choice("color", text, colors, &value);
     case OPT_BUDGET:
         o->budget_name = text;
@@ -242,7 +285,8 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
 static int check(const plan_options *o, const char *command)
 {
     if (o->model_count == 0)
-        return cli_fail(EXIT_BAD_INPUT, "%s: no model; give a config.json, a directory, safetensors or a units.json", command);
+        return cli_fail(EXIT_BAD_INPUT, "%s: no model; give a config.json, a directory, safetensors or a units.json",
+                        command);
     if (o->dp % o->ep != 0)
         return cli_fail(EXIT_BAD_INPUT, "--dp %u is not a multiple of --ep %u", o->dp, o->ep);
     if ((o->alignment & (o->alignment - 1)) != 0)
@@ -270,13 +314,20 @@ int options_parse(int argc, char **argv, const char *command, plan_options *opti
                               .color = "auto"};
     bool plans = strcmp(command, "plan") == 0;
     const struct argp argp = {
-        option_table, parse_key, "MODEL...",
-        plans ? "Prints the memory that gathering and reducing the units of MODEL takes, policy by policy, and how little it "
-                "could take.\vMODEL is a config.json, a directory with one or with safetensors files, a safetensors file or "
-                "index, or a units.json. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
-              : "Says in sentences which unit sets which buffer of MODEL, and why the policies differ.\vMODEL is as for "
-                "plan.",
-        0, 0, 0};
+        option_table,
+        parse_key,
+        "MODEL...",
+        plans
+            ? "Prints the memory that gathering and reducing the units of MODEL takes, policy by policy, and how "
+              "little it "
+              "could take.\vMODEL is a config.json, a directory with one or with safetensors files, a safetensors file "
+              "or "
+              "index, or a units.json. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
+            : "Says in sentences which unit sets which buffer of MODEL, and why the policies differ.\vMODEL is as for "
+              "plan.",
+        0,
+        0,
+        0};
     char name[64];
     snprintf(name, sizeof name, "bucketpool %s", command);
     argv[0] = name;

@@ -13,7 +13,7 @@ typedef struct plan_options {
     size_t model_count;
     bp_policy policies[MOST_POLICIES];
     size_t policy_count;
-    bool policies_named; /* --policy was given */
+    bool policies_named;    /* --policy was given */
     bp_bucketing bucketing; /* 0: by what the model brings along */
     bp_padding padding;     /* 0: the bucketing's own */
     bp_layout layout;       /* 0: the bucketing's own */

@@ -34,8 +34,8 @@ static int write_files(const analysis *a, const plan_options *options)
     if (options->svg == NULL)
         return EXIT_GO_ON;
     char title[256];
-    snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, prefetch %u", a->name, options->dp, options->ep, options->tp,
-             options->prefetch);
+    snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, prefetch %u", a->name, options->dp, options->ep,
+             options->tp, options->prefetch);
     const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
     const char *error = picture_draw(&input, options->svg);
     if (error == NULL)

@@ -21,13 +21,13 @@ static json_t *options_json(const analysis *a, const plan_options *o)
         if (o->roles & BP_ROLE_BIT(role))
             json_array_append_new(roles, json_string(bp_role_name((bp_role)role)));
     }
-    return json_pack("{s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:s, s:o, s:o, s:o, s:o}", "dp", SIZE(o->dp),
-                     "ep", SIZE(o->ep), "tp", SIZE(o->tp), "bucketing", options_bucketing_name(a->bucketing), "padding",
-                     options_padding_name(a->padding), "layout", options_layout_name(a->layout), "prefetch",
-                     SIZE(o->prefetch), "buffers", SIZE(o->buffers), "grad_units", SIZE(o->grad_units), "eval",
-                     (int)o->eval, "alignment", SIZE(o->alignment), "fallback", options_fallback_name(o->fallback),
-                     "param_dtype", dtype_json(o->param_dtype), "grad_dtype", dtype_json(o->grad_dtype), "grad_comm_dtype",
-                     dtype_json(o->grad_comm_dtype), "roles", roles);
+    return json_pack(
+        "{s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:s, s:o, s:o, s:o, s:o}", "dp", SIZE(o->dp), "ep",
+        SIZE(o->ep), "tp", SIZE(o->tp), "bucketing", options_bucketing_name(a->bucketing), "padding",
+        options_padding_name(a->padding), "layout", options_layout_name(a->layout), "prefetch", SIZE(o->prefetch),
+        "buffers", SIZE(o->buffers), "grad_units", SIZE(o->grad_units), "eval", (int)o->eval, "alignment",
+        SIZE(o->alignment), "fallback", options_fallback_name(o->fallback), "param_dtype", dtype_json(o->param_dtype),
+        "grad_dtype", dtype_json(o->grad_dtype), "grad_comm_dtype", dtype_json(o->grad_comm_dtype), "roles", roles);
 }
 
 static json_t *buffer_json(const bp_plan *plan, size_t role, size_t index)
@@ -36,9 +36,10 @@ static json_t *buffer_json(const bp_plan *plan, size_t role, size_t index)
     bp_plan_buffer b = {.size = sizeof b};
     if (bp_plan_buffer_get(plan, role, index, &b) != BP_OK)
         return NULL;
-    return json_pack("{s:s, s:I, s:I, s:I, s:{s:s, s:s}, s:s, s:I}", "dtype", bp_dtype_name(b.dtype), "rank", SIZE(b.rank),
-                     "copies", SIZE(b.copies), "bytes", SIZE(b.bytes), "set_by", "unit", b.set_by_unit, "bucket",
-                     cli_bucket(b.set_by_bucket, b.set_by_ordinal), "kind", kinds[b.kind], "users", SIZE(b.tenants));
+    return json_pack("{s:s, s:I, s:I, s:I, s:{s:s, s:s}, s:s, s:I}", "dtype", bp_dtype_name(b.dtype), "rank",
+                     SIZE(b.rank), "copies", SIZE(b.copies), "bytes", SIZE(b.bytes), "set_by", "unit", b.set_by_unit,
+                     "bucket", cli_bucket(b.set_by_bucket, b.set_by_ordinal), "kind", kinds[b.kind], "users",
+                     SIZE(b.tenants));
 }
 
 static json_t *role_json(const bp_plan *plan, size_t index)
@@ -58,8 +59,8 @@ static json_t *role_json(const bp_plan *plan, size_t index)
     return json_pack("{s:s, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:o}", "role", bp_role_name((bp_role)role.role), "bytes",
                      SIZE(role.bytes), "lower_bound_bytes", SIZE(role.lower_bound_bytes), "lower_bound_step",
                      SIZE(role.lower_bound_step), "witness", witness, "pool_bytes", SIZE(role.pool_bytes),
-                     "persistent_bytes", SIZE(role.persistent_bytes), "dynamic_bytes", SIZE(role.dynamic_bytes), "buffers",
-                     buffers);
+                     "persistent_bytes", SIZE(role.persistent_bytes), "dynamic_bytes", SIZE(role.dynamic_bytes),
+                     "buffers", buffers);
 }
 
 static json_t *policy_json(const analysis *a, const bp_plan *plan, const plan_options *o)
@@ -70,9 +71,10 @@ static json_t *policy_json(const analysis *a, const bp_plan *plan, const plan_op
     json_t *roles = json_array();
     for (size_t i = 0; i < bp_plan_role_count(plan); i++)
         json_array_append_new(roles, role_json(plan, i));
-    json_t *policy = json_pack("{s:s, s:I, s:I, s:b, s:b, s:b, s:I, s:o}", "policy", bp_policy_name(s.policy), "bytes",
-                               SIZE(s.bytes), "lower_bound_bytes", SIZE(s.lower_bound_bytes), "optimal", (int)s.optimal,
-                               "feasible", (int)s.feasible, "stable", (int)s.stable, "copies", SIZE(s.copies), "roles", roles);
+    json_t *policy =
+        json_pack("{s:s, s:I, s:I, s:b, s:b, s:b, s:I, s:o}", "policy", bp_policy_name(s.policy), "bytes",
+                  SIZE(s.bytes), "lower_bound_bytes", SIZE(s.lower_bound_bytes), "optimal", (int)s.optimal, "feasible",
+                  (int)s.feasible, "stable", (int)s.stable, "copies", SIZE(s.copies), "roles", roles);
     if (!s.feasible)
         json_object_set_new(policy, "infeasible_because", json_string(s.infeasible_because));
     if (o->budget > 0) {
@@ -88,11 +90,12 @@ static json_t *model_json(const analysis *a, const plan_options *o)
     json_t *policies = json_array();
     for (size_t i = 0; i < a->plan_count; i++)
         json_array_append_new(policies, policy_json(a, a->plans[i], o));
-    json_t *model = json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I}, s:o}", "model", a->name, "parameters",
-                              SIZE(a->parameters), "prediction_parameters", SIZE(a->prediction_parameters), "outside_bytes",
-                              SIZE(a->state.outside), "units", SIZE(a->units), "options", options_json(a, o), "state_bytes",
-                              "outside", SIZE(a->state.outside), "param_shards", SIZE(a->state.param_shards), "grad_shards",
-                              SIZE(a->state.grad_shards), "optimizer", SIZE(a->state.optimizer), "policies", policies);
+    json_t *model =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I}, s:o}", "model", a->name, "parameters",
+                  SIZE(a->parameters), "prediction_parameters", SIZE(a->prediction_parameters), "outside_bytes",
+                  SIZE(a->state.outside), "units", SIZE(a->units), "options", options_json(a, o), "state_bytes",
+                  "outside", SIZE(a->state.outside), "param_shards", SIZE(a->state.param_shards), "grad_shards",
+                  SIZE(a->state.grad_shards), "optimizer", SIZE(a->state.optimizer), "policies", policies);
     if (o->budget > 0)
         json_object_set_new(model, "budget_bytes", json_integer(SIZE(o->budget)));
     return model;
@@ -105,7 +108,8 @@ int report_print(const analysis *analyses, size_t count, const plan_options *opt
     for (size_t i = 0; i < count; i++)
         failed |= json_array_append_new(models, model_json(&analyses[i], options)) != 0;
     json_t *report = json_pack("{s:s, s:o}", "format", "bucketpool.report/1", "models", models);
-    failed |= report == NULL || json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF || fflush(stdout) != 0;
+    failed |= report == NULL || json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF ||
+              fflush(stdout) != 0;
     json_decref(report);
     return failed ? cli_fail(EXIT_ENVIRONMENT, "the report could not be written") : EXIT_GO_ON;
 }

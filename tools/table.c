@@ -81,8 +81,9 @@ static void add_buffer(sheet *s, const char *policy, const char *role, const bp_
     snprintf(copies, sizeof copies, "%u", b->copies);
     snprintf(set_by, sizeof set_by, "%.160s/%.80s", b->set_by_unit, cli_bucket(b->set_by_bucket, b->set_by_ordinal));
     add_line(s);
-    const char *const cells[] = {policy, role, bp_dtype_name(b->dtype), rank, copies, cli_bytes(b->bytes),
-                                 cli_bytes(b->bytes * b->copies), set_by};
+    const char *const cells[] = {
+        policy, role, bp_dtype_name(b->dtype), rank, copies, cli_bytes(b->bytes), cli_bytes(b->bytes * b->copies),
+        set_by};
     for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
         set_cell(s, i, cells[i]);
 }
@@ -193,10 +194,11 @@ static int print_totals(const analysis *a, const plan_options *o, bool color)
 static void print_budget(const analysis *a, const plan_options *o)
 {
     const state_bytes *s = &a->state;
-    printf("State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards (fp32) %s, "
-           "optimizer (fp32 master and two moments) %s.\n",
-           cli_bytes(s->total), cli_bytes(s->outside), cli_bytes(s->param_shards), cli_bytes(s->grad_shards),
-           cli_bytes(s->optimizer));
+    printf(
+        "State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards (fp32) %s, "
+        "optimizer (fp32 master and two moments) %s.\n",
+        cli_bytes(s->total), cli_bytes(s->outside), cli_bytes(s->param_shards), cli_bytes(s->grad_shards),
+        cli_bytes(s->optimizer));
     for (size_t p = 0; p < a->plan_count; p++) {
         bp_plan_summary summary = {.size = sizeof summary};
         if (bp_plan_summary_get(a->plans[p], &summary) != BP_OK)
@@ -205,7 +207,8 @@ static void print_budget(const analysis *a, const plan_options *o)
         bool fits = needed <= o->budget;
         printf("%s: %s %s of %s (%s), %s %s activations and everything else.\n", bp_policy_name(summary.policy),
                fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(o->budget), o->budget_name,
-               fits ? cli_bytes(o->budget - needed) : cli_bytes(needed - o->budget), fits ? "are left for" : "too much before");
+               fits ? cli_bytes(o->budget - needed) : cli_bytes(needed - o->budget),
+               fits ? "are left for" : "too much before");
     }
     putchar('\n');
 }
@@ -264,7 +267,8 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
             if (p == 0)
                 set_cell(&s, column++, cli_bytes(summary.lower_bound_bytes));
             set_cell(&s, column++, summary.feasible ? cli_bytes(summary.bytes) : "infeasible");
-            set_cell(&s, column++, summary.feasible ? ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
+            set_cell(&s, column++,
+                     summary.feasible ? ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
             if (options->budget > 0)
                 set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
         }

@@ -18,9 +18,10 @@ extern "C" {
 
 typedef struct bp_reader_options {
     size_t size;
-    const char *name;      /* model name; NULL: the directory's or file's */
-    const char *units;     /* safetensors: comma-separated unit names with N for the number, NULL: "layers.N,h.N,blocks.N" */
-    bp_dtype dtype;        /* config.json: parameter dtype; BP_DTYPE_NONE: the configuration's, bf16 if it has none */
+    const char *name; /* model name; NULL: the directory's or file's */
+    const char
+        *units;     /* safetensors: comma-separated unit names with N for the number, NULL: "layers.N,h.N,blocks.N" */
+    bp_dtype dtype; /* config.json: parameter dtype; BP_DTYPE_NONE: the configuration's, bf16 if it has none */
 } bp_reader_options;
 
 BP_API bp_status bp_reader_options_init(bp_reader_options *options, size_t size);

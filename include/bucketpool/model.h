@@ -24,11 +24,12 @@ typedef struct bp_model bp_model;
 #define BP_OUTSIDE (-1) /* unit of parameters outside units: gathered once and kept */
 
 enum {
-    BP_PARAMETER_FROZEN = 1u << 0,    /* requires_grad is false: it gets no gradient */
-    BP_PARAMETER_GEMM = 1u << 1,      /* a matrix-multiplication weight: the ones stored in fp8 when that is asked for */
-    BP_PARAMETER_PREDICTION = 1u << 2, /* belongs to a multi-token prediction layer: counted apart */
+    BP_PARAMETER_FROZEN = 1u << 0, /* requires_grad is false: it gets no gradient */
+    BP_PARAMETER_GEMM = 1u << 1,   /* a matrix-multiplication weight: the ones stored in fp8 when that is asked for */
+    BP_PARAMETER_PREDICTION = 1u << 2,    /* belongs to a multi-token prediction layer: counted apart */
     BP_PARAMETER_EXPERT_COPIES = 1u << 3, /* the copies are experts: expert parallelism splits them */
-    BP_PARAMETER_JOINT = 1u << 4 /* joins a prediction layer to the model (projection, norms): outside units in Megatron */
+    BP_PARAMETER_JOINT =
+        1u << 4 /* joins a prediction layer to the model (projection, norms): outside units in Megatron */
 };
 
 typedef struct bp_parameter {
@@ -38,11 +39,11 @@ typedef struct bp_parameter {
     uint32_t dims;    /* 0 (a scalar) to BP_MAX_DIMS */
     uint64_t shape[BP_MAX_DIMS];
     bp_dtype dtype;
-    uint32_t flags;       /* BP_PARAMETER_* */
-    uint32_t copies;      /* how many parameters of this very shape the entry stands for (experts); 0 is read as 1 */
-    int32_t tp_dim;       /* dimension that tensor parallelism splits, -1: replicated */
-    uint32_t tp_parts;    /* what is split (heads, experts' columns): must be a multiple of tp; 0: shape[tp_dim] */
-    int32_t expert_dim;   /* dimension that expert parallelism splits (stacked experts), -1: none */
+    uint32_t flags;     /* BP_PARAMETER_* */
+    uint32_t copies;    /* how many parameters of this very shape the entry stands for (experts); 0 is read as 1 */
+    int32_t tp_dim;     /* dimension that tensor parallelism splits, -1: replicated */
+    uint32_t tp_parts;  /* what is split (heads, experts' columns): must be a multiple of tp; 0: shape[tp_dim] */
+    int32_t expert_dim; /* dimension that expert parallelism splits (stacked experts), -1: none */
 } bp_parameter;
 
 /* Sets `parameter` to an unsplit trainable outside parameter without a name, shape or dtype. size is sizeof. */
@@ -142,7 +143,8 @@ BP_API bp_status bp_arch_config_set_unusable(bp_arch_config *config, const char 
  * those of the published modelling code; tied embeddings appear once; multi-token prediction layers are units of their own.
  * Errors: BP_ERR_UNSUPPORTED (unknown model_type; the detail lists the known ones), BP_ERR_INVALID_ARGUMENT (a missing,
  * zero, negative or unusable field, by name), BP_ERR_OVERFLOW. */
-BP_API bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype, bp_model **model);
+BP_API bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype,
+                                            bp_model **model);
 
 /* The i-th known model_type in alphabetical order, NULL past the end. Static strings. */
 BP_API const char *bp_arch_model_type(size_t index);
@@ -239,8 +241,8 @@ typedef struct bp_bucket {
     uint64_t padded_numel; /* what is allocated and communicated */
     uint32_t expert;
     uint32_t frozen;
-    uint32_t shards;           /* ranks it is sharded over: dp, or dp / ep for experts */
-    uint32_t parameter_count;  /* 0 for given buckets */
+    uint32_t shards;          /* ranks it is sharded over: dp, or dp / ep for experts */
+    uint32_t parameter_count; /* 0 for given buckets */
 } bp_bucket;
 
 BP_API size_t bp_buckets_count(const bp_buckets *buckets);
@@ -256,8 +258,8 @@ typedef struct bp_request {
     uint32_t bucket; /* index as in bp_buckets_get */
     uint32_t role;   /* a bp_role */
     bp_dtype dtype;  /* storage dtype of this role's memory */
-    uint64_t numel; /* unpadded: what ranks buckets in the max policy */
-    uint64_t bytes; /* padded */
+    uint64_t numel;  /* unpadded: what ranks buckets in the max policy */
+    uint64_t bytes;  /* padded */
 } bp_request;
 
 /* Requests of buckets in units; those outside units are not pooled and have none. */

@@ -32,7 +32,7 @@ typedef enum bp_fallback { BP_FALLBACK_PERSISTENT = 1, BP_FALLBACK_DYNAMIC = 2 }
 typedef struct bp_plan_config {
     size_t size;
     bp_policy policy;
-    uint32_t copies;      /* buffer sets (fixed, max). 0: as many as the schedule needs, at least the units live at once */
+    uint32_t copies; /* buffer sets (fixed, max). 0: as many as the schedule needs, at least the units live at once */
     bp_fallback fallback; /* fixed only */
     uint64_t alignment;   /* bytes, a power of two; every offset and every placed size is a multiple */
 } bp_plan_config;
@@ -51,13 +51,13 @@ BP_API void bp_plan_destroy(bp_plan **plan);
 typedef struct bp_plan_summary {
     size_t size;
     bp_policy policy;
-    uint32_t copies;     /* buffer sets, the largest of all roles; 0 for dynamic */
-    uint32_t feasible;   /* 0: see `infeasible_because` */
-    uint32_t stable;     /* 1: every request has one address for the whole run */
-    uint32_t optimal;    /* 1: bytes are proven to be the least possible */
+    uint32_t copies;   /* buffer sets, the largest of all roles; 0 for dynamic */
+    uint32_t feasible; /* 0: see `infeasible_because` */
+    uint32_t stable;   /* 1: every request has one address for the whole run */
+    uint32_t optimal;  /* 1: bytes are proven to be the least possible */
     uint64_t alignment;
-    uint64_t bytes;             /* of all roles */
-    uint64_t lower_bound_bytes; /* no plan with one slab per role takes less */
+    uint64_t bytes;                 /* of all roles */
+    uint64_t lower_bound_bytes;     /* no plan with one slab per role takes less */
     const char *infeasible_because; /* "" when feasible; lives as long as the plan */
 } bp_plan_summary;
 
@@ -86,10 +86,10 @@ typedef enum bp_buffer_kind { BP_BUFFER_POOLED = 1, BP_BUFFER_PERSISTENT = 2, BP
 typedef struct bp_plan_buffer {
     size_t size;
     bp_buffer_kind kind;
-    bp_dtype dtype;  /* storage dtype */
-    uint32_t rank;   /* 0 is the largest of its dtype */
+    bp_dtype dtype; /* storage dtype */
+    uint32_t rank;  /* 0 is the largest of its dtype */
     uint32_t copies;
-    uint64_t bytes;      /* of one copy, aligned */
+    uint64_t bytes;            /* of one copy, aligned */
     const char *set_by_unit;   /* the request that needs the most; live as long as the plan */
     const char *set_by_bucket; /* NULL: "bucket.<set_by_ordinal>" */
     uint32_t set_by_ordinal;
@@ -130,7 +130,7 @@ typedef struct bp_assignment {
     bp_dtype dtype;
     uint32_t slab;
     uint64_t offset;
-    uint64_t bytes; /* padded, not aligned */
+    uint64_t bytes;               /* padded, not aligned */
     const uint32_t *predecessors; /* assignments whose release points an acquire waits for; live as long as the plan */
     size_t predecessor_count;
 } bp_assignment;

@@ -11,17 +11,28 @@ static const struct {
     const char *name;
     uint32_t bits;
 } dtypes[BP_DTYPE_COUNT] = {
-    [BP_DTYPE_NONE] = {"none", 0},          [BP_DTYPE_FP64] = {"fp64", 64},
-    [BP_DTYPE_FP32] = {"fp32", 32},         [BP_DTYPE_FP16] = {"fp16", 16},
-    [BP_DTYPE_BF16] = {"bf16", 16},         [BP_DTYPE_FP8_E4M3] = {"fp8_e4m3", 8},
-    [BP_DTYPE_FP8_E5M2] = {"fp8_e5m2", 8},  [BP_DTYPE_FP8_E8M0] = {"fp8_e8m0", 8},
-    [BP_DTYPE_FP6_E2M3] = {"fp6_e2m3", 6},  [BP_DTYPE_FP6_E3M2] = {"fp6_e3m2", 6},
-    [BP_DTYPE_FP4_E2M1] = {"fp4_e2m1", 4},  [BP_DTYPE_UINT4] = {"uint4", 4},
-    [BP_DTYPE_INT4] = {"int4", 4},          [BP_DTYPE_UINT8] = {"uint8", 8},
-    [BP_DTYPE_INT8] = {"int8", 8},          [BP_DTYPE_UINT16] = {"uint16", 16},
-    [BP_DTYPE_INT16] = {"int16", 16},       [BP_DTYPE_UINT32] = {"uint32", 32},
-    [BP_DTYPE_INT32] = {"int32", 32},       [BP_DTYPE_UINT64] = {"uint64", 64},
-    [BP_DTYPE_INT64] = {"int64", 64},       [BP_DTYPE_BOOL] = {"bool", 8},
+    [BP_DTYPE_NONE] = {"none", 0},
+    [BP_DTYPE_FP64] = {"fp64", 64},
+    [BP_DTYPE_FP32] = {"fp32", 32},
+    [BP_DTYPE_FP16] = {"fp16", 16},
+    [BP_DTYPE_BF16] = {"bf16", 16},
+    [BP_DTYPE_FP8_E4M3] = {"fp8_e4m3", 8},
+    [BP_DTYPE_FP8_E5M2] = {"fp8_e5m2", 8},
+    [BP_DTYPE_FP8_E8M0] = {"fp8_e8m0", 8},
+    [BP_DTYPE_FP6_E2M3] = {"fp6_e2m3", 6},
+    [BP_DTYPE_FP6_E3M2] = {"fp6_e3m2", 6},
+    [BP_DTYPE_FP4_E2M1] = {"fp4_e2m1", 4},
+    [BP_DTYPE_UINT4] = {"uint4", 4},
+    [BP_DTYPE_INT4] = {"int4", 4},
+    [BP_DTYPE_UINT8] = {"uint8", 8},
+    [BP_DTYPE_INT8] = {"int8", 8},
+    [BP_DTYPE_UINT16] = {"uint16", 16},
+    [BP_DTYPE_INT16] = {"int16", 16},
+    [BP_DTYPE_UINT32] = {"uint32", 32},
+    [BP_DTYPE_INT32] = {"int32", 32},
+    [BP_DTYPE_UINT64] = {"uint64", 64},
+    [BP_DTYPE_INT64] = {"int64", 64},
+    [BP_DTYPE_BOOL] = {"bool", 8},
     [BP_DTYPE_COMPLEX64] = {"complex64", 64},
 };
 
@@ -30,17 +41,38 @@ static const struct {
     const char *spelling;
     bp_dtype dtype;
 } spellings[] = {
-    {"float64", BP_DTYPE_FP64},     {"double", BP_DTYPE_FP64},       {"f64", BP_DTYPE_FP64},
-    {"float32", BP_DTYPE_FP32},     {"float", BP_DTYPE_FP32},        {"f32", BP_DTYPE_FP32},
-    {"float16", BP_DTYPE_FP16},     {"half", BP_DTYPE_FP16},         {"f16", BP_DTYPE_FP16},
-    {"bfloat16", BP_DTYPE_BF16},    {"fp8", BP_DTYPE_FP8_E4M3},      {"float8", BP_DTYPE_FP8_E4M3},
-    {"f8_e4m3", BP_DTYPE_FP8_E4M3}, {"float8_e4m3fn", BP_DTYPE_FP8_E4M3}, {"float8_e5m2", BP_DTYPE_FP8_E5M2},
-    {"f8_e5m2", BP_DTYPE_FP8_E5M2}, {"f8_e8m0", BP_DTYPE_FP8_E8M0},  {"float8_e8m0fnu", BP_DTYPE_FP8_E8M0},
-    {"f6_e2m3", BP_DTYPE_FP6_E2M3}, {"f6_e3m2", BP_DTYPE_FP6_E3M2},  {"f4", BP_DTYPE_FP4_E2M1},
-    {"float4_e2m1fn_x2", BP_DTYPE_FP4_E2M1}, {"u8", BP_DTYPE_UINT8}, {"i8", BP_DTYPE_INT8},
-    {"u16", BP_DTYPE_UINT16},       {"i16", BP_DTYPE_INT16},         {"u32", BP_DTYPE_UINT32},
-    {"i32", BP_DTYPE_INT32},        {"u64", BP_DTYPE_UINT64},        {"i64", BP_DTYPE_INT64},
-    {"boolean", BP_DTYPE_BOOL},     {"c64", BP_DTYPE_COMPLEX64},
+    {"float64", BP_DTYPE_FP64},
+    {"double", BP_DTYPE_FP64},
+    {"f64", BP_DTYPE_FP64},
+    {"float32", BP_DTYPE_FP32},
+    {"float", BP_DTYPE_FP32},
+    {"f32", BP_DTYPE_FP32},
+    {"float16", BP_DTYPE_FP16},
+    {"half", BP_DTYPE_FP16},
+    {"f16", BP_DTYPE_FP16},
+    {"bfloat16", BP_DTYPE_BF16},
+    {"fp8", BP_DTYPE_FP8_E4M3},
+    {"float8", BP_DTYPE_FP8_E4M3},
+    {"f8_e4m3", BP_DTYPE_FP8_E4M3},
+    {"float8_e4m3fn", BP_DTYPE_FP8_E4M3},
+    {"float8_e5m2", BP_DTYPE_FP8_E5M2},
+    {"f8_e5m2", BP_DTYPE_FP8_E5M2},
+    {"f8_e8m0", BP_DTYPE_FP8_E8M0},
+    {"float8_e8m0fnu", BP_DTYPE_FP8_E8M0},
+    {"f6_e2m3", BP_DTYPE_FP6_E2M3},
+    {"f6_e3m2", BP_DTYPE_FP6_E3M2},
+    {"f4", BP_DTYPE_FP4_E2M1},
+    {"float4_e2m1fn_x2", BP_DTYPE_FP4_E2M1},
+    {"u8", BP_DTYPE_UINT8},
+    {"i8", BP_DTYPE_INT8},
+    {"u16", BP_DTYPE_UINT16},
+    {"i16", BP_DTYPE_INT16},
+    {"u32", BP_DTYPE_UINT32},
+    {"i32", BP_DTYPE_INT32},
+    {"u64", BP_DTYPE_UINT64},
+    {"i64", BP_DTYPE_INT64},
+    {"boolean", BP_DTYPE_BOOL},
+    {"c64", BP_DTYPE_COMPLEX64},
 };
 
 static bool is_dtype(bp_dtype dtype)
@@ -84,7 +116,8 @@ bp_status bp_dtype_parse(const char *name, bp_dtype *dtype)
 
 bp_dtype bp_dtype_storage(bp_dtype dtype)
 {
-    return dtype == BP_DTYPE_FP8_E4M3 || dtype == BP_DTYPE_FP8_E5M2 || dtype == BP_DTYPE_FP8_E8M0 ? BP_DTYPE_UINT8 : dtype;
+    return dtype == BP_DTYPE_FP8_E4M3 || dtype == BP_DTYPE_FP8_E5M2 || dtype == BP_DTYPE_FP8_E8M0 ? BP_DTYPE_UINT8
+                                                                                                  : dtype;
 }
 
 int bp_dtype_is_gradient(bp_dtype dtype)

@@ -26,8 +26,8 @@ static bp_status read_name(const bp_json_at *object, const char *key, const char
 
 static bp_status read_summary(const bp_json_at *root, bp_plan_summary *summary)
 {
-    uint64_t number;
-    const char *text;
+    uint64_t number = 0;
+    const char *text = NULL;
     *summary = (bp_plan_summary){.size = sizeof *summary, .feasible = 1, .stable = 1};
     BP_TRY(read_name(root, "policy", &text));
     bp_json_at policy = bp_json_member(root, "policy");
@@ -88,12 +88,12 @@ static bp_status read_predecessors(const bp_json_at *assignment, size_t assignme
 
 static bp_status read_assignment(const bp_json_at *at, size_t assignments, bp_plan_builder *builder)
 {
-    static const char *const members[] = {"unit", "bucket", "ordinal", "role", "dtype", "slab", "offset", "bytes",
-                                          "predecessors", NULL};
+    static const char *const members[] = {"unit", "bucket", "ordinal", "role",         "dtype",
+                                          "slab", "offset", "bytes",   "predecessors", NULL};
     bp_assignment a = {.size = sizeof a};
-    uint64_t ordinal, slab;
-    const char *role_name;
-    bp_role role;
+    uint64_t ordinal = 0, slab = 0;
+    const char *role_name = NULL;
+    bp_role role = BP_ROLE_PARAM;
     BP_TRY(bp_json_expect_object(at, members));
     BP_TRY(read_name(at, "unit", &a.unit));
     BP_TRY(read_name(at, "bucket", &a.bucket));
@@ -150,22 +150,23 @@ static bp_status read_body(const bp_json_at *root, bp_plan_builder *builder)
 /* A plan that was edited, cut or mixed up no longer has the fingerprint that it was written with. */
 static bp_status compare_fingerprint(const bp_json_at *root, const bp_plan *plan)
 {
-    const char *written;
+    const char *written = NULL;
     char computed[BP_FINGERPRINT_CHARS];
     BP_TRY(read_name(root, "fingerprint", &written));
     BP_TRY(bp_plan_fingerprint(plan, computed));
     bp_json_at at = bp_json_member(root, "fingerprint");
     if (strcmp(written, computed) != 0)
-        return bp_json_fail(&at, "is %.16s..., but the assignments have %.16s...: the plan was changed after it was made",
+        return bp_json_fail(&at,
+                            "is %.16s..., but the assignments have %.16s...: the plan was changed after it was made",
                             written, computed);
     return BP_OK;
 }
 
 static bp_status read_document(const bp_json_at *root, bp_plan **plan)
 {
-    static const char *const members[] = {"format", "model", "options", "policy", "copies", "alignment", "bytes", "bound",
-                                          "slabs", "assignments", "fingerprint", NULL};
-    const char *format, *model;
+    static const char *const members[] = {"format", "model", "options", "policy",      "copies",      "alignment",
+                                          "bytes",  "bound", "slabs",   "assignments", "fingerprint", NULL};
+    const char *format = NULL, *model = NULL;
     BP_TRY(bp_json_expect_object(root, NULL));
     BP_TRY(read_name(root, "format", &format));
     bp_json_at format_at = bp_json_member(root, "format");

@@ -32,7 +32,8 @@ static bp_status slabs_json(const bp_plan *plan, json_t *slabs)
     for (size_t i = 0; i < bp_plan_slab_count(plan); i++) {
         bp_plan_slab slab = {.size = sizeof slab};
         BP_TRY(bp_plan_slab_get(plan, i, &slab));
-        if (json_array_append_new(slabs, json_pack("{s:s, s:I}", "group", slab.group, "bytes", (json_int_t)slab.bytes)) != 0)
+        if (json_array_append_new(slabs,
+                                  json_pack("{s:s, s:I}", "group", slab.group, "bytes", (json_int_t)slab.bytes)) != 0)
             return fail_json();
     }
     return BP_OK;
@@ -47,10 +48,11 @@ static bp_status assignments_json(const bp_plan *plan, json_t *assignments)
         int failed = predecessors == NULL;
         for (size_t k = 0; k < a.predecessor_count; k++)
             failed |= json_array_append_new(predecessors, json_integer(a.predecessors[k]));
-        json_t *item = json_pack("{s:s, s:o, s:I, s:s, s:s, s:I, s:I, s:I, s:o}", "unit", a.unit, "bucket",
-                                 bucket_name(a.bucket, a.ordinal), "ordinal", (json_int_t)a.ordinal, "role",
-                                 bp_role_name((bp_role)a.role), "dtype", bp_dtype_name(a.dtype), "slab", (json_int_t)a.slab,
-                                 "offset", (json_int_t)a.offset, "bytes", (json_int_t)a.bytes, "predecessors", predecessors);
+        json_t *item =
+            json_pack("{s:s, s:o, s:I, s:s, s:s, s:I, s:I, s:I, s:o}", "unit", a.unit, "bucket",
+                      bucket_name(a.bucket, a.ordinal), "ordinal", (json_int_t)a.ordinal, "role",
+                      bp_role_name((bp_role)a.role), "dtype", bp_dtype_name(a.dtype), "slab", (json_int_t)a.slab,
+                      "offset", (json_int_t)a.offset, "bytes", (json_int_t)a.bytes, "predecessors", predecessors);
         if (json_array_append_new(assignments, item) != 0 || failed)
             return fail_json();
     }
@@ -62,7 +64,8 @@ static bp_status plan_json(const bp_plan *plan, json_t *document)
     bp_plan_summary summary = {.size = sizeof summary};
     BP_TRY(bp_plan_summary_get(plan, &summary));
     if (!summary.feasible || !summary.stable)
-        return bp_fail(BP_ERR_UNSUPPORTED, "a plan of policy %s %s cannot be saved: its requests have no fixed addresses%s%s",
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "a plan of policy %s %s cannot be saved: its requests have no fixed addresses%s%s",
                        bp_policy_name(summary.policy), summary.feasible ? "with dynamic memory" : "that is infeasible",
                        summary.feasible ? "" : "; ", summary.infeasible_because);
     char fingerprint[BP_FINGERPRINT_CHARS];

@@ -71,8 +71,9 @@ static bp_status read_flag(const bp_json_at *object, const char *key, uint32_t b
 
 static bp_status add_parameter(bp_units_reader *reader, const bp_json_at *item, int32_t unit)
 {
-    static const char *const known[] = {"name",   "shape",    "dtype",      "frozen",     "copies",   "gemm", "experts",
-                                        "tp_dim", "tp_parts", "expert_dim", "prediction", "joint",    "position", NULL};
+    static const char *const known[] = {"name",       "shape",   "dtype",    "frozen",   "copies",
+                                        "gemm",       "experts", "tp_dim",   "tp_parts", "expert_dim",
+                                        "prediction", "joint",   "position", NULL};
     bp_parameter p;
     BP_TRY(bp_parameter_init(&p, sizeof p));
     BP_TRY(bp_json_expect_object(item, known));

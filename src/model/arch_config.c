@@ -52,8 +52,9 @@ const bp_arch_entry *bp_arch_config_find(const bp_arch_config *config, const cha
 /* Takes over the memory that `entry` owns, also on failure. */
 static bp_status put(bp_arch_config *config, const char *key, bp_arch_entry entry)
 {
-    bp_status status = config != NULL && key != NULL ? bp_copy_string(key, &entry.key)
-                                                     : bp_fail(BP_ERR_INVALID_ARGUMENT, "a value needs a config and a key");
+    bp_status status = config != NULL && key != NULL
+                           ? bp_copy_string(key, &entry.key)
+                           : bp_fail(BP_ERR_INVALID_ARGUMENT, "a value needs a config and a key");
     bp_arch_entry *old = status == BP_OK ? (bp_arch_entry *)bp_arch_config_find(config, key, strlen(key)) : NULL;
     if (status == BP_OK && old == NULL) {
         status = bp_grow_array((void **)&config->entries, &config->capacity, config->count, sizeof *config->entries);

@@ -199,7 +199,8 @@ static bp_status read_fields(builder *b)
     for (const bp_arch_field *field = b->family->fields; field->name != NULL; field++) {
         size_t slot = b->scope.count;
         if (slot == MOST_FIELDS)
-            return bp_fail(BP_ERR_INTERNAL, "family %s has more than %d fields", b->family->model_types[0], MOST_FIELDS);
+            return bp_fail(BP_ERR_INTERNAL, "family %s has more than %d fields", b->family->model_types[0],
+                           MOST_FIELDS);
         if (field->kind == BP_FIELD_LAYER || field->kind == BP_FIELD_CHECK)
             BP_TRY(bp_expression_create(field->missing, &b->scope, &b->layer_fields[slot]));
         else
@@ -241,8 +242,8 @@ static bp_status positive(const builder *b, const bp_expression *expression, con
 {
     BP_TRY(bp_expression_number(expression, &b->scope, number));
     if (*number < 1 || *number > most)
-        return bp_fail(*number < 1 ? BP_ERR_INVALID_ARGUMENT : BP_ERR_OVERFLOW, "tensor %s: a size of %lld is %s", tensor,
-                       (long long)*number, *number < 1 ? "not positive" : "too large");
+        return bp_fail(*number < 1 ? BP_ERR_INVALID_ARGUMENT : BP_ERR_OVERFLOW, "tensor %s: a size of %lld is %s",
+                       tensor, (long long)*number, *number < 1 ? "not positive" : "too large");
     return BP_OK;
 }
 

@@ -18,18 +18,19 @@ typedef struct bp_arch_field {
     const char *name; /* in the expressions of the table */
     const char *keys; /* in the configuration: alternatives separated by '|', the first that is there counts */
     bp_arch_field_kind kind;
-    const char *missing; /* value when no key is there: an expression over earlier fields, "-" for none, NULL: required */
-    const char *null;    /* value of an explicit null, NULL: as when missing */
+    const char
+        *missing;     /* value when no key is there: an expression over earlier fields, "-" for none, NULL: required */
+    const char *null; /* value of an explicit null, NULL: as when missing */
 } bp_arch_field;
 
 enum {
-    BP_ARCH_LINEAR = 1u << 0,       /* name.weight, and name.bias of the first dimension when `bias` holds */
-    BP_ARCH_GEMM = 1u << 1,         /* kept in fp8 when that is asked for */
-    BP_ARCH_EXPERT_STACK = 1u << 2  /* dimension 0 is experts */
+    BP_ARCH_LINEAR = 1u << 0,      /* name.weight, and name.bias of the first dimension when `bias` holds */
+    BP_ARCH_GEMM = 1u << 1,        /* kept in fp8 when that is asked for */
+    BP_ARCH_EXPERT_STACK = 1u << 2 /* dimension 0 is experts */
 };
 
 typedef struct bp_arch_tensor {
-    const char *name;   /* after the layer's; with '^' as its first character the whole name. '*' stands for the expert */
+    const char *name; /* after the layer's; with '^' as its first character the whole name. '*' stands for the expert */
     const char *shape;  /* expressions separated by ';' */
     const char *split;  /* tensor parallelism: "0:heads" splits dimension 0, in multiples of one head; "" replicated */
     const char *when;   /* NULL: always */

@@ -38,7 +38,8 @@ bp_status bp_role_parse(const char *name, bp_role *role)
             return BP_OK;
         }
     }
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown role \"%.40s\"; known: param, param_transpose, grad, grad_comm, state",
+    return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                   "unknown role \"%.40s\"; known: param, param_transpose, grad, grad_comm, state",
                    name != NULL ? name : "");
 }
 
@@ -200,7 +201,8 @@ static bp_status name_bucket(bp_buckets *buckets, bp_bucket_data *bucket, uint32
 }
 
 /* Sizes of a bucket that holds parameters of several dtypes as bytes. */
-static bp_status size_packed(const grouping *g, const group *from, size_t count, uint32_t shards, bp_bucket_data *bucket)
+static bp_status size_packed(const grouping *g, const group *from, size_t count, uint32_t shards,
+                             bp_bucket_data *bucket)
 {
     bucket->dtype = BP_DTYPE_UINT8;
     bucket->grad_dtype = BP_DTYPE_NONE;
@@ -222,7 +224,8 @@ static bp_status size_packed(const grouping *g, const group *from, size_t count,
     return BP_OK;
 }
 
-static bp_status size_uniform(const grouping *g, const group *from, size_t count, uint32_t shards, bp_bucket_data *bucket)
+static bp_status size_uniform(const grouping *g, const group *from, size_t count, uint32_t shards,
+                              bp_bucket_data *bucket)
 {
     const bp_buckets_config *config = g->config;
     void *memory;
@@ -320,7 +323,8 @@ static bp_status take_buckets(const bp_model *model, const bp_buckets_config *co
         if (status == BP_OK && (given->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0)
             status = bp_fail(BP_ERR_UNSUPPORTED, "bucket %s: roles 0x%x: roles of a runtime's own are not planned",
                              bp_bucket_label(given->name, *ordinal, text), given->roles);
-        bp_dtype dtype = config->param_dtype != BP_DTYPE_NONE && is_float(given->dtype) ? config->param_dtype : given->dtype;
+        bp_dtype dtype =
+            config->param_dtype != BP_DTYPE_NONE && is_float(given->dtype) ? config->param_dtype : given->dtype;
         bp_bucket_data bucket = {.unit = given->unit,
                                  .ordinal = (*ordinal)++,
                                  .numel = given->numel,
@@ -379,7 +383,8 @@ static uint64_t ceil_divide(uint64_t value, uint64_t by)
 }
 
 /* What a bucket needs in a role; false when it takes no part. */
-static bool request_of(const bp_bucket_data *b, const bp_buckets_config *config, uint32_t role, bp_request_data *request)
+static bool request_of(const bp_bucket_data *b, const bp_buckets_config *config, uint32_t role,
+                       bp_request_data *request)
 {
     uint64_t padded;
     if (!(config->roles & b->roles & BP_ROLE_BIT(role)) || b->numel == 0)
@@ -483,7 +488,8 @@ static bp_status check_config(const bp_model *model, const bp_buckets_config *c)
     if ((c->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0 || c->roles == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "roles 0x%x: expected a mask of known roles", c->roles);
     if (model->parameter_count == 0 && model->bucket_count == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" is empty: it has no parameters and no buckets", model->name);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" is empty: it has no parameters and no buckets",
+                       model->name);
     return BP_OK;
 }
 
@@ -556,7 +562,8 @@ size_t bp_buckets_count(const bp_buckets *buckets)
 bp_status bp_buckets_get(const bp_buckets *buckets, size_t index, bp_bucket *bucket)
 {
     if (index >= buckets->bucket_count || bucket->size < sizeof *bucket)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket %zu of %zu, size %zu", index, buckets->bucket_count, bucket->size);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket %zu of %zu, size %zu", index, buckets->bucket_count,
+                       bucket->size);
     const bp_bucket_data *b = &buckets->buckets[index];
     *bucket = (bp_bucket){.size = sizeof *bucket,
                           .unit = b->unit,

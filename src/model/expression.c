@@ -9,9 +9,30 @@
 #include "core/memory.h"
 
 typedef enum operation {
-    OP_NUMBER, OP_TEXT, OP_FIELD, OP_ELEMENT, OP_HAS, OP_COUNT, OP_CEIL, OP_CHOOSE, OP_OR, OP_AND, OP_NOT, OP_NEGATE,
-    OP_EQUAL, OP_DIFFERENT, OP_LESS, OP_LESS_EQUAL, OP_GREATER, OP_GREATER_EQUAL, OP_IN, OP_ADD, OP_SUBTRACT, OP_MULTIPLY,
-    OP_DIVIDE, OP_REMAINDER
+    OP_NUMBER,
+    OP_TEXT,
+    OP_FIELD,
+    OP_ELEMENT,
+    OP_HAS,
+    OP_COUNT,
+    OP_CEIL,
+    OP_CHOOSE,
+    OP_OR,
+    OP_AND,
+    OP_NOT,
+    OP_NEGATE,
+    OP_EQUAL,
+    OP_DIFFERENT,
+    OP_LESS,
+    OP_LESS_EQUAL,
+    OP_GREATER,
+    OP_GREATER_EQUAL,
+    OP_IN,
+    OP_ADD,
+    OP_SUBTRACT,
+    OP_MULTIPLY,
+    OP_DIVIDE,
+    OP_REMAINDER
 } operation;
 
 typedef struct node {
@@ -142,7 +163,7 @@ static int parse_primary(parser *p)
 static int parse_unary(parser *p)
 {
     bool not = accept(p, "!");
-    if (!not && !accept(p, "-"))
+    if (!not &&!accept(p, "-"))
         return parse_primary(p);
     int inner = parse_unary(p);
     return inner < 0 ? -1 : add_node(p, (node){.op = not ? OP_NOT : OP_NEGATE, .operand = {inner}});
@@ -155,10 +176,10 @@ static const struct {
     operation op;
     int level;
 } binary_operators[] = {
-    {"*", OP_MULTIPLY, 0},    {"/", OP_DIVIDE, 0},        {"%", OP_REMAINDER, 0}, {"+", OP_ADD, 1},
-    {"-", OP_SUBTRACT, 1},    {"==", OP_EQUAL, 2},        {"!=", OP_DIFFERENT, 2}, {"<=", OP_LESS_EQUAL, 2},
-    {">=", OP_GREATER_EQUAL, 2}, {"<", OP_LESS, 2},       {">", OP_GREATER, 2},   {"in", OP_IN, 2},
-    {"&&", OP_AND, 3},        {"||", OP_OR, 4},
+    {"*", OP_MULTIPLY, 0},       {"/", OP_DIVIDE, 0}, {"%", OP_REMAINDER, 0},  {"+", OP_ADD, 1},
+    {"-", OP_SUBTRACT, 1},       {"==", OP_EQUAL, 2}, {"!=", OP_DIFFERENT, 2}, {"<=", OP_LESS_EQUAL, 2},
+    {">=", OP_GREATER_EQUAL, 2}, {"<", OP_LESS, 2},   {">", OP_GREATER, 2},    {"in", OP_IN, 2},
+    {"&&", OP_AND, 3},           {"||", OP_OR, 4},
 };
 
 static int parse_binary(parser *p, int level)

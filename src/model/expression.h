@@ -12,7 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum bp_value_kind { BP_VALUE_MISSING, BP_VALUE_INT, BP_VALUE_TEXT, BP_VALUE_INTS, BP_VALUE_TEXTS } bp_value_kind;
+typedef enum bp_value_kind {
+    BP_VALUE_MISSING,
+    BP_VALUE_INT,
+    BP_VALUE_TEXT,
+    BP_VALUE_INTS,
+    BP_VALUE_TEXTS
+} bp_value_kind;
 
 typedef struct bp_value {
     bp_value_kind kind;

@@ -190,7 +190,8 @@ static bp_status add_as_megatron(const bp_model *model, const bp_parameter *para
 bp_status bp_model_with_layout(const bp_model *model, bp_layout layout, bp_model **out)
 {
     if (model == NULL || out == NULL || (layout != BP_LAYOUT_HF && layout != BP_LAYOUT_MEGATRON))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_with_layout: needs a model and a layout, got layout %d", layout);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_with_layout: needs a model and a layout, got layout %d",
+                       layout);
     bp_model *copy;
     BP_TRY(bp_model_copy_frame(model, &copy));
     bp_status status = BP_OK;

@@ -14,7 +14,8 @@ bp_status bp_parameter_init(bp_parameter *parameter, size_t size)
     if (parameter == NULL || size < sizeof *parameter)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_parameter_init: size %zu, expected at least %zu", size,
                        sizeof *parameter);
-    *parameter = (bp_parameter){.size = sizeof *parameter, .unit = BP_OUTSIDE, .copies = 1, .tp_dim = -1, .expert_dim = -1};
+    *parameter =
+        (bp_parameter){.size = sizeof *parameter, .unit = BP_OUTSIDE, .copies = 1, .tp_dim = -1, .expert_dim = -1};
     return BP_OK;
 }
 
@@ -113,7 +114,8 @@ static bp_status check_parameter(const bp_model *model, const bp_parameter *p)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": splits dimension %d of %u", p->name,
                        p->tp_dim > p->expert_dim ? p->tp_dim : p->expert_dim, p->dims);
     if (p->copies > 1 && strchr(p->name, '*') == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u copies need a '*' in the name", p->name, p->copies);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u copies need a '*' in the name", p->name,
+                       p->copies);
     return BP_OK;
 }
 
@@ -131,7 +133,8 @@ bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter)
         if (p.shape[i] == 0)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": dimension %u is 0", p.name, i);
         if (!bp_mul_u64(numel, p.shape[i], &numel))
-            return bp_fail(BP_ERR_OVERFLOW, "parameter \"%s\": the product of its dimensions does not fit 64 bits", p.name);
+            return bp_fail(BP_ERR_OVERFLOW, "parameter \"%s\": the product of its dimensions does not fit 64 bits",
+                           p.name);
     }
     BP_TRY(bp_grow_array((void **)&model->parameters, &model->parameter_capacity, model->parameter_count,
                          sizeof *model->parameters));
@@ -153,7 +156,8 @@ bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket)
     if (b.padded_numel != 0 && b.padded_numel < b.numel)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\": padded_numel %llu is smaller than numel %llu", name,
                        (unsigned long long)b.padded_numel, (unsigned long long)b.numel);
-    BP_TRY(bp_grow_array((void **)&model->buckets, &model->bucket_capacity, model->bucket_count, sizeof *model->buckets));
+    BP_TRY(
+        bp_grow_array((void **)&model->buckets, &model->bucket_capacity, model->bucket_count, sizeof *model->buckets));
     if (b.name != NULL)
         BP_TRY(bp_strings_add(&model->strings, b.name, &b.name));
     uint64_t padding = b.padded_numel > b.numel ? b.padded_numel - b.numel : 0;
@@ -228,7 +232,8 @@ bp_status bp_model_validate(const bp_model *model)
     if (model == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_validate: no model");
     if (model->parameter_count == 0 && model->bucket_count == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" is empty: it has no parameters and no buckets", model->name);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" is empty: it has no parameters and no buckets",
+                       model->name);
     void *memory;
     BP_TRY(bp_new_array(model->parameter_count + model->unit_count, sizeof(char *), &memory));
     const char **names = memory;

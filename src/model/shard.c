@@ -11,8 +11,8 @@ static bp_status split_tensor(bp_parameter *p, uint32_t tp)
         return BP_OK;
     uint64_t parts = p->tp_parts != 0 ? p->tp_parts : p->shape[p->tp_dim];
     if (parts % tp != 0 || p->shape[p->tp_dim] % tp != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "tp %u does not divide the %llu parts that parameter %s splits into", tp,
-                       (unsigned long long)parts, p->name);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "tp %u does not divide the %llu parts that parameter %s splits into",
+                       tp, (unsigned long long)parts, p->name);
     p->shape[p->tp_dim] /= tp;
     p->tp_parts = (uint32_t)(p->tp_parts / tp);
     return BP_OK;
@@ -20,7 +20,9 @@ static bp_status split_tensor(bp_parameter *p, uint32_t tp)
 
 static bp_status split_experts(bp_parameter *p, uint32_t ep)
 {
-    uint64_t experts = p->flags & BP_PARAMETER_EXPERT_COPIES ? p->copies : p->expert_dim >= 0 ? p->shape[p->expert_dim] : ep;
+    uint64_t experts = p->flags & BP_PARAMETER_EXPERT_COPIES ? p->copies
+                       : p->expert_dim >= 0                  ? p->shape[p->expert_dim]
+                                                             : ep;
     if (experts % ep != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "ep %u does not divide the %llu experts of parameter %s", ep,
                        (unsigned long long)experts, p->name);
@@ -39,8 +41,10 @@ bp_status bp_model_shard(const bp_model *model, uint32_t tp, uint32_t ep, bp_mod
     for (size_t i = 0; i < model->parameter_count; i++)
         splits = splits || model->parameters[i].tp_dim >= 0;
     if (tp > 1 && !splits)
-        return bp_fail(BP_ERR_UNSUPPORTED, "tp %u: model \"%s\" does not say how its parameters split; a config.json or "
-                       "units.json with tp_dim does", tp, model->name);
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "tp %u: model \"%s\" does not say how its parameters split; a config.json or "
+                       "units.json with tp_dim does",
+                       tp, model->name);
     bp_model *local;
     BP_TRY(bp_model_copy_frame(model, &local));
     bp_status status = BP_OK;

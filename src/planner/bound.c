@@ -17,8 +17,8 @@ static bp_status add_span(const bp_buckets *buckets, const bp_schedule *schedule
         const bp_interval *interval = &schedule->intervals[span->first_interval + k];
         if (!bp_add_u64(changes[interval->begin].begins, bytes, &changes[interval->begin].begins) ||
             !bp_add_u64(changes[interval->end].ends, bytes, &changes[interval->end].ends))
-            return bp_fail(BP_ERR_OVERFLOW, "the requests of step %u of model \"%s\" do not fit 64 bits", interval->begin,
-                           buckets->model);
+            return bp_fail(BP_ERR_OVERFLOW, "the requests of step %u of model \"%s\" do not fit 64 bits",
+                           interval->begin, buckets->model);
     }
     return BP_OK;
 }

@@ -11,7 +11,7 @@ bp_status bp_plan_new(bp_plan **plan)
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **plan, &memory));
     *plan = memory;
-    (*plan)->summary.size = sizeof (*plan)->summary;
+    (*plan)->summary.size = sizeof(*plan)->summary;
     (*plan)->summary.infeasible_because = "";
     return BP_OK;
 }
@@ -42,7 +42,8 @@ void bp_plan_destroy(bp_plan **plan)
 static bp_status check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)
 {
     if (index >= count || size < expected)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s %zu of %zu, size %zu of at least %zu", what, index, count, size, expected);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s %zu of %zu, size %zu of at least %zu", what, index, count, size,
+                       expected);
     return BP_OK;
 }
 

@@ -112,7 +112,8 @@ bp_status bp_plan_builder_add_assignment(bp_plan_builder *builder, const bp_assi
     bp_plan *plan = builder->plan;
     if (bp_dtype_bits(assignment->dtype) == 0 || assignment->role > UINT8_MAX || assignment->slab > UINT16_MAX)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "assignment %zu (%s): dtype %d, role %u or slab %u is out of range",
-                       plan->assignment_count, assignment->unit, (int)assignment->dtype, assignment->role, assignment->slab);
+                       plan->assignment_count, assignment->unit, (int)assignment->dtype, assignment->role,
+                       assignment->slab);
     BP_TRY(bp_grow_array((void **)&plan->assignments, &plan->assignment_capacity, plan->assignment_count,
                          sizeof *plan->assignments));
     bp_assignment_data *added = &plan->assignments[plan->assignment_count];

@@ -99,7 +99,8 @@ static bp_status check_identity(check *c, size_t index)
     const bp_request_data *r = &c->buckets->requests[key->request];
     const char *name = c->buckets->buckets[r->bucket].name;
     char plan_label[24], bucket_label[24];
-    if (strcmp(bp_bucket_label(a->bucket, a->ordinal, plan_label), bp_bucket_label(name, a->ordinal, bucket_label)) != 0)
+    if (strcmp(bp_bucket_label(a->bucket, a->ordinal, plan_label), bp_bucket_label(name, a->ordinal, bucket_label)) !=
+        0)
         return bp_fail(BP_ERR_MISMATCH, "assignment %zu (%s): the bucket's name is \"%s\"", index,
                        describe_assignment(c->plan, index).text, bp_bucket_label(name, a->ordinal, bucket_label));
     if (c->assignment_of[key->request] != NOBODY)
@@ -262,9 +263,10 @@ typedef struct sweep {
     uint32_t *end;       /* by assignment: the end of its latest interval */
     uint32_t *end_step;  /* the same, counted on through both passes */
     uint32_t *begin_step;
-    uint32_t *event;     /* by assignment: the number of its latest interval's event, counted on through both passes from 1 */
-    uint32_t *seen_at;   /* by assignment: the latest search that looked at it */
-    uint32_t *stack;     /* of a search */
+    uint32_t
+        *event; /* by assignment: the number of its latest interval's event, counted on through both passes from 1 */
+    uint32_t *seen_at; /* by assignment: the latest search that looked at it */
+    uint32_t *stack;   /* of a search */
     uint32_t searches;
     event *events;       /* intervals in order of begin */
     size_t *first_event; /* by step */
@@ -347,7 +349,8 @@ static bool comes_after(const check *c, sweep *s, uint32_t assignment, uint32_t 
     return false;
 }
 
-static bp_status check_user(const check *c, sweep *s, uint32_t begin, uint32_t assignment, size_t position, bool ordered)
+static bp_status check_user(const check *c, sweep *s, uint32_t begin, uint32_t assignment, size_t position,
+                            bool ordered)
 {
     uint32_t user = s->user[position];
     if (user == NOBODY || user == assignment)
@@ -358,7 +361,8 @@ static bp_status check_user(const check *c, sweep *s, uint32_t begin, uint32_t a
                        describe_assignment(c->plan, user).text, describe_assignment(c->plan, assignment).text,
                        (unsigned long long)at->offset, at->slab, begin);
     if (ordered && !comes_after(c, s, assignment, user))
-        return bp_fail(BP_ERR_MISMATCH, "%s at step %u: %s used the bytes from %llu of slab %u before and is no predecessor",
+        return bp_fail(BP_ERR_MISMATCH,
+                       "%s at step %u: %s used the bytes from %llu of slab %u before and is no predecessor",
                        describe_assignment(c->plan, assignment).text, begin, describe_assignment(c->plan, user).text,
                        (unsigned long long)at->offset, at->slab);
     return BP_OK;

@@ -13,7 +13,8 @@
 bp_status bp_plan_config_init(bp_plan_config *config, size_t size)
 {
     if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_config_init: size %zu, expected at least %zu", size, sizeof *config);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
     *config = (bp_plan_config){
         .size = sizeof *config, .policy = BP_POLICY_MAX, .fallback = BP_FALLBACK_PERSISTENT, .alignment = 256};
     return BP_OK;
@@ -24,9 +25,9 @@ typedef struct assembly {
     const bp_schedule *schedule;
     const bp_plan_config *config;
     bp_plan *plan;
-    bp_place *places;        /* by request */
-    uint32_t *slots;         /* by request: number of its (class, copy), UINT32_MAX: none */
-    uint32_t *assignments;   /* by request */
+    bp_place *places;      /* by request */
+    uint32_t *slots;       /* by request: number of its (class, copy), UINT32_MAX: none */
+    uint32_t *assignments; /* by request */
     size_t slot_count;
 } assembly;
 
@@ -59,7 +60,8 @@ bp_status bp_policy_parse(const char *name, bp_policy *policy)
             return BP_OK;
         }
     }
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown policy \"%.40s\"; known: dynamic, fixed, max", name != NULL ? name : "");
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown policy \"%.40s\"; known: dynamic, fixed, max",
+                   name != NULL ? name : "");
 }
 
 static bp_status fail_role(uint32_t role)
@@ -167,7 +169,8 @@ static bp_status add_witnesses(assembly *a, bp_role_data *role)
             BP_TRY(bp_grow_array((void **)&plan->witnesses, &plan->witness_capacity, plan->witness_count,
                                  sizeof *plan->witnesses));
             bp_witness_data *witness = &plan->witnesses[plan->witness_count++];
-            bp_round_up_u64(a->buckets->requests[r].bytes, a->config->alignment, &witness->bytes); /* the bound checked it */
+            bp_round_up_u64(a->buckets->requests[r].bytes, a->config->alignment,
+                            &witness->bytes); /* the bound checked it */
             name_request(a, r, &witness->bucket, &witness->unit, &witness->ordinal);
         }
     }
@@ -210,8 +213,8 @@ static bp_status plan_role(assembly *a, uint32_t role_id, bp_policy_function *de
                           : layout->proven                    ? ", and no assignment keeps every unit at one address"
                                                               : ", and the search for an assignment ran out of budget";
         snprintf(text, sizeof text, "%u buffer set%s too few for role %s: %u units are live at once in step %u%s",
-                 layout->copies, layout->copies == 1 ? " is" : "s are", bp_role_name((bp_role)role_id), tenants->most_live,
-                 tenants->most_live_step, why);
+                 layout->copies, layout->copies == 1 ? " is" : "s are", bp_role_name((bp_role)role_id),
+                 tenants->most_live, tenants->most_live_step, why);
         plan->summary.feasible = 0;
         BP_TRY(bp_strings_add(&plan->strings, text, &plan->summary.infeasible_because));
     }
@@ -325,7 +328,8 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
                          bp_plan **plan)
 {
     if (buckets == NULL || schedule == NULL || config == NULL || plan == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_create: needs buckets, a schedule and an initialised configuration");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_plan_create: needs buckets, a schedule and an initialised configuration");
     if (schedule->request_count != buckets->request_count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule was made for %zu requests, these buckets have %zu",
                        schedule->request_count, buckets->request_count);
@@ -333,7 +337,8 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no requests in the roles asked for: nothing to place",
                        buckets->model);
     if (config->alignment == 0 || (config->alignment & (config->alignment - 1)) != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu is no power of two", (unsigned long long)config->alignment);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu is no power of two",
+                       (unsigned long long)config->alignment);
     if (config->fallback != BP_FALLBACK_PERSISTENT && config->fallback != BP_FALLBACK_DYNAMIC)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d is no fallback", (int)config->fallback);
     size_t p = 0;

@@ -6,7 +6,8 @@
 
 bp_status bp_layout_add_class(bp_role_layout *layout, const bp_class *added)
 {
-    BP_TRY(bp_grow_array((void **)&layout->classes, &layout->class_capacity, layout->class_count, sizeof *layout->classes));
+    BP_TRY(bp_grow_array((void **)&layout->classes, &layout->class_capacity, layout->class_count,
+                         sizeof *layout->classes));
     layout->classes[layout->class_count++] = *added;
     return BP_OK;
 }

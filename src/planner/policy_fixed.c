@@ -51,8 +51,8 @@ static uint32_t find_mode(const bp_policy_input *input, uint32_t *order, uint32_
         order[i] = (uint32_t)i;
     sort_by_shape(input, order, scratch);
     for (size_t begin = 0, end; begin < count; begin = end) {
-        for (end = begin; end < count && compare_shapes(input->buckets->requests, &tenants[order[begin]],
-                                                        &tenants[order[end]]) == 0;)
+        for (end = begin; end < count &&
+                          compare_shapes(input->buckets->requests, &tenants[order[begin]], &tenants[order[end]]) == 0;)
             end++;
         if (end - begin > best || (end - begin == best && order[begin] < mode)) {
             best = end - begin;
@@ -62,7 +62,8 @@ static uint32_t find_mode(const bp_policy_input *input, uint32_t *order, uint32_
     return mode;
 }
 
-static bp_status place_tenants(const bp_policy_input *input, uint32_t mode, const uint32_t *copies, bp_role_layout *layout)
+static bp_status place_tenants(const bp_policy_input *input, uint32_t mode, const uint32_t *copies,
+                               bp_role_layout *layout)
 {
     const bp_tenant *tenants = input->tenants->tenants;
     for (uint32_t i = 0; i < tenants[mode].request_count; i++) {

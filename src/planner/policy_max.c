@@ -85,7 +85,8 @@ static bp_status enter(const bp_policy_input *input, uint32_t request, size_t ra
     if (rank == ranks->counts[dtype]) {
         BP_TRY(bp_grow_array((void **)&ranks->classes[dtype], &ranks->capacities[dtype], rank, sizeof(uint32_t)));
         ranks->classes[dtype][ranks->counts[dtype]++] = (uint32_t)layout->class_count;
-        bp_class added = {.copies = layout->copies, .rank = (uint32_t)rank, .set_by = request, .kind = BP_BUFFER_POOLED};
+        bp_class added = {
+            .copies = layout->copies, .rank = (uint32_t)rank, .set_by = request, .kind = BP_BUFFER_POOLED};
         added.dtype = dtype;
         BP_TRY(bp_layout_add_class(layout, &added));
     }

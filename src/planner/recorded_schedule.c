@@ -34,7 +34,8 @@ typedef struct recording {
     size_t count, capacity;
 } recording;
 
-static bp_status fail_event(const recording *r, size_t at, const bp_model_event *event, uint32_t request, const char *what)
+static bp_status fail_event(const recording *r, size_t at, const bp_model_event *event, uint32_t request,
+                            const char *what)
 {
     const bp_bucket_data *b = &r->buckets->buckets[r->buckets->requests[request].bucket];
     char text[24];
@@ -75,8 +76,8 @@ static bp_status apply_event(recording *r, size_t at, const bp_model_event *even
         any = true;
     }
     if (!any)
-        return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket number %d in role %s", at, unit, event->bucket,
-                       bp_role_name((bp_role)event->role));
+        return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket number %d in role %s", at, unit,
+                       event->bucket, bp_role_name((bp_role)event->role));
     return BP_OK;
 }
 
@@ -125,7 +126,8 @@ bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *b
 {
     if (model == NULL || buckets == NULL || schedule == NULL || model->event_count == 0 ||
         model->unit_count != buckets->unit_count)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_recorded: needs a model with events and its buckets");
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_schedule_create_recorded: needs a model with events and its buckets");
     bp_schedule *created;
     BP_TRY(bp_schedule_new(buckets, &created));
     recording r = {.buckets = buckets};

@@ -36,11 +36,13 @@ static void collect(const bp_buckets *buckets, const bp_schedule *schedule, bp_t
     for (size_t g = 0; g < buckets->group_count; g++) {
         const bp_request_group *group = &buckets->groups[g];
         uint32_t first = used;
-        for (; span < schedule->span_count && schedule->spans[span].first_request < group->first + group->count; span++) {
+        for (; span < schedule->span_count && schedule->spans[span].first_request < group->first + group->count;
+             span++) {
             const bp_span *s = &schedule->spans[span];
             if (group->role != t->role || s->interval_count == 0)
                 continue;
-            memcpy(t->intervals + used, schedule->intervals + s->first_interval, s->interval_count * sizeof *t->intervals);
+            memcpy(t->intervals + used, schedule->intervals + s->first_interval,
+                   s->interval_count * sizeof *t->intervals);
             used += s->interval_count;
         }
         if (used == first)

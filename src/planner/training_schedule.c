@@ -17,9 +17,9 @@ typedef struct run_order {
     size_t count, capacity;
     uint32_t *first_of_unit, *next;    /* occurrences of a unit, first to last */
     uint32_t *last_of_unit, *previous; /* and back */
-    bool *holds_memory; /* units with at least one bucket that is not empty */
-    uint32_t *child, *sibling; /* nested units: first child, next sibling */
-    uint32_t *newest_run;      /* of each unit */
+    bool *holds_memory;                /* units with at least one bucket that is not empty */
+    uint32_t *child, *sibling;         /* nested units: first child, next sibling */
+    uint32_t *newest_run;              /* of each unit */
 } run_order;
 
 #define NONE UINT32_MAX
@@ -190,8 +190,8 @@ static bp_status add_live(bp_schedule *s, const run_order *order, uint32_t unit,
     return add_backward(s, order, unit, config, live == LIVE_GRADIENT);
 }
 
-static bp_status add_group(bp_schedule *s, const bp_buckets *buckets, const bp_request_group *group, const run_order *order,
-                           const bp_schedule_config *config, bool transposes)
+static bp_status add_group(bp_schedule *s, const bp_buckets *buckets, const bp_request_group *group,
+                           const run_order *order, const bp_schedule_config *config, bool transposes)
 {
     uint32_t end = group->first + group->count;
     for (uint32_t first = group->first; first < end;) {
@@ -226,10 +226,13 @@ static bp_status generate(bp_schedule *s, const bp_buckets *buckets, const run_o
     return BP_OK;
 }
 
-bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *config, bp_schedule **schedule)
+bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *config,
+                                      bp_schedule **schedule)
 {
-    if (buckets == NULL || config == NULL || schedule == NULL || config->size < sizeof *config || config->grad_units == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_training: needs buckets, an initialised configuration "
+    if (buckets == NULL || config == NULL || schedule == NULL || config->size < sizeof *config ||
+        config->grad_units == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_schedule_create_training: needs buckets, an initialised configuration "
                        "and grad_units of at least 1");
     bp_schedule *created;
     BP_TRY(bp_schedule_new(buckets, &created));

@@ -1,10 +1,11 @@
 /* The architecture tables against the published modelling code: names and shapes of every parameter, for small
  * configurations that reach every branch and for all bundled models. tests/data/architectures/README.md says how the
  * digests were made. Arguments: the source directory. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <bucketpool/formats.h>

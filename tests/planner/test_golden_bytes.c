@@ -1,9 +1,10 @@
 /* Exact bytes of pools and lower bounds, and parameter totals, of the bundled models. The figures are NVIDIA's rules applied
  * to the published architectures, worked out apart from this library; all at dp 64, bf16. Arguments: the source directory. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <bucketpool/formats.h>
@@ -117,8 +118,8 @@ static void test_max_pool_bytes(void **state)
         uint64_t bytes, bound;
         plan_params(&r, &bytes, &bound);
         if (bytes != cases[i].max || bound != cases[i].bound)
-            fail_msg("%s ep %u prefetch %u padding %d: max %llu, bound %llu; expected %llu, %llu", r.model, r.ep, r.prefetch,
-                     (int)r.padding, (unsigned long long)bytes, (unsigned long long)bound,
+            fail_msg("%s ep %u prefetch %u padding %d: max %llu, bound %llu; expected %llu, %llu", r.model, r.ep,
+                     r.prefetch, (int)r.padding, (unsigned long long)bytes, (unsigned long long)bound,
                      (unsigned long long)cases[i].max, (unsigned long long)cases[i].bound);
     }
 }
@@ -132,16 +133,22 @@ static void test_table(void **state)
         uint32_t ep;
         double fixed, max, bound;
     } rows[] = {
-        {"Nemotron-3-Nano-30B-A3B", 1, 56.3, 4.85, 2.51},    {"Nemotron-3-Nano-30B-A3B", 8, 8.38, 0.69, 0.43},
-        {"Nemotron-3-Super-120B-A12B", 1, 19.5, 10.7, 5.56}, {"Nemotron-3-Super-120B-A12B", 8, 10.3, 1.52, 0.96},
-        {"Nemotron-3-Ultra-550B-A55B", 8, 0, 5.77, 3.67},    {"Nemotron-H-8B", 1, 8.85, 0.68, 0.54},
-        {"Nemotron-H-47B", 1, 40.1, 1.90, 1.90},             {"Nemotron-Nano-9B-v2", 1, 7.63, 0.56, 0.56},
-        {"DeepSeek-V3", 8, 9.47, 6.15, 6.15},                {"DeepSeek-V3", 32, 0, 3.12, 2.21},
+        {"Nemotron-3-Nano-30B-A3B", 1, 56.3, 4.85, 2.51},
+        {"Nemotron-3-Nano-30B-A3B", 8, 8.38, 0.69, 0.43},
+        {"Nemotron-3-Super-120B-A12B", 1, 19.5, 10.7, 5.56},
+        {"Nemotron-3-Super-120B-A12B", 8, 10.3, 1.52, 0.96},
+        {"Nemotron-3-Ultra-550B-A55B", 8, 0, 5.77, 3.67},
+        {"Nemotron-H-8B", 1, 8.85, 0.68, 0.54},
+        {"Nemotron-H-47B", 1, 40.1, 1.90, 1.90},
+        {"Nemotron-Nano-9B-v2", 1, 7.63, 0.56, 0.56},
+        {"DeepSeek-V3", 8, 9.47, 6.15, 6.15},
+        {"DeepSeek-V3", 32, 0, 3.12, 2.21},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const double expected[3] = {rows[i].fixed, rows[i].max, rows[i].bound};
         for (int k = 0; k < 2; k++) {
-            request r = {rows[i].model, rows[i].ep, 1, BP_PADDING_MEGATRON_LCM, k == 0 ? BP_POLICY_FIXED : BP_POLICY_MAX};
+            request r = {rows[i].model, rows[i].ep, 1, BP_PADDING_MEGATRON_LCM,
+                         k == 0 ? BP_POLICY_FIXED : BP_POLICY_MAX};
             uint64_t bytes, bound;
             plan_params(&r, &bytes, &bound);
             double got = (double)bytes / 0x1p30, digits = expected[k] >= 10 ? 0.1 : 0.01;
@@ -156,7 +163,8 @@ static void test_table(void **state)
 static void test_uniform_stacks(void **state)
 {
     (void)state;
-    static const char *const models[] = {"Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "Gemma-3-27B", "gpt-oss-120b"};
+    static const char *const models[] = {"Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "Gemma-3-27B",
+                                         "gpt-oss-120b"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         for (int k = 0; k < 2; k++) {
             request r = {models[i], 1, 1, BP_PADDING_MEGATRON_LCM, k == 0 ? BP_POLICY_FIXED : BP_POLICY_MAX};

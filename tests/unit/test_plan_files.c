@@ -6,12 +6,13 @@
 /* A plan of four units with two roles, so that copies, slabs and predecessors all appear. */
 static bp_plan *make_plan(void)
 {
-    static const char text[] =
-        "{\"format\": \"bucketpool.units/1\", \"model\": \"tiny\", \"units\": ["
-        "{\"name\": \"a\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 1000}, {\"name\": \"x\", \"dtype\": \"fp32\", \"numel\": 10}]},"
-        "{\"name\": \"b\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 3000}]},"
-        "{\"name\": \"c\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 2000}]},"
-        "{\"name\": \"d\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 1000}, {\"dtype\": \"fp32\", \"numel\": 77}]}]}";
+    static const char text[] = "{\"format\": \"bucketpool.units/1\", \"model\": \"tiny\", \"units\": ["
+                               "{\"name\": \"a\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 1000}, {\"name\": "
+                               "\"x\", \"dtype\": \"fp32\", \"numel\": 10}]},"
+                               "{\"name\": \"b\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 3000}]},"
+                               "{\"name\": \"c\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 2000}]},"
+                               "{\"name\": \"d\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 1000}, {\"dtype\": "
+                               "\"fp32\", \"numel\": 77}]}]}";
     bp_model *model;
     bp_buckets *buckets;
     bp_schedule *schedule;
@@ -115,9 +116,15 @@ static void test_edited_assignments(void **state)
         const char *member;
         json_int_t value;
         const char *word;
-    } edits[] = {{"offset", 256, "fingerprint"}, {"bytes", 1998, "fingerprint"}, {"ordinal", 7, "fingerprint"},
-                 {"offset", 100, "not aligned"}, {"offset", 1 << 30, "beyond its slab"}, {"bytes", 1 << 30, "beyond its slab"},
-                 {"slab", 9, "does not exist"},  {"offset", -256, "offset"},     {"bytes", 0, "bytes"}};
+    } edits[] = {{"offset", 256, "fingerprint"},
+                 {"bytes", 1998, "fingerprint"},
+                 {"ordinal", 7, "fingerprint"},
+                 {"offset", 100, "not aligned"},
+                 {"offset", 1 << 30, "beyond its slab"},
+                 {"bytes", 1 << 30, "beyond its slab"},
+                 {"slab", 9, "does not exist"},
+                 {"offset", -256, "offset"},
+                 {"bytes", 0, "bytes"}};
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         json_t *document = plan_document();
         json_object_set_new(assignment(document, 0), edits[i].member, json_integer(edits[i].value));
@@ -146,8 +153,8 @@ static void test_edited_assignments(void **state)
 static void test_broken_documents(void **state)
 {
     (void)state;
-    static const char *const members[] = {"format", "model", "policy", "copies", "alignment", "bytes", "bound",
-                                          "slabs",  "assignments", "fingerprint", "options"};
+    static const char *const members[] = {"format", "model", "policy",      "copies",      "alignment", "bytes",
+                                          "bound",  "slabs", "assignments", "fingerprint", "options"};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         json_t *document = plan_document();
         json_object_del(document, members[i]);

@@ -8,34 +8,85 @@
 #define GEMM (BP_ARCH_LINEAR | BP_ARCH_GEMM)
 #define LINEAR BP_ARCH_LINEAR
 
-extern const bp_arch_tensor bp_arch_embedding[];      /* model.embed_tokens */
-extern const bp_arch_tensor bp_arch_norm_and_head[];  /* model.norm, lm_head unless tied */
-extern const bp_arch_tensor bp_arch_input_norm[];     /* input_layernorm */
-extern const bp_arch_tensor bp_arch_post_norm[];      /* post_attention_layernorm */
-extern const bp_arch_tensor bp_arch_attention[];      /* self_attn.{q,k,v,o}_proj, biases by attention_bias */
-extern const bp_arch_tensor bp_arch_gated_mlp[];      /* mlp.{gate,up,down}_proj, biases by mlp_bias */
-extern const bp_arch_tensor bp_arch_qk_norm[];        /* self_attn.{q,k}_norm of one head */
-extern const bp_arch_tensor bp_arch_dense_mlp[];      /* mlp.{gate,up,down}_proj where moe does not hold */
-extern const bp_arch_tensor bp_arch_experts[];        /* mlp.gate and mlp.experts.* where moe holds */
+extern const bp_arch_tensor bp_arch_embedding[];     /* model.embed_tokens */
+extern const bp_arch_tensor bp_arch_norm_and_head[]; /* model.norm, lm_head unless tied */
+extern const bp_arch_tensor bp_arch_input_norm[];    /* input_layernorm */
+extern const bp_arch_tensor bp_arch_post_norm[];     /* post_attention_layernorm */
+extern const bp_arch_tensor bp_arch_attention[];     /* self_attn.{q,k,v,o}_proj, biases by attention_bias */
+extern const bp_arch_tensor bp_arch_gated_mlp[];     /* mlp.{gate,up,down}_proj, biases by mlp_bias */
+extern const bp_arch_tensor bp_arch_qk_norm[];       /* self_attn.{q,k}_norm of one head */
+extern const bp_arch_tensor bp_arch_dense_mlp[];     /* mlp.{gate,up,down}_proj where moe does not hold */
+extern const bp_arch_tensor bp_arch_experts[];       /* mlp.gate and mlp.experts.* where moe holds */
 
 /* Fields that hardly vary. */
-#define FIELD_VOCAB(missing_value) {"vocab", "vocab_size", BP_FIELD_SIZE, missing_value, NULL}
-#define FIELD_HIDDEN(missing_value) {"hidden", "hidden_size", BP_FIELD_SIZE, missing_value, NULL}
-#define FIELD_INNER(missing_value) {"inner", "intermediate_size", BP_FIELD_SIZE, missing_value, NULL}
-#define FIELD_LAYERS(missing_value) {"layers", "num_hidden_layers", BP_FIELD_SIZE, missing_value, NULL}
-#define FIELD_HEADS(missing_value) {"heads", "num_attention_heads", BP_FIELD_SIZE, missing_value, NULL}
-#define FIELD_KV_HEADS(missing_value) {"kv_heads", "num_key_value_heads", BP_FIELD_SIZE, missing_value, "heads"}
-#define FIELD_HEAD_DIM(missing_value) {"head_dim", "head_dim", BP_FIELD_SIZE, missing_value, "hidden/heads"}
-#define FIELD_TIED(missing_value) {"tied", "tie_word_embeddings", BP_FIELD_FLAG, missing_value, NULL}
-#define FIELD_FLAG(name, key, missing_value) {name, key, BP_FIELD_FLAG, missing_value, NULL}
-#define FIELD_SIZE(name, key, missing_value) {name, key, BP_FIELD_SIZE, missing_value, NULL}
-#define FIELD_COUNT(name, key, missing_value) {name, key, BP_FIELD_COUNT, missing_value, NULL}
-#define FIELD_FIXED(name, value) {name, NULL, BP_FIELD_COUNT, value, NULL}
-#define FIELD_LIST(name, key) {name, key, BP_FIELD_LIST, "-", NULL}
-#define FIELD_LAYER(name, expression) {name, NULL, BP_FIELD_LAYER, expression, NULL}
-#define FIELD_CHECK(expression, complaint) {"check", complaint, BP_FIELD_CHECK, expression, NULL}
-#define FIELDS_END {NULL, NULL, BP_FIELD_COUNT, NULL, NULL}
+#define FIELD_VOCAB(missing_value)                                                                                     \
+    {                                                                                                                  \
+        "vocab", "vocab_size", BP_FIELD_SIZE, missing_value, NULL                                                      \
+    }
+#define FIELD_HIDDEN(missing_value)                                                                                    \
+    {                                                                                                                  \
+        "hidden", "hidden_size", BP_FIELD_SIZE, missing_value, NULL                                                    \
+    }
+#define FIELD_INNER(missing_value)                                                                                     \
+    {                                                                                                                  \
+        "inner", "intermediate_size", BP_FIELD_SIZE, missing_value, NULL                                               \
+    }
+#define FIELD_LAYERS(missing_value)                                                                                    \
+    {                                                                                                                  \
+        "layers", "num_hidden_layers", BP_FIELD_SIZE, missing_value, NULL                                              \
+    }
+#define FIELD_HEADS(missing_value)                                                                                     \
+    {                                                                                                                  \
+        "heads", "num_attention_heads", BP_FIELD_SIZE, missing_value, NULL                                             \
+    }
+#define FIELD_KV_HEADS(missing_value)                                                                                  \
+    {                                                                                                                  \
+        "kv_heads", "num_key_value_heads", BP_FIELD_SIZE, missing_value, "heads"                                       \
+    }
+#define FIELD_HEAD_DIM(missing_value)                                                                                  \
+    {                                                                                                                  \
+        "head_dim", "head_dim", BP_FIELD_SIZE, missing_value, "hidden/heads"                                           \
+    }
+#define FIELD_TIED(missing_value)                                                                                      \
+    {                                                                                                                  \
+        "tied", "tie_word_embeddings", BP_FIELD_FLAG, missing_value, NULL                                              \
+    }
+#define FIELD_FLAG(name, key, missing_value)                                                                           \
+    {                                                                                                                  \
+        name, key, BP_FIELD_FLAG, missing_value, NULL                                                                  \
+    }
+#define FIELD_SIZE(name, key, missing_value)                                                                           \
+    {                                                                                                                  \
+        name, key, BP_FIELD_SIZE, missing_value, NULL                                                                  \
+    }
+#define FIELD_COUNT(name, key, missing_value)                                                                          \
+    {                                                                                                                  \
+        name, key, BP_FIELD_COUNT, missing_value, NULL                                                                 \
+    }
+#define FIELD_FIXED(name, value)                                                                                       \
+    {                                                                                                                  \
+        name, NULL, BP_FIELD_COUNT, value, NULL                                                                        \
+    }
+#define FIELD_LIST(name, key)                                                                                          \
+    {                                                                                                                  \
+        name, key, BP_FIELD_LIST, "-", NULL                                                                            \
+    }
+#define FIELD_LAYER(name, expression)                                                                                  \
+    {                                                                                                                  \
+        name, NULL, BP_FIELD_LAYER, expression, NULL                                                                   \
+    }
+#define FIELD_CHECK(expression, complaint)                                                                             \
+    {                                                                                                                  \
+        "check", complaint, BP_FIELD_CHECK, expression, NULL                                                           \
+    }
+#define FIELDS_END                                                                                                     \
+    {                                                                                                                  \
+        NULL, NULL, BP_FIELD_COUNT, NULL, NULL                                                                         \
+    }
 
-#define TENSORS_END {NULL, NULL, NULL, NULL, NULL, NULL, 0}
+#define TENSORS_END                                                                                                    \
+    {                                                                                                                  \
+        NULL, NULL, NULL, NULL, NULL, NULL, 0                                                                          \
+    }
 
 #endif

@@ -27,13 +27,25 @@ static const bp_arch_tensor shared_experts[] = {
 };
 
 static const bp_arch_field deepseek_v3_fields[] = {
-    FIELD_VOCAB("129280"), FIELD_HIDDEN("7168"), FIELD_INNER("18432"), FIELD_LAYERS("61"), FIELD_HEADS("128"),
-    FIELD_SIZE("expert_inner", "moe_intermediate_size", "2048"), FIELD_COUNT("shared", "n_shared_experts", "1"),
-    FIELD_SIZE("n_experts", "n_routed_experts", "256"), {"q_rank", "q_lora_rank", BP_FIELD_SIZE, "1536", "-"},
-    FIELD_SIZE("kv_rank", "kv_lora_rank", "512"), FIELD_SIZE("rope_dim", "qk_rope_head_dim", "64"),
-    FIELD_SIZE("nope_dim", "qk_nope_head_dim", "128"), FIELD_SIZE("value_dim", "v_head_dim", "128"),
-    FIELD_COUNT("first_dense", "first_k_dense_replace", "3"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
-    FIELD_PREDICTIONS, FIELD_MOE_AFTER_DENSE, FIELD_TIED("0"), FIELDS_END,
+    FIELD_VOCAB("129280"),
+    FIELD_HIDDEN("7168"),
+    FIELD_INNER("18432"),
+    FIELD_LAYERS("61"),
+    FIELD_HEADS("128"),
+    FIELD_SIZE("expert_inner", "moe_intermediate_size", "2048"),
+    FIELD_COUNT("shared", "n_shared_experts", "1"),
+    FIELD_SIZE("n_experts", "n_routed_experts", "256"),
+    {"q_rank", "q_lora_rank", BP_FIELD_SIZE, "1536", "-"},
+    FIELD_SIZE("kv_rank", "kv_lora_rank", "512"),
+    FIELD_SIZE("rope_dim", "qk_rope_head_dim", "64"),
+    FIELD_SIZE("nope_dim", "qk_nope_head_dim", "128"),
+    FIELD_SIZE("value_dim", "v_head_dim", "128"),
+    FIELD_COUNT("first_dense", "first_k_dense_replace", "3"),
+    FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_PREDICTIONS,
+    FIELD_MOE_AFTER_DENSE,
+    FIELD_TIED("0"),
+    FIELDS_END,
 };
 
 static const bp_arch_tensor deepseek_v3_attention[] = {
@@ -69,11 +81,23 @@ const bp_arch_family bp_arch_deepseek_v3 = {
 };
 
 static const bp_arch_field glm4_moe_fields[] = {
-    FIELD_VOCAB("151552"), FIELD_HIDDEN("4096"), FIELD_INNER("10944"), FIELD_LAYERS("46"), FIELD_HEADS("96"),
-    FIELD_KV_HEADS("8"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
-    FIELD_SIZE("expert_inner", "moe_intermediate_size", "1408"), FIELD_COUNT("shared", "n_shared_experts", "1"),
-    FIELD_SIZE("n_experts", "n_routed_experts", "128"), FIELD_COUNT("first_dense", "first_k_dense_replace", "1"),
-    FIELD_FLAG("qk_norm", "use_qk_norm", "0"), FIELD_PREDICTIONS, FIELD_MOE_AFTER_DENSE, FIELD_TIED("0"), FIELDS_END,
+    FIELD_VOCAB("151552"),
+    FIELD_HIDDEN("4096"),
+    FIELD_INNER("10944"),
+    FIELD_LAYERS("46"),
+    FIELD_HEADS("96"),
+    FIELD_KV_HEADS("8"),
+    FIELD_HEAD_DIM("hidden/heads"),
+    FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_SIZE("expert_inner", "moe_intermediate_size", "1408"),
+    FIELD_COUNT("shared", "n_shared_experts", "1"),
+    FIELD_SIZE("n_experts", "n_routed_experts", "128"),
+    FIELD_COUNT("first_dense", "first_k_dense_replace", "1"),
+    FIELD_FLAG("qk_norm", "use_qk_norm", "0"),
+    FIELD_PREDICTIONS,
+    FIELD_MOE_AFTER_DENSE,
+    FIELD_TIED("0"),
+    FIELDS_END,
 };
 
 /* The output projection never has a bias. */

@@ -3,9 +3,17 @@
 #include "model/families/common.h"
 
 static const bp_arch_field llama_fields[] = {
-    FIELD_VOCAB("32000"), FIELD_HIDDEN("4096"), FIELD_INNER("11008"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
-    FIELD_KV_HEADS("heads"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
-    FIELD_FLAG("mlp_bias", "mlp_bias", "0"), FIELD_TIED("0"), FIELDS_END,
+    FIELD_VOCAB("32000"),
+    FIELD_HIDDEN("4096"),
+    FIELD_INNER("11008"),
+    FIELD_LAYERS("32"),
+    FIELD_HEADS("32"),
+    FIELD_KV_HEADS("heads"),
+    FIELD_HEAD_DIM("hidden/heads"),
+    FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_FLAG("mlp_bias", "mlp_bias", "0"),
+    FIELD_TIED("0"),
+    FIELDS_END,
 };
 
 const bp_arch_family bp_arch_llama = {
@@ -20,9 +28,17 @@ const bp_arch_family bp_arch_llama = {
 };
 
 static const bp_arch_field mistral_fields[] = {
-    FIELD_VOCAB("32000"), FIELD_HIDDEN("4096"), FIELD_INNER("14336"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
-    FIELD_KV_HEADS("8"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FIXED("attention_bias", "0"), FIELD_FIXED("mlp_bias", "0"),
-    FIELD_TIED("0"), FIELDS_END,
+    FIELD_VOCAB("32000"),
+    FIELD_HIDDEN("4096"),
+    FIELD_INNER("14336"),
+    FIELD_LAYERS("32"),
+    FIELD_HEADS("32"),
+    FIELD_KV_HEADS("8"),
+    FIELD_HEAD_DIM("hidden/heads"),
+    FIELD_FIXED("attention_bias", "0"),
+    FIELD_FIXED("mlp_bias", "0"),
+    FIELD_TIED("0"),
+    FIELDS_END,
 };
 
 const bp_arch_family bp_arch_mistral = {
@@ -37,8 +53,9 @@ const bp_arch_family bp_arch_mistral = {
 };
 
 static const bp_arch_field qwen2_fields[] = {
-    FIELD_VOCAB("151936"), FIELD_HIDDEN("4096"), FIELD_INNER("22016"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
-    FIELD_KV_HEADS("32"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FIXED("mlp_bias", "0"), FIELD_TIED("0"), FIELDS_END,
+    FIELD_VOCAB("151936"), FIELD_HIDDEN("4096"), FIELD_INNER("22016"),           FIELD_LAYERS("32"),
+    FIELD_HEADS("32"),     FIELD_KV_HEADS("32"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FIXED("mlp_bias", "0"),
+    FIELD_TIED("0"),       FIELDS_END,
 };
 
 /* Biases on query, key and value always, on the output never. */
@@ -62,9 +79,17 @@ const bp_arch_family bp_arch_qwen2 = {
 };
 
 static const bp_arch_field qwen3_fields[] = {
-    FIELD_VOCAB("151936"), FIELD_HIDDEN("4096"), FIELD_INNER("22016"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
-    FIELD_KV_HEADS("32"), FIELD_HEAD_DIM("128"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
-    FIELD_FIXED("mlp_bias", "0"), FIELD_TIED("0"), FIELDS_END,
+    FIELD_VOCAB("151936"),
+    FIELD_HIDDEN("4096"),
+    FIELD_INNER("22016"),
+    FIELD_LAYERS("32"),
+    FIELD_HEADS("32"),
+    FIELD_KV_HEADS("32"),
+    FIELD_HEAD_DIM("128"),
+    FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_FIXED("mlp_bias", "0"),
+    FIELD_TIED("0"),
+    FIELDS_END,
 };
 
 const bp_arch_family bp_arch_qwen3 = {
@@ -79,9 +104,17 @@ const bp_arch_family bp_arch_qwen3 = {
 };
 
 static const bp_arch_field gemma3_fields[] = {
-    FIELD_VOCAB("262208"), FIELD_HIDDEN("2304"), FIELD_INNER("9216"), FIELD_LAYERS("26"), FIELD_HEADS("8"),
-    FIELD_KV_HEADS("4"), FIELD_HEAD_DIM("256"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
-    FIELD_FIXED("mlp_bias", "0"), FIELD_TIED("1"), FIELDS_END,
+    FIELD_VOCAB("262208"),
+    FIELD_HIDDEN("2304"),
+    FIELD_INNER("9216"),
+    FIELD_LAYERS("26"),
+    FIELD_HEADS("8"),
+    FIELD_KV_HEADS("4"),
+    FIELD_HEAD_DIM("256"),
+    FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_FIXED("mlp_bias", "0"),
+    FIELD_TIED("1"),
+    FIELDS_END,
 };
 
 static const bp_arch_tensor gemma3_feedforward_norms[] = {

@@ -3,9 +3,17 @@
 #include "model/families/common.h"
 
 static const bp_arch_field mixtral_fields[] = {
-    FIELD_VOCAB("32000"), FIELD_HIDDEN("4096"), FIELD_INNER("14336"), FIELD_LAYERS("32"), FIELD_HEADS("32"),
-    FIELD_KV_HEADS("8"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FIXED("attention_bias", "0"),
-    FIELD_SIZE("n_experts", "num_local_experts", "8"), FIELD_TIED("0"), FIELDS_END,
+    FIELD_VOCAB("32000"),
+    FIELD_HIDDEN("4096"),
+    FIELD_INNER("14336"),
+    FIELD_LAYERS("32"),
+    FIELD_HEADS("32"),
+    FIELD_KV_HEADS("8"),
+    FIELD_HEAD_DIM("hidden/heads"),
+    FIELD_FIXED("attention_bias", "0"),
+    FIELD_SIZE("n_experts", "num_local_experts", "8"),
+    FIELD_TIED("0"),
+    FIELDS_END,
 };
 
 static const bp_arch_tensor mixtral_experts[] = {
@@ -28,11 +36,20 @@ const bp_arch_family bp_arch_mixtral = {
 };
 
 static const bp_arch_field qwen3_moe_fields[] = {
-    FIELD_VOCAB("151936"), FIELD_HIDDEN("2048"), FIELD_INNER("6144"), FIELD_LAYERS("24"), FIELD_HEADS("32"),
-    FIELD_KV_HEADS("4"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FLAG("attention_bias", "attention_bias", "0"),
-    FIELD_SIZE("expert_inner", "moe_intermediate_size", "768"), FIELD_COUNT("n_experts", "num_experts", "128"),
-    FIELD_SIZE("sparse_step", "decoder_sparse_step", "1"), FIELD_LIST("dense_layers", "mlp_only_layers"),
-    FIELD_LAYER("moe", "!(layer in dense_layers) && n_experts > 0 && (layer+1) % sparse_step == 0"), FIELD_TIED("0"),
+    FIELD_VOCAB("151936"),
+    FIELD_HIDDEN("2048"),
+    FIELD_INNER("6144"),
+    FIELD_LAYERS("24"),
+    FIELD_HEADS("32"),
+    FIELD_KV_HEADS("4"),
+    FIELD_HEAD_DIM("hidden/heads"),
+    FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_SIZE("expert_inner", "moe_intermediate_size", "768"),
+    FIELD_COUNT("n_experts", "num_experts", "128"),
+    FIELD_SIZE("sparse_step", "decoder_sparse_step", "1"),
+    FIELD_LIST("dense_layers", "mlp_only_layers"),
+    FIELD_LAYER("moe", "!(layer in dense_layers) && n_experts > 0 && (layer+1) % sparse_step == 0"),
+    FIELD_TIED("0"),
     FIELDS_END,
 };
 
@@ -49,9 +66,17 @@ const bp_arch_family bp_arch_qwen3_moe = {
 };
 
 static const bp_arch_field gpt_oss_fields[] = {
-    FIELD_VOCAB("201088"), FIELD_HIDDEN("2880"), FIELD_INNER("2880"), FIELD_LAYERS("36"), FIELD_HEADS("64"),
-    FIELD_KV_HEADS("8"), FIELD_HEAD_DIM("64"), FIELD_FIXED("attention_bias", "1"),
-    FIELD_SIZE("n_experts", "num_local_experts|num_experts", "128"), FIELD_TIED("0"), FIELDS_END,
+    FIELD_VOCAB("201088"),
+    FIELD_HIDDEN("2880"),
+    FIELD_INNER("2880"),
+    FIELD_LAYERS("36"),
+    FIELD_HEADS("64"),
+    FIELD_KV_HEADS("8"),
+    FIELD_HEAD_DIM("64"),
+    FIELD_FIXED("attention_bias", "1"),
+    FIELD_SIZE("n_experts", "num_local_experts|num_experts", "128"),
+    FIELD_TIED("0"),
+    FIELDS_END,
 };
 
 /* Experts are stacked [expert, in, out], without ".weight". */
@@ -78,12 +103,20 @@ const bp_arch_family bp_arch_gpt_oss = {
 };
 
 static const bp_arch_field llama4_fields[] = {
-    FIELD_VOCAB("202048"), FIELD_HIDDEN("5120"), FIELD_INNER("8192"),
-    FIELD_SIZE("dense_inner", "intermediate_size_mlp", "16384"), FIELD_LAYERS("48"), FIELD_HEADS("40"),
-    FIELD_KV_HEADS("8"), FIELD_HEAD_DIM("128"), FIELD_FIXED("attention_bias", "0"),
-    FIELD_SIZE("n_experts", "num_local_experts", "16"), FIELD_SIZE("sparse_step", "interleave_moe_layer_step", "1"),
+    FIELD_VOCAB("202048"),
+    FIELD_HIDDEN("5120"),
+    FIELD_INNER("8192"),
+    FIELD_SIZE("dense_inner", "intermediate_size_mlp", "16384"),
+    FIELD_LAYERS("48"),
+    FIELD_HEADS("40"),
+    FIELD_KV_HEADS("8"),
+    FIELD_HEAD_DIM("128"),
+    FIELD_FIXED("attention_bias", "0"),
+    FIELD_SIZE("n_experts", "num_local_experts", "16"),
+    FIELD_SIZE("sparse_step", "interleave_moe_layer_step", "1"),
     FIELD_LIST("moe_layers", "moe_layers"),
-    FIELD_LAYER("moe", "has(moe_layers) ? layer in moe_layers : (layer+1) % sparse_step == 0"), FIELD_TIED("0"),
+    FIELD_LAYER("moe", "has(moe_layers) ? layer in moe_layers : (layer+1) % sparse_step == 0"),
+    FIELD_TIED("0"),
     FIELDS_END,
 };
 
