@@ -9,16 +9,19 @@
 
 #define BP_DETAIL_BYTES 512
 
-/* Formats the detail and returns `status`: `return bp_fail(BP_ERR_FORMAT, "%s: ...", path);` */
-__attribute__((format(printf, 2, 3))) static inline bp_status bp_fail(bp_status status, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static inline void bp_record_formatted(bp_status status, const char *format, ...)
 {
     char detail[BP_DETAIL_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
-    return bp_error_record(status, detail);
+    bp_error_record(status, detail);
 }
+
+/* Formats the detail and has the value of `status`: `return bp_fail(BP_ERR_FORMAT, "%s: ...", path);`. A macro, because static
+ * analysis does not look into functions with variable arguments and would take a failure for a success. */
+#define bp_fail(status, ...) (bp_record_formatted((status), __VA_ARGS__), (status))
 
 static inline bp_status bp_fail_memory(size_t bytes)
 {

@@ -97,26 +97,31 @@ static int32_t outermost(const bp_model *model, int32_t unit)
     return unit;
 }
 
+/* The unit's group that a parameter with this key belongs to, NULL when there is none yet. */
+static group *find_group(const grouping *g, int32_t newest, const group *key)
+{
+    bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
+    for (int32_t at = newest; at >= 0; at = g->previous[at]) {
+        group *other = &g->groups[at];
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a newest group has groups
+        if (other->expert == key->expert && (packs || (other->dtype == key->dtype && other->frozen == key->frozen)))
+            return other;
+    }
+    return NULL;
+}
+
 static bp_status add_to_group(grouping *g, const bp_parameter *p, const group *key)
 {
     int32_t *newest = &g->newest[key->unit >= 0 ? (size_t)key->unit : g->model->unit_count];
-    bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
-    int32_t at = *newest;
-    while (at >= 0) {
-        const group *other = &g->groups[at];
-        if (other->expert == key->expert && (packs || (other->dtype == key->dtype && other->frozen == key->frozen)))
-            break;
-        at = g->previous[at];
-    }
-    if (at < 0) {
+    group *mine = find_group(g, *newest, key);
+    if (mine == NULL) {
         BP_TRY(bp_grow_array((void **)&g->groups, &g->capacity, g->count, sizeof *g->groups));
         BP_TRY(bp_grow_array((void **)&g->previous, &g->previous_capacity, g->count, sizeof *g->previous));
-        at = (int32_t)g->count++;
-        g->groups[at] = *key;
-        g->previous[at] = *newest;
-        *newest = at;
+        mine = &g->groups[g->count];
+        *mine = *key;
+        g->previous[g->count] = *newest;
+        *newest = (int32_t)g->count++;
     }
-    group *mine = &g->groups[at];
     BP_TRY(bp_grow_array((void **)&mine->parameters, &mine->capacity, mine->count, sizeof *mine->parameters));
     mine->parameters[mine->count++] = p;
     if (mine->dtype != key->dtype)

@@ -146,35 +146,51 @@ static bp_status grid_numel(remaining *items, size_t count, remaining *fragments
     return BP_OK;
 }
 
-static bp_status megatron_numel(const bp_parameter *const *parameters, size_t count, uint32_t shards, uint64_t *padded)
+/* The chunk that all of these parameters fit, the largest rows first. */
+static bp_status common_chunk(const bp_parameter *const *sorted, size_t count, uint64_t *chunk)
 {
-    void *memory;
-    BP_TRY(bp_new_array(count, sizeof *parameters, &memory));
-    const bp_parameter **sorted = memcpy(memory, parameters, count * sizeof *parameters);
-    bp_status status = sort_by_rows(sorted, count);
-    void *items_memory = NULL;
-    if (status == BP_OK)
-        status = bp_new_array(2 * count, sizeof(remaining), &items_memory);
-    remaining *items = items_memory, *fragments = items != NULL ? items + count : NULL;
-    uint64_t chunk = row_numel(sorted[0]), step, numel = 0;
-    for (size_t i = 0; status == BP_OK && i < count; i++) {
-        if (!fits_chunk(sorted[i], chunk) && !bp_lcm_u64(chunk, row_numel(sorted[i]), &chunk))
-            status = fail_size(sorted[i]);
+    *chunk = row_numel(sorted[0]);
+    for (size_t i = 0; i < count; i++) {
+        if (!fits_chunk(sorted[i], *chunk) && !bp_lcm_u64(*chunk, row_numel(sorted[i]), chunk))
+            return fail_size(sorted[i]);
     }
+    return BP_OK;
+}
+
+/* `items` has room for all parameters twice: those of a chunk and more in front, smaller ones behind. */
+static bp_status place_on_grid(const bp_parameter *const *sorted, size_t count, uint32_t shards, remaining *items,
+                               uint64_t *padded)
+{
+    remaining *fragments = items + count;
     size_t item_count = 0, fragment_count = 0;
-    for (size_t i = 0; status == BP_OK && i < count; i++) {
+    uint64_t chunk, step, numel;
+    BP_TRY(common_chunk(sorted, count, &chunk));
+    for (size_t i = 0; i < count; i++) {
         remaining entry = {sorted[i], bp_parameter_numel(sorted[i]), sorted[i]->copies};
         if (entry.numel < chunk)
             fragments[fragment_count++] = entry;
         else
             items[item_count++] = entry;
     }
-    if (status == BP_OK)
-        status = grid_numel(items, item_count, fragments, fragment_count, chunk, &numel);
-    if (status == BP_OK && (!bp_mul_u64(chunk, shards, &step) || !bp_round_up_u64(numel, step, padded)))
-        status = fail_size(sorted[0]);
-    free(items_memory);
-    free(memory);
+    BP_TRY(grid_numel(items, item_count, fragments, fragment_count, chunk, &numel));
+    if (!bp_mul_u64(chunk, shards, &step) || !bp_round_up_u64(numel, step, padded))
+        return fail_size(sorted[0]);
+    return BP_OK;
+}
+
+static bp_status megatron_numel(const bp_parameter *const *parameters, size_t count, uint32_t shards, uint64_t *padded)
+{
+    void *sorted, *items;
+    BP_TRY(bp_new_array(count, sizeof *parameters, &sorted));
+    memcpy(sorted, parameters, count * sizeof *parameters);
+    bp_status status = bp_new_array(2 * count, sizeof(remaining), &items);
+    if (status == BP_OK) {
+        status = sort_by_rows(sorted, count);
+        if (status == BP_OK)
+            status = place_on_grid(sorted, count, shards, items, padded);
+        free(items);
+    }
+    free(sorted);
     return status;
 }
 
