@@ -6,6 +6,7 @@ difference before committing it."""
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -226,6 +227,27 @@ class Files(unittest.TestCase):
     def test_dynamic_plans_cannot_be_saved(self):
         result = run("plan", NANO, "--policy", "dynamic", "-o", self.path("plan.json"))
         self.assert_refused(result, 1, "no fixed addresses", outputs=["plan.json"])
+
+
+class Documents(unittest.TestCase):
+    """What the documents show is what is there."""
+
+    def read(self, *path):
+        with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+            return file.read()
+
+    def test_readme_shows_real_output(self):
+        lines = [line.rstrip() for line in self.read("tests", "cli", "golden", "plan-nano.txt").splitlines()]
+        self.assertIn("\n".join(lines), self.read("README.md"))
+
+    def test_readme_shows_the_example(self):
+        code = self.read("examples", "plan_model.c").split("\n", 1)[1]
+        self.assertIn("```c\n" + code + "```", self.read("README.md"))
+
+    def test_man_page_has_every_option(self):
+        help_text, page = run("plan", "--help").stdout, self.read("docs", "bucketpool.1.scd")
+        for option in set(re.findall(r"--[a-z][a-z-]+", help_text)) - {"--usage", "--help", "--version"}:
+            self.assertIn(option.replace("-", "-"), page.replace("\\", ""), option)
 
 
 class Color(unittest.TestCase):
