@@ -98,6 +98,33 @@ def static_checks():
     print(f"static: {time.monotonic() - begin:.0f} s", flush=True)
 
 
+def installation():
+    """Installs into an empty prefix and builds the example against it, shared and static, as a user would."""
+    begin = time.monotonic()
+    print("install ...", flush=True)
+    log = os.path.join(BUILDS, "install.log")
+    prefix = os.path.join(BUILDS, "prefix")
+    shutil.rmtree(prefix, ignore_errors=True)
+    build = os.path.join(BUILDS, "installed")
+    shutil.rmtree(build, ignore_errors=True)
+    good = run(["meson", "setup", build, "--prefix", prefix, "--libdir", "lib", "-Dtests=disabled", "-Dbenchmarks=disabled",
+                "-Dcairo=disabled"], log) and run(["meson", "install", "-C", build, "--quiet"], log)
+    environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig"),
+                   "LD_LIBRARY_PATH": os.path.join(prefix, "lib")}
+    # static: of the two libraries the archives, of everything else what the system has
+    for kind, flags in (("shared", "$(pkg-config --cflags --libs bucketpool-formats)"),
+                        ("static", "$(pkg-config --cflags bucketpool-formats) -Wl,-Bstatic -lbucketpool-formats -lbucketpool "
+                                   "-Wl,-Bdynamic $(pkg-config --libs jansson) -L$PREFIX/lib")):
+        program = os.path.join(BUILDS, "plan_model-" + kind)
+        good = good and run(["sh", "-c", f"gcc -std=c17 examples/plan_model.c -o {program} -L$PREFIX/lib {flags}"], log,
+                            env={**environment, "PREFIX": prefix})
+        if kind == "static":
+            environment.pop("LD_LIBRARY_PATH")
+        good = good and run([program], log, cwd="examples/models/Llama-3.1-8B", env=environment)
+        count("install: example, " + kind, "passed" if good else "failed")
+    print(f"install: {time.monotonic() - begin:.0f} s", flush=True)
+
+
 def fuzz():
     """A minute of fuzzing for each reader, from the seed corpus."""
     if not shutil.which("clang"):
@@ -123,6 +150,7 @@ def main():
     leg("sanitizers", ["-Db_sanitize=address,undefined", "-Ddocs=disabled"])
     # without anything optional: what a machine that has only the required libraries builds
     leg("bare", ["-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"])
+    installation()
     if plain:
         static_checks()
     if FULL:

@@ -227,6 +227,35 @@ static bp_status check_unique(const char **names, size_t count, const char *what
     return BP_OK;
 }
 
+static int compare_buckets(const void *a, const void *b)
+{
+    const bp_given_bucket *x = *(const bp_given_bucket *const *)a, *y = *(const bp_given_bucket *const *)b;
+    if (x->unit != y->unit)
+        return x->unit < y->unit ? -1 : 1;
+    if (x->name == NULL || y->name == NULL)
+        return (x->name != NULL) - (y->name != NULL);
+    return strcmp(x->name, y->name);
+}
+
+/* Given names are unique in their unit. */
+static bp_status check_bucket_names(const bp_model *model)
+{
+    void *memory;
+    BP_TRY(bp_new_array(model->bucket_count, sizeof(bp_given_bucket *), &memory));
+    const bp_given_bucket **sorted = memory;
+    for (size_t i = 0; i < model->bucket_count; i++)
+        sorted[i] = &model->buckets[i];
+    qsort(sorted, model->bucket_count, sizeof *sorted, compare_buckets);
+    bp_status status = BP_OK;
+    for (size_t i = 1; status == BP_OK && i < model->bucket_count; i++) {
+        if (sorted[i]->name != NULL && compare_buckets(&sorted[i - 1], &sorted[i]) == 0)
+            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\" occurs twice in unit \"%s\"", sorted[i]->name,
+                             sorted[i]->unit >= 0 ? model->units[sorted[i]->unit].name : "(outside)");
+    }
+    free(sorted);
+    return status;
+}
+
 bp_status bp_model_validate(const bp_model *model)
 {
     if (model == NULL)
@@ -245,7 +274,7 @@ bp_status bp_model_validate(const bp_model *model)
     if (status == BP_OK)
         status = check_unique(names, model->unit_count, "unit");
     free(names);
-    return status;
+    return status == BP_OK ? check_bucket_names(model) : status;
 }
 
 const char *bp_model_name(const bp_model *model)
