@@ -4,6 +4,8 @@
 
 #include <bucketpool/model.h>
 
+#include <stdbool.h>
+
 #include "core/memory.h"
 #include "model/model.h"
 
@@ -47,6 +49,29 @@ struct bp_buckets {
     size_t group_count;
     uint64_t outside_bytes;
 };
+
+static inline bool bp_dtype_is_float(bp_dtype dtype)
+{
+    return dtype >= BP_DTYPE_FP64 && dtype <= BP_DTYPE_FP4_E2M1;
+}
+
+/* The types that are gathered row-wise and as a transpose. */
+static inline bool bp_dtype_is_fp8(bp_dtype dtype)
+{
+    return dtype == BP_DTYPE_FP8_E4M3 || dtype == BP_DTYPE_FP8_E5M2;
+}
+
+/* The stages of bp_buckets_create. grouping.c: buckets of all parameters, unit by unit, outside last. */
+bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
+/* given_buckets.c: appends the buckets that the model brings along, then puts all in order of units. */
+bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
+bp_status bp_buckets_order_by_unit(bp_buckets *buckets);
+/* requests.c */
+bp_status bp_buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config);
+
+bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket_data *bucket);
+/* The dtype that gradients of parameters of `dtype` are communicated in. */
+bp_dtype bp_gradient_dtype(const bp_buckets_config *config, bp_dtype dtype);
 
 /* The bucket's name; `text` is used where it has none of its own. */
 const char *bp_bucket_label(const char *name, uint32_t ordinal, char text[24]);

@@ -1,0 +1,236 @@
+/* Groups a model's parameters into buckets by a runtime's rule, and pads them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "model/buckets.h"
+#include "model/padding.h"
+
+/* ---- grouping ------------------------------------------------------------------------------------------------------- */
+
+/* Parameters that will share a bucket, unless the padding rule splits them. */
+typedef struct group {
+    const bp_parameter **parameters;
+    size_t count, capacity;
+    int32_t unit;
+    bp_dtype dtype; /* BP_DTYPE_NONE: mixed */
+    bool expert, frozen;
+} group;
+
+typedef struct grouping {
+    const bp_model *model;
+    const bp_buckets_config *config;
+    group *groups;
+    size_t count, capacity;
+    bp_parameter *local; /* the parameters with the dtypes asked for */
+    int32_t *newest;     /* of each unit, and of outside at the end: the newest group, -1: none. Groups are chained: */
+    int32_t *previous;   /* the group of the same unit before this one */
+    size_t previous_capacity;
+} grouping;
+
+static bp_dtype parameter_dtype(const bp_parameter *p, bp_dtype asked)
+{
+    if (asked == BP_DTYPE_NONE || !bp_dtype_is_float(p->dtype))
+        return p->dtype;
+    return !bp_dtype_is_fp8(asked) || p->flags & BP_PARAMETER_GEMM ? asked : p->dtype;
+}
+
+static int32_t outermost(const bp_model *model, int32_t unit)
+{
+    while (unit >= 0 && model->units[unit].parent >= 0)
+        unit = model->units[unit].parent;
+    return unit;
+}
+
+/* The unit's group that a parameter with this key belongs to, NULL when there is none yet. */
+static group *find_group(const grouping *g, int32_t newest, const group *key)
+{
+    bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
+    for (int32_t at = newest; at >= 0; at = g->previous[at]) {
+        group *other = &g->groups[at];
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a newest group has groups
+        if (other->expert == key->expert && (packs || (other->dtype == key->dtype && other->frozen == key->frozen)))
+            return other;
+    }
+    return NULL;
+}
+
+static bp_status add_to_group(grouping *g, const bp_parameter *p, const group *key)
+{
+    int32_t *newest = &g->newest[key->unit >= 0 ? (size_t)key->unit : g->model->unit_count];
+    group *mine = find_group(g, *newest, key);
+    if (mine == NULL) {
+        BP_TRY(bp_grow_array((void **)&g->groups, &g->capacity, g->count, sizeof *g->groups));
+        BP_TRY(bp_grow_array((void **)&g->previous, &g->previous_capacity, g->count, sizeof *g->previous));
+        mine = &g->groups[g->count];
+        *mine = *key;
+        g->previous[g->count] = *newest;
+        *newest = (int32_t)g->count++;
+    }
+    BP_TRY(bp_grow_array((void **)&mine->parameters, &mine->capacity, mine->count, sizeof *mine->parameters));
+    mine->parameters[mine->count++] = p;
+    if (mine->dtype != key->dtype)
+        mine->dtype = BP_DTYPE_NONE;
+    mine->frozen = mine->frozen && key->frozen; /* a packed bucket has gradients as soon as one parameter has */
+    return BP_OK;
+}
+
+static bp_status group_parameters(grouping *g)
+{
+    const bp_model *model = g->model;
+    void *memory;
+    BP_TRY(bp_new_array(model->parameter_count, sizeof *g->local, &memory));
+    g->local = memory;
+    BP_TRY(bp_new_array(model->unit_count + 1, sizeof *g->newest, &memory));
+    g->newest = memset(memory, 0xff, (model->unit_count + 1) * sizeof *g->newest);
+    bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
+    for (size_t i = 0; i < model->parameter_count; i++) {
+        bp_parameter *p = &g->local[i];
+        *p = model->parameters[i];
+        p->dtype = parameter_dtype(p, g->config->param_dtype);
+        /* expert parameters are told by name, as Megatron does; packed buckets part only where experts are on other ranks */
+        bool expert = strstr(p->name, ".experts.") != NULL && (!packs || g->config->ep > 1);
+        group key = {.unit = packs ? p->unit : outermost(model, p->unit),
+                     .dtype = p->dtype,
+                     .expert = expert,
+                     .frozen = (p->flags & BP_PARAMETER_FROZEN) != 0 || !bp_dtype_is_float(p->dtype)};
+        BP_TRY(add_to_group(g, p, &key));
+    }
+    return BP_OK;
+}
+
+static void finish_grouping(grouping *g)
+{
+    for (size_t i = 0; i < g->count; i++)
+        free(g->groups[i].parameters);
+    free(g->groups);
+    free(g->local);
+    free(g->newest);
+    free(g->previous);
+}
+
+/* ---- making buckets ------------------------------------------------------------------------------------------------- */
+
+/* "experts", and when a bucket of the unit has that name already "experts.<dtype>" or "experts.<n>". */
+static bp_status name_bucket(bp_buckets *buckets, bp_bucket_data *bucket, uint32_t before)
+{
+    char base[32], name[64];
+    snprintf(base, sizeof base, "%s%s", bucket->expert ? "experts" : "dense", bucket->frozen ? ".frozen" : "");
+    snprintf(name, sizeof name, "%s", base);
+    const bp_bucket_data *unit_buckets = buckets->buckets + buckets->bucket_count - before;
+    for (uint32_t attempt = 0;; attempt++) {
+        const bp_bucket_data *holder = NULL;
+        for (uint32_t i = 0; i < before && holder == NULL; i++)
+            holder = strcmp(unit_buckets[i].name, name) == 0 ? &unit_buckets[i] : NULL;
+        if (holder == NULL)
+            return bp_strings_add(&buckets->strings, name, &bucket->name);
+        if (attempt == 0 && holder->dtype != bucket->dtype)
+            snprintf(base, sizeof base, "%.20s.%s", name, bp_dtype_name((bp_dtype)bucket->dtype));
+        if (attempt == 0 && holder->dtype != bucket->dtype)
+            snprintf(name, sizeof name, "%s", base);
+        else
+            snprintf(name, sizeof name, "%s.%u", base, attempt > 0 ? attempt : 1);
+    }
+}
+
+/* Sizes of a bucket that holds parameters of several dtypes as bytes. */
+static bp_status size_packed(const grouping *g, const group *from, size_t count, uint32_t shards,
+                             bp_bucket_data *bucket)
+{
+    bucket->dtype = BP_DTYPE_UINT8;
+    bucket->grad_dtype = BP_DTYPE_NONE;
+    for (size_t i = 0; i < count; i++) {
+        const bp_parameter *p = from->parameters[i];
+        uint64_t padded, bytes, padded_bytes, numel = bp_parameter_numel(p) * p->copies;
+        BP_TRY(bp_padded_numel(g->config->padding, &p, 1, shards, g->config->flat_alignment, &padded));
+        BP_TRY(bp_dtype_bytes(p->dtype, numel, &bytes));
+        BP_TRY(bp_dtype_bytes(p->dtype, padded, &padded_bytes));
+        bool has_gradient = !(p->flags & BP_PARAMETER_FROZEN) && bp_dtype_is_float(p->dtype);
+        if (has_gradient && bucket->grad_dtype == BP_DTYPE_NONE)
+            bucket->grad_dtype = (uint8_t)bp_gradient_dtype(g->config, p->dtype);
+        if (!bp_add_u64(bucket->numel, bytes, &bucket->numel) ||
+            !bp_add_u64(bucket->padded_numel, padded_bytes, &bucket->padded_numel) ||
+            !bp_add_u64(bucket->grad_padded_numel, has_gradient ? padded : 0, &bucket->grad_padded_numel))
+            return bp_fail(BP_ERR_OVERFLOW, "the bucket of parameter %s does not fit 64 bits", p->name);
+        bucket->grad_numel += has_gradient ? numel : 0;
+    }
+    return BP_OK;
+}
+
+static bp_status size_uniform(const grouping *g, const group *from, size_t count, uint32_t shards,
+                              bp_bucket_data *bucket)
+{
+    const bp_buckets_config *config = g->config;
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof *from->parameters, &memory));
+    const bp_parameter **trainable = memory;
+    size_t trainable_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bp_parameter *p = from->parameters[i];
+        bucket->numel += bp_parameter_numel(p) * p->copies;
+        if (!(p->flags & BP_PARAMETER_FROZEN)) {
+            trainable[trainable_count++] = p;
+            bucket->grad_numel += bp_parameter_numel(p) * p->copies;
+        }
+    }
+    bucket->dtype = (uint8_t)from->dtype;
+    bucket->grad_dtype = (uint8_t)bp_gradient_dtype(config, from->dtype);
+    bp_status status = bp_padded_numel(config->padding, from->parameters, count, shards, config->flat_alignment,
+                                       &bucket->padded_numel);
+    if (status == BP_OK)
+        status = bp_padded_numel(config->padding, trainable, trainable_count, shards, config->flat_alignment,
+                                 &bucket->grad_padded_numel);
+    free(memory);
+    return status;
+}
+
+/* Makes the buckets of one group; `before` counts the unit's buckets so far. */
+static bp_status make_buckets(const grouping *g, group *from, bp_buckets *buckets, uint32_t *before)
+{
+    while (from->count > 0) {
+        size_t together = from->count;
+        if (g->config->padding == BP_PADDING_MEGATRON_SPLIT && from->dtype != BP_DTYPE_NONE)
+            BP_TRY(bp_split_by_rows(from->parameters, from->count, &together));
+        uint32_t shards = from->expert ? g->config->dp / g->config->ep : g->config->dp;
+        bp_bucket_data bucket = {.unit = from->unit,
+                                 .ordinal = *before,
+                                 .shards = shards,
+                                 .parameter_count = (uint32_t)together,
+                                 .expert = from->expert,
+                                 .frozen = from->frozen,
+                                 .roles = ~0u};
+        if (from->dtype != BP_DTYPE_NONE)
+            BP_TRY(size_uniform(g, from, together, shards, &bucket));
+        else
+            BP_TRY(size_packed(g, from, together, shards, &bucket));
+        BP_TRY(name_bucket(buckets, &bucket, *before));
+        BP_TRY(bp_buckets_append(buckets, &bucket));
+        (*before)++;
+        from->count -= together;
+        memmove(from->parameters, from->parameters + together, from->count * sizeof *from->parameters);
+    }
+    return BP_OK;
+}
+
+/* Buckets of all groups, unit by unit, outside last; within a unit in the order in which the groups appeared. */
+bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
+{
+    grouping g = {.model = model, .config = config};
+    bp_status status = group_parameters(&g);
+    for (size_t u = 0; status == BP_OK && u <= model->unit_count; u++) {
+        /* the chain runs from the newest to the oldest group; turn it */
+        int32_t oldest = -1;
+        for (int32_t at = g.newest[u]; at >= 0;) {
+            int32_t next = g.previous[at];
+            g.previous[at] = oldest;
+            oldest = at;
+            at = next;
+        }
+        uint32_t before = 0;
+        for (int32_t at = oldest; status == BP_OK && at >= 0; at = g.previous[at])
+            status = make_buckets(&g, &g.groups[at], buckets, &before);
+    }
+    finish_grouping(&g);
+    return status;
+}
