@@ -27,8 +27,6 @@ bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *
         if (status == BP_OK && (given->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0)
             status = bp_fail(BP_ERR_UNSUPPORTED, "bucket %s: roles 0x%x: roles of a runtime's own are not planned",
                              bp_bucket_label(given->name, *ordinal, text), given->roles);
-        bp_dtype dtype = config->param_dtype != BP_DTYPE_NONE && bp_dtype_is_float(given->dtype) ? config->param_dtype
-                                                                                                 : given->dtype;
         bp_bucket_data bucket = {.unit = given->unit,
                                  .ordinal = (*ordinal)++,
                                  .numel = given->numel,
@@ -37,8 +35,8 @@ bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *
                                  .grad_padded_numel = padded,
                                  .shards = shards,
                                  .roles = given->roles != 0 ? given->roles : ~0u,
-                                 .dtype = (uint8_t)dtype,
-                                 .grad_dtype = (uint8_t)bp_gradient_dtype(config, dtype),
+                                 .dtype = (uint8_t)given->dtype,
+                                 .grad_dtype = (uint8_t)bp_gradient_dtype(config, given->dtype),
                                  .expert = given->expert != 0,
                                  .frozen = given->frozen != 0 || !bp_dtype_is_float(given->dtype)};
         if (status == BP_OK && given->name != NULL)

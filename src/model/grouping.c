@@ -24,6 +24,7 @@ typedef struct grouping {
     group *groups;
     size_t count, capacity;
     bp_parameter *local; /* the parameters with the dtypes asked for */
+    int32_t *outermost;  /* of each unit: itself where it is not nested */
     int32_t *newest;     /* of each unit, and of outside at the end: the newest group, -1: none. Groups are chained: */
     int32_t *previous;   /* the group of the same unit before this one */
     size_t previous_capacity;
@@ -34,13 +35,6 @@ static bp_dtype parameter_dtype(const bp_parameter *p, bp_dtype asked)
     if (asked == BP_DTYPE_NONE || !bp_dtype_is_float(p->dtype))
         return p->dtype;
     return !bp_dtype_is_fp8(asked) || p->flags & BP_PARAMETER_GEMM ? asked : p->dtype;
-}
-
-static int32_t outermost(const bp_model *model, int32_t unit)
-{
-    while (unit >= 0 && model->units[unit].parent >= 0)
-        unit = model->units[unit].parent;
-    return unit;
 }
 
 /* The unit's group that a parameter with this key belongs to, NULL when there is none yet. */
@@ -84,6 +78,10 @@ static bp_status group_parameters(grouping *g)
     g->local = memory;
     BP_TRY(bp_new_array(model->unit_count + 1, sizeof *g->newest, &memory));
     g->newest = memset(memory, 0xff, (model->unit_count + 1) * sizeof *g->newest);
+    BP_TRY(bp_new_array(model->unit_count, sizeof *g->outermost, &memory));
+    g->outermost = memory;
+    for (size_t u = 0; u < model->unit_count; u++) /* parents come first */
+        g->outermost[u] = model->units[u].parent >= 0 ? g->outermost[model->units[u].parent] : (int32_t)u;
     bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
     for (size_t i = 0; i < model->parameter_count; i++) {
         bp_parameter *p = &g->local[i];
@@ -91,7 +89,9 @@ static bp_status group_parameters(grouping *g)
         p->dtype = parameter_dtype(p, g->config->param_dtype);
         /* expert parameters are told by name, as Megatron does; packed buckets part only where experts are on other ranks */
         bool expert = strstr(p->name, ".experts.") != NULL && (!packs || g->config->ep > 1);
-        group key = {.unit = packs ? p->unit : outermost(model, p->unit),
+        group key = {.unit = packs         ? p->unit
+                             : p->unit < 0 ? BP_OUTSIDE
+                                           : g->outermost[p->unit],
                      .dtype = p->dtype,
                      .expert = expert,
                      .frozen = (p->flags & BP_PARAMETER_FROZEN) != 0 || !bp_dtype_is_float(p->dtype)};
@@ -106,32 +106,30 @@ static void finish_grouping(grouping *g)
         free(g->groups[i].parameters);
     free(g->groups);
     free(g->local);
+    free(g->outermost);
     free(g->newest);
     free(g->previous);
 }
 
 /* ---- making buckets ------------------------------------------------------------------------------------------------- */
 
-/* "experts", and when a bucket of the unit has that name already "experts.<dtype>" or "experts.<n>". */
-static bp_status name_bucket(bp_buckets *buckets, bp_bucket_data *bucket, uint32_t before)
+/* Of a group of its unit: how many buckets it made so far, and whether an earlier group differs in dtype only. */
+typedef struct group_naming {
+    uint32_t made;
+    bool dtype_in_name;
+} group_naming;
+
+/* "experts", "experts.frozen", "dense.fp32"; further buckets of a group "dense.1", "dense.2". */
+static bp_status name_bucket(bp_buckets *buckets, const group_naming *naming, bp_bucket_data *bucket)
 {
-    char base[32], name[64];
-    snprintf(base, sizeof base, "%s%s", bucket->expert ? "experts" : "dense", bucket->frozen ? ".frozen" : "");
-    snprintf(name, sizeof name, "%s", base);
-    const bp_bucket_data *unit_buckets = buckets->buckets + buckets->bucket_count - before;
-    for (uint32_t attempt = 0;; attempt++) {
-        const bp_bucket_data *holder = NULL;
-        for (uint32_t i = 0; i < before && holder == NULL; i++)
-            holder = strcmp(unit_buckets[i].name, name) == 0 ? &unit_buckets[i] : NULL;
-        if (holder == NULL)
-            return bp_strings_add(&buckets->strings, name, &bucket->name);
-        if (attempt == 0 && holder->dtype != bucket->dtype)
-            snprintf(base, sizeof base, "%.20s.%s", name, bp_dtype_name((bp_dtype)bucket->dtype));
-        if (attempt == 0 && holder->dtype != bucket->dtype)
-            snprintf(name, sizeof name, "%s", base);
-        else
-            snprintf(name, sizeof name, "%s.%u", base, attempt > 0 ? attempt : 1);
-    }
+    char name[64];
+    int used =
+        snprintf(name, sizeof name, "%s%s", bucket->expert ? "experts" : "dense", bucket->frozen ? ".frozen" : "");
+    if (naming->dtype_in_name)
+        used += snprintf(name + used, sizeof name - (size_t)used, ".%s", bp_dtype_name((bp_dtype)bucket->dtype));
+    if (naming->made > 0)
+        snprintf(name + used, sizeof name - (size_t)used, ".%u", naming->made);
+    return bp_strings_add(&buckets->strings, name, &bucket->name);
 }
 
 /* Sizes of a bucket that holds parameters of several dtypes as bytes. */
@@ -185,13 +183,23 @@ static bp_status size_uniform(const grouping *g, const group *from, size_t count
     return status;
 }
 
+/* More buckets of one group than this have no use, and splitting a hostile model into them would take hours. */
+#define MOST_SPLITS 10000
+
 /* Makes the buckets of one group; `before` counts the unit's buckets so far. */
-static bp_status make_buckets(const grouping *g, group *from, bp_buckets *buckets, uint32_t *before)
+static bp_status make_buckets(const grouping *g, group *from, group_naming naming, bp_buckets *buckets,
+                              uint32_t *before)
 {
-    while (from->count > 0) {
+    bool splits = g->config->padding == BP_PADDING_MEGATRON_SPLIT && from->dtype != BP_DTYPE_NONE;
+    if (splits)
+        BP_TRY(bp_sort_by_rows(from->parameters, from->count));
+    for (; from->count > 0; naming.made++) {
         size_t together = from->count;
-        if (g->config->padding == BP_PADDING_MEGATRON_SPLIT && from->dtype != BP_DTYPE_NONE)
+        if (splits)
             BP_TRY(bp_split_by_rows(from->parameters, from->count, &together));
+        if (naming.made == MOST_SPLITS)
+            return bp_fail(BP_ERR_UNSUPPORTED, "unit \"%s\" splits into more than %d buckets of different rows",
+                           from->unit >= 0 ? g->model->units[from->unit].name : "(outside)", MOST_SPLITS);
         uint32_t shards = from->expert ? g->config->dp / g->config->ep : g->config->dp;
         bp_bucket_data bucket = {.unit = from->unit,
                                  .ordinal = *before,
@@ -204,11 +212,25 @@ static bp_status make_buckets(const grouping *g, group *from, bp_buckets *bucket
             BP_TRY(size_uniform(g, from, together, shards, &bucket));
         else
             BP_TRY(size_packed(g, from, together, shards, &bucket));
-        BP_TRY(name_bucket(buckets, &bucket, *before));
+        BP_TRY(name_bucket(buckets, &naming, &bucket));
         BP_TRY(bp_buckets_append(buckets, &bucket));
         (*before)++;
         from->count -= together;
         memmove(from->parameters, from->parameters + together, from->count * sizeof *from->parameters);
+    }
+    return BP_OK;
+}
+
+/* Makes the buckets of a unit, from its oldest group on. */
+static bp_status make_unit_buckets(const grouping *g, int32_t oldest, bp_buckets *buckets)
+{
+    bool seen[2][2] = {{false}};
+    uint32_t before = 0;
+    for (int32_t at = oldest; at >= 0; at = g->previous[at]) {
+        group *from = &g->groups[at];
+        group_naming naming = {0, seen[from->expert][from->frozen]};
+        seen[from->expert][from->frozen] = true;
+        BP_TRY(make_buckets(g, from, naming, buckets, &before));
     }
     return BP_OK;
 }
@@ -227,9 +249,7 @@ bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *conf
             oldest = at;
             at = next;
         }
-        uint32_t before = 0;
-        for (int32_t at = oldest; status == BP_OK && at >= 0; at = g.previous[at])
-            status = make_buckets(&g, &g.groups[at], buckets, &before);
+        status = make_unit_buckets(&g, oldest, buckets);
     }
     finish_grouping(&g);
     return status;

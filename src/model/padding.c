@@ -6,6 +6,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "model/first_fit.h"
 #include "model/model.h"
 
 /* Elements of one row: what sharding along the first dimension must not cut. */
@@ -32,8 +33,7 @@ static bool fits_chunk(const bp_parameter *p, uint64_t chunk)
     return row == chunk || (chunk % row == 0 && numel % chunk == 0) || numel < chunk;
 }
 
-/* Largest rows first; equal rows keep their order. */
-static bp_status sort_by_rows(const bp_parameter **parameters, size_t count)
+bp_status bp_sort_by_rows(const bp_parameter **parameters, size_t count)
 {
     void *memory;
     BP_TRY(bp_new_array(count, sizeof *parameters, &memory));
@@ -59,7 +59,6 @@ static bp_status sort_by_rows(const bp_parameter **parameters, size_t count)
 
 bp_status bp_split_by_rows(const bp_parameter **parameters, size_t count, size_t *together)
 {
-    BP_TRY(sort_by_rows(parameters, count));
     uint64_t chunk = count > 0 ? row_numel(parameters[0]) : 1;
     void *memory;
     BP_TRY(bp_new_array(count, sizeof *parameters, &memory));
@@ -87,62 +86,82 @@ typedef struct remaining {
     uint32_t count;
 } remaining;
 
-/* The first parameter after `from` whose last, partial chunk fits beside a remnant of `remnant` elements. */
-static remaining *find_partner(remaining *items, size_t count, size_t from, uint64_t chunk, uint64_t remnant)
+typedef struct grid {
+    uint64_t chunk, end;
+    remaining *items, *fragments; /* of a chunk and more; smaller */
+    size_t item_count, fragment_count;
+    bp_first_fit rests;          /* by item: its partial chunk */
+    bp_first_fit fragments_left; /* by fragment: its size */
+} grid;
+
+/* Whole chunks from here on, for `elements`. */
+static bp_status advance(grid *g, uint64_t elements, const bp_parameter *p)
 {
-    for (size_t i = from; i < count; i++) {
-        uint64_t rest = items[i].numel % chunk;
-        if (items[i].count > 0 && rest != 0 && remnant + rest <= chunk)
-            return &items[i];
-    }
-    return NULL;
+    return bp_add_u64(g->end, elements, &g->end) ? BP_OK : fail_size(p);
+}
+
+static void take_one(remaining *entry, bp_first_fit *fit, size_t index)
+{
+    entry->count--;
+    if (entry->count == 0)
+        bp_first_fit_set(fit, index, BP_FITS_NOWHERE);
 }
 
 /* Places small parameters in a gap of `space` elements, in their order. */
-static void fill_gap(remaining *fragments, size_t count, uint64_t space)
+static void fill_gap(grid *g, uint64_t space)
 {
-    for (size_t i = 0; i < count && space > 0; i++) {
-        uint64_t fit = fragments[i].numel > 0 ? space / fragments[i].numel : 0;
-        uint32_t placed = fit < fragments[i].count ? (uint32_t)fit : fragments[i].count;
-        fragments[i].count -= placed;
-        space -= placed * fragments[i].numel;
+    size_t at = 0;
+    while (space > 0 && (at = bp_first_fit_find(&g->fragments_left, at, space)) != BP_NO_FIT) {
+        remaining *fragment = &g->fragments[at];
+        uint64_t fit = space / fragment->numel;
+        uint32_t placed = fit < fragment->count ? (uint32_t)fit : fragment->count;
+        fragment->count -= placed;
+        space -= placed * fragment->numel;
+        if (fragment->count == 0)
+            bp_first_fit_set(&g->fragments_left, at, BP_FITS_NOWHERE);
+        at++;
     }
+}
+
+/* Places an item that does not end on a chunk, with a partner whose partial chunk fits beside its own. */
+static bp_status place_remnant(grid *g, size_t index)
+{
+    remaining *item = &g->items[index];
+    uint64_t remnant = item->numel % g->chunk, space = g->chunk - remnant, whole;
+    take_one(item, &g->rests, index);
+    if (!bp_round_up_u64(item->numel, g->chunk, &whole))
+        return fail_size(item->parameter);
+    BP_TRY(advance(g, whole, item->parameter));
+    size_t at = bp_first_fit_find(&g->rests, index, space);
+    if (at != BP_NO_FIT) {
+        remaining *partner = &g->items[at];
+        take_one(partner, &g->rests, at);
+        space -= partner->numel % g->chunk;
+        BP_TRY(advance(g, partner->numel / g->chunk * g->chunk, partner->parameter));
+    }
+    fill_gap(g, space);
+    return BP_OK;
 }
 
 /* Elements that the parameters take when each begins on a chunk, partial chunks are shared by two parameters where they fit,
  * and small parameters fill the gaps. Source: Megatron-LM d98e8a64, build_data_parallel_buffer_index. */
-static bp_status grid_numel(remaining *items, size_t count, remaining *fragments, size_t fragment_count, uint64_t chunk,
-                            uint64_t *numel)
+static bp_status fill_grid(grid *g)
 {
-    uint64_t end = 0;
-    for (size_t i = 0; i < count; i++) {
-        remaining *item = &items[i];
-        uint64_t remnant = item->numel % chunk, whole;
-        if (remnant == 0) {
-            if (!bp_mul_u64(item->numel, item->count, &whole) || !bp_add_u64(end, whole, &end))
-                return fail_size(item->parameter);
-            continue;
-        }
-        while (item->count > 0) {
-            item->count--;
-            if (!bp_round_up_u64(item->numel, chunk, &whole) || !bp_add_u64(end, whole, &end))
-                return fail_size(item->parameter);
-            uint64_t space = chunk - remnant;
-            remaining *partner = find_partner(items, count, i, chunk, remnant);
-            if (partner != NULL) {
-                partner->count--;
-                space -= partner->numel % chunk;
-                if (!bp_add_u64(end, partner->numel / chunk * chunk, &end))
-                    return fail_size(partner->parameter);
-            }
-            fill_gap(fragments, fragment_count, space);
-        }
+    for (size_t i = 0; i < g->item_count; i++) {
+        if (g->items[i].numel % g->chunk != 0)
+            bp_first_fit_set(&g->rests, i, g->items[i].numel % g->chunk);
     }
-    for (size_t i = 0; i < fragment_count; i++) {
-        if (!bp_add_u64(end, fragments[i].numel * fragments[i].count, &end))
-            return fail_size(fragments[i].parameter);
+    for (size_t i = 0; i < g->fragment_count; i++)
+        bp_first_fit_set(&g->fragments_left, i, g->fragments[i].numel);
+    for (size_t i = 0; i < g->item_count; i++) {
+        const remaining *item = &g->items[i];
+        if (item->numel % g->chunk == 0)
+            BP_TRY(advance(g, item->numel * item->count, item->parameter));
+        while (item->numel % g->chunk != 0 && item->count > 0)
+            BP_TRY(place_remnant(g, i));
     }
-    *numel = end;
+    for (size_t i = 0; i < g->fragment_count; i++)
+        BP_TRY(advance(g, g->fragments[i].numel * g->fragments[i].count, g->fragments[i].parameter));
     return BP_OK;
 }
 
@@ -161,21 +180,26 @@ static bp_status common_chunk(const bp_parameter *const *sorted, size_t count, u
 static bp_status place_on_grid(const bp_parameter *const *sorted, size_t count, uint32_t shards, remaining *items,
                                uint64_t *padded)
 {
-    remaining *fragments = items + count;
-    size_t item_count = 0, fragment_count = 0;
-    uint64_t chunk, step, numel;
-    BP_TRY(common_chunk(sorted, count, &chunk));
+    grid g = {.items = items, .fragments = items + count};
+    uint64_t step;
+    BP_TRY(common_chunk(sorted, count, &g.chunk));
     for (size_t i = 0; i < count; i++) {
         remaining entry = {sorted[i], bp_parameter_numel(sorted[i]), sorted[i]->copies};
-        if (entry.numel < chunk)
-            fragments[fragment_count++] = entry;
+        if (entry.numel < g.chunk)
+            g.fragments[g.fragment_count++] = entry;
         else
-            items[item_count++] = entry;
+            g.items[g.item_count++] = entry;
     }
-    BP_TRY(grid_numel(items, item_count, fragments, fragment_count, chunk, &numel));
-    if (!bp_mul_u64(chunk, shards, &step) || !bp_round_up_u64(numel, step, padded))
-        return fail_size(sorted[0]);
-    return BP_OK;
+    bp_status status = bp_first_fit_init(&g.rests, g.item_count);
+    if (status == BP_OK)
+        status = bp_first_fit_init(&g.fragments_left, g.fragment_count);
+    if (status == BP_OK)
+        status = fill_grid(&g);
+    bp_first_fit_finish(&g.rests);
+    bp_first_fit_finish(&g.fragments_left);
+    if (status == BP_OK && (!bp_mul_u64(g.chunk, shards, &step) || !bp_round_up_u64(g.end, step, padded)))
+        status = fail_size(sorted[0]);
+    return status;
 }
 
 static bp_status megatron_numel(const bp_parameter *const *parameters, size_t count, uint32_t shards, uint64_t *padded)
@@ -185,7 +209,7 @@ static bp_status megatron_numel(const bp_parameter *const *parameters, size_t co
     memcpy(sorted, parameters, count * sizeof *parameters);
     bp_status status = bp_new_array(2 * count, sizeof(remaining), &items);
     if (status == BP_OK) {
-        status = sort_by_rows(sorted, count);
+        status = bp_sort_by_rows(sorted, count);
         if (status == BP_OK)
             status = place_on_grid(sorted, count, shards, items, padded);
         free(items);

@@ -11,8 +11,11 @@
 bp_status bp_padded_numel(bp_padding rule, const bp_parameter *const *parameters, size_t count, uint32_t shards,
                           uint64_t flat_alignment, uint64_t *padded);
 
-/* Sorts the parameters by row size, largest first (stable), and returns how many of them, moved to the front, share the
- * first bucket under BP_PADDING_MEGATRON_SPLIT. */
+/* Largest rows first; equal rows keep their order. */
+bp_status bp_sort_by_rows(const bp_parameter **parameters, size_t count);
+
+/* How many of the parameters, sorted by rows, share the first bucket under BP_PADDING_MEGATRON_SPLIT. They are moved to the
+ * front; both parts stay sorted. */
 bp_status bp_split_by_rows(const bp_parameter **parameters, size_t count, size_t *together);
 
 #endif

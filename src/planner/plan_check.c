@@ -5,9 +5,10 @@
  * Time: a map from byte ranges to their latest user is swept over the intervals in order of begin. When an interval of r
  * begins, each range of r's bytes has one latest user u, whose interval began last before this one. That interval must have
  * ended (else two requests share bytes), and r must come after it: u is r itself, or r's predecessor list has u, or it has a p
- * whose latest interval began after u's had ended and which came after u in the same sense: p waited for u then, and r waits
- * for p. Users before u need no entry, since u waited for them in turn. The sweep runs twice, because the schedule repeats:
- * what the last step left in the map comes before the first step. */
+ * whose latest interval began after u's had ended, has ended itself, and came after u in the same sense: p waited for u then,
+ * and r waits for p. (What r knows through a p that has been acquired anew since is not counted: no planner needs it.)
+ * Users before u need no entry, since u waited for them in turn. The sweep runs twice, because the schedule repeats: what the
+ * last step left in the map comes before the first step. */
 #include "planner/plan.h"
 
 #include <stdbool.h>
@@ -260,11 +261,8 @@ typedef struct sweep {
     size_t cut_count;
     position_set starts; /* cuts at which a range of the map begins; it reaches to the next */
     uint32_t *user;      /* by cut that is in `starts`: the range's latest user */
-    uint32_t *end;       /* by assignment: the end of its latest interval */
-    uint32_t *end_step;  /* the same, counted on through both passes */
+    uint32_t *end_step;  /* by assignment: of its latest interval, counted on through both passes; 0: there was none */
     uint32_t *begin_step;
-    uint32_t
-        *event; /* by assignment: the number of its latest interval's event, counted on through both passes from 1 */
     uint32_t *seen_at; /* by assignment: the latest search that looked at it */
     uint32_t *stack;   /* of a search */
     uint32_t searches;
@@ -321,25 +319,24 @@ static void split_range(sweep *s, size_t position)
     set_add(&s->starts, position);
 }
 
-/* Whether a chain of predecessors leads from the assignment back to `user`. Each link must have begun before the one that
- * waits for it, and after `user` had ended, so that what was waited for is the use in question. */
-static bool comes_after(const check *c, sweep *s, uint32_t assignment, uint32_t user)
+/* Whether a chain of predecessors leads from the assignment, which begins now, back to `user`. Each link must have ended when
+ * the one that waits for it began, and begun after `user` had ended, so that what was waited for is the use in question. */
+static bool comes_after(const check *c, sweep *s, uint32_t now, uint32_t assignment, uint32_t user)
 {
     size_t depth = 0;
     s->searches++;
     s->stack[depth++] = assignment;
     s->seen_at[assignment] = s->searches;
-    uint32_t before = UINT32_MAX; /* the interval that begins now is the newest of all */
     while (depth > 0) {
         uint32_t at = s->stack[--depth];
         const uint32_t *predecessors;
         size_t count = bp_predecessors_of(c->plan, at, &predecessors);
-        uint32_t newest = at == assignment ? before : s->event[at];
+        uint32_t began = at == assignment ? now : s->begin_step[at];
         for (size_t i = 0; i < count; i++) {
             uint32_t p = predecessors[i];
             if (p == user)
                 return true;
-            if (s->seen_at[p] == s->searches || s->event[p] == 0 || s->event[p] >= newest ||
+            if (s->seen_at[p] == s->searches || s->end_step[p] == 0 || s->end_step[p] > began ||
                 s->begin_step[p] < s->end_step[user])
                 continue;
             s->seen_at[p] = s->searches;
@@ -349,27 +346,27 @@ static bool comes_after(const check *c, sweep *s, uint32_t assignment, uint32_t 
     return false;
 }
 
-static bp_status check_user(const check *c, sweep *s, uint32_t begin, uint32_t assignment, size_t position,
-                            bool ordered)
+/* `now` counts steps on through both passes; conflicts are looked for in the first, order in the second. */
+static bp_status check_user(const check *c, sweep *s, uint32_t now, uint32_t assignment, size_t position)
 {
-    uint32_t user = s->user[position];
+    uint32_t user = s->user[position], steps = (uint32_t)c->schedule->step_count;
     if (user == NOBODY || user == assignment)
         return BP_OK;
     const cut *at = &s->cuts[position];
-    if (!ordered && s->end[user] > begin)
+    if (now < steps && s->end_step[user] > now)
         return bp_fail(BP_ERR_MISMATCH, "%s and %s both hold the bytes from %llu of slab %u at step %u",
                        describe_assignment(c->plan, user).text, describe_assignment(c->plan, assignment).text,
-                       (unsigned long long)at->offset, at->slab, begin);
-    if (ordered && !comes_after(c, s, assignment, user))
+                       (unsigned long long)at->offset, at->slab, now);
+    if (now >= steps && !comes_after(c, s, now, assignment, user))
         return bp_fail(BP_ERR_MISMATCH,
                        "%s at step %u: %s used the bytes from %llu of slab %u before and is no predecessor",
-                       describe_assignment(c->plan, assignment).text, begin, describe_assignment(c->plan, user).text,
-                       (unsigned long long)at->offset, at->slab);
+                       describe_assignment(c->plan, assignment).text, now - steps,
+                       describe_assignment(c->plan, user).text, (unsigned long long)at->offset, at->slab);
     return BP_OK;
 }
 
-/* An interval of the assignment begins in the step, in the pass; predecessors are checked in the second. */
-static bp_status begin_interval(const check *c, sweep *s, uint32_t step, uint32_t pass, const event *e, uint32_t number)
+/* An interval of the assignment begins in the step, in the pass. */
+static bp_status begin_interval(const check *c, sweep *s, uint32_t step, uint32_t pass, const event *e)
 {
     const bp_assignment_data *a = &c->plan->assignments[e->assignment];
     size_t first = find_cut(s, a->slab, a->offset), last = find_cut(s, a->slab, a->offset + a->bytes);
@@ -377,15 +374,13 @@ static bp_status begin_interval(const check *c, sweep *s, uint32_t step, uint32_
     split_range(s, first);
     split_range(s, last);
     for (size_t position = first; position < last; position = set_above(&s->starts, position)) {
-        BP_TRY(check_user(c, s, step, e->assignment, position, pass > 0));
+        BP_TRY(check_user(c, s, passed + step, e->assignment, position));
         if (position != first)
             set_remove(&s->starts, position);
     }
     s->user[first] = e->assignment;
-    s->end[e->assignment] = e->end;
-    s->end_step[e->assignment] = passed + e->end;
     s->begin_step[e->assignment] = passed + step;
-    s->event[e->assignment] = number;
+    s->end_step[e->assignment] = passed + e->end;
     return BP_OK;
 }
 
@@ -393,11 +388,10 @@ static bp_status run_sweep(const check *c, sweep *s)
 {
     set_add(&s->starts, 0);
     s->user[0] = NOBODY;
-    uint32_t number = 0;
     for (uint32_t pass = 0; pass < 2; pass++)
         for (uint32_t step = 0; step < c->schedule->step_count; step++)
             for (size_t e = s->first_event[step]; e < s->first_event[step + 1]; e++)
-                BP_TRY(begin_interval(c, s, step, pass, &s->events[e], ++number));
+                BP_TRY(begin_interval(c, s, step, pass, &s->events[e]));
     return BP_OK;
 }
 
@@ -420,17 +414,14 @@ static bp_status check_times(const check *c)
     if (status == BP_OK)
         status = bp_new_array(assignments * 2, sizeof *s.user, (void **)&s.user);
     if (status == BP_OK)
-        status = bp_new_array(assignments, sizeof *s.end, (void **)&s.end);
-    if (status == BP_OK)
-        status = bp_new_array(assignments * 5, sizeof *s.end_step, (void **)&s.end_step);
+        status = bp_new_array(assignments * 4, sizeof *s.end_step, (void **)&s.end_step);
     if (status == BP_OK)
         status = bp_new_array(intervals, sizeof *s.events, (void **)&s.events);
     if (status == BP_OK)
         status = bp_new_array(c->schedule->step_count + 2, sizeof *s.first_event, (void **)&s.first_event);
     if (status == BP_OK) {
         s.begin_step = s.end_step + assignments;
-        s.event = s.begin_step + assignments;
-        s.seen_at = s.event + assignments;
+        s.seen_at = s.begin_step + assignments;
         s.stack = s.seen_at + assignments;
         collect_cuts(c->plan, &s);
         collect_events(c, &s);
@@ -439,7 +430,6 @@ static bp_status check_times(const check *c)
     free(s.cuts);
     free(s.starts.words);
     free(s.user);
-    free(s.end);
     free(s.end_step);
     free(s.events);
     free(s.first_event);

@@ -209,12 +209,26 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
     return depth == count;
 }
 
+/* Where all tenants are live at once nothing can be shared, and where tens of thousands are it takes too long to find out. */
+static bool one_copy_each(const bp_tenants *tenants)
+{
+    return tenants->most_live == tenants->count || (uint64_t)tenants->count * tenants->most_live > (1u << 30);
+}
+
 static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
 {
     uint32_t asked = *copies, fewest = o->tenants->most_live;
     *proven = true;
     if (asked != 0 && asked < fewest) {
         *copies = 0;
+        return BP_OK;
+    }
+    if (one_copy_each(o->tenants)) {
+        uint32_t count = (uint32_t)o->tenants->count;
+        for (uint32_t t = 0; t < count; t++)
+            o->copy_of_tenant[t] = t;
+        *proven = fewest == count;
+        *copies = asked == 0 ? count : asked >= count ? asked : 0;
         return BP_OK;
     }
     BP_TRY(assign_greedily(o));

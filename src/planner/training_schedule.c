@@ -20,6 +20,7 @@ typedef struct run_order {
     bool *holds_memory;                /* units with at least one bucket that is not empty */
     uint32_t *child, *sibling;         /* nested units: first child, next sibling */
     uint32_t *newest_run;              /* of each unit */
+    uint32_t *holder;                  /* of each unit: the innermost unit around it that holds memory */
 } run_order;
 
 #define NONE UINT32_MAX
@@ -35,6 +36,7 @@ static void finish_order(run_order *order)
     free(order->child);
     free(order->sibling);
     free(order->newest_run);
+    free(order->holder);
 }
 
 static bp_status new_links(size_t count, uint32_t **links)
@@ -62,11 +64,16 @@ static bp_status link_children(const bp_buckets *buckets, run_order *order)
     return BP_OK;
 }
 
+/* Hostile models repeat units that nest thousands of others. */
+#define MOST_RUNS (1u << 24)
+
 static bp_status add_run(run_order *order, uint32_t unit)
 {
     if (!order->holds_memory[unit])
         return BP_OK;
     BP_TRY(bp_grow_array((void **)&order->runs, &order->capacity, order->count, sizeof *order->runs));
+    if (order->count == MOST_RUNS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "a step of more than %u runs of units is not planned", MOST_RUNS);
     uint32_t place = (uint32_t)order->count;
     order->newest_run[unit] = place;
     order->runs[order->count++] = (occurrence){place, place, unit};
@@ -92,12 +99,10 @@ static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, ui
     }
     /* a unit spans the runs of its descendants, which follow it; in one expansion every unit runs at most once */
     for (size_t i = order->count; i-- > first;) {
-        int32_t parent = order->runs[i].unit == top ? BP_OUTSIDE : buckets->units[order->runs[i].unit].parent;
-        while (parent >= 0 && !order->holds_memory[parent])
-            parent = (uint32_t)parent == top ? BP_OUTSIDE : buckets->units[parent].parent;
-        if (parent < 0)
-            continue;
-        occurrence *outer = &order->runs[order->newest_run[parent]];
+        uint32_t outer_unit = order->runs[i].unit == top ? NONE : order->holder[order->runs[i].unit];
+        if (outer_unit == NONE || order->newest_run[outer_unit] == NONE || order->newest_run[outer_unit] < first)
+            continue; /* nothing around it runs in this expansion */
+        occurrence *outer = &order->runs[order->newest_run[outer_unit]];
         outer->last = outer->last > order->runs[i].last ? outer->last : order->runs[i].last;
     }
     return BP_OK;
@@ -132,6 +137,12 @@ static bp_status make_order(const bp_buckets *buckets, run_order *order)
     }
     BP_TRY(link_children(buckets, order));
     BP_TRY(new_links(buckets->unit_count, &order->newest_run));
+    BP_TRY(new_links(buckets->unit_count, &order->holder));
+    for (size_t u = 0; u < buckets->unit_count; u++) { /* parents come first */
+        int32_t parent = buckets->units[u].parent;
+        if (parent >= 0)
+            order->holder[u] = order->holds_memory[parent] ? (uint32_t)parent : order->holder[parent];
+    }
     for (size_t i = 0; i < buckets->order_count; i++)
         BP_TRY(add_nested_runs(buckets, order, buckets->order[i]));
     return link_occurrences(buckets, order);

@@ -1,0 +1,378 @@
+/* Each allocation on the way from a configuration to a plan fails in turn: the call says so, writes no output, leaks nothing
+ * (run it under the address sanitizer), and what it was given can be used as if it had not been called.
+ *
+ * Linked with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup against the static library. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <bucketpool/plan.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+char *__real_strdup(const char *text);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+char *__wrap_strdup(const char *text);
+
+static size_t until_failure; /* 0: none is asked for; 1: the next allocation fails */
+static bool keeps_failing;   /* all that follow fail too */
+static bool has_failed;
+static size_t failures; /* that were asked for and met, in all */
+
+static bool fails(void)
+{
+    if (has_failed && keeps_failing)
+        return true;
+    if (until_failure == 0 || --until_failure > 0)
+        return false;
+    has_failed = true;
+    return true;
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    return fails() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+    return fails() ? NULL : __real_realloc(memory, bytes);
+}
+
+char *__wrap_strdup(const char *text)
+{
+    return fails() ? NULL : __real_strdup(text);
+}
+
+static void start_failing(size_t nth, bool keep)
+{
+    has_failed = false;
+    keeps_failing = keep;
+    until_failure = nth;
+}
+
+/* Whether an allocation failed since. */
+static bool stop_failing(void)
+{
+    bool failed = has_failed;
+    has_failed = false;
+    until_failure = 0;
+    failures += failed;
+    return failed;
+}
+
+static void assert_status(bp_status status, bool failed, const char *call, int line)
+{
+    if (status == (failed ? BP_ERR_NO_HOST_MEMORY : BP_OK))
+        return;
+    print_error("%s: an allocation %s, status \"%s\": %s\n", call, failed ? "failed" : "did not fail",
+                bp_status_name(status), bp_error_detail());
+    _fail(__FILE__, line);
+}
+
+/* Calls until no allocation fails: first alone, then with all that follow it. */
+#define RETRY(call)                                                                                                    \
+    do {                                                                                                               \
+        bool failed = true;                                                                                            \
+        for (size_t nth = 1; failed; nth++) {                                                                          \
+            start_failing((nth + 1) / 2, nth % 2 == 0);                                                                \
+            bp_status status = (call);                                                                                 \
+            failed = stop_failing();                                                                                   \
+            assert_status(status, failed, #call, __LINE__);                                                            \
+        }                                                                                                              \
+    } while (0)
+
+/* The same for a call that makes `out`, which must stay as it was on failure. */
+#define RETRY_OUT(out, call)                                                                                           \
+    do {                                                                                                               \
+        bool failed = true;                                                                                            \
+        for (size_t nth = 1; failed; nth++) {                                                                          \
+            (out) = (void *)&failed;                                                                                   \
+            start_failing((nth + 1) / 2, nth % 2 == 0);                                                                \
+            bp_status status = (call);                                                                                 \
+            failed = stop_failing();                                                                                   \
+            assert_status(status, failed, #call, __LINE__);                                                            \
+            assert_int_equal((void *)(out) == (void *)&failed, failed);                                                \
+        }                                                                                                              \
+    } while (0)
+
+static bp_arch_config *make_config(void)
+{
+    static const char *const ints[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                                       "num_key_value_heads", "vocab_size", "tie_word_embeddings"};
+    static const int64_t values[] = {64, 256, 2, 8, 4, 1000, 0}, list[] = {1, 2};
+    static const char *const texts[] = {"a", "b"};
+    bp_arch_config *config;
+    RETRY_OUT(config, bp_arch_config_create(&config));
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
+        RETRY(bp_arch_config_set_int(config, ints[i], values[i]));
+    RETRY(bp_arch_config_set_string(config, "model_type", "mixtral"));
+    RETRY(bp_arch_config_set_string(config, "model_type", "llama"));
+    RETRY(bp_arch_config_set_ints(config, "list", list, 2));
+    RETRY(bp_arch_config_set_strings(config, "list", texts, 2));
+    RETRY(bp_arch_config_set_strings(config, "texts", texts, 2));
+    RETRY(bp_arch_config_set_null(config, "nothing"));
+    RETRY(bp_arch_config_set_unusable(config, "fraction", "a fraction"));
+    return config;
+}
+
+static void rebuild(const bp_plan *plan)
+{
+    char before[BP_FINGERPRINT_CHARS], after[BP_FINGERPRINT_CHARS];
+    bp_plan_summary summary = {.size = sizeof summary};
+    assert_int_equal(bp_plan_summary_get(plan, &summary), BP_OK);
+    bp_plan *again = NULL;
+    bool finished = false;
+    /* The builder is used up even by a failure to finish, and so made anew. */
+    for (size_t allocation = 1; !finished; allocation++) {
+        bp_plan_builder *builder;
+        RETRY_OUT(builder, bp_plan_builder_create(&summary, &builder));
+        for (size_t i = 0; i < bp_plan_slab_count(plan); i++) {
+            bp_plan_slab slab = {.size = sizeof slab};
+            assert_int_equal(bp_plan_slab_get(plan, i, &slab), BP_OK);
+            RETRY(bp_plan_builder_add_slab(builder, &slab));
+        }
+        for (size_t i = 0; i < bp_plan_assignment_count(plan); i++) {
+            bp_assignment assignment = {.size = sizeof assignment};
+            assert_int_equal(bp_plan_assignment_get(plan, i, &assignment), BP_OK);
+            RETRY(bp_plan_builder_add_assignment(builder, &assignment));
+        }
+        start_failing((allocation + 1) / 2, allocation % 2 == 0);
+        bp_status status = bp_plan_builder_finish(&builder, &again);
+        finished = !stop_failing();
+        assert_status(status, !finished, "bp_plan_builder_finish", __LINE__);
+        assert_null(builder);
+        assert_int_equal(again != NULL, finished);
+    }
+    assert_int_equal(bp_plan_fingerprint(plan, before), BP_OK);
+    assert_int_equal(bp_plan_fingerprint(again, after), BP_OK);
+    assert_string_equal(before, after);
+    for (size_t i = 0; i < bp_plan_assignment_count(plan); i++) {
+        bp_assignment a = {.size = sizeof a}, b = {.size = sizeof b};
+        assert_int_equal(bp_plan_assignment_get(plan, i, &a), BP_OK);
+        assert_int_equal(bp_plan_assignment_get(again, i, &b), BP_OK);
+        assert_int_equal(a.predecessor_count, b.predecessor_count);
+        if (a.predecessor_count > 0)
+            assert_memory_equal(a.predecessors, b.predecessors, a.predecessor_count * sizeof *a.predecessors);
+    }
+    bp_plan_destroy(&again);
+}
+
+static void plan_all(const bp_buckets *buckets, const bp_schedule *schedule)
+{
+    for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
+        for (uint32_t copies = 0; copies <= 1; copies++) {
+            bp_plan_config config;
+            assert_int_equal(bp_plan_config_init(&config, sizeof config), BP_OK);
+            config.policy = (bp_policy)policy;
+            config.copies = copies; /* with 1 the plans have a reason why not */
+            config.fallback = copies == 0 ? BP_FALLBACK_PERSISTENT : BP_FALLBACK_DYNAMIC;
+            bp_plan *plan;
+            RETRY_OUT(plan, bp_plan_create(buckets, schedule, &config, &plan));
+            RETRY(bp_plan_set_model(plan, "model"));
+            RETRY(bp_plan_set_option(plan, "dp", "8"));
+            RETRY(bp_plan_set_option(plan, "dp", "16"));
+            RETRY(bp_plan_set_option(plan, "dp", NULL));
+            RETRY(bp_plan_validate(plan));
+            char fingerprint[BP_FINGERPRINT_CHARS];
+            RETRY(bp_plan_fingerprint(plan, fingerprint));
+            bp_plan_summary summary = {.size = sizeof summary};
+            RETRY(bp_plan_summary_get(plan, &summary));
+            if (summary.feasible && summary.stable) {
+                RETRY(bp_plan_check(plan, buckets, schedule));
+                rebuild(plan);
+            }
+            bp_plan_destroy(&plan);
+        }
+    }
+}
+
+static void schedule_all(const bp_buckets *buckets)
+{
+    bp_schedule_config config;
+    assert_int_equal(bp_schedule_config_init(&config, sizeof config), BP_OK);
+    bp_schedule *schedule;
+    RETRY_OUT(schedule, bp_schedule_create_training(buckets, &config, &schedule));
+    plan_all(buckets, schedule);
+    bp_schedule_destroy(&schedule);
+}
+
+/* Every bucketing and padding, planned for one of them; a combination that the library refuses is refused before it
+ * allocates or after, but never crashes. */
+static void bucket_all(const bp_model *model, bp_bucketing only)
+{
+    size_t made = 0;
+    for (int bucketing = BP_BUCKETING_MEGATRON; bucketing <= BP_BUCKETING_GIVEN; bucketing++) {
+        for (int padding = BP_PADDING_MEGATRON_LCM; padding <= BP_PADDING_FSDP2; padding++) {
+            bp_buckets_config config;
+            assert_int_equal(bp_buckets_config_init(&config, sizeof config), BP_OK);
+            config.bucketing = (bp_bucketing)bucketing;
+            config.padding = (bp_padding)padding;
+            config.dp = 4;
+            config.roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD) | BP_ROLE_BIT(BP_ROLE_STATE);
+            bp_buckets *buckets = NULL;
+            if (bp_buckets_create(model, &config, &buckets) != BP_OK)
+                continue;
+            bp_buckets_destroy(&buckets);
+            made++;
+            RETRY_OUT(buckets, bp_buckets_create(model, &config, &buckets));
+            if (bucketing == (int)only && padding == BP_PADDING_MEGATRON_LCM)
+                schedule_all(buckets);
+            bp_buckets_destroy(&buckets);
+        }
+    }
+    assert_true(made >= 5);
+}
+
+static void test_architecture(void **state)
+{
+    (void)state;
+    bp_arch_config *config = make_config();
+    bp_model *model, *laid_out, *shard;
+    RETRY_OUT(model, bp_model_from_architecture("tiny", config, BP_DTYPE_BF16, &model));
+    assert_int_equal(bp_model_unit_count(model), 2);
+    RETRY_OUT(laid_out, bp_model_with_layout(model, BP_LAYOUT_MEGATRON, &laid_out));
+    RETRY_OUT(shard, bp_model_shard(laid_out, 2, 1, &shard));
+    RETRY(bp_model_validate(shard));
+    bucket_all(shard, BP_BUCKETING_MEGATRON);
+    bp_model_destroy(&shard);
+    bp_model_destroy(&laid_out);
+    bp_model_destroy(&model);
+    bp_arch_config_destroy(&config);
+}
+
+/* Nested and repeated units, given buckets and events: the parts of a model that architectures do not have. */
+static void test_hand_made(void **state)
+{
+    (void)state;
+    bp_model *model;
+    RETRY_OUT(model, bp_model_create("hand-made", &model));
+    uint32_t order[20], unit = 0;
+    for (uint32_t u = 0; u < 10; u++) {
+        char name[16];
+        snprintf(name, sizeof name, "unit.%u", u);
+        RETRY(bp_model_add_unit(model, name, BP_OUTSIDE, &unit));
+        assert_int_equal(unit, u);
+        order[u] = order[19 - u] = u;
+        for (uint32_t b = 0; b <= u % 3; b++) {
+            snprintf(name, sizeof name, "bucket.%u", b);
+            bp_given_bucket bucket = {.size = sizeof bucket, .name = b == 0 ? NULL : name, .unit = (int32_t)u,
+                                      .dtype = b == 1 ? BP_DTYPE_FP32 : BP_DTYPE_BF16, .numel = 100 + 10 * u + b};
+            RETRY(bp_model_add_bucket(model, &bucket));
+        }
+    }
+    RETRY(bp_model_add_unit(model, "unit.9.inner", 9, &unit));
+    bp_given_bucket bucket = {.size = sizeof bucket, .unit = 10, .dtype = BP_DTYPE_FP16, .numel = 5};
+    RETRY(bp_model_add_bucket(model, &bucket));
+    bp_parameter parameter;
+    assert_int_equal(bp_parameter_init(&parameter, sizeof parameter), BP_OK);
+    parameter.name = "embedding";
+    parameter.dtype = BP_DTYPE_BF16;
+    parameter.dims = 1;
+    parameter.shape[0] = 10;
+    RETRY(bp_model_add_parameter(model, &parameter));
+    /* Each unit is acquired beside its neighbour. */
+    for (int32_t i = 0; i < 12; i++) {
+        bp_model_event event = {.size = sizeof event, .acquire = 1, .unit = i, .bucket = -1, .role = BP_ROLE_PARAM};
+        if (i < 11)
+            RETRY(bp_model_add_event(model, &event));
+        event.acquire = 0;
+        event.unit = i - 1;
+        if (i > 0)
+            RETRY(bp_model_add_event(model, &event));
+    }
+    RETRY(bp_model_set_order(model, order, 20));
+    RETRY(bp_model_validate(model));
+    assert_int_equal(bp_model_unit_count(model), 11);
+    assert_int_equal(bp_model_given_bucket_count(model), 20);
+    assert_int_equal(bp_model_event_count(model), 22);
+    assert_int_equal(bp_model_parameter_count(model), 1);
+    uint64_t numel = 5 + 10;
+    for (uint32_t u = 0; u < 10; u++)
+        for (uint32_t b = 0; b <= u % 3; b++)
+            numel += 100 + 10 * u + b;
+    assert_int_equal(bp_model_numel(model), numel);
+    bucket_all(model, BP_BUCKETING_GIVEN);
+
+    bp_buckets_config config;
+    assert_int_equal(bp_buckets_config_init(&config, sizeof config), BP_OK);
+    config.bucketing = BP_BUCKETING_GIVEN;
+    config.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
+    bp_buckets *buckets;
+    RETRY_OUT(buckets, bp_buckets_create(model, &config, &buckets));
+    bp_schedule *schedule;
+    RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, &schedule));
+    plan_all(buckets, schedule);
+    bp_schedule_destroy(&schedule);
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&model);
+}
+
+/* Units of which no two are alike and which need the exact search for copies: live in pairs that form odd cycles. */
+static void test_odd_cycle(void **state)
+{
+    (void)state;
+    bp_model *model;
+    RETRY_OUT(model, bp_model_create("cycle", &model));
+    for (uint32_t u = 0; u < 6; u++) {
+        char name[16];
+        snprintf(name, sizeof name, "unit.%u", u);
+        RETRY(bp_model_add_unit(model, name, BP_OUTSIDE, NULL));
+        bp_given_bucket bucket = {.size = sizeof bucket, .unit = (int32_t)u, .dtype = BP_DTYPE_BF16, .numel = 100 + u};
+        RETRY(bp_model_add_bucket(model, &bucket));
+    }
+    /* A greedy pass over 0, 1, 2 .. gives the ends 0 and 1 of the path 0-2-3-1 one copy, and 3 then needs a third. */
+    static const int8_t pairs[][2] = {{0, 2}, {2, 3}, {3, 1}, {4, 5}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        for (int k = 0; k < 4; k++) {
+            bp_model_event event = {.size = sizeof event, .acquire = k < 2, .unit = pairs[i][k % 2], .bucket = -1,
+                                    .role = BP_ROLE_PARAM};
+            RETRY(bp_model_add_event(model, &event));
+        }
+    }
+    bp_buckets_config config;
+    assert_int_equal(bp_buckets_config_init(&config, sizeof config), BP_OK);
+    config.bucketing = BP_BUCKETING_GIVEN;
+    config.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
+    bp_buckets *buckets;
+    RETRY_OUT(buckets, bp_buckets_create(model, &config, &buckets));
+    bp_schedule *schedule;
+    RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, &schedule));
+    plan_all(buckets, schedule);
+    bp_schedule_destroy(&schedule);
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&model);
+}
+
+/* That the wraps are linked at all. */
+static void test_failures_happened(void **state)
+{
+    (void)state;
+    assert_true(failures > 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_architecture),
+        cmocka_unit_test(test_hand_made),
+        cmocka_unit_test(test_odd_cycle),
+        cmocka_unit_test(test_failures_happened),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

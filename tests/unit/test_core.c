@@ -1,0 +1,332 @@
+/* Dtypes, statuses and error details, checked arithmetic, SHA-256. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <bucketpool/dtype.h>
+#include <bucketpool/status.h>
+
+#include <ctype.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "core/sha256.h"
+
+/* ---- dtypes -------------------------------------------------------------------------------------------------------- */
+
+/* The table of dtype.h again: values are pinned. */
+static const struct {
+    int value;
+    const char *name;
+    uint32_t bits;
+    int gradient;
+} dtypes[] = {
+    {1, "fp64", 64, 1},     {2, "fp32", 32, 1},    {3, "fp16", 16, 1},     {4, "bf16", 16, 1},   {5, "fp8_e4m3", 8, 0},
+    {6, "fp8_e5m2", 8, 0},  {7, "fp8_e8m0", 8, 0}, {8, "fp6_e2m3", 6, 0},  {9, "fp6_e3m2", 6, 0},
+    {10, "fp4_e2m1", 4, 0}, {11, "uint4", 4, 0},   {12, "int4", 4, 0},     {13, "uint8", 8, 0},  {14, "int8", 8, 0},
+    {15, "uint16", 16, 0},  {16, "int16", 16, 0},  {17, "uint32", 32, 0},  {18, "int32", 32, 0}, {19, "uint64", 64, 0},
+    {20, "int64", 64, 0},   {21, "bool", 8, 0},    {22, "complex64", 64, 0},
+};
+#define DTYPES (sizeof dtypes / sizeof *dtypes)
+
+static void assert_parses(const char *name, bp_dtype expected)
+{
+    bp_dtype dtype = BP_DTYPE_NONE;
+    if (bp_dtype_parse(name, &dtype) != BP_OK)
+        fail_msg("\"%s\": %s", name, bp_error_detail());
+    assert_int_equal(dtype, expected);
+}
+
+static void test_dtype_table(void **state)
+{
+    (void)state;
+    assert_int_equal(DTYPES, BP_DTYPE_COUNT - 1);
+    for (size_t i = 0; i < DTYPES; i++) {
+        bp_dtype dtype = (bp_dtype)dtypes[i].value;
+        assert_string_equal(bp_dtype_name(dtype), dtypes[i].name);
+        assert_int_equal(bp_dtype_bits(dtype), dtypes[i].bits);
+        assert_int_equal(bp_dtype_is_gradient(dtype), dtypes[i].gradient);
+        assert_int_equal(bp_dtype_storage(dtype), dtypes[i].value >= 5 && dtypes[i].value <= 7 ? 13 : dtypes[i].value);
+        assert_parses(dtypes[i].name, dtype);
+        char upper[40] = "TORCH.";
+        for (size_t k = 0; dtypes[i].name[k] != '\0'; k++)
+            upper[6 + k] = (char)toupper(dtypes[i].name[k]);
+        assert_parses(upper, dtype);
+        assert_parses(upper + 6, dtype);
+    }
+    assert_string_equal(bp_dtype_name(BP_DTYPE_NONE), "none");
+    assert_int_equal(bp_dtype_storage(BP_DTYPE_NONE), BP_DTYPE_NONE);
+    static const int no_dtypes[] = {-1, BP_DTYPE_COUNT, 1000, INT32_MIN, INT32_MAX};
+    for (size_t i = 0; i < sizeof no_dtypes / sizeof *no_dtypes; i++) {
+        assert_string_equal(bp_dtype_name((bp_dtype)no_dtypes[i]), "invalid");
+        assert_int_equal(bp_dtype_bits((bp_dtype)no_dtypes[i]), 0);
+        assert_int_equal(bp_dtype_is_gradient((bp_dtype)no_dtypes[i]), 0);
+    }
+    assert_int_equal(bp_dtype_bits(BP_DTYPE_NONE), 0);
+}
+
+static void test_dtype_spellings(void **state)
+{
+    (void)state;
+    assert_parses("bfloat16", BP_DTYPE_BF16);
+    assert_parses("torch.bfloat16", BP_DTYPE_BF16);
+    assert_parses("float32", BP_DTYPE_FP32);
+    assert_parses("F32", BP_DTYPE_FP32);
+    assert_parses("BF16", BP_DTYPE_BF16);
+    assert_parses("F8_E4M3", BP_DTYPE_FP8_E4M3);
+    assert_parses("fp8", BP_DTYPE_FP8_E4M3);
+    assert_parses("torch.float8_e4m3fn", BP_DTYPE_FP8_E4M3);
+    assert_parses("torch.float16", BP_DTYPE_FP16);
+    assert_parses("I64", BP_DTYPE_INT64);
+    static const char *const wrong[] = {"", "none", "invalid", "bf", "bf16 ", " bf16", "torch.", "torch", "fp7", "bf160"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        bp_dtype dtype = BP_DTYPE_INT8;
+        assert_int_equal(bp_dtype_parse(wrong[i], &dtype), BP_ERR_INVALID_ARGUMENT);
+        assert_int_equal(dtype, BP_DTYPE_INT8);
+        assert_non_null(strstr(bp_error_detail(), wrong[i]));
+        for (size_t k = 0; k < DTYPES; k++)
+            assert_non_null(strstr(bp_error_detail(), dtypes[k].name));
+    }
+    bp_dtype dtype;
+    assert_int_equal(bp_dtype_parse(NULL, &dtype), BP_ERR_INVALID_ARGUMENT);
+    assert_int_equal(bp_dtype_parse("bf16", NULL), BP_ERR_INVALID_ARGUMENT);
+    char long_name[2000];
+    memset(long_name, 'x', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    assert_int_equal(bp_dtype_parse(long_name, &dtype), BP_ERR_INVALID_ARGUMENT);
+}
+
+static void assert_bytes(bp_dtype dtype, uint64_t numel, uint64_t expected)
+{
+    uint64_t bytes = 0;
+    if (bp_dtype_bytes(dtype, numel, &bytes) != BP_OK)
+        fail_msg("%llu of %s: %s", (unsigned long long)numel, bp_dtype_name(dtype), bp_error_detail());
+    assert_true(bytes == expected);
+}
+
+static void assert_no_bytes(bp_dtype dtype, uint64_t numel, bp_status expected)
+{
+    uint64_t bytes = 77;
+    assert_int_equal(bp_dtype_bytes(dtype, numel, &bytes), expected);
+    assert_int_equal(bytes, 77);
+}
+
+static void test_dtype_bytes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DTYPES; i++) {
+        bp_dtype dtype = (bp_dtype)dtypes[i].value;
+        for (uint64_t numel = 0; numel < 50; numel++)
+            assert_bytes(dtype, numel, (numel * dtypes[i].bits + 7) / 8);
+    }
+    assert_bytes(BP_DTYPE_FP4_E2M1, 1, 1);
+    assert_bytes(BP_DTYPE_FP6_E3M2, 5, 4);
+    /* The largest numbers whose bytes fit, and one more. */
+    assert_bytes(BP_DTYPE_UINT8, UINT64_MAX, UINT64_MAX);
+    assert_bytes(BP_DTYPE_BF16, UINT64_MAX / 2, UINT64_MAX - 1);
+    assert_no_bytes(BP_DTYPE_BF16, UINT64_MAX / 2 + 1, BP_ERR_OVERFLOW);
+    assert_bytes(BP_DTYPE_FP64, UINT64_MAX / 8, UINT64_MAX - 7);
+    assert_no_bytes(BP_DTYPE_FP64, UINT64_MAX / 8 + 1, BP_ERR_OVERFLOW);
+    assert_bytes(BP_DTYPE_INT4, UINT64_MAX, UINT64_C(1) << 63);
+    assert_bytes(BP_DTYPE_FP6_E2M3, UINT64_MAX, UINT64_C(0xC000000000000000));
+    assert_no_bytes(BP_DTYPE_COMPLEX64, UINT64_MAX, BP_ERR_OVERFLOW);
+    assert_no_bytes(BP_DTYPE_NONE, 1, BP_ERR_INVALID_ARGUMENT);
+    assert_no_bytes((bp_dtype)BP_DTYPE_COUNT, 1, BP_ERR_INVALID_ARGUMENT);
+    assert_no_bytes((bp_dtype)-1, 1, BP_ERR_INVALID_ARGUMENT);
+    assert_int_equal(bp_dtype_bytes(BP_DTYPE_BF16, 1, NULL), BP_ERR_INVALID_ARGUMENT);
+}
+
+/* ---- statuses ------------------------------------------------------------------------------------------------------ */
+
+static void test_status_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"ok", "invalid argument", "no host memory", "no device memory", "no device"};
+    for (int i = 0; i < 5; i++)
+        assert_string_equal(bp_status_name((bp_status)i), names[i]);
+    assert_string_equal(bp_status_name(BP_ERR_UNSUPPORTED), "unsupported");
+    assert_string_equal(bp_status_name(BP_ERR_INFEASIBLE), "infeasible");
+    assert_string_equal(bp_status_name(BP_ERR_MISMATCH), "mismatch");
+    for (int i = 0; i <= BP_ERR_INTERNAL; i++) {
+        assert_string_not_equal(bp_status_name((bp_status)i), "unknown status");
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(bp_status_name((bp_status)i), bp_status_name((bp_status)k));
+    }
+    assert_string_equal(bp_status_name((bp_status)(BP_ERR_INTERNAL + 1)), "unknown status");
+    assert_string_equal(bp_status_name((bp_status)-1), "unknown status");
+    unsigned major, minor, patch;
+    char rest;
+    assert_int_equal(sscanf(bp_version(), "%u.%u.%u%c", &major, &minor, &patch, &rest), 3);
+}
+
+static void test_error_record(void **state)
+{
+    (void)state;
+    assert_int_equal(bp_error_record(BP_ERR_CAPTURE, "first"), BP_ERR_CAPTURE);
+    assert_string_equal(bp_error_detail(), "first");
+    uint64_t bytes;
+    assert_int_equal(bp_dtype_bytes(BP_DTYPE_BF16, 1, &bytes), BP_OK);
+    assert_string_equal(bp_error_detail(), "first"); /* success leaves it alone */
+    char text[1200];
+    for (size_t length = 500; length < 530; length++) {
+        for (size_t i = 0; i < length; i++)
+            text[i] = (char)('a' + i % 26);
+        text[length] = '\0';
+        assert_int_equal(bp_error_record(BP_ERR_IO, text), BP_ERR_IO);
+        size_t kept = length < 511 ? length : 511;
+        assert_int_equal(strlen(bp_error_detail()), kept);
+        assert_memory_equal(bp_error_detail(), text, kept);
+    }
+    /* Our own text, or its end, may be recorded again. */
+    assert_int_equal(bp_error_record(BP_ERR_IO, "path: reason"), BP_ERR_IO);
+    assert_int_equal(bp_error_record(BP_ERR_IO, bp_error_detail()), BP_ERR_IO);
+    assert_string_equal(bp_error_detail(), "path: reason");
+    assert_int_equal(bp_error_record(BP_ERR_IO, bp_error_detail() + 6), BP_ERR_IO);
+    assert_string_equal(bp_error_detail(), "reason");
+    assert_int_equal(bp_error_record(BP_ERR_IO, NULL), BP_ERR_IO);
+    assert_string_equal(bp_error_detail(), "");
+    memset(text, 'y', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    assert_int_equal(bp_fail(BP_ERR_FORMAT, "%s %d", text, 5), BP_ERR_FORMAT);
+    assert_int_equal(strlen(bp_error_detail()), 511);
+    assert_int_equal(bp_fail(BP_ERR_FORMAT, "%s %d", "number", 5), BP_ERR_FORMAT);
+    assert_string_equal(bp_error_detail(), "number 5");
+}
+
+/* The two threads take turns, so that a shared detail would be seen. */
+static pthread_barrier_t turn;
+
+static void *other_thread(void *result)
+{
+    bool *good = result;
+    *good = strcmp(bp_error_detail(), "") == 0;
+    bp_error_record(BP_ERR_IO, "theirs");
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn); /* the first thread has recorded its own */
+    *good = *good && strcmp(bp_error_detail(), "theirs") == 0;
+    return NULL;
+}
+
+static void test_error_detail_of_threads(void **state)
+{
+    (void)state;
+    bool good = false;
+    pthread_t thread;
+    bp_error_record(BP_ERR_IO, "mine");
+    assert_int_equal(pthread_barrier_init(&turn, NULL, 2), 0);
+    assert_int_equal(pthread_create(&thread, NULL, other_thread, &good), 0);
+    pthread_barrier_wait(&turn);
+    bool kept = strcmp(bp_error_detail(), "mine") == 0;
+    bp_error_record(BP_ERR_IO, "mine again");
+    pthread_barrier_wait(&turn);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    pthread_barrier_destroy(&turn);
+    assert_true(kept);
+    assert_true(good);
+    assert_string_equal(bp_error_detail(), "mine again");
+}
+
+/* ---- arithmetic ---------------------------------------------------------------------------------------------------- */
+
+static void test_arithmetic(void **state)
+{
+    (void)state;
+    uint64_t result = 0;
+    assert_true(bp_add_u64(UINT64_MAX - 1, 1, &result));
+    assert_true(result == UINT64_MAX);
+    assert_false(bp_add_u64(UINT64_MAX, 1, &result));
+    assert_true(bp_add_u64(0, 0, &result) && result == 0);
+    assert_true(bp_mul_u64(UINT64_C(1) << 32, (UINT64_C(1) << 32) - 1, &result));
+    assert_true(result == UINT64_MAX - (UINT64_C(1) << 32) + 1);
+    assert_false(bp_mul_u64(UINT64_C(1) << 32, UINT64_C(1) << 32, &result));
+    assert_true(bp_mul_u64(0, UINT64_MAX, &result) && result == 0);
+    for (uint64_t value = 0; value < 100; value++)
+        for (uint64_t step = 1; step < 20; step++)
+            assert_true(bp_round_up_u64(value, step, &result) && result >= value && result % step == 0 &&
+                        result - value < step);
+    assert_true(bp_round_up_u64(UINT64_MAX, 1, &result) && result == UINT64_MAX);
+    assert_true(bp_round_up_u64(UINT64_MAX - 255, 256, &result) && result == UINT64_MAX - 255);
+    assert_false(bp_round_up_u64(UINT64_MAX - 254, 256, &result));
+    assert_true(bp_round_up_u64(1, UINT64_MAX, &result) && result == UINT64_MAX);
+    for (uint64_t a = 1; a < 40; a++) {
+        for (uint64_t b = 1; b < 40; b++) {
+            uint64_t gcd = a < b ? a : b, lcm = a > b ? a : b;
+            while (a % gcd != 0 || b % gcd != 0)
+                gcd--;
+            while (lcm % a != 0 || lcm % b != 0)
+                lcm++;
+            assert_int_equal(bp_gcd_u64(a, b), gcd);
+            assert_true(bp_lcm_u64(a, b, &result) && result == lcm);
+        }
+    }
+    assert_int_equal(bp_gcd_u64(0, 6), 6);
+    assert_int_equal(bp_gcd_u64(6, 0), 6);
+    assert_true(bp_lcm_u64(UINT64_MAX, UINT64_MAX, &result) && result == UINT64_MAX);
+    assert_false(bp_lcm_u64(UINT64_MAX, UINT64_MAX - 1, &result));
+}
+
+/* ---- SHA-256 ------------------------------------------------------------------------------------------------------- */
+
+/* Hashes the text `times` over, in pieces of `piece` bytes. */
+static void assert_digest(const char *text, size_t times, size_t piece, const char *expected)
+{
+    bp_sha256 sha;
+    uint8_t digest[32];
+    char hex[65];
+    bp_sha256_init(&sha);
+    for (size_t i = 0; i < times; i++)
+        for (size_t at = 0, bytes = strlen(text); at < bytes; at += piece)
+            bp_sha256_update(&sha, text + at, bytes - at < piece ? bytes - at : piece);
+    bp_sha256_finish(&sha, digest);
+    for (int i = 0; i < 32; i++)
+        sprintf(hex + 2 * i, "%02x", digest[i]);
+    assert_string_equal(hex, expected);
+}
+
+/* FIPS 180-4's examples (csrc.nist.gov, "SHA256.pdf"), and lengths around the padding's edges from coreutils' sha256sum. */
+static void test_sha256(void **state)
+{
+    (void)state;
+    char as[200];
+    memset(as, 'a', sizeof as);
+    assert_digest("", 1, 1, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    for (size_t piece = 1; piece < 130; piece++) {
+        assert_digest("abc", 1, piece, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 1, piece,
+                      "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+        assert_digest("abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsm"
+                      "nopqrstnopqrstu",
+                      1, piece, "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1");
+        as[55] = '\0';
+        assert_digest(as, 1, piece, "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");
+        as[55] = 'a';
+        as[56] = '\0';
+        assert_digest(as, 1, piece, "b35439a4ac6f0948b6d6f9e3c6af0f5f590ce20f1bde7090ef7970686ec6738a");
+        as[56] = 'a';
+        as[64] = '\0';
+        assert_digest(as, 1, piece, "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
+        as[64] = 'a';
+    }
+    assert_digest("aaaaaaaaaa", 100000, 10, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dtype_table),
+        cmocka_unit_test(test_dtype_spellings),
+        cmocka_unit_test(test_dtype_bytes),
+        cmocka_unit_test(test_status_names),
+        cmocka_unit_test(test_error_record),
+        cmocka_unit_test(test_error_detail_of_threads),
+        cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_sha256),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
