@@ -129,10 +129,11 @@ bp_status bp_dtype_bytes(bp_dtype dtype, uint64_t numel, uint64_t *bytes)
 {
     if (!is_dtype(dtype) || bytes == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_dtype_bytes: %d is no dtype", (int)dtype);
-    uint64_t bits;
-    if (!bp_mul_u64(numel, dtypes[dtype].bits, &bits))
+    /* eight elements are `bits` bytes: the bits themselves need not fit */
+    uint64_t bits = dtypes[dtype].bits, whole, rest = (numel % 8 * bits + 7) / 8;
+    if (!bp_mul_u64(numel / 8, bits, &whole) || !bp_add_u64(whole, rest, &whole))
         return bp_fail(BP_ERR_OVERFLOW, "%llu elements of %s do not fit 64 bits of size", (unsigned long long)numel,
                        dtypes[dtype].name);
-    *bytes = bits / 8 + (bits % 8 != 0);
+    *bytes = whole;
     return BP_OK;
 }

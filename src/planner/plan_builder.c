@@ -127,10 +127,13 @@ bp_status bp_plan_builder_add_assignment(bp_plan_builder *builder, const bp_assi
     BP_TRY(number_unit(builder, assignment->unit, &added->unit));
     if (assignment->bucket != NULL)
         BP_TRY(bp_strings_add(&plan->strings, assignment->bucket, &added->bucket));
-    for (size_t i = 0; i < assignment->predecessor_count; i++) {
-        BP_TRY(bp_grow_array((void **)&plan->predecessors, &plan->predecessor_capacity, plan->predecessor_count,
+    size_t count = assignment->predecessor_count;
+    if (count > 0) { /* all or none: a call that fails leaves no part of a list behind */
+        BP_TRY(bp_grow_array((void **)&plan->predecessors, &plan->predecessor_capacity, plan->predecessor_count + count,
                              sizeof *plan->predecessors));
-        plan->predecessors[plan->predecessor_count++] = assignment->predecessors[i];
+        memcpy(plan->predecessors + plan->predecessor_count, assignment->predecessors,
+               count * sizeof *plan->predecessors);
+        plan->predecessor_count += count;
     }
     plan->assignment_count++;
     return BP_OK;

@@ -209,12 +209,14 @@ static bp_status plan_role(assembly *a, uint32_t role_id, bp_policy_function *de
     plan->summary.copies = layout->copies > plan->summary.copies ? layout->copies : plan->summary.copies;
     if (!layout->feasible && plan->summary.feasible) {
         char text[256];
-        const char *why = tenants->most_live > layout->copies ? ""
+        const char *why = layout->live_units > layout->copies ? ""
                           : layout->proven                    ? ", and no assignment keeps every unit at one address"
                                                               : ", and the search for an assignment ran out of budget";
-        snprintf(text, sizeof text, "%u buffer set%s too few for role %s: %u units are live at once in step %u%s",
+        snprintf(text, sizeof text,
+                 "%u buffer set%s too few for role %s: %u units that share buffers are live at once in step "
+                 "%u%s",
                  layout->copies, layout->copies == 1 ? " is" : "s are", bp_role_name((bp_role)role_id),
-                 tenants->most_live, tenants->most_live_step, why);
+                 layout->live_units, layout->live_step, why);
         plan->summary.feasible = 0;
         BP_TRY(bp_strings_add(&plan->strings, text, &plan->summary.infeasible_because));
     }

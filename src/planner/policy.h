@@ -28,7 +28,8 @@ typedef struct bp_role_layout {
     size_t class_count, class_capacity;
     bp_place *places; /* by request, of all roles; a policy writes those of its own */
     uint32_t copies;
-    bool feasible, proven; /* proven: that it is not feasible */
+    bool feasible, proven;          /* proven: that it is not feasible */
+    uint32_t live_units, live_step; /* of the units that share buffers: how many at once, and in which step first */
 } bp_role_layout;
 
 typedef struct bp_policy_input {

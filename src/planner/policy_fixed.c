@@ -62,33 +62,63 @@ static uint32_t find_mode(const bp_policy_input *input, uint32_t *order, uint32_
     return mode;
 }
 
-static bp_status place_tenants(const bp_policy_input *input, uint32_t mode, const uint32_t *copies,
-                               bp_role_layout *layout)
+/* The tenants of the mode's shape, as a set of their own; the intervals are those of all tenants. */
+static bp_status choose_pooled(const bp_policy_input *input, uint32_t mode, bp_tenants *pooled)
 {
-    const bp_tenant *tenants = input->tenants->tenants;
-    for (uint32_t i = 0; i < tenants[mode].request_count; i++) {
-        uint32_t request = tenants[mode].first_request + i;
+    const bp_tenants *all = input->tenants;
+    void *memory;
+    BP_TRY(bp_new_array(all->count, sizeof *pooled->tenants, &memory));
+    *pooled = *all;
+    pooled->tenants = memory;
+    pooled->count = 0;
+    for (size_t t = 0; t < all->count; t++) {
+        if (compare_shapes(input->buckets->requests, &all->tenants[mode], &all->tenants[t]) == 0)
+            pooled->tenants[pooled->count++] = all->tenants[t];
+    }
+    bp_status status = bp_tenants_count_live(pooled);
+    if (status != BP_OK)
+        free(pooled->tenants);
+    return status;
+}
+
+static bp_status add_shared_classes(const bp_policy_input *input, const bp_tenants *pooled, const uint32_t *copies,
+                                    bp_role_layout *layout)
+{
+    for (uint32_t i = 0; i < pooled->tenants[0].request_count; i++) {
+        uint32_t request = pooled->tenants[0].first_request + i;
         bp_class shared = {.copies = layout->copies, .rank = i, .set_by = request, .kind = BP_BUFFER_POOLED};
         shared.dtype = input->buckets->requests[request].dtype;
-        BP_TRY(bp_layout_add_class(layout, &shared));
-    }
-    for (size_t t = 0; t < input->tenants->count; t++) {
-        if (compare_shapes(input->buckets->requests, &tenants[mode], &tenants[t]) != 0) {
-            if (input->config->fallback == BP_FALLBACK_PERSISTENT)
-                BP_TRY(bp_layout_add_persistent(input, &tenants[t], layout));
-            continue;
-        }
-        for (uint32_t i = 0; i < tenants[t].request_count; i++) {
-            uint32_t request = tenants[t].first_request + i;
+        for (size_t t = 0; t < pooled->count; t++) {
+            request = pooled->tenants[t].first_request + i;
             uint64_t bytes; /* equal unpadded sizes may be padded differently */
             BP_TRY(bp_aligned_bytes(input, request, &bytes));
-            if (bytes > layout->classes[i].bytes) {
-                layout->classes[i].bytes = bytes;
-                layout->classes[i].set_by = request;
+            if (bytes > shared.bytes) {
+                shared.bytes = bytes;
+                shared.set_by = request;
             }
-            layout->classes[i].users++;
+            shared.users++;
             layout->places[request] = (bp_place){i, copies[t]};
         }
+        BP_TRY(bp_layout_add_class(layout, &shared));
+    }
+    return BP_OK;
+}
+
+static bp_status place_tenants(const bp_policy_input *input, const bp_tenants *pooled, uint32_t *copies,
+                               bp_role_layout *layout)
+{
+    const bp_tenants *all = input->tenants;
+    uint32_t used = input->config->copies;
+    BP_TRY(bp_tenants_assign_copies(pooled, &used, copies, &layout->proven));
+    layout->feasible = used > 0;
+    layout->copies = used > 0 ? used : input->config->copies;
+    /* as Megatron does, as many buffer sets as units of any kind are live at once, even where fewer would do */
+    if (input->config->copies == 0 && layout->copies < all->most_live)
+        layout->copies = all->most_live;
+    BP_TRY(add_shared_classes(input, pooled, copies, layout));
+    for (size_t t = 0; t < all->count && input->config->fallback == BP_FALLBACK_PERSISTENT; t++) {
+        if (compare_shapes(input->buckets->requests, &pooled->tenants[0], &all->tenants[t]) != 0)
+            BP_TRY(bp_layout_add_persistent(input, &all->tenants[t], layout));
     }
     return BP_OK;
 }
@@ -100,15 +130,16 @@ bp_status bp_policy_fixed(const bp_policy_input *input, bp_role_layout *layout)
     if (count == 0)
         return BP_OK;
     void *memory;
-    BP_TRY(bp_new_array(3 * count, sizeof(uint32_t), &memory));
-    uint32_t *order = memory, *scratch = order + count, *copies = scratch + count;
-    uint32_t used = input->config->copies;
-    /* as Megatron does, as many buffer sets as units of any kind are live at once */
-    bp_status status = bp_tenants_assign_copies(input->tenants, &used, copies, &layout->proven);
-    layout->feasible = used > 0;
-    layout->copies = used > 0 ? used : input->config->copies;
-    if (status == BP_OK)
-        status = place_tenants(input, find_mode(input, order, scratch), copies, layout);
+    BP_TRY(bp_new_array(2 * count, sizeof(uint32_t), &memory));
+    uint32_t *order = memory, *scratch = order + count;
+    bp_tenants pooled;
+    bp_status status = choose_pooled(input, find_mode(input, order, scratch), &pooled);
+    if (status == BP_OK) {
+        status = place_tenants(input, &pooled, order, layout); /* the order has served: copies take its place */
+        layout->live_units = pooled.most_live;
+        layout->live_step = pooled.most_live_step;
+        free(pooled.tenants);
+    }
     free(memory);
     return status;
 }

@@ -132,6 +132,9 @@ static bp_status rank_tenants(const bp_policy_input *input, const uint32_t *copi
 bp_status bp_policy_max(const bp_policy_input *input, bp_role_layout *layout)
 {
     const bp_tenants *tenants = input->tenants;
+    layout->feasible = true;
+    if (tenants->count == 0)
+        return BP_OK;
     size_t most = 0;
     for (size_t t = 0; t < tenants->count; t++)
         most = tenants->tenants[t].request_count > most ? tenants->tenants[t].request_count : most;
@@ -142,6 +145,8 @@ bp_status bp_policy_max(const bp_policy_input *input, bp_role_layout *layout)
     uint32_t used = input->config->copies;
     if (status == BP_OK)
         status = bp_tenants_assign_copies(tenants, &used, copies, &layout->proven);
+    layout->live_units = tenants->most_live;
+    layout->live_step = tenants->most_live_step;
     layout->feasible = used > 0;
     layout->copies = used > 0 ? used : input->config->copies; /* too few: say what so many would take */
     rank_table ranks = {0};

@@ -52,11 +52,12 @@ static void collect(const bp_buckets *buckets, const bp_schedule *schedule, bp_t
     }
 }
 
-static bp_status count_live(bp_tenants *t)
+bp_status bp_tenants_count_live(bp_tenants *t)
 {
     void *memory;
     BP_TRY(bp_new_array((size_t)t->step_count + 1, sizeof(int32_t), &memory));
     int32_t *change = memory;
+    t->most_live = t->most_live_step = 0;
     for (size_t i = 0; i < t->count; i++) {
         for (uint32_t k = 0; k < t->tenants[i].interval_count; k++) {
             const bp_interval *interval = &t->intervals[t->tenants[i].first_interval + k];
@@ -88,7 +89,7 @@ bp_status bp_tenants_init(const bp_buckets *buckets, const bp_schedule *schedule
     if (status == BP_OK) {
         tenants->intervals = memory;
         collect(buckets, schedule, tenants);
-        status = count_live(tenants);
+        status = bp_tenants_count_live(tenants);
     }
     if (status != BP_OK)
         bp_tenants_finish(tenants);

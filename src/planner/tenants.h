@@ -24,6 +24,9 @@ typedef struct bp_tenants {
 bp_status bp_tenants_init(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t role, bp_tenants *tenants);
 void bp_tenants_finish(bp_tenants *tenants);
 
+/* Works out most_live and most_live_step of a set of tenants that was put together otherwise. */
+bp_status bp_tenants_count_live(bp_tenants *tenants);
+
 /* Gives each tenant one of `copies` copies, so that no two that are live at once share one.
  * `copies` 0: as few as a greedy search and then a bounded exact search find. On return *copies is the number used, or 0 when
  * the tenants do not fit into the number asked for; *proven then says whether that is certain or the search gave up. */

@@ -2,10 +2,11 @@
  * (run it under the address sanitizer), and what it was given can be used as if it had not been called.
  *
  * Linked with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup against the static library. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <bucketpool/plan.h>
@@ -113,8 +114,9 @@ static void assert_status(bp_status status, bool failed, const char *call, int l
 
 static bp_arch_config *make_config(void)
 {
-    static const char *const ints[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                                       "num_key_value_heads", "vocab_size", "tie_word_embeddings"};
+    static const char *const ints[] = {"hidden_size",         "intermediate_size",   "num_hidden_layers",
+                                       "num_attention_heads", "num_key_value_heads", "vocab_size",
+                                       "tie_word_embeddings"};
     static const int64_t values[] = {64, 256, 2, 8, 4, 1000, 0}, list[] = {1, 2};
     static const char *const texts[] = {"a", "b"};
     bp_arch_config *config;
@@ -271,8 +273,11 @@ static void test_hand_made(void **state)
         order[u] = order[19 - u] = u;
         for (uint32_t b = 0; b <= u % 3; b++) {
             snprintf(name, sizeof name, "bucket.%u", b);
-            bp_given_bucket bucket = {.size = sizeof bucket, .name = b == 0 ? NULL : name, .unit = (int32_t)u,
-                                      .dtype = b == 1 ? BP_DTYPE_FP32 : BP_DTYPE_BF16, .numel = 100 + 10 * u + b};
+            bp_given_bucket bucket = {.size = sizeof bucket,
+                                      .name = b == 0 ? NULL : name,
+                                      .unit = (int32_t)u,
+                                      .dtype = b == 1 ? BP_DTYPE_FP32 : BP_DTYPE_BF16,
+                                      .numel = 100 + 10 * u + b};
             RETRY(bp_model_add_bucket(model, &bucket));
         }
     }
@@ -340,8 +345,8 @@ static void test_odd_cycle(void **state)
     static const int8_t pairs[][2] = {{0, 2}, {2, 3}, {3, 1}, {4, 5}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         for (int k = 0; k < 4; k++) {
-            bp_model_event event = {.size = sizeof event, .acquire = k < 2, .unit = pairs[i][k % 2], .bucket = -1,
-                                    .role = BP_ROLE_PARAM};
+            bp_model_event event = {
+                .size = sizeof event, .acquire = k < 2, .unit = pairs[i][k % 2], .bucket = -1, .role = BP_ROLE_PARAM};
             RETRY(bp_model_add_event(model, &event));
         }
     }
@@ -359,6 +364,33 @@ static void test_odd_cycle(void **state)
     bp_model_destroy(&model);
 }
 
+/* A list of predecessors that grows while it is added: what a failed call had taken of it is not another's. */
+static void test_long_list(void **state)
+{
+    (void)state;
+    bp_plan_summary summary = {
+        .size = sizeof summary, .policy = BP_POLICY_MAX, .feasible = 1, .stable = 1, .alignment = 256};
+    bp_plan_slab slab = {.size = sizeof slab, .group = "param", .bytes = 256};
+    uint32_t list[40] = {0};
+    bp_plan_builder *builder;
+    RETRY_OUT(builder, bp_plan_builder_create(&summary, &builder));
+    RETRY(bp_plan_builder_add_slab(builder, &slab));
+    bp_assignment assignment = {.size = sizeof assignment, .unit = "first", .dtype = BP_DTYPE_BF16, .bytes = 2};
+    RETRY(bp_plan_builder_add_assignment(builder, &assignment));
+    assignment.unit = "second";
+    assignment.predecessors = list;
+    assignment.predecessor_count = 40;
+    RETRY(bp_plan_builder_add_assignment(builder, &assignment));
+    bp_plan *plan = NULL;
+    assert_int_equal(bp_plan_builder_finish(&builder, &plan), BP_OK);
+    assert_int_equal(bp_plan_assignment_count(plan), 2);
+    assert_int_equal(bp_plan_assignment_get(plan, 0, &assignment), BP_OK);
+    assert_int_equal(assignment.predecessor_count, 0);
+    assert_int_equal(bp_plan_assignment_get(plan, 1, &assignment), BP_OK);
+    assert_int_equal(assignment.predecessor_count, 40);
+    bp_plan_destroy(&plan);
+}
+
 /* That the wraps are linked at all. */
 static void test_failures_happened(void **state)
 {
@@ -369,10 +401,8 @@ static void test_failures_happened(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_architecture),
-        cmocka_unit_test(test_hand_made),
-        cmocka_unit_test(test_odd_cycle),
-        cmocka_unit_test(test_failures_happened),
+        cmocka_unit_test(test_architecture), cmocka_unit_test(test_hand_made),         cmocka_unit_test(test_odd_cycle),
+        cmocka_unit_test(test_long_list),    cmocka_unit_test(test_failures_happened),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

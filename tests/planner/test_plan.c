@@ -1,8 +1,9 @@
 /* Policies, plans and their checks against naive references: tiny models by brute force, hand-made ones by their numbers. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <bucketpool/plan.h>
@@ -100,15 +101,15 @@ static int32_t add_numbered_unit(bp_model *model, uint32_t number)
 
 static void add_bucket(bp_model *model, int32_t unit, bp_dtype dtype, uint64_t numel, uint64_t padded_numel)
 {
-    bp_given_bucket bucket = {.size = sizeof bucket, .unit = unit, .dtype = dtype, .numel = numel,
-                              .padded_numel = padded_numel};
+    bp_given_bucket bucket = {
+        .size = sizeof bucket, .unit = unit, .dtype = dtype, .numel = numel, .padded_numel = padded_numel};
     assert_ok(bp_model_add_bucket(model, &bucket));
 }
 
 static bp_status try_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket)
 {
-    bp_model_event event = {.size = sizeof event, .acquire = acquire, .unit = unit, .bucket = bucket,
-                            .role = BP_ROLE_PARAM};
+    bp_model_event event = {
+        .size = sizeof event, .acquire = acquire, .unit = unit, .bucket = bucket, .role = BP_ROLE_PARAM};
     return bp_model_add_event(model, &event);
 }
 
@@ -248,8 +249,16 @@ static void naive_collect(const world *w, naive_requests *all)
         bp_bucket bucket = {.size = sizeof bucket};
         assert_ok(bp_buckets_request(w->buckets, i, &request));
         assert_ok(bp_buckets_get(w->buckets, request.bucket, &bucket));
-        naive_request naive = {bp_buckets_unit_name(w->buckets, (size_t)bucket.unit), bucket.unit, request.role,
-                               bucket.ordinal, request.dtype, bucket.dtype, request.numel, request.bytes, NULL, 0};
+        naive_request naive = {bp_buckets_unit_name(w->buckets, (size_t)bucket.unit),
+                               bucket.unit,
+                               request.role,
+                               bucket.ordinal,
+                               request.dtype,
+                               bucket.dtype,
+                               request.numel,
+                               request.bytes,
+                               NULL,
+                               0};
         naive.intervals = bp_schedule_intervals(w->schedule, i, &naive.interval_count);
         if (naive.interval_count == 0 || naive.bytes == 0)
             continue;
@@ -333,8 +342,8 @@ static bool naive_check(const bp_plan *plan, const world *w)
             const bp_interval *interval = &all.items[r].intervals[i / 2];
             uint32_t passed = i % 2 * steps;
             assert_true(event_count < MOST_EVENTS && interval->begin < interval->end && interval->end <= steps);
-            events[event_count++] = (naive_event){r, (uint32_t)assignment_of[r], passed + interval->begin,
-                                                  passed + interval->end};
+            events[event_count++] =
+                (naive_event){r, (uint32_t)assignment_of[r], passed + interval->begin, passed + interval->end};
         }
     }
     qsort(events, event_count, sizeof *events, compare_events);
@@ -435,8 +444,8 @@ static uint32_t naive_rank(const naive_requests *all, const naive_request *reque
     for (size_t i = 0; i < all->count; i++) {
         const naive_request *other = &all->items[i];
         if (other->role == request->role && other->unit == request->unit && other->dtype == request->dtype)
-            rank += other->numel > request->numel ||
-                    (other->numel == request->numel && other->ordinal > request->ordinal);
+            rank +=
+                other->numel > request->numel || (other->numel == request->numel && other->ordinal > request->ordinal);
     }
     return rank;
 }
@@ -645,8 +654,8 @@ static void assert_same_fingerprint(const bp_plan *a, const bp_plan *b, bool sam
 
 /* What a rebuilt plan is to differ in. */
 typedef struct edit {
-    size_t skip;   /* assignment to leave out */
-    size_t index;  /* assignment to replace by `with` */
+    size_t skip;  /* assignment to leave out */
+    size_t index; /* assignment to replace by `with` */
     bp_assignment with;
     uint64_t more_slab_bytes;
 } edit;
@@ -764,9 +773,9 @@ static void assert_max_holds(const world *w, uint32_t copies)
                     continue;
                 assert_int_equal(buffer.bytes, naive_class(&all, request, &tenants));
                 assert_int_equal(buffer.tenants, tenants);
-                set_by_fits = set_by_fits || (strcmp(request->unit_name, buffer.set_by_unit) == 0 &&
-                                              request->ordinal == buffer.set_by_ordinal &&
-                                              aligned(request->bytes) == buffer.bytes);
+                set_by_fits = set_by_fits ||
+                              (strcmp(request->unit_name, buffer.set_by_unit) == 0 &&
+                               request->ordinal == buffer.set_by_ordinal && aligned(request->bytes) == buffer.bytes);
             }
             assert_true(set_by_fits);
             assert_int_equal(buffer.copies, role.copies);
@@ -988,8 +997,13 @@ static bp_model *make_frozen(void)
     for (uint32_t u = 0; u < 5; u++) {
         int32_t unit = add_numbered_unit(model, u);
         add_bucket(model, unit, BP_DTYPE_BF16, 500 + u, 640);
-        bp_given_bucket frozen = {.size = sizeof frozen, .name = "frozen", .unit = unit, .dtype = BP_DTYPE_BF16,
-                                  .numel = 900 - u, .padded_numel = 1024, .frozen = 1};
+        bp_given_bucket frozen = {.size = sizeof frozen,
+                                  .name = "frozen",
+                                  .unit = unit,
+                                  .dtype = BP_DTYPE_BF16,
+                                  .numel = 900 - u,
+                                  .padded_numel = 1024,
+                                  .frozen = 1};
         assert_ok(bp_model_add_bucket(model, &frozen));
     }
     return model;
@@ -998,8 +1012,11 @@ static bp_model *make_frozen(void)
 static bp_model *make_all_frozen_unit(void)
 {
     bp_model *model = make_frozen();
-    bp_given_bucket frozen = {.size = sizeof frozen, .unit = add_unit(model, "tower", BP_OUTSIDE),
-                              .dtype = BP_DTYPE_BF16, .numel = 70, .frozen = 1};
+    bp_given_bucket frozen = {.size = sizeof frozen,
+                              .unit = add_unit(model, "tower", BP_OUTSIDE),
+                              .dtype = BP_DTYPE_BF16,
+                              .numel = 70,
+                              .frozen = 1};
     assert_ok(bp_model_add_bucket(model, &frozen));
     return model;
 }
@@ -1556,7 +1573,8 @@ static void test_check_agrees_with_naive(void **state)
         bool strict = good && status == BP_ERR_MISMATCH && strstr(bp_error_detail(), "is no predecessor") != NULL;
         stricter += strict;
         if (status != (good ? BP_OK : BP_ERR_MISMATCH) && !strict)
-            fail_msg("case %d: naive says %d, bp_plan_check %s: %s", i, good, bp_status_name(status), bp_error_detail());
+            fail_msg("case %d: naive says %d, bp_plan_check %s: %s", i, good, bp_status_name(status),
+                     bp_error_detail());
         refused += !good;
         accepted += good;
         bp_plan_destroy(&plan);
@@ -1601,8 +1619,13 @@ static bp_status check_chain(const char *events)
         add_event(model, *events >= 'a', (int32_t)(strchr("uprUPR", *events) - "uprUPR") % 3, -1);
     world_options options = {.roles = PARAM, .recorded = 1};
     world w = make_world(model, options);
-    bp_plan_summary summary = {.size = sizeof summary, .policy = BP_POLICY_MAX, .copies = 2, .feasible = 1, .stable = 1,
-                               .alignment = ALIGNMENT, .bytes = 2 * ALIGNMENT};
+    bp_plan_summary summary = {.size = sizeof summary,
+                               .policy = BP_POLICY_MAX,
+                               .copies = 2,
+                               .feasible = 1,
+                               .stable = 1,
+                               .alignment = ALIGNMENT,
+                               .bytes = 2 * ALIGNMENT};
     bp_plan_slab slab = {.size = sizeof slab, .bytes = 2 * ALIGNMENT, .group = "param"};
     bp_plan_builder *builder = NULL;
     bp_plan *plan = NULL;
@@ -1610,8 +1633,13 @@ static bp_status check_chain(const char *events)
     assert_ok(bp_plan_builder_add_slab(builder, &slab));
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t predecessor = (i + 2) % 3;
-        bp_assignment a = {.size = sizeof a, .unit = names[i], .dtype = BP_DTYPE_UINT8, .bytes = ALIGNMENT,
-                           .offset = i == 1 ? ALIGNMENT : 0, .predecessors = &predecessor, .predecessor_count = 1};
+        bp_assignment a = {.size = sizeof a,
+                           .unit = names[i],
+                           .dtype = BP_DTYPE_UINT8,
+                           .bytes = ALIGNMENT,
+                           .offset = i == 1 ? ALIGNMENT : 0,
+                           .predecessors = &predecessor,
+                           .predecessor_count = 1};
         assert_ok(bp_plan_builder_add_assignment(builder, &a));
     }
     assert_ok(bp_plan_builder_finish(&builder, &plan));
@@ -1790,8 +1818,8 @@ static void test_overflow(void **state)
     for (int dtype = BP_DTYPE_FP64; dtype < BP_DTYPE_COUNT; dtype++) {
         bp_model *model = new_model();
         int32_t unit = add_unit(model, "a", BP_OUTSIDE);
-        bp_given_bucket bucket = {.size = sizeof bucket, .unit = unit, .dtype = (bp_dtype)dtype,
-                                  .numel = UINT64_C(1) << 60};
+        bp_given_bucket bucket = {
+            .size = sizeof bucket, .unit = unit, .dtype = (bp_dtype)dtype, .numel = UINT64_C(1) << 60};
         bp_status status = bp_model_add_bucket(model, &bucket);
         if (status == BP_OK)
             status = bp_model_add_bucket(model, &bucket);
@@ -1880,9 +1908,10 @@ static void assert_recording_fails(const char *events, const char *position, con
     for (; *events != '\0'; events++) {
         uint32_t acquire = *events == 'A' || *events == 'B' || (*events >= '0' && *events <= '9');
         int32_t unit = *events == 'B' || *events == 'b' ? beta : alpha;
-        int32_t bucket = *events == '0' || *events == 'z' ? 0 : *events == '1' || *events == 'o' ? 1
-                         : *events == '9'                                                        ? 9
-                                                                                                 : -1;
+        int32_t bucket = *events == '0' || *events == 'z'   ? 0
+                         : *events == '1' || *events == 'o' ? 1
+                         : *events == '9'                   ? 9
+                                                            : -1;
         add_event(model, acquire, unit, bucket);
     }
     bp_buckets_config config;

@@ -1,8 +1,9 @@
 /* Dtypes, statuses and error details, checked arithmetic, SHA-256. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <bucketpool/dtype.h>
@@ -27,11 +28,12 @@ static const struct {
     uint32_t bits;
     int gradient;
 } dtypes[] = {
-    {1, "fp64", 64, 1},     {2, "fp32", 32, 1},    {3, "fp16", 16, 1},     {4, "bf16", 16, 1},   {5, "fp8_e4m3", 8, 0},
-    {6, "fp8_e5m2", 8, 0},  {7, "fp8_e8m0", 8, 0}, {8, "fp6_e2m3", 6, 0},  {9, "fp6_e3m2", 6, 0},
-    {10, "fp4_e2m1", 4, 0}, {11, "uint4", 4, 0},   {12, "int4", 4, 0},     {13, "uint8", 8, 0},  {14, "int8", 8, 0},
-    {15, "uint16", 16, 0},  {16, "int16", 16, 0},  {17, "uint32", 32, 0},  {18, "int32", 32, 0}, {19, "uint64", 64, 0},
-    {20, "int64", 64, 0},   {21, "bool", 8, 0},    {22, "complex64", 64, 0},
+    {1, "fp64", 64, 1},    {2, "fp32", 32, 1},       {3, "fp16", 16, 1},    {4, "bf16", 16, 1},
+    {5, "fp8_e4m3", 8, 0}, {6, "fp8_e5m2", 8, 0},    {7, "fp8_e8m0", 8, 0}, {8, "fp6_e2m3", 6, 0},
+    {9, "fp6_e3m2", 6, 0}, {10, "fp4_e2m1", 4, 0},   {11, "uint4", 4, 0},   {12, "int4", 4, 0},
+    {13, "uint8", 8, 0},   {14, "int8", 8, 0},       {15, "uint16", 16, 0}, {16, "int16", 16, 0},
+    {17, "uint32", 32, 0}, {18, "int32", 32, 0},     {19, "uint64", 64, 0}, {20, "int64", 64, 0},
+    {21, "bool", 8, 0},    {22, "complex64", 64, 0},
 };
 #define DTYPES (sizeof dtypes / sizeof *dtypes)
 
@@ -84,7 +86,8 @@ static void test_dtype_spellings(void **state)
     assert_parses("torch.float8_e4m3fn", BP_DTYPE_FP8_E4M3);
     assert_parses("torch.float16", BP_DTYPE_FP16);
     assert_parses("I64", BP_DTYPE_INT64);
-    static const char *const wrong[] = {"", "none", "invalid", "bf", "bf16 ", " bf16", "torch.", "torch", "fp7", "bf160"};
+    static const char *const wrong[] = {"",      "none",   "invalid", "bf",  "bf16 ",
+                                        " bf16", "torch.", "torch",   "fp7", "bf160"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         bp_dtype dtype = BP_DTYPE_INT8;
         assert_int_equal(bp_dtype_parse(wrong[i], &dtype), BP_ERR_INVALID_ARGUMENT);
@@ -300,9 +303,10 @@ static void test_sha256(void **state)
         assert_digest("abc", 1, piece, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 1, piece,
                       "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-        assert_digest("abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsm"
-                      "nopqrstnopqrstu",
-                      1, piece, "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1");
+        assert_digest(
+            "abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsm"
+            "nopqrstnopqrstu",
+            1, piece, "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1");
         as[55] = '\0';
         assert_digest(as, 1, piece, "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");
         as[55] = 'a';
@@ -319,14 +323,10 @@ static void test_sha256(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dtype_table),
-        cmocka_unit_test(test_dtype_spellings),
-        cmocka_unit_test(test_dtype_bytes),
-        cmocka_unit_test(test_status_names),
-        cmocka_unit_test(test_error_record),
-        cmocka_unit_test(test_error_detail_of_threads),
-        cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_sha256),
+        cmocka_unit_test(test_dtype_table),  cmocka_unit_test(test_dtype_spellings),
+        cmocka_unit_test(test_dtype_bytes),  cmocka_unit_test(test_status_names),
+        cmocka_unit_test(test_error_record), cmocka_unit_test(test_error_detail_of_threads),
+        cmocka_unit_test(test_arithmetic),   cmocka_unit_test(test_sha256),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
