@@ -16,6 +16,7 @@ typedef struct group {
     int32_t unit;
     bp_dtype dtype; /* BP_DTYPE_NONE: mixed */
     bool expert, frozen;
+    int32_t next; /* the unit's next group, -1: none */
 } group;
 
 typedef struct grouping {
@@ -23,11 +24,9 @@ typedef struct grouping {
     const bp_buckets_config *config;
     group *groups;
     size_t count, capacity;
-    bp_parameter *local; /* the parameters with the dtypes asked for */
-    int32_t *outermost;  /* of each unit: itself where it is not nested */
-    int32_t *newest;     /* of each unit, and of outside at the end: the newest group, -1: none. Groups are chained: */
-    int32_t *previous;   /* the group of the same unit before this one */
-    size_t previous_capacity;
+    bp_parameter *local;   /* the parameters with the dtypes asked for */
+    int32_t *outermost;    /* of each unit: itself where it is not nested */
+    int32_t *first, *last; /* groups of each unit, and of outside at the end; -1: none */
 } grouping;
 
 static bp_dtype parameter_dtype(const bp_parameter *p, bp_dtype asked)
@@ -38,12 +37,12 @@ static bp_dtype parameter_dtype(const bp_parameter *p, bp_dtype asked)
 }
 
 /* The unit's group that a parameter with this key belongs to, NULL when there is none yet. */
-static group *find_group(const grouping *g, int32_t newest, const group *key)
+static group *find_group(const grouping *g, size_t unit, const group *key)
 {
     bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
-    for (int32_t at = newest; at >= 0; at = g->previous[at]) {
+    for (int32_t at = g->first[unit]; at >= 0; at = g->groups[at].next) {
         group *other = &g->groups[at];
-        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a newest group has groups
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a first group has groups
         if (other->expert == key->expert && (packs || (other->dtype == key->dtype && other->frozen == key->frozen)))
             return other;
     }
@@ -52,15 +51,15 @@ static group *find_group(const grouping *g, int32_t newest, const group *key)
 
 static bp_status add_to_group(grouping *g, const bp_parameter *p, const group *key)
 {
-    int32_t *newest = &g->newest[key->unit >= 0 ? (size_t)key->unit : g->model->unit_count];
-    group *mine = find_group(g, *newest, key);
+    size_t unit = key->unit >= 0 ? (size_t)key->unit : g->model->unit_count;
+    group *mine = find_group(g, unit, key);
     if (mine == NULL) {
         BP_TRY(bp_grow_array((void **)&g->groups, &g->capacity, g->count, sizeof *g->groups));
-        BP_TRY(bp_grow_array((void **)&g->previous, &g->previous_capacity, g->count, sizeof *g->previous));
         mine = &g->groups[g->count];
         *mine = *key;
-        g->previous[g->count] = *newest;
-        *newest = (int32_t)g->count++;
+        mine->next = -1;
+        *(g->first[unit] < 0 ? &g->first[unit] : &g->groups[g->last[unit]].next) = (int32_t)g->count;
+        g->last[unit] = (int32_t)g->count++;
     }
     BP_TRY(bp_grow_array((void **)&mine->parameters, &mine->capacity, mine->count, sizeof *mine->parameters));
     mine->parameters[mine->count++] = p;
@@ -76,8 +75,9 @@ static bp_status group_parameters(grouping *g)
     void *memory;
     BP_TRY(bp_new_array(model->parameter_count, sizeof *g->local, &memory));
     g->local = memory;
-    BP_TRY(bp_new_array(model->unit_count + 1, sizeof *g->newest, &memory));
-    g->newest = memset(memory, 0xff, (model->unit_count + 1) * sizeof *g->newest);
+    BP_TRY(bp_new_array(2 * (model->unit_count + 1), sizeof *g->first, &memory));
+    g->first = memset(memory, 0xff, 2 * (model->unit_count + 1) * sizeof *g->first);
+    g->last = g->first + model->unit_count + 1;
     BP_TRY(bp_new_array(model->unit_count, sizeof *g->outermost, &memory));
     g->outermost = memory;
     for (size_t u = 0; u < model->unit_count; u++) /* parents come first */
@@ -107,8 +107,7 @@ static void finish_grouping(grouping *g)
     free(g->groups);
     free(g->local);
     free(g->outermost);
-    free(g->newest);
-    free(g->previous);
+    free(g->first);
 }
 
 /* ---- making buckets ------------------------------------------------------------------------------------------------- */
@@ -221,13 +220,14 @@ static bp_status make_buckets(const grouping *g, group *from, group_naming namin
     return BP_OK;
 }
 
-/* Makes the buckets of a unit, from its oldest group on. */
-static bp_status make_unit_buckets(const grouping *g, int32_t oldest, bp_buckets *buckets)
+/* Makes the buckets of a unit, from its first group on. */
+static bp_status make_unit_buckets(const grouping *g, int32_t first, bp_buckets *buckets)
 {
     bool seen[2][2] = {{false}};
     uint32_t before = 0;
-    for (int32_t at = oldest; at >= 0; at = g->previous[at]) {
+    for (int32_t at = first; at >= 0; at = g->groups[at].next) {
         group *from = &g->groups[at];
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a unit with a first group has groups
         group_naming naming = {0, seen[from->expert][from->frozen]};
         seen[from->expert][from->frozen] = true;
         BP_TRY(make_buckets(g, from, naming, buckets, &before));
@@ -240,17 +240,8 @@ bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *conf
 {
     grouping g = {.model = model, .config = config};
     bp_status status = group_parameters(&g);
-    for (size_t u = 0; status == BP_OK && u <= model->unit_count; u++) {
-        /* the chain runs from the newest to the oldest group; turn it */
-        int32_t oldest = -1;
-        for (int32_t at = g.newest[u]; at >= 0;) {
-            int32_t next = g.previous[at];
-            g.previous[at] = oldest;
-            oldest = at;
-            at = next;
-        }
-        status = make_unit_buckets(&g, oldest, buckets);
-    }
+    for (size_t u = 0; status == BP_OK && u <= model->unit_count; u++)
+        status = make_unit_buckets(&g, g.first[u], buckets);
     finish_grouping(&g);
     return status;
 }
