@@ -211,11 +211,11 @@ typedef struct bp_buckets_config {
     size_t size;
     bp_bucketing bucketing;
     bp_padding padding;
-    uint32_t dp;              /* data-parallel ranks a dense bucket is sharded over */
-    uint32_t ep;              /* expert-parallel ranks; must divide dp */
-    uint64_t flat_alignment;  /* elements, for BP_PADDING_FLAT */
-    bp_dtype param_dtype;     /* BP_DTYPE_NONE: as in the model. fp8: GEMM weights in units only. Not of given buckets */
-    bp_dtype grad_dtype;      /* BP_DTYPE_NONE: the parameter's, bf16 where that cannot hold a gradient */
+    uint32_t dp;             /* data-parallel ranks a dense bucket is sharded over */
+    uint32_t ep;             /* expert-parallel ranks; must divide dp */
+    uint64_t flat_alignment; /* elements, for BP_PADDING_FLAT */
+    bp_dtype param_dtype;    /* BP_DTYPE_NONE: as in the model. fp8: GEMM weights in units only. Not of given buckets */
+    bp_dtype grad_dtype;     /* BP_DTYPE_NONE: the parameter's, bf16 where that cannot hold a gradient */
     bp_dtype grad_comm_dtype; /* BP_DTYPE_NONE: not overridden. Overrides grad_dtype for what is communicated */
     uint32_t roles;           /* BP_ROLE_BIT mask of the roles to make requests for */
 } bp_buckets_config;
