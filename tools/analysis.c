@@ -117,7 +117,7 @@ static bp_status make_plans(const plan_options *options, analysis *a)
 }
 
 /* Sums what one GPU holds beside the pool; false when it does not fit 64 bits. */
-static bool sum_state(analysis *a)
+static bool sum_state(analysis *a, bool trains)
 {
     uint64_t shard_numel = 0;
     state_bytes *s = &a->state;
@@ -129,7 +129,7 @@ static bool sum_state(analysis *a)
         uint64_t numel = b.padded_numel / b.shards + (b.padded_numel % b.shards != 0), bytes;
         if (bp_dtype_bytes(b.dtype, numel, &bytes) != BP_OK ||
             __builtin_add_overflow(s->param_shards, bytes, &s->param_shards) ||
-            (!b.frozen && __builtin_add_overflow(shard_numel, numel, &shard_numel)))
+            (!b.frozen && trains && __builtin_add_overflow(shard_numel, numel, &shard_numel)))
             return false;
         a->units += b.unit >= 0 && b.ordinal == 0;
     }
@@ -142,16 +142,21 @@ static bool sum_state(analysis *a)
 
 uint64_t analysis_needed(const analysis *a, const bp_plan *plan)
 {
-    bp_plan_summary summary = {.size = sizeof summary};
-    uint64_t sum = UINT64_MAX;
-    if (bp_plan_summary_get(plan, &summary) != BP_OK || __builtin_add_overflow(summary.bytes, a->state.total, &sum))
-        return UINT64_MAX;
+    uint64_t sum = a->state.total;
+    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
+        bp_plan_role role = {.size = sizeof role};
+        if (bp_plan_role_get(plan, i, &role) != BP_OK)
+            return UINT64_MAX;
+        /* shards in the state role are those that the state counts */
+        if (role.role != BP_ROLE_STATE && __builtin_add_overflow(sum, role.bytes, &sum))
+            return UINT64_MAX;
+    }
     return sum;
 }
 
 static void choose_rules(const plan_options *options, const bp_model *model, analysis *a)
 {
-    bool gives = bp_model_given_bucket_count(model) > 0;
+    bool gives = bp_model_given_bucket_count(model) > 0 && bp_model_parameter_count(model) == 0;
     a->bucketing = options->bucketing != 0 ? options->bucketing : gives ? BP_BUCKETING_GIVEN : BP_BUCKETING_MEGATRON;
     a->padding = options->padding != 0                   ? options->padding
                  : a->bucketing == BP_BUCKETING_MEGATRON ? BP_PADDING_MEGATRON_LCM
@@ -188,7 +193,7 @@ int analysis_init(const char *path, const plan_options *options, analysis *a)
     if (status != BP_OK)
         return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%s: %s", path,
                         bp_error_detail());
-    if (!sum_state(a))
+    if (!sum_state(a, !options->eval))
         return cli_fail(EXIT_BAD_INPUT, "%s: the model's state does not fit 64 bits", path);
     return EXIT_GO_ON;
 }

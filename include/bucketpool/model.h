@@ -21,6 +21,7 @@ extern "C" {
 typedef struct bp_model bp_model;
 
 #define BP_MAX_DIMS 8
+#define BP_MAX_COPIES (1 << 20)
 #define BP_OUTSIDE (-1) /* unit of parameters outside units: gathered once and kept */
 
 enum {

@@ -148,7 +148,7 @@ BP_API bp_status bp_plan_option(const bp_plan *plan, size_t index, const char **
 
 #define BP_FINGERPRINT_CHARS 65 /* 64 hexadecimal digits and a terminator */
 
-/* SHA-256 over slabs and assignments (keys, dtypes, bytes, slabs, offsets) in canonical form: equal on every rank that can
+/* SHA-256 over alignment, slabs and assignments (keys, dtypes, bytes, slabs, offsets, predecessors) in canonical form: equal on every rank that can
  * work together. docs/formats.md describes the bytes that are hashed. Costs a pass over the plan; not for hot paths. */
 BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS]);
 

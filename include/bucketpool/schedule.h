@@ -41,7 +41,8 @@ BP_API bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size
 BP_API bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *config,
                                              bp_schedule **schedule);
 
-/* The events that the model brought along (bp_model_add_event), one step each.
+/* The events that the model brought along (bp_model_add_event), one step each. Events of roles that the buckets make no requests
+ * for are passed over.
  * Errors: BP_ERR_SCHEDULE (release before acquire, acquire of what is live, an acquire never released, an event for a
  * request that does not exist, a request without events), by position and name; BP_ERR_INVALID_ARGUMENT (no events). */
 BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets, bp_schedule **schedule);

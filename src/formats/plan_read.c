@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "formats/detail.h"
 #include "formats/file.h"
@@ -60,6 +61,25 @@ static bp_status read_slabs(const bp_json_at *root, bp_plan_builder *builder)
         BP_TRY(read_whole(&at, "bytes", 0, MOST_BYTES, &slab.bytes));
         BP_TRY(bp_json_fail_at(&at, bp_plan_builder_add_slab(builder, &slab)));
     }
+    return BP_OK;
+}
+
+/* The slabs are all that a plan allocates. */
+static bp_status check_bytes(const bp_json_at *root, const bp_plan *plan)
+{
+    bp_plan_summary summary = {.size = sizeof summary};
+    uint64_t sum = 0;
+    BP_TRY(bp_plan_summary_get(plan, &summary));
+    for (size_t i = 0; i < bp_plan_slab_count(plan); i++) {
+        bp_plan_slab slab = {.size = sizeof slab};
+        BP_TRY(bp_plan_slab_get(plan, i, &slab));
+        if (!bp_add_u64(sum, slab.bytes, &sum))
+            break;
+    }
+    bp_json_at at = bp_json_member(root, "bytes");
+    if (sum != summary.bytes)
+        return bp_json_fail(&at, "is %llu, but the slabs have %llu bytes", (unsigned long long)summary.bytes,
+                            (unsigned long long)sum);
     return BP_OK;
 }
 
@@ -186,6 +206,8 @@ static bp_status read_document(const bp_json_at *root, bp_plan **plan)
             status = bp_fail_at(root->origin, BP_ERR_INVALID_ARGUMENT); /* the file contradicts itself: malformed */
     }
     bp_plan_builder_destroy(&builder);
+    if (status == BP_OK)
+        status = check_bytes(root, read);
     if (status == BP_OK)
         status = bp_plan_set_model(read, model);
     if (status == BP_OK)

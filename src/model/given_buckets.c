@@ -20,8 +20,10 @@ bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *
         uint64_t padded = given->padded_numel != 0 ? given->padded_numel : given->numel, step;
         char text[24];
         uint32_t *ordinal = &ordinals[given->unit >= 0 ? (size_t)given->unit : model->unit_count];
-        if (given->padded_numel == 0 && config->padding == BP_PADDING_FLAT &&
-            (!bp_mul_u64(config->flat_alignment, shards, &step) || !bp_round_up_u64(given->numel, step, &padded)))
+        /* without rows to go by, the other rules make shards equal */
+        uint64_t each = config->padding == BP_PADDING_FLAT ? config->flat_alignment : 1;
+        if (given->padded_numel == 0 && config->padding != BP_PADDING_GIVEN &&
+            (!bp_mul_u64(each, shards, &step) || !bp_round_up_u64(given->numel, step, &padded)))
             status = bp_fail(BP_ERR_OVERFLOW, "the padded size of bucket %s does not fit 64 bits",
                              bp_bucket_label(given->name, *ordinal, text));
         if (status == BP_OK && (given->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0)

@@ -5,11 +5,11 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/arith.h"
 #include "core/fail.h"
 
 #define MOST_SOURCES 3
 #define MOST_NAME 512
+#define MOST_LEAF 64 /* more than any leaf that a rule puts into a name; longer names are left alone */
 
 /* Parameters of one module that become one, stacked along their first dimension. */
 static const struct {
@@ -85,24 +85,16 @@ static const bp_parameter *find_sibling(const bp_model *model, const bp_paramete
 
 static bool can_stack(const bp_parameter *a, const bp_parameter *b)
 {
-    return a->dims == b->dims && a->dtype == b->dtype && a->copies == b->copies && a->flags == b->flags &&
-           memcmp(a->shape + 1, b->shape + 1, (a->dims - 1) * sizeof *a->shape) == 0;
+    return a->dims == b->dims && a->dims > 0 && a->dtype == b->dtype && a->copies == b->copies &&
+           a->flags == b->flags && memcmp(a->shape + 1, b->shape + 1, (a->dims - 1) * sizeof *a->shape) == 0;
 }
 
-static uint64_t parts_of(const bp_parameter *p)
-{
-    return p->tp_parts != 0 ? p->tp_parts : p->shape[p->tp_dim];
-}
-
-/* Adds `source` to `fused` along the first dimension. */
+/* Adds `source` to `fused` along the first dimension. Heads of the first are what tensor parallelism splits: Megatron splits the
+ * rows of the whole, also where key-value heads are fewer than ranks. */
 static void stack(bp_parameter *fused, const bp_parameter *source)
 {
-    if (fused->tp_dim == 0 && source->tp_dim == 0) {
-        uint64_t parts = bp_gcd_u64(parts_of(fused), parts_of(source));
-        fused->tp_parts = parts <= UINT32_MAX ? (uint32_t)parts : 1;
-    } else if (fused->tp_dim != source->tp_dim) {
+    if (fused->tp_dim != source->tp_dim)
         fused->tp_dim = -1;
-    }
     fused->shape[0] += source->shape[0]; /* each fits in the model's 63-bit total, so the sum cannot wrap */
 }
 
@@ -112,7 +104,7 @@ typedef enum fusion_result { FUSION_NONE, FUSION_FIRST, FUSION_ABSORBED } fusion
 static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_parameter *fused, char name[MOST_NAME])
 {
     name_parts parts;
-    if (p->dims == 0 || !split_name(p->name, &parts))
+    if (p->dims == 0 || strlen(p->name) >= MOST_NAME - MOST_LEAF || !split_name(p->name, &parts))
         return FUSION_NONE;
     const char *leaf = p->name + parts.module_length;
     for (size_t f = 0; f < sizeof fusions / sizeof *fusions; f++) {
@@ -128,12 +120,17 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_param
         if (first == NULL)
             return FUSION_NONE;
         bp_parameter whole = *first;
+        bool is_source = own == 0;
         for (int i = 1; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
-            const bp_parameter *other = find_sibling(model, p, &parts, fusions[f].sources[i]);
+            /* looked for from the first, so that all sources come to the same answer */
+            const bp_parameter *other = find_sibling(model, first, &parts, fusions[f].sources[i]);
             if (other == NULL || !can_stack(first, other))
                 return FUSION_NONE;
+            is_source = is_source || other == p;
             stack(&whole, other);
         }
+        if (!is_source)
+            return FUSION_NONE;
         if (own > 0)
             return FUSION_ABSORBED;
         snprintf(name, MOST_NAME, "%.*s%s%s", (int)parts.module_length, p->name, fusions[f].fused, parts.kind);
@@ -147,7 +144,8 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_param
 /* A stack of experts as one parameter an expert, named in `name`. */
 static bool unstack(bp_parameter *p, char name[MOST_NAME])
 {
-    for (size_t u = 0; p->expert_dim == 0 && p->dims >= 2 && u < sizeof unstackings / sizeof *unstackings; u++) {
+    bool is_stack = p->expert_dim == 0 && p->dims >= 2 && p->copies == 1 && strlen(p->name) < MOST_NAME - MOST_LEAF;
+    for (size_t u = 0; is_stack && u < sizeof unstackings / sizeof *unstackings; u++) {
         if (!ends_with(p->name, unstackings[u].stack) || p->shape[0] > UINT32_MAX)
             continue;
         size_t module = strlen(p->name) - strlen(unstackings[u].stack);

@@ -113,6 +113,9 @@ static bp_status check_parameter(const bp_model *model, const bp_parameter *p)
     if (p->tp_dim >= (int32_t)p->dims || p->expert_dim >= (int32_t)p->dims)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": splits dimension %d of %u", p->name,
                        p->tp_dim > p->expert_dim ? p->tp_dim : p->expert_dim, p->dims);
+    if (p->copies > BP_MAX_COPIES)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u copies, at most %d are supported", p->name,
+                       p->copies, BP_MAX_COPIES);
     if (p->copies > 1 && strchr(p->name, '*') == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameter \"%s\": %u copies need a '*' in the name", p->name,
                        p->copies);

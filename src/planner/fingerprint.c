@@ -28,6 +28,7 @@ bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRI
     bp_sha256 sha;
     bp_sha256_init(&sha);
     hash_text(&sha, "bucketpool.plan/1");
+    hash_number(&sha, plan->summary.alignment);
     hash_number(&sha, plan->slab_count);
     for (size_t i = 0; i < plan->slab_count; i++) {
         hash_text(&sha, plan->slabs[i].group);
@@ -42,6 +43,11 @@ bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRI
         const uint64_t numbers[] = {a->ordinal, a->role, a->dtype, a->bytes, a->slab, a->offset};
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             hash_number(&sha, numbers[k]);
+        const uint32_t *predecessors;
+        size_t predecessor_count = bp_predecessors_of(plan, i, &predecessors);
+        hash_number(&sha, predecessor_count);
+        for (size_t k = 0; k < predecessor_count; k++)
+            hash_number(&sha, predecessors[k]);
     }
     uint8_t digest[32];
     bp_sha256_finish(&sha, digest);

@@ -139,7 +139,15 @@ static bp_status assign(assembly *a, const bp_role_layout *layout, const bp_role
     *slab = (bp_plan_slab){.size = sizeof *slab, .bytes = role->info.pool_bytes + role->info.persistent_bytes};
     BP_TRY(bp_strings_add(&plan->strings, bp_role_name((bp_role)role->info.role), &slab->group));
     const bp_buffer_data *buffers = plan->buffers + role->first_buffer;
-    size_t copies = layout->copies > 0 ? layout->copies : 1; /* where everything is persistent, nothing has copies */
+    /* slots are numbered by the copies that are used: more may have been asked for, by far */
+    size_t copies = 1;
+    for (uint32_t r = 0; r < a->buckets->request_count; r++) {
+        if (a->buckets->requests[r].role == role->info.role && a->places[r].class_index != BP_NO_CLASS)
+            copies = a->places[r].copy + (size_t)1 > copies ? a->places[r].copy + (size_t)1 : copies;
+    }
+    if (layout->class_count > (UINT32_MAX - 1 - a->slot_count) / copies)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%zu classes of %zu copies are more than a plan can have",
+                       layout->class_count, copies);
     for (uint32_t r = 0; r < a->buckets->request_count; r++) {
         const bp_request_data *request = &a->buckets->requests[r];
         const bp_place *place = &a->places[r];

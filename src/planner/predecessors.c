@@ -67,18 +67,17 @@ static void walk_step(search *s, walk_purpose purpose)
     }
 }
 
-/* Drops repeated entries and closes the lists up. */
-static void store(bp_plan *plan, const search *s)
+/* Drops repeated entries and closes the lists up. `seen_by` has for each assignment the last list, from 1, that has it. */
+static void store(bp_plan *plan, const search *s, uint32_t *seen_by)
 {
     uint32_t kept = 0, begin = 0;
-    for (size_t a = 0; a < plan->assignment_count; a++) {
+    for (uint32_t a = 0; a < plan->assignment_count; a++) {
         uint32_t first = kept, end = s->ends[a];
         for (uint32_t i = begin; i < end; i++) {
-            uint32_t k = first;
-            while (k < kept && s->entries[k] != s->entries[i])
-                k++;
-            if (k == kept)
-                s->entries[kept++] = s->entries[i];
+            uint32_t entry = s->entries[i];
+            if (seen_by[entry] != a + 1)
+                s->entries[kept++] = entry;
+            seen_by[entry] = a + 1;
         }
         begin = end;
         plan->assignments[a].first_predecessor = first;
@@ -97,11 +96,16 @@ static bp_status find(search *s, bp_plan *plan)
     walk_step(s, WALK_COUNT); /* begins and ends with the same holders, so that the third walk finds the same */
     for (size_t a = 0; a < plan->assignment_count; a++)
         s->ends[a + 1] += s->ends[a];
-    BP_TRY(bp_new_array(s->ends[plan->assignment_count], sizeof *s->entries, &memory));
-    s->entries = memory;
-    walk_step(s, WALK_FILL); /* ends[a] was where a's list begins and becomes where it ends */
-    store(plan, s);
-    return BP_OK;
+    void *seen_by;
+    BP_TRY(bp_new_array(plan->assignment_count, sizeof(uint32_t), &seen_by));
+    bp_status status = bp_new_array(s->ends[plan->assignment_count], sizeof *s->entries, &memory);
+    if (status == BP_OK) {
+        s->entries = memory;
+        walk_step(s, WALK_FILL); /* ends[a] was where a's list begins and becomes where it ends */
+        store(plan, s, seen_by);
+    }
+    free(seen_by);
+    return status;
 }
 
 bp_status bp_find_predecessors(const bp_schedule *schedule, const uint32_t *slot_of_request, size_t slot_count,

@@ -29,6 +29,7 @@ typedef struct found_interval {
 
 typedef struct recording {
     const bp_buckets *buckets;
+    uint32_t roles;       /* that are planned */
     uint32_t *live_since; /* by request: event that acquired it + 1, 0: not live */
     found_interval *found;
     size_t count, capacity;
@@ -60,24 +61,40 @@ static bp_status apply(recording *r, size_t at, const bp_model_event *event, uin
     return BP_OK;
 }
 
+/* The first request of the group whose bucket has at least this ordinal; requests are in order of buckets. */
+static uint32_t find_request(const bp_buckets *buckets, const bp_request_group *group, uint32_t ordinal)
+{
+    uint32_t low = group->first, high = group->first + group->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (buckets->buckets[buckets->requests[middle].bucket].ordinal < ordinal)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 static bp_status apply_event(recording *r, size_t at, const bp_model_event *event)
 {
     const bp_buckets *buckets = r->buckets;
     const char *unit = buckets->units[event->unit].name;
+    if (event->role >= BP_ROLE_COUNT || !(r->roles & BP_ROLE_BIT(event->role)))
+        return BP_OK; /* of a role that is not planned */
     const bp_request_group *group = find_group(buckets, (uint32_t)event->unit, event->role);
     if (group == NULL)
         return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket in role %s", at, unit,
                        bp_role_name((bp_role)event->role));
-    bool any = false;
-    for (uint32_t i = group->first; i < group->first + group->count; i++) {
-        if (event->bucket >= 0 && buckets->buckets[buckets->requests[i].bucket].ordinal != (uint32_t)event->bucket)
-            continue;
-        BP_TRY(apply(r, at, event, i));
-        any = true;
+    uint32_t first = group->first, end = group->first + group->count;
+    if (event->bucket >= 0) {
+        first = find_request(buckets, group, (uint32_t)event->bucket);
+        if (first == end || buckets->buckets[buckets->requests[first].bucket].ordinal != (uint32_t)event->bucket)
+            return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket number %d in role %s", at, unit,
+                           event->bucket, bp_role_name((bp_role)event->role));
+        end = first + 1;
     }
-    if (!any)
-        return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket number %d in role %s", at, unit,
-                       event->bucket, bp_role_name((bp_role)event->role));
+    for (uint32_t i = first; i < end; i++)
+        BP_TRY(apply(r, at, event, i));
     return BP_OK;
 }
 
@@ -131,6 +148,8 @@ bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *b
     bp_schedule *created;
     BP_TRY(bp_schedule_new(buckets, &created));
     recording r = {.buckets = buckets};
+    for (size_t g = 0; g < buckets->group_count; g++)
+        r.roles |= BP_ROLE_BIT(buckets->groups[g].role);
     bp_status status = record(&r, model, created);
     free(r.live_since);
     free(r.found);

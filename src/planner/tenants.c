@@ -115,6 +115,7 @@ typedef struct occupancy {
     uint32_t copies, capacity;
     size_t words;
     uint32_t *copy_of_tenant;
+    uint32_t *in_use; /* of the search, by depth: copies that the tenants before it use */
     uint64_t nodes_left;
 } occupancy;
 
@@ -189,15 +190,14 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
     for (uint32_t copy = 0; copy < o->copies; copy++)
         memset(o->taken[copy], 0, o->words * sizeof **o->taken);
     while (depth < count && o->nodes_left > 0) {
-        uint32_t in_use = 0;
-        for (size_t i = 0; i < depth && in_use < copies; i++)
-            in_use = copy_of[i] + 1 > in_use ? copy_of[i] + 1 : in_use;
-        uint32_t most = in_use + 1 < copies ? in_use + 1 : copies;
+        uint32_t most = o->in_use[depth] + 1 < copies ? o->in_use[depth] + 1 : copies;
         while (next < most && !take(o, &tenants[depth], next))
             next++;
         o->nodes_left--;
         if (next < most) {
-            copy_of[depth++] = next;
+            copy_of[depth] = next;
+            o->in_use[depth + 1] = next + 1 > o->in_use[depth] ? next + 1 : o->in_use[depth];
+            depth++;
             next = 0;
         } else if (depth == 0) {
             return false;
@@ -210,25 +210,77 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
     return depth == count;
 }
 
-/* Where all tenants are live at once nothing can be shared, and where tens of thousands are it takes too long to find out. */
-static bool one_copy_each(const bp_tenants *tenants)
+/* Intervals in order of begin, for a walk through the step. */
+typedef struct begin {
+    uint32_t step, end, tenant;
+} begin;
+
+static int by_step(const void *a, const void *b)
 {
-    return tenants->most_live == tenants->count || (uint64_t)tenants->count * tenants->most_live > (1u << 30);
+    const begin *x = a, *y = b;
+    return x->step < y->step ? -1 : x->step > y->step;
+}
+
+/* Tenants that come and go in the order in which they stand take turns: the first of `copies` again after the last. Finds out
+ * whether that works, which it does for units that run once each, at any depth of prefetch. */
+static bp_status take_turns(const bp_tenants *tenants, uint32_t copies, uint32_t *copy_of_tenant, bool *works)
+{
+    size_t count = 0;
+    for (size_t t = 0; t < tenants->count; t++)
+        count += tenants->tenants[t].interval_count;
+    void *memory, *ends_memory;
+    BP_TRY(bp_new_array(count, sizeof(begin), &memory));
+    bp_status status = bp_new_array(copies, sizeof(uint32_t), &ends_memory);
+    if (status != BP_OK) {
+        free(memory);
+        return status;
+    }
+    begin *begins = memory;
+    uint32_t *free_from = ends_memory;
+    size_t filled = 0;
+    for (uint32_t t = 0; t < tenants->count; t++) {
+        copy_of_tenant[t] = t % copies;
+        for (uint32_t k = 0; k < tenants->tenants[t].interval_count; k++) {
+            const bp_interval *interval = &tenants->intervals[tenants->tenants[t].first_interval + k];
+            begins[filled++] = (begin){interval->begin, interval->end, t};
+        }
+    }
+    qsort(begins, count, sizeof *begins, by_step);
+    *works = true;
+    for (size_t i = 0; i < count && *works; i++) {
+        uint32_t copy = copy_of_tenant[begins[i].tenant];
+        *works = free_from[copy] <= begins[i].step;
+        free_from[copy] = begins[i].end;
+    }
+    free(begins);
+    free(free_from);
+    return BP_OK;
+}
+
+/* Where tens of thousands are live at once, a search takes too long. */
+static bool too_many_to_search(const bp_tenants *tenants)
+{
+    return (uint64_t)tenants->count * tenants->most_live > (1u << 28);
 }
 
 static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
 {
-    uint32_t asked = *copies, fewest = o->tenants->most_live;
+    uint32_t asked = *copies, fewest = o->tenants->most_live, count = (uint32_t)o->tenants->count;
+    bool works;
     *proven = true;
     if (asked != 0 && asked < fewest) {
         *copies = 0;
         return BP_OK;
     }
-    if (one_copy_each(o->tenants)) {
-        uint32_t count = (uint32_t)o->tenants->count;
+    BP_TRY(take_turns(o->tenants, fewest, o->copy_of_tenant, &works));
+    if (works) {
+        *copies = asked != 0 ? asked : fewest;
+        return BP_OK;
+    }
+    if (too_many_to_search(o->tenants)) { /* one copy each */
         for (uint32_t t = 0; t < count; t++)
             o->copy_of_tenant[t] = t;
-        *proven = fewest == count;
+        *proven = false;
         *copies = asked == 0 ? count : asked >= count ? asked : 0;
         return BP_OK;
     }
@@ -238,6 +290,9 @@ static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
         *copies = asked != 0 ? asked : greedy;
         return BP_OK;
     }
+    void *memory;
+    BP_TRY(bp_new_array((size_t)count + 1, sizeof *o->in_use, &memory));
+    o->in_use = memory;
     o->nodes_left = SEARCH_NODES;
     for (uint32_t tried = asked != 0 ? asked : fewest; tried < greedy; tried++) {
         if (assign_exactly(o, tried)) {
@@ -265,5 +320,6 @@ bp_status bp_tenants_assign_copies(const bp_tenants *tenants, uint32_t *copies, 
     for (uint32_t i = 0; i < o.copies; i++)
         free(o.taken[i]);
     free(o.taken);
+    free(o.in_use);
     return status;
 }

@@ -151,11 +151,10 @@ static bp_status make_order(const bp_buckets *buckets, run_order *order)
 /* When a request is live. */
 typedef enum liveness { LIVE_BOTH, LIVE_FORWARD, LIVE_BACKWARD, LIVE_GRADIENT, LIVE_ALWAYS } liveness;
 
-static liveness liveness_of(const bp_buckets *buckets, const bp_request_group *group, uint32_t request, bool transposes)
+static liveness liveness_of(const bp_buckets *buckets, uint32_t request, const bool *has_transpose)
 {
-    bp_dtype dtype = (bp_dtype)buckets->buckets[buckets->requests[request].bucket].dtype;
-    switch (group->role) {
-    case BP_ROLE_PARAM: return transposes && bp_dtype_storage(dtype) != dtype ? LIVE_FORWARD : LIVE_BOTH;
+    switch (buckets->requests[request].role) {
+    case BP_ROLE_PARAM: return has_transpose[buckets->requests[request].bucket] ? LIVE_FORWARD : LIVE_BOTH;
     case BP_ROLE_PARAM_TRANSPOSE: return LIVE_BACKWARD;
     case BP_ROLE_STATE: return LIVE_ALWAYS;
     default: return LIVE_GRADIENT;
@@ -202,13 +201,13 @@ static bp_status add_live(bp_schedule *s, const run_order *order, uint32_t unit,
 }
 
 static bp_status add_group(bp_schedule *s, const bp_buckets *buckets, const bp_request_group *group,
-                           const run_order *order, const bp_schedule_config *config, bool transposes)
+                           const run_order *order, const bp_schedule_config *config, const bool *has_transpose)
 {
     uint32_t end = group->first + group->count;
     for (uint32_t first = group->first; first < end;) {
-        liveness live = liveness_of(buckets, group, first, transposes);
+        liveness live = liveness_of(buckets, first, has_transpose);
         uint32_t next = first + 1;
-        while (next < end && liveness_of(buckets, group, next, transposes) == live)
+        while (next < end && liveness_of(buckets, next, has_transpose) == live)
             next++;
         BP_TRY(bp_schedule_add_span(s, first, next - first));
         BP_TRY(add_live(s, order, group->unit, live, config));
@@ -229,12 +228,16 @@ static bp_status generate(bp_schedule *s, const bp_buckets *buckets, const run_o
         BP_TRY(bp_schedule_add_step(s, BP_PHASE_FORWARD, (int32_t)order->runs[i].unit));
     for (size_t i = order->count; !config->eval && i-- > 0;)
         BP_TRY(bp_schedule_add_step(s, BP_PHASE_BACKWARD, (int32_t)order->runs[i].unit));
-    bool transposes = false;
-    for (size_t g = 0; g < buckets->group_count; g++)
-        transposes = transposes || buckets->groups[g].role == BP_ROLE_PARAM_TRANSPOSE;
-    for (size_t g = 0; g < buckets->group_count; g++)
-        BP_TRY(add_group(s, buckets, &buckets->groups[g], order, config, transposes && !config->eval));
-    return BP_OK;
+    void *memory;
+    BP_TRY(bp_new_array(buckets->bucket_count, sizeof(bool), &memory));
+    bool *has_transpose = memory;
+    for (size_t i = 0; i < buckets->request_count && !config->eval; i++)
+        has_transpose[buckets->requests[i].bucket] |= buckets->requests[i].role == BP_ROLE_PARAM_TRANSPOSE;
+    bp_status status = BP_OK;
+    for (size_t g = 0; status == BP_OK && g < buckets->group_count; g++)
+        status = add_group(s, buckets, &buckets->groups[g], order, config, has_transpose);
+    free(has_transpose);
+    return status;
 }
 
 bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *config,
