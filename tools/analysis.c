@@ -154,6 +154,16 @@ uint64_t analysis_needed(const analysis *a, const bp_plan *plan)
     return sum;
 }
 
+bool analysis_infeasible(const analysis *a)
+{
+    for (size_t i = 0; i < a->plan_count; i++) {
+        bp_plan_summary summary = {.size = sizeof summary};
+        if (bp_plan_summary_get(a->plans[i], &summary) != BP_OK || !summary.feasible)
+            return true;
+    }
+    return false;
+}
+
 static void choose_rules(const plan_options *options, const bp_model *model, analysis *a)
 {
     bool gives = bp_model_given_bucket_count(model) > 0 && bp_model_parameter_count(model) == 0;

@@ -36,4 +36,7 @@ void analysis_finish(analysis *a);
 /* Whether a plan and the model's state fit the budget: bytes of both. */
 uint64_t analysis_needed(const analysis *a, const bp_plan *plan);
 
+/* Whether any of its plans is infeasible. */
+bool analysis_infeasible(const analysis *a);
+
 #endif

@@ -1,5 +1,6 @@
 #include "cli.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,13 +11,22 @@
 
 int cli_fail(int code, const char *format, ...)
 {
+    char text[2048]; /* paths and options are other people's text */
     va_list args;
-    fputs("bucketpool: ", stderr);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fputc('\n', stderr);
+    for (char *c = text; *c != '\0'; c++)
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    fprintf(stderr, "bucketpool: %s\n", text);
     return code;
+}
+
+int cli_flush(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return EXIT_GO_ON;
+    return cli_fail(EXIT_ENVIRONMENT, "standard output cannot be written: %s", strerror(errno));
 }
 
 int cli_fail_status(bp_status status)

@@ -18,8 +18,10 @@ enum {
 typedef int cli_command(int argc, char **argv);
 cli_command cli_plan, cli_explain;
 
-/* "bucketpool: <text>" on standard error, one line. Returns `code`. */
+/* "bucketpool: <text>" on standard error, one line: control characters are shown as '?'. Returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
+/* Makes sure that what was printed has gone out: EXIT_GO_ON, or the exit code after a message. */
+int cli_flush(void);
 /* The library's detail, with the exit code that belongs to the status. */
 int cli_fail_status(bp_status status);
 

@@ -1,5 +1,6 @@
 /* `bucketpool explain`: which unit sets which buffer, and why. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "analysis.h"
@@ -139,7 +140,7 @@ static void explain_repetition(const analysis *a, size_t index)
         step_text(a, role.lower_bound_step, text));
 }
 
-static int explain(const analysis *a, const plan_options *options)
+static void explain(const analysis *a, const plan_options *options)
 {
     printf("%s has %s parameters in %zu units; %s of parameters lie outside units and stay gathered.\n", a->name,
            cli_count(a->parameters), a->units, cli_bytes(a->state.outside));
@@ -156,19 +157,28 @@ static int explain(const analysis *a, const plan_options *options)
             explain_policy(a->plans[p], role);
         putchar('\n');
     }
-    return EXIT_GO_ON;
 }
 
 int cli_explain(int argc, char **argv)
 {
     plan_options options;
     int code = options_parse(argc, argv, "explain", &options);
+    if (code != EXIT_GO_ON)
+        return code;
+    analysis *analyses = calloc(options.model_count, sizeof *analyses);
+    if (analyses == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    bool infeasible = false;
     for (size_t i = 0; code == EXIT_GO_ON && i < options.model_count; i++) {
-        analysis a;
-        code = analysis_init(options.models[i], &options, &a);
-        if (code == EXIT_GO_ON)
-            code = explain(&a, &options);
-        analysis_finish(&a);
+        code = analysis_init(options.models[i], &options, &analyses[i]);
+        infeasible = infeasible || (code == EXIT_GO_ON && analysis_infeasible(&analyses[i]));
     }
-    return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
+    for (size_t i = 0; code == EXIT_GO_ON && i < options.model_count; i++)
+        explain(&analyses[i], &options);
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    for (size_t i = 0; i < options.model_count; i++)
+        analysis_finish(&analyses[i]);
+    free(analyses);
+    return code != EXIT_GO_ON ? code : infeasible ? EXIT_NEGATIVE : EXIT_ANSWERED;
 }

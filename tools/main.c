@@ -13,7 +13,7 @@ static const struct {
     {"explain", "say which unit sets which buffer, and why", cli_explain},
 };
 
-static int print_help(void)
+static void print_help(void)
 {
     puts("Usage: bucketpool COMMAND [OPTION...] [ARGUMENT...]\n\n"
          "Plans the memory that sharded training gathers parameters into and reduces gradients from.\n\nCommands:");
@@ -21,7 +21,13 @@ static int print_help(void)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
     puts("\n`bucketpool COMMAND --help` lists a command's options. Exit: 0 answered, 1 verification failed or\n"
          "infeasible, 2 bad input, 3 environment.");
-    return EXIT_ANSWERED;
+}
+
+/* Help and versions are output too: lost output is not success. */
+static int answer(void)
+{
+    int code = cli_flush();
+    return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }
 
 int main(int argc, char **argv)
@@ -29,11 +35,13 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, ""); /* tables count columns of UTF-8; numbers keep their point */
     if (argc < 2)
         return cli_fail(EXIT_BAD_INPUT, "no command; `bucketpool --help` lists them");
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
-        return print_help();
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help();
+        return answer();
+    }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("bucketpool %s\n", bp_version());
-        return EXIT_ANSWERED;
+        return answer();
     }
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(argv[1], commands[i].name) == 0)

@@ -34,7 +34,8 @@ enum {
     OPT_GPU,
     OPT_JSON,
     OPT_SVG,
-    OPT_COLOR
+    OPT_COLOR,
+    OPT_USAGE
 };
 
 static const struct argp_option option_table[] = {
@@ -79,6 +80,8 @@ static const struct argp_option option_table[] = {
     {"svg", OPT_SVG, "FILE", 0, "Draw the pool (.svg, .png or .pdf)", 0},
     {"output", 'o', "PLAN", 0, "Write the plan (of the one policy named, or of max)", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
+    {"help", '?', 0, 0, "Print this list", -1},
+    {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
     {0, 0, 0, 0, 0, 0},
 };
 
@@ -274,6 +277,11 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
         options->model_count = (size_t)(state->argc - state->next);
         return 0;
     }
+    if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
+        const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
+        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help", state->name,
+                      near));
+    }
     if (key != 'o' && (key < OPT_POLICY || key > OPT_COLOR))
         return ARGP_ERR_UNKNOWN;
     int code = parse_one(key, text, options);
@@ -293,6 +301,10 @@ static int check(const plan_options *o, const char *command)
         return cli_fail(EXIT_BAD_INPUT, "--align %llu is no power of two", (unsigned long long)o->alignment);
     if (o->output != NULL && (o->model_count > 1 || (o->policies_named && o->policy_count > 1)))
         return cli_fail(EXIT_BAD_INPUT, "-o writes one plan: give one model and one --policy");
+    if (o->output != NULL && o->policies_named && o->policies[0] == BP_POLICY_DYNAMIC)
+        return cli_fail(EXIT_BAD_INPUT, "-o writes addresses, and policy dynamic has none; name fixed or max");
+    if (strcmp(command, "explain") == 0 && (o->json || o->svg != NULL || o->output != NULL))
+        return cli_fail(EXIT_BAD_INPUT, "explain prints sentences; --json, --svg and -o belong to plan");
     if (o->svg != NULL && o->model_count > 1)
         return cli_fail(EXIT_BAD_INPUT, "--svg draws one model, %zu are given", o->model_count);
     return EXIT_GO_ON;
@@ -331,8 +343,15 @@ int options_parse(int argc, char **argv, const char *command, plan_options *opti
     char name[64];
     snprintf(name, sizeof name, "bucketpool %s", command);
     argv[0] = name;
-    argp_err_exit_status = EXIT_BAD_INPUT;
-    argp_parse(&argp, argc, argv, 0, 0, options);
+    for (int i = 1; i < argc; i++) { /* with its errors off, argp would swallow its help too */
+        bool usage = strcmp(argv[i], "--usage") == 0;
+        if (usage || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-?") == 0) {
+            argp_help(&argp, stdout, usage ? ARGP_HELP_USAGE : ARGP_HELP_STD_HELP, name);
+            int code = cli_flush();
+            return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
+        }
+    }
+    argp_parse(&argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, 0, options);
     argv[0] = NULL;
     return check(options, command);
 }

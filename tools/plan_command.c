@@ -1,10 +1,13 @@
 /* `bucketpool plan`: tables, report, picture and plan file. */
 #include <bucketpool/formats.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli.h"
+#include "outputs.h"
 #include "picture.h"
 #include "report.h"
 #include "table.h"
@@ -19,30 +22,27 @@ static const bp_plan *plan_to_write(const analysis *a, const plan_options *optio
     return a->plans[0];
 }
 
-/* Files come before anything is printed: a run that fails leaves neither. */
-static int write_files(const analysis *a, const plan_options *options)
+/* Writes both files beside where they will be. Details name the target, not the file beside it. */
+static int write_files(const analysis *a, const plan_options *options, const output *plan, const output *picture)
 {
-    if (options->output != NULL) {
-        bp_status status = bp_plan_write(plan_to_write(a, options), options->output);
+    if (plan->written != NULL) {
+        bp_status status = bp_plan_write(plan_to_write(a, options), plan->written);
         if (status == BP_ERR_IO)
-            return cli_fail(EXIT_ENVIRONMENT, "%s", bp_error_detail());
+            return cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
         if (status == BP_ERR_UNSUPPORTED)
-            return cli_fail(EXIT_NEGATIVE, "-o: %s", bp_error_detail());
+            return cli_fail(options->fallback == BP_FALLBACK_DYNAMIC ? EXIT_BAD_INPUT : EXIT_NEGATIVE, "-o: %s",
+                            bp_error_detail());
         if (status != BP_OK)
             return cli_fail_status(status);
     }
-    if (options->svg == NULL)
+    if (picture->written == NULL)
         return EXIT_GO_ON;
     char title[256];
     snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, prefetch %u", a->name, options->dp, options->ep,
              options->tp, options->prefetch);
     const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
-    const char *error = picture_draw(&input, options->svg);
-    if (error == NULL)
-        return EXIT_GO_ON;
-    if (options->output != NULL)
-        remove(options->output);
-    return cli_fail(EXIT_ENVIRONMENT, "--svg: %s", error);
+    const char *error = picture_draw(&input, picture->written);
+    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);
 }
 
 static int print(const analysis *analyses, const plan_options *options)
@@ -54,14 +54,24 @@ static int print(const analysis *analyses, const plan_options *options)
     return table_print_model(&analyses[0], options);
 }
 
-static bool any_infeasible(const analysis *a)
+/* Files appear when all of them were written and the answer is out. */
+static int answer(const analysis *analyses, const plan_options *options)
 {
-    for (size_t i = 0; i < a->plan_count; i++) {
-        bp_plan_summary summary = {.size = sizeof summary};
-        if (bp_plan_summary_get(a->plans[i], &summary) != BP_OK || !summary.feasible)
-            return true;
-    }
-    return false;
+    output plan, picture = {0};
+    int code = EXIT_GO_ON;
+    if (!output_init(options->output, &plan) || !output_init(options->svg, &picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    if (code == EXIT_GO_ON)
+        code = write_files(&analyses[0], options, &plan, &picture);
+    if (code == EXIT_GO_ON)
+        code = print(analyses, options);
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    if (code == EXIT_GO_ON && (!output_commit(&plan) || !output_commit(&picture)))
+        code = cli_fail(EXIT_ENVIRONMENT, "an output file cannot be written: %s", strerror(errno));
+    output_finish(&plan);
+    output_finish(&picture);
+    return code;
 }
 
 int cli_plan(int argc, char **argv)
@@ -76,12 +86,10 @@ int cli_plan(int argc, char **argv)
     bool infeasible = false;
     for (size_t i = 0; code == EXIT_GO_ON && i < options.model_count; i++) {
         code = analysis_init(options.models[i], &options, &analyses[i]);
-        infeasible = infeasible || (code == EXIT_GO_ON && any_infeasible(&analyses[i]));
+        infeasible = infeasible || (code == EXIT_GO_ON && analysis_infeasible(&analyses[i]));
     }
     if (code == EXIT_GO_ON)
-        code = write_files(&analyses[0], &options);
-    if (code == EXIT_GO_ON)
-        code = print(analyses, &options);
+        code = answer(analyses, &options);
     for (size_t i = 0; i < options.model_count; i++)
         analysis_finish(&analyses[i]);
     free(analyses);

@@ -47,6 +47,16 @@ bool bp_is_name(const char *text)
     return true;
 }
 
+void bp_make_printable(char *text)
+{
+    for (unsigned char *at = (unsigned char *)text; *at != '\0';) {
+        size_t bytes = printable_bytes(at);
+        if (bytes == 0)
+            *at = '?';
+        at += bytes > 0 ? bytes : 1;
+    }
+}
+
 bp_status bp_fail_quoting(bp_status status, const char *format, ...)
 {
     char detail[BP_DETAIL_BYTES];
@@ -54,12 +64,7 @@ bp_status bp_fail_quoting(bp_status status, const char *format, ...)
     va_start(args, format);
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
-    for (unsigned char *at = (unsigned char *)detail; *at != '\0';) {
-        size_t bytes = printable_bytes(at);
-        if (bytes == 0)
-            *at = '?';
-        at += bytes > 0 ? bytes : 1;
-    }
+    bp_make_printable(detail);
     return bp_error_record(status, detail);
 }
 

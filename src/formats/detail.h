@@ -17,6 +17,9 @@ __attribute__((format(printf, 2, 3))) bp_status bp_fail_quoting(bp_status status
  * BP_ERR_INVALID_ARGUMENT and BP_ERR_OVERFLOW become BP_ERR_FORMAT; BP_OK and host memory pass unchanged. */
 bp_status bp_fail_at(const char *where, bp_status status);
 
+/* Turns control characters and bytes that are not UTF-8 into '?'. */
+void bp_make_printable(char *text);
+
 /* True for text that may be a name: not empty, UTF-8, no control characters. */
 bool bp_is_name(const char *text);
 

@@ -1,3 +1,4 @@
+#include "formats/detail.h"
 #include "formats/file.h"
 
 #include <stdio.h>
@@ -89,7 +90,7 @@ static bp_status name_of_place(const char *path, char **name)
     return status;
 }
 
-bp_status bp_file_model_name(const char *path, char **name)
+static bp_status find_model_name(const char *path, char **name)
 {
     const char *start;
     size_t bytes;
@@ -101,7 +102,14 @@ bp_status bp_file_model_name(const char *path, char **name)
     /* Not resolved to where a symbolic link leads: download caches keep files under their hashes. */
     char *directory = NULL;
     BP_TRY(bp_file_directory(path, &directory));
-    bp_status status = bp_file_model_name(directory, name);
+    bp_status status = find_model_name(directory, name);
     free(directory);
     return status;
+}
+
+bp_status bp_file_model_name(const char *path, char **name)
+{
+    BP_TRY(find_model_name(path, name));
+    bp_make_printable(*name); /* file names may have any bytes, names of models go into JSON */
+    return BP_OK;
 }

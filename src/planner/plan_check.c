@@ -1,4 +1,5 @@
-/* Checks a plan against its buckets and schedule. Shares no code with the planner, so that a mistake there shows here.
+/* Checks a plan against its buckets and schedule. Shares the data structures with the planner but none of its arithmetic, so that
+ * a mistake there shows here.
  *
  * Addresses: assignments are matched with requests by unit name, role and ordinal, each once, and their numbers compared.
  *

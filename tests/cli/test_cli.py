@@ -218,7 +218,72 @@ class Files(unittest.TestCase):
         self.assert_refused(run("plan"), 2, "no model")
         self.assert_refused(run("frobnicate"), 2, "frobnicate")
         self.assert_refused(run(), 2, "no command")
-        self.assertEqual(run("plan", "--no-such-option").returncode, 2)
+        self.assert_refused(run("plan", NANO, "--no-such-option"), 2, "--no-such-option")
+        self.assert_refused(run("plan", NANO, "--dp"), 2, "--dp")
+        self.assert_refused(run("plan", NANO, "--dp", "1\n2"), 2, "1?2")
+        self.assert_refused(run("explain", NANO, "--json"), 2, "plan")
+
+    def test_lost_output_is_no_success(self):
+        for arguments in (["plan", NANO], ["plan", NANO, "--json"], ["explain", NANO], ["--help"], ["--version"],
+                          ["plan", "--help"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([TOOL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                                        check=False)
+            self.assertEqual(result.returncode, 3, arguments)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([TOOL, "plan", NANO, "-o", self.path("plan.json")], stdout=full, cwd=ROOT,
+                                    stderr=subprocess.DEVNULL, check=False)
+        self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
+
+    def test_outputs_appear_together(self):
+        with open(self.path("plan.json"), "w", encoding="utf-8") as file:
+            file.write("old")
+        result = run("plan", NANO, "-o", self.path("plan.json"), "--svg", self.path("no/such/folder/pool.svg"))
+        self.assert_refused(result, 3)
+        with open(self.path("plan.json"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "old")
+        self.assertEqual(os.listdir(self.folder), ["plan.json"])
+        os.symlink("plan.json", self.path("link.json"))
+        self.assertEqual(run("plan", NANO, "-o", self.path("link.json")).returncode, 0)
+        self.assertTrue(os.path.islink(self.path("link.json")))
+        with open(self.path("plan.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["format"], "bucketpool.plan/1")
+        self.assertEqual(run("plan", NANO, "-o", "/dev/null").returncode, 0)
+        self.assertTrue(os.path.exists("/dev/null") and not os.path.isfile("/dev/null"))
+
+    def test_explain_answers_all_or_nothing(self):
+        self.assert_refused(run("explain", NANO, self.path("missing.json")), 2, "missing.json")
+        result = run("explain", NANO, "--buffers", "1", "--policy", "max")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("infeasible", result.stdout)
+
+    def test_names_that_are_not_text(self):
+        folder = os.path.join(os.fsencode(self.folder), b"x\xff")
+        shutil.copytree(os.fsencode(os.path.join(ROOT, NANO)), folder)
+        result = run("plan", folder, "--json", "-o", self.path("plan.json"))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(json.loads(result.stdout)["models"][0]["model"], "x?")
+
+    def test_units_with_reach(self):
+        """Parameters of a module far apart, and scalars, in the Megatron layout."""
+        def parameter(name, *shape):
+            return {"name": name, "shape": list(shape), "dtype": "bf16"}
+        small = [parameter(f"u.small.{i}", 1) for i in range(400)]
+        qkv = [parameter(f"u.attn.{p}_proj.weight", 64, 64) for p in "qkv"]
+        for parameters in ([qkv[0], *small[:200], qkv[1], *small[200:], qkv[2]], [*small, *qkv],
+                           [parameter("u.q_proj.weight"), parameter("u.k_proj.weight"), parameter("u.v_proj.weight", 4)]):
+            units = {"format": "bucketpool.units/1", "units": [{"name": "u", "parameters": parameters}]}
+            path = self.write("units.json", units)
+            counts = {json.loads(run("plan", path, "--json", "--layout", layout).stdout)["models"][0]["parameters"]
+                      for layout in ("hf", "megatron")}
+            self.assertEqual(len(counts), 1, counts)
+
+    def test_evaluation_has_no_optimizer(self):
+        report = json.loads(run("plan", NANO, "--eval", "--json", "--budget", "80GiB").stdout)
+        state = report["models"][0]["state_bytes"]
+        self.assertEqual((state["grad_shards"], state["optimizer"]), (0, 0))
+        self.assertGreater(state["param_shards"], 0)
 
     def test_unwritable_output(self):
         result = run("plan", NANO, "-o", self.path("no/such/folder/plan.json"))
@@ -226,7 +291,11 @@ class Files(unittest.TestCase):
 
     def test_dynamic_plans_cannot_be_saved(self):
         result = run("plan", NANO, "--policy", "dynamic", "-o", self.path("plan.json"))
-        self.assert_refused(result, 1, "no fixed addresses", outputs=["plan.json"])
+        self.assert_refused(result, 2, "dynamic has none", outputs=["plan.json"])
+        result = run("plan", NANO, "--policy", "fixed", "--fallback", "dynamic", "-o", self.path("plan.json"))
+        self.assert_refused(result, 2, "no fixed addresses", outputs=["plan.json"])
+        result = run("plan", NANO, "--policy", "max", "--buffers", "1", "-o", self.path("plan.json"))
+        self.assert_refused(result, 1, "infeasible", outputs=["plan.json"])
 
 
 class Documents(unittest.TestCase):
@@ -243,6 +312,15 @@ class Documents(unittest.TestCase):
     def test_readme_shows_the_example(self):
         code = self.read("examples", "plan_model.c").split("\n", 1)[1]
         self.assertIn("```c\n" + code + "```", self.read("README.md"))
+
+    def test_units_example_is_planned(self):
+        text = self.read("docs", "formats.md")
+        example = re.search(r"```json\n(.*?)```", text, re.DOTALL).group(1)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(example)
+            file.flush()
+            result = run("plan", file.name, "--roles", "param")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
 
     def test_man_page_has_every_option(self):
         help_text, page = run("plan", "--help").stdout, self.read("docs", "bucketpool.1.scd")

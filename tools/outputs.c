@@ -1,0 +1,61 @@
+#include "outputs.h"
+
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* "folder/.name.<process>.ending" for "folder/name.ending". */
+static char *beside(const char *target)
+{
+    char *first = strdup(target), *second = strdup(target), *path = NULL;
+    if (first != NULL && second != NULL) {
+        const char *base = basename(first);
+        const char *ending = strrchr(base, '.') != NULL ? strrchr(base, '.') : "";
+        if (asprintf(&path, "%s/.%.*s.%ld%s", dirname(second), (int)(strlen(base) - strlen(ending)), base,
+                     (long)getpid(), ending) < 0)
+            path = NULL;
+    }
+    free(first);
+    free(second);
+    return path;
+}
+
+bool output_init(const char *path, output *o)
+{
+    *o = (output){0};
+    if (path == NULL)
+        return true;
+    struct stat about = {0};
+    bool there = stat(path, &about) == 0;
+    o->target = there ? realpath(path, NULL) : strdup(path);
+    if (o->target != NULL)
+        o->written = !there || S_ISREG(about.st_mode) ? beside(o->target) : strdup(o->target);
+    if (o->written != NULL)
+        return true;
+    output_finish(o);
+    return false;
+}
+
+bool output_commit(output *o)
+{
+    if (o->written == NULL)
+        return true;
+    if (strcmp(o->written, o->target) != 0 && rename(o->written, o->target) != 0)
+        return false;
+    free(o->written);
+    o->written = NULL;
+    return true;
+}
+
+void output_finish(output *o)
+{
+    if (o->written != NULL && strcmp(o->written, o->target) != 0)
+        unlink(o->written);
+    free(o->written);
+    free(o->target);
+    *o = (output){0};
+}

@@ -1,0 +1,21 @@
+/* Output files that appear together, after everything else has worked, or not at all. */
+#ifndef TOOLS_OUTPUTS_H
+#define TOOLS_OUTPUTS_H
+
+#include <stdbool.h>
+
+/* One output: written to `written`, moved to `target` in the end. Where the target is no regular file (a device, a pipe) there is
+ * nothing to move: it is written at once. */
+typedef struct output {
+    char *target, *written;
+} output;
+
+/* Both keep the ending of `path`, which says what kind of picture to draw; links are followed. NULL path: no output. false when
+ * memory runs out. */
+bool output_init(const char *path, output *o);
+/* Moves what was written to its target. false when that fails; errno says why. */
+bool output_commit(output *o);
+/* Removes what was written and not committed. */
+void output_finish(output *o);
+
+#endif
