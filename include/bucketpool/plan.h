@@ -16,11 +16,12 @@ extern "C" {
 typedef struct bp_plan bp_plan;
 
 /* BP_POLICY_DYNAMIC: no pool. Bytes are the largest live sum: the floor of memory, without stable addresses.
- * BP_POLICY_FIXED: the most frequent set of units with equal buckets (unpadded sizes and dtypes, in order; ties: the first
+ * BP_POLICY_FIXED: the most frequent set of units with equal buckets (unpadded sizes and storage dtypes, in order; ties: the first
  *   seen) shares `copies` buffer sets; every other unit is persistent or dynamic. Source: Megatron-FSDP FixedPoolAllocator.
  * BP_POLICY_MAX: for each storage dtype a unit's buckets are sorted by unpadded elements from large to small (equal: larger
  *   bucket index first); the k-th buffer is the maximum over units of the k-th bucket's padded bytes; `copies` of all of
- *   them. Source: Megatron-FSDP MaxPoolAllocator, Megatron-LM PR 5462. */
+ *   them. Source: Megatron-FSDP MaxPoolAllocator, Megatron-LM PR 5462.
+ * The state role is live all the time: under fixed and max its requests keep memory of their own, and copies are 0. */
 typedef enum bp_policy { BP_POLICY_DYNAMIC = 1, BP_POLICY_FIXED = 2, BP_POLICY_MAX = 3 } bp_policy;
 
 BP_API const char *bp_policy_name(bp_policy policy);
@@ -155,7 +156,8 @@ BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FI
 /* Checks a plan against buckets and schedule by its own arithmetic, sharing none with the planner: every request placed
  * once, inside its slab, aligned, of the right size, no two conflicting requests on the same bytes, and every earlier user of
  * a request's bytes ordered before it by the predecessor lists.
- * Errors: BP_ERR_MISMATCH naming the first thing that is wrong; BP_ERR_UNSUPPORTED for a plan without addresses. */
+ * Errors: BP_ERR_MISMATCH naming the first thing that is wrong; BP_ERR_UNSUPPORTED for a plan without addresses;
+ * BP_ERR_INVALID_ARGUMENT for NULL and for a schedule of other buckets. */
 BP_API bp_status bp_plan_check(const bp_plan *plan, const bp_buckets *buckets, const bp_schedule *schedule);
 
 /* Checks what a plan says of itself: assignments inside their slabs, aligned, unique, predecessors in range.

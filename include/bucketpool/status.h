@@ -3,6 +3,9 @@
  * Every fallible function returns a bp_status. Where an error is first decided, a sentence with names and numbers is
  * stored for the calling thread; bp_error_detail() returns it. Outputs are written only on success.
  *
+ * Preconditions: functions that can fail check their arguments. Getters that cannot fail (counts, names) take a valid object; so do
+ * getters of one entry, which check the index and the size of the struct.
+ *
  * Thread safety: everything here may be called from any thread. Capture safety: nothing here touches a device. */
 #ifndef BUCKETPOOL_STATUS_H
 #define BUCKETPOOL_STATUS_H
@@ -38,7 +41,7 @@ typedef enum bp_status {
     BP_ERR_INTERNAL = 13   /* the library broke its own invariant; please report */
 } bp_status;
 
-/* The constant's name without prefix in lower case, e.g. "invalid argument". Never NULL; "unknown status" for others.
+/* The status in two or three words, e.g. "invalid argument". Never NULL; "unknown status" for others.
  * The string is static. */
 BP_API const char *bp_status_name(bp_status status);
 

@@ -26,13 +26,14 @@ static inline int fuzz_good(bp_status status)
     return status == BP_OK;
 }
 
-static inline void fuzz_policies(const bp_buckets *buckets, const bp_schedule *schedule)
+static inline void fuzz_policies(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t copies)
 {
     for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
         bp_plan_config config;
         bp_plan *plan = NULL;
         bp_plan_config_init(&config, sizeof config);
         config.policy = (bp_policy)policy;
+        config.copies = copies;
         if (!fuzz_good(bp_plan_create(buckets, schedule, &config, &plan)))
             continue;
         bp_plan_summary summary = {.size = sizeof summary};
@@ -54,8 +55,9 @@ static inline void fuzz_plan_model(const bp_model *model)
         return;
     bp_model *fused = NULL, *local = NULL;
     if (fuzz_good(bp_model_with_layout(model, BP_LAYOUT_MEGATRON, &fused)))
-        fuzz_good(bp_model_shard(fused, 1, 2, &local));
+        fuzz_good(bp_model_shard(fused, bp_model_unit_count(model) % 2 + 1, 2, &local));
     for (int i = 0; i < 15; i++) {
+        uint32_t copies = i % 3 == 0 ? 0 : i % 3 == 1 ? 2 : 1u << 30;
         bp_buckets_config config;
         bp_buckets_config_init(&config, sizeof config);
         config.bucketing = (bp_bucketing)(1 + i / 5);
@@ -71,10 +73,10 @@ static inline void fuzz_plan_model(const bp_model *model)
         schedule_config.prefetch = (uint32_t)i % 3;
         bp_schedule *schedule = NULL;
         if (fuzz_good(bp_schedule_create_training(buckets, &schedule_config, &schedule)))
-            fuzz_policies(buckets, schedule);
+            fuzz_policies(buckets, schedule, copies);
         bp_schedule_destroy(&schedule);
         if (bp_model_event_count(model) > 0 && fuzz_good(bp_schedule_create_recorded(model, buckets, &schedule)))
-            fuzz_policies(buckets, schedule);
+            fuzz_policies(buckets, schedule, copies);
         bp_schedule_destroy(&schedule);
         bp_buckets_destroy(&buckets);
     }
