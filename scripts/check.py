@@ -12,6 +12,15 @@ BUILDS = os.path.join(os.getcwd(), "build-check")
 counts = {"passed": 0, "failed": 0, "skipped": 0}
 
 
+# Compilers whose warnings are known: a newer one may have new ones, which must not fail somebody's machine.
+KNOWN_COMPILERS = ("gcc 12", "gcc 13", "gcc 14")
+
+
+def werror():
+    version = subprocess.run(["gcc", "-dumpversion"], capture_output=True, text=True, check=True).stdout.split(".")[0]
+    return "true" if f"gcc {version.strip()}" in KNOWN_COMPILERS else "false"
+
+
 def run(command, log, **more):
     """Runs a command into a log; prints the end of the log when it fails."""
     with open(log, "a", encoding="utf-8") as file:
@@ -53,7 +62,7 @@ def leg(name, options, environment=None, suites=()):
     if os.path.exists(log):
         os.remove(log)
     env = {**os.environ, **(environment or {})}
-    built = run(["meson", "setup", build, "-Dwerror=true", *options], log, env=env) and run(["ninja", "-C", build], log, env=env)
+    built = run(["meson", "setup", build, "-Dwerror=" + werror(), *options], log, env=env) and run(["ninja", "-C", build], log, env=env)
     if built:
         suite_options = [word for suite in suites for word in ("--suite", suite)]
         with open(log, "a", encoding="utf-8") as file:  # failures are counted and shown from the test log

@@ -1,0 +1,56 @@
+#include "formats/reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "formats/detail.h"
+#include "formats/file.h"
+
+bp_status bp_reader_options_init(bp_reader_options *options, size_t size)
+{
+    if (options == NULL || size < sizeof *options)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_reader_options_init: size %zu, expected at least %zu", size,
+                       sizeof *options);
+    *options = (bp_reader_options){.size = sizeof *options};
+    return BP_OK;
+}
+
+bp_status bp_reader_options_take(const bp_reader_options *options, bp_reader_options *taken)
+{
+    if (options == NULL)
+        return bp_reader_options_init(taken, sizeof *taken);
+    if (options->size < sizeof *options)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: size %zu, expected at least %zu", options->size,
+                       sizeof *options);
+    if (options->name != NULL && !bp_is_name(options->name))
+        return bp_fail_quoting(BP_ERR_INVALID_ARGUMENT, "reader options: \"%.60s\" cannot be a model's name",
+                               options->name);
+    if (options->dtype != BP_DTYPE_NONE && bp_dtype_bits(options->dtype) == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: %d is no dtype", (int)options->dtype);
+    *taken = *options;
+    return BP_OK;
+}
+
+bp_status bp_reader_choose_name(const bp_reader_options *options, const char *given, const char *path, char **name)
+{
+    const char *chosen = options->name != NULL ? options->name : given;
+    if (chosen == NULL)
+        return bp_file_model_name(path, name);
+    char *copy = strdup(chosen);
+    if (copy == NULL)
+        return bp_fail_memory(strlen(chosen) + 1);
+    *name = copy;
+    return BP_OK;
+}
+
+bp_status bp_reader_hand_over(bp_status status, const char *origin, bp_model *read, bp_model **model)
+{
+    if (status == BP_OK)
+        status = bp_fail_at(origin, bp_model_validate(read));
+    if (status == BP_OK)
+        *model = read;
+    else
+        bp_model_destroy(&read);
+    return status;
+}
