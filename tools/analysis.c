@@ -154,7 +154,7 @@ uint64_t analysis_needed(const analysis *a, const bp_plan *plan)
     return sum;
 }
 
-bool analysis_infeasible(const analysis *a)
+static bool is_infeasible(const analysis *a)
 {
     for (size_t i = 0; i < a->plan_count; i++) {
         bp_plan_summary summary = {.size = sizeof summary};
@@ -177,7 +177,7 @@ static void choose_rules(const plan_options *options, const bp_model *model, ana
                                                         : BP_LAYOUT_HF;
 }
 
-int analysis_init(const char *path, const plan_options *options, analysis *a)
+static int analyse(const char *path, const plan_options *options, analysis *a)
 {
     *a = (analysis){0};
     bp_reader_options reader;
@@ -208,7 +208,7 @@ int analysis_init(const char *path, const plan_options *options, analysis *a)
     return EXIT_GO_ON;
 }
 
-void analysis_finish(analysis *a)
+static void finish(analysis *a)
 {
     free(a->name);
     bp_buckets_destroy(&a->buckets);
@@ -216,4 +216,26 @@ void analysis_finish(analysis *a)
     for (size_t i = 0; i < a->plan_count; i++)
         bp_plan_destroy(&a->plans[i]);
     *a = (analysis){0};
+}
+
+int analysis_init_all(const plan_options *options, analysis **analyses, bool *infeasible)
+{
+    *infeasible = false;
+    *analyses = calloc(options->model_count, sizeof **analyses);
+    if (*analyses == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    for (size_t i = 0; i < options->model_count; i++) {
+        int code = analyse(options->models[i], options, &(*analyses)[i]);
+        if (code != EXIT_GO_ON)
+            return code;
+        *infeasible = *infeasible || is_infeasible(&(*analyses)[i]);
+    }
+    return EXIT_GO_ON;
+}
+
+void analysis_finish_all(analysis *analyses, size_t count)
+{
+    for (size_t i = 0; analyses != NULL && i < count; i++)
+        finish(&analyses[i]);
+    free(analyses);
 }

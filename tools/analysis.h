@@ -29,14 +29,12 @@ typedef struct analysis {
     size_t plan_count;
 } analysis;
 
-/* Reads and plans a model. Returns EXIT_GO_ON, or the exit code after a message. Call analysis_finish either way. */
-int analysis_init(const char *path, const plan_options *options, analysis *a);
-void analysis_finish(analysis *a);
+/* Reads and plans every model of the options. Returns EXIT_GO_ON, or the exit code after a message. *infeasible tells whether any
+ * plan is. Call analysis_finish_all either way. */
+int analysis_init_all(const plan_options *options, analysis **analyses, bool *infeasible);
+void analysis_finish_all(analysis *analyses, size_t count);
 
 /* Whether a plan and the model's state fit the budget: bytes of both. */
 uint64_t analysis_needed(const analysis *a, const bp_plan *plan);
-
-/* Whether any of its plans is infeasible. */
-bool analysis_infeasible(const analysis *a);
 
 #endif

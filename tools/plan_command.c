@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -80,18 +79,11 @@ int cli_plan(int argc, char **argv)
     int code = options_parse(argc, argv, "plan", &options);
     if (code != EXIT_GO_ON)
         return code;
-    analysis *analyses = calloc(options.model_count, sizeof *analyses);
-    if (analyses == NULL)
-        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    bool infeasible = false;
-    for (size_t i = 0; code == EXIT_GO_ON && i < options.model_count; i++) {
-        code = analysis_init(options.models[i], &options, &analyses[i]);
-        infeasible = infeasible || (code == EXIT_GO_ON && analysis_infeasible(&analyses[i]));
-    }
+    analysis *analyses;
+    bool infeasible;
+    code = analysis_init_all(&options, &analyses, &infeasible);
     if (code == EXIT_GO_ON)
         code = answer(analyses, &options);
-    for (size_t i = 0; i < options.model_count; i++)
-        analysis_finish(&analyses[i]);
-    free(analyses);
+    analysis_finish_all(analyses, options.model_count);
     return code != EXIT_GO_ON ? code : infeasible ? EXIT_NEGATIVE : EXIT_ANSWERED;
 }
