@@ -49,6 +49,21 @@ class Golden(unittest.TestCase):
         self.assertGreaterEqual(len(models), 14)
         self.check("plan-models.txt", "plan", *[os.path.join("examples/models", m) for m in models], "--roles", "param")
 
+    def test_exact_bytes(self):
+        """Every bundled model, every policy, one and eight expert-parallel ranks."""
+        models = [os.path.join("examples/models", m) for m in sorted(os.listdir(os.path.join(ROOT, "examples", "models")))]
+        lines = ["# model, ep, policy: bytes and lower bound of parameters, dp 64, prefetch 1, bf16\n"]
+        for ep in ("1", "8"):
+            report = json.loads(run("plan", *models, "--ep", ep, "--roles", "param", "--json").stdout)
+            lines += [f"{m['model']}\t{ep}\t{p['policy']}\t{p['bytes']}\t{p['lower_bound_bytes']}\n"
+                      for m in report["models"] for p in m["policies"]]
+        path = os.path.join(GOLDEN, "bytes.tsv")
+        if os.environ.get("UPDATE_GOLDEN"):
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(lines)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.readlines(), lines)
+
     def test_plan_report(self):
         self.check("plan-nano.json", "plan", NANO, "--ep", "8", "--json")
 
