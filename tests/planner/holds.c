@@ -1,0 +1,287 @@
+/* Plans against the naive references: bounds, sums, checks and round trips of any plan, and the policies' rules. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/plan.h>
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "holds.h"
+#include "naive.h"
+#include "worlds.h"
+
+static void assert_bounds(const bp_plan *plan, const world *w, const naive_requests *all)
+{
+    uint64_t total = 0;
+    uint32_t steps = (uint32_t)bp_schedule_step_count(w->schedule);
+    for (size_t r = 0; r < bp_plan_role_count(plan); r++) {
+        bp_plan_role role = role_at(plan, r);
+        uint32_t first_step;
+        uint64_t bound = naive_bound(all, steps, role.role, &first_step), sum = 0;
+        assert_int_equal(role.lower_bound_bytes, bound);
+        assert_int_equal(role.lower_bound_step, first_step);
+        total += bound;
+        bool seen[MOST_REQUESTS] = {false};
+        for (size_t k = 0; k < bp_plan_witness_count(plan, r); k++) {
+            bp_plan_witness witness = {.size = sizeof witness};
+            assert_ok(bp_plan_witness_get(plan, r, k, &witness));
+            sum += witness.bytes;
+            size_t found = 0;
+            while (found < all->count && (all->items[found].role != role.role || seen[found] ||
+                                          strcmp(all->items[found].unit_name, witness.unit) != 0 ||
+                                          all->items[found].ordinal != witness.ordinal))
+                found++;
+            assert_true(found < all->count);
+            seen[found] = true;
+            assert_true(live_at(&all->items[found], first_step));
+            assert_int_equal(witness.bytes, aligned(all->items[found].bytes));
+        }
+        assert_int_equal(sum, bound);
+        uint32_t most_units = 0;
+        for (uint32_t step = 0; step < steps; step++) {
+            uint64_t units = 0;
+            for (size_t i = 0; i < all->count; i++)
+                if (all->items[i].role == role.role && live_at(&all->items[i], step))
+                    units |= UINT64_C(1) << all->items[i].unit;
+            uint32_t count = (uint32_t)__builtin_popcountll(units);
+            most_units = count > most_units ? count : most_units;
+        }
+        assert_int_equal(role.live_units, most_units);
+    }
+    bp_plan_summary summary = summary_of(plan);
+    assert_int_equal(summary.lower_bound_bytes, total);
+    assert_true(!summary.feasible || summary.bytes >= total);
+    assert_int_equal(summary.optimal, summary.feasible && summary.bytes == total);
+}
+
+/* Bytes of roles, slabs and buffers add up. */
+static void assert_sums(const bp_plan *plan)
+{
+    bp_plan_summary summary = summary_of(plan);
+    uint64_t bytes = 0, slab_bytes = 0, dynamic_bytes = 0;
+    uint32_t copies = 0;
+    for (size_t r = 0; r < bp_plan_role_count(plan); r++) {
+        bp_plan_role role = role_at(plan, r);
+        assert_int_equal(role.bytes, role.pool_bytes + role.persistent_bytes + role.dynamic_bytes);
+        bytes += role.bytes;
+        dynamic_bytes += role.dynamic_bytes;
+        copies = role.copies > copies ? role.copies : copies;
+        uint64_t pooled = 0, persistent = 0;
+        for (size_t b = 0; b < role.buffers; b++) {
+            bp_plan_buffer buffer = buffer_at(plan, r, b);
+            assert_int_equal(buffer.bytes % ALIGNMENT, 0);
+            assert_non_null(buffer.set_by_unit);
+            if (buffer.kind == BP_BUFFER_POOLED)
+                pooled += buffer.copies * buffer.bytes;
+            if (buffer.kind == BP_BUFFER_PERSISTENT)
+                persistent += buffer.copies * buffer.bytes;
+        }
+        assert_int_equal(pooled, role.pool_bytes);
+        assert_int_equal(persistent, role.persistent_bytes);
+    }
+    assert_int_equal(bytes, summary.bytes);
+    assert_int_equal(copies, summary.copies);
+    if (!summary.feasible) {
+        assert_int_equal(bp_plan_assignment_count(plan), 0);
+        assert_true(strlen(summary.infeasible_because) > 0);
+        return;
+    }
+    assert_string_equal(summary.infeasible_because, "");
+    for (size_t s = 0; s < bp_plan_slab_count(plan); s++)
+        slab_bytes += slab_at(plan, s).bytes;
+    assert_int_equal(slab_bytes, bytes - dynamic_bytes);
+}
+
+void assert_same_fingerprint(const bp_plan *a, const bp_plan *b, bool same)
+{
+    char first[BP_FINGERPRINT_CHARS], second[BP_FINGERPRINT_CHARS];
+    assert_ok(bp_plan_fingerprint(a, first));
+    assert_ok(bp_plan_fingerprint(b, second));
+    assert_int_equal(strlen(first), BP_FINGERPRINT_CHARS - 1);
+    assert_int_equal(strcmp(first, second) == 0, same);
+}
+
+static void assert_roundtrip(const bp_plan *plan, const world *w)
+{
+    bp_plan *again = NULL;
+    char naive[BP_FINGERPRINT_CHARS], fingerprint[BP_FINGERPRINT_CHARS];
+    assert_ok(rebuild(plan, &NO_EDIT, &again));
+    assert_same_fingerprint(plan, again, true);
+    naive_fingerprint(plan, naive);
+    assert_ok(bp_plan_fingerprint(again, fingerprint));
+    assert_string_equal(naive, fingerprint);
+    bp_plan_summary before = summary_of(plan), after = summary_of(again);
+    assert_int_equal(before.policy, after.policy);
+    assert_int_equal(before.copies, after.copies);
+    assert_int_equal(before.feasible, after.feasible);
+    assert_int_equal(before.stable, after.stable);
+    assert_int_equal(before.alignment, after.alignment);
+    assert_int_equal(before.bytes, after.bytes);
+    assert_int_equal(before.lower_bound_bytes, after.lower_bound_bytes);
+    assert_int_equal(bp_plan_assignment_count(plan), bp_plan_assignment_count(again));
+    for (size_t i = 0; i < bp_plan_assignment_count(plan); i++) {
+        bp_assignment a = assignment_at(plan, i), b = assignment_at(again, i);
+        assert_string_equal(a.unit, b.unit);
+        assert_int_equal(a.offset, b.offset);
+        assert_int_equal(a.predecessor_count, b.predecessor_count);
+        for (size_t k = 0; k < a.predecessor_count; k++)
+            assert_int_equal(a.predecessors[k], b.predecessors[k]);
+    }
+    assert_ok(bp_plan_check(again, w->buckets, w->schedule));
+    bp_plan_destroy(&again);
+}
+
+void assert_plan_holds(const bp_plan *plan, const world *w)
+{
+    static naive_requests all;
+    bp_plan_summary summary = summary_of(plan);
+    naive_collect(w, &all);
+    assert_bounds(plan, w, &all);
+    assert_sums(plan);
+    if (!summary.feasible || !summary.stable) {
+        assert_fails(bp_plan_check(plan, w->buckets, w->schedule), BP_ERR_UNSUPPORTED, NULL);
+        return;
+    }
+    assert_ok(bp_plan_validate(plan));
+    assert_ok(bp_plan_check(plan, w->buckets, w->schedule));
+    assert_true(naive_check(plan, w));
+    assert_roundtrip(plan, w);
+}
+
+/* What is live all the time has memory of its own under every policy. */
+static void assert_state_persists(const bp_plan_role *role)
+{
+    assert_int_equal(role->copies, 0);
+    assert_int_equal(role->persistent_bytes, role->bytes);
+    assert_int_equal(role->bytes, role->lower_bound_bytes);
+}
+
+void assert_max_holds(const world *w, uint32_t copies)
+{
+    static naive_requests all;
+    naive_collect(w, &all);
+    bp_plan *plan = make_max(w, copies);
+    bp_plan_summary summary = summary_of(plan);
+    uint32_t steps = (uint32_t)bp_schedule_step_count(w->schedule), most = 0;
+    assert_plan_holds(plan, w);
+    for (size_t r = 0; r < bp_plan_role_count(plan); r++) {
+        bp_plan_role role = role_at(plan, r);
+        if (role.role == BP_ROLE_STATE) {
+            assert_state_persists(&role);
+            continue;
+        }
+        uint32_t needed = naive_copies(&all, role.role, UINT64_MAX, steps);
+        most = needed > most ? needed : most;
+        if (needed == 0) { /* gradients in evaluation */
+            assert_int_equal(role.bytes, 0);
+            continue;
+        }
+        assert_int_equal(role.copies, copies == 0 ? needed : copies);
+        assert_int_equal(role.bytes, role.copies * naive_set_bytes(&all, role.role));
+        assert_int_equal(role.persistent_bytes + role.dynamic_bytes, 0);
+        for (size_t b = 0; b < role.buffers; b++) {
+            bp_plan_buffer buffer = buffer_at(plan, r, b);
+            bool set_by_fits = false;
+            for (size_t i = 0; i < all.count; i++) {
+                const naive_request *request = &all.items[i];
+                uint32_t tenants;
+                if (request->role != role.role || request->dtype != buffer.dtype ||
+                    naive_rank(&all, request) != buffer.rank)
+                    continue;
+                assert_int_equal(buffer.bytes, naive_class(&all, request, &tenants));
+                assert_int_equal(buffer.tenants, tenants);
+                set_by_fits = set_by_fits ||
+                              (strcmp(request->unit_name, buffer.set_by_unit) == 0 &&
+                               request->ordinal == buffer.set_by_ordinal && aligned(request->bytes) == buffer.bytes);
+            }
+            assert_true(set_by_fits);
+            assert_int_equal(buffer.copies, role.copies);
+        }
+    }
+    assert_int_equal(summary.feasible, copies == 0 || copies >= most);
+    bp_plan_destroy(&plan);
+}
+
+static void assert_fixed_holds(const world *w, uint32_t copies, bp_fallback fallback)
+{
+    static naive_requests all, rest;
+    naive_collect(w, &all);
+    bp_plan *plan = make_plan(w, BP_POLICY_FIXED, copies, fallback);
+    uint32_t steps = (uint32_t)bp_schedule_step_count(w->schedule), most = 0;
+    bool any_rest = false;
+    assert_plan_holds(plan, w);
+    for (size_t r = 0; r < bp_plan_role_count(plan); r++) {
+        bp_plan_role role = role_at(plan, r);
+        if (role.role == BP_ROLE_STATE) {
+            assert_state_persists(&role);
+            continue;
+        }
+        uint64_t pooled = naive_pooled_units(&all, role.role), set = 0, persistent = 0;
+        uint32_t needed = naive_copies(&all, role.role, pooled, steps), first_step;
+        most = needed > most ? needed : most;
+        if (needed == 0) {
+            assert_int_equal(role.bytes, 0);
+            continue;
+        }
+        rest.count = 0;
+        /* The buffer of each position in a unit holds the largest padded bucket of that position. */
+        uint64_t position_bytes[MOST_REQUESTS] = {0};
+        int32_t last_unit = -1;
+        size_t position = 0;
+        for (size_t i = 0; i < all.count; i++) {
+            const naive_request *request = &all.items[i];
+            if (request->role != role.role)
+                continue;
+            position = request->unit == last_unit ? position + 1 : 0;
+            last_unit = request->unit;
+            uint64_t bytes = aligned(request->bytes);
+            if (!(pooled >> request->unit & 1)) {
+                rest.items[rest.count++] = *request;
+                persistent += bytes;
+            } else if (bytes > position_bytes[position]) {
+                set += bytes - position_bytes[position];
+                position_bytes[position] = bytes;
+            }
+        }
+        any_rest = any_rest || rest.count > 0;
+        /* The pool has a set for each unit that is live at once, pooled or not. */
+        uint32_t by_default = needed > role.live_units ? needed : role.live_units;
+        assert_int_equal(role.copies, copies == 0 ? by_default : copies);
+        assert_int_equal(role.pool_bytes, role.copies * set);
+        assert_int_equal(role.persistent_bytes, fallback == BP_FALLBACK_PERSISTENT ? persistent : 0);
+        assert_int_equal(role.dynamic_bytes,
+                         fallback == BP_FALLBACK_DYNAMIC ? naive_bound(&rest, steps, role.role, &first_step) : 0);
+    }
+    assert_int_equal(summary_of(plan).feasible, copies == 0 || copies >= most);
+    if (summary_of(plan).feasible)
+        assert_int_equal(summary_of(plan).stable, fallback == BP_FALLBACK_PERSISTENT || !any_rest);
+    bp_plan_destroy(&plan);
+}
+
+static void assert_dynamic_holds(const world *w)
+{
+    bp_plan *plan = make_plan(w, BP_POLICY_DYNAMIC, 0, BP_FALLBACK_PERSISTENT);
+    bp_plan_summary summary = summary_of(plan);
+    assert_plan_holds(plan, w);
+    assert_int_equal(summary.feasible, 1);
+    assert_int_equal(summary.stable, 0);
+    assert_int_equal(summary.copies, 0);
+    assert_int_equal(summary.bytes, summary.lower_bound_bytes);
+    assert_int_equal(bp_plan_assignment_count(plan), 0);
+    bp_plan_destroy(&plan);
+}
+
+void assert_all_policies_hold(const world *w)
+{
+    for (uint32_t copies = 0; copies <= 5; copies++) {
+        assert_max_holds(w, copies);
+        assert_fixed_holds(w, copies, BP_FALLBACK_PERSISTENT);
+        assert_fixed_holds(w, copies, BP_FALLBACK_DYNAMIC);
+    }
+    assert_dynamic_holds(w);
+}

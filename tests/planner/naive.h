@@ -1,0 +1,55 @@
+/* Naive references of what the planner computes, told again as plainly as can be. */
+#ifndef BP_TEST_NAIVE_H
+#define BP_TEST_NAIVE_H
+
+#include <bucketpool/plan.h>
+
+#include <stdbool.h>
+
+#include "worlds.h"
+
+typedef struct naive_request {
+    const char *unit_name;
+    int32_t unit;
+    uint32_t role, ordinal;
+    bp_dtype dtype; /* of its memory */
+    uint64_t numel, bytes;
+    const bp_interval *intervals;
+    size_t interval_count;
+} naive_request;
+
+/* All requests that are ever live and not empty. */
+typedef struct naive_requests {
+    size_t count;
+    naive_request items[MOST_REQUESTS];
+} naive_requests;
+
+void naive_collect(const world *w, naive_requests *all);
+
+bool live_at(const naive_request *request, uint32_t step);
+
+/* What bp_plan_check promises, told for each block of ALIGNMENT bytes. As offsets are aligned, two
+ * assignments share bytes just when they share a block. */
+bool naive_check(const bp_plan *plan, const world *w);
+
+uint64_t naive_bound(const naive_requests *all, uint32_t steps, uint32_t role, uint32_t *first_step);
+
+/* The copies that the units in `chosen` need in a role. */
+uint32_t naive_copies(const naive_requests *all, uint32_t role, uint64_t chosen, uint32_t steps);
+
+/* The rank of a request among those of its unit, role and storage dtype: unpadded elements, then larger ordinal first. */
+uint32_t naive_rank(const naive_requests *all, const naive_request *request);
+
+/* Max's class for `like`: its bytes and how many use it. */
+uint64_t naive_class(const naive_requests *all, const naive_request *like, uint32_t *tenants);
+
+/* One buffer of each of max's classes. */
+uint64_t naive_set_bytes(const naive_requests *all, uint32_t role);
+
+/* Fixed's pooled units as a bit mask: the most frequent kind, of equally frequent ones the first. */
+uint64_t naive_pooled_units(const naive_requests *all, uint32_t role);
+
+/* docs/formats.md, told again. */
+void naive_fingerprint(const bp_plan *plan, char text[BP_FINGERPRINT_CHARS]);
+
+#endif

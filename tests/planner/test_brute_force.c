@@ -1,0 +1,172 @@
+/* Plans of tiny models, random and hand-made, against the naive references. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/plan.h>
+
+#include <stdbool.h>
+
+#include "holds.h"
+#include "worlds.h"
+
+/* ---- random models ------------------------------------------------------------------------------------------------- */
+
+static void test_brute_force_training(void **state)
+{
+    (void)state;
+    seed(1);
+    for (int i = 0; i < 600; i++) {
+        world_options options = DEFAULTS;
+        options.prefetch = random_below(4);
+        options.grad_units = 1 + random_below(3);
+        options.eval = random_below(8) == 0;
+        world w = make_world(random_model(1 + random_below(4)), options);
+        assert_all_policies_hold(&w);
+        end_world(&w);
+    }
+}
+
+static void test_brute_force_recorded(void **state)
+{
+    (void)state;
+    seed(2);
+    for (int i = 0; i < 600; i++) {
+        bp_model *model = random_model(1 + random_below(6));
+        record_randomly(model, false);
+        world_options options = {.roles = PARAM, .recorded = 1};
+        world w = make_world(model, options);
+        assert_all_policies_hold(&w);
+        end_world(&w);
+    }
+}
+
+/* Buckets of a unit that live apart: whatever the planner makes of it, the plan must be right. */
+static void test_recorded_buckets(void **state)
+{
+    (void)state;
+    seed(3);
+    for (int i = 0; i < 600; i++) {
+        bp_model *model = random_model(1 + random_below(5));
+        record_randomly(model, true);
+        world_options options = {.roles = PARAM, .recorded = 1};
+        world w = make_world(model, options);
+        for (int fallback = BP_FALLBACK_PERSISTENT; fallback <= BP_FALLBACK_DYNAMIC; fallback++) {
+            for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
+                bp_plan *plan = make_plan(&w, (bp_policy)policy, 0, (bp_fallback)fallback);
+                assert_int_equal(summary_of(plan).feasible, 1);
+                assert_plan_holds(plan, &w);
+                bp_plan_destroy(&plan);
+            }
+        }
+        end_world(&w);
+    }
+}
+
+/* ---- hand-made models ---------------------------------------------------------------------------------------------- */
+
+static void for_all_prefetches(bp_model *(*make)(void), world_options options)
+{
+    for (options.prefetch = 0; options.prefetch <= 3; options.prefetch++) {
+        world w = make_world(make(), options);
+        assert_all_policies_hold(&w);
+        end_world(&w);
+    }
+}
+
+static bp_model *make_frozen(void)
+{
+    bp_model *model = new_model();
+    for (uint32_t u = 0; u < 5; u++) {
+        int32_t unit = add_numbered_unit(model, u);
+        add_bucket(model, unit, BP_DTYPE_BF16, 500 + u, 640);
+        bp_given_bucket frozen = {.size = sizeof frozen,
+                                  .name = "frozen",
+                                  .unit = unit,
+                                  .dtype = BP_DTYPE_BF16,
+                                  .numel = 900 - u,
+                                  .padded_numel = 1024,
+                                  .frozen = 1};
+        assert_ok(bp_model_add_bucket(model, &frozen));
+    }
+    return model;
+}
+
+static bp_model *make_all_frozen_unit(void)
+{
+    bp_model *model = make_frozen();
+    bp_given_bucket frozen = {.size = sizeof frozen,
+                              .unit = add_unit(model, "tower", BP_OUTSIDE),
+                              .dtype = BP_DTYPE_BF16,
+                              .numel = 70,
+                              .frozen = 1};
+    assert_ok(bp_model_add_bucket(model, &frozen));
+    return model;
+}
+
+static bp_model *make_nested(void)
+{
+    bp_model *model = new_model();
+    int32_t outer = add_unit(model, "outer", BP_OUTSIDE);
+    int32_t inner = add_unit(model, "outer.inner", outer);
+    int32_t deep = add_unit(model, "outer.inner.deep", inner), second = add_unit(model, "outer.second", outer);
+    int32_t last = add_unit(model, "last", BP_OUTSIDE), holder = add_unit(model, "holder", BP_OUTSIDE);
+    int32_t held = add_unit(model, "holder.held", holder);
+    add_bucket(model, outer, BP_DTYPE_BF16, 500, 0);
+    add_bucket(model, inner, BP_DTYPE_BF16, 300, 0);
+    add_bucket(model, deep, BP_DTYPE_BF16, 300, 0);
+    add_bucket(model, second, BP_DTYPE_FP32, 200, 0);
+    add_bucket(model, last, BP_DTYPE_BF16, 700, 0);
+    add_bucket(model, held, BP_DTYPE_BF16, 300, 0);
+    return model;
+}
+
+static bp_model *make_repeated(void)
+{
+    bp_model *model = new_model();
+    static const uint32_t order[] = {0, 3, 1, 3, 2, 3, 0};
+    for (uint32_t u = 0; u < 4; u++) {
+        int32_t unit = add_numbered_unit(model, u);
+        add_bucket(model, unit, BP_DTYPE_BF16, u == 3 ? 900 : 400, 0);
+        add_bucket(model, unit, BP_DTYPE_BF16, u == 2 ? 900 : 100, 0);
+    }
+    assert_ok(bp_model_set_order(model, order, sizeof order / sizeof *order));
+    return model;
+}
+
+static void test_hand_made(void **state)
+{
+    (void)state;
+    world_options options = DEFAULTS;
+    for_all_prefetches(make_mixed, options);
+    for_all_prefetches(make_frozen, options);
+    for_all_prefetches(make_all_frozen_unit, options);
+    for_all_prefetches(make_nested, options);
+    for_all_prefetches(make_repeated, options);
+    options.roles = PARAM | TRANSPOSE | GRAD;
+    for_all_prefetches(make_fp8, options);
+    options.roles = PARAM | GRAD | GRAD_COMM | STATE;
+    options.grad_dtype = BP_DTYPE_FP32;
+    options.grad_comm_dtype = BP_DTYPE_BF16;
+    for_all_prefetches(make_mixed, options);
+    for_all_prefetches(make_nested, options);
+    options.grad_units = 4;
+    for_all_prefetches(make_repeated, options);
+    options.eval = 1;
+    options.roles = PARAM | GRAD;
+    for_all_prefetches(make_mixed, options);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hand_made),
+        cmocka_unit_test(test_brute_force_training),
+        cmocka_unit_test(test_brute_force_recorded),
+        cmocka_unit_test(test_recorded_buckets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
