@@ -163,6 +163,9 @@ def main():
     if plain:
         static_checks()
     if FULL:
+        good = run(["meson", "test", "-C", os.path.join(BUILDS, "plain"), "--benchmark", "--verbose"],
+                   os.path.join(BUILDS, "benchmarks.log"))
+        count("benchmarks run (figures in build-check/benchmarks.log)", "passed" if good else "failed")
         fuzz()
     print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 1 if counts["failed"] > 0 or counts["passed"] == 0 else 0

@@ -48,13 +48,14 @@ static bp_status make_buckets(const plan_options *options, const bp_model *model
     config.grad_comm_dtype = options->grad_comm_dtype;
     config.roles = options->roles;
     if (options->eval)
-        config.roles &= ~(BP_ROLE_BIT(BP_ROLE_GRAD) | BP_ROLE_BIT(BP_ROLE_GRAD_COMM));
+        config.roles &= BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_STATE);
     return bp_buckets_create(model, &config, &a->buckets);
 }
 
 static bp_status make_schedule(const plan_options *options, const bp_model *model, analysis *a)
 {
-    if (bp_model_event_count(model) > 0)
+    a->recorded = bp_model_event_count(model) > 0;
+    if (a->recorded)
         return bp_schedule_create_recorded(model, a->buckets, &a->schedule);
     bp_schedule_config config;
     bp_status status = bp_schedule_config_init(&config, sizeof config);
@@ -82,6 +83,8 @@ static bp_status note_options(const plan_options *o, const analysis *a, bp_plan 
                    {"tp", o->tp},           {"prefetch", o->prefetch},
                    {"buffers", o->buffers}, {"grad_units", o->grad_units},
                    {"eval", o->eval}};
+    if (status == BP_OK)
+        status = bp_plan_set_option(plan, "schedule", a->recorded ? "recorded" : o->eval ? "evaluation" : "training");
     for (size_t i = 0; status == BP_OK && i < sizeof numbers / sizeof *numbers; i++) {
         snprintf(text, sizeof text, "%llu", (unsigned long long)numbers[i].value);
         status = bp_plan_set_option(plan, numbers[i].key, text);
@@ -127,9 +130,10 @@ static bool sum_state(analysis *a, bool trains)
         if (bp_buckets_get(a->buckets, i, &b) != BP_OK)
             return false;
         uint64_t numel = b.padded_numel / b.shards + (b.padded_numel % b.shards != 0), bytes;
+        uint64_t trained = b.grad_padded_numel / b.shards + (b.grad_padded_numel % b.shards != 0);
         if (bp_dtype_bytes(b.dtype, numel, &bytes) != BP_OK ||
             __builtin_add_overflow(s->param_shards, bytes, &s->param_shards) ||
-            (!b.frozen && trains && __builtin_add_overflow(shard_numel, numel, &shard_numel)))
+            (trains && __builtin_add_overflow(shard_numel, trained, &shard_numel)))
             return false;
         a->units += b.unit >= 0 && b.ordinal == 0;
     }

@@ -21,7 +21,8 @@ typedef struct analysis {
     bp_layout layout;
     char *name;
     uint64_t parameters, prediction_parameters;
-    size_t units; /* that hold buckets */
+    size_t units;  /* that hold buckets */
+    bool recorded; /* the model brought a schedule along: prefetch and the like do not count */
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;

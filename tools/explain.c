@@ -81,6 +81,10 @@ static void explain_policy(const bp_plan *plan, size_t index)
     const char *policy = bp_policy_name(summary.policy);
     printf("  %s takes %s, %.2f x the bound", policy, cli_bytes(role.bytes),
            role.lower_bound_bytes > 0 ? (double)role.bytes / (double)role.lower_bound_bytes : 1.0);
+    if (role.role == BP_ROLE_STATE) {
+        puts(": it is live all the time, so every shard keeps memory of its own.");
+        return;
+    }
     switch (summary.policy) {
     case BP_POLICY_DYNAMIC:
         puts(": memory comes and goes with each unit, so nothing is wasted, but addresses change, which rules out "
@@ -113,17 +117,34 @@ static void explain_policy(const bp_plan *plan, size_t index)
         printf("    It is infeasible: %s.\n", summary.infeasible_because);
 }
 
-/* Whether a role has the sizes of the one before it under every policy: gradients of the parameters' dtype do. */
-static bool same_as_before(const analysis *a, size_t index)
+/* Whether two roles of a plan have the same sums and the same buffers, set by the same buckets. */
+static bool same_role(const bp_plan *plan, size_t one, size_t other)
 {
-    for (size_t p = 0; index > 0 && p < a->plan_count; p++) {
-        bp_plan_role before = {.size = sizeof before}, role = {.size = sizeof role};
-        if (bp_plan_role_get(a->plans[p], index - 1, &before) != BP_OK ||
-            bp_plan_role_get(a->plans[p], index, &role) != BP_OK || role.bytes != before.bytes ||
-            role.lower_bound_bytes != before.lower_bound_bytes || role.live_units != before.live_units)
+    bp_plan_role x = {.size = sizeof x}, y = {.size = sizeof y};
+    if (bp_plan_role_get(plan, one, &x) != BP_OK || bp_plan_role_get(plan, other, &y) != BP_OK || x.bytes != y.bytes ||
+        x.lower_bound_bytes != y.lower_bound_bytes || x.live_units != y.live_units || x.buffers != y.buffers)
+        return false;
+    for (size_t i = 0; i < x.buffers; i++) {
+        bp_plan_buffer a = {.size = sizeof a}, b = {.size = sizeof b};
+        if (bp_plan_buffer_get(plan, one, i, &a) != BP_OK || bp_plan_buffer_get(plan, other, i, &b) != BP_OK ||
+            a.bytes != b.bytes || a.copies != b.copies || a.tenants != b.tenants || a.dtype != b.dtype ||
+            a.set_by_ordinal != b.set_by_ordinal || strcmp(a.set_by_unit, b.set_by_unit) != 0)
             return false;
     }
-    return index > 0;
+    return true;
+}
+
+/* Whether a role repeats the one before it under every policy that has buffers: gradients of the parameters' dtype do. */
+static bool same_as_before(const analysis *a, size_t index)
+{
+    bool any_buffers = false;
+    for (size_t p = 0; index > 0 && p < a->plan_count; p++) {
+        bp_plan_role role = {.size = sizeof role};
+        if (!same_role(a->plans[p], index - 1, index) || bp_plan_role_get(a->plans[p], index, &role) != BP_OK)
+            return false;
+        any_buffers = any_buffers || role.buffers > 0;
+    }
+    return any_buffers;
 }
 
 static void explain_repetition(const analysis *a, size_t index)
@@ -134,7 +155,7 @@ static void explain_repetition(const analysis *a, size_t index)
         bp_plan_role_get(a->plans[0], index, &role) != BP_OK)
         return;
     printf(
-        "%s: as %s, byte for byte: the same sizes conflict in the same way. The bound of %s is first reached in %s.\n",
+        "%s: as %s, buffer for buffer: the same buckets set the same sizes. The bound of %s is first reached in %s.\n",
         bp_role_name((bp_role)role.role), bp_role_name((bp_role)before.role), cli_bytes(role.lower_bound_bytes),
         step_text(a, role.lower_bound_step, text));
 }
@@ -143,9 +164,13 @@ static void explain(const analysis *a, const plan_options *options)
 {
     printf("%s has %s parameters in %zu units; %s of parameters lie outside units and stay gathered.\n", a->name,
            cli_count(a->parameters), a->units, cli_bytes(a->state.outside));
-    printf("Planned for dp %u, ep %u, tp %u with %u unit%s gathered ahead: a step has %zu steps of compute.\n\n",
-           options->dp, options->ep, options->tp, options->prefetch, options->prefetch == 1 ? "" : "s",
-           bp_schedule_step_count(a->schedule));
+    if (a->recorded)
+        printf("Planned for dp %u, ep %u, tp %u and the schedule that the file recorded, of %zu events.\n\n",
+               options->dp, options->ep, options->tp, bp_schedule_step_count(a->schedule));
+    else
+        printf("Planned for dp %u, ep %u, tp %u with %u unit%s gathered ahead: a step has %zu steps of compute.\n\n",
+               options->dp, options->ep, options->tp, options->prefetch, options->prefetch == 1 ? "" : "s",
+               bp_schedule_step_count(a->schedule));
     for (size_t role = 0; role < bp_plan_role_count(a->plans[0]); role++) {
         if (same_as_before(a, role)) {
             explain_repetition(a, role);

@@ -1,5 +1,6 @@
 /* The bucketpool command: finds the subcommand. */
 #include <locale.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +33,8 @@ static int answer(void)
 
 int main(int argc, char **argv)
 {
-    setlocale(LC_CTYPE, ""); /* tables count columns of UTF-8; numbers keep their point */
+    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an output that cannot be written */
+    setlocale(LC_CTYPE, "");  /* tables count columns of UTF-8; numbers keep their point */
     if (argc < 2)
         return cli_fail(EXIT_BAD_INPUT, "no command; `bucketpool --help` lists them");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {

@@ -301,6 +301,13 @@ static int check(const plan_options *o, const char *command)
         return cli_fail(EXIT_BAD_INPUT, "--align %llu is no power of two", (unsigned long long)o->alignment);
     if (o->output != NULL && (o->model_count > 1 || (o->policies_named && o->policy_count > 1)))
         return cli_fail(EXIT_BAD_INPUT, "-o writes one plan: give one model and one --policy");
+    const char *const files[] = {o->output, o->svg};
+    for (int i = 0; i < 2; i++) {
+        if (files[i] != NULL && (*files[i] == '\0' || files[i][strlen(files[i]) - 1] == '/'))
+            return cli_fail(EXIT_BAD_INPUT, "%s \"%s\" names no file", i == 0 ? "-o" : "--svg", files[i]);
+    }
+    if (o->output != NULL && o->svg != NULL && strcmp(o->output, o->svg) == 0)
+        return cli_fail(EXIT_BAD_INPUT, "-o and --svg name the same file, %s", o->svg);
     if (o->output != NULL && o->policies_named && o->policies[0] == BP_POLICY_DYNAMIC)
         return cli_fail(EXIT_BAD_INPUT, "-o writes addresses, and policy dynamic has none; name fixed or max");
     if (strcmp(command, "explain") == 0 && (o->json || o->svg != NULL || o->output != NULL))

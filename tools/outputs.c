@@ -31,9 +31,11 @@ bool output_init(const char *path, output *o)
         return true;
     struct stat about = {0};
     bool there = stat(path, &about) == 0;
-    o->target = there ? realpath(path, NULL) : strdup(path);
+    bool regular = there && S_ISREG(about.st_mode);
+    o->mode = regular ? about.st_mode & 07777 : 0;
+    o->target = regular ? realpath(path, NULL) : strdup(path);
     if (o->target != NULL)
-        o->written = !there || S_ISREG(about.st_mode) ? beside(o->target) : strdup(o->target);
+        o->written = !there || regular ? beside(o->target) : strdup(o->target);
     if (o->written != NULL)
         return true;
     output_finish(o);
@@ -44,7 +46,10 @@ bool output_commit(output *o)
 {
     if (o->written == NULL)
         return true;
-    if (strcmp(o->written, o->target) != 0 && rename(o->written, o->target) != 0)
+    bool moves = strcmp(o->written, o->target) != 0;
+    if (moves && o->mode != 0 && chmod(o->written, o->mode) != 0)
+        return false;
+    if (moves && rename(o->written, o->target) != 0)
         return false;
     free(o->written);
     o->written = NULL;

@@ -3,11 +3,13 @@
 #define TOOLS_OUTPUTS_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 /* One output: written to `written`, moved to `target` in the end. Where the target is no regular file (a device, a pipe) there is
  * nothing to move: it is written at once. */
 typedef struct output {
     char *target, *written;
+    mode_t mode; /* of the file that is replaced, 0: there is none */
 } output;
 
 /* Both keep the ending of `path`, which says what kind of picture to draw; links are followed. NULL path: no output. false when

@@ -37,8 +37,12 @@ static int write_files(const analysis *a, const plan_options *options, const out
     if (picture->written == NULL)
         return EXIT_GO_ON;
     char title[256];
-    snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, prefetch %u", a->name, options->dp, options->ep,
-             options->tp, options->prefetch);
+    int used =
+        snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, ", a->name, options->dp, options->ep, options->tp);
+    if (a->recorded)
+        snprintf(title + used, sizeof title - (size_t)used, "recorded schedule");
+    else
+        snprintf(title + used, sizeof title - (size_t)used, "prefetch %u", options->prefetch);
     const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
     const char *error = picture_draw(&input, picture->written);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);
@@ -59,15 +63,17 @@ static int answer(const analysis *analyses, const plan_options *options)
     output plan, picture = {0};
     int code = EXIT_GO_ON;
     if (!output_init(options->output, &plan) || !output_init(options->svg, &picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
+        code = cli_fail(EXIT_ENVIRONMENT, "the output files cannot be prepared: %s", strerror(errno));
     if (code == EXIT_GO_ON)
         code = write_files(&analyses[0], options, &plan, &picture);
     if (code == EXIT_GO_ON)
         code = print(analyses, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    if (code == EXIT_GO_ON && (!output_commit(&plan) || !output_commit(&picture)))
-        code = cli_fail(EXIT_ENVIRONMENT, "an output file cannot be written: %s", strerror(errno));
+    if (code == EXIT_GO_ON && !output_commit(&plan))
+        code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+    if (code == EXIT_GO_ON && !output_commit(&picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
     output_finish(&plan);
     output_finish(&picture);
     return code;

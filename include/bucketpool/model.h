@@ -244,6 +244,9 @@ typedef struct bp_bucket {
     uint32_t frozen;
     uint32_t shards;          /* ranks it is sharded over: dp, or dp / ep for experts */
     uint32_t parameter_count; /* 0 for given buckets */
+    /* of its gradients: other numbers where parameters are packed as bytes or some are frozen */
+    uint64_t grad_numel;
+    uint64_t grad_padded_numel;
 } bp_bucket;
 
 BP_API size_t bp_buckets_count(const bp_buckets *buckets);

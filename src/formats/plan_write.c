@@ -68,6 +68,8 @@ static bp_status plan_json(const bp_plan *plan, json_t *document)
                        "a plan of policy %s %s cannot be saved: its requests have no fixed addresses%s%s",
                        bp_policy_name(summary.policy), summary.feasible ? "with dynamic memory" : "that is infeasible",
                        summary.feasible ? "" : "; ", summary.infeasible_because);
+    if (bp_plan_assignment_count(plan) == 0)
+        return bp_fail(BP_ERR_UNSUPPORTED, "a plan without requests that are ever live has nothing to save");
     char fingerprint[BP_FINGERPRINT_CHARS];
     BP_TRY(bp_plan_fingerprint(plan, fingerprint));
     json_t *options = json_object(), *slabs = json_array(), *assignments = json_array();

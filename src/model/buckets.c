@@ -174,7 +174,9 @@ bp_status bp_buckets_get(const bp_buckets *buckets, size_t index, bp_bucket *buc
                           .expert = b->expert,
                           .frozen = b->frozen,
                           .shards = b->shards,
-                          .parameter_count = b->parameter_count};
+                          .parameter_count = b->parameter_count,
+                          .grad_numel = b->frozen ? 0 : b->grad_numel,
+                          .grad_padded_numel = b->frozen ? 0 : b->grad_padded_numel};
     return BP_OK;
 }
 

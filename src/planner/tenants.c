@@ -105,8 +105,8 @@ void bp_tenants_finish(bp_tenants *tenants)
 
 /* ---- copies: colouring the tenants that are live at once ------------------------------------------------------------ */
 
-/* Nodes that the exact search may visit: work, not seconds, so that every rank finds the same. */
-#define SEARCH_NODES (1u << 20)
+/* Places that the exact search may try: work, not seconds, so that every rank finds the same. */
+#define SEARCH_TRIALS (1u << 24)
 
 /* Which steps of each copy are taken: a bitmap of the schedule's steps for every copy in use. */
 typedef struct occupancy {
@@ -116,7 +116,7 @@ typedef struct occupancy {
     size_t words;
     uint32_t *copy_of_tenant;
     uint32_t *in_use; /* of the search, by depth: copies that the tenants before it use */
-    uint64_t nodes_left;
+    uint64_t trials_left;
 } occupancy;
 
 /* The bits of [begin, end) in word `w` of a bitmap. */
@@ -180,7 +180,7 @@ static bp_status assign_greedily(occupancy *o)
 }
 
 /* Depth-first over the tenants in order, with at most one copy that is new at each. The tenants assigned so far are the
- * stack. Returns whether all found a place; nodes_left 0 says that the search gave up. */
+ * stack. Returns whether all found a place; trials_left 0 says that the search gave up. */
 static bool assign_exactly(occupancy *o, uint32_t copies)
 {
     const bp_tenant *tenants = o->tenants->tenants;
@@ -189,11 +189,15 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
     uint32_t next = 0; /* the copy to try for the tenant at `depth` */
     for (uint32_t copy = 0; copy < o->copies; copy++)
         memset(o->taken[copy], 0, o->words * sizeof **o->taken);
-    while (depth < count && o->nodes_left > 0) {
+    while (depth < count && o->trials_left > 0) {
         uint32_t most = o->in_use[depth] + 1 < copies ? o->in_use[depth] + 1 : copies;
-        while (next < most && !take(o, &tenants[depth], next))
+        while (next < most && o->trials_left > 0 && !take(o, &tenants[depth], next)) {
             next++;
-        o->nodes_left--;
+            o->trials_left--;
+        }
+        if (o->trials_left == 0)
+            return false;
+        o->trials_left--;
         if (next < most) {
             copy_of[depth] = next;
             o->in_use[depth + 1] = next + 1 > o->in_use[depth] ? next + 1 : o->in_use[depth];
@@ -260,7 +264,7 @@ static bp_status take_turns(const bp_tenants *tenants, uint32_t copies, uint32_t
 /* Where tens of thousands are live at once, a search takes too long. */
 static bool too_many_to_search(const bp_tenants *tenants)
 {
-    return (uint64_t)tenants->count * tenants->most_live > (1u << 28);
+    return (uint64_t)tenants->count * tenants->most_live > (1u << 26);
 }
 
 static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
@@ -293,13 +297,13 @@ static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
     void *memory;
     BP_TRY(bp_new_array((size_t)count + 1, sizeof *o->in_use, &memory));
     o->in_use = memory;
-    o->nodes_left = SEARCH_NODES;
+    o->trials_left = SEARCH_TRIALS;
     for (uint32_t tried = asked != 0 ? asked : fewest; tried < greedy; tried++) {
         if (assign_exactly(o, tried)) {
             *copies = tried;
             return BP_OK;
         }
-        *proven = o->nodes_left > 0;
+        *proven = o->trials_left > 0;
         if (asked != 0) {
             *copies = 0;
             return BP_OK;

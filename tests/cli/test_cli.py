@@ -267,6 +267,50 @@ class Files(unittest.TestCase):
         self.assertEqual(run("plan", NANO, "-o", "/dev/null").returncode, 0)
         self.assertTrue(os.path.exists("/dev/null") and not os.path.isfile("/dev/null"))
 
+    def test_outputs_that_cannot_be(self):
+        same = self.path("x.svg")
+        self.assert_refused(run("plan", NANO, "-o", same, "--svg", same), 2, "same file", outputs=["x.svg"])
+        self.assert_refused(run("plan", NANO, "-o", self.path("folder/")), 2, "names no file")
+        with open(self.path("private.json"), "w", encoding="utf-8"):
+            os.chmod(self.path("private.json"), 0o600)
+        self.assertEqual(run("plan", NANO, "-o", self.path("private.json")).returncode, 0)
+        self.assertEqual(os.stat(self.path("private.json")).st_mode & 0o777, 0o600)
+        reader, writer = os.pipe()
+        os.close(reader)
+        result = subprocess.run([TOOL, "plan", NANO, "-o", self.path("p.json")], stdout=writer, stderr=subprocess.PIPE,
+                                text=True, cwd=ROOT, check=False)
+        os.close(writer)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(os.listdir(self.folder), ["private.json"])
+
+    def test_state_of_packed_buckets(self):
+        """Gradients and optimizer count elements that are trained, however a runtime packs them."""
+        def parameter(name, dtype, frozen=False):
+            return {"name": name, "shape": [64, 64], "dtype": dtype, "frozen": frozen}
+        path = self.write("units.json", {"format": "bucketpool.units/1", "units": [{"name": "u", "parameters": [
+            parameter("a", "bf16"), parameter("b", "fp32"), parameter("c", "fp32", True)]}]})
+        for rule in ("megatron", "fsdp2"):
+            report = json.loads(run("plan", path, "--dp", "1", "--bucketing", rule, "--json").stdout)
+            state = report["models"][0]["state_bytes"]
+            self.assertEqual((state["grad_shards"], state["optimizer"]), (2 * 4096 * 4, 2 * 4096 * 12), rule)
+
+    def test_recorded_schedules_say_so(self):
+        units = self.units(1024)
+        units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]
+        path = self.write("units.json", units)
+        for command in ("plan", "explain"):
+            output = run(command, path, "--roles", "param", "--prefetch", "7").stdout
+            self.assertNotIn("7", output)
+            self.assertIn("2 events", output)
+
+    def test_explain_does_not_merge_what_differs(self):
+        units = self.units(1024, 1024)
+        units["units"][0]["buckets"][0]["roles"] = ["param"]
+        units["units"][1]["buckets"][0]["roles"] = ["grad"]
+        output = run("explain", self.write("units.json", units), "--policy", "max").stdout
+        self.assertNotIn("buffer for buffer", output)
+        self.assertIn("layers.1", output)
+
     def test_explain_answers_all_or_nothing(self):
         self.assert_refused(run("explain", NANO, self.path("missing.json")), 2, "missing.json")
         result = run("explain", NANO, "--buffers", "1", "--policy", "max")
