@@ -158,6 +158,15 @@ uint64_t analysis_needed(const analysis *a, const bp_plan *plan)
     return sum;
 }
 
+const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[64])
+{
+    if (a->recorded)
+        snprintf(text, 64, "recorded schedule of %zu events", bp_schedule_step_count(a->schedule));
+    else
+        snprintf(text, 64, "prefetch %u", options->prefetch);
+    return text;
+}
+
 static bool is_infeasible(const analysis *a)
 {
     for (size_t i = 0; i < a->plan_count; i++) {

@@ -38,4 +38,7 @@ void analysis_finish_all(analysis *analyses, size_t count);
 /* Whether a plan and the model's state fit the budget: bytes of both. */
 uint64_t analysis_needed(const analysis *a, const bp_plan *plan);
 
+/* "prefetch 1", or "recorded schedule of 8 events", in `text`. */
+const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[64]);
+
 #endif

@@ -36,13 +36,9 @@ static int write_files(const analysis *a, const plan_options *options, const out
     }
     if (picture->written == NULL)
         return EXIT_GO_ON;
-    char title[256];
-    int used =
-        snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, ", a->name, options->dp, options->ep, options->tp);
-    if (a->recorded)
-        snprintf(title + used, sizeof title - (size_t)used, "recorded schedule");
-    else
-        snprintf(title + used, sizeof title - (size_t)used, "prefetch %u", options->prefetch);
+    char title[256], schedule[64];
+    snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, %s", a->name, options->dp, options->ep, options->tp,
+             analysis_schedule_text(a, options, schedule));
     const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
     const char *error = picture_draw(&input, picture->written);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);

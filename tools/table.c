@@ -70,12 +70,9 @@ static void print_heading(const analysis *a, const plan_options *o)
         printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
     printf(" in %zu units and %s outside\n", a->units, cli_bytes(a->state.outside));
     char schedule[64];
-    if (a->recorded)
-        snprintf(schedule, sizeof schedule, "recorded schedule of %zu events", bp_schedule_step_count(a->schedule));
-    else
-        snprintf(schedule, sizeof schedule, "prefetch %u", o->prefetch);
-    printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp, schedule,
-           options_bucketing_name(a->bucketing), options_padding_name(a->padding), options_layout_name(a->layout));
+    printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp,
+           analysis_schedule_text(a, o, schedule), options_bucketing_name(a->bucketing),
+           options_padding_name(a->padding), options_layout_name(a->layout));
 }
 
 /* A class of shared buffers, a line. */

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
 #include "core/fail.h"
 
 bp_status bp_plan_new(bp_plan **plan)

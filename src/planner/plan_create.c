@@ -186,7 +186,21 @@ static bp_status add_witnesses(assembly *a, bp_role_data *role)
     return BP_OK;
 }
 
-/* Plans one role. `infeasible` gets the role's reason when it does not fit. */
+/* The plan says of the first role that does not fit why it does not. */
+static bp_status note_infeasible(bp_plan *plan, uint32_t role, const bp_role_layout *layout)
+{
+    char text[256];
+    const char *why = layout->live_units > layout->copies ? ""
+                      : layout->proven                    ? ", and no assignment keeps every unit at one address"
+                                                          : ", and the search for an assignment ran out of budget";
+    snprintf(text, sizeof text,
+             "%u buffer set%s too few for role %s: %u units that share buffers are live at once in step %u%s",
+             layout->copies, layout->copies == 1 ? " is" : "s are", bp_role_name((bp_role)role), layout->live_units,
+             layout->live_step, why);
+    plan->summary.feasible = 0;
+    return bp_strings_add(&plan->strings, text, &plan->summary.infeasible_because);
+}
+
 static bp_status plan_role(assembly *a, uint32_t role_id, bp_policy_function *decide, bp_tenants *tenants,
                            bp_role_layout *layout)
 {
@@ -215,19 +229,8 @@ static bp_status plan_role(assembly *a, uint32_t role_id, bp_policy_function *de
         BP_TRY(assign(a, layout, &role));
     BP_TRY(add_witnesses(a, &role));
     plan->summary.copies = layout->copies > plan->summary.copies ? layout->copies : plan->summary.copies;
-    if (!layout->feasible && plan->summary.feasible) {
-        char text[256];
-        const char *why = layout->live_units > layout->copies ? ""
-                          : layout->proven                    ? ", and no assignment keeps every unit at one address"
-                                                              : ", and the search for an assignment ran out of budget";
-        snprintf(text, sizeof text,
-                 "%u buffer set%s too few for role %s: %u units that share buffers are live at once in step "
-                 "%u%s",
-                 layout->copies, layout->copies == 1 ? " is" : "s are", bp_role_name((bp_role)role_id),
-                 layout->live_units, layout->live_step, why);
-        plan->summary.feasible = 0;
-        BP_TRY(bp_strings_add(&plan->strings, text, &plan->summary.infeasible_because));
-    }
+    if (!layout->feasible && plan->summary.feasible)
+        BP_TRY(note_infeasible(plan, role_id, layout));
     BP_TRY(bp_grow_array((void **)&plan->roles, &plan->role_capacity, plan->role_count, sizeof *plan->roles));
     plan->roles[plan->role_count++] = role;
     return BP_OK;
