@@ -191,7 +191,7 @@ static bp_status make_buckets(const grouping *g, group *from, group_naming namin
 {
     bool splits = g->config->padding == BP_PADDING_MEGATRON_SPLIT && from->dtype != BP_DTYPE_NONE;
     if (splits)
-        BP_TRY(bp_sort_by_rows(from->parameters, from->count));
+        bp_sort_by_rows(from->parameters, from->count);
     for (; from->count > 0; naming.made++) {
         size_t together = from->count;
         if (splits)

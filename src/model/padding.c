@@ -33,28 +33,18 @@ static bool fits_chunk(const bp_parameter *p, uint64_t chunk)
     return row == chunk || (chunk % row == 0 && numel % chunk == 0) || numel < chunk;
 }
 
-bp_status bp_sort_by_rows(const bp_parameter **parameters, size_t count)
+static int by_rows(const void *a, const void *b)
 {
-    void *memory;
-    BP_TRY(bp_new_array(count, sizeof *parameters, &memory));
-    const bp_parameter **from = parameters, **to = memory;
-    for (size_t width = 1; width < count; width *= 2) {
-        for (size_t begin = 0; begin < count; begin += 2 * width) {
-            size_t middle = begin + width < count ? begin + width : count;
-            size_t end = begin + 2 * width < count ? begin + 2 * width : count;
-            for (size_t i = begin, j = middle, k = begin; k < end; k++) {
-                bool left = i < middle && (j == end || row_numel(from[i]) >= row_numel(from[j]));
-                to[k] = from[left ? i++ : j++];
-            }
-        }
-        const bp_parameter **swap = from;
-        from = to;
-        to = swap;
-    }
-    if (from != parameters)
-        memcpy(parameters, from, count * sizeof *parameters);
-    free(memory);
-    return BP_OK;
+    const bp_parameter *x = *(const bp_parameter *const *)a, *y = *(const bp_parameter *const *)b;
+    uint64_t x_row = row_numel(x), y_row = row_numel(y);
+    if (x_row != y_row)
+        return x_row > y_row ? -1 : 1;
+    return x < y ? -1 : x > y; /* both lie in the model's array, in its order */
+}
+
+void bp_sort_by_rows(const bp_parameter **parameters, size_t count)
+{
+    qsort(parameters, count, sizeof *parameters, by_rows);
 }
 
 bp_status bp_split_by_rows(const bp_parameter **parameters, size_t count, size_t *together)
@@ -209,9 +199,8 @@ static bp_status megatron_numel(const bp_parameter *const *parameters, size_t co
     memcpy(sorted, parameters, count * sizeof *parameters);
     bp_status status = bp_new_array(2 * count, sizeof(remaining), &items);
     if (status == BP_OK) {
-        status = bp_sort_by_rows(sorted, count);
-        if (status == BP_OK)
-            status = place_on_grid(sorted, count, shards, items, padded);
+        bp_sort_by_rows(sorted, count);
+        status = place_on_grid(sorted, count, shards, items, padded);
         free(items);
     }
     free(sorted);

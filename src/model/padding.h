@@ -11,8 +11,8 @@
 bp_status bp_padded_numel(bp_padding rule, const bp_parameter *const *parameters, size_t count, uint32_t shards,
                           uint64_t flat_alignment, uint64_t *padded);
 
-/* Largest rows first; equal rows keep their order. */
-bp_status bp_sort_by_rows(const bp_parameter **parameters, size_t count);
+/* Largest rows first; equal rows in the order of the array that all of the parameters lie in. */
+void bp_sort_by_rows(const bp_parameter **parameters, size_t count);
 
 /* How many of the parameters, sorted by rows, share the first bucket under BP_PADDING_MEGATRON_SPLIT. They are moved to the
  * front; both parts stay sorted. */

@@ -6,13 +6,26 @@
 
 #include "core/fail.h"
 
-/* Same number of buckets with, in order, the same dtypes and unpadded sizes: 0. Otherwise any total order. */
-static int compare_shapes(const bp_request_data *requests, const bp_tenant *a, const bp_tenant *b)
+/* The buckets of a tenant, in order: what must be equal for units to share buffers. */
+typedef struct shape {
+    const bp_request_data *requests;
+    uint32_t count;
+    uint32_t tenant;
+} shape;
+
+static shape shape_of(const bp_policy_input *input, size_t tenant)
 {
-    if (a->request_count != b->request_count)
-        return a->request_count < b->request_count ? -1 : 1;
-    for (uint32_t i = 0; i < a->request_count; i++) {
-        const bp_request_data *x = &requests[a->first_request + i], *y = &requests[b->first_request + i];
+    const bp_tenant *t = &input->tenants->tenants[tenant];
+    return (shape){input->buckets->requests + t->first_request, t->request_count, (uint32_t)tenant};
+}
+
+/* Same number of buckets with, in order, the same dtypes and unpadded sizes: 0. Otherwise any total order. */
+static int compare_shapes(const shape *a, const shape *b)
+{
+    if (a->count != b->count)
+        return a->count < b->count ? -1 : 1;
+    for (uint32_t i = 0; i < a->count; i++) {
+        const bp_request_data *x = &a->requests[i], *y = &b->requests[i];
         if (x->numel != y->numel)
             return x->numel < y->numel ? -1 : 1;
         if (x->dtype != y->dtype)
@@ -21,49 +34,44 @@ static int compare_shapes(const bp_request_data *requests, const bp_tenant *a, c
     return 0;
 }
 
-/* Sorts tenant indices by shape, then index, without recursion or a context argument for qsort: bottom-up merge sort. */
-static void sort_by_shape(const bp_policy_input *input, uint32_t *order, uint32_t *scratch)
+/* Equal shapes in the order in which they were seen. */
+static int by_shape(const void *a, const void *b)
 {
-    const bp_tenant *tenants = input->tenants->tenants;
-    size_t count = input->tenants->count;
-    for (size_t width = 1; width < count; width *= 2) {
-        for (size_t begin = 0; begin < count; begin += 2 * width) {
-            size_t middle = begin + width < count ? begin + width : count;
-            size_t end = begin + 2 * width < count ? begin + 2 * width : count;
-            for (size_t i = begin, j = middle, k = begin; k < end; k++) {
-                bool left = i < middle && (j == end || compare_shapes(input->buckets->requests, &tenants[order[i]],
-                                                                      &tenants[order[j]]) <= 0);
-                scratch[k] = order[left ? i++ : j++];
-            }
-        }
-        for (size_t i = 0; i < count; i++)
-            order[i] = scratch[i];
-    }
+    const shape *x = a, *y = b;
+    int order = compare_shapes(x, y);
+    return order != 0 ? order : x->tenant < y->tenant ? -1 : x->tenant > y->tenant;
 }
 
-/* The first-seen tenant of the most frequent shape. */
-static uint32_t find_mode(const bp_policy_input *input, uint32_t *order, uint32_t *scratch)
+/* The most frequent shape, as its first-seen tenant has it. */
+static bp_status find_mode(const bp_policy_input *input, shape *mode)
 {
-    const bp_tenant *tenants = input->tenants->tenants;
     size_t count = input->tenants->count, best = 0;
-    uint32_t mode = 0;
-    for (size_t i = 0; i < count; i++)
-        order[i] = (uint32_t)i;
-    sort_by_shape(input, order, scratch);
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof(shape), &memory));
+    shape *shapes = memory;
+    for (size_t t = 0; t < count; t++)
+        shapes[t] = shape_of(input, t);
+    qsort(shapes, count, sizeof *shapes, by_shape);
     for (size_t begin = 0, end; begin < count; begin = end) {
-        for (end = begin; end < count &&
-                          compare_shapes(input->buckets->requests, &tenants[order[begin]], &tenants[order[end]]) == 0;)
+        for (end = begin; end < count && compare_shapes(&shapes[begin], &shapes[end]) == 0;)
             end++;
-        if (end - begin > best || (end - begin == best && order[begin] < mode)) {
+        if (end - begin > best || (end - begin == best && shapes[begin].tenant < mode->tenant)) {
             best = end - begin;
-            mode = order[begin];
+            *mode = shapes[begin];
         }
     }
-    return mode;
+    free(shapes);
+    return BP_OK;
+}
+
+static bool has_shape(const bp_policy_input *input, size_t tenant, const shape *wanted)
+{
+    shape own = shape_of(input, tenant);
+    return compare_shapes(&own, wanted) == 0;
 }
 
 /* The tenants of the mode's shape, as a set of their own; the intervals are those of all tenants. */
-static bp_status choose_pooled(const bp_policy_input *input, uint32_t mode, bp_tenants *pooled)
+static bp_status choose_pooled(const bp_policy_input *input, const shape *mode, bp_tenants *pooled)
 {
     const bp_tenants *all = input->tenants;
     void *memory;
@@ -72,7 +80,7 @@ static bp_status choose_pooled(const bp_policy_input *input, uint32_t mode, bp_t
     pooled->tenants = memory;
     pooled->count = 0;
     for (size_t t = 0; t < all->count; t++) {
-        if (compare_shapes(input->buckets->requests, &all->tenants[mode], &all->tenants[t]) == 0)
+        if (has_shape(input, t, mode))
             pooled->tenants[pooled->count++] = all->tenants[t];
     }
     bp_status status = bp_tenants_count_live(pooled);
@@ -104,8 +112,8 @@ static bp_status add_shared_classes(const bp_policy_input *input, const bp_tenan
     return BP_OK;
 }
 
-static bp_status place_tenants(const bp_policy_input *input, const bp_tenants *pooled, uint32_t *copies,
-                               bp_role_layout *layout)
+static bp_status place_tenants(const bp_policy_input *input, const shape *mode, const bp_tenants *pooled,
+                               uint32_t *copies, bp_role_layout *layout)
 {
     const bp_tenants *all = input->tenants;
     uint32_t used = input->config->copies;
@@ -117,7 +125,7 @@ static bp_status place_tenants(const bp_policy_input *input, const bp_tenants *p
         layout->copies = all->most_live;
     BP_TRY(add_shared_classes(input, pooled, copies, layout));
     for (size_t t = 0; t < all->count && input->config->fallback == BP_FALLBACK_PERSISTENT; t++) {
-        if (compare_shapes(input->buckets->requests, &pooled->tenants[0], &all->tenants[t]) != 0)
+        if (!has_shape(input, t, mode))
             BP_TRY(bp_layout_add_persistent(input, &all->tenants[t], layout));
     }
     return BP_OK;
@@ -129,17 +137,18 @@ bp_status bp_policy_fixed(const bp_policy_input *input, bp_role_layout *layout)
     layout->feasible = true;
     if (count == 0)
         return BP_OK;
-    void *memory;
-    BP_TRY(bp_new_array(2 * count, sizeof(uint32_t), &memory));
-    uint32_t *order = memory, *scratch = order + count;
+    shape mode = {0};
+    BP_TRY(find_mode(input, &mode));
     bp_tenants pooled;
-    bp_status status = choose_pooled(input, find_mode(input, order, scratch), &pooled);
+    BP_TRY(choose_pooled(input, &mode, &pooled));
+    void *copies;
+    bp_status status = bp_new_array(pooled.count, sizeof(uint32_t), &copies);
     if (status == BP_OK) {
-        status = place_tenants(input, &pooled, order, layout); /* the order has served: copies take its place */
-        layout->live_units = pooled.most_live;
-        layout->live_step = pooled.most_live_step;
-        free(pooled.tenants);
+        status = place_tenants(input, &mode, &pooled, copies, layout);
+        free(copies);
     }
-    free(memory);
+    layout->live_units = pooled.most_live;
+    layout->live_step = pooled.most_live_step;
+    free(pooled.tenants);
     return status;
 }
