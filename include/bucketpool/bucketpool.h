@@ -2,9 +2,11 @@
 #ifndef BUCKETPOOL_H
 #define BUCKETPOOL_H
 
+#include <bucketpool/device.h>
 #include <bucketpool/dtype.h>
 #include <bucketpool/model.h>
 #include <bucketpool/plan.h>
+#include <bucketpool/pool.h>
 #include <bucketpool/schedule.h>
 #include <bucketpool/status.h>
 

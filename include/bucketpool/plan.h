@@ -21,8 +21,15 @@ typedef struct bp_plan bp_plan;
  * BP_POLICY_MAX: for each storage dtype a unit's buckets are sorted by unpadded elements from large to small (equal: larger
  *   bucket index first); the k-th buffer is the maximum over units of the k-th bucket's padded bytes; `copies` of all of
  *   them. Source: Megatron-FSDP MaxPoolAllocator, Megatron-LM PR 5462.
+ * BP_POLICY_SCHEDULED: one offset per request for all its intervals; buffers may overlap partly. Plans of this policy can be built
+ *   and read; this version does not make them.
  * The state role is live all the time: under fixed and max its requests keep memory of their own, and copies are 0. */
-typedef enum bp_policy { BP_POLICY_DYNAMIC = 1, BP_POLICY_FIXED = 2, BP_POLICY_MAX = 3 } bp_policy;
+typedef enum bp_policy {
+    BP_POLICY_DYNAMIC = 1,
+    BP_POLICY_FIXED = 2,
+    BP_POLICY_MAX = 3,
+    BP_POLICY_SCHEDULED = 4
+} bp_policy;
 
 BP_API const char *bp_policy_name(bp_policy policy);
 BP_API bp_status bp_policy_parse(const char *name, bp_policy *policy);
@@ -136,6 +143,22 @@ typedef struct bp_assignment {
     size_t predecessor_count;
 } bp_assignment;
 
+/* A size class that requests share: `copies` buffers of `bytes` each, the first at `offset`, the next `stride` further. Each
+ * request of the class is assigned one copy; at run time it may be given any (bp_pool_config.selection). */
+typedef struct bp_plan_class {
+    size_t size;
+    uint32_t slab;
+    bp_dtype dtype; /* storage dtype of all its requests */
+    uint32_t copies;
+    uint64_t offset;
+    uint64_t stride;
+    uint64_t bytes;
+} bp_plan_class;
+
+/* Classes of plans of policy fixed and max; memory of a single request is in none. */
+BP_API size_t bp_plan_class_count(const bp_plan *plan);
+BP_API bp_status bp_plan_class_get(const bp_plan *plan, size_t index, bp_plan_class *out);
+
 /* Requests that have an address, in the order of the requests. None when infeasible or dynamic. */
 BP_API size_t bp_plan_assignment_count(const bp_plan *plan);
 BP_API bp_status bp_plan_assignment_get(const bp_plan *plan, size_t index, bp_assignment *assignment);
@@ -160,7 +183,8 @@ BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FI
  * BP_ERR_INVALID_ARGUMENT for NULL and for a schedule of other buckets. */
 BP_API bp_status bp_plan_check(const bp_plan *plan, const bp_buckets *buckets, const bp_schedule *schedule);
 
-/* Checks what a plan says of itself: assignments inside their slabs, aligned, unique, predecessors in range.
+/* Checks what a plan says of itself: assignments inside their slabs, aligned, unique, predecessors in range; classes inside their
+ * slabs, apart from each other, and each assignment that touches one exactly one copy of it.
  * Errors: BP_ERR_MISMATCH naming the assignment. */
 BP_API bp_status bp_plan_validate(const bp_plan *plan);
 
@@ -170,6 +194,7 @@ typedef struct bp_plan_builder bp_plan_builder;
 
 BP_API bp_status bp_plan_builder_create(const bp_plan_summary *summary, bp_plan_builder **builder);
 BP_API bp_status bp_plan_builder_add_slab(bp_plan_builder *builder, const bp_plan_slab *slab);
+BP_API bp_status bp_plan_builder_add_class(bp_plan_builder *builder, const bp_plan_class *added);
 /* unit_index is ignored: units are numbered by first appearance of their name. All strings and arrays are copied. */
 BP_API bp_status bp_plan_builder_add_assignment(bp_plan_builder *builder, const bp_assignment *assignment);
 /* Validates and hands over the plan; the builder is consumed and *builder set to NULL, also on error. */

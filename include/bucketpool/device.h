@@ -1,0 +1,157 @@
+/* Devices, streams and events as pools and runtimes use them.
+ *
+ *   host   the embedded default: real memory, real streams (each a worker thread with an ordered queue), real events.
+ *          Nothing runs earlier than its order allows, so a missing dependency shows up as wrong bytes.
+ *   null   addresses without memory, streams that run nothing: for planning at full size and for measuring bookkeeping.
+ *   trace  another device, with every call reported to a function that may make it fail: for tests.
+ *
+ * Thread safety: everything may be called from any thread at once, except that nothing may use an object while it is being
+ * destroyed. Capture: the devices here have no graphs. */
+#ifndef BUCKETPOOL_DEVICE_H
+#define BUCKETPOOL_DEVICE_H
+
+#include <bucketpool/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bp_device bp_device;
+typedef struct bp_stream bp_stream;
+typedef struct bp_event bp_event;
+
+typedef void bp_host_function(void *argument);
+
+/* ---- devices ------------------------------------------------------------------------------------------------------ */
+
+typedef struct bp_host_config {
+    size_t size;
+    uint64_t memory_bytes; /* what the device has; commits beyond it are BP_ERR_NO_DEVICE_MEMORY. 0: the machine's */
+    uint64_t granularity;  /* of slabs: a power of two, a multiple of the page size. 0: the page size */
+    uint32_t queue_length; /* work that a stream holds before enqueueing waits; a power of two. 0: 16384 */
+    uint32_t max_delay_us; /* streams pause up to this long before pieces of work, to bring missing waits to light */
+    uint64_t delay_seed;   /* of those pauses */
+} bp_host_config;
+
+BP_API bp_status bp_host_config_init(bp_host_config *config, size_t size);
+
+/* Physical memory is anonymous files, so that unmapped memory really goes back and mapping again shows the same bytes.
+ * `config` NULL: the defaults. The caller owns the device: bp_device_destroy.
+ * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_device_create_host(const bp_host_config *config, bp_device **device);
+
+BP_API bp_status bp_device_create_null(bp_device **device);
+
+/* What a trace device is about to do. Fields that an operation does not have are 0. */
+typedef enum bp_device_operation {
+    BP_OP_RESERVE = 0,
+    BP_OP_UNRESERVE = 1,
+    BP_OP_COMMIT = 2,
+    BP_OP_DECOMMIT = 3,
+    BP_OP_MAP = 4,
+    BP_OP_UNMAP = 5,
+    BP_OP_PROTECT = 6,
+    BP_OP_ALLOCATE = 7,
+    BP_OP_FREE = 8,
+    BP_OP_STREAM_CREATE = 9,
+    BP_OP_STREAM_IMPORT = 10,
+    BP_OP_STREAM_DESTROY = 11,
+    BP_OP_STREAM_SYNCHRONIZE = 12,
+    BP_OP_SYNCHRONIZE = 13,
+    BP_OP_CALL = 14,
+    BP_OP_FILL = 15,
+    BP_OP_COPY = 16,
+    BP_OP_EVENT_CREATE = 17,
+    BP_OP_EVENT_DESTROY = 18,
+    BP_OP_EVENT_RECORD = 19,
+    BP_OP_STREAM_WAIT = 20,
+    BP_OP_EVENT_SYNCHRONIZE = 21
+} bp_device_operation;
+#define BP_OP_COUNT 22
+
+/* "reserve", "stream_wait", ...; "invalid" otherwise. Static. */
+BP_API const char *bp_device_operation_name(bp_device_operation operation);
+
+typedef struct bp_device_call {
+    size_t size;
+    bp_device_operation operation;
+    uint32_t access;     /* protect: a bp_access */
+    const void *address; /* memory operations, fill, copy (destination) */
+    uint64_t bytes;
+    uint64_t handle;    /* physical memory: decommit, map */
+    const void *stream; /* the device's own objects: the same pointer names the same stream or event while it lives */
+    const void *event;
+} bp_device_call;
+
+/* Called before each call, on the calling thread. Anything but BP_OK is returned instead of making the call (functions
+ * that record a detail of their own should do so; else one is made). Undoing calls (unreserve, decommit, unmap, free, destroys)
+ * can be made to fail like any other. */
+typedef bp_status bp_device_trace(void *user, const bp_device_call *call);
+
+/* Decorates `inner`, which it keeps alive: the caller may destroy its own reference at once. */
+BP_API bp_status bp_device_create_trace(bp_device *inner, bp_device_trace *trace, void *user, bp_device **device);
+
+/* Gives up the caller's reference; the device goes when its streams, events and pools are gone too. Accepts NULL and
+ * pointers to NULL; sets *device to NULL. */
+BP_API void bp_device_destroy(bp_device **device);
+
+/* "host", "null", "trace(host)". Lives as long as the device. */
+BP_API const char *bp_device_name(const bp_device *device);
+
+/* Waits until all work of all streams is done. */
+BP_API bp_status bp_device_synchronize(bp_device *device);
+
+/* Memory of a device now and at most since it was made; without address space that has no memory. */
+typedef struct bp_device_usage {
+    size_t size;
+    uint64_t committed_bytes; /* physical memory of slabs */
+    uint64_t peak_committed_bytes;
+    uint64_t allocated_bytes; /* in stream order, outside slabs */
+    uint64_t peak_allocated_bytes;
+    uint64_t streams; /* that live */
+    uint64_t events;
+} bp_device_usage;
+
+BP_API bp_status bp_device_usage_get(const bp_device *device, bp_device_usage *usage);
+
+/* ---- streams ------------------------------------------------------------------------------------------------------ */
+
+/* A new stream. `name` is copied (NULL: "stream.<n>") and appears in messages. The caller owns it: bp_stream_destroy.
+ * A stream prepares the events that mark its release points here, so that none are made later. */
+BP_API bp_status bp_stream_create(bp_device *device, const char *name, bp_stream **stream);
+
+/* A stream that the caller's runtime made, by its native handle. Handles are reused by drivers, so streams are never told apart
+ * by them: import once, and destroy the import before the native stream.
+ * Errors: BP_ERR_UNSUPPORTED where the device has no native streams. */
+BP_API bp_status bp_stream_import(bp_device *device, uint64_t native, const char *name, bp_stream **stream);
+
+/* Waits for the stream's work, then ends it. Other copies of the pointer stay safe to pass: a call with one is
+ * BP_ERR_INVALID_ARGUMENT that says which stream was destroyed, until the device goes (a few dozen bytes per stream are kept for
+ * that). Accepts NULL and pointers to NULL; sets *stream to NULL. */
+BP_API void bp_stream_destroy(bp_stream **stream);
+
+BP_API const char *bp_stream_name(const bp_stream *stream);
+BP_API bp_status bp_stream_synchronize(bp_stream *stream);
+
+/* Work in stream order. The function runs on a thread of the device (null device: at once, on the caller's), must not call
+ * back into the device, and its argument must stay valid until then. */
+BP_API bp_status bp_stream_call(bp_stream *stream, bp_host_function *function, void *argument);
+BP_API bp_status bp_stream_fill(bp_stream *stream, void *address, uint8_t value, uint64_t bytes);
+BP_API bp_status bp_stream_copy(bp_stream *stream, void *to, const void *from, uint64_t bytes);
+
+/* ---- events ------------------------------------------------------------------------------------------------------- */
+
+BP_API bp_status bp_event_create(bp_device *device, bp_event **event);
+/* Waits that were made on it hold. Accepts NULL and pointers to NULL; sets *event to NULL. */
+BP_API void bp_event_destroy(bp_event **event);
+/* Marks everything enqueued on `stream` so far; a later record moves the mark, waits made before keep the old one. */
+BP_API bp_status bp_event_record(bp_event *event, bp_stream *stream);
+/* Work enqueued on `stream` from now on starts after what the event marks; nothing when it was never recorded. */
+BP_API bp_status bp_stream_wait(bp_stream *stream, bp_event *event);
+/* The host waits for what the event marks. */
+BP_API bp_status bp_event_synchronize(bp_event *event);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

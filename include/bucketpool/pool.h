@@ -1,0 +1,335 @@
+/* Pools: a plan made real on a device, and the serving of its buckets.
+ *
+ * A runtime creates a pool from a plan, binds its requests once, and then acquires and releases by id:
+ *
+ *   bp_pool_acquire(pool, ids, count, gather_stream, addresses);    the gather stream may write the buckets
+ *   ... enqueue the all-gather on gather_stream, make compute_stream wait for it, enqueue the layer ...
+ *   bp_pool_release(pool, ids, count, compute_stream);              the memory may be reused after this point
+ *
+ * Contract, for every allocator and every device:
+ * - All memory is made when the pool is created, at planned size. Nothing grows, and a request has one address for the life
+ *   of the pool (unless the caller chose otherwise: BP_SELECT_ANY, dynamic requests, overflow).
+ * - Acquire orders the stream after every release point of memory that the request overlaps, whatever order requests come
+ *   in. Release ends the hold and records release points: one on each stream that acquired, used or released it. A release
+ *   point is the stream's position at the call, so that later work of that stream is not waited for. Points more than 255
+ *   releases of its stream old are stood in for by a younger one of the same stream.
+ * - Acquire, use and release neither allocate, nor synchronise, nor take a lock (dynamic requests allocate by definition;
+ *   guard mode synchronises). Their work does not grow with the number of requests.
+ * - A call serves all its ids or none. After an error nothing has changed, except that the stream may wait for work that is
+ *   already enqueued; the pool goes on.
+ * - Errors of order are BP_ERR_SCHEDULE; the detail names the request, its buffer, who holds it, the acquire number
+ *   and the step (bp_pool_set_step).
+ *
+ * Thread safety: acquire, try_acquire, can_acquire, use, release, give_up and the getters may be called from any thread at
+ * once for different requests. Two calls at once on one request are an error of the caller that is reported, not a race. Binding may
+ * run beside them. Creating, destroying, lanes, seal, tracing: one thread, no calls beside it.
+ * Streams: of the pool's device. Capture: no device of this version captures graphs.
+ *
+ * Sources: Megatron-LM's FixedPoolAllocator and MaxPoolAllocator (PR 5462) for the policies and strict assignment; RMM and
+ * PyTorch's record_stream for ordering by events. */
+#ifndef BUCKETPOOL_POOL_H
+#define BUCKETPOOL_POOL_H
+
+#include <bucketpool/device.h>
+#include <bucketpool/model.h>
+#include <bucketpool/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bp_pool bp_pool;
+
+/* ---- creation ----------------------------------------------------------------------------------------------------- */
+
+/* Who answers requests.
+ * BP_ALLOCATOR_PLAN: as the plan's policy says.
+ * BP_ALLOCATOR_DYNAMIC: every acquire allocates in stream order, every release frees: the floor of memory, no stable addresses.
+ * BP_ALLOCATOR_FIXED_POOL, BP_ALLOCATOR_MAX_POOL: size classes with copies, from plans of policy fixed and max.
+ * BP_ALLOCATOR_SCHEDULED: the plan's offsets as they are, of any plan with addresses; buffers may overlap partly. */
+typedef enum bp_allocator {
+    BP_ALLOCATOR_PLAN = 0,
+    BP_ALLOCATOR_DYNAMIC = 1,
+    BP_ALLOCATOR_FIXED_POOL = 2,
+    BP_ALLOCATOR_MAX_POOL = 3,
+    BP_ALLOCATOR_SCHEDULED = 4
+} bp_allocator;
+
+/* Which copy of its class a request of a fixed or max pool gets: the one its plan assigns, or the lowest free one
+ * (Megatron's behaviour). Other allocators have one place per request and ignore it. */
+typedef enum bp_selection { BP_SELECT_ASSIGNED = 1, BP_SELECT_ANY = 2 } bp_selection;
+
+/* Strict assignment: a request gets the buffer it had before: with BP_SELECT_ASSIGNED the plan's, with BP_SELECT_ANY the one of its
+ * first acquire. When another request holds that buffer while another copy of the class is free:
+ * BP_STRICT_OFF: the free copy is taken. BP_STRICT_WARN: it is taken, counted and reported to on_message.
+ * BP_STRICT_ERROR: the acquire is refused. */
+typedef enum bp_strict { BP_STRICT_OFF = 1, BP_STRICT_WARN = 2, BP_STRICT_ERROR = 3 } bp_strict;
+
+/* Guard mode finds uses after release and writes past the end, on devices whose memory the host can reach. It changes the
+ * layout (buffers that no other overlaps are set apart on pages of their own, so the pool is larger than its plan) and
+ * makes release wait for the streams. Released memory becomes inaccessible: a touch traps at once where a page holds
+ * nothing else. Acquired memory is filled with NaN (bytes 0xff) unless zeros were asked for, redzones are checked at release
+ * (BP_ERR_INTERNAL is not used: BP_ERR_SCHEDULE names request and byte), and AddressSanitizer, where the program has it, is told.
+ * BP_GUARD_ENVIRONMENT: on when BUCKETPOOL_GUARD=1 is set and the device can. */
+typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON = 2 } bp_guard;
+
+/* Receives one line, without a newline, on the thread whose call it is about. Must not call the pool. */
+typedef void bp_message_function(void *user, const char *text);
+
+typedef struct bp_pool_config {
+    size_t size;
+    const char *name; /* in messages; copied. NULL: the plan's model */
+    bp_allocator allocator;
+    bp_selection selection;
+    bp_strict strict;
+    bp_guard guard;
+    uint32_t extra_requests;   /* how many requests beyond the plan's may be bound */
+    uint64_t persistent_bytes; /* memory for persistent requests that are not in the plan, made at creation */
+    uint64_t overflow_bytes;   /* memory for unplanned passes, made at creation; see bp_pool_allow_overflow */
+    const char *fingerprint;   /* of the plan that is expected; NULL: any */
+    bp_message_function *on_message;
+    void *user;
+} bp_pool_config;
+
+/* As the plan says, assigned copies, strict error, guard by environment, 4096 extra requests, no extra memory. */
+BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
+
+/* Makes the plan real: every slab at full size. The plan is read, not kept: any number of pools may be made from it, and
+ * pools share nothing. `config` NULL: the defaults. The caller owns the pool: bp_pool_destroy.
+ * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_INFEASIBLE (an infeasible plan), BP_ERR_MISMATCH (another fingerprint than expected,
+ * naming both; a plan that contradicts itself), BP_ERR_UNSUPPORTED (an allocator that cannot serve this plan; guard where the
+ * device cannot), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY and whatever the device reports. Everything
+ * made so far is undone. */
+BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool);
+
+/* Waits for the device's streams, runs detach callbacks in reverse order and gives the memory back; outstanding holds end.
+ * Accepts NULL and pointers to NULL; sets *pool to NULL. */
+BP_API void bp_pool_destroy(bp_pool **pool);
+
+/* "dynamic", "fixed_pool", "max_pool", "scheduled". Static. */
+BP_API const char *bp_pool_allocator_name(const bp_pool *pool);
+
+/* ---- binding ------------------------------------------------------------------------------------------------------ */
+
+/* Logical streams of a schedule; runtimes may number lanes of their own below BP_LANE_COUNT. */
+enum { BP_LANE_GATHER = 0, BP_LANE_COMPUTE = 1, BP_LANE_REDUCE = 2, BP_LANE_OUTER_REDUCE = 3 };
+#define BP_LANE_COUNT 16u
+#define BP_LANE_ANY UINT32_MAX
+
+/* Where a request's memory comes from.
+ * BP_PLACE_PLANNED: from the plan; it is an error if the plan does not have the request.
+ * BP_PLACE_PERSISTENT: memory of its own from config.persistent_bytes (parameters outside units).
+ * BP_PLACE_DYNAMIC: allocated at each acquire in stream order. */
+typedef enum bp_placement { BP_PLACE_PLANNED = 1, BP_PLACE_PERSISTENT = 2, BP_PLACE_DYNAMIC = 3 } bp_placement;
+
+/* What the acquiring stream writes before the caller's work: nothing, zeros after used_bytes (padding that reductions and
+ * norms read), zeros everywhere. Not repeated when a live request is acquired again. */
+typedef enum bp_zero { BP_ZERO_NOTHING = 0, BP_ZERO_PADDING = 1, BP_ZERO_ALL = 2 } bp_zero;
+
+typedef struct bp_bind {
+    size_t size;
+    const char *unit;    /* copied; "" for requests outside units (not planned, so persistent or dynamic) */
+    uint32_t ordinal;    /* of the bucket in its unit */
+    uint32_t role;       /* a bp_role */
+    bp_dtype dtype;      /* of the elements; the plan has its storage dtype */
+    uint64_t bytes;      /* with padding; must be the plan's. 0: a bucket without elements, whose address is NULL */
+    uint64_t used_bytes; /* without padding, for BP_ZERO_PADDING; at most `bytes` */
+    bp_placement placement;
+    bp_zero zero;
+    /* The lane that every acquire of this request is on, BP_LANE_ANY: not known. Where all requests that share memory name
+     * the same lane, release points on that lane's stream need no event; acquiring on another stream is then an error. */
+    uint32_t acquire_lane;
+} bp_bind;
+
+/* Planned, no zeros, any lane. */
+BP_API bp_status bp_bind_init(bp_bind *bind, size_t size);
+
+/* Checks a request against the plan and gives it an id: 0, 1, 2, ... in the order of binding. Binding an equal request again
+ * gives the same id (models that take turns with one plan); this is not for the hot path.
+ * Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_MISMATCH (the plan does not have it, has another dtype or size, or it was bound
+ * differently before: all name the two); BP_ERR_NO_DEVICE_MEMORY (persistent_bytes used up, with the numbers);
+ * BP_ERR_NO_HOST_MEMORY, BP_ERR_UNSUPPORTED (more than extra_requests beyond the plan's; dynamic on a sealed pool). */
+BP_API bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id);
+
+/* Binds every request of `buckets` as planned, in request order; ids has room for bp_buckets_request_count. With the dynamic
+ * allocator, and where a fixed plan left a request dynamic, as dynamic. Gathered roles (param, param_transpose) get
+ * BP_LANE_GATHER, the others BP_LANE_COMPUTE, when `lanes` is not 0; else BP_LANE_ANY. */
+BP_API bp_status bp_pool_bind_buckets(bp_pool *pool, const bp_buckets *buckets, int lanes, uint32_t *ids);
+
+/* Says which stream a lane is. Acquires of requests with a lane fail until then. Changing it later needs a pool without live requests
+ * and waits for the streams. `stream` NULL unbinds. */
+BP_API bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream);
+
+/* The request's memory. Stable for planned requests with BP_SELECT_ASSIGNED and strict error, and for persistent ones; for others
+ * it is that of the hold it has now. Errors: BP_ERR_SCHEDULE when it has no memory now. */
+BP_API bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint64_t *bytes);
+
+/* ---- the hot path ------------------------------------------------------------------------------------------------- */
+
+#define BP_HOLD_STREAMS 8 /* different streams that may acquire, use and release one hold */
+
+/* Takes all `count` ids for work on `stream`. A live request gives the same address again and counts one more hold; the stream is
+ * then ordered as if it had acquired first. addresses may be NULL.
+ * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, one twice in a call, a destroyed stream or one of another device),
+ * BP_ERR_SCHEDULE (the memory is held: names the holder; another lane's stream; two threads on one request; more than
+ * BP_HOLD_STREAMS streams or 65535 holds; a sealed pool would have to deviate), BP_ERR_NO_DEVICE_MEMORY (dynamic), and what the device reports. */
+BP_API bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses);
+
+/* As acquire, but says no (*acquired 0, BP_OK) where memory is held by others, or the device is out of it: for prefetching as
+ * far as memory goes. `acquired` is an output; addresses are written when it is 1. */
+BP_API bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream,
+                                     void **addresses, int *acquired);
+
+/* Whether an acquire of `ids` would be served once one hold of each of `releasing` is released: 1 or 0. The answer holds while
+ * nothing else is acquired. Counts every id, so that two requests for one free buffer are no. */
+BP_API bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t count, const uint32_t *releasing,
+                                     size_t releasing_count, int *can);
+
+/* Says that work on a further stream uses live requests, so that reuse waits for it too. Ordering that work after the data
+ * is there remains the caller's business. Errors: BP_ERR_SCHEDULE (not live). */
+BP_API bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream);
+
+/* Ends one hold of each id. `stream` is where its last work was enqueued; it need not be the acquiring stream.
+ * Errors: as acquire; BP_ERR_SCHEDULE when one is not live. */
+BP_API bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream);
+
+/* Gives prefetched requests back that nobody used: a release on the streams that acquired them. They leave no trace in a schedule
+ * made from a trace. Errors: BP_ERR_SCHEDULE when one is not live, is held more than once, or was used. */
+BP_API bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count);
+
+/* ---- stages of a run ---------------------------------------------------------------------------------------------- */
+
+/* From now on every deviation is an error, whatever `strict` says: requests keep the buffer they have had, dynamic requests and
+ * overflow are refused. Errors: BP_ERR_SCHEDULE while a live request holds dynamic or overflow memory. */
+BP_API bp_status bp_pool_seal(bp_pool *pool);
+BP_API int bp_pool_is_sealed(const bp_pool *pool);
+
+/* Whether requests whose buffer is held may take overflow memory: for a pass that the plan does not know (validation between
+ * steps). Overflow has room for overflow_bytes / (largest request) requests at once, at least one that fits. Errors: BP_ERR_SCHEDULE
+ * (sealed), BP_ERR_UNSUPPORTED (overflow_bytes is 0). */
+BP_API bp_status bp_pool_allow_overflow(bp_pool *pool, int allowed);
+
+/* A number for messages and traces: the training step, or the position in it. Cheap; any thread. */
+BP_API void bp_pool_set_step(bp_pool *pool, uint64_t step);
+
+/* ---- what is going on --------------------------------------------------------------------------------------------- */
+
+typedef struct bp_pool_statistics {
+    size_t size;
+    uint64_t slab_bytes; /* of all slabs, as made: planned bytes, persistent, overflow, rounding, guard pages */
+    uint64_t requests;   /* bound */
+    uint64_t acquires;   /* holds begun; counts each id */
+    uint64_t repeated;   /* of these: of requests that were live */
+    uint64_t releases;   /* holds ended, without given_up */
+    uint64_t given_up;
+    uint64_t said_no;    /* try_acquire calls that said no */
+    uint64_t refused;    /* calls that ended in an error */
+    uint64_t records;    /* release points that took an event */
+    uint64_t elided;     /* release points that needed none, because of lanes */
+    uint64_t waits;      /* of streams for release points */
+    uint64_t deviations; /* acquires that got another buffer than before */
+    uint64_t overflows;  /* acquires served from overflow memory */
+    uint64_t dynamic;    /* acquires that allocated */
+    uint64_t live_requests;
+    uint64_t live_bytes;      /* aligned bytes of requests that are live now */
+    uint64_t peak_live_bytes; /* at most so far */
+} bp_pool_statistics;
+
+/* Numbers taken while other threads work may be of slightly different moments. */
+BP_API bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statistics);
+
+/* A live request. Strings live as long as the pool. */
+typedef struct bp_live_request {
+    size_t size;
+    uint32_t id;
+    uint32_t role;
+    uint32_t ordinal;
+    uint32_t holds;
+    const char *unit;
+    const char *stream; /* that acquired it first */
+    void *address;
+    uint64_t bytes;
+    uint64_t acquire_number; /* of its first hold */
+    uint64_t step;           /* at its first hold */
+} bp_live_request;
+
+/* Fills up to `capacity` entries (set entries[i].size first), in the order of ids; *count is how many are live. */
+BP_API bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t capacity, size_t *count);
+
+/* The live requests as text, a line each, and a line of sums: for log files when a job hangs. Writes at most `capacity` bytes with the
+ * terminator, whole lines only; *needed is what the full text takes. text may be NULL when capacity is 0. */
+BP_API bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed);
+
+/* A hash of the sequence of acquires (unit, ordinal and role of each, in order) and their number modulo 2^32. Ranks that did the same have the
+ * same; when a job hangs, the one that differs went another way. */
+BP_API bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquires);
+
+/* ---- traces ------------------------------------------------------------------------------------------------------- */
+
+typedef enum bp_pool_event_kind {
+    BP_EVENT_ACQUIRE = 1, /* the first hold */
+    BP_EVENT_HOLD = 2,    /* a further hold */
+    BP_EVENT_USE = 3,
+    BP_EVENT_UNHOLD = 4,  /* a release that leaves holds */
+    BP_EVENT_RELEASE = 5, /* the last hold ends */
+    BP_EVENT_GIVE_UP = 6
+} bp_pool_event_kind;
+
+typedef struct bp_pool_event {
+    size_t size;
+    bp_pool_event_kind kind;
+    uint32_t id;
+    uint32_t stream; /* number of the stream, in the order in which the device made them */
+    uint64_t step;
+    uint64_t time_ns; /* CLOCK_MONOTONIC; 0 when not asked for */
+} bp_pool_event;
+
+/* Starts recording into a ring of at least `entries` (rounded up to a power of two); a full ring forgets the oldest. What was
+ * recorded before is dropped. Errors: BP_ERR_INVALID_ARGUMENT (0 or more than 2^30 entries), BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps);
+/* What was recorded stays readable. */
+BP_API void bp_pool_trace_stop(bp_pool *pool);
+/* Events in the ring, oldest first; call with no acquire or release beside it. */
+BP_API size_t bp_pool_trace_count(const bp_pool *pool);
+BP_API bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_event *event);
+
+/* Adds the recorded events whose step is first_step to last_step to `model` as its explicit schedule (bp_model_add_event), which
+ * bp_schedule_create_recorded turns into intervals. Requests outside units and given-up prefetches are left out.
+ * Errors: BP_ERR_SCHEDULE when the steps do not stand alone (released before it was acquired, or not at all: by name),
+ * BP_ERR_MISMATCH (a unit that the model does not have), BP_ERR_INVALID_ARGUMENT (no events in these steps). */
+BP_API bp_status bp_pool_trace_to_model(const bp_pool *pool, uint64_t first_step, uint64_t last_step, bp_model *model);
+
+/* ---- slabs -------------------------------------------------------------------------------------------------------- */
+
+typedef struct bp_pool_slab {
+    size_t size;
+    void *address;
+    uint64_t bytes;         /* as made */
+    uint64_t planned_bytes; /* 0 for persistent and overflow memory */
+    const char *group;      /* the plan's release group; "persistent", "overflow". Lives as long as the pool */
+} bp_pool_slab;
+
+BP_API size_t bp_pool_slab_count(const bp_pool *pool);
+BP_API bp_status bp_pool_slab_get(const bp_pool *pool, size_t index, bp_pool_slab *slab);
+
+/* What wants to know when a slab has memory: registration with communicators, offload. */
+typedef struct bp_slab_callbacks {
+    size_t size;
+    /* The slab has memory from now on: called when it is added and whenever memory comes back. A failure undoes what brought
+     * the memory. */
+    bp_status (*attach)(void *user, uint32_t slab, void *address, uint64_t bytes);
+    /* It is about to lose it; in the reverse order of attach. */
+    void (*detach)(void *user, uint32_t slab, void *address, uint64_t bytes);
+} bp_slab_callbacks;
+
+/* Adds callbacks to every slab, after those added before; attach is called at once for each, in slab order. When one fails those before
+ * it are detached again in reverse and its status is returned. The table is copied; `user` must stay valid.
+ * Errors: BP_ERR_SCHEDULE when the pool is sealed. */
+BP_API bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
+/* Removes them again, with detach for each slab in reverse. Errors: BP_ERR_INVALID_ARGUMENT (not attached). */
+BP_API bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
