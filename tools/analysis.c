@@ -101,20 +101,33 @@ static bp_status note_options(const plan_options *o, const analysis *a, bp_plan 
     return status;
 }
 
-static bp_status make_plans(const plan_options *options, analysis *a)
+bp_status analysis_plan(const analysis *a, const plan_options *options, bp_policy policy, uint64_t alignment,
+                        bp_plan **plan)
 {
     bp_plan_config config;
+    bp_plan *made = NULL;
     bp_status status = bp_plan_config_init(&config, sizeof config);
+    config.policy = policy;
     config.copies = options->buffers;
     config.fallback = options->fallback;
-    config.alignment = options->alignment;
+    config.alignment = alignment;
+    if (status == BP_OK)
+        status = bp_plan_create(a->buckets, a->schedule, &config, &made);
+    if (status == BP_OK)
+        status = note_options(options, a, made);
+    if (status == BP_OK)
+        *plan = made;
+    else
+        bp_plan_destroy(&made);
+    return status;
+}
+
+static bp_status make_plans(const plan_options *options, analysis *a)
+{
+    bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < options->policy_count; i++) {
-        config.policy = options->policies[i];
-        status = bp_plan_create(a->buckets, a->schedule, &config, &a->plans[i]);
-        if (status != BP_OK)
-            break;
-        a->plan_count++;
-        status = note_options(options, a, a->plans[i]);
+        status = analysis_plan(a, options, options->policies[i], options->alignment, &a->plans[i]);
+        a->plan_count += status == BP_OK;
     }
     return status;
 }

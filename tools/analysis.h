@@ -35,6 +35,10 @@ typedef struct analysis {
 int analysis_init_all(const plan_options *options, analysis **analyses, bool *infeasible);
 void analysis_finish_all(analysis *analyses, size_t count);
 
+/* A plan of the analysed model, with the options noted in it. The caller owns it. */
+bp_status analysis_plan(const analysis *a, const plan_options *options, bp_policy policy, uint64_t alignment,
+                        bp_plan **plan);
+
 /* Whether a plan and the model's state fit the budget: bytes of both. */
 uint64_t analysis_needed(const analysis *a, const bp_plan *plan);
 

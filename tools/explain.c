@@ -112,6 +112,7 @@ static void explain_policy(const bp_plan *plan, size_t index)
                    "largest.\n",
                    cli_bytes(role.bytes - role.lower_bound_bytes));
         break;
+    case BP_POLICY_SCHEDULED: puts("."); break;
     }
     if (!summary.feasible)
         printf("    It is infeasible: %s.\n", summary.infeasible_because);

@@ -12,6 +12,7 @@ static const struct {
 } commands[] = {
     {"plan", "print, draw and save the memory that a model's units take", cli_plan},
     {"explain", "say which unit sets which buffer, and why", cli_explain},
+    {"run", "drive a plan through a real pool and check every byte", cli_run},
 };
 
 static void print_help(void)

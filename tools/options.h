@@ -1,9 +1,10 @@
-/* The options of `plan` and `explain`. */
+/* The options of `plan` and `explain`, and of these what every command that plans takes. */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
 
 #include <bucketpool/bucketpool.h>
 
+#include <argp.h>
 #include <stdbool.h>
 
 #define MOST_POLICIES 3
@@ -29,6 +30,15 @@ typedef struct plan_options {
     bool json;
     const char *svg, *output, *color;
 } plan_options;
+
+/* For other commands: their keys begin at OPTIONS_COMMAND_KEY, their argp has `options_planning` as its children with a plan_options
+ * as input, and they call options_init, options_read and options_check. */
+enum { OPTIONS_FIRST_KEY = 256, OPTIONS_COMMAND_KEY = 512 };
+extern const struct argp_child options_planning[];
+void options_init(plan_options *options);
+/* Prints help, or reads the arguments after the command's name into the parsers' input. EXIT_GO_ON or an exit code. */
+int options_read(int argc, char **argv, const char *command, const struct argp *argp, void *input);
+int options_check(const plan_options *options, const char *command);
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */
 int options_parse(int argc, char **argv, const char *command, plan_options *options);

@@ -14,7 +14,7 @@ static json_t *dtype_json(bp_dtype dtype)
     return dtype != BP_DTYPE_NONE ? json_string(bp_dtype_name(dtype)) : json_null();
 }
 
-static json_t *options_json(const analysis *a, const plan_options *o)
+json_t *report_options(const analysis *a, const plan_options *o)
 {
     json_t *roles = json_array();
     for (unsigned role = 0; role < BP_ROLE_COUNT; role++) {
@@ -93,7 +93,7 @@ static json_t *model_json(const analysis *a, const plan_options *o)
     json_t *model =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I}, s:o}", "model", a->name, "parameters",
                   SIZE(a->parameters), "prediction_parameters", SIZE(a->prediction_parameters), "outside_bytes",
-                  SIZE(a->state.outside), "units", SIZE(a->units), "options", options_json(a, o), "state_bytes",
+                  SIZE(a->state.outside), "units", SIZE(a->units), "options", report_options(a, o), "state_bytes",
                   "outside", SIZE(a->state.outside), "param_shards", SIZE(a->state.param_shards), "grad_shards",
                   SIZE(a->state.grad_shards), "optimizer", SIZE(a->state.optimizer), "policies", policies);
     if (o->budget > 0)

@@ -62,7 +62,7 @@ static const char *ratio_text(uint64_t bytes, uint64_t bound, char text[16])
 
 /* ---- one model ------------------------------------------------------------------------------------------------------ */
 
-static void print_heading(const analysis *a, const plan_options *o)
+void table_print_heading(const analysis *a, const plan_options *o)
 {
     bool color = cli_wants_color(o->color);
     printf("%s%s%s: %s parameters", color ? "\033[1m" : "", a->name, color ? "\033[0m" : "", cli_count(a->parameters));
@@ -218,7 +218,7 @@ static void print_budget(const analysis *a, const plan_options *o)
 int table_print_model(const analysis *a, const plan_options *options)
 {
     bool color = cli_wants_color(options->color);
-    print_heading(a, options);
+    table_print_heading(a, options);
     int code = print_buffers(a, color);
     putchar('\n');
     if (code == EXIT_GO_ON)

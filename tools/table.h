@@ -4,6 +4,9 @@
 
 #include "analysis.h"
 
+/* The model and how it is bucketed, two lines and an empty one. */
+void table_print_heading(const analysis *a, const plan_options *options);
+
 /* One model: its buffers policy by policy, then the totals, then the budget. Returns EXIT_GO_ON or an exit code. */
 int table_print_model(const analysis *a, const plan_options *options);
 

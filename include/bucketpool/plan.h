@@ -172,7 +172,7 @@ BP_API bp_status bp_plan_option(const bp_plan *plan, size_t index, const char **
 
 #define BP_FINGERPRINT_CHARS 65 /* 64 hexadecimal digits and a terminator */
 
-/* SHA-256 over alignment, slabs and assignments (keys, dtypes, bytes, slabs, offsets, predecessors) in canonical form: equal on every rank that can
+/* SHA-256 over alignment, slabs, assignments (keys, dtypes, bytes, slabs, offsets, predecessors) and classes in canonical form: equal on every rank that can
  * work together. docs/formats.md describes the bytes that are hashed. Costs a pass over the plan; not for hot paths. */
 BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS]);
 
@@ -183,8 +183,7 @@ BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FI
  * BP_ERR_INVALID_ARGUMENT for NULL and for a schedule of other buckets. */
 BP_API bp_status bp_plan_check(const bp_plan *plan, const bp_buckets *buckets, const bp_schedule *schedule);
 
-/* Checks what a plan says of itself: assignments inside their slabs, aligned, unique, predecessors in range; classes inside their
- * slabs, apart from each other, and each assignment that touches one exactly one copy of it.
+/* Checks what a plan says of itself: assignments inside their slabs, aligned, unique, predecessors in range, classes inside their slabs.
  * Errors: BP_ERR_MISMATCH naming the assignment. */
 BP_API bp_status bp_plan_validate(const bp_plan *plan);
 

@@ -260,7 +260,7 @@ BP_API bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, siz
  * terminator, whole lines only; *needed is what the full text takes. text may be NULL when capacity is 0. */
 BP_API bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed);
 
-/* A hash of the sequence of acquires (unit, ordinal and role of each, in order) and their number modulo 2^32. Ranks that did the same have the
+/* A hash of the sequence of acquires (unit, ordinal and role of each, in order) and their number modulo 2^28. Ranks that did the same have the
  * same; when a job hangs, the one that differs went another way. */
 BP_API bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquires);
 

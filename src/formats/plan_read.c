@@ -64,6 +64,35 @@ static bp_status read_slabs(const bp_json_at *root, bp_plan_builder *builder)
     return BP_OK;
 }
 
+static bp_status read_class(const bp_json_at *at, bp_plan_builder *builder)
+{
+    static const char *const members[] = {"slab", "dtype", "copies", "offset", "stride", "bytes", NULL};
+    bp_plan_class c = {.size = sizeof c};
+    uint64_t slab = 0, copies = 0;
+    BP_TRY(bp_json_expect_object(at, members));
+    BP_TRY(read_whole(at, "slab", 0, UINT16_MAX, &slab));
+    bp_json_at dtype = bp_json_member(at, "dtype");
+    BP_TRY(bp_json_dtype(&dtype, &c.dtype));
+    BP_TRY(read_whole(at, "copies", 1, UINT32_MAX, &copies));
+    BP_TRY(read_whole(at, "offset", 0, MOST_BYTES, &c.offset));
+    BP_TRY(read_whole(at, "stride", 0, MOST_BYTES, &c.stride));
+    BP_TRY(read_whole(at, "bytes", 1, MOST_BYTES, &c.bytes));
+    c.slab = (uint32_t)slab;
+    c.copies = (uint32_t)copies;
+    return bp_json_fail_at(at, bp_plan_builder_add_class(builder, &c));
+}
+
+static bp_status read_classes(const bp_json_at *root, bp_plan_builder *builder)
+{
+    bp_json_at classes = bp_json_member(root, "classes");
+    BP_TRY(bp_json_expect_list(&classes));
+    for (size_t i = 0; i < json_array_size(classes.value); i++) {
+        bp_json_at at = bp_json_element(&classes, i);
+        BP_TRY(read_class(&at, builder));
+    }
+    return BP_OK;
+}
+
 /* The slabs are all that a plan allocates. */
 static bp_status check_bytes(const bp_json_at *root, const bp_plan *plan)
 {
@@ -155,6 +184,7 @@ static bp_status read_options(const bp_json_at *root, bp_plan *plan)
 static bp_status read_body(const bp_json_at *root, bp_plan_builder *builder)
 {
     BP_TRY(read_slabs(root, builder));
+    BP_TRY(read_classes(root, builder));
     bp_json_at list = bp_json_member(root, "assignments");
     BP_TRY(bp_json_expect_list(&list));
     size_t count = json_array_size(list.value);
@@ -184,8 +214,9 @@ static bp_status compare_fingerprint(const bp_json_at *root, const bp_plan *plan
 
 static bp_status read_document(const bp_json_at *root, bp_plan **plan)
 {
-    static const char *const members[] = {"format", "model", "options", "policy",      "copies",      "alignment",
-                                          "bytes",  "bound", "slabs",   "assignments", "fingerprint", NULL};
+    static const char *const members[] = {"format",      "model",       "options", "policy", "copies",
+                                          "alignment",   "bytes",       "bound",   "slabs",  "classes",
+                                          "assignments", "fingerprint", NULL};
     const char *format = NULL, *model = NULL;
     BP_TRY(bp_json_expect_object(root, NULL));
     BP_TRY(read_name(root, "format", &format));

@@ -59,6 +59,20 @@ static bp_status assignments_json(const bp_plan *plan, json_t *assignments)
     return BP_OK;
 }
 
+static bp_status classes_json(const bp_plan *plan, json_t *classes)
+{
+    for (size_t i = 0; i < bp_plan_class_count(plan); i++) {
+        bp_plan_class c = {.size = sizeof c};
+        BP_TRY(bp_plan_class_get(plan, i, &c));
+        if (json_array_append_new(classes, json_pack("{s:I, s:s, s:I, s:I, s:I, s:I}", "slab", (json_int_t)c.slab,
+                                                     "dtype", bp_dtype_name(c.dtype), "copies", (json_int_t)c.copies,
+                                                     "offset", (json_int_t)c.offset, "stride", (json_int_t)c.stride,
+                                                     "bytes", (json_int_t)c.bytes)) != 0)
+            return fail_json();
+    }
+    return BP_OK;
+}
+
 static bp_status plan_json(const bp_plan *plan, json_t *document)
 {
     bp_plan_summary summary = {.size = sizeof summary};
@@ -72,7 +86,7 @@ static bp_status plan_json(const bp_plan *plan, json_t *document)
         return bp_fail(BP_ERR_UNSUPPORTED, "a plan without requests that are ever live has nothing to save");
     char fingerprint[BP_FINGERPRINT_CHARS];
     BP_TRY(bp_plan_fingerprint(plan, fingerprint));
-    json_t *options = json_object(), *slabs = json_array(), *assignments = json_array();
+    json_t *options = json_object(), *slabs = json_array(), *classes = json_array(), *assignments = json_array();
     json_t *bound = json_pack("{s:I, s:b}", "lower_bound_bytes", (json_int_t)summary.lower_bound_bytes, "optimal",
                               (int)summary.optimal);
     /* the document takes over its members at once, so that every way out frees them */
@@ -84,12 +98,14 @@ static bp_status plan_json(const bp_plan *plan, json_t *document)
                  json_object_set_new(document, "alignment", json_integer((json_int_t)summary.alignment)) |
                  json_object_set_new(document, "bytes", json_integer((json_int_t)summary.bytes)) |
                  json_object_set_new(document, "bound", bound) | json_object_set_new(document, "slabs", slabs) |
+                 json_object_set_new(document, "classes", classes) |
                  json_object_set_new(document, "assignments", assignments) |
                  json_object_set_new(document, "fingerprint", json_string(fingerprint));
     if (failed)
         return fail_json();
     BP_TRY(options_json(plan, options));
     BP_TRY(slabs_json(plan, slabs));
+    BP_TRY(classes_json(plan, classes));
     return assignments_json(plan, assignments);
 }
 

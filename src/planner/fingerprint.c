@@ -49,6 +49,13 @@ bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRI
         for (size_t k = 0; k < predecessor_count; k++)
             hash_number(&sha, predecessors[k]);
     }
+    hash_number(&sha, plan->class_count);
+    for (size_t i = 0; i < plan->class_count; i++) {
+        const bp_plan_class *c = &plan->classes[i];
+        const uint64_t numbers[] = {c->slab, c->dtype, c->copies, c->offset, c->stride, c->bytes};
+        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+            hash_number(&sha, numbers[k]);
+    }
     uint8_t digest[32];
     bp_sha256_finish(&sha, digest);
     for (int i = 0; i < 32; i++)

@@ -33,6 +33,7 @@ void bp_plan_destroy(bp_plan **plan)
     free(p->witnesses);
     free(p->slabs);
     free(p->assignments);
+    free(p->classes);
     free(p->predecessors);
     free(p);
     *plan = NULL;
@@ -110,6 +111,18 @@ bp_status bp_plan_slab_get(const bp_plan *plan, size_t index, bp_plan_slab *slab
 {
     BP_TRY(check_entry("slab", index, plan->slab_count, slab->size, sizeof *slab));
     *slab = plan->slabs[index];
+    return BP_OK;
+}
+
+size_t bp_plan_class_count(const bp_plan *plan)
+{
+    return plan->class_count;
+}
+
+bp_status bp_plan_class_get(const bp_plan *plan, size_t index, bp_plan_class *out)
+{
+    BP_TRY(check_entry("class", index, plan->class_count, out->size, sizeof *out));
+    *out = plan->classes[index];
     return BP_OK;
 }
 

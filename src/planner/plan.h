@@ -60,6 +60,8 @@ struct bp_plan {
     size_t slab_count, slab_capacity;
     bp_assignment_data *assignments;
     size_t assignment_count, assignment_capacity;
+    bp_plan_class *classes;
+    size_t class_count, class_capacity;
     uint32_t *predecessors;
     size_t predecessor_count, predecessor_capacity;
 };

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "model/buckets.h"
 #include "planner/plan.h"
@@ -55,6 +56,16 @@ bp_status bp_plan_builder_add_slab(bp_plan_builder *builder, const bp_plan_slab 
     plan->slabs[plan->slab_count] = *slab;
     BP_TRY(bp_strings_add(&plan->strings, slab->group, &plan->slabs[plan->slab_count].group));
     plan->slab_count++;
+    return BP_OK;
+}
+
+bp_status bp_plan_builder_add_class(bp_plan_builder *builder, const bp_plan_class *added)
+{
+    if (builder == NULL || added == NULL || added->size < sizeof *added)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_builder_add_class: needs a builder and a class with its size");
+    bp_plan *plan = builder->plan;
+    BP_TRY(bp_grow_array((void **)&plan->classes, &plan->class_capacity, plan->class_count, sizeof *plan->classes));
+    plan->classes[plan->class_count++] = *added;
     return BP_OK;
 }
 
@@ -189,6 +200,31 @@ static bp_status check_unique(const bp_plan *plan)
     return status;
 }
 
+static bp_status fail_class(size_t index, const char *what)
+{
+    return bp_fail(BP_ERR_MISMATCH, "class %zu of the plan %s", index, what);
+}
+
+static bp_status check_classes(const bp_plan *plan)
+{
+    for (size_t i = 0; i < plan->class_count; i++) {
+        const bp_plan_class *c = &plan->classes[i];
+        uint64_t end;
+        if (c->slab >= plan->slab_count)
+            return fail_class(i, "lies in a slab that does not exist");
+        if (c->copies == 0 || c->bytes == 0 || bp_dtype_bits(c->dtype) == 0)
+            return fail_class(i, "has no copies, no bytes or no dtype");
+        if (c->copies > 1 && c->stride < c->bytes)
+            return fail_class(i, "has copies that overlap");
+        if (c->offset % plan->summary.alignment != 0 || (c->copies > 1 && c->stride % plan->summary.alignment != 0))
+            return fail_class(i, "is not aligned");
+        if (!bp_mul_u64(c->copies - 1, c->stride, &end) || !bp_add_u64(end, c->offset, &end) ||
+            !bp_add_u64(end, c->bytes, &end) || end > plan->slabs[c->slab].bytes)
+            return fail_class(i, "reaches beyond its slab");
+    }
+    return BP_OK;
+}
+
 bp_status bp_plan_validate(const bp_plan *plan)
 {
     if (plan == NULL)
@@ -212,5 +248,6 @@ bp_status bp_plan_validate(const bp_plan *plan)
                 return fail_assignment(plan, a, "has a predecessor that is not another assignment");
         }
     }
+    BP_TRY(check_classes(plan));
     return check_unique(plan);
 }

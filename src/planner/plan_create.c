@@ -40,6 +40,7 @@ static const struct {
     {BP_POLICY_DYNAMIC, "dynamic", bp_policy_dynamic, false},
     {BP_POLICY_FIXED, "fixed", bp_policy_fixed, true},
     {BP_POLICY_MAX, "max", bp_policy_max, true},
+    {BP_POLICY_SCHEDULED, "scheduled", NULL, true}, /* such plans are read, not made */
 };
 #define POLICY_COUNT (sizeof policies / sizeof *policies)
 
@@ -60,7 +61,7 @@ bp_status bp_policy_parse(const char *name, bp_policy *policy)
             return BP_OK;
         }
     }
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown policy \"%.40s\"; known: dynamic, fixed, max",
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "unknown policy \"%.40s\"; known: dynamic, fixed, max, scheduled",
                    name != NULL ? name : "");
 }
 
@@ -122,6 +123,25 @@ static bp_status add_buffers(assembly *a, const bp_role_layout *layout, bp_role_
         name_request(a, layout->classes[i].set_by, &buffers[i].set_by_bucket, &buffers[i].set_by_unit,
                      &buffers[i].set_by_ordinal);
     plan->buffer_count = total;
+    return BP_OK;
+}
+
+/* The classes that a runtime may choose copies from. */
+static bp_status add_classes(bp_plan *plan, const bp_role_data *role)
+{
+    for (size_t i = role->first_buffer; i < role->first_buffer + role->info.buffers; i++) {
+        const bp_buffer_data *b = &plan->buffers[i];
+        if (b->kind != BP_BUFFER_POOLED || b->copies == 0)
+            continue;
+        BP_TRY(bp_grow_array((void **)&plan->classes, &plan->class_capacity, plan->class_count, sizeof *plan->classes));
+        plan->classes[plan->class_count++] = (bp_plan_class){.size = sizeof *plan->classes,
+                                                             .slab = (uint32_t)plan->slab_count,
+                                                             .dtype = (bp_dtype)b->dtype,
+                                                             .copies = b->copies,
+                                                             .offset = b->offset,
+                                                             .stride = b->stride,
+                                                             .bytes = b->bytes};
+    }
     return BP_OK;
 }
 
@@ -225,8 +245,10 @@ static bp_status plan_role(assembly *a, uint32_t role_id, bp_policy_function *de
         return fail_role(role_id);
     if (dynamic.bytes > 0)
         plan->summary.stable = 0;
-    if (layout->feasible && layout->class_count > 0)
+    if (layout->feasible && layout->class_count > 0) {
+        BP_TRY(add_classes(plan, &role));
         BP_TRY(assign(a, layout, &role));
+    }
     BP_TRY(add_witnesses(a, &role));
     plan->summary.copies = layout->copies > plan->summary.copies ? layout->copies : plan->summary.copies;
     if (!layout->feasible && plan->summary.feasible)
@@ -328,6 +350,7 @@ static bp_status assemble(assembly *a, bp_policy_function *decide)
     if (!plan->summary.feasible) {
         plan->summary.stable = 0;
         plan->slab_count = 0;
+        plan->class_count = 0;
         for (size_t r = 0; r < a->buckets->request_count; r++)
             a->slots[r] = UINT32_MAX;
     }
@@ -359,6 +382,9 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
         p++;
     if (p == POLICY_COUNT)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d is no policy", (int)config->policy);
+    if (policies[p].decide == NULL)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "plans of policy %s are not made by this version; it can read and serve them", policies[p].name);
     assembly a = {.buckets = buckets, .schedule = schedule, .config = config};
     BP_TRY(bp_plan_new(&a.plan));
     a.plan->summary.policy = config->policy;

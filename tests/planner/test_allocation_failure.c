@@ -154,6 +154,11 @@ static void rebuild(const bp_plan *plan)
             assert_int_equal(bp_plan_assignment_get(plan, i, &assignment), BP_OK);
             RETRY(bp_plan_builder_add_assignment(builder, &assignment));
         }
+        for (size_t i = 0; i < bp_plan_class_count(plan); i++) {
+            bp_plan_class c = {.size = sizeof c};
+            assert_int_equal(bp_plan_class_get(plan, i, &c), BP_OK);
+            RETRY(bp_plan_builder_add_class(builder, &c));
+        }
         start_failing((allocation + 1) / 2, allocation % 2 == 0);
         bp_status status = bp_plan_builder_finish(&builder, &again);
         finished = !stop_failing();

@@ -282,6 +282,12 @@ bp_status rebuild(const bp_plan *plan, const edit *e, bp_plan **out)
         slab.bytes += e->more_slab_bytes;
         status = bp_plan_builder_add_slab(builder, &slab);
     }
+    for (size_t i = 0; status == BP_OK && i < bp_plan_class_count(plan); i++) {
+        bp_plan_class c = {.size = sizeof c};
+        status = bp_plan_class_get(plan, i, &c);
+        if (status == BP_OK)
+            status = bp_plan_builder_add_class(builder, &c);
+    }
     for (size_t i = 0; status == BP_OK && i < bp_plan_assignment_count(plan); i++) {
         bp_assignment a = i == e->index ? e->with : assignment_at(plan, i);
         if (i != e->skip)

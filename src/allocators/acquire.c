@@ -1,0 +1,363 @@
+/* The hot path, first half: acquiring. A call claims all its requests, then orders the stream after the release points of their memory,
+ * then commits. Nothing before the commit is visible, so that a call that fails gives its claims back and has changed nothing. */
+#include "allocators/dynamic.h"
+#include "allocators/explain.h"
+#include "allocators/guarded.h"
+#include "allocators/hold.h"
+#include "allocators/recorder.h"
+#include "allocators/slots.h"
+#include "core/fail.h"
+
+typedef enum outcome {
+    CLAIMED = 0,
+    HELD,       /* by another request */
+    UNKNOWN,    /* no such id */
+    TWICE,      /* twice in this call */
+    RACE,       /* another call is at work on the request */
+    OTHER_LANE, /* not the lane's stream */
+    MOST_HOLDS,
+    MOST_STREAMS,
+    SEALED, /* dynamic, and the pool takes no such requests any more */
+    FAILED  /* the device said so; the detail is recorded */
+} outcome;
+
+typedef struct acquiring {
+    bp_pool *pool;
+    const uint32_t *ids;
+    size_t count;
+    bp_stream *stream;
+    uint32_t holder;  /* of what is HELD; BP_NONE: unknown */
+    bp_status status; /* of what FAILED */
+} acquiring;
+
+/* Memory for a request whose word was just claimed. */
+static inline outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
+{
+    if (r->kind == BP_KIND_DIRECT)
+        return r->count == 1 || bp_claim_segments(a->pool, r->first + 1, r->count - 1, id, &a->holder) ? CLAIMED : HELD;
+    if (r->kind == BP_KIND_CHOSEN)
+        return a->pool->ops->claim(a->pool, id, &a->holder) ? CLAIMED : HELD;
+    if (r->kind == BP_KIND_EMPTY)
+        return CLAIMED;
+    if (bp_pool_is_sealed(a->pool))
+        return SEALED;
+    a->status = bp_dynamic_claim(a->pool, id, a->stream);
+    return a->status == BP_OK ? CLAIMED : a->status == BP_ERR_NO_DEVICE_MEMORY ? HELD : FAILED;
+}
+
+static inline outcome claim(acquiring *a, uint32_t id)
+{
+    bp_pool *pool = a->pool;
+    if (id >= atomic_load_explicit(&pool->bound_count, memory_order_acquire))
+        return UNKNOWN;
+    bp_bound *r = &pool->bounds[id];
+    if (r->lane != BP_LANE_ANY && atomic_load_explicit(&pool->lanes[r->lane], memory_order_relaxed) != a->stream)
+        return OTHER_LANE;
+    const uint64_t mine = (uint64_t)id + 1;
+    uint64_t found = 0;
+    if (atomic_compare_exchange_strong_explicit(r->word, &found, mine | BP_WORD_BUSY, memory_order_acq_rel,
+                                                memory_order_relaxed)) {
+        atomic_store_explicit(&r->claim, a, memory_order_relaxed);
+        outcome o = claim_place(a, r, id);
+        if (o != CLAIMED)
+            atomic_store_explicit(r->word, 0, memory_order_release);
+        return o;
+    }
+    if ((uint32_t)found != mine) {
+        a->holder = BP_WORD_ID(found);
+        return HELD;
+    }
+    if (found & BP_WORD_BUSY)
+        return atomic_load_explicit(&r->claim, memory_order_relaxed) == a ? TWICE : RACE;
+    if (BP_WORD_HOLDS(found) == BP_MOST_HOLDS)
+        return MOST_HOLDS;
+    if (!atomic_compare_exchange_strong_explicit(r->word, &found, found | BP_WORD_BUSY, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return RACE;
+    atomic_store_explicit(&r->claim, a, memory_order_relaxed);
+    if (bp_hold_find(r, a->stream) < BP_HOLD_STREAMS)
+        return CLAIMED;
+    atomic_store_explicit(r->word, found, memory_order_release);
+    return MOST_STREAMS;
+}
+
+/* Gives the claims of the first `count` ids back. */
+static void unclaim(acquiring *a, size_t count)
+{
+    while (count-- > 0) {
+        uint32_t id = a->ids[count];
+        bp_bound *r = &a->pool->bounds[id];
+        uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
+        if (BP_WORD_HOLDS(word) > 0) {
+            atomic_store_explicit(r->word, word & ~BP_WORD_BUSY, memory_order_release);
+            continue;
+        }
+        if (r->kind == BP_KIND_DYNAMIC)
+            bp_dynamic_unclaim(a->pool, id, a->stream);
+        bp_hold_free_place(a->pool, r);
+    }
+}
+
+/* ---- ordering ------------------------------------------------------------------------------------------------------- */
+
+#define BATCH 32 /* streams whose points are collected before any is waited for */
+
+/* The latest point of each stream that has to be waited for. */
+typedef struct waits {
+    bp_point points[BATCH];
+    uint32_t count, issued;
+} waits;
+
+static bp_status wait_for(acquiring *a, waits *w)
+{
+    for (uint32_t i = 0; i < w->count; i++)
+        BP_TRY(bp_stream_wait_point(a->stream, w->points[i].stream, w->points[i].point));
+    w->issued += w->count;
+    w->count = 0;
+    return BP_OK;
+}
+
+static bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
+{
+    for (uint32_t i = 0; i < fence->count; i++) {
+        bp_point p = fence->points[i];
+        if (p.stream == a->stream)
+            continue;
+        if (!p.recorded) { /* a request with another lane was bound since: the position of now stands in */
+            if (!bp_stream_is_usable(p.stream, a->pool->device))
+                continue;
+            BP_TRY(bp_stream_record_point(p.stream, &p.point));
+        }
+        uint32_t k = 0;
+        while (k < w->count && w->points[k].stream != p.stream)
+            k++;
+        if (k == BATCH) {
+            BP_TRY(wait_for(a, w));
+            k = 0;
+        }
+        if (k == w->count)
+            w->points[w->count++] = p;
+        else if ((int32_t)(p.point - w->points[k].point) > 0)
+            w->points[k].point = p.point;
+    }
+    return BP_OK;
+}
+
+static bool is_fresh(const bp_bound *r)
+{
+    return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
+}
+
+/* The zeros that the first acquire of a live request may still be writing come before the work of a further stream. */
+static bp_status order_zeros(acquiring *a, waits *w, const bp_bound *r)
+{
+    if (r->zero == BP_ZERO_NOTHING || !bp_stream_is_usable(r->hold[0].stream, a->pool->device))
+        return BP_OK;
+    return collect(a, w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream}}});
+}
+
+/* Orders the stream after every release point of the memory of all ids. */
+static bp_status order(acquiring *a)
+{
+    bp_pool *pool = a->pool;
+    waits w;
+    w.count = w.issued = 0;
+    for (size_t i = 0; i < a->count; i++) {
+        const bp_bound *r = &pool->bounds[a->ids[i]];
+        if (!is_fresh(r)) {
+            uint32_t place = bp_hold_find(r, a->stream);
+            if (place < r->streams && r->hold[place].acquired)
+                continue; /* ordered by its first acquire there */
+            BP_TRY(order_zeros(a, &w, r));
+        }
+        if (r->kind == BP_KIND_DYNAMIC) {
+            BP_TRY(collect(a, &w, &pool->fences[r->fence]));
+            continue;
+        }
+        uint32_t before = 0;
+        for (uint32_t s = r->first; s < r->first + r->count; s++) {
+            uint32_t fence = pool->segments[s].fence;
+            if (fence != before)
+                BP_TRY(collect(a, &w, &pool->fences[fence]));
+            before = fence;
+        }
+    }
+    if (w.count == 0 && w.issued == 0)
+        return BP_OK;
+    BP_TRY(wait_for(a, &w));
+    bp_count(&pool->bounds[a->ids[0]].waits, w.issued);
+    return BP_OK;
+}
+
+/* What has to be written before the caller's work, on the stream. */
+static bp_status prepare(acquiring *a)
+{
+    bp_pool *pool = a->pool;
+    bool wrote = false;
+    for (size_t i = 0; i < a->count; i++) {
+        bp_bound *r = &pool->bounds[a->ids[i]];
+        if ((r->zero == BP_ZERO_NOTHING && !pool->guarded) || !is_fresh(r))
+            continue;
+        bp_status status = pool->guarded ? bp_guarded_open(pool, a->ids[i]) : BP_OK;
+        uint64_t from = r->zero == BP_ZERO_PADDING ? r->used_bytes : 0;
+        if (status == BP_OK && r->zero != BP_ZERO_NOTHING && from < r->bytes) {
+            uint8_t *address = atomic_load_explicit(&r->address, memory_order_relaxed);
+            status = pool->device->ops->fill(pool->device->self, a->stream->raw, address + from, 0, r->bytes - from);
+            wrote = wrote || status == BP_OK;
+        }
+        if (status != BP_OK) {
+            if (wrote) /* zeros that are on their way must not meet the next user */
+                bp_stream_synchronize(a->stream);
+            for (size_t k = 0; pool->guarded && k <= i; k++) {
+                if (is_fresh(&pool->bounds[a->ids[k]]))
+                    bp_guarded_shut(pool, a->ids[k]);
+            }
+            return status;
+        }
+    }
+    return BP_OK;
+}
+
+/* ---- committing ----------------------------------------------------------------------------------------------------- */
+
+static inline uint64_t mix(uint64_t value)
+{
+    value = (value ^ value >> 31) * 0x9e3779b97f4a7c15u;
+    return value ^ value >> 29;
+}
+
+/* Counts the call. Returns the number of its first acquire. */
+static inline uint64_t count_acquires(acquiring *a)
+{
+    bp_pool *pool = a->pool;
+    uint64_t granules = 0;
+    for (size_t i = 0; i < a->count; i++) {
+        const bp_bound *r = &pool->bounds[a->ids[i]];
+        granules += is_fresh(r) ? r->granules : 0;
+    }
+    uint64_t added = ((uint64_t)a->count << BP_LIVE_BITS) + granules;
+    uint64_t before = atomic_fetch_add_explicit(&pool->progress, added, memory_order_relaxed);
+    uint64_t live = (before + granules) & BP_LIVE_MASK, peak = bp_read(&pool->peak_granules);
+    while (live > peak && !atomic_compare_exchange_weak_explicit(&pool->peak_granules, &peak, live,
+                                                                 memory_order_relaxed, memory_order_relaxed)) {
+    }
+    return before >> BP_LIVE_BITS;
+}
+
+static inline void commit(acquiring *a, uint32_t id, uint64_t number)
+{
+    bp_bound *r = &a->pool->bounds[id];
+    uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
+    bp_count(&r->acquires, 1);
+    bp_count(&r->hash, mix(r->key + number * 0xd1342543de82ef95u));
+    if (BP_WORD_HOLDS(word) == 0) {
+        r->streams = 1;
+        r->used = 0;
+        r->hold[0] = (bp_hold_stream){.stream = a->stream, .open = 1, .acquired = 1};
+        atomic_store_explicit(&r->since_acquire, number, memory_order_relaxed);
+        atomic_store_explicit(&r->since_step, bp_read(&a->pool->step), memory_order_relaxed);
+        atomic_store_explicit(&r->since_stream, a->stream, memory_order_relaxed);
+        bp_record_event(a->pool, BP_EVENT_ACQUIRE, id, a->stream);
+    } else {
+        bp_hold_touch(r, a->stream, true);
+        bp_count(&r->repeated, 1);
+        bp_record_event(a->pool, BP_EVENT_HOLD, id, a->stream);
+    }
+    atomic_store_explicit(r->word, word + BP_WORD_HOLD, memory_order_release);
+}
+
+/* CLAIMED: done. */
+static outcome acquire(acquiring *a, void **addresses, size_t *failed)
+{
+    for (size_t i = 0; i < a->count; i++) {
+        outcome o = claim(a, a->ids[i]);
+        if (o != CLAIMED) {
+            unclaim(a, i);
+            *failed = i;
+            return o;
+        }
+    }
+    a->status = order(a);
+    if (a->status == BP_OK)
+        a->status = prepare(a);
+    if (a->status != BP_OK) {
+        unclaim(a, a->count);
+        return FAILED;
+    }
+    uint64_t number = count_acquires(a);
+    for (size_t i = 0; i < a->count; i++) {
+        if (addresses != NULL)
+            addresses[i] = atomic_load_explicit(&a->pool->bounds[a->ids[i]].address, memory_order_relaxed);
+        commit(a, a->ids[i], number + i);
+    }
+    return CLAIMED;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------- */
+
+static bp_status fail_lane(const acquiring *a, uint32_t id)
+{
+    char what[160];
+    const bp_bound *r = &a->pool->bounds[id];
+    const bp_stream *lane = atomic_load_explicit(&a->pool->lanes[r->lane], memory_order_relaxed);
+    if (lane == NULL)
+        snprintf(what, sizeof what, "is acquired on lane %u, which has no stream yet (bp_pool_set_lane)", r->lane);
+    else
+        snprintf(what, sizeof what, "is acquired on lane %u, stream %.40s, not on stream %.40s", r->lane, lane->name,
+                 a->stream->name);
+    return bp_fail_order(a->pool, id, what);
+}
+
+/* Cold: the error of an outcome. */
+static bp_status explain(const acquiring *a, outcome o, size_t failed)
+{
+    const uint32_t id = failed < a->count ? a->ids[failed] : 0;
+    bp_count_shared(&a->pool->refused);
+    switch (o) {
+    case HELD: return a->status == BP_ERR_NO_DEVICE_MEMORY ? a->status : bp_fail_held(a->pool, id, a->holder);
+    case UNKNOWN: return bp_fail_unknown(a->pool, id);
+    case TWICE: return bp_fail_twice(a->pool, id);
+    case RACE: return bp_fail_order(a->pool, id, "is being acquired or released by another call at the same time");
+    case OTHER_LANE: return fail_lane(a, id);
+    case MOST_HOLDS: return bp_fail_order(a->pool, id, "is held 65535 times already");
+    case MOST_STREAMS: return bp_fail_order(a->pool, id, "is held on 8 streams already");
+    case SEALED: return bp_fail_order(a->pool, id, "is dynamic, and the pool is sealed");
+    default: return a->status;
+    }
+}
+
+static bp_status check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const bp_stream *stream,
+                            const char *function)
+{
+    if (pool == NULL || (ids == NULL && count > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
+    return bp_stream_is_usable(stream, pool->device) ? BP_OK : bp_stream_check(stream, pool->device, function);
+}
+
+bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses)
+{
+    BP_TRY(check_call(pool, ids, count, stream, "bp_pool_acquire"));
+    if (count == 0)
+        return BP_OK;
+    acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .holder = BP_NONE};
+    size_t failed = count;
+    outcome o = acquire(&a, addresses, &failed);
+    return o == CLAIMED ? BP_OK : explain(&a, o, failed);
+}
+
+bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
+                              int *acquired)
+{
+    BP_TRY(check_call(pool, ids, count, stream, "bp_pool_try_acquire"));
+    if (acquired == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_try_acquire: needs a place for its answer");
+    acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .holder = BP_NONE};
+    size_t failed = count;
+    outcome o = count == 0 ? CLAIMED : acquire(&a, addresses, &failed);
+    if (o == HELD)
+        bp_count_shared(&pool->said_no);
+    else if (o != CLAIMED)
+        return explain(&a, o, failed);
+    *acquired = o == CLAIMED;
+    return BP_OK;
+}

@@ -1,0 +1,88 @@
+#include "allocators/explain.h"
+
+#include <stdio.h>
+
+#include "core/fail.h"
+
+const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])
+{
+    const bp_known *known = &pool->known[pool->bounds[id].known];
+    const char *role = bp_role_name((bp_role)known->role);
+    const char *unit = known->unit[0] != '\0' ? known->unit : "outside units";
+    if (known->bucket != NULL)
+        snprintf(text, BP_REQUEST_BYTES, "%s of %.80s, bucket %.40s", role, unit, known->bucket);
+    else
+        snprintf(text, BP_REQUEST_BYTES, "%s of %.80s, bucket.%u", role, unit, known->ordinal);
+    return text;
+}
+
+/* "buffer 3 (slab param at 805306368, 402653184 bytes)". */
+static void explain_buffer(const bp_pool *pool, uint32_t segment, char text[BP_REQUEST_BYTES])
+{
+    const bp_segment_place *place = &pool->places[segment];
+    snprintf(text, BP_REQUEST_BYTES, "buffer %u (slab %.40s at %llu, %llu bytes)", segment,
+             pool->slab_infos[place->slab].group, (unsigned long long)place->offset,
+             (unsigned long long)pool->segments[segment].bytes);
+}
+
+void bp_explain_deviation(const bp_pool *pool, uint32_t id, uint32_t before, uint32_t now,
+                          char text[BP_EXPLANATION_BYTES])
+{
+    char request[BP_REQUEST_BYTES], first[BP_REQUEST_BYTES], second[BP_REQUEST_BYTES];
+    explain_buffer(pool, before, first);
+    explain_buffer(pool, now, second);
+    snprintf(text, BP_EXPLANATION_BYTES, "pool %.40s: %s moved from %s to %s", pool->name,
+             bp_explain_request(pool, id, request), first, second);
+}
+
+/* "acquire 324, step 5": when it happens. */
+static void explain_moment(const bp_pool *pool, char text[64])
+{
+    snprintf(text, 64, "acquire %llu, step %llu", (unsigned long long)(bp_read(&pool->progress) >> BP_LIVE_BITS),
+             (unsigned long long)bp_read(&pool->step));
+}
+
+bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
+{
+    const bp_bound *r = &pool->bounds[id];
+    const bp_known *known = &pool->known[r->known];
+    char request[BP_REQUEST_BYTES], buffer[BP_REQUEST_BYTES], other[BP_REQUEST_BYTES], moment[64];
+    bp_explain_request(pool, id, request);
+    explain_moment(pool, moment);
+    if (known->count > 0)
+        explain_buffer(pool, known->first, buffer);
+    else
+        snprintf(buffer, sizeof buffer, "its buffer");
+    if (holder == BP_NONE || holder >= atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->name,
+                       request, buffer, moment);
+    const bp_bound *h = &pool->bounds[holder];
+    const bp_stream *stream =
+        atomic_load_explicit((_Atomic(const bp_stream *) *)&h->since_stream, memory_order_relaxed);
+    return bp_fail(BP_ERR_SCHEDULE,
+                   "pool %.40s: %s cannot have %s: %s holds it since acquire %llu (stream %s, step %llu); %s",
+                   pool->name, request, buffer, bp_explain_request(pool, holder, other),
+                   (unsigned long long)bp_read(&h->since_acquire), stream != NULL ? stream->name : "unknown",
+                   (unsigned long long)bp_read(&h->since_step), moment);
+}
+
+bp_status bp_fail_order(const bp_pool *pool, uint32_t id, const char *what)
+{
+    char request[BP_REQUEST_BYTES], moment[64];
+    explain_moment(pool, moment);
+    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s %s; %s", pool->name, bp_explain_request(pool, id, request), what,
+                   moment);
+}
+
+bp_status bp_fail_unknown(const bp_pool *pool, uint32_t id)
+{
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: request %u is not bound; there are %u", pool->name, id,
+                   atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_relaxed));
+}
+
+bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
+{
+    char request[BP_REQUEST_BYTES];
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: %s is twice in one call", pool->name,
+                   bp_explain_request(pool, id, request));
+}

@@ -1,0 +1,89 @@
+#include "allocators/guarded.h"
+
+#include "allocators/explain.h"
+#include "core/fail.h"
+
+/* Pages are opened and closed segment by segment: one that two segments share could not be closed for one of them alone. */
+static bp_status permit(bp_pool *pool, uint32_t first, uint32_t count, bp_access access)
+{
+    for (uint32_t s = first; s < first + count; s++)
+        BP_TRY(bp_guard_permit(pool->device, pool->segments[s].address, pool->places[s].room, access));
+    return BP_OK;
+}
+
+/* Bytes from the request's start to the end of what belongs to it alone. */
+static uint64_t room_of(const bp_pool *pool, const bp_bound *r)
+{
+    uint32_t last = r->first + r->count - 1;
+    return (uint64_t)(pool->segments[last].address - pool->segments[r->first].address) + pool->places[last].room;
+}
+
+bp_status bp_guarded_start(bp_pool *pool)
+{
+    for (size_t i = 0; i < pool->slabs.count; i++) {
+        if (pool->slab_infos[i].planned_bytes > 0)
+            BP_TRY(bp_guard_permit(pool->device, pool->slabs.slabs[i].address, pool->slabs.slabs[i].bytes,
+                                   BP_ACCESS_NONE));
+    }
+    for (uint32_t first = 0, end; first < pool->planned_segments; first = end) {
+        end = first + 1;
+        while (end < pool->planned_segments && pool->places[end].joined)
+            end++;
+        const bp_segment_place *last = &pool->places[end - 1];
+        uint8_t *address = pool->segments[first].address;
+        uint64_t bytes = last->made_offset + last->room - pool->places[first].made_offset;
+        BP_TRY(bp_guard_permit(pool->device, address, bytes, BP_ACCESS_READ_WRITE));
+        BP_TRY(permit(pool, first, end - first, BP_ACCESS_NONE));
+        bp_guard_close(address, bytes);
+    }
+    return BP_OK;
+}
+
+bp_status bp_guarded_open(bp_pool *pool, uint32_t id)
+{
+    bp_bound *r = &pool->bounds[id];
+    if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
+        return BP_OK;
+    BP_TRY(permit(pool, r->first, r->count, BP_ACCESS_READ_WRITE));
+    bp_guard_open(pool->segments[r->first].address, r->bytes, room_of(pool, r));
+    return BP_OK;
+}
+
+bp_status bp_guarded_check(bp_pool *pool, uint32_t id, bp_stream *stream)
+{
+    bp_bound *r = &pool->bounds[id];
+    if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
+        return BP_OK;
+    for (uint32_t i = 0; i < r->streams; i++) {
+        if (bp_stream_is_usable(r->hold[i].stream, pool->device))
+            BP_TRY(bp_stream_synchronize(r->hold[i].stream));
+    }
+    if (stream != NULL)
+        BP_TRY(bp_stream_synchronize(stream));
+    uint8_t *address = pool->segments[r->first].address;
+    uint64_t bad = bp_guard_check(address, r->bytes, room_of(pool, r));
+    if (bad != 0) {
+        char name[BP_REQUEST_BYTES];
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s: %s was written past its end: byte %llu of %llu, at %p", pool->name,
+                       bp_explain_request(pool, id, name), (unsigned long long)bad, (unsigned long long)r->bytes,
+                       (void *)(address + bad));
+    }
+    return BP_OK;
+}
+
+void bp_guarded_shut(bp_pool *pool, uint32_t id)
+{
+    bp_bound *r = &pool->bounds[id];
+    if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
+        return;
+    permit(pool, r->first, r->count, BP_ACCESS_NONE); /* what stays open is only not watched */
+    bp_guard_close(pool->segments[r->first].address, room_of(pool, r));
+}
+
+void bp_guarded_finish(bp_pool *pool)
+{
+    for (uint32_t s = 0; s < pool->segment_capacity; s++) {
+        if (pool->segments[s].address != NULL)
+            bp_guard_end(pool->segments[s].address, pool->places[s].room);
+    }
+}

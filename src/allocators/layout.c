@@ -1,0 +1,309 @@
+#include "allocators/layout.h"
+
+#include <stdlib.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+
+/* A range that becomes a segment. */
+typedef struct span {
+    uint64_t offset, bytes;
+    uint32_t slab, class_index;
+} span;
+
+typedef struct spans {
+    span *items;
+    size_t count, capacity;
+} spans;
+
+static bp_status add_span(spans *list, uint32_t slab, uint64_t offset, uint64_t bytes, uint32_t class_index)
+{
+    if (list->count >= BP_MOST_SEGMENTS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "the plan has more than %u buffers", BP_MOST_SEGMENTS);
+    BP_TRY(bp_grow_array((void **)&list->items, &list->capacity, list->count, sizeof *list->items));
+    list->items[list->count++] = (span){offset, bytes, slab, class_index};
+    return BP_OK;
+}
+
+/* By place; of equal places those of classes first. */
+static int by_place(const void *a, const void *b)
+{
+    const span *x = a, *y = b;
+    if (x->slab != y->slab)
+        return x->slab < y->slab ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x->class_index > y->class_index) - (x->class_index < y->class_index);
+}
+
+static void get_assignment(const bp_plan *plan, size_t index, bp_assignment *a)
+{
+    *a = (bp_assignment){.size = sizeof *a};
+    bp_plan_assignment_get(plan, index, a);
+}
+
+static uint64_t slab_bytes(const bp_plan *plan, uint32_t slab)
+{
+    bp_plan_slab info = {.size = sizeof info};
+    bp_plan_slab_get(plan, slab, &info);
+    return info.bytes;
+}
+
+/* Where a request's memory ends: aligned, unless the slab ends before. */
+static uint64_t end_of(const bp_plan *plan, uint64_t alignment, const bp_assignment *a)
+{
+    uint64_t end = a->offset + a->bytes, last = slab_bytes(plan, a->slab);
+    return bp_round_up_u64(end, alignment, &end) && end < last ? end : last;
+}
+
+static bp_status fail_request(const bp_pool *pool, size_t index, const char *what)
+{
+    const bp_known *known = &pool->known[index];
+    return bp_fail(BP_ERR_MISMATCH, "the plan contradicts itself: %s of %s, bucket %u, %s",
+                   bp_role_name((bp_role)known->role), known->unit, known->ordinal, what);
+}
+
+/* Sorted spans become segments. */
+static bp_status keep_spans(bp_pool *pool, const spans *list)
+{
+    void *memory;
+    BP_TRY(bp_new_array(list->count, sizeof *pool->places, &memory));
+    pool->places = memory;
+    pool->planned_segments = (uint32_t)list->count;
+    for (size_t i = 0; i < list->count; i++) {
+        const span *s = &list->items[i];
+        pool->places[i] =
+            (bp_segment_place){.offset = s->offset, .room = s->bytes, .slab = s->slab, .class_index = s->class_index};
+    }
+    return BP_OK;
+}
+
+/* The first segment at or after a place. */
+static uint32_t find_segment(const bp_pool *pool, uint32_t slab, uint64_t offset)
+{
+    uint32_t low = 0, high = pool->planned_segments;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const bp_segment_place *place = &pool->places[middle];
+        if (place->slab < slab || (place->slab == slab && place->offset < offset))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------------------------- */
+
+static bp_status add_classes(bp_pool *pool, const bp_plan *plan, spans *list)
+{
+    pool->class_count = (uint32_t)bp_plan_class_count(plan);
+    for (uint32_t i = 0; i < pool->class_count; i++) {
+        bp_plan_class c = {.size = sizeof c};
+        BP_TRY(bp_plan_class_get(plan, i, &c));
+        for (uint32_t copy = 0; copy < c.copies; copy++)
+            BP_TRY(add_span(list, c.slab, c.offset + copy * c.stride, c.bytes, i));
+    }
+    return BP_OK;
+}
+
+static bp_status add_assignments(const bp_pool *pool, const bp_plan *plan, spans *list)
+{
+    for (size_t i = 0; i < pool->planned_count; i++) {
+        bp_assignment a;
+        get_assignment(plan, i, &a);
+        BP_TRY(add_span(list, a.slab, a.offset, end_of(plan, pool->alignment, &a) - a.offset, BP_NONE));
+    }
+    return BP_OK;
+}
+
+/* One span of those that begin at one place: the class's, or the longest. Then none may reach into the next. */
+static bp_status merge_equal(spans *list)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const span *s = &list->items[i];
+        span *before = kept > 0 ? &list->items[kept - 1] : NULL;
+        if (before != NULL && before->slab == s->slab && before->offset == s->offset) {
+            if (before->class_index != BP_NONE && s->class_index != BP_NONE)
+                return bp_fail(BP_ERR_MISMATCH, "the plan contradicts itself: classes %u and %u begin at one place",
+                               before->class_index, s->class_index);
+            if (before->class_index == BP_NONE && s->bytes > before->bytes)
+                before->bytes = s->bytes;
+            continue;
+        }
+        if (before != NULL && before->slab == s->slab && before->bytes > s->offset - before->offset)
+            return bp_fail(
+                BP_ERR_MISMATCH,
+                "buffers of slab %u at %llu (%llu bytes) and %llu overlap partly: only the scheduled allocator "
+                "serves such a plan",
+                s->slab, (unsigned long long)before->offset, (unsigned long long)before->bytes,
+                (unsigned long long)s->offset);
+        list->items[kept++] = *s;
+    }
+    list->count = kept;
+    return BP_OK;
+}
+
+/* Every request's buffer. */
+static bp_status find_buffers(bp_pool *pool, const bp_plan *plan)
+{
+    for (size_t i = 0; i < pool->planned_count; i++) {
+        bp_assignment a;
+        get_assignment(plan, i, &a);
+        uint32_t segment = find_segment(pool, a.slab, a.offset);
+        const bp_segment_place *place = &pool->places[segment];
+        if (a.bytes > place->room)
+            return fail_request(pool, i, "is larger than its buffer");
+        if (place->class_index != BP_NONE) {
+            bp_plan_class c = {.size = sizeof c};
+            BP_TRY(bp_plan_class_get(plan, place->class_index, &c));
+            if (c.dtype != a.dtype)
+                return fail_request(pool, i, "is of another dtype than its class");
+        }
+        pool->known[i].first = segment;
+        pool->known[i].count = 1;
+        pool->known[i].class_index = place->class_index;
+    }
+    return BP_OK;
+}
+
+/* Lists the segments of each class, copy by copy. */
+static bp_status list_copies(bp_pool *pool)
+{
+    void *memory;
+    BP_TRY(bp_new_array(pool->class_count, sizeof *pool->classes, &memory));
+    pool->classes = memory;
+    BP_TRY(bp_new_array(pool->planned_segments, sizeof *pool->copies, &memory));
+    pool->copies = memory;
+    for (uint32_t s = 0; s < pool->planned_segments; s++) {
+        if (pool->places[s].class_index != BP_NONE)
+            pool->classes[pool->places[s].class_index].count++;
+    }
+    uint32_t at = 0;
+    for (uint32_t c = 0; c < pool->class_count; c++) {
+        pool->classes[c].first = at;
+        at += pool->classes[c].count;
+        pool->classes[c].count = 0;
+    }
+    for (uint32_t s = 0; s < pool->planned_segments; s++) {
+        if (pool->places[s].class_index == BP_NONE)
+            continue;
+        bp_copies *c = &pool->classes[pool->places[s].class_index];
+        pool->copies[c->first + c->count++] = s;
+    }
+    return BP_OK;
+}
+
+bp_status bp_lay_out_buffers(bp_pool *pool, const bp_plan *plan)
+{
+    spans list = {0};
+    bp_status status = add_classes(pool, plan, &list);
+    if (status == BP_OK)
+        status = add_assignments(pool, plan, &list);
+    if (status == BP_OK && list.count > 0) {
+        qsort(list.items, list.count, sizeof *list.items, by_place);
+        status = merge_equal(&list);
+    }
+    if (status == BP_OK)
+        status = keep_spans(pool, &list);
+    free(list.items);
+    BP_TRY(status);
+    BP_TRY(list_copies(pool));
+    return find_buffers(pool, plan);
+}
+
+/* ---- cuts ----------------------------------------------------------------------------------------------------------- */
+
+/* Ends of requests, as empty spans; sorted and without repetition they become the ranges between them. */
+static bp_status add_ends(const bp_pool *pool, const bp_plan *plan, spans *list)
+{
+    for (size_t i = 0; i < pool->planned_count; i++) {
+        bp_assignment a;
+        get_assignment(plan, i, &a);
+        if (a.bytes == 0)
+            return fail_request(pool, i, "has no bytes");
+        BP_TRY(add_span(list, a.slab, a.offset, 0, BP_NONE));
+        BP_TRY(add_span(list, a.slab, end_of(plan, pool->alignment, &a), 0, BP_NONE));
+    }
+    return BP_OK;
+}
+
+static void cut_at_ends(spans *list)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const span *s = &list->items[i], *next = s + 1;
+        if (i + 1 == list->count || next->slab != s->slab)
+            continue; /* the last end of a slab begins nothing */
+        if (next->offset != s->offset)
+            list->items[kept++] = (span){s->offset, next->offset - s->offset, s->slab, BP_NONE};
+    }
+    list->count = kept;
+}
+
+static void find_ranges(bp_pool *pool, const bp_plan *plan)
+{
+    for (size_t i = 0; i < pool->planned_count; i++) {
+        bp_assignment a;
+        get_assignment(plan, i, &a);
+        uint32_t first = find_segment(pool, a.slab, a.offset);
+        uint32_t last = find_segment(pool, a.slab, end_of(plan, pool->alignment, &a));
+        pool->known[i].first = first;
+        pool->known[i].count = last - first;
+        for (uint32_t s = first + 1; s < last; s++)
+            pool->places[s].joined = true;
+    }
+}
+
+bp_status bp_lay_out_cuts(bp_pool *pool, const bp_plan *plan)
+{
+    spans list = {0};
+    bp_status status = add_ends(pool, plan, &list);
+    if (status == BP_OK && list.count > 0) {
+        qsort(list.items, list.count, sizeof *list.items, by_place);
+        cut_at_ends(&list);
+    }
+    if (status == BP_OK)
+        status = keep_spans(pool, &list);
+    free(list.items);
+    BP_TRY(status);
+    find_ranges(pool, plan);
+    return BP_OK;
+}
+
+/* ---- slabs ---------------------------------------------------------------------------------------------------------- */
+
+/* Segments that are joined keep their distances; the others begin on a page, after a page that belongs to nobody. */
+static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
+{
+    const uint64_t page = pool->page_bytes;
+    for (uint32_t s = 0; s < pool->planned_segments; s++) {
+        bp_segment_place *place = &pool->places[s];
+        uint64_t *end = &sizes[place->slab]; /* of what is laid out so far */
+        if (!place->joined && (!bp_round_up_u64(*end, page, end) || !bp_add_u64(*end, page, end)))
+            return bp_fail(BP_ERR_OVERFLOW, "the slabs with guard pages do not fit 64 bits");
+        place->made_offset = *end;
+        if (!bp_add_u64(*end, place->room, end))
+            return bp_fail(BP_ERR_OVERFLOW, "the slabs with guard pages do not fit 64 bits");
+        bool last = s + 1 == pool->planned_segments || !pool->places[s + 1].joined;
+        if (last && !bp_round_up_u64(*end, page, end))
+            return bp_fail(BP_ERR_OVERFLOW, "the slabs with guard pages do not fit 64 bits");
+        if (last)
+            place->room = *end - place->made_offset;
+    }
+    for (size_t i = 0; i < slab_count; i++)
+        sizes[i] += page;
+    return BP_OK;
+}
+
+bp_status bp_lay_out_slabs(bp_pool *pool, const bp_plan *plan, uint64_t *sizes)
+{
+    for (uint32_t i = 0; i < bp_plan_slab_count(plan); i++)
+        sizes[i] = pool->guarded ? 0 : slab_bytes(plan, i);
+    if (pool->guarded)
+        return set_apart(pool, bp_plan_slab_count(plan), sizes);
+    for (uint32_t s = 0; s < pool->planned_segments; s++)
+        pool->places[s].made_offset = pool->places[s].offset;
+    return BP_OK;
+}

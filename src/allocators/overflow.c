@@ -1,0 +1,32 @@
+/* Memory for passes that the plan does not know: buffers that any request may take while its own is held. */
+#include "allocators/slots.h"
+#include "core/fail.h"
+
+bool bp_claim_overflow(bp_pool *pool, uint32_t id)
+{
+    bp_bound *r = &pool->bounds[id];
+    if (!atomic_load_explicit(&pool->overflow_allowed, memory_order_relaxed) ||
+        atomic_load_explicit(&pool->sealed, memory_order_relaxed))
+        return false;
+    for (uint32_t i = 0; i < pool->overflow_count; i++) {
+        uint32_t segment = pool->overflow_first + i, holder;
+        if (pool->segments[segment].bytes < r->bytes || !bp_claim_segment(pool, segment, id, &holder))
+            continue;
+        bp_count(&r->overflows, 1);
+        bp_take_place(pool, id, segment, 1);
+        return true;
+    }
+    return false;
+}
+
+bp_status bp_pool_allow_overflow(bp_pool *pool, int allowed)
+{
+    if (pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_allow_overflow: no pool");
+    if (allowed && pool->overflow_count == 0)
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %s was made without overflow memory (overflow_bytes)", pool->name);
+    if (allowed && atomic_load_explicit(&pool->sealed, memory_order_relaxed))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: overflow memory would move requests", pool->name);
+    atomic_store_explicit(&pool->overflow_allowed, allowed != 0, memory_order_relaxed);
+    return BP_OK;
+}

@@ -1,0 +1,382 @@
+/* Pools: made from a plan, and given back. */
+#include "allocators/pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocators/dynamic.h"
+#include "allocators/guarded.h"
+#include "allocators/known.h"
+#include "allocators/layout.h"
+#include "allocators/recorder.h"
+#include "core/arith.h"
+#include "core/fail.h"
+
+bp_status bp_pool_config_init(bp_pool_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_pool_config){
+        .size = sizeof *config, .selection = BP_SELECT_ASSIGNED, .strict = BP_STRICT_ERROR, .extra_requests = 4096};
+    return BP_OK;
+}
+
+/* ---- creation ------------------------------------------------------------------------------------------------------- */
+
+static bp_status check_config(const bp_pool_config *c)
+{
+    if (c->size < sizeof *c)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: the configuration was not initialised");
+    if ((unsigned)c->allocator > BP_ALLOCATOR_SCHEDULED || (unsigned)c->guard > BP_GUARD_ON ||
+        c->selection < BP_SELECT_ASSIGNED || c->selection > BP_SELECT_ANY || c->strict < BP_STRICT_OFF ||
+        c->strict > BP_STRICT_ERROR)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_pool_create: allocator %d, selection %d, strict %d or guard %d is unknown",
+                       (int)c->allocator, (int)c->selection, (int)c->strict, (int)c->guard);
+    return BP_OK;
+}
+
+static bp_status check_fingerprint(const bp_plan *plan, const char *expected)
+{
+    char found[BP_FINGERPRINT_CHARS];
+    if (expected == NULL)
+        return BP_OK;
+    BP_TRY(bp_plan_fingerprint(plan, found));
+    if (strcmp(found, expected) != 0)
+        return bp_fail(BP_ERR_MISMATCH,
+                       "the plan has fingerprint %s, expected %.64s: it is another model's, or of other options", found,
+                       expected);
+    return BP_OK;
+}
+
+static bp_status choose_allocator(bp_pool *pool, const bp_plan *plan, bp_allocator wanted, bp_policy policy)
+{
+    static const bp_allocator_ops *const all[] = {[BP_ALLOCATOR_DYNAMIC] = &bp_dynamic_ops,
+                                                  [BP_ALLOCATOR_FIXED_POOL] = &bp_fixed_pool_ops,
+                                                  [BP_ALLOCATOR_MAX_POOL] = &bp_max_pool_ops,
+                                                  [BP_ALLOCATOR_SCHEDULED] = &bp_scheduled_ops};
+    static const bp_allocator of_policy[] = {[BP_POLICY_DYNAMIC] = BP_ALLOCATOR_DYNAMIC,
+                                             [BP_POLICY_FIXED] = BP_ALLOCATOR_FIXED_POOL,
+                                             [BP_POLICY_MAX] = BP_ALLOCATOR_MAX_POOL,
+                                             [BP_POLICY_SCHEDULED] = BP_ALLOCATOR_SCHEDULED};
+    if (wanted == BP_ALLOCATOR_PLAN) {
+        if (policy < BP_POLICY_DYNAMIC || policy > BP_POLICY_SCHEDULED)
+            return bp_fail(BP_ERR_UNSUPPORTED, "no allocator serves plans of policy %d", (int)policy);
+        wanted = of_policy[policy];
+    }
+    pool->ops = all[wanted];
+    if (wanted != BP_ALLOCATOR_DYNAMIC && bp_plan_assignment_count(plan) == 0 && policy == BP_POLICY_DYNAMIC)
+        return bp_fail(BP_ERR_UNSUPPORTED, "the %s allocator needs a plan with addresses; this one is dynamic",
+                       pool->ops->name);
+    return BP_OK;
+}
+
+/* Live bytes are counted in granules, of which 2^36 must do for all that is ever bound. */
+static void choose_granule(bp_pool *pool)
+{
+    uint64_t total = 0;
+    pool->granule = pool->alignment;
+    for (uint32_t i = 0; i < pool->planned_count; i++) {
+        if (!bp_add_u64(total, pool->known[i].bytes, &total))
+            total = UINT64_MAX;
+    }
+    while (total / pool->granule + pool->known_capacity > BP_LIVE_MASK / 2)
+        pool->granule *= 2;
+}
+
+/* The buffers for unplanned passes: as many of the largest request's size as fit, at least one. */
+static uint64_t choose_overflow(bp_pool *pool, uint64_t overflow_bytes)
+{
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < pool->planned_count; i++)
+        largest = pool->known[i].bytes > largest ? pool->known[i].bytes : largest;
+    if (overflow_bytes == 0 || largest == 0)
+        return 0;
+    uint64_t step = pool->alignment > 256 ? pool->alignment : 256;
+    if (!bp_round_up_u64(largest, step, &largest) || largest > overflow_bytes)
+        largest = overflow_bytes;
+    uint64_t count = overflow_bytes / largest;
+    pool->overflow_count = count < 65536 ? (uint32_t)count : 65536;
+    return largest;
+}
+
+static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
+{
+    void *memory;
+    uint32_t persistent = persistent_bytes > 0 ? pool->known_capacity - pool->planned_count : 0;
+    pool->next_persistent = pool->planned_segments;
+    pool->overflow_first = pool->planned_segments + persistent;
+    pool->segment_capacity = pool->overflow_first + pool->overflow_count;
+    BP_TRY(bp_new_array(pool->segment_capacity, sizeof *pool->segments, &memory));
+    pool->segments = memory;
+    BP_TRY(bp_new_array(pool->segment_capacity, sizeof *pool->places, &memory));
+    if (pool->planned_segments > 0)
+        memcpy(memory, pool->places, pool->planned_segments * sizeof *pool->places);
+    free(pool->places);
+    pool->places = memory;
+    BP_TRY(bp_new_array((size_t)1 + pool->segment_capacity + pool->known_capacity, sizeof *pool->fences, &memory));
+    pool->fences = memory;
+    BP_TRY(bp_new_array(pool->known_capacity, sizeof *pool->bounds, &memory));
+    pool->bounds = memory;
+    return BP_OK;
+}
+
+static bp_status add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const char *group)
+{
+    bp_pool_slab *info = &pool->slab_infos[pool->slabs.count];
+    *info = (bp_pool_slab){.size = sizeof *info, .planned_bytes = planned};
+    BP_TRY(bp_strings_add(&pool->strings, group, &info->group));
+    BP_TRY(bp_slabs_add(&pool->slabs, bytes > 0 ? bytes : 1));
+    info->address = pool->slabs.slabs[pool->slabs.count - 1].address;
+    info->bytes = pool->slabs.slabs[pool->slabs.count - 1].bytes;
+    return BP_OK;
+}
+
+static bp_status make_slabs(bp_pool *pool, const bp_plan *plan, const uint64_t *sizes, uint64_t persistent_bytes,
+                            uint64_t overflow_each)
+{
+    for (size_t i = 0; i < bp_plan_slab_count(plan) && pool->ops != &bp_dynamic_ops; i++) {
+        bp_plan_slab slab = {.size = sizeof slab};
+        BP_TRY(bp_plan_slab_get(plan, i, &slab));
+        BP_TRY(add_slab(pool, sizes[i], slab.bytes, slab.group));
+    }
+    for (uint32_t s = 0; s < pool->planned_segments; s++) {
+        bp_segment_place *place = &pool->places[s];
+        pool->segments[s].address = pool->slabs.slabs[place->slab].address + place->made_offset;
+    }
+    if (persistent_bytes > 0) {
+        pool->persistent_slab = (uint32_t)pool->slabs.count;
+        BP_TRY(add_slab(pool, persistent_bytes, 0, "persistent"));
+        pool->persistent_bytes = pool->slabs.slabs[pool->persistent_slab].bytes;
+    }
+    if (pool->overflow_count == 0)
+        return BP_OK;
+    BP_TRY(add_slab(pool, pool->overflow_count * overflow_each, 0, "overflow"));
+    for (uint32_t i = 0; i < pool->overflow_count; i++) {
+        uint32_t s = pool->overflow_first + i;
+        pool->segments[s].address = pool->slabs.slabs[pool->slabs.count - 1].address + i * overflow_each;
+        pool->segments[s].bytes = overflow_each;
+        pool->places[s] = (bp_segment_place){.offset = i * overflow_each,
+                                             .made_offset = i * overflow_each,
+                                             .room = overflow_each,
+                                             .slab = (uint32_t)pool->slabs.count - 1,
+                                             .class_index = BP_NONE};
+    }
+    return BP_OK;
+}
+
+/* Everything that needs memory. */
+static bp_status build(bp_pool *pool, const bp_plan *plan, const bp_pool_config *config)
+{
+    BP_TRY(bp_copy_string(config->name != NULL ? config->name : bp_plan_model(plan), &pool->name));
+    BP_TRY(bp_known_init(pool, plan, config->extra_requests));
+    BP_TRY(pool->ops->lay_out(pool, plan));
+    choose_granule(pool);
+    uint64_t overflow_each = choose_overflow(pool, config->overflow_bytes);
+    size_t slabs = bp_plan_slab_count(plan);
+    void *memory;
+    BP_TRY(make_arrays(pool, config->persistent_bytes));
+    for (uint32_t s = 0; s < pool->segment_capacity; s++) {
+        atomic_init(&pool->segments[s].lane, BP_LANE_UNBOUND);
+        if (s < pool->planned_segments)
+            pool->segments[s].bytes = pool->places[s].room;
+    }
+    BP_TRY(bp_new_array(slabs + 2, sizeof *pool->slab_infos, &memory));
+    pool->slab_infos = memory;
+    BP_TRY(bp_new_array(slabs, sizeof(uint64_t), &memory));
+    uint64_t *sizes = memory;
+    bp_status status = bp_lay_out_slabs(pool, plan, sizes);
+    if (status == BP_OK)
+        status = make_slabs(pool, plan, sizes, config->persistent_bytes, overflow_each);
+    free(sizes);
+    BP_TRY(status);
+    return pool->guarded ? bp_guarded_start(pool) : BP_OK;
+}
+
+static bp_status choose_guard(bp_pool *pool, bp_guard guard)
+{
+    const char *variable = getenv("BUCKETPOOL_GUARD");
+    bool possible = bp_guard_is_possible(pool->device);
+    if (guard == BP_GUARD_ON && !possible)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "guard mode needs memory that the host can reach and protect; device %s has none",
+                       bp_device_name(pool->device));
+    pool->guarded = guard == BP_GUARD_ON ||
+                    (guard == BP_GUARD_ENVIRONMENT && possible && variable != NULL && strcmp(variable, "1") == 0);
+    pool->page_bytes = pool->device->traits.page_bytes;
+    return BP_OK;
+}
+
+static bp_status check_plan(const bp_plan *plan, const bp_pool_config *config, bp_plan_summary *summary)
+{
+    BP_TRY(check_config(config));
+    *summary = (bp_plan_summary){.size = sizeof *summary};
+    BP_TRY(bp_plan_summary_get(plan, summary));
+    if (!summary->feasible)
+        return bp_fail(BP_ERR_INFEASIBLE, "the plan is infeasible: %s", summary->infeasible_because);
+    BP_TRY(bp_plan_validate(plan));
+    return check_fingerprint(plan, config->fingerprint);
+}
+
+bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool)
+{
+    bp_pool_config defaults;
+    if (device == NULL || plan == NULL || pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: needs a device, a plan and a place for the pool");
+    if (config == NULL) {
+        BP_TRY(bp_pool_config_init(&defaults, sizeof defaults));
+        config = &defaults;
+    }
+    bp_plan_summary summary;
+    BP_TRY(check_plan(plan, config, &summary));
+    size_t bytes = (sizeof **pool + 63) / 64 * 64;
+    bp_pool *made = aligned_alloc(64, bytes);
+    if (made == NULL)
+        return bp_fail_memory(bytes);
+    memset(made, 0, bytes);
+    made->device = device;
+    bp_device_retain(device);
+    bp_slabs_init(device, &made->slabs);
+    pthread_mutex_init(&made->binding, NULL); /* cannot fail for a plain mutex */
+    made->strict = config->strict;
+    made->selection = config->selection;
+    made->alignment = summary.alignment;
+    made->plan_is_stable = summary.stable != 0;
+    made->on_message = config->on_message;
+    made->user = config->user;
+    bp_status status = choose_allocator(made, plan, config->allocator, summary.policy);
+    if (status == BP_OK)
+        status = choose_guard(made, config->guard);
+    if (status == BP_OK)
+        status = build(made, plan, config);
+    if (status != BP_OK) {
+        bp_pool_destroy(&made);
+        return status;
+    }
+    *pool = made;
+    return BP_OK;
+}
+
+void bp_pool_destroy(bp_pool **pool)
+{
+    if (pool == NULL || *pool == NULL)
+        return;
+    bp_pool *p = *pool;
+    if (p->bounds != NULL) { /* a pool that never served has nothing to wait for */
+        bp_device_synchronize(p->device);
+        bp_dynamic_finish(p);
+    }
+    if (p->guarded && p->segments != NULL)
+        bp_guarded_finish(p);
+    bp_slabs_finish(&p->slabs);
+    bp_device_release(p->device);
+    bp_recorder_destroy(&p->recording);
+    bp_strings_finish(&p->strings);
+    pthread_mutex_destroy(&p->binding);
+    free(p->name);
+    free(p->known);
+    free(p->table);
+    free(p->places);
+    free(p->copies);
+    free(p->classes);
+    free(p->segments);
+    free(p->fences);
+    free(p->bounds);
+    free(p->slab_infos);
+    free(p);
+    *pool = NULL;
+}
+
+const char *bp_pool_allocator_name(const bp_pool *pool)
+{
+    return pool->ops->name;
+}
+
+/* ---- slabs ---------------------------------------------------------------------------------------------------------- */
+
+size_t bp_pool_slab_count(const bp_pool *pool)
+{
+    return pool->slabs.count;
+}
+
+bp_status bp_pool_slab_get(const bp_pool *pool, size_t index, bp_pool_slab *slab)
+{
+    if (pool == NULL || slab == NULL || index >= pool->slabs.count || slab->size < sizeof *slab)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_slab_get: slab %zu of %zu", index,
+                       pool != NULL ? pool->slabs.count : 0);
+    *slab = pool->slab_infos[index];
+    return BP_OK;
+}
+
+static bp_status check_callbacks(const bp_pool *pool, const bp_slab_callbacks *callbacks, const char *function)
+{
+    if (pool == NULL || callbacks == NULL || callbacks->size < sizeof *callbacks || callbacks->attach == NULL ||
+        callbacks->detach == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and both callbacks", function);
+    return BP_OK;
+}
+
+bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user)
+{
+    BP_TRY(check_callbacks(pool, callbacks, "bp_pool_attach"));
+    if (bp_pool_is_sealed(pool))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: attach before that", pool->name);
+    return bp_slabs_attach(&pool->slabs, callbacks, user);
+}
+
+bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user)
+{
+    BP_TRY(check_callbacks(pool, callbacks, "bp_pool_detach"));
+    return bp_slabs_detach(&pool->slabs, callbacks, user);
+}
+
+/* ---- stages --------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_pool_seal(bp_pool *pool)
+{
+    if (pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_seal: no pool");
+    uint32_t count = atomic_load_explicit(&pool->bound_count, memory_order_acquire);
+    for (uint32_t id = 0; id < count; id++) {
+        const bp_bound *r = &pool->bounds[id];
+        bool live = BP_WORD_ID(atomic_load_explicit(r->word, memory_order_acquire)) == id;
+        if (live && (r->kind == BP_KIND_DYNAMIC ||
+                     (r->kind == BP_KIND_CHOSEN && r->first >= pool->overflow_first && pool->overflow_count > 0)))
+            return bp_fail(BP_ERR_SCHEDULE, "pool %s cannot be sealed: %s of %s holds %s memory", pool->name,
+                           bp_role_name((bp_role)pool->known[r->known].role), pool->known[r->known].unit,
+                           r->kind == BP_KIND_DYNAMIC ? "dynamic" : "overflow");
+    }
+    atomic_store_explicit(&pool->sealed, 1, memory_order_relaxed);
+    return BP_OK;
+}
+
+int bp_pool_is_sealed(const bp_pool *pool)
+{
+    return atomic_load_explicit((atomic_uint *)&pool->sealed, memory_order_relaxed) != 0;
+}
+
+void bp_pool_set_step(bp_pool *pool, uint64_t step)
+{
+    atomic_store_explicit(&pool->step, step, memory_order_relaxed);
+}
+
+bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream)
+{
+    if (pool == NULL || lane >= BP_LANE_COUNT)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_lane: needs a pool and a lane below %u, got %u",
+                       BP_LANE_COUNT, lane);
+    if (stream != NULL)
+        BP_TRY(bp_stream_check(stream, pool->device, "bp_pool_set_lane"));
+    bp_stream *before = atomic_load_explicit(&pool->lanes[lane], memory_order_relaxed);
+    if (before != NULL && before != stream) {
+        /* release points on the old stream were left out because the next user would be on it */
+        if ((bp_read(&pool->progress) & BP_LIVE_MASK) != 0)
+            return bp_fail(BP_ERR_SCHEDULE, "pool %s: lane %u cannot move from stream %s while requests are live",
+                           pool->name, lane, bp_stream_name(before));
+        if (bp_stream_is_usable(before, pool->device))
+            BP_TRY(bp_stream_synchronize(before));
+    }
+    atomic_store_explicit(&pool->lanes[lane], stream, memory_order_release);
+    return BP_OK;
+}

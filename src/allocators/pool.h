@@ -1,0 +1,215 @@
+/* The pool's own data.
+ *
+ *   segment   a range of a slab that is held or free as one. In fixed and max pools a segment is a buffer (one copy of a size class, or
+ *             memory of a single request); where plans let requests overlap partly, slabs are cut at every end of a
+ *             request and a request has several segments.
+ *   fence     the release points of one hold: what the next user of its memory waits for
+ *   bound     a request that was bound, by id
+ *
+ * Who may write what: a request's word is claimed with one compare-and-swap that sets BUSY; until it is stored back without BUSY
+ * everything of that request belongs to the claiming call. A segment belongs to the request in its word. Fields that other threads
+ * read for messages and sums are relaxed atomics, written by the owner only. */
+#ifndef BP_ALLOCATORS_POOL_H
+#define BP_ALLOCATORS_POOL_H
+
+#include <bucketpool/pool.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "core/memory.h"
+#include "memory/guard.h"
+#include "memory/slabs.h"
+
+#define BP_NONE UINT32_MAX
+
+/* A word: who holds, how often, and whether a call is at work. */
+#define BP_WORD_BUSY (1ull << 63)
+#define BP_WORD_HOLD (1ull << 32)
+#define BP_WORD_HOLDS(word) ((uint32_t)((word) >> 32 & 0xffff))
+#define BP_WORD_ID(word) ((uint32_t)(word)-1) /* BP_NONE: free */
+#define BP_MOST_HOLDS 0xffffu
+
+typedef _Atomic uint64_t bp_word;
+
+typedef struct bp_point {
+    bp_stream *stream;
+    uint32_t point;
+    uint32_t recorded; /* 0: the lanes said that the next user is on this very stream */
+} bp_point;
+
+typedef struct bp_fence {
+    uint32_t count;
+    bp_point points[BP_HOLD_STREAMS];
+} bp_fence;
+
+typedef struct bp_segment {
+    bp_word word;
+    uint32_t fence; /* of the hold that ended last; written by the owner as it ends its own */
+    atomic_uint
+        lane; /* that all requests of this memory are acquired on; BP_LANE_ANY; BP_LANE_UNBOUND before any is bound */
+    uint8_t *address;
+    uint64_t bytes;
+} bp_segment;
+
+#define BP_LANE_UNBOUND (UINT32_MAX - 1)
+
+/* The cold half of a segment. */
+typedef struct bp_segment_place {
+    uint64_t offset;      /* in the plan's slab */
+    uint64_t made_offset; /* in the slab as made: guard mode sets buffers apart */
+    uint64_t room;        /* bytes that belong to the segment alone, with what guard mode adds */
+    uint32_t slab;
+    uint32_t class_index; /* BP_NONE: of no class */
+    bool joined;          /* some request reaches from the segment before into this one */
+} bp_segment_place;
+
+/* Copies of one size class: a range of pool->copies. */
+typedef struct bp_copies {
+    uint32_t first, count;
+} bp_copies;
+
+/* A stream that acquired, used or released a hold. */
+typedef struct bp_hold_stream {
+    bp_stream *stream;
+    uint32_t point;
+    uint16_t open;    /* acquires and uses on it that no release on it has ended */
+    uint8_t recorded; /* `point` covers everything of this hold on the stream */
+    uint8_t acquired; /* the stream acquired, not only used */
+} bp_hold_stream;
+
+/* How a request gets its memory.
+ * BP_KIND_DIRECT: always the same segments; its word is that of the first. BP_KIND_CHOSEN: the allocator chooses.
+ * BP_KIND_DYNAMIC: the device allocates. BP_KIND_EMPTY: there is none. */
+typedef enum bp_kind { BP_KIND_DIRECT, BP_KIND_CHOSEN, BP_KIND_DYNAMIC, BP_KIND_EMPTY } bp_kind;
+
+/* A request that was bound. What every acquire and release touches comes first. */
+typedef struct bp_bound {
+    bp_word *word; /* its own, or that of its only possible first segment: then one claim takes both */
+    _Atomic(uint8_t *) address;
+    uint32_t first, count; /* segments of the hold it has, or had last */
+    uint32_t fence;        /* that the end of the hold is written to */
+    uint32_t lane;         /* that it is acquired on */
+    uint64_t granules;     /* of live memory */
+    uint8_t kind, zero;
+    uint8_t streams; /* of the hold */
+    uint8_t used;    /* the hold was used: it is no unused prefetch */
+    uint64_t key;
+    _Atomic(const void *) claim; /* the call that is at work: tells a request that is twice in one call */
+    bp_word own_word;
+
+    _Atomic uint64_t acquires, releases, hash, since_acquire, since_step;
+    _Atomic(const bp_stream *) since_stream;
+    _Atomic uint64_t records, elided;
+
+    bp_hold_stream hold[BP_HOLD_STREAMS];
+
+    _Atomic uint64_t waits, repeated, given_up, deviations, overflows, dynamic;
+    uint32_t preferred;   /* the segment it had before; BP_NONE: none yet */
+    uint32_t class_index; /* whose copies it may get; BP_NONE: of no class */
+    uint32_t known;
+    uint64_t bytes, used_bytes;
+    bp_placement placement;
+} bp_bound;
+
+struct bp_pool;
+
+/* Who gives a free request its memory. */
+typedef struct bp_allocator_ops {
+    const char *name;
+    /* Cold: cuts the plan's slabs into segments and finds those of every request (layout.h). */
+    bp_status (*lay_out)(struct bp_pool *pool, const bp_plan *plan);
+    /* Hot: claims memory for request `id` of kind BP_KIND_CHOSEN, whose word is claimed: fills first, count, fence and address.
+     * false: `*holder` has it. */
+    bool (*claim)(struct bp_pool *pool, uint32_t id, uint32_t *holder);
+} bp_allocator_ops;
+
+extern const bp_allocator_ops bp_dynamic_ops, bp_fixed_pool_ops, bp_max_pool_ops, bp_scheduled_ops;
+
+typedef struct bp_recorder bp_recorder;
+
+/* A request that is known by name: those of the plan first, then what was bound beside it. */
+typedef struct bp_known {
+    const char *unit;
+    const char *bucket; /* NULL: "bucket.<ordinal>" */
+    uint64_t key;       /* of unit, ordinal and role: the same on every rank */
+    uint64_t bytes;
+    uint32_t ordinal, role;
+    bp_dtype dtype;        /* storage */
+    uint32_t first, count; /* segments; count 0: none */
+    uint32_t class_index;  /* BP_NONE: of no class */
+    uint32_t id;           /* BP_NONE: not bound yet */
+} bp_known;
+
+/* Dynamic memory that the device refused to take back; tried again when the pool goes. */
+typedef struct bp_unfreed {
+    void *address;
+    uint64_t bytes;
+} bp_unfreed;
+#define BP_MOST_UNFREED 64
+
+struct bp_pool {
+    bp_device *device;
+    const bp_allocator_ops *ops;
+    bp_bound *bounds;
+    atomic_uint bound_count;
+    bp_segment *segments;
+    bp_fence *fences; /* fence 0 is empty and stays so */
+    atomic_uint sealed, overflow_allowed;
+    _Atomic(bp_stream *) lanes[BP_LANE_COUNT];
+    _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
+    uint64_t granule;                /* bytes */
+    bool guarded;
+    bp_strict strict;
+    bp_selection selection;
+
+    /* Acquires in the upper 28 bits, live granules in the lower 36: one addition counts both. */
+    _Alignas(64) _Atomic uint64_t progress;
+    _Atomic uint64_t peak_granules, step;
+    _Atomic uint64_t said_no, refused;
+
+    /* cold from here on */
+    _Alignas(64) pthread_mutex_t binding; /* bind, and what bind changes */
+    char *name;
+    bp_strings strings;
+    bp_slabs slabs;
+    bp_pool_slab *slab_infos;
+    uint64_t alignment, page_bytes;
+    bp_segment_place *places;
+    uint32_t planned_segments, segment_capacity;
+    uint32_t *copies; /* segments of the classes, class by class */
+    bp_copies *classes;
+    uint32_t class_count;
+    uint32_t overflow_first, overflow_count; /* segments */
+    uint32_t next_persistent;                /* segment */
+    uint32_t persistent_slab;
+    uint64_t persistent_bytes, persistent_used;
+    bp_known *known;
+    uint32_t *table; /* finds `known` by key: open addressing, index + 1, 0 is empty */
+    size_t table_size;
+    uint32_t planned_count, known_count, known_capacity;
+    uint64_t bound_granules; /* of all bound requests */
+    bp_stream *reaper;       /* frees dynamic memory after its release points */
+    bp_unfreed unfreed[BP_MOST_UNFREED];
+    uint32_t unfreed_count;
+    bp_recorder *recording; /* the last one, also when stopped */
+    bool plan_is_stable;
+    bp_message_function *on_message;
+    void *user;
+};
+
+static inline void bp_count(_Atomic uint64_t *counter, uint64_t more)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_relaxed);
+}
+
+static inline uint64_t bp_read(const _Atomic uint64_t *counter)
+{
+    return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_relaxed);
+}
+
+#define BP_LIVE_BITS 36
+#define BP_LIVE_MASK ((1ull << BP_LIVE_BITS) - 1)
+
+#endif

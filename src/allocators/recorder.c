@@ -1,0 +1,219 @@
+#include "allocators/recorder.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "allocators/explain.h"
+#include "core/fail.h"
+
+#define MOST_ENTRIES ((size_t)1 << 30)
+
+void bp_recorder_destroy(bp_recorder **recorder)
+{
+    if (*recorder == NULL)
+        return;
+    free((*recorder)->ring);
+    free(*recorder);
+    *recorder = NULL;
+}
+
+void bp_recorder_add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id,
+                     const bp_stream *stream)
+{
+    uint64_t index = atomic_fetch_add_explicit(&recorder->next, 1, memory_order_relaxed);
+    bp_record *record = &recorder->ring[index & recorder->mask];
+    uint64_t number = stream != NULL ? stream->number : 0, now = 0;
+    if (recorder->timestamps) {
+        struct timespec time;
+        clock_gettime(CLOCK_MONOTONIC, &time);
+        now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    }
+    atomic_store_explicit(&record->what, (uint64_t)kind << 56 | (number & 0xffffff) << 32 | id, memory_order_relaxed);
+    atomic_store_explicit(&record->step, bp_read(&pool->step), memory_order_relaxed);
+    atomic_store_explicit(&record->time_ns, now, memory_order_relaxed);
+}
+
+bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
+{
+    if (pool == NULL || entries == 0 || entries > MOST_ENTRIES)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_start: needs a pool and 1 to %zu entries, got %zu",
+                       MOST_ENTRIES, entries);
+    size_t size = 1;
+    while (size < entries)
+        size *= 2;
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof(bp_recorder), &memory));
+    bp_recorder *recorder = memory;
+    bp_status status = bp_new_array(size, sizeof *recorder->ring, &memory);
+    if (status != BP_OK) {
+        free(recorder);
+        return status;
+    }
+    recorder->ring = memory;
+    recorder->mask = size - 1;
+    recorder->timestamps = timestamps != 0;
+    bp_pool_trace_stop(pool);
+    bp_recorder_destroy(&pool->recording);
+    pool->recording = recorder;
+    atomic_store_explicit(&pool->recorder, recorder, memory_order_release);
+    return BP_OK;
+}
+
+void bp_pool_trace_stop(bp_pool *pool)
+{
+    atomic_store_explicit(&pool->recorder, NULL, memory_order_release);
+}
+
+size_t bp_pool_trace_count(const bp_pool *pool)
+{
+    const bp_recorder *recorder = pool->recording;
+    if (recorder == NULL)
+        return 0;
+    uint64_t next = bp_read(&recorder->next);
+    return next <= recorder->mask ? (size_t)next : (size_t)recorder->mask + 1;
+}
+
+bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_event *event)
+{
+    if (pool == NULL || event == NULL || event->size < sizeof *event || index >= bp_pool_trace_count(pool))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_get: event %zu of %zu", index,
+                       pool != NULL ? bp_pool_trace_count(pool) : 0);
+    const bp_recorder *recorder = pool->recording;
+    uint64_t oldest = bp_read(&recorder->next) - bp_pool_trace_count(pool);
+    const bp_record *record = &recorder->ring[(oldest + index) & recorder->mask];
+    uint64_t what = bp_read(&record->what);
+    *event = (bp_pool_event){.size = sizeof *event,
+                             .kind = (bp_pool_event_kind)(what >> 56),
+                             .id = (uint32_t)what,
+                             .stream = (uint32_t)(what >> 32) & 0xffffff,
+                             .step = bp_read(&record->step),
+                             .time_ns = bp_read(&record->time_ns)};
+    return BP_OK;
+}
+
+/* ---- a trace as a schedule ------------------------------------------------------------------------------------------ */
+
+#define NO_UNIT INT32_MIN
+
+typedef struct window {
+    const bp_pool *pool;
+    uint64_t first_step, last_step;
+    int32_t *units; /* of the model, by id; NO_UNIT: not looked up, BP_OUTSIDE: left out */
+    size_t *open;   /* by id: 1 + index of the acquire that has not ended */
+    bool *left_out; /* by event */
+    size_t used;    /* events that count */
+} window;
+
+static bool is_left_out(const bp_pool *pool, uint32_t id)
+{
+    const bp_bound *r = &pool->bounds[id];
+    return pool->known[r->known].unit[0] == '\0' || r->placement == BP_PLACE_PERSISTENT || r->kind == BP_KIND_EMPTY;
+}
+
+static bp_status find_unit(window *w, const bp_model *model, uint32_t id)
+{
+    const char *name = w->pool->known[w->pool->bounds[id].known].unit;
+    for (size_t u = 0; u < bp_model_unit_count(model); u++) {
+        if (strcmp(bp_model_unit_name(model, u), name) == 0) {
+            w->units[id] = (int32_t)u;
+            return BP_OK;
+        }
+    }
+    return bp_fail(BP_ERR_MISMATCH, "the trace has unit %s, which the model has not", name);
+}
+
+/* Events of the window, checked: every hold begins and ends in it. */
+static bp_status check_window(window *w, const bp_model *model)
+{
+    for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++) {
+        bp_pool_event e = {.size = sizeof e};
+        BP_TRY(bp_pool_trace_get(w->pool, i, &e));
+        bool begins = e.kind == BP_EVENT_ACQUIRE, ends = e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_GIVE_UP;
+        w->left_out[i] = true;
+        if (e.step < w->first_step || e.step > w->last_step || (!begins && !ends) || is_left_out(w->pool, e.id))
+            continue;
+        if (w->units[e.id] == NO_UNIT)
+            BP_TRY(find_unit(w, model, e.id));
+        char name[BP_REQUEST_BYTES];
+        if (begins && w->open[e.id] != 0)
+            return bp_fail(BP_ERR_SCHEDULE, "the trace of steps %llu to %llu lacks events: %s is acquired twice",
+                           (unsigned long long)w->first_step, (unsigned long long)w->last_step,
+                           bp_explain_request(w->pool, e.id, name));
+        if (ends && w->open[e.id] == 0)
+            return bp_fail(BP_ERR_SCHEDULE,
+                           "steps %llu to %llu do not stand alone: %s is released, but was acquired before",
+                           (unsigned long long)w->first_step, (unsigned long long)w->last_step,
+                           bp_explain_request(w->pool, e.id, name));
+        w->left_out[i] = e.kind == BP_EVENT_GIVE_UP;
+        if (e.kind == BP_EVENT_GIVE_UP)
+            w->left_out[w->open[e.id] - 1] = true;
+        w->open[e.id] = begins ? i + 1 : 0;
+    }
+    return BP_OK;
+}
+
+static bp_status check_ends(window *w)
+{
+    uint32_t count = atomic_load_explicit((atomic_uint *)&w->pool->bound_count, memory_order_acquire);
+    for (uint32_t id = 0; id < count; id++) {
+        char name[BP_REQUEST_BYTES];
+        if (w->open[id] != 0)
+            return bp_fail(BP_ERR_SCHEDULE, "steps %llu to %llu do not stand alone: %s is not released in them",
+                           (unsigned long long)w->first_step, (unsigned long long)w->last_step,
+                           bp_explain_request(w->pool, id, name));
+    }
+    for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++)
+        w->used += !w->left_out[i];
+    if (w->used == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the trace has no events in steps %llu to %llu",
+                       (unsigned long long)w->first_step, (unsigned long long)w->last_step);
+    return BP_OK;
+}
+
+static bp_status add_events(const window *w, bp_model *model)
+{
+    for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++) {
+        bp_pool_event e = {.size = sizeof e};
+        if (w->left_out[i])
+            continue;
+        BP_TRY(bp_pool_trace_get(w->pool, i, &e));
+        const bp_known *known = &w->pool->known[w->pool->bounds[e.id].known];
+        const bp_model_event event = {.size = sizeof event,
+                                      .acquire = e.kind == BP_EVENT_ACQUIRE,
+                                      .unit = w->units[e.id],
+                                      .bucket = (int32_t)known->ordinal,
+                                      .role = known->role};
+        BP_TRY(bp_model_add_event(model, &event));
+    }
+    return BP_OK;
+}
+
+static bp_status fill_model(window *w, bp_model *model)
+{
+    void *memory;
+    uint32_t count = atomic_load_explicit((atomic_uint *)&w->pool->bound_count, memory_order_acquire);
+    BP_TRY(bp_new_array(count, sizeof *w->units, &memory));
+    w->units = memory;
+    BP_TRY(bp_new_array(count, sizeof *w->open, &memory));
+    w->open = memory;
+    BP_TRY(bp_new_array(bp_pool_trace_count(w->pool), sizeof *w->left_out, &memory));
+    w->left_out = memory;
+    for (uint32_t id = 0; id < count; id++)
+        w->units[id] = NO_UNIT;
+    BP_TRY(check_window(w, model));
+    BP_TRY(check_ends(w));
+    return add_events(w, model);
+}
+
+bp_status bp_pool_trace_to_model(const bp_pool *pool, uint64_t first_step, uint64_t last_step, bp_model *model)
+{
+    if (pool == NULL || model == NULL || first_step > last_step)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_to_model: needs a pool, a model and steps in order");
+    window w = {.pool = pool, .first_step = first_step, .last_step = last_step};
+    bp_status status = fill_model(&w, model);
+    free(w.units);
+    free(w.open);
+    free(w.left_out);
+    return status;
+}

@@ -1,0 +1,357 @@
+/* The hot path, second half: use, release, giving up. A call claims all its requests, records the release points it needs (one per stream,
+ * whatever the number of requests), then commits: a call that fails gives its claims back and has changed nothing. */
+#include "allocators/dynamic.h"
+#include "allocators/explain.h"
+#include "allocators/guarded.h"
+#include "allocators/hold.h"
+#include "allocators/recorder.h"
+#include "core/fail.h"
+
+typedef enum purpose { RELEASE, GIVE_UP, USE } purpose;
+
+#define MOST_STREAMS_PER_CALL 64
+
+/* A call, and the points it has recorded: those of one stream are shared by all its requests. */
+typedef struct releasing {
+    bp_pool *pool;
+    const uint32_t *ids;
+    size_t count;
+    bp_stream *stream; /* NULL: giving up, on the streams that acquired */
+    purpose purpose;
+    uint32_t taken_count;
+    bp_point taken[MOST_STREAMS_PER_CALL];
+} releasing;
+
+/* ---- claiming ------------------------------------------------------------------------------------------------------- */
+
+static const char *const not_live[] = {
+    [RELEASE] = "is released, but not live", [GIVE_UP] = "is given up, but not live", [USE] = "is used, but not live"};
+
+static bp_status fail_not_live(const bp_pool *pool, uint32_t id, purpose p, uint64_t word)
+{
+    if ((word & BP_WORD_BUSY) != 0 && BP_WORD_ID(word) == id)
+        return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
+    return bp_fail_order(pool, id, not_live[p]);
+}
+
+static bp_status claim(releasing *c, uint32_t id)
+{
+    bp_pool *pool = c->pool;
+    if (id >= atomic_load_explicit(&pool->bound_count, memory_order_acquire))
+        return bp_fail_unknown(pool, id);
+    bp_bound *r = &pool->bounds[id];
+    uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
+    if (BP_WORD_ID(word) != id || (word & BP_WORD_BUSY) != 0) {
+        if (BP_WORD_ID(word) == id && atomic_load_explicit(&r->claim, memory_order_relaxed) == c)
+            return bp_fail_twice(pool, id);
+        return fail_not_live(pool, id, c->purpose, word);
+    }
+    if (!atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return fail_not_live(pool, id, c->purpose, word);
+    atomic_store_explicit(&r->claim, c, memory_order_relaxed);
+    bp_status status = BP_OK;
+    if (c->purpose == GIVE_UP && (r->used || BP_WORD_HOLDS(word) > 1))
+        status =
+            bp_fail_order(pool, id, r->used ? "is given up, but was used" : "is given up, but held more than once");
+    else if (c->stream != NULL && bp_hold_find(r, c->stream) == BP_HOLD_STREAMS)
+        status = bp_fail_order(pool, id, "is held on 8 streams already");
+    if (status != BP_OK)
+        atomic_store_explicit(r->word, word, memory_order_release);
+    return status;
+}
+
+static void unclaim(releasing *c, size_t count)
+{
+    while (count-- > 0) {
+        bp_word *word = c->pool->bounds[c->ids[count]].word;
+        atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY,
+                              memory_order_release);
+    }
+}
+
+static inline bool is_last(const bp_bound *r)
+{
+    return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 1;
+}
+
+/* ---- points --------------------------------------------------------------------------------------------------------- */
+
+/* The stream on which every next user of the request's memory will be, so that order on it comes for free. NULL: not known. */
+static inline const bp_stream *next_stream(const bp_pool *pool, const bp_bound *r)
+{
+    if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
+        return NULL;
+    uint32_t lane = atomic_load_explicit(&pool->segments[r->first].lane, memory_order_relaxed);
+    for (uint32_t s = r->first + 1; s < r->first + r->count; s++) {
+        if (atomic_load_explicit(&pool->segments[s].lane, memory_order_relaxed) != lane)
+            return NULL;
+    }
+    return lane < BP_LANE_COUNT ? atomic_load_explicit(&pool->lanes[lane], memory_order_relaxed) : NULL;
+}
+
+static inline const bp_point *find_taken(const releasing *c, const bp_stream *stream)
+{
+    for (uint32_t i = 0; i < c->taken_count; i++) {
+        if (c->taken[i].stream == stream)
+            return &c->taken[i];
+    }
+    return NULL;
+}
+
+/* Records the call's point of a stream, once. A stream that was destroyed since has nothing left to wait for. */
+static inline bp_status take_point(releasing *c, bp_stream *stream)
+{
+    if (find_taken(c, stream) != NULL || !bp_stream_is_usable(stream, c->pool->device))
+        return BP_OK;
+    if (c->taken_count == MOST_STREAMS_PER_CALL)
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: one call releases requests of more than %d streams",
+                       c->pool->name, MOST_STREAMS_PER_CALL);
+    bp_point *p = &c->taken[c->taken_count];
+    p->stream = stream;
+    p->recorded = 1;
+    BP_TRY(bp_stream_record_point(stream, &p->point));
+    c->taken_count++;
+    return BP_OK;
+}
+
+/* Whether this release is the last one of all that acquired and used on the stream. */
+static inline bool closes(const bp_hold_stream *h)
+{
+    return h->open <= 1;
+}
+
+/* The points that the end of one hold of a request needs. */
+static bp_status take_points(releasing *c, const bp_bound *r)
+{
+    const bp_stream *next = next_stream(c->pool, r);
+    bool last = is_last(r), seen = c->stream == NULL;
+    if (r->kind == BP_KIND_EMPTY)
+        return BP_OK;
+    for (uint32_t i = 0; i < r->streams; i++) {
+        const bp_hold_stream *h = &r->hold[i];
+        bool here = h->stream == c->stream;
+        seen = seen || here;
+        if (h->stream == next || (here ? !last && !closes(h) : !last || h->recorded))
+            continue;
+        BP_TRY(take_point(c, h->stream));
+    }
+    /* released on a stream that neither acquired nor used */
+    return seen || c->stream == next ? BP_OK : take_point(c, c->stream);
+}
+
+/* ---- committing ----------------------------------------------------------------------------------------------------- */
+
+/* What a stream of the hold is waited for by after this release: fills recorded and point, and leaves everything else. */
+static bp_hold_stream after_release(const releasing *c, const bp_bound *r, const bp_hold_stream *before)
+{
+    bp_hold_stream h = *before;
+    bool last = is_last(r), here = h.stream == c->stream;
+    if (here ? !last && !closes(before) : !last || h.recorded)
+        return h;
+    const bp_point *p = find_taken(c, h.stream);
+    h.recorded = p != NULL;
+    h.point = p != NULL ? p->point : 0;
+    return h;
+}
+
+/* Takes the call's points over into the hold. */
+static void note_points(const releasing *c, bp_bound *r)
+{
+    if (c->stream != NULL && bp_hold_find(r, c->stream) == r->streams)
+        r->hold[r->streams++] = (bp_hold_stream){.stream = c->stream};
+    for (uint32_t i = 0; i < r->streams; i++) {
+        bp_hold_stream *h = &r->hold[i];
+        *h = after_release(c, r, h);
+        if (h->stream == c->stream)
+            h->open -= h->open > 0 && h->open < UINT16_MAX;
+    }
+    r->used = 1;
+}
+
+/* The last hold ends: its points become the fence of its memory. */
+static void write_fence(bp_pool *pool, bp_bound *r, bp_fence *fence)
+{
+    uint32_t elided = 0, kept = 0;
+    for (uint32_t i = 0; i < r->streams; i++) {
+        const bp_hold_stream *h = &r->hold[i];
+        if (!h->recorded && !bp_stream_is_usable(h->stream, pool->device))
+            continue; /* destroyed: everything on it is done */
+        fence->points[kept++] = (bp_point){.stream = h->stream, .point = h->point, .recorded = h->recorded};
+        elided += !h->recorded;
+    }
+    fence->count = kept;
+    bp_count(&r->elided, elided);
+}
+
+static void end_hold(releasing *c, uint32_t id)
+{
+    bp_pool *pool = c->pool;
+    bp_bound *r = &pool->bounds[id];
+    if (r->kind != BP_KIND_DYNAMIC && r->kind != BP_KIND_EMPTY) {
+        write_fence(pool, r, &pool->fences[r->fence]);
+        for (uint32_t s = r->first; s < r->first + r->count; s++)
+            pool->segments[s].fence = r->fence;
+    }
+    bp_record_event(pool, c->purpose == GIVE_UP ? BP_EVENT_GIVE_UP : BP_EVENT_RELEASE, id,
+                    c->stream != NULL ? c->stream : r->hold[0].stream);
+    bp_hold_free_place(pool, r);
+}
+
+/* Returns the granules that are not live any more. */
+static uint64_t commit(releasing *c, uint32_t id)
+{
+    bp_bound *r = &c->pool->bounds[id];
+    bp_count(c->purpose == GIVE_UP ? &r->given_up : &r->releases, 1);
+    if (!is_last(r)) {
+        note_points(c, r);
+        bp_record_event(c->pool, BP_EVENT_UNHOLD, id, c->stream);
+        uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
+        atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_HOLD, memory_order_release);
+        return 0;
+    }
+    uint64_t granules = r->granules;
+    note_points(c, r);
+    end_hold(c, id);
+    return granules;
+}
+
+/* Lets the reaper wait for the release points of dynamic memory. */
+static bp_status order_reaper(const releasing *c, const bp_bound *r)
+{
+    bp_stream *reaper = c->pool->reaper;
+    for (uint32_t i = 0; i < r->streams; i++) {
+        bp_hold_stream h = after_release(c, r, &r->hold[i]);
+        if (h.recorded)
+            BP_TRY(bp_stream_wait_point(reaper, h.stream, h.point));
+    }
+    const bp_point *here = c->stream != NULL ? find_taken(c, c->stream) : NULL;
+    return here != NULL ? bp_stream_wait_point(reaper, here->stream, here->point) : BP_OK;
+}
+
+/* What guards and dynamic memory need at the end of holds. Everything that can fail comes first. */
+static bp_status finish_memory(releasing *c)
+{
+    bp_pool *pool = c->pool;
+    for (size_t i = 0; i < c->count; i++) {
+        const bp_bound *r = &pool->bounds[c->ids[i]];
+        if (!is_last(r))
+            continue;
+        if (pool->guarded)
+            BP_TRY(bp_guarded_check(pool, c->ids[i], c->stream));
+        if (r->kind == BP_KIND_DYNAMIC)
+            BP_TRY(order_reaper(c, r));
+    }
+    for (size_t i = 0; i < c->count; i++) {
+        const bp_bound *r = &pool->bounds[c->ids[i]];
+        if (is_last(r) && r->kind == BP_KIND_DYNAMIC)
+            bp_dynamic_free(pool, c->ids[i]);
+        else if (is_last(r) && pool->guarded)
+            bp_guarded_shut(pool, c->ids[i]);
+    }
+    return BP_OK;
+}
+
+static bp_status take_all_points(releasing *c)
+{
+    for (size_t i = 0; i < c->count; i++)
+        BP_TRY(take_points(c, &c->pool->bounds[c->ids[i]]));
+    return BP_OK;
+}
+
+static bp_status claim_all(releasing *c)
+{
+    for (size_t i = 0; i < c->count; i++) {
+        bp_status status = claim(c, c->ids[i]);
+        if (status != BP_OK) {
+            unclaim(c, i);
+            return status;
+        }
+    }
+    return BP_OK;
+}
+
+static bp_status release(releasing *c)
+{
+    BP_TRY(claim_all(c));
+    bp_status status = take_all_points(c);
+    bool simple = !c->pool->guarded && c->pool->reaper == NULL;
+    if (status == BP_OK && !simple)
+        status = finish_memory(c);
+    if (status != BP_OK) {
+        unclaim(c, c->count);
+        return status;
+    }
+    if (c->taken_count > 0)
+        bp_count(&c->pool->bounds[c->ids[0]].records, c->taken_count);
+    uint64_t granules = 0;
+    for (size_t i = 0; i < c->count; i++)
+        granules += commit(c, c->ids[i]);
+    atomic_fetch_sub_explicit(&c->pool->progress, granules, memory_order_relaxed);
+    return BP_OK;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------- */
+
+static bp_status check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
+{
+    if (pool == NULL || (ids == NULL && count > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
+    return BP_OK;
+}
+
+static bp_status count_refused(bp_pool *pool, bp_status status)
+{
+    if (status != BP_OK)
+        bp_count_shared(&pool->refused);
+    return status;
+}
+
+bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
+{
+    BP_TRY(check_call(pool, ids, count, "bp_pool_release"));
+    if (!bp_stream_is_usable(stream, pool->device))
+        return bp_stream_check(stream, pool->device, "bp_pool_release");
+    releasing c; /* not initialised as a whole: its points would take longer than the rest of the call */
+    c.pool = pool;
+    c.ids = ids;
+    c.count = count;
+    c.stream = stream;
+    c.purpose = RELEASE;
+    c.taken_count = 0;
+    return count == 0 ? BP_OK : count_refused(pool, release(&c));
+}
+
+bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)
+{
+    BP_TRY(check_call(pool, ids, count, "bp_pool_give_up"));
+    releasing c;
+    c.pool = pool;
+    c.ids = ids;
+    c.count = count;
+    c.stream = NULL;
+    c.purpose = GIVE_UP;
+    c.taken_count = 0;
+    return count == 0 ? BP_OK : count_refused(pool, release(&c));
+}
+
+bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
+{
+    BP_TRY(check_call(pool, ids, count, "bp_pool_use"));
+    if (!bp_stream_is_usable(stream, pool->device))
+        return bp_stream_check(stream, pool->device, "bp_pool_use");
+    releasing c;
+    c.pool = pool;
+    c.ids = ids;
+    c.count = count;
+    c.stream = stream;
+    c.purpose = USE;
+    c.taken_count = 0;
+    BP_TRY(count_refused(pool, claim_all(&c)));
+    for (size_t i = 0; i < count; i++) {
+        bp_hold_touch(&pool->bounds[ids[i]], stream, false);
+        bp_record_event(pool, BP_EVENT_USE, ids[i], stream);
+    }
+    unclaim(&c, count);
+    return BP_OK;
+}

@@ -1,0 +1,172 @@
+/* What is going on in a pool: sums, live requests, the sequence of acquires. Cold, and beside the hot path: what it reads of other
+ * threads' requests are relaxed atomics. */
+#include <stdio.h>
+#include <string.h>
+
+#include "allocators/explain.h"
+#include "core/fail.h"
+
+static uint32_t bound_count(const bp_pool *pool)
+{
+    return atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire);
+}
+
+/* How often a request is held now, 0: not at all. */
+static uint32_t holds_of(const bp_pool *pool, uint32_t id)
+{
+    uint64_t word = atomic_load_explicit(pool->bounds[id].word, memory_order_relaxed);
+    return BP_WORD_ID(word) == id ? BP_WORD_HOLDS(word) : 0;
+}
+
+bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statistics)
+{
+    if (pool == NULL || statistics == NULL || statistics->size < sizeof *statistics)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_statistics_get: needs a pool and statistics with their size");
+    bp_pool_statistics s = {.size = sizeof s, .requests = bound_count(pool)};
+    for (uint32_t id = 0; id < s.requests; id++) {
+        const bp_bound *r = &pool->bounds[id];
+        s.acquires += bp_read(&r->acquires);
+        s.repeated += bp_read(&r->repeated);
+        s.releases += bp_read(&r->releases);
+        s.given_up += bp_read(&r->given_up);
+        s.records += bp_read(&r->records);
+        s.elided += bp_read(&r->elided);
+        s.waits += bp_read(&r->waits);
+        s.deviations += bp_read(&r->deviations);
+        s.overflows += bp_read(&r->overflows);
+        s.dynamic += bp_read(&r->dynamic);
+        s.live_requests += holds_of(pool, id) > 0;
+    }
+    for (size_t i = 0; i < pool->slabs.count; i++)
+        s.slab_bytes += pool->slabs.slabs[i].bytes;
+    s.said_no = bp_read(&pool->said_no);
+    s.refused = bp_read(&pool->refused);
+    s.live_bytes = (bp_read(&pool->progress) & BP_LIVE_MASK) * pool->granule;
+    s.peak_live_bytes = bp_read(&pool->peak_granules) * pool->granule;
+    *statistics = s;
+    return BP_OK;
+}
+
+static void get_live(const bp_pool *pool, uint32_t id, uint32_t holds, bp_live_request *live)
+{
+    const bp_bound *r = &pool->bounds[id];
+    const bp_known *known = &pool->known[r->known];
+    const bp_stream *stream =
+        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_relaxed);
+    *live = (bp_live_request){.size = sizeof *live,
+                              .id = id,
+                              .role = known->role,
+                              .ordinal = known->ordinal,
+                              .holds = holds,
+                              .unit = known->unit,
+                              .stream = stream != NULL ? stream->name : "",
+                              .address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed),
+                              .bytes = r->bytes,
+                              .acquire_number = bp_read(&r->since_acquire),
+                              .step = bp_read(&r->since_step)};
+}
+
+bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t capacity, size_t *count)
+{
+    if (pool == NULL || count == NULL || (entries == NULL && capacity > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: needs a pool and a place for the count");
+    size_t found = 0;
+    for (uint32_t id = 0, end = bound_count(pool); id < end; id++) {
+        uint32_t holds = holds_of(pool, id);
+        if (holds == 0)
+            continue;
+        if (found < capacity) {
+            if (entries[found].size < sizeof *entries)
+                return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: entry %zu has no size", found);
+            get_live(pool, id, holds, &entries[found]);
+        }
+        found++;
+    }
+    *count = found;
+    return BP_OK;
+}
+
+/* Text that may not fit: whole lines are kept, all are counted. */
+typedef struct lines {
+    char *text;
+    size_t capacity, written, needed;
+    bool full;
+} lines;
+
+static void add_line(lines *l, const char *line)
+{
+    size_t bytes = strlen(line);
+    l->needed += bytes;
+    l->full = l->full || l->written + bytes + 1 > l->capacity;
+    if (l->full)
+        return;
+    memcpy(l->text + l->written, line, bytes + 1);
+    l->written += bytes;
+}
+
+bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed)
+{
+    if (pool == NULL || (text == NULL && capacity > 0) || needed == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_dump: needs a pool and a place for the length");
+    lines l = {.text = text, .capacity = capacity, .needed = 1};
+    char line[BP_EXPLANATION_BYTES], request[BP_REQUEST_BYTES];
+    uint64_t live_requests = 0, hash = 0, acquires = 0;
+    if (capacity > 0)
+        text[0] = '\0';
+    for (uint32_t id = 0, end = bound_count(pool); id < end; id++) {
+        uint32_t holds = holds_of(pool, id);
+        if (holds == 0)
+            continue;
+        bp_live_request live;
+        get_live(pool, id, holds, &live);
+        snprintf(line, sizeof line, "%s: %u hold%s since acquire %llu (stream %s, step %llu), %llu bytes at %p\n",
+                 bp_explain_request(pool, id, request), holds, holds == 1 ? "" : "s",
+                 (unsigned long long)live.acquire_number, live.stream, (unsigned long long)live.step,
+                 (unsigned long long)live.bytes, live.address);
+        add_line(&l, line);
+        live_requests++;
+    }
+    BP_TRY(bp_pool_sequence(pool, &hash, &acquires));
+    snprintf(line, sizeof line,
+             "pool %s (%s): %llu live requests, %llu bytes; %llu acquires, sequence %016llx, step %llu\n", pool->name,
+             pool->ops->name, (unsigned long long)live_requests,
+             (unsigned long long)((bp_read(&pool->progress) & BP_LIVE_MASK) * pool->granule),
+             (unsigned long long)acquires, (unsigned long long)hash, (unsigned long long)bp_read(&pool->step));
+    add_line(&l, line);
+    *needed = l.needed;
+    return BP_OK;
+}
+
+bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquires)
+{
+    if (pool == NULL || hash == NULL || acquires == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_sequence: needs a pool and places for hash and count");
+    uint64_t sum = 0;
+    for (uint32_t id = 0, end = bound_count(pool); id < end; id++)
+        sum += bp_read(&pool->bounds[id].hash);
+    *hash = sum;
+    *acquires = bp_read(&pool->progress) >> BP_LIVE_BITS;
+    return BP_OK;
+}
+
+bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint64_t *bytes)
+{
+    if (pool == NULL || address == NULL || bytes == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_address: needs a pool and places for address and bytes");
+    if (id >= bound_count(pool))
+        return bp_fail_unknown(pool, id);
+    const bp_bound *r = &pool->bounds[id];
+    if ((r->kind == BP_KIND_CHOSEN || r->kind == BP_KIND_DYNAMIC) && holds_of(pool, id) == 0) {
+        bool assigned =
+            r->kind == BP_KIND_CHOSEN && (pool->selection == BP_SELECT_ASSIGNED || r->class_index == BP_NONE);
+        if (!assigned)
+            return bp_fail_order(pool, id,
+                                 "has no memory now: it is not live, and its buffer is chosen when it is acquired");
+        *address = pool->segments[pool->known[r->known].first].address;
+        *bytes = r->bytes;
+        return BP_OK;
+    }
+    *address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed);
+    *bytes = r->bytes;
+    return BP_OK;
+}

@@ -1,0 +1,207 @@
+/* What all devices share: creation from a table, references, usage. */
+#include "devices/device.h"
+
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+
+static bool is_power_of_two(uint64_t value)
+{
+    return value != 0 && (value & (value - 1)) == 0;
+}
+
+/* The first function that a table lacks, NULL: none. */
+static const char *missing_function(const bp_device_ops *ops)
+{
+    const struct {
+        bool present;
+        const char *name;
+    } functions[] = {
+        {ops->destroy != NULL, "destroy"},
+        {ops->traits != NULL, "traits"},
+        {ops->reserve != NULL, "reserve"},
+        {ops->unreserve != NULL, "unreserve"},
+        {ops->commit != NULL, "commit"},
+        {ops->decommit != NULL, "decommit"},
+        {ops->map != NULL, "map"},
+        {ops->unmap != NULL, "unmap"},
+        {ops->allocate != NULL, "allocate"},
+        {ops->free != NULL, "free"},
+        {ops->stream_create != NULL, "stream_create"},
+        {ops->stream_destroy != NULL, "stream_destroy"},
+        {ops->stream_synchronize != NULL, "stream_synchronize"},
+        {ops->synchronize != NULL, "synchronize"},
+        {ops->call != NULL, "call"},
+        {ops->fill != NULL, "fill"},
+        {ops->copy != NULL, "copy"},
+        {ops->event_create != NULL, "event_create"},
+        {ops->event_destroy != NULL, "event_destroy"},
+        {ops->event_record != NULL, "event_record"},
+        {ops->stream_wait != NULL, "stream_wait"},
+        {ops->event_synchronize != NULL, "event_synchronize"},
+    };
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        if (!functions[i].present)
+            return functions[i].name;
+    return NULL;
+}
+
+static bp_status check_table(const bp_device_ops *ops)
+{
+    if (ops->version != BP_DEVICE_OPS_VERSION)
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create: the table has version %u, expected %u", ops->version,
+                       BP_DEVICE_OPS_VERSION);
+    if (ops->size < sizeof *ops)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the table has %zu bytes, expected at least %zu",
+                       ops->size, sizeof *ops);
+    if (ops->name == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the table has no name");
+    const char *missing = missing_function(ops);
+    if (missing != NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has no function %s", ops->name, missing);
+    return BP_OK;
+}
+
+static bp_status check_traits(const bp_device_ops *ops, const bp_device_traits *traits)
+{
+    if (!is_power_of_two(traits->granularity) || (traits->page_bytes != 0 && !is_power_of_two(traits->page_bytes)))
+        return bp_fail(
+            BP_ERR_INVALID_ARGUMENT,
+            "bp_device_create: device %s has granularity %llu and pages of %llu bytes, which should be powers "
+            "of two",
+            ops->name, (unsigned long long)traits->granularity, (unsigned long long)traits->page_bytes);
+    if (traits->page_bytes != 0 && ops->protect == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_device_create: device %s has no function protect, but pages of %llu bytes", ops->name,
+                       (unsigned long long)traits->page_bytes);
+    return BP_OK;
+}
+
+bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **device)
+{
+    if (ops == NULL || device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: needs a table and an output");
+    BP_TRY(check_table(ops));
+    bp_device_traits traits = {.size = sizeof traits};
+    bp_status status = ops->traits(self, &traits);
+    if (status == BP_OK)
+        BP_TRY(check_traits(ops, &traits));
+    void *memory;
+    if (status == BP_OK)
+        status = bp_new_array(1, sizeof(bp_device), &memory);
+    if (status != BP_OK) {
+        ops->destroy(self);
+        return status;
+    }
+    bp_device *created = memory;
+    created->ops = ops;
+    created->self = self;
+    created->traits = traits;
+    atomic_init(&created->references, 1);
+    *device = created;
+    return BP_OK;
+}
+
+const bp_device_ops *bp_device_table(const bp_device *device, void **self)
+{
+    *self = device->self;
+    return device->ops;
+}
+
+void bp_device_retain(bp_device *device)
+{
+    atomic_fetch_add_explicit(&device->references, 1, memory_order_relaxed);
+}
+
+void bp_device_release(bp_device *device)
+{
+    if (atomic_fetch_sub_explicit(&device->references, 1, memory_order_acq_rel) > 1)
+        return;
+    bp_stream *stream = atomic_load_explicit(&device->streams, memory_order_acquire);
+    while (stream != NULL) {
+        bp_stream *next = stream->next;
+        bp_stream_free(stream);
+        stream = next;
+    }
+    device->ops->destroy(device->self);
+    free(device);
+}
+
+void bp_device_destroy(bp_device **device)
+{
+    if (device == NULL || *device == NULL)
+        return;
+    bp_device_release(*device);
+    *device = NULL;
+}
+
+const char *bp_device_name(const bp_device *device)
+{
+    return device->ops->name;
+}
+
+bp_status bp_device_synchronize(bp_device *device)
+{
+    if (device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_synchronize: no device");
+    return device->ops->synchronize(device->self);
+}
+
+/* ---- usage -------------------------------------------------------------------------------------------------------- */
+
+void bp_device_count(bp_device_counter *counter, uint64_t amount)
+{
+    uint64_t now = atomic_fetch_add_explicit(&counter->now, amount, memory_order_relaxed) + amount;
+    uint64_t peak = atomic_load_explicit(&counter->peak, memory_order_relaxed);
+    while (peak < now && !atomic_compare_exchange_weak_explicit(&counter->peak, &peak, now, memory_order_relaxed,
+                                                                memory_order_relaxed)) {
+    }
+}
+
+void bp_device_discount(bp_device_counter *counter, uint64_t amount)
+{
+    atomic_fetch_sub_explicit(&counter->now, amount, memory_order_relaxed);
+}
+
+bp_status bp_device_commit(bp_device *device, uint64_t bytes, uint64_t *handle)
+{
+    BP_TRY(device->ops->commit(device->self, bytes, handle));
+    bp_device_count(&device->committed_bytes, bytes);
+    return BP_OK;
+}
+
+bp_status bp_device_decommit(bp_device *device, uint64_t bytes, uint64_t handle)
+{
+    BP_TRY(device->ops->decommit(device->self, handle));
+    bp_device_discount(&device->committed_bytes, bytes);
+    return BP_OK;
+}
+
+bp_status bp_device_allocate(bp_device *device, uint64_t bytes, bp_stream *stream, void **address)
+{
+    BP_TRY(device->ops->allocate(device->self, bytes, stream->raw, address));
+    bp_device_count(&device->allocated_bytes, bytes);
+    return BP_OK;
+}
+
+bp_status bp_device_free(bp_device *device, void *address, uint64_t bytes, bp_stream *stream)
+{
+    BP_TRY(device->ops->free(device->self, address, bytes, stream->raw));
+    bp_device_discount(&device->allocated_bytes, bytes);
+    return BP_OK;
+}
+
+bp_status bp_device_usage_get(const bp_device *device, bp_device_usage *usage)
+{
+    if (device == NULL || usage == NULL || usage->size < sizeof *usage)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_usage_get: needs a device and a usage of %zu bytes",
+                       sizeof *usage);
+    usage->committed_bytes = atomic_load(&device->committed_bytes.now);
+    usage->peak_committed_bytes = atomic_load(&device->committed_bytes.peak);
+    usage->allocated_bytes = atomic_load(&device->allocated_bytes.now);
+    usage->peak_allocated_bytes = atomic_load(&device->allocated_bytes.peak);
+    usage->streams = atomic_load(&device->live_streams.now);
+    usage->events = atomic_load(&device->live_events.now);
+    return BP_OK;
+}

@@ -1,0 +1,233 @@
+/* Memory of the host device. Physical memory is anonymous files, mapped into reserved address space. */
+#include "devices/host.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+
+#define ALLOCATION_ALIGNMENT 256
+
+bp_status bp_host_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+{
+    bp_host *host = self;
+    return bp_address_space_reserve(&host->space, bytes, alignment, address);
+}
+
+bp_status bp_host_unreserve(void *self, void *address, uint64_t bytes)
+{
+    bp_host *host = self;
+    return bp_address_space_unreserve(&host->space, address, bytes);
+}
+
+/* ---- how much there is -------------------------------------------------------------------------------------------- */
+
+static bp_status take(bp_host *host, uint64_t bytes, const char *operation)
+{
+    uint64_t used = atomic_load(&host->used_bytes), limit = host->config.memory_bytes;
+    do {
+        if (bytes > limit - used)
+            return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "host: %s of %llu bytes, %llu of %llu are left", operation,
+                           (unsigned long long)bytes, (unsigned long long)(limit - used), (unsigned long long)limit);
+    } while (!atomic_compare_exchange_weak(&host->used_bytes, &used, used + bytes));
+    return BP_OK;
+}
+
+static void give_back(bp_host *host, uint64_t bytes)
+{
+    atomic_fetch_sub(&host->used_bytes, bytes);
+}
+
+static bp_status fail_memory(const bp_host *host, uint64_t bytes, const char *operation, int reason)
+{
+    uint64_t limit = host->config.memory_bytes;
+    return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "host: %s of %llu bytes failed, %llu of %llu were left: %s", operation,
+                   (unsigned long long)bytes, (unsigned long long)(limit - atomic_load(&host->used_bytes)),
+                   (unsigned long long)limit, strerror(reason));
+}
+
+/* ---- physical memory ---------------------------------------------------------------------------------------------- */
+
+static bp_status make_file(const bp_host *host, uint64_t bytes, int *file)
+{
+    int made = memfd_create("bucketpool", MFD_CLOEXEC);
+    if (made < 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: no file for a commit of %llu bytes: %s", (unsigned long long)bytes,
+                       strerror(errno));
+    if (bytes > INT64_MAX || ftruncate(made, (off_t)bytes) != 0) {
+        int reason = bytes > INT64_MAX ? EFBIG : errno;
+        close(made);
+        return fail_memory(host, bytes, "commit", reason);
+    }
+    *file = made;
+    return BP_OK;
+}
+
+/* An unused entry; under the lock. */
+static bp_status find_entry(bp_host *host, size_t *entry)
+{
+    size_t i = 0;
+    while (i < host->memory_count && host->memories[i].file >= 0)
+        i++;
+    if (i == host->memory_count) {
+        BP_TRY(bp_grow_array((void **)&host->memories, &host->memory_capacity, i, sizeof *host->memories));
+        host->memories[host->memory_count++] = (bp_host_memory){.file = -1};
+    }
+    *entry = i;
+    return BP_OK;
+}
+
+bp_status bp_host_commit(void *self, uint64_t bytes, uint64_t *handle)
+{
+    bp_host *host = self;
+    BP_TRY(bp_address_space_check_bytes(&host->space, bytes, "commit"));
+    BP_TRY(take(host, bytes, "commit"));
+    size_t entry = 0;
+    pthread_mutex_lock(&host->lock);
+    bp_status status = find_entry(host, &entry);
+    if (status == BP_OK)
+        status = make_file(host, bytes, &host->memories[entry].file);
+    if (status == BP_OK)
+        host->memories[entry].bytes = bytes;
+    pthread_mutex_unlock(&host->lock);
+    if (status == BP_OK)
+        *handle = entry + 1;
+    else
+        give_back(host, bytes);
+    return status;
+}
+
+static bool find_memory(bp_host *host, uint64_t handle, bp_host_memory *memory)
+{
+    pthread_mutex_lock(&host->lock);
+    bool found = handle > 0 && handle <= host->memory_count && host->memories[handle - 1].file >= 0;
+    if (found)
+        *memory = host->memories[handle - 1];
+    pthread_mutex_unlock(&host->lock);
+    return found;
+}
+
+bp_status bp_host_decommit(void *self, uint64_t handle)
+{
+    bp_host *host = self;
+    bp_host_memory memory;
+    if (!find_memory(host, handle, &memory))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: decommit of handle %llu, which there is not",
+                       (unsigned long long)handle);
+    pthread_mutex_lock(&host->lock);
+    host->memories[handle - 1].file = -1;
+    pthread_mutex_unlock(&host->lock);
+    close(memory.file);
+    give_back(host, memory.bytes);
+    return BP_OK;
+}
+
+/* ---- mappings ----------------------------------------------------------------------------------------------------- */
+
+static bool map_nothing(void *address, uint64_t bytes)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    return mmap(address, bytes, PROT_NONE, flags, -1, 0) != MAP_FAILED;
+}
+
+bp_status bp_host_map(void *self, void *address, uint64_t bytes, uint64_t handle)
+{
+    bp_host *host = self;
+    bp_host_memory memory;
+    if (!find_memory(host, handle, &memory))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of handle %llu, which there is not",
+                       (unsigned long long)handle);
+    if (bytes != memory.bytes)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of %llu bytes of handle %llu, which has %llu",
+                       (unsigned long long)bytes, (unsigned long long)handle, (unsigned long long)memory.bytes);
+    BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.granularity, "map"));
+    if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory.file, 0) == MAP_FAILED) {
+        int reason = errno;
+        map_nothing(address, bytes); /* the kernel may have removed the reservation already */
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: map of %llu bytes at %p: %s", (unsigned long long)bytes, address,
+                       strerror(reason));
+    }
+    return BP_OK;
+}
+
+bp_status bp_host_unmap(void *self, void *address, uint64_t bytes)
+{
+    bp_host *host = self;
+    BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.granularity, "unmap"));
+    if (!map_nothing(address, bytes))
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: unmap of %llu bytes at %p: %s", (unsigned long long)bytes, address,
+                       strerror(errno));
+    return BP_OK;
+}
+
+bp_status bp_host_protect(void *self, void *address, uint64_t bytes, bp_access access)
+{
+    bp_host *host = self;
+    if (access != BP_ACCESS_NONE && access != BP_ACCESS_READ_WRITE)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: protect with access %d", (int)access);
+    BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.page_bytes, "protect"));
+    if (mprotect(address, bytes, access == BP_ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE) != 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: protect of %llu bytes at %p: %s", (unsigned long long)bytes,
+                       address, strerror(errno));
+    return BP_OK;
+}
+
+/* ---- memory in stream order --------------------------------------------------------------------------------------- */
+
+/* At once, as memory that no work uses yet may be there early. */
+bp_status bp_host_allocate(void *self, uint64_t bytes, void *stream, void **address)
+{
+    (void)stream;
+    bp_host *host = self;
+    BP_TRY(take(host, bytes, "allocate"));
+    void *memory;
+    int reason = bytes > SIZE_MAX - ALLOCATION_ALIGNMENT
+                     ? ENOMEM
+                     : posix_memalign(&memory, ALLOCATION_ALIGNMENT, bytes + ALLOCATION_ALIGNMENT);
+    if (reason != 0) {
+        give_back(host, bytes);
+        return fail_memory(host, bytes, "allocate", reason);
+    }
+    bp_host_allocation *allocation = memory, *head = &host->allocations;
+    pthread_mutex_lock(&host->lock);
+    *allocation = (bp_host_allocation){head->next, head, bytes};
+    head->next->previous = allocation;
+    head->next = allocation;
+    pthread_mutex_unlock(&host->lock);
+    *address = (char *)memory + ALLOCATION_ALIGNMENT;
+    return BP_OK;
+}
+
+/* The device's count goes down at once: what is allocated next comes later in stream order. */
+bp_status bp_host_free(void *self, void *address, uint64_t bytes, void *stream)
+{
+    bp_host *host = self;
+    bp_host_allocation *allocation = address != NULL ? (void *)((char *)address - ALLOCATION_ALIGNMENT) : NULL;
+    if (allocation == NULL || allocation->bytes != bytes)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: free of %llu bytes at %p, which were not allocated as one",
+                       (unsigned long long)bytes, address);
+    pthread_mutex_lock(&host->lock);
+    allocation->previous->next = allocation->next;
+    allocation->next->previous = allocation->previous;
+    pthread_mutex_unlock(&host->lock);
+    give_back(host, bytes);
+    bp_host_stream_enqueue(stream, &(bp_host_work){.kind = BP_HOST_FREE, .to = allocation});
+    return BP_OK;
+}
+
+void bp_host_memory_finish(bp_host *host)
+{
+    while (host->allocations.next != &host->allocations) {
+        bp_host_allocation *allocation = host->allocations.next;
+        host->allocations.next = allocation->next;
+        free(allocation);
+    }
+    for (size_t i = 0; i < host->memory_count; i++)
+        if (host->memories[i].file >= 0)
+            close(host->memories[i].file);
+    free(host->memories);
+}

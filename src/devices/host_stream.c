@@ -1,0 +1,207 @@
+/* A stream of the host device: a bounded queue that any thread may add to, and a thread that runs what is in it.
+ *
+ * Places are claimed by one fetch-and-add, so that the order of claims is the order of the work; the place's `ready` (after
+ * Vyukov's bounded queue) says when the work is written. Who sleeps first says so and then looks again, who wakes changes first and
+ * then looks for sleepers: all four sequentially consistent, so that one of the two sees the other. */
+#include "devices/host.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+
+#define SPINS 64 /* looks before sleeping */
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Sleeps while the word has this value; may return early. */
+static void futex_wait(atomic_uint *word, unsigned value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(atomic_uint *word, int count)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+/* ---- waiting for work done ---------------------------------------------------------------------------------------- */
+
+static void want(bp_host_stream *stream, uint64_t count)
+{
+    uint64_t wanted = atomic_load(&stream->wanted);
+    while (count < wanted && !atomic_compare_exchange_weak(&stream->wanted, &wanted, count)) {
+    }
+}
+
+void bp_host_stream_await(bp_host_stream *stream, uint64_t count)
+{
+    for (int spin = 0; spin < SPINS; spin++) {
+        if (atomic_load_explicit(&stream->completed, memory_order_acquire) >= count)
+            return;
+        relax();
+    }
+    for (;;) {
+        unsigned changes = atomic_load(&stream->changes);
+        want(stream, count);
+        if (atomic_load(&stream->completed) >= count)
+            return;
+        futex_wait(&stream->changes, changes);
+    }
+}
+
+static void complete(bp_host_stream *stream, uint64_t count)
+{
+    atomic_store(&stream->completed, count);
+    if (atomic_load(&stream->wanted) > count)
+        return;
+    /* Whoever wants more asks again: `changes` is not what it read before it asked. */
+    atomic_store(&stream->wanted, UINT64_MAX);
+    atomic_fetch_add(&stream->changes, 1);
+    futex_wake(&stream->changes, INT_MAX);
+}
+
+/* ---- producers ---------------------------------------------------------------------------------------------------- */
+
+void bp_host_stream_enqueue(bp_host_stream *stream, const bp_host_work *work)
+{
+    uint64_t number = atomic_fetch_add(&stream->enqueued, 1);
+    if (number - atomic_load_explicit(&stream->completed, memory_order_acquire) > stream->mask)
+        bp_host_stream_await(stream, number - stream->mask);
+    bp_host_place *place = &stream->places[number & stream->mask];
+    place->work = *work;
+    atomic_store(&place->ready, number + 1);
+    if (atomic_load(&stream->asleep) != 0 && atomic_exchange(&stream->asleep, 0) != 0)
+        futex_wake(&stream->asleep, 1);
+}
+
+/* ---- the thread --------------------------------------------------------------------------------------------------- */
+
+static void await_work(bp_host_stream *stream, bp_host_place *place, uint64_t ready)
+{
+    for (int spin = 0; spin < SPINS; spin++) {
+        if (atomic_load_explicit(&place->ready, memory_order_acquire) == ready)
+            return;
+        relax();
+    }
+    for (;;) {
+        atomic_store(&stream->asleep, 1);
+        if (atomic_load(&place->ready) == ready)
+            break;
+        futex_wait(&stream->asleep, 1);
+    }
+    atomic_store(&stream->asleep, 0);
+}
+
+/* splitmix64, by Sebastiano Vigna. */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Before one piece of work in four. */
+static void pause_at_random(bp_host_stream *stream)
+{
+    uint64_t random = next_random(&stream->random);
+    if (random % 4 != 0)
+        return;
+    uint64_t pause_us = (random >> 2) % ((uint64_t)stream->max_delay_us + 1);
+    struct timespec pause = {(time_t)(pause_us / 1000000), (long)(pause_us % 1000000 * 1000)};
+    nanosleep(&pause, NULL);
+}
+
+static void run(const bp_host_work *work)
+{
+    switch (work->kind) {
+    case BP_HOST_CALL: work->function(work->argument); break;
+    case BP_HOST_FILL: memset(work->to, work->value, work->count); break;
+    case BP_HOST_COPY: memmove(work->to, work->from, work->count); break;
+    case BP_HOST_FREE: free(work->to); break;
+    case BP_HOST_WAIT: bp_host_stream_await(work->stream, work->count); break;
+    case BP_HOST_STOP: break;
+    }
+}
+
+static void *serve(void *argument)
+{
+    bp_host_stream *stream = argument;
+    bool stopped = false;
+    for (uint64_t number = atomic_load(&stream->completed); !stopped; number++) {
+        bp_host_place *place = &stream->places[number & stream->mask];
+        await_work(stream, place, number + 1);
+        if (stream->max_delay_us > 0)
+            pause_at_random(stream);
+        stopped = place->work.kind == BP_HOST_STOP;
+        run(&place->work);
+        complete(stream, number + 1);
+    }
+    return NULL;
+}
+
+/* ---- life --------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_host_stream_new(uint32_t index, uint32_t queue_length, uint32_t max_delay_us, bp_host_stream **stream)
+{
+    void *memory, *places;
+    BP_TRY(bp_new_array(queue_length, sizeof(bp_host_place), &places));
+    bp_status status = bp_new_array(1, sizeof(bp_host_stream), &memory);
+    if (status != BP_OK) {
+        free(places);
+        return status;
+    }
+    bp_host_stream *created = memory;
+    created->places = places;
+    created->mask = queue_length - 1;
+    created->index = index;
+    created->max_delay_us = max_delay_us;
+    atomic_init(&created->wanted, UINT64_MAX);
+    *stream = created;
+    return BP_OK;
+}
+
+void bp_host_stream_free(bp_host_stream *stream)
+{
+    free(stream->places);
+    free(stream);
+}
+
+bp_status bp_host_stream_start(bp_host_stream *stream, uint64_t seed)
+{
+    stream->random = seed;
+    /* The program's signals are its own threads' business; faults stay with the thread that makes them. */
+    sigset_t ours, theirs;
+    sigfillset(&ours);
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&ours, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &ours, &theirs);
+    int reason = pthread_create(&stream->thread, NULL, serve, stream);
+    pthread_sigmask(SIG_SETMASK, &theirs, NULL);
+    if (reason != 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: the thread of a stream could not be started: %s",
+                       strerror(reason));
+    stream->running = true;
+    return BP_OK;
+}
+
+void bp_host_stream_stop(bp_host_stream *stream)
+{
+    bp_host_stream_enqueue(stream, &(bp_host_work){.kind = BP_HOST_STOP});
+    pthread_join(stream->thread, NULL);
+    stream->running = false;
+}

@@ -1,0 +1,204 @@
+/* The null device: addresses without memory, and streams that run nothing. */
+#include "devices/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+#include "devices/address_space.h"
+
+#define GRANULARITY 4096u
+#define ALLOCATION_ALIGNMENT 256u
+/* What is allocated in stream order costs nothing either: addresses that no user process can have, each given once (but for
+ * the 2^55th byte). */
+#define ALLOCATED_FROM (UINT64_C(1) << 55)
+
+typedef struct null_device {
+    bp_address_space space;
+    _Atomic uint64_t handles; /* of physical memory, given so far; streams and events are numbers too */
+    _Atomic uint64_t objects;
+    _Atomic uint64_t allocated_bytes; /* ever */
+} null_device;
+
+/* Never used to reach memory. */
+static void *as_pointer(uint64_t number)
+{
+    void *pointer;
+    uintptr_t bits = (uintptr_t)number;
+    memcpy(&pointer, &bits, sizeof pointer);
+    return pointer;
+}
+
+static void destroy(void *self)
+{
+    null_device *null = self;
+    bp_address_space_finish(&null->space);
+    free(null);
+}
+
+static bp_status traits(void *self, bp_device_traits *traits)
+{
+    (void)self;
+    *traits = (bp_device_traits){.size = sizeof *traits, .granularity = GRANULARITY, .no_memory = 1};
+    return BP_OK;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------- */
+
+static bp_status reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+{
+    null_device *null = self;
+    return bp_address_space_reserve(&null->space, bytes, alignment, address);
+}
+
+static bp_status unreserve(void *self, void *address, uint64_t bytes)
+{
+    null_device *null = self;
+    return bp_address_space_unreserve(&null->space, address, bytes);
+}
+
+static bp_status commit(void *self, uint64_t bytes, uint64_t *handle)
+{
+    null_device *null = self;
+    BP_TRY(bp_address_space_check_bytes(&null->space, bytes, "commit"));
+    *handle = atomic_fetch_add(&null->handles, 1) + 1;
+    return BP_OK;
+}
+
+static bp_status decommit(void *self, uint64_t handle)
+{
+    (void)self;
+    (void)handle;
+    return BP_OK;
+}
+
+static bp_status map(void *self, void *address, uint64_t bytes, uint64_t handle)
+{
+    (void)handle;
+    null_device *null = self;
+    return bp_address_space_check(&null->space, address, bytes, GRANULARITY, "map");
+}
+
+static bp_status unmap(void *self, void *address, uint64_t bytes)
+{
+    null_device *null = self;
+    return bp_address_space_check(&null->space, address, bytes, GRANULARITY, "unmap");
+}
+
+static bp_status allocate(void *self, uint64_t bytes, void *stream, void **address)
+{
+    (void)stream;
+    null_device *null = self;
+    uint64_t step = (bytes / ALLOCATION_ALIGNMENT + 1) * ALLOCATION_ALIGNMENT;
+    uint64_t offset = atomic_fetch_add_explicit(&null->allocated_bytes, step, memory_order_relaxed);
+    *address = as_pointer(ALLOCATED_FROM | (offset & (ALLOCATED_FROM - 1)));
+    return BP_OK;
+}
+
+static bp_status free_memory(void *self, void *address, uint64_t bytes, void *stream)
+{
+    (void)self;
+    (void)address;
+    (void)bytes;
+    (void)stream;
+    return BP_OK;
+}
+
+/* ---- streams and events ------------------------------------------------------------------------------------------- */
+
+/* Streams and events are nothing but different. */
+static bp_status create_object(void *self, void **object)
+{
+    null_device *null = self;
+    *object = as_pointer(atomic_fetch_add(&null->objects, 1) + 1);
+    return BP_OK;
+}
+
+static bp_status touch_object(void *self, void *object)
+{
+    (void)self;
+    (void)object;
+    return BP_OK;
+}
+
+static bp_status touch_two_objects(void *self, void *first, void *second)
+{
+    (void)self;
+    (void)first;
+    (void)second;
+    return BP_OK;
+}
+
+static bp_status synchronize(void *self)
+{
+    (void)self;
+    return BP_OK;
+}
+
+static bp_status call(void *self, void *stream, bp_host_function *function, void *argument)
+{
+    (void)self;
+    (void)stream;
+    function(argument);
+    return BP_OK;
+}
+
+static bp_status fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes)
+{
+    (void)self;
+    (void)stream;
+    (void)address;
+    (void)value;
+    (void)bytes;
+    return BP_OK;
+}
+
+static bp_status copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
+{
+    (void)self;
+    (void)stream;
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return BP_OK;
+}
+
+static const bp_device_ops null_ops = {
+    .size = sizeof null_ops,
+    .version = BP_DEVICE_OPS_VERSION,
+    .name = "null",
+    .destroy = destroy,
+    .traits = traits,
+    .reserve = reserve,
+    .unreserve = unreserve,
+    .commit = commit,
+    .decommit = decommit,
+    .map = map,
+    .unmap = unmap,
+    .allocate = allocate,
+    .free = free_memory,
+    .stream_create = create_object,
+    .stream_destroy = touch_object,
+    .stream_synchronize = touch_object,
+    .synchronize = synchronize,
+    .call = call,
+    .fill = fill,
+    .copy = copy,
+    .event_create = create_object,
+    .event_destroy = touch_object,
+    .event_record = touch_two_objects,
+    .stream_wait = touch_two_objects,
+    .event_synchronize = touch_object,
+};
+
+bp_status bp_device_create_null(bp_device **device)
+{
+    if (device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_null: needs an output");
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof(null_device), &memory));
+    null_device *null = memory;
+    bp_address_space_init(&null->space, null_ops.name, GRANULARITY);
+    return bp_device_create(&null_ops, null, device);
+}

@@ -1,0 +1,40 @@
+/* Slabs: contiguous device allocations with one physical handle each, and those who want to know when they have memory. */
+#ifndef BP_MEMORY_SLABS_H
+#define BP_MEMORY_SLABS_H
+
+#include <bucketpool/pool.h>
+
+#include "devices/device.h"
+
+typedef struct bp_slab {
+    uint8_t *address;
+    uint64_t bytes; /* as made: a multiple of the device's granularity */
+    uint64_t handle;
+} bp_slab;
+
+typedef struct bp_slab_observer {
+    bp_slab_callbacks callbacks;
+    void *user;
+} bp_slab_observer;
+
+/* The slabs of one pool, in order. */
+typedef struct bp_slabs {
+    bp_device *device;
+    bp_slab *slabs;
+    size_t count, capacity;
+    bp_slab_observer *observers; /* in the order in which they attached */
+    size_t observer_count, observer_capacity;
+} bp_slabs;
+
+void bp_slabs_init(bp_device *device, bp_slabs *slabs);
+
+/* Reserves, commits and maps one more slab of at least `bytes` (not 0). All or nothing. */
+bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes);
+
+bp_status bp_slabs_attach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
+bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
+
+/* Detaches everybody in reverse order and gives all memory back, last slab first. Nothing may use the memory any more. */
+void bp_slabs_finish(bp_slabs *slabs);
+
+#endif

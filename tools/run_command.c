@@ -1,0 +1,176 @@
+/* `bucketpool run`: a plan made real, driven through whole training steps, and every byte checked. */
+#include <bucketpool/formats.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "outputs.h"
+#include "run_report.h"
+#include "trace_model.h"
+
+static volatile sig_atomic_t interrupted;
+
+static void note_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+/* The first Ctrl-C ends the run in order, a second one at once. */
+static void watch_for_interrupt(void)
+{
+    struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+static bool go_on(void *user, uint64_t steps_done)
+{
+    run_setup *setup = user;
+    progress_show(&setup->progress, steps_done);
+    return !interrupted;
+}
+
+/* ---- driving ------------------------------------------------------------------------------------------------------------- */
+
+static bp_status iterate(const run_options *options, run_setup *setup)
+{
+    driver *d = setup->driver;
+    bp_status status = driver_begin(d);
+    for (uint64_t i = 0; status == BP_OK && i < options->steps; i++) {
+        if (driver_stopped(d) || driver_is_corrupted(d))
+            break;
+        if (options->trace != NULL && i + 1 == options->steps)
+            status = bp_pool_trace_start(setup->pool, driver_trace_entries(d), 0);
+        if (status == BP_OK)
+            status = driver_iterate(d);
+    }
+    if (options->trace != NULL)
+        bp_pool_trace_stop(setup->pool);
+    return status;
+}
+
+static int drive(const run_options *options, const analysis *a, run_setup *setup, run_outcome *outcome)
+{
+    progress_init(&setup->progress, "step", options->steps * bp_schedule_step_count(a->schedule));
+    watch_for_interrupt();
+    bp_status status = iterate(options, setup);
+    if (status == BP_OK)
+        status = driver_end(setup->driver);
+    outcome->status = status;
+    if (status != BP_OK) {
+        snprintf(outcome->detail, sizeof outcome->detail, "%s", bp_error_detail());
+        driver_drain(setup->driver);
+    }
+    progress_erase(&setup->progress);
+    outcome->interrupted = driver_stopped(setup->driver);
+    driver_result_get(setup->driver, &outcome->result);
+    outcome->statistics.size = sizeof outcome->statistics;
+    status = bp_pool_statistics_get(setup->pool, &outcome->statistics);
+    if (status == BP_OK)
+        status = bp_pool_sequence(setup->pool, &outcome->sequence_hash, &outcome->sequence_acquires);
+    return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
+}
+
+/* ---- answering ------------------------------------------------------------------------------------------------------------ */
+
+/* The last step's events, written beside the file that they are for. */
+static int write_trace(const run_options *options, const analysis *a, const run_setup *setup, const output *file)
+{
+    uint64_t steps = bp_schedule_step_count(a->schedule), first = (options->steps - 1) * steps;
+    bp_model *model = NULL;
+    bp_status status =
+        trace_model(a->name, a->buckets, setup->pool, driver_program(setup->driver), first, first + steps - 1, &model);
+    if (status == BP_OK)
+        status = bp_units_write(model, file->written);
+    bp_model_destroy(&model);
+    if (status == BP_ERR_IO)
+        return cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be written: %s", options->trace, strerror(errno));
+    return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
+}
+
+static void print_holders(const bp_pool *pool)
+{
+    size_t needed = 0;
+    if (bp_pool_dump(pool, NULL, 0, &needed) != BP_OK)
+        return;
+    char *text = calloc(needed + 1, 1);
+    if (text != NULL && bp_pool_dump(pool, text, needed + 1, &needed) == BP_OK)
+        fputs(text, stderr);
+    free(text);
+}
+
+static int print(const run_options *options, const run_setup *setup, const analysis *a, const run_outcome *outcome)
+{
+    return options->json ? run_report_json(options, setup, a, outcome) : run_report_lines(options, setup, a, outcome);
+}
+
+/* The verdict, on standard error when it is not good. */
+static int judge(const run_options *options, const run_setup *setup, const analysis *a, const run_outcome *outcome)
+{
+    char text[1024];
+    if (*run_failure_text(setup, a, outcome, text) != '\0') {
+        cli_fail(0, "%s", text);
+        if (options->dump)
+            print_holders(setup->pool);
+        return outcome->status == BP_OK ? EXIT_NEGATIVE : run_exit_code(outcome->status);
+    }
+    if (outcome->interrupted)
+        cli_fail(0, "interrupted in training step %llu of %llu", (unsigned long long)outcome->result.iterations + 1,
+                 (unsigned long long)options->steps);
+    return EXIT_GO_ON;
+}
+
+/* The trace appears when the run went well and the answer is out. */
+static int answer(const run_options *options, const analysis *a, const run_setup *setup, const run_outcome *outcome)
+{
+    output trace;
+    bool finished = outcome->status == BP_OK && outcome->result.corrupted == 0 && !outcome->interrupted;
+    if (!output_init(finished ? options->trace : NULL, &trace))
+        return cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be prepared: %s", options->trace, strerror(errno));
+    int code = trace.written != NULL ? write_trace(options, a, setup, &trace) : EXIT_GO_ON;
+    if (code == EXIT_GO_ON)
+        code = print(options, setup, a, outcome);
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    if (code == EXIT_GO_ON && !output_commit(&trace))
+        code = cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be written: %s", options->trace, strerror(errno));
+    output_finish(&trace);
+    return code == EXIT_GO_ON ? judge(options, setup, a, outcome) : code;
+}
+
+static int run(const run_options *options, const analysis *a)
+{
+    run_setup setup;
+    run_outcome outcome = {0};
+    int code = run_setup_init(options, a, go_on, &setup);
+    if (code == EXIT_GO_ON)
+        code = drive(options, a, &setup, &outcome);
+    if (code == EXIT_GO_ON)
+        code = answer(options, a, &setup, &outcome);
+    run_setup_finish(&setup);
+    return code;
+}
+
+int cli_run(int argc, char **argv)
+{
+    run_options options;
+    int code = run_options_parse(argc, argv, &options);
+    if (code != EXIT_GO_ON)
+        return code;
+    analysis *analyses;
+    bool infeasible;
+    code = analysis_init_all(&options.planning, &analyses, &infeasible);
+    if (code == EXIT_GO_ON)
+        code = run(&options, &analyses[0]);
+    analysis_finish_all(analyses, options.planning.model_count);
+    if (interrupted) { /* as the shell expects of what Ctrl-C ended */
+        signal(SIGINT, SIG_DFL);
+        raise(SIGINT);
+    }
+    return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
+}

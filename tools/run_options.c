@@ -1,0 +1,187 @@
+#include "run_options.h"
+
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "scale_plan.h"
+#include "values.h"
+
+enum {
+    OPT_POLICY = OPTIONS_COMMAND_KEY,
+    OPT_PLAN,
+    OPT_UNCHECKED,
+    OPT_DEVICE,
+    OPT_STEPS,
+    OPT_SCALE,
+    OPT_SELECT,
+    OPT_STRICT,
+    OPT_GUARD,
+    OPT_NO_LANES,
+    OPT_DELAY,
+    OPT_SEED,
+    OPT_JSON,
+    OPT_TRACE,
+    OPT_DUMP
+};
+
+static const struct argp_option run_table[] = {
+    {"policy", OPT_POLICY, "P", 0, "dynamic, fixed or max (default max)", 4},
+    {"plan", OPT_PLAN, "FILE", 0, "A plan that `bucketpool plan -o` wrote, instead of planning here", 0},
+    {"unchecked", OPT_UNCHECKED, 0, 0, "Do not check the plan of --plan against the model first: let the pool find out",
+     0},
+    {0, 0, 0, 0, "Run:", 5},
+    {"device", OPT_DEVICE, "D", 0,
+     "host: real memory and threads as streams; null: bookkeeping without memory, nothing "
+     "is verified (default host)",
+     0},
+    {"steps", OPT_STEPS, "N", 0, "Training steps (default 3)", 0},
+    {"scale", OPT_SCALE, "S", 0,
+     "Divides the finished plan's offsets and sizes by S, a power of two; auto: so that it fits this machine and runs "
+     "in "
+     "seconds (default 1)",
+     0},
+    {"delay", OPT_DELAY, "US", 0, "Streams pause at random, up to this many microseconds (default 0)", 0},
+    {"seed", OPT_SEED, "N", 0, "Of the patterns and the pauses (default 1)", 0},
+    {0, 0, 0, 0, "Pool:", 6},
+    {"select", OPT_SELECT, "WHICH", 0,
+     "assigned: each bucket gets the copy its plan says; any: the lowest free one (default assigned)", 0},
+    {"strict", OPT_STRICT, "HOW", 0,
+     "What happens when a bucket would get another buffer than before: off, warn or error (default error)", 0},
+    {"guard", OPT_GUARD, 0, 0, "Guard mode: touching released memory traps, writes past the end are found", 0},
+    {"no-lanes", OPT_NO_LANES, 0, 0, "Do not tell the pool which stream acquires which bucket", 0},
+    {0, 0, 0, 0, "Output:", 7},
+    {"json", OPT_JSON, 0, 0, "Print a bucketpool.run/1 document", 0},
+    {"trace", OPT_TRACE, "FILE", 0, "Write the last step's acquires and releases as a units.json that `plan` plans", 0},
+    {"dump", OPT_DUMP, 0, 0, "When a call of the pool fails, print who holds memory", 0},
+    {0, 0, 0, 0, 0, 0},
+};
+
+static const choice devices[] = {{"host", 0}, {"null", 1}, {0, 0}};
+static const choice policies[] = {
+    {"dynamic", BP_POLICY_DYNAMIC}, {"fixed", BP_POLICY_FIXED}, {"max", BP_POLICY_MAX}, {0, 0}};
+static const choice selections[] = {{"assigned", BP_SELECT_ASSIGNED}, {"any", BP_SELECT_ANY}, {0, 0}};
+static const choice stricts[] = {{"off", BP_STRICT_OFF}, {"warn", BP_STRICT_WARN}, {"error", BP_STRICT_ERROR}, {0, 0}};
+
+const char *run_device_name(const run_options *options)
+{
+    return choice_name(devices, options->null_device);
+}
+
+const char *run_selection_name(const run_options *options)
+{
+    return choice_name(selections, (int)options->selection);
+}
+
+const char *run_strict_name(const run_options *options)
+{
+    return choice_name(stricts, (int)options->strict);
+}
+
+static int parse_scale(const char *text, uint64_t *scale)
+{
+    *scale = 0;
+    if (strcmp(text, "auto") == 0)
+        return EXIT_GO_ON;
+    int code = value_number("scale", text, 1, MOST_SCALE, scale);
+    if (code == EXIT_GO_ON && (*scale & (*scale - 1)) != 0)
+        return cli_fail(EXIT_BAD_INPUT, "--scale %s is no power of two", text);
+    return code;
+}
+
+static int parse_one(int key, char *text, run_options *o)
+{
+    int value = 0, code;
+    uint64_t number = 0;
+    switch (key) {
+    case OPT_POLICY:
+        code = value_choice("policy", text, policies, &value);
+        o->policy = (bp_policy)value;
+        o->policy_named = true;
+        return code;
+    case OPT_PLAN: o->plan = text; return EXIT_GO_ON;
+    case OPT_UNCHECKED: o->unchecked = true; return EXIT_GO_ON;
+    case OPT_DEVICE:
+        code = value_choice("device", text, devices, &value);
+        o->null_device = value != 0;
+        return code;
+    case OPT_STEPS: return value_number("steps", text, 1, 1000000000, &o->steps);
+    case OPT_SCALE: return parse_scale(text, &o->scale);
+    case OPT_DELAY:
+        code = value_number("delay", text, 0, 1000000, &number);
+        o->delay_us = (uint32_t)number;
+        return code;
+    case OPT_SEED: return value_number("seed", text, 0, INT64_MAX, &o->seed);
+    case OPT_SELECT:
+        code = value_choice("select", text, selections, &value);
+        o->selection = (bp_selection)value;
+        return code;
+    case OPT_STRICT:
+        code = value_choice("strict", text, stricts, &value);
+        o->strict = (bp_strict)value;
+        return code;
+    case OPT_GUARD: o->guard = true; return EXIT_GO_ON;
+    case OPT_NO_LANES: o->lanes = false; return EXIT_GO_ON;
+    case OPT_JSON: o->json = true; return EXIT_GO_ON;
+    case OPT_TRACE: o->trace = text; return value_file("--trace", text);
+    default: o->dump = true; return EXIT_GO_ON;
+    }
+}
+
+static error_t parse_key(int key, char *text, struct argp_state *state)
+{
+    run_options *options = state->input;
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = &options->planning;
+        return 0;
+    }
+    if (key < OPT_POLICY || key > OPT_DUMP)
+        return ARGP_ERR_UNKNOWN;
+    int code = parse_one(key, text, options);
+    if (code != EXIT_GO_ON)
+        exit(code); /* the message is out */
+    return 0;
+}
+
+static int check(const run_options *o)
+{
+    int code = options_check(&o->planning, "run");
+    if (code != EXIT_GO_ON)
+        return code;
+    if (o->planning.model_count > 1)
+        return cli_fail(EXIT_BAD_INPUT, "run drives one model, %zu are given", o->planning.model_count);
+    if (o->plan != NULL && o->policy_named)
+        return cli_fail(EXIT_BAD_INPUT, "--plan brings its policy along; leave --policy out");
+    if (o->unchecked && o->plan == NULL)
+        return cli_fail(EXIT_BAD_INPUT, "--unchecked is about the plan of --plan, and there is none");
+    if (o->guard && o->null_device)
+        return cli_fail(EXIT_BAD_INPUT, "--guard needs memory to guard, and the null device has none");
+    return EXIT_GO_ON;
+}
+
+int run_options_parse(int argc, char **argv, run_options *options)
+{
+    *options = (run_options){.policy = BP_POLICY_MAX,
+                             .steps = 3,
+                             .scale = 1,
+                             .selection = BP_SELECT_ASSIGNED,
+                             .strict = BP_STRICT_ERROR,
+                             .lanes = true,
+                             .seed = 1};
+    options_init(&options->planning);
+    options->planning.policy_count = 0; /* planned after the scale is known */
+    static const struct argp argp = {
+        run_table,
+        parse_key,
+        "MODEL",
+        "Plans MODEL and drives the plan through a real pool: whole training steps on several streams, in which every "
+        "bucket is filled with a pattern of its own and checked before it is released.\vMODEL is as for plan. Exit: 0 "
+        "every "
+        "byte was right, 1 a byte was wrong, a call was refused or there is no plan, 2 bad input, 3 environment.",
+        options_planning,
+        0,
+        0};
+    int code = options_read(argc, argv, "run", &argp, options);
+    return code == EXIT_GO_ON ? check(options) : code;
+}
