@@ -45,12 +45,13 @@ static inline outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
     return a->status == BP_OK ? CLAIMED : a->status == BP_ERR_NO_DEVICE_MEMORY ? HELD : FAILED;
 }
 
-static inline outcome claim(acquiring *a, uint32_t id)
+/* Fills *request where it succeeds. */
+static inline outcome claim(acquiring *a, uint32_t id, bp_bound **request)
 {
     bp_pool *pool = a->pool;
     if (id >= atomic_load_explicit(&pool->bound_count, memory_order_acquire))
         return UNKNOWN;
-    bp_bound *r = &pool->bounds[id];
+    bp_bound *r = *request = &pool->bounds[id];
     if (r->lane != BP_LANE_ANY && atomic_load_explicit(&pool->lanes[r->lane], memory_order_relaxed) != a->stream)
         return OTHER_LANE;
     const uint64_t mine = (uint64_t)id + 1;
@@ -117,7 +118,7 @@ static bp_status wait_for(acquiring *a, waits *w)
     return BP_OK;
 }
 
-static bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
+static inline bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
 {
     for (uint32_t i = 0; i < fence->count; i++) {
         bp_point p = fence->points[i];
@@ -156,36 +157,35 @@ static bp_status order_zeros(acquiring *a, waits *w, const bp_bound *r)
     return collect(a, w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream}}});
 }
 
-/* Orders the stream after every release point of the memory of all ids. */
-static bp_status order(acquiring *a)
+/* Collects what one request's memory has to be waited for. */
+static inline bp_status collect_request(acquiring *a, waits *w, const bp_bound *r)
 {
-    bp_pool *pool = a->pool;
-    waits w;
-    w.count = w.issued = 0;
-    for (size_t i = 0; i < a->count; i++) {
-        const bp_bound *r = &pool->bounds[a->ids[i]];
-        if (!is_fresh(r)) {
-            uint32_t place = bp_hold_find(r, a->stream);
-            if (place < r->streams && r->hold[place].acquired)
-                continue; /* ordered by its first acquire there */
-            BP_TRY(order_zeros(a, &w, r));
-        }
-        if (r->kind == BP_KIND_DYNAMIC) {
-            BP_TRY(collect(a, &w, &pool->fences[r->fence]));
-            continue;
-        }
-        uint32_t before = 0;
-        for (uint32_t s = r->first; s < r->first + r->count; s++) {
-            uint32_t fence = pool->segments[s].fence;
-            if (fence != before)
-                BP_TRY(collect(a, &w, &pool->fences[fence]));
-            before = fence;
-        }
+    const bp_pool *pool = a->pool;
+    if (!is_fresh(r)) {
+        uint32_t place = bp_hold_find(r, a->stream);
+        if (place < r->streams && r->hold[place].acquired)
+            return BP_OK; /* ordered by its first acquire there */
+        BP_TRY(order_zeros(a, w, r));
     }
-    if (w.count == 0 && w.issued == 0)
+    if (r->kind == BP_KIND_DYNAMIC)
+        return collect(a, w, &pool->fences[r->fence]);
+    uint32_t before = 0;
+    for (uint32_t s = r->first; s < r->first + r->count; s++) {
+        uint32_t fence = pool->segments[s].fence;
+        if (fence != before)
+            BP_TRY(collect(a, w, &pool->fences[fence]));
+        before = fence;
+    }
+    return BP_OK;
+}
+
+/* Waits for what was collected. */
+static inline bp_status order(acquiring *a, waits *w)
+{
+    if (w->count == 0 && w->issued == 0)
         return BP_OK;
-    BP_TRY(wait_for(a, &w));
-    bp_count(&pool->bounds[a->ids[0]].waits, w.issued);
+    BP_TRY(wait_for(a, w));
+    bp_count(&a->pool->bounds[a->ids[0]].waits, w->issued);
     return BP_OK;
 }
 
@@ -226,27 +226,8 @@ static inline uint64_t mix(uint64_t value)
     return value ^ value >> 29;
 }
 
-/* Counts the call. Returns the number of its first acquire. */
-static inline uint64_t count_acquires(acquiring *a)
+static inline void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t number)
 {
-    bp_pool *pool = a->pool;
-    uint64_t granules = 0;
-    for (size_t i = 0; i < a->count; i++) {
-        const bp_bound *r = &pool->bounds[a->ids[i]];
-        granules += is_fresh(r) ? r->granules : 0;
-    }
-    uint64_t added = ((uint64_t)a->count << BP_LIVE_BITS) + granules;
-    uint64_t before = atomic_fetch_add_explicit(&pool->progress, added, memory_order_relaxed);
-    uint64_t live = (before + granules) & BP_LIVE_MASK, peak = bp_read(&pool->peak_granules);
-    while (live > peak && !atomic_compare_exchange_weak_explicit(&pool->peak_granules, &peak, live,
-                                                                 memory_order_relaxed, memory_order_relaxed)) {
-    }
-    return before >> BP_LIVE_BITS;
-}
-
-static inline void commit(acquiring *a, uint32_t id, uint64_t number)
-{
-    bp_bound *r = &a->pool->bounds[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
     bp_count(&r->acquires, 1);
     bp_count(&r->hash, mix(r->key + number * 0xd1342543de82ef95u));
@@ -266,30 +247,73 @@ static inline void commit(acquiring *a, uint32_t id, uint64_t number)
     atomic_store_explicit(r->word, word + BP_WORD_HOLD, memory_order_release);
 }
 
+static inline uint64_t new_bytes(const bp_bound *r)
+{
+    return is_fresh(r) ? r->live_bytes : 0;
+}
+
+static bp_status order_and_prepare(acquiring *a)
+{
+    waits w;
+    w.count = w.issued = 0;
+    for (size_t i = 0; i < a->count; i++)
+        BP_TRY(collect_request(a, &w, &a->pool->bounds[a->ids[i]]));
+    BP_TRY(order(a, &w));
+    return prepare(a);
+}
+
 /* CLAIMED: done. */
 static outcome acquire(acquiring *a, void **addresses, size_t *failed)
 {
+    uint64_t bytes = 0;
     for (size_t i = 0; i < a->count; i++) {
-        outcome o = claim(a, a->ids[i]);
+        bp_bound *r;
+        outcome o = claim(a, a->ids[i], &r);
         if (o != CLAIMED) {
             unclaim(a, i);
             *failed = i;
             return o;
         }
+        bytes += new_bytes(r);
     }
-    a->status = order(a);
-    if (a->status == BP_OK)
-        a->status = prepare(a);
+    a->status = order_and_prepare(a);
     if (a->status != BP_OK) {
         unclaim(a, a->count);
         return FAILED;
     }
-    uint64_t number = count_acquires(a);
+    uint64_t number = bp_tally_acquire(&a->pool->tally, a->count, bytes);
     for (size_t i = 0; i < a->count; i++) {
+        bp_bound *r = &a->pool->bounds[a->ids[i]];
         if (addresses != NULL)
-            addresses[i] = atomic_load_explicit(&a->pool->bounds[a->ids[i]].address, memory_order_relaxed);
-        commit(a, a->ids[i], number + i);
+            addresses[i] = atomic_load_explicit(&r->address, memory_order_relaxed);
+        commit(a, a->ids[i], r, number + i);
     }
+    return CLAIMED;
+}
+
+/* The same for one request, which is the common case: without loops over requests. */
+static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
+{
+    const uint32_t id = a->ids[0];
+    bp_bound *r;
+    *failed = 0;
+    outcome o = claim(a, id, &r);
+    if (o != CLAIMED)
+        return o;
+    waits w;
+    w.count = w.issued = 0;
+    a->status = collect_request(a, &w, r);
+    if (a->status == BP_OK)
+        a->status = order(a, &w);
+    if (a->status == BP_OK && (r->zero != BP_ZERO_NOTHING || a->pool->guarded))
+        a->status = prepare(a);
+    if (a->status != BP_OK) {
+        unclaim(a, 1);
+        return FAILED;
+    }
+    if (addresses != NULL)
+        addresses[0] = atomic_load_explicit(&r->address, memory_order_relaxed);
+    commit(a, id, r, bp_tally_acquire(&a->pool->tally, 1, new_bytes(r)));
     return CLAIMED;
 }
 
@@ -341,7 +365,7 @@ bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
         return BP_OK;
     acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .holder = BP_NONE};
     size_t failed = count;
-    outcome o = acquire(&a, addresses, &failed);
+    outcome o = count == 1 ? acquire_one(&a, addresses, &failed) : acquire(&a, addresses, &failed);
     return o == CLAIMED ? BP_OK : explain(&a, o, failed);
 }
 
@@ -353,7 +377,9 @@ bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, 
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_try_acquire: needs a place for its answer");
     acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .holder = BP_NONE};
     size_t failed = count;
-    outcome o = count == 0 ? CLAIMED : acquire(&a, addresses, &failed);
+    outcome o = count == 0   ? CLAIMED
+                : count == 1 ? acquire_one(&a, addresses, &failed)
+                             : acquire(&a, addresses, &failed);
     if (o == HELD)
         bp_count_shared(&pool->said_no);
     else if (o != CLAIMED)

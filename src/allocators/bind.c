@@ -153,7 +153,7 @@ static void note_lanes(bp_pool *pool, const bp_bound *r, const bp_known *known)
         note_lane(pool, pool->overflow_first + i, r->lane);
 }
 
-static void fill_bound(bp_pool *pool, const bp_bind *b, uint32_t known_index, uint32_t id)
+static void fill_bound(bp_pool *pool, const bp_bind *b, uint32_t known_index, uint64_t live_bytes, uint32_t id)
 {
     bp_known *known = &pool->known[known_index];
     bp_bound *r = &pool->bounds[id];
@@ -161,7 +161,7 @@ static void fill_bound(bp_pool *pool, const bp_bind *b, uint32_t known_index, ui
                     .zero = (uint8_t)b->zero,
                     .lane = b->acquire_lane,
                     .key = known->key,
-                    .granules = (b->bytes + pool->granule - 1) / pool->granule,
+                    .live_bytes = live_bytes,
                     .class_index = known->class_index,
                     .preferred = BP_NONE,
                     .known = known_index,
@@ -178,16 +178,6 @@ static void fill_bound(bp_pool *pool, const bp_bind *b, uint32_t known_index, ui
     if (r->kind == BP_KIND_DIRECT || r->kind == BP_KIND_CHOSEN)
         note_lanes(pool, r, known);
     known->id = id;
-}
-
-static bp_status count_granules(bp_pool *pool, const bp_bind *b)
-{
-    uint64_t granules = b->bytes / pool->granule + 1;
-    if (granules > BP_LIVE_MASK - pool->bound_granules)
-        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: all bound requests together exceed %llu bytes", pool->name,
-                       (unsigned long long)(BP_LIVE_MASK * pool->granule));
-    pool->bound_granules += granules;
-    return BP_OK;
 }
 
 /* Under the binding lock. */
@@ -208,13 +198,15 @@ static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
         return fail_bind(pool, b, "is in the plan: bind it as planned");
     if (dynamic && bp_pool_is_sealed(pool))
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s is sealed: it takes no dynamic requests", pool->name);
+    uint64_t live_bytes;
+    if (!bp_round_up_u64(b->bytes, pool->alignment, &live_bytes))
+        return bp_fail(BP_ERR_OVERFLOW, "%s, bucket.%u: %llu bytes", b->unit, b->ordinal, (unsigned long long)b->bytes);
     if (known == NULL && pool->known_count == pool->known_capacity)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "pool %.40s has room for %u requests beyond the plan's: make it with more extra_requests",
                        pool->name, pool->known_capacity - pool->planned_count);
     if (dynamic)
         BP_TRY(bp_dynamic_prepare(pool));
-    BP_TRY(count_granules(pool, b));
     if (known == NULL) {
         bp_known added = {.unit = b->unit,
                           .bytes = b->bytes,
@@ -227,7 +219,7 @@ static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
         BP_TRY(bp_known_add(pool, &added, &index));
     }
     uint32_t next = atomic_load_explicit(&pool->bound_count, memory_order_relaxed);
-    fill_bound(pool, b, index, next);
+    fill_bound(pool, b, index, live_bytes, next);
     atomic_store_explicit(&pool->bound_count, next + 1, memory_order_release);
     *id = next;
     return BP_OK;

@@ -38,7 +38,7 @@ void bp_explain_deviation(const bp_pool *pool, uint32_t id, uint32_t before, uin
 /* "acquire 324, step 5": when it happens. */
 static void explain_moment(const bp_pool *pool, char text[64])
 {
-    snprintf(text, 64, "acquire %llu, step %llu", (unsigned long long)(bp_read(&pool->progress) >> BP_LIVE_BITS),
+    snprintf(text, 64, "acquire %llu, step %llu", (unsigned long long)(bp_tally_acquires(&pool->tally)),
              (unsigned long long)bp_read(&pool->step));
 }
 

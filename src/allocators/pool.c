@@ -12,6 +12,8 @@
 #include "core/arith.h"
 #include "core/fail.h"
 
+_Thread_local char bp_this_thread;
+
 bp_status bp_pool_config_init(bp_pool_config *config, size_t size)
 {
     if (config == NULL || size < sizeof *config)
@@ -70,19 +72,6 @@ static bp_status choose_allocator(bp_pool *pool, const bp_plan *plan, bp_allocat
         return bp_fail(BP_ERR_UNSUPPORTED, "the %s allocator needs a plan with addresses; this one is dynamic",
                        pool->ops->name);
     return BP_OK;
-}
-
-/* Live bytes are counted in granules, of which 2^36 must do for all that is ever bound. */
-static void choose_granule(bp_pool *pool)
-{
-    uint64_t total = 0;
-    pool->granule = pool->alignment;
-    for (uint32_t i = 0; i < pool->planned_count; i++) {
-        if (!bp_add_u64(total, pool->known[i].bytes, &total))
-            total = UINT64_MAX;
-    }
-    while (total / pool->granule + pool->known_capacity > BP_LIVE_MASK / 2)
-        pool->granule *= 2;
 }
 
 /* The buffers for unplanned passes: as many of the largest request's size as fit, at least one. */
@@ -172,7 +161,6 @@ static bp_status build(bp_pool *pool, const bp_plan *plan, const bp_pool_config 
     BP_TRY(bp_copy_string(config->name != NULL ? config->name : bp_plan_model(plan), &pool->name));
     BP_TRY(bp_known_init(pool, plan, config->extra_requests));
     BP_TRY(pool->ops->lay_out(pool, plan));
-    choose_granule(pool);
     uint64_t overflow_each = choose_overflow(pool, config->overflow_bytes);
     size_t slabs = bp_plan_slab_count(plan);
     void *memory;
@@ -371,7 +359,7 @@ bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream)
     bp_stream *before = atomic_load_explicit(&pool->lanes[lane], memory_order_relaxed);
     if (before != NULL && before != stream) {
         /* release points on the old stream were left out because the next user would be on it */
-        if ((bp_read(&pool->progress) & BP_LIVE_MASK) != 0)
+        if (bp_tally_live(&pool->tally) != 0)
             return bp_fail(BP_ERR_SCHEDULE, "pool %s: lane %u cannot move from stream %s while requests are live",
                            pool->name, lane, bp_stream_name(before));
         if (bp_stream_is_usable(before, pool->device))

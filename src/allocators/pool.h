@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "allocators/tally.h"
 #include "core/memory.h"
 #include "memory/guard.h"
 #include "memory/slabs.h"
@@ -91,10 +92,10 @@ typedef struct bp_bound {
     uint32_t first, count; /* segments of the hold it has, or had last */
     uint32_t fence;        /* that the end of the hold is written to */
     uint32_t lane;         /* that it is acquired on */
-    uint64_t granules;     /* of live memory */
     uint8_t kind, zero;
-    uint8_t streams; /* of the hold */
-    uint8_t used;    /* the hold was used: it is no unused prefetch */
+    uint8_t streams;     /* of the hold */
+    uint8_t used;        /* the hold was used: it is no unused prefetch */
+    uint64_t live_bytes; /* aligned: what it adds to what is live */
     uint64_t key;
     _Atomic(const void *) claim; /* the call that is at work: tells a request that is twice in one call */
     bp_word own_word;
@@ -159,15 +160,12 @@ struct bp_pool {
     atomic_uint sealed, overflow_allowed;
     _Atomic(bp_stream *) lanes[BP_LANE_COUNT];
     _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
-    uint64_t granule;                /* bytes */
     bool guarded;
     bp_strict strict;
     bp_selection selection;
 
-    /* Acquires in the upper 28 bits, live granules in the lower 36: one addition counts both. */
-    _Alignas(64) _Atomic uint64_t progress;
-    _Atomic uint64_t peak_granules, step;
-    _Atomic uint64_t said_no, refused;
+    _Alignas(64) bp_tally tally;
+    _Atomic uint64_t step, said_no, refused;
 
     /* cold from here on */
     _Alignas(64) pthread_mutex_t binding; /* bind, and what bind changes */
@@ -189,8 +187,7 @@ struct bp_pool {
     uint32_t *table; /* finds `known` by key: open addressing, index + 1, 0 is empty */
     size_t table_size;
     uint32_t planned_count, known_count, known_capacity;
-    uint64_t bound_granules; /* of all bound requests */
-    bp_stream *reaper;       /* frees dynamic memory after its release points */
+    bp_stream *reaper; /* frees dynamic memory after its release points */
     bp_unfreed unfreed[BP_MOST_UNFREED];
     uint32_t unfreed_count;
     bp_recorder *recording; /* the last one, also when stopped */
@@ -208,8 +205,5 @@ static inline uint64_t bp_read(const _Atomic uint64_t *counter)
 {
     return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_relaxed);
 }
-
-#define BP_LIVE_BITS 36
-#define BP_LIVE_MASK ((1ull << BP_LIVE_BITS) - 1)
 
 #endif

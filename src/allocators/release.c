@@ -34,7 +34,8 @@ static bp_status fail_not_live(const bp_pool *pool, uint32_t id, purpose p, uint
     return bp_fail_order(pool, id, not_live[p]);
 }
 
-static bp_status claim(releasing *c, uint32_t id)
+/* Fills *request where it succeeds. */
+static inline bp_status claim(releasing *c, uint32_t id, bp_bound **request)
 {
     bp_pool *pool = c->pool;
     if (id >= atomic_load_explicit(&pool->bound_count, memory_order_acquire))
@@ -58,6 +59,7 @@ static bp_status claim(releasing *c, uint32_t id)
         status = bp_fail_order(pool, id, "is held on 8 streams already");
     if (status != BP_OK)
         atomic_store_explicit(r->word, word, memory_order_release);
+    *request = r;
     return status;
 }
 
@@ -122,7 +124,7 @@ static inline bool closes(const bp_hold_stream *h)
 }
 
 /* The points that the end of one hold of a request needs. */
-static bp_status take_points(releasing *c, const bp_bound *r)
+static inline bp_status take_points(releasing *c, const bp_bound *r)
 {
     const bp_stream *next = next_stream(c->pool, r);
     bool last = is_last(r), seen = c->stream == NULL;
@@ -142,12 +144,11 @@ static bp_status take_points(releasing *c, const bp_bound *r)
 
 /* ---- committing ----------------------------------------------------------------------------------------------------- */
 
-/* What a stream of the hold is waited for by after this release: fills recorded and point, and leaves everything else. */
-static bp_hold_stream after_release(const releasing *c, const bp_bound *r, const bp_hold_stream *before)
+/* What is known of a stream of the hold after this release: fills recorded and point. */
+static inline bp_hold_stream after_release(const releasing *c, bool last, const bp_hold_stream *before)
 {
     bp_hold_stream h = *before;
-    bool last = is_last(r), here = h.stream == c->stream;
-    if (here ? !last && !closes(before) : !last || h.recorded)
+    if (h.stream == c->stream ? !last && !closes(before) : !last || h.recorded)
         return h;
     const bp_point *p = find_taken(c, h.stream);
     h.recorded = p != NULL;
@@ -155,41 +156,52 @@ static bp_hold_stream after_release(const releasing *c, const bp_bound *r, const
     return h;
 }
 
-/* Takes the call's points over into the hold. */
+/* A hold goes on: takes the call's points over into it. */
 static void note_points(const releasing *c, bp_bound *r)
 {
     if (c->stream != NULL && bp_hold_find(r, c->stream) == r->streams)
         r->hold[r->streams++] = (bp_hold_stream){.stream = c->stream};
     for (uint32_t i = 0; i < r->streams; i++) {
         bp_hold_stream *h = &r->hold[i];
-        *h = after_release(c, r, h);
+        *h = after_release(c, false, h);
         if (h->stream == c->stream)
             h->open -= h->open > 0 && h->open < UINT16_MAX;
     }
     r->used = 1;
 }
 
-/* The last hold ends: its points become the fence of its memory. */
-static void write_fence(bp_pool *pool, bp_bound *r, bp_fence *fence)
+static inline void add_point(const releasing *c, const bp_hold_stream *h, bp_fence *fence, uint32_t *count)
 {
-    uint32_t elided = 0, kept = 0;
-    for (uint32_t i = 0; i < r->streams; i++) {
-        const bp_hold_stream *h = &r->hold[i];
-        if (!h->recorded && !bp_stream_is_usable(h->stream, pool->device))
-            continue; /* destroyed: everything on it is done */
-        fence->points[kept++] = (bp_point){.stream = h->stream, .point = h->point, .recorded = h->recorded};
-        elided += !h->recorded;
-    }
-    fence->count = kept;
-    bp_count(&r->elided, elided);
+    if (!h->recorded && !bp_stream_is_usable(h->stream, c->pool->device))
+        return; /* destroyed: everything on it is done */
+    fence->points[(*count)++] = (bp_point){.stream = h->stream, .point = h->point, .recorded = h->recorded};
 }
 
-static void end_hold(releasing *c, uint32_t id)
+/* The last hold ends: its release points, of all its streams. Returns how many need no event. */
+static inline uint32_t write_fence(const releasing *c, const bp_bound *r, bp_fence *fence)
+{
+    bool seen = c->stream == NULL;
+    uint32_t count = 0, elided = 0;
+    for (uint32_t i = 0; i < r->streams; i++) {
+        const bp_hold_stream h = after_release(c, true, &r->hold[i]);
+        add_point(c, &h, fence, &count);
+        seen = seen || h.stream == c->stream;
+    }
+    if (!seen) {
+        const bp_hold_stream h = after_release(c, true, &(bp_hold_stream){.stream = c->stream});
+        add_point(c, &h, fence, &count);
+    }
+    fence->count = count;
+    for (uint32_t i = 0; i < count; i++)
+        elided += !fence->points[i].recorded;
+    return elided;
+}
+
+static inline void end_hold(releasing *c, uint32_t id, bp_bound *r)
 {
     bp_pool *pool = c->pool;
-    bp_bound *r = &pool->bounds[id];
     if (r->kind != BP_KIND_DYNAMIC && r->kind != BP_KIND_EMPTY) {
-        write_fence(pool, r, &pool->fences[r->fence]);
+        bp_count(&r->elided, write_fence(c, r, &pool->fences[r->fence]));
         for (uint32_t s = r->first; s < r->first + r->count; s++)
             pool->segments[s].fence = r->fence;
     }
@@ -198,35 +210,32 @@ static void end_hold(releasing *c, uint32_t id)
     bp_hold_free_place(pool, r);
 }
 
-/* Returns the granules that are not live any more. */
-static uint64_t commit(releasing *c, uint32_t id)
+/* Returns the bytes that are not live any more. */
+static inline uint64_t commit(releasing *c, uint32_t id, bp_bound *r)
 {
-    bp_bound *r = &c->pool->bounds[id];
     bp_count(c->purpose == GIVE_UP ? &r->given_up : &r->releases, 1);
-    if (!is_last(r)) {
-        note_points(c, r);
-        bp_record_event(c->pool, BP_EVENT_UNHOLD, id, c->stream);
-        uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
-        atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_HOLD, memory_order_release);
-        return 0;
+    if (is_last(r)) {
+        uint64_t bytes = r->live_bytes;
+        end_hold(c, id, r);
+        return bytes;
     }
-    uint64_t granules = r->granules;
     note_points(c, r);
-    end_hold(c, id);
-    return granules;
+    bp_record_event(c->pool, BP_EVENT_UNHOLD, id, c->stream);
+    uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
+    atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_HOLD, memory_order_release);
+    return 0;
 }
 
 /* Lets the reaper wait for the release points of dynamic memory. */
 static bp_status order_reaper(const releasing *c, const bp_bound *r)
 {
-    bp_stream *reaper = c->pool->reaper;
-    for (uint32_t i = 0; i < r->streams; i++) {
-        bp_hold_stream h = after_release(c, r, &r->hold[i]);
-        if (h.recorded)
-            BP_TRY(bp_stream_wait_point(reaper, h.stream, h.point));
+    bp_fence fence;
+    write_fence(c, r, &fence);
+    for (uint32_t i = 0; i < fence.count; i++) {
+        if (fence.points[i].recorded)
+            BP_TRY(bp_stream_wait_point(c->pool->reaper, fence.points[i].stream, fence.points[i].point));
     }
-    const bp_point *here = c->stream != NULL ? find_taken(c, c->stream) : NULL;
-    return here != NULL ? bp_stream_wait_point(reaper, here->stream, here->point) : BP_OK;
+    return BP_OK;
 }
 
 /* What guards and dynamic memory need at the end of holds. Everything that can fail comes first. */
@@ -262,7 +271,8 @@ static bp_status take_all_points(releasing *c)
 static bp_status claim_all(releasing *c)
 {
     for (size_t i = 0; i < c->count; i++) {
-        bp_status status = claim(c, c->ids[i]);
+        bp_bound *r;
+        bp_status status = claim(c, c->ids[i], &r);
         if (status != BP_OK) {
             unclaim(c, i);
             return status;
@@ -271,23 +281,47 @@ static bp_status claim_all(releasing *c)
     return BP_OK;
 }
 
+/* What follows the claims. */
+static bp_status finish(releasing *c)
+{
+    if (c->pool->guarded || c->pool->reaper != NULL)
+        BP_TRY(finish_memory(c));
+    if (c->taken_count > 0)
+        bp_count(&c->pool->bounds[c->ids[0]].records, c->taken_count);
+    return BP_OK;
+}
+
 static bp_status release(releasing *c)
 {
     BP_TRY(claim_all(c));
     bp_status status = take_all_points(c);
-    bool simple = !c->pool->guarded && c->pool->reaper == NULL;
-    if (status == BP_OK && !simple)
-        status = finish_memory(c);
+    if (status == BP_OK)
+        status = finish(c);
     if (status != BP_OK) {
         unclaim(c, c->count);
         return status;
     }
-    if (c->taken_count > 0)
-        bp_count(&c->pool->bounds[c->ids[0]].records, c->taken_count);
-    uint64_t granules = 0;
+    uint64_t bytes = 0;
     for (size_t i = 0; i < c->count; i++)
-        granules += commit(c, c->ids[i]);
-    atomic_fetch_sub_explicit(&c->pool->progress, granules, memory_order_relaxed);
+        bytes += commit(c, c->ids[i], &c->pool->bounds[c->ids[i]]);
+    bp_tally_release(&c->pool->tally, bytes);
+    return BP_OK;
+}
+
+/* The same for one request, which is the common case: without loops over requests. */
+static bp_status release_one(releasing *c)
+{
+    const uint32_t id = c->ids[0];
+    bp_bound *r;
+    BP_TRY(claim(c, id, &r));
+    bp_status status = take_points(c, r);
+    if (status == BP_OK)
+        status = finish(c);
+    if (status != BP_OK) {
+        unclaim(c, 1);
+        return status;
+    }
+    bp_tally_release(&c->pool->tally, commit(c, id, r));
     return BP_OK;
 }
 
@@ -319,7 +353,7 @@ bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
     c.stream = stream;
     c.purpose = RELEASE;
     c.taken_count = 0;
-    return count == 0 ? BP_OK : count_refused(pool, release(&c));
+    return count == 0 ? BP_OK : count_refused(pool, count == 1 ? release_one(&c) : release(&c));
 }
 
 bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)

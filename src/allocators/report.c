@@ -41,8 +41,8 @@ bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statis
         s.slab_bytes += pool->slabs.slabs[i].bytes;
     s.said_no = bp_read(&pool->said_no);
     s.refused = bp_read(&pool->refused);
-    s.live_bytes = (bp_read(&pool->progress) & BP_LIVE_MASK) * pool->granule;
-    s.peak_live_bytes = bp_read(&pool->peak_granules) * pool->granule;
+    s.live_bytes = bp_tally_live(&pool->tally);
+    s.peak_live_bytes = bp_read(&pool->tally.peak);
     *statistics = s;
     return BP_OK;
 }
@@ -129,8 +129,7 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
     BP_TRY(bp_pool_sequence(pool, &hash, &acquires));
     snprintf(line, sizeof line,
              "pool %s (%s): %llu live requests, %llu bytes; %llu acquires, sequence %016llx, step %llu\n", pool->name,
-             pool->ops->name, (unsigned long long)live_requests,
-             (unsigned long long)((bp_read(&pool->progress) & BP_LIVE_MASK) * pool->granule),
+             pool->ops->name, (unsigned long long)live_requests, (unsigned long long)(bp_tally_live(&pool->tally)),
              (unsigned long long)acquires, (unsigned long long)hash, (unsigned long long)bp_read(&pool->step));
     add_line(&l, line);
     *needed = l.needed;
@@ -145,7 +144,7 @@ bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquir
     for (uint32_t id = 0, end = bound_count(pool); id < end; id++)
         sum += bp_read(&pool->bounds[id].hash);
     *hash = sum;
-    *acquires = bp_read(&pool->progress) >> BP_LIVE_BITS;
+    *acquires = bp_tally_acquires(&pool->tally);
     return BP_OK;
 }
 

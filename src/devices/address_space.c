@@ -68,10 +68,12 @@ static bp_status map_aligned(const bp_address_space *space, uint64_t bytes, uint
                        space->device, (unsigned long long)bytes, (unsigned long long)alignment, strerror(reason));
     uint64_t before = -(uintptr_t)memory & (alignment - 1), after = mapped - before - bytes;
     char *aligned = (char *)memory + before;
-    if (before > 0)
-        munmap(memory, before);
-    if (after > 0)
-        munmap(aligned + bytes, after);
+    if ((before > 0 && munmap(memory, before) != 0) || (after > 0 && munmap(aligned + bytes, after) != 0)) {
+        reason = errno;
+        munmap(memory, mapped);
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: reserve of %llu bytes aligned to %llu: %s", space->device,
+                       (unsigned long long)bytes, (unsigned long long)alignment, strerror(reason));
+    }
     *address = aligned;
     return BP_OK;
 }

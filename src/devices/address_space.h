@@ -1,5 +1,6 @@
-/* Reserved address space of the process, for devices whose addresses are the process's own. What is mapped with MAP_FIXED is checked
- * against it, so that a wrong address is an error and does not overwrite the program. Any thread. */
+/* Reserved address space of the process, for devices whose addresses are the process's own. What is mapped with
+ * MAP_FIXED is checked against it, so that a wrong address is an error and does not overwrite the program. Any
+ * thread. */
 #ifndef BP_DEVICES_ADDRESS_SPACE_H
 #define BP_DEVICES_ADDRESS_SPACE_H
 

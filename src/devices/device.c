@@ -148,7 +148,7 @@ bp_status bp_device_synchronize(bp_device *device)
     return device->ops->synchronize(device->self);
 }
 
-/* ---- usage -------------------------------------------------------------------------------------------------------- */
+/* ---- usage ------------------------------------------------------------------------------------------------------- */
 
 void bp_device_count(bp_device_counter *counter, uint64_t amount)
 {

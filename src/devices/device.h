@@ -1,4 +1,5 @@
-/* Devices and streams as the rest of the library sees them: a provider's table with the bookkeeping that all devices share. */
+/* Devices and streams as the rest of the library sees them: a provider's table with the bookkeeping that all devices
+ * share. */
 #ifndef BP_DEVICES_DEVICE_H
 #define BP_DEVICES_DEVICE_H
 
@@ -27,7 +28,8 @@ struct bp_device {
 void bp_device_retain(bp_device *device);
 void bp_device_release(bp_device *device);
 
-/* Physical memory with the device's usage counted; otherwise the table's commit and decommit. Stream-ordered memory likewise. */
+/* Physical memory with the device's usage counted; otherwise the table's commit and decommit. Stream-ordered memory
+ * likewise. */
 bp_status bp_device_commit(bp_device *device, uint64_t bytes, uint64_t *handle);
 bp_status bp_device_decommit(bp_device *device, uint64_t bytes, uint64_t handle);
 bp_status bp_device_allocate(bp_device *device, uint64_t bytes, bp_stream *stream, void **address);
@@ -44,9 +46,9 @@ typedef struct bp_stream_points {
     atomic_uint marked[BP_STREAM_POINTS];
 } bp_stream_points;
 
-/* A stream and its timeline: a ring of events made with the stream. Recording a point uses the next event of the ring, so
- * that any number of release points need no further events. The memory of a destroyed stream stays until its device goes, so
- * that calls with it are errors and not crashes. */
+/* A stream and its timeline: a ring of events made with the stream. Recording a point uses the next event of the
+ * ring, so that any number of release points need no further events. The memory of a destroyed stream stays until
+ * its device goes, so that calls with it are errors and not crashes. */
 struct bp_stream {
     bp_device *device;
     void *raw; /* the provider's stream */
@@ -65,16 +67,17 @@ static inline bool bp_stream_is_usable(const bp_stream *stream, const bp_device 
     return stream != NULL && stream->device == device && atomic_load_explicit(&stream->alive, memory_order_relaxed);
 }
 
-/* BP_OK, or the error of a stream that is not usable: NULL, destroyed (by name), of another device (names both). Cold. */
+/* BP_OK, or the error of a stream that is not usable: NULL, destroyed (by name), of another device (names both).
+ * Cold. */
 bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, const char *function);
 
-/* Marks everything enqueued on the stream so far. Hot: no allocation, no lock of its own. Any thread. After a failure the
- * point is lost, which harms no other. */
+/* Marks everything enqueued on the stream so far. Hot: no allocation, no lock of its own. Any thread. After a
+ * failure the point is lost, which harms no other. */
 bp_status bp_stream_record_point(bp_stream *stream, uint32_t *point);
 
-/* Work enqueued on `waiter` from now on starts after `point` of `stream`, whose record has returned. `stream` may have been
- * destroyed since, or be destroyed meanwhile: then nothing is left to wait for, as destroying waits. Where the ring has gone round
- * since, the oldest point it still has stands in: it is later, so it is safe. Hot. */
+/* Work enqueued on `waiter` from now on starts after `point` of `stream`, whose record has returned. `stream` may
+ * have been destroyed since, or be destroyed meanwhile: then nothing is left to wait for, as destroying waits. Where
+ * the ring has gone round since, the oldest point it still has stands in: it is later, so it is safe. Hot. */
 bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint32_t point);
 
 /* What is left of a destroyed stream; its device is going. */

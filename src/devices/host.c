@@ -9,7 +9,7 @@
 
 #define QUEUE_LENGTH 16384u
 
-/* ---- streams ------------------------------------------------------------------------------------------------------ */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 /* A stream without a thread: one that was used before, or a new one. Under the lock. */
 static bp_status find_idle(bp_host *host, bp_host_stream **stream)
@@ -97,7 +97,7 @@ static bp_status copy(void *self, void *stream, void *to, const void *from, uint
     return BP_OK;
 }
 
-/* ---- the device --------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 
 static bp_status traits(void *self, bp_device_traits *traits)
 {

@@ -9,7 +9,7 @@
 #include "devices/address_space.h"
 #include "devices/device.h"
 
-/* ---- streams ------------------------------------------------------------------------------------------------------ */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 typedef struct bp_host_stream bp_host_stream;
 
@@ -43,8 +43,8 @@ typedef struct bp_host_place {
     bp_host_work work;
 } bp_host_place;
 
-/* A queue of any number of producers and the thread that serves it. Positions only grow, also when a later stream gets the
- * struct of a destroyed one: a mark of an event is the struct's number and a position, and holds for ever. */
+/* A queue of any number of producers and the thread that serves it. Positions only grow, also when a later stream
+ * gets the struct of a destroyed one: a mark of an event is the struct's number and a position, and holds for ever. */
 struct bp_host_stream {
     _Atomic uint64_t enqueued; /* places taken by producers, in the order in which the work will run */
     char producers_apart[64 - sizeof(uint64_t)];
@@ -74,9 +74,10 @@ void bp_host_stream_enqueue(bp_host_stream *stream, const bp_host_work *work);
 /* Blocks until that much of the stream's work is done. */
 void bp_host_stream_await(bp_host_stream *stream, uint64_t count);
 
-/* ---- events ------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* An event marks a position of a stream: the stream's index above MARK_BITS, the position below; 0 before the first record. */
+/* An event marks a position of a stream: the stream's index above MARK_BITS, the position below; 0 before the first
+ * record. */
 #define BP_HOST_MARK_BITS 52
 #define BP_HOST_STREAMS (1u << (64 - BP_HOST_MARK_BITS))
 
@@ -93,7 +94,7 @@ typedef struct bp_host_event_block {
     bp_host_event events[BP_HOST_BLOCK_EVENTS];
 } bp_host_event_block;
 
-/* ---- the device --------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 
 typedef struct bp_host_memory {
     int file; /* -1: unused */

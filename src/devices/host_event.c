@@ -56,8 +56,8 @@ void bp_host_events_finish(bp_host *host)
     }
 }
 
-/* The mark is read, then the stream, and the exchange fails if another record came between: so marks of one stream never go
- * back, whoever records. */
+/* The mark is read, then the stream, and the exchange fails if another record came between: so marks of one stream
+ * never go back, whoever records. */
 bp_status bp_host_event_record(void *self, void *event, void *stream)
 {
     (void)self;

@@ -24,7 +24,7 @@ bp_status bp_host_unreserve(void *self, void *address, uint64_t bytes)
     return bp_address_space_unreserve(&host->space, address, bytes);
 }
 
-/* ---- how much there is -------------------------------------------------------------------------------------------- */
+/* ---- how much there is ------------------------------------------------------------------------------------------- */
 
 static bp_status take(bp_host *host, uint64_t bytes, const char *operation)
 {
@@ -50,7 +50,7 @@ static bp_status fail_memory(const bp_host *host, uint64_t bytes, const char *op
                    (unsigned long long)limit, strerror(reason));
 }
 
-/* ---- physical memory ---------------------------------------------------------------------------------------------- */
+/* ---- physical memory --------------------------------------------------------------------------------------------- */
 
 static bp_status make_file(const bp_host *host, uint64_t bytes, int *file)
 {
@@ -126,7 +126,7 @@ bp_status bp_host_decommit(void *self, uint64_t handle)
     return BP_OK;
 }
 
-/* ---- mappings ----------------------------------------------------------------------------------------------------- */
+/* ---- mappings ---------------------------------------------------------------------------------------------------- */
 
 static bool map_nothing(void *address, uint64_t bytes)
 {
@@ -176,7 +176,7 @@ bp_status bp_host_protect(void *self, void *address, uint64_t bytes, bp_access a
     return BP_OK;
 }
 
-/* ---- memory in stream order --------------------------------------------------------------------------------------- */
+/* ---- memory in stream order -------------------------------------------------------------------------------------- */
 
 /* At once, as memory that no work uses yet may be there early. */
 bp_status bp_host_allocate(void *self, uint64_t bytes, void *stream, void **address)

@@ -1,8 +1,9 @@
 /* A stream of the host device: a bounded queue that any thread may add to, and a thread that runs what is in it.
  *
- * Places are claimed by one fetch-and-add, so that the order of claims is the order of the work; the place's `ready` (after
- * Vyukov's bounded queue) says when the work is written. Who sleeps first says so and then looks again, who wakes changes first and
- * then looks for sleepers: all four sequentially consistent, so that one of the two sees the other. */
+ * Places are claimed by one fetch-and-add, so that the order of claims is the order of the work; the place's `ready`
+ * (after Vyukov's bounded queue) says when the work is written. Who sleeps first says so and then looks again, who
+ * wakes changes first and then looks for sleepers: all four sequentially consistent, so that one of the two sees the
+ * other. */
 #include "devices/host.h"
 
 #include <limits.h>
@@ -37,7 +38,7 @@ static void futex_wake(atomic_uint *word, int count)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-/* ---- waiting for work done ---------------------------------------------------------------------------------------- */
+/* ---- waiting for work done --------------------------------------------------------------------------------------- */
 
 static void want(bp_host_stream *stream, uint64_t count)
 {
@@ -73,7 +74,7 @@ static void complete(bp_host_stream *stream, uint64_t count)
     futex_wake(&stream->changes, INT_MAX);
 }
 
-/* ---- producers ---------------------------------------------------------------------------------------------------- */
+/* ---- producers --------------------------------------------------------------------------------------------------- */
 
 void bp_host_stream_enqueue(bp_host_stream *stream, const bp_host_work *work)
 {
@@ -87,7 +88,7 @@ void bp_host_stream_enqueue(bp_host_stream *stream, const bp_host_work *work)
         futex_wake(&stream->asleep, 1);
 }
 
-/* ---- the thread --------------------------------------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 static void await_work(bp_host_stream *stream, bp_host_place *place, uint64_t ready)
 {
@@ -153,7 +154,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* ---- life --------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 bp_status bp_host_stream_new(uint32_t index, uint32_t queue_length, uint32_t max_delay_us, bp_host_stream **stream)
 {

@@ -10,8 +10,8 @@
 
 #define GRANULARITY 4096u
 #define ALLOCATION_ALIGNMENT 256u
-/* What is allocated in stream order costs nothing either: addresses that no user process can have, each given once (but for
- * the 2^55th byte). */
+/* What is allocated in stream order costs nothing either: addresses that no user process can have, each given once
+ * (but for the 2^55th byte). */
 #define ALLOCATED_FROM (UINT64_C(1) << 55)
 
 typedef struct null_device {
@@ -44,7 +44,7 @@ static bp_status traits(void *self, bp_device_traits *traits)
     return BP_OK;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static bp_status reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
 {
@@ -105,7 +105,7 @@ static bp_status free_memory(void *self, void *address, uint64_t bytes, void *st
     return BP_OK;
 }
 
-/* ---- streams and events ------------------------------------------------------------------------------------------- */
+/* ---- streams and events ------------------------------------------------------------------------------------------ */
 
 /* Streams and events are nothing but different. */
 static bp_status create_object(void *self, void **object)

@@ -8,7 +8,7 @@
 #include "core/fail.h"
 #include "core/memory.h"
 
-/* ---- points ------------------------------------------------------------------------------------------------------- */
+/* ---- points ------------------------------------------------------------------------------------------------------ */
 
 static void destroy_points(bp_device *device, bp_stream_points *points, uint32_t count)
 {
@@ -50,9 +50,10 @@ bp_status bp_stream_record_point(bp_stream *stream, uint32_t *point)
     return BP_OK;
 }
 
-/* The event to wait on for `point`. Its own is always safe: it marks the point, or a younger one once it was recorded again.
- * That younger one may be very young, so the oldest of the ring is preferred; unless another thread has taken that and not
- * recorded it yet, or failed to: then its event still marks a point that may be older than `point`. */
+/* The event to wait on for `point`. Its own is always safe: it marks the point, or a younger one once it was
+ * recorded again. That younger one may be very young, so the oldest of the ring is preferred; unless another thread
+ * has taken that and not recorded it yet, or failed to: then its event still marks a point that may be older than
+ * `point`. */
 static void *find_event(const bp_stream *stream, const bp_stream_points *points, uint32_t point)
 {
     uint32_t taken = atomic_load_explicit(&stream->recorded, memory_order_acquire);
@@ -81,7 +82,7 @@ bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint32_t po
     return status;
 }
 
-/* ---- life --------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 
 static void name_stream(bp_stream *stream, const char *name)
 {
@@ -152,7 +153,8 @@ void bp_stream_destroy(bp_stream **stream)
     if (!atomic_exchange(&s->alive, false))
         return;
     bp_device *device = s->device;
-    /* Until its work is done others wait for its points. Where the provider refuses to wait they stay until the device goes. */
+    /* Until its work is done others wait for its points. Where the provider refuses to wait they stay until the
+     * device goes. */
     bool done = device->ops->stream_synchronize(device->self, s->raw) == BP_OK;
     done = device->ops->stream_destroy(device->self, s->raw) == BP_OK || done;
     if (done) {
@@ -186,7 +188,7 @@ bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, cons
     return BP_OK;
 }
 
-/* ---- work --------------------------------------------------------------------------------------------------------- */
+/* ---- work -------------------------------------------------------------------------------------------------------- */
 
 const char *bp_stream_name(const bp_stream *stream)
 {

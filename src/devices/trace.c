@@ -76,7 +76,7 @@ static bp_status traits(void *self, bp_device_traits *traits)
     return trace->inner_ops->traits(trace->inner_self, traits);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static bp_status reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
 {
@@ -141,7 +141,7 @@ static bp_status free_memory(void *self, void *address, uint64_t bytes, void *st
     return trace->inner_ops->free(trace->inner_self, address, bytes, stream);
 }
 
-/* ---- streams ------------------------------------------------------------------------------------------------------ */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 static bp_status create_stream(void *self, void **stream)
 {
@@ -199,7 +199,7 @@ static bp_status copy(void *self, void *stream, void *to, const void *from, uint
     return trace->inner_ops->copy(trace->inner_self, stream, to, from, bytes);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 static bp_status create_event(void *self, void **event)
 {
@@ -236,7 +236,7 @@ static bp_status synchronize_event(void *self, void *event)
     return trace->inner_ops->event_synchronize(trace->inner_self, event);
 }
 
-/* ---- the device --------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 
 static const bp_device_ops trace_ops = {
     .size = sizeof trace_ops,

@@ -15,6 +15,9 @@ MAY_INCLUDE = {
     "core": {"core"},
     "model": {"core", "model"},
     "planner": {"core", "model", "planner"},
+    "devices": {"core", "devices"},
+    "memory": {"core", "devices", "memory"},
+    "allocators": {"core", "devices", "memory", "allocators"},
     "formats": {"core", "formats"},
 }
 # What libc is: the loader has thread-local storage.

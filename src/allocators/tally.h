@@ -1,0 +1,74 @@
+/* How many acquires there were and how much is live. Most pools are served by one thread: the first that acquires owns a tally that
+ * it adds to without locked instructions; all others share one. */
+#ifndef BP_ALLOCATORS_TALLY_H
+#define BP_ALLOCATORS_TALLY_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct bp_tally {
+    _Atomic(const void *) owner; /* identity of a thread; NULL: none yet */
+    _Atomic uint64_t acquires,
+        live; /* of the owner; live counts down below zero where others release what it acquired */
+    _Alignas(64) _Atomic uint64_t shared_acquires, shared_live; /* of all other threads */
+    _Atomic uint64_t peak;
+} bp_tally;
+
+/* Its address tells threads apart. */
+extern _Thread_local char bp_this_thread __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+static inline bool bp_tally_is_owner(bp_tally *t)
+{
+    const void *owner = atomic_load_explicit(&t->owner, memory_order_relaxed);
+    return owner == &bp_this_thread ||
+           (owner == NULL && atomic_compare_exchange_strong_explicit(&t->owner, &owner, (const void *)&bp_this_thread,
+                                                                     memory_order_relaxed, memory_order_relaxed));
+}
+
+static inline uint64_t bp_tally_read(const _Atomic uint64_t *counter)
+{
+    return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_relaxed);
+}
+
+static inline uint64_t bp_tally_acquires(const bp_tally *t)
+{
+    return bp_tally_read(&t->acquires) + bp_tally_read(&t->shared_acquires);
+}
+
+static inline uint64_t bp_tally_live(const bp_tally *t)
+{
+    return bp_tally_read(&t->live) + bp_tally_read(&t->shared_live);
+}
+
+/* Counts acquires and the bytes that became live. Returns how many acquires there were before. */
+static inline uint64_t bp_tally_acquire(bp_tally *t, uint64_t acquires, uint64_t bytes)
+{
+    uint64_t before;
+    if (bp_tally_is_owner(t)) {
+        uint64_t own = bp_tally_read(&t->acquires);
+        atomic_store_explicit(&t->acquires, own + acquires, memory_order_relaxed);
+        atomic_store_explicit(&t->live, bp_tally_read(&t->live) + bytes, memory_order_relaxed);
+        before = own + bp_tally_read(&t->shared_acquires);
+    } else {
+        before = atomic_fetch_add_explicit(&t->shared_acquires, acquires, memory_order_relaxed) +
+                 bp_tally_read(&t->acquires);
+        atomic_fetch_add_explicit(&t->shared_live, bytes, memory_order_relaxed);
+    }
+    /* another thread may have counted an acquire of this one's release, but not yet the release: no more than what was live */
+    uint64_t live = bp_tally_live(t), peak = bp_tally_read(&t->peak);
+    while ((int64_t)live > (int64_t)peak &&
+           !atomic_compare_exchange_weak_explicit(&t->peak, &peak, live, memory_order_relaxed, memory_order_relaxed)) {
+    }
+    return before;
+}
+
+static inline void bp_tally_release(bp_tally *t, uint64_t bytes)
+{
+    if (bp_tally_is_owner(t))
+        atomic_store_explicit(&t->live, bp_tally_read(&t->live) - bytes, memory_order_relaxed);
+    else
+        atomic_fetch_sub_explicit(&t->shared_live, bytes, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,653 @@
+/* Devices: memory, limits, arguments, usage, the null device, the trace device. Streams: test_devices_streams.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/device.h>
+#include <bucketpool/device_ops.h>
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "devices/device.h"
+
+#define PAGE 4096u
+#define assert_ok(call) assert_status((call), BP_OK, #call, __LINE__)
+#define assert_fails(call, status, ...) assert_failure((call), (status), #call, __LINE__, __VA_ARGS__, NULL)
+
+static void assert_status(bp_status status, bp_status expected, const char *call, int line)
+{
+    if (status == expected)
+        return;
+    print_error("%s: %s: %s\n", call, bp_status_name(status), bp_error_detail());
+    _fail(__FILE__, line);
+}
+
+/* With a detail that has these texts in it. */
+static void assert_failure(bp_status status, bp_status expected, const char *call, int line, ...)
+{
+    assert_status(status, expected, call, line);
+    va_list texts;
+    va_start(texts, line);
+    for (const char *text = va_arg(texts, const char *); text != NULL; text = va_arg(texts, const char *)) {
+        if (strstr(bp_error_detail(), text) == NULL) {
+            print_error("%s: no \"%s\" in \"%s\"\n", call, text, bp_error_detail());
+            _fail(__FILE__, line);
+        }
+    }
+    va_end(texts);
+}
+
+static bp_device *make_host(const bp_host_config *config)
+{
+    bp_device *device = NULL;
+    assert_ok(bp_device_create_host(config, &device));
+    return device;
+}
+
+static bp_host_config small_config(void)
+{
+    bp_host_config config;
+    assert_ok(bp_host_config_init(&config, sizeof config));
+    config.memory_bytes = 16 * PAGE;
+    config.granularity = PAGE;
+    return config;
+}
+
+static size_t open_files(void)
+{
+    size_t count = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    assert_non_null(directory);
+    while (readdir(directory) != NULL)
+        count++;
+    closedir(directory);
+    return count;
+}
+
+/* Asks the kernel, which answers EFAULT where a load would trap. */
+static bool readable(const void *address)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    bool can = write(ends[1], address, 1) == 1;
+    close(ends[0]);
+    close(ends[1]);
+    return can;
+}
+
+static bp_device_usage usage_of(const bp_device *device)
+{
+    bp_device_usage usage = {.size = sizeof usage};
+    assert_ok(bp_device_usage_get(device, &usage));
+    return usage;
+}
+
+/* ---- host memory ------------------------------------------------------------------------------------------------- */
+
+static void test_mapping_keeps_bytes(void **state)
+{
+    (void)state;
+    bp_host_config config = small_config();
+    bp_device *device = make_host(&config);
+    void *self, *space;
+    const bp_device_ops *ops = bp_device_table(device, &self);
+    uint64_t a, b;
+    assert_ok(ops->reserve(self, 4 * PAGE, PAGE, &space));
+    assert_ok(ops->commit(self, 2 * PAGE, &a));
+    assert_ok(ops->commit(self, PAGE, &b));
+    char *bytes = space;
+    assert_false(readable(bytes));
+    assert_ok(ops->map(self, bytes, 2 * PAGE, a));
+    assert_true(readable(bytes) && readable(bytes + 2 * PAGE - 1) && !readable(bytes + 2 * PAGE));
+    for (size_t i = 0; i < 2 * PAGE; i++)
+        assert_int_equal(bytes[i], 0);
+    memset(bytes, 'a', 2 * PAGE);
+    assert_ok(ops->unmap(self, bytes, 2 * PAGE));
+    assert_false(readable(bytes));
+    assert_ok(ops->map(self, bytes, PAGE, b));
+    assert_int_equal(bytes[0], 0);
+    bytes[0] = 'b';
+    assert_ok(ops->map(self, bytes + 2 * PAGE, 2 * PAGE, a)); /* elsewhere */
+    assert_int_equal(bytes[2 * PAGE], 'a');
+    assert_int_equal(bytes[4 * PAGE - 1], 'a');
+    assert_ok(ops->unmap(self, bytes, PAGE));
+    assert_ok(ops->map(self, bytes, PAGE, b));
+    assert_int_equal(bytes[0], 'b');
+    assert_ok(ops->unmap(self, bytes, PAGE));
+    assert_ok(ops->unmap(self, bytes + 2 * PAGE, 2 * PAGE));
+    assert_ok(ops->decommit(self, a));
+    assert_ok(ops->decommit(self, b));
+    assert_fails(ops->map(self, bytes, PAGE, b), BP_ERR_INVALID_ARGUMENT, "handle 2");
+    assert_ok(ops->unreserve(self, space, 4 * PAGE));
+    bp_device_destroy(&device);
+}
+
+static void test_protection(void **state)
+{
+    (void)state;
+    bp_device *device = make_host(NULL);
+    void *self, *space;
+    const bp_device_ops *ops = bp_device_table(device, &self);
+    uint64_t page = device->traits.page_bytes, handle;
+    assert_int_equal(device->traits.granularity, page);
+    assert_int_equal(device->traits.host_accessible, 1);
+    assert_int_equal(device->traits.no_memory, 0);
+    assert_ok(ops->reserve(self, 2 * page, page, &space));
+    assert_ok(ops->commit(self, 2 * page, &handle));
+    assert_ok(ops->map(self, space, 2 * page, handle));
+    char *bytes = space;
+    bytes[0] = 'a';
+    assert_ok(ops->protect(self, bytes, page, BP_ACCESS_NONE));
+    assert_false(readable(bytes));
+    assert_true(readable(bytes + page));
+    assert_ok(ops->protect(self, bytes, page, BP_ACCESS_READ_WRITE));
+    assert_int_equal(bytes[0], 'a');
+    assert_fails(ops->protect(self, bytes + 1, page, BP_ACCESS_NONE), BP_ERR_INVALID_ARGUMENT, "protect");
+    assert_fails(ops->protect(self, bytes, page, (bp_access)7), BP_ERR_INVALID_ARGUMENT, "access 7");
+    bp_device_destroy(&device); /* takes what is left with it */
+}
+
+static void test_reservations(void **state)
+{
+    (void)state;
+    bp_host_config config = small_config();
+    config.granularity = 65536;
+    bp_device *device = make_host(&config);
+    void *self, *space, *large = NULL;
+    const bp_device_ops *ops = bp_device_table(device, &self);
+    for (uint64_t alignment = 65536; alignment <= UINT64_C(1) << 32; alignment *= 4) {
+        assert_ok(ops->reserve(self, 3 * 65536, alignment, &space));
+        assert_int_equal((uintptr_t)space % alignment, 0);
+        assert_false(readable(space));
+        assert_ok(ops->unreserve(self, space, 3 * 65536));
+    }
+    assert_ok(ops->reserve(self, UINT64_C(1) << 38, 65536, &space));
+    assert_fails(ops->reserve(self, 0, 65536, &large), BP_ERR_INVALID_ARGUMENT, "0 bytes", "65536");
+    assert_fails(ops->reserve(self, 65537, 65536, &large), BP_ERR_INVALID_ARGUMENT, "65537 bytes");
+    assert_fails(ops->reserve(self, 65536, 0, &large), BP_ERR_INVALID_ARGUMENT, "alignment 0");
+    assert_fails(ops->reserve(self, 65536, 4096, &large), BP_ERR_INVALID_ARGUMENT, "alignment 4096");
+    assert_fails(ops->reserve(self, 65536, 3 * 65536, &large), BP_ERR_INVALID_ARGUMENT, "196608");
+    assert_fails(ops->reserve(self, UINT64_C(1) << 60, 65536, &large), BP_ERR_NO_DEVICE_MEMORY, "address space");
+    assert_fails(ops->reserve(self, UINT64_MAX - 65535, 65536, &large), BP_ERR_NO_DEVICE_MEMORY, "address space");
+    assert_null(large);
+    assert_fails(ops->unreserve(self, space, 65536), BP_ERR_INVALID_ARGUMENT, "unreserve");
+    assert_fails(ops->unmap(self, &config, 65536), BP_ERR_INVALID_ARGUMENT, "not reserved");
+    assert_fails(ops->unmap(self, space, UINT64_MAX - 65535), BP_ERR_INVALID_ARGUMENT, "not reserved");
+    assert_fails(ops->unmap(self, (char *)space + 1, 65536), BP_ERR_INVALID_ARGUMENT, "multiples of 65536");
+    bp_device_destroy(&device);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    bp_host_config config = small_config();
+    bp_device *device = make_host(&config);
+    size_t files = open_files();
+    uint64_t a, b = 77;
+    bp_stream *stream;
+    void *memory;
+    assert_ok(bp_stream_create(device, NULL, &stream));
+    assert_ok(bp_device_commit(device, 10 * PAGE, &a));
+    assert_fails(bp_device_commit(device, 7 * PAGE, &b), BP_ERR_NO_DEVICE_MEMORY, "28672", "24576", "65536");
+    assert_fails(bp_device_commit(device, 7, &b), BP_ERR_INVALID_ARGUMENT, "commit", "4096");
+    assert_fails(bp_device_commit(device, 0, &b), BP_ERR_INVALID_ARGUMENT, "0 bytes");
+    assert_int_equal(b, 77);
+    assert_ok(bp_device_allocate(device, 6 * PAGE - 1, stream, &memory));
+    assert_int_equal((uintptr_t)memory % 256, 0);
+    assert_fails(bp_device_allocate(device, 2, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "of 2 bytes", "1 of 65536");
+    assert_fails(bp_device_allocate(device, UINT64_MAX, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "allocate");
+    bp_device_usage usage = usage_of(device);
+    assert_int_equal(usage.committed_bytes, 10 * PAGE);
+    assert_int_equal(usage.allocated_bytes, 6 * PAGE - 1);
+    memset(memory, 1, 6 * PAGE - 1);
+    assert_fails(bp_device_free(device, memory, 5, stream), BP_ERR_INVALID_ARGUMENT, "5 bytes");
+    assert_fails(bp_device_free(device, NULL, 5, stream), BP_ERR_INVALID_ARGUMENT, "5 bytes");
+    assert_ok(bp_device_free(device, memory, 6 * PAGE - 1, stream));
+    assert_ok(bp_device_allocate(device, 6 * PAGE, stream, &memory)); /* in stream order the other is gone */
+    assert_ok(bp_device_decommit(device, 10 * PAGE, a));
+    assert_fails(bp_device_decommit(device, 10 * PAGE, a), BP_ERR_INVALID_ARGUMENT, "handle");
+    usage = usage_of(device);
+    assert_int_equal(usage.committed_bytes, 0);
+    assert_int_equal(usage.peak_committed_bytes, 10 * PAGE);
+    assert_int_equal(usage.allocated_bytes, 6 * PAGE);
+    assert_int_equal(usage.peak_allocated_bytes, 6 * PAGE);
+    assert_int_equal(open_files(), files);
+    bp_stream_destroy(&stream);
+    bp_device_destroy(&device); /* with memory that was never freed */
+}
+
+static void test_host_config(void **state)
+{
+    (void)state;
+    bp_device *device = NULL;
+    bp_host_config config;
+    assert_fails(bp_host_config_init(&config, 4), BP_ERR_INVALID_ARGUMENT, "size 4");
+    assert_fails(bp_host_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, "bp_host_config_init");
+    assert_fails(bp_device_create_host(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    config = small_config();
+    config.granularity = 3 * PAGE;
+    assert_fails(bp_device_create_host(&config, &device), BP_ERR_INVALID_ARGUMENT, "granularity 12288");
+    config.granularity = 512;
+    assert_fails(bp_device_create_host(&config, &device), BP_ERR_INVALID_ARGUMENT, "granularity 512");
+    config = small_config();
+    config.queue_length = 100;
+    assert_fails(bp_device_create_host(&config, &device), BP_ERR_INVALID_ARGUMENT, "length 100");
+    config.size = 1;
+    assert_fails(bp_device_create_host(&config, &device), BP_ERR_INVALID_ARGUMENT, "configuration");
+    assert_null(device);
+    device = make_host(NULL);
+    assert_string_equal(bp_device_name(device), "host");
+    bp_device_destroy(&device);
+    assert_null(device);
+    bp_device_destroy(&device);
+    bp_device_destroy(NULL);
+}
+
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
+
+static int destroyed;
+static bp_device_traits answer;
+static bp_status answer_status;
+
+static void count_destroy(void *self)
+{
+    (void)self;
+    destroyed++;
+}
+
+static bp_status answer_traits(void *self, bp_device_traits *traits)
+{
+    (void)self;
+    *traits = answer;
+    return answer_status;
+}
+
+static void test_tables_are_checked(void **state)
+{
+    (void)state;
+    bp_device *null, *device = NULL;
+    assert_ok(bp_device_create_null(&null));
+    void *self;
+    bp_device_ops ops = *bp_device_table(null, &self);
+    ops.destroy = count_destroy;
+    ops.traits = answer_traits;
+    answer = (bp_device_traits){.size = sizeof answer, .granularity = 4096};
+    assert_fails(bp_device_create(NULL, self, &device), BP_ERR_INVALID_ARGUMENT, "table");
+    assert_fails(bp_device_create(&ops, self, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    ops.version = 2;
+    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_UNSUPPORTED, "version 2", "expected 1");
+    ops.version = BP_DEVICE_OPS_VERSION;
+    ops.size -= 8;
+    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "bytes");
+    ops.size += 16; /* a later table, with more at its end */
+    const size_t first = offsetof(bp_device_ops, destroy), last = offsetof(bp_device_ops, event_synchronize);
+    for (size_t at = first; at <= last; at += sizeof(void (*)(void))) {
+        bp_device_ops lacking = ops;
+        memset((char *)&lacking + at, 0, sizeof(void (*)(void)));
+        bool optional = at == offsetof(bp_device_ops, stream_import) || at == offsetof(bp_device_ops, protect);
+        if (!optional)
+            assert_fails(bp_device_create(&lacking, self, &device), BP_ERR_INVALID_ARGUMENT, "null", "function");
+    }
+    answer.page_bytes = 4096;
+    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "protect");
+    answer.page_bytes = 0;
+    answer.granularity = 4097;
+    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "4097");
+    assert_int_equal(destroyed, 0); /* nothing was taken over so far */
+    answer_status = bp_error_record(BP_ERR_NO_DEVICE, "no such thing");
+    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_NO_DEVICE, "no such thing");
+    assert_int_equal(destroyed, 1);
+    assert_null(device);
+    answer_status = BP_OK;
+    answer.granularity = 4096;
+    assert_ok(bp_device_create(&ops, self, &device));
+    bp_device_destroy(&device);
+    assert_int_equal(destroyed, 2);
+    bp_device_destroy(&null);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    bp_device *device = make_host(NULL), *other = make_host(NULL);
+    bp_stream *stream, *copy, *foreign;
+    bp_event *event;
+    char byte;
+    assert_ok(bp_stream_create(device, "compute", &stream));
+    assert_ok(bp_stream_create(other, NULL, &foreign));
+    assert_ok(bp_event_create(device, &event));
+    assert_string_equal(bp_stream_name(stream), "compute");
+    assert_string_equal(bp_stream_name(foreign), "stream.0");
+    assert_fails(bp_stream_create(NULL, "x", &copy), BP_ERR_INVALID_ARGUMENT, "device");
+    assert_fails(bp_stream_create(device, "x", NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_fails(bp_stream_import(device, 1, "x", &copy), BP_ERR_UNSUPPORTED, "host");
+    assert_fails(bp_event_create(NULL, &event), BP_ERR_INVALID_ARGUMENT, "device");
+    assert_fails(bp_stream_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "no stream");
+    assert_fails(bp_stream_call(stream, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "function", "compute");
+    assert_fails(bp_stream_fill(stream, NULL, 0, 8), BP_ERR_INVALID_ARGUMENT, "8 bytes", "compute");
+    assert_fails(bp_stream_copy(stream, NULL, &byte, 8), BP_ERR_INVALID_ARGUMENT, "destination");
+    assert_fails(bp_stream_copy(stream, &byte, NULL, 8), BP_ERR_INVALID_ARGUMENT, "source");
+    assert_ok(bp_stream_fill(stream, NULL, 0, 0));
+    assert_ok(bp_stream_copy(stream, NULL, NULL, 0));
+    assert_fails(bp_event_record(NULL, stream), BP_ERR_INVALID_ARGUMENT, "no event");
+    assert_fails(bp_event_record(event, foreign), BP_ERR_INVALID_ARGUMENT, "stream.0", "another device");
+    assert_fails(bp_stream_wait(foreign, event), BP_ERR_INVALID_ARGUMENT, "stream.0", "another device");
+    assert_fails(bp_stream_wait(stream, NULL), BP_ERR_INVALID_ARGUMENT, "no event");
+    assert_fails(bp_event_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "no event");
+    assert_fails(bp_device_synchronize(NULL), BP_ERR_INVALID_ARGUMENT, "no device");
+    bp_device_usage usage = {0};
+    assert_fails(bp_device_usage_get(device, &usage), BP_ERR_INVALID_ARGUMENT, "usage");
+    usage = usage_of(device);
+    assert_int_equal(usage.streams, 1);
+    assert_int_equal(usage.events, 1 + BP_STREAM_POINTS);
+    bp_stream_destroy(&foreign);
+    bp_device_destroy(&other);
+    bp_device_destroy(&device); /* goes with its last stream or event */
+    bp_stream_destroy(&stream);
+    bp_event_destroy(&event);
+    bp_event_destroy(&event);
+    bp_event_destroy(NULL);
+    bp_stream_destroy(NULL);
+}
+
+static void test_destroyed_streams(void **state)
+{
+    (void)state;
+    bp_device *device = make_host(NULL);
+    bp_stream *stream, *copy, *next;
+    bp_event *event;
+    assert_ok(bp_stream_create(device, "a name that is much too long for the space there is for names", &stream));
+    assert_int_equal(strlen(bp_stream_name(stream)), sizeof stream->name - 1);
+    bp_stream_destroy(&stream);
+    assert_null(stream);
+    assert_ok(bp_stream_create(device, "gather", &stream));
+    assert_ok(bp_event_create(device, &event));
+    copy = stream;
+    bp_stream_destroy(&stream);
+    assert_ok(bp_stream_create(device, "next", &next)); /* of the same thread's struct */
+    assert_string_equal(bp_stream_name(copy), "gather");
+    uint32_t point;
+    assert_fails(bp_stream_synchronize(copy), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
+    assert_fails(bp_event_record(event, copy), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
+    assert_fails(bp_stream_wait(copy, event), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
+    assert_fails(bp_stream_record_point(copy, &point), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
+    assert_fails(bp_stream_wait_point(copy, next, 0), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
+    assert_ok(bp_stream_wait_point(next, copy, 0));
+    bp_stream *again = copy;
+    bp_stream_destroy(&again); /* nothing */
+    assert_int_equal(usage_of(device).streams, 1);
+    bp_event_destroy(&event);
+    assert_int_equal(usage_of(device).events, BP_STREAM_POINTS);
+    bp_stream_destroy(&next);
+    assert_int_equal(usage_of(device).streams, 0);
+    assert_int_equal(usage_of(device).events, 0);
+    bp_device_destroy(&device);
+}
+
+/* ---- null -------------------------------------------------------------------------------------------------------- */
+
+static void add_one(void *argument)
+{
+    ++*(int *)argument;
+}
+
+static void test_null_device(void **state)
+{
+    (void)state;
+    bp_device *device;
+    assert_fails(bp_device_create_null(NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_ok(bp_device_create_null(&device));
+    assert_string_equal(bp_device_name(device), "null");
+    assert_int_equal(device->traits.no_memory, 1);
+    assert_int_equal(device->traits.host_accessible, 0);
+    assert_int_equal(device->traits.page_bytes, 0);
+    assert_int_equal(device->traits.granularity, 4096);
+    void *self, *a, *b, *c;
+    const bp_device_ops *ops = bp_device_table(device, &self);
+    assert_null(ops->protect);
+    uint64_t bytes = UINT64_C(1) << 38, handle, second;
+    assert_ok(ops->reserve(self, bytes, 1 << 21, &a)); /* far more than there is */
+    assert_ok(ops->reserve(self, bytes, 1 << 21, &b));
+    assert_true((uintptr_t)a % (1 << 21) == 0 && ((char *)a + bytes <= (char *)b || (char *)b + bytes <= (char *)a));
+    assert_false(readable(a));
+    assert_ok(bp_device_commit(device, bytes, &handle));
+    assert_ok(bp_device_commit(device, bytes, &second));
+    assert_true(handle != second);
+    assert_int_equal(usage_of(device).committed_bytes, 2 * bytes);
+    assert_ok(ops->map(self, a, bytes, handle));
+    assert_false(readable(a));
+    assert_ok(ops->unmap(self, a, bytes));
+    assert_fails(ops->map(self, &bytes, 4096, handle), BP_ERR_INVALID_ARGUMENT, "not reserved");
+    assert_fails(bp_device_commit(device, 5, &second), BP_ERR_INVALID_ARGUMENT, "5 bytes");
+    assert_fails(ops->reserve(self, 4096, 12288, &c), BP_ERR_INVALID_ARGUMENT, "alignment");
+    assert_ok(bp_device_decommit(device, bytes, handle));
+    assert_ok(ops->unreserve(self, a, bytes));
+    bp_stream *one, *two;
+    bp_event *event;
+    assert_ok(bp_stream_create(device, NULL, &one));
+    assert_ok(bp_stream_create(device, NULL, &two));
+    assert_ptr_not_equal(one->raw, two->raw);
+    assert_ok(bp_event_create(device, &event));
+    assert_ok(bp_device_allocate(device, 0, one, &a));
+    assert_ok(bp_device_allocate(device, 1000, one, &b));
+    assert_ok(bp_device_allocate(device, 1000, two, &c));
+    assert_true(a != b && (uintptr_t)c >= (uintptr_t)b + 1000 && (uintptr_t)c % 256 == 0);
+    assert_false(readable(b));
+    assert_ok(bp_device_free(device, b, 1000, two));
+    int calls = 0;
+    assert_ok(bp_stream_call(one, add_one, &calls));
+    assert_int_equal(calls, 1); /* at once */
+    assert_ok(bp_stream_fill(one, c, 1, 1000));
+    assert_ok(bp_stream_copy(one, b, c, 1000));
+    assert_ok(bp_event_record(event, one));
+    assert_ok(bp_stream_wait(two, event));
+    assert_ok(bp_event_synchronize(event));
+    for (uint32_t i = 0, point; i < 1000; i++) {
+        assert_ok(bp_stream_record_point(one, &point));
+        assert_int_equal(point, i);
+        assert_ok(bp_stream_wait_point(two, one, point / 2));
+    }
+    assert_ok(bp_stream_synchronize(one));
+    assert_ok(bp_device_synchronize(device));
+    bp_event_destroy(&event);
+    bp_stream_destroy(&one);
+    bp_stream_destroy(&two);
+    bp_device_destroy(&device);
+}
+
+/* ---- trace ------------------------------------------------------------------------------------------------------- */
+
+typedef struct tracing {
+    int refused;   /* operation that is refused, -1: none */
+    bool detailed; /* the refusal has a detail of its own */
+    bp_device_call last[BP_OP_COUNT];
+    int counts[BP_OP_COUNT];
+} tracing;
+
+static bp_status trace(void *user, const bp_device_call *call)
+{
+    tracing *t = user;
+    t->last[call->operation] = *call;
+    t->counts[call->operation]++;
+    if ((int)call->operation != t->refused)
+        return BP_OK;
+    return t->detailed ? bp_error_record(BP_ERR_NO_DEVICE, "the cable is out") : BP_ERR_NO_DEVICE;
+}
+
+static bool refuses(const tracing *t, bp_device_operation operation, bp_status status)
+{
+    bool refused = t->refused == (int)operation;
+    assert_int_equal(status, refused ? BP_ERR_NO_DEVICE : BP_OK);
+    if (refused)
+        assert_non_null(strstr(bp_error_detail(), t->detailed ? "the cable" : bp_device_operation_name(operation)));
+    return refused;
+}
+
+static void use_memory(tracing *t, bp_device *device)
+{
+    void *self, *address;
+    uint64_t handle;
+    const bp_device_ops *ops = bp_device_table(device, &self);
+    if (refuses(t, BP_OP_RESERVE, ops->reserve(self, 2 * PAGE, PAGE, &address)))
+        return;
+    if (!refuses(t, BP_OP_COMMIT, bp_device_commit(device, PAGE, &handle))) {
+        if (!refuses(t, BP_OP_MAP, ops->map(self, address, PAGE, handle))) {
+            assert_ptr_equal(t->last[BP_OP_MAP].address, address);
+            assert_int_equal(t->last[BP_OP_MAP].bytes, PAGE);
+            assert_int_equal(t->last[BP_OP_MAP].handle, handle);
+            refuses(t, BP_OP_PROTECT, ops->protect(self, address, PAGE, BP_ACCESS_READ_WRITE));
+            assert_int_equal(t->last[BP_OP_PROTECT].access, BP_ACCESS_READ_WRITE);
+            refuses(t, BP_OP_UNMAP, ops->unmap(self, address, PAGE));
+        }
+        bool left = refuses(t, BP_OP_DECOMMIT, bp_device_decommit(device, PAGE, handle));
+        assert_int_equal(usage_of(device).committed_bytes, left ? PAGE : 0);
+    }
+    refuses(t, BP_OP_UNRESERVE, ops->unreserve(self, address, 2 * PAGE));
+    assert_ptr_equal(t->last[BP_OP_UNRESERVE].address, address);
+}
+
+static void use_stream(tracing *t, bp_device *device, bp_stream *stream, bp_event *event)
+{
+    int calls = 0;
+    char bytes[8] = {0};
+    void *memory;
+    if (!refuses(t, BP_OP_ALLOCATE, bp_device_allocate(device, 100, stream, &memory))) {
+        bool left = refuses(t, BP_OP_FREE, bp_device_free(device, memory, 100, stream));
+        assert_int_equal(usage_of(device).allocated_bytes, left ? 100 : 0);
+        assert_ptr_equal(t->last[BP_OP_FREE].stream, stream->raw);
+    }
+    bool refused = refuses(t, BP_OP_CALL, bp_stream_call(stream, add_one, &calls));
+    refuses(t, BP_OP_FILL, bp_stream_fill(stream, bytes, 3, 4));
+    refuses(t, BP_OP_COPY, bp_stream_copy(stream, bytes + 4, bytes, 4));
+    refuses(t, BP_OP_STREAM_SYNCHRONIZE, bp_stream_synchronize(stream));
+    refuses(t, BP_OP_SYNCHRONIZE, bp_device_synchronize(device));
+    assert_int_equal(calls, refused ? 0 : 1);
+    assert_int_equal(bytes[7], t->refused == BP_OP_FILL || t->refused == BP_OP_COPY ? 0 : 3);
+    refuses(t, BP_OP_EVENT_RECORD, bp_event_record(event, stream));
+    assert_ptr_equal(t->last[BP_OP_EVENT_RECORD].stream, stream->raw);
+    assert_non_null(t->last[BP_OP_EVENT_RECORD].event);
+    refuses(t, BP_OP_STREAM_WAIT, bp_stream_wait(stream, event));
+    refuses(t, BP_OP_EVENT_SYNCHRONIZE, bp_event_synchronize(event));
+    uint32_t point;
+    refuses(t, BP_OP_EVENT_RECORD, bp_stream_record_point(stream, &point));
+}
+
+/* Everything that can be done is tried while one operation is refused; the address sanitizer finds what is left
+ * behind. */
+static void use_all(tracing *t, bool of_host)
+{
+    bp_device *inner, *device;
+    assert_ok(of_host ? bp_device_create_host(NULL, &inner) : bp_device_create_null(&inner));
+    assert_ok(bp_device_create_trace(inner, trace, t, &device));
+    bp_device_destroy(&inner);
+    assert_string_equal(bp_device_name(device), of_host ? "trace(host)" : "trace(null)");
+    bp_error_record(BP_OK, "before");
+    if (of_host)
+        use_memory(t, device);
+    bp_stream *stream, *other;
+    bp_event *event;
+    bp_status status = bp_stream_create(device, NULL, &stream);
+    if (t->refused == BP_OP_STREAM_CREATE || t->refused == BP_OP_EVENT_CREATE) {
+        refuses(t, (bp_device_operation)t->refused, status);
+        refuses(t, BP_OP_EVENT_CREATE, t->refused == BP_OP_EVENT_CREATE ? bp_event_create(device, &event) : BP_OK);
+        assert_int_equal(usage_of(device).streams, 0);
+        assert_int_equal(usage_of(device).events, 0);
+    } else {
+        assert_ok(status);
+        assert_ok(bp_stream_create(device, NULL, &other));
+        assert_ok(bp_event_create(device, &event));
+        if (of_host)
+            use_stream(t, device, stream, event);
+        bp_stream *copy = other;
+        bp_stream_destroy(&other);
+        assert_ok(t->refused == BP_OP_STREAM_WAIT ? BP_OK : bp_stream_wait_point(stream, copy, 0));
+        bp_event_destroy(&event);
+        bp_stream_destroy(&stream);
+        assert_int_equal(usage_of(device).streams, 0);
+    }
+    bp_device_destroy(&device);
+}
+
+static void test_trace_refuses_each(void **state)
+{
+    (void)state;
+    size_t files = open_files();
+    for (int refused = -1; refused < BP_OP_COUNT; refused++) {
+        for (int detailed = 0; detailed < 2; detailed++) {
+            tracing t = {.refused = refused, .detailed = detailed != 0};
+            use_all(&t, true);
+            for (int i = 0; i < BP_OP_COUNT && refused < 0; i++)
+                assert_true(t.counts[i] > 0 || i == BP_OP_STREAM_IMPORT);
+            t = (tracing){.refused = refused, .detailed = detailed != 0};
+            use_all(&t, false);
+        }
+    }
+    assert_int_equal(open_files(), files);
+}
+
+static void test_trace_leaves_the_detail_alone(void **state)
+{
+    (void)state;
+    tracing t = {.refused = BP_OP_SYNCHRONIZE};
+    bp_device *inner, *device, *outer;
+    assert_ok(bp_device_create_null(&inner));
+    assert_fails(bp_device_create_trace(NULL, trace, &t, &device), BP_ERR_INVALID_ARGUMENT, "device");
+    assert_fails(bp_device_create_trace(inner, NULL, &t, &device), BP_ERR_INVALID_ARGUMENT, "function");
+    assert_fails(bp_device_create_trace(inner, trace, &t, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_ok(bp_device_create_trace(inner, trace, &t, &device));
+    assert_ok(bp_device_create_trace(device, trace, &t, &outer));
+    bp_device_destroy(&inner);
+    bp_device_destroy(&device);
+    assert_string_equal(bp_device_name(outer), "trace(trace(null))");
+    bp_stream *stream;
+    assert_ok(bp_stream_create(outer, NULL, &stream));
+    bp_error_record(BP_OK, "before");
+    assert_ok(bp_stream_synchronize(stream));
+    assert_string_equal(bp_error_detail(), "before");
+    assert_int_equal(t.counts[BP_OP_STREAM_SYNCHRONIZE], 2);
+    assert_fails(bp_device_synchronize(outer), BP_ERR_NO_DEVICE, "synchronize", "trace(trace(null))", "no device");
+    bp_stream_destroy(&stream);
+    bp_device_destroy(&outer);
+}
+
+static void test_operation_names(void **state)
+{
+    (void)state;
+    for (int i = 0; i < BP_OP_COUNT; i++) {
+        assert_string_not_equal(bp_device_operation_name((bp_device_operation)i), "invalid");
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(bp_device_operation_name((bp_device_operation)i),
+                                    bp_device_operation_name((bp_device_operation)k));
+    }
+    assert_string_equal(bp_device_operation_name((bp_device_operation)BP_OP_COUNT), "invalid");
+    assert_string_equal(bp_device_operation_name(BP_OP_STREAM_WAIT), "stream_wait");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mapping_keeps_bytes),
+        cmocka_unit_test(test_protection),
+        cmocka_unit_test(test_reservations),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_host_config),
+        cmocka_unit_test(test_tables_are_checked),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_destroyed_streams),
+        cmocka_unit_test(test_null_device),
+        cmocka_unit_test(test_trace_refuses_each),
+        cmocka_unit_test(test_trace_leaves_the_detail_alone),
+        cmocka_unit_test(test_operation_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
