@@ -61,7 +61,7 @@ typedef enum bp_selection { BP_SELECT_ASSIGNED = 1, BP_SELECT_ANY = 2 } bp_selec
 
 /* Strict assignment: a request gets the buffer it had before: with BP_SELECT_ASSIGNED the plan's, with BP_SELECT_ANY the one of its
  * first acquire. When another request holds that buffer while another copy of the class is free:
- * BP_STRICT_OFF: the free copy is taken. BP_STRICT_WARN: it is taken, counted and reported to on_message.
+ * BP_STRICT_OFF: the free copy is taken and counted. BP_STRICT_WARN: it is taken, counted and reported to on_message.
  * BP_STRICT_ERROR: the acquire is refused. */
 typedef enum bp_strict { BP_STRICT_OFF = 1, BP_STRICT_WARN = 2, BP_STRICT_ERROR = 3 } bp_strict;
 
@@ -260,8 +260,8 @@ BP_API bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, siz
  * terminator, whole lines only; *needed is what the full text takes. text may be NULL when capacity is 0. */
 BP_API bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed);
 
-/* A hash of the sequence of acquires (unit, ordinal and role of each, in order) and their number modulo 2^28. Ranks that did the same have the
- * same; when a job hangs, the one that differs went another way. */
+/* A hash of the sequence of acquires (unit, ordinal and role of each, in order), and how many there were. Ranks that did the same
+ * have the same; when a job hangs, the one that differs went another way. */
 BP_API bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquires);
 
 /* ---- traces ------------------------------------------------------------------------------------------------------- */

@@ -198,7 +198,7 @@ static bp_status prepare(acquiring *a)
         bp_bound *r = &pool->bounds[a->ids[i]];
         if ((r->zero == BP_ZERO_NOTHING && !pool->guarded) || !is_fresh(r))
             continue;
-        bp_status status = pool->guarded ? bp_guarded_open(pool, a->ids[i]) : BP_OK;
+        bp_status status = pool->guarded ? bp_guarded_open(pool, a->ids[i], a->stream) : BP_OK;
         uint64_t from = r->zero == BP_ZERO_PADDING ? r->used_bytes : 0;
         if (status == BP_OK && r->zero != BP_ZERO_NOTHING && from < r->bytes) {
             uint8_t *address = atomic_load_explicit(&r->address, memory_order_relaxed);
@@ -350,12 +350,15 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
     }
 }
 
-static bp_status check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const bp_stream *stream,
+static bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, const bp_stream *stream,
                             const char *function)
 {
     if (pool == NULL || (ids == NULL && count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
-    return bp_stream_is_usable(stream, pool->device) ? BP_OK : bp_stream_check(stream, pool->device, function);
+    if (bp_stream_is_usable(stream, pool->device))
+        return BP_OK;
+    bp_count_shared(&pool->refused);
+    return bp_stream_check(stream, pool->device, function);
 }
 
 bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses)

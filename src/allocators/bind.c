@@ -66,8 +66,8 @@ static bp_status check_again(const bp_pool *pool, const bp_bind *b, const bp_kno
 static bp_status check_planned(const bp_pool *pool, const bp_bind *b, const bp_known *known)
 {
     if (known == NULL) {
-        if (b->bytes == 0 || (pool->ops == &bp_dynamic_ops && pool->planned_count == 0))
-            return BP_OK; /* nothing to place; nothing to check against */
+        if (b->bytes == 0)
+            return BP_OK; /* nothing to place */
         return fail_bind(pool, b,
                          pool->plan_is_stable ? "is not in the plan: another model, other bucketing, or no such role "
                                                 "(frozen buckets have no gradients)"

@@ -94,9 +94,7 @@ static bool would_be_given(question *q, size_t position)
             q->chosen[q->chosen_count++] = s;
         return true;
     }
-    bool first_choice = r->preferred != BP_NONE && (pool->strict != BP_STRICT_OFF ||
-                                                    pool->selection == BP_SELECT_ASSIGNED || bp_pool_is_sealed(pool));
-    if (first_choice && would_take(q, r->preferred, position))
+    if (r->preferred != BP_NONE && would_take(q, r->preferred, position))
         return true;
     const bp_copies *copies = &pool->classes[r->class_index];
     for (uint32_t i = 0; bp_strict_segment(pool, r) == BP_NONE && i < copies->count; i++) {

@@ -39,11 +39,13 @@ bp_status bp_guarded_start(bp_pool *pool)
     return BP_OK;
 }
 
-bp_status bp_guarded_open(bp_pool *pool, uint32_t id)
+bp_status bp_guarded_open(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     bp_bound *r = &pool->bounds[id];
-    if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
+    if (r->kind == BP_KIND_EMPTY)
         return BP_OK;
+    if (r->kind == BP_KIND_DYNAMIC) /* the device's own memory: no page of it is ours to close */
+        return bp_stream_fill(stream, atomic_load_explicit(&r->address, memory_order_relaxed), 0xff, r->bytes);
     BP_TRY(permit(pool, r->first, r->count, BP_ACCESS_READ_WRITE));
     bp_guard_open(pool->segments[r->first].address, r->bytes, room_of(pool, r));
     return BP_OK;

@@ -6,8 +6,8 @@
 
 /* Closes all planned memory, and the pages between buffers for good. */
 bp_status bp_guarded_start(bp_pool *pool);
-/* Opens a request whose memory was just claimed. */
-bp_status bp_guarded_open(bp_pool *pool, uint32_t id);
+/* Opens a request whose memory was just claimed for work on `stream`. */
+bp_status bp_guarded_open(bp_pool *pool, uint32_t id, bp_stream *stream);
 /* Waits for the streams of a hold that is to end and checks its redzone. `stream`: where it is released, or NULL.
  * Errors: BP_ERR_SCHEDULE when something wrote past its end; the redzone is whole again and the hold goes on. */
 bp_status bp_guarded_check(bp_pool *pool, uint32_t id, bp_stream *stream);

@@ -345,7 +345,7 @@ bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
 {
     BP_TRY(check_call(pool, ids, count, "bp_pool_release"));
     if (!bp_stream_is_usable(stream, pool->device))
-        return bp_stream_check(stream, pool->device, "bp_pool_release");
+        return count_refused(pool, bp_stream_check(stream, pool->device, "bp_pool_release"));
     releasing c; /* not initialised as a whole: its points would take longer than the rest of the call */
     c.pool = pool;
     c.ids = ids;
@@ -373,7 +373,7 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
 {
     BP_TRY(check_call(pool, ids, count, "bp_pool_use"));
     if (!bp_stream_is_usable(stream, pool->device))
-        return bp_stream_check(stream, pool->device, "bp_pool_use");
+        return count_refused(pool, bp_stream_check(stream, pool->device, "bp_pool_use"));
     releasing c;
     c.pool = pool;
     c.ids = ids;

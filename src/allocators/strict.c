@@ -15,13 +15,6 @@ uint32_t bp_strict_segment(const bp_pool *pool, const bp_bound *r)
     return pool->strict == BP_STRICT_ERROR || is_sealed(pool) ? r->preferred : BP_NONE;
 }
 
-/* Whether it is tried first: what strict assignment remembers, what the plan assigned, what a sealed pool insists on. */
-static bool is_wanted(const bp_pool *pool, const bp_bound *r)
-{
-    return r->preferred != BP_NONE && (r->class_index == BP_NONE || pool->strict != BP_STRICT_OFF ||
-                                       pool->selection == BP_SELECT_ASSIGNED || is_sealed(pool));
-}
-
 static void note(bp_pool *pool, uint32_t id, uint32_t got)
 {
     bp_bound *r = &pool->bounds[id];
@@ -33,7 +26,7 @@ static void note(bp_pool *pool, uint32_t id, uint32_t got)
             pool->on_message(pool->user, text);
         }
     }
-    if (pool->selection == BP_SELECT_ANY && (r->preferred == BP_NONE || pool->strict == BP_STRICT_OFF))
+    if (r->preferred == BP_NONE)
         r->preferred = got;
     bp_take_place(pool, id, got, 1);
 }
@@ -55,7 +48,7 @@ bool bp_claim_strictly(bp_pool *pool, uint32_t id, uint32_t *holder)
 {
     const bp_bound *r = &pool->bounds[id];
     uint32_t in_the_way = BP_NONE;
-    if (is_wanted(pool, r)) {
+    if (r->preferred != BP_NONE) {
         if (bp_claim_segment(pool, r->preferred, id, holder)) {
             note(pool, id, r->preferred);
             return true;

@@ -333,6 +333,17 @@ void naive_fingerprint(const bp_plan *plan, char text[BP_FINGERPRINT_CHARS])
         for (size_t k = 0; k < a.predecessor_count; k++)
             hash_number(&sha, a.predecessors[k]);
     }
+    hash_number(&sha, bp_plan_class_count(plan));
+    for (size_t i = 0; i < bp_plan_class_count(plan); i++) {
+        bp_plan_class c = {.size = sizeof c};
+        assert_int_equal(bp_plan_class_get(plan, i, &c), BP_OK);
+        hash_number(&sha, c.slab);
+        hash_number(&sha, (uint64_t)c.dtype);
+        hash_number(&sha, c.copies);
+        hash_number(&sha, c.offset);
+        hash_number(&sha, c.stride);
+        hash_number(&sha, c.bytes);
+    }
     uint8_t digest[32];
     bp_sha256_finish(&sha, digest);
     for (int i = 0; i < 32; i++)
