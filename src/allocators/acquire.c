@@ -106,7 +106,7 @@ static void unclaim(acquiring *a, size_t count)
 /* The latest point of each stream that has to be waited for. */
 typedef struct waits {
     bp_point points[BATCH];
-    uint32_t count, issued;
+    uint32_t count, issued, recorded;
 } waits;
 
 static bp_status wait_for(acquiring *a, waits *w)
@@ -128,6 +128,7 @@ static inline bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
             if (!bp_stream_is_usable(p.stream, a->pool->device))
                 continue;
             BP_TRY(bp_stream_record_point(p.stream, &p.point));
+            w->recorded++;
         }
         uint32_t k = 0;
         while (k < w->count && w->points[k].stream != p.stream)
@@ -186,6 +187,7 @@ static inline bp_status order(acquiring *a, waits *w)
         return BP_OK;
     BP_TRY(wait_for(a, w));
     bp_count(&a->pool->bounds[a->ids[0]].waits, w->issued);
+    bp_count(&a->pool->bounds[a->ids[0]].records, w->recorded);
     return BP_OK;
 }
 
@@ -232,6 +234,10 @@ static inline void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t numbe
     bp_count(&r->acquires, 1);
     bp_count(&r->hash, mix(r->key + number * 0xd1342543de82ef95u));
     if (BP_WORD_HOLDS(word) == 0) {
+        if (r->kind == BP_KIND_CHOSEN)
+            bp_note_choice(a->pool, id);
+        else if (r->kind == BP_KIND_DYNAMIC)
+            bp_count(&r->dynamic, 1);
         r->streams = 1;
         r->used = 0;
         r->hold[0] = (bp_hold_stream){.stream = a->stream, .open = 1, .acquired = 1};
@@ -255,7 +261,7 @@ static inline uint64_t new_bytes(const bp_bound *r)
 static bp_status order_and_prepare(acquiring *a)
 {
     waits w;
-    w.count = w.issued = 0;
+    w.count = w.issued = w.recorded = 0;
     for (size_t i = 0; i < a->count; i++)
         BP_TRY(collect_request(a, &w, &a->pool->bounds[a->ids[i]]));
     BP_TRY(order(a, &w));
@@ -301,7 +307,7 @@ static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
     if (o != CLAIMED)
         return o;
     waits w;
-    w.count = w.issued = 0;
+    w.count = w.issued = w.recorded = 0;
     a->status = collect_request(a, &w, r);
     if (a->status == BP_OK)
         a->status = order(a, &w);

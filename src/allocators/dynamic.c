@@ -43,7 +43,6 @@ bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream)
         return status;
     }
     fence->count = 1;
-    bp_count(&r->dynamic, 1);
     atomic_store_explicit(&r->address, address, memory_order_relaxed);
     return BP_OK;
 }

@@ -4,7 +4,7 @@
 
 bool bp_claim_overflow(bp_pool *pool, uint32_t id)
 {
-    bp_bound *r = &pool->bounds[id];
+    const bp_bound *r = &pool->bounds[id];
     if (!atomic_load_explicit(&pool->overflow_allowed, memory_order_relaxed) ||
         atomic_load_explicit(&pool->sealed, memory_order_relaxed))
         return false;
@@ -12,7 +12,6 @@ bool bp_claim_overflow(bp_pool *pool, uint32_t id)
         uint32_t segment = pool->overflow_first + i, holder;
         if (pool->segments[segment].bytes < r->bytes || !bp_claim_segment(pool, segment, id, &holder))
             continue;
-        bp_count(&r->overflows, 1);
         bp_take_place(pool, id, segment, 1);
         return true;
     }

@@ -61,6 +61,8 @@ bool bp_claim_overflow(bp_pool *pool, uint32_t id);
 /* Strict assignment, over the copies of a class: the preferred buffer first, then, as far as `strict` allows, another copy, then
  * overflow memory. */
 bool bp_claim_strictly(bp_pool *pool, uint32_t id, uint32_t *holder);
+/* Counts, remembers and reports where a request was given its memory; once nothing can fail any more. */
+void bp_note_choice(bp_pool *pool, uint32_t id);
 /* The segment that strict assignment holds a request to now; BP_NONE: any copy of its class. */
 uint32_t bp_strict_segment(const bp_pool *pool, const bp_bound *request);
 

@@ -15,31 +15,39 @@ uint32_t bp_strict_segment(const bp_pool *pool, const bp_bound *r)
     return pool->strict == BP_STRICT_ERROR || is_sealed(pool) ? r->preferred : BP_NONE;
 }
 
-static void note(bp_pool *pool, uint32_t id, uint32_t got)
+void bp_note_choice(bp_pool *pool, uint32_t id)
 {
     bp_bound *r = &pool->bounds[id];
-    if (r->preferred != BP_NONE && got != r->preferred) {
-        bp_count(&r->deviations, 1);
-        if (pool->strict == BP_STRICT_WARN && pool->on_message != NULL) {
-            char text[BP_EXPLANATION_BYTES];
-            bp_explain_deviation(pool, id, r->preferred, got, text);
-            pool->on_message(pool->user, text);
-        }
+    if (r->first >= pool->overflow_first) {
+        bp_count(&r->overflows, 1);
+        return;
     }
     if (r->preferred == BP_NONE)
-        r->preferred = got;
-    bp_take_place(pool, id, got, 1);
+        r->preferred = r->first;
+    if (r->first == r->preferred)
+        return;
+    bp_count(&r->deviations, 1);
+    if (pool->strict == BP_STRICT_WARN && pool->on_message != NULL) {
+        char text[BP_EXPLANATION_BYTES];
+        bp_explain_deviation(pool, id, r->preferred, r->first, text);
+        pool->on_message(pool->user, text);
+    }
+}
+
+static bool claim_at(bp_pool *pool, uint32_t id, uint32_t segment, uint32_t *holder)
+{
+    if (!bp_claim_segment(pool, segment, id, holder))
+        return false;
+    bp_take_place(pool, id, segment, 1);
+    return true;
 }
 
 static bool claim_copy(bp_pool *pool, uint32_t id, uint32_t *holder)
 {
     const bp_copies *copies = &pool->classes[pool->bounds[id].class_index];
     for (uint32_t i = 0; i < copies->count; i++) {
-        uint32_t segment = pool->copies[copies->first + i];
-        if (bp_claim_segment(pool, segment, id, holder)) {
-            note(pool, id, segment);
+        if (claim_at(pool, id, pool->copies[copies->first + i], holder))
             return true;
-        }
     }
     return false;
 }
@@ -49,10 +57,8 @@ bool bp_claim_strictly(bp_pool *pool, uint32_t id, uint32_t *holder)
     const bp_bound *r = &pool->bounds[id];
     uint32_t in_the_way = BP_NONE;
     if (r->preferred != BP_NONE) {
-        if (bp_claim_segment(pool, r->preferred, id, holder)) {
-            note(pool, id, r->preferred);
+        if (claim_at(pool, id, r->preferred, holder))
             return true;
-        }
         in_the_way = *holder;
     }
     if (bp_strict_segment(pool, r) == BP_NONE && r->class_index != BP_NONE && claim_copy(pool, id, holder))
