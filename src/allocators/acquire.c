@@ -168,8 +168,8 @@ static inline bp_status collect_request(acquiring *a, waits *w, const bp_bound *
             return BP_OK; /* ordered by its first acquire there */
         BP_TRY(order_zeros(a, w, r));
     }
-    if (r->kind == BP_KIND_DYNAMIC)
-        return collect(a, w, &pool->fences[r->fence]);
+    if (r->kind == BP_KIND_DYNAMIC && !is_fresh(r))
+        return collect(a, w, &pool->fences[r->fence]); /* the allocation is in the order of its first stream */
     uint32_t before = 0;
     for (uint32_t s = r->first; s < r->first + r->count; s++) {
         uint32_t fence = pool->segments[s].fence;
@@ -198,9 +198,11 @@ static bp_status prepare(acquiring *a)
     bool wrote = false;
     for (size_t i = 0; i < a->count; i++) {
         bp_bound *r = &pool->bounds[a->ids[i]];
-        if ((r->zero == BP_ZERO_NOTHING && !pool->guarded) || !is_fresh(r))
+        if ((r->zero == BP_ZERO_NOTHING && !pool->guarded && r->kind != BP_KIND_DYNAMIC) || !is_fresh(r))
             continue;
-        bp_status status = pool->guarded ? bp_guarded_open(pool, a->ids[i], a->stream) : BP_OK;
+        bp_status status = r->kind == BP_KIND_DYNAMIC ? bp_dynamic_mark(pool, a->ids[i], a->stream) : BP_OK;
+        if (status == BP_OK && pool->guarded)
+            status = bp_guarded_open(pool, a->ids[i], a->stream);
         uint64_t from = r->zero == BP_ZERO_PADDING ? r->used_bytes : 0;
         if (status == BP_OK && r->zero != BP_ZERO_NOTHING && from < r->bytes) {
             uint8_t *address = atomic_load_explicit(&r->address, memory_order_relaxed);
@@ -311,7 +313,7 @@ static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
     a->status = collect_request(a, &w, r);
     if (a->status == BP_OK)
         a->status = order(a, &w);
-    if (a->status == BP_OK && (r->zero != BP_ZERO_NOTHING || a->pool->guarded))
+    if (a->status == BP_OK && (r->zero != BP_ZERO_NOTHING || r->kind == BP_KIND_DYNAMIC || a->pool->guarded))
         a->status = prepare(a);
     if (a->status != BP_OK) {
         unclaim(a, 1);

@@ -31,19 +31,20 @@ bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream)
         status = bp_device_allocate(pool->device, r->bytes, stream, &address);
     }
     BP_TRY(status);
-    /* who acquires a live request on another stream waits for the allocation */
     r->first = 0;
     r->count = 0;
-    r->fence = bp_fence_of(pool, 0, 0, id);
-    bp_fence *fence = &pool->fences[r->fence];
-    fence->points[0] = (bp_point){.stream = stream, .recorded = 1};
-    status = bp_stream_record_point(stream, &fence->points[0].point);
-    if (status != BP_OK) {
-        bp_device_free(pool->device, address, r->bytes, stream);
-        return status;
-    }
-    fence->count = 1;
     atomic_store_explicit(&r->address, address, memory_order_relaxed);
+    return BP_OK;
+}
+
+bp_status bp_dynamic_mark(bp_pool *pool, uint32_t id, bp_stream *stream)
+{
+    bp_bound *r = &pool->bounds[id];
+    uint32_t point;
+    BP_TRY(bp_stream_record_point(stream, &point));
+    r->fence = bp_fence_of(pool, 0, 0, id);
+    pool->fences[r->fence] = (bp_fence){.count = 1, .points = {{.stream = stream, .point = point, .recorded = 1}}};
+    bp_count(&r->records, 1);
     return BP_OK;
 }
 

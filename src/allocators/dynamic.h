@@ -9,6 +9,8 @@ bp_status bp_dynamic_prepare(bp_pool *pool);
 
 /* Allocates for a request whose word is claimed, for work on `stream`. */
 bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream);
+/* Marks the allocation on its stream: for streams that acquire the live request too. */
+bp_status bp_dynamic_mark(bp_pool *pool, uint32_t id, bp_stream *stream);
 /* Takes an allocation back that no work has seen. */
 void bp_dynamic_unclaim(bp_pool *pool, uint32_t id, bp_stream *stream);
 /* Frees after what the reaper waits for. */
