@@ -16,10 +16,15 @@ typedef struct spans {
     size_t count, capacity;
 } spans;
 
+static bp_status fail_many(void)
+{
+    return bp_fail(BP_ERR_UNSUPPORTED, "the plan has more than %u buffers", BP_MOST_SEGMENTS);
+}
+
 static bp_status add_span(spans *list, uint32_t slab, uint64_t offset, uint64_t bytes, uint32_t class_index)
 {
     if (list->count >= BP_MOST_SEGMENTS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "the plan has more than %u buffers", BP_MOST_SEGMENTS);
+        return fail_many();
     BP_TRY(bp_grow_array((void **)&list->items, &list->capacity, list->count, sizeof *list->items));
     list->items[list->count++] = (span){offset, bytes, slab, class_index};
     return BP_OK;
@@ -101,6 +106,8 @@ static bp_status add_classes(bp_pool *pool, const bp_plan *plan, spans *list)
     for (uint32_t i = 0; i < pool->class_count; i++) {
         bp_plan_class c = {.size = sizeof c};
         BP_TRY(bp_plan_class_get(plan, i, &c));
+        if (c.copies > BP_MOST_SEGMENTS - list->count) /* before memory is taken for them */
+            return fail_many();
         for (uint32_t copy = 0; copy < c.copies; copy++)
             BP_TRY(add_span(list, c.slab, c.offset + copy * c.stride, c.bytes, i));
     }

@@ -4,7 +4,7 @@
 
 #include "allocators/pool.h"
 
-#define BP_MOST_SEGMENTS (1u << 26)
+#define BP_MOST_SEGMENTS (1u << 20)
 
 /* Every buffer is a segment: copies of the plan's classes, and memory of requests in no class. Fills places, classes, copies and the
  * segment of every planned request.

@@ -1,8 +1,9 @@
-/* Fuzzes bp_plan_parse; a plan that can be read is valid and can be written. */
+/* Fuzzes bp_plan_parse; a plan that can be read is valid, can be written and can be served. */
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>
 
+#include "serving.h"
 #include "target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -13,6 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     if (plan != NULL && (bp_plan_validate(plan) != BP_OK || bp_plan_write(plan, "/dev/null") != BP_OK))
         abort();
+    if (plan != NULL)
+        fuzz_serve(plan);
     bp_plan_destroy(&plan);
     return 0;
 }

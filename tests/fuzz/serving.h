@@ -1,0 +1,99 @@
+/* A plan that was read must also be served without trouble: by every allocator, on the device without memory. */
+#ifndef BP_FUZZ_SERVING_H
+#define BP_FUZZ_SERVING_H
+
+#include <bucketpool/bucketpool.h>
+
+#include "pipeline.h"
+
+/* Larger plans only take longer. */
+#define FUZZ_MOST_REQUESTS 64
+
+typedef struct fuzz_range {
+    uintptr_t begin, end;
+} fuzz_range;
+
+/* Takes what the pool gives, request by request, and gives everything back. */
+static inline void fuzz_walk(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
+{
+    fuzz_range held[FUZZ_MOST_REQUESTS];
+    uint32_t live[FUZZ_MOST_REQUESTS];
+    size_t live_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        void *address;
+        uint64_t bytes;
+        int acquired = 0, can = 0;
+        if (bp_pool_can_acquire(pool, &ids[i], 1, NULL, 0, &can) != BP_OK ||
+            bp_pool_try_acquire(pool, &ids[i], 1, stream, &address, &acquired) != BP_OK || can != acquired)
+            fuzz_stop("a request can be neither had nor refused");
+        if (!acquired)
+            continue;
+        if (bp_pool_address(pool, ids[i], &address, &bytes) != BP_OK)
+            fuzz_stop("a live request has no address");
+        held[live_count] = (fuzz_range){(uintptr_t)address, (uintptr_t)address + bytes};
+        for (size_t k = 0; k < live_count; k++) {
+            if (held[k].begin < held[live_count].end && held[live_count].begin < held[k].end)
+                fuzz_stop("two live requests share bytes");
+        }
+        live[live_count++] = ids[i];
+    }
+    if (bp_pool_release(pool, live, live_count, stream) != BP_OK)
+        fuzz_stop("live requests cannot be released");
+    bp_pool_statistics statistics = {.size = sizeof statistics};
+    if (bp_pool_statistics_get(pool, &statistics) != BP_OK || statistics.live_bytes != 0 ||
+        statistics.live_requests != 0)
+        fuzz_stop("something stays live");
+}
+
+static inline void fuzz_serve_with(bp_device *device, const bp_plan *plan, const bp_pool_config *config)
+{
+    bp_pool *pool = NULL;
+    bp_stream *stream = NULL;
+    uint32_t ids[FUZZ_MOST_REQUESTS];
+    size_t count = bp_plan_assignment_count(plan);
+    if (!fuzz_good(bp_pool_create(device, plan, config, &pool)))
+        return;
+    if (bp_stream_create(device, NULL, &stream) != BP_OK)
+        fuzz_stop("no stream");
+    for (size_t i = 0; i < count; i++) {
+        bp_assignment a = {.size = sizeof a};
+        bp_bind bind;
+        bp_bind_init(&bind, sizeof bind);
+        if (bp_plan_assignment_get(plan, i, &a) != BP_OK)
+            fuzz_stop("no assignment");
+        bind.unit = a.unit;
+        bind.ordinal = a.ordinal;
+        bind.role = a.role;
+        bind.dtype = a.dtype;
+        bind.bytes = a.bytes;
+        if (bp_pool_bind(pool, &bind, &ids[i]) != BP_OK)
+            fuzz_stop("a request of the plan cannot be bound");
+    }
+    for (int round = 0; round < 2; round++)
+        fuzz_walk(pool, ids, count, stream);
+    bp_stream_destroy(&stream);
+    bp_pool_destroy(&pool);
+}
+
+static inline void fuzz_serve(const bp_plan *plan)
+{
+    bp_device *device = NULL;
+    if (bp_plan_assignment_count(plan) > FUZZ_MOST_REQUESTS)
+        return;
+    if (bp_device_create_null(&device) != BP_OK)
+        fuzz_stop("no device");
+    for (int allocator = BP_ALLOCATOR_DYNAMIC; allocator <= BP_ALLOCATOR_SCHEDULED; allocator++) {
+        for (int any = 0; any < 2; any++) {
+            bp_pool_config config;
+            bp_pool_config_init(&config, sizeof config);
+            config.allocator = (bp_allocator)allocator;
+            config.selection = any ? BP_SELECT_ANY : BP_SELECT_ASSIGNED;
+            config.strict = any ? BP_STRICT_OFF : BP_STRICT_ERROR;
+            config.extra_requests = 1;
+            fuzz_serve_with(device, plan, &config);
+        }
+    }
+    bp_device_destroy(&device);
+}
+
+#endif
