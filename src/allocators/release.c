@@ -18,6 +18,7 @@ typedef struct releasing {
     size_t count;
     bp_stream *stream; /* NULL: giving up, on the streams that acquired */
     purpose purpose;
+    bool dynamic; /* some request is */
     uint32_t taken_count;
     bp_point taken[MOST_STREAMS_PER_CALL];
 } releasing;
@@ -59,6 +60,7 @@ static inline bp_status claim(releasing *c, uint32_t id, bp_bound **request)
         status = bp_fail_order(pool, id, "is held on 8 streams already");
     if (status != BP_OK)
         atomic_store_explicit(r->word, word, memory_order_release);
+    c->dynamic |= r->kind == BP_KIND_DYNAMIC;
     *request = r;
     return status;
 }
@@ -210,20 +212,18 @@ static inline void end_hold(releasing *c, uint32_t id, bp_bound *r)
     bp_hold_free_place(pool, r);
 }
 
-/* Returns the bytes that are not live any more. */
-static inline uint64_t commit(releasing *c, uint32_t id, bp_bound *r)
+static inline void commit(releasing *c, uint32_t id, bp_bound *r)
 {
     bp_count(c->purpose == GIVE_UP ? &r->given_up : &r->releases, 1);
     if (is_last(r)) {
-        uint64_t bytes = r->live_bytes;
+        bp_tally_release(&c->pool->tally, r->live_bytes); /* before another can have the memory, and count it too */
         end_hold(c, id, r);
-        return bytes;
+        return;
     }
     note_points(c, r);
     bp_record_event(c->pool, BP_EVENT_UNHOLD, id, c->stream);
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
     atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_HOLD, memory_order_release);
-    return 0;
 }
 
 /* Lets the reaper wait for the release points of dynamic memory. */
@@ -284,7 +284,7 @@ static bp_status claim_all(releasing *c)
 /* What follows the claims. */
 static bp_status finish(releasing *c)
 {
-    if (c->pool->guarded || c->pool->reaper != NULL)
+    if (c->pool->guarded || c->dynamic)
         BP_TRY(finish_memory(c));
     if (c->taken_count > 0)
         bp_count(&c->pool->bounds[c->ids[0]].records, c->taken_count);
@@ -301,10 +301,8 @@ static bp_status release(releasing *c)
         unclaim(c, c->count);
         return status;
     }
-    uint64_t bytes = 0;
     for (size_t i = 0; i < c->count; i++)
-        bytes += commit(c, c->ids[i], &c->pool->bounds[c->ids[i]]);
-    bp_tally_release(&c->pool->tally, bytes);
+        commit(c, c->ids[i], &c->pool->bounds[c->ids[i]]);
     return BP_OK;
 }
 
@@ -321,7 +319,7 @@ static bp_status release_one(releasing *c)
         unclaim(c, 1);
         return status;
     }
-    bp_tally_release(&c->pool->tally, commit(c, id, r));
+    commit(c, id, r);
     return BP_OK;
 }
 
@@ -352,6 +350,7 @@ bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
     c.count = count;
     c.stream = stream;
     c.purpose = RELEASE;
+    c.dynamic = false;
     c.taken_count = 0;
     return count == 0 ? BP_OK : count_refused(pool, count == 1 ? release_one(&c) : release(&c));
 }
@@ -365,6 +364,7 @@ bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)
     c.count = count;
     c.stream = NULL;
     c.purpose = GIVE_UP;
+    c.dynamic = false;
     c.taken_count = 0;
     return count == 0 ? BP_OK : count_refused(pool, release(&c));
 }
@@ -380,6 +380,7 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
     c.count = count;
     c.stream = stream;
     c.purpose = USE;
+    c.dynamic = false;
     c.taken_count = 0;
     BP_TRY(count_refused(pool, claim_all(&c)));
     for (size_t i = 0; i < count; i++) {

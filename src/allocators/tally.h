@@ -28,7 +28,13 @@ static inline bool bp_tally_is_owner(bp_tally *t)
 
 static inline uint64_t bp_tally_read(const _Atomic uint64_t *counter)
 {
-    return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_relaxed);
+    return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_acquire);
+}
+
+/* Only the owner writes these. */
+static inline void bp_tally_add(_Atomic uint64_t *counter, uint64_t more)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_release);
 }
 
 static inline uint64_t bp_tally_acquires(const bp_tally *t)
@@ -36,9 +42,15 @@ static inline uint64_t bp_tally_acquires(const bp_tally *t)
     return bp_tally_read(&t->acquires) + bp_tally_read(&t->shared_acquires);
 }
 
+/* Both parts as they were at one moment: what one thread released and another took since must not be counted twice. */
 static inline uint64_t bp_tally_live(const bp_tally *t)
 {
-    return bp_tally_read(&t->live) + bp_tally_read(&t->shared_live);
+    uint64_t own, shared;
+    do {
+        shared = bp_tally_read(&t->shared_live);
+        own = bp_tally_read(&t->live);
+    } while (shared != bp_tally_read(&t->shared_live));
+    return own + shared;
 }
 
 /* Counts acquires and the bytes that became live. Returns how many acquires there were before. */
@@ -46,29 +58,28 @@ static inline uint64_t bp_tally_acquire(bp_tally *t, uint64_t acquires, uint64_t
 {
     uint64_t before;
     if (bp_tally_is_owner(t)) {
-        uint64_t own = bp_tally_read(&t->acquires);
-        atomic_store_explicit(&t->acquires, own + acquires, memory_order_relaxed);
-        atomic_store_explicit(&t->live, bp_tally_read(&t->live) + bytes, memory_order_relaxed);
-        before = own + bp_tally_read(&t->shared_acquires);
+        before = bp_tally_acquires(t);
+        bp_tally_add(&t->acquires, acquires);
+        bp_tally_add(&t->live, bytes);
     } else {
         before = atomic_fetch_add_explicit(&t->shared_acquires, acquires, memory_order_relaxed) +
                  bp_tally_read(&t->acquires);
-        atomic_fetch_add_explicit(&t->shared_live, bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&t->shared_live, bytes, memory_order_acq_rel);
     }
-    /* another thread may have counted an acquire of this one's release, but not yet the release: no more than what was live */
-    uint64_t live = bp_tally_live(t), peak = bp_tally_read(&t->peak);
-    while ((int64_t)live > (int64_t)peak &&
+    uint64_t live = bp_tally_live(t), peak = atomic_load_explicit(&t->peak, memory_order_relaxed);
+    while (live > peak &&
            !atomic_compare_exchange_weak_explicit(&t->peak, &peak, live, memory_order_relaxed, memory_order_relaxed)) {
     }
     return before;
 }
 
+/* Before the memory can be had again. */
 static inline void bp_tally_release(bp_tally *t, uint64_t bytes)
 {
     if (bp_tally_is_owner(t))
-        atomic_store_explicit(&t->live, bp_tally_read(&t->live) - bytes, memory_order_relaxed);
+        bp_tally_add(&t->live, 0 - bytes);
     else
-        atomic_fetch_sub_explicit(&t->shared_live, bytes, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&t->shared_live, bytes, memory_order_acq_rel);
 }
 
 #endif
