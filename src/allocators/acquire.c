@@ -31,7 +31,7 @@ typedef struct acquiring {
 } acquiring;
 
 /* Memory for a request whose word was just claimed. */
-static inline outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
+BP_HOT outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
 {
     if (r->kind == BP_KIND_DIRECT)
         return r->count == 1 || bp_claim_segments(a->pool, r->first + 1, r->count - 1, id, &a->holder) ? CLAIMED : HELD;
@@ -46,7 +46,7 @@ static inline outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
 }
 
 /* Fills *request where it succeeds. */
-static inline outcome claim(acquiring *a, uint32_t id, bp_bound **request)
+BP_HOT outcome claim(acquiring *a, uint32_t id, bp_bound **request)
 {
     bp_pool *pool = a->pool;
     if (id >= atomic_load_explicit(&pool->bound_count, memory_order_acquire))
@@ -118,7 +118,7 @@ static bp_status wait_for(acquiring *a, waits *w)
     return BP_OK;
 }
 
-static inline bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
+BP_HOT bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
 {
     for (uint32_t i = 0; i < fence->count; i++) {
         bp_point p = fence->points[i];
@@ -145,7 +145,7 @@ static inline bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
     return BP_OK;
 }
 
-static bool is_fresh(const bp_bound *r)
+BP_HOT bool is_fresh(const bp_bound *r)
 {
     return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
 }
@@ -159,7 +159,7 @@ static bp_status order_zeros(acquiring *a, waits *w, const bp_bound *r)
 }
 
 /* Collects what one request's memory has to be waited for. */
-static inline bp_status collect_request(acquiring *a, waits *w, const bp_bound *r)
+BP_HOT bp_status collect_request(acquiring *a, waits *w, const bp_bound *r)
 {
     const bp_pool *pool = a->pool;
     if (!is_fresh(r)) {
@@ -181,7 +181,7 @@ static inline bp_status collect_request(acquiring *a, waits *w, const bp_bound *
 }
 
 /* Waits for what was collected. */
-static inline bp_status order(acquiring *a, waits *w)
+BP_HOT bp_status order(acquiring *a, waits *w)
 {
     if (w->count == 0 && w->issued == 0)
         return BP_OK;
@@ -230,7 +230,7 @@ static inline uint64_t mix(uint64_t value)
     return value ^ value >> 29;
 }
 
-static inline void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t number)
+BP_HOT void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t number)
 {
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
     bp_count(&r->acquires, 1);
@@ -255,7 +255,7 @@ static inline void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t numbe
     atomic_store_explicit(r->word, word + BP_WORD_HOLD, memory_order_release);
 }
 
-static inline uint64_t new_bytes(const bp_bound *r)
+BP_HOT uint64_t new_bytes(const bp_bound *r)
 {
     return is_fresh(r) ? r->live_bytes : 0;
 }

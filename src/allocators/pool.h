@@ -25,6 +25,9 @@
 
 #define BP_NONE UINT32_MAX
 
+/* On the path of every acquire and release, where calls cost as much as what they do. */
+#define BP_HOT static inline __attribute__((always_inline))
+
 /* A word: who holds, how often, and whether a call is at work. */
 #define BP_WORD_BUSY (1ull << 63)
 #define BP_WORD_HOLD (1ull << 32)

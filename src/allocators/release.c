@@ -36,7 +36,7 @@ static bp_status fail_not_live(const bp_pool *pool, uint32_t id, purpose p, uint
 }
 
 /* Fills *request where it succeeds. */
-static inline bp_status claim(releasing *c, uint32_t id, bp_bound **request)
+BP_HOT bp_status claim(releasing *c, uint32_t id, bp_bound **request)
 {
     bp_pool *pool = c->pool;
     if (id >= atomic_load_explicit(&pool->bound_count, memory_order_acquire))
@@ -74,7 +74,7 @@ static void unclaim(releasing *c, size_t count)
     }
 }
 
-static inline bool is_last(const bp_bound *r)
+BP_HOT bool is_last(const bp_bound *r)
 {
     return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 1;
 }
@@ -82,7 +82,7 @@ static inline bool is_last(const bp_bound *r)
 /* ---- points --------------------------------------------------------------------------------------------------------- */
 
 /* The stream on which every next user of the request's memory will be, so that order on it comes for free. NULL: not known. */
-static inline const bp_stream *next_stream(const bp_pool *pool, const bp_bound *r)
+BP_HOT const bp_stream *next_stream(const bp_pool *pool, const bp_bound *r)
 {
     if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
         return NULL;
@@ -94,7 +94,7 @@ static inline const bp_stream *next_stream(const bp_pool *pool, const bp_bound *
     return lane < BP_LANE_COUNT ? atomic_load_explicit(&pool->lanes[lane], memory_order_relaxed) : NULL;
 }
 
-static inline const bp_point *find_taken(const releasing *c, const bp_stream *stream)
+BP_HOT const bp_point *find_taken(const releasing *c, const bp_stream *stream)
 {
     for (uint32_t i = 0; i < c->taken_count; i++) {
         if (c->taken[i].stream == stream)
@@ -120,13 +120,13 @@ static inline bp_status take_point(releasing *c, bp_stream *stream)
 }
 
 /* Whether this release is the last one of all that acquired and used on the stream. */
-static inline bool closes(const bp_hold_stream *h)
+BP_HOT bool closes(const bp_hold_stream *h)
 {
     return h->open <= 1;
 }
 
 /* The points that the end of one hold of a request needs. */
-static inline bp_status take_points(releasing *c, const bp_bound *r)
+BP_HOT bp_status take_points(releasing *c, const bp_bound *r)
 {
     const bp_stream *next = next_stream(c->pool, r);
     bool last = is_last(r), seen = c->stream == NULL;
@@ -147,7 +147,7 @@ static inline bp_status take_points(releasing *c, const bp_bound *r)
 /* ---- committing ----------------------------------------------------------------------------------------------------- */
 
 /* What is known of a stream of the hold after this release: fills recorded and point. */
-static inline bp_hold_stream after_release(const releasing *c, bool last, const bp_hold_stream *before)
+BP_HOT bp_hold_stream after_release(const releasing *c, bool last, const bp_hold_stream *before)
 {
     bp_hold_stream h = *before;
     if (h.stream == c->stream ? !last && !closes(before) : !last || h.recorded)
@@ -172,7 +172,7 @@ static void note_points(const releasing *c, bp_bound *r)
     r->used = 1;
 }
 
-static inline void add_point(const releasing *c, const bp_hold_stream *h, bp_fence *fence, uint32_t *count)
+BP_HOT void add_point(const releasing *c, const bp_hold_stream *h, bp_fence *fence, uint32_t *count)
 {
     if (!h->recorded && !bp_stream_is_usable(h->stream, c->pool->device))
         return; /* destroyed: everything on it is done */
@@ -180,7 +180,7 @@ static inline void add_point(const releasing *c, const bp_hold_stream *h, bp_fen
 }
 
 /* The last hold ends: its release points, of all its streams. Returns how many need no event. */
-static inline uint32_t write_fence(const releasing *c, const bp_bound *r, bp_fence *fence)
+BP_HOT uint32_t write_fence(const releasing *c, const bp_bound *r, bp_fence *fence)
 {
     bool seen = c->stream == NULL;
     uint32_t count = 0, elided = 0;
@@ -199,7 +199,7 @@ static inline uint32_t write_fence(const releasing *c, const bp_bound *r, bp_fen
     return elided;
 }
 
-static inline void end_hold(releasing *c, uint32_t id, bp_bound *r)
+BP_HOT void end_hold(releasing *c, uint32_t id, bp_bound *r)
 {
     bp_pool *pool = c->pool;
     if (r->kind != BP_KIND_DYNAMIC && r->kind != BP_KIND_EMPTY) {
@@ -212,7 +212,7 @@ static inline void end_hold(releasing *c, uint32_t id, bp_bound *r)
     bp_hold_free_place(pool, r);
 }
 
-static inline void commit(releasing *c, uint32_t id, bp_bound *r)
+BP_HOT void commit(releasing *c, uint32_t id, bp_bound *r)
 {
     bp_count(c->purpose == GIVE_UP ? &r->given_up : &r->releases, 1);
     if (is_last(r)) {
@@ -282,7 +282,7 @@ static bp_status claim_all(releasing *c)
 }
 
 /* What follows the claims. */
-static bp_status finish(releasing *c)
+BP_HOT bp_status finish(releasing *c)
 {
     if (c->pool->guarded || c->dynamic)
         BP_TRY(finish_memory(c));
