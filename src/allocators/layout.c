@@ -284,11 +284,11 @@ bp_status bp_lay_out_cuts(bp_pool *pool, const bp_plan *plan)
 /* Segments that are joined keep their distances; the others begin on a page, after a page that belongs to nobody. */
 static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
 {
-    const uint64_t page = pool->page_bytes;
+    const uint64_t page = pool->page_bytes, step = pool->alignment > page ? pool->alignment : page;
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         bp_segment_place *place = &pool->places[s];
         uint64_t *end = &sizes[place->slab]; /* of what is laid out so far */
-        if (!place->joined && (!bp_round_up_u64(*end, page, end) || !bp_add_u64(*end, page, end)))
+        if (!place->joined && (!bp_add_u64(*end, page, end) || !bp_round_up_u64(*end, step, end)))
             return bp_fail(BP_ERR_OVERFLOW, "the slabs with guard pages do not fit 64 bits");
         place->made_offset = *end;
         if (!bp_add_u64(*end, place->room, end))

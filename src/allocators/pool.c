@@ -116,7 +116,7 @@ static bp_status add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const
     bp_pool_slab *info = &pool->slab_infos[pool->slabs.count];
     *info = (bp_pool_slab){.size = sizeof *info, .planned_bytes = planned};
     BP_TRY(bp_strings_add(&pool->strings, group, &info->group));
-    BP_TRY(bp_slabs_add(&pool->slabs, bytes > 0 ? bytes : 1));
+    BP_TRY(bp_slabs_add(&pool->slabs, bytes > 0 ? bytes : 1, pool->alignment));
     info->address = pool->slabs.slabs[pool->slabs.count - 1].address;
     info->bytes = pool->slabs.slabs[pool->slabs.count - 1].bytes;
     return BP_OK;

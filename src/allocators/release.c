@@ -310,7 +310,7 @@ static bp_status release(releasing *c)
 static bp_status release_one(releasing *c)
 {
     const uint32_t id = c->ids[0];
-    bp_bound *r;
+    bp_bound *r = NULL;
     BP_TRY(claim(c, id, &r));
     bp_status status = take_points(c, r);
     if (status == BP_OK)

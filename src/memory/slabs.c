@@ -12,11 +12,11 @@ void bp_slabs_init(bp_device *device, bp_slabs *slabs)
     *slabs = (bp_slabs){.device = device};
 }
 
-static bp_status make(const bp_slabs *slabs, bp_slab *slab)
+static bp_status make(const bp_slabs *slabs, uint64_t alignment, bp_slab *slab)
 {
     bp_device *device = slabs->device;
     void *address;
-    BP_TRY(device->ops->reserve(device->self, slab->bytes, device->traits.granularity, &address));
+    BP_TRY(device->ops->reserve(device->self, slab->bytes, alignment, &address));
     slab->address = address;
     bp_status status = bp_device_commit(device, slab->bytes, &slab->handle);
     if (status == BP_OK) {
@@ -29,13 +29,14 @@ static bp_status make(const bp_slabs *slabs, bp_slab *slab)
     return status;
 }
 
-bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes)
+bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment)
 {
+    const uint64_t granularity = slabs->device->traits.granularity;
     bp_slab slab = {0};
-    if (!bp_round_up_u64(bytes, slabs->device->traits.granularity, &slab.bytes))
+    if (!bp_round_up_u64(bytes, granularity, &slab.bytes))
         return bp_fail(BP_ERR_OVERFLOW, "a slab of %llu bytes does not fit 64 bits", (unsigned long long)bytes);
     BP_TRY(bp_grow_array((void **)&slabs->slabs, &slabs->capacity, slabs->count, sizeof *slabs->slabs));
-    BP_TRY(make(slabs, &slab));
+    BP_TRY(make(slabs, alignment > granularity ? alignment : granularity, &slab));
     slabs->slabs[slabs->count++] = slab;
     return BP_OK;
 }

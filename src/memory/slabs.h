@@ -28,8 +28,8 @@ typedef struct bp_slabs {
 
 void bp_slabs_init(bp_device *device, bp_slabs *slabs);
 
-/* Reserves, commits and maps one more slab of at least `bytes` (not 0). All or nothing. */
-bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes);
+/* Reserves, commits and maps one more slab of at least `bytes` (not 0) at a multiple of `alignment`, a power of two. All or nothing. */
+bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment);
 
 bp_status bp_slabs_attach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
 bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
