@@ -155,8 +155,10 @@ def fuzz():
 
 def main():
     os.makedirs(BUILDS, exist_ok=True)
-    plain = leg("plain", [])
+    plain = leg("plain", [], {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"})
     leg("sanitizers", ["-Db_sanitize=address,undefined", "-Ddocs=disabled"])
+    leg("threads", ["-Db_sanitize=thread", "-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+        suites=("unit", "contract", "examples"))
     # without anything optional: what a machine that has only the required libraries builds
     leg("bare", ["-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"])
     installation()
