@@ -153,6 +153,7 @@ typedef struct bp_unfreed {
 } bp_unfreed;
 #define BP_MOST_UNFREED 64
 
+/* Lines of the cache are kept apart on purpose: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct bp_pool {
     bp_device *device;
     const bp_allocator_ops *ops;

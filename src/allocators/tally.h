@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Owner and others on lines of their own: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 typedef struct bp_tally {
     _Atomic(const void *) owner; /* identity of a thread; NULL: none yet */
     _Atomic uint64_t acquires,
