@@ -339,19 +339,25 @@ static bp_status count_refused(bp_pool *pool, bp_status status)
     return status;
 }
 
+/* Not initialised as a whole: the room for points would take longer than the rest of the call. */
+BP_HOT void start(releasing *c, bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, purpose p)
+{
+    c->pool = pool;
+    c->ids = ids;
+    c->count = count;
+    c->stream = stream;
+    c->purpose = p;
+    c->dynamic = false;
+    c->taken_count = 0;
+}
+
 bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     BP_TRY(check_call(pool, ids, count, "bp_pool_release"));
     if (!bp_stream_is_usable(stream, pool->device))
         return count_refused(pool, bp_stream_check(stream, pool->device, "bp_pool_release"));
-    releasing c; /* not initialised as a whole: its points would take longer than the rest of the call */
-    c.pool = pool;
-    c.ids = ids;
-    c.count = count;
-    c.stream = stream;
-    c.purpose = RELEASE;
-    c.dynamic = false;
-    c.taken_count = 0;
+    releasing c;
+    start(&c, pool, ids, count, stream, RELEASE);
     return count == 0 ? BP_OK : count_refused(pool, count == 1 ? release_one(&c) : release(&c));
 }
 
@@ -359,13 +365,7 @@ bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)
 {
     BP_TRY(check_call(pool, ids, count, "bp_pool_give_up"));
     releasing c;
-    c.pool = pool;
-    c.ids = ids;
-    c.count = count;
-    c.stream = NULL;
-    c.purpose = GIVE_UP;
-    c.dynamic = false;
-    c.taken_count = 0;
+    start(&c, pool, ids, count, NULL, GIVE_UP);
     return count == 0 ? BP_OK : count_refused(pool, release(&c));
 }
 
@@ -375,13 +375,7 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
     if (!bp_stream_is_usable(stream, pool->device))
         return count_refused(pool, bp_stream_check(stream, pool->device, "bp_pool_use"));
     releasing c;
-    c.pool = pool;
-    c.ids = ids;
-    c.count = count;
-    c.stream = stream;
-    c.purpose = USE;
-    c.dynamic = false;
-    c.taken_count = 0;
+    start(&c, pool, ids, count, stream, USE);
     BP_TRY(count_refused(pool, claim_all(&c)));
     for (size_t i = 0; i < count; i++) {
         bp_hold_touch(&pool->bounds[ids[i]], stream, false);
