@@ -45,7 +45,7 @@ typedef struct bp_pool bp_pool;
 /* Who answers requests.
  * BP_ALLOCATOR_PLAN: as the plan's policy says.
  * BP_ALLOCATOR_DYNAMIC: every acquire allocates in stream order, every release frees: the floor of memory, no stable addresses.
- * BP_ALLOCATOR_FIXED_POOL, BP_ALLOCATOR_MAX_POOL: size classes with copies, from plans of policy fixed and max.
+ * BP_ALLOCATOR_FIXED_POOL, BP_ALLOCATOR_MAX_POOL: size classes with copies, from plans whose buffers do not overlap partly.
  * BP_ALLOCATOR_SCHEDULED: the plan's offsets as they are, of any plan with addresses; buffers may overlap partly. */
 typedef enum bp_allocator {
     BP_ALLOCATOR_PLAN = 0,
@@ -69,7 +69,7 @@ typedef enum bp_strict { BP_STRICT_OFF = 1, BP_STRICT_WARN = 2, BP_STRICT_ERROR 
  * layout (buffers that no other overlaps are set apart on pages of their own, so the pool is larger than its plan) and
  * makes release wait for the streams. Released memory becomes inaccessible: a touch traps at once where a page holds
  * nothing else. Acquired memory is filled with NaN (bytes 0xff) unless zeros were asked for, redzones are checked at release
- * (BP_ERR_INTERNAL is not used: BP_ERR_SCHEDULE names request and byte), and AddressSanitizer, where the program has it, is told.
+ * (BP_ERR_SCHEDULE names request and byte), and AddressSanitizer, where the program has it, is told.
  * BP_GUARD_ENVIRONMENT: on when BUCKETPOOL_GUARD=1 is set and the device can. */
 typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON = 2 } bp_guard;
 
@@ -94,7 +94,7 @@ typedef struct bp_pool_config {
 /* As the plan says, assigned copies, strict error, guard by environment, 4096 extra requests, no extra memory. */
 BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
 
-/* Makes the plan real: every slab at full size. The plan is read, not kept: any number of pools may be made from it, and
+/* Makes the plan real: every slab at full size, at a multiple of the plan's alignment. The plan is read, not kept: any number of pools may be made from it, and
  * pools share nothing. `config` NULL: the defaults. The caller owns the pool: bp_pool_destroy.
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_INFEASIBLE (an infeasible plan), BP_ERR_MISMATCH (another fingerprint than expected,
  * naming both; a plan that contradicts itself), BP_ERR_UNSUPPORTED (an allocator that cannot serve this plan; guard where the
@@ -181,7 +181,9 @@ BP_API bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t 
                                      void **addresses, int *acquired);
 
 /* Whether an acquire of `ids` would be served once one hold of each of `releasing` is released: 1 or 0. The answer holds while
- * nothing else is acquired. Counts every id, so that two requests for one free buffer are no. */
+ * nothing else is acquired. Counts every id, so that two requests for one free buffer are no. `releasing` ids that are not live change
+ * nothing. Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, one twice in `ids`), BP_ERR_UNSUPPORTED (more than 256 ids that may choose
+ * their buffer). */
 BP_API bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t count, const uint32_t *releasing,
                                      size_t releasing_count, int *can);
 
@@ -190,11 +192,13 @@ BP_API bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, s
 BP_API bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream);
 
 /* Ends one hold of each id. `stream` is where its last work was enqueued; it need not be the acquiring stream.
- * Errors: as acquire; BP_ERR_SCHEDULE when one is not live. */
+ * Errors: as acquire; BP_ERR_SCHEDULE when one is not live, or guard mode finds that it was written past its end (the request stays
+ * live, the redzone is whole again). Dynamic memory that the device refuses to take back is reported to on_message and kept until the
+ * pool goes. */
 BP_API bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream);
 
 /* Gives prefetched requests back that nobody used: a release on the streams that acquired them. They leave no trace in a schedule
- * made from a trace. Errors: BP_ERR_SCHEDULE when one is not live, is held more than once, or was used. */
+ * made from a trace. Errors: BP_ERR_SCHEDULE when one is not live, is held more than once, or was used or released once. */
 BP_API bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count);
 
 /* ---- stages of a run ---------------------------------------------------------------------------------------------- */
@@ -257,7 +261,7 @@ typedef struct bp_live_request {
 BP_API bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t capacity, size_t *count);
 
 /* The live requests as text, a line each, and a line of sums: for log files when a job hangs. Writes at most `capacity` bytes with the
- * terminator, whole lines only; *needed is what the full text takes. text may be NULL when capacity is 0. */
+ * terminator, whole lines only; *needed is what the full text takes, with the terminator. text may be NULL when capacity is 0. */
 BP_API bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed);
 
 /* A hash of the sequence of acquires (unit, ordinal and role of each, in order), and how many there were. Ranks that did the same

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "allocators/slots.h"
 #include "core/fail.h"
 
 const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])
@@ -42,6 +43,23 @@ static void explain_moment(const bp_pool *pool, char text[64])
              (unsigned long long)bp_read(&pool->step));
 }
 
+/* Of the memory that a request may have: what the holder has of it. */
+static uint32_t find_held(const bp_pool *pool, const bp_bound *r, uint32_t holder)
+{
+    const bp_known *known = &pool->known[r->known];
+    for (uint32_t s = known->first; s < known->first + known->count; s++) {
+        if (bp_segment_holder(&pool->segments[s]) == holder)
+            return s;
+    }
+    const bp_copies none = {0}, *copies = r->class_index != BP_NONE ? &pool->classes[r->class_index] : &none;
+    for (uint32_t i = 0; i < copies->count; i++) {
+        uint32_t s = pool->copies[copies->first + i];
+        if (bp_segment_holder(&pool->segments[s]) == holder)
+            return s;
+    }
+    return known->first; /* it has been released meanwhile */
+}
+
 bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
 {
     const bp_bound *r = &pool->bounds[id];
@@ -50,7 +68,7 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
     bp_explain_request(pool, id, request);
     explain_moment(pool, moment);
     if (known->count > 0)
-        explain_buffer(pool, known->first, buffer);
+        explain_buffer(pool, find_held(pool, r, holder), buffer);
     else
         snprintf(buffer, sizeof buffer, "its buffer");
     if (holder == BP_NONE || holder >= atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire))

@@ -1,0 +1,183 @@
+/* Large and small numbers: of ids in a call, of bytes, of requests, of characters. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+
+#define MANY 700
+
+/* One unit of many buckets, in one call. */
+static void test_many_ids(const allocator_row *allocator, const device_row *device)
+{
+    char units[3 * MANY + 1] = "";
+    for (size_t i = 0; i < MANY; i++)
+        memcpy(units + 2 * i, i + 1 < MANY ? "9," : "9 ", 2);
+    strcpy(units + 2 * MANY, "9");
+    kit k = begin_kit(device->create(), units, PARAM_ONLY, allocator->policy, 0);
+    bp_pool_config config = config_of(allocator);
+    open_pool(&k, &config, 0);
+    assert_int_equal(k.requests, MANY + 1);
+    void **addresses = calloc(MANY, sizeof *addresses);
+    uint32_t *ids = calloc(MANY + 1, sizeof *ids);
+    for (uint32_t i = 0; i < MANY; i++)
+        ids[i] = id_of(&k, 0, BP_ROLE_PARAM, MANY - 1 - i);
+    static const size_t twins[][2] = {{0, MANY}, {MANY - 1, MANY}, {3, 64}, {511, 513}, {255, 600}};
+    for (size_t t = 0; t < 5; t++) { /* a repetition is found wherever it is */
+        size_t at = twins[t][1];
+        uint32_t before = ids[at];
+        ids[at] = ids[twins[t][0]];
+        size_t count = at == MANY ? MANY + 1 : MANY;
+        assert_fails(bp_pool_acquire(k.pool, ids, count, k.streams[0], NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+        assert_int_equal(live_count(k.pool), 0);
+        ids[at] = before;
+    }
+    assert_ok(bp_pool_acquire(k.pool, ids, MANY, k.streams[0], addresses));
+    assert_int_equal(live_count(k.pool), MANY);
+    for (uint32_t i = 0; i < MANY; i += 7)
+        assert_ptr_equal(addresses[i], address_of(&k, ids[i]));
+    assert_ok(bp_pool_use(k.pool, ids, MANY, k.streams[1]));
+    ids[MANY] = id_of(&k, 1, BP_ROLE_PARAM, 0); /* not live */
+    assert_fails(bp_pool_release(k.pool, ids, MANY + 1, k.streams[0]), BP_ERR_SCHEDULE, "u1");
+    assert_int_equal(live_count(k.pool), MANY);
+    assert_ok(bp_pool_release(k.pool, ids, MANY, k.streams[0]));
+    assert_int_equal(live_count(k.pool), 0);
+    assert_ok(bp_pool_acquire(k.pool, ids, 0, k.streams[0], NULL)); /* nothing is no mistake */
+    assert_ok(bp_pool_release(k.pool, ids, 0, k.streams[0]));
+    free(addresses);
+    free(ids);
+    end_kit(&k);
+}
+
+/* Real addresses are as aligned as the plan's offsets, also beyond a page. */
+static void test_alignment(const allocator_row *allocator, const device_row *device)
+{
+    kit k = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
+    k.w = make_world(model_of(UNITS), TRAINING);
+    bp_plan_config planning = plan_config(allocator->policy, 0, BP_FALLBACK_PERSISTENT);
+    planning.alignment = 1 << 16;
+    assert_ok(bp_plan_create(k.w.buckets, k.w.schedule, &planning, &k.plan));
+    bp_pool_config config = config_of(allocator);
+    open_pool(&k, &config, 0);
+    for (uint32_t u = 0; u < 6; u++) {
+        for (int role = 0; role < 2 && allocator->pooled; role++) {
+            uint32_t id = id_of(&k, u, role == 0 ? BP_ROLE_PARAM : BP_ROLE_GRAD, 0);
+            assert_int_equal((uintptr_t)take(&k, id, k.streams[0]) % planning.alignment, 0);
+            drop(&k, id, k.streams[0]);
+        }
+    }
+    walk(&k, 1, NULL, false);
+    end_kit(&k);
+}
+
+/* Twice 256 GiB at once. */
+static void test_full_size(const allocator_row *allocator, const device_row *device)
+{
+    if (device->memory)
+        return; /* the null device is for this */
+    kit k = begin_kit(device->create(), "137438953472 137438953472 137438953472", PARAM_ONLY, allocator->policy, 0);
+    bp_pool_config config = config_of(allocator);
+    open_pool(&k, &config, 0);
+    char *first = take(&k, param(&k, 0), k.streams[0]), *second = take(&k, param(&k, 1), k.streams[0]);
+    uint64_t apart = (uint64_t)(first < second ? second - first : first - second);
+    assert_true(apart >= UINT64_C(1) << 38);
+    assert_true(statistics_of(k.pool).live_bytes == UINT64_C(1) << 39);
+    drop(&k, param(&k, 0), k.streams[0]);
+    drop(&k, param(&k, 1), k.streams[0]);
+    walk(&k, 2, NULL, false);
+    end_kit(&k);
+}
+
+static void test_extra_requests(const allocator_row *allocator, const device_row *device)
+{
+    kit k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
+    bp_pool_config config = config_of(allocator);
+    config.persistent_bytes = 4096;
+    config.extra_requests = 2 + (allocator->pooled ? 0 : (uint32_t)bp_buckets_request_count(k.w.buckets));
+    open_pool(&k, &config, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        bp_bind bind = bind_of("", i, BP_ROLE_PARAM, BP_DTYPE_BF16, 100);
+        bind.placement = i % 2 == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
+        uint32_t id = 77;
+        bp_status status = bp_pool_bind(k.pool, &bind, &id);
+        assert_int_equal(status, i < 2 ? BP_OK : BP_ERR_UNSUPPORTED);
+        assert_int_equal(id, i < 2 ? k.requests + i : 77);
+    }
+    bp_bind again = bind_of("", 1, BP_ROLE_PARAM, BP_DTYPE_BF16, 100);
+    again.placement = BP_PLACE_DYNAMIC;
+    uint32_t id = 77;
+    assert_ok(bp_pool_bind(k.pool, &again, &id)); /* takes no room */
+    assert_int_equal(id, k.requests + 1);
+    walk(&k, 1, NULL, false);
+    end_kit(&k);
+}
+
+/* Names far longer than an error detail. */
+static void test_long_names(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    char name[3000], text[12000];
+    uint32_t ids[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        memset(name, 'a' + (int)i, sizeof name - 1);
+        name[sizeof name - 1] = '\0';
+        bp_bind bind = bind_of(name, 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 100);
+        bind.placement = BP_PLACE_PERSISTENT;
+        assert_ok(bp_pool_bind(k.pool, &bind, &ids[i]));
+    }
+    bp_pool_release(k.pool, ids, 1, k.streams[0]);
+    assert_true(strlen(bp_error_detail()) <= 511);
+    assert_ok(bp_pool_acquire(k.pool, ids, 3, k.streams[0], NULL));
+    bp_live_request live[3] = {{.size = sizeof *live}, {.size = sizeof *live}, {.size = sizeof *live}};
+    size_t count, needed;
+    assert_ok(bp_pool_live(k.pool, live, 3, &count));
+    assert_string_equal(live[2].unit, name);
+    assert_ok(bp_pool_dump(k.pool, NULL, 0, &needed));
+    assert_true(needed < sizeof text);
+    for (size_t capacity = needed; capacity > 0; capacity -= capacity > 97 ? 97 : capacity) {
+        size_t again;
+        assert_ok(bp_pool_dump(k.pool, text, capacity, &again));
+        assert_int_equal(again, needed);
+        assert_true(strlen(text) < capacity);
+    }
+    assert_ok(bp_pool_release(k.pool, ids, 3, k.streams[0]));
+    end_kit(&k);
+}
+
+static void take_long(void *argument)
+{
+    pause_us(20000);
+    atomic_fetch_add((flag *)argument, 1);
+}
+
+/* Destroying ends what is held, but not before the streams have done their work in it. */
+static void test_destroy(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    flag done = 0;
+    for (uint32_t u = 0; u < 2; u++) {
+        uint8_t *address = take(&k, param(&k, u), k.streams[u]);
+        if (!device->memory)
+            continue;
+        assert_ok(bp_stream_call(k.streams[u], take_long, &done));
+        assert_ok(bp_stream_fill(k.streams[u], address, 1, 600)); /* faults if the memory has gone */
+    }
+    bp_pool_destroy(&k.pool);
+    assert_int_equal(done, device->memory ? 2 : 0);
+    end_kit(&k);
+}
+
+const named_case EDGE_CASES[] = {{"many ids", test_many_ids},
+                                 {"alignment", test_alignment},
+                                 {"full size", test_full_size},
+                                 {"extra requests", test_extra_requests},
+                                 {"long names", test_long_names},
+                                 {"destroy", test_destroy},
+                                 {NULL, NULL}};

@@ -1,0 +1,377 @@
+/* Acquire, try, use, release and give up. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+
+static void test_walk(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    void *addresses[SNAPSHOT_LIVE] = {NULL};
+    uint64_t slab_bytes = statistics_of(k.pool).slab_bytes, committed = usage_of(k.device).committed_bytes;
+    assert_string_equal(bp_pool_allocator_name(k.pool), allocator->allocator_name);
+    walk(&k, 12, addresses, allocator->assigned);
+    assert_int_equal(statistics_of(k.pool).slab_bytes, slab_bytes);
+    assert_int_equal(usage_of(k.device).committed_bytes, committed);
+    assert_int_equal(usage_of(k.device).peak_committed_bytes, committed);
+    assert_int_equal(statistics_of(k.pool).refused, 0);
+    assert_int_equal(live_count(k.pool), 0);
+    end_kit(&k);
+}
+
+static void test_repeated(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    uint32_t id = param(&k, 0);
+    void *address = take(&k, id, k.streams[0]);
+    for (int i = 1; i < 4; i++)
+        assert_ptr_equal(take(&k, id, k.streams[i]), address);
+    assert_true(try_take(&k, id, k.streams[0]));
+    bp_live_request live = {.size = sizeof live};
+    size_t count;
+    assert_ok(bp_pool_live(k.pool, &live, 1, &count));
+    assert_int_equal(count, 1);
+    assert_int_equal(live.holds, 5);
+    if (allocator->pooled) {
+        take(&k, param(&k, 1), k.streams[0]);
+        assert_false(try_take(&k, param(&k, 2), k.streams[0]));
+        for (int i = 0; i < 5; i++) {
+            assert_refused(&k, param(&k, 2), k.streams[2], "u2");
+            drop(&k, id, k.streams[i % KIT_STREAMS]);
+        }
+        take(&k, param(&k, 2), k.streams[0]);
+    } else {
+        for (int i = 0; i < 5; i++)
+            drop(&k, id, k.streams[0]);
+    }
+    assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0");
+    end_kit(&k);
+}
+
+static void test_release_errors(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    uint32_t id = param(&k, 3), none = statistics_of(k.pool).requests, twice[] = {id, id}, with_none[] = {id, none};
+    bp_pool_set_step(k.pool, 4711);
+    assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u3", "4711");
+    assert_fails(bp_pool_use(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u3");
+    assert_fails(bp_pool_give_up(k.pool, &id, 1), BP_ERR_SCHEDULE, "u3");
+    take(&k, id, k.streams[0]);
+    snapshot before = snapshot_of(k.pool);
+    assert_fails(bp_pool_release(k.pool, twice, 2, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "u3");
+    assert_fails(bp_pool_release(k.pool, &none, 1, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_release(k.pool, with_none, 2, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_use(k.pool, with_none, 2, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_give_up(k.pool, with_none, 2), BP_ERR_INVALID_ARGUMENT, NULL);
+    uint32_t with_idle[] = {id, param(&k, 1)};
+    assert_fails(bp_pool_release(k.pool, with_idle, 2, k.streams[0]), BP_ERR_SCHEDULE, "u1");
+    assert_fails(bp_pool_use(k.pool, with_idle, 2, k.streams[1]), BP_ERR_SCHEDULE, "u1");
+    assert_fails(bp_pool_give_up(k.pool, with_idle, 2), BP_ERR_SCHEDULE, "u1");
+    assert_unchanged(k.pool, &before);
+    drop(&k, id, k.streams[1]);
+    assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[1]), BP_ERR_SCHEDULE, "u3"); /* twice */
+    uint32_t last = UINT32_MAX;
+    assert_fails(bp_pool_acquire(k.pool, &last, 1, k.streams[0], NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_acquire(k.pool, &none, 1, k.streams[0], NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_acquire(k.pool, twice, 2, k.streams[0], NULL), BP_ERR_INVALID_ARGUMENT, "u3");
+    int acquired = 7;
+    assert_fails(bp_pool_try_acquire(k.pool, twice, 2, k.streams[0], NULL, &acquired), BP_ERR_INVALID_ARGUMENT, "u3");
+    assert_fails(bp_pool_try_acquire(k.pool, &none, 1, k.streams[0], NULL, &acquired), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_int_equal(acquired, 7);
+    assert_int_equal(live_count(k.pool), 0);
+    end_kit(&k);
+}
+
+/* u2 shares with u0, or finds both buffers held. */
+static void test_refused(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    bp_pool_set_step(k.pool, 90817);
+    take(&k, param(&k, 0), k.streams[0]);
+    take(&k, param(&k, 1), k.streams[0]);
+    if (!allocator->pooled) {
+        take(&k, param(&k, 2), k.streams[0]);
+        end_kit(&k);
+        return;
+    }
+    for (int i = 0; i < 3; i++)
+        assert_refused(&k, param(&k, 2), k.streams[0], "u2", allocator->assigned ? "u0" : "u", "90817");
+    drop(&k, param(&k, 0), k.streams[0]);
+    take(&k, param(&k, 2), k.streams[0]);
+    assert_refused(&k, param(&k, 0), k.streams[0], "u0", allocator->assigned ? "u2" : "u");
+    drop(&k, param(&k, 1), k.streams[0]); /* the pool goes on */
+    drop(&k, param(&k, 2), k.streams[0]);
+    walk(&k, 2, NULL, false);
+    end_kit(&k);
+}
+
+/* The k-th of several cannot be had. */
+static void test_all_or_nothing(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    const uint32_t good[] = {id_of(&k, 0, BP_ROLE_PARAM, 1), id_of(&k, 5, BP_ROLE_GRAD, 0),
+                             id_of(&k, 1, BP_ROLE_PARAM, 1), id_of(&k, 5, BP_ROLE_GRAD, 1)};
+    const uint32_t bad[] = {param(&k, 2), good[1], statistics_of(k.pool).requests};
+    take(&k, param(&k, 0), k.streams[0]);
+    take(&k, param(&k, 1), k.streams[0]);
+    for (size_t kind = allocator->pooled ? 0 : 1; kind < 3; kind++) {
+        for (size_t at = 0; at <= 4; at++) {
+            uint32_t ids[5];
+            void *addresses[5] = {ids, ids, ids, ids, ids};
+            for (size_t i = 0; i < 5; i++)
+                ids[i] = i == at ? bad[kind] : good[i - (i > at)];
+            bp_status expected = kind == 0 ? BP_ERR_SCHEDULE : BP_ERR_INVALID_ARGUMENT;
+            snapshot before = snapshot_of(k.pool);
+            assert_fails(bp_pool_acquire(k.pool, ids, 5, k.streams[1], addresses), expected, NULL);
+            assert_unchanged(k.pool, &before);
+            int acquired = 3;
+            if (kind == 0) {
+                assert_ok(bp_pool_try_acquire(k.pool, ids, 5, k.streams[1], addresses, &acquired));
+                assert_int_equal(acquired, 0);
+            } else
+                assert_fails(bp_pool_try_acquire(k.pool, ids, 5, k.streams[1], addresses, &acquired), expected, NULL);
+            assert_unchanged(k.pool, &before);
+            for (size_t i = 0; i < 5; i++)
+                assert_ptr_equal(addresses[i], ids);
+        }
+    }
+    void *addresses[4];
+    assert_ok(bp_pool_acquire(k.pool, good, 4, k.streams[1], addresses));
+    for (size_t i = 0; i < 4; i++)
+        assert_ptr_equal(addresses[i], address_of(&k, good[i]));
+    uint32_t ids[] = {good[0], good[1], good[2], good[3], 0};
+    for (size_t kind = 0; kind < 2; kind++) { /* of a release, a use and a give-up */
+        ids[4] = kind == 0 ? param(&k, 3) : bad[2];
+        bp_status expected = kind == 0 ? BP_ERR_SCHEDULE : BP_ERR_INVALID_ARGUMENT;
+        snapshot before = snapshot_of(k.pool);
+        assert_fails(bp_pool_release(k.pool, ids, 5, k.streams[1]), expected, NULL);
+        assert_fails(bp_pool_use(k.pool, ids, 5, k.streams[1]), expected, NULL);
+        assert_fails(bp_pool_give_up(k.pool, ids, 5), expected, NULL);
+        assert_unchanged(k.pool, &before);
+    }
+    assert_ok(bp_pool_release(k.pool, good, 4, k.streams[2]));
+    assert_int_equal(live_count(k.pool), 2);
+    end_kit(&k);
+}
+
+static void test_try(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    assert_true(try_take(&k, param(&k, 0), k.streams[0]));
+    assert_true(try_take(&k, param(&k, 1), k.streams[0]));
+    snapshot before = snapshot_of(k.pool);
+    bp_pool_statistics was = statistics_of(k.pool);
+    assert_int_equal(try_take(&k, param(&k, 2), k.streams[0]), !allocator->pooled);
+    if (allocator->pooled) {
+        assert_unchanged(k.pool, &before);
+        assert_int_equal(statistics_of(k.pool).said_no, was.said_no + 1);
+        drop(&k, param(&k, 0), k.streams[1]);
+        assert_true(try_take(&k, param(&k, 2), k.streams[0]));
+    }
+    assert_int_equal(statistics_of(k.pool).refused, was.refused); /* a no is no error */
+    end_kit(&k);
+}
+
+static bool can(const kit *k, const uint32_t *ids, size_t count, const uint32_t *releasing, size_t releasing_count)
+{
+    int answer = -1;
+    assert_ok(bp_pool_can_acquire(k->pool, ids, count, releasing, releasing_count, &answer));
+    assert_in_range(answer, 0, 1);
+    return answer == 1;
+}
+
+static void test_can(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    const uint32_t u[] = {param(&k, 0), param(&k, 1), param(&k, 2), param(&k, 3)};
+    bool pooled = allocator->pooled;
+    snapshot before = snapshot_of(k.pool);
+    assert_true(can(&k, u, 2, NULL, 0));
+    assert_true(can(&k, u + 1, 2, NULL, 0));
+    assert_int_equal(can(&k, u, 3, NULL, 0), !pooled); /* one buffer short */
+    assert_int_equal(can(&k, (const uint32_t[]){u[0], u[2]}, 2, NULL, 0), !allocator->assigned);
+    take(&k, u[0], k.streams[0]);
+    take(&k, u[1], k.streams[0]);
+    before = snapshot_of(k.pool);
+    assert_true(can(&k, u, 2, NULL, 0)); /* they are live: one more hold */
+    assert_int_equal(can(&k, u + 2, 1, NULL, 0), !pooled);
+    assert_true(can(&k, u + 2, 1, u, 1));
+    assert_true(can(&k, u + 2, 1, u, 2));
+    assert_int_equal(can(&k, u + 2, 2, u, 1), !pooled); /* two requests, one free buffer */
+    assert_true(can(&k, u + 2, 2, u, 2));
+    assert_true(can(&k, u, 1, u, 1)); /* given back and taken again */
+    assert_int_equal(can(&k, (const uint32_t[]){u[2], u[0]}, 2, u, 1), !pooled);
+    if (allocator->assigned)
+        assert_false(can(&k, u + 2, 1, u + 1, 1)); /* the wrong one */
+    assert_unchanged(k.pool, &before);
+    take(&k, u[0], k.streams[0]);
+    assert_int_equal(can(&k, u + 2, 1, u, 1), !pooled); /* a hold is left */
+    drop(&k, u[0], k.streams[0]);
+    int answer = 5;
+    uint32_t none = statistics_of(k.pool).requests;
+    assert_fails(bp_pool_can_acquire(k.pool, &none, 1, NULL, 0, &answer), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_can_acquire(k.pool, u, 1, &none, 1, &answer), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_can_acquire(k.pool, u, 1, NULL, 1, &answer), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_int_equal(answer, 5);
+    for (int round = 0; round < 2; round++) { /* what it says is what happens */
+        bool yes = can(&k, u + 2 + round, 1, u + round, 1);
+        drop(&k, u[round], k.streams[0]);
+        assert_int_equal(try_take(&k, u[2 + round], k.streams[0]), yes);
+    }
+    end_kit(&k);
+}
+
+static void test_give_up(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    uint32_t ids[] = {param(&k, 0), param(&k, 1)};
+    assert_ok(bp_pool_acquire(k.pool, ids, 2, k.streams[0], NULL));
+    assert_ok(bp_pool_give_up(k.pool, ids, 2));
+    assert_int_equal(live_count(k.pool), 0);
+    assert_int_equal(statistics_of(k.pool).given_up, 2);
+    assert_int_equal(statistics_of(k.pool).releases, 0);
+    assert_fails(bp_pool_give_up(k.pool, ids, 1), BP_ERR_SCHEDULE, "u0"); /* twice */
+    assert_fails(bp_pool_release(k.pool, ids, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0");
+    take(&k, param(&k, 2), k.streams[1]); /* the memory is free again */
+    take(&k, param(&k, 3), k.streams[1]);
+    snapshot before = snapshot_of(k.pool);
+    ids[0] = param(&k, 2);
+    ids[1] = param(&k, 3);
+    assert_ok(bp_pool_use(k.pool, ids + 1, 1, k.streams[2]));
+    assert_fails(bp_pool_give_up(k.pool, ids, 2), BP_ERR_SCHEDULE, "u3"); /* used */
+    assert_unchanged(k.pool, &before);
+    take(&k, ids[0], k.streams[1]);
+    assert_fails(bp_pool_give_up(k.pool, ids, 1), BP_ERR_SCHEDULE, "u2"); /* held twice */
+    assert_int_equal(live_count(k.pool), 2);
+    end_kit(&k);
+}
+
+static void test_streams(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    uint32_t id = param(&k, 0);
+    bp_device *other = device->create();
+    bp_stream *foreign = NULL, *gone = NULL;
+    assert_ok(bp_stream_create(other, "foreigner", &foreign));
+    assert_ok(bp_stream_create(k.device, "bygone", &gone));
+    bp_stream *destroyed = gone, *streams[] = {NULL, foreign, destroyed};
+    bp_stream_destroy(&gone);
+    assert_null(gone);
+    const char *const words[] = {"", "foreigner", "bygone"};
+    for (size_t i = 0; i < 3; i++) {
+        int acquired = 7;
+        snapshot before = snapshot_of(k.pool);
+        assert_fails(bp_pool_acquire(k.pool, &id, 1, streams[i], NULL), BP_ERR_INVALID_ARGUMENT, words[i]);
+        assert_fails(bp_pool_try_acquire(k.pool, &id, 1, streams[i], NULL, &acquired), BP_ERR_INVALID_ARGUMENT,
+                     words[i]);
+        assert_unchanged(k.pool, &before);
+        take(&k, id, k.streams[0]);
+        before = snapshot_of(k.pool);
+        assert_fails(bp_pool_acquire(k.pool, &id, 1, streams[i], NULL), BP_ERR_INVALID_ARGUMENT, words[i]);
+        assert_fails(bp_pool_use(k.pool, &id, 1, streams[i]), BP_ERR_INVALID_ARGUMENT, words[i]);
+        assert_fails(bp_pool_release(k.pool, &id, 1, streams[i]), BP_ERR_INVALID_ARGUMENT, words[i]);
+        assert_unchanged(k.pool, &before);
+        drop(&k, id, k.streams[0]);
+    }
+    bp_stream_destroy(&foreign);
+    bp_device_destroy(&other);
+    /* A stream that goes between release and reuse, and one that goes while what it acquired is live. */
+    bp_stream *passing = NULL;
+    assert_ok(bp_stream_create(k.device, "passing", &passing));
+    take(&k, id, passing);
+    drop(&k, id, passing);
+    bp_stream_destroy(&passing);
+    take(&k, param(&k, 2), k.streams[1]);
+    drop(&k, param(&k, 2), k.streams[1]);
+    assert_ok(bp_stream_create(k.device, "passing", &passing));
+    take(&k, id, passing);
+    bp_stream_destroy(&passing);
+    drop(&k, id, k.streams[1]);
+    walk(&k, 1, NULL, false);
+    end_kit(&k);
+}
+
+/* Streams and holds of one request. */
+static void test_limits(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    uint32_t id = param(&k, 0);
+    bp_stream *streams[BP_HOLD_STREAMS + 1];
+    for (size_t i = 0; i <= BP_HOLD_STREAMS; i++)
+        assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
+    for (int round = 0; round < 2; round++) { /* each hold has its own */
+        take(&k, id, streams[round]);
+        for (size_t i = 0; i < BP_HOLD_STREAMS; i++) {
+            assert_ok(bp_pool_use(k.pool, &id, 1, streams[i]));
+            assert_ok(bp_pool_use(k.pool, &id, 1, streams[i]));
+        }
+        snapshot before = snapshot_of(k.pool);
+        bp_stream *ninth = streams[BP_HOLD_STREAMS];
+        assert_fails(bp_pool_use(k.pool, &id, 1, ninth), BP_ERR_SCHEDULE, "u0");
+        assert_fails(bp_pool_acquire(k.pool, &id, 1, ninth, NULL), BP_ERR_SCHEDULE, "u0");
+        assert_fails(bp_pool_release(k.pool, &id, 1, ninth), BP_ERR_SCHEDULE, "u0");
+        assert_unchanged(k.pool, &before);
+        drop(&k, id, streams[3]);
+        assert_int_equal(live_count(k.pool), 0);
+    }
+    for (uint32_t i = 0; i < 65535; i++)
+        assert_ok(bp_pool_acquire(k.pool, &id, 1, streams[0], NULL));
+    assert_refused(&k, id, streams[0], "u0");
+    for (uint32_t i = 0; i < 65535; i++)
+        assert_ok(bp_pool_release(k.pool, &id, 1, streams[0]));
+    assert_int_equal(live_count(k.pool), 0);
+    for (size_t i = 0; i <= BP_HOLD_STREAMS; i++)
+        bp_stream_destroy(&streams[i]);
+    end_kit(&k);
+}
+
+static void test_null_arguments(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    bp_pool *pool = k.pool;
+    bp_stream *s = k.streams[0];
+    uint32_t id = param(&k, 0);
+    int answer = 7;
+    snapshot before = snapshot_of(pool);
+#define assert_invalid(call) assert_fails(call, BP_ERR_INVALID_ARGUMENT, NULL)
+    assert_invalid(bp_pool_acquire(NULL, &id, 1, s, NULL));
+    assert_invalid(bp_pool_acquire(pool, NULL, 1, s, NULL));
+    assert_invalid(bp_pool_try_acquire(NULL, &id, 1, s, NULL, &answer));
+    assert_invalid(bp_pool_try_acquire(pool, NULL, 1, s, NULL, &answer));
+    assert_invalid(bp_pool_try_acquire(pool, &id, 1, s, NULL, NULL));
+    assert_invalid(bp_pool_can_acquire(NULL, &id, 1, NULL, 0, &answer));
+    assert_invalid(bp_pool_can_acquire(pool, NULL, 1, NULL, 0, &answer));
+    assert_invalid(bp_pool_can_acquire(pool, &id, 1, NULL, 0, NULL));
+    assert_invalid(bp_pool_use(NULL, &id, 1, s));
+    assert_invalid(bp_pool_use(pool, NULL, 1, s));
+    assert_invalid(bp_pool_release(NULL, &id, 1, s));
+    assert_invalid(bp_pool_release(pool, NULL, 1, s));
+    assert_invalid(bp_pool_give_up(NULL, &id, 1));
+    assert_invalid(bp_pool_give_up(pool, NULL, 1));
+    assert_unchanged(pool, &before);
+    assert_int_equal(answer, 7);
+    bp_pool_destroy(NULL);
+    bp_pool *none = NULL;
+    bp_pool_destroy(&none);
+    end_kit(&k);
+}
+
+const named_case HOLD_CASES[] = {{"walk", test_walk},
+                                 {"repeated acquire", test_repeated},
+                                 {"release errors", test_release_errors},
+                                 {"refused acquire", test_refused},
+                                 {"all or nothing", test_all_or_nothing},
+                                 {"try acquire", test_try},
+                                 {"can acquire", test_can},
+                                 {"give up", test_give_up},
+                                 {"streams", test_streams},
+                                 {"limits", test_limits},
+                                 {"null arguments", test_null_arguments},
+                                 {NULL, NULL}};

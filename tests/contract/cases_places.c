@@ -1,0 +1,302 @@
+/* Where memory comes from, and what is in it: persistent, dynamic and empty requests, zeros, slabs and their callbacks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+
+static uint32_t bind_outside(const kit *k, uint32_t ordinal, bp_placement placement, uint64_t bytes)
+{
+    bp_bind bind = bind_of("", ordinal, BP_ROLE_PARAM, BP_DTYPE_BF16, bytes);
+    bind.placement = placement;
+    uint32_t id = UINT32_MAX;
+    assert_ok(bp_pool_bind(k->pool, &bind, &id));
+    return id;
+}
+
+static void assert_apart_from_slabs(const kit *k, const void *address, uint64_t bytes, const char *except)
+{
+    bool within = false;
+    for (size_t i = 0; i < bp_pool_slab_count(k->pool); i++) {
+        bp_pool_slab slab = {.size = sizeof slab};
+        assert_ok(bp_pool_slab_get(k->pool, i, &slab));
+        const char *from = slab.address, *at = address;
+        if (strcmp(slab.group, except) == 0)
+            within |= at >= from && at + bytes <= from + slab.bytes;
+        else
+            assert_true(at + bytes <= from || from + slab.bytes <= at);
+    }
+    assert_int_equal(within, *except != '\0');
+}
+
+/* open_kit has 4096 bytes of persistent memory. */
+static void test_persistent(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    uint32_t a = bind_outside(&k, 0, BP_PLACE_PERSISTENT, 1000), b = bind_outside(&k, 1, BP_PLACE_PERSISTENT, 2000);
+    char *at_a = address_of(&k, a), *at_b = address_of(&k, b); /* before any acquire */
+    assert_true(at_a + 1000 <= at_b || at_b + 2000 <= at_a);
+    assert_apart_from_slabs(&k, at_a, 1000, "persistent");
+    assert_apart_from_slabs(&k, at_b, 2000, "persistent");
+    bp_bind bind = bind_of("", 2, BP_ROLE_PARAM, BP_DTYPE_BF16, 3000);
+    bind.placement = BP_PLACE_PERSISTENT;
+    uint32_t id = 99;
+    assert_fails(bp_pool_bind(k.pool, &bind, &id), BP_ERR_NO_DEVICE_MEMORY, "4096");
+    assert_int_equal(id, 99);
+    uint32_t c = bind_outside(&k, 2, BP_PLACE_PERSISTENT, 500); /* what fits still fits */
+    take(&k, param(&k, 0), k.streams[0]);
+    take(&k, param(&k, 1), k.streams[0]);
+    for (int round = 0; round < 3; round++) {
+        assert_ptr_equal(take(&k, a, k.streams[0]), at_a);
+        assert_ptr_equal(take(&k, b, k.streams[1]), at_b);
+        take(&k, c, k.streams[1]);
+        assert_ptr_equal(take(&k, a, k.streams[2]), at_a);
+        drop(&k, a, k.streams[0]);
+        drop(&k, a, k.streams[2]);
+        drop(&k, b, k.streams[0]);
+        drop(&k, c, k.streams[0]);
+        assert_ptr_equal(address_of(&k, a), at_a);
+    }
+    drop(&k, param(&k, 0), k.streams[0]);
+    drop(&k, param(&k, 1), k.streams[0]);
+    take(&k, a, k.streams[0]); /* held throughout, it is in nobody's way */
+    walk(&k, 2, NULL, false);
+    assert_int_equal(statistics_of(k.pool).dynamic > 0, !allocator->pooled);
+    end_kit(&k);
+}
+
+static void test_dynamic(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    uint32_t id = bind_outside(&k, 0, BP_PLACE_DYNAMIC, 5000);
+    void *address;
+    uint64_t bytes, before = usage_of(k.device).allocated_bytes;
+    for (int round = 1; round < 4; round++) {
+        assert_fails(bp_pool_address(k.pool, id, &address, &bytes), BP_ERR_SCHEDULE, NULL);
+        char *got = take(&k, id, k.streams[0]);
+        assert_non_null(got);
+        assert_int_equal((uintptr_t)got % 256, 0);
+        assert_apart_from_slabs(&k, got, 5000, "");
+        assert_ptr_equal(take(&k, id, k.streams[1]), got); /* live: the same */
+        assert_ok(bp_pool_address(k.pool, id, &address, &bytes));
+        assert_ptr_equal(address, got);
+        assert_int_equal(bytes, 5000);
+        assert_true(usage_of(k.device).allocated_bytes >= before + 5000);
+        assert_int_equal(statistics_of(k.pool).dynamic, round);
+        check c = {.address = (uint8_t *)got, .bytes = 5000, .value = 3};
+        if (device->memory) {
+            assert_ok(bp_stream_fill(k.streams[0], got, 3, 5000));
+            check_on(k.streams[0], &c);
+        }
+        drop(&k, id, k.streams[0]);
+        drop(&k, id, k.streams[1]);
+        assert_int_equal(usage_of(k.device).allocated_bytes, before);
+        assert_ok(bp_device_synchronize(k.device));
+        assert_int_equal(c.wrong, 0);
+    }
+    take(&k, id, k.streams[0]); /* destroying the pool frees it */
+    end_kit(&k);
+}
+
+/* A bucket without elements, a frozen one, one of fp8 (which is stored as uint8). */
+static void test_odd_buckets(const allocator_row *allocator, const device_row *device)
+{
+    kit k = begin_kit(device->create(), "300,0 300f 300q 300,0", TRAINING, allocator->policy, 0);
+    bp_pool_config config = config_of(allocator);
+    open_pool(&k, &config, 0);
+    walk(&k, 2, NULL, false);
+    bool planned = allocator->pooled;
+    bp_bind bind = bind_of("u0", 1, BP_ROLE_PARAM, BP_DTYPE_BF16, 0);
+    bind.placement = planned ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC;
+    uint32_t id = 99;
+    assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    for (int round = 0; round < 2; round++) {
+        assert_null(take(&k, id, k.streams[0]));
+        assert_null(take(&k, id, k.streams[1]));
+        drop(&k, id, k.streams[0]);
+        drop(&k, id, k.streams[1]);
+        assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0");
+    }
+    const uint32_t both[] = {id, param(&k, 0)};
+    void *addresses[2] = {&k, &k};
+    assert_ok(bp_pool_acquire(k.pool, both, 2, k.streams[0], addresses));
+    assert_null(addresses[0]);
+    assert_non_null(addresses[1]);
+    assert_ok(bp_pool_release(k.pool, both, 2, k.streams[0]));
+    if (planned) {
+        bind = bind_of("u1", 0, BP_ROLE_GRAD, BP_DTYPE_BF16, 600);
+        assert_fails(bp_pool_bind(k.pool, &bind, &id), BP_ERR_MISMATCH, "u1", "grad");
+    }
+    end_kit(&k);
+}
+
+static void fill(const kit *k, void *address, uint8_t value, uint64_t bytes)
+{
+    assert_ok(bp_stream_fill(k->streams[0], address, value, bytes));
+}
+
+static void assert_holds(const kit *k, const void *address, uint8_t value, uint64_t bytes)
+{
+    check c = {.address = address, .value = value, .bytes = bytes};
+    check_on(k->streams[0], &c);
+    assert_ok(bp_stream_synchronize(k->streams[0]));
+    assert_int_equal(c.wrong, 0);
+}
+
+static void test_zeros(const allocator_row *allocator, const device_row *device)
+{
+    kit k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
+    bp_pool_config config = config_of(allocator);
+    config.persistent_bytes = 1024;
+    assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
+    uint32_t ids[4];
+    static const char *const units[] = {"u0", "u1", "u2", ""};
+    for (uint32_t i = 0; i < 4; i++) { /* u0: all, u1: padding, u2: nothing, persistent: padding */
+        bp_bind bind = bind_of(units[i], 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
+        bind.used_bytes = 500;
+        bind.zero = i == 0 ? BP_ZERO_ALL : i == 2 ? BP_ZERO_NOTHING : BP_ZERO_PADDING;
+        bind.placement = i == 3 ? BP_PLACE_PERSISTENT : allocator->pooled ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC;
+        assert_ok(bp_pool_bind(k.pool, &bind, &ids[i]));
+    }
+    for (int round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            uint8_t *address = take(&k, ids[i], k.streams[0]);
+            if (!device->memory) {
+                drop(&k, ids[i], k.streams[0]);
+                continue;
+            }
+            if (i == 0)
+                assert_holds(&k, address, 0, 600);
+            else if (i != 2)
+                assert_holds(&k, address + 500, 0, 100);
+            if (allocator->pooled && i == 3 && round > 0)
+                assert_holds(&k, address, 0xd3, 500); /* no more than the padding */
+            fill(&k, address, (uint8_t)(0xd0 + i), 600);
+            assert_ptr_equal(take(&k, ids[i], k.streams[0]), address); /* live: nothing is written again */
+            assert_holds(&k, address, (uint8_t)(0xd0 + i), 600);
+            drop(&k, ids[i], k.streams[0]);
+            drop(&k, ids[i], k.streams[0]);
+            if (allocator->assigned && i == 0) { /* nothing is asked for: what was there is there */
+                take(&k, ids[2], k.streams[0]);
+                assert_holds(&k, address, 0xd0, 600);
+                drop(&k, ids[2], k.streams[0]);
+            }
+        }
+    }
+    end_kit(&k);
+}
+
+static void test_addresses(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    void *address = NULL, *before[SNAPSHOT_LIVE];
+    uint64_t bytes;
+    for (size_t i = 0; i < k.requests && allocator->assigned; i++) {
+        assert_ok(bp_pool_address(k.pool, k.ids[i], &before[i], &bytes));
+        bp_request request = {.size = sizeof request};
+        assert_ok(bp_buckets_request(k.w.buckets, i, &request));
+        assert_int_equal(bytes, request.bytes);
+    }
+    walk(&k, 1, allocator->assigned ? before : NULL, allocator->assigned);
+    if (!allocator->pooled)
+        assert_fails(bp_pool_address(k.pool, param(&k, 0), &address, &bytes), BP_ERR_SCHEDULE, "u0");
+    uint32_t none = statistics_of(k.pool).requests;
+    assert_fails(bp_pool_address(k.pool, none, &address, &bytes), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_address(NULL, 0, &address, &bytes), BP_ERR_INVALID_ARGUMENT, NULL);
+    end_kit(&k);
+}
+
+/* ---- slabs --------------------------------------------------------------------------------------------------------- */
+
+typedef struct attachment {
+    int log[64]; /* slab + 1 attached, -(slab + 1) detached, plus 100 times the number of the user */
+    size_t count;
+    int refuse; /* slab + 1 */
+} attachment;
+
+typedef struct attached {
+    attachment *to;
+    int number;
+} attached;
+
+static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    attached *a = user;
+    assert_true(address != NULL && bytes > 0);
+    if (a->to->refuse == (int)slab + 1)
+        return bp_error_record(BP_ERR_IO, "refused by the test");
+    a->to->log[a->to->count++] = 100 * a->number + (int)slab + 1;
+    return BP_OK;
+}
+
+static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    attached *a = user;
+    assert_true(address != NULL && bytes > 0);
+    a->to->log[a->to->count++] = -(100 * a->number + (int)slab + 1);
+}
+
+static void test_slabs(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    int count = (int)bp_pool_slab_count(k.pool);
+    uint64_t sum = 0, planned = 0;
+    for (int i = 0; i < count; i++) {
+        bp_pool_slab slab = {.size = sizeof slab};
+        assert_ok(bp_pool_slab_get(k.pool, (size_t)i, &slab));
+        assert_true(slab.bytes >= slab.planned_bytes);
+        assert_true((slab.planned_bytes == 0) == (strcmp(slab.group, "persistent") == 0));
+        sum += slab.bytes;
+        planned += slab.planned_bytes;
+    }
+    assert_int_equal(count, allocator->pooled ? 3 : 1); /* param, grad, persistent */
+    assert_int_equal(sum, statistics_of(k.pool).slab_bytes);
+    if (allocator->pooled)
+        assert_int_equal(planned, summary_of(k.plan).bytes);
+    assert_fails(bp_pool_slab_get(k.pool, (size_t)count, &(bp_pool_slab){.size = sizeof(bp_pool_slab)}),
+                 BP_ERR_INVALID_ARGUMENT, NULL);
+    attachment log = {0};
+    attached one = {&log, 1}, two = {&log, 2};
+    bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach, .detach = detach};
+    log.refuse = count; /* the last: those before it are detached again, backwards */
+    assert_fails(bp_pool_attach(k.pool, &callbacks, &one), BP_ERR_IO, "refused by the test");
+    assert_int_equal(log.count, 2 * (count - 1));
+    for (int i = 0; i < count - 1; i++)
+        assert_int_equal(log.log[count - 1 + i], -log.log[count - 2 - i]);
+    assert_fails(bp_pool_detach(k.pool, &callbacks, &one), BP_ERR_INVALID_ARGUMENT, NULL);
+    log = (attachment){0};
+    assert_ok(bp_pool_attach(k.pool, &callbacks, &one));
+    assert_ok(bp_pool_attach(k.pool, &callbacks, &two));
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(log.log[i], 101 + i);
+        assert_int_equal(log.log[count + i], 201 + i);
+    }
+    assert_ok(bp_pool_detach(k.pool, &callbacks, &one));
+    for (int i = 0; i < count; i++)
+        assert_int_equal(log.log[2 * count + i], -(100 + count - i));
+    assert_ok(bp_pool_attach(k.pool, &callbacks, &one)); /* now after `two` */
+    assert_ok(bp_pool_seal(k.pool));
+    assert_fails(bp_pool_attach(k.pool, &callbacks, &k), BP_ERR_SCHEDULE, NULL);
+    log.count = 0;
+    bp_pool_destroy(&k.pool);
+    assert_int_equal(log.count, 2 * count);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(log.log[i], -(100 + count - i));
+        assert_int_equal(log.log[count + i], -(200 + count - i));
+    }
+    end_kit(&k);
+}
+
+const named_case PLACE_CASES[] = {{"persistent requests", test_persistent},
+                                  {"dynamic requests", test_dynamic},
+                                  {"odd buckets", test_odd_buckets},
+                                  {"zeros", test_zeros},
+                                  {"addresses", test_addresses},
+                                  {"slabs", test_slabs},
+                                  {NULL, NULL}};

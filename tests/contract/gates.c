@@ -1,0 +1,88 @@
+/* Streams held up by gates, and what their work says. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/device.h>
+
+#include <time.h>
+
+#include "support.h"
+
+void pause_us(long us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+static bool becomes_true(atomic_int *value, int milliseconds)
+{
+    for (int i = 0; i < milliseconds * 10; i++) {
+        if (atomic_load(value))
+            return true;
+        pause_us(100);
+    }
+    return atomic_load(value);
+}
+
+static void wait_at_gate(void *argument)
+{
+    becomes_true(&((gate *)argument)->open, 15000);
+}
+
+void block(bp_stream *stream, gate *g)
+{
+    assert_ok(bp_stream_call(stream, wait_at_gate, g));
+}
+
+void unblock(gate *g)
+{
+    atomic_store(&g->open, 1);
+}
+
+static void raise_flag(void *argument)
+{
+    atomic_store((flag *)argument, 1);
+}
+
+void raise_on(bp_stream *stream, flag *f)
+{
+    assert_ok(bp_stream_call(stream, raise_flag, f));
+}
+
+bool is_raised_soon(flag *f)
+{
+    return becomes_true(f, 5000);
+}
+
+bool stays_down(flag *f)
+{
+    return !becomes_true(f, 4);
+}
+
+static void look(void *argument)
+{
+    check *c = argument;
+    for (uint64_t i = 0; i < c->bytes; i++) {
+        if (c->address[i] != c->value) {
+            atomic_fetch_add(&c->wrong, 1);
+            return;
+        }
+    }
+}
+
+void check_on(bp_stream *stream, check *c)
+{
+    assert_ok(bp_stream_call(stream, look, c));
+}
+
+void order(bp_device *device, bp_stream *first, bp_stream *then)
+{
+    bp_event *event = NULL;
+    assert_ok(bp_event_create(device, &event));
+    assert_ok(bp_event_record(event, first));
+    assert_ok(bp_stream_wait(then, event));
+    bp_event_destroy(&event);
+}

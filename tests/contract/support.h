@@ -1,0 +1,149 @@
+/* What the tests of pools are made of: rows of allocators and devices, pools of small worlds, streams held up by gates. */
+#ifndef BP_TEST_CONTRACT_SUPPORT_H
+#define BP_TEST_CONTRACT_SUPPORT_H
+
+#include <bucketpool/pool.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "../planner/worlds.h"
+
+/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct allocator_row {
+    const char *name; /* of the row */
+    const char *allocator_name;
+    bp_policy policy; /* of the plan it is given */
+    bp_allocator allocator;
+    bp_selection selection;
+    bp_strict strict;
+    bool pooled;   /* memory is shared and made at creation */
+    bool assigned; /* one address per request */
+} allocator_row;
+
+typedef struct device_row {
+    const char *name;
+    bp_device *(*create)(void);
+    bool memory; /* that the host can read */
+} device_row;
+
+extern const allocator_row ALLOCATORS[];
+extern const size_t ALLOCATOR_COUNT;
+extern const device_row DEVICES[];
+extern const size_t DEVICE_COUNT;
+
+bp_device *new_host(void);
+/* Streams pause up to `max_delay_us` before each piece of work. */
+bp_device *new_slow_host(uint32_t max_delay_us, uint64_t delay_seed);
+bp_device *new_null(void);
+
+typedef struct op_counts {
+    atomic_ulong calls[BP_OP_COUNT];
+} op_counts;
+
+/* Takes `inner` over; counts each call before it is made. */
+bp_device *new_counted(bp_device *inner, op_counts *counts);
+
+bp_device_usage usage_of(const bp_device *device);
+
+/* ---- pools --------------------------------------------------------------------------------------------------------- */
+
+/* Units "u0", "u1", ... separated by blanks, of buckets separated by commas: elements of bf16, with "/padded", "f" for frozen,
+ * "q" for fp8_e4m3 after them. "-" is a unit without buckets. */
+bp_model *model_of(const char *units);
+
+/* Two kinds of units; every size leaves slack before the next multiple of 256 bytes. With prefetch 1, buffers are for two units. */
+#define UNITS "300,100 300,100 300,100 300,100 700 300,100"
+#define KIT_STREAMS 4
+
+typedef struct kit {
+    world w;
+    bp_plan *plan;
+    bp_device *device;
+    bp_stream *streams[KIT_STREAMS]; /* "s0" to "s3" */
+    bp_pool *pool;
+    uint32_t *ids; /* of the requests of the buckets, in their order */
+    size_t requests;
+} kit;
+
+extern const world_options TRAINING; /* params and gradients, prefetch 1 */
+
+/* Takes the device over. `units` may be NULL for a world and plan that the caller sets. */
+kit begin_kit(bp_device *device, const char *units, world_options options, bp_policy policy, uint32_t copies);
+void end_kit(kit *k); /* everything is given back: asserted */
+
+bp_pool_config pool_config(void);
+bp_pool_config config_of(const allocator_row *row);
+/* Makes the pool and binds all requests of the buckets. */
+void open_pool(kit *k, const bp_pool_config *config, int lanes);
+/* Both, of UNITS. */
+kit open_kit(const allocator_row *row, const device_row *device);
+
+uint32_t id_of(const kit *k, uint32_t unit, bp_role role, uint32_t ordinal);
+/* Parameters, first bucket. */
+uint32_t param(const kit *k, uint32_t unit);
+bp_request request_of(const kit *k, uint32_t unit, bp_role role, uint32_t ordinal);
+bp_bind bind_of(const char *unit, uint32_t ordinal, bp_role role, bp_dtype dtype, uint64_t bytes);
+
+/* One id; asserted. */
+void *take(const kit *k, uint32_t id, bp_stream *stream);
+void drop(const kit *k, uint32_t id, bp_stream *stream);
+bool try_take(const kit *k, uint32_t id, bp_stream *stream);
+/* An acquire that must be refused, naming these; nothing may change. */
+#define assert_refused(k, id, stream, ...)                                                                             \
+    check_refused(k, id, stream, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
+void check_refused(const kit *k, uint32_t id, bp_stream *stream, const char *const *words, const char *file, int line);
+
+bp_pool_statistics statistics_of(const bp_pool *pool);
+size_t live_count(const bp_pool *pool);
+void *address_of(const kit *k, uint32_t id);
+
+/* All that a call which fails must leave as it was. */
+#define SNAPSHOT_LIVE 64
+typedef struct snapshot {
+    bp_live_request live[SNAPSHOT_LIVE];
+    size_t live_count;
+    uint64_t numbers[12];
+} snapshot;
+
+snapshot snapshot_of(const bp_pool *pool);
+void assert_unchanged(const bp_pool *pool, const snapshot *before);
+
+/* Runs the schedule `times` over: acquires on s0, fills, releases on s1, where the bytes are checked. Live requests are
+ * disjoint. `addresses` (one per request; NULL: not wanted) gets the last ones and, with `stable`, is held against the next. */
+void walk(kit *k, unsigned times, void **addresses, bool stable);
+
+/* ---- streams ------------------------------------------------------------------------------------------------------- */
+
+/* Work that holds its stream up until the gate is opened (or half a minute has passed, so that no test hangs). */
+typedef struct gate {
+    atomic_int open;
+} gate;
+
+void pause_us(long us);
+
+void block(bp_stream *stream, gate *g);
+void unblock(gate *g);
+
+/* Raised by work on a stream. */
+typedef atomic_int flag;
+
+void raise_on(bp_stream *stream, flag *f);
+bool is_raised_soon(flag *f);
+bool stays_down(flag *f); /* for some milliseconds */
+
+/* Bytes looked at by work on a stream. */
+typedef struct check {
+    const uint8_t *address;
+    uint64_t bytes;
+    uint8_t value;
+    atomic_int wrong;
+} check;
+
+void check_on(bp_stream *stream, check *c);
+
+void order(bp_device *device, bp_stream *first,
+           bp_stream *then); /* what `then` gets next starts after `first` so far */
+
+#endif

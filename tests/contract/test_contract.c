@@ -1,0 +1,58 @@
+/* One contract for all: every case on every allocator and every device. A new allocator or device is a row in support.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cases.h"
+
+typedef struct combination {
+    const allocator_row *allocator;
+    const device_row *device;
+    const named_case *run;
+    char name[120];
+} combination;
+
+#define MOST_COMBINATIONS 2000
+
+static combination combinations[MOST_COMBINATIONS];
+static struct CMUnitTest tests[MOST_COMBINATIONS];
+static size_t count;
+
+static void run(void **state)
+{
+    const combination *c = *state;
+    c->run->function(c->allocator, c->device);
+}
+
+static void add(const named_case *cases)
+{
+    for (; cases->name != NULL; cases++) {
+        for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+            for (size_t d = 0; d < DEVICE_COUNT && count < MOST_COMBINATIONS; d++) {
+                combination *c = &combinations[count];
+                *c = (combination){.allocator = &ALLOCATORS[a], .device = &DEVICES[d], .run = cases};
+                snprintf(c->name, sizeof c->name, "%s: %s on %s", cases->name, ALLOCATORS[a].name, DEVICES[d].name);
+                tests[count++] = (struct CMUnitTest){.name = c->name, .test_func = run, .initial_state = c};
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    add(HOLD_CASES);
+    add(BINDING_CASES);
+    add(PLACE_CASES);
+    add(REPORT_CASES);
+    add(RANDOM_CASES);
+    add(EDGE_CASES);
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]); /* "*give up*" */
+    return _cmocka_run_group_tests("contract", tests, count, NULL, NULL);
+}

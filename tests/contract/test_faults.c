@@ -1,0 +1,383 @@
+/* Every operation of the device, and every allocation, fails once in turn: the error comes through, nothing has changed or leaks,
+ * and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support.h"
+
+#define BIG 1000000u
+
+/* ---- the device ---------------------------------------------------------------------------------------------------- */
+
+typedef struct faults {
+    unsigned until; /* 0: none; 1: the next call fails */
+    bool keep;      /* and all after it */
+    uint32_t only;  /* BP_OP_COUNT: any operation */
+    bool met;
+    bp_device_operation where;
+    bp_status status;
+} faults;
+
+static bp_status maybe_fail(void *user, const bp_device_call *call)
+{
+    faults *f = user;
+    if (f->only != BP_OP_COUNT && f->only != call->operation)
+        return BP_OK;
+    if (!(f->met && f->keep) && (f->until == 0 || --f->until > 0))
+        return BP_OK;
+    f->met = true;
+    f->where = call->operation;
+    char detail[80];
+    snprintf(detail, sizeof detail, "injected into %s", bp_device_operation_name(call->operation));
+    return bp_error_record(f->status, detail);
+}
+
+static void inject(faults *f, unsigned nth, bool keep)
+{
+    *f = (faults){.until = nth, .keep = keep, .only = BP_OP_COUNT, .status = BP_ERR_IO};
+}
+
+static faults none(void)
+{
+    return (faults){.only = BP_OP_COUNT};
+}
+
+static bp_device *new_faulty(bp_device *inner, faults *f)
+{
+    bp_device *device = NULL;
+    *f = none();
+    assert_ok(bp_device_create_trace(inner, maybe_fail, f, &device));
+    bp_device_destroy(&inner);
+    return device;
+}
+
+#define CALLS 5
+
+/* Acquire, use, release, try and give up; the requests ask for zeros where that is a choice. */
+static bp_status make_call(const kit *k, int which, const uint32_t *ids, int *answer)
+{
+    switch (which) {
+    case 0: return bp_pool_acquire(k->pool, ids, 2, k->streams[1], NULL);
+    case 1: return bp_pool_use(k->pool, ids, 2, k->streams[2]);
+    case 2: return bp_pool_release(k->pool, ids, 2, k->streams[3]);
+    case 3: return bp_pool_try_acquire(k->pool, ids, 2, k->streams[2], NULL, answer);
+    default: return bp_pool_give_up(k->pool, ids, 2);
+    }
+}
+
+static kit faulty_kit(const allocator_row *row, faults *f, uint32_t *ids)
+{
+    kit k = begin_kit(new_faulty(new_host(), f), UNITS, TRAINING, row->policy, 0);
+    bp_pool_config config = config_of(row);
+    assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
+    for (int u = 0; u < 4; u++) {
+        const char unit[] = {'u', (char)('0' + u), '\0'};
+        bp_bind bind = bind_of(unit, 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
+        bind.zero = BP_ZERO_ALL;
+        bind.placement = row->pooled ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC;
+        assert_ok(bp_pool_bind(k.pool, &bind, &ids[u]));
+    }
+    return k;
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    unsigned met = 0;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        faults f;
+        uint32_t ids[4];
+        kit k = faulty_kit(&ALLOCATORS[a], &f, ids);
+        for (int keep = 0; keep < (ALLOCATORS[a].pooled ? 2 : 1); keep++) {     /* then undoing fails too */
+            assert_ok(bp_pool_acquire(k.pool, ids + 2, 2, k.streams[0], NULL)); /* the tenants before */
+            assert_ok(bp_pool_release(k.pool, ids + 2, 2, k.streams[0]));
+            for (int call = 0; call < CALLS; call++) {
+                bool done = false;
+                for (unsigned nth = 1; !done; nth++) {
+                    snapshot before = snapshot_of(k.pool);
+                    int answer = 9;
+                    inject(&f, nth, keep);
+                    bp_status status = make_call(&k, call, ids, &answer);
+                    faults was = f;
+                    f = none();
+                    if (!was.met) {
+                        assert_ok(status);
+                        assert_int_equal(answer, call == 3 ? 1 : 9);
+                        done = true;
+                        continue;
+                    }
+                    met++;
+                    if (was.where == BP_OP_FREE && status == BP_OK) {
+                        done =
+                            true; /* a release in which others were freed cannot be undone: what is left is freed later */
+                        continue;
+                    }
+                    assert_fails(status, BP_ERR_IO, "injected into", keep ? "" : bp_device_operation_name(was.where));
+                    assert_int_equal(answer, 9);
+                    assert_unchanged(k.pool, &before);
+                    assert_true(nth < 100);
+                }
+            }
+            assert_int_equal(live_count(k.pool), 0);
+        }
+        f = none();
+        end_kit(&k);
+    }
+    assert_true(met > 20); /* that there was something to fail */
+}
+
+/* A device without memory left is an answer to try_acquire. */
+static void test_dynamic_out_of_memory(void **state)
+{
+    (void)state;
+    faults f;
+    uint32_t ids[4];
+    kit k = faulty_kit(&ALLOCATORS[0], &f, ids);
+    for (unsigned nth = 1; nth <= 2; nth++) { /* and it stays so: a pool may wait for its streams and try again */
+        const faults full = {.until = nth, .keep = true, .only = BP_OP_ALLOCATE, .status = BP_ERR_NO_DEVICE_MEMORY};
+        int answer = 9;
+        f = full;
+        assert_ok(bp_pool_try_acquire(k.pool, ids, 2, k.streams[0], NULL, &answer));
+        assert_true(f.met);
+        assert_int_equal(answer, 0);
+        assert_int_equal(live_count(k.pool), 0);
+        assert_int_equal(usage_of(k.device).allocated_bytes, 0);
+        f = full;
+        assert_fails(bp_pool_acquire(k.pool, ids, 2, k.streams[0], NULL), BP_ERR_NO_DEVICE_MEMORY, "injected");
+        assert_int_equal(usage_of(k.device).allocated_bytes, 0);
+    }
+    f = none();
+    assert_true(try_take(&k, ids[0], k.streams[0]));
+    end_kit(&k);
+}
+
+static void test_creation(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        faults f;
+        kit k = begin_kit(new_faulty(new_host(), &f), UNITS, TRAINING, ALLOCATORS[a].policy, 0);
+        bp_pool_config config = config_of(&ALLOCATORS[a]);
+        config.persistent_bytes = 5000;
+        config.overflow_bytes = ALLOCATORS[a].pooled ? 5000 : 0;
+        bool done = false;
+        unsigned met = 0;
+        for (unsigned nth = 1; !done; nth++) {
+            bp_device_usage before = usage_of(k.device);
+            inject(&f, nth, false);
+            bp_status status = bp_pool_create(k.device, k.plan, &config, &k.pool);
+            done = !f.met;
+            faults was = f;
+            f = none();
+            if (done) {
+                assert_ok(status);
+                continue;
+            }
+            met++;
+            assert_fails(status, BP_ERR_IO, "injected into", bp_device_operation_name(was.where));
+            assert_null(k.pool);
+            assert_int_equal(usage_of(k.device).committed_bytes, 0);
+            assert_int_equal(usage_of(k.device).streams, before.streams);
+            assert_int_equal(usage_of(k.device).events, before.events);
+        }
+        assert_true(met >= 3); /* reserve, commit and map */
+        bp_pool_destroy(&k.pool);
+        open_pool(&k, &config, 0);
+        walk(&k, 1, NULL, false);
+        end_kit(&k);
+    }
+}
+
+/* What fails while failing, or while destroying, cannot be helped; it must not be fatal. */
+static void test_undoing(void **state)
+{
+    (void)state;
+    for (unsigned nth = 1; nth < 40; nth++) {
+        faults f;
+        kit k = begin_kit(new_faulty(new_host(), &f), UNITS, TRAINING, BP_POLICY_MAX, 0);
+        inject(&f, nth, true);
+        bp_status status = bp_pool_create(k.device, k.plan, NULL, &k.pool);
+        assert_int_equal(status, f.met ? BP_ERR_IO : BP_OK);
+        assert_int_equal(k.pool == NULL, f.met);
+        f = none();
+        bp_pool_destroy(&k.pool);
+        open_pool(&k, NULL, 0);
+        take(&k, param(&k, 0), k.streams[0]);
+        inject(&f, nth, nth % 2);
+        bp_pool_destroy(&k.pool);
+        assert_null(k.pool);
+        f = none();
+        for (int i = 0; i < KIT_STREAMS; i++)
+            bp_stream_destroy(&k.streams[i]);
+        bp_device_destroy(&k.device);
+        bp_plan_destroy(&k.plan);
+        end_world(&k.w);
+        free(k.ids);
+    }
+}
+
+/* ---- the two kinds of memory --------------------------------------------------------------------------------------- */
+
+static void test_too_little_device_memory(void **state)
+{
+    (void)state;
+    bp_host_config host;
+    assert_ok(bp_host_config_init(&host, sizeof host));
+    host.memory_bytes = 1 << 20;
+    bp_device *device = NULL;
+    assert_ok(bp_device_create_host(&host, &device));
+    kit k = begin_kit(device, "1000 1000", PARAM_ONLY, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 8 << 20;
+    assert_fails(bp_pool_create(k.device, k.plan, &config, &k.pool), BP_ERR_NO_DEVICE_MEMORY, "8388608");
+    assert_null(k.pool);
+    assert_int_equal(usage_of(k.device).committed_bytes, 0); /* the slabs that did fit are given back */
+    config.persistent_bytes = 1 << 18;
+    open_pool(&k, &config, 0);
+    bp_pool *second = NULL;
+    config.persistent_bytes = 1 << 20;
+    assert_fails(bp_pool_create(k.device, k.plan, &config, &second), BP_ERR_NO_DEVICE_MEMORY, NULL);
+    bp_bind bind = bind_of("scratch", 0, BP_ROLE_STATE, BP_DTYPE_UINT8, BIG);
+    bind.placement = BP_PLACE_DYNAMIC;
+    uint32_t id;
+    assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    assert_fails(bp_pool_acquire(k.pool, &id, 1, k.streams[0], NULL), BP_ERR_NO_DEVICE_MEMORY, NULL);
+    assert_false(try_take(&k, id, k.streams[0]));
+    bp_pool_destroy(&k.pool);
+    config.persistent_bytes = 1 << 19;
+    open_pool(&k, &config, 0); /* what was given back can be had again */
+    end_kit(&k);
+}
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+int __real_posix_memalign(void **memory, size_t alignment, size_t bytes);
+char *__real_strdup(const char *text);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes);
+char *__wrap_strdup(const char *text);
+
+static _Thread_local unsigned until_failure;
+static _Thread_local bool has_failed;
+
+static bool fails(void)
+{
+    if (until_failure == 0 || --until_failure > 0)
+        return false;
+    return has_failed = true;
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    return fails() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+    return fails() ? NULL : __real_realloc(memory, bytes);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
+}
+
+int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes)
+{
+    return fails() ? ENOMEM : __real_posix_memalign(memory, alignment, bytes);
+}
+
+char *__wrap_strdup(const char *text)
+{
+    return fails() ? NULL : __real_strdup(text);
+}
+
+static unsigned host_failures;
+
+/* Calls until no allocation fails. */
+#define RETRY(call)                                                                                                    \
+    do {                                                                                                               \
+        has_failed = true;                                                                                             \
+        for (unsigned nth = 1; has_failed; nth++) {                                                                    \
+            has_failed = false;                                                                                        \
+            until_failure = nth;                                                                                       \
+            bp_status status = (call);                                                                                 \
+            until_failure = 0;                                                                                         \
+            host_failures += has_failed;                                                                               \
+            if (has_failed)                                                                                            \
+                assert_fails(status, BP_ERR_NO_HOST_MEMORY, NULL);                                                     \
+            else                                                                                                       \
+                assert_ok(status);                                                                                     \
+        }                                                                                                              \
+    } while (0)
+
+static void test_no_host_memory(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        bp_device *inner = NULL, *device = NULL;
+        faults f = none();
+        RETRY(bp_device_create_host(NULL, &inner));
+        RETRY(bp_device_create_trace(inner, maybe_fail, &f, &device));
+        bp_device_destroy(&inner);
+        bp_stream *stream = NULL;
+        bp_event *event = NULL;
+        RETRY(bp_stream_create(device, "patient", &stream));
+        RETRY(bp_event_create(device, &event));
+        bp_event_destroy(&event);
+        bp_stream_destroy(&stream);
+        kit k = begin_kit(device, UNITS, TRAINING, ALLOCATORS[a].policy, 0);
+        bp_pool_config config = config_of(&ALLOCATORS[a]);
+        config.persistent_bytes = 5000;
+        config.name = "patient";
+        RETRY(bp_pool_create(k.device, k.plan, &config, &k.pool));
+        k.requests = bp_buckets_request_count(k.w.buckets);
+        k.ids = calloc(k.requests, sizeof *k.ids);
+        RETRY(bp_pool_bind_buckets(k.pool, k.w.buckets, 0, k.ids));
+        for (uint32_t i = 0; i < 50; i++) {
+            char unit[16];
+            uint32_t id;
+            snprintf(unit, sizeof unit, "extra %u", i);
+            bp_bind bind = bind_of(unit, 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 2);
+            bind.placement = i % 10 == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
+            RETRY(bp_pool_bind(k.pool, &bind, &id));
+            assert_int_equal(id, k.requests + i); /* failures took no number */
+        }
+        RETRY(bp_pool_trace_start(k.pool, 100, 0));
+        walk(&k, 1, NULL, false);
+        end_kit(&k);
+    }
+    assert_true(host_failures > 50);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_dynamic_out_of_memory),
+        cmocka_unit_test(test_creation),
+        cmocka_unit_test(test_undoing),
+        cmocka_unit_test(test_too_little_device_memory),
+        cmocka_unit_test(test_no_host_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,327 @@
+/* Guard mode: uses after release trap, writes past the end are found, fresh memory is NaN. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "overlaps.h"
+
+#define NOT_SANITIZED __attribute__((no_sanitize("address"), noinline))
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define WITH_ASAN 1
+#endif
+#ifdef WITH_ASAN
+int __asan_address_is_poisoned(const volatile void *address);
+#define assert_poisoned(address, poisoned) assert_int_equal(__asan_address_is_poisoned(address) != 0, poisoned)
+#else
+#define assert_poisoned(address, poisoned) (void)(address)
+#endif
+
+NOT_SANITIZED static void touch(volatile uint8_t *address, bool write)
+{
+    if (write)
+        *address = 1;
+    else
+        (void)*address;
+}
+
+/* Whether a touch ends the process. A child tries, with the signals as they are by default. */
+static bool traps(void *address, bool write)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        static const struct rlimit no_core = {0, 0};
+        setrlimit(RLIMIT_CORE, &no_core);
+        signal(SIGSEGV, SIG_DFL);
+        signal(SIGBUS, SIG_DFL);
+        touch(address, write);
+        _exit(0);
+    }
+    int status = 0;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
+    return WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS);
+}
+
+static void assert_access(void *address, uint64_t bytes, bool allowed)
+{
+    uint8_t *ends[] = {address, (uint8_t *)address + bytes - 1};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(traps(ends[i], false), !allowed);
+        assert_int_equal(traps(ends[i], true), !allowed);
+        assert_poisoned(ends[i], !allowed);
+    }
+}
+
+static kit guarded_kit(const allocator_row *row, bp_device *device, uint64_t alignment)
+{
+    kit k = begin_kit(device, NULL, TRAINING, row->policy, 0);
+    k.w = make_world(model_of(UNITS), TRAINING);
+    bp_plan_config planning = plan_config(row->policy, 0, BP_FALLBACK_PERSISTENT);
+    planning.alignment = alignment;
+    assert_ok(bp_plan_create(k.w.buckets, k.w.schedule, &planning, &k.plan));
+    bp_pool_config config = config_of(row);
+    config.guard = BP_GUARD_ON;
+    config.persistent_bytes = 2048;
+    open_pool(&k, &config, 0);
+    return k;
+}
+
+static void test_use_after_release(void **state)
+{
+    (void)state;
+    static const uint64_t alignments[] = {256, 4096};
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        /* Scheduled buffers overlap others, and so are not set apart: only pages of their own plan's making trap. */
+        int first = ALLOCATORS[a].allocator == BP_ALLOCATOR_SCHEDULED ? 1 : 0;
+        for (int i = first; i < 2 && ALLOCATORS[a].pooled; i++) {
+            kit k = guarded_kit(&ALLOCATORS[a], i == 0 ? new_host() : DEVICES[2].create(), alignments[i]);
+            for (int round = 0; round < 2; round++) {
+                uint8_t *u0 = take(&k, param(&k, 0), k.streams[0]), *u1 = take(&k, param(&k, 1), k.streams[1]);
+                assert_ok(bp_device_synchronize(k.device));
+                assert_access(u0, 600, true);
+                drop(&k, param(&k, 0), k.streams[1]);
+                assert_access(u0, 600, false);
+                assert_access(u1, 600, true); /* others go on */
+                u1[599] = 1;
+                assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), u0);
+                assert_access(u0, 600, true); /* the next tenant's now */
+                drop(&k, param(&k, 2), k.streams[0]);
+                assert_ok(bp_pool_give_up(k.pool, (const uint32_t[]){param(&k, 1)}, 1));
+                assert_access(u1, 600, false);
+            }
+            end_kit(&k);
+        }
+    }
+}
+
+static void test_persistent_requests(void **state)
+{
+    (void)state;
+    kit k = guarded_kit(&ALLOCATORS[2], new_host(), 256);
+    bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 700);
+    bind.placement = BP_PLACE_PERSISTENT;
+    uint32_t id, other;
+    assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    bind.ordinal = 1;
+    assert_ok(bp_pool_bind(k.pool, &bind, &other));
+    uint8_t *at = take(&k, id, k.streams[0]), *beside = take(&k, other, k.streams[0]);
+    assert_ok(bp_device_synchronize(k.device));
+    memset(at, 5, 700);
+    memset(beside, 6, 700);
+    drop(&k, id, k.streams[0]);
+    assert_int_equal(beside[0], 6);
+    assert_int_equal(beside[699], 6);
+    drop(&k, other, k.streams[0]);
+    end_kit(&k);
+}
+
+static void assert_bytes(const uint8_t *address, uint64_t bytes, uint8_t value)
+{
+    for (uint64_t i = 0; i < bytes; i++)
+        assert_int_equal(address[i], value);
+}
+
+static void test_fresh_memory_is_nan(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        kit k = begin_kit(new_host(), UNITS, TRAINING, ALLOCATORS[a].policy, 0);
+        bp_pool_config config = config_of(&ALLOCATORS[a]);
+        config.guard = BP_GUARD_ON;
+        assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
+        static const char *const units[] = {"u0", "u1", "u2"};
+        static const bp_zero zeros[] = {BP_ZERO_NOTHING, BP_ZERO_PADDING, BP_ZERO_ALL};
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < 3; i++) {
+                bp_bind bind = bind_of(units[i], 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
+                bind.zero = zeros[i];
+                bind.used_bytes = 450;
+                bind.placement = ALLOCATORS[a].pooled ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC;
+                uint32_t id;
+                assert_ok(bp_pool_bind(k.pool, &bind, &id));
+                uint8_t *address = take(&k, id, k.streams[0]);
+                assert_ok(bp_stream_synchronize(k.streams[0]));
+                assert_bytes(address, 450, i == 2 ? 0 : 0xff);
+                assert_bytes(address + 450, 150, i == 0 ? 0xff : 0);
+                memset(address, 0x44, 600);
+                take(&k, id, k.streams[1]); /* live: left alone */
+                assert_ok(bp_stream_synchronize(k.streams[1]));
+                assert_bytes(address, 600, 0x44);
+                drop(&k, id, k.streams[1]);
+                assert_bytes(address, 600, 0x44); /* a hold is left */
+                drop(&k, id, k.streams[0]);
+            }
+        }
+        end_kit(&k);
+    }
+}
+
+NOT_SANITIZED static uint8_t swap_byte(volatile uint8_t *address, uint8_t value)
+{
+    uint8_t before = *address;
+    *address = value;
+    return before;
+}
+
+/* 600 bytes in a buffer of 768 or more: there is room for a redzone. */
+static void test_writes_past_the_end(void **state)
+{
+    (void)state;
+    static const uint64_t alignments[] = {256, 4096};
+    for (int i = 0; i < 2; i++) {
+        kit k = guarded_kit(&ALLOCATORS[2], new_host(), alignments[i]);
+        static const uint64_t past[] = {0, 1, 100, 167};
+        for (size_t p = 0; p < 4; p++) {
+            uint32_t id = param(&k, 3);
+            uint8_t *address = take(&k, id, k.streams[0]);
+            assert_ok(bp_device_synchronize(k.device));
+            memset(address, 0x31, 600); /* all of its own is its own */
+            uint8_t before = swap_byte(address + 600 + past[p], 0x99);
+            assert_int_not_equal(before, 0x99);
+            snapshot was = snapshot_of(k.pool);
+            assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u3");
+            assert_unchanged(k.pool, &was);
+            swap_byte(address + 600 + past[p], before);
+            drop(&k, id, k.streams[0]);
+        }
+        /* Also by work on a stream that is still to come when the release is called. */
+        uint32_t id = param(&k, 3);
+        uint8_t *address = take(&k, id, k.streams[0]);
+        assert_ok(bp_stream_fill(k.streams[1], address, 0x31, 600));
+        drop(&k, id, k.streams[1]);
+        walk(&k, 1, NULL, false);
+        end_kit(&k);
+    }
+}
+
+static void take_long(void *argument)
+{
+    pause_us(20000);
+    atomic_store((flag *)argument, 1);
+}
+
+static void test_release_waits(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) { /* the stream that acquired, used, released */
+        kit k = guarded_kit(&ALLOCATORS[2], new_host(), 256);
+        flag done = 0;
+        uint32_t id = param(&k, 0);
+        take(&k, id, k.streams[0]);
+        assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[1]));
+        assert_ok(bp_stream_call(k.streams[way], take_long, &done));
+        drop(&k, id, k.streams[2]);
+        assert_int_equal(done, 1);
+        end_kit(&k);
+    }
+}
+
+static bool is_on(bp_device *device, bp_guard guard, const char *environment)
+{
+    if (environment != NULL)
+        setenv("BUCKETPOOL_GUARD", environment, 1);
+    else
+        unsetenv("BUCKETPOOL_GUARD");
+    kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.guard = guard;
+    open_pool(&k, &config, 0);
+    unsetenv("BUCKETPOOL_GUARD");
+    bp_pool_statistics s = statistics_of(k.pool);
+    bool larger = s.slab_bytes > 2 * aligned(summary_of(k.plan).bytes) + 8192;
+    walk(&k, 1, NULL, false);
+    end_kit(&k);
+    return larger;
+}
+
+static void test_switches(void **state)
+{
+    (void)state;
+    assert_false(is_on(new_host(), BP_GUARD_OFF, NULL));
+    assert_false(is_on(new_host(), BP_GUARD_OFF, "1"));
+    assert_false(is_on(new_host(), BP_GUARD_ENVIRONMENT, NULL));
+    assert_false(is_on(new_host(), BP_GUARD_ENVIRONMENT, "0"));
+    assert_false(is_on(new_host(), BP_GUARD_ENVIRONMENT, ""));
+    assert_true(is_on(new_host(), BP_GUARD_ENVIRONMENT, "1"));
+    assert_true(is_on(new_host(), BP_GUARD_ON, NULL));
+    assert_true(is_on(new_host(), BP_GUARD_ON, "0"));
+    assert_false(is_on(new_null(), BP_GUARD_ENVIRONMENT, "1")); /* it cannot, and nobody insists */
+    kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.guard = BP_GUARD_ON;
+    assert_fails(bp_pool_create(k.device, k.plan, &config, &k.pool), BP_ERR_UNSUPPORTED, NULL);
+    assert_null(k.pool);
+    end_kit(&k);
+}
+
+static void test_walk(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        kit k = guarded_kit(&ALLOCATORS[a], new_slow_host(30, a), 256);
+        void *addresses[SNAPSHOT_LIVE] = {NULL};
+        walk(&k, 4, addresses, ALLOCATORS[a].assigned);
+        end_kit(&k);
+    }
+}
+
+/* Buffers that overlap partly share pages: what is live stays as it was. */
+static void test_partial_overlaps(void **state)
+{
+    (void)state;
+    static const place places[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 300}};
+    bp_pool_config config = pool_config();
+    config.guard = BP_GUARD_ON;
+    kit k = open_places(new_host(), places, 4, ALL_OF_THEM, &config);
+    uint8_t *live[4] = {NULL};
+    seed(3);
+    for (int step = 0; step < 400; step++) {
+        uint32_t i = random_below(4);
+        if (live[i] != NULL) {
+            drop(&k, i, k.streams[0]);
+            live[i] = NULL;
+        } else if (try_take(&k, i, k.streams[0])) {
+            live[i] = address_of(&k, i);
+            assert_ok(bp_device_synchronize(k.device));
+            assert_bytes(live[i], places[i].bytes, 0xff);
+            memset(live[i], (int)i + 1, places[i].bytes);
+        }
+        for (uint32_t j = 0; j < 4; j++)
+            if (live[j] != NULL)
+                assert_bytes(live[j], places[j].bytes, (uint8_t)(j + 1));
+    }
+    end_kit(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_use_after_release),
+        cmocka_unit_test(test_persistent_requests),
+        cmocka_unit_test(test_fresh_memory_is_nan),
+        cmocka_unit_test(test_writes_past_the_end),
+        cmocka_unit_test(test_release_waits),
+        cmocka_unit_test(test_switches),
+        cmocka_unit_test(test_walk),
+        cmocka_unit_test(test_partial_overlaps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

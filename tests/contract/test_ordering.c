@@ -1,0 +1,294 @@
+/* Reuse in stream order, proven by bytes on the host device: what must wait waits, and nothing waits for more than it must.
+ * Gates hold streams up, so that no order comes about by luck. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "support.h"
+
+/* Four units of one size on two copies: u0 and u2 share, u1 and u3 do. */
+#define FOUR "1000 1000 1000 1000"
+#define BYTES 2000
+
+static kit four(bp_device *device)
+{
+    kit k = begin_kit(device, FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+    open_pool(&k, NULL, 0);
+    assert_ptr_equal(address_of(&k, param(&k, 0)), address_of(&k, param(&k, 2)));
+    assert_ptr_not_equal(address_of(&k, param(&k, 0)), address_of(&k, param(&k, 1)));
+    return k;
+}
+
+static void fill(const kit *k, int stream, void *address, uint8_t value)
+{
+    assert_ok(bp_stream_fill(k->streams[stream], address, value, BYTES));
+}
+
+/* The old tenant's work is still queued when the memory is given to the next, on another stream. */
+static void assert_reuse_is_ordered(bp_device *device)
+{
+    kit k = four(device);
+    for (int round = 0; round < 3; round++) {
+        gate g = {0};
+        flag done = 0;
+        void *address = take(&k, param(&k, 0), k.streams[0]);
+        block(k.streams[0], &g);
+        fill(&k, 0, address, 0x11);
+        drop(&k, param(&k, 0), k.streams[0]);
+        uint32_t next = param(&k, round == 0 ? 2 : 0); /* another request, and the same again */
+        assert_ptr_equal(take(&k, next, k.streams[1]), address);
+        fill(&k, 1, address, 0x22);
+        raise_on(k.streams[1], &done);
+        assert_true(stays_down(&done));
+        unblock(&g);
+        assert_true(is_raised_soon(&done));
+        assert_ok(bp_device_synchronize(k.device));
+        check c = {.address = address, .bytes = BYTES, .value = 0x22};
+        check_on(k.streams[2], &c);
+        assert_ok(bp_device_synchronize(k.device));
+        assert_int_equal(c.wrong, 0);
+        drop(&k, next, k.streams[1]);
+    }
+    end_kit(&k);
+}
+
+static void test_reuse_is_ordered(void **state)
+{
+    (void)state;
+    assert_reuse_is_ordered(new_host());
+    assert_reuse_is_ordered(new_slow_host(300, 7));
+}
+
+/* One of: the stream that acquires, that uses, that releases, that holds a second time, that releases the second hold. */
+enum { ACQUIRES, USES, RELEASES, HOLDS, WAYS };
+
+/* Whether a reuse waits for work of each of them. */
+static void test_union_of_streams(void **state)
+{
+    (void)state;
+    for (int blocked = 0; blocked < WAYS; blocked++) {
+        for (int late = 0; late < 2;
+             late++) { /* late: the work is enqueued after the last release, and not waited for */
+            kit k = four(new_host());
+            bp_stream *fresh = NULL;
+            assert_ok(bp_stream_create(k.device, "fresh", &fresh));
+            gate g = {0};
+            flag done = 0;
+            uint32_t id = param(&k, 0);
+            take(&k, id, k.streams[ACQUIRES]);
+            assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[USES]));
+            take(&k, id, k.streams[HOLDS]);
+            if (!late)
+                block(k.streams[blocked], &g);
+            drop(&k, id, k.streams[RELEASES]);
+            drop(&k, id, k.streams[HOLDS]);
+            if (late)
+                block(k.streams[blocked], &g);
+            take(&k, param(&k, 2), fresh);
+            raise_on(fresh, &done);
+            if (late)
+                assert_true(is_raised_soon(&done));
+            else
+                assert_true(stays_down(&done));
+            unblock(&g);
+            assert_true(is_raised_soon(&done));
+            bp_stream_destroy(&fresh);
+            end_kit(&k);
+        }
+    }
+}
+
+static void test_gives_up_in_order(void **state)
+{
+    (void)state;
+    kit k = four(new_host());
+    gate g = {0}, late = {0};
+    flag done = 0;
+    uint32_t id = param(&k, 0);
+    take(&k, id, k.streams[0]);
+    block(k.streams[0], &g); /* the gather of the prefetch */
+    assert_ok(bp_pool_give_up(k.pool, &id, 1));
+    block(k.streams[0], &late);
+    take(&k, param(&k, 2), k.streams[1]);
+    raise_on(k.streams[1], &done);
+    assert_true(stays_down(&done));
+    unblock(&g);
+    assert_true(is_raised_soon(&done));
+    unblock(&late);
+    end_kit(&k);
+}
+
+/* A release point stands for its own place in the stream, for 255 releases more; after that a later one may stand in. */
+static void test_exact_points(void **state)
+{
+    (void)state;
+    for (int releases = 0; releases <= 700; releases += releases == 0 ? 255 : 445) {
+        for (int before = 0; before < 2; before++) {
+            kit k = four(new_host());
+            gate g = {0};
+            flag done = 0;
+            take(&k, param(&k, 0), k.streams[0]);
+            if (before)
+                block(k.streams[0], &g);
+            drop(&k, param(&k, 0), k.streams[0]);
+            if (!before)
+                block(k.streams[0], &g); /* the next layer's compute, enqueued before the next gather */
+            for (int i = 0; i < releases; i++) {
+                take(&k, param(&k, 1), k.streams[0]);
+                drop(&k, param(&k, 1), k.streams[0]);
+            }
+            take(&k, param(&k, 2), k.streams[1]);
+            raise_on(k.streams[1], &done);
+            if (before)
+                assert_true(stays_down(&done));
+            else if (releases <= 255)
+                assert_true(is_raised_soon(&done));
+            unblock(&g);
+            assert_true(is_raised_soon(&done));
+            end_kit(&k);
+        }
+    }
+}
+
+/* Whoever acquires what is live is ordered after the tenants before, too. */
+static void test_repeated_is_ordered(void **state)
+{
+    (void)state;
+    kit k = four(new_host());
+    gate g = {0};
+    flag second = 0, third = 0, unrelated = 0;
+    take(&k, param(&k, 0), k.streams[0]);
+    block(k.streams[0], &g);
+    drop(&k, param(&k, 0), k.streams[0]);
+    take(&k, param(&k, 2), k.streams[1]);
+    take(&k, param(&k, 2), k.streams[2]);
+    raise_on(k.streams[1], &second);
+    raise_on(k.streams[2], &third);
+    assert_true(try_take(&k, param(&k, 3), k.streams[3])); /* other memory */
+    raise_on(k.streams[3], &unrelated);
+    assert_true(is_raised_soon(&unrelated));
+    assert_true(stays_down(&third));
+    assert_true(stays_down(&second));
+    unblock(&g);
+    assert_true(is_raised_soon(&second) && is_raised_soon(&third));
+    end_kit(&k);
+}
+
+/* A no leaves no order behind that matters; zeros are written in stream order. */
+static void test_zeros_are_ordered(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_slow_host(100, 3), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+    assert_ok(bp_pool_create(k.device, k.plan, NULL, &k.pool));
+    uint32_t ids[2];
+    for (int i = 0; i < 2; i++) {
+        bp_bind bind = bind_of(i == 0 ? "u0" : "u2", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, BYTES);
+        bind.zero = i == 0 ? BP_ZERO_NOTHING : BP_ZERO_ALL;
+        assert_ok(bp_pool_bind(k.pool, &bind, &ids[i]));
+    }
+    gate g = {0};
+    uint8_t *address = take(&k, ids[0], k.streams[0]);
+    check old = {.address = address, .bytes = BYTES, .value = 0x77}, zero = {.address = address, .bytes = BYTES};
+    fill(&k, 0, address, 0x77);
+    block(k.streams[0], &g);
+    check_on(k.streams[0], &old); /* still reading when the next acquire writes its zeros */
+    drop(&k, ids[0], k.streams[0]);
+    take(&k, ids[1], k.streams[1]);
+    check_on(k.streams[1], &zero);
+    unblock(&g);
+    assert_ok(bp_device_synchronize(k.device));
+    assert_int_equal(old.wrong, 0);
+    assert_int_equal(zero.wrong, 0);
+    end_kit(&k);
+}
+
+/* Stream-ordered memory is freed after all work of the hold: the address sanitizer sees an early free, the bytes a late write. */
+static void test_dynamic_is_freed_in_order(void **state)
+{
+    (void)state;
+    for (int blocked = 0; blocked < HOLDS; blocked++) {
+        kit k = begin_kit(new_host(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
+        open_pool(&k, NULL, 0);
+        gate g = {0};
+        check checks[4];
+        uint32_t id = param(&k, 0);
+        void *address = take(&k, id, k.streams[ACQUIRES]);
+        assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[USES]));
+        block(k.streams[blocked], &g);
+        fill(&k, blocked, address, 0x11);
+        drop(&k, id, k.streams[RELEASES]);
+        for (uint32_t u = 0; u < 4; u++) { /* may be the same memory */
+            void *next = take(&k, param(&k, u), k.streams[3]);
+            fill(&k, 3, next, (uint8_t)(0x20 + u));
+            checks[u] = (check){.address = next, .bytes = BYTES, .value = (uint8_t)(0x20 + u)};
+        }
+        flag waited = 0;
+        assert_true(stays_down(&waited));
+        unblock(&g);
+        assert_ok(bp_device_synchronize(k.device));
+        for (uint32_t u = 0; u < 4; u++) {
+            check_on(k.streams[3], &checks[u]);
+            drop(&k, param(&k, u), k.streams[3]);
+        }
+        assert_ok(bp_device_synchronize(k.device));
+        for (uint32_t u = 0; u < 4; u++)
+            assert_int_equal(checks[u].wrong, 0);
+        end_kit(&k);
+    }
+}
+
+/* Random streams on a device that pauses before each piece of work. */
+static void test_random_streams(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 300 };
+    seed(5);
+    kit k = begin_kit(new_slow_host(60, 11), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    open_pool(&k, NULL, 0);
+    check *checks = calloc(ROUNDS, sizeof *checks);
+    void **live = calloc(k.requests, sizeof *live);
+    size_t used = 0, held = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        uint32_t i = random_below((uint32_t)k.requests);
+        bp_request request = {.size = sizeof request};
+        assert_ok(bp_buckets_request(k.w.buckets, i, &request));
+        bp_stream *stream = k.streams[random_below(KIT_STREAMS)], *next = k.streams[random_below(KIT_STREAMS)];
+        if (live[i] == NULL && try_take(&k, k.ids[i], stream)) {
+            live[i] = address_of(&k, k.ids[i]);
+            held++;
+            check *c = &checks[used++];
+            *c = (check){.address = live[i], .bytes = request.bytes, .value = (uint8_t)(1 + used % 250)};
+            assert_ok(bp_stream_fill(stream, live[i], c->value, request.bytes));
+            order(k.device, stream, next);
+            if (next != stream)
+                assert_ok(bp_pool_use(k.pool, &k.ids[i], 1, next));
+            check_on(next, c);
+        } else if (live[i] != NULL) {
+            drop(&k, k.ids[i], stream); /* whatever stream says so */
+            live[i] = NULL;
+        }
+    }
+    assert_ok(bp_device_synchronize(k.device));
+    for (size_t i = 0; i < used; i++)
+        assert_int_equal(checks[i].wrong, 0);
+    assert_true(held > ROUNDS / 8);
+    free(checks);
+    free(live);
+    end_kit(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reuse_is_ordered),          cmocka_unit_test(test_union_of_streams),
+        cmocka_unit_test(test_gives_up_in_order),         cmocka_unit_test(test_exact_points),
+        cmocka_unit_test(test_repeated_is_ordered),       cmocka_unit_test(test_zeros_are_ordered),
+        cmocka_unit_test(test_dynamic_is_freed_in_order), cmocka_unit_test(test_random_streams),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

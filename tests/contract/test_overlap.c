@@ -1,0 +1,298 @@
+/* Plans whose buffers overlap partly, on the scheduled allocator: against a model that knows nothing but intervals of bytes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "overlaps.h"
+
+/* 0 and 2 are the halves of 4; 1 overlaps both; 3 lies apart. */
+static const place CHAIN[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 500}, {0, 2000}};
+
+static void test_overlapping_requests(void **state)
+{
+    (void)state;
+    kit k = open_places(new_host(), CHAIN, 5, ALL_OF_THEM, NULL);
+    bp_pool_set_step(k.pool, 60606);
+    take(&k, 0, k.streams[0]);
+    assert_refused(&k, 1, k.streams[0], "r1.", "r0.", "60606");
+    assert_refused(&k, 4, k.streams[0], "r4.", "r0.");
+    take(&k, 2, k.streams[0]);
+    take(&k, 3, k.streams[0]);
+    drop(&k, 0, k.streams[0]);
+    assert_refused(&k, 1, k.streams[0], "r1.", "r2.");
+    assert_refused(&k, 4, k.streams[0], "r4.", "r2.");
+    drop(&k, 2, k.streams[0]);
+    take(&k, 4, k.streams[0]);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_false(try_take(&k, i, k.streams[0]));
+    drop(&k, 4, k.streams[0]);
+    /* Two of one call that stand in each other's way. */
+    static const uint32_t both[] = {3, 0, 1};
+    snapshot before = snapshot_of(k.pool);
+    assert_fails(bp_pool_acquire(k.pool, both, 3, k.streams[0], NULL), BP_ERR_SCHEDULE, "r0.", "r1.");
+    int answer = 9;
+    assert_ok(bp_pool_try_acquire(k.pool, both, 3, k.streams[0], NULL, &answer));
+    assert_int_equal(answer, 0);
+    assert_ok(bp_pool_can_acquire(k.pool, both, 3, NULL, 0, &answer));
+    assert_int_equal(answer, 0);
+    assert_ok(bp_pool_can_acquire(k.pool, both, 2, NULL, 0, &answer));
+    assert_int_equal(answer, 1);
+    assert_unchanged(k.pool, &before);
+    end_kit(&k);
+}
+
+/* Held up on s0: who starts is told by `waits`, a '1' for each of `then` in turn, on s1. */
+static void assert_chain(lists kind, uint32_t first, const char *then, const char *waits)
+{
+    kit k = open_places(new_host(), CHAIN, 5, kind, NULL);
+    gate g = {0};
+    flag done[8] = {0};
+    bp_stream *streams[8];
+    take(&k, first, k.streams[0]);
+    block(k.streams[0], &g);
+    drop(&k, first, k.streams[0]);
+    for (size_t i = 0; then[i] != '\0'; i++) { /* each on a stream of its own, so that nothing is ordered by accident */
+        assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
+        take(&k, (uint32_t)(then[i] - '0'), streams[i]);
+        raise_on(streams[i], &done[i]);
+        drop(&k, (uint32_t)(then[i] - '0'), streams[i]);
+    }
+    for (size_t i = 0; then[i] != '\0'; i++) {
+        if (waits[i] == '1' ? !stays_down(&done[i]) : !is_raised_soon(&done[i]))
+            fail_msg("lists %d, held up: %u, then %s: number %zu %s", (int)kind, first, then, i,
+                     waits[i] == '1' ? "did not wait" : "waited");
+    }
+    unblock(&g);
+    for (size_t i = 0; then[i] != '\0'; i++) {
+        assert_true(is_raised_soon(&done[i]));
+        bp_stream_destroy(&streams[i]);
+    }
+    end_kit(&k);
+}
+
+static void test_chains(void **state)
+{
+    (void)state;
+    for (int kind = ALL_OF_THEM; kind <= NO_LISTS; kind++) {
+        assert_chain((lists)kind, 0, "1", "1");
+        assert_chain((lists)kind, 0, "2", "0"); /* apart */
+        assert_chain((lists)kind, 0, "32", "00");
+        assert_chain((lists)kind, 0, "12", "11");     /* 2 after 1 after 0 */
+        assert_chain((lists)kind, 0, "21", "01");     /* 1 after both */
+        assert_chain((lists)kind, 0, "14", "11");     /* 4 after 1, and after 0 where 1 is not */
+        assert_chain((lists)kind, 0, "2320", "0001"); /* the same again, when its neighbours have been */
+        assert_chain((lists)kind, 0, "24", "01");
+        assert_chain((lists)kind, 4, "0212", "1111");
+        assert_chain((lists)kind, 2, "0143", "0110");
+        assert_chain((lists)kind, 2, "01010", "01111");
+        assert_chain((lists)kind, 3, "01240", "00000");
+    }
+}
+
+/* A tenant of some of the bytes must not hide an older one of the others. */
+static void test_hidden_tenants(void **state)
+{
+    (void)state;
+    for (int kind = ALL_OF_THEM; kind <= NO_LISTS; kind++) {
+        static const place places[] = {{0, 1024}, {256, 256}, {0, 256}, {768, 256}, {512, 256}};
+        for (uint32_t last = 2; last < 5; last++) {
+            kit k = open_places(new_host(), places, 5, (lists)kind, NULL);
+            gate g = {0};
+            flag done = 0;
+            take(&k, 0, k.streams[0]);
+            block(k.streams[0], &g);
+            drop(&k, 0, k.streams[0]);
+            take(&k, 1, k.streams[1]); /* waits for 0, and its stream is not looked at again */
+            drop(&k, 1, k.streams[1]);
+            for (int again = 0; again < 2; again++) {
+                take(&k, last, k.streams[2 + again]);
+                drop(&k, last, k.streams[2 + again]);
+            }
+            raise_on(k.streams[3], &done);
+            assert_true(stays_down(&done));
+            unblock(&g);
+            assert_true(is_raised_soon(&done));
+            end_kit(&k);
+        }
+    }
+}
+
+typedef struct model {
+    place places[MOST_PLACES];
+    uint32_t count, holds[MOST_PLACES];
+    check *checks;
+    size_t used;
+    uint8_t tags[MOST_PLACES];
+} model;
+
+static bool is_free(const model *m, uint32_t i, const uint32_t *more, size_t more_count)
+{
+    for (uint32_t j = 0; j < m->count; j++) {
+        bool held = m->holds[j] > 0;
+        for (size_t x = 0; x < more_count; x++)
+            held = held || more[x] == j;
+        if (j != i && held && places_overlap(&m->places[i], &m->places[j]))
+            return false;
+    }
+    return true;
+}
+
+static void acquire_some(const kit *k, model *m, bool bytes)
+{
+    uint32_t ids[3], count = 1 + random_below(3);
+    bool possible = true;
+    for (uint32_t x = 0; x < count; x++) {
+        ids[x] = random_below(m->count);
+        for (uint32_t y = 0; y < x; y++)
+            if (ids[x] == ids[y])
+                return;
+        possible = possible && is_free(m, ids[x], ids, x);
+    }
+    int can = -1, acquired = -1;
+    bp_stream *stream = k->streams[random_below(KIT_STREAMS)];
+    assert_ok(bp_pool_can_acquire(k->pool, ids, count, NULL, 0, &can));
+    assert_int_equal(can, possible);
+    if (random_below(2) == 0) {
+        assert_ok(bp_pool_try_acquire(k->pool, ids, count, stream, NULL, &acquired));
+        assert_int_equal(acquired, possible);
+    } else
+        assert_int_equal(bp_pool_acquire(k->pool, ids, count, stream, NULL), possible ? BP_OK : BP_ERR_SCHEDULE);
+    for (uint32_t x = 0; x < count && possible; x++) {
+        uint32_t i = ids[x];
+        if (m->holds[i]++ == 0 && bytes)
+            assert_ok(bp_stream_fill(stream, address_of(k, i), ++m->tags[i], m->places[i].bytes));
+        else if (bytes)
+            assert_ok(bp_device_synchronize(k->device)); /* a second writer's order is the caller's business */
+        if (bytes) {
+            check *c = &m->checks[m->used++];
+            *c = (check){.address = address_of(k, i), .bytes = m->places[i].bytes, .value = m->tags[i]};
+            check_on(stream, c);
+        }
+    }
+}
+
+static void assert_like_the_model(bp_device *device, lists kind, unsigned steps, bool bytes)
+{
+    model m = {.checks = calloc(3 * (size_t)steps, sizeof(check))};
+    m.count = random_places(m.places);
+    for (uint32_t i = 0; i < m.count; i++)
+        m.tags[i] = (uint8_t)(i * 6);
+    kit k = open_places(device, m.places, m.count, kind, NULL);
+    for (unsigned step = 0; step < steps; step++) {
+        uint32_t i = random_below(m.count);
+        if (m.holds[i] > 0 && random_below(2) == 0) {
+            drop(&k, i, k.streams[random_below(KIT_STREAMS)]);
+            m.holds[i]--;
+        } else
+            acquire_some(&k, &m, bytes);
+    }
+    assert_ok(bp_device_synchronize(k.device));
+    for (size_t i = 0; i < m.used; i++)
+        assert_int_equal(m.checks[i].wrong, 0);
+    bp_live_request live[MOST_PLACES];
+    size_t count;
+    for (size_t i = 0; i < MOST_PLACES; i++)
+        live[i].size = sizeof *live;
+    assert_ok(bp_pool_live(k.pool, live, MOST_PLACES, &count));
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(live[i].holds, m.holds[live[i].id]);
+        m.holds[live[i].id] = 0;
+    }
+    for (uint32_t i = 0; i < m.count; i++)
+        assert_int_equal(m.holds[i], 0);
+    free(m.checks);
+    end_kit(&k);
+}
+
+static void test_random_schedules(void **state)
+{
+    (void)state;
+    seed(99);
+    for (int round = 0; round < 60; round++)
+        assert_like_the_model(new_null(), (lists)(round % 3), 400, false);
+    for (int round = 0; round < 6; round++)
+        assert_like_the_model(new_slow_host(40, (uint64_t)round), (lists)(round % 3), 200, true);
+}
+
+/* Whether a plan of policy max can be had of these, and a pool of it. Three requests of 1000 bytes on two copies. */
+static bp_status try_classes(const bp_plan_class *classes, size_t count, const bp_assignment *odd)
+{
+    bp_plan_summary summary = {
+        .size = sizeof summary, .policy = BP_POLICY_MAX, .copies = 2, .feasible = 1, .stable = 1, .alignment = 256};
+    bp_plan_slab slab = {.size = sizeof slab, .group = "param", .bytes = 8192};
+    bp_plan_builder *builder = NULL;
+    bp_plan *plan = NULL;
+    bp_pool *pool = NULL;
+    assert_ok(bp_plan_builder_create(&summary, &builder));
+    assert_ok(bp_plan_builder_add_slab(builder, &slab));
+    bp_status status = BP_OK;
+    for (size_t i = 0; status == BP_OK && i < count; i++)
+        status = bp_plan_builder_add_class(builder, &classes[i]);
+    static const uint64_t offsets[] = {0, 1024, 0};
+    static const char *const units[] = {"a", "b", "c"};
+    for (size_t i = 0; status == BP_OK && i < 3; i++) {
+        bp_assignment a = {.size = sizeof a, .dtype = BP_DTYPE_UINT8, .bytes = 1000, .offset = offsets[i]};
+        if (i == 2 && odd != NULL)
+            a = *odd;
+        a.unit = units[i];
+        status = bp_plan_builder_add_assignment(builder, &a);
+    }
+    if (status == BP_OK)
+        status = bp_plan_builder_finish(&builder, &plan);
+    bp_plan_builder_destroy(&builder);
+    bp_device *device = new_null();
+    if (status == BP_OK)
+        status = bp_pool_create(device, plan, NULL, &pool);
+    assert_int_equal(pool != NULL, status == BP_OK);
+    bp_pool_destroy(&pool);
+    bp_device_destroy(&device);
+    bp_plan_destroy(&plan);
+    return status;
+}
+
+/* Plans that contradict themselves become no pools, in which one buffer would have two owners. */
+static void test_contradictions(void **state)
+{
+    (void)state;
+    const bp_plan_class good = {
+        .size = sizeof good, .dtype = BP_DTYPE_UINT8, .copies = 2, .stride = 1024, .bytes = 1024};
+    bp_plan_class apart = good, classes[2] = {good, good};
+    apart.offset = 4096;
+    assert_ok(try_classes(&good, 1, NULL));
+    classes[1] = apart;
+    assert_ok(try_classes(classes, 2, NULL));
+    bp_plan_class wrong[5] = {apart, apart, apart, apart, apart};
+    wrong[0].offset = 1024; /* on a copy of the first */
+    wrong[1].offset = 0;    /* the same memory twice */
+    wrong[2].stride = 512;  /* its copies overlap each other */
+    wrong[3].offset = 8192; /* beyond the slab */
+    wrong[4].copies = UINT32_MAX;
+    for (size_t i = 0; i < 5; i++) {
+        classes[1] = wrong[i];
+        assert_int_equal(try_classes(classes, 2, NULL), BP_ERR_MISMATCH);
+    }
+    const bp_assignment fits = {.size = sizeof fits, .dtype = BP_DTYPE_UINT8, .bytes = 1000, .offset = 1024};
+    bp_assignment odd[3] = {fits, fits, fits};
+    odd[0].offset = 512;  /* across two copies */
+    odd[1].bytes = 1500;  /* more than a copy */
+    odd[2].offset = 1280; /* within one, but not at its beginning */
+    odd[2].bytes = 700;
+    assert_ok(try_classes(&good, 1, &fits));
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(try_classes(&good, 1, &odd[i]), BP_ERR_MISMATCH);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_overlapping_requests), cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_hidden_tenants),       cmocka_unit_test(test_random_schedules),
+        cmocka_unit_test(test_contradictions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,364 @@
+/* What other pools got wrong (shared/facts/planner.md, "Pitfalls" and "Megatron-FSDP's behaviour"), a test each. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interpose.h"
+#include "support.h"
+
+/* ---- the hot path -------------------------------------------------------------------------------------------------- */
+
+static void serve(const kit *k, unsigned rounds)
+{
+    const uint32_t ids[] = {param(k, 0), param(k, 1), id_of(k, 0, BP_ROLE_PARAM, 1), id_of(k, 5, BP_ROLE_GRAD, 0)};
+    const uint32_t blocked[] = {param(k, 2), param(k, 3)};
+    void *addresses[4];
+    int answer;
+    for (unsigned i = 0; i < rounds; i++) {
+        assert_ok(bp_pool_acquire(k->pool, ids, 4, k->streams[0], addresses));
+        assert_ok(bp_pool_acquire(k->pool, ids, 1, k->streams[1], NULL));
+        assert_ok(bp_pool_use(k->pool, ids, 3, k->streams[2]));
+        assert_ok(bp_pool_try_acquire(k->pool, blocked, 2, k->streams[0], addresses, &answer));
+        assert_int_equal(answer, 0);
+        assert_ok(bp_pool_can_acquire(k->pool, blocked, 2, ids, 4, &answer));
+        assert_int_equal(bp_pool_acquire(k->pool, blocked, 1, k->streams[0], NULL), BP_ERR_SCHEDULE);
+        assert_int_equal(bp_pool_release(k->pool, blocked, 1, k->streams[0]), BP_ERR_SCHEDULE);
+        assert_ok(bp_pool_release(k->pool, ids, 1, k->streams[1]));
+        assert_ok(bp_pool_release(k->pool, ids, 4, k->streams[3]));
+        assert_ok(bp_pool_try_acquire(k->pool, blocked, 2, k->streams[1], NULL, &answer));
+        assert_int_equal(answer, 1);
+        assert_ok(bp_pool_give_up(k->pool, blocked, 2));
+        bp_pool_set_step(k->pool, i);
+    }
+}
+
+static void test_hot_path(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < DEVICE_COUNT; d++) {
+        for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+            for (int traced = 0; traced < 2 && ALLOCATORS[a].pooled; traced++) {
+                kit k = open_kit(&ALLOCATORS[a], &DEVICES[d]);
+                if (traced)
+                    assert_ok(bp_pool_trace_start(k.pool, 64, 1));
+                watch(); /* from the first call on */
+                serve(&k, 300);
+                watched seen = unwatch();
+                if (seen.allocations + seen.locks > 0)
+                    fail_msg("%s on %s: %zu allocations, %zu locks, last: %s", ALLOCATORS[a].name, DEVICES[d].name,
+                             seen.allocations, seen.locks, seen.last);
+                end_kit(&k);
+            }
+        }
+    }
+}
+
+/* That watching works at all. */
+static void test_watching(void **state)
+{
+    (void)state;
+    watch();
+    kit k = open_kit(&ALLOCATORS[0], &DEVICES[0]);
+    watched seen = unwatch();
+    assert_true(seen.allocations > 0 && seen.locks > 0);
+    watch();
+    take(&k, param(&k, 0), k.streams[0]); /* dynamic */
+    seen = unwatch();
+    assert_true(seen.allocations > 0);
+    end_kit(&k);
+}
+
+/* ---- schedules ----------------------------------------------------------------------------------------------------- */
+
+static kit kit_with(bp_model *model, world_options options, uint32_t copies, bp_selection selection)
+{
+    kit k = begin_kit(new_host(), NULL, options, BP_POLICY_MAX, 0);
+    k.w = make_world(model, options);
+    k.plan = make_max(&k.w, copies);
+    bp_pool_config config = pool_config();
+    config.selection = selection;
+    config.strict = selection == BP_SELECT_ANY ? BP_STRICT_OFF : BP_STRICT_ERROR;
+    config.persistent_bytes = 65536;
+    open_pool(&k, &config, 0);
+    return k;
+}
+
+/* Megatron PR 5462: an embedding or output layer that triggers prefetch exhausts the two buffers. */
+static void test_outside_parameters_prefetch(void **state)
+{
+    (void)state;
+    kit k = kit_with(model_of(UNITS), PARAM_ONLY, 2, BP_SELECT_ASSIGNED);
+    bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 20000);
+    bind.placement = BP_PLACE_PERSISTENT;
+    uint32_t embedding, output, next = param(&k, 2);
+    assert_ok(bp_pool_bind(k.pool, &bind, &embedding));
+    bind.ordinal = 1;
+    assert_ok(bp_pool_bind(k.pool, &bind, &output));
+    take(&k, embedding, k.streams[0]);
+    assert_true(try_take(&k, param(&k, 0), k.streams[0]));
+    assert_true(try_take(&k, param(&k, 1), k.streams[0]));
+    take(&k, output, k.streams[0]); /* takes no buffer of the pool */
+    for (int i = 0; i < 3; i++)
+        assert_false(try_take(&k, next, k.streams[0])); /* and what it prefetches is told no */
+    assert_int_equal(statistics_of(k.pool).refused, 0);
+    assert_int_equal(live_count(k.pool), 4);
+    drop(&k, param(&k, 0), k.streams[1]);
+    assert_true(try_take(&k, next, k.streams[0]));
+    drop(&k, next, k.streams[1]);
+    drop(&k, param(&k, 1), k.streams[1]);
+    walk(&k, 2, NULL, false);
+    end_kit(&k);
+}
+
+/* Megatron's MaxPool grows when a bigger bucket first arrives, and addresses change. */
+static void test_big_unit_arrives_late(void **state)
+{
+    (void)state;
+    static const bp_selection selections[] = {BP_SELECT_ASSIGNED, BP_SELECT_ANY};
+    for (size_t i = 0; i < 2; i++) {
+        kit k = kit_with(model_of("100 120 90 110 100 130 100 9000,50"), PARAM_ONLY, 0, selections[i]);
+        void *addresses[7];
+        uint64_t committed = usage_of(k.device).committed_bytes, slabs = statistics_of(k.pool).slab_bytes;
+        for (int round = 0; round < 4; round++) {
+            for (uint32_t u = 0; u < 7; u++) {
+                void *address = take(&k, param(&k, u), k.streams[0]);
+                if (round > 0)
+                    assert_ptr_equal(address, addresses[u]);
+                addresses[u] = address;
+                drop(&k, param(&k, u), k.streams[0]);
+            }
+            if (round > 0) { /* only now */
+                uint8_t *big = take(&k, param(&k, 7), k.streams[0]);
+                assert_ok(bp_stream_fill(k.streams[0], big, 1, 18000));
+                drop(&k, param(&k, 7), k.streams[0]);
+            }
+            assert_int_equal(usage_of(k.device).committed_bytes, committed);
+            assert_int_equal(statistics_of(k.pool).slab_bytes, slabs);
+        }
+        assert_int_equal(usage_of(k.device).peak_committed_bytes, committed);
+        end_kit(&k);
+    }
+}
+
+/* Combined 1F1B (Megatron PR 6316): the forward of one micro-batch beside the backward of another. '+0' acquires unit 0. */
+static bp_model *recorded_model(const char *units, const char *events)
+{
+    bp_model *model = model_of(units);
+    for (; *events != '\0'; events += 2)
+        add_event(model, events[0] == '+', events[1] - '0', -1);
+    return model;
+}
+
+static void test_one_forward_one_backward(void **state)
+{
+    (void)state;
+    static const char events[] = "+0+1-0+2-1+3-2"  /* warm-up */
+                                 "+0-3+2+1-0-2+1"; /* not balanced yet */
+    static const char steady[] = "+0+1-0+2-1+3-2+0-3+2+1-0-2-1+3-3+1+2+0-1-2-0";
+    world_options options = PARAM_ONLY;
+    options.recorded = 1;
+    bp_model *unbalanced = recorded_model("500 500 500 500", events);
+    bp_buckets_config config;
+    bp_buckets *buckets = NULL;
+    bp_schedule *schedule = NULL;
+    assert_ok(bp_buckets_config_init(&config, sizeof config));
+    assert_ok(bp_buckets_create(unbalanced, &config, &buckets));
+    assert_fails(bp_schedule_create_recorded(unbalanced, buckets, &schedule), BP_ERR_SCHEDULE, NULL);
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&unbalanced);
+    kit k = kit_with(recorded_model("500 500 500 500", steady), options, 3, BP_SELECT_ASSIGNED);
+    assert_int_equal(role_at(k.plan, 0).live_units, 3);
+    void *addresses[4] = {NULL};
+    walk(&k, 5, addresses, true);
+    bp_plan *two = make_max(&k.w, 2);
+    bp_pool *pool = NULL;
+    assert_fails(bp_pool_create(k.device, two, NULL, &pool), BP_ERR_INFEASIBLE, NULL);
+    assert_null(pool);
+    bp_plan_destroy(&two);
+    end_kit(&k);
+}
+
+static void test_shared_weights(void **state)
+{
+    (void)state;
+    bp_model *model = model_of("500 400,100 500 600");
+    static const uint32_t order[] = {0, 1, 0, 2, 1, 0, 3, 1};
+    assert_ok(bp_model_set_order(model, order, 8));
+    kit k = kit_with(model, TRAINING, 0, BP_SELECT_ASSIGNED);
+    size_t intervals;
+    bp_schedule_intervals(k.w.schedule, 0, &intervals);
+    assert_true(intervals >= 3);
+    void *addresses[SNAPSHOT_LIVE] = {NULL};
+    walk(&k, 4, addresses, true);
+    end_kit(&k);
+}
+
+static void test_odd_units(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"0 300f 300,0f - 0f,300 300,0,300 0",
+                                         "100,200,300 100 100,200 - 400,10,20,30 7",
+                                         "300q 500q,40 300 100,300q 300f,10", "300/512 100/1024 300/300,5/512"};
+    for (size_t m = 0; m < 4; m++) {
+        for (int any = 0; any < 2; any++) {
+            world_options options = TRAINING;
+            options.roles |= m == 2 ? TRANSPOSE : 0;
+            kit k = kit_with(model_of(models[m]), options, 0, any ? BP_SELECT_ANY : BP_SELECT_ASSIGNED);
+            void *addresses[SNAPSHOT_LIVE] = {NULL};
+            walk(&k, 4, addresses, !any);
+            end_kit(&k);
+        }
+    }
+}
+
+/* fp8 is stored as uint8 and shares with it, transposes have memory of their own. */
+static void test_fp8(void **state)
+{
+    (void)state;
+    world_options options = {.roles = PARAM | TRANSPOSE, .prefetch = 1, .grad_units = 2};
+    kit k = begin_kit(new_host(), "300q 300q 300q", options, BP_POLICY_MAX, 0);
+    assert_ok(bp_pool_create(k.device, k.plan, NULL, &k.pool));
+    uint32_t ids[6], wrong;
+    static const char *const units[] = {"u0", "u1", "u2"};
+    for (uint32_t i = 0; i < 6; i++) {
+        bp_bind bind =
+            bind_of(units[i % 3], 0, i < 3 ? BP_ROLE_PARAM : BP_ROLE_PARAM_TRANSPOSE, BP_DTYPE_FP8_E4M3, 300);
+        bp_bind bf16 = bind;
+        bf16.dtype = BP_DTYPE_BF16;
+        assert_fails(bp_pool_bind(k.pool, &bf16, &wrong), BP_ERR_MISMATCH, units[i % 3], "bf16", "uint8");
+        assert_ok(bp_pool_bind(k.pool, &bind, &ids[i]));
+    }
+    assert_ptr_equal(address_of(&k, ids[0]), address_of(&k, ids[2]));
+    assert_ptr_not_equal(address_of(&k, ids[0]), address_of(&k, ids[3]));
+    assert_ok(bp_pool_acquire(k.pool, (const uint32_t[]){ids[0], ids[1], ids[3], ids[4]}, 4, k.streams[0], NULL));
+    end_kit(&k);
+}
+
+/* Every role at once; state is live all the time and shares with nobody. */
+static void test_roles(void **state)
+{
+    (void)state;
+    world_options options = {.prefetch = 2, .grad_units = 3, .grad_comm_dtype = BP_DTYPE_FP32};
+    options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
+    kit k = kit_with(model_of("300q,40 200 300q,40 100f,70 20"), options, 0, BP_SELECT_ASSIGNED);
+    void *addresses[SNAPSHOT_LIVE] = {NULL};
+    walk(&k, 4, addresses, true);
+    end_kit(&k);
+}
+
+/* Units that do not fit the fixed pool are allocated on demand where that was asked for. */
+static void test_fixed_with_dynamic_rest(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_host(), NULL, TRAINING, BP_POLICY_FIXED, 0);
+    k.w = make_world(model_of(UNITS), TRAINING);
+    k.plan = make_plan(&k.w, BP_POLICY_FIXED, 0, BP_FALLBACK_DYNAMIC);
+    open_pool(&k, NULL, 0);
+    assert_string_equal(bp_pool_allocator_name(k.pool), "fixed_pool");
+    walk(&k, 3, NULL, false);
+    assert_int_equal(statistics_of(k.pool).dynamic, 3 * 3); /* u4: forward, backward, gradient */
+    void *address;
+    uint64_t bytes;
+    assert_fails(bp_pool_address(k.pool, param(&k, 4), &address, &bytes), BP_ERR_SCHEDULE, "u4");
+    assert_ok(bp_pool_address(k.pool, param(&k, 3), &address, &bytes));
+    assert_ok(bp_pool_seal(k.pool));
+    take(&k, param(&k, 3), k.streams[0]);
+    assert_refused(&k, param(&k, 4), k.streams[0], "u4");
+    end_kit(&k);
+}
+
+/* Strictness without anyone to tell, and choices that an allocator has not. */
+static void test_choices_that_do_not_apply(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_host(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.allocator = BP_ALLOCATOR_SCHEDULED;
+    config.selection = BP_SELECT_ANY;
+    config.strict = BP_STRICT_WARN;
+    open_pool(&k, &config, 0);
+    void *addresses[SNAPSHOT_LIVE] = {NULL};
+    walk(&k, 2, addresses, true);
+    take(&k, param(&k, 0), k.streams[0]);
+    assert_refused(&k, param(&k, 2), k.streams[0], "u2", "u0"); /* though another buffer is free */
+    bp_pool_destroy(&k.pool);
+    config.allocator = BP_ALLOCATOR_MAX_POOL;
+    open_pool(&k, &config, 0);
+    take(&k, param(&k, 0), k.streams[0]);
+    drop(&k, param(&k, 0), k.streams[0]);
+    take(&k, param(&k, 2), k.streams[0]);
+    take(&k, param(&k, 0), k.streams[0]); /* a deviation, and no on_message */
+    assert_int_equal(statistics_of(k.pool).deviations, 1);
+    end_kit(&k);
+}
+
+/* ---- instances ----------------------------------------------------------------------------------------------------- */
+
+static void *serve_alone(void *argument)
+{
+    const kit *k = argument;
+    uintptr_t wrong = 0;
+    for (int i = 0; i < 2000; i++) {
+        uint32_t ids[] = {k->ids[i % 3], k->ids[4]};
+        size_t count = i % 3 == 0 ? 1 : 2; /* u3/1 shares with nobody */
+        wrong += bp_pool_acquire(k->pool, ids, count, k->streams[i % 2], NULL) != BP_OK;
+        wrong += bp_pool_release(k->pool, ids, count, k->streams[2]) != BP_OK;
+    }
+    return (void *)wrong;
+}
+
+/* Pools are of their device and thread: the same requests at once, at the same offsets, in each. */
+static void test_instances(void **state)
+{
+    (void)state;
+    kit k[3];
+    pthread_t threads[3];
+    for (size_t i = 0; i < 3; i++)
+        k[i] = kit_with(model_of("100 100 100 900,50"), PARAM_ONLY, 0, BP_SELECT_ASSIGNED);
+    for (size_t s = 0; s < bp_pool_slab_count(k[0].pool); s++) {
+        bp_pool_slab first = {.size = sizeof first}, other = {.size = sizeof other};
+        assert_ok(bp_pool_slab_get(k[0].pool, s, &first));
+        assert_ok(bp_pool_slab_get(k[1].pool, s, &other));
+        assert_string_equal(first.group, other.group);
+        if (strcmp(first.group, "param") != 0)
+            continue;
+        for (uint32_t u = 0; u < 4; u++)
+            assert_int_equal((char *)address_of(&k[0], param(&k[0], u)) - (char *)first.address,
+                             (char *)address_of(&k[1], param(&k[1], u)) - (char *)other.address);
+    }
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, serve_alone, &k[i]), 0);
+    for (size_t i = 0; i < 3; i++) {
+        void *wrong = NULL;
+        assert_int_equal(pthread_join(threads[i], &wrong), 0);
+        assert_null(wrong);
+    }
+    for (size_t i = 0; i < 3; i++)
+        end_kit(&k[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_watching),
+        cmocka_unit_test(test_hot_path),
+        cmocka_unit_test(test_outside_parameters_prefetch),
+        cmocka_unit_test(test_big_unit_arrives_late),
+        cmocka_unit_test(test_one_forward_one_backward),
+        cmocka_unit_test(test_shared_weights),
+        cmocka_unit_test(test_odd_units),
+        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_fixed_with_dynamic_rest),
+        cmocka_unit_test(test_choices_that_do_not_apply),
+        cmocka_unit_test(test_instances),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

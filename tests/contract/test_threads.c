@@ -1,0 +1,328 @@
+/* Several threads on one pool: different requests at once are no race, the same request twice is reported. For the thread
+ * sanitizer as much as for its own checks. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "overlaps.h"
+
+#define THREADS 4
+#define PER_THREAD 3 /* requests */
+#define CELL 256u    /* every buffer is of whole cells */
+
+/* Who holds which cell of the slab: 0, or the number of a thread. */
+typedef struct cells {
+    char *base;
+    atomic_int owner[256];
+} cells;
+
+typedef struct worker {
+    kit *k;
+    cells *cells;
+    bp_stream *stream;
+    uint32_t ids[PER_THREAD];
+    uint64_t bytes[PER_THREAD];
+    int number;
+    unsigned rounds;
+    uint64_t random;
+    bool memory;
+    check *checks;
+    size_t checks_used;
+    unsigned wrong, got, refused;
+} worker;
+
+static uint32_t worker_random(worker *w, uint32_t limit)
+{
+    w->random = w->random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (uint32_t)(w->random >> 33) % limit;
+}
+
+/* Every cell of the buffers must have been `from`, and is `to` now. */
+static void change_owner(worker *w, void **addresses, const uint64_t *bytes, size_t count, int from, int to)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t first = (size_t)((char *)addresses[i] - w->cells->base) / CELL;
+        for (size_t cell = first; cell < first + (bytes[i] + CELL - 1) / CELL; cell++)
+            w->wrong += cell >= 256 || atomic_exchange(&w->cells->owner[cell], to) != from;
+    }
+}
+
+static void write_and_check(worker *w, void **addresses, const uint64_t *bytes, size_t count)
+{
+    for (size_t i = 0; i < count && w->memory; i++) {
+        check *c = &w->checks[w->checks_used++];
+        *c = (check){.address = addresses[i], .bytes = bytes[i], .value = (uint8_t)(1 + worker_random(w, 255))};
+        w->wrong += bp_stream_fill(w->stream, addresses[i], c->value, bytes[i]) != BP_OK;
+        check_on(w->stream, c);
+    }
+}
+
+static void *work(void *argument)
+{
+    worker *w = argument;
+    kit *k = w->k;
+    for (unsigned round = 0; round < w->rounds; round++) {
+        void *addresses[PER_THREAD];
+        size_t first = worker_random(w, PER_THREAD), count = 1 + worker_random(w, PER_THREAD - (uint32_t)first);
+        const uint32_t *ids = w->ids + first;
+        int got = 0, can;
+        if (worker_random(w, 4) == 0) {
+            bp_status status = bp_pool_acquire(k->pool, ids, count, w->stream, addresses);
+            got = status == BP_OK;
+            w->refused += status == BP_ERR_SCHEDULE;
+            w->wrong += status != BP_OK && status != BP_ERR_SCHEDULE;
+        } else
+            w->wrong += bp_pool_try_acquire(k->pool, ids, count, w->stream, addresses, &got) != BP_OK;
+        w->wrong += bp_pool_can_acquire(k->pool, ids, 1, NULL, 0, &can) != BP_OK;
+        w->wrong += got && can != 1;
+        if (!got) {
+            sched_yield();
+            continue;
+        }
+        w->got++;
+        change_owner(w, addresses, w->bytes + first, count, 0, w->number);
+        write_and_check(w, addresses, w->bytes + first, count);
+        bool used = worker_random(w, 2) == 0, twice = worker_random(w, 4) == 0;
+        if (used)
+            w->wrong += bp_pool_use(k->pool, ids, count, w->stream) != BP_OK;
+        if (twice) {
+            void *again = NULL;
+            w->wrong += bp_pool_acquire(k->pool, ids, 1, w->stream, &again) != BP_OK || again != addresses[0];
+            w->wrong += bp_pool_release(k->pool, ids, 1, w->stream) != BP_OK;
+        }
+        if (worker_random(w, 8) == 0)
+            sched_yield();
+        change_owner(w, addresses, w->bytes + first, count, w->number,
+                     0); /* before the release: after it others may be there */
+        if (!used && !twice && worker_random(w, 4) == 0)
+            w->wrong += bp_pool_give_up(k->pool, ids, count) != BP_OK;
+        else
+            w->wrong += bp_pool_release(k->pool, ids, count, w->stream) != BP_OK;
+    }
+    return NULL;
+}
+
+/* Threads take the requests in turn: request i is of thread i mod 4. What is live at once never takes more than `most_bytes`. */
+static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned rounds, bool memory)
+{
+    cells *all = calloc(1, sizeof *all);
+    worker workers[THREADS];
+    pthread_t threads[THREADS];
+    bp_pool_slab slab = {.size = sizeof slab};
+    assert_ok(bp_pool_slab_get(k->pool, 0, &slab));
+    all->base = slab.address;
+    assert_ok(bp_pool_trace_start(k->pool, 1024, 1));
+    for (int t = 0; t < THREADS; t++) {
+        workers[t] = (worker){.k = k, .cells = all, .stream = k->streams[t], .number = t + 1, .rounds = rounds};
+        workers[t].random = (uint64_t)t * 977 + 3;
+        workers[t].memory = memory;
+        workers[t].checks = calloc((size_t)rounds * PER_THREAD, sizeof(check));
+        for (uint32_t i = 0; i < PER_THREAD; i++) {
+            workers[t].ids[i] = (uint32_t)t + THREADS * i;
+            workers[t].bytes[i] = bytes[workers[t].ids[i]];
+        }
+    }
+    for (int t = 0; t < THREADS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, work, &workers[t]), 0);
+    uint64_t seen = 0;
+    for (int i = 0; i < 50; i++) { /* looking on */
+        bp_pool_statistics s = statistics_of(k->pool);
+        assert_true(s.acquires >= seen);
+        seen = s.acquires;
+        char text[1000];
+        size_t needed;
+        assert_ok(bp_pool_dump(k->pool, text, sizeof text, &needed));
+        bp_pool_set_step(k->pool, (uint64_t)i);
+    }
+    unsigned wrong = 0;
+    for (int t = 0; t < THREADS; t++) {
+        assert_int_equal(pthread_join(threads[t], NULL), 0);
+        wrong += workers[t].wrong;
+        assert_true(workers[t].got > 0);
+    }
+    assert_ok(bp_device_synchronize(k->device));
+    for (int t = 0; t < THREADS; t++) {
+        for (size_t i = 0; i < workers[t].checks_used; i++)
+            wrong += (unsigned)workers[t].checks[i].wrong;
+        free(workers[t].checks);
+    }
+    assert_int_equal(wrong, 0);
+    assert_int_equal(live_count(k->pool), 0);
+    bp_pool_statistics s = statistics_of(k->pool);
+    assert_int_equal(s.acquires, s.releases + s.given_up);
+    assert_int_equal(s.live_bytes, 0);
+    assert_true(s.peak_live_bytes <= most_bytes);
+    for (size_t i = 0; i < bp_pool_trace_count(k->pool); i++) {
+        bp_pool_event event = {.size = sizeof event};
+        assert_ok(bp_pool_trace_get(k->pool, i, &event));
+        assert_in_range(event.kind, BP_EVENT_ACQUIRE, BP_EVENT_GIVE_UP);
+        assert_in_range(event.id, 0, THREADS * PER_THREAD - 1);
+        assert_true(event.time_ns > 0);
+    }
+    for (uint32_t i = 0; i < THREADS * PER_THREAD; i++) { /* every buffer can be had again */
+        take(k, i, k->streams[0]);
+        drop(k, i, k->streams[0]);
+    }
+    free(all);
+    end_kit(k);
+}
+
+/* Twelve units of one size on `copies` buffers. */
+static void share_buffers(bp_device *device, bp_selection selection, bp_strict strict, uint32_t copies, unsigned rounds,
+                          bool memory)
+{
+    kit k = begin_kit(device, "300 300 300 300 300 300 300 300 300 300 300 300", PARAM_ONLY, BP_POLICY_MAX, copies);
+    bp_pool_config config = pool_config();
+    config.selection = selection;
+    config.strict = strict;
+    open_pool(&k, &config, 0);
+    uint64_t bytes[12];
+    for (size_t i = 0; i < 12; i++)
+        bytes[i] = 600;
+    contend(&k, bytes, copies * aligned(600), rounds, memory);
+}
+
+static void test_contention(void **state)
+{
+    (void)state;
+    share_buffers(new_null(), BP_SELECT_ANY, BP_STRICT_OFF, 4, 10000, false);
+    share_buffers(new_null(), BP_SELECT_ANY, BP_STRICT_OFF, 3, 5000, false);
+    share_buffers(new_null(), BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 2, 5000, false);
+    share_buffers(new_null(), BP_SELECT_ANY, BP_STRICT_ERROR, 4, 5000, false);
+    share_buffers(new_host(), BP_SELECT_ANY, BP_STRICT_OFF, 4, 1500, true);
+    share_buffers(new_host(), BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 3, 1500, true);
+}
+
+/* Buffers that overlap partly: two that conflict are never both held, however the threads meet. */
+static void test_contention_for_overlaps(void **state)
+{
+    (void)state;
+    seed(21);
+    for (int round = 0; round < 6; round++) {
+        place places[MOST_PLACES];
+        uint64_t bytes[MOST_PLACES];
+        while (random_places(places) < THREADS * PER_THREAD)
+            ;
+        for (size_t i = 0; i < THREADS * PER_THREAD; i++)
+            bytes[i] = places[i].bytes;
+        bool memory = round % 3 == 2;
+        kit k = open_places(memory ? new_slow_host(5, 1) : new_null(), places, THREADS * PER_THREAD, ALL_OF_THEM, NULL);
+        contend(&k, bytes, summary_of(k.plan).bytes, memory ? 300 : 5000, memory);
+    }
+}
+
+/* ---- one request --------------------------------------------------------------------------------------------------- */
+
+typedef struct sharer {
+    kit *k;
+    uint32_t id;
+    bp_stream *stream;
+    uint64_t acquired, released;
+    unsigned wrong;
+} sharer;
+
+static void *share(void *argument)
+{
+    sharer *s = argument;
+    for (int i = 0; i < 20000; i++) {
+        bp_status status = bp_pool_acquire(s->k->pool, &s->id, 1, s->stream, NULL);
+        s->acquired += status == BP_OK;
+        s->wrong += status != BP_OK && status != BP_ERR_SCHEDULE;
+        if (status != BP_OK)
+            continue;
+        do
+            status = bp_pool_release(s->k->pool, &s->id, 1, s->stream);
+        while (status == BP_ERR_SCHEDULE);
+        s->released += status == BP_OK;
+        s->wrong += status != BP_OK;
+    }
+    return NULL;
+}
+
+/* Two calls at once on one request are a mistake, and may be refused; the books stay right. */
+static void test_one_request(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        if (!ALLOCATORS[a].pooled)
+            continue;
+        kit k = open_kit(&ALLOCATORS[a], &DEVICES[1]);
+        sharer sharers[2] = {{.k = &k, .id = param(&k, 0), .stream = k.streams[0]},
+                             {.k = &k, .id = param(&k, 0), .stream = k.streams[1]}};
+        pthread_t threads[2];
+        for (int t = 0; t < 2; t++)
+            assert_int_equal(pthread_create(&threads[t], NULL, share, &sharers[t]), 0);
+        for (int t = 0; t < 2; t++)
+            assert_int_equal(pthread_join(threads[t], NULL), 0);
+        assert_int_equal(sharers[0].wrong + sharers[1].wrong, 0);
+        assert_int_equal(live_count(k.pool), 0);
+        bp_pool_statistics s = statistics_of(k.pool);
+        assert_int_equal(s.acquires, sharers[0].acquired + sharers[1].acquired);
+        assert_int_equal(s.releases, sharers[0].released + sharers[1].released);
+        assert_int_equal(s.acquires, s.releases);
+        walk(&k, 1, NULL, false);
+        end_kit(&k);
+    }
+}
+
+/* ---- binding beside the hot path ----------------------------------------------------------------------------------- */
+
+static atomic_int binding_done;
+
+static void *bind_many(void *argument)
+{
+    kit *k = argument;
+    uintptr_t wrong = 0;
+    for (uint32_t i = 0; i < 500; i++) {
+        char unit[16];
+        uint32_t id = UINT32_MAX;
+        snprintf(unit, sizeof unit, "extra %u", i);
+        bp_bind bind = {.size = sizeof bind, .unit = unit, .dtype = BP_DTYPE_BF16, .bytes = 2, .used_bytes = 2};
+        bind.placement = i % 2 == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
+        bind.zero = BP_ZERO_NOTHING;
+        bind.acquire_lane = BP_LANE_ANY;
+        wrong += bp_pool_bind(k->pool, &bind, &id) != BP_OK || id != k->requests + i;
+        wrong += bp_pool_acquire(k->pool, &id, 1, k->streams[3], NULL) != BP_OK;
+        wrong += bp_pool_release(k->pool, &id, 1, k->streams[3]) != BP_OK;
+    }
+    atomic_store(&binding_done, 1);
+    return (void *)wrong;
+}
+
+static void test_binding_beside(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 250 * 256;
+    open_pool(&k, &config, 0);
+    pthread_t thread;
+    void *wrong = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, bind_many, &k), 0);
+    unsigned walks = 0;
+    for (; !atomic_load(&binding_done) || walks < 5; walks++)
+        walk(&k, 1, NULL, false);
+    assert_int_equal(pthread_join(thread, &wrong), 0);
+    assert_null(wrong);
+    assert_int_equal(statistics_of(k.pool).requests, k.requests + 500);
+    end_kit(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contention),
+        cmocka_unit_test(test_contention_for_overlaps),
+        cmocka_unit_test(test_one_request),
+        cmocka_unit_test(test_binding_beside),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
