@@ -1,59 +1,6 @@
-#include "driver.h"
+#include "driver_state.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include "pattern.h"
-
-/* How many steps the host may be ahead of the streams, as runtimes are: enough for every ordering mistake to show, little enough to
- * report progress and to bound what is in flight. */
-#define WINDOW 32
-
-/* One bucket to fill or to check, read by a stream's thread some time after it was enqueued. */
-typedef struct operation {
-    driver *driver;
-    unsigned char *address;
-    uint64_t bytes, seed;
-    uint64_t number; /* in the order of the host */
-    uint64_t iteration;
-    uint32_t step, request;
-} operation;
-
-/* Events of a group: its acquire is in order, its buckets are full. NULL where one stream does both sides. */
-typedef struct group_events {
-    bp_event *acquired, *filled;
-} group_events;
-
-struct driver {
-    driver_config config;
-    program program;
-    uint32_t *ids;
-    uint64_t *bytes;
-    bp_stream *streams[STREAM_COUNT];
-    bp_event *window[WINDOW][STREAM_COUNT];
-    group_events *events;      /* by group */
-    unsigned char **addresses; /* by request: of the hold it has now */
-    void **served;             /* addresses of one call */
-    uint32_t *called;          /* ids of one call */
-    uint64_t *seeds;           /* by request: of the hold it has now */
-    /* Operations live until their step is done. The window says when that is, so that a few iterations' worth is enough. */
-    operation *operations, *held_operations;
-    size_t operations_each;
-    uint64_t arenas, next_operation; /* of the arena in use */
-    uint64_t issued;                 /* operations */
-    uint64_t steps_issued, started_ns;
-    bool stopped;
-    driver_result result;
-    /* written by the streams' threads */
-    atomic_uint_least64_t checked, checked_bytes, filled_bytes, corrupted;
-    pthread_mutex_t lock; /* of the first corruption */
-    uint64_t first_number;
-};
-
-static const char *const stream_names[STREAM_COUNT] = {"gather", "compute", "reduce", "outer_reduce"};
 
 static uint64_t now_ns(void)
 {
@@ -67,6 +14,8 @@ static uint64_t now_ns(void)
 static void fill(void *argument)
 {
     const operation *o = argument;
+    if (atomic_load_explicit(&o->driver->stopped, memory_order_relaxed))
+        return;
     pattern_fill(o->address, o->bytes, o->seed);
     atomic_fetch_add_explicit(&o->driver->filled_bytes, o->bytes, memory_order_relaxed);
 }
@@ -86,6 +35,9 @@ static void check(void *argument)
 {
     const operation *o = argument;
     pattern_difference difference;
+    if (atomic_load_explicit(&o->driver->stopped,
+                             memory_order_relaxed)) /* then the fill may have been passed over too */
+        return;
     if (!pattern_check(o->address, o->bytes, o->seed, &difference))
         note_corruption(o, &difference);
     atomic_fetch_add_explicit(&o->driver->checked, 1, memory_order_relaxed);
@@ -224,14 +176,14 @@ static bp_status act(driver *d, program_action action, uint32_t step)
 static bool report_progress(driver *d, uint64_t done)
 {
     if (d->config.progress != NULL && !d->config.progress(d->config.user, done))
-        d->stopped = true;
+        atomic_store(&d->stopped, true);
     return !d->stopped;
 }
 
 static bp_status wait_for_step(driver *d, uint64_t number)
 {
     for (int s = 0; s < STREAM_COUNT; s++) {
-        bp_event *event = d->window[number % WINDOW][s];
+        bp_event *event = d->window[number % d->config.steps_ahead][s];
         bp_status status = event != NULL ? bp_event_synchronize(event) : BP_OK;
         if (status != BP_OK)
             return status;
@@ -241,18 +193,18 @@ static bp_status wait_for_step(driver *d, uint64_t number)
 
 static bp_status open_step(driver *d)
 {
-    if (d->steps_issued < WINDOW)
+    if (d->steps_issued < d->config.steps_ahead)
         return BP_OK;
-    bp_status status = wait_for_step(d, d->steps_issued - WINDOW);
+    bp_status status = wait_for_step(d, d->steps_issued - d->config.steps_ahead);
     if (status == BP_OK)
-        report_progress(d, d->steps_issued - WINDOW + 1);
+        report_progress(d, d->steps_issued - d->config.steps_ahead + 1);
     return status;
 }
 
 static bp_status close_step(driver *d)
 {
     for (int s = 0; s < STREAM_COUNT; s++) {
-        bp_event *event = d->window[d->steps_issued % WINDOW][s];
+        bp_event *event = d->window[d->steps_issued % d->config.steps_ahead][s];
         bp_status status = event != NULL ? bp_event_record(event, d->streams[s]) : BP_OK;
         if (status != BP_OK)
             return status;
@@ -300,7 +252,7 @@ bp_status driver_iterate(driver *d)
 static bp_status wait_for_window(driver *d)
 {
     bp_status status = BP_OK;
-    uint64_t first = d->steps_issued > WINDOW ? d->steps_issued - WINDOW : 0;
+    uint64_t first = d->steps_issued > d->config.steps_ahead ? d->steps_issued - d->config.steps_ahead : 0;
     for (uint64_t number = first; status == BP_OK && number < d->steps_issued; number++) {
         status = wait_for_step(d, number);
         if (status == BP_OK)
@@ -364,117 +316,4 @@ size_t driver_trace_entries(const driver *d)
 const program *driver_program(const driver *d)
 {
     return &d->program;
-}
-
-/* ---- making and unmaking ------------------------------------------------------------------------------------------------- */
-
-static bp_status fail_memory(void)
-{
-    return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the run's operations");
-}
-
-/* An array that is there even when it has no elements. */
-static bool new_array(size_t count, size_t each, void *array)
-{
-    void *memory = calloc(count + 1, each);
-    memcpy(array, &memory, sizeof memory);
-    return memory != NULL;
-}
-
-static bp_status make_arrays(driver *d)
-{
-    const program *p = &d->program;
-    /* an arena is used again when the step that ended it has left the window */
-    d->arenas = 1 + (WINDOW - 1 + p->steps - 1) / p->steps;
-    d->operations_each = d->config.has_memory ? (size_t)(p->fills + p->checks) : 0;
-    size_t operations;
-    if (__builtin_mul_overflow(d->operations_each, d->arenas, &operations) ||
-        !new_array(p->requests, sizeof *d->ids, &d->ids) || !new_array(p->requests, sizeof *d->bytes, &d->bytes) ||
-        !new_array(p->group_count, sizeof *d->events, &d->events) ||
-        !new_array(p->requests, sizeof *d->addresses, &d->addresses) ||
-        !new_array(p->requests, sizeof *d->served, &d->served) ||
-        !new_array(p->requests, sizeof *d->called, &d->called) ||
-        !new_array(p->requests, sizeof *d->seeds, &d->seeds) ||
-        !new_array(operations, sizeof *d->operations, &d->operations) ||
-        !new_array(p->held_count, sizeof *d->held_operations, &d->held_operations))
-        return fail_memory();
-    memcpy(d->ids, d->config.ids, p->requests * sizeof *d->ids);
-    memcpy(d->bytes, d->config.bytes, p->requests * sizeof *d->bytes);
-    return BP_OK;
-}
-
-static bp_status make_streams(driver *d)
-{
-    for (int s = 0; s < STREAM_COUNT; s++) {
-        if (!d->program.streams[s])
-            continue;
-        bp_status status = bp_stream_create(d->config.device, stream_names[s], &d->streams[s]);
-        if (status == BP_OK && d->config.lanes)
-            status = bp_pool_set_lane(d->config.pool, (uint32_t)s, d->streams[s]);
-        for (int slot = 0; status == BP_OK && slot < WINDOW; slot++)
-            status = bp_event_create(d->config.device, &d->window[slot][s]);
-        if (status != BP_OK)
-            return status;
-    }
-    return BP_OK;
-}
-
-static bp_status make_events(driver *d)
-{
-    bp_status status = BP_OK;
-    for (uint32_t i = 0; status == BP_OK && i < d->program.group_count; i++) {
-        const program_group *g = &d->program.groups[i];
-        if (g->fill != g->acquire)
-            status = bp_event_create(d->config.device, &d->events[i].acquired);
-        if (status == BP_OK && g->check != g->fill)
-            status = bp_event_create(d->config.device, &d->events[i].filled);
-    }
-    return status;
-}
-
-bp_status driver_create(const driver_config *config, driver **created)
-{
-    driver *d = calloc(1, sizeof *d);
-    if (d == NULL)
-        return fail_memory();
-    d->config = *config;
-    pthread_mutex_init(&d->lock, NULL);
-    bp_status status = program_init(config->buckets, config->schedule, &d->program);
-    if (status == BP_OK)
-        status = make_arrays(d);
-    if (status == BP_OK)
-        status = make_streams(d);
-    if (status == BP_OK)
-        status = make_events(d);
-    d->config.ids = NULL; /* the copies count */
-    d->config.bytes = NULL;
-    *created = d;
-    if (status != BP_OK)
-        driver_destroy(created);
-    return status;
-}
-
-void driver_destroy(driver **destroyed)
-{
-    driver *d = *destroyed;
-    if (d == NULL)
-        return;
-    for (int s = 0; s < STREAM_COUNT; s++)
-        bp_stream_destroy(&d->streams[s]);
-    for (int slot = 0; slot < WINDOW; slot++) {
-        for (int s = 0; s < STREAM_COUNT; s++)
-            bp_event_destroy(&d->window[slot][s]);
-    }
-    for (uint32_t i = 0; d->events != NULL && i < d->program.group_count; i++) {
-        bp_event_destroy(&d->events[i].acquired);
-        bp_event_destroy(&d->events[i].filled);
-    }
-    void *const arrays[] = {d->ids,    d->bytes, d->events,     d->addresses,      d->served,
-                            d->called, d->seeds, d->operations, d->held_operations};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
-        free(arrays[i]);
-    program_finish(&d->program);
-    pthread_mutex_destroy(&d->lock);
-    free(d);
-    *destroyed = NULL;
 }

@@ -11,6 +11,10 @@
 #include "pattern.h"
 #include "program.h"
 
+/* How many steps the host may be ahead of the streams, as runtimes are: enough for every ordering mistake to show, little enough to
+ * report progress and to bound what is in flight. */
+#define MOST_STEPS_AHEAD 32
+
 /* Called by the host between steps with how many are done, of all iterations so far. false: stop as soon as possible. */
 typedef bool driver_progress(void *user, uint64_t steps_done);
 
@@ -23,6 +27,7 @@ typedef struct driver_config {
     const uint64_t *bytes;     /* by request, as bound; copied */
     uint64_t seed;             /* of the patterns */
     bool has_memory;           /* false: addresses are only addresses, nothing is filled or checked */
+    uint32_t steps_ahead;      /* 1 to MOST_STEPS_AHEAD */
     bool lanes;                /* tell the pool which stream each lane is */
     driver_progress *progress; /* may be NULL */
     void *user;

@@ -41,15 +41,14 @@ static bp_status make_groups(const bp_buckets *buckets, program *p, int32_t *uni
         if (status != BP_OK)
             return status;
         unit_of[i] = b.unit;
-        program_group *g = p->group_count > 0 ? &p->groups[p->group_count - 1] : NULL;
-        if (g == NULL || b.unit != before || !same_streams(g, r.role)) {
-            g = &p->groups[p->group_count++];
+        if (i == 0 || b.unit != before || !same_streams(&p->groups[p->group_count - 1], r.role)) {
+            program_group *g = &p->groups[p->group_count++];
             *g = (program_group){i, 0, streams_of[r.role].acquire, streams_of[r.role].fill, streams_of[r.role].check};
             p->streams[g->acquire] = p->streams[g->fill] = p->streams[g->check] = true;
         }
         before = b.unit;
-        g->count++;
         p->group_of[i] = p->group_count - 1;
+        p->groups[p->group_of[i]].count++;
     }
     return BP_OK;
 }

@@ -12,18 +12,18 @@
 #include "run_report.h"
 #include "trace_model.h"
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupts;
 
+/* The first Ctrl-C ends the run in order. Some parents send it twice: the third ends it at once. */
 static void note_interrupt(int number)
 {
-    (void)number;
-    interrupted = 1;
+    if (++interrupts == 2)
+        signal(number, SIG_DFL);
 }
 
-/* The first Ctrl-C ends the run in order, a second one at once. */
 static void watch_for_interrupt(void)
 {
-    struct sigaction action = {.sa_handler = note_interrupt, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = note_interrupt};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
 }
@@ -32,7 +32,7 @@ static bool go_on(void *user, uint64_t steps_done)
 {
     run_setup *setup = user;
     progress_show(&setup->progress, steps_done);
-    return !interrupted;
+    return interrupts == 0;
 }
 
 /* ---- driving ------------------------------------------------------------------------------------------------------------- */
@@ -114,14 +114,14 @@ static int judge(const run_options *options, const run_setup *setup, const analy
 {
     char text[1024];
     if (*run_failure_text(setup, a, outcome, text) != '\0') {
-        cli_fail(0, "%s", text);
+        cli_fail(EXIT_NEGATIVE, "%s", text);
         if (options->dump)
             print_holders(setup->pool);
-        return outcome->status == BP_OK ? EXIT_NEGATIVE : run_exit_code(outcome->status);
+        return EXIT_NEGATIVE;
     }
     if (outcome->interrupted)
-        cli_fail(0, "interrupted in training step %llu of %llu", (unsigned long long)outcome->result.iterations + 1,
-                 (unsigned long long)options->steps);
+        cli_fail(EXIT_GO_ON, "interrupted in training step %llu of %llu",
+                 (unsigned long long)outcome->result.iterations + 1, (unsigned long long)options->steps);
     return EXIT_GO_ON;
 }
 
@@ -130,6 +130,8 @@ static int answer(const run_options *options, const analysis *a, const run_setup
 {
     output trace;
     bool finished = outcome->status == BP_OK && outcome->result.corrupted == 0 && !outcome->interrupted;
+    if (outcome->status != BP_OK && run_exit_code(outcome->status) != EXIT_NEGATIVE) /* says nothing about the plan */
+        return run_fail(options, outcome->status, outcome->detail);
     if (!output_init(finished ? options->trace : NULL, &trace))
         return cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be prepared: %s", options->trace, strerror(errno));
     int code = trace.written != NULL ? write_trace(options, a, setup, &trace) : EXIT_GO_ON;
@@ -168,7 +170,7 @@ int cli_run(int argc, char **argv)
     if (code == EXIT_GO_ON)
         code = run(&options, &analyses[0]);
     analysis_finish_all(analyses, options.planning.model_count);
-    if (interrupted) { /* as the shell expects of what Ctrl-C ended */
+    if (interrupts > 0) { /* as the shell expects of what Ctrl-C ended */
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }

@@ -54,7 +54,7 @@ static const struct argp_option run_table[] = {
     {0, 0, 0, 0, "Output:", 7},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.run/1 document", 0},
     {"trace", OPT_TRACE, "FILE", 0, "Write the last step's acquires and releases as a units.json that `plan` plans", 0},
-    {"dump", OPT_DUMP, 0, 0, "When a call of the pool fails, print who holds memory", 0},
+    {"dump", OPT_DUMP, 0, 0, "When the run fails, print who holds memory", 0},
     {0, 0, 0, 0, 0, 0},
 };
 

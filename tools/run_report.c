@@ -96,22 +96,22 @@ __attribute__((format(printf, 2, 3))) static void print_line(const char *label, 
 
 static void print_scale(const run_options *o, const run_setup *setup, const bp_plan_summary *summary)
 {
-    if (setup->scale == 1)
+    if (setup->plan.scale == 1)
         return;
     print_line("scale", "%llu%s: sizes and offsets divided, planned at alignment %llu",
-               (unsigned long long)setup->scale, o->scale == 0 ? ", picked" : "",
+               (unsigned long long)setup->plan.scale, o->scale == 0 ? ", picked" : "",
                (unsigned long long)summary->alignment);
 }
 
 static void print_memory(const run_setup *setup, const run_outcome *outcome)
 {
     const bp_pool_statistics *s = &outcome->statistics;
-    if (setup->scale == 1)
+    if (setup->plan.scale == 1)
         print_line("memory", "%s of slabs, %s live at most", cli_bytes(s->slab_bytes), cli_bytes(s->peak_live_bytes));
     else
         print_line("memory", "%s of slabs, %s live at most (times %llu: %s)", cli_bytes(s->slab_bytes),
-                   cli_bytes(s->peak_live_bytes), (unsigned long long)setup->scale,
-                   cli_bytes(s->peak_live_bytes * setup->scale));
+                   cli_bytes(s->peak_live_bytes), (unsigned long long)setup->plan.scale,
+                   cli_bytes(s->peak_live_bytes * setup->plan.scale));
 }
 
 static void print_order(const run_outcome *outcome)
@@ -137,7 +137,7 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
     const bp_pool_statistics *s = &outcome->statistics;
     const driver_result *r = &outcome->result;
     bp_plan_summary summary = {.size = sizeof summary};
-    bp_status status = bp_plan_summary_get(setup->plan, &summary);
+    bp_status status = bp_plan_summary_get(setup->plan.full, &summary);
     if (status != BP_OK)
         return cli_fail_status(status);
     table_print_heading(a, &o->planning);
@@ -153,8 +153,9 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
     print_line("steps", "%llu of %llu training steps with %zu steps of the schedule, %.2f s",
                (unsigned long long)r->iterations, (unsigned long long)o->steps, bp_schedule_step_count(a->schedule),
                seconds(r->wall_ns));
-    print_line("acquires", "%llu and as many releases in %.3f s of calls, %.2f million a second",
-               (unsigned long long)s->acquires, seconds(r->call_ns), 1e-6 * per_second(s->acquires, r->call_ns));
+    print_line("acquires", "%llu, and %llu releases, in %.3f ms of calls: %.2f million a second",
+               (unsigned long long)s->acquires, (unsigned long long)s->releases, 1e3 * seconds(r->call_ns),
+               1e-6 * per_second(s->acquires, r->call_ns));
     print_order(outcome);
     print_verdict(o, outcome);
     return EXIT_GO_ON;
@@ -166,7 +167,8 @@ static json_t *plan_json(const run_setup *setup)
 {
     bp_plan_summary s = {.size = sizeof s};
     char fingerprint[BP_FINGERPRINT_CHARS];
-    if (bp_plan_summary_get(setup->plan, &s) != BP_OK || bp_plan_fingerprint(setup->plan, fingerprint) != BP_OK)
+    if (bp_plan_summary_get(setup->plan.full, &s) != BP_OK ||
+        bp_plan_fingerprint(setup->plan.full, fingerprint) != BP_OK)
         return NULL;
     return json_pack("{s:s, s:I, s:I, s:b, s:I, s:I, s:s}", "policy", bp_policy_name(s.policy), "bytes", SIZE(s.bytes),
                      "lower_bound_bytes", SIZE(s.lower_bound_bytes), "stable", (int)s.stable, "copies", SIZE(s.copies),
@@ -178,7 +180,7 @@ static json_t *run_json(const run_options *o, const run_setup *setup, const anal
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:b, s:b, s:I, s:I}", "device",
                      bp_device_name(setup->device), "allocator", bp_pool_allocator_name(setup->pool), "steps",
                      SIZE(o->steps), "schedule_steps", SIZE(bp_schedule_step_count(a->schedule)), "scale",
-                     SIZE(setup->scale), "scale_picked", (int)(o->scale == 0), "selection", run_selection_name(o),
+                     SIZE(setup->plan.scale), "scale_picked", (int)(o->scale == 0), "selection", run_selection_name(o),
                      "strict", run_strict_name(o), "guard", (int)o->guard, "lanes", (int)o->lanes, "delay_us",
                      SIZE(o->delay_us), "seed", SIZE(o->seed));
 }

@@ -1,18 +1,12 @@
 #include "run_setup.h"
 
-#include <bucketpool/formats.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli.h"
+#include "run_plan.h"
 #include "scale_plan.h"
-
-/* What --scale auto aims at: a run in seconds, on a machine that has other things to do. */
-#define AUTO_ITERATION_BYTES ((uint64_t)2 << 30)
-#define AUTO_MEMORY_SHARE 4
 
 #define MOST_MESSAGES 3 /* that are printed of a pool that warns */
 
@@ -30,102 +24,10 @@ int run_exit_code(bp_status status)
     }
 }
 
-/* ---- the plan ------------------------------------------------------------------------------------------------------------ */
-
-static uint64_t physical_bytes(void)
+int run_fail(const run_options *options, bp_status status, const char *detail)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : (uint64_t)1 << 30;
-}
-
-static uint64_t memory_for_auto(void)
-{
-    return physical_bytes() / AUTO_MEMORY_SHARE;
-}
-
-/* The smallest power of two that brings `bytes` down to `most`. */
-static uint64_t scale_for(uint64_t bytes, uint64_t most)
-{
-    uint64_t scale = 1;
-    while (scaled_bytes(bytes, scale) > most && scale < MOST_SCALE)
-        scale *= 2;
-    return scale;
-}
-
-static uint64_t plan_bytes(const bp_plan *plan)
-{
-    bp_plan_summary summary = {.size = sizeof summary};
-    return bp_plan_summary_get(plan, &summary) == BP_OK ? summary.bytes : UINT64_MAX;
-}
-
-/* Where to begin looking: what the time of a step asks for. The null device's steps take none. */
-static uint64_t first_scale(const run_options *options, const analysis *a)
-{
-    if (options->scale != 0 || options->null_device)
-        return options->scale != 0 ? options->scale : 1;
-    return scale_for(iteration_bytes(a->buckets, a->schedule), AUTO_ITERATION_BYTES);
-}
-
-/* Planned at an alignment that the scale divides. Larger scales align more, so the fit is looked at again. */
-static int plan_here(const run_options *options, const analysis *a, run_setup *setup)
-{
-    for (setup->scale = first_scale(options, a);; setup->scale *= 2) {
-        uint64_t alignment;
-        if (__builtin_mul_overflow(options->planning.alignment, setup->scale, &alignment))
-            return cli_fail(EXIT_BAD_INPUT, "--align %llu times --scale %llu does not fit 64 bits",
-                            (unsigned long long)options->planning.alignment, (unsigned long long)setup->scale);
-        bp_plan_destroy(&setup->plan);
-        bp_status status = analysis_plan(a, &options->planning, options->policy, alignment, &setup->plan);
-        if (status != BP_OK)
-            return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%s: %s",
-                            options->planning.models[0], bp_error_detail());
-        bool fits = scaled_bytes(plan_bytes(setup->plan), setup->scale) <= memory_for_auto();
-        if (options->scale != 0 || options->null_device || fits || setup->scale >= MOST_SCALE)
-            return EXIT_GO_ON;
-    }
-}
-
-static int read_plan(const run_options *options, const analysis *a, run_setup *setup)
-{
-    bp_status status = bp_plan_read(options->plan, &setup->plan);
-    if (status != BP_OK)
-        return cli_fail_status(status);
-    if (!options->unchecked) {
-        status = bp_plan_check(setup->plan, a->buckets, a->schedule);
-        if (status != BP_OK)
-            return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_NEGATIVE,
-                            "%s is no plan for %s: %s", options->plan, a->name, bp_error_detail());
-    }
-    setup->scale = first_scale(options, a);
-    uint64_t for_memory = scale_for(plan_bytes(setup->plan), memory_for_auto());
-    if (options->scale == 0 && !options->null_device && for_memory > setup->scale)
-        setup->scale = for_memory;
-    bp_plan_summary summary = {.size = sizeof summary};
-    status = bp_plan_summary_get(setup->plan, &summary);
-    if (status != BP_OK)
-        return cli_fail_status(status);
-    if (summary.alignment % setup->scale != 0)
-        return cli_fail(EXIT_BAD_INPUT,
-                        "%s has alignment %llu, which scale %llu does not divide: plan it with --align %llu, or run at "
-                        "--scale %llu or less",
-                        options->plan, (unsigned long long)summary.alignment, (unsigned long long)setup->scale,
-                        (unsigned long long)(256 * setup->scale), (unsigned long long)summary.alignment);
-    return EXIT_GO_ON;
-}
-
-static int make_plan(const run_options *options, const analysis *a, run_setup *setup)
-{
-    int code = options->plan != NULL ? read_plan(options, a, setup) : plan_here(options, a, setup);
-    if (code != EXIT_GO_ON)
-        return code;
-    bp_plan_summary summary = {.size = sizeof summary};
-    bp_status status = bp_plan_summary_get(setup->plan, &summary);
-    if (status == BP_OK && !summary.feasible)
-        return cli_fail(EXIT_NEGATIVE, "%s is infeasible: %s", bp_policy_name(summary.policy),
-                        summary.infeasible_because);
-    if (status == BP_OK && setup->scale > 1)
-        status = scale_plan(setup->plan, setup->scale, &setup->scaled);
-    return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
+    const char *advice = status == BP_ERR_NO_DEVICE_MEMORY && options->scale == 1 ? "; --scale auto takes less" : "";
+    return cli_fail(run_exit_code(status), "%s%s", detail, advice);
 }
 
 /* ---- binding ------------------------------------------------------------------------------------------------------------- */
@@ -150,7 +52,7 @@ static bp_status bind_scaled(const run_options *options, const analysis *a, run_
 {
     bp_plan_summary summary = {.size = sizeof summary};
     size_t next = 0;
-    bp_status status = bp_plan_summary_get(setup->plan, &summary);
+    bp_status status = bp_plan_summary_get(setup->plan.full, &summary);
     for (size_t i = 0; status == BP_OK && i < bp_buckets_request_count(a->buckets); i++) {
         bp_request r = {.size = sizeof r};
         bp_bucket b = {.size = sizeof b};
@@ -169,7 +71,7 @@ static bp_status bind_scaled(const run_options *options, const analysis *a, run_
         bind.dtype = r.dtype;
         bind.bytes = bind.used_bytes = setup->bytes[i];
         bind.acquire_lane = !options->lanes ? BP_LANE_ANY : gathered ? BP_LANE_GATHER : BP_LANE_COMPUTE;
-        if (is_dynamic(setup->plan, &summary, bind.unit, bind.ordinal, bind.role, &next))
+        if (is_dynamic(setup->plan.full, &summary, bind.unit, bind.ordinal, bind.role, &next))
             bind.placement = BP_PLACE_DYNAMIC;
         status = bp_pool_bind(setup->pool, &bind, &setup->ids[i]);
     }
@@ -188,9 +90,9 @@ static bp_status bind_requests(const run_options *options, const analysis *a, ru
         bp_status status = bp_buckets_request(a->buckets, i, &r);
         if (status != BP_OK)
             return status;
-        setup->bytes[i] = scaled_bytes(r.bytes, setup->scale);
+        setup->bytes[i] = scaled_bytes(r.bytes, setup->plan.scale);
     }
-    if (setup->scaled != NULL)
+    if (setup->plan.scaled != NULL)
         return bind_scaled(options, a, setup);
     return bp_pool_bind_buckets(setup->pool, a->buckets, options->lanes, setup->ids);
 }
@@ -212,18 +114,47 @@ static uint64_t available_bytes(void)
     return (uint64_t)kib << 10;
 }
 
-static bp_status make_device(const run_options *options, bp_device **device)
+/* What a run may take: not the last page. Dynamic memory that a stream has not got round to freeing counts as free already, so that
+ * what is really in use may be twice what the device counts. */
+static uint64_t memory_limit(bool dynamic)
 {
+    uint64_t available = available_bytes();
+    return dynamic ? available / 16 * 7 : available / 8 * 7;
+}
+
+/* The less of its peak fits, the fewer steps may the host be ahead of what frees it. */
+static uint32_t steps_ahead(const bp_plan_summary *plan, uint64_t limit)
+{
+    if (plan->stable || limit == 0)
+        return MOST_STEPS_AHEAD;
+    uint64_t steps = limit / (plan->bytes + 1);
+    return steps < 1 ? 1 : steps < MOST_STEPS_AHEAD ? (uint32_t)steps : MOST_STEPS_AHEAD;
+}
+
+static bp_status make_device(const run_options *options, run_setup *setup)
+{
+    setup->steps_ahead = MOST_STEPS_AHEAD;
     if (options->null_device)
-        return bp_device_create_null(device);
+        return bp_device_create_null(&setup->device);
+    bp_plan_summary summary = {.size = sizeof summary};
     bp_host_config config;
-    bp_status status = bp_host_config_init(&config, sizeof config);
+    bp_status status = bp_plan_summary_get(run_plan_driven(&setup->plan), &summary);
+    if (status == BP_OK)
+        status = bp_host_config_init(&config, sizeof config);
     if (status != BP_OK)
         return status;
-    config.memory_bytes = available_bytes();
+    config.memory_bytes = memory_limit(!summary.stable);
     config.max_delay_us = options->delay_us;
     config.delay_seed = options->seed;
-    return bp_device_create_host(&config, device);
+    setup->steps_ahead = steps_ahead(&summary, config.memory_bytes);
+    if (!summary.stable && config.memory_bytes > 0 &&
+        summary.bytes > config.memory_bytes) { /* known before hours of running */
+        char text[160];
+        snprintf(text, sizeof text, "the plan takes %s at most, and of the machine's memory a run may have %s",
+                 cli_bytes(summary.bytes), cli_bytes(config.memory_bytes));
+        return bp_error_record(BP_ERR_NO_DEVICE_MEMORY, text);
+    }
+    return bp_device_create_host(&config, &setup->device);
 }
 
 static void show_message(void *user, const char *text)
@@ -251,7 +182,7 @@ static bp_status make_pool(const run_options *options, const analysis *a, run_se
         config.extra_requests = requests < UINT32_MAX ? (uint32_t)requests : UINT32_MAX;
     config.on_message = show_message;
     config.user = setup;
-    return bp_pool_create(setup->device, setup->scaled != NULL ? setup->scaled : setup->plan, &config, &setup->pool);
+    return bp_pool_create(setup->device, run_plan_driven(&setup->plan), &config, &setup->pool);
 }
 
 static bp_status make_driver(const run_options *options, const analysis *a, driver_progress *go_on, run_setup *setup)
@@ -264,6 +195,7 @@ static bp_status make_driver(const run_options *options, const analysis *a, driv
                                   .bytes = setup->bytes,
                                   .seed = options->seed,
                                   .has_memory = !options->null_device,
+                                  .steps_ahead = setup->steps_ahead,
                                   .lanes = options->lanes,
                                   .progress = go_on,
                                   .user = setup};
@@ -272,11 +204,11 @@ static bp_status make_driver(const run_options *options, const analysis *a, driv
 
 int run_setup_init(const run_options *options, const analysis *a, driver_progress *go_on, run_setup *setup)
 {
-    *setup = (run_setup){.scale = 1};
-    int code = make_plan(options, a, setup);
+    *setup = (run_setup){0};
+    int code = run_plan_init(options, a, &setup->plan);
     if (code != EXIT_GO_ON)
         return code;
-    bp_status status = make_device(options, &setup->device);
+    bp_status status = make_device(options, setup);
     if (status == BP_OK)
         status = make_pool(options, a, setup);
     if (status == BP_OK)
@@ -285,8 +217,7 @@ int run_setup_init(const run_options *options, const analysis *a, driver_progres
         status = make_driver(options, a, go_on, setup);
     if (status == BP_OK)
         return EXIT_GO_ON;
-    const char *advice = status == BP_ERR_NO_DEVICE_MEMORY && options->scale == 1 ? "; --scale auto takes less" : "";
-    return cli_fail(run_exit_code(status), "%s%s", bp_error_detail(), advice);
+    return run_fail(options, status, bp_error_detail());
 }
 
 void run_setup_finish(run_setup *setup)
@@ -294,8 +225,7 @@ void run_setup_finish(run_setup *setup)
     bp_pool_destroy(&setup->pool);
     driver_destroy(&setup->driver);
     bp_device_destroy(&setup->device);
-    bp_plan_destroy(&setup->plan);
-    bp_plan_destroy(&setup->scaled);
+    run_plan_finish(&setup->plan);
     free(setup->ids);
     free(setup->bytes);
     *setup = (run_setup){0};

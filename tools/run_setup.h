@@ -2,20 +2,18 @@
 #ifndef TOOLS_RUN_SETUP_H
 #define TOOLS_RUN_SETUP_H
 
-#include "analysis.h"
 #include "driver.h"
 #include "progress.h"
-#include "run_options.h"
+#include "run_plan.h"
 
 typedef struct run_setup {
-    bp_plan *plan;   /* at full size */
-    bp_plan *scaled; /* what the pool is made of; NULL when the scale is 1 */
-    uint64_t scale;
+    run_plan plan;
     bp_device *device;
     bp_pool *pool;
     driver *driver;
     uint32_t *ids;   /* by request */
     uint64_t *bytes; /* by request, scaled */
+    uint32_t steps_ahead;
     progress progress;
     uint64_t messages; /* of the pool */
 } run_setup;
@@ -27,5 +25,7 @@ void run_setup_finish(run_setup *setup);
 
 /* The exit code that a status of pool or device stands for. */
 int run_exit_code(bp_status status);
+/* Prints the detail, with what may help, and returns the exit code. */
+int run_fail(const run_options *options, bp_status status, const char *detail);
 
 #endif

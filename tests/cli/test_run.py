@@ -1,0 +1,496 @@
+"""`bucketpool run`: every byte of every bucket, wrong plans, traces, mistakes.
+
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
+difference before committing it."""
+
+import hashlib
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
+GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
+MODELS = os.path.join(ROOT, "examples", "models")
+NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
+SMALL = "65536"  # a scale at which every bundled model runs in a blink
+ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state")
+
+
+def run(*arguments, **more):
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, **more)
+
+
+def document(*arguments):
+    result = run("run", *arguments, "--json")
+    assert (result.returncode, result.stderr) == (0, ""), (arguments, result.stderr)
+    return json.loads(result.stdout)
+
+
+def masked(text):
+    """Without what differs from run to run and from machine to machine: times, pages, the number of waits."""
+    text = re.sub(r"[\d.]+ (ms of calls|million a second|s$)", r"_ \1", text, flags=re.MULTILINE)
+    text = re.sub(r"\d+ (waits for|recorded release points|elided)", r"_ \1", text)
+    text = re.sub(r"[\d.]+ [KMG]iB of slabs", "_ of slabs", text)
+    for member in ("seconds", "call_seconds", "acquires_per_second", "slab_bytes", "waits", "records", "elided"):
+        text = re.sub(rf'("{member}": )[\d.e+-]+', r"\1_", text)
+    return text
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, value):
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        return self.path(name)
+
+    def clean(self, result):
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertRegex(result.stdout, r"(?m)^0 corrupted buckets of [1-9]")
+
+    def one_line(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+
+    def refused(self, result, code, *words):
+        self.one_line(result, code, *words)
+        self.assertEqual(result.stdout, "")
+
+    def golden(self, name, text):
+        path = os.path.join(GOLDEN, name)
+        if os.environ.get("UPDATE_GOLDEN"):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read(), text)
+
+
+class Golden(Case):
+    def test_lines(self):
+        result = run("run", NANO, "--ep", "8", "--scale", "64")
+        self.clean(result)
+        self.golden("run-nano.txt", masked(result.stdout))
+
+    def test_document(self):
+        result = run("run", NANO, "--ep", "8", "--scale", "1024", "--json")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.golden("run-nano.json", masked(result.stdout))
+
+    def test_help(self):
+        self.golden("help-run.txt", run("run", "--help").stdout)
+
+
+class Models(Case):
+    def test_every_bundled_model(self):
+        for number, model in enumerate(sorted(os.listdir(MODELS))):
+            for policy in ("dynamic", "fixed", "max"):
+                with self.subTest(model=model, policy=policy):
+                    self.clean(run("run", os.path.join(MODELS, model), "--policy", policy, "--ep", "18"[number % 2], "--scale",
+                                   SMALL, "--steps", "2"))
+
+    def test_options(self):
+        for options in (("--delay", "200", "--seed", "7"), ("--no-lanes",), ("--guard",), ("--select", "any"),
+                        ("--select", "any", "--strict", "warn"), ("--strict", "off"), ("--eval",), ("--prefetch", "4"),
+                        ("--prefetch", "0", "--grad-units", "1"), ("--grad-units", "4"), ("--bucketing", "fsdp2"),
+                        ("--policy", "fixed", "--fallback", "dynamic"), ("--buffers", "4"), ("--tp", "2"), ("--align", "4096"),
+                        ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES),
+                        ("--policy", "dynamic", "--guard", *ALL_ROLES), ("--scale", "1048576")):
+            with self.subTest(options=options):
+                self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, *options))
+
+    def test_scale_auto(self):
+        report = document("examples/models/Nemotron-3-Ultra-550B-A55B", "--ep", "8", "--scale", "auto", "--steps", "1")
+        scale = report["run"]["scale"]
+        self.assertTrue(report["run"]["scale_picked"])
+        self.assertGreater(scale, 1)
+        self.assertEqual(scale & (scale - 1), 0)
+        self.assertEqual(report["plan"]["alignment"], 256 * scale)
+        self.assertEqual(report["verification"]["corrupted_buckets"], 0)
+
+    def test_figures(self):
+        """Scaling changes sizes, not what happens; peaks are those of the plan."""
+        plan = json.loads(run("plan", NANO, "--ep", "8", "--policy", "dynamic", "--align", str(256 * 64), "--json").stdout)
+        small, large = (document(NANO, "--ep", "8", "--scale", scale, "--device", "null") for scale in ("64", "1"))
+        bytes_at_once = plan["models"][0]["policies"][0]["bytes"]
+        self.assertEqual(small["statistics"]["peak_live_bytes"] * 64, bytes_at_once)
+        for member in ("acquires", "releases", "waits", "records", "elided", "requests"):
+            self.assertEqual(small["statistics"][member], large["statistics"][member], member)
+        self.assertEqual(small["sequence"], large["sequence"])
+        self.assertEqual(small["statistics"]["acquires"], small["statistics"]["releases"])
+        loose = document(NANO, "--ep", "8", "--scale", "64", "--device", "null", "--no-lanes")["statistics"]
+        self.assertEqual(loose["elided"], 0)
+        self.assertGreater(loose["records"], small["statistics"]["records"])
+
+    def test_null_device(self):
+        for model in ("Nemotron-3-Ultra-550B-A55B", "DeepSeek-V3"):
+            for policy in ("dynamic", "fixed", "max"):
+                result = run("run", os.path.join(MODELS, model), "--device", "null", "--policy", policy)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                self.assertIn("not verified: the null device has no memory", result.stdout)
+        verification = document(NANO, "--device", "null")["verification"]
+        self.assertEqual((verification["verified"], verification["checked_bytes"]), (False, 0))
+
+    def test_too_large_for_the_machine(self):
+        for policy in ("max", "dynamic"):
+            model = self.write("units.json", {"format": "bucketpool.units/1", "units": [
+                {"name": "u", "buckets": [{"dtype": "bf16", "numel": 1 << 50}]}]})
+            self.refused(run("run", model, "--policy", policy), 3, "--scale auto")
+
+
+class Shapes(Case):
+    """Models whose schedules are not the usual ones; at full size, with all roles."""
+
+    def units(self, units, **more):
+        return self.write("units.json", {"format": "bucketpool.units/1", "model": "shapes", "units": units, **more})
+
+    def drive(self, path, *options):
+        for policy in ("dynamic", "fixed", "max"):
+            for device in ("host", "null"):
+                report = document(path, "--policy", policy, "--device", device, "--delay", "20", "--steps", "7", "--dp", "2",
+                                  *ALL_ROLES, *options)
+                self.assertEqual(report["finished_steps"], 7)
+                self.assertEqual(report["verification"]["corrupted_buckets"], 0)
+                self.assertEqual(report["statistics"]["acquires"], report["statistics"]["releases"])
+
+    def test_odd_sizes(self):
+        """Tails of words, four-bit types, empty buckets, frozen ones."""
+        self.drive(self.units([{"name": f"u{i}", "buckets": [
+            {"dtype": "uint8", "numel": n}, {"dtype": "fp4_e2m1", "numel": n}, {"dtype": "bf16", "numel": n, "frozen": True},
+            {"dtype": "bf16", "numel": 0}, {"dtype": "fp32", "numel": n}]} for i, n in enumerate((1, 7, 8, 9, 511, 512, 513, 4097))]))
+
+    def test_one_unit(self):
+        self.drive(self.units([{"name": "only", "buckets": [{"dtype": "bf16", "numel": 100000}]}]))
+
+    def test_nested_units(self):
+        bucket = {"dtype": "bf16", "numel": 5000}
+        self.drive(self.units([{"name": "outer", "buckets": [bucket]}, {"name": "a", "parent": "outer", "buckets": [bucket]},
+                               {"name": "b", "parent": "outer", "buckets": [bucket, bucket]},
+                               {"name": "deep", "parent": "b", "buckets": [bucket]}, {"name": "last", "buckets": [bucket]}]),
+                   "--prefetch", "2")
+
+    def test_repeated_units(self):
+        bucket = {"dtype": "bf16", "numel": 5000}
+        units = [{"name": name, "buckets": [bucket]} for name in "abcde"]
+        self.drive(self.units(units, order=["a", "b", "a", "c", "d", "d", "b", "e", "a"]))
+
+    def test_buckets_that_move(self):
+        """A unit that runs at odd distances finds another copy free than before."""
+        units = [{"name": name, "buckets": [{"dtype": "bf16", "numel": 5000}]} for name in "abc"]
+        path = self.units(units, order=["a", "b", "c", "a", "b", "a", "c", "b", "b", "a"])
+        options = (path, "--roles", "param", "--select", "any", "--steps", "4")
+        self.clean(run("run", path, "--roles", "param", "--steps", "4"))
+        loose = document(*options, "--strict", "off")
+        self.assertGreater(loose["statistics"]["deviations"], 3)
+        self.assertEqual(loose["verification"]["corrupted_buckets"], 0)
+        warned = run("run", *options, "--strict", "warn", "--json")
+        self.assertEqual(json.loads(warned.stdout)["statistics"]["deviations"], loose["statistics"]["deviations"])
+        self.assertEqual((warned.returncode, warned.stderr.count("\n")), (0, 3)) # the first few
+        self.one_line(run("run", *options, "--strict", "error"), 1, "training step 1")
+
+    def test_recorded_schedule(self):
+        """Buckets of one unit apart, intervals that begin and end anywhere, state that is given back."""
+        units = [{"name": f"u{i}", "buckets": [{"dtype": "bf16", "numel": 3000 + i, "roles": ["param", "grad", "state"]}] * 2}
+                 for i in range(3)]
+        def events(kind, unit, role, *buckets):
+            return [{kind: f"u{unit}", "role": role, "bucket": b} for b in buckets]
+        schedule = [*events("acquire", 0, "state", 0, 1), *events("acquire", 1, "state", 0, 1), *events("acquire", 2, "state", 0, 1),
+                    *events("acquire", 0, "param", 0), *events("acquire", 1, "param", 0, 1), *events("acquire", 0, "param", 1),
+                    *events("release", 0, "param", 0), *events("acquire", 2, "param", 1, 0), *events("acquire", 2, "grad", 0, 1),
+                    *events("release", 1, "param", 1, 0), *events("acquire", 0, "param", 0), *events("release", 2, "grad", 1),
+                    *events("acquire", 0, "grad", 0, 1), *events("acquire", 1, "grad", 1), *events("release", 2, "grad", 0),
+                    *events("acquire", 1, "grad", 0), *events("release", 0, "grad", 0, 1), *events("release", 1, "grad", 0, 1),
+                    *events("release", 0, "param", 0, 1), *events("release", 2, "param", 0, 1), *events("release", 0, "state", 0, 1),
+                    *events("release", 1, "state", 0, 1), *events("release", 2, "state", 0, 1)]
+        path = self.units(units, schedule=schedule)
+        self.drive(path, "--roles", "param,grad,state")
+        self.drive(path, "--roles", "param")
+
+
+# ---- plan files ---------------------------------------------------------------------------------------------------------------
+
+DTYPES = {"fp32": 2, "bf16": 4, "uint8": 13}
+ROLES = ["param", "param_transpose", "grad", "grad_comm", "state"]
+
+
+def fingerprint(plan):
+    """As docs/formats.md has it."""
+    data = bytearray()
+    def text(value):
+        data.extend(value.encode() + b"\0")
+    def numbers(*values):
+        data.extend(struct.pack(f"<{len(values)}Q", *values))
+    text("bucketpool.plan/1")
+    numbers(plan["alignment"], len(plan["slabs"]))
+    for slab in plan["slabs"]:
+        text(slab["group"])
+        numbers(slab["bytes"])
+    numbers(len(plan["assignments"]))
+    for a in plan["assignments"]:
+        text(a["unit"])
+        text(a["bucket"])
+        numbers(a["ordinal"], ROLES.index(a["role"]), DTYPES[a["dtype"]], a["bytes"], a["slab"], a["offset"],
+                len(a["predecessors"]), *a["predecessors"])
+    numbers(len(plan["classes"]))
+    for c in plan["classes"]:
+        numbers(c["slab"], DTYPES[c["dtype"]], c["copies"], c["offset"], c["stride"], c["bytes"])
+    return hashlib.sha256(data).hexdigest()
+
+
+class Plans(Case):
+    MODEL = (NANO, "--ep", "8")
+    SCALE = ("--scale", "256", "--steps", "2")
+
+    def setUp(self):
+        super().setUp()
+        result = run("plan", *self.MODEL, "--policy", "max", "--align", str(256 * 256), "-o", self.path("plan.json"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("plan.json"), encoding="utf-8") as file:
+            self.plan = json.load(file)
+
+    def find(self, unit, bucket, role="param"):
+        return next(a for a in self.plan["assignments"]
+                    if (a["unit"], a["bucket"], a["role"]) == (f"backbone.layers.{unit}", bucket, role))
+
+    def drive(self, *options, plan=None):
+        """Writes the plan with its right fingerprint and drives it."""
+        plan = plan or self.plan
+        plan["fingerprint"] = fingerprint(plan)
+        path = self.write("plan.json", plan)
+        return run("run", *self.MODEL, "--plan", path, *self.SCALE, *options)
+
+    def scheduled(self):
+        """The same places without classes: any buffer may overlap any other."""
+        self.plan["policy"] = "scheduled"
+        self.plan["classes"] = []
+
+    def test_fingerprint_is_as_documented(self):
+        self.assertEqual(fingerprint(self.plan), self.plan["fingerprint"])
+
+    def test_right_plans(self):
+        self.clean(self.drive())
+        self.clean(self.drive("--unchecked"))
+        self.scheduled()
+        result = self.drive("--delay", "50")
+        self.clean(result)
+        self.assertIn("allocator scheduled", result.stdout)
+
+    def test_edited_file(self):
+        self.find(0, "dense")["offset"] += 1 << 20
+        path = self.write("plan.json", self.plan)
+        self.refused(run("run", *self.MODEL, "--plan", path, "--unchecked"), 2, "plan.json", "changed after it was made")
+
+    def collide(self):
+        """Two buckets of units that are live together, on one copy of one class."""
+        self.find(1, "dense")["offset"] = self.find(0, "dense")["offset"]
+
+    def test_two_live_buckets_on_one_place(self):
+        self.collide()
+        self.refused(self.drive(), 1, "plan.json is no plan for Nemotron-3-Nano-30B-A3B")
+        result = self.drive("--unchecked")
+        self.one_line(result, 1, "backbone.layers.0", "backbone.layers.1", "training step 1, schedule step 0")
+        self.assertIn("0 corrupted", result.stdout)
+        result = self.drive("--unchecked", "--dump")
+        self.assertEqual(result.returncode, 1)
+        self.assertGreater(result.stderr.count("\n"), 2)
+        self.assertIn("backbone.layers.0", result.stderr)
+
+    def test_partial_overlap(self):
+        self.scheduled()
+        one, other = self.find(1, "experts"), self.find(0, "dense")
+        other["offset"] = one["offset"] + (one["bytes"] // 2 & ~0xffff)
+        self.refused(self.drive(), 1, "is no plan for")
+        self.one_line(self.drive("--unchecked"), 1, "backbone.layers.1", "experts", "backbone.layers.0")
+
+    def test_report_of_a_refusal(self):
+        self.collide()
+        result = self.drive("--unchecked", "--json")
+        self.one_line(result, 1)
+        failure = json.loads(result.stdout)["failure"]
+        self.assertEqual((failure["kind"], failure["training_step"], failure["schedule_step"]), ("refused", 1, 0))
+        self.assertIn(failure["detail"], result.stderr)
+        self.assertNotEqual(failure["status"], "")
+
+    def test_forgotten_predecessors(self):
+        """The checker asks for them; a pool finds by itself who used the memory before."""
+        for a in self.plan["assignments"]:
+            a["predecessors"] = []
+        self.refused(self.drive(), 1, "is no plan for")
+        self.clean(self.drive("--unchecked", "--delay", "100"))
+
+    def test_bucket_of_another_size(self):
+        self.find(0, "dense")["bytes"] -= 65536
+        self.refused(self.drive(), 1, "backbone.layers.0/dense")
+        self.refused(self.drive("--unchecked"), 1, "backbone.layers.0")
+
+    def test_bucket_that_is_missing(self):
+        self.plan["assignments"].pop()
+        for a in self.plan["assignments"]:
+            a["predecessors"] = [p for p in a["predecessors"] if p < len(self.plan["assignments"])]
+        self.refused(self.drive(), 1)
+        self.refused(self.drive("--unchecked"), 1, "backbone.layers.51")
+
+    def test_plan_of_another_model(self):
+        for options in ((), ("--unchecked",)):
+            result = run("run", "examples/models/Llama-3.1-8B", "--plan", self.path("plan.json"), *self.SCALE, *options)
+            self.refused(result, 1)
+
+    def test_plan_of_another_schedule(self):
+        self.refused(self.drive("--prefetch", "3"), 1, "is no plan for")
+        self.one_line(self.drive("--prefetch", "3", "--unchecked"), 1, "schedule step 0")
+
+    def test_scale_that_does_not_divide(self):
+        self.refused(run("run", *self.MODEL, "--plan", self.path("plan.json"), "--scale", str(1 << 17)), 2, "--align",
+                     "--scale 65536")
+        self.assertEqual(run("plan", *self.MODEL, "-o", self.path("fine.json"), "--align", "1").returncode, 0)
+        self.refused(run("run", *self.MODEL, "--plan", self.path("fine.json"), "--scale", "auto"), 2, "--align")
+
+
+# ---- traces ---------------------------------------------------------------------------------------------------------------------
+
+class Traces(Case):
+    def test_round_trip(self):
+        """A run's trace, planned, takes what the model took, under every policy; and it runs."""
+        for model, options, roles, again in (
+                (NANO, (), "param,grad", ()), (NANO, ("--ep", "8", "--prefetch", "3", "--grad-units", "3"), "param,grad", ()),
+                ("examples/models/Llama-3.1-8B", ("--grad-dtype", "fp32", "--bucketing", "fsdp2"), "param,grad", ()),
+                ("examples/models/Qwen3-30B-A3B", ("--ep", "4", "--param-dtype", "fp8", "--grad-comm-dtype", "fp32"),
+                 "param,param_transpose,grad,grad_comm,state", ("--ep", "4")),
+                ("examples/models/Jamba-1.5-Mini", ("--eval",), "param", ())):
+            with self.subTest(model=model, options=options):
+                trace = self.path("trace.json")
+                result = run("run", model, *options, "--roles", roles, "--scale", "4096", "--steps", "2", "--trace", trace)
+                self.clean(result)
+                plans = [json.loads(run("plan", *arguments, "--roles", roles, "--json").stdout)["models"][0]["policies"]
+                         for arguments in ((model, *options), (trace, *again))]
+                self.assertEqual(*[[(p["policy"], p["bytes"], p["lower_bound_bytes"]) for p in policies] for policies in plans])
+                self.clean(run("run", trace, *again, "--roles", roles, "--scale", "4096"))
+
+    def test_first_step_is_as_the_last(self):
+        for steps in ("1", "4"):
+            self.assertEqual(run("run", NANO, "--device", "null", *ALL_ROLES, "--steps", steps, "--trace",
+                                 self.path(f"{steps}.json")).returncode, 0)
+        with open(self.path("1.json"), "rb") as one, open(self.path("4.json"), "rb") as four:
+            self.assertEqual(one.read(), four.read())
+
+    def test_files_that_cannot_be(self):
+        result = run("run", NANO, "--device", "null", "--trace", self.path("no/such/folder/trace.json"))
+        self.refused(result, 3, "--trace", "no/such/folder")
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([TOOL, "run", NANO, "--device", "null", "--trace", self.path("trace.json")], stdout=full,
+                                    stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+        self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
+        self.refused(run("run", NANO, "--buffers", "1", "--trace", self.path("trace.json")), 1, "infeasible")
+        self.assertEqual(os.listdir(self.folder), [])
+
+
+class Mistakes(Case):
+    def test_bad_options(self):
+        for options, words in ((["--policy", "scheduled"], ["dynamic, fixed, max"]), (["--policy", "max,fixed"], ["max,fixed"]),
+                               (["--device", "cuda"], ["host, null"]), (["--steps", "0"], ["--steps"]),
+                               (["--steps", "many"], ["--steps"]), (["--scale", "3"], ["power of two"]), (["--scale", "0"], ["--scale"]),
+                               (["--scale", "big"], ["--scale"]), (["--delay", "-1"], ["--delay"]), (["--seed", "x"], ["--seed"]),
+                               (["--select", "best"], ["assigned, any"]), (["--strict", "maybe"], ["off, warn, error"]),
+                               (["--unchecked"], ["--plan"]), (["--plan", "x", "--policy", "max"], ["--policy"]),
+                               (["--guard", "--device", "null"], ["--guard"]), (["--trace", "folder/"], ["names no file"]),
+                               (["--plan", "no-such-plan.json"], ["no-such-plan.json", "No such file"]),
+                               (["--dp", "64", "--ep", "7"], ["multiple"]), (["--align", "3"], ["power of two"]),
+                               (["--align", str(1 << 40), "--scale", str(1 << 30)], ["64 bits"]), (["--no-such"], ["--no-such"]),
+                               (["--steps"], ["--steps"])):
+            self.refused(run("run", NANO, *options), 2, *words)
+        self.refused(run("run"), 2, "no model")
+        self.refused(run("run", NANO, "examples/models/Llama-3.1-8B"), 2, "one model")
+        self.refused(run("run", self.path("missing.json")), 2, "missing.json")
+
+    def test_infeasible(self):
+        self.refused(run("run", NANO, "--buffers", "1"), 1, "infeasible")
+
+    def test_lost_output_is_no_success(self):
+        for arguments in (["run", NANO, "--device", "null"], ["run", NANO, "--device", "null", "--json"], ["run", "--help"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([TOOL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                                        check=False)
+            self.assertEqual(result.returncode, 3, arguments)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+
+class Terminal(Case):
+    def test_interrupt(self):
+        with subprocess.Popen([TOOL, "run", NANO, "--scale", "64", "--steps", "1000000", "--trace", self.path("trace.json")],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, -signal.SIGINT, errors)
+        self.assertIn("interrupted in training step", errors)
+        self.assertEqual(errors.count("\n"), 1, errors)
+        self.assertIn("0 corrupted buckets", output)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_progress(self):
+        """On a terminal, and gone in the end; nowhere else."""
+        try:
+            main, side = pty.openpty()
+        except OSError as error:
+            self.skipTest(f"no pseudo-terminal: {error}")
+        with subprocess.Popen([TOOL, "run", NANO, "--scale", "16", "--steps", "3"], stdout=subprocess.PIPE, stderr=side,
+                              cwd=ROOT) as process:
+            os.close(side)
+            data = b""
+            try:
+                while chunk := os.read(main, 65536):
+                    data += chunk
+            except OSError:
+                pass
+            process.communicate(timeout=120)
+        os.close(main)
+        self.assertEqual(process.returncode, 0)
+        if data:  # a machine may be faster than the first half second
+            self.assertRegex(data, rb"step \d+ of 312, \d+ %")
+            self.assertTrue(data.endswith(b"\r\033[K"), data[-40:])
+
+
+class Documents(unittest.TestCase):
+    def read(self, *path):
+        with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
+            return file.read()
+
+    def test_man_page_has_every_option(self):
+        help_text, page = run("run", "--help").stdout, self.read("docs", "bucketpool.1.scd")
+        for option in set(re.findall(r"--[a-z][a-z-]+", help_text)) - {"--usage", "--help", "--version"}:
+            self.assertIn(option, page.replace("\\", ""), option)
+
+    def test_readme_shows_real_output(self):
+        self.assertIn(self.read("tests", "cli", "golden", "run-nano.txt"), masked(self.read("README.md")))
+
+    def test_every_member_is_documented(self):
+        section = self.read("docs", "formats.md").split("## bucketpool.run/1", 1)[1]
+        def members(value):
+            for key, inner in value.items():
+                yield key
+                if isinstance(inner, dict) and key != "options":
+                    yield from members(inner)
+        for member in set(members(json.loads(run("run", NANO, "--device", "null", "--json").stdout))):
+            self.assertIn(f"`{member}`", section)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,374 @@
+/* The command's driver of pools: it must find what a pool gets wrong, which a right pool never shows. Patterns, programs of steps, and
+ * runs on devices that forget to wait or fail. */
+#include <bucketpool/bucketpool.h>
+#include <bucketpool/device_ops.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "driver.h"
+#include "pattern.h"
+
+#define OK(call) assert_int_equal((call), BP_OK)
+
+/* ---- patterns ------------------------------------------------------------------------------------------------------------- */
+
+static void test_patterns(void **state)
+{
+    (void)state;
+    enum { MOST = 1400 };
+    unsigned char memory[MOST + 8];
+    pattern_difference difference;
+    for (size_t bytes = 0; bytes < MOST; bytes += bytes < 20 ? 1 : 37) {
+        unsigned char *at = memory + bytes % 8; /* any alignment */
+        memset(memory, 0xaa, sizeof memory);
+        pattern_fill(at, bytes, bytes);
+        assert_int_equal(at[bytes], 0xaa);
+        assert_true(pattern_check(at, bytes, bytes, &difference));
+        for (size_t wrong = 0; wrong < bytes; wrong += 1 + bytes / 50) {
+            at[wrong] ^= 0x10;
+            assert_false(pattern_check(at, bytes, bytes, &difference));
+            assert_int_equal(difference.offset, wrong);
+            assert_int_equal(difference.found, at[wrong]);
+            assert_int_equal(difference.expected, at[wrong] ^ 0x10);
+            at[wrong] ^= 0x10;
+        }
+    }
+}
+
+/* Of two buckets that get mixed up, about one byte in 256 is right by chance: every word differs. */
+static void test_patterns_differ(void **state)
+{
+    (void)state;
+    enum { BYTES = 8192 };
+    static unsigned char one[BYTES], other[BYTES];
+    const uint64_t seeds[] = {pattern_seed(1, 0, 0, 0), pattern_seed(1, 1, 0, 0), pattern_seed(1, 0, 1, 0),
+                              pattern_seed(1, 0, 0, 1), pattern_seed(2, 0, 0, 0), pattern_seed(1, 1, 1, 1)};
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        for (size_t k = 0; k < i; k++) {
+            size_t equal = 0;
+            pattern_fill(one, BYTES, seeds[i]);
+            pattern_fill(other, BYTES, seeds[k]);
+            for (size_t b = 0; b < BYTES; b++)
+                equal += one[b] == other[b];
+            assert_in_range(equal, 1, 3 * BYTES / 256);
+        }
+    }
+}
+
+/* ---- a model, its plan and its pool ------------------------------------------------------------------------------------------ */
+
+#define ALL_ROLES                                                                                                      \
+    (BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_PARAM_TRANSPOSE) | BP_ROLE_BIT(BP_ROLE_GRAD) |                   \
+     BP_ROLE_BIT(BP_ROLE_GRAD_COMM) | BP_ROLE_BIT(BP_ROLE_STATE))
+
+typedef struct world {
+    bp_model *model;
+    bp_buckets *buckets;
+    bp_schedule *schedule;
+    bp_plan *plan;
+    uint32_t *ids;
+    uint64_t *bytes;
+} world;
+
+/* Eight units of two buckets, one of them fp8; the third encloses the fourth, and the fifth runs twice. */
+static world make_world(void)
+{
+    world w = {0};
+    OK(bp_model_create("world", &w.model));
+    for (uint32_t u = 0; u < 8; u++) {
+        char name[8] = {'u', (char)('0' + u), '\0'};
+        uint32_t unit;
+        OK(bp_model_add_unit(w.model, name, u == 3 ? 2 : BP_OUTSIDE, &unit));
+        for (int i = 0; i < 2; i++) {
+            const bp_given_bucket bucket = {.size = sizeof bucket,
+                                            .unit = (int32_t)unit,
+                                            .dtype = i == 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP8_E4M3,
+                                            .numel = 20000 + 100 * u + (uint32_t)i};
+            OK(bp_model_add_bucket(w.model, &bucket));
+        }
+    }
+    static const uint32_t order[] = {0, 1, 2, 4, 5, 4, 6, 7};
+    OK(bp_model_set_order(w.model, order, sizeof order / sizeof *order));
+    bp_buckets_config buckets_config;
+    OK(bp_buckets_config_init(&buckets_config, sizeof buckets_config));
+    buckets_config.bucketing = BP_BUCKETING_GIVEN;
+    buckets_config.padding = BP_PADDING_GIVEN;
+    buckets_config.roles = ALL_ROLES;
+    OK(bp_buckets_create(w.model, &buckets_config, &w.buckets));
+    bp_schedule_config schedule_config;
+    OK(bp_schedule_config_init(&schedule_config, sizeof schedule_config));
+    OK(bp_schedule_create_training(w.buckets, &schedule_config, &w.schedule));
+    bp_plan_config plan_config;
+    OK(bp_plan_config_init(&plan_config, sizeof plan_config));
+    OK(bp_plan_create(w.buckets, w.schedule, &plan_config, &w.plan));
+    size_t count = bp_buckets_request_count(w.buckets);
+    w.ids = calloc(count, sizeof *w.ids);
+    w.bytes = calloc(count, sizeof *w.bytes);
+    assert_non_null(w.ids);
+    assert_non_null(w.bytes);
+    for (size_t i = 0; i < count; i++) {
+        bp_request r = {.size = sizeof r};
+        OK(bp_buckets_request(w.buckets, i, &r));
+        w.bytes[i] = r.bytes;
+    }
+    return w;
+}
+
+static void end_world(world *w)
+{
+    bp_plan_destroy(&w->plan);
+    bp_schedule_destroy(&w->schedule);
+    bp_buckets_destroy(&w->buckets);
+    bp_model_destroy(&w->model);
+    free(w->ids);
+    free(w->bytes);
+}
+
+/* ---- programs ------------------------------------------------------------------------------------------------------------------ */
+
+static size_t count_entries(const program *p, program_action action, uint32_t step, uint32_t request, uint32_t interval)
+{
+    size_t found = 0;
+    for (size_t i = p->begins[action][step]; i < p->begins[action][step + 1]; i++)
+        found += p->entries[action][i].request == request && p->entries[action][i].interval == interval;
+    return found;
+}
+
+/* Every interval begins and ends where the schedule says, once, and is checked in its last step. */
+static void test_program(void **state)
+{
+    (void)state;
+    world w = make_world();
+    program p;
+    OK(program_init(w.buckets, w.schedule, &p));
+    assert_int_equal(p.steps, bp_schedule_step_count(w.schedule));
+    size_t intervals = 0, held = 0, nested_checks = 0;
+    for (uint32_t i = 0; i < p.requests; i++) {
+        size_t count;
+        bp_request r = {.size = sizeof r};
+        const bp_interval *live = bp_schedule_intervals(w.schedule, i, &count);
+        OK(bp_buckets_request(w.buckets, i, &r));
+        if (r.role == BP_ROLE_STATE) {
+            assert_int_equal(p.held[held++].request, i);
+            assert_int_equal(count_entries(&p, ACTION_DRAIN, p.steps - 1, i, 0), 1);
+            continue;
+        }
+        bool gathered = r.role == BP_ROLE_PARAM || r.role == BP_ROLE_PARAM_TRANSPOSE;
+        for (uint32_t k = 0; k < count; k++, intervals++) {
+            program_action begin = gathered ? ACTION_GATHER : ACTION_PRODUCE;
+            program_action check = gathered ? ACTION_COMPUTE : ACTION_DRAIN;
+            assert_int_equal(count_entries(&p, begin, live[k].begin, i, k), 1);
+            assert_int_equal(count_entries(&p, check, live[k].end - 1, i, k), 1);
+            assert_int_equal(count_entries(&p, ACTION_RELEASE, live[k].end - 1, i, k), 1);
+            for (uint32_t t = live[k].begin; gathered && t + 1 < live[k].end; t++)
+                nested_checks += count_entries(&p, check, t, i, k);
+        }
+    }
+    assert_int_equal(held, p.held_count);
+    assert_true(nested_checks > 0); /* a unit around another, and the last unit's two steps in one interval */
+    assert_int_equal(p.fills, intervals);
+    assert_int_equal(p.begins[ACTION_RELEASE][p.steps], intervals);
+    assert_int_equal(p.checks, intervals + held + nested_checks);
+    program_finish(&p);
+    end_world(&w);
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    bp_status status;
+    driver_result result;
+} outcome;
+
+static outcome drive(world *w, bp_device *device, bool has_memory, int iterations)
+{
+    bp_pool *pool = NULL;
+    driver *d = NULL;
+    outcome o = {.status = bp_pool_create(device, w->plan, NULL, &pool)};
+    if (o.status == BP_OK)
+        o.status = bp_pool_bind_buckets(pool, w->buckets, 1, w->ids);
+    const driver_config config = {.device = device,
+                                  .pool = pool,
+                                  .buckets = w->buckets,
+                                  .schedule = w->schedule,
+                                  .ids = w->ids,
+                                  .bytes = w->bytes,
+                                  .seed = 1,
+                                  .has_memory = has_memory,
+                                  .steps_ahead = MOST_STEPS_AHEAD,
+                                  .lanes = true};
+    if (o.status == BP_OK)
+        o.status = driver_create(&config, &d);
+    if (o.status == BP_OK)
+        o.status = driver_begin(d);
+    for (int i = 0; o.status == BP_OK && i < iterations; i++)
+        o.status = driver_iterate(d);
+    if (o.status == BP_OK)
+        o.status = driver_end(d);
+    if (d != NULL) {
+        driver_drain(d);
+        driver_result_get(d, &o.result);
+    }
+    bp_pool_destroy(&pool);
+    driver_destroy(&d);
+    return o;
+}
+
+static void test_right_pool(void **state)
+{
+    (void)state;
+    world w = make_world();
+    bp_device *devices[2];
+    OK(bp_device_create_host(NULL, &devices[0]));
+    OK(bp_device_create_null(&devices[1]));
+    for (int i = 0; i < 2; i++) {
+        outcome o = drive(&w, devices[i], i == 0, 7);
+        OK(o.status);
+        assert_int_equal(o.result.iterations, 7);
+        assert_int_equal(o.result.corrupted, 0);
+        assert_int_equal(o.result.checked > 0, i == 0);
+        bp_device_destroy(&devices[i]);
+    }
+    end_world(&w);
+}
+
+/* Stands between the driver and the pool: waits that the pool makes for an acquire are its own, all others the driver's. */
+static bool in_acquire;
+bp_status __real_bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses);
+bp_status __wrap_bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses);
+
+bp_status __wrap_bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses)
+{
+    in_acquire = true;
+    bp_status status = __real_bp_pool_acquire(pool, ids, count, stream, addresses);
+    in_acquire = false;
+    return status;
+}
+
+/* A host device on which acquires wait for nothing, and one stream's work is slow. */
+static const bp_device_ops *right;
+static void *made_second;
+static int streams_made;
+
+static bp_status forget_acquires(void *self, void *stream, void *event)
+{
+    return in_acquire ? BP_OK : right->stream_wait(self, stream, event);
+}
+
+static bp_status note_stream(void *self, void **stream)
+{
+    bp_status status = right->stream_create(self, stream);
+    if (status == BP_OK && ++streams_made == 2)
+        made_second = *stream;
+    return status;
+}
+
+static void nap(void *argument)
+{
+    (void)argument;
+    nanosleep(&(struct timespec){0, 2000000}, NULL);
+}
+
+static bp_status call_slowly(void *self, void *stream, bp_host_function *function, void *argument)
+{
+    bp_status status = stream == made_second ? right->call(self, stream, nap, NULL) : BP_OK;
+    return status == BP_OK ? right->call(self, stream, function, argument) : status;
+}
+
+static void keep(void *self)
+{
+    (void)self;
+}
+
+static void test_forgotten_waits_are_found(void **state)
+{
+    (void)state;
+    world w = make_world();
+    bp_device *host, *broken;
+    void *self;
+    OK(bp_device_create_host(NULL, &host));
+    right = bp_device_table(host, &self);
+    bp_device_ops ops = *right;
+    ops.stream_create = note_stream;
+    ops.call = call_slowly;
+    ops.destroy = keep;
+    for (int forgets = 0; forgets < 2; forgets++) {
+        made_second = NULL;
+        streams_made = 0;
+        ops.stream_wait = forgets ? forget_acquires : right->stream_wait;
+        OK(bp_device_create(&ops, self, &broken));
+        outcome o = drive(&w, broken, true, 1);
+        OK(o.status);
+        bp_device_destroy(&broken);
+        if (!forgets) {
+            assert_int_equal(o.result.corrupted, 0);
+            continue;
+        }
+        assert_true(o.result.corrupted > 0);
+        assert_int_equal(o.result.first.at.iteration, 0);
+        assert_in_range(o.result.first.at.step, 0, bp_schedule_step_count(w.schedule) - 1);
+        assert_in_range(o.result.first.request, 0, bp_buckets_request_count(w.buckets) - 1);
+        assert_in_range(o.result.first.difference.offset, 0, w.bytes[o.result.first.request] - 1);
+    }
+    bp_device_destroy(&host);
+    end_world(&w);
+}
+
+/* ---- devices that fail ------------------------------------------------------------------------------------------------------------ */
+
+static int calls_left;
+
+static bp_status fail_once(void *user, const bp_device_call *call)
+{
+    (void)user;
+    switch (call->operation) { /* what undoes must not fail here: nobody could go on */
+    case BP_OP_UNRESERVE:
+    case BP_OP_DECOMMIT:
+    case BP_OP_UNMAP:
+    case BP_OP_FREE:
+    case BP_OP_STREAM_DESTROY:
+    case BP_OP_EVENT_DESTROY:
+    case BP_OP_STREAM_SYNCHRONIZE:
+    case BP_OP_SYNCHRONIZE: return BP_OK;
+    default: return --calls_left == 0 ? bp_error_record(BP_ERR_NO_DEVICE_MEMORY, "one call failed") : BP_OK;
+    }
+}
+
+static void test_failing_devices(void **state)
+{
+    (void)state;
+    world w = make_world();
+    bool failed = true;
+    for (int at = 1; failed; at += at < 200 ? 7 : 61) {
+        bp_device *host, *device;
+        OK(bp_device_create_host(NULL, &host));
+        OK(bp_device_create_trace(host, fail_once, NULL, &device));
+        bp_device_destroy(&host);
+        calls_left = at;
+        outcome o = drive(&w, device, true, 2);
+        failed = calls_left <= 0;
+        assert_int_equal(o.status, failed ? BP_ERR_NO_DEVICE_MEMORY : BP_OK);
+        assert_int_equal(o.result.corrupted, 0);
+        bp_device_destroy(&device);
+    }
+    end_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_patterns_differ),
+        cmocka_unit_test(test_program),
+        cmocka_unit_test(test_right_pool),
+        cmocka_unit_test(test_forgotten_waits_are_found),
+        cmocka_unit_test(test_failing_devices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

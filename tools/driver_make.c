@@ -1,0 +1,117 @@
+#include "driver_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const stream_names[STREAM_COUNT] = {"gather", "compute", "reduce", "outer_reduce"};
+
+static bp_status fail_memory(void)
+{
+    return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the run's operations");
+}
+
+/* An array that is there even when it has no elements. */
+static bool new_array(size_t count, size_t each, void *array)
+{
+    void *memory = calloc(count + 1, each);
+    memcpy(array, &memory, sizeof memory);
+    return memory != NULL;
+}
+
+static bp_status make_arrays(driver *d)
+{
+    const program *p = &d->program;
+    /* an arena is used again when the step that ended it has left the window */
+    d->arenas = 1 + ((uint64_t)d->config.steps_ahead + p->steps - 2) / p->steps;
+    d->operations_each = d->config.has_memory ? (size_t)(p->fills + p->checks) : 0;
+    size_t operations;
+    if (__builtin_mul_overflow(d->operations_each, d->arenas, &operations) ||
+        !new_array(p->requests, sizeof *d->ids, &d->ids) || !new_array(p->requests, sizeof *d->bytes, &d->bytes) ||
+        !new_array(p->group_count, sizeof *d->events, &d->events) ||
+        !new_array(p->requests, sizeof *d->addresses, &d->addresses) ||
+        !new_array(p->requests, sizeof *d->served, &d->served) ||
+        !new_array(p->requests, sizeof *d->called, &d->called) ||
+        !new_array(p->requests, sizeof *d->seeds, &d->seeds) ||
+        !new_array(operations, sizeof *d->operations, &d->operations) ||
+        !new_array(p->held_count, sizeof *d->held_operations, &d->held_operations))
+        return fail_memory();
+    memcpy(d->ids, d->config.ids, p->requests * sizeof *d->ids);
+    memcpy(d->bytes, d->config.bytes, p->requests * sizeof *d->bytes);
+    return BP_OK;
+}
+
+static bp_status make_streams(driver *d)
+{
+    for (int s = 0; s < STREAM_COUNT; s++) {
+        if (!d->program.streams[s])
+            continue;
+        bp_status status = bp_stream_create(d->config.device, stream_names[s], &d->streams[s]);
+        if (status == BP_OK && d->config.lanes)
+            status = bp_pool_set_lane(d->config.pool, (uint32_t)s, d->streams[s]);
+        for (uint32_t slot = 0; status == BP_OK && slot < d->config.steps_ahead; slot++)
+            status = bp_event_create(d->config.device, &d->window[slot][s]);
+        if (status != BP_OK)
+            return status;
+    }
+    return BP_OK;
+}
+
+static bp_status make_events(driver *d)
+{
+    bp_status status = BP_OK;
+    for (uint32_t i = 0; status == BP_OK && i < d->program.group_count; i++) {
+        const program_group *g = &d->program.groups[i];
+        if (g->fill != g->acquire)
+            status = bp_event_create(d->config.device, &d->events[i].acquired);
+        if (status == BP_OK && g->check != g->fill)
+            status = bp_event_create(d->config.device, &d->events[i].filled);
+    }
+    return status;
+}
+
+bp_status driver_create(const driver_config *config, driver **created)
+{
+    driver *d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return fail_memory();
+    d->config = *config;
+    pthread_mutex_init(&d->lock, NULL);
+    bp_status status = program_init(config->buckets, config->schedule, &d->program);
+    if (status == BP_OK)
+        status = make_arrays(d);
+    if (status == BP_OK)
+        status = make_streams(d);
+    if (status == BP_OK)
+        status = make_events(d);
+    d->config.ids = NULL; /* the copies count */
+    d->config.bytes = NULL;
+    *created = d;
+    if (status != BP_OK)
+        driver_destroy(created);
+    return status;
+}
+
+void driver_destroy(driver **destroyed)
+{
+    driver *d = *destroyed;
+    if (d == NULL)
+        return;
+    for (int s = 0; s < STREAM_COUNT; s++)
+        bp_stream_destroy(&d->streams[s]);
+    for (int slot = 0; slot < MOST_STEPS_AHEAD; slot++) {
+        for (int s = 0; s < STREAM_COUNT; s++)
+            bp_event_destroy(&d->window[slot][s]);
+    }
+    for (uint32_t i = 0; d->events != NULL && i < d->program.group_count; i++) {
+        bp_event_destroy(&d->events[i].acquired);
+        bp_event_destroy(&d->events[i].filled);
+    }
+    void *const arrays[] = {d->ids,    d->bytes, d->events,     d->addresses,      d->served,
+                            d->called, d->seeds, d->operations, d->held_operations};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+    program_finish(&d->program);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+    *destroyed = NULL;
+}
