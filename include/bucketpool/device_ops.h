@@ -56,7 +56,8 @@ typedef struct bp_device_ops {
     /* Of mapped memory, multiples of page_bytes. NULL where page_bytes is 0. */
     bp_status (*protect)(void *self, void *address, uint64_t bytes, bp_access access);
 
-    /* Memory of any size in stream order, aligned to 256 bytes, outside all slabs: it may be used by work that is enqueued on
+    /* Memory of any size in stream order, aligned to 256 bytes, outside all slabs (what is freed may count against the device until the
+     * stream gets there): it may be used by work that is enqueued on
      * `stream` after allocate, until work that is enqueued before free. What allocators without a pool use. */
     bp_status (*allocate)(void *self, uint64_t bytes, void *stream, void **address);
     bp_status (*free)(void *self, void *address, uint64_t bytes, void *stream);

@@ -27,7 +27,7 @@ typedef struct bp_host_work {
     uint8_t value;
     union {
         bp_host_function *function;
-        void *to; /* fill, copy; free: what is freed */
+        void *to; /* fill, copy; free: the allocation */
         bp_host_stream *stream;
     };
     union {
@@ -104,6 +104,7 @@ typedef struct bp_host_memory {
 /* In front of memory allocated in stream order. */
 typedef struct bp_host_allocation {
     struct bp_host_allocation *next, *previous;
+    struct bp_host *host;
     uint64_t bytes;
 } bp_host_allocation;
 
@@ -134,6 +135,8 @@ bp_status bp_host_unmap(void *self, void *address, uint64_t bytes);
 bp_status bp_host_protect(void *self, void *address, uint64_t bytes, bp_access access);
 bp_status bp_host_allocate(void *self, uint64_t bytes, void *stream, void **address);
 bp_status bp_host_free(void *self, void *address, uint64_t bytes, void *stream);
+/* A free whose turn has come in its stream. */
+void bp_host_take_back(bp_host_allocation *allocation);
 void bp_host_memory_finish(bp_host *host);
 
 bp_status bp_host_event_create(void *self, void **event);

@@ -194,7 +194,7 @@ bp_status bp_host_allocate(void *self, uint64_t bytes, void *stream, void **addr
     }
     bp_host_allocation *allocation = memory, *head = &host->allocations;
     pthread_mutex_lock(&host->lock);
-    *allocation = (bp_host_allocation){head->next, head, bytes};
+    *allocation = (bp_host_allocation){head->next, head, host, bytes};
     head->next->previous = allocation;
     head->next = allocation;
     pthread_mutex_unlock(&host->lock);
@@ -202,7 +202,6 @@ bp_status bp_host_allocate(void *self, uint64_t bytes, void *stream, void **addr
     return BP_OK;
 }
 
-/* The device's count goes down at once: what is allocated next comes later in stream order. */
 bp_status bp_host_free(void *self, void *address, uint64_t bytes, void *stream)
 {
     bp_host *host = self;
@@ -214,9 +213,15 @@ bp_status bp_host_free(void *self, void *address, uint64_t bytes, void *stream)
     allocation->previous->next = allocation->next;
     allocation->next->previous = allocation->previous;
     pthread_mutex_unlock(&host->lock);
-    give_back(host, bytes);
     bp_host_stream_enqueue(stream, &(bp_host_work){.kind = BP_HOST_FREE, .to = allocation});
     return BP_OK;
+}
+
+/* Only now is there room for others: until the stream gets here its work may be using the memory. */
+void bp_host_take_back(bp_host_allocation *allocation)
+{
+    give_back(allocation->host, allocation->bytes);
+    free(allocation);
 }
 
 void bp_host_memory_finish(bp_host *host)

@@ -132,7 +132,7 @@ static void run(const bp_host_work *work)
     case BP_HOST_CALL: work->function(work->argument); break;
     case BP_HOST_FILL: memset(work->to, work->value, work->count); break;
     case BP_HOST_COPY: memmove(work->to, work->from, work->count); break;
-    case BP_HOST_FREE: free(work->to); break;
+    case BP_HOST_FREE: bp_host_take_back(work->to); break;
     case BP_HOST_WAIT: bp_host_stream_await(work->stream, work->count); break;
     case BP_HOST_STOP: break;
     }

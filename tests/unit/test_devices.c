@@ -10,6 +10,8 @@
 #include <bucketpool/device_ops.h>
 
 #include <dirent.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +187,12 @@ static void test_reservations(void **state)
     bp_device_destroy(&device);
 }
 
+static void wait_until_open(void *open)
+{
+    while (!atomic_load((atomic_int *)open))
+        sched_yield();
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -210,8 +218,13 @@ static void test_limits(void **state)
     memset(memory, 1, 6 * PAGE - 1);
     assert_fails(bp_device_free(device, memory, 5, stream), BP_ERR_INVALID_ARGUMENT, "5 bytes");
     assert_fails(bp_device_free(device, NULL, 5, stream), BP_ERR_INVALID_ARGUMENT, "5 bytes");
+    atomic_int open = 0;
+    assert_ok(bp_stream_call(stream, wait_until_open, &open));
     assert_ok(bp_device_free(device, memory, 6 * PAGE - 1, stream));
-    assert_ok(bp_device_allocate(device, 6 * PAGE, stream, &memory)); /* in stream order the other is gone */
+    assert_fails(bp_device_allocate(device, 6 * PAGE, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "24576", "1 of 65536");
+    atomic_store(&open, 1);
+    assert_ok(bp_stream_synchronize(stream)); /* now the stream has reached the free */
+    assert_ok(bp_device_allocate(device, 6 * PAGE, stream, &memory));
     assert_ok(bp_device_decommit(device, 10 * PAGE, a));
     assert_fails(bp_device_decommit(device, 10 * PAGE, a), BP_ERR_INVALID_ARGUMENT, "handle");
     usage = usage_of(device);
