@@ -1,0 +1,556 @@
+"""What pool.h promises, as a small model in plain Python: who is live, where, until when its bytes may not be touched.
+
+The model never looks at the library. It forecasts what a call may answer, is told what it did answer, and objects (an
+AssertionError) when the header does not allow that. Where the header leaves a choice the forecast allows every
+choice."""
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from bindings import (DYNAMIC, EVENT_ACQUIRE, EVENT_GIVE_UP, EVENT_HOLD, EVENT_RELEASE, EVENT_UNHOLD, EVENT_USE,
+                      EXACT_POINTS, HOLD_STREAMS, INVALID_ARGUMENT, LANE_ANY, MISMATCH, NO_DEVICE_MEMORY, OK,
+                      PERSISTENT, PLANNED, SCHEDULE, SELECT_ANY, STRICT_ERROR, STRICT_WARN, UNSUPPORTED)
+from observed import Clock, Stream, merge
+
+FREE, HELD, UNSURE = "free", "held", "unsure"
+
+
+@dataclass(frozen=True)
+class Home:
+    """An assignment of the plan: absolute addresses, and the class it is a copy of."""
+
+    address: int
+    bytes: int
+    kind: Optional[int] = None  # index of its class; None: memory of a single request, or an allocator without classes
+
+
+@dataclass(frozen=True)
+class SizeClass:
+    copies: tuple  # the address of each
+    bytes: int
+
+
+@dataclass
+class Setting:
+    """What a pool is made with."""
+
+    allocator: str
+    alignment: int
+    selection: int
+    strict: int
+    homes: dict  # (unit, ordinal, role) -> Home
+    classes: list  # of SizeClass
+    overflow_bytes: int = 0
+    overflow_range: tuple = (0, 0)
+    persistent_bytes: int = 0
+    persistent_room: int = 0  # with the slab's rounding, of which the header does not say whose it is
+    extra_requests: int = 0
+    largest: int = 0  # bytes of the largest request of the plan
+
+
+@dataclass(frozen=True)
+class Binding:
+    unit: str
+    ordinal: int
+    role: int
+    dtype: int
+    bytes: int
+    used: int
+    placement: int
+    zero: int
+    lane: int
+
+    @property
+    def key(self):
+        return self.unit, self.ordinal, self.role
+
+
+@dataclass(eq=False)
+class Request:
+    id: int
+    bound: Binding
+    home: Optional[Home]
+    placement: int  # as served: whatever is bound as planned is dynamic where the allocator is
+    first: Optional[int] = None  # where its first acquire put it: its home under BP_SELECT_ANY
+    # of the hold it has now
+    holds: int = 0
+    address: Optional[int] = None
+    where: str = ""  # "plan", "overflow", "dynamic", "persistent", "nothing"
+    acquired_on: list = field(default_factory=list)
+    streams: list = field(default_factory=list)  # that acquired, used or released
+    used: bool = False
+    shared: bool = False  # was held more than once
+    number: int = 0
+    step: int = 0
+    needed: Clock = field(default_factory=dict)  # what had to be done before its first work
+    allowed: Clock = field(default_factory=dict)  # what that work may have waited for
+    exact: bool = True  # whether `allowed` can be told
+    left: dict = field(default_factory=dict)  # stream -> its clock at a release that left holds
+
+
+@dataclass
+class Tenancy:
+    """A hold that ended: who takes these bytes next comes after `needed`, and waits for no more than `allowed`."""
+
+    begin: int
+    end: int
+    reach: int  # with alignment
+    needed: Clock
+    allowed: Clock
+    releases: dict  # stream -> how many release points it had then
+
+
+@dataclass
+class Forecast:
+    """What a call may answer. `errors`: statuses of its mistakes; `fails`: it certainly has one."""
+
+    errors: set
+    fails: bool
+    memory: str = FREE
+    inner: bool = False  # two requests of this very call exclude each other
+
+    def statuses(self) -> set:
+        """Of an acquire."""
+        if self.fails:
+            return self.errors | (set() if self.memory == FREE else {SCHEDULE})
+        return self.errors | {FREE: {OK}, HELD: {SCHEDULE}, UNSURE: {OK, SCHEDULE}}[self.memory]
+
+    def tried(self) -> set:
+        """Of a try: pairs of status and answer."""
+        answers = {(status, None) for status in self.errors}
+        if self.memory != FREE:
+            answers.add((OK, 0))
+            if self.inner:
+                answers.add((SCHEDULE, None))
+        if not self.fails and self.memory != HELD:
+            answers.add((OK, 1))
+        return answers
+
+
+class Model:
+    clocks = True  # whether clocks judge what streams wait for
+
+    def __init__(self, setting: Setting):
+        self.setting = setting
+        self.requests: list[Request] = []
+        self.by_key: dict = {}
+        self.lanes: dict[int, Stream] = {}
+        self.sealed = False
+        self.overflow_allowed = False
+        self.step = 0
+        self.sequence = 0  # a hash of the keys acquired so far, in order
+        self.events: list = []  # (kind, id, step, stream or None)
+        self.past: list[Tenancy] = []
+        self.extras = [0, 0]  # requests beyond the plan's, at least and at most: are those it cannot place its own?
+        self.persistent_taken = [0, 0]  # at least, at most
+        self.counts = dict.fromkeys(("acquires", "repeated", "releases", "given_up", "said_no", "overflows"), 0)
+        self.refused = [0, 0]  # at least, at most: the header does not say which calls count
+        self.deviations = [0, 0]
+        self.dynamic = [0, 0]
+        self.peak = 0
+
+    # ---- what is where -----------------------------------------------------------------------------------------------
+
+    def aligned(self, count: int) -> int:
+        alignment = self.setting.alignment
+        return (count + alignment - 1) // alignment * alignment
+
+    def live(self) -> list:
+        return [r for r in self.requests if r.holds]
+
+    def live_bytes(self) -> int:
+        return sum(self.aligned(r.bound.bytes) for r in self.live())
+
+    def stable(self, request: Request) -> bool:
+        """Whether its address is promised for good."""
+        if request.placement == PERSISTENT:
+            return True
+        return (request.placement == PLANNED and self.setting.selection != SELECT_ANY
+                and self.setting.strict == STRICT_ERROR and not self.overflow_allowed)
+
+    def home_of(self, request: Request) -> Optional[int]:
+        """The buffer it had before, in the sense of bp_strict."""
+        if request.home is None:
+            return None
+        if request.home.kind is not None and self.setting.selection == SELECT_ANY:
+            return request.first
+        return request.home.address
+
+    # ---- binding -----------------------------------------------------------------------------------------------------
+
+    def forecast_bind(self, new: Binding) -> set:
+        """Statuses that binding may answer."""
+        known = self.by_key.get(new.key)
+        if new.used > new.bytes:
+            return {INVALID_ARGUMENT} | ({MISMATCH} if known or new.placement == PLANNED else set())
+        if known:
+            same = known.bound == new
+            return {OK} if same else {MISMATCH}
+        errors = set()
+        may = {UNSUPPORTED} if self.extras[1] >= self.setting.extra_requests else set()
+        home = self.setting.homes.get(new.key)
+        if new.placement == PLANNED:
+            if new.bytes and self.setting.allocator == "dynamic":  # whether it asks the plan is not said
+                return {OK, MISMATCH} | may | (set() if new.unit else {INVALID_ARGUMENT}) | (
+                    {UNSUPPORTED} if self.sealed else set())
+            if new.bytes and (home is None or home.bytes != new.bytes):
+                errors.add(MISMATCH)
+                if home is None:
+                    errors |= may
+                if not new.unit:
+                    errors.add(INVALID_ARGUMENT)
+            elif not new.bytes and home is not None:
+                errors.add(MISMATCH)
+            elif not new.bytes:  # never placed, so whether it is the plan's or an extra one cannot be told
+                return {OK, MISMATCH, UNSUPPORTED} | (set() if new.unit else {INVALID_ARGUMENT})
+            return errors or {OK}
+        if self.extras[0] >= self.setting.extra_requests:
+            errors.add(UNSUPPORTED)
+        if new.placement == DYNAMIC and self.sealed:
+            errors.add(UNSUPPORTED)
+            may = may | (set() if new.bytes else {OK})
+        if new.placement == PERSISTENT:
+            if self.persistent_taken[0] + new.bytes > self.setting.persistent_room:
+                errors.add(NO_DEVICE_MEMORY)
+            elif self.persistent_taken[1] + self.aligned(new.bytes) > self.setting.persistent_bytes:
+                may = may | {NO_DEVICE_MEMORY}
+        return (errors or {OK}) | may
+
+    def bound(self, new: Binding, given: int) -> None:
+        known = self.by_key.get(new.key)
+        if known:
+            assert given == known.id, f"bound again as {given}, was {known.id}"
+            return
+        assert given == len(self.requests), f"id {given} of binding number {len(self.requests)}"
+        home = self.setting.homes.get(new.key) if new.placement == PLANNED else None
+        dynamic = self.setting.allocator == "dynamic" and new.placement == PLANNED and new.bytes
+        request = Request(given, new, home, DYNAMIC if dynamic else new.placement)
+        self.requests.append(request)
+        self.by_key[new.key] = request
+        self.extras[0] += new.unit == ""
+        self.extras[1] += new.key not in self.setting.homes
+        if new.placement == PERSISTENT:
+            self.persistent_taken[0] += new.bytes
+            self.persistent_taken[1] += self.aligned(new.bytes)
+
+    # ---- forecasts ---------------------------------------------------------------------------------------------------
+
+    def mistakes(self, ids, stream: Optional[Stream], foreign=False) -> set:
+        """Arguments that can never be right."""
+        wrong = any(i >= len(self.requests) for i in ids) or len(set(ids)) != len(ids)
+        if wrong or foreign or (stream is not None and not stream.alive):
+            return {INVALID_ARGUMENT}
+        return set()
+
+    def known(self, ids) -> list:
+        return [self.requests[i] for i in dict.fromkeys(ids) if i < len(self.requests)]
+
+    def too_many_streams(self, request: Request, stream: Stream) -> Optional[bool]:
+        """None: it depends on whether destroyed streams count."""
+        if request.holds and stream not in request.streams:
+            if len(request.streams) >= HOLD_STREAMS:
+                return True if sum(s.alive for s in request.streams) >= HOLD_STREAMS else None
+        return False
+
+    def forecast_acquire(self, ids, stream: Stream, foreign=False) -> Forecast:
+        errors = self.mistakes(ids, stream, foreign)
+        fails = bool(errors)
+        for request in self.known(ids):
+            lane = request.bound.lane
+            if lane != LANE_ANY and self.lanes.get(lane) is not stream:
+                errors.add(SCHEDULE)
+                if lane not in self.lanes:
+                    errors.add(INVALID_ARGUMENT)  # not bound yet: the header names no status
+                fails = fails or request.bound.bytes > 0
+            many = self.too_many_streams(request, stream)
+            if many is not False:
+                errors.add(SCHEDULE)
+                fails = fails or bool(many)
+            if self.sealed and request.placement == DYNAMIC and not request.holds:
+                errors.add(SCHEDULE)
+                fails = fails or request.bound.bytes > 0
+        memory, inner = self.memory(ids)
+        return Forecast(errors, fails, memory, inner)
+
+    def memory(self, ids, released=()) -> tuple:
+        """Whether there is memory for `ids` once one hold of each of `released` has ended, and whether two of them
+        exclude each other."""
+        gone = {i for i in released if i < len(self.requests) and self.requests[i].holds == 1}
+        live = [r for r in self.live() if r.id not in gone]
+        wanted = [r for r in self.known(ids) if not (r.holds and r.id not in gone) and r.bound.bytes]
+        ranges = [(r.address, r.address + r.bound.bytes) for r in live if r.where == "plan" and r.bound.bytes]
+        deviate = self.setting.strict != STRICT_ERROR and not self.sealed
+        overflow = [r.address for r in live if r.where == "overflow"]
+        answer, inner = FREE, False
+        mine: list = []
+
+        def is_free(address, count, among):
+            return all(address + count <= begin or end <= address for begin, end in among)
+
+        for request in wanted:
+            if request.home is None:
+                continue
+            count = request.bound.bytes
+            home = self.home_of(request)
+            free = []
+            if request.home.kind is not None:
+                size_class = self.setting.classes[request.home.kind]
+                free = [a for a in size_class.copies if is_free(a, size_class.bytes, ranges + mine)]
+                if home is None or (home not in free and deviate):
+                    place = free[0] if free else None
+                else:
+                    place = home if home in free else None
+                taken = size_class.bytes
+            else:
+                place = home if is_free(home, count, ranges + mine) else None
+                taken = count
+            if place is not None:
+                mine.append((place, place + taken))
+                continue
+            # Held. Would it be free without the others of this call? Then another order may have served it.
+            alone = (is_free(home, taken, ranges) if home is not None
+                     else any(is_free(a, taken, ranges) for a in self.setting.classes[request.home.kind].copies))
+            inner = inner or alone
+            sure, maybe = self.overflow_room(len(overflow), count)
+            if sure:
+                overflow.append(-1)
+            elif maybe:
+                answer = UNSURE if answer == FREE else answer
+                overflow.append(-1)
+            elif alone and request.home.kind is not None and self.setting.selection == SELECT_ANY:
+                answer = UNSURE if answer == FREE else answer
+            else:
+                answer = HELD
+        return answer, inner
+
+    def overflow_room(self, taken: int, count: int) -> tuple:
+        """Certainly room, possibly room."""
+        total, largest = self.setting.overflow_bytes, self.setting.largest
+        if not self.overflow_allowed or self.sealed or not total:
+            return False, False
+        slot = (max(largest, 1) + 255) // 256 * 256  # how slots are aligned is not said: at worst as dynamic memory is
+        least = total // max(slot, self.aligned(largest))
+        most = max(1, total // max(1, largest))
+        if least:
+            return taken < least, taken < most
+        sure = taken < 1 and self.aligned(count) <= total
+        return sure, taken < most and count <= max(256, self.aligned(total))
+
+    def forecast_can(self, ids, releasing) -> tuple:
+        """Statuses, and answers where it is BP_OK."""
+        if any(i >= len(self.requests) for i in [*ids, *releasing]):
+            return {INVALID_ARGUMENT}, set()
+        if len(set(ids)) != len(ids):  # such an acquire is not served: a no is right too
+            return {OK, INVALID_ARGUMENT}, {0}
+        odd = len(set(releasing)) != len(releasing) or any(not self.requests[i].holds for i in releasing)
+        if odd:  # the header does not say what releasing twice, or what is not live, means
+            return {OK, INVALID_ARGUMENT, SCHEDULE}, {0, 1}
+        memory, _ = self.memory(ids, releasing)
+        if self.sealed:
+            for request in self.known(ids):
+                stays = request.holds > (request.id in releasing)
+                if request.placement == DYNAMIC and not stays:
+                    return ({OK}, {0}) if request.bound.bytes else ({OK}, {0, 1})
+        return {OK}, {FREE: {1}, HELD: {0}, UNSURE: {0, 1}}[memory]
+
+    def forecast_use(self, ids, stream: Stream, foreign=False) -> Forecast:
+        """Of use and release."""
+        errors = self.mistakes(ids, stream, foreign)
+        fails = bool(errors)
+        for request in self.known(ids):
+            many = self.too_many_streams(request, stream)
+            if not request.holds or many is not False:
+                errors.add(SCHEDULE)
+                fails = fails or not request.holds or bool(many)
+        return Forecast(errors, fails)
+
+    def forecast_give_up(self, ids) -> Forecast:
+        errors = self.mistakes(ids, None)
+        fails = bool(errors)
+        for request in self.known(ids):
+            if request.holds != 1 or request.used:
+                errors.add(SCHEDULE)
+                fails = True
+            elif request.shared:
+                errors.add(SCHEDULE)  # was held twice, is held once: not clear
+            if any(not s.alive for s in request.acquired_on):
+                errors |= {INVALID_ARGUMENT, SCHEDULE}  # its stream is gone: not clear
+        return Forecast(errors, fails)
+
+    # ---- what happened -----------------------------------------------------------------------------------------------
+
+    def refuse(self, certain=True) -> None:
+        self.refused[0] += certain
+        self.refused[1] += 1
+
+    def acquired(self, ids, stream: Stream, addresses, before: Clock, clock_of) -> list:
+        """An acquire was served. Checks where, and what the stream waits for. Returns the requests that were not
+        live."""
+        new = []
+        after = clock_of(stream)
+        allowed = dict(before)
+        standing = [(r.address, r.address + r.bound.bytes, r) for r in self.live() if r.bound.bytes]
+        for index, i in enumerate(ids):
+            request = self.requests[i]
+            address = addresses[index] or 0
+            if request.holds:
+                assert address == (request.address or 0), f"{i} moved while live: {request.address:#x} -> {address:#x}"
+                self.counts["repeated"] += 1
+                request.holds += 1
+                request.shared = True
+                request.left.pop(stream, None)
+                if request.bound.zero:  # the first stream writes zeros; how exactly others wait for them is not said
+                    allowed = merge(allowed, clock_of(request.acquired_on[0]))
+                self.events.append((EVENT_HOLD, i, self.step, stream))
+            else:
+                self._place(request, address, stream, standing)
+                if request.where == "dynamic":  # allocated in this stream's order: others come after that
+                    request.allowed = merge(request.allowed, after)
+                new.append(request)
+                standing.append((address, address + request.bound.bytes, request))
+                self.events.append((EVENT_ACQUIRE, i, self.step, stream))
+            for streams in (request.streams, request.acquired_on):
+                if stream not in streams:
+                    streams.append(stream)
+            self.counts["acquires"] += 1
+            self.sequence = hash((self.sequence, request.bound.key))
+            if request in new:
+                request.number = self.counts["acquires"]
+            for serial, position in request.needed.items() if self.clocks else ():
+                reached = after.get(serial, 0)
+                assert reached >= position, (
+                    f"{stream} does not wait for s{serial} ({reached} < {position}) before {i} {request.bound.key}")
+            allowed = merge(allowed, request.allowed)
+        exact = self.clocks and all(self.requests[i].exact for i in ids)
+        for serial, position in after.items() if exact else ():
+            most = allowed.get(serial, 0)
+            assert position <= most, (
+                f"{stream} waits for more of s{serial} than was released ({position} > {most}), for {ids}")
+        self.peak = max(self.peak, self.live_bytes())
+        return new
+
+    def _place(self, request: Request, address: int, stream: Stream, standing) -> None:
+        setting, count = self.setting, request.bound.bytes
+        what = f"{request.id} {request.bound.key} at {address:#x}"
+        request.where = "nothing"
+        if not count:
+            assert address == 0, f"{what}: no elements, but an address"
+        else:
+            assert address % setting.alignment == 0, f"{what}: not aligned to {setting.alignment}"
+            clash = [r.id for begin, end, r in standing if begin < address + count and address < end]
+            assert not clash, f"{what} overlaps live {clash}"
+            request.where = self._where(request, address, what, standing)
+        home = self.home_of(request)
+        if request.where == "overflow":
+            self.counts["overflows"] += 1
+            self.deviations[1] += 1
+        elif request.where == "plan" and home is not None and address != home:
+            self.deviations[0] += 1
+            self.deviations[1] += 1
+        elif request.where == "plan" and request.first is None:
+            request.first = address
+        if request.placement == DYNAMIC:
+            self.dynamic[0] += count > 0
+            self.dynamic[1] += 1
+        request.address, request.holds, request.step = address, 1, self.step
+        request.streams, request.acquired_on, request.left = [], [], {}
+        request.used = request.shared = False
+        request.needed, request.allowed, request.exact = {}, {}, True
+        if not count:
+            return
+        reach = address + self.aligned(count)
+        if request.where == "plan" and request.home.kind is not None:
+            reach = max(reach, address + setting.classes[request.home.kind].bytes)
+        for past in self.past:
+            if request.where != "dynamic" and past.begin < address + count and address < past.end:
+                request.needed = merge(request.needed, past.needed)
+            if past.begin < reach and address < past.reach:
+                request.allowed = merge(request.allowed, past.allowed)
+                if any(s.releases - then > EXACT_POINTS - 55 for s, then in past.releases.items()):
+                    request.exact = False  # younger points may stand in for this one
+
+    def _where(self, request: Request, address: int, what: str, standing) -> str:
+        """Which memory it was given, and whether it may have been."""
+        setting, count = self.setting, request.bound.bytes
+        if request.placement == DYNAMIC:
+            return "dynamic"
+        if request.placement == PERSISTENT:
+            assert request.first in (None, address), f"{what}: persistent memory moved from {request.first:#x}"
+            request.first = address
+            return "persistent"
+        held = [(begin, end) for begin, end, r in standing if r.where == "plan"]
+        home = self.home_of(request)
+        begin, end = setting.overflow_range
+        if begin <= address < end:
+            assert self.overflow_allowed and not self.sealed, f"{what}: overflow, which is not allowed"
+            assert address + count <= end, f"{what} ends behind the overflow memory"
+            if home is not None:
+                width = count if request.home.kind is None else setting.classes[request.home.kind].bytes
+                assert any(b < home + width and home < e for b, e in held), f"{what}: overflow although its own is free"
+            return "overflow"
+        if request.home.kind is None:
+            assert address == home, f"{what}: its one place is {home:#x}"
+            return "plan"
+        size_class = setting.classes[request.home.kind]
+        free = [a for a in size_class.copies if all(a + size_class.bytes <= b or e <= a for b, e in held)]
+        assert address in free, f"{what}: not a free copy of its class"
+        if home is None:
+            assert address == free[0], f"{what}: not the lowest free copy {free[0]:#x}"
+        elif address != home:
+            may = setting.strict != STRICT_ERROR and not self.sealed
+            assert may, f"{what}: assigned {home:#x}, and strict"
+            # "any" without strictness: the lowest free one and the one it had are both what the header can mean
+            lowest = setting.selection == SELECT_ANY and address == free[0] and setting.strict != STRICT_WARN
+            assert home not in free or lowest, f"{what}: its own {home:#x} is free"
+        return "plan"
+
+    def used(self, ids, stream: Stream) -> None:
+        for i in ids:
+            request = self.requests[i]
+            request.used = True
+            request.left.pop(stream, None)
+            if stream not in request.streams:
+                request.streams.append(stream)
+            self.events.append((EVENT_USE, i, self.step, stream))
+
+    def released(self, ids, stream: Optional[Stream], clock_of) -> None:
+        """`clock_of` gives a stream's clock. `stream` None: given up."""
+        for i in ids:
+            request = self.requests[i]
+            if stream is not None and stream not in request.streams:
+                request.streams.append(stream)
+            self.counts["given_up" if stream is None else "releases"] += 1
+            request.holds -= 1
+            if request.holds:
+                request.left[stream] = clock_of(stream)
+                self.events.append((EVENT_UNHOLD, i, self.step, stream))
+                continue
+            self.events.append((EVENT_GIVE_UP if stream is None else EVENT_RELEASE, i, self.step, stream))
+            alive = [s for s in request.streams if s.alive]
+            for s in alive:
+                s.releases += 1
+            if not request.bound.bytes:
+                continue
+            last = {s: clock_of(s) for s in alive}
+            needed = [clock if s is stream else request.left.get(s, clock) for s, clock in last.items()]
+            begin, count = request.address, request.bound.bytes
+            reach = begin + self.aligned(count)
+            if request.where == "plan" and request.home.kind is not None:
+                reach = max(reach, begin + self.setting.classes[request.home.kind].bytes)
+            self.past.append(Tenancy(begin, begin + count, reach, merge(*needed), merge(*last.values()),
+                                     {s: s.releases for s in alive}))
+
+    def seal_statuses(self) -> set:
+        holding = [r for r in self.live() if r.where in ("dynamic", "overflow") or
+                   (r.placement == DYNAMIC and not r.bound.bytes)]
+        if not holding:
+            return {OK}
+        return {SCHEDULE} if any(r.bound.bytes for r in holding) else {OK, SCHEDULE}
+
+    def lane_statuses(self, lane: int, stream: Optional[Stream]) -> set:
+        if lane >= 16 or (stream is not None and not stream.alive):
+            return {INVALID_ARGUMENT}
+        if lane in self.lanes and self.live():  # whether naming the same stream again is a change is not said
+            harmless = self.lanes[lane] is stream or all(not r.bound.bytes for r in self.live())
+            return {OK, SCHEDULE} if harmless else {SCHEDULE}
+        return {OK}

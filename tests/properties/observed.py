@@ -1,0 +1,289 @@
+"""A device that watches what is ordered after what, streams that can be held back, and copies that are checked later.
+
+The watching device is a decorator made with bp_device_create: it forwards every function of the host device and keeps,
+for each stream, a vector clock: how much of every other stream is certainly done before what the stream runs next.
+Bytes only show a missing wait when the race is lost; clocks show it every time, and show a wait too many as well."""
+
+import ctypes
+import threading
+import time
+from ctypes import POINTER, c_int, c_void_p
+from dataclasses import dataclass, field
+
+import bindings
+from bindings import OK, check, made
+
+Clock = dict  # serial number of a stream -> position up to which its work is done
+
+LIBC = ctypes.CDLL(None)
+CALL_STREAM = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
+CALL_TWO = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)
+CALL_SELF = ctypes.CFUNCTYPE(c_int, c_void_p)
+CALL_OUT = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))
+CALL_COMMIT = ctypes.CFUNCTYPE(c_int, c_void_p, ctypes.c_uint64, POINTER(ctypes.c_uint64))
+CALL_RESERVE = ctypes.CFUNCTYPE(c_int, c_void_p, ctypes.c_uint64, ctypes.c_uint64, POINTER(c_void_p))
+CALL_ALLOCATE = ctypes.CFUNCTYPE(c_int, c_void_p, ctypes.c_uint64, c_void_p, POINTER(c_void_p))
+NOTHING = ctypes.CFUNCTYPE(None, c_void_p)
+
+
+def merge(*clocks: Clock) -> Clock:
+    result: Clock = {}
+    for clock in clocks:
+        for stream, position in clock.items():
+            if position > result.get(stream, 0):
+                result[stream] = position
+    return result
+
+
+@dataclass(eq=False)
+class Stream:
+    handle: c_void_p
+    name: str
+    serial: int
+    alive: bool = True
+    releases: int = 0  # release points recorded on it: points much older are not exact
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Device:
+    """The host device behind a table that watches. `sabotage` makes it a bad one, to see that the tests notice: "drop"
+    forgets the waits of pools, "late" lets them wait for what was enqueued after the release too."""
+
+    def __init__(self, lib, max_delay_us=20, sabotage=""):
+        self.lib = lib
+        self.sabotage = sabotage
+        self.clocks: dict[int, Clock] = {}  # of each stream, by serial number
+        self.host: Clock = {}  # what the host has waited for: whatever is enqueued from now on comes later
+        self.marks: dict[int, tuple] = {}  # event -> clock, stream
+        self.serials: dict[int, int] = {}  # the device's own streams -> serial number
+        self.callers: set[int] = set()  # streams that pools are called with; they may have more of their own
+        self.inside = ""  # the pool's function that runs
+        self.operations: list[str] = []  # what it has the device do
+        self.created = 0
+        config = bindings.HostConfig(max_delay_us=max_delay_us, delay_seed=7)
+        self.inner = made(lib, "bp_device_create_host", config)
+        self.own = c_void_p()
+        table = lib.bp_device_table(self.inner, self.own)
+        self.ops = bindings.DeviceOps.from_buffer_copy(table.contents)
+        self.keep = []  # callbacks live as long as the device
+        self._hook()
+        self.handle = made(lib, "bp_device_create", self.ops, self.own)
+
+    def _replace(self, name, kind, function):
+        original = ctypes.cast(getattr(self.ops, name), kind) if getattr(self.ops, name) else None
+        callback = kind(lambda *arguments: function(original, *arguments))
+        self.keep.append(callback)
+        setattr(self.ops, name, ctypes.cast(callback, c_void_p))
+
+    def _note(self, name):
+        if self.inside:
+            self.operations.append(name)
+
+    def _hook(self):
+        def stream_create(original, own, out):
+            status = original(own, out)
+            if status == OK:
+                self.created += 1
+                self.serials[out[0]] = self.created
+                self.clocks[self.created] = {}
+            return status
+
+        def event_create(original, own, out):
+            self._note("event_create")
+            status = original(own, out)
+            if status == OK:
+                self.marks.pop(out[0], None)
+            return status
+
+        def event_record(original, own, event, stream):
+            self._note("event_record")
+            status = original(own, event, stream)
+            if status == OK:
+                serial = self.serials[stream]
+                self.marks[event] = (dict(self.clocks[serial]), stream)
+            return status
+
+        def stream_wait(original, own, stream, event):
+            self._note("stream_wait")
+            if self.inside and self.sabotage == "drop" and self.serials[stream] in self.callers:
+                return OK
+            clock, recorded = self.marks.get(event, ({}, None))
+            if self.inside and self.sabotage == "late" and recorded:
+                event_record_now(own, event, recorded)
+                clock = dict(self.clocks[self.serials[recorded]])
+            status = original(own, stream, event)
+            if status == OK:
+                serial = self.serials[stream]
+                self.clocks[serial] = merge(self.clocks[serial], clock)
+            return status
+
+        def stream_synchronize(original, own, stream):
+            self._note("stream_synchronize")
+            status = original(own, stream)
+            self.host = merge(self.host, self.clocks[self.serials[stream]])
+            return status
+
+        def synchronize(original, own):
+            self._note("synchronize")
+            status = original(own)
+            self.host = merge(self.host, *self.clocks.values())
+            return status
+
+        def event_synchronize(original, own, event):
+            self._note("event_synchronize")
+            status = original(own, event)
+            self.host = merge(self.host, self.marks.get(event, ({}, None))[0])
+            return status
+
+        def stream_destroy(original, own, stream):
+            status = original(own, stream)
+            self.host = merge(self.host, self.clocks.pop(self.serials.pop(stream)))
+            return status
+
+        def noting(name):
+            def function(original, *arguments):
+                self._note(name)
+                return original(*arguments)
+            return function
+
+        event_record_now = ctypes.cast(self.ops.event_record, CALL_TWO)
+        self._replace("stream_create", CALL_OUT, stream_create)
+        self._replace("stream_destroy", CALL_STREAM, stream_destroy)
+        self._replace("stream_synchronize", CALL_STREAM, stream_synchronize)
+        self._replace("synchronize", CALL_SELF, synchronize)
+        self._replace("event_create", CALL_OUT, event_create)
+        self._replace("event_record", CALL_TWO, event_record)
+        self._replace("stream_wait", CALL_TWO, stream_wait)
+        self._replace("event_synchronize", CALL_STREAM, event_synchronize)
+        self._replace("commit", CALL_COMMIT, noting("commit"))
+        self._replace("reserve", CALL_RESERVE, noting("reserve"))
+        self._replace("allocate", CALL_ALLOCATE, noting("allocate"))
+        self._replace("destroy", NOTHING, lambda original, own: None)  # the inner device has an owner
+
+    def call(self, name, *arguments) -> int:
+        """Calls a function of the pool and notes what it has the device do."""
+        self.operations = []
+        self.inside = name
+        try:
+            return getattr(self.lib, name)(*arguments)
+        finally:
+            self.inside = ""
+
+    def clock(self, stream: Stream) -> Clock:
+        """What is done before the stream's next work, as far as the device was told."""
+        return merge(self.host, self.clocks.get(stream.serial, {}))
+
+    def tick(self, stream: Stream) -> None:
+        """Work was enqueued on the stream."""
+        clock = self.clocks[stream.serial]
+        clock[stream.serial] = clock.get(stream.serial, 0) + 1
+
+    def make_stream(self) -> Stream:
+        name = f"s{self.created + 1}"
+        handle = made(self.lib, "bp_stream_create", self.handle, name.encode())
+        self.callers.add(self.created)
+        return Stream(handle, name, self.created)
+
+    def destroy_stream(self, stream: Stream) -> None:
+        """The pointer is kept: calls with it must be refused and must not crash."""
+        self.lib.bp_stream_destroy(ctypes.byref(c_void_p(stream.handle.value)))
+        stream.alive = False
+
+    def synchronize(self) -> None:
+        check(self.lib, self.lib.bp_device_synchronize(self.handle), "bp_device_synchronize")
+
+    def forget(self) -> None:
+        """When all streams are done and all pools gone: whatever comes next comes after everything so far."""
+        self.host = {}
+        self.marks.clear()
+        for clock in self.clocks.values():
+            clock.clear()
+
+    def close(self) -> None:
+        self.lib.bp_device_destroy(ctypes.byref(self.handle))
+        self.lib.bp_device_destroy(ctypes.byref(self.inner))
+
+
+class Gates:
+    """Work that waits until the host lets it go, so that a race is lost on purpose instead of by luck.
+
+    A watchdog opens the gates when the host itself is stuck behind one: the test then fails with a sentence."""
+
+    PATIENCE = 20.0
+
+    def __init__(self, lib):
+        self.lib = lib
+        self.wait = ctypes.cast(LIBC.sem_wait, c_void_p)
+        self.closed: list = []
+        self.old: list = []  # semaphores that a stream may still look at
+        self.since = 0.0
+        self.stuck = False
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def close(self, stream: Stream) -> None:
+        semaphore = ctypes.create_string_buffer(64)
+        LIBC.sem_init(semaphore, 0, 0)
+        status = self.lib.bp_stream_call(stream.handle, self.wait, ctypes.addressof(semaphore))
+        check(self.lib, status, "bp_stream_call")
+        self.since = time.monotonic()
+        self.closed.append(semaphore)
+
+    def open(self) -> None:
+        if not self.closed:
+            return
+        time.sleep(0.001)  # what must not run before it has time to do so
+        closed, self.closed = self.closed, []
+        for semaphore in closed:
+            LIBC.sem_post(semaphore)
+        self.old += closed
+        assert not self.stuck, "a call waited for a stream although it may not"
+
+    def forget(self) -> None:
+        """After everything has run."""
+        self.old.clear()
+
+    def _watch(self):
+        while True:
+            time.sleep(1)
+            if self.closed and time.monotonic() - self.since > self.PATIENCE:
+                self.stuck = True
+                for semaphore in list(self.closed):
+                    LIBC.sem_post(semaphore)
+
+
+@dataclass
+class Tape:
+    """Where streams copy bytes to, and what they should have been: looked at when everything has run."""
+
+    size: int = 8 << 20
+    used: int = 0
+    checks: list = field(default_factory=list)
+
+    def __post_init__(self):
+        self.memory = ctypes.create_string_buffer(self.size)
+        self.address = ctypes.addressof(self.memory)
+
+    def room(self, count: int) -> bool:
+        return self.used + count <= self.size
+
+    def expect(self, lib, stream: Stream, address: int, count: int, value: int, what: str) -> None:
+        """Enqueues a copy of `count` bytes at `address`, each of which must be `value` then."""
+        check(lib, lib.bp_stream_copy(stream.handle, self.address + self.used, address, count), "bp_stream_copy")
+        self.checks.append((self.used, count, value, what))
+        self.used += count
+
+    def verify(self) -> int:
+        """Call when all streams are done. Returns how many bytes were compared."""
+        view = memoryview(self.memory).cast("B")
+        compared = 0
+        checks, self.checks, self.used = self.checks, [], 0
+        for offset, count, value, what in checks:
+            seen = bytes(view[offset:offset + count])
+            if seen != bytes([value]) * count:
+                wrong = sum(byte != value for byte in seen)
+                found = sorted({byte for byte in seen if byte != value})[:4]
+                raise AssertionError(f"{wrong} of {count} bytes wrong: {what} should be {value}, found {found}")
+            compared += count
+        return compared

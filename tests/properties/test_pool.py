@@ -1,0 +1,124 @@
+"""Random calls on pools of random plans, beside a model that says what each call may answer.
+
+Arguments: the core library. BUCKETPOOL_EXAMPLES: how many pools (default 200). The same examples every time.
+
+machine.py makes the calls, model.py is the contract. The last class breaks the device on purpose and wants to see it
+noticed."""
+
+import os
+import sys
+import unittest
+from ctypes import byref
+
+try:
+    from hypothesis import HealthCheck, Phase, settings
+    from hypothesis.stateful import run_state_machine_as_test
+except ImportError as error:
+    print(f"python3-hypothesis is not installed: {error}")
+    sys.exit(77)
+
+import bindings as b
+import worlds
+from bindings import SCHEDULE, check, ids_array, made
+from machine import SEEN, Fleet, Pool
+from observed import Device
+
+EXAMPLES = int(os.environ.get("BUCKETPOOL_EXAMPLES", "200"))
+SETTINGS = settings(max_examples=EXAMPLES, stateful_step_count=40, derandomize=True, database=None, deadline=None,
+                    print_blob=False, report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
+                    suppress_health_check=list(HealthCheck))
+lib = b.load(sys.argv[1])
+Pool.fleet = Fleet(lib)
+
+
+class PoolOfBytes(Pool):
+    """The same, but only bytes judge the order of streams. Objections are kept: a race may be lost once and won again."""
+
+    clocks = False
+    objections: list = []
+
+    def settle(self):
+        try:
+            super().settle()
+        except AssertionError as error:
+            self.objections.append(str(error))
+            raise
+
+
+class Properties(unittest.TestCase):
+    def test_pools(self):
+        run_state_machine_as_test(Pool, settings=SETTINGS)
+        reached = ", ".join(f"{name}: {count}" for name, count in sorted(SEEN.items()))
+        print(f"compared {Pool.fleet.compared} bytes; {reached}")
+        self.assertGreater(Pool.fleet.compared, 0)
+
+    def single(self, streams):
+        """A pool of one request, and streams. Taken down after the test."""
+        device = Device(lib)
+        made_streams = [device.make_stream() for _ in range(streams)]
+        buckets = worlds.make_buckets(lib, [[worlds.Shape(64, 0, b.BF16)]], 1 << b.ROLE_PARAM)
+        schedule = worlds.make_schedule(lib, buckets, 0, 1)
+        plan = worlds.make_plan(lib, buckets, schedule, b.POLICY_MAX, 0, b.FALLBACK_PERSISTENT, 256)
+        pool = made(lib, "bp_pool_create", device.handle, plan, worlds.pool_config(lib))
+        ids = ids_array([9])
+        check(lib, lib.bp_pool_bind_buckets(pool, buckets, 0, ids), "bp_pool_bind_buckets")
+        self.addCleanup(device.close)
+        for stream in made_streams:
+            self.addCleanup(device.destroy_stream, stream)
+        for destroy, thing in ((lib.bp_plan_destroy, plan), (lib.bp_schedule_destroy, schedule),
+                               (lib.bp_buckets_destroy, buckets), (lib.bp_pool_destroy, pool)):
+            self.addCleanup(destroy, byref(thing))
+        return pool, ids, [stream.handle for stream in made_streams]
+
+    def test_most_holds_of_a_request(self):
+        """A request is held 65535 times and not once more, and goes when all are released."""
+        pool, ids, (stream,) = self.single(1)
+        for _ in range(b.MOST_HOLDS):
+            check(lib, lib.bp_pool_acquire(pool, ids, 1, stream, None), "bp_pool_acquire")
+        self.assertEqual(lib.bp_pool_acquire(pool, ids, 1, stream, None), SCHEDULE)
+        for _ in range(b.MOST_HOLDS):
+            check(lib, lib.bp_pool_release(pool, ids, 1, stream), "bp_pool_release")
+        self.assertEqual(lib.bp_pool_release(pool, ids, 1, stream), SCHEDULE)
+
+    def test_most_streams_of_a_hold(self):
+        """Eight streams may touch a hold; the ninth is refused in every way and the eight go on."""
+        pool, ids, streams = self.single(b.HOLD_STREAMS + 1)
+        for _ in range(2):
+            check(lib, lib.bp_pool_acquire(pool, ids, 1, streams[0], None), "bp_pool_acquire")
+            check(lib, lib.bp_pool_acquire(pool, ids, 1, streams[1], None), "bp_pool_acquire")
+            for stream in streams[2:-1]:
+                check(lib, lib.bp_pool_use(pool, ids, 1, stream), "bp_pool_use")
+            for name in ("bp_pool_use", "bp_pool_release"):
+                self.assertEqual(getattr(lib, name)(pool, ids, 1, streams[-1]), SCHEDULE)
+            self.assertEqual(lib.bp_pool_acquire(pool, ids, 1, streams[-1], None), SCHEDULE)
+            for stream in streams[3:5]:
+                check(lib, lib.bp_pool_release(pool, ids, 1, stream), "bp_pool_release")
+            streams.reverse()
+
+
+class SelfTest(unittest.TestCase):
+    """The machine must fail on a device that is broken on purpose: else its silence means nothing."""
+
+    def fails_on(self, machine, sabotage, words):
+        whole, Pool.fleet = Pool.fleet, Fleet(lib, sabotage)
+        PoolOfBytes.objections = []
+        try:
+            with self.assertRaises(Exception) as caught:
+                run_state_machine_as_test(
+                    machine, settings=settings(SETTINGS, max_examples=300, phases=(Phase.generate,)))
+            self.assertRegex("\n".join([str(caught.exception)] + PoolOfBytes.objections), words)
+        finally:
+            Pool.fleet = whole
+
+    def test_missing_waits_are_seen_by_clocks(self):
+        self.fails_on(Pool, "drop", "does not wait")
+
+    def test_missing_waits_are_seen_in_bytes(self):
+        self.fails_on(PoolOfBytes, "drop", "bytes wrong")
+
+    def test_waits_for_later_work_are_seen(self):
+        self.fails_on(Pool, "late", "waits for more")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=1)

@@ -1,0 +1,200 @@
+"""Random models, schedules and plans for the property tests: strategies that draw them, functions that make them."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Optional
+
+from hypothesis import strategies as st
+
+import bindings as b
+from bindings import check, filled, made
+
+DTYPES = (b.FP32, b.BF16, b.BF16, b.FP8, b.FP4, b.UINT8, b.INT64)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A bucket of a unit."""
+
+    numel: int
+    padding: int
+    dtype: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request as the library derived it from a bucket."""
+
+    index: int
+    unit: str
+    ordinal: int
+    role: int
+    dtype: int  # storage
+    bytes: int
+    declared: int  # dtype of the bucket where it has the same storage, else as `dtype`
+
+    @property
+    def key(self):
+        return self.unit, self.ordinal, self.role
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An assignment of a plan."""
+
+    key: tuple
+    dtype: int
+    slab: int
+    offset: int
+    bytes: int
+
+
+def shapes():
+    sizes = st.one_of(st.integers(1, 40), st.integers(1, 700), st.just(0), st.sampled_from((64, 256, 512)))
+    return st.builds(Shape, sizes, st.integers(0, 40), st.sampled_from(DTYPES)).map(
+        lambda shape: shape if shape.numel else Shape(0, 0, shape.dtype))
+
+
+@st.composite
+def units(draw, most=6):
+    """Units as lists of buckets. A few kinds of unit, as in real models: equal ones are what fixed pools look for."""
+    kinds = draw(st.lists(st.lists(shapes(), min_size=1, max_size=3), min_size=1, max_size=3))
+    order = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=most))
+    made_of = [tuple(kinds[kind]) for kind in order]
+    if not any(shape.numel and shape.dtype in (b.FP32, b.BF16) for unit in made_of for shape in unit):
+        made_of[0] = (Shape(8, 0, b.BF16),)  # something has to be placed, in every role
+    return tuple(made_of)
+
+
+def make_buckets(lib, units_of_model, roles):
+    model = made(lib, "bp_model_create", b"m")
+    try:
+        for u, unit in enumerate(units_of_model):
+            index = ctypes.c_uint32()
+            check(lib, lib.bp_model_add_unit(model, b"u%d" % u, -1, ctypes.byref(index)), "bp_model_add_unit")
+            for shape in unit:
+                bucket = b.GivenBucket(unit=u, dtype=shape.dtype, numel=shape.numel,
+                                       padded_numel=shape.numel + shape.padding)
+                check(lib, lib.bp_model_add_bucket(model, ctypes.byref(bucket)), "bp_model_add_bucket")
+        config = b.BucketsConfig()
+        check(lib, lib.bp_buckets_config_init(ctypes.byref(config), ctypes.sizeof(config)), "bp_buckets_config_init")
+        config.bucketing, config.padding, config.roles = b.BUCKETING_GIVEN, b.PADDING_GIVEN, roles
+        return made(lib, "bp_buckets_create", model, config)
+    finally:
+        lib.bp_model_destroy(ctypes.byref(model))
+
+
+def read_requests(lib, buckets) -> list:
+    result = []
+    for index in range(lib.bp_buckets_request_count(buckets)):
+        request = filled(lib, "bp_buckets_request", b.Request, buckets, index)
+        bucket = filled(lib, "bp_buckets_get", b.Bucket, buckets, request.bucket)
+        unit = lib.bp_buckets_unit_name(buckets, bucket.unit).decode()
+        declared = b.FP8 if request.role == b.ROLE_PARAM and bucket.dtype == b.FP8 else request.dtype
+        result.append(Wanted(index, unit, bucket.ordinal, request.role, request.dtype, request.bytes, declared))
+    return result
+
+
+def make_schedule(lib, buckets, prefetch, grad_units):
+    config = b.ScheduleConfig()
+    check(lib, lib.bp_schedule_config_init(ctypes.byref(config), ctypes.sizeof(config)), "bp_schedule_config_init")
+    config.prefetch, config.grad_units = prefetch, grad_units
+    return made(lib, "bp_schedule_create_training", buckets, config)
+
+
+def read_intervals(lib, schedule, requests) -> list:
+    result = []
+    for request in requests:
+        count = ctypes.c_size_t()
+        array = lib.bp_schedule_intervals(schedule, request.index, ctypes.byref(count))
+        result.append([(array[i].begin, array[i].end) for i in range(count.value)])
+    return result
+
+
+def make_plan(lib, buckets, schedule, policy, copies, fallback, alignment):
+    config = b.PlanConfig()
+    check(lib, lib.bp_plan_config_init(ctypes.byref(config), ctypes.sizeof(config)), "bp_plan_config_init")
+    config.policy, config.copies, config.fallback, config.alignment = policy, copies, fallback, alignment
+    return made(lib, "bp_plan_create", buckets, schedule, config)
+
+
+def align(count, alignment):
+    return (count + alignment - 1) // alignment * alignment
+
+
+def first_fit(requests, intervals, alignment, order=None) -> list:
+    """Offsets in one slab, lowest first: requests whose intervals meet get different bytes. Buffers overlap partly."""
+    offsets: list[Optional[int]] = [None] * len(requests)
+    for i in order or range(len(requests)):
+        size = align(requests[i].bytes, alignment)
+        if not size:
+            continue
+        taken = sorted((offsets[j], offsets[j] + align(requests[j].bytes, alignment)) for j in range(len(requests))
+                       if offsets[j] is not None
+                       and any(x < d and c < y for x, y in intervals[i] for c, d in intervals[j]))
+        offset = 0
+        for begin, end in taken:
+            if offset + size <= begin:
+                break
+            offset = max(offset, end)
+        offsets[i] = offset
+    return offsets
+
+
+def build_plan(lib, requests, offsets, alignment, predecessors):
+    """A plan of one slab through bp_plan_builder. `predecessors`: whether each assignment lists those that it
+    overlaps."""
+    chosen = [i for i, offset in enumerate(offsets) if offset is not None]
+    total = max(offsets[i] + align(requests[i].bytes, alignment) for i in chosen)
+    summary = b.PlanSummary(policy=b.POLICY_SCHEDULED, copies=0, feasible=1, stable=1, optimal=0, alignment=alignment,
+                            bytes=total, lower_bound_bytes=0, infeasible_because=b"")
+    builder = made(lib, "bp_plan_builder_create", summary)
+    slab = b.PlanSlab(bytes=total, group=b"joint")
+    check(lib, lib.bp_plan_builder_add_slab(builder, ctypes.byref(slab)), "bp_plan_builder_add_slab")
+    for i in chosen:
+        request, begin = requests[i], offsets[i]
+        others = [n for n, j in enumerate(chosen) if j != i and offsets[j] < begin + align(request.bytes, alignment)
+                  and begin < offsets[j] + align(requests[j].bytes, alignment)] if predecessors else []
+        assignment = b.Assignment(unit=request.unit.encode(), ordinal=request.ordinal, role=request.role,
+                                  dtype=request.dtype, slab=0, offset=begin, bytes=request.bytes,
+                                  predecessors=b.ids_array(others), predecessor_count=len(others))
+        status = lib.bp_plan_builder_add_assignment(builder, ctypes.byref(assignment))
+        check(lib, status, "bp_plan_builder_add_assignment")
+    plan = ctypes.c_void_p()
+    check(lib, lib.bp_plan_builder_finish(ctypes.byref(builder), ctypes.byref(plan)), "bp_plan_builder_finish")
+    return plan
+
+
+def read_assignments(lib, plan) -> list:
+    result = []
+    for index in range(lib.bp_plan_assignment_count(plan)):
+        a = filled(lib, "bp_plan_assignment_get", b.Assignment, plan, index)
+        result.append(Placed((a.unit.decode(), a.ordinal, a.role), a.dtype, a.slab, a.offset, a.bytes))
+    return result
+
+
+def read_classes(lib, plan) -> list:
+    count = lib.bp_plan_class_count(plan)
+    return [filled(lib, "bp_plan_class_get", b.PlanClass, plan, index) for index in range(count)]
+
+
+def class_of(placed, classes) -> Optional[int]:
+    """The class that an assignment is a copy of."""
+    for index, c in enumerate(classes):
+        copies = [c.offset + copy * c.stride for copy in range(c.copies)]
+        if c.slab == placed.slab and placed.offset in copies and placed.bytes:
+            return index
+    return None
+
+
+def pool_config(lib, **values):
+    config = b.PoolConfig()
+    check(lib, lib.bp_pool_config_init(ctypes.byref(config), ctypes.sizeof(config)), "bp_pool_config_init")
+    config.guard = b.GUARD_OFF  # release waits for streams there, and the layout is another
+    for name, value in values.items():
+        setattr(config, name, value)
+    return config
+
+
+def slab_addresses(lib, pool) -> list:
+    return [filled(lib, "bp_pool_slab_get", b.PoolSlab, pool, index) for index in range(lib.bp_pool_slab_count(pool))]
