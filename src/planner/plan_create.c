@@ -32,15 +32,15 @@ typedef struct assembly {
 } assembly;
 
 static const struct {
-    bp_policy policy;
     const char *name;
-    bp_policy_function *decide;
+    bp_policy_function *decide; /* NULL: such plans are read, not made */
+    bp_policy policy;
     bool stable; /* every request has one address, unless something falls back to dynamic */
 } policies[] = {
-    {BP_POLICY_DYNAMIC, "dynamic", bp_policy_dynamic, false},
-    {BP_POLICY_FIXED, "fixed", bp_policy_fixed, true},
-    {BP_POLICY_MAX, "max", bp_policy_max, true},
-    {BP_POLICY_SCHEDULED, "scheduled", NULL, true}, /* such plans are read, not made */
+    {"dynamic", bp_policy_dynamic, BP_POLICY_DYNAMIC, false},
+    {"fixed", bp_policy_fixed, BP_POLICY_FIXED, true},
+    {"max", bp_policy_max, BP_POLICY_MAX, true},
+    {"scheduled", NULL, BP_POLICY_SCHEDULED, true},
 };
 #define POLICY_COUNT (sizeof policies / sizeof *policies)
 
