@@ -119,7 +119,8 @@ enum { BP_LANE_GATHER = 0, BP_LANE_COMPUTE = 1, BP_LANE_REDUCE = 2, BP_LANE_OUTE
 /* Where a request's memory comes from.
  * BP_PLACE_PLANNED: from the plan; it is an error if the plan does not have the request.
  * BP_PLACE_PERSISTENT: memory of its own from config.persistent_bytes (parameters outside units).
- * BP_PLACE_DYNAMIC: allocated at each acquire in stream order. */
+ * BP_PLACE_DYNAMIC: allocated at each acquire in stream order. Where the device is out of memory, acquire waits for what is on its
+ *   way back, which try_acquire does not. */
 typedef enum bp_placement { BP_PLACE_PLANNED = 1, BP_PLACE_PERSISTENT = 2, BP_PLACE_DYNAMIC = 3 } bp_placement;
 
 /* What the acquiring stream writes before the caller's work: nothing, zeros after used_bytes (padding that reductions and
@@ -156,8 +157,9 @@ BP_API bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id);
  * BP_LANE_GATHER, the others BP_LANE_COMPUTE, when `lanes` is not 0; else BP_LANE_ANY. */
 BP_API bp_status bp_pool_bind_buckets(bp_pool *pool, const bp_buckets *buckets, int lanes, uint32_t *ids);
 
-/* Says which stream a lane is. Acquires of requests with a lane fail until then. Changing it later needs a pool without live requests
- * and waits for the streams. `stream` NULL unbinds. */
+/* Says which stream a lane is. Acquires of requests with a lane fail until then. Changing it later needs a pool without live bytes
+ * and waits for the
+ * lane's stream before. `stream` NULL unbinds. */
 BP_API bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream);
 
 /* The request's memory. Stable for planned requests with BP_SELECT_ASSIGNED and strict error, and for persistent ones; for others
@@ -191,7 +193,9 @@ BP_API bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, s
  * is there remains the caller's business. Errors: BP_ERR_SCHEDULE (not live). */
 BP_API bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream);
 
-/* Ends one hold of each id. `stream` is where its last work was enqueued; it need not be the acquiring stream.
+/* Ends one hold of each id. `stream` is where its last work was enqueued; it need not be the acquiring stream. Where a request is
+ * held several times, a release on a stream that acquired or used it ends one acquire or use of that stream: work that another hold puts
+ * there afterwards needs a bp_pool_use of its own.
  * Errors: as acquire; BP_ERR_SCHEDULE when one is not live, or guard mode finds that it was written past its end (the request stays
  * live, the redzone is whole again). Dynamic memory that the device refuses to take back is reported to on_message and kept until the
  * pool goes. */

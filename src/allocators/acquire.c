@@ -26,6 +26,7 @@ typedef struct acquiring {
     const uint32_t *ids;
     size_t count;
     bp_stream *stream;
+    bool patient;     /* waits for dynamic memory that is on its way back */
     uint32_t holder;  /* of what is HELD; BP_NONE: unknown */
     bp_status status; /* of what FAILED */
 } acquiring;
@@ -41,7 +42,7 @@ BP_HOT outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
         return CLAIMED;
     if (bp_pool_is_sealed(a->pool))
         return SEALED;
-    a->status = bp_dynamic_claim(a->pool, id, a->stream);
+    a->status = bp_dynamic_claim(a->pool, id, a->stream, a->patient);
     return a->status == BP_OK ? CLAIMED : a->status == BP_ERR_NO_DEVICE_MEMORY ? HELD : FAILED;
 }
 
@@ -124,10 +125,11 @@ BP_HOT bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
         bp_point p = fence->points[i];
         if (p.stream == a->stream)
             continue;
-        if (!p.recorded) { /* a request with another lane was bound since: the position of now stands in */
-            if (!bp_stream_is_usable(p.stream, a->pool->device))
+        if (p.point == BP_NO_POINT) { /* a request with another lane was bound since: the position of now stands in */
+            bool recorded;
+            BP_TRY(bp_stream_record_point(p.stream, &p.point, &recorded));
+            if (!recorded)
                 continue;
-            BP_TRY(bp_stream_record_point(p.stream, &p.point));
             w->recorded++;
         }
         uint32_t k = 0;
@@ -139,7 +141,7 @@ BP_HOT bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
         }
         if (k == w->count)
             w->points[w->count++] = p;
-        else if ((int32_t)(p.point - w->points[k].point) > 0)
+        else if (p.point > w->points[k].point)
             w->points[k].point = p.point;
     }
     return BP_OK;
@@ -153,9 +155,9 @@ BP_HOT bool is_fresh(const bp_bound *r)
 /* The zeros that the first acquire of a live request may still be writing come before the work of a further stream. */
 static bp_status order_zeros(acquiring *a, waits *w, const bp_bound *r)
 {
-    if (r->zero == BP_ZERO_NOTHING || !bp_stream_is_usable(r->hold[0].stream, a->pool->device))
+    if (r->zero == BP_ZERO_NOTHING)
         return BP_OK;
-    return collect(a, w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream}}});
+    return collect(a, w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream, .point = BP_NO_POINT}}});
 }
 
 /* Collects what one request's memory has to be waited for. */
@@ -200,9 +202,9 @@ static bp_status prepare(acquiring *a)
         bp_bound *r = &pool->bounds[a->ids[i]];
         if ((r->zero == BP_ZERO_NOTHING && !pool->guarded && r->kind != BP_KIND_DYNAMIC) || !is_fresh(r))
             continue;
-        bp_status status = r->kind == BP_KIND_DYNAMIC ? bp_dynamic_mark(pool, a->ids[i], a->stream) : BP_OK;
-        if (status == BP_OK && pool->guarded)
-            status = bp_guarded_open(pool, a->ids[i], a->stream);
+        bp_status status = pool->guarded ? bp_guarded_open(pool, a->ids[i], a->stream) : BP_OK;
+        if (status == BP_OK && r->kind == BP_KIND_DYNAMIC) /* after what guard mode writes */
+            status = bp_dynamic_mark(pool, a->ids[i], a->stream);
         uint64_t from = r->zero == BP_ZERO_PADDING ? r->used_bytes : 0;
         if (status == BP_OK && r->zero != BP_ZERO_NOTHING && from < r->bytes) {
             uint8_t *address = atomic_load_explicit(&r->address, memory_order_relaxed);
@@ -230,6 +232,12 @@ static inline uint64_t mix(uint64_t value)
     return value ^ value >> 29;
 }
 
+static void note_dynamic(bp_bound *r)
+{
+    bp_count(&r->dynamic, 1);
+    bp_count(&r->records, 1); /* the mark of the allocation */
+}
+
 BP_HOT void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t number)
 {
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
@@ -239,13 +247,13 @@ BP_HOT void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t number)
         if (r->kind == BP_KIND_CHOSEN)
             bp_note_choice(a->pool, id);
         else if (r->kind == BP_KIND_DYNAMIC)
-            bp_count(&r->dynamic, 1);
+            note_dynamic(r);
         r->streams = 1;
         r->used = 0;
-        r->hold[0] = (bp_hold_stream){.stream = a->stream, .open = 1, .acquired = 1};
+        r->hold[0] = (bp_hold_stream){.stream = a->stream, .point = BP_NO_POINT, .open = 1, .acquired = 1};
         atomic_store_explicit(&r->since_acquire, number, memory_order_relaxed);
         atomic_store_explicit(&r->since_step, bp_read(&a->pool->step), memory_order_relaxed);
-        atomic_store_explicit(&r->since_stream, a->stream, memory_order_relaxed);
+        atomic_store_explicit(&r->since_stream, a->stream, memory_order_release);
         bp_record_event(a->pool, BP_EVENT_ACQUIRE, id, a->stream);
     } else {
         bp_hold_touch(r, a->stream, true);
@@ -361,8 +369,7 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
 static bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, const bp_stream *stream,
                             const char *function)
 {
-    if (pool == NULL || (ids == NULL && count > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
+    BP_TRY(bp_check_call(pool, ids, count, function));
     if (bp_stream_is_usable(stream, pool->device))
         return BP_OK;
     bp_count_shared(&pool->refused);
@@ -374,7 +381,7 @@ bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
     BP_TRY(check_call(pool, ids, count, stream, "bp_pool_acquire"));
     if (count == 0)
         return BP_OK;
-    acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .holder = BP_NONE};
+    acquiring a = {.pool = pool, .ids = ids, .count = count, .stream = stream, .patient = true, .holder = BP_NONE};
     size_t failed = count;
     outcome o = count == 1 ? acquire_one(&a, addresses, &failed) : acquire(&a, addresses, &failed);
     return o == CLAIMED ? BP_OK : explain(&a, o, failed);

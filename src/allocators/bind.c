@@ -19,7 +19,7 @@ static bp_status check_bind(const bp_bind *b)
 {
     if (b->size < sizeof *b || b->unit == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: the request was not initialised, or its unit is NULL");
-    if (b->role > UINT8_MAX || bp_dtype_bits(b->dtype) == 0)
+    if (b->role >= BP_ROLE_COUNT || bp_dtype_bits(b->dtype) == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: role %u or dtype %d is unknown", b->unit, b->ordinal,
                        b->role, (int)b->dtype);
     if (b->placement < BP_PLACE_PLANNED || b->placement > BP_PLACE_DYNAMIC || (unsigned)b->zero > BP_ZERO_ALL)
@@ -99,8 +99,8 @@ static bp_kind choose_kind(const bp_pool *pool, const bp_bind *b, const bp_known
     return only_place && pool->overflow_count == 0 ? BP_KIND_DIRECT : BP_KIND_CHOSEN;
 }
 
-/* Takes memory for a persistent request from its slab. */
-static bp_status take_persistent(bp_pool *pool, const bp_bind *b, bp_known *known)
+/* Finds memory for a persistent request in its slab. It is taken once nothing can fail any more. */
+static bp_status find_persistent(bp_pool *pool, const bp_bind *b, bp_known *known)
 {
     uint64_t step = pool->alignment > 256 ? pool->alignment : 256, bytes;
     if (!bp_round_up_u64(b->bytes, step, &bytes))
@@ -113,7 +113,7 @@ static bp_status take_persistent(bp_pool *pool, const bp_bind *b, bp_known *know
             "the pool with more persistent_bytes",
             pool->name, bp_role_name((bp_role)b->role), b->unit, b->ordinal, (unsigned long long)bytes,
             (unsigned long long)pool->persistent_used, (unsigned long long)room);
-    uint32_t s = pool->next_persistent++;
+    uint32_t s = pool->next_persistent;
     pool->segments[s].address = pool->slabs.slabs[pool->persistent_slab].address + pool->persistent_used;
     pool->segments[s].bytes = bytes;
     pool->places[s] = (bp_segment_place){.offset = pool->persistent_used,
@@ -121,7 +121,8 @@ static bp_status take_persistent(bp_pool *pool, const bp_bind *b, bp_known *know
                                          .room = bytes,
                                          .slab = pool->persistent_slab,
                                          .class_index = BP_NONE};
-    pool->persistent_used += bytes;
+    if (pool->guarded)
+        BP_TRY(bp_guarded_add(pool, s));
     known->first = s;
     known->count = 1;
     return BP_OK;
@@ -145,7 +146,7 @@ static void note_lanes(bp_pool *pool, const bp_bound *r, const bp_known *known)
     if (r->kind != BP_KIND_CHOSEN)
         return;
     if (known->class_index != BP_NONE) {
-        const bp_copies *copies = &pool->classes[known->class_index];
+        const bp_range *copies = &pool->classes[known->class_index];
         for (uint32_t i = 0; i < copies->count; i++)
             note_lane(pool, pool->copies[copies->first + i], r->lane);
     }
@@ -215,8 +216,12 @@ static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
                           .dtype = bp_dtype_storage(b->dtype),
                           .class_index = BP_NONE};
         if (b->placement == BP_PLACE_PERSISTENT && b->bytes > 0)
-            BP_TRY(take_persistent(pool, b, &added));
+            BP_TRY(find_persistent(pool, b, &added));
         BP_TRY(bp_known_add(pool, &added, &index));
+        if (added.count > 0) {
+            pool->next_persistent++;
+            pool->persistent_used += pool->places[added.first].room;
+        }
     }
     uint32_t next = atomic_load_explicit(&pool->bound_count, memory_order_relaxed);
     fill_bound(pool, b, index, live_bytes, next);
@@ -255,9 +260,13 @@ static bp_status bind_request(bp_pool *pool, const bp_buckets *buckets, size_t i
     if (lanes)
         bind.acquire_lane =
             request.role == BP_ROLE_PARAM || request.role == BP_ROLE_PARAM_TRANSPOSE ? BP_LANE_GATHER : BP_LANE_COMPUTE;
+    BP_TRY(check_bind(&bind));
+    pthread_mutex_lock(&pool->binding);
     if (!pool->plan_is_stable && bp_known_find(pool, bind.unit, bind.ordinal, bind.role) >= pool->planned_count)
         bind.placement = BP_PLACE_DYNAMIC;
-    return bp_pool_bind(pool, &bind, id);
+    bp_status status = bind_locked(pool, &bind, id);
+    pthread_mutex_unlock(&pool->binding);
+    return status;
 }
 
 bp_status bp_pool_bind_buckets(bp_pool *pool, const bp_buckets *buckets, int lanes, uint32_t *ids)

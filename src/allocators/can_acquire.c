@@ -10,7 +10,7 @@ typedef struct question {
     const bp_pool *pool;
     const uint32_t *ids, *releasing;
     size_t count, releasing_count;
-    uint32_t chosen[MOST_CHOICES]; /* segments that earlier ids of the call would take, of requests that may choose */
+    bp_range chosen[MOST_CHOICES]; /* segments that earlier ids of the call would take, of requests that may choose */
     uint32_t chosen_count;
 } question;
 
@@ -37,7 +37,7 @@ static bool stays_live(const question *q, uint32_t id)
 static bool is_chosen(const question *q, uint32_t segment)
 {
     for (uint32_t i = 0; i < q->chosen_count; i++) {
-        if (q->chosen[i] == segment)
+        if (segment >= q->chosen[i].first && segment - q->chosen[i].first < q->chosen[i].count)
             return true;
     }
     return false;
@@ -61,7 +61,7 @@ static bool would_take(question *q, uint32_t segment, size_t position)
 {
     if (!would_be_free(q, segment, position))
         return false;
-    q->chosen[q->chosen_count++] = segment;
+    q->chosen[q->chosen_count++] = (bp_range){segment, 1};
     return true;
 }
 
@@ -88,15 +88,14 @@ static bool would_be_given(question *q, size_t position)
         bool is_free = known->count > 0;
         for (uint32_t s = known->first; is_free && s < known->first + known->count; s++)
             is_free = would_be_free(q, s, position);
-        if (!is_free || q->chosen_count + known->count > MOST_CHOICES)
+        if (!is_free)
             return would_overflow(q, position);
-        for (uint32_t s = known->first; s < known->first + known->count; s++)
-            q->chosen[q->chosen_count++] = s;
+        q->chosen[q->chosen_count++] = (bp_range){known->first, known->count};
         return true;
     }
     if (r->preferred != BP_NONE && would_take(q, r->preferred, position))
         return true;
-    const bp_copies *copies = &pool->classes[r->class_index];
+    const bp_range *copies = &pool->classes[r->class_index];
     for (uint32_t i = 0; bp_strict_segment(pool, r) == BP_NONE && i < copies->count; i++) {
         if (would_take(q, pool->copies[copies->first + i], position))
             return true;

@@ -21,12 +21,12 @@ bp_status bp_dynamic_prepare(bp_pool *pool)
     return pool->reaper != NULL ? BP_OK : bp_stream_create(pool->device, "reaper", &pool->reaper);
 }
 
-bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream)
+bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool patient)
 {
     bp_bound *r = &pool->bounds[id];
     void *address;
     bp_status status = bp_device_allocate(pool->device, r->bytes, stream, &address);
-    if (status == BP_ERR_NO_DEVICE_MEMORY) { /* memory may be on its way back */
+    if (status == BP_ERR_NO_DEVICE_MEMORY && patient) { /* memory may be on its way back */
         BP_TRY(bp_stream_synchronize(pool->reaper));
         status = bp_device_allocate(pool->device, r->bytes, stream, &address);
     }
@@ -40,11 +40,11 @@ bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream)
 bp_status bp_dynamic_mark(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     bp_bound *r = &pool->bounds[id];
-    uint32_t point;
-    BP_TRY(bp_stream_record_point(stream, &point));
+    uint64_t point;
+    bool recorded;
+    BP_TRY(bp_stream_record_point(stream, &point, &recorded));
     r->fence = bp_fence_of(pool, 0, 0, id);
-    pool->fences[r->fence] = (bp_fence){.count = 1, .points = {{.stream = stream, .point = point, .recorded = 1}}};
-    bp_count(&r->records, 1);
+    pool->fences[r->fence] = (bp_fence){.count = recorded, .points = {{.stream = stream, .point = point}}};
     return BP_OK;
 }
 

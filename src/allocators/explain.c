@@ -51,7 +51,7 @@ static uint32_t find_held(const bp_pool *pool, const bp_bound *r, uint32_t holde
         if (bp_segment_holder(&pool->segments[s]) == holder)
             return s;
     }
-    const bp_copies none = {0}, *copies = r->class_index != BP_NONE ? &pool->classes[r->class_index] : &none;
+    const bp_range none = {0}, *copies = r->class_index != BP_NONE ? &pool->classes[r->class_index] : &none;
     for (uint32_t i = 0; i < copies->count; i++) {
         uint32_t s = pool->copies[copies->first + i];
         if (bp_segment_holder(&pool->segments[s]) == holder)
@@ -75,8 +75,12 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->name,
                        request, buffer, moment);
     const bp_bound *h = &pool->bounds[holder];
+    if (BP_WORD_HOLDS(atomic_load_explicit(h->word, memory_order_relaxed)) == 0)
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "pool %.40s: %s cannot have %s: %s is acquired or released at the same time; %s", pool->name,
+                       request, buffer, bp_explain_request(pool, holder, other), moment);
     const bp_stream *stream =
-        atomic_load_explicit((_Atomic(const bp_stream *) *)&h->since_stream, memory_order_relaxed);
+        atomic_load_explicit((_Atomic(const bp_stream *) *)&h->since_stream, memory_order_acquire);
     return bp_fail(BP_ERR_SCHEDULE,
                    "pool %.40s: %s cannot have %s: %s holds it since acquire %llu (stream %s, step %llu); %s",
                    pool->name, request, buffer, bp_explain_request(pool, holder, other),
@@ -103,4 +107,23 @@ bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
     char request[BP_REQUEST_BYTES];
     return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: %s is twice in one call", pool->name,
                    bp_explain_request(pool, id, request));
+}
+
+bp_status bp_fail_race(const bp_pool *pool, uint32_t id)
+{
+    return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
+}
+
+bp_status bp_fail_streams(const bp_pool *pool, uint32_t id)
+{
+    char what[64];
+    snprintf(what, sizeof what, "is held on %d streams already", BP_HOLD_STREAMS);
+    return bp_fail_order(pool, id, what);
+}
+
+bp_status bp_check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
+{
+    if (pool == NULL || (ids == NULL && count > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
+    return BP_OK;
 }

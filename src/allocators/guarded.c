@@ -18,8 +18,16 @@ static uint64_t room_of(const bp_pool *pool, const bp_bound *r)
     return (uint64_t)(pool->segments[last].address - pool->segments[r->first].address) + pool->places[last].room;
 }
 
+bp_status bp_guarded_add(bp_pool *pool, uint32_t segment)
+{
+    BP_TRY(permit(pool, segment, 1, BP_ACCESS_NONE));
+    bp_guard_close(pool->segments[segment].address, pool->places[segment].room);
+    return BP_OK;
+}
+
 bp_status bp_guarded_start(bp_pool *pool)
 {
+    pool->guarding = true;
     for (size_t i = 0; i < pool->slabs.count; i++) {
         if (pool->slab_infos[i].planned_bytes > 0)
             BP_TRY(bp_guard_permit(pool->device, pool->slabs.slabs[i].address, pool->slabs.slabs[i].bytes,
@@ -36,6 +44,8 @@ bp_status bp_guarded_start(bp_pool *pool)
         BP_TRY(permit(pool, first, end - first, BP_ACCESS_NONE));
         bp_guard_close(address, bytes);
     }
+    for (uint32_t i = 0; i < pool->overflow_count; i++)
+        BP_TRY(bp_guarded_add(pool, pool->overflow_first + i));
     return BP_OK;
 }
 
@@ -56,12 +66,10 @@ bp_status bp_guarded_check(bp_pool *pool, uint32_t id, bp_stream *stream)
     bp_bound *r = &pool->bounds[id];
     if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
         return BP_OK;
-    for (uint32_t i = 0; i < r->streams; i++) {
-        if (bp_stream_is_usable(r->hold[i].stream, pool->device))
-            BP_TRY(bp_stream_synchronize(r->hold[i].stream));
-    }
+    for (uint32_t i = 0; i < r->streams; i++)
+        BP_TRY(bp_stream_quiesce(r->hold[i].stream));
     if (stream != NULL)
-        BP_TRY(bp_stream_synchronize(stream));
+        BP_TRY(bp_stream_quiesce(stream));
     uint8_t *address = pool->segments[r->first].address;
     uint64_t bad = bp_guard_check(address, r->bytes, room_of(pool, r));
     if (bad != 0) {

@@ -4,8 +4,10 @@
 
 #include "allocators/pool.h"
 
-/* Closes all planned memory, and the pages between buffers for good. */
+/* Closes all planned and overflow memory, and the pages between buffers for good. */
 bp_status bp_guarded_start(bp_pool *pool);
+/* Closes one more segment. */
+bp_status bp_guarded_add(bp_pool *pool, uint32_t segment);
 /* Opens a request whose memory was just claimed for work on `stream`. */
 bp_status bp_guarded_open(bp_pool *pool, uint32_t id, bp_stream *stream);
 /* Waits for the streams of a hold that is to end and checks its redzone. `stream`: where it is released, or NULL.

@@ -4,25 +4,37 @@
 
 #include "allocators/slots.h"
 
-/* The stream's place among those of the hold; that of a new one where it is not among them, BP_HOLD_STREAMS when there is none. */
+/* The stream's place in the hold: where it is, else a free one, else that of a stream that is over. BP_HOLD_STREAMS: there is none. */
 static inline uint32_t bp_hold_find(const bp_bound *r, const bp_stream *stream)
 {
     uint32_t i = 0;
     while (i < r->streams && r->hold[i].stream != stream)
         i++;
+    if (i < BP_HOLD_STREAMS)
+        return i;
+    for (i = 0; i < BP_HOLD_STREAMS && !bp_stream_is_over(r->hold[i].stream);)
+        i++;
     return i;
+}
+
+/* The stream's entry, made where there is none; there must be a place for it. */
+static inline bp_hold_stream *bp_hold_entry(bp_bound *r, bp_stream *stream)
+{
+    uint32_t i = bp_hold_find(r, stream);
+    bool is_new = i == r->streams || r->hold[i].stream != stream;
+    r->streams += i == r->streams;
+    if (is_new)
+        r->hold[i] = (bp_hold_stream){.stream = stream, .point = BP_NO_POINT};
+    return &r->hold[i];
 }
 
 /* Notes that a stream acquires or uses; there must be a place for it. */
 static inline void bp_hold_touch(bp_bound *r, bp_stream *stream, bool acquires)
 {
-    uint32_t i = bp_hold_find(r, stream);
-    if (i == r->streams)
-        r->hold[r->streams++] = (bp_hold_stream){.stream = stream};
-    bp_hold_stream *h = &r->hold[i];
+    bp_hold_stream *h = bp_hold_entry(r, stream);
     h->open += h->open < UINT16_MAX;
     h->acquired |= acquires;
-    h->recorded = 0;
+    h->point = BP_NO_POINT;
     r->used |= !acquires;
 }
 

@@ -196,7 +196,7 @@ static bp_status list_copies(bp_pool *pool)
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         if (pool->places[s].class_index == BP_NONE)
             continue;
-        bp_copies *c = &pool->classes[pool->places[s].class_index];
+        bp_range *c = &pool->classes[pool->places[s].class_index];
         pool->copies[c->first + c->count++] = s;
     }
     return BP_OK;
@@ -281,6 +281,11 @@ bp_status bp_lay_out_cuts(bp_pool *pool, const bp_plan *plan)
 
 /* ---- slabs ---------------------------------------------------------------------------------------------------------- */
 
+static bp_status fail_guarded(void)
+{
+    return bp_fail(BP_ERR_OVERFLOW, "the slabs with guard pages do not fit 64 bits");
+}
+
 /* Segments that are joined keep their distances; the others begin on a page, after a page that belongs to nobody. */
 static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
 {
@@ -289,18 +294,19 @@ static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
         bp_segment_place *place = &pool->places[s];
         uint64_t *end = &sizes[place->slab]; /* of what is laid out so far */
         if (!place->joined && (!bp_add_u64(*end, page, end) || !bp_round_up_u64(*end, step, end)))
-            return bp_fail(BP_ERR_OVERFLOW, "the slabs with guard pages do not fit 64 bits");
+            return fail_guarded();
         place->made_offset = *end;
         if (!bp_add_u64(*end, place->room, end))
-            return bp_fail(BP_ERR_OVERFLOW, "the slabs with guard pages do not fit 64 bits");
+            return fail_guarded();
         bool last = s + 1 == pool->planned_segments || !pool->places[s + 1].joined;
         if (last && !bp_round_up_u64(*end, page, end))
-            return bp_fail(BP_ERR_OVERFLOW, "the slabs with guard pages do not fit 64 bits");
+            return fail_guarded();
         if (last)
             place->room = *end - place->made_offset;
     }
     for (size_t i = 0; i < slab_count; i++)
-        sizes[i] += page;
+        if (!bp_add_u64(sizes[i], page, &sizes[i]))
+            return fail_guarded();
     return BP_OK;
 }
 

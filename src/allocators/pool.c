@@ -255,7 +255,7 @@ void bp_pool_destroy(bp_pool **pool)
         bp_device_synchronize(p->device);
         bp_dynamic_finish(p);
     }
-    if (p->guarded && p->segments != NULL)
+    if (p->guarding)
         bp_guarded_finish(p);
     bp_slabs_finish(&p->slabs);
     bp_device_release(p->device);
@@ -362,8 +362,7 @@ bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream)
         if (bp_tally_live(&pool->tally) != 0)
             return bp_fail(BP_ERR_SCHEDULE, "pool %s: lane %u cannot move from stream %s while requests are live",
                            pool->name, lane, bp_stream_name(before));
-        if (bp_stream_is_usable(before, pool->device))
-            BP_TRY(bp_stream_synchronize(before));
+        BP_TRY(bp_stream_quiesce(before));
     }
     atomic_store_explicit(&pool->lanes[lane], stream, memory_order_release);
     return BP_OK;

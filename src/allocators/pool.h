@@ -39,9 +39,10 @@ typedef _Atomic uint64_t bp_word;
 
 typedef struct bp_point {
     bp_stream *stream;
-    uint32_t point;
-    uint32_t recorded; /* 0: the lanes said that the next user is on this very stream */
+    uint64_t point; /* BP_NO_POINT: the lanes said that the next user is on this very stream */
 } bp_point;
+
+#define BP_NO_POINT UINT64_MAX
 
 typedef struct bp_fence {
     uint32_t count;
@@ -69,17 +70,16 @@ typedef struct bp_segment_place {
     bool joined;          /* some request reaches from the segment before into this one */
 } bp_segment_place;
 
-/* Copies of one size class: a range of pool->copies. */
-typedef struct bp_copies {
+/* A range: of pool->copies for the copies of a class, of segments for what a request takes. */
+typedef struct bp_range {
     uint32_t first, count;
-} bp_copies;
+} bp_range;
 
 /* A stream that acquired, used or released a hold. */
 typedef struct bp_hold_stream {
     bp_stream *stream;
-    uint32_t point;
+    uint64_t point;   /* covers everything of this hold on the stream; BP_NO_POINT: none does yet */
     uint16_t open;    /* acquires and uses on it that no release on it has ended */
-    uint8_t recorded; /* `point` covers everything of this hold on the stream */
     uint8_t acquired; /* the stream acquired, not only used */
 } bp_hold_stream;
 
@@ -181,7 +181,7 @@ struct bp_pool {
     bp_segment_place *places;
     uint32_t planned_segments, segment_capacity;
     uint32_t *copies; /* segments of the classes, class by class */
-    bp_copies *classes;
+    bp_range *classes;
     uint32_t class_count;
     uint32_t overflow_first, overflow_count; /* segments */
     uint32_t next_persistent;                /* segment */
@@ -194,6 +194,7 @@ struct bp_pool {
     bp_stream *reaper; /* frees dynamic memory after its release points */
     bp_unfreed unfreed[BP_MOST_UNFREED];
     uint32_t unfreed_count;
+    bool guarding;          /* guard mode has begun: its traces must be removed */
     bp_recorder *recording; /* the last one, also when stopped */
     bool plan_is_stable;
     bp_message_function *on_message;

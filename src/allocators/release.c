@@ -31,7 +31,7 @@ static const char *const not_live[] = {
 static bp_status fail_not_live(const bp_pool *pool, uint32_t id, purpose p, uint64_t word)
 {
     if ((word & BP_WORD_BUSY) != 0 && BP_WORD_ID(word) == id)
-        return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
+        return bp_fail_race(pool, id);
     return bp_fail_order(pool, id, not_live[p]);
 }
 
@@ -57,7 +57,7 @@ BP_HOT bp_status claim(releasing *c, uint32_t id, bp_bound **request)
         status =
             bp_fail_order(pool, id, r->used ? "is given up, but was used" : "is given up, but held more than once");
     else if (c->stream != NULL && bp_hold_find(r, c->stream) == BP_HOLD_STREAMS)
-        status = bp_fail_order(pool, id, "is held on 8 streams already");
+        status = bp_fail_streams(pool, id);
     if (status != BP_OK)
         atomic_store_explicit(r->word, word, memory_order_release);
     c->dynamic |= r->kind == BP_KIND_DYNAMIC;
@@ -103,19 +103,19 @@ BP_HOT const bp_point *find_taken(const releasing *c, const bp_stream *stream)
     return NULL;
 }
 
-/* Records the call's point of a stream, once. A stream that was destroyed since has nothing left to wait for. */
-static inline bp_status take_point(releasing *c, bp_stream *stream)
+/* Records the call's point of a stream, once. A stream that is over has nothing left to wait for. */
+BP_HOT bp_status take_point(releasing *c, bp_stream *stream)
 {
-    if (find_taken(c, stream) != NULL || !bp_stream_is_usable(stream, c->pool->device))
+    if (find_taken(c, stream) != NULL)
         return BP_OK;
     if (c->taken_count == MOST_STREAMS_PER_CALL)
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: one call releases requests of more than %d streams",
                        c->pool->name, MOST_STREAMS_PER_CALL);
+    bool recorded;
     bp_point *p = &c->taken[c->taken_count];
     p->stream = stream;
-    p->recorded = 1;
-    BP_TRY(bp_stream_record_point(stream, &p->point));
-    c->taken_count++;
+    BP_TRY(bp_stream_record_point(stream, &p->point, &recorded));
+    c->taken_count += recorded;
     return BP_OK;
 }
 
@@ -136,7 +136,7 @@ BP_HOT bp_status take_points(releasing *c, const bp_bound *r)
         const bp_hold_stream *h = &r->hold[i];
         bool here = h->stream == c->stream;
         seen = seen || here;
-        if (h->stream == next || (here ? !last && !closes(h) : !last || h->recorded))
+        if (h->stream == next || (here ? !last && !closes(h) : !last || h->point != BP_NO_POINT))
             continue;
         BP_TRY(take_point(c, h->stream));
     }
@@ -146,23 +146,22 @@ BP_HOT bp_status take_points(releasing *c, const bp_bound *r)
 
 /* ---- committing ----------------------------------------------------------------------------------------------------- */
 
-/* What is known of a stream of the hold after this release: fills recorded and point. */
+/* What is known of a stream of the hold after this release: fills the point. */
 BP_HOT bp_hold_stream after_release(const releasing *c, bool last, const bp_hold_stream *before)
 {
     bp_hold_stream h = *before;
-    if (h.stream == c->stream ? !last && !closes(before) : !last || h.recorded)
+    if (h.stream == c->stream ? !last && !closes(before) : !last || h.point != BP_NO_POINT)
         return h;
     const bp_point *p = find_taken(c, h.stream);
-    h.recorded = p != NULL;
-    h.point = p != NULL ? p->point : 0;
+    h.point = p != NULL ? p->point : BP_NO_POINT;
     return h;
 }
 
 /* A hold goes on: takes the call's points over into it. */
 static void note_points(const releasing *c, bp_bound *r)
 {
-    if (c->stream != NULL && bp_hold_find(r, c->stream) == r->streams)
-        r->hold[r->streams++] = (bp_hold_stream){.stream = c->stream};
+    if (c->stream != NULL)
+        bp_hold_entry(r, c->stream);
     for (uint32_t i = 0; i < r->streams; i++) {
         bp_hold_stream *h = &r->hold[i];
         *h = after_release(c, false, h);
@@ -172,11 +171,10 @@ static void note_points(const releasing *c, bp_bound *r)
     r->used = 1;
 }
 
-BP_HOT void add_point(const releasing *c, const bp_hold_stream *h, bp_fence *fence, uint32_t *count)
+BP_HOT void add_point(const bp_hold_stream *h, bp_fence *fence, uint32_t *count)
 {
-    if (!h->recorded && !bp_stream_is_usable(h->stream, c->pool->device))
-        return; /* destroyed: everything on it is done */
-    fence->points[(*count)++] = (bp_point){.stream = h->stream, .point = h->point, .recorded = h->recorded};
+    if (!bp_stream_is_over(h->stream))
+        fence->points[(*count)++] = (bp_point){.stream = h->stream, .point = h->point};
 }
 
 /* The last hold ends: its release points, of all its streams. Returns how many need no event. */
@@ -186,16 +184,16 @@ BP_HOT uint32_t write_fence(const releasing *c, const bp_bound *r, bp_fence *fen
     uint32_t count = 0, elided = 0;
     for (uint32_t i = 0; i < r->streams; i++) {
         const bp_hold_stream h = after_release(c, true, &r->hold[i]);
-        add_point(c, &h, fence, &count);
+        add_point(&h, fence, &count);
         seen = seen || h.stream == c->stream;
     }
     if (!seen) {
-        const bp_hold_stream h = after_release(c, true, &(bp_hold_stream){.stream = c->stream});
-        add_point(c, &h, fence, &count);
+        const bp_hold_stream h = after_release(c, true, &(bp_hold_stream){.stream = c->stream, .point = BP_NO_POINT});
+        add_point(&h, fence, &count);
     }
     fence->count = count;
     for (uint32_t i = 0; i < count; i++)
-        elided += !fence->points[i].recorded;
+        elided += fence->points[i].point == BP_NO_POINT;
     return elided;
 }
 
@@ -232,7 +230,7 @@ static bp_status order_reaper(const releasing *c, const bp_bound *r)
     bp_fence fence;
     write_fence(c, r, &fence);
     for (uint32_t i = 0; i < fence.count; i++) {
-        if (fence.points[i].recorded)
+        if (fence.points[i].point != BP_NO_POINT)
             BP_TRY(bp_stream_wait_point(c->pool->reaper, fence.points[i].stream, fence.points[i].point));
     }
     return BP_OK;
@@ -325,13 +323,6 @@ static bp_status release_one(releasing *c)
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------- */
 
-static bp_status check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
-{
-    if (pool == NULL || (ids == NULL && count > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
-    return BP_OK;
-}
-
 static bp_status count_refused(bp_pool *pool, bp_status status)
 {
     if (status != BP_OK)
@@ -353,7 +344,7 @@ BP_HOT void start(releasing *c, bp_pool *pool, const uint32_t *ids, size_t count
 
 bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
-    BP_TRY(check_call(pool, ids, count, "bp_pool_release"));
+    BP_TRY(bp_check_call(pool, ids, count, "bp_pool_release"));
     if (!bp_stream_is_usable(stream, pool->device))
         return count_refused(pool, bp_stream_check(stream, pool->device, "bp_pool_release"));
     releasing c;
@@ -363,7 +354,7 @@ bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
 
 bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)
 {
-    BP_TRY(check_call(pool, ids, count, "bp_pool_give_up"));
+    BP_TRY(bp_check_call(pool, ids, count, "bp_pool_give_up"));
     releasing c;
     start(&c, pool, ids, count, NULL, GIVE_UP);
     return count == 0 ? BP_OK : count_refused(pool, release(&c));
@@ -371,7 +362,7 @@ bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)
 
 bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
-    BP_TRY(check_call(pool, ids, count, "bp_pool_use"));
+    BP_TRY(bp_check_call(pool, ids, count, "bp_pool_use"));
     if (!bp_stream_is_usable(stream, pool->device))
         return count_refused(pool, bp_stream_check(stream, pool->device, "bp_pool_use"));
     releasing c;

@@ -52,7 +52,7 @@ static void get_live(const bp_pool *pool, uint32_t id, uint32_t holds, bp_live_r
     const bp_bound *r = &pool->bounds[id];
     const bp_known *known = &pool->known[r->known];
     const bp_stream *stream =
-        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_relaxed);
+        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
     *live = (bp_live_request){.size = sizeof *live,
                               .id = id,
                               .role = known->role,
@@ -70,16 +70,15 @@ bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t cap
 {
     if (pool == NULL || count == NULL || (entries == NULL && capacity > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: needs a pool and a place for the count");
-    size_t found = 0;
+    size_t found = 0, stride = capacity > 0 ? entries[0].size : 0; /* the caller's struct may be a newer, longer one */
+    if (capacity > 0 && stride < sizeof *entries)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: the first entry has no size");
     for (uint32_t id = 0, end = bound_count(pool); id < end; id++) {
         uint32_t holds = holds_of(pool, id);
         if (holds == 0)
             continue;
-        if (found < capacity) {
-            if (entries[found].size < sizeof *entries)
-                return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: entry %zu has no size", found);
-            get_live(pool, id, holds, &entries[found]);
-        }
+        if (found < capacity)
+            get_live(pool, id, holds, (bp_live_request *)((char *)entries + found * stride));
         found++;
     }
     *count = found;
@@ -128,9 +127,10 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
     }
     BP_TRY(bp_pool_sequence(pool, &hash, &acquires));
     snprintf(line, sizeof line,
-             "pool %s (%s): %llu live requests, %llu bytes; %llu acquires, sequence %016llx, step %llu\n", pool->name,
-             pool->ops->name, (unsigned long long)live_requests, (unsigned long long)(bp_tally_live(&pool->tally)),
-             (unsigned long long)acquires, (unsigned long long)hash, (unsigned long long)bp_read(&pool->step));
+             "pool %.40s (%s): %llu live requests, %llu bytes; %llu acquires, sequence %016llx, step %llu\n",
+             pool->name, pool->ops->name, (unsigned long long)live_requests,
+             (unsigned long long)(bp_tally_live(&pool->tally)), (unsigned long long)acquires, (unsigned long long)hash,
+             (unsigned long long)bp_read(&pool->step));
     add_line(&l, line);
     *needed = l.needed;
     return BP_OK;

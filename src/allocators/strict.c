@@ -5,14 +5,9 @@
 #include "allocators/explain.h"
 #include "allocators/slots.h"
 
-static bool is_sealed(const bp_pool *pool)
-{
-    return atomic_load_explicit((atomic_uint *)&pool->sealed, memory_order_relaxed) != 0;
-}
-
 uint32_t bp_strict_segment(const bp_pool *pool, const bp_bound *r)
 {
-    return pool->strict == BP_STRICT_ERROR || is_sealed(pool) ? r->preferred : BP_NONE;
+    return pool->strict == BP_STRICT_ERROR || bp_pool_is_sealed(pool) ? r->preferred : BP_NONE;
 }
 
 void bp_note_choice(bp_pool *pool, uint32_t id)
@@ -44,7 +39,7 @@ static bool claim_at(bp_pool *pool, uint32_t id, uint32_t segment, uint32_t *hol
 
 static bool claim_copy(bp_pool *pool, uint32_t id, uint32_t *holder)
 {
-    const bp_copies *copies = &pool->classes[pool->bounds[id].class_index];
+    const bp_range *copies = &pool->classes[pool->bounds[id].class_index];
     for (uint32_t i = 0; i < copies->count; i++) {
         if (claim_at(pool, id, pool->copies[copies->first + i], holder))
             return true;

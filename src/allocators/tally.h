@@ -43,6 +43,10 @@ static inline uint64_t bp_tally_acquires(const bp_tally *t)
     return bp_tally_read(&t->acquires) + bp_tally_read(&t->shared_acquires);
 }
 
+/* Live bytes modulo 2^48; the shared word counts its changes above them, so that one that changes there and back is seen. */
+#define BP_TALLY_BYTES ((1ull << 48) - 1)
+#define BP_TALLY_CHANGE (2ull << 48) /* two: a borrow from the bytes takes one away */
+
 /* Both parts as they were at one moment: what one thread released and another took since must not be counted twice. */
 static inline uint64_t bp_tally_live(const bp_tally *t)
 {
@@ -51,7 +55,7 @@ static inline uint64_t bp_tally_live(const bp_tally *t)
         shared = bp_tally_read(&t->shared_live);
         own = bp_tally_read(&t->live);
     } while (shared != bp_tally_read(&t->shared_live));
-    return own + shared;
+    return (own + shared) & BP_TALLY_BYTES;
 }
 
 /* Counts acquires and the bytes that became live. Returns how many acquires there were before. */
@@ -65,7 +69,7 @@ static inline uint64_t bp_tally_acquire(bp_tally *t, uint64_t acquires, uint64_t
     } else {
         before = atomic_fetch_add_explicit(&t->shared_acquires, acquires, memory_order_relaxed) +
                  bp_tally_read(&t->acquires);
-        atomic_fetch_add_explicit(&t->shared_live, bytes, memory_order_acq_rel);
+        atomic_fetch_add_explicit(&t->shared_live, BP_TALLY_CHANGE + bytes, memory_order_acq_rel);
     }
     uint64_t live = bp_tally_live(t), peak = atomic_load_explicit(&t->peak, memory_order_relaxed);
     while (live > peak &&
@@ -80,7 +84,7 @@ static inline void bp_tally_release(bp_tally *t, uint64_t bytes)
     if (bp_tally_is_owner(t))
         bp_tally_add(&t->live, 0 - bytes);
     else
-        atomic_fetch_sub_explicit(&t->shared_live, bytes, memory_order_acq_rel);
+        atomic_fetch_add_explicit(&t->shared_live, BP_TALLY_CHANGE - bytes, memory_order_acq_rel);
 }
 
 #endif

@@ -99,6 +99,7 @@ bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **dev
     created->self = self;
     created->traits = traits;
     atomic_init(&created->references, 1);
+    pthread_mutex_init(&created->rings_lock, NULL); /* cannot fail for a plain mutex */
     *device = created;
     return BP_OK;
 }
@@ -124,7 +125,9 @@ void bp_device_release(bp_device *device)
         bp_stream_free(stream);
         stream = next;
     }
+    bp_stream_free_rings(device);
     device->ops->destroy(device->self);
+    pthread_mutex_destroy(&device->rings_lock);
     free(device);
 }
 

@@ -5,6 +5,7 @@
 
 #include <bucketpool/device_ops.h>
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -22,6 +23,8 @@ struct bp_device {
     bp_device_counter committed_bytes, allocated_bytes, live_streams, live_events;
     atomic_uint stream_numbers;   /* of streams ever made */
     _Atomic(bp_stream *) streams; /* ever made, newest first: their memory stays until the device goes */
+    pthread_mutex_t rings_lock;   /* of unused_rings; not on any hot path */
+    struct bp_stream_points *unused_rings;
 };
 
 /* For pools and decorators, which keep their device alive. */
@@ -40,10 +43,13 @@ void bp_device_discount(bp_device_counter *counter, uint64_t amount);
 
 #define BP_STREAM_POINTS 256u /* events of a stream's timeline; a power of two */
 
+/* Rings outlive their streams: a call that is still looking at the points of a stream whose work is done may wait for
+ * nothing, or for a later stream that has taken the ring over; never for too little. */
 typedef struct bp_stream_points {
     void *events[BP_STREAM_POINTS];
     /* Of each event: a point that it is known to mark, or to mark a younger one than. */
-    atomic_uint marked[BP_STREAM_POINTS];
+    _Atomic uint64_t marked[BP_STREAM_POINTS];
+    struct bp_stream_points *next; /* of the device's unused rings */
 } bp_stream_points;
 
 /* A stream and its timeline: a ring of events made with the stream. Recording a point uses the next event of the
@@ -53,11 +59,13 @@ struct bp_stream {
     bp_device *device;
     void *raw; /* the provider's stream */
     atomic_bool alive;
-    uint32_t number;      /* in the order in which the device made its streams */
-    atomic_uint recorded; /* points taken so far; the point itself is the value before its record, modulo 2^32 */
-    atomic_uint waiting;  /* calls that read `points` now */
-    _Atomic(bp_stream_points *) points; /* NULL: destroyed, all its work is done */
-    struct bp_stream *next;             /* of the device's streams */
+    atomic_bool closing;       /* the provider is ending it: `raw` must not be used any more */
+    atomic_bool over;          /* destroyed, and all its work is done: nothing of it is waited for any more */
+    uint32_t number;           /* in the order in which the device made its streams */
+    _Atomic uint64_t recorded; /* points taken so far; a point is the value before its record */
+    _Atomic uint64_t through;  /* calls that took one and no longer use `raw` */
+    bp_stream_points *points;
+    struct bp_stream *next; /* of the device's streams */
     char name[48];
 };
 
@@ -71,16 +79,27 @@ static inline bool bp_stream_is_usable(const bp_stream *stream, const bp_device 
  * Cold. */
 bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, const char *function);
 
-/* Marks everything enqueued on the stream so far. Hot: no allocation, no lock of its own. Any thread. After a
- * failure the point is lost, which harms no other. */
-bp_status bp_stream_record_point(bp_stream *stream, uint32_t *point);
+/* Frees the rings that no stream has; the device is going. */
+void bp_stream_free_rings(bp_device *device);
+void bp_stream_free(bp_stream *stream);
+
+/* Whether nothing of a stream has to be waited for any more. A stream that is being destroyed is not over yet. */
+static inline bool bp_stream_is_over(const bp_stream *stream)
+{
+    return atomic_load_explicit(&stream->over, memory_order_acquire);
+}
+
+/* Marks everything enqueued on the stream so far. *recorded is false, and *point not written, when its work is done and the stream is over. May run
+ * beside destroying the stream: pools do that without the caller knowing. Hot: no allocation, no lock of its own. Any thread.
+ * After a failure the point is lost, which harms no other. */
+bp_status bp_stream_record_point(bp_stream *stream, uint64_t *point, bool *recorded);
 
 /* Work enqueued on `waiter` from now on starts after `point` of `stream`, whose record has returned. `stream` may
  * have been destroyed since, or be destroyed meanwhile: then nothing is left to wait for, as destroying waits. Where
  * the ring has gone round since, the oldest point it still has stands in: it is later, so it is safe. Hot. */
-bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint32_t point);
+bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint64_t point);
 
-/* What is left of a destroyed stream; its device is going. */
-void bp_stream_free(bp_stream *stream);
+/* The host waits for the stream's work. Like record_point beside destroying. */
+bp_status bp_stream_quiesce(bp_stream *stream);
 
 #endif

@@ -14,7 +14,6 @@ static void destroy_points(bp_device *device, bp_stream_points *points, uint32_t
 {
     for (uint32_t i = 0; i < count; i++)
         (void)device->ops->event_destroy(device->self, points->events[i]);
-    bp_device_discount(&device->live_events, count);
     free(points);
 }
 
@@ -29,56 +28,110 @@ static bp_status create_points(bp_device *device, bp_stream_points **points)
             destroy_points(device, created, i);
             return status;
         }
-        bp_device_count(&device->live_events, 1);
-        atomic_init(&created->marked[i], i - BP_STREAM_POINTS); /* before all points */
     }
     *points = created;
     return BP_OK;
 }
 
-bp_status bp_stream_record_point(bp_stream *stream, uint32_t *point)
+/* A ring that a stream has left, or a new one. */
+static bp_status take_points(bp_device *device, bp_stream_points **points)
 {
-    if (!bp_stream_is_usable(stream, stream->device))
-        return bp_stream_check(stream, stream->device, "bp_stream_record_point");
-    bp_stream_points *points = atomic_load_explicit(&stream->points, memory_order_relaxed);
-    /* Acquire and release: a younger point covers what an older one covers, whichever of the two is recorded first. */
-    uint32_t taken = atomic_fetch_add_explicit(&stream->recorded, 1, memory_order_acq_rel);
-    uint32_t entry = taken % BP_STREAM_POINTS;
-    BP_TRY(stream->device->ops->event_record(stream->device->self, points->events[entry], stream->raw));
-    atomic_store_explicit(&points->marked[entry], taken, memory_order_release);
-    *point = taken;
+    pthread_mutex_lock(&device->rings_lock);
+    bp_stream_points *unused = device->unused_rings;
+    if (unused != NULL)
+        device->unused_rings = unused->next;
+    pthread_mutex_unlock(&device->rings_lock);
+    if (unused == NULL)
+        BP_TRY(create_points(device, &unused));
+    for (uint32_t i = 0; i < BP_STREAM_POINTS; i++) /* before all points */
+        atomic_store_explicit(&unused->marked[i], (uint64_t)i - BP_STREAM_POINTS, memory_order_relaxed);
+    bp_device_count(&device->live_events, BP_STREAM_POINTS);
+    *points = unused;
     return BP_OK;
+}
+
+static void leave_points(bp_device *device, bp_stream_points *points)
+{
+    pthread_mutex_lock(&device->rings_lock);
+    points->next = device->unused_rings;
+    device->unused_rings = points;
+    pthread_mutex_unlock(&device->rings_lock);
+    bp_device_discount(&device->live_events, BP_STREAM_POINTS);
+}
+
+void bp_stream_free_rings(bp_device *device)
+{
+    while (device->unused_rings != NULL) {
+        bp_stream_points *points = device->unused_rings;
+        device->unused_rings = points->next;
+        destroy_points(device, points, BP_STREAM_POINTS);
+    }
+}
+
+/* Destroying waits until every call that took a number has said that it is through: a call that finds the stream open may use `raw`
+ * until then. Taking a number is sequentially consistent, as is closing: one of the two sees the other. */
+static bool begin_use(bp_stream *stream, uint64_t *number)
+{
+    *number = atomic_fetch_add(&stream->recorded, 1);
+    return !atomic_load(&stream->closing);
+}
+
+static void end_use(bp_stream *stream)
+{
+    atomic_fetch_add_explicit(&stream->through, 1, memory_order_release);
+}
+
+/* A younger point covers what an older one covers, whichever of the two is recorded first: who takes a number sees what was
+ * enqueued before the numbers below it were taken. */
+bp_status bp_stream_record_point(bp_stream *stream, uint64_t *point, bool *recorded)
+{
+    uint64_t taken;
+    bp_status status = BP_OK;
+    *recorded = begin_use(stream, &taken);
+    if (*recorded) {
+        uint32_t entry = taken % BP_STREAM_POINTS;
+        status = stream->device->ops->event_record(stream->device->self, stream->points->events[entry], stream->raw);
+        if (status == BP_OK)
+            atomic_store_explicit(&stream->points->marked[entry], taken, memory_order_release);
+        *point = taken;
+    }
+    end_use(stream);
+    return status;
 }
 
 /* The event to wait on for `point`. Its own is always safe: it marks the point, or a younger one once it was
  * recorded again. That younger one may be very young, so the oldest of the ring is preferred; unless another thread
  * has taken that and not recorded it yet, or failed to: then its event still marks a point that may be older than
  * `point`. */
-static void *find_event(const bp_stream *stream, const bp_stream_points *points, uint32_t point)
+static void *find_event(const bp_stream *stream, uint64_t point)
 {
-    uint32_t taken = atomic_load_explicit(&stream->recorded, memory_order_acquire);
+    const bp_stream_points *points = stream->points;
+    uint64_t taken = atomic_load_explicit(&stream->recorded, memory_order_acquire);
     if (taken - point > BP_STREAM_POINTS) {
         uint32_t oldest = taken % BP_STREAM_POINTS;
-        uint32_t marked = atomic_load_explicit(&points->marked[oldest], memory_order_acquire);
-        if (marked - point < UINT32_MAX / 2)
+        uint64_t marked = atomic_load_explicit(&points->marked[oldest], memory_order_acquire);
+        if ((int64_t)(marked - point) >= 0)
             return points->events[oldest];
     }
     return points->events[point % BP_STREAM_POINTS];
 }
 
-bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint32_t point)
+bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint64_t point)
 {
     if (!bp_stream_is_usable(waiter, stream->device))
         return bp_stream_check(waiter, stream->device, "bp_stream_wait_point");
-    if (waiter == stream)
+    if (waiter == stream || bp_stream_is_over(stream))
         return BP_OK;
-    /* Sequentially consistent: either the points are gone, or destroying them waits until this is done. */
-    atomic_fetch_add(&stream->waiting, 1);
-    bp_stream_points *points = atomic_load(&stream->points);
+    return stream->device->ops->stream_wait(stream->device->self, waiter->raw, find_event(stream, point));
+}
+
+bp_status bp_stream_quiesce(bp_stream *stream)
+{
+    uint64_t number; /* of a point that is never waited for */
     bp_status status = BP_OK;
-    if (points != NULL)
-        status = stream->device->ops->stream_wait(stream->device->self, waiter->raw, find_event(stream, points, point));
-    atomic_fetch_sub(&stream->waiting, 1);
+    if (begin_use(stream, &number))
+        status = stream->device->ops->stream_synchronize(stream->device->self, stream->raw);
+    end_use(stream);
     return status;
 }
 
@@ -104,11 +157,11 @@ static bp_status create_stream(bp_device *device, bool import, uint64_t native, 
     BP_TRY(bp_new_array(1, sizeof(bp_stream), &memory));
     bp_stream *created = memory;
     bp_stream_points *points;
-    bp_status status = create_points(device, &points);
+    bp_status status = take_points(device, &points);
     if (status == BP_OK) {
         status = make_raw(device, import, native, &created->raw);
         if (status != BP_OK)
-            destroy_points(device, points, BP_STREAM_POINTS);
+            leave_points(device, points);
     }
     if (status != BP_OK) {
         free(created);
@@ -117,7 +170,7 @@ static bp_status create_stream(bp_device *device, bool import, uint64_t native, 
     created->device = device;
     created->number = atomic_fetch_add(&device->stream_numbers, 1);
     name_stream(created, name);
-    atomic_init(&created->points, points);
+    created->points = points;
     atomic_init(&created->alive, true);
     bp_device_retain(device);
     bp_device_count(&device->live_streams, 1);
@@ -153,15 +206,18 @@ void bp_stream_destroy(bp_stream **stream)
     if (!atomic_exchange(&s->alive, false))
         return;
     bp_device *device = s->device;
-    /* Until its work is done others wait for its points. Where the provider refuses to wait they stay until the
-     * device goes. */
+    /* Until its work is done others wait for its points, and record some. Where the provider refuses to wait that stays so until
+     * the device goes. */
     bool done = device->ops->stream_synchronize(device->self, s->raw) == BP_OK;
+    atomic_store(&s->closing, true);
+    while (atomic_load(&s->through) != atomic_load(&s->recorded))
+        sched_yield();
     done = device->ops->stream_destroy(device->self, s->raw) == BP_OK || done;
     if (done) {
-        bp_stream_points *points = atomic_exchange(&s->points, NULL);
-        while (atomic_load(&s->waiting) != 0)
-            sched_yield();
-        destroy_points(device, points, BP_STREAM_POINTS);
+        atomic_store(&s->over, true);
+        leave_points(device, s->points);
+    } else {
+        atomic_store(&s->closing, false);
     }
     bp_device_discount(&device->live_streams, 1);
     bp_device_release(device);
@@ -169,9 +225,8 @@ void bp_stream_destroy(bp_stream **stream)
 
 void bp_stream_free(bp_stream *stream)
 {
-    bp_stream_points *points = atomic_load(&stream->points);
-    if (points != NULL)
-        destroy_points(stream->device, points, BP_STREAM_POINTS);
+    if (!bp_stream_is_over(stream)) /* its ring was never left */
+        destroy_points(stream->device, stream->points, BP_STREAM_POINTS);
     free(stream);
 }
 

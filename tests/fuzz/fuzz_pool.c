@@ -54,7 +54,7 @@ static bp_status add_parts(input *in, bp_plan_builder *builder, uint64_t unit_by
         snprintf(unit, sizeof unit, "u%u", next_byte(in) % 16u);
         bp_assignment a = {.size = sizeof a, .unit = unit, .dtype = BP_DTYPE_BF16};
         a.ordinal = next_byte(in) % 4;
-        a.role = next_byte(in) % 6;
+        a.role = next_byte(in) % BP_ROLE_COUNT;
         a.slab = next_byte(in) % 3;
         a.offset = next_number(in) * unit_bytes;
         a.bytes = next_number(in) * (next_byte(in) % 2 ? 1 : unit_bytes);

@@ -389,11 +389,15 @@ static void test_destroyed_streams(void **state)
     bp_stream_destroy(&stream);
     assert_ok(bp_stream_create(device, "next", &next)); /* of the same thread's struct */
     assert_string_equal(bp_stream_name(copy), "gather");
-    uint32_t point;
+    uint64_t point = 77;
+    bool recorded = true;
     assert_fails(bp_stream_synchronize(copy), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
     assert_fails(bp_event_record(event, copy), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
     assert_fails(bp_stream_wait(copy, event), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
-    assert_fails(bp_stream_record_point(copy, &point), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
+    assert_ok(bp_stream_record_point(copy, &point, &recorded)); /* nothing is left to mark */
+    assert_false(recorded);
+    assert_int_equal(point, 77);
+    assert_ok(bp_stream_quiesce(copy));
     assert_fails(bp_stream_wait_point(copy, next, 0), BP_ERR_INVALID_ARGUMENT, "gather", "destroyed");
     assert_ok(bp_stream_wait_point(next, copy, 0));
     bp_stream *again = copy;
@@ -465,8 +469,10 @@ static void test_null_device(void **state)
     assert_ok(bp_event_record(event, one));
     assert_ok(bp_stream_wait(two, event));
     assert_ok(bp_event_synchronize(event));
-    for (uint32_t i = 0, point; i < 1000; i++) {
-        assert_ok(bp_stream_record_point(one, &point));
+    for (uint64_t i = 0, point; i < 1000; i++) {
+        bool recorded = false;
+        assert_ok(bp_stream_record_point(one, &point, &recorded));
+        assert_true(recorded);
         assert_int_equal(point, i);
         assert_ok(bp_stream_wait_point(two, one, point / 2));
     }
@@ -551,8 +557,9 @@ static void use_stream(tracing *t, bp_device *device, bp_stream *stream, bp_even
     assert_non_null(t->last[BP_OP_EVENT_RECORD].event);
     refuses(t, BP_OP_STREAM_WAIT, bp_stream_wait(stream, event));
     refuses(t, BP_OP_EVENT_SYNCHRONIZE, bp_event_synchronize(event));
-    uint32_t point;
-    refuses(t, BP_OP_EVENT_RECORD, bp_stream_record_point(stream, &point));
+    uint64_t point;
+    bool recorded;
+    refuses(t, BP_OP_EVENT_RECORD, bp_stream_record_point(stream, &point, &recorded));
 }
 
 /* Everything that can be done is tried while one operation is refused; the address sanitizer finds what is left

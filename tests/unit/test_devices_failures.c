@@ -123,12 +123,13 @@ static void test_host(void **state)
     assert_int_equal(usage.events, 2 * BP_STREAM_POINTS + 1);
     /* Work and waiting allocate nothing. */
     until_failure = 1;
-    uint32_t point;
+    uint64_t point;
+    bool recorded;
     for (int i = 0; i < 1000; i++) {
         assert_int_equal(bp_stream_fill(stream, memory, 3, 1000), BP_OK);
         assert_int_equal(bp_event_record(event, stream), BP_OK);
         assert_int_equal(bp_stream_wait(second, event), BP_OK);
-        assert_int_equal(bp_stream_record_point(stream, &point), BP_OK);
+        assert_int_equal(bp_stream_record_point(stream, &point, &recorded), BP_OK);
         assert_int_equal(bp_stream_wait_point(second, stream, point), BP_OK);
     }
     assert_int_equal(bp_device_free(device, memory, 1000, stream), BP_OK);

@@ -87,10 +87,12 @@ static bool is_blocked(bp_stream *stream)
     return !atomic_load(&started);
 }
 
-static uint32_t take_point(bp_stream *stream)
+static uint64_t take_point(bp_stream *stream)
 {
-    uint32_t point;
-    assert_ok(bp_stream_record_point(stream, &point));
+    uint64_t point;
+    bool recorded;
+    assert_ok(bp_stream_record_point(stream, &point, &recorded));
+    assert_true(recorded);
     return point;
 }
 
@@ -429,9 +431,6 @@ static void test_timeline_at_once(void **state)
     for (int i = 0; i < THREADS; i++)
         streams[i] = make_stream(device);
     reset_counts();
-    atomic_store(&streams[0]->recorded, UINT32_MAX - 1000); /* numbers that wrap */
-    for (uint32_t i = 0; i < BP_STREAM_POINTS; i++)
-        take_point(streams[0]);
     run_producers(device, streams, share_timeline);
     for (int i = 0; i < THREADS; i++)
         bp_stream_destroy(&streams[i]);
@@ -481,9 +480,9 @@ static void test_points_mark_positions(void **state)
     bp_stream *a = make_stream(device), *b = make_stream(device);
     static atomic_bool open;
     atomic_store(&open, false);
-    uint32_t before = take_point(a);
+    uint64_t before = take_point(a);
     assert_ok(bp_stream_call(a, pass_gate, &open));
-    uint32_t after = take_point(a);
+    uint64_t after = take_point(a);
     assert_int_equal(after, before + 1);
     assert_ok(bp_stream_wait_point(b, a, before));
     assert_ok(bp_stream_wait_point(a, a, after)); /* its own order */
@@ -507,12 +506,12 @@ static void test_points_gone_round(void **state)
         bp_stream *a = make_stream(device), *b = make_stream(device);
         static atomic_bool open;
         atomic_store(&open, false);
-        uint32_t first = take_point(a);
+        uint64_t first = take_point(a);
         for (uint32_t i = 0; i < more; i++)
             take_point(a);
-        uint32_t last_before = take_point(a);
+        uint64_t last_before = take_point(a);
         assert_ok(bp_stream_call(a, pass_gate, &open));
-        uint32_t first_after = take_point(a);
+        uint64_t first_after = take_point(a);
         while (take_point(a) != last_before + BP_STREAM_POINTS - 1) {
         }
         assert_ok(bp_stream_wait_point(b, a, first)); /* gone, but the last before the gate is not */
@@ -554,8 +553,9 @@ static bp_status hold(void *user, const bp_device_call *call)
 
 static void *take_held_point(void *argument)
 {
-    uint32_t point;
-    (void)bp_stream_record_point(argument, &point);
+    uint64_t point;
+    bool recorded;
+    (void)bp_stream_record_point(argument, &point, &recorded);
     return NULL;
 }
 
@@ -574,8 +574,8 @@ static void test_point_that_is_not_recorded(void **state)
         while (take_point(a) != BP_STREAM_POINTS - 2) {
         }
         assert_ok(bp_stream_call(a, pass_gate, &open));
-        uint32_t wanted = take_point(a);
-        h.event = atomic_load(&a->points)->events[0];
+        uint64_t wanted = take_point(a);
+        h.event = a->points->events[0];
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, take_held_point, a), 0);
         while (!atomic_load(&h.arrived))
@@ -611,7 +611,7 @@ static void test_waits_on_a_destroyed_stream(void **state)
     assert_ok(bp_stream_call(b, pass_gate, &open)); /* so that the wait is still to come when its stream has gone */
     assert_ok(bp_stream_fill(a, &value, 1, 1));
     assert_ok(bp_event_record(event, a));
-    uint32_t point = take_point(a);
+    uint64_t point = take_point(a);
     assert_ok(bp_stream_wait(b, event));
     assert_ok(bp_stream_wait_point(b, a, point));
     bp_stream_destroy(&a);
@@ -635,7 +635,7 @@ static void test_waits_on_a_destroyed_stream(void **state)
 
 typedef struct handover {
     bp_stream *stream;
-    uint32_t point;
+    uint64_t point;
     uint64_t value; /* written by the stream, read by another one */
 } handover;
 
@@ -709,7 +709,7 @@ static void *destroy_stream(void *argument)
     return NULL;
 }
 
-/* The events of a destroyed stream stay while somebody is about to wait for one. */
+/* The events of a destroyed stream stay, as somebody may be about to wait for one; a later stream takes them over. */
 static void test_destroy_while_waited_for(void **state)
 {
     (void)state;
@@ -729,8 +729,41 @@ static void test_destroy_while_waited_for(void **state)
     atomic_store(&h.go_on, true);
     pthread_join(waiter, NULL);
     pthread_join(destroyer, NULL);
-    assert_int_equal(atomic_load(&h.events_destroyed), BP_STREAM_POINTS);
+    assert_int_equal(atomic_load(&h.events_destroyed), 0);
+    void *first = streams[1]->points->events[0];
+    bp_stream *next = make_stream(device);
+    assert_ptr_equal(next->points->events[0], first);
+    assert_int_equal(take_point(next), 0);
+    bp_stream_destroy(&next);
     bp_stream_destroy(&streams[0]);
+    bp_device_destroy(&device);
+    assert_int_equal(atomic_load(&h.events_destroyed), 2 * BP_STREAM_POINTS);
+}
+
+/* A release that records on a stream which another thread destroys: the stream lives until that is done. */
+static void test_destroy_while_recorded(void **state)
+{
+    (void)state;
+    hold_up h = {.operation = BP_OP_EVENT_RECORD};
+    bp_device *inner = make_device(0, 0), *device;
+    assert_ok(bp_device_create_trace(inner, hold, &h, &device));
+    bp_device_destroy(&inner);
+    bp_stream *stream = make_stream(device);
+    pthread_t recorder, destroyer;
+    h.event = stream->points->events[0];
+    assert_int_equal(pthread_create(&recorder, NULL, take_held_point, stream), 0);
+    while (!atomic_load(&h.arrived))
+        sched_yield();
+    assert_int_equal(pthread_create(&destroyer, NULL, destroy_stream, stream), 0);
+    sleep_ms(20);
+    bp_device_usage usage = {.size = sizeof usage};
+    assert_ok(bp_device_usage_get(device, &usage));
+    assert_int_equal(usage.streams, 1);
+    assert_false(bp_stream_is_over(stream));
+    atomic_store(&h.go_on, true);
+    pthread_join(recorder, NULL);
+    pthread_join(destroyer, NULL);
+    assert_true(bp_stream_is_over(stream));
     bp_device_destroy(&device);
 }
 
@@ -789,6 +822,7 @@ int main(void)
         cmocka_unit_test(test_waits_on_a_destroyed_stream),
         cmocka_unit_test(test_wait_while_destroyed),
         cmocka_unit_test(test_destroy_while_waited_for),
+        cmocka_unit_test(test_destroy_while_recorded),
         cmocka_unit_test(test_streams_made_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
