@@ -366,7 +366,7 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
     }
 }
 
-static bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, const bp_stream *stream,
+BP_HOT bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, const bp_stream *stream,
                             const char *function)
 {
     BP_TRY(bp_check_call(pool, ids, count, function));

@@ -132,12 +132,24 @@ static bp_status check_ids(const bp_pool *pool, const uint32_t *ids, size_t coun
     return BP_OK;
 }
 
+static bp_status check_twice(const bp_pool *pool, const uint32_t *ids, size_t count)
+{
+    for (size_t i = 1; i < count; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (ids[k] == ids[i])
+                return bp_fail_twice(pool, ids[i]);
+        }
+    }
+    return BP_OK;
+}
+
 bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t count, const uint32_t *releasing,
                               size_t releasing_count, int *can)
 {
     if (pool == NULL || can == NULL || (ids == NULL && count > 0) || (releasing == NULL && releasing_count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_can_acquire: needs a pool, ids and a place for its answer");
     BP_TRY(check_ids(pool, ids, count));
+    BP_TRY(check_twice(pool, ids, count));
     BP_TRY(check_ids(pool, releasing, releasing_count));
     question q; /* not initialised as a whole: the choices are many */
     q.pool = pool;
@@ -148,10 +160,6 @@ bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t c
     q.chosen_count = 0;
     bool all = true;
     for (size_t i = 0; all && i < count; i++) {
-        for (size_t k = 0; k < i; k++) {
-            if (ids[k] == ids[i])
-                return bp_fail_twice(pool, ids[i]);
-        }
         if (q.chosen_count == MOST_CHOICES)
             return bp_fail(BP_ERR_UNSUPPORTED,
                            "bp_pool_can_acquire: asked for more than %d requests that choose their buffer",

@@ -120,10 +120,3 @@ bp_status bp_fail_streams(const bp_pool *pool, uint32_t id)
     snprintf(what, sizeof what, "is held on %d streams already", BP_HOLD_STREAMS);
     return bp_fail_order(pool, id, what);
 }
-
-bp_status bp_check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
-{
-    if (pool == NULL || (ids == NULL && count > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
-    return BP_OK;
-}

@@ -25,9 +25,6 @@ bp_status bp_fail_twice(const bp_pool *pool, uint32_t id);
 bp_status bp_fail_race(const bp_pool *pool, uint32_t id);
 bp_status bp_fail_streams(const bp_pool *pool, uint32_t id);
 
-/* What all calls on the hot path check first. */
-bp_status bp_check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function);
-
 /* The error of a request for which something is out of order: "<pool>: <request> <what>; acquire <n>, step <s>". */
 bp_status bp_fail_order(const bp_pool *pool, uint32_t id, const char *what);
 

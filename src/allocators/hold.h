@@ -3,6 +3,7 @@
 #define BP_ALLOCATORS_HOLD_H
 
 #include "allocators/slots.h"
+#include "core/fail.h"
 
 /* The stream's place in the hold: where it is, else a free one, else that of a stream that is over. BP_HOLD_STREAMS: there is none. */
 static inline uint32_t bp_hold_find(const bp_bound *r, const bp_stream *stream)
@@ -45,6 +46,14 @@ static inline void bp_hold_free_place(bp_pool *pool, bp_bound *r)
     for (uint32_t s = shares_word; s < r->count; s++)
         bp_free_segment(pool, r->first + s);
     atomic_store_explicit(r->word, 0, memory_order_release);
+}
+
+/* What every call on ids checks first. */
+BP_HOT bp_status bp_check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
+{
+    if (pool == NULL || (ids == NULL && count > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
+    return BP_OK;
 }
 
 /* Counters of calls that end early; shared, but not on the paths that succeed. */

@@ -104,7 +104,7 @@ BP_HOT const bp_point *find_taken(const releasing *c, const bp_stream *stream)
 }
 
 /* Records the call's point of a stream, once. A stream that is over has nothing left to wait for. */
-BP_HOT bp_status take_point(releasing *c, bp_stream *stream)
+static bp_status take_point(releasing *c, bp_stream *stream)
 {
     if (find_taken(c, stream) != NULL)
         return BP_OK;

@@ -338,13 +338,8 @@ class Model:
 
     def forecast_can(self, ids, releasing) -> tuple:
         """Statuses, and answers where it is BP_OK."""
-        if any(i >= len(self.requests) for i in [*ids, *releasing]):
+        if len(set(ids)) != len(ids) or any(i >= len(self.requests) for i in [*ids, *releasing]):
             return {INVALID_ARGUMENT}, set()
-        if len(set(ids)) != len(ids):  # such an acquire is not served: a no is right too
-            return {OK, INVALID_ARGUMENT}, {0}
-        odd = len(set(releasing)) != len(releasing) or any(not self.requests[i].holds for i in releasing)
-        if odd:  # the header does not say what releasing twice, or what is not live, means
-            return {OK, INVALID_ARGUMENT, SCHEDULE}, {0, 1}
         memory, _ = self.memory(ids, releasing)
         if self.sealed:
             for request in self.known(ids):
@@ -368,11 +363,9 @@ class Model:
         errors = self.mistakes(ids, None)
         fails = bool(errors)
         for request in self.known(ids):
-            if request.holds != 1 or request.used:
+            if request.holds != 1 or request.used or request.shared:  # shared: held once now, so it was released once
                 errors.add(SCHEDULE)
                 fails = True
-            elif request.shared:
-                errors.add(SCHEDULE)  # was held twice, is held once: not clear
             if any(not s.alive for s in request.acquired_on):
                 errors |= {INVALID_ARGUMENT, SCHEDULE}  # its stream is gone: not clear
         return Forecast(errors, fails)

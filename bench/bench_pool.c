@@ -1,0 +1,649 @@
+/* What acquire and release take, against general allocators and against the bookkeeping they replace, by themselves and beside what the
+ * device takes for events. Run: meson test -C build --benchmark --verbose
+ *
+ * A figure is nanoseconds per acquire and release (a pair). Pairs go over eight requests in turn. "ratio" is to the first line of a table;
+ * "beside" is what is left without the device's share, measured as the same number of records and waits alone. */
+#include "rivals.h"
+#include "teams.h"
+#include "windows.h"
+#include "worlds.h"
+
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KIB 1024u
+#define MIB (1024u * 1024u)
+
+/* ---- work ----------------------------------------------------------------------------------------------------------- */
+
+/* Acquires and releases ids[0 ..], ids[each ..], ... of a power of two of arrays. */
+typedef struct work {
+    bp_pool *pool;
+    const uint32_t *ids;
+    size_t arrays, each;
+    bp_stream *acquiring, *releasing;
+} work;
+
+static work work_on(const world *w, int two_streams)
+{
+    return (work){w->pool, w->ids, 8, 1, w->streams[0], w->streams[two_streams ? 1 : 0]};
+}
+
+static void run_pairs(void *user, size_t pairs)
+{
+    const work k = *(const work *)user;
+    void *addresses[8];
+    for (size_t i = 0; i < pairs; i++) {
+        const uint32_t *ids = k.ids + (i & (k.arrays - 1)) * k.each;
+        must(bp_pool_acquire(k.pool, ids, k.each, k.acquiring, addresses));
+        must(bp_pool_release(k.pool, ids, k.each, k.releasing));
+    }
+}
+
+/* The same ids, each in a call of its own. */
+static void run_singly(void *user, size_t pairs)
+{
+    const work k = *(const work *)user;
+    void *addresses[8];
+    for (size_t i = 0; i < pairs; i++) {
+        const uint32_t *ids = k.ids + (i & (k.arrays - 1)) * k.each;
+        for (size_t j = 0; j < k.each; j++)
+            must(bp_pool_acquire(k.pool, ids + j, 1, k.acquiring, addresses + j));
+        for (size_t j = 0; j < k.each; j++)
+            must(bp_pool_release(k.pool, ids + j, 1, k.releasing));
+    }
+}
+
+/* Counts only those that are served. */
+static void run_until_served(void *user, size_t pairs)
+{
+    const work k = *(const work *)user;
+    for (size_t i = 0; i < pairs;) {
+        void *address;
+        int acquired;
+        must(bp_pool_try_acquire(k.pool, k.ids, 1, k.acquiring, &address, &acquired));
+        if (!acquired)
+            continue;
+        must(bp_pool_release(k.pool, k.ids, 1, k.releasing));
+        i++;
+    }
+}
+
+/* The figures' names say what a pair takes: proves it. */
+static void expect(const world *w, const work *k, uint64_t records, uint64_t waits)
+{
+    work once = *k;
+    run_pairs(&once, 64);
+    bp_pool_statistics before = world_statistics(w);
+    run_pairs(&once, 64);
+    bp_pool_statistics after = world_statistics(w);
+    if (after.records - before.records == 64 * records && after.waits - before.waits == 64 * waits)
+        return;
+    fprintf(stderr, "bench: a pair takes %g records and %g waits\n", (double)(after.records - before.records) / 64,
+            (double)(after.waits - before.waits) / 64);
+    exit(1);
+}
+
+/* ---- a device's share --------------------------------------------------------------------------------------------- */
+
+#define DEVICE_EVENTS 8u
+
+typedef struct share {
+    bp_stream *streams[2];
+    bp_event *events[2][DEVICE_EVENTS]; /* of each stream */
+    unsigned records, waits;
+} share;
+
+static share share_create(const world *w, unsigned records, unsigned waits)
+{
+    share s = {.streams = {w->streams[2], w->streams[3]}, .records = records, .waits = waits};
+    for (unsigned i = 0; i < 2 * DEVICE_EVENTS; i++)
+        must(bp_event_create(w->device, &s.events[i / DEVICE_EVENTS][i % DEVICE_EVENTS]));
+    return s;
+}
+
+static void share_destroy(share *s)
+{
+    for (unsigned i = 0; i < 2 * DEVICE_EVENTS; i++)
+        bp_event_destroy(&s->events[i / DEVICE_EVENTS][i % DEVICE_EVENTS]);
+}
+
+/* What a pair asks of the device: the first stream waits for the second's record of eight pairs ago; one or both record. */
+static void run_share(void *user, size_t pairs)
+{
+    const share s = *(const share *)user;
+    for (size_t i = 0; i < pairs; i++) {
+        if (s.waits > 0)
+            must(bp_stream_wait(s.streams[0], s.events[1][i % DEVICE_EVENTS]));
+        if (s.records > 1)
+            must(bp_event_record(s.events[0][i % DEVICE_EVENTS], s.streams[0]));
+        must(bp_event_record(s.events[1][i % DEVICE_EVENTS], s.streams[1]));
+    }
+}
+
+/* ---- groups --------------------------------------------------------------------------------------------------------- */
+
+static uint32_t random_below(uint64_t *state, uint32_t limit)
+{
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return (uint32_t)(*state % limit);
+}
+
+#define LISTED 1024u
+
+typedef struct lists {
+    list_pool *pool;
+    uint32_t buckets[LISTED]; /* that are taken in turn */
+} lists;
+
+static void run_lists(void *user, size_t pairs)
+{
+    const lists *l = user;
+    static void *volatile address; /* asked for and never followed */
+    for (size_t i = 0; i < pairs; i++) {
+        const uint32_t bucket = l->buckets[i % LISTED];
+        address = list_pool_allocate(l->pool, bucket);
+        list_pool_free(l->pool, bucket);
+    }
+    (void)address;
+}
+
+/* The first eight buckets, as the pool's requests, or any. */
+static void lists_init(lists *l, int fixed, uint32_t units, uint32_t buckets, uint64_t bytes, int random)
+{
+    uint64_t state = 88172645463325252u;
+    l->pool = list_pool_create(fixed, units, buckets, 2, bytes);
+    for (uint32_t i = 0; i < LISTED; i++)
+        l->buckets[i] = random ? random_below(&state, units * buckets) : i % 8;
+}
+
+typedef struct rivals {
+    rival_malloc libc, jemalloc;
+    lists max, fixed;
+} rivals;
+
+static void add_rivals(rivals *r, uint32_t units, uint32_t buckets, uint64_t bytes)
+{
+    if (rival_jemalloc(&r->jemalloc, bytes))
+        bench_add("jemalloc: malloc, free", rival_malloc_loop, &r->jemalloc, 0);
+    if (rival_libc(&r->libc, bytes))
+        bench_add("libc: malloc, free", rival_malloc_loop, &r->libc, 0);
+    lists_init(&r->max, 0, units, buckets, bytes, 0);
+    lists_init(&r->fixed, 1, units, buckets, bytes, 0);
+    bench_add("lists of Megatron's max pool", run_lists, &r->max, 0);
+    bench_add("lists of Megatron's fixed pool", run_lists, &r->fixed, 0);
+}
+
+static void remove_rivals(rivals *r)
+{
+    list_pool_destroy(r->max.pool);
+    list_pool_destroy(r->fixed.pool);
+}
+
+static void one_request(const char *group, uint64_t bytes)
+{
+    if (!bench_begin(group))
+        return;
+    world null = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = bytes, .lanes = 1});
+    world host = world_create(&(world_options){.host = 1, .units = 50, .buckets = 1, .bytes = bytes, .lanes = 1});
+    work on_null = work_on(&null, 0), on_host = work_on(&host, 0);
+    rivals r;
+    expect(&null, &on_null, 0, 0);
+    expect(&host, &on_host, 0, 0);
+    bench_add("null device, lanes, no event", run_pairs, &on_null, 0);
+    bench_add("host device, lanes, no event", run_pairs, &on_host, 0);
+    add_rivals(&r, 50, 4, bytes);
+    bench_end();
+    remove_rivals(&r);
+    world_destroy(&null);
+    world_destroy(&host);
+}
+
+/* The three ways in which a pair takes events. */
+typedef struct events {
+    world with_lanes, without;
+    work none, one_stream, lanes_two, any_two;
+    share record, record_wait, records_wait;
+} events;
+
+static void events_create(events *e, int host)
+{
+    world_options options = {.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB};
+    e->without = world_create(&options);
+    options.lanes = 1;
+    e->with_lanes = world_create(&options);
+    e->none = work_on(&e->with_lanes, 0);
+    e->one_stream = work_on(&e->without, 0);
+    e->lanes_two = work_on(&e->with_lanes, 1);
+    e->any_two = work_on(&e->without, 1);
+    /* of buffers of their own, so that points of one work are not waited for by another */
+    e->lanes_two.ids += 8;
+    e->any_two.ids += 8;
+    e->record = share_create(&e->without, 1, 0);
+    e->record_wait = share_create(&e->without, 1, 1);
+    e->records_wait = share_create(&e->without, 2, 1);
+}
+
+static void events_destroy(events *e)
+{
+    share_destroy(&e->record);
+    share_destroy(&e->record_wait);
+    share_destroy(&e->records_wait);
+    world_destroy(&e->with_lanes);
+    world_destroy(&e->without);
+}
+
+static void with_events(const char *group, int host)
+{
+    if (!bench_begin(group))
+        return;
+    events e;
+    rivals r;
+    events_create(&e, host);
+    expect(&e.with_lanes, &e.none, 0, 0);
+    expect(&e.without, &e.one_stream, 1, 0);
+    expect(&e.with_lanes, &e.lanes_two, 1, 1);
+    expect(&e.without, &e.any_two, 2, 1);
+    bench_add("lanes, one stream: no event", run_pairs, &e.none, 0);
+    size_t one = bench_add("any lane, one stream: a record", run_pairs, &e.one_stream, 0);
+    size_t two = bench_add("lanes, two streams: a record, a wait", run_pairs, &e.lanes_two, 0);
+    size_t any = bench_add("any lane, two streams: two records, a wait", run_pairs, &e.any_two, 0);
+    bench_less(one, bench_add("device alone: a record", run_share, &e.record, 0));
+    bench_less(two, bench_add("device alone: a record, a wait", run_share, &e.record_wait, 0));
+    bench_less(any, bench_add("device alone: two records, a wait", run_share, &e.records_wait, 0));
+    add_rivals(&r, 50, 4, 4 * KIB);
+    bench_end();
+    remove_rivals(&r);
+    events_destroy(&e);
+}
+
+/* Streams that are not idle: the second one is held up while a window lasts, so that every wait has to be enqueued. */
+typedef struct busy {
+    bench_loop *loop;
+    void *user;
+    bp_stream *waiting, *held;
+    sem_t gate;
+} busy;
+
+static void wait_at_gate(void *argument)
+{
+    while (sem_wait(argument) != 0) {
+    }
+}
+
+static double run_busy(void *user, size_t pairs)
+{
+    busy *b = user;
+    must(bp_stream_call(b->held, wait_at_gate, &b->gate));
+    b->loop(b->user, 16); /* the worker of the waiting stream is at its first wait now */
+    double begin = bench_now_ns();
+    b->loop(b->user, pairs);
+    double took = bench_now_ns() - begin;
+    sem_post(&b->gate);
+    must(bp_stream_synchronize(b->held));
+    must(bp_stream_synchronize(b->waiting));
+    return took;
+}
+
+static void busy_init(busy *b, bench_loop *loop, void *user, bp_stream *waiting, bp_stream *held)
+{
+    *b = (busy){.loop = loop, .user = user, .waiting = waiting, .held = held};
+    sem_init(&b->gate, 0, 0);
+}
+
+static void busy_host(const char *group)
+{
+    if (!bench_begin(group))
+        return;
+    events e;
+    busy two, any, record_wait, records_wait;
+    events_create(&e, 1);
+    busy_init(&two, run_pairs, &e.lanes_two, e.with_lanes.streams[0], e.with_lanes.streams[1]);
+    busy_init(&any, run_pairs, &e.any_two, e.without.streams[0], e.without.streams[1]);
+    busy_init(&record_wait, run_share, &e.record_wait, e.without.streams[2], e.without.streams[3]);
+    busy_init(&records_wait, run_share, &e.records_wait, e.without.streams[2], e.without.streams[3]);
+    bench_add("lanes, one stream: no event", run_pairs, &e.none, 0);
+    size_t entry = bench_add_run("lanes, two streams: a record, a wait", run_busy, &two, 4096);
+    bench_less(entry, bench_add_run("device alone: a record, a wait", run_busy, &record_wait, 4096));
+    entry = bench_add_run("any lane, two streams: two records, a wait", run_busy, &any, 4096);
+    bench_less(entry, bench_add_run("device alone: two records, a wait", run_busy, &records_wait, 4096));
+    bench_end();
+    events_destroy(&e);
+}
+
+/* ---- sizes of pools ------------------------------------------------------------------------------------------------- */
+
+#define EVICTING_BYTES (96u * MIB)
+#define COLD_PAIRS 64u
+
+typedef struct spread {
+    bp_pool *pool;
+    bp_stream *stream;
+    uint32_t *ids; /* all of them, shuffled further in each window */
+    uint32_t count;
+    uint64_t random;
+    uint8_t *evicting; /* NULL: caches stay as they are */
+} spread;
+
+static spread spread_create(const world *w, uint8_t *evicting)
+{
+    spread s = {w->pool, w->streams[0], malloc(w->count * sizeof *s.ids), w->count, 88172645463325252u, evicting};
+    if (s.ids == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    memcpy(s.ids, w->ids, w->count * sizeof *s.ids);
+    return s;
+}
+
+static void take_each(const spread *s, const uint32_t *ids, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        void *address;
+        must(bp_pool_acquire(s->pool, &ids[i], 1, s->stream, &address));
+        must(bp_pool_release(s->pool, &ids[i], 1, s->stream));
+    }
+}
+
+/* Before the time counts, either all requests were taken a moment ago, or no data is in any cache. */
+static double run_spread(void *user, size_t pairs)
+{
+    spread *s = user;
+    for (size_t i = 0; i < pairs; i++) {
+        uint32_t other = (uint32_t)i + random_below(&s->random, s->count - (uint32_t)i), id = s->ids[other];
+        s->ids[other] = s->ids[i];
+        s->ids[i] = id;
+    }
+    if (s->evicting != NULL)
+        memset(s->evicting, (int)(s->random & 0xff), EVICTING_BYTES);
+    else
+        take_each(s, s->ids, s->count);
+    double begin = bench_now_ns();
+    take_each(s, s->ids, pairs);
+    return bench_now_ns() - begin;
+}
+
+static void pool_size(const char *group, uint32_t requests)
+{
+    if (!bench_begin(group))
+        return;
+    world w = world_create(&(world_options){.units = requests / 2, .buckets = 2, .bytes = 4 * KIB, .lanes = 1});
+    work k = work_on(&w, 0);
+    uint8_t *evicting = malloc(EVICTING_BYTES);
+    if (evicting == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    spread random = spread_create(&w, NULL), cold = spread_create(&w, evicting);
+    rivals r;
+    lists max, fixed;
+    lists_init(&max, 0, requests / 2, 2, 4 * KIB, 1);
+    lists_init(&fixed, 1, requests / 2, 2, 4 * KIB, 1);
+    expect(&w, &k, 0, 0);
+    bench_add("the same 8 requests", run_pairs, &k, 0);
+    bench_add_run("random requests", run_spread, &random, requests < 1000 ? requests : 1000);
+    bench_add_run("random requests, caches evicted", run_spread, &cold, requests < COLD_PAIRS ? requests : COLD_PAIRS);
+    add_rivals(&r, requests / 2, 2, 4 * KIB);
+    bench_add("lists of Megatron's max pool, random requests", run_lists, &max, 0);
+    bench_add("lists of Megatron's fixed pool, random requests", run_lists, &fixed, 0);
+    bench_end();
+    remove_rivals(&r);
+    list_pool_destroy(max.pool);
+    list_pool_destroy(fixed.pool);
+    free(random.ids);
+    free(cold.ids);
+    free(evicting);
+    world_destroy(&w);
+}
+
+/* A request of n segments: how the work grows with partly overlapping plans. */
+static void overlapping(const char *group)
+{
+    enum { DEEP = 128 };
+    static const uint32_t segments[] = {1, 2, 4, 8, 32, DEEP};
+    enum { FIGURES = sizeof segments / sizeof *segments };
+    if (!bench_begin(group))
+        return;
+    world w = world_create_overlapping(1000, DEEP);
+    work k[FIGURES];
+    uint32_t ids[FIGURES][4];
+    for (int i = 0; i < FIGURES; i++) {
+        const uint32_t nth = segments[i] - 1;
+        const uint32_t taken[4] = {2 * nth, 2 * nth + 1, 2 * (nth + DEEP), 2 * (nth + DEEP) + 1};
+        char name[40];
+        for (int j = 0; j < 4; j++)
+            ids[i][j] = w.ids[taken[j]];
+        k[i] = (work){w.pool, ids[i], 4, 1, w.streams[0], w.streams[0]};
+        expect(&w, &k[i], 0, 0);
+        snprintf(name, sizeof name, "requests of %u segment%s", segments[i], segments[i] > 1 ? "s" : "");
+        bench_add(name, run_pairs, &k[i], 0);
+    }
+    bench_end();
+    world_destroy(&w);
+}
+
+/* ---- arrays --------------------------------------------------------------------------------------------------------- */
+
+static void arrays(const char *group, int host, int two_streams)
+{
+    if (!bench_begin(group))
+        return;
+    world w = world_create(&(world_options){.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB, .lanes = 1});
+    share once = share_create(&w, 1, 1);
+    work k = work_on(&w, two_streams);
+    k.each = 4;
+    k.arrays = 2;
+    size_t singly = bench_add("a unit of 4 in four calls, per request", run_singly, &k, 0);
+    size_t together = bench_add("a unit of 4 in one call, per request", run_pairs, &k, 0);
+    bench_add("a unit of 4 in four calls, per unit", run_singly, &k, 0);
+    size_t unit = bench_add("a unit of 4 in one call, per unit", run_pairs, &k, 0);
+    bench_per(singly, 4);
+    bench_per(together, 4);
+    if (two_streams) {
+        size_t device = bench_add("device alone: a record, a wait", run_share, &once, 0);
+        bench_less(singly, device);
+        bench_less(unit, device);
+    }
+    bench_end();
+    share_destroy(&once);
+    world_destroy(&w);
+}
+
+/* ---- threads -------------------------------------------------------------------------------------------------------- */
+
+/* Each team has a world of its own, which no other thread has used. */
+typedef struct crew {
+    world world;
+    work works[TEAM_MOST];
+    uint32_t ids[TEAM_MOST][8];
+    team *team;
+} crew;
+
+static void crew_start(crew *c, unsigned threads, bench_loop *loop)
+{
+    void *const users[TEAM_MOST] = {&c->works[0], &c->works[1], &c->works[2], &c->works[3]};
+    c->team = team_create(threads, loop, users);
+}
+
+static void crew_end(crew *c)
+{
+    team_destroy(c->team);
+    world_destroy(&c->world);
+}
+
+static void crew_apart(crew *c, unsigned threads, int interleaved)
+{
+    c->world = world_create_apart(4 * 8, interleaved);
+    for (uint32_t t = 0; t < TEAM_MOST; t++) {
+        for (uint32_t i = 0; i < 8; i++)
+            c->ids[t][i] = c->world.ids[interleaved ? 4 * i + t : 8 * t + i];
+        bp_stream *stream = c->world.streams[t];
+        c->works[t] = (work){c->world.pool, c->ids[t], 8, 1, stream, stream};
+    }
+    crew_start(c, threads, run_pairs);
+}
+
+static void crew_one_class(crew *c, unsigned threads, int own_streams)
+{
+    c->world = world_create(&(world_options){.units = TEAM_MOST,
+                                             .buckets = 1,
+                                             .bytes = 4 * KIB,
+                                             .lanes = !own_streams,
+                                             .selection = BP_SELECT_ANY,
+                                             .strict = BP_STRICT_OFF});
+    for (uint32_t t = 0; t < TEAM_MOST; t++) {
+        bp_stream *stream = c->world.streams[own_streams ? t : 0];
+        c->works[t] = (work){c->world.pool, &c->world.ids[t], 1, 1, stream, stream};
+    }
+    crew_start(c, threads, run_until_served);
+}
+
+#define TEAM_TURNS 25
+#define TEAM_PAIRS 60000 /* some milliseconds: more than a turn of the scheduler where threads outnumber processors */
+
+static void measure_crews(const char *group, void (*create)(crew *, unsigned, int), int how)
+{
+    static const char *const names[] = {"1 thread", "2 threads", "4 threads"};
+    if (!bench_begin(group))
+        return;
+    crew crews[3];
+    bench_turns(TEAM_TURNS);
+    for (unsigned i = 0; i < 3; i++) {
+        create(&crews[i], 1u << i, how);
+        bench_add_run(names[i], team_run, crews[i].team, TEAM_PAIRS);
+    }
+    bench_add_run("4 threads, processor time", team_run_processor, crews[2].team, TEAM_PAIRS);
+    bench_end();
+    for (int i = 0; i < 3; i++)
+        crew_end(&crews[i]);
+}
+
+/* Another thread than the first that acquired from the pool. */
+static void second_thread(const char *group)
+{
+    if (!bench_begin(group))
+        return;
+    crew first, second;
+    bench_turns(TEAM_TURNS);
+    crew_apart(&first, 1, 0);
+    crew_apart(&second, 1, 0);
+    run_pairs(&second.works[0], 8);
+    bench_add_run("the first thread that acquired", team_run, first.team, TEAM_PAIRS);
+    bench_add_run("another thread", team_run, second.team, TEAM_PAIRS);
+    bench_end();
+    crew_end(&first);
+    crew_end(&second);
+}
+
+/* ---- modes ---------------------------------------------------------------------------------------------------------- */
+
+static void tracing(const char *group)
+{
+    static const char *const names[] = {"not traced", "traced", "traced, with timestamps"};
+    if (!bench_begin(group))
+        return;
+    world w[3];
+    work k[3];
+    for (int i = 0; i < 3; i++) {
+        w[i] = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = 4 * KIB, .lanes = 1});
+        k[i] = work_on(&w[i], 0);
+        if (i > 0)
+            must(bp_pool_trace_start(w[i].pool, 4096, i == 2));
+        bench_add(names[i], run_pairs, &k[i], 0);
+    }
+    bench_end();
+    for (int i = 0; i < 3; i++)
+        world_destroy(&w[i]);
+}
+
+static void choices(const char *group)
+{
+    static const struct {
+        const char *name;
+        bp_selection selection;
+        bp_strict strict;
+        int held; /* the buffer that requests had before */
+    } modes[] = {{"assigned copy, strict error", BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 0},
+                 {"assigned copy, strict off", BP_SELECT_ASSIGNED, BP_STRICT_OFF, 0},
+                 {"any copy, strict error", BP_SELECT_ANY, BP_STRICT_ERROR, 0},
+                 {"any copy, strict off", BP_SELECT_ANY, BP_STRICT_OFF, 0},
+                 {"any copy, strict off, deviating", BP_SELECT_ANY, BP_STRICT_OFF, 1}};
+    enum { MODES = sizeof modes / sizeof *modes };
+    if (!bench_begin(group))
+        return;
+    world w[MODES];
+    work k[MODES];
+    for (int i = 0; i < MODES; i++) {
+        w[i] = world_create(&(world_options){.units = 50,
+                                             .buckets = 1,
+                                             .bytes = 4 * KIB,
+                                             .lanes = 1,
+                                             .selection = modes[i].selection,
+                                             .strict = modes[i].strict});
+        k[i] = work_on(&w[i], 0);
+        expect(&w[i], &k[i], 0, 0);
+        if (modes[i].held)
+            must(bp_pool_acquire(w[i].pool, &w[i].ids[8], 1, w[i].streams[0], NULL));
+        bench_add(modes[i].name, run_pairs, &k[i], 0);
+    }
+    bench_end();
+    for (int i = 0; i < MODES; i++)
+        world_destroy(&w[i]);
+}
+
+/* ---- main ----------------------------------------------------------------------------------------------------------- */
+
+static void measure(void)
+{
+    one_request("one request, 4 KiB", 4 * KIB);
+    one_request("one request, 1 MiB", MIB);
+    one_request("one request, 64 MiB", 64 * MIB);
+    with_events("events, null device", 0);
+    with_events("events, host device, idle", 1);
+    busy_host("events, host device, busy");
+    pool_size("pool of 10 requests", 10);
+    pool_size("pool of 1000 requests", 1000);
+    pool_size("pool of 100000 requests", 100000);
+    overlapping("scheduled, 1000 overlapping requests");
+    arrays("arrays, no events", 0, 0);
+    arrays("arrays, events, null device", 0, 1);
+    arrays("arrays, events, host device", 1, 1);
+    measure_crews("threads, own requests", crew_apart, 0);
+    measure_crews("threads, own requests, interleaved", crew_apart, 1);
+    measure_crews("threads, two copies, one stream", crew_one_class, 0);
+    measure_crews("threads, two copies, own streams", crew_one_class, 1);
+    second_thread("threads, first and other");
+    tracing("tracing");
+    choices("choices");
+}
+
+static int write_json(const char *path, const char *date)
+{
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        perror(path);
+        return 1;
+    }
+    bench_write_json(file, date);
+    return fclose(file) == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    const char *json = NULL, *date = NULL, *only = NULL;
+    int turns = 101;
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 < argc && strcmp(argv[i], "--json") == 0) {
+            json = argv[i + 1];
+        } else if (i + 1 < argc && strcmp(argv[i], "--date") == 0) {
+            date = argv[i + 1];
+        } else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) {
+            only = argv[i + 1];
+        } else if (i + 1 < argc && strcmp(argv[i], "--turns") == 0) {
+            turns = atoi(argv[i + 1]);
+        } else {
+            fprintf(stderr, "usage: bench_pool [--json FILE] [--date TEXT] [--only GROUP] [--turns N]\n");
+            return 2;
+        }
+    }
+    bench_settings(turns, only);
+    measure();
+    return json != NULL ? write_json(json, date) : 0;
+}

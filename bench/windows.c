@@ -1,0 +1,266 @@
+/* Windows in turns, medians, the table and the JSON. */
+#include "windows.h"
+
+#include <bucketpool/status.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_TURNS 401
+#define MOST_ENTRIES 16
+#define MOST_FIGURES 256
+#define WINDOW_NS 250e3
+
+typedef struct entry {
+    char name[72];
+    bench_run *run;
+    bench_loop *loop;
+    void *user;
+    size_t pairs, less;
+    unsigned per;
+    double ns[MOST_TURNS];
+} entry;
+
+typedef struct figure {
+    char group[40], name[72], to[72], less[72];
+    double min, median, ratio, own; /* of the medians; own: less the device */
+    size_t pairs;
+    int turns;
+} figure;
+
+static entry entries[MOST_ENTRIES];
+static size_t entry_count;
+static figure figures[MOST_FIGURES];
+static size_t figure_count;
+static const char *current, *wanted;
+static int turns = 101; /* of the current group */
+static int usual_turns = 101;
+
+double bench_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+void bench_settings(int new_turns, const char *only)
+{
+    usual_turns = new_turns < 1 ? 1 : new_turns > MOST_TURNS ? MOST_TURNS : new_turns;
+    wanted = only;
+}
+
+int bench_begin(const char *group)
+{
+    if (wanted != NULL && strncmp(group, wanted, strlen(wanted)) != 0)
+        return 0;
+    current = group;
+    entry_count = 0;
+    turns = usual_turns;
+    return 1;
+}
+
+void bench_turns(int most)
+{
+    turns = turns < most ? turns : most;
+}
+
+static size_t add(const char *name, const entry *e)
+{
+    if (entry_count == MOST_ENTRIES) {
+        fprintf(stderr, "bench: group %s has too many entries\n", current);
+        exit(1);
+    }
+    entries[entry_count] = *e;
+    snprintf(entries[entry_count].name, sizeof entries[entry_count].name, "%s", name);
+    return entry_count++;
+}
+
+size_t bench_add_run(const char *name, bench_run *run, void *user, size_t pairs)
+{
+    return add(name, &(entry){.run = run, .user = user, .pairs = pairs, .per = 1, .less = BENCH_NO_ENTRY});
+}
+
+size_t bench_add(const char *name, bench_loop *loop, void *user, size_t pairs)
+{
+    return add(name, &(entry){.loop = loop, .user = user, .pairs = pairs, .per = 1, .less = BENCH_NO_ENTRY});
+}
+
+void bench_per(size_t number, unsigned requests)
+{
+    entries[number].per = requests;
+}
+
+void bench_less(size_t number, size_t device)
+{
+    entries[number].less = device;
+}
+
+/* Nanoseconds for `pairs`. */
+static double run_window(const entry *e, size_t pairs)
+{
+    if (e->run != NULL)
+        return e->run(e->user, pairs);
+    double begin = bench_now_ns();
+    e->loop(e->user, pairs);
+    return bench_now_ns() - begin;
+}
+
+/* The least of three: the first time is slow, and so is one that was disturbed. */
+static double time_of(const entry *e, size_t pairs)
+{
+    double least = run_window(e, pairs);
+    for (int i = 0; i < 2; i++) {
+        double took = run_window(e, pairs);
+        least = took < least ? took : least;
+    }
+    return least;
+}
+
+static void calibrate(entry *e)
+{
+    if (e->pairs > 0)
+        return;
+    size_t pairs = 16;
+    double took = time_of(e, pairs);
+    while (took < WINDOW_NS / 4 && pairs < (size_t)1 << 24)
+        took = time_of(e, pairs *= 2);
+    e->pairs = 1 + (size_t)(WINDOW_NS * (double)pairs / took);
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *values, double *least)
+{
+    double sorted[MOST_TURNS];
+    memcpy(sorted, values, (size_t)turns * sizeof *sorted);
+    qsort(sorted, (size_t)turns, sizeof *sorted, in_order);
+    if (least != NULL)
+        *least = sorted[0];
+    return sorted[turns / 2];
+}
+
+static void report(const entry *e)
+{
+    if (figure_count == MOST_FIGURES) {
+        fprintf(stderr, "bench: too many figures\n");
+        exit(1);
+    }
+    figure *f = &figures[figure_count++];
+    double each[MOST_TURNS];
+    *f = (figure){.turns = turns, .pairs = e->pairs};
+    snprintf(f->group, sizeof f->group, "%s", current);
+    snprintf(f->name, sizeof f->name, "%s", e->name);
+    f->median = median(e->ns, &f->min);
+    if (e != entries) {
+        for (int t = 0; t < turns; t++)
+            each[t] = e->ns[t] / entries[0].ns[t];
+        f->ratio = median(each, NULL);
+        snprintf(f->to, sizeof f->to, "%s", entries[0].name);
+    }
+    if (e->less != BENCH_NO_ENTRY) {
+        for (int t = 0; t < turns; t++)
+            each[t] = e->ns[t] - entries[e->less].ns[t];
+        f->own = median(each, NULL);
+        snprintf(f->less, sizeof f->less, "%s", entries[e->less].name);
+    }
+    printf("  %-52s %10.1f %10.1f", f->name, f->min, f->median);
+    if (f->to[0] != 0)
+        printf(" %9.2f", f->ratio);
+    else
+        printf(" %9s", "1");
+    if (f->less[0] != 0)
+        printf(" %9.1f", f->own);
+    printf("\n");
+}
+
+void bench_end(void)
+{
+    for (size_t i = 0; i < entry_count; i++)
+        calibrate(&entries[i]);
+    for (int t = 0; t < turns; t++) {
+        for (size_t k = 0; k < entry_count; k++) { /* another one first in each turn */
+            entry *e = &entries[(k + (size_t)t) % entry_count];
+            e->ns[t] = run_window(e, e->pairs) / (double)e->pairs / e->per;
+        }
+    }
+    printf("%s\n  %-52s %10s %10s %9s %9s\n", current, "", "ns min", "median", "ratio", "beside");
+    for (size_t i = 0; i < entry_count; i++)
+        report(&entries[i]);
+    printf("\n");
+    fflush(stdout);
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------------------------------- */
+
+static void print_string(FILE *file, const char *text)
+{
+    fputc('"', file);
+    for (; *text != 0; text++) {
+        if (*text == '"' || *text == '\\')
+            fputc('\\', file);
+        if ((unsigned char)*text >= ' ')
+            fputc(*text, file);
+    }
+    fputc('"', file);
+}
+
+static void print_cpu(FILE *file)
+{
+    char line[256], model[256] = "unknown";
+    FILE *info = fopen("/proc/cpuinfo", "r");
+    while (info != NULL && fgets(line, sizeof line, info) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL)
+            continue;
+        snprintf(model, sizeof model, "%s", colon + 1 + strspn(colon + 1, " "));
+        model[strcspn(model, "\n")] = 0;
+        break;
+    }
+    if (info != NULL)
+        fclose(info);
+    print_string(file, model);
+}
+
+static void print_figure(FILE *file, const figure *f)
+{
+    fprintf(file, "    {\"group\": ");
+    print_string(file, f->group);
+    fprintf(file, ", \"name\": ");
+    print_string(file, f->name);
+    fprintf(file, ", \"ns_min\": %.2f, \"ns_median\": %.2f", f->min, f->median);
+    if (f->to[0] != 0) {
+        fprintf(file, ", \"ratio_median\": %.4f, \"ratio_to\": ", f->ratio);
+        print_string(file, f->to);
+    }
+    if (f->less[0] != 0) {
+        fprintf(file, ", \"beside_ns_median\": %.2f, \"beside\": ", f->own);
+        print_string(file, f->less);
+    }
+    fprintf(file, ", \"windows\": %d, \"pairs_per_window\": %zu}", f->turns, f->pairs);
+}
+
+void bench_write_json(FILE *file, const char *date)
+{
+    fprintf(file, "{\n  \"format\": \"bucketpool.bench/1\",\n  \"version\": ");
+    print_string(file, bp_version());
+    if (date != NULL) {
+        fprintf(file, ",\n  \"date\": ");
+        print_string(file, date);
+    }
+    fprintf(file, ",\n  \"compiler\": ");
+    print_string(file, __VERSION__);
+    fprintf(file, ",\n  \"machine\": {\"cpu\": ");
+    print_cpu(file);
+    fprintf(file, ", \"cores\": %ld},\n  \"figures\": [\n", sysconf(_SC_NPROCESSORS_ONLN));
+    for (size_t i = 0; i < figure_count; i++) {
+        print_figure(file, &figures[i]);
+        fprintf(file, "%s\n", i + 1 < figure_count ? "," : "");
+    }
+    fprintf(file, "  ]\n}\n");
+}

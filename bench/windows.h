@@ -1,0 +1,37 @@
+/* Figures that hold on a noisy machine: the entries of a group run in turns, in short windows, so that what disturbs one disturbs its
+ * neighbours too. A ratio is taken between windows of the same turn; of the ratios of all turns the median is reported. */
+#ifndef BENCH_WINDOWS_H
+#define BENCH_WINDOWS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Does the work `pairs` times and returns what that took, in nanoseconds. */
+typedef double bench_run(void *user, size_t pairs);
+/* Does the work `pairs` times. */
+typedef void bench_loop(void *user, size_t pairs);
+
+#define BENCH_NO_ENTRY SIZE_MAX
+
+/* NULL: all; else only the groups whose name begins so. */
+void bench_settings(int turns, const char *only);
+
+/* Groups are measured when they end, and not at all when they were not asked for: bench_begin then returns 0. */
+int bench_begin(const char *group);
+/* Fewer turns for the group that has begun: its windows are long. */
+void bench_turns(int most);
+/* pairs 0: as many as fill a window. Returns the entry's number in the group; entry 0 is what the others' ratios are to. */
+size_t bench_add_run(const char *name, bench_run *run, void *user, size_t pairs);
+size_t bench_add(const char *name, bench_loop *loop, void *user, size_t pairs);
+/* Divides an entry's time: pairs of several requests. */
+void bench_per(size_t entry, unsigned requests);
+/* Reports an entry also less another of its group, or less a part of it, turn by turn: what a call takes beside the device. */
+void bench_less(size_t entry, size_t device);
+void bench_end(void);
+
+double bench_now_ns(void);
+
+void bench_write_json(FILE *file, const char *date);
+
+#endif
