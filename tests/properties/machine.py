@@ -709,8 +709,12 @@ class Pool(RuleBasedStateMachine):
             used = size + overlong
             self.bind_one(Binding(unit, ordinal, b.ROLE_PARAM, b.BF16, size, used, placement, zero, b.LANE_ANY))
 
-    @rule(lane=st.sampled_from((0, 1, 15, 16)), number=st.integers(0, 4))
-    def set_lane(self, lane, number):
+    @rule(lane=st.sampled_from((0, 1, 15, 16)), number=st.integers(0, 4), empty=st.booleans())
+    def set_lane(self, lane, number, empty):
+        if empty:  # lanes move only where nothing is live
+            for request in self.model.live():
+                while request.holds:
+                    self.release([request.id], self.lane_stream(request, self.stream(number)))
         stream = None if number == 4 else self.stream(number)
         expected = self.model.lane_statuses(lane, stream)
         self.fleet.gates.open()  # changing a lane waits for the streams

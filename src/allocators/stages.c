@@ -1,0 +1,51 @@
+/* Stages of a run: steps, lanes, and sealing. */
+#include "allocators/pool.h"
+
+#include "core/fail.h"
+
+bp_status bp_pool_seal(bp_pool *pool)
+{
+    if (pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_seal: no pool");
+    uint32_t count = atomic_load_explicit(&pool->bound_count, memory_order_acquire);
+    for (uint32_t id = 0; id < count; id++) {
+        const bp_bound *r = &pool->bounds[id];
+        bool live = BP_WORD_ID(atomic_load_explicit(r->word, memory_order_acquire)) == id;
+        if (live && (r->kind == BP_KIND_DYNAMIC ||
+                     (r->kind == BP_KIND_CHOSEN && r->first >= pool->overflow_first && pool->overflow_count > 0)))
+            return bp_fail(BP_ERR_SCHEDULE, "pool %s cannot be sealed: %s of %s holds %s memory", pool->name,
+                           bp_role_name((bp_role)pool->known[r->known].role), pool->known[r->known].unit,
+                           r->kind == BP_KIND_DYNAMIC ? "dynamic" : "overflow");
+    }
+    atomic_store_explicit(&pool->sealed, 1, memory_order_relaxed);
+    return BP_OK;
+}
+
+int bp_pool_is_sealed(const bp_pool *pool)
+{
+    return atomic_load_explicit((atomic_uint *)&pool->sealed, memory_order_relaxed) != 0;
+}
+
+void bp_pool_set_step(bp_pool *pool, uint64_t step)
+{
+    atomic_store_explicit(&pool->step, step, memory_order_relaxed);
+}
+
+bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream)
+{
+    if (pool == NULL || lane >= BP_LANE_COUNT)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_lane: needs a pool and a lane below %u, got %u",
+                       BP_LANE_COUNT, lane);
+    if (stream != NULL)
+        BP_TRY(bp_stream_check(stream, pool->device, "bp_pool_set_lane"));
+    bp_stream *before = atomic_load_explicit(&pool->lanes[lane], memory_order_relaxed);
+    if (before != NULL && before != stream) {
+        /* release points on the old stream were left out because the next user would be on it */
+        if (bp_tally_live(&pool->tally) != 0)
+            return bp_fail(BP_ERR_SCHEDULE, "pool %s: lane %u cannot move from stream %s while requests are live",
+                           pool->name, lane, bp_stream_name(before));
+        BP_TRY(bp_stream_quiesce(before));
+    }
+    atomic_store_explicit(&pool->lanes[lane], stream, memory_order_release);
+    return BP_OK;
+}
