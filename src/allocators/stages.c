@@ -31,6 +31,21 @@ void bp_pool_set_step(bp_pool *pool, uint64_t step)
     atomic_store_explicit(&pool->step, step, memory_order_relaxed);
 }
 
+/* The points that were left out on a stream whose work is done: nobody has to wait for them any more. */
+static void drop_left_out(bp_pool *pool, const bp_stream *stream)
+{
+    uint32_t count = 1 + pool->segment_capacity + atomic_load_explicit(&pool->bound_count, memory_order_acquire);
+    for (uint32_t f = 0; f < count; f++) {
+        bp_fence *fence = &pool->fences[f];
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < fence->count; i++) {
+            if (fence->points[i].stream != stream || fence->points[i].point != BP_NO_POINT)
+                fence->points[kept++] = fence->points[i];
+        }
+        fence->count = kept;
+    }
+}
+
 bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream)
 {
     if (pool == NULL || lane >= BP_LANE_COUNT)
@@ -45,6 +60,7 @@ bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream)
             return bp_fail(BP_ERR_SCHEDULE, "pool %s: lane %u cannot move from stream %s while requests are live",
                            pool->name, lane, bp_stream_name(before));
         BP_TRY(bp_stream_quiesce(before));
+        drop_left_out(pool, before);
     }
     atomic_store_explicit(&pool->lanes[lane], stream, memory_order_release);
     return BP_OK;

@@ -713,7 +713,7 @@ class Pool(RuleBasedStateMachine):
     def set_lane(self, lane, number, empty):
         if empty:  # lanes move only where nothing is live
             for request in self.model.live():
-                while request.holds:
+                for _ in range(request.holds):
                     self.release([request.id], self.lane_stream(request, self.stream(number)))
         stream = None if number == 4 else self.stream(number)
         expected = self.model.lane_statuses(lane, stream)
