@@ -22,7 +22,8 @@
  *
  * Thread safety: acquire, try_acquire, can_acquire, use, release, give_up and the getters may be called from any thread at
  * once for different requests. Two calls at once on one request are an error of the caller that is reported, not a race. Binding may
- * run beside them. Creating, destroying, lanes, seal, tracing: one thread, no calls beside it.
+ * run beside them, and so may destroying a stream that no call names (its requests are released on another one). Creating and
+ * destroying pools, lanes, seal, tracing: one thread, no calls beside it.
  * Streams: of the pool's device. Capture: no device of this version captures graphs.
  *
  * Sources: Megatron-LM's FixedPoolAllocator and MaxPoolAllocator (PR 5462) for the policies and strict assignment; RMM and
