@@ -84,7 +84,7 @@ class Request:
     step: int = 0
     needed: Clock = field(default_factory=dict)  # what had to be done before its first work
     allowed: Clock = field(default_factory=dict)  # what that work may have waited for
-    exact: bool = True  # whether `allowed` can be told
+    waits: dict = field(default_factory=dict)  # streams whose points it waits for, and how many releases they had then
     left: dict = field(default_factory=dict)  # stream -> its clock at a release that left holds
 
 
@@ -414,7 +414,7 @@ class Model:
                 assert reached >= position, (
                     f"{stream} does not wait for s{serial} ({reached} < {position}) before {i} {request.bound.key}")
             allowed = merge(allowed, request.allowed)
-        exact = self.clocks and all(self.requests[i].exact for i in ids)
+        exact = self.clocks and all(self._exact(self.requests[i]) for i in ids)
         for serial, position in after.items() if exact else ():
             most = allowed.get(serial, 0)
             assert position <= most, (
@@ -448,7 +448,7 @@ class Model:
         request.address, request.holds, request.step = address, 1, self.step
         request.streams, request.acquired_on, request.left = [], [], {}
         request.used = request.shared = False
-        request.needed, request.allowed, request.exact = {}, {}, True
+        request.needed, request.allowed, request.waits = {}, {}, {}
         if not count:
             return
         reach = address + self.aligned(count)
@@ -459,8 +459,13 @@ class Model:
                 request.needed = merge(request.needed, past.needed)
             if past.begin < reach and address < past.reach:
                 request.allowed = merge(request.allowed, past.allowed)
-                if any(s.releases - then > EXACT_POINTS - 55 for s, then in past.releases.items()):
-                    request.exact = False  # younger points may stand in for this one
+                for past_stream, then in past.releases.items():
+                    request.waits[past_stream] = min(then, request.waits.get(past_stream, then))
+
+    @staticmethod
+    def _exact(request: Request) -> bool:
+        """Whether `allowed` can be told: younger points may stand in for those that are many releases old by now."""
+        return all(s.releases - then <= EXACT_POINTS - 55 for s, then in request.waits.items())
 
     def _where(self, request: Request, address: int, what: str, standing) -> str:
         """Which memory it was given, and whether it may have been."""
