@@ -193,6 +193,12 @@ BP_HOT bp_status order(acquiring *a, waits *w)
     return BP_OK;
 }
 
+/* Whether anything has to be done to a request's memory before it is handed out. */
+BP_HOT bool needs_preparing(const bp_pool *pool, const bp_bound *r)
+{
+    return r->zero != BP_ZERO_NOTHING || r->kind == BP_KIND_DYNAMIC || pool->guarded;
+}
+
 /* What has to be written before the caller's work, on the stream. */
 static bp_status prepare(acquiring *a)
 {
@@ -200,7 +206,7 @@ static bp_status prepare(acquiring *a)
     bool wrote = false;
     for (size_t i = 0; i < a->count; i++) {
         bp_bound *r = &pool->bounds[a->ids[i]];
-        if ((r->zero == BP_ZERO_NOTHING && !pool->guarded && r->kind != BP_KIND_DYNAMIC) || !is_fresh(r))
+        if (!needs_preparing(pool, r) || !is_fresh(r))
             continue;
         bp_status status = pool->guarded ? bp_guarded_open(pool, a->ids[i], a->stream) : BP_OK;
         if (status == BP_OK && r->kind == BP_KIND_DYNAMIC) /* after what guard mode writes */
@@ -321,7 +327,7 @@ static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
     a->status = collect_request(a, &w, r);
     if (a->status == BP_OK)
         a->status = order(a, &w);
-    if (a->status == BP_OK && (r->zero != BP_ZERO_NOTHING || r->kind == BP_KIND_DYNAMIC || a->pool->guarded))
+    if (a->status == BP_OK && needs_preparing(a->pool, r))
         a->status = prepare(a);
     if (a->status != BP_OK) {
         unclaim(a, 1);

@@ -51,9 +51,8 @@ typedef struct bp_fence {
 
 typedef struct bp_segment {
     bp_word word;
-    uint32_t fence; /* of the hold that ended last; written by the owner as it ends its own */
-    atomic_uint
-        lane; /* that all requests of this memory are acquired on; BP_LANE_ANY; BP_LANE_UNBOUND before any is bound */
+    uint32_t fence;   /* of the hold that ended last; written by the owner as it ends its own */
+    atomic_uint lane; /* of all requests of this memory; BP_LANE_ANY: of several; BP_LANE_UNBOUND: none is bound yet */
     uint8_t *address;
     uint64_t bytes;
 } bp_segment;
@@ -110,7 +109,7 @@ typedef struct bp_bound {
     bp_hold_stream hold[BP_HOLD_STREAMS];
 
     _Atomic uint64_t waits, repeated, given_up, deviations, overflows, dynamic;
-    uint32_t preferred;   /* the segment it had before; BP_NONE: none yet */
+    uint32_t preferred;   /* the plan's segment, or the first it had; BP_NONE: none yet */
     uint32_t class_index; /* whose copies it may get; BP_NONE: of no class */
     uint32_t known;
     uint64_t bytes, used_bytes;

@@ -1,6 +1,7 @@
 /* Stages of a run: steps, lanes, and sealing. */
 #include "allocators/pool.h"
 
+#include "allocators/explain.h"
 #include "core/fail.h"
 
 bp_status bp_pool_seal(bp_pool *pool)
@@ -10,12 +11,12 @@ bp_status bp_pool_seal(bp_pool *pool)
     uint32_t count = atomic_load_explicit(&pool->bound_count, memory_order_acquire);
     for (uint32_t id = 0; id < count; id++) {
         const bp_bound *r = &pool->bounds[id];
+        char name[BP_REQUEST_BYTES];
         bool live = BP_WORD_ID(atomic_load_explicit(r->word, memory_order_acquire)) == id;
         if (live && (r->kind == BP_KIND_DYNAMIC ||
                      (r->kind == BP_KIND_CHOSEN && r->first >= pool->overflow_first && pool->overflow_count > 0)))
-            return bp_fail(BP_ERR_SCHEDULE, "pool %s cannot be sealed: %s of %s holds %s memory", pool->name,
-                           bp_role_name((bp_role)pool->known[r->known].role), pool->known[r->known].unit,
-                           r->kind == BP_KIND_DYNAMIC ? "dynamic" : "overflow");
+            return bp_fail(BP_ERR_SCHEDULE, "pool %s cannot be sealed: %s holds %s memory", pool->name,
+                           bp_explain_request(pool, id, name), r->kind == BP_KIND_DYNAMIC ? "dynamic" : "overflow");
     }
     atomic_store_explicit(&pool->sealed, 1, memory_order_relaxed);
     return BP_OK;
