@@ -46,7 +46,7 @@ int main(void)
     buckets_config.bucketing = BP_BUCKETING_GIVEN;
     buckets_config.padding = BP_PADDING_GIVEN;
     buckets_config.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
-    schedule_config.eval = 1;
+    schedule_config.passes = BP_PASSES_EVAL;
     check(bp_model_create("example", &model));
     for (int32_t u = 0; u < UNITS; u++) {
         char name[16];

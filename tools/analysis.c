@@ -56,14 +56,14 @@ static bp_status make_schedule(const plan_options *options, const bp_model *mode
 {
     a->recorded = bp_model_event_count(model) > 0;
     if (a->recorded)
-        return bp_schedule_create_recorded(model, a->buckets, &a->schedule);
+        return bp_schedule_create_recorded(model, a->buckets, NULL, &a->schedule);
     bp_schedule_config config;
     bp_status status = bp_schedule_config_init(&config, sizeof config);
     if (status != BP_OK)
         return status;
     config.prefetch = options->prefetch;
     config.grad_units = options->grad_units;
-    config.eval = options->eval;
+    config.passes = options->eval ? BP_PASSES_EVAL : BP_PASSES_TRAIN;
     return bp_schedule_create_training(a->buckets, &config, &a->schedule);
 }
 

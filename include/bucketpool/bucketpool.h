@@ -5,6 +5,7 @@
 #include <bucketpool/device.h>
 #include <bucketpool/dtype.h>
 #include <bucketpool/model.h>
+#include <bucketpool/pack.h>
 #include <bucketpool/plan.h>
 #include <bucketpool/pool.h>
 #include <bucketpool/schedule.h>

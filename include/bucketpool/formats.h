@@ -10,6 +10,7 @@
 #define BUCKETPOOL_FORMATS_H
 
 #include <bucketpool/model.h>
+#include <bucketpool/pack.h>
 #include <bucketpool/plan.h>
 
 #ifdef __cplusplus
@@ -76,6 +77,25 @@ BP_API bp_status bp_units_write(const bp_model *model, const char *path);
 BP_API bp_status bp_plan_write(const bp_plan *plan, const char *path);
 BP_API bp_status bp_plan_read(const char *path, bp_plan **plan);
 BP_API bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_plan **plan);
+
+/* Packing instances as CSV: a header line with the columns id, lower, upper, size and optionally gaps and offset, in any order; a
+ * row an item, live in [lower, upper) except in its gaps ("a-b" ranges [a, b), separated by spaces). docs/formats.md.
+ * Errors name file, line and column: intervals that end before they start, gaps that are empty, overlap or leave the interval,
+ * negative numbers, sizes whose sum does not fit 64 bits, an id twice, a missing or unknown column, a row too long or too short.
+ * Source of the format: google/minimalloc. */
+typedef struct bp_packing_file bp_packing_file;
+
+BP_API bp_status bp_packing_file_read(const char *path, bp_packing_file **file);
+BP_API bp_status bp_packing_file_parse(const char *text, size_t bytes, const char *origin, bp_packing_file **file);
+BP_API void bp_packing_file_destroy(bp_packing_file **file);
+/* The instance, items in the order of the rows. Lives as long as the file. */
+BP_API const bp_packing *bp_packing_file_packing(const bp_packing_file *file);
+/* NULL when `item` is none. Lives as long as the file. */
+BP_API const char *bp_packing_file_id(const bp_packing_file *file, size_t item);
+/* The offset column; NULL when the file has none. Lives as long as the file. */
+BP_API const uint64_t *bp_packing_file_offsets(const bp_packing_file *file);
+/* Writes the same rows with an `offset` column (replaced when there was one), atomically. Errors: BP_ERR_IO. */
+BP_API bp_status bp_packing_file_write(const bp_packing_file *file, const uint64_t *offsets, const char *path);
 
 #ifdef __cplusplus
 }

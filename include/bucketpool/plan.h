@@ -21,8 +21,8 @@ typedef struct bp_plan bp_plan;
  * BP_POLICY_MAX: for each storage dtype a unit's buckets are sorted by unpadded elements from large to small (equal: larger
  *   bucket index first); the k-th buffer is the maximum over units of the k-th bucket's padded bytes; `copies` of all of
  *   them. Source: Megatron-FSDP MaxPoolAllocator, Megatron-LM PR 5462.
- * BP_POLICY_SCHEDULED: one offset per request for all its intervals; buffers may overlap partly. Plans of this policy can be built
- *   and read; this version does not make them.
+ * BP_POLICY_SCHEDULED: one offset per request for all its intervals; buffers may overlap partly. Takes as few bytes as the search
+ *   finds, never more than BP_POLICY_MAX, and says whether fewer are possible.
  * The state role is live all the time: under fixed and max its requests keep memory of their own, and copies are 0. */
 typedef enum bp_policy {
     BP_POLICY_DYNAMIC = 1,
@@ -43,12 +43,14 @@ typedef struct bp_plan_config {
     uint32_t copies; /* buffer sets (fixed, max). 0: as many as the schedule needs, at least the units live at once */
     bp_fallback fallback; /* fixed only */
     uint64_t alignment;   /* bytes, a power of two; every offset and every placed size is a multiple */
+    uint32_t joint;       /* scheduled only. 1: all roles but state share one slab, a release group of its own, "joint" */
+    uint64_t work;        /* scheduled only: bound of the search per slab, as in bp_pack_config. 0: the default */
 } bp_plan_config;
 
-/* Policy max, as many copies as needed, persistent fallback, 256-byte alignment. */
+/* Policy max, as many copies as needed, persistent fallback, 256-byte alignment, a slab for each role. */
 BP_API bp_status bp_plan_config_init(bp_plan_config *config, size_t size);
 
-/* Plans every role of the buckets, each in a slab of its own.
+/* Plans every role of the buckets, each in a slab of its own unless `joint`.
  * Too few copies is an answer, not an error: the plan then says it is infeasible and assigns nothing.
  * Errors: BP_ERR_INVALID_ARGUMENT (unknown policy, alignment no power of two, schedule of other buckets, nothing to place),
  * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. The caller owns the plan: bp_plan_destroy. It keeps nothing of its inputs. */
@@ -83,10 +85,31 @@ typedef struct bp_plan_role {
     uint32_t lower_bound_step; /* the first step that reaches the bound */
     size_t buffers;            /* how many bp_plan_buffer it has */
     uint32_t live_units;       /* the largest number of units live at once */
+    uint32_t roles;            /* BP_ROLE_BIT mask of the roles this entry is about: several in a joint plan, of which `role` is the
+                                  first */
+    uint64_t proven_bytes; /* no plan takes less: the bound, or more where a search proved it */
+    uint32_t optimal;      /* 1: `bytes` are the least possible */
+    const char *method;    /* what found the placement (scheduled), "" otherwise; static */
 } bp_plan_role;
 
 BP_API size_t bp_plan_role_count(const bp_plan *plan);
 BP_API bp_status bp_plan_role_get(const bp_plan *plan, size_t index, bp_plan_role *role);
+
+/* A wait that the plan adds, as bp_wait has it, with names. */
+typedef struct bp_plan_wait {
+    size_t size;
+    uint32_t step;
+    const char *unit, *bucket; /* what waits; bucket NULL: "bucket.<ordinal>" */
+    uint32_t ordinal, role;
+    const char *for_unit, *for_bucket; /* what it waits for */
+    uint32_t for_ordinal, for_role;
+    uint64_t exposed_bytes; /* of collectives that no longer run under compute */
+} bp_plan_wait;
+
+/* Every wait that the plan adds to the schedule. None by default: a plan gives no two requests the same bytes where that would stall
+ * an overlap, unless the schedule was traded for bytes (bp_schedule_create_traded). */
+BP_API size_t bp_plan_wait_count(const bp_plan *plan);
+BP_API bp_status bp_plan_wait_get(const bp_plan *plan, size_t index, bp_plan_wait *wait);
 
 typedef enum bp_buffer_kind { BP_BUFFER_POOLED = 1, BP_BUFFER_PERSISTENT = 2, BP_BUFFER_DYNAMIC = 3 } bp_buffer_kind;
 
@@ -122,7 +145,7 @@ BP_API bp_status bp_plan_witness_get(const bp_plan *plan, size_t role_index, siz
 typedef struct bp_plan_slab {
     size_t size;
     uint64_t bytes;
-    const char *group; /* the role's name, as every role has a slab of its own here */
+    const char *group; /* the role's name, or "joint" */
 } bp_plan_slab;
 
 BP_API size_t bp_plan_slab_count(const bp_plan *plan);

@@ -112,11 +112,6 @@ BP_API const char *bp_pool_allocator_name(const bp_pool *pool);
 
 /* ---- binding ------------------------------------------------------------------------------------------------------ */
 
-/* Logical streams of a schedule; runtimes may number lanes of their own below BP_LANE_COUNT. */
-enum { BP_LANE_GATHER = 0, BP_LANE_COMPUTE = 1, BP_LANE_REDUCE = 2, BP_LANE_OUTER_REDUCE = 3 };
-#define BP_LANE_COUNT 16u
-#define BP_LANE_ANY UINT32_MAX
-
 /* Where a request's memory comes from.
  * BP_PLACE_PLANNED: from the plan; it is an error if the plan does not have the request.
  * BP_PLACE_PERSISTENT: memory of its own from config.persistent_bytes (parameters outside units).

@@ -139,12 +139,14 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
     return BP_OK;
 }
 
-bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets, bp_schedule **schedule)
+bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets,
+                                      const bp_recorded_config *config, bp_schedule **schedule)
 {
     if (model == NULL || buckets == NULL || schedule == NULL || model->event_count == 0 ||
         model->unit_count != buckets->unit_count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_schedule_create_recorded: needs a model with events and its buckets");
+    (void)config;
     bp_schedule *created;
     BP_TRY(bp_schedule_new(buckets, &created));
     recording r = {.buckets = buckets};

@@ -9,7 +9,7 @@ bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size)
     if (config == NULL || size < sizeof *config)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_config_init: size %zu, expected at least %zu", size,
                        sizeof *config);
-    *config = (bp_schedule_config){.size = sizeof *config, .prefetch = 1, .grad_units = 2};
+    *config = (bp_schedule_config){.size = sizeof *config, .prefetch = 1, .prefetch_backward = BP_PREFETCH_SAME, .grad_units = 2};
     return BP_OK;
 }
 
@@ -38,7 +38,7 @@ bp_status bp_schedule_add_step(bp_schedule *s, bp_phase phase, int32_t unit)
     if (s->step_count >= INT32_MAX)
         return bp_fail(BP_ERR_OVERFLOW, "the schedule has more than %d steps", INT32_MAX);
     BP_TRY(bp_grow_array((void **)&s->steps, &s->step_capacity, s->step_count, sizeof *s->steps));
-    s->steps[s->step_count++] = (bp_step){sizeof(bp_step), phase, unit};
+    s->steps[s->step_count++] = (bp_step){sizeof(bp_step), phase, unit, BP_OUTSIDE};
     return BP_OK;
 }
 

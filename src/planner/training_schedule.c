@@ -195,7 +195,7 @@ static bp_status add_live(bp_schedule *s, const run_order *order, uint32_t unit,
         return bp_schedule_add_interval(s, 0, (uint32_t)s->step_count);
     if (live == LIVE_BOTH || live == LIVE_FORWARD)
         BP_TRY(add_forward(s, order, order->first_of_unit[unit], config->prefetch));
-    if (live == LIVE_FORWARD || config->eval)
+    if (live == LIVE_FORWARD || config->passes == BP_PASSES_EVAL)
         return BP_OK;
     return add_backward(s, order, unit, config, live == LIVE_GRADIENT);
 }
@@ -226,12 +226,12 @@ static bp_status generate(bp_schedule *s, const bp_buckets *buckets, const run_o
         return bp_fail(BP_ERR_OVERFLOW, "%zu units are more than a schedule can have", order->count);
     for (size_t i = 0; i < order->count; i++)
         BP_TRY(bp_schedule_add_step(s, BP_PHASE_FORWARD, (int32_t)order->runs[i].unit));
-    for (size_t i = order->count; !config->eval && i-- > 0;)
+    for (size_t i = order->count; !config->passes == BP_PASSES_EVAL && i-- > 0;)
         BP_TRY(bp_schedule_add_step(s, BP_PHASE_BACKWARD, (int32_t)order->runs[i].unit));
     void *memory;
     BP_TRY(bp_new_array(buckets->bucket_count, sizeof(bool), &memory));
     bool *has_transpose = memory;
-    for (size_t i = 0; i < buckets->request_count && !config->eval; i++)
+    for (size_t i = 0; i < buckets->request_count && !config->passes == BP_PASSES_EVAL; i++)
         has_transpose[buckets->requests[i].bucket] |= buckets->requests[i].role == BP_ROLE_PARAM_TRANSPOSE;
     bp_status status = BP_OK;
     for (size_t g = 0; status == BP_OK && g < buckets->group_count; g++)

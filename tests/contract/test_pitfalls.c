@@ -170,7 +170,7 @@ static void test_one_forward_one_backward(void **state)
     bp_schedule *schedule = NULL;
     assert_ok(bp_buckets_config_init(&config, sizeof config));
     assert_ok(bp_buckets_create(unbalanced, &config, &buckets));
-    assert_fails(bp_schedule_create_recorded(unbalanced, buckets, &schedule), BP_ERR_SCHEDULE, NULL);
+    assert_fails(bp_schedule_create_recorded(unbalanced, buckets, NULL, &schedule), BP_ERR_SCHEDULE, NULL);
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&unbalanced);
     kit k = kit_with(recorded_model("500 500 500 500", steady), options, 3, BP_SELECT_ASSIGNED);

@@ -139,7 +139,7 @@ static uint64_t bound_of(const bp_model *model, bp_policy policy, uint64_t *byte
     config.padding = BP_PADDING_GIVEN;
     config.roles = PARAM;
     assert_ok(bp_buckets_create(model, &config, &buckets));
-    assert_ok(bp_schedule_create_recorded(model, buckets, &schedule));
+    assert_ok(bp_schedule_create_recorded(model, buckets, NULL, &schedule));
     bp_plan_config planning = plan_config(policy, 0, BP_FALLBACK_PERSISTENT);
     assert_ok(bp_plan_create(buckets, schedule, &planning, &plan));
     uint64_t bound = role_at(plan, 0).lower_bound_bytes;

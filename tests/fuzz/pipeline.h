@@ -75,7 +75,7 @@ static inline void fuzz_plan_model(const bp_model *model)
         if (fuzz_good(bp_schedule_create_training(buckets, &schedule_config, &schedule)))
             fuzz_policies(buckets, schedule, copies);
         bp_schedule_destroy(&schedule);
-        if (bp_model_event_count(model) > 0 && fuzz_good(bp_schedule_create_recorded(model, buckets, &schedule)))
+        if (bp_model_event_count(model) > 0 && fuzz_good(bp_schedule_create_recorded(model, buckets, NULL, &schedule)))
             fuzz_policies(buckets, schedule, copies);
         bp_schedule_destroy(&schedule);
         bp_buckets_destroy(&buckets);

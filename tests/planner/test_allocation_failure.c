@@ -326,7 +326,7 @@ static void test_hand_made(void **state)
     bp_buckets *buckets;
     RETRY_OUT(buckets, bp_buckets_create(model, &config, &buckets));
     bp_schedule *schedule;
-    RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, &schedule));
+    RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, NULL, &schedule));
     plan_all(buckets, schedule);
     bp_schedule_destroy(&schedule);
     bp_buckets_destroy(&buckets);
@@ -362,7 +362,7 @@ static void test_odd_cycle(void **state)
     bp_buckets *buckets;
     RETRY_OUT(buckets, bp_buckets_create(model, &config, &buckets));
     bp_schedule *schedule;
-    RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, &schedule));
+    RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, NULL, &schedule));
     plan_all(buckets, schedule);
     bp_schedule_destroy(&schedule);
     bp_buckets_destroy(&buckets);

@@ -179,7 +179,7 @@ static void assert_recording_fails(const char *events, const char *position, con
     bp_buckets *buckets = NULL;
     bp_schedule *schedule = NULL;
     assert_ok(bp_buckets_create(model, &config, &buckets));
-    bp_status status = bp_schedule_create_recorded(model, buckets, &schedule);
+    bp_status status = bp_schedule_create_recorded(model, buckets, NULL, &schedule);
     if (name == NULL)
         assert_ok(status);
     else if (*position == '\0')
@@ -212,9 +212,9 @@ static void test_recorded_schedule_errors(void **state)
     assert_fails(try_event(model, 1, -1, -1), BP_ERR_INVALID_ARGUMENT, "-1");
     world w = make_world(model, PARAM_ONLY);
     bp_schedule *schedule = NULL;
-    assert_fails(bp_schedule_create_recorded(w.model, w.buckets, &schedule), BP_ERR_INVALID_ARGUMENT, "event");
-    assert_fails(bp_schedule_create_recorded(NULL, w.buckets, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_create_recorded(w.model, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_recorded(w.model, w.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, "event");
+    assert_fails(bp_schedule_create_recorded(NULL, w.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_recorded(w.model, NULL, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_null(schedule);
     end_world(&w);
 }

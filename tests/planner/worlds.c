@@ -181,14 +181,14 @@ world make_world(bp_model *model, world_options options)
     config.grad_comm_dtype = options.grad_comm_dtype;
     assert_ok(bp_buckets_create(model, &config, &w.buckets));
     if (options.recorded) {
-        assert_ok(bp_schedule_create_recorded(model, w.buckets, &w.schedule));
+        assert_ok(bp_schedule_create_recorded(model, w.buckets, NULL, &w.schedule));
         return w;
     }
     bp_schedule_config timing;
     assert_ok(bp_schedule_config_init(&timing, sizeof timing));
     timing.prefetch = options.prefetch;
     timing.grad_units = options.grad_units;
-    timing.eval = options.eval;
+    timing.passes = options.eval ? BP_PASSES_EVAL : BP_PASSES_TRAIN;
     assert_ok(bp_schedule_create_training(w.buckets, &timing, &w.schedule));
     return w;
 }

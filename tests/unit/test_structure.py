@@ -14,6 +14,7 @@ ROOT, CORE, FORMATS = sys.argv[1:4]
 MAY_INCLUDE = {
     "core": {"core"},
     "model": {"core", "model"},
+    "packing": {"core", "packing"},
     "planner": {"core", "model", "planner"},
     "devices": {"core", "devices"},
     "memory": {"core", "devices", "memory"},

@@ -1,0 +1,27 @@
+/* A packing instance as its owner built it: sizes, intervals, added conflicts. */
+#ifndef BP_PACKING_INSTANCE_H
+#define BP_PACKING_INSTANCE_H
+
+#include <bucketpool/pack.h>
+
+#include "core/memory.h"
+
+typedef struct bp_life {
+    uint64_t begin, end;
+    uint32_t item;
+} bp_life;
+
+typedef struct bp_pair {
+    uint32_t item, other;
+} bp_pair;
+
+struct bp_packing {
+    uint64_t *sizes;
+    size_t count, capacity;
+    bp_life *lives;
+    size_t life_count, life_capacity;
+    bp_pair *pairs;
+    size_t pair_count, pair_capacity;
+};
+
+#endif
