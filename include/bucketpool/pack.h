@@ -42,6 +42,10 @@ BP_API bp_status bp_packing_add_conflict(bp_packing *packing, size_t item, size_
 BP_API size_t bp_packing_item_count(const bp_packing *packing);
 /* 0 for what is no item. */
 BP_API uint64_t bp_packing_item_size(const bp_packing *packing, size_t item);
+/* Intervals as they were added, numbered from 0. Errors: BP_ERR_INVALID_ARGUMENT (no such interval). */
+BP_API size_t bp_packing_interval_count(const bp_packing *packing);
+BP_API bp_status bp_packing_interval(const bp_packing *packing, size_t index, size_t *item, uint64_t *begin,
+                                     uint64_t *end);
 
 /* The largest sum of sizes found of items that all conflict with each other: no placement takes less. For items with intervals
  * only that is the largest sum live at once; added conflicts are counted where they extend such a set.
@@ -86,6 +90,16 @@ BP_API bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config
 /* Checks a placement with arithmetic of its own, sharing none with bp_pack: every live item ends at or before `bytes`, and no two
  * that conflict share a byte. Errors: BP_ERR_MISMATCH naming the first items in the way by number, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_check(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes);
+
+typedef struct bp_packing_fault {
+    size_t size;
+    uint32_t found;       /* 0: the placement is good */
+    uint32_t item, other; /* conflict and share bytes, item < other; the same twice: it ends after `bytes` */
+} bp_packing_fault;
+
+/* What bp_packing_check objects to, for callers that have names for items. Errors: BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_packing_find_fault(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes,
+                                       bp_packing_fault *fault);
 
 #ifdef __cplusplus
 }
