@@ -134,6 +134,8 @@ static bp_status run(check *c, uint64_t bytes)
     const bp_packing *packing = c->packing;
     if (packing == NULL || (c->offsets == NULL && packing->count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_check: needs a packing and offsets");
+    if (packing->count == 0)
+        return BP_OK;
     void *live = NULL, *times = NULL, *moments = NULL;
     bp_status status = bp_new_array(packing->count, sizeof *c->live, &live);
     if (status == BP_OK)
