@@ -112,14 +112,19 @@ static bp_status check_id(const packing_reader *r, const bp_csv_field *id)
     return BP_OK;
 }
 
-static bp_status read_offset(const packing_reader *r, const bp_csv_field *fields, uint64_t *offset)
+static bp_status read_offset(const packing_reader *r, const bp_csv_field *fields, uint64_t size, uint64_t *offset)
 {
     const bp_csv_field *field = &fields[BP_COLUMN_OFFSET];
+    uint64_t end;
     if (*field->text == '\0')
         return bp_csv_fail(&r->csv, field->place,
                            "item \"%.*s\" has no offset; give every item one, or leave the column out", BP_QUOTED,
                            fields[BP_COLUMN_ID].text);
-    return read_number(r, fields, BP_COLUMN_OFFSET, offset);
+    BP_TRY(read_number(r, fields, BP_COLUMN_OFFSET, offset));
+    if (!bp_add_u64(*offset, size, &end))
+        return bp_csv_fail(&r->csv, field->place, "offset %llu: an item of size %llu ends there behind %llu",
+                           (unsigned long long)*offset, (unsigned long long)size, (unsigned long long)UINT64_MAX);
+    return BP_OK;
 }
 
 static bp_status add_item(packing_reader *r, const bp_csv_field *fields)
@@ -140,7 +145,7 @@ static bp_status add_item(packing_reader *r, const bp_csv_field *fields)
                            "size %llu: the sizes so far add up to more than %llu, the most of 64 bits",
                            (unsigned long long)size, (unsigned long long)UINT64_MAX);
     if (file->has_column[BP_COLUMN_OFFSET])
-        BP_TRY(read_offset(r, fields, &file->offsets[file->row_count]));
+        BP_TRY(read_offset(r, fields, size, &file->offsets[file->row_count]));
     BP_TRY(bp_fail_at(r->csv.origin, bp_packing_add_item(file->packing, size, NULL)));
     return bp_packing_add_life(file->packing, file->row_count, lower, upper, &r->csv, gaps);
 }

@@ -219,6 +219,8 @@ static void test_number_errors(void **state)
     assert_fails(parse("id,lower,upper,size,offset\na,0,1,1,0\nb,0,1,1,\n"), BP_ERR_FORMAT,
                  "d/x.csv:3:9: item \"b\" has no offset");
     assert_fails(parse("id,lower,upper,size,offset\na,0,1,1,-1\n"), BP_ERR_FORMAT, "d/x.csv:2:9: offset \"-1\"");
+    assert_fails(parse("offset,id,lower,upper,size\n18446744073709551615,a,0,1,1\n"), BP_ERR_FORMAT,
+                 "d/x.csv:2:1: offset", "size 1 ends");
 }
 
 static bp_status parse_gaps(const char *gaps)
@@ -294,15 +296,15 @@ static const char *written(const char *text, const uint64_t *offsets)
 static void test_write(void **state)
 {
     (void)state;
-    const uint64_t offsets[] = {5, UINT64_MAX};
+    const uint64_t offsets[] = {5, UINT64_MAX - 7};
     assert_string_equal(written("id,lower,upper,size\na,0,2,1\nb,2,5,7", offsets),
-                        "id,lower,upper,size,offset\na,0,2,1,5\nb,2,5,7,18446744073709551615\n");
+                        "id,lower,upper,size,offset\na,0,2,1,5\nb,2,5,7,18446744073709551608\n");
     assert_string_equal(written("id,offset,lower,upper,size\na,0,0,2,1\nb,9,2,5,7\n", offsets),
-                        "id,offset,lower,upper,size\na,5,0,2,1\nb,18446744073709551615,2,5,7\n");
+                        "id,offset,lower,upper,size\na,5,0,2,1\nb,18446744073709551608,2,5,7\n");
     assert_string_equal(written("gaps,size,id,upper,lower\r\n\"6-7 4-5\",1,\"a\",9,3\r\n  4-5 ,2,b,9,03\r\n", offsets),
-                        "gaps,size,id,upper,lower,offset\n6-7 4-5,1,a,9,3,5\n  4-5 ,2,b,9,03,18446744073709551615\n");
+                        "gaps,size,id,upper,lower,offset\n6-7 4-5,1,a,9,3,5\n  4-5 ,2,b,9,03,18446744073709551608\n");
     assert_string_equal(written("id,lower,upper,size\n\"a,\"\"b\",0,2,1\n\"\"\"\",2,5,7\n", offsets),
-                        "id,lower,upper,size,offset\n\"a,\"\"b\",0,2,1,5\n\"\"\"\",2,5,7,18446744073709551615\n");
+                        "id,lower,upper,size,offset\n\"a,\"\"b\",0,2,1,5\n\"\"\"\",2,5,7,18446744073709551608\n");
 }
 
 static void test_write_errors(void **state)
