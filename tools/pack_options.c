@@ -23,7 +23,7 @@ static const struct argp_option pack_table[] = {
     {"capacity", OPT_CAPACITY, "N", 0,
      "Find a placement that takes no more, in the unit of the sizes, instead of the smallest", 0},
     {"work", OPT_WORK, "N", 0, "Steps of search at most, very roughly nanoseconds; the same steps on every machine", 0},
-    {"check", OPT_CHECK, 0, 0, "Check the offset column of FILE instead of packing", 0},
+    {"check", OPT_CHECK, 0, 0, "Check the offsets that FILE has, instead of packing", 0},
     {0, 0, 0, 0, "Output:", 2},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.pack/1 document", 0},
     {"svg", OPT_SVG, "FILE", 0, "Draw the placement (.svg, .png or .pdf)", 0},
