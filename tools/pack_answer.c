@@ -151,6 +151,11 @@ bool pack_answer_is_placed(const pack_answer *answer)
     return answer->result.outcome == BP_PACK_PLACED && *answer->fault == '\0';
 }
 
+bool pack_answer_has_total(const pack_answer *answer)
+{
+    return answer->result.outcome == BP_PACK_PLACED || answer->result.bytes > 0;
+}
+
 void pack_answer_reason(const pack_answer *answer, const pack_options *options, char reason[PACK_REASON_CHARS])
 {
     const bp_pack_result *r = &answer->result;

@@ -25,6 +25,8 @@ int pack_answer_find(pack_answer *answer, const pack_options *options);
 
 /* The placement is there, and holds. */
 bool pack_answer_is_placed(const pack_answer *answer);
+/* There is a total, if only of a placement that does not fit the capacity: proofs that nothing fits need not find any. */
+bool pack_answer_has_total(const pack_answer *answer);
 /* Why it is not, in a sentence. */
 #define PACK_REASON_CHARS 640
 void pack_answer_reason(const pack_answer *answer, const pack_options *options, char reason[PACK_REASON_CHARS]);

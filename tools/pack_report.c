@@ -64,6 +64,12 @@ static void print_heading(const pack_answer *a, const pack_options *options)
            items, plural(items), intervals, plural(intervals));
 }
 
+/* "" when nothing was placed. */
+static const char *method_text(const pack_answer *a)
+{
+    return a->result.method != NULL ? a->result.method : "";
+}
+
 static const char *capacity_text(const pack_answer *a)
 {
     return a->result.outcome == BP_PACK_INFEASIBLE  ? ": infeasible, proven"
@@ -80,7 +86,8 @@ static void print_proof(const pack_answer *a, const pack_options *options)
     if (options->check)
         print_line("offsets", "%s", pack_answer_is_placed(a) ? "hold" : "do not hold");
     else
-        print_line("method", "%s, %s steps of work", a->result.method, cli_count(a->result.work));
+        print_line("method", "%s%s%s steps of work", method_text(a), *method_text(a) != '\0' ? ", " : "",
+                   cli_count(a->result.work));
 }
 
 int pack_report_lines(const pack_answer *answer, const pack_options *options)
@@ -88,11 +95,13 @@ int pack_report_lines(const pack_answer *answer, const pack_options *options)
     const bp_pack_result *r = &answer->result;
     char more[64], gap[GAP_CHARS];
     print_heading(answer, options);
-    print_amount(r->outcome == BP_PACK_PLACED ? "total" : "best", r->bytes, "");
+    if (pack_answer_has_total(answer))
+        print_amount(r->outcome == BP_PACK_PLACED ? "total" : "best", r->bytes, "");
     snprintf(more, sizeof more, ", %zu item%s live at the same time", answer->witness_count,
              plural(answer->witness_count));
     print_amount("bound", r->bound, more);
-    print_line("gap", "%s", gap_text(answer, gap));
+    if (pack_answer_has_total(answer))
+        print_line("gap", "%s", gap_text(answer, gap));
     if (options->capacity > 0)
         print_amount("capacity", options->capacity, capacity_text(answer));
     print_proof(answer, options);
@@ -118,7 +127,10 @@ static void add_answer(sheet *s, const pack_answer *a, bool with_method)
     snprintf(total, sizeof total, "%llu", (unsigned long long)a->result.bytes);
     snprintf(bound, sizeof bound, "%llu", (unsigned long long)a->result.bound);
     sheet_add_line(s);
-    const char *const cells[] = {a->path, items, total, bound, gap_text(a, gap), verdict_text(a), a->result.method};
+    bool has_total = pack_answer_has_total(a);
+    const char *const cells[] = {
+        a->path,         items,         has_total ? total : "-", bound, has_total ? gap_text(a, gap) : "-",
+        verdict_text(a), method_text(a)};
     for (size_t i = 0; i < (with_method ? 7 : 6); i++)
         sheet_set_cell(s, i, cells[i]);
     if (!pack_answer_is_placed(a))
@@ -211,9 +223,13 @@ static bool print_answer(const pack_answer *a, const pack_options *options)
     print_number("items", bp_packing_item_count(bp_packing_file_packing(a->file)));
     good = print_member("outcome", outcome_text(a, options)) && good;
     good = print_member("reason", *reason != '\0' ? reason : NULL) && good;
-    print_number("total", r->bytes);
+    if (pack_answer_has_total(a)) {
+        print_number("total", r->bytes);
+        printf(",\n      \"gap_percent\": %.6f", pack_answer_gap(a));
+    } else {
+        printf(",\n      \"total\": null,\n      \"gap_percent\": null");
+    }
     print_number("bound", r->bound);
-    printf(",\n      \"gap_percent\": %.6f", pack_answer_gap(a));
     print_number("proven", r->proven);
     printf(",\n      \"optimal\": %s", r->optimal ? "true" : "false");
     good = print_member("method", r->method) && good;
