@@ -1,5 +1,6 @@
 #include "picture.h"
 
+#include <cairo.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -127,8 +128,6 @@ static double most_bytes(const picture_layout *layout, size_t role)
 static void draw_page(cairo_t *cr, const void *user)
 {
     const page *p = user;
-    picture_colour(cr, 0xffffff, 1);
-    cairo_paint(cr);
     draw_title(cr, p);
     draw_legend(cr, p);
     const picture_layout *layout = p->layout;
@@ -152,7 +151,8 @@ const char *picture_draw(const picture_input *input, const char *path)
     const char *error = picture_layout_init(input, &layout);
     if (error == NULL) {
         page p = arrange(input, &layout);
-        error = picture_save(p.width, p.height, draw_page, &p, path);
+        const picture_page drawn = {p.width, p.height, draw_page, &p};
+        error = picture_write(&drawn, path);
     }
     picture_layout_finish(&layout);
     return error;

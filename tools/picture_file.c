@@ -13,7 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Pixels of a PNG for a point of an SVG or PDF. */
+#include "picture_text.h"
+
 enum { PNG_SCALE = 2 };
 
 static _Thread_local char error_text[512];
@@ -26,12 +27,6 @@ __attribute__((format(printf, 1, 2))) static const char *fail(const char *format
     va_end(arguments);
     return error_text;
 }
-
-typedef struct drawing {
-    double width, height;
-    picture_painter *paint;
-    const void *user;
-} drawing;
 
 typedef enum format { FORMAT_NONE, FORMAT_SVG, FORMAT_PNG, FORMAT_PDF } format;
 
@@ -51,21 +46,21 @@ static cairo_status_t write_bytes(void *file, const unsigned char *data, unsigne
     return fwrite(data, 1, bytes, file) == bytes ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
 }
 
-static cairo_surface_t *new_surface(const drawing *d, format f, FILE *file)
+static cairo_surface_t *new_surface(const picture_page *p, format f, FILE *file)
 {
     if (f == FORMAT_PNG)
-        return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(d->width * PNG_SCALE),
-                                          (int)ceil(d->height * PNG_SCALE));
+        return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(p->width * PNG_SCALE),
+                                          (int)ceil(p->height * PNG_SCALE));
     if (f == FORMAT_SVG)
-        return cairo_svg_surface_create_for_stream(write_bytes, file, d->width, d->height);
-    cairo_surface_t *surface = cairo_pdf_surface_create_for_stream(write_bytes, file, d->width, d->height);
+        return cairo_svg_surface_create_for_stream(write_bytes, file, p->width, p->height);
+    cairo_surface_t *surface = cairo_pdf_surface_create_for_stream(write_bytes, file, p->width, p->height);
     cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_CREATE_DATE, ""); /* else the time of day */
     return surface;
 }
 
-static const char *draw_to(const drawing *d, format f, FILE *file)
+static const char *draw_to(const picture_page *p, format f, FILE *file)
 {
-    cairo_surface_t *surface = new_surface(d, f, file);
+    cairo_surface_t *surface = new_surface(p, f, file);
     cairo_t *cr = cairo_create(surface);
     if (f == FORMAT_PNG)
         cairo_scale(cr, PNG_SCALE, PNG_SCALE);
@@ -74,7 +69,9 @@ static const char *draw_to(const drawing *d, format f, FILE *file)
     cairo_font_options_set_hint_metrics(options, CAIRO_HINT_METRICS_OFF);
     cairo_set_font_options(cr, options);
     cairo_font_options_destroy(options);
-    d->paint(cr, d->user);
+    picture_colour(cr, 0xffffff, 1);
+    cairo_paint(cr);
+    p->draw(cr, p->user);
     cairo_status_t status = cairo_status(cr);
     cairo_destroy(cr);
     if (status == CAIRO_STATUS_SUCCESS && f == FORMAT_PNG)
@@ -102,7 +99,7 @@ static FILE *open_temporary(const char *path, char *temporary, size_t room)
     return NULL;
 }
 
-static const char *save(const drawing *d, format f, const char *path)
+static const char *save(const picture_page *p, format f, const char *path)
 {
     size_t room = strlen(path) + 48;
     char *temporary = malloc(room);
@@ -113,7 +110,7 @@ static const char *save(const drawing *d, format f, const char *path)
         free(temporary);
         return fail("%s: cannot be created: %s", path, strerror(errno));
     }
-    const char *reason = draw_to(d, f, file);
+    const char *reason = draw_to(p, f, file);
     if (reason == NULL && (fflush(file) != 0 || fsync(fileno(file)) != 0))
         reason = strerror(errno);
     if (fclose(file) != 0 && reason == NULL)
@@ -126,14 +123,13 @@ static const char *save(const drawing *d, format f, const char *path)
     return reason == NULL ? NULL : fail("%s: cannot be written: %s", path, reason);
 }
 
-const char *picture_save(double width, double height, picture_painter *paint, const void *user, const char *path)
+const char *picture_write(const picture_page *page, const char *path)
 {
-    const drawing d = {width, height, paint, user};
     format f = format_of(path);
     if (f == FORMAT_NONE)
         return fail("%s: a picture's name ends in .svg, .png or .pdf", path);
     char *target = realpath(path, NULL); /* a symbolic link keeps pointing to the new file */
-    const char *error = save(&d, f, target != NULL ? target : path);
+    const char *error = save(page, f, target != NULL ? target : path);
     free(target);
     return error;
 }

@@ -228,8 +228,6 @@ static void draw_page(cairo_t *cr, const void *user)
     const page *p = user;
     const picture_box *plot = &p->plot;
     const picture_view view = {.cr = cr, .box = plot};
-    picture_colour(cr, 0xffffff, 1);
-    cairo_paint(cr);
     picture_text(cr, &heading, MARGIN, MARGIN + 12, 0, plot->x + plot->width - MARGIN, p->input->title);
     picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, plot->x + plot->width - MARGIN, p->input->proof);
     picture_draw_memory_axis(&view);
@@ -257,8 +255,9 @@ const char *picture_draw_packing(const packing_picture *input, const char *path)
     p.plot.bytes =
         fmax((double)input->total, 1) * PLOT_HEIGHT / (PLOT_HEIGHT - 24); /* room for a label above the top */
     const char *error = find_boxes(&p);
+    const picture_page drawn = {p.plot.x + p.plot.width + MARGIN, p.plot.y + p.plot.height + BELOW, draw_page, &p};
     if (error == NULL)
-        error = picture_save(p.plot.x + p.plot.width + MARGIN, p.plot.y + p.plot.height + BELOW, draw_page, &p, path);
+        error = picture_write(&drawn, path);
     free(p.boxes);
     return error;
 }

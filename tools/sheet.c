@@ -1,7 +1,5 @@
 #include "sheet.h"
 
-#include <libsmartcols.h>
-
 #include "cli.h"
 
 sheet sheet_new(bool color)

@@ -1,7 +1,8 @@
-/* A table on standard output. It remembers whether anything failed, so that callers add lines without asking each time. */
+/* A table of text cells on standard output. It remembers whether anything failed, so that callers add lines without asking each time. */
 #ifndef TOOLS_SHEET_H
 #define TOOLS_SHEET_H
 
+#include <libsmartcols.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -12,13 +13,12 @@ typedef struct sheet {
 } sheet;
 
 sheet sheet_new(bool color);
-/* `right`: numbers. */
 void sheet_add_column(sheet *s, const char *title, bool right);
 void sheet_add_line(sheet *s);
-/* In the line added last. */
+/* Of the newest line. The text is copied. */
 void sheet_set_cell(sheet *s, size_t column, const char *text);
 void sheet_color_line(sheet *s, const char *color);
-/* Prints and frees it. Returns EXIT_GO_ON or an exit code. */
+/* Prints and frees it. Returns EXIT_GO_ON, or the exit code after a message. */
 int sheet_finish(sheet *s);
 
 #endif
