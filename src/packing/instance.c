@@ -73,3 +73,20 @@ uint64_t bp_packing_item_size(const bp_packing *packing, size_t item)
 {
     return packing != NULL && item < packing->count ? packing->sizes[item] : 0;
 }
+
+size_t bp_packing_interval_count(const bp_packing *packing)
+{
+    return packing != NULL ? packing->life_count : 0;
+}
+
+bp_status bp_packing_interval(const bp_packing *packing, size_t index, size_t *item, uint64_t *begin, uint64_t *end)
+{
+    size_t count = bp_packing_interval_count(packing);
+    if (index >= count || item == NULL || begin == NULL || end == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_interval: interval %zu of %zu", index, count);
+    const bp_life *life = &packing->lives[index];
+    *item = life->item;
+    *begin = life->begin;
+    *end = life->end;
+    return BP_OK;
+}
