@@ -34,7 +34,7 @@ static bool offsets_divide(const instance *in, const uint64_t *offsets)
             a = rest;
         }
     }
-    for (uint32_t i = 0; i < in->count; i++)
+    for (uint32_t i = 0; divisor > 0 && i < in->count; i++)
         if (naive_live(in, i) && offsets[i] % divisor != 0)
             return false;
     return true;

@@ -40,7 +40,8 @@ static instance renumber(const instance *in, uint64_t *scale)
     (void)scale;
     instance out = copy_instance(in);
     uint32_t *numbers = calloc(in->count, sizeof *numbers), *order = calloc(in->life_count, sizeof *order);
-    assert_true(numbers != NULL && order != NULL);
+    assert_non_null(numbers);
+    assert_non_null(order);
     for (uint32_t i = 0; i < in->count; i++)
         numbers[i] = i;
     for (uint32_t i = 0; i < in->life_count; i++)
