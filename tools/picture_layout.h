@@ -5,10 +5,7 @@
 #include <stdbool.h>
 
 #include "picture.h"
-
-/* Kinds of buckets that are told apart: each is a colour. A kind is a bucket's name without a number at its end. */
-enum { PICTURE_DENSE, PICTURE_EXPERTS, PICTURE_FIRST_HASHED, PICTURE_OTHER = 7, PICTURE_KINDS };
-#define PICTURE_KIND_CHARS 40
+#include "picture_kinds.h"
 
 /* A request while it is live: `bytes` from `offset` in steps [begin, end). */
 typedef struct picture_rect {
@@ -40,7 +37,7 @@ typedef struct picture_layout {
     uint32_t roles[BP_ROLE_COUNT];
     size_t steps;
     size_t common_chars; /* that all names of units begin with and that need not be repeated */
-    char kinds[PICTURE_KINDS][PICTURE_KIND_CHARS]; /* "": not in the picture */
+    picture_kinds kinds;
 } picture_layout;
 
 /* Whether anything lies outside the slab: allocated on demand. */

@@ -1,0 +1,29 @@
+#include "names.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <string.h>
+
+size_t names_common_chars(const bp_buckets *buckets)
+{
+    size_t units = bp_buckets_unit_count(buckets);
+    const char *first = units > 0 ? bp_buckets_unit_name(buckets, 0) : "";
+    size_t common = strlen(first);
+    for (size_t u = 0; u < units; u++) {
+        const char *name = bp_buckets_unit_name(buckets, u);
+        size_t same = 0;
+        while (same < common && name[same] == first[same])
+            same++;
+        common = same;
+    }
+    bool number = false;
+    while (common > 0 && first[common - 1] != '.')
+        common--;
+    for (size_t u = 0; u < units; u++)
+        number = number || !isalpha((unsigned char)bp_buckets_unit_name(buckets, u)[common]);
+    if (number && common > 0)
+        common--;
+    while (common > 0 && first[common - 1] != '.')
+        common--;
+    return common;
+}
