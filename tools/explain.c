@@ -5,18 +5,6 @@
 #include "analysis.h"
 #include "cli.h"
 
-/* "step 57 (backward of layers.46)". */
-static const char *step_text(const analysis *a, uint32_t index, char text[160])
-{
-    static const char *const phases[] = {"forward of", "backward of", "event of"};
-    bp_step step = {.size = sizeof step};
-    if (bp_schedule_step(a->schedule, index, &step) != BP_OK)
-        return "";
-    const char *unit = step.unit >= 0 ? bp_buckets_unit_name(a->buckets, (size_t)step.unit) : NULL;
-    snprintf(text, 160, "step %u (%s %.100s)", index, phases[step.phase], unit != NULL ? unit : "outside");
-    return text;
-}
-
 /* The requests live at the bound, unit by unit. */
 static void print_witness(const bp_plan *plan, size_t role)
 {
@@ -40,14 +28,16 @@ static void print_witness(const bp_plan *plan, size_t role)
 static void explain_bound(const analysis *a, const bp_plan *plan, size_t index)
 {
     bp_plan_role role = {.size = sizeof role};
-    char text[160];
+    char text[STEP_TEXT_CHARS];
     if (bp_plan_role_get(plan, index, &role) != BP_OK)
         return;
-    printf("%s: no plan takes less than %s (%llu bytes). That is what is live at once in %s, where %u units hold "
+    printf("%s: no plan takes less than %s (%llu bytes). That is what is live at once in step %u (%s), where %u units "
+           "hold "
            "memory at "
            "most:\n",
            bp_role_name((bp_role)role.role), cli_bytes(role.lower_bound_bytes),
-           (unsigned long long)role.lower_bound_bytes, step_text(a, role.lower_bound_step, text), role.live_units);
+           (unsigned long long)role.lower_bound_bytes, role.lower_bound_step,
+           analysis_step_text(a, role.lower_bound_step, text), role.live_units);
     print_witness(plan, index);
 }
 
@@ -151,27 +141,26 @@ static bool same_as_before(const analysis *a, size_t index)
 static void explain_repetition(const analysis *a, size_t index)
 {
     bp_plan_role before = {.size = sizeof before}, role = {.size = sizeof role};
-    char text[160];
+    char text[STEP_TEXT_CHARS];
     if (bp_plan_role_get(a->plans[0], index - 1, &before) != BP_OK ||
         bp_plan_role_get(a->plans[0], index, &role) != BP_OK)
         return;
-    printf(
-        "%s: as %s, buffer for buffer: the same buckets set the same sizes. The bound of %s is first reached in %s.\n",
-        bp_role_name((bp_role)role.role), bp_role_name((bp_role)before.role), cli_bytes(role.lower_bound_bytes),
-        step_text(a, role.lower_bound_step, text));
+    printf("%s: as %s, buffer for buffer: the same buckets set the same sizes. The bound of %s is first reached in "
+           "step %u (%s).\n",
+           bp_role_name((bp_role)role.role), bp_role_name((bp_role)before.role), cli_bytes(role.lower_bound_bytes),
+           role.lower_bound_step, analysis_step_text(a, role.lower_bound_step, text));
 }
 
 static void explain(const analysis *a, const plan_options *options)
 {
     printf("%s has %s parameters in %zu units; %s of parameters lie outside units and stay gathered.\n", a->name,
            cli_count(a->parameters), a->units, cli_bytes(a->state.outside));
-    if (a->recorded)
-        printf("Planned for dp %u, ep %u, tp %u and the schedule that the file recorded, of %zu events.\n\n",
-               options->dp, options->ep, options->tp, bp_schedule_step_count(a->schedule));
-    else
-        printf("Planned for dp %u, ep %u, tp %u with %u unit%s gathered ahead: a step has %zu steps of compute.\n\n",
-               options->dp, options->ep, options->tp, options->prefetch, options->prefetch == 1 ? "" : "s",
-               bp_schedule_step_count(a->schedule));
+    char schedule[SCHEDULE_TEXT_CHARS];
+    printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
+           analysis_schedule_text(a, options, schedule));
+    if (a->recorded == 0)
+        printf(": an iteration has %zu steps of compute", bp_schedule_step_count(a->schedule));
+    puts(".\n");
     for (size_t role = 0; role < bp_plan_role_count(a->plans[0]); role++) {
         if (same_as_before(a, role)) {
             explain_repetition(a, role);
@@ -187,16 +176,17 @@ static void explain(const analysis *a, const plan_options *options)
 int cli_explain(int argc, char **argv)
 {
     plan_options options;
+    analysis *analyses = NULL;
+    size_t count = 0;
+    bool infeasible = false;
     int code = options_parse(argc, argv, "explain", &options);
-    if (code != EXIT_GO_ON)
-        return code;
-    analysis *analyses;
-    bool infeasible;
-    code = analysis_init_all(&options, &analyses, &infeasible);
-    for (size_t i = 0; code == EXIT_GO_ON && i < options.model_count; i++)
+    if (code == EXIT_GO_ON)
+        code = analysis_init_all(&options, &analyses, &count, &infeasible);
+    for (size_t i = 0; code == EXIT_GO_ON && i < count; i++)
         explain(&analyses[i], &options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    analysis_finish_all(analyses, options.model_count);
+    analysis_finish_all(analyses, count);
+    options_finish(&options);
     return code != EXIT_GO_ON ? code : infeasible ? EXIT_NEGATIVE : EXIT_ANSWERED;
 }

@@ -1,4 +1,4 @@
-/* Kinds of buckets in pictures: their names and colours. */
+/* Kinds of buckets in pictures. */
 #ifndef BP_TOOLS_PICTURE_KINDS_H
 #define BP_TOOLS_PICTURE_KINDS_H
 

@@ -21,13 +21,14 @@ json_t *report_options(const analysis *a, const plan_options *o)
         if (o->roles & BP_ROLE_BIT(role))
             json_array_append_new(roles, json_string(bp_role_name((bp_role)role)));
     }
-    return json_pack(
-        "{s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:s, s:o, s:o, s:o, s:o}", "dp", SIZE(o->dp), "ep",
-        SIZE(o->ep), "tp", SIZE(o->tp), "bucketing", options_bucketing_name(a->bucketing), "padding",
-        options_padding_name(a->padding), "layout", options_layout_name(a->layout), "prefetch", SIZE(o->prefetch),
-        "buffers", SIZE(o->buffers), "grad_units", SIZE(o->grad_units), "eval", (int)o->eval, "alignment",
-        SIZE(o->alignment), "fallback", options_fallback_name(o->fallback), "param_dtype", dtype_json(o->param_dtype),
-        "grad_dtype", dtype_json(o->grad_dtype), "grad_comm_dtype", dtype_json(o->grad_comm_dtype), "roles", roles);
+    return json_pack("{s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:I, s:s, s:o, s:o, s:o, s:o}", "dp",
+                     SIZE(o->dp), "ep", SIZE(o->ep), "tp", SIZE(o->tp), "bucketing",
+                     options_bucketing_name(a->bucketing), "padding", options_padding_name(a->padding), "layout",
+                     options_layout_name(a->layout), "prefetch", SIZE(o->schedule.prefetch), "buffers",
+                     SIZE(o->buffers), "grad_units", SIZE(o->schedule.grad_units), "eval",
+                     (int)(o->schedule.passes == BP_PASSES_EVAL), "alignment", SIZE(o->alignment), "fallback",
+                     options_fallback_name(o->fallback), "param_dtype", dtype_json(o->param_dtype), "grad_dtype",
+                     dtype_json(o->grad_dtype), "grad_comm_dtype", dtype_json(o->grad_comm_dtype), "roles", roles);
 }
 
 static json_t *buffer_json(const bp_plan *plan, size_t role, size_t index)

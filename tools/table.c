@@ -21,7 +21,7 @@ void table_print_heading(const analysis *a, const plan_options *o)
     if (a->prediction_parameters > 0)
         printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
     printf(" in %zu units and %s outside\n", a->units, cli_bytes(a->state.outside));
-    char schedule[64];
+    char schedule[SCHEDULE_TEXT_CHARS];
     printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp,
            analysis_schedule_text(a, o, schedule), options_bucketing_name(a->bucketing),
            options_padding_name(a->padding), options_layout_name(a->layout));
