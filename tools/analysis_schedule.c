@@ -230,7 +230,9 @@ static void append_generated(const schedule_options *o, char text[SCHEDULE_TEXT_
     if (o->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR)
         append(text, ", outside gathers ahead");
     if (o->microbatches > 1)
-        append(text, ", %u microbatches%s", o->microbatches, o->combined ? " combined" : "");
+        append(text, ", %u microbatches", o->microbatches);
+    if (o->combined)
+        append(text, ", combined passes");
 }
 
 const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[SCHEDULE_TEXT_CHARS])

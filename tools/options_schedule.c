@@ -42,7 +42,8 @@ static const struct argp_option table[] = {
     {"outside", OPT_OUTSIDE, "O", 0,
      "What parameters outside units gather ahead: nothing or successor (default nothing)", 0},
     {"microbatches", OPT_MICROBATCHES, "M", 0, "Forward passes in flight in a 1F1B pipeline stage", 0},
-    {"combined", OPT_COMBINED, 0, 0, "The pipeline's steady state runs a forward and a backward side by side", 0},
+    {"combined", OPT_COMBINED, 0, 0,
+     "The pipeline runs the forward of one microbatch and the backward of another side by side", 0},
     {"overlap-window", OPT_OVERLAP_WINDOW, "N", 0,
      "Recorded schedules: memory that one lane released is kept from the next N units of another (default 0)", 0},
     {"allow-stalls", OPT_ALLOW_STALLS, "N", 0, "Gives up overlap in up to N steps where that saves most (default 0)",
@@ -191,8 +192,6 @@ void options_schedule_finish(schedule_options *options)
 
 int options_schedule_check(const schedule_options *o, size_t models)
 {
-    if (o->combined && o->microbatches < 2)
-        return cli_fail(EXIT_BAD_INPUT, "--combined is about a pipeline's steady state; give --microbatches 2 or more");
     if (o->share && models < 2)
         return cli_fail(EXIT_BAD_INPUT, "--share is about several models, %zu is given", models);
     if (o->other_count > 0 && models > 1)

@@ -124,8 +124,7 @@ static bool is_shown(const schedule_view *v, const bp_schedule_event *event)
 static bp_status find_events(schedule_view *v)
 {
     size_t count = 0;
-    bp_status status =
-        bp_schedule_events_create(v->analysed->schedule, v->analysed->buckets, &v->events, &count);
+    bp_status status = bp_schedule_events_create(v->analysed->schedule, v->analysed->buckets, &v->events, &count);
     if (status != BP_OK)
         return status;
     for (size_t i = 0; i < count; i++) {

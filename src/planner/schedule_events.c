@@ -5,16 +5,6 @@
 
 #include "core/fail.h"
 
-/* Gathered memory is written by the gather and read by compute. Gradients are written by compute and read by the reduction, which
- * leaves what the outer reduction reads. */
-static const struct {
-    uint32_t acquire, release;
-} lanes_of[BP_ROLE_COUNT] = {
-    [BP_ROLE_PARAM] = {BP_LANE_GATHER, BP_LANE_COMPUTE},  [BP_ROLE_PARAM_TRANSPOSE] = {BP_LANE_GATHER, BP_LANE_COMPUTE},
-    [BP_ROLE_GRAD] = {BP_LANE_COMPUTE, BP_LANE_REDUCE},   [BP_ROLE_GRAD_COMM] = {BP_LANE_COMPUTE, BP_LANE_OUTER_REDUCE},
-    [BP_ROLE_STATE] = {BP_LANE_COMPUTE, BP_LANE_COMPUTE},
-};
-
 typedef struct event_list {
     bp_schedule_event *events; /* NULL: they are only counted */
     size_t count;
@@ -28,17 +18,14 @@ static void add_event(event_list *list, const bp_schedule_event *event)
 }
 
 /* Requests of one group and one span: each interval is an acquire and a release. */
-static void add_piece(event_list *list, const bp_schedule *s, const bp_span *span, uint32_t role, uint32_t first,
-                      uint32_t count)
+static void add_piece(event_list *list, const bp_schedule *s, const bp_span *span, uint32_t first, uint32_t count)
 {
     for (uint32_t k = 0; k < span->interval_count; k++) {
+        uint32_t acquire, release;
+        bp_schedule_interval_lanes(s, span->first_interval + k, &acquire, &release);
         const bp_interval *live = &s->intervals[span->first_interval + k];
-        bp_schedule_event event = {sizeof event, live->begin, 1, lanes_of[role].acquire, first, count};
-        add_event(list, &event);
-        event.step = live->end;
-        event.acquire = 0;
-        event.lane = lanes_of[role].release;
-        add_event(list, &event);
+        add_event(list, &(bp_schedule_event){sizeof(bp_schedule_event), live->begin, 1, acquire, first, count});
+        add_event(list, &(bp_schedule_event){sizeof(bp_schedule_event), live->end, 0, release, first, count});
     }
 }
 
@@ -52,7 +39,7 @@ static void add_events(event_list *list, const bp_schedule *s, const bp_buckets 
             while (group->first + group->count <= at)
                 group++;
             uint32_t next = group->first + group->count < end ? group->first + group->count : end;
-            add_piece(list, s, &s->spans[i], group->role, at, next - at);
+            add_piece(list, s, &s->spans[i], at, next - at);
             at = next;
         }
     }
