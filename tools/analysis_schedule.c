@@ -38,9 +38,9 @@ static int generate(const char *path, const schedule_options *o, analysis *a)
     bp_schedule_config config;
     bp_status status = bp_schedule_config_init(&config, sizeof config);
     bp_unit_prefetch *overrides = calloc(o->unit_prefetch_count + 1, sizeof *overrides);
-    int code = overrides != NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    if (code == EXIT_GO_ON)
-        code = find_overrides(o, a, overrides);
+    if (overrides == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    int code = find_overrides(o, a, overrides);
     config.prefetch = o->prefetch;
     config.prefetch_backward = o->prefetch_backward;
     config.grad_units = o->grad_units;
@@ -146,7 +146,9 @@ static int add_others(const char *path, const plan_options *options, analysis *a
 {
     size_t count = options->schedule.other_count + 1;
     bp_schedule **all = calloc(count, sizeof *all), *united = NULL;
-    int code = all != NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    if (all == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    int code = EXIT_GO_ON;
     for (size_t i = 1; code == EXIT_GO_ON && i < count; i++)
         code = record_other(options->schedule.others[i - 1], options, a, &all[i]);
     if (code == EXIT_GO_ON) {
@@ -158,7 +160,7 @@ static int add_others(const char *path, const plan_options *options, analysis *a
         bp_schedule_destroy(&a->schedule);
         a->schedule = united;
     }
-    for (size_t i = 1; all != NULL && i < count; i++)
+    for (size_t i = 1; i < count; i++)
         bp_schedule_destroy(&all[i]);
     free(all);
     return code;

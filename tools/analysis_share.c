@@ -25,14 +25,12 @@ static bool name_parts(const analysis *parts, size_t count, char **names)
 
 static bool join_names(char *const *names, size_t count, char **joined)
 {
-    size_t length = 1;
+    size_t room = 1, length = 0;
     for (size_t i = 0; i < count; i++)
-        length += strlen(names[i]) + 3;
-    *joined = calloc(length, 1);
-    for (size_t i = 0; *joined != NULL && i < count; i++) {
-        strcat(*joined, i > 0 ? " + " : "");
-        strcat(*joined, names[i]);
-    }
+        room += strlen(names[i]) + 3;
+    *joined = calloc(room, 1);
+    for (size_t i = 0; *joined != NULL && i < count; i++)
+        length += (size_t)snprintf(*joined + length, room - length, "%s%s", i > 0 ? " + " : "", names[i]);
     return *joined != NULL;
 }
 

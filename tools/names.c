@@ -27,3 +27,10 @@ size_t names_common_chars(const bp_buckets *buckets)
         common--;
     return common;
 }
+
+bp_phase names_direction(const bp_step *step)
+{
+    if (step->phase != BP_PHASE_BACKWARD_GATHER)
+        return step->phase;
+    return step->forward_unit >= 0 ? BP_PHASE_COMBINED : BP_PHASE_BACKWARD;
+}

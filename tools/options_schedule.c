@@ -54,24 +54,25 @@ static const struct argp_option table[] = {
     {0, 0, 0, 0, 0, 0},
 };
 
-static const choice passes[] = {{"train", BP_PASSES_TRAIN}, {"eval", BP_PASSES_EVAL}, {"both", BP_PASSES_BOTH}, {0, 0}};
-static const choice streams[] = {{"separate", BP_STREAMS_SEPARATE}, {"unified", BP_STREAMS_UNIFIED}, {0, 0}};
-static const choice outsides[] = {
+static const choice pass_names[] = {
+    {"train", BP_PASSES_TRAIN}, {"eval", BP_PASSES_EVAL}, {"both", BP_PASSES_BOTH}, {0, 0}};
+static const choice stream_names[] = {{"separate", BP_STREAMS_SEPARATE}, {"unified", BP_STREAMS_UNIFIED}, {0, 0}};
+static const choice outside_names[] = {
     {"nothing", BP_OUTSIDE_PREFETCHES_NOTHING}, {"successor", BP_OUTSIDE_PREFETCHES_SUCCESSOR}, {0, 0}};
 
-const char *options_passes_name(bp_passes value)
+const char *options_passes_name(bp_passes passes)
 {
-    return choice_name(passes, (int)value);
+    return choice_name(pass_names, (int)passes);
 }
 
-const char *options_streams_name(bp_streams value)
+const char *options_streams_name(bp_streams streams)
 {
-    return choice_name(streams, (int)value);
+    return choice_name(stream_names, (int)streams);
 }
 
-const char *options_outside_name(bp_outside value)
+const char *options_outside_name(bp_outside outside)
 {
-    return choice_name(outsides, (int)value);
+    return choice_name(outside_names, (int)outside);
 }
 
 /* One more element at the end of an array; false when memory runs out. */
@@ -139,18 +140,18 @@ static int parse(int key, char *text, schedule_options *o)
     case OPT_UNIT_PREFETCH: return value_list("unit-prefetch", text, add_unit_prefetch, o);
     case OPT_GRAD_UNITS: return value_u32("grad-units", text, 1, &o->grad_units);
     case OPT_PASSES:
-        code = value_choice("passes", text, passes, &value);
+        code = value_choice("passes", text, pass_names, &value);
         o->passes = (bp_passes)value;
         return code;
     case OPT_EVAL: o->passes = BP_PASSES_EVAL; return EXIT_GO_ON;
     case OPT_KEEP: o->keep_after_forward = true; return EXIT_GO_ON;
     case OPT_RECOMPUTE: o->recompute = true; return EXIT_GO_ON;
     case OPT_STREAMS:
-        code = value_choice("streams", text, streams, &value);
+        code = value_choice("streams", text, stream_names, &value);
         o->streams = (bp_streams)value;
         return code;
     case OPT_OUTSIDE:
-        code = value_choice("outside", text, outsides, &value);
+        code = value_choice("outside", text, outside_names, &value);
         o->outside = (bp_outside)value;
         return code;
     case OPT_MICROBATCHES: return parse_microbatches(text, &o->microbatches);

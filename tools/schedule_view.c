@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "names.h"
 
 bool schedule_view_request(const schedule_view *v, uint32_t index, request_view *r)
 {
@@ -13,6 +14,11 @@ bool schedule_view_request(const schedule_view *v, uint32_t index, request_view 
         return false;
     r->unit = bp_buckets_unit_name(buckets, (size_t)r->bucket.unit);
     return true;
+}
+
+uint64_t schedule_view_bytes(const schedule_view *v, const request_view *r)
+{
+    return (r->request.bytes + v->alignment - 1) & ~(v->alignment - 1);
 }
 
 static bool is_same_group(const schedule_view *v, uint32_t one, uint32_t other)
@@ -73,17 +79,16 @@ static bool add_bytes(live_bytes *live, uint64_t bytes, const bp_interval *inter
 }
 
 /* false when the sum of all requests does not fit 64 bits: then a step's may not either. */
-static bool add_requests(schedule_view *v, uint64_t alignment)
+static bool add_requests(schedule_view *v)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < bp_buckets_request_count(v->analysed->buckets); i++) {
         request_view r;
         size_t count;
         const bp_interval *intervals = bp_schedule_intervals(v->analysed->schedule, i, &count);
-        uint64_t bytes;
-        if (!schedule_view_request(v, i, &r) || __builtin_add_overflow(r.request.bytes, alignment - 1, &bytes))
+        if (!schedule_view_request(v, i, &r) || r.request.bytes > UINT64_MAX - v->alignment)
             return false;
-        bytes &= ~(alignment - 1);
+        uint64_t bytes = schedule_view_bytes(v, &r);
         for (size_t k = 0; k < v->role_count; k++) {
             if (v->roles[k].role == r.request.role && !add_bytes(&v->roles[k], bytes, intervals, count, &sum))
                 return false;
@@ -141,7 +146,7 @@ static bp_status find_events(schedule_view *v)
     return BP_OK;
 }
 
-static int make(schedule_view *v, uint32_t roles, uint64_t alignment)
+static int make(schedule_view *v, uint32_t roles)
 {
     bool failed = false;
     find_roles(v, roles);
@@ -154,7 +159,7 @@ static int make(schedule_view *v, uint32_t roles, uint64_t alignment)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     if (v->role_count == 0)
         return cli_fail(EXIT_BAD_INPUT, "%s has no buckets in the roles asked for", v->analysed->name);
-    if (!add_requests(v, alignment))
+    if (!add_requests(v))
         return cli_fail(EXIT_BAD_INPUT, "%s: the sum of all buckets does not fit 64 bits", v->analysed->name);
     add_up(v);
     bp_status status = find_events(v);
@@ -163,8 +168,11 @@ static int make(schedule_view *v, uint32_t roles, uint64_t alignment)
 
 int schedule_view_init(const analysis *a, uint32_t roles, uint64_t alignment, schedule_view *v)
 {
-    *v = (schedule_view){.analysed = a, .steps = (uint32_t)bp_schedule_step_count(a->schedule)};
-    return make(v, roles, alignment);
+    *v = (schedule_view){.analysed = a,
+                         .alignment = alignment,
+                         .steps = (uint32_t)bp_schedule_step_count(a->schedule),
+                         .common_chars = names_common_chars(a->buckets)};
+    return make(v, roles);
 }
 
 void schedule_view_finish(schedule_view *v)

@@ -15,8 +15,10 @@ typedef struct live_bytes {
 typedef struct schedule_view {
     const analysis *analysed;
     uint32_t steps;
+    uint64_t alignment;
     live_bytes roles[BP_ROLE_COUNT + 1]; /* those shown, then their sum where there are several */
     size_t role_count;                   /* with the sum */
+    size_t common_chars;                 /* that all names of units begin with */
     bp_schedule_event *events;           /* of the roles shown */
     size_t event_count;
     size_t *first_event; /* by step, and two more: where its events begin; releases at the end have step `steps` */
@@ -36,6 +38,8 @@ void schedule_view_finish(schedule_view *v);
 
 /* false: there is no such request. */
 bool schedule_view_request(const schedule_view *v, uint32_t index, request_view *request);
+/* Its bytes, rounded up. */
+uint64_t schedule_view_bytes(const schedule_view *v, const request_view *request);
 /* Whether the event is about some of the unit's buckets in that role, not all. */
 bool schedule_view_is_part(const schedule_view *v, const bp_schedule_event *event);
 /* "param", or "all" for the sum. */
