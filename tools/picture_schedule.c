@@ -38,7 +38,7 @@ static uint32_t colour_of(const lane_item *item)
     return item->row == ROW_COMPUTE ? computes[item->phase] : item->row == ROW_GATHER ? 0x009E73 : 0xCC79A7;
 }
 
-static void draw_item(const picture_view *v, const lane_item *item, double top, double height)
+static void draw_item(const picture_view *v, const lane_item *item, double top, double height, bool named)
 {
     double left = picture_x(v, item->begin), width = picture_x(v, item->end) - left;
     picture_colour(v->cr, colour_of(item), 1);
@@ -47,7 +47,7 @@ static void draw_item(const picture_view *v, const lane_item *item, double top, 
     const char *name = item->unit >= 0 ? picture_unit_name(v, (size_t)item->unit) : "outside";
     picture_style style = {10, false,
                            item->row == ROW_COMPUTE && item->phase != BP_PHASE_OUTSIDE ? 0xffffff : 0x000000};
-    if (height >= 11 && width >= 16 && picture_text_width(v->cr, &style, name) < width - 4)
+    if (named && height >= 11 && width >= 16 && picture_text_width(v->cr, &style, name) < width - 4)
         picture_text(v->cr, &style, left + width / 2, top + height / 2 + 3.5, 0.5, 0, name);
 }
 
@@ -63,18 +63,18 @@ static void draw_row(const picture_view *v, const schedule_picture *p, unsigned 
         if (item->row != row)
             continue;
         if (!fine) {
-            draw_item(v, item, top + item->track * height, height);
+            draw_item(v, item, top + item->track * height, height, true);
             continue;
         }
         if (merged.end + pixel < item->begin || colour_of(&merged) != colour_of(item)) {
             if (merged.end > 0)
-                draw_item(v, &merged, top, height);
+                draw_item(v, &merged, top, height, false);
             merged = *item;
         }
         merged.end = item->end > merged.end ? item->end : merged.end;
     }
     if (merged.end > 0)
-        draw_item(v, &merged, top, height);
+        draw_item(v, &merged, top, height, false);
 }
 
 static double draw_lanes(const picture_view *v, const schedule_picture *p, double top)
