@@ -1,6 +1,7 @@
 #include "planner/schedule.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/fail.h"
 
@@ -141,6 +142,59 @@ bp_status bp_schedule_close_span(bp_schedule *s)
     s->use_count = span->first_use + kept;
     for (uint32_t i = 0; i < kept; i++)
         BP_TRY(add_interval(s, span, &uses[i]));
+    return BP_OK;
+}
+
+bp_status bp_schedule_renew_intervals(bp_schedule *s)
+{
+    s->interval_count = 0;
+    for (size_t i = 0; i < s->span_count; i++) {
+        bp_span *span = &s->spans[i];
+        span->first_interval = (uint32_t)s->interval_count;
+        span->interval_count = 0;
+        for (uint32_t k = 0; k < span->use_count; k++)
+            BP_TRY(add_interval(s, span, &s->uses[span->first_use + k]));
+    }
+    return BP_OK;
+}
+
+static bp_status copy_array(const void *from, size_t count, size_t element_bytes, void **to)
+{
+    BP_TRY(bp_new_array(count, element_bytes, to));
+    if (count > 0)
+        memcpy(*to, from, count * element_bytes);
+    return BP_OK;
+}
+
+static bp_status copy_into(const bp_schedule *s, bp_schedule *copy)
+{
+    BP_TRY(copy_array(s->steps, s->step_count, sizeof *s->steps, (void **)&copy->steps));
+    BP_TRY(copy_array(s->spans, s->span_count, sizeof *s->spans, (void **)&copy->spans));
+    BP_TRY(copy_array(s->uses, s->use_count, sizeof *s->uses, (void **)&copy->uses));
+    BP_TRY(copy_array(s->intervals, s->interval_count, sizeof *s->intervals, (void **)&copy->intervals));
+    BP_TRY(copy_array(s->lanes, s->interval_count, sizeof *s->lanes, (void **)&copy->lanes));
+    BP_TRY(copy_array(s->overlaps, s->overlap_count, sizeof *s->overlaps, (void **)&copy->overlaps));
+    return copy_array(s->waits, s->wait_count, sizeof *s->waits, (void **)&copy->waits);
+}
+
+bp_status bp_schedule_copy(const bp_schedule *schedule, bp_schedule **copy)
+{
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof **copy, &memory));
+    bp_schedule *made = memory;
+    bp_status status = copy_into(schedule, made);
+    if (status != BP_OK) {
+        bp_schedule_destroy(&made);
+        return status;
+    }
+    made->step_count = made->step_capacity = schedule->step_count;
+    made->span_count = made->span_capacity = schedule->span_count;
+    made->use_count = made->use_capacity = schedule->use_count;
+    made->interval_count = made->interval_capacity = made->lane_capacity = schedule->interval_count;
+    made->overlap_count = schedule->overlap_count;
+    made->wait_count = made->wait_capacity = schedule->wait_count;
+    made->request_count = schedule->request_count;
+    *copy = made;
     return BP_OK;
 }
 

@@ -43,7 +43,7 @@ struct bp_schedule {
     bp_overlap *overlaps;
     size_t overlap_count;
     bp_wait *waits;
-    size_t wait_count;
+    size_t wait_count, wait_capacity;
     size_t request_count; /* of the buckets it was made for */
 };
 
@@ -55,6 +55,11 @@ bp_status bp_schedule_add_step(bp_schedule *schedule, bp_phase phase, int32_t un
 bp_status bp_schedule_add_span(bp_schedule *schedule, uint32_t first_request, uint32_t request_count);
 bp_status bp_schedule_add_use(bp_schedule *schedule, const bp_use *use);
 bp_status bp_schedule_close_span(bp_schedule *schedule);
+
+/* Makes the intervals anew from uses that were shortened. */
+bp_status bp_schedule_renew_intervals(bp_schedule *schedule);
+
+bp_status bp_schedule_copy(const bp_schedule *schedule, bp_schedule **copy);
 
 /* The lanes on which a request in `role` is acquired and released where nothing else is known. */
 bp_interval_lanes bp_role_lanes(uint32_t role);
