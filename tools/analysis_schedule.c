@@ -29,6 +29,10 @@ static int find_overrides(const schedule_options *o, const analysis *a, bp_unit_
         if (!find_unit(a->buckets, named->unit, &overrides[i].unit))
             return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: %s has no unit \"%.80s\"; `schedule` prints their names",
                             a->name, named->unit);
+        for (size_t k = 0; k < i; k++) {
+            if (overrides[k].unit == overrides[i].unit)
+                return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: unit %.80s is given twice", named->unit);
+        }
     }
     return EXIT_GO_ON;
 }
@@ -191,6 +195,8 @@ bp_status analysis_trade(const plan_options *options, analysis *a)
     bp_status status = bp_trade_config_init(&config, sizeof config);
     config.stalls = options->schedule.stalls;
     config.joint = options->joint;
+    if (options->joint) /* state keeps a slab of its own */
+        config.roles = options->roles & ~BP_ROLE_BIT(BP_ROLE_STATE);
     config.alignment = options->alignment;
     if (status == BP_OK)
         status = bp_schedule_create_traded(a->buckets, a->schedule, &config, &traded);

@@ -149,8 +149,9 @@ static int check(const run_options *o)
     int code = options_check(&o->planning, "run");
     if (code != EXIT_GO_ON)
         return code;
-    if (o->planning.model_count > 1)
-        return cli_fail(EXIT_BAD_INPUT, "run drives one model, %zu are given", o->planning.model_count);
+    if (o->planning.model_count > 1 && !o->planning.schedule.share)
+        return cli_fail(EXIT_BAD_INPUT, "run drives one model, %zu are given; --share makes them share a pool",
+                        o->planning.model_count);
     if (o->plan != NULL && o->policy_named)
         return cli_fail(EXIT_BAD_INPUT, "--plan brings its policy along; leave --policy out");
     if (o->unchecked && o->plan == NULL)
