@@ -20,14 +20,14 @@ enum {
 
 /* What only `plan` and `explain` take. */
 static const struct argp_option plan_table[] = {
-    {"policy", OPT_POLICY, "LIST", 0, "Of dynamic, fixed, max (default: all)", 4},
+    {"policy", OPT_POLICY, "LIST", 0, "Of dynamic, fixed, max, scheduled (default: all)", 4},
     {0, 0, 0, 0, "Budget:", 5},
     {"budget", OPT_BUDGET, "SIZE", 0, "Memory of one GPU, e.g. 80GiB: says whether the model's state fits", 0},
     {"gpu", OPT_GPU, "NAME", 0, "The same by name: " GPU_NAMES, 0},
     {0, 0, 0, 0, "Output:", 6},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.report/1 document", 0},
     {"svg", OPT_SVG, "FILE", 0, "Draw the pool (.svg, .png or .pdf)", 0},
-    {"output", 'o', "PLAN", 0, "Write the plan (of the one policy named, or of max)", 0},
+    {"output", 'o', "PLAN", 0, "Write the plan (of the one policy named, or of scheduled)", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
     {0, 0, 0, 0, 0, 0},
 };
@@ -40,10 +40,6 @@ static int add_policy(const char *word, void *user)
     bp_policy policy;
     if (bp_policy_parse(word, &policy) != BP_OK)
         return cli_fail(EXIT_BAD_INPUT, "--policy: %s", bp_error_detail());
-    if (policy == BP_POLICY_SCHEDULED)
-        return cli_fail(EXIT_BAD_INPUT,
-                        "--policy: plans of policy scheduled are not made by this version; known: dynamic, "
-                        "fixed, max");
     for (size_t i = 0; i < options->policy_count; i++) {
         if (options->policies[i] == policy)
             return EXIT_GO_ON;
@@ -96,9 +92,18 @@ static error_t parse_own_key(int key, char *text, struct argp_state *state)
     return 0;
 }
 
+static bool makes_scheduled(const plan_options *o)
+{
+    bool makes = false;
+    for (size_t i = 0; i < o->policy_count; i++)
+        makes = makes || o->policies[i] == BP_POLICY_SCHEDULED;
+    return makes;
+}
+
 static int check_own(const plan_options *o, const char *command)
 {
-    if (o->output != NULL && (o->model_count > 1 || (o->policies_named && o->policy_count > 1)))
+    size_t plans = o->schedule.share ? 1 : o->model_count; /* of a policy */
+    if (o->output != NULL && (plans > 1 || (o->policies_named && o->policy_count > 1)))
         return cli_fail(EXIT_BAD_INPUT, "-o writes one plan: give one model and one --policy");
     if (o->output != NULL && value_file("-o", o->output) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
@@ -107,10 +112,14 @@ static int check_own(const plan_options *o, const char *command)
     if (o->output != NULL && o->svg != NULL && strcmp(o->output, o->svg) == 0)
         return cli_fail(EXIT_BAD_INPUT, "-o and --svg name the same file, %s", o->svg);
     if (o->output != NULL && o->policies_named && o->policies[0] == BP_POLICY_DYNAMIC)
-        return cli_fail(EXIT_BAD_INPUT, "-o writes addresses, and policy dynamic has none; name fixed or max");
+        return cli_fail(EXIT_BAD_INPUT,
+                        "-o writes addresses, and policy dynamic has none; name fixed, max or scheduled");
     if (strcmp(command, "explain") == 0 && (o->json || o->svg != NULL || o->output != NULL))
         return cli_fail(EXIT_BAD_INPUT, "explain prints sentences; --json, --svg and -o belong to plan");
-    if (o->svg != NULL && o->model_count > 1)
+    if ((o->joint || o->work > 0) && !makes_scheduled(o))
+        return cli_fail(EXIT_BAD_INPUT, "--%s is about policy scheduled, which --policy leaves out",
+                        o->joint ? "joint" : "work");
+    if (o->svg != NULL && plans > 1)
         return cli_fail(EXIT_BAD_INPUT, "--svg draws one model, %zu are given", o->model_count);
     return EXIT_GO_ON;
 }

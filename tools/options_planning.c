@@ -185,8 +185,8 @@ int options_check(const plan_options *o, const char *command)
 
 void options_init(plan_options *options)
 {
-    *options = (plan_options){.policies = {BP_POLICY_DYNAMIC, BP_POLICY_FIXED, BP_POLICY_MAX},
-                              .policy_count = 3,
+    *options = (plan_options){.policies = {BP_POLICY_DYNAMIC, BP_POLICY_FIXED, BP_POLICY_MAX, BP_POLICY_SCHEDULED},
+                              .policy_count = MOST_POLICIES,
                               .dp = 64,
                               .ep = 1,
                               .tp = 1,

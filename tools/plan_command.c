@@ -11,11 +11,11 @@
 #include "report.h"
 #include "table.h"
 
-/* The plan that -o writes: of the one policy named, else of max. */
+/* The plan that -o writes: of the one policy named, else of scheduled. */
 static const bp_plan *plan_to_write(const analysis *a, const plan_options *options)
 {
     for (size_t i = 0; i < a->plan_count; i++) {
-        if (options->policies[i] == BP_POLICY_MAX)
+        if (options->policies[i] == BP_POLICY_SCHEDULED)
             return a->plans[i];
     }
     return a->plans[0];
