@@ -124,7 +124,8 @@ BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buc
 BP_API bp_status bp_schedule_create_united(const bp_schedule *const *schedules, size_t count, bp_schedule **schedule);
 
 /* The schedule of one model among several that share a pool: `schedule` was made for `part`, which is number `index` of those that
- * `united` was made of (bp_buckets_create_united). Its requests are those of the union; the other parts' are never live.
+ * `united` was made of (bp_buckets_create_united). Its requests are those of the union; the other parts' are never live, but for
+ * their state, which is there when their turn comes.
  * Unite the parts' schedules to have the models run one after the other.
  * Errors: BP_ERR_INVALID_ARGUMENT (no such part, a schedule of other buckets), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_of_part(const bp_schedule *schedule, const bp_buckets *united, size_t index,

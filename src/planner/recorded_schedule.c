@@ -153,7 +153,7 @@ bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *b
                        "bp_schedule_create_recorded: needs a model with events and its buckets");
     (void)config;
     bp_schedule *created;
-    BP_TRY(bp_schedule_new(buckets, &created));
+    BP_TRY(bp_schedule_new(buckets->request_count, &created));
     recording r = {.buckets = buckets};
     for (size_t g = 0; g < buckets->group_count; g++)
         r.roles |= BP_ROLE_BIT(buckets->groups[g].role);

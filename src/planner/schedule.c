@@ -15,12 +15,12 @@ bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size)
     return BP_OK;
 }
 
-bp_status bp_schedule_new(const bp_buckets *buckets, bp_schedule **schedule)
+bp_status bp_schedule_new(size_t request_count, bp_schedule **schedule)
 {
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **schedule, &memory));
     *schedule = memory;
-    (*schedule)->request_count = buckets->request_count;
+    (*schedule)->request_count = request_count;
     return BP_OK;
 }
 
@@ -33,6 +33,7 @@ void bp_schedule_destroy(bp_schedule **schedule)
     free((*schedule)->uses);
     free((*schedule)->intervals);
     free((*schedule)->lanes);
+    free((*schedule)->windows);
     free((*schedule)->overlaps);
     free((*schedule)->waits);
     free(*schedule);
@@ -173,6 +174,7 @@ static bp_status copy_into(const bp_schedule *s, bp_schedule *copy)
     BP_TRY(copy_array(s->uses, s->use_count, sizeof *s->uses, (void **)&copy->uses));
     BP_TRY(copy_array(s->intervals, s->interval_count, sizeof *s->intervals, (void **)&copy->intervals));
     BP_TRY(copy_array(s->lanes, s->interval_count, sizeof *s->lanes, (void **)&copy->lanes));
+    BP_TRY(copy_array(s->windows, s->window_count, sizeof *s->windows, (void **)&copy->windows));
     BP_TRY(copy_array(s->overlaps, s->overlap_count, sizeof *s->overlaps, (void **)&copy->overlaps));
     return copy_array(s->waits, s->wait_count, sizeof *s->waits, (void **)&copy->waits);
 }
@@ -191,10 +193,22 @@ bp_status bp_schedule_copy(const bp_schedule *schedule, bp_schedule **copy)
     made->span_count = made->span_capacity = schedule->span_count;
     made->use_count = made->use_capacity = schedule->use_count;
     made->interval_count = made->interval_capacity = made->lane_capacity = schedule->interval_count;
+    made->window_count = made->window_capacity = schedule->window_count;
     made->overlap_count = schedule->overlap_count;
     made->wait_count = made->wait_capacity = schedule->wait_count;
     made->request_count = schedule->request_count;
     *copy = made;
+    return BP_OK;
+}
+
+bp_status bp_schedule_add_wait(bp_schedule *schedule, const bp_wait *wait)
+{
+    BP_TRY(bp_grow_array((void **)&schedule->waits, &schedule->wait_capacity, schedule->wait_count,
+                         sizeof *schedule->waits));
+    size_t at = schedule->wait_count++;
+    for (; at > 0 && schedule->waits[at - 1].step > wait->step; at--)
+        schedule->waits[at] = schedule->waits[at - 1];
+    schedule->waits[at] = *wait;
     return BP_OK;
 }
 

@@ -29,6 +29,12 @@ typedef struct bp_interval_lanes {
     uint8_t acquire, release;
 } bp_interval_lanes;
 
+/* `later` is acquired in `step`, as the unit number `distance`, from 1, that is after `earlier` was released on another lane. */
+typedef struct bp_window {
+    uint32_t earlier, later; /* requests */
+    uint32_t step, distance;
+} bp_window;
+
 struct bp_schedule {
     bp_step *steps;
     size_t step_count, step_capacity;
@@ -40,14 +46,16 @@ struct bp_schedule {
     size_t interval_count, interval_capacity;
     bp_interval_lanes *lanes; /* by interval */
     size_t lane_capacity;
-    bp_overlap *overlaps;
+    bp_window *windows; /* by later, earlier, step; each once */
+    size_t window_count, window_capacity;
+    bp_overlap *overlaps; /* of the windows */
     size_t overlap_count;
     bp_wait *waits;
     size_t wait_count, wait_capacity;
     size_t request_count; /* of the buckets it was made for */
 };
 
-bp_status bp_schedule_new(const bp_buckets *buckets, bp_schedule **schedule);
+bp_status bp_schedule_new(size_t request_count, bp_schedule **schedule);
 bp_status bp_schedule_add_step(bp_schedule *schedule, bp_phase phase, int32_t unit, int32_t forward_unit);
 
 /* Spans are added in the order of the requests: add_span, then its uses in any order, then close_span, which turns them into
@@ -55,6 +63,9 @@ bp_status bp_schedule_add_step(bp_schedule *schedule, bp_phase phase, int32_t un
 bp_status bp_schedule_add_span(bp_schedule *schedule, uint32_t first_request, uint32_t request_count);
 bp_status bp_schedule_add_use(bp_schedule *schedule, const bp_use *use);
 bp_status bp_schedule_close_span(bp_schedule *schedule);
+
+/* Waits are kept in order of their steps. */
+bp_status bp_schedule_add_wait(bp_schedule *schedule, const bp_wait *wait);
 
 /* Makes the intervals anew from uses that were shortened. */
 bp_status bp_schedule_renew_intervals(bp_schedule *schedule);

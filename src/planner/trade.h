@@ -23,7 +23,4 @@ bp_status bp_trade_steps(bp_trade *trade);
 /* Lists what waits because of the steps, which are sorted: the uses were `original` before. trade_waits.c */
 bp_status bp_trade_note_waits(bp_trade *trade, const bp_use *original, const uint32_t *steps, size_t step_count);
 
-/* Waits are kept in order of their steps. */
-bp_status bp_schedule_add_wait(bp_schedule *schedule, const bp_wait *wait);
-
 #endif

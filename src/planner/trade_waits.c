@@ -84,17 +84,6 @@ static bp_status add_use(const bp_trade *trade, const bp_span *span, const bp_us
     return BP_OK;
 }
 
-bp_status bp_schedule_add_wait(bp_schedule *schedule, const bp_wait *wait)
-{
-    BP_TRY(bp_grow_array((void **)&schedule->waits, &schedule->wait_capacity, schedule->wait_count,
-                         sizeof *schedule->waits));
-    size_t at = schedule->wait_count++;
-    for (; at > 0 && schedule->waits[at - 1].step > wait->step; at--)
-        schedule->waits[at] = schedule->waits[at - 1];
-    schedule->waits[at] = *wait;
-    return BP_OK;
-}
-
 /* Outside units nothing computes that has a request: then what waits stands for both. */
 static uint32_t first_known(uint32_t a, uint32_t b, uint32_t c)
 {

@@ -207,7 +207,7 @@ bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedu
                        "bp_schedule_create_training: needs buckets and an initialised configuration");
     BP_TRY(check_config(config));
     generator g = {.buckets = buckets, .config = config};
-    BP_TRY(bp_schedule_new(buckets, &g.schedule));
+    BP_TRY(bp_schedule_new(buckets->request_count, &g.schedule));
     bp_status status = generate(&g);
     bp_run_order_finish(&g.order);
     free(g.depths);
