@@ -99,7 +99,9 @@ static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_
 
 bp_status analysis_note(const plan_options *options, const analysis *a, bp_plan *plan)
 {
-    bp_status status = note_rules(a, plan);
+    bp_status status = bp_plan_set_model(plan, a->name);
+    if (status == BP_OK)
+        status = note_rules(a, plan);
     if (status == BP_OK)
         status = note_schedule(&options->schedule, a, plan);
     if (status == BP_OK)

@@ -6,16 +6,25 @@
 #include "analysis_parts.h"
 #include "cli.h"
 
+/* A path's last part: units of a part are called "<part>/<unit>". */
+static const char *short_name(const analysis *part)
+{
+    const char *slash = strrchr(part->name, '/');
+    const char *name = slash != NULL ? slash + 1 : part->name;
+    return *name != '\0' ? name : "model";
+}
+
 /* The models' names; one that was there before gets a number, so that a model can share with another copy of itself. */
 static bool name_parts(const analysis *parts, size_t count, char **names)
 {
     for (size_t i = 0; i < count; i++) {
         size_t same = 1;
+        char number[32] = "";
         for (size_t k = 0; k < i; k++)
-            same += strcmp(parts[k].name, parts[i].name) == 0;
-        int length =
-            same > 1 ? asprintf(&names[i], "%s#%zu", parts[i].name, same) : asprintf(&names[i], "%s", parts[i].name);
-        if (length < 0) {
+            same += strcmp(short_name(&parts[k]), short_name(&parts[i])) == 0;
+        if (same > 1)
+            snprintf(number, sizeof number, "#%zu", same);
+        if (asprintf(&names[i], "%s%s", short_name(&parts[i]), number) < 0) {
             names[i] = NULL;
             return false;
         }

@@ -39,9 +39,12 @@ static uint8_t find_kind(picture_kinds kinds, const char *name)
     return (uint8_t)kind;
 }
 
-uint8_t picture_kind_of(const bp_bucket *bucket, picture_kinds kinds)
+uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds kinds)
 {
     char name[PICTURE_KIND_CHARS];
     name_kind(bucket, name);
+    size_t length = strlen(name);
+    if (*role != '\0')
+        snprintf(name + length, sizeof name - length, ", %s", role);
     return find_kind(kinds, name);
 }

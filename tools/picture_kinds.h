@@ -10,7 +10,7 @@ enum { PICTURE_DENSE, PICTURE_EXPERTS, PICTURE_FIRST_HASHED, PICTURE_OTHER = 7, 
 
 typedef char picture_kinds[PICTURE_KINDS][PICTURE_KIND_CHARS]; /* "": not in the picture */
 
-/* The kind of a bucket, named in `kinds` from now on. */
-uint8_t picture_kind_of(const bp_bucket *bucket, picture_kinds kinds);
+/* The kind of a bucket, named in `kinds` from now on. `role`: of a bucket beside those of another role, else "". */
+uint8_t picture_kind_of(const bp_bucket *bucket, const char *role, picture_kinds kinds);
 
 #endif

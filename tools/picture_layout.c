@@ -120,9 +120,10 @@ static const char *place_requests(const picture_input *input, picture_layout *la
         bool placed = next < count && bp_plan_assignment_get(panel->plan, next, &assignment) == BP_OK &&
                       is_of(input, &assignment, &found);
         next += placed;
-        if (found.request.role != panel->role.role)
+        if (panel->drawn_before || !(panel->role.roles & BP_ROLE_BIT(found.request.role)))
             continue;
-        uint8_t kind = picture_kind_of(&found.bucket, layout->kinds);
+        const char *role = found.request.role != panel->role.role ? bp_role_name((bp_role)found.request.role) : "";
+        uint8_t kind = picture_kind_of(&found.bucket, role, layout->kinds);
         uint64_t mask = panel->summary.alignment > 0 ? panel->summary.alignment - 1 : 0;
         uint64_t bytes = (found.request.bytes + mask) & ~mask;
         add_live(&found, bytes, total);
@@ -176,11 +177,12 @@ static const char *init_panel(const picture_input *input, picture_layout *layout
     panel->role_index = SIZE_MAX;
     for (size_t i = 0; i < bp_plan_role_count(plan) && panel->role_index == SIZE_MAX; i++) {
         panel->role.size = sizeof panel->role;
-        if (bp_plan_role_get(plan, i, &panel->role) == BP_OK && panel->role.role == role)
+        if (bp_plan_role_get(plan, i, &panel->role) == BP_OK && (panel->role.roles & BP_ROLE_BIT(role)))
             panel->role_index = i;
     }
     if (panel->role_index == SIZE_MAX)
-        panel->role = (bp_plan_role){.size = sizeof panel->role, .role = role};
+        panel->role = (bp_plan_role){.size = sizeof panel->role, .role = role, .roles = BP_ROLE_BIT(role)};
+    panel->drawn_before = panel->role.role != role;
     uint64_t *total = NULL;
     const char *error = allocate(input, layout, panel, &total);
     if (error == NULL)

@@ -15,12 +15,13 @@ typedef struct picture_rect {
     uint8_t kind;
 } picture_rect;
 
-/* One role of one plan. */
+/* One role of one plan, or all roles that share its slab. */
 typedef struct picture_panel {
     const bp_plan *plan;
     bp_plan_summary summary;
     bp_plan_role role;   /* of a plan that says nothing of its roles: only role, bytes and bound, worked out here */
     size_t role_index;   /* in the plan; SIZE_MAX: the plan says nothing of it */
+    bool drawn_before;   /* a slab of several roles, in the row of the first of them */
     uint64_t slab_bytes; /* of what has an address */
     uint64_t live_bytes; /* the largest sum of what has none */
     uint64_t *live;      /* what has none, [kind * (steps + 1) + step]; nothing is live at the last one */

@@ -258,7 +258,7 @@ static void find_live(schedule_picture *p)
             bool sum = v->roles[role].role == BP_ROLE_COUNT;
             shown = shown || v->roles[role].role == r.request.role;
             if (v->roles[role].role == r.request.role || (sum && shown))
-                add_live(p, role, picture_kind_of(&r.bucket, p->layout.kinds), bytes, intervals, count);
+                add_live(p, role, picture_kind_of(&r.bucket, "", p->layout.kinds), bytes, intervals, count);
         }
     }
     for (size_t row = 0; row < v->role_count * PICTURE_KINDS; row++) {

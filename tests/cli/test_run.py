@@ -113,7 +113,12 @@ class Models(Case):
                         ("--prefetch", "0", "--grad-units", "1"), ("--grad-units", "4"), ("--bucketing", "fsdp2"),
                         ("--policy", "fixed", "--fallback", "dynamic"), ("--buffers", "4"), ("--tp", "2"), ("--align", "4096"),
                         ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES),
-                        ("--policy", "dynamic", "--guard", *ALL_ROLES), ("--scale", "1048576")):
+                        ("--policy", "dynamic", "--guard", *ALL_ROLES), ("--scale", "1048576"), ("--passes", "both"),
+                        ("--prefetch-backward", "0"), ("--unit-prefetch", "backbone.layers.9=4:2"), ("--keep-after-forward",),
+                        ("--streams", "unified", *ALL_ROLES), ("--outside", "successor"), ("--combined", "--delay", "100"),
+                        ("--microbatches", "3", "--prefetch", "2"), ("--allow-stalls", "4", "--prefetch", "2"),
+                        ("--param-dtype", "fp8", "--recompute", "--passes", "both", *ALL_ROLES),
+                        ("--combined", "--streams", "unified", "--outside", "successor", "--passes", "both", *ALL_ROLES)):
             with self.subTest(options=options):
                 self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, *options))
 
