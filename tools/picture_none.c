@@ -1,11 +1,19 @@
 /* Stands in for the pictures where cairo is missing. */
 #include "picture.h"
+#include "picture_packing.h"
 #include "picture_schedule.h"
 
 static const char no_cairo[] =
     "this build has no cairo; install its development files and configure again to draw pictures";
 
 const char *picture_draw(const picture_input *input, const char *path)
+{
+    (void)input;
+    (void)path;
+    return no_cairo;
+}
+
+const char *picture_draw_packing(const packing_picture *input, const char *path)
 {
     (void)input;
     (void)path;
