@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 size_t names_common_chars(const bp_buckets *buckets)
@@ -33,4 +34,16 @@ bp_phase names_direction(const bp_step *step)
     if (step->phase != BP_PHASE_BACKWARD_GATHER)
         return step->phase;
     return step->forward_unit >= 0 ? BP_PHASE_COMBINED : BP_PHASE_BACKWARD;
+}
+
+const char *names_roles(uint32_t roles, char text[ROLES_TEXT_CHARS])
+{
+    size_t length = 0;
+    *text = '\0';
+    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
+        if (roles & BP_ROLE_BIT(role))
+            length += (size_t)snprintf(text + length, ROLES_TEXT_CHARS - length, "%s%s", length > 0 ? "+" : "",
+                                       bp_role_name((bp_role)role));
+    }
+    return text;
 }

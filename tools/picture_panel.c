@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "names.h"
+
 /* Points. */
 enum { SMALLEST_BRACKET = 10, LABEL = 16, WIDEST_BAND = 8 };
 
@@ -163,28 +165,16 @@ static void compare(const bp_plan_role *role, char *text, size_t room)
     snprintf(text, room, "%.*f \u00d7 the lower bound, %s more", ratio < 10 ? 2 : ratio < 100 ? 1 : 0, ratio, more);
 }
 
-/* "param, grad" */
-static void name_roles(uint32_t roles, char text[80])
-{
-    size_t length = 0;
-    *text = '\0';
-    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
-        if (roles & BP_ROLE_BIT(role))
-            length += (size_t)snprintf(text + length, 80 - length, "%s%s", length > 0 ? ", " : "",
-                                       bp_role_name((bp_role)role));
-    }
-}
-
 static void draw_heading(const picture_view *v)
 {
     const picture_panel *p = v->panel;
-    char text[200], bytes[PICTURE_BYTES_CHARS], roles[80], sets[40] = "", compared[80], used[24];
+    char text[200], bytes[PICTURE_BYTES_CHARS], roles[ROLES_TEXT_CHARS], sets[40] = "", compared[80], used[24];
     double room = v->box->width + PICTURE_RIGHT;
     picture_format_bytes(p->role.bytes, bytes);
     if (p->role.copies > 0 && p->role.pool_bytes > 0)
         snprintf(sets, sizeof sets, " with %u buffer set%s", p->role.copies, p->role.copies > 1 ? "s" : "");
-    name_roles(p->role.roles, roles);
-    snprintf(text, sizeof text, "%s, policy %s%s: %s", roles, bp_policy_name(p->summary.policy), sets,
+    snprintf(text, sizeof text, "%s, policy %s%s: %s", names_roles(p->role.roles, roles),
+             bp_policy_name(p->summary.policy), sets,
              p->drawn_before       ? "in one slab, drawn above"
              : p->summary.feasible ? bytes
                                    : "impossible");

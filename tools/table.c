@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "names.h"
 #include "sheet.h"
 #include "table_totals.h"
 
@@ -50,7 +51,8 @@ static void add_role(sheet *s, const bp_plan *plan, const char *policy, size_t i
     bp_plan_role role = {.size = sizeof role};
     if (bp_plan_role_get(plan, index, &role) != BP_OK)
         return;
-    const char *name = bp_role_name((bp_role)role.role);
+    char text[ROLES_TEXT_CHARS];
+    const char *name = names_roles(role.roles, text);
     size_t persistent = 0;
     for (size_t i = 0; i < role.buffers; i++) {
         bp_plan_buffer b = {.size = sizeof b};
@@ -60,6 +62,8 @@ static void add_role(sheet *s, const bp_plan *plan, const char *policy, size_t i
         if (b.kind == BP_BUFFER_POOLED)
             add_buffer(s, policy, name, &b);
     }
+    if (role.buffers == 0 && role.pool_bytes > 0)
+        add_sum(s, policy, name, role.pool_bytes, "one offset for each bucket");
     char what[96];
     snprintf(what, sizeof what, "%zu buckets that keep memory of their own", persistent);
     if (persistent > 0)
