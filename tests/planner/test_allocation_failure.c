@@ -209,6 +209,15 @@ static void plan_all(const bp_buckets *buckets, const bp_schedule *schedule)
     }
 }
 
+static void list_events(const bp_schedule *schedule, const bp_buckets *buckets)
+{
+    bp_schedule_event *events;
+    size_t count;
+    RETRY_OUT(events, bp_schedule_events_create(schedule, buckets, &events, &count));
+    assert_true(count > 0);
+    bp_schedule_events_destroy(&events);
+}
+
 /* What is made of a schedule. */
 static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
 {
@@ -239,6 +248,7 @@ static void schedule_all(const bp_buckets *buckets)
     assert_int_equal(bp_schedule_config_init(&config, sizeof config), BP_OK);
     bp_schedule *schedule;
     RETRY_OUT(schedule, bp_schedule_create_training(buckets, &config, &schedule));
+    list_events(schedule, buckets);
     plan_all(buckets, schedule);
     remake_all(buckets, schedule);
     bp_schedule_destroy(&schedule);
