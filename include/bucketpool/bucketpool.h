@@ -10,5 +10,6 @@
 #include <bucketpool/pool.h>
 #include <bucketpool/schedule.h>
 #include <bucketpool/status.h>
+#include <bucketpool/whatif.h>
 
 #endif

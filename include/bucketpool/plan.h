@@ -136,6 +136,7 @@ typedef struct bp_plan_witness {
     const char *bucket; /* NULL: "bucket.<ordinal>" */
     uint32_t ordinal;
     uint64_t bytes; /* aligned */
+    uint32_t role;
 } bp_plan_witness;
 
 BP_API size_t bp_plan_witness_count(const bp_plan *plan, size_t role_index);

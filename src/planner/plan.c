@@ -122,7 +122,8 @@ bp_status bp_plan_witness_get(const bp_plan *plan, size_t role_index, size_t ind
                                  .unit = plan->units[w->unit],
                                  .bucket = w->bucket,
                                  .ordinal = w->ordinal,
-                                 .bytes = w->bytes};
+                                 .bytes = w->bytes,
+                                 .role = w->role};
     return BP_OK;
 }
 

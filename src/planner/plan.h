@@ -35,7 +35,7 @@ typedef struct bp_role_data {
 typedef struct bp_witness_data {
     uint64_t bytes;
     const char *bucket;
-    uint32_t unit, ordinal;
+    uint32_t unit, ordinal, role;
 } bp_witness_data;
 
 typedef struct bp_wait_data {

@@ -187,6 +187,7 @@ bp_status bp_add_witness(bp_assembly *a, uint32_t request)
     bp_round_up_u64(a->buckets->requests[request].bytes, a->config->alignment,
                     &witness->bytes); /* the bound checked it */
     bp_name_request(a, request, &witness->bucket, &witness->unit, &witness->ordinal);
+    witness->role = a->buckets->requests[request].role;
     return BP_OK;
 }
 

@@ -17,6 +17,10 @@ typedef struct bp_trade {
     uint64_t *bytes_of_span; /* of its requests, rounded up */
 } bp_trade;
 
+/* As bp_schedule_create_traded; `used`: how many of the stalls. */
+bp_status bp_trade_schedule(const bp_buckets *buckets, const bp_schedule *schedule, const bp_trade_config *config,
+                            bp_schedule **traded, uint32_t *used);
+
 /* Gives up overlap in steps of the schedule: shortens its uses and notes the waits. */
 bp_status bp_trade_steps(bp_trade *trade);
 

@@ -75,6 +75,13 @@ bp_status bp_schedule_create_traded(const bp_buckets *buckets, const bp_schedule
     if (buckets == NULL || schedule == NULL || config == NULL || traded == NULL || config->size < sizeof *config)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_schedule_create_traded: needs buckets, a schedule and an initialised configuration");
+    uint32_t used;
+    return bp_trade_schedule(buckets, schedule, config, traded, &used);
+}
+
+bp_status bp_trade_schedule(const bp_buckets *buckets, const bp_schedule *schedule, const bp_trade_config *config,
+                            bp_schedule **traded, uint32_t *used)
+{
     BP_TRY(check_config(buckets, schedule, config));
     bp_trade trade = {.buckets = buckets, .stalls = config->stalls, .work = MOST_WORK};
     BP_TRY(bp_schedule_copy(schedule, &trade.schedule));
@@ -86,5 +93,6 @@ bp_status bp_schedule_create_traded(const bp_buckets *buckets, const bp_schedule
         return status;
     }
     *traded = trade.schedule;
+    *used = config->stalls - trade.stalls;
     return BP_OK;
 }

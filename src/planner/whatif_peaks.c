@@ -1,0 +1,299 @@
+/* What holds memory where the lower bound of a plan is reached, and what would be the peak without it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "planner/bound.h"
+#include "planner/plan.h"
+#include "planner/whatif.h"
+
+typedef struct peak_data {
+    bp_peak info;
+    size_t first_holder;
+} peak_data;
+
+struct bp_peaks {
+    peak_data *peaks;
+    size_t count;
+    bp_peak_holder *holders;
+    size_t holder_count, holder_capacity;
+};
+
+/* What a step has, from what changes as it begins. */
+typedef struct step_sums {
+    uint64_t live;
+    uint64_t set;     /* stands for the spans that are live */
+    uint32_t holding; /* how many spans are live of those that hold the peak */
+} step_sums;
+
+typedef struct finder {
+    const bp_buckets *buckets;
+    const bp_schedule *schedule;
+    const bp_plan *plan;
+    bp_peaks *made;
+    step_sums *steps; /* one more than there are: where things end */
+    uint64_t *sets;   /* of steps that reach the peak */
+} finder;
+
+/* ---- holders -------------------------------------------------------------------------------------------------------- */
+
+static int by_unit(const void *a, const void *b)
+{
+    const bp_peak_holder *x = a, *y = b;
+    if (x->unit != y->unit)
+        return x->unit < y->unit ? -1 : 1;
+    return x->role < y->role ? -1 : x->role > y->role;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const bp_peak_holder *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return by_unit(a, b);
+}
+
+static bp_status add_holder(bp_peaks *made, uint32_t unit, uint32_t role, uint64_t bytes)
+{
+    if (bytes == 0)
+        return BP_OK;
+    BP_TRY(bp_grow_array((void **)&made->holders, &made->holder_capacity, made->holder_count, sizeof *made->holders));
+    made->holders[made->holder_count++] = (bp_peak_holder){sizeof(bp_peak_holder), unit, role, bytes};
+    return BP_OK;
+}
+
+/* One entry for each unit in a role, the largest first. */
+static void merge_holders(bp_peaks *made, peak_data *peak)
+{
+    bp_peak_holder *holders = made->holders + peak->first_holder;
+    size_t count = made->holder_count - peak->first_holder, kept = 0;
+    if (count == 0)
+        return;
+    qsort(holders, count, sizeof *holders, by_unit);
+    for (size_t i = 1; i < count; i++) {
+        if (by_unit(&holders[kept], &holders[i]) == 0)
+            holders[kept].bytes += holders[i].bytes; /* all together they are the bound */
+        else
+            holders[++kept] = holders[i];
+    }
+    peak->info.holders = kept + 1;
+    made->holder_count = peak->first_holder + kept + 1;
+    qsort(holders, kept + 1, sizeof *holders, by_bytes);
+}
+
+/* ---- sums of steps --------------------------------------------------------------------------------------------------- */
+
+/* Numbers of which different sets have different sums: those of the splitmix64 generator. */
+static uint64_t number_of(uint64_t index)
+{
+    uint64_t z = (index + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+static bp_status bytes_of(const finder *f, const bp_span *span, uint64_t *bytes)
+{
+    *bytes = 0;
+    for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
+        uint64_t aligned;
+        if (!bp_round_up_u64(f->buckets->requests[r].bytes, f->plan->summary.alignment, &aligned) ||
+            !bp_add_u64(*bytes, aligned, bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "a unit of model \"%s\" does not fit 64 bits", f->buckets->model);
+    }
+    return BP_OK;
+}
+
+/* Sums wrap, but no bound does that was found: those of a plan of this schedule are right. */
+static void add_changes(finder *f, size_t index, uint64_t bytes, bool holds)
+{
+    const bp_span *span = &f->schedule->spans[index];
+    for (uint32_t k = 0; k < span->interval_count; k++) {
+        const bp_interval *live = &f->schedule->intervals[span->first_interval + k];
+        step_sums *begin = &f->steps[live->begin], *end = &f->steps[live->end];
+        begin->live += bytes;
+        end->live -= bytes;
+        begin->set += number_of(index);
+        end->set -= number_of(index);
+        begin->holding += holds;
+        end->holding -= holds;
+    }
+}
+
+/* Fills the steps; the holders are those that are live in the peak's step. Counts the spans that they are. */
+static bp_status sum_steps(finder *f, const peak_data *peak, uint32_t *holding)
+{
+    *holding = 0;
+    memset(f->steps, 0, (f->schedule->step_count + 1) * sizeof *f->steps);
+    for (size_t i = 0; i < f->schedule->span_count; i++) {
+        const bp_span *span = &f->schedule->spans[i];
+        uint64_t bytes;
+        BP_TRY(bytes_of(f, span, &bytes));
+        if (!(peak->info.roles & BP_ROLE_BIT(f->buckets->requests[span->first_request].role)) || bytes == 0)
+            continue;
+        bool holds = bp_span_is_live(f->schedule, span, peak->info.step);
+        *holding += holds;
+        add_changes(f, i, bytes, holds);
+    }
+    for (size_t step = 1; step < f->schedule->step_count; step++) {
+        f->steps[step].live += f->steps[step - 1].live;
+        f->steps[step].set += f->steps[step - 1].set;
+        f->steps[step].holding += f->steps[step - 1].holding;
+    }
+    return BP_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* What else reaches the peak, and what comes after it. */
+static void look_elsewhere(finder *f, uint32_t holding, bp_peak *peak)
+{
+    for (uint32_t step = 0; step < f->schedule->step_count; step++) {
+        const step_sums *s = &f->steps[step];
+        if (s->live == peak->bytes)
+            f->sets[peak->steps++] = s->set;
+        if (s->holding < holding && s->live > peak->next_bytes) {
+            peak->next_bytes = s->live;
+            peak->next_step = step;
+        }
+        if (s->live < peak->bytes && s->live > peak->below_bytes) {
+            peak->below_bytes = s->live;
+            peak->below_step = step;
+        }
+    }
+    qsort(f->sets, peak->steps, sizeof *f->sets, by_value);
+    for (uint32_t i = 0; i < peak->steps; i++)
+        peak->sets += i == 0 || f->sets[i] != f->sets[i - 1];
+}
+
+/* ---- a peak ---------------------------------------------------------------------------------------------------------- */
+
+static bp_status add_live(finder *f, const peak_data *peak)
+{
+    for (size_t i = 0; i < f->schedule->span_count; i++) {
+        const bp_span *span = &f->schedule->spans[i];
+        const bp_request_data *first = &f->buckets->requests[span->first_request];
+        uint64_t bytes;
+        if (!(peak->info.roles & BP_ROLE_BIT(first->role)) || !bp_span_is_live(f->schedule, span, peak->info.step))
+            continue;
+        BP_TRY(bytes_of(f, span, &bytes));
+        BP_TRY(add_holder(f->made, (uint32_t)f->buckets->buckets[first->bucket].unit, first->role, bytes));
+    }
+    return BP_OK;
+}
+
+/* Overlap windows keep more from a request than any step has. */
+static bp_status add_witnesses(finder *f, const bp_role_data *role)
+{
+    for (size_t i = role->first_witness; i < role->first_witness + role->witness_count; i++) {
+        const bp_witness_data *w = &f->plan->witnesses[i];
+        BP_TRY(add_holder(f->made, w->unit, w->role, w->bytes));
+    }
+    return BP_OK;
+}
+
+static bp_status find_peak(finder *f, const bp_role_data *role, peak_data *peak)
+{
+    uint32_t holding;
+    peak->first_holder = f->made->holder_count;
+    peak->info = (bp_peak){.size = sizeof peak->info,
+                           .roles = role->info.roles,
+                           .step = role->info.lower_bound_step,
+                           .bytes = role->info.lower_bound_bytes};
+    if (peak->info.bytes == 0)
+        return BP_OK;
+    BP_TRY(sum_steps(f, peak, &holding));
+    bool of_step = peak->info.step < f->schedule->step_count && f->steps[peak->info.step].live == peak->info.bytes;
+    if (!of_step && f->schedule->overlap_count == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_peaks_create: the plan's bound of %llu bytes is not reached in step %u of this schedule",
+                       (unsigned long long)peak->info.bytes, peak->info.step);
+    if (of_step)
+        look_elsewhere(f, holding, &peak->info);
+    BP_TRY(of_step ? add_live(f, peak) : add_witnesses(f, role));
+    merge_holders(f->made, peak);
+    return BP_OK;
+}
+
+static bp_status find_all(finder *f)
+{
+    void *memory;
+    BP_TRY(bp_new_array(f->plan->role_count, sizeof *f->made->peaks, &memory));
+    f->made->peaks = memory;
+    BP_TRY(bp_new_array(f->schedule->step_count + 1, sizeof *f->steps, &memory));
+    f->steps = memory;
+    BP_TRY(bp_new_array(f->schedule->step_count, sizeof *f->sets, &memory));
+    f->sets = memory;
+    for (size_t i = 0; i < f->plan->role_count; i++) {
+        BP_TRY(find_peak(f, &f->plan->roles[i], &f->made->peaks[i]));
+        f->made->count++;
+    }
+    return BP_OK;
+}
+
+bp_status bp_peaks_create(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan *plan, bp_peaks **peaks)
+{
+    if (buckets == NULL || schedule == NULL || plan == NULL || peaks == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_peaks_create: needs buckets, a schedule and a plan");
+    if (schedule->request_count != buckets->request_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule was made for %zu requests, these buckets have %zu",
+                       schedule->request_count, buckets->request_count);
+    if (plan->role_count == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_peaks_create: a plan that was read from a file does not say what sets its bound");
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof(bp_peaks), &memory));
+    finder f = {.buckets = buckets, .schedule = schedule, .plan = plan, .made = memory};
+    bp_status status = find_all(&f);
+    free(f.steps);
+    free(f.sets);
+    if (status != BP_OK) {
+        bp_peaks_destroy(&f.made);
+        return status;
+    }
+    *peaks = f.made;
+    return BP_OK;
+}
+
+void bp_peaks_destroy(bp_peaks **peaks)
+{
+    if (peaks == NULL || *peaks == NULL)
+        return;
+    free((*peaks)->peaks);
+    free((*peaks)->holders);
+    free(*peaks);
+    *peaks = NULL;
+}
+
+size_t bp_peaks_count(const bp_peaks *peaks)
+{
+    return peaks->count;
+}
+
+static bp_status check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)
+{
+    if (index >= count || size < expected)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s %zu of %zu, size %zu of at least %zu", what, index, count, size,
+                       expected);
+    return BP_OK;
+}
+
+bp_status bp_peaks_get(const bp_peaks *peaks, size_t index, bp_peak *peak)
+{
+    BP_TRY(check_entry("peak", index, peaks->count, peak->size, sizeof *peak));
+    *peak = peaks->peaks[index].info;
+    return BP_OK;
+}
+
+bp_status bp_peaks_holder(const bp_peaks *peaks, size_t peak, size_t index, bp_peak_holder *holder)
+{
+    BP_TRY(check_entry("peak", peak, peaks->count, holder->size, sizeof *holder));
+    BP_TRY(check_entry("holder", index, peaks->peaks[peak].info.holders, holder->size, sizeof *holder));
+    *holder = peaks->holders[peaks->peaks[peak].first_holder + index];
+    return BP_OK;
+}

@@ -1,0 +1,46 @@
+#include "core/arith.h"
+#include "core/fail.h"
+#include "planner/whatif.h"
+
+#define ALL_ROLES (BP_ROLE_BIT(BP_ROLE_COUNT) - 1)
+
+static bp_status sum_up(const bp_plan *plan, bp_plan_sums *sums)
+{
+    bp_plan_summary summary = {.size = sizeof summary};
+    BP_TRY(bp_plan_summary_get(plan, &summary));
+    *sums = (bp_plan_sums){.bytes = summary.bytes,
+                           .lower_bound_bytes = summary.lower_bound_bytes,
+                           .optimal = summary.optimal,
+                           .feasible = summary.feasible};
+    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
+        bp_plan_role role = {.size = sizeof role};
+        BP_TRY(bp_plan_role_get(plan, i, &role));
+        if (!bp_add_u64(sums->proven_bytes, role.proven_bytes, &sums->proven_bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "what the roles of model \"%s\" need does not fit 64 bits",
+                           bp_plan_model(plan));
+    }
+    return BP_OK;
+}
+
+bp_status bp_whatif_plan(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
+                         bp_policy policy, uint64_t work, bp_plan_sums *sums)
+{
+    bp_plan_config changed = *config;
+    bp_plan *plan;
+    changed.policy = policy;
+    changed.work = work;
+    BP_TRY(bp_plan_create(buckets, schedule, &changed, &plan));
+    bp_status status = sum_up(plan, sums);
+    bp_plan_destroy(&plan);
+    return status;
+}
+
+/* State keeps a slab of its own. */
+bp_trade_config bp_whatif_trade(const bp_plan_config *config, uint32_t stalls)
+{
+    return (bp_trade_config){.size = sizeof(bp_trade_config),
+                             .stalls = stalls,
+                             .roles = config->joint ? ALL_ROLES & ~BP_ROLE_BIT(BP_ROLE_STATE) : ALL_ROLES,
+                             .joint = config->joint != 0,
+                             .alignment = config->alignment};
+}
