@@ -43,6 +43,9 @@ HOLD_STREAMS = 8
 MOST_HOLDS = 65535
 EXACT_POINTS = 255  # release points up to this many releases of their stream old are exact
 
+# bp_pack_outcome
+PACK_PLACED, PACK_INFEASIBLE, PACK_NOT_FOUND = 1, 2, 3
+
 # bp_pool_event_kind
 EVENT_ACQUIRE, EVENT_HOLD, EVENT_USE, EVENT_UNHOLD, EVENT_RELEASE, EVENT_GIVE_UP = 1, 2, 3, 4, 5, 6
 
@@ -201,6 +204,15 @@ class PoolSlab(Sized):
                 ("group", c_char_p)]
 
 
+class PackConfig(Sized):
+    _fields_ = [("size", c_size_t), ("capacity", c_uint64), ("work", c_uint64), ("known", POINTER(c_uint64))]
+
+
+class PackResult(Sized):
+    _fields_ = [("size", c_size_t), ("outcome", c_uint32), ("optimal", c_uint32), ("bytes", c_uint64),
+                ("bound", c_uint64), ("proven", c_uint64), ("work", c_uint64), ("method", c_char_p)]
+
+
 HANDLE = c_void_p  # every opaque object
 OUT = POINTER(HANDLE)
 IDS = POINTER(c_uint32)
@@ -248,6 +260,14 @@ STATUS_FUNCTIONS = {
     "bp_plan_builder_add_slab": [HANDLE, POINTER(PlanSlab)],
     "bp_plan_builder_add_assignment": [HANDLE, POINTER(Assignment)],
     "bp_plan_builder_finish": [OUT, OUT],
+    "bp_packing_create": [OUT],
+    "bp_packing_add_item": [HANDLE, c_uint64, POINTER(c_size_t)],
+    "bp_packing_add_interval": [HANDLE, c_size_t, c_uint64, c_uint64],
+    "bp_packing_add_conflict": [HANDLE, c_size_t, c_size_t],
+    "bp_packing_bound": [HANDLE, IDS, POINTER(c_size_t), POINTER(c_uint64)],
+    "bp_packing_check": [HANDLE, POINTER(c_uint64), c_uint64],
+    "bp_pack_config_init": [POINTER(PackConfig), c_size_t],
+    "bp_pack": [HANDLE, POINTER(PackConfig), POINTER(c_uint64), POINTER(PackResult)],
     "bp_pool_config_init": [POINTER(PoolConfig), c_size_t],
     "bp_pool_create": [HANDLE, HANDLE, POINTER(PoolConfig), OUT],
     "bp_bind_init": [POINTER(Bind), c_size_t],
@@ -293,6 +313,9 @@ OTHER_FUNCTIONS = {
     "bp_plan_slab_count": (c_size_t, [HANDLE]),
     "bp_plan_class_count": (c_size_t, [HANDLE]),
     "bp_plan_assignment_count": (c_size_t, [HANDLE]),
+    "bp_packing_destroy": (None, [OUT]),
+    "bp_packing_item_count": (c_size_t, [HANDLE]),
+    "bp_packing_item_size": (c_uint64, [HANDLE, c_size_t]),
     "bp_pool_destroy": (None, [OUT]),
     "bp_pool_allocator_name": (c_char_p, [HANDLE]),
     "bp_pool_is_sealed": (c_int, [HANDLE]),

@@ -1,0 +1,214 @@
+/* Instances for the tests of packing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "instances.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for one more. */
+static void *grown(void *array, uint32_t count, uint32_t *room, size_t element_bytes)
+{
+    if (count < *room)
+        return array;
+    *room = *room > 0 ? 2 * *room : 8;
+    void *memory = realloc(array, *room * element_bytes);
+    assert_non_null(memory);
+    return memory;
+}
+
+uint32_t add_item(instance *in, uint64_t size)
+{
+    in->sizes = grown(in->sizes, in->count, &in->room, sizeof *in->sizes);
+    in->sizes[in->count] = size;
+    return in->count++;
+}
+
+void add_life(instance *in, uint32_t item, uint64_t begin, uint64_t end)
+{
+    in->lives = grown(in->lives, in->life_count, &in->life_room, sizeof *in->lives);
+    in->lives[in->life_count++] = (life){item, begin, end};
+}
+
+void add_pair(instance *in, uint32_t item, uint32_t other)
+{
+    in->pairs = grown(in->pairs, in->pair_count, &in->pair_room, sizeof *in->pairs);
+    in->pairs[in->pair_count++] = (pair){item, other};
+}
+
+void drop_item(instance *in)
+{
+    in->count--;
+    while (in->life_count > 0 && in->lives[in->life_count - 1].item == in->count)
+        in->life_count--;
+    while (in->pair_count > 0 &&
+           (in->pairs[in->pair_count - 1].item == in->count || in->pairs[in->pair_count - 1].other == in->count))
+        in->pair_count--;
+}
+
+instance copy_instance(const instance *in)
+{
+    instance copy = {0};
+    for (uint32_t i = 0; i < in->count; i++)
+        add_item(&copy, in->sizes[i]);
+    for (uint32_t i = 0; i < in->life_count; i++)
+        add_life(&copy, in->lives[i].item, in->lives[i].begin, in->lives[i].end);
+    for (uint32_t i = 0; i < in->pair_count; i++)
+        add_pair(&copy, in->pairs[i].item, in->pairs[i].other);
+    return copy;
+}
+
+void end_instance(instance *in)
+{
+    free(in->sizes);
+    free(in->lives);
+    free(in->pairs);
+    *in = (instance){0};
+}
+
+uint32_t add_masked_item(instance *in, uint64_t size, uint32_t steps)
+{
+    uint32_t item = add_item(in, size);
+    for (uint32_t begin = 0; begin < 32; begin++) {
+        uint32_t end = begin;
+        while (end < 32 && (steps >> end & 1))
+            end++;
+        if (end > begin)
+            add_life(in, item, begin, end);
+        begin = end;
+    }
+    return item;
+}
+
+bp_packing *make_packing(const instance *in)
+{
+    bp_packing *packing = NULL;
+    assert_ok(bp_packing_create(&packing));
+    for (uint32_t i = 0; i < in->count; i++) {
+        size_t item = SIZE_MAX;
+        assert_ok(bp_packing_add_item(packing, in->sizes[i], &item));
+        assert_int_equal(item, i);
+    }
+    for (uint32_t i = 0; i < in->life_count; i++)
+        assert_ok(bp_packing_add_interval(packing, in->lives[i].item, in->lives[i].begin, in->lives[i].end));
+    for (uint32_t i = 0; i < in->pair_count; i++)
+        assert_ok(bp_packing_add_conflict(packing, in->pairs[i].item, in->pairs[i].other));
+    return packing;
+}
+
+void print_instance(const instance *in)
+{
+    for (uint32_t i = 0; i < in->count && i < 100; i++) {
+        print_error("item %u: size %" PRIu64 ", live", i, in->sizes[i]);
+        for (uint32_t k = 0; k < in->life_count; k++)
+            if (in->lives[k].item == i)
+                print_error(" [%" PRIu64 ", %" PRIu64 ")", in->lives[k].begin, in->lives[k].end);
+        for (uint32_t k = 0; k < in->pair_count; k++)
+            if (in->pairs[k].item == i || in->pairs[k].other == i)
+                print_error(", conflicts with %u", in->pairs[k].item + in->pairs[k].other - i);
+        print_error("\n");
+    }
+    print_error("%u items\n", in->count);
+}
+
+/* ---- assertions ---------------------------------------------------------------------------------------------------- */
+
+void check_ok(bp_status status, const char *call, const char *file, int line)
+{
+    if (status == BP_OK)
+        return;
+    print_error("%s\n%s: %s\n", call, bp_status_name(status), bp_error_detail());
+    _fail(file, line);
+}
+
+void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file, int line)
+{
+    bool right = status == expected;
+    for (; right && *words != NULL; words++)
+        right = strstr(bp_error_detail(), *words) != NULL;
+    if (right)
+        return;
+    print_error("status \"%s\", expected \"%s\"%s%s: %s\n", bp_status_name(status), bp_status_name(expected),
+                status == expected ? " and the word " : "", status == expected ? words[-1] : "", bp_error_detail());
+    _fail(file, line);
+}
+
+void check_for(const instance *in, bool holds, const char *condition, const char *file, int line)
+{
+    if (holds)
+        return;
+    print_error("not so: %s\n", condition);
+    print_instance(in);
+    _fail(file, line);
+}
+
+/* ---- random numbers ------------------------------------------------------------------------------------------------ */
+
+/* splitmix64 */
+static uint64_t random_state;
+
+void seed(uint64_t value)
+{
+    random_state = value;
+}
+
+uint64_t random_below(uint64_t limit)
+{
+    uint64_t z = random_state += UINT64_C(0x9E3779B97F4A7C15);
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return (z ^ z >> 31) % limit;
+}
+
+uint64_t random_between(uint64_t least, uint64_t most)
+{
+    return least + random_below(most - least + 1);
+}
+
+bool one_in(uint64_t chances)
+{
+    return random_below(chances) == 0;
+}
+
+static bool is_live(const instance *in, uint32_t item)
+{
+    for (uint32_t i = 0; i < in->life_count; i++)
+        if (in->lives[i].item == item)
+            return true;
+    return false;
+}
+
+instance random_instance(random_options options)
+{
+    instance in = {0};
+    for (uint32_t i = 0; i < options.items; i++) {
+        bool empty = options.empty && one_in(8), unlived = options.unlived && one_in(8);
+        add_item(&in, empty ? 0 : random_between(options.least_size, options.most_size));
+        for (uint64_t lives = unlived ? 0 : random_between(1, options.lives); lives > 0; lives--) {
+            uint64_t begin = random_below(options.steps);
+            uint64_t left = options.steps - begin, longest = options.longest;
+            add_life(&in, i, begin, begin + random_between(1, longest > 0 && longest < left ? longest : left));
+        }
+    }
+    for (uint64_t pairs = random_below(options.pairs + 1); pairs > 0 && in.count > 1; pairs--) {
+        uint32_t item = (uint32_t)random_below(in.count), other = (uint32_t)random_below(in.count);
+        if (item != other && is_live(&in, item) && is_live(&in, other))
+            add_pair(&in, item, other);
+    }
+    return in;
+}
+
+void shuffle(uint32_t *numbers, uint32_t count)
+{
+    for (uint32_t i = count; i > 1; i--) {
+        uint32_t other = (uint32_t)random_below(i), kept = numbers[i - 1];
+        numbers[i - 1] = numbers[other];
+        numbers[other] = kept;
+    }
+}

@@ -1,0 +1,207 @@
+/* Small instances, all of a family and many at random: the optimum is what trying everything finds, and it is proven. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "answers.h"
+
+#include <stdlib.h>
+
+#include "naive.h"
+
+/* The optimum, and what follows from it for capacities at it and just below. */
+static void assert_solved(const instance *in, bool capacities)
+{
+    uint64_t optimum = naive_optimum(in), largest = 0;
+    assert_optimum(in, optimum);
+    for (uint32_t i = 0; i < in->count; i++)
+        if (naive_live(in, i) && in->sizes[i] > largest)
+            largest = in->sizes[i];
+    for (uint64_t spare = 0; capacities && optimum > 0 && spare < 2; spare++) {
+        bp_pack_config config = new_config();
+        config.capacity = optimum + spare;
+        answer a = solve(in, config);
+        assert_for(in, a.result.outcome == BP_PACK_PLACED);
+        end_answer(&a);
+    }
+    if (!capacities || optimum <= largest)
+        return;
+    bp_pack_config config = new_config();
+    config.capacity = optimum - 1;
+    answer a = solve(in, config);
+    assert_for(in, a.result.outcome == BP_PACK_INFEASIBLE);
+    end_answer(&a);
+}
+
+/* ---- the references ------------------------------------------------------------------------------------------------ */
+
+static void test_references_agree(void **state)
+{
+    (void)state;
+    seed(1);
+    for (int i = 0; i < 4000; i++) {
+        random_options options = {.items = (uint32_t)random_between(1, 5),
+                                  .steps = (uint32_t)random_between(1, 6),
+                                  .lives = 2,
+                                  .least_size = 1,
+                                  .most_size = 4,
+                                  .pairs = (uint32_t)random_below(4),
+                                  .empty = true,
+                                  .unlived = true};
+        instance in = random_instance(options);
+        uint64_t offsets[MOST_TRIED], optimum = naive_placement(&in, offsets);
+        bool *with = naive_conflicts(&in);
+        assert_for(&in, naive_grid_optimum(&in) == optimum);
+        assert_for(&in, naive_check(&in, with, offsets, optimum) && naive_height(&in, offsets) == optimum);
+        assert_for(&in, naive_clique(&in) <= optimum);
+        assert_for(&in, naive_live_sum(&in) <= naive_clique(&in));
+        free(with);
+        end_instance(&in);
+    }
+}
+
+/* ---- families ------------------------------------------------------------------------------------------------------ */
+
+/* All sets of up to `most` items with sizes 1 to 3 and any steps of an axis, from `kind` on. */
+static size_t try_sets(instance *in, uint32_t kind, uint32_t steps, uint32_t most)
+{
+    size_t tried = 0;
+    uint32_t masks = (1U << steps) - 1;
+    for (; in->count < most && kind < 3 * masks; kind++) {
+        add_masked_item(in, 1 + kind / masks, 1 + kind % masks);
+        assert_solved(in, tried % 16 == 0);
+        tried += 1 + try_sets(in, kind, steps, most);
+        drop_item(in);
+    }
+    return tried;
+}
+
+static void test_all_sets(void **state)
+{
+    (void)state;
+    instance in = {0};
+    assert_int_equal(try_sets(&in, 0, 2, 5), 2001);
+    assert_int_equal(try_sets(&in, 0, 3, 5), 65779);
+    assert_int_equal(try_sets(&in, 0, 4, 3), 17295);
+    end_instance(&in);
+}
+
+/* Items of which two conflict when their bit of `edges` is set: by a step that both are live in, by an added conflict, or some by
+ * this and some by that. */
+static instance graph_instance(const uint64_t *sizes, uint32_t count, uint32_t edges, uint32_t added)
+{
+    instance in = {0};
+    for (uint32_t i = 0; i < count; i++)
+        add_life(&in, add_item(&in, sizes[i]), 100 + i, 101 + i);
+    uint32_t edge = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < i; k++, edge++) {
+            if (!(edges >> edge & 1))
+                continue;
+            if (added >> edge & 1) {
+                add_pair(&in, i, k);
+            } else {
+                add_life(&in, i, edge, edge + 1);
+                add_life(&in, k, edge, edge + 1);
+            }
+        }
+    }
+    return in;
+}
+
+/* Of the first five items, the smallest graph that takes more than two that conflict: each has two neighbours. */
+#define FIVE_CYCLE 0x265U
+
+/* Every conflict graph of five items with sizes 1 to 3, largest first: graphs of intervals on an axis are only some of them. */
+static void test_all_graphs(void **state)
+{
+    (void)state;
+    static const uint32_t added[] = {0, 0x3FF, 0x155};
+    size_t tried = 0, above_bound = 0;
+    for (uint32_t digits = 0; digits < 243; digits++) {
+        uint64_t sizes[5];
+        bool sorted = true;
+        for (uint32_t i = 0, rest = digits; i < 5; i++, rest /= 3) {
+            sizes[i] = 1 + rest % 3;
+            sorted = sorted && (i == 0 || sizes[i] <= sizes[i - 1]);
+        }
+        for (uint32_t edges = 0; sorted && edges < 1024; edges++) {
+            instance in = graph_instance(sizes, 5, edges, added[tried % 3]);
+            assert_solved(&in, tried % 8 == 0);
+            above_bound += naive_optimum(&in) > naive_clique(&in);
+            tried++;
+            end_instance(&in);
+        }
+    }
+    assert_int_equal(tried, 21 * 1024);
+    assert_true(above_bound > 50);
+}
+
+/* ---- at random ----------------------------------------------------------------------------------------------------- */
+
+static void try_random(random_options options, int count)
+{
+    for (int i = 0; i < count; i++) {
+        random_options these = options;
+        these.items = (uint32_t)random_between(1, options.items);
+        these.steps = (uint32_t)random_between(1, options.steps);
+        these.longest = one_in(2) ? 0 : 3;
+        instance in = random_instance(these);
+        assert_solved(&in, i % 4 == 0);
+        end_instance(&in);
+    }
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    seed(2);
+    try_random((random_options){.items = 7, .steps = 12, .lives = 1, .least_size = 1, .most_size = 5}, 1500);
+    try_random((random_options){.items = 7, .steps = 20, .lives = 4, .least_size = 1, .most_size = 9}, 1500);
+    try_random((random_options){.items = 7, .steps = 30, .lives = 3, .least_size = 900, .most_size = 1100, .pairs = 6},
+               1500);
+    random_options odd = {.items = 7,
+                          .steps = 9,
+                          .lives = 2,
+                          .least_size = 1,
+                          .most_size = 6,
+                          .pairs = 8,
+                          .empty = true,
+                          .unlived = true};
+    try_random(odd, 1500);
+}
+
+/* Instances as above rarely take more than the bound; these often do. */
+static void test_random_graphs(void **state)
+{
+    (void)state;
+    seed(3);
+    size_t above_bound = 0;
+    for (int i = 0; i < 3000; i++) {
+        uint64_t sizes[7], least = random_between(1, 20), most = least + random_below(10);
+        uint32_t count = (uint32_t)random_between(5, 7);
+        for (uint32_t k = 0; k < count; k++)
+            sizes[k] = random_between(least, most);
+        uint32_t edges = (uint32_t)random_below(1 << 21);
+        if (one_in(2))
+            edges = (edges & ~0x3FFU) | FIVE_CYCLE;
+        instance in = graph_instance(sizes, count, edges, i % 2 == 0 ? 0 : (uint32_t)random_below(1 << 21));
+        assert_solved(&in, i % 4 == 0);
+        above_bound += naive_optimum(&in) > naive_clique(&in);
+        end_instance(&in);
+    }
+    assert_true(above_bound > 300);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_references_agree), cmocka_unit_test(test_all_sets),
+        cmocka_unit_test(test_all_graphs),       cmocka_unit_test(test_random),
+        cmocka_unit_test(test_random_graphs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

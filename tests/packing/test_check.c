@@ -1,0 +1,204 @@
+/* The checker against a naive one, on placements right and wrong; the bound and its witness. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "answers.h"
+
+#include <stdlib.h>
+
+#include "naive.h"
+
+static const random_options SMALL = {
+    .items = 7, .steps = 12, .lives = 3, .least_size = 1, .most_size = 5, .pairs = 5, .empty = true, .unlived = true};
+
+typedef struct tally {
+    size_t right, wrong;
+} tally;
+
+static void compare(const instance *in, const bp_packing *packing, const bool *with, const uint64_t *offsets,
+                    uint64_t bytes, tally *t)
+{
+    bool right = naive_check(in, with, offsets, bytes);
+    bp_status status = bp_packing_check(packing, offsets, bytes);
+    if (status != (right ? BP_OK : BP_ERR_MISMATCH)) {
+        for (uint32_t i = 0; i < in->count; i++)
+            print_error("item %u at %llu\n", i, (unsigned long long)offsets[i]);
+        print_error("in %llu bytes: %s\n", (unsigned long long)bytes, bp_status_name(status));
+    }
+    assert_for(in, status == (right ? BP_OK : BP_ERR_MISMATCH));
+    t->right += right;
+    t->wrong += !right;
+}
+
+/* Offsets anywhere, also where ends do not fit 64 bits. */
+static void test_random_placements(void **state)
+{
+    (void)state;
+    static const uint64_t bases[] = {0, UINT64_MAX - 20};
+    seed(1);
+    tally t = {0};
+    for (int i = 0; i < 20000; i++) {
+        random_options options = SMALL;
+        options.items = (uint32_t)random_between(1, 7);
+        options.pairs = one_in(2) ? 0 : SMALL.pairs;
+        instance in = random_instance(options);
+        bp_packing *packing = make_packing(&in);
+        bool *with = naive_conflicts(&in);
+        uint64_t offsets[MOST_TRIED], base = bases[one_in(4)];
+        for (int k = 0; k < 10; k++) {
+            for (uint32_t item = 0; item < in.count; item++)
+                offsets[item] = base + random_below(one_in(2) ? 21 : 10);
+            compare(&in, packing, with, offsets, base + random_between(8, 20), &t);
+        }
+        free(with);
+        bp_packing_destroy(&packing);
+        end_instance(&in);
+    }
+    assert_true(t.right > 10000 && t.wrong > 10000);
+}
+
+/* Tight placements, and what becomes of them when an item moves by a byte or goes where another is. */
+static void test_moved_items(void **state)
+{
+    (void)state;
+    seed(2);
+    tally t = {0};
+    for (int i = 0; i < 2000; i++) {
+        instance in = random_instance(SMALL);
+        bp_packing *packing = make_packing(&in);
+        bool *with = naive_conflicts(&in);
+        uint64_t offsets[MOST_TRIED], bytes = naive_placement(&in, offsets);
+        compare(&in, packing, with, offsets, bytes, &t);
+        compare(&in, packing, with, offsets, bytes + 1, &t);
+        if (bytes > 0)
+            compare(&in, packing, with, offsets, bytes - 1, &t);
+        for (uint32_t item = 0; item < in.count; item++) {
+            uint64_t kept = offsets[item], moved[] = {kept + 1, kept - 1, offsets[random_below(in.count)], UINT64_MAX};
+            for (size_t k = 0; k < sizeof moved / sizeof *moved; k++) {
+                offsets[item] = moved[k]; /* below 0 is far above */
+                compare(&in, packing, with, offsets, bytes, &t);
+                compare(&in, packing, with, offsets, UINT64_MAX, &t);
+            }
+            offsets[item] = kept;
+        }
+        free(with);
+        bp_packing_destroy(&packing);
+        end_instance(&in);
+    }
+    assert_true(t.right > 10000 && t.wrong > 10000);
+}
+
+/* Many items with long lists of lives, of which at most one is in the way. */
+static void test_one_wrong_of_many(void **state)
+{
+    (void)state;
+    seed(3);
+    for (int i = 0; i < 60; i++) {
+        random_options options = {
+            .items = 150, .steps = 400, .lives = 4, .least_size = 10, .most_size = 300, .pairs = 200};
+        instance in = random_instance(options);
+        bp_packing *packing = make_packing(&in);
+        bool *with = naive_conflicts(&in);
+        uint64_t *offsets = calloc(in.count, sizeof *offsets), bytes = 0;
+        assert_non_null(offsets);
+        for (uint32_t item = 0; item < in.count; item++) { /* in a pile */
+            offsets[item] = bytes;
+            bytes += in.sizes[item];
+        }
+        tally t = {0};
+        compare(&in, packing, with, offsets, bytes, &t);
+        assert_int_equal(t.right, 1);
+        for (int k = 0; k < 50; k++) {
+            uint32_t item = (uint32_t)random_below(in.count);
+            uint64_t kept = offsets[item];
+            offsets[item] += one_in(2) ? 1 : random_below(bytes);
+            compare(&in, packing, with, offsets, 2 * bytes, &t);
+            offsets[item] = kept;
+        }
+        assert_true(t.wrong > 0);
+        free(offsets);
+        free(with);
+        bp_packing_destroy(&packing);
+        end_instance(&in);
+    }
+}
+
+static void test_names_the_items(void **state)
+{
+    (void)state;
+    instance in = {0};
+    for (uint32_t i = 0; i < 40; i++)
+        add_life(&in, add_item(&in, 1000), i, i + 2);
+    bp_packing *packing = make_packing(&in);
+    uint64_t offsets[40];
+    for (uint32_t i = 0; i < 40; i++)
+        offsets[i] = i % 2 * 1000;
+    assert_ok(bp_packing_check(packing, offsets, 2000));
+    offsets[27] = 999;
+    assert_fails(bp_packing_check(packing, offsets, 2000), BP_ERR_MISMATCH, "26", "27");
+    offsets[27] = 1001;
+    assert_fails(bp_packing_check(packing, offsets, 2000), BP_ERR_MISMATCH, "27", "2000");
+    bp_packing_destroy(&packing);
+    end_instance(&in);
+}
+
+/* ---- the bound ----------------------------------------------------------------------------------------------------- */
+
+static void test_bound(void **state)
+{
+    (void)state;
+    seed(4);
+    size_t extended = 0;
+    for (int i = 0; i < 6000; i++) {
+        random_options options = SMALL;
+        options.items = (uint32_t)random_between(1, 7);
+        options.pairs = one_in(2) ? 0 : 12;
+        instance in = random_instance(options);
+        uint64_t bound = bound_of(&in);
+        assert_for(&in, bound <= naive_clique(&in));
+        extended += bound > naive_live_sum(&in);
+        end_instance(&in);
+    }
+    assert_true(extended > 100);
+    for (int i = 0; i < 20; i++) {
+        random_options options = {
+            .items = 120, .steps = 300, .lives = 3, .least_size = 1, .most_size = 1000000, .pairs = i % 2 * 300};
+        instance in = random_instance(options);
+        bound_of(&in);
+        end_instance(&in);
+    }
+}
+
+/* A step that is live in full, and an item that conflicts with all of it by what was added. */
+static void test_bound_extends(void **state)
+{
+    (void)state;
+    instance in = {0};
+    for (uint32_t i = 0; i < 4; i++)
+        add_life(&in, add_item(&in, 10 + i), 5, 6);
+    uint32_t other = add_item(&in, 7);
+    add_life(&in, other, 8, 9);
+    assert_int_equal(bound_of(&in), 46);
+    for (uint32_t i = 0; i < 4; i++)
+        add_pair(&in, i % 2 == 0 ? i : other, i % 2 == 0 ? other : i);
+    assert_int_equal(bound_of(&in), 53);
+    assert_int_equal(naive_clique(&in), 53);
+    end_instance(&in);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_placements),
+        cmocka_unit_test(test_moved_items),
+        cmocka_unit_test(test_one_wrong_of_many),
+        cmocka_unit_test(test_names_the_items),
+        cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_bound_extends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,244 @@
+/* What is refused, and that nothing is written then; the smallest and the largest instances there are. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "answers.h"
+
+#include <string.h>
+
+#include "naive.h"
+
+/* ---- building an instance ------------------------------------------------------------------------------------------ */
+
+static void test_no_packing(void **state)
+{
+    (void)state;
+    size_t item = 77, count = 77;
+    uint64_t bound = 77;
+    uint32_t witness = 77;
+    assert_fails(bp_packing_create(NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_add_item(NULL, 1, &item), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_add_interval(NULL, 0, 0, 1), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_add_conflict(NULL, 0, 1), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_bound(NULL, &witness, &count, &bound), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_check(NULL, &bound, 77), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_true(item == 77 && count == 77 && bound == 77 && witness == 77);
+    bp_packing_destroy(NULL);
+    bp_packing *none = NULL;
+    bp_packing_destroy(&none);
+    assert_null(none);
+}
+
+static void test_items_and_intervals(void **state)
+{
+    (void)state;
+    bp_packing *packing = NULL;
+    assert_ok(bp_packing_create(&packing));
+    assert_int_equal(bp_packing_item_count(packing), 0);
+    assert_fails(bp_packing_add_interval(packing, 0, 0, 1), BP_ERR_INVALID_ARGUMENT, "0");
+    for (size_t i = 0; i < 5; i++)
+        assert_ok(bp_packing_add_item(packing, 100 + i, NULL));
+    assert_int_equal(bp_packing_item_count(packing), 5);
+    assert_int_equal(bp_packing_item_size(packing, 4), 104);
+    assert_int_equal(bp_packing_item_size(packing, 5), 0);
+    assert_int_equal(bp_packing_item_size(packing, SIZE_MAX), 0);
+    assert_fails(bp_packing_add_interval(packing, 5, 0, 1), BP_ERR_INVALID_ARGUMENT, "5");
+    assert_fails(bp_packing_add_interval(packing, SIZE_MAX, 0, 1), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_add_interval(packing, (size_t)UINT32_MAX + 1, 0, 1), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_add_interval(packing, 2, 31, 31), BP_ERR_INVALID_ARGUMENT, "2", "31");
+    assert_fails(bp_packing_add_interval(packing, 2, 32, 31), BP_ERR_INVALID_ARGUMENT, "2", "31", "32");
+    assert_fails(bp_packing_add_interval(packing, 2, UINT64_MAX, 0), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_add_conflict(packing, 0, 5), BP_ERR_INVALID_ARGUMENT, "5");
+    assert_fails(bp_packing_add_conflict(packing, 5, 0), BP_ERR_INVALID_ARGUMENT, "5");
+    assert_fails(bp_packing_add_conflict(packing, 3, 3), BP_ERR_INVALID_ARGUMENT, "3");
+    assert_fails(bp_packing_add_conflict(packing, 0, SIZE_MAX), BP_ERR_INVALID_ARGUMENT, NULL);
+    /* Nothing of all that is in it. */
+    size_t count = 77;
+    uint64_t bound = 77;
+    assert_ok(bp_packing_bound(packing, NULL, &count, &bound));
+    assert_true(count == 0 && bound == 0);
+    bp_packing_destroy(&packing);
+    assert_null(packing);
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------- */
+
+static instance make_three(void)
+{
+    instance in = {0};
+    for (uint32_t i = 0; i < 3; i++)
+        add_life(&in, add_item(&in, 10), i, i + 2);
+    return in;
+}
+
+static void test_missing_arguments(void **state)
+{
+    (void)state;
+    instance in = make_three();
+    bp_packing *packing = make_packing(&in);
+    bp_pack_config config = new_config();
+    uint64_t offsets[3] = {77, 77, 77}, bound = 77;
+    size_t count = 77;
+    bp_pack_result result = {.size = sizeof result, .bytes = 77};
+    assert_fails(bp_pack(NULL, &config, offsets, &result), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pack(packing, NULL, offsets, &result), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pack(packing, &config, NULL, &result), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pack(packing, &config, offsets, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_bound(packing, NULL, NULL, &bound), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_bound(packing, NULL, &count, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_check(packing, NULL, 77), BP_ERR_INVALID_ARGUMENT, NULL);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(offsets[i], 77);
+    assert_true(result.bytes == 77 && result.outcome == 0 && bound == 77 && count == 77);
+    bp_packing_destroy(&packing);
+    end_instance(&in);
+}
+
+static void test_struct_sizes(void **state)
+{
+    (void)state;
+    instance in = make_three();
+    bp_packing *packing = make_packing(&in);
+    bp_pack_config config;
+    memset(&config, 0xA5, sizeof config);
+    bp_pack_config before = config;
+    assert_fails(bp_pack_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pack_config_init(&config, sizeof config - 1), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pack_config_init(&config, 0), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_memory_equal(&config, &before, sizeof config);
+    config = new_config();
+    assert_true(config.size == sizeof config && config.capacity == 0 && config.work == 0 && config.known == NULL);
+    config.size--;
+    assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
+    config.size = 0;
+    assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
+    config.size = sizeof config;
+    static const size_t too_small[] = {0, 8, sizeof(bp_pack_result) - 1};
+    for (size_t i = 0; i < sizeof too_small / sizeof *too_small; i++) {
+        uint64_t offsets[3] = {77, 77, 77};
+        bp_pack_result result = {.size = too_small[i], .bytes = 77, .work = 77};
+        assert_fails(bp_pack(packing, &config, offsets, &result), BP_ERR_INVALID_ARGUMENT, NULL);
+        assert_true(result.size == too_small[i] && result.bytes == 77 && result.work == 77 && result.outcome == 0);
+        assert_true(offsets[0] == 77 && offsets[1] == 77 && offsets[2] == 77);
+    }
+    bp_packing_destroy(&packing);
+    end_instance(&in);
+}
+
+/* ---- small and large ----------------------------------------------------------------------------------------------- */
+
+static void test_nothing_to_place(void **state)
+{
+    (void)state;
+    instance in = {0};
+    assert_optimum(&in, 0);
+    add_item(&in, 10);
+    assert_optimum(&in, 0);
+    add_life(&in, add_item(&in, 0), 3, 4);
+    assert_optimum(&in, 0);
+    add_pair(&in, 0, 1);
+    assert_optimum(&in, 0);
+    end_instance(&in);
+}
+
+static void test_one_item(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {1, 2, 255, UINT32_MAX, (uint64_t)UINT32_MAX + 1, INT64_MAX, UINT64_MAX};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        instance in = {0};
+        add_life(&in, add_item(&in, sizes[i]), 0, 1);
+        assert_optimum(&in, sizes[i]);
+        bp_pack_config config = new_config();
+        config.capacity = sizes[i];
+        answer a = solve(&in, config);
+        assert_int_equal(a.result.outcome, BP_PACK_PLACED);
+        assert_int_equal(a.offsets[0], 0);
+        end_answer(&a);
+        end_instance(&in);
+    }
+}
+
+/* At the ends of what time can say. */
+static void test_far_times(void **state)
+{
+    (void)state;
+    instance in = {0};
+    add_life(&in, add_item(&in, 5), 0, UINT64_MAX);
+    add_life(&in, add_item(&in, 7), UINT64_MAX - 1, UINT64_MAX);
+    add_life(&in, add_item(&in, 11), 0, 1);
+    add_life(&in, add_item(&in, 13), 1, UINT64_MAX - 1);
+    assert_optimum(&in, 18);
+    end_instance(&in);
+}
+
+static void test_sums_that_fit(void **state)
+{
+    (void)state;
+    instance in = {0};
+    for (uint32_t i = 0; i < 3; i++)
+        add_life(&in, add_item(&in, UINT64_MAX / 3), i, i + 2);
+    assert_optimum(&in, UINT64_MAX / 3 * 2);
+    add_life(&in, 0, 2, 3);
+    assert_optimum(&in, UINT64_MAX);
+    end_instance(&in);
+}
+
+static void test_sums_that_do_not_fit(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[][3] = {{UINT64_MAX, 1, 0},
+                                        {UINT64_MAX, UINT64_MAX, 0},
+                                        {UINT64_MAX / 2 + 1, UINT64_MAX / 2 + 1, 0},
+                                        {UINT64_MAX / 3 + 1, UINT64_MAX / 3, UINT64_MAX / 3},
+                                        {UINT64_MAX, UINT64_MAX, 2}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        instance in = {0};
+        for (uint32_t k = 0; k < 3; k++)
+            add_life(&in, add_item(&in, sizes[i][k]), k, 4);
+        assert_refused(&in, new_config(), BP_ERR_OVERFLOW);
+        bp_pack_config config = new_config();
+        config.capacity = UINT64_MAX;
+        assert_refused(&in, config, BP_ERR_OVERFLOW);
+        bp_packing *packing = make_packing(&in);
+        uint32_t witness[3] = {77, 77, 77};
+        size_t count = 77;
+        uint64_t bound = 77;
+        assert_fails(bp_packing_bound(packing, witness, &count, &bound), BP_ERR_OVERFLOW, NULL);
+        assert_true(count == 77 && bound == 77 && witness[0] == 77 && witness[1] == 77 && witness[2] == 77);
+        bp_packing_destroy(&packing);
+        end_instance(&in);
+    }
+}
+
+/* The contract says the sizes' sum, so that two that could share their bytes are refused too. */
+static void test_sums_of_items_apart(void **state)
+{
+    (void)state;
+    instance in = {0};
+    add_life(&in, add_item(&in, UINT64_MAX), 0, 1);
+    add_life(&in, add_item(&in, 1), 1, 2);
+    assert_refused(&in, new_config(), BP_ERR_OVERFLOW);
+    end_instance(&in);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_packing),
+        cmocka_unit_test(test_items_and_intervals),
+        cmocka_unit_test(test_missing_arguments),
+        cmocka_unit_test(test_struct_sizes),
+        cmocka_unit_test(test_nothing_to_place),
+        cmocka_unit_test(test_one_item),
+        cmocka_unit_test(test_far_times),
+        cmocka_unit_test(test_sums_that_fit),
+        cmocka_unit_test(test_sums_that_do_not_fit),
+        cmocka_unit_test(test_sums_of_items_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,266 @@
+/* What a configuration asks for: capacities, placements that are known, little work. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "answers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "naive.h"
+
+static instance random_small(void)
+{
+    return random_instance((random_options){.items = (uint32_t)random_between(1, 7),
+                                            .steps = (uint32_t)random_between(1, 14),
+                                            .lives = 2,
+                                            .longest = (uint32_t)random_below(5),
+                                            .least_size = 1,
+                                            .most_size = 9,
+                                            .pairs = (uint32_t)random_below(2) * 5,
+                                            .empty = true,
+                                            .unlived = true});
+}
+
+/* Large enough that the search for the optimum does not end soon. */
+static instance random_hard(void)
+{
+    return random_instance((random_options){.items = (uint32_t)random_between(30, 90),
+                                            .steps = (uint32_t)random_between(40, 120),
+                                            .lives = (uint32_t)random_between(1, 3),
+                                            .longest = (uint32_t)random_below(3) * 10,
+                                            .least_size = 1,
+                                            .most_size = 1000,
+                                            .pairs = (uint32_t)random_below(2) * 40});
+}
+
+static uint64_t largest_of(const instance *in)
+{
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < in->count; i++)
+        if (naive_live(in, i) && in->sizes[i] > largest)
+            largest = in->sizes[i];
+    return largest;
+}
+
+/* ---- capacity ------------------------------------------------------------------------------------------------------ */
+
+static void test_every_capacity(void **state)
+{
+    (void)state;
+    seed(1);
+    for (int i = 0; i < 400; i++) {
+        instance in = random_small();
+        uint64_t optimum = naive_optimum(&in), largest = largest_of(&in);
+        for (uint64_t capacity = largest > 0 ? largest : 1; capacity <= optimum + 3; capacity++) {
+            bp_pack_config config = new_config();
+            config.capacity = capacity;
+            answer a = solve(&in, config);
+            assert_for(&in, a.result.outcome == (capacity < optimum ? BP_PACK_INFEASIBLE : BP_PACK_PLACED));
+            assert_for(&in, a.result.bytes >= optimum && a.result.proven <= optimum);
+            end_answer(&a);
+        }
+        end_instance(&in);
+    }
+}
+
+static void test_capacity_below_an_item(void **state)
+{
+    (void)state;
+    seed(2);
+    for (int i = 0; i < 400; i++) {
+        instance in = random_small();
+        bp_pack_config config = new_config();
+        config.capacity = largest_of(&in) - 1;
+        if (largest_of(&in) > 1)
+            assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
+        end_instance(&in);
+    }
+    instance in = {0};
+    add_life(&in, add_item(&in, 10), 0, 1);
+    add_item(&in, 1000); /* never live */
+    bp_pack_config config = new_config();
+    config.capacity = 10;
+    answer a = solve(&in, config);
+    assert_int_equal(a.result.outcome, BP_PACK_PLACED);
+    end_answer(&a);
+    config.capacity = 9;
+    assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
+    end_instance(&in);
+}
+
+/* ---- known placements ---------------------------------------------------------------------------------------------- */
+
+/* Items one on the other, in any order, with bytes between. */
+static uint64_t pile(const instance *in, uint64_t gap, uint64_t *offsets)
+{
+    uint64_t bytes = 0;
+    uint32_t *order = calloc(in->count + 1, sizeof *order);
+    assert_non_null(order);
+    for (uint32_t i = 0; i < in->count; i++)
+        order[i] = i;
+    shuffle(order, in->count);
+    for (uint32_t i = 0; i < in->count; i++) {
+        offsets[order[i]] = bytes;
+        bytes += in->sizes[order[i]] + random_below(gap + 1);
+    }
+    free(order);
+    return naive_height(in, offsets);
+}
+
+static void test_known_small(void **state)
+{
+    (void)state;
+    seed(3);
+    for (int i = 0; i < 1500; i++) {
+        instance in = random_small();
+        uint64_t known[MOST_TRIED], optimum = naive_placement(&in, known), height = optimum;
+        if (i % 2 == 0)
+            height = pile(&in, 3, known);
+        for (uint32_t item = 0; item < in.count; item++)
+            if (!naive_live(&in, item))
+                known[item] = one_in(2) ? UINT64_MAX : random_below(99); /* means nothing */
+        bp_pack_config config = new_config();
+        config.known = known;
+        config.work = i % 3 == 0 ? 1 : 0;
+        answer a = solve(&in, config);
+        assert_for(&in, a.result.bytes <= height && (config.work == 1 || a.result.bytes == optimum));
+        end_answer(&a);
+        config.capacity = height > 0 ? height : 1;
+        a = solve(&in, config);
+        assert_for(&in, a.result.outcome == BP_PACK_PLACED);
+        end_answer(&a);
+        end_instance(&in);
+    }
+}
+
+static void test_known_large(void **state)
+{
+    (void)state;
+    seed(4);
+    for (int i = 0; i < 40; i++) {
+        instance in = random_hard();
+        uint64_t *known = calloc(in.count, sizeof *known);
+        assert_non_null(known);
+        bp_pack_config config = new_config();
+        config.work = 200000;
+        answer first = solve(&in, config);
+        memcpy(known, first.offsets, in.count * sizeof *known);
+        config.known = known;
+        config.work = one_in(2) ? 1 : 200000;
+        answer second = solve(&in, config);
+        assert_for(&in, second.result.bytes <= first.result.bytes);
+        end_answer(&second);
+        uint64_t height = pile(&in, 5, known);
+        config.work = 1;
+        second = solve(&in, config);
+        assert_for(&in, second.result.bytes <= height);
+        end_answer(&second);
+        end_answer(&first);
+        free(known);
+        end_instance(&in);
+    }
+}
+
+static void test_known_is_checked(void **state)
+{
+    (void)state;
+    seed(5);
+    size_t refused = 0;
+    for (int i = 0; i < 2000; i++) {
+        instance in = random_small();
+        uint64_t known[MOST_TRIED];
+        naive_placement(&in, known);
+        uint32_t item = (uint32_t)random_below(in.count);
+        known[item] = one_in(4) ? UINT64_MAX - random_below(in.sizes[item] + 1) : known[random_below(in.count)];
+        bool *with = naive_conflicts(&in);
+        bp_pack_config config = new_config();
+        config.known = known;
+        /* An end at 2^64 - 1 at most is right, if absurd. */
+        if (naive_check(&in, with, known, UINT64_MAX)) {
+            answer a = solve(&in, config);
+            end_answer(&a);
+        } else {
+            assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
+            refused++;
+        }
+        free(with);
+        end_instance(&in);
+    }
+    assert_true(refused > 300);
+}
+
+/* ---- work ---------------------------------------------------------------------------------------------------------- */
+
+static void assert_same(const instance *in, const answer *a, const answer *b)
+{
+    assert_for(in, memcmp(a->offsets, b->offsets, in->count * sizeof *a->offsets) == 0);
+    assert_for(in, a->result.outcome == b->result.outcome && a->result.optimal == b->result.optimal);
+    assert_for(in, a->result.bytes == b->result.bytes && a->result.bound == b->result.bound);
+    assert_for(in, a->result.proven == b->result.proven && a->result.work == b->result.work);
+    assert_string_equal(a->result.method, b->result.method);
+}
+
+/* The same every time; with more work never more bytes. */
+static void try_works(const instance *in, uint64_t capacity, uint64_t most_work)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint64_t work = 1; work <= most_work; work *= 10) {
+        bp_pack_config config = new_config();
+        config.work = work;
+        config.capacity = capacity;
+        answer a = solve(in, config), b = solve(in, config);
+        assert_same(in, &a, &b);
+        assert_for(in, a.result.bytes <= least);
+        least = a.result.bytes;
+        end_answer(&a);
+        end_answer(&b);
+    }
+}
+
+static void test_little_work(void **state)
+{
+    (void)state;
+    seed(6);
+    for (int i = 0; i < 1000; i++) {
+        instance in = random_small();
+        uint64_t optimum = naive_optimum(&in);
+        for (uint64_t work = 1; work <= 1000000; work *= 10) {
+            bp_pack_config config = new_config();
+            config.work = work;
+            answer a = solve(&in, config);
+            assert_for(&in, a.result.bytes >= optimum && a.result.proven <= optimum);
+            end_answer(&a);
+        }
+        end_instance(&in);
+    }
+}
+
+static void test_more_work(void **state)
+{
+    (void)state;
+    seed(7);
+    for (int i = 0; i < 25; i++) {
+        instance in = random_hard();
+        try_works(&in, 0, 10000000);
+        uint64_t bound = bound_of(&in);
+        try_works(&in, bound, 1000000);
+        try_works(&in, bound + bound / 10, 1000000);
+        end_instance(&in);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_capacity),   cmocka_unit_test(test_capacity_below_an_item),
+        cmocka_unit_test(test_known_small),      cmocka_unit_test(test_known_large),
+        cmocka_unit_test(test_known_is_checked), cmocka_unit_test(test_little_work),
+        cmocka_unit_test(test_more_work),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

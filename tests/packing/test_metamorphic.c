@@ -1,0 +1,308 @@
+/* Changes to an instance that cannot change what it takes, or change it by a known factor or in one direction only. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "answers.h"
+
+#include <stdlib.h>
+
+#include "naive.h"
+
+/* A copy with something done to it; the bytes become `scale` times as many. */
+typedef instance change(const instance *in, uint64_t *scale);
+
+static uint64_t last_step(const instance *in)
+{
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < in->life_count; i++)
+        last = in->lives[i].end > last ? in->lives[i].end : last;
+    return last;
+}
+
+static instance reverse_time(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    instance out = copy_instance(in);
+    uint64_t last = last_step(in);
+    for (uint32_t i = 0; i < out.life_count; i++) {
+        out.lives[i].begin = last - in->lives[i].end;
+        out.lives[i].end = last - in->lives[i].begin;
+    }
+    return out;
+}
+
+static instance renumber(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    instance out = copy_instance(in);
+    uint32_t *numbers = calloc(in->count, sizeof *numbers), *order = calloc(in->life_count, sizeof *order);
+    assert_non_null(numbers);
+    assert_non_null(order);
+    for (uint32_t i = 0; i < in->count; i++)
+        numbers[i] = i;
+    for (uint32_t i = 0; i < in->life_count; i++)
+        order[i] = i;
+    shuffle(numbers, in->count);
+    shuffle(order, in->life_count);
+    for (uint32_t i = 0; i < in->count; i++)
+        out.sizes[numbers[i]] = in->sizes[i];
+    for (uint32_t i = 0; i < in->life_count; i++) {
+        out.lives[order[i]] = in->lives[i];
+        out.lives[order[i]].item = numbers[in->lives[i].item];
+    }
+    for (uint32_t i = 0; i < in->pair_count; i++)
+        out.pairs[i] = (pair){numbers[in->pairs[i].other], numbers[in->pairs[i].item]};
+    free(numbers);
+    free(order);
+    return out;
+}
+
+static instance scale_sizes(const instance *in, uint64_t *scale)
+{
+    static const uint64_t factors[] = {2, 3, 256, 1000003, UINT64_C(1) << 32};
+    *scale = factors[random_below(5)];
+    instance out = copy_instance(in);
+    for (uint32_t i = 0; i < out.count; i++)
+        out.sizes[i] *= *scale;
+    return out;
+}
+
+/* Each life may become several, that touch. */
+static instance split_lives(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    instance out = copy_instance(in);
+    for (uint32_t i = 0; i < out.life_count; i++) {
+        life *l = &out.lives[i];
+        if (l->end - l->begin < 2 || one_in(3))
+            continue;
+        uint64_t at = random_between(l->begin + 1, l->end - 1), end = l->end;
+        l->end = at;
+        add_life(&out, l->item, at, end);
+    }
+    return out;
+}
+
+/* Lives that are said again, in whole or in part. */
+static instance repeat_lives(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    instance out = copy_instance(in);
+    for (uint32_t i = 0; i < in->life_count; i++) {
+        const life *l = &in->lives[i];
+        for (uint64_t times = random_below(3); times > 0; times--) {
+            uint64_t begin = random_between(l->begin, l->end - 1);
+            add_life(&out, l->item, begin, random_between(begin + 1, l->end));
+        }
+    }
+    return out;
+}
+
+/* Steps become longer, each by another amount: up to the largest times there are. */
+static instance stretch_time(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    uint64_t last = last_step(in), *at = calloc(last + 1, sizeof *at);
+    assert_non_null(at);
+    at[0] = random_below(3);
+    for (uint64_t i = 1; i <= last; i++)
+        at[i] = at[i - 1] + random_between(1, UINT64_MAX / (last + 2));
+    instance out = copy_instance(in);
+    for (uint32_t i = 0; i < out.life_count; i++) {
+        out.lives[i].begin = at[in->lives[i].begin];
+        out.lives[i].end = i % 2 == 0 && in->lives[i].end == last ? UINT64_MAX : at[in->lives[i].end];
+    }
+    free(at);
+    return out;
+}
+
+/* A step is doubled: who is live in it is live in both. */
+static instance double_step(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    uint64_t step = random_below(last_step(in) + 1);
+    instance out = copy_instance(in);
+    for (uint32_t i = 0; i < out.life_count; i++) {
+        out.lives[i].begin += out.lives[i].begin > step;
+        out.lives[i].end += out.lives[i].end > step;
+    }
+    return out;
+}
+
+/* Items that take nothing. */
+static instance add_nothing(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    instance out = copy_instance(in);
+    add_item(&out, 1000);
+    uint32_t empty = add_item(&out, 0);
+    add_life(&out, empty, 0, last_step(in) + 5);
+    for (uint32_t i = 0; i < in->count; i++)
+        if (one_in(2))
+            add_pair(&out, empty, i);
+    return out;
+}
+
+/* Conflicts that there are already. */
+static instance repeat_conflicts(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    instance out = copy_instance(in);
+    bool *with = naive_conflicts(in);
+    for (uint32_t i = 0; i < in->count; i++)
+        for (uint32_t k = 0; k < in->count; k++)
+            if (i != k && with[(size_t)i * in->count + k] && one_in(4))
+                add_pair(&out, i, k);
+    free(with);
+    return out;
+}
+
+/* Conflicts by time alone become conflicts by word, of items that are live one after the other. */
+static instance say_conflicts(const instance *in, uint64_t *scale)
+{
+    (void)scale;
+    instance out = copy_instance(in);
+    bool *with = naive_conflicts(in);
+    out.life_count = 0;
+    out.pair_count = 0;
+    for (uint32_t i = 0; i < in->count; i++) {
+        if (naive_live(in, i))
+            add_life(&out, i, i, i + 1);
+        for (uint32_t k = 0; k < i; k++)
+            if (with[(size_t)i * in->count + k])
+                add_pair(&out, i, k);
+    }
+    free(with);
+    return out;
+}
+
+static change *const CHANGES[] = {reverse_time, renumber,    scale_sizes, split_lives,      repeat_lives,
+                                  stretch_time, double_step, add_nothing, repeat_conflicts, say_conflicts};
+#define CHANGE_COUNT (sizeof CHANGES / sizeof *CHANGES)
+
+/* What is proven of the one holds for the other; both proven, they are equal. */
+static bool agree(const bp_pack_result *before, const bp_pack_result *after, uint64_t scale)
+{
+    if (before->optimal && after->optimal)
+        return after->bytes == scale * before->bytes;
+    return after->bytes >= scale * before->proven && after->proven <= scale * before->bytes;
+}
+
+static void try_changes(const instance *in, bp_pack_config config, bool optimal)
+{
+    answer before = solve(in, config);
+    assert_for(in, before.result.optimal || !optimal);
+    for (size_t c = 0; c < CHANGE_COUNT; c++) {
+        uint64_t scale = 1, other_scale = 1;
+        instance changed = CHANGES[c](in, &scale);
+        answer after = solve(&changed, config);
+        assert_for(&changed, after.result.optimal || !optimal);
+        if (!agree(&before.result, &after.result, scale)) {
+            print_error("change %zu: %llu bytes became %llu of\n", c, (unsigned long long)before.result.bytes,
+                        (unsigned long long)after.result.bytes);
+            print_instance(in);
+        }
+        assert_for(&changed, agree(&before.result, &after.result, scale));
+        /* Cliques of added conflicts are looked for and may be missed; live sums are not. */
+        if (in->pair_count + changed.pair_count == 0)
+            assert_for(&changed, after.result.bound == scale * before.result.bound);
+        end_answer(&after);
+        if (last_step(&changed) < 1000) {
+            instance twice = CHANGES[random_below(CHANGE_COUNT)](&changed, &other_scale);
+            if (scale == 1 || other_scale == 1) { /* else sizes become too large */
+                after = solve(&twice, config);
+                assert_for(&twice, agree(&before.result, &after.result, scale * other_scale));
+                end_answer(&after);
+            }
+            end_instance(&twice);
+        }
+        end_instance(&changed);
+    }
+    end_answer(&before);
+}
+
+static void test_small(void **state)
+{
+    (void)state;
+    seed(1);
+    for (int i = 0; i < 250; i++) {
+        random_options options = {.items = (uint32_t)random_between(1, 8),
+                                  .steps = (uint32_t)random_between(2, 16),
+                                  .lives = (uint32_t)random_between(1, 3),
+                                  .longest = (uint32_t)random_below(5),
+                                  .least_size = 1,
+                                  .most_size = random_between(1, 50),
+                                  .pairs = (uint32_t)random_below(2) * 6,
+                                  .empty = true,
+                                  .unlived = true};
+        instance in = random_instance(options);
+        try_changes(&in, new_config(), true);
+        end_instance(&in);
+    }
+}
+
+static void test_larger(void **state)
+{
+    (void)state;
+    seed(2);
+    for (int i = 0; i < 60; i++) {
+        random_options options = {.items = (uint32_t)random_between(9, 40),
+                                  .steps = (uint32_t)random_between(10, 60),
+                                  .lives = (uint32_t)random_between(1, 3),
+                                  .longest = (uint32_t)random_below(3) * 8,
+                                  .least_size = 1,
+                                  .most_size = random_between(1, 1000),
+                                  .pairs = (uint32_t)random_below(2) * 20};
+        instance in = random_instance(options);
+        bp_pack_config config = new_config();
+        config.work = 2000000;
+        try_changes(&in, config, false);
+        end_instance(&in);
+    }
+}
+
+/* ---- changes in one direction -------------------------------------------------------------------------------------- */
+
+static void test_more_takes_no_less(void **state)
+{
+    (void)state;
+    seed(3);
+    for (int i = 0; i < 1500; i++) {
+        random_options options = {.items = (uint32_t)random_between(2, 8),
+                                  .steps = 12,
+                                  .lives = 2,
+                                  .least_size = 1,
+                                  .most_size = 20,
+                                  .pairs = 3};
+        instance in = random_instance(options);
+        uint64_t before = solved_optimum(&in), added = random_between(1, 9);
+        uint32_t item = (uint32_t)random_below(in.count), other = (item + 1) % in.count;
+        instance more = copy_instance(&in);
+        switch (i % 4) {
+        case 0: more.sizes[item] += added; break;
+        case 1: add_pair(&more, item, other); break;
+        case 2: add_life(&more, item, random_below(6), 6 + random_below(7) + 1); break;
+        default: add_life(&more, add_item(&more, added), random_below(6), 6 + random_below(7) + 1); break;
+        }
+        uint64_t after = solved_optimum(&more);
+        assert_for(&more, before <= after);
+        if (i % 4 == 0 || i % 4 == 3)
+            assert_for(&more, after <= before + added);
+        end_instance(&more);
+        end_instance(&in);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_larger),
+        cmocka_unit_test(test_more_takes_no_less),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
