@@ -419,7 +419,7 @@ class Mistakes(Case):
                  (("--grad-units", "0"), "--grad-units"), (("--steps", "5-3"), "--steps"), (("--steps", "-3"), "--steps"),
                  (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "0 to 55"), (("--steps", "99999999999"), "--steps"),
                  (("--role", "x"), "--role"), (("--role", "state"), "no buckets"), (("--json", "--steps", "1"), "--steps"),
-                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--svg", "x.gif"), ".svg"), (("--svg", ""), "--svg"),
+                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--svg", "x.gif"), "x.gif"), (("--svg", ""), "--svg"),
                  (("--schedules", "no-such-file.json"), "no-such-file.json"), (("--policy", "max"), "--policy"))
         for options, word in cases:
             with self.subTest(options=options):
