@@ -281,6 +281,7 @@ static void assert_scheduled_holds(const world *w, uint32_t joint)
 {
     bp_plan_config config = plan_config(BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     config.joint = joint;
+    config.work = 1 << 20; /* a millisecond or two: enough for these worlds, nearly always */
     bp_plan *plan = NULL, *again = NULL, *max = make_max(w, 0);
     assert_ok(bp_plan_create(w->buckets, w->schedule, &config, &plan));
     assert_ok(bp_plan_check(plan, w->buckets, w->schedule));
@@ -290,7 +291,7 @@ static void assert_scheduled_holds(const world *w, uint32_t joint)
     bp_plan_summary summary = summary_of(plan);
     assert_int_equal(summary.feasible, 1);
     assert_int_equal(summary.stable, 1);
-    if (bp_buckets_request_count(w->buckets) <= 8) /* more may take more than the work allows */
+    if (bp_buckets_request_count(w->buckets) <= 6) /* more may take more than the work allows */
         assert_int_equal(summary.optimal, 1);
     assert_true(summary.bytes <= summary_of(max).bytes);
     assert_true(summary.bytes >= summary.lower_bound_bytes);
