@@ -115,7 +115,7 @@ BP_API bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size
  * for are passed over. `config` NULL: the default.
  * Errors: BP_ERR_SCHEDULE (release before acquire, acquire of what is live, an acquire never released, an event for a
  * request that does not exist, a request without events), by position and name; BP_ERR_INVALID_ARGUMENT (no events);
- * BP_ERR_UNSUPPORTED (a window that keeps requests apart more than 2^24 times). */
+ * BP_ERR_UNSUPPORTED (a window that keeps requests apart more than 2^22 times). */
 BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets,
                                              const bp_recorded_config *config, bp_schedule **schedule);
 
