@@ -5,7 +5,7 @@
 #include "core/fail.h"
 
 /* Recordings of hostile length with windows of hostile width. */
-#define MOST_WINDOWS (1u << 24)
+#define MOST_WINDOWS (1u << 22)
 
 bp_status bp_schedule_add_window(bp_schedule *s, const bp_window *window)
 {
