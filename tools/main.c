@@ -13,6 +13,7 @@ static const struct {
     {"plan", "print, draw and save the memory that a model's units take", cli_plan},
     {"explain", "say which unit sets which buffer, and why", cli_explain},
     {"run", "drive a plan through a real pool and check every byte", cli_run},
+    {"pack", "find offsets for the items of any packing instance, and check them", cli_pack},
 };
 
 static void print_help(void)

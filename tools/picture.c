@@ -1,36 +1,16 @@
 #include "picture.h"
 
-#include <cairo-pdf.h>
-#include <cairo-svg.h>
 #include <cairo.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "picture_file.h"
 #include "picture_layout.h"
 #include "picture_panel.h"
 #include "picture_text.h"
 
-/* Points of an SVG or PDF; a PNG has PNG_SCALE pixels for each. */
-enum { MARGIN = 24, GAP = 28, PLOT_HEIGHT = 290, MOST_COLUMNS = 3, PNG_SCALE = 2 };
-
-static _Thread_local char error_text[512];
-
-__attribute__((format(printf, 1, 2))) static const char *fail(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error_text, sizeof error_text, format, arguments);
-    va_end(arguments);
-    return error_text;
-}
+/* Points. */
+enum { MARGIN = 24, GAP = 28, PLOT_HEIGHT = 290, MOST_COLUMNS = 3 };
 
 /* ---- the page -------------------------------------------------------------------------------------------------------- */
 
@@ -145,10 +125,9 @@ static double most_bytes(const picture_layout *layout, size_t role)
     return (double)most;
 }
 
-static void draw_page(cairo_t *cr, const page *p)
+static void draw_page(cairo_t *cr, const void *user)
 {
-    picture_colour(cr, 0xffffff, 1);
-    cairo_paint(cr);
+    const page *p = user;
     draw_title(cr, p);
     draw_legend(cr, p);
     const picture_layout *layout = p->layout;
@@ -166,113 +145,14 @@ static void draw_page(cairo_t *cr, const page *p)
     draw_footnote(cr, p);
 }
 
-/* ---- the file -------------------------------------------------------------------------------------------------------- */
-
-typedef enum format { FORMAT_NONE, FORMAT_SVG, FORMAT_PNG, FORMAT_PDF } format;
-
-static format format_of(const char *path)
-{
-    const char *ending = strrchr(path, '.');
-    if (ending == NULL || strchr(ending, '/') != NULL)
-        return FORMAT_NONE;
-    return strcasecmp(ending, ".svg") == 0   ? FORMAT_SVG
-           : strcasecmp(ending, ".png") == 0 ? FORMAT_PNG
-           : strcasecmp(ending, ".pdf") == 0 ? FORMAT_PDF
-                                             : FORMAT_NONE;
-}
-
-static cairo_status_t write_bytes(void *file, const unsigned char *data, unsigned bytes)
-{
-    return fwrite(data, 1, bytes, file) == bytes ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
-}
-
-static cairo_surface_t *new_surface(const page *p, format f, FILE *file)
-{
-    if (f == FORMAT_PNG)
-        return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(p->width * PNG_SCALE),
-                                          (int)ceil(p->height * PNG_SCALE));
-    if (f == FORMAT_SVG)
-        return cairo_svg_surface_create_for_stream(write_bytes, file, p->width, p->height);
-    cairo_surface_t *surface = cairo_pdf_surface_create_for_stream(write_bytes, file, p->width, p->height);
-    cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_CREATE_DATE, ""); /* else the time of day */
-    return surface;
-}
-
-static const char *draw_to(const page *p, format f, FILE *file)
-{
-    cairo_surface_t *surface = new_surface(p, f, file);
-    cairo_t *cr = cairo_create(surface);
-    if (f == FORMAT_PNG)
-        cairo_scale(cr, PNG_SCALE, PNG_SCALE);
-    cairo_font_options_t *options = cairo_font_options_create();
-    cairo_font_options_set_hint_style(options, CAIRO_HINT_STYLE_NONE);
-    cairo_font_options_set_hint_metrics(options, CAIRO_HINT_METRICS_OFF);
-    cairo_set_font_options(cr, options);
-    cairo_font_options_destroy(options);
-    draw_page(cr, p);
-    cairo_status_t status = cairo_status(cr);
-    cairo_destroy(cr);
-    if (status == CAIRO_STATUS_SUCCESS && f == FORMAT_PNG)
-        status = cairo_surface_write_to_png_stream(surface, write_bytes, file);
-    cairo_surface_finish(surface);
-    if (status == CAIRO_STATUS_SUCCESS)
-        status = cairo_surface_status(surface);
-    cairo_surface_destroy(surface);
-    if (status == CAIRO_STATUS_WRITE_ERROR || ferror(file))
-        return strerror(errno);
-    return status == CAIRO_STATUS_SUCCESS ? NULL : cairo_status_to_string(status);
-}
-
-/* Beside the file it will replace; with the mode that an ordinary creation gives. */
-static FILE *open_temporary(const char *path, char *temporary, size_t room)
-{
-    for (unsigned tries = 0; tries < 100; tries++) {
-        snprintf(temporary, room, "%s.%ld-%u.tmp", path, (long)getpid(), tries);
-        int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (file >= 0)
-            return fdopen(file, "wb");
-        if (errno != EEXIST)
-            return NULL;
-    }
-    return NULL;
-}
-
-static const char *save(const page *p, format f, const char *path)
-{
-    size_t room = strlen(path) + 48;
-    char *temporary = malloc(room);
-    if (temporary == NULL)
-        return "out of memory while drawing";
-    FILE *file = open_temporary(path, temporary, room);
-    if (file == NULL) {
-        free(temporary);
-        return fail("%s: cannot be created: %s", path, strerror(errno));
-    }
-    const char *reason = draw_to(p, f, file);
-    if (reason == NULL && (fflush(file) != 0 || fsync(fileno(file)) != 0))
-        reason = strerror(errno);
-    if (fclose(file) != 0 && reason == NULL)
-        reason = strerror(errno);
-    if (reason == NULL && rename(temporary, path) != 0)
-        reason = strerror(errno);
-    if (reason != NULL)
-        unlink(temporary);
-    free(temporary);
-    return reason == NULL ? NULL : fail("%s: cannot be written: %s", path, reason);
-}
-
 const char *picture_draw(const picture_input *input, const char *path)
 {
-    format f = format_of(path);
-    if (f == FORMAT_NONE)
-        return fail("%s: a picture's name ends in .svg, .png or .pdf", path);
     picture_layout layout;
     const char *error = picture_layout_init(input, &layout);
     if (error == NULL) {
         page p = arrange(input, &layout);
-        char *target = realpath(path, NULL); /* a symbolic link keeps pointing to the new file */
-        error = save(&p, f, target != NULL ? target : path);
-        free(target);
+        const picture_page drawn = {p.width, p.height, draw_page, &p};
+        error = picture_write(&drawn, path);
     }
     picture_layout_finish(&layout);
     return error;

@@ -10,8 +10,7 @@ enum { LONGEST_NAME = 120, NAME_GAP = 10 };
 
 static const picture_style plain = {11, false, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY};
 
-/* 1, 2 or 5 times a power of ten, at least `least`. */
-static double nice_step(double least)
+double picture_nice_step(double least)
 {
     double power = pow(10, floor(log10(least)));
     double ratio = least / power;
@@ -22,7 +21,7 @@ void picture_draw_memory_axis(const picture_view *v)
 {
     double unit;
     const char *name = picture_byte_unit((uint64_t)(v->box->bytes * 0.9), &unit);
-    double step = nice_step(v->box->bytes / unit * 40 / v->box->height);
+    double step = picture_nice_step(v->box->bytes / unit * 40 / v->box->height);
     int decimals = step < 1 ? (int)ceil(-log10(step) - 0.0001) : 0;
     for (unsigned i = 0; i * step * unit <= v->box->bytes; i++) {
         double y = picture_y(v, i * step * unit);
@@ -63,7 +62,7 @@ static uint32_t name_stride(const picture_view *v, bool last_words)
         const char *name = picture_unit_name(v, u);
         widest = fmax(widest, picture_text_width(v->cr, &quiet, last_words ? last_word(name) : name));
     }
-    return (uint32_t)nice_step(fmax(1, (fmin(widest, LONGEST_NAME) + NAME_GAP) * (double)runs / v->box->width));
+    return (uint32_t)picture_nice_step(fmax(1, (fmin(widest, LONGEST_NAME) + NAME_GAP) * (double)runs / v->box->width));
 }
 
 /* Where names have to be left out, "layers.0" is followed by "10", "20", ... */

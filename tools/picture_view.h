@@ -39,6 +39,8 @@ static inline const char *picture_unit_name(const picture_view *v, size_t unit)
 
 /* picture_memory.c: the slab, its buffers and what is live. */
 void picture_draw_slab(const picture_view *v);
+/* 1, 2 or 5 times a power of ten, at least `least`. */
+double picture_nice_step(double least);
 /* picture_axes.c: bytes on the left; units and phases below. */
 void picture_draw_memory_axis(const picture_view *v);
 void picture_draw_step_axis(const picture_view *v);

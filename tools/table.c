@@ -1,58 +1,10 @@
 #include "table.h"
 
-#include <libsmartcols.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli.h"
-
-/* A table that remembers whether anything failed, so that callers add lines without asking each time. */
-typedef struct sheet {
-    struct libscols_table *table;
-    struct libscols_line *line;
-    bool color, failed;
-} sheet;
-
-static sheet sheet_new(bool color)
-{
-    sheet s = {.table = scols_new_table(), .color = color};
-    s.failed = s.table == NULL || scols_table_enable_colors(s.table, color) != 0;
-    return s;
-}
-
-static void add_column(sheet *s, const char *title, bool right)
-{
-    struct libscols_column *column =
-        s->failed ? NULL : scols_table_new_column(s->table, title, 0, right ? SCOLS_FL_RIGHT : 0);
-    s->failed = s->failed || column == NULL;
-    if (!s->failed && s->color)
-        s->failed = scols_cell_set_color(scols_column_get_header(column), "bold") != 0;
-}
-
-static void add_line(sheet *s)
-{
-    s->line = s->failed ? NULL : scols_table_new_line(s->table, NULL);
-    s->failed = s->failed || s->line == NULL;
-}
-
-static void set_cell(sheet *s, size_t column, const char *text)
-{
-    s->failed = s->failed || scols_line_set_data(s->line, column, text) != 0;
-}
-
-static void color_line(sheet *s, const char *color)
-{
-    if (s->color && !s->failed)
-        s->failed = scols_line_set_color(s->line, color) != 0;
-}
-
-static int finish(sheet *s)
-{
-    s->failed = s->failed || scols_print_table(s->table) != 0;
-    scols_unref_table(s->table);
-    return s->failed ? cli_fail(EXIT_ENVIRONMENT, "the table could not be printed") : EXIT_GO_ON;
-}
+#include "sheet.h"
 
 static const char *ratio_text(uint64_t bytes, uint64_t bound, char text[16])
 {
@@ -82,20 +34,20 @@ static void add_buffer(sheet *s, const char *policy, const char *role, const bp_
     snprintf(rank, sizeof rank, "%u", b->rank);
     snprintf(copies, sizeof copies, "%u", b->copies);
     snprintf(set_by, sizeof set_by, "%.160s/%.80s", b->set_by_unit, cli_bucket(b->set_by_bucket, b->set_by_ordinal));
-    add_line(s);
+    sheet_add_line(s);
     const char *const cells[] = {
         policy, role, bp_dtype_name(b->dtype), rank, copies, cli_bytes(b->bytes), cli_bytes(b->bytes * b->copies),
         set_by};
     for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
-        set_cell(s, i, cells[i]);
+        sheet_set_cell(s, i, cells[i]);
 }
 
 static void add_sum(sheet *s, const char *policy, const char *role, uint64_t bytes, const char *what)
 {
-    add_line(s);
+    sheet_add_line(s);
     const char *const cells[] = {policy, role, "", "", "", "", cli_bytes(bytes), what};
     for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
-        set_cell(s, i, cells[i]);
+        sheet_set_cell(s, i, cells[i]);
 }
 
 static void add_role(sheet *s, const bp_plan *plan, const char *policy, size_t index)
@@ -128,7 +80,7 @@ static int print_buffers(const analysis *a, bool color)
     sheet s = sheet_new(color);
     static const char *const titles[] = {"POLICY", "ROLE", "DTYPE", "RANK", "COPIES", "EACH", "TOTAL", "SET BY"};
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
-        add_column(&s, titles[i], i >= 3 && i <= 6);
+        sheet_add_column(&s, titles[i], i >= 3 && i <= 6);
     for (size_t p = 0; p < a->plan_count; p++) {
         bp_plan_summary summary = {.size = sizeof summary};
         if (bp_plan_summary_get(a->plans[p], &summary) != BP_OK)
@@ -136,7 +88,7 @@ static int print_buffers(const analysis *a, bool color)
         for (size_t i = 0; i < bp_plan_role_count(a->plans[p]); i++)
             add_role(&s, a->plans[p], bp_policy_name(summary.policy), i);
     }
-    return finish(&s);
+    return sheet_finish(&s);
 }
 
 static const char *addresses_text(const bp_plan_summary *s)
@@ -148,18 +100,18 @@ static int print_totals(const analysis *a, const plan_options *o, bool color)
 {
     sheet s = sheet_new(color);
     size_t roles = bp_plan_role_count(a->plans[0]), column = 0;
-    add_column(&s, "POLICY", false);
+    sheet_add_column(&s, "POLICY", false);
     for (size_t i = 0; i < roles; i++) {
         bp_plan_role role = {.size = sizeof role};
         if (bp_plan_role_get(a->plans[0], i, &role) == BP_OK)
-            add_column(&s, bp_role_name((bp_role)role.role), true);
+            sheet_add_column(&s, bp_role_name((bp_role)role.role), true);
     }
-    add_column(&s, "TOTAL", true);
-    add_column(&s, "x BOUND", true);
-    add_column(&s, "ADDRESSES", false);
+    sheet_add_column(&s, "TOTAL", true);
+    sheet_add_column(&s, "x BOUND", true);
+    sheet_add_column(&s, "ADDRESSES", false);
     if (o->budget > 0) {
-        add_column(&s, "WITH STATE", true);
-        add_column(&s, "FITS", false);
+        sheet_add_column(&s, "WITH STATE", true);
+        sheet_add_column(&s, "FITS", false);
     }
     for (size_t p = 0; p <= a->plan_count; p++) {
         bool bound = p == a->plan_count; /* the last line is what no plan can beat */
@@ -168,29 +120,30 @@ static int print_totals(const analysis *a, const plan_options *o, bool color)
         if (bp_plan_summary_get(plan, &summary) != BP_OK)
             continue;
         char ratio[16];
-        add_line(&s);
+        sheet_add_line(&s);
         column = 0;
-        set_cell(&s, column++, bound ? "lower bound" : bp_policy_name(summary.policy));
+        sheet_set_cell(&s, column++, bound ? "lower bound" : bp_policy_name(summary.policy));
         for (size_t i = 0; i < roles; i++) {
             bp_plan_role role = {.size = sizeof role};
             if (bp_plan_role_get(plan, i, &role) == BP_OK)
-                set_cell(&s, column++, cli_bytes(bound ? role.lower_bound_bytes : role.bytes));
+                sheet_set_cell(&s, column++, cli_bytes(bound ? role.lower_bound_bytes : role.bytes));
         }
         uint64_t total = bound ? summary.lower_bound_bytes : summary.bytes;
-        set_cell(&s, column++, cli_bytes(total));
-        set_cell(&s, column++, !bound && !summary.feasible ? "-" : ratio_text(total, summary.lower_bound_bytes, ratio));
-        set_cell(&s, column++, bound ? "" : addresses_text(&summary));
+        sheet_set_cell(&s, column++, cli_bytes(total));
+        sheet_set_cell(&s, column++,
+                       !bound && !summary.feasible ? "-" : ratio_text(total, summary.lower_bound_bytes, ratio));
+        sheet_set_cell(&s, column++, bound ? "" : addresses_text(&summary));
         if (!bound && !summary.feasible)
-            color_line(&s, "red");
+            sheet_color_line(&s, "red");
         else if (!bound && summary.stable && summary.optimal)
-            color_line(&s, "green");
+            sheet_color_line(&s, "green");
         if (o->budget > 0 && !bound) {
             uint64_t needed = analysis_needed(a, plan);
-            set_cell(&s, column++, cli_bytes(needed));
-            set_cell(&s, column++, needed <= o->budget ? "yes" : "no");
+            sheet_set_cell(&s, column++, cli_bytes(needed));
+            sheet_set_cell(&s, column++, needed <= o->budget ? "yes" : "no");
         }
     }
-    return finish(&s);
+    return sheet_finish(&s);
 }
 
 static void print_budget(const analysis *a, const plan_options *o)
@@ -240,40 +193,40 @@ int table_print_model(const analysis *a, const plan_options *options)
 int table_print_models(const analysis *analyses, size_t count, const plan_options *options)
 {
     sheet s = sheet_new(cli_wants_color(options->color));
-    add_column(&s, "MODEL", false);
-    add_column(&s, "PARAMETERS", true);
-    add_column(&s, "UNITS", true);
-    add_column(&s, "OUTSIDE", true);
-    add_column(&s, "LOWER BOUND", true);
+    sheet_add_column(&s, "MODEL", false);
+    sheet_add_column(&s, "PARAMETERS", true);
+    sheet_add_column(&s, "UNITS", true);
+    sheet_add_column(&s, "OUTSIDE", true);
+    sheet_add_column(&s, "LOWER BOUND", true);
     for (size_t p = 0; p < options->policy_count; p++) {
-        add_column(&s, bp_policy_name(options->policies[p]), true);
-        add_column(&s, "x BOUND", true);
+        sheet_add_column(&s, bp_policy_name(options->policies[p]), true);
+        sheet_add_column(&s, "x BOUND", true);
         if (options->budget > 0)
-            add_column(&s, "FITS", false);
+            sheet_add_column(&s, "FITS", false);
     }
     for (size_t i = 0; i < count; i++) {
         const analysis *a = &analyses[i];
         char text[32];
         size_t column = 0;
-        add_line(&s);
-        set_cell(&s, column++, a->name);
-        set_cell(&s, column++, cli_count(a->parameters));
+        sheet_add_line(&s);
+        sheet_set_cell(&s, column++, a->name);
+        sheet_set_cell(&s, column++, cli_count(a->parameters));
         snprintf(text, sizeof text, "%zu", a->units);
-        set_cell(&s, column++, text);
-        set_cell(&s, column++, cli_bytes(a->state.outside));
+        sheet_set_cell(&s, column++, text);
+        sheet_set_cell(&s, column++, cli_bytes(a->state.outside));
         for (size_t p = 0; p < a->plan_count; p++) {
             bp_plan_summary summary = {.size = sizeof summary};
             if (bp_plan_summary_get(a->plans[p], &summary) != BP_OK)
                 continue;
             char ratio[16];
             if (p == 0)
-                set_cell(&s, column++, cli_bytes(summary.lower_bound_bytes));
-            set_cell(&s, column++, summary.feasible ? cli_bytes(summary.bytes) : "infeasible");
-            set_cell(&s, column++,
-                     summary.feasible ? ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
+                sheet_set_cell(&s, column++, cli_bytes(summary.lower_bound_bytes));
+            sheet_set_cell(&s, column++, summary.feasible ? cli_bytes(summary.bytes) : "infeasible");
+            sheet_set_cell(&s, column++,
+                           summary.feasible ? ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
             if (options->budget > 0)
-                set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
+                sheet_set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
         }
     }
-    return finish(&s);
+    return sheet_finish(&s);
 }

@@ -42,6 +42,10 @@ BP_API bp_status bp_packing_add_conflict(bp_packing *packing, size_t item, size_
 BP_API size_t bp_packing_item_count(const bp_packing *packing);
 /* 0 for what is no item. */
 BP_API uint64_t bp_packing_item_size(const bp_packing *packing, size_t item);
+/* Intervals as they were added, numbered from 0. Errors: BP_ERR_INVALID_ARGUMENT (no such interval). */
+BP_API size_t bp_packing_interval_count(const bp_packing *packing);
+BP_API bp_status bp_packing_interval(const bp_packing *packing, size_t index, size_t *item, uint64_t *begin,
+                                     uint64_t *end);
 
 /* The largest sum of sizes found of items that all conflict with each other: no placement takes less. For items with intervals
  * only that is the largest sum live at once; added conflicts are counted where they extend such a set.
@@ -51,8 +55,8 @@ BP_API bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, 
 
 typedef struct bp_pack_config {
     size_t size;
-    uint64_t capacity;     /* 0: as small as possible; else any placement that takes no more will do */
-    uint64_t work;         /* bound of the search, in elementary steps, very roughly a nanosecond each. 0: the default */
+    uint64_t capacity; /* 0: as small as possible; else any placement that takes no more will do */
+    uint64_t work;     /* bound of the search, in elementary steps, very roughly a nanosecond each. 0: the default */
     const uint64_t *known; /* offsets of a placement to begin with, one per item; NULL: none */
 } bp_pack_config;
 
@@ -69,10 +73,10 @@ typedef struct bp_pack_result {
     size_t size;
     bp_pack_outcome outcome;
     uint32_t optimal; /* 1: proven that nothing takes less: the bound is reached, or the search is exhausted */
-    uint64_t bytes;   /* the largest end of an item, of the best placement found (whether it fits the capacity or not) */
-    uint64_t bound;   /* as bp_packing_bound */
-    uint64_t proven;  /* nothing takes less: at least the bound, more where the search proved it */
-    uint64_t work;    /* that was done */
+    uint64_t bytes;  /* the largest end of an item, of the best placement found (whether it fits the capacity or not) */
+    uint64_t bound;  /* as bp_packing_bound */
+    uint64_t proven; /* nothing takes less: at least the bound, more where the search proved it */
+    uint64_t work;   /* that was done */
     const char *method; /* what found the placement, a static string: "known", "parity", "order sweep", ... */
 } bp_pack_result;
 
@@ -81,11 +85,22 @@ typedef struct bp_pack_result {
  * Errors: BP_ERR_INVALID_ARGUMENT (a capacity smaller than the largest live item; a known placement that
  * bp_packing_check refuses), BP_ERR_OVERFLOW (the sizes' sum does not fit 64 bits), BP_ERR_NO_HOST_MEMORY.
  * Source of the problem and of canonical placements: MiniMalloc (ASPLOS 2023); parity and the order sweep are this library's. */
-BP_API bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint64_t *offsets, bp_pack_result *result);
+BP_API bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint64_t *offsets,
+                         bp_pack_result *result);
 
 /* Checks a placement with arithmetic of its own, sharing none with bp_pack: every live item ends at or before `bytes`, and no two
  * that conflict share a byte. Errors: BP_ERR_MISMATCH naming the first items in the way by number, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_check(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes);
+
+typedef struct bp_packing_fault {
+    size_t size;
+    uint32_t found;       /* 0: the placement is good */
+    uint32_t item, other; /* conflict and share bytes, item < other; the same twice: it ends after `bytes` */
+} bp_packing_fault;
+
+/* What bp_packing_check objects to, for callers that have names for items. Errors: BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_packing_find_fault(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes,
+                                       bp_packing_fault *fault);
 
 #ifdef __cplusplus
 }

@@ -50,8 +50,8 @@ typedef enum bp_outside { BP_OUTSIDE_PREFETCHES_NOTHING = 0, BP_OUTSIDE_PREFETCH
 
 /* How many units ahead of its own compute one unit is gathered, instead of the schedule's depth. */
 typedef struct bp_unit_prefetch {
-    uint32_t unit; /* index as in bp_buckets_unit_name */
-    uint32_t forward, backward;
+    uint32_t unit;              /* index as in bp_buckets_unit_name */
+    uint32_t forward, backward; /* backward: BP_PREFETCH_SAME: as forward */
 } bp_unit_prefetch;
 
 typedef struct bp_schedule_config {
@@ -59,14 +59,18 @@ typedef struct bp_schedule_config {
     uint32_t prefetch;   /* units gathered ahead of the one that computes, forward and backward. 0: none */
     uint32_t grad_units; /* units whose gradients are live at once while their reduce-scatter drains; at least 1 */
     bp_passes passes;
-    uint32_t prefetch_backward;  /* in backward, BP_PREFETCH_SAME: as forward */
-    uint32_t keep_after_forward; /* 1: parameters are not resharded after forward but live until their backward is done */
-    uint32_t recompute;          /* 1: backward runs forward again (activation checkpointing). Changes what fp8 models hold:
+    uint32_t prefetch_backward; /* in backward, BP_PREFETCH_SAME: as forward */
+    uint32_t
+        keep_after_forward; /* 1: parameters are not resharded after forward but live until their backward is done (in an
+                                    evaluation: until it ends) */
+    uint32_t recompute;     /* 1: backward runs forward again (activation checkpointing). Changes what fp8 models hold:
                                     row-wise parameters are gathered in backward too, at the unit's own step */
     bp_streams streams;
     bp_outside outside;
-    uint32_t microbatches; /* forward passes in flight in a 1F1B pipeline stage; 0 and 1: each forward is followed by its backward */
-    uint32_t combined;     /* 1: steady state of 1F1B runs the forward of one microbatch and the backward of another side by side */
+    uint32_t
+        microbatches; /* forward passes in flight in a 1F1B pipeline stage; 0 and 1: each forward is followed by its backward */
+    uint32_t
+        combined; /* 1: steady state of 1F1B runs the forward of one microbatch and the backward of another side by side */
     uint32_t override_count;
     const bp_unit_prefetch *overrides; /* read during the call only; a unit once */
 } bp_schedule_config;
@@ -85,10 +89,12 @@ BP_API bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size
  *   the outer reduction's copy (grad_comm) is live with its gradients; state is live all the time.
  * A nested unit runs within its parent: the parent is live from its own step to its last descendant's.
  * 1F1B with m microbatches in flight: m forward passes, m times a forward and a backward pass (one beside the other when
- * `combined`), m backward passes; nothing is gathered ahead across the border of two passes.
+ * `combined`), m backward passes; nothing is gathered ahead across the border of two passes. Two passes of each kind stand for any
+ * larger number, as no more conflicts come of them.
  * Source: Megatron-LM d98e8a64, AllGatherPipeline and GradReducePipeline; docs/schedules.md lists every event.
  * Errors: BP_ERR_INVALID_ARGUMENT (grad_units 0, no units, an unknown unit or one named twice in overrides, unknown modes,
- * more microbatches than BP_MOST_MICROBATCHES), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
+ * more microbatches than BP_MOST_MICROBATCHES), BP_ERR_UNSUPPORTED (more than 2^25 steps), BP_ERR_OVERFLOW,
+ * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *config,
                                              bp_schedule **schedule);
 #define BP_MOST_MICROBATCHES 1024u
@@ -118,7 +124,8 @@ BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buc
 BP_API bp_status bp_schedule_create_united(const bp_schedule *const *schedules, size_t count, bp_schedule **schedule);
 
 /* The schedule of one model among several that share a pool: `schedule` was made for `part`, which is number `index` of those that
- * `united` was made of (bp_buckets_create_united). Its requests are those of the union; the other parts' are never live.
+ * `united` was made of (bp_buckets_create_united). Its requests are those of the union; the other parts' are never live, but for
+ * their state, which is there when their turn comes.
  * Unite the parts' schedules to have the models run one after the other.
  * Errors: BP_ERR_INVALID_ARGUMENT (no such part, a schedule of other buckets), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_of_part(const bp_schedule *schedule, const bp_buckets *united, size_t index,
@@ -163,8 +170,8 @@ BP_API void bp_schedule_destroy(bp_schedule **schedule);
 typedef struct bp_step {
     size_t size;
     bp_phase phase;
-    int32_t unit; /* the unit that computes (training), or of the event (recorded); BP_OUTSIDE for none */
-    int32_t forward_unit; /* BP_PHASE_COMBINED: the unit that runs forward; else BP_OUTSIDE */
+    int32_t unit;         /* the unit that computes (training), or of the event (recorded); BP_OUTSIDE for none */
+    int32_t forward_unit; /* in both halves of a combined step: the unit that runs forward beside it; else BP_OUTSIDE */
 } bp_step;
 
 BP_API size_t bp_schedule_step_count(const bp_schedule *schedule);

@@ -10,6 +10,8 @@
 
 /* The largest JSON file that is read. A million tensors make an index of about 100 MiB. */
 #define BP_LARGEST_JSON_BYTES ((size_t)256 << 20)
+/* A million items make a CSV file of about 40 MiB. */
+#define BP_LARGEST_CSV_BYTES ((size_t)256 << 20)
 
 /* Reads a file (or a pipe) of at most `largest` bytes. `*text` is terminated by a NUL that `*bytes` does not count;
  * free() it. Errors: BP_ERR_IO with the path and the reason. */

@@ -149,6 +149,7 @@ void bp_buckets_destroy(bp_buckets **buckets)
     free((*buckets)->buckets);
     free((*buckets)->requests);
     free((*buckets)->groups);
+    free((*buckets)->parts);
     free(*buckets);
     *buckets = NULL;
 }

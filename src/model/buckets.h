@@ -34,6 +34,12 @@ typedef struct bp_request_group {
     uint32_t first, count; /* requests */
 } bp_request_group;
 
+/* Of buckets that several others were united in: where those of one begin. */
+typedef struct bp_buckets_part {
+    uint32_t first_unit, unit_count;
+    uint32_t first_request, request_count;
+} bp_buckets_part;
+
 struct bp_buckets {
     bp_strings strings;
     const char *model;
@@ -48,6 +54,8 @@ struct bp_buckets {
     bp_request_group *groups;
     size_t group_count;
     uint64_t outside_bytes;
+    bp_buckets_part *parts; /* none where nothing was united */
+    size_t part_count;
 };
 
 static inline bool bp_dtype_is_float(bp_dtype dtype)

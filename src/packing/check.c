@@ -29,6 +29,7 @@ typedef struct check {
     uint32_t *live; /* items that are live, by offset */
     size_t live_count;
     uint32_t *times_live; /* by item: its intervals may overlap each other */
+    uint32_t low, high;   /* the items at fault */
 } check;
 
 /* Where in `live` the first item is that begins at or above `offset`. */
@@ -45,9 +46,11 @@ static size_t position_of(const check *c, uint64_t offset)
     return low;
 }
 
-static bp_status fail_overlap(const check *c, uint32_t one, uint32_t other)
+static bp_status fail_overlap(check *c, uint32_t one, uint32_t other)
 {
     uint32_t low = one < other ? one : other, high = one < other ? other : one;
+    c->low = low;
+    c->high = high;
     return bp_fail(BP_ERR_MISMATCH, "items %u and %u conflict and share bytes: %llu at %llu, %llu at %llu", low, high,
                    (unsigned long long)c->packing->sizes[low], (unsigned long long)c->offsets[low],
                    (unsigned long long)c->packing->sizes[high], (unsigned long long)c->offsets[high]);
@@ -77,13 +80,14 @@ static void leave(check *c, uint32_t item)
     memmove(c->live + at, c->live + at + 1, (c->live_count - at) * sizeof *c->live);
 }
 
-static bp_status check_end(const check *c, uint32_t item, uint64_t bytes)
+static bp_status check_end(check *c, uint32_t item, uint64_t bytes)
 {
-    if (c->offsets[item] > bytes || c->packing->sizes[item] > bytes - c->offsets[item])
-        return bp_fail(BP_ERR_MISMATCH, "item %u: %llu at %llu ends after %llu", item,
-                       (unsigned long long)c->packing->sizes[item], (unsigned long long)c->offsets[item],
-                       (unsigned long long)bytes);
-    return BP_OK;
+    if (c->offsets[item] <= bytes && c->packing->sizes[item] <= bytes - c->offsets[item])
+        return BP_OK;
+    c->low = c->high = item;
+    return bp_fail(BP_ERR_MISMATCH, "item %u: %llu at %llu ends after %llu", item,
+                   (unsigned long long)c->packing->sizes[item], (unsigned long long)c->offsets[item],
+                   (unsigned long long)bytes);
 }
 
 static bp_status check_times(check *c, moment *moments, uint64_t bytes)
@@ -108,7 +112,7 @@ static bp_status check_times(check *c, moment *moments, uint64_t bytes)
     return BP_OK;
 }
 
-static bp_status check_pairs(const check *c, uint64_t bytes)
+static bp_status check_pairs(check *c, uint64_t bytes)
 {
     const bp_packing *p = c->packing;
     for (size_t i = 0; i < p->pair_count; i++) {
@@ -125,25 +129,47 @@ static bp_status check_pairs(const check *c, uint64_t bytes)
     return BP_OK;
 }
 
-bp_status bp_packing_check(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes)
+static bp_status run(check *c, uint64_t bytes)
 {
-    if (packing == NULL || (offsets == NULL && packing->count > 0))
+    const bp_packing *packing = c->packing;
+    if (packing == NULL || (c->offsets == NULL && packing->count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_check: needs a packing and offsets");
-    check c = {packing, offsets, NULL, 0, NULL};
+    if (packing->count == 0)
+        return BP_OK;
     void *live = NULL, *times = NULL, *moments = NULL;
-    bp_status status = bp_new_array(packing->count, sizeof *c.live, &live);
+    bp_status status = bp_new_array(packing->count, sizeof *c->live, &live);
     if (status == BP_OK)
-        status = bp_new_array(packing->count, sizeof *c.times_live, &times);
+        status = bp_new_array(packing->count, sizeof *c->times_live, &times);
     if (status == BP_OK)
         status = bp_new_array(2 * packing->life_count, sizeof(moment), &moments);
-    c.live = live;
-    c.times_live = times;
+    c->live = live;
+    c->times_live = times;
     if (status == BP_OK)
-        status = check_times(&c, moments, bytes);
+        status = check_times(c, moments, bytes);
     if (status == BP_OK)
-        status = check_pairs(&c, bytes);
+        status = check_pairs(c, bytes);
     free(live);
     free(times);
     free(moments);
     return status;
+}
+
+bp_status bp_packing_check(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes)
+{
+    check c = {.packing = packing, .offsets = offsets};
+    return run(&c, bytes);
+}
+
+bp_status bp_packing_find_fault(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes,
+                                bp_packing_fault *fault)
+{
+    if (fault == NULL || fault->size < sizeof *fault)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_find_fault: fault of size %zu, expected at least %zu",
+                       fault != NULL ? fault->size : 0, sizeof *fault);
+    check c = {.packing = packing, .offsets = offsets};
+    bp_status status = run(&c, bytes);
+    if (status != BP_OK && status != BP_ERR_MISMATCH)
+        return status;
+    *fault = (bp_packing_fault){sizeof *fault, status == BP_ERR_MISMATCH, c.low, c.high};
+    return BP_OK;
 }

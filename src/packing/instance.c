@@ -47,7 +47,8 @@ bp_status bp_packing_add_interval(bp_packing *packing, size_t item, uint64_t beg
     if (end <= begin)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "item %zu: interval [%llu, %llu) ends before it starts", item,
                        (unsigned long long)begin, (unsigned long long)end);
-    BP_TRY(bp_grow_array((void **)&packing->lives, &packing->life_capacity, packing->life_count, sizeof *packing->lives));
+    BP_TRY(
+        bp_grow_array((void **)&packing->lives, &packing->life_capacity, packing->life_count, sizeof *packing->lives));
     packing->lives[packing->life_count++] = (bp_life){begin, end, (uint32_t)item};
     return BP_OK;
 }
@@ -57,7 +58,8 @@ bp_status bp_packing_add_conflict(bp_packing *packing, size_t item, size_t other
     if (packing == NULL || item >= packing->count || other >= packing->count || item == other)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_add_conflict: items %zu and %zu of %zu", item, other,
                        packing != NULL ? packing->count : 0);
-    BP_TRY(bp_grow_array((void **)&packing->pairs, &packing->pair_capacity, packing->pair_count, sizeof *packing->pairs));
+    BP_TRY(
+        bp_grow_array((void **)&packing->pairs, &packing->pair_capacity, packing->pair_count, sizeof *packing->pairs));
     packing->pairs[packing->pair_count++] = (bp_pair){(uint32_t)item, (uint32_t)other};
     return BP_OK;
 }
@@ -70,4 +72,21 @@ size_t bp_packing_item_count(const bp_packing *packing)
 uint64_t bp_packing_item_size(const bp_packing *packing, size_t item)
 {
     return packing != NULL && item < packing->count ? packing->sizes[item] : 0;
+}
+
+size_t bp_packing_interval_count(const bp_packing *packing)
+{
+    return packing != NULL ? packing->life_count : 0;
+}
+
+bp_status bp_packing_interval(const bp_packing *packing, size_t index, size_t *item, uint64_t *begin, uint64_t *end)
+{
+    size_t count = bp_packing_interval_count(packing);
+    if (index >= count || item == NULL || begin == NULL || end == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_interval: interval %zu of %zu", index, count);
+    const bp_life *life = &packing->lives[index];
+    *item = life->item;
+    *begin = life->begin;
+    *end = life->end;
+    return BP_OK;
 }

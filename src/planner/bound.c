@@ -38,7 +38,7 @@ static bp_status sum_changes(const bp_buckets *buckets, const change *changes, s
     return BP_OK;
 }
 
-bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t role, uint64_t alignment,
+bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t roles, uint64_t alignment,
                       bp_request_filter *filter, const void *context, bp_bound *bound)
 {
     void *memory;
@@ -47,7 +47,7 @@ bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, ui
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < schedule->span_count; i++) {
         const bp_span *span = &schedule->spans[i];
-        if (buckets->requests[span->first_request].role != role)
+        if (!(roles & BP_ROLE_BIT(buckets->requests[span->first_request].role)))
             continue;
         uint64_t sum = 0, aligned;
         for (uint32_t r = span->first_request; status == BP_OK && r < span->first_request + span->request_count; r++) {

@@ -5,9 +5,8 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "planner/assembly.h"
 #include "planner/bound.h"
-#include "planner/plan.h"
-#include "planner/policy.h"
 #include "planner/predecessors.h"
 
 bp_status bp_plan_config_init(bp_plan_config *config, size_t size)
@@ -20,20 +19,9 @@ bp_status bp_plan_config_init(bp_plan_config *config, size_t size)
     return BP_OK;
 }
 
-typedef struct assembly {
-    const bp_buckets *buckets;
-    const bp_schedule *schedule;
-    const bp_plan_config *config;
-    bp_plan *plan;
-    bp_place *places;      /* by request */
-    uint32_t *slots;       /* by request: number of its (class, copy), UINT32_MAX: none */
-    uint32_t *assignments; /* by request */
-    size_t slot_count;
-} assembly;
-
 static const struct {
     const char *name;
-    bp_policy_function *decide; /* NULL: such plans are read, not made */
+    bp_policy_function *decide; /* NULL: the roles but state are packed, not given classes */
     bp_policy policy;
     bool stable; /* every request has one address, unless something falls back to dynamic */
 } policies[] = {
@@ -100,7 +88,7 @@ static bp_status lay_out(const bp_role_layout *layout, bp_buffer_data *buffers, 
     return BP_OK;
 }
 
-static void name_request(const assembly *a, uint32_t request, const char **bucket, uint32_t *unit, uint32_t *ordinal)
+void bp_name_request(const bp_assembly *a, uint32_t request, const char **bucket, uint32_t *unit, uint32_t *ordinal)
 {
     const bp_bucket_data *b = &a->buckets->buckets[a->buckets->requests[request].bucket];
     *bucket = b->name; /* copied to the plan's strings by keep_names */
@@ -108,7 +96,7 @@ static void name_request(const assembly *a, uint32_t request, const char **bucke
     *ordinal = b->ordinal;
 }
 
-static bp_status add_buffers(assembly *a, const bp_role_layout *layout, bp_role_data *role)
+static bp_status add_buffers(bp_assembly *a, const bp_role_layout *layout, bp_role_data *role)
 {
     bp_plan *plan = a->plan;
     size_t total = plan->buffer_count + layout->class_count;
@@ -120,8 +108,8 @@ static bp_status add_buffers(assembly *a, const bp_role_layout *layout, bp_role_
     bp_buffer_data *buffers = plan->buffers + plan->buffer_count;
     BP_TRY(lay_out(layout, buffers, &role->info));
     for (size_t i = 0; i < layout->class_count; i++)
-        name_request(a, layout->classes[i].set_by, &buffers[i].set_by_bucket, &buffers[i].set_by_unit,
-                     &buffers[i].set_by_ordinal);
+        bp_name_request(a, layout->classes[i].set_by, &buffers[i].set_by_bucket, &buffers[i].set_by_unit,
+                        &buffers[i].set_by_ordinal);
     plan->buffer_count = total;
     return BP_OK;
 }
@@ -150,14 +138,20 @@ static bool is_dynamic(const void *context, uint32_t request)
     return ((const bp_place *)context)[request].class_index == BP_NO_CLASS;
 }
 
-/* The role's slab and the addresses of its requests. */
-static bp_status assign(assembly *a, const bp_role_layout *layout, const bp_role_data *role)
+bp_status bp_add_slab(bp_plan *plan, const char *group, uint64_t bytes)
 {
-    bp_plan *plan = a->plan;
     BP_TRY(bp_grow_array((void **)&plan->slabs, &plan->slab_capacity, plan->slab_count, sizeof *plan->slabs));
     bp_plan_slab *slab = &plan->slabs[plan->slab_count];
-    *slab = (bp_plan_slab){.size = sizeof *slab, .bytes = role->info.pool_bytes + role->info.persistent_bytes};
-    BP_TRY(bp_strings_add(&plan->strings, bp_role_name((bp_role)role->info.role), &slab->group));
+    *slab = (bp_plan_slab){.size = sizeof *slab, .bytes = bytes};
+    BP_TRY(bp_strings_add(&plan->strings, group, &slab->group));
+    plan->slab_count++;
+    return BP_OK;
+}
+
+/* The addresses of the role's requests, and its slab. */
+static bp_status assign(bp_assembly *a, const bp_role_layout *layout, const bp_role_data *role)
+{
+    bp_plan *plan = a->plan;
     const bp_buffer_data *buffers = plan->buffers + role->first_buffer;
     /* slots are numbered by the copies that are used: more may have been asked for, by far */
     size_t copies = 1;
@@ -180,29 +174,44 @@ static bp_status assign(assembly *a, const bp_role_layout *layout, const bp_role
         assignment->slab = (uint16_t)plan->slab_count;
     }
     a->slot_count += layout->class_count * copies;
-    plan->slab_count++;
+    return bp_add_slab(plan, bp_role_name((bp_role)role->info.role),
+                       role->info.pool_bytes + role->info.persistent_bytes);
+}
+
+bp_status bp_add_witness(bp_assembly *a, uint32_t request)
+{
+    bp_plan *plan = a->plan;
+    BP_TRY(bp_grow_array((void **)&plan->witnesses, &plan->witness_capacity, plan->witness_count,
+                         sizeof *plan->witnesses));
+    bp_witness_data *witness = &plan->witnesses[plan->witness_count++];
+    bp_round_up_u64(a->buckets->requests[request].bytes, a->config->alignment,
+                    &witness->bytes); /* the bound checked it */
+    bp_name_request(a, request, &witness->bucket, &witness->unit, &witness->ordinal);
     return BP_OK;
 }
 
-static bp_status add_witnesses(assembly *a, bp_role_data *role)
+bp_status bp_add_witnesses(bp_assembly *a, bp_role_data *role)
 {
-    bp_plan *plan = a->plan;
-    role->first_witness = plan->witness_count;
+    role->first_witness = a->plan->witness_count;
     for (size_t i = 0; i < a->schedule->span_count; i++) {
         const bp_span *span = &a->schedule->spans[i];
-        if (a->buckets->requests[span->first_request].role != role->info.role ||
+        if (!(role->info.roles & BP_ROLE_BIT(a->buckets->requests[span->first_request].role)) ||
             !bp_span_is_live(a->schedule, span, role->info.lower_bound_step))
             continue;
-        for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
-            BP_TRY(bp_grow_array((void **)&plan->witnesses, &plan->witness_capacity, plan->witness_count,
-                                 sizeof *plan->witnesses));
-            bp_witness_data *witness = &plan->witnesses[plan->witness_count++];
-            bp_round_up_u64(a->buckets->requests[r].bytes, a->config->alignment,
-                            &witness->bytes); /* the bound checked it */
-            name_request(a, r, &witness->bucket, &witness->unit, &witness->ordinal);
-        }
+        for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++)
+            BP_TRY(bp_add_witness(a, r));
     }
-    role->witness_count = plan->witness_count - role->first_witness;
+    role->witness_count = a->plan->witness_count - role->first_witness;
+    return BP_OK;
+}
+
+bp_status bp_add_role(bp_plan *plan, const bp_role_data *role)
+{
+    if (!bp_add_u64(plan->summary.bytes, role->info.bytes, &plan->summary.bytes) ||
+        !bp_add_u64(plan->summary.lower_bound_bytes, role->info.lower_bound_bytes, &plan->summary.lower_bound_bytes))
+        return fail_role(role->info.role);
+    BP_TRY(bp_grow_array((void **)&plan->roles, &plan->role_capacity, plan->role_count, sizeof *plan->roles));
+    plan->roles[plan->role_count++] = *role;
     return BP_OK;
 }
 
@@ -221,7 +230,7 @@ static bp_status note_infeasible(bp_plan *plan, uint32_t role, const bp_role_lay
     return bp_strings_add(&plan->strings, text, &plan->summary.infeasible_because);
 }
 
-static bp_status plan_role(assembly *a, uint32_t role_id, bp_policy_function *decide, bp_tenants *tenants,
+static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function *decide, bp_tenants *tenants,
                            bp_role_layout *layout)
 {
     bp_plan *plan = a->plan;
@@ -229,37 +238,40 @@ static bp_status plan_role(assembly *a, uint32_t role_id, bp_policy_function *de
     BP_TRY(bp_tenants_init(a->buckets, a->schedule, role_id, tenants));
     layout->places = a->places;
     BP_TRY((role_id == BP_ROLE_STATE && decide != bp_policy_dynamic ? bp_policy_persistent : decide)(&input, layout));
-    bp_role_data role = {.info = {.size = sizeof role.info, .role = role_id, .copies = layout->copies}};
+    bp_role_data role = {.info = {.size = sizeof role.info,
+                                  .role = role_id,
+                                  .roles = BP_ROLE_BIT(role_id),
+                                  .copies = layout->copies,
+                                  .method = ""}};
     role.info.live_units = tenants->most_live;
     bp_bound bound, dynamic;
-    BP_TRY(bp_bound_of(a->buckets, a->schedule, role_id, a->config->alignment, NULL, NULL, &bound));
-    BP_TRY(bp_bound_of(a->buckets, a->schedule, role_id, a->config->alignment, is_dynamic, a->places, &dynamic));
+    BP_TRY(bp_bound_of(a->buckets, a->schedule, role.info.roles, a->config->alignment, NULL, NULL, &bound));
+    BP_TRY(
+        bp_bound_of(a->buckets, a->schedule, role.info.roles, a->config->alignment, is_dynamic, a->places, &dynamic));
     role.info.lower_bound_bytes = bound.bytes;
     role.info.lower_bound_step = bound.step;
     role.info.dynamic_bytes = dynamic.bytes;
     BP_TRY(add_buffers(a, layout, &role));
     if (!bp_add_u64(role.info.pool_bytes, role.info.persistent_bytes, &role.info.bytes) ||
-        !bp_add_u64(role.info.bytes, dynamic.bytes, &role.info.bytes) ||
-        !bp_add_u64(plan->summary.bytes, role.info.bytes, &plan->summary.bytes) ||
-        !bp_add_u64(plan->summary.lower_bound_bytes, bound.bytes, &plan->summary.lower_bound_bytes))
+        !bp_add_u64(role.info.bytes, dynamic.bytes, &role.info.bytes))
         return fail_role(role_id);
+    role.info.proven_bytes = bound.bytes;
+    role.info.optimal = layout->feasible && role.info.bytes == bound.bytes;
     if (dynamic.bytes > 0)
         plan->summary.stable = 0;
     if (layout->feasible && layout->class_count > 0) {
         BP_TRY(add_classes(plan, &role));
         BP_TRY(assign(a, layout, &role));
     }
-    BP_TRY(add_witnesses(a, &role));
+    BP_TRY(bp_add_witnesses(a, &role));
     plan->summary.copies = layout->copies > plan->summary.copies ? layout->copies : plan->summary.copies;
     if (!layout->feasible && plan->summary.feasible)
         BP_TRY(note_infeasible(plan, role_id, layout));
-    BP_TRY(bp_grow_array((void **)&plan->roles, &plan->role_capacity, plan->role_count, sizeof *plan->roles));
-    plan->roles[plan->role_count++] = role;
-    return BP_OK;
+    return bp_add_role(plan, &role);
 }
 
 /* Entries for all requests that are ever live and that the policy gives an address, in the order of the requests. */
-static bp_status prepare(assembly *a)
+static bp_status prepare(bp_assembly *a)
 {
     size_t count = a->buckets->request_count;
     void *memory;
@@ -278,7 +290,7 @@ static bp_status prepare(assembly *a)
         assignment->bytes = request->bytes;
         assignment->role = request->role;
         assignment->dtype = request->dtype;
-        name_request(a, r, &assignment->bucket, &assignment->unit, &assignment->ordinal);
+        bp_name_request(a, r, &assignment->bucket, &assignment->unit, &assignment->ordinal);
         a->places[r] = (bp_place){BP_NO_CLASS, 0};
         a->slots[r] = UINT32_MAX;
         a->assignments[r] = r;
@@ -287,7 +299,7 @@ static bp_status prepare(assembly *a)
 }
 
 /* Drops requests without an address, and renumbers. */
-static void compact(assembly *a)
+static void compact(bp_assembly *a)
 {
     uint32_t kept = 0;
     for (uint32_t r = 0; r < a->buckets->request_count; r++) {
@@ -311,7 +323,7 @@ static bp_status keep_name(bp_plan *plan, const char **name, const char **newest
     return BP_OK;
 }
 
-static bp_status keep_names(assembly *a)
+static bp_status keep_names(bp_assembly *a)
 {
     bp_plan *plan = a->plan;
     const char *newest = NULL, *copy = NULL;
@@ -321,6 +333,10 @@ static bp_status keep_names(assembly *a)
         BP_TRY(keep_name(plan, &plan->buffers[i].set_by_bucket, &newest, &copy));
     for (size_t i = 0; i < plan->witness_count; i++)
         BP_TRY(keep_name(plan, &plan->witnesses[i].bucket, &newest, &copy));
+    for (size_t i = 0; i < plan->wait_count; i++) {
+        BP_TRY(keep_name(plan, &plan->waits[i].bucket, &newest, &copy));
+        BP_TRY(keep_name(plan, &plan->waits[i].for_bucket, &newest, &copy));
+    }
     void *memory;
     BP_TRY(bp_new_array(a->buckets->unit_count, sizeof *plan->units, &memory));
     plan->units = memory;
@@ -330,15 +346,35 @@ static bp_status keep_names(assembly *a)
     return bp_plan_set_model(plan, a->buckets->model);
 }
 
-static bp_status assemble(assembly *a, bp_policy_function *decide)
+/* The waits of a schedule that was traded for bytes, with names. */
+static bp_status note_waits(bp_assembly *a)
+{
+    for (size_t i = 0; i < a->schedule->wait_count; i++) {
+        const bp_wait *wait = &a->schedule->waits[i];
+        BP_TRY(bp_grow_array((void **)&a->plan->waits, &a->plan->wait_capacity, a->plan->wait_count,
+                             sizeof *a->plan->waits));
+        bp_wait_data *noted = &a->plan->waits[a->plan->wait_count++];
+        *noted = (bp_wait_data){.exposed_bytes = wait->exposed_bytes,
+                                .step = wait->step,
+                                .role = a->buckets->requests[wait->waits].role,
+                                .for_role = a->buckets->requests[wait->waits_for].role};
+        bp_name_request(a, wait->waits, &noted->bucket, &noted->unit, &noted->ordinal);
+        bp_name_request(a, wait->waits_for, &noted->for_bucket, &noted->for_unit, &noted->for_ordinal);
+    }
+    return BP_OK;
+}
+
+static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
 {
     bp_plan *plan = a->plan;
     BP_TRY(prepare(a));
     uint32_t present = 0;
     for (size_t g = 0; g < a->buckets->group_count; g++)
         present |= BP_ROLE_BIT(a->buckets->groups[g].role);
+    uint32_t packed = decide == NULL ? present & ~BP_ROLE_BIT(BP_ROLE_STATE) : 0;
+    BP_TRY(bp_assemble_scheduled(a, packed));
     for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
-        if (!(present & BP_ROLE_BIT(role)))
+        if (!(present & ~packed & BP_ROLE_BIT(role)))
             continue;
         bp_tenants tenants = {0};
         bp_role_layout layout = {0};
@@ -355,8 +391,13 @@ static bp_status assemble(assembly *a, bp_policy_function *decide)
             a->slots[r] = UINT32_MAX;
     }
     compact(a);
-    plan->summary.optimal = plan->summary.feasible && plan->summary.bytes == plan->summary.lower_bound_bytes;
+    plan->summary.optimal = plan->summary.feasible;
+    for (size_t r = 0; r < plan->role_count; r++)
+        plan->summary.optimal = plan->summary.optimal && plan->roles[r].info.optimal;
+    BP_TRY(note_waits(a));
     BP_TRY(keep_names(a));
+    if (packed != 0)
+        return bp_find_range_predecessors(a->schedule, a->slots, a->assignments, plan);
     return bp_find_predecessors(a->schedule, a->slots, a->slot_count, a->assignments, plan);
 }
 
@@ -382,10 +423,7 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
         p++;
     if (p == POLICY_COUNT)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d is no policy", (int)config->policy);
-    if (policies[p].decide == NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED,
-                       "plans of policy %s are not made by this version; it can read and serve them", policies[p].name);
-    assembly a = {.buckets = buckets, .schedule = schedule, .config = config};
+    bp_assembly a = {.buckets = buckets, .schedule = schedule, .config = config};
     BP_TRY(bp_plan_new(&a.plan));
     a.plan->summary.policy = config->policy;
     a.plan->summary.alignment = config->alignment;

@@ -3,42 +3,12 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
-
-/* Spans in the order in which their intervals begin: a counting sort over the steps. */
-typedef struct time_order {
-    uint32_t *spans;
-    size_t count;
-} time_order;
-
-static bp_status sort_by_time(const bp_schedule *schedule, time_order *order)
-{
-    void *memory;
-    BP_TRY(bp_new_array(schedule->step_count + 1, sizeof(uint32_t), &memory));
-    uint32_t *starts = memory;
-    bp_status status = bp_new_array(schedule->interval_count, sizeof *order->spans, &memory);
-    if (status != BP_OK) {
-        free(starts);
-        return status;
-    }
-    order->spans = memory;
-    order->count = schedule->interval_count;
-    for (size_t i = 0; i < schedule->interval_count; i++)
-        starts[schedule->intervals[i].begin + 1]++;
-    for (size_t step = 0; step < schedule->step_count; step++)
-        starts[step + 1] += starts[step];
-    for (size_t s = 0; s < schedule->span_count; s++) {
-        const bp_span *span = &schedule->spans[s];
-        for (uint32_t k = 0; k < span->interval_count; k++)
-            order->spans[starts[schedule->intervals[span->first_interval + k].begin]++] = (uint32_t)s;
-    }
-    free(starts);
-    return BP_OK;
-}
+#include "planner/time_order.h"
 
 typedef struct search {
     const bp_schedule *schedule;
     const uint32_t *slot_of_request, *assignment_of_request;
-    time_order order;
+    bp_time_order order;
     uint32_t *holder;  /* by slot: the request that used it last */
     uint32_t *ends;    /* by assignment + 1: how many reuses, then where its list ends */
     uint32_t *entries; /* all lists */
@@ -115,11 +85,11 @@ bp_status bp_find_predecessors(const bp_schedule *schedule, const uint32_t *slot
     void *memory;
     BP_TRY(bp_new_array(slot_count, sizeof(uint32_t), &memory));
     s.holder = memory;
-    bp_status status = sort_by_time(schedule, &s.order);
+    bp_status status = bp_time_order_init(schedule, &s.order);
     if (status == BP_OK)
         status = find(&s, plan);
     free(s.holder);
-    free(s.order.spans);
+    bp_time_order_finish(&s.order);
     free(s.ends);
     return status;
 }

@@ -11,4 +11,9 @@
 bp_status bp_find_predecessors(const bp_schedule *schedule, const uint32_t *slot_of_request, size_t slot_count,
                                const uint32_t *assignment_of_request, bp_plan *plan);
 
+/* The same for a plan whose requests overlap in any way: a request's predecessors are the latest users of its bytes, range by range,
+ * when one of its intervals begins. Requests whose slot is UINT32_MAX have no address. */
+bp_status bp_find_range_predecessors(const bp_schedule *schedule, const uint32_t *slot_of_request,
+                                     const uint32_t *assignment_of_request, bp_plan *plan);
+
 #endif

@@ -113,7 +113,7 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
     BP_TRY(bp_new_array(buckets->request_count, sizeof *r->live_since, &memory));
     r->live_since = memory;
     for (size_t i = 0; i < model->event_count; i++) {
-        BP_TRY(bp_schedule_add_step(schedule, BP_PHASE_RECORDED, model->events[i].unit));
+        BP_TRY(bp_schedule_add_step(schedule, BP_PHASE_RECORDED, model->events[i].unit, BP_OUTSIDE));
         BP_TRY(apply_event(r, i, &model->events[i]));
     }
     for (size_t i = 0; i < buckets->request_count; i++) {
@@ -133,8 +133,13 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
             return bp_fail(BP_ERR_SCHEDULE, "%s/%s (%s) has no events in the schedule", buckets->units[b->unit].name,
                            bp_bucket_label(b->name, b->ordinal, text), bp_role_name((bp_role)request->role));
         }
-        for (; at < r->count && r->found[at].request == i; at++)
-            BP_TRY(bp_schedule_add_interval(schedule, r->found[at].interval.begin, r->found[at].interval.end));
+        for (; at < r->count && r->found[at].request == i; at++) {
+            bp_interval live = r->found[at].interval;
+            bp_interval_lanes lanes = bp_role_lanes(buckets->requests[i].role);
+            bp_use use = {live.begin, live.end, live.begin, live.end, lanes.acquire, lanes.release};
+            BP_TRY(bp_schedule_add_use(schedule, &use));
+        }
+        BP_TRY(bp_schedule_close_span(schedule));
     }
     return BP_OK;
 }
@@ -148,7 +153,7 @@ bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *b
                        "bp_schedule_create_recorded: needs a model with events and its buckets");
     (void)config;
     bp_schedule *created;
-    BP_TRY(bp_schedule_new(buckets, &created));
+    BP_TRY(bp_schedule_new(buckets->request_count, &created));
     recording r = {.buckets = buckets};
     for (size_t g = 0; g < buckets->group_count; g++)
         r.roles |= BP_ROLE_BIT(buckets->groups[g].role);

@@ -13,22 +13,69 @@
 typedef struct bp_span {
     uint32_t first_request, request_count;
     uint32_t first_interval, interval_count;
+    uint32_t first_use, use_count;
 } bp_span;
+
+/* What intervals are made of: one acquire and what it is held for. Compute needs it in [needed_begin, needed_end). It is held
+ * before that because it is gathered ahead, and after because its reduction drains. */
+typedef struct bp_use {
+    uint32_t begin, end;
+    uint32_t needed_begin, needed_end;
+    uint8_t acquire_lane, release_lane;
+} bp_use;
+
+/* Lanes of an interval: where its first use is acquired and its last released. */
+typedef struct bp_interval_lanes {
+    uint8_t acquire, release;
+} bp_interval_lanes;
+
+/* `later` is acquired in `step`, as the unit number `distance`, from 1, that is after `earlier` was released on another lane. */
+typedef struct bp_window {
+    uint32_t earlier, later; /* requests */
+    uint32_t step, distance;
+} bp_window;
 
 struct bp_schedule {
     bp_step *steps;
     size_t step_count, step_capacity;
     bp_span *spans; /* in the order of the requests; together all of them */
     size_t span_count, span_capacity;
+    bp_use *uses; /* of each span by begin */
+    size_t use_count, use_capacity;
     bp_interval *intervals;
     size_t interval_count, interval_capacity;
+    bp_interval_lanes *lanes; /* by interval */
+    size_t lane_capacity;
+    bp_window *windows; /* by later, earlier, step; each once */
+    size_t window_count, window_capacity;
+    bp_overlap *overlaps; /* of the windows */
+    size_t overlap_count;
+    bp_wait *waits;
+    size_t wait_count, wait_capacity;
     size_t request_count; /* of the buckets it was made for */
 };
 
-bp_status bp_schedule_new(const bp_buckets *buckets, bp_schedule **schedule);
-bp_status bp_schedule_add_step(bp_schedule *schedule, bp_phase phase, int32_t unit);
+bp_status bp_schedule_new(size_t request_count, bp_schedule **schedule);
+bp_status bp_schedule_add_step(bp_schedule *schedule, bp_phase phase, int32_t unit, int32_t forward_unit);
+
+/* Spans are added in the order of the requests: add_span, then its uses in any order, then close_span, which turns them into
+ * intervals. */
 bp_status bp_schedule_add_span(bp_schedule *schedule, uint32_t first_request, uint32_t request_count);
-/* Adds [begin, end) to the newest span; intervals come in order of begin, touching and overlapping ones are merged. */
-bp_status bp_schedule_add_interval(bp_schedule *schedule, uint32_t begin, uint32_t end);
+bp_status bp_schedule_add_use(bp_schedule *schedule, const bp_use *use);
+bp_status bp_schedule_close_span(bp_schedule *schedule);
+
+/* Waits are kept in order of their steps. */
+bp_status bp_schedule_add_wait(bp_schedule *schedule, const bp_wait *wait);
+
+/* Makes the intervals anew from uses that were shortened. */
+bp_status bp_schedule_renew_intervals(bp_schedule *schedule);
+
+bp_status bp_schedule_copy(const bp_schedule *schedule, bp_schedule **copy);
+
+/* The lanes on which a request in `role` is acquired and released where nothing else is known. */
+bp_interval_lanes bp_role_lanes(uint32_t role);
+
+/* On which lanes an interval, by its index in `intervals`, begins and ends. */
+void bp_schedule_interval_lanes(const bp_schedule *schedule, size_t interval, uint32_t *acquire, uint32_t *release);
 
 #endif

@@ -102,12 +102,19 @@ class Request(Sized):
                 ("bytes", c_uint64)]
 
 
+class UnitPrefetch(ctypes.Structure):
+    _fields_ = [("unit", c_uint32), ("forward", c_uint32), ("backward", c_uint32)]
+
+
 class ScheduleConfig(Sized):
-    _fields_ = [("size", c_size_t), ("prefetch", c_uint32), ("grad_units", c_uint32), ("eval", c_uint32)]
+    _fields_ = [("size", c_size_t), ("prefetch", c_uint32), ("grad_units", c_uint32), ("passes", c_uint32),
+                ("prefetch_backward", c_uint32), ("keep_after_forward", c_uint32), ("recompute", c_uint32),
+                ("streams", c_uint32), ("outside", c_uint32), ("microbatches", c_uint32), ("combined", c_uint32),
+                ("override_count", c_uint32), ("overrides", POINTER(UnitPrefetch))]
 
 
 class Step(Sized):
-    _fields_ = [("size", c_size_t), ("phase", c_uint32), ("unit", c_int32)]
+    _fields_ = [("size", c_size_t), ("phase", c_uint32), ("unit", c_int32), ("forward_unit", c_int32)]
 
 
 class Interval(ctypes.Structure):
@@ -116,7 +123,7 @@ class Interval(ctypes.Structure):
 
 class PlanConfig(Sized):
     _fields_ = [("size", c_size_t), ("policy", c_uint32), ("copies", c_uint32), ("fallback", c_uint32),
-                ("alignment", c_uint64)]
+                ("alignment", c_uint64), ("joint", c_uint32), ("work", c_uint64)]
 
 
 class PlanSummary(Sized):
@@ -129,7 +136,8 @@ class PlanRole(Sized):
     _fields_ = [("size", c_size_t), ("role", c_uint32), ("copies", c_uint32), ("bytes", c_uint64),
                 ("pool_bytes", c_uint64), ("persistent_bytes", c_uint64), ("dynamic_bytes", c_uint64),
                 ("lower_bound_bytes", c_uint64), ("lower_bound_step", c_uint32), ("buffers", c_size_t),
-                ("live_units", c_uint32)]
+                ("live_units", c_uint32), ("roles", c_uint32), ("proven_bytes", c_uint64),
+                ("optimal", c_uint32), ("method", c_char_p)]
 
 
 class PlanSlab(Sized):

@@ -1,0 +1,194 @@
+/* Buckets of several models that share a pool: the parts' units, buckets and requests behind each other. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "model/buckets.h"
+
+/* ---- names --------------------------------------------------------------------------------------------------------- */
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Without a '/' in parts' names, units of different parts have different names. */
+static bp_status check_names(const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (names[i] == NULL || *names[i] == '\0')
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "part %zu has no name", i);
+        if (strchr(names[i], '/') != NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "part \"%s\": a '/' separates the names of parts and units",
+                           names[i]);
+    }
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof *names, &memory));
+    const char **sorted = memcpy(memory, names, count * sizeof *names);
+    qsort(sorted, count, sizeof *sorted, compare_names);
+    bp_status status = BP_OK;
+    for (size_t i = 1; status == BP_OK && i < count; i++) {
+        if (strcmp(sorted[i - 1], sorted[i]) == 0)
+            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "two parts are called \"%s\"", sorted[i]);
+    }
+    free(sorted);
+    return status;
+}
+
+/* "<part>/<unit>" */
+static bp_status join_names(bp_strings *strings, const char *part, const char *unit, const char **joined)
+{
+    size_t length = strlen(part);
+    void *memory;
+    BP_TRY(bp_new_array(length + strlen(unit) + 2, 1, &memory));
+    char *text = memory;
+    memcpy(text, part, length);
+    text[length] = '/';
+    memcpy(text + length + 1, unit, strlen(unit) + 1);
+    bp_status status = bp_strings_add(strings, text, joined);
+    free(text);
+    return status;
+}
+
+/* What messages call the model. */
+static bp_status name_model(bp_buckets *u, const char *const *names, size_t count)
+{
+    char text[128];
+    if (count == 1)
+        return bp_strings_add(&u->strings, names[0], &u->model);
+    snprintf(text, sizeof text, "%.80s and %zu more", names[0], count - 1);
+    return bp_strings_add(&u->strings, text, &u->model);
+}
+
+/* ---- sizes --------------------------------------------------------------------------------------------------------- */
+
+static bp_status count_parts(const bp_buckets *const *parts, size_t count, bp_buckets *u)
+{
+    for (size_t i = 0; i < count; i++) {
+        const bp_buckets *part = parts[i];
+        u->parts[i] = (bp_buckets_part){(uint32_t)u->unit_count, (uint32_t)part->unit_count, (uint32_t)u->request_count,
+                                        (uint32_t)part->request_count};
+        u->unit_count += part->unit_count;
+        u->order_count += part->order_count;
+        u->bucket_count += part->bucket_count;
+        u->request_count += part->request_count;
+        u->group_count += part->group_count;
+        if (u->unit_count > INT32_MAX || u->bucket_count > INT32_MAX || u->request_count > INT32_MAX)
+            return bp_fail(BP_ERR_OVERFLOW, "%zu parts have more than %d units, buckets or requests", i + 1, INT32_MAX);
+        if (!bp_add_u64(u->outside_bytes, part->outside_bytes, &u->outside_bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "the parameters outside units of %zu parts do not fit 64 bits", i + 1);
+    }
+    return BP_OK;
+}
+
+static bp_status allocate(bp_buckets *u)
+{
+    BP_TRY(bp_new_array(u->unit_count, sizeof *u->units, (void **)&u->units));
+    BP_TRY(bp_new_array(u->order_count, sizeof *u->order, (void **)&u->order));
+    BP_TRY(bp_new_array(u->bucket_count, sizeof *u->buckets, (void **)&u->buckets));
+    BP_TRY(bp_new_array(u->request_count, sizeof *u->requests, (void **)&u->requests));
+    return bp_new_array(u->group_count, sizeof *u->groups, (void **)&u->groups);
+}
+
+/* ---- contents ------------------------------------------------------------------------------------------------------ */
+
+/* What of each array has been filled. */
+typedef struct position {
+    size_t units, order, buckets, requests, groups;
+} position;
+
+static bp_status add_units(bp_buckets *u, const bp_buckets *part, const char *name, position *at)
+{
+    for (size_t i = 0; i < part->unit_count; i++) {
+        bp_unit *unit = &u->units[at->units + i];
+        int32_t parent = part->units[i].parent;
+        unit->parent = parent < 0 ? parent : parent + (int32_t)at->units;
+        BP_TRY(join_names(&u->strings, name, part->units[i].name, &unit->name));
+    }
+    for (size_t i = 0; i < part->order_count; i++)
+        u->order[at->order + i] = part->order[i] + (uint32_t)at->units;
+    return BP_OK;
+}
+
+/* Those in units, or those outside, which come last. */
+static bp_status add_buckets(bp_buckets *u, const bp_buckets *part, size_t first_unit, bool outside, position *at)
+{
+    for (size_t i = 0; i < part->bucket_count; i++) {
+        const bp_bucket_data *from = &part->buckets[i];
+        if ((from->unit < 0) != outside)
+            continue;
+        bp_bucket_data *bucket = &u->buckets[at->buckets++];
+        *bucket = *from;
+        if (!outside)
+            bucket->unit += (int32_t)first_unit;
+        if (from->name != NULL)
+            BP_TRY(bp_strings_add(&u->strings, from->name, &bucket->name));
+    }
+    return BP_OK;
+}
+
+static void add_requests(bp_buckets *u, const bp_buckets *part, size_t first_bucket, const position *at)
+{
+    for (size_t i = 0; i < part->request_count; i++) {
+        bp_request_data *request = &u->requests[at->requests + i];
+        *request = part->requests[i];
+        request->bucket += (uint32_t)first_bucket; /* of buckets in units, which come first */
+    }
+    for (size_t i = 0; i < part->group_count; i++) {
+        bp_request_group *group = &u->groups[at->groups + i];
+        *group = part->groups[i];
+        group->unit += (uint32_t)at->units;
+        group->first += (uint32_t)at->requests;
+    }
+}
+
+static bp_status fill(bp_buckets *u, const bp_buckets *const *parts, const char *const *names, size_t count)
+{
+    position at = {0};
+    BP_TRY(name_model(u, names, count));
+    for (size_t i = 0; i < count; i++) {
+        const bp_buckets *part = parts[i];
+        size_t first_bucket = at.buckets;
+        BP_TRY(add_units(u, part, names[i], &at));
+        BP_TRY(add_buckets(u, part, at.units, false, &at));
+        add_requests(u, part, first_bucket, &at);
+        at.units += part->unit_count;
+        at.order += part->order_count;
+        at.requests += part->request_count;
+        at.groups += part->group_count;
+    }
+    for (size_t i = 0; i < count; i++)
+        BP_TRY(add_buckets(u, parts[i], 0, true, &at));
+    return BP_OK;
+}
+
+bp_status bp_buckets_create_united(const bp_buckets *const *parts, const char *const *names, size_t count,
+                                   bp_buckets **united)
+{
+    if (parts == NULL || names == NULL || count == 0 || united == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create_united: needs at least one part and its name");
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i] == NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create_united: part %zu is missing", i);
+    }
+    BP_TRY(check_names(names, count));
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof **united, &memory));
+    bp_buckets *u = memory;
+    u->part_count = count;
+    bp_status status = bp_new_array(count, sizeof *u->parts, (void **)&u->parts);
+    if (status == BP_OK)
+        status = count_parts(parts, count, u);
+    if (status == BP_OK)
+        status = allocate(u);
+    if (status == BP_OK)
+        status = fill(u, parts, names, count);
+    if (status != BP_OK) {
+        bp_buckets_destroy(&u);
+        return status;
+    }
+    *united = u;
+    return BP_OK;
+}

@@ -1,0 +1,270 @@
+#include "packing/solve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "packing/first_fit.h"
+#include "packing/parity.h"
+#include "packing/search.h"
+#include "packing/sweep.h"
+
+typedef struct solving {
+    const bp_problem *p; /* what is solved */
+    uint64_t target, ceiling;
+    bp_work *work;
+    bp_solution *best;
+    uint64_t *offsets; /* a method's answer */
+    /* blocks, and where items are in them; none when every item would be a block of its own */
+    bp_problem blocks;
+    uint32_t *block_of;
+    uint64_t *inner;
+    bp_order order, block_order;
+} solving;
+
+static bool is_done(const solving *s)
+{
+    const bp_solution *best = s->best;
+    return (best->placed && (best->height <= s->target || best->height <= best->proven)) || best->proven > s->ceiling;
+}
+
+static bool goes_on(const solving *s)
+{
+    return !is_done(s) && !bp_work_is_over(s->work);
+}
+
+static void take(solving *s, const uint64_t *offsets, const char *method)
+{
+    uint64_t height = bp_problem_height(s->p, offsets);
+    if (s->best->placed && height >= s->best->height)
+        return;
+    memcpy(s->best->offsets, offsets, s->p->count * sizeof *offsets);
+    s->best->placed = true;
+    s->best->height = height;
+    s->best->method = method;
+}
+
+/* The offsets of items in blocks whose offsets are the answer. */
+static void spread_blocks(solving *s)
+{
+    for (uint32_t i = s->p->count; i-- > 0;) /* block_of[i] is at most i: not overwritten yet */
+        s->offsets[i] = s->offsets[s->block_of[i]] + s->inner[i];
+}
+
+static void prove(solving *s, uint64_t proven)
+{
+    s->best->proven = proven > s->best->proven ? proven : s->best->proven;
+}
+
+/* ---- looking for a height with a method that decides one --------------------------------------------------------------- */
+
+typedef struct verdict {
+    bool found;
+    uint64_t proven; /* nothing is lower, as far as the method knows */
+} verdict;
+
+typedef bp_status decide_function(solving *s, uint64_t capacity, bp_work *work, verdict *answer);
+
+#define PROBES 6       /* that may take all they are given */
+#define AT_THE_BOUND 8 /* probes at what is proven so far, which is often the answer, before the middle is probed */
+
+/* Probes capacities between what is proven and the best height with a share of the work. A method that cannot tell is not asked for
+ * less again. */
+static bp_status narrow(solving *s, decide_function *decide, uint64_t share)
+{
+    bp_work all = bp_work_part(s->work, share);
+    uint64_t low = s->best->proven > s->target ? s->best->proven : s->target;
+    for (uint32_t probe = 0; !is_done(s) && !bp_work_is_over(&all) && low < s->best->height; probe++) {
+        uint64_t capacity = probe < AT_THE_BOUND ? low : low + (s->best->height - 1 - low) / 2;
+        bool is_only = capacity == s->target; /* lower is of no use, higher no answer */
+        bp_work part = bp_work_part(&all, is_only ? share : share / PROBES);
+        verdict answer = {0};
+        BP_TRY(decide(s, capacity, &part, &answer));
+        s->work->spent = all.spent = part.spent;
+        prove(s, answer.proven);
+        if (!answer.found) {
+            probe = answer.proven > capacity ? probe : AT_THE_BOUND;
+            low = answer.proven > capacity ? answer.proven : capacity + 1;
+        }
+    }
+    return BP_OK;
+}
+
+/* How many states a sweep may keep: bounds of its memory, in cells of one step and in all steps' origins. */
+static size_t most_states(const bp_problem *p, const bp_order *order)
+{
+    size_t side = order->width + (size_t)2;
+    size_t by_cells = ((size_t)1 << 21) / (side * side), by_steps = ((size_t)1 << 24) / (p->count + 1);
+    size_t most = by_cells < by_steps ? by_cells : by_steps;
+    return most > 16 ? most : 16;
+}
+
+static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
+{
+    bp_sweep_result result;
+    BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, most_states(&s->blocks, &s->block_order), work, s->offsets,
+                    &result));
+    answer->found = result.found;
+    if (result.found) {
+        spread_blocks(s);
+        take(s, s->offsets, "order sweep of blocks");
+    }
+    return BP_OK; /* what is impossible with blocks may be possible without */
+}
+
+static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
+{
+    bp_sweep_result result;
+    BP_TRY(bp_sweep(s->p, &s->order, capacity, most_states(s->p, &s->order), work, s->offsets, &result));
+    answer->found = result.found;
+    answer->proven = result.proven;
+    if (result.found)
+        take(s, s->offsets, "order sweep");
+    return BP_OK;
+}
+
+static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
+{
+    bp_answer found;
+    BP_TRY(bp_search(s->p, capacity, work, s->offsets, &found));
+    answer->found = found == BP_ANSWER_FOUND;
+    answer->proven = found == BP_ANSWER_IMPOSSIBLE ? capacity + 1 : 0;
+    if (answer->found)
+        take(s, s->offsets, "search");
+    return BP_OK;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------------------------------- */
+
+static bp_status try_parity(solving *s)
+{
+    bool found;
+    BP_TRY(bp_parity(&s->blocks, s->offsets, &found));
+    if (found) {
+        spread_blocks(s);
+        take(s, s->offsets, "parity");
+    }
+    return BP_OK;
+}
+
+static bp_status try_first_fit(solving *s, uint64_t share)
+{
+    bp_work part = bp_work_part(s->work, share);
+    uint64_t height;
+    BP_TRY(bp_first_fit(s->p, s->best->proven > s->target ? s->best->proven : s->target, &part, s->offsets, &height));
+    s->work->spent = part.spent;
+    take(s, s->offsets, "first fit");
+    return BP_OK;
+}
+
+static int by_size(const void *left, const void *right)
+{
+    uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+    return (a > b) - (a < b);
+}
+
+/* Raises what is proven with the items of at least `least` alone, which a sweep can exhaust where it cannot all of them. */
+static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, uint64_t share)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->p->count; i++) {
+        if (s->p->sizes[i] >= least)
+            items[count++] = i;
+    }
+    bp_problem large;
+    bp_order order = {0};
+    BP_TRY(bp_problem_subset(s->p, items, count, &large));
+    bp_status status = bp_order_init(&large, &order);
+    bp_work part = bp_work_part(s->work, share);
+    bool impossible = order.width <= BP_SWEEP_WIDTH;
+    while (status == BP_OK && impossible && !is_done(s)) {
+        bp_sweep_result result;
+        status = bp_sweep(&large, &order, s->best->proven, most_states(&large, &order), &part, s->offsets, &result);
+        impossible = status == BP_OK && result.impossible;
+        if (impossible)
+            prove(s, result.proven);
+    }
+    s->work->spent = part.spent;
+    bp_order_finish(&order);
+    bp_problem_finish(&large);
+    return status;
+}
+
+#define MOST_THRESHOLDS 12
+
+/* From few large items to more and more: every distinct size, or as many as are worth it, is a threshold once. */
+static bp_status try_proofs(solving *s, uint64_t share)
+{
+    void *memory, *items = NULL;
+    BP_TRY(bp_new_array(s->p->count, sizeof(uint64_t), &memory));
+    uint64_t *sizes = memory;
+    memcpy(sizes, s->p->sizes, s->p->count * sizeof *sizes);
+    qsort(sizes, s->p->count, sizeof *sizes, by_size);
+    uint32_t distinct = 0;
+    for (uint32_t i = 0; i < s->p->count; i++) {
+        if (distinct == 0 || sizes[i] != sizes[distinct - 1])
+            sizes[distinct++] = sizes[i];
+    }
+    bp_status status = bp_new_array(s->p->count, sizeof(uint32_t), &items);
+    uint32_t tried = distinct - 1 < MOST_THRESHOLDS ? distinct - 1 : MOST_THRESHOLDS;
+    for (uint32_t t = tried; status == BP_OK && t > 0 && goes_on(s); t--)
+        status = prove_with_large(s, sizes[(uint64_t)t * (distinct - 1) / tried], items, share);
+    free(sizes);
+    free(items);
+    return status;
+}
+
+static bp_status run_layers(solving *s)
+{
+    if (is_done(s) && s->best->placed)
+        return BP_OK;
+    BP_TRY(try_parity(s));
+    uint64_t whole = bp_work_left(s->work);
+    if (goes_on(s) || !s->best->placed)
+        BP_TRY(try_first_fit(s, whole / 256));
+    bool merged = s->blocks.count < s->p->count;
+    if (merged && s->block_order.width <= BP_SWEEP_WIDTH)
+        BP_TRY(narrow(s, decide_by_blocks, whole / 16));
+    if (s->order.width <= BP_SWEEP_WIDTH)
+        BP_TRY(narrow(s, decide_by_items, whole / (merged ? 8 : 2)));
+    bool searches = s->p->count <= BP_SEARCH_ITEMS;
+    if (searches)
+        BP_TRY(narrow(s, decide_by_search, whole / 2));
+    if (goes_on(s) && s->order.width > 2)
+        BP_TRY(try_proofs(s, whole / 32));
+    for (uint64_t share = whole / 16; searches && goes_on(s); share *= 2)
+        BP_TRY(narrow(s, decide_by_search, share));
+    if (!searches && goes_on(s))
+        BP_TRY(try_first_fit(s, bp_work_left(s->work)));
+    return BP_OK;
+}
+
+static bp_status prepare(solving *s)
+{
+    void *memory;
+    BP_TRY(bp_new_array(s->p->count, sizeof *s->offsets, &memory));
+    s->offsets = memory;
+    BP_TRY(bp_new_array(s->p->count, sizeof *s->block_of, &memory));
+    s->block_of = memory;
+    BP_TRY(bp_new_array(s->p->count, sizeof *s->inner, &memory));
+    s->inner = memory;
+    BP_TRY(bp_problem_merge(s->p, &s->blocks, s->block_of, s->inner));
+    BP_TRY(bp_order_init(s->p, &s->order));
+    return bp_order_init(&s->blocks, &s->block_order);
+}
+
+bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
+{
+    solving s = {.p = problem, .target = target, .ceiling = ceiling, .work = work, .best = solution};
+    prove(&s, problem->bound);
+    bp_status status = prepare(&s);
+    if (status == BP_OK)
+        status = run_layers(&s);
+    free(s.offsets);
+    free(s.block_of);
+    free(s.inner);
+    bp_problem_finish(&s.blocks);
+    bp_order_finish(&s.order);
+    bp_order_finish(&s.block_order);
+    return status;
+}

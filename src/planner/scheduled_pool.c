@@ -1,0 +1,175 @@
+#include "planner/scheduled_pool.h"
+
+#include <stdlib.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+
+#define NO_ITEM UINT32_MAX
+#define DEFAULT_WORK (UINT64_C(1) << 28) /* under a second */
+
+typedef struct placing {
+    const bp_buckets *buckets;
+    const bp_schedule *schedule;
+    const bp_plan_config *config;
+    uint32_t roles;
+    bp_scheduled_pool *pool;
+    bp_packing *packing; /* item i is pool->requests[i] */
+    uint32_t *item_of;   /* by request */
+    uint64_t *known;     /* by item: max-pool's offsets */
+} placing;
+
+static bool is_in(const placing *p, uint32_t request)
+{
+    const bp_request_data *r = &p->buckets->requests[request];
+    return (p->roles & BP_ROLE_BIT(r->role)) != 0 && r->bytes > 0;
+}
+
+static bp_status add_items(placing *p)
+{
+    const bp_schedule *s = p->schedule;
+    for (size_t i = 0; i < s->span_count; i++) {
+        const bp_span *span = &s->spans[i];
+        for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
+            p->item_of[r] = NO_ITEM;
+            if (span->interval_count == 0 || !is_in(p, r))
+                continue;
+            uint64_t bytes;
+            size_t item;
+            if (!bp_round_up_u64(p->buckets->requests[r].bytes, p->config->alignment, &bytes))
+                return bp_fail(BP_ERR_OVERFLOW, "%llu bytes in units of %llu do not fit 64 bits",
+                               (unsigned long long)p->buckets->requests[r].bytes,
+                               (unsigned long long)p->config->alignment);
+            BP_TRY(bp_packing_add_item(p->packing, bytes, &item));
+            p->item_of[r] = (uint32_t)item;
+            p->pool->requests[p->pool->count++] = r;
+            for (uint32_t k = 0; k < span->interval_count; k++) {
+                const bp_interval *interval = &s->intervals[span->first_interval + k];
+                BP_TRY(bp_packing_add_interval(p->packing, item, interval->begin, interval->end));
+            }
+        }
+    }
+    for (size_t i = 0; i < s->overlap_count; i++) {
+        uint32_t one = p->item_of[s->overlaps[i].earlier], other = p->item_of[s->overlaps[i].later];
+        if (one != NO_ITEM && other != NO_ITEM)
+            BP_TRY(bp_packing_add_conflict(p->packing, one, other));
+    }
+    return BP_OK;
+}
+
+/* ---- max-pool's layout -------------------------------------------------------------------------------------------------- */
+
+/* Offsets of one role's requests above `*base`, which becomes its end. */
+static bp_status know_layout(placing *p, uint32_t role, const bp_role_layout *layout, uint64_t *base, bool *fits)
+{
+    void *memory;
+    BP_TRY(bp_new_array(layout->class_count, sizeof(uint64_t), &memory));
+    uint64_t *offsets = memory, stride = 0, whole = 0;
+    for (size_t c = 0; c < layout->class_count; c++) {
+        offsets[c] = stride;
+        *fits = *fits && bp_add_u64(stride, layout->classes[c].bytes, &stride);
+    }
+    *fits = *fits && bp_mul_u64(stride, layout->copies, &whole) && bp_add_u64(*base, whole, &whole);
+    for (size_t i = 0; *fits && i < p->pool->count; i++) {
+        uint32_t request = p->pool->requests[i];
+        const bp_place *place = &layout->places[request];
+        if (p->buckets->requests[request].role == role)
+            p->known[i] = *base + offsets[place->class_index] + place->copy * stride;
+    }
+    *base = whole;
+    free(offsets);
+    return BP_OK;
+}
+
+/* The layout of policy max, role above role. False in `found`: it has none, or it overflows, or it is no placement here. */
+static bp_status know_max_pool(placing *p, bp_place *places, bool *found)
+{
+    bp_plan_config config = *p->config;
+    config.copies = 0;
+    uint64_t base = 0;
+    *found = true;
+    for (uint32_t role = 0; role < BP_ROLE_COUNT && *found; role++) {
+        if (!(p->roles & BP_ROLE_BIT(role)))
+            continue;
+        bp_tenants tenants = {0};
+        bp_role_layout layout = {.places = places};
+        bp_policy_input input = {p->buckets, p->schedule, &config, &tenants};
+        bp_status status = bp_tenants_init(p->buckets, p->schedule, role, &tenants);
+        if (status == BP_OK)
+            status = bp_policy_max(&input, &layout);
+        if (status == BP_OK)
+            status = know_layout(p, role, &layout, &base, found);
+        *found = *found && layout.feasible;
+        bp_tenants_finish(&tenants);
+        free(layout.classes);
+        BP_TRY(status);
+    }
+    if (!*found)
+        return BP_OK;
+    bp_status status = bp_packing_check(p->packing, p->known, UINT64_MAX);
+    *found = status == BP_OK;
+    return status == BP_ERR_MISMATCH ? BP_OK : status;
+}
+
+/* ---- the pool ------------------------------------------------------------------------------------------------------------ */
+
+static bp_status find_witness(placing *p)
+{
+    void *memory;
+    uint64_t bound;
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->witness, &memory));
+    p->pool->witness = memory;
+    BP_TRY(bp_packing_bound(p->packing, p->pool->witness, &p->pool->witness_count, &bound));
+    for (size_t i = 0; i < p->pool->witness_count; i++)
+        p->pool->witness[i] = p->pool->requests[p->pool->witness[i]];
+    return BP_OK;
+}
+
+static bp_status pack(placing *p)
+{
+    void *memory;
+    size_t requests = p->buckets->request_count;
+    BP_TRY(bp_new_array(requests, sizeof *p->pool->requests, &memory));
+    p->pool->requests = memory;
+    BP_TRY(bp_new_array(requests, sizeof *p->item_of, &memory));
+    p->item_of = memory;
+    BP_TRY(bp_packing_create(&p->packing));
+    BP_TRY(add_items(p));
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->offsets, &memory));
+    p->pool->offsets = memory;
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->known, &memory));
+    p->known = memory;
+    BP_TRY(bp_new_array(requests, sizeof(bp_place), &memory));
+    bool known = false;
+    bp_status status = know_max_pool(p, memory, &known);
+    free(memory);
+    BP_TRY(status);
+    bp_pack_config config;
+    BP_TRY(bp_pack_config_init(&config, sizeof config));
+    config.work = p->config->work != 0 ? p->config->work : DEFAULT_WORK;
+    config.known = known ? p->known : NULL;
+    BP_TRY(bp_pack(p->packing, &config, p->pool->offsets, &p->pool->result));
+    return find_witness(p);
+}
+
+bp_status bp_scheduled_pool_init(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
+                                 uint32_t roles, bp_scheduled_pool *pool)
+{
+    *pool = (bp_scheduled_pool){.result = {.size = sizeof pool->result}};
+    placing p = {.buckets = buckets, .schedule = schedule, .config = config, .roles = roles, .pool = pool};
+    bp_status status = pack(&p);
+    bp_packing_destroy(&p.packing);
+    free(p.item_of);
+    free(p.known);
+    if (status != BP_OK)
+        bp_scheduled_pool_finish(pool);
+    return status;
+}
+
+void bp_scheduled_pool_finish(bp_scheduled_pool *pool)
+{
+    free(pool->requests);
+    free(pool->offsets);
+    free(pool->witness);
+    *pool = (bp_scheduled_pool){0};
+}

@@ -1,0 +1,428 @@
+/* Generated schedules under every option, against a runtime that is played step by step, and by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/plan.h>
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "planner/schedule.h"
+#include "worlds.h"
+
+#define MOST_PLAYED_UNITS 6
+#define MOST_PLAYED_STEPS 256
+
+static bp_schedule_config default_config(void)
+{
+    bp_schedule_config config;
+    assert_ok(bp_schedule_config_init(&config, sizeof config));
+    return config;
+}
+
+/* ---- a runtime, step by step ---------------------------------------------------------------------------------------- */
+
+enum { ROW_WISE, COLUMN_WISE, GRADIENT, PERSISTENT, KINDS };
+
+typedef struct player {
+    const bp_schedule_config *config;
+    bool transposes;
+    int n, g;
+    int forward_depth[MOST_PLAYED_UNITS], backward_depth[MOST_PLAYED_UNITS];
+    bool for_forward[MOST_PLAYED_UNITS], for_backward[MOST_PLAYED_UNITS], kept[MOST_PLAYED_UNITS];
+    bool for_recompute[MOST_PLAYED_UNITS], transposed[MOST_PLAYED_UNITS], gradient[MOST_PLAYED_UNITS];
+    bool live[MOST_PLAYED_STEPS][MOST_PLAYED_UNITS][KINDS];
+    bp_step steps[MOST_PLAYED_STEPS];
+    int step_count;
+} player;
+
+static void note_step(player *p, bp_phase phase, int unit, int forward_unit)
+{
+    assert_true(p->step_count < MOST_PLAYED_STEPS);
+    for (int u = 0; u < p->n; u++) {
+        bool *live = p->live[p->step_count][u];
+        live[ROW_WISE] = p->for_forward[u] || p->for_backward[u] || p->for_recompute[u] || p->kept[u];
+        live[COLUMN_WISE] = p->transposed[u];
+        live[GRADIENT] = p->gradient[u];
+        live[PERSISTENT] = true;
+    }
+    p->steps[p->step_count++] = (bp_step){sizeof(bp_step), phase, unit, forward_unit};
+}
+
+static void gather(player *p, int unit, bool backward)
+{
+    if (!backward) {
+        p->for_forward[unit] = true;
+        p->kept[unit] |= p->config->keep_after_forward != 0;
+    } else if (p->transposes) {
+        p->transposed[unit] = true;
+    } else {
+        p->for_backward[unit] = true;
+    }
+}
+
+/* What comes up to its depth after `turn`; -1 is what lies outside units, before the first. */
+static void gather_ahead(player *p, int turn, bool forward, bool backward)
+{
+    for (int later = turn + 1; later < p->n; later++) {
+        int last = p->n - 1 - later;
+        if (forward && later - p->forward_depth[later] <= turn)
+            gather(p, later, false);
+        if (backward && later - p->backward_depth[last] <= turn)
+            gather(p, last, true);
+    }
+}
+
+static void play_turn(player *p, int turn, bool forward, bool backward, bool is_last_backward)
+{
+    int there = turn, back = p->n - 1 - turn, forward_unit = forward && backward ? there : BP_OUTSIDE;
+    bool halves = backward && p->config->streams == BP_STREAMS_UNIFIED;
+    if (forward)
+        gather(p, there, false);
+    if (backward) {
+        gather(p, back, true);
+        p->gradient[back] = true;
+        p->for_recompute[back] = p->transposes && p->config->recompute;
+    }
+    if (!halves)
+        gather_ahead(p, turn, forward, backward);
+    note_step(p,
+              forward && backward ? BP_PHASE_COMBINED
+              : backward          ? BP_PHASE_BACKWARD
+                                  : BP_PHASE_FORWARD,
+              backward ? back : there, forward_unit);
+    int drained = back + p->g - 1;
+    if (backward && p->g > 1 && drained < p->n)
+        p->gradient[drained] = false;
+    if (halves) {
+        gather_ahead(p, turn, forward, backward);
+        note_step(p, BP_PHASE_BACKWARD_GATHER, back, forward_unit);
+    }
+    if (forward)
+        p->for_forward[there] = false;
+    if (backward) {
+        p->for_backward[back] = p->transposed[back] = p->for_recompute[back] = false;
+        p->gradient[back] &= p->g > 1;
+        p->kept[back] &= !is_last_backward;
+    }
+}
+
+static void play_pass(player *p, bool forward, bool backward, bool is_last)
+{
+    if (p->config->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR) {
+        gather_ahead(p, -1, forward, backward);
+        note_step(p, BP_PHASE_OUTSIDE, BP_OUTSIDE, BP_OUTSIDE);
+    }
+    for (int turn = 0; turn < p->n; turn++)
+        play_turn(p, turn, forward, backward, is_last);
+    memset(p->gradient, 0, sizeof p->gradient);
+}
+
+static void play(player *p)
+{
+    const bp_schedule_config *c = p->config;
+    int m = c->microbatches > 0 ? (int)c->microbatches : 1;
+    bool pipeline = m > 1 || c->combined;
+    if (c->passes != BP_PASSES_EVAL) {
+        for (int i = 0; pipeline && i < m; i++)
+            play_pass(p, true, false, false);
+        for (int i = 0; i < m; i++) {
+            play_pass(p, true, c->combined, false);
+            if (!c->combined)
+                play_pass(p, false, true, !pipeline);
+        }
+        for (int i = 0; pipeline && i < m; i++)
+            play_pass(p, false, true, i == m - 1);
+    }
+    if (c->passes != BP_PASSES_TRAIN) {
+        play_pass(p, true, false, false);
+        memset(p->kept, 0, sizeof p->kept);
+    }
+}
+
+static bp_model *model_of_units(int n)
+{
+    bp_model *model = new_model();
+    for (int u = 0; u < n; u++)
+        add_bucket(model, add_numbered_unit(model, (uint32_t)u), BP_DTYPE_FP8_E4M3, 10, 0);
+    return model;
+}
+
+static bool is_live(const bp_schedule *schedule, size_t request, uint32_t step)
+{
+    size_t count;
+    const bp_interval *intervals = bp_schedule_intervals(schedule, request, &count);
+    for (size_t i = 0; i < count; i++)
+        if (intervals[i].begin <= step && step < intervals[i].end)
+            return true;
+    return false;
+}
+
+/* Which requests of the player's units there are, in the library's order. */
+static size_t list_requests(const player *p, int *unit_of, int *kind_of)
+{
+    size_t count = 0;
+    for (int u = 0; u < p->n; u++) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            if (kind == COLUMN_WISE && !p->transposes)
+                continue;
+            unit_of[count] = u;
+            kind_of[count++] = kind;
+        }
+    }
+    return count;
+}
+
+static void assert_same_steps(const player *p, const bp_schedule *schedule)
+{
+    int unit_of[MOST_PLAYED_UNITS * KINDS], kind_of[MOST_PLAYED_UNITS * KINDS];
+    size_t requests = list_requests(p, unit_of, kind_of);
+    assert_int_equal(bp_schedule_step_count(schedule), p->step_count);
+    for (uint32_t t = 0; t < (uint32_t)p->step_count; t++) {
+        bp_step step = {.size = sizeof step};
+        assert_ok(bp_schedule_step(schedule, t, &step));
+        assert_int_equal(step.phase, p->steps[t].phase);
+        assert_int_equal(step.unit, p->steps[t].unit);
+        assert_int_equal(step.forward_unit, p->steps[t].forward_unit);
+        for (size_t r = 0; r < requests; r++)
+            assert_int_equal(is_live(schedule, r, t), p->live[t][unit_of[r]][kind_of[r]]);
+    }
+}
+
+/* Of pipelines that the library shortens: who meets whom. */
+static void assert_same_conflicts(const player *p, const bp_schedule *schedule)
+{
+    int unit_of[MOST_PLAYED_UNITS * KINDS], kind_of[MOST_PLAYED_UNITS * KINDS];
+    size_t requests = list_requests(p, unit_of, kind_of);
+    for (size_t a = 0; a < requests; a++) {
+        for (size_t b = 0; b < a; b++) {
+            bool played = false, planned = false;
+            for (int t = 0; t < p->step_count; t++)
+                played |= p->live[t][unit_of[a]][kind_of[a]] && p->live[t][unit_of[b]][kind_of[b]];
+            for (uint32_t t = 0; t < bp_schedule_step_count(schedule); t++)
+                planned |= is_live(schedule, a, t) && is_live(schedule, b, t);
+            assert_int_equal(played, planned);
+        }
+    }
+}
+
+static void draw_config(bp_schedule_config *config, bp_unit_prefetch *overrides, uint32_t n)
+{
+    *config = default_config();
+    config->prefetch = random_below(4);
+    config->prefetch_backward = random_below(2) ? BP_PREFETCH_SAME : random_below(4);
+    config->grad_units = 1 + random_below(4);
+    config->passes = (bp_passes)random_below(3);
+    config->keep_after_forward = random_below(3) == 0;
+    config->recompute = random_below(2);
+    config->streams = (bp_streams)random_below(2);
+    config->outside = (bp_outside)random_below(2);
+    config->microbatches = random_below(2) ? 0 : random_below(5);
+    config->combined = random_below(3) == 0;
+    config->overrides = overrides;
+    for (uint32_t u = 0; u < n; u++) {
+        if (random_below(3) == 0)
+            overrides[config->override_count++] =
+                (bp_unit_prefetch){u, random_below(5), random_below(3) ? random_below(5) : BP_PREFETCH_SAME};
+    }
+}
+
+static void test_every_option_as_played(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 4000; round++) {
+        seed(round);
+        uint32_t n = 1 + random_below(MOST_PLAYED_UNITS);
+        bp_unit_prefetch overrides[MOST_PLAYED_UNITS];
+        bp_schedule_config config;
+        draw_config(&config, overrides, n);
+        static player p;
+        memset(&p, 0, sizeof p);
+        p.config = &config;
+        p.n = (int)n;
+        p.g = (int)config.grad_units;
+        p.transposes = random_below(2);
+        for (uint32_t u = 0; u < n; u++) {
+            p.forward_depth[u] = (int)config.prefetch;
+            p.backward_depth[u] =
+                (int)(config.prefetch_backward == BP_PREFETCH_SAME ? config.prefetch : config.prefetch_backward);
+        }
+        for (uint32_t i = 0; i < config.override_count; i++) {
+            const bp_unit_prefetch *o = &overrides[i];
+            p.forward_depth[o->unit] = (int)o->forward;
+            p.backward_depth[o->unit] = (int)(o->backward == BP_PREFETCH_SAME ? o->forward : o->backward);
+        }
+        play(&p);
+        world_options options = DEFAULTS;
+        options.roles = PARAM | GRAD | STATE | (p.transposes ? TRANSPOSE : 0);
+        world w = make_world(model_of_units((int)n), options);
+        bp_schedule *schedule;
+        assert_ok(bp_schedule_create_training(w.buckets, &config, &schedule));
+        if (config.microbatches <= 2 || config.passes == BP_PASSES_EVAL)
+            assert_same_steps(&p, schedule);
+        else
+            assert_same_conflicts(&p, schedule);
+        bp_schedule_destroy(&schedule);
+        end_world(&w);
+    }
+}
+
+/* ---- by hand -------------------------------------------------------------------------------------------------------- */
+
+/* Requests of three units, params and gradients, and for each the steps in which it is live, a letter each. */
+static void assert_live(const bp_schedule_config *config, uint32_t roles, const char *const *expected)
+{
+    world_options options = DEFAULTS;
+    options.roles = roles;
+    world w = make_world(model_of_units(3), options);
+    bp_schedule *schedule;
+    assert_ok(bp_schedule_create_training(w.buckets, config, &schedule));
+    for (size_t r = 0; r < bp_buckets_request_count(w.buckets); r++) {
+        assert_int_equal(bp_schedule_step_count(schedule), strlen(expected[r]));
+        for (uint32_t t = 0; expected[r][t] != '\0'; t++)
+            if (is_live(schedule, r, t) != (expected[r][t] == 'X'))
+                fail_msg("request %zu, step %u: expected %c of %s", r, t, expected[r][t], expected[r]);
+    }
+    bp_schedule_destroy(&schedule);
+    end_world(&w);
+}
+
+/* The live sets of unit u's backward are {P(u), G(u), G(u+1)}, then {P(u), G(u), P(u-1)}. */
+static void test_unified_streams(void **state)
+{
+    (void)state;
+    bp_schedule_config config = default_config();
+    config.streams = BP_STREAMS_UNIFIED;
+    /* steps 0 to 2 forward, then two halves each of units 2, 1, 0 */
+    static const char *const expected[] = {"X.....XXX", ".......XX", "XX..XXX..",
+                                           ".....XXX.", ".XXXX....", "...XXX..."};
+    assert_live(&config, PARAM | GRAD, expected);
+}
+
+/* Step 0 is the embedding, step 4 the output layer. */
+static void test_outside_steps(void **state)
+{
+    (void)state;
+    bp_schedule_config config = default_config();
+    config.outside = BP_OUTSIDE_PREFETCHES_SUCCESSOR;
+    config.prefetch = 2;
+    static const char *const expected[] = {"XX...XXX", "XXX.XXX.", ".XXXXX.."};
+    assert_live(&config, PARAM, expected);
+    config.passes = BP_PASSES_EVAL;
+    static const char *const forward[] = {"XX..", "XXX.", ".XXX"};
+    assert_live(&config, PARAM, forward);
+}
+
+static void test_kept_parameters(void **state)
+{
+    (void)state;
+    bp_schedule_config config = default_config();
+    config.keep_after_forward = 1;
+    static const char *const expected[] = {"XXXXXX", "XXXXX.", ".XXX.."};
+    assert_live(&config, PARAM, expected);
+    config.passes = BP_PASSES_BOTH;
+    static const char *const both[] = {"XXXXXXXXX", "XXXXX.XXX", ".XXX...XX"};
+    assert_live(&config, PARAM, both);
+}
+
+/* Row-wise parameters of a unit live with its transpose and the one that comes next. */
+static void test_recompute_of_fp8(void **state)
+{
+    (void)state;
+    bp_schedule_config config = default_config();
+    config.recompute = 1;
+    static const char *const expected[] = {"X....X", "....XX", "XX..X.", "...XX.", ".XXX..", "...X.."};
+    assert_live(&config, PARAM | TRANSPOSE, expected);
+}
+
+/* F F, then one combined pass per microbatch, then B B; here one microbatch: F C B. */
+static void test_combined_pass(void **state)
+{
+    (void)state;
+    bp_schedule_config config = default_config();
+    config.combined = 1;
+    config.prefetch = 0;
+    config.grad_units = 1;
+    static const char *const expected[] = {"X..X.X..X", ".....X..X", ".X..X..X.",
+                                           "....X..X.", "..XX.XX..", "...X..X.."};
+    assert_live(&config, PARAM | GRAD, expected);
+}
+
+/* ---- lanes ---------------------------------------------------------------------------------------------------------- */
+
+static void test_lanes_of_roles(void **state)
+{
+    (void)state;
+    static const uint32_t lanes[BP_ROLE_COUNT][2] = {{BP_LANE_GATHER, BP_LANE_COMPUTE},
+                                                     {BP_LANE_GATHER, BP_LANE_COMPUTE},
+                                                     {BP_LANE_COMPUTE, BP_LANE_REDUCE},
+                                                     {BP_LANE_COMPUTE, BP_LANE_OUTER_REDUCE},
+                                                     {BP_LANE_COMPUTE, BP_LANE_COMPUTE}};
+    world_options options = DEFAULTS;
+    options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
+    world w = make_world(model_of_units(4), options);
+    size_t intervals = 0;
+    for (size_t r = 0; r < bp_buckets_request_count(w.buckets); r++) {
+        bp_request request = {.size = sizeof request};
+        assert_ok(bp_buckets_request(w.buckets, r, &request));
+        size_t count;
+        const bp_interval *first = bp_schedule_intervals(w.schedule, r, &count);
+        for (size_t i = 0; i < count; i++, intervals++) {
+            uint32_t acquire, release;
+            bp_schedule_interval_lanes(w.schedule, (size_t)(first + i - w.schedule->intervals), &acquire, &release);
+            assert_int_equal(acquire, lanes[request.role][0]);
+            assert_int_equal(release, lanes[request.role][1]);
+        }
+    }
+    assert_int_equal(intervals, 4 * 5);
+    end_world(&w);
+}
+
+/* ---- errors --------------------------------------------------------------------------------------------------------- */
+
+static void test_config_errors(void **state)
+{
+    (void)state;
+    world w = world_of_kinds("xyz");
+    bp_schedule *schedule = NULL;
+    bp_schedule_config config = default_config();
+    config.passes = (bp_passes)3;
+    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "passes 3");
+    config = default_config();
+    config.streams = (bp_streams)2;
+    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "streams 2");
+    config = default_config();
+    config.outside = (bp_outside)9;
+    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "outside 9");
+    config = default_config();
+    config.microbatches = BP_MOST_MICROBATCHES + 1;
+    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "1025", "1024");
+    config = default_config();
+    config.override_count = 1;
+    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides");
+    bp_unit_prefetch overrides[] = {{2, 1, 1}, {3, 1, 1}};
+    config.overrides = overrides;
+    config.override_count = 2;
+    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides[1]",
+                 "unit 3");
+    overrides[1].unit = 2;
+    assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides[1]",
+                 "\"u2\"");
+    assert_null(schedule);
+    end_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_option_as_played), cmocka_unit_test(test_unified_streams),
+        cmocka_unit_test(test_outside_steps),          cmocka_unit_test(test_kept_parameters),
+        cmocka_unit_test(test_recompute_of_fp8),       cmocka_unit_test(test_combined_pass),
+        cmocka_unit_test(test_lanes_of_roles),         cmocka_unit_test(test_config_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,151 @@
+/* Unified streams: who conflicts with whom, against instances that were made apart from this library. Their rows are the requests of
+ * a model, parameters first, and every step of forward and backward is two. Arguments: the source directory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/formats.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "worlds.h"
+
+static const char *source_root;
+
+/* A row: live in [lower, upper) but not in the gap. */
+typedef struct row {
+    unsigned lower, upper, gap_begin, gap_end;
+    unsigned long long bytes;
+} row;
+
+#define MOST_ROWS 512
+
+static size_t read_rows(const char *name, row *rows)
+{
+    char path[1024], line[256];
+    snprintf(path, sizeof path, "%s/tests/data/packing/%s", source_root, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof line, file));
+    size_t count = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        row r = {0};
+        assert_true(count < MOST_ROWS);
+        assert_true(sscanf(line, "%*u,%u,%u,%llu,%u-%u", &r.lower, &r.upper, &r.bytes, &r.gap_begin, &r.gap_end) >= 3);
+        rows[count++] = r;
+    }
+    fclose(file);
+    return count;
+}
+
+static bool row_is_live(const row *r, unsigned step)
+{
+    return r->lower <= step && step < r->upper && !(r->gap_begin <= step && step < r->gap_end);
+}
+
+static bool rows_conflict(const row *a, const row *b)
+{
+    for (unsigned step = a->lower > b->lower ? a->lower : b->lower; step < a->upper && step < b->upper; step++)
+        if (row_is_live(a, step) && row_is_live(b, step))
+            return true;
+    return false;
+}
+
+static bool requests_conflict(const bp_schedule *schedule, size_t a, size_t b)
+{
+    size_t count[2];
+    const bp_interval *x = bp_schedule_intervals(schedule, a, &count[0]);
+    const bp_interval *y = bp_schedule_intervals(schedule, b, &count[1]);
+    for (size_t i = 0; i < count[0]; i++)
+        for (size_t k = 0; k < count[1]; k++)
+            if (x[i].begin < y[k].end && y[k].begin < x[i].end)
+                return true;
+    return false;
+}
+
+static bp_buckets *read_buckets(const char *name, uint32_t ep, bp_padding padding)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/examples/models/%s", source_root, name);
+    bp_model *published, *whole, *local;
+    assert_ok(bp_model_read(path, NULL, &published));
+    assert_ok(bp_model_with_layout(published, BP_LAYOUT_MEGATRON, &whole));
+    assert_ok(bp_model_shard(whole, 1, ep, &local));
+    bp_buckets_config config;
+    assert_ok(bp_buckets_config_init(&config, sizeof config));
+    config.dp = 64;
+    config.ep = ep;
+    config.padding = padding;
+    bp_buckets *buckets;
+    assert_ok(bp_buckets_create(local, &config, &buckets));
+    bp_model_destroy(&published);
+    bp_model_destroy(&whole);
+    bp_model_destroy(&local);
+    return buckets;
+}
+
+/* The library's requests in the order of the rows. */
+static size_t order_requests(const bp_buckets *buckets, size_t *requests)
+{
+    size_t count = 0;
+    for (uint32_t role = BP_ROLE_PARAM; role <= BP_ROLE_GRAD; role++) {
+        for (size_t i = 0; i < bp_buckets_request_count(buckets); i++) {
+            bp_request request = {.size = sizeof request};
+            assert_ok(bp_buckets_request(buckets, i, &request));
+            assert_true(count < MOST_ROWS);
+            if (request.role == role)
+                requests[count++] = i;
+        }
+    }
+    return count;
+}
+
+static void assert_same_conflicts(const char *file, const char *model, uint32_t ep, bp_padding padding)
+{
+    static row rows[MOST_ROWS];
+    size_t requests[MOST_ROWS], row_count = read_rows(file, rows), conflicts = 0;
+    bp_buckets *buckets = read_buckets(model, ep, padding);
+    bp_schedule_config config;
+    assert_ok(bp_schedule_config_init(&config, sizeof config));
+    config.streams = BP_STREAMS_UNIFIED;
+    bp_schedule *schedule;
+    assert_ok(bp_schedule_create_training(buckets, &config, &schedule));
+    assert_int_equal(order_requests(buckets, requests), row_count);
+    for (size_t a = 0; a < row_count; a++) {
+        bp_request request = {.size = sizeof request};
+        assert_ok(bp_buckets_request(buckets, requests[a], &request));
+        assert_int_equal(request.bytes, rows[a].bytes);
+        for (size_t b = 0; b < a; b++) {
+            bool expected = rows_conflict(&rows[a], &rows[b]);
+            if (requests_conflict(schedule, requests[a], requests[b]) != expected)
+                fail_msg("%s: rows %zu and %zu %s", file, b, a, expected ? "conflict" : "do not conflict");
+            conflicts += expected;
+        }
+    }
+    assert_true(conflicts > row_count);
+    bp_schedule_destroy(&schedule);
+    bp_buckets_destroy(&buckets);
+}
+
+static void test_conflicts_of_models(void **state)
+{
+    (void)state;
+    assert_same_conflicts("Llama-3.1-8B_EP1_lcm_serial_joint_bf16.csv", "Llama-3.1-8B", 1, BP_PADDING_MEGATRON_LCM);
+    assert_same_conflicts("Nemotron-3-Nano-30B-A3B_EP8_split_serial_joint_bf16.csv", "Nemotron-3-Nano-30B-A3B", 8,
+                          BP_PADDING_MEGATRON_SPLIT);
+    assert_same_conflicts("DeepSeek-V3_EP8_lcm_serial_joint_bf16.csv", "DeepSeek-V3", 8, BP_PADDING_MEGATRON_LCM);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    source_root = argv[1];
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conflicts_of_models)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

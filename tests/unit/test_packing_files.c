@@ -1,0 +1,394 @@
+/* Packing instances as CSV: what is read, every refusal with its place, and what is written. */
+#include "scratch.h"
+
+static bp_status parse_bytes(const char *text, size_t bytes, bp_packing_file **file)
+{
+    char *exact = malloc(bytes > 0 ? bytes : 1); /* so that a sanitizer sees reads behind the end */
+    assert_non_null(exact);
+    memcpy(exact, text, bytes);
+    bp_packing_file *read = NULL;
+    bp_status status = bp_packing_file_parse(exact, bytes, "d/x.csv", &read);
+    free(exact);
+    assert_true((status == BP_OK) == (read != NULL));
+    *file = read;
+    return status;
+}
+
+static bp_packing_file *parse_good(const char *text)
+{
+    bp_packing_file *file;
+    assert_ok(parse_bytes(text, strlen(text), &file));
+    return file;
+}
+
+static bp_status parse(const char *text)
+{
+    bp_packing_file *file;
+    bp_status status = parse_bytes(text, strlen(text), &file);
+    bp_packing_file_destroy(&file);
+    return status;
+}
+
+/* "0:[0,1) 0:[4,9) 1:[2,5)": the items and intervals of a file. */
+static const char *lives_of(const bp_packing_file *file)
+{
+    static char text[512];
+    const bp_packing *packing = bp_packing_file_packing(file);
+    size_t used = 0;
+    for (size_t i = 0; i < bp_packing_interval_count(packing); i++) {
+        size_t item;
+        uint64_t begin, end;
+        assert_ok(bp_packing_interval(packing, i, &item, &begin, &end));
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%zu:[%llu,%llu)", i > 0 ? " " : "", item,
+                                 (unsigned long long)begin, (unsigned long long)end);
+    }
+    return text;
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    bp_packing_file *file = parse_good("id,lower,upper,size,gaps\na,0,9,100,1-4\nb,2,5,7,\n");
+    const bp_packing *packing = bp_packing_file_packing(file);
+    assert_int_equal(bp_packing_item_count(packing), 2);
+    assert_int_equal(bp_packing_item_size(packing, 0), 100);
+    assert_int_equal(bp_packing_item_size(packing, 1), 7);
+    assert_string_equal(bp_packing_file_id(file, 0), "a");
+    assert_string_equal(bp_packing_file_id(file, 1), "b");
+    assert_null(bp_packing_file_id(file, 2));
+    assert_null(bp_packing_file_offsets(file));
+    assert_string_equal(lives_of(file), "0:[0,1) 0:[4,9) 1:[2,5)");
+    bp_packing_file_destroy(&file);
+    assert_null(file);
+    bp_packing_file_destroy(&file);
+    assert_null(bp_packing_file_packing(NULL));
+    assert_null(bp_packing_file_id(NULL, 0));
+    assert_null(bp_packing_file_offsets(NULL));
+}
+
+static void test_columns_in_any_order(void **state)
+{
+    (void)state;
+    bp_packing_file *file = parse_good("offset,size,gaps,upper,id,lower\n50,8,,7,x,3\n0,9,4-5,6,y,3\n");
+    const uint64_t *offsets = bp_packing_file_offsets(file);
+    assert_int_equal(bp_packing_item_size(bp_packing_file_packing(file), 1), 9);
+    assert_int_equal(offsets[0], 50);
+    assert_int_equal(offsets[1], 0);
+    assert_string_equal(bp_packing_file_id(file, 1), "y");
+    assert_string_equal(lives_of(file), "0:[3,7) 1:[3,4) 1:[5,6)");
+    bp_packing_file_destroy(&file);
+}
+
+static void assert_reads_like_plain(const char *text)
+{
+    bp_packing_file *file = parse_good(text);
+    assert_string_equal(bp_packing_file_id(file, 0), "a");
+    assert_string_equal(lives_of(file), "0:[0,2) 1:[2,5)");
+    assert_int_equal(bp_packing_item_size(bp_packing_file_packing(file), 1), 7);
+    bp_packing_file_destroy(&file);
+}
+
+static void test_line_ends_and_quotes(void **state)
+{
+    (void)state;
+    assert_reads_like_plain("id,lower,upper,size\na,0,2,1\nb,2,5,7\n");
+    assert_reads_like_plain("id,lower,upper,size\na,0,2,1\nb,2,5,7");
+    assert_reads_like_plain("id,lower,upper,size\r\na,0,2,1\r\nb,2,5,7\r\n");
+    assert_reads_like_plain("id,lower,upper,size\r\na,0,2,1\nb,2,5,7");
+    assert_reads_like_plain("\xEF\xBB\xBFid,lower,upper,size\na,0,2,1\nb,2,5,7\n");
+    assert_reads_like_plain("\"id\",\"lower\",upper,\"size\"\r\n\"a\",\"0\",2,\"1\"\r\nb,2,5,\"7\"");
+    bp_packing_file *file = parse_good("id,lower,upper,size\n\"a,\"\"b\"\"\",0,2,1\n\"\"\"\",0,2,1\nä ö,0,2,1\n");
+    assert_string_equal(bp_packing_file_id(file, 0), "a,\"b\"");
+    assert_string_equal(bp_packing_file_id(file, 1), "\"");
+    assert_string_equal(bp_packing_file_id(file, 2), "ä ö");
+    bp_packing_file_destroy(&file);
+}
+
+static const char *lives_with_gaps(const char *gaps)
+{
+    char text[256];
+    snprintf(text, sizeof text, "id,lower,upper,size,gaps\na,10,20,1,%s\n", gaps);
+    bp_packing_file *file = parse_good(text);
+    const char *lives = lives_of(file);
+    bp_packing_file_destroy(&file);
+    return lives;
+}
+
+static void test_gaps(void **state)
+{
+    (void)state;
+    assert_string_equal(lives_with_gaps(""), "0:[10,20)");
+    assert_string_equal(lives_with_gaps("  "), "0:[10,20)");
+    assert_string_equal(lives_with_gaps("12-13"), "0:[10,12) 0:[13,20)");
+    assert_string_equal(lives_with_gaps("\"12-13 15-16\""), "0:[10,12) 0:[13,15) 0:[16,20)");
+    assert_string_equal(lives_with_gaps("15-16 12-13"), "0:[10,12) 0:[13,15) 0:[16,20)");
+    assert_string_equal(lives_with_gaps(" 12-13  13-15 "), "0:[10,12) 0:[15,20)");
+    assert_string_equal(lives_with_gaps("13-15 12-13 15-16"), "0:[10,12) 0:[16,20)");
+    assert_string_equal(lives_with_gaps("10-12 19-20"), "0:[12,19)");
+    assert_string_equal(lives_with_gaps("10-19"), "0:[19,20)");
+}
+
+static void test_largest_numbers(void **state)
+{
+    (void)state;
+    bp_packing_file *file = parse_good("id,lower,upper,size,gaps,offset\n"
+                                       "a,0,18446744073709551615,18446744073709551615,1-18446744073709551614,0\n"
+                                       "b,007,8,0,,18446744073709551615\n");
+    assert_true(bp_packing_item_size(bp_packing_file_packing(file), 0) == UINT64_MAX);
+    assert_true(bp_packing_file_offsets(file)[1] == UINT64_MAX);
+    assert_string_equal(lives_of(file), "0:[0,1) 0:[18446744073709551614,18446744073709551615) 1:[7,8)");
+    bp_packing_file_destroy(&file);
+}
+
+#define HEADER "id,lower,upper,size,gaps\n"
+
+static void test_header_errors(void **state)
+{
+    (void)state;
+    assert_fails(parse(""), BP_ERR_FORMAT, "d/x.csv:1:1: empty", "id, lower, upper, size");
+    assert_fails(parse("\xEF\xBB\xBF"), BP_ERR_FORMAT, "d/x.csv:1:1: empty");
+    assert_fails(parse("\n"), BP_ERR_FORMAT, "d/x.csv:1:1: unknown column \"\"");
+    assert_fails(parse("id,lower,upper,size\n"), BP_ERR_FORMAT, "d/x.csv:2:1: no rows");
+    assert_fails(parse("id,lower,upper,size"), BP_ERR_FORMAT, "d/x.csv:1:20: no rows");
+    assert_fails(parse("id,lower,upper\na,0,1\n"), BP_ERR_FORMAT, "d/x.csv:1:1: no column \"size\"");
+    assert_fails(parse("lower,upper,size\n0,1,1\n"), BP_ERR_FORMAT, "d/x.csv:1:1: no column \"id\"");
+    assert_fails(parse("id,lower,upper,size,align\n"), BP_ERR_FORMAT, "d/x.csv:1:21: unknown column \"align\"",
+                 "gaps and offset");
+    assert_fails(parse("id,lower,upper,size,\n"), BP_ERR_FORMAT, "d/x.csv:1:21: unknown column \"\"");
+    assert_fails(parse("id, lower\n"), BP_ERR_FORMAT, "d/x.csv:1:4: unknown column \" lower\"");
+    assert_fails(parse("ID,lower,upper,size\n"), BP_ERR_FORMAT, "d/x.csv:1:1: unknown column \"ID\"");
+    assert_fails(parse("id;lower;upper;size\n"), BP_ERR_FORMAT, "d/x.csv:1:1: unknown column \"id;lower");
+    assert_fails(parse("id,lower,upper,lower\n"), BP_ERR_FORMAT, "d/x.csv:1:16: column \"lower\" a second time");
+    assert_fails(parse("id\tlower\n"), BP_ERR_FORMAT, "d/x.csv:1:3: control byte 0x09", "comma");
+}
+
+static void test_row_errors(void **state)
+{
+    (void)state;
+    assert_fails(parse(HEADER "a,0,1,1\n"), BP_ERR_FORMAT, "d/x.csv:2:7: the row ends with field 4 of 5", "size");
+    assert_fails(parse(HEADER "a"), BP_ERR_FORMAT, "d/x.csv:2:1: the row ends with field 1 of 5");
+    assert_fails(parse(HEADER "a,0,1,1,,9\n"), BP_ERR_FORMAT, "d/x.csv:2:10: a field more than the 5 columns");
+    assert_fails(parse(HEADER "a,0,1,1,,\n"), BP_ERR_FORMAT, "d/x.csv:2:10: a field more");
+    assert_fails(parse(HEADER "a,0,1,1,\n\nb,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:3:1: an empty line", "5 fields");
+    assert_fails(parse(HEADER "a,0,1,1,\n\n"), BP_ERR_FORMAT, "d/x.csv:3:1: an empty line");
+    assert_fails(parse(HEADER "a,0,1,1,\nb,0,1,1,\nb,0,1,1,\na,0,1,1,\n"), BP_ERR_FORMAT,
+                 "d/x.csv:4:1: id \"b\" a second time, line 3");
+    assert_fails(parse("size,id,lower,upper\n1,a,0,1\n1,\"a\",0,1\n"), BP_ERR_FORMAT, "d/x.csv:3:4: id \"a\"",
+                 "line 2");
+    assert_fails(parse(HEADER ",0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:1: an empty id");
+    assert_fails(parse(HEADER "\"\",0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:2: an empty id");
+    assert_fails(parse(HEADER "a\xff,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:1: id \"a?\"", "UTF-8");
+    assert_fails(parse(HEADER "\xc2\x9b,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:1: id \"??\"", "control");
+}
+
+static void test_quote_and_control_errors(void **state)
+{
+    (void)state;
+    bp_packing_file *file;
+    static const char nul[] = HEADER "a,0,\0001,1,\n";
+    assert_fails(parse_bytes(nul, sizeof nul - 1, &file), BP_ERR_FORMAT, "d/x.csv:2:5: control byte 0x00");
+    assert_fails(parse(HEADER "a\x1b[2J,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:2: control byte 0x1b");
+    assert_fails(parse(HEADER "\"a\x7f\",0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:3: control byte 0x7f");
+    assert_fails(parse(HEADER "a,0,1,1,\r"), BP_ERR_FORMAT, "d/x.csv:2:9: control byte 0x0d");
+    assert_fails(parse(HEADER "a\rb,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:2: control byte 0x0d");
+    assert_fails(parse(HEADER "äöü,0,\x01,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:7: control byte 0x01");
+    assert_fails(parse(HEADER "a\"b,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:2: a quote inside a field without quotes");
+    assert_fails(parse(HEADER "a,\"0,1,1,\nb,0,1,1,\"\n"), BP_ERR_FORMAT, "d/x.csv:2:3: a quote that is not closed");
+    assert_fails(parse(HEADER "a,0,1,1,\""), BP_ERR_FORMAT, "d/x.csv:2:9: a quote that is not closed");
+    assert_fails(parse(HEADER "a,0,1,1,\"\"\""), BP_ERR_FORMAT, "d/x.csv:2:9: a quote that is not closed");
+    assert_fails(parse(HEADER "\"a\"b,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:4: expected a comma");
+}
+
+static void test_number_errors(void **state)
+{
+    (void)state;
+    assert_fails(parse(HEADER "a,-1,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:3: lower \"-1\"", "18446744073709551615");
+    assert_fails(parse(HEADER "a,+1,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:3: lower \"+1\"");
+    assert_fails(parse(HEADER "a,0,1.5,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:5: upper \"1.5\"");
+    assert_fails(parse(HEADER "a,0,1e3,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:5: upper \"1e3\"");
+    assert_fails(parse(HEADER "a,0,1,,\n"), BP_ERR_FORMAT, "d/x.csv:2:7: size \"\"");
+    assert_fails(parse(HEADER "a,0,1, 1,\n"), BP_ERR_FORMAT, "d/x.csv:2:7: size \" 1\"");
+    assert_fails(parse(HEADER "a,0,1,0x10,\n"), BP_ERR_FORMAT, "d/x.csv:2:7: size \"0x10\"");
+    assert_fails(parse(HEADER "a,0,1,18446744073709551616,\n"), BP_ERR_FORMAT,
+                 "d/x.csv:2:7: size \"18446744073709551616\"");
+    assert_fails(parse(HEADER "a,0,1,99999999999999999999999999999999999999999999,\n"), BP_ERR_FORMAT, "d/x.csv:2:7:");
+    assert_fails(parse(HEADER "a,0,1,18446744073709551615,\nb,5,6,1,\n"), BP_ERR_FORMAT, "d/x.csv:3:7: size 1",
+                 "add up to more than 18446744073709551615");
+    assert_fails(parse(HEADER "a,2,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:5: upper 1 is not above lower 2");
+    assert_fails(parse(HEADER "a,2,2,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:5: upper 2 is not above lower 2");
+    assert_fails(parse("id,lower,upper,size,offset\na,0,1,1,0\nb,0,1,1,\n"), BP_ERR_FORMAT,
+                 "d/x.csv:3:9: item \"b\" has no offset");
+    assert_fails(parse("id,lower,upper,size,offset\na,0,1,1,-1\n"), BP_ERR_FORMAT, "d/x.csv:2:9: offset \"-1\"");
+    assert_fails(parse("offset,id,lower,upper,size\n18446744073709551615,a,0,1,1\n"), BP_ERR_FORMAT,
+                 "d/x.csv:2:1: offset", "size 1 ends");
+}
+
+static bp_status parse_gaps(const char *gaps)
+{
+    char text[256];
+    snprintf(text, sizeof text, HEADER "a,10,20,1,%s\n", gaps);
+    return parse(text);
+}
+
+static void test_gap_errors(void **state)
+{
+    (void)state;
+    assert_fails(parse_gaps("12"), BP_ERR_FORMAT, "d/x.csv:2:11: gap \"12\"", "4-6");
+    assert_fails(parse_gaps("12-"), BP_ERR_FORMAT, "d/x.csv:2:11: gap \"12-\"");
+    assert_fails(parse_gaps("-12"), BP_ERR_FORMAT, "d/x.csv:2:11: gap \"-12\"");
+    assert_fails(parse_gaps("12--13"), BP_ERR_FORMAT, "gap \"12--13\"");
+    assert_fails(parse_gaps("12-13-14"), BP_ERR_FORMAT, "gap \"12-13-14\"");
+    assert_fails(parse_gaps("11-12 12.5-13"), BP_ERR_FORMAT, "d/x.csv:2:17: gap \"12.5-13\"");
+    assert_fails(parse_gaps("11-12;13-14"), BP_ERR_FORMAT, "d/x.csv:2:11: gap \"11-12;13-14\"");
+    assert_fails(parse_gaps("12-18446744073709551616"), BP_ERR_FORMAT, "gap \"12-18446744073709551616\"");
+    assert_fails(parse_gaps("11-12 14-14"), BP_ERR_FORMAT, "d/x.csv:2:17: gap 14-14 is empty");
+    assert_fails(parse_gaps("14-12"), BP_ERR_FORMAT, "gap 14-12 ends before it begins");
+    assert_fails(parse_gaps("9-12"), BP_ERR_FORMAT, "gap 9-12 is not inside the interval 10-20");
+    assert_fails(parse_gaps("19-21"), BP_ERR_FORMAT, "gap 19-21 is not inside");
+    assert_fails(parse_gaps("\"30-31\""), BP_ERR_FORMAT, "d/x.csv:2:12: gap 30-31 is not inside");
+    assert_fails(parse_gaps("12-14 16-18 13-15"), BP_ERR_FORMAT, "d/x.csv:2:23: gap 13-15 overlaps gap 12-14");
+    assert_fails(parse_gaps("13-15 12-14"), BP_ERR_FORMAT, "d/x.csv:2:17: gap 12-14 overlaps gap 13-15");
+    assert_fails(parse_gaps("12-14 12-14"), BP_ERR_FORMAT, "gap 12-14 overlaps gap 12-14");
+    assert_fails(parse_gaps("12-18 13-14"), BP_ERR_FORMAT, "gap 13-14 overlaps gap 12-18");
+    assert_fails(parse_gaps("10-20"), BP_ERR_FORMAT, "d/x.csv:2:11: the gaps leave nothing of the interval 10-20");
+    assert_fails(parse_gaps("15-20 10-15"), BP_ERR_FORMAT, "leave nothing");
+}
+
+static void test_read(void **state)
+{
+    (void)state;
+    bp_packing_file *file = NULL;
+    write_text("x.csv", HEADER "a,0,1,1,\n");
+    assert_ok(bp_packing_file_read(in_scratch("x.csv"), &file));
+    assert_string_equal(bp_packing_file_id(file, 0), "a");
+    bp_packing_file_destroy(&file);
+    write_text("x.csv", HEADER "a,0,1,\n");
+    assert_fails(bp_packing_file_read(in_scratch("x.csv"), &file), BP_ERR_FORMAT, "/x.csv:2:7:");
+    assert_fails(bp_packing_file_read(in_scratch("gone.csv"), &file), BP_ERR_IO, "gone.csv", "No such file");
+    assert_fails(bp_packing_file_read("/dev/zero", &file), BP_ERR_IO, "/dev/zero", "larger than");
+    assert_fails(bp_packing_file_read(NULL, &file), BP_ERR_INVALID_ARGUMENT, "path");
+    assert_fails(bp_packing_file_read("x", NULL), BP_ERR_INVALID_ARGUMENT, "path");
+    assert_fails(bp_packing_file_parse(NULL, 0, "x", &file), BP_ERR_INVALID_ARGUMENT, "NULL");
+    assert_null(file);
+}
+
+/* What is written for `text` with these offsets. */
+static const char *written(const char *text, const uint64_t *offsets)
+{
+    static char read[1024];
+    bp_packing_file *file = parse_good(text), *again = NULL;
+    assert_ok(bp_packing_file_write(file, offsets, in_scratch("out.csv")));
+    assert_ok(bp_packing_file_read(in_scratch("out.csv"), &again));
+    size_t count = bp_packing_item_count(bp_packing_file_packing(file));
+    assert_memory_equal(bp_packing_file_offsets(again), offsets, count * sizeof *offsets);
+    for (size_t i = 0; i < count; i++)
+        assert_string_equal(bp_packing_file_id(again, i), bp_packing_file_id(file, i));
+    bp_packing_file_destroy(&again);
+    bp_packing_file_destroy(&file);
+    FILE *out = fopen(in_scratch("out.csv"), "rb");
+    assert_non_null(out);
+    size_t bytes = fread(read, 1, sizeof read - 1, out);
+    fclose(out);
+    read[bytes] = '\0';
+    return read;
+}
+
+static void test_write(void **state)
+{
+    (void)state;
+    const uint64_t offsets[] = {5, UINT64_MAX - 7};
+    assert_string_equal(written("id,lower,upper,size\na,0,2,1\nb,2,5,7", offsets),
+                        "id,lower,upper,size,offset\na,0,2,1,5\nb,2,5,7,18446744073709551608\n");
+    assert_string_equal(written("id,offset,lower,upper,size\na,0,0,2,1\nb,9,2,5,7\n", offsets),
+                        "id,offset,lower,upper,size\na,5,0,2,1\nb,18446744073709551608,2,5,7\n");
+    assert_string_equal(written("gaps,size,id,upper,lower\r\n\"6-7 4-5\",1,\"a\",9,3\r\n  4-5 ,2,b,9,03\r\n", offsets),
+                        "gaps,size,id,upper,lower,offset\n6-7 4-5,1,a,9,3,5\n  4-5 ,2,b,9,03,18446744073709551608\n");
+    assert_string_equal(written("id,lower,upper,size\n\"a,\"\"b\",0,2,1\n\"\"\"\",2,5,7\n", offsets),
+                        "id,lower,upper,size,offset\n\"a,\"\"b\",0,2,1,5\n\"\"\"\",2,5,7,18446744073709551608\n");
+}
+
+static void test_write_errors(void **state)
+{
+    (void)state;
+    const uint64_t offsets[] = {0};
+    bp_packing_file *file = parse_good(HEADER "a,0,1,1,\n");
+    assert_fails(bp_packing_file_write(file, offsets, in_scratch("no/such.csv")), BP_ERR_IO, "no/such.csv");
+    assert_fails(bp_packing_file_write(file, offsets, scratch), BP_ERR_IO, "directory");
+    assert_fails(bp_packing_file_write(file, offsets, "/dev/full"), BP_ERR_IO, "/dev/full");
+    assert_fails(bp_packing_file_write(file, NULL, in_scratch("x.csv")), BP_ERR_INVALID_ARGUMENT, "offsets");
+    assert_fails(bp_packing_file_write(NULL, offsets, in_scratch("x.csv")), BP_ERR_INVALID_ARGUMENT, "file");
+    assert_fails(bp_packing_file_write(file, offsets, NULL), BP_ERR_INVALID_ARGUMENT, "path");
+    assert_int_equal(count_entries(scratch), 0);
+    bp_packing_file_destroy(&file);
+}
+
+/* Many rows, many gaps: what was read is what was said. */
+static void test_large(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    fputs("id,lower,upper,size,gaps\n", out);
+    for (unsigned i = 0; i < 5000; i++)
+        fprintf(out, "item %u,%u,%u,%u,%u-%u\n", i, i, i + 10, i, i + 1, i + 2);
+    fputs("long,0,20001,1,", out);
+    for (unsigned i = 10000; i-- > 0;)
+        fprintf(out, "%u-%u%s", 2 * i + 1, 2 * i + 2, i > 0 ? " " : "\n");
+    assert_int_equal(fclose(out), 0);
+    bp_packing_file *file;
+    assert_ok(parse_bytes(text, bytes, &file));
+    assert_int_equal(bp_packing_item_count(bp_packing_file_packing(file)), 5001);
+    assert_int_equal(bp_packing_interval_count(bp_packing_file_packing(file)), 2 * 5000 + 10001);
+    assert_string_equal(bp_packing_file_id(file, 4321), "item 4321");
+    size_t item;
+    uint64_t begin, end;
+    assert_ok(bp_packing_interval(bp_packing_file_packing(file), 10000 + 7, &item, &begin, &end));
+    assert_int_equal(item, 5000);
+    assert_int_equal(begin, 14);
+    assert_int_equal(end, 15);
+    assert_fails(bp_packing_interval(bp_packing_file_packing(file), 20001, &item, &begin, &end),
+                 BP_ERR_INVALID_ARGUMENT, "20001 of 20001");
+    bp_packing_file_destroy(&file);
+    free(text);
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    bp_packing_file *file = parse_good("id,lower,upper,size,offset\na,0,4,10,0\nb,4,8,10,0\nc,2,6,5,9\n");
+    const bp_packing *packing = bp_packing_file_packing(file);
+    const uint64_t good[] = {0, 0, 10};
+    bp_packing_fault fault = {.size = sizeof fault};
+    assert_ok(bp_packing_find_fault(packing, good, 15, &fault));
+    assert_int_equal(fault.found, 0);
+    assert_ok(bp_packing_find_fault(packing, bp_packing_file_offsets(file), 15, &fault));
+    assert_true(fault.found == 1 && fault.item == 0 && fault.other == 2);
+    assert_ok(bp_packing_find_fault(packing, good, 14, &fault));
+    assert_true(fault.found == 1 && fault.item == 2 && fault.other == 2);
+    assert_fails(bp_packing_find_fault(packing, good, 15, NULL), BP_ERR_INVALID_ARGUMENT, "fault");
+    assert_fails(bp_packing_find_fault(NULL, good, 15, &fault), BP_ERR_INVALID_ARGUMENT, "packing");
+    bp_packing_file_destroy(&file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_columns_in_any_order),
+        cmocka_unit_test(test_line_ends_and_quotes),
+        cmocka_unit_test(test_gaps),
+        cmocka_unit_test(test_largest_numbers),
+        cmocka_unit_test(test_header_errors),
+        cmocka_unit_test(test_row_errors),
+        cmocka_unit_test(test_quote_and_control_errors),
+        cmocka_unit_test(test_number_errors),
+        cmocka_unit_test(test_gap_errors),
+        cmocka_unit_test_setup_teardown(test_read, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_write, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_write_errors, scratch_setup, scratch_teardown),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_faults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

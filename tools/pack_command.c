@@ -1,0 +1,100 @@
+/* `bucketpool pack`: packs instances or checks placements; lines, table, report, picture and CSV file. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "outputs.h"
+#include "pack_answer.h"
+#include "pack_report.h"
+#include "picture_packing.h"
+
+/* Both files beside where they will be, when there is a placement. Details name the target, not the file beside it. */
+static int write_files(const pack_answer *a, const pack_options *options, const output *csv, const output *picture)
+{
+    if (csv->written != NULL) {
+        bp_status status = bp_packing_file_write(a->file, a->offsets, csv->written);
+        if (status == BP_ERR_IO)
+            return cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+        if (status != BP_OK)
+            return cli_fail_status(status);
+    }
+    if (picture->written == NULL)
+        return EXIT_GO_ON;
+    char title[256], proof[PACK_PROOF_CHARS];
+    const char *slash = strrchr(a->path, '/');
+    snprintf(title, sizeof title, "%.120s: %zu items", slash != NULL ? slash + 1 : a->path,
+             bp_packing_item_count(bp_packing_file_packing(a->file)));
+    pack_proof_text(a, proof);
+    const packing_picture input = {title, proof, a->file, a->offsets, a->result.bytes, a->result.bound};
+    const char *error = picture_draw_packing(&input, picture->written);
+    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);
+}
+
+static int print(const pack_answer *answers, const pack_options *options)
+{
+    if (options->json)
+        return pack_report_json(answers, options->file_count, options);
+    if (options->file_count > 1)
+        return pack_report_table(answers, options->file_count, options);
+    return pack_report_lines(&answers[0], options);
+}
+
+/* A line on standard error for each file without a placement that holds. */
+static int judge(const pack_answer *answers, const pack_options *options)
+{
+    int code = EXIT_ANSWERED;
+    char reason[PACK_REASON_CHARS];
+    for (size_t i = 0; i < options->file_count; i++) {
+        if (pack_answer_is_placed(&answers[i]))
+            continue;
+        pack_answer_reason(&answers[i], options, reason);
+        code = cli_fail(EXIT_NEGATIVE, "%.400s: %s", answers[i].path, reason);
+    }
+    return code;
+}
+
+/* Files appear when all of them were written and the answer is out. */
+static int answer(const pack_answer *answers, const pack_options *options)
+{
+    output csv, picture = {0};
+    int code = EXIT_GO_ON;
+    bool placed = pack_answer_is_placed(&answers[0]); /* files are of one instance */
+    if (!output_init(placed ? options->output : NULL, &csv) || !output_init(placed ? options->svg : NULL, &picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "the output files cannot be prepared: %s", strerror(errno));
+    if (code == EXIT_GO_ON)
+        code = write_files(&answers[0], options, &csv, &picture);
+    if (code == EXIT_GO_ON)
+        code = print(answers, options);
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    if (code == EXIT_GO_ON && !output_commit(&csv))
+        code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+    if (code == EXIT_GO_ON && !output_commit(&picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
+    output_finish(&csv);
+    output_finish(&picture);
+    return code == EXIT_GO_ON ? judge(answers, options) : code;
+}
+
+int cli_pack(int argc, char **argv)
+{
+    pack_options options;
+    int code = pack_options_parse(argc, argv, &options);
+    if (code != EXIT_GO_ON)
+        return code;
+    pack_answer *answers = calloc(options.file_count, sizeof *answers);
+    if (answers == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    for (size_t i = 0; code == EXIT_GO_ON && i < options.file_count; i++)
+        code = pack_answer_init(options.files[i], &options, &answers[i]);
+    for (size_t i = 0; code == EXIT_GO_ON && i < options.file_count; i++)
+        code = pack_answer_find(&answers[i], &options);
+    if (code == EXIT_GO_ON)
+        code = answer(answers, &options);
+    for (size_t i = 0; i < options.file_count; i++)
+        pack_answer_finish(&answers[i]);
+    free(answers);
+    return code;
+}

@@ -1,0 +1,106 @@
+#include "pack_options.h"
+
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "options.h"
+#include "values.h"
+
+enum {
+    OPT_CAPACITY = OPTIONS_COMMAND_KEY,
+    OPT_WORK,
+    OPT_CHECK,
+    OPT_JSON,
+    OPT_SVG,
+    OPT_COLOR,
+    OPT_USAGE,
+};
+
+static const struct argp_option pack_table[] = {
+    {0, 0, 0, 0, "Packing:", 1},
+    {"capacity", OPT_CAPACITY, "N", 0,
+     "Find a placement that takes no more, in the unit of the sizes, instead of the smallest", 0},
+    {"work", OPT_WORK, "N", 0, "Steps of search at most, very roughly nanoseconds; the same steps on every machine", 0},
+    {"check", OPT_CHECK, 0, 0, "Check the offsets that FILE has, instead of packing", 0},
+    {0, 0, 0, 0, "Output:", 2},
+    {"json", OPT_JSON, 0, 0, "Print a bucketpool.pack/1 document", 0},
+    {"svg", OPT_SVG, "FILE", 0, "Draw the placement (.svg, .png or .pdf)", 0},
+    {"output", 'o', "CSV", 0, "Write the rows of FILE with an offset column", 0},
+    {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
+    {"help", '?', 0, 0, "Print this list", -1},
+    {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
+    {0, 0, 0, 0, 0, 0},
+};
+
+static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
+
+static int parse_one(int key, char *text, pack_options *o)
+{
+    int value = 0;
+    switch (key) {
+    case OPT_CAPACITY: return value_number("capacity", text, 1, UINT64_MAX, &o->capacity);
+    case OPT_WORK: return value_number("work", text, 1, UINT64_MAX, &o->work);
+    case OPT_CHECK: o->check = true; return EXIT_GO_ON;
+    case OPT_JSON: o->json = true; return EXIT_GO_ON;
+    case OPT_SVG: o->svg = text; return value_file("--svg", text);
+    case OPT_COLOR: o->color = text; return value_choice("color", text, colors, &value);
+    default: o->output = text; return value_file("-o", text);
+    }
+}
+
+static error_t parse_key(int key, char *text, struct argp_state *state)
+{
+    pack_options *options = state->input;
+    if (key == ARGP_KEY_ARGS) {
+        options->files = state->argv + state->next;
+        options->file_count = (size_t)(state->argc - state->next);
+        return 0;
+    }
+    if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
+        const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
+        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help", state->name,
+                      near));
+    }
+    if (key != 'o' && (key < OPT_CAPACITY || key > OPT_COLOR))
+        return ARGP_ERR_UNKNOWN;
+    int code = parse_one(key, text, options);
+    if (code != EXIT_GO_ON)
+        exit(code); /* the message is out */
+    return 0;
+}
+
+static int check(const pack_options *o)
+{
+    if (o->file_count == 0)
+        return cli_fail(EXIT_BAD_INPUT, "pack: no file; give a CSV file with the columns id, lower, upper and size");
+    if (o->file_count > 1 && (o->output != NULL || o->svg != NULL))
+        return cli_fail(EXIT_BAD_INPUT, "%s is about one file, %zu are given", o->output != NULL ? "-o" : "--svg",
+                        o->file_count);
+    if (o->check && (o->output != NULL || o->work > 0))
+        return cli_fail(EXIT_BAD_INPUT, "--check looks at the offsets that are there; leave %s out",
+                        o->output != NULL ? "-o" : "--work");
+    if (o->output != NULL && o->svg != NULL && strcmp(o->output, o->svg) == 0)
+        return cli_fail(EXIT_BAD_INPUT, "-o and --svg name the same file, %s", o->svg);
+    return EXIT_GO_ON;
+}
+
+int pack_options_parse(int argc, char **argv, pack_options *options)
+{
+    *options = (pack_options){.color = "auto"};
+    static const struct argp argp = {
+        pack_table,
+        parse_key,
+        "FILE...",
+        "Finds offsets for the items of FILE, so that items which are live at the same time share no bytes and the "
+        "total is as small as can be found.\vFILE is CSV: a header with the columns id, lower, upper, size and "
+        "optionally gaps and offset, and a row for each item. It is live from lower until before upper, but for its "
+        "gaps. Exit: 0 placed, or the offsets hold; 1 nothing fits the capacity, nothing that fits was found, or the "
+        "offsets do not hold; 2 bad input, 3 environment.",
+        0,
+        0,
+        0};
+    int code = options_read(argc, argv, "pack", &argp, options);
+    return code == EXIT_GO_ON ? check(options) : code;
+}

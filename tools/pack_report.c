@@ -1,0 +1,257 @@
+#include "pack_report.h"
+
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+#include "sheet.h"
+
+#define GAP_CHARS 32
+
+static const char *gap_text(const pack_answer *a, char text[GAP_CHARS])
+{
+    double gap = pack_answer_gap(a);
+    if (gap > 0 && gap < 0.01)
+        snprintf(text, GAP_CHARS, "< 0.01 %%");
+    else
+        snprintf(text, GAP_CHARS, "%.*f %%", gap > 0 ? 2 : 0, gap);
+    return text;
+}
+
+void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHARS])
+{
+    const bp_pack_result *r = &answer->result;
+    if (r->outcome == BP_PACK_PLACED && r->optimal)
+        snprintf(text, PACK_PROOF_CHARS, "proven optimal: the %s",
+                 r->bytes == r->bound ? "bound is reached" : "search is exhausted");
+    else if (r->outcome == BP_PACK_INFEASIBLE)
+        snprintf(text, PACK_PROOF_CHARS, "no placement takes less than %llu", (unsigned long long)r->proven);
+    else
+        snprintf(text, PACK_PROOF_CHARS, "not proven: no placement takes less than %llu",
+                 (unsigned long long)r->proven);
+}
+
+static const char *plural(size_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------------------ */
+
+__attribute__((format(printf, 2, 3))) static void print_line(const char *label, const char *format, ...)
+{
+    va_list args;
+    printf("%-10s", label);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+}
+
+static void print_amount(const char *label, uint64_t amount, const char *more)
+{
+    print_line(label, "%llu (%s)%s", (unsigned long long)amount, cli_bytes(amount), more);
+}
+
+static void print_heading(const pack_answer *a, const pack_options *options)
+{
+    bool color = cli_wants_color(options->color);
+    const bp_packing *packing = bp_packing_file_packing(a->file);
+    size_t items = bp_packing_item_count(packing), intervals = bp_packing_interval_count(packing);
+    printf("%s%s%s: %zu item%s, live in %zu interval%s\n\n", color ? "\033[1m" : "", a->path, color ? "\033[0m" : "",
+           items, plural(items), intervals, plural(intervals));
+}
+
+/* "" when nothing was placed. */
+static const char *method_text(const pack_answer *a)
+{
+    return a->result.method != NULL ? a->result.method : "";
+}
+
+static const char *capacity_text(const pack_answer *a)
+{
+    return a->result.outcome == BP_PACK_INFEASIBLE  ? ": infeasible, proven"
+           : a->result.outcome == BP_PACK_NOT_FOUND ? ": not found within the work budget"
+           : pack_answer_is_placed(a)               ? ": fits"
+                                                    : "";
+}
+
+static void print_proof(const pack_answer *a, const pack_options *options)
+{
+    char proof[PACK_PROOF_CHARS];
+    pack_proof_text(a, proof);
+    print_line("proof", "%s", proof);
+    if (options->check)
+        print_line("offsets", "%s", pack_answer_is_placed(a) ? "hold" : "do not hold");
+    else
+        print_line("method", "%s%s%s steps of work", method_text(a), *method_text(a) != '\0' ? ", " : "",
+                   cli_count(a->result.work));
+}
+
+int pack_report_lines(const pack_answer *answer, const pack_options *options)
+{
+    const bp_pack_result *r = &answer->result;
+    char more[64], gap[GAP_CHARS];
+    print_heading(answer, options);
+    if (pack_answer_has_total(answer))
+        print_amount(r->outcome == BP_PACK_PLACED ? "total" : "best", r->bytes, "");
+    snprintf(more, sizeof more, ", %zu item%s live at the same time", answer->witness_count,
+             plural(answer->witness_count));
+    print_amount("bound", r->bound, more);
+    if (pack_answer_has_total(answer))
+        print_line("gap", "%s", gap_text(answer, gap));
+    if (options->capacity > 0)
+        print_amount("capacity", options->capacity, capacity_text(answer));
+    print_proof(answer, options);
+    return EXIT_GO_ON;
+}
+
+/* ---- a table ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *verdict_text(const pack_answer *a)
+{
+    const bp_pack_result *r = &a->result;
+    if (*a->fault != '\0')
+        return "does not hold";
+    if (r->outcome != BP_PACK_PLACED)
+        return r->outcome == BP_PACK_INFEASIBLE ? "infeasible" : "not found";
+    return !r->optimal ? "no" : r->bytes == r->bound ? "bound reached" : "search exhausted";
+}
+
+static void add_answer(sheet *s, const pack_answer *a, bool with_method)
+{
+    char items[24], total[24], bound[24], gap[GAP_CHARS];
+    snprintf(items, sizeof items, "%zu", bp_packing_item_count(bp_packing_file_packing(a->file)));
+    snprintf(total, sizeof total, "%llu", (unsigned long long)a->result.bytes);
+    snprintf(bound, sizeof bound, "%llu", (unsigned long long)a->result.bound);
+    sheet_add_line(s);
+    bool has_total = pack_answer_has_total(a);
+    const char *const cells[] = {
+        a->path,         items,         has_total ? total : "-", bound, has_total ? gap_text(a, gap) : "-",
+        verdict_text(a), method_text(a)};
+    for (size_t i = 0; i < (with_method ? 7 : 6); i++)
+        sheet_set_cell(s, i, cells[i]);
+    if (!pack_answer_is_placed(a))
+        sheet_color_line(s, "red");
+    else if (a->result.optimal)
+        sheet_color_line(s, "green");
+}
+
+int pack_report_table(const pack_answer *answers, size_t count, const pack_options *options)
+{
+    static const char *const titles[] = {"FILE", "ITEMS", "TOTAL", "BOUND", "GAP", "PROVEN", "METHOD"};
+    sheet s = sheet_new(cli_wants_color(options->color));
+    size_t proven = 0;
+    for (size_t i = 0; i < (options->check ? 6 : 7); i++)
+        sheet_add_column(&s, titles[i], i >= 1 && i <= 4);
+    for (size_t i = 0; i < count; i++) {
+        add_answer(&s, &answers[i], !options->check);
+        proven += pack_answer_is_placed(&answers[i]) && answers[i].result.optimal;
+    }
+    int code = sheet_finish(&s);
+    if (code == EXIT_GO_ON)
+        printf("\n%zu of %zu proven optimal\n", proven, count);
+    return code;
+}
+
+/* ---- JSON: written here, as sizes may need all 64 bits --------------------------------------------------------------------------- */
+
+/* A string in quotes; null for NULL. Paths may be anything: bytes that are not ASCII go where they are not UTF-8 as a whole. */
+static bool print_text(const char *text)
+{
+    char cleaned[4096];
+    json_t *value = text != NULL ? json_string(text) : json_null();
+    if (value == NULL) {
+        snprintf(cleaned, sizeof cleaned, "%s", text);
+        for (char *c = cleaned; *c != '\0'; c++)
+            *c = (unsigned char)*c < 0x80 ? *c : '?';
+        value = json_string(cleaned);
+    }
+    bool good = value != NULL && json_dumpf(value, stdout, JSON_ENCODE_ANY) == 0;
+    json_decref(value);
+    return good;
+}
+
+static bool print_member(const char *name, const char *text)
+{
+    printf(",\n      \"%s\": ", name);
+    return print_text(text);
+}
+
+static void print_number(const char *name, uint64_t number)
+{
+    printf(",\n      \"%s\": %llu", name, (unsigned long long)number);
+}
+
+static const char *outcome_text(const pack_answer *a, const pack_options *options)
+{
+    if (options->check)
+        return *a->fault == '\0' ? "holds" : "does_not_hold";
+    return a->result.outcome == BP_PACK_PLACED       ? "placed"
+           : a->result.outcome == BP_PACK_INFEASIBLE ? "infeasible"
+                                                     : "not_found";
+}
+
+static bool print_lists(const pack_answer *a)
+{
+    bool good = true;
+    printf(",\n      \"witness\": [");
+    for (size_t i = 0; i < a->witness_count; i++) {
+        fputs(i > 0 ? ", " : "", stdout);
+        good = print_text(bp_packing_file_id(a->file, a->witness[i])) && good;
+    }
+    printf("],\n      \"offsets\": ");
+    if (a->result.outcome != BP_PACK_PLACED) {
+        printf("null");
+        return good;
+    }
+    for (size_t i = 0; i < bp_packing_item_count(bp_packing_file_packing(a->file)); i++)
+        printf("%s%llu", i > 0 ? ", " : "[", (unsigned long long)a->offsets[i]);
+    putchar(']');
+    return good;
+}
+
+static bool print_answer(const pack_answer *a, const pack_options *options)
+{
+    const bp_pack_result *r = &a->result;
+    char reason[PACK_REASON_CHARS];
+    pack_answer_reason(a, options, reason);
+    printf("    {\n      \"file\": ");
+    bool good = print_text(a->path);
+    print_number("items", bp_packing_item_count(bp_packing_file_packing(a->file)));
+    good = print_member("outcome", outcome_text(a, options)) && good;
+    good = print_member("reason", *reason != '\0' ? reason : NULL) && good;
+    if (pack_answer_has_total(a)) {
+        print_number("total", r->bytes);
+        printf(",\n      \"gap_percent\": %.6f", pack_answer_gap(a));
+    } else {
+        printf(",\n      \"total\": null,\n      \"gap_percent\": null");
+    }
+    print_number("bound", r->bound);
+    print_number("proven", r->proven);
+    printf(",\n      \"optimal\": %s", r->optimal ? "true" : "false");
+    good = print_member("method", r->method) && good;
+    print_number("work", r->work);
+    good = print_lists(a) && good;
+    printf("\n    }");
+    return good;
+}
+
+int pack_report_json(const pack_answer *answers, size_t count, const pack_options *options)
+{
+    bool good = true;
+    printf("{\n  \"format\": \"bucketpool.pack/1\",\n  \"capacity\": ");
+    if (options->capacity > 0)
+        printf("%llu", (unsigned long long)options->capacity);
+    else
+        printf("null");
+    printf(",\n  \"files\": [\n");
+    for (size_t i = 0; i < count; i++) {
+        good = print_answer(&answers[i], options) && good;
+        puts(i + 1 < count ? "," : "");
+    }
+    puts("  ]\n}");
+    return good ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "the report could not be written");
+}
