@@ -16,13 +16,14 @@ typedef struct state_bytes {
 } state_bytes;
 
 typedef struct analysis {
-    bp_bucketing bucketing; /* as chosen for this model */
+    bp_bucketing bucketing; /* as chosen for this model; 0: models that share a pool differ in it */
     bp_padding padding;
     bp_layout layout;
     char *name;
     uint64_t parameters, prediction_parameters;
-    size_t units;  /* that hold buckets */
-    bool recorded; /* the model brought a schedule along: prefetch and the like do not count */
+    size_t units;    /* that hold buckets */
+    size_t models;   /* that share the pool */
+    size_t recorded; /* of them: those that brought a schedule along, for which prefetch and the like do not count */
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;
@@ -30,9 +31,9 @@ typedef struct analysis {
     size_t plan_count;
 } analysis;
 
-/* Reads and plans every model of the options. Returns EXIT_GO_ON, or the exit code after a message. *infeasible tells whether any
- * plan is. Call analysis_finish_all either way. */
-int analysis_init_all(const plan_options *options, analysis **analyses, bool *infeasible);
+/* Reads and plans every model of the options; models that share a pool are one analysis. Returns EXIT_GO_ON, or the exit code after a
+ * message. *infeasible tells whether any plan is. Call analysis_finish_all either way. */
+int analysis_init_all(const plan_options *options, analysis **analyses, size_t *count, bool *infeasible);
 void analysis_finish_all(analysis *analyses, size_t count);
 
 /* A plan of the analysed model, with the options noted in it. The caller owns it. */
@@ -42,7 +43,11 @@ bp_status analysis_plan(const analysis *a, const plan_options *options, bp_polic
 /* Whether a plan and the model's state fit the budget: bytes of both. */
 uint64_t analysis_needed(const analysis *a, const bp_plan *plan);
 
-/* "prefetch 1", or "recorded schedule of 8 events", in `text`. */
-const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[64]);
+enum { SCHEDULE_TEXT_CHARS = 256, STEP_TEXT_CHARS = 256 };
+/* "prefetch 1", or "recorded schedule of 8 events", and what else differs from the default, in `text`. */
+const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[SCHEDULE_TEXT_CHARS]);
+
+/* "backward of layers.46", in `text`. */
+const char *analysis_step_text(const analysis *a, uint32_t index, char text[STEP_TEXT_CHARS]);
 
 #endif

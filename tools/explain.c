@@ -4,18 +4,7 @@
 
 #include "analysis.h"
 #include "cli.h"
-
-/* "step 57 (backward of layers.46)". */
-static const char *step_text(const analysis *a, uint32_t index, char text[160])
-{
-    static const char *const phases[] = {"forward of", "backward of", "event of"};
-    bp_step step = {.size = sizeof step};
-    if (bp_schedule_step(a->schedule, index, &step) != BP_OK)
-        return "";
-    const char *unit = step.unit >= 0 ? bp_buckets_unit_name(a->buckets, (size_t)step.unit) : NULL;
-    snprintf(text, 160, "step %u (%s %.100s)", index, phases[step.phase], unit != NULL ? unit : "outside");
-    return text;
-}
+#include "names.h"
 
 /* The requests live at the bound, unit by unit. */
 static void print_witness(const bp_plan *plan, size_t role)
@@ -40,14 +29,16 @@ static void print_witness(const bp_plan *plan, size_t role)
 static void explain_bound(const analysis *a, const bp_plan *plan, size_t index)
 {
     bp_plan_role role = {.size = sizeof role};
-    char text[160];
+    char text[STEP_TEXT_CHARS], roles[ROLES_TEXT_CHARS];
     if (bp_plan_role_get(plan, index, &role) != BP_OK)
         return;
-    printf("%s: no plan takes less than %s (%llu bytes). That is what is live at once in %s, where %u units hold "
+    printf("%s: no plan takes less than %s (%llu bytes). That is what is live at once in step %u (%s), where %u units "
+           "hold "
            "memory at "
            "most:\n",
-           bp_role_name((bp_role)role.role), cli_bytes(role.lower_bound_bytes),
-           (unsigned long long)role.lower_bound_bytes, step_text(a, role.lower_bound_step, text), role.live_units);
+           names_roles(role.roles, roles), cli_bytes(role.lower_bound_bytes),
+           (unsigned long long)role.lower_bound_bytes, role.lower_bound_step,
+           analysis_step_text(a, role.lower_bound_step, text), role.live_units);
     print_witness(plan, index);
 }
 
@@ -71,15 +62,45 @@ static void explain_buffers(const bp_plan *plan, size_t index, const bp_plan_rol
     }
 }
 
-/* Why a policy takes what it takes. */
-static void explain_policy(const bp_plan *plan, size_t index)
+/* Whether the offsets of a schedule-aware plan could do with less. */
+static void explain_placement(const bp_plan_role *role)
+{
+    printf(": each bucket has one offset, which others use while it is not live.\n");
+    if (role->optimal && role->bytes > role->lower_bound_bytes)
+        puts("    A search has proven that no plan takes less; the bound cannot be reached.");
+    else if (role->optimal)
+        puts("    No plan takes less.");
+    else
+        printf("    Whether less is possible is not proven: at least %s are needed.\n", cli_bytes(role->proven_bytes));
+}
+
+/* Where a plan speaks of the roles that another's entry is about, SIZE_MAX: nowhere. */
+static size_t find_role(const bp_plan *plan, uint32_t roles)
+{
+    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
+        bp_plan_role role = {.size = sizeof role};
+        if (bp_plan_role_get(plan, i, &role) == BP_OK && (role.roles & roles) != 0)
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+/* Why a policy takes what it takes for `roles`, which may share a slab with others. */
+static void explain_policy(const bp_plan *plan, uint32_t roles)
 {
     bp_plan_role role = {.size = sizeof role};
     bp_plan_summary summary = {.size = sizeof summary};
+    char text[ROLES_TEXT_CHARS];
+    size_t index = find_role(plan, roles);
     if (bp_plan_role_get(plan, index, &role) != BP_OK || bp_plan_summary_get(plan, &summary) != BP_OK)
         return;
     const char *policy = bp_policy_name(summary.policy);
-    printf("  %s takes %s, %.2f x the bound", policy, cli_bytes(role.bytes),
+    if (role.roles != roles && !(roles & BP_ROLE_BIT(role.role))) {
+        printf("  %s has it in the slab of %s.\n", policy, bp_role_name((bp_role)role.role));
+        return;
+    }
+    printf("  %s takes %s%s%s, %.2f x the bound", policy, cli_bytes(role.bytes), role.roles != roles ? " for " : "",
+           role.roles != roles ? names_roles(role.roles, text) : "",
            role.lower_bound_bytes > 0 ? (double)role.bytes / (double)role.lower_bound_bytes : 1.0);
     if (role.role == BP_ROLE_STATE) {
         puts(": it is live all the time, so every shard keeps memory of its own.");
@@ -112,7 +133,7 @@ static void explain_policy(const bp_plan *plan, size_t index)
                    "largest.\n",
                    cli_bytes(role.bytes - role.lower_bound_bytes));
         break;
-    case BP_POLICY_SCHEDULED: puts("."); break;
+    case BP_POLICY_SCHEDULED: explain_placement(&role); break;
     }
     if (!summary.feasible)
         printf("    It is infeasible: %s.\n", summary.infeasible_because);
@@ -151,35 +172,35 @@ static bool same_as_before(const analysis *a, size_t index)
 static void explain_repetition(const analysis *a, size_t index)
 {
     bp_plan_role before = {.size = sizeof before}, role = {.size = sizeof role};
-    char text[160];
+    char text[STEP_TEXT_CHARS];
     if (bp_plan_role_get(a->plans[0], index - 1, &before) != BP_OK ||
         bp_plan_role_get(a->plans[0], index, &role) != BP_OK)
         return;
-    printf(
-        "%s: as %s, buffer for buffer: the same buckets set the same sizes. The bound of %s is first reached in %s.\n",
-        bp_role_name((bp_role)role.role), bp_role_name((bp_role)before.role), cli_bytes(role.lower_bound_bytes),
-        step_text(a, role.lower_bound_step, text));
+    printf("%s: as %s, buffer for buffer: the same buckets set the same sizes. The bound of %s is first reached in "
+           "step %u (%s).\n",
+           bp_role_name((bp_role)role.role), bp_role_name((bp_role)before.role), cli_bytes(role.lower_bound_bytes),
+           role.lower_bound_step, analysis_step_text(a, role.lower_bound_step, text));
 }
 
 static void explain(const analysis *a, const plan_options *options)
 {
     printf("%s has %s parameters in %zu units; %s of parameters lie outside units and stay gathered.\n", a->name,
            cli_count(a->parameters), a->units, cli_bytes(a->state.outside));
-    if (a->recorded)
-        printf("Planned for dp %u, ep %u, tp %u and the schedule that the file recorded, of %zu events.\n\n",
-               options->dp, options->ep, options->tp, bp_schedule_step_count(a->schedule));
-    else
-        printf("Planned for dp %u, ep %u, tp %u with %u unit%s gathered ahead: a step has %zu steps of compute.\n\n",
-               options->dp, options->ep, options->tp, options->prefetch, options->prefetch == 1 ? "" : "s",
-               bp_schedule_step_count(a->schedule));
+    char schedule[SCHEDULE_TEXT_CHARS];
+    printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
+           analysis_schedule_text(a, options, schedule));
+    if (a->recorded == 0)
+        printf(": an iteration has %zu steps of compute", bp_schedule_step_count(a->schedule));
+    puts(".\n");
     for (size_t role = 0; role < bp_plan_role_count(a->plans[0]); role++) {
         if (same_as_before(a, role)) {
             explain_repetition(a, role);
             continue;
         }
+        bp_plan_role entry = {.size = sizeof entry};
         explain_bound(a, a->plans[0], role);
-        for (size_t p = 0; p < a->plan_count; p++)
-            explain_policy(a->plans[p], role);
+        for (size_t p = 0; p < a->plan_count && bp_plan_role_get(a->plans[0], role, &entry) == BP_OK; p++)
+            explain_policy(a->plans[p], entry.roles);
         putchar('\n');
     }
 }
@@ -187,16 +208,17 @@ static void explain(const analysis *a, const plan_options *options)
 int cli_explain(int argc, char **argv)
 {
     plan_options options;
+    analysis *analyses = NULL;
+    size_t count = 0;
+    bool infeasible = false;
     int code = options_parse(argc, argv, "explain", &options);
-    if (code != EXIT_GO_ON)
-        return code;
-    analysis *analyses;
-    bool infeasible;
-    code = analysis_init_all(&options, &analyses, &infeasible);
-    for (size_t i = 0; code == EXIT_GO_ON && i < options.model_count; i++)
+    if (code == EXIT_GO_ON)
+        code = analysis_init_all(&options, &analyses, &count, &infeasible);
+    for (size_t i = 0; code == EXIT_GO_ON && i < count; i++)
         explain(&analyses[i], &options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    analysis_finish_all(analyses, options.model_count);
+    analysis_finish_all(analyses, count);
+    options_finish(&options);
     return code != EXIT_GO_ON ? code : infeasible ? EXIT_NEGATIVE : EXIT_ANSWERED;
 }

@@ -12,6 +12,7 @@ static const struct {
 } commands[] = {
     {"plan", "print, draw and save the memory that a model's units take", cli_plan},
     {"explain", "say which unit sets which buffer, and why", cli_explain},
+    {"schedule", "print and draw when the memory of each unit is live", cli_schedule},
     {"run", "drive a plan through a real pool and check every byte", cli_run},
     {"pack", "find offsets for the items of any packing instance, and check them", cli_pack},
 };

@@ -7,7 +7,9 @@
 #include <argp.h>
 #include <stdbool.h>
 
-#define MOST_POLICIES 3
+#include "options_schedule.h"
+
+#define MOST_POLICIES 4
 
 typedef struct plan_options {
     char **models;
@@ -18,12 +20,14 @@ typedef struct plan_options {
     bp_bucketing bucketing; /* 0: by what the model brings along */
     bp_padding padding;     /* 0: the bucketing's own */
     bp_layout layout;       /* 0: the bucketing's own */
-    uint32_t dp, ep, tp, prefetch, buffers, grad_units;
+    schedule_options schedule;
+    uint32_t dp, ep, tp, buffers;
     uint64_t flat_alignment, alignment;
     bp_dtype param_dtype, grad_dtype, grad_comm_dtype;
     uint32_t roles;
     bp_fallback fallback;
-    bool eval;
+    bool joint;
+    uint64_t work;     /* 0: the library's default */
     const char *units; /* patterns for safetensors */
     uint64_t budget;   /* bytes, 0: none */
     const char *budget_name;
@@ -36,11 +40,12 @@ typedef struct plan_options {
 enum { OPTIONS_FIRST_KEY = 256, OPTIONS_COMMAND_KEY = 512 };
 extern const struct argp_child options_planning[];
 void options_init(plan_options *options);
+void options_finish(plan_options *options);
 /* Prints help, or reads the arguments after the command's name into the parsers' input. EXIT_GO_ON or an exit code. */
 int options_read(int argc, char **argv, const char *command, const struct argp *argp, void *input);
 int options_check(const plan_options *options, const char *command);
 
-/* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */
+/* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call options_finish either way. */
 int options_parse(int argc, char **argv, const char *command, plan_options *options);
 
 const char *options_bucketing_name(bp_bucketing bucketing);

@@ -118,6 +118,8 @@ static double most_bytes(const picture_layout *layout, size_t role)
     uint64_t most = 1;
     for (size_t i = role * layout->plan_count; i < (role + 1) * layout->plan_count; i++) {
         const picture_panel *panel = &layout->panels[i];
+        if (panel->drawn_before)
+            continue;
         uint64_t bytes = panel->summary.feasible ? panel->role.bytes : 0;
         bytes = panel->role.lower_bound_bytes > bytes ? panel->role.lower_bound_bytes : bytes;
         most = bytes > most ? bytes : most;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "names.h"
+
 /* Points. */
 enum { LONGEST_NAME = 120, NAME_GAP = 10 };
 
@@ -76,7 +78,7 @@ static void draw_unit_names(const picture_view *v)
     for (size_t i = 0, begin = 0; i < v->layout->steps; i++) {
         if (!step_at(v, i, &step))
             continue;
-        bool more = step_at(v, i + 1, &next), phase_ends = !more || next.phase != step.phase;
+        bool more = step_at(v, i + 1, &next), phase_ends = !more || names_direction(&next) != names_direction(&step);
         if (!phase_ends && next.unit == step.unit)
             continue;
         double middle = (picture_x(v, begin) + picture_x(v, i + 1)) / 2;
@@ -100,12 +102,15 @@ static void draw_unit_names(const picture_view *v)
 
 static void draw_phases(const picture_view *v)
 {
-    static const char *const names[] = {"forward", "backward", "recorded events"};
+    static const char *const names[] = {[BP_PHASE_FORWARD] = "forward",
+                                        [BP_PHASE_BACKWARD] = "backward",
+                                        [BP_PHASE_RECORDED] = "recorded events",
+                                        [BP_PHASE_COMBINED] = "backward and forward"};
     double bottom = v->box->y + v->box->height;
     bp_step step, next;
     size_t begin = 0;
     for (size_t i = 0; i < v->layout->steps; i++) {
-        if (!step_at(v, i, &step) || (step_at(v, i + 1, &next) && next.phase == step.phase))
+        if (!step_at(v, i, &step) || (step_at(v, i + 1, &next) && names_direction(&next) == names_direction(&step)))
             continue;
         double left = picture_x(v, begin), right = picture_x(v, i + 1);
         picture_colour(v->cr, PICTURE_GREY, 1);
@@ -113,7 +118,7 @@ static void draw_phases(const picture_view *v)
             picture_line(v, left, v->box->y, left, bottom, 0.7);
             picture_line(v, left, bottom + 22, left, bottom + 34, 0.7);
         }
-        const char *name = (size_t)step.phase < sizeof names / sizeof *names ? names[step.phase] : "";
+        const char *name = names[names_direction(&step)];
         if (picture_text_width(v->cr, &plain, name) < right - left)
             picture_text(v->cr, &plain, (left + right) / 2, bottom + 32, 0.5, 0, name);
         begin = i + 1;

@@ -1,48 +1,12 @@
 #include "picture_layout.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "names.h"
+
 static const char no_memory[] = "out of memory while laying out the picture";
-
-/* ---- kinds of buckets ------------------------------------------------------------------------------------------------ */
-
-static void name_kind(const bp_bucket *bucket, char name[PICTURE_KIND_CHARS])
-{
-    if (bucket->name == NULL) {
-        snprintf(name, PICTURE_KIND_CHARS, "bucket.%u", bucket->ordinal);
-        return;
-    }
-    snprintf(name, PICTURE_KIND_CHARS, "%s", bucket->name);
-    size_t end = strlen(name);
-    while (end > 0 && isdigit((unsigned char)name[end - 1]))
-        end--;
-    if (end > 1 && name[end - 1] == '.' && name[end] != '\0')
-        name[end - 1] = '\0';
-}
-
-/* A name has the same colour in every picture, as far as colours last: FNV-1a, then the next free one. */
-static uint8_t find_kind(picture_layout *layout, const char *name)
-{
-    enum { HASHED = PICTURE_OTHER - PICTURE_FIRST_HASHED };
-    uint32_t hash = 2166136261u;
-    for (const char *c = name; *c != '\0'; c++)
-        hash = (hash ^ (uint8_t)*c) * 16777619u;
-    size_t kind = PICTURE_OTHER;
-    if (strcmp(name, "dense") == 0)
-        kind = PICTURE_DENSE;
-    else if (strcmp(name, "experts") == 0)
-        kind = PICTURE_EXPERTS;
-    for (size_t i = 0; kind == PICTURE_OTHER && i < HASHED; i++) {
-        size_t candidate = PICTURE_FIRST_HASHED + (hash % HASHED + i) % HASHED;
-        if (*layout->kinds[candidate] == '\0' || strcmp(layout->kinds[candidate], name) == 0)
-            kind = candidate;
-    }
-    snprintf(layout->kinds[kind], PICTURE_KIND_CHARS, "%s", kind == PICTURE_OTHER ? "other buckets" : name);
-    return (uint8_t)kind;
-}
 
 /* ---- panels ---------------------------------------------------------------------------------------------------------- */
 
@@ -156,11 +120,10 @@ static const char *place_requests(const picture_input *input, picture_layout *la
         bool placed = next < count && bp_plan_assignment_get(panel->plan, next, &assignment) == BP_OK &&
                       is_of(input, &assignment, &found);
         next += placed;
-        if (found.request.role != panel->role.role)
+        if (panel->drawn_before || !(panel->role.roles & BP_ROLE_BIT(found.request.role)))
             continue;
-        char name[PICTURE_KIND_CHARS];
-        name_kind(&found.bucket, name);
-        uint8_t kind = find_kind(layout, name);
+        const char *role = found.request.role != panel->role.role ? bp_role_name((bp_role)found.request.role) : "";
+        uint8_t kind = picture_kind_of(&found.bucket, role, layout->kinds);
         uint64_t mask = panel->summary.alignment > 0 ? panel->summary.alignment - 1 : 0;
         uint64_t bytes = (found.request.bytes + mask) & ~mask;
         add_live(&found, bytes, total);
@@ -214,11 +177,12 @@ static const char *init_panel(const picture_input *input, picture_layout *layout
     panel->role_index = SIZE_MAX;
     for (size_t i = 0; i < bp_plan_role_count(plan) && panel->role_index == SIZE_MAX; i++) {
         panel->role.size = sizeof panel->role;
-        if (bp_plan_role_get(plan, i, &panel->role) == BP_OK && panel->role.role == role)
+        if (bp_plan_role_get(plan, i, &panel->role) == BP_OK && (panel->role.roles & BP_ROLE_BIT(role)))
             panel->role_index = i;
     }
     if (panel->role_index == SIZE_MAX)
-        panel->role = (bp_plan_role){.size = sizeof panel->role, .role = role};
+        panel->role = (bp_plan_role){.size = sizeof panel->role, .role = role, .roles = BP_ROLE_BIT(role)};
+    panel->drawn_before = panel->role.role != role;
     uint64_t *total = NULL;
     const char *error = allocate(input, layout, panel, &total);
     if (error == NULL)
@@ -250,37 +214,12 @@ static const char *find_roles(const picture_input *input, picture_layout *layout
     return layout->role_count > 0 ? NULL : "there is nothing to draw: no memory is ever live";
 }
 
-/* Names of units share "model." or "model.layers."; a bare number says too little, so then the word before it stays. */
-static size_t count_common_chars(const bp_buckets *buckets)
-{
-    size_t units = bp_buckets_unit_count(buckets);
-    const char *first = units > 0 ? bp_buckets_unit_name(buckets, 0) : "";
-    size_t common = strlen(first);
-    for (size_t u = 0; u < units; u++) {
-        const char *name = bp_buckets_unit_name(buckets, u);
-        size_t same = 0;
-        while (same < common && name[same] == first[same])
-            same++;
-        common = same;
-    }
-    bool number = false;
-    while (common > 0 && first[common - 1] != '.')
-        common--;
-    for (size_t u = 0; u < units; u++)
-        number = number || !isalpha((unsigned char)bp_buckets_unit_name(buckets, u)[common]);
-    if (number && common > 0)
-        common--;
-    while (common > 0 && first[common - 1] != '.')
-        common--;
-    return common;
-}
-
 const char *picture_layout_init(const picture_input *input, picture_layout *layout)
 {
     *layout = (picture_layout){.plan_count = input->plan_count, .steps = bp_schedule_step_count(input->schedule)};
     if (input->plan_count == 0)
         return "there is nothing to draw: no plans";
-    layout->common_chars = count_common_chars(input->buckets);
+    layout->common_chars = names_common_chars(input->buckets);
     const char *error = find_roles(input, layout);
     if (error != NULL)
         return error;

@@ -5,10 +5,7 @@
 #include <stdbool.h>
 
 #include "picture.h"
-
-/* Kinds of buckets that are told apart: each is a colour. A kind is a bucket's name without a number at its end. */
-enum { PICTURE_DENSE, PICTURE_EXPERTS, PICTURE_FIRST_HASHED, PICTURE_OTHER = 7, PICTURE_KINDS };
-#define PICTURE_KIND_CHARS 40
+#include "picture_kinds.h"
 
 /* A request while it is live: `bytes` from `offset` in steps [begin, end). */
 typedef struct picture_rect {
@@ -18,12 +15,13 @@ typedef struct picture_rect {
     uint8_t kind;
 } picture_rect;
 
-/* One role of one plan. */
+/* One role of one plan, or all roles that share its slab. */
 typedef struct picture_panel {
     const bp_plan *plan;
     bp_plan_summary summary;
     bp_plan_role role;   /* of a plan that says nothing of its roles: only role, bytes and bound, worked out here */
     size_t role_index;   /* in the plan; SIZE_MAX: the plan says nothing of it */
+    bool drawn_before;   /* a slab of several roles, in the row of the first of them */
     uint64_t slab_bytes; /* of what has an address */
     uint64_t live_bytes; /* the largest sum of what has none */
     uint64_t *live;      /* what has none, [kind * (steps + 1) + step]; nothing is live at the last one */
@@ -40,7 +38,7 @@ typedef struct picture_layout {
     uint32_t roles[BP_ROLE_COUNT];
     size_t steps;
     size_t common_chars; /* that all names of units begin with and that need not be repeated */
-    char kinds[PICTURE_KINDS][PICTURE_KIND_CHARS]; /* "": not in the picture */
+    picture_kinds kinds;
 } picture_layout;
 
 /* Whether anything lies outside the slab: allocated on demand. */

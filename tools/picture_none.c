@@ -1,6 +1,7 @@
-/* Stands in for picture.c and picture_packing.c where cairo is missing. */
+/* Stands in for the pictures where cairo is missing. */
 #include "picture.h"
 #include "picture_packing.h"
+#include "picture_schedule.h"
 
 static const char no_cairo[] =
     "this build has no cairo; install its development files and configure again to draw pictures";
@@ -15,6 +16,14 @@ const char *picture_draw(const picture_input *input, const char *path)
 const char *picture_draw_packing(const packing_picture *input, const char *path)
 {
     (void)input;
+    (void)path;
+    return no_cairo;
+}
+
+const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const char *path)
+{
+    (void)view;
+    (void)subtitle;
     (void)path;
     return no_cairo;
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "names.h"
+
 /* Points. */
 enum { SMALLEST_BRACKET = 10, LABEL = 16, WIDEST_BAND = 8 };
 
@@ -154,7 +156,7 @@ static void draw_top(const picture_view *v)
 static void compare(const bp_plan_role *role, char *text, size_t room)
 {
     char more[PICTURE_BYTES_CHARS];
-    if (role->bytes <= role->lower_bound_bytes) {
+    if (role->bytes <= role->lower_bound_bytes || role->optimal) {
         snprintf(text, room, "no plan can take less");
         return;
     }
@@ -166,15 +168,18 @@ static void compare(const bp_plan_role *role, char *text, size_t room)
 static void draw_heading(const picture_view *v)
 {
     const picture_panel *p = v->panel;
-    char text[200], bytes[PICTURE_BYTES_CHARS], sets[40] = "", compared[80], used[24];
+    char text[200], bytes[PICTURE_BYTES_CHARS], roles[ROLES_TEXT_CHARS], sets[40] = "", compared[80], used[24];
     double room = v->box->width + PICTURE_RIGHT;
     picture_format_bytes(p->role.bytes, bytes);
     if (p->role.copies > 0 && p->role.pool_bytes > 0)
         snprintf(sets, sizeof sets, " with %u buffer set%s", p->role.copies, p->role.copies > 1 ? "s" : "");
-    snprintf(text, sizeof text, "%s, policy %s%s: %s", bp_role_name((bp_role)p->role.role),
-             bp_policy_name(p->summary.policy), sets, p->summary.feasible ? bytes : "impossible");
+    snprintf(text, sizeof text, "%s, policy %s%s: %s", names_roles(p->role.roles, roles),
+             bp_policy_name(p->summary.policy), sets,
+             p->drawn_before       ? "in one slab, drawn above"
+             : p->summary.feasible ? bytes
+                                   : "impossible");
     picture_text(v->cr, &heading, v->box->x, v->box->y - 26, 0, room, text);
-    if (!p->summary.feasible)
+    if (!p->summary.feasible || p->drawn_before)
         return;
     compare(&p->role, compared, sizeof compared);
     if (p->used < 0.001)
@@ -234,6 +239,8 @@ void picture_panel_draw(cairo_t *cr, const picture_input *input, const picture_l
 {
     picture_view v = {cr, input, layout, panel, box};
     draw_heading(&v);
+    if (panel->drawn_before)
+        return;
     if (!panel->summary.feasible || !draw_enlarged(&v)) {
         picture_draw_memory_axis(&v);
         draw_memory(&v, true);

@@ -11,11 +11,11 @@
 #include "report.h"
 #include "table.h"
 
-/* The plan that -o writes: of the one policy named, else of max. */
+/* The plan that -o writes: of the one policy named, else of scheduled. */
 static const bp_plan *plan_to_write(const analysis *a, const plan_options *options)
 {
     for (size_t i = 0; i < a->plan_count; i++) {
-        if (options->policies[i] == BP_POLICY_MAX)
+        if (options->policies[i] == BP_POLICY_SCHEDULED)
             return a->plans[i];
     }
     return a->plans[0];
@@ -36,7 +36,7 @@ static int write_files(const analysis *a, const plan_options *options, const out
     }
     if (picture->written == NULL)
         return EXIT_GO_ON;
-    char title[256], schedule[64];
+    char title[512], schedule[SCHEDULE_TEXT_CHARS];
     snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, %s", a->name, options->dp, options->ep, options->tp,
              analysis_schedule_text(a, options, schedule));
     const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
@@ -44,17 +44,17 @@ static int write_files(const analysis *a, const plan_options *options, const out
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);
 }
 
-static int print(const analysis *analyses, const plan_options *options)
+static int print(const analysis *analyses, size_t count, const plan_options *options)
 {
     if (options->json)
-        return report_print(analyses, options->model_count, options);
-    if (options->model_count > 1)
-        return table_print_models(analyses, options->model_count, options);
+        return report_print(analyses, count, options);
+    if (count > 1)
+        return table_print_models(analyses, count, options);
     return table_print_model(&analyses[0], options);
 }
 
 /* Files appear when all of them were written and the answer is out. */
-static int answer(const analysis *analyses, const plan_options *options)
+static int answer(const analysis *analyses, size_t count, const plan_options *options)
 {
     output plan, picture = {0};
     int code = EXIT_GO_ON;
@@ -63,7 +63,7 @@ static int answer(const analysis *analyses, const plan_options *options)
     if (code == EXIT_GO_ON)
         code = write_files(&analyses[0], options, &plan, &picture);
     if (code == EXIT_GO_ON)
-        code = print(analyses, options);
+        code = print(analyses, count, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
     if (code == EXIT_GO_ON && !output_commit(&plan))
@@ -78,14 +78,15 @@ static int answer(const analysis *analyses, const plan_options *options)
 int cli_plan(int argc, char **argv)
 {
     plan_options options;
+    analysis *analyses = NULL;
+    size_t count = 0;
+    bool infeasible = false;
     int code = options_parse(argc, argv, "plan", &options);
-    if (code != EXIT_GO_ON)
-        return code;
-    analysis *analyses;
-    bool infeasible;
-    code = analysis_init_all(&options, &analyses, &infeasible);
     if (code == EXIT_GO_ON)
-        code = answer(analyses, &options);
-    analysis_finish_all(analyses, options.model_count);
+        code = analysis_init_all(&options, &analyses, &count, &infeasible);
+    if (code == EXIT_GO_ON)
+        code = answer(analyses, count, &options);
+    analysis_finish_all(analyses, count);
+    options_finish(&options);
     return code != EXIT_GO_ON ? code : infeasible ? EXIT_NEGATIVE : EXIT_ANSWERED;
 }

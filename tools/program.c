@@ -61,34 +61,39 @@ typedef struct compute_steps {
     size_t units;
 } compute_steps;
 
-/* Steps of a recorded schedule are events: nothing in it says when a unit computes. */
-static int32_t computing_unit(const bp_schedule *schedule, uint32_t index)
+/* The units that compute in a step: none, one, or two different ones. Steps of a recorded schedule are events: nothing in it says
+ * when a unit computes. */
+static size_t computing_units(const bp_schedule *schedule, uint32_t index, size_t units[2])
 {
     bp_step step = {.size = sizeof step};
+    size_t count = 0;
     if (bp_schedule_step(schedule, index, &step) != BP_OK || step.phase == BP_PHASE_RECORDED)
-        return BP_OUTSIDE;
-    return step.unit;
+        return 0;
+    if (step.unit >= 0)
+        units[count++] = (size_t)step.unit;
+    if (step.forward_unit >= 0 && step.forward_unit != step.unit)
+        units[count++] = (size_t)step.forward_unit;
+    return count;
 }
 
 static bp_status find_compute_steps(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t steps,
                                     compute_steps *c)
 {
+    size_t units[2];
     c->units = bp_buckets_unit_count(buckets);
     c->begins = calloc(c->units + 2, sizeof *c->begins);
-    c->steps = calloc((size_t)steps + 1, sizeof *c->steps);
+    c->steps = calloc(2 * (size_t)steps + 1, sizeof *c->steps);
     if (c->begins == NULL || c->steps == NULL)
         return fail_memory();
     for (uint32_t t = 0; t < steps; t++) {
-        int32_t unit = computing_unit(schedule, t);
-        if (unit >= 0)
-            c->begins[unit + 2]++;
+        for (size_t i = computing_units(schedule, t, units); i-- > 0;)
+            c->begins[units[i] + 2]++;
     }
     for (size_t u = 2; u < c->units + 2; u++)
         c->begins[u] += c->begins[u - 1];
     for (uint32_t t = 0; t < steps; t++) { /* begins[u + 1] moves from the beginning of u's steps to their end */
-        int32_t unit = computing_unit(schedule, t);
-        if (unit >= 0)
-            c->steps[c->begins[unit + 1]++] = t;
+        for (size_t i = computing_units(schedule, t, units); i-- > 0;)
+            c->steps[c->begins[units[i] + 1]++] = t;
     }
     return BP_OK;
 }

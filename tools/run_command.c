@@ -161,15 +161,16 @@ static int run(const run_options *options, const analysis *a)
 int cli_run(int argc, char **argv)
 {
     run_options options;
+    analysis *analyses = NULL;
+    size_t count = 0;
+    bool infeasible = false;
     int code = run_options_parse(argc, argv, &options);
-    if (code != EXIT_GO_ON)
-        return code;
-    analysis *analyses;
-    bool infeasible;
-    code = analysis_init_all(&options.planning, &analyses, &infeasible);
+    if (code == EXIT_GO_ON)
+        code = analysis_init_all(&options.planning, &analyses, &count, &infeasible);
     if (code == EXIT_GO_ON)
         code = run(&options, &analyses[0]);
-    analysis_finish_all(analyses, options.planning.model_count);
+    analysis_finish_all(analyses, count);
+    options_finish(&options.planning);
     if (interrupts > 0) { /* as the shell expects of what Ctrl-C ended */
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);

@@ -27,7 +27,7 @@ enum {
 };
 
 static const struct argp_option run_table[] = {
-    {"policy", OPT_POLICY, "P", 0, "dynamic, fixed or max (default max)", 4},
+    {"policy", OPT_POLICY, "P", 0, "dynamic, fixed, max or scheduled (default max)", 4},
     {"plan", OPT_PLAN, "FILE", 0, "A plan that `bucketpool plan -o` wrote, instead of planning here", 0},
     {"unchecked", OPT_UNCHECKED, 0, 0, "Do not check the plan of --plan against the model first: let the pool find out",
      0},
@@ -59,8 +59,11 @@ static const struct argp_option run_table[] = {
 };
 
 static const choice devices[] = {{"host", 0}, {"null", 1}, {0, 0}};
-static const choice policies[] = {
-    {"dynamic", BP_POLICY_DYNAMIC}, {"fixed", BP_POLICY_FIXED}, {"max", BP_POLICY_MAX}, {0, 0}};
+static const choice policies[] = {{"dynamic", BP_POLICY_DYNAMIC},
+                                  {"fixed", BP_POLICY_FIXED},
+                                  {"max", BP_POLICY_MAX},
+                                  {"scheduled", BP_POLICY_SCHEDULED},
+                                  {0, 0}};
 static const choice selections[] = {{"assigned", BP_SELECT_ASSIGNED}, {"any", BP_SELECT_ANY}, {0, 0}};
 static const choice stricts[] = {{"off", BP_STRICT_OFF}, {"warn", BP_STRICT_WARN}, {"error", BP_STRICT_ERROR}, {0, 0}};
 
@@ -149,10 +152,14 @@ static int check(const run_options *o)
     int code = options_check(&o->planning, "run");
     if (code != EXIT_GO_ON)
         return code;
-    if (o->planning.model_count > 1)
-        return cli_fail(EXIT_BAD_INPUT, "run drives one model, %zu are given", o->planning.model_count);
+    if (o->planning.model_count > 1 && !o->planning.schedule.share)
+        return cli_fail(EXIT_BAD_INPUT, "run drives one model, %zu are given; --share makes them share a pool",
+                        o->planning.model_count);
     if (o->plan != NULL && o->policy_named)
         return cli_fail(EXIT_BAD_INPUT, "--plan brings its policy along; leave --policy out");
+    if ((o->planning.joint || o->planning.work > 0) && (o->plan != NULL || o->policy != BP_POLICY_SCHEDULED))
+        return cli_fail(EXIT_BAD_INPUT, "--%s is about making a plan of policy scheduled; add --policy scheduled",
+                        o->planning.joint ? "joint" : "work");
     if (o->unchecked && o->plan == NULL)
         return cli_fail(EXIT_BAD_INPUT, "--unchecked is about the plan of --plan, and there is none");
     if (o->guard && o->null_device)

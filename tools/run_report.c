@@ -22,19 +22,6 @@ static double per_second(uint64_t count, uint64_t ns)
     return ns > 0 ? (double)count / seconds(ns) : 0;
 }
 
-static const char *step_unit(const analysis *a, uint32_t index, const char **phase)
-{
-    static const char *const phases[] = {"forward of", "backward of", "event of"};
-    bp_step step = {.size = sizeof step};
-    const char *unit = NULL;
-    *phase = "in";
-    if (bp_schedule_step(a->schedule, index, &step) == BP_OK && step.unit >= 0)
-        unit = bp_buckets_unit_name(a->buckets, (size_t)step.unit);
-    if (unit != NULL)
-        *phase = phases[step.phase];
-    return unit != NULL ? unit : "no unit";
-}
-
 /* A bucket's unit and name, and its role. */
 typedef struct request_names {
     const char *unit, *bucket, *role;
@@ -62,13 +49,11 @@ static driver_position position_of(const run_outcome *outcome)
 
 const char *run_failure_text(const run_setup *setup, const analysis *a, const run_outcome *outcome, char text[1024])
 {
-    const char *phase;
     driver_position at = position_of(outcome);
-    const char *unit = step_unit(a, at.step, &phase);
-    char place[256];
+    char place[STEP_TEXT_CHARS + 64], what[STEP_TEXT_CHARS];
     *text = '\0';
-    snprintf(place, sizeof place, "training step %llu, schedule step %u (%s %.120s)",
-             (unsigned long long)at.iteration + 1, at.step, phase, unit);
+    snprintf(place, sizeof place, "training step %llu, schedule step %u (%s)", (unsigned long long)at.iteration + 1,
+             at.step, analysis_step_text(a, at.step, what));
     if (was_refused(outcome)) {
         snprintf(text, 1024, "%s: %s", place, outcome->detail);
     } else if (outcome->result.corrupted > 0) {

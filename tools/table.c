@@ -4,13 +4,9 @@
 #include <string.h>
 
 #include "cli.h"
+#include "names.h"
 #include "sheet.h"
-
-static const char *ratio_text(uint64_t bytes, uint64_t bound, char text[16])
-{
-    snprintf(text, 16, "%.2f", bound > 0 ? (double)bytes / (double)bound : 1.0);
-    return text;
-}
+#include "table_totals.h"
 
 /* ---- one model ------------------------------------------------------------------------------------------------------ */
 
@@ -21,7 +17,7 @@ void table_print_heading(const analysis *a, const plan_options *o)
     if (a->prediction_parameters > 0)
         printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
     printf(" in %zu units and %s outside\n", a->units, cli_bytes(a->state.outside));
-    char schedule[64];
+    char schedule[SCHEDULE_TEXT_CHARS];
     printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp,
            analysis_schedule_text(a, o, schedule), options_bucketing_name(a->bucketing),
            options_padding_name(a->padding), options_layout_name(a->layout));
@@ -55,7 +51,8 @@ static void add_role(sheet *s, const bp_plan *plan, const char *policy, size_t i
     bp_plan_role role = {.size = sizeof role};
     if (bp_plan_role_get(plan, index, &role) != BP_OK)
         return;
-    const char *name = bp_role_name((bp_role)role.role);
+    char text[ROLES_TEXT_CHARS];
+    const char *name = names_roles(role.roles, text);
     size_t persistent = 0;
     for (size_t i = 0; i < role.buffers; i++) {
         bp_plan_buffer b = {.size = sizeof b};
@@ -65,6 +62,8 @@ static void add_role(sheet *s, const bp_plan *plan, const char *policy, size_t i
         if (b.kind == BP_BUFFER_POOLED)
             add_buffer(s, policy, name, &b);
     }
+    if (role.buffers == 0 && role.pool_bytes > 0)
+        add_sum(s, policy, name, role.pool_bytes, "one offset for each bucket");
     char what[96];
     snprintf(what, sizeof what, "%zu buckets that keep memory of their own", persistent);
     if (persistent > 0)
@@ -87,61 +86,6 @@ static int print_buffers(const analysis *a, bool color)
             continue;
         for (size_t i = 0; i < bp_plan_role_count(a->plans[p]); i++)
             add_role(&s, a->plans[p], bp_policy_name(summary.policy), i);
-    }
-    return sheet_finish(&s);
-}
-
-static const char *addresses_text(const bp_plan_summary *s)
-{
-    return !s->feasible ? "infeasible" : s->stable ? "one each" : "change";
-}
-
-static int print_totals(const analysis *a, const plan_options *o, bool color)
-{
-    sheet s = sheet_new(color);
-    size_t roles = bp_plan_role_count(a->plans[0]), column = 0;
-    sheet_add_column(&s, "POLICY", false);
-    for (size_t i = 0; i < roles; i++) {
-        bp_plan_role role = {.size = sizeof role};
-        if (bp_plan_role_get(a->plans[0], i, &role) == BP_OK)
-            sheet_add_column(&s, bp_role_name((bp_role)role.role), true);
-    }
-    sheet_add_column(&s, "TOTAL", true);
-    sheet_add_column(&s, "x BOUND", true);
-    sheet_add_column(&s, "ADDRESSES", false);
-    if (o->budget > 0) {
-        sheet_add_column(&s, "WITH STATE", true);
-        sheet_add_column(&s, "FITS", false);
-    }
-    for (size_t p = 0; p <= a->plan_count; p++) {
-        bool bound = p == a->plan_count; /* the last line is what no plan can beat */
-        const bp_plan *plan = a->plans[bound ? 0 : p];
-        bp_plan_summary summary = {.size = sizeof summary};
-        if (bp_plan_summary_get(plan, &summary) != BP_OK)
-            continue;
-        char ratio[16];
-        sheet_add_line(&s);
-        column = 0;
-        sheet_set_cell(&s, column++, bound ? "lower bound" : bp_policy_name(summary.policy));
-        for (size_t i = 0; i < roles; i++) {
-            bp_plan_role role = {.size = sizeof role};
-            if (bp_plan_role_get(plan, i, &role) == BP_OK)
-                sheet_set_cell(&s, column++, cli_bytes(bound ? role.lower_bound_bytes : role.bytes));
-        }
-        uint64_t total = bound ? summary.lower_bound_bytes : summary.bytes;
-        sheet_set_cell(&s, column++, cli_bytes(total));
-        sheet_set_cell(&s, column++,
-                       !bound && !summary.feasible ? "-" : ratio_text(total, summary.lower_bound_bytes, ratio));
-        sheet_set_cell(&s, column++, bound ? "" : addresses_text(&summary));
-        if (!bound && !summary.feasible)
-            sheet_color_line(&s, "red");
-        else if (!bound && summary.stable && summary.optimal)
-            sheet_color_line(&s, "green");
-        if (o->budget > 0 && !bound) {
-            uint64_t needed = analysis_needed(a, plan);
-            sheet_set_cell(&s, column++, cli_bytes(needed));
-            sheet_set_cell(&s, column++, needed <= o->budget ? "yes" : "no");
-        }
     }
     return sheet_finish(&s);
 }
@@ -175,12 +119,13 @@ int table_print_model(const analysis *a, const plan_options *options)
     int code = print_buffers(a, color);
     putchar('\n');
     if (code == EXIT_GO_ON)
-        code = print_totals(a, options, color);
+        code = table_print_totals(a, options, color);
     for (size_t p = 0; p < a->plan_count; p++) {
         bp_plan_summary summary = {.size = sizeof summary};
         if (bp_plan_summary_get(a->plans[p], &summary) == BP_OK && !summary.feasible)
             printf("\n%s is infeasible: %s.\n", bp_policy_name(summary.policy), summary.infeasible_because);
     }
+    table_print_waits(a);
     if (options->budget > 0) {
         putchar('\n');
         print_budget(a, options);
@@ -223,7 +168,7 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
                 sheet_set_cell(&s, column++, cli_bytes(summary.lower_bound_bytes));
             sheet_set_cell(&s, column++, summary.feasible ? cli_bytes(summary.bytes) : "infeasible");
             sheet_set_cell(&s, column++,
-                           summary.feasible ? ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
+                           summary.feasible ? table_ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
             if (options->budget > 0)
                 sheet_set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
         }

@@ -145,8 +145,8 @@ static bp_status add_held(const tracing *t, const program *p, uint32_t acquires)
         if (status == BP_OK)
             status = bp_buckets_get(t->buckets, r.bucket, &b);
         if (status == BP_OK)
-            status =
-                add_event(t, (bp_model_event){sizeof(bp_model_event), acquires, b.unit, (int32_t)b.ordinal, r.role});
+            status = add_event(t, (bp_model_event){sizeof(bp_model_event), acquires, b.unit, (int32_t)b.ordinal, r.role,
+                                                   BP_MODEL_EVENT_NO_LANE});
     }
     return status;
 }

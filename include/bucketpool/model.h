@@ -88,10 +88,12 @@ typedef struct bp_model_event {
     int32_t unit;     /* a unit index */
     int32_t bucket;   /* ordinal of the bucket in its unit, -1: all buckets of the unit */
     uint32_t role;    /* a bp_role */
+    uint32_t lane;    /* BP_LANE_GATHER, ... or a runtime's own below BP_LANE_COUNT; BP_MODEL_EVENT_NO_LANE: that of the role */
 } bp_model_event;
+#define BP_MODEL_EVENT_NO_LANE UINT32_MAX
 
 /* Appends an event of the schedule that the model brings along (bp_schedule_create_recorded turns it into intervals).
- * Errors: BP_ERR_INVALID_ARGUMENT (unknown unit). Order is checked when the schedule is made. */
+ * Errors: BP_ERR_INVALID_ARGUMENT (unknown unit or lane). Order is checked when the schedule is made. */
 BP_API bp_status bp_model_add_event(bp_model *model, const bp_model_event *event);
 BP_API size_t bp_model_event_count(const bp_model *model);
 BP_API bp_status bp_model_event_get(const bp_model *model, size_t index, bp_model_event *event);

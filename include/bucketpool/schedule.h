@@ -198,22 +198,22 @@ BP_API size_t bp_schedule_overlap_count(const bp_schedule *schedule);
 BP_API const bp_overlap *bp_schedule_overlaps(const bp_schedule *schedule);
 
 /* One acquire or release of all requests of a unit in a role that come and go together. */
-typedef struct bp_event {
+typedef struct bp_schedule_event {
     size_t size;
     uint32_t step;
     uint32_t acquire; /* 1 acquire, 0 release */
     uint32_t lane;
     uint32_t first_request, request_count;
-} bp_event;
+} bp_schedule_event;
 
 /* The schedule as events: by step, releases before acquires. A release stands at the first step in which the requests are no longer
  * live, the step count when they stay live to the end. Lanes are those of the roles (gathers on BP_LANE_GATHER, gradients acquired
  * on BP_LANE_COMPUTE and released on BP_LANE_REDUCE, ...) or as recorded. `events` lives as long as the caller keeps it: it is
- * handed over and freed with bp_schedule_events_destroy.
- * Errors: BP_ERR_NO_HOST_MEMORY. */
-BP_API bp_status bp_schedule_events_create(const bp_schedule *schedule, const bp_buckets *buckets, bp_event **events,
-                                           size_t *count);
-BP_API void bp_schedule_events_destroy(bp_event **events);
+ * handed over and freed with bp_schedule_events_destroy. Within a step releases and acquires each are in the order of the requests.
+ * Errors: BP_ERR_INVALID_ARGUMENT (a schedule of other buckets), BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_schedule_events_create(const bp_schedule *schedule, const bp_buckets *buckets,
+                                           bp_schedule_event **events, size_t *count);
+BP_API void bp_schedule_events_destroy(bp_schedule_event **events);
 
 #ifdef __cplusplus
 }

@@ -178,12 +178,15 @@ static bp_status add_events(const window *w, bp_model *model)
         if (w->left_out[i])
             continue;
         BP_TRY(bp_pool_trace_get(w->pool, i, &e));
-        const bp_known *known = &w->pool->known[w->pool->bounds[e.id].known];
+        const bp_bound *bound = &w->pool->bounds[e.id];
+        const bp_known *known = &w->pool->known[bound->known];
+        bool on_lane = e.kind == BP_EVENT_ACQUIRE && bound->lane != BP_LANE_ANY;
         const bp_model_event event = {.size = sizeof event,
                                       .acquire = e.kind == BP_EVENT_ACQUIRE,
                                       .unit = w->units[e.id],
                                       .bucket = (int32_t)known->ordinal,
-                                      .role = known->role};
+                                      .role = known->role,
+                                      .lane = on_lane ? bound->lane : BP_MODEL_EVENT_NO_LANE};
         BP_TRY(bp_model_add_event(model, &event));
     }
     return BP_OK;

@@ -1,6 +1,7 @@
 #include "formats/units.h"
 
 #include <bucketpool/formats.h>
+#include <bucketpool/schedule.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,21 +82,50 @@ static bp_status read_event_bucket(const bp_units_reader *reader, const bp_json_
     return BP_OK;
 }
 
+const char *bp_units_lane_name(uint32_t lane)
+{
+    static const char *const names[] = {"gather", "compute", "reduce", "outer_reduce"};
+    return lane <= BP_LANE_OUTER_REDUCE ? names[lane] : NULL;
+}
+
+/* A lane: its name, or a number for a runtime's own. */
+static bp_status read_lane(const bp_json_at *at, uint32_t *lane)
+{
+    uint64_t number = 0;
+    if (!json_is_string(at->value)) {
+        BP_TRY(bp_json_whole(at, 0, BP_LANE_COUNT - 1, &number));
+        *lane = (uint32_t)number;
+        return BP_OK;
+    }
+    for (uint32_t i = 0; bp_units_lane_name(i) != NULL; i++) {
+        if (strcmp(json_string_value(at->value), bp_units_lane_name(i)) == 0) {
+            *lane = i;
+            return BP_OK;
+        }
+    }
+    return bp_json_fail(at, "\"%.40s\" is no lane; known: gather, compute, reduce, outer_reduce, or a number below %u",
+                        json_string_value(at->value), BP_LANE_COUNT);
+}
+
 static bp_status add_event(bp_units_reader *reader, const bp_json_at *event)
 {
-    static const char *const known[] = {"acquire", "release", "role", "bucket", NULL};
+    static const char *const known[] = {"acquire", "release", "role", "bucket", "lane", NULL};
     BP_TRY(bp_json_expect_object(event, known));
     bp_json_at acquire = bp_json_member(event, "acquire"), release = bp_json_member(event, "release");
     bp_json_at role = bp_json_member(event, "role"), bucket = bp_json_member(event, "bucket");
+    bp_json_at lane = bp_json_member(event, "lane");
     if ((acquire.value == NULL) == (release.value == NULL))
         return bp_json_fail(event, "expected one of \"acquire\" and \"release\"");
-    bp_model_event e = {.size = sizeof e, .acquire = acquire.value != NULL, .bucket = -1};
+    bp_model_event e = {
+        .size = sizeof e, .acquire = acquire.value != NULL, .bucket = -1, .lane = BP_MODEL_EVENT_NO_LANE};
     uint32_t unit = 0;
     BP_TRY(bp_units_find(reader, e.acquire ? &acquire : &release, &unit));
     e.unit = (int32_t)unit;
     BP_TRY(bp_units_role(&role, UINT32_MAX, &e.role));
     if (bucket.value != NULL)
         BP_TRY(read_event_bucket(reader, &bucket, e.unit, &e.bucket));
+    if (lane.value != NULL)
+        BP_TRY(read_lane(&lane, &e.lane));
     return bp_json_fail_at(event, bp_model_add_event(reader->model, &e));
 }
 

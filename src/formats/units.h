@@ -23,6 +23,9 @@ bp_status bp_units_find(const bp_units_reader *reader, const bp_json_at *at, uin
 /* A role: its name, or a number for a runtime's own. */
 bp_status bp_units_role(const bp_json_at *at, uint64_t most, uint32_t *role);
 
+/* "gather", "compute", ...; NULL for a lane that goes by its number. */
+const char *bp_units_lane_name(uint32_t lane);
+
 /* Adds the parameters and the buckets of all units and of `outside`, which may be absent, to the model. */
 bp_status bp_units_add_items(bp_units_reader *reader, const bp_json_at *units, const bp_json_at *outside);
 

@@ -193,6 +193,9 @@ static bp_status add_schedule(units_writer *writer)
             e.role < BP_ROLE_COUNT ? json_string(bp_role_name((bp_role)e.role)) : json_integer(e.role));
         if (e.bucket >= 0)
             set_whole(writer, event, "bucket", (uint64_t)e.bucket);
+        if (e.lane != BP_MODEL_EVENT_NO_LANE)
+            set(writer, event, "lane",
+                bp_units_lane_name(e.lane) != NULL ? json_string(bp_units_lane_name(e.lane)) : json_integer(e.lane));
         append(writer, list, event);
     }
     if (count > 0)

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <bucketpool/schedule.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,6 +181,9 @@ bp_status bp_model_add_event(bp_model *model, const bp_model_event *event)
     if (event->unit < 0 || (size_t)event->unit >= model->unit_count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "event %zu: unit %d does not exist, there are %zu", model->event_count,
                        event->unit, model->unit_count);
+    if (event->lane >= BP_LANE_COUNT && event->lane != BP_MODEL_EVENT_NO_LANE)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "event %zu: lane %u, there are %u", model->event_count, event->lane,
+                       BP_LANE_COUNT);
     BP_TRY(bp_grow_array((void **)&model->events, &model->event_capacity, model->event_count, sizeof *model->events));
     model->events[model->event_count++] = *event;
     return BP_OK;

@@ -40,13 +40,11 @@ static bp_status check_names(const char *const *names, size_t count)
 /* "<part>/<unit>" */
 static bp_status join_names(bp_strings *strings, const char *part, const char *unit, const char **joined)
 {
-    size_t length = strlen(part);
+    size_t bytes = strlen(part) + strlen(unit) + 2;
     void *memory;
-    BP_TRY(bp_new_array(length + strlen(unit) + 2, 1, &memory));
+    BP_TRY(bp_new_array(bytes, 1, &memory));
     char *text = memory;
-    memcpy(text, part, length);
-    text[length] = '/';
-    memcpy(text + length + 1, unit, strlen(unit) + 1);
+    snprintf(text, bytes, "%s/%s", part, unit);
     bp_status status = bp_strings_add(strings, text, joined);
     free(text);
     return status;

@@ -1,9 +1,9 @@
 /* A schedule from the events a model brings along, one step an event. */
-#include "planner/schedule.h"
-
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "planner/overlaps.h"
+#include "planner/schedule.h"
 
 /* The requests of (unit, role), NULL when there are none. Groups are sorted by unit, then role. */
 static const bp_request_group *find_group(const bp_buckets *buckets, uint32_t unit, uint32_t role)
@@ -25,15 +25,26 @@ static const bp_request_group *find_group(const bp_buckets *buckets, uint32_t un
 typedef struct found_interval {
     uint32_t request;
     bp_interval interval;
+    bp_interval_lanes lanes;
 } found_interval;
 
 typedef struct recording {
+    const bp_model *model;
     const bp_buckets *buckets;
     uint32_t roles;       /* that are planned */
     uint32_t *live_since; /* by request: event that acquired it + 1, 0: not live */
     found_interval *found;
     size_t count, capacity;
 } recording;
+
+bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_recorded_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_recorded_config){.size = sizeof *config};
+    return BP_OK;
+}
 
 static bp_status fail_event(const recording *r, size_t at, const bp_model_event *event, uint32_t request,
                             const char *what)
@@ -43,6 +54,16 @@ static bp_status fail_event(const recording *r, size_t at, const bp_model_event 
     return bp_fail(BP_ERR_SCHEDULE, "event %zu: %s of %s/%s (%s) %s", at, event->acquire ? "acquire" : "release",
                    r->buckets->units[event->unit].name, bp_bucket_label(b->name, b->ordinal, text),
                    bp_role_name((bp_role)event->role), what);
+}
+
+static bp_interval_lanes lanes_of(const bp_model_event *acquire, const bp_model_event *release)
+{
+    bp_interval_lanes lanes = bp_role_lanes(acquire->role);
+    if (acquire->lane != BP_MODEL_EVENT_NO_LANE)
+        lanes.acquire = (uint8_t)acquire->lane;
+    if (release->lane != BP_MODEL_EVENT_NO_LANE)
+        lanes.release = (uint8_t)release->lane;
+    return lanes;
 }
 
 static bp_status apply(recording *r, size_t at, const bp_model_event *event, uint32_t request)
@@ -56,7 +77,8 @@ static bp_status apply(recording *r, size_t at, const bp_model_event *event, uin
     if (r->live_since[request] == 0)
         return fail_event(r, at, event, request, "which is not live");
     BP_TRY(bp_grow_array((void **)&r->found, &r->capacity, r->count, sizeof *r->found));
-    r->found[r->count++] = (found_interval){request, {r->live_since[request] - 1, (uint32_t)at}};
+    uint32_t since = r->live_since[request] - 1;
+    r->found[r->count++] = (found_interval){request, {since, (uint32_t)at}, lanes_of(&r->model->events[since], event)};
     r->live_since[request] = 0;
     return BP_OK;
 }
@@ -135,7 +157,7 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
         }
         for (; at < r->count && r->found[at].request == i; at++) {
             bp_interval live = r->found[at].interval;
-            bp_interval_lanes lanes = bp_role_lanes(buckets->requests[i].role);
+            bp_interval_lanes lanes = r->found[at].lanes;
             bp_use use = {live.begin, live.end, live.begin, live.end, lanes.acquire, lanes.release};
             BP_TRY(bp_schedule_add_use(schedule, &use));
         }
@@ -148,16 +170,18 @@ bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *b
                                       const bp_recorded_config *config, bp_schedule **schedule)
 {
     if (model == NULL || buckets == NULL || schedule == NULL || model->event_count == 0 ||
-        model->unit_count != buckets->unit_count)
+        model->unit_count != buckets->unit_count || (config != NULL && config->size < sizeof *config))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_schedule_create_recorded: needs a model with events and its buckets");
-    (void)config;
+                       "bp_schedule_create_recorded: needs a model with events, its buckets, and no or an initialised "
+                       "configuration");
     bp_schedule *created;
     BP_TRY(bp_schedule_new(buckets->request_count, &created));
-    recording r = {.buckets = buckets};
+    recording r = {.model = model, .buckets = buckets};
     for (size_t g = 0; g < buckets->group_count; g++)
         r.roles |= BP_ROLE_BIT(buckets->groups[g].role);
     bp_status status = record(&r, model, created);
+    if (status == BP_OK && config != NULL && config->overlap_window > 0)
+        status = bp_schedule_add_overlap_window(created, buckets, config->overlap_window);
     free(r.live_since);
     free(r.found);
     if (status != BP_OK) {

@@ -20,6 +20,9 @@ typedef struct bp_trade {
 /* Gives up overlap in steps of the schedule: shortens its uses and notes the waits. */
 bp_status bp_trade_steps(bp_trade *trade);
 
+/* Gives up windows of a recorded schedule. */
+bp_status bp_trade_windows(bp_trade *trade);
+
 /* Lists what waits because of the steps, which are sorted: the uses were `original` before. trade_waits.c */
 bp_status bp_trade_note_waits(bp_trade *trade, const bp_use *original, const uint32_t *steps, size_t step_count);
 

@@ -63,6 +63,8 @@ static bp_status trade_for_bytes(bp_trade *trade, const bp_trade_config *config)
     BP_TRY(bp_new_array(spans, sizeof *trade->slab_of_span, (void **)&trade->slab_of_span));
     BP_TRY(bp_new_array(spans, sizeof *trade->bytes_of_span, (void **)&trade->bytes_of_span));
     BP_TRY(fill_slabs(trade, config));
+    if (trade->schedule->window_count > 0)
+        return bp_trade_windows(trade);
     BP_TRY(bp_trade_steps(trade));
     return bp_schedule_renew_intervals(trade->schedule);
 }

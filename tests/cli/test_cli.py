@@ -94,15 +94,22 @@ class Report(unittest.TestCase):
         (model,) = report["models"]
         self.assertEqual((model["model"], model["parameters"], model["units"]), ("Nemotron-3-Nano-30B-A3B", 31577937344, 52))
         policies = {p["policy"]: p for p in model["policies"]}
-        self.assertEqual(set(policies), {"dynamic", "fixed", "max"})
-        for policy in policies.values():
+        self.assertEqual(set(policies), {"dynamic", "fixed", "max", "scheduled"})
+        for name, policy in policies.items():
             self.assertEqual(policy["bytes"], sum(r["bytes"] for r in policy["roles"]))
             self.assertEqual(policy["lower_bound_bytes"], sum(r["lower_bound_bytes"] for r in policy["roles"]))
             self.assertEqual(policy["optimal"], policy["bytes"] == policy["lower_bound_bytes"])
+            self.assertEqual(policy["waits"], [])
             for role in policy["roles"]:
                 shared = sum(b["bytes"] * b["copies"] for b in role["buffers"])
-                self.assertEqual(shared + role["dynamic_bytes"], role["bytes"])
+                self.assertEqual(role["bytes"], role["pool_bytes"] + role["persistent_bytes"] + role["dynamic_bytes"])
+                self.assertEqual(shared + role["dynamic_bytes"], 0 if name == "scheduled" else role["bytes"])
                 self.assertEqual(sum(w["bytes"] for w in role["witness"]), role["lower_bound_bytes"])
+                self.assertEqual(role["roles"], [role["role"]])
+                self.assertGreaterEqual(role["proven_bytes"], role["lower_bound_bytes"])
+                self.assertEqual(role["optimal"], role["bytes"] == role["proven_bytes"])
+                self.assertEqual(role["method"] != "", name == "scheduled")
+        self.assertEqual(policies["scheduled"]["bytes"], 2 * 457261056)
         param = policies["max"]["roles"][0]
         self.assertEqual((param["role"], param["bytes"], param["lower_bound_bytes"]), ("param", 738361344, 457261056))
         self.assertEqual(param["buffers"][0]["set_by"], {"unit": "backbone.layers.1", "bucket": "experts"})
@@ -110,6 +117,33 @@ class Report(unittest.TestCase):
     def test_several_models(self):
         report = json.loads(run("plan", NANO, "examples/models/Llama-3.1-8B", "--json").stdout)
         self.assertEqual([m["model"] for m in report["models"]], ["Nemotron-3-Nano-30B-A3B", "Llama-3.1-8B"])
+
+    def test_joint(self):
+        """Reductions that end before gathers begin leave them their memory."""
+        options = ("plan", NANO, "--ep", "8", "--streams", "unified", "--policy", "scheduled", "--json")
+        apart, joint = (json.loads(run(*options, *o).stdout)["models"][0] for o in ((), ("--joint",)))
+        self.assertEqual([r["roles"] for r in joint["policies"][0]["roles"]], [["param", "grad"]])
+        self.assertEqual((apart["options"]["joint"], joint["options"]["joint"]), (False, True))
+        self.assertLess(joint["policies"][0]["bytes"], 0.8 * apart["policies"][0]["bytes"])
+        table = run(*options[:-1], "--joint").stdout
+        self.assertIn("joint bound", table)
+        self.assertIn("param+grad", table)
+        self.assertIn("param+grad", run("explain", *options[1:-1], "--joint").stdout)
+        both = run("explain", *options[1:6], "--policy", "max,scheduled", "--joint").stdout
+        self.assertIn("scheduled has it in the slab of param", both)
+
+    def test_waits(self):
+        path = "examples/models/Nemotron-H-47B"
+        for count, options in ((0, ()), (1, ("--allow-stalls", "3", "--joint"))):
+            (model,) = json.loads(run("plan", path, "--policy", "scheduled", *options, "--json").stdout)["models"]
+            waits = model["policies"][0]["waits"]
+            self.assertGreaterEqual(len(waits), count)
+            text = run("plan", path, "--policy", "scheduled", *options).stdout
+            self.assertEqual(text.count("no longer run under compute"), len(waits))
+            for wait in waits:
+                self.assertIn(f"In step {wait['step']} ", text)
+                self.assertGreater(wait["exposed_bytes"], 0)
+                self.assertNotEqual((wait["unit"], wait["role"]), (wait["for"]["unit"], wait["for"]["role"]))
 
     def test_budget(self):
         for budget, fits in (("80GiB", True), ("1GiB", False)):
@@ -144,17 +178,17 @@ class Files(unittest.TestCase):
         with open(self.path("plan.json"), encoding="utf-8") as file:
             plan = json.load(file)
         self.assertEqual(plan["format"], "bucketpool.plan/1")
-        self.assertEqual((plan["policy"], plan["model"]), ("max", "Nemotron-3-Nano-30B-A3B"))
-        self.assertEqual(sum(s["bytes"] for s in plan["slabs"]), 2 * 738361344)
+        self.assertEqual((plan["policy"], plan["model"]), ("scheduled", "Nemotron-3-Nano-30B-A3B"))
+        self.assertEqual(sum(s["bytes"] for s in plan["slabs"]), 2 * 457261056)
         self.assertEqual(len(plan["assignments"]), 150)
         self.assertRegex(plan["fingerprint"], "^[0-9a-f]{64}$")
-        again = run("plan", NANO, "--ep", "8", "--policy", "max", "-o", self.path("again.json"))
+        again = run("plan", NANO, "--ep", "8", "--policy", "scheduled", "-o", self.path("again.json"))
         self.assertEqual(again.returncode, 0)
         with open(self.path("plan.json"), "rb") as one, open(self.path("again.json"), "rb") as two:
             self.assertEqual(one.read(), two.read())
 
     def test_picture(self):
-        result = run("plan", NANO, "--ep", "8", "--policy", "max", "--svg", self.path("pool.svg"))
+        result = run("plan", NANO, "--ep", "8", "--policy", "max,scheduled", "--joint", "--svg", self.path("pool.svg"))
         if "no cairo" in result.stderr:
             self.assertEqual(result.returncode, 3)
             self.assertFalse(os.path.exists(self.path("pool.svg")))
@@ -175,6 +209,7 @@ class Files(unittest.TestCase):
         policies = {p["policy"]: p for p in json.loads(report.stdout)["models"][0]["policies"]}
         self.assertEqual(policies["dynamic"]["bytes"], 2 * 3072)
         self.assertEqual(policies["max"]["bytes"], 2 * 2 * 2048)
+        self.assertEqual(policies["scheduled"]["bytes"], 2 * 3072)
         self.assertEqual(policies["fixed"]["bytes"], 2 * 2 * 1024 + 2 * 2048)
 
     def assert_refused(self, result, code, *words, outputs=()):
@@ -228,7 +263,9 @@ class Files(unittest.TestCase):
                                (["--roles", "param,x"], ["grad_comm"]), (["--param-dtype", "int3"], ["bf16"]),
                                (["--grad-dtype", "fp8"], ["gradients"]), (["--align", "3"], ["power of two"]),
                                (["--budget", "80 apples"], ["80GiB"]), (["--gpu", "tpu"], ["h100"]),
-                               (["--policy", "max,fixed", "-o", "x"], ["one plan"]), (["--color", "blue"], ["always"])):
+                               (["--policy", "max,fixed", "-o", "x"], ["one plan"]), (["--color", "blue"], ["always"]),
+                               (["--policy", "max", "--joint"], ["--joint", "scheduled"]),
+                               (["--policy", "max,fixed", "--work", "5"], ["--work", "scheduled"]), (["--work", "0"], ["--work"])):
             self.assert_refused(run("plan", NANO, *options), 2, *words)
         self.assert_refused(run("plan"), 2, "no model")
         self.assert_refused(run("frobnicate"), 2, "frobnicate")

@@ -102,9 +102,10 @@ class Golden(Case):
 class Models(Case):
     def test_every_bundled_model(self):
         for number, model in enumerate(sorted(os.listdir(MODELS))):
-            for policy in ("dynamic", "fixed", "max"):
+            for policy in (("dynamic",), ("fixed",), ("max",), ("scheduled",), ("scheduled", "--joint", "--streams", "unified"),
+                           ("scheduled", "--delay", "50")):
                 with self.subTest(model=model, policy=policy):
-                    self.clean(run("run", os.path.join(MODELS, model), "--policy", policy, "--ep", "18"[number % 2], "--scale",
+                    self.clean(run("run", os.path.join(MODELS, model), "--policy", *policy, "--ep", "18"[number % 2], "--scale",
                                    SMALL, "--steps", "2"))
 
     def test_options(self):
@@ -113,9 +114,27 @@ class Models(Case):
                         ("--prefetch", "0", "--grad-units", "1"), ("--grad-units", "4"), ("--bucketing", "fsdp2"),
                         ("--policy", "fixed", "--fallback", "dynamic"), ("--buffers", "4"), ("--tp", "2"), ("--align", "4096"),
                         ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES),
-                        ("--policy", "dynamic", "--guard", *ALL_ROLES), ("--scale", "1048576")):
+                        ("--policy", "dynamic", "--guard", *ALL_ROLES), ("--scale", "1048576"), ("--passes", "both"),
+                        ("--prefetch-backward", "0"), ("--unit-prefetch", "backbone.layers.9=4:2"), ("--keep-after-forward",),
+                        ("--streams", "unified", *ALL_ROLES), ("--outside", "successor"), ("--combined", "--delay", "100"),
+                        ("--microbatches", "3", "--prefetch", "2"), ("--allow-stalls", "4", "--prefetch", "2"),
+                        ("--param-dtype", "fp8", "--recompute", "--passes", "both", *ALL_ROLES),
+                        ("--combined", "--streams", "unified", "--outside", "successor", "--passes", "both", *ALL_ROLES)):
             with self.subTest(options=options):
                 self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, *options))
+                if "--policy" not in options and "--buffers" not in options:
+                    self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, *options, "--policy", "scheduled"))
+
+    def test_models_that_share(self):
+        for policy in ("dynamic", "max", "scheduled"):
+            self.clean(run("run", "examples/models/Qwen3-0.6B", "examples/models/Qwen2.5-0.5B", "--share", "--scale", SMALL,
+                           "--policy", policy, *ALL_ROLES))
+
+    def test_united_recordings(self):
+        for number, options in enumerate(((), ("--prefetch", "2"))):
+            self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, "--trace", self.path(f"{number}.json"), *options))
+        for policy in ("max", "scheduled"):
+            self.clean(run("run", self.path("0.json"), "--schedules", self.path("1.json"), "--scale", SMALL, "--policy", policy))
 
     def test_scale_auto(self):
         report = document("examples/models/Nemotron-3-Ultra-550B-A55B", "--ep", "8", "--scale", "auto", "--steps", "1")
@@ -142,7 +161,7 @@ class Models(Case):
 
     def test_null_device(self):
         for model in ("Nemotron-3-Ultra-550B-A55B", "DeepSeek-V3"):
-            for policy in ("dynamic", "fixed", "max"):
+            for policy in ("dynamic", "fixed", "max", "scheduled"):
                 result = run("run", os.path.join(MODELS, model), "--device", "null", "--policy", policy)
                 self.assertEqual((result.returncode, result.stderr), (0, ""))
                 self.assertIn("not verified: the null device has no memory", result.stdout)
@@ -404,7 +423,7 @@ class Traces(Case):
 
 class Mistakes(Case):
     def test_bad_options(self):
-        for options, words in ((["--policy", "scheduled"], ["dynamic, fixed, max"]), (["--policy", "max,fixed"], ["max,fixed"]),
+        for options, words in ((["--policy", "best"], ["dynamic, fixed, max, scheduled"]), (["--policy", "max,fixed"], ["max,fixed"]),
                                (["--device", "cuda"], ["host, null"]), (["--steps", "0"], ["--steps"]),
                                (["--steps", "many"], ["--steps"]), (["--scale", "3"], ["power of two"]), (["--scale", "0"], ["--scale"]),
                                (["--scale", "big"], ["--scale"]), (["--delay", "-1"], ["--delay"]), (["--seed", "x"], ["--seed"]),
@@ -414,7 +433,8 @@ class Mistakes(Case):
                                (["--plan", "no-such-plan.json"], ["no-such-plan.json", "No such file"]),
                                (["--dp", "64", "--ep", "7"], ["multiple"]), (["--align", "3"], ["power of two"]),
                                (["--align", str(1 << 40), "--scale", str(1 << 30)], ["64 bits"]), (["--no-such"], ["--no-such"]),
-                               (["--steps"], ["--steps"])):
+                               (["--joint"], ["--policy scheduled"]), (["--work", "9", "--policy", "max"], ["--policy scheduled"]),
+                               (["--share"], ["--share"]), (["--steps"], ["--steps"])):
             self.refused(run("run", NANO, *options), 2, *words)
         self.refused(run("run"), 2, "no model")
         self.refused(run("run", NANO, "examples/models/Llama-3.1-8B"), 2, "one model")

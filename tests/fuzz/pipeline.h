@@ -47,6 +47,40 @@ static inline void fuzz_policies(const bp_buckets *buckets, const bp_schedule *s
     }
 }
 
+/* Giving up overlap never takes more. */
+static inline void fuzz_trade(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t stalls)
+{
+    bp_trade_config config;
+    bp_schedule *traded = NULL;
+    bp_trade_config_init(&config, sizeof config);
+    config.stalls = stalls;
+    config.joint = stalls % 2;
+    if (!fuzz_good(bp_schedule_create_traded(buckets, schedule, &config, &traded)))
+        return;
+    const bp_schedule *both[] = {schedule, traded};
+    bp_schedule *united = NULL;
+    if (fuzz_good(bp_schedule_create_united(both, 2, &united)) &&
+        bp_schedule_overlap_count(united) != bp_schedule_overlap_count(schedule))
+        fuzz_stop("a union has other overlaps than its first schedule, which has all");
+    fuzz_policies(buckets, traded, 0);
+    bp_schedule_destroy(&united);
+    bp_schedule_destroy(&traded);
+}
+
+/* Options that differ from one number to the next. */
+static inline void fuzz_options(uint32_t number, bp_schedule_config *config)
+{
+    bp_schedule_config_init(config, sizeof *config);
+    config->prefetch = number % 3;
+    config->passes = (bp_passes)(number / 2 % 3);
+    config->streams = (bp_streams)(number / 3 % 2);
+    config->outside = (bp_outside)(number / 4 % 2);
+    config->recompute = number / 5 % 2;
+    config->microbatches = number % 4;
+    config->combined = number / 6 % 2;
+    config->keep_after_forward = number % 5 == 4;
+}
+
 static inline void fuzz_plan_model(const bp_model *model)
 {
     static const bp_padding paddings[] = {BP_PADDING_MEGATRON_LCM, BP_PADDING_MEGATRON_SPLIT, BP_PADDING_FLAT,
@@ -69,14 +103,21 @@ static inline void fuzz_plan_model(const bp_model *model)
         if (!fuzz_good(bp_buckets_create(local != NULL ? local : model, &config, &buckets)))
             continue;
         bp_schedule_config schedule_config;
-        bp_schedule_config_init(&schedule_config, sizeof schedule_config);
-        schedule_config.prefetch = (uint32_t)i % 3;
+        fuzz_options((uint32_t)i, &schedule_config);
+        bp_recorded_config recorded_config;
+        bp_recorded_config_init(&recorded_config, sizeof recorded_config);
+        recorded_config.overlap_window = (uint32_t)i % 4;
         bp_schedule *schedule = NULL;
-        if (fuzz_good(bp_schedule_create_training(buckets, &schedule_config, &schedule)))
+        if (fuzz_good(bp_schedule_create_training(buckets, &schedule_config, &schedule))) {
             fuzz_policies(buckets, schedule, copies);
+            fuzz_trade(buckets, schedule, (uint32_t)i % 5);
+        }
         bp_schedule_destroy(&schedule);
-        if (bp_model_event_count(model) > 0 && fuzz_good(bp_schedule_create_recorded(model, buckets, NULL, &schedule)))
+        if (bp_model_event_count(model) > 0 &&
+            fuzz_good(bp_schedule_create_recorded(model, buckets, &recorded_config, &schedule))) {
             fuzz_policies(buckets, schedule, copies);
+            fuzz_trade(buckets, schedule, (uint32_t)i % 5);
+        }
         bp_schedule_destroy(&schedule);
         bp_buckets_destroy(&buckets);
     }

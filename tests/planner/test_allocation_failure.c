@@ -209,13 +209,69 @@ static void plan_all(const bp_buckets *buckets, const bp_schedule *schedule)
     }
 }
 
+static void list_events(const bp_schedule *schedule, const bp_buckets *buckets)
+{
+    bp_schedule_event *events;
+    size_t count;
+    RETRY_OUT(events, bp_schedule_events_create(schedule, buckets, &events, &count));
+    assert_true(count > 0);
+    bp_schedule_events_destroy(&events);
+}
+
+/* What is made of a schedule. */
+static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
+{
+    bp_trade_config config;
+    assert_int_equal(bp_trade_config_init(&config, sizeof config), BP_OK);
+    for (config.stalls = 0; config.stalls < 40; config.stalls += 13) {
+        bp_schedule *traded;
+        RETRY_OUT(traded, bp_schedule_create_traded(buckets, schedule, &config, &traded));
+        bp_schedule_destroy(&traded);
+    }
+    const bp_schedule *schedules[] = {schedule, schedule};
+    bp_schedule *united;
+    RETRY_OUT(united, bp_schedule_create_united(schedules, 2, &united));
+    bp_schedule_destroy(&united);
+    const bp_buckets *parts[] = {buckets, buckets};
+    static const char *const names[] = {"policy", "reference"};
+    bp_buckets *both;
+    RETRY_OUT(both, bp_buckets_create_united(parts, names, 2, &both));
+    bp_schedule *of_part;
+    RETRY_OUT(of_part, bp_schedule_create_of_part(schedule, both, 1, &of_part));
+    bp_schedule_destroy(&of_part);
+    bp_buckets_destroy(&both);
+}
+
 static void schedule_all(const bp_buckets *buckets)
 {
     bp_schedule_config config;
     assert_int_equal(bp_schedule_config_init(&config, sizeof config), BP_OK);
     bp_schedule *schedule;
     RETRY_OUT(schedule, bp_schedule_create_training(buckets, &config, &schedule));
+    list_events(schedule, buckets);
     plan_all(buckets, schedule);
+    remake_all(buckets, schedule);
+    bp_schedule_destroy(&schedule);
+    const bp_unit_prefetch override = {0, 3, 2};
+    config.passes = BP_PASSES_BOTH;
+    config.streams = BP_STREAMS_UNIFIED;
+    config.microbatches = 2;
+    config.combined = 1;
+    config.overrides = &override;
+    config.override_count = 1;
+    RETRY_OUT(schedule, bp_schedule_create_training(buckets, &config, &schedule));
+    bp_schedule_destroy(&schedule);
+}
+
+static void record_with_window(const bp_model *model, const bp_buckets *buckets)
+{
+    bp_recorded_config config;
+    assert_int_equal(bp_recorded_config_init(&config, sizeof config), BP_OK);
+    config.overlap_window = 2;
+    bp_schedule *schedule;
+    RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, &config, &schedule));
+    assert_true(bp_schedule_overlap_count(schedule) > 0);
+    remake_all(buckets, schedule);
     bp_schedule_destroy(&schedule);
 }
 
@@ -298,7 +354,12 @@ static void test_hand_made(void **state)
     RETRY(bp_model_add_parameter(model, &parameter));
     /* Each unit is acquired beside its neighbour. */
     for (int32_t i = 0; i < 12; i++) {
-        bp_model_event event = {.size = sizeof event, .acquire = 1, .unit = i, .bucket = -1, .role = BP_ROLE_PARAM};
+        bp_model_event event = {.size = sizeof event,
+                                .acquire = 1,
+                                .unit = i,
+                                .bucket = -1,
+                                .role = BP_ROLE_PARAM,
+                                .lane = BP_MODEL_EVENT_NO_LANE};
         if (i < 11)
             RETRY(bp_model_add_event(model, &event));
         event.acquire = 0;
@@ -329,6 +390,7 @@ static void test_hand_made(void **state)
     RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, NULL, &schedule));
     plan_all(buckets, schedule);
     bp_schedule_destroy(&schedule);
+    record_with_window(model, buckets);
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&model);
 }
@@ -350,8 +412,12 @@ static void test_odd_cycle(void **state)
     static const int8_t pairs[][2] = {{0, 2}, {2, 3}, {3, 1}, {4, 5}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         for (int k = 0; k < 4; k++) {
-            bp_model_event event = {
-                .size = sizeof event, .acquire = k < 2, .unit = pairs[i][k % 2], .bucket = -1, .role = BP_ROLE_PARAM};
+            bp_model_event event = {.size = sizeof event,
+                                    .acquire = k < 2,
+                                    .unit = pairs[i][k % 2],
+                                    .bucket = -1,
+                                    .role = BP_ROLE_PARAM,
+                                    .lane = BP_MODEL_EVENT_NO_LANE};
             RETRY(bp_model_add_event(model, &event));
         }
     }

@@ -87,8 +87,12 @@ void add_bucket(bp_model *model, int32_t unit, bp_dtype dtype, uint64_t numel, u
 
 bp_status try_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket)
 {
-    bp_model_event event = {
-        .size = sizeof event, .acquire = acquire, .unit = unit, .bucket = bucket, .role = BP_ROLE_PARAM};
+    bp_model_event event = {.size = sizeof event,
+                            .acquire = acquire,
+                            .unit = unit,
+                            .bucket = bucket,
+                            .role = BP_ROLE_PARAM,
+                            .lane = BP_MODEL_EVENT_NO_LANE};
     return bp_model_add_event(model, &event);
 }
 

@@ -113,6 +113,16 @@ class ScheduleConfig(Sized):
                 ("override_count", c_uint32), ("overrides", POINTER(UnitPrefetch))]
 
 
+class TradeConfig(Sized):
+    _fields_ = [("size", c_size_t), ("stalls", c_uint32), ("roles", c_uint32), ("joint", c_uint32),
+                ("alignment", c_uint64)]
+
+
+class Wait(Sized):
+    _fields_ = [("size", c_size_t), ("step", c_uint32), ("waits", c_uint32), ("waits_for", c_uint32),
+                ("exposed_bytes", c_uint64)]
+
+
 class Step(Sized):
     _fields_ = [("size", c_size_t), ("phase", c_uint32), ("unit", c_int32), ("forward_unit", c_int32)]
 
@@ -232,7 +242,11 @@ STATUS_FUNCTIONS = {
     "bp_buckets_request": [HANDLE, c_size_t, POINTER(Request)],
     "bp_schedule_config_init": [POINTER(ScheduleConfig), c_size_t],
     "bp_schedule_create_training": [HANDLE, POINTER(ScheduleConfig), OUT],
+    "bp_schedule_create_united": [OUT, c_size_t, OUT],
+    "bp_schedule_create_traded": [HANDLE, HANDLE, POINTER(TradeConfig), OUT],
     "bp_schedule_step": [HANDLE, c_size_t, POINTER(Step)],
+    "bp_schedule_wait": [HANDLE, c_size_t, POINTER(Wait)],
+    "bp_trade_config_init": [POINTER(TradeConfig), c_size_t],
     "bp_plan_config_init": [POINTER(PlanConfig), c_size_t],
     "bp_plan_create": [HANDLE, HANDLE, POINTER(PlanConfig), OUT],
     "bp_plan_summary_get": [HANDLE, POINTER(PlanSummary)],
@@ -292,6 +306,7 @@ OTHER_FUNCTIONS = {
     "bp_buckets_unit_name": (c_char_p, [HANDLE, c_size_t]),
     "bp_schedule_destroy": (None, [OUT]),
     "bp_schedule_step_count": (c_size_t, [HANDLE]),
+    "bp_schedule_wait_count": (c_size_t, [HANDLE]),
     "bp_schedule_intervals": (POINTER(Interval), [HANDLE, c_size_t, POINTER(c_size_t)]),
     "bp_plan_destroy": (None, [OUT]),
     "bp_plan_role_count": (c_size_t, [HANDLE]),

@@ -155,7 +155,8 @@ class Pool(RuleBasedStateMachine):
         buckets = worlds.make_buckets(self.lib, world.units, world.roles)
         try:
             self.wanted = worlds.read_requests(self.lib, buckets)
-            schedule = worlds.make_schedule(self.lib, buckets, world.prefetch, world.grad_units)
+            schedule = worlds.make_schedule(
+                self.lib, buckets, worlds.Options(prefetch=world.prefetch, grad_units=world.grad_units))
             plan = self._plan(world, buckets, schedule)
             self.lib.bp_schedule_destroy(byref(schedule))
             try:

@@ -60,7 +60,7 @@ class Properties(unittest.TestCase):
         device = Device(lib)
         made_streams = [device.make_stream() for _ in range(streams)]
         buckets = worlds.make_buckets(lib, [[worlds.Shape(64, 0, b.BF16)]], 1 << b.ROLE_PARAM)
-        schedule = worlds.make_schedule(lib, buckets, 0, 1)
+        schedule = worlds.make_schedule(lib, buckets, worlds.Options(prefetch=0, grad_units=1))
         plan = worlds.make_plan(lib, buckets, schedule, b.POLICY_MAX, 0, b.FALLBACK_PERSISTENT, 256)
         pool = made(lib, "bp_pool_create", device.handle, plan, worlds.pool_config(lib))
         ids = ids_array([9])

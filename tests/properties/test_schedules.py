@@ -34,8 +34,8 @@ lib = b.load(sys.argv[1])
 class Case:
     units: tuple
     roles: int
-    prefetch: int
-    grad_units: int
+    options: worlds.Options
+    stalls: int  # overlap that is given up for bytes
     policy: str
     fallback: int
     alignment: int
@@ -55,11 +55,12 @@ def cases(draw):
     selection, strict = draw(st.sampled_from((
         (b.SELECT_ASSIGNED, b.STRICT_ERROR), (b.SELECT_ASSIGNED, b.STRICT_ERROR), (b.SELECT_ASSIGNED, b.STRICT_OFF),
         (b.SELECT_ANY, b.STRICT_OFF), (b.SELECT_ANY, b.STRICT_WARN))))  # any and strict may refuse what is planned
+    made_of = draw(worlds.units(most=8))
     allocators = [b.ALLOCATOR_PLAN, b.ALLOCATOR_DYNAMIC] + ([b.ALLOCATOR_SCHEDULED] if policy != "dynamic" else [])
     return Case(
-        units=draw(worlds.units(most=8)),
+        units=made_of,
         roles=draw(st.sampled_from((both, both, 1 << b.ROLE_PARAM, 1 << b.ROLE_GRAD))),
-        prefetch=draw(st.integers(0, 4)), grad_units=draw(st.integers(1, 3)), policy=policy,
+        options=draw(worlds.options(len(made_of))), stalls=draw(st.sampled_from((0, 0, 1, 4))), policy=policy,
         fallback=draw(st.sampled_from((b.FALLBACK_PERSISTENT, b.FALLBACK_DYNAMIC))),
         alignment=draw(st.sampled_from((256, 64, 1))), allocator=draw(st.sampled_from([allocators[0]] + allocators)),
         selection=selection, strict=strict, lanes=draw(st.booleans()),
@@ -116,11 +117,16 @@ class Run:
         buckets = worlds.make_buckets(lib, case.units, case.roles)
         self.undo.append((lib.bp_buckets_destroy, buckets))
         self.requests = worlds.read_requests(lib, buckets)
-        schedule = worlds.make_schedule(lib, buckets, case.prefetch, case.grad_units)
+        untraded = worlds.make_schedule(lib, buckets, case.options)
+        self.undo.append((lib.bp_schedule_destroy, untraded))
+        schedule = worlds.trade(lib, buckets, untraded, case.stalls, case.alignment)
         self.undo.append((lib.bp_schedule_destroy, schedule))
+        self.compare_traded(untraded, schedule)
         self.intervals = worlds.read_intervals(lib, schedule, self.requests)
-        self.steps = [filled(lib, "bp_schedule_step", b.Step, schedule, t).unit
-                      for t in range(lib.bp_schedule_step_count(schedule))]
+        self.steps = []  # the units that compute
+        for t in range(lib.bp_schedule_step_count(schedule)):
+            step = filled(lib, "bp_schedule_step", b.Step, schedule, t)
+            self.steps.append({f"u{unit}" for unit in (step.unit, step.forward_unit) if unit >= 0})
         self.floor = worlds.make_plan(lib, buckets, schedule, b.POLICY_DYNAMIC, 0, b.FALLBACK_PERSISTENT,
                                       case.alignment)
         self.undo.append((lib.bp_plan_destroy, self.floor))
@@ -144,6 +150,16 @@ class Run:
     def unmake(self):
         for destroy, thing in reversed(self.undo):
             destroy(byref(thing))
+
+    def compare_traded(self, untraded, traded):
+        """Every request is held where it was and computed with, or at fewer steps; the others wait and are listed."""
+        before, after = (worlds.read_intervals(lib, schedule, self.requests) for schedule in (untraded, traded))
+        for old, new in zip(before, after):
+            assert all(any(a <= begin and end <= z for a, z in old) for begin, end in new), f"{old} became {new}"
+        waits = lib.bp_schedule_wait_count(traded)
+        assert (waits > 0) == (before != after), f"{waits} waits"
+        assert self.case.stalls or not waits
+        event("traded" if waits else "as it was")
 
     # ---- what a runtime does -----------------------------------------------------------------------------------------
 
@@ -208,9 +224,9 @@ class Run:
             m.gates.close((m.gather, m.compute, m.reduce)[held - 1])
         self.release([r for r, spans in enumerate(self.intervals) if any(end == step for _, end in spans)])
         due = [r for r in self.starting(step) if r not in self.live]
-        unit = f"u{self.steps[step]}"
+        units = self.steps[step]
         for ahead in (False, True):
-            chosen = [r for r in due if self.is_parameter(r) and (self.requests[r].unit != unit) == ahead]
+            chosen = [r for r in due if self.is_parameter(r) and (self.requests[r].unit not in units) == ahead]
             if chosen:
                 served = self.acquire(chosen, m.gather, attempt=ahead)
                 assert served, f"a prefetch in step {step} got a no: {self.said(chosen)}"
@@ -218,7 +234,7 @@ class Run:
         if chosen:
             self.acquire(chosen, m.compute, attempt=False)
         for r in list(self.live):
-            if self.requests[r].unit == unit:
+            if self.requests[r].unit in units:
                 self.read(r, m.compute, "compute")
         early = case.early[step % len(case.early)]
         chosen = [r for r in self.starting(step + 1) if self.is_parameter(r) and r not in self.live]

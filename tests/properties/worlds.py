@@ -95,11 +95,51 @@ def read_requests(lib, buckets) -> list:
     return result
 
 
-def make_schedule(lib, buckets, prefetch, grad_units):
+@dataclass(frozen=True)
+class Options:
+    """How a training schedule runs; the names are those of bp_schedule_config."""
+
+    prefetch: int = 1
+    prefetch_backward: int = 0xFFFFFFFF
+    grad_units: int = 2
+    passes: int = 0
+    keep_after_forward: int = 0
+    streams: int = 0
+    outside: int = 0
+    microbatches: int = 0
+    combined: int = 0
+    overrides: tuple = ()  # unit, forward, backward
+
+
+@st.composite
+def options(draw, units_count):
+    """Mostly the plain ones: every option that is drawn makes the others rarer."""
+    rarely = st.sampled_from((0, 0, 0, 1))
+    depth = st.integers(0, 4)
+    overridden = draw(st.lists(st.integers(0, units_count - 1), unique=True, max_size=2))
+    return Options(prefetch=draw(depth), prefetch_backward=draw(st.one_of(st.just(0xFFFFFFFF), depth)),
+                   grad_units=draw(st.integers(1, 3)), passes=draw(st.sampled_from((0, 0, 0, 2))),
+                   keep_after_forward=draw(rarely), streams=draw(rarely), outside=draw(rarely),
+                   microbatches=draw(st.sampled_from((0, 0, 0, 1, 2, 5))), combined=draw(rarely),
+                   overrides=tuple((unit, draw(depth), draw(depth)) for unit in overridden))
+
+
+def make_schedule(lib, buckets, wanted):
     config = b.ScheduleConfig()
     check(lib, lib.bp_schedule_config_init(ctypes.byref(config), ctypes.sizeof(config)), "bp_schedule_config_init")
-    config.prefetch, config.grad_units = prefetch, grad_units
+    for name in ("prefetch", "prefetch_backward", "grad_units", "passes", "keep_after_forward", "streams", "outside",
+                 "microbatches", "combined"):
+        setattr(config, name, getattr(wanted, name))
+    config.overrides = (b.UnitPrefetch * len(wanted.overrides))(*wanted.overrides)
+    config.override_count = len(wanted.overrides)
     return made(lib, "bp_schedule_create_training", buckets, config)
+
+
+def trade(lib, buckets, schedule, stalls, alignment):
+    config = b.TradeConfig()
+    check(lib, lib.bp_trade_config_init(ctypes.byref(config), ctypes.sizeof(config)), "bp_trade_config_init")
+    config.stalls, config.alignment = stalls, alignment
+    return made(lib, "bp_schedule_create_traded", buckets, schedule, config)
 
 
 def read_intervals(lib, schedule, requests) -> list:

@@ -76,8 +76,32 @@ typedef struct world {
     uint64_t *bytes;
 } world;
 
+static bp_schedule_config default_schedule(void)
+{
+    bp_schedule_config config;
+    OK(bp_schedule_config_init(&config, sizeof config));
+    return config;
+}
+
+/* Schedules of every kind of step. */
+enum { SCHEDULES = 6 };
+static bp_schedule_config numbered_schedule(int number)
+{
+    bp_schedule_config config = default_schedule();
+    config.streams = number % 2 == 1 ? BP_STREAMS_UNIFIED : BP_STREAMS_SEPARATE;
+    config.outside = number >= 2 ? BP_OUTSIDE_PREFETCHES_SUCCESSOR : BP_OUTSIDE_PREFETCHES_NOTHING;
+    config.passes = number >= 3 ? BP_PASSES_BOTH : BP_PASSES_TRAIN;
+    config.microbatches = number >= 4 ? 2 : 0;
+    config.combined = number >= 4;
+    config.keep_after_forward = number == 2;
+    config.recompute = number == 3;
+    config.prefetch = number == 5 ? 3 : 1;
+    config.grad_units = number == 5 ? 4 : 2;
+    return config;
+}
+
 /* Eight units of two buckets, one of them fp8; the third encloses the fourth, and the fifth runs twice. */
-static world make_world(void)
+static world make_world(bp_schedule_config schedule_config)
 {
     world w = {0};
     OK(bp_model_create("world", &w.model));
@@ -101,8 +125,6 @@ static world make_world(void)
     buckets_config.padding = BP_PADDING_GIVEN;
     buckets_config.roles = ALL_ROLES;
     OK(bp_buckets_create(w.model, &buckets_config, &w.buckets));
-    bp_schedule_config schedule_config;
-    OK(bp_schedule_config_init(&schedule_config, sizeof schedule_config));
     OK(bp_schedule_create_training(w.buckets, &schedule_config, &w.schedule));
     bp_plan_config plan_config;
     OK(bp_plan_config_init(&plan_config, sizeof plan_config));
@@ -140,43 +162,73 @@ static size_t count_entries(const program *p, program_action action, uint32_t st
     return found;
 }
 
-/* Every interval begins and ends where the schedule says, once, and is checked in its last step. */
-static void test_program(void **state)
+static bool computes_in(const world *w, uint32_t request, uint32_t index)
 {
-    (void)state;
-    world w = make_world();
+    bp_request r = {.size = sizeof r};
+    bp_bucket b = {.size = sizeof b};
+    bp_step step = {.size = sizeof step};
+    OK(bp_buckets_request(w->buckets, request, &r));
+    OK(bp_buckets_get(w->buckets, r.bucket, &b));
+    OK(bp_schedule_step(w->schedule, index, &step));
+    return step.unit == b.unit || step.forward_unit == b.unit;
+}
+
+/* Begins and ends where the schedule says, once, and is checked in its last step; what is gathered is checked in each step in which its
+ * unit computes, too. Returns how many checks there are. */
+static size_t assert_interval(const world *w, const program *p, const bp_interval *live, uint32_t request,
+                              uint32_t number)
+{
+    bp_request r = {.size = sizeof r};
+    OK(bp_buckets_request(w->buckets, request, &r));
+    bool gathered = r.role == BP_ROLE_PARAM || r.role == BP_ROLE_PARAM_TRANSPOSE;
+    program_action begin = gathered ? ACTION_GATHER : ACTION_PRODUCE;
+    program_action check = gathered ? ACTION_COMPUTE : ACTION_DRAIN;
+    assert_int_equal(count_entries(p, begin, live->begin, request, number), 1);
+    assert_int_equal(count_entries(p, ACTION_RELEASE, live->end - 1, request, number), 1);
+    size_t checks = 0;
+    for (uint32_t t = live->begin; t < live->end; t++) {
+        size_t wanted = t + 1 == live->end || (gathered && computes_in(w, request, t));
+        assert_int_equal(count_entries(p, check, t, request, number), wanted);
+        checks += wanted;
+    }
+    return checks;
+}
+
+static void assert_program(const world *w)
+{
     program p;
-    OK(program_init(w.buckets, w.schedule, &p));
-    assert_int_equal(p.steps, bp_schedule_step_count(w.schedule));
-    size_t intervals = 0, held = 0, nested_checks = 0;
+    OK(program_init(w->buckets, w->schedule, &p));
+    assert_int_equal(p.steps, bp_schedule_step_count(w->schedule));
+    size_t intervals = 0, held = 0, checks = 0;
     for (uint32_t i = 0; i < p.requests; i++) {
         size_t count;
         bp_request r = {.size = sizeof r};
-        const bp_interval *live = bp_schedule_intervals(w.schedule, i, &count);
-        OK(bp_buckets_request(w.buckets, i, &r));
+        const bp_interval *live = bp_schedule_intervals(w->schedule, i, &count);
+        OK(bp_buckets_request(w->buckets, i, &r));
         if (r.role == BP_ROLE_STATE) {
             assert_int_equal(p.held[held++].request, i);
             assert_int_equal(count_entries(&p, ACTION_DRAIN, p.steps - 1, i, 0), 1);
             continue;
         }
-        bool gathered = r.role == BP_ROLE_PARAM || r.role == BP_ROLE_PARAM_TRANSPOSE;
-        for (uint32_t k = 0; k < count; k++, intervals++) {
-            program_action begin = gathered ? ACTION_GATHER : ACTION_PRODUCE;
-            program_action check = gathered ? ACTION_COMPUTE : ACTION_DRAIN;
-            assert_int_equal(count_entries(&p, begin, live[k].begin, i, k), 1);
-            assert_int_equal(count_entries(&p, check, live[k].end - 1, i, k), 1);
-            assert_int_equal(count_entries(&p, ACTION_RELEASE, live[k].end - 1, i, k), 1);
-            for (uint32_t t = live[k].begin; gathered && t + 1 < live[k].end; t++)
-                nested_checks += count_entries(&p, check, t, i, k);
-        }
+        for (uint32_t k = 0; k < count; k++, intervals++)
+            checks += assert_interval(w, &p, &live[k], i, k);
     }
     assert_int_equal(held, p.held_count);
-    assert_true(nested_checks > 0); /* a unit around another, and the last unit's two steps in one interval */
+    assert_true(checks > intervals); /* a unit around another, and the last unit's two steps in one interval */
     assert_int_equal(p.fills, intervals);
     assert_int_equal(p.begins[ACTION_RELEASE][p.steps], intervals);
-    assert_int_equal(p.checks, intervals + held + nested_checks);
+    assert_int_equal(p.checks, checks + held);
     program_finish(&p);
-    end_world(&w);
+}
+
+static void test_programs(void **state)
+{
+    (void)state;
+    for (int number = 0; number < SCHEDULES; number++) {
+        world w = make_world(numbered_schedule(number));
+        assert_program(&w);
+        end_world(&w);
+    }
 }
 
 /* ---- runs ---------------------------------------------------------------------------------------------------------------------- */
@@ -220,22 +272,29 @@ static outcome drive(world *w, bp_device *device, bool has_memory, int iteration
     return o;
 }
 
-static void test_right_pool(void **state)
+static void assert_right(world *w)
 {
-    (void)state;
-    world w = make_world();
     bp_device *devices[2];
     OK(bp_device_create_host(NULL, &devices[0]));
     OK(bp_device_create_null(&devices[1]));
     for (int i = 0; i < 2; i++) {
-        outcome o = drive(&w, devices[i], i == 0, 7);
+        outcome o = drive(w, devices[i], i == 0, 7);
         OK(o.status);
         assert_int_equal(o.result.iterations, 7);
         assert_int_equal(o.result.corrupted, 0);
         assert_int_equal(o.result.checked > 0, i == 0);
         bp_device_destroy(&devices[i]);
     }
-    end_world(&w);
+}
+
+static void test_right_pool(void **state)
+{
+    (void)state;
+    for (int number = 0; number < SCHEDULES; number++) {
+        world w = make_world(numbered_schedule(number));
+        assert_right(&w);
+        end_world(&w);
+    }
 }
 
 /* Stands between the driver and the pool: waits that the pool makes for an acquire are its own, all others the driver's. */
@@ -289,7 +348,7 @@ static void keep(void *self)
 static void test_forgotten_waits_are_found(void **state)
 {
     (void)state;
-    world w = make_world();
+    world w = make_world(default_schedule());
     bp_device *host, *broken;
     void *self;
     OK(bp_device_create_host(NULL, &host));
@@ -343,7 +402,7 @@ static bp_status fail_once(void *user, const bp_device_call *call)
 static void test_failing_devices(void **state)
 {
     (void)state;
-    world w = make_world();
+    world w = make_world(default_schedule());
     bool failed = true;
     for (int at = 1; failed; at += at < 200 ? 7 : 61) {
         bp_device *host, *device;
@@ -365,7 +424,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_patterns_differ),
-        cmocka_unit_test(test_program),
+        cmocka_unit_test(test_programs),
         cmocka_unit_test(test_right_pool),
         cmocka_unit_test(test_forgotten_waits_are_found),
         cmocka_unit_test(test_failing_devices),

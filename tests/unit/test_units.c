@@ -147,6 +147,10 @@ static void test_order_and_schedule_errors(void **state)
     assert_fails(S("{\"acquire\": \"a\", \"release\": \"a\", \"role\": \"grad\"}"), BP_ERR_FORMAT, "$.schedule[0]",
                  "one of");
     assert_fails(S("{\"acquire\": \"c\", \"role\": \"grad\"}"), BP_ERR_FORMAT, "$.schedule[0].acquire", "\"c\"");
+    assert_fails(S("{\"acquire\": \"a\", \"role\": \"grad\", \"lane\": \"gahter\"}"), BP_ERR_FORMAT,
+                 "$.schedule[0].lane", "\"gahter\"", "outer_reduce");
+    assert_fails(S("{\"acquire\": \"a\", \"role\": \"grad\", \"lane\": 16}"), BP_ERR_FORMAT, "$.schedule[0].lane",
+                 "16");
     assert_fails(S("{\"acquire\": \"a\"}"), BP_ERR_FORMAT, "$.schedule[0].role", "missing");
     assert_fails(S("{\"acquire\": \"a\", \"role\": -1}"), BP_ERR_FORMAT, "$.schedule[0].role", "got -1");
     assert_fails(S("{\"acquire\": \"a\", \"role\": \"grad\", \"bucket\": \"x\"}"), BP_ERR_FORMAT,
@@ -169,9 +173,9 @@ static void add_parameter(bp_model *model, const char *name, int32_t unit, uint6
     assert_ok(bp_model_add_parameter(model, &p));
 }
 
-static void add_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket, uint32_t role)
+static void add_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket, uint32_t role, uint32_t lane)
 {
-    bp_model_event event = {sizeof event, acquire, unit, bucket, role};
+    bp_model_event event = {sizeof event, acquire, unit, bucket, role, lane};
     assert_ok(bp_model_add_event(model, &event));
 }
 
@@ -204,8 +208,9 @@ static bp_model *make_model(void)
     }
     const uint32_t order[] = {2, 0, 2};
     assert_ok(bp_model_set_order(model, order, 3));
-    add_event(model, 1, 2, 1, BP_ROLE_GRAD);
-    add_event(model, 0, 2, -1, 4000000000u);
+    add_event(model, 1, 2, 1, BP_ROLE_GRAD, BP_MODEL_EVENT_NO_LANE);
+    add_event(model, 0, 2, -1, 4000000000u, BP_LANE_OUTER_REDUCE);
+    add_event(model, 0, 2, -1, BP_ROLE_GRAD, BP_LANE_COUNT - 1);
     return model;
 }
 
@@ -243,7 +248,8 @@ static void assert_same_models(const bp_model *a, const bp_model *b)
         bp_model_event p = {.size = sizeof p}, q = {.size = sizeof q};
         assert_ok(bp_model_event_get(a, i, &p));
         assert_ok(bp_model_event_get(b, i, &q));
-        assert_true(p.acquire == q.acquire && p.unit == q.unit && p.bucket == q.bucket && p.role == q.role);
+        assert_true(p.acquire == q.acquire && p.unit == q.unit && p.bucket == q.bucket && p.role == q.role &&
+                    p.lane == q.lane);
     }
     assert_int_equal(bp_model_numel(a), bp_model_numel(b));
     assert_int_equal(bp_model_prediction_numel(a), bp_model_prediction_numel(b));

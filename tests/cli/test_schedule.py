@@ -1,0 +1,421 @@
+"""`bucketpool schedule` and the options of schedules: tables, documents, pictures, mistakes.
+
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
+difference before committing it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
+GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
+MODELS = os.path.join(ROOT, "examples", "models")
+NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
+QWEN = "examples/models/Qwen3-0.6B"
+ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state", "--param-dtype", "fp8", "--grad-comm-dtype", "bf16")
+# Each changes what is live when.
+CHANGES = (("--prefetch", "0"), ("--prefetch", "3"), ("--prefetch-backward", "2"), ("--grad-units", "1"), ("--grad-units", "4"),
+           ("--unit-prefetch", "model.layers.9=4:2"), ("--passes", "eval"), ("--passes", "both"), ("--keep-after-forward",),
+           ("--streams", "unified"), ("--outside", "successor"), ("--microbatches", "3"), ("--combined",),
+           ("--combined", "--microbatches", "2", "--streams", "unified", "--outside", "successor", "--passes", "both"))
+LANES = {"param": (0, 1), "param_transpose": (0, 1), "grad": (1, 2), "grad_comm": (1, 3), "state": (1, 1)}
+
+
+def run(*arguments, **more):
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, **more)
+
+
+def document(*arguments):
+    result = run("schedule", *arguments, "--json")
+    assert (result.returncode, result.stderr) == (0, ""), (arguments, result.stderr)
+    return json.loads(result.stdout)
+
+
+def report(*arguments):
+    result = run("plan", *arguments, "--json")
+    assert (result.returncode, result.stderr) == (0, ""), (arguments, result.stderr)
+    return json.loads(result.stdout)["models"]
+
+
+def aligned(count):
+    return (count + 255) // 256 * 256
+
+
+def rows(text):
+    """The cells of the table's numbered rows, by step: what stands between its columns' ends."""
+    lines = text.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("STEP") or line.lstrip().startswith("STEP"))
+    return {int(line.split()[0]): line for line in lines[head + 1:] if line.split() and line.split()[0].isdigit()}
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def units(self, name, sizes, schedule=None, model="tiny"):
+        units = {"format": "bucketpool.units/1", "model": model,
+                 "units": [{"name": f"layers.{i}", "buckets": [{"name": "all", "dtype": "bf16", "numel": n}]}
+                           for i, n in enumerate(sizes)]}
+        if schedule is not None:
+            units["schedule"] = schedule
+        with open(self.path(name), "w", encoding="utf-8") as file:
+            json.dump(units, file)
+        return self.path(name)
+
+    def refused(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+
+    def golden(self, name, *arguments):
+        result = run(*arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        path = os.path.join(GOLDEN, name)
+        if os.environ.get("UPDATE_GOLDEN"):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(result.stdout)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read(), result.stdout)
+
+
+def param_events(*text):
+    """"+0" acquires the parameters of layers.0, "-0" releases them."""
+    return [{"acquire" if e[0] == "+" else "release": f"layers.{e[1:]}", "role": "param"} for e in text]
+
+
+class Table(Case):
+    def test_golden(self):
+        self.golden("schedule-nano.txt", "schedule", NANO, "--ep", "8")
+        self.golden("help-schedule.txt", "schedule", "--help")
+
+    def test_every_step_of_a_short_one(self):
+        text = run("schedule", self.units("units.json", (100, 200, 300))).stdout
+        self.assertEqual(sorted(rows(text)), list(range(6)))
+        self.assertNotIn("...", text)
+        self.assertRegex(rows(text)[0], r"forward +layers\.0 +layers\.0, layers\.1 param +layers\.0 param +768 B")
+        self.assertRegex(rows(text)[4], r"backward +layers\.1 .*grad$")
+
+    def test_the_interesting_steps_of_a_long_one(self):
+        found = rows(run("schedule", NANO, "--ep", "8").stdout)
+        self.assertLess(len(found), 30)
+        for step in (0, 51, 52, 53, 103):  # the ends, the turn, the peaks
+            self.assertIn(step, found)
+
+    def test_steps(self):
+        for arguments, steps in ((("10-14",), range(10, 15)), (("7",), range(7, 8)), (("0-103",), range(104))):
+            text = run("schedule", NANO, "--ep", "8", "--steps", *arguments).stdout
+            self.assertEqual(sorted(rows(text)), list(steps))
+
+    def test_roles(self):
+        text = run("schedule", QWEN, "--role", "grad", "--steps", "28-30").stdout
+        self.assertNotIn("param", text.split("Live at most:")[1])
+        self.assertRegex(rows(text)[29], r"backward +model\.layers\.26 +layers\.26 +layers\.27 +61\.50 MiB grad")
+        whole, part = document(QWEN, *ALL_ROLES), document(QWEN, *ALL_ROLES, "--role", "grad,state")
+        self.assertEqual([p["role"] for p in part["peaks"]], ["grad", "state", "all"])
+        self.assertEqual(part["peaks"][:2], [p for p in whole["peaks"] if p["role"] in ("grad", "state")])
+
+    def test_recordings(self):
+        path = self.units("units.json", (100, 200), param_events("+0", "+1", "-0", "-1"))
+        text = run("schedule", path, "--roles", "param").stdout
+        self.assertIn("recorded schedule of 4 events", text)
+        self.assertRegex(rows(text)[2], r"recorded +layers\.0 +layers\.0 +512 B")
+
+    def test_many_units_at_once(self):
+        text = run("schedule", NANO, "--roles", "param,state", "--steps", "0").stdout
+        self.assertIn("layers.0, layers.1 param+state, 50 units state", text)
+
+
+class Document(Case):
+    def replayed(self, found):
+        """Live bytes of each step and role, made of the events alone."""
+        requests, live = found["requests"], []
+        held, sums = set(), {}
+        at = 0
+        for step in range(len(found["steps"])):
+            while at < len(found["events"]) and found["events"][at]["step"] == step:
+                event = found["events"][at]
+                for r in range(event["first_request"], event["first_request"] + event["request_count"]):
+                    self.assertEqual(r in held, not event["acquire"])
+                    (held.add if event["acquire"] else held.remove)(r)
+                    change = aligned(requests[r]["bytes"]) * (1 if event["acquire"] else -1)
+                    for role in (requests[r]["role"], "all"):
+                        sums[role] = sums.get(role, 0) + change
+                at += 1
+            live.append(dict(sums))
+        self.assertTrue(all(e["step"] == len(live) and not e["acquire"] for e in found["events"][at:]))
+        self.assertEqual(len(held), sum(e["request_count"] for e in found["events"][at:]))
+        return live
+
+    def check(self, *arguments):
+        found = document(*arguments)
+        self.assertEqual(found["format"], "bucketpool.schedule/1")
+        roles = [p["role"] for p in found["peaks"]]
+        live = self.replayed(found)
+        for step, sums in zip(found["steps"], live):
+            self.assertEqual(set(step["live_bytes"]), set(roles))
+            for role in roles:
+                self.assertEqual(step["live_bytes"][role], sums.get(role, 0))
+        for peak in found["peaks"]:
+            self.assertEqual(peak["bytes"], max(s["live_bytes"][peak["role"]] for s in found["steps"]))
+            self.assertEqual(peak["step"], [s["live_bytes"][peak["role"]] for s in found["steps"]].index(peak["bytes"]))
+        order = [(e["step"], e["acquire"], e["first_request"]) for e in found["events"]]
+        self.assertEqual(order, sorted(order))
+        for event in found["events"]:
+            request = found["requests"][event["first_request"]]
+            self.assertEqual(event["lane"], LANES[request["role"]][0 if event["acquire"] else 1])
+            for r in range(event["first_request"], event["first_request"] + event["request_count"]):
+                self.assertEqual([found["requests"][r][k] for k in ("unit", "role")], [request[k] for k in ("unit", "role")])
+        return found
+
+    def test_every_option(self):
+        plain = self.check(QWEN)
+        for options in CHANGES:
+            with self.subTest(options=options):
+                found = self.check(QWEN, *options)
+                self.assertNotEqual((found["steps"], found["events"]), (plain["steps"], plain["events"]))
+                self.assertNotEqual(found["options"], plain["options"])
+        self.check(NANO, "--ep", "8", *ALL_ROLES, "--recompute", "--streams", "unified")
+
+    def test_recompute_gathers_rows_again(self):
+        counts = [sum(e["acquire"] for e in document(QWEN, *ALL_ROLES, *o, "--role", "param")["events"])
+                  for o in ((), ("--recompute",))]
+        self.assertGreater(counts[1], counts[0])
+
+    def test_peaks_are_bounds(self):
+        """Of every role, and in the same step, as `plan` has it."""
+        for model, options in ((NANO, ("--ep", "8")), (QWEN, ALL_ROLES), *((QWEN, o) for o in CHANGES)):
+            with self.subTest(options=options):
+                (planned,) = report(model, *options, "--policy", "dynamic")
+                bounds = {r["role"]: (r["lower_bound_bytes"], r["lower_bound_step"]) for r in planned["policies"][0]["roles"]}
+                peaks = {p["role"]: (p["bytes"], p["step"]) for p in document(model, *options)["peaks"] if p["role"] != "all"}
+                self.assertEqual(peaks, bounds)
+
+    def test_prefetch_of_units(self):
+        def acquires(unit, *options):
+            found = document(QWEN, "--role", "param", *options)
+            return [e["step"] for e in found["events"]
+                    if e["acquire"] and found["requests"][e["first_request"]]["unit"] == unit]
+        self.assertEqual(acquires("model.layers.9"), [8, 45])
+        self.assertEqual(acquires("model.layers.9", "--unit-prefetch", "model.layers.9=4:2"), [5, 44])
+        self.assertEqual(acquires("model.layers.9", "--unit-prefetch", "model.layers.9=0,model.layers.4=3"), [9, 46])
+        self.assertEqual(acquires("model.layers.4", "--unit-prefetch", "model.layers.9=0", "--unit-prefetch",
+                                  "model.layers.4=3"), [1, 48])
+        self.assertEqual(acquires("model.layers.9", "--prefetch-backward", "3"), [8, 43])
+
+    def test_phases(self):
+        def phases(*options):
+            return [s["phase"] for s in document(self.units("units.json", (1, 2)), *options)["steps"]]
+        self.assertEqual(phases(), ["forward"] * 2 + ["backward"] * 2)
+        self.assertEqual(phases("--eval"), ["forward"] * 2)
+        self.assertEqual(phases("--eval"), phases("--passes", "eval"))
+        self.assertEqual(phases("--outside", "successor"), ["outside", "forward", "forward", "outside", "backward", "backward"])
+        self.assertEqual(phases("--streams", "unified")[2:], ["backward", "backward_gather"] * 2)
+        self.assertEqual(phases("--combined"), ["forward"] * 2 + ["combined"] * 2 + ["backward"] * 2)
+        combined = document(self.units("units.json", (1, 2)), "--combined")["steps"][2]
+        self.assertEqual((combined["unit"], combined["forward_unit"]), ("layers.1", "layers.0"))
+
+    def test_recordings(self):
+        events = param_events("+0", "+1", "-0", "+2", "-1", "-2")
+        found = self.check(self.units("units.json", (100, 200, 300), events), "--roles", "param")
+        said = [("+" if e["acquire"] else "-") + found["requests"][e["first_request"]]["unit"][-1] for e in found["events"]]
+        self.assertEqual(said, ["+0", "+1", "-0", "+2", "-1", "-2"])
+        self.assertEqual([e["step"] for e in found["events"]], list(range(6)))
+
+    def test_stalls(self):
+        """Two large units beside each other: overlap given up between them saves one of them."""
+        path = self.units("units.json", (1000, 1000, 100000, 100000, 1000, 1000))
+        plain, traded = document(path, "--roles", "param"), self.check(path, "--roles", "param", "--allow-stalls", "2")
+        self.assertEqual(plain["waits"], [])
+        self.assertEqual(plain["peaks"][0]["bytes"], 2 * aligned(200000))
+        self.assertLess(traded["peaks"][0]["bytes"], plain["peaks"][0]["bytes"])
+        self.assertIn(len(traded["waits"]), (1, 2))
+        for wait in traded["waits"]:
+            self.assertGreaterEqual(wait["exposed_bytes"], 200000)
+            self.assertEqual({traded["requests"][wait[k]]["unit"] for k in ("waits", "waits_for")}, {"layers.2", "layers.3"})
+        text = run("schedule", path, "--roles", "param", "--allow-stalls", "2").stdout
+        self.assertIn("Overlap is given up", text)
+        self.assertIn("waits for", text)
+        self.assertIn("saves nothing", run("schedule", QWEN, "--allow-stalls", "1").stdout)
+
+
+class United(Case):
+    """Several recordings of a model, and several models in one pool."""
+
+    def test_recordings(self):
+        one = self.units("one.json", (100, 200, 300), param_events("+0", "-0", "+1", "-1", "+2", "-2"))
+        other = self.units("other.json", (100, 200, 300), param_events("+0", "+1", "-0", "-1", "+2", "-2"))
+        third = self.units("third.json", (100, 200, 300), param_events("+1", "+2", "-1", "-2", "+0", "-0"))
+        found = document(one, "--roles", "param", "--schedules", f"{other},{third}")
+        self.assertEqual(len(found["steps"]), 18)
+        self.assertEqual(found["options"]["schedules"], [other, third])
+        self.assertEqual([e["step"] for e in found["events"]], list(range(18)))
+        self.assertEqual(found["peaks"][0]["bytes"], aligned(400) + aligned(600))
+        again = document(one, "--roles", "param", "--schedules", other, "--schedules", third)
+        self.assertEqual(again["events"], found["events"])
+        self.assertIn("recorded schedules of 18 events", run("schedule", one, "--roles", "param", "--schedules", f"{other},{third}").stdout)
+        for model, options in ((one, ()), (self.units("plain.json", (100, 200, 300)), ())):  # recorded and generated
+            (planned,) = report(model, "--roles", "param", "--schedules", third, "--policy", "max", *options)
+            self.assertEqual(planned["policies"][0]["lower_bound_bytes"], aligned(400) + aligned(600))
+
+    def test_recordings_of_other_buckets(self):
+        events = param_events("+0", "-0", "+1", "-1")
+        one = self.units("one.json", (100, 200), events)
+        for sizes, words in (((100, 300), ("600 bytes", "layers.1/all", "400")), ((100, 200, 300), ("3 units", "not 2"))):
+            other = self.units("other.json", sizes, events + param_events(*(("+2", "-2") if len(sizes) > 2 else ())))
+            self.refused(run("schedule", one, "--roles", "param", "--schedules", other), 2, "other.json", *words)
+        with open(other, encoding="utf-8") as file:
+            units = json.load(file)
+        units["units"] = units["units"][:2]
+        units["units"][1]["name"] = "elsewhere"
+        units["schedule"] = events[:2]
+        with open(other, "w", encoding="utf-8") as file:
+            json.dump(units, file)
+        self.refused(run("schedule", one, "--roles", "param", "--schedules", other), 2, "elsewhere", "layers.1")
+        self.refused(run("schedule", one, "--roles", "param", "--schedules", self.units("x.json", (100, 200))), 2, "x.json",
+                     "no recorded schedule")
+        wrong = self.units("wrong.json", (100, 200), param_events("+0", "-0", "-1"))
+        self.refused(run("schedule", one, "--roles", "param", "--schedules", wrong), 2, "wrong.json", "event 2")
+        self.refused(run("plan", one, one, "--roles", "param", "--schedules", wrong), 2, "--schedules", "2 are given")
+
+    def test_models_share(self):
+        small = self.units("small.json", (100, 200), model="reference")
+        large = self.units("large.json", (3000, 1000, 1000), model="policy")
+        found = document(large, small, "--share", "--roles", "param,grad,state")
+        self.assertEqual(found["model"], "policy + reference")
+        self.assertEqual(len(found["steps"]), 10)
+        names = [r["unit"] for r in found["requests"]]
+        self.assertEqual(sorted(set(names)), ["policy/layers.0", "policy/layers.1", "policy/layers.2", "reference/layers.0",
+                                              "reference/layers.1"])
+        apart = [document(m, "--roles", "param,grad,state") for m in (large, small)]
+        for role in ("param", "grad"):
+            peaks = [p["bytes"] for d in (found, *apart) for p in d["peaks"] if p["role"] == role]
+            self.assertEqual(peaks[0], max(peaks[1:]))
+        (planned,) = report(large, small, "--share", "--policy", "max", "--budget", "1GiB")
+        sums = [report(m, "--policy", "max", "--budget", "1GiB")[0] for m in (large, small)]
+        self.assertEqual(planned["units"], 5)
+        for member in ("outside", "param_shards", "grad_shards", "optimizer"):
+            self.assertEqual(planned["state_bytes"][member], sum(s["state_bytes"][member] for s in sums))
+        self.assertEqual(planned["parameters"], 5300)
+        self.assertEqual(planned["policies"][0]["lower_bound_bytes"],
+                         sum(max(r["lower_bound_bytes"] for s in sums for r in s["policies"][0]["roles"] if r["role"] == role)
+                             for role in ("param", "grad")))
+
+    def test_a_model_shares_with_itself(self):
+        found = document(QWEN, QWEN, "--share", "--role", "param")
+        self.assertEqual(found["model"], "Qwen3-0.6B + Qwen3-0.6B#2")
+        self.assertEqual(found["peaks"][0]["bytes"], document(QWEN)["peaks"][0]["bytes"])
+        output = run("plan", QWEN, QWEN, "--share", "--policy", "max", "-o", self.path("plan.json"))
+        self.assertEqual((output.returncode, output.stderr), (0, ""))
+        with open(self.path("plan.json"), encoding="utf-8") as file:
+            plan = json.load(file)
+        self.assertEqual((plan["model"], plan["options"]["share"]), ("Qwen3-0.6B + Qwen3-0.6B#2", "1"))
+        self.assertEqual(len({a["unit"] for a in plan["assignments"]}), 56)
+
+
+class Plans(Case):
+    def test_options_are_noted(self):
+        def options(*arguments):
+            self.assertEqual(run("plan", QWEN, "--policy", "max", "-o", self.path("plan.json"), *arguments).stderr, "")
+            with open(self.path("plan.json"), encoding="utf-8") as file:
+                return json.load(file)["options"]
+        plain = options()
+        self.assertEqual((plain["schedule"], plain["prefetch"], plain["eval"]), ("training", "1", "0"))
+        for arguments, noted in ((("--prefetch-backward", "2"), {"prefetch_backward": "2"}),
+                                 (("--unit-prefetch", "model.layers.9=4:2"), {"unit_prefetch.model.layers.9": "4:2"}),
+                                 (("--passes", "both"), {"schedule": "training and evaluation"}),
+                                 (("--eval",), {"schedule": "evaluation", "eval": "1"}),
+                                 (("--keep-after-forward", "--recompute"), {"keep_after_forward": "1", "recompute": "1"}),
+                                 (("--streams", "unified", "--outside", "successor"), {"streams": "unified", "outside": "successor"}),
+                                 (("--microbatches", "4", "--combined"), {"microbatches": "4", "combined": "1"}),
+                                 (("--overlap-window", "2", "--allow-stalls", "3"), {"overlap_window": "2", "allow_stalls": "3"})):
+            self.assertEqual(options(*arguments), plain | noted)
+
+    def test_the_schedule_is_said(self):
+        for arguments, words in (((), "prefetch 1;"), (("--prefetch", "2", "--prefetch-backward", "1"), "prefetch 2 (backward 1);"),
+                                 (("--unit-prefetch", "model.layers.9=4"), "prefetch 1, 1 unit otherwise;"),
+                                 (("--passes", "both", "--grad-units", "3"), "training and evaluation, gradients of 3 units;"),
+                                 (("--streams", "unified", "--keep-after-forward"), "kept after forward, unified streams;"),
+                                 (("--microbatches", "4", "--combined", "--allow-stalls", "2"),
+                                  "prefetch 1, 4 microbatches, combined passes, 2 stalls allowed;")):
+            for command in ("plan", "schedule"):
+                policy = ("--policy", "max") if command == "plan" else ()
+                self.assertIn(words, run(command, QWEN, *arguments, *policy).stdout.splitlines()[1])
+
+
+class Picture(Case):
+    def test_every_option(self):
+        cases = [(QWEN, o) for o in ((), *CHANGES)] + [(NANO, ("--ep", "8", *ALL_ROLES))]
+        cases.append((self.units("units.json", (100, 200), param_events("+0", "+1", "-0", "-1")), ("--roles", "param")))
+        for model, options in cases:
+            with self.subTest(options=options):
+                result = run("schedule", model, *options, "--svg", self.path("schedule.svg"))
+                if "no cairo" in result.stderr:
+                    self.refused(result, 3, "cairo")
+                    return
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                with open(self.path("schedule.svg"), encoding="utf-8") as file:
+                    text = file.read()
+                self.assertIn("<svg", text)
+                self.assertGreater(len(text), 5000)
+                os.unlink(self.path("schedule.svg"))
+
+    def test_outputs_appear_together(self):
+        self.refused(run("schedule", QWEN, "--svg", self.path("no/such/folder/x.svg")), 3, "no/such/folder")
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([TOOL, "schedule", QWEN, "--svg", self.path("x.svg")], stdout=full, stderr=subprocess.PIPE,
+                                    text=True, cwd=ROOT, check=False)
+        self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
+
+
+class Mistakes(Case):
+    def test_bad_options(self):
+        cases = ((("--prefetch", "x"), "--prefetch"), (("--prefetch-backward", "-1"), "--prefetch-backward"),
+                 (("--unit-prefetch", "model.layers.3"), "UNIT=F"), (("--unit-prefetch", "=3"), "UNIT=F"),
+                 (("--unit-prefetch", "model.layers.3=1:2:3"), "1:2"[2:]), (("--unit-prefetch", "model.layers.3=a"), "\"a\""),
+                 (("--unit-prefetch", "nobody=3"), "nobody"), (("--unit-prefetch", "model.layers.3=1,model.layers.3=2"), "twice"),
+                 (("--unit-prefetch", "model.layers.3=1,"), "empty"), (("--passes", "twice"), "train, eval, both"),
+                 (("--streams", "one"), "separate, unified"), (("--outside", "all"), "nothing, successor"),
+                 (("--microbatches", "0"), "1 to 1024"), (("--microbatches", "1025"), "1 to 1024"),
+                 (("--overlap-window", "-1"), "--overlap-window"), (("--allow-stalls", "many"), "--allow-stalls"),
+                 (("--grad-units", "0"), "--grad-units"), (("--steps", "5-3"), "--steps"), (("--steps", "-3"), "--steps"),
+                 (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "0 to 55"), (("--steps", "99999999999"), "--steps"),
+                 (("--role", "x"), "--role"), (("--role", "state"), "no buckets"), (("--json", "--steps", "1"), "--steps"),
+                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--svg", "x.gif"), ".svg"), (("--svg", ""), "--svg"),
+                 (("--schedules", "no-such-file.json"), "no-such-file.json"), (("--policy", "max"), "--policy"))
+        for options, word in cases:
+            with self.subTest(options=options):
+                self.refused(run("schedule", QWEN, *options), 3 if "x.gif" in options else 2, word)
+        self.refused(run("schedule"), 2, "no model")
+        self.refused(run("schedule", QWEN, NANO), 2, "2 models", "--share")
+
+    def test_lost_output_is_no_success(self):
+        for options in ((), ("--json",), ("--help",)):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([TOOL, "schedule", QWEN, *options], stdout=full, stderr=subprocess.PIPE, text=True,
+                                        cwd=ROOT, check=False)
+            self.assertEqual(result.returncode, 3, options)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_man_page_has_every_option(self):
+        with open(os.path.join(ROOT, "docs", "bucketpool.1.scd"), encoding="utf-8") as file:
+            page = file.read().replace("\\", "")
+        for option in set(re.findall(r"--[a-z][a-z-]+", run("schedule", "--help").stdout)) - {"--usage", "--help"}:
+            self.assertIn(option, page)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,483 @@
+/* Overlap windows of recorded schedules, and what giving them up saves: against the rules told plainly, and by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/plan.h>
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "planner/schedule.h"
+#include "worlds.h"
+
+#define MOST_EVENTS 64
+#define MOST_UNITS 6
+#define MOST_HELD 18 /* requests */
+
+/* ---- recordings ----------------------------------------------------------------------------------------------------- */
+
+static void add_lane_event(bp_model *model, uint32_t acquire, int32_t unit, int32_t bucket, uint32_t lane)
+{
+    bp_model_event event = {
+        .size = sizeof event, .acquire = acquire, .unit = unit, .bucket = bucket, .role = BP_ROLE_PARAM, .lane = lane};
+    assert_ok(bp_model_add_event(model, &event));
+}
+
+static uint32_t random_lane(void)
+{
+    return random_below(3) == 0 ? BP_MODEL_EVENT_NO_LANE : random_below(3);
+}
+
+/* Units of one to three buckets, acquired and released at random, whole or by bucket. */
+static bp_model *record_at_random(uint32_t units)
+{
+    bp_model *model = new_model();
+    int32_t unit_of[MOST_HELD], bucket_of[MOST_HELD];
+    bool live[MOST_HELD] = {false}, used[MOST_HELD] = {false};
+    size_t held = 0;
+    for (uint32_t u = 0; u < units; u++) {
+        int32_t unit = add_numbered_unit(model, u);
+        uint32_t buckets = 1 + random_below(3);
+        bool whole = random_below(2);
+        for (uint32_t b = 0; b < buckets; b++) {
+            add_bucket(model, unit, BP_DTYPE_FP32, 64 * (1 + random_below(4)), 0);
+            if (whole && b > 0)
+                continue;
+            unit_of[held] = unit;
+            bucket_of[held++] = whole ? -1 : (int32_t)b;
+        }
+    }
+    for (uint32_t events = 4 + random_below(24); events > 0; events--) {
+        size_t i = random_below((uint32_t)held);
+        live[i] = !live[i];
+        used[i] = true;
+        add_lane_event(model, live[i], unit_of[i], bucket_of[i], random_lane());
+    }
+    for (size_t i = 0; i < held; i++) {
+        if (!used[i])
+            add_lane_event(model, live[i] = true, unit_of[i], bucket_of[i], random_lane());
+        if (live[i])
+            add_lane_event(model, 0, unit_of[i], bucket_of[i], random_lane());
+    }
+    return model;
+}
+
+typedef struct recording {
+    bp_model *model;
+    bp_buckets *buckets;
+    bp_schedule *schedule;
+} recording;
+
+static recording record(bp_model *model, uint32_t width)
+{
+    recording r = {.model = model};
+    bp_buckets_config config;
+    assert_ok(bp_buckets_config_init(&config, sizeof config));
+    config.roles = PARAM;
+    assert_ok(bp_buckets_create(model, &config, &r.buckets));
+    bp_recorded_config recorded;
+    assert_ok(bp_recorded_config_init(&recorded, sizeof recorded));
+    assert_int_equal(recorded.overlap_window, 0);
+    recorded.overlap_window = width;
+    assert_ok(bp_schedule_create_recorded(model, r.buckets, &recorded, &r.schedule));
+    return r;
+}
+
+static void end_recording(recording *r)
+{
+    bp_schedule_destroy(&r->schedule);
+    bp_buckets_destroy(&r->buckets);
+    bp_model_destroy(&r->model);
+}
+
+/* ---- the window, told plainly ----------------------------------------------------------------------------------------- */
+
+typedef struct told {
+    uint32_t requests, steps;
+    int32_t unit_of[MOST_HELD], bucket_of[MOST_HELD];
+    uint64_t bytes[MOST_HELD];
+    bp_model_event events[MOST_EVENTS];
+    uint32_t run_of[MOST_EVENTS]; /* of acquires: consecutive ones of one unit on one lane */
+    bool live[MOST_EVENTS][MOST_HELD];
+    uint32_t window[MOST_EVENTS][MOST_HELD][MOST_HELD]; /* step, earlier, later: the distance, 0: none */
+} told;
+
+static uint32_t lane_of(const bp_model_event *event)
+{
+    return event->lane != BP_MODEL_EVENT_NO_LANE ? event->lane : event->acquire ? BP_LANE_GATHER : BP_LANE_COMPUTE;
+}
+
+static bool is_of(const told *t, const bp_model_event *event, uint32_t request)
+{
+    return event->unit == t->unit_of[request] && (event->bucket < 0 || event->bucket == t->bucket_of[request]);
+}
+
+static void read_recording(const recording *r, told *t)
+{
+    memset(t, 0, sizeof *t);
+    t->requests = (uint32_t)bp_buckets_request_count(r->buckets);
+    t->steps = (uint32_t)bp_model_event_count(r->model);
+    assert_true(t->requests <= MOST_HELD && t->steps <= MOST_EVENTS);
+    for (uint32_t i = 0; i < t->requests; i++) {
+        bp_request request = {.size = sizeof request};
+        bp_bucket bucket = {.size = sizeof bucket};
+        assert_ok(bp_buckets_request(r->buckets, i, &request));
+        assert_ok(bp_buckets_get(r->buckets, request.bucket, &bucket));
+        t->unit_of[i] = bucket.unit;
+        t->bucket_of[i] = (int32_t)bucket.ordinal;
+        t->bytes[i] = aligned(request.bytes);
+    }
+    const bp_model_event *before = NULL;
+    uint32_t run = 0;
+    bool live[MOST_HELD] = {false};
+    for (uint32_t step = 0; step < t->steps; step++) {
+        bp_model_event *event = &t->events[step];
+        event->size = sizeof *event;
+        assert_ok(bp_model_event_get(r->model, step, event));
+        for (uint32_t i = 0; i < t->requests; i++)
+            live[i] = is_of(t, event, i) ? event->acquire : live[i];
+        memcpy(t->live[step], live, sizeof live);
+        if (!event->acquire)
+            continue;
+        run += before == NULL || before->unit != event->unit || lane_of(before) != lane_of(event);
+        t->run_of[step] = run;
+        before = event;
+    }
+}
+
+static bool meet(const told *t, uint32_t a, uint32_t b)
+{
+    for (uint32_t step = 0; step < t->steps; step++)
+        if (t->live[step][a] && t->live[step][b])
+            return true;
+    return false;
+}
+
+/* From the release on, round the recording: which acquires the next `width` units on other lanes make. */
+static void tell_window(told *t, uint32_t release, uint32_t earlier, uint32_t width)
+{
+    uint32_t units = 0, run = 0;
+    bool wrapped = false;
+    for (uint32_t i = 1; i < t->steps; i++) {
+        uint32_t step = (release + i) % t->steps;
+        const bp_model_event *event = &t->events[step];
+        bool wraps = !wrapped && step < release;
+        wrapped |= wraps;
+        run = wraps ? 0 : run; /* a unit that goes on from the end to the beginning is two */
+        if (!event->acquire || lane_of(event) == lane_of(&t->events[release]))
+            continue;
+        if (t->run_of[step] != run && ++units > width)
+            return;
+        run = t->run_of[step];
+        for (uint32_t later = 0; later < t->requests; later++) {
+            uint32_t *distance = &t->window[step][earlier][later];
+            if (is_of(t, event, later) && later != earlier && !meet(t, earlier, later) &&
+                (*distance == 0 || units < *distance))
+                *distance = units;
+        }
+    }
+}
+
+static void tell_windows(told *t, uint32_t width)
+{
+    for (uint32_t step = 0; step < t->steps; step++)
+        for (uint32_t i = 0; i < t->requests; i++)
+            if (!t->events[step].acquire && is_of(t, &t->events[step], i))
+                tell_window(t, step, i, width);
+}
+
+static bool is_told(const told *t, uint32_t earlier, uint32_t later)
+{
+    for (uint32_t step = 0; step < t->steps; step++)
+        if (t->window[step][earlier][later] > 0)
+            return true;
+    return false;
+}
+
+static size_t assert_overlaps(const told *t, const bp_schedule *schedule)
+{
+    const bp_overlap *overlaps = bp_schedule_overlaps(schedule);
+    size_t count = 0;
+    for (uint32_t later = 0; later < t->requests; later++) {
+        for (uint32_t earlier = 0; earlier < t->requests; earlier++) {
+            if (!is_told(t, earlier, later))
+                continue;
+            assert_true(count < bp_schedule_overlap_count(schedule));
+            assert_int_equal(overlaps[count].earlier, earlier);
+            assert_int_equal(overlaps[count++].later, later);
+        }
+    }
+    assert_int_equal(count, bp_schedule_overlap_count(schedule));
+    return count;
+}
+
+/* Every acquire that a window keeps apart, and how far away. */
+static void assert_windows(told *t, const bp_schedule *schedule)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < schedule->window_count; i++) {
+        const bp_window *w = &schedule->windows[i];
+        assert_int_equal(w->distance, t->window[w->step][w->earlier][w->later]);
+    }
+    for (uint32_t step = 0; step < t->steps; step++)
+        for (uint32_t i = 0; i < t->requests; i++)
+            for (uint32_t k = 0; k < t->requests; k++)
+                count += t->window[step][i][k] > 0;
+    assert_int_equal(count, schedule->window_count);
+}
+
+static void test_windows_as_told(void **state)
+{
+    (void)state;
+    static told t;
+    size_t overlaps = 0;
+    for (uint32_t round = 0; round < 3000; round++) {
+        seed(round);
+        uint32_t width = random_below(8) == 0 ? UINT32_MAX : random_below(5);
+        recording r = record(record_at_random(1 + random_below(MOST_UNITS)), width);
+        read_recording(&r, &t);
+        tell_windows(&t, width);
+        overlaps += assert_overlaps(&t, r.schedule);
+        assert_windows(&t, r.schedule);
+        end_recording(&r);
+    }
+    assert_true(overlaps > 3000);
+}
+
+/* ---- trading, told plainly --------------------------------------------------------------------------------------------- */
+
+static uint64_t sum_of(const told *t, uint32_t step)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < t->requests; i++) {
+        bool counts = t->live[step][i];
+        for (uint32_t later = 0; later < t->requests; later++)
+            counts |= t->window[step][i][later] > 0;
+        sum += counts ? t->bytes[i] : 0;
+    }
+    return sum;
+}
+
+static uint64_t value_of(const told *t)
+{
+    uint64_t value = 0;
+    for (uint32_t step = 0; step < t->steps; step++)
+        value = sum_of(t, step) > value ? sum_of(t, step) : value;
+    return value;
+}
+
+static void drop_pair(told *t, int32_t earlier, int32_t later)
+{
+    for (uint32_t step = 0; step < t->steps; step++)
+        for (uint32_t i = 0; i < t->requests; i++)
+            for (uint32_t k = 0; k < t->requests; k++)
+                if (t->unit_of[i] == earlier && t->unit_of[k] == later)
+                    t->window[step][i][k] = 0;
+}
+
+/* Drops the pair of units that lowers the value most; whether there is one. Of several any does: what it is worth is compared. */
+static bool drop_best(told *t)
+{
+    static told best, tried;
+    uint64_t before = value_of(t), least = before;
+    for (int32_t a = 0; a < MOST_UNITS; a++) {
+        for (int32_t b = 0; b < MOST_UNITS; b++) {
+            tried = *t;
+            drop_pair(&tried, a, b);
+            if (value_of(&tried) >= least)
+                continue;
+            least = value_of(&tried);
+            best = tried;
+        }
+    }
+    if (least < before)
+        *t = best;
+    return least < before;
+}
+
+/* With one stall the library saves what the best pair does, with more no less, with any number all that windows cost. */
+static void test_trades_as_told(void **state)
+{
+    (void)state;
+    static told t;
+    size_t lowered = 0;
+    for (uint32_t round = 0; round < 1500; round++) {
+        seed(round);
+        uint32_t width = 1 + random_below(3);
+        recording r = record(record_at_random(2 + random_below(MOST_UNITS - 1)), width);
+        bp_trade_config config;
+        assert_ok(bp_trade_config_init(&config, sizeof config));
+        uint64_t values[4], least;
+        for (uint32_t stalls = 0; stalls < 4; stalls++) {
+            config.stalls = stalls < 3 ? stalls : UINT32_MAX;
+            bp_schedule *traded;
+            assert_ok(bp_schedule_create_traded(r.buckets, r.schedule, &config, &traded));
+            read_recording(&r, &t);
+            tell_windows(&t, width);
+            size_t waits = bp_schedule_wait_count(traded);
+            assert_true(waits <= config.stalls);
+            for (size_t i = 0; i < waits; i++) {
+                bp_wait wait = {.size = sizeof wait};
+                assert_ok(bp_schedule_wait(traded, i, &wait));
+                assert_true(t.events[wait.step].acquire);
+                drop_pair(&t, t.unit_of[wait.waits_for], t.unit_of[wait.waits]);
+            }
+            assert_overlaps(&t, traded); /* what is listed is what was dropped */
+            values[stalls] = value_of(&t);
+            bp_schedule_destroy(&traded);
+        }
+        read_recording(&r, &t);
+        tell_windows(&t, width);
+        assert_int_equal(values[0], value_of(&t));
+        bool falls = drop_best(&t);
+        assert_int_equal(values[1], value_of(&t));
+        assert_true(values[2] <= values[1] && values[3] <= values[2] && (falls || values[1] == values[0]));
+        memset(t.window, 0, sizeof t.window);
+        least = value_of(&t);
+        assert_int_equal(values[3], least); /* given up pair by pair, until only what is live together counts */
+        lowered += falls;
+        end_recording(&r);
+    }
+    assert_true(lowered > 200);
+}
+
+/* ---- by hand --------------------------------------------------------------------------------------------------------- */
+
+/* As FSDP2's host runs forward: gather 0, compute and release it, gather 1, ...; the gather of 1 is to run under 0. */
+static bp_model *record_in_host_order(const uint64_t *numel, uint32_t units)
+{
+    bp_model *model = new_model();
+    for (uint32_t u = 0; u < units; u++)
+        add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP32, numel[u], 0);
+    for (uint32_t u = 0; u < units; u++) {
+        add_event(model, 1, (int32_t)u, -1);
+        add_event(model, 0, (int32_t)u, -1);
+    }
+    return model;
+}
+
+static void test_host_order(void **state)
+{
+    (void)state;
+    static const uint64_t numel[] = {64, 128, 192, 256};
+    recording none = record(record_in_host_order(numel, 4), 0);
+    assert_int_equal(bp_schedule_overlap_count(none.schedule), 0);
+    end_recording(&none);
+    recording r = record(record_in_host_order(numel, 4), 1);
+    static const bp_overlap expected[] = {
+        {3, 0}, {0, 1}, {1, 2}, {2, 3}}; /* the last of the step and the first of the next */
+    assert_int_equal(bp_schedule_overlap_count(r.schedule), 4);
+    assert_memory_equal(bp_schedule_overlaps(r.schedule), expected, sizeof expected);
+    bp_trade_config config;
+    assert_ok(bp_trade_config_init(&config, sizeof config));
+    config.stalls = 1;
+    bp_schedule *traded;
+    assert_ok(bp_schedule_create_traded(r.buckets, r.schedule, &config, &traded));
+    assert_int_equal(bp_schedule_overlap_count(traded), 3); /* 2 and 3 were the largest together */
+    assert_int_equal(bp_schedule_wait_count(traded), 1);
+    bp_wait wait = {.size = sizeof wait};
+    assert_ok(bp_schedule_wait(traded, 0, &wait));
+    assert_int_equal(wait.step, 6);
+    assert_int_equal(wait.waits, 3);
+    assert_int_equal(wait.waits_for, 2);
+    assert_int_equal(wait.exposed_bytes, 1024);
+    bp_schedule_destroy(&traded);
+    const bp_schedule *parts[] = {r.schedule, r.schedule};
+    assert_ok(bp_schedule_create_united(parts, 2, &traded));
+    assert_int_equal(bp_schedule_overlap_count(traded), 4);
+    assert_memory_equal(bp_schedule_overlaps(traded), expected, sizeof expected);
+    bp_schedule_destroy(&traded);
+    end_recording(&r);
+}
+
+/* Released and acquired on the same stream, memory is free when it is asked for. */
+static void test_same_lane(void **state)
+{
+    (void)state;
+    bp_model *model = new_model();
+    for (uint32_t u = 0; u < 2; u++)
+        add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP32, 64, 0);
+    for (int32_t u = 0; u < 2; u++) {
+        add_lane_event(model, 1, u, -1, 7);
+        add_lane_event(model, 0, u, -1, 7);
+    }
+    recording r = record(model, 5);
+    assert_int_equal(bp_schedule_overlap_count(r.schedule), 0);
+    uint32_t acquire, release;
+    bp_schedule_interval_lanes(r.schedule, 0, &acquire, &release);
+    assert_int_equal(acquire, 7);
+    assert_int_equal(release, 7);
+    end_recording(&r);
+}
+
+/* A union in which requests meet that a recording kept apart has no overlap of them. */
+static void test_windows_of_a_union(void **state)
+{
+    (void)state;
+    static const uint64_t numel[] = {64, 128, 192};
+    recording r = record(record_in_host_order(numel, 3), 1);
+    bp_schedule_config config;
+    assert_ok(bp_schedule_config_init(&config, sizeof config));
+    bp_schedule *training, *united;
+    assert_ok(bp_schedule_create_training(r.buckets, &config, &training));
+    const bp_schedule *parts[] = {training, r.schedule};
+    assert_ok(bp_schedule_create_united(parts, 2, &united));
+    static const bp_overlap left[] = {{2, 0}}; /* neighbours meet in training */
+    assert_int_equal(bp_schedule_overlap_count(united), 1);
+    assert_memory_equal(bp_schedule_overlaps(united), left, sizeof left);
+    bp_schedule_destroy(&united);
+    bp_schedule_destroy(&training);
+    end_recording(&r);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    bp_recorded_config config;
+    assert_fails(bp_recorded_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_recorded_config_init(&config, 4), BP_ERR_INVALID_ARGUMENT, "size 4");
+    bp_model *model = new_model();
+    add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_FP32, 64, 0);
+    bp_model_event event = {.size = sizeof event, .acquire = 1, .bucket = -1, .lane = BP_LANE_COUNT};
+    assert_fails(bp_model_add_event(model, &event), BP_ERR_INVALID_ARGUMENT, "lane 16");
+    bp_model_destroy(&model);
+    uint64_t numel[3000];
+    for (uint32_t i = 0; i < 3000; i++)
+        numel[i] = 64;
+    model = record_in_host_order(numel, 3000);
+    for (uint32_t round = 0; round < 2; round++) {
+        for (int32_t u = 0; u < 3000; u++) {
+            add_event(model, 1, u, -1);
+            add_event(model, 0, u, -1);
+        }
+    }
+    bp_buckets_config buckets_config;
+    assert_ok(bp_buckets_config_init(&buckets_config, sizeof buckets_config));
+    buckets_config.roles = PARAM;
+    bp_buckets *buckets;
+    assert_ok(bp_buckets_create(model, &buckets_config, &buckets));
+    assert_ok(bp_recorded_config_init(&config, sizeof config));
+    config.overlap_window = UINT32_MAX;
+    bp_schedule *schedule = NULL;
+    assert_fails(bp_schedule_create_recorded(model, buckets, &config, &schedule), BP_ERR_UNSUPPORTED, "overlap window");
+    config.size = 0;
+    assert_fails(bp_schedule_create_recorded(model, buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT,
+                 "initialised");
+    assert_null(schedule);
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_windows_as_told),    cmocka_unit_test(test_trades_as_told),
+        cmocka_unit_test(test_host_order),         cmocka_unit_test(test_same_lane),
+        cmocka_unit_test(test_windows_of_a_union), cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

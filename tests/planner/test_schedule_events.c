@@ -1,0 +1,227 @@
+/* Schedules as events: that they say what the intervals say, in order, and as few of them as that takes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/plan.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "worlds.h"
+
+#define ALL_ROLES (PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE)
+
+typedef struct events {
+    bp_schedule_event *list;
+    size_t count;
+} events;
+
+static events events_of(const world *w)
+{
+    events e = {0};
+    assert_ok(bp_schedule_events_create(w->schedule, w->buckets, &e.list, &e.count));
+    return e;
+}
+
+static bp_request request_at(const world *w, uint32_t index)
+{
+    bp_request request = {.size = sizeof request};
+    assert_ok(bp_buckets_request(w->buckets, index, &request));
+    return request;
+}
+
+static int32_t unit_at(const world *w, uint32_t request)
+{
+    bp_bucket bucket = {.size = sizeof bucket};
+    assert_ok(bp_buckets_get(w->buckets, request_at(w, request).bucket, &bucket));
+    return bucket.unit;
+}
+
+/* ---- against the intervals -------------------------------------------------------------------------------------------- */
+
+static void assert_one_group(const world *w, const bp_schedule_event *event)
+{
+    uint32_t first = event->first_request;
+    assert_true(event->request_count > 0);
+    for (uint32_t i = 1; i < event->request_count; i++) {
+        assert_int_equal(request_at(w, first + i).role, request_at(w, first).role);
+        assert_int_equal(unit_at(w, first + i), unit_at(w, first));
+    }
+}
+
+static void assert_order(const world *w, const events *e)
+{
+    for (size_t i = 1; i < e->count; i++) {
+        const bp_schedule_event *a = &e->list[i - 1], *b = &e->list[i];
+        assert_true(a->step <= b->step);
+        if (a->step != b->step)
+            continue;
+        assert_true(a->acquire <= b->acquire);
+        if (a->acquire != b->acquire)
+            continue;
+        assert_true(a->first_request + a->request_count <= b->first_request);
+        bool touch = a->first_request + a->request_count == b->first_request; /* then they are not of one group */
+        assert_false(touch && unit_at(w, a->first_request) == unit_at(w, b->first_request) &&
+                     request_at(w, a->first_request).role == request_at(w, b->first_request).role);
+    }
+}
+
+/* Acquires and releases of each request, in the order of the events, are the ends of its intervals. */
+static void assert_intervals(const world *w, const events *e)
+{
+    for (uint32_t request = 0; request < bp_buckets_request_count(w->buckets); request++) {
+        size_t count, ends = 0;
+        const bp_interval *intervals = bp_schedule_intervals(w->schedule, request, &count);
+        for (size_t i = 0; i < e->count; i++) {
+            const bp_schedule_event *event = &e->list[i];
+            if (request < event->first_request || request - event->first_request >= event->request_count)
+                continue;
+            assert_true(ends < 2 * count);
+            assert_int_equal(event->acquire, ends % 2 == 0);
+            assert_int_equal(event->step, ends % 2 == 0 ? intervals[ends / 2].begin : intervals[ends / 2].end);
+            ends++;
+        }
+        assert_int_equal(ends, 2 * count);
+    }
+}
+
+static void assert_lanes(const world *w, const events *e)
+{
+    static const uint32_t acquires[BP_ROLE_COUNT] = {BP_LANE_GATHER, BP_LANE_GATHER, BP_LANE_COMPUTE, BP_LANE_COMPUTE,
+                                                     BP_LANE_COMPUTE};
+    static const uint32_t releases[BP_ROLE_COUNT] = {BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_REDUCE,
+                                                     BP_LANE_OUTER_REDUCE, BP_LANE_COMPUTE};
+    for (size_t i = 0; i < e->count; i++) {
+        uint32_t role = request_at(w, e->list[i].first_request).role;
+        assert_int_equal(e->list[i].lane, e->list[i].acquire ? acquires[role] : releases[role]);
+        assert_int_equal(e->list[i].size, sizeof e->list[i]);
+    }
+}
+
+static void assert_events(world *w)
+{
+    events e = events_of(w);
+    for (size_t i = 0; i < e.count; i++)
+        assert_one_group(w, &e.list[i]);
+    assert_order(w, &e);
+    assert_intervals(w, &e);
+    assert_lanes(w, &e);
+    bp_schedule_events_destroy(&e.list);
+    assert_null(e.list);
+    end_world(w);
+}
+
+static void test_training(void **state)
+{
+    (void)state;
+    for (uint32_t prefetch = 0; prefetch <= 3; prefetch++) {
+        world_options options = {ALL_ROLES, prefetch, 1 + prefetch % 3, 0, 0, 0, BP_DTYPE_BF16};
+        world w = make_world(make_fp8(), options);
+        assert_events(&w);
+        options.eval = 1;
+        w = make_world(make_fp8(), options);
+        assert_events(&w);
+        w = make_world(make_mixed(), options);
+        assert_events(&w);
+    }
+}
+
+static void test_recorded(void **state)
+{
+    (void)state;
+    for (uint64_t number = 0; number < 60; number++) {
+        seed(number);
+        bp_model *model = random_model(1 + random_below(6));
+        record_randomly(model, number % 2 == 0);
+        world_options options = {.roles = PARAM, .recorded = 1};
+        world w = make_world(model, options);
+        assert_events(&w);
+    }
+}
+
+/* ---- by hand ----------------------------------------------------------------------------------------------------------- */
+
+/* "+0.1@2" for an acquire of requests 0 and 1 in step 2, "-" for a release. */
+static void assert_text(const world *w, const char *expected)
+{
+    char text[512] = "";
+    size_t length = 0;
+    events e = events_of(w);
+    for (size_t i = 0; i < e.count; i++) {
+        const bp_schedule_event *event = &e.list[i];
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%c%u", i > 0 ? " " : "",
+                                   event->acquire ? '+' : '-', event->first_request);
+        for (uint32_t k = 1; k < event->request_count; k++)
+            length += (size_t)snprintf(text + length, sizeof text - length, ".%u", event->first_request + k);
+        length += (size_t)snprintf(text + length, sizeof text - length, "@%u", event->step);
+    }
+    assert_string_equal(text, expected);
+    bp_schedule_events_destroy(&e.list);
+}
+
+/* Unit 0 has two buckets, unit 1 one: parameters 0, 1 and 4, gradients 2, 3 and 5. */
+static void test_two_units(void **state)
+{
+    (void)state;
+    bp_model *model = new_model();
+    int32_t first = add_numbered_unit(model, 0);
+    add_bucket(model, first, BP_DTYPE_BF16, 10, 0);
+    add_bucket(model, first, BP_DTYPE_FP32, 20, 0);
+    add_bucket(model, add_numbered_unit(model, 1), BP_DTYPE_BF16, 30, 0);
+    world w = make_world(model, DEFAULTS);
+    assert_text(&w, "+0.1@0 +4@0 -0.1@1 +0.1@2 +5@2 -4@3 +2.3@3 -0.1@4 -2.3@4 -5@4");
+    end_world(&w);
+}
+
+/* A recording that acquires buckets together and releases them one by one, in the order that it chose. */
+static void test_recorded_order(void **state)
+{
+    (void)state;
+    bp_model *model = new_model();
+    int32_t a = add_unit(model, "a", BP_OUTSIDE), b = add_unit(model, "b", BP_OUTSIDE);
+    add_bucket(model, a, BP_DTYPE_BF16, 1, 0);
+    add_bucket(model, a, BP_DTYPE_BF16, 2, 0);
+    add_bucket(model, b, BP_DTYPE_BF16, 1, 0);
+    add_event(model, 1, a, -1);
+    add_event(model, 0, a, 1);
+    add_event(model, 1, b, -1);
+    add_event(model, 0, a, 0);
+    add_event(model, 0, b, -1);
+    world_options options = {.roles = PARAM, .recorded = 1};
+    world w = make_world(model, options);
+    assert_text(&w, "+0.1@0 -1@1 +2@2 -0@3 -2@4");
+    end_world(&w);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    world w = world_of_kinds("xy"), other = world_of_kinds("xyz");
+    bp_schedule_event *list = NULL;
+    size_t count = 7;
+    assert_fails(bp_schedule_events_create(NULL, w.buckets, &list, &count), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_events_create(w.schedule, NULL, &list, &count), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_events_create(w.schedule, w.buckets, NULL, &count), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_events_create(w.schedule, w.buckets, &list, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_events_create(w.schedule, other.buckets, &list, &count), BP_ERR_INVALID_ARGUMENT,
+                 "buckets");
+    assert_null(list);
+    assert_int_equal(count, 7);
+    bp_schedule_events_destroy(NULL);
+    bp_schedule_events_destroy(&list);
+    end_world(&w);
+    end_world(&other);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_training),       cmocka_unit_test(test_recorded), cmocka_unit_test(test_two_units),
+        cmocka_unit_test(test_recorded_order), cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

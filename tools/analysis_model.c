@@ -1,0 +1,118 @@
+/* From a file to buckets: what is planned, and what lies beside the pool. */
+#include <bucketpool/formats.h>
+
+#include <string.h>
+
+#include "analysis_parts.h"
+#include "cli.h"
+
+/* Bytes an element of main gradients and optimizer state takes: fp32 gradients, fp32 master parameter and two fp32 moments,
+ * as Megatron's distributed optimizer keeps them for Adam. */
+#define GRAD_SHARD_BYTES 4
+#define OPTIMIZER_BYTES 12
+
+static void choose_rules(const plan_options *options, const bp_model *model, analysis *a)
+{
+    bool gives = bp_model_given_bucket_count(model) > 0 && bp_model_parameter_count(model) == 0;
+    a->bucketing = options->bucketing != 0 ? options->bucketing : gives ? BP_BUCKETING_GIVEN : BP_BUCKETING_MEGATRON;
+    a->padding = options->padding != 0                   ? options->padding
+                 : a->bucketing == BP_BUCKETING_MEGATRON ? BP_PADDING_MEGATRON_LCM
+                 : a->bucketing == BP_BUCKETING_FSDP2    ? BP_PADDING_FSDP2
+                                                         : BP_PADDING_GIVEN;
+    a->layout = options->layout != 0                    ? options->layout
+                : a->bucketing == BP_BUCKETING_MEGATRON ? BP_LAYOUT_MEGATRON
+                                                        : BP_LAYOUT_HF;
+}
+
+/* The model as one rank of tp and ep holds it, in the layout asked for. Destroys what it was made from. */
+static bp_status localise(const plan_options *options, analysis *a, bp_model **model)
+{
+    bp_model *next = NULL;
+    bp_status status = bp_model_with_layout(*model, a->layout, &next);
+    if (status == BP_OK) {
+        bp_model_destroy(model);
+        *model = next;
+        a->parameters = bp_model_numel(*model);
+        a->prediction_parameters = bp_model_prediction_numel(*model);
+        status = bp_model_shard(*model, options->tp, options->ep, &next);
+    }
+    if (status == BP_OK) {
+        bp_model_destroy(model);
+        *model = next;
+    }
+    return status;
+}
+
+static bp_status make_buckets(const plan_options *options, const bp_model *model, analysis *a)
+{
+    bp_buckets_config config;
+    bp_status status = bp_buckets_config_init(&config, sizeof config);
+    if (status != BP_OK)
+        return status;
+    config.bucketing = a->bucketing;
+    config.padding = a->padding;
+    config.dp = options->dp;
+    config.ep = options->ep;
+    config.flat_alignment = options->flat_alignment;
+    config.param_dtype = options->param_dtype;
+    config.grad_dtype = options->grad_dtype;
+    config.grad_comm_dtype = options->grad_comm_dtype;
+    config.roles = options->roles;
+    if (options->schedule.passes == BP_PASSES_EVAL)
+        config.roles &= BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_STATE);
+    return bp_buckets_create(model, &config, &a->buckets);
+}
+
+int analysis_fail(const char *path, bp_status status)
+{
+    return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%s: %s", path,
+                    bp_error_detail());
+}
+
+int analysis_read(const char *path, const plan_options *options, analysis *a, bp_model **model)
+{
+    bp_reader_options reader;
+    bp_status status = bp_reader_options_init(&reader, sizeof reader);
+    reader.units = options->units;
+    if (status == BP_OK)
+        status = bp_model_read(path, &reader, model);
+    if (status != BP_OK)
+        return cli_fail_status(status);
+    choose_rules(options, *model, a);
+    a->name = strdup(bp_model_name(*model));
+    if (a->name == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    status = localise(options, a, model);
+    if (status == BP_OK)
+        status = make_buckets(options, *model, a);
+    if (status != BP_OK)
+        return analysis_fail(path, status);
+    return analysis_sum_state(options, a)
+               ? EXIT_GO_ON
+               : cli_fail(EXIT_BAD_INPUT, "%s: the model's state does not fit 64 bits", path);
+}
+
+bool analysis_sum_state(const plan_options *options, analysis *a)
+{
+    bool trains = options->schedule.passes != BP_PASSES_EVAL;
+    uint64_t shard_numel = 0;
+    state_bytes *s = &a->state;
+    s->outside = bp_buckets_outside_bytes(a->buckets);
+    for (size_t i = 0; i < bp_buckets_count(a->buckets); i++) {
+        bp_bucket b = {.size = sizeof b};
+        if (bp_buckets_get(a->buckets, i, &b) != BP_OK)
+            return false;
+        uint64_t numel = b.padded_numel / b.shards + (b.padded_numel % b.shards != 0), bytes;
+        uint64_t trained = b.grad_padded_numel / b.shards + (b.grad_padded_numel % b.shards != 0);
+        if (bp_dtype_bytes(b.dtype, numel, &bytes) != BP_OK ||
+            __builtin_add_overflow(s->param_shards, bytes, &s->param_shards) ||
+            (trains && __builtin_add_overflow(shard_numel, trained, &shard_numel)))
+            return false;
+        a->units += b.unit >= 0 && b.ordinal == 0;
+    }
+    return !__builtin_mul_overflow(shard_numel, (uint64_t)GRAD_SHARD_BYTES, &s->grad_shards) &&
+           !__builtin_mul_overflow(shard_numel, (uint64_t)OPTIMIZER_BYTES, &s->optimizer) &&
+           !__builtin_add_overflow(s->outside, s->param_shards, &s->total) &&
+           !__builtin_add_overflow(s->total, s->grad_shards, &s->total) &&
+           !__builtin_add_overflow(s->total, s->optimizer, &s->total);
+}

@@ -1,0 +1,290 @@
+/* From options and recordings to the schedule that is planned, and what it is called. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analysis_parts.h"
+#include "cli.h"
+
+/* ---- one schedule -------------------------------------------------------------------------------------------------------- */
+
+static bool find_unit(const bp_buckets *buckets, const char *name, uint32_t *unit)
+{
+    for (size_t u = 0; u < bp_buckets_unit_count(buckets); u++) {
+        if (strcmp(bp_buckets_unit_name(buckets, u), name) == 0) {
+            *unit = (uint32_t)u;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The units of --unit-prefetch by number. */
+static int find_overrides(const schedule_options *o, const analysis *a, bp_unit_prefetch *overrides)
+{
+    for (size_t i = 0; i < o->unit_prefetch_count; i++) {
+        const unit_prefetch *named = &o->unit_prefetches[i];
+        overrides[i] = (bp_unit_prefetch){0, named->forward, named->backward};
+        if (!find_unit(a->buckets, named->unit, &overrides[i].unit))
+            return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: %s has no unit \"%.80s\"; `schedule` prints their names",
+                            a->name, named->unit);
+        for (size_t k = 0; k < i; k++) {
+            if (overrides[k].unit == overrides[i].unit)
+                return cli_fail(EXIT_BAD_INPUT, "--unit-prefetch: unit %.80s is given twice", named->unit);
+        }
+    }
+    return EXIT_GO_ON;
+}
+
+static int generate(const char *path, const schedule_options *o, analysis *a)
+{
+    bp_schedule_config config;
+    bp_status status = bp_schedule_config_init(&config, sizeof config);
+    bp_unit_prefetch *overrides = calloc(o->unit_prefetch_count + 1, sizeof *overrides);
+    if (overrides == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    int code = find_overrides(o, a, overrides);
+    config.prefetch = o->prefetch;
+    config.prefetch_backward = o->prefetch_backward;
+    config.grad_units = o->grad_units;
+    config.passes = o->passes;
+    config.keep_after_forward = o->keep_after_forward;
+    config.recompute = o->recompute;
+    config.streams = o->streams;
+    config.outside = o->outside;
+    config.microbatches = o->microbatches;
+    config.combined = o->combined;
+    config.override_count = (uint32_t)o->unit_prefetch_count;
+    config.overrides = overrides;
+    if (code == EXIT_GO_ON && status == BP_OK)
+        status = bp_schedule_create_training(a->buckets, &config, &a->schedule);
+    free(overrides);
+    return code != EXIT_GO_ON ? code : status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
+}
+
+static bp_status record(const schedule_options *o, const bp_model *model, const bp_buckets *buckets,
+                        bp_schedule **schedule)
+{
+    bp_recorded_config config;
+    bp_status status = bp_recorded_config_init(&config, sizeof config);
+    config.overlap_window = o->overlap_window;
+    return status == BP_OK ? bp_schedule_create_recorded(model, buckets, &config, schedule) : status;
+}
+
+/* ---- further recordings -------------------------------------------------------------------------------------------------- */
+
+static int fail_difference(const char *path, const analysis *a, const char *what)
+{
+    return cli_fail(EXIT_BAD_INPUT, "--schedules %s: %s; %s and it must have the same units and buckets", path, what,
+                    a->name);
+}
+
+/* Whether request `index` is the same in both, else what differs. */
+static bool is_same_request(const bp_buckets *one, const bp_buckets *other, size_t index, char text[256])
+{
+    bp_request x = {.size = sizeof x}, y = {.size = sizeof y};
+    bp_bucket b = {.size = sizeof b}, c = {.size = sizeof c};
+    if (bp_buckets_request(one, index, &x) != BP_OK || bp_buckets_get(one, x.bucket, &b) != BP_OK ||
+        bp_buckets_request(other, index, &y) != BP_OK || bp_buckets_get(other, y.bucket, &c) != BP_OK)
+        return false;
+    if (b.unit == c.unit && b.ordinal == c.ordinal && x.role == y.role && x.dtype == y.dtype && x.bytes == y.bytes)
+        return true;
+    snprintf(text, 256,
+             "it needs %llu bytes of %s for %.60s/%.40s (%s) where %llu of %s for %.60s/%.40s (%s) are planned",
+             (unsigned long long)y.bytes, bp_dtype_name(y.dtype), bp_buckets_unit_name(other, (size_t)c.unit),
+             cli_bucket(c.name, c.ordinal), bp_role_name((bp_role)y.role), (unsigned long long)x.bytes,
+             bp_dtype_name(x.dtype), bp_buckets_unit_name(one, (size_t)b.unit), cli_bucket(b.name, b.ordinal),
+             bp_role_name((bp_role)x.role));
+    return false;
+}
+
+static int compare(const char *path, const analysis *a, const bp_buckets *other)
+{
+    char text[256] = "";
+    size_t units = bp_buckets_unit_count(a->buckets), requests = bp_buckets_request_count(a->buckets);
+    if (bp_buckets_unit_count(other) != units) {
+        snprintf(text, sizeof text, "it has %zu units, not %zu", bp_buckets_unit_count(other), units);
+        return fail_difference(path, a, text);
+    }
+    for (size_t u = 0; u < units; u++) {
+        const char *name = bp_buckets_unit_name(a->buckets, u), *others = bp_buckets_unit_name(other, u);
+        if (strcmp(name, others) != 0) {
+            snprintf(text, sizeof text, "its unit %zu is \"%.80s\", not \"%.80s\"", u, others, name);
+            return fail_difference(path, a, text);
+        }
+    }
+    for (size_t i = 0; i < requests && i < bp_buckets_request_count(other); i++) {
+        if (!is_same_request(a->buckets, other, i, text))
+            return fail_difference(path, a, text);
+    }
+    if (bp_buckets_request_count(other) != requests) {
+        snprintf(text, sizeof text, "its buckets need memory in %zu roles, not %zu", bp_buckets_request_count(other),
+                 requests);
+        return fail_difference(path, a, text);
+    }
+    return EXIT_GO_ON;
+}
+
+/* A recording of the same units and buckets. */
+static int record_other(const char *path, const plan_options *options, const analysis *a, bp_schedule **schedule)
+{
+    analysis other = {0};
+    bp_model *model = NULL;
+    int code = analysis_read(path, options, &other, &model);
+    if (code == EXIT_GO_ON && bp_model_event_count(model) == 0)
+        code = cli_fail(EXIT_BAD_INPUT, "--schedules %s: it has no recorded schedule", path);
+    if (code == EXIT_GO_ON)
+        code = compare(path, a, other.buckets);
+    if (code == EXIT_GO_ON) {
+        bp_status status = record(&options->schedule, model, a->buckets, schedule);
+        code = status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
+    }
+    bp_model_destroy(&model);
+    bp_buckets_destroy(&other.buckets);
+    free(other.name);
+    return code;
+}
+
+static int add_others(const char *path, const plan_options *options, analysis *a)
+{
+    size_t count = options->schedule.other_count + 1;
+    bp_schedule **all = calloc(count, sizeof *all), *united = NULL;
+    if (all == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    int code = EXIT_GO_ON;
+    for (size_t i = 1; code == EXIT_GO_ON && i < count; i++)
+        code = record_other(options->schedule.others[i - 1], options, a, &all[i]);
+    if (code == EXIT_GO_ON) {
+        all[0] = a->schedule;
+        bp_status status = bp_schedule_create_united((const bp_schedule *const *)all, count, &united);
+        code = status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
+    }
+    if (code == EXIT_GO_ON) {
+        bp_schedule_destroy(&a->schedule);
+        a->schedule = united;
+    }
+    for (size_t i = 1; i < count; i++)
+        bp_schedule_destroy(&all[i]);
+    free(all);
+    return code;
+}
+
+int analysis_make_schedule(const char *path, const plan_options *options, const bp_model *model, analysis *a)
+{
+    a->models = 1;
+    a->recorded = bp_model_event_count(model) > 0;
+    int code = EXIT_GO_ON;
+    if (a->recorded > 0) {
+        bp_status status = record(&options->schedule, model, a->buckets, &a->schedule);
+        code = status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
+    } else {
+        code = generate(path, &options->schedule, a);
+    }
+    return code == EXIT_GO_ON && options->schedule.other_count > 0 ? add_others(path, options, a) : code;
+}
+
+/* ---- waits for bytes ----------------------------------------------------------------------------------------------------- */
+
+bp_status analysis_trade(const plan_options *options, analysis *a)
+{
+    bp_trade_config config;
+    bp_schedule *traded;
+    if (options->schedule.stalls == 0)
+        return BP_OK;
+    bp_status status = bp_trade_config_init(&config, sizeof config);
+    config.stalls = options->schedule.stalls;
+    config.joint = options->joint;
+    if (options->joint) /* state keeps a slab of its own */
+        config.roles = options->roles & ~BP_ROLE_BIT(BP_ROLE_STATE);
+    config.alignment = options->alignment;
+    if (status == BP_OK)
+        status = bp_schedule_create_traded(a->buckets, a->schedule, &config, &traded);
+    if (status != BP_OK)
+        return status;
+    bp_schedule_destroy(&a->schedule);
+    a->schedule = traded;
+    return BP_OK;
+}
+
+/* ---- names --------------------------------------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 2, 3))) static void append(char text[SCHEDULE_TEXT_CHARS], const char *format, ...)
+{
+    size_t length = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + length, SCHEDULE_TEXT_CHARS - length, format, arguments);
+    va_end(arguments);
+}
+
+static void append_generated(const schedule_options *o, char text[SCHEDULE_TEXT_CHARS])
+{
+    append(text, "prefetch %u", o->prefetch);
+    if (o->prefetch_backward != BP_PREFETCH_SAME && o->prefetch_backward != o->prefetch)
+        append(text, " (backward %u)", o->prefetch_backward);
+    if (o->unit_prefetch_count > 0)
+        append(text, ", %zu unit%s otherwise", o->unit_prefetch_count, o->unit_prefetch_count == 1 ? "" : "s");
+    if (o->passes != BP_PASSES_TRAIN)
+        append(text, ", %s", o->passes == BP_PASSES_EVAL ? "evaluation" : "training and evaluation");
+    if (o->grad_units != 2 && o->passes != BP_PASSES_EVAL)
+        append(text, ", gradients of %u unit%s", o->grad_units, o->grad_units == 1 ? "" : "s");
+    if (o->keep_after_forward)
+        append(text, ", kept after forward");
+    if (o->recompute)
+        append(text, ", recompute");
+    if (o->streams == BP_STREAMS_UNIFIED)
+        append(text, ", unified streams");
+    if (o->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR)
+        append(text, ", outside gathers ahead");
+    if (o->microbatches > 1)
+        append(text, ", %u microbatches", o->microbatches);
+    if (o->combined)
+        append(text, ", combined passes");
+}
+
+const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[SCHEDULE_TEXT_CHARS])
+{
+    const schedule_options *o = &options->schedule;
+    size_t recorded = a->recorded + o->other_count;
+    *text = '\0';
+    if (a->recorded < a->models)
+        append_generated(o, text);
+    if (a->recorded == a->models)
+        append(text, "recorded schedule%s of %zu events", recorded == 1 ? "" : "s",
+               bp_schedule_step_count(a->schedule));
+    else if (recorded > 0)
+        append(text, ", %zu recorded schedule%s", recorded, recorded == 1 ? "" : "s");
+    if (recorded > 0 && o->overlap_window > 0)
+        append(text, ", overlap window %u", o->overlap_window);
+    if (o->stalls > 0)
+        append(text, ", %u stall%s allowed", o->stalls, o->stalls == 1 ? "" : "s");
+    return text;
+}
+
+static const char *unit_name(const analysis *a, int32_t unit)
+{
+    const char *name = unit >= 0 ? bp_buckets_unit_name(a->buckets, (size_t)unit) : NULL;
+    return name != NULL ? name : "outside";
+}
+
+const char *analysis_step_text(const analysis *a, uint32_t index, char text[STEP_TEXT_CHARS])
+{
+    static const char *const whats[] = {[BP_PHASE_FORWARD] = "forward of",
+                                        [BP_PHASE_BACKWARD] = "backward of",
+                                        [BP_PHASE_RECORDED] = "event of",
+                                        [BP_PHASE_OUTSIDE] = "outside units",
+                                        [BP_PHASE_BACKWARD_GATHER] = "gathers after the backward of",
+                                        [BP_PHASE_COMBINED] = "backward of"};
+    bp_step step = {.size = sizeof step};
+    *text = '\0';
+    if (bp_schedule_step(a->schedule, index, &step) != BP_OK)
+        return text;
+    if (step.phase == BP_PHASE_OUTSIDE)
+        snprintf(text, STEP_TEXT_CHARS, "%s", whats[step.phase]);
+    else
+        snprintf(text, STEP_TEXT_CHARS, "%s %.100s", whats[step.phase], unit_name(a, step.unit));
+    if (step.phase == BP_PHASE_COMBINED)
+        append(text, " beside forward of %.100s", unit_name(a, step.forward_unit));
+    return text;
+}

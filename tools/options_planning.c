@@ -1,0 +1,222 @@
+/* What every command that plans takes. */
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "options.h"
+#include "values.h"
+
+enum {
+    OPT_DP = OPTIONS_FIRST_KEY,
+    OPT_EP,
+    OPT_TP,
+    OPT_BUFFERS,
+    OPT_BUCKETING,
+    OPT_PADDING,
+    OPT_LAYOUT,
+    OPT_FLAT_ALIGNMENT,
+    OPT_ALIGN,
+    OPT_PARAM_DTYPE,
+    OPT_GRAD_DTYPE,
+    OPT_GRAD_COMM_DTYPE,
+    OPT_ROLES,
+    OPT_FALLBACK,
+    OPT_JOINT,
+    OPT_WORK,
+    OPT_UNITS,
+    OPT_USAGE,
+    LAST_PLANNING_KEY = OPT_UNITS,
+};
+
+static const struct argp_option planning_table[] = {
+    {0, 0, 0, 0, "Parallelism:", 1},
+    {"dp", OPT_DP, "N", 0, "Data-parallel ranks that a dense bucket is sharded over (default 64)", 0},
+    {"ep", OPT_EP, "N", 0, "Expert-parallel ranks; must divide dp (default 1)", 0},
+    {"tp", OPT_TP, "N", 0, "Tensor-parallel ranks (default 1)", 0},
+    {0, 0, 0, 0, "Buckets:", 2},
+    {"bucketing", OPT_BUCKETING, "RULE", 0,
+     "megatron, fsdp2 or given (default: given where the model gives buckets, else "
+     "megatron)",
+     0},
+    {"padding", OPT_PADDING, "RULE", 0,
+     "megatron-lcm, megatron-split, flat, given or fsdp2 (default: the bucketing's own)", 0},
+    {"flat-alignment", OPT_FLAT_ALIGNMENT, "N", 0,
+     "Elements a shard is a multiple of with --padding flat (default 128)", 0},
+    {"layout", OPT_LAYOUT, "L", 0, "Module layout: megatron or hf (default: megatron with megatron bucketing, else hf)",
+     0},
+    {"units", OPT_UNITS, "PATTERNS", 0, "Unit names in safetensors, N for the number (default layers.N,h.N,blocks.N)",
+     0},
+    {"param-dtype", OPT_PARAM_DTYPE, "T", 0,
+     "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", 0},
+    {"grad-dtype", OPT_GRAD_DTYPE, "T", 0, "Dtype of gradients (default: the parameter's)", 0},
+    {"grad-comm-dtype", OPT_GRAD_COMM_DTYPE, "T", 0, "Dtype gradients are communicated in; overrides --grad-dtype", 0},
+    {"roles", OPT_ROLES, "LIST", 0, "Of param, param_transpose, grad, grad_comm, state (default param,grad)", 0},
+    {0, 0, 0, 0, "Policy:", 4},
+    {"buffers", OPT_BUFFERS, "N", 0, "Buffer sets of fixed and max (default: as many as units are live at once)", 0},
+    {"fallback", OPT_FALLBACK, "F", 0,
+     "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", 0},
+    {"joint", OPT_JOINT, 0, 0, "scheduled: all roles but state share one slab", 0},
+    {"work", OPT_WORK, "N", 0, "scheduled: bound of the search in each slab (default: the library's)", 0},
+    {"align", OPT_ALIGN, "BYTES", 0, "Alignment of every buffer, a power of two (default 256)", 0},
+    {"help", '?', 0, 0, "Print this list", -1},
+    {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
+    {0, 0, 0, 0, 0, 0},
+};
+
+static const choice bucketings[] = {
+    {"megatron", BP_BUCKETING_MEGATRON}, {"fsdp2", BP_BUCKETING_FSDP2}, {"given", BP_BUCKETING_GIVEN}, {0, 0}};
+static const choice paddings[] = {{"megatron-lcm", BP_PADDING_MEGATRON_LCM},
+                                  {"megatron-split", BP_PADDING_MEGATRON_SPLIT},
+                                  {"flat", BP_PADDING_FLAT},
+                                  {"given", BP_PADDING_GIVEN},
+                                  {"fsdp2", BP_PADDING_FSDP2},
+                                  {0, 0}};
+static const choice layouts[] = {{"hf", BP_LAYOUT_HF}, {"megatron", BP_LAYOUT_MEGATRON}, {0, 0}};
+static const choice fallbacks[] = {{"persistent", BP_FALLBACK_PERSISTENT}, {"dynamic", BP_FALLBACK_DYNAMIC}, {0, 0}};
+
+const char *options_bucketing_name(bp_bucketing bucketing)
+{
+    return choice_name(bucketings, (int)bucketing);
+}
+
+const char *options_padding_name(bp_padding padding)
+{
+    return choice_name(paddings, (int)padding);
+}
+
+const char *options_layout_name(bp_layout layout)
+{
+    return choice_name(layouts, (int)layout);
+}
+
+const char *options_fallback_name(bp_fallback fallback)
+{
+    return choice_name(fallbacks, (int)fallback);
+}
+
+static int add_role(const char *word, void *user)
+{
+    plan_options *options = user;
+    bp_role role;
+    if (bp_role_parse(word, &role) != BP_OK)
+        return cli_fail(EXIT_BAD_INPUT, "--roles: %s", bp_error_detail());
+    options->roles |= BP_ROLE_BIT(role);
+    return EXIT_GO_ON;
+}
+
+static int parse_planning(int key, char *text, plan_options *o)
+{
+    int value = 0, code;
+    switch (key) {
+    case OPT_DP: return value_u32("dp", text, 1, &o->dp);
+    case OPT_EP: return value_u32("ep", text, 1, &o->ep);
+    case OPT_TP: return value_u32("tp", text, 1, &o->tp);
+    case OPT_BUFFERS: return value_u32("buffers", text, 1, &o->buffers);
+    case OPT_FLAT_ALIGNMENT: return value_number("flat-alignment", text, 1, 1u << 30, &o->flat_alignment);
+    case OPT_ALIGN: return value_number("align", text, 1, (uint64_t)1 << 40, &o->alignment);
+    case OPT_PARAM_DTYPE: return value_dtype("param-dtype", text, &o->param_dtype);
+    case OPT_GRAD_DTYPE: return value_dtype("grad-dtype", text, &o->grad_dtype);
+    case OPT_GRAD_COMM_DTYPE: return value_dtype("grad-comm-dtype", text, &o->grad_comm_dtype);
+    case OPT_ROLES: o->roles = 0; return value_list("roles", text, add_role, o);
+    case OPT_BUCKETING:
+        code = value_choice("bucketing", text, bucketings, &value);
+        o->bucketing = (bp_bucketing)value;
+        return code;
+    case OPT_PADDING:
+        code = value_choice("padding", text, paddings, &value);
+        o->padding = (bp_padding)value;
+        return code;
+    case OPT_LAYOUT:
+        code = value_choice("layout", text, layouts, &value);
+        o->layout = (bp_layout)value;
+        return code;
+    case OPT_FALLBACK:
+        code = value_choice("fallback", text, fallbacks, &value);
+        o->fallback = (bp_fallback)value;
+        return code;
+    case OPT_JOINT: o->joint = true; return EXIT_GO_ON;
+    case OPT_WORK: return value_number("work", text, 1, INT64_MAX, &o->work);
+    default: o->units = text; return EXIT_GO_ON;
+    }
+}
+
+static error_t parse_planning_key(int key, char *text, struct argp_state *state)
+{
+    plan_options *options = state->input;
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = &options->schedule;
+        return 0;
+    }
+    if (key == ARGP_KEY_ARGS) {
+        options->models = state->argv + state->next;
+        options->model_count = (size_t)(state->argc - state->next);
+        return 0;
+    }
+    if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
+        const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
+        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help", state->name,
+                      near));
+    }
+    if (key < OPTIONS_FIRST_KEY || key > LAST_PLANNING_KEY)
+        return ARGP_ERR_UNKNOWN;
+    int code = parse_planning(key, text, options);
+    if (code != EXIT_GO_ON)
+        exit(code); /* the message is out */
+    return 0;
+}
+
+static const struct argp_child schedule_child[] = {{&options_schedule_argp, 0, "Schedule:", 3}, {0, 0, 0, 0}};
+static const struct argp planning_argp = {planning_table, parse_planning_key, 0, 0, schedule_child, 0, 0};
+const struct argp_child options_planning[] = {{&planning_argp, 0, 0, 0}, {0, 0, 0, 0}};
+
+int options_check(const plan_options *o, const char *command)
+{
+    if (o->model_count == 0)
+        return cli_fail(EXIT_BAD_INPUT, "%s: no model; give a config.json, a directory, safetensors or a units.json",
+                        command);
+    if (o->dp % o->ep != 0)
+        return cli_fail(EXIT_BAD_INPUT, "--dp %u is not a multiple of --ep %u", o->dp, o->ep);
+    if ((o->alignment & (o->alignment - 1)) != 0)
+        return cli_fail(EXIT_BAD_INPUT, "--align %llu is no power of two", (unsigned long long)o->alignment);
+    return options_schedule_check(&o->schedule, o->model_count);
+}
+
+void options_init(plan_options *options)
+{
+    *options = (plan_options){.policies = {BP_POLICY_DYNAMIC, BP_POLICY_FIXED, BP_POLICY_MAX, BP_POLICY_SCHEDULED},
+                              .policy_count = MOST_POLICIES,
+                              .dp = 64,
+                              .ep = 1,
+                              .tp = 1,
+                              .flat_alignment = 128,
+                              .alignment = 256,
+                              .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD),
+                              .fallback = BP_FALLBACK_PERSISTENT,
+                              .color = "auto"};
+    options_schedule_init(&options->schedule);
+}
+
+void options_finish(plan_options *options)
+{
+    options_schedule_finish(&options->schedule);
+}
+
+int options_read(int argc, char **argv, const char *command, const struct argp *argp, void *input)
+{
+    char name[64];
+    snprintf(name, sizeof name, "bucketpool %s", command);
+    argv[0] = name;
+    for (int i = 1; i < argc; i++) { /* with its errors off, argp would swallow its help too */
+        bool usage = strcmp(argv[i], "--usage") == 0;
+        if (usage || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-?") == 0) {
+            argp_help(argp, stdout, usage ? ARGP_HELP_USAGE : ARGP_HELP_STD_HELP, name);
+            int code = cli_flush();
+            return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
+        }
+    }
+    argp_parse(argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, 0, input);
+    argv[0] = NULL;
+    return EXIT_GO_ON;
+}

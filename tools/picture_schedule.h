@@ -1,0 +1,11 @@
+/* The picture of a schedule: what runs in each step, and how much is live. */
+#ifndef BP_TOOLS_PICTURE_SCHEDULE_H
+#define BP_TOOLS_PICTURE_SCHEDULE_H
+
+#include "schedule_view.h"
+
+/* The model's name, a line below it; steps to the right; a row each for gathers, compute and reductions, and below, for each role, the live bytes, by kinds of buckets.
+ * As picture_draw otherwise. */
+const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const char *path);
+
+#endif

@@ -1,0 +1,174 @@
+/* `bucketpool schedule`: one schedule as a table, a document or a picture. */
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "outputs.h"
+#include "picture_schedule.h"
+#include "schedule_report.h"
+#include "schedule_table.h"
+#include "values.h"
+
+enum { OPT_STEPS = OPTIONS_COMMAND_KEY, OPT_ROLE, OPT_JSON, OPT_SVG, OPT_COLOR };
+
+typedef struct command_options {
+    plan_options planning; /* its policies are not used */
+    step_range steps;
+    uint32_t roles; /* that are shown */
+} command_options;
+
+static const struct argp_option schedule_table[] = {
+    {0, 0, 0, 0, "Output:", 6},
+    {"steps", OPT_STEPS, "A-B", 0, "Print these steps (default: of a long schedule the interesting ones)", 0},
+    {"role", OPT_ROLE, "LIST", 0, "Show only these of the roles (default: all)", 0},
+    {"json", OPT_JSON, 0, 0, "Print a bucketpool.schedule/1 document", 0},
+    {"svg", OPT_SVG, "FILE", 0, "Draw the schedule (.svg, .png or .pdf)", 0},
+    {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
+    {0, 0, 0, 0, 0, 0},
+};
+
+static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
+
+/* ---- options ------------------------------------------------------------------------------------------------------------- */
+
+/* "12-40", or one step. */
+static int parse_steps(const char *text, step_range *range)
+{
+    unsigned long long first, last;
+    int used = 0;
+    range->given = true;
+    bool one = sscanf(text, "%9llu%n", &first, &used) == 1 && text[used] == '\0';
+    bool both = !one && sscanf(text, "%9llu-%9llu%n", &first, &last, &used) == 2 && text[used] == '\0';
+    if ((!one && !both) || *text < '0' || *text > '9' || (both && last < first))
+        return cli_fail(EXIT_BAD_INPUT, "--steps: expected A-B with B at least A, got \"%.40s\"", text);
+    range->first = (uint32_t)first;
+    range->last = (uint32_t)(one ? first : last);
+    return EXIT_GO_ON;
+}
+
+static int add_role(const char *word, void *user)
+{
+    command_options *options = user;
+    bp_role role;
+    if (bp_role_parse(word, &role) != BP_OK)
+        return cli_fail(EXIT_BAD_INPUT, "--role: %s", bp_error_detail());
+    options->roles |= BP_ROLE_BIT(role);
+    return EXIT_GO_ON;
+}
+
+static int parse_own(int key, char *text, command_options *o)
+{
+    int value = 0;
+    switch (key) {
+    case OPT_STEPS: return parse_steps(text, &o->steps);
+    case OPT_ROLE: return value_list("role", text, add_role, o);
+    case OPT_JSON: o->planning.json = true; return EXIT_GO_ON;
+    case OPT_SVG: o->planning.svg = text; return value_file("--svg", text);
+    default: o->planning.color = text; return value_choice("color", text, colors, &value);
+    }
+}
+
+static error_t parse_key(int key, char *text, struct argp_state *state)
+{
+    command_options *options = state->input;
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = &options->planning;
+        return 0;
+    }
+    if (key < OPT_STEPS || key > OPT_COLOR)
+        return ARGP_ERR_UNKNOWN;
+    int code = parse_own(key, text, options);
+    if (code != EXIT_GO_ON)
+        exit(code); /* the message is out */
+    return 0;
+}
+
+static int check(const command_options *o)
+{
+    int code = options_check(&o->planning, "schedule");
+    if (code != EXIT_GO_ON)
+        return code;
+    if (o->planning.model_count > 1 && !o->planning.schedule.share)
+        return cli_fail(EXIT_BAD_INPUT, "schedule prints one schedule, and %zu models are given; --share makes it one",
+                        o->planning.model_count);
+    if (o->planning.json && o->steps.given)
+        return cli_fail(EXIT_BAD_INPUT, "--steps is about the table; --json prints all steps");
+    return EXIT_GO_ON;
+}
+
+static int parse(int argc, char **argv, command_options *options)
+{
+    *options = (command_options){0};
+    options_init(&options->planning);
+    options->planning.policy_count = 0; /* nothing is placed */
+    static const struct argp argp = {
+        schedule_table,
+        parse_key,
+        "MODEL",
+        "Prints when the memory of each unit of MODEL is acquired and released, and how much is live in each step.\v"
+        "MODEL is as for plan. Exit: 0 answered, 2 bad input, 3 environment.",
+        options_planning,
+        0,
+        0};
+    int code = options_read(argc, argv, "schedule", &argp, options);
+    return code == EXIT_GO_ON ? check(options) : code;
+}
+
+/* ---- answering ----------------------------------------------------------------------------------------------------------- */
+
+static int draw(const command_options *o, const schedule_view *v, const output *picture)
+{
+    if (picture->written == NULL)
+        return EXIT_GO_ON;
+    char subtitle[SCHEDULE_TEXT_CHARS + 64], schedule[SCHEDULE_TEXT_CHARS];
+    snprintf(subtitle, sizeof subtitle, "dp %u, ep %u, tp %u, %s", o->planning.dp, o->planning.ep, o->planning.tp,
+             analysis_schedule_text(v->analysed, &o->planning, schedule));
+    const char *error = picture_draw_schedule(v, subtitle, picture->written);
+    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", o->planning.svg, error);
+}
+
+/* The picture appears when the answer is out. */
+static int answer(const command_options *o, const schedule_view *v)
+{
+    output picture;
+    if (o->steps.given && o->steps.last >= v->steps)
+        return cli_fail(EXIT_BAD_INPUT, "--steps %u-%u: the schedule has the steps 0 to %u", o->steps.first,
+                        o->steps.last, v->steps - 1);
+    if (!output_init(o->planning.svg, &picture))
+        return cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be prepared: %s", o->planning.svg, strerror(errno));
+    int code = draw(o, v, &picture);
+    if (code == EXIT_GO_ON)
+        code = o->planning.json ? schedule_report_print(v, &o->planning)
+                                : schedule_table_print(v, &o->planning, &o->steps);
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    if (code == EXIT_GO_ON && !output_commit(&picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", o->planning.svg, strerror(errno));
+    output_finish(&picture);
+    return code;
+}
+
+int cli_schedule(int argc, char **argv)
+{
+    command_options options;
+    analysis *analyses = NULL;
+    size_t count = 0;
+    bool infeasible = false;
+    int code = parse(argc, argv, &options);
+    if (code == EXIT_GO_ON)
+        code = analysis_init_all(&options.planning, &analyses, &count, &infeasible);
+    if (code == EXIT_GO_ON) {
+        schedule_view view;
+        code = schedule_view_init(&analyses[0], options.roles != 0 ? options.roles : UINT32_MAX,
+                                  options.planning.alignment, &view);
+        if (code == EXIT_GO_ON)
+            code = answer(&options, &view);
+        schedule_view_finish(&view);
+    }
+    analysis_finish_all(analyses, count);
+    options_finish(&options.planning);
+    return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
+}

@@ -1,0 +1,178 @@
+#include "table_totals.h"
+
+#include <stdio.h>
+
+#include "cli.h"
+#include "sheet.h"
+
+/* The columns: one for each role, and one for the roles that share a slab, where a plan is joint. */
+typedef struct columns {
+    uint32_t roles[BP_ROLE_COUNT];
+    size_t role_count;
+    uint32_t joint; /* roles that share a slab, 0: none do */
+} columns;
+
+const char *table_ratio_text(uint64_t bytes, uint64_t bound, char text[16])
+{
+    snprintf(text, 16, "%.2f", bound > 0 ? (double)bytes / (double)bound : 1.0);
+    return text;
+}
+
+static bool is_joint(const bp_plan_role *role)
+{
+    return (role->roles & (role->roles - 1)) != 0;
+}
+
+static bp_plan_role role_at(const bp_plan *plan, size_t index)
+{
+    bp_plan_role role = {.size = sizeof role};
+    if (bp_plan_role_get(plan, index, &role) != BP_OK)
+        role.roles = 0;
+    return role;
+}
+
+static columns find_columns(const analysis *a)
+{
+    columns c = {.role_count = 0};
+    uint32_t used = 0;
+    for (size_t p = 0; p < a->plan_count; p++) {
+        for (size_t i = 0; i < bp_plan_role_count(a->plans[p]); i++) {
+            bp_plan_role role = role_at(a->plans[p], i);
+            c.joint |= is_joint(&role) ? role.roles : 0;
+            used |= is_joint(&role) ? 0 : role.roles;
+        }
+    }
+    for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
+        if (used & BP_ROLE_BIT(role))
+            c.roles[c.role_count++] = role;
+    }
+    return c;
+}
+
+static void add_columns(sheet *s, const columns *c, bool budget)
+{
+    sheet_add_column(s, "POLICY", false);
+    for (size_t i = 0; i < c->role_count; i++)
+        sheet_add_column(s, bp_role_name((bp_role)c->roles[i]), true);
+    if (c->joint != 0)
+        sheet_add_column(s, "joint", true);
+    static const char *const titles[] = {"TOTAL", "x BOUND", "PROVEN", "ADDRESSES", "WITH STATE", "FITS"};
+    for (size_t i = 0; i < (budget ? 6 : 4); i++)
+        sheet_add_column(s, titles[i], i < 2 || i == 4);
+}
+
+/* What the plan takes, or could take at least, for a column's roles; "" where it has no entry of its own for them. */
+static const char *bytes_text(const bp_plan *plan, uint32_t roles, bool bound)
+{
+    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
+        bp_plan_role role = role_at(plan, i);
+        if (role.roles == roles)
+            return cli_bytes(bound ? role.lower_bound_bytes : role.bytes);
+    }
+    return "";
+}
+
+/* Returns the column after those of the roles. */
+static size_t set_roles(sheet *s, const columns *c, const bp_plan *plan, bool bound)
+{
+    size_t column = 1;
+    for (size_t i = 0; i < c->role_count; i++)
+        sheet_set_cell(s, column++, bytes_text(plan, BP_ROLE_BIT(c->roles[i]), bound));
+    if (c->joint != 0)
+        sheet_set_cell(s, column++, bytes_text(plan, c->joint, bound));
+    return column;
+}
+
+static const char *addresses_text(const bp_plan_summary *s)
+{
+    return !s->feasible ? "infeasible" : s->stable ? "one each" : "change";
+}
+
+/* Whether fewer bytes are known to be impossible. That more are needed than it takes is not said of a policy that does not look. */
+static const char *proven_text(const bp_plan_summary *s)
+{
+    return !s->feasible ? "-" : s->optimal ? "optimal" : s->policy == BP_POLICY_SCHEDULED ? "not proven" : "";
+}
+
+static void add_policy(sheet *s, const columns *c, const analysis *a, const plan_options *o, const bp_plan *plan)
+{
+    bp_plan_summary summary = {.size = sizeof summary};
+    char ratio[16];
+    if (bp_plan_summary_get(plan, &summary) != BP_OK)
+        return;
+    sheet_add_line(s);
+    sheet_set_cell(s, 0, bp_policy_name(summary.policy));
+    size_t column = set_roles(s, c, plan, false);
+    sheet_set_cell(s, column++, cli_bytes(summary.bytes));
+    sheet_set_cell(s, column++,
+                   summary.feasible ? table_ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
+    sheet_set_cell(s, column++, proven_text(&summary));
+    sheet_set_cell(s, column++, addresses_text(&summary));
+    if (!summary.feasible)
+        sheet_color_line(s, "red");
+    else if (summary.stable && summary.optimal)
+        sheet_color_line(s, "green");
+    if (o->budget > 0) {
+        uint64_t needed = analysis_needed(a, plan);
+        sheet_set_cell(s, column++, cli_bytes(needed));
+        sheet_set_cell(s, column++, needed <= o->budget ? "yes" : "no");
+    }
+}
+
+/* What no plan can beat: with a slab for each role, or jointly. */
+static void add_bound(sheet *s, const columns *c, const bp_plan *plan, const char *name)
+{
+    bp_plan_summary summary = {.size = sizeof summary};
+    if (bp_plan_summary_get(plan, &summary) != BP_OK)
+        return;
+    sheet_add_line(s);
+    sheet_set_cell(s, 0, name);
+    size_t column = set_roles(s, c, plan, true);
+    sheet_set_cell(s, column++, cli_bytes(summary.lower_bound_bytes));
+    sheet_set_cell(s, column, "1.00");
+}
+
+static bool has_joint(const bp_plan *plan)
+{
+    bool any = false;
+    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
+        bp_plan_role role = role_at(plan, i);
+        any = any || is_joint(&role);
+    }
+    return any;
+}
+
+int table_print_totals(const analysis *a, const plan_options *options, bool color)
+{
+    sheet s = sheet_new(color);
+    columns c = find_columns(a);
+    const bp_plan *apart = NULL, *joint = NULL;
+    add_columns(&s, &c, options->budget > 0);
+    for (size_t p = 0; p < a->plan_count; p++) {
+        const bp_plan **kind = has_joint(a->plans[p]) ? &joint : &apart;
+        *kind = *kind != NULL ? *kind : a->plans[p];
+        add_policy(&s, &c, a, options, a->plans[p]);
+    }
+    if (apart != NULL)
+        add_bound(&s, &c, apart, "lower bound");
+    if (joint != NULL)
+        add_bound(&s, &c, joint, "joint bound");
+    return sheet_finish(&s);
+}
+
+/* Waits belong to the schedule: the plans of all policies have the same. */
+void table_print_waits(const analysis *a)
+{
+    size_t count = a->plan_count > 0 ? bp_plan_wait_count(a->plans[0]) : 0;
+    if (count > 0)
+        printf("\nWaits that the schedule did not have:\n");
+    for (size_t i = 0; i < count; i++) {
+        bp_plan_wait w = {.size = sizeof w};
+        char step[STEP_TEXT_CHARS];
+        if (bp_plan_wait_get(a->plans[0], i, &w) == BP_OK)
+            printf("In step %u (%s) %s/%s (%s) waits for %s/%s (%s): %s of collectives no longer run under compute.\n",
+                   w.step, analysis_step_text(a, w.step, step), w.unit, cli_bucket(w.bucket, w.ordinal),
+                   bp_role_name((bp_role)w.role), w.for_unit, cli_bucket(w.for_bucket, w.for_ordinal),
+                   bp_role_name((bp_role)w.for_role), cli_bytes(w.exposed_bytes));
+    }
+}
