@@ -210,6 +210,29 @@ static void test_bound_extends(void **state)
     end_instance(&in);
 }
 
+/* As dense as conflicts can be added: work on them is bounded all the same. */
+static void test_bound_of_dense_conflicts(void **state)
+{
+    (void)state;
+    seed(5);
+    for (uint32_t percent = 100; percent >= 50; percent -= 10) {
+        instance in = {0};
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < 90; i++) {
+            add_life(&in, add_item(&in, random_between(1, 100)), i, i + 1);
+            sum += in.sizes[i];
+            for (uint32_t k = 0; k < i; k++)
+                if (random_below(100) < percent)
+                    add_pair(&in, i, k);
+        }
+        uint64_t bound = bound_of(&in);
+        assert_for(&in, percent < 100 || bound == sum);
+        if (percent == 100)
+            assert_optimum(&in, sum);
+        end_instance(&in);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_names_the_items),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_bound_extends),
+        cmocka_unit_test(test_bound_of_dense_conflicts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
