@@ -201,7 +201,7 @@ BP_API bp_status bp_plan_option(const bp_plan *plan, size_t index, const char **
 BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS]);
 
 /* Checks a plan against buckets and schedule by its own arithmetic, sharing none with the planner: every request placed
- * once, inside its slab, aligned, of the right size, no two conflicting requests on the same bytes, and every earlier user of
+ * once, inside its slab, aligned, of the right size, no two conflicting requests (overlaps too) on the same bytes, and every earlier user of
  * a request's bytes ordered before it by the predecessor lists.
  * Errors: BP_ERR_MISMATCH naming the first thing that is wrong; BP_ERR_UNSUPPORTED for a plan without addresses;
  * BP_ERR_INVALID_ARGUMENT for NULL and for a schedule of other buckets. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "packing/first_fit.h"
 #include "packing/parity.h"
@@ -14,6 +15,7 @@ typedef struct solving {
     uint64_t target, ceiling;
     bp_work *work;
     bp_solution *best;
+    uint64_t unit;     /* divides all sizes, so heights too */
     uint64_t *offsets; /* a method's answer */
     /* blocks, and where items are in them; none when every item would be a block of its own */
     bp_problem blocks;
@@ -53,6 +55,8 @@ static void spread_blocks(solving *s)
 
 static void prove(solving *s, uint64_t proven)
 {
+    uint64_t rounded;
+    proven = bp_round_up_u64(proven, s->unit, &rounded) ? rounded : proven;
     s->best->proven = proven > s->best->proven ? proven : s->best->proven;
 }
 
@@ -79,12 +83,13 @@ static bp_status narrow(solving *s, decide_function *decide, uint64_t share)
         bool is_only = capacity == s->target; /* lower is of no use, higher no answer */
         bp_work part = bp_work_part(&all, is_only ? share : share / PROBES);
         verdict answer = {0};
+        capacity -= capacity % s->unit;
         BP_TRY(decide(s, capacity, &part, &answer));
         s->work->spent = all.spent = part.spent;
         prove(s, answer.proven);
         if (!answer.found) {
             probe = answer.proven > capacity ? probe : AT_THE_BOUND;
-            low = answer.proven > capacity ? answer.proven : capacity + 1;
+            low = answer.proven > capacity ? answer.proven : capacity + s->unit;
         }
     }
     return BP_OK;
@@ -256,6 +261,8 @@ static bp_status prepare(solving *s)
 bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
 {
     solving s = {.p = problem, .target = target, .ceiling = ceiling, .work = work, .best = solution};
+    for (uint32_t i = 0; i < problem->count; i++)
+        s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
     prove(&s, problem->bound);
     bp_status status = prepare(&s);
     if (status == BP_OK)

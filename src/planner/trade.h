@@ -21,6 +21,11 @@ typedef struct bp_trade {
 bp_status bp_trade_schedule(const bp_buckets *buckets, const bp_schedule *schedule, const bp_trade_config *config,
                             bp_schedule **traded, uint32_t *used);
 
+static inline void bp_trade_spend(bp_trade *trade, uint64_t work)
+{
+    trade->work -= work < trade->work ? work : trade->work;
+}
+
 /* Gives up overlap in steps of the schedule: shortens its uses and notes the waits. */
 bp_status bp_trade_steps(bp_trade *trade);
 
