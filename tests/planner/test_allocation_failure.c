@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include <bucketpool/plan.h>
+#include <bucketpool/whatif.h>
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -242,6 +242,34 @@ static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
     bp_buckets_destroy(&both);
 }
 
+/* What other schedules take, what sets the peak, what giving up overlap saves. */
+static void compare_all(const bp_buckets *buckets, const bp_schedule *schedule, const bp_schedule_config *timing)
+{
+    bp_plan_config config;
+    bp_alternatives_config others;
+    bp_tradeoff_config curve;
+    assert_int_equal(bp_plan_config_init(&config, sizeof config), BP_OK);
+    assert_int_equal(bp_alternatives_config_init(&others, sizeof others), BP_OK);
+    assert_int_equal(bp_tradeoff_config_init(&curve, sizeof curve), BP_OK);
+    config.work = others.work = curve.work = 1000;
+    others.most_prefetch = 0;
+    others.stalls = 1;
+    curve.most_trades = 3;
+    bp_alternatives *alternatives;
+    RETRY_OUT(alternatives, bp_alternatives_create(buckets, timing, &config, &others, &alternatives));
+    bp_alternatives_destroy(&alternatives);
+    bp_tradeoff *tradeoff;
+    RETRY_OUT(tradeoff, bp_tradeoff_create(buckets, schedule, &config, &curve, &tradeoff));
+    bp_tradeoff_destroy(&tradeoff);
+    bp_plan *plan;
+    bp_peaks *peaks;
+    config.policy = BP_POLICY_SCHEDULED;
+    RETRY_OUT(plan, bp_plan_create(buckets, schedule, &config, &plan));
+    RETRY_OUT(peaks, bp_peaks_create(buckets, schedule, plan, &peaks));
+    bp_peaks_destroy(&peaks);
+    bp_plan_destroy(&plan);
+}
+
 static void schedule_all(const bp_buckets *buckets)
 {
     bp_schedule_config config;
@@ -251,6 +279,8 @@ static void schedule_all(const bp_buckets *buckets)
     list_events(schedule, buckets);
     plan_all(buckets, schedule);
     remake_all(buckets, schedule);
+    if (bp_buckets_unit_count(buckets) <= 2) /* else it takes long */
+        compare_all(buckets, schedule, &config);
     bp_schedule_destroy(&schedule);
     const bp_unit_prefetch override = {0, 3, 2};
     config.passes = BP_PASSES_BOTH;
