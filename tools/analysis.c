@@ -6,18 +6,25 @@
 #include "analysis_parts.h"
 #include "cli.h"
 
+bp_status analysis_plan_config(const plan_options *options, bp_policy policy, uint64_t alignment,
+                               bp_plan_config *config)
+{
+    bp_status status = bp_plan_config_init(config, sizeof *config);
+    config->policy = policy;
+    config->copies = options->buffers;
+    config->fallback = options->fallback;
+    config->alignment = alignment;
+    config->joint = options->joint && policy == BP_POLICY_SCHEDULED;
+    config->work = options->work;
+    return status;
+}
+
 bp_status analysis_plan(const analysis *a, const plan_options *options, bp_policy policy, uint64_t alignment,
                         bp_plan **plan)
 {
     bp_plan_config config;
     bp_plan *made = NULL;
-    bp_status status = bp_plan_config_init(&config, sizeof config);
-    config.policy = policy;
-    config.copies = options->buffers;
-    config.fallback = options->fallback;
-    config.alignment = alignment;
-    config.joint = options->joint && policy == BP_POLICY_SCHEDULED;
-    config.work = options->work;
+    bp_status status = analysis_plan_config(options, policy, alignment, &config);
     if (status == BP_OK)
         status = bp_plan_create(a->buckets, a->schedule, &config, &made);
     if (status == BP_OK)
@@ -68,6 +75,7 @@ static void finish(analysis *a)
     free(a->name);
     bp_buckets_destroy(&a->buckets);
     bp_schedule_destroy(&a->schedule);
+    bp_schedule_destroy(&a->untraded);
     for (size_t i = 0; i < a->plan_count; i++)
         bp_plan_destroy(&a->plans[i]);
     *a = (analysis){0};

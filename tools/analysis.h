@@ -27,6 +27,7 @@ typedef struct analysis {
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;
+    bp_schedule *untraded; /* before overlap was given up; NULL: none was allowed to be */
     bp_plan *plans[MOST_POLICIES];
     size_t plan_count;
 } analysis;
@@ -35,6 +36,15 @@ typedef struct analysis {
  * message. *infeasible tells whether any plan is. Call analysis_finish_all either way. */
 int analysis_init_all(const plan_options *options, analysis **analyses, size_t *count, bool *infeasible);
 void analysis_finish_all(analysis *analyses, size_t count);
+
+/* What plans are made with. */
+bp_status analysis_plan_config(const plan_options *options, bp_policy policy, uint64_t alignment,
+                               bp_plan_config *config);
+
+/* What a schedule that the model did not bring along is made with. `overrides`: room for those of the options, which the
+ * configuration points to. Returns EXIT_GO_ON, or the exit code after a message. */
+int analysis_schedule_config(const analysis *a, const schedule_options *options, bp_unit_prefetch *overrides,
+                             bp_schedule_config *config);
 
 /* A plan of the analysed model, with the options noted in it. The caller owns it. */
 bp_status analysis_plan(const analysis *a, const plan_options *options, bp_policy policy, uint64_t alignment,

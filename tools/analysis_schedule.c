@@ -37,30 +37,40 @@ static int find_overrides(const schedule_options *o, const analysis *a, bp_unit_
     return EXIT_GO_ON;
 }
 
+int analysis_schedule_config(const analysis *a, const schedule_options *o, bp_unit_prefetch *overrides,
+                             bp_schedule_config *config)
+{
+    bp_status status = bp_schedule_config_init(config, sizeof *config);
+    if (status != BP_OK)
+        return cli_fail_status(status);
+    config->prefetch = o->prefetch;
+    config->prefetch_backward = o->prefetch_backward;
+    config->grad_units = o->grad_units;
+    config->passes = o->passes;
+    config->keep_after_forward = o->keep_after_forward;
+    config->recompute = o->recompute;
+    config->streams = o->streams;
+    config->outside = o->outside;
+    config->microbatches = o->microbatches;
+    config->combined = o->combined;
+    config->override_count = (uint32_t)o->unit_prefetch_count;
+    config->overrides = overrides;
+    return find_overrides(o, a, overrides);
+}
+
 static int generate(const char *path, const schedule_options *o, analysis *a)
 {
     bp_schedule_config config;
-    bp_status status = bp_schedule_config_init(&config, sizeof config);
     bp_unit_prefetch *overrides = calloc(o->unit_prefetch_count + 1, sizeof *overrides);
     if (overrides == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    int code = find_overrides(o, a, overrides);
-    config.prefetch = o->prefetch;
-    config.prefetch_backward = o->prefetch_backward;
-    config.grad_units = o->grad_units;
-    config.passes = o->passes;
-    config.keep_after_forward = o->keep_after_forward;
-    config.recompute = o->recompute;
-    config.streams = o->streams;
-    config.outside = o->outside;
-    config.microbatches = o->microbatches;
-    config.combined = o->combined;
-    config.override_count = (uint32_t)o->unit_prefetch_count;
-    config.overrides = overrides;
-    if (code == EXIT_GO_ON && status == BP_OK)
-        status = bp_schedule_create_training(a->buckets, &config, &a->schedule);
+    int code = analysis_schedule_config(a, o, overrides, &config);
+    if (code == EXIT_GO_ON) {
+        bp_status status = bp_schedule_create_training(a->buckets, &config, &a->schedule);
+        code = status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
+    }
     free(overrides);
-    return code != EXIT_GO_ON ? code : status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
+    return code;
 }
 
 static bp_status record(const schedule_options *o, const bp_model *model, const bp_buckets *buckets,
@@ -202,7 +212,7 @@ bp_status analysis_trade(const plan_options *options, analysis *a)
         status = bp_schedule_create_traded(a->buckets, a->schedule, &config, &traded);
     if (status != BP_OK)
         return status;
-    bp_schedule_destroy(&a->schedule);
+    a->untraded = a->schedule;
     a->schedule = traded;
     return BP_OK;
 }

@@ -25,9 +25,9 @@ static const struct argp_option plan_table[] = {
     {"budget", OPT_BUDGET, "SIZE", 0, "Memory of one GPU, e.g. 80GiB: says whether the model's state fits", 0},
     {"gpu", OPT_GPU, "NAME", 0, "The same by name: " GPU_NAMES, 0},
     {0, 0, 0, 0, "Output:", 6},
-    {"json", OPT_JSON, 0, 0, "Print a bucketpool.report/1 document", 0},
-    {"svg", OPT_SVG, "FILE", 0, "Draw the pool (.svg, .png or .pdf)", 0},
-    {"output", 'o', "PLAN", 0, "Write the plan (of the one policy named, or of scheduled)", 0},
+    {"json", OPT_JSON, 0, 0, "Print a document: bucketpool.report/1, of explain bucketpool.whatif/1", 0},
+    {"svg", OPT_SVG, "FILE", 0, "Draw the pool, of explain what giving up overlap saves (.svg, .png or .pdf)", 0},
+    {"output", 'o', "PLAN", 0, "plan: write it (of the one policy named, or of scheduled)", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
     {0, 0, 0, 0, 0, 0},
 };
@@ -114,8 +114,12 @@ static int check_own(const plan_options *o, const char *command)
     if (o->output != NULL && o->policies_named && o->policies[0] == BP_POLICY_DYNAMIC)
         return cli_fail(EXIT_BAD_INPUT,
                         "-o writes addresses, and policy dynamic has none; name fixed, max or scheduled");
-    if (strcmp(command, "explain") == 0 && (o->json || o->svg != NULL || o->output != NULL))
-        return cli_fail(EXIT_BAD_INPUT, "explain prints sentences; --json, --svg and -o belong to plan");
+    bool explains = strcmp(command, "explain") == 0;
+    if (explains && o->output != NULL)
+        return cli_fail(EXIT_BAD_INPUT, "explain writes no plan; -o belongs to plan");
+    if (explains && (o->json || o->svg != NULL) && !makes_scheduled(o))
+        return cli_fail(EXIT_BAD_INPUT, "--%s of explain is about policy scheduled, which --policy leaves out",
+                        o->json ? "json" : "svg");
     if ((o->joint || o->work > 0) && !makes_scheduled(o))
         return cli_fail(EXIT_BAD_INPUT, "--%s is about policy scheduled, which --policy leaves out",
                         o->joint ? "joint" : "work");
@@ -138,8 +142,9 @@ int options_parse(int argc, char **argv, const char *command, plan_options *opti
               "could take.\vMODEL is a config.json, a directory with one or with safetensors files, a safetensors file "
               "or "
               "index, or a units.json. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
-            : "Says in sentences which unit sets which buffer of MODEL, and why the policies differ.\vMODEL is as for "
-              "plan.",
+            : "Says which unit sets which buffer of MODEL, why the policies differ, what other schedules would take, "
+              "which "
+              "units set the peak, and what giving up overlap saves.\vMODEL is as for plan.",
         options_planning,
         0,
         0};

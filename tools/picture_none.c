@@ -2,6 +2,7 @@
 #include "picture.h"
 #include "picture_packing.h"
 #include "picture_schedule.h"
+#include "picture_tradeoff.h"
 
 static const char no_cairo[] =
     "this build has no cairo; install its development files and configure again to draw pictures";
@@ -24,6 +25,13 @@ const char *picture_draw_schedule(const schedule_view *view, const char *subtitl
 {
     (void)view;
     (void)subtitle;
+    (void)path;
+    return no_cairo;
+}
+
+const char *picture_draw_tradeoff(const tradeoff_picture *input, const char *path)
+{
+    (void)input;
     (void)path;
     return no_cairo;
 }

@@ -14,7 +14,7 @@ static json_t *dtype_json(bp_dtype dtype)
     return dtype != BP_DTYPE_NONE ? json_string(bp_dtype_name(dtype)) : json_null();
 }
 
-static json_t *roles_json(uint32_t mask)
+json_t *report_roles(uint32_t mask)
 {
     json_t *roles = json_array();
     for (unsigned role = 0; role < BP_ROLE_COUNT; role++) {
@@ -60,7 +60,7 @@ json_t *report_options(const analysis *a, const plan_options *o)
         options_padding_name(a->padding), "layout", options_layout_name(a->layout), "buffers", SIZE(o->buffers),
         "alignment", SIZE(o->alignment), "fallback", options_fallback_name(o->fallback), "joint", (int)o->joint, "work",
         SIZE(o->work), "param_dtype", dtype_json(o->param_dtype), "grad_dtype", dtype_json(o->grad_dtype),
-        "grad_comm_dtype", dtype_json(o->grad_comm_dtype), "roles", roles_json(o->roles));
+        "grad_comm_dtype", dtype_json(o->grad_comm_dtype), "roles", report_roles(o->roles));
     json_t *schedule = schedule_options_json(&o->schedule);
     if (json_object_update(options, schedule) != 0) {
         json_decref(options);
@@ -97,7 +97,7 @@ static json_t *role_json(const bp_plan *plan, size_t index)
                                                      cli_bucket(w.bucket, w.ordinal), "bytes", SIZE(w.bytes)));
     }
     return json_pack("{s:s, s:o, s:I, s:I, s:I, s:o, s:I, s:b, s:s, s:I, s:I, s:I, s:o}", "role",
-                     bp_role_name((bp_role)role.role), "roles", roles_json(role.roles), "bytes", SIZE(role.bytes),
+                     bp_role_name((bp_role)role.role), "roles", report_roles(role.roles), "bytes", SIZE(role.bytes),
                      "lower_bound_bytes", SIZE(role.lower_bound_bytes), "lower_bound_step", SIZE(role.lower_bound_step),
                      "witness", witness, "proven_bytes", SIZE(role.proven_bytes), "optimal", (int)role.optimal,
                      "method", role.method, "pool_bytes", SIZE(role.pool_bytes), "persistent_bytes",
