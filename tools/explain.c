@@ -39,8 +39,8 @@ static int draw(const whatif *w, const plan_options *options, const output *pict
     if (picture->written == NULL)
         return EXIT_GO_ON;
     char subtitle[SCHEDULE_TEXT_CHARS + 64], schedule[SCHEDULE_TEXT_CHARS];
-    snprintf(subtitle, sizeof subtitle, "dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
-             analysis_schedule_text(w->analysed, options, schedule));
+    snprintf(subtitle, sizeof subtitle, "dp %u, ep %u, tp %u, %s%s", options->dp, options->ep, options->tp,
+             analysis_schedule_text(w->analysed, options, schedule), options->joint ? ", joint slab" : "");
     const tradeoff_picture input = {w->analysed->name, subtitle, w->tradeoff, whatif_best_bargain(w->tradeoff)};
     const char *error = picture_draw_tradeoff(&input, picture->written);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);

@@ -71,12 +71,12 @@ static int print_curve(const whatif *w, const plan_options *options, bool color)
 {
     static const char *const titles[] = {"STALLS", "SCHEDULED", "PROVEN", "SAVED", "LESS", "EXPOSED", "WHERE", ""};
     size_t count = bp_tradeoff_count(w->tradeoff), stride = (count + MOST_LINES - 1) / MOST_LINES;
-    size_t present = whatif_point_of(w->tradeoff, options->schedule.stalls);
+    size_t present = whatif_point_of(w->tradeoff, options->schedule.stalls), best = whatif_best_bargain(w->tradeoff);
     sheet s = sheet_new(color);
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         sheet_add_column(&s, titles[i], i <= 1 || (i >= 3 && i <= 5));
     for (size_t i = 0; i < count; i++) {
-        if (i % stride == 0 || i + 1 == count || i == present)
+        if (i % stride == 0 || i + 1 == count || i == present || i == best)
             add_line(&s, w, i, i == present);
     }
     int code = sheet_finish(&s);

@@ -31,6 +31,7 @@ static int compare(const plan_options *options, const bp_plan_config *plan, what
         bp_status status = bp_alternatives_config_init(&config, sizeof config);
         config.stalls = o->stalls;
         config.work = options->work > 0 ? options->work : config.work;
+        config.present = w->plan;
         if (status == BP_OK)
             status = bp_alternatives_create(w->analysed->buckets, &schedule, plan, &config, &w->alternatives);
         code = status == BP_OK ? EXIT_GO_ON : analysis_fail(w->analysed->name, status);
@@ -45,6 +46,7 @@ static int trade(const plan_options *options, const bp_plan_config *plan, whatif
     bp_tradeoff_config config;
     bp_status status = bp_tradeoff_config_init(&config, sizeof config);
     config.work = options->work > 0 ? options->work : config.work;
+    config.present = a->untraded == NULL ? w->plan : NULL;
     if (status == BP_OK)
         status = bp_tradeoff_create(a->buckets, a->untraded != NULL ? a->untraded : a->schedule, plan, &config,
                                     &w->tradeoff);

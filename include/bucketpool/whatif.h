@@ -20,6 +20,7 @@ typedef struct bp_alternatives_config {
     uint32_t most_prefetch; /* depths from 0 to this are planned */
     uint32_t stalls;        /* that each schedule may give up overlap in, as in bp_trade_config */
     uint64_t work;          /* bound of the search per slab; the present choice has that of its own configuration */
+    const bp_plan *present; /* the present choice's plan, of policy scheduled, if it is there; else it is made */
 } bp_alternatives_config;
 
 /* Depths 0 to 4, no stalls, 2^24: of any bundled model all plans take a second together. */
@@ -110,6 +111,7 @@ typedef struct bp_tradeoff_config {
     uint32_t most_stalls; /* 0: as many as lower anything */
     uint32_t most_trades; /* how many numbers of stalls are tried; the curve is thinned where that is too few */
     uint64_t work;        /* bound of the search per slab; the plan without stalls has that of its own configuration */
+    const bp_plan *present; /* the plan without stalls, of policy scheduled, if it is there; else it is made */
 } bp_tradeoff_config;
 
 /* All stalls, 256 trades, 2^24. */

@@ -12,6 +12,9 @@ typedef struct bp_plan_sums {
     bool optimal, feasible;
 } bp_plan_sums;
 
+/* Reads them from a plan. */
+bp_status bp_whatif_sums(const bp_plan *plan, bp_plan_sums *sums);
+
 /* Plans with `policy` and `work` instead of those of `config`. */
 bp_status bp_whatif_plan(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
                          bp_policy policy, uint64_t work, bp_plan_sums *sums);

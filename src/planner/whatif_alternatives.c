@@ -59,8 +59,11 @@ static bp_status add_sums(const survey *s, const bp_schedule *schedule, const bp
 {
     bp_plan_sums scheduled, max;
     bp_bound live;
-    BP_TRY(bp_whatif_plan(s->buckets, schedule, plan, BP_POLICY_SCHEDULED,
-                          choice->is_present ? plan->work : s->config->work, &scheduled));
+    if (choice->is_present && s->config->present != NULL)
+        BP_TRY(bp_whatif_sums(s->config->present, &scheduled));
+    else
+        BP_TRY(bp_whatif_plan(s->buckets, schedule, plan, BP_POLICY_SCHEDULED,
+                              choice->is_present ? plan->work : s->config->work, &scheduled));
     BP_TRY(bp_whatif_plan(s->buckets, schedule, plan, BP_POLICY_MAX, 0, &max));
     BP_TRY(bp_bound_of(s->buckets, schedule, ALL_ROLES, plan->alignment, NULL, NULL, &live));
     choice->optimal = scheduled.optimal;

@@ -4,7 +4,7 @@
 
 #define ALL_ROLES (BP_ROLE_BIT(BP_ROLE_COUNT) - 1)
 
-static bp_status sum_up(const bp_plan *plan, bp_plan_sums *sums)
+bp_status bp_whatif_sums(const bp_plan *plan, bp_plan_sums *sums)
 {
     bp_plan_summary summary = {.size = sizeof summary};
     BP_TRY(bp_plan_summary_get(plan, &summary));
@@ -30,7 +30,7 @@ bp_status bp_whatif_plan(const bp_buckets *buckets, const bp_schedule *schedule,
     changed.policy = policy;
     changed.work = work;
     BP_TRY(bp_plan_create(buckets, schedule, &changed, &plan));
-    bp_status status = sum_up(plan, sums);
+    bp_status status = bp_whatif_sums(plan, sums);
     bp_plan_destroy(&plan);
     return status;
 }

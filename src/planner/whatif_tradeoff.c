@@ -71,8 +71,11 @@ static bp_status add_point(survey *s, const bp_schedule *traded, uint32_t stalls
     bp_plan_sums sums;
     bp_tradeoff *made = s->made;
     point_data point = {.info = {.size = sizeof point.info, .stalls = stalls}};
-    BP_TRY(bp_whatif_plan(s->buckets, traded, s->plan, BP_POLICY_SCHEDULED,
-                          stalls == 0 ? s->plan->work : s->config->work, &sums));
+    if (stalls == 0 && s->config->present != NULL)
+        BP_TRY(bp_whatif_sums(s->config->present, &sums));
+    else
+        BP_TRY(bp_whatif_plan(s->buckets, traded, s->plan, BP_POLICY_SCHEDULED,
+                              stalls == 0 ? s->plan->work : s->config->work, &sums));
     point.info.optimal = sums.optimal;
     point.info.bytes = sums.bytes;
     point.info.lower_bound_bytes = sums.lower_bound_bytes;

@@ -84,6 +84,36 @@ static void check_alternative(const world *w, bp_schedule_config timing, bp_plan
     bp_schedule_destroy(&made);
 }
 
+/* A plan that is there is not made again: told by one of something else. */
+static void test_present_plan(void **state)
+{
+    (void)state;
+    world w = world_of_kinds("xyz"), other = world_of_kinds("z");
+    bp_schedule_config timing = training_config();
+    bp_plan_config plan = scheduled_config(0);
+    bp_alternatives_config config = survey_config();
+    bp_plan *of_other = make_plan(&other, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
+    bp_alternatives *made = NULL;
+    config.present = of_other;
+    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
+    assert_int_equal(alternative_at(made, 1).is_present, 1);
+    assert_int_equal(alternative_at(made, 1).bytes, 1280);
+    assert_int_equal(alternative_at(made, 1).live_bytes, 1280 + 1024);
+    bp_alternatives_destroy(&made);
+    bp_tradeoff_config curve;
+    bp_tradeoff *tradeoff = NULL;
+    bp_tradeoff_point point = {.size = sizeof point};
+    assert_ok(bp_tradeoff_config_init(&curve, sizeof curve));
+    curve.present = of_other;
+    assert_ok(bp_tradeoff_create(w.buckets, w.schedule, &plan, &curve, &tradeoff));
+    assert_ok(bp_tradeoff_get(tradeoff, 0, &point));
+    assert_int_equal(point.bytes, 1280);
+    bp_tradeoff_destroy(&tradeoff);
+    bp_plan_destroy(&of_other);
+    end_world(&w);
+    end_world(&other);
+}
+
 static void test_alternatives_are_plans(void **state)
 {
     (void)state;
@@ -473,11 +503,11 @@ static void test_errors_of_peaks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alternatives_are_plans),   cmocka_unit_test(test_present_choice),
-        cmocka_unit_test(test_what_makes_no_difference), cmocka_unit_test(test_one_pair_sets_the_peak),
-        cmocka_unit_test(test_two_pairs_set_the_peak),   cmocka_unit_test(test_peaks_of_any_schedule),
-        cmocka_unit_test(test_windows_set_the_peak),     cmocka_unit_test(test_errors_of_alternatives),
-        cmocka_unit_test(test_errors_of_peaks),
+        cmocka_unit_test(test_present_plan),           cmocka_unit_test(test_alternatives_are_plans),
+        cmocka_unit_test(test_present_choice),         cmocka_unit_test(test_what_makes_no_difference),
+        cmocka_unit_test(test_one_pair_sets_the_peak), cmocka_unit_test(test_two_pairs_set_the_peak),
+        cmocka_unit_test(test_peaks_of_any_schedule),  cmocka_unit_test(test_windows_set_the_peak),
+        cmocka_unit_test(test_errors_of_alternatives), cmocka_unit_test(test_errors_of_peaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
