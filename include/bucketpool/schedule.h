@@ -106,7 +106,8 @@ typedef struct bp_recorded_config {
      * next `overlap_window` units that acquire on another lane: sharing it would make them wait. 0: only what the host held at
      * the same time conflicts. */
     uint32_t overlap_window;
-    uint32_t partial; /* 1: requests without events are not live (an evaluation has no gradients), instead of an error */
+    uint32_t
+        partial; /* 1: requests without events are not live (an evaluation has no gradients), instead of an error */
 } bp_recorded_config;
 
 /* A window of 0, every request must have events. */

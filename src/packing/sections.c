@@ -350,7 +350,7 @@ static bp_status add_conflicts(builder *b, uint32_t *sorted)
     pair_set set = {0};
     uint32_t nothing = 0;
     if (sections.first == NULL)
-        sections = (bp_lists){&nothing, NULL, 0};
+        sections = (bp_lists){&nothing, &nothing, 0};
     bp_status status = bp_lists_invert(&sections, b->problem->count, &memberships);
     if (status == BP_OK)
         status = bp_find_neighbours(&sections, &memberships, b->problem->count, &neighbours);

@@ -275,6 +275,7 @@ bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling,
     solving s = {.p = problem, .target = target, .ceiling = ceiling, .work = work, .best = solution};
     for (uint32_t i = 0; i < problem->count; i++)
         s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
+    s.unit = s.unit != 0 ? s.unit : 1;
     prove(&s, problem->bound);
     bp_status status = prepare(&s);
     if (status == BP_OK)
