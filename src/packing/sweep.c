@@ -57,6 +57,7 @@ static void prepare_steps(sweep *s)
         now->width = width;
         memcpy(now->frontier, frontier, width * sizeof *frontier);
         now->twin = find_twin(s->p, now);
+        s->oriented = s->oriented || now->twin != NONE;
         uint32_t kept = 0;
         frontier[width] = now->item;
         for (uint32_t i = 0; i <= width; i++) {
@@ -226,8 +227,9 @@ static bp_status take_step(sweep *s, uint32_t at)
     if (s->order->last[now->item] > at)
         e.kept[e.kept_count++] = e.side;
     collect_neighbours(s, now, &e);
-    if (!s->oriented &&
-        e.neighbour_count > 0) { /* upside down is as good: the first conflict of all is oriented at will */
+    /* Upside down is as good, so the first conflict of all is oriented at will. Not where there are twins: these are put in order by
+     * what they are called, and turned over they would have to change places. */
+    if (!s->oriented && e.neighbour_count > 0) {
         e.forced_below |= UINT32_C(1) << (e.neighbours[0] - 1);
         s->oriented = true;
     }
