@@ -106,15 +106,17 @@ typedef struct bp_recorded_config {
      * next `overlap_window` units that acquire on another lane: sharing it would make them wait. 0: only what the host held at
      * the same time conflicts. */
     uint32_t overlap_window;
+    uint32_t
+        partial; /* 1: requests without events are not live (an evaluation has no gradients), instead of an error */
 } bp_recorded_config;
 
-/* A window of 0. */
+/* A window of 0, every request must have events. */
 BP_API bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size);
 
 /* The events that the model brought along (bp_model_add_event), one step each. Events of roles that the buckets make no requests
  * for are passed over. `config` NULL: the default.
  * Errors: BP_ERR_SCHEDULE (release before acquire, acquire of what is live, an acquire never released, an event for a
- * request that does not exist, a request without events), by position and name; BP_ERR_INVALID_ARGUMENT (no events);
+ * request that does not exist, a request without events unless `partial`), by position and name; BP_ERR_INVALID_ARGUMENT (no events);
  * BP_ERR_UNSUPPORTED (a window that keeps requests apart more than 2^22 times). */
 BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets,
                                              const bp_recorded_config *config, bp_schedule **schedule);

@@ -495,11 +495,12 @@ static bp_answer attempt(search *s, pick how, uint64_t share, bp_work *work)
 }
 
 /* Rounds of attempts: every preference, as it is and then shaken, with every way to pick. */
-static bp_answer attempt_all(search *s, bp_work *work, preference *list)
+static bp_answer attempt_all(search *s, uint32_t series, bp_work *work, preference *list)
 {
     uint64_t way_down = SHARE_OF_A_CONFLICT * (uint64_t)s->p->neighbours.first[s->p->count];
-    uint64_t share = way_down > FIRST_SHARE ? way_down : FIRST_SHARE, random = UINT64_C(0x9e3779b97f4a7c15);
-    for (uint32_t round = 0;; round++) {
+    uint64_t share = way_down > FIRST_SHARE ? way_down : FIRST_SHARE,
+             random = UINT64_C(0x9e3779b97f4a7c15) * (2 * (uint64_t)series + 1);
+    for (uint32_t round = series == 0 ? 0 : 1;; round++) {
         for (size_t i = 0; i < PREFERENCE_COUNT; i++) {
             begin(s); /* some preferences go by the sections' sums */
             rank_items(s, preferences[i], round == 0 ? 0 : shaken_percent[round % 4], &random, list);
@@ -541,7 +542,8 @@ static bp_status prepare(search *s, preference **list)
     return BP_OK;
 }
 
-bp_status bp_search(const bp_problem *problem, uint64_t capacity, bp_work *work, uint64_t *offsets, bp_answer *answer)
+bp_status bp_search(const bp_problem *problem, uint64_t capacity, uint32_t series, bp_work *work, uint64_t *offsets,
+                    bp_answer *answer)
 {
     *answer = BP_ANSWER_NONE;
     if (problem->bound > capacity) {
@@ -554,7 +556,7 @@ bp_status bp_search(const bp_problem *problem, uint64_t capacity, bp_work *work,
     preference *list = NULL;
     bp_status status = prepare(&s, &list);
     if (status == BP_OK) {
-        *answer = attempt_all(&s, work, list);
+        *answer = attempt_all(&s, series, work, list);
         status = s.status;
     }
     free(s.placed);

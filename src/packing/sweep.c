@@ -57,6 +57,7 @@ static void prepare_steps(sweep *s)
         now->width = width;
         memcpy(now->frontier, frontier, width * sizeof *frontier);
         now->twin = find_twin(s->p, now);
+        s->oriented = s->oriented || now->twin != NONE;
         uint32_t kept = 0;
         frontier[width] = now->item;
         for (uint32_t i = 0; i <= width; i++) {
@@ -226,8 +227,9 @@ static bp_status take_step(sweep *s, uint32_t at)
     if (s->order->last[now->item] > at)
         e.kept[e.kept_count++] = e.side;
     collect_neighbours(s, now, &e);
-    if (!s->oriented &&
-        e.neighbour_count > 0) { /* upside down is as good: the first conflict of all is oriented at will */
+    /* Upside down is as good, so the first conflict of all is oriented at will. Not where there are twins: these are put in order by
+     * what they are called, and turned over they would have to change places. */
+    if (!s->oriented && e.neighbour_count > 0) {
         e.forced_below |= UINT32_C(1) << (e.neighbours[0] - 1);
         s->oriented = true;
     }
@@ -324,7 +326,7 @@ static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
     }
     for (uint32_t r = 0; r < ready; r++) {
         uint32_t low = o->ready[r];
-        for (uint32_t i = o->first[low]; i < o->first[low + 1]; i++) {
+        for (uint32_t i = o->first[low]; o->arcs != NULL && i < o->first[low + 1]; i++) {
             uint32_t high = o->arcs[i].high;
             offsets[high] = larger(offsets[high], offsets[low] + p->sizes[low]);
             if (--o->waits_for[high] == 0)

@@ -296,6 +296,18 @@ class United(Case):
             (planned,) = report(model, "--roles", "param", "--schedules", third, "--policy", "max", *options)
             self.assertEqual(planned["policies"][0]["lower_bound_bytes"], aligned(400) + aligned(600))
 
+    def test_evaluation_beside_training(self):
+        """A further recording needs no events for gradients; the first one does."""
+        evaluation = self.units("evaluation.json", (100, 200, 300), param_events("+0", "+1", "-0", "+2", "-1", "-2"))
+        plain = self.units("plain.json", (100, 200, 300))
+        found = document(plain, "--prefetch", "0", "--schedules", evaluation)
+        self.assertEqual(len(found["steps"]), 6 + 6)
+        peaks = {p["role"]: p["bytes"] for p in found["peaks"]}
+        self.assertEqual(peaks["param"], aligned(400) + aligned(600))  # of the evaluation: training holds one unit
+        (planned,) = report(plain, "--prefetch", "0", "--schedules", evaluation, "--policy", "scheduled")
+        self.assertEqual([r["bytes"] for r in planned["policies"][0]["roles"]], [peaks["param"], peaks["grad"]])
+        self.refused(run("schedule", evaluation), 2, "layers.0/all (grad) has no events")
+
     def test_recordings_of_other_buckets(self):
         events = param_events("+0", "-0", "+1", "-1")
         one = self.units("one.json", (100, 200), events)

@@ -127,9 +127,66 @@ static void test_known(void **state)
     }
 }
 
+/* A box of bytes [low, high) and steps [begin, end). */
+typedef struct box {
+    uint64_t begin, end, low, high;
+} box;
+
+static void add_boxes(instance *in, uint32_t cuts, box whole)
+{
+    box boxes[32] = {whole};
+    uint32_t count = 1;
+    for (uint32_t i = 0; i < cuts; i++) {
+        box *b = &boxes[random_below(count)];
+        if (one_in(2) && b->end - b->begin > 1) {
+            uint64_t at = random_between(b->begin + 1, b->end - 1);
+            boxes[count] = *b;
+            boxes[count++].begin = at;
+            b->end = at;
+        } else if (b->high - b->low > 1) {
+            uint64_t at = random_between(b->low + 1, b->high - 1);
+            boxes[count] = *b;
+            boxes[count++].low = at;
+            b->high = at;
+        }
+    }
+    for (uint32_t i = 0; i < count; i++)
+        add_life(in, add_item(in, boxes[i].high - boxes[i].low), boxes[i].begin, boxes[i].end);
+}
+
+/* Equal items that must lie below and above another, in a stack that is as good upside down: whoever takes both for granted at once
+ * (the order of the equal ones, and which way up the other lies) proves that this cannot be. */
+static void test_twins_around_another(void **state)
+{
+    (void)state;
+    seed(6);
+    for (int i = 0; i < 1000; i++) {
+        uint64_t v = random_between(200, 399), u = random_between(50, 349), steps = random_between(6, 15);
+        instance in = {0};
+        add_life(&in, add_item(&in, u), 0, 2);
+        add_life(&in, add_item(&in, v), 0, 1);
+        add_life(&in, add_item(&in, v), 0, 1);
+        add_life(&in, add_item(&in, v), 1, 3);
+        uint32_t last = add_item(&in, v);
+        add_life(&in, last, 1, 2);
+        add_life(&in, last, 3, 4);
+        add_life(&in, add_item(&in, u + v), 2, 3);
+        add_life(&in, add_item(&in, u + v), 3, 4 + steps);
+        add_boxes(&in, (uint32_t)random_between(6, 20), (box){4, 4 + steps, u + v, u + 2 * v});
+        bp_pack_config config = new_config();
+        config.work = 1 << 22;
+        answer a = solve(&in, config);
+        assert_for(&in, a.result.proven <= u + 2 * v);
+        assert_for(&in, !a.result.optimal || a.result.bytes == u + 2 * v);
+        end_answer(&a);
+        end_instance(&in);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_twins_around_another),
         cmocka_unit_test(test_planted_placements_hold),
         cmocka_unit_test(test_found),
         cmocka_unit_test(test_found_at_capacity),
