@@ -59,56 +59,70 @@ static bp_status add_items(placing *p)
 
 /* ---- max-pool's layout -------------------------------------------------------------------------------------------------- */
 
-/* Offsets of one role's requests above `*base`, which becomes its end. */
-static bp_status know_layout(placing *p, uint32_t role, const bp_role_layout *layout, uint64_t *base, bool *fits)
+static bp_status know_layout(placing *p, const bp_role_layout *layout, bool *fits)
 {
     void *memory;
     BP_TRY(bp_new_array(layout->class_count, sizeof(uint64_t), &memory));
-    uint64_t *offsets = memory, stride = 0, whole = 0;
+    uint64_t *offsets = memory, stride = 0, whole;
+    *fits = true;
     for (size_t c = 0; c < layout->class_count; c++) {
         offsets[c] = stride;
         *fits = *fits && bp_add_u64(stride, layout->classes[c].bytes, &stride);
     }
-    *fits = *fits && bp_mul_u64(stride, layout->copies, &whole) && bp_add_u64(*base, whole, &whole);
+    *fits = *fits && bp_mul_u64(stride, layout->copies, &whole);
     for (size_t i = 0; *fits && i < p->pool->count; i++) {
-        uint32_t request = p->pool->requests[i];
-        const bp_place *place = &layout->places[request];
-        if (p->buckets->requests[request].role == role)
-            p->known[i] = *base + offsets[place->class_index] + place->copy * stride;
+        const bp_place *place = &layout->places[p->pool->requests[i]];
+        p->known[i] = offsets[place->class_index] + place->copy * stride;
     }
-    *base = whole;
     free(offsets);
     return BP_OK;
 }
 
-/* The layout of policy max, role above role. False in `found`: it has none, or it overflows, or it is no placement here. */
-static bp_status know_max_pool(placing *p, bp_place *places, bool *found)
+/* The layout of policy max of one role. False in `found`: it has none, or it overflows, or it is no placement here. */
+static bp_status know_max_pool(placing *p, bool *found)
 {
     bp_plan_config config = *p->config;
     config.copies = 0;
+    void *places;
+    BP_TRY(bp_new_array(p->buckets->request_count, sizeof(bp_place), &places));
+    bp_tenants tenants = {0};
+    bp_role_layout layout = {.places = places};
+    bp_policy_input input = {p->buckets, p->schedule, &config, &tenants};
+    bp_status status = bp_tenants_init(p->buckets, p->schedule, (uint32_t)__builtin_ctz(p->roles), &tenants);
+    if (status == BP_OK)
+        status = bp_policy_max(&input, &layout);
+    if (status == BP_OK)
+        status = know_layout(p, &layout, found);
+    *found = *found && layout.feasible;
+    bp_tenants_finish(&tenants);
+    free(layout.classes);
+    free(places);
+    BP_TRY(status);
+    if (!*found)
+        return BP_OK;
+    status = bp_packing_check(p->packing, p->known, UINT64_MAX);
+    *found = status == BP_OK;
+    return status == BP_ERR_MISMATCH ? BP_OK : status;
+}
+
+/* ---- the roles' own pools --------------------------------------------------------------------------------------------- */
+
+/* The offsets that the roles' requests have in pools of their own, one above the other: a joint pool takes no more. */
+static bp_status know_own_pools(placing *p, bool *found)
+{
     uint64_t base = 0;
     *found = true;
     for (uint32_t role = 0; role < BP_ROLE_COUNT && *found; role++) {
         if (!(p->roles & BP_ROLE_BIT(role)))
             continue;
-        bp_tenants tenants = {0};
-        bp_role_layout layout = {.places = places};
-        bp_policy_input input = {p->buckets, p->schedule, &config, &tenants};
-        bp_status status = bp_tenants_init(p->buckets, p->schedule, role, &tenants);
-        if (status == BP_OK)
-            status = bp_policy_max(&input, &layout);
-        if (status == BP_OK)
-            status = know_layout(p, role, &layout, &base, found);
-        *found = *found && layout.feasible;
-        bp_tenants_finish(&tenants);
-        free(layout.classes);
-        BP_TRY(status);
+        bp_scheduled_pool own;
+        BP_TRY(bp_scheduled_pool_init(p->buckets, p->schedule, p->config, BP_ROLE_BIT(role), &own));
+        for (size_t i = 0; i < own.count; i++)
+            p->known[p->item_of[own.requests[i]]] = base + own.offsets[i];
+        *found = bp_add_u64(base, own.result.bytes, &base);
+        bp_scheduled_pool_finish(&own);
     }
-    if (!*found)
-        return BP_OK;
-    bp_status status = bp_packing_check(p->packing, p->known, UINT64_MAX);
-    *found = status == BP_OK;
-    return status == BP_ERR_MISMATCH ? BP_OK : status;
+    return BP_OK;
 }
 
 /* ---- the pool ------------------------------------------------------------------------------------------------------------ */
@@ -139,11 +153,9 @@ static bp_status pack(placing *p)
     p->pool->offsets = memory;
     BP_TRY(bp_new_array(p->pool->count, sizeof *p->known, &memory));
     p->known = memory;
-    BP_TRY(bp_new_array(requests, sizeof(bp_place), &memory));
     bool known = false;
-    bp_status status = know_max_pool(p, memory, &known);
-    free(memory);
-    BP_TRY(status);
+    bool joint = (p->roles & (p->roles - 1)) != 0;
+    BP_TRY(joint ? know_own_pools(p, &known) : know_max_pool(p, &known));
     bp_pack_config config;
     BP_TRY(bp_pack_config_init(&config, sizeof config));
     config.work = p->config->work != 0 ? p->config->work : DEFAULT_WORK;

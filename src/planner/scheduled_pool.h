@@ -15,8 +15,8 @@ typedef struct bp_scheduled_pool {
     size_t witness_count;
 } bp_scheduled_pool;
 
-/* `roles`: a BP_ROLE_BIT mask. Max-pool's layout is the placement to begin with, so nothing larger comes out, unless it would make
- * requests wait that the schedule wants to overlap. Errors: BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY. */
+/* `roles`: a BP_ROLE_BIT mask. One role begins with max-pool's layout, several with pools of their own, so that nothing larger comes
+ * out. Errors: BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_scheduled_pool_init(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
                                  uint32_t roles, bp_scheduled_pool *pool);
 void bp_scheduled_pool_finish(bp_scheduled_pool *pool);
