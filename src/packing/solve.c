@@ -126,7 +126,11 @@ static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, v
 static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
 {
     bp_answer found;
-    BP_TRY(bp_search(s->p, capacity, work, s->offsets, &found));
+    bp_searcher *searcher;
+    BP_TRY(bp_searcher_create(s->p, capacity, NULL, s->offsets, &searcher));
+    bp_status status = bp_searcher_run(searcher, work, &found);
+    bp_searcher_destroy(&searcher);
+    BP_TRY(status);
     answer->found = found == BP_ANSWER_FOUND;
     answer->proven = found == BP_ANSWER_IMPOSSIBLE ? capacity + 1 : 0;
     if (answer->found)
