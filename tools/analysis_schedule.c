@@ -63,12 +63,13 @@ static int generate(const char *path, const schedule_options *o, analysis *a)
     return code != EXIT_GO_ON ? code : status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
 }
 
-static bp_status record(const schedule_options *o, const bp_model *model, const bp_buckets *buckets,
+static bp_status record(const schedule_options *o, const bp_model *model, const bp_buckets *buckets, bool partial,
                         bp_schedule **schedule)
 {
     bp_recorded_config config;
     bp_status status = bp_recorded_config_init(&config, sizeof config);
     config.overlap_window = o->overlap_window;
+    config.partial = partial;
     return status == BP_OK ? bp_schedule_create_recorded(model, buckets, &config, schedule) : status;
 }
 
@@ -137,7 +138,7 @@ static int record_other(const char *path, const plan_options *options, const ana
     if (code == EXIT_GO_ON)
         code = compare(path, a, other.buckets);
     if (code == EXIT_GO_ON) {
-        bp_status status = record(&options->schedule, model, a->buckets, schedule);
+        bp_status status = record(&options->schedule, model, a->buckets, true, schedule);
         code = status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
     }
     bp_model_destroy(&model);
@@ -176,7 +177,7 @@ int analysis_make_schedule(const char *path, const plan_options *options, const 
     a->recorded = bp_model_event_count(model) > 0;
     int code = EXIT_GO_ON;
     if (a->recorded > 0) {
-        bp_status status = record(&options->schedule, model, a->buckets, &a->schedule);
+        bp_status status = record(&options->schedule, model, a->buckets, false, &a->schedule);
         code = status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
     } else {
         code = generate(path, &options->schedule, a);

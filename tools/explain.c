@@ -62,6 +62,17 @@ static void explain_buffers(const bp_plan *plan, size_t index, const bp_plan_rol
     }
 }
 
+/* Where a plan speaks of the roles that another's entry is about, SIZE_MAX: nowhere. */
+static size_t find_role(const bp_plan *plan, uint32_t roles)
+{
+    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
+        bp_plan_role role = {.size = sizeof role};
+        if (bp_plan_role_get(plan, i, &role) == BP_OK && (role.roles & roles) != 0)
+            return i;
+    }
+    return SIZE_MAX;
+}
+
 /* Whether the offsets of a schedule-aware plan could do with less. */
 static void explain_placement(const bp_plan_role *role)
 {
@@ -72,17 +83,6 @@ static void explain_placement(const bp_plan_role *role)
         puts("    No plan takes less.");
     else
         printf("    Whether less is possible is not proven: at least %s are needed.\n", cli_bytes(role->proven_bytes));
-}
-
-/* Where a plan speaks of the roles that another's entry is about, SIZE_MAX: nowhere. */
-static size_t find_role(const bp_plan *plan, uint32_t roles)
-{
-    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
-        bp_plan_role role = {.size = sizeof role};
-        if (bp_plan_role_get(plan, i, &role) == BP_OK && (role.roles & roles) != 0)
-            return i;
-    }
-    return SIZE_MAX;
 }
 
 /* Why a policy takes what it takes for `roles`, which may share a slab with others. */
@@ -99,9 +99,11 @@ static void explain_policy(const bp_plan *plan, uint32_t roles)
         printf("  %s has it in the slab of %s.\n", policy, bp_role_name((bp_role)role.role));
         return;
     }
-    printf("  %s takes %s%s%s, %.2f x the bound", policy, cli_bytes(role.bytes), role.roles != roles ? " for " : "",
-           role.roles != roles ? names_roles(role.roles, text) : "",
-           role.lower_bound_bytes > 0 ? (double)role.bytes / (double)role.lower_bound_bytes : 1.0);
+    bool joint = role.roles != roles;
+    printf("  %s takes %s%s%s, %.2f x %s bound", policy, cli_bytes(role.bytes), joint ? " for " : "",
+           joint ? names_roles(role.roles, text) : "",
+           role.lower_bound_bytes > 0 ? (double)role.bytes / (double)role.lower_bound_bytes : 1.0,
+           joint ? "their joint" : "the");
     if (role.role == BP_ROLE_STATE) {
         puts(": it is live all the time, so every shard keeps memory of its own.");
         return;
@@ -160,11 +162,18 @@ static bool same_role(const bp_plan *plan, size_t one, size_t other)
 static bool same_as_before(const analysis *a, size_t index)
 {
     bool any_buffers = false;
-    for (size_t p = 0; index > 0 && p < a->plan_count; p++) {
-        bp_plan_role role = {.size = sizeof role};
-        if (!same_role(a->plans[p], index - 1, index) || bp_plan_role_get(a->plans[p], index, &role) != BP_OK)
+    bp_plan_role before = {.size = sizeof before}, role = {.size = sizeof role};
+    if (index == 0 || bp_plan_role_get(a->plans[0], index - 1, &before) != BP_OK ||
+        bp_plan_role_get(a->plans[0], index, &role) != BP_OK)
+        return false;
+    for (size_t p = 0; p < a->plan_count; p++) {
+        bp_plan_role entry = {.size = sizeof entry};
+        size_t one = find_role(a->plans[p], before.roles), other = find_role(a->plans[p], role.roles);
+        if (one == other) /* a slab of both */
+            continue;
+        if (!same_role(a->plans[p], one, other) || bp_plan_role_get(a->plans[p], other, &entry) != BP_OK)
             return false;
-        any_buffers = any_buffers || role.buffers > 0;
+        any_buffers = any_buffers || entry.buffers > 0;
     }
     return any_buffers;
 }

@@ -195,6 +195,22 @@ static const char *init_panel(const picture_input *input, picture_layout *layout
     return error;
 }
 
+/* Whether every plan draws the role in the row of another one, whose slab it shares. */
+static bool is_always_drawn_before(const picture_input *input, uint32_t role)
+{
+    size_t plans = 0;
+    for (size_t p = 0; p < input->plan_count; p++) {
+        bool drawn = false;
+        for (size_t i = 0; i < bp_plan_role_count(input->plans[p]); i++) {
+            bp_plan_role entry = {.size = sizeof entry};
+            drawn = drawn || (bp_plan_role_get(input->plans[p], i, &entry) == BP_OK && entry.role != role &&
+                              (entry.roles & BP_ROLE_BIT(role)));
+        }
+        plans += drawn;
+    }
+    return plans == input->plan_count;
+}
+
 /* The roles that the schedule uses, in increasing order. */
 static const char *find_roles(const picture_input *input, picture_layout *layout)
 {
@@ -208,7 +224,7 @@ static const char *find_roles(const picture_input *input, picture_layout *layout
             used[found.request.role] = true;
     }
     for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
-        if (used[role])
+        if (used[role] && !is_always_drawn_before(input, role))
             layout->roles[layout->role_count++] = role;
     }
     return layout->role_count > 0 ? NULL : "there is nothing to draw: no memory is ever live";

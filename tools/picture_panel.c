@@ -126,7 +126,7 @@ static void draw_brackets(const picture_view *v)
                          picture_y(v, (double)(c * set)), 1);
     }
     snprintf(name, sizeof name, "%u sets", role->copies);
-    if (!apart)
+    if (!apart && role->copies > 0)
         draw_bracket(v, 0, role->pool_bytes, name);
     draw_bracket(v, role->pool_bytes, role->pool_bytes + role->persistent_bytes, "persistent");
     if (picture_is_dynamic(v->panel))

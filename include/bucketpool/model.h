@@ -88,7 +88,7 @@ typedef struct bp_model_event {
     int32_t unit;     /* a unit index */
     int32_t bucket;   /* ordinal of the bucket in its unit, -1: all buckets of the unit */
     uint32_t role;    /* a bp_role */
-    uint32_t lane;    /* BP_LANE_GATHER, ... or a runtime's own below BP_LANE_COUNT; BP_MODEL_EVENT_NO_LANE: that of the role */
+    uint32_t lane;    /* BP_LANE_*, or a runtime's own below BP_LANE_COUNT; BP_MODEL_EVENT_NO_LANE: that of the role */
 } bp_model_event;
 #define BP_MODEL_EVENT_NO_LANE UINT32_MAX
 

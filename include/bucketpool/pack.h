@@ -27,7 +27,8 @@ typedef struct bp_packing bp_packing;
 BP_API bp_status bp_packing_create(bp_packing **packing);
 BP_API void bp_packing_destroy(bp_packing **packing);
 
-/* Adds an item that is never live; items are numbered from 0. Size 0 is allowed: it takes no space and conflicts with nothing.
+/* Adds an item that is never live; items are numbered from 0. It takes space when it has an interval or a conflict, and a size: one of
+ * size 0 conflicts with nothing.
  * `item` may be NULL. Errors: BP_ERR_OVERFLOW (more than 2^31-1 items), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_add_item(bp_packing *packing, uint64_t size, size_t *item);
 
@@ -35,7 +36,7 @@ BP_API bp_status bp_packing_add_item(bp_packing *packing, uint64_t size, size_t 
  * Errors: BP_ERR_INVALID_ARGUMENT (no such item, end <= begin), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_add_interval(bp_packing *packing, size_t item, uint64_t begin, uint64_t end);
 
-/* Makes two items conflict, whenever they are live. Saying it again changes nothing.
+/* Makes two items conflict, whenever they are live, and if they never are. Saying it again changes nothing.
  * Errors: BP_ERR_INVALID_ARGUMENT (no such item, an item with itself), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_add_conflict(bp_packing *packing, size_t item, size_t other);
 
@@ -50,7 +51,8 @@ BP_API bp_status bp_packing_interval(const bp_packing *packing, size_t index, si
 /* The largest sum of sizes found of items that all conflict with each other: no placement takes less. For items with intervals
  * only that is the largest sum live at once; added conflicts are counted where they extend such a set.
  * `witness`, unless NULL, has room for all items and gets those of the set, in increasing order; `count` how many.
- * Errors: BP_ERR_OVERFLOW (the sum does not fit 64 bits), BP_ERR_NO_HOST_MEMORY. */
+ * Errors: BP_ERR_OVERFLOW (the sizes of all that takes space do not fit 64 bits together), BP_ERR_UNSUPPORTED (more than 2^28
+ * conflicts), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t *count, uint64_t *bound);
 
 typedef struct bp_pack_config {
@@ -80,10 +82,10 @@ typedef struct bp_pack_result {
     const char *method; /* what found the placement, a static string: "known", "parity", "order sweep", ... */
 } bp_pack_result;
 
-/* Packs. `offsets` has room for all items and is written when the outcome is BP_PACK_PLACED; never-live items and those of size 0
- * get 0. With a capacity, an infeasible one is an answer, not an error.
+/* Packs. `offsets` has room for all items and is written when the outcome is BP_PACK_PLACED; items that take no space
+ * get 0. The same sequence of attempts whatever the work: more work never gives more bytes. With a capacity, an infeasible one is an answer, not an error.
  * Errors: BP_ERR_INVALID_ARGUMENT (a capacity smaller than the largest live item; a known placement that
- * bp_packing_check refuses), BP_ERR_OVERFLOW (the sizes' sum does not fit 64 bits), BP_ERR_NO_HOST_MEMORY.
+ * bp_packing_check refuses), and those of bp_packing_bound.
  * Source of the problem and of canonical placements: MiniMalloc (ASPLOS 2023); parity and the order sweep are this library's. */
 BP_API bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint64_t *offsets,
                          bp_pack_result *result);

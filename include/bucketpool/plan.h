@@ -43,8 +43,8 @@ typedef struct bp_plan_config {
     uint32_t copies; /* buffer sets (fixed, max). 0: as many as the schedule needs, at least the units live at once */
     bp_fallback fallback; /* fixed only */
     uint64_t alignment;   /* bytes, a power of two; every offset and every placed size is a multiple */
-    uint32_t joint;       /* scheduled only. 1: all roles but state share one slab, a release group of its own, "joint" */
-    uint64_t work;        /* scheduled only: bound of the search per slab, as in bp_pack_config. 0: the default */
+    uint32_t joint; /* scheduled only. 1: all roles but state share one slab, a release group of its own, "joint" */
+    uint64_t work;  /* scheduled only: bound of the search per slab, as in bp_pack_config. 0: the default */
 } bp_plan_config;
 
 /* Policy max, as many copies as needed, persistent fallback, 256-byte alignment, a slab for each role. */
@@ -85,7 +85,8 @@ typedef struct bp_plan_role {
     uint32_t lower_bound_step; /* the first step that reaches the bound */
     size_t buffers;            /* how many bp_plan_buffer it has */
     uint32_t live_units;       /* the largest number of units live at once */
-    uint32_t roles;            /* BP_ROLE_BIT mask of the roles this entry is about: several in a joint plan, of which `role` is the
+    uint32_t
+        roles; /* BP_ROLE_BIT mask of the roles this entry is about: several in a joint plan, of which `role` is the
                                   first */
     uint64_t proven_bytes; /* no plan takes less: the bound, or more where a search proved it */
     uint32_t optimal;      /* 1: `bytes` are the least possible */
@@ -200,7 +201,7 @@ BP_API bp_status bp_plan_option(const bp_plan *plan, size_t index, const char **
 BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS]);
 
 /* Checks a plan against buckets and schedule by its own arithmetic, sharing none with the planner: every request placed
- * once, inside its slab, aligned, of the right size, no two conflicting requests on the same bytes, and every earlier user of
+ * once, inside its slab, aligned, of the right size, no two conflicting requests (overlaps too) on the same bytes, and every earlier user of
  * a request's bytes ordered before it by the predecessor lists.
  * Errors: BP_ERR_MISMATCH naming the first thing that is wrong; BP_ERR_UNSUPPORTED for a plan without addresses;
  * BP_ERR_INVALID_ARGUMENT for NULL and for a schedule of other buckets. */

@@ -106,15 +106,18 @@ typedef struct bp_recorded_config {
      * next `overlap_window` units that acquire on another lane: sharing it would make them wait. 0: only what the host held at
      * the same time conflicts. */
     uint32_t overlap_window;
+    uint32_t
+        partial; /* 1: requests without events are not live (an evaluation has no gradients), instead of an error */
 } bp_recorded_config;
 
-/* A window of 0. */
+/* A window of 0, every request must have events. */
 BP_API bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size);
 
 /* The events that the model brought along (bp_model_add_event), one step each. Events of roles that the buckets make no requests
  * for are passed over. `config` NULL: the default.
  * Errors: BP_ERR_SCHEDULE (release before acquire, acquire of what is live, an acquire never released, an event for a
- * request that does not exist, a request without events), by position and name; BP_ERR_INVALID_ARGUMENT (no events). */
+ * request that does not exist, a request without events unless `partial`), by position and name; BP_ERR_INVALID_ARGUMENT (no events);
+ * BP_ERR_UNSUPPORTED (a window that keeps requests apart more than 2^22 times). */
 BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets,
                                              const bp_recorded_config *config, bp_schedule **schedule);
 
@@ -147,12 +150,13 @@ BP_API bp_status bp_trade_config_init(bp_trade_config *config, size_t size);
 /* A schedule that gives up overlap where that lowers the largest live sum most. In a step that is chosen, nothing is held for
  * compute that comes later (its gathers wait for the step after) and nothing whose compute is over (the step waits for its
  * reduction). Of a recorded schedule, pairs of the overlap window are dropped. The steps are chosen one by one, always at the peak;
- * fewer than asked for when no more lowers it. What is given up is listed as waits.
+ * fewer than asked for when no more lowers it or the search has done its work. What is given up is listed as waits.
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_traded(const bp_buckets *buckets, const bp_schedule *schedule,
                                            const bp_trade_config *config, bp_schedule **traded);
 
-/* A wait that the schedule has because overlap was given up. */
+/* A wait that the schedule has because overlap was given up. Where what computes has no request, outside units, `waits_for` is the
+ * request that waits. */
 typedef struct bp_wait {
     size_t size;
     uint32_t step;          /* the step whose overlap is lost */
@@ -161,7 +165,8 @@ typedef struct bp_wait {
     uint64_t exposed_bytes; /* the bytes of collectives that no longer run under compute because of it: the price */
 } bp_wait;
 
-/* In the order of the steps. None unless the schedule was made by bp_schedule_create_traded. */
+/* In the order of the steps, at most two of each: the step's for its reductions, then its gathers' for the step. (Recorded: one of
+ * each pair, at the first step where it counts.) None unless the schedule was made by bp_schedule_create_traded. */
 BP_API size_t bp_schedule_wait_count(const bp_schedule *schedule);
 BP_API bp_status bp_schedule_wait(const bp_schedule *schedule, size_t index, bp_wait *wait);
 
@@ -194,7 +199,8 @@ typedef struct bp_overlap {
 } bp_overlap;
 
 BP_API size_t bp_schedule_overlap_count(const bp_schedule *schedule);
-/* By `later`, then `earlier`; each pair once. The array lives as long as the schedule. */
+/* By `later`, then `earlier`; each pair once, and once the other way round where that is so too. The array lives as long as the
+ * schedule, NULL when there are none. */
 BP_API const bp_overlap *bp_schedule_overlaps(const bp_schedule *schedule);
 
 /* One acquire or release of all requests of a unit in a role that come and go together. */

@@ -248,8 +248,8 @@ static bp_status make_part(splitting *s, uint32_t number)
     bp_problem *part = &s->parts[number];
     const bp_lists *sections = &s->whole->sections;
     uint32_t first = s->items.first[number], count = s->items.first[number + 1] - first;
+    s->made++; /* it is zeros: what there is of it is freed with the others */
     BP_TRY(new_items(count, part));
-    s->made++;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t item = s->items.entries[first + i];
         part->sizes[i] = s->whole->sizes[item];

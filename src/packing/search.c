@@ -156,15 +156,16 @@ static bp_status prepare(bp_searcher *s, const bp_problem *problem)
     return BP_OK;
 }
 
-bp_status bp_searcher_create(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint64_t *offsets,
-                             bp_searcher **searcher)
+bp_status bp_searcher_create(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series,
+                             uint64_t *offsets, bp_searcher **searcher)
 {
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **searcher, &memory));
     bp_searcher *made = memory;
     uint64_t way_down = SHARE_OF_A_CONFLICT * (uint64_t)problem->neighbours.first[problem->count];
     made->share = way_down > FIRST_SHARE ? way_down : FIRST_SHARE;
-    made->random = UINT64_C(0x9e3779b97f4a7c15);
+    made->random = UINT64_C(0x9e3779b97f4a7c15) * (2 * (uint64_t)series + 1);
+    made->round = series == 0 ? 0 : 1;
     bp_status status = bp_placing_init(problem, capacity, fixed, offsets, &made->search.placing);
     if (status == BP_OK)
         status = prepare(made, problem);

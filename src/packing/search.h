@@ -14,9 +14,10 @@ typedef enum bp_answer { BP_ANSWER_FOUND, BP_ANSWER_IMPOSSIBLE, BP_ANSWER_NONE }
 typedef struct bp_searcher bp_searcher;
 
 /* A search for offsets with which everything ends at or below `capacity`. `fixed`: by item, the only offset that it can have, or
- * BP_NOT_FIXED (placing.h); NULL: all may lie anywhere. Keeps both pointers. */
-bp_status bp_searcher_create(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint64_t *offsets,
-                             bp_searcher **searcher);
+ * BP_NOT_FIXED (placing.h); NULL: all may lie anywhere. A search is made of attempts; another `series` has others, so that asking
+ * again is not in vain. Keeps both pointers. */
+bp_status bp_searcher_create(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series,
+                             uint64_t *offsets, bp_searcher **searcher);
 void bp_searcher_destroy(bp_searcher **searcher);
 
 /* Goes on with the search until it ends or the work does (BP_ANSWER_NONE). `offsets` are the answer when there is one. */

@@ -246,37 +246,100 @@ static bool in_conflict(const bp_lists *neighbours, const pair_set *set, uint32_
            bsearch(&wanted, set->pairs, set->count, sizeof *set->pairs, by_pair) != NULL;
 }
 
-/* For an item with added conflicts, and each section with one of the other parties: the part of the section that conflicts with the
- * item, and the item, are a clique. Sections made so are looked at for the items that follow. */
-static bp_status add_pair_sections(builder *b, const bp_lists *neighbours, const pair_set *set, uint32_t *sorted)
+#define MOST_LOOKS (UINT64_C(1) << 26) /* for pairs that extend cliques; then pairs stay pairs */
+
+typedef struct extending {
+    const builder *b;
+    const bp_lists *neighbours;
+    const pair_set *set;
+    bool *covered; /* by pair of the set */
+    uint32_t *clique, *candidates;
+    uint32_t count;
+    uint64_t looks;
+} extending;
+
+static bool joins(extending *x, uint32_t item)
 {
-    for (size_t i = 0; i < set->count; i++) {
-        uint32_t item = set->pairs[i].item, other = set->pairs[i].other;
-        bool covered = false;
-        size_t sections = b->sections.lists.count;
-        for (uint32_t s = 0; s < sections; s++) {
-            uint32_t kept = 0;
-            bool has_other = false;
-            for (uint32_t e = b->sections.lists.first[s]; e < b->sections.lists.first[s + 1]; e++) {
-                uint32_t at = b->sections.lists.entries[e];
-                has_other = has_other || at == other;
-                if (at != item && in_conflict(neighbours, set, item, at))
-                    sorted[kept++] = at;
-            }
-            if (!has_other)
-                continue;
-            covered = true;
-            sorted[kept++] = item;
-            qsort(sorted, kept, sizeof *sorted, bp_compare_numbers);
-            BP_TRY(add_section(b, sorted, kept));
+    for (uint32_t i = 0; i < x->count; i++) {
+        x->looks++;
+        if (!in_conflict(x->neighbours, x->set, item, x->clique[i]))
+            return false;
+    }
+    return true;
+}
+
+/* Puts what the item conflicts with into `candidates`, the largest first. */
+static uint32_t collect_candidates(const extending *x, uint32_t item, const bp_pair *pairs, size_t pair_count)
+{
+    const uint64_t *sizes = x->b->problem->sizes;
+    uint32_t count = 0, first = x->neighbours->first[item], end = x->neighbours->first[item + 1];
+    for (size_t i = 0; i < pair_count; i++)
+        x->candidates[count++] = pairs[i].other;
+    for (uint32_t n = first; n < end; n++)
+        x->candidates[count++] = x->neighbours->entries[n];
+    for (uint32_t i = 1; i < count; i++) {
+        uint32_t moved = x->candidates[i], at = i;
+        for (; at > 0 && sizes[x->candidates[at - 1]] < sizes[moved]; at--)
+            x->candidates[at] = x->candidates[at - 1];
+        x->candidates[at] = moved;
+    }
+    return count;
+}
+
+static void mark_covered(extending *x)
+{
+    for (uint32_t i = 0; i < x->count; i++) {
+        for (uint32_t k = 0; k < x->count; k++) {
+            bp_pair wanted = {x->clique[i], x->clique[k]};
+            bp_pair *found = bsearch(&wanted, x->set->pairs, x->set->count, sizeof wanted, by_pair);
+            if (found != NULL)
+                x->covered[found - x->set->pairs] = true;
         }
-        if (!covered && item < other) {
-            sorted[0] = item;
-            sorted[1] = other;
-            BP_TRY(add_section(b, sorted, 2));
+    }
+}
+
+/* Every pair that no section has yet becomes a clique with what conflicts with all in it, the largest first. */
+static bp_status extend_pairs(builder *b, extending *x)
+{
+    const pair_set *set = x->set;
+    for (size_t first = 0, end; first < set->count; first = end) {
+        uint32_t item = set->pairs[first].item, candidates = 0;
+        for (end = first; end < set->count && set->pairs[end].item == item; end++)
+            ;
+        for (size_t i = first; i < end; i++) {
+            if (x->covered[i])
+                continue;
+            if (candidates == 0 && x->looks < MOST_LOOKS)
+                candidates = collect_candidates(x, item, set->pairs + first, end - first);
+            x->clique[0] = item;
+            x->clique[1] = set->pairs[i].other;
+            x->count = 2;
+            for (uint32_t c = 0; c < candidates && x->looks < MOST_LOOKS; c++) {
+                if (x->candidates[c] != x->clique[1] && joins(x, x->candidates[c]))
+                    x->clique[x->count++] = x->candidates[c];
+            }
+            qsort(x->clique, x->count, sizeof *x->clique, bp_compare_numbers);
+            BP_TRY(add_section(b, x->clique, x->count));
+            mark_covered(x);
         }
     }
     return BP_OK;
+}
+
+static bp_status add_pair_sections(builder *b, const bp_lists *neighbours, const pair_set *set, uint32_t *sorted)
+{
+    extending x = {.b = b, .neighbours = neighbours, .set = set, .clique = sorted};
+    void *covered, *candidates;
+    BP_TRY(bp_new_array(set->count, sizeof *x.covered, &covered));
+    bp_status status = bp_new_array(b->problem->count, sizeof *x.candidates, &candidates);
+    if (status == BP_OK) {
+        x.covered = covered;
+        x.candidates = candidates;
+        status = extend_pairs(b, &x);
+        free(candidates);
+    }
+    free(covered);
+    return status;
 }
 
 static bp_status add_conflicts(builder *b, uint32_t *sorted)
@@ -287,7 +350,7 @@ static bp_status add_conflicts(builder *b, uint32_t *sorted)
     pair_set set = {0};
     uint32_t nothing = 0;
     if (sections.first == NULL)
-        sections = (bp_lists){&nothing, NULL, 0};
+        sections = (bp_lists){&nothing, &nothing, 0};
     bp_status status = bp_lists_invert(&sections, b->problem->count, &memberships);
     if (status == BP_OK)
         status = bp_find_neighbours(&sections, &memberships, b->problem->count, &neighbours);

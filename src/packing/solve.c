@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "packing/first_fit.h"
 #include "packing/parity.h"
@@ -14,12 +15,15 @@ typedef struct solving {
     uint64_t target, ceiling;
     bp_work *work;
     bp_solution *best;
+    uint64_t unit;     /* divides all sizes, so heights too */
     uint64_t *offsets; /* a method's answer */
     /* blocks, and where items are in them; none when every item would be a block of its own */
     bp_problem blocks;
     uint32_t *block_of;
     uint64_t *inner;
     bp_order order, block_order;
+    uint64_t block_low; /* no placement of the blocks is lower */
+    uint32_t series;    /* of searches: the number of the round */
 } solving;
 
 static bool is_done(const solving *s)
@@ -53,6 +57,8 @@ static void spread_blocks(solving *s)
 
 static void prove(solving *s, uint64_t proven)
 {
+    uint64_t rounded;
+    proven = bp_round_up_u64(proven, s->unit, &rounded) ? rounded : proven;
     s->best->proven = proven > s->best->proven ? proven : s->best->proven;
 }
 
@@ -69,22 +75,24 @@ typedef bp_status decide_function(solving *s, uint64_t capacity, bp_work *work, 
 #define AT_THE_BOUND 8 /* probes at what is proven so far, which is often the answer, before the middle is probed */
 
 /* Probes capacities between what is proven and the best height with a share of the work. A method that cannot tell is not asked for
- * less again. */
-static bp_status narrow(solving *s, decide_function *decide, uint64_t share)
+ * less again. `known_low`, unless NULL, is what the method itself is known not to reach less than. */
+static bp_status narrow(solving *s, decide_function *decide, uint64_t *known_low, uint64_t share)
 {
     bp_work all = bp_work_part(s->work, share);
     uint64_t low = s->best->proven > s->target ? s->best->proven : s->target;
+    low = known_low != NULL && *known_low > low ? *known_low : low;
     for (uint32_t probe = 0; !is_done(s) && !bp_work_is_over(&all) && low < s->best->height; probe++) {
         uint64_t capacity = probe < AT_THE_BOUND ? low : low + (s->best->height - 1 - low) / 2;
         bool is_only = capacity == s->target; /* lower is of no use, higher no answer */
         bp_work part = bp_work_part(&all, is_only ? share : share / PROBES);
         verdict answer = {0};
+        capacity -= capacity % s->unit;
         BP_TRY(decide(s, capacity, &part, &answer));
         s->work->spent = all.spent = part.spent;
         prove(s, answer.proven);
         if (!answer.found) {
             probe = answer.proven > capacity ? probe : AT_THE_BOUND;
-            low = answer.proven > capacity ? answer.proven : capacity + 1;
+            low = answer.proven > capacity ? answer.proven : capacity + s->unit;
         }
     }
     return BP_OK;
@@ -104,6 +112,7 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
     bp_sweep_result result;
     BP_TRY(bp_sweep(&s->blocks, &s->block_order, capacity, most_states(&s->blocks, &s->block_order), work, s->offsets,
                     &result));
+    s->block_low = result.proven > s->block_low ? result.proven : s->block_low;
     answer->found = result.found;
     if (result.found) {
         spread_blocks(s);
@@ -127,7 +136,7 @@ static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, 
 {
     bp_answer found;
     bp_searcher *searcher;
-    BP_TRY(bp_searcher_create(s->p, capacity, NULL, s->offsets, &searcher));
+    BP_TRY(bp_searcher_create(s->p, capacity, NULL, s->series, s->offsets, &searcher));
     bp_status status = bp_searcher_run(searcher, work, &found);
     bp_searcher_destroy(&searcher);
     BP_TRY(status);
@@ -218,28 +227,36 @@ static bp_status try_proofs(solving *s, uint64_t share)
     return status;
 }
 
+#define FIRST_ROUND (UINT64_C(1) << 20) /* work of the first round of layers */
+#define ROUND_GROWTH 4
+
+/* A round of all layers with shares of `round`. Shares do not depend on the limit, so that more work only goes on from where less would
+ * have ended. */
+static bp_status run_round(solving *s, uint64_t round)
+{
+    bool merged = s->blocks.count < s->p->count, searches = s->p->count <= BP_SEARCH_ITEMS;
+    if (goes_on(s))
+        BP_TRY(try_first_fit(s, round / 16));
+    if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
+        BP_TRY(narrow(s, decide_by_blocks, &s->block_low, round / 8));
+    if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH)
+        BP_TRY(narrow(s, decide_by_items, NULL, round / 4));
+    if (goes_on(s) && searches)
+        BP_TRY(narrow(s, decide_by_search, NULL, round / 2));
+    if (goes_on(s) && s->order.width > 2)
+        BP_TRY(try_proofs(s, round / 16));
+    return BP_OK;
+}
+
 static bp_status run_layers(solving *s)
 {
     if (is_done(s) && s->best->placed)
         return BP_OK;
     BP_TRY(try_parity(s));
-    uint64_t whole = bp_work_left(s->work);
-    if (goes_on(s) || !s->best->placed)
-        BP_TRY(try_first_fit(s, whole / 256));
-    bool merged = s->blocks.count < s->p->count;
-    if (merged && s->block_order.width <= BP_SWEEP_WIDTH)
-        BP_TRY(narrow(s, decide_by_blocks, whole / 16));
-    if (s->order.width <= BP_SWEEP_WIDTH)
-        BP_TRY(narrow(s, decide_by_items, whole / (merged ? 8 : 2)));
-    bool searches = s->p->count <= BP_SEARCH_ITEMS;
-    if (searches)
-        BP_TRY(narrow(s, decide_by_search, whole / 2));
-    if (goes_on(s) && s->order.width > 2)
-        BP_TRY(try_proofs(s, whole / 32));
-    for (uint64_t share = whole / 16; searches && goes_on(s); share *= 2)
-        BP_TRY(narrow(s, decide_by_search, share));
-    if (!searches && goes_on(s))
-        BP_TRY(try_first_fit(s, bp_work_left(s->work)));
+    if (!s->best->placed)
+        BP_TRY(try_first_fit(s, 0));
+    for (uint64_t round = FIRST_ROUND; goes_on(s); round *= ROUND_GROWTH, s->series++)
+        BP_TRY(run_round(s, round));
     return BP_OK;
 }
 
@@ -260,6 +277,9 @@ static bp_status prepare(solving *s)
 bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling, bp_work *work, bp_solution *solution)
 {
     solving s = {.p = problem, .target = target, .ceiling = ceiling, .work = work, .best = solution};
+    for (uint32_t i = 0; i < problem->count; i++)
+        s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
+    s.unit = s.unit != 0 ? s.unit : 1;
     prove(&s, problem->bound);
     bp_status status = prepare(&s);
     if (status == BP_OK)

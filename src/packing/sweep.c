@@ -324,7 +324,7 @@ static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
     }
     for (uint32_t r = 0; r < ready; r++) {
         uint32_t low = o->ready[r];
-        for (uint32_t i = o->first[low]; i < o->first[low + 1]; i++) {
+        for (uint32_t i = o->first[low]; o->arcs != NULL && i < o->first[low + 1]; i++) {
             uint32_t high = o->arcs[i].high;
             offsets[high] = larger(offsets[high], offsets[low] + p->sizes[low]);
             if (--o->waits_for[high] == 0)

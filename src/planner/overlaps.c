@@ -5,7 +5,7 @@
 #include "core/fail.h"
 
 /* Recordings of hostile length with windows of hostile width. */
-#define MOST_WINDOWS (1u << 24)
+#define MOST_WINDOWS (1u << 22)
 
 bp_status bp_schedule_add_window(bp_schedule *s, const bp_window *window)
 {
@@ -72,5 +72,47 @@ bp_status bp_schedule_derive_overlaps(bp_schedule *s)
     }
     s->window_count = kept;
     s->overlap_count = pairs;
+    return BP_OK;
+}
+
+static int by_request(const void *a, const void *b)
+{
+    const bp_tail *x = a, *y = b;
+    if (x->request != y->request)
+        return x->request < y->request ? -1 : 1;
+    if (x->interval.begin != y->interval.begin)
+        return x->interval.begin < y->interval.begin ? -1 : 1;
+    return (x->interval.end > y->interval.end) - (x->interval.end < y->interval.end);
+}
+
+/* From the latest release of `earlier` to the acquire that it keeps off, around the end of the step if need be. */
+static size_t add_tail(const bp_schedule *s, const bp_window *window, bp_tail *tails)
+{
+    size_t count, latest;
+    const bp_interval *intervals = bp_schedule_intervals(s, window->earlier, &count);
+    uint32_t step = window->step, steps = (uint32_t)s->step_count;
+    for (latest = count; latest > 0 && intervals[latest - 1].end > step; latest--)
+        ;
+    if (latest > 0) {
+        tails[0] = (bp_tail){window->earlier, {intervals[latest - 1].end, step + 1}};
+        return 1;
+    }
+    tails[0] = (bp_tail){window->earlier, {0, step + 1}};
+    if (intervals[count - 1].end == steps)
+        return 1;
+    tails[1] = (bp_tail){window->earlier, {intervals[count - 1].end, steps}};
+    return 2;
+}
+
+bp_status bp_schedule_find_tails(const bp_schedule *schedule, bp_tail **tails, size_t *count)
+{
+    void *memory;
+    BP_TRY(bp_new_array(2 * schedule->window_count, sizeof **tails, &memory));
+    *tails = memory;
+    *count = 0;
+    for (size_t i = 0; i < schedule->window_count; i++)
+        *count += add_tail(schedule, &schedule->windows[i], *tails + *count);
+    if (*count > 0)
+        qsort(*tails, *count, sizeof **tails, by_request);
     return BP_OK;
 }

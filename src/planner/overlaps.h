@@ -14,4 +14,13 @@ bp_status bp_schedule_add_overlap_window(bp_schedule *schedule, const bp_buckets
 /* Drops the windows of requests that are live together, and makes the overlaps from the others. The intervals are there. */
 bp_status bp_schedule_derive_overlaps(bp_schedule *schedule);
 
+/* Steps in which a request that was released still keeps off what is acquired. */
+typedef struct bp_tail {
+    uint32_t request;
+    bp_interval interval;
+} bp_tail;
+
+/* The tails of all windows, by request; one that goes beyond the end of the step is two. The caller frees them. */
+bp_status bp_schedule_find_tails(const bp_schedule *schedule, bp_tail **tails, size_t *count);
+
 #endif

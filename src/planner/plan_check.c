@@ -437,6 +437,26 @@ static bp_status check_times(const check *c)
     return status;
 }
 
+/* ---- overlaps ------------------------------------------------------------------------------------------------------- */
+
+/* No bytes are shared where that would make an acquire wait that the schedule wants to overlap. */
+static bp_status check_overlaps(const check *c)
+{
+    size_t count = bp_schedule_overlap_count(c->schedule);
+    const bp_overlap *overlaps = bp_schedule_overlaps(c->schedule);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t earlier = c->assignment_of[overlaps[i].earlier], later = c->assignment_of[overlaps[i].later];
+        if (earlier == NOBODY || later == NOBODY)
+            continue;
+        const bp_assignment_data *a = &c->plan->assignments[earlier], *b = &c->plan->assignments[later];
+        bool apart = a->slab != b->slab || a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset;
+        if (!apart)
+            return bp_fail(BP_ERR_MISMATCH, "%s shares bytes with %s, and would wait for it where they are to overlap",
+                           describe_assignment(c->plan, later).text, describe_assignment(c->plan, earlier).text);
+    }
+    return BP_OK;
+}
+
 /* ---- all of it ----------------------------------------------------------------------------------------------------- */
 
 static bp_status check_all(check *c)
@@ -446,7 +466,8 @@ static bp_status check_all(check *c)
     BP_TRY(bp_new_array(c->plan->assignment_count, sizeof *c->request_of, (void **)&c->request_of));
     collect_keys(c);
     BP_TRY(check_assignments(c));
-    return check_times(c);
+    BP_TRY(check_times(c));
+    return check_overlaps(c);
 }
 
 bp_status bp_plan_check(const bp_plan *plan, const bp_buckets *buckets, const bp_schedule *schedule)

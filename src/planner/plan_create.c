@@ -237,7 +237,7 @@ static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function 
     bp_policy_input input = {a->buckets, a->schedule, a->config, tenants};
     BP_TRY(bp_tenants_init(a->buckets, a->schedule, role_id, tenants));
     layout->places = a->places;
-    BP_TRY((role_id == BP_ROLE_STATE && decide != bp_policy_dynamic ? bp_policy_persistent : decide)(&input, layout));
+    BP_TRY(decide(&input, layout));
     bp_role_data role = {.info = {.size = sizeof role.info,
                                   .role = role_id,
                                   .roles = BP_ROLE_BIT(role_id),
@@ -378,7 +378,8 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
             continue;
         bp_tenants tenants = {0};
         bp_role_layout layout = {0};
-        bp_status status = plan_role(a, role, decide, &tenants, &layout);
+        bool persistent = decide == NULL || (role == BP_ROLE_STATE && decide != bp_policy_dynamic);
+        bp_status status = plan_role(a, role, persistent ? bp_policy_persistent : decide, &tenants, &layout);
         bp_tenants_finish(&tenants);
         free(layout.classes);
         BP_TRY(status);

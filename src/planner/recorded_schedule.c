@@ -35,6 +35,7 @@ typedef struct recording {
     uint32_t *live_since; /* by request: event that acquired it + 1, 0: not live */
     found_interval *found;
     size_t count, capacity;
+    bool partial; /* requests may have no events */
 } recording;
 
 bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size)
@@ -148,7 +149,7 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
     size_t at = 0;
     for (uint32_t i = 0; i < buckets->request_count; i++) {
         BP_TRY(bp_schedule_add_span(schedule, i, 1));
-        if (at == r->count || r->found[at].request != i) {
+        if ((at == r->count || r->found[at].request != i) && !r->partial) {
             const bp_request_data *request = &buckets->requests[i];
             const bp_bucket_data *b = &buckets->buckets[request->bucket];
             char text[24];
@@ -176,7 +177,7 @@ bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *b
                        "configuration");
     bp_schedule *created;
     BP_TRY(bp_schedule_new(buckets->request_count, &created));
-    recording r = {.model = model, .buckets = buckets};
+    recording r = {.model = model, .buckets = buckets, .partial = config != NULL && config->partial};
     for (size_t g = 0; g < buckets->group_count; g++)
         r.roles |= BP_ROLE_BIT(buckets->groups[g].role);
     bp_status status = record(&r, model, created);

@@ -257,7 +257,7 @@ size_t bp_schedule_overlap_count(const bp_schedule *schedule)
 
 const bp_overlap *bp_schedule_overlaps(const bp_schedule *schedule)
 {
-    return schedule->overlaps;
+    return schedule->overlap_count > 0 ? schedule->overlaps : NULL;
 }
 
 size_t bp_schedule_wait_count(const bp_schedule *schedule)

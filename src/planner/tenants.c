@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "planner/overlaps.h"
 
 /* ---- from spans to tenants ------------------------------------------------------------------------------------------ */
 
@@ -29,10 +30,12 @@ static void merge_intervals(bp_interval *intervals, uint32_t first, uint32_t *us
     *used = first + kept;
 }
 
-static void collect(const bp_buckets *buckets, const bp_schedule *schedule, bp_tenants *t)
+/* With the tails of overlap windows: copies are not shared where that would stall. */
+static void collect(const bp_buckets *buckets, const bp_schedule *schedule, const bp_tail *tails, size_t tail_count,
+                    bp_tenants *t)
 {
     uint32_t used = 0;
-    size_t span = 0;
+    size_t span = 0, tail = 0;
     for (size_t g = 0; g < buckets->group_count; g++) {
         const bp_request_group *group = &buckets->groups[g];
         uint32_t first = used;
@@ -44,6 +47,10 @@ static void collect(const bp_buckets *buckets, const bp_schedule *schedule, bp_t
             memcpy(t->intervals + used, schedule->intervals + s->first_interval,
                    s->interval_count * sizeof *t->intervals);
             used += s->interval_count;
+        }
+        for (; tail < tail_count && tails[tail].request < group->first + group->count; tail++) {
+            if (group->role == t->role)
+                t->intervals[used++] = tails[tail].interval;
         }
         if (used == first)
             continue;
@@ -81,16 +88,21 @@ bp_status bp_tenants_init(const bp_buckets *buckets, const bp_schedule *schedule
 {
     *tenants = (bp_tenants){.role = role, .step_count = (uint32_t)schedule->step_count};
     void *memory;
-    bp_status status = bp_new_array(buckets->group_count, sizeof *tenants->tenants, &memory);
+    bp_tail *tails = NULL;
+    size_t tail_count = 0;
+    bp_status status = bp_schedule_find_tails(schedule, &tails, &tail_count);
+    if (status == BP_OK)
+        status = bp_new_array(buckets->group_count, sizeof *tenants->tenants, &memory);
     if (status == BP_OK) {
         tenants->tenants = memory;
-        status = bp_new_array(schedule->interval_count, sizeof *tenants->intervals, &memory);
+        status = bp_new_array(schedule->interval_count + tail_count, sizeof *tenants->intervals, &memory);
     }
     if (status == BP_OK) {
         tenants->intervals = memory;
-        collect(buckets, schedule, tenants);
+        collect(buckets, schedule, tails, tail_count, tenants);
         status = bp_tenants_count_live(tenants);
     }
+    free(tails);
     if (status != BP_OK)
         bp_tenants_finish(tenants);
     return status;

@@ -17,6 +17,11 @@ typedef struct bp_trade {
     uint64_t *bytes_of_span; /* of its requests, rounded up */
 } bp_trade;
 
+static inline void bp_trade_spend(bp_trade *trade, uint64_t work)
+{
+    trade->work -= work < trade->work ? work : trade->work;
+}
+
 /* Gives up overlap in steps of the schedule: shortens its uses and notes the waits. */
 bp_status bp_trade_steps(bp_trade *trade);
 

@@ -24,8 +24,7 @@ void bp_trade_count_pair(bp_window_trade *t, uint32_t pair, bool drops)
 {
     for (uint32_t i = t->first_of_pair[pair]; i < t->first_of_pair[pair + 1]; i++)
         count_entry(t, &t->entries[i], drops);
-    uint32_t work = t->first_of_pair[pair + 1] - t->first_of_pair[pair];
-    t->trade->work -= work < t->trade->work ? work : t->trade->work;
+    bp_trade_spend(t->trade, t->first_of_pair[pair + 1] - t->first_of_pair[pair]);
 }
 
 static int by_pair(const void *a, const void *b)

@@ -47,7 +47,7 @@ static uint64_t value_without(bp_step_trade *t, uint32_t step)
         t->seen_at[span] = step + 1;
         bp_trade_add_live(t, span, BP_NO_STEP, -t->trade->bytes_of_span[span]);
         bp_trade_add_live(t, span, step, t->trade->bytes_of_span[span]);
-        bp_trade_spend(t, 2 * t->s->spans[span].use_count);
+        bp_trade_spend(t->trade, 2 * t->s->spans[span].use_count);
     }
     uint64_t value = 0;
     for (uint32_t k = 0; k < t->trade->slab_count; k++) {
@@ -61,7 +61,7 @@ static uint64_t value_without(bp_step_trade *t, uint32_t step)
         slab->change[t->s->step_count] = 0;
         value += peak;
     }
-    bp_trade_spend(t, t->s->step_count);
+    bp_trade_spend(t->trade, t->trade->slab_count * t->s->step_count);
     return value;
 }
 

@@ -84,11 +84,6 @@ void bp_trade_add_live(bp_step_trade *t, uint32_t span_index, uint32_t step, uin
     change[live.end] -= bytes;
 }
 
-void bp_trade_spend(bp_step_trade *t, uint64_t work)
-{
-    t->trade->work -= work < t->trade->work ? work : t->trade->work;
-}
-
 /* ---- live sums ----------------------------------------------------------------------------------------------------- */
 
 /* Turns the changes into live sums. */
@@ -121,7 +116,7 @@ void bp_trade_measure(bp_step_trade *t)
         sum_changes(&t->slabs[k], t->s->step_count);
         t->value += t->slabs[k].peak;
     }
-    bp_trade_spend(t, t->s->use_count + t->s->step_count);
+    bp_trade_spend(t->trade, t->s->use_count + t->trade->slab_count * t->s->step_count);
 }
 
 /* ---- the uses that a step could do without --------------------------------------------------------------------------- */
@@ -149,7 +144,7 @@ void bp_trade_begin_sweep(bp_step_trade *t)
             w->starts[step] += w->starts[step - 1];
     }
     w->active_count = w->next = 0;
-    bp_trade_spend(t, 2 * t->s->use_count + t->s->step_count);
+    bp_trade_spend(t->trade, 2 * t->s->use_count + t->s->step_count);
 }
 
 void bp_trade_sweep_to(bp_step_trade *t, uint32_t step)
@@ -163,6 +158,6 @@ void bp_trade_sweep_to(bp_step_trade *t, uint32_t step)
         if (w->active[i] % 2 ? is_after(use, step) : is_ahead(use, step))
             w->active[kept++] = w->active[i];
     }
-    bp_trade_spend(t, w->active_count + 1);
+    bp_trade_spend(t->trade, w->active_count + 1);
     w->active_count = kept;
 }

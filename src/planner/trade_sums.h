@@ -52,7 +52,4 @@ void bp_trade_measure(bp_step_trade *t);
 void bp_trade_begin_sweep(bp_step_trade *t);
 void bp_trade_sweep_to(bp_step_trade *t, uint32_t step);
 
-/* Work is bounded. */
-void bp_trade_spend(bp_step_trade *t, uint64_t work);
-
 #endif

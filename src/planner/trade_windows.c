@@ -26,8 +26,7 @@ static void measure(bp_window_trade *t)
         }
         t->value += t->peak[k];
     }
-    uint64_t work = t->s->step_count;
-    t->trade->work -= work < t->trade->work ? work : t->trade->work;
+    bp_trade_spend(t->trade, t->trade->slab_count * t->s->step_count);
 }
 
 /* ---- choosing ------------------------------------------------------------------------------------------------------ */
@@ -63,6 +62,7 @@ static bool may_lower(const bp_window_trade *t, uint32_t pair, const uint64_t *p
 /* The pair that lowers the value most, BP_NO_PAIR where none does. Pairs are tried in the order of the steps. */
 static uint32_t find_pair(bp_window_trade *t)
 {
+    bp_trade_spend(t->trade, t->entry_count);
     uint32_t best = BP_NO_PAIR, peak_count[BP_ROLE_COUNT];
     uint64_t least = t->value, peak[BP_ROLE_COUNT];
     memcpy(peak, t->peak, sizeof peak);
@@ -74,6 +74,7 @@ static uint32_t find_pair(bp_window_trade *t)
         if (t->is_tried[e->pair] || t->is_dropped[e->pair] || t->sums[slab][e->window.step] != peak[slab])
             continue;
         t->is_tried[e->pair] = true;
+        bp_trade_spend(t->trade, t->first_of_pair[e->pair + 1] - t->first_of_pair[e->pair]);
         if (!may_lower(t, e->pair, peak, peak_count))
             continue;
         uint64_t value = value_without(t, e->pair);

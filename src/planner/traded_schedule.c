@@ -5,8 +5,8 @@
 #include "core/fail.h"
 #include "planner/trade.h"
 
-/* A second of work or two, on any machine the same. */
-#define MOST_WORK (UINT64_C(1) << 30)
+/* Of a second or two, but the same on any machine. */
+#define MOST_WORK (UINT64_C(1) << 28)
 
 #define ALL_ROLES (BP_ROLE_BIT(BP_ROLE_COUNT) - 1)
 
@@ -32,19 +32,28 @@ static bp_status check_config(const bp_buckets *buckets, const bp_schedule *sche
     return BP_OK;
 }
 
-/* Which slab each span is in, and what it takes there. */
+/* The roles that count and have requests. */
+static uint32_t roles_of(const bp_trade *trade, const bp_trade_config *config)
+{
+    uint32_t roles = 0;
+    for (size_t i = 0; i < trade->schedule->span_count; i++)
+        roles |= BP_ROLE_BIT(trade->buckets->requests[trade->schedule->spans[i].first_request].role);
+    return roles & (config->roles != 0 ? config->roles : ALL_ROLES);
+}
+
+/* Which slab each span is in, and what it takes there. Slabs are in the order of the roles. */
 static bp_status fill_slabs(bp_trade *trade, const bp_trade_config *config)
 {
-    uint32_t roles = config->roles != 0 ? config->roles : ALL_ROLES;
+    uint32_t roles = roles_of(trade, config);
     uint64_t sum = 0;
-    trade->slab_count = config->joint ? 1 : BP_ROLE_COUNT;
+    trade->slab_count = config->joint ? 1 : (uint32_t)__builtin_popcount(roles);
     for (size_t i = 0; i < trade->schedule->span_count; i++) {
         const bp_span *span = &trade->schedule->spans[i];
         uint32_t role = trade->buckets->requests[span->first_request].role;
         trade->slab_of_span[i] = BP_NO_SLAB;
         if (!(roles & BP_ROLE_BIT(role)))
             continue;
-        trade->slab_of_span[i] = config->joint ? 0 : (uint8_t)role;
+        trade->slab_of_span[i] = config->joint ? 0 : (uint8_t)__builtin_popcount(roles & (BP_ROLE_BIT(role) - 1));
         for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
             uint64_t aligned;
             if (!bp_round_up_u64(trade->buckets->requests[r].bytes, config->alignment, &aligned) ||

@@ -235,6 +235,31 @@ class Document(Case):
         self.assertEqual(said, ["+0", "+1", "-0", "+2", "-1", "-2"])
         self.assertEqual([e["step"] for e in found["events"]], list(range(6)))
 
+    def test_overlap_windows(self):
+        """A host that releases before it acquires: the next gathers are to run under compute all the same."""
+        path = self.units("units.json", (100, 200, 300, 400), param_events("+0", "-0", "+1", "-1", "+2", "-2", "+3", "-3"))
+        pairs = [{(o["earlier"], o["later"]) for o in self.check(path, "--roles", "param", "--overlap-window", w)["overlaps"]}
+                 for w in ("0", "1", "2")]
+        self.assertEqual(pairs[0], set())
+        self.assertEqual(pairs[1], {(0, 1), (1, 2), (2, 3), (3, 0)})
+        self.assertEqual(pairs[2], pairs[1] | {(0, 2), (1, 3), (2, 0), (3, 1)})
+        text = run("schedule", path, "--roles", "param", "--overlap-window", "1").stdout
+        self.assertIn("overlap window 1", text)
+        self.assertIn("4 pairs are never live together, but kept apart", text)
+        self.assertIn("layers.1/all (param) after layers.0/all (param)", text)
+        many = self.units("many.json", [100] * 20, param_events(*(s + str(i) for i in range(20) for s in "+-")))
+        self.assertIn("and 12 more", run("schedule", many, "--roles", "param", "--overlap-window", "1").stdout)
+        for window, most in (("0", (800,)), ("1", (600, 800)), ("3", (200, 400, 600, 800))):
+            (planned,) = report(path, "--roles", "param", "--overlap-window", window, "--policy", "scheduled")
+            self.assertEqual(planned["policies"][0]["bytes"], sum(aligned(m) for m in most))
+
+    def test_lanes(self):
+        events = param_events("+0", "-0", "+1", "-1")
+        events[0]["lane"], events[1]["lane"], events[3]["lane"] = "outer_reduce", "reduce", 7
+        found = document(self.units("units.json", (100, 200), events), "--roles", "param")
+        self.assertEqual([e["lane"] for e in found["events"]], [3, 2, 0, 7])
+        self.assertIn("lanes gather, reduce, outer_reduce, 7.", run("schedule", self.path("units.json"), "--roles", "param").stdout)
+
     def test_stalls(self):
         """Two large units beside each other: overlap given up between them saves one of them."""
         path = self.units("units.json", (1000, 1000, 100000, 100000, 1000, 1000))
@@ -270,6 +295,18 @@ class United(Case):
         for model, options in ((one, ()), (self.units("plain.json", (100, 200, 300)), ())):  # recorded and generated
             (planned,) = report(model, "--roles", "param", "--schedules", third, "--policy", "max", *options)
             self.assertEqual(planned["policies"][0]["lower_bound_bytes"], aligned(400) + aligned(600))
+
+    def test_evaluation_beside_training(self):
+        """A further recording needs no events for gradients; the first one does."""
+        evaluation = self.units("evaluation.json", (100, 200, 300), param_events("+0", "+1", "-0", "+2", "-1", "-2"))
+        plain = self.units("plain.json", (100, 200, 300))
+        found = document(plain, "--prefetch", "0", "--schedules", evaluation)
+        self.assertEqual(len(found["steps"]), 6 + 6)
+        peaks = {p["role"]: p["bytes"] for p in found["peaks"]}
+        self.assertEqual(peaks["param"], aligned(400) + aligned(600))  # of the evaluation: training holds one unit
+        (planned,) = report(plain, "--prefetch", "0", "--schedules", evaluation, "--policy", "scheduled")
+        self.assertEqual([r["bytes"] for r in planned["policies"][0]["roles"]], [peaks["param"], peaks["grad"]])
+        self.refused(run("schedule", evaluation), 2, "layers.0/all (grad) has no events")
 
     def test_recordings_of_other_buckets(self):
         events = param_events("+0", "-0", "+1", "-1")
@@ -394,7 +431,7 @@ class Mistakes(Case):
                  (("--grad-units", "0"), "--grad-units"), (("--steps", "5-3"), "--steps"), (("--steps", "-3"), "--steps"),
                  (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "0 to 55"), (("--steps", "99999999999"), "--steps"),
                  (("--role", "x"), "--role"), (("--role", "state"), "no buckets"), (("--json", "--steps", "1"), "--steps"),
-                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--svg", "x.gif"), ".svg"), (("--svg", ""), "--svg"),
+                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--svg", "x.gif"), "x.gif"), (("--svg", ""), "--svg"),
                  (("--schedules", "no-such-file.json"), "no-such-file.json"), (("--policy", "max"), "--policy"))
         for options, word in cases:
             with self.subTest(options=options):

@@ -21,7 +21,10 @@ const allocator_row ALLOCATORS[] = {
     {"fixed_pool", "fixed_pool", BP_POLICY_FIXED, BP_ALLOCATOR_PLAN, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true, true},
     {"max_pool", "max_pool", BP_POLICY_MAX, BP_ALLOCATOR_PLAN, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true, true},
     {"max_pool, any copy", "max_pool", BP_POLICY_MAX, BP_ALLOCATOR_MAX_POOL, BP_SELECT_ANY, BP_STRICT_OFF, true, false},
-    {"scheduled", "scheduled", BP_POLICY_MAX, BP_ALLOCATOR_SCHEDULED, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true, true},
+    {"scheduled, of max", "scheduled", BP_POLICY_MAX, BP_ALLOCATOR_SCHEDULED, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true,
+     true},
+    {"scheduled", "scheduled", BP_POLICY_SCHEDULED, BP_ALLOCATOR_SCHEDULED, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true,
+     true},
 };
 const size_t ALLOCATOR_COUNT = sizeof ALLOCATORS / sizeof *ALLOCATORS;
 

@@ -28,12 +28,14 @@ static inline int fuzz_good(bp_status status)
 
 static inline void fuzz_policies(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t copies)
 {
-    for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
+    for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_SCHEDULED; policy++) {
         bp_plan_config config;
         bp_plan *plan = NULL;
         bp_plan_config_init(&config, sizeof config);
         config.policy = (bp_policy)policy;
         config.copies = copies;
+        config.joint = copies % 2;
+        config.work = 1 << 16; /* the search is fuzz_packing's business */
         if (!fuzz_good(bp_plan_create(buckets, schedule, &config, &plan)))
             continue;
         bp_plan_summary summary = {.size = sizeof summary};

@@ -104,7 +104,7 @@ bp_packing *make_packing(const instance *in)
 
 void print_instance(const instance *in)
 {
-    for (uint32_t i = 0; i < in->count && i < 100; i++) {
+    for (uint32_t i = 0; i < in->count && i < 60; i++) {
         print_error("item %u: size %" PRIu64 ", live", i, in->sizes[i]);
         for (uint32_t k = 0; k < in->life_count; k++)
             if (in->lives[k].item == i)

@@ -19,6 +19,25 @@ typedef struct tally {
     size_t right, wrong;
 } tally;
 
+/* Whether there is one; what is named must be one. */
+static bool finds_fault(const instance *in, const bp_packing *packing, const bool *with, const uint64_t *offsets,
+                        uint64_t bytes)
+{
+    bp_packing_fault fault = {.size = sizeof fault, .found = 77};
+    assert_ok(bp_packing_find_fault(packing, offsets, bytes, &fault));
+    if (fault.found == 0)
+        return false;
+    assert_for(in, fault.found == 1 && fault.item <= fault.other && fault.other < in->count);
+    uint64_t one = offsets[fault.item], other = offsets[fault.other];
+    uint64_t size = in->sizes[fault.item], other_size = in->sizes[fault.other];
+    if (fault.item == fault.other)
+        assert_for(in, naive_live(in, fault.item) && (one > bytes || bytes - one < size));
+    else
+        assert_for(in, with[(size_t)fault.item * in->count + fault.other] &&
+                           (one <= other ? other - one < size : one - other < other_size));
+    return true;
+}
+
 static void compare(const instance *in, const bp_packing *packing, const bool *with, const uint64_t *offsets,
                     uint64_t bytes, tally *t)
 {
@@ -30,6 +49,7 @@ static void compare(const instance *in, const bp_packing *packing, const bool *w
         print_error("in %llu bytes: %s\n", (unsigned long long)bytes, bp_status_name(status));
     }
     assert_for(in, status == (right ? BP_OK : BP_ERR_MISMATCH));
+    assert_for(in, finds_fault(in, packing, with, offsets, bytes) == !right);
     t->right += right;
     t->wrong += !right;
 }
@@ -190,6 +210,29 @@ static void test_bound_extends(void **state)
     end_instance(&in);
 }
 
+/* As dense as conflicts can be added: work on them is bounded all the same. */
+static void test_bound_of_dense_conflicts(void **state)
+{
+    (void)state;
+    seed(5);
+    for (uint32_t percent = 100; percent >= 50; percent -= 10) {
+        instance in = {0};
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < 90; i++) {
+            add_life(&in, add_item(&in, random_between(1, 100)), i, i + 1);
+            sum += in.sizes[i];
+            for (uint32_t k = 0; k < i; k++)
+                if (random_below(100) < percent)
+                    add_pair(&in, i, k);
+        }
+        uint64_t bound = bound_of(&in);
+        assert_for(&in, percent < 100 || bound == sum);
+        if (percent == 100)
+            assert_optimum(&in, sum);
+        end_instance(&in);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -199,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_names_the_items),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_bound_extends),
+        cmocka_unit_test(test_bound_of_dense_conflicts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

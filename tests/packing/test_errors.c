@@ -65,6 +65,27 @@ static void test_items_and_intervals(void **state)
     assert_null(packing);
 }
 
+static void test_intervals_are_given_back(void **state)
+{
+    (void)state;
+    seed(1);
+    instance in = random_instance((random_options){.items = 20, .steps = 30, .lives = 4, .most_size = 9});
+    bp_packing *packing = make_packing(&in);
+    assert_int_equal(bp_packing_interval_count(packing), in.life_count);
+    size_t item = 77;
+    uint64_t begin = 77, end = 77;
+    assert_fails(bp_packing_interval(packing, in.life_count, &item, &begin, &end), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_interval(packing, SIZE_MAX, &item, &begin, &end), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_interval(NULL, 0, &item, &begin, &end), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_true(item == 77 && begin == 77 && end == 77);
+    for (uint32_t i = 0; i < in.life_count; i++) {
+        assert_ok(bp_packing_interval(packing, i, &item, &begin, &end));
+        assert_true(item == in.lives[i].item && begin == in.lives[i].begin && end == in.lives[i].end);
+    }
+    bp_packing_destroy(&packing);
+    end_instance(&in);
+}
+
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
 
 static instance make_three(void)
@@ -91,6 +112,13 @@ static void test_missing_arguments(void **state)
     assert_fails(bp_packing_bound(packing, NULL, NULL, &bound), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_packing_bound(packing, NULL, &count, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_packing_check(packing, NULL, 77), BP_ERR_INVALID_ARGUMENT, NULL);
+    bp_packing_fault fault = {.size = sizeof fault, .found = 77};
+    assert_fails(bp_packing_find_fault(NULL, offsets, 77, &fault), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_find_fault(packing, NULL, 77, &fault), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_packing_find_fault(packing, offsets, 77, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    fault.size = sizeof fault - 1;
+    assert_fails(bp_packing_find_fault(packing, offsets, 77, &fault), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_int_equal(fault.found, 77);
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(offsets[i], 77);
     assert_true(result.bytes == 77 && result.outcome == 0 && bound == 77 && count == 77);
@@ -231,6 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_packing),
         cmocka_unit_test(test_items_and_intervals),
+        cmocka_unit_test(test_intervals_are_given_back),
         cmocka_unit_test(test_missing_arguments),
         cmocka_unit_test(test_struct_sizes),
         cmocka_unit_test(test_nothing_to_place),

@@ -182,13 +182,15 @@ static void rebuild(const bp_plan *plan)
 
 static void plan_all(const bp_buckets *buckets, const bp_schedule *schedule)
 {
-    for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
+    for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_SCHEDULED; policy++) {
         for (uint32_t copies = 0; copies <= 1; copies++) {
             bp_plan_config config;
             assert_int_equal(bp_plan_config_init(&config, sizeof config), BP_OK);
             config.policy = (bp_policy)policy;
             config.copies = copies; /* with 1 the plans have a reason why not */
             config.fallback = copies == 0 ? BP_FALLBACK_PERSISTENT : BP_FALLBACK_DYNAMIC;
+            config.joint = copies; /* of scheduled plans */
+            config.work = 1 << 16;
             bp_plan *plan;
             RETRY_OUT(plan, bp_plan_create(buckets, schedule, &config, &plan));
             RETRY(bp_plan_set_model(plan, "model"));

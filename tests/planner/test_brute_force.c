@@ -55,7 +55,7 @@ static void test_recorded_buckets(void **state)
         world_options options = {.roles = PARAM, .recorded = 1};
         world w = make_world(model, options);
         for (int fallback = BP_FALLBACK_PERSISTENT; fallback <= BP_FALLBACK_DYNAMIC; fallback++) {
-            for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
+            for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_SCHEDULED; policy++) {
                 bp_plan *plan = make_plan(&w, (bp_policy)policy, 0, (bp_fallback)fallback);
                 assert_int_equal(summary_of(plan).feasible, 1);
                 assert_plan_holds(plan, &w);

@@ -291,7 +291,7 @@ static void test_check_large(void **state)
             add_bucket(model, unit, b == 3 ? BP_DTYPE_FP32 : BP_DTYPE_BF16, 1 + random_below(5000000), 0);
     }
     world w = make_world(model, DEFAULTS);
-    for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_MAX; policy++) {
+    for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
         bp_plan *plan = make_plan(&w, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
         assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
         bp_plan_destroy(&plan);
@@ -330,7 +330,7 @@ static void test_builder_errors(void **state)
 static void test_determinism(void **state)
 {
     (void)state;
-    for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_MAX; policy++) {
+    for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
         world w = make_world(make_mixed(), DEFAULTS), again = make_world(make_mixed(), DEFAULTS);
         bp_plan *a = make_plan(&w, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
         bp_plan *b = make_plan(&again, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);

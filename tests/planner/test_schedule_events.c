@@ -197,6 +197,33 @@ static void test_recorded_order(void **state)
     end_world(&w);
 }
 
+/* Lanes that the recording names, and those of the role where it names none. */
+static void test_recorded_lanes(void **state)
+{
+    (void)state;
+    bp_model *model = new_model();
+    int32_t a = add_unit(model, "a", BP_OUTSIDE);
+    add_bucket(model, a, BP_DTYPE_BF16, 1, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        const bp_model_event event = {.size = sizeof event,
+                                      .acquire = i % 2 == 0,
+                                      .unit = a,
+                                      .bucket = -1,
+                                      .role = BP_ROLE_PARAM,
+                                      .lane = i < 2 ? 5 + i : BP_MODEL_EVENT_NO_LANE};
+        assert_ok(bp_model_add_event(model, &event));
+    }
+    world_options options = {.roles = PARAM, .recorded = 1};
+    world w = make_world(model, options);
+    static const uint32_t lanes[] = {5, 6, BP_LANE_GATHER, BP_LANE_COMPUTE};
+    events e = events_of(&w);
+    assert_int_equal(e.count, 4);
+    for (size_t i = 0; i < e.count; i++)
+        assert_int_equal(e.list[i].lane, lanes[i]);
+    bp_schedule_events_destroy(&e.list);
+    end_world(&w);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -220,8 +247,8 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),       cmocka_unit_test(test_recorded), cmocka_unit_test(test_two_units),
-        cmocka_unit_test(test_recorded_order), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_training),       cmocka_unit_test(test_recorded),       cmocka_unit_test(test_two_units),
+        cmocka_unit_test(test_recorded_order), cmocka_unit_test(test_recorded_lanes), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,7 +217,8 @@ class Packs(unittest.TestCase):
             again, same = packing.pack(work=work)
             assert offsets == same and (result.bytes, result.proven, result.work) == (again.bytes, again.proven, again.work)
             more, _ = packing.pack(work=10 * work)
-            assert more.bytes <= result.bytes and more.proven <= result.bytes and result.proven <= more.bytes
+            assert more.bytes <= result.bytes, f"{result.bytes} bytes with work {work}, {more.bytes} with ten times that"
+            assert more.proven <= result.bytes and result.proven <= more.bytes
             kept, _ = packing.pack(known=offsets, work=1)
             assert kept.bytes <= result.bytes
             largest = max((instance.sizes[i] for i in instance.items()), default=0)
