@@ -4,6 +4,8 @@
 
 #include <benchmark/benchmark.h>
 
+#include "hybrids.h"
+
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,7 +18,8 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace
+{
 
 std::string models_folder;
 
@@ -41,19 +44,21 @@ bp_buckets *make_buckets(const bp_model *model, bp_bucketing bucketing, bp_paddi
     return buckets;
 }
 
-bp_schedule *make_schedule(const bp_buckets *buckets)
+bp_schedule *make_schedule(const bp_buckets *buckets, uint32_t prefetch = 1)
 {
     bp_schedule_config config;
     must(bp_schedule_config_init(&config, sizeof config));
+    config.prefetch = prefetch;
     bp_schedule *schedule;
     must(bp_schedule_create_training(buckets, &config, &schedule));
     return schedule;
 }
 
-bp_plan *make_plan(const bp_buckets *buckets, const bp_schedule *schedule)
+bp_plan *make_plan(const bp_buckets *buckets, const bp_schedule *schedule, bp_policy policy = BP_POLICY_MAX)
 {
     bp_plan_config config;
     must(bp_plan_config_init(&config, sizeof config));
+    config.policy = policy;
     bp_plan *plan;
     must(bp_plan_create(buckets, schedule, &config, &plan));
     return plan;
@@ -118,6 +123,43 @@ void max_of_large_model(benchmark::State &state)
     bp_schedule_destroy(&schedule);
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&model);
+}
+
+// From given buckets to a schedule-aware plan; how far its bytes are from what no plan can be below.
+void schedule_hybrids(benchmark::State &state, hybrid_widths widths, uint32_t prefetch)
+{
+    bp_model *model;
+    must(hybrid_model_create((uint32_t)state.range(0), widths, &model));
+    bp_plan_summary summary = {};
+    summary.size = sizeof summary;
+    for (auto _ : state) {
+        bp_buckets *buckets = make_buckets(model, BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1);
+        bp_schedule *schedule = make_schedule(buckets, prefetch);
+        bp_plan *plan = make_plan(buckets, schedule, BP_POLICY_SCHEDULED);
+        must(bp_plan_summary_get(plan, &summary));
+        bp_plan_destroy(&plan);
+        bp_schedule_destroy(&schedule);
+        bp_buckets_destroy(&buckets);
+    }
+    state.counters["MiB"] = (double)summary.bytes / (1 << 20);
+    state.counters["bound_MiB"] = (double)summary.lower_bound_bytes / (1 << 20);
+    state.counters["gap_percent"] = 100 * ((double)summary.bytes / (double)summary.lower_bound_bytes - 1);
+    state.counters["optimal"] = summary.optimal;
+    bp_model_destroy(&model);
+}
+
+void register_hybrids(uint32_t prefetch)
+{
+    const struct {
+        const char *name;
+        hybrid_widths widths;
+    } kinds[] = {{"scheduled/hybrids", HYBRID_WIDTHS_OF_SEQUENCES}, {"scheduled/units", HYBRID_WIDTHS_OF_UNITS}};
+    for (const auto &kind : kinds) {
+        std::string name = std::string(kind.name) + "/prefetch:" + std::to_string(prefetch);
+        benchmark::RegisterBenchmark(name.c_str(), schedule_hybrids, kind.widths, prefetch)
+            ->Arg(10000)
+            ->Unit(benchmark::kMillisecond);
+    }
 }
 
 void write_file(const std::string &path, const std::string &text)
@@ -193,6 +235,8 @@ int main(int argc, char **argv)
     std::sort(models.begin(), models.end());
     // the largest first, while the process is small: its peak memory is the one reported
     benchmark::RegisterBenchmark("max/large", max_of_large_model)->Args({10000, 64})->Unit(benchmark::kMillisecond);
+    for (uint32_t prefetch : {1u, 2u})
+        register_hybrids(prefetch);
     for (const std::string &model : models)
         benchmark::RegisterBenchmark(("file_to_plan/" + model).c_str(), file_to_plan, models_folder + "/" + model)
             ->Unit(benchmark::kMillisecond);

@@ -1,12 +1,11 @@
 /* Windows in turns, medians, the table and the JSON. */
 #include "windows.h"
 
-#include <bucketpool/status.h>
+#include "json_head.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define MOST_TURNS 401
 #define MOST_ENTRIES 16
@@ -198,66 +197,28 @@ void bench_end(void)
 
 /* ---- JSON ----------------------------------------------------------------------------------------------------------- */
 
-static void print_string(FILE *file, const char *text)
-{
-    fputc('"', file);
-    for (; *text != 0; text++) {
-        if (*text == '"' || *text == '\\')
-            fputc('\\', file);
-        if ((unsigned char)*text >= ' ')
-            fputc(*text, file);
-    }
-    fputc('"', file);
-}
-
-static void print_cpu(FILE *file)
-{
-    char line[256], model[256] = "unknown";
-    FILE *info = fopen("/proc/cpuinfo", "r");
-    while (info != NULL && fgets(line, sizeof line, info) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || colon == NULL)
-            continue;
-        snprintf(model, sizeof model, "%s", colon + 1 + strspn(colon + 1, " "));
-        model[strcspn(model, "\n")] = 0;
-        break;
-    }
-    if (info != NULL)
-        fclose(info);
-    print_string(file, model);
-}
-
 static void print_figure(FILE *file, const figure *f)
 {
     fprintf(file, "    {\"group\": ");
-    print_string(file, f->group);
+    bench_print_string(file, f->group);
     fprintf(file, ", \"name\": ");
-    print_string(file, f->name);
+    bench_print_string(file, f->name);
     fprintf(file, ", \"ns_min\": %.2f, \"ns_median\": %.2f", f->min, f->median);
     if (f->to[0] != 0) {
         fprintf(file, ", \"ratio_median\": %.4f, \"ratio_to\": ", f->ratio);
-        print_string(file, f->to);
+        bench_print_string(file, f->to);
     }
     if (f->less[0] != 0) {
         fprintf(file, ", \"beside_ns_median\": %.2f, \"beside\": ", f->own);
-        print_string(file, f->less);
+        bench_print_string(file, f->less);
     }
     fprintf(file, ", \"windows\": %d, \"pairs_per_window\": %zu}", f->turns, f->pairs);
 }
 
 void bench_write_json(FILE *file, const char *date)
 {
-    fprintf(file, "{\n  \"format\": \"bucketpool.bench/1\",\n  \"version\": ");
-    print_string(file, bp_version());
-    if (date != NULL) {
-        fprintf(file, ",\n  \"date\": ");
-        print_string(file, date);
-    }
-    fprintf(file, ",\n  \"compiler\": ");
-    print_string(file, __VERSION__);
-    fprintf(file, ",\n  \"machine\": {\"cpu\": ");
-    print_cpu(file);
-    fprintf(file, ", \"cores\": %ld},\n  \"figures\": [\n", sysconf(_SC_NPROCESSORS_ONLN));
+    bench_print_head(file, date);
+    fprintf(file, ",\n  \"figures\": [\n");
     for (size_t i = 0; i < figure_count; i++) {
         print_figure(file, &figures[i]);
         fprintf(file, "%s\n", i + 1 < figure_count ? "," : "");

@@ -25,9 +25,9 @@ void bench_turns(int most);
 size_t bench_add_run(const char *name, bench_run *run, void *user, size_t pairs);
 size_t bench_add(const char *name, bench_loop *loop, void *user, size_t pairs);
 /* Divides an entry's time: pairs of several requests. */
-void bench_per(size_t entry, unsigned requests);
+void bench_per(size_t number, unsigned requests);
 /* Reports an entry also less another of its group, or less a part of it, turn by turn: what a call takes beside the device. */
-void bench_less(size_t entry, size_t device);
+void bench_less(size_t number, size_t device);
 void bench_end(void);
 
 double bench_now_ns(void);

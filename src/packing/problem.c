@@ -1,6 +1,7 @@
 #include "packing/problem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/fail.h"
 #include "packing/sections.h"
@@ -71,33 +72,35 @@ static bp_status new_items(uint32_t most, bp_problem *problem)
     return BP_OK;
 }
 
-/* The sections of `whole` with its items renumbered; BP_NO_ITEM: left out. Several may become one. */
-static bp_status renumber_sections(const bp_problem *whole, const uint32_t *number_of, uint32_t *seen_by,
-                                   bp_list_writer *w)
+/* A section of `whole` with its items renumbered; BP_NO_ITEM: left out. Several may become one. */
+static bp_status renumber_section(const bp_problem *whole, uint32_t section, const uint32_t *number_of,
+                                  uint32_t *seen_by, bp_list_writer *w)
 {
-    for (uint32_t s = 0; s < whole->sections.count; s++) {
-        bool begun = false;
-        for (uint32_t e = whole->sections.first[s]; e < whole->sections.first[s + 1]; e++) {
-            uint32_t number = number_of[whole->sections.entries[e]];
-            if (number == BP_NO_ITEM || seen_by[number] == s + 1)
-                continue;
-            seen_by[number] = s + 1;
-            if (!begun)
-                BP_TRY(bp_list_begin(w));
-            begun = true;
-            BP_TRY(bp_list_add(w, number));
-        }
+    bool begun = false;
+    for (uint32_t e = whole->sections.first[section]; e < whole->sections.first[section + 1]; e++) {
+        uint32_t number = number_of[whole->sections.entries[e]];
+        if (number == BP_NO_ITEM || seen_by[number] == section + 1)
+            continue;
+        seen_by[number] = section + 1;
+        if (!begun)
+            BP_TRY(bp_list_begin(w));
+        begun = true;
+        BP_TRY(bp_list_add(w, number));
     }
     return BP_OK;
 }
 
-/* Fills in all but the items of `made`, which come in the order of what they were in `whole`. */
-static bp_status complete_from(const bp_problem *whole, const uint32_t *number_of, bp_problem *made)
+/* Fills in all but the items of `made`, which come in the order of what they were in `whole`. `sections`: those that have any of them,
+ * in order; NULL: the first `section_count`. */
+static bp_status complete_from(const bp_problem *whole, const uint32_t *sections, uint32_t section_count,
+                               const uint32_t *number_of, bp_problem *made)
 {
     bp_list_writer w = {0};
     void *seen_by;
     BP_TRY(bp_new_array(made->count, sizeof(uint32_t), &seen_by));
-    bp_status status = renumber_sections(whole, number_of, seen_by, &w);
+    bp_status status = BP_OK;
+    for (uint32_t i = 0; status == BP_OK && i < section_count; i++)
+        status = renumber_section(whole, sections != NULL ? sections[i] : i, number_of, seen_by, &w);
     if (status == BP_OK)
         status = bp_list_writer_take(&w, &made->sections);
     if (status == BP_OK)
@@ -107,24 +110,51 @@ static bp_status complete_from(const bp_problem *whole, const uint32_t *number_o
     return status;
 }
 
+/* The sections that have any of the items, each once, in order. */
+static bp_status collect_sections(const bp_problem *p, const uint32_t *items, uint32_t count, uint32_t **sections,
+                                  uint32_t *section_count)
+{
+    size_t memberships = 0, used = 0;
+    void *memory;
+    for (uint32_t i = 0; i < count; i++)
+        memberships += p->memberships.first[items[i] + 1] - p->memberships.first[items[i]];
+    BP_TRY(bp_new_array(memberships, sizeof **sections, &memory));
+    *sections = memory;
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t m = p->memberships.first[items[i]]; m < p->memberships.first[items[i] + 1]; m++)
+            (*sections)[used++] = p->memberships.entries[m];
+    }
+    if (used > 0)
+        qsort(*sections, used, sizeof **sections, bp_compare_numbers);
+    *section_count = 0;
+    for (size_t i = 0; i < used; i++) {
+        if (i == 0 || (*sections)[i] != (*sections)[*section_count - 1])
+            (*sections)[(*section_count)++] = (*sections)[i];
+    }
+    return BP_OK;
+}
+
 bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, bp_problem *subset)
 {
     void *memory = NULL;
+    uint32_t *sections = NULL, section_count;
     bp_status status = new_items(count, subset);
+    if (status == BP_OK)
+        status = collect_sections(problem, items, count, &sections, &section_count);
     if (status == BP_OK)
         status = bp_new_array(problem->count, sizeof(uint32_t), &memory);
     uint32_t *number_of = memory;
     if (status == BP_OK) {
-        for (uint32_t i = 0; i < problem->count; i++)
-            number_of[i] = BP_NO_ITEM;
+        memset(number_of, 0xff, problem->count * sizeof *number_of); /* BP_NO_ITEM */
         for (uint32_t i = 0; i < count; i++) {
             number_of[items[i]] = i;
             subset->sizes[i] = problem->sizes[items[i]];
             subset->origin[i] = items[i];
         }
         subset->count = count;
-        status = complete_from(problem, number_of, subset);
+        status = complete_from(problem, sections, section_count, number_of, subset);
     }
+    free(sections);
     free(number_of);
     if (status != BP_OK)
         bp_problem_finish(subset);
@@ -164,7 +194,7 @@ bp_status bp_problem_merge(const bp_problem *problem, bp_problem *blocks, uint32
     if (status == BP_OK)
         status = find_blocks(problem, block_of, inner, blocks);
     if (status == BP_OK)
-        status = complete_from(problem, block_of, blocks);
+        status = complete_from(problem, NULL, problem->sections.count, block_of, blocks);
     if (status != BP_OK)
         bp_problem_finish(blocks);
     return status;

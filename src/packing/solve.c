@@ -7,8 +7,10 @@
 #include "core/fail.h"
 #include "packing/first_fit.h"
 #include "packing/parity.h"
+#include "packing/placing.h"
 #include "packing/search.h"
 #include "packing/sweep.h"
+#include "packing/windows.h"
 
 typedef struct solving {
     const bp_problem *p; /* what is solved */
@@ -135,12 +137,45 @@ static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, v
 static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
 {
     bp_answer found;
-    BP_TRY(bp_search(s->p, capacity, s->series, work, s->offsets, &found));
+    bp_searcher *searcher;
+    BP_TRY(bp_searcher_create(s->p, capacity, NULL, s->series, s->offsets, &searcher));
+    bp_status status = bp_searcher_run(searcher, work, &found);
+    bp_searcher_destroy(&searcher);
+    BP_TRY(status);
     answer->found = found == BP_ANSWER_FOUND;
     answer->proven = found == BP_ANSWER_IMPOSSIBLE ? capacity + 1 : 0;
     if (answer->found)
         take(s, s->offsets, "search");
     return BP_OK;
+}
+
+/* From the best placement, or from none: what is in the way of something better may be all over the one, and nowhere in the other. */
+static bp_status try_windows(solving *s, uint64_t capacity, bool from_best, bp_work *work, verdict *answer)
+{
+    static const uint32_t items_ahead[] = {8, 12, 4, 16};
+    bp_windows_config config = {.capacity = capacity,
+                                .ahead = items_ahead[s->series % 4],
+                                .share = bp_work_left(work) / 8,
+                                .series = s->series};
+    bp_windows_result result;
+    for (uint32_t i = 0; i < s->p->count; i++)
+        s->offsets[i] = from_best ? s->best->offsets[i] : BP_NOT_FIXED;
+    BP_TRY(bp_windows(s->p, &s->order, &config, work, s->offsets, &result));
+    answer->found = result.found;
+    answer->proven = result.impossible ? capacity + 1 : 0;
+    if (answer->found)
+        take(s, s->offsets, "search in windows");
+    return BP_OK;
+}
+
+static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
+{
+    bp_work half = bp_work_part(work, bp_work_left(work) / 2);
+    BP_TRY(try_windows(s, capacity, true, &half, answer));
+    work->spent = half.spent;
+    if (answer->found || answer->proven > capacity)
+        return BP_OK;
+    return try_windows(s, capacity, false, work, answer);
 }
 
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
@@ -233,6 +268,8 @@ static bp_status run_round(solving *s, uint64_t round)
     bool merged = s->blocks.count < s->p->count, searches = s->p->count <= BP_SEARCH_ITEMS;
     if (goes_on(s))
         BP_TRY(try_first_fit(s, round / 16));
+    if (goes_on(s))
+        BP_TRY(narrow(s, decide_by_windows, NULL, round / 4));
     if (goes_on(s) && merged && s->block_order.width <= BP_SWEEP_WIDTH)
         BP_TRY(narrow(s, decide_by_blocks, &s->block_low, round / 8));
     if (goes_on(s) && s->order.width <= BP_SWEEP_WIDTH)

@@ -1,0 +1,144 @@
+#include "packing/windows.h"
+
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "packing/placing.h"
+#include "packing/search.h"
+
+#define MOST_BEHIND 512u /* items that a window takes back at most */
+
+typedef struct windowing {
+    const bp_problem *p;
+    const bp_order *order;
+    const bp_windows_config *config;
+    bp_work *work;
+    uint64_t *offsets;
+    uint32_t *items; /* of a window, and what is placed and conflicts with them; increasing */
+    uint32_t count;
+    uint64_t *fixed, *found; /* by number in the window */
+    uint32_t *seen;          /* by item: the latest window that has it */
+    uint32_t windows;
+} windowing;
+
+static bool stays(const windowing *w, uint32_t item)
+{
+    const bp_lists *neighbours = &w->p->neighbours;
+    uint64_t begin = w->offsets[item], size = w->p->sizes[item];
+    if (size > w->config->capacity || begin > w->config->capacity - size)
+        return false;
+    w->work->spent += neighbours->first[item + 1] - neighbours->first[item];
+    for (uint32_t n = neighbours->first[item]; n < neighbours->first[item + 1]; n++) {
+        uint32_t other = neighbours->entries[n];
+        bool before = w->order->place[other] < w->order->place[item];
+        if (before && begin < w->offsets[other] + w->p->sizes[other] && w->offsets[other] < begin + size)
+            return false;
+    }
+    return true;
+}
+
+static void add_item(windowing *w, uint32_t item)
+{
+    if (w->seen[item] == w->windows)
+        return;
+    w->seen[item] = w->windows;
+    w->items[w->count++] = item;
+}
+
+/* The items from `from` until before `end` in the order, and those before them that they conflict with, which stay. */
+static uint32_t collect(windowing *w, uint32_t from, uint32_t end)
+{
+    const bp_lists *neighbours = &w->p->neighbours;
+    uint32_t staying = 0;
+    w->windows++;
+    w->count = 0;
+    for (uint32_t at = from; at < end; at++) {
+        uint32_t item = w->order->items[at];
+        add_item(w, item);
+        for (uint32_t n = neighbours->first[item]; n < neighbours->first[item + 1]; n++) {
+            if (w->order->place[neighbours->entries[n]] < from)
+                add_item(w, neighbours->entries[n]);
+        }
+    }
+    qsort(w->items, w->count, sizeof *w->items, bp_compare_numbers);
+    for (uint32_t i = 0; i < w->count; i++) {
+        bool stay = w->order->place[w->items[i]] < from;
+        w->fixed[i] = stay ? w->offsets[w->items[i]] : BP_NOT_FIXED;
+        staying += stay;
+    }
+    return staying;
+}
+
+static bp_status search_window(windowing *w, bp_answer *answer)
+{
+    bp_problem window;
+    bp_searcher *searcher = NULL;
+    bp_work part = bp_work_part(w->work, w->config->share);
+    BP_TRY(bp_problem_subset(w->p, w->items, w->count, &window));
+    bp_status status =
+        bp_searcher_create(&window, w->config->capacity, w->fixed, w->config->series, w->found, &searcher);
+    if (status == BP_OK)
+        status = bp_searcher_run(searcher, &part, answer);
+    bp_searcher_destroy(&searcher);
+    bp_problem_finish(&window);
+    w->work->spent = part.spent + w->count;
+    for (uint32_t i = 0; status == BP_OK && *answer == BP_ANSWER_FOUND && i < w->count; i++)
+        w->offsets[w->items[i]] = w->found[i];
+    return status;
+}
+
+/* Places what is at `at` in the order, and the next few. `end`: what is placed then; unchanged if that could not be. */
+static bp_status place_at(windowing *w, uint32_t at, uint32_t *end, bp_windows_result *result)
+{
+    uint32_t until = w->p->count - at > w->config->ahead ? at + w->config->ahead : w->p->count;
+    for (uint32_t behind = 0; behind <= MOST_BEHIND && !bp_work_is_over(w->work);
+         behind = behind == 0 ? w->config->ahead : 2 * behind) {
+        uint32_t from = at > behind ? at - behind : 0, staying = collect(w, from, until);
+        bp_answer answer;
+        if (w->count > BP_SEARCH_ITEMS)
+            return BP_OK;
+        BP_TRY(search_window(w, &answer));
+        result->impossible = answer == BP_ANSWER_IMPOSSIBLE && staying == 0;
+        if (answer == BP_ANSWER_FOUND)
+            *end = until;
+        if (answer == BP_ANSWER_FOUND || from == 0 || result->impossible)
+            return BP_OK;
+    }
+    return BP_OK;
+}
+
+static bp_status place_all(windowing *w, bp_windows_result *result)
+{
+    for (uint32_t at = 0; at < w->p->count; at++) {
+        if (stays(w, w->order->items[at]))
+            continue;
+        uint32_t end = at;
+        BP_TRY(place_at(w, at, &end, result));
+        if (end == at)
+            return BP_OK;
+        at = end - 1;
+    }
+    result->found = true;
+    return BP_OK;
+}
+
+bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_windows_config *config, bp_work *work,
+                     uint64_t *offsets, bp_windows_result *result)
+{
+    windowing w = {.p = problem, .order = order, .config = config, .work = work, .offsets = offsets};
+    void *numbers = NULL, *places = NULL;
+    *result = (bp_windows_result){0};
+    bp_status status = bp_new_array(2 * (size_t)problem->count, sizeof *w.items, &numbers);
+    if (status == BP_OK)
+        status = bp_new_array(2 * (size_t)problem->count, sizeof *w.fixed, &places);
+    if (status == BP_OK) {
+        w.items = numbers;
+        w.seen = w.items + problem->count;
+        w.fixed = places;
+        w.found = w.fixed + problem->count;
+        status = place_all(&w, result);
+    }
+    free(numbers);
+    free(places);
+    return status;
+}
