@@ -140,6 +140,20 @@ bp_status bp_searcher_run(bp_searcher *searcher, bp_work *work, bp_answer *answe
     return s->search.placing.status;
 }
 
+/* All items in the order of their first sections. Where conflicts were added, that is not the order of their numbers. */
+static bp_status remember_all(bp_searcher *s, const bp_problem *problem)
+{
+    const bp_lists *sections = &problem->sections, *memberships = &problem->memberships;
+    for (uint32_t c = 0; c < sections->count; c++) {
+        for (uint32_t e = sections->first[c]; e < sections->first[c + 1]; e++) {
+            uint32_t item = sections->entries[e];
+            if (memberships->entries[memberships->first[item]] == c && !bp_search_remember(&s->search, item))
+                return s->search.placing.status;
+        }
+    }
+    return BP_OK;
+}
+
 static bp_status prepare(bp_searcher *s, const bp_problem *problem)
 {
     void *memory;
@@ -149,11 +163,7 @@ static bp_status prepare(bp_searcher *s, const bp_problem *problem)
     s->search.rank = memory;
     BP_TRY(bp_new_array(problem->sections.count, sizeof *s->search.candidates, &memory));
     s->search.candidates = memory;
-    for (uint32_t i = 0; i < problem->count; i++) {
-        if (!bp_search_remember(&s->search, i))
-            return s->search.placing.status;
-    }
-    return BP_OK;
+    return remember_all(s, problem);
 }
 
 bp_status bp_searcher_create(const bp_problem *problem, uint64_t capacity, const uint64_t *fixed, uint32_t series,

@@ -183,9 +183,48 @@ static void test_twins_around_another(void **state)
     }
 }
 
+/* The same instance with every conflict said and each item live in a step of its own: sections have no order of time then. */
+static instance without_time(const instance *in)
+{
+    instance told = {0};
+    bool *with = naive_conflicts(in);
+    uint32_t shift = (uint32_t)random_below(in->count);
+    for (uint32_t i = 0; i < in->count; i++) {
+        uint32_t step = (7 * i + shift) % 997; /* a prime larger than the items are many */
+        add_life(&told, add_item(&told, in->sizes[i]), step, step + 1);
+    }
+    for (uint32_t item = 0; item < in->count; item++) {
+        for (uint32_t other = 0; other < item; other++) {
+            if (with[(size_t)item * in->count + other])
+                add_pair(&told, item, other);
+        }
+    }
+    free(with);
+    return told;
+}
+
+static void test_conflicts_without_time(void **state)
+{
+    (void)state;
+    seed(7);
+    for (int i = 0; i < 300; i++) {
+        planted p = plant(random_options_of(20, 50));
+        instance told = without_time(&p.in);
+        bp_pack_config config = new_config();
+        config.work = 1 << 22;
+        answer a = solve(&told, config);
+        assert_for(&told, a.result.proven <= p.bytes);
+        assert_for(&told, !a.result.optimal || a.result.bytes <= p.bytes);
+        end_answer(&a);
+        end_instance(&told);
+        end_planted(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conflicts_without_time),
         cmocka_unit_test(test_twins_around_another),
         cmocka_unit_test(test_planted_placements_hold),
         cmocka_unit_test(test_found),
