@@ -1,4 +1,4 @@
-/* What other schedules take, against plans of them; what sets the peak, by hand and against sums told plainly. */
+/* What sets the peak, by hand and against sums told plainly. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 
 #include "worlds.h"
 
-#define WORK (1u << 18) /* of a search: the same for all, so that they can be compared */
+#define WORK (1u << 18) /* of a search: bounds do not depend on it */
 
 static bp_plan_config scheduled_config(uint32_t joint)
 {
@@ -22,191 +22,6 @@ static bp_plan_config scheduled_config(uint32_t joint)
     config.work = WORK;
     return config;
 }
-
-/* ---- other schedules ------------------------------------------------------------------------------------------------- */
-
-static bp_alternatives_config survey_config(void)
-{
-    bp_alternatives_config config;
-    assert_ok(bp_alternatives_config_init(&config, sizeof config));
-    assert_int_equal(config.most_prefetch, 4);
-    assert_int_equal(config.stalls, 0);
-    config.work = WORK;
-    return config;
-}
-
-static bp_schedule_config training_config(void)
-{
-    bp_schedule_config config;
-    assert_ok(bp_schedule_config_init(&config, sizeof config));
-    return config;
-}
-
-static bp_alternative alternative_at(const bp_alternatives *alternatives, size_t index)
-{
-    bp_alternative alternative = {.size = sizeof alternative};
-    assert_ok(bp_alternatives_get(alternatives, index, &alternative));
-    return alternative;
-}
-
-/* Plans the alternative by itself. */
-static void check_alternative(const world *w, bp_schedule_config timing, bp_plan_config config, uint32_t stalls,
-                              const bp_alternative *a)
-{
-    timing.prefetch = a->prefetch;
-    timing.prefetch_backward = a->prefetch_backward;
-    timing.streams = a->streams;
-    config.joint = a->joint;
-    bp_trade_config trade;
-    assert_ok(bp_trade_config_init(&trade, sizeof trade));
-    trade.stalls = stalls;
-    trade.joint = a->joint;
-    trade.roles = a->joint ? PARAM | TRANSPOSE | GRAD | GRAD_COMM : 0;
-    bp_schedule *made = NULL, *schedule = NULL;
-    assert_ok(bp_schedule_create_training(w->buckets, &timing, &made));
-    assert_ok(bp_schedule_create_traded(w->buckets, made, &trade, &schedule));
-    bp_plan *plan = NULL, *max = NULL;
-    config.policy = BP_POLICY_SCHEDULED;
-    assert_ok(bp_plan_create(w->buckets, schedule, &config, &plan));
-    config.policy = BP_POLICY_MAX;
-    assert_ok(bp_plan_create(w->buckets, schedule, &config, &max));
-    uint64_t proven = 0;
-    for (size_t i = 0; i < bp_plan_role_count(plan); i++)
-        proven += role_at(plan, i).proven_bytes;
-    assert_int_equal(a->bytes, summary_of(plan).bytes);
-    assert_int_equal(a->lower_bound_bytes, summary_of(plan).lower_bound_bytes);
-    assert_int_equal(a->optimal, summary_of(plan).optimal);
-    assert_int_equal(a->proven_bytes, proven);
-    assert_int_equal(a->max_bytes, summary_of(max).feasible ? summary_of(max).bytes : 0);
-    bp_plan_destroy(&plan);
-    bp_plan_destroy(&max);
-    bp_schedule_destroy(&schedule);
-    bp_schedule_destroy(&made);
-}
-
-/* A plan that is there is not made again: told by one of something else. */
-static void test_present_plan(void **state)
-{
-    (void)state;
-    world w = world_of_kinds("xyz"), other = world_of_kinds("z");
-    bp_schedule_config timing = training_config();
-    bp_plan_config plan = scheduled_config(0);
-    bp_alternatives_config config = survey_config();
-    bp_plan *of_other = make_plan(&other, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
-    bp_alternatives *made = NULL;
-    config.present = of_other;
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    assert_int_equal(alternative_at(made, 1).is_present, 1);
-    assert_int_equal(alternative_at(made, 1).bytes, 1280);
-    assert_int_equal(alternative_at(made, 1).live_bytes, 1280 + 1024);
-    bp_alternatives_destroy(&made);
-    bp_tradeoff_config curve;
-    bp_tradeoff *tradeoff = NULL;
-    bp_tradeoff_point point = {.size = sizeof point};
-    assert_ok(bp_tradeoff_config_init(&curve, sizeof curve));
-    curve.present = of_other;
-    assert_ok(bp_tradeoff_create(w.buckets, w.schedule, &plan, &curve, &tradeoff));
-    assert_ok(bp_tradeoff_get(tradeoff, 0, &point));
-    assert_int_equal(point.bytes, 1280);
-    bp_tradeoff_destroy(&tradeoff);
-    bp_plan_destroy(&of_other);
-    end_world(&w);
-    end_world(&other);
-}
-
-static void test_alternatives_are_plans(void **state)
-{
-    (void)state;
-    for (uint32_t stalls = 0; stalls <= 3; stalls += 3) {
-        world w = make_world(make_mixed(), DEFAULTS);
-        bp_schedule_config timing = training_config();
-        bp_plan_config plan = scheduled_config(1);
-        bp_alternatives_config config = survey_config();
-        timing.streams = BP_STREAMS_UNIFIED;
-        timing.prefetch = 2;
-        config.stalls = stalls;
-        bp_alternatives *made = NULL;
-        assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-        assert_int_equal(bp_alternatives_count(made), 5 * 2 * 2);
-        for (size_t i = 0; i < bp_alternatives_count(made); i++) {
-            bp_alternative a = alternative_at(made, i);
-            assert_int_equal(a.prefetch, i / 4);
-            assert_int_equal(a.prefetch_backward, i / 4);
-            assert_int_equal(a.streams, i / 2 % 2);
-            assert_int_equal(a.joint, i % 2);
-            assert_int_equal(a.is_present, i == 2 * 4 + 3);
-            assert_true(a.live_bytes <= a.lower_bound_bytes);
-            assert_true(!a.joint || a.live_bytes == a.lower_bound_bytes);
-            check_alternative(&w, timing, plan, stalls, &a);
-        }
-        bp_alternatives_destroy(&made);
-        assert_null(made);
-        end_world(&w);
-    }
-}
-
-/* A present choice that no row has comes first; copies that are too few for deep prefetch make max infeasible. */
-static void test_present_choice(void **state)
-{
-    (void)state;
-    world w = make_world(make_mixed(), DEFAULTS);
-    const bp_unit_prefetch override = {2, 3, 0};
-    bp_schedule_config timing = training_config();
-    bp_plan_config plan = scheduled_config(0);
-    bp_alternatives_config config = survey_config();
-    timing.prefetch_backward = 0;
-    timing.overrides = &override;
-    timing.override_count = 1;
-    plan.copies = 3;
-    config.most_prefetch = 3;
-    bp_alternatives *made = NULL;
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    assert_int_equal(bp_alternatives_count(made), 1 + 4 * 4);
-    size_t infeasible = 0;
-    for (size_t i = 0; i < bp_alternatives_count(made); i++) {
-        bp_alternative a = alternative_at(made, i);
-        assert_int_equal(a.is_present, i == 0);
-        assert_int_equal(a.prefetch_backward, i == 0 ? 0 : (i - 1) / 4);
-        infeasible += a.max_bytes == 0;
-        check_alternative(&w, timing, plan, 0, &a);
-    }
-    assert_true(infeasible > 0 && infeasible < 1 + 4 * 4);
-    bp_alternatives_destroy(&made);
-    end_world(&w);
-}
-
-/* Parameters alone know no reductions, and one role no joint slab. */
-static void test_what_makes_no_difference(void **state)
-{
-    (void)state;
-    world w = world_of_kinds("xyzzy");
-    bp_schedule_config timing = training_config();
-    bp_plan_config plan = scheduled_config(0);
-    bp_alternatives_config config = survey_config();
-    bp_alternatives *made = NULL;
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    assert_int_equal(bp_alternatives_count(made), 5);
-    /* live at once: a unit of 300 elements; both of 300; and one of 200 with them; 1200, 1280 and 1024 bytes are 1280, 1280, 1024 */
-    static const uint64_t takes[] = {1280, 2 * 1280, 2 * 1280 + 1024, 2 * 1280 + 2 * 1024, 2 * 1280 + 2 * 1024 + 512};
-    for (size_t i = 0; i < 5; i++) {
-        assert_int_equal(alternative_at(made, i).lower_bound_bytes, takes[i]);
-        assert_int_equal(alternative_at(made, i).live_bytes, takes[i]);
-        assert_int_equal(alternative_at(made, i).bytes, takes[i]);
-        assert_int_equal(alternative_at(made, i).is_present, i == 1);
-    }
-    bp_alternatives_destroy(&made);
-    end_world(&w);
-    world_options options = DEFAULTS;
-    options.roles = PARAM | GRAD;
-    w = make_world(make_mixed(), options);
-    timing.passes = BP_PASSES_EVAL; /* gradients are there but never live */
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    assert_int_equal(bp_alternatives_count(made), 5 * 2);
-    bp_alternatives_destroy(&made);
-    end_world(&w);
-}
-
-/* ---- what sets the peak ----------------------------------------------------------------------------------------------- */
 
 static bp_peak peak_at(const bp_peaks *peaks, size_t index)
 {
@@ -429,44 +244,7 @@ static void test_windows_set_the_peak(void **state)
 
 /* ---- what is refused -------------------------------------------------------------------------------------------------- */
 
-static void test_errors_of_alternatives(void **state)
-{
-    (void)state;
-    world w = world_of_kinds("xyz");
-    bp_schedule_config timing = training_config();
-    bp_plan_config plan = scheduled_config(0);
-    bp_alternatives_config config = survey_config();
-    bp_alternatives *made = NULL;
-    assert_fails(bp_alternatives_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "size 3");
-    assert_fails(bp_alternatives_create(NULL, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(w.buckets, NULL, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(w.buckets, &timing, NULL, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, NULL, &made), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    config.most_prefetch = BP_MOST_WHATIF_PREFETCH + 1;
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, "65");
-    config = survey_config();
-    timing.grad_units = 0;
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT,
-                 "grad_units");
-    timing = training_config();
-    plan.alignment = 96;
-    assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, "96");
-    plan = scheduled_config(0);
-    assert_null(made);
-    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    bp_alternative alternative = {.size = sizeof alternative};
-    assert_fails(bp_alternatives_get(made, 5, &alternative), BP_ERR_INVALID_ARGUMENT, "alternative 5 of 5");
-    alternative.size = 1;
-    assert_fails(bp_alternatives_get(made, 0, &alternative), BP_ERR_INVALID_ARGUMENT, "size 1");
-    bp_alternatives_destroy(&made);
-    bp_alternatives_destroy(&made);
-    bp_alternatives_destroy(NULL);
-    end_world(&w);
-}
-
-static void test_errors_of_peaks(void **state)
+static void test_errors(void **state)
 {
     (void)state;
     world w = world_of_kinds("xyz"), other = world_of_kinds("xy"), same_size = world_of_kinds("xzz");
@@ -503,11 +281,11 @@ static void test_errors_of_peaks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_present_plan),           cmocka_unit_test(test_alternatives_are_plans),
-        cmocka_unit_test(test_present_choice),         cmocka_unit_test(test_what_makes_no_difference),
-        cmocka_unit_test(test_one_pair_sets_the_peak), cmocka_unit_test(test_two_pairs_set_the_peak),
-        cmocka_unit_test(test_peaks_of_any_schedule),  cmocka_unit_test(test_windows_set_the_peak),
-        cmocka_unit_test(test_errors_of_alternatives), cmocka_unit_test(test_errors_of_peaks),
+        cmocka_unit_test(test_one_pair_sets_the_peak),
+        cmocka_unit_test(test_two_pairs_set_the_peak),
+        cmocka_unit_test(test_peaks_of_any_schedule),
+        cmocka_unit_test(test_windows_set_the_peak),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
