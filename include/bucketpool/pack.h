@@ -51,7 +51,7 @@ BP_API bp_status bp_packing_interval(const bp_packing *packing, size_t index, si
 /* The largest sum of sizes found of items that all conflict with each other: no placement takes less. For items with intervals
  * only that is the largest sum live at once; added conflicts are counted where they extend such a set.
  * `witness`, unless NULL, has room for all items and gets those of the set, in increasing order; `count` how many.
- * Errors: BP_ERR_OVERFLOW (the sizes of all that takes space do not fit 64 bits together), BP_ERR_UNSUPPORTED (more than 2^28
+ * Errors: BP_ERR_OVERFLOW (the sizes of all that takes space do not fit 64 bits together), BP_ERR_UNSUPPORTED (more than 2^25
  * conflicts), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t *count, uint64_t *bound);
 

@@ -7,7 +7,7 @@
 #include "core/memory.h"
 
 /* Entries of sections and of neighbour lists: beyond, memory and not the search is what an instance takes. */
-#define MOST_ENTRIES (UINT32_C(1) << 28)
+#define MOST_ENTRIES (UINT32_C(1) << 26)
 
 void bp_lists_finish(bp_lists *lists)
 {

@@ -161,40 +161,87 @@ static bp_status sweep_time(builder *b, uint32_t *sorted)
     return BP_OK;
 }
 
-/* ---- added conflicts ------------------------------------------------------------------------------------------------ */
+/* ---- neighbours ------------------------------------------------------------------------------------------------------- */
 
-/* Every item's neighbours, from the sections. */
+/* An item's neighbours, looked for entry by entry. seen_by[other]: the latest item, from 1, whose list has it. */
+static bp_status list_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t item,
+                                 uint32_t *seen_by, bp_list_writer *w)
+{
+    uint32_t first = (uint32_t)w->entry_count;
+    seen_by[item] = item + 1;
+    for (uint32_t m = memberships->first[item]; m < memberships->first[item + 1]; m++) {
+        uint32_t s = memberships->entries[m];
+        for (uint32_t e = sections->first[s]; e < sections->first[s + 1]; e++) {
+            uint32_t other = sections->entries[e];
+            if (seen_by[other] == item + 1)
+                continue;
+            seen_by[other] = item + 1;
+            BP_TRY(bp_list_add(w, other));
+        }
+    }
+    if (w->entry_count > first)
+        qsort(w->lists.entries + first, w->entry_count - first, sizeof *w->lists.entries, bp_compare_numbers);
+    return BP_OK;
+}
+
+/* An item's neighbours, a word of items at a time. maps: a row of `words` for each section, and one to write into. */
+static bp_status join_neighbours(const bp_lists *memberships, uint32_t item, uint64_t *maps, size_t words,
+                                 uint64_t *joined, bp_list_writer *w)
+{
+    memset(joined, 0, words * sizeof *joined);
+    for (uint32_t m = memberships->first[item]; m < memberships->first[item + 1]; m++) {
+        const uint64_t *map = maps + words * memberships->entries[m];
+        for (size_t i = 0; i < words; i++)
+            joined[i] |= map[i];
+    }
+    joined[item / 64] &= ~(UINT64_C(1) << item % 64);
+    for (size_t i = 0; i < words; i++) {
+        for (uint64_t left = joined[i]; left != 0; left &= left - 1)
+            BP_TRY(bp_list_add(w, (uint32_t)(64 * i) + (uint32_t)__builtin_ctzll(left)));
+    }
+    return BP_OK;
+}
+
+#define MOST_MAP_WORDS (UINT32_C(1) << 22) /* 32 MiB */
+
+static bp_status write_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t count,
+                                  bp_list_writer *w)
+{
+    size_t words = count / 64 + 1;
+    bool maps_fit = sections->count + (size_t)1 <= MOST_MAP_WORDS / words;
+    void *memory;
+    if (maps_fit)
+        BP_TRY(bp_new_array((sections->count + (size_t)1) * words, sizeof(uint64_t), &memory));
+    else
+        BP_TRY(bp_new_array(count, sizeof(uint32_t), &memory));
+    uint64_t *maps = memory;
+    for (uint32_t s = 0; maps_fit && s < sections->count; s++) {
+        for (uint32_t e = sections->first[s]; e < sections->first[s + 1]; e++)
+            maps[words * s + sections->entries[e] / 64] |= UINT64_C(1) << sections->entries[e] % 64;
+    }
+    bp_status status = BP_OK;
+    for (uint32_t i = 0; status == BP_OK && i < count; i++) {
+        status = bp_list_begin(w);
+        if (status == BP_OK)
+            status = maps_fit ? join_neighbours(memberships, i, maps, words, maps + words * sections->count, w)
+                              : list_neighbours(sections, memberships, i, memory, w);
+    }
+    free(memory);
+    return status;
+}
+
 bp_status bp_find_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t count,
                              bp_lists *neighbours)
 {
     bp_list_writer w = {0};
-    void *memory;
-    BP_TRY(bp_new_array(count, sizeof(uint32_t), &memory));
-    uint32_t *seen_by = memory; /* the latest item, from 1, whose list has this one */
-    bp_status status = BP_OK;
-    for (uint32_t i = 0; status == BP_OK && i < count; i++) {
-        status = bp_list_begin(&w);
-        seen_by[i] = i + 1;
-        for (uint32_t m = memberships->first[i]; m < memberships->first[i + 1]; m++) {
-            uint32_t s = memberships->entries[m];
-            for (uint32_t e = sections->first[s]; status == BP_OK && e < sections->first[s + 1]; e++) {
-                uint32_t other = sections->entries[e];
-                if (seen_by[other] == i + 1)
-                    continue;
-                seen_by[other] = i + 1;
-                status = bp_list_add(&w, other);
-            }
-        }
-        if (status == BP_OK && w.lists.first[i + 1] > w.lists.first[i])
-            qsort(w.lists.entries + w.lists.first[i], w.lists.first[i + 1] - w.lists.first[i], sizeof *w.lists.entries,
-                  bp_compare_numbers);
-    }
-    free(seen_by);
+    bp_status status = write_neighbours(sections, memberships, count, &w);
     if (status == BP_OK)
         status = bp_list_writer_take(&w, neighbours);
     bp_list_writer_finish(&w);
     return status;
 }
+
+/* ---- added conflicts -------------------------------------------------------------------------------------------------- */
 
 static bool are_neighbours(const bp_lists *neighbours, uint32_t one, uint32_t other)
 {

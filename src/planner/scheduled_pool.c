@@ -4,6 +4,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "planner/bound.h"
 
 #define NO_ITEM UINT32_MAX
 #define DEFAULT_WORK (UINT64_C(1) << 28) /* under a second */
@@ -127,6 +128,32 @@ static bp_status know_own_pools(placing *p, bool *found)
 
 /* ---- the pool ------------------------------------------------------------------------------------------------------------ */
 
+/* More conflicts than can be searched: the plan is what is known, or all requests side by side, and the bound what is live at once. */
+static bp_status keep_known(placing *p)
+{
+    bp_bound live;
+    uint64_t bytes = 0, side_by_side = 0;
+    BP_TRY(bp_bound_of(p->buckets, p->schedule, p->roles, p->config->alignment, NULL, NULL, &live));
+    for (size_t i = 0; i < p->pool->count; i++) {
+        uint64_t end = p->known[i] + bp_packing_item_size(p->packing, i);
+        bytes = end > bytes ? end : bytes;
+        p->pool->offsets[i] = p->known[i];
+        if (!bp_add_u64(side_by_side, bp_packing_item_size(p->packing, i), &side_by_side))
+            side_by_side = UINT64_MAX;
+    }
+    for (size_t i = 0, at = 0; side_by_side < bytes && i < p->pool->count; i++) {
+        p->pool->offsets[i] = at;
+        at += bp_packing_item_size(p->packing, i);
+    }
+    bytes = side_by_side < bytes ? side_by_side : bytes;
+    p->pool->result.outcome = BP_PACK_PLACED;
+    p->pool->result.bytes = bytes;
+    p->pool->result.bound = p->pool->result.proven = live.bytes;
+    p->pool->result.optimal = bytes == live.bytes;
+    p->pool->result.method = "known";
+    return BP_OK;
+}
+
 static bp_status find_witness(placing *p)
 {
     void *memory;
@@ -160,7 +187,10 @@ static bp_status pack(placing *p)
     BP_TRY(bp_pack_config_init(&config, sizeof config));
     config.work = p->config->work != 0 ? p->config->work : DEFAULT_WORK;
     config.known = known ? p->known : NULL;
-    BP_TRY(bp_pack(p->packing, &config, p->pool->offsets, &p->pool->result));
+    bp_status status = bp_pack(p->packing, &config, p->pool->offsets, &p->pool->result);
+    if (status == BP_ERR_UNSUPPORTED && known)
+        return keep_known(p);
+    BP_TRY(status);
     return find_witness(p);
 }
 
