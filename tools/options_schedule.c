@@ -87,6 +87,16 @@ static bool grow(void *array, size_t count, size_t each)
     return true;
 }
 
+/* BP_PREFETCH_SAME is no number of units. */
+static int parse_backward(const char *option, const char *text, uint32_t *backward)
+{
+    uint64_t number = 0;
+    int code = value_number(option, text, 0, BP_PREFETCH_SAME - 1, &number);
+    if (code == EXIT_GO_ON)
+        *backward = (uint32_t)number;
+    return code;
+}
+
 /* "layers.3=2" or "layers.3=2:1". */
 static int add_unit_prefetch(const char *word, void *user)
 {
@@ -107,7 +117,7 @@ static int add_unit_prefetch(const char *word, void *user)
     int code = value_u32("unit-prefetch", forward, 0, &added->forward);
     added->backward = added->forward;
     if (code == EXIT_GO_ON && backward != NULL)
-        code = value_u32("unit-prefetch", backward, 0, &added->backward);
+        code = parse_backward("unit-prefetch", backward, &added->backward);
     return code;
 }
 
@@ -136,7 +146,7 @@ static int parse(int key, char *text, schedule_options *o)
     int value = 0, code;
     switch (key) {
     case OPT_PREFETCH: return value_u32("prefetch", text, 0, &o->prefetch);
-    case OPT_PREFETCH_BACKWARD: return value_u32("prefetch-backward", text, 0, &o->prefetch_backward);
+    case OPT_PREFETCH_BACKWARD: return parse_backward("prefetch-backward", text, &o->prefetch_backward);
     case OPT_UNIT_PREFETCH: return value_list("unit-prefetch", text, add_unit_prefetch, o);
     case OPT_GRAD_UNITS: return value_u32("grad-units", text, 1, &o->grad_units);
     case OPT_PASSES:

@@ -16,6 +16,7 @@ import unittest
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
+QWEN = "examples/models/Qwen3-0.6B"
 
 
 def run(*arguments, **more):
@@ -318,6 +319,19 @@ class Files(unittest.TestCase):
         os.close(writer)
         self.assertEqual(result.returncode, 3, result.stderr)
         self.assertEqual(os.listdir(self.folder), ["private.json"])
+
+    def test_pictures_that_cannot_be(self):
+        rows = self.write("x.csv", "id,lower,upper,size\na,0,2,10\n")
+        for command in (("plan", QWEN, "--policy", "scheduled"), ("explain", QWEN), ("schedule", QWEN), ("pack", rows)):
+            with self.subTest(command=command[0]):
+                for name in ("x.bmp", "x", "folder.svg/x"):
+                    target = self.path(name)
+                    self.assert_refused(run(*command, "--svg", target), 2, f"--svg {target}: ", ".svg, .png or .pdf")
+                target = self.path("no/such/folder/x.svg")
+                result = run(*command, "--svg", target)
+                self.assert_refused(result, 3, f"--svg {target}: ", "No such file or directory")
+                self.assertNotIn(".x.", result.stderr)
+        self.assertEqual(os.listdir(self.folder), ["x.csv"])
 
     def test_state_of_packed_buckets(self):
         """Gradients and optimizer count elements that are trained, however a runtime packs them."""

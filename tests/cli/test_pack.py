@@ -368,7 +368,7 @@ class Files(Case):
         self.good(run(path, "-o", self.path("out.csv"), "--work", "100000"))
         self.good(run("--check", self.path("out.csv"), "--svg", self.path("checked.svg")))
         self.assertIn("<svg", self.read("checked.svg"))
-        self.refused(run(path, "--svg", self.path("x.bmp"), "--work", "100000"), 3, ".svg, .png or .pdf")
+        self.refused(run(path, "--svg", self.path("x.bmp"), "--work", "100000"), 2, ".svg, .png or .pdf")
 
 
 class Mistakes(Case):
