@@ -177,7 +177,9 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
 {
     if (key < OPT_PREFETCH || key > OPT_SHARE)
         return ARGP_ERR_UNKNOWN;
-    int code = parse(key, text, state->input);
+    schedule_options *options = state->input;
+    options->given |= 1u << (key - OPT_PREFETCH);
+    int code = parse(key, text, options);
     if (code != EXIT_GO_ON)
         exit(code); /* the message is out */
     return 0;
@@ -207,5 +209,20 @@ int options_schedule_check(const schedule_options *o, size_t models)
         return cli_fail(EXIT_BAD_INPUT, "--share is about several models, %zu is given", models);
     if (o->other_count > 0 && models > 1)
         return cli_fail(EXIT_BAD_INPUT, "--schedules adds to the schedule of one model, %zu are given", models);
+    if (o->passes == BP_PASSES_EVAL && (o->microbatches > 0 || o->combined))
+        return cli_fail(EXIT_BAD_INPUT, "--%s is about training, and an evaluation is asked for; leave it out",
+                        o->combined ? "combined" : "microbatches");
     return EXIT_GO_ON;
+}
+
+const char *options_schedule_generating(const schedule_options *o)
+{
+    for (const struct argp_option *option = table; option->name != NULL; option++) {
+        bool given = (o->given >> (option->key - OPT_PREFETCH) & 1) != 0;
+        bool evaluates = option->key == OPT_EVAL || (option->key == OPT_PASSES && o->passes == BP_PASSES_EVAL);
+        if (given && option->key <= OPT_COMBINED &&
+            !evaluates) /* roles and state of an evaluation are of any schedule */
+            return option->name;
+    }
+    return NULL;
 }

@@ -349,9 +349,28 @@ class Files(unittest.TestCase):
         units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]
         path = self.write("units.json", units)
         for command in ("plan", "explain"):
-            output = run(command, path, "--roles", "param", "--prefetch", "7").stdout
-            self.assertNotIn("7", output)
+            output = run(command, path, "--roles", "param").stdout
             self.assertIn("2 events", output)
+            self.assertNotIn("prefetch", output.splitlines()[1])
+        report = json.loads(run("plan", path, "--roles", "param", "--json").stdout)
+        self.assertEqual(report["models"][0]["options"]["schedule"], "recorded")
+        report = json.loads(run("plan", path, NANO, "--roles", "param", "--prefetch", "2", "--policy", "max", "--json").stdout)
+        self.assertEqual([m["options"]["schedule"] for m in report["models"]], ["recorded", "training"])
+
+    def test_options_that_do_nothing(self):
+        units = self.units(1024)
+        units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]
+        path = self.write("units.json", units)
+        for options in (["--prefetch", "1"], ["--prefetch-backward", "2"], ["--unit-prefetch", "layers.0=2"], ["--grad-units", "2"],
+                        ["--passes", "both"], ["--keep-after-forward"], ["--recompute"], ["--streams", "separate"],
+                        ["--outside", "successor"], ["--microbatches", "2"], ["--combined"]):
+            for command in ("plan", "explain", "schedule", "run"):
+                self.assert_refused(run(command, path, "--roles", "param", *options), 2, f"{options[0]} is about generated schedules")
+        for options in (["--eval"], ["--passes", "eval"], ["--overlap-window", "1"], ["--allow-stalls", "1"]):
+            self.assertEqual(run("plan", path, "--roles", "param", *options).stderr, "")
+        self.assert_refused(run("plan", NANO, "--overlap-window", "1"), 2, "--overlap-window is about recorded schedules")
+        for options in (["--microbatches", "2"], ["--combined"]):
+            self.assert_refused(run("plan", NANO, "--eval", *options), 2, f"{options[0]} is about training")
 
     def test_explain_does_not_merge_what_differs(self):
         units = self.units(1024, 1024)

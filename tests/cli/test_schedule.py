@@ -378,7 +378,7 @@ class Plans(Case):
                                  (("--keep-after-forward", "--recompute"), {"keep_after_forward": "1", "recompute": "1"}),
                                  (("--streams", "unified", "--outside", "successor"), {"streams": "unified", "outside": "successor"}),
                                  (("--microbatches", "4", "--combined"), {"microbatches": "4", "combined": "1"}),
-                                 (("--overlap-window", "2", "--allow-stalls", "3"), {"overlap_window": "2", "allow_stalls": "3"})):
+                                 (("--allow-stalls", "3"), {"allow_stalls": "3"})):
             self.assertEqual(options(*arguments), plain | noted)
 
     def test_the_schedule_is_said(self):
