@@ -100,6 +100,23 @@ static int plan(const char *path, const plan_options *options, analysis *a)
     return status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
 }
 
+/* Options that none of the schedules heeds would be lost without a word. */
+static int check_heeded(const plan_options *options, const analysis *analyses, size_t count)
+{
+    size_t recorded = 0;
+    for (size_t i = 0; i < count; i++)
+        recorded += analyses[i].recorded;
+    const char *generating = options_schedule_generating(&options->schedule);
+    if (generating != NULL && recorded == count)
+        return cli_fail(EXIT_BAD_INPUT, "--%s is about generated schedules, and %s brings a recorded one; leave it out",
+                        generating, analyses[0].name);
+    if (options->schedule.overlap_window > 0 && recorded + options->schedule.other_count == 0)
+        return cli_fail(EXIT_BAD_INPUT,
+                        "--overlap-window is about recorded schedules, and %s brings none; leave it out",
+                        analyses[0].name);
+    return EXIT_GO_ON;
+}
+
 /* All parts become one analysis, the only one of the list. */
 static int share(const plan_options *options, analysis *analyses, size_t *count)
 {
@@ -120,11 +137,12 @@ int analysis_init_all(const plan_options *options, analysis **analyses, size_t *
     if (*analyses == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     int code = EXIT_GO_ON;
-    for (size_t i = 0; code == EXIT_GO_ON && i < *count; i++) {
+    for (size_t i = 0; code == EXIT_GO_ON && i < *count; i++)
         code = analyse(options->models[i], options, &(*analyses)[i]);
-        if (code == EXIT_GO_ON && !options->schedule.share)
-            code = plan(options->models[i], options, &(*analyses)[i]);
-    }
+    if (code == EXIT_GO_ON)
+        code = check_heeded(options, *analyses, *count);
+    for (size_t i = 0; code == EXIT_GO_ON && i < *count && !options->schedule.share; i++)
+        code = plan(options->models[i], options, &(*analyses)[i]);
     if (code == EXIT_GO_ON && options->schedule.share) {
         code = share(options, *analyses, count);
         if (code == EXIT_GO_ON)

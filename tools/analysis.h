@@ -54,6 +54,8 @@ bp_status analysis_plan(const analysis *a, const plan_options *options, bp_polic
 uint64_t analysis_needed(const analysis *a, const bp_plan *plan);
 
 enum { SCHEDULE_TEXT_CHARS = 256, STEP_TEXT_CHARS = 256 };
+/* "recorded", "training" and so on; "mixed" where only some of the models that share are recorded. */
+const char *analysis_schedule_kind(const analysis *a, const schedule_options *options);
 /* "prefetch 1", or "recorded schedule of 8 events", and what else differs from the default, in `text`. */
 const char *analysis_schedule_text(const analysis *a, const plan_options *options, char text[SCHEDULE_TEXT_CHARS]);
 

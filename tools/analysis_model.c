@@ -59,7 +59,7 @@ static bp_status make_buckets(const plan_options *options, const bp_model *model
     config.grad_comm_dtype = options->grad_comm_dtype;
     config.roles = options->roles;
     if (options->schedule.passes == BP_PASSES_EVAL)
-        config.roles &= BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_STATE);
+        config.roles &= OPTIONS_EVALUATED_ROLES;
     return bp_buckets_create(model, &config, &a->buckets);
 }
 

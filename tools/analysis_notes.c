@@ -80,14 +80,16 @@ static bp_status note_units(const schedule_options *o, bp_plan *plan)
     return status;
 }
 
-static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_plan *plan)
+const char *analysis_schedule_kind(const analysis *a, const schedule_options *o)
 {
     static const char *const kinds[] = {
         [BP_PASSES_TRAIN] = "training", [BP_PASSES_EVAL] = "evaluation", [BP_PASSES_BOTH] = "training and evaluation"};
-    bp_status status = bp_plan_set_option(plan, "schedule",
-                                          a->recorded == a->models ? "recorded"
-                                          : a->recorded > 0        ? "mixed"
-                                                                   : kinds[o->passes]);
+    return a->recorded == a->models ? "recorded" : a->recorded > 0 ? "mixed" : kinds[o->passes];
+}
+
+static bp_status note_schedule(const schedule_options *o, const analysis *a, bp_plan *plan)
+{
+    bp_status status = bp_plan_set_option(plan, "schedule", analysis_schedule_kind(a, o));
     if (status == BP_OK && o->streams != BP_STREAMS_SEPARATE)
         status = bp_plan_set_option(plan, "streams", options_streams_name(o->streams));
     if (status == BP_OK && o->outside != BP_OUTSIDE_PREFETCHES_NOTHING)

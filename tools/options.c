@@ -107,7 +107,7 @@ static int check_own(const plan_options *o, const char *command)
         return cli_fail(EXIT_BAD_INPUT, "-o writes one plan: give one model and one --policy");
     if (o->output != NULL && value_file("-o", o->output) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
-    if (o->svg != NULL && value_file("--svg", o->svg) != EXIT_GO_ON)
+    if (o->svg != NULL && value_picture("--svg", o->svg) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
     if (o->output != NULL && o->svg != NULL && strcmp(o->output, o->svg) == 0)
         return cli_fail(EXIT_BAD_INPUT, "-o and --svg name the same file, %s", o->svg);

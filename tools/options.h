@@ -10,6 +10,7 @@
 #include "options_schedule.h"
 
 #define MOST_POLICIES 4
+#define OPTIONS_EVALUATED_ROLES (BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_STATE))
 
 typedef struct plan_options {
     char **models;

@@ -180,6 +180,8 @@ int options_check(const plan_options *o, const char *command)
         return cli_fail(EXIT_BAD_INPUT, "--dp %u is not a multiple of --ep %u", o->dp, o->ep);
     if ((o->alignment & (o->alignment - 1)) != 0)
         return cli_fail(EXIT_BAD_INPUT, "--align %llu is no power of two", (unsigned long long)o->alignment);
+    if (o->schedule.passes == BP_PASSES_EVAL && (o->roles & OPTIONS_EVALUATED_ROLES) == 0)
+        return cli_fail(EXIT_BAD_INPUT, "an evaluation has no gradients: --roles param or state");
     return options_schedule_check(&o->schedule, o->model_count);
 }
 

@@ -87,6 +87,16 @@ static bool grow(void *array, size_t count, size_t each)
     return true;
 }
 
+/* BP_PREFETCH_SAME is no number of units. */
+static int parse_backward(const char *option, const char *text, uint32_t *backward)
+{
+    uint64_t number = 0;
+    int code = value_number(option, text, 0, BP_PREFETCH_SAME - 1, &number);
+    if (code == EXIT_GO_ON)
+        *backward = (uint32_t)number;
+    return code;
+}
+
 /* "layers.3=2" or "layers.3=2:1". */
 static int add_unit_prefetch(const char *word, void *user)
 {
@@ -107,7 +117,7 @@ static int add_unit_prefetch(const char *word, void *user)
     int code = value_u32("unit-prefetch", forward, 0, &added->forward);
     added->backward = added->forward;
     if (code == EXIT_GO_ON && backward != NULL)
-        code = value_u32("unit-prefetch", backward, 0, &added->backward);
+        code = parse_backward("unit-prefetch", backward, &added->backward);
     return code;
 }
 
@@ -136,7 +146,7 @@ static int parse(int key, char *text, schedule_options *o)
     int value = 0, code;
     switch (key) {
     case OPT_PREFETCH: return value_u32("prefetch", text, 0, &o->prefetch);
-    case OPT_PREFETCH_BACKWARD: return value_u32("prefetch-backward", text, 0, &o->prefetch_backward);
+    case OPT_PREFETCH_BACKWARD: return parse_backward("prefetch-backward", text, &o->prefetch_backward);
     case OPT_UNIT_PREFETCH: return value_list("unit-prefetch", text, add_unit_prefetch, o);
     case OPT_GRAD_UNITS: return value_u32("grad-units", text, 1, &o->grad_units);
     case OPT_PASSES:
@@ -167,7 +177,9 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
 {
     if (key < OPT_PREFETCH || key > OPT_SHARE)
         return ARGP_ERR_UNKNOWN;
-    int code = parse(key, text, state->input);
+    schedule_options *options = state->input;
+    options->given |= 1u << (key - OPT_PREFETCH);
+    int code = parse(key, text, options);
     if (code != EXIT_GO_ON)
         exit(code); /* the message is out */
     return 0;
@@ -197,5 +209,20 @@ int options_schedule_check(const schedule_options *o, size_t models)
         return cli_fail(EXIT_BAD_INPUT, "--share is about several models, %zu is given", models);
     if (o->other_count > 0 && models > 1)
         return cli_fail(EXIT_BAD_INPUT, "--schedules adds to the schedule of one model, %zu are given", models);
+    if (o->passes == BP_PASSES_EVAL && (o->microbatches > 0 || o->combined))
+        return cli_fail(EXIT_BAD_INPUT, "--%s is about training, and an evaluation is asked for; leave it out",
+                        o->combined ? "combined" : "microbatches");
     return EXIT_GO_ON;
+}
+
+const char *options_schedule_generating(const schedule_options *o)
+{
+    for (const struct argp_option *option = table; option->name != NULL; option++) {
+        bool given = (o->given >> (option->key - OPT_PREFETCH) & 1) != 0;
+        bool evaluates = option->key == OPT_EVAL || (option->key == OPT_PASSES && o->passes == BP_PASSES_EVAL);
+        if (given && option->key <= OPT_COMBINED &&
+            !evaluates) /* roles and state of an evaluation are of any schedule */
+            return option->name;
+    }
+    return NULL;
 }

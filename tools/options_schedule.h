@@ -27,7 +27,8 @@ typedef struct schedule_options {
     uint32_t stalls;
     char **others; /* files with further recorded schedules */
     size_t other_count;
-    bool share; /* the models share one pool */
+    bool share;     /* the models share one pool */
+    uint32_t given; /* bits of the options on the command line, for options_schedule_generating */
 } schedule_options;
 
 /* Its input is a schedule_options. It exits after the message of a bad value. */
@@ -37,6 +38,9 @@ void options_schedule_init(schedule_options *options);
 void options_schedule_finish(schedule_options *options);
 /* Whether the options go together, for this many models. EXIT_GO_ON or the exit code after a message. */
 int options_schedule_check(const schedule_options *options, size_t models);
+
+/* The first option on the command line that only generated schedules heed, without its dashes; NULL: none. */
+const char *options_schedule_generating(const schedule_options *options);
 
 const char *options_passes_name(bp_passes passes);
 const char *options_streams_name(bp_streams streams);

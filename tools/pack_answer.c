@@ -128,7 +128,7 @@ static int check_offsets(pack_answer *a, uint64_t capacity)
     a->result.outcome = BP_PACK_PLACED;
     a->result.bytes = total;
     a->result.proven = a->result.bound;
-    a->result.optimal = total == a->result.bound;
+    a->result.optimal = !fault.found && total == a->result.bound;
     return EXIT_GO_ON;
 }
 

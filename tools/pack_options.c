@@ -44,7 +44,7 @@ static int parse_one(int key, char *text, pack_options *o)
     case OPT_WORK: return value_number("work", text, 1, UINT64_MAX, &o->work);
     case OPT_CHECK: o->check = true; return EXIT_GO_ON;
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    case OPT_SVG: o->svg = text; return value_file("--svg", text);
+    case OPT_SVG: o->svg = text; return value_picture("--svg", text);
     case OPT_COLOR: o->color = text; return value_choice("color", text, colors, &value);
     default: o->output = text; return value_file("-o", text);
     }

@@ -23,7 +23,9 @@ static const char *gap_text(const pack_answer *a, char text[GAP_CHARS])
 void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHARS])
 {
     const bp_pack_result *r = &answer->result;
-    if (r->outcome == BP_PACK_PLACED && r->optimal)
+    if (*answer->fault != '\0')
+        snprintf(text, PACK_PROOF_CHARS, "none: the offsets do not hold");
+    else if (r->outcome == BP_PACK_PLACED && r->optimal)
         snprintf(text, PACK_PROOF_CHARS, "proven optimal: the %s",
                  r->bytes == r->bound ? "bound is reached" : "search is exhausted");
     else if (r->outcome == BP_PACK_INFEASIBLE)

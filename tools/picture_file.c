@@ -108,7 +108,7 @@ static const char *save(const picture_page *p, format f, const char *path)
     FILE *file = open_temporary(path, temporary, room);
     if (file == NULL) {
         free(temporary);
-        return fail("%s: cannot be created: %s", path, strerror(errno));
+        return fail("cannot be created: %s", strerror(errno));
     }
     const char *reason = draw_to(p, f, file);
     if (reason == NULL && (fflush(file) != 0 || fsync(fileno(file)) != 0))
@@ -120,14 +120,14 @@ static const char *save(const picture_page *p, format f, const char *path)
     if (reason != NULL)
         unlink(temporary);
     free(temporary);
-    return reason == NULL ? NULL : fail("%s: cannot be written: %s", path, reason);
+    return reason == NULL ? NULL : fail("cannot be written: %s", reason);
 }
 
 const char *picture_write(const picture_page *page, const char *path)
 {
     format f = format_of(path);
     if (f == FORMAT_NONE)
-        return fail("%s: a picture's name ends in .svg, .png or .pdf", path);
+        return "a picture's name ends in .svg, .png or .pdf";
     char *target = realpath(path, NULL); /* a symbolic link keeps pointing to the new file */
     const char *error = save(page, f, target != NULL ? target : path);
     free(target);

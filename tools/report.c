@@ -62,6 +62,7 @@ json_t *report_options(const analysis *a, const plan_options *o)
         SIZE(o->work), "param_dtype", dtype_json(o->param_dtype), "grad_dtype", dtype_json(o->grad_dtype),
         "grad_comm_dtype", dtype_json(o->grad_comm_dtype), "roles", report_roles(o->roles));
     json_t *schedule = schedule_options_json(&o->schedule);
+    json_object_set_new(schedule, "schedule", json_string(analysis_schedule_kind(a, &o->schedule)));
     if (json_object_update(options, schedule) != 0) {
         json_decref(options);
         options = NULL;

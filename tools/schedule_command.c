@@ -66,7 +66,7 @@ static int parse_own(int key, char *text, command_options *o)
     case OPT_STEPS: return parse_steps(text, &o->steps);
     case OPT_ROLE: return value_list("role", text, add_role, o);
     case OPT_JSON: o->planning.json = true; return EXIT_GO_ON;
-    case OPT_SVG: o->planning.svg = text; return value_file("--svg", text);
+    case OPT_SVG: o->planning.svg = text; return value_picture("--svg", text);
     default: o->planning.color = text; return value_choice("color", text, colors, &value);
     }
 }

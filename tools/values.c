@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli.h"
 
@@ -71,4 +72,14 @@ int value_file(const char *option, const char *text)
     if (*text == '\0' || text[strlen(text) - 1] == '/')
         return cli_fail(EXIT_BAD_INPUT, "%s \"%s\" names no file", option, text);
     return EXIT_GO_ON;
+}
+
+int value_picture(const char *option, const char *text)
+{
+    const char *slash = strrchr(text, '/'), *ending = strrchr(slash != NULL ? slash : text, '.');
+    int code = value_file(option, text);
+    if (code != EXIT_GO_ON || (ending != NULL && (strcasecmp(ending, ".svg") == 0 || strcasecmp(ending, ".png") == 0 ||
+                                                  strcasecmp(ending, ".pdf") == 0)))
+        return code;
+    return cli_fail(EXIT_BAD_INPUT, "%s %s: a picture's name ends in .svg, .png or .pdf", option, text);
 }

@@ -21,5 +21,6 @@ int value_dtype(const char *option, const char *text, bp_dtype *dtype);
 int value_list(const char *option, const char *text, int (*add)(const char *word, void *user), void *user);
 /* The name of a file that is to be written. */
 int value_file(const char *option, const char *text);
+int value_picture(const char *option, const char *text);
 
 #endif

@@ -16,6 +16,7 @@ import unittest
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
+QWEN = "examples/models/Qwen3-0.6B"
 
 
 def run(*arguments, **more):
@@ -319,6 +320,19 @@ class Files(unittest.TestCase):
         self.assertEqual(result.returncode, 3, result.stderr)
         self.assertEqual(os.listdir(self.folder), ["private.json"])
 
+    def test_pictures_that_cannot_be(self):
+        rows = self.write("x.csv", "id,lower,upper,size\na,0,2,10\n")
+        for command in (("plan", QWEN, "--policy", "scheduled"), ("explain", QWEN), ("schedule", QWEN), ("pack", rows)):
+            with self.subTest(command=command[0]):
+                for name in ("x.bmp", "x", "folder.svg/x"):
+                    target = self.path(name)
+                    self.assert_refused(run(*command, "--svg", target), 2, f"--svg {target}: ", ".svg, .png or .pdf")
+                target = self.path("no/such/folder/x.svg")
+                result = run(*command, "--svg", target)
+                self.assert_refused(result, 3, f"--svg {target}: ", "No such file or directory")
+                self.assertNotIn(".x.", result.stderr)
+        self.assertEqual(os.listdir(self.folder), ["x.csv"])
+
     def test_state_of_packed_buckets(self):
         """Gradients and optimizer count elements that are trained, however a runtime packs them."""
         def parameter(name, dtype, frozen=False):
@@ -335,9 +349,28 @@ class Files(unittest.TestCase):
         units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]
         path = self.write("units.json", units)
         for command in ("plan", "explain"):
-            output = run(command, path, "--roles", "param", "--prefetch", "7").stdout
-            self.assertNotIn("7", output)
+            output = run(command, path, "--roles", "param").stdout
             self.assertIn("2 events", output)
+            self.assertNotIn("prefetch", output.splitlines()[1])
+        report = json.loads(run("plan", path, "--roles", "param", "--json").stdout)
+        self.assertEqual(report["models"][0]["options"]["schedule"], "recorded")
+        report = json.loads(run("plan", path, NANO, "--roles", "param", "--prefetch", "2", "--policy", "max", "--json").stdout)
+        self.assertEqual([m["options"]["schedule"] for m in report["models"]], ["recorded", "training"])
+
+    def test_options_that_do_nothing(self):
+        units = self.units(1024)
+        units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]
+        path = self.write("units.json", units)
+        for options in (["--prefetch", "1"], ["--prefetch-backward", "2"], ["--unit-prefetch", "layers.0=2"], ["--grad-units", "2"],
+                        ["--passes", "both"], ["--keep-after-forward"], ["--recompute"], ["--streams", "separate"],
+                        ["--outside", "successor"], ["--microbatches", "2"], ["--combined"]):
+            for command in ("plan", "explain", "schedule", "run"):
+                self.assert_refused(run(command, path, "--roles", "param", *options), 2, f"{options[0]} is about generated schedules")
+        for options in (["--eval"], ["--passes", "eval"], ["--overlap-window", "1"], ["--allow-stalls", "1"]):
+            self.assertEqual(run("plan", path, "--roles", "param", *options).stderr, "")
+        self.assert_refused(run("plan", NANO, "--overlap-window", "1"), 2, "--overlap-window is about recorded schedules")
+        for options in (["--microbatches", "2"], ["--combined"]):
+            self.assert_refused(run("plan", NANO, "--eval", *options), 2, f"{options[0]} is about training")
 
     def test_explain_does_not_merge_what_differs(self):
         units = self.units(1024, 1024)

@@ -235,6 +235,16 @@ class Check(Case):
         self.assertRegex(result.stdout, r"(?m)^total +30 ")
         self.assertRegex(result.stdout, r"(?m)^offsets +do not hold$")
 
+    def test_nothing_is_proven_of_what_does_not_hold(self):
+        path = self.write("x.csv", "id,lower,upper,size,offset\na,0,4,4,0\nb,0,9,4,0\nc,5,9,4,4\n")
+        result = run("--check", path)
+        self.one_line(result, 1, '"a" (4 at 0) and "b" (4 at 0)')
+        self.assertRegex(result.stdout, r"(?m)^total +8 .*\nbound +8 ")
+        self.assertRegex(result.stdout, r"(?m)^proof +none: the offsets do not hold$")
+        self.assertNotIn("optimal", result.stdout)
+        (file,) = json.loads(run("--check", path, "--json").stdout)["files"]
+        self.assertEqual((file["outcome"], file["total"], file["bound"], file["optimal"]), ("does_not_hold", 8, 8, False))
+
     def test_offsets_that_are_not_there(self):
         self.refused(run("--check", self.write("x.csv", LAYERS)), 2, "x.csv", 'no column "offset"')
         text = "id,lower,upper,size,offset\na,0,1,1,0\nb,0,1,1,\n"
@@ -358,7 +368,7 @@ class Files(Case):
         self.good(run(path, "-o", self.path("out.csv"), "--work", "100000"))
         self.good(run("--check", self.path("out.csv"), "--svg", self.path("checked.svg")))
         self.assertIn("<svg", self.read("checked.svg"))
-        self.refused(run(path, "--svg", self.path("x.bmp"), "--work", "100000"), 3, ".svg, .png or .pdf")
+        self.refused(run(path, "--svg", self.path("x.bmp"), "--work", "100000"), 2, ".svg, .png or .pdf")
 
 
 class Mistakes(Case):

@@ -378,7 +378,7 @@ class Plans(Case):
                                  (("--keep-after-forward", "--recompute"), {"keep_after_forward": "1", "recompute": "1"}),
                                  (("--streams", "unified", "--outside", "successor"), {"streams": "unified", "outside": "successor"}),
                                  (("--microbatches", "4", "--combined"), {"microbatches": "4", "combined": "1"}),
-                                 (("--overlap-window", "2", "--allow-stalls", "3"), {"overlap_window": "2", "allow_stalls": "3"})):
+                                 (("--allow-stalls", "3"), {"allow_stalls": "3"})):
             self.assertEqual(options(*arguments), plain | noted)
 
     def test_the_schedule_is_said(self):
@@ -421,6 +421,10 @@ class Picture(Case):
 class Mistakes(Case):
     def test_bad_options(self):
         cases = ((("--prefetch", "x"), "--prefetch"), (("--prefetch-backward", "-1"), "--prefetch-backward"),
+                 (("--prefetch-backward", "4294967295"), "0 to 4294967294"),
+                 (("--unit-prefetch", "model.layers.3=1:4294967295"), "0 to 4294967294"),
+                 (("--passes", "eval", "--roles", "grad"), "an evaluation has no gradients: --roles param or state"),
+                 (("--eval", "--roles", "grad,grad_comm"), "an evaluation has no gradients"),
                  (("--unit-prefetch", "model.layers.3"), "UNIT=F"), (("--unit-prefetch", "=3"), "UNIT=F"),
                  (("--unit-prefetch", "model.layers.3=1:2:3"), "1:2"[2:]), (("--unit-prefetch", "model.layers.3=a"), "\"a\""),
                  (("--unit-prefetch", "nobody=3"), "nobody"), (("--unit-prefetch", "model.layers.3=1,model.layers.3=2"), "twice"),
@@ -435,9 +439,13 @@ class Mistakes(Case):
                  (("--schedules", "no-such-file.json"), "no-such-file.json"), (("--policy", "max"), "--policy"))
         for options, word in cases:
             with self.subTest(options=options):
-                self.refused(run("schedule", QWEN, *options), 3 if "x.gif" in options else 2, word)
+                self.refused(run("schedule", QWEN, *options), 2, word)
         self.refused(run("schedule"), 2, "no model")
         self.refused(run("schedule", QWEN, NANO), 2, "2 models", "--share")
+
+    def test_the_largest_prefetch(self):
+        self.assertEqual(run("schedule", QWEN, "--prefetch-backward", "4294967294", "--unit-prefetch",
+                             "model.layers.3=1:4294967294").returncode, 0)
 
     def test_lost_output_is_no_success(self):
         for options in ((), ("--json",), ("--help",)):
