@@ -159,14 +159,17 @@ BP_API bp_status bp_schedule_create_traded(const bp_buckets *buckets, const bp_s
  * request that waits. */
 typedef struct bp_wait {
     size_t size;
-    uint32_t step;          /* the step whose overlap is lost */
-    uint32_t waits;         /* request that waits: its gather, or the gradient that needs the memory */
-    uint32_t waits_for;     /* request whose compute or reduction it waits for; the largest when there are several */
-    uint64_t exposed_bytes; /* the bytes of collectives that no longer run under compute because of it: the price */
+    uint32_t step;      /* the step whose overlap is lost */
+    uint32_t waits;     /* request that waits: its gather, or the gradient that needs the memory */
+    uint32_t waits_for; /* request whose compute or reduction it waits for; the largest when there are several */
+    uint64_t
+        exposed_bytes; /* of the collectives that wait or are waited for, if they no longer run under compute: the price; 0
+                               while they have other compute left to run under */
 } bp_wait;
 
-/* In the order of the steps, at most two of each: the step's for its reductions, then its gathers' for the step. (Recorded: one of
- * each pair, at the first step where it counts.) None unless the schedule was made by bp_schedule_create_traded. */
+/* In the order of the steps: the step's for each reduction that drained into it, then each gather's for the step, one for each unit
+ * and role. (Recorded: one of each pair, at the first step where it counts.) None unless the schedule was made by
+ * bp_schedule_create_traded. */
 BP_API size_t bp_schedule_wait_count(const bp_schedule *schedule);
 BP_API bp_status bp_schedule_wait(const bp_schedule *schedule, size_t index, bp_wait *wait);
 

@@ -229,10 +229,62 @@ static uint64_t value_of(const world *w, const bp_schedule *schedule, const bp_t
     return t.value;
 }
 
+static bp_request request_at(const world *w, size_t index)
+{
+    bp_request request = {.size = sizeof request};
+    assert_ok(bp_buckets_request(w->buckets, index, &request));
+    return request;
+}
+
+static uint32_t unit_of(const world *w, size_t request)
+{
+    bp_bucket bucket = {.size = sizeof bucket};
+    assert_ok(bp_buckets_get(w->buckets, request_at(w, request).bucket, &bucket));
+    return (uint32_t)bucket.unit;
+}
+
+/* What waits in the step for this request's unit in its role, or that the step waits for: whether there is such a wait. */
+static bool has_wait(const world *w, const bp_schedule *traded, uint32_t step, size_t request, bool gathers)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < bp_schedule_wait_count(traded); i++) {
+        bp_wait wait = {.size = sizeof wait};
+        assert_ok(bp_schedule_wait(traded, i, &wait));
+        uint32_t moved = gathers ? wait.waits : wait.waits_for;
+        found += wait.step == step && unit_of(w, moved) == unit_of(w, request) &&
+                 request_at(w, moved).role == request_at(w, request).role;
+    }
+    return found > 0;
+}
+
+/* Every use that was cut has its wait, and the prices are what is left without lead. */
+static void check_waits(const world *w, const bp_schedule *traded, const naive_trade *before, const naive_trade *after)
+{
+    uint64_t exposed = 0;
+    for (size_t i = 0; i < after->count; i++) {
+        const naive_use *old = &before->uses[i], *use = &after->uses[i];
+        uint64_t bytes = request_at(w, use->request).bytes;
+        if (use->begin > old->begin) {
+            assert_true(has_wait(w, traded, use->begin - 1, use->request, true));
+            exposed += use->begin == use->needed_begin ? bytes : 0;
+        }
+        if (use->end < old->end) {
+            assert_true(has_wait(w, traded, use->end, use->request, false));
+            exposed += use->end == use->needed_end ? bytes : 0;
+        }
+    }
+    for (size_t i = 0; i < bp_schedule_wait_count(traded); i++) {
+        bp_wait wait = {.size = sizeof wait};
+        assert_ok(bp_schedule_wait(traded, i, &wait));
+        exposed -= wait.exposed_bytes;
+    }
+    assert_int_equal(exposed, 0);
+}
+
 static void test_greedy_rule(void **state)
 {
     (void)state;
-    static naive_trade t;
+    static naive_trade t, untraded;
     size_t lowered = 0, together = 0;
     for (uint32_t round = 0; round < 3000; round++) {
         seed(round);
@@ -245,6 +297,7 @@ static void test_greedy_rule(void **state)
         naive_collect_uses(&w, schedule, &config, &t);
         naive_measure(&t);
         uint64_t before = t.value;
+        untraded = t;
         naive_choose(&t);
         assert_true(t.value <= before);
         assert_int_equal(value_of(&w, traded, &config), t.value);
@@ -260,6 +313,7 @@ static void test_greedy_rule(void **state)
                 assert_int_equal(is_live, expected);
             }
         }
+        check_waits(&w, traded, &untraded, &t);
         assert_int_equal(bp_schedule_wait_count(traded) > 0, t.value < before);
         lowered += t.value < before;
         together += bp_schedule_wait_count(traded) > 2;
@@ -327,6 +381,31 @@ static void test_one_pair(void **state)
     end_world(&w);
 }
 
+/* The step of the largest unit: one gather has nothing left to run under, the larger one behind it has. */
+static void test_each_wait(void **state)
+{
+    (void)state;
+    bp_model *model = new_model();
+    static const uint64_t numel[] = {100, 100, 1000, 100, 700, 100};
+    for (uint32_t u = 0; u < 6; u++)
+        add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP32, numel[u], 0);
+    world_options options = PARAM_ONLY;
+    options.eval = 1;
+    options.prefetch = 2;
+    world w = make_world(model, options);
+    bp_schedule *traded = trade(w.buckets, w.schedule, trade_config(1, 0, 0));
+    assert_int_equal(bp_schedule_wait_count(traded), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        bp_wait wait = wait_at(traded, i);
+        assert_int_equal(wait.step, 2);
+        assert_int_equal(wait.waits, 3 + i);
+        assert_int_equal(wait.waits_for, 2);
+        assert_int_equal(wait.exposed_bytes, i == 0 ? 400 : 0);
+    }
+    bp_schedule_destroy(&traded);
+    end_world(&w);
+}
+
 /* Training has the pair twice, forward and backward: one stall alone lowers nothing. */
 static void test_peaks_together(void **state)
 {
@@ -358,13 +437,15 @@ static void test_reductions(void **state)
     assert_int_equal(bound_of(&w, w.schedule), 1280 + 512 + 512);
     bp_schedule *traded = trade(w.buckets, w.schedule, trade_config(1, 0, 0));
     assert_int_equal(bound_of(&w, traded), 1280 + 512);
-    assert_int_equal(bp_schedule_wait_count(traded), 1);
-    bp_wait wait = wait_at(traded, 0);
-    assert_int_equal(wait.step,
-                     5); /* both reductions end before it; that of unit 1 has then nothing left to run under */
-    assert_int_equal(wait.waits, 0);
-    assert_int_equal(wait.waits_for, 2);
-    assert_int_equal(wait.exposed_bytes, 400);
+    /* both reductions end before the last step; that of unit 1 has then nothing left to run under */
+    assert_int_equal(bp_schedule_wait_count(traded), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        bp_wait wait = wait_at(traded, i);
+        assert_int_equal(wait.step, 5);
+        assert_int_equal(wait.waits, 0);
+        assert_int_equal(wait.waits_for, 1 + i);
+        assert_int_equal(wait.exposed_bytes, i == 0 ? 400 : 0);
+    }
     bp_schedule_destroy(&traded);
     end_world(&w);
 }
@@ -434,9 +515,9 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy_rule), cmocka_unit_test(test_one_pair),  cmocka_unit_test(test_peaks_together),
-        cmocka_unit_test(test_reductions),  cmocka_unit_test(test_no_stalls), cmocka_unit_test(test_trading_again),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_greedy_rule),    cmocka_unit_test(test_one_pair),   cmocka_unit_test(test_each_wait),
+        cmocka_unit_test(test_peaks_together), cmocka_unit_test(test_reductions), cmocka_unit_test(test_no_stalls),
+        cmocka_unit_test(test_trading_again),  cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
