@@ -122,8 +122,8 @@ BP_API bp_status bp_tradeoff_config_init(bp_tradeoff_config *config, size_t size
  * of 1 no other choice of so many steps has a lower bound; with several slabs, or deeper prefetch, the greedy choice
  * of steps can be worse than the best one.
  * `schedule` is one without stalls. The policy of `plan` does not count.
- * Errors: as bp_schedule_create_traded and bp_plan_create have; BP_ERR_INVALID_ARGUMENT also for no trades and for a
- * schedule that was traded already. The caller owns the result: bp_tradeoff_destroy. It keeps nothing of its inputs. */
+ * Errors: as bp_schedule_create_traded and bp_plan_create have; BP_ERR_INVALID_ARGUMENT also for a schedule that was
+ * traded already. The caller owns the result: bp_tradeoff_destroy. It keeps nothing of its inputs. */
 BP_API bp_status bp_tradeoff_create(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *plan,
                                     const bp_tradeoff_config *config, bp_tradeoff **tradeoff);
 BP_API void bp_tradeoff_destroy(bp_tradeoff **tradeoff);
