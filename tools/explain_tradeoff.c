@@ -80,6 +80,8 @@ static int print_curve(const whatif *w, const plan_options *options, bool color)
             add_line(&s, w, i, i == present);
     }
     int code = sheet_finish(&s);
+    if (!bp_tradeoff_is_complete(w->tradeoff))
+        puts("Not every number of stalls was tried: the work for it ended before.");
     if (stride > 1)
         printf("Of %zu numbers of stalls that lower the pool these are some; --json prints all.\n", count - 1);
     return code;
@@ -102,7 +104,9 @@ int explain_tradeoff(const whatif *w, const plan_options *options, bool color)
 {
     puts("\nWhat giving up overlap saves");
     if (bp_tradeoff_count(w->tradeoff) == 1) {
-        puts("Nothing: however much overlap is given up, the pool takes as much.");
+        puts(bp_tradeoff_is_complete(w->tradeoff) ? "Nothing: however much overlap is given up, the pool takes as much."
+                                                  : "Nothing was found: giving up overlap was tried as far as the work "
+                                                    "for it went, and the pool took as much.");
         return EXIT_GO_ON;
     }
     printf("In a stall %s, so both need not be held at once. EXPOSED are the collectives that then no longer run under "

@@ -98,10 +98,10 @@ static json_t *model_json(const whatif *w, const plan_options *options)
 {
     json_t *alternatives =
         w->alternatives != NULL ? list(w, bp_alternatives_count(w->alternatives), alternative_json) : json_null();
-    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "model", w->analysed->name, "options",
-                     report_options(w->analysed, options), "alternatives", alternatives, "peaks",
-                     list(w, bp_peaks_count(w->peaks), peak_json), "tradeoff",
-                     list(w, bp_tradeoff_count(w->tradeoff), point_json));
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:b}", "model", w->analysed->name, "options", report_options(w->analysed, options),
+        "alternatives", alternatives, "peaks", list(w, bp_peaks_count(w->peaks), peak_json), "tradeoff",
+        list(w, bp_tradeoff_count(w->tradeoff), point_json), "complete", (int)bp_tradeoff_is_complete(w->tradeoff));
 }
 
 int whatif_report_print(const whatif *answers, size_t count, const plan_options *options)

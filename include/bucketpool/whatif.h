@@ -109,12 +109,12 @@ typedef struct bp_tradeoff bp_tradeoff;
 typedef struct bp_tradeoff_config {
     size_t size;
     uint32_t most_stalls; /* 0: as many as lower anything */
-    uint32_t most_trades; /* how many numbers of stalls are tried; the curve is thinned where that is too few */
     uint64_t work;        /* bound of the search per slab; the plan without stalls has that of its own configuration */
+    uint64_t total_work;  /* after which no more numbers of stalls are tried: the curve is then thinned */
     const bp_plan *present; /* the plan without stalls, of policy scheduled, if it is there; else it is made */
 } bp_tradeoff_config;
 
-/* All stalls, 256 trades, 2^24. */
+/* All stalls, 2^24, and 2^31 in all, which is more than any bundled model takes. */
 BP_API bp_status bp_tradeoff_config_init(bp_tradeoff_config *config, size_t size);
 
 /* The curve of bytes over stalls: for each number of stalls that makes the plan smaller than with fewer, the plan of
@@ -122,8 +122,8 @@ BP_API bp_status bp_tradeoff_config_init(bp_tradeoff_config *config, size_t size
  * of 1 no other choice of so many steps has a lower bound; with several slabs, or deeper prefetch, the greedy choice
  * of steps can be worse than the best one.
  * `schedule` is one without stalls. The policy of `plan` does not count.
- * Errors: as bp_schedule_create_traded and bp_plan_create have; BP_ERR_INVALID_ARGUMENT also for no trades and for a
- * schedule that was traded already. The caller owns the result: bp_tradeoff_destroy. It keeps nothing of its inputs. */
+ * Errors: as bp_schedule_create_traded and bp_plan_create have; BP_ERR_INVALID_ARGUMENT also for a schedule that was
+ * traded already. The caller owns the result: bp_tradeoff_destroy. It keeps nothing of its inputs. */
 BP_API bp_status bp_tradeoff_create(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *plan,
                                     const bp_tradeoff_config *config, bp_tradeoff **tradeoff);
 BP_API void bp_tradeoff_destroy(bp_tradeoff **tradeoff);
@@ -140,6 +140,8 @@ typedef struct bp_tradeoff_point {
 
 /* By stalls; the first point has none, and each takes fewer bytes than the one before. */
 BP_API size_t bp_tradeoff_count(const bp_tradeoff *tradeoff);
+/* 1: every number of stalls was tried; 0: the work ended before that. */
+BP_API uint32_t bp_tradeoff_is_complete(const bp_tradeoff *tradeoff);
 BP_API bp_status bp_tradeoff_get(const bp_tradeoff *tradeoff, size_t index, bp_tradeoff_point *point);
 /* In the order of the steps. */
 BP_API bp_status bp_tradeoff_wait(const bp_tradeoff *tradeoff, size_t point, size_t index, bp_wait *wait);

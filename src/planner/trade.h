@@ -17,9 +17,15 @@ typedef struct bp_trade {
     uint64_t *bytes_of_span; /* of its requests, rounded up */
 } bp_trade;
 
-/* As bp_schedule_create_traded; `used`: how many of the stalls. */
+/* What a trade took. */
+typedef struct bp_trade_cost {
+    uint32_t stalls;
+    uint64_t work;
+} bp_trade_cost;
+
+/* As bp_schedule_create_traded. */
 bp_status bp_trade_schedule(const bp_buckets *buckets, const bp_schedule *schedule, const bp_trade_config *config,
-                            bp_schedule **traded, uint32_t *used);
+                            bp_schedule **traded, bp_trade_cost *cost);
 
 static inline void bp_trade_spend(bp_trade *trade, uint64_t work)
 {

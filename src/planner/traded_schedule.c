@@ -84,12 +84,12 @@ bp_status bp_schedule_create_traded(const bp_buckets *buckets, const bp_schedule
     if (buckets == NULL || schedule == NULL || config == NULL || traded == NULL || config->size < sizeof *config)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_schedule_create_traded: needs buckets, a schedule and an initialised configuration");
-    uint32_t used;
-    return bp_trade_schedule(buckets, schedule, config, traded, &used);
+    bp_trade_cost cost;
+    return bp_trade_schedule(buckets, schedule, config, traded, &cost);
 }
 
 bp_status bp_trade_schedule(const bp_buckets *buckets, const bp_schedule *schedule, const bp_trade_config *config,
-                            bp_schedule **traded, uint32_t *used)
+                            bp_schedule **traded, bp_trade_cost *cost)
 {
     BP_TRY(check_config(buckets, schedule, config));
     bp_trade trade = {.buckets = buckets, .stalls = config->stalls, .work = MOST_WORK};
@@ -102,6 +102,6 @@ bp_status bp_trade_schedule(const bp_buckets *buckets, const bp_schedule *schedu
         return status;
     }
     *traded = trade.schedule;
-    *used = config->stalls - trade.stalls;
+    *cost = (bp_trade_cost){config->stalls - trade.stalls, MOST_WORK - trade.work};
     return BP_OK;
 }

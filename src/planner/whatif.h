@@ -9,6 +9,7 @@
 /* What a plan takes. */
 typedef struct bp_plan_sums {
     uint64_t bytes, lower_bound_bytes, proven_bytes;
+    uint32_t unproven; /* slabs whose search ended without a proof */
     bool optimal, feasible;
 } bp_plan_sums;
 

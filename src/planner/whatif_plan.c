@@ -15,6 +15,7 @@ bp_status bp_whatif_sums(const bp_plan *plan, bp_plan_sums *sums)
     for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
         bp_plan_role role = {.size = sizeof role};
         BP_TRY(bp_plan_role_get(plan, i, &role));
+        sums->unproven += !role.optimal;
         if (!bp_add_u64(sums->proven_bytes, role.proven_bytes, &sums->proven_bytes))
             return bp_fail(BP_ERR_OVERFLOW, "what the roles of model \"%s\" need does not fit 64 bits",
                            bp_plan_model(plan));

@@ -1,7 +1,8 @@
 /* The curve of bytes over the overlap that is given up for them.
  *
  * A trade of k stalls uses u of them, and one of anything from u to k makes the same choices. So each trade settles a range of
- * numbers; what is left is tried from the middle, ranges in turn, so that a curve that is cut short is a thinned one. */
+ * numbers. Up to twice as many stalls are looked at in turn, each range from its end: a curve that is cut short has points among few
+ * stalls and among many. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +11,9 @@
 #include "planner/trade.h"
 #include "planner/whatif.h"
 
-#define DEFAULT_TRADES 256
 #define DEFAULT_WORK (UINT64_C(1) << 24)
+#define DEFAULT_TOTAL_WORK (UINT64_C(1) << 31)
+#define WORK_OF_REQUEST (UINT64_C(1) << 12) /* to plan it, whatever the search does */
 
 typedef struct point_data {
     bp_tradeoff_point info;
@@ -23,6 +25,7 @@ struct bp_tradeoff {
     size_t count, capacity;
     bp_wait *waits;
     size_t wait_count, wait_capacity;
+    bool is_complete;
 };
 
 /* Numbers of stalls that nothing is known of, not empty. */
@@ -38,6 +41,7 @@ typedef struct survey {
     bp_tradeoff *made;
     range *ranges;
     size_t range_count, range_capacity, next_range;
+    uint64_t work; /* done so far */
 } survey;
 
 bp_status bp_tradeoff_config_init(bp_tradeoff_config *config, size_t size)
@@ -45,11 +49,17 @@ bp_status bp_tradeoff_config_init(bp_tradeoff_config *config, size_t size)
     if (config == NULL || size < sizeof *config)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_tradeoff_config_init: size %zu, expected at least %zu", size,
                        sizeof *config);
-    *config = (bp_tradeoff_config){.size = sizeof *config, .most_trades = DEFAULT_TRADES, .work = DEFAULT_WORK};
+    *config = (bp_tradeoff_config){.size = sizeof *config, .work = DEFAULT_WORK, .total_work = DEFAULT_TOTAL_WORK};
     return BP_OK;
 }
 
 /* ---- points ---------------------------------------------------------------------------------------------------------- */
+
+static void spend(survey *s, uint64_t work)
+{
+    if (!bp_add_u64(s->work, work, &s->work))
+        s->work = UINT64_MAX;
+}
 
 static bp_status add_waits(survey *s, const bp_schedule *traded, point_data *point)
 {
@@ -76,6 +86,9 @@ static bp_status add_point(survey *s, const bp_schedule *traded, uint32_t stalls
     else
         BP_TRY(bp_whatif_plan(s->buckets, traded, s->plan, BP_POLICY_SCHEDULED,
                               stalls == 0 ? s->plan->work : s->config->work, &sums));
+    spend(s, s->buckets->request_count * WORK_OF_REQUEST);
+    for (uint32_t i = 0; i < sums.unproven; i++)
+        spend(s, s->config->work);
     point.info.optimal = sums.optimal;
     point.info.bytes = sums.bytes;
     point.info.lower_bound_bytes = sums.lower_bound_bytes;
@@ -116,37 +129,43 @@ static void keep_best(bp_tradeoff *made)
 
 static bp_status add_range(survey *s, uint32_t first, uint32_t last)
 {
-    if (first > last)
-        return BP_OK;
     BP_TRY(bp_grow_array((void **)&s->ranges, &s->range_capacity, s->range_count, sizeof *s->ranges));
     s->ranges[s->range_count++] = (range){first, last};
     return BP_OK;
 }
 
-/* Trades `stalls`, a number of the range, and adds what is left of that. */
-static bp_status try_stalls(survey *s, range all, uint32_t stalls)
+/* Trades the most stalls of the range, and adds what that leaves of it. */
+static bp_status try_range(survey *s, range r)
 {
-    bp_trade_config config = bp_whatif_trade(s->plan, stalls);
+    bp_trade_config config = bp_whatif_trade(s->plan, r.last);
     bp_schedule *traded;
-    uint32_t used;
-    BP_TRY(bp_trade_schedule(s->buckets, s->schedule, &config, &traded, &used));
-    bp_status status = has_point(s->made, used) ? BP_OK : add_point(s, traded, used);
+    bp_trade_cost cost;
+    BP_TRY(bp_trade_schedule(s->buckets, s->schedule, &config, &traded, &cost));
+    spend(s, cost.work);
+    bp_status status = has_point(s->made, cost.stalls) ? BP_OK : add_point(s, traded, cost.stalls);
     bp_schedule_destroy(&traded);
     BP_TRY(status);
-    if (used > all.first)
-        BP_TRY(add_range(s, all.first, used - 1));
-    return stalls < all.last ? add_range(s, stalls + 1, all.last) : BP_OK;
+    return cost.stalls > r.first ? add_range(s, r.first, cost.stalls - 1) : BP_OK;
+}
+
+static bp_status add_all_ranges(survey *s)
+{
+    size_t there = s->schedule->step_count + s->schedule->window_count; /* no trade has more */
+    uint32_t most = s->config->most_stalls;
+    if (most == 0 || most > there)
+        most = there < UINT32_MAX ? (uint32_t)there : UINT32_MAX;
+    for (uint64_t first = 1; first <= most; first *= 2)
+        BP_TRY(add_range(s, (uint32_t)first, 2 * first - 1 < most ? (uint32_t)(2 * first - 1) : most));
+    return BP_OK;
 }
 
 static bp_status find_points(survey *s)
 {
-    const range all = {1, s->config->most_stalls != 0 ? s->config->most_stalls : UINT32_MAX};
     BP_TRY(add_point(s, s->schedule, 0));
-    BP_TRY(try_stalls(s, all, all.last));
-    for (uint32_t trades = 1; trades < s->config->most_trades && s->next_range < s->range_count; trades++) {
-        range r = s->ranges[s->next_range++];
-        BP_TRY(try_stalls(s, r, r.first + (r.last - r.first) / 2));
-    }
+    BP_TRY(add_all_ranges(s));
+    while (s->work < s->config->total_work && s->next_range < s->range_count)
+        BP_TRY(try_range(s, s->ranges[s->next_range++]));
+    s->made->is_complete = s->next_range == s->range_count;
     keep_best(s->made);
     return BP_OK;
 }
@@ -160,8 +179,6 @@ bp_status bp_tradeoff_create(const bp_buckets *buckets, const bp_schedule *sched
         config->size < sizeof *config || tradeoff == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_tradeoff_create: needs buckets, a schedule and initialised configurations");
-    if (config->most_trades == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "most_trades is 0: the curve needs at least 1");
     if (schedule->wait_count > 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "the schedule has %zu waits already: the curve begins with one that gives up nothing",
@@ -192,6 +209,11 @@ void bp_tradeoff_destroy(bp_tradeoff **tradeoff)
 size_t bp_tradeoff_count(const bp_tradeoff *tradeoff)
 {
     return tradeoff->count;
+}
+
+uint32_t bp_tradeoff_is_complete(const bp_tradeoff *tradeoff)
+{
+    return tradeoff->is_complete;
 }
 
 static bp_status check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)

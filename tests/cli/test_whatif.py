@@ -175,7 +175,9 @@ class Tradeoff(Case):
     def test_arithmetic(self):
         for case in CASES:
             with self.subTest(case=case):
-                points = answers(*case)["tradeoff"]
+                model = answers(*case)
+                points = model["tradeoff"]
+                self.assertTrue(model["complete"])
                 first = policies(*without(case, "--allow-stalls"))["scheduled"]
                 self.assertEqual((points[0]["stalls"], points[0]["bytes"], points[0]["waits"]), (0, first["bytes"], []))
                 for before, point in zip(points, points[1:]):

@@ -256,7 +256,7 @@ static void compare_all(const bp_buckets *buckets, const bp_schedule *schedule, 
     config.work = others.work = curve.work = 1000;
     others.most_prefetch = 0;
     others.stalls = 1;
-    curve.most_trades = 3;
+    curve.total_work = 20000;
     bp_alternatives *alternatives;
     RETRY_OUT(alternatives, bp_alternatives_create(buckets, timing, &config, &others, &alternatives));
     bp_alternatives_destroy(&alternatives);

@@ -348,26 +348,32 @@ static void test_recorded(void **state)
     }
 }
 
-/* Where there are too few trades for all of it, the curve has fewer points, each of them right. */
+/* Where there is too little work for all of it, the curve has fewer points, each of them right. */
 static void test_thinned(void **state)
 {
     (void)state;
-    seed(5);
     const uint32_t blocks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     world_options options = PARAM_ONLY;
     options.eval = 1;
     world w = world_of_blocks(blocks, 12, options);
     bp_tradeoff *all = draw_curve(w.buckets, w.schedule, 0, curve_config());
     assert_int_equal(bp_tradeoff_count(all), 7); /* pairs of 23, 21, .. 13 blocks, then one unit of 12 */
-    for (uint32_t trades = 1; trades < 12; trades++) {
+    assert_int_equal(bp_tradeoff_is_complete(all), 1);
+    size_t counts[8] = {0}, before = 1;
+    for (uint64_t work = 0; work < 1000000; work += 5000) {
         bp_tradeoff_config config = curve_config();
-        config.most_trades = trades;
+        config.total_work = work;
         bp_tradeoff *curve = draw_curve(w.buckets, w.schedule, 0, config);
-        assert_int_equal(bp_tradeoff_count(curve), trades < 6 ? trades + 1 : 7);
-        for (size_t i = 0; i < bp_tradeoff_count(curve); i++)
+        size_t count = bp_tradeoff_count(curve);
+        assert_true(before <= count && count <= 7);
+        assert_true(count == 7 || !bp_tradeoff_is_complete(curve));
+        for (size_t i = 0; i < count; i++)
             assert_int_equal(point_at(curve, i).bytes, best_at(all, point_at(curve, i).stalls).bytes);
+        counts[before = count]++;
         bp_tradeoff_destroy(&curve);
     }
+    for (size_t count = 1; count <= 7; count++)
+        assert_true(counts[count] > 0);
     bp_tradeoff_destroy(&all);
     end_world(&w);
 }
@@ -390,10 +396,6 @@ static void test_errors(void **state)
     assert_fails(bp_tradeoff_create(w.buckets, w.schedule, &plan, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_tradeoff_create(w.buckets, other.schedule, &plan, &config, &curve), BP_ERR_INVALID_ARGUMENT,
                  "2 requests");
-    config.most_trades = 0;
-    assert_fails(bp_tradeoff_create(w.buckets, w.schedule, &plan, &config, &curve), BP_ERR_INVALID_ARGUMENT,
-                 "most_trades");
-    config = curve_config();
     bp_schedule *traded = trade(&w, 2, 0);
     assert_fails(bp_tradeoff_create(w.buckets, traded, &plan, &config, &curve), BP_ERR_INVALID_ARGUMENT, "2 waits");
     bp_schedule_destroy(&traded);
