@@ -44,7 +44,7 @@ static inline bool bp_is_fixed(const bp_placing *p, uint32_t item)
     return p->fixed != NULL && p->fixed[item] != BP_NOT_FIXED;
 }
 
-void bp_placing_stop(bp_placing *placing, bp_status status);
+void bp_placing_stop(bp_placing *s, bp_status status);
 
 /* All of these answer false where no room is left; what was changed until then is for bp_placing_undo. */
 bool bp_place(bp_placing *placing, uint32_t item, uint64_t at);
@@ -54,9 +54,9 @@ bool bp_raise(bp_placing *placing, uint32_t item, uint64_t lowest);
 bool bp_check_sections_of(bp_placing *placing, uint32_t item, uint64_t before);
 
 /* The lowest end that a neighbour can have that is not placed yet: what does not rest on the placed ones rests on that or higher. */
-uint64_t bp_next_support(bp_placing *placing, uint32_t item);
+uint64_t bp_next_support(bp_placing *s, uint32_t item);
 
 /* Takes back all changes since there were `mark` of them in the trail. */
-void bp_placing_undo(bp_placing *placing, size_t mark);
+void bp_placing_undo(bp_placing *s, size_t mark);
 
 #endif
