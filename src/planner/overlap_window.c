@@ -97,7 +97,7 @@ static bp_status add_run(window_maker *m, uint32_t earlier, uint32_t run, uint32
 {
     for (uint32_t i = m->runs[run].first; i < m->runs[run].end; i++) {
         const acquire *later = &m->acquires[i];
-        bp_window window = {earlier, later->request, later->step, distance};
+        bp_window window = {earlier, later->request, later->step, distance, 0, (uint32_t)m->s->step_count};
         if (later->step >= after && later->step < before && later->request != earlier)
             BP_TRY(bp_schedule_add_window(m->s, &window));
     }

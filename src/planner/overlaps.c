@@ -85,22 +85,24 @@ static int by_request(const void *a, const void *b)
     return (x->interval.end > y->interval.end) - (x->interval.end < y->interval.end);
 }
 
-/* From the latest release of `earlier` to the acquire that it keeps off, around the end of the step if need be. */
+/* From the latest release of `earlier` to the acquire that it keeps off, around the end of the recording if need be. */
 static size_t add_tail(const bp_schedule *s, const bp_window *window, bp_tail *tails)
 {
-    size_t count, latest;
+    size_t count;
     const bp_interval *intervals = bp_schedule_intervals(s, window->earlier, &count);
-    uint32_t step = window->step, steps = (uint32_t)s->step_count;
-    for (latest = count; latest > 0 && intervals[latest - 1].end > step; latest--)
-        ;
-    if (latest > 0) {
-        tails[0] = (bp_tail){window->earlier, {intervals[latest - 1].end, step + 1}};
-        return 1;
+    uint32_t before = window->first_step,
+             last = window->first_step; /* latest releases: before the acquire, and of all */
+    for (size_t i = 0; i < count; i++) {
+        bool within = intervals[i].begin >= window->first_step && intervals[i].end <= window->end_step;
+        if (within && intervals[i].end <= window->step)
+            before = intervals[i].end;
+        if (within)
+            last = intervals[i].end;
     }
-    tails[0] = (bp_tail){window->earlier, {0, step + 1}};
-    if (intervals[count - 1].end == steps)
+    tails[0] = (bp_tail){window->earlier, {before, window->step + 1}};
+    if (before > window->first_step || last == window->end_step)
         return 1;
-    tails[1] = (bp_tail){window->earlier, {intervals[count - 1].end, steps}};
+    tails[1] = (bp_tail){window->earlier, {last, window->end_step}};
     return 2;
 }
 

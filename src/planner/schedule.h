@@ -33,6 +33,7 @@ typedef struct bp_interval_lanes {
 typedef struct bp_window {
     uint32_t earlier, later; /* requests */
     uint32_t step, distance;
+    uint32_t first_step, end_step; /* of the recording, which repeats: its end comes before its beginning */
 } bp_window;
 
 struct bp_schedule {

@@ -76,6 +76,8 @@ static bp_status add_windows_and_waits(bp_schedule *united, const part *p)
     for (size_t i = 0; i < p->schedule->window_count; i++) {
         bp_window window = p->schedule->windows[i];
         window.step += p->first_step;
+        window.first_step += p->first_step;
+        window.end_step += p->first_step;
         BP_TRY(bp_schedule_add_window(united, &window));
     }
     for (size_t i = 0; i < p->schedule->wait_count; i++) {
