@@ -91,29 +91,65 @@ static int fail_difference(const char *path, const analysis *a, const char *what
                     a->name);
 }
 
-/* Whether request `index` is the same in both, else what differs. */
-static bool is_same_request(const bp_buckets *one, const bp_buckets *other, size_t index, char text[256])
+/* The next request of a role, or SIZE_MAX. */
+static size_t next_request(const bp_buckets *buckets, int32_t role, size_t index)
 {
+    bp_request r = {.size = sizeof r};
+    for (; index < bp_buckets_request_count(buckets); index++) {
+        if (bp_buckets_request(buckets, index, &r) == BP_OK && (int32_t)r.role == role)
+            return index;
+    }
+    return SIZE_MAX;
+}
+
+/* "layers.3/all (grad)" */
+static void describe(const bp_buckets *buckets, const bp_request *r, const bp_bucket *b, char text[160])
+{
+    snprintf(text, 160, "%.60s/%.40s (%s)", bp_buckets_unit_name(buckets, (size_t)b->unit),
+             cli_bucket(b->name, b->ordinal), bp_role_name((bp_role)r->role));
+}
+
+/* Whether these are requests of the same unit, bucket and size, else what differs. SIZE_MAX: there is none. */
+static bool is_same_request(const bp_buckets *one, size_t index, const bp_buckets *other, size_t others, char text[512])
+{
+    char planned[160] = "", needed[160] = "";
     bp_request x = {.size = sizeof x}, y = {.size = sizeof y};
     bp_bucket b = {.size = sizeof b}, c = {.size = sizeof c};
-    if (bp_buckets_request(one, index, &x) != BP_OK || bp_buckets_get(one, x.bucket, &b) != BP_OK ||
-        bp_buckets_request(other, index, &y) != BP_OK || bp_buckets_get(other, y.bucket, &c) != BP_OK)
-        return false;
-    if (b.unit == c.unit && b.ordinal == c.ordinal && x.role == y.role && x.dtype == y.dtype && x.bytes == y.bytes)
-        return true;
-    snprintf(text, 256,
-             "it needs %llu bytes of %s for %.60s/%.40s (%s) where %llu of %s for %.60s/%.40s (%s) are planned",
-             (unsigned long long)y.bytes, bp_dtype_name(y.dtype), bp_buckets_unit_name(other, (size_t)c.unit),
-             cli_bucket(c.name, c.ordinal), bp_role_name((bp_role)y.role), (unsigned long long)x.bytes,
-             bp_dtype_name(x.dtype), bp_buckets_unit_name(one, (size_t)b.unit), cli_bucket(b.name, b.ordinal),
-             bp_role_name((bp_role)x.role));
-    return false;
+    if (index != SIZE_MAX && bp_buckets_request(one, index, &x) == BP_OK && bp_buckets_get(one, x.bucket, &b) == BP_OK)
+        describe(one, &x, &b, planned);
+    if (others != SIZE_MAX && bp_buckets_request(other, others, &y) == BP_OK &&
+        bp_buckets_get(other, y.bucket, &c) == BP_OK)
+        describe(other, &y, &c, needed);
+    if (*planned == '\0' || *needed == '\0')
+        snprintf(text, 512, *needed == '\0' ? "it has no memory for %s" : "%s is not planned",
+                 *needed == '\0' ? planned : needed);
+    else if (b.unit != c.unit || b.ordinal != c.ordinal || x.dtype != y.dtype || x.bytes != y.bytes)
+        snprintf(text, 512, "it needs %llu bytes of %s for %s where %llu of %s for %s are planned",
+                 (unsigned long long)y.bytes, bp_dtype_name(y.dtype), needed, (unsigned long long)x.bytes,
+                 bp_dtype_name(x.dtype), planned);
+    return *text == '\0';
+}
+
+/* Requests of a role are in the order of units and buckets. A role may be missing as a whole: an evaluation has no gradients. */
+static int compare_role(const char *path, const analysis *a, const bp_buckets *other, int32_t role)
+{
+    char text[512] = "";
+    size_t i = next_request(a->buckets, role, 0), k = next_request(other, role, 0);
+    if (k == SIZE_MAX)
+        return EXIT_GO_ON;
+    while (i != SIZE_MAX || k != SIZE_MAX) {
+        if (!is_same_request(a->buckets, i, other, k, text))
+            return fail_difference(path, a, text);
+        i = next_request(a->buckets, role, i + 1);
+        k = next_request(other, role, k + 1);
+    }
+    return EXIT_GO_ON;
 }
 
 static int compare(const char *path, const analysis *a, const bp_buckets *other)
 {
     char text[256] = "";
-    size_t units = bp_buckets_unit_count(a->buckets), requests = bp_buckets_request_count(a->buckets);
+    size_t units = bp_buckets_unit_count(a->buckets);
     if (bp_buckets_unit_count(other) != units) {
         snprintf(text, sizeof text, "it has %zu units, not %zu", bp_buckets_unit_count(other), units);
         return fail_difference(path, a, text);
@@ -125,16 +161,10 @@ static int compare(const char *path, const analysis *a, const bp_buckets *other)
             return fail_difference(path, a, text);
         }
     }
-    for (size_t i = 0; i < requests && i < bp_buckets_request_count(other); i++) {
-        if (!is_same_request(a->buckets, other, i, text))
-            return fail_difference(path, a, text);
-    }
-    if (bp_buckets_request_count(other) != requests) {
-        snprintf(text, sizeof text, "its buckets need memory in %zu roles, not %zu", bp_buckets_request_count(other),
-                 requests);
-        return fail_difference(path, a, text);
-    }
-    return EXIT_GO_ON;
+    int code = EXIT_GO_ON;
+    for (int32_t role = 0; code == EXIT_GO_ON && role < BP_ROLE_COUNT; role++)
+        code = compare_role(path, a, other, role);
+    return code;
 }
 
 /* A recording of the same units and buckets. */

@@ -6,6 +6,26 @@
 #include "explain_parts.h"
 #include "names.h"
 
+static const char *plural(size_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* Units with requests that are live at the bound: requests come unit by unit. */
+static size_t count_witness_units(const bp_plan *plan, size_t role)
+{
+    const char *unit = "";
+    size_t units = 0;
+    for (size_t i = 0; i < bp_plan_witness_count(plan, role); i++) {
+        bp_plan_witness w = {.size = sizeof w};
+        if (bp_plan_witness_get(plan, role, i, &w) != BP_OK)
+            break;
+        units += units == 0 || strcmp(unit, w.unit) != 0;
+        unit = w.unit;
+    }
+    return units;
+}
+
 /* The requests live at the bound, unit by unit. */
 static void print_witness(const bp_plan *plan, size_t role)
 {
@@ -32,13 +52,11 @@ static void explain_bound(const analysis *a, const bp_plan *plan, size_t index)
     char text[STEP_TEXT_CHARS], roles[ROLES_TEXT_CHARS];
     if (bp_plan_role_get(plan, index, &role) != BP_OK)
         return;
-    printf("%s: no plan takes less than %s (%llu bytes). That is what is live at once in step %u (%s), where %u units "
-           "hold "
-           "memory at "
-           "most:\n",
+    size_t units = count_witness_units(plan, index);
+    printf("%s: no plan takes less than %s (%llu bytes). That is what %zu unit%s hold%s at once in step %u (%s):\n",
            names_roles(role.roles, roles), cli_bytes(role.lower_bound_bytes),
-           (unsigned long long)role.lower_bound_bytes, role.lower_bound_step,
-           analysis_step_text(a, role.lower_bound_step, text), role.live_units);
+           (unsigned long long)role.lower_bound_bytes, units, plural(units), units == 1 ? "s" : "",
+           role.lower_bound_step, analysis_step_text(a, role.lower_bound_step, text));
     print_witness(plan, index);
 }
 
@@ -115,8 +133,8 @@ static void explain_policy(const bp_plan *plan, uint32_t roles)
              "graphs and registered buffers.");
         break;
     case BP_POLICY_FIXED:
-        printf(": %s are shared by the units of the most frequent kind in %u sets.\n", cli_bytes(role.pool_bytes),
-               role.copies);
+        printf(": %s are shared by the units of the most frequent kind in %u set%s.\n", cli_bytes(role.pool_bytes),
+               role.copies, plural(role.copies));
         explain_buffers(plan, index, &role, policy);
         if (role.persistent_bytes > 0)
             printf("    All other units differ from that kind and keep memory of their own: %s that nobody else can "
@@ -128,7 +146,10 @@ static void explain_policy(const bp_plan *plan, uint32_t roles)
                    cli_bytes(role.dynamic_bytes));
         break;
     case BP_POLICY_MAX:
-        printf(": each of the %u sets must hold the largest unit of every kind at once.\n", role.copies);
+        if (role.copies == 1)
+            puts(": its one set must hold the largest unit of every kind at once.");
+        else
+            printf(": each of the %u sets must hold the largest unit of every kind at once.\n", role.copies);
         explain_buffers(plan, index, &role, policy);
         if (role.bytes > role.lower_bound_bytes)
             printf("    %s more than the bound, because units that are live together are rarely all as large as the "
@@ -193,8 +214,8 @@ static void explain_repetition(const analysis *a, size_t index)
 
 void explain_policies(const analysis *a, const plan_options *options)
 {
-    printf("%s has %s parameters in %zu units; %s of parameters lie outside units and stay gathered.\n", a->name,
-           cli_count(a->parameters), a->units, cli_bytes(a->state.outside));
+    printf("%s has %s parameters in %zu unit%s; %s of parameters lie outside units and stay gathered.\n", a->name,
+           cli_count(a->parameters), a->units, plural(a->units), cli_bytes(a->state.outside));
     char schedule[SCHEDULE_TEXT_CHARS];
     printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
            analysis_schedule_text(a, options, schedule));

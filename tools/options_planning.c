@@ -156,8 +156,8 @@ static error_t parse_planning_key(int key, char *text, struct argp_state *state)
     }
     if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
         const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
-        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help", state->name,
-                      near));
+        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help",
+                      state->name + strlen("bucketpool "), near));
     }
     if (key < OPTIONS_FIRST_KEY || key > LAST_PLANNING_KEY)
         return ARGP_ERR_UNKNOWN;

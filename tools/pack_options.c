@@ -60,8 +60,8 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
     }
     if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
         const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
-        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help", state->name,
-                      near));
+        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help",
+                      state->name + strlen("bucketpool "), near));
     }
     if (key != 'o' && (key < OPT_CAPACITY || key > OPT_COLOR))
         return ARGP_ERR_UNKNOWN;

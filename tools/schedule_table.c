@@ -34,7 +34,7 @@ static void print_lanes(const schedule_view *v)
 static void print_summary(const schedule_view *v)
 {
     const analysis *a = v->analysed;
-    printf("%u steps of %zu units; acquired and released on the lanes ", v->steps, a->units);
+    printf("%u steps of %zu unit%s; acquired and released on the lanes ", v->steps, a->units, a->units == 1 ? "" : "s");
     print_lanes(v);
     puts(".\nLive at most:");
     for (size_t i = 0; i < v->role_count; i++) {

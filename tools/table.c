@@ -16,7 +16,7 @@ void table_print_heading(const analysis *a, const plan_options *o)
     printf("%s%s%s: %s parameters", color ? "\033[1m" : "", a->name, color ? "\033[0m" : "", cli_count(a->parameters));
     if (a->prediction_parameters > 0)
         printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
-    printf(" in %zu units and %s outside\n", a->units, cli_bytes(a->state.outside));
+    printf(" in %zu unit%s and %s outside\n", a->units, a->units == 1 ? "" : "s", cli_bytes(a->state.outside));
     char schedule[SCHEDULE_TEXT_CHARS];
     printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp,
            analysis_schedule_text(a, o, schedule), options_bucketing_name(a->bucketing),

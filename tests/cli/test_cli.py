@@ -271,7 +271,8 @@ class Files(unittest.TestCase):
         self.assert_refused(run("plan"), 2, "no model")
         self.assert_refused(run("frobnicate"), 2, "frobnicate")
         self.assert_refused(run(), 2, "no command")
-        self.assert_refused(run("plan", NANO, "--no-such-option"), 2, "--no-such-option")
+        for command in ("plan", "explain", "schedule", "run", "pack"):
+            self.assert_refused(run(command, NANO, "--no-such-option"), 2, f'bucketpool: {command}: "--no-such-option" is no option')
         self.assert_refused(run("plan", NANO, "--dp"), 2, "--dp")
         self.assert_refused(run("plan", NANO, "--dp", "1\n2"), 2, "1?2")
 
@@ -371,6 +372,23 @@ class Files(unittest.TestCase):
         self.assert_refused(run("plan", NANO, "--overlap-window", "1"), 2, "--overlap-window is about recorded schedules")
         for options in (["--microbatches", "2"], ["--combined"]):
             self.assert_refused(run("plan", NANO, "--eval", *options), 2, f"{options[0]} is about training")
+
+    def test_units_are_counted(self):
+        path = self.write("one.json", self.units(1024))
+        for command in ("plan", "explain", "schedule"):
+            output = run(command, path).stdout
+            self.assertRegex(output, r"\b1 unit\b")
+            self.assertNotRegex(output, r"\b1 (units|sets)\b")
+        for options in ((), ("--joint",), ("--roles", "param,grad,state"), ("--prefetch", "3")):
+            for policy in ("max", "scheduled"):
+                if policy == "max" and "--joint" in options:
+                    continue
+                output = run("explain", NANO, *options, "--policy", policy).stdout
+                found = re.findall(r"That is what (\d+) units? holds? at once in step .*:\n((?:    \S+ holds .*\n)+)", output)
+                self.assertGreater(len(found), 0, output)
+                for count, lines in found:
+                    units = [line.split()[0] for line in lines.splitlines()]
+                    self.assertEqual((int(count), len(set(units))), (len(units), len(units)))
 
     def test_explain_does_not_merge_what_differs(self):
         units = self.units(1024, 1024)

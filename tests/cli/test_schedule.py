@@ -308,6 +308,35 @@ class United(Case):
         self.assertEqual([r["bytes"] for r in planned["policies"][0]["roles"]], [peaks["param"], peaks["grad"]])
         self.refused(run("schedule", evaluation), 2, "layers.0/all (grad) has no events")
 
+    def test_a_trace_of_an_evaluation(self):
+        """It has no gradients, so its requests have other numbers than those of training."""
+        train, evaluation = self.path("train.json"), self.path("eval.json")
+        for path, options in ((train, ()), (evaluation, ("--eval",))):
+            self.assertEqual(run("run", QWEN, "--scale", "1024", "--steps", "1", "--trace", path, *options).returncode, 0)
+        alone, both = document(train), document(train, "--schedules", evaluation)
+        self.assertEqual([p["role"] for p in both["peaks"]], ["param", "grad", "all"])
+        self.assertEqual(len(both["steps"]), len(alone["steps"]) + len(document(evaluation, "--roles", "param")["steps"]))
+        (planned,) = report(train, "--schedules", evaluation, "--policy", "max")
+        self.assertEqual(planned["policies"][0]["feasible"], True)
+        self.refused(run("plan", evaluation, "--schedules", train, "--policy", "max"), 2, "train.json", "(grad) is not planned")
+
+    def test_recordings_that_lack_a_bucket(self):
+        def grads(count):
+            path = self.units("x.json", (100, 200), param_events("+0", "-0", "+1", "-1"))
+            with open(path, encoding="utf-8") as file:
+                units = json.load(file)
+            for i, unit in enumerate(units["units"]):
+                unit["buckets"][0]["roles"] = ["param", "grad"] if i < count else ["param"]
+            for i in range(count):
+                units["schedule"] += [{verb: f"layers.{i}", "role": "grad"} for verb in ("acquire", "release")]
+            with open(self.path(f"grads{count}.json"), "w", encoding="utf-8") as file:
+                json.dump(units, file)
+            return self.path(f"grads{count}.json")
+        none, one, two = (grads(count) for count in range(3))
+        self.assertEqual(document(two, "--schedules", none)["peaks"], document(two)["peaks"])
+        self.refused(run("schedule", two, "--schedules", one), 2, "it has no memory for layers.1/all (grad)")
+        self.refused(run("schedule", one, "--schedules", two), 2, "layers.1/all (grad) is not planned")
+
     def test_recordings_of_other_buckets(self):
         events = param_events("+0", "-0", "+1", "-1")
         one = self.units("one.json", (100, 200), events)
