@@ -225,29 +225,6 @@ int analysis_make_schedule(const char *path, const plan_options *options, const 
     return code == EXIT_GO_ON && options->schedule.other_count > 0 ? add_others(path, options, a) : code;
 }
 
-/* ---- waits for bytes ----------------------------------------------------------------------------------------------------- */
-
-bp_status analysis_trade(const plan_options *options, analysis *a)
-{
-    bp_trade_config config;
-    bp_schedule *traded;
-    if (options->schedule.stalls == 0)
-        return BP_OK;
-    bp_status status = bp_trade_config_init(&config, sizeof config);
-    config.stalls = options->schedule.stalls;
-    config.joint = options->joint;
-    if (options->joint) /* state keeps a slab of its own */
-        config.roles = options->roles & ~BP_ROLE_BIT(BP_ROLE_STATE);
-    config.alignment = options->alignment;
-    if (status == BP_OK)
-        status = bp_schedule_create_traded(a->buckets, a->schedule, &config, &traded);
-    if (status != BP_OK)
-        return status;
-    a->untraded = a->schedule;
-    a->schedule = traded;
-    return BP_OK;
-}
-
 /* ---- names --------------------------------------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3))) static void append(char text[SCHEDULE_TEXT_CHARS], const char *format, ...)

@@ -161,11 +161,13 @@ int table_print_totals(const analysis *a, const plan_options *options, bool colo
 }
 
 /* Waits belong to the schedule: the plans of all policies have the same. */
-void table_print_waits(const analysis *a)
+void table_print_waits(const analysis *a, const plan_options *options)
 {
     size_t count = a->plan_count > 0 ? bp_plan_wait_count(a->plans[0]) : 0;
     if (count > 0)
         printf("\nWaits that the schedule did not have:\n");
+    else if (options->schedule.stalls > 0)
+        printf("\nNo stall of up to %u saves anything.\n", options->schedule.stalls);
     for (size_t i = 0; i < count; i++) {
         bp_plan_wait w = {.size = sizeof w};
         char step[STEP_TEXT_CHARS];

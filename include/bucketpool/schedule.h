@@ -150,7 +150,8 @@ BP_API bp_status bp_trade_config_init(bp_trade_config *config, size_t size);
 /* A schedule that gives up overlap where that lowers the largest live sum most. In a step that is chosen, nothing is held for
  * compute that comes later (its gathers wait for the step after) and nothing whose compute is over (the step waits for its
  * reduction). Of a recorded schedule, pairs of the overlap window are dropped. The steps are chosen one by one, always at the peak;
- * fewer than asked for when no more lowers it or the search has done its work. What is given up is listed as waits.
+ * fewer than asked for when no more lowers it or the search has done its work. Cuts in slabs whose largest sum they do not lower are
+ * given back. What is given up is listed as waits.
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_traded(const bp_buckets *buckets, const bp_schedule *schedule,
                                            const bp_trade_config *config, bp_schedule **traded);

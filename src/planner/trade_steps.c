@@ -2,7 +2,8 @@
  *
  * In a chosen step every use keeps what compute needs: a gather ahead begins after it, a reduction has ended before it. Where
  * one step lowers the sum of the slabs' peaks, the one that lowers it most is chosen, the earliest of several. Where none does,
- * because a slab has several peaks, the peaks of one slab are given up together, if that many stalls are left. */
+ * because a slab has several peaks, the peaks of one slab are given up together, if that many stalls are left. What that cuts in
+ * vain is given back in the end. */
 #include "planner/trade_sums.h"
 
 #include <stdlib.h>
@@ -216,7 +217,9 @@ bp_status bp_trade_steps(bp_trade *trade)
         status = choose_steps(&t);
     if (status == BP_OK && t.chosen_count > 0) {
         qsort(t.chosen, t.chosen_count, sizeof *t.chosen, by_value);
-        status = bp_trade_note_waits(trade, t.original, t.chosen, t.chosen_count);
+        status = bp_trade_return_cuts(&t);
+        if (status == BP_OK)
+            status = bp_trade_note_waits(trade, t.original, t.chosen, t.chosen_count);
     }
     bp_step_trade_finish(&t);
     return status;

@@ -48,6 +48,9 @@ void bp_trade_add_live(bp_step_trade *t, uint32_t span, uint32_t step, uint64_t 
 /* Live sums, peaks and value of the uses as they are. */
 void bp_trade_measure(bp_step_trade *t);
 
+/* Gives back cuts of slabs whose peaks they do not lower; the chosen steps are sorted. trade_return.c */
+bp_status bp_trade_return_cuts(bp_step_trade *t);
+
 /* Steps are asked for in increasing order. */
 void bp_trade_begin_sweep(bp_step_trade *t);
 void bp_trade_sweep_to(bp_step_trade *t, uint32_t step);

@@ -275,6 +275,18 @@ class Document(Case):
         self.assertIn("Overlap is given up", text)
         self.assertIn("waits for", text)
         self.assertIn("saves nothing", run("schedule", QWEN, "--allow-stalls", "1").stdout)
+        self.assertIn("No stall of up to 1 saves anything.", run("plan", QWEN, "--allow-stalls", "1").stdout)
+
+    def test_more_stalls_are_never_worse(self):
+        path = self.units("units.json", [n << 19 for n in (8, 5, 5, 8)])
+        before = None
+        for stalls in range(9):
+            with self.subTest(stalls=stalls):
+                report = json.loads(run("plan", path, "--prefetch", "2", "--allow-stalls", str(stalls), "--json").stdout)
+                policies = report["models"][0]["policies"]
+                found = next(p for p in policies if p["policy"] == "scheduled")["bytes"]
+                self.assertLessEqual(found, before if before is not None else found)
+                before = found
 
 
 class United(Case):
