@@ -25,7 +25,9 @@ typedef struct solving {
     uint64_t *inner;
     bp_order order, block_order;
     uint64_t block_low; /* no placement of the blocks is lower */
+    uint64_t round;     /* work of the current one */
     uint32_t series;    /* of searches: the number of the round */
+    uint32_t passes;    /* of windows, so far */
 } solving;
 
 static bool is_done(const solving *s)
@@ -73,29 +75,33 @@ typedef struct verdict {
 
 typedef bp_status decide_function(solving *s, uint64_t capacity, bp_work *work, verdict *answer);
 
-#define PROBES 6       /* that may take all they are given */
 #define AT_THE_BOUND 8 /* probes at what is proven so far, which is often the answer, before the middle is probed */
+#define LEAST_PROBE 32 /* the part of a share that is too little for another probe */
 
-/* Probes capacities between what is proven and the best height with a share of the work. A method that cannot tell is not asked for
- * less again. `known_low`, unless NULL, is what the method itself is known not to reach less than. */
+/* Probes capacities between what is proven and the best height with a share of the work, each with half of what is left of it. A method
+ * that cannot tell is not asked for less again. `known_low`, unless NULL, is what the method itself is known not to reach less than. */
 static bp_status narrow(solving *s, decide_function *decide, uint64_t *known_low, uint64_t share)
 {
     bp_work all = bp_work_part(s->work, share);
-    uint64_t low = s->best->proven > s->target ? s->best->proven : s->target;
+    uint64_t low = s->best->proven > s->target ? s->best->proven : s->target, left = share;
     low = known_low != NULL && *known_low > low ? *known_low : low;
     for (uint32_t probe = 0; !is_done(s) && !bp_work_is_over(&all) && low < s->best->height; probe++) {
         uint64_t capacity = probe < AT_THE_BOUND ? low : low + (s->best->height - 1 - low) / 2;
         bool is_only = capacity == s->target; /* lower is of no use, higher no answer */
-        bp_work part = bp_work_part(&all, is_only ? share : share / PROBES);
+        bool decides = probe > 0 && probe < AT_THE_BOUND;
+        bp_work part = bp_work_part(&all, is_only || decides ? left : left / 2);
         verdict answer = {0};
         capacity -= capacity % s->unit;
         BP_TRY(decide(s, capacity, &part, &answer));
+        left -= part.spent - all.spent < left ? part.spent - all.spent : left;
         s->work->spent = all.spent = part.spent;
         prove(s, answer.proven);
         if (!answer.found) {
             probe = answer.proven > capacity ? probe : AT_THE_BOUND;
             low = answer.proven > capacity ? answer.proven : capacity + s->unit;
         }
+        if (left < share / LEAST_PROBE)
+            break;
     }
     return BP_OK;
 }
@@ -149,33 +155,30 @@ static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, 
     return BP_OK;
 }
 
-/* From the best placement, or from none: what is in the way of something better may be all over the one, and nowhere in the other. */
-static bp_status try_windows(solving *s, uint64_t capacity, bool from_best, bp_work *work, verdict *answer)
+#define SHARES_OF_A_ROUND 32 /* work of a window, of which there are many */
+
+/* Passes from the best placement and from none, in turns, as what is in the way of something better may be all over the one, and nowhere
+ * in the other; with windows of all sizes, as none is good for all instances. */
+static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
 {
-    static const uint32_t items_ahead[] = {8, 12, 4, 16};
-    bp_windows_config config = {.capacity = capacity,
-                                .ahead = items_ahead[s->series % 4],
-                                .share = bp_work_left(work) / 8,
-                                .series = s->series};
-    bp_windows_result result;
-    for (uint32_t i = 0; i < s->p->count; i++)
-        s->offsets[i] = from_best ? s->best->offsets[i] : BP_NOT_FIXED;
-    BP_TRY(bp_windows(s->p, &s->order, &config, work, s->offsets, &result));
+    static const uint32_t quarters[] = {4, 2, 8, 1, 6, 3, 12}; /* of the order's width; an odd number of them */
+    bp_windows_result result = {0};
+    while (!result.found && !result.impossible && !bp_work_is_over(work)) {
+        uint32_t pass = s->passes++;
+        bp_windows_config config = {.capacity = capacity,
+                                    .ahead =
+                                        2 + s->order.width * quarters[pass % (sizeof quarters / sizeof *quarters)] / 4,
+                                    .share = s->round / SHARES_OF_A_ROUND,
+                                    .series = pass};
+        for (uint32_t i = 0; i < s->p->count; i++)
+            s->offsets[i] = pass % 2 == 0 ? s->best->offsets[i] : BP_NOT_FIXED;
+        BP_TRY(bp_windows(s->p, &s->order, &config, work, s->offsets, &result));
+    }
     answer->found = result.found;
     answer->proven = result.impossible ? capacity + 1 : 0;
     if (answer->found)
         take(s, s->offsets, "search in windows");
     return BP_OK;
-}
-
-static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work, verdict *answer)
-{
-    bp_work half = bp_work_part(work, bp_work_left(work) / 2);
-    BP_TRY(try_windows(s, capacity, true, &half, answer));
-    work->spent = half.spent;
-    if (answer->found || answer->proven > capacity)
-        return BP_OK;
-    return try_windows(s, capacity, false, work, answer);
 }
 
 /* ---- layers ---------------------------------------------------------------------------------------------------------- */
@@ -263,8 +266,9 @@ static bp_status try_proofs(solving *s, uint64_t share)
 
 /* A round of all layers with shares of `round`. Shares do not depend on the limit, so that more work only goes on from where less would
  * have ended. */
-static bp_status run_round(solving *s, uint64_t round)
+static bp_status run_round(solving *s)
 {
+    uint64_t round = s->round;
     bool merged = s->blocks.count < s->p->count, searches = s->p->count <= BP_SEARCH_ITEMS;
     if (goes_on(s))
         BP_TRY(try_first_fit(s, round / 16));
@@ -288,8 +292,8 @@ static bp_status run_layers(solving *s)
     BP_TRY(try_parity(s));
     if (!s->best->placed)
         BP_TRY(try_first_fit(s, 0));
-    for (uint64_t round = FIRST_ROUND; goes_on(s); round *= ROUND_GROWTH, s->series++)
-        BP_TRY(run_round(s, round));
+    for (s->round = FIRST_ROUND; goes_on(s); s->round *= ROUND_GROWTH, s->series++)
+        BP_TRY(run_round(s));
     return BP_OK;
 }
 

@@ -69,11 +69,11 @@ static uint32_t collect(windowing *w, uint32_t from, uint32_t end)
     return staying;
 }
 
-static bp_status search_window(windowing *w, bp_answer *answer)
+static bp_status search_window(windowing *w, uint64_t share, bp_answer *answer)
 {
     bp_problem window;
     bp_searcher *searcher = NULL;
-    bp_work part = bp_work_part(w->work, w->config->share);
+    bp_work part = bp_work_part(w->work, share);
     BP_TRY(bp_problem_subset(w->p, w->items, w->count, &window));
     bp_status status =
         bp_searcher_create(&window, w->config->capacity, w->fixed, w->config->series, w->found, &searcher);
@@ -87,23 +87,47 @@ static bp_status search_window(windowing *w, bp_answer *answer)
     return status;
 }
 
-/* Places what is at `at` in the order, and the next few. `end`: what is placed then; unchanged if that could not be. */
-static bp_status place_at(windowing *w, uint32_t at, uint32_t *end, bp_windows_result *result)
+/* What is at `at` in the order is to be placed, and all until before `until`. */
+typedef struct place {
+    uint32_t at, until;
+    uint32_t behind;   /* items taken back, at least: with fewer it is impossible */
+    bool found, fails; /* fails: there is nothing more to take back */
+} place;
+
+/* Takes back more and more, each time with as much work. */
+static bp_status take_back(windowing *w, place *p, uint64_t share, bp_windows_result *result)
 {
-    uint32_t until = w->p->count - at > w->config->ahead ? at + w->config->ahead : w->p->count;
-    for (uint32_t behind = 0; behind <= MOST_BEHIND && !bp_work_is_over(w->work);
+    for (uint32_t behind = p->behind; !p->found && behind <= MOST_BEHIND && !bp_work_is_over(w->work);
          behind = behind == 0 ? w->config->ahead : 2 * behind) {
-        uint32_t from = at > behind ? at - behind : 0, staying = collect(w, from, until);
+        uint32_t from = p->at > behind ? p->at - behind : 0, staying = collect(w, from, p->until);
         bp_answer answer;
-        if (w->count > BP_SEARCH_ITEMS)
+        p->fails = w->count > BP_SEARCH_ITEMS;
+        if (p->fails)
             return BP_OK;
-        BP_TRY(search_window(w, &answer));
+        BP_TRY(search_window(w, share, &answer));
+        p->found = answer == BP_ANSWER_FOUND;
         result->impossible = answer == BP_ANSWER_IMPOSSIBLE && staying == 0;
-        if (answer == BP_ANSWER_FOUND)
-            *end = until;
-        if (answer == BP_ANSWER_FOUND || from == 0 || result->impossible)
+        p->fails = answer == BP_ANSWER_IMPOSSIBLE && from == 0;
+        if (p->fails || result->impossible)
+            return BP_OK;
+        if (answer == BP_ANSWER_IMPOSSIBLE && behind == p->behind)
+            p->behind = behind == 0 ? w->config->ahead : 2 * behind;
+        if (from == 0)
             return BP_OK;
     }
+    return BP_OK;
+}
+
+static bp_status place_at(windowing *w, uint32_t at, uint32_t *end, bp_windows_result *result)
+{
+    uint32_t left = w->p->count - at;
+    place p = {.at = at, .until = at + (left < w->config->ahead ? left : w->config->ahead)};
+    for (uint64_t share = w->config->share / 16; share <= w->config->share && !p.found && !p.fails; share *= 4) {
+        BP_TRY(take_back(w, &p, share, result));
+        if (result->impossible || bp_work_is_over(w->work))
+            break;
+    }
+    *end = p.found ? p.until : at;
     return BP_OK;
 }
 
@@ -112,7 +136,7 @@ static bp_status place_all(windowing *w, bp_windows_result *result)
     for (uint32_t at = 0; at < w->p->count; at++) {
         if (stays(w, w->order->items[at]))
             continue;
-        uint32_t end = at;
+        uint32_t end;
         BP_TRY(place_at(w, at, &end, result));
         if (end == at)
             return BP_OK;
