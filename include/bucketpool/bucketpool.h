@@ -2,9 +2,13 @@
 #ifndef BUCKETPOOL_H
 #define BUCKETPOOL_H
 
+#include <bucketpool/capture.h>
+#include <bucketpool/comm.h>
+#include <bucketpool/cuda.h>
 #include <bucketpool/device.h>
 #include <bucketpool/dtype.h>
 #include <bucketpool/model.h>
+#include <bucketpool/nccl.h>
 #include <bucketpool/pack.h>
 #include <bucketpool/plan.h>
 #include <bucketpool/pool.h>

@@ -4,9 +4,10 @@
  *          Nothing runs earlier than its order allows, so a missing dependency shows up as wrong bytes.
  *   null   addresses without memory, streams that run nothing: for planning at full size and for measuring bookkeeping.
  *   trace  another device, with every call reported to a function that may make it fail: for tests.
+ *   cuda   a GPU: cuda.h.
  *
  * Thread safety: everything may be called from any thread at once, except that nothing may use an object while it is being
- * destroyed. Capture: the devices here have no graphs. */
+ * destroyed. Capture: host and null devices have no graphs. */
 #ifndef BUCKETPOOL_DEVICE_H
 #define BUCKETPOOL_DEVICE_H
 
@@ -65,9 +66,16 @@ typedef enum bp_device_operation {
     BP_OP_EVENT_DESTROY = 18,
     BP_OP_EVENT_RECORD = 19,
     BP_OP_STREAM_WAIT = 20,
-    BP_OP_EVENT_SYNCHRONIZE = 21
+    BP_OP_EVENT_SYNCHRONIZE = 21,
+    BP_OP_PIN = 22,
+    BP_OP_UNPIN = 23,
+    BP_OP_CAPTURE_OF = 24,
+    BP_OP_GRAPH_BEGIN = 25,
+    BP_OP_GRAPH_END = 26,
+    BP_OP_GRAPH_LAUNCH = 27,
+    BP_OP_GRAPH_DESTROY = 28
 } bp_device_operation;
-#define BP_OP_COUNT 22
+#define BP_OP_COUNT 29
 
 /* "reserve", "stream_wait", ...; "invalid" otherwise. Static. */
 BP_API const char *bp_device_operation_name(bp_device_operation operation);
@@ -81,6 +89,7 @@ typedef struct bp_device_call {
     uint64_t handle;    /* physical memory: decommit, map */
     const void *stream; /* the device's own objects: the same pointer names the same stream or event while it lives */
     const void *event;
+    const void *graph;
 } bp_device_call;
 
 /* Called before each call, on the calling thread. Anything but BP_OK is returned instead of making the call (functions
@@ -131,6 +140,8 @@ BP_API bp_status bp_stream_import(bp_device *device, uint64_t native, const char
 BP_API void bp_stream_destroy(bp_stream **stream);
 
 BP_API const char *bp_stream_name(const bp_stream *stream);
+/* The handle that a runtime knows the stream by (CUstream). Errors: BP_ERR_UNSUPPORTED where the device has none. */
+BP_API bp_status bp_stream_native(const bp_stream *stream, uint64_t *native);
 BP_API bp_status bp_stream_synchronize(bp_stream *stream);
 
 /* Work in stream order. The function runs on a thread of the device (null device: at once, on the caller's), must not call
@@ -150,6 +161,36 @@ BP_API bp_status bp_event_record(bp_event *event, bp_stream *stream);
 BP_API bp_status bp_stream_wait(bp_stream *stream, bp_event *event);
 /* The host waits for what the event marks. */
 BP_API bp_status bp_event_synchronize(bp_event *event);
+
+/* ---- graphs ------------------------------------------------------------------------------------------------------- */
+
+/* Work that was captured instead of run, and can be launched again and again. Runtimes that capture through CUDA itself do not need
+ * these; pools take part in either kind of capture through capture.h. */
+typedef struct bp_graph bp_graph;
+
+/* From now on, what is enqueued on `stream`, and on streams that wait for an event recorded on it since, becomes part of a graph.
+ * Waiting for streams or events by the host, making and freeing memory are refused until the end (BP_ERR_CAPTURE).
+ * Errors: BP_ERR_UNSUPPORTED (a device without graphs), BP_ERR_CAPTURE (captured already). */
+BP_API bp_status bp_graph_begin(bp_stream *stream);
+/* Ends the capture that began on `stream`; streams that joined it must have been waited for by it. The caller owns the graph:
+ * bp_graph_destroy. Errors: BP_ERR_CAPTURE (nothing is captured; or something was wrong with what was: then the capture is over and
+ * there is no graph), BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_graph_end(bp_stream *stream, bp_graph **graph);
+/* Enqueues all work of the graph. What host functions and copies point to must still be valid. Launches of one graph run one
+ * after the other. */
+BP_API bp_status bp_graph_launch(bp_graph *graph, bp_stream *stream);
+/* Launches that are on their way finish. Accepts NULL and pointers to NULL; sets *graph to NULL. */
+BP_API void bp_graph_destroy(bp_graph **graph);
+/* Which capture the stream's work goes into: a number, the same for all its streams; 0: none, work is run. Asks the driver. Devices
+ * without graphs answer 0. */
+BP_API bp_status bp_stream_capture_of(bp_stream *stream, uint64_t *capture);
+
+/* ---- host memory -------------------------------------------------------------------------------------------------- */
+
+/* Makes host memory fit for fast copies to and from the device (page-locked); whole pages that the caller owns, and unpins before it
+ * frees them. Where a device reads host memory as it is, nothing happens. */
+BP_API bp_status bp_device_pin(bp_device *device, void *address, uint64_t bytes);
+BP_API bp_status bp_device_unpin(bp_device *device, void *address, uint64_t bytes);
 
 #ifdef __cplusplus
 }

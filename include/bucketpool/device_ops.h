@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define BP_DEVICE_OPS_VERSION 1u
+#define BP_DEVICE_OPS_VERSION 2u
 
 /* What a device can do; constant for its life. */
 typedef struct bp_device_traits {
@@ -81,6 +81,23 @@ typedef struct bp_device_ops {
     /* Work enqueued on `stream` from now on starts after what the event marks. An event never recorded marks nothing. */
     bp_status (*stream_wait)(void *self, void *stream, void *event);
     bp_status (*event_synchronize)(void *self, void *event);
+
+    /* The stream's native handle, as stream_import takes; NULL where there is no such thing. */
+    bp_status (*stream_native)(void *self, void *stream, uint64_t *native);
+
+    /* Host memory that copies read and write without a detour; whole pages. Both or neither. */
+    bp_status (*pin)(void *self, void *address, uint64_t bytes);
+    bp_status (*unpin)(void *self, void *address, uint64_t bytes);
+
+    /* Capture of work into graphs; all five or none. Between begin and end what is enqueued on `stream`, and on streams that
+     * have waited for an event of it, is kept and not run. `capture_of` gives a number that tells captures apart; 0: the stream
+     * runs its work. `graph_end` ends a capture that went wrong too, and returns then what was wrong. */
+    bp_status (*capture_of)(void *self, void *stream, uint64_t *capture);
+    bp_status (*graph_begin)(void *self, void *stream);
+    bp_status (*graph_end)(void *self, void *stream, void **graph);
+    /* Enqueues all its work on `stream`, after what the stream has; a second launch starts after the first. */
+    bp_status (*graph_launch)(void *self, void *graph, void *stream);
+    bp_status (*graph_destroy)(void *self, void *graph);
 } bp_device_ops;
 
 /* A device from a table. `ops` must outlive the device; `self` is handed to `ops->destroy` in the end, also when this call

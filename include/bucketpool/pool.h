@@ -24,7 +24,7 @@
  * once for different requests. Two calls at once on one request are an error of the caller that is reported, not a race. Binding may
  * run beside them, and so may destroying a stream that no call names (its requests are released on another one). Creating and
  * destroying pools, lanes, seal, tracing: one thread, no calls beside it.
- * Streams: of the pool's device. Capture: no device of this version captures graphs.
+ * Streams: of the pool's device. Capture: capture.h.
  *
  * Sources: Megatron-LM's FixedPoolAllocator and MaxPoolAllocator (PR 5462) for the policies and strict assignment; RMM and
  * PyTorch's record_stream for ordering by events. */
@@ -109,6 +109,9 @@ BP_API void bp_pool_destroy(bp_pool **pool);
 
 /* "dynamic", "fixed_pool", "max_pool", "scheduled". Static. */
 BP_API const char *bp_pool_allocator_name(const bp_pool *pool);
+/* As in messages, and the fingerprint of the plan that it was made from. Live as long as the pool. */
+BP_API const char *bp_pool_name(const bp_pool *pool);
+BP_API const char *bp_pool_fingerprint(const bp_pool *pool);
 
 /* ---- binding ------------------------------------------------------------------------------------------------------ */
 
@@ -324,11 +327,13 @@ typedef struct bp_slab_callbacks {
     bp_status (*attach)(void *user, uint32_t slab, void *address, uint64_t bytes);
     /* It is about to lose it; in the reverse order of attach. */
     void (*detach)(void *user, uint32_t slab, void *address, uint64_t bytes);
+    /* The pool is being destroyed, everything is detached; `user` is not used any more. May be NULL. */
+    void (*gone)(void *user);
 } bp_slab_callbacks;
 
 /* Adds callbacks to every slab, after those added before; attach is called at once for each, in slab order. When one fails those before
  * it are detached again in reverse and its status is returned. The table is copied; `user` must stay valid.
- * Errors: BP_ERR_SCHEDULE when the pool is sealed. */
+ * Errors: BP_ERR_SCHEDULE when the pool is sealed, BP_ERR_CAPTURE while it is being captured. */
 BP_API bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
 /* Removes them again, with detach for each slab in reverse. Errors: BP_ERR_INVALID_ARGUMENT (not attached). */
 BP_API bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);

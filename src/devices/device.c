@@ -11,6 +11,17 @@ static bool is_power_of_two(uint64_t value)
     return value != 0 && (value & (value - 1)) == 0;
 }
 
+/* Groups of functions that come together: how many of one there are must be all or none. */
+static const char *incomplete_group(const bp_device_ops *ops)
+{
+    int pinning = (ops->pin != NULL) + (ops->unpin != NULL);
+    int graphs = (ops->capture_of != NULL) + (ops->graph_begin != NULL) + (ops->graph_end != NULL) +
+                 (ops->graph_launch != NULL) + (ops->graph_destroy != NULL);
+    if (pinning == 1)
+        return "pin and unpin";
+    return graphs > 0 && graphs < 5 ? "capture_of and graph_*" : NULL;
+}
+
 /* The first function that a table lacks, NULL: none. */
 static const char *missing_function(const bp_device_ops *ops)
 {
@@ -60,6 +71,10 @@ static bp_status check_table(const bp_device_ops *ops)
     const char *missing = missing_function(ops);
     if (missing != NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has no function %s", ops->name, missing);
+    const char *incomplete = incomplete_group(ops);
+    if (incomplete != NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: device %s has some of %s, not all", ops->name,
+                       incomplete);
     return BP_OK;
 }
 
@@ -149,6 +164,25 @@ bp_status bp_device_synchronize(bp_device *device)
     if (device == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_synchronize: no device");
     return device->ops->synchronize(device->self);
+}
+
+static bp_status check_pages(const bp_device *device, const void *address, uint64_t bytes, const char *function)
+{
+    if (device == NULL || address == NULL || bytes == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and memory", function);
+    return BP_OK;
+}
+
+bp_status bp_device_pin(bp_device *device, void *address, uint64_t bytes)
+{
+    BP_TRY(check_pages(device, address, bytes, "bp_device_pin"));
+    return device->ops->pin != NULL ? device->ops->pin(device->self, address, bytes) : BP_OK;
+}
+
+bp_status bp_device_unpin(bp_device *device, void *address, uint64_t bytes)
+{
+    BP_TRY(check_pages(device, address, bytes, "bp_device_unpin"));
+    return device->ops->unpin != NULL ? device->ops->unpin(device->self, address, bytes) : BP_OK;
 }
 
 /* ---- usage ------------------------------------------------------------------------------------------------------- */

@@ -255,6 +255,17 @@ static bp_status check_own(const bp_stream *stream, const char *function)
     return bp_stream_check(stream, stream != NULL ? stream->device : NULL, function);
 }
 
+bp_status bp_stream_native(const bp_stream *stream, uint64_t *native)
+{
+    BP_TRY(check_own(stream, "bp_stream_native"));
+    if (native == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_native: needs an output");
+    if (stream->device->ops->stream_native == NULL)
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_stream_native: device %s has no native streams",
+                       bp_device_name(stream->device));
+    return stream->device->ops->stream_native(stream->device->self, stream->raw, native);
+}
+
 bp_status bp_stream_synchronize(bp_stream *stream)
 {
     BP_TRY(check_own(stream, "bp_stream_synchronize"));

@@ -42,6 +42,13 @@ const char *bp_device_operation_name(bp_device_operation operation)
     case BP_OP_EVENT_RECORD: return "event_record";
     case BP_OP_STREAM_WAIT: return "stream_wait";
     case BP_OP_EVENT_SYNCHRONIZE: return "event_synchronize";
+    case BP_OP_PIN: return "pin";
+    case BP_OP_UNPIN: return "unpin";
+    case BP_OP_CAPTURE_OF: return "capture_of";
+    case BP_OP_GRAPH_BEGIN: return "graph_begin";
+    case BP_OP_GRAPH_END: return "graph_end";
+    case BP_OP_GRAPH_LAUNCH: return "graph_launch";
+    case BP_OP_GRAPH_DESTROY: return "graph_destroy";
     }
     return "invalid";
 }
@@ -236,6 +243,63 @@ static bp_status synchronize_event(void *self, void *event)
     return trace->inner_ops->event_synchronize(trace->inner_self, event);
 }
 
+/* ---- graphs and host memory -------------------------------------------------------------------------------------- */
+
+static bp_status native_of_stream(void *self, void *stream, uint64_t *native)
+{
+    trace_device *trace = self;
+    return trace->inner_ops->stream_native(trace->inner_self, stream, native);
+}
+
+static bp_status pin(void *self, void *address, uint64_t bytes)
+{
+    trace_device *trace = self;
+    SHOW(BP_OP_PIN, .address = address, .bytes = bytes);
+    return trace->inner_ops->pin(trace->inner_self, address, bytes);
+}
+
+static bp_status unpin(void *self, void *address, uint64_t bytes)
+{
+    trace_device *trace = self;
+    SHOW(BP_OP_UNPIN, .address = address, .bytes = bytes);
+    return trace->inner_ops->unpin(trace->inner_self, address, bytes);
+}
+
+static bp_status capture_of_stream(void *self, void *stream, uint64_t *capture)
+{
+    trace_device *trace = self;
+    SHOW(BP_OP_CAPTURE_OF, .stream = stream);
+    return trace->inner_ops->capture_of(trace->inner_self, stream, capture);
+}
+
+static bp_status begin_graph(void *self, void *stream)
+{
+    trace_device *trace = self;
+    SHOW(BP_OP_GRAPH_BEGIN, .stream = stream);
+    return trace->inner_ops->graph_begin(trace->inner_self, stream);
+}
+
+static bp_status end_graph(void *self, void *stream, void **graph)
+{
+    trace_device *trace = self;
+    SHOW(BP_OP_GRAPH_END, .stream = stream);
+    return trace->inner_ops->graph_end(trace->inner_self, stream, graph);
+}
+
+static bp_status launch_graph(void *self, void *graph, void *stream)
+{
+    trace_device *trace = self;
+    SHOW(BP_OP_GRAPH_LAUNCH, .stream = stream, .graph = graph);
+    return trace->inner_ops->graph_launch(trace->inner_self, graph, stream);
+}
+
+static bp_status destroy_graph(void *self, void *graph)
+{
+    trace_device *trace = self;
+    SHOW(BP_OP_GRAPH_DESTROY, .graph = graph);
+    return trace->inner_ops->graph_destroy(trace->inner_self, graph);
+}
+
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 
 static const bp_device_ops trace_ops = {
@@ -265,7 +329,37 @@ static const bp_device_ops trace_ops = {
     .event_record = record_event,
     .stream_wait = wait_for_event,
     .event_synchronize = synchronize_event,
+    .stream_native = native_of_stream,
+    .pin = pin,
+    .unpin = unpin,
+    .capture_of = capture_of_stream,
+    .graph_begin = begin_graph,
+    .graph_end = end_graph,
+    .graph_launch = launch_graph,
+    .graph_destroy = destroy_graph,
 };
+
+/* A function that the inner device lacks is lacking here too. */
+static void leave_out(bp_device_ops *ops, const bp_device_ops *inner)
+{
+    if (inner->protect == NULL)
+        ops->protect = NULL;
+    if (inner->stream_import == NULL)
+        ops->stream_import = NULL;
+    if (inner->stream_native == NULL)
+        ops->stream_native = NULL;
+    if (inner->pin == NULL) {
+        ops->pin = NULL;
+        ops->unpin = NULL;
+    }
+    if (inner->graph_begin == NULL) {
+        ops->capture_of = NULL;
+        ops->graph_begin = NULL;
+        ops->graph_end = NULL;
+        ops->graph_launch = NULL;
+        ops->graph_destroy = NULL;
+    }
+}
 
 bp_status bp_device_create_trace(bp_device *inner, bp_device_trace *trace, void *user, bp_device **device)
 {
@@ -281,10 +375,7 @@ bp_status bp_device_create_trace(bp_device *inner, bp_device_trace *trace, void 
     snprintf(created->name, sizeof created->name, "trace(%s)", bp_device_name(inner));
     created->ops = trace_ops;
     created->ops.name = created->name;
-    if (created->inner_ops->protect == NULL)
-        created->ops.protect = NULL;
-    if (created->inner_ops->stream_import == NULL)
-        created->ops.stream_import = NULL;
+    leave_out(&created->ops, created->inner_ops);
     bp_device_retain(inner);
     return bp_device_create(&created->ops, created, device);
 }

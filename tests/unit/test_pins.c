@@ -1,6 +1,7 @@
 /* Numbers that are part of the ABI, of saved plans' fingerprints, or of scripts: changing one breaks somebody. The file
  * compiling is the test; running it prints nothing. */
 #include <bucketpool/bucketpool.h>
+#include <bucketpool/comm_ops.h>
 #include <bucketpool/device_ops.h>
 
 #define PIN(constant, value) _Static_assert((constant) == (value), #constant " is pinned")
@@ -121,7 +122,7 @@ PIN(BP_EVENT_USE, 3);
 PIN(BP_EVENT_UNHOLD, 4);
 PIN(BP_EVENT_RELEASE, 5);
 PIN(BP_EVENT_GIVE_UP, 6);
-PIN(BP_DEVICE_OPS_VERSION, 1);
+PIN(BP_DEVICE_OPS_VERSION, 2);
 PIN(BP_ACCESS_NONE, 0);
 PIN(BP_ACCESS_READ_WRITE, 1);
 PIN(BP_OP_RESERVE, 0);
@@ -146,7 +147,31 @@ PIN(BP_OP_EVENT_DESTROY, 18);
 PIN(BP_OP_EVENT_RECORD, 19);
 PIN(BP_OP_STREAM_WAIT, 20);
 PIN(BP_OP_EVENT_SYNCHRONIZE, 21);
-PIN(BP_OP_COUNT, 22);
+PIN(BP_OP_PIN, 22);
+PIN(BP_OP_UNPIN, 23);
+PIN(BP_OP_CAPTURE_OF, 24);
+PIN(BP_OP_GRAPH_BEGIN, 25);
+PIN(BP_OP_GRAPH_END, 26);
+PIN(BP_OP_GRAPH_LAUNCH, 27);
+PIN(BP_OP_GRAPH_DESTROY, 28);
+PIN(BP_OP_COUNT, 29);
+
+PIN(BP_CUDA_DRIVER_VERSION, 1);
+PIN(BP_CUDA_VIRTUAL, 0);
+PIN(BP_CUDA_PLAIN, 1);
+PIN(BP_COMM_OPS_VERSION, 1);
+PIN(BP_NCCL_FUNCTIONS_VERSION, 1);
+PIN(BP_REDUCE_SUM, 0);
+PIN(BP_REDUCE_MAX, 1);
+PIN(BP_REDUCE_MIN, 2);
+PIN(BP_REGISTER_NONE, 0);
+PIN(BP_REGISTER_BUFFER, 1);
+PIN(BP_REGISTER_WINDOW, 2);
+PIN(BP_REGISTER_SYMMETRIC, 3);
+PIN(BP_TRAFFIC_GATHER, 1);
+PIN(BP_TRAFFIC_REDUCE_SCATTER, 2);
+PIN(BP_TRAFFIC_FLOAT_AVG, 4);
+PIN(BP_TRAFFIC_IN_PLACE_RING, 8);
 
 int main(void)
 {

@@ -1,0 +1,108 @@
+/* Pools inside captured graphs (CUDA graphs).
+ *
+ * The runtime declares a capture around its own:
+ *
+ *   bp_capture_begin(pool, NULL, &capture);           waits until all memory of the pool is at rest
+ *   cudaStreamBeginCapture(...)                       or bp_graph_begin
+ *   ... acquire, use, release as ever, on streams of the capture ...
+ *   cudaStreamEndCapture(...)                         or bp_graph_end
+ *   bp_capture_end(capture);                          what was acquired inside must have been released inside
+ *
+ *   bp_capture_before_launch(capture, stream);        the stream waits for what eager work still does in the graph's memory
+ *   cudaGraphLaunch(graph, stream);
+ *   bp_capture_launched(capture, stream);             posts the release points that the replay's host never executed
+ *
+ * Inside, release points are edges of the graph: acquiring memory that was released inside makes the graph wait for the release, and
+ * nothing waits for eager work, as there is none left. Addresses are fixed in the graph, so a deviation from a request's buffer, overflow
+ * memory and dynamic requests are refused inside; so are registration (bp_pool_attach, detach) and lanes (bp_pool_set_lane).
+ *
+ * Requests that are live when the capture begins:
+ * - persistent ones may be used inside, and stay live;
+ * - others are refused, unless the configuration names them as owned: they may be used, held once more and released so often inside, and
+ *   must be live as before at the end;
+ * after each launch they count as used by the stream of the launch.
+ *
+ * What is captured in one pool does not concern another. A pool has one capture at a time; graphs captured earlier stay valid, whatever
+ * is captured or runs eagerly in between, as addresses never change.
+ *
+ * Thread safety: begin, end and abandon: one thread, and no calls of the pool beside them. Between them only streams of the capture may
+ * acquire and release. before_launch and launched: as acquire and release. Sources: CUDA's rules of stream capture (events recorded
+ * inside cannot be waited for outside, nor the other way round); the design of Megatron's full-iteration graphs. */
+#ifndef BUCKETPOOL_CAPTURE_H
+#define BUCKETPOOL_CAPTURE_H
+
+#include <bucketpool/pool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A capture, and later the graph that came of it, as far as the pool is concerned: which memory it touches. */
+typedef struct bp_capture bp_capture;
+
+typedef struct bp_capture_config {
+    size_t size;
+    const char *name;      /* in messages; copied. NULL: "capture.<n>" */
+    const uint32_t *owned; /* live requests that the capture may use; copied */
+    size_t owned_count;
+    /* 1: every acquire, use and release inside asks the driver whether its stream is captured, and every one outside whether it is not.
+     * On by default: a query is cheap and no part of a replay. Devices without graphs have nothing to ask. */
+    int32_t checked;
+} bp_capture_config;
+
+/* Nothing owned, checked. */
+BP_API bp_status bp_capture_config_init(bp_capture_config *config, size_t size);
+
+/* Begins, before the runtime's own capture does: waits until every release point of the pool has passed, so that nothing inside has to
+ * wait for work outside. `config` NULL: the defaults. The caller owns the capture: bp_capture_destroy.
+ * Errors: BP_ERR_INVALID_ARGUMENT (an owned request that is unknown, twice, not live, or dynamic), BP_ERR_SCHEDULE (a request is live
+ * that is neither persistent nor owned: by name, with its holder), BP_ERR_CAPTURE (the pool is being captured already; a stream of the
+ * pool's work is captured already), BP_ERR_UNSUPPORTED (guard mode), BP_ERR_NO_HOST_MEMORY, what the device reports. */
+BP_API bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_capture **capture);
+
+/* Ends it, after the runtime's own capture has ended. Errors: BP_ERR_SCHEDULE when what was acquired inside is still live, or what was
+ * live before is not, or not as often (by name; the capture goes on: release and end again, or abandon); BP_ERR_CAPTURE (not being
+ * captured). */
+BP_API bp_status bp_capture_end(bp_capture *capture);
+
+/* Gives a capture up whose graph will never run: what was acquired inside is free again, what was live before is as it was, and the
+ * capture is destroyed. Work inside never runs, so nothing is waited for. Accepts NULL and pointers to NULL; sets *capture to NULL. A
+ * capture that has ended is only destroyed. */
+BP_API void bp_capture_abandon(bp_capture **capture);
+
+/* Before each launch of the graph on `stream`: orders the stream after every release point in the graph's memory.
+ * Errors: BP_ERR_SCHEDULE (a request that is not the capture's own holds memory of the graph, or an owned one is not live: by name),
+ * BP_ERR_CAPTURE (the capture has not ended, or the pool is being captured: graphs are launched outside), BP_ERR_INVALID_ARGUMENT. */
+BP_API bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream);
+
+/* After each launch: memory of the graph may be reused when the stream has come to this point; what is owned counts as used by the
+ * stream. Errors: as before_launch, and BP_ERR_SCHEDULE (before_launch was not called since the last one). */
+BP_API bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream);
+
+/* Forgets the graph; the pool goes on without it. Abandons a capture that has not ended. The graph must not be launched any more. Accepts
+ * NULL and pointers to NULL; sets *capture to NULL. A pool that is destroyed first leaves captures behind that only can be destroyed. */
+BP_API void bp_capture_destroy(bp_capture **capture);
+
+typedef struct bp_capture_summary {
+    size_t size;
+    const char *name;  /* lives as long as the capture */
+    int32_t ended;     /* 1: there is a graph to launch */
+    uint64_t acquires; /* inside, each id */
+    uint64_t releases; /* inside */
+    uint64_t waits;    /* edges for release points */
+    uint64_t bytes;    /* of slabs that the graph touches, as segments lie; each once */
+    uint64_t launches;
+} bp_capture_summary;
+
+BP_API bp_status bp_capture_summary_get(const bp_capture *capture, bp_capture_summary *summary);
+
+/* Whether the graph touches the slab: then the slab must keep its memory while the graph is to be launched. */
+BP_API int bp_capture_touches_slab(const bp_capture *capture, uint32_t slab);
+
+/* 1 while a capture of the pool has begun and not ended. Any thread. */
+BP_API int bp_pool_is_capturing(const bp_pool *pool);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

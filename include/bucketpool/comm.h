@@ -1,0 +1,166 @@
+/* Communicators, and the registration of a pool's memory with them.
+ *
+ * A communicator is a group of ranks that a runtime has made already: this library wraps it, and makes none of its own.
+ *
+ *   self       one rank
+ *   callback   functions of the caller: a torch.distributed group, a test
+ *   nccl       an ncclComm_t of the caller's own copy of NCCL: nccl.h
+ *   mpi        an MPI communicator: comm_mpi.h, in the library bucketpool-mpi
+ *
+ * Registration lets NCCL send from and receive into a pool's slabs without copies. One window per slab and communicator; slabs are one
+ * physical allocation each, as NCCL wants them.
+ *
+ * Calls that say "collective" must be made by all ranks of the communicator, in the same order; they block until all have come. Where one
+ * rank fails all of them return an error that names it. Thread safety: one call at a time per communicator. Capture: nothing here may be
+ * called while a pool or a stream concerned is being captured (BP_ERR_CAPTURE). */
+#ifndef BUCKETPOOL_COMM_H
+#define BUCKETPOOL_COMM_H
+
+#include <bucketpool/device.h>
+#include <bucketpool/dtype.h>
+#include <bucketpool/pool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bp_comm bp_comm;
+
+typedef enum bp_reduction { BP_REDUCE_SUM = 0, BP_REDUCE_MAX = 1, BP_REDUCE_MIN = 2 } bp_reduction;
+
+/* ---- communicators ------------------------------------------------------------------------------------------------- */
+
+/* One rank: exchanges and collectives copy. The caller owns it: bp_comm_destroy. */
+BP_API bp_status bp_comm_create_self(bp_comm **comm);
+
+/* Functions of the caller, called on the thread of the call. They return BP_OK or another status (bp_error_record for the words). The
+ * collectives may be NULL: then they are BP_ERR_UNSUPPORTED. */
+typedef struct bp_comm_callbacks {
+    size_t size;
+    uint32_t rank, ranks;
+    /* Collective, blocking, host memory: every rank gives `bytes`, `all` gets those of all ranks in rank order. */
+    bp_status (*exchange)(void *user, const void *mine, uint64_t bytes, void *all);
+    /* In the order of `stream`: enqueue there, or wait for it first. Memory of the stream's device. */
+    bp_status (*all_gather)(void *user, const void *mine, void *all, uint64_t bytes, bp_stream *stream);
+    bp_status (*all_reduce)(void *user, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                            bp_reduction reduction, bp_stream *stream);
+    bp_status (*reduce_scatter)(void *user, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                bp_reduction reduction, bp_stream *stream);
+    bp_status (*abort)(void *user); /* may be NULL */
+    void (*destroy)(void *user);    /* may be NULL */
+} bp_comm_callbacks;
+
+/* `name` is copied and appears in messages; NULL: "callback". Errors: BP_ERR_INVALID_ARGUMENT (rank not below ranks, no exchange). */
+BP_API bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, void *user, const char *name,
+                                         bp_comm **comm);
+
+/* Gives up the caller's reference; registrations keep theirs. What the communicator wraps stays the caller's, who destroys it later. Accepts
+ * NULL and pointers to NULL; sets *comm to NULL. */
+BP_API void bp_comm_destroy(bp_comm **comm);
+
+BP_API uint32_t bp_comm_rank(const bp_comm *comm);
+BP_API uint32_t bp_comm_ranks(const bp_comm *comm);
+/* "self", "nccl", or the name given. Lives as long as the communicator. */
+BP_API const char *bp_comm_name(const bp_comm *comm);
+
+/* Collective: `bytes` of host memory from every rank to all. */
+BP_API bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void *all);
+
+/* Collective, in stream order: device memory (host memory for communicators of CPUs). all_gather: `bytes` from each rank.
+ * reduce_scatter: `count` elements arrive at each rank, ranks * count are given. fp32, fp16, bf16, int32 and int64. Errors:
+ * BP_ERR_UNSUPPORTED (a dtype, or a communicator without it). */
+BP_API bp_status bp_comm_all_gather(bp_comm *comm, const void *mine, void *all, uint64_t bytes, bp_stream *stream);
+BP_API bp_status bp_comm_all_reduce(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                    bp_reduction reduction, bp_stream *stream);
+BP_API bp_status bp_comm_reduce_scatter(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                        bp_reduction reduction, bp_stream *stream);
+
+/* Ends a communicator that cannot go on: aborts what it wraps (where the provider can) and forgets it. Its windows are gone with it: they
+ * are not deregistered. Every later call is BP_ERR_INVALID_ARGUMENT, "was aborted". Not collective; any thread. */
+BP_API bp_status bp_comm_abort(bp_comm *comm);
+/* The same for one that somebody else has aborted or destroyed: it is not touched any more. */
+BP_API void bp_comm_forget(bp_comm *comm);
+
+/* ---- registration -------------------------------------------------------------------------------------------------- */
+
+/* From the least to the best.
+ * BP_REGISTER_BUFFER: ncclCommRegister: local and lazy, success says little. NCCL 2.19.
+ * BP_REGISTER_WINDOW: ncclCommWindowRegister: collective. NCCL 2.27.
+ * BP_REGISTER_SYMMETRIC: a window whose offset is the same on all ranks, for symmetric kernels. NCCL 2.27. */
+typedef enum bp_register_kind {
+    BP_REGISTER_NONE = 0,
+    BP_REGISTER_BUFFER = 1,
+    BP_REGISTER_WINDOW = 2,
+    BP_REGISTER_SYMMETRIC = 3
+} bp_register_kind;
+
+/* "none", "buffer", "window", "symmetric window". Static. */
+BP_API const char *bp_register_kind_name(bp_register_kind kind);
+
+/* What collectives will do with the memory; for the report. */
+#define BP_TRAFFIC_GATHER 1u         /* all-gathers into it */
+#define BP_TRAFFIC_REDUCE_SCATTER 2u /* reduce-scatters from it */
+#define BP_TRAFFIC_FLOAT_AVG 4u      /* with ncclAvg of floats */
+#define BP_TRAFFIC_IN_PLACE_RING 8u  /* all-reduces in place */
+
+/* One communicator for the slabs of one release group. */
+typedef struct bp_registration_entry {
+    size_t size;
+    bp_comm *comm;
+    const char *group;     /* of slabs; copied. NULL: all slabs of the plan */
+    bp_register_kind kind; /* the best to ask for; less is asked for where it is not granted */
+    int32_t exact;         /* 1: nothing less will do; not granted is then "none" in the report, still no failure */
+    uint32_t traffic;      /* BP_TRAFFIC bits */
+} bp_registration_entry;
+
+/* No group, symmetric window, not exact, no traffic named. */
+BP_API bp_status bp_registration_entry_init(bp_registration_entry *entry, size_t size);
+
+typedef struct bp_registration bp_registration;
+
+/* Collective over the communicators, in the order of `entries`. Registers each slab with each communicator of its group, slab by slab. First
+ * the ranks of every communicator compare what they are about to do (fingerprint of the plan, sizes and number of slabs, kinds, version of
+ * this library and of NCCL); where one differs all of them get BP_ERR_MISMATCH and nothing was registered.
+ *
+ * What NCCL does not grant is no failure: the report says what was granted instead and why, the same on all ranks. Call it once, before the
+ * first collective in the memory, with no collective of the communicators on its way. Slabs that lose and regain their memory (offload) are
+ * deregistered and registered again by themselves.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (no such group, an aborted communicator), BP_ERR_SCHEDULE (a slab is registered with that communicator
+ * already; a sealed pool), BP_ERR_CAPTURE, BP_ERR_MISMATCH (names the rank), BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY, what a communicator
+ * reports (of another rank: naming it). Everything done so far is undone, on all ranks. The caller owns the registration. */
+BP_API bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
+                                        bp_registration **registration);
+
+/* Collective where windows were granted. Deregisters in the reverse order; no collective may be on its way. Destroy it before the
+ * communicators that it names; the pool may go first (and deregisters then). Accepts NULL and pointers to NULL; sets *registration to NULL. */
+BP_API void bp_registration_destroy(bp_registration **registration);
+
+/* A slab with a communicator. Strings live as long as the registration. */
+typedef struct bp_window {
+    size_t size;
+    uint32_t slab;
+    uint32_t entry;
+    void *address;
+    uint64_t bytes;
+    bp_register_kind asked, granted;
+    void *handle;        /* ncclWindow_t or the handle of ncclCommRegister; NULL: none */
+    const char *because; /* why less than asked was granted; "" */
+} bp_window;
+
+BP_API size_t bp_registration_window_count(const bp_registration *registration);
+BP_API bp_status bp_registration_window_get(const bp_registration *registration, size_t index, bp_window *window);
+
+/* What would make a window silently useless although it was granted: a sentence each, the same for all windows of an entry. */
+BP_API size_t bp_registration_warning_count(const bp_registration *registration, uint32_t entry);
+BP_API const char *bp_registration_warning(const bp_registration *registration, uint32_t entry, size_t index);
+
+/* The report as text: a line for each window and each warning. As bp_pool_dump. Whether registration removes copies cannot be told from
+ * one process: the report says what was granted, not what it gains. */
+BP_API bp_status bp_registration_report(const bp_registration *registration, char *text, size_t capacity,
+                                        size_t *needed);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

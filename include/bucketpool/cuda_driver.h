@@ -1,0 +1,123 @@
+/* For providers and tests: the functions of the CUDA driver that the cuda device calls, as a table.
+ *
+ * The table has no CUDA types, so that nothing here needs CUDA's headers: handles are pointers, device addresses are
+ * uint64_t, results are int (CUresult). Signatures are those of the driver's ABI as CUDA 12.0 has it, for drivers of CUDA 12 and 13.
+ * bp_cuda_driver_load finds them in the machine's driver; a test or a runtime may fill a table of its own instead.
+ *
+ * Source: the CUDA driver API reference; cuGetProcAddress for versions. */
+#ifndef BUCKETPOOL_CUDA_DRIVER_H
+#define BUCKETPOOL_CUDA_DRIVER_H
+
+#include <bucketpool/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BP_CUDA_DRIVER_VERSION 1u
+
+/* CUmemAllocationProp: what cuMemCreate makes. */
+typedef struct bp_cu_allocation_prop {
+    int type;         /* 1: pinned */
+    int handle_types; /* CUmemAllocationHandleType bits that the memory can be exported as: 1 POSIX file descriptor, 8 fabric */
+    int location_type; /* 1: device */
+    int location_id;
+    void *win32_metadata;
+    uint8_t compression_type;
+    uint8_t gpu_direct_rdma_capable;
+    uint16_t usage;
+    uint8_t reserved[4];
+} bp_cu_allocation_prop;
+
+/* CUmemAccessDesc. */
+typedef struct bp_cu_access {
+    int location_type; /* 1: device */
+    int location_id;
+    int flags; /* 0 none, 1 read, 3 read and write */
+} bp_cu_access;
+
+/* CUmulticastObjectProp. */
+typedef struct bp_cu_multicast_prop {
+    uint32_t devices;
+    size_t bytes;
+    uint64_t handle_types;
+    uint64_t flags;
+} bp_cu_multicast_prop;
+
+typedef struct bp_cuda_driver {
+    size_t size;      /* sizeof(bp_cuda_driver) */
+    uint32_t version; /* BP_CUDA_DRIVER_VERSION */
+
+    int (*cuInit)(unsigned flags);
+    int (*cuDriverGetVersion)(int *version); /* 12080 is 12.8 */
+    int (*cuGetErrorName)(int error, const char **name);
+    int (*cuGetErrorString)(int error, const char **text);
+
+    int (*cuDeviceGetCount)(int *count);
+    int (*cuDeviceGet)(int *device, int ordinal);
+    int (*cuDeviceGetName)(char *name, int length, int device);
+    int (*cuDeviceGetAttribute)(int *value, int attribute, int device);
+    int (*cuDeviceCanAccessPeer)(int *can, int device, int peer);
+
+    int (*cuDevicePrimaryCtxRetain)(void **context, int device);
+    int (*cuDevicePrimaryCtxRelease)(int device);
+    int (*cuCtxPushCurrent)(void *context);
+    int (*cuCtxPopCurrent)(void **context);
+    int (*cuCtxGetCurrent)(void **context);
+    int (*cuCtxSynchronize)(void);
+
+    int (*cuMemGetInfo)(size_t *free_bytes, size_t *total_bytes);
+    int (*cuMemGetAllocationGranularity)(size_t *bytes, const bp_cu_allocation_prop *prop,
+                                         int option);                                              /* 1: recommended */
+    int (*cuMulticastGetGranularity)(size_t *bytes, const bp_cu_multicast_prop *prop, int option); /* may be NULL */
+    int (*cuMemAddressReserve)(uint64_t *address, size_t bytes, size_t alignment, uint64_t wanted,
+                               unsigned long long flags);
+    int (*cuMemAddressFree)(uint64_t address, size_t bytes);
+    int (*cuMemCreate)(unsigned long long *handle, size_t bytes, const bp_cu_allocation_prop *prop,
+                       unsigned long long flags);
+    int (*cuMemRelease)(unsigned long long handle);
+    int (*cuMemMap)(uint64_t address, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags);
+    int (*cuMemUnmap)(uint64_t address, size_t bytes);
+    int (*cuMemSetAccess)(uint64_t address, size_t bytes, const bp_cu_access *access, size_t count);
+    int (*cuMemAlloc)(uint64_t *address, size_t bytes);
+    int (*cuMemFree)(uint64_t address);
+    int (*cuMemAllocAsync)(uint64_t *address, size_t bytes, void *stream);
+    int (*cuMemFreeAsync)(uint64_t address, void *stream);
+    int (*cuMemHostRegister)(void *address, size_t bytes, unsigned flags);
+    int (*cuMemHostUnregister)(void *address);
+
+    int (*cuStreamCreate)(void **stream, unsigned flags); /* 1: does not wait for the legacy stream */
+    int (*cuStreamDestroy)(void *stream);
+    int (*cuStreamSynchronize)(void *stream);
+    int (*cuStreamGetCtx)(void *stream, void **context);
+    int (*cuStreamWaitEvent)(void *stream, void *event, unsigned flags);
+    /* status: 0 not capturing, 1 active, 2 invalidated; the last three may be NULL */
+    int (*cuStreamGetCaptureInfo)(void *stream, int *status, uint64_t *id, void **graph, void ***dependencies,
+                                  size_t *count);
+    int (*cuLaunchHostFunc)(void *stream, void (*function)(void *), void *argument);
+    int (*cuMemsetD8Async)(uint64_t address, unsigned char value, size_t count, void *stream);
+    int (*cuMemcpyAsync)(uint64_t to, uint64_t from, size_t bytes, void *stream);
+
+    int (*cuEventCreate)(void **event, unsigned flags); /* 2: without times */
+    int (*cuEventDestroy)(void *event);
+    int (*cuEventRecord)(void *event, void *stream);
+    int (*cuEventSynchronize)(void *event);
+
+    int (*cuStreamBeginCapture)(void *stream, int mode); /* 0 global, 1 thread-local, 2 relaxed */
+    int (*cuStreamEndCapture)(void *stream, void **graph);
+    int (*cuGraphInstantiate)(void **executable, void *graph, unsigned long long flags);
+    int (*cuGraphLaunch)(void *executable, void *stream);
+    int (*cuGraphExecDestroy)(void *executable);
+    int (*cuGraphDestroy)(void *graph);
+} bp_cuda_driver;
+
+/* Fills the table from a driver's library and initialises it (cuInit). `library`: a path or a name for dlopen; NULL:
+ * "libcuda.so.1". The library stays loaded. driver->size must be set. Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_NO_DEVICE, whose detail
+ * tells the cases apart: no driver on this machine (the loader's words), a stub of the toolkit, a driver older than CUDA 12.0, a driver
+ * that does not start (by name and number). Any thread. Does not touch the current context. */
+BP_API bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
