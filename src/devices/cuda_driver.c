@@ -74,12 +74,21 @@ static const entry entries[] = {
     {AT(cuGraphDestroy), 10000, false},
 };
 
+static bp_status fail_stub(const char *library)
+{
+    return bp_fail(BP_ERR_NO_DEVICE, "%s is the toolkit's stub, not a driver: take its folder out of LD_LIBRARY_PATH",
+                   library);
+}
+
 static bp_status fill(find_function *find, const char *library, bp_cuda_driver *driver)
 {
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         void *function = NULL;
         int found;
-        if (find(entries[i].name, &function, entries[i].version, 0, &found) != BP_CU_SUCCESS)
+        int error = find(entries[i].name, &function, entries[i].version, 0, &found);
+        if (error == BP_CU_STUB_LIBRARY)
+            return fail_stub(library);
+        if (error != BP_CU_SUCCESS)
             function = NULL;
         if (function == NULL && !entries[i].optional)
             return bp_fail(BP_ERR_NO_DEVICE, "the driver %s has no function %s; drivers of CUDA 12.0 and later do",
@@ -106,8 +115,7 @@ static bp_status start(const bp_cuda_driver *driver, const char *library)
 {
     int error = driver->cuInit(0), version = 0;
     if (error == BP_CU_STUB_LIBRARY)
-        return bp_fail(BP_ERR_NO_DEVICE,
-                       "%s is the toolkit's stub, not a driver: take its folder out of LD_LIBRARY_PATH", library);
+        return fail_stub(library);
     if (error == BP_CU_NO_DEVICE)
         return bp_fail(BP_ERR_NO_DEVICE, "the driver %s finds no GPU", library);
     if (error == BP_CU_SUCCESS)
