@@ -22,7 +22,8 @@ struct bp_comm {
     void *self;
     bp_comm_traits traits;
     char *name;
-    atomic_uint references; /* the caller's; one for each registration, and for each communicator that exchanges over it */
+    atomic_uint
+        references; /* the caller's; one for each registration, and for each communicator that exchanges over it */
     atomic_int state;
     bp_comm_range *ranges; /* registered with it; one call at a time */
     uint8_t *records;      /* room for one record of each rank, so that agreeing needs no memory */
