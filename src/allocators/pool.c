@@ -40,10 +40,13 @@ static bp_status check_config(const bp_pool_config *c)
     return BP_OK;
 }
 
-static bp_status take_fingerprint(const bp_plan *plan, const char *expected, char found[BP_FINGERPRINT_CHARS])
+static bp_status check_fingerprint(const bp_plan *plan, const char *expected)
 {
+    char found[BP_FINGERPRINT_CHARS];
+    if (expected == NULL)
+        return BP_OK;
     BP_TRY(bp_plan_fingerprint(plan, found));
-    if (expected != NULL && strcmp(found, expected) != 0)
+    if (strcmp(found, expected) != 0)
         return bp_fail(BP_ERR_MISMATCH,
                        "the plan has fingerprint %s, expected %.64s: it is another model's, or of other options", found,
                        expected);
@@ -203,8 +206,7 @@ static void choose_capture_check(bp_pool *pool, bp_capture_check check)
     atomic_init(&pool->watch, check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0);
 }
 
-static bp_status check_plan(const bp_plan *plan, const bp_pool_config *config, bp_plan_summary *summary,
-                            char fingerprint[BP_FINGERPRINT_CHARS])
+static bp_status check_plan(const bp_plan *plan, const bp_pool_config *config, bp_plan_summary *summary)
 {
     BP_TRY(check_config(config));
     *summary = (bp_plan_summary){.size = sizeof *summary};
@@ -212,7 +214,7 @@ static bp_status check_plan(const bp_plan *plan, const bp_pool_config *config, b
     if (!summary->feasible)
         return bp_fail(BP_ERR_INFEASIBLE, "the plan is infeasible: %s", summary->infeasible_because);
     BP_TRY(bp_plan_validate(plan));
-    return take_fingerprint(plan, config->fingerprint, fingerprint);
+    return check_fingerprint(plan, config->fingerprint);
 }
 
 bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool)
@@ -225,15 +227,13 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
         config = &defaults;
     }
     bp_plan_summary summary;
-    char fingerprint[BP_FINGERPRINT_CHARS];
-    BP_TRY(check_plan(plan, config, &summary, fingerprint));
+    BP_TRY(check_plan(plan, config, &summary));
     size_t bytes = (sizeof **pool + 63) / 64 * 64;
     bp_pool *made = aligned_alloc(64, bytes);
     if (made == NULL)
         return bp_fail_memory(bytes);
     memset(made, 0, bytes);
     made->device = device;
-    memcpy(made->fingerprint, fingerprint, sizeof made->fingerprint);
     bp_device_retain(device);
     bp_slabs_init(device, &made->slabs);
     pthread_mutex_init(&made->binding, NULL); /* cannot fail for a plain mutex */
@@ -303,16 +303,6 @@ const char *bp_pool_fingerprint(const bp_pool *pool)
 const char *bp_pool_allocator_name(const bp_pool *pool)
 {
     return pool->ops->name;
-}
-
-const char *bp_pool_name(const bp_pool *pool)
-{
-    return pool->name;
-}
-
-const char *bp_pool_fingerprint(const bp_pool *pool)
-{
-    return pool->fingerprint;
 }
 
 /* ---- slabs ---------------------------------------------------------------------------------------------------------- */

@@ -177,7 +177,6 @@ struct bp_pool {
     /* cold from here on */
     _Alignas(64) pthread_mutex_t binding; /* bind, and what bind changes */
     char *name;
-    char fingerprint[BP_FINGERPRINT_CHARS]; /* of the plan */
     bp_strings strings;
     bp_slabs slabs;
     bp_pool_slab *slab_infos;
