@@ -111,7 +111,7 @@ static bool same(const bp_comm *comm, size_t bytes, const field *f, uint32_t a, 
                   (const char *)record_of(comm, b, bytes) + f->offset, f->bytes) == 0;
 }
 
-/* A rank with the value that more than half of them have; rank 0 where there is none. */
+/* The first rank with the value that more than half of them have; rank 0 where there is none. */
 static uint32_t find_majority(const bp_comm *comm, size_t bytes, const field *f)
 {
     uint32_t candidate = 0, lead = 0, votes = 0;
@@ -125,7 +125,10 @@ static uint32_t find_majority(const bp_comm *comm, size_t bytes, const field *f)
     }
     for (uint32_t rank = 0; rank < comm->traits.ranks; rank++)
         votes += same(comm, bytes, f, candidate, rank);
-    return votes > comm->traits.ranks / 2 ? candidate : 0;
+    for (uint32_t rank = 0; votes > comm->traits.ranks / 2; rank++)
+        if (same(comm, bytes, f, candidate, rank))
+            return rank;
+    return 0;
 }
 
 static void print_value(const bp_comm *comm, size_t bytes, const field *f, uint32_t rank, char *text, size_t room)

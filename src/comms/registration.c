@@ -90,11 +90,11 @@ static bp_status check(bp_pool *pool, const bp_registration_entry *entries, size
 
 static bp_status attach_to_pool(bp_registration *r)
 {
-    if (r->window_count == 0)
+    if (r->slab_count == 0)
         return BP_OK;
     bp_status status = bp_pool_attach(r->pool, &callbacks, r);
     if (status != BP_OK && !r->reached) /* the pool itself refused: the others wait at the first slab */
-        status = bp_windows_register(r, r->windows[0].slab, status);
+        status = bp_windows_register(r, 0, status);
     r->attached = status == BP_OK;
     return status;
 }
@@ -111,7 +111,7 @@ static bp_status finish(bp_registration *r)
 {
     bp_verdict verdict;
     bp_verdict_take(&verdict, bp_registration_collect_warnings(r));
-    bp_parties_agree(r, UINT32_MAX, &verdict);
+    bp_parties_agree(r, &verdict);
     return bp_verdict_status(&verdict);
 }
 

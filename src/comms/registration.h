@@ -72,14 +72,14 @@ bp_status bp_registration_compare(bp_registration *r, bp_status prepared);
 /* The same for a rank that had no memory even for the list of communicators: tells the others. Never BP_OK. */
 bp_status bp_registration_decline(const bp_registration_entry *entries, size_t count, bp_status status);
 
-/* Collective, for the windows of a slab: all are registered on all ranks, or none. `so_far`: a failure of this rank that the others are to
+/* Collective, for the windows of a slab, also where it has none here: all are registered on all ranks, or none. `so_far`: a failure of this rank that the others are to
  * hear of. */
 bp_status bp_windows_register(bp_registration *r, uint32_t slab, bp_status so_far);
 /* In reverse order, without those of communicators that are gone. */
 void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *because);
 
-/* Collective: the verdict of all parties (of `slab` only; UINT32_MAX: all). */
-void bp_parties_agree(bp_registration *r, uint32_t slab, bp_verdict *verdict);
+/* Collective: carries a verdict from communicator to communicator. Ranks that form a grid all come out with the same. */
+void bp_parties_agree(bp_registration *r, bp_verdict *verdict);
 
 /* Asks the providers; what can be told from here is added. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_registration_collect_warnings(bp_registration *r);

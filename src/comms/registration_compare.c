@@ -14,21 +14,11 @@ static void lose(bp_party *party, bp_status status, bp_verdict *verdict)
         bp_verdict_take(verdict, status);
 }
 
-static bool takes_part(const bp_registration *r, const bp_party *party, uint32_t slab)
-{
-    if (slab == UINT32_MAX)
-        return true;
-    for (size_t i = 0; i < r->window_count; i++)
-        if (r->windows[i].slab == slab && bp_comm_of(r, &r->windows[i]) == party->comm)
-            return true;
-    return false;
-}
-
-void bp_parties_agree(bp_registration *r, uint32_t slab, bp_verdict *verdict)
+void bp_parties_agree(bp_registration *r, bp_verdict *verdict)
 {
     for (size_t i = 0; i < r->party_count; i++) {
         bp_party *party = &r->parties[i];
-        if (party->lost || !bp_comm_is_alive(party->comm) || !takes_part(r, party, slab))
+        if (party->lost || !bp_comm_is_alive(party->comm))
             continue;
         bp_verdict agreed = *verdict;
         bp_status status = bp_verdict_agree(party->comm, &agreed);
@@ -124,6 +114,6 @@ bp_status bp_registration_compare(bp_registration *r, bp_status prepared)
         if (status != BP_OK)
             lose(&r->parties[i], status, &verdict);
     }
-    bp_parties_agree(r, UINT32_MAX, &verdict);
+    bp_parties_agree(r, &verdict);
     return bp_verdict_status(&verdict);
 }

@@ -99,24 +99,14 @@ void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *becaus
     }
 }
 
-static bool has_windows(const bp_registration *r, uint32_t slab)
-{
-    for (size_t i = 0; i < r->window_count; i++)
-        if (r->windows[i].slab == slab)
-            return true;
-    return false;
-}
-
 bp_status bp_windows_register(bp_registration *r, uint32_t slab, bp_status so_far)
 {
     bp_verdict verdict;
-    if (!has_windows(r, slab))
-        return so_far;
     bp_verdict_take(&verdict, so_far);
     for (size_t i = 0; i < r->window_count; i++)
         if (r->windows[i].slab == slab)
             register_window(r, &r->windows[i], &verdict);
-    bp_parties_agree(r, slab, &verdict);
+    bp_parties_agree(r, &verdict);
     if (verdict.status != BP_OK)
         bp_windows_deregister(r, slab, "registration failed");
     return bp_verdict_status(&verdict);
