@@ -413,7 +413,7 @@ static void test_launching(void **state)
     assert_ok(bp_pool_attach(k.pool, &callbacks, &attached));
     assert_ok(bp_pool_detach(k.pool, &callbacks, &attached));
     assert_ok(bp_pool_set_lane(k.pool, BP_LANE_REDUCE, k.streams[2]));
-    drop(&k, param(&k, 4), (take(&k, param(&k, 4), k.streams[2]), k.streams[2]));
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2]));
     assert_ok(bp_graph_launch(graphs[0], k.streams[0]));
     assert_ok(bp_capture_launched(captures[0], k.streams[0]));
     assert_ok(bp_capture_before_launch(captures[1], k.streams[1]));
