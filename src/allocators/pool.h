@@ -132,6 +132,9 @@ extern const bp_allocator_ops bp_dynamic_ops, bp_fixed_pool_ops, bp_max_pool_ops
 
 typedef struct bp_recorder bp_recorder;
 
+#define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
+#define BP_WATCH_ASK 2u       /* ask the driver about the call's stream */
+
 /* A request that is known by name: those of the plan first, then what was bound beside it. */
 typedef struct bp_known {
     const char *unit;
@@ -161,6 +164,7 @@ struct bp_pool {
     bp_segment *segments;
     bp_fence *fences; /* fence 0 is empty and stays so */
     atomic_uint sealed, overflow_allowed;
+    atomic_uint watch; /* BP_WATCH bits: 0 where acquire, use and release have nothing to do with captures */
     _Atomic(bp_stream *) lanes[BP_LANE_COUNT];
     _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
     bool guarded;
@@ -196,9 +200,25 @@ struct bp_pool {
     bool guarding;          /* guard mode has begun: its traces must be removed */
     bp_recorder *recording; /* the last one, also when stopped */
     bool plan_is_stable;
+    char fingerprint[BP_FINGERPRINT_CHARS];
+    bp_capture_check capture_check;
+    struct bp_capture *capturing; /* NULL: none */
+    struct bp_capture *captures;  /* all that were begun and not destroyed */
+    uint32_t capture_number;
     bp_message_function *on_message;
     void *user;
 };
+
+BP_HOT bool bp_is_capturing(const bp_pool *pool)
+{
+    return (atomic_load_explicit((atomic_uint *)&pool->watch, memory_order_relaxed) & BP_WATCH_CAPTURING) != 0;
+}
+
+/* Whether requests must keep the buffer they had: sealed, or inside a capture, where addresses become part of a graph. */
+static inline bool bp_is_fixed(const bp_pool *pool)
+{
+    return atomic_load_explicit((atomic_uint *)&pool->sealed, memory_order_relaxed) != 0 || bp_is_capturing(pool);
+}
 
 static inline void bp_count(_Atomic uint64_t *counter, uint64_t more)
 {
