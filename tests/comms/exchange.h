@@ -25,7 +25,8 @@ typedef struct exchange_room {
 typedef struct exchange_seat {
     exchange_room *room;
     uint32_t rank;
-    unsigned fails_nth; /* this rank's nth exchange from now on fails, and with it all that the others wait in or begin; 0: none */
+    unsigned
+        fails_nth; /* this rank's nth exchange from now on fails, and with it all that the others wait in or begin; 0: none */
     unsigned aborts, destroys;
 } exchange_seat;
 

@@ -238,10 +238,10 @@ bp_status register_all(rank *r, bp_register_kind kind)
 
 bp_window window_at(const bp_registration *registration, size_t index)
 {
-    bp_window window = {.size = sizeof window};
-    if (bp_registration_window_get(registration, index, &window) != BP_OK)
-        memset(&window, 0xff, sizeof window);
-    return window;
+    bp_window w = {.size = sizeof w};
+    if (bp_registration_window_get(registration, index, &w) != BP_OK)
+        memset(&w, 0xff, sizeof w);
+    return w;
 }
 
 char *report_of(const bp_registration *registration)

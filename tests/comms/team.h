@@ -31,8 +31,8 @@ typedef struct team_options {
     int over_nccl;       /* 1: no control communicator */
     const bp_plan *plan; /* of every rank's pool; NULL: no pools */
     const bp_plan *odd_plan;
-    uint32_t odd_rank; /* has odd_plan instead, where that is given */
-    int spare_devices; /* more than the ranks need */
+    uint32_t odd_rank;              /* has odd_plan instead, where that is given */
+    int spare_devices;              /* more than the ranks need */
     int fake_attribute, fake_value; /* fake_cuda_set_attribute, where not 0 */
 } team_options;
 
@@ -40,8 +40,8 @@ struct team {
     team_options options;
     exchange_room room;
     rank ranks[MOST_RANKS];
-    atomic_uint wrong;     /* expectations of threads that were not met */
-    bool breaks_rules;     /* of NCCL: a test that does so on purpose looks at them itself */
+    atomic_uint wrong; /* expectations of threads that were not met */
+    bool breaks_rules; /* of NCCL: a test that does so on purpose looks at them itself */
 };
 
 /* Everything is made; asserted. */

@@ -2,7 +2,11 @@
 #ifndef FAKE_NCCL_ABI_H
 #define FAKE_NCCL_ABI_H
 
-#include "state.h"
+#include "fake_nccl.h"
+
+typedef struct unique_id {
+    char internal[128];
+} unique_id;
 
 /* The first version whose functions this copy exports. */
 #ifndef FAKE_NCCL_SYMBOLS
@@ -45,8 +49,5 @@ FAKE_NCCL_2_19 int ncclCommRegister(void *comm, void *address, size_t bytes, voi
 FAKE_NCCL_2_19 int ncclCommDeregister(void *comm, void *handle);
 FAKE_NCCL_2_27 int ncclCommWindowRegister(void *comm, void *address, size_t bytes, void **window, int flags);
 FAKE_NCCL_2_27 int ncclCommWindowDeregister(void *comm, void *window);
-
-/* The communicator of a call, under the lock; else an error, without it. */
-int begin_call(const char *function, void *handle, communicator **comm);
 
 #endif

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../cuda/fake_cuda.h"
-#include "abi.h"
+#include "state.h"
 
 typedef enum operation_kind { ALL_GATHER = 1, ALL_REDUCE = 2, REDUCE_SCATTER = 3 } operation_kind;
 
@@ -16,12 +16,12 @@ typedef struct launch_job {
 
 static uint64_t bytes_sent(const operation *o)
 {
-    return o->count * type_bytes(o->dtype) * (o->kind == REDUCE_SCATTER ? (uint64_t) o->comm->clique->ranks : 1);
+    return o->count * type_bytes(o->dtype) * (o->kind == REDUCE_SCATTER ? (uint64_t)o->comm->clique->ranks : 1);
 }
 
 static uint64_t bytes_received(const operation *o)
 {
-    return o->count * type_bytes(o->dtype) * (o->kind == ALL_GATHER ? (uint64_t) o->comm->clique->ranks : 1);
+    return o->count * type_bytes(o->dtype) * (o->kind == ALL_GATHER ? (uint64_t)o->comm->clique->ranks : 1);
 }
 
 static bp_register_kind lesser(bp_register_kind a, bp_register_kind b)
@@ -64,9 +64,10 @@ static bool all_agree(const operation *const *of, int ranks)
     for (int i = 1; i < ranks; i++) {
         const operation *b = of[i];
         if (a->kind != b->kind || a->count != b->count || a->dtype != b->dtype || a->reduction != b->reduction) {
-            broke(FAKE_NCCL_COLLECTIVES_AGREE,
-                  "collective %llu: rank 0 has kind %d, %zu of type %d, op %d; rank %d has kind %d, %zu of type %d, op %d",
-                  (unsigned long long) a->number, a->kind, a->count, a->dtype, a->reduction, i, b->kind, b->count,
+            broke(rule_collectives_agree,
+                  "collective %llu: rank 0 has kind %d, %zu of type %d, op %d; rank %d has kind %d, %zu of type %d, op "
+                  "%d",
+                  (unsigned long long)a->number, a->kind, a->count, a->dtype, a->reduction, i, b->kind, b->count,
                   b->dtype, b->reduction);
             return false;
         }
@@ -84,10 +85,10 @@ static void *result_of(const operation *o, const operation *const *of, int ranks
         inputs[i] = of[i]->from;
     size_t bytes = o->count * type_bytes(o->dtype);
     if (o->kind != ALL_GATHER)
-        reduce(inputs, ranks, o->kind == REDUCE_SCATTER ? o->count * (size_t) o->comm->rank : 0, o->count, o->dtype,
+        reduce(inputs, ranks, o->kind == REDUCE_SCATTER ? o->count * (size_t)o->comm->rank : 0, o->count, o->dtype,
                o->reduction, result);
     for (int i = 0; i < ranks && o->kind == ALL_GATHER; i++)
-        memcpy(result + bytes * (size_t) i, inputs[i], bytes);
+        memcpy(result + bytes * (size_t)i, inputs[i], bytes);
     return result;
 }
 
@@ -131,7 +132,7 @@ static void run(void *argument)
     if (o->captured)
         comm->running++;
     if (comm->dead && !comm->aborted)
-        broke(FAKE_NCCL_NOT_AFTER_DESTROY, "a collective of rank %d runs", comm->rank);
+        broke(rule_not_after_destroy, "a collective of rank %d runs", comm->rank);
     if (!comm->dead && !comm->aborted) {
         int result = run_with_others(o);
         if (result != NCCL_SUCCESS && !comm->aborted)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "abi.h"
+#include "state.h"
 
 /* ---- finding them -------------------------------------------------------------------------------------------------- */
 
@@ -15,7 +15,7 @@ communicator *find_comm(void *handle, const char *function)
         if (c == handle && !c->dead)
             return c;
     if (handle != NULL)
-        broke(FAKE_NCCL_NOT_AFTER_DESTROY, "%s of %p", function, handle);
+        broke(rule_not_after_destroy, "%s of %p", function, handle);
     return NULL;
 }
 
@@ -88,7 +88,7 @@ static int check_gpus(const communicator *comm)
     bool may_share = fake.set.share_gpu || (fake.set.version >= 23000 && is_on("NCCL_MULTI_RANK_GPU_ENABLE", 0));
     for (int i = 0; i < comm->clique->ranks && !may_share; i++)
         if (i != comm->rank && comm->clique->members[i]->device == comm->device) {
-            broke(FAKE_NCCL_ONE_RANK_PER_GPU, "ranks %d and %d are on device %d", comm->rank, i, comm->device);
+            broke(rule_one_rank_per_gpu, "ranks %d and %d are on device %d", comm->rank, i, comm->device);
             return NCCL_INVALID_USAGE;
         }
     return NCCL_SUCCESS;
@@ -201,7 +201,7 @@ int ncclCommDestroy(void *handle)
         return result;
     await_rest(comm);
     if (end_registrations(comm))
-        broke(FAKE_NCCL_DEREGISTER_BEFORE_DESTROY, "rank %d", comm->rank);
+        broke(rule_deregister_before_destroy, "rank %d", comm->rank);
     bury(comm);
     fake_unlock();
     return NCCL_SUCCESS;
@@ -298,7 +298,7 @@ const char *ncclGetErrorString(int result)
                                         "invalid usage",
                                         "remote process exited or there was a network error",
                                         "in progress"};
-    return result >= 0 && (size_t) result < sizeof texts / sizeof *texts ? texts[result] : "unknown result code";
+    return result >= 0 && (size_t)result < sizeof texts / sizeof *texts ? texts[result] : "unknown result code";
 }
 
 const char *ncclGetLastError(void *handle)

@@ -66,12 +66,12 @@ static int set_one(const char *name, size_t length, long long value)
     static const char *const names[] = {"version", "share_gpu", "same_process", "symmetric", "watchdog_ms"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == length && strncmp(names[i], name, length) == 0) {
-            *numbers[i] = (int) value;
+            *numbers[i] = (int)value;
             return 0;
         }
     if (length != strlen("space_mib") || strncmp("space_mib", name, length) != 0)
         return -1;
-    fake.set.space_bytes = (uint64_t) value << 20;
+    fake.set.space_bytes = (uint64_t)value << 20;
     return 0;
 }
 
@@ -86,7 +86,7 @@ int fake_nccl_set(const char *text)
         if (equals == NULL || end == equals + 1 || (*end != ',' && *end != '\0'))
             result = -1;
         else
-            result = set_one(text, (size_t) (equals - text), value);
+            result = set_one(text, (size_t)(equals - text), value);
         if (result == 0)
             text = end + (*end == ',');
     }
@@ -243,7 +243,7 @@ unsigned fake_nccl_broken(char *text, size_t capacity)
         fake_nccl_rule rule = control.findings[i].rule;
         int written = snprintf(text + length, capacity - length, "%s (%s): %s\n", RULES[rule].name,
                                RULES[rule].sentence, control.findings[i].text);
-        length += written < 0 ? 0 : (size_t) written;
+        length += written < 0 ? 0 : (size_t)written;
     }
     unsigned total = control.total;
     pthread_mutex_unlock(&control.lock);
@@ -379,7 +379,7 @@ int fake_nccl_window_get(unsigned index, fake_nccl_window *out)
     }
     if (found != NULL)
         *out = (fake_nccl_window){found->comm,  found->comm->rank, found->address,
-                                  found->bytes, found->flags,      (void *) (uintptr_t) found};
+                                  found->bytes, found->flags,      (void *)(uintptr_t)found};
     fake_unlock();
     return found != NULL;
 }

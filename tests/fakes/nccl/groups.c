@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi.h"
+#include "state.h"
 
 typedef struct deferred {
     struct deferred *next;

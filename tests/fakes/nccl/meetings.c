@@ -45,7 +45,7 @@ static struct timespec in_ms(int ms)
     struct timespec at;
     clock_gettime(CLOCK_REALTIME, &at);
     at.tv_sec += ms / 1000;
-    at.tv_nsec += (long) (ms % 1000) * 1000000;
+    at.tv_nsec += (long)(ms % 1000) * 1000000;
     if (at.tv_nsec >= 1000000000) {
         at.tv_sec++;
         at.tv_nsec -= 1000000000;
@@ -59,16 +59,16 @@ static void report_missing(const communicator *comm, const meeting *m)
     size_t length = 0;
     for (int i = 0; i < comm->clique->ranks && length < sizeof ranks; i++)
         if (!m->came[i])
-            length += (size_t) snprintf(ranks + length, sizeof ranks - length, " %d", i);
-    broke(FAKE_NCCL_ALL_RANKS_COME, "%s, number %llu: rank %d waits for%s", name_of(m->kind),
-          (unsigned long long) m->number, comm->rank, ranks);
+            length += (size_t)snprintf(ranks + length, sizeof ranks - length, " %d", i);
+    broke(rule_all_ranks_come, "%s, number %llu: rank %d waits for%s", name_of(m->kind), (unsigned long long)m->number,
+          comm->rank, ranks);
 }
 
 /* Waits until `count` is all ranks. False: it failed, or this rank was aborted. */
 static bool await(communicator *comm, meeting *m, const unsigned *count)
 {
     struct timespec until = in_ms(fake.set.watchdog_ms);
-    while (*count < (unsigned) comm->clique->ranks && !m->failed && !comm->aborted)
+    while (*count < (unsigned)comm->clique->ranks && !m->failed && !comm->aborted)
         if (pthread_cond_timedwait(&fake.changed, &fake.lock, &until) == ETIMEDOUT && !m->failed && !comm->aborted) {
             report_missing(comm, m);
             m->failed = true;
@@ -92,7 +92,7 @@ int meet(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run, c
 
 void part(communicator *comm, meeting *met)
 {
-    unsigned ranks = (unsigned) comm->clique->ranks;
+    unsigned ranks = (unsigned)comm->clique->ranks;
     if (++met->gone == ranks)
         pthread_cond_broadcast(&fake.changed);
     if (await(comm, met, &met->gone) && ++met->seen == ranks)
@@ -102,7 +102,7 @@ void part(communicator *comm, meeting *met)
 void stay_away(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run)
 {
     meeting *m = meeting_of(comm->clique, kind, number, run);
-    unsigned ranks = (unsigned) comm->clique->ranks;
+    unsigned ranks = (unsigned)comm->clique->ranks;
     m->came[comm->rank] = true;
     m->here++;
     m->gone++;

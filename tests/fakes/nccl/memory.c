@@ -1,7 +1,7 @@
 /* ncclMemAlloc: memory as NCCL makes its own. */
 #include <stdlib.h>
 
-#include "abi.h"
+#include "state.h"
 
 int cuMemGetAllocationGranularity(size_t *bytes, const bp_cu_allocation_prop *prop, int option);
 int cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignment, uint64_t wanted, unsigned long long flags);
@@ -71,7 +71,7 @@ int ncclMemAlloc(void **address, size_t bytes)
     a->next = allocations;
     allocations = a;
     fake_unlock();
-    *address = (void *) (uintptr_t) a->address;
+    *address = (void *)(uintptr_t)a->address;
     return NCCL_SUCCESS;
 }
 
@@ -82,7 +82,7 @@ int ncclMemFree(void *address)
         return result;
     fake_lock();
     allocation **at = &allocations;
-    while (*at != NULL && (*at)->address != (uint64_t) (uintptr_t) address)
+    while (*at != NULL && (*at)->address != (uint64_t)(uintptr_t)address)
         at = &(*at)->next;
     allocation *a = *at;
     if (a != NULL)

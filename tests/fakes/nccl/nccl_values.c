@@ -3,7 +3,7 @@
 
 #include <bucketpool/nccl.h>
 
-#define SAME(name, value) _Static_assert((int) (name) == (value), #name)
+#define SAME(name, value) _Static_assert((int)(name) == (value), #name)
 
 SAME(ncclSuccess, 0);
 SAME(ncclUnhandledCudaError, 1);
@@ -45,19 +45,19 @@ int check_signatures(ncclComm_t comm, void *p, cudaStream_t stream);
 int check_signatures(ncclComm_t comm, void *p, cudaStream_t stream)
 {
     int value = 0;
-    int result = (int) ncclGetVersion(&value);
-    result |= (int) ncclCommCount(comm, &value) | (int) ncclCommUserRank(comm, &value);
-    result |= (int) ncclCommCuDevice(comm, &value);
-    result |= (int) ncclAllGather(p, p, (size_t) 1, ncclFloat, comm, stream);
-    result |= (int) ncclAllReduce(p, p, (size_t) 1, ncclFloat, ncclSum, comm, stream);
-    result |= (int) ncclReduceScatter(p, p, (size_t) 1, ncclFloat, ncclSum, comm, stream);
+    int result = (int)ncclGetVersion(&value);
+    result |= (int)ncclCommCount(comm, &value) | (int)ncclCommUserRank(comm, &value);
+    result |= (int)ncclCommCuDevice(comm, &value);
+    result |= (int)ncclAllGather(p, p, (size_t)1, ncclFloat, comm, stream);
+    result |= (int)ncclAllReduce(p, p, (size_t)1, ncclFloat, ncclSum, comm, stream);
+    result |= (int)ncclReduceScatter(p, p, (size_t)1, ncclFloat, ncclSum, comm, stream);
 #if NCCL_VERSION_CODE >= 21900
-    result |= (int) ncclCommRegister(comm, p, (size_t) 1, &p) | (int) ncclCommDeregister(comm, p);
+    result |= (int)ncclCommRegister(comm, p, (size_t)1, &p) | (int)ncclCommDeregister(comm, p);
 #endif
 #if NCCL_VERSION_CODE >= 22700
     ncclWindow_t window = NULL;
-    result |= (int) ncclCommWindowRegister(comm, p, (size_t) 1, &window, NCCL_WIN_COLL_SYMMETRIC);
-    result |= (int) ncclCommWindowDeregister(comm, window);
+    result |= (int)ncclCommWindowRegister(comm, p, (size_t)1, &window, NCCL_WIN_COLL_SYMMETRIC);
+    result |= (int)ncclCommWindowDeregister(comm, window);
 #endif
     return result;
 }

@@ -8,7 +8,7 @@ enum { INT8 = 0, UINT8 = 1, INT32 = 2, UINT32 = 3, INT64 = 4, UINT64 = 5, FP16 =
 size_t type_bytes(int dtype)
 {
     static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-    return dtype >= 0 && (size_t) dtype < sizeof bytes / sizeof *bytes ? bytes[dtype] : 0;
+    return dtype >= 0 && (size_t)dtype < sizeof bytes / sizeof *bytes ? bytes[dtype] : 0;
 }
 
 bool is_float(int dtype)
@@ -34,7 +34,7 @@ static uint32_t bits_of(float value)
 
 static float from_half(uint16_t half)
 {
-    uint32_t sign = (uint32_t) (half & 0x8000) << 16, magnitude = half & 0x7fff;
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity and NaN */
         return float_of(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
     /* the exponent is moved by a product, which serves denormals too */
@@ -45,25 +45,25 @@ static uint16_t to_half(float value)
 {
     uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000)
-        return (uint16_t) (sign | 0x7e00);
+        return (uint16_t)(sign | 0x7e00);
     if (magnitude >= 0x477ff000) /* rounds to more than the largest */
-        return (uint16_t) (sign | 0x7c00);
+        return (uint16_t)(sign | 0x7c00);
     if (magnitude < 0x38800000) /* denormal: the sum's last bit is worth 2^-24 */
-        return (uint16_t) (sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
-    return (uint16_t) (sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
+        return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
+    return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13);
 }
 
 static float from_bf16(uint16_t value)
 {
-    return float_of((uint32_t) value << 16);
+    return float_of((uint32_t)value << 16);
 }
 
 static uint16_t to_bf16(float value)
 {
     uint32_t bits = bits_of(value);
     if ((bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t) (bits >> 16 | 0x40);
-    return (uint16_t) ((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 static float same(float value)
@@ -83,15 +83,15 @@ static double same_double(double value)
     static void name(const void *const *inputs, int ranks, size_t first, size_t count, int op, stored *result)         \
     {                                                                                                                  \
         for (size_t i = 0; i < count; i++) {                                                                           \
-            sum total = (sum) load(((const stored *) inputs[0])[first + i]);                                           \
+            sum total = (sum)load(((const stored *)inputs[0])[first + i]);                                             \
             for (int r = 1; r < ranks; r++) {                                                                          \
-                sum next = (sum) load(((const stored *) inputs[r])[first + i]);                                        \
+                sum next = (sum)load(((const stored *)inputs[r])[first + i]);                                          \
                 total = op == OP_MAX    ? (next > total ? next : total)                                                \
                         : op == OP_MIN  ? (next < total ? next : total)                                                \
-                        : op == OP_PROD ? (sum) (total * next)                                                         \
-                                        : (sum) (total + next);                                                        \
+                        : op == OP_PROD ? (sum)(total * next)                                                          \
+                                        : (sum)(total + next);                                                         \
             }                                                                                                          \
-            result[i] = (stored) store(op == OP_AVG ? (sum) (total / (sum) ranks) : total);                            \
+            result[i] = (stored)store(op == OP_AVG ? (sum)(total / (sum)ranks) : total);                               \
         }                                                                                                              \
     }
 
@@ -109,15 +109,15 @@ REDUCTION(reduce_double, double, double, same_double, same_double)
     static void name(const void *const *inputs, int ranks, size_t first, size_t count, int op, stored *result)         \
     {                                                                                                                  \
         for (size_t i = 0; i < count; i++) {                                                                           \
-            stored total = ((const stored *) inputs[0])[first + i];                                                    \
+            stored total = ((const stored *)inputs[0])[first + i];                                                     \
             for (int r = 1; r < ranks; r++) {                                                                          \
-                stored next = ((const stored *) inputs[r])[first + i];                                                 \
+                stored next = ((const stored *)inputs[r])[first + i];                                                  \
                 total = op == OP_MAX    ? (next > total ? next : total)                                                \
                         : op == OP_MIN  ? (next < total ? next : total)                                                \
-                        : op == OP_PROD ? (stored) ((wrapping) total * (wrapping) next)                                \
-                                        : (stored) ((wrapping) total + (wrapping) next);                               \
+                        : op == OP_PROD ? (stored)((wrapping)total * (wrapping)next)                                   \
+                                        : (stored)((wrapping)total + (wrapping)next);                                  \
             }                                                                                                          \
-            result[i] = op == OP_AVG ? (stored) (total / ranks) : total;                                               \
+            result[i] = op == OP_AVG ? (stored)(total / ranks) : total;                                                \
         }                                                                                                              \
     }
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "../cuda/fake_cuda.h"
-#include "abi.h"
+#include "state.h"
 
 #define MOST_SEGMENTS 16
 
@@ -13,12 +13,12 @@ enum { HOST_PAGE = 4096 };
 static int check_moment(communicator *comm, const char *function)
 {
     if (comm->running > 0) {
-        broke(FAKE_NCCL_REGISTER_AT_REST, "%s: rank %d has %u collectives on their way", function, comm->rank,
+        broke(rule_register_at_rest, "%s: rank %d has %u collectives on their way", function, comm->rank,
               comm->running);
         return fail(comm, NCCL_INVALID_USAGE, "%s: collectives are on their way", function);
     }
     if (fake_cuda_any_capture()) {
-        broke(FAKE_NCCL_REGISTER_OUTSIDE_CAPTURE, "%s of rank %d", function, comm->rank);
+        broke(rule_register_outside_capture, "%s of rank %d", function, comm->rank);
         return fail(comm, NCCL_INVALID_USAGE, "%s: a stream is being captured", function);
     }
     return NCCL_SUCCESS;
@@ -89,7 +89,7 @@ int ncclCommRegister(void *handle, void *address, size_t bytes, void **out)
         result = fail(comm, NCCL_INVALID_ARGUMENT, "ncclCommRegister: NULL");
     if (result == NCCL_SUCCESS) {
         fake.counts.buffer_calls++;
-        *out = comm->local_register ? add_buffer(comm, (uint64_t) (uintptr_t) address, bytes) : NULL;
+        *out = comm->local_register ? add_buffer(comm, (uint64_t)(uintptr_t)address, bytes) : NULL;
     }
     fake_unlock();
     return result;
@@ -149,8 +149,8 @@ static int check_memory(const window_job *job, window *w, brought_window *mine)
     fake_cuda_segment segments[MOST_SEGMENTS];
     size_t count = fake_cuda_segments(job->address, job->bytes, segments, MOST_SEGMENTS);
     if (count == 0) {
-        broke(FAKE_NCCL_WINDOW_VIRTUAL_MEMORY, "rank %d: %llu bytes at %#llx", comm->rank,
-              (unsigned long long) job->bytes, (unsigned long long) job->address);
+        broke(rule_window_virtual_memory, "rank %d: %llu bytes at %#llx", comm->rank, (unsigned long long)job->bytes,
+              (unsigned long long)job->address);
         return fail(comm, NCCL_CUDA_ERROR, "ncclCommWindowRegister: not memory of cuMemCreate");
     }
     uint64_t end = segments[count < MOST_SEGMENTS ? count - 1 : MOST_SEGMENTS - 1].address +
@@ -159,18 +159,18 @@ static int check_memory(const window_job *job, window *w, brought_window *mine)
     w->physical = segments[0].physical;
     w->space = end - segments[0].address;
     if (mine->offset % NCCL_WIN_ALIGNMENT != 0) {
-        broke(FAKE_NCCL_WINDOW_START_ALIGNED, "rank %d: %llu bytes into the allocation", comm->rank,
-              (unsigned long long) mine->offset);
+        broke(rule_window_start_aligned, "rank %d: %llu bytes into the allocation", comm->rank,
+              (unsigned long long)mine->offset);
         return fail(comm, NCCL_INVALID_ARGUMENT, "Window address must be suitably aligned.");
     }
     if (count > 1 && fake.set.version < 23000)
-        broke(FAKE_NCCL_WINDOW_ONE_SEGMENT, "rank %d: %zu allocations", comm->rank, count);
+        broke(rule_window_one_segment, "rank %d: %zu allocations", comm->rank, count);
     if (count > 1 && fake.set.version >= 22900 && fake.set.version < 23000)
         return fail(comm, NCCL_INVALID_ARGUMENT, "a window of several physical segments");
     for (const window *other = comm->windows; other != NULL; other = other->next)
         if (other->address < job->address + job->bytes && job->address < other->address + other->bytes)
-            broke(FAKE_NCCL_WINDOWS_DISJOINT, "rank %d: %#llx and %#llx", comm->rank,
-                  (unsigned long long) other->address, (unsigned long long) job->address);
+            broke(rule_windows_disjoint, "rank %d: %#llx and %#llx", comm->rank, (unsigned long long)other->address,
+                  (unsigned long long)job->address);
     return NCCL_SUCCESS;
 }
 
@@ -182,8 +182,8 @@ static int take_space(communicator *comm, window *w)
     if (w->space > fake.set.space_bytes - comm->space_used) {
         for (const window *other = comm->windows; other != NULL; other = other->next)
             if (other->physical == w->physical) {
-                broke(FAKE_NCCL_SYMMETRIC_SPACE, "rank %d: %llu bytes are taken", comm->rank,
-                      (unsigned long long) comm->space_used);
+                broke(rule_symmetric_space, "rank %d: %llu bytes are taken", comm->rank,
+                      (unsigned long long)comm->space_used);
                 break;
             }
         return fail(comm, NCCL_INTERNAL_ERROR, "the symmetric address space is exhausted");
@@ -200,13 +200,13 @@ static int compare_windows(communicator *comm, const meeting *met, const brought
         if (other == NULL)
             continue;
         if (other->bytes != mine->bytes || other->flags != mine->flags) {
-            broke(FAKE_NCCL_WINDOW_SAME_SIZE, "rank %d: %llu bytes, flags %d; rank %d: %llu bytes, flags %d", comm->rank,
-                  (unsigned long long) mine->bytes, mine->flags, i, (unsigned long long) other->bytes, other->flags);
+            broke(rule_window_same_size, "rank %d: %llu bytes, flags %d; rank %d: %llu bytes, flags %d", comm->rank,
+                  (unsigned long long)mine->bytes, mine->flags, i, (unsigned long long)other->bytes, other->flags);
             return fail(comm, NCCL_INVALID_ARGUMENT, "ranks register different windows");
         }
         if ((mine->flags & NCCL_WIN_SYMMETRIC) != 0 && other->offset != mine->offset) {
-            broke(FAKE_NCCL_WINDOW_SAME_OFFSET, "rank %d: %llu; rank %d: %llu", comm->rank,
-                  (unsigned long long) mine->offset, i, (unsigned long long) other->offset);
+            broke(rule_window_same_offset, "rank %d: %llu; rank %d: %llu", comm->rank, (unsigned long long)mine->offset,
+                  i, (unsigned long long)other->offset);
             return fail(comm, NCCL_INVALID_ARGUMENT, "ranks register symmetric windows at different offsets");
         }
     }
@@ -292,7 +292,7 @@ int ncclCommWindowRegister(void *handle, void *address, size_t bytes, void **out
         return NCCL_INVALID_ARGUMENT;
     }
     int result = enter("ncclCommWindowRegister", comm);
-    window_job job = {comm, comm->window_number++, (uint64_t) (uintptr_t) address, bytes, out, flags};
+    window_job job = {comm, comm->window_number++, (uint64_t)(uintptr_t)address, bytes, out, flags};
     if (result == NCCL_SUCCESS && (address == NULL || bytes == 0 || out == NULL))
         result = NCCL_INVALID_ARGUMENT;
     if (result != NCCL_SUCCESS) {
@@ -307,7 +307,7 @@ static void drop_window(communicator *comm, window *w)
 {
     fake_cuda_segment first;
     if (fake_cuda_segments(w->address, w->bytes, &first, 1) == 0 || first.physical != w->physical)
-        broke(FAKE_NCCL_MAPPED_WHILE_REGISTERED, "rank %d: %#llx", comm->rank, (unsigned long long) w->address);
+        broke(rule_mapped_while_registered, "rank %d: %#llx", comm->rank, (unsigned long long)w->address);
     window **at = &comm->windows;
     while (*at != w)
         at = &(*at)->next;
@@ -324,7 +324,7 @@ static int end_buffer(communicator *comm, void *handle)
 {
     buffer *b = buffer_called(comm, handle);
     if (b == NULL) {
-        broke(FAKE_NCCL_DEREGISTER_BY_KIND, "ncclCommDeregister of %s",
+        broke(rule_deregister_by_kind, "ncclCommDeregister of %s",
               window_called(comm, handle) != NULL ? "a window" : "what is no handle");
         return fail(comm, NCCL_INVALID_USAGE, "Deregister: Could not find handle");
     }
@@ -343,7 +343,7 @@ static int end_window(communicator *comm, void *handle)
     else if (w != NULL)
         drop_window(comm, w);
     else {
-        broke(FAKE_NCCL_DEREGISTER_BY_KIND, "ncclCommWindowDeregister of %s",
+        broke(rule_deregister_by_kind, "ncclCommWindowDeregister of %s",
               buffer_called(comm, handle) != NULL ? "a buffer" : "what is no window");
         return fail(comm, NCCL_INVALID_USAGE, "not a window");
     }
@@ -404,7 +404,7 @@ static bool is_servable(uint64_t address, uint64_t bytes, bool one_segment)
 
 bp_register_kind registered_as(const communicator *comm, const void *memory, uint64_t bytes)
 {
-    uint64_t address = (uint64_t) (uintptr_t) memory;
+    uint64_t address = (uint64_t)(uintptr_t)memory;
     for (const window *w = comm->windows; w != NULL; w = w->next)
         if (w->address <= address && address + bytes <= w->address + w->bytes &&
             is_servable(w->address, w->bytes, fake.set.version < 23000))

@@ -10,7 +10,7 @@
 
 #include <bucketpool/cuda_driver.h>
 
-#include "fake_nccl.h"
+#include "abi.h"
 
 /* ncclResult_t */
 enum {
@@ -24,10 +24,6 @@ enum {
 };
 
 enum { NCCL_WIN_SYMMETRIC = 1, NCCL_WIN_ALIGNMENT = 4096 };
-
-typedef struct unique_id {
-    char internal[128];
-} unique_id;
 
 typedef struct settings {
     int version;
@@ -66,13 +62,13 @@ typedef struct buffer {
     unsigned references;
 } buffer;
 
-typedef struct window {
-    struct window *next;
+typedef struct registered_window {
+    struct registered_window *next;
     communicator *comm;
     uint64_t address, bytes;
     uint64_t space; /* bytes of symmetric address space */
     int flags;
-    bool symmetric; /* served from symmetric memory; else as a buffer */
+    bool symmetric;    /* served from symmetric memory; else as a buffer */
     uint64_t physical; /* memory of its start when it was registered */
 } window;
 
@@ -136,6 +132,9 @@ __attribute__((format(printf, 3, 4))) int fail(communicator *comm, int result, c
 
 /* The living communicator, or NULL after a broken rule. */
 communicator *find_comm(void *handle, const char *function);
+
+/* The communicator of a call, under the lock; else an error, without it. */
+int begin_call(const char *function, void *handle, communicator **comm);
 
 /* Comes to a meeting and waits until all ranks have; then *met is it and has what they brought. Under the lock, given up while waiting. */
 int meet(communicator *comm, meeting_kind kind, uint64_t number, uint64_t run, const void *brought, meeting **met);

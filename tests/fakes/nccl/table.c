@@ -1,5 +1,5 @@
 /* The functions of a version as a table. */
-#include "abi.h"
+#include "state.h"
 
 void fake_nccl_table(bp_nccl_functions *table)
 {
