@@ -139,18 +139,18 @@ static void bad_input_is_refused(void **state)
     (void)state;
     bp_comm *comm = new_self();
     char memory[16] = "";
-    assert_fails(bp_comm_create_self(NULL), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_exchange(NULL, memory, 1, memory), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_exchange(comm, NULL, 1, memory), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_exchange(comm, memory, 1, NULL), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_all_gather(comm, memory, memory, 1, NULL), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_all_gather(comm, NULL, memory, 1, stream), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_all_gather(NULL, memory, memory, 1, stream), BP_ERR_INVALID_ARGUMENT);
+    assert_fails(bp_comm_create_self(NULL), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_exchange(NULL, memory, 1, memory), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_exchange(comm, NULL, 1, memory), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_exchange(comm, memory, 1, NULL), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_all_gather(comm, memory, memory, 1, NULL), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_all_gather(comm, NULL, memory, 1, stream), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_all_gather(NULL, memory, memory, 1, stream), BP_ERR_INVALID_ARGUMENT, "");
     assert_fails(bp_comm_all_reduce(comm, memory, NULL, 1, BP_DTYPE_FP32, BP_REDUCE_SUM, stream),
-                 BP_ERR_INVALID_ARGUMENT);
+                 BP_ERR_INVALID_ARGUMENT, "");
     assert_fails(bp_comm_all_reduce(comm, memory, memory, 1, BP_DTYPE_FP32, (bp_reduction)9, stream),
-                 BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_abort(NULL), BP_ERR_INVALID_ARGUMENT);
+                 BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_abort(NULL), BP_ERR_INVALID_ARGUMENT, "");
     bp_comm_forget(NULL);
     bp_comm_destroy(&comm);
 }
@@ -177,9 +177,9 @@ static void sizes_that_overflow_are_refused(void **state)
     bp_comm *comm = new_self();
     char memory[16] = "";
     assert_fails(bp_comm_all_reduce(comm, memory, memory, UINT64_MAX / 2, BP_DTYPE_INT64, BP_REDUCE_SUM, stream),
-                 BP_ERR_OVERFLOW);
+                 BP_ERR_OVERFLOW, "");
     assert_fails(bp_comm_reduce_scatter(comm, memory, memory, UINT64_MAX / 2, BP_DTYPE_INT64, BP_REDUCE_SUM, stream),
-                 BP_ERR_OVERFLOW);
+                 BP_ERR_OVERFLOW, "");
     bp_comm_destroy(&comm);
 }
 
@@ -191,19 +191,19 @@ static void a_callback_needs_a_rank_and_an_exchange(void **state)
     exchange_seat seat = {.room = &room};
     bp_comm_callbacks good = exchange_callbacks(&seat), bad = good;
     bp_comm *comm = NULL;
-    assert_fails(bp_comm_create_callback(NULL, &seat, NULL, &comm), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_create_callback(&good, &seat, NULL, NULL), BP_ERR_INVALID_ARGUMENT);
+    assert_fails(bp_comm_create_callback(NULL, &seat, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_create_callback(&good, &seat, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "");
     bad.rank = 2;
     assert_fails(bp_comm_create_callback(&bad, &seat, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "2");
     bad = good;
     bad.ranks = 0;
-    assert_fails(bp_comm_create_callback(&bad, &seat, NULL, &comm), BP_ERR_INVALID_ARGUMENT);
+    assert_fails(bp_comm_create_callback(&bad, &seat, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
     bad = good;
     bad.exchange = NULL;
     assert_fails(bp_comm_create_callback(&bad, &seat, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "exchange");
     bad = good;
     bad.size = 4;
-    assert_fails(bp_comm_create_callback(&bad, &seat, NULL, &comm), BP_ERR_INVALID_ARGUMENT);
+    assert_fails(bp_comm_create_callback(&bad, &seat, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
     assert_null(comm);
     assert_int_equal(seat.destroys, 0);
     exchange_end(&room);
@@ -427,15 +427,15 @@ static void tables_of_providers_are_checked(void **state)
     provider_ends = 0;
     bp_comm_ops bad = good;
     bad.version = BP_COMM_OPS_VERSION + 1;
-    assert_fails(bp_comm_create(&bad, &traits, NULL, &comm), BP_ERR_UNSUPPORTED);
+    assert_fails(bp_comm_create(&bad, &traits, NULL, &comm), BP_ERR_UNSUPPORTED, "");
     bad = good;
     bad.exchange = NULL;
-    assert_fails(bp_comm_create(&bad, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT);
+    assert_fails(bp_comm_create(&bad, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
     bad = good;
     bad.traits = NULL;
-    assert_fails(bp_comm_create(&bad, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_create(NULL, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT);
-    assert_fails(bp_comm_create(&good, &traits, NULL, NULL), BP_ERR_INVALID_ARGUMENT);
+    assert_fails(bp_comm_create(&bad, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_create(NULL, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_comm_create(&good, &traits, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "");
     assert_int_equal(provider_ends, 0);
     bad = good;
     bad.traits = failing_traits;
@@ -460,7 +460,7 @@ static void registering_needs_both_functions(void **state)
                        .exchange = record_exchange};
     ops.deregister_memory = (bp_status(*)(void *, bp_register_kind, void *))(void (*)(void))failing_traits;
     bp_comm *comm = NULL;
-    assert_fails(bp_comm_create(&ops, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT);
+    assert_fails(bp_comm_create(&ops, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
 }
 
 static void kinds_have_names(void **state)
