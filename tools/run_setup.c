@@ -19,7 +19,9 @@ int run_exit_code(bp_status status)
     case BP_ERR_NO_HOST_MEMORY:
     case BP_ERR_NO_DEVICE_MEMORY:
     case BP_ERR_NO_DEVICE:
-    case BP_ERR_INTERNAL: return EXIT_ENVIRONMENT;
+    case BP_ERR_INTERNAL:
+    case BP_ERR_DEVICE:
+    case BP_ERR_COMM: return EXIT_ENVIRONMENT;
     default: return EXIT_BAD_INPUT;
     }
 }

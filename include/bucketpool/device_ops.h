@@ -45,7 +45,7 @@ typedef struct bp_device_ops {
     /* Address space without memory; touching it faults. `alignment` is a power of two, at least the granularity. */
     bp_status (*reserve)(void *self, uint64_t bytes, uint64_t alignment, void **address);
     bp_status (*unreserve)(void *self, void *address, uint64_t bytes);
-    /* Physical memory, zeroed, as one handle. BP_ERR_NO_DEVICE_MEMORY when the device has too little, naming bytes wanted
+    /* Physical memory as one handle; what it holds is not specified. BP_ERR_NO_DEVICE_MEMORY when the device has too little, naming bytes wanted
      * and left; BP_ERR_NO_HOST_MEMORY when the host has no room to keep track of it. */
     bp_status (*commit)(void *self, uint64_t bytes, uint64_t *handle);
     bp_status (*decommit)(void *self, uint64_t handle);

@@ -38,7 +38,9 @@ typedef enum bp_status {
     BP_ERR_IO = 10,        /* a file is missing, unreadable or cannot be written */
     BP_ERR_FORMAT = 11,    /* a file was read and is malformed */
     BP_ERR_MISMATCH = 12,  /* two things that must agree do not: a plan and its model, a size and its plan */
-    BP_ERR_INTERNAL = 13   /* the library broke its own invariant; please report */
+    BP_ERR_INTERNAL = 13,  /* the library broke its own invariant; please report */
+    BP_ERR_DEVICE = 14,    /* the device or its driver failed; the detail has its own words */
+    BP_ERR_COMM = 15       /* a communicator failed, here or on the rank that the detail names */
 } bp_status;
 
 /* The status in two or three words, e.g. "invalid argument". Never NULL; "unknown status" for others.

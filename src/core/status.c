@@ -24,6 +24,8 @@ const char *bp_status_name(bp_status status)
     case BP_ERR_FORMAT: return "malformed input";
     case BP_ERR_MISMATCH: return "mismatch";
     case BP_ERR_INTERNAL: return "internal error";
+    case BP_ERR_DEVICE: return "device error";
+    case BP_ERR_COMM: return "communicator error";
     }
     return "unknown status";
 }

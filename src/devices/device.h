@@ -31,6 +31,9 @@ struct bp_device {
 void bp_device_retain(bp_device *device);
 void bp_device_release(bp_device *device);
 
+/* The device under decorators made by bp_device_create_trace; itself, where there are none. */
+const bp_device *bp_device_undecorated(const bp_device *device);
+
 /* Physical memory with the device's usage counted; otherwise the table's commit and decommit. Stream-ordered memory
  * likewise. */
 bp_status bp_device_commit(bp_device *device, uint64_t bytes, uint64_t *handle);

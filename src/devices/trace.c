@@ -379,3 +379,10 @@ bp_status bp_device_create_trace(bp_device *inner, bp_device_trace *trace, void 
     bp_device_retain(inner);
     return bp_device_create(&created->ops, created, device);
 }
+
+const bp_device *bp_device_undecorated(const bp_device *device)
+{
+    while (device->ops->destroy == destroy)
+        device = ((const trace_device *)device->self)->inner;
+    return device;
+}

@@ -1,0 +1,280 @@
+/* The cuda device: making it, its context, what is known of it. */
+#include "devices/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+
+#define ON_DEVICE 1
+#define READ_WRITE 3
+
+/* Of the driver's device attributes. */
+#define COMPUTE_MAJOR 75
+#define COMPUTE_MINOR 76
+#define VIRTUAL_MEMORY 102
+#define MEMORY_POOLS 115
+
+#define PLAIN_GRANULARITY (UINT64_C(2) << 20)
+
+/* ---- the current context -------------------------------------------------------------------------------------------- */
+
+bp_status bp_cuda_push(const bp_cuda *cuda)
+{
+    int error = cuda->driver.cuCtxPushCurrent(cuda->context);
+    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "making the device current");
+}
+
+void bp_cuda_pop(const bp_cuda *cuda)
+{
+    void *popped; /* whatever is on top: what lies below was current before */
+    (void)cuda->driver.cuCtxPopCurrent(&popped);
+}
+
+bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope)
+{
+    const bp_cuda *cuda = bp_cuda_of(device);
+    if (cuda != NULL)
+        BP_TRY(bp_cuda_push(cuda));
+    *scope = (bp_cuda_scope){cuda};
+    return BP_OK;
+}
+
+void bp_cuda_leave(bp_cuda_scope *scope)
+{
+    if (scope->cuda != NULL)
+        bp_cuda_pop(scope->cuda);
+    scope->cuda = NULL;
+}
+
+/* ---- making --------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_cuda_config_init(bp_cuda_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_cuda_config_init: needs a configuration of %zu bytes, size %zu was given", sizeof *config,
+                       size);
+    *config = (bp_cuda_config){.size = sizeof *config};
+    return BP_OK;
+}
+
+/* The first place of the table that is empty; only what asks for multicast may be. */
+static bp_status check_driver(const bp_cuda_driver *driver)
+{
+    if (driver->version != BP_CUDA_DRIVER_VERSION)
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create_cuda: the driver table has version %u, expected %u",
+                       driver->version, BP_CUDA_DRIVER_VERSION);
+    if (driver->size < sizeof *driver)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: the driver table has %zu bytes, expected %zu",
+                       driver->size, sizeof *driver);
+    const size_t first = offsetof(bp_cuda_driver, cuInit), step = sizeof driver->cuInit;
+    for (size_t at = first; at < sizeof *driver; at += step) {
+        static const char none[sizeof driver->cuInit];
+        if (at != offsetof(bp_cuda_driver, cuMulticastGetGranularity) &&
+            memcmp((const char *)driver + at, none, step) == 0)
+            return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create_cuda: function %zu of the driver table is missing",
+                           (at - first) / step);
+    }
+    return BP_OK;
+}
+
+static int attribute(const bp_cuda *cuda, int which)
+{
+    int value = 0;
+    return cuda->driver.cuDeviceGetAttribute(&value, which, cuda->device) == BP_CU_SUCCESS ? value : 0;
+}
+
+static bp_status find_device(bp_cuda *cuda)
+{
+    int count = 0;
+    int error = cuda->driver.cuDeviceGetCount(&count);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(&cuda->driver, error, "counting devices");
+    if (count == 0)
+        return bp_fail(BP_ERR_NO_DEVICE, "cuda: the driver finds no GPU");
+    if (cuda->config.ordinal < 0 || cuda->config.ordinal >= count)
+        return bp_fail(BP_ERR_NO_DEVICE, "cuda: no device %d: this machine has %d, from 0", cuda->config.ordinal,
+                       count);
+    error = cuda->driver.cuDeviceGet(&cuda->device, cuda->config.ordinal);
+    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "finding the device");
+}
+
+static bp_status describe(bp_cuda *cuda)
+{
+    bp_cuda_info *info = &cuda->info;
+    size_t left;
+    size_t total = 0;
+    *info = (bp_cuda_info){.size = sizeof *info, .ordinal = cuda->config.ordinal};
+    int error = cuda->driver.cuDeviceGetName(info->name, sizeof info->name, cuda->device);
+    if (error == BP_CU_SUCCESS)
+        error = cuda->driver.cuDriverGetVersion(&info->driver_version);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(&cuda->driver, error, "asking what the device is");
+    BP_TRY(bp_cuda_push(cuda));
+    error = cuda->driver.cuMemGetInfo(&left, &total);
+    bp_cuda_pop(cuda);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(&cuda->driver, error, "asking how much memory the device has");
+    info->total_bytes = total;
+    info->compute_major = attribute(cuda, COMPUTE_MAJOR);
+    info->compute_minor = attribute(cuda, COMPUTE_MINOR);
+    info->stream_ordered = attribute(cuda, MEMORY_POOLS) != 0;
+    return BP_OK;
+}
+
+/* The device itself, then those that can reach its memory. */
+static bp_status find_peers(bp_cuda *cuda)
+{
+    int count = 0, can;
+    int error = cuda->driver.cuDeviceGetCount(&count);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(&cuda->driver, error, "counting devices");
+    void *memory;
+    BP_TRY(bp_new_array((size_t)count, sizeof *cuda->access, &memory));
+    cuda->access = memory;
+    cuda->access[cuda->access_count++] = (bp_cu_access){ON_DEVICE, cuda->device, READ_WRITE};
+    for (int i = 0; i < count; i++) {
+        int peer;
+        if (i == cuda->config.ordinal || cuda->driver.cuDeviceGet(&peer, i) != BP_CU_SUCCESS)
+            continue;
+        if (cuda->driver.cuDeviceCanAccessPeer(&can, peer, cuda->device) == BP_CU_SUCCESS && can != 0)
+            cuda->access[cuda->access_count++] = (bp_cu_access){ON_DEVICE, peer, READ_WRITE};
+    }
+    cuda->info.peers = (int32_t)cuda->access_count - 1;
+    return BP_OK;
+}
+
+/* Everything that needs the device's context. */
+static bp_status open_device(bp_cuda *cuda)
+{
+    BP_TRY(describe(cuda));
+    cuda->traits = (bp_device_traits){.size = sizeof cuda->traits, .granularity = PLAIN_GRANULARITY};
+    if (cuda->config.memory == BP_CUDA_PLAIN)
+        return BP_OK;
+    if (!attribute(cuda, VIRTUAL_MEMORY))
+        return bp_fail(
+            BP_ERR_UNSUPPORTED,
+            "cuda: device %d (%s) has no virtual memory management; BP_CUDA_PLAIN works without, but cannot be "
+            "registered as a window",
+            cuda->config.ordinal, cuda->info.name);
+    BP_TRY(find_peers(cuda));
+    return bp_cuda_choose_memory(cuda);
+}
+
+static bp_status open_context(bp_cuda *cuda)
+{
+    BP_TRY(find_device(cuda));
+    int error = cuda->driver.cuDevicePrimaryCtxRetain(&cuda->context, cuda->device);
+    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "opening the device");
+}
+
+static void destroy(void *self)
+{
+    bp_cuda *cuda = self;
+    if (cuda->context != NULL) {
+        bp_cuda_streams_finish(cuda);
+        (void)cuda->driver.cuDevicePrimaryCtxRelease(cuda->device);
+    }
+    pthread_mutex_destroy(&cuda->lock);
+    free(cuda->blocks);
+    free(cuda->access);
+    free(cuda);
+}
+
+static bp_status traits(void *self, bp_device_traits *traits)
+{
+    *traits = ((bp_cuda *)self)->traits;
+    return BP_OK;
+}
+
+#define SHARED_FUNCTIONS                                                                                               \
+    .size = sizeof(bp_device_ops), .version = BP_DEVICE_OPS_VERSION, .name = "cuda", .destroy = destroy,               \
+    .traits = traits, .allocate = bp_cuda_allocate, .free = bp_cuda_free, .stream_create = bp_cuda_stream_create,      \
+    .stream_import = bp_cuda_stream_import, .stream_destroy = bp_cuda_stream_destroy,                                  \
+    .stream_synchronize = bp_cuda_stream_synchronize, .synchronize = bp_cuda_synchronize, .call = bp_cuda_call,        \
+    .fill = bp_cuda_fill, .copy = bp_cuda_copy, .event_create = bp_cuda_event_create,                                  \
+    .event_destroy = bp_cuda_event_destroy, .event_record = bp_cuda_event_record, .stream_wait = bp_cuda_stream_wait,  \
+    .event_synchronize = bp_cuda_event_synchronize, .stream_native = bp_cuda_stream_native, .pin = bp_cuda_pin,        \
+    .unpin = bp_cuda_unpin, .capture_of = bp_cuda_capture_of, .graph_begin = bp_cuda_graph_begin,                      \
+    .graph_end = bp_cuda_graph_end, .graph_launch = bp_cuda_graph_launch, .graph_destroy = bp_cuda_graph_destroy
+
+static const bp_device_ops virtual_ops = {
+    SHARED_FUNCTIONS,         .reserve = bp_cuda_reserve,   .unreserve = bp_cuda_unreserve,
+    .commit = bp_cuda_commit, .decommit = bp_cuda_decommit, .map = bp_cuda_map,
+    .unmap = bp_cuda_unmap,
+};
+
+static const bp_device_ops plain_ops = {
+    SHARED_FUNCTIONS,
+    .reserve = bp_cuda_plain_reserve,
+    .unreserve = bp_cuda_plain_unreserve,
+    .commit = bp_cuda_plain_commit,
+    .decommit = bp_cuda_plain_decommit,
+    .map = bp_cuda_plain_map,
+    .unmap = bp_cuda_plain_unmap,
+};
+
+static bp_status get_driver(const bp_cuda_config *config, bp_cuda_driver *driver)
+{
+    if (config->driver == NULL)
+        return bp_cuda_driver_load(NULL, driver);
+    BP_TRY(check_driver(config->driver));
+    *driver = *config->driver;
+    return BP_OK;
+}
+
+static bp_status check_config(const bp_cuda_config *config)
+{
+    if (config->size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: the configuration was not initialised");
+    if (config->memory != BP_CUDA_VIRTUAL && config->memory != BP_CUDA_PLAIN)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: memory of kind %d", (int)config->memory);
+    return BP_OK;
+}
+
+bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device)
+{
+    bp_cuda_config defaults = {.size = sizeof defaults};
+    bp_cuda_driver driver = {.size = sizeof driver};
+    if (device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: needs an output");
+    if (config == NULL)
+        config = &defaults;
+    BP_TRY(check_config(config));
+    BP_TRY(get_driver(config, &driver));
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof(bp_cuda), &memory));
+    bp_cuda *cuda = memory;
+    cuda->driver = driver;
+    cuda->config = *config;
+    cuda->config.driver = NULL;
+    pthread_mutex_init(&cuda->lock, NULL); /* cannot fail for a plain mutex */
+    bp_status status = open_context(cuda);
+    if (status == BP_OK)
+        status = open_device(cuda);
+    if (status != BP_OK) {
+        destroy(cuda);
+        return status;
+    }
+    return bp_device_create(config->memory == BP_CUDA_PLAIN ? &plain_ops : &virtual_ops, cuda, device);
+}
+
+/* ---- looking -------------------------------------------------------------------------------------------------------- */
+
+const bp_cuda *bp_cuda_of(const bp_device *device)
+{
+    device = bp_device_undecorated(device);
+    return device->ops == &virtual_ops || device->ops == &plain_ops ? device->self : NULL;
+}
+
+bp_status bp_cuda_info_get(const bp_device *device, bp_cuda_info *info)
+{
+    const bp_cuda *cuda = device != NULL ? bp_cuda_of(device) : NULL;
+    if (cuda == NULL || info == NULL || info->size < sizeof *info)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_info_get: needs a cuda device and an output of %zu bytes",
+                       sizeof *info);
+    *info = cuda->info;
+    return BP_OK;
+}

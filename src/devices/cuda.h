@@ -1,0 +1,138 @@
+/* The cuda device from within: a GPU through the driver's functions. */
+#ifndef BP_DEVICES_CUDA_H
+#define BP_DEVICES_CUDA_H
+
+#include <bucketpool/cuda.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "devices/device.h"
+
+/* Results of the driver (CUresult) that are told apart. */
+enum {
+    BP_CU_SUCCESS = 0,
+    BP_CU_OUT_OF_MEMORY = 2,
+    BP_CU_NOT_INITIALIZED = 3,
+    BP_CU_DEINITIALIZED = 4,
+    BP_CU_STUB_LIBRARY = 34,
+    BP_CU_NO_DEVICE = 100,
+    BP_CU_INVALID_DEVICE = 101,
+    BP_CU_INVALID_CONTEXT = 201,
+    BP_CU_NOT_SUPPORTED = 801,
+    BP_CU_NOT_PERMITTED = 800,
+    BP_CU_CAPTURE_FIRST = 900,
+    BP_CU_CAPTURE_INVALIDATED = 901,
+    BP_CU_CAPTURE_MERGE = 902,
+    BP_CU_CAPTURE_UNMATCHED = 903,
+    BP_CU_CAPTURE_UNJOINED = 904,
+    BP_CU_CAPTURE_ISOLATION = 905,
+    BP_CU_CAPTURE_IMPLICIT = 906,
+    BP_CU_CAPTURED_EVENT = 907,
+    BP_CU_CAPTURE_WRONG_THREAD = 908
+};
+
+#define BP_CU_HANDLE_FILE 1
+#define BP_CU_HANDLE_FABRIC 8
+
+#define BP_CU_STREAM_LEGACY 1u
+#define BP_CU_STREAM_PER_THREAD 2u
+
+typedef struct bp_cuda_stream {
+    void *handle;
+    bool owned;
+    bool legacy;                 /* the default stream: whose it is depends on the current context */
+    struct bp_cuda_stream *next; /* of idle ones */
+} bp_cuda_stream;
+
+/* Physical memory that is committed, or a plain allocation. */
+typedef struct bp_cuda_memory_block {
+    uint64_t handle;  /* plain: the address that cuMemAlloc gave */
+    uint64_t address; /* plain: aligned, as handed out */
+    uint64_t bytes;
+} bp_cuda_memory_block;
+
+typedef struct bp_cuda {
+    bp_cuda_driver driver;
+    bp_cuda_config config;
+    bp_cuda_info info;
+    bp_device_traits traits;
+    int device;           /* the driver's handle of it */
+    void *context;        /* its primary context */
+    bp_cu_access *access; /* who may reach slabs: the device, then its peers */
+    size_t access_count;
+    pthread_mutex_t lock; /* of all that follows; not on the path of events */
+    bp_cuda_stream *idle_streams;
+    bp_cuda_memory_block *blocks;
+    size_t block_count, block_capacity;
+    uint64_t committed_bytes;
+} bp_cuda;
+
+/* Between the two the device's context is current; afterwards that is which was before, even where something in between has made
+ * another one current. */
+bp_status bp_cuda_push(const bp_cuda *cuda);
+void bp_cuda_pop(const bp_cuda *cuda);
+
+/* The status and text of a driver's result, which is not success. `what`: the call, with names and numbers. */
+bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what);
+
+/* For those who call what may change the current context (NCCL): as push and pop, on any device; nothing where it is not cuda. */
+typedef struct bp_cuda_scope {
+    const bp_cuda *cuda; /* NULL: there is nothing to leave */
+} bp_cuda_scope;
+
+bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope);
+void bp_cuda_leave(bp_cuda_scope *scope);
+
+/* NULL: another device. Looks through decorators made by bp_device_create_trace. */
+const bp_cuda *bp_cuda_of(const bp_device *device);
+
+/* The device's functions, in the file of their subject. */
+bp_status bp_cuda_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address);
+bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes);
+bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle);
+bp_status bp_cuda_decommit(void *self, uint64_t handle);
+bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle);
+bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes);
+bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address);
+bp_status bp_cuda_plain_unreserve(void *self, void *address, uint64_t bytes);
+bp_status bp_cuda_plain_commit(void *self, uint64_t bytes, uint64_t *handle);
+bp_status bp_cuda_plain_decommit(void *self, uint64_t handle);
+bp_status bp_cuda_plain_map(void *self, void *address, uint64_t bytes, uint64_t handle);
+bp_status bp_cuda_plain_unmap(void *self, void *address, uint64_t bytes);
+bp_status bp_cuda_allocate(void *self, uint64_t bytes, void *stream, void **address);
+bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream);
+bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes);
+bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes);
+/* What slabs are made of; needs `device` and `info`. Finds out which handles the driver permits, and the granularity. */
+bp_status bp_cuda_choose_memory(bp_cuda *cuda);
+bp_status bp_cuda_note_block(bp_cuda *cuda, const bp_cuda_memory_block *block);
+bool bp_cuda_take_block(bp_cuda *cuda, uint64_t handle, bp_cuda_memory_block *block);
+/* Whether `bytes` more are within what the configuration allows. */
+bp_status bp_cuda_check_limit(bp_cuda *cuda, uint64_t bytes);
+bp_status bp_cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *what);
+
+bp_status bp_cuda_stream_create(void *self, void **stream);
+bp_status bp_cuda_stream_import(void *self, uint64_t native, void **stream);
+bp_status bp_cuda_stream_native(void *self, void *stream, uint64_t *native);
+bp_status bp_cuda_stream_destroy(void *self, void *stream);
+bp_status bp_cuda_stream_synchronize(void *self, void *stream);
+bp_status bp_cuda_synchronize(void *self);
+bp_status bp_cuda_call(void *self, void *stream, bp_host_function *function, void *argument);
+bp_status bp_cuda_fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes);
+bp_status bp_cuda_copy(void *self, void *stream, void *to, const void *from, uint64_t bytes);
+void bp_cuda_streams_finish(bp_cuda *cuda);
+
+bp_status bp_cuda_event_create(void *self, void **event);
+bp_status bp_cuda_event_destroy(void *self, void *event);
+bp_status bp_cuda_event_record(void *self, void *event, void *stream);
+bp_status bp_cuda_stream_wait(void *self, void *stream, void *event);
+bp_status bp_cuda_event_synchronize(void *self, void *event);
+
+bp_status bp_cuda_capture_of(void *self, void *stream, uint64_t *capture);
+bp_status bp_cuda_graph_begin(void *self, void *stream);
+bp_status bp_cuda_graph_end(void *self, void *stream, void **graph);
+bp_status bp_cuda_graph_launch(void *self, void *graph, void *stream);
+bp_status bp_cuda_graph_destroy(void *self, void *graph);
+
+#endif

@@ -1,0 +1,247 @@
+/* Slabs of the cuda device: virtual memory, one physical allocation each, made as NCCL makes its own so that it can be registered.
+ * Source of what to ask for: NCCL's ncclMemAlloc (pinned device memory, exportable handles, RDMA, both granularities, peers). */
+#include "core/fail.h"
+#include "core/memory.h"
+#include "devices/cuda.h"
+
+#define PINNED 1
+#define ON_DEVICE 1
+#define RECOMMENDED 1
+#define MINIMUM 0
+
+/* Of the driver's device attributes. */
+#define HANDLE_TYPE_FILE 103
+#define RDMA_WITH_VIRTUAL_MEMORY 110
+#define HANDLE_TYPE_FABRIC 128
+#define MULTICAST 132
+
+/* Where the recommended multicast granularity is larger, slabs would be rounded up by more than they are worth: the least one does. */
+#define MOST_MULTICAST_BYTES (UINT64_C(64) << 20)
+
+bp_status bp_cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *what)
+{
+    size_t left = 0, total = 0;
+    if (error != BP_CU_OUT_OF_MEMORY || bp_cuda_push(cuda) != BP_OK)
+        return bp_cuda_fail(&cuda->driver, error, what);
+    (void)cuda->driver.cuMemGetInfo(&left, &total);
+    bp_cuda_pop(cuda);
+    return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "cuda: %s of %llu bytes: device %d (%s) has %zu of %zu left", what,
+                   (unsigned long long)bytes, cuda->config.ordinal, cuda->info.name, left, total);
+}
+
+/* ---- what slabs are made of ----------------------------------------------------------------------------------------- */
+
+static bp_cu_allocation_prop prop_of(const bp_cuda *cuda)
+{
+    return (bp_cu_allocation_prop){.type = PINNED,
+                                   .handle_types = cuda->info.handle_types,
+                                   .location_type = ON_DEVICE,
+                                   .location_id = cuda->device,
+                                   .gpu_direct_rdma_capable = (uint8_t)(cuda->info.rdma != 0)};
+}
+
+static bool has(const bp_cuda *cuda, int attribute)
+{
+    int value = 0;
+    return cuda->driver.cuDeviceGetAttribute(&value, attribute, cuda->device) == BP_CU_SUCCESS && value != 0;
+}
+
+static bp_status ask_granularity(bp_cuda *cuda)
+{
+    size_t bytes = 0;
+    bp_cu_allocation_prop prop = prop_of(cuda);
+    int error = cuda->driver.cuMemGetAllocationGranularity(&bytes, &prop, RECOMMENDED);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail(&cuda->driver, error, "asking for the granularity of memory");
+    cuda->info.recommended_granularity = bytes;
+    return BP_OK;
+}
+
+/* Fabric handles need a daemon and a permission that cannot be asked for: a first piece of memory tells. */
+static bp_status find_handle_types(bp_cuda *cuda)
+{
+    const bool fabric = !cuda->config.no_fabric && has(cuda, HANDLE_TYPE_FABRIC);
+    const int least = has(cuda, HANDLE_TYPE_FILE) ? BP_CU_HANDLE_FILE : 0;
+    cuda->info.handle_types = least | (fabric ? BP_CU_HANDLE_FABRIC : 0);
+    cuda->info.rdma = has(cuda, RDMA_WITH_VIRTUAL_MEMORY);
+    unsigned long long handle;
+    int error = BP_CU_SUCCESS;
+    do {
+        BP_TRY(ask_granularity(cuda));
+        bp_cu_allocation_prop prop = prop_of(cuda);
+        error = cuda->driver.cuMemCreate(&handle, (size_t)cuda->info.recommended_granularity, &prop, 0);
+        if (error == BP_CU_SUCCESS || cuda->info.handle_types == 0 ||
+            (error != BP_CU_NOT_PERMITTED && error != BP_CU_NOT_SUPPORTED))
+            break;
+        cuda->info.handle_types = cuda->info.handle_types != least ? least : 0;
+    } while (true);
+    if (error == BP_CU_SUCCESS)
+        error = cuda->driver.cuMemRelease(handle);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail_memory(cuda, error, cuda->info.recommended_granularity, "a first piece of memory");
+    return BP_OK;
+}
+
+static uint64_t ask_multicast(const bp_cuda *cuda, int option)
+{
+    size_t bytes = 0;
+    int devices = 0;
+    if (cuda->driver.cuMulticastGetGranularity == NULL || !has(cuda, MULTICAST) ||
+        cuda->driver.cuDeviceGetCount(&devices) != BP_CU_SUCCESS)
+        return 0;
+    bp_cu_multicast_prop prop = {.devices = (uint32_t)devices,
+                                 .bytes = (size_t)cuda->info.recommended_granularity,
+                                 .handle_types = (uint64_t)cuda->info.handle_types};
+    return cuda->driver.cuMulticastGetGranularity(&bytes, &prop, option) == BP_CU_SUCCESS ? bytes : 0;
+}
+
+bp_status bp_cuda_choose_memory(bp_cuda *cuda)
+{
+    BP_TRY(find_handle_types(cuda));
+    uint64_t multicast = ask_multicast(cuda, RECOMMENDED);
+    if (multicast > MOST_MULTICAST_BYTES)
+        multicast = ask_multicast(cuda, MINIMUM);
+    cuda->info.multicast_granularity = multicast;
+    cuda->traits.granularity =
+        multicast > cuda->info.recommended_granularity ? multicast : cuda->info.recommended_granularity;
+    return BP_OK;
+}
+
+/* ---- blocks --------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_cuda_note_block(bp_cuda *cuda, const bp_cuda_memory_block *block)
+{
+    pthread_mutex_lock(&cuda->lock);
+    bp_status status =
+        bp_grow_array((void **)&cuda->blocks, &cuda->block_capacity, cuda->block_count, sizeof *cuda->blocks);
+    if (status == BP_OK) {
+        cuda->blocks[cuda->block_count++] = *block;
+        cuda->committed_bytes += block->bytes;
+    }
+    pthread_mutex_unlock(&cuda->lock);
+    return status;
+}
+
+bool bp_cuda_take_block(bp_cuda *cuda, uint64_t handle, bp_cuda_memory_block *block)
+{
+    pthread_mutex_lock(&cuda->lock);
+    size_t i = 0;
+    while (i < cuda->block_count && cuda->blocks[i].handle != handle)
+        i++;
+    const bool found = i < cuda->block_count;
+    if (found) {
+        *block = cuda->blocks[i];
+        cuda->blocks[i] = cuda->blocks[--cuda->block_count];
+        cuda->committed_bytes -= block->bytes;
+    }
+    pthread_mutex_unlock(&cuda->lock);
+    return found;
+}
+
+static bp_status check_bytes(const bp_cuda *cuda, uint64_t bytes, const char *what)
+{
+    if (bytes == 0 || bytes % cuda->traits.granularity != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: %s of %llu bytes, which is no multiple of %llu", what,
+                       (unsigned long long)bytes, (unsigned long long)cuda->traits.granularity);
+    return BP_OK;
+}
+
+bp_status bp_cuda_check_limit(bp_cuda *cuda, uint64_t bytes)
+{
+    pthread_mutex_lock(&cuda->lock);
+    const uint64_t used = cuda->committed_bytes, most = cuda->config.memory_bytes;
+    pthread_mutex_unlock(&cuda->lock);
+    if (most != 0 && (used > most || bytes > most - used))
+        return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "cuda: commit of %llu bytes: %llu of %llu are left of what was allowed",
+                       (unsigned long long)bytes, (unsigned long long)(used > most ? 0 : most - used),
+                       (unsigned long long)most);
+    return BP_OK;
+}
+
+/* ---- virtual memory ------------------------------------------------------------------------------------------------- */
+
+bp_status bp_cuda_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+{
+    bp_cuda *cuda = self;
+    uint64_t reserved;
+    BP_TRY(check_bytes(cuda, bytes, "reserve"));
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemAddressReserve(&reserved, (size_t)bytes, (size_t)alignment, 0, 0);
+    bp_cuda_pop(cuda);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail_memory(cuda, error, bytes, "reserving addresses");
+    *address = (void *)(uintptr_t)reserved; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
+    return BP_OK;
+}
+
+bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
+{
+    bp_cuda *cuda = self;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemAddressFree((uintptr_t)address, (size_t)bytes);
+    bp_cuda_pop(cuda);
+    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "giving addresses back");
+}
+
+bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
+{
+    bp_cuda *cuda = self;
+    unsigned long long made;
+    BP_TRY(check_bytes(cuda, bytes, "commit"));
+    BP_TRY(bp_cuda_check_limit(cuda, bytes));
+    bp_cu_allocation_prop prop = prop_of(cuda);
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemCreate(&made, (size_t)bytes, &prop, 0);
+    bp_cuda_pop(cuda);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail_memory(cuda, error, bytes, "commit");
+    bp_status status = bp_cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = made, .bytes = bytes});
+    if (status != BP_OK) {
+        (void)cuda->driver.cuMemRelease(made);
+        return status;
+    }
+    *handle = made;
+    return BP_OK;
+}
+
+bp_status bp_cuda_decommit(void *self, uint64_t handle)
+{
+    bp_cuda *cuda = self;
+    bp_cuda_memory_block block;
+    if (!bp_cuda_take_block(cuda, handle, &block))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: decommit of handle %llu, which is not committed",
+                       (unsigned long long)handle);
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemRelease(handle);
+    bp_cuda_pop(cuda);
+    if (error == BP_CU_SUCCESS)
+        return BP_OK;
+    (void)bp_cuda_note_block(cuda, &block); /* there was room for it a moment ago */
+    return bp_cuda_fail(&cuda->driver, error, "giving memory back");
+}
+
+bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle)
+{
+    bp_cuda *cuda = self;
+    BP_TRY(check_bytes(cuda, bytes, "map"));
+    BP_TRY(bp_cuda_push(cuda));
+    const char *what = "mapping memory";
+    int error = cuda->driver.cuMemMap((uintptr_t)address, (size_t)bytes, 0, handle, 0);
+    if (error == BP_CU_SUCCESS) {
+        what = "making memory accessible";
+        error = cuda->driver.cuMemSetAccess((uintptr_t)address, (size_t)bytes, cuda->access, cuda->access_count);
+        if (error != BP_CU_SUCCESS)
+            (void)cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
+    }
+    bp_cuda_pop(cuda);
+    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail_memory(cuda, error, bytes, what);
+}
+
+bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
+{
+    bp_cuda *cuda = self;
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
+    bp_cuda_pop(cuda);
+    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "unmapping memory");
+}
