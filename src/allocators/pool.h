@@ -131,6 +131,11 @@ typedef struct bp_allocator_ops {
 extern const bp_allocator_ops bp_dynamic_ops, bp_fixed_pool_ops, bp_max_pool_ops, bp_scheduled_ops;
 
 typedef struct bp_recorder bp_recorder;
+typedef struct bp_annotations bp_annotations;
+
+/* Who wants to know of acquires and releases: bits. */
+#define BP_WATCH_RECORDER 1u
+#define BP_WATCH_ANNOTATIONS 2u
 
 /* A request that is known by name: those of the plan first, then what was bound beside it. */
 typedef struct bp_known {
@@ -162,7 +167,9 @@ struct bp_pool {
     bp_fence *fences; /* fence 0 is empty and stays so */
     atomic_uint sealed, overflow_allowed;
     _Atomic(bp_stream *) lanes[BP_LANE_COUNT];
+    atomic_uint watched;             /* 0: nobody wants to know what happens */
     _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
+    bp_annotations *annotations;     /* NULL: there are none */
     bool guarded;
     bp_strict strict;
     bp_selection selection;
