@@ -88,8 +88,7 @@ bp_status driver_begin_batch(driver *d, const program_entry *entries, size_t cou
     bp_status status = acquire(d, g, &d->events[group], count);
     for (size_t i = 0; status == BP_OK && i < count; i++) {
         uint32_t request = entries[i].request;
-        d->holds[request] =
-            (hold){d->served[i], d->result.position.iteration, entries[i].interval, held != NULL};
+        d->holds[request] = (hold){d->served[i], d->result.position.iteration, entries[i].interval, held != NULL};
         operation *o = make_operation(d, g->fill, request, held != NULL ? &held[i] : NULL);
         status = o != NULL ? driver_enqueue_fill(o, d->streams[g->fill]) : BP_OK;
     }
@@ -173,8 +172,7 @@ static bp_status wait_for_slot(driver *d, uint64_t number)
 
 static bp_status open_slot(driver *d)
 {
-    return d->slots_issued < d->config.steps_ahead ? BP_OK
-                                                   : wait_for_slot(d, d->slots_issued - d->config.steps_ahead);
+    return d->slots_issued < d->config.steps_ahead ? BP_OK : wait_for_slot(d, d->slots_issued - d->config.steps_ahead);
 }
 
 /* What was enqueued since the last one are `steps` more steps. */

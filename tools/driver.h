@@ -28,15 +28,15 @@ typedef struct driver_config {
     bp_pool *pool; /* with every request bound */
     const bp_buckets *buckets;
     const bp_schedule *schedule;
-    const uint32_t *ids;       /* by request; copied */
-    const uint64_t *bytes;     /* by request, as bound; copied */
-    uint64_t seed;             /* of the patterns */
-    bool has_memory;           /* false: addresses are only addresses, nothing is filled or checked */
-    uint32_t steps_ahead;      /* 1 to MOST_STEPS_AHEAD */
-    bool lanes;                /* tell the pool which stream each lane is */
-    driver_graphs graphs;      /* needs a device with graphs, and a plan with addresses for every bucket */
-    uint32_t max_pause_us;     /* before pieces of the streams' work, at random */
-    uint64_t piece_bytes;      /* that go through the host at once where it cannot reach the device's memory; 0: 4 MiB */
+    const uint32_t *ids;   /* by request; copied */
+    const uint64_t *bytes; /* by request, as bound; copied */
+    uint64_t seed;         /* of the patterns */
+    bool has_memory;       /* false: addresses are only addresses, nothing is filled or checked */
+    uint32_t steps_ahead;  /* 1 to MOST_STEPS_AHEAD */
+    bool lanes;            /* tell the pool which stream each lane is */
+    driver_graphs graphs;  /* needs a device with graphs, and a plan with addresses for every bucket */
+    uint32_t max_pause_us; /* before pieces of the streams' work, at random */
+    uint64_t piece_bytes;  /* that go through the host at once where it cannot reach the device's memory; 0: 4 MiB */
     driver_progress *progress; /* may be NULL */
     void *user;
 } driver_config;
@@ -60,11 +60,11 @@ typedef struct driver_result {
     uint64_t digest;           /* of all bytes that were checked, with whose they were: the same whatever the order */
     uint64_t graphs, launches; /* captured and replayed */
     uint64_t replayed;         /* iterations with graphs */
-    uint64_t corrupted;       /* checks that failed */
-    driver_corruption first;  /* of them */
-    driver_position position; /* of the host: where a call that failed was made */
-    uint64_t calls, call_ns;  /* of the pool by the host: acquire, use and release; and time in them */
-    uint64_t wall_ns;         /* of iterations, until the device had done them */
+    uint64_t corrupted;        /* checks that failed */
+    driver_corruption first;   /* of them */
+    driver_position position;  /* of the host: where a call that failed was made */
+    uint64_t calls, call_ns;   /* of the pool by the host: acquire, use and release; and time in them */
+    uint64_t wall_ns;          /* of iterations, until the device had done them */
 } driver_result;
 
 typedef struct driver driver;

@@ -174,8 +174,8 @@ static bp_status capture_body(driver *d)
 {
     bp_status status = fork_streams(d);
     if (status == BP_OK)
-        status = d->config.graphs == DRIVER_GRAPHS_UNITS ? capture_units(d, d->result.position.step)
-                                                         : capture_iteration(d);
+        status =
+            d->config.graphs == DRIVER_GRAPHS_UNITS ? capture_units(d, d->result.position.step) : capture_iteration(d);
     return status == BP_OK ? join_streams(d) : status;
 }
 

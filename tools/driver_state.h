@@ -36,9 +36,9 @@ typedef struct operation {
     uint64_t number;       /* in the order of the host, in one step */
     uint64_t iteration;    /* where it is enqueued */
     uint32_t step, request;
-    bool replayed;         /* of a graph: the iteration is that of the run */
-    bool wrong;            /* a piece was, belongs to the stream's thread like the next one */
-    uint64_t done;         /* bytes of the bucket */
+    bool replayed; /* of a graph: the iteration is that of the run */
+    bool wrong;    /* a piece was, belongs to the stream's thread like the next one */
+    uint64_t done; /* bytes of the bucket */
 } operation;
 
 /* Events of a group: its acquire is in order, its buckets are full. NULL where one stream does both sides. */

@@ -105,7 +105,8 @@ int run_plan_init(const run_options *options, const analysis *a, run_plan *plan)
         return cli_fail(EXIT_NEGATIVE, "%s is infeasible: %s", bp_policy_name(summary.policy),
                         summary.infeasible_because);
     if (status == BP_OK && !summary.stable && options->graphs != DRIVER_GRAPHS_OFF)
-        return cli_fail(EXIT_BAD_INPUT, "--graph needs buckets with addresses that stay, and the plan leaves some dynamic");
+        return cli_fail(EXIT_BAD_INPUT,
+                        "--graph needs buckets with addresses that stay, and the plan leaves some dynamic");
     if (status == BP_OK && plan->scale > 1)
         status = scale_plan(plan->full, plan->scale, &plan->scaled);
     return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);

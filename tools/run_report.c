@@ -125,7 +125,7 @@ static void print_verdict(const run_options *o, const run_outcome *outcome)
     }
     print_line("digest", "%016llx of all checked bytes", (unsigned long long)r->digest);
     printf("%llu corrupted buckets of %llu checked (%s)\n", (unsigned long long)r->corrupted,
-               (unsigned long long)r->checked, cli_bytes(r->checked_bytes));
+           (unsigned long long)r->checked, cli_bytes(r->checked_bytes));
 }
 
 int run_report_lines(const run_options *o, const run_setup *setup, const analysis *a, const run_outcome *outcome)
@@ -177,12 +177,12 @@ static json_t *plan_json(const run_setup *setup)
 static json_t *run_json(const run_options *o, const run_setup *setup, const analysis *a)
 {
     return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:b, s:b, s:b, s:s, s:I, s:I}", "device",
-                     bp_device_name(setup->device), "device_model", setup->device_model, "allocator", bp_pool_allocator_name(setup->pool), "steps",
-                     SIZE(o->steps), "schedule_steps", SIZE(bp_schedule_step_count(a->schedule)), "scale",
-                     SIZE(setup->plan.scale), "scale_picked", (int)(o->scale == 0), "selection", run_selection_name(o),
-                     "strict", run_strict_name(o), "guard", (int)o->guard, "lanes", (int)o->lanes, "annotated",
-                     (int)bp_pool_is_annotated(setup->pool), "graph", run_graphs_name(o), "delay_us",
-                     SIZE(o->delay_us), "seed", SIZE(o->seed));
+                     bp_device_name(setup->device), "device_model", setup->device_model, "allocator",
+                     bp_pool_allocator_name(setup->pool), "steps", SIZE(o->steps), "schedule_steps",
+                     SIZE(bp_schedule_step_count(a->schedule)), "scale", SIZE(setup->plan.scale), "scale_picked",
+                     (int)(o->scale == 0), "selection", run_selection_name(o), "strict", run_strict_name(o), "guard",
+                     (int)o->guard, "lanes", (int)o->lanes, "annotated", (int)bp_pool_is_annotated(setup->pool),
+                     "graph", run_graphs_name(o), "delay_us", SIZE(o->delay_us), "seed", SIZE(o->seed));
 }
 
 static json_t *statistics_json(const run_outcome *outcome)
@@ -257,11 +257,12 @@ int run_report_json(const run_options *o, const run_setup *setup, const analysis
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)outcome->sequence_hash);
     json_t *report = json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:I, s:b, s:o, s:{s:s, s:I}, s:o, s:o, s:o, s:o}", "format", "bucketpool.run/1", "model",
-        a->name, "options", report_options(a, &o->planning), "plan", plan_json(setup), "run", run_json(o, setup, a),
-        "finished_steps", SIZE(outcome->result.iterations), "interrupted", (int)outcome->interrupted, "statistics",
-        statistics_json(outcome), "sequence", "hash", hash, "acquires", SIZE(outcome->sequence_acquires), "graphs",
-        graphs_json(outcome), "time", time_json(outcome), "verification", verification_json(o, outcome), "failure", failure_json(setup, a, outcome));
+        "{s:s, s:s, s:o, s:o, s:o, s:I, s:b, s:o, s:{s:s, s:I}, s:o, s:o, s:o, s:o}", "format", "bucketpool.run/1",
+        "model", a->name, "options", report_options(a, &o->planning), "plan", plan_json(setup), "run",
+        run_json(o, setup, a), "finished_steps", SIZE(outcome->result.iterations), "interrupted",
+        (int)outcome->interrupted, "statistics", statistics_json(outcome), "sequence", "hash", hash, "acquires",
+        SIZE(outcome->sequence_acquires), "graphs", graphs_json(outcome), "time", time_json(outcome), "verification",
+        verification_json(o, outcome), "failure", failure_json(setup, a, outcome));
     bool failed = report == NULL || json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF ||
                   fflush(stdout) != 0;
     json_decref(report);

@@ -25,6 +25,9 @@
  * What is captured in one pool does not concern another. A pool has one capture at a time; graphs captured earlier stay valid, whatever
  * is captured or runs eagerly in between, as addresses never change.
  *
+ * Checked mode (bp_pool_config.capture_check) asks the driver which streams are captured, so that a stream which does not take part is
+ * an error with its name instead of the driver's 905 or 907 later.
+ *
  * Thread safety: begin, end and abandon: one thread, and no calls of the pool beside them. Between them only streams of the capture may
  * acquire and release. before_launch and launched: as acquire and release. Sources: CUDA's rules of stream capture (events recorded
  * inside cannot be waited for outside, nor the other way round); the design of Megatron's full-iteration graphs. */
@@ -45,12 +48,9 @@ typedef struct bp_capture_config {
     const char *name;      /* in messages; copied. NULL: "capture.<n>" */
     const uint32_t *owned; /* live requests that the capture may use; copied */
     size_t owned_count;
-    /* 1: every acquire, use and release inside asks the driver whether its stream is captured, and every one outside whether it is not.
-     * On by default: a query is cheap and no part of a replay. Devices without graphs have nothing to ask. */
-    int32_t checked;
 } bp_capture_config;
 
-/* Nothing owned, checked. */
+/* Nothing owned. */
 BP_API bp_status bp_capture_config_init(bp_capture_config *config, size_t size);
 
 /* Begins, before the runtime's own capture does: waits until every release point of the pool has passed, so that nothing inside has to
@@ -70,13 +70,16 @@ BP_API bp_status bp_capture_end(bp_capture *capture);
  * capture that has ended is only destroyed. */
 BP_API void bp_capture_abandon(bp_capture **capture);
 
-/* Before each launch of the graph on `stream`: orders the stream after every release point in the graph's memory.
- * Errors: BP_ERR_SCHEDULE (a request that is not the capture's own holds memory of the graph, or an owned one is not live: by name),
- * BP_ERR_CAPTURE (the capture has not ended, or the pool is being captured: graphs are launched outside), BP_ERR_INVALID_ARGUMENT. */
+/* Before each launch of the graph on `stream`: orders the stream after every release point in the graph's memory, and takes that memory
+ * until bp_capture_launched. Called again without a launch in between, it starts over.
+ * Errors: BP_ERR_SCHEDULE (a request that is not the capture's own, or another launch, holds memory of the graph; an owned one is not live:
+ * by name), BP_ERR_CAPTURE (the capture has not ended, or the pool is being captured: graphs are launched outside),
+ * BP_ERR_INVALID_ARGUMENT (a destroyed stream, one of another device, a pool that was destroyed). */
 BP_API bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream);
 
 /* After each launch: memory of the graph may be reused when the stream has come to this point; what is owned counts as used by the
- * stream. Errors: as before_launch, and BP_ERR_SCHEDULE (before_launch was not called since the last one). */
+ * stream. `stream` NULL: the launch failed and nothing runs. Errors: BP_ERR_SCHEDULE (before_launch was not called since the last one),
+ * and as before_launch; then the call can be made again. */
 BP_API bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream);
 
 /* Forgets the graph; the pool goes on without it. Abandons a capture that has not ended. The graph must not be launched any more. Accepts

@@ -81,6 +81,16 @@ typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON 
  * with NVTX. Off, it costs nothing. */
 typedef enum bp_annotate { BP_ANNOTATE_ENVIRONMENT = 0, BP_ANNOTATE_OFF = 1, BP_ANNOTATE_ON = 2 } bp_annotate;
 
+/* When acquire, use and release ask the driver whether their stream is captured (capture.h); an answer that does not fit is
+ * BP_ERR_CAPTURE. BP_CAPTURE_CHECK_ENVIRONMENT: always when BUCKETPOOL_CHECK_CAPTURE=1 is set, else inside. INSIDE: in declared captures
+ * only, so that eager calls make no query. ALWAYS: also outside, which finds captures that were not declared. */
+typedef enum bp_capture_check {
+    BP_CAPTURE_CHECK_ENVIRONMENT = 0,
+    BP_CAPTURE_CHECK_OFF = 1,
+    BP_CAPTURE_CHECK_INSIDE = 2,
+    BP_CAPTURE_CHECK_ALWAYS = 3
+} bp_capture_check;
+
 /* Receives one line, without a newline, on the thread whose call it is about. Must not call the pool. */
 typedef void bp_message_function(void *user, const char *text);
 
@@ -91,7 +101,8 @@ typedef struct bp_pool_config {
     bp_selection selection;
     bp_strict strict;
     bp_guard guard;
-    uint32_t extra_requests;   /* how many requests beyond the plan's may be bound */
+    bp_capture_check capture_check;
+    uint32_t extra_requests; /* how many requests beyond the plan's may be bound */
     bp_annotate annotate;
     uint64_t persistent_bytes; /* memory for persistent requests that are not in the plan, made at creation */
     uint64_t overflow_bytes;   /* memory for unplanned passes, made at creation; see bp_pool_allow_overflow */
@@ -100,7 +111,8 @@ typedef struct bp_pool_config {
     void *user;
 } bp_pool_config;
 
-/* As the plan says, assigned copies, strict error, guard and annotations by environment, 4096 extra requests, no extra memory. */
+/* As the plan says, assigned copies, strict error, guard, capture checks and annotations by environment, 4096 extra requests, no extra
+ * memory. */
 BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
 
 /* Makes the plan real: every slab at full size, at a multiple of the plan's alignment. The plan is read, not kept: any number of pools may be made from it, and

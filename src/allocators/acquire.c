@@ -1,12 +1,14 @@
 /* The hot path, first half: acquiring. A call claims all its requests, then orders the stream after the release points of their memory,
  * then commits. Nothing before the commit is visible, so that a call that fails gives its claims back and has changed nothing. */
 #include "allocators/annotations.h"
+#include "allocators/capture.h"
 #include "allocators/dynamic.h"
 #include "allocators/explain.h"
 #include "allocators/guarded.h"
 #include "allocators/hold.h"
 #include "allocators/recorder.h"
 #include "allocators/slots.h"
+#include "allocators/waits.h"
 #include "core/fail.h"
 
 typedef enum outcome {
@@ -41,7 +43,7 @@ BP_HOT outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
         return a->pool->ops->claim(a->pool, id, &a->holder) ? CLAIMED : HELD;
     if (r->kind == BP_KIND_EMPTY)
         return CLAIMED;
-    if (bp_pool_is_sealed(a->pool))
+    if (bp_is_fixed(a->pool))
         return SEALED;
     a->status = bp_dynamic_claim(a->pool, id, a->stream, a->patient);
     return a->status == BP_OK ? CLAIMED : a->status == BP_ERR_NO_DEVICE_MEMORY ? HELD : FAILED;
@@ -103,92 +105,47 @@ static void unclaim(acquiring *a, size_t count)
 
 /* ---- ordering ------------------------------------------------------------------------------------------------------- */
 
-#define BATCH 32 /* streams whose points are collected before any is waited for */
-
-/* The latest point of each stream that has to be waited for. */
-typedef struct waits {
-    bp_point points[BATCH];
-    uint32_t count, issued, recorded;
-} waits;
-
-static bp_status wait_for(acquiring *a, waits *w)
-{
-    for (uint32_t i = 0; i < w->count; i++)
-        BP_TRY(bp_stream_wait_point(a->stream, w->points[i].stream, w->points[i].point));
-    w->issued += w->count;
-    w->count = 0;
-    return BP_OK;
-}
-
-BP_HOT bp_status collect(acquiring *a, waits *w, const bp_fence *fence)
-{
-    for (uint32_t i = 0; i < fence->count; i++) {
-        bp_point p = fence->points[i];
-        if (p.stream == a->stream)
-            continue;
-        if (p.point == BP_NO_POINT) { /* a request with another lane was bound since: the position of now stands in */
-            bool recorded;
-            BP_TRY(bp_stream_record_point(p.stream, &p.point, &recorded));
-            if (!recorded)
-                continue;
-            w->recorded++;
-        }
-        uint32_t k = 0;
-        while (k < w->count && w->points[k].stream != p.stream)
-            k++;
-        if (k == BATCH) {
-            BP_TRY(wait_for(a, w));
-            k = 0;
-        }
-        if (k == w->count)
-            w->points[w->count++] = p;
-        else if (p.point > w->points[k].point)
-            w->points[k].point = p.point;
-    }
-    return BP_OK;
-}
-
 BP_HOT bool is_fresh(const bp_bound *r)
 {
     return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
 }
 
 /* The zeros that the first acquire of a live request may still be writing come before the work of a further stream. */
-static bp_status order_zeros(acquiring *a, waits *w, const bp_bound *r)
+static bp_status order_zeros(bp_waits *w, const bp_bound *r)
 {
-    if (r->zero == BP_ZERO_NOTHING)
+    if (r->zero == BP_ZERO_NOTHING || r->streams == 0)
         return BP_OK;
-    return collect(a, w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream, .point = BP_NO_POINT}}});
+    return bp_waits_add(w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream, .point = BP_NO_POINT}}});
 }
 
 /* Collects what one request's memory has to be waited for. */
-BP_HOT bp_status collect_request(acquiring *a, waits *w, const bp_bound *r)
+BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_bound *r)
 {
     const bp_pool *pool = a->pool;
     if (!is_fresh(r)) {
         uint32_t place = bp_hold_find(r, a->stream);
         if (place < r->streams && r->hold[place].acquired)
             return BP_OK; /* ordered by its first acquire there */
-        BP_TRY(order_zeros(a, w, r));
+        BP_TRY(order_zeros(w, r));
     }
     if (r->kind == BP_KIND_DYNAMIC && !is_fresh(r))
-        return collect(a, w, &pool->fences[r->fence]); /* the allocation is in the order of its first stream */
+        return bp_waits_add(w, &pool->fences[r->fence]); /* the allocation is in the order of its first stream */
     uint32_t before = 0;
     for (uint32_t s = r->first; s < r->first + r->count; s++) {
         uint32_t fence = pool->segments[s].fence;
         if (fence != before)
-            BP_TRY(collect(a, w, &pool->fences[fence]));
+            BP_TRY(bp_waits_add(w, &pool->fences[fence]));
         before = fence;
     }
     return BP_OK;
 }
 
 /* Waits for what was collected. */
-BP_HOT bp_status order(acquiring *a, waits *w)
+BP_HOT bp_status order(const acquiring *a, bp_waits *w)
 {
     if (w->count == 0 && w->issued == 0)
         return BP_OK;
-    BP_TRY(wait_for(a, w));
+    BP_TRY(bp_waits_issue(w));
     bp_count(&a->pool->bounds[a->ids[0]].waits, w->issued);
     bp_count(&a->pool->bounds[a->ids[0]].records, w->recorded);
     return BP_OK;
@@ -273,6 +230,8 @@ BP_HOT void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t number)
         bp_count(&r->repeated, 1);
         bp_record_event(a->pool, BP_EVENT_HOLD, id, a->stream);
     }
+    if (bp_is_capturing(a->pool))
+        bp_capture_touch(a->pool, id);
     atomic_store_explicit(r->word, word + BP_WORD_HOLD, memory_order_release);
 }
 
@@ -283,8 +242,8 @@ BP_HOT uint64_t new_bytes(const bp_bound *r)
 
 static bp_status order_and_prepare(acquiring *a)
 {
-    waits w;
-    w.count = w.issued = w.recorded = 0;
+    bp_waits w;
+    bp_waits_init(&w, a->pool, a->stream);
     for (size_t i = 0; i < a->count; i++)
         BP_TRY(collect_request(a, &w, &a->pool->bounds[a->ids[i]]));
     BP_TRY(order(a, &w));
@@ -329,8 +288,8 @@ static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
     outcome o = claim(a, id, &r);
     if (o != CLAIMED)
         return o;
-    waits w;
-    w.count = w.issued = w.recorded = 0;
+    bp_waits w;
+    bp_waits_init(&w, a->pool, a->stream);
     a->status = collect_request(a, &w, r);
     if (a->status == BP_OK)
         a->status = order(a, &w);
@@ -361,6 +320,14 @@ static bp_status fail_lane(const acquiring *a, uint32_t id)
     return bp_fail_order(a->pool, id, what);
 }
 
+static bp_status fail_dynamic(const bp_pool *pool, uint32_t id)
+{
+    if (!bp_is_capturing(pool))
+        return bp_fail_order(pool, id, "is dynamic, and the pool is sealed");
+    (void)bp_fail_order(pool, id, "is dynamic, and the pool is being captured: plan it, or acquire it before");
+    return BP_ERR_CAPTURE;
+}
+
 /* Cold: the error of an outcome. */
 static bp_status explain(const acquiring *a, outcome o, size_t failed)
 {
@@ -374,19 +341,15 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
     case OTHER_LANE: return fail_lane(a, id);
     case MOST_HOLDS: return bp_fail_order(a->pool, id, "is held 65535 times already");
     case MOST_STREAMS: return bp_fail_order(a->pool, id, "is held on 8 streams already");
-    case SEALED: return bp_fail_order(a->pool, id, "is dynamic, and the pool is sealed");
+    case SEALED: return fail_dynamic(a->pool, id);
     default: return a->status;
     }
 }
 
-BP_HOT bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, const bp_stream *stream,
-                            const char *function)
+BP_HOT bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, const char *function)
 {
     BP_TRY(bp_check_call(pool, ids, count, function));
-    if (bp_stream_is_usable(stream, pool->device))
-        return BP_OK;
-    bp_count_shared(&pool->refused);
-    return bp_stream_check(stream, pool->device, function);
+    return bp_check_stream(pool, stream, function);
 }
 
 bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses)

@@ -59,9 +59,10 @@ bp_status bp_annotations_start(bp_pool *pool)
     pool->annotations->requests = memory;
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *pool->annotations->heaps, &memory));
     pool->annotations->heaps = memory;
+    pool->annotations->graph = bp_nvtx_register("graph");
     const bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach, .detach = detach};
     BP_TRY(bp_slabs_attach(&pool->slabs, &callbacks, pool));
-    atomic_fetch_or_explicit(&pool->watched, BP_WATCH_ANNOTATIONS, memory_order_relaxed);
+    atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_ANNOTATIONS, memory_order_relaxed);
     return BP_OK;
 }
 
@@ -137,8 +138,7 @@ void bp_annotations_step(bp_pool *pool, uint64_t step)
     char text[TEXT_BYTES];
     snprintf(text, sizeof text, "%.80s step %llu", pool->name, (unsigned long long)step);
     bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->step, 0, memory_order_relaxed));
-    bp_nvtx_end(
-        atomic_exchange_explicit(&pool->annotations->step, bp_nvtx_start_text(text), memory_order_relaxed));
+    bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->step, bp_nvtx_start_text(text), memory_order_relaxed));
 }
 
 void bp_annotations_capture(bp_pool *pool, const char *name)
@@ -150,4 +150,21 @@ void bp_annotations_capture(bp_pool *pool, const char *name)
         range = bp_nvtx_start_text(text);
     }
     bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->capture, range, memory_order_relaxed));
+}
+
+void bp_annotations_launch(bp_pool *pool, const char *name, const uint32_t *segments, uint32_t count)
+{
+    bp_annotations_push("launch", name);
+    for (uint32_t i = 0; i < count; i++) {
+        const bp_segment *s = &pool->segments[segments[i]];
+        bp_nvtx_region_register(pool->annotations->heaps[pool->places[segments[i]].slab], s->address, s->bytes,
+                                pool->annotations->graph);
+    }
+}
+
+void bp_annotations_launched(bp_pool *pool, const uint32_t *segments, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        bp_nvtx_region_unregister(pool->segments[segments[i]].address);
+    bp_nvtx_pop();
 }

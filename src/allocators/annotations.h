@@ -14,7 +14,8 @@ typedef struct bp_annotation {
 
 struct bp_annotations {
     bp_annotation *requests;
-    void **heaps; /* by slab */
+    void **heaps;       /* by slab */
+    bp_nvtx_name graph; /* of memory that a launch has */
     _Atomic uint64_t step, capture;
 };
 
@@ -40,5 +41,8 @@ void bp_annotations_shut(bp_pool *pool, uint32_t id);
 void bp_annotations_step(bp_pool *pool, uint64_t step);
 /* `name` NULL: it is over. */
 void bp_annotations_capture(bp_pool *pool, const char *name);
+/* The launch of a graph has begun, or is over, which touches these segments. */
+void bp_annotations_launch(bp_pool *pool, const char *name, const uint32_t *segments, uint32_t count);
+void bp_annotations_launched(bp_pool *pool, const uint32_t *segments, uint32_t count);
 
 #endif

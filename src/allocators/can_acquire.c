@@ -47,7 +47,7 @@ static bool is_chosen(const question *q, uint32_t segment)
 static bool would_be_free(const question *q, uint32_t segment, size_t position)
 {
     uint32_t holder = bp_segment_holder(&q->pool->segments[segment]);
-    if ((holder != BP_NONE && stays_live(q, holder)) || is_chosen(q, segment))
+    if (holder == BP_HELD_BY_LAUNCH || (holder != BP_NONE && stays_live(q, holder)) || is_chosen(q, segment))
         return false;
     for (size_t i = 0; i < position; i++) {
         const bp_bound *r = &q->pool->bounds[q->ids[i]];
@@ -68,7 +68,7 @@ static bool would_take(question *q, uint32_t segment, size_t position)
 static bool would_overflow(question *q, size_t position)
 {
     const bp_pool *pool = q->pool;
-    if (!atomic_load_explicit((atomic_uint *)&pool->overflow_allowed, memory_order_relaxed) || bp_pool_is_sealed(pool))
+    if (!atomic_load_explicit((atomic_uint *)&pool->overflow_allowed, memory_order_relaxed) || bp_is_fixed(pool))
         return false;
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t segment = pool->overflow_first + i;
@@ -112,7 +112,7 @@ static bool would_serve(question *q, size_t position)
     if (r->kind == BP_KIND_EMPTY)
         return true;
     if (r->kind == BP_KIND_DYNAMIC)
-        return !bp_pool_is_sealed(q->pool);
+        return !bp_is_fixed(q->pool);
     if (r->kind == BP_KIND_CHOSEN)
         return would_be_given(q, position);
     for (uint32_t s = r->first; s < r->first + r->count; s++) {

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "allocators/capture.h"
 #include "allocators/slots.h"
 #include "core/fail.h"
 
@@ -71,6 +72,12 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
         explain_buffer(pool, find_held(pool, r, holder), buffer);
     else
         snprintf(buffer, sizeof buffer, "its buffer");
+    if (holder == BP_HELD_BY_LAUNCH)
+        return bp_fail(
+            BP_ERR_SCHEDULE,
+            "pool %.40s: %s cannot have %s: the launch of a graph has it (between bp_capture_before_launch and "
+            "bp_capture_launched); %s",
+            pool->name, request, buffer, moment);
     if (holder == BP_NONE || holder >= atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire))
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->name,
                        request, buffer, moment);

@@ -2,6 +2,7 @@
 #ifndef BP_ALLOCATORS_HOLD_H
 #define BP_ALLOCATORS_HOLD_H
 
+#include "allocators/capture.h"
 #include "allocators/slots.h"
 #include "core/fail.h"
 
@@ -60,6 +61,19 @@ BP_HOT bp_status bp_check_call(const bp_pool *pool, const uint32_t *ids, size_t 
 static inline void bp_count_shared(_Atomic uint64_t *counter)
 {
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+/* And of the stream that a call names. */
+BP_HOT bp_status bp_check_stream(bp_pool *pool, bp_stream *stream, const char *function)
+{
+    bp_status status = BP_OK;
+    if (!bp_stream_is_usable(stream, pool->device))
+        status = bp_stream_check(stream, pool->device, function);
+    else if (atomic_load_explicit(&pool->watch, memory_order_relaxed) != 0)
+        status = bp_capture_check_stream(pool, stream, function);
+    if (status != BP_OK)
+        bp_count_shared(&pool->refused);
+    return status;
 }
 
 #endif

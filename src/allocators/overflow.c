@@ -5,8 +5,7 @@
 bool bp_claim_overflow(bp_pool *pool, uint32_t id)
 {
     const bp_bound *r = &pool->bounds[id];
-    if (!atomic_load_explicit(&pool->overflow_allowed, memory_order_relaxed) ||
-        atomic_load_explicit(&pool->sealed, memory_order_relaxed))
+    if (!atomic_load_explicit(&pool->overflow_allowed, memory_order_relaxed) || bp_is_fixed(pool))
         return false;
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t segment = pool->overflow_first + i, holder;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "allocators/annotations.h"
+#include "allocators/capture.h"
 #include "allocators/dynamic.h"
 #include "allocators/guarded.h"
 #include "allocators/known.h"
@@ -33,10 +34,10 @@ static bp_status check_config(const bp_pool_config *c)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: the configuration was not initialised");
     if ((unsigned)c->allocator > BP_ALLOCATOR_SCHEDULED || (unsigned)c->guard > BP_GUARD_ON ||
         c->selection < BP_SELECT_ASSIGNED || c->selection > BP_SELECT_ANY || c->strict < BP_STRICT_OFF ||
-        c->strict > BP_STRICT_ERROR)
+        c->strict > BP_STRICT_ERROR || (unsigned)c->capture_check > BP_CAPTURE_CHECK_ALWAYS)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_pool_create: allocator %d, selection %d, strict %d or guard %d is unknown",
-                       (int)c->allocator, (int)c->selection, (int)c->strict, (int)c->guard);
+                       "bp_pool_create: allocator %d, selection %d, strict %d, guard %d or capture check %d is unknown",
+                       (int)c->allocator, (int)c->selection, (int)c->strict, (int)c->guard, (int)c->capture_check);
     return BP_OK;
 }
 
@@ -211,6 +212,15 @@ static bp_status choose_guard(bp_pool *pool, bp_guard guard)
     return BP_OK;
 }
 
+static void choose_capture_check(bp_pool *pool, bp_capture_check check)
+{
+    const char *variable = getenv("BUCKETPOOL_CHECK_CAPTURE");
+    if (check == BP_CAPTURE_CHECK_ENVIRONMENT)
+        check = variable != NULL && strcmp(variable, "1") == 0 ? BP_CAPTURE_CHECK_ALWAYS : BP_CAPTURE_CHECK_INSIDE;
+    pool->capture_check = check;
+    atomic_init(&pool->watch, check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0);
+}
+
 static bp_status check_plan(const bp_plan *plan, const bp_pool_config *config, bp_plan_summary *summary)
 {
     BP_TRY(check_config(config));
@@ -248,7 +258,10 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     made->plan_is_stable = summary.stable != 0;
     made->on_message = config->on_message;
     made->user = config->user;
-    bp_status status = choose_allocator(made, plan, config->allocator, summary.policy);
+    choose_capture_check(made, config->capture_check);
+    bp_status status = bp_plan_fingerprint(plan, made->fingerprint);
+    if (status == BP_OK)
+        status = choose_allocator(made, plan, config->allocator, summary.policy);
     if (status == BP_OK)
         status = choose_guard(made, config->guard);
     if (status == BP_OK)
@@ -266,6 +279,7 @@ void bp_pool_destroy(bp_pool **pool)
     if (pool == NULL || *pool == NULL)
         return;
     bp_pool *p = *pool;
+    bp_capture_pool_gone(p);
     if (p->bounds != NULL) { /* a pool that never served has nothing to wait for */
         bp_device_synchronize(p->device);
         bp_dynamic_finish(p);
@@ -293,6 +307,16 @@ void bp_pool_destroy(bp_pool **pool)
     free(p->slab_infos);
     free(p);
     *pool = NULL;
+}
+
+const char *bp_pool_name(const bp_pool *pool)
+{
+    return pool->name;
+}
+
+const char *bp_pool_fingerprint(const bp_pool *pool)
+{
+    return pool->fingerprint;
 }
 
 const char *bp_pool_allocator_name(const bp_pool *pool)
@@ -327,6 +351,7 @@ static bp_status check_callbacks(const bp_pool *pool, const bp_slab_callbacks *c
 bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user)
 {
     BP_TRY(check_callbacks(pool, callbacks, "bp_pool_attach"));
+    BP_TRY(bp_capture_refuse(pool, "bp_pool_attach"));
     if (bp_pool_is_sealed(pool))
         return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: attach before that", pool->name);
     return bp_slabs_attach(&pool->slabs, callbacks, user);
@@ -335,5 +360,6 @@ bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void
 bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user)
 {
     BP_TRY(check_callbacks(pool, callbacks, "bp_pool_detach"));
+    BP_TRY(bp_capture_refuse(pool, "bp_pool_detach"));
     return bp_slabs_detach(&pool->slabs, callbacks, user);
 }

@@ -134,8 +134,11 @@ typedef struct bp_recorder bp_recorder;
 typedef struct bp_annotations bp_annotations;
 
 /* Who wants to know of acquires and releases: bits. */
-#define BP_WATCH_RECORDER 1u
-#define BP_WATCH_ANNOTATIONS 2u
+#define BP_LISTENER_RECORDER 1u
+#define BP_LISTENER_ANNOTATIONS 2u
+
+#define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
+#define BP_WATCH_ASK 2u       /* ask the driver about the call's stream */
 
 /* A request that is known by name: those of the plan first, then what was bound beside it. */
 typedef struct bp_known {
@@ -166,8 +169,9 @@ struct bp_pool {
     bp_segment *segments;
     bp_fence *fences; /* fence 0 is empty and stays so */
     atomic_uint sealed, overflow_allowed;
+    atomic_uint watch; /* BP_WATCH bits: 0 where acquire, use and release have nothing to do with captures */
     _Atomic(bp_stream *) lanes[BP_LANE_COUNT];
-    atomic_uint watched;             /* 0: nobody wants to know what happens */
+    atomic_uint listeners;           /* 0: nobody wants to know what happens */
     _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
     bp_annotations *annotations;     /* NULL: there are none */
     bool guarded;
@@ -203,9 +207,25 @@ struct bp_pool {
     bool guarding;          /* guard mode has begun: its traces must be removed */
     bp_recorder *recording; /* the last one, also when stopped */
     bool plan_is_stable;
+    char fingerprint[BP_FINGERPRINT_CHARS];
+    bp_capture_check capture_check;
+    struct bp_capture *capturing; /* NULL: none */
+    struct bp_capture *captures;  /* all that were begun and not destroyed */
+    uint32_t capture_number;
     bp_message_function *on_message;
     void *user;
 };
+
+BP_HOT bool bp_is_capturing(const bp_pool *pool)
+{
+    return (atomic_load_explicit((atomic_uint *)&pool->watch, memory_order_relaxed) & BP_WATCH_CAPTURING) != 0;
+}
+
+/* Whether requests must keep the buffer they had: sealed, or inside a capture, where addresses become part of a graph. */
+static inline bool bp_is_fixed(const bp_pool *pool)
+{
+    return atomic_load_explicit((atomic_uint *)&pool->sealed, memory_order_relaxed) != 0 || bp_is_capturing(pool);
+}
 
 static inline void bp_count(_Atomic uint64_t *counter, uint64_t more)
 {

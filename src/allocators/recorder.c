@@ -66,13 +66,13 @@ bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
     bp_recorder_destroy(&pool->recording);
     pool->recording = recorder;
     atomic_store_explicit(&pool->recorder, recorder, memory_order_release);
-    atomic_fetch_or_explicit(&pool->watched, BP_WATCH_RECORDER, memory_order_release);
+    atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_RECORDER, memory_order_release);
     return BP_OK;
 }
 
 void bp_pool_trace_stop(bp_pool *pool)
 {
-    atomic_fetch_and_explicit(&pool->watched, ~BP_WATCH_RECORDER, memory_order_release);
+    atomic_fetch_and_explicit(&pool->listeners, ~BP_LISTENER_RECORDER, memory_order_release);
     atomic_store_explicit(&pool->recorder, NULL, memory_order_release);
 }
 

@@ -25,7 +25,7 @@ void bp_recorder_tell(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const
 
 static inline void bp_record_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
-    if (atomic_load_explicit(&pool->watched, memory_order_relaxed) != 0)
+    if (atomic_load_explicit(&pool->listeners, memory_order_relaxed) != 0)
         bp_recorder_tell(pool, kind, id, stream);
 }
 

@@ -5,6 +5,7 @@
 #include "allocators/guarded.h"
 #include "allocators/hold.h"
 #include "allocators/recorder.h"
+#include "allocators/waits.h"
 #include "core/fail.h"
 
 typedef enum purpose { RELEASE, GIVE_UP, USE } purpose;
@@ -114,7 +115,7 @@ static bp_status take_point(releasing *c, bp_stream *stream)
     bool recorded;
     bp_point *p = &c->taken[c->taken_count];
     p->stream = stream;
-    BP_TRY(bp_stream_record_point(stream, &p->point, &recorded));
+    BP_TRY(bp_take_point(bp_is_capturing(c->pool), stream, &p->point, &recorded));
     c->taken_count += recorded;
     return BP_OK;
 }
@@ -345,8 +346,7 @@ BP_HOT void start(releasing *c, bp_pool *pool, const uint32_t *ids, size_t count
 bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_release"));
-    if (!bp_stream_is_usable(stream, pool->device))
-        return count_refused(pool, bp_stream_check(stream, pool->device, "bp_pool_release"));
+    BP_TRY(bp_check_stream(pool, stream, "bp_pool_release"));
     releasing c;
     start(&c, pool, ids, count, stream, RELEASE);
     return count == 0 ? BP_OK : count_refused(pool, count == 1 ? release_one(&c) : release(&c));
@@ -363,13 +363,14 @@ bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)
 bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_use"));
-    if (!bp_stream_is_usable(stream, pool->device))
-        return count_refused(pool, bp_stream_check(stream, pool->device, "bp_pool_use"));
+    BP_TRY(bp_check_stream(pool, stream, "bp_pool_use"));
     releasing c;
     start(&c, pool, ids, count, stream, USE);
     BP_TRY(count_refused(pool, claim_all(&c)));
     for (size_t i = 0; i < count; i++) {
         bp_hold_touch(&pool->bounds[ids[i]], stream, false);
+        if (bp_is_capturing(pool))
+            bp_capture_touch(pool, ids[i]);
         bp_record_event(pool, BP_EVENT_USE, ids[i], stream);
     }
     unclaim(&c, count);

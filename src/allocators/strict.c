@@ -7,7 +7,7 @@
 
 uint32_t bp_strict_segment(const bp_pool *pool, const bp_bound *r)
 {
-    return pool->strict == BP_STRICT_ERROR || bp_pool_is_sealed(pool) ? r->preferred : BP_NONE;
+    return pool->strict == BP_STRICT_ERROR || bp_is_fixed(pool) ? r->preferred : BP_NONE;
 }
 
 void bp_note_choice(bp_pool *pool, uint32_t id)

@@ -68,6 +68,9 @@ struct bp_stream {
     _Atomic uint64_t recorded; /* points taken so far; a point is the value before its record */
     _Atomic uint64_t through;  /* calls that took one and no longer use `raw` */
     bp_stream_points *points;
+    /* Of points inside captures, apart: an event that a capture has recorded cannot be waited for outside, so it must not stand in
+     * for one of another pool's. Made when a pool is first captured; NULL: not yet. */
+    _Atomic(bp_stream_points *) captured;
     struct bp_stream *next; /* of the device's streams */
     char name[48];
 };
@@ -101,6 +104,13 @@ bp_status bp_stream_record_point(bp_stream *stream, uint64_t *point, bool *recor
  * have been destroyed since, or be destroyed meanwhile: then nothing is left to wait for, as destroying waits. Where
  * the ring has gone round since, the oldest point it still has stands in: it is later, so it is safe. Hot. */
 bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint64_t point);
+
+/* The same inside a capture that was declared: a younger point may stand in for one of this capture more than 255 points ago.
+ * Errors: BP_ERR_CAPTURE: the stream was made after bp_stream_prepare_captures. */
+bp_status bp_stream_record_captured(bp_stream *stream, uint64_t *point, bool *recorded);
+bp_status bp_stream_wait_captured(bp_stream *waiter, bp_stream *stream, uint64_t point);
+/* Makes what the two need for every stream that lives now. Cold. */
+bp_status bp_stream_prepare_captures(bp_device *device);
 
 /* The host waits for the stream's work. Like record_point beside destroying. */
 bp_status bp_stream_quiesce(bp_stream *stream);

@@ -83,29 +83,43 @@ static void end_use(bp_stream *stream)
 
 /* A younger point covers what an older one covers, whichever of the two is recorded first: who takes a number sees what was
  * enqueued before the numbers below it were taken. */
-bp_status bp_stream_record_point(bp_stream *stream, uint64_t *point, bool *recorded)
+static bp_status record_point(bp_stream *stream, bp_stream_points *points, uint64_t *point, bool *recorded)
 {
     uint64_t taken;
     bp_status status = BP_OK;
     *recorded = begin_use(stream, &taken);
     if (*recorded) {
         uint32_t entry = taken % BP_STREAM_POINTS;
-        status = stream->device->ops->event_record(stream->device->self, stream->points->events[entry], stream->raw);
+        status = stream->device->ops->event_record(stream->device->self, points->events[entry], stream->raw);
         if (status == BP_OK)
-            atomic_store_explicit(&stream->points->marked[entry], taken, memory_order_release);
+            atomic_store_explicit(&points->marked[entry], taken, memory_order_release);
         *point = taken;
     }
     end_use(stream);
     return status;
 }
 
+bp_status bp_stream_record_point(bp_stream *stream, uint64_t *point, bool *recorded)
+{
+    return record_point(stream, stream->points, point, recorded);
+}
+
+bp_status bp_stream_record_captured(bp_stream *stream, uint64_t *point, bool *recorded)
+{
+    bp_stream_points *points = atomic_load_explicit(&stream->captured, memory_order_acquire);
+    if (points == NULL)
+        return bp_fail(BP_ERR_CAPTURE,
+                       "stream %s was made after the capture began: make streams before bp_capture_begin",
+                       stream->name);
+    return record_point(stream, points, point, recorded);
+}
+
 /* The event to wait on for `point`. Its own is always safe: it marks the point, or a younger one once it was
  * recorded again. That younger one may be very young, so the oldest of the ring is preferred; unless another thread
- * has taken that and not recorded it yet, or failed to: then its event still marks a point that may be older than
- * `point`. */
-static void *find_event(const bp_stream *stream, uint64_t point)
+ * has taken that and not recorded it yet, or failed to, or it was taken for the other ring: then its event still marks a point that
+ * may be older than `point`. */
+static void *find_event(const bp_stream *stream, const bp_stream_points *points, uint64_t point)
 {
-    const bp_stream_points *points = stream->points;
     uint64_t taken = atomic_load_explicit(&stream->recorded, memory_order_acquire);
     if (taken - point > BP_STREAM_POINTS) {
         uint32_t oldest = taken % BP_STREAM_POINTS;
@@ -116,13 +130,36 @@ static void *find_event(const bp_stream *stream, uint64_t point)
     return points->events[point % BP_STREAM_POINTS];
 }
 
-bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint64_t point)
+static bp_status wait_point(bp_stream *waiter, const bp_stream *stream, const bp_stream_points *points, uint64_t point)
 {
     if (!bp_stream_is_usable(waiter, stream->device))
         return bp_stream_check(waiter, stream->device, "bp_stream_wait_point");
     if (waiter == stream || bp_stream_is_over(stream))
         return BP_OK;
-    return stream->device->ops->stream_wait(stream->device->self, waiter->raw, find_event(stream, point));
+    return stream->device->ops->stream_wait(stream->device->self, waiter->raw, find_event(stream, points, point));
+}
+
+bp_status bp_stream_wait_point(bp_stream *waiter, bp_stream *stream, uint64_t point)
+{
+    return wait_point(waiter, stream, stream->points, point);
+}
+
+bp_status bp_stream_wait_captured(bp_stream *waiter, bp_stream *stream, uint64_t point)
+{
+    return wait_point(waiter, stream, atomic_load_explicit(&stream->captured, memory_order_acquire), point);
+}
+
+bp_status bp_stream_prepare_captures(bp_device *device)
+{
+    for (bp_stream *s = atomic_load_explicit(&device->streams, memory_order_acquire); s != NULL; s = s->next) {
+        if (atomic_load(&s->captured) != NULL || !atomic_load(&s->alive))
+            continue;
+        bp_stream_points *points, *none = NULL;
+        BP_TRY(take_points(device, &points));
+        if (!atomic_compare_exchange_strong(&s->captured, &none, points)) /* another thread did too */
+            leave_points(device, points);
+    }
+    return BP_OK;
 }
 
 bp_status bp_stream_quiesce(bp_stream *stream)
@@ -216,6 +253,8 @@ void bp_stream_destroy(bp_stream **stream)
     if (done) {
         atomic_store(&s->over, true);
         leave_points(device, s->points);
+        if (atomic_load(&s->captured) != NULL)
+            leave_points(device, atomic_load(&s->captured));
     } else {
         atomic_store(&s->closing, false);
     }
@@ -225,8 +264,11 @@ void bp_stream_destroy(bp_stream **stream)
 
 void bp_stream_free(bp_stream *stream)
 {
-    if (!bp_stream_is_over(stream)) /* its ring was never left */
+    if (!bp_stream_is_over(stream)) { /* its rings were never left */
         destroy_points(stream->device, stream->points, BP_STREAM_POINTS);
+        if (atomic_load(&stream->captured) != NULL)
+            destroy_points(stream->device, atomic_load(&stream->captured), BP_STREAM_POINTS);
+    }
     free(stream);
 }
 

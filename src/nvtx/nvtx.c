@@ -97,6 +97,8 @@ void bp_nvtx_heap_unregister(void *heap)
 
 void bp_nvtx_region_register(void *heap, const void *address, uint64_t bytes, bp_nvtx_name name)
 {
+    if (heap == NULL)
+        return;
     const nvtxMemVirtualRangeDesc_t range = {.size = bytes, .ptr = address};
     const nvtxMemRegionsRegisterBatch_t batch = {.extCompatID = NVTX_EXT_COMPATID_MEM,
                                                  .structSize = sizeof batch,

@@ -18,7 +18,8 @@ MAY_INCLUDE = {
     "planner": {"core", "model", "planner"},
     "devices": {"core", "devices"},
     "memory": {"core", "devices", "memory"},
-    "allocators": {"core", "devices", "memory", "allocators"},
+    "nvtx": {"nvtx"},
+    "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
     "formats": {"core", "formats"},
 }
 # What libc is: the loader has thread-local storage.

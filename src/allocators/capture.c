@@ -1,0 +1,454 @@
+/* Captures: their beginning, where everything comes to rest, and their end, where release points of the capture are forgotten. */
+#include "allocators/capture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocators/annotations.h"
+#include "allocators/explain.h"
+#include "allocators/recorder.h"
+#include "allocators/slots.h"
+#include "core/fail.h"
+
+static uint32_t bound_count(const bp_pool *pool)
+{
+    return atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire);
+}
+
+/* The word of a request that is live; 0: it is not. */
+static uint64_t live_word(const bp_pool *pool, uint32_t id)
+{
+    uint64_t word = atomic_load_explicit(pool->bounds[id].word, memory_order_acquire);
+    return BP_WORD_ID(word) == id && BP_WORD_HOLDS(word) > 0 ? word : 0;
+}
+
+static bp_captured_hold *find_held(const bp_capture *capture, uint32_t id)
+{
+    uint32_t low = 0, high = capture->held_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (capture->held[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < capture->held_count && capture->held[low].id == id ? &capture->held[low] : NULL;
+}
+
+/* ---- on the path of calls ------------------------------------------------------------------------------------------- */
+
+void bp_capture_touch(bp_pool *pool, uint32_t id)
+{
+    bp_capture *capture = pool->capturing;
+    const bp_bound *r = &pool->bounds[id];
+    bp_captured_hold *held = find_held(capture, id);
+    if (held != NULL)
+        atomic_store_explicit(&held->touched, true, memory_order_relaxed);
+    for (uint32_t s = r->first; s < r->first + r->count; s++)
+        atomic_fetch_or_explicit(&capture->touched[s / 64], UINT64_C(1) << s % 64, memory_order_relaxed);
+}
+
+bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function)
+{
+    const unsigned watch = atomic_load_explicit((atomic_uint *)&pool->watch, memory_order_relaxed);
+    uint64_t capture;
+    if ((watch & BP_WATCH_ASK) == 0)
+        return BP_OK;
+    BP_TRY(bp_stream_capture_of(stream, &capture));
+    if ((capture != 0) == ((watch & BP_WATCH_CAPTURING) != 0) || pool->device->ops->capture_of == NULL)
+        return BP_OK;
+    if (capture != 0)
+        return bp_fail(BP_ERR_CAPTURE,
+                       "%s: pool %.40s: stream %s is being captured, the pool is not: declare it with bp_capture_begin",
+                       function, pool->name, bp_stream_name(stream));
+    return bp_fail(
+        BP_ERR_CAPTURE,
+        "%s: pool %.40s: stream %s takes no part in %s: let it wait for an event of the capture's first stream before",
+        function, pool->name, bp_stream_name(stream), pool->capturing->name);
+}
+
+bp_status bp_capture_refuse(const bp_pool *pool, const char *function)
+{
+    if (!bp_is_capturing(pool))
+        return BP_OK;
+    return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s is being captured (%s): do it before or after", function, pool->name,
+                   pool->capturing->name);
+}
+
+int bp_pool_is_capturing(const bp_pool *pool)
+{
+    return bp_is_capturing(pool);
+}
+
+/* ---- coming to rest ------------------------------------------------------------------------------------------------- */
+
+/* Whether something of the pool has to be waited for on the stream. */
+static bool has_points(const bp_pool *pool, const bp_stream *stream)
+{
+    for (uint32_t s = 0; s < pool->segment_capacity; s++) {
+        const bp_fence *fence = &pool->fences[pool->segments[s].fence];
+        for (uint32_t i = 0; i < fence->count; i++) {
+            if (fence->points[i].stream == stream)
+                return true;
+        }
+    }
+    for (uint32_t id = 0; id < bound_count(pool); id++) {
+        const bp_bound *r = &pool->bounds[id];
+        for (uint32_t i = 0; live_word(pool, id) != 0 && i < r->streams; i++) {
+            if (r->hold[i].stream == stream)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* All of the pool's work is done: no fence is needed any more. */
+static bp_status quiesce(bp_pool *pool, const char *name)
+{
+    for (bp_stream *s = atomic_load_explicit(&pool->device->streams, memory_order_acquire); s != NULL; s = s->next) {
+        uint64_t capture = 0;
+        if (bp_stream_is_over(s) || !has_points(pool, s))
+            continue;
+        if (bp_stream_is_usable(s, pool->device))
+            BP_TRY(bp_stream_capture_of(s, &capture));
+        if (capture != 0)
+            return bp_fail(BP_ERR_CAPTURE,
+                           "pool %.40s: %s: stream %s is being captured already: call bp_capture_begin before",
+                           pool->name, name, s->name);
+        BP_TRY(bp_stream_quiesce(s));
+    }
+    for (uint32_t s = 0; s < pool->segment_capacity; s++)
+        pool->segments[s].fence = 0;
+    return BP_OK;
+}
+
+/* ---- what is live --------------------------------------------------------------------------------------------------- */
+
+static bool is_owned(const bp_capture_config *config, uint32_t id)
+{
+    size_t i = 0;
+    while (i < config->owned_count && config->owned[i] != id)
+        i++;
+    return i < config->owned_count;
+}
+
+static bp_status check_owned(const bp_pool *pool, const bp_capture_config *config)
+{
+    for (size_t i = 0; i < config->owned_count; i++) {
+        uint32_t id = config->owned[i];
+        char request[BP_REQUEST_BYTES];
+        if (id >= bound_count(pool))
+            return bp_fail_unknown(pool, id);
+        if (live_word(pool, id) == 0 || pool->bounds[id].kind == BP_KIND_DYNAMIC)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: a capture cannot own %s, which is %s", pool->name,
+                           bp_explain_request(pool, id, request), live_word(pool, id) == 0 ? "not live" : "dynamic");
+        for (size_t k = 0; k < i; k++) {
+            if (config->owned[k] == id)
+                return bp_fail_twice(pool, id);
+        }
+    }
+    return BP_OK;
+}
+
+static bp_status fail_live(const bp_pool *pool, uint32_t id)
+{
+    char request[BP_REQUEST_BYTES];
+    const bp_bound *r = &pool->bounds[id];
+    const bp_stream *stream =
+        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
+    return bp_fail(
+        BP_ERR_SCHEDULE,
+        "pool %.40s cannot be captured: %s is live since acquire %llu (stream %s, step %llu); release it, or name it "
+        "as owned",
+        pool->name, bp_explain_request(pool, id, request), (unsigned long long)bp_read(&r->since_acquire),
+        stream != NULL ? bp_stream_name(stream) : "unknown", (unsigned long long)bp_read(&r->since_step));
+}
+
+/* Notes what is live, and takes the streams of those holds away for the time of the capture: their work is done. */
+static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_capture *capture)
+{
+    uint32_t live = 0;
+    for (uint32_t id = 0; id < bound_count(pool); id++) {
+        if (live_word(pool, id) == 0)
+            continue;
+        if (pool->bounds[id].placement != BP_PLACE_PERSISTENT && pool->bounds[id].kind != BP_KIND_EMPTY &&
+            !is_owned(config, id))
+            return fail_live(pool, id);
+        live++;
+    }
+    void *memory;
+    BP_TRY(bp_new_array(live, sizeof *capture->held, &memory));
+    capture->held = memory;
+    for (uint32_t id = 0; id < bound_count(pool); id++) {
+        bp_bound *r = &pool->bounds[id];
+        if (live_word(pool, id) == 0)
+            continue;
+        bp_captured_hold *held = &capture->held[capture->held_count++];
+        *held = (bp_captured_hold){.id = id, .streams = r->streams, .used = r->used, .word = live_word(pool, id)};
+        memcpy(held->hold, r->hold, sizeof held->hold);
+    }
+    return BP_OK;
+}
+
+/* Points outside are done and their events may be recorded again inside, so those entries of a hold are not needed any more. */
+static void give_streams_back(bp_bound *r, const bp_captured_hold *held)
+{
+    r->streams = 0;
+    r->used = held->used;
+    for (uint32_t i = 0; i < held->streams; i++) {
+        if (held->hold[i].point == BP_NO_POINT)
+            r->hold[r->streams++] = held->hold[i];
+    }
+}
+
+/* ---- beginning ------------------------------------------------------------------------------------------------------ */
+
+bp_status bp_capture_config_init(bp_capture_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_capture_config){.size = sizeof *config};
+    return BP_OK;
+}
+
+static void count_calls(const bp_pool *pool, uint64_t *acquires, uint64_t *releases, uint64_t *waits)
+{
+    *acquires = *releases = *waits = 0;
+    for (uint32_t id = 0; id < bound_count(pool); id++) {
+        const bp_bound *r = &pool->bounds[id];
+        *acquires += bp_read(&r->acquires);
+        *releases += bp_read(&r->releases) + bp_read(&r->given_up);
+        *waits += bp_read(&r->waits);
+    }
+}
+
+static void free_capture(bp_capture *capture)
+{
+    free(capture->held);
+    free(capture->touched);
+    free(capture->segments);
+    free(capture->slabs);
+    free(capture);
+}
+
+static bp_status make(bp_pool *pool, const bp_capture_config *config, bp_capture **capture)
+{
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof **capture, &memory));
+    bp_capture *made = *capture = memory;
+    made->pool = pool;
+    if (config->name != NULL)
+        snprintf(made->name, sizeof made->name, "%s", config->name);
+    else
+        snprintf(made->name, sizeof made->name, "capture.%u", pool->capture_number);
+    BP_TRY(bp_new_array((size_t)pool->segment_capacity / 64 + 1, sizeof *made->touched, &memory));
+    made->touched = memory;
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->slabs, &memory));
+    made->slabs = memory;
+    made->slab_count = (uint32_t)pool->slabs.count;
+    BP_TRY(note_held(pool, config, made));
+    BP_TRY(bp_stream_prepare_captures(pool->device));
+    return quiesce(pool, made->name);
+}
+
+static bp_status check_begin(const bp_pool *pool, const bp_capture_config *config)
+{
+    if (config->size < sizeof *config || (config->owned == NULL && config->owned_count > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_capture_begin: the configuration was not initialised, or has no owned ids");
+    BP_TRY(bp_capture_refuse(pool, "bp_capture_begin"));
+    if (pool->guarded)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "pool %.40s is in guard mode, which waits for streams: it cannot be captured", pool->name);
+    return check_owned(pool, config);
+}
+
+bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_capture **capture)
+{
+    bp_capture_config defaults = {.size = sizeof defaults};
+    if (pool == NULL || capture == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: needs a pool and an output");
+    if (config == NULL)
+        config = &defaults;
+    BP_TRY(check_begin(pool, config));
+    bp_capture *made = NULL;
+    bp_status status = make(pool, config, &made);
+    if (status != BP_OK) {
+        if (made != NULL)
+            free_capture(made);
+        return status;
+    }
+    for (uint32_t i = 0; i < made->held_count; i++)
+        pool->bounds[made->held[i].id].streams = 0;
+    count_calls(pool, &made->acquires, &made->releases, &made->waits);
+    made->next = pool->captures;
+    pool->captures = pool->capturing = made;
+    pool->capture_number++;
+    const unsigned ask = pool->capture_check != BP_CAPTURE_CHECK_OFF ? BP_WATCH_ASK : 0;
+    atomic_store_explicit(&pool->watch, BP_WATCH_CAPTURING | ask, memory_order_release);
+    if (pool->annotations != NULL)
+        bp_annotations_capture(pool, made->name);
+    *capture = made;
+    return BP_OK;
+}
+
+/* ---- ending --------------------------------------------------------------------------------------------------------- */
+
+static bool is_touched(const bp_capture *capture, uint32_t segment)
+{
+    return (atomic_load_explicit(&capture->touched[segment / 64], memory_order_relaxed) >> segment % 64 & 1) != 0;
+}
+
+/* What was acquired inside was released inside, and nothing else. */
+static bp_status check_balance(const bp_capture *capture)
+{
+    const bp_pool *pool = capture->pool;
+    for (uint32_t id = 0; id < bound_count(pool); id++) {
+        const bp_captured_hold *held = find_held(capture, id);
+        const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
+        char request[BP_REQUEST_BYTES];
+        if (now == before)
+            continue;
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "pool %.40s: %s cannot end: %s is held %u times, and was %u times when it began", pool->name,
+                       capture->name, bp_explain_request(pool, id, request), (unsigned)BP_WORD_HOLDS(now),
+                       (unsigned)BP_WORD_HOLDS(before));
+    }
+    return BP_OK;
+}
+
+/* Leaves the pool as if nothing of the capture had been on a stream: nothing has. */
+static void leave(bp_capture *capture)
+{
+    bp_pool *pool = capture->pool;
+    for (uint32_t s = 0; s < pool->segment_capacity; s++) {
+        if (is_touched(capture, s))
+            pool->segments[s].fence = 0;
+    }
+    for (uint32_t i = 0; i < capture->held_count; i++)
+        give_streams_back(&pool->bounds[capture->held[i].id], &capture->held[i]);
+    if (pool->annotations != NULL)
+        bp_annotations_capture(pool, NULL);
+    pool->capturing = NULL;
+    atomic_store_explicit(&pool->watch, pool->capture_check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0,
+                          memory_order_release);
+}
+
+/* The memory that launches take: all that was touched, but for what held requests have. */
+static bp_status list_segments(bp_capture *capture)
+{
+    bp_pool *pool = capture->pool;
+    uint32_t count = 0;
+    void *memory;
+    for (uint32_t s = 0; s < pool->segment_capacity; s++)
+        count += is_touched(capture, s);
+    BP_TRY(bp_new_array(count, sizeof *capture->segments, &memory));
+    capture->segments = memory;
+    for (uint32_t s = 0; s < pool->segment_capacity; s++) {
+        if (!is_touched(capture, s))
+            continue;
+        capture->slabs[pool->places[s].slab] = true;
+        capture->bytes += pool->segments[s].bytes;
+        if (bp_segment_holder(&pool->segments[s]) == BP_NONE)
+            capture->segments[capture->segment_count++] = s;
+    }
+    return BP_OK;
+}
+
+bp_status bp_capture_end(bp_capture *capture)
+{
+    if (capture == NULL || capture->pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_end: no capture, or its pool was destroyed");
+    if (capture->ended)
+        return bp_fail(BP_ERR_CAPTURE, "%s has ended already", capture->name);
+    BP_TRY(check_balance(capture));
+    BP_TRY(list_segments(capture));
+    uint64_t acquires, releases, waits;
+    count_calls(capture->pool, &acquires, &releases, &waits);
+    capture->acquires = acquires - capture->acquires;
+    capture->releases = releases - capture->releases;
+    capture->waits = waits - capture->waits;
+    leave(capture);
+    capture->ended = true;
+    return BP_OK;
+}
+
+/* Ends the holds of what was acquired inside; puts those back that were there before. */
+static void drop_holds(const bp_capture *capture)
+{
+    bp_pool *pool = capture->pool;
+    for (uint32_t id = 0; id < bound_count(pool); id++) {
+        bp_bound *r = &pool->bounds[id];
+        const bp_captured_hold *held = find_held(capture, id);
+        if (held != NULL) {
+            atomic_store_explicit(r->word, held->word, memory_order_release);
+        } else if (live_word(pool, id) != 0) {
+            bp_tally_release(&pool->tally, r->live_bytes);
+            bp_record_event(pool, BP_EVENT_GIVE_UP, id, NULL);
+            for (uint32_t s = r->first + (r->kind == BP_KIND_DIRECT); s < r->first + r->count; s++)
+                bp_free_segment(pool, s);
+            atomic_store_explicit(r->word, 0, memory_order_release);
+        }
+    }
+}
+
+static void unlink_capture(bp_pool *pool, const bp_capture *capture)
+{
+    bp_capture **at = &pool->captures;
+    while (*at != capture)
+        at = &(*at)->next;
+    *at = capture->next;
+}
+
+void bp_capture_abandon(bp_capture **capture)
+{
+    if (capture == NULL || *capture == NULL)
+        return;
+    bp_capture *c = *capture;
+    *capture = NULL;
+    if (c->pool != NULL && !c->ended) {
+        drop_holds(c);
+        leave(c);
+    }
+    if (c->pool != NULL && c->armed)
+        (void)bp_capture_launched(c, NULL);
+    if (c->pool != NULL)
+        unlink_capture(c->pool, c);
+    free_capture(c);
+}
+
+void bp_capture_destroy(bp_capture **capture)
+{
+    bp_capture_abandon(capture);
+}
+
+void bp_capture_pool_gone(bp_pool *pool)
+{
+    for (bp_capture *c = pool->captures; c != NULL; c = c->next)
+        c->pool = NULL;
+}
+
+/* ---- looking -------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_capture_summary_get(const bp_capture *capture, bp_capture_summary *summary)
+{
+    if (capture == NULL || summary == NULL || summary->size < sizeof *summary)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_summary_get: needs a capture and a summary of %zu bytes",
+                       sizeof *summary);
+    *summary = (bp_capture_summary){.size = sizeof *summary, .name = capture->name, .ended = capture->ended};
+    if (!capture->ended)
+        return BP_OK;
+    summary->acquires = capture->acquires;
+    summary->releases = capture->releases;
+    summary->waits = capture->waits;
+    summary->bytes = capture->bytes;
+    summary->launches = capture->launches;
+    return BP_OK;
+}
+
+int bp_capture_touches_slab(const bp_capture *capture, uint32_t slab)
+{
+    return capture->ended && slab < capture->slab_count && capture->slabs[slab];
+}

@@ -1,0 +1,51 @@
+/* Captures from within. While a pool is being captured its release points are events of the capture; before and after they are not, so
+ * that fences are emptied at both ends. */
+#ifndef BP_ALLOCATORS_CAPTURE_H
+#define BP_ALLOCATORS_CAPTURE_H
+
+#include <bucketpool/capture.h>
+
+#include "allocators/pool.h"
+
+/* A request that was live when the capture began, as it was. */
+typedef struct bp_captured_hold {
+    uint32_t id;
+    uint8_t streams, used;
+    atomic_bool touched; /* by the capture */
+    uint64_t word;
+    bp_hold_stream hold[BP_HOLD_STREAMS];
+} bp_captured_hold;
+
+struct bp_capture {
+    bp_pool *pool; /* NULL: it was destroyed */
+    char name[48];
+    bool ended;
+    bool armed;             /* between before_launch and launched: the segments are claimed */
+    bp_captured_hold *held; /* by id */
+    uint32_t held_count;
+    _Atomic uint64_t *touched; /* a bit for each segment */
+    uint32_t *segments;        /* touched and not of a held request, once it has ended */
+    uint32_t segment_count;
+    bool *slabs; /* touched */
+    uint32_t slab_count;
+    uint64_t acquires, releases, waits; /* until the end: what the pool had counted when it began */
+    uint64_t bytes, launches;
+    struct bp_capture *next; /* of the pool's */
+};
+
+/* Who holds segments between before_launch and launched; no request's id. */
+#define BP_HELD_BY_LAUNCH (BP_NONE - 1)
+
+/* Whether the stream may be used as it is by a pool that is, or is not, being captured. Called where the pool's watch is not 0. */
+bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function);
+
+/* Notes which memory a capture touches: an acquire or use of `id` inside. No allocation, no lock. */
+void bp_capture_touch(bp_pool *pool, uint32_t id);
+
+/* A call that only is possible outside of captures. */
+bp_status bp_capture_refuse(const bp_pool *pool, const char *function);
+
+/* The pool goes: its captures can only be destroyed any more. */
+void bp_capture_pool_gone(bp_pool *pool);
+
+#endif
