@@ -152,9 +152,8 @@ void bp_annotations_capture(bp_pool *pool, const char *name)
     bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->capture, range, memory_order_relaxed));
 }
 
-void bp_annotations_launch(bp_pool *pool, const char *name, const uint32_t *segments, uint32_t count)
+void bp_annotations_launch(bp_pool *pool, const uint32_t *segments, uint32_t count)
 {
-    bp_annotations_push("launch", name);
     for (uint32_t i = 0; i < count; i++) {
         const bp_segment *s = &pool->segments[segments[i]];
         bp_nvtx_region_register(pool->annotations->heaps[pool->places[segments[i]].slab], s->address, s->bytes,
@@ -166,5 +165,4 @@ void bp_annotations_launched(bp_pool *pool, const uint32_t *segments, uint32_t c
 {
     for (uint32_t i = 0; i < count; i++)
         bp_nvtx_region_unregister(pool->segments[segments[i]].address);
-    bp_nvtx_pop();
 }

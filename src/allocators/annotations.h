@@ -42,7 +42,7 @@ void bp_annotations_step(bp_pool *pool, uint64_t step);
 /* `name` NULL: it is over. */
 void bp_annotations_capture(bp_pool *pool, const char *name);
 /* The launch of a graph has begun, or is over, which touches these segments. */
-void bp_annotations_launch(bp_pool *pool, const char *name, const uint32_t *segments, uint32_t count);
+void bp_annotations_launch(bp_pool *pool, const uint32_t *segments, uint32_t count);
 void bp_annotations_launched(bp_pool *pool, const uint32_t *segments, uint32_t count);
 
 #endif

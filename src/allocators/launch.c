@@ -82,7 +82,7 @@ bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
     if (!capture->armed)
         BP_TRY(claim_segments(capture));
     if (!capture->armed && capture->pool->annotations != NULL)
-        bp_annotations_launch(capture->pool, capture->name, capture->segments, capture->segment_count);
+        bp_annotations_launch(capture->pool, capture->segments, capture->segment_count);
     capture->armed = true;
     bp_status status = order(capture, stream);
     if (status != BP_OK)
