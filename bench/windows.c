@@ -25,6 +25,8 @@ typedef struct entry {
 typedef struct figure {
     char group[40], name[72], to[72], less[72];
     double min, median, ratio, own; /* of the medians; own: less the device */
+    double low, high;               /* of the ratio */
+    uint64_t bytes;
     size_t pairs;
     int turns;
 } figure;
@@ -36,6 +38,7 @@ static size_t figure_count;
 static const char *current, *wanted;
 static int turns = 101; /* of the current group */
 static int usual_turns = 101;
+static uint64_t bytes_each; /* of the current group */
 
 double bench_now_ns(void)
 {
@@ -56,6 +59,7 @@ int bench_begin(const char *group)
         return 0;
     current = group;
     entry_count = 0;
+    bytes_each = 0;
     turns = usual_turns;
     return 1;
 }
@@ -63,6 +67,11 @@ int bench_begin(const char *group)
 void bench_turns(int most)
 {
     turns = turns < most ? turns : most;
+}
+
+void bench_bytes(uint64_t bytes)
+{
+    bytes_each = bytes;
 }
 
 static size_t add(const char *name, const entry *e)
@@ -134,14 +143,44 @@ static int in_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static void sort(const double *values, double *sorted)
+{
+    memcpy(sorted, values, (size_t)turns * sizeof *sorted);
+    qsort(sorted, (size_t)turns, sizeof *sorted, in_order);
+}
+
 static double median(const double *values, double *least)
 {
     double sorted[MOST_TURNS];
-    memcpy(sorted, values, (size_t)turns * sizeof *sorted);
-    qsort(sorted, (size_t)turns, sizeof *sorted, in_order);
+    sort(values, sorted);
     if (least != NULL)
         *least = sorted[0];
     return sorted[turns / 2];
+}
+
+/* How many of the least, and of the greatest, values may be left out: of `turns` tosses of a coin so few, or fewer, show heads at most once
+ * in forty runs. With five values or fewer the interval is all of them, and holds the median less often. */
+static int left_out(void)
+{
+    double tosses = 1, sum = 0;
+    for (int i = 0; i < turns; i++)
+        tosses /= 2;
+    for (int heads = 0;; heads++) {
+        sum += tosses;
+        if (sum > 0.025)
+            return heads > 0 ? heads - 1 : 0;
+        tosses *= (double)(turns - heads) / (heads + 1);
+    }
+}
+
+static void take_ratio(figure *f, const double *each)
+{
+    double sorted[MOST_TURNS];
+    const int out = left_out();
+    sort(each, sorted);
+    f->ratio = sorted[turns / 2];
+    f->low = sorted[out];
+    f->high = sorted[turns - 1 - out];
 }
 
 static void report(const entry *e)
@@ -152,14 +191,14 @@ static void report(const entry *e)
     }
     figure *f = &figures[figure_count++];
     double each[MOST_TURNS];
-    *f = (figure){.turns = turns, .pairs = e->pairs};
+    *f = (figure){.turns = turns, .pairs = e->pairs, .bytes = bytes_each};
     snprintf(f->group, sizeof f->group, "%s", current);
     snprintf(f->name, sizeof f->name, "%s", e->name);
     f->median = median(e->ns, &f->min);
     if (e != entries) {
         for (int t = 0; t < turns; t++)
             each[t] = e->ns[t] / entries[0].ns[t];
-        f->ratio = median(each, NULL);
+        take_ratio(f, each);
         snprintf(f->to, sizeof f->to, "%s", entries[0].name);
     }
     if (e->less != BENCH_NO_ENTRY) {
@@ -170,9 +209,9 @@ static void report(const entry *e)
     }
     printf("  %-52s %10.1f %10.1f", f->name, f->min, f->median);
     if (f->to[0] != 0)
-        printf(" %9.2f", f->ratio);
+        printf(" %9.2f  %6.2f to %6.2f", f->ratio, f->low, f->high);
     else
-        printf(" %9s", "1");
+        printf(" %9s %17s", "1", "");
     if (f->less[0] != 0)
         printf(" %9.1f", f->own);
     printf("\n");
@@ -188,7 +227,7 @@ void bench_end(void)
             e->ns[t] = run_window(e, e->pairs) / (double)e->pairs / e->per;
         }
     }
-    printf("%s\n  %-52s %10s %10s %9s %9s\n", current, "", "ns min", "median", "ratio", "beside");
+    printf("%s\n  %-52s %10s %10s %9s %17s %9s\n", current, "", "ns min", "median", "ratio", "95 of 100", "beside");
     for (size_t i = 0; i < entry_count; i++)
         report(&entries[i]);
     printf("\n");
@@ -205,13 +244,17 @@ static void print_figure(FILE *file, const figure *f)
     bench_print_string(file, f->name);
     fprintf(file, ", \"ns_min\": %.2f, \"ns_median\": %.2f", f->min, f->median);
     if (f->to[0] != 0) {
-        fprintf(file, ", \"ratio_median\": %.4f, \"ratio_to\": ", f->ratio);
+        fprintf(file, ", \"ratio_median\": %.4f, \"ratio_interval_95\": [%.4f, %.4f], \"ratio_to\": ", f->ratio, f->low,
+                f->high);
         bench_print_string(file, f->to);
     }
     if (f->less[0] != 0) {
         fprintf(file, ", \"beside_ns_median\": %.2f, \"beside\": ", f->own);
         bench_print_string(file, f->less);
     }
+    if (f->bytes != 0)
+        fprintf(file, ", \"bytes\": %llu, \"us_per_gib_median\": %.3f", (unsigned long long)f->bytes,
+                f->median / 1e3 * (double)(1u << 30) / (double)f->bytes);
     fprintf(file, ", \"windows\": %d, \"pairs_per_window\": %zu}", f->turns, f->pairs);
 }
 

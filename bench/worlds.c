@@ -20,9 +20,11 @@ static void nothing(void *argument)
 }
 
 /* Streams that have done some work: the marks of their events are not zero. */
-static void create_device(world *w, int host)
+static void create_device(world *w, const world_options *options)
 {
-    must(host ? bp_device_create_host(NULL, &w->device) : bp_device_create_null(&w->device));
+    w->device = options->device;
+    if (w->device == NULL)
+        must(options->host ? bp_device_create_host(NULL, &w->device) : bp_device_create_null(&w->device));
     for (uint32_t i = 0; i < WORLD_STREAMS; i++) {
         must(bp_stream_create(w->device, NULL, &w->streams[i]));
         must(bp_stream_call(w->streams[i], nothing, NULL));
@@ -82,7 +84,7 @@ static bp_plan *create_plan(const bp_buckets *buckets)
 world world_create(const world_options *options)
 {
     world w = {0};
-    create_device(&w, options->host);
+    create_device(&w, options);
     create_ids(&w, options->units * options->buckets);
     bp_buckets *buckets = create_buckets(options->units, options->buckets, options->bytes);
     bp_plan *plan = create_plan(buckets);
@@ -139,7 +141,7 @@ static bp_plan *create_placed_plan(const place *places, uint32_t requests, uint6
 static world create_placed(const place *places, uint32_t requests, uint64_t slab_bytes)
 {
     world w = {0};
-    create_device(&w, 0);
+    create_device(&w, &(world_options){.host = 0});
     create_ids(&w, requests);
     bp_plan *plan = create_placed_plan(places, requests, slab_bytes);
     must(bp_pool_create(w.device, plan, NULL, &w.pool));

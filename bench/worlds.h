@@ -7,6 +7,7 @@
 #define WORLD_STREAMS 4u
 
 typedef struct world_options {
+    bp_device *device;       /* taken over; NULL: a new one */
     int host;                /* else the null device */
     uint32_t units, buckets; /* buckets of each unit */
     uint64_t bytes;          /* of a bucket */

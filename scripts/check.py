@@ -161,6 +161,9 @@ def main():
         suites=("unit", "contract", "examples"))
     # without anything optional: what a machine that has only the required libraries builds
     leg("bare", ["-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"])
+    # with a C compiler alone: no files, no command, and the stand-in for cmocka
+    leg("core", ["-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+        suites=("unit", "contract", "packing", "planner", "cuda", "fuzz"))
     installation()
     if plain:
         static_checks()

@@ -10,6 +10,7 @@
 
 #include <time.h>
 
+#include "../support/driver.h"
 #include "support.h"
 
 void pause_us(long us)
@@ -34,12 +35,22 @@ static void wait_at_gate(void *argument)
 
 void block(bp_stream *stream, gate *g)
 {
+    if (has_driver()) {
+        bool closed = g->word != NULL && __atomic_load_n(g->word, __ATOMIC_SEQ_CST) == 0;
+        uint32_t *word = closed ? g->word : NULL;
+        if (hold_stream(stream, &word)) {
+            g->word = word;
+            return;
+        }
+    }
     assert_ok(bp_stream_call(stream, wait_at_gate, g));
 }
 
 void unblock(gate *g)
 {
     atomic_store(&g->open, 1);
+    if (g->word != NULL)
+        __atomic_store_n(g->word, 1, __ATOMIC_SEQ_CST);
 }
 
 static void raise_flag(void *argument)
@@ -65,16 +76,31 @@ bool stays_down(flag *f)
 static void look(void *argument)
 {
     check *c = argument;
+    const uint8_t *bytes = c->copy != NULL ? c->copy : c->address;
     for (uint64_t i = 0; i < c->bytes; i++) {
-        if (c->address[i] != c->value) {
+        if (bytes[i] != c->value) {
             atomic_fetch_add(&c->wrong, 1);
-            return;
+            break;
         }
     }
+    if (c->copy != NULL)
+        give_pinned(c->copy);
+}
+
+static bool is_of_a_driver(const bp_stream *stream)
+{
+    uint64_t native;
+    return has_driver() && bp_stream_native(stream, &native) == BP_OK;
 }
 
 void check_on(bp_stream *stream, check *c)
 {
+    c->copy = NULL;
+    if (is_of_a_driver(stream)) {
+        assert_true(c->bytes <= PINNED_BYTES);
+        c->copy = take_pinned();
+        assert_ok(bp_stream_copy(stream, c->copy, c->address, c->bytes));
+    }
     assert_ok(bp_stream_call(stream, look, c));
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../support/driver.h"
 #include "support.h"
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
@@ -35,9 +36,39 @@ static bp_device *new_traced_host(void)
     return new_counted(new_host(), &all_calls);
 }
 
-const device_row DEVICES[] = {
-    {"host", new_host, true}, {"null", new_null, false}, {"trace(host)", new_traced_host, true}};
-const size_t DEVICE_COUNT = sizeof DEVICES / sizeof *DEVICES;
+static bp_device *new_traced_cuda(void)
+{
+    return new_counted(new_cuda(), &all_calls);
+}
+
+static const device_row ON_THE_HOST[] = {
+    {"host", new_host, HOST_READS}, {"null", new_null, NO_MEMORY}, {"trace(host)", new_traced_host, HOST_READS}};
+static const device_row ON_A_DRIVER[] = {{"cuda", new_cuda, BY_COPY}, {"trace(cuda)", new_traced_cuda, BY_COPY}};
+
+size_t device_count(void)
+{
+    return has_driver() ? sizeof ON_A_DRIVER / sizeof *ON_A_DRIVER : sizeof ON_THE_HOST / sizeof *ON_THE_HOST;
+}
+
+const device_row *device_at(size_t row)
+{
+    return has_driver() ? &ON_A_DRIVER[row] : &ON_THE_HOST[row];
+}
+
+const device_row *light_device(void)
+{
+    return has_driver() ? &ON_A_DRIVER[0] : &ON_THE_HOST[1];
+}
+
+bp_device *new_slow_device(uint32_t max_delay_us, uint64_t delay_seed)
+{
+    return has_driver() ? new_cuda() : new_slow_host(max_delay_us, delay_seed);
+}
+
+bp_device *new_device(void)
+{
+    return new_slow_device(0, 0);
+}
 
 bp_device *new_slow_host(uint32_t max_delay_us, uint64_t delay_seed)
 {

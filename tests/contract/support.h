@@ -22,19 +22,30 @@ typedef struct allocator_row {
     bool assigned; /* one address per request */
 } allocator_row;
 
+/* How the bytes of a device are looked at: not at all, by the host as they are, by copies in stream order. */
+typedef enum row_memory { NO_MEMORY, HOST_READS, BY_COPY } row_memory;
+
 typedef struct device_row {
     const char *name;
     bp_device *(*create)(void);
-    bool memory; /* that the host can read */
+    row_memory memory;
 } device_row;
 
 extern const allocator_row ALLOCATORS[];
 extern const size_t ALLOCATOR_COUNT;
-extern const device_row DEVICES[];
-extern const size_t DEVICE_COUNT;
+
+/* Rows: host, null and trace(host); with a driver (../support/driver.h) cuda and trace(cuda). The first has memory. */
+size_t device_count(void);
+const device_row *device_at(size_t row);
+/* The one that takes least to acquire and release: null, or cuda. */
+const device_row *light_device(void);
+
+/* Of the first row. */
+bp_device *new_device(void);
+/* Where there is no driver, streams pause up to `max_delay_us` before each piece of work. */
+bp_device *new_slow_device(uint32_t max_delay_us, uint64_t delay_seed);
 
 bp_device *new_host(void);
-/* Streams pause up to `max_delay_us` before each piece of work. */
 bp_device *new_slow_host(uint32_t max_delay_us, uint64_t delay_seed);
 bp_device *new_null(void);
 
@@ -119,6 +130,7 @@ void walk(kit *k, unsigned times, void **addresses, bool stable);
 /* Work that holds its stream up until the gate is opened (or half a minute has passed, so that no test hangs). */
 typedef struct gate {
     atomic_int open;
+    uint32_t *word; /* what streams of a driver wait for */
 } gate;
 
 void pause_us(long us);
@@ -139,6 +151,7 @@ typedef struct check {
     uint64_t bytes;
     uint8_t value;
     atomic_int wrong;
+    uint8_t *copy; /* of the bytes, where the host cannot read them; NULL */
 } check;
 
 void check_on(bp_stream *stream, check *c);

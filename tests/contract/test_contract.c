@@ -34,10 +34,10 @@ static void add(const named_case *cases)
 {
     for (; cases->name != NULL; cases++) {
         for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-            for (size_t d = 0; d < DEVICE_COUNT && count < MOST_COMBINATIONS; d++) {
+            for (size_t d = 0; d < device_count() && count < MOST_COMBINATIONS; d++) {
                 combination *c = &combinations[count];
-                *c = (combination){.allocator = &ALLOCATORS[a], .device = &DEVICES[d], .run = cases};
-                snprintf(c->name, sizeof c->name, "%s: %s on %s", cases->name, ALLOCATORS[a].name, DEVICES[d].name);
+                *c = (combination){.allocator = &ALLOCATORS[a], .device = device_at(d), .run = cases};
+                snprintf(c->name, sizeof c->name, "%s: %s on %s", cases->name, ALLOCATORS[a].name, device_at(d)->name);
                 tests[count++] = (struct CMUnitTest){.name = c->name, .test_func = run, .initial_state = c};
             }
         }

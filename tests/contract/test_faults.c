@@ -76,7 +76,7 @@ static bp_status make_call(const kit *k, int which, const uint32_t *ids, int *an
 
 static kit faulty_kit(const allocator_row *row, faults *f, uint32_t *ids)
 {
-    kit k = begin_kit(new_faulty(new_host(), f), UNITS, TRAINING, row->policy, 0);
+    kit k = begin_kit(new_faulty(new_device(), f), UNITS, TRAINING, row->policy, 0);
     bp_pool_config config = config_of(row);
     assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
     for (int u = 0; u < 4; u++) {
@@ -165,7 +165,7 @@ static void test_creation(void **state)
     (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         faults f;
-        kit k = begin_kit(new_faulty(new_host(), &f), UNITS, TRAINING, ALLOCATORS[a].policy, 0);
+        kit k = begin_kit(new_faulty(new_device(), &f), UNITS, TRAINING, ALLOCATORS[a].policy, 0);
         bp_pool_config config = config_of(&ALLOCATORS[a]);
         config.persistent_bytes = 5000;
         config.overflow_bytes = ALLOCATORS[a].pooled ? 5000 : 0;
@@ -203,7 +203,7 @@ static void test_undoing(void **state)
     (void)state;
     for (unsigned nth = 1; nth < 40; nth++) {
         faults f;
-        kit k = begin_kit(new_faulty(new_host(), &f), UNITS, TRAINING, BP_POLICY_MAX, 0);
+        kit k = begin_kit(new_faulty(new_device(), &f), UNITS, TRAINING, BP_POLICY_MAX, 0);
         inject(&f, nth, true);
         bp_status status = bp_pool_create(k.device, k.plan, NULL, &k.pool);
         assert_int_equal(status, f.met ? BP_ERR_IO : BP_OK);

@@ -92,7 +92,7 @@ static void test_use_after_release(void **state)
         /* Scheduled buffers overlap others, and so are not set apart: only pages of their own plan's making trap. */
         int first = ALLOCATORS[a].allocator == BP_ALLOCATOR_SCHEDULED ? 1 : 0;
         for (int i = first; i < 2 && ALLOCATORS[a].pooled; i++) {
-            kit k = guarded_kit(&ALLOCATORS[a], i == 0 ? new_host() : DEVICES[2].create(), alignments[i]);
+            kit k = guarded_kit(&ALLOCATORS[a], i == 0 ? new_host() : device_at(2)->create(), alignments[i]);
             for (int round = 0; round < 2; round++) {
                 uint8_t *u0 = take(&k, param(&k, 0), k.streams[0]), *u1 = take(&k, param(&k, 1), k.streams[1]);
                 assert_ok(bp_device_synchronize(k.device));

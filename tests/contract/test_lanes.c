@@ -20,7 +20,7 @@ static unsigned long recorded(void)
 /* On lanes: gather is s0, compute s1. */
 static kit on_lanes(world_options options)
 {
-    kit k = begin_kit(new_counted(new_host(), &counts), FOUR, options, BP_POLICY_MAX, 0);
+    kit k = begin_kit(new_counted(new_device(), &counts), FOUR, options, BP_POLICY_MAX, 0);
     open_pool(&k, NULL, 1);
     return k;
 }
@@ -35,7 +35,7 @@ static void test_lanes_must_be_set(void **state)
     assert_fails(bp_pool_set_lane(k.pool, BP_LANE_COUNT, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_set_lane(k.pool, BP_LANE_ANY, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_set_lane(NULL, BP_LANE_GATHER, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
-    bp_device *other = new_host();
+    bp_device *other = new_device();
     bp_stream *foreign = NULL;
     assert_ok(bp_stream_create(other, "foreigner", &foreign));
     assert_fails(bp_pool_set_lane(k.pool, BP_LANE_GATHER, foreign), BP_ERR_INVALID_ARGUMENT, "foreigner");
@@ -185,7 +185,7 @@ static void test_a_stream_that_goes(void **state)
 static void test_walk(void **state)
 {
     (void)state;
-    kit k = begin_kit(new_counted(new_slow_host(50, 9), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+    kit k = begin_kit(new_counted(new_slow_device(50, 9), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     open_pool(&k, NULL, 1);
     assert_ok(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]));
     void *addresses[SNAPSHOT_LIVE] = {NULL};
@@ -202,7 +202,7 @@ static void test_a_late_neighbour(void **state)
 {
     (void)state;
     for (int other_lane = 0; other_lane < 2; other_lane++) {
-        kit k = begin_kit(new_counted(new_host(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+        kit k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
         assert_ok(bp_pool_create(k.device, k.plan, NULL, &k.pool));
         assert_ok(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]));
         assert_ok(bp_pool_set_lane(k.pool, BP_LANE_COMPUTE, k.streams[1]));

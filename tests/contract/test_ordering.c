@@ -60,8 +60,8 @@ static void assert_reuse_is_ordered(bp_device *device)
 static void test_reuse_is_ordered(void **state)
 {
     (void)state;
-    assert_reuse_is_ordered(new_host());
-    assert_reuse_is_ordered(new_slow_host(300, 7));
+    assert_reuse_is_ordered(new_device());
+    assert_reuse_is_ordered(new_slow_device(300, 7));
 }
 
 /* One of: the stream that acquires, that uses, that releases, that holds a second time, that releases the second hold. */
@@ -74,7 +74,7 @@ static void test_union_of_streams(void **state)
     for (int blocked = 0; blocked < WAYS; blocked++) {
         for (int late = 0; late < 2;
              late++) { /* late: the work is enqueued after the last release, and not waited for */
-            kit k = four(new_host());
+            kit k = four(new_device());
             bp_stream *fresh = NULL;
             assert_ok(bp_stream_create(k.device, "fresh", &fresh));
             gate g = {0};
@@ -106,7 +106,7 @@ static void test_union_of_streams(void **state)
 static void test_gives_up_in_order(void **state)
 {
     (void)state;
-    kit k = four(new_host());
+    kit k = four(new_device());
     gate g = {0}, late = {0};
     flag done = 0;
     uint32_t id = param(&k, 0);
@@ -129,7 +129,7 @@ static void test_exact_points(void **state)
     (void)state;
     for (int releases = 0; releases <= 700; releases += releases == 0 ? 255 : 445) {
         for (int before = 0; before < 2; before++) {
-            kit k = four(new_host());
+            kit k = four(new_device());
             gate g = {0};
             flag done = 0;
             take(&k, param(&k, 0), k.streams[0]);
@@ -159,7 +159,7 @@ static void test_exact_points(void **state)
 static void test_repeated_is_ordered(void **state)
 {
     (void)state;
-    kit k = four(new_host());
+    kit k = four(new_device());
     gate g = {0};
     flag second = 0, third = 0, unrelated = 0;
     take(&k, param(&k, 0), k.streams[0]);
@@ -183,7 +183,7 @@ static void test_repeated_is_ordered(void **state)
 static void test_zeros_are_ordered(void **state)
 {
     (void)state;
-    kit k = begin_kit(new_slow_host(100, 3), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+    kit k = begin_kit(new_slow_device(100, 3), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     assert_ok(bp_pool_create(k.device, k.plan, NULL, &k.pool));
     uint32_t ids[2];
     for (int i = 0; i < 2; i++) {
@@ -212,7 +212,7 @@ static void test_dynamic_is_freed_in_order(void **state)
 {
     (void)state;
     for (int blocked = 0; blocked < HOLDS; blocked++) {
-        kit k = begin_kit(new_host(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
+        kit k = begin_kit(new_device(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
         open_pool(&k, NULL, 0);
         gate g = {0};
         check checks[4];
@@ -248,7 +248,7 @@ static void test_random_streams(void **state)
     (void)state;
     enum { ROUNDS = 300 };
     seed(5);
-    kit k = begin_kit(new_slow_host(60, 11), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    kit k = begin_kit(new_slow_device(60, 11), UNITS, TRAINING, BP_POLICY_MAX, 0);
     open_pool(&k, NULL, 0);
     check *checks = calloc(ROUNDS, sizeof *checks);
     void **live = calloc(k.requests, sizeof *live);

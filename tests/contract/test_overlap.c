@@ -16,7 +16,7 @@ static const place CHAIN[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 500},
 static void test_overlapping_requests(void **state)
 {
     (void)state;
-    kit k = open_places(new_host(), CHAIN, 5, ALL_OF_THEM, NULL);
+    kit k = open_places(new_device(), CHAIN, 5, ALL_OF_THEM, NULL);
     bp_pool_set_step(k.pool, 60606);
     take(&k, 0, k.streams[0]);
     assert_refused(&k, 1, k.streams[0], "r1.", "r0.", "60606");
@@ -49,7 +49,7 @@ static void test_overlapping_requests(void **state)
 /* Held up on s0: who starts is told by `waits`, a '1' for each of `then` in turn, on s1. */
 static void assert_chain(lists kind, uint32_t first, const char *then, const char *waits)
 {
-    kit k = open_places(new_host(), CHAIN, 5, kind, NULL);
+    kit k = open_places(new_device(), CHAIN, 5, kind, NULL);
     gate g = {0};
     flag done[8] = {0};
     bp_stream *streams[8];
@@ -101,7 +101,7 @@ static void test_hidden_tenants(void **state)
     for (int kind = ALL_OF_THEM; kind <= NO_LISTS; kind++) {
         static const place places[] = {{0, 1024}, {256, 256}, {0, 256}, {768, 256}, {512, 256}};
         for (uint32_t last = 2; last < 5; last++) {
-            kit k = open_places(new_host(), places, 5, (lists)kind, NULL);
+            kit k = open_places(new_device(), places, 5, (lists)kind, NULL);
             gate g = {0};
             flag done = 0;
             take(&k, 0, k.streams[0]);
@@ -216,7 +216,7 @@ static void test_random_schedules(void **state)
     for (int round = 0; round < 60; round++)
         assert_like_the_model(new_null(), (lists)(round % 3), 400, false);
     for (int round = 0; round < 6; round++)
-        assert_like_the_model(new_slow_host(40, (uint64_t)round), (lists)(round % 3), 200, true);
+        assert_like_the_model(new_slow_device(40, (uint64_t)round), (lists)(round % 3), 200, true);
 }
 
 /* Whether a plan of policy max can be had of these, and a pool of it. Three requests of 1000 bytes on two copies. */

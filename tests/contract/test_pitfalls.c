@@ -42,17 +42,17 @@ static void serve(const kit *k, unsigned rounds)
 static void test_hot_path(void **state)
 {
     (void)state;
-    for (size_t d = 0; d < DEVICE_COUNT; d++) {
+    for (size_t d = 0; d < device_count(); d++) {
         for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
             for (int traced = 0; traced < 2 && ALLOCATORS[a].pooled; traced++) {
-                kit k = open_kit(&ALLOCATORS[a], &DEVICES[d]);
+                kit k = open_kit(&ALLOCATORS[a], device_at(d));
                 if (traced)
                     assert_ok(bp_pool_trace_start(k.pool, 64, 1));
                 watch(); /* from the first call on */
                 serve(&k, 300);
                 watched seen = unwatch();
                 if (seen.allocations + seen.locks > 0)
-                    fail_msg("%s on %s: %zu allocations, %zu locks, last: %s", ALLOCATORS[a].name, DEVICES[d].name,
+                    fail_msg("%s on %s: %zu allocations, %zu locks, last: %s", ALLOCATORS[a].name, device_at(d)->name,
                              seen.allocations, seen.locks, seen.last);
                 end_kit(&k);
             }
@@ -65,7 +65,7 @@ static void test_watching(void **state)
 {
     (void)state;
     watch();
-    kit k = open_kit(&ALLOCATORS[0], &DEVICES[0]);
+    kit k = open_kit(&ALLOCATORS[0], device_at(0));
     watched seen = unwatch();
     assert_true(seen.allocations > 0 && seen.locks > 0);
     watch();
@@ -79,7 +79,7 @@ static void test_watching(void **state)
 
 static kit kit_with(bp_model *model, world_options options, uint32_t copies, bp_selection selection)
 {
-    kit k = begin_kit(new_host(), NULL, options, BP_POLICY_MAX, 0);
+    kit k = begin_kit(new_device(), NULL, options, BP_POLICY_MAX, 0);
     k.w = make_world(model, options);
     k.plan = make_max(&k.w, copies);
     bp_pool_config config = pool_config();
@@ -223,7 +223,7 @@ static void test_fp8(void **state)
 {
     (void)state;
     world_options options = {.roles = PARAM | TRANSPOSE, .prefetch = 1, .grad_units = 2};
-    kit k = begin_kit(new_host(), "300q 300q 300q", options, BP_POLICY_MAX, 0);
+    kit k = begin_kit(new_device(), "300q 300q 300q", options, BP_POLICY_MAX, 0);
     assert_ok(bp_pool_create(k.device, k.plan, NULL, &k.pool));
     uint32_t ids[6], wrong;
     static const char *const units[] = {"u0", "u1", "u2"};
@@ -257,7 +257,7 @@ static void test_roles(void **state)
 static void test_fixed_with_dynamic_rest(void **state)
 {
     (void)state;
-    kit k = begin_kit(new_host(), NULL, TRAINING, BP_POLICY_FIXED, 0);
+    kit k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_FIXED, 0);
     k.w = make_world(model_of(UNITS), TRAINING);
     k.plan = make_plan(&k.w, BP_POLICY_FIXED, 0, BP_FALLBACK_DYNAMIC);
     open_pool(&k, NULL, 0);
@@ -278,7 +278,7 @@ static void test_fixed_with_dynamic_rest(void **state)
 static void test_choices_that_do_not_apply(void **state)
 {
     (void)state;
-    kit k = begin_kit(new_host(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    kit k = begin_kit(new_device(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.allocator = BP_ALLOCATOR_SCHEDULED;
     config.selection = BP_SELECT_ANY;

@@ -27,7 +27,7 @@ static void on_message(void *user, const char *text)
 
 static kit any_copy(bp_strict strict, bp_selection selection, uint32_t copies, messages *m)
 {
-    kit k = begin_kit(new_host(), SIX, PARAM_ONLY, BP_POLICY_MAX, copies);
+    kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, copies);
     bp_pool_config config = pool_config();
     config.selection = selection;
     config.strict = strict;
@@ -241,7 +241,7 @@ static void test_overflow(void **state)
     (void)state;
     static const bp_selection selections[] = {BP_SELECT_ASSIGNED, BP_SELECT_ANY};
     for (size_t i = 0; i < 2; i++) {
-        kit k = begin_kit(new_host(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
+        kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
         bp_pool_config config = pool_config();
         config.selection = selections[i];
         assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
@@ -303,7 +303,7 @@ static void test_overflow(void **state)
 static void test_overflow_and_seal(void **state)
 {
     (void)state;
-    kit k = begin_kit(new_host(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
+    kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.overflow_bytes = aligned(2000);
     open_pool(&k, &config, 0);
@@ -323,7 +323,7 @@ static void test_overflow_and_seal(void **state)
 static void test_small_overflow(void **state)
 {
     (void)state;
-    kit k = begin_kit(new_host(), "1000,100 1000,100 1000,100", PARAM_ONLY, BP_POLICY_MAX, 2);
+    kit k = begin_kit(new_device(), "1000,100 1000,100 1000,100", PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.overflow_bytes = aligned(200);
     open_pool(&k, &config, 0);

@@ -197,8 +197,8 @@ static void test_contention(void **state)
     share_buffers(new_null(), BP_SELECT_ANY, BP_STRICT_OFF, 3, 5000, false);
     share_buffers(new_null(), BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 2, 5000, false);
     share_buffers(new_null(), BP_SELECT_ANY, BP_STRICT_ERROR, 4, 5000, false);
-    share_buffers(new_host(), BP_SELECT_ANY, BP_STRICT_OFF, 4, 1500, true);
-    share_buffers(new_host(), BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 3, 1500, true);
+    share_buffers(new_device(), BP_SELECT_ANY, BP_STRICT_OFF, 4, 1500, true);
+    share_buffers(new_device(), BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 3, 1500, true);
 }
 
 /* Buffers that overlap partly: two that conflict are never both held, however the threads meet. */
@@ -214,7 +214,8 @@ static void test_contention_for_overlaps(void **state)
         for (size_t i = 0; i < THREADS * PER_THREAD; i++)
             bytes[i] = places[i].bytes;
         bool memory = round % 3 == 2;
-        kit k = open_places(memory ? new_slow_host(5, 1) : new_null(), places, THREADS * PER_THREAD, ALL_OF_THEM, NULL);
+        kit k =
+            open_places(memory ? new_slow_device(5, 1) : new_null(), places, THREADS * PER_THREAD, ALL_OF_THEM, NULL);
         contend(&k, bytes, summary_of(k.plan).bytes, memory ? 300 : 5000, memory);
     }
 }
@@ -254,7 +255,7 @@ static void test_one_request(void **state)
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         if (!ALLOCATORS[a].pooled)
             continue;
-        kit k = open_kit(&ALLOCATORS[a], &DEVICES[1]);
+        kit k = open_kit(&ALLOCATORS[a], light_device());
         sharer sharers[2] = {{.k = &k, .id = param(&k, 0), .stream = k.streams[0]},
                              {.k = &k, .id = param(&k, 0), .stream = k.streams[1]}};
         pthread_t threads[2];

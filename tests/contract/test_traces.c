@@ -31,7 +31,7 @@ static void test_events(void **state)
     (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         for (int timestamps = 0; timestamps < 2; timestamps++) {
-            kit k = open_kit(&ALLOCATORS[a], &DEVICES[0]);
+            kit k = open_kit(&ALLOCATORS[a], device_at(0));
             uint32_t u0 = param(&k, 0), u1 = param(&k, 1), both[] = {u0, u1}, none = 1000;
             take(&k, u1, k.streams[0]); /* before the start */
             drop(&k, u1, k.streams[0]);
@@ -79,7 +79,7 @@ static void test_events(void **state)
 static void test_ring(void **state)
 {
     (void)state;
-    kit k = open_kit(&ALLOCATORS[2], &DEVICES[1]);
+    kit k = open_kit(&ALLOCATORS[2], light_device());
     bp_pool_event event = {.size = sizeof event};
     assert_fails(bp_pool_trace_get(k.pool, 0, &event), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_trace_start(k.pool, 0, 0), BP_ERR_INVALID_ARGUMENT, NULL);

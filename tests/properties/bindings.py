@@ -76,7 +76,8 @@ class DeviceOps(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint32), ("name", c_char_p)] + [(name, c_void_p) for name in (
         "destroy", "traits", "reserve", "unreserve", "commit", "decommit", "map", "unmap", "protect", "allocate",
         "free", "stream_create", "stream_import", "stream_destroy", "stream_synchronize", "synchronize", "call",
-        "fill", "copy", "event_create", "event_destroy", "event_record", "stream_wait", "event_synchronize")]
+        "fill", "copy", "event_create", "event_destroy", "event_record", "stream_wait", "event_synchronize",
+        "stream_native", "pin", "unpin", "capture_of", "graph_begin", "graph_end", "graph_launch", "graph_destroy")]
 
 
 class GivenBucket(Sized):
@@ -171,8 +172,8 @@ MessageFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
 
 class PoolConfig(Sized):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("allocator", c_uint32), ("selection", c_uint32),
-                ("strict", c_uint32), ("guard", c_uint32), ("capture_check", c_uint32), ("extra_requests", c_uint32), ("persistent_bytes", c_uint64),
-                ("overflow_bytes", c_uint64), ("fingerprint", c_char_p), ("on_message", MessageFunction),
+                ("strict", c_uint32), ("guard", c_uint32), ("capture_check", c_uint32), ("extra_requests", c_uint32),
+                ("persistent_bytes", c_uint64), ("overflow_bytes", c_uint64), ("fingerprint", c_char_p), ("on_message", MessageFunction),
                 ("user", c_void_p)]
 
 

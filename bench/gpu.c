@@ -1,0 +1,62 @@
+/* The GPU that benchmarks run on. */
+#include "gpu.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worlds.h"
+
+int gpu_symbol(void *library, const char *name, void *function, size_t size)
+{
+    void *found = library != NULL ? dlsym(library, name) : NULL;
+    if (found == NULL)
+        return 0;
+    memcpy(function, &found, size);
+    return 1;
+}
+
+void gpu_must(const gpu *g, int error, const char *what)
+{
+    const char *name = NULL;
+    if (error == 0)
+        return;
+    g->driver.cuGetErrorName(error, &name);
+    fprintf(stderr, "bench: %s: %s (%d)\n", what, name != NULL ? name : "unknown", error);
+    exit(1);
+}
+
+bp_device *gpu_device(const gpu *g)
+{
+    bp_cuda_config config;
+    bp_device *device;
+    must(bp_cuda_config_init(&config, sizeof config));
+    config.driver = &g->driver;
+    must(bp_device_create_cuda(&config, &device));
+    return device;
+}
+
+int gpu_open(gpu *g, const char *library)
+{
+    bp_cuda_config config;
+    bp_device *device;
+    int number;
+    size_t left, total;
+    *g = (gpu){.driver = {.size = sizeof g->driver}, .info = {.size = sizeof g->info}};
+    if (bp_cuda_driver_load(library, &g->driver) != BP_OK)
+        return 0;
+    must(bp_cuda_config_init(&config, sizeof config));
+    config.driver = &g->driver;
+    if (bp_device_create_cuda(&config, &device) != BP_OK)
+        return 0;
+    g->library = dlopen(library != NULL ? library : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    must(bp_cuda_info_get(device, &g->info));
+    gpu_must(g, g->driver.cuDeviceGet(&number, 0), "the first GPU");
+    gpu_must(g, g->driver.cuDevicePrimaryCtxRetain(&g->context, number), "its context");
+    gpu_must(g, g->driver.cuCtxPushCurrent(g->context), "making the context current");
+    gpu_must(g, g->driver.cuMemGetInfo(&left, &total), "asking for memory");
+    g->free_bytes = left;
+    bp_device_destroy(&device);
+    return 1;
+}

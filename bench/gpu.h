@@ -1,0 +1,29 @@
+/* The GPU and what of the driver and of NCCL the benchmarks call directly. */
+#ifndef BENCH_GPU_H
+#define BENCH_GPU_H
+
+#include <bucketpool/cuda.h>
+
+typedef struct gpu {
+    bp_cuda_driver driver;
+    void *library, *context;
+    bp_cuda_info info;
+    uint64_t free_bytes;
+} gpu;
+
+/* `library` NULL: the machine's driver. 0: there is no GPU, and bp_error_detail says why. The context stays current on this thread. */
+int gpu_open(gpu *g, const char *library);
+bp_device *gpu_device(const gpu *g);
+/* Writes the symbol's address; 0: the library has it not. */
+int gpu_symbol(void *library, const char *name, void *function, size_t size);
+/* Ends the program where a call of the driver fails. */
+void gpu_must(const gpu *g, int error, const char *what);
+
+/* ---- groups of figures ---------------------------------------------------------------------------------------------- */
+
+/* Acquire and release against the driver's own calls. */
+void gpu_pairs(const gpu *g);
+/* Pools and memory of the driver's, made and destroyed: per GiB. */
+void gpu_memory(const gpu *g);
+
+#endif

@@ -1,0 +1,211 @@
+/* What it takes to have memory on a GPU: a pool's slab, made and destroyed, against the driver's allocators; and a layer's buffers in
+ * turn, from a pool and from the allocators that keep what was freed. */
+#include "gpu.h"
+#include "windows.h"
+#include "worlds.h"
+
+#include <stdio.h>
+
+#define GIB ((uint64_t)1 << 30)
+#define MIB ((uint64_t)1 << 20)
+
+typedef int make_function(uint64_t *address, size_t bytes);
+
+typedef struct memory {
+    const gpu *gpu;
+    bp_device *device;
+    bp_plan *plan;
+    uint64_t bytes;
+    void *stream;
+    const world *world;
+} memory;
+
+/* ---- once and for all ----------------------------------------------------------------------------------------------- */
+
+static double run_pool(void *user, size_t pairs)
+{
+    const memory *m = user;
+    bp_pool *pool;
+    double begin = bench_now_ns();
+    for (size_t i = 0; i < pairs; i++) {
+        must(bp_pool_create(m->device, m->plan, NULL, &pool));
+        bp_pool_destroy(&pool);
+    }
+    return bench_now_ns() - begin;
+}
+
+/* Without the time that giving it back takes. */
+static double run_create(void *user, size_t pairs)
+{
+    const memory *m = user;
+    bp_pool *pool;
+    double took = 0;
+    for (size_t i = 0; i < pairs; i++) {
+        double begin = bench_now_ns();
+        must(bp_pool_create(m->device, m->plan, NULL, &pool));
+        took += bench_now_ns() - begin;
+        bp_pool_destroy(&pool);
+    }
+    return took;
+}
+
+static double run_plain(void *user, size_t pairs)
+{
+    const memory *m = user;
+    double begin = bench_now_ns();
+    for (size_t i = 0; i < pairs; i++) {
+        uint64_t address;
+        gpu_must(m->gpu, m->gpu->driver.cuMemAlloc(&address, m->bytes), "cuMemAlloc");
+        gpu_must(m->gpu, m->gpu->driver.cuMemFree(address), "cuMemFree");
+    }
+    return bench_now_ns() - begin;
+}
+
+/* With a synchronisation after each: then the driver's pool gives the memory back, as it does by default. */
+static double run_stream_ordered(void *user, size_t pairs)
+{
+    const memory *m = user;
+    const bp_cuda_driver *driver = &m->gpu->driver;
+    double begin = bench_now_ns();
+    for (size_t i = 0; i < pairs; i++) {
+        uint64_t address;
+        gpu_must(m->gpu, driver->cuMemAllocAsync(&address, m->bytes, m->stream), "cuMemAllocAsync");
+        gpu_must(m->gpu, driver->cuMemFreeAsync(address, m->stream), "cuMemFreeAsync");
+        gpu_must(m->gpu, driver->cuStreamSynchronize(m->stream), "cuStreamSynchronize");
+    }
+    return bench_now_ns() - begin;
+}
+
+static bp_plan *one_slab(uint64_t bytes)
+{
+    bp_plan_summary summary = {.size = sizeof summary,
+                               .policy = BP_POLICY_SCHEDULED,
+                               .feasible = 1,
+                               .stable = 1,
+                               .alignment = 256,
+                               .bytes = bytes};
+    bp_plan_slab slab = {.size = sizeof slab, .group = "param", .bytes = bytes};
+    bp_assignment a = {
+        .size = sizeof a, .unit = "layers.0", .role = BP_ROLE_PARAM, .dtype = BP_DTYPE_UINT8, .bytes = bytes};
+    bp_plan_builder *builder;
+    bp_plan *plan;
+    must(bp_plan_builder_create(&summary, &builder));
+    must(bp_plan_builder_add_slab(builder, &slab));
+    must(bp_plan_builder_add_assignment(builder, &a));
+    must(bp_plan_builder_finish(&builder, &plan));
+    return plan;
+}
+
+static void creation(const gpu *g, uint64_t bytes, const char *group)
+{
+    if (bytes > g->free_bytes / 4 || !bench_begin(group))
+        return;
+    memory m = {.gpu = g, .device = gpu_device(g), .plan = one_slab(bytes), .bytes = bytes};
+    gpu_must(g, g->driver.cuStreamCreate(&m.stream, 1), "making a stream");
+    bench_turns(15);
+    bench_bytes(bytes);
+    bench_add_run("cuMemAlloc, cuMemFree", run_plain, &m, 1);
+    bench_add_run("pool: create, destroy", run_pool, &m, 1);
+    bench_add_run("pool: create", run_create, &m, 1);
+    bench_add_run("cuMemAllocAsync, cuMemFreeAsync, synchronised", run_stream_ordered, &m, 1);
+    bench_end();
+    gpu_must(g, g->driver.cuStreamDestroy(m.stream), "destroying a stream");
+    bp_plan_destroy(&m.plan);
+    bp_device_destroy(&m.device);
+}
+
+/* ---- in turn -------------------------------------------------------------------------------------------------------- */
+
+#define TURNS 64u
+
+/* Layer after layer, each stays while the next is there: allocate, and free the one before. */
+static double run_layers_of_pool(void *user, size_t pairs)
+{
+    const memory *m = user;
+    const world *w = m->world;
+    double begin = bench_now_ns();
+    for (size_t i = 0; i <= pairs; i++) {
+        void *address;
+        if (i < pairs)
+            must(bp_pool_acquire(w->pool, &w->ids[i % w->count], 1, w->streams[0], &address));
+        if (i > 0)
+            must(bp_pool_release(w->pool, &w->ids[(i - 1) % w->count], 1, w->streams[0]));
+    }
+    double took = bench_now_ns() - begin;
+    must(bp_stream_synchronize(w->streams[0]));
+    return took;
+}
+
+static double run_layers_stream_ordered(void *user, size_t pairs)
+{
+    const memory *m = user;
+    const bp_cuda_driver *driver = &m->gpu->driver;
+    uint64_t now = 0, before = 0;
+    double begin = bench_now_ns();
+    for (size_t i = 0; i <= pairs; i++, before = now) {
+        if (i < pairs)
+            gpu_must(m->gpu, driver->cuMemAllocAsync(&now, m->bytes, m->stream), "cuMemAllocAsync");
+        if (i > 0)
+            gpu_must(m->gpu, driver->cuMemFreeAsync(before, m->stream), "cuMemFreeAsync");
+    }
+    double took = bench_now_ns() - begin;
+    gpu_must(m->gpu, driver->cuStreamSynchronize(m->stream), "cuStreamSynchronize");
+    return took;
+}
+
+static double run_layers_plain(void *user, size_t pairs)
+{
+    const memory *m = user;
+    uint64_t now = 0, before = 0;
+    double begin = bench_now_ns();
+    for (size_t i = 0; i <= pairs; i++, before = now) {
+        if (i < pairs)
+            gpu_must(m->gpu, m->gpu->driver.cuMemAlloc(&now, m->bytes), "cuMemAlloc");
+        if (i > 0)
+            gpu_must(m->gpu, m->gpu->driver.cuMemFree(before), "cuMemFree");
+    }
+    return bench_now_ns() - begin;
+}
+
+/* Lets the driver's default pool keep what is freed: what frameworks set. 0: this driver cannot. */
+static int keep_freed(const gpu *g)
+{
+    enum { RELEASE_THRESHOLD = 4 };
+    int (*default_pool)(void **, int), (*set)(void *, int, void *), number;
+    uint64_t all = UINT64_MAX;
+    void *pool;
+    if (!gpu_symbol(g->library, "cuDeviceGetDefaultMemPool", &default_pool, sizeof default_pool) ||
+        !gpu_symbol(g->library, "cuMemPoolSetAttribute", &set, sizeof set))
+        return 0;
+    return g->driver.cuDeviceGet(&number, 0) == 0 && default_pool(&pool, number) == 0 &&
+           set(pool, RELEASE_THRESHOLD, &all) == 0;
+}
+
+static void layers(const gpu *g, uint64_t bytes, const char *group)
+{
+    if (4 * bytes > g->free_bytes / 2 || !bench_begin(group))
+        return;
+    world w =
+        world_create(&(world_options){.device = gpu_device(g), .units = 8, .buckets = 1, .bytes = bytes, .lanes = 1});
+    memory m = {.gpu = g, .bytes = bytes, .world = &w};
+    gpu_must(g, g->driver.cuStreamCreate(&m.stream, 1), "making a stream");
+    bench_turns(51);
+    bench_bytes(bytes);
+    bench_add_run("pool: acquire, release", run_layers_of_pool, &m, TURNS);
+    bench_add_run(keep_freed(g) ? "cuMemAllocAsync, cuMemFreeAsync, freed memory kept"
+                                : "cuMemAllocAsync, cuMemFreeAsync",
+                  run_layers_stream_ordered, &m, TURNS);
+    bench_add_run("cuMemAlloc, cuMemFree", run_layers_plain, &m, 4);
+    bench_end();
+    gpu_must(g, g->driver.cuStreamDestroy(m.stream), "destroying a stream");
+    world_destroy(&w);
+}
+
+void gpu_memory(const gpu *g)
+{
+    layers(g, 16 * MIB, "gpu: layers of 16 MiB in turn");
+    layers(g, 256 * MIB, "gpu: layers of 256 MiB in turn");
+    creation(g, 32 * MIB, "gpu: memory of 32 MiB");
+    creation(g, GIB, "gpu: memory of 1 GiB");
+    creation(g, 8 * GIB, "gpu: memory of 8 GiB");
+}

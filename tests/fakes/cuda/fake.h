@@ -1,0 +1,325 @@
+/* What the parts of the emulated driver share. One lock holds all state; work runs without it. */
+#ifndef FAKE_CUDA_INTERNAL_H
+#define FAKE_CUDA_INTERNAL_H
+
+#include "fake_cuda.h"
+#include "functions.h"
+
+#include <pthread.h>
+
+#define FAKE_API __attribute__((visibility("default")))
+
+#define FAKE_DEVICES 16
+
+/* CUresult. */
+enum {
+    OK = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    INVALID_HANDLE = 400,
+    ILLEGAL_STATE = 401,
+    NOT_READY = 600,
+    CONTEXT_IS_DESTROYED = 709,
+    ALREADY_REGISTERED = 712,
+    NOT_REGISTERED = 713,
+    NOT_PERMITTED = 800,
+    NOT_SUPPORTED = 801,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_MERGE = 902,
+    CAPTURE_UNMATCHED = 903,
+    CAPTURE_UNJOINED = 904,
+    CAPTURE_ISOLATION = 905,
+    CAPTURE_IMPLICIT = 906,
+    CAPTURED_EVENT = 907,
+    CAPTURE_WRONG_THREAD = 908
+};
+
+typedef enum fake_function {
+#define FAKE_ID(name, flags) FAKE_##name,
+    FAKE_FUNCTIONS(FAKE_ID)
+#undef FAKE_ID
+        FAKE_FUNCTION_COUNT
+} fake_function;
+
+typedef enum fake_kind { FAKE_STREAM, FAKE_EVENT, FAKE_GRAPH, FAKE_EXEC } fake_kind;
+
+/* Handles are addresses of objects, which stay until the reset: what is destroyed is known as such. */
+typedef struct fake_object {
+    fake_kind kind;
+    bool alive;
+    struct fake_object *next; /* of the same bucket of the table */
+} fake_object;
+
+typedef struct fake_context {
+    int device, references;
+    bool active;
+    struct fake_stream *legacy;
+} fake_context;
+
+/* A place in a stream's order: reached when so many pieces of its work are done. stream NULL: always. */
+typedef struct fake_mark {
+    struct fake_stream *stream;
+    uint64_t count;
+} fake_mark;
+
+typedef enum fake_work_kind {
+    FAKE_NOTHING,
+    FAKE_FILL,
+    FAKE_COPY,
+    FAKE_CALL,
+    FAKE_OPEN,  /* stream-ordered memory becomes accessible */
+    FAKE_CLOSE, /* and goes */
+    FAKE_LAUNCH
+} fake_work_kind;
+
+typedef struct fake_work {
+    fake_work_kind kind;
+    unsigned char value;
+    uint64_t to, from;
+    size_t bytes;
+    void (*function)(void *);
+    void *argument;
+    struct fake_exec *exec;
+} fake_work;
+
+typedef struct fake_node {
+    fake_work work;
+    size_t index; /* in its graph */
+    size_t dependency_count;
+    struct fake_node **dependencies;
+} fake_node;
+
+typedef struct fake_nodes {
+    fake_node **nodes;
+    size_t count, capacity;
+} fake_nodes;
+
+typedef struct fake_graph {
+    fake_object object;
+    fake_nodes nodes;
+} fake_graph;
+
+typedef struct fake_exec {
+    fake_object object;
+    int references; /* the program's, launches and graphs that contain it */
+    fake_nodes nodes;
+    fake_mark last;
+} fake_exec;
+
+typedef struct fake_capture {
+    uint64_t id;
+    int mode;
+    uint64_t thread;
+    bool invalidated;
+    struct fake_stream *origin;
+    fake_graph *graph;
+    struct fake_capture *next;
+} fake_capture;
+
+typedef struct fake_op {
+    fake_work work;
+    struct fake_op *next;
+    size_t mark_count;
+    fake_mark marks[];
+} fake_op;
+
+typedef struct fake_stream {
+    fake_object object;
+    fake_context *context;
+    unsigned flags;
+    bool legacy, served;
+    uint64_t enqueued, completed;
+    uint64_t random;
+    fake_op *head, *tail;
+    pthread_cond_t arrived;
+    fake_capture *capture;
+    fake_nodes dependencies; /* of the next node that is captured */
+    struct fake_stream *next;
+} fake_stream;
+
+typedef struct fake_event {
+    fake_object object;
+    fake_context *context;
+    fake_mark mark;
+    uint64_t capture; /* in which it was recorded last; 0: none */
+    fake_nodes nodes;
+} fake_event;
+
+typedef struct fake_physical {
+    uint64_t handle, bytes;
+    int device, handle_types, file;
+    int handles, mappings; /* references of the program and of the address space */
+    bool rdma;
+    struct fake_physical *next;
+} fake_physical;
+
+typedef struct fake_mapping {
+    uint64_t address, bytes;
+    fake_physical *physical;
+    int access[FAKE_DEVICES]; /* flags: 1 read, 3 read and write */
+    struct fake_mapping *next;
+} fake_mapping;
+
+typedef struct fake_range {
+    uint64_t address, bytes;
+    fake_context *context; /* of allocations and registered host memory */
+    bool stream_ordered, freed;
+    struct fake_range *next;
+} fake_range;
+
+typedef struct fake_driver {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* work was done, or a thread of a stream ended */
+    fake_cuda_config config;
+    int attributes[256];
+    bool ready; /* configured */
+    bool started;
+    uint64_t epoch; /* resets; what threads remember of another one is void */
+    uint64_t threads, served_streams;
+    fake_context contexts[FAKE_DEVICES];
+    uint64_t used[FAKE_DEVICES];
+    fake_stream *streams;
+    fake_capture *captures;
+    uint64_t captures_begun, physicals_made;
+    fake_physical *physicals;
+    fake_mapping *mappings;
+    fake_range *reservations, *allocations, *pinned, *registered;
+    uint64_t random;
+} fake_driver;
+
+extern fake_driver fake;
+
+/* What a thread knows. */
+typedef struct fake_thread {
+    uint64_t epoch, number;
+    size_t depth;
+    fake_context *stack[64];
+    int mode; /* of captures */
+    bool in_host_function;
+} fake_thread;
+
+fake_thread *fake_this_thread(void);
+
+/* ---- entry.c: every function begins with FAKE_ENTER, which takes the lock, and ends with fake_leave -------------- */
+int fake_enter(fake_function function);
+int fake_leave(int result);
+#define FAKE_ENTER(name)                                                                                               \
+    do {                                                                                                               \
+        int refused = fake_enter(FAKE_##name);                                                                         \
+        if (refused != OK)                                                                                             \
+            return refused;                                                                                            \
+    } while (0)
+/* Returns the result of an expression unless it is OK; with the lock kept. */
+#define FAKE_TRY(expression)                                                                                           \
+    do {                                                                                                               \
+        int failed = (expression);                                                                                     \
+        if (failed != OK)                                                                                              \
+            return failed;                                                                                             \
+    } while (0)
+unsigned fake_function_flags(fake_function function);
+void fake_forget_counts(void);
+
+/* ---- control.c, environment.c ---- */
+void fake_get_ready(void);
+void fake_read_environment(fake_cuda_config *config);
+void *fake_new(size_t bytes); /* zeroed; ends the program when there is none */
+uint64_t fake_random(uint64_t *state);
+
+/* ---- broken.c: with the lock ---- */
+__attribute__((format(printf, 2, 3))) void fake_break(const char *rule, const char *format, ...);
+
+/* ---- objects.c ---- */
+void fake_object_add(fake_object *object, fake_kind kind);
+/* NULL: there is no such thing, or no more; `*gone` tells. */
+void *fake_object_find(const void *handle, fake_kind kind, bool *gone);
+void fake_objects_each(void (*visit)(fake_object *object, void *argument), void *argument);
+void fake_objects_forget(void);
+
+/* ---- contexts.c ---- */
+int fake_current(fake_context **context);
+
+/* ---- queue.c ---- */
+bool fake_is_reached(const fake_mark *mark);
+void fake_await(fake_mark mark);
+/* Puts work at the end of the stream's queue, whatever is captured. `waits` may be NULL. */
+int fake_enqueue(fake_stream *stream, const fake_work *work, const fake_mark *waits, size_t wait_count);
+void fake_run(const fake_work *work);
+
+/* ---- streams.c ---- */
+fake_stream *fake_stream_new(fake_context *context, unsigned flags, bool legacy);
+/* Of a handle; NULL and 1 are the legacy stream of the current context. */
+int fake_stream_find(void *handle, fake_stream **stream);
+/* The same, for work that needs a current context. */
+int fake_stream_for_work(void *handle, fake_stream **stream);
+void fake_await_stream(fake_stream *stream);
+void fake_await_context(const fake_context *context);
+
+/* ---- capture.c ---- */
+void fake_capture_invalidate(fake_capture *capture);
+fake_capture *fake_capture_find(uint64_t id);
+/* 906 for the legacy stream while a blocking stream of its context is captured; that ends such captures. */
+int fake_capture_check_legacy(const fake_stream *stream, bool invalidate);
+/* 900 where a thread must not do what may be unsafe; that ends the captures that forbid it. */
+int fake_capture_check_unsafe(fake_thread *thread);
+/* Work into the stream's capture or into its queue. */
+int fake_submit(fake_stream *stream, const fake_work *work);
+int fake_capture_node(fake_stream *stream, const fake_work *work);
+/* Whether the stream, or any of the context, is captured: 900 and the end of the capture. */
+int fake_capture_check_wait(fake_stream *stream);
+int fake_capture_check_context(const fake_context *context);
+/* The stream's part in captures ends with it. */
+void fake_capture_stream_gone(fake_stream *stream);
+void fake_captures_forget(void);
+
+/* ---- nodes.c ---- */
+void fake_nodes_add(fake_nodes *nodes, fake_node *node); /* unless it is there */
+void fake_nodes_set(fake_nodes *nodes, const fake_nodes *from);
+void fake_nodes_clear(fake_nodes *nodes);
+fake_node *fake_graph_add(fake_graph *graph, const fake_work *work, const fake_nodes *dependencies);
+
+/* ---- graphs.c ---- */
+fake_graph *fake_graph_new(void);
+void fake_graph_free(fake_graph *graph);
+void fake_exec_release(fake_exec *exec);
+void fake_exec_run(fake_exec *exec, uint64_t *random);
+
+/* ---- devices.c ---- */
+int fake_attribute(int attribute, int device);
+
+/* ---- ranges.c ---- */
+fake_range *fake_range_add(fake_range **list, uint64_t address, uint64_t bytes);
+/* The range that starts there; that touches it; that holds all of it. */
+fake_range *fake_range_at(fake_range *list, uint64_t address);
+fake_range *fake_range_touching(fake_range *list, uint64_t address, uint64_t bytes);
+fake_range *fake_range_holding(fake_range *list, uint64_t address, uint64_t bytes);
+void fake_range_remove(fake_range **list, fake_range *range);
+/* Unmaps them, or not. */
+void fake_ranges_forget(fake_range **list, bool unmap);
+
+/* ---- memory.c ---- */
+int fake_memory_take(int device, uint64_t bytes);
+void fake_memory_give(int device, uint64_t bytes);
+/* Whether work of the device may read or write the range: OK or INVALID_VALUE. `host`: memory that nobody has registered is taken as
+ * well. */
+int fake_memory_check(int device, uint64_t address, uint64_t bytes, bool write, bool host);
+/* What ends with a context; returns how much there was. */
+int fake_memory_end_with(const fake_context *context);
+void fake_memory_forget(void);
+
+/* ---- mappings.c, physical.c ---- */
+fake_mapping *fake_mapping_holding(uint64_t address);
+void fake_mappings_forget(void);
+fake_physical *fake_physical_find(unsigned long long handle);
+void fake_physical_release(fake_physical *physical);
+extern const unsigned char fake_poison; /* what new memory holds */
+
+/* ---- allocations.c: by streams, without the lock ---- */
+void fake_allocation_open(uint64_t address);
+void fake_allocation_close(uint64_t address);
+
+#endif

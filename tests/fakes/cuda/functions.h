@@ -1,0 +1,145 @@
+/* The functions of the emulated driver. */
+#ifndef FAKE_CUDA_FUNCTIONS_H
+#define FAKE_CUDA_FUNCTIONS_H
+
+/* Before cuInit; may be unsafe while a stream is captured; the same, but no source says so (vmm_unsafe). */
+enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
+
+/* Name as programs know it, and when it may be used. */
+#define FAKE_FUNCTIONS(F)                                                                                              \
+    F(cuInit, FAKE_EARLY)                                                                                              \
+    F(cuDriverGetVersion, FAKE_EARLY)                                                                                  \
+    F(cuGetErrorName, FAKE_EARLY)                                                                                      \
+    F(cuGetErrorString, FAKE_EARLY)                                                                                    \
+    F(cuGetProcAddress, FAKE_EARLY)                                                                                    \
+    F(cuDeviceGetCount, 0)                                                                                             \
+    F(cuDeviceGet, 0)                                                                                                  \
+    F(cuDeviceGetName, 0)                                                                                              \
+    F(cuDeviceGetAttribute, 0)                                                                                         \
+    F(cuDeviceCanAccessPeer, 0)                                                                                        \
+    F(cuDeviceTotalMem, 0)                                                                                             \
+    F(cuDevicePrimaryCtxRetain, 0)                                                                                     \
+    F(cuDevicePrimaryCtxRelease, 0)                                                                                    \
+    F(cuDevicePrimaryCtxGetState, 0)                                                                                   \
+    F(cuCtxPushCurrent, 0)                                                                                             \
+    F(cuCtxPopCurrent, 0)                                                                                              \
+    F(cuCtxGetCurrent, 0)                                                                                              \
+    F(cuCtxSetCurrent, 0)                                                                                              \
+    F(cuCtxGetDevice, 0)                                                                                               \
+    F(cuCtxSynchronize, 0)                                                                                             \
+    F(cuMemGetInfo, 0)                                                                                                 \
+    F(cuMemGetAllocationGranularity, 0)                                                                                \
+    F(cuMulticastGetGranularity, 0)                                                                                    \
+    F(cuMemAddressReserve, FAKE_PERHAPS_UNSAFE)                                                                        \
+    F(cuMemAddressFree, FAKE_PERHAPS_UNSAFE)                                                                           \
+    F(cuMemCreate, FAKE_PERHAPS_UNSAFE)                                                                                \
+    F(cuMemRelease, FAKE_PERHAPS_UNSAFE)                                                                               \
+    F(cuMemRetainAllocationHandle, 0)                                                                                  \
+    F(cuMemMap, FAKE_PERHAPS_UNSAFE)                                                                                   \
+    F(cuMemUnmap, FAKE_PERHAPS_UNSAFE)                                                                                 \
+    F(cuMemSetAccess, FAKE_PERHAPS_UNSAFE)                                                                             \
+    F(cuMemGetAddressRange, 0)                                                                                         \
+    F(cuMemAlloc, FAKE_UNSAFE)                                                                                         \
+    F(cuMemFree, FAKE_UNSAFE)                                                                                          \
+    F(cuMemAllocAsync, 0)                                                                                              \
+    F(cuMemFreeAsync, 0)                                                                                               \
+    F(cuMemHostRegister, FAKE_UNSAFE)                                                                                  \
+    F(cuMemHostUnregister, FAKE_UNSAFE)                                                                                \
+    F(cuStreamCreate, 0)                                                                                               \
+    F(cuStreamDestroy, 0)                                                                                              \
+    F(cuStreamSynchronize, FAKE_UNSAFE)                                                                                \
+    F(cuStreamQuery, FAKE_UNSAFE)                                                                                      \
+    F(cuStreamGetCtx, 0)                                                                                               \
+    F(cuStreamGetFlags, 0)                                                                                             \
+    F(cuStreamWaitEvent, 0)                                                                                            \
+    F(cuLaunchHostFunc, 0)                                                                                             \
+    F(cuMemsetD8Async, 0)                                                                                              \
+    F(cuMemcpyAsync, 0)                                                                                                \
+    F(cuEventCreate, 0)                                                                                                \
+    F(cuEventDestroy, 0)                                                                                               \
+    F(cuEventRecord, 0)                                                                                                \
+    F(cuEventSynchronize, FAKE_UNSAFE)                                                                                 \
+    F(cuEventQuery, FAKE_UNSAFE)                                                                                       \
+    F(cuStreamBeginCapture, 0)                                                                                         \
+    F(cuStreamEndCapture, 0)                                                                                           \
+    F(cuStreamIsCapturing, 0)                                                                                          \
+    F(cuStreamGetCaptureInfo, 0)                                                                                       \
+    F(cuThreadExchangeStreamCaptureMode, 0)                                                                            \
+    F(cuGraphInstantiate, 0)                                                                                           \
+    F(cuGraphLaunch, 0)                                                                                                \
+    F(cuGraphExecDestroy, 0)                                                                                           \
+    F(cuGraphDestroy, 0)
+
+/* Name, the symbol that has the ABI, and the version of CUDA from which on cuGetProcAddress answers it (cudaTypedefs.h). Of one name, the
+ * newest last. Left out on purpose: cuGraphInstantiate, which by this name is the function of CUDA 11 with five arguments. */
+#define FAKE_SYMBOLS(S)                                                                                                \
+    S(cuInit, cuInit, 2000)                                                                                            \
+    S(cuDriverGetVersion, cuDriverGetVersion, 2020)                                                                    \
+    S(cuGetErrorName, cuGetErrorName, 6000)                                                                            \
+    S(cuGetErrorString, cuGetErrorString, 6000)                                                                        \
+    S(cuGetProcAddress, cuGetProcAddress, 11030)                                                                       \
+    S(cuGetProcAddress, cuGetProcAddress_v2, 12000)                                                                    \
+    S(cuDeviceGetCount, cuDeviceGetCount, 2000)                                                                        \
+    S(cuDeviceGet, cuDeviceGet, 2000)                                                                                  \
+    S(cuDeviceGetName, cuDeviceGetName, 2000)                                                                          \
+    S(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000)                                                                \
+    S(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000)                                                              \
+    S(cuDeviceTotalMem, cuDeviceTotalMem_v2, 3020)                                                                     \
+    S(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000)                                                        \
+    S(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 11000)                                                  \
+    S(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000)                                                    \
+    S(cuCtxPushCurrent, cuCtxPushCurrent_v2, 4000)                                                                     \
+    S(cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000)                                                                       \
+    S(cuCtxGetCurrent, cuCtxGetCurrent, 4000)                                                                          \
+    S(cuCtxSetCurrent, cuCtxSetCurrent, 4000)                                                                          \
+    S(cuCtxGetDevice, cuCtxGetDevice, 2000)                                                                            \
+    S(cuCtxGetDevice, cuCtxGetDevice_v2, 13000)                                                                        \
+    S(cuCtxSynchronize, cuCtxSynchronize, 2000)                                                                        \
+    S(cuCtxSynchronize, cuCtxSynchronize_v2, 13000)                                                                    \
+    S(cuMemGetInfo, cuMemGetInfo_v2, 3020)                                                                             \
+    S(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020)                                             \
+    S(cuMulticastGetGranularity, cuMulticastGetGranularity, 12010)                                                     \
+    S(cuMemAddressReserve, cuMemAddressReserve, 10020)                                                                 \
+    S(cuMemAddressFree, cuMemAddressFree, 10020)                                                                       \
+    S(cuMemCreate, cuMemCreate, 10020)                                                                                 \
+    S(cuMemRelease, cuMemRelease, 10020)                                                                               \
+    S(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000)                                                 \
+    S(cuMemMap, cuMemMap, 10020)                                                                                       \
+    S(cuMemUnmap, cuMemUnmap, 10020)                                                                                   \
+    S(cuMemSetAccess, cuMemSetAccess, 10020)                                                                           \
+    S(cuMemGetAddressRange, cuMemGetAddressRange_v2, 3020)                                                             \
+    S(cuMemAlloc, cuMemAlloc_v2, 3020)                                                                                 \
+    S(cuMemFree, cuMemFree_v2, 3020)                                                                                   \
+    S(cuMemAllocAsync, cuMemAllocAsync, 11020)                                                                         \
+    S(cuMemFreeAsync, cuMemFreeAsync, 11020)                                                                           \
+    S(cuMemHostRegister, cuMemHostRegister_v2, 6050)                                                                   \
+    S(cuMemHostUnregister, cuMemHostUnregister, 4000)                                                                  \
+    S(cuStreamCreate, cuStreamCreate, 2000)                                                                            \
+    S(cuStreamDestroy, cuStreamDestroy_v2, 4000)                                                                       \
+    S(cuStreamSynchronize, cuStreamSynchronize, 2000)                                                                  \
+    S(cuStreamQuery, cuStreamQuery, 2000)                                                                              \
+    S(cuStreamGetCtx, cuStreamGetCtx, 9020)                                                                            \
+    S(cuStreamGetCtx, cuStreamGetCtx_v2, 12050)                                                                        \
+    S(cuStreamGetFlags, cuStreamGetFlags, 5050)                                                                        \
+    S(cuStreamWaitEvent, cuStreamWaitEvent, 3020)                                                                      \
+    S(cuLaunchHostFunc, cuLaunchHostFunc, 10000)                                                                       \
+    S(cuMemsetD8Async, cuMemsetD8Async, 3020)                                                                          \
+    S(cuMemcpyAsync, cuMemcpyAsync, 4000)                                                                              \
+    S(cuEventCreate, cuEventCreate, 2000)                                                                              \
+    S(cuEventDestroy, cuEventDestroy_v2, 4000)                                                                         \
+    S(cuEventRecord, cuEventRecord, 2000)                                                                              \
+    S(cuEventSynchronize, cuEventSynchronize, 2000)                                                                    \
+    S(cuEventQuery, cuEventQuery, 2000)                                                                                \
+    S(cuStreamBeginCapture, cuStreamBeginCapture_v2, 10010)                                                            \
+    S(cuStreamEndCapture, cuStreamEndCapture, 10000)                                                                   \
+    S(cuStreamIsCapturing, cuStreamIsCapturing, 10000)                                                                 \
+    S(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo, 10010)                                                           \
+    S(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2, 11030)                                                        \
+    S(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v3, 12030)                                                        \
+    S(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010)                                     \
+    S(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040)                                                 \
+    S(cuGraphLaunch, cuGraphLaunch, 10000)                                                                             \
+    S(cuGraphExecDestroy, cuGraphExecDestroy, 10000)                                                                   \
+    S(cuGraphDestroy, cuGraphDestroy, 10000)
+
+#endif

@@ -1,0 +1,140 @@
+/* What each device has, and what an address is. */
+#include "driver.h"
+
+#include <sys/mman.h>
+
+const unsigned char fake_poison = 0xa5;
+
+int fake_memory_take(int device, uint64_t bytes)
+{
+    if (bytes > fake.config.memory - fake.used[device])
+        return OUT_OF_MEMORY;
+    fake.used[device] += bytes;
+    return OK;
+}
+
+void fake_memory_give(int device, uint64_t bytes)
+{
+    fake.used[device] -= bytes;
+}
+
+static int get_info(size_t *free_bytes, size_t *total_bytes)
+{
+    fake_context *context;
+    FAKE_TRY(fake_current(&context));
+    if (free_bytes == NULL || total_bytes == NULL)
+        return INVALID_VALUE;
+    *free_bytes = fake.config.memory - fake.used[context->device];
+    *total_bytes = fake.config.memory;
+    return OK;
+}
+
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+    FAKE_ENTER(cuMemGetInfo);
+    return fake_leave(get_info(free_bytes, total_bytes));
+}
+
+FAKE_API uint64_t fake_cuda_used(int device)
+{
+    pthread_mutex_lock(&fake.lock);
+    uint64_t bytes = device >= 0 && device < FAKE_DEVICES ? fake.used[device] : 0;
+    pthread_mutex_unlock(&fake.lock);
+    return bytes;
+}
+
+/* How many bytes from `address` on are of one kind that the device may use; 0: not accessible; UINT64_MAX: host memory. */
+static uint64_t usable(int device, uint64_t address, bool write, bool host)
+{
+    const fake_mapping *mapping = fake_mapping_holding(address);
+    if (mapping != NULL) {
+        int wanted = write ? 3 : 1;
+        return (mapping->access[device] & wanted) == wanted ? mapping->address + mapping->bytes - address : 0;
+    }
+    if (fake_range_touching(fake.reservations, address, 1) != NULL)
+        return 0;
+    const fake_range *range = fake_range_touching(fake.allocations, address, 1);
+    if (range != NULL && range->freed) {
+        fake_break("freed_memory_is_not_used", "work names 0x%llx, which cuMemFreeAsync was called with",
+                   (unsigned long long)range->address);
+        return 0;
+    }
+    if (range == NULL)
+        range = fake_range_touching(fake.pinned, address, 1);
+    if (range != NULL)
+        return range->address + range->bytes - address;
+    return host && address != 0 ? UINT64_MAX : 0;
+}
+
+int fake_memory_check(int device, uint64_t address, uint64_t bytes, bool write, bool host)
+{
+    while (bytes > 0) {
+        uint64_t part = usable(device, address, write, host);
+        if (part == 0)
+            return INVALID_VALUE;
+        if (part >= bytes)
+            return OK;
+        address += part;
+        bytes -= part;
+    }
+    return OK;
+}
+
+/* Base and size of what lies at an address. */
+static int get_range(uint64_t *base, size_t *bytes, uint64_t address)
+{
+    fake_context *context;
+    FAKE_TRY(fake_current(&context));
+    const fake_mapping *mapping = fake_mapping_holding(address);
+    const fake_range *range = fake_range_touching(fake.allocations, address, 1);
+    if (mapping == NULL && range == NULL)
+        return INVALID_VALUE;
+    if (base != NULL)
+        *base = mapping != NULL ? mapping->address : range->address;
+    if (bytes != NULL)
+        *bytes = mapping != NULL ? mapping->bytes : range->bytes;
+    return OK;
+}
+
+int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t address)
+{
+    FAKE_ENTER(cuMemGetAddressRange);
+    return fake_leave(get_range(base, bytes, address));
+}
+
+static int end_with(fake_range **list, const fake_context *context, bool memory)
+{
+    int count = 0;
+    for (fake_range *range = *list, *next; range != NULL; range = next) {
+        next = range->next;
+        if (range->context != context)
+            continue;
+        if (memory) {
+            munmap((void *)(uintptr_t)range->address, range->bytes);
+            fake_memory_give(context->device, range->bytes);
+        }
+        fake_range_remove(list, range);
+        count++;
+    }
+    return count;
+}
+
+int fake_memory_end_with(const fake_context *context)
+{
+    return end_with(&fake.allocations, context, true) + end_with(&fake.pinned, context, false);
+}
+
+void fake_memory_forget(void)
+{
+    fake_mappings_forget();
+    fake_ranges_forget(&fake.reservations, true);
+    fake_ranges_forget(&fake.allocations, true);
+    fake_ranges_forget(&fake.pinned, false);
+    fake_ranges_forget(&fake.registered, false);
+    while (fake.physicals != NULL) {
+        fake.physicals->handles = 0;
+        fake_physical_release(fake.physicals);
+    }
+    for (int i = 0; i < FAKE_DEVICES; i++)
+        fake.used[i] = 0;
+}
