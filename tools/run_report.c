@@ -176,8 +176,9 @@ static json_t *plan_json(const run_setup *setup)
 
 static json_t *run_json(const run_options *o, const run_setup *setup, const analysis *a)
 {
-    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:b, s:b, s:b, s:s, s:I, s:I}", "device",
-                     bp_device_name(setup->device), "device_model", setup->device_model, "allocator",
+    return json_pack("{s:s, s:s?, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:b, s:b, s:b, s:s, s:I, s:I}", "device",
+                     bp_device_name(setup->device), "device_model",
+                     *setup->device_model != '\0' ? setup->device_model : NULL, "allocator",
                      bp_pool_allocator_name(setup->pool), "steps", SIZE(o->steps), "schedule_steps",
                      SIZE(bp_schedule_step_count(a->schedule)), "scale", SIZE(setup->plan.scale), "scale_picked",
                      (int)(o->scale == 0), "selection", run_selection_name(o), "strict", run_strict_name(o), "guard",
