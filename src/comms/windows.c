@@ -49,10 +49,16 @@ static void note_refusal(bp_registered *window, bp_register_kind kind, const cha
              bp_register_kind_name(kind), words);
 }
 
-static void give_back(bp_comm *comm, bp_register_kind kind, void *handle)
+/* What fails now cannot be mended, and there is nobody to return it to: the window keeps the words. */
+static void give_back(bp_comm *comm, bp_register_kind kind, void *handle, bp_registered *window)
 {
-    if (handle != NULL && bp_comm_is_alive(comm))
-        (void)bp_comm_deregister(comm, kind, handle); /* there is nobody to tell, and nothing else to do */
+    char before[BP_DETAIL_BYTES];
+    if (handle == NULL || !bp_comm_is_alive(comm))
+        return;
+    snprintf(before, sizeof before, "%s", bp_error_detail());
+    if (bp_comm_deregister(comm, kind, handle) != BP_OK)
+        note_refusal(window, kind, bp_error_detail());
+    bp_error_record(BP_OK, before);
 }
 
 /* What fails here fails for this call: with the others nothing more can be agreed. */
@@ -83,7 +89,7 @@ static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_k
         window->handle = handle;
         return true;
     }
-    give_back(party->comm, kind, handle);
+    give_back(party->comm, kind, handle, window);
     if (mine.status != BP_OK) {
         *verdict = mine;
         return true;
@@ -115,10 +121,10 @@ void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *becaus
         bp_registered *window = &r->windows[i];
         if (window->slab != slab)
             continue;
-        give_back(bp_comm_of(r, window), window->granted, window->handle);
+        snprintf(window->because, sizeof window->because, "%s", because);
+        give_back(bp_comm_of(r, window), window->granted, window->handle, window);
         window->handle = NULL;
         window->granted = BP_REGISTER_NONE;
-        snprintf(window->because, sizeof window->because, "%s", because);
     }
 }
 
