@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comms/nccl.h"
 #include "core/fail.h"
 
 static void refuse(bp_verdict *verdict, const char *because)
@@ -13,7 +14,7 @@ static void refuse(bp_verdict *verdict, const char *because)
 }
 
 /* Whether this rank can ask at all. */
-static void prepare(const bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
+static void prepare(bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
 {
     char words[sizeof verdict->words];
     const char *version = comm->traits.version_name;
@@ -23,8 +24,12 @@ static void prepare(const bp_comm *comm, bp_register_kind kind, bp_verdict *verd
         return;
     snprintf(words, sizeof words, "communicator %s (%s) cannot register one", comm->name,
              version[0] != '\0' ? version : comm->ops->name);
-    refuse(verdict, able ? "" : words);
-    verdict->granted = able;
+    bp_status status = able ? bp_nccl_enter(comm) : BP_OK;
+    if (status != BP_OK)
+        bp_verdict_take(verdict, status);
+    else
+        refuse(verdict, able ? "" : words);
+    verdict->granted = able && status == BP_OK;
 }
 
 /* This rank's own try. */
@@ -82,8 +87,10 @@ static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_k
     agree(party, &mine);
     if (mine.status == BP_OK && mine.granted) {
         ask(party->comm, window, kind, &handle, &mine);
+        bp_nccl_leave(party->comm);
         agree(party, &mine);
     }
+    bp_nccl_leave(party->comm);
     if (mine.status == BP_OK && mine.granted) {
         window->granted = kind;
         window->handle = handle;
