@@ -85,12 +85,12 @@ static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_k
     void *handle = NULL;
     prepare(party->comm, kind, &mine);
     agree(party, &mine);
-    if (mine.status == BP_OK && mine.granted) {
+    bool together = mine.status == BP_OK && mine.granted;
+    if (together)
         ask(party->comm, window, kind, &handle, &mine);
-        bp_nccl_leave(party->comm);
-        agree(party, &mine);
-    }
     bp_nccl_leave(party->comm);
+    if (together)
+        agree(party, &mine);
     if (mine.status == BP_OK && mine.granted) {
         window->granted = kind;
         window->handle = handle;
