@@ -1,5 +1,5 @@
 /* bp_cuda_driver_load finds the emulated driver, and tells a stub, an old driver and none apart. Arguments: the three libraries. */
-#include "support.h"
+#include "fake_support.h"
 
 #include <bucketpool/cuda_driver.h>
 

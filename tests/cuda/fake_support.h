@@ -1,6 +1,6 @@
 /* What tests of the emulated driver share. */
-#ifndef BP_TESTS_CUDA_SUPPORT_H
-#define BP_TESTS_CUDA_SUPPORT_H
+#ifndef BP_TESTS_CUDA_FAKE_SUPPORT_H
+#define BP_TESTS_CUDA_FAKE_SUPPORT_H
 
 #include <setjmp.h>
 #include <stdarg.h>

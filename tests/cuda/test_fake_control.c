@@ -1,5 +1,5 @@
 /* The emulated driver's own controls: setup, failures on demand, counts, leaks, lookup by version. */
-#include "support.h"
+#include "fake_support.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* What programs do wrong without an error is seen: a test for each misuse of rules.h, by its name. And memory that is not there faults. */
-#include "support.h"
+#include "fake_support.h"
 
 #include "rules.h"
 

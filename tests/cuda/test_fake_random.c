@@ -1,7 +1,7 @@
 /* Random programs of streams, events and graphs, every conflict ordered by events: the bytes must be those of running the program in the
  * order in which it was written. What is known to come before what is kept in vector clocks. And the other way round: where a program
  * leaves an order open, the emulated driver takes different ones. */
-#include "support.h"
+#include "fake_support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -290,41 +290,54 @@ static void test_random_programs(void **state)
 
 /* ---- order that is left open ------------------------------------------------------------------------------------- */
 
+static atomic_int last; /* who wrote last: 1 or 2 */
+
 /* Whether both orders of two writes were seen. */
-static bool takes_both_orders(void (*both)(void *a, void *b, uint64_t memory), void *a, void *b, uint64_t memory)
+static bool takes_both_orders(void (*both)(void *a, void *b), void *a, void *b)
 {
     bool seen[3] = {false};
     for (int i = 0; i < 400 && !(seen[1] && seen[2]); i++) {
-        both(a, b, memory);
+        both(a, b);
         okay(cuCtxSynchronize());
-        seen[*(const unsigned char *)(uintptr_t)memory] = true;
+        seen[atomic_load(&last)] = true;
     }
     return seen[1] && seen[2];
 }
 
-static void write_on_two_streams(void *a, void *b, uint64_t memory)
+static void write_one(void *argument)
 {
-    okay(cuMemsetD8Async(memory, 1, 1, a));
-    okay(cuMemsetD8Async(memory, 2, 1, b));
+    (void)argument;
+    atomic_store(&last, 1);
+}
+
+static void write_two(void *argument)
+{
+    (void)argument;
+    atomic_store(&last, 2);
+}
+
+static void write_on_two_streams(void *a, void *b)
+{
+    okay(cuLaunchHostFunc(a, write_one, NULL));
+    okay(cuLaunchHostFunc(b, write_two, NULL));
 }
 
 static void *racing;
 
-static void launch_racing(void *a, void *b, uint64_t memory)
+static void launch_racing(void *a, void *b)
 {
     (void)b;
-    (void)memory;
     okay(cuGraphLaunch(racing, a));
 }
 
 /* Two writes of a fork that is joined, with nothing between them. */
-static void capture_race(void *a, void *b, uint64_t memory, void *event)
+static void capture_race(void *a, void *b, void *event)
 {
     void *captured;
     okay(cuStreamBeginCapture_v2(a, 0));
     okay(cuEventRecord(event, a));
     okay(cuStreamWaitEvent(b, event, 0));
-    write_on_two_streams(a, b, memory);
+    write_on_two_streams(a, b);
     okay(cuEventRecord(event, b));
     okay(cuStreamWaitEvent(a, event, 0));
     okay(cuStreamEndCapture(a, &captured));
@@ -336,7 +349,6 @@ static void test_open_order_varies(void **state)
 {
     fake_cuda_config config;
     void *a, *b, *event;
-    uint64_t memory;
     (void)state;
     fake_cuda_config_init(&config);
     config.delay_us = 100;
@@ -344,12 +356,10 @@ static void test_open_order_varies(void **state)
     okay(cuStreamCreate(&a, 1));
     okay(cuStreamCreate(&b, 1));
     okay(cuEventCreate(&event, 2));
-    okay(cuMemAlloc_v2(&memory, 1));
-    assert_true(takes_both_orders(write_on_two_streams, a, b, memory));
-    capture_race(a, b, memory, event);
-    assert_true(takes_both_orders(launch_racing, a, b, memory));
+    assert_true(takes_both_orders(write_on_two_streams, a, b));
+    capture_race(a, b, event);
+    assert_true(takes_both_orders(launch_racing, a, b));
     okay(cuGraphExecDestroy(racing));
-    okay(cuMemFree_v2(memory));
     okay(cuEventDestroy_v2(event));
     okay(cuStreamDestroy_v2(a));
     okay(cuStreamDestroy_v2(b));

@@ -1,0 +1,297 @@
+/* What was captured and replayed leaves the same bytes as what runs eagerly: whole iterations and single layers, mixed with eager ones,
+ * for every allocator. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/capture.h>
+
+#include "../support/driver.h"
+#include "training.h"
+
+#define ITERATIONS 12
+
+typedef struct captured {
+    bp_capture *capture;
+    bp_graph *graph;
+} captured;
+
+static captured begin(training *t)
+{
+    captured c = {0};
+    assert_ok(bp_capture_begin(t->k->pool, NULL, &c.capture));
+    assert_ok(bp_graph_begin(t->compute));
+    training_fork(t);
+    return c;
+}
+
+static void end(training *t, captured *c)
+{
+    training_join(t);
+    assert_ok(bp_graph_end(t->compute, &c->graph));
+    assert_ok(bp_capture_end(c->capture));
+}
+
+static void launch(const captured *c, bp_stream *stream)
+{
+    assert_ok(bp_capture_before_launch(c->capture, stream));
+    assert_ok(bp_graph_launch(c->graph, stream));
+    assert_ok(bp_capture_launched(c->capture, stream));
+}
+
+static void destroy(captured *c)
+{
+    bp_graph_destroy(&c->graph);
+    bp_capture_destroy(&c->capture);
+}
+
+static kit open_row(const allocator_row *row, int lanes)
+{
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, row->policy, 0);
+    bp_pool_config config = config_of(row);
+    open_pool(&k, &config, lanes);
+    if (lanes) {
+        assert_ok(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]));
+        assert_ok(bp_pool_set_lane(k.pool, BP_LANE_COMPUTE, k.streams[1]));
+    }
+    return k;
+}
+
+/* ---- iterations ---------------------------------------------------------------------------------------------------- */
+
+/* `eager`: a bit for each iteration that is not replayed. */
+static void run_iterations(const allocator_row *row, int lanes, uint32_t eager)
+{
+    kit k = open_row(row, lanes);
+    training t;
+    training_begin(&t, &k);
+    training_set_iteration(&t, 1000);
+    training_iterate(&t); /* so that every request has had its buffer */
+    training_assert_outputs(&t);
+    captured c = begin(&t);
+    training_iterate(&t);
+    end(&t, &c);
+    for (uint32_t i = 0; i < ITERATIONS; i++) {
+        training_set_iteration(&t, i);
+        if (eager >> i & 1)
+            training_iterate(&t);
+        else
+            launch(&c, i % 3 == 2 ? k.streams[3] : t.compute);
+        training_assert_outputs(&t);
+    }
+    bp_capture_summary summary = {.size = sizeof summary};
+    assert_ok(bp_capture_summary_get(c.capture, &summary));
+    assert_true(summary.acquires > 0 && summary.acquires == summary.releases && summary.waits > 0 && summary.bytes > 0);
+    assert_int_equal(summary.launches, ITERATIONS - (uint32_t)__builtin_popcount(eager & ((1u << ITERATIONS) - 1)));
+    destroy(&c);
+    training_end(&t);
+    end_kit(&k);
+}
+
+static void test_iterations(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
+        if (!ALLOCATORS[i].pooled)
+            continue;
+        for (int lanes = 0; lanes < 2; lanes++) {
+            run_iterations(&ALLOCATORS[i], lanes, 0);
+            run_iterations(&ALLOCATORS[i], lanes, 0x5aa);
+        }
+    }
+}
+
+/* Replays and eager iterations without the host's waiting in between: only the points that launches post keep them apart. Each
+ * works on inputs of its own, so that order shows. */
+static void test_back_to_back(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
+        if (!ALLOCATORS[i].pooled)
+            continue;
+        kit k = open_row(&ALLOCATORS[i], 0);
+        training t, other;
+        training_begin(&t, &k);
+        training_begin(&other, &k);
+        training_set_iteration(&t, 1);
+        training_set_iteration(&other, 2);
+        training_iterate(&other);
+        training_iterate(&t);
+        training_assert_outputs(&t);
+        captured c = begin(&t);
+        training_iterate(&t);
+        end(&t, &c);
+        for (uint32_t n = 0; n < ITERATIONS; n++) {
+            training_set_iteration(&t, 2 * n);
+            training_set_iteration(&other, 2 * n + 1);
+            launch(&c, k.streams[3]);
+            training_iterate(&other);
+            launch(&c, k.streams[3]);
+            training_assert_outputs(&t);
+            training_assert_outputs(&other);
+        }
+        destroy(&c);
+        training_end(&other);
+        training_end(&t);
+        end_kit(&k);
+    }
+}
+
+/* ---- layers -------------------------------------------------------------------------------------------------------- */
+
+#define LAYERS 6
+
+static void test_layers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
+        if (!ALLOCATORS[i].pooled)
+            continue;
+        kit k = open_row(&ALLOCATORS[i], 0);
+        training t;
+        captured layers[LAYERS];
+        training_begin(&t, &k);
+        training_set_iteration(&t, 0);
+        for (uint32_t u = 0; u < LAYERS; u++)
+            training_layer(&t, u);
+        for (uint32_t u = 0; u < LAYERS; u++) {
+            layers[u] = begin(&t);
+            training_layer(&t, u);
+            end(&t, &layers[u]);
+        }
+        for (uint32_t n = 1; n < ITERATIONS; n++) {
+            training_set_iteration(&t, n);
+            for (uint32_t u = 0; u < LAYERS;
+                 u++) { /* neighbours share memory: launches on two streams, some layers eager */
+                if ((n + u) % 4 == 0)
+                    training_layer(&t, u);
+                else
+                    launch(&layers[u], u % 2 ? k.streams[3] : t.compute);
+            }
+            for (uint32_t u = 0; u < LAYERS; u++)
+                training_assert_layer(&t, u);
+        }
+        for (uint32_t u = 0; u < LAYERS; u++)
+            destroy(&layers[u]);
+        training_end(&t);
+        end_kit(&k);
+    }
+}
+
+/* ---- what is live before ------------------------------------------------------------------------------------------- */
+
+/* A request that was prefetched eagerly, and one that is persistent, are read inside. */
+static void test_owned_and_persistent(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 4096;
+    open_pool(&k, &config, 0);
+    bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
+    bind.placement = BP_PLACE_PERSISTENT;
+    uint32_t ids[2] = {0, param(&k, 0)};
+    assert_ok(bp_pool_bind(k.pool, &bind, &ids[0]));
+    uint8_t *in = take_pinned(), *out = take_pinned();
+    void *addresses[2];
+    assert_ok(bp_pool_acquire(k.pool, ids, 2, k.streams[0], addresses));
+    bp_capture_config capture_config;
+    assert_ok(bp_capture_config_init(&capture_config, sizeof capture_config));
+    capture_config.owned = &ids[1];
+    capture_config.owned_count = 1;
+    captured c = {0};
+    assert_ok(bp_capture_begin(k.pool, &capture_config, &c.capture));
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_ok(bp_pool_use(k.pool, ids, 2, k.streams[1]));
+    void *again;
+    assert_ok(bp_pool_acquire(k.pool, &ids[1], 1, k.streams[1], &again));
+    assert_ptr_equal(again, addresses[1]);
+    assert_ok(bp_stream_copy(k.streams[1], out, addresses[0], 512));
+    assert_ok(bp_stream_copy(k.streams[1], out + 512, addresses[1], 512));
+    assert_ok(bp_pool_release(k.pool, &ids[1], 1, k.streams[1]));
+    assert_ok(bp_graph_end(k.streams[1], &c.graph));
+    assert_ok(bp_capture_end(c.capture));
+    for (int n = 0; n < 4; n++) {
+        for (int i = 0; i < 1024; i++)
+            in[i] = (uint8_t)(n * 3 + i);
+        assert_ok(bp_stream_copy(k.streams[0], addresses[0], in, 512));
+        assert_ok(bp_stream_copy(k.streams[0], addresses[1], in + 512, 512));
+        order(k.device, k.streams[0], k.streams[1]);
+        launch(&c, k.streams[1]);
+        assert_ok(bp_stream_synchronize(k.streams[1]));
+        assert_memory_equal(in, out, 1024);
+    }
+    /* reuse of the owned request's memory waits for the launch, which is held up */
+    gate g = {0};
+    block(k.streams[1], &g);
+    launch(&c, k.streams[1]);
+    assert_ok(bp_pool_release(k.pool, &ids[1], 1, k.streams[0]));
+    flag f = 0;
+    uint32_t next = param(&k, 2); /* in the same place */
+    assert_ptr_equal(take(&k, next, k.streams[2]), addresses[1]);
+    raise_on(k.streams[2], &f);
+    assert_true(stays_down(&f));
+    unblock(&g);
+    assert_true(is_raised_soon(&f));
+    /* an owned request that is gone is not the graph's any more */
+    assert_fails(bp_capture_before_launch(c.capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "not live");
+    drop(&k, next, k.streams[2]);
+    assert_ok(bp_pool_release(k.pool, ids, 1, k.streams[1]));
+    destroy(&c);
+    give_pinned(in);
+    give_pinned(out);
+    end_kit(&k);
+}
+
+/* ---- other pools on the same streams ------------------------------------------------------------------------------- */
+
+/* More points than a stream's ring has are taken inside a capture; those that another pool took before must not be
+ * stood in for by events of the capture, which nothing outside can wait for. */
+static void test_points_of_another_pool(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    open_pool(&k, &config, 0);
+    bp_pool *first = k.pool;
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[1]));
+    open_pool(&k, &config, 0);
+    captured c = {0};
+    assert_ok(bp_capture_begin(k.pool, NULL, &c.capture));
+    assert_ok(bp_graph_begin(k.streams[1]));
+    order(k.device, k.streams[1], k.streams[0]);
+    for (int i = 0; i < 700; i++) {
+        take(&k, param(&k, 1), k.streams[i % 2]);
+        drop(&k, param(&k, 1), k.streams[1 - i % 2]);
+    }
+    order(k.device, k.streams[0], k.streams[1]);
+    assert_ok(bp_graph_end(k.streams[1], &c.graph));
+    assert_ok(bp_capture_end(c.capture));
+    bp_pool *second = k.pool;
+    k.pool = first;
+    take(&k, param(&k, 0), k.streams[2]); /* waits for its point of long ago */
+    drop(&k, param(&k, 0), k.streams[2]);
+    k.pool = second;
+    launch(&c, k.streams[1]);
+    take(&k, param(&k, 1), k.streams[2]);
+    drop(&k, param(&k, 1), k.streams[2]);
+    assert_ok(bp_device_synchronize(k.device));
+    destroy(&c);
+    bp_pool_destroy(&first);
+    end_kit(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_iterations),
+        cmocka_unit_test(test_back_to_back),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_owned_and_persistent),
+        cmocka_unit_test(test_points_of_another_pool),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,491 @@
+/* What captures refuse, and how they leave the pool: each cell of the matrix in docs/captures.md that says so, and every way to use them
+ * wrongly. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/capture.h>
+
+#include "../contract/support.h"
+#include "../support/driver.h"
+
+static kit open_max(void)
+{
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 4096;
+    config.overflow_bytes = 8192;
+    open_pool(&k, &config, 0);
+    return k;
+}
+
+static bp_capture *begin(const kit *k)
+{
+    bp_capture *capture = NULL;
+    assert_ok(bp_capture_begin(k->pool, NULL, &capture));
+    assert_true(bp_pool_is_capturing(k->pool));
+    return capture;
+}
+
+static bp_graph *end_graph(bp_stream *stream)
+{
+    bp_graph *graph = NULL;
+    assert_ok(bp_graph_end(stream, &graph));
+    return graph;
+}
+
+/* The pool serves as ever. */
+static void assert_serves(kit *k)
+{
+    assert_false(bp_pool_is_capturing(k->pool));
+    assert_int_equal(live_count(k->pool), 0);
+    walk(k, 2, NULL, false);
+}
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = NULL;
+    bp_capture_config config;
+    assert_fails(bp_capture_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "size 3");
+    assert_ok(bp_capture_config_init(&config, sizeof config));
+    assert_fails(bp_capture_begin(NULL, NULL, &capture), BP_ERR_INVALID_ARGUMENT, "pool");
+    assert_fails(bp_capture_begin(k.pool, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    config.owned_count = 1;
+    assert_fails(bp_capture_begin(k.pool, &config, &capture), BP_ERR_INVALID_ARGUMENT, "owned");
+    uint32_t ids[2] = {77777, param(&k, 0)};
+    config.owned = ids;
+    assert_fails(bp_capture_begin(k.pool, &config, &capture), BP_ERR_INVALID_ARGUMENT, "77777");
+    config.owned = &ids[1];
+    assert_fails(bp_capture_begin(k.pool, &config, &capture), BP_ERR_INVALID_ARGUMENT, "u0", "not live");
+    take(&k, ids[1], k.streams[0]);
+    ids[0] = ids[1];
+    config.owned = ids;
+    config.owned_count = 2;
+    assert_fails(bp_capture_begin(k.pool, &config, &capture), BP_ERR_INVALID_ARGUMENT, "u0", "twice");
+    drop(&k, ids[1], k.streams[0]);
+    assert_null(capture);
+    assert_fails(bp_capture_end(NULL), BP_ERR_INVALID_ARGUMENT, "no capture");
+    assert_fails(bp_capture_before_launch(NULL, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "no capture");
+    assert_fails(bp_capture_launched(NULL, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "no capture");
+    bp_capture_destroy(NULL);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+static void test_live_before(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = NULL;
+    take(&k, param(&k, 3), k.streams[2]);
+    assert_fails(bp_capture_begin(k.pool, NULL, &capture), BP_ERR_SCHEDULE, "u3", "s2", "acquire 0", "owned");
+    assert_false(bp_pool_is_capturing(k.pool));
+    drop(&k, param(&k, 3), k.streams[2]);
+    capture = begin(&k);
+    bp_capture *second = NULL;
+    assert_fails(bp_capture_begin(k.pool, NULL, &second), BP_ERR_CAPTURE, "capture.0");
+    assert_ok(bp_capture_end(capture));
+    assert_fails(bp_capture_end(capture), BP_ERR_CAPTURE, "ended");
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* bp_capture_begin comes before the runtime's own. */
+static void test_begun_too_late(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = NULL;
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[1]));
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_fails(bp_capture_begin(k.pool, NULL, &capture), BP_ERR_CAPTURE, "s1", "before");
+    bp_graph *graph = end_graph(k.streams[1]);
+    bp_graph_destroy(&graph);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+static void test_balance(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    take(&k, param(&k, 1), k.streams[0]);
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_fails(bp_capture_end(capture), BP_ERR_SCHEDULE, "u1", "held 1 times", "0 times");
+    assert_true(bp_pool_is_capturing(k.pool));
+    bp_capture_abandon(&capture);
+    assert_null(capture);
+    bp_graph_destroy(&graph);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* What was live before is so afterwards, and cannot be released inside. */
+static void test_abandon_puts_back(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    uint32_t owned = param(&k, 0);
+    void *address = take(&k, owned, k.streams[0]);
+    uint64_t live = statistics_of(k.pool).live_bytes;
+    bp_capture_config config;
+    assert_ok(bp_capture_config_init(&config, sizeof config));
+    config.name = "doomed";
+    config.owned = &owned;
+    config.owned_count = 1;
+    bp_capture *capture;
+    assert_ok(bp_capture_begin(k.pool, &config, &capture));
+    assert_ok(bp_graph_begin(k.streams[0]));
+    assert_fails(bp_pool_release(k.pool, &owned, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0", "before the capture");
+    take(&k, owned, k.streams[0]);
+    take(&k, param(&k, 1), k.streams[0]);
+    take(&k, id_of(&k, 1, BP_ROLE_GRAD, 0), k.streams[0]);
+    assert_fails(bp_capture_end(capture), BP_ERR_SCHEDULE, "doomed");
+    bp_graph *graph = end_graph(k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_abandon(&capture);
+    assert_int_equal(live_count(k.pool), 1);
+    assert_int_equal(statistics_of(k.pool).live_bytes, live);
+    assert_ptr_equal(address_of(&k, owned), address);
+    drop(&k, owned, k.streams[0]);
+    assert_int_equal(statistics_of(k.pool).live_bytes, 0);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* ---- inside -------------------------------------------------------------------------------------------------------- */
+
+static bp_status attach_nothing(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)slab;
+    (void)address;
+    (void)bytes;
+    ++*(int *)user;
+    return BP_OK;
+}
+
+static void detach_nothing(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)slab;
+    (void)address;
+    (void)bytes;
+    --*(int *)user;
+}
+
+/* capture x registration: refused inside; what was attached before stays; attaching after leaves the graph valid. */
+static void test_matrix_registration(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    int before = 0, inside = 0, after = 0;
+    const bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach_nothing, .detach = detach_nothing};
+    const int slabs = (int)bp_pool_slab_count(k.pool);
+    assert_ok(bp_pool_attach(k.pool, &callbacks, &before));
+    assert_int_equal(before, slabs);
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    assert_fails(bp_pool_attach(k.pool, &callbacks, &inside), BP_ERR_CAPTURE, "capture.0", "before or after");
+    assert_fails(bp_pool_detach(k.pool, &callbacks, &before), BP_ERR_CAPTURE, "bp_pool_detach");
+    assert_fails(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]), BP_ERR_CAPTURE, "bp_pool_set_lane");
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    assert_int_equal(before, slabs);
+    assert_int_equal(inside, 0);
+    assert_ok(bp_pool_attach(k.pool, &callbacks, &after));
+    assert_int_equal(after, slabs);
+    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
+    assert_ok(bp_graph_launch(graph, k.streams[0]));
+    assert_ok(bp_capture_launched(capture, k.streams[0]));
+    assert_ok(bp_pool_detach(k.pool, &callbacks, &after));
+    assert_ok(bp_pool_detach(k.pool, &callbacks, &before));
+    assert_int_equal(before, 0);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    end_kit(&k);
+}
+
+static void test_dynamic_inside(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_bind bind = bind_of("", 3, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
+    bind.placement = BP_PLACE_DYNAMIC;
+    uint32_t id;
+    assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    bp_capture *capture = begin(&k);
+    void *address = NULL;
+    assert_fails(bp_pool_acquire(k.pool, &id, 1, k.streams[0], &address), BP_ERR_CAPTURE, "stream s0", "no part");
+    assert_ok(bp_graph_begin(k.streams[0]));
+    assert_fails(bp_pool_acquire(k.pool, &id, 1, k.streams[0], &address), BP_ERR_CAPTURE, "dynamic", "captured");
+    assert_null(address);
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* Addresses become part of the graph: whatever `strict` says, a request keeps its buffer, and overflow memory is not served. */
+static void test_no_deviation_inside(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
+    bp_pool_config config = pool_config();
+    config.selection = BP_SELECT_ANY;
+    config.strict = BP_STRICT_OFF;
+    config.overflow_bytes = 8192;
+    open_pool(&k, &config, 0);
+    assert_ok(bp_pool_allow_overflow(k.pool, 1));
+    void *first = take(&k, param(&k, 0), k.streams[0]); /* remembered: the first copy */
+    drop(&k, param(&k, 0), k.streams[0]);
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    assert_ptr_equal(take(&k, param(&k, 1), k.streams[0]), first); /* it has never had one: any */
+    assert_refused(&k, param(&k, 0), k.streams[0], "u0", "u1, bucket.0 holds it");
+    drop(&k, param(&k, 1), k.streams[0]);
+    assert_ptr_equal(take(&k, param(&k, 0), k.streams[0]), first);
+    drop(&k, param(&k, 0), k.streams[0]);
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    assert_ptr_equal(take(&k, param(&k, 1), k.streams[0]), first);
+    assert_ptr_not_equal(take(&k, param(&k, 0), k.streams[0]), first); /* outside it may move again */
+    drop(&k, param(&k, 0), k.streams[0]);
+    drop(&k, param(&k, 1), k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    end_kit(&k);
+}
+
+static void test_streams_made_inside(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    bp_stream *late;
+    assert_ok(bp_stream_create(k.device, "late", &late));
+    order(k.device, k.streams[0], late);
+    take(&k, param(&k, 0), late);
+    uint32_t id = param(&k, 0);
+    assert_fails(bp_pool_release(k.pool, &id, 1, late), BP_ERR_CAPTURE, "late", "before bp_capture_begin");
+    order(k.device, late, k.streams[0]);
+    bp_graph *graph = end_graph(k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_abandon(&capture);
+    bp_stream_destroy(&late);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* ---- checked mode -------------------------------------------------------------------------------------------------- */
+
+static void test_undeclared(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
+    open_pool(&k, &config, 0);
+    uint32_t id = param(&k, 0);
+    take(&k, id, k.streams[0]);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[1]), BP_ERR_CAPTURE, "s1", "declare", "bp_capture_begin");
+    assert_fails(bp_pool_use(k.pool, &id, 1, k.streams[1]), BP_ERR_CAPTURE, "s1");
+    void *address;
+    uint32_t other = param(&k, 1);
+    assert_fails(bp_pool_acquire(k.pool, &other, 1, k.streams[1], &address), BP_ERR_CAPTURE, "s1");
+    bp_graph *graph = end_graph(k.streams[1]);
+    bp_graph_destroy(&graph);
+    drop(&k, id, k.streams[1]);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* Without being asked, the driver says so at the wait; the words are ours. */
+static void test_undeclared_and_unchecked(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
+    bp_pool_config config = pool_config();
+    config.capture_check = BP_CAPTURE_CHECK_OFF;
+    open_pool(&k, &config, 0);
+    uint32_t id = param(&k, 0);
+    take(&k, id, k.streams[0]);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    drop(&k, id, k.streams[1]); /* its event becomes the capture's */
+    bp_graph *graph = end_graph(k.streams[1]);
+    void *address;
+    assert_fails(bp_pool_acquire(k.pool, &id, 1, k.streams[2], &address), BP_ERR_CAPTURE, "bp_capture_begin");
+    bp_graph_destroy(&graph);
+    end_kit(&k);
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------------ */
+
+static void test_launches(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k);
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "not ended");
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    assert_fails(bp_capture_launched(capture, k.streams[0]), BP_ERR_SCHEDULE, "before_launch");
+    take(&k, param(&k, 0), k.streams[1]);
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_SCHEDULE, "capture.0", "u0", "holds");
+    drop(&k, param(&k, 0), k.streams[1]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
+    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
+    uint32_t id = param(&k, 0);
+    int can = 1;
+    assert_ok(bp_pool_can_acquire(k.pool, &id, 1, NULL, 0, &can));
+    assert_int_equal(can, 0);
+    assert_false(try_take(&k, id, k.streams[1]));
+    assert_refused(&k, id, k.streams[1], "launch of a graph");
+    bp_capture *second = NULL;
+    assert_ok(bp_capture_launched(capture, NULL)); /* it failed */
+    take(&k, id, k.streams[1]);
+    drop(&k, id, k.streams[1]);
+    /* another capture cannot begin while a launch is under way, nor the graph be launched while it runs */
+    second = begin(&k);
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "capture.1");
+    bp_capture_abandon(&second);
+    /* waits for eager work, and is waited for by it */
+    gate g = {0};
+    flag ran = 0, after = 0;
+    take(&k, id, k.streams[1]);
+    block(k.streams[1], &g);
+    drop(&k, id, k.streams[1]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[2]));
+    assert_ok(bp_graph_launch(graph, k.streams[2]));
+    assert_ok(bp_capture_launched(capture, k.streams[2]));
+    raise_on(k.streams[2], &ran);
+    assert_true(stays_down(&ran));
+    unblock(&g);
+    assert_true(is_raised_soon(&ran));
+    gate h = {0};
+    block(k.streams[2], &h);
+    assert_ok(bp_capture_before_launch(capture, k.streams[2]));
+    assert_ok(bp_graph_launch(graph, k.streams[2]));
+    assert_ok(bp_capture_launched(capture, k.streams[2]));
+    take(&k, id, k.streams[3]);
+    raise_on(k.streams[3], &after);
+    assert_true(stays_down(&after));
+    unblock(&h);
+    assert_true(is_raised_soon(&after));
+    drop(&k, id, k.streams[3]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* Between before_launch and launched: what is not the graph's goes on. */
+static void test_launching(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    int attached = 0;
+    const bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach_nothing, .detach = detach_nothing};
+    bp_capture *captures[2];
+    bp_graph *graphs[2];
+    for (int i = 0; i < 2; i++) { /* the same memory */
+        captures[i] = begin(&k);
+        assert_ok(bp_graph_begin(k.streams[0]));
+        drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+        graphs[i] = end_graph(k.streams[0]);
+        assert_ok(bp_capture_end(captures[i]));
+    }
+    assert_ok(bp_capture_before_launch(captures[0], k.streams[0]));
+    assert_fails(bp_capture_before_launch(captures[1], k.streams[1]), BP_ERR_SCHEDULE, "capture.1", "another graph");
+    assert_ok(bp_pool_attach(k.pool, &callbacks, &attached));
+    assert_ok(bp_pool_detach(k.pool, &callbacks, &attached));
+    assert_ok(bp_pool_set_lane(k.pool, BP_LANE_REDUCE, k.streams[2]));
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2]));
+    assert_ok(bp_graph_launch(graphs[0], k.streams[0]));
+    assert_ok(bp_capture_launched(captures[0], k.streams[0]));
+    assert_ok(bp_capture_before_launch(captures[1], k.streams[1]));
+    assert_ok(bp_capture_launched(captures[1], NULL));
+    for (int i = 0; i < 2; i++) {
+        bp_graph_destroy(&graphs[i]);
+        bp_capture_destroy(&captures[i]);
+    }
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+static void test_pool_goes_first(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k), *open;
+    assert_ok(bp_capture_end(capture));
+    open = begin(&k);
+    bp_pool_destroy(&k.pool);
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "destroyed");
+    assert_fails(bp_capture_end(open), BP_ERR_INVALID_ARGUMENT, "destroyed");
+    bp_capture_summary summary = {.size = sizeof summary};
+    assert_ok(bp_capture_summary_get(capture, &summary));
+    assert_string_equal(summary.name, "capture.0");
+    bp_capture_destroy(&capture);
+    bp_capture_destroy(&open);
+    end_kit(&k);
+}
+
+static void test_touched_slabs(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    uint32_t id = param(&k, 4);
+    void *address = take(&k, id, k.streams[0]);
+    drop(&k, id, k.streams[0]);
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    for (uint32_t s = 0; s < bp_pool_slab_count(k.pool); s++) {
+        bp_pool_slab slab = {.size = sizeof slab};
+        assert_ok(bp_pool_slab_get(k.pool, s, &slab));
+        bool inside = (char *)address >= (char *)slab.address && (char *)address < (char *)slab.address + slab.bytes;
+        assert_int_equal(bp_capture_touches_slab(capture, s), inside);
+    }
+    assert_int_equal(bp_capture_touches_slab(capture, 1000), 0);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    end_kit(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_live_before),
+        cmocka_unit_test(test_begun_too_late),
+        cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_abandon_puts_back),
+        cmocka_unit_test(test_matrix_registration),
+        cmocka_unit_test(test_dynamic_inside),
+        cmocka_unit_test(test_no_deviation_inside),
+        cmocka_unit_test(test_streams_made_inside),
+        cmocka_unit_test(test_undeclared),
+        cmocka_unit_test(test_undeclared_and_unchecked),
+        cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_launching),
+        cmocka_unit_test(test_pool_goes_first),
+        cmocka_unit_test(test_touched_slabs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
