@@ -311,6 +311,107 @@ static void test_captures_are_seen(void **state)
     stop_driver();
 }
 
+/* Nothing says whether virtual memory may be managed during captures: as strict as one wants. */
+static void test_mapping_in_captures_is_a_setting(void **state)
+{
+    void *stream, *graph;
+    uint64_t address;
+    (void)state;
+    for (int strict = 0; strict < 2; strict++) {
+        fake_cuda_config config;
+        fake_cuda_config_init(&config);
+        config.vmm_unsafe = strict;
+        (void)start_driver(&config);
+        okay(cuStreamCreate(&stream, 1));
+        okay(cuStreamBeginCapture_v2(stream, 1));
+        assert_int_equal(cuMemAddressReserve(&address, BYTES, 0, 0, 0), strict ? 900 : 0);
+        assert_int_equal(cuStreamEndCapture(stream, &graph), strict ? 901 : 0);
+        if (!strict) {
+            okay(cuGraphDestroy(graph));
+            okay(cuMemAddressFree(address, BYTES));
+        }
+        okay(cuStreamDestroy_v2(stream));
+        stop_driver();
+    }
+}
+
+/* A thread may step out of the restrictions, as libraries do around their own allocations. */
+static void test_capture_mode_of_a_thread(void **state)
+{
+    void *stream, *graph;
+    uint64_t address;
+    int mode = 2;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    okay(cuStreamBeginCapture_v2(stream, 0));
+    okay(cuThreadExchangeStreamCaptureMode(&mode));
+    assert_int_equal(mode, 0);
+    okay(cuMemAlloc_v2(&address, 16));
+    okay(cuThreadExchangeStreamCaptureMode(&mode));
+    assert_int_equal(mode, 2);
+    assert_int_equal(cuMemFree_v2(address), 900);
+    assert_int_equal(cuStreamEndCapture(stream, &graph), 901);
+    assert_null(graph);
+    okay(cuMemFree_v2(address));
+    okay(cuStreamDestroy_v2(stream));
+    stop_driver();
+}
+
+/* A graph that is launched in a capture becomes part of the other graph. */
+static void test_graphs_hold_graphs(void **state)
+{
+    void *stream, *captured, *inner, *outer;
+    uint64_t address;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    okay(cuMemAlloc_v2(&address, 16));
+    okay(cuStreamBeginCapture_v2(stream, 0));
+    okay(cuMemsetD8Async(address, 7, 16, stream));
+    okay(cuStreamEndCapture(stream, &captured));
+    okay(cuGraphInstantiateWithFlags(&inner, captured, 0));
+    okay(cuGraphDestroy(captured));
+    okay(cuStreamBeginCapture_v2(stream, 0));
+    okay(cuGraphLaunch(inner, stream));
+    okay(cuMemsetD8Async(address, 8, 8, stream));
+    okay(cuStreamEndCapture(stream, &captured));
+    okay(cuGraphExecDestroy(inner));
+    okay(cuGraphInstantiateWithFlags(&outer, captured, 0));
+    okay(cuGraphDestroy(captured));
+    okay(cuGraphLaunch(outer, stream));
+    okay(cuGraphExecDestroy(outer));
+    okay(cuStreamSynchronize(stream));
+    const unsigned char *bytes = fake_at(address);
+    assert_int_equal(bytes[0], 8);
+    assert_int_equal(bytes[15], 7);
+    okay(cuMemFree_v2(address));
+    okay(cuStreamDestroy_v2(stream));
+    stop_driver();
+}
+
+static void test_queries(void **state)
+{
+    void *stream, *event;
+    atomic_int open = 0;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    okay(cuEventCreate(&event, 2));
+    okay(cuStreamQuery(stream));
+    okay(cuLaunchHostFunc(stream, wait_at_gate, &open));
+    okay(cuEventRecord(event, stream));
+    assert_int_equal(cuStreamQuery(stream), 600);
+    assert_int_equal(cuEventQuery(event), 600);
+    okay(cuStreamQuery(NULL));
+    atomic_store(&open, 1);
+    okay(cuEventSynchronize(event));
+    okay(cuEventQuery(event));
+    okay(cuEventDestroy_v2(event));
+    okay(cuStreamDestroy_v2(stream));
+    stop_driver();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +424,10 @@ int main(void)
         cmocka_unit_test(test_lookup_by_version),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_captures_are_seen),
+        cmocka_unit_test(test_mapping_in_captures_is_a_setting),
+        cmocka_unit_test(test_capture_mode_of_a_thread),
+        cmocka_unit_test(test_graphs_hold_graphs),
+        cmocka_unit_test(test_queries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,7 +209,7 @@ static uint64_t child_memory(void **stream)
 
 static void touch(uint64_t address)
 {
-    *(volatile unsigned char *)(uintptr_t)address = 1;
+    *(volatile unsigned char *)fake_at(address) = 1;
 }
 
 static void touch_without_access(void)
@@ -296,7 +296,7 @@ static void test_new_memory_is_dirty(void **state)
     (void)state;
     (void)start_default_driver();
     uint64_t address = map_memory(BYTES, &handle);
-    const unsigned char *bytes = (const unsigned char *)(uintptr_t)address;
+    const unsigned char *bytes = fake_at(address);
     for (size_t i = 0; i < BYTES; i += 4095)
         assert_int_not_equal(bytes[i], 0);
     unmap_memory(address, BYTES, handle);

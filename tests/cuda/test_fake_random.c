@@ -268,7 +268,7 @@ static void run_program(uint64_t seed)
             record(p, &p->marks[pick(p, MARKS)], pick_queue(p));
     }
     okay(cuCtxSynchronize());
-    if (memcmp(bytes, (const void *)(uintptr_t)p->memory, sizeof bytes) != 0)
+    if (memcmp(bytes, fake_at(p->memory), sizeof bytes) != 0)
         fail_msg("program %llu has other bytes than in its serial order", (unsigned long long)seed);
     for (unsigned i = 0; i < 2; i++)
         okay(cuGraphExecDestroy(graphs[i].executable));
