@@ -241,7 +241,8 @@ def main():
         suite(env)
         sanitizer(env)
         document["figures"] += figures("bench_gpu", [os.path.join(BUILD, "build", "bench", "bench_gpu"),
-                                                     *(("--turns", "11") if EMULATED else ())], env)
+                                                     *(("--turns", "11") if EMULATED else ()),
+                                                     *(("--nccl", nccl) if nccl else ())], env)
         if EMULATED:
             note("torch_allocator", "skipped", 0, "emulated")
         else:
