@@ -129,7 +129,7 @@ static void test_balance(void **state)
     end_kit(&k);
 }
 
-/* What was live before is so afterwards, though it was released inside. */
+/* What was live before is so afterwards, and cannot be released inside. */
 static void test_abandon_puts_back(void **state)
 {
     (void)state;
@@ -145,6 +145,7 @@ static void test_abandon_puts_back(void **state)
     bp_capture *capture;
     assert_ok(bp_capture_begin(k.pool, &config, &capture));
     assert_ok(bp_graph_begin(k.streams[0]));
+    assert_fails(bp_pool_release(k.pool, &owned, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0", "before the capture");
     take(&k, owned, k.streams[0]);
     take(&k, param(&k, 1), k.streams[0]);
     take(&k, id_of(&k, 1, BP_ROLE_GRAD, 0), k.streams[0]);
@@ -413,7 +414,7 @@ static void test_launching(void **state)
     assert_ok(bp_pool_attach(k.pool, &callbacks, &attached));
     assert_ok(bp_pool_detach(k.pool, &callbacks, &attached));
     assert_ok(bp_pool_set_lane(k.pool, BP_LANE_REDUCE, k.streams[2]));
-    drop(&k, param(&k, 4), (take(&k, param(&k, 4), k.streams[2]), k.streams[2]));
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2]));
     assert_ok(bp_graph_launch(graphs[0], k.streams[0]));
     assert_ok(bp_capture_launched(captures[0], k.streams[0]));
     assert_ok(bp_capture_before_launch(captures[1], k.streams[1]));
