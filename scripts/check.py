@@ -157,13 +157,14 @@ def main():
     os.makedirs(BUILDS, exist_ok=True)
     plain = leg("plain", [], {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"})
     leg("sanitizers", ["-Db_sanitize=address,undefined", "-Ddocs=disabled"])
-    leg("threads", ["-Db_sanitize=thread", "-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
-        suites=("unit", "contract", "examples"))
+    leg("threads", ["-Db_sanitize=thread", "-Dcairo=disabled", "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+        suites=("unit", "contract", "cuda", "examples"))
     # without anything optional: what a machine that has only the required libraries builds
-    leg("bare", ["-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"])
+    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled",
+                 "-Dbuildtype=release"])
     # with a C compiler alone: no files, no command, and the stand-in for cmocka
-    leg("core", ["-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
-        suites=("unit", "contract", "packing", "planner", "cuda", "fuzz"))
+    leg("core", ["-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled",
+                 "-Dbenchmarks=disabled", "-Ddocs=disabled"], suites=("unit", "contract", "packing", "planner", "cuda", "fuzz"))
     installation()
     if plain:
         static_checks()
