@@ -2,77 +2,41 @@
 
 #include <time.h>
 
-static uint64_t now_ns(void)
+uint64_t driver_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* ---- on the streams' threads -------------------------------------------------------------------------------------------- */
-
-static void fill(void *argument)
-{
-    const operation *o = argument;
-    if (atomic_load_explicit(&o->driver->stopped, memory_order_relaxed))
-        return;
-    pattern_fill(o->address, o->bytes, o->seed);
-    atomic_fetch_add_explicit(&o->driver->filled_bytes, o->bytes, memory_order_relaxed);
-}
-
-static void note_corruption(const operation *o, const pattern_difference *difference)
-{
-    driver *d = o->driver;
-    pthread_mutex_lock(&d->lock);
-    if (atomic_fetch_add(&d->corrupted, 1) == 0 || o->number < d->first_number) {
-        d->first_number = o->number;
-        d->result.first = (driver_corruption){{o->iteration, o->step}, o->request, *difference};
-    }
-    pthread_mutex_unlock(&d->lock);
-}
-
-static void check(void *argument)
-{
-    const operation *o = argument;
-    pattern_difference difference;
-    if (atomic_load_explicit(&o->driver->stopped,
-                             memory_order_relaxed)) /* then the fill may have been passed over too */
-        return;
-    if (!pattern_check(o->address, o->bytes, o->seed, &difference))
-        note_corruption(o, &difference);
-    atomic_fetch_add_explicit(&o->driver->checked, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&o->driver->checked_bytes, o->bytes, memory_order_relaxed);
-}
-
-/* ---- on the host -------------------------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------------------------------------- */
 
 static operation *next_operation(driver *d)
 {
-    size_t arena = (size_t)(d->result.position.iteration % d->arenas);
+    if (d->capturing)
+        return &d->captured_operations[d->next_captured++];
+    size_t arena = (size_t)(d->eager_iterations % d->arenas);
     return &d->operations[arena * d->operations_each + d->next_operation++];
 }
 
-/* `held`: where the operation is kept when it is not of the iteration. */
-static bp_status enqueue(driver *d, bp_host_function *function, uint8_t stream, uint32_t request, uint64_t seed,
-                         operation *held)
+/* `held`: where the operation is kept when it is not of the iteration. NULL: there is nothing to do. */
+static operation *make_operation(driver *d, uint8_t stream, uint32_t request, operation *held)
 {
     if (!d->config.has_memory || d->bytes[request] == 0)
-        return BP_OK;
+        return NULL;
     operation *o = held != NULL ? held : next_operation(d);
+    const staging *through = &d->staging[d->capturing ? STAGING_GRAPHS : STAGING_EAGER][stream];
     *o = (operation){.driver = d,
-                     .address = d->addresses[request],
+                     .hold = d->holds[request],
                      .bytes = d->bytes[request],
-                     .seed = seed,
+                     .staged = through->memory,
+                     .piece = through->memory != NULL ? through->bytes : d->bytes[request],
                      .number = d->issued++,
                      .iteration = d->result.position.iteration,
                      .step = d->result.position.step,
-                     .request = request};
-    return bp_stream_call(d->streams[stream], function, o);
-}
-
-static uint64_t seed_of(const driver *d, program_entry entry)
-{
-    return pattern_seed(d->config.seed, entry.request, d->result.position.iteration, entry.interval);
+                     .request = request,
+                     .replayed = d->capturing};
+    return o;
 }
 
 /* `to` waits for what `from` has so far. */
@@ -82,89 +46,103 @@ static bp_status hand_over(driver *d, bp_event *event, uint8_t from, uint8_t to)
     return status == BP_OK ? bp_stream_wait(d->streams[to], event) : status;
 }
 
-/* The neighbours in `entries` that belong to one group: served by one call. */
-static size_t batch_of(driver *d, const program_entry *entries, size_t count)
+/* The neighbours in `entries` that belong to one group, and are all in graphs of units or all not: served by one call. */
+size_t driver_batch(driver *d, const program_entry *entries, size_t count)
 {
     size_t n = 0;
     uint32_t group = d->program.group_of[entries[0].request];
-    for (; n < count && d->program.group_of[entries[n].request] == group; n++)
+    bool replayed = d->replayed[entries[0].request];
+    for (; n < count && d->program.group_of[entries[n].request] == group && d->replayed[entries[n].request] == replayed;
+         n++)
         d->called[n] = d->ids[entries[n].request];
     return n;
 }
 
-static void count_call(driver *d, uint64_t began)
+void driver_count_call(driver *d, uint64_t began)
 {
-    d->result.call_ns += now_ns() - began;
+    d->result.call_ns += driver_now_ns() - began;
     d->result.calls++;
 }
 
 static bp_status acquire(driver *d, const program_group *g, group_events *events, size_t count)
 {
-    uint64_t began = now_ns();
+    uint64_t began = driver_now_ns();
     bp_status status = bp_pool_acquire(d->config.pool, d->called, count, d->streams[g->acquire], d->served);
-    count_call(d, began);
+    driver_count_call(d, began);
     if (status != BP_OK || g->fill == g->acquire)
         return status;
     status = hand_over(d, events->acquired, g->acquire, g->fill);
     if (status != BP_OK)
         return status;
-    began = now_ns();
+    began = driver_now_ns();
     status = bp_pool_use(d->config.pool, d->called, count, d->streams[g->fill]);
-    count_call(d, began);
+    driver_count_call(d, began);
     return status;
 }
 
 /* Acquires a batch and fills it. `held`: where the operations of requests that are held all the time are kept. */
-static bp_status begin_batch(driver *d, const program_entry *entries, size_t count, operation *held)
+bp_status driver_begin_batch(driver *d, const program_entry *entries, size_t count, operation *held)
 {
     uint32_t group = d->program.group_of[entries[0].request];
     const program_group *g = &d->program.groups[group];
     bp_status status = acquire(d, g, &d->events[group], count);
     for (size_t i = 0; status == BP_OK && i < count; i++) {
-        uint64_t seed = seed_of(d, entries[i]);
-        d->addresses[entries[i].request] = d->served[i];
-        d->seeds[entries[i].request] = seed;
-        status = enqueue(d, fill, g->fill, entries[i].request, seed, held != NULL ? &held[i] : NULL);
+        uint32_t request = entries[i].request;
+        d->holds[request] = (hold){d->served[i], d->result.position.iteration, entries[i].interval, held != NULL};
+        operation *o = make_operation(d, g->fill, request, held != NULL ? &held[i] : NULL);
+        status = o != NULL ? driver_enqueue_fill(o, d->streams[g->fill]) : BP_OK;
     }
     if (status == BP_OK && g->check != g->fill)
         status = bp_event_record(d->events[group].filled, d->streams[g->fill]);
     return status;
 }
 
+bp_status driver_order_checks(driver *d, uint32_t group)
+{
+    const program_group *g = &d->program.groups[group];
+    return g->check != g->fill ? bp_stream_wait(d->streams[g->check], d->events[group].filled) : BP_OK;
+}
+
+bp_status driver_check_entry(driver *d, const program_entry *entry)
+{
+    const program_group *g = &d->program.groups[d->program.group_of[entry->request]];
+    operation *o = make_operation(d, g->check, entry->request, NULL);
+    return o != NULL ? driver_enqueue_check(o, d->streams[g->check]) : BP_OK;
+}
+
 static bp_status check_batch(driver *d, const program_entry *entries, size_t count)
 {
-    uint32_t group = d->program.group_of[entries[0].request];
-    const program_group *g = &d->program.groups[group];
-    bp_status status = BP_OK;
-    if (g->check != g->fill)
-        status = bp_stream_wait(d->streams[g->check], d->events[group].filled);
+    bp_status status = driver_order_checks(d, d->program.group_of[entries[0].request]);
     for (size_t i = 0; status == BP_OK && i < count; i++)
-        status = enqueue(d, check, g->check, entries[i].request, d->seeds[entries[i].request], NULL);
+        status = driver_check_entry(d, &entries[i]);
     return status;
 }
 
-static bp_status release_batch(driver *d, const program_entry *entries, size_t count)
+bp_status driver_release_batch(driver *d, const program_entry *entries, size_t count)
 {
     const program_group *g = &d->program.groups[d->program.group_of[entries[0].request]];
-    uint64_t began = now_ns();
+    uint64_t began = driver_now_ns();
     bp_status status = bp_pool_release(d->config.pool, d->called, count, d->streams[g->check]);
-    count_call(d, began);
+    driver_count_call(d, began);
     return status;
 }
 
+/* What graphs of units do is left out where they are replayed. */
 static bp_status act(driver *d, program_action action, uint32_t step)
 {
     const program *p = &d->program;
     const program_entry *entries = p->entries[action];
     bp_status status = BP_OK;
     for (size_t at = p->begins[action][step], end = p->begins[action][step + 1]; status == BP_OK && at < end;) {
-        size_t count = batch_of(d, entries + at, end - at);
-        switch (action) {
-        case ACTION_GATHER:
-        case ACTION_PRODUCE: status = begin_batch(d, entries + at, count, NULL); break;
-        case ACTION_COMPUTE:
-        case ACTION_DRAIN: status = check_batch(d, entries + at, count); break;
-        default: status = release_batch(d, entries + at, count);
+        size_t count = driver_batch(d, entries + at, end - at);
+        if (!d->replaying || !d->replayed[entries[at].request]) {
+            switch (action) {
+            case ACTION_GATHER:
+            case ACTION_PRODUCE: status = driver_begin_batch(d, entries + at, count, NULL); break;
+            case ACTION_COMPUTE:
+            case ACTION_DRAIN: status = check_batch(d, entries + at, count); break;
+            default: status = driver_release_batch(d, entries + at, count);
+            }
         }
         at += count;
     }
@@ -180,36 +158,35 @@ static bool report_progress(driver *d, uint64_t done)
     return !d->stopped;
 }
 
-static bp_status wait_for_step(driver *d, uint64_t number)
+static bp_status wait_for_slot(driver *d, uint64_t number)
 {
+    const window_slot *slot = &d->window[number % d->config.steps_ahead];
     for (int s = 0; s < STREAM_COUNT; s++) {
-        bp_event *event = d->window[number % d->config.steps_ahead][s];
-        bp_status status = event != NULL ? bp_event_synchronize(event) : BP_OK;
+        bp_status status = slot->events[s] != NULL ? bp_event_synchronize(slot->events[s]) : BP_OK;
         if (status != BP_OK)
             return status;
     }
+    report_progress(d, slot->steps);
     return BP_OK;
 }
 
-static bp_status open_step(driver *d)
+static bp_status open_slot(driver *d)
 {
-    if (d->steps_issued < d->config.steps_ahead)
-        return BP_OK;
-    bp_status status = wait_for_step(d, d->steps_issued - d->config.steps_ahead);
-    if (status == BP_OK)
-        report_progress(d, d->steps_issued - d->config.steps_ahead + 1);
-    return status;
+    return d->slots_issued < d->config.steps_ahead ? BP_OK : wait_for_slot(d, d->slots_issued - d->config.steps_ahead);
 }
 
-static bp_status close_step(driver *d)
+/* What was enqueued since the last one are `steps` more steps. */
+static bp_status close_slot(driver *d, uint32_t steps)
 {
+    window_slot *slot = &d->window[d->slots_issued % d->config.steps_ahead];
     for (int s = 0; s < STREAM_COUNT; s++) {
-        bp_event *event = d->window[d->steps_issued % d->config.steps_ahead][s];
-        bp_status status = event != NULL ? bp_event_record(event, d->streams[s]) : BP_OK;
+        bp_status status = slot->events[s] != NULL ? bp_event_record(slot->events[s], d->streams[s]) : BP_OK;
         if (status != BP_OK)
             return status;
     }
-    d->steps_issued++;
+    d->steps_issued += steps;
+    slot->steps = d->steps_issued;
+    d->slots_issued++;
     return BP_OK;
 }
 
@@ -218,46 +195,85 @@ static bp_status close_step(driver *d)
 bp_status driver_begin(driver *d)
 {
     bp_status status = BP_OK;
-    d->started_ns = now_ns();
+    d->started_ns = driver_now_ns();
     for (size_t at = 0; status == BP_OK && at < d->program.held_count;) {
-        size_t count = batch_of(d, d->program.held + at, d->program.held_count - at);
-        status = begin_batch(d, d->program.held + at, count, d->held_operations + at);
+        size_t count = driver_batch(d, d->program.held + at, d->program.held_count - at);
+        status = driver_begin_batch(d, d->program.held + at, count, d->held_operations + at);
         at += count;
     }
     return status;
 }
 
-bp_status driver_iterate(driver *d)
+bp_status driver_act(driver *d, uint32_t step)
+{
+    bp_status status = BP_OK;
+    d->issued = 0;
+    for (int action = 0; status == BP_OK && action < ACTION_COUNT; action++) {
+        if (action == ACTION_RELEASE && d->replaying) /* while what the others release now is live */
+            status = driver_graph_launch(d, step);
+        if (status == BP_OK)
+            status = act(d, (program_action)action, step);
+    }
+    return status;
+}
+
+/* One step after the other. */
+static bp_status walk(driver *d)
 {
     driver_position *at = &d->result.position;
-    bp_status status = BP_OK;
     d->next_operation = 0;
     for (at->step = 0; at->step < d->program.steps; at->step++) {
-        status = open_step(d);
+        bp_status status = open_slot(d);
         if (status != BP_OK || d->stopped)
             return status;
         bp_pool_set_step(d->config.pool, d->steps_issued);
-        for (int action = 0; status == BP_OK && action < ACTION_COUNT; action++)
-            status = act(d, (program_action)action, at->step);
+        status = driver_act(d, at->step);
         if (status == BP_OK)
-            status = close_step(d);
+            status = close_slot(d, 1);
         if (status != BP_OK)
             return status;
     }
-    at->iteration++;
+    d->eager_iterations++;
     return BP_OK;
 }
 
-/* The steps still in the window, one after the other, so that progress goes on. */
+static bp_status launch_iteration(driver *d)
+{
+    d->result.position.step = 0;
+    bp_status status = open_slot(d);
+    if (status != BP_OK || d->stopped)
+        return status;
+    bp_pool_set_step(d->config.pool, d->steps_issued);
+    status = driver_graph_launch(d, 0);
+    return status == BP_OK ? close_slot(d, d->program.steps) : status;
+}
+
+bp_status driver_iterate(driver *d, bool eager)
+{
+    bool replays = !eager && d->config.graphs != DRIVER_GRAPHS_OFF;
+    bp_status status = BP_OK;
+    if (d->config.graphs != DRIVER_GRAPHS_OFF)
+        status = bp_stream_call(d->streams[LAUNCH_STREAM], driver_next_iteration, d);
+    if (status == BP_OK && replays && !d->captured)
+        status = driver_graphs_capture(d);
+    d->replaying = replays && d->config.graphs == DRIVER_GRAPHS_UNITS;
+    if (status == BP_OK)
+        status = replays && !d->replaying ? launch_iteration(d) : walk(d);
+    d->replaying = false;
+    if (status != BP_OK || d->stopped)
+        return status;
+    d->result.replayed += replays;
+    d->result.position.iteration++;
+    return BP_OK;
+}
+
+/* What is still in the window, one after the other, so that progress goes on. */
 static bp_status wait_for_window(driver *d)
 {
     bp_status status = BP_OK;
-    uint64_t first = d->steps_issued > d->config.steps_ahead ? d->steps_issued - d->config.steps_ahead : 0;
-    for (uint64_t number = first; status == BP_OK && number < d->steps_issued; number++) {
-        status = wait_for_step(d, number);
-        if (status == BP_OK)
-            report_progress(d, number + 1);
-    }
+    uint64_t first = d->slots_issued > d->config.steps_ahead ? d->slots_issued - d->config.steps_ahead : 0;
+    for (uint64_t number = first; status == BP_OK && number < d->slots_issued; number++)
+        status = wait_for_slot(d, number);
     return status;
 }
 
@@ -267,8 +283,8 @@ bp_status driver_end(driver *d)
     driver_drain(d);
     bp_pool_set_step(d->config.pool, d->steps_issued); /* not a part of the last iteration */
     for (size_t at = 0; status == BP_OK && at < d->program.held_count;) {
-        size_t count = batch_of(d, d->program.held + at, d->program.held_count - at);
-        status = release_batch(d, d->program.held + at, count);
+        size_t count = driver_batch(d, d->program.held + at, d->program.held_count - at);
+        status = driver_release_batch(d, d->program.held + at, count);
         at += count;
     }
     return status;
@@ -280,7 +296,7 @@ void driver_drain(driver *d)
         if (d->streams[s] != NULL)
             bp_stream_synchronize(d->streams[s]);
     }
-    d->result.wall_ns = now_ns() - d->started_ns;
+    d->result.wall_ns = driver_now_ns() - d->started_ns;
 }
 
 bool driver_stopped(const driver *d)
@@ -301,6 +317,7 @@ void driver_result_get(const driver *d, driver_result *result)
     result->checked_bytes = atomic_load(&d->checked_bytes);
     result->filled_bytes = atomic_load(&d->filled_bytes);
     result->corrupted = atomic_load(&d->corrupted);
+    result->digest = atomic_load(&d->digest);
 }
 
 size_t driver_trace_entries(const driver *d)

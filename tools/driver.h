@@ -15,6 +15,11 @@
  * report progress and to bound what is in flight. */
 #define MOST_STEPS_AHEAD 32
 
+/* What is captured into graphs, and replayed instead of being enqueued again.
+ * DRIVER_GRAPHS_ITERATION: a whole iteration. DRIVER_GRAPHS_UNITS: of every second unit each layer by itself, that is, acquire, fill,
+ * check and release of what is released in one step; what the other units need is enqueued around them. */
+typedef enum driver_graphs { DRIVER_GRAPHS_OFF, DRIVER_GRAPHS_ITERATION, DRIVER_GRAPHS_UNITS } driver_graphs;
+
 /* Called by the host between steps with how many are done, of all iterations so far. false: stop as soon as possible. */
 typedef bool driver_progress(void *user, uint64_t steps_done);
 
@@ -23,12 +28,15 @@ typedef struct driver_config {
     bp_pool *pool; /* with every request bound */
     const bp_buckets *buckets;
     const bp_schedule *schedule;
-    const uint32_t *ids;       /* by request; copied */
-    const uint64_t *bytes;     /* by request, as bound; copied */
-    uint64_t seed;             /* of the patterns */
-    bool has_memory;           /* false: addresses are only addresses, nothing is filled or checked */
-    uint32_t steps_ahead;      /* 1 to MOST_STEPS_AHEAD */
-    bool lanes;                /* tell the pool which stream each lane is */
+    const uint32_t *ids;   /* by request; copied */
+    const uint64_t *bytes; /* by request, as bound; copied */
+    uint64_t seed;         /* of the patterns */
+    bool has_memory;       /* false: addresses are only addresses, nothing is filled or checked */
+    uint32_t steps_ahead;  /* 1 to MOST_STEPS_AHEAD */
+    bool lanes;            /* tell the pool which stream each lane is */
+    driver_graphs graphs;  /* needs a device with graphs, and a plan with addresses for every bucket */
+    uint32_t max_pause_us; /* before pieces of the streams' work, at random */
+    uint64_t piece_bytes;  /* that go through the host at once where it cannot reach the device's memory; 0: 4 MiB */
     driver_progress *progress; /* may be NULL */
     void *user;
 } driver_config;
@@ -49,11 +57,14 @@ typedef struct driver_corruption {
 typedef struct driver_result {
     uint64_t iterations; /* finished */
     uint64_t checked, checked_bytes, filled_bytes;
-    uint64_t corrupted;       /* checks that failed */
-    driver_corruption first;  /* of them */
-    driver_position position; /* of the host: where a call that failed was made */
-    uint64_t calls, call_ns;  /* of the pool by the host: acquire, use and release; and time in them */
-    uint64_t wall_ns;         /* of iterations, until the device had done them */
+    uint64_t digest;           /* of all bytes that were checked, with whose they were: the same whatever the order */
+    uint64_t graphs, launches; /* captured and replayed */
+    uint64_t replayed;         /* iterations with graphs */
+    uint64_t corrupted;        /* checks that failed */
+    driver_corruption first;   /* of them */
+    driver_position position;  /* of the host: where a call that failed was made */
+    uint64_t calls, call_ns;   /* of the pool by the host: acquire, use and release; and time in them */
+    uint64_t wall_ns;          /* of iterations, until the device had done them */
 } driver_result;
 
 typedef struct driver driver;
@@ -65,9 +76,9 @@ void driver_destroy(driver **destroyed);
 
 /* Acquires and fills what is live all the time. Once, before the first iteration. */
 bp_status driver_begin(driver *d);
-/* Enqueues one iteration. Pool steps (bp_pool_set_step) count the schedule's steps through all iterations, from 0.
+/* Enqueues one iteration; `eager`: without graphs. The first that is not captures them. Pool steps (bp_pool_set_step) count the schedule's steps through all iterations, from 0.
  * Errors: what pool and device report; the position says where. The streams may still work then. */
-bp_status driver_iterate(driver *d);
+bp_status driver_iterate(driver *d, bool eager);
 /* Waits for all work, then releases what driver_begin acquired. For a run that went well. */
 bp_status driver_end(driver *d);
 /* Waits for all work, whatever happened. */

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const stream_names[STREAM_COUNT] = {"gather", "compute", "reduce", "outer_reduce"};
 
@@ -28,10 +29,10 @@ static bp_status make_arrays(driver *d)
     if (__builtin_mul_overflow(d->operations_each, d->arenas, &operations) ||
         !new_array(p->requests, sizeof *d->ids, &d->ids) || !new_array(p->requests, sizeof *d->bytes, &d->bytes) ||
         !new_array(p->group_count, sizeof *d->events, &d->events) ||
-        !new_array(p->requests, sizeof *d->addresses, &d->addresses) ||
+        !new_array(p->requests, sizeof *d->holds, &d->holds) ||
+        !new_array(p->requests, sizeof *d->replayed, &d->replayed) ||
         !new_array(p->requests, sizeof *d->served, &d->served) ||
         !new_array(p->requests, sizeof *d->called, &d->called) ||
-        !new_array(p->requests, sizeof *d->seeds, &d->seeds) ||
         !new_array(operations, sizeof *d->operations, &d->operations) ||
         !new_array(p->held_count, sizeof *d->held_operations, &d->held_operations))
         return fail_memory();
@@ -49,12 +50,74 @@ static bp_status make_streams(driver *d)
         if (status == BP_OK && d->config.lanes)
             status = bp_pool_set_lane(d->config.pool, (uint32_t)s, d->streams[s]);
         for (uint32_t slot = 0; status == BP_OK && slot < d->config.steps_ahead; slot++)
-            status = bp_event_create(d->config.device, &d->window[slot][s]);
+            status = bp_event_create(d->config.device, &d->window[slot].events[s]);
         if (status != BP_OK)
             return status;
     }
     return BP_OK;
 }
+
+/* ---- staging ------------------------------------------------------------------------------------------------------------ */
+
+#define PIECE_BYTES ((uint64_t)4 << 20)
+
+static uint64_t round_up(uint64_t bytes, uint64_t step)
+{
+    return (bytes + step - 1) / step * step;
+}
+
+/* Pieces of whole pages, not larger than the largest bucket. */
+static uint64_t piece_bytes(const driver *d, uint64_t page)
+{
+    uint64_t largest = 1, most = d->config.piece_bytes > 0 ? d->config.piece_bytes : PIECE_BYTES;
+    for (uint32_t i = 0; i < d->program.requests; i++)
+        largest = d->bytes[i] > largest ? d->bytes[i] : largest;
+    return round_up(largest < most ? largest : most, page);
+}
+
+static bp_status make_staged(driver *d, uint64_t page, staging *s)
+{
+    uint64_t bytes = piece_bytes(d, page);
+    void *memory = aligned_alloc(page, bytes);
+    if (memory == NULL)
+        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for copies to and from the device");
+    bp_status status = bp_device_pin(d->config.device, memory, bytes);
+    if (status != BP_OK) {
+        free(memory);
+        return status;
+    }
+    *s = (staging){memory, bytes};
+    return BP_OK;
+}
+
+static bp_status make_staging(driver *d)
+{
+    bp_status status = BP_OK;
+    if (!d->config.has_memory || bp_device_is_host_accessible(d->config.device))
+        return BP_OK;
+    long page = sysconf(_SC_PAGESIZE);
+    for (int kind = 0; kind < (d->config.graphs != DRIVER_GRAPHS_OFF ? STAGING_KINDS : 1); kind++) {
+        for (int s = 0; status == BP_OK && s < STREAM_COUNT; s++) {
+            if (d->program.streams[s])
+                status = make_staged(d, page > 0 ? (uint64_t)page : 4096, &d->staging[kind][s]);
+        }
+    }
+    return status;
+}
+
+static void free_staging(driver *d)
+{
+    for (int kind = 0; kind < STAGING_KINDS; kind++) {
+        for (int s = 0; s < STREAM_COUNT; s++) {
+            staging *one = &d->staging[kind][s];
+            if (one->memory != NULL)
+                (void)bp_device_unpin(d->config.device, one->memory, one->bytes);
+            free(one->memory);
+        }
+    }
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------------------------- */
 
 static bp_status make_events(driver *d)
 {
@@ -83,6 +146,10 @@ bp_status driver_create(const driver_config *config, driver **created)
         status = make_streams(d);
     if (status == BP_OK)
         status = make_events(d);
+    if (status == BP_OK)
+        status = make_staging(d);
+    if (status == BP_OK)
+        status = driver_graphs_make(d);
     d->config.ids = NULL; /* the copies count */
     d->config.bytes = NULL;
     *created = d;
@@ -96,18 +163,20 @@ void driver_destroy(driver **destroyed)
     driver *d = *destroyed;
     if (d == NULL)
         return;
+    driver_graphs_destroy(d);
     for (int s = 0; s < STREAM_COUNT; s++)
         bp_stream_destroy(&d->streams[s]);
     for (int slot = 0; slot < MOST_STEPS_AHEAD; slot++) {
         for (int s = 0; s < STREAM_COUNT; s++)
-            bp_event_destroy(&d->window[slot][s]);
+            bp_event_destroy(&d->window[slot].events[s]);
     }
     for (uint32_t i = 0; d->events != NULL && i < d->program.group_count; i++) {
         bp_event_destroy(&d->events[i].acquired);
         bp_event_destroy(&d->events[i].filled);
     }
-    void *const arrays[] = {d->ids,    d->bytes, d->events,     d->addresses,      d->served,
-                            d->called, d->seeds, d->operations, d->held_operations};
+    free_staging(d);
+    void *const arrays[] = {d->ids,    d->bytes,    d->events,     d->holds,          d->served,
+                            d->called, d->replayed, d->operations, d->held_operations};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
     program_finish(&d->program);

@@ -37,6 +37,11 @@ uint64_t pattern_seed(uint64_t run, uint32_t request, uint64_t iteration, uint32
     return scramble((seed + 2 * STRIDE) ^ interval);
 }
 
+uint64_t pattern_seed_at(uint64_t seed, uint64_t offset)
+{
+    return seed + offset / WORD * STRIDE;
+}
+
 static uint8_t pattern_byte(uint64_t seed, uint64_t offset)
 {
     uint64_t value = word(seed, offset / WORD);
@@ -86,4 +91,30 @@ bool pattern_check(const void *memory, uint64_t bytes, uint64_t seed, pattern_di
         }
     }
     return !find_difference(at, index * WORD, bytes, seed, difference);
+}
+
+/* Right bytes must not cancel what the seed adds: the word goes in multiplied. */
+static inline uint64_t blend(uint64_t value, uint64_t position)
+{
+    return mix((value << 7) + value + mix(position + STRIDE / 2));
+}
+
+uint64_t pattern_digest(const void *memory, uint64_t bytes, uint64_t seed)
+{
+    const unsigned char *at = memory;
+    uint64_t index = 0, sums[BLOCK] = {0}, digest = 0;
+    for (; (index + BLOCK) * WORD <= bytes; index += BLOCK) {
+        uint64_t first = seed + index * STRIDE, block[BLOCK];
+        memcpy(block, at + index * WORD, sizeof block);
+        for (unsigned i = 0; i < BLOCK; i++)
+            sums[i] += blend(block[i], first + i * STRIDE);
+    }
+    for (unsigned i = 0; i < BLOCK; i++)
+        digest += sums[i];
+    for (; index * WORD < bytes; index++) {
+        uint64_t left = bytes - index * WORD, value = 0;
+        memcpy(&value, at + index * WORD, left < WORD ? (size_t)left : WORD);
+        digest += blend(value, seed + index * STRIDE);
+    }
+    return digest;
 }

@@ -43,7 +43,8 @@ static bp_status make_groups(const bp_buckets *buckets, program *p, int32_t *uni
         unit_of[i] = b.unit;
         if (i == 0 || b.unit != before || !same_streams(&p->groups[p->group_count - 1], r.role)) {
             program_group *g = &p->groups[p->group_count++];
-            *g = (program_group){i, 0, streams_of[r.role].acquire, streams_of[r.role].fill, streams_of[r.role].check};
+            *g = (program_group){
+                i, 0, b.unit, streams_of[r.role].acquire, streams_of[r.role].fill, streams_of[r.role].check};
             p->streams[g->acquire] = p->streams[g->fill] = p->streams[g->check] = true;
         }
         before = b.unit;

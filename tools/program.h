@@ -28,6 +28,7 @@ typedef struct program_entry {
 /* Requests of one unit that go through the same streams. They are neighbours: one call serves those that begin or end together. */
 typedef struct program_group {
     uint32_t first, count;        /* requests */
+    int32_t unit;                 /* BP_OUTSIDE: of none */
     uint8_t acquire, fill, check; /* streams */
 } program_group;
 

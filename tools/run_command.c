@@ -37,6 +37,13 @@ static bool go_on(void *user, uint64_t steps_done)
 
 /* ---- driving ------------------------------------------------------------------------------------------------------------- */
 
+/* The 1st, 4th, 7th, ... training step, and one that is traced: replays pass by the pool. */
+static bool is_eager(const run_options *options, uint64_t step)
+{
+    return options->graphs == DRIVER_GRAPHS_OFF || step % 3 == 0 ||
+           (options->trace != NULL && step + 1 == options->steps);
+}
+
 static bp_status iterate(const run_options *options, run_setup *setup)
 {
     driver *d = setup->driver;
@@ -47,7 +54,7 @@ static bp_status iterate(const run_options *options, run_setup *setup)
         if (options->trace != NULL && i + 1 == options->steps)
             status = bp_pool_trace_start(setup->pool, driver_trace_entries(d), 0);
         if (status == BP_OK)
-            status = driver_iterate(d);
+            status = driver_iterate(d, is_eager(options, i));
     }
     if (options->trace != NULL)
         bp_pool_trace_stop(setup->pool);

@@ -13,12 +13,14 @@ enum {
     OPT_PLAN,
     OPT_UNCHECKED,
     OPT_DEVICE,
+    OPT_GRAPH,
     OPT_STEPS,
     OPT_SCALE,
     OPT_SELECT,
     OPT_STRICT,
     OPT_GUARD,
     OPT_NO_LANES,
+    OPT_NVTX,
     OPT_DELAY,
     OPT_SEED,
     OPT_JSON,
@@ -34,7 +36,12 @@ static const struct argp_option run_table[] = {
     {0, 0, 0, 0, "Run:", 5},
     {"device", OPT_DEVICE, "D", 0,
      "host: real memory and threads as streams; null: bookkeeping without memory, nothing "
-     "is verified (default host)",
+     "is verified; cuda or cuda:N: a GPU (default host)",
+     0},
+    {"graph", OPT_GRAPH, "WHAT", 0,
+     "iteration: whole training steps are captured as one graph and replayed; units: layers of every second unit are, "
+     "one "
+     "by one; off (default). The 1st, 4th, 7th, ... training step runs without graphs",
      0},
     {"steps", OPT_STEPS, "N", 0, "Training steps (default 3)", 0},
     {"scale", OPT_SCALE, "S", 0,
@@ -51,6 +58,8 @@ static const struct argp_option run_table[] = {
      "What happens when a bucket would get another buffer than before: off, warn or error (default error)", 0},
     {"guard", OPT_GUARD, 0, 0, "Guard mode: touching released memory traps, writes past the end are found", 0},
     {"no-lanes", OPT_NO_LANES, 0, 0, "Do not tell the pool which stream acquires which bucket", 0},
+    {"nvtx", OPT_NVTX, 0, 0,
+     "NVTX ranges and memory regions, for profilers and compute-sanitizer (default: where one of them is attached)", 0},
     {0, 0, 0, 0, "Output:", 7},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.run/1 document", 0},
     {"trace", OPT_TRACE, "FILE", 0, "Write the last step's acquires and releases as a units.json that `plan` plans", 0},
@@ -58,7 +67,9 @@ static const struct argp_option run_table[] = {
     {0, 0, 0, 0, 0, 0},
 };
 
-static const choice devices[] = {{"host", 0}, {"null", 1}, {0, 0}};
+static const choice devices[] = {{"host", RUN_HOST}, {"null", RUN_NULL}, {"cuda", RUN_CUDA}, {0, 0}};
+static const choice graphs[] = {
+    {"off", DRIVER_GRAPHS_OFF}, {"iteration", DRIVER_GRAPHS_ITERATION}, {"units", DRIVER_GRAPHS_UNITS}, {0, 0}};
 static const choice policies[] = {{"dynamic", BP_POLICY_DYNAMIC},
                                   {"fixed", BP_POLICY_FIXED},
                                   {"max", BP_POLICY_MAX},
@@ -67,9 +78,9 @@ static const choice policies[] = {{"dynamic", BP_POLICY_DYNAMIC},
 static const choice selections[] = {{"assigned", BP_SELECT_ASSIGNED}, {"any", BP_SELECT_ANY}, {0, 0}};
 static const choice stricts[] = {{"off", BP_STRICT_OFF}, {"warn", BP_STRICT_WARN}, {"error", BP_STRICT_ERROR}, {0, 0}};
 
-const char *run_device_name(const run_options *options)
+const char *run_graphs_name(const run_options *options)
 {
-    return choice_name(devices, options->null_device);
+    return choice_name(graphs, (int)options->graphs);
 }
 
 const char *run_selection_name(const run_options *options)
@@ -93,6 +104,19 @@ static int parse_scale(const char *text, uint64_t *scale)
     return code;
 }
 
+/* "host", "null", "cuda", "cuda:1". */
+static int parse_device(const char *text, run_options *o)
+{
+    int value = 0;
+    uint64_t ordinal = 0;
+    bool numbered = strncmp(text, "cuda:", 5) == 0;
+    int code = numbered ? value_number("device cuda:N", text + 5, 0, INT32_MAX, &ordinal)
+                        : value_choice("device", text, devices, &value);
+    o->device = numbered ? RUN_CUDA : (run_device)value;
+    o->ordinal = (int32_t)ordinal;
+    return code;
+}
+
 static int parse_one(int key, char *text, run_options *o)
 {
     int value = 0, code;
@@ -105,9 +129,10 @@ static int parse_one(int key, char *text, run_options *o)
         return code;
     case OPT_PLAN: o->plan = text; return EXIT_GO_ON;
     case OPT_UNCHECKED: o->unchecked = true; return EXIT_GO_ON;
-    case OPT_DEVICE:
-        code = value_choice("device", text, devices, &value);
-        o->null_device = value != 0;
+    case OPT_DEVICE: return parse_device(text, o);
+    case OPT_GRAPH:
+        code = value_choice("graph", text, graphs, &value);
+        o->graphs = (driver_graphs)value;
         return code;
     case OPT_STEPS: return value_number("steps", text, 1, 1000000000, &o->steps);
     case OPT_SCALE: return parse_scale(text, &o->scale);
@@ -125,6 +150,7 @@ static int parse_one(int key, char *text, run_options *o)
         o->strict = (bp_strict)value;
         return code;
     case OPT_GUARD: o->guard = true; return EXIT_GO_ON;
+    case OPT_NVTX: o->nvtx = true; return EXIT_GO_ON;
     case OPT_NO_LANES: o->lanes = false; return EXIT_GO_ON;
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
     case OPT_TRACE: o->trace = text; return value_file("--trace", text);
@@ -147,6 +173,22 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
     return 0;
 }
 
+static int check_device(const run_options *o)
+{
+    if (o->guard && o->device != RUN_HOST)
+        return cli_fail(EXIT_BAD_INPUT, "--guard needs memory that the host can reach: %s",
+                        o->device == RUN_NULL ? "the null device has none" : "run it on device host");
+    if (o->graphs == DRIVER_GRAPHS_OFF)
+        return EXIT_GO_ON;
+    if (o->device != RUN_CUDA)
+        return cli_fail(EXIT_BAD_INPUT, "--graph needs a device with graphs: --device cuda");
+    if (o->policy == BP_POLICY_DYNAMIC && o->plan == NULL)
+        return cli_fail(EXIT_BAD_INPUT, "--graph needs buckets with addresses that stay, and policy dynamic has none");
+    if (o->steps < 2)
+        return cli_fail(EXIT_BAD_INPUT, "--graph replays from the second training step on: use --steps 2 or more");
+    return EXIT_GO_ON;
+}
+
 static int check(const run_options *o)
 {
     int code = options_check(&o->planning, "run");
@@ -162,9 +204,7 @@ static int check(const run_options *o)
                         o->planning.joint ? "joint" : "work");
     if (o->unchecked && o->plan == NULL)
         return cli_fail(EXIT_BAD_INPUT, "--unchecked is about the plan of --plan, and there is none");
-    if (o->guard && o->null_device)
-        return cli_fail(EXIT_BAD_INPUT, "--guard needs memory to guard, and the null device has none");
-    return EXIT_GO_ON;
+    return check_device(o);
 }
 
 int run_options_parse(int argc, char **argv, run_options *options)

@@ -40,7 +40,7 @@ static uint64_t bytes_of(const bp_plan *plan)
 /* Where to begin looking: what the time of a step asks for. The null device's steps take none. */
 static uint64_t first_scale(const run_options *options, const analysis *a)
 {
-    if (options->scale != 0 || options->null_device)
+    if (options->scale != 0 || options->device == RUN_NULL)
         return options->scale != 0 ? options->scale : 1;
     return scale_for(iteration_bytes(a->buckets, a->schedule), AUTO_ITERATION_BYTES);
 }
@@ -59,7 +59,7 @@ static int plan_here(const run_options *options, const analysis *a, run_plan *pl
             return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%s: %s",
                             options->planning.models[0], bp_error_detail());
         bool fits = scaled_bytes(bytes_of(plan->full), plan->scale) <= memory_for_auto();
-        if (options->scale != 0 || options->null_device || fits || plan->scale >= MOST_SCALE)
+        if (options->scale != 0 || options->device == RUN_NULL || fits || plan->scale >= MOST_SCALE)
             return EXIT_GO_ON;
     }
 }
@@ -77,7 +77,7 @@ static int read_plan(const run_options *options, const analysis *a, run_plan *pl
     }
     plan->scale = first_scale(options, a);
     uint64_t for_memory = scale_for(bytes_of(plan->full), memory_for_auto());
-    if (options->scale == 0 && !options->null_device && for_memory > plan->scale)
+    if (options->scale == 0 && options->device != RUN_NULL && for_memory > plan->scale)
         plan->scale = for_memory;
     bp_plan_summary summary = {.size = sizeof summary};
     status = bp_plan_summary_get(plan->full, &summary);
@@ -104,6 +104,9 @@ int run_plan_init(const run_options *options, const analysis *a, run_plan *plan)
     if (status == BP_OK && !summary.feasible)
         return cli_fail(EXIT_NEGATIVE, "%s is infeasible: %s", bp_policy_name(summary.policy),
                         summary.infeasible_because);
+    if (status == BP_OK && !summary.stable && options->graphs != DRIVER_GRAPHS_OFF)
+        return cli_fail(EXIT_BAD_INPUT,
+                        "--graph needs buckets with addresses that stay, and the plan leaves some dynamic");
     if (status == BP_OK && plan->scale > 1)
         status = scale_plan(plan->full, plan->scale, &plan->scaled);
     return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);

@@ -107,14 +107,25 @@ static void print_order(const run_outcome *outcome)
                (unsigned long long)s->deviations);
 }
 
+static void print_graphs(const run_options *o, const run_outcome *outcome)
+{
+    const driver_result *r = &outcome->result;
+    if (o->graphs != DRIVER_GRAPHS_OFF)
+        print_line("graphs", "%s: %llu captured, %llu launches; %llu training steps replayed, %llu without graphs",
+                   run_graphs_name(o), (unsigned long long)r->graphs, (unsigned long long)r->launches,
+                   (unsigned long long)r->replayed, (unsigned long long)(r->iterations - r->replayed));
+}
+
 static void print_verdict(const run_options *o, const run_outcome *outcome)
 {
     const driver_result *r = &outcome->result;
-    if (o->null_device)
+    if (o->device == RUN_NULL) {
         puts("not verified: the null device has no memory");
-    else
-        printf("%llu corrupted buckets of %llu checked (%s)\n", (unsigned long long)r->corrupted,
-               (unsigned long long)r->checked, cli_bytes(r->checked_bytes));
+        return;
+    }
+    print_line("digest", "%016llx of all checked bytes", (unsigned long long)r->digest);
+    printf("%llu corrupted buckets of %llu checked (%s)\n", (unsigned long long)r->corrupted,
+           (unsigned long long)r->checked, cli_bytes(r->checked_bytes));
 }
 
 int run_report_lines(const run_options *o, const run_setup *setup, const analysis *a, const run_outcome *outcome)
@@ -126,13 +137,15 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
     if (status != BP_OK)
         return cli_fail_status(status);
     table_print_heading(a, &o->planning);
-    print_line("device", "%s", bp_device_name(setup->device));
+    print_line("device", "%s%s%s", bp_device_name(setup->device), *setup->device_model != '\0' ? ", " : "",
+               setup->device_model);
     print_line("plan", "policy %s, %s, %.2f x the bound of %s", bp_policy_name(summary.policy),
                cli_bytes(summary.bytes),
                summary.lower_bound_bytes > 0 ? (double)summary.bytes / (double)summary.lower_bound_bytes : 1.0,
                cli_bytes(summary.lower_bound_bytes));
-    print_line("pool", "allocator %s, %s copies, strict %s%s%s", bp_pool_allocator_name(setup->pool),
-               run_selection_name(o), run_strict_name(o), o->guard ? ", guarded" : "", o->lanes ? "" : ", no lanes");
+    print_line("pool", "allocator %s, %s copies, strict %s%s%s%s", bp_pool_allocator_name(setup->pool),
+               run_selection_name(o), run_strict_name(o), o->guard ? ", guarded" : "", o->lanes ? "" : ", no lanes",
+               bp_pool_is_annotated(setup->pool) ? ", annotated" : "");
     print_scale(o, setup, &summary);
     print_memory(setup, outcome);
     print_line("steps", "%llu of %llu training steps with %zu steps of the schedule, %.2f s",
@@ -142,6 +155,7 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
                (unsigned long long)s->acquires, (unsigned long long)s->releases, 1e3 * seconds(r->call_ns),
                1e-6 * per_second(s->acquires, r->call_ns));
     print_order(outcome);
+    print_graphs(o, outcome);
     print_verdict(o, outcome);
     return EXIT_GO_ON;
 }
@@ -162,12 +176,14 @@ static json_t *plan_json(const run_setup *setup)
 
 static json_t *run_json(const run_options *o, const run_setup *setup, const analysis *a)
 {
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:b, s:b, s:I, s:I}", "device",
-                     bp_device_name(setup->device), "allocator", bp_pool_allocator_name(setup->pool), "steps",
-                     SIZE(o->steps), "schedule_steps", SIZE(bp_schedule_step_count(a->schedule)), "scale",
-                     SIZE(setup->plan.scale), "scale_picked", (int)(o->scale == 0), "selection", run_selection_name(o),
-                     "strict", run_strict_name(o), "guard", (int)o->guard, "lanes", (int)o->lanes, "delay_us",
-                     SIZE(o->delay_us), "seed", SIZE(o->seed));
+    return json_pack("{s:s, s:s?, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:b, s:b, s:b, s:s, s:I, s:I}", "device",
+                     bp_device_name(setup->device), "device_model",
+                     *setup->device_model != '\0' ? setup->device_model : NULL, "allocator",
+                     bp_pool_allocator_name(setup->pool), "steps", SIZE(o->steps), "schedule_steps",
+                     SIZE(bp_schedule_step_count(a->schedule)), "scale", SIZE(setup->plan.scale), "scale_picked",
+                     (int)(o->scale == 0), "selection", run_selection_name(o), "strict", run_strict_name(o), "guard",
+                     (int)o->guard, "lanes", (int)o->lanes, "annotated", (int)bp_pool_is_annotated(setup->pool),
+                     "graph", run_graphs_name(o), "delay_us", SIZE(o->delay_us), "seed", SIZE(o->seed));
 }
 
 static json_t *statistics_json(const run_outcome *outcome)
@@ -196,11 +212,21 @@ static json_t *time_json(const run_outcome *outcome)
                      per_second(outcome->statistics.acquires, r->call_ns));
 }
 
+static json_t *graphs_json(const run_outcome *outcome)
+{
+    const driver_result *r = &outcome->result;
+    return json_pack("{s:I, s:I, s:I}", "captured", SIZE(r->graphs), "launches", SIZE(r->launches), "replayed_steps",
+                     SIZE(r->replayed));
+}
+
 static json_t *verification_json(const run_options *o, const run_outcome *outcome)
 {
     const driver_result *r = &outcome->result;
-    return json_pack("{s:b, s:I, s:I, s:I}", "verified", (int)!o->null_device, "checked_buckets", SIZE(r->checked),
-                     "checked_bytes", SIZE(r->checked_bytes), "corrupted_buckets", SIZE(r->corrupted));
+    char digest[17];
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)r->digest);
+    return json_pack("{s:b, s:I, s:I, s:I, s:s}", "verified", (int)(o->device != RUN_NULL), "checked_buckets",
+                     SIZE(r->checked), "checked_bytes", SIZE(r->checked_bytes), "corrupted_buckets", SIZE(r->corrupted),
+                     "digest", digest);
 }
 
 static json_t *failure_json(const run_setup *setup, const analysis *a, const run_outcome *outcome)
@@ -232,11 +258,12 @@ int run_report_json(const run_options *o, const run_setup *setup, const analysis
     char hash[17];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)outcome->sequence_hash);
     json_t *report = json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:I, s:b, s:o, s:{s:s, s:I}, s:o, s:o, s:o}", "format", "bucketpool.run/1", "model",
-        a->name, "options", report_options(a, &o->planning), "plan", plan_json(setup), "run", run_json(o, setup, a),
-        "finished_steps", SIZE(outcome->result.iterations), "interrupted", (int)outcome->interrupted, "statistics",
-        statistics_json(outcome), "sequence", "hash", hash, "acquires", SIZE(outcome->sequence_acquires), "time",
-        time_json(outcome), "verification", verification_json(o, outcome), "failure", failure_json(setup, a, outcome));
+        "{s:s, s:s, s:o, s:o, s:o, s:I, s:b, s:o, s:{s:s, s:I}, s:o, s:o, s:o, s:o}", "format", "bucketpool.run/1",
+        "model", a->name, "options", report_options(a, &o->planning), "plan", plan_json(setup), "run",
+        run_json(o, setup, a), "finished_steps", SIZE(outcome->result.iterations), "interrupted",
+        (int)outcome->interrupted, "statistics", statistics_json(outcome), "sequence", "hash", hash, "acquires",
+        SIZE(outcome->sequence_acquires), "graphs", graphs_json(outcome), "time", time_json(outcome), "verification",
+        verification_json(o, outcome), "failure", failure_json(setup, a, outcome));
     bool failed = report == NULL || json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF ||
                   fflush(stdout) != 0;
     json_decref(report);

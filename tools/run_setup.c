@@ -15,6 +15,7 @@ int run_exit_code(bp_status status)
     switch (status) {
     case BP_ERR_SCHEDULE:
     case BP_ERR_MISMATCH:
+    case BP_ERR_CAPTURE:
     case BP_ERR_INFEASIBLE: return EXIT_NEGATIVE;
     case BP_ERR_NO_HOST_MEMORY:
     case BP_ERR_NO_DEVICE_MEMORY:
@@ -133,30 +134,60 @@ static uint32_t steps_ahead(const bp_plan_summary *plan, uint64_t limit)
     return steps < 1 ? 1 : steps < MOST_STEPS_AHEAD ? (uint32_t)steps : MOST_STEPS_AHEAD;
 }
 
-static bp_status make_device(const run_options *options, run_setup *setup)
+/* A plan without addresses is known to take too much before hours of running. */
+static bp_status check_room(const bp_plan_summary *plan, uint64_t limit, const char *whose)
 {
-    setup->steps_ahead = MOST_STEPS_AHEAD;
-    if (options->null_device)
-        return bp_device_create_null(&setup->device);
-    bp_plan_summary summary = {.size = sizeof summary};
+    char text[160];
+    if (plan->stable || limit == 0 || plan->bytes <= limit)
+        return BP_OK;
+    snprintf(text, sizeof text, "the plan takes %s at most, and of the %s memory a run may have %s",
+             cli_bytes(plan->bytes), whose, cli_bytes(limit));
+    return bp_error_record(BP_ERR_NO_DEVICE_MEMORY, text);
+}
+
+static bp_status make_host(const run_options *options, const bp_plan_summary *plan, run_setup *setup)
+{
     bp_host_config config;
-    bp_status status = bp_plan_summary_get(run_plan_driven(&setup->plan), &summary);
-    if (status == BP_OK)
-        status = bp_host_config_init(&config, sizeof config);
+    bp_status status = bp_host_config_init(&config, sizeof config);
     if (status != BP_OK)
         return status;
-    config.memory_bytes = memory_limit(!summary.stable);
+    config.memory_bytes = memory_limit(!plan->stable);
     config.max_delay_us = options->delay_us;
     config.delay_seed = options->seed;
-    setup->steps_ahead = steps_ahead(&summary, config.memory_bytes);
-    if (!summary.stable && config.memory_bytes > 0 &&
-        summary.bytes > config.memory_bytes) { /* known before hours of running */
-        char text[160];
-        snprintf(text, sizeof text, "the plan takes %s at most, and of the machine's memory a run may have %s",
-                 cli_bytes(summary.bytes), cli_bytes(config.memory_bytes));
-        return bp_error_record(BP_ERR_NO_DEVICE_MEMORY, text);
+    setup->steps_ahead = steps_ahead(plan, config.memory_bytes);
+    status = check_room(plan, config.memory_bytes, "machine's");
+    return status == BP_OK ? bp_device_create_host(&config, &setup->device) : status;
+}
+
+static bp_status make_cuda(const run_options *options, const bp_plan_summary *plan, run_setup *setup)
+{
+    bp_cuda_config config;
+    bp_cuda_info info = {.size = sizeof info};
+    bp_status status = bp_cuda_config_init(&config, sizeof config);
+    config.ordinal = options->ordinal;
+    if (status == BP_OK)
+        status = bp_device_create_cuda(&config, &setup->device);
+    if (status == BP_OK)
+        status = bp_cuda_info_get(setup->device, &info);
+    if (status != BP_OK)
+        return status;
+    snprintf(setup->device_model, sizeof setup->device_model, "%s", info.name);
+    setup->steps_ahead = steps_ahead(plan, info.total_bytes / 8 * 7);
+    return check_room(plan, info.total_bytes / 8 * 7, "device's");
+}
+
+static bp_status make_device(const run_options *options, run_setup *setup)
+{
+    bp_plan_summary summary = {.size = sizeof summary};
+    bp_status status = bp_plan_summary_get(run_plan_driven(&setup->plan), &summary);
+    setup->steps_ahead = MOST_STEPS_AHEAD;
+    if (status != BP_OK)
+        return status;
+    switch (options->device) {
+    case RUN_NULL: return bp_device_create_null(&setup->device);
+    case RUN_CUDA: return make_cuda(options, &summary, setup);
+    default: return make_host(options, &summary, setup);
     }
-    return bp_device_create_host(&config, &setup->device);
 }
 
 static void show_message(void *user, const char *text)
@@ -180,6 +211,8 @@ static bp_status make_pool(const run_options *options, const analysis *a, run_se
     config.strict = options->strict;
     if (options->guard)
         config.guard = BP_GUARD_ON;
+    if (options->nvtx)
+        config.annotate = BP_ANNOTATE_ON;
     if (requests > config.extra_requests) /* dynamic ones are not in the plan */
         config.extra_requests = requests < UINT32_MAX ? (uint32_t)requests : UINT32_MAX;
     config.on_message = show_message;
@@ -196,9 +229,11 @@ static bp_status make_driver(const run_options *options, const analysis *a, driv
                                   .ids = setup->ids,
                                   .bytes = setup->bytes,
                                   .seed = options->seed,
-                                  .has_memory = !options->null_device,
+                                  .has_memory = options->device != RUN_NULL,
                                   .steps_ahead = setup->steps_ahead,
                                   .lanes = options->lanes,
+                                  .graphs = options->graphs,
+                                  .max_pause_us = options->device == RUN_CUDA ? options->delay_us : 0,
                                   .progress = go_on,
                                   .user = setup};
     return driver_create(&config, &setup->driver);

@@ -9,6 +9,7 @@
 typedef struct run_setup {
     run_plan plan;
     bp_device *device;
+    char device_model[64]; /* of a GPU; "" otherwise */
     bp_pool *pool;
     driver *driver;
     uint32_t *ids;   /* by request */

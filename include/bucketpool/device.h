@@ -107,6 +107,9 @@ BP_API void bp_device_destroy(bp_device **device);
 /* "host", "null", "trace(host)". Lives as long as the device. */
 BP_API const char *bp_device_name(const bp_device *device);
 
+/* 1: host functions, and the host, may read and write the device's memory; 0: bp_stream_copy does. */
+BP_API int bp_device_is_host_accessible(const bp_device *device);
+
 /* Waits until all work of all streams is done. */
 BP_API bp_status bp_device_synchronize(bp_device *device);
 

@@ -74,6 +74,13 @@ typedef enum bp_strict { BP_STRICT_OFF = 1, BP_STRICT_WARN = 2, BP_STRICT_ERROR 
  * BP_GUARD_ENVIRONMENT: on when BUCKETPOOL_GUARD=1 is set and the device can. */
 typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON = 2 } bp_guard;
 
+/* What profilers (nsys) and compute-sanitizer are told through NVTX: ranges around creation, binding, captures and steps, a range for each
+ * hold, and the memory of live requests as regions of their slab, so that a touch of memory that nobody holds is found. Regions come and
+ * go with acquire and release on the host: compute-sanitizer must make launches blocking (--force-blocking-launches yes).
+ * BP_ANNOTATE_ENVIRONMENT: on when a tool is attached (NVTX_INJECTION64_PATH) or BUCKETPOOL_NVTX=1 is set, and the library was built
+ * with NVTX. Off, it costs nothing. */
+typedef enum bp_annotate { BP_ANNOTATE_ENVIRONMENT = 0, BP_ANNOTATE_OFF = 1, BP_ANNOTATE_ON = 2 } bp_annotate;
+
 /* When acquire, use and release ask the driver whether their stream is captured (capture.h); an answer that does not fit is
  * BP_ERR_CAPTURE. BP_CAPTURE_CHECK_ENVIRONMENT: always when BUCKETPOOL_CHECK_CAPTURE=1 is set, else inside. INSIDE: in declared captures
  * only, so that eager calls make no query. ALWAYS: also outside, which finds captures that were not declared. */
@@ -95,7 +102,8 @@ typedef struct bp_pool_config {
     bp_strict strict;
     bp_guard guard;
     bp_capture_check capture_check;
-    uint32_t extra_requests;   /* how many requests beyond the plan's may be bound */
+    uint32_t extra_requests; /* how many requests beyond the plan's may be bound */
+    bp_annotate annotate;
     uint64_t persistent_bytes; /* memory for persistent requests that are not in the plan, made at creation */
     uint64_t overflow_bytes;   /* memory for unplanned passes, made at creation; see bp_pool_allow_overflow */
     const char *fingerprint;   /* of the plan that is expected; NULL: any */
@@ -103,14 +111,15 @@ typedef struct bp_pool_config {
     void *user;
 } bp_pool_config;
 
-/* As the plan says, assigned copies, strict error, guard and capture checks by environment, 4096 extra requests, no extra memory. */
+/* As the plan says, assigned copies, strict error, guard, capture checks and annotations by environment, 4096 extra requests, no extra
+ * memory. */
 BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
 
 /* Makes the plan real: every slab at full size, at a multiple of the plan's alignment. The plan is read, not kept: any number of pools may be made from it, and
  * pools share nothing. `config` NULL: the defaults. The caller owns the pool: bp_pool_destroy.
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_INFEASIBLE (an infeasible plan), BP_ERR_MISMATCH (another fingerprint than expected,
  * naming both; a plan that contradicts itself), BP_ERR_UNSUPPORTED (an allocator that cannot serve this plan; guard where the
- * device cannot), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY and whatever the device reports. Everything
+ * device cannot; annotations where the library was built without), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY and whatever the device reports. Everything
  * made so far is undone. */
 BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool);
 
@@ -118,6 +127,8 @@ BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp
  * Accepts NULL and pointers to NULL; sets *pool to NULL. */
 BP_API void bp_pool_destroy(bp_pool **pool);
 
+/* 1: NVTX ranges and memory regions are on. */
+BP_API int bp_pool_is_annotated(const bp_pool *pool);
 /* "dynamic", "fixed_pool", "max_pool", "scheduled". Static. */
 BP_API const char *bp_pool_allocator_name(const bp_pool *pool);
 /* As in messages, and the fingerprint of the plan that it was made from. Live as long as the pool. */
@@ -227,7 +238,7 @@ BP_API int bp_pool_is_sealed(const bp_pool *pool);
  * (sealed), BP_ERR_UNSUPPORTED (overflow_bytes is 0). */
 BP_API bp_status bp_pool_allow_overflow(bp_pool *pool, int allowed);
 
-/* A number for messages and traces: the training step, or the position in it. Cheap; any thread. */
+/* A number for messages, traces and annotations: the training step, or the position in it. Cheap; any thread. */
 BP_API void bp_pool_set_step(bp_pool *pool, uint64_t step);
 
 /* ---- what is going on --------------------------------------------------------------------------------------------- */

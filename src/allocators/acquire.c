@@ -1,5 +1,6 @@
 /* The hot path, first half: acquiring. A call claims all its requests, then orders the stream after the release points of their memory,
  * then commits. Nothing before the commit is visible, so that a call that fails gives its claims back and has changed nothing. */
+#include "allocators/annotations.h"
 #include "allocators/capture.h"
 #include "allocators/dynamic.h"
 #include "allocators/explain.h"
@@ -170,6 +171,8 @@ static bp_status prepare(acquiring *a)
             status = bp_dynamic_mark(pool, a->ids[i], a->stream);
         uint64_t from = r->zero == BP_ZERO_PADDING ? r->used_bytes : 0;
         if (status == BP_OK && r->zero != BP_ZERO_NOTHING && from < r->bytes) {
+            if (pool->annotations != NULL)
+                bp_annotations_open(pool, a->ids[i]);
             uint8_t *address = atomic_load_explicit(&r->address, memory_order_relaxed);
             status = pool->device->ops->fill(pool->device->self, a->stream->raw, address + from, 0, r->bytes - from);
             wrote = wrote || status == BP_OK;
@@ -177,6 +180,10 @@ static bp_status prepare(acquiring *a)
         if (status != BP_OK) {
             if (wrote) /* zeros that are on their way must not meet the next user */
                 bp_stream_synchronize(a->stream);
+            for (size_t k = 0; pool->annotations != NULL && k <= i; k++) {
+                if (is_fresh(&pool->bounds[a->ids[k]]))
+                    bp_annotations_shut(pool, a->ids[k]);
+            }
             for (size_t k = 0; pool->guarded && k <= i; k++) {
                 if (is_fresh(&pool->bounds[a->ids[k]]))
                     bp_guarded_shut(pool, a->ids[k]);

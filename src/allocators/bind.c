@@ -1,4 +1,5 @@
 /* Binding: a request's name, checked against the plan, becomes an id. */
+#include "allocators/annotations.h"
 #include "allocators/dynamic.h"
 #include "allocators/guarded.h"
 #include "allocators/known.h"
@@ -225,6 +226,8 @@ static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
     }
     uint32_t next = atomic_load_explicit(&pool->bound_count, memory_order_relaxed);
     fill_bound(pool, b, index, live_bytes, next);
+    if (pool->annotations != NULL)
+        bp_annotations_bind(pool, next);
     atomic_store_explicit(&pool->bound_count, next + 1, memory_order_release);
     *id = next;
     return BP_OK;
@@ -273,7 +276,12 @@ bp_status bp_pool_bind_buckets(bp_pool *pool, const bp_buckets *buckets, int lan
 {
     if (pool == NULL || buckets == NULL || ids == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind_buckets: needs a pool, buckets and a place for the ids");
-    for (size_t i = 0; i < bp_buckets_request_count(buckets); i++)
-        BP_TRY(bind_request(pool, buckets, i, lanes != 0, &ids[i]));
-    return BP_OK;
+    bp_status status = BP_OK;
+    if (pool->annotations != NULL)
+        bp_annotations_push("bind", pool->name);
+    for (size_t i = 0; status == BP_OK && i < bp_buckets_request_count(buckets); i++)
+        status = bind_request(pool, buckets, i, lanes != 0, &ids[i]);
+    if (pool->annotations != NULL)
+        bp_nvtx_pop();
+    return status;
 }

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocators/annotations.h"
 #include "allocators/explain.h"
+#include "allocators/recorder.h"
 #include "allocators/slots.h"
 #include "core/fail.h"
 
@@ -45,6 +47,14 @@ void bp_capture_touch(bp_pool *pool, uint32_t id)
         atomic_store_explicit(&held->touched, true, memory_order_relaxed);
     for (uint32_t s = r->first; s < r->first + r->count; s++)
         atomic_fetch_or_explicit(&capture->touched[s / 64], UINT64_C(1) << s % 64, memory_order_relaxed);
+}
+
+bp_status bp_capture_check_release(const bp_pool *pool, uint32_t id, uint64_t word)
+{
+    const bp_captured_hold *held = find_held(pool->capturing, id);
+    if (held == NULL || BP_WORD_HOLDS(word) > BP_WORD_HOLDS(held->word))
+        return BP_OK;
+    return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
 }
 
 bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function)
@@ -286,6 +296,8 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
     pool->capture_number++;
     const unsigned ask = pool->capture_check != BP_CAPTURE_CHECK_OFF ? BP_WATCH_ASK : 0;
     atomic_store_explicit(&pool->watch, BP_WATCH_CAPTURING | ask, memory_order_release);
+    if (pool->annotations != NULL)
+        bp_annotations_capture(pool, made->name);
     *capture = made;
     return BP_OK;
 }
@@ -325,6 +337,8 @@ static void leave(bp_capture *capture)
     }
     for (uint32_t i = 0; i < capture->held_count; i++)
         give_streams_back(&pool->bounds[capture->held[i].id], &capture->held[i]);
+    if (pool->annotations != NULL)
+        bp_annotations_capture(pool, NULL);
     pool->capturing = NULL;
     atomic_store_explicit(&pool->watch, pool->capture_check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0,
                           memory_order_release);
@@ -380,6 +394,7 @@ static void drop_holds(const bp_capture *capture)
             atomic_store_explicit(r->word, held->word, memory_order_release);
         } else if (live_word(pool, id) != 0) {
             bp_tally_release(&pool->tally, r->live_bytes);
+            bp_record_event(pool, BP_EVENT_GIVE_UP, id, NULL);
             for (uint32_t s = r->first + (r->kind == BP_KIND_DIRECT); s < r->first + r->count; s++)
                 bp_free_segment(pool, s);
             atomic_store_explicit(r->word, 0, memory_order_release);

@@ -1,4 +1,5 @@
 /* Launches of captured graphs: they take the graph's memory like an acquire, and give it back like a release. */
+#include "allocators/annotations.h"
 #include "allocators/capture.h"
 #include "allocators/explain.h"
 #include "allocators/slots.h"
@@ -80,6 +81,8 @@ bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
     BP_TRY(check_held(capture));
     if (!capture->armed)
         BP_TRY(claim_segments(capture));
+    if (!capture->armed && capture->pool->annotations != NULL)
+        bp_annotations_launch(capture->pool, capture->segments, capture->segment_count);
     capture->armed = true;
     bp_status status = order(capture, stream);
     if (status != BP_OK)
@@ -119,6 +122,8 @@ bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream)
         pool->fences[fence] = (bp_fence){.count = 1, .points = {{.stream = stream, .point = point}}};
         pool->segments[s].fence = fence;
     }
+    if (pool->annotations != NULL)
+        bp_annotations_launched(pool, capture->segments, capture->segment_count);
     free_segments(capture, capture->segment_count);
     capture->armed = false;
     return BP_OK;

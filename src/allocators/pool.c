@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocators/annotations.h"
 #include "allocators/capture.h"
 #include "allocators/dynamic.h"
 #include "allocators/guarded.h"
@@ -183,6 +184,20 @@ static bp_status build(bp_pool *pool, const bp_plan *plan, const bp_pool_config 
     return pool->guarded ? bp_guarded_start(pool) : BP_OK;
 }
 
+static bp_status build_annotated(bp_pool *pool, const bp_plan *plan, const bp_pool_config *config)
+{
+    bool annotated;
+    BP_TRY(bp_annotations_choose(config->annotate, &annotated));
+    if (!annotated)
+        return build(pool, plan, config);
+    bp_annotations_push("create", config->name != NULL ? config->name : bp_plan_model(plan));
+    bp_status status = build(pool, plan, config);
+    if (status == BP_OK)
+        status = bp_annotations_start(pool);
+    bp_nvtx_pop();
+    return status;
+}
+
 static bp_status choose_guard(bp_pool *pool, bp_guard guard)
 {
     const char *variable = getenv("BUCKETPOOL_GUARD");
@@ -250,7 +265,7 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     if (status == BP_OK)
         status = choose_guard(made, config->guard);
     if (status == BP_OK)
-        status = build(made, plan, config);
+        status = build_annotated(made, plan, config);
     if (status != BP_OK) {
         bp_pool_destroy(&made);
         return status;
@@ -271,7 +286,11 @@ void bp_pool_destroy(bp_pool **pool)
     }
     if (p->guarding)
         bp_guarded_finish(p);
+    if (p->annotations != NULL)
+        bp_annotations_finish(p);
     bp_slabs_finish(&p->slabs);
+    if (p->annotations != NULL)
+        bp_annotations_destroy(p);
     bp_device_release(p->device);
     bp_recorder_destroy(&p->recording);
     bp_strings_finish(&p->strings);

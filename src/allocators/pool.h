@@ -131,6 +131,11 @@ typedef struct bp_allocator_ops {
 extern const bp_allocator_ops bp_dynamic_ops, bp_fixed_pool_ops, bp_max_pool_ops, bp_scheduled_ops;
 
 typedef struct bp_recorder bp_recorder;
+typedef struct bp_annotations bp_annotations;
+
+/* Who wants to know of acquires and releases: bits. */
+#define BP_LISTENER_RECORDER 1u
+#define BP_LISTENER_ANNOTATIONS 2u
 
 #define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
 #define BP_WATCH_ASK 2u       /* ask the driver about the call's stream */
@@ -166,7 +171,9 @@ struct bp_pool {
     atomic_uint sealed, overflow_allowed;
     atomic_uint watch; /* BP_WATCH bits: 0 where acquire, use and release have nothing to do with captures */
     _Atomic(bp_stream *) lanes[BP_LANE_COUNT];
+    atomic_uint listeners;           /* 0: nobody wants to know what happens */
     _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
+    bp_annotations *annotations;     /* NULL: there are none */
     bool guarded;
     bp_strict strict;
     bp_selection selection;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "allocators/annotations.h"
 #include "allocators/explain.h"
 #include "core/fail.h"
 
@@ -18,8 +19,7 @@ void bp_recorder_destroy(bp_recorder **recorder)
     *recorder = NULL;
 }
 
-void bp_recorder_add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id,
-                     const bp_stream *stream)
+static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
     uint64_t index = atomic_fetch_add_explicit(&recorder->next, 1, memory_order_relaxed);
     bp_record *record = &recorder->ring[index & recorder->mask];
@@ -32,6 +32,15 @@ void bp_recorder_add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind ki
     atomic_store_explicit(&record->what, (uint64_t)kind << 56 | (number & 0xffffff) << 32 | id, memory_order_relaxed);
     atomic_store_explicit(&record->step, bp_read(&pool->step), memory_order_relaxed);
     atomic_store_explicit(&record->time_ns, now, memory_order_relaxed);
+}
+
+void bp_recorder_tell(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
+{
+    bp_recorder *recorder = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
+    if (recorder != NULL)
+        add(pool, recorder, kind, id, stream);
+    if (pool->annotations != NULL)
+        bp_annotations_event(pool, kind, id);
 }
 
 bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
@@ -57,11 +66,13 @@ bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
     bp_recorder_destroy(&pool->recording);
     pool->recording = recorder;
     atomic_store_explicit(&pool->recorder, recorder, memory_order_release);
+    atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_RECORDER, memory_order_release);
     return BP_OK;
 }
 
 void bp_pool_trace_stop(bp_pool *pool)
 {
+    atomic_fetch_and_explicit(&pool->listeners, ~BP_LISTENER_RECORDER, memory_order_release);
     atomic_store_explicit(&pool->recorder, NULL, memory_order_release);
 }
 

@@ -1,4 +1,5 @@
-/* The event ring: one fetch-and-add finds a record's place, so that many threads record at once. */
+/* Events of requests, for those who want to know: the event ring, in which one fetch-and-add finds a record's place, so that many threads
+ * record at once; and annotations. */
 #ifndef BP_ALLOCATORS_RECORDER_H
 #define BP_ALLOCATORS_RECORDER_H
 
@@ -19,15 +20,13 @@ struct bp_recorder {
 
 void bp_recorder_destroy(bp_recorder **recorder);
 
-/* Hot. */
-void bp_recorder_add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id,
-                     const bp_stream *stream);
+/* Hot where somebody wants to know. */
+void bp_recorder_tell(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream);
 
 static inline void bp_record_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
-    bp_recorder *recorder = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
-    if (recorder != NULL)
-        bp_recorder_add(pool, recorder, kind, id, stream);
+    if (atomic_load_explicit(&pool->listeners, memory_order_relaxed) != 0)
+        bp_recorder_tell(pool, kind, id, stream);
 }
 
 #endif

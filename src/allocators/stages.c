@@ -1,6 +1,7 @@
 /* Stages of a run: steps, lanes, and sealing. */
 #include "allocators/pool.h"
 
+#include "allocators/annotations.h"
 #include "allocators/capture.h"
 #include "allocators/explain.h"
 #include "core/fail.h"
@@ -31,6 +32,8 @@ int bp_pool_is_sealed(const bp_pool *pool)
 void bp_pool_set_step(bp_pool *pool, uint64_t step)
 {
     atomic_store_explicit(&pool->step, step, memory_order_relaxed);
+    if (pool->annotations != NULL)
+        bp_annotations_step(pool, step);
 }
 
 /* The points that were left out on a stream whose work is done: nobody has to wait for them any more. */

@@ -234,14 +234,16 @@ static bp_status traits(void *self, bp_comm_traits *traits)
     return BP_OK;
 }
 
+/* NCCL frees it: from now on it is asked neither for its state nor for its words. */
 static bp_status abort_comm(void *self)
 {
     bp_nccl *nccl = self;
     bp_cuda_scope scope;
     BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    atomic_store(&nccl->aborted, true);
     int result = nccl->f.ncclCommAbort(nccl->comm);
-    atomic_store(&nccl->aborted, true); /* NCCL has freed it: it is not asked for its words */
-    bp_status status = result == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_COMM, result, "ncclCommAbort");
+    bool over = result == BP_NCCL_SUCCESS || result == BP_NCCL_IN_PROGRESS;
+    bp_status status = over ? BP_OK : fail(nccl, BP_ERR_COMM, result, "ncclCommAbort");
     bp_cuda_leave(&scope);
     return status;
 }

@@ -48,9 +48,7 @@ static bp_status finish(bp_nccl *nccl)
 
 static bp_status exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
 {
-    uint64_t stream;
     uint8_t *all = nccl->memory + PIECE;
-    BP_TRY(bp_stream_native(nccl->stream, &stream));
     BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, mine, bytes));
     bp_status status = bp_nccl_all_gather(nccl, nccl->memory, all, bytes, nccl->stream);
     if (status == BP_OK)

@@ -222,7 +222,7 @@ static bp_status get_driver(const bp_cuda_config *config, bp_cuda_driver *driver
         return bp_cuda_driver_load(NULL, driver);
     BP_TRY(check_driver(config->driver));
     *driver = *config->driver;
-    return BP_OK;
+    return bp_cuda_start(driver, "of the caller's table");
 }
 
 static bp_status check_config(const bp_cuda_config *config)

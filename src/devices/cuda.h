@@ -73,6 +73,9 @@ typedef struct bp_cuda {
 bp_status bp_cuda_push(const bp_cuda *cuda);
 void bp_cuda_pop(const bp_cuda *cuda);
 
+/* cuInit; how often does not matter. `library`: in messages. */
+bp_status bp_cuda_start(const bp_cuda_driver *driver, const char *library);
+
 /* The status and text of a driver's result, which is not success. `what`: the call, with names and numbers. */
 bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what);
 

@@ -98,37 +98,37 @@ static bp_status fill(find_function *find, const char *library, bp_cuda_driver *
     return BP_OK;
 }
 
-/* A driver that is older than the lookup still says which it is. */
-static bp_status fail_old(void *handle, const char *library)
+/* What any driver answers, started or not, however old. */
+static bp_status check_version(void *handle, const char *library)
 {
     int (*get_version)(int *);
     void *symbol = dlsym(handle, "cuDriverGetVersion");
     memcpy(&get_version, &symbol, sizeof symbol);
     int version = 0;
-    if (symbol == NULL || get_version(&version) != BP_CU_SUCCESS)
-        return bp_fail(BP_ERR_NO_DEVICE, "%s is no CUDA driver: it has no function cuGetProcAddress_v2", library);
-    return bp_fail(BP_ERR_NO_DEVICE, "the driver %s is of CUDA %d.%d; 12.0 or later is needed", library, version / 1000,
-                   version % 1000 / 10);
+    if (symbol == NULL)
+        return bp_fail(BP_ERR_NO_DEVICE, "%s is no CUDA driver: it has no function cuDriverGetVersion", library);
+    int error = get_version(&version);
+    if (error == BP_CU_STUB_LIBRARY)
+        return fail_stub(library);
+    if (error != BP_CU_SUCCESS || version < OLDEST)
+        return bp_fail(BP_ERR_NO_DEVICE, "the driver %s is of CUDA %d.%d; 12.0 or later is needed", library,
+                       version / 1000, version % 1000 / 10);
+    return BP_OK;
 }
 
-static bp_status start(const bp_cuda_driver *driver, const char *library)
+bp_status bp_cuda_start(const bp_cuda_driver *driver, const char *library)
 {
-    int error = driver->cuInit(0), version = 0;
+    int error = driver->cuInit(0);
     if (error == BP_CU_STUB_LIBRARY)
         return fail_stub(library);
     if (error == BP_CU_NO_DEVICE)
         return bp_fail(BP_ERR_NO_DEVICE, "the driver %s finds no GPU", library);
-    if (error == BP_CU_SUCCESS)
-        error = driver->cuDriverGetVersion(&version);
     if (error != BP_CU_SUCCESS) {
         const char *name = NULL;
         (void)driver->cuGetErrorName(error, &name);
         return bp_fail(BP_ERR_NO_DEVICE, "the driver %s does not start: %s (%d)", library,
                        name != NULL ? name : "unknown", error);
     }
-    if (version < OLDEST)
-        return bp_fail(BP_ERR_NO_DEVICE, "the driver %s is of CUDA %d.%d; 12.0 or later is needed", library,
-                       version / 1000, version % 1000 / 10);
     return BP_OK;
 }
 
@@ -143,14 +143,16 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
         const char *reason = dlerror();
         return bp_fail(BP_ERR_NO_DEVICE, "no CUDA driver on this machine: %s", reason != NULL ? reason : library);
     }
+    BP_TRY(check_version(handle, library));
     void *symbol = dlsym(handle, "cuGetProcAddress_v2");
     if (symbol == NULL)
-        return fail_old(handle, library);
+        return bp_fail(BP_ERR_NO_DEVICE,
+                       "the driver %s has no function cuGetProcAddress_v2; those of CUDA 12.0 and later do", library);
     find_function *find;
     memcpy(&find, &symbol, sizeof symbol);
     bp_cuda_driver found = {.size = sizeof found, .version = BP_CUDA_DRIVER_VERSION};
     BP_TRY(fill(find, library, &found));
-    BP_TRY(start(&found, library));
+    BP_TRY(bp_cuda_start(&found, library));
     *driver = found;
     return BP_OK;
 }

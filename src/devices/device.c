@@ -159,6 +159,11 @@ const char *bp_device_name(const bp_device *device)
     return device->ops->name;
 }
 
+int bp_device_is_host_accessible(const bp_device *device)
+{
+    return device->traits.host_accessible != 0;
+}
+
 bp_status bp_device_synchronize(bp_device *device)
 {
     if (device == NULL)

@@ -424,12 +424,13 @@ class Traces(Case):
 class Mistakes(Case):
     def test_bad_options(self):
         for options, words in ((["--policy", "best"], ["dynamic, fixed, max, scheduled"]), (["--policy", "max,fixed"], ["max,fixed"]),
-                               (["--device", "cuda"], ["host, null"]), (["--steps", "0"], ["--steps"]),
+                               (["--device", "gpu"], ["host, null, cuda"]), (["--steps", "0"], ["--steps"]),
                                (["--steps", "many"], ["--steps"]), (["--scale", "3"], ["power of two"]), (["--scale", "0"], ["--scale"]),
                                (["--scale", "big"], ["--scale"]), (["--delay", "-1"], ["--delay"]), (["--seed", "x"], ["--seed"]),
                                (["--select", "best"], ["assigned, any"]), (["--strict", "maybe"], ["off, warn, error"]),
                                (["--unchecked"], ["--plan"]), (["--plan", "x", "--policy", "max"], ["--policy"]),
-                               (["--guard", "--device", "null"], ["--guard"]), (["--trace", "folder/"], ["names no file"]),
+                               (["--guard", "--device", "null"], ["--guard"]), (["--graph", "units"], ["--device cuda"]),
+                               (["--graph", "all"], ["off, iteration, units"]), (["--trace", "folder/"], ["names no file"]),
                                (["--plan", "no-such-plan.json"], ["no-such-plan.json", "No such file"]),
                                (["--dp", "64", "--ep", "7"], ["multiple"]), (["--align", "3"], ["power of two"]),
                                (["--align", str(1 << 40), "--scale", str(1 << 30)], ["64 bits"]), (["--no-such"], ["--no-such"]),

@@ -5,6 +5,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -59,6 +60,32 @@ static void test_patterns_differ(void **state)
             assert_in_range(equal, 1, 3 * BYTES / 256);
         }
     }
+}
+
+/* What is filled in pieces is what is filled at once, and digests of pieces add up. Every byte counts, and where it is. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    enum { BYTES = 5003, PIECE = 1024 };
+    static unsigned char whole[BYTES], pieces[BYTES];
+    uint64_t digest = 0;
+    pattern_fill(whole, BYTES, 7);
+    for (uint64_t at = 0; at < BYTES; at += PIECE) {
+        uint64_t bytes = BYTES - at < PIECE ? BYTES - at : PIECE;
+        pattern_fill(pieces + at, bytes, pattern_seed_at(7, at));
+        digest += pattern_digest(pieces + at, bytes, pattern_seed_at(7, at));
+    }
+    assert_memory_equal(whole, pieces, BYTES);
+    assert_true(digest == pattern_digest(whole, BYTES, 7));
+    assert_true(digest != pattern_digest(whole, BYTES, 8));
+    for (size_t at = 0; at < BYTES; at += 61) {
+        whole[at] ^= 0x01;
+        assert_true(digest != pattern_digest(whole, BYTES, 7));
+        whole[at] ^= 0x01;
+    }
+    memcpy(pieces, whole + 8, 8);
+    memcpy(pieces + 8, whole, 8);
+    assert_true(digest != pattern_digest(pieces, BYTES, 7));
 }
 
 /* ---- a model, its plan and its pool ------------------------------------------------------------------------------------------ */
@@ -238,7 +265,7 @@ typedef struct outcome {
     driver_result result;
 } outcome;
 
-static outcome drive(world *w, bp_device *device, bool has_memory, int iterations)
+static outcome drive_in_pieces(world *w, bp_device *device, bool has_memory, int iterations, uint64_t piece_bytes)
 {
     bp_pool *pool = NULL;
     driver *d = NULL;
@@ -254,13 +281,14 @@ static outcome drive(world *w, bp_device *device, bool has_memory, int iteration
                                   .seed = 1,
                                   .has_memory = has_memory,
                                   .steps_ahead = MOST_STEPS_AHEAD,
-                                  .lanes = true};
+                                  .lanes = true,
+                                  .piece_bytes = piece_bytes};
     if (o.status == BP_OK)
         o.status = driver_create(&config, &d);
     if (o.status == BP_OK)
         o.status = driver_begin(d);
     for (int i = 0; o.status == BP_OK && i < iterations; i++)
-        o.status = driver_iterate(d);
+        o.status = driver_iterate(d, false);
     if (o.status == BP_OK)
         o.status = driver_end(d);
     if (d != NULL) {
@@ -270,6 +298,11 @@ static outcome drive(world *w, bp_device *device, bool has_memory, int iteration
     bp_pool_destroy(&pool);
     driver_destroy(&d);
     return o;
+}
+
+static outcome drive(world *w, bp_device *device, bool has_memory, int iterations)
+{
+    return drive_in_pieces(w, device, has_memory, iterations, 0);
 }
 
 static void assert_right(world *w)
@@ -293,6 +326,85 @@ static void test_right_pool(void **state)
     for (int number = 0; number < SCHEDULES; number++) {
         world w = make_world(numbered_schedule(number));
         assert_right(&w);
+        end_world(&w);
+    }
+}
+
+/* A host device that says that the host cannot reach its memory, and counts what goes to and fro. */
+static const bp_device_ops *reachable;
+static atomic_int pins, unpins, copies;
+
+static bp_status hide(void *self, bp_device_traits *traits)
+{
+    bp_status status = reachable->traits(self, traits);
+    traits->host_accessible = 0;
+    return status;
+}
+
+static bp_status pin(void *self, void *address, uint64_t bytes)
+{
+    (void)self;
+    assert_int_equal((uintptr_t)address % 4096, 0);
+    assert_int_equal(bytes % 4096, 0);
+    pins++;
+    return BP_OK;
+}
+
+static bp_status unpin(void *self, void *address, uint64_t bytes)
+{
+    (void)self;
+    (void)address;
+    (void)bytes;
+    unpins++;
+    return BP_OK;
+}
+
+static bp_status count_copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
+{
+    copies++;
+    return reachable->copy(self, stream, to, from, bytes);
+}
+
+static void keep(void *self)
+{
+    (void)self;
+}
+
+/* The same buckets and bytes are checked, whatever goes through the host, in pieces of any size. */
+static void test_staging(void **state)
+{
+    (void)state;
+    for (int number = 0; number < SCHEDULES; number++) {
+        world w = make_world(numbered_schedule(number));
+        bp_device *host, *hidden;
+        void *self;
+        OK(bp_device_create_host(NULL, &host));
+        outcome direct = drive(&w, host, true, 4);
+        OK(direct.status);
+        reachable = bp_device_table(host, &self);
+        bp_device_ops ops = *reachable;
+        ops.traits = hide;
+        ops.pin = pin;
+        ops.unpin = unpin;
+        ops.copy = count_copy;
+        ops.destroy = keep;
+        for (uint64_t piece = 4096; piece <= 65536; piece *= 4) {
+            pins = unpins = copies = 0;
+            OK(bp_device_create(&ops, self, &hidden));
+            assert_int_equal(bp_device_is_host_accessible(hidden), 0);
+            outcome o = drive_in_pieces(&w, hidden, true, 4, piece);
+            OK(o.status);
+            assert_int_equal(o.result.corrupted, 0);
+            assert_int_equal(o.result.checked, direct.result.checked);
+            assert_int_equal(o.result.checked_bytes, direct.result.checked_bytes);
+            assert_int_equal(o.result.filled_bytes, direct.result.filled_bytes);
+            assert_true(o.result.digest == direct.result.digest);
+            assert_in_range(pins, 1, STREAM_COUNT);
+            assert_int_equal(pins, unpins);
+            assert_in_range(copies, (direct.result.checked_bytes + direct.result.filled_bytes) / piece, 1u << 24);
+            bp_device_destroy(&hidden);
+        }
+        bp_device_destroy(&host);
         end_world(&w);
     }
 }
@@ -340,11 +452,6 @@ static bp_status call_slowly(void *self, void *stream, bp_host_function *functio
     return status == BP_OK ? right->call(self, stream, function, argument) : status;
 }
 
-static void keep(void *self)
-{
-    (void)self;
-}
-
 static void test_forgotten_waits_are_found(void **state)
 {
     (void)state;
@@ -357,7 +464,10 @@ static void test_forgotten_waits_are_found(void **state)
     ops.stream_create = note_stream;
     ops.call = call_slowly;
     ops.destroy = keep;
-    for (int forgets = 0; forgets < 2; forgets++) {
+    for (int i = 0; i < 4; i++) { /* directly, and through the host */
+        bool forgets = i % 2 == 1;
+        reachable = right;
+        ops.traits = i < 2 ? right->traits : hide;
         made_second = NULL;
         streams_made = 0;
         ops.stream_wait = forgets ? forget_acquires : right->stream_wait;
@@ -424,8 +534,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_patterns_differ),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_programs),
         cmocka_unit_test(test_right_pool),
+        cmocka_unit_test(test_staging),
         cmocka_unit_test(test_forgotten_waits_are_found),
         cmocka_unit_test(test_failing_devices),
     };

@@ -40,6 +40,9 @@ void fake_cuda_set_attribute(int attribute, int value);
  * call the driver must be gone. */
 void fake_cuda_reset(void);
 
+/* An error that no driver has: the function answers success, and does nothing all the same. */
+#define FAKE_CUDA_FORGETS (-1)
+
 /* The nth use of a function from now on (1: the next; 0: each) answers `error` and does nothing. Names are those of the table:
  * "cuMemAlloc", not "cuMemAlloc_v2". False: no such function. Up to 64 wait at once. */
 bool fake_cuda_fail(const char *function, uint64_t nth, int error);

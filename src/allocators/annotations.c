@@ -1,0 +1,168 @@
+#include "allocators/annotations.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/fail.h"
+
+#define TEXT_BYTES 192
+
+bp_status bp_annotations_choose(bp_annotate wanted, bool *chosen)
+{
+    if ((unsigned)wanted > BP_ANNOTATE_ON)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: annotate %d is unknown", (int)wanted);
+    if (wanted == BP_ANNOTATE_ON && !bp_nvtx_is_built())
+        return bp_fail(BP_ERR_UNSUPPORTED, "annotations were asked for, and this library was built without NVTX");
+    *chosen = bp_nvtx_is_built() &&
+              (wanted == BP_ANNOTATE_ON || (wanted == BP_ANNOTATE_ENVIRONMENT && bp_nvtx_is_asked_for()));
+    return BP_OK;
+}
+
+void bp_annotations_push(const char *what, const char *name)
+{
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof text, "%s %.80s", what, name);
+    bp_nvtx_push(text);
+}
+
+int bp_pool_is_annotated(const bp_pool *pool)
+{
+    return pool->annotations != NULL;
+}
+
+/* ---- slabs ---------------------------------------------------------------------------------------------------------- */
+
+static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    bp_pool *pool = user;
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof text, "%.80s, slab %u (%.40s)", pool->name, slab, pool->slab_infos[slab].group);
+    pool->annotations->heaps[slab] = bp_nvtx_heap_register(text, address, bytes);
+    return BP_OK;
+}
+
+static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    const bp_pool *pool = user;
+    (void)address;
+    (void)bytes;
+    bp_nvtx_heap_unregister(pool->annotations->heaps[slab]);
+    pool->annotations->heaps[slab] = NULL;
+}
+
+bp_status bp_annotations_start(bp_pool *pool)
+{
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof *pool->annotations, &memory));
+    pool->annotations = memory;
+    BP_TRY(bp_new_array(pool->known_capacity, sizeof *pool->annotations->requests, &memory));
+    pool->annotations->requests = memory;
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *pool->annotations->heaps, &memory));
+    pool->annotations->heaps = memory;
+    pool->annotations->graph = bp_nvtx_register("graph");
+    const bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach, .detach = detach};
+    BP_TRY(bp_slabs_attach(&pool->slabs, &callbacks, pool));
+    atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_ANNOTATIONS, memory_order_relaxed);
+    return BP_OK;
+}
+
+void bp_annotations_finish(bp_pool *pool)
+{
+    bp_annotations *all = pool->annotations;
+    if (all->requests == NULL)
+        return;
+    uint32_t count = atomic_load_explicit(&pool->bound_count, memory_order_acquire);
+    for (uint32_t id = 0; id < count; id++)
+        bp_annotations_event(pool, BP_EVENT_RELEASE, id);
+    bp_annotations_capture(pool, NULL);
+    bp_nvtx_end(atomic_exchange_explicit(&all->step, 0, memory_order_relaxed));
+}
+
+void bp_annotations_destroy(bp_pool *pool)
+{
+    free(pool->annotations->requests);
+    free(pool->annotations->heaps);
+    free(pool->annotations);
+    pool->annotations = NULL;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------- */
+
+void bp_annotations_bind(bp_pool *pool, uint32_t id)
+{
+    char text[TEXT_BYTES], number[24];
+    const bp_known *known = &pool->known[pool->bounds[id].known];
+    snprintf(number, sizeof number, "bucket.%u", known->ordinal);
+    snprintf(text, sizeof text, "%.80s/%.60s %s", known->unit[0] != '\0' ? known->unit : "outside units",
+             known->bucket != NULL ? known->bucket : number, bp_role_name((bp_role)known->role));
+    pool->annotations->requests[id].name = bp_nvtx_register(text);
+}
+
+/* Memory of slabs only: what the device allocates for one acquire has no heap. */
+void bp_annotations_open(bp_pool *pool, uint32_t id)
+{
+    const bp_bound *r = &pool->bounds[id];
+    bp_annotation *a = &pool->annotations->requests[id];
+    if (a->open != NULL || (r->kind != BP_KIND_DIRECT && r->kind != BP_KIND_CHOSEN))
+        return;
+    void *heap = pool->annotations->heaps[pool->places[r->first].slab];
+    a->open = atomic_load_explicit(&r->address, memory_order_relaxed);
+    bp_nvtx_region_register(heap, a->open, r->bytes, a->name);
+}
+
+void bp_annotations_shut(bp_pool *pool, uint32_t id)
+{
+    bp_annotation *a = &pool->annotations->requests[id];
+    if (a->open != NULL)
+        bp_nvtx_region_unregister(a->open);
+    a->open = NULL;
+}
+
+void bp_annotations_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id)
+{
+    bp_annotation *a = &pool->annotations->requests[id];
+    if (kind == BP_EVENT_ACQUIRE) {
+        bp_annotations_open(pool, id);
+        a->range = bp_nvtx_start(a->name);
+    } else if (kind == BP_EVENT_RELEASE || kind == BP_EVENT_GIVE_UP) {
+        bp_annotations_shut(pool, id);
+        bp_nvtx_end(a->range);
+        a->range = 0;
+    }
+}
+
+/* ---- stages --------------------------------------------------------------------------------------------------------- */
+
+void bp_annotations_step(bp_pool *pool, uint64_t step)
+{
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof text, "%.80s step %llu", pool->name, (unsigned long long)step);
+    bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->step, 0, memory_order_relaxed));
+    bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->step, bp_nvtx_start_text(text), memory_order_relaxed));
+}
+
+void bp_annotations_capture(bp_pool *pool, const char *name)
+{
+    char text[TEXT_BYTES];
+    uint64_t range = 0;
+    if (name != NULL) {
+        snprintf(text, sizeof text, "capture %.80s", name);
+        range = bp_nvtx_start_text(text);
+    }
+    bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->capture, range, memory_order_relaxed));
+}
+
+void bp_annotations_launch(bp_pool *pool, const uint32_t *segments, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const bp_segment *s = &pool->segments[segments[i]];
+        bp_nvtx_region_register(pool->annotations->heaps[pool->places[segments[i]].slab], s->address, s->bytes,
+                                pool->annotations->graph);
+    }
+}
+
+void bp_annotations_launched(bp_pool *pool, const uint32_t *segments, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        bp_nvtx_region_unregister(pool->segments[segments[i]].address);
+}

@@ -1,0 +1,518 @@
+/* The cuda device on the emulated driver: finding it, what it asks for, whose context is current, and every call that fails. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/capture.h>
+#include <bucketpool/cuda.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../contract/support.h"
+#include "devices/cuda.h"
+#include "fake_cuda.h"
+
+static bp_cuda_driver table;
+
+static void configure(const fake_cuda_config *config)
+{
+    fake_cuda_reset();
+    fake_cuda_configure(config);
+    table = (bp_cuda_driver){.size = sizeof table};
+    fake_cuda_table(&table);
+    assert_int_equal(table.cuInit(0), config->devices > 0 ? 0 : BP_CU_NO_DEVICE);
+}
+
+static fake_cuda_config defaults(void)
+{
+    fake_cuda_config config;
+    fake_cuda_config_init(&config);
+    return config;
+}
+
+static bp_cuda_config on_table(void)
+{
+    bp_cuda_config config;
+    assert_ok(bp_cuda_config_init(&config, sizeof config));
+    config.driver = &table;
+    return config;
+}
+
+static bp_device *make(const bp_cuda_config *config)
+{
+    bp_device *device = NULL;
+    assert_ok(bp_device_create_cuda(config, &device));
+    return device;
+}
+
+static bp_cuda_info info_of(const bp_device *device)
+{
+    bp_cuda_info info = {.size = sizeof info};
+    assert_ok(bp_cuda_info_get(device, &info));
+    return info;
+}
+
+/* Nothing is left, and no rule was broken on the way. */
+static void assert_clean(void)
+{
+    assert_string_equal(fake_cuda_leaks(), "");
+    assert_string_equal(fake_cuda_broken(), "");
+    assert_int_equal(fake_cuda_used(0), 0);
+}
+
+/* ---- finding it ---------------------------------------------------------------------------------------------------- */
+
+static void test_finding(void **state)
+{
+    (void)state;
+    fake_cuda_config config = defaults();
+    bp_device *device = NULL;
+    configure(&config);
+    bp_cuda_config cuda = on_table();
+    cuda.ordinal = 1;
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_NO_DEVICE, "no device 1", "has 1");
+    cuda.ordinal = -1;
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_NO_DEVICE, "no device -1");
+    cuda.ordinal = 0;
+    cuda.memory = (bp_cuda_memory)7;
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_INVALID_ARGUMENT, "kind 7");
+    cuda.memory = BP_CUDA_VIRTUAL;
+    cuda.size = 8;
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_INVALID_ARGUMENT, "not initialised");
+    assert_fails(bp_device_create_cuda(&cuda, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    cuda = on_table();
+    bp_cuda_driver broken = table;
+    cuda.driver = &broken;
+    broken.cuMemUnmap = NULL;
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_UNSUPPORTED, "missing");
+    broken = table;
+    broken.version = 99;
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_UNSUPPORTED, "version 99", "expected 1");
+    broken = table;
+    broken.size = 8;
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_INVALID_ARGUMENT, "8 bytes");
+    assert_null(device);
+    config.devices = 0;
+    configure(&config);
+    cuda = on_table();
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_NO_DEVICE, "no GPU");
+    assert_clean();
+}
+
+static void test_loading(void **state)
+{
+    (void)state;
+    bp_cuda_driver driver = {.size = 4};
+    assert_fails(bp_cuda_driver_load(NULL, &driver), BP_ERR_INVALID_ARGUMENT, "table");
+    assert_fails(bp_cuda_driver_load(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "table");
+    driver.size = sizeof driver;
+    assert_fails(bp_cuda_driver_load("/nowhere/libcuda.so.1", &driver), BP_ERR_NO_DEVICE, "no CUDA driver", "/nowhere");
+    assert_fails(bp_cuda_driver_load("libc.so.6", &driver), BP_ERR_NO_DEVICE, "libc.so.6", "no CUDA driver");
+    fake_cuda_config config = defaults();
+    const char *fake = getenv("FAKE_DRIVER");
+    assert_non_null(fake);
+    config.version = 11080;
+    fake_cuda_reset();
+    fake_cuda_configure(&config);
+    assert_fails(bp_cuda_driver_load(fake, &driver), BP_ERR_NO_DEVICE, "11.8", "12.0");
+    config.version = 12000;
+    fake_cuda_reset();
+    fake_cuda_configure(&config);
+    assert_ok(bp_cuda_driver_load(fake, &driver));
+    assert_non_null(driver.cuStreamGetCaptureInfo);
+    config.version = 13000;
+    config.devices = 0;
+    fake_cuda_reset();
+    fake_cuda_configure(&config);
+    assert_fails(bp_cuda_driver_load(fake, &driver), BP_ERR_NO_DEVICE, "no GPU");
+    config.devices = 1;
+    fake_cuda_reset();
+    fake_cuda_configure(&config);
+    assert_true(fake_cuda_fail("cuInit", 1, 999));
+    assert_fails(bp_cuda_driver_load(fake, &driver), BP_ERR_NO_DEVICE, "does not start", "999");
+}
+
+/* ---- what memory is asked for ---------------------------------------------------------------------------------------- */
+
+static void test_handles_and_granularity(void **state)
+{
+    (void)state;
+    static const struct {
+        int fabric_attribute, fabric_answer, file_attribute, no_fabric, expected;
+    } cases[] = {{1, 0, 1, 0, 9},   {1, 800, 1, 0, 1}, {1, 801, 1, 0, 1}, {0, 0, 1, 0, 1},
+                 {1, 800, 0, 0, 0}, {1, 0, 1, 1, 1},   {0, 0, 0, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fake_cuda_config config = defaults();
+        config.fabric = cases[i].fabric_answer;
+        config.recommended = 131072;
+        configure(&config);
+        fake_cuda_set_attribute(128, cases[i].fabric_attribute);
+        fake_cuda_set_attribute(103, cases[i].file_attribute);
+        bp_cuda_config cuda = on_table();
+        cuda.no_fabric = cases[i].no_fabric;
+        bp_device *device = make(&cuda);
+        assert_int_equal(info_of(device).handle_types, cases[i].expected);
+        assert_int_equal(info_of(device).recommended_granularity, 131072);
+        assert_int_equal(info_of(device).multicast_granularity, 0);
+        bp_device_destroy(&device);
+        assert_clean();
+    }
+    fake_cuda_config config = defaults();
+    config.multicast = 1 << 20;
+    configure(&config);
+    bp_cuda_config cuda = on_table();
+    bp_device *device = make(&cuda);
+    assert_int_equal(info_of(device).multicast_granularity, 1 << 20);
+    kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config pool = pool_config();
+    open_pool(&k, &pool, 0);
+    for (size_t s = 0; s < bp_pool_slab_count(k.pool); s++) {
+        bp_pool_slab slab = {.size = sizeof slab};
+        assert_ok(bp_pool_slab_get(k.pool, s, &slab));
+        assert_int_equal(slab.bytes % (1 << 20), 0);
+        assert_int_equal((uintptr_t)slab.address % (1 << 20), 0);
+        fake_cuda_segment segment;
+        assert_int_equal(fake_cuda_segments((uintptr_t)slab.address, slab.bytes, &segment, 1), 1); /* one allocation */
+        assert_true(segment.accessible);
+        assert_int_equal(segment.bytes, slab.bytes);
+        assert_int_equal(segment.handle_types, info_of(device).handle_types);
+    }
+    end_kit(&k);
+    assert_clean();
+}
+
+/* A plain allocation serves too; so do devices without the stream-ordered allocator, or without virtual memory at all. */
+static void test_plain_memory(void **state)
+{
+    (void)state;
+    for (int pools = 0; pools < 2; pools++) {
+        fake_cuda_config config = defaults();
+        configure(&config);
+        fake_cuda_set_attribute(115, pools);
+        fake_cuda_set_attribute(102, 0);
+        bp_cuda_config cuda = on_table();
+        bp_device *none = NULL;
+        assert_fails(bp_device_create_cuda(&cuda, &none), BP_ERR_UNSUPPORTED, "virtual memory", "BP_CUDA_PLAIN");
+        cuda.memory = BP_CUDA_PLAIN;
+        cuda.memory_bytes = UINT64_C(24) << 20;
+        kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+        bp_pool_config pool = pool_config();
+        open_pool(&k, &pool, 0);
+        assert_int_equal(info_of(k.device).stream_ordered, pools);
+        uint32_t id = param(&k, 0), dynamic;
+        void *address = take(&k, id, k.streams[0]);
+        assert_ok(bp_stream_fill(k.streams[0], address, 7, 512));
+        drop(&k, id, k.streams[0]);
+        bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
+        bind.placement = BP_PLACE_DYNAMIC;
+        assert_ok(bp_pool_bind(k.pool, &bind, &dynamic));
+        for (int i = 0; i < 5; i++)
+            drop(&k, dynamic, (take(&k, dynamic, k.streams[i % 3]), k.streams[(i + 1) % 3]));
+        bp_pool *second = NULL;
+        pool.overflow_bytes = UINT64_C(32) << 20;
+        assert_fails(bp_pool_create(k.device, k.plan, &pool, &second), BP_ERR_NO_DEVICE_MEMORY, "allowed");
+        end_kit(&k);
+        assert_clean();
+    }
+}
+
+/* ---- whose context is current ---------------------------------------------------------------------------------------- */
+
+static void *current(void)
+{
+    void *context = NULL;
+    assert_int_equal(table.cuCtxGetCurrent(&context), 0);
+    return context;
+}
+
+static void use_everything(bp_device *device)
+{
+    kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    open_pool(&k, &config, 0);
+    walk(&k, 1, NULL, false);
+    bp_capture *capture = NULL;
+    bp_graph *graph = NULL;
+    assert_ok(bp_capture_begin(k.pool, NULL, &capture));
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    assert_ok(bp_graph_end(k.streams[0], &graph));
+    assert_ok(bp_capture_end(capture));
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_graph_launch(graph, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    assert_ok(bp_device_synchronize(k.device));
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    end_kit(&k);
+}
+
+/* Without a context, and with another device's, everything works and nothing else is current afterwards. */
+static void test_current_context(void **state)
+{
+    (void)state;
+    fake_cuda_config config = defaults();
+    config.devices = 2;
+    config.peers = 1;
+    configure(&config);
+    assert_null(current());
+    bp_cuda_config cuda = on_table();
+    bp_device *device = make(&cuda);
+    assert_null(current());
+    assert_int_equal(info_of(device).peers, 1);
+    use_everything(device);
+    assert_null(current());
+    void *other = NULL, *popped;
+    int second;
+    assert_int_equal(table.cuDeviceGet(&second, 1), 0);
+    assert_int_equal(table.cuDevicePrimaryCtxRetain(&other, second), 0);
+    assert_int_equal(table.cuCtxPushCurrent(other), 0);
+    use_everything(make(&cuda));
+    assert_ptr_equal(current(), other);
+    assert_int_equal(table.cuCtxPopCurrent(&popped), 0);
+    assert_null(current());
+    assert_int_equal(table.cuDevicePrimaryCtxRelease(second), 0);
+    assert_clean();
+}
+
+/* ---- streams of others ------------------------------------------------------------------------------------------------ */
+
+static void test_imported_streams(void **state)
+{
+    (void)state;
+    fake_cuda_config config = defaults();
+    config.devices = 2;
+    configure(&config);
+    bp_cuda_config cuda = on_table();
+    bp_device *device = make(&cuda);
+    cuda.ordinal = 1;
+    bp_device *second = make(&cuda);
+    bp_stream *foreign, *stream = NULL, *own;
+    uint64_t native;
+    assert_ok(bp_stream_create(second, "foreign", &foreign));
+    assert_ok(bp_stream_native(foreign, &native));
+    assert_fails(bp_stream_import(device, native, NULL, &stream), BP_ERR_INVALID_ARGUMENT, "another device");
+    assert_fails(bp_stream_import(device, 2, NULL, &stream), BP_ERR_INVALID_ARGUMENT, "per-thread");
+    assert_null(stream);
+    assert_ok(bp_stream_create(device, "own", &own));
+    assert_ok(bp_stream_native(own, &native));
+    for (uint64_t handle = 0; handle < 3; handle++) { /* the default stream by both names, and one of a runtime */
+        assert_ok(bp_stream_import(device, handle < 2 ? handle : native, "theirs", &stream));
+        uint64_t again;
+        assert_ok(bp_stream_native(stream, &again));
+        assert_int_equal(again, handle < 2 ? 1 : native);
+        kit k =
+            begin_kit(make(&(bp_cuda_config){.size = sizeof cuda, .driver = &table}), NULL, TRAINING, BP_POLICY_MAX, 0);
+        k.w = make_world(model_of(UNITS), TRAINING);
+        k.plan = make_plan(&k.w, BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
+        bp_pool *pool;
+        bp_pool_config pools = pool_config();
+        assert_ok(bp_pool_create(device, k.plan, &pools, &pool));
+        open_pool(&k, &pools, 0);
+        bp_pool *unused = k.pool;
+        k.pool = pool;
+        assert_ok(bp_pool_bind_buckets(k.pool, k.w.buckets, 0, k.ids));
+        drop(&k, param(&k, 0), (take(&k, param(&k, 0), stream), own));
+        drop(&k, param(&k, 0), (take(&k, param(&k, 0), own), stream));
+        take(&k, param(&k, 0), own);
+        assert_ok(bp_stream_synchronize(own));
+        bp_pool_destroy(&k.pool);
+        k.pool = unused;
+        end_kit(&k);
+        bp_stream_destroy(&stream);
+    }
+    assert_ok(bp_stream_synchronize(own)); /* an import that ends leaves the stream alone */
+    bp_stream_destroy(&own);
+    bp_stream_destroy(&foreign);
+    bp_device_destroy(&device);
+    bp_device_destroy(&second);
+    assert_clean();
+}
+
+static void test_stream_pool(void **state)
+{
+    (void)state;
+    fake_cuda_config config = defaults();
+    configure(&config);
+    bp_cuda_config cuda = on_table();
+    bp_device *device = make(&cuda);
+    for (int i = 0; i < 10; i++) {
+        bp_stream *a, *b;
+        assert_ok(bp_stream_create(device, NULL, &a));
+        assert_ok(bp_stream_create(device, NULL, &b));
+        bp_stream_destroy(&a);
+        bp_stream_destroy(&b);
+    }
+    assert_int_equal(fake_cuda_calls("cuStreamCreate"), 2);
+    assert_int_equal(fake_cuda_calls("cuEventCreate"), 2 * 256);
+    bp_device_destroy(&device);
+    assert_clean();
+}
+
+/* ---- out of memory ---------------------------------------------------------------------------------------------------- */
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    fake_cuda_config config = defaults();
+    config.memory = 3 * 65536;
+    configure(&config);
+    bp_cuda_config cuda = on_table();
+    kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config pool = pool_config();
+    pool.persistent_bytes = 65536;
+    pool.overflow_bytes = 65536; /* the fourth slab: three are made before */
+    assert_fails(bp_pool_create(k.device, k.plan, &pool, &k.pool), BP_ERR_NO_DEVICE_MEMORY, "65536 bytes",
+                 "0 of 196608");
+    assert_null(k.pool);
+    assert_int_equal(fake_cuda_used(0), 0);
+    pool.overflow_bytes = 0;
+    open_pool(&k, &pool, 0);
+    walk(&k, 1, NULL, false);
+    end_kit(&k);
+    assert_clean();
+}
+
+/* ---- every call fails -------------------------------------------------------------------------------------------------- */
+
+/* As much as goes; what was made is undone. True where nothing failed. */
+static bool try_everything(void)
+{
+    bp_cuda_config cuda = on_table();
+    bp_device *device = NULL;
+    bp_stream *streams[3] = {0};
+    bp_event *event = NULL;
+    bp_pool *pool = NULL;
+    bp_capture *capture = NULL;
+    bp_graph *graph = NULL;
+    world w = make_world(model_of("300 300 300"), TRAINING);
+    bp_plan *plan = make_plan(&w, BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
+    static uint8_t page[8192] __attribute__((aligned(4096)));
+    uint32_t ids[6] = {0}, dynamic = 0;
+    void *address = NULL;
+    bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
+    bind.placement = BP_PLACE_DYNAMIC;
+    bind.zero = BP_ZERO_ALL;
+    bp_status status = bp_device_create_cuda(&cuda, &device);
+    for (int i = 0; status == BP_OK && i < 3; i++)
+        status = bp_stream_create(device, NULL, &streams[i]);
+#define TRY(call) status = status == BP_OK ? (call) : status
+    TRY(bp_pool_create(device, plan, NULL, &pool));
+    TRY(bp_pool_bind_buckets(pool, w.buckets, 0, ids));
+    TRY(bp_pool_bind(pool, &bind, &dynamic));
+    TRY(bp_event_create(device, &event));
+    bool pinned = false;
+    TRY(bp_device_pin(device, page, sizeof page));
+    pinned = status == BP_OK;
+    for (int i = 0; status == BP_OK && i < 3; i++) {
+        TRY(bp_pool_acquire(pool, &ids[0], 1, streams[i], &address));
+        TRY(bp_stream_copy(streams[i], address, page, 512));
+        TRY(bp_event_record(event, streams[i]));
+        TRY(bp_stream_wait(streams[(i + 1) % 3], event));
+        TRY(bp_event_synchronize(event));
+        TRY(bp_pool_release(pool, &ids[0], 1, streams[(i + 1) % 3]));
+        TRY(bp_pool_acquire(pool, &dynamic, 1, streams[i], &address));
+        TRY(bp_pool_release(pool, &dynamic, 1, streams[(i + 1) % 3]));
+    }
+    TRY(bp_capture_begin(pool, NULL, &capture));
+    bool capturing = false;
+    TRY(bp_graph_begin(streams[0]));
+    capturing = status == BP_OK;
+    TRY(bp_pool_acquire(pool, &ids[1], 1, streams[0], &address));
+    TRY(bp_stream_fill(streams[0], address, 3, 512));
+    TRY(bp_pool_release(pool, &ids[1], 1, streams[0]));
+    if (capturing) {
+        bp_status ended = bp_graph_end(streams[0], &graph);
+        TRY(ended);
+    }
+    TRY(bp_capture_end(capture));
+    TRY(bp_capture_before_launch(capture, streams[1]));
+    bool armed = status == BP_OK;
+    TRY(bp_graph_launch(graph, streams[1]));
+    if (armed)
+        TRY(bp_capture_launched(capture, status == BP_OK ? streams[1] : NULL));
+    TRY(bp_pool_acquire(pool, &ids[1], 1, streams[2], &address));
+    TRY(bp_stream_synchronize(streams[2]));
+    TRY(bp_device_synchronize(device));
+    if (pinned) {
+        bp_status unpinned = bp_device_unpin(device, page, sizeof page);
+        TRY(unpinned);
+    }
+#undef TRY
+    if (status != BP_OK)
+        assert_true(strlen(bp_error_detail()) > 10);
+    bp_capture_abandon(&capture);
+    bp_graph_destroy(&graph);
+    bp_pool_destroy(&pool);
+    bp_event_destroy(&event);
+    for (int i = 0; i < 3; i++)
+        bp_stream_destroy(&streams[i]);
+    bp_device_destroy(&device);
+    bp_plan_destroy(&plan);
+    end_world(&w);
+    return status == BP_OK;
+}
+
+/* What gives something back and fails leaves it behind; there is nothing else to be done with it. */
+static bool gives_back(const char *function)
+{
+    static const char *const undo[] = {"cuMemRelease",     "cuMemUnmap",
+                                       "cuMemAddressFree", "cuMemFreeAsync",
+                                       "cuMemFree",        "cuStreamDestroy",
+                                       "cuEventDestroy",   "cuGraphExecDestroy",
+                                       "cuGraphDestroy",   "cuDevicePrimaryCtxRelease",
+                                       "cuCtxPopCurrent",  "cuMemHostUnregister",
+                                       "cuCtxPushCurrent", "cuStreamSynchronize",
+                                       "cuCtxSynchronize", "cuStreamEndCapture"};
+    for (size_t i = 0; i < sizeof undo / sizeof *undo; i++) {
+        if (strcmp(undo[i], function) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void test_each_call_fails(void **state)
+{
+    (void)state;
+    unsigned long failed = 0;
+    for (size_t f = 0; fake_cuda_function(f) != NULL; f++) {
+        const char *function = fake_cuda_function(f);
+        for (uint64_t nth = 1;; nth += 1 + nth / 8) {
+            fake_cuda_config config = defaults();
+            configure(&config);
+            uint64_t before = fake_cuda_calls(function);
+            if (!fake_cuda_fail(function, nth, 999) || nth > 2000)
+                break;
+            bool fine = try_everything();
+            uint64_t used = fake_cuda_calls(function) - before;
+            failed += !fine;
+            if (!gives_back(function) && *fake_cuda_broken() + *fake_cuda_leaks() != '\0')
+                fail_msg("use %llu of %s: %s%s", (unsigned long long)nth, function, fake_cuda_broken(),
+                         fake_cuda_leaks());
+            if (used < nth)
+                break;
+        }
+    }
+    assert_true(failed > 100);
+    fake_cuda_reset();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finding),
+        cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_handles_and_granularity),
+        cmocka_unit_test(test_plain_memory),
+        cmocka_unit_test(test_current_context),
+        cmocka_unit_test(test_imported_streams),
+        cmocka_unit_test(test_stream_pool),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_each_call_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
