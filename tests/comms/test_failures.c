@@ -190,10 +190,14 @@ static void fail_driver(uint32_t ranks, int over_nccl, unsigned least)
 static void each_driver_call_fails(void **state)
 {
     (void)state;
-    fail_driver(1, 0, 0);
-    fail_driver(1, 1, 1);
-    fail_driver(2, 0, 0);
-    fail_driver(2, 1, 1);
+    fail_driver(1, 0, 1);
+    fail_driver(2, 0, 1);
+}
+
+static void each_driver_call_fails_without_control(void **state)
+{
+    (void)state;
+    fail_driver(1, 1, 2);
 }
 
 /* ---- the control communicator -------------------------------------------------------------------------------------- */
@@ -234,6 +238,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_nccl_call_fails),
                                        cmocka_unit_test(each_nccl_call_fails_without_control),
                                        cmocka_unit_test(each_deregistration_fails),
-                                       cmocka_unit_test(each_driver_call_fails), cmocka_unit_test(each_exchange_fails)};
+                                       cmocka_unit_test(each_exchange_fails),
+                                       cmocka_unit_test(each_driver_call_fails),
+                                       cmocka_unit_test(each_driver_call_fails_without_control)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
