@@ -105,8 +105,8 @@ static void choose_kinds(bp_nccl *nccl)
 {
     const bp_nccl_functions *f = &nccl->f;
     bool buffers = f->ncclCommRegister != NULL && f->ncclCommDeregister != NULL;
-    bool windows =
-        nccl->version >= BP_NCCL_WINDOWS && f->ncclCommWindowRegister != NULL && f->ncclCommWindowDeregister != NULL;
+    bool windows = nccl->version >= BP_NCCL_WINDOWS && f->ncclCommWindowRegister != NULL &&
+                   f->ncclCommWindowDeregister != NULL && bp_cuda_of(nccl->device)->config.memory != BP_CUDA_PLAIN;
     nccl->best = windows ? BP_REGISTER_SYMMETRIC : buffers ? BP_REGISTER_BUFFER : BP_REGISTER_NONE;
     nccl->lacks = windows && !buffers ? 1u << BP_REGISTER_BUFFER : 0;
 }

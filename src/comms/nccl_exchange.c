@@ -11,6 +11,11 @@
 
 #define PIECE 2048u
 
+bool bp_nccl_exchanges_on_device(const bp_comm *comm)
+{
+    return comm->ops->exchange == bp_nccl_exchange && ((const bp_nccl *)comm->self)->control == NULL;
+}
+
 static uint64_t memory_bytes(const bp_nccl *nccl)
 {
     return (uint64_t)PIECE * ((uint64_t)nccl->ranks + 1);

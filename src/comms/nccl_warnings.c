@@ -75,7 +75,9 @@ static void tell_device(const bp_nccl *nccl, const listener *to)
 {
     const bp_cuda *cuda = bp_cuda_of(nccl->device);
     char sentence[SENTENCE_BYTES];
-    if (cuda->info.handle_types == 0) {
+    if (cuda->config.memory == BP_CUDA_PLAIN)
+        say(to, "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows");
+    else if (cuda->info.handle_types == 0) {
         snprintf(sentence, sizeof sentence,
                  "slabs of GPU %d (%s) have no exportable handle type: other processes cannot map them",
                  cuda->info.ordinal, cuda->info.name);

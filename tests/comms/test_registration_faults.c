@@ -67,7 +67,7 @@ char *__wrap_strdup(const char *text)
 typedef struct scene {
     uint32_t ranks, comms;
     kit kits[MOST_RANKS];
-    meeting meetings[MOST_COMMS][MOST_RANKS];
+    meeting meetings[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
     rank ends[MOST_COMMS][MOST_RANKS];
     bp_comm *handles[MOST_COMMS][MOST_RANKS];
     bp_registration_entry entries[MOST_RANKS][4];
@@ -96,7 +96,8 @@ static void add_entry(scene *s, uint32_t i, uint32_t comm, const char *group)
 
 static void open_end(scene *s, uint32_t comm, uint32_t i, meeting *at, uint32_t number)
 {
-    s->ends[comm][i] = (rank){.at = at, .number = number, .best = BP_REGISTER_SYMMETRIC, .version = 7};
+    meeting *joint = &s->joints[comm][at - s->meetings[comm]];
+    s->ends[comm][i] = (rank){.at = at, .joint = joint, .number = number, .best = BP_REGISTER_SYMMETRIC, .version = 7};
     assert_ok(bp_comm_create(&RANK_OPS, &s->ends[comm][i], comm == 0 ? "dp" : "outer", &s->handles[comm][i]));
 }
 
@@ -109,6 +110,7 @@ static scene *new_line(uint32_t ranks)
     s->comms = 1;
     s->fail_allocation = -1;
     meeting_init(&s->meetings[0][0], ranks);
+    meeting_init(&s->joints[0][0], ranks);
     for (uint32_t i = 0; i < ranks; i++) {
         open_rank(s, i, UNITS);
         open_end(s, 0, i, &s->meetings[0][0], i);
@@ -129,6 +131,8 @@ static scene *new_grid(void)
     for (uint32_t i = 0; i < 2; i++) {
         meeting_init(&s->meetings[0][i], 2);
         meeting_init(&s->meetings[1][i], 2);
+        meeting_init(&s->joints[0][i], 2);
+        meeting_init(&s->joints[1][i], 2);
     }
     for (uint32_t i = 0; i < 4; i++) {
         open_rank(s, i, UNITS);
@@ -333,7 +337,7 @@ static void test_lacking(void **state)
     assert_created(s);
     assert_int_equal(window_of(s->made[0], 0).granted, BP_REGISTER_BUFFER);
     assert_int_equal(window_of(s->made[1], 0).granted, BP_REGISTER_BUFFER);
-    assert_non_null(strstr(window_of(s->made[0], 0).because, "cannot register it"));
+    assert_non_null(strstr(window_of(s->made[0], 0).because, "cannot register one"));
     destroy(s);
     close_scene(s);
 }
