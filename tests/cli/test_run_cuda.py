@@ -11,7 +11,8 @@ import sys
 import tempfile
 import unittest
 
-ROOT, TOOL, FAKE, NVTX = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3]), sys.argv[4]
+ROOT, TOOL, FAKE = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
+NVTX = os.path.abspath(sys.argv[4]) if sys.argv[4] else ""
 MODELS = os.path.join(ROOT, "examples", "models")
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 SMALL = "65536"
