@@ -28,7 +28,7 @@
  * Checked mode (bp_pool_config.capture_check) asks the driver which streams are captured, so that a stream which does not take part is
  * an error with its name instead of the driver's 905 or 907 later.
  *
- * Thread safety: begin, end and abandon: one thread, and no calls of the pool beside them. Between them only streams of the capture may
+ * Thread safety: calls for one capture come one at a time. Begin, end and abandon: one thread, and no calls of the pool beside them. Between them only streams of the capture may
  * acquire and release. before_launch and launched: as acquire and release. Sources: CUDA's rules of stream capture (events recorded
  * inside cannot be waited for outside, nor the other way round); the design of Megatron's full-iteration graphs. */
 #ifndef BUCKETPOOL_CAPTURE_H

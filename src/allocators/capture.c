@@ -49,6 +49,14 @@ void bp_capture_touch(bp_pool *pool, uint32_t id)
         atomic_fetch_or_explicit(&capture->touched[s / 64], UINT64_C(1) << s % 64, memory_order_relaxed);
 }
 
+bp_status bp_capture_check_release(const bp_pool *pool, uint32_t id, uint64_t word)
+{
+    const bp_captured_hold *held = find_held(pool->capturing, id);
+    if (held == NULL || BP_WORD_HOLDS(word) > BP_WORD_HOLDS(held->word))
+        return BP_OK;
+    return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
+}
+
 bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function)
 {
     const unsigned watch = atomic_load_explicit((atomic_uint *)&pool->watch, memory_order_relaxed);

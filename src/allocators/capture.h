@@ -42,6 +42,9 @@ bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const 
 /* Notes which memory a capture touches: an acquire or use of `id` inside. No allocation, no lock. */
 void bp_capture_touch(bp_pool *pool, uint32_t id);
 
+/* Whether one of the holds in `word` may end inside: not one that there was before. */
+bp_status bp_capture_check_release(const bp_pool *pool, uint32_t id, uint64_t word);
+
 /* A call that only is possible outside of captures. */
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function);
 

@@ -59,6 +59,8 @@ BP_HOT bp_status claim(releasing *c, uint32_t id, bp_bound **request)
             bp_fail_order(pool, id, r->used ? "is given up, but was used" : "is given up, but held more than once");
     else if (c->stream != NULL && bp_hold_find(r, c->stream) == BP_HOLD_STREAMS)
         status = bp_fail_streams(pool, id);
+    else if (c->purpose != USE && bp_is_capturing(pool))
+        status = bp_capture_check_release(pool, id, word);
     if (status != BP_OK)
         atomic_store_explicit(r->word, word, memory_order_release);
     c->dynamic |= r->kind == BP_KIND_DYNAMIC;

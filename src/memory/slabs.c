@@ -83,6 +83,9 @@ void bp_slabs_finish(bp_slabs *slabs)
 {
     for (size_t i = slabs->observer_count; i-- > 0;)
         detach_slabs(slabs, &slabs->observers[i], slabs->count);
+    for (size_t i = slabs->observer_count; i-- > 0;)
+        if (slabs->observers[i].callbacks.gone != NULL)
+            slabs->observers[i].callbacks.gone(slabs->observers[i].user);
     bp_device *device = slabs->device;
     /* a step that fails leaves something behind that only the device can free: go on with the rest */
     for (size_t i = slabs->count; i-- > 0;) {

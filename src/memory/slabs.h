@@ -34,7 +34,7 @@ bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment);
 bp_status bp_slabs_attach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
 bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
 
-/* Detaches everybody in reverse order and gives all memory back, last slab first. Nothing may use the memory any more. */
+/* Detaches everybody in reverse order, then tells them that it is over, and gives all memory back, last slab first. Nothing may use the memory any more. */
 void bp_slabs_finish(bp_slabs *slabs);
 
 #endif

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../support/driver.h"
 #include "support.h"
 
 #define BIG 1000000u
@@ -379,5 +380,6 @@ int main(void)
         cmocka_unit_test(test_too_little_device_memory),
         cmocka_unit_test(test_no_host_memory),
     };
+    expect_leaks(); /* of calls that were made to fail */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,8 +64,9 @@ static void test_hot_path(void **state)
 static void test_watching(void **state)
 {
     (void)state;
+    const device_row host = {"host", new_host, HOST_READS};
     watch();
-    kit k = open_kit(&ALLOCATORS[0], device_at(0));
+    kit k = open_kit(&ALLOCATORS[0], &host);
     watched seen = unwatch();
     assert_true(seen.allocations > 0 && seen.locks > 0);
     watch();

@@ -69,7 +69,7 @@ static void *work(void *argument)
 {
     worker *w = argument;
     kit *k = w->k;
-    for (unsigned round = 0; round < w->rounds; round++) {
+    for (unsigned round = 0; round < w->rounds || (w->got == 0 && round < 1000 * w->rounds); round++) {
         void *addresses[PER_THREAD];
         size_t first = worker_random(w, PER_THREAD), count = 1 + worker_random(w, PER_THREAD - (uint32_t)first);
         const uint32_t *ids = w->ids + first;

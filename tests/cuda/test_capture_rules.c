@@ -129,7 +129,7 @@ static void test_balance(void **state)
     end_kit(&k);
 }
 
-/* What was live before is so afterwards, though it was released inside. */
+/* What was live before is so afterwards, and cannot be released inside. */
 static void test_abandon_puts_back(void **state)
 {
     (void)state;
@@ -145,6 +145,7 @@ static void test_abandon_puts_back(void **state)
     bp_capture *capture;
     assert_ok(bp_capture_begin(k.pool, &config, &capture));
     assert_ok(bp_graph_begin(k.streams[0]));
+    assert_fails(bp_pool_release(k.pool, &owned, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0", "before the capture");
     take(&k, owned, k.streams[0]);
     take(&k, param(&k, 1), k.streams[0]);
     take(&k, id_of(&k, 1, BP_ROLE_GRAD, 0), k.streams[0]);
@@ -392,6 +393,40 @@ static void test_launches(void **state)
     end_kit(&k);
 }
 
+/* Between before_launch and launched: what is not the graph's goes on. */
+static void test_launching(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    int attached = 0;
+    const bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach_nothing, .detach = detach_nothing};
+    bp_capture *captures[2];
+    bp_graph *graphs[2];
+    for (int i = 0; i < 2; i++) { /* the same memory */
+        captures[i] = begin(&k);
+        assert_ok(bp_graph_begin(k.streams[0]));
+        drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+        graphs[i] = end_graph(k.streams[0]);
+        assert_ok(bp_capture_end(captures[i]));
+    }
+    assert_ok(bp_capture_before_launch(captures[0], k.streams[0]));
+    assert_fails(bp_capture_before_launch(captures[1], k.streams[1]), BP_ERR_SCHEDULE, "capture.1", "another graph");
+    assert_ok(bp_pool_attach(k.pool, &callbacks, &attached));
+    assert_ok(bp_pool_detach(k.pool, &callbacks, &attached));
+    assert_ok(bp_pool_set_lane(k.pool, BP_LANE_REDUCE, k.streams[2]));
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2]));
+    assert_ok(bp_graph_launch(graphs[0], k.streams[0]));
+    assert_ok(bp_capture_launched(captures[0], k.streams[0]));
+    assert_ok(bp_capture_before_launch(captures[1], k.streams[1]));
+    assert_ok(bp_capture_launched(captures[1], NULL));
+    for (int i = 0; i < 2; i++) {
+        bp_graph_destroy(&graphs[i]);
+        bp_capture_destroy(&captures[i]);
+    }
+    assert_serves(&k);
+    end_kit(&k);
+}
+
 static void test_pool_goes_first(void **state)
 {
     (void)state;
@@ -448,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_undeclared),
         cmocka_unit_test(test_undeclared_and_unchecked),
         cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_launching),
         cmocka_unit_test(test_pool_goes_first),
         cmocka_unit_test(test_touched_slabs),
     };

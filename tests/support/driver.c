@@ -18,6 +18,7 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bp_cuda_driver table;
 static void *library, *context;
+static bool leaks_expected;
 
 static const char *wanted(void)
 {
@@ -42,6 +43,31 @@ static void __attribute__((noreturn)) end(int status, const char *reason)
     _Exit(status);
 }
 
+void expect_leaks(void)
+{
+    leaks_expected = true;
+}
+
+/* The emulated driver knows what was done wrong and what is left. */
+static void look_back(void)
+{
+    static const char *const questions[] = {"fake_cuda_broken", "fake_cuda_leaks"};
+    int device, wrong = 0;
+    if (table.cuDeviceGet(&device, 0) == 0)
+        table.cuDevicePrimaryCtxRelease(device);
+    for (size_t i = 0; i < (leaks_expected ? 1 : 2); i++) {
+        const char *(*ask)(void);
+        *(void **)&ask = driver_symbol(questions[i]);
+        const char *answer = ask != NULL ? ask() : "";
+        if (*answer != '\0') {
+            fprintf(stderr, "%s:\n%s\n", questions[i], answer);
+            wrong = 1;
+        }
+    }
+    if (wrong)
+        _Exit(1);
+}
+
 static void load(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* a stream that is held up must not hold up its neighbours */
@@ -56,6 +82,7 @@ static void load(void)
     library = dlopen(name != NULL ? name : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     if (table.cuDeviceGet(&device, 0) != 0 || table.cuDevicePrimaryCtxRetain(&context, device) != 0)
         end(1, "the GPU gives no context");
+    atexit(look_back);
 }
 
 const bp_cuda_driver *driver(void)

@@ -14,6 +14,9 @@ bool has_real_driver(void);
 /* The table, loaded once. Where the machine's driver finds no GPU the program ends with status 77 and the reason; where a library that
  * was named cannot be loaded, with 1. */
 const bp_cuda_driver *driver(void);
+/* The program makes calls fail that give things back, so that some are left when it ends. Without this what the emulated driver finds
+ * left makes the program fail, as do the rules that it finds broken. */
+void expect_leaks(void);
 /* A symbol that the table has not; NULL where the driver lacks it. */
 void *driver_symbol(const char *name);
 

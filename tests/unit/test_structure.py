@@ -1,6 +1,6 @@
 """The architecture as the design has it: who includes whom, what the libraries need and what they export.
 
-Arguments: source directory, core library, formats library where it is built."""
+Arguments: source directory, core library, and those of the formats and MPI libraries that are built."""
 
 import os
 import re
@@ -9,7 +9,8 @@ import sys
 import unittest
 
 ROOT, CORE = sys.argv[1:3]
-FORMATS = sys.argv[3] if len(sys.argv) > 3 else None
+FORMATS = next((library for library in sys.argv[3:] if "formats" in os.path.basename(library)), None)
+MPI = next((library for library in sys.argv[3:] if "mpi" in os.path.basename(library)), None)
 
 # A folder may include its own headers and those of the folders named here.
 MAY_INCLUDE = {
@@ -21,7 +22,9 @@ MAY_INCLUDE = {
     "memory": {"core", "devices", "memory"},
     "nvtx": {"nvtx"},
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
+    "comms": {"core", "devices", "comms"},
     "formats": {"core", "formats"},
+    "mpi": {"core", "mpi"},
 }
 # What libc is: the loader has thread-local storage.
 LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
@@ -51,7 +54,7 @@ class Structure(unittest.TestCase):
                         continue
                     checked += 1
                     self.assertIn(header.split("/")[0], allowed, f"{path} includes {header}")
-                    if folder == "formats" and header.startswith("core/"):
+                    if folder in ("formats", "mpi") and header.startswith("core/"):
                         self.assertIn(header, INLINE_HEADERS, f"{path} includes {header}")
         self.assertGreater(checked, 50)
 
@@ -69,13 +72,17 @@ class Structure(unittest.TestCase):
         text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
         return set(re.findall(r"\(NEEDED\).*\[(.+)\]", text))
 
+    def needed_beyond_libc(self, library):
+        system = LIBC | {"libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2"}
+        return {name for name in self.needed(library) if "san" not in name} - system
+
     def test_needed_libraries(self):
-        sanitizers = {n for n in self.needed(CORE) if "san" in n or n in ("libm.so.6", "libgcc_s.so.1", "libpthread.so.0")}
-        self.assertEqual(self.needed(CORE) - sanitizers - LIBC, set())
-        if FORMATS is None:
-            return
-        extra = {n for n in self.needed(FORMATS) if "san" in n or n in ("libm.so.6", "libgcc_s.so.1", "libpthread.so.0")}
-        self.assertEqual(self.needed(FORMATS) - extra - LIBC, {"libjansson.so.4", self.soname(CORE)})
+        self.assertEqual(self.needed_beyond_libc(CORE), set())
+        if FORMATS:
+            self.assertEqual(self.needed_beyond_libc(FORMATS), {"libjansson.so.4", self.soname(CORE)})
+        if MPI:
+            others = self.needed_beyond_libc(MPI) - {self.soname(CORE)}
+            self.assertEqual({re.sub(r"\.so.*", "", name) for name in others}, {"libmpi"})
 
     def soname(self, library):
         text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
@@ -86,7 +93,7 @@ class Structure(unittest.TestCase):
         for path in sources("include"):
             with open(path, encoding="utf-8") as file:
                 declared |= set(re.findall(r"\b(bp_\w+)\(", file.read()))
-        for library in (CORE, FORMATS) if FORMATS else (CORE,):
+        for library in filter(None, (CORE, FORMATS, MPI)):
             text = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
             exported = {line.split()[2].split("@")[0] for line in text.splitlines() if len(line.split()) == 3}
             exported -= {name for name in exported if name.startswith("BUCKETPOOL_")}

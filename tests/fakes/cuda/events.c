@@ -151,6 +151,7 @@ static int synchronize(void *handle)
     FAKE_TRY(fake_current(&context));
     FAKE_TRY(find(handle, &event));
     FAKE_TRY(check_outside(event));
+    FAKE_TRY(fake_capture_check_unsafe(fake_this_thread()));
     fake_await(event->mark);
     return OK;
 }
@@ -166,6 +167,7 @@ static int query(void *handle)
     fake_event *event;
     FAKE_TRY(find(handle, &event));
     FAKE_TRY(check_outside(event));
+    FAKE_TRY(fake_capture_check_unsafe(fake_this_thread()));
     return fake_is_reached(&event->mark) ? OK : NOT_READY;
 }
 

@@ -47,8 +47,8 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     F(cuMemHostUnregister, FAKE_UNSAFE)                                                                                \
     F(cuStreamCreate, 0)                                                                                               \
     F(cuStreamDestroy, 0)                                                                                              \
-    F(cuStreamSynchronize, FAKE_UNSAFE)                                                                                \
-    F(cuStreamQuery, FAKE_UNSAFE)                                                                                      \
+    F(cuStreamSynchronize, 0)                                                                                          \
+    F(cuStreamQuery, 0)                                                                                                \
     F(cuStreamGetCtx, 0)                                                                                               \
     F(cuStreamGetFlags, 0)                                                                                             \
     F(cuStreamWaitEvent, 0)                                                                                            \
@@ -58,8 +58,8 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     F(cuEventCreate, 0)                                                                                                \
     F(cuEventDestroy, 0)                                                                                               \
     F(cuEventRecord, 0)                                                                                                \
-    F(cuEventSynchronize, FAKE_UNSAFE)                                                                                 \
-    F(cuEventQuery, FAKE_UNSAFE)                                                                                       \
+    F(cuEventSynchronize, 0)                                                                                           \
+    F(cuEventQuery, 0)                                                                                                 \
     F(cuStreamBeginCapture, 0)                                                                                         \
     F(cuStreamEndCapture, 0)                                                                                           \
     F(cuStreamIsCapturing, 0)                                                                                          \

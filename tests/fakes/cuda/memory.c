@@ -47,12 +47,15 @@ FAKE_API uint64_t fake_cuda_used(int device)
 static uint64_t usable(int device, uint64_t address, bool write, bool host)
 {
     const fake_mapping *mapping = fake_mapping_holding(address);
-    if (mapping != NULL) {
-        int wanted = write ? 3 : 1;
-        return (mapping->access[device] & wanted) == wanted ? mapping->address + mapping->bytes - address : 0;
-    }
-    if (fake_range_touching(fake.reservations, address, 1) != NULL)
+    int wanted = write ? 3 : 1;
+    if (mapping != NULL && (mapping->access[device] & wanted) == wanted)
+        return mapping->address + mapping->bytes - address;
+    if (mapping != NULL || fake_range_touching(fake.reservations, address, 1) != NULL) {
+        fake_break("work_has_access", "work of device %d would %s 0x%llx, which is %s", device,
+                   write ? "write" : "read", (unsigned long long)address,
+                   mapping != NULL ? "mapped only" : "not mapped");
         return 0;
+    }
     const fake_range *range = fake_range_touching(fake.allocations, address, 1);
     if (range != NULL && range->freed) {
         fake_break("freed_memory_is_not_used", "work names 0x%llx, which cuMemFreeAsync was called with",

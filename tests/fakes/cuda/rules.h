@@ -88,10 +88,7 @@
       "Memory is mapped into reservations only, else 1", \
       "driver API, cuMemMap") \
     X(maps_do_not_overlap, \
-      "What is mapped is not mapped over: 1", \
-      "driver API, cuMemMap; number inferred") \
-    X(mapped_memory_is_not_accessible, \
-      "Mapped memory takes no work before access was granted: 1", \
+      "What is mapped is not mapped over: refused", \
       "driver API, cuMemMap; number inferred") \
     X(access_needs_a_whole_mapping, \
       "Access is granted to ranges that are mapped from end to end, else 1", \
@@ -109,7 +106,7 @@
       "Another handle at the same address has bytes of its own", \
       "driver API, cuMemMap") \
     X(reservations_hold_mappings, \
-      "A reservation with memory mapped in it is not freed: 1", \
+      "A reservation with memory mapped in it is not freed: refused", \
       "driver API, cuMemAddressFree; inferred") \
     /* ---- allocations ---- */ \
     X(allocations_are_aligned, \
@@ -183,10 +180,10 @@
       "Asking the legacy stream for its capture answers 906 and ends nothing", \
       "driver API, cuStreamIsCapturing") \
     X(the_legacy_stream_is_not_captured, \
-      "A capture does not begin on the legacy stream", \
+      "A capture does not begin on the legacy stream: refused", \
       "driver API, cuStreamBeginCapture") \
     X(captures_do_not_nest, \
-      "A capture does not begin on a stream that is captured", \
+      "A capture does not begin on a stream that is captured: refused", \
       "driver API, cuStreamBeginCapture") \
     X(captures_do_not_merge, \
       "A captured stream does not wait for an event of another capture: 902", \
@@ -249,6 +246,9 @@
     X(freed_memory_is_not_used, \
       "memory must not be used by work that is given after cuMemFreeAsync", \
       "driver API, cuMemFreeAsync") \
+    X(work_has_access, \
+      "work must name memory that is mapped, with access for its device", \
+      "driver API, cuMemMap, cuMemSetAccess") \
     X(registered_memory_stays_mapped, \
       "memory must be deregistered everywhere before it is unmapped", \
       "NCCL user guide, user buffer registration")

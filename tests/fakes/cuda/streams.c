@@ -109,6 +109,7 @@ static int synchronize(void *handle)
     fake_stream *stream;
     FAKE_TRY(fake_stream_for_work(handle, &stream));
     FAKE_TRY(fake_capture_check_wait(stream));
+    FAKE_TRY(fake_capture_check_unsafe(fake_this_thread()));
     (void)is_done(stream, true);
     return OK;
 }
@@ -124,6 +125,7 @@ static int query(void *handle)
     fake_stream *stream;
     FAKE_TRY(fake_stream_for_work(handle, &stream));
     FAKE_TRY(fake_capture_check_wait(stream));
+    FAKE_TRY(fake_capture_check_unsafe(fake_this_thread()));
     return is_done(stream, false) ? OK : NOT_READY;
 }
 

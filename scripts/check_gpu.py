@@ -1,0 +1,258 @@
+"""./check --gpu: builds with a C compiler, meson and ninja alone, runs everything that can run on this machine's GPU, and writes one JSON of
+outcomes and figures to bench/results. A part that fails does not stop the others. Exits 0, 1 or, where there is no GPU, 77 with the reason.
+
+For trying it out without a GPU: BP_TEST_DRIVER=FILE takes an emulated driver's libcuda.so.1; the JSON then stays in the build folder."""
+
+import ctypes
+import datetime
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.getcwd()
+BUILD = os.path.join(ROOT, "build-gpu")
+LOG = os.path.join(BUILD, "check-gpu.log")
+EMULATED = os.environ.get("BP_TEST_DRIVER", "real") not in ("", "real")
+BEGIN = time.monotonic()
+MOST_SECONDS = 460  # of all, so that the JSON is written before anyone loses patience
+
+
+def left(most):
+    """Seconds that a part may take."""
+    return max(10, min(most, MOST_SECONDS - (time.monotonic() - BEGIN)))
+
+
+# ---- the machine -------------------------------------------------------------------------------------------------------
+
+
+def driver_of_this_machine():
+    """What the driver says, or the reason why there is no GPU."""
+    name = os.environ["BP_TEST_DRIVER"] if EMULATED else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(name)
+    except OSError as error:
+        return None, f"no CUDA driver: {error}"
+    code = driver.cuInit(0)
+    if code != 0:
+        return None, f"the CUDA driver does not start: cuInit answers {code}"
+    number, version, text = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
+    if driver.cuDeviceGetCount(ctypes.byref(number)) != 0 or number.value == 0:
+        return None, "the CUDA driver finds no GPU"
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    device = ctypes.c_int()
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+    driver.cuDeviceGetName(text, 128, device)
+    return {"device": text.value.decode(errors="replace"), "devices": number.value, "driver_version": version.value}, None
+
+
+def output_of(*command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def nccl_library():
+    """The copy that a runtime on this machine would load: named, the system's, or the one that Python packages bring."""
+    named = os.environ.get("BP_TEST_NCCL")
+    if named or EMULATED:
+        return named
+    folders = [os.path.join(p, "nvidia", "nccl", "lib") for p in sys.path] + ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"]
+    found = [f for folder in folders for f in sorted(glob.glob(os.path.join(folder, "libnccl.so.2*")))]
+    return found[0] if found else "libnccl.so.2"
+
+
+def nccl_version(library):
+    try:
+        version = ctypes.c_int()
+        return version.value if ctypes.CDLL(library).ncclGetVersion(ctypes.byref(version)) == 0 else None
+    except (OSError, AttributeError, TypeError):
+        return None
+
+
+def describe(machine, nccl):
+    release = re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
+    smi = "" if EMULATED else output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    commit = output_of("git", "describe", "--always", "--dirty", "--tags") or os.environ.get("BP_COMMIT", "")
+    return {
+        "format": "bucketpool.gpu/1",
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": commit or "unknown: not a git checkout, and BP_COMMIT is not set",
+        "emulated": EMULATED,
+        **machine,
+        "driver_release": smi.splitlines()[0] if smi else None,
+        "cuda_toolkit": release.group(1) if release else None,
+        "nccl_version": nccl_version(nccl) if nccl else None,
+        "compiler": output_of("cc", "--version").splitlines()[:1],
+        "kernel": platform.release(),
+        "cores": os.cpu_count(),
+    }
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------------
+
+tests = []
+
+
+def note(name, outcome, seconds=0.0, reason=""):
+    tests.append({"name": name, "outcome": outcome, "seconds": round(seconds, 2), **({"reason": reason} if reason else {})})
+    print(f"  {outcome:8} {name}  {seconds:.1f} s{'  ' + reason if reason else ''}", flush=True)
+
+
+def run(command, most, env=None):
+    """Exit status (124: too long) and output; everything goes to the log too."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                              timeout=left(most), env={**os.environ, **(env or {})})
+        code, output = done.returncode, done.stdout
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout or ""
+        output = output.decode(errors="replace") if isinstance(output, bytes) else output
+        code = 124
+    except OSError as error:
+        code, output = 127, str(error)
+    with open(LOG, "a", encoding="utf-8") as log:
+        print("$", " ".join(command), file=log)
+        print(output, file=log)
+    return code, output
+
+
+def last_line(text):
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""
+
+
+def tool(name, module):
+    return [name] if shutil.which(name) else [sys.executable, "-m", module]
+
+
+def build():
+    """Configured anew, as somebody would who has just unpacked it."""
+    options = ["-Dformats=disabled", "-Dcairo=disabled", "-Ddocs=disabled", "-Dcmocka=stand-in", "-Dbuildtype=debugoptimized"]
+    begin = time.monotonic()
+    code, output = run([*tool("meson", "mesonbuild.mesonmain"), "setup", os.path.join(BUILD, "build"), *options], 60)
+    if code == 0:
+        code, output = run([*tool("ninja", "ninja"), "-C", os.path.join(BUILD, "build")], 200)
+    note("build", "passed" if code == 0 else "failed", time.monotonic() - begin, "" if code == 0 else last_line(output))
+    if code != 0:
+        print(output[-3000:])
+    return code == 0
+
+
+OUTCOMES = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}
+
+
+def suite(env):
+    """The tests that meson knows for a GPU, one after the other: they measure nothing, but hold streams up and look on."""
+    folder = os.path.join(BUILD, "build")
+    command = [*tool("meson", "mesonbuild.mesonmain"), "test", "-C", folder, "--no-rebuild", "--suite", "gpu", "--num-processes", "1"]
+    code, output = run(command, 240, env)
+    try:
+        with open(os.path.join(folder, "meson-logs", "testlog.json"), encoding="utf-8") as file:
+            results = [json.loads(line) for line in file]
+    except OSError:
+        results = []
+    for result in results:
+        outcome = OUTCOMES.get(result["result"], "failed")
+        reason = "" if outcome == "passed" else last_line(result.get("stdout") or result.get("stderr"))
+        note(result["name"].split(" / ")[-1], outcome, result.get("duration", 0), reason)
+        if outcome == "failed":
+            print("\n".join(((result.get("stdout") or "") + (result.get("stderr") or "")).splitlines()[-25:]))
+    if code == 124 or not results:
+        note("suite gpu", "failed", 0, "took too long" if code == 124 else last_line(output))
+
+
+def sanitizer(env):
+    """The contract under compute-sanitizer, which sees bad addresses of copies and fills, and memory that is left. The contract provokes
+    errors of calls on purpose: those are not reported."""
+    name = "compute-sanitizer memcheck: pool-contract"
+    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if EMULATED or not os.path.exists(program):
+        return note(name, "skipped", 0, "emulated" if EMULATED else "compute-sanitizer is not installed")
+    begin = time.monotonic()
+    code, output = run([program, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9",
+                        os.path.join(BUILD, "build", "tests", "test_pool_contract"), "*scheduled on cuda*"], 90, env)
+    if "Device not supported" in output:
+        return note(name, "skipped", time.monotonic() - begin, "compute-sanitizer does not support this device or system")
+    return note(name, "passed" if code == 0 else "failed", time.monotonic() - begin, "" if code == 0 else last_line(output))
+
+
+def figures(name, command, env):
+    """A program that writes figures as JSON."""
+    begin = time.monotonic()
+    path = os.path.join(BUILD, re.sub(r"\W+", "-", name) + ".json")
+    code, output = run([*command, "--json", path], 120, env)
+    outcome = "passed" if code == 0 else "skipped" if code == 77 else "failed"
+    note(name, outcome, time.monotonic() - begin, "" if code == 0 else last_line(output))
+    if code != 0:
+        return []
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)["figures"]
+
+
+def figure_table(rows):
+    print(f"\n  {'':74} {'median':>12} {'ratio':>7}  95 of 100")
+    for row in rows:
+        value = row["ns_median"]
+        text = f"{value:.0f} ns" if value < 1e5 else f"{value / 1e6:.2f} ms"
+        interval = row.get("ratio_interval_95")
+        ratio = f"{row['ratio_median']:7.2f}  {interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
+        print(f"  {(row['group'] + ': ' + row['name'])[:74]:74} {text:>12} {ratio}")
+
+
+def write(document):
+    slug = re.sub(r"[^a-z0-9]+", "-", document["device"].lower()).strip("-") or "gpu"
+    folder = BUILD if EMULATED else os.path.join(ROOT, "bench", "results")
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"{'emulated' if EMULATED else 'gpu'}-{slug}-{document['date'][:10]}.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=2)
+        file.write("\n")
+    return os.path.relpath(path, ROOT)
+
+
+def main():
+    machine, reason = driver_of_this_machine()
+    if machine is None:
+        print(f"./check --gpu is skipped: {reason}")
+        return 77
+    nccl = nccl_library()
+    shutil.rmtree(BUILD, ignore_errors=True)
+    os.makedirs(BUILD)
+    document = describe(machine, nccl)
+    if EMULATED:
+        print("EMULATED: no GPU takes part in this; outcomes and figures say nothing about one.")
+    print(f"{document['device']}, driver of CUDA {machine['driver_version'] // 1000}.{machine['driver_version'] % 1000 // 10}, NCCL {document['nccl_version'] or 'not found'}, "
+          f"{document['commit']}", flush=True)
+    env = {"BP_TEST_DRIVER": "real"}
+    if EMULATED:  # found as the machine's would be
+        folders = [os.path.dirname(os.path.abspath(os.environ["BP_TEST_DRIVER"])), os.environ.get("LD_LIBRARY_PATH", "")]
+        env["LD_LIBRARY_PATH"] = ":".join(f for f in folders if f)
+    if nccl:
+        env["BP_TEST_NCCL"] = nccl
+    document["tests"], document["figures"] = tests, []
+    if build():
+        suite(env)
+        sanitizer(env)
+        document["figures"] += figures("bench_gpu", [os.path.join(BUILD, "build", "bench", "bench_gpu"),
+                                                     *(("--turns", "11") if EMULATED else ())], env)
+        if EMULATED:
+            note("torch_allocator", "skipped", 0, "emulated")
+        else:
+            document["figures"] += figures("torch_allocator", [sys.executable, os.path.join("scripts", "torch_allocator.py")], env)
+    document["seconds"] = round(time.monotonic() - BEGIN, 1)
+    if document["figures"]:
+        figure_table(document["figures"])
+    counts = {outcome: sum(t["outcome"] == outcome for t in tests) for outcome in ("passed", "failed", "skipped")}
+    print(f"\n{document['device']}{' (EMULATED)' if EMULATED else ''}: {write(document)}, {document['seconds']:.0f} s")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+sys.exit(main())

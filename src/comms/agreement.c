@@ -1,0 +1,218 @@
+/* Common verdicts: the records of all ranks lie in the communicator's own room, so that nothing here can run out of memory on one
+ * rank and leave the others waiting. */
+#include "comms/agreement.h"
+
+#include <string.h>
+
+#include "core/fail.h"
+
+_Static_assert(sizeof(bp_proposal) <= BP_COMM_RECORD_BYTES, "a record holds a proposal");
+_Static_assert(sizeof(bp_window_proposal) <= BP_COMM_RECORD_BYTES, "a record holds a window");
+
+static const void *record_of(const bp_comm *comm, uint32_t rank, size_t bytes)
+{
+    return comm->records + rank * bytes;
+}
+
+/* ---- verdicts ------------------------------------------------------------------------------------------------------- */
+
+void bp_verdict_take(bp_verdict *verdict, bp_status status)
+{
+    memset(verdict, 0, sizeof *verdict);
+    verdict->status = (uint32_t)status;
+    if (status != BP_OK)
+        snprintf(verdict->words, sizeof verdict->words, "%s", bp_error_detail());
+}
+
+bp_status bp_verdict_status(const bp_verdict *verdict)
+{
+    return verdict->status == BP_OK ? BP_OK : bp_error_record((bp_status)verdict->status, verdict->words);
+}
+
+/* `first` says it for all; a communicator of one rank has nobody to name. */
+static void quote(const bp_comm *comm, const bp_verdict *said, uint32_t first, uint32_t more, bp_verdict *verdict)
+{
+    char others[32] = "";
+    bp_verdict quoted = *said;
+    if (more > 0)
+        snprintf(others, sizeof others, " (and %u more)", more);
+    if (!said->named && comm->traits.ranks > 1)
+        snprintf(quoted.words, sizeof quoted.words, "rank %u%s of communicator %s: %.*s", first, others, comm->name,
+                 (int)sizeof said->words - 1, said->words);
+    quoted.named = 1;
+    *verdict = quoted;
+}
+
+/* Of verdicts that begin each record of `bytes` bytes. */
+static void decide(const bp_comm *comm, size_t bytes, bp_verdict *verdict)
+{
+    uint32_t failed = 0, first_failed = 0, refused = 0, first_refused = 0;
+    bool same_words = true;
+    for (uint32_t rank = comm->traits.ranks; rank-- > 0;) {
+        const bp_verdict *v = record_of(comm, rank, bytes);
+        if (v->status != BP_OK)
+            failed++, first_failed = rank;
+        if (!v->granted)
+            refused++, first_refused = rank;
+    }
+    if (failed > 0) {
+        quote(comm, record_of(comm, first_failed, bytes), first_failed, failed - 1, verdict);
+        return;
+    }
+    const bp_verdict *said = record_of(comm, first_refused, bytes);
+    for (uint32_t rank = 0; rank < comm->traits.ranks; rank++) {
+        const bp_verdict *v = record_of(comm, rank, bytes);
+        same_words = same_words && !v->granted && strncmp(v->words, said->words, sizeof v->words) == 0;
+    }
+    if (refused == 0 || same_words)
+        *verdict = *said;
+    else
+        quote(comm, said, first_refused, refused - 1, verdict);
+}
+
+/* What comes from elsewhere ends somewhere. */
+static void end_words(const bp_comm *comm, size_t bytes)
+{
+    for (uint32_t rank = 0; rank < comm->traits.ranks; rank++) {
+        bp_verdict *v = (bp_verdict *)(comm->records + rank * bytes);
+        v->words[sizeof v->words - 1] = '\0';
+    }
+}
+
+bp_status bp_verdict_agree(bp_comm *comm, bp_verdict *verdict)
+{
+    BP_TRY(bp_comm_exchange(comm, verdict, sizeof *verdict, comm->records));
+    end_words(comm, sizeof *verdict);
+    decide(comm, sizeof *verdict, verdict);
+    return BP_OK;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------------------------------ */
+
+/* A field that must be the same on all ranks. */
+typedef struct field {
+    const char *what;
+    size_t offset, bytes;
+    bool text;
+} field;
+
+#define TEXT(type, name, what)                                                                                         \
+    {                                                                                                                  \
+        (what), offsetof(type, name), sizeof(((type *)0)->name), true                                                  \
+    }
+#define NUMBER(type, name, what)                                                                                       \
+    {                                                                                                                  \
+        (what), offsetof(type, name), sizeof(((type *)0)->name), false                                                 \
+    }
+
+static bool same(const bp_comm *comm, size_t bytes, const field *f, uint32_t a, uint32_t b)
+{
+    return memcmp((const char *)record_of(comm, a, bytes) + f->offset,
+                  (const char *)record_of(comm, b, bytes) + f->offset, f->bytes) == 0;
+}
+
+/* The first rank with the value that more than half of them have; rank 0 where there is none. */
+static uint32_t find_majority(const bp_comm *comm, size_t bytes, const field *f)
+{
+    uint32_t candidate = 0, lead = 0, votes = 0;
+    for (uint32_t rank = 0; rank < comm->traits.ranks; rank++) {
+        if (lead == 0)
+            candidate = rank;
+        if (same(comm, bytes, f, candidate, rank))
+            lead++;
+        else
+            lead--;
+    }
+    for (uint32_t rank = 0; rank < comm->traits.ranks; rank++)
+        votes += same(comm, bytes, f, candidate, rank);
+    for (uint32_t rank = 0; votes > comm->traits.ranks / 2; rank++)
+        if (same(comm, bytes, f, candidate, rank))
+            return rank;
+    return 0;
+}
+
+static void print_value(const bp_comm *comm, size_t bytes, const field *f, uint32_t rank, char *text, size_t room)
+{
+    const char *at = (const char *)record_of(comm, rank, bytes) + f->offset;
+    uint64_t number;
+    if (f->text) {
+        snprintf(text, room, "%.*s", (int)f->bytes, at);
+        return;
+    }
+    memcpy(&number, at, sizeof number);
+    snprintf(text, room, "%llu", (unsigned long long)number);
+}
+
+/* Whether all ranks have the same in the field; else the verdict says who has not. `about` begins the sentence. */
+static bool compare(const bp_comm *comm, size_t bytes, const field *f, const char *about, bp_verdict *verdict)
+{
+    uint32_t most = find_majority(comm, bytes, f), first = UINT32_MAX, differing = 0;
+    for (uint32_t rank = comm->traits.ranks; rank-- > 0;)
+        if (!same(comm, bytes, f, most, rank))
+            differing++, first = rank;
+    if (differing == 0)
+        return true;
+    char here[80], there[80], others[32] = "";
+    print_value(comm, bytes, f, first, here, sizeof here);
+    print_value(comm, bytes, f, most, there, sizeof there);
+    if (differing > 1)
+        snprintf(others, sizeof others, " (and %u more)", differing - 1);
+    memset(verdict, 0, sizeof *verdict);
+    verdict->status = BP_ERR_MISMATCH;
+    verdict->named = 1;
+    snprintf(verdict->words, sizeof verdict->words, "%srank %u%s of communicator %s has %s %s, rank %u has %s", about,
+             first, others, comm->name, f->what, here, most, there);
+    return false;
+}
+
+/* ---- proposals ------------------------------------------------------------------------------------------------------ */
+
+static void meet_neighbours(const bp_comm *comm, const bp_proposal *mine, bp_neighbours *neighbours)
+{
+    *neighbours = (bp_neighbours){.in_process = UINT32_MAX};
+    for (uint32_t rank = comm->traits.ranks; rank-- > 0;) {
+        const bp_proposal *other = record_of(comm, rank, sizeof *other);
+        neighbours->several_hosts = neighbours->several_hosts || other->host != mine->host;
+        if (rank != comm->traits.rank && other->host == mine->host && other->process == mine->process)
+            neighbours->in_process = rank;
+    }
+}
+
+bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours *neighbours)
+{
+    static const field fields[] = {
+        TEXT(bp_proposal, library, "bucketpool"),
+        TEXT(bp_proposal, fingerprint, "the plan with fingerprint"),
+        TEXT(bp_proposal, provider, "the communicator's library"),
+        NUMBER(bp_proposal, provider_version, "the communicator's library in version"),
+        NUMBER(bp_proposal, slabs, "slabs:"),
+        NUMBER(bp_proposal, entries, "entries for it:"),
+        NUMBER(bp_proposal, windows, "slabs to register with it:"),
+    };
+    BP_TRY(bp_comm_exchange(comm, proposal, sizeof *proposal, comm->records));
+    end_words(comm, sizeof *proposal);
+    meet_neighbours(comm, proposal, neighbours);
+    decide(comm, sizeof *proposal, &proposal->verdict);
+    if (proposal->verdict.status != BP_OK)
+        return BP_OK;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!compare(comm, sizeof *proposal, &fields[i], "", &proposal->verdict))
+            break;
+    return BP_OK;
+}
+
+bp_status bp_window_proposal_agree(bp_comm *comm, const bp_window_proposal *proposal, bp_verdict *verdict)
+{
+    static const field fields[] = {
+        NUMBER(bp_window_proposal, slab, "its number"), TEXT(bp_window_proposal, group, "its group"),
+        NUMBER(bp_window_proposal, bytes, "its bytes"), NUMBER(bp_window_proposal, kind, "the kind asked for"),
+        NUMBER(bp_window_proposal, exact, "exact"),
+    };
+    char about[64];
+    snprintf(about, sizeof about, "slab %llu: ", (unsigned long long)proposal->slab);
+    BP_TRY(bp_comm_exchange(comm, proposal, sizeof *proposal, comm->records));
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!compare(comm, sizeof *proposal, &fields[i], about, verdict))
+            break;
+    return BP_OK;
+}

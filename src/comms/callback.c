@@ -1,0 +1,98 @@
+/* Communicators whose work is done by functions of the caller. */
+#include "comms/comm.h"
+
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+
+typedef struct callback_comm {
+    bp_comm_ops ops; /* lacks what the caller's functions lack */
+    bp_comm_callbacks callbacks;
+    void *user;
+    bool made; /* only then is `user` ours to destroy */
+} callback_comm;
+
+static void destroy(void *self)
+{
+    callback_comm *comm = self;
+    if (comm->made && comm->callbacks.destroy != NULL)
+        comm->callbacks.destroy(comm->user);
+    free(comm);
+}
+
+static bp_status traits(void *self, bp_comm_traits *traits)
+{
+    const callback_comm *comm = self;
+    traits->rank = comm->callbacks.rank;
+    traits->ranks = comm->callbacks.ranks;
+    return BP_OK;
+}
+
+static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *all)
+{
+    const callback_comm *comm = self;
+    return comm->callbacks.exchange(comm->user, mine, bytes, all);
+}
+
+static bp_status all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
+{
+    const callback_comm *comm = self;
+    return comm->callbacks.all_gather(comm->user, mine, all, bytes, stream);
+}
+
+static bp_status all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                            bp_reduction reduction, bp_stream *stream)
+{
+    const callback_comm *comm = self;
+    return comm->callbacks.all_reduce(comm->user, from, to, count, dtype, reduction, stream);
+}
+
+static bp_status reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                bp_reduction reduction, bp_stream *stream)
+{
+    const callback_comm *comm = self;
+    return comm->callbacks.reduce_scatter(comm->user, from, to, count, dtype, reduction, stream);
+}
+
+static bp_status abort_callback(void *self)
+{
+    const callback_comm *comm = self;
+    return comm->callbacks.abort(comm->user);
+}
+
+static bp_status check(const bp_comm_callbacks *callbacks, const bp_comm *const *comm)
+{
+    if (callbacks == NULL || comm == NULL || callbacks->size < sizeof *callbacks)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_comm_create_callback: needs callbacks with their size (%zu) and an output",
+                       sizeof *callbacks);
+    if (callbacks->exchange == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: needs a function exchange");
+    if (callbacks->rank >= callbacks->ranks)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: rank %u of %u ranks", callbacks->rank,
+                       callbacks->ranks);
+    return BP_OK;
+}
+
+bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, void *user, const char *name, bp_comm **comm)
+{
+    BP_TRY(check(callbacks, (const bp_comm *const *)comm));
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof(callback_comm), &memory));
+    callback_comm *created = memory;
+    *created = (callback_comm){.callbacks = *callbacks, .user = user};
+    created->ops = (bp_comm_ops){.size = sizeof created->ops,
+                                 .version = BP_COMM_OPS_VERSION,
+                                 .name = "callback",
+                                 .destroy = destroy,
+                                 .traits = traits,
+                                 .exchange = exchange,
+                                 .all_gather = callbacks->all_gather != NULL ? all_gather : NULL,
+                                 .all_reduce = callbacks->all_reduce != NULL ? all_reduce : NULL,
+                                 .reduce_scatter = callbacks->reduce_scatter != NULL ? reduce_scatter : NULL,
+                                 .abort = callbacks->abort != NULL ? abort_callback : NULL};
+    BP_TRY(bp_comm_create(&created->ops, created, name, comm));
+    created->made = true;
+    return BP_OK;
+}

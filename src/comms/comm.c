@@ -1,0 +1,197 @@
+/* What all communicators share: creation from a table, references, checks, the end of those that cannot go on. */
+#include "comms/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+
+/* ---- creation ------------------------------------------------------------------------------------------------------- */
+
+static bp_status check_table(const bp_comm_ops *ops)
+{
+    if (ops->version != BP_COMM_OPS_VERSION)
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_comm_create: the table has version %u, expected %u", ops->version,
+                       BP_COMM_OPS_VERSION);
+    if (ops->size < sizeof *ops)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: the table has %zu bytes, expected at least %zu",
+                       ops->size, sizeof *ops);
+    if (ops->name == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: the table has no name");
+    const char *missing = ops->destroy == NULL    ? "destroy"
+                          : ops->traits == NULL   ? "traits"
+                          : ops->exchange == NULL ? "exchange"
+                                                  : NULL;
+    if (missing != NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has no function %s", ops->name,
+                       missing);
+    if ((ops->register_memory == NULL) != (ops->deregister_memory == NULL))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_comm_create: communicator %s has one of register_memory and deregister_memory, not both",
+                       ops->name);
+    return BP_OK;
+}
+
+static bp_status check_traits(const bp_comm_ops *ops, const bp_comm_traits *traits)
+{
+    if (traits->rank >= traits->ranks)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has rank %u of %u ranks", ops->name,
+                       traits->rank, traits->ranks);
+    if ((unsigned)traits->best > BP_REGISTER_SYMMETRIC)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s registers kind %d, which is unknown",
+                       ops->name, (int)traits->best);
+    return BP_OK;
+}
+
+static bp_status build(const bp_comm_ops *ops, void *self, const char *name, bp_comm *comm)
+{
+    comm->ops = ops;
+    comm->self = self;
+    comm->traits = (bp_comm_traits){.size = sizeof comm->traits, .version_name = ""};
+    bp_comm_call call;
+    bp_comm_call_begin(&call);
+    BP_TRY(bp_comm_call_end(&call, ops->name, "traits", ops->traits(self, &comm->traits)));
+    BP_TRY(check_traits(ops, &comm->traits));
+    if (comm->traits.version_name == NULL)
+        comm->traits.version_name = "";
+    BP_TRY(bp_copy_string(name != NULL ? name : ops->name, &comm->name));
+    void *memory;
+    BP_TRY(bp_new_array(comm->traits.ranks, BP_COMM_RECORD_BYTES, &memory));
+    comm->records = memory;
+    atomic_init(&comm->references, 1);
+    return BP_OK;
+}
+
+static void free_comm(bp_comm *comm)
+{
+    free(comm->records);
+    free(comm->name);
+    free(comm);
+}
+
+bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, bp_comm **comm)
+{
+    if (ops == NULL || comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: needs a table and an output");
+    BP_TRY(check_table(ops));
+    void *memory = NULL;
+    bp_status status = bp_new_array(1, sizeof(bp_comm), &memory);
+    if (status == BP_OK)
+        status = build(ops, self, name, memory);
+    if (status != BP_OK) {
+        if (memory != NULL)
+            free_comm(memory);
+        ops->destroy(self);
+        return status;
+    }
+    *comm = memory;
+    return BP_OK;
+}
+
+void bp_comm_retain(bp_comm *comm)
+{
+    atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
+}
+
+void bp_comm_release(bp_comm *comm)
+{
+    if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) > 1)
+        return;
+    comm->ops->destroy(comm->self);
+    free_comm(comm);
+}
+
+void bp_comm_destroy(bp_comm **comm)
+{
+    if (comm == NULL || *comm == NULL)
+        return;
+    bp_comm_release(*comm);
+    *comm = NULL;
+}
+
+uint32_t bp_comm_rank(const bp_comm *comm)
+{
+    return comm->traits.rank;
+}
+
+uint32_t bp_comm_ranks(const bp_comm *comm)
+{
+    return comm->traits.ranks;
+}
+
+const char *bp_comm_name(const bp_comm *comm)
+{
+    return comm->name;
+}
+
+/* ---- the end of those that cannot go on ----------------------------------------------------------------------------- */
+
+bp_status bp_comm_check(const bp_comm *comm, const char *function)
+{
+    if (comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no communicator", function);
+    if (bp_comm_is_alive(comm))
+        return BP_OK;
+    bool elsewhere = atomic_load(&((bp_comm *)comm)->state) == BP_COMM_FORGOTTEN;
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: communicator %s was aborted%s", function, comm->name,
+                   elsewhere ? " or destroyed by its owner, and forgotten" : "");
+}
+
+/* The first who ends it, whatever other threads do. */
+static bool end(bp_comm *comm, bp_comm_state how)
+{
+    int alive = BP_COMM_ALIVE;
+    return atomic_compare_exchange_strong(&comm->state, &alive, how);
+}
+
+bp_status bp_comm_abort(bp_comm *comm)
+{
+    if (comm == NULL || !end(comm, BP_COMM_ABORTED))
+        return bp_comm_check(comm, "bp_comm_abort");
+    if (comm->ops->abort == NULL)
+        return BP_OK;
+    bp_comm_call call;
+    bp_comm_call_begin(&call);
+    return bp_comm_call_end(&call, comm->name, "abort", comm->ops->abort(comm->self));
+}
+
+void bp_comm_forget(bp_comm *comm)
+{
+    if (comm != NULL)
+        (void)end(comm, BP_COMM_FORGOTTEN);
+}
+
+/* ---- calls of the provider ------------------------------------------------------------------------------------------ */
+
+void bp_comm_call_begin(bp_comm_call *call)
+{
+    snprintf(call->before, sizeof call->before, "%s", bp_error_detail());
+    bp_error_record(BP_OK, "");
+}
+
+bp_status bp_comm_call_end(const bp_comm_call *call, const char *comm, const char *what, bp_status status)
+{
+    if (status == BP_OK)
+        return bp_error_record(BP_OK, call->before);
+    if (bp_error_detail()[0] == '\0')
+        return bp_fail(status, "%s of communicator %s failed: %s", what, comm, bp_status_name(status));
+    return status;
+}
+
+bp_status bp_comm_register(bp_comm *comm, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
+                           const char **because)
+{
+    bp_comm_call call;
+    bp_comm_call_begin(&call);
+    return bp_comm_call_end(&call, comm->name, "register_memory",
+                            comm->ops->register_memory(comm->self, address, bytes, kind, handle, because));
+}
+
+bp_status bp_comm_deregister(bp_comm *comm, bp_register_kind kind, void *handle)
+{
+    bp_comm_call call;
+    bp_comm_call_begin(&call);
+    return bp_comm_call_end(&call, comm->name, "deregister_memory",
+                            comm->ops->deregister_memory(comm->self, kind, handle));
+}

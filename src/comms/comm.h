@@ -1,0 +1,60 @@
+/* Communicators as the rest of this folder sees them: a provider's table with what all of them share. */
+#ifndef BP_COMMS_COMM_H
+#define BP_COMMS_COMM_H
+
+#include <bucketpool/comm_ops.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* Memory that is registered with a communicator, or about to be. The owner of the range keeps it; its address stays. */
+typedef struct bp_comm_range {
+    const uint8_t *address;
+    uint64_t bytes;
+    const char *owner; /* a pool's name */
+    struct bp_comm_range *next;
+} bp_comm_range;
+
+typedef enum bp_comm_state { BP_COMM_ALIVE = 0, BP_COMM_ABORTED = 1, BP_COMM_FORGOTTEN = 2 } bp_comm_state;
+
+struct bp_comm {
+    const bp_comm_ops *ops;
+    void *self;
+    bp_comm_traits traits;
+    char *name;
+    atomic_uint
+        references; /* the caller's; one for each registration, and for each communicator that exchanges over it */
+    atomic_int state;
+    bp_comm_range *ranges; /* registered with it; one call at a time */
+    uint8_t *records;      /* room for one record of each rank, so that agreeing needs no memory */
+};
+
+#define BP_COMM_RECORD_BYTES 768u
+
+void bp_comm_retain(bp_comm *comm);
+void bp_comm_release(bp_comm *comm);
+
+static inline bool bp_comm_is_alive(const bp_comm *comm)
+{
+    return atomic_load_explicit(&((bp_comm *)comm)->state, memory_order_acquire) == BP_COMM_ALIVE;
+}
+
+/* BP_OK, or the error of no communicator or one that was aborted. */
+bp_status bp_comm_check(const bp_comm *comm, const char *function);
+
+/* A provider's or a caller's function must say why it fails; where it does not, its status has to do. `before` keeps the detail
+ * that the thread had, which calls that succeed leave alone. */
+#define BP_COMM_DETAIL_BYTES 512
+typedef struct bp_comm_call {
+    char before[BP_COMM_DETAIL_BYTES];
+} bp_comm_call;
+
+void bp_comm_call_begin(bp_comm_call *call);
+bp_status bp_comm_call_end(const bp_comm_call *call, const char *comm, const char *what, bp_status status);
+
+/* Registration with the detail seen to. */
+bp_status bp_comm_register(bp_comm *comm, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
+                           const char **because);
+bp_status bp_comm_deregister(bp_comm *comm, bp_register_kind kind, void *handle);
+
+#endif

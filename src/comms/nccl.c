@@ -1,0 +1,275 @@
+/* Wrapping an NCCL communicator: what is checked, what its version can do, its errors, its end. */
+#include "comms/nccl.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+
+/* ---- results -------------------------------------------------------------------------------------------------------- */
+
+/* Communicators that do not block answer "in progress"; their calls are over when the communicator says so. */
+static int settle(const bp_nccl *nccl, int result)
+{
+    const struct timespec pause = {.tv_nsec = 50000};
+    while (result == BP_NCCL_IN_PROGRESS && !atomic_load(&((bp_nccl *)nccl)->aborted)) {
+        nanosleep(&pause, NULL);
+        int asked = nccl->f.ncclCommGetAsyncError(nccl->comm, &result);
+        if (asked != BP_NCCL_SUCCESS)
+            return asked;
+    }
+    return result;
+}
+
+static bp_status fail(const bp_nccl *nccl, bp_status status, int result, const char *call)
+{
+    const char *text = nccl->f.ncclGetErrorString(result);
+    const char *last = atomic_load(&((bp_nccl *)nccl)->aborted) ? NULL : nccl->f.ncclGetLastError(nccl->comm);
+    bool more = last != NULL && last[0] != '\0';
+    return bp_fail(status, "%s of communicator %s (rank %d of %d): %s (%d)%s%s", call, nccl->name, nccl->rank,
+                   nccl->ranks, text != NULL ? text : "unknown error", result, more ? ": " : "", more ? last : "");
+}
+
+bp_status bp_nccl_check(const bp_nccl *nccl, int result, const char *call)
+{
+    result = settle(nccl, result);
+    return result == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_COMM, result, call);
+}
+
+/* ---- functions ------------------------------------------------------------------------------------------------------ */
+
+const char *bp_nccl_missing(const bp_nccl_functions *f)
+{
+    const struct {
+        bool present;
+        const char *name;
+    } functions[] = {
+        {f->ncclGetVersion != NULL, "ncclGetVersion"},
+        {f->ncclGetErrorString != NULL, "ncclGetErrorString"},
+        {f->ncclGetLastError != NULL, "ncclGetLastError"},
+        {f->ncclCommCount != NULL, "ncclCommCount"},
+        {f->ncclCommUserRank != NULL, "ncclCommUserRank"},
+        {f->ncclCommCuDevice != NULL, "ncclCommCuDevice"},
+        {f->ncclCommGetAsyncError != NULL, "ncclCommGetAsyncError"},
+        {f->ncclCommAbort != NULL, "ncclCommAbort"},
+        {f->ncclAllGather != NULL, "ncclAllGather"},
+        {f->ncclAllReduce != NULL, "ncclAllReduce"},
+        {f->ncclReduceScatter != NULL, "ncclReduceScatter"},
+    };
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+        if (!functions[i].present)
+            return functions[i].name;
+    return NULL;
+}
+
+void bp_nccl_version_name(int version, char *name, size_t bytes)
+{
+    if (version < 10000) /* as versions before 2.9 counted */
+        snprintf(name, bytes, "NCCL %d.%d.%d", version / 1000, version / 100 % 10, version % 100);
+    else
+        snprintf(name, bytes, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
+bp_status bp_nccl_version(const bp_nccl_functions *functions, int *version)
+{
+    int found = 0;
+    char name[32];
+    int result = functions->ncclGetVersion(&found);
+    if (result != BP_NCCL_SUCCESS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "NCCL does not tell its version: ncclGetVersion answers %d", result);
+    bp_nccl_version_name(found, name, sizeof name);
+    if (found < BP_NCCL_BUFFERS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s is too old: registration needs 2.19 or newer", name);
+    *version = found;
+    return BP_OK;
+}
+
+static bp_status take_functions(bp_nccl *nccl, const bp_nccl_functions *functions)
+{
+    nccl->f.size = sizeof nccl->f;
+    if (functions == NULL)
+        return bp_nccl_find(&nccl->f);
+    if (functions->size < sizeof *functions || functions->version != BP_NCCL_FUNCTIONS_VERSION)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_comm_create_nccl: the table has version %u and %zu bytes, expected version %u and %zu",
+                       functions->version, functions->size, BP_NCCL_FUNCTIONS_VERSION, sizeof *functions);
+    const char *missing = bp_nccl_missing(functions);
+    if (missing != NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: the table has no function %s", missing);
+    nccl->f = *functions;
+    return BP_OK;
+}
+
+static void choose_kinds(bp_nccl *nccl)
+{
+    const bp_nccl_functions *f = &nccl->f;
+    bool buffers = f->ncclCommRegister != NULL && f->ncclCommDeregister != NULL;
+    bool windows =
+        nccl->version >= BP_NCCL_WINDOWS && f->ncclCommWindowRegister != NULL && f->ncclCommWindowDeregister != NULL;
+    nccl->best = windows ? BP_REGISTER_SYMMETRIC : buffers ? BP_REGISTER_BUFFER : BP_REGISTER_NONE;
+    nccl->lacks = windows && !buffers ? 1u << BP_REGISTER_BUFFER : 0;
+}
+
+/* ---- making --------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_nccl_config_init(bp_nccl_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_nccl_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_nccl_config){.size = sizeof *config};
+    return BP_OK;
+}
+
+static bp_status check_config(const bp_nccl_config *config, bp_comm *const *comm)
+{
+    if (config == NULL || comm == NULL || config->size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_comm_create_nccl: needs a configuration that was initialised, and an output");
+    if (config->comm == NULL || config->device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs %s",
+                       config->comm == NULL ? "a communicator of NCCL" : "the device of the communicator's GPU");
+    if (bp_cuda_of(config->device) == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: device %s is no cuda device",
+                       bp_device_name(config->device));
+    return config->control != NULL ? bp_comm_check(config->control, "bp_comm_create_nccl") : BP_OK;
+}
+
+/* A communicator that is broken, or not finished, has no rank that could be asked for. */
+static bp_status check_health(const bp_nccl *nccl)
+{
+    int state = BP_NCCL_SUCCESS;
+    int result = nccl->f.ncclCommGetAsyncError(nccl->comm, &state);
+    if (result != BP_NCCL_SUCCESS)
+        return fail(nccl, BP_ERR_INVALID_ARGUMENT, result, "ncclCommGetAsyncError");
+    if (state == BP_NCCL_IN_PROGRESS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "communicator %s is still being made (ncclInProgress): wait until ncclCommGetAsyncError answers "
+                       "ncclSuccess",
+                       nccl->name);
+    return state == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_INVALID_ARGUMENT, state, "the last operation");
+}
+
+static bp_status ask(bp_nccl *nccl)
+{
+    int rank = 0, ranks = 0, ordinal = 0;
+    const char *call = "ncclCommCount";
+    int result = nccl->f.ncclCommCount(nccl->comm, &ranks);
+    if (result == BP_NCCL_SUCCESS)
+        result = nccl->f.ncclCommUserRank(nccl->comm, &rank), call = "ncclCommUserRank";
+    if (result == BP_NCCL_SUCCESS)
+        result = nccl->f.ncclCommCuDevice(nccl->comm, &ordinal), call = "ncclCommCuDevice";
+    if (result != BP_NCCL_SUCCESS)
+        return fail(nccl, BP_ERR_INVALID_ARGUMENT, result, call);
+    if (rank < 0 || rank >= ranks)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "communicator %s has rank %d of %d ranks", nccl->name, rank, ranks);
+    nccl->rank = rank;
+    nccl->ranks = ranks;
+    const bp_cuda *cuda = bp_cuda_of(nccl->device);
+    if (ordinal != cuda->info.ordinal)
+        return bp_fail(BP_ERR_MISMATCH, "communicator %s (rank %d of %d) is of GPU %d, the device is GPU %d (%s)",
+                       nccl->name, rank, ranks, ordinal, cuda->info.ordinal, cuda->info.name);
+    return BP_OK;
+}
+
+static bp_status check_control(const bp_nccl *nccl)
+{
+    const bp_comm *control = nccl->control;
+    if (control->traits.ranks != (uint32_t)nccl->ranks || control->traits.rank != (uint32_t)nccl->rank)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "communicator %s has rank %d of %d, its control communicator %s rank %u of %u: they must be the "
+                       "same ranks in the same order",
+                       nccl->name, nccl->rank, nccl->ranks, control->name, control->traits.rank, control->traits.ranks);
+    return BP_OK;
+}
+
+static bp_status build_current(bp_nccl *nccl)
+{
+    BP_TRY(check_health(nccl));
+    BP_TRY(ask(nccl));
+    return nccl->control != NULL ? check_control(nccl) : bp_nccl_exchange_init(nccl);
+}
+
+static bp_status build(const bp_nccl_config *config, bp_nccl *nccl)
+{
+    nccl->comm = config->comm;
+    nccl->device = config->device;
+    bp_device_retain(nccl->device);
+    nccl->control = config->control;
+    if (nccl->control != NULL)
+        bp_comm_retain(nccl->control);
+    BP_TRY(bp_copy_string(config->name != NULL ? config->name : "nccl", &nccl->name));
+    BP_TRY(take_functions(nccl, config->functions));
+    BP_TRY(bp_nccl_version(&nccl->f, &nccl->version));
+    bp_nccl_version_name(nccl->version, nccl->version_name, sizeof nccl->version_name);
+    choose_kinds(nccl);
+    bp_cuda_scope scope;
+    BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    bp_status status = build_current(nccl);
+    bp_cuda_leave(&scope);
+    return status;
+}
+
+static void destroy(void *self)
+{
+    bp_nccl *nccl = self;
+    bp_nccl_exchange_finish(nccl);
+    bp_comm_destroy(&nccl->control);
+    bp_device_release(nccl->device);
+    free(nccl->name);
+    free(nccl);
+}
+
+static bp_status traits(void *self, bp_comm_traits *traits)
+{
+    const bp_nccl *nccl = self;
+    *traits = (bp_comm_traits){.size = sizeof *traits,
+                               .rank = (uint32_t)nccl->rank,
+                               .ranks = (uint32_t)nccl->ranks,
+                               .best = nccl->best,
+                               .lacks = nccl->lacks,
+                               .version = (uint64_t)nccl->version,
+                               .version_name = nccl->version_name};
+    return BP_OK;
+}
+
+static bp_status abort_comm(void *self)
+{
+    bp_nccl *nccl = self;
+    bp_cuda_scope scope;
+    BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    int result = nccl->f.ncclCommAbort(nccl->comm);
+    atomic_store(&nccl->aborted, true); /* NCCL has freed it: it is not asked for its words */
+    bp_status status = result == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_COMM, result, "ncclCommAbort");
+    bp_cuda_leave(&scope);
+    return status;
+}
+
+static const bp_comm_ops ops = {.size = sizeof ops,
+                                .version = BP_COMM_OPS_VERSION,
+                                .name = "nccl",
+                                .destroy = destroy,
+                                .traits = traits,
+                                .exchange = bp_nccl_exchange,
+                                .all_gather = bp_nccl_all_gather,
+                                .all_reduce = bp_nccl_all_reduce,
+                                .reduce_scatter = bp_nccl_reduce_scatter,
+                                .register_memory = bp_nccl_register,
+                                .deregister_memory = bp_nccl_deregister,
+                                .warnings = bp_nccl_warnings,
+                                .abort = abort_comm};
+
+bp_status bp_comm_create_nccl(const bp_nccl_config *config, bp_comm **comm)
+{
+    BP_TRY(check_config(config, comm));
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof(bp_nccl), &memory));
+    bp_nccl *nccl = memory;
+    bp_status status = build(config, nccl);
+    if (status != BP_OK) {
+        destroy(nccl);
+        return status;
+    }
+    return bp_comm_create(&ops, nccl, nccl->name, comm);
+}

@@ -1,0 +1,70 @@
+/* NCCL communicators from within: the caller's, through the functions of the copy of NCCL that made it. */
+#ifndef BP_COMMS_NCCL_H
+#define BP_COMMS_NCCL_H
+
+#include <bucketpool/nccl.h>
+
+#include "comms/comm.h"
+#include "devices/cuda.h"
+
+/* ncclResult_t, as far as it is told apart. */
+enum { BP_NCCL_SUCCESS = 0, BP_NCCL_IN_PROGRESS = 7 };
+
+/* NCCL_VERSION_CODE of the first version that has it. */
+enum {
+    BP_NCCL_BUFFERS = 21900,
+    BP_NCCL_BUFFERS_SHARP = 22100,   /* buffers are used by InfiniBand SHARP too */
+    BP_NCCL_BUFFERS_GENERAL = 22300, /* and between any two GPUs */
+    BP_NCCL_WINDOWS = 22700
+};
+
+typedef struct bp_nccl {
+    bp_nccl_functions f;
+    void *comm;
+    bp_device *device;
+    bp_comm *control; /* NULL: exchanges go over NCCL itself */
+    char *name;
+    int rank, ranks, version;
+    char version_name[32];
+    bp_register_kind best;
+    uint32_t lacks;
+    atomic_bool aborted;
+    /* Of exchanges over NCCL itself: a piece of this rank, followed by those of all. */
+    bp_stream *stream;
+    uint8_t *memory;
+    uint8_t *staging; /* those of all, on the host */
+    /* A registered address that is not on the device's recommended granularity; NULL: all were. */
+    const void *unaligned;
+} bp_nccl;
+
+/* BP_OK, or BP_ERR_COMM with NCCL's words. Waits for calls of communicators that do not block. */
+bp_status bp_nccl_check(const bp_nccl *nccl, int result, const char *call);
+
+/* The first function that a table lacks of those that must be there, NULL: none. */
+const char *bp_nccl_missing(const bp_nccl_functions *functions);
+/* Errors: BP_ERR_UNSUPPORTED, older than 2.19. `version` is an output. */
+bp_status bp_nccl_version(const bp_nccl_functions *functions, int *version);
+/* "NCCL 2.28.9" */
+void bp_nccl_version_name(int version, char *name, size_t bytes);
+
+/* What exchanges over NCCL itself need, made once. */
+bp_status bp_nccl_exchange_init(bp_nccl *nccl);
+void bp_nccl_exchange_finish(bp_nccl *nccl);
+
+/* The communicator's functions, in the file of their subject. */
+bp_status bp_nccl_exchange(void *self, const void *mine, uint64_t bytes, void *all);
+bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream);
+bp_status bp_nccl_all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                             bp_reduction reduction, bp_stream *stream);
+bp_status bp_nccl_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                 bp_reduction reduction, bp_stream *stream);
+bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
+                           const char **because);
+bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle);
+void bp_nccl_warnings(void *self, bp_register_kind kind, uint32_t traffic,
+                      void (*tell)(void *user, const char *sentence), void *user);
+
+/* Whether an environment variable that NCCL reads is set to 0. */
+bool bp_nccl_is_off(const char *variable);
+
+#endif

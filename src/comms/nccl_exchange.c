@@ -1,0 +1,87 @@
+/* Exchanges of host memory over NCCL itself, through a piece of device memory and a stream of their own. They happen a few times in
+ * the life of a pool: pieces are small, and the host waits for each. */
+#include "comms/nccl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "core/memory.h"
+
+#define PIECE 2048u
+
+static uint64_t memory_bytes(const bp_nccl *nccl)
+{
+    return (uint64_t)PIECE * ((uint64_t)nccl->ranks + 1);
+}
+
+bp_status bp_nccl_exchange_init(bp_nccl *nccl)
+{
+    void *memory;
+    BP_TRY(bp_new_array((size_t)nccl->ranks, PIECE, &memory));
+    nccl->staging = memory;
+    BP_TRY(bp_stream_create(nccl->device, nccl->name, &nccl->stream));
+    BP_TRY(bp_device_allocate(nccl->device, memory_bytes(nccl), nccl->stream, &memory));
+    nccl->memory = memory;
+    return BP_OK;
+}
+
+void bp_nccl_exchange_finish(bp_nccl *nccl)
+{
+    if (nccl->memory != NULL)
+        (void)bp_device_free(nccl->device, nccl->memory, memory_bytes(nccl), nccl->stream);
+    bp_stream_destroy(&nccl->stream);
+    free(nccl->staging);
+}
+
+/* What went wrong on the way, here or on another rank, is told by the communicator afterwards. */
+static bp_status finish(bp_nccl *nccl)
+{
+    BP_TRY(bp_stream_synchronize(nccl->stream));
+    if (atomic_load(&nccl->aborted))
+        return bp_fail(BP_ERR_COMM, "communicator %s was aborted during an exchange", nccl->name);
+    int state = BP_NCCL_SUCCESS;
+    BP_TRY(bp_nccl_check(nccl, nccl->f.ncclCommGetAsyncError(nccl->comm, &state), "ncclCommGetAsyncError"));
+    return bp_nccl_check(nccl, state, "an exchange");
+}
+
+static bp_status exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
+{
+    uint64_t stream;
+    uint8_t *all = nccl->memory + PIECE;
+    BP_TRY(bp_stream_native(nccl->stream, &stream));
+    BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, mine, bytes));
+    bp_status status = bp_nccl_all_gather(nccl, nccl->memory, all, bytes, nccl->stream);
+    if (status == BP_OK)
+        status = bp_stream_copy(nccl->stream, nccl->staging, all, bytes * (uint64_t)nccl->ranks);
+    if (status != BP_OK) {
+        (void)bp_stream_synchronize(nccl->stream); /* `mine` may still be read */
+        return status;
+    }
+    return finish(nccl);
+}
+
+static bp_status exchange_pieces(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes, uint8_t *all)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t now = bytes - done < PIECE ? bytes - done : PIECE;
+        BP_TRY(exchange_piece(nccl, mine + done, now));
+        for (uint64_t rank = 0; rank < (uint64_t)nccl->ranks; rank++)
+            memcpy(all + rank * bytes + done, nccl->staging + rank * now, now);
+        done += now;
+    }
+    return BP_OK;
+}
+
+bp_status bp_nccl_exchange(void *self, const void *mine, uint64_t bytes, void *all)
+{
+    bp_nccl *nccl = self;
+    if (nccl->control != NULL)
+        return bp_comm_exchange(nccl->control, mine, bytes, all);
+    bp_cuda_scope scope;
+    BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    bp_status status = exchange_pieces(nccl, mine, bytes, all);
+    bp_cuda_leave(&scope);
+    return status;
+}

@@ -1,0 +1,84 @@
+/* Registration of memory with NCCL: buffers, windows, symmetric windows, and why they were not granted. */
+#include "comms/nccl.h"
+
+#include "core/fail.h"
+
+enum { WINDOW_DEFAULT = 0, WINDOW_SYMMETRIC = 1 }; /* NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC */
+
+/* NCCL succeeds without a handle where it does not grant one; its reasons can only be guessed from outside. */
+static const char *why_no_buffer(void)
+{
+    return bp_nccl_is_off("NCCL_LOCAL_REGISTER") ? "NCCL_LOCAL_REGISTER=0 is set" : "NCCL returned no handle";
+}
+
+static const char *why_no_window(void)
+{
+    if (bp_nccl_is_off("NCCL_CUMEM_ENABLE"))
+        return "NCCL_CUMEM_ENABLE=0 is set: windows need NCCL's own use of virtual memory";
+    if (bp_nccl_is_off("NCCL_WIN_ENABLE"))
+        return "NCCL_WIN_ENABLE=0 is set";
+    if (bp_nccl_is_off("NCCL_LOCAL_REGISTER"))
+        return "NCCL_LOCAL_REGISTER=0 is set";
+    return "NCCL returned no window: its ranks are not of one NVLink domain, and the network does not take "
+           "device-initiated "
+           "transfers";
+}
+
+/* NULL: it can be asked for. */
+static const char *why_not_asked(const bp_nccl *nccl, bp_register_kind kind)
+{
+    if (kind > nccl->best && kind >= BP_REGISTER_WINDOW)
+        return nccl->version < BP_NCCL_WINDOWS ? "this version of NCCL has no windows (2.27 and newer have)"
+                                               : "the table of NCCL's functions has no ncclCommWindowRegister";
+    if (kind > nccl->best || (nccl->lacks & 1u << kind) != 0)
+        return "the table of NCCL's functions has no ncclCommRegister";
+    if (kind >= BP_REGISTER_WINDOW && bp_cuda_of(nccl->device)->config.memory == BP_CUDA_PLAIN)
+        return "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows";
+    return NULL;
+}
+
+static bool is_unaligned(const bp_nccl *nccl, const void *address)
+{
+    uint64_t granularity = bp_cuda_of(nccl->device)->info.recommended_granularity;
+    return granularity != 0 && (uintptr_t)address % granularity != 0;
+}
+
+bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_register_kind kind, void **handle,
+                           const char **because)
+{
+    bp_nccl *nccl = self;
+    *handle = NULL;
+    *because = why_not_asked(nccl, kind);
+    if (*because != NULL)
+        return BP_OK;
+    bool window = kind >= BP_REGISTER_WINDOW;
+    void *granted = NULL;
+    bp_cuda_scope scope;
+    BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    int result = window
+                     ? nccl->f.ncclCommWindowRegister(nccl->comm, address, bytes, &granted,
+                                                      kind == BP_REGISTER_SYMMETRIC ? WINDOW_SYMMETRIC : WINDOW_DEFAULT)
+                     : nccl->f.ncclCommRegister(nccl->comm, address, bytes, &granted);
+    bp_status status = bp_nccl_check(nccl, result, window ? "ncclCommWindowRegister" : "ncclCommRegister");
+    bp_cuda_leave(&scope);
+    BP_TRY(status);
+    if (is_unaligned(nccl, address))
+        nccl->unaligned = address;
+    *handle = granted;
+    *because = granted != NULL ? "" : window ? why_no_window() : why_no_buffer();
+    return BP_OK;
+}
+
+/* Each kind has its own: the wrong one ends the process. */
+bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle)
+{
+    const bp_nccl *nccl = self;
+    bool window = kind >= BP_REGISTER_WINDOW;
+    bp_cuda_scope scope;
+    BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    int result =
+        window ? nccl->f.ncclCommWindowDeregister(nccl->comm, handle) : nccl->f.ncclCommDeregister(nccl->comm, handle);
+    bp_status status = bp_nccl_check(nccl, result, window ? "ncclCommWindowDeregister" : "ncclCommDeregister");
+    bp_cuda_leave(&scope);
+    return status;
+}

@@ -1,0 +1,153 @@
+/* Registrations: made, kept with the slabs of their pool, ended. */
+#include "comms/registration.h"
+
+#include <bucketpool/capture.h>
+
+#include <string.h>
+
+#include "core/fail.h"
+
+const char *bp_register_kind_name(bp_register_kind kind)
+{
+    switch (kind) {
+    case BP_REGISTER_NONE: return "none";
+    case BP_REGISTER_BUFFER: return "buffer";
+    case BP_REGISTER_WINDOW: return "window";
+    case BP_REGISTER_SYMMETRIC: return "symmetric window";
+    }
+    return "invalid";
+}
+
+bp_status bp_registration_entry_init(bp_registration_entry *entry, size_t size)
+{
+    if (entry == NULL || size < sizeof *entry)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_entry_init: size %zu, expected at least %zu", size,
+                       sizeof *entry);
+    *entry = (bp_registration_entry){.size = sizeof *entry, .kind = BP_REGISTER_SYMMETRIC};
+    return BP_OK;
+}
+
+/* ---- what the pool calls -------------------------------------------------------------------------------------------- */
+
+static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    bp_registration *r = user;
+    (void)address; /* known: a slab stays where it is */
+    (void)bytes;
+    r->reached = true;
+    for (size_t i = 0; i < r->party_count; i++) /* who tries again begins anew */
+        r->parties[i].lost = false;
+    return bp_windows_register(r, slab, BP_OK);
+}
+
+static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)address;
+    (void)bytes;
+    bp_windows_deregister(user, slab, "the slab has no memory now");
+}
+
+/* Other pools may get the same addresses now. */
+static void gone(void *user)
+{
+    bp_registration *r = user;
+    r->pool = NULL;
+    r->attached = false;
+    if (r->orphaned)
+        bp_registration_free(r);
+    else
+        bp_registration_drop_ranges(r);
+}
+
+static const bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach, .detach = detach, .gone = gone};
+
+/* ---- creation ------------------------------------------------------------------------------------------------------- */
+
+static bp_status check_entry(const bp_registration_entry *entry, size_t index)
+{
+    if (entry->size < sizeof *entry)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu was not initialised", index);
+    if (entry->comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu has no communicator", index);
+    if ((unsigned)entry->kind > BP_REGISTER_SYMMETRIC)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu asks for kind %d, which is unknown",
+                       index, (int)entry->kind);
+    return BP_OK;
+}
+
+static bp_status check(bp_pool *pool, const bp_registration_entry *entries, size_t count,
+                       bp_registration *const *registration)
+{
+    if (pool == NULL || entries == NULL || count == 0 || registration == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: needs a pool, entries and an output");
+    for (size_t i = 0; i < count; i++)
+        BP_TRY(check_entry(&entries[i], i));
+    /* not even an exchange: over NCCL itself it would be captured, or end the capture */
+    if (bp_pool_is_capturing(pool))
+        return bp_fail(BP_ERR_CAPTURE, "pool %s is being captured: register before that", bp_pool_name(pool));
+    return BP_OK;
+}
+
+static bp_status attach_to_pool(bp_registration *r)
+{
+    if (r->slab_count == 0)
+        return BP_OK;
+    bp_status status = bp_pool_attach(r->pool, &callbacks, r);
+    if (status != BP_OK && !r->reached) /* the pool itself refused: the others wait at the first slab */
+        status = bp_windows_register(r, 0, status);
+    r->attached = status == BP_OK;
+    return status;
+}
+
+static void let_go(bp_registration *r)
+{
+    if (r->attached)
+        (void)bp_pool_detach(r->pool, &callbacks, r);
+    bp_registration_free(r);
+}
+
+/* What is left to fail on one rank alone, told to all. */
+static bp_status finish(bp_registration *r)
+{
+    bp_verdict verdict;
+    bp_verdict_take(&verdict, bp_registration_collect_warnings(r));
+    bp_parties_agree(r, &verdict);
+    return bp_verdict_status(&verdict);
+}
+
+bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
+                                 bp_registration **registration)
+{
+    BP_TRY(check(pool, entries, count, registration));
+    void *memory;
+    bp_status status = bp_new_array(1, sizeof(bp_registration), &memory);
+    if (status != BP_OK)
+        return bp_registration_decline(entries, count, status);
+    bp_registration *r = memory;
+    r->pool = pool;
+    status = bp_registration_prepare(r, pool, entries, count);
+    status = r->party_count > 0 ? bp_registration_compare(r, status) : bp_registration_decline(entries, count, status);
+    if (status == BP_OK)
+        status = attach_to_pool(r);
+    if (status == BP_OK)
+        status = finish(r);
+    if (status != BP_OK) {
+        let_go(r);
+        return status;
+    }
+    *registration = r;
+    return BP_OK;
+}
+
+/* A pool that is being captured does not let go: then the registration ends with the pool. */
+void bp_registration_destroy(bp_registration **registration)
+{
+    if (registration == NULL || *registration == NULL)
+        return;
+    bp_registration *r = *registration;
+    *registration = NULL;
+    if (r->attached && bp_pool_detach(r->pool, &callbacks, r) != BP_OK)
+        r->orphaned = true;
+    else
+        bp_registration_free(r);
+}

@@ -1,0 +1,87 @@
+/* Registrations from within. */
+#ifndef BP_COMMS_REGISTRATION_H
+#define BP_COMMS_REGISTRATION_H
+
+#include <bucketpool/comm.h>
+
+#include "comms/agreement.h"
+#include "core/memory.h"
+
+#define BP_BECAUSE_BYTES 480
+
+/* A slab with an entry's communicator. */
+typedef struct bp_registered {
+    bp_comm_range range; /* noted with the communicator as long as the registration lives */
+    uint32_t slab, entry;
+    void *address;
+    uint64_t bytes;
+    bp_register_kind asked, granted;
+    void *handle;
+    char because[BP_BECAUSE_BYTES];
+} bp_registered;
+
+typedef struct bp_registered_entry {
+    const char *group; /* NULL: all slabs of the plan */
+    uint32_t party;
+    bp_register_kind kind;
+    bool exact;
+    uint32_t traffic;
+    const char **warnings;
+    size_t warning_count, warning_capacity;
+} bp_registered_entry;
+
+/* A communicator of the registration, once, however many entries it has. */
+typedef struct bp_party {
+    bp_comm *comm;
+    bp_neighbours neighbours;
+    bool lost; /* an exchange has failed: nothing more can be agreed with the others in this call */
+} bp_party;
+
+struct bp_registration {
+    bp_pool *pool; /* NULL: it is gone */
+    const char *pool_name;
+    bp_registered_entry *entries;
+    size_t entry_count;
+    bp_party *parties; /* in the order in which entries name them first */
+    size_t party_count;
+    bp_registered *windows; /* slab by slab, within a slab entry by entry */
+    size_t window_count;
+    const char **groups; /* of the pool's slabs */
+    size_t slab_count;
+    bp_strings strings;
+    bool reached;  /* the pool has shown it a slab */
+    bool attached; /* it is to be detached */
+    bool orphaned; /* destroyed by the caller while the pool could not let go of it */
+};
+
+static inline bp_comm *bp_comm_of(const bp_registration *r, const bp_registered *window)
+{
+    return r->parties[r->entries[window->entry].party].comm;
+}
+
+/* Everything that is decided without the other ranks: slabs, groups, what is registered already. What was made stays in `*r` on
+ * failure too. */
+bp_status bp_registration_prepare(bp_registration *r, bp_pool *pool, const bp_registration_entry *entries,
+                                  size_t count);
+void bp_registration_free(bp_registration *r);
+/* The memory is nobody's any more, as far as the communicators are concerned. */
+void bp_registration_drop_ranges(bp_registration *r);
+
+/* Collective: whether all ranks are about to do the same. */
+bp_status bp_registration_compare(bp_registration *r, bp_status prepared);
+/* The same for a rank that had no memory even for the list of communicators: tells the others. Never BP_OK. */
+bp_status bp_registration_decline(const bp_registration_entry *entries, size_t count, bp_status status);
+
+/* Collective, for the windows of a slab, also where it has none here: all are registered on all ranks, or none. `so_far`: a failure of this rank that the others are to
+ * hear of. */
+bp_status bp_windows_register(bp_registration *r, uint32_t slab, bp_status so_far);
+/* In reverse order, without those of communicators that are gone. */
+void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *because);
+
+/* Collective: carries a verdict from communicator to communicator. Ranks that form a grid all come out with the same. */
+void bp_parties_agree(bp_registration *r, bp_verdict *verdict);
+
+/* Asks the providers; what can be told from here is added. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_registration_collect_warnings(bp_registration *r);
+
+#endif

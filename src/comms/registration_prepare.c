@@ -1,0 +1,163 @@
+/* A registration before anything is collective: its communicators, the slabs of its groups, what is registered already. */
+#include "comms/registration.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+
+static bp_status take_party(bp_registration *r, bp_comm *comm, uint32_t *party)
+{
+    for (size_t i = 0; i < r->party_count; i++)
+        if (r->parties[i].comm == comm) {
+            *party = (uint32_t)i;
+            return BP_OK;
+        }
+    *party = (uint32_t)r->party_count;
+    r->parties[r->party_count++] = (bp_party){.comm = comm, .neighbours = {.in_process = UINT32_MAX}};
+    bp_comm_retain(comm);
+    return BP_OK;
+}
+
+static bp_status take_entries(bp_registration *r, const bp_registration_entry *entries, size_t count)
+{
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof *r->parties, &memory));
+    r->parties = memory;
+    for (size_t i = 0; i < count; i++) { /* first of all: they are needed to tell the others of any failure */
+        uint32_t party;
+        BP_TRY(take_party(r, entries[i].comm, &party));
+    }
+    BP_TRY(bp_new_array(count, sizeof *r->entries, &memory));
+    r->entries = memory;
+    for (size_t i = 0; i < count; i++) {
+        bp_registered_entry *entry = &r->entries[r->entry_count++];
+        *entry = (bp_registered_entry){
+            .kind = entries[i].kind, .exact = entries[i].exact != 0, .traffic = entries[i].traffic};
+        BP_TRY(take_party(r, entries[i].comm, &entry->party));
+        if (entries[i].group != NULL)
+            BP_TRY(bp_strings_add(&r->strings, entries[i].group, &entry->group));
+        BP_TRY(bp_comm_check(entries[i].comm, "bp_registration_create"));
+    }
+    return BP_OK;
+}
+
+/* Persistent and overflow memory has to be asked for by name. */
+static bool is_of(const bp_registered_entry *entry, const bp_pool_slab *slab)
+{
+    return entry->group != NULL ? strcmp(entry->group, slab->group) == 0 : slab->planned_bytes > 0;
+}
+
+static bp_status check_groups(const bp_registration *r, const bp_pool_slab *slabs)
+{
+    for (size_t i = 0; i < r->entry_count; i++) {
+        const bp_registered_entry *entry = &r->entries[i];
+        bool found = entry->group == NULL;
+        for (size_t s = 0; s < r->slab_count && !found; s++)
+            found = is_of(entry, &slabs[s]);
+        if (!found)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "entry %zu (communicator %s): pool %s has no slab of group \"%s\" among its %zu", i,
+                           r->parties[entry->party].comm->name, r->pool_name, entry->group, r->slab_count);
+    }
+    return BP_OK;
+}
+
+static bp_status list_windows(bp_registration *r, const bp_pool_slab *slabs)
+{
+    void *memory;
+    BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->windows, &memory));
+    r->windows = memory;
+    for (size_t s = 0; s < r->slab_count; s++)
+        for (size_t e = 0; e < r->entry_count; e++) {
+            const bp_registered_entry *entry = &r->entries[e];
+            if (!is_of(entry, &slabs[s]))
+                continue;
+            bp_registered *window = &r->windows[r->window_count++];
+            window->slab = (uint32_t)s;
+            window->entry = (uint32_t)e;
+            window->address = slabs[s].address;
+            window->bytes = slabs[s].bytes;
+            window->asked = entry->kind;
+        }
+    return BP_OK;
+}
+
+static bp_status take_slabs(bp_registration *r, const bp_pool *pool)
+{
+    void *memory;
+    r->slab_count = bp_pool_slab_count(pool);
+    BP_TRY(bp_new_array(r->slab_count, sizeof *r->groups, &memory));
+    r->groups = memory;
+    BP_TRY(bp_new_array(r->slab_count, sizeof(bp_pool_slab), &memory));
+    bp_pool_slab *slabs = memory;
+    bp_status status = BP_OK;
+    for (size_t s = 0; s < r->slab_count && status == BP_OK; s++) {
+        slabs[s].size = sizeof slabs[s];
+        status = bp_pool_slab_get(pool, s, &slabs[s]);
+        if (status == BP_OK)
+            status = bp_strings_add(&r->strings, slabs[s].group, &r->groups[s]);
+    }
+    if (status == BP_OK)
+        status = check_groups(r, slabs);
+    if (status == BP_OK)
+        status = list_windows(r, slabs);
+    free(slabs);
+    return status;
+}
+
+/* Twice the same memory with one communicator is never what is meant: NCCL forbids windows that overlap. */
+static bp_status note_ranges(bp_registration *r)
+{
+    for (size_t i = 0; i < r->window_count; i++) {
+        bp_registered *window = &r->windows[i];
+        bp_comm *comm = bp_comm_of(r, window);
+        window->range = (bp_comm_range){.address = window->address, .bytes = window->bytes, .owner = r->pool_name};
+        for (const bp_comm_range *other = comm->ranges; other != NULL; other = other->next)
+            if (other->address < window->range.address + window->bytes &&
+                window->range.address < other->address + other->bytes)
+                return bp_fail(BP_ERR_SCHEDULE,
+                               "slab %u (%s) of pool %s is registered with communicator %s already, by %s %s",
+                               window->slab, r->groups[window->slab], r->pool_name, comm->name,
+                               other->owner == r->pool_name ? "an earlier entry for pool" : "pool", other->owner);
+        window->range.next = comm->ranges;
+        comm->ranges = &window->range;
+    }
+    return BP_OK;
+}
+
+void bp_registration_drop_ranges(bp_registration *r)
+{
+    for (size_t i = 0; i < r->window_count; i++) {
+        bp_comm_range **at = &bp_comm_of(r, &r->windows[i])->ranges;
+        while (*at != NULL && *at != &r->windows[i].range)
+            at = &(*at)->next;
+        if (*at != NULL)
+            *at = (*at)->next;
+    }
+}
+
+bp_status bp_registration_prepare(bp_registration *r, bp_pool *pool, const bp_registration_entry *entries, size_t count)
+{
+    BP_TRY(take_entries(r, entries, count));
+    BP_TRY(bp_strings_add(&r->strings, bp_pool_name(pool), &r->pool_name));
+    if (bp_pool_is_sealed(pool))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: register before that", r->pool_name);
+    BP_TRY(take_slabs(r, pool));
+    return note_ranges(r);
+}
+
+void bp_registration_free(bp_registration *r)
+{
+    bp_registration_drop_ranges(r);
+    for (size_t i = 0; i < r->party_count; i++)
+        bp_comm_release(r->parties[i].comm);
+    for (size_t i = 0; i < r->entry_count; i++)
+        free((void *)r->entries[i].warnings);
+    bp_strings_finish(&r->strings);
+    free((void *)r->groups);
+    free(r->windows);
+    free(r->entries);
+    free(r->parties);
+    free(r);
+}

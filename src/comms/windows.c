@@ -1,0 +1,113 @@
+/* The windows of a slab: registered kind by kind as far as all ranks get them, and deregistered. */
+#include "comms/registration.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/fail.h"
+
+/* This rank's own try. A communicator that cannot register takes part all the same: others may think that it can. */
+static void ask(bp_comm *comm, const bp_registered *window, bp_register_kind kind, void **handle, bp_verdict *verdict)
+{
+    const char *because = NULL;
+    char words[sizeof verdict->words];
+    bp_status status = bp_comm_check(comm, "registration");
+    if (status == BP_OK &&
+        (comm->ops->register_memory == NULL || kind > comm->traits.best || (comm->traits.lacks & 1u << kind) != 0))
+        snprintf(words, sizeof words, "communicator %s (%s) cannot register it", comm->name,
+                 comm->traits.version_name[0] != '\0' ? comm->traits.version_name : comm->ops->name);
+    else if (status == BP_OK) {
+        status = bp_comm_register(comm, window->address, window->bytes, kind, handle, &because);
+        snprintf(words, sizeof words, "%s", because != NULL && because[0] != '\0' ? because : "it gave no reason");
+    }
+    bp_verdict_take(verdict, status);
+    if (status != BP_OK)
+        *handle = NULL;
+    else if (*handle != NULL)
+        verdict->granted = 1;
+    else
+        memcpy(verdict->words, words, sizeof words);
+}
+
+static void note_refusal(bp_registered *window, bp_register_kind kind, const char *words)
+{
+    size_t at = strlen(window->because);
+    snprintf(window->because + at, sizeof window->because - at, "%s%s: %s", at > 0 ? "; " : "",
+             bp_register_kind_name(kind), words);
+}
+
+static void give_back(bp_comm *comm, bp_register_kind kind, void *handle)
+{
+    if (handle != NULL && bp_comm_is_alive(comm))
+        (void)bp_comm_deregister(comm, kind, handle); /* there is nobody to tell, and nothing else to do */
+}
+
+/* One kind. Not over: a lesser one is to be tried. */
+static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_kind kind, bp_verdict *verdict)
+{
+    bp_party *party = &r->parties[r->entries[window->entry].party];
+    bp_verdict mine = *verdict;
+    void *handle = NULL;
+    if (mine.status == BP_OK)
+        ask(party->comm, window, kind, &handle, &mine);
+    bp_status status = bp_verdict_agree(party->comm, &mine);
+    if (status != BP_OK) {
+        party->lost = true;
+        bp_verdict_take(&mine, status);
+    }
+    if (mine.status == BP_OK && mine.granted) {
+        window->granted = kind;
+        window->handle = handle;
+        return true;
+    }
+    give_back(party->comm, kind, handle);
+    if (mine.status != BP_OK) {
+        *verdict = mine;
+        return true;
+    }
+    note_refusal(window, kind, mine.words);
+    return false;
+}
+
+static void register_window(bp_registration *r, bp_registered *window, bp_verdict *verdict)
+{
+    const bp_registered_entry *entry = &r->entries[window->entry];
+    const bp_party *party = &r->parties[entry->party];
+    window->granted = BP_REGISTER_NONE;
+    window->handle = NULL;
+    window->because[0] = '\0';
+    if (!bp_comm_is_alive(party->comm))
+        snprintf(window->because, sizeof window->because, "communicator %s was aborted", party->comm->name);
+    if (party->lost || !bp_comm_is_alive(party->comm))
+        return;
+    int least = entry->exact ? (int)window->asked : BP_REGISTER_BUFFER;
+    for (int kind = (int)window->asked; kind >= least && kind > BP_REGISTER_NONE; kind--)
+        if (settle_kind(r, window, (bp_register_kind)kind, verdict))
+            return;
+}
+
+void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *because)
+{
+    for (size_t i = r->window_count; i-- > 0;) {
+        bp_registered *window = &r->windows[i];
+        if (window->slab != slab)
+            continue;
+        give_back(bp_comm_of(r, window), window->granted, window->handle);
+        window->handle = NULL;
+        window->granted = BP_REGISTER_NONE;
+        snprintf(window->because, sizeof window->because, "%s", because);
+    }
+}
+
+bp_status bp_windows_register(bp_registration *r, uint32_t slab, bp_status so_far)
+{
+    bp_verdict verdict;
+    bp_verdict_take(&verdict, so_far);
+    for (size_t i = 0; i < r->window_count; i++)
+        if (r->windows[i].slab == slab)
+            register_window(r, &r->windows[i], &verdict);
+    bp_parties_agree(r, &verdict);
+    if (verdict.status != BP_OK)
+        bp_windows_deregister(r, slab, "registration failed");
+    return bp_verdict_status(&verdict);
+}

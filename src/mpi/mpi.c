@@ -1,0 +1,308 @@
+/* Communicators of MPI: processes on CPUs. Everything blocks, and is of host memory. */
+#include <bucketpool/comm_mpi.h>
+#include <bucketpool/comm_ops.h>
+
+#include <mpi.h>
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "mpi/halves.h"
+
+#define REDUCTIONS 3
+
+typedef struct bp_mpi {
+    MPI_Comm comm; /* a duplicate */
+    MPI_Datatype half;
+    MPI_Op fp16[REDUCTIONS], bf16[REDUCTIONS];
+    int rank, ranks;
+    bool aborted;
+} bp_mpi;
+
+static bp_status fail(int error, const char *call)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(error, text, &length);
+    return bp_fail(BP_ERR_COMM, "%s: %s", call, text);
+}
+
+#define MPI_TRY(call, name)                                                                                            \
+    do {                                                                                                               \
+        int mpi_error = (call);                                                                                        \
+        if (mpi_error != MPI_SUCCESS)                                                                                  \
+            return fail(mpi_error, name);                                                                              \
+    } while (0)
+
+/* ---- MPI itself ----------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned users;    /* communicators of this library */
+static bool started_here; /* so it is ended here, with the last of them */
+
+static bp_status start(void)
+{
+    int started = 0, ended = 0, provided;
+    MPI_Finalized(&ended);
+    if (ended)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_comm_create_mpi: MPI was finalised in this process, and cannot be started again");
+    MPI_Initialized(&started);
+    if (started)
+        return BP_OK;
+    int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    if (error != MPI_SUCCESS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_comm_create_mpi: MPI does not start: error %d", error);
+    started_here = true;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    return BP_OK;
+}
+
+static bp_status take_mpi(void)
+{
+    pthread_mutex_lock(&users_lock);
+    bp_status status = start();
+    users += status == BP_OK;
+    pthread_mutex_unlock(&users_lock);
+    return status;
+}
+
+static void leave_mpi(void)
+{
+    int ended = 0;
+    pthread_mutex_lock(&users_lock);
+    MPI_Finalized(&ended);
+    if (--users == 0 && started_here && !ended)
+        MPI_Finalize();
+    pthread_mutex_unlock(&users_lock);
+}
+
+/* ---- halves --------------------------------------------------------------------------------------------------------- */
+
+/* MPI hands its operations no argument: a function for each. */
+#define HALVES(name, dtype, reduction)                                                                                 \
+    static void name(void *from, void *into, int *count, MPI_Datatype *type)                                           \
+    {                                                                                                                  \
+        (void)type;                                                                                                    \
+        bp_halves_reduce((dtype), (reduction), from, into, *count);                                                    \
+    }
+HALVES(fp16_sum, BP_DTYPE_FP16, BP_REDUCE_SUM)
+HALVES(fp16_max, BP_DTYPE_FP16, BP_REDUCE_MAX)
+HALVES(fp16_min, BP_DTYPE_FP16, BP_REDUCE_MIN)
+HALVES(bf16_sum, BP_DTYPE_BF16, BP_REDUCE_SUM)
+HALVES(bf16_max, BP_DTYPE_BF16, BP_REDUCE_MAX)
+HALVES(bf16_min, BP_DTYPE_BF16, BP_REDUCE_MIN)
+
+static bp_status make_halves(bp_mpi *comm)
+{
+    static MPI_User_function *const fp16[REDUCTIONS] = {fp16_sum, fp16_max, fp16_min};
+    static MPI_User_function *const bf16[REDUCTIONS] = {bf16_sum, bf16_max, bf16_min};
+    MPI_TRY(MPI_Type_contiguous(2, MPI_BYTE, &comm->half), "MPI_Type_contiguous");
+    MPI_TRY(MPI_Type_commit(&comm->half), "MPI_Type_commit");
+    for (int i = 0; i < REDUCTIONS; i++) {
+        MPI_TRY(MPI_Op_create(fp16[i], 1, &comm->fp16[i]), "MPI_Op_create");
+        MPI_TRY(MPI_Op_create(bf16[i], 1, &comm->bf16[i]), "MPI_Op_create");
+    }
+    return BP_OK;
+}
+
+static void free_halves(bp_mpi *comm)
+{
+    for (int i = 0; i < REDUCTIONS; i++) {
+        if (comm->fp16[i] != MPI_OP_NULL)
+            MPI_Op_free(&comm->fp16[i]);
+        if (comm->bf16[i] != MPI_OP_NULL)
+            MPI_Op_free(&comm->bf16[i]);
+    }
+    if (comm->half != MPI_DATATYPE_NULL)
+        MPI_Type_free(&comm->half);
+}
+
+/* ---- gathering ------------------------------------------------------------------------------------------------------ */
+
+/* Pieces of at most INT_MAX bytes; each rank's pieces lie `bytes` apart. */
+static bp_status gather(const bp_mpi *comm, const uint8_t *mine, uint8_t *all, uint64_t bytes)
+{
+    bool in_place = mine == all + (uint64_t)comm->rank * bytes;
+    for (uint64_t done = 0; done < bytes;) {
+        int now = bytes - done < INT_MAX ? (int)(bytes - done) : INT_MAX;
+        MPI_Datatype piece, spaced;
+        MPI_TRY(MPI_Type_contiguous(now, MPI_BYTE, &piece), "MPI_Type_contiguous");
+        int error = MPI_Type_create_resized(piece, 0, (MPI_Aint)bytes, &spaced);
+        MPI_Type_free(&piece);
+        MPI_TRY(error, "MPI_Type_create_resized");
+        error = MPI_Type_commit(&spaced);
+        if (error == MPI_SUCCESS)
+            error =
+                MPI_Allgather(in_place ? MPI_IN_PLACE : mine + done, now, MPI_BYTE, all + done, 1, spaced, comm->comm);
+        MPI_Type_free(&spaced);
+        MPI_TRY(error, "MPI_Allgather");
+        done += (uint64_t)now;
+    }
+    return BP_OK;
+}
+
+static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *all)
+{
+    return gather(self, mine, all, bytes);
+}
+
+static bp_status all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
+{
+    BP_TRY(bp_stream_synchronize(stream));
+    return gather(self, mine, all, bytes);
+}
+
+/* ---- reducing ------------------------------------------------------------------------------------------------------- */
+
+/* How MPI calls it. */
+typedef struct elements {
+    MPI_Datatype type;
+    MPI_Op op;
+    uint64_t bytes; /* of one */
+} elements;
+
+static elements elements_of(const bp_mpi *comm, bp_dtype dtype, bp_reduction reduction)
+{
+    const MPI_Op ops[REDUCTIONS] = {MPI_SUM, MPI_MAX, MPI_MIN};
+    switch (dtype) {
+    case BP_DTYPE_FP16: return (elements){comm->half, comm->fp16[reduction], 2};
+    case BP_DTYPE_BF16: return (elements){comm->half, comm->bf16[reduction], 2};
+    case BP_DTYPE_INT32: return (elements){MPI_INT32_T, ops[reduction], 4};
+    case BP_DTYPE_INT64: return (elements){MPI_INT64_T, ops[reduction], 8};
+    default: return (elements){MPI_FLOAT, ops[reduction], 4}; /* others were refused before */
+    }
+}
+
+static bp_status all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                            bp_reduction reduction, bp_stream *stream)
+{
+    const bp_mpi *comm = self;
+    const elements e = elements_of(comm, dtype, reduction);
+    BP_TRY(bp_stream_synchronize(stream));
+    for (uint64_t done = 0; done < count;) {
+        int now = count - done < INT_MAX ? (int)(count - done) : INT_MAX;
+        const void *piece = from == to ? MPI_IN_PLACE : (const uint8_t *)from + done * e.bytes;
+        MPI_TRY(MPI_Allreduce(piece, (uint8_t *)to + done * e.bytes, now, e.type, e.op, comm->comm), "MPI_Allreduce");
+        done += (uint64_t)now;
+    }
+    return BP_OK;
+}
+
+/* The block of one rank, to that rank. */
+static bp_status reduce_block(const bp_mpi *comm, const uint8_t *block, uint8_t *to, uint64_t count, const elements *e,
+                              int root)
+{
+    for (uint64_t done = 0; done < count;) {
+        int now = count - done < INT_MAX ? (int)(count - done) : INT_MAX;
+        uint8_t *into = to + done * e->bytes;
+        const uint8_t *piece = block + done * e->bytes;
+        bool in_place = comm->rank == root && piece == into;
+        MPI_TRY(MPI_Reduce(in_place ? MPI_IN_PLACE : piece, comm->rank == root ? into : NULL, now, e->type, e->op, root,
+                           comm->comm),
+                "MPI_Reduce");
+        done += (uint64_t)now;
+    }
+    return BP_OK;
+}
+
+/* Block by block: MPI's own reduce-scatter takes no block where it is to end up in place. */
+static bp_status reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                bp_reduction reduction, bp_stream *stream)
+{
+    const bp_mpi *comm = self;
+    const elements e = elements_of(comm, dtype, reduction);
+    BP_TRY(bp_stream_synchronize(stream));
+    for (int root = 0; root < comm->ranks; root++)
+        BP_TRY(reduce_block(comm, (const uint8_t *)from + (uint64_t)root * count * e.bytes, to, count, &e, root));
+    return BP_OK;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------------------- */
+
+static bp_status build(const void *mpi_comm, bp_mpi *comm)
+{
+    MPI_Comm given = MPI_COMM_WORLD;
+    if (mpi_comm != NULL)
+        memcpy(&given, mpi_comm, sizeof(MPI_Comm));
+    if (given == MPI_COMM_NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_mpi: the communicator is MPI_COMM_NULL");
+    int error = MPI_Comm_dup(given, &comm->comm);
+    if (error != MPI_SUCCESS) {
+        comm->comm = MPI_COMM_NULL;
+        (void)fail(error, "MPI_Comm_dup");
+        return bp_error_record(BP_ERR_UNSUPPORTED, bp_error_detail());
+    }
+    MPI_TRY(MPI_Comm_set_errhandler(comm->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    MPI_TRY(MPI_Comm_rank(comm->comm, &comm->rank), "MPI_Comm_rank");
+    MPI_TRY(MPI_Comm_size(comm->comm, &comm->ranks), "MPI_Comm_size");
+    return make_halves(comm);
+}
+
+/* Freeing may wait for the other ranks, who may be gone when a communicator was aborted; and MPI may be over already. */
+static void destroy(void *self)
+{
+    bp_mpi *comm = self;
+    int ended = 0;
+    MPI_Finalized(&ended);
+    if (!ended) {
+        free_halves(comm);
+        if (comm->comm != MPI_COMM_NULL && !comm->aborted)
+            MPI_Comm_free(&comm->comm);
+    }
+    leave_mpi();
+    free(comm);
+}
+
+static bp_status traits(void *self, bp_comm_traits *traits)
+{
+    const bp_mpi *comm = self;
+    *traits = (bp_comm_traits){
+        .size = sizeof *traits, .rank = (uint32_t)comm->rank, .ranks = (uint32_t)comm->ranks, .version_name = ""};
+    return BP_OK;
+}
+
+/* Only this rank's end: MPI_Abort would end all processes. */
+static bp_status abort_comm(void *self)
+{
+    ((bp_mpi *)self)->aborted = true;
+    return BP_OK;
+}
+
+static const bp_comm_ops ops = {.size = sizeof ops,
+                                .version = BP_COMM_OPS_VERSION,
+                                .name = "mpi",
+                                .destroy = destroy,
+                                .traits = traits,
+                                .exchange = exchange,
+                                .all_gather = all_gather,
+                                .all_reduce = all_reduce,
+                                .reduce_scatter = reduce_scatter,
+                                .abort = abort_comm};
+
+bp_status bp_comm_create_mpi(const void *mpi_comm, bp_comm **comm)
+{
+    if (comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_mpi: needs an output");
+    BP_TRY(take_mpi());
+    bp_mpi *created = calloc(1, sizeof *created);
+    if (created == NULL) {
+        leave_mpi();
+        return bp_fail_memory(sizeof *created);
+    }
+    created->comm = MPI_COMM_NULL;
+    created->half = MPI_DATATYPE_NULL;
+    for (int i = 0; i < REDUCTIONS; i++)
+        created->fp16[i] = created->bf16[i] = MPI_OP_NULL;
+    bp_status status = build(mpi_comm, created);
+    if (status != BP_OK) {
+        destroy(created);
+        return status;
+    }
+    return bp_comm_create(&ops, created, NULL, comm);
+}

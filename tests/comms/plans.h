@@ -1,0 +1,16 @@
+/* Plans for the tests of registration. */
+#ifndef BP_TEST_COMM_PLANS_H
+#define BP_TEST_COMM_PLANS_H
+
+#include "../contract/support.h"
+
+/* Parameters and gradients: two slabs, of groups "param" and "grad". */
+static inline bp_plan *plan_of(const char *units)
+{
+    world w = make_world(model_of(units), TRAINING);
+    bp_plan *plan = make_plan(&w, BP_POLICY_FIXED, 0, BP_FALLBACK_PERSISTENT);
+    end_world(&w);
+    return plan;
+}
+
+#endif

@@ -1,0 +1,57 @@
+/* Ranks as threads of the test: an exchange that cannot hang for ever, and a provider whose registrations can be scripted. */
+#ifndef BP_TEST_COMMS_RANKS_H
+#define BP_TEST_COMMS_RANKS_H
+
+#include <bucketpool/comm_ops.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#define MOST_RANKS 4
+#define MOST_LOGGED 128
+
+/* Where ranks meet. */
+typedef struct meeting {
+    pthread_mutex_t lock;
+    pthread_cond_t turned;
+    uint32_t ranks, arrived;
+    uint64_t turn, bytes, met;
+    bool uneven; /* the ranks came with different sizes */
+    uint8_t slots[MOST_RANKS][4096];
+} meeting;
+
+void meeting_init(meeting *m, uint32_t ranks);
+
+typedef struct registered {
+    void *address;
+    uint64_t bytes;
+    bp_register_kind kind;
+    bool live;
+} registered;
+
+/* A rank's end of a communicator. */
+typedef struct rank {
+    meeting *at;
+    uint32_t number;
+    bp_register_kind best;
+    uint32_t lacks;
+    uint64_t version;
+    uint32_t refused; /* bits 1 << kind: BP_OK without a handle */
+    int fail_at;      /* the how-manieth registration fails; 0: none */
+    int exchange_fails_at;
+    int registrations, exchanges, deregistrations, wrong;
+    registered log[MOST_LOGGED];
+    size_t logged;
+    int ended[MOST_LOGGED]; /* log entries, in the order in which they were deregistered */
+    bool destroyed, aborted;
+    char because[64];
+} rank;
+
+extern const bp_comm_ops RANK_OPS;
+
+size_t live_windows(const rank *r);
+
+/* Runs `work` for each of `count` ranks, a thread each. */
+void run_ranks(uint32_t count, void (*work)(void *user, uint32_t rank), void *user);
+
+#endif

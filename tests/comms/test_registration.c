@@ -1,0 +1,345 @@
+/* What is granted by which version of NCCL, and what the windows and the report say of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../fakes/nccl/fake_nccl.h"
+#include "plans.h"
+#include "team.h"
+
+static bp_plan *plan;
+
+static int set_up(void **state)
+{
+    (void)state;
+    plan = plan_of(UNITS);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    bp_plan_destroy(&plan);
+    return 0;
+}
+
+/* ---- kinds by version ---------------------------------------------------------------------------------------------- */
+
+typedef struct grant {
+    bp_register_kind asked;
+    int32_t exact;
+    bp_register_kind granted;
+} grant;
+
+static void check_windows(rank *r, const grant *g)
+{
+    size_t slabs = bp_pool_slab_count(r->pool);
+    if (!expect(r, bp_registration_window_count(r->registration) == slabs))
+        return;
+    for (size_t i = 0; i < slabs; i++) {
+        bp_pool_slab slab = {.size = sizeof slab};
+        expect_ok(r, bp_pool_slab_get(r->pool, i, &slab));
+        bp_window w = window_at(r->registration, i);
+        expect(r, w.slab == i && w.entry == 0);
+        expect(r, w.address == slab.address && w.bytes == slab.bytes);
+        expect(r, w.asked == g->asked);
+        expect(r, w.granted == g->granted);
+        expect(r, (w.handle != NULL) == (g->granted != BP_REGISTER_NONE));
+        expect(r, w.because != NULL && (w.because[0] == '\0') == (g->granted == g->asked));
+    }
+    bp_window w = {.size = sizeof w};
+    expect_fails(r, bp_registration_window_get(r->registration, slabs, &w), BP_ERR_INVALID_ARGUMENT, NULL);
+}
+
+static void register_and_look(rank *r, void *user)
+{
+    const grant *g = user;
+    bp_registration_entry entry = entry_of(r, g->asked);
+    entry.exact = g->exact;
+    if (!expect_ok(r, bp_registration_create(r->pool, &entry, 1, &r->registration)))
+        return;
+    check_windows(r, g);
+    char *report = report_of(r->registration);
+    expect_words(r, report, bp_register_kind_name(g->granted));
+    free(report);
+}
+
+static void assert_granted(const char *nccl, bp_register_kind asked, int32_t exact, bp_register_kind granted)
+{
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        team t;
+        grant g = {asked, exact, granted};
+        team_begin(&t, &(team_options){.ranks = ranks, .nccl = nccl, .plan = plan});
+        team_run(&t, register_and_look, &g);
+        fake_nccl_counts counts;
+        fake_nccl_count(&counts);
+        assert_int_equal(counts.windows, granted >= BP_REGISTER_WINDOW ? 2 * ranks : 0);
+        assert_int_equal(counts.buffers, granted == BP_REGISTER_BUFFER ? 2 * ranks : 0);
+        team_end(&t);
+    }
+}
+
+static void each_version_grants_what_it_has(void **state)
+{
+    (void)state;
+    const struct {
+        const char *version;
+        bp_register_kind best;
+    } rows[] = {{"version=21903", BP_REGISTER_BUFFER},    {"version=22603", BP_REGISTER_BUFFER},
+                {"version=22705", BP_REGISTER_SYMMETRIC}, {"version=22809", BP_REGISTER_SYMMETRIC},
+                {"version=22907", BP_REGISTER_SYMMETRIC}, {"version=23007", BP_REGISTER_SYMMETRIC}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int asked = BP_REGISTER_BUFFER; asked <= BP_REGISTER_SYMMETRIC; asked++)
+            assert_granted(rows[i].version, (bp_register_kind)asked, 0,
+                           asked < (int)rows[i].best ? (bp_register_kind)asked : rows[i].best);
+}
+
+static void exactly_or_not_at_all(void **state)
+{
+    (void)state;
+    assert_granted("version=21903", BP_REGISTER_WINDOW, 1, BP_REGISTER_NONE);
+    assert_granted("version=21903", BP_REGISTER_BUFFER, 1, BP_REGISTER_BUFFER);
+    assert_granted("version=22907", BP_REGISTER_SYMMETRIC, 1, BP_REGISTER_SYMMETRIC);
+    assert_granted("version=22907,symmetric=0", BP_REGISTER_SYMMETRIC, 1, BP_REGISTER_NONE);
+}
+
+/* From 2.29 NCCL answers with NULL windows where GPUs do not reach each other; a buffer is still to be had. */
+static void null_windows_fall_back_to_buffers(void **state)
+{
+    (void)state;
+    assert_granted("version=22907,symmetric=0", BP_REGISTER_SYMMETRIC, 0, BP_REGISTER_BUFFER);
+    assert_granted("version=23007,symmetric=0", BP_REGISTER_WINDOW, 0, BP_REGISTER_BUFFER);
+}
+
+static void nothing_is_asked_for(void **state)
+{
+    (void)state;
+    assert_granted("version=23007", BP_REGISTER_NONE, 0, BP_REGISTER_NONE);
+    assert_int_equal(fake_nccl_calls("ncclCommWindowRegister"), 0);
+}
+
+static void register_symmetric(rank *r, void *user)
+{
+    (void)user;
+    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
+}
+
+/* ---- what is asked of NCCL ----------------------------------------------------------------------------------------- */
+
+static void one_window_for_each_slab(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 2, .nccl = "version=23007", .plan = plan});
+    team_run(&t, register_symmetric, NULL);
+    assert_int_equal(fake_nccl_calls("ncclCommWindowRegister"), 4);
+    assert_int_equal(fake_nccl_calls("ncclCommRegister"), 0);
+    fake_nccl_window window;
+    for (unsigned i = 0; i < 4; i++) {
+        assert_true(fake_nccl_window_get(i, &window));
+        const rank *r = &t.ranks[window.rank];
+        bp_window mine = window_at(r->registration, i % 2);
+        assert_true(window.address == (uint64_t)(uintptr_t)mine.address);
+        assert_true(window.bytes == mine.bytes);
+        assert_ptr_equal(window.handle, mine.handle);
+        assert_int_equal(window.flags, 1);
+    }
+    team_end(&t);
+}
+
+static void unregister_all(rank *r, void *user)
+{
+    (void)user;
+    bp_registration_destroy(&r->registration);
+    expect(r, r->registration == NULL);
+    bp_registration_destroy(&r->registration);
+    bp_registration_destroy(NULL);
+}
+
+static void deregistered_in_reverse(void **state)
+{
+    (void)state;
+    const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
+    for (size_t k = 0; k < 2; k++) {
+        team t;
+        bp_register_kind kind = kinds[k];
+        team_begin(&t, &(team_options){.ranks = 1, .nccl = "version=23007", .plan = plan});
+        rank *r = &t.ranks[0];
+        assert_ok(register_all(r, kind));
+        void *first = window_at(r->registration, 0).handle, *second = window_at(r->registration, 1).handle;
+        team_run(&t, unregister_all, NULL);
+        assert_ptr_equal(fake_nccl_ended(0), second);
+        assert_ptr_equal(fake_nccl_ended(1), first);
+        assert_null(fake_nccl_ended(2));
+        /* and it can be done again */
+        assert_ok(register_all(r, kind));
+        team_end(&t);
+    }
+}
+
+/* ---- groups and several communicators ------------------------------------------------------------------------------ */
+
+static void register_group(rank *r, void *user)
+{
+    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
+    entry.group = user;
+    if (!expect_ok(r, bp_registration_create(r->pool, &entry, 1, &r->registration)))
+        return;
+    expect(r, bp_registration_window_count(r->registration) == 1);
+    bp_window w = window_at(r->registration, 0);
+    bp_pool_slab slab = {.size = sizeof slab};
+    expect_ok(r, bp_pool_slab_get(r->pool, w.slab, &slab));
+    expect(r, strcmp(slab.group, user) == 0);
+}
+
+static void a_group_alone(void **state)
+{
+    (void)state;
+    char groups[][8] = {"param", "grad"};
+    for (int i = 0; i < 2; i++) {
+        team t;
+        team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
+        team_run(&t, register_group, groups[i]);
+        team_end(&t);
+    }
+}
+
+static void register_unknown_group(rank *r, void *user)
+{
+    (void)user;
+    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
+    entry.group = "gradient";
+    expect_fails(r, bp_registration_create(r->pool, &entry, 1, &r->registration), BP_ERR_INVALID_ARGUMENT, "gradient");
+    expect(r, r->registration == NULL);
+}
+
+static void a_group_that_there_is_not(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
+    team_run(&t, register_unknown_group, NULL);
+    fake_nccl_counts counts;
+    fake_nccl_count(&counts);
+    assert_int_equal(counts.window_calls + counts.buffer_calls, 0);
+    team_end(&t);
+}
+
+/* Parameters with one communicator, gradients with that and with another of the same ranks. */
+static void register_with_two(rank *r, void *user)
+{
+    (void)user;
+    bp_comm *self = NULL;
+    expect_ok(r, bp_comm_create_self(&self));
+    bp_registration_entry entries[3] = {entry_of(r, BP_REGISTER_SYMMETRIC), entry_of(r, BP_REGISTER_BUFFER),
+                                        entry_of(r, BP_REGISTER_WINDOW)};
+    entries[0].group = "param";
+    entries[1].group = "grad";
+    entries[2].group = NULL;
+    entries[2].comm = self;
+    if (expect_ok(r, bp_registration_create(r->pool, entries, 3, &r->registration))) {
+        expect(r, bp_registration_window_count(r->registration) == 4);
+        unsigned of[3] = {0, 0, 0};
+        for (size_t i = 0; i < 4; i++) {
+            bp_window w = window_at(r->registration, i);
+            if (!expect(r, w.entry < 3))
+                continue;
+            of[w.entry]++;
+            bp_register_kind granted[] = {BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, BP_REGISTER_NONE};
+            expect(r, w.granted == granted[w.entry]);
+        }
+        expect(r, of[0] == 1 && of[1] == 1 && of[2] == 2);
+    }
+    bp_comm_destroy(&self);
+}
+
+static void several_communicators(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 2, .nccl = "version=22809", .plan = plan});
+    team_run(&t, register_with_two, NULL);
+    fake_nccl_counts counts;
+    fake_nccl_count(&counts);
+    assert_int_equal(counts.windows, 2);
+    assert_int_equal(counts.buffers, 2);
+    team_end(&t);
+}
+
+/* ---- communicators that register nothing --------------------------------------------------------------------------- */
+
+static void nothing_to_register_with(void **state)
+{
+    (void)state;
+    bp_device *host = new_host();
+    bp_pool *pool = NULL;
+    bp_comm *self = NULL;
+    bp_registration *registration = NULL;
+    bp_registration_entry entry;
+    assert_ok(bp_pool_create(host, plan, NULL, &pool));
+    assert_ok(bp_comm_create_self(&self));
+    assert_ok(bp_registration_entry_init(&entry, sizeof entry));
+    assert_int_equal(entry.kind, BP_REGISTER_SYMMETRIC);
+    entry.comm = self;
+    assert_ok(bp_registration_create(pool, &entry, 1, &registration));
+    assert_int_equal(bp_registration_window_count(registration), 2);
+    for (size_t i = 0; i < 2; i++) {
+        bp_window w = window_at(registration, i);
+        assert_int_equal(w.granted, BP_REGISTER_NONE);
+        assert_null(w.handle);
+        assert_true(w.because[0] != '\0');
+    }
+    bp_comm_destroy(&self);
+    bp_registration_destroy(&registration);
+    bp_pool_destroy(&pool);
+    bp_device_destroy(&host);
+}
+
+static void bad_input_is_refused(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
+    rank *r = &t.ranks[0];
+    bp_registration *registration = NULL;
+    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC), bad = entry;
+    assert_fails(bp_registration_create(NULL, &entry, 1, &registration), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_registration_create(r->pool, NULL, 1, &registration), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_registration_create(r->pool, &entry, 1, NULL), BP_ERR_INVALID_ARGUMENT, "");
+    bad.comm = NULL;
+    assert_fails(bp_registration_create(r->pool, &bad, 1, &registration), BP_ERR_INVALID_ARGUMENT, "");
+    bad = entry;
+    bad.kind = (bp_register_kind)9;
+    assert_fails(bp_registration_create(r->pool, &bad, 1, &registration), BP_ERR_INVALID_ARGUMENT, "");
+    bad = entry;
+    bad.size = 8;
+    assert_fails(bp_registration_create(r->pool, &bad, 1, &registration), BP_ERR_INVALID_ARGUMENT, "");
+    assert_null(registration);
+    assert_fails(bp_registration_entry_init(NULL, sizeof entry), BP_ERR_INVALID_ARGUMENT, "");
+    fake_nccl_counts counts;
+    fake_nccl_count(&counts);
+    assert_int_equal(counts.window_calls + counts.buffer_calls, 0);
+    team_end(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_version_grants_what_it_has),
+                                       cmocka_unit_test(exactly_or_not_at_all),
+                                       cmocka_unit_test(null_windows_fall_back_to_buffers),
+                                       cmocka_unit_test(nothing_is_asked_for),
+                                       cmocka_unit_test(one_window_for_each_slab),
+                                       cmocka_unit_test(deregistered_in_reverse),
+                                       cmocka_unit_test(a_group_alone),
+                                       cmocka_unit_test(a_group_that_there_is_not),
+                                       cmocka_unit_test(several_communicators),
+                                       cmocka_unit_test(nothing_to_register_with),
+                                       cmocka_unit_test(bad_input_is_refused)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

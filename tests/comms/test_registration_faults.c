@@ -1,0 +1,638 @@
+/* Registration goes wrong on one rank at each point in turn: all ranks come out with the same error, which names it, nothing stays
+ * registered, and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../contract/support.h"
+#include "allocators/pool.h"
+#include "ranks.h"
+
+#define RANKS 3u
+
+/* ---- allocations of one thread fail -------------------------------------------------------------------------------- */
+
+static _Thread_local int allocations_left = -1; /* -1: none fails */
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+char *__real_strdup(const char *text);
+
+static bool fails(void)
+{
+    if (allocations_left < 0 || allocations_left-- > 0)
+        return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *__wrap_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes)
+{
+    return fails() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+    return fails() ? NULL : __real_realloc(memory, bytes);
+}
+
+char *__wrap_strdup(const char *text);
+char *__wrap_strdup(const char *text)
+{
+    return fails() ? NULL : __real_strdup(text);
+}
+
+/* ---- worlds --------------------------------------------------------------------------------------------------------- */
+
+#define MOST_COMMS 2
+
+/* Ranks with a pool each, and the ends of up to two communicators. */
+typedef struct scene {
+    uint32_t ranks, comms;
+    kit kits[MOST_RANKS];
+    meeting meetings[MOST_COMMS][MOST_RANKS];
+    rank ends[MOST_COMMS][MOST_RANKS];
+    bp_comm *handles[MOST_COMMS][MOST_RANKS];
+    bp_registration_entry entries[MOST_RANKS][4];
+    size_t count[MOST_RANKS];
+    bp_registration *made[MOST_RANKS];
+    bp_status status[MOST_RANKS];
+    char detail[MOST_RANKS][512];
+    int fail_allocation; /* of rank 1; -1: none */
+} scene;
+
+static void open_rank(scene *s, uint32_t i, const char *units)
+{
+    s->kits[i] = begin_kit(new_host(), units, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 4096;
+    open_pool(&s->kits[i], &config, 0);
+}
+
+static void add_entry(scene *s, uint32_t i, uint32_t comm, const char *group)
+{
+    bp_registration_entry *entry = &s->entries[i][s->count[i]++];
+    assert_ok(bp_registration_entry_init(entry, sizeof *entry));
+    entry->comm = s->handles[comm][i];
+    entry->group = group;
+}
+
+static void open_end(scene *s, uint32_t comm, uint32_t i, meeting *at, uint32_t number)
+{
+    s->ends[comm][i] = (rank){.at = at, .number = number, .best = BP_REGISTER_SYMMETRIC, .version = 7};
+    assert_ok(bp_comm_create(&RANK_OPS, &s->ends[comm][i], comm == 0 ? "dp" : "outer", &s->handles[comm][i]));
+}
+
+/* All ranks in one communicator. */
+static scene *new_line(uint32_t ranks)
+{
+    scene *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    s->ranks = ranks;
+    s->comms = 1;
+    s->fail_allocation = -1;
+    meeting_init(&s->meetings[0][0], ranks);
+    for (uint32_t i = 0; i < ranks; i++) {
+        open_rank(s, i, UNITS);
+        open_end(s, 0, i, &s->meetings[0][0], i);
+        add_entry(s, i, 0, NULL);
+        add_entry(s, i, 0, "persistent");
+    }
+    return s;
+}
+
+/* Four ranks: rows 0,1 and 2,3 for parameters, columns 0,2 and 1,3 for gradients. */
+static scene *new_grid(void)
+{
+    scene *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    s->ranks = 4;
+    s->comms = 2;
+    s->fail_allocation = -1;
+    for (uint32_t i = 0; i < 2; i++) {
+        meeting_init(&s->meetings[0][i], 2);
+        meeting_init(&s->meetings[1][i], 2);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        open_rank(s, i, UNITS);
+        open_end(s, 0, i, &s->meetings[0][i / 2], i % 2);
+        open_end(s, 1, i, &s->meetings[1][i % 2], i / 2);
+        add_entry(s, i, 0, NULL);
+        add_entry(s, i, 1, "grad");
+    }
+    return s;
+}
+
+static void close_scene(scene *s)
+{
+    for (uint32_t i = 0; i < s->ranks; i++) {
+        for (uint32_t c = 0; c < s->comms; c++)
+            bp_comm_destroy(&s->handles[c][i]);
+        end_kit(&s->kits[i]);
+    }
+    for (uint32_t i = 0; i < s->ranks; i++)
+        for (uint32_t c = 0; c < s->comms; c++) {
+            assert_true(s->ends[c][i].destroyed);
+            assert_int_equal(s->ends[c][i].wrong, 0);
+            assert_false(s->ends[c][i].at->uneven);
+        }
+    free(s);
+}
+
+static void create_work(void *user, uint32_t i)
+{
+    scene *s = user;
+    if (i == 1)
+        allocations_left = s->fail_allocation;
+    bp_error_record(BP_OK, "");
+    s->status[i] = bp_registration_create(s->kits[i].pool, s->entries[i], s->count[i], &s->made[i]);
+    allocations_left = -1;
+    snprintf(s->detail[i], sizeof s->detail[i], "%s", bp_error_detail());
+}
+
+static void destroy_work(void *user, uint32_t i)
+{
+    scene *s = user;
+    bp_registration_destroy(&s->made[i]);
+}
+
+static void create(scene *s)
+{
+    run_ranks(s->ranks, create_work, s);
+}
+
+static void destroy(scene *s)
+{
+    run_ranks(s->ranks, destroy_work, s);
+}
+
+static size_t live_in(const scene *s)
+{
+    size_t live = 0;
+    for (uint32_t i = 0; i < s->ranks; i++)
+        for (uint32_t c = 0; c < s->comms; c++)
+            live += live_windows(&s->ends[c][i]);
+    return live;
+}
+
+/* The same on all ranks, and nothing stays behind. */
+static void assert_common(const scene *s, bp_status status, const char *word, const char *more)
+{
+    for (uint32_t i = 0; i < s->ranks; i++) {
+        if (s->status[i] != status || strcmp(s->detail[i], s->detail[0]) != 0)
+            fail_msg("rank %u: %d \"%s\", rank 0: %d \"%s\", expected %d", i, (int)s->status[i], s->detail[i],
+                     (int)s->status[0], s->detail[0], (int)status);
+        assert_null(s->made[i]);
+    }
+    if (strstr(s->detail[0], word) == NULL || strstr(s->detail[0], more) == NULL)
+        fail_msg("\"%s\" should say \"%s\" and \"%s\"", s->detail[0], word, more);
+    assert_int_equal(live_in(s), 0);
+}
+
+static void assert_created(const scene *s)
+{
+    for (uint32_t i = 0; i < s->ranks; i++) {
+        if (s->status[i] != BP_OK)
+            fail_msg("rank %u: %s", i, s->detail[i]);
+        assert_non_null(s->made[i]);
+    }
+}
+
+static bp_window window_of(const bp_registration *r, size_t index)
+{
+    bp_window window = {.size = sizeof window};
+    assert_ok(bp_registration_window_get(r, index, &window));
+    return window;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------------------------- */
+
+static void test_order(void **state)
+{
+    (void)state;
+    scene *s = new_line(RANKS);
+    s->entries[0][0].traffic = s->entries[1][0].traffic = s->entries[2][0].traffic = BP_TRAFFIC_FLOAT_AVG;
+    create(s);
+    assert_created(s);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(bp_registration_window_count(s->made[i]), 3); /* param, grad, persistent */
+        for (size_t w = 0; w < 3; w++) {
+            bp_window window = window_of(s->made[i], w);
+            assert_int_equal(window.slab, w);
+            assert_int_equal(window.entry, w == 2);
+            assert_int_equal(window.granted, BP_REGISTER_SYMMETRIC);
+            assert_string_equal(window.because, "");
+            assert_ptr_equal(window.handle, &s->ends[0][i].log[w]);
+            assert_ptr_equal(window.address, s->ends[0][i].log[w].address);
+        }
+        assert_int_equal(bp_registration_warning_count(s->made[i], 0), 2); /* averages, and one process */
+        assert_string_equal(bp_registration_warning(s->made[i], 0, 0), "averages are slow");
+        assert_non_null(strstr(bp_registration_warning(s->made[i], 1, 0), "one process"));
+        assert_null(bp_registration_warning(s->made[i], 1, 1));
+        assert_int_equal(bp_registration_warning_count(s->made[i], 7), 0);
+    }
+    destroy(s);
+    for (uint32_t i = 0; i < RANKS; i++)
+        for (int w = 0; w < 3; w++)
+            assert_int_equal(s->ends[0][i].ended[w], 2 - w);
+    assert_int_equal(live_in(s), 0);
+    close_scene(s);
+}
+
+static void test_report(void **state)
+{
+    (void)state;
+    scene *s = new_line(2);
+    s->ends[0][1].refused = 1u << BP_REGISTER_SYMMETRIC;
+    create(s);
+    assert_created(s);
+    char text[4096], little[200];
+    size_t needed, again;
+    assert_ok(bp_registration_report(s->made[0], text, sizeof text, &needed));
+    assert_int_equal(needed, strlen(text) + 1);
+    assert_non_null(strstr(text, "slab 0 (param), "));
+    assert_non_null(strstr(text, "with communicator dp (scripted 1, 2 ranks): symmetric window asked, window granted; "
+                                 "symmetric window: rank 1 of communicator dp: no room for a symmetric window\n"));
+    assert_non_null(strstr(text, "warning, entry 1 (communicator dp): ranks 0 and 1 of communicator dp live in one"));
+    assert_ok(bp_registration_report(s->made[0], little, sizeof little, &again));
+    assert_int_equal(again, needed);
+    assert_memory_equal(little, text, strlen(little));
+    assert_ok(bp_registration_report(s->made[0], NULL, 0, &again));
+    assert_int_equal(again, needed);
+    destroy(s);
+    close_scene(s);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t refused;
+        int32_t exact;
+        bp_register_kind granted;
+        int kept;
+    } cases[] = {{1u << BP_REGISTER_SYMMETRIC, 0, BP_REGISTER_WINDOW, 3},
+                 {1u << BP_REGISTER_SYMMETRIC | 1u << BP_REGISTER_WINDOW, 0, BP_REGISTER_BUFFER, 3},
+                 {0xff, 0, BP_REGISTER_NONE, 0},
+                 {1u << BP_REGISTER_SYMMETRIC, 1, BP_REGISTER_NONE, 0}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int all = 0; all < 2; all++) {
+            scene *s = new_line(RANKS);
+            for (uint32_t i = 0; i < RANKS; i++) {
+                s->ends[0][i].refused = all || i == 1 ? cases[c].refused : 0;
+                s->entries[i][0].exact = s->entries[i][1].exact = cases[c].exact;
+            }
+            create(s);
+            assert_created(s);
+            for (uint32_t i = 0; i < RANKS; i++) {
+                bp_window window = window_of(s->made[i], 0);
+                assert_int_equal(window.granted, cases[c].granted);
+                assert_true((window.handle != NULL) == (cases[c].granted != BP_REGISTER_NONE));
+                assert_string_equal(window.because, window_of(s->made[0], 0).because);
+                assert_non_null(strstr(window.because, "no room for a symmetric window"));
+                assert_true((strstr(window.because, "rank 1") != NULL) == !all);
+                assert_int_equal(live_windows(&s->ends[0][i]), cases[c].kept);
+            }
+            destroy(s);
+            assert_int_equal(live_in(s), 0);
+            close_scene(s);
+        }
+}
+
+/* Communicators that cannot register are no failure either. */
+static void test_lacking(void **state)
+{
+    (void)state;
+    scene *s = new_line(2);
+    for (uint32_t i = 0; i < 2; i++) {
+        bp_comm_destroy(&s->handles[0][i]);
+        s->ends[0][i].destroyed = false;
+        s->ends[0][i].best = BP_REGISTER_WINDOW;
+        s->ends[0][i].lacks = i == 1 ? 1u << BP_REGISTER_WINDOW : 0;
+        assert_ok(bp_comm_create(&RANK_OPS, &s->ends[0][i], "dp", &s->handles[0][i]));
+        s->entries[i][0].comm = s->entries[i][1].comm = s->handles[0][i];
+    }
+    create(s);
+    assert_created(s);
+    assert_int_equal(window_of(s->made[0], 0).granted, BP_REGISTER_BUFFER);
+    assert_int_equal(window_of(s->made[1], 0).granted, BP_REGISTER_BUFFER);
+    assert_non_null(strstr(window_of(s->made[0], 0).because, "cannot register it"));
+    destroy(s);
+    close_scene(s);
+}
+
+static void test_failures(void **state)
+{
+    (void)state;
+    for (uint32_t where = 0; where < RANKS; where++)
+        for (int nth = 1; nth <= 3; nth++) {
+            scene *s = new_line(RANKS);
+            char word[32];
+            snprintf(word, sizeof word, "rank %u of", where);
+            s->ends[0][where].fail_at = nth;
+            create(s);
+            assert_common(s, BP_ERR_COMM, word, "out of window slots");
+            for (uint32_t i = 0; i < RANKS; i++) /* in reverse */
+                for (int w = 1; w < s->ends[0][i].deregistrations; w++)
+                    assert_true(s->ends[0][i].ended[w] < s->ends[0][i].ended[w - 1]);
+            create(s);
+            assert_created(s);
+            destroy(s);
+            close_scene(s);
+        }
+}
+
+/* A failure in one line of a grid reaches all of it. */
+static void test_grid(void **state)
+{
+    (void)state;
+    for (uint32_t comm = 0; comm < 2; comm++)
+        for (uint32_t where = 0; where < 4; where++)
+            for (int nth = 1; nth <= 2 - (int)comm; nth++) {
+                scene *s = new_grid();
+                s->ends[comm][where].fail_at = nth;
+                create(s);
+                assert_common(s, BP_ERR_COMM, comm == 0 ? "of communicator dp" : "of communicator outer",
+                              "out of window slots");
+                create(s);
+                assert_created(s);
+                assert_int_equal(bp_registration_window_count(s->made[0]), 3);
+                destroy(s);
+                close_scene(s);
+            }
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    int failed = 0;
+    for (int nth = 0;; nth++) {
+        scene *s = new_line(RANKS);
+        s->fail_allocation = nth;
+        create(s);
+        bool good = s->status[0] == BP_OK;
+        if (good) {
+            assert_created(s);
+            destroy(s);
+        } else {
+            assert_common(s, BP_ERR_NO_HOST_MEMORY, "rank 1 of communicator dp", "out of host memory");
+            failed++;
+        }
+        close_scene(s);
+        if (good)
+            break;
+    }
+    assert_true(failed > 8);
+}
+
+static void test_mismatches(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 6; what++) {
+        scene *s = new_line(RANKS);
+        const char *word = "";
+        uint32_t odd = (uint32_t)what % RANKS;
+        switch (what) {
+        case 0:
+            end_kit(&s->kits[odd]);
+            open_rank(s, odd, "500 500 500");
+            word = "has the plan with fingerprint ";
+            break;
+        case 1:
+            s->entries[odd][0].kind = BP_REGISTER_BUFFER;
+            word = "has the kind asked for 1, rank 0 has 3";
+            break;
+        case 2:
+            s->entries[odd][1].exact = 1;
+            word = "has exact 1, rank 0 has 0";
+            break;
+        case 3:
+            s->count[odd] = 1;
+            word = "has entries for it: 1, rank 1 has 2";
+            break;
+        case 4:
+            bp_comm_destroy(&s->handles[0][odd]);
+            s->ends[0][odd] = (rank){.at = &s->meetings[0][0], .number = odd, .best = BP_REGISTER_WINDOW, .version = 9};
+            assert_ok(bp_comm_create(&RANK_OPS, &s->ends[0][odd], "dp", &s->handles[0][odd]));
+            s->entries[odd][0].comm = s->entries[odd][1].comm = s->handles[0][odd];
+            word = "version 9, rank 0 has 7";
+            break;
+        default:
+            s->entries[odd][1].group = "grad";
+            s->entries[odd][0].group = "param";
+            word = "has slabs to register with it: 2, rank 0 has 3";
+            break;
+        }
+        char named[32];
+        snprintf(named, sizeof named, "rank %u of communicator dp", odd);
+        create(s);
+        assert_common(s, BP_ERR_MISMATCH, named, word);
+        for (uint32_t i = 0; i < RANKS; i++)
+            assert_int_equal(s->ends[0][i].registrations, 0);
+        close_scene(s);
+    }
+}
+
+/* What a rank finds by itself is told to all before anything is registered. */
+static void test_local_errors(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 3; what++) {
+        scene *s = new_line(RANKS);
+        const char *word = "no slab of group \"nothing\"";
+        bp_status status = BP_ERR_INVALID_ARGUMENT;
+        if (what == 0)
+            s->entries[2][1].group = "nothing";
+        if (what == 1) {
+            assert_ok(bp_pool_seal(s->kits[2].pool));
+            word = "sealed";
+            status = BP_ERR_SCHEDULE;
+        }
+        if (what == 2) {
+            s->entries[2][1].group = "param";
+            word = "is registered with communicator dp already, by an earlier entry for pool";
+            status = BP_ERR_SCHEDULE;
+        }
+        create(s);
+        assert_common(s, status, word, "rank 2 of communicator dp: ");
+        for (uint32_t i = 0; i < RANKS; i++)
+            assert_int_equal(s->ends[0][i].registrations, 0);
+        close_scene(s);
+    }
+}
+
+static void test_twice(void **state)
+{
+    (void)state;
+    scene *s = new_line(2);
+    bp_registration *first[2];
+    create(s);
+    assert_created(s);
+    for (int i = 0; i < 2; i++) {
+        first[i] = s->made[i];
+        s->made[i] = NULL;
+    }
+    create(s);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(s->status[i], BP_ERR_SCHEDULE);
+        assert_non_null(strstr(s->detail[i], "is registered with communicator dp already, by pool"));
+        assert_int_equal(live_windows(&s->ends[0][i]), 3);
+        s->made[i] = first[i];
+    }
+    destroy(s);
+    create(s);
+    assert_created(s);
+    destroy(s);
+    close_scene(s);
+}
+
+/* Where the exchange itself breaks the others cannot be told: nothing hangs for ever, crashes or stays registered. */
+static void test_broken_exchange(void **state)
+{
+    (void)state;
+    for (int nth = 1; nth <= 12; nth++) {
+        scene *s = new_line(1);
+        s->ends[0][0].exchange_fails_at = nth;
+        create(s);
+        if (s->status[0] == BP_OK)
+            assert_true(s->ends[0][0].exchanges < nth);
+        else
+            assert_common(s, BP_ERR_COMM, "the exchange was cut", "");
+        destroy(s);
+        assert_int_equal(live_in(s), 0);
+        close_scene(s);
+    }
+}
+
+/* ---- ends ----------------------------------------------------------------------------------------------------------- */
+
+static void test_pool_first(void **state)
+{
+    (void)state;
+    scene *s = new_line(2);
+    create(s);
+    assert_created(s);
+    for (uint32_t i = 0; i < 2; i++) {
+        bp_pool_destroy(&s->kits[i].pool);
+        assert_int_equal(live_windows(&s->ends[0][i]), 0);
+        assert_int_equal(window_of(s->made[i], 0).granted, BP_REGISTER_NONE);
+        assert_null(window_of(s->made[i], 0).handle);
+    }
+    bp_registration *old[2] = {s->made[0], s->made[1]};
+    for (uint32_t i = 0; i < 2; i++) { /* another pool may lie where the first one was */
+        bp_pool_config config = pool_config();
+        config.persistent_bytes = 4096;
+        open_pool(&s->kits[i], &config, 0);
+        s->made[i] = NULL;
+    }
+    create(s);
+    assert_created(s);
+    destroy(s);
+    s->made[0] = old[0];
+    s->made[1] = old[1];
+    destroy(s);
+    close_scene(s);
+}
+
+static void test_aborted(void **state)
+{
+    (void)state;
+    for (int forgotten = 0; forgotten < 2; forgotten++) {
+        scene *s = new_line(2);
+        create(s);
+        assert_created(s);
+        for (uint32_t i = 0; i < 2; i++) {
+            bp_comm *comm = s->handles[0][i];
+            uint8_t byte = 0, bytes[2];
+            if (forgotten)
+                bp_comm_forget(comm);
+            else
+                assert_ok(bp_comm_abort(comm));
+            assert_int_equal(s->ends[0][i].aborted, !forgotten);
+            assert_fails(bp_comm_exchange(comm, &byte, 1, bytes), BP_ERR_INVALID_ARGUMENT, "dp", "was aborted");
+            assert_fails(bp_comm_abort(comm), BP_ERR_INVALID_ARGUMENT, "was aborted");
+            bp_comm_forget(comm);
+        }
+        destroy(s);
+        for (uint32_t i = 0; i < 2; i++)
+            assert_int_equal(s->ends[0][i].deregistrations, 0);
+        create(s);
+        assert_int_equal(s->status[0], BP_ERR_INVALID_ARGUMENT);
+        assert_non_null(strstr(s->detail[0], "was aborted"));
+        close_scene(s);
+    }
+}
+
+/* As offload does it: each slab loses its memory and gets it back. */
+static void reattach_work(void *user, uint32_t i)
+{
+    scene *s = user;
+    bp_slabs *slabs = &s->kits[i].pool->slabs;
+    const bp_slab_observer *observer = &slabs->observers[0];
+    s->status[i] = BP_OK;
+    for (uint32_t slab = (uint32_t)slabs->count; slab-- > 0;)
+        observer->callbacks.detach(observer->user, slab, slabs->slabs[slab].address, slabs->slabs[slab].bytes);
+    for (uint32_t slab = 0; slab < slabs->count && s->status[i] == BP_OK; slab++)
+        s->status[i] =
+            observer->callbacks.attach(observer->user, slab, slabs->slabs[slab].address, slabs->slabs[slab].bytes);
+    snprintf(s->detail[i], sizeof s->detail[i], "%s", bp_error_detail());
+}
+
+static void test_memory_comes_back(void **state)
+{
+    (void)state;
+    scene *s = new_line(RANKS);
+    create(s);
+    assert_created(s);
+    run_ranks(RANKS, reattach_work, s);
+    assert_created(s);
+    assert_int_equal(live_in(s), 3 * RANKS);
+    s->ends[0][2].fail_at = s->ends[0][2].registrations + 2;
+    run_ranks(RANKS, reattach_work, s);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(s->status[i], BP_ERR_COMM);
+        assert_non_null(strstr(s->detail[i], "rank 2 of communicator dp: out of window slots"));
+        assert_int_equal(live_windows(&s->ends[0][i]), 1); /* the slab before, which the pool's owner takes back */
+    }
+    run_ranks(RANKS, reattach_work, s);
+    assert_created(s);
+    assert_int_equal(live_in(s), 3 * RANKS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_ok(bp_comm_abort(s->handles[0][i]));
+    run_ranks(RANKS, reattach_work, s); /* the pool goes on without */
+    assert_created(s);
+    assert_non_null(strstr(window_of(s->made[1], 0).because, "was aborted"));
+    destroy(s);
+    close_scene(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),           cmocka_unit_test(test_report),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_lacking),
+        cmocka_unit_test(test_failures),        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_allocations),     cmocka_unit_test(test_mismatches),
+        cmocka_unit_test(test_local_errors),    cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_broken_exchange), cmocka_unit_test(test_pool_first),
+        cmocka_unit_test(test_aborted),         cmocka_unit_test(test_memory_comes_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

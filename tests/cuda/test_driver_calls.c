@@ -1,0 +1,232 @@
+/* What acquire and release ask of the driver, counted by the emulated one: nothing where the next user is on the same stream, else a record
+ * for each stream that leaves a point and a wait for each stream that left one; and never anything else. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../contract/support.h"
+#include "../support/driver.h"
+
+/* Four units of two copies: u0 and u2 share, u1 and u3 do. */
+#define FOUR "1000,10,20,30 1000,10,20,30 1000,10,20,30 1000,10,20,30"
+#define PAIRS 50
+#define MOST_FUNCTIONS 128
+
+static uint64_t (*calls_of)(const char *function);
+static const char *(*function_at)(size_t index);
+
+/* ---- counting ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t before[MOST_FUNCTIONS];
+
+static void start_counting(void)
+{
+    size_t i = 0;
+    for (; function_at(i) != NULL; i++) {
+        assert_true(i < MOST_FUNCTIONS);
+        before[i] = calls_of(function_at(i));
+    }
+    assert_true(i > 30);
+}
+
+/* Since then: these, and no others. */
+static void assert_calls(uint64_t records, uint64_t waits)
+{
+    for (size_t i = 0; function_at(i) != NULL; i++) {
+        const char *name = function_at(i);
+        uint64_t expected = strcmp(name, "cuEventRecord") == 0       ? records
+                            : strcmp(name, "cuStreamWaitEvent") == 0 ? waits
+                                                                     : 0;
+        uint64_t now = calls_of(name) - before[i];
+        if (now != expected)
+            fail_msg("%s: called %llu times, not %llu", name, (unsigned long long)now, (unsigned long long)expected);
+    }
+}
+
+static kit four(int lanes)
+{
+    kit k = begin_kit(new_cuda(), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+    open_pool(&k, NULL, lanes);
+    if (lanes)
+        assert_ok(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]));
+    return k;
+}
+
+static void unit_of(const kit *k, uint32_t unit, uint32_t *ids)
+{
+    for (uint32_t b = 0; b < 4; b++)
+        ids[b] = id_of(k, unit, BP_ROLE_PARAM, b);
+}
+
+/* ---- cases --------------------------------------------------------------------------------------------------------- */
+
+static void test_same_stream(void **state)
+{
+    (void)state;
+    kit k = four(1);
+    start_counting(); /* from the first call of the pool on */
+    for (uint32_t i = 0; i < PAIRS; i++) {
+        take(&k, param(&k, i % 4), k.streams[0]);
+        drop(&k, param(&k, i % 4), k.streams[0]);
+    }
+    assert_calls(0, 0);
+    end_kit(&k);
+}
+
+/* Gathered on s0, done with on s1: the acquiring lane's own point needs no event. */
+static void test_two_streams(void **state)
+{
+    (void)state;
+    kit k = four(1);
+    for (uint32_t u = 0; u < 2; u++) {
+        take(&k, param(&k, u), k.streams[0]);
+        start_counting();
+        drop(&k, param(&k, u), k.streams[1]);
+        assert_calls(1, 0);
+    }
+    start_counting();
+    for (uint32_t i = 2; i < PAIRS; i++) {
+        take(&k, param(&k, i % 4), k.streams[0]);
+        drop(&k, param(&k, i % 4), k.streams[1]);
+    }
+    assert_calls(PAIRS - 2, PAIRS - 2);
+    end_kit(&k);
+}
+
+/* A wait for each stream that left a point, whoever else is involved. */
+static void test_distinct_streams(void **state)
+{
+    (void)state;
+    kit k = four(1);
+    uint32_t id = param(&k, 0);
+    take(&k, id, k.streams[0]);
+    start_counting();
+    assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[1]));
+    assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[2]));
+    assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[1]));
+    assert_calls(0, 0);
+    drop(&k, id, k.streams[3]);
+    assert_calls(3, 0);
+    start_counting();
+    take(&k, param(&k, 2), k.streams[0]);
+    assert_calls(0, 3);
+    drop(&k, param(&k, 2), k.streams[0]);
+    end_kit(&k);
+}
+
+/* Without lanes the acquiring stream leaves a point too, which its own next acquire does not wait for. */
+static void test_any_lane(void **state)
+{
+    (void)state;
+    kit k = four(0);
+    take(&k, param(&k, 0), k.streams[0]);
+    start_counting();
+    drop(&k, param(&k, 0), k.streams[0]);
+    assert_calls(1, 0);
+    take(&k, param(&k, 2), k.streams[0]);
+    assert_calls(1, 0);
+    drop(&k, param(&k, 2), k.streams[1]);
+    assert_calls(3, 0);
+    take(&k, param(&k, 0), k.streams[2]);
+    assert_calls(3, 2);
+    drop(&k, param(&k, 0), k.streams[2]);
+    end_kit(&k);
+}
+
+/* A whole unit in one call is one point, and one wait. */
+static void test_arrays(void **state)
+{
+    (void)state;
+    kit k = four(1);
+    uint32_t ids[8];
+    unit_of(&k, 0, ids);
+    unit_of(&k, 1, ids + 4);
+    start_counting();
+    assert_ok(bp_pool_acquire(k.pool, ids, 4, k.streams[0], NULL));
+    assert_ok(bp_pool_release(k.pool, ids, 4, k.streams[1]));
+    assert_calls(1, 0);
+    assert_ok(bp_pool_acquire(k.pool, ids, 4, k.streams[0], NULL));
+    assert_calls(1, 1);
+    assert_ok(bp_pool_acquire(k.pool, ids + 4, 4, k.streams[0], NULL));
+    assert_ok(bp_pool_release(k.pool, ids, 4, k.streams[1]));     /* two calls, two points ... */
+    assert_ok(bp_pool_release(k.pool, ids + 4, 4, k.streams[1])); /* ... of one stream: the later is enough */
+    assert_calls(3, 1);
+    assert_ok(bp_pool_acquire(k.pool, ids, 8, k.streams[0], NULL));
+    assert_calls(3, 2);
+    assert_ok(bp_pool_release(k.pool, ids, 8, k.streams[0]));
+    assert_calls(3, 2);
+    end_kit(&k);
+}
+
+/* Refusals, questions and prefetches that are told no. */
+static void test_what_fails_asks_nothing(void **state)
+{
+    (void)state;
+    kit k = four(1);
+    uint32_t id = param(&k, 2);
+    int answer;
+    take(&k, param(&k, 0), k.streams[0]);
+    start_counting();
+    for (int i = 0; i < PAIRS; i++) {
+        assert_false(try_take(&k, id, k.streams[0]));
+        assert_int_equal(bp_pool_acquire(k.pool, &id, 1, k.streams[0], NULL), BP_ERR_SCHEDULE);
+        assert_int_equal(bp_pool_release(k.pool, &id, 1, k.streams[1]), BP_ERR_SCHEDULE);
+        assert_ok(bp_pool_can_acquire(k.pool, &id, 1, NULL, 0, &answer));
+    }
+    assert_calls(0, 0);
+    drop(&k, param(&k, 0), k.streams[0]);
+    assert_calls(0, 0);
+    end_kit(&k);
+}
+
+/* A release is waited for at its own point: later work of its stream holds nobody up, earlier work does. */
+static void test_exact_point(void **state)
+{
+    (void)state;
+    for (int later = 0; later < 2; later++) {
+        kit k = four(1);
+        gate g = {0};
+        flag done = 0;
+        take(&k, param(&k, 0), k.streams[0]);
+        if (!later)
+            block(k.streams[1], &g); /* the layer's own compute */
+        drop(&k, param(&k, 0), k.streams[1]);
+        if (later)
+            block(k.streams[1], &g); /* the next layer's, enqueued before the next gather */
+        take(&k, param(&k, 2), k.streams[0]);
+        raise_on(k.streams[0], &done);
+        if (later)
+            assert_true(is_raised_soon(&done));
+        else
+            assert_true(stays_down(&done));
+        unblock(&g);
+        assert_true(is_raised_soon(&done));
+        drop(&k, param(&k, 2), k.streams[0]);
+        end_kit(&k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest counted[] = {
+        cmocka_unit_test(test_same_stream),      cmocka_unit_test(test_two_streams),
+        cmocka_unit_test(test_distinct_streams), cmocka_unit_test(test_any_lane),
+        cmocka_unit_test(test_arrays),           cmocka_unit_test(test_what_fails_asks_nothing),
+    };
+    const struct CMUnitTest anywhere[] = {cmocka_unit_test(test_exact_point)};
+    *(void **)&calls_of = driver_symbol("fake_cuda_calls");
+    *(void **)&function_at = driver_symbol("fake_cuda_function");
+    int failed = cmocka_run_group_tests(anywhere, NULL, NULL);
+    if (driver()->cuCtxPushCurrent(driver_context()) != 0) /* as on every thread of a runtime */
+        return 1;
+    if (calls_of != NULL && function_at != NULL)
+        failed += cmocka_run_group_tests(counted, NULL, NULL);
+    return failed;
+}

@@ -1,0 +1,102 @@
+/* NCCL and the driver as a program without their headers finds them, memory of ranks, and how a rule is tried. */
+#ifndef BP_TEST_NCCL_API_H
+#define BP_TEST_NCCL_API_H
+
+#include <bucketpool/cuda_driver.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "../fakes/nccl/fake_nccl.h"
+
+typedef struct nccl_id {
+    char internal[128];
+} nccl_id;
+
+/* Missing functions are NULL. `fake_`: of the emulation; NULL with a real NCCL. */
+typedef struct nccl_api {
+    int (*ncclGetVersion)(int *version);
+    int (*ncclGetUniqueId)(nccl_id *id);
+    int (*ncclCommInitRank)(void **comm, int ranks, nccl_id id, int rank);
+    int (*ncclCommDestroy)(void *comm);
+    int (*ncclCommAbort)(void *comm);
+    int (*ncclCommGetAsyncError)(void *comm, int *result);
+    int (*ncclAllGather)(const void *from, void *to, size_t count, int dtype, void *comm, void *stream);
+    int (*ncclAllReduce)(const void *from, void *to, size_t count, int dtype, int op, void *comm, void *stream);
+    int (*ncclCommRegister)(void *comm, void *address, size_t bytes, void **handle);
+    int (*ncclCommDeregister)(void *comm, void *handle);
+    int (*ncclCommWindowRegister)(void *comm, void *address, size_t bytes, void **window, int flags);
+    int (*ncclCommWindowDeregister)(void *comm, void *window);
+    int (*fake_nccl_set)(const char *settings);
+    unsigned (*fake_nccl_broken)(char *text, size_t capacity);
+    unsigned (*fake_nccl_take_broken)(fake_nccl_rule rule);
+    void (*fake_nccl_count)(fake_nccl_counts *counts);
+} nccl_api;
+
+/* A rank of a rule's communicator: a thread on the emulation, else a process. */
+typedef struct rule_rank {
+    int rank, ranks;
+    int version;
+    void *comm;
+    void *context, *stream;
+    nccl_id id;
+} rule_rank;
+
+extern nccl_api nccl;
+extern bp_cuda_driver cuda;
+
+/* ncclResult_t */
+enum { SUCCESS = 0, CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
+
+/* Answers of a rule's function. */
+enum { HOLDS = 0, FAILS = 1, SKIPPED = 77 };
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            printf("    %s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                                         \
+            return FAILS;                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+#define SKIP(reason)                                                                                                   \
+    do {                                                                                                               \
+        printf("    %s\n", reason);                                                                                    \
+        return SKIPPED;                                                                                                \
+    } while (0)
+
+/* What a real NCCL answers is undefined: only the emulation can be asked. */
+#define ONLY_EMULATED(reason)                                                                                          \
+    do {                                                                                                               \
+        if (!is_emulated())                                                                                            \
+            SKIP(reason);                                                                                              \
+    } while (0)
+
+bool is_emulated(void);
+/* The emulation has noticed (and forgets) that the rule was broken; true of a real NCCL, which notices nothing. */
+bool was_noticed(fake_nccl_rule rule);
+
+/* "": found. Else why there is nothing to test. */
+const char *find_libraries(void);
+
+int open_rank(rule_rank *r); /* context and stream; not the communicator */
+int join_ranks(rule_rank *r);
+void close_rank(rule_rank *r);
+
+/* ---- memory -------------------------------------------------------------------------------------------------------- */
+
+#define MOST_PIECES 2
+
+/* Virtual memory of `pieces` physical allocations of one granule each, side by side, as NCCL makes its own. */
+typedef struct granules {
+    uint64_t address;
+    size_t step; /* bytes of each */
+    int pieces;
+    unsigned long long handles[MOST_PIECES];
+} granules;
+
+int map_granules(int pieces, granules *g);
+int unmap_granules(granules *g);
+void *at(const granules *g, size_t offset);
+
+#endif

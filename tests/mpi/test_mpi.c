@@ -1,0 +1,320 @@
+/* The MPI communicator, run by so many processes. Argument: who starts MPI, "library" or "caller". */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/comm_mpi.h>
+
+#include <mpi.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../contract/support.h"
+
+static bool by_caller;
+static bp_comm *everybody;
+static uint32_t rank, ranks;
+static bp_device *device;
+static bp_stream *stream;
+
+static bool is_started(void)
+{
+    int started = 0;
+    MPI_Initialized(&started);
+    return started != 0;
+}
+
+static bool is_over(void)
+{
+    int over = 0;
+    MPI_Finalized(&over);
+    return over != 0;
+}
+
+static void test_start(void **state)
+{
+    (void)state;
+    assert_int_equal(is_started(), by_caller);
+    assert_fails(bp_comm_create_mpi(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_ok(bp_comm_create_mpi(NULL, &everybody));
+    assert_true(is_started());
+    int expected_rank, expected_ranks;
+    MPI_Comm_rank(MPI_COMM_WORLD, &expected_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &expected_ranks);
+    rank = bp_comm_rank(everybody);
+    ranks = bp_comm_ranks(everybody);
+    assert_int_equal(rank, expected_rank);
+    assert_int_equal(ranks, expected_ranks);
+    assert_string_equal(bp_comm_name(everybody), "mpi");
+    MPI_Comm null = MPI_COMM_NULL;
+    bp_comm *none = NULL;
+    assert_fails(bp_comm_create_mpi(&null, &none), BP_ERR_INVALID_ARGUMENT, "MPI_COMM_NULL");
+    assert_false(is_over());
+}
+
+static void test_exchange(void **state)
+{
+    (void)state;
+    uint32_t mine[3] = {rank, rank * 7, 99}, *all = calloc(ranks, sizeof mine);
+    assert_non_null(all);
+    assert_ok(bp_comm_exchange(everybody, mine, sizeof mine, all));
+    for (uint32_t i = 0; i < ranks; i++)
+        assert_true(all[3 * i] == i && all[3 * i + 1] == 7 * i && all[3 * i + 2] == 99);
+    free(all);
+}
+
+/* The ranks in reverse order, and half of them. */
+static void test_other_communicators(void **state)
+{
+    (void)state;
+    MPI_Comm reversed, part;
+    bp_comm *comm = NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, 0, (int)(ranks - rank), &reversed);
+    assert_ok(bp_comm_create_mpi(&reversed, &comm));
+    MPI_Comm_free(&reversed); /* the library has its own */
+    assert_int_equal(bp_comm_rank(comm), ranks - 1 - rank);
+    uint32_t all[64];
+    assert_ok(bp_comm_exchange(comm, &rank, sizeof rank, all));
+    for (uint32_t i = 0; i < ranks; i++)
+        assert_int_equal(all[i], ranks - 1 - i);
+    bp_comm_destroy(&comm);
+    MPI_Comm_split(MPI_COMM_WORLD, (int)rank % 2, (int)rank, &part);
+    assert_ok(bp_comm_create_mpi(&part, &comm));
+    assert_int_equal(bp_comm_ranks(comm), ranks / 2 + (ranks % 2 != 0 && rank % 2 == 0));
+    assert_ok(bp_comm_abort(comm));
+    assert_fails(bp_comm_exchange(comm, &rank, sizeof rank, all), BP_ERR_INVALID_ARGUMENT, "was aborted");
+    bp_comm_destroy(&comm);
+    MPI_Comm_free(&part);
+    assert_false(is_over());
+}
+
+/* ---- collectives ---------------------------------------------------------------------------------------------------- */
+
+#define COUNT 37
+
+/* Whole numbers that every dtype holds, also their sums. */
+static int64_t element(uint32_t of_rank, uint32_t index)
+{
+    return (int64_t)((of_rank * 5 + index * 3) % 23) - 11;
+}
+
+static uint16_t small_bits(bp_dtype dtype, int64_t value)
+{
+    float f = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (dtype == BP_DTYPE_BF16)
+        return (uint16_t)(bits >> 16);
+    if (value == 0)
+        return 0;
+    return (uint16_t)((bits >> 16 & 0x8000) | (((bits >> 23 & 255) - 112) << 10) | (bits >> 13 & 0x3ff));
+}
+
+static void store(void *memory, bp_dtype dtype, size_t index, int64_t value)
+{
+    switch (dtype) {
+    case BP_DTYPE_FP32: ((float *)memory)[index] = (float)value; break;
+    case BP_DTYPE_INT32: ((int32_t *)memory)[index] = (int32_t)value; break;
+    case BP_DTYPE_INT64: ((int64_t *)memory)[index] = value; break;
+    default: ((uint16_t *)memory)[index] = small_bits(dtype, value); break;
+    }
+}
+
+static int64_t reduced(bp_reduction reduction, uint32_t index)
+{
+    int64_t result = element(0, index);
+    for (uint32_t i = 1; i < ranks; i++) {
+        int64_t other = element(i, index);
+        if (reduction == BP_REDUCE_SUM)
+            result += other;
+        else if ((reduction == BP_REDUCE_MAX) == (other > result))
+            result = other;
+    }
+    return result;
+}
+
+static void check_reductions(bp_dtype dtype, bp_reduction reduction)
+{
+    uint64_t bytes = 0;
+    assert_ok(bp_dtype_bytes(dtype, 1, &bytes));
+    size_t total = (size_t)COUNT * ranks;
+    uint8_t *from = calloc(total, bytes), *to = calloc(total, bytes), *expected = calloc(total, bytes);
+    assert_true(from != NULL && to != NULL && expected != NULL);
+    for (size_t i = 0; i < total; i++) {
+        store(from, dtype, i, element(rank, (uint32_t)i));
+        store(expected, dtype, i, reduced(reduction, (uint32_t)i));
+    }
+    const uint8_t *block = expected + rank * COUNT * bytes;
+    assert_ok(bp_comm_reduce_scatter(everybody, from, to, COUNT, dtype, reduction, stream));
+    assert_memory_equal(to, block, COUNT * bytes);
+    assert_ok(bp_comm_all_reduce(everybody, from, to, total, dtype, reduction, stream));
+    assert_memory_equal(to, expected, total * bytes);
+    memcpy(to, from, total * bytes); /* in place */
+    assert_ok(bp_comm_reduce_scatter(everybody, to, to + rank * COUNT * bytes, COUNT, dtype, reduction, stream));
+    assert_memory_equal(to + rank * COUNT * bytes, block, COUNT * bytes);
+    assert_ok(bp_comm_all_reduce(everybody, from, from, total, dtype, reduction, stream));
+    assert_memory_equal(from, expected, total * bytes);
+    free(from);
+    free(to);
+    free(expected);
+}
+
+static void test_reductions(void **state)
+{
+    (void)state;
+    const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_FP16, BP_DTYPE_BF16, BP_DTYPE_INT32, BP_DTYPE_INT64};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (int reduction = BP_REDUCE_SUM; reduction <= BP_REDUCE_MIN; reduction++)
+            check_reductions(dtypes[d], (bp_reduction)reduction);
+    uint8_t bytes[64] = {0};
+    assert_fails(bp_comm_all_reduce(everybody, bytes, bytes, 8, BP_DTYPE_FP8_E4M3, BP_REDUCE_SUM, stream),
+                 BP_ERR_UNSUPPORTED, "fp8_e4m3");
+    assert_fails(bp_comm_all_reduce(everybody, bytes, bytes, 8, BP_DTYPE_FP32, (bp_reduction)9, stream),
+                 BP_ERR_INVALID_ARGUMENT, "reduction 9");
+}
+
+/* bf16 holds 8 bits: 256 + 1 is rounded, and so is each step. */
+static void test_halves_round(void **state)
+{
+    (void)state;
+    uint16_t from = small_bits(BP_DTYPE_BF16, rank == 0 ? 256 : 1), to = 0;
+    assert_ok(bp_comm_all_reduce(everybody, &from, &to, 1, BP_DTYPE_BF16, BP_REDUCE_SUM, stream));
+    uint32_t bits = (uint32_t)to << 16;
+    float sum;
+    memcpy(&sum, &bits, sizeof sum);
+    assert_true(sum >= 256 && sum <= 260);
+}
+
+static void test_gathers(void **state)
+{
+    (void)state;
+    uint8_t mine[100], *all = calloc(ranks, sizeof mine);
+    assert_non_null(all);
+    memset(mine, (int)rank + 1, sizeof mine);
+    for (int in_place = 0; in_place < 2; in_place++) {
+        memset(all, 0, ranks * sizeof mine);
+        uint8_t *from = in_place ? memcpy(all + rank * sizeof mine, mine, sizeof mine) : mine;
+        assert_ok(bp_comm_all_gather(everybody, from, all, sizeof mine, stream));
+        for (size_t i = 0; i < ranks * sizeof mine; i++)
+            assert_int_equal(all[i], i / sizeof mine + 1);
+    }
+    assert_ok(bp_comm_all_gather(everybody, NULL, NULL, 0, stream));
+    free(all);
+}
+
+/* What the stream still has to do comes first. */
+static void test_stream_order(void **state)
+{
+    (void)state;
+    int32_t value = -1, sum = 0;
+    for (int round = 0; round < 20; round++) {
+        int32_t next = round + (int32_t)rank;
+        assert_ok(bp_stream_copy(stream, &value, &next, sizeof next));
+        assert_ok(bp_comm_all_reduce(everybody, &value, &sum, 1, BP_DTYPE_INT32, BP_REDUCE_SUM, stream));
+        assert_int_equal(sum, (int32_t)ranks * round + (int32_t)(ranks * (ranks - 1) / 2));
+    }
+}
+
+/* ---- registration --------------------------------------------------------------------------------------------------- */
+
+static kit open_with(const char *units)
+{
+    kit k = begin_kit(new_host(), units, TRAINING, BP_POLICY_SCHEDULED, 0);
+    bp_pool_config config = pool_config();
+    open_pool(&k, &config, 0);
+    return k;
+}
+
+static void test_registration(void **state)
+{
+    (void)state;
+    kit k = open_with(UNITS);
+    bp_registration_entry entry;
+    bp_registration *registration = NULL;
+    assert_ok(bp_registration_entry_init(&entry, sizeof entry));
+    entry.comm = everybody;
+    assert_ok(bp_registration_create(k.pool, &entry, 1, &registration));
+    bp_window window = {.size = sizeof window};
+    assert_true(bp_registration_window_count(registration) > 0);
+    assert_ok(bp_registration_window_get(registration, 0, &window));
+    assert_int_equal(window.asked, BP_REGISTER_SYMMETRIC);
+    assert_int_equal(window.granted, BP_REGISTER_NONE);
+    assert_non_null(strstr(window.because, "mpi"));
+    bp_registration_destroy(&registration);
+    end_kit(&k);
+}
+
+/* The last rank has another plan: all name it, or rank 0 where two cannot tell. */
+static void test_plans_differ(void **state)
+{
+    (void)state;
+    if (ranks == 1)
+        return;
+    kit k = open_with(rank == ranks - 1 ? "500 500 500 500" : UNITS);
+    bp_registration_entry entry;
+    bp_registration *registration = NULL;
+    assert_ok(bp_registration_entry_init(&entry, sizeof entry));
+    entry.comm = everybody;
+    char named[64], mine[64] = "", *all = calloc(ranks, 512);
+    assert_non_null(all);
+    snprintf(named, sizeof named, "rank %u of communicator mpi has the plan with", ranks - 1);
+    snprintf(mine, sizeof mine, "%.60s", bp_pool_fingerprint(k.pool));
+    assert_fails(bp_registration_create(k.pool, &entry, 1, &registration), BP_ERR_MISMATCH, named, mine);
+    char detail[512] = "";
+    snprintf(detail, sizeof detail, "%s", bp_error_detail());
+    assert_ok(bp_comm_exchange(everybody, detail, sizeof detail, all));
+    for (uint32_t i = 0; i < ranks; i++)
+        assert_string_equal(all + 512 * (size_t)i, detail);
+    assert_null(registration);
+    free(all);
+    end_kit(&k);
+}
+
+static void test_end(void **state)
+{
+    (void)state;
+    bp_comm *second = NULL;
+    assert_ok(bp_comm_create_mpi(NULL, &second));
+    bp_comm_destroy(&everybody);
+    assert_false(is_over());
+    bp_comm_destroy(&second);
+    assert_int_equal(is_over(), !by_caller);
+    if (by_caller) {
+        assert_ok(bp_comm_create_mpi(NULL, &second));
+        MPI_Finalize();
+        bp_comm_destroy(&second); /* the caller was early: nothing is left to free */
+    }
+    assert_fails(bp_comm_create_mpi(NULL, &second), BP_ERR_INVALID_ARGUMENT, "finalised");
+    assert_null(second);
+}
+
+int main(int argc, char **argv)
+{
+    by_caller = argc > 1 && strcmp(argv[1], "caller") == 0;
+    if (by_caller)
+        MPI_Init(&argc, &argv);
+    device = new_slow_host(300, 7);
+    if (bp_stream_create(device, "work", &stream) != BP_OK)
+        return 1;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_start),
+                                       cmocka_unit_test(test_exchange),
+                                       cmocka_unit_test(test_other_communicators),
+                                       cmocka_unit_test(test_reductions),
+                                       cmocka_unit_test(test_halves_round),
+                                       cmocka_unit_test(test_gathers),
+                                       cmocka_unit_test(test_stream_order),
+                                       cmocka_unit_test(test_registration),
+                                       cmocka_unit_test(test_plans_differ),
+                                       cmocka_unit_test(test_end)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    bp_stream_destroy(&stream);
+    bp_device_destroy(&device);
+    if (failed != 0 && is_started() && !is_over())
+        MPI_Abort(MPI_COMM_WORLD, 1); /* the others may be waiting */
+    return failed != 0;
+}
