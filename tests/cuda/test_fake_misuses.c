@@ -233,6 +233,15 @@ static void touch_with_access(void)
     touch(address + BYTES - 1);
 }
 
+static void touch_after_access(void)
+{
+    void *stream;
+    uint64_t address = child_memory(&stream);
+    demand(cuMemSetAccess(address, BYTES, &for_device, 1));
+    demand(cuMemSetAccess(address, BYTES, &(bp_cu_access){.location_type = 1}, 1));
+    touch(address);
+}
+
 /* Work writes, and the host looks at the view only. */
 static void look_at_the_view(void)
 {
@@ -313,6 +322,7 @@ static void test_memory_faults(void **state)
     assert_true(is_deadly(touch_without_access));
     assert_false(is_deadly(touch_with_access));
     assert_true(is_deadly(touch_unmapped));
+    assert_true(is_deadly(touch_after_access));
     assert_true(is_deadly(unmap_under_work));
     assert_true(is_deadly(launch_over_unmapped));
     assert_true(is_deadly(use_before_allocation));
