@@ -36,12 +36,24 @@ class Rules(unittest.TestCase):
 
     def test_by_name_with_delays(self):
         self.hold(["--driver", "libcuda.so.1"], LD_LIBRARY_PATH=os.path.dirname(LIBRARY),
-                  FAKE_CUDA="devices=2,delay_us=300,seed=7,granularity=2m,memory=64m,version=12000")
+                  FAKE_CUDA="devices=2,delay_us=300,seed=7,granularity=2m,memory=64m,version=12000,host_faults=1")
 
     def test_a_broken_rule_is_told(self):
         answer = run(["--driver", LIBRARY, "--rule", "streams_run_in_order"], FAKE_CUDA="fail=cuMemcpyAsync:2:719")
         self.assertIn("failed streams_run_in_order", answer.stdout)
         self.assertIn("CUDA_ERROR_LAUNCH_FAILED", answer.stdout)
+        self.assertEqual(answer.returncode, 1)
+
+    def test_settings_that_do_not_exist(self):
+        for setting in ("colour=blue", "devices", "fail=cuNothing:1:1", "attribute=1000:1"):
+            answer = run(["--driver", LIBRARY], FAKE_CUDA=setting)
+            self.assertLess(answer.returncode, 0, setting)
+            self.assertIn("FAKE_CUDA: ", answer.stderr)
+
+    def test_the_report(self):
+        answer = run(["--driver", LIBRARY, "--rule", "streams_run_in_order"],
+                     FAKE_CUDA="report=1,fail=cuStreamDestroy:1:719")
+        self.assertIn("released with 1 objects", answer.stderr)
         self.assertEqual(answer.returncode, 1)
 
     def test_no_driver(self):

@@ -63,13 +63,14 @@ static bool set(fake_cuda_config *config, const char *key, char *value)
         {"vmm_unsafe", &config->vmm_unsafe, NULL},
         {"poison", NULL, &config->poison},
         {"seed", NULL, &config->seed},
+        {"host_faults", &config->host_faults, NULL},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (strcmp(fields[i].key, key) != 0)
             continue;
         if (fields[i].small != NULL)
             *fields[i].small = (int)number(value);
-        else
+        else if (fields[i].large != NULL)
             *fields[i].large = number(value);
         return true;
     }

@@ -56,6 +56,9 @@
     X(legacy_waits_for_blocking_streams, \
       "The legacy stream waits for blocking streams, and they for it", \
       "programming guide, default stream") \
+    X(waiting_for_legacy_waits_for_blocking_streams, \
+      "Who waits for the legacy stream waits for blocking streams too", \
+      "programming guide, default stream; inferred") \
     X(legacy_ignores_non_blocking_streams, \
       "The legacy stream and non-blocking streams do not wait for each other", \
       "programming guide, default stream; flag CU_STREAM_NON_BLOCKING") \
@@ -219,7 +222,7 @@
 /* clang-format on */
 
 /* What no driver answers with an error, and is wrong: the emulated driver records it (fake_cuda_broken). Nothing can be tested on a
- * real driver, as it may crash; tests/cuda/test_misuses.c tests that each is seen. */
+ * real driver, as it may crash; tests/cuda/test_fake_misuses.c tests that each is seen. */
 /* clang-format off */
 #define BP_CUDA_MISUSES(X) \
     X(host_functions_call_no_driver, \
