@@ -105,8 +105,8 @@ static void choose_kinds(bp_nccl *nccl)
 {
     const bp_nccl_functions *f = &nccl->f;
     bool buffers = f->ncclCommRegister != NULL && f->ncclCommDeregister != NULL;
-    bool windows =
-        nccl->version >= BP_NCCL_WINDOWS && f->ncclCommWindowRegister != NULL && f->ncclCommWindowDeregister != NULL;
+    bool windows = nccl->version >= BP_NCCL_WINDOWS && f->ncclCommWindowRegister != NULL &&
+                   f->ncclCommWindowDeregister != NULL && bp_cuda_of(nccl->device)->config.memory != BP_CUDA_PLAIN;
     nccl->best = windows ? BP_REGISTER_SYMMETRIC : buffers ? BP_REGISTER_BUFFER : BP_REGISTER_NONE;
     nccl->lacks = windows && !buffers ? 1u << BP_REGISTER_BUFFER : 0;
 }
@@ -234,14 +234,16 @@ static bp_status traits(void *self, bp_comm_traits *traits)
     return BP_OK;
 }
 
+/* NCCL frees it: from now on it is asked neither for its state nor for its words. */
 static bp_status abort_comm(void *self)
 {
     bp_nccl *nccl = self;
     bp_cuda_scope scope;
     BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    atomic_store(&nccl->aborted, true);
     int result = nccl->f.ncclCommAbort(nccl->comm);
-    atomic_store(&nccl->aborted, true); /* NCCL has freed it: it is not asked for its words */
-    bp_status status = result == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_COMM, result, "ncclCommAbort");
+    bool over = result == BP_NCCL_SUCCESS || result == BP_NCCL_IN_PROGRESS;
+    bp_status status = over ? BP_OK : fail(nccl, BP_ERR_COMM, result, "ncclCommAbort");
     bp_cuda_leave(&scope);
     return status;
 }

@@ -53,6 +53,8 @@ void bp_nccl_exchange_finish(bp_nccl *nccl);
 
 /* The communicator's functions, in the file of their subject. */
 bp_status bp_nccl_exchange(void *self, const void *mine, uint64_t bytes, void *all);
+/* Whether a communicator (of any provider) is of NCCL and exchanges over NCCL itself. */
+bool bp_nccl_exchanges_on_device(const bp_comm *comm);
 bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream);
 bp_status bp_nccl_all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                              bp_reduction reduction, bp_stream *stream);

@@ -11,6 +11,11 @@
 
 #define PIECE 2048u
 
+bool bp_nccl_exchanges_on_device(const bp_comm *comm)
+{
+    return comm->ops->exchange == bp_nccl_exchange && ((const bp_nccl *)comm->self)->control == NULL;
+}
+
 static uint64_t memory_bytes(const bp_nccl *nccl)
 {
     return (uint64_t)PIECE * ((uint64_t)nccl->ranks + 1);
@@ -48,9 +53,7 @@ static bp_status finish(bp_nccl *nccl)
 
 static bp_status exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
 {
-    uint64_t stream;
     uint8_t *all = nccl->memory + PIECE;
-    BP_TRY(bp_stream_native(nccl->stream, &stream));
     BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, mine, bytes));
     bp_status status = bp_nccl_all_gather(nccl, nccl->memory, all, bytes, nccl->stream);
     if (status == BP_OK)

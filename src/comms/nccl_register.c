@@ -24,19 +24,6 @@ static const char *why_no_window(void)
            "transfers";
 }
 
-/* NULL: it can be asked for. */
-static const char *why_not_asked(const bp_nccl *nccl, bp_register_kind kind)
-{
-    if (kind > nccl->best && kind >= BP_REGISTER_WINDOW)
-        return nccl->version < BP_NCCL_WINDOWS ? "this version of NCCL has no windows (2.27 and newer have)"
-                                               : "the table of NCCL's functions has no ncclCommWindowRegister";
-    if (kind > nccl->best || (nccl->lacks & 1u << kind) != 0)
-        return "the table of NCCL's functions has no ncclCommRegister";
-    if (kind >= BP_REGISTER_WINDOW && bp_cuda_of(nccl->device)->config.memory == BP_CUDA_PLAIN)
-        return "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows";
-    return NULL;
-}
-
 static bool is_unaligned(const bp_nccl *nccl, const void *address)
 {
     uint64_t granularity = bp_cuda_of(nccl->device)->info.recommended_granularity;
@@ -47,10 +34,6 @@ bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_registe
                            const char **because)
 {
     bp_nccl *nccl = self;
-    *handle = NULL;
-    *because = why_not_asked(nccl, kind);
-    if (*because != NULL)
-        return BP_OK;
     bool window = kind >= BP_REGISTER_WINDOW;
     void *granted = NULL;
     bp_cuda_scope scope;

@@ -14,7 +14,7 @@ typedef struct listener {
     void *user;
 } listener;
 
-static void tell(const listener *to, const char *sentence)
+static void say(const listener *to, const char *sentence)
 {
     to->tell(to->user, sentence);
 }
@@ -44,48 +44,50 @@ static void tell_environment(const listener *to, bp_register_kind kind)
     const char *protocols = getenv("NCCL_PROTO");
     char sentence[SENTENCE_BYTES];
     if (bp_nccl_is_off("NCCL_LOCAL_REGISTER"))
-        tell(to, "NCCL_LOCAL_REGISTER=0 is set: NCCL ignores what is registered");
+        say(to, "NCCL_LOCAL_REGISTER=0 is set: NCCL ignores what is registered");
     if (bp_nccl_is_off("NCCL_CUMEM_ENABLE"))
-        tell(to, "NCCL_CUMEM_ENABLE=0 is set: NCCL cannot share these slabs between GPUs (some launchers set it)");
+        say(to, "NCCL_CUMEM_ENABLE=0 is set: NCCL cannot share these slabs between GPUs (some launchers set it)");
     if (kind >= BP_REGISTER_WINDOW && bp_nccl_is_off("NCCL_WIN_ENABLE"))
-        tell(to, "NCCL_WIN_ENABLE=0 is set: NCCL does not use windows");
+        say(to, "NCCL_WIN_ENABLE=0 is set: NCCL does not use windows");
     if (protocols != NULL && protocols[0] != '\0' && leaves_simple_out(protocols)) {
         snprintf(sentence, sizeof sentence,
                  "NCCL_PROTO=%.64s leaves out the Simple protocol, the only one that uses registered memory",
                  protocols);
-        tell(to, sentence);
+        say(to, sentence);
     }
 }
 
 static void tell_traffic(const listener *to, bp_register_kind kind, uint32_t traffic)
 {
     if ((traffic & BP_TRAFFIC_FLOAT_AVG) != 0)
-        tell(to, "ncclAvg of floats is carried out as a pre-multiplied sum, which uses neither NVLink SHARP "
-                 "registration nor "
-                 "symmetric kernels: scale first and use ncclSum");
+        say(to, "ncclAvg of floats is carried out as a pre-multiplied sum, which uses neither NVLink SHARP "
+                "registration nor "
+                "symmetric kernels: scale first and use ncclSum");
     if ((traffic & BP_TRAFFIC_IN_PLACE_RING) != 0)
-        tell(to, "all-reduces in place over rings do not use registered memory: reduce out of place");
+        say(to, "all-reduces in place over rings do not use registered memory: reduce out of place");
     if ((traffic & BP_TRAFFIC_REDUCE_SCATTER) != 0 && kind == BP_REGISTER_SYMMETRIC)
-        tell(to, "a symmetric reduce-scatter needs its send side in a symmetric window: send from these slabs only, "
-                 "not from "
-                 "dynamic requests or copies");
+        say(to, "a symmetric reduce-scatter needs its send side in a symmetric window: send from these slabs only, "
+                "not from "
+                "dynamic requests or copies");
 }
 
 static void tell_device(const bp_nccl *nccl, const listener *to)
 {
     const bp_cuda *cuda = bp_cuda_of(nccl->device);
     char sentence[SENTENCE_BYTES];
-    if (cuda->info.handle_types == 0) {
+    if (cuda->config.memory == BP_CUDA_PLAIN)
+        say(to, "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows");
+    else if (cuda->info.handle_types == 0) {
         snprintf(sentence, sizeof sentence,
                  "slabs of GPU %d (%s) have no exportable handle type: other processes cannot map them",
                  cuda->info.ordinal, cuda->info.name);
-        tell(to, sentence);
+        say(to, sentence);
     }
     if (nccl->unaligned != NULL) {
         snprintf(sentence, sizeof sentence,
                  "the slab at %p does not begin on the recommended granularity of %llu bytes", nccl->unaligned,
                  (unsigned long long)cuda->info.recommended_granularity);
-        tell(to, sentence);
+        say(to, sentence);
     }
 }
 
@@ -97,14 +99,14 @@ static void tell_version(const bp_nccl *nccl, const listener *to, bp_register_ki
     snprintf(sentence, sizeof sentence,
              "%s uses registered buffers for NVLink SHARP%s only; from 2.23 on they serve any two GPUs",
              nccl->version_name, nccl->version >= BP_NCCL_BUFFERS_SHARP ? " and InfiniBand SHARP" : "");
-    tell(to, sentence);
+    say(to, sentence);
 }
 
 void bp_nccl_warnings(void *self, bp_register_kind kind, uint32_t traffic,
-                      void (*function)(void *user, const char *sentence), void *user)
+                      void (*tell)(void *user, const char *sentence), void *user)
 {
     const bp_nccl *nccl = self;
-    const listener to = {function, user};
+    const listener to = {tell, user};
     tell_environment(&to, kind);
     tell_traffic(&to, kind, traffic);
     tell_device(nccl, &to);

@@ -83,10 +83,14 @@ static bp_status check(bp_pool *pool, const bp_registration_entry *entries, size
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: needs a pool, entries and an output");
     for (size_t i = 0; i < count; i++)
         BP_TRY(check_entry(&entries[i], i));
-    /* not even an exchange: over NCCL itself it would be captured, or end the capture */
-    if (bp_pool_is_capturing(pool))
-        return bp_fail(BP_ERR_CAPTURE, "pool %s is being captured: register before that", bp_pool_name(pool));
     return BP_OK;
+}
+
+static bp_status check_capture(const bp_pool *pool)
+{
+    return bp_pool_is_capturing(pool)
+               ? bp_fail(BP_ERR_CAPTURE, "pool %s is being captured: register before that", bp_pool_name(pool))
+               : BP_OK;
 }
 
 static bp_status attach_to_pool(bp_registration *r)
@@ -120,8 +124,10 @@ static bp_status create(bp_pool *pool, const bp_registration_entry *entries, siz
                         bp_registration **registration)
 {
     BP_TRY(check(pool, entries, count, registration));
-    void *memory;
-    bp_status status = bp_new_array(1, sizeof(bp_registration), &memory);
+    void *memory = NULL;
+    bp_status status = check_capture(pool);
+    if (status == BP_OK)
+        status = bp_new_array(1, sizeof(bp_registration), &memory);
     if (status != BP_OK)
         return bp_registration_decline(entries, count, status);
     bp_registration *r = memory;

@@ -69,7 +69,8 @@ void bp_registration_drop_ranges(bp_registration *r);
 
 /* Collective: whether all ranks are about to do the same. */
 bp_status bp_registration_compare(bp_registration *r, bp_status prepared);
-/* The same for a rank that had no memory even for the list of communicators: tells the others. Never BP_OK. */
+/* The same for a rank that stops before it has a list of its communicators: tells the others. In a capture it uses no communicator whose
+ * exchanges are work of the device, which could end up in the capture or end it. Never BP_OK. */
 bp_status bp_registration_decline(const bp_registration_entry *entries, size_t count, bp_status status);
 
 /* Collective, for the windows of a slab, also where it has none here: all are registered on all ranks, or none. `so_far`: a failure of this rank that the others are to

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comms/nccl.h"
 #include "core/fail.h"
 
 /* An exchange that fails leaves the others at another step than this rank: with them nothing more is agreed. */
@@ -93,7 +94,8 @@ bp_status bp_registration_decline(const bp_registration_entry *entries, size_t c
     for (int round = 0; round < 2; round++)
         for (size_t i = 0; i < count; i++) {
             bp_comm *comm = first_named(entries, i);
-            if (comm == NULL || !bp_comm_is_alive(comm))
+            if (comm == NULL || !bp_comm_is_alive(comm) ||
+                (status == BP_ERR_CAPTURE && bp_nccl_exchanges_on_device(comm)))
                 continue;
             if (round == 0) /* what an exchange makes of it changes nothing: it is an error already */
                 (void)bp_proposal_agree(comm, &proposal, &neighbours);

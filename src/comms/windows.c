@@ -6,27 +6,40 @@
 
 #include "core/fail.h"
 
-/* This rank's own try. A communicator that cannot register takes part all the same: others may think that it can. */
+static void refuse(bp_verdict *verdict, const char *because)
+{
+    bp_verdict_take(verdict, BP_OK);
+    snprintf(verdict->words, sizeof verdict->words, "%s", because);
+}
+
+/* Whether this rank can ask at all. */
+static void prepare(const bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
+{
+    char words[sizeof verdict->words];
+    const char *version = comm->traits.version_name;
+    bool able =
+        comm->ops->register_memory != NULL && kind <= comm->traits.best && (comm->traits.lacks & 1u << kind) == 0;
+    if (verdict->status != BP_OK)
+        return;
+    snprintf(words, sizeof words, "communicator %s (%s) cannot register one", comm->name,
+             version[0] != '\0' ? version : comm->ops->name);
+    refuse(verdict, able ? "" : words);
+    verdict->granted = able;
+}
+
+/* This rank's own try. */
 static void ask(bp_comm *comm, const bp_registered *window, bp_register_kind kind, void **handle, bp_verdict *verdict)
 {
     const char *because = NULL;
-    char words[sizeof verdict->words];
-    bp_status status = bp_comm_check(comm, "registration");
-    if (status == BP_OK &&
-        (comm->ops->register_memory == NULL || kind > comm->traits.best || (comm->traits.lacks & 1u << kind) != 0))
-        snprintf(words, sizeof words, "communicator %s (%s) cannot register it", comm->name,
-                 comm->traits.version_name[0] != '\0' ? comm->traits.version_name : comm->ops->name);
-    else if (status == BP_OK) {
-        status = bp_comm_register(comm, window->address, window->bytes, kind, handle, &because);
-        snprintf(words, sizeof words, "%s", because != NULL && because[0] != '\0' ? because : "it gave no reason");
-    }
-    bp_verdict_take(verdict, status);
+    bp_status status = bp_comm_register(comm, window->address, window->bytes, kind, handle, &because);
+    bool granted = status == BP_OK && *handle != NULL;
     if (status != BP_OK)
         *handle = NULL;
-    else if (*handle != NULL)
-        verdict->granted = 1;
+    if (status != BP_OK || granted)
+        bp_verdict_take(verdict, status);
     else
-        memcpy(verdict->words, words, sizeof words);
+        refuse(verdict, because != NULL && because[0] != '\0' ? because : "it gave no reason");
+    verdict->granted = granted;
 }
 
 static void note_refusal(bp_registered *window, bp_register_kind kind, const char *words)
@@ -42,18 +55,28 @@ static void give_back(bp_comm *comm, bp_register_kind kind, void *handle)
         (void)bp_comm_deregister(comm, kind, handle); /* there is nobody to tell, and nothing else to do */
 }
 
-/* One kind. Not over: a lesser one is to be tried. */
+/* What fails here fails for this call: with the others nothing more can be agreed. */
+static void agree(bp_party *party, bp_verdict *verdict)
+{
+    bp_status status = bp_verdict_agree(party->comm, verdict);
+    if (status == BP_OK)
+        return;
+    party->lost = true;
+    bp_verdict_take(verdict, status);
+}
+
+/* One kind. Providers may register together with the other ranks, and wait for them: so nobody asks unless all do. Not over: a lesser
+ * kind is to be tried. */
 static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_kind kind, bp_verdict *verdict)
 {
     bp_party *party = &r->parties[r->entries[window->entry].party];
     bp_verdict mine = *verdict;
     void *handle = NULL;
-    if (mine.status == BP_OK)
+    prepare(party->comm, kind, &mine);
+    agree(party, &mine);
+    if (mine.status == BP_OK && mine.granted) {
         ask(party->comm, window, kind, &handle, &mine);
-    bp_status status = bp_verdict_agree(party->comm, &mine);
-    if (status != BP_OK) {
-        party->lost = true;
-        bp_verdict_take(&mine, status);
+        agree(party, &mine);
     }
     if (mine.status == BP_OK && mine.granted) {
         window->granted = kind;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { PATIENCE_S = 30 };
+enum { PATIENCE_S = 20 };
 
 void exchange_begin(exchange_room *room, uint32_t ranks)
 {

@@ -9,7 +9,7 @@
 
 #define MOST_RANKS 4
 
-/* Where the ranks of one communicator meet. Whoever waits for half a minute gives up, and all with him. */
+/* Where the ranks of one communicator meet. Whoever waits for 20 seconds gives up, and all with him. */
 typedef struct exchange_room {
     pthread_mutex_t lock;
     pthread_cond_t changed;

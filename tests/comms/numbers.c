@@ -34,7 +34,7 @@ static size_t encode(void *element, bp_dtype dtype, int value)
     float f = (float)value;
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
-    uint16_t brain = (uint16_t)(bits >> 16), half = half_of(value);
+    uint16_t brain = (uint16_t)(bits >> 16), half = dtype == BP_DTYPE_FP16 ? half_of(value) : 0;
     int32_t narrow = value;
     int64_t wide = value;
     const void *from = dtype == BP_DTYPE_FP32    ? (void *)&f

@@ -76,6 +76,13 @@ static bp_status register_memory(void *self, void *address, uint64_t bytes, bp_r
                                  const char **because)
 {
     rank *r = self;
+    if (kind >= BP_REGISTER_WINDOW) {
+        pthread_mutex_lock(&r->joint->lock);
+        bool all = meet(r->joint);
+        pthread_mutex_unlock(&r->joint->lock);
+        if (!all)
+            return bp_error_record(BP_ERR_INTERNAL, "a window was registered by some ranks only");
+    }
     if (++r->registrations == r->fail_at)
         return bp_error_record(BP_ERR_COMM, "out of window slots");
     if ((r->refused & 1u << kind) != 0) {

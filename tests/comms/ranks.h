@@ -32,6 +32,7 @@ typedef struct registered {
 /* A rank's end of a communicator. */
 typedef struct rank {
     meeting *at;
+    meeting *joint; /* windows are registered together, as NCCL does: who comes alone waits */
     uint32_t number;
     bp_register_kind best;
     uint32_t lacks;

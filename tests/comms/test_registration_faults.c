@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <bucketpool/capture.h>
+
 #include "../contract/support.h"
 #include "allocators/pool.h"
 #include "ranks.h"
@@ -67,7 +69,7 @@ char *__wrap_strdup(const char *text)
 typedef struct scene {
     uint32_t ranks, comms;
     kit kits[MOST_RANKS];
-    meeting meetings[MOST_COMMS][MOST_RANKS];
+    meeting meetings[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
     rank ends[MOST_COMMS][MOST_RANKS];
     bp_comm *handles[MOST_COMMS][MOST_RANKS];
     bp_registration_entry entries[MOST_RANKS][4];
@@ -96,7 +98,8 @@ static void add_entry(scene *s, uint32_t i, uint32_t comm, const char *group)
 
 static void open_end(scene *s, uint32_t comm, uint32_t i, meeting *at, uint32_t number)
 {
-    s->ends[comm][i] = (rank){.at = at, .number = number, .best = BP_REGISTER_SYMMETRIC, .version = 7};
+    meeting *joint = &s->joints[comm][at - s->meetings[comm]];
+    s->ends[comm][i] = (rank){.at = at, .joint = joint, .number = number, .best = BP_REGISTER_SYMMETRIC, .version = 7};
     assert_ok(bp_comm_create(&RANK_OPS, &s->ends[comm][i], comm == 0 ? "dp" : "outer", &s->handles[comm][i]));
 }
 
@@ -109,6 +112,7 @@ static scene *new_line(uint32_t ranks)
     s->comms = 1;
     s->fail_allocation = -1;
     meeting_init(&s->meetings[0][0], ranks);
+    meeting_init(&s->joints[0][0], ranks);
     for (uint32_t i = 0; i < ranks; i++) {
         open_rank(s, i, UNITS);
         open_end(s, 0, i, &s->meetings[0][0], i);
@@ -129,6 +133,8 @@ static scene *new_grid(void)
     for (uint32_t i = 0; i < 2; i++) {
         meeting_init(&s->meetings[0][i], 2);
         meeting_init(&s->meetings[1][i], 2);
+        meeting_init(&s->joints[0][i], 2);
+        meeting_init(&s->joints[1][i], 2);
     }
     for (uint32_t i = 0; i < 4; i++) {
         open_rank(s, i, UNITS);
@@ -204,6 +210,14 @@ static void assert_common(const scene *s, bp_status status, const char *word, co
     if (strstr(s->detail[0], word) == NULL || strstr(s->detail[0], more) == NULL)
         fail_msg("\"%s\" should say \"%s\" and \"%s\"", s->detail[0], word, more);
     assert_int_equal(live_in(s), 0);
+}
+
+static void assert_refused_registration(const scene *s, bp_status status, const char *words)
+{
+    assert_int_equal(s->status[0], status);
+    assert_null(s->made[0]);
+    if (strstr(s->detail[0], words) == NULL)
+        fail_msg("\"%s\" should say \"%s\"", s->detail[0], words);
 }
 
 static void assert_created(const scene *s)
@@ -333,7 +347,7 @@ static void test_lacking(void **state)
     assert_created(s);
     assert_int_equal(window_of(s->made[0], 0).granted, BP_REGISTER_BUFFER);
     assert_int_equal(window_of(s->made[1], 0).granted, BP_REGISTER_BUFFER);
-    assert_non_null(strstr(window_of(s->made[0], 0).because, "cannot register it"));
+    assert_non_null(strstr(window_of(s->made[0], 0).because, "cannot register one"));
     destroy(s);
     close_scene(s);
 }
@@ -551,6 +565,28 @@ static void test_pool_first(void **state)
     close_scene(s);
 }
 
+/* A pool that is being captured does not let go: what was registered ends with it. */
+static void test_destroyed_in_a_capture(void **state)
+{
+    (void)state;
+    scene *s = new_line(1);
+    bp_capture *capture = NULL;
+    create(s);
+    assert_created(s);
+    assert_ok(bp_capture_begin(s->kits[0].pool, NULL, &capture));
+    destroy(s);
+    assert_null(s->made[0]);
+    assert_int_equal(live_in(s), 3);
+    create(s);
+    assert_refused_registration(s, BP_ERR_CAPTURE, "is being captured");
+    bp_capture_abandon(&capture);
+    create(s);
+    assert_refused_registration(s, BP_ERR_SCHEDULE, "is registered with communicator dp already, by pool");
+    bp_pool_destroy(&s->kits[0].pool);
+    assert_int_equal(live_in(s), 0);
+    close_scene(s);
+}
+
 static void test_aborted(void **state)
 {
     (void)state;
@@ -626,13 +662,21 @@ static void test_memory_comes_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),           cmocka_unit_test(test_report),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_lacking),
-        cmocka_unit_test(test_failures),        cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_allocations),     cmocka_unit_test(test_mismatches),
-        cmocka_unit_test(test_local_errors),    cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_broken_exchange), cmocka_unit_test(test_pool_first),
-        cmocka_unit_test(test_aborted),         cmocka_unit_test(test_memory_comes_back),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_report),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_lacking),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_mismatches),
+        cmocka_unit_test(test_local_errors),
+        cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_broken_exchange),
+        cmocka_unit_test(test_pool_first),
+        cmocka_unit_test(test_destroyed_in_a_capture),
+        cmocka_unit_test(test_aborted),
+        cmocka_unit_test(test_memory_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,7 +82,8 @@ class Structure(unittest.TestCase):
             self.assertEqual(self.needed_beyond_libc(FORMATS), {"libjansson.so.4", self.soname(CORE)})
         if MPI:
             others = self.needed_beyond_libc(MPI) - {self.soname(CORE)}
-            self.assertEqual({re.sub(r"\.so.*", "", name) for name in others}, {"libmpi"})
+            self.assertEqual([name for name in others if not name.startswith("libmpi")], [])
+            self.assertTrue(others)
 
     def soname(self, library):
         text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout

@@ -1,0 +1,304 @@
+/* Ranks agree: on what they are about to do, on what was granted, and on what went wrong. Nobody hangs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../fakes/nccl/fake_nccl.h"
+#include "plans.h"
+#include "team.h"
+
+#define RANKS 3
+
+static bp_plan *plan, *other_plan;
+
+static int set_up(void **state)
+{
+    (void)state;
+    plan = plan_of(UNITS);
+    other_plan = plan_of("300,100 300,100 300,100 300,100 700 300,116");
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    bp_plan_destroy(&plan);
+    bp_plan_destroy(&other_plan);
+    return 0;
+}
+
+static void assert_nothing_registered(void)
+{
+    fake_nccl_counts counts;
+    fake_nccl_count(&counts);
+    assert_int_equal(counts.windows, 0);
+    assert_int_equal(counts.buffers, 0);
+}
+
+/* ---- before anything is done --------------------------------------------------------------------------------------- */
+
+static void expect_mismatch(rank *r, void *user)
+{
+    expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_MISMATCH, user);
+    expect(r, r->registration == NULL);
+}
+
+static void a_rank_with_another_plan_is_named(void **state)
+{
+    (void)state;
+    for (int over_nccl = 0; over_nccl <= 1; over_nccl++)
+        for (uint32_t odd = 0; odd < RANKS; odd++) {
+            team t;
+            /* of two that differ from each other, the first is right; of three, nobody knows: the first differing one is named */
+            char word[16];
+            snprintf(word, sizeof word, "rank %u", odd == 0 ? 1 : odd);
+            team_begin(
+                &t, &(team_options){
+                        .ranks = RANKS, .over_nccl = over_nccl, .plan = plan, .odd_plan = other_plan, .odd_rank = odd});
+            team_run(&t, expect_mismatch, word);
+            fake_nccl_counts counts;
+            fake_nccl_count(&counts);
+            assert_int_equal(counts.window_calls + counts.buffer_calls, 0);
+            team_end(&t);
+        }
+}
+
+typedef struct difference {
+    uint32_t odd;
+    int what;
+} difference;
+
+enum { KIND, EXACT, GROUP, DIFFERENCES };
+
+static void ask_differently(rank *r, void *user)
+{
+    const difference *d = user;
+    bool odd = r->number == d->odd;
+    bp_registration_entry entry = entry_of(r, odd && d->what == KIND ? BP_REGISTER_WINDOW : BP_REGISTER_SYMMETRIC);
+    entry.exact = odd && d->what == EXACT;
+    entry.group = odd && d->what == GROUP ? "grad" : d->what == GROUP ? "param" : NULL;
+    expect_fails(r, bp_registration_create(r->pool, &entry, 1, &r->registration), BP_ERR_MISMATCH, "rank 2");
+    expect(r, r->registration == NULL);
+}
+
+static void a_rank_that_asks_for_something_else_is_named(void **state)
+{
+    (void)state;
+    for (int what = 0; what < DIFFERENCES; what++) {
+        team t;
+        difference d = {2, what};
+        team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
+        team_run(&t, ask_differently, &d);
+        assert_nothing_registered();
+        team_end(&t);
+    }
+}
+
+/* One rank's call is wrong by itself: it must not leave the others waiting. */
+static void one_has_no_such_group(rank *r, void *user)
+{
+    bool odd = r->number == *(uint32_t *)user;
+    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
+    entry.group = odd ? "gradient" : "grad";
+    bp_status status = bp_registration_create(r->pool, &entry, 1, &r->registration);
+    expect(r, status != BP_OK && r->registration == NULL);
+    expect_words(r, bp_error_detail(), odd ? "gradient" : "rank 1");
+}
+
+static void a_wrong_call_of_one_rank_fails_all(void **state)
+{
+    (void)state;
+    team t;
+    uint32_t odd = 1;
+    team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
+    team_run(&t, one_has_no_such_group, &odd);
+    assert_nothing_registered();
+    team_end(&t);
+}
+
+static void register_afterwards(rank *r, void *user)
+{
+    (void)user;
+    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
+    expect(r, window_at(r->registration, 0).granted == BP_REGISTER_SYMMETRIC);
+}
+
+static void a_second_try_may_succeed(void **state)
+{
+    (void)state;
+    team t;
+    uint32_t odd = 1;
+    team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
+    team_run(&t, one_has_no_such_group, &odd);
+    team_run(&t, register_afterwards, NULL);
+    team_end(&t);
+}
+
+/* ---- what was granted ---------------------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    bp_register_kind granted[RANKS][2];
+    char because[RANKS][2][200];
+} outcome;
+
+static void register_and_note(rank *r, void *user)
+{
+    outcome *o = user;
+    if (!expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC)))
+        return;
+    for (size_t i = 0; i < 2; i++) {
+        bp_window w = window_at(r->registration, i);
+        o->granted[r->number][i] = w.granted;
+        snprintf(o->because[r->number][i], sizeof o->because[0][0], "%s", w.because);
+        expect(r, (w.handle != NULL) == (w.granted != BP_REGISTER_NONE));
+    }
+}
+
+/* All ranks have the same, and the words too; what is granted is what NCCL still has registered. */
+static void assert_agreed(const outcome *o, const bp_register_kind expected[2])
+{
+    fake_nccl_counts counts;
+    fake_nccl_count(&counts);
+    unsigned windows = 0, buffers = 0;
+    for (int slab = 0; slab < 2; slab++) {
+        for (int i = 0; i < RANKS; i++) {
+            assert_int_equal(o->granted[i][slab], expected[slab]);
+            assert_string_equal(o->because[i][slab], o->because[0][slab]);
+        }
+        windows += expected[slab] >= BP_REGISTER_WINDOW ? RANKS : 0;
+        buffers += expected[slab] == BP_REGISTER_BUFFER ? RANKS : 0;
+        assert_true((o->because[0][slab][0] == '\0') == (expected[slab] == BP_REGISTER_SYMMETRIC));
+    }
+    assert_int_equal(counts.windows, windows);
+    assert_int_equal(counts.buffers, buffers);
+}
+
+static void null_windows(const char *nccl, int rank_number, int nth, const bp_register_kind expected[2])
+{
+    for (int over_nccl = 0; over_nccl <= 1; over_nccl++) {
+        team t;
+        outcome o;
+        memset(&o, 0, sizeof o);
+        team_begin(&t, &(team_options){.ranks = RANKS, .nccl = nccl, .over_nccl = over_nccl, .plan = plan});
+        fake_nccl_refuse_window(rank_number, nth);
+        team_run(&t, register_and_note, &o);
+        fake_nccl_refuse_window(-1, -1);
+        assert_agreed(&o, expected);
+        team_end(&t);
+    }
+}
+
+static void a_null_window_on_one_rank_is_none_on_all(void **state)
+{
+    (void)state;
+    const bp_register_kind none[2] = {BP_REGISTER_BUFFER, BP_REGISTER_BUFFER};
+    for (int i = 0; i < RANKS; i++)
+        null_windows("version=22907", i, 0, none);
+    null_windows("version=22705", 1, 0, none);
+}
+
+static void a_null_window_of_one_slab(void **state)
+{
+    (void)state;
+    /* the first try of the first slab on rank 2 says no: that slab goes without the symmetric kind, the other one has it */
+    team t;
+    outcome o;
+    memset(&o, 0, sizeof o);
+    team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
+    fake_nccl_refuse_window(2, 1);
+    team_run(&t, register_and_note, &o);
+    for (int i = 0; i < RANKS; i++) {
+        assert_true(o.granted[i][0] < BP_REGISTER_SYMMETRIC);
+        assert_int_equal(o.granted[i][0], o.granted[0][0]);
+        assert_int_equal(o.granted[i][1], BP_REGISTER_SYMMETRIC);
+    }
+    team_end(&t);
+}
+
+static void null_windows_on_all_ranks(void **state)
+{
+    (void)state;
+    const bp_register_kind buffers[2] = {BP_REGISTER_BUFFER, BP_REGISTER_BUFFER};
+    null_windows("version=23007", -1, 0, buffers);
+    null_windows("version=22809", -1, 0, buffers);
+}
+
+/* ---- what went wrong ----------------------------------------------------------------------------------------------- */
+
+typedef struct refusal {
+    uint32_t rank;
+    bp_status statuses[RANKS];
+} refusal;
+
+static void register_with_refusal(rank *r, void *user)
+{
+    refusal *f = user;
+    bp_status status = register_all(r, BP_REGISTER_SYMMETRIC);
+    f->statuses[r->number] = status;
+    if (!expect(r, status != BP_OK && r->registration == NULL))
+        return;
+    char word[16];
+    snprintf(word, sizeof word, "rank %u", f->rank);
+    expect_words(r, bp_error_detail(), r->number == f->rank ? "ncclCommWindowRegister" : word);
+}
+
+static void an_error_on_one_rank_fails_all(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < RANKS; i++)
+        for (unsigned nth = 1; nth <= 2; nth++)
+            for (int over_nccl = 0; over_nccl <= 1; over_nccl++) {
+                team t;
+                refusal f = {.rank = i};
+                team_begin(&t, &(team_options){.ranks = RANKS, .over_nccl = over_nccl, .plan = plan});
+                fake_nccl_fail("ncclCommWindowRegister", nth, (int)i, 2);
+                team_run(&t, register_with_refusal, &f);
+                assert_true(fake_nccl_failed());
+                for (int other = 0; other < RANKS; other++)
+                    assert_int_equal(f.statuses[other], f.statuses[0]);
+                assert_nothing_registered();
+                /* and it can be done again */
+                team_run(&t, register_afterwards, NULL);
+                team_end(&t);
+            }
+}
+
+static void register_buffers_and_fail(rank *r, void *user)
+{
+    bp_status status = register_all(r, BP_REGISTER_BUFFER);
+    (void)user;
+    expect(r, status != BP_OK && r->registration == NULL);
+    expect_words(r, bp_error_detail(), r->number == 1 ? "ncclCommRegister" : "rank 1");
+}
+
+static void an_error_of_a_buffer_fails_all(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
+    fake_nccl_fail("ncclCommRegister", 2, 1, 3);
+    team_run(&t, register_buffers_and_fail, NULL);
+    assert_true(fake_nccl_failed());
+    assert_nothing_registered();
+    team_end(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_with_another_plan_is_named),
+                                       cmocka_unit_test(a_rank_that_asks_for_something_else_is_named),
+                                       cmocka_unit_test(a_wrong_call_of_one_rank_fails_all),
+                                       cmocka_unit_test(a_second_try_may_succeed),
+                                       cmocka_unit_test(a_null_window_on_one_rank_is_none_on_all),
+                                       cmocka_unit_test(a_null_window_of_one_slab),
+                                       cmocka_unit_test(null_windows_on_all_ranks),
+                                       cmocka_unit_test(an_error_on_one_rank_fails_all),
+                                       cmocka_unit_test(an_error_of_a_buffer_fails_all)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

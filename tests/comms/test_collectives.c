@@ -1,0 +1,294 @@
+/* Exchanges and collectives of NCCL communicators against a serial reference. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../fakes/nccl/fake_nccl.h"
+#include "device_memory.h"
+#include "numbers.h"
+#include "plans.h"
+#include "team.h"
+
+#define COUNT 515
+
+static void on_teams(team_function *function, void *user)
+{
+    for (uint32_t ranks = 1; ranks <= MOST_RANKS; ranks++)
+        for (int over_nccl = 0; over_nccl <= 1; over_nccl++) {
+            team t;
+            team_begin(&t, &(team_options){.ranks = ranks, .over_nccl = over_nccl});
+            team_run(&t, function, user);
+            team_end(&t);
+        }
+}
+
+/* ---- exchanges ----------------------------------------------------------------------------------------------------- */
+
+static uint8_t byte_of(uint32_t number, uint64_t i)
+{
+    return (uint8_t)(number * 71 + i * 13 + (i >> 8));
+}
+
+static void exchange_sizes(rank *r, void *user)
+{
+    const uint64_t sizes[] = {1, 8, 4096, 0, 100003, 3};
+    uint32_t ranks = bp_comm_ranks(r->comm);
+    (void)user;
+    expect(r, ranks == r->team->options.ranks && bp_comm_rank(r->comm) == r->number);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        uint64_t bytes = sizes[s], wrong = 0;
+        uint8_t *mine = malloc(bytes + 1), *all = malloc(bytes * ranks + 1);
+        for (uint64_t i = 0; i < bytes; i++)
+            mine[i] = byte_of(r->number, i);
+        all[bytes * ranks] = 0xA5;
+        expect_ok(r, bp_comm_exchange(r->comm, mine, bytes, all));
+        for (uint32_t other = 0; other < ranks; other++)
+            for (uint64_t i = 0; i < bytes; i++)
+                wrong += all[other * bytes + i] != byte_of(other, i);
+        expect(r, wrong == 0 && all[bytes * ranks] == 0xA5);
+        free(mine);
+        free(all);
+    }
+}
+
+static void exchanges_bring_the_bytes_of_all(void **state)
+{
+    (void)state;
+    on_teams(exchange_sizes, NULL);
+}
+
+/* ---- collectives --------------------------------------------------------------------------------------------------- */
+
+typedef struct buffers {
+    bp_dtype dtype;
+    size_t bytes; /* of ranks * COUNT elements */
+    char *host;
+    char *from, *to;
+} buffers;
+
+static buffers open_buffers(rank *r, bp_dtype dtype)
+{
+    buffers b = {.dtype = dtype};
+    b.bytes = COUNT * bp_comm_ranks(r->comm) * element_bytes(dtype);
+    b.host = malloc(b.bytes);
+    b.from = device_allocate(r, b.bytes);
+    b.to = device_allocate(r, b.bytes);
+    for (size_t i = 0; i < b.bytes / element_bytes(dtype); i++)
+        put_number(b.host, i, dtype, number_at(r->number, i));
+    expect_ok(r, bp_stream_copy(r->stream, b.from, b.host, b.bytes));
+    expect_ok(r, bp_stream_fill(r->stream, b.to, 0x5A, b.bytes));
+    return b;
+}
+
+static void close_buffers(rank *r, buffers *b)
+{
+    device_free(r, b->from);
+    device_free(r, b->to);
+    free(b->host);
+}
+
+static void fetch(rank *r, const buffers *b, const void *from)
+{
+    expect_ok(r, bp_stream_copy(r->stream, b->host, from, b->bytes));
+    expect_ok(r, bp_stream_synchronize(r->stream));
+}
+
+static void gather_all(rank *r, void *user)
+{
+    (void)user;
+    for (size_t d = 0; d < SERVED_COUNT; d++) {
+        buffers b = open_buffers(r, SERVED[d]);
+        expect_ok(r, bp_comm_all_gather(r->comm, b.from, b.to, COUNT * element_bytes(b.dtype), r->stream));
+        fetch(r, &b, b.to);
+        size_t wrong = 0;
+        for (uint32_t other = 0; other < bp_comm_ranks(r->comm); other++)
+            for (size_t i = 0; i < COUNT; i++)
+                wrong += !has_number(b.host, other * COUNT + i, b.dtype, number_at(other, i));
+        expect(r, wrong == 0);
+        close_buffers(r, &b);
+    }
+}
+
+static void all_gather(void **state)
+{
+    (void)state;
+    on_teams(gather_all, NULL);
+}
+
+static size_t wrong_numbers(const rank *r, const buffers *b, size_t first, size_t count, bp_reduction reduction)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++)
+        wrong += !has_number(b->host, i, b->dtype, reduced_number(bp_comm_ranks(r->comm), first + i, reduction));
+    return wrong;
+}
+
+static void reduce_all(rank *r, void *user)
+{
+    bool in_place = user != NULL;
+    for (size_t d = 0; d < SERVED_COUNT; d++)
+        for (int op = BP_REDUCE_SUM; op <= BP_REDUCE_MIN; op++) {
+            buffers b = open_buffers(r, SERVED[d]);
+            void *to = in_place ? b.from : b.to;
+            expect_ok(r, bp_comm_all_reduce(r->comm, b.from, to, COUNT, b.dtype, (bp_reduction)op, r->stream));
+            fetch(r, &b, to);
+            expect(r, wrong_numbers(r, &b, 0, COUNT, (bp_reduction)op) == 0);
+            close_buffers(r, &b);
+        }
+}
+
+static void all_reduce(void **state)
+{
+    (void)state;
+    on_teams(reduce_all, NULL);
+}
+
+static void all_reduce_in_place(void **state)
+{
+    int in_place = 1;
+    (void)state;
+    on_teams(reduce_all, &in_place);
+}
+
+static void scatter_all(rank *r, void *user)
+{
+    (void)user;
+    for (size_t d = 0; d < SERVED_COUNT; d++)
+        for (int op = BP_REDUCE_SUM; op <= BP_REDUCE_MIN; op++) {
+            buffers b = open_buffers(r, SERVED[d]);
+            expect_ok(r, bp_comm_reduce_scatter(r->comm, b.from, b.to, COUNT, b.dtype, (bp_reduction)op, r->stream));
+            fetch(r, &b, b.to);
+            expect(r, wrong_numbers(r, &b, COUNT * r->number, COUNT, (bp_reduction)op) == 0);
+            /* and not an element more */
+            size_t end = COUNT * element_bytes(b.dtype);
+            for (size_t i = end; i < b.bytes && i < end + 64; i++)
+                expect(r, b.host[i] == 0x5A);
+            close_buffers(r, &b);
+        }
+}
+
+static void reduce_scatter(void **state)
+{
+    (void)state;
+    on_teams(scatter_all, NULL);
+}
+
+/* Nothing is waited for: the collective comes after what its stream was given before. */
+static void order_work(rank *r, void *user)
+{
+    (void)user;
+    buffers b = open_buffers(r, BP_DTYPE_INT32);
+    expect_ok(r, bp_stream_fill(r->stream, b.from, (uint8_t)(r->number + 1), 4));
+    expect_ok(r, bp_comm_all_reduce(r->comm, b.from, b.to, 1, BP_DTYPE_INT32, BP_REDUCE_MAX, r->stream));
+    expect_ok(r, bp_stream_fill(r->stream, b.from, 0xFF, 4));
+    fetch(r, &b, b.to);
+    expect(r, has_number(b.host, 0, BP_DTYPE_INT32, 0x01010101 * (int)bp_comm_ranks(r->comm)));
+    close_buffers(r, &b);
+}
+
+static void in_stream_order(void **state)
+{
+    (void)state;
+    on_teams(order_work, NULL);
+}
+
+static void refuse_bad_input(rank *r, void *user)
+{
+    (void)user;
+    char memory[16] = "";
+    unsigned before = fake_nccl_calls("ncclAllReduce") + fake_nccl_calls("ncclAllGather");
+    expect_fails(r, bp_comm_all_reduce(r->comm, memory, memory, 1, BP_DTYPE_FP8_E4M3, BP_REDUCE_SUM, r->stream),
+                 BP_ERR_UNSUPPORTED, "fp8_e4m3");
+    expect_fails(r, bp_comm_all_reduce(r->comm, memory, memory, 1, BP_DTYPE_FP32, (bp_reduction)7, r->stream),
+                 BP_ERR_INVALID_ARGUMENT, NULL);
+    expect_fails(r, bp_comm_all_reduce(r->comm, memory, memory, 1, BP_DTYPE_FP32, BP_REDUCE_SUM, NULL),
+                 BP_ERR_INVALID_ARGUMENT, NULL);
+    expect_fails(r, bp_comm_all_gather(r->comm, memory, NULL, 1, r->stream), BP_ERR_INVALID_ARGUMENT, NULL);
+    expect(r, fake_nccl_calls("ncclAllReduce") + fake_nccl_calls("ncclAllGather") == before);
+}
+
+static void bad_input(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 1});
+    team_run(&t, refuse_bad_input, NULL);
+    team_end(&t);
+}
+
+/* A stream of another device than the communicator's. */
+static void another_devices_stream(void **state)
+{
+    (void)state;
+    team t;
+    char memory[16] = "";
+    team_begin(&t, &(team_options){.ranks = 2});
+    assert_fails(
+        bp_comm_all_reduce(t.ranks[0].comm, memory, memory, 1, BP_DTYPE_FP32, BP_REDUCE_SUM, t.ranks[1].stream),
+        BP_ERR_INVALID_ARGUMENT, "");
+    team_end(&t);
+}
+
+/* ---- what registration changes ------------------------------------------------------------------------------------- */
+
+static void gather_into_slab(rank *r, void *user)
+{
+    const char *what = user;
+    bp_pool_slab slab = {.size = sizeof slab};
+    expect_ok(r, bp_pool_slab_get(r->pool, 0, &slab));
+    void *from = device_allocate(r, 256);
+    if (strcmp(what, "register") == 0)
+        expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
+    expect_ok(r, bp_comm_all_gather(r->comm, from, slab.address, 256, r->stream));
+    expect_ok(r, bp_stream_synchronize(r->stream));
+    device_free(r, from);
+}
+
+/* Emulated only: the emulation follows NCCL's conditions, and shows that the windows are those of the pool's memory. */
+static void gathers_are_served_from_windows(void **state)
+{
+    (void)state;
+    const struct {
+        const char *nccl;
+        bool symmetric, registered;
+    } rows[] = {{"version=23007", true, false},
+                {"version=21903", false, true},
+                {"version=22907,symmetric=0", false, true},
+                {"version=23007,same_process=1", false, false}};
+    bp_plan *plan = plan_of(UNITS);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        team t;
+        fake_nccl_counts before, after;
+        team_begin(&t, &(team_options){.ranks = 2, .nccl = rows[i].nccl, .plan = plan});
+        char no[] = "do not", yes[] = "register";
+        team_run(&t, gather_into_slab, no);
+        fake_nccl_count(&before);
+        assert_int_equal(before.copied, 2);
+        team_run(&t, gather_into_slab, yes);
+        fake_nccl_count(&after);
+        assert_int_equal(after.symmetric, rows[i].symmetric ? 2 : 0);
+        assert_int_equal(after.registered, rows[i].registered ? 2 : 0);
+        team_end(&t);
+    }
+    bp_plan_destroy(&plan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_bring_the_bytes_of_all),
+                                       cmocka_unit_test(all_gather),
+                                       cmocka_unit_test(all_reduce),
+                                       cmocka_unit_test(all_reduce_in_place),
+                                       cmocka_unit_test(reduce_scatter),
+                                       cmocka_unit_test(in_stream_order),
+                                       cmocka_unit_test(bad_input),
+                                       cmocka_unit_test(another_devices_stream),
+                                       cmocka_unit_test(gathers_are_served_from_windows)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,245 @@
+/* Every call that registration makes of NCCL and of the driver fails in turn: all ranks come out alike, what was done is undone, and
+ * nothing is left behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "../fakes/cuda/fake_cuda.h"
+#include "../fakes/nccl/fake_nccl.h"
+#include "plans.h"
+#include "team.h"
+
+static bp_plan *plan;
+
+static int set_up(void **state)
+{
+    (void)state;
+    plan = plan_of(UNITS);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    bp_plan_destroy(&plan);
+    return 0;
+}
+
+typedef struct attempt {
+    bp_register_kind kind;
+    bp_status statuses[MOST_RANKS];
+} attempt;
+
+static void try_to_register(rank *r, void *user)
+{
+    attempt *a = user;
+    a->statuses[r->number] = register_all(r, a->kind);
+    expect(r, (r->registration != NULL) == (a->statuses[r->number] == BP_OK));
+    expect(r, a->statuses[r->number] == BP_OK || strlen(bp_error_detail()) > 0);
+}
+
+static void end_registration(rank *r, void *user)
+{
+    (void)user;
+    bp_registration_destroy(&r->registration);
+}
+
+static unsigned registered_now(void)
+{
+    fake_nccl_counts counts;
+    fake_nccl_count(&counts);
+    return counts.windows + counts.buffers;
+}
+
+/* All ranks succeed or none; in the end nothing is registered. */
+static bool assert_alike(team *t, const attempt *a)
+{
+    for (uint32_t i = 1; i < t->options.ranks; i++)
+        assert_int_equal(a->statuses[i] == BP_OK, a->statuses[0] == BP_OK);
+    bool done = a->statuses[0] == BP_OK;
+    if (!done)
+        assert_int_equal(registered_now(), 0);
+    team_run(t, end_registration, NULL);
+    assert_int_equal(registered_now(), 0);
+    return done;
+}
+
+/* ---- NCCL ---------------------------------------------------------------------------------------------------------- */
+
+/* `function` NULL: any. */
+static void fail_each_nccl_call(const char *function, bp_register_kind kind, uint32_t ranks, int over_nccl)
+{
+    unsigned failures = 0;
+    for (unsigned nth = 1;; nth++) {
+        team t;
+        attempt a = {.kind = kind};
+        team_begin(&t, &(team_options){.ranks = ranks, .over_nccl = over_nccl, .plan = plan});
+        fake_nccl_fail(function, nth, (int)ranks - 1, 3);
+        team_run(&t, try_to_register, &a);
+        bool failed = fake_nccl_failed();
+        bool done = assert_alike(&t, &a);
+        team_end(&t);
+        failures += failed && !done;
+        if (!failed) {
+            assert_true(done);
+            break;
+        }
+        assert_true(nth < 200);
+    }
+    assert_true(failures >= 2); /* there are two slabs */
+}
+
+static void each_nccl_call_fails(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 3; ranks++) {
+        fail_each_nccl_call(NULL, BP_REGISTER_BUFFER, ranks, 0);
+        fail_each_nccl_call(NULL, BP_REGISTER_SYMMETRIC, ranks, 0);
+    }
+}
+
+/* Where exchanges go over NCCL too, a collective that fails on one rank fails on all. */
+static void each_nccl_call_fails_without_control(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 3; ranks++) {
+        fail_each_nccl_call("ncclCommRegister", BP_REGISTER_BUFFER, ranks, 1);
+        fail_each_nccl_call("ncclCommWindowRegister", BP_REGISTER_SYMMETRIC, ranks, 1);
+        fail_each_nccl_call("ncclAllGather", BP_REGISTER_SYMMETRIC, ranks, 1);
+    }
+}
+
+/* At the end nothing can be reported; the rest is deregistered all the same. */
+static void each_deregistration_fails(void **state)
+{
+    (void)state;
+    const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
+    for (int k = 0; k < 2; k++)
+        for (unsigned nth = 1; nth <= 2; nth++) {
+            team t;
+            attempt a = {.kind = kinds[k]};
+            team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
+            team_run(&t, try_to_register, &a);
+            assert_int_equal(a.statuses[0], BP_OK);
+            fake_nccl_fail(kinds[k] == BP_REGISTER_BUFFER ? "ncclCommDeregister" : "ncclCommWindowDeregister", nth, 0,
+                           2);
+            team_run(&t, end_registration, NULL);
+            assert_true(fake_nccl_failed());
+            assert_int_equal(registered_now(), 0);
+            team_end(&t);
+        }
+}
+
+/* ---- the driver ---------------------------------------------------------------------------------------------------- */
+
+/* Their failure leaves something behind whoever calls them. */
+static bool is_undoing(const char *function)
+{
+    return strcmp(function, "cuCtxPopCurrent") == 0 || strcmp(function, "cuCtxSetCurrent") == 0 ||
+           strstr(function, "Destroy") != NULL || strstr(function, "Free") != NULL ||
+           strstr(function, "Unmap") != NULL || strstr(function, "Release") != NULL ||
+           strstr(function, "Unregister") != NULL;
+}
+
+static uint64_t uses_of(const char *function, const team_options *options, bp_register_kind kind)
+{
+    team t;
+    attempt a = {.kind = kind};
+    team_begin(&t, options);
+    uint64_t before = fake_cuda_calls(function);
+    team_run(&t, try_to_register, &a);
+    uint64_t uses = fake_cuda_calls(function) - before;
+    assert_true(assert_alike(&t, &a));
+    team_end(&t);
+    return uses;
+}
+
+static unsigned fail_each_use(const char *function, uint64_t uses, const team_options *options, bp_register_kind kind)
+{
+    unsigned failures = 0;
+    for (uint64_t nth = 1; nth <= uses; nth++) {
+        team t;
+        attempt a = {.kind = kind};
+        team_begin(&t, options);
+        assert_true(fake_cuda_fail(function, nth, 999));
+        team_run(&t, try_to_register, &a);
+        fake_cuda_fail_none();
+        failures += !assert_alike(&t, &a);
+        team_end(&t);
+    }
+    return failures;
+}
+
+static void fail_driver(uint32_t ranks, int over_nccl, unsigned least)
+{
+    unsigned failures = 0;
+    team_options options = {.ranks = ranks, .over_nccl = over_nccl, .plan = plan};
+    for (size_t i = 0; fake_cuda_function(i) != NULL; i++) {
+        const char *function = fake_cuda_function(i);
+        uint64_t uses = is_undoing(function) ? 0 : uses_of(function, &options, BP_REGISTER_SYMMETRIC);
+        failures += fail_each_use(function, uses, &options, BP_REGISTER_SYMMETRIC);
+    }
+    assert_true(failures >= least);
+}
+
+static void each_driver_call_fails(void **state)
+{
+    (void)state;
+    fail_driver(1, 0, 1);
+    fail_driver(2, 0, 1);
+}
+
+static void each_driver_call_fails_without_control(void **state)
+{
+    (void)state;
+    fail_driver(1, 1, 2);
+}
+
+/* ---- the control communicator -------------------------------------------------------------------------------------- */
+
+typedef struct broken_exchange {
+    unsigned nth;
+    attempt a;
+} broken_exchange;
+
+static void register_with_broken_exchange(rank *r, void *user)
+{
+    broken_exchange *b = user;
+    if (r->number == 1)
+        r->seat.fails_nth = b->nth;
+    try_to_register(r, &b->a);
+}
+
+/* Without exchanges nothing can be agreed: every rank has an error and takes back what is its own. */
+static void each_exchange_fails(void **state)
+{
+    (void)state;
+    for (unsigned nth = 1;; nth++) {
+        team t;
+        broken_exchange b = {.nth = nth, .a = {.kind = BP_REGISTER_SYMMETRIC}};
+        team_begin(&t, &(team_options){.ranks = 3, .plan = plan});
+        team_run(&t, register_with_broken_exchange, &b);
+        bool failed = t.ranks[1].seat.fails_nth == 0;
+        assert_int_equal(assert_alike(&t, &b.a), !failed);
+        team_end(&t);
+        if (!failed)
+            break;
+        assert_true(nth < 100);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_nccl_call_fails),
+                                       cmocka_unit_test(each_nccl_call_fails_without_control),
+                                       cmocka_unit_test(each_deregistration_fails),
+                                       cmocka_unit_test(each_exchange_fails),
+                                       cmocka_unit_test(each_driver_call_fails),
+                                       cmocka_unit_test(each_driver_call_fails_without_control)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,467 @@
+/* How registrations end: with pools, communicators and devices in any order; and when they may not begin. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/capture.h>
+#include <bucketpool/cuda.h>
+
+#include <string.h>
+
+#include "../fakes/cuda/fake_cuda.h"
+#include "../fakes/nccl/abi.h"
+#include "plans.h"
+#include "team.h"
+
+static bp_plan *plan;
+
+static int set_up(void **state)
+{
+    (void)state;
+    plan = plan_of(UNITS);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    bp_plan_destroy(&plan);
+    return 0;
+}
+
+static fake_nccl_counts counts_now(void)
+{
+    fake_nccl_counts counts;
+    fake_nccl_count(&counts);
+    return counts;
+}
+
+static void register_now(rank *r, void *user)
+{
+    expect_ok(r, register_all(r, *(const bp_register_kind *)user));
+}
+
+static void begin_registered(team *t, bp_register_kind kind, uint32_t ranks)
+{
+    team_begin(t, &(team_options){.ranks = ranks, .plan = plan});
+    team_run(t, register_now, &kind);
+    assert_int_equal(counts_now().windows + counts_now().buffers, 2 * ranks);
+}
+
+static const bp_register_kind KINDS[] = {BP_REGISTER_BUFFER, BP_REGISTER_WINDOW, BP_REGISTER_SYMMETRIC};
+#define EACH_KIND(k) (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++)
+
+/* ---- who goes first ------------------------------------------------------------------------------------------------ */
+
+static void end_pool(rank *r, void *user)
+{
+    (void)user;
+    bp_pool_destroy(&r->pool);
+}
+
+static void the_pool_goes_first(void **state)
+{
+    (void)state;
+    for
+        EACH_KIND(k)
+        {
+            team t;
+            begin_registered(&t, KINDS[k], 2);
+            team_run(&t, end_pool, NULL);
+            assert_int_equal(counts_now().windows + counts_now().buffers, 0);
+            assert_nothing_broken();
+            /* what is left knows its windows, and that they are gone */
+            for (uint32_t i = 0; i < 2; i++) {
+                bp_window w = window_at(t.ranks[i].registration, 0);
+                assert_null(w.handle);
+            }
+            unsigned calls = fake_nccl_calls("ncclCommWindowDeregister") + fake_nccl_calls("ncclCommDeregister");
+            team_end(&t);
+            assert_int_equal(calls, 4);
+        }
+}
+
+static void end_registration(rank *r, void *user)
+{
+    (void)user;
+    bp_registration_destroy(&r->registration);
+}
+
+static void the_registration_goes_first(void **state)
+{
+    (void)state;
+    for
+        EACH_KIND(k)
+        {
+            team t;
+            begin_registered(&t, KINDS[k], 2);
+            team_run(&t, end_registration, NULL);
+            assert_int_equal(counts_now().windows + counts_now().buffers, 0);
+            assert_int_equal(fake_nccl_calls("ncclCommDestroy"), 0);
+            team_end(&t);
+        }
+}
+
+/* The caller's reference may go before; the registration keeps its own. */
+static void end_references(rank *r, void *user)
+{
+    (void)user;
+    bp_comm_destroy(&r->comm);
+    bp_comm_destroy(&r->control);
+    expect(r, r->seat.destroys == 0);
+}
+
+static void registrations_keep_communicators(void **state)
+{
+    (void)state;
+    for
+        EACH_KIND(k)
+        {
+            team t;
+            begin_registered(&t, KINDS[k], 2);
+            team_run(&t, end_references, NULL);
+            team_run(&t, end_registration, NULL);
+            assert_int_equal(t.ranks[0].seat.destroys, 1);
+            assert_int_equal(counts_now().windows + counts_now().buffers, 0);
+            team_end(&t);
+        }
+}
+
+/* ---- communicators that cannot go on ------------------------------------------------------------------------------- */
+
+static void abort_comm(rank *r, void *user)
+{
+    (void)user;
+    expect_ok(r, bp_comm_abort(r->comm));
+    r->nccl = NULL;
+}
+
+static void aborted_communicators_keep_no_windows(void **state)
+{
+    (void)state;
+    for
+        EACH_KIND(k)
+        {
+            team t;
+            begin_registered(&t, KINDS[k], 2);
+            team_run(&t, abort_comm, NULL);
+            team_run(&t, end_registration, NULL);
+            assert_int_equal(fake_nccl_calls("ncclCommWindowDeregister") + fake_nccl_calls("ncclCommDeregister"), 0);
+            team_end(&t);
+        }
+}
+
+static void forget_comm(rank *r, void *user)
+{
+    (void)user;
+    expect(r, ncclCommAbort(r->nccl) == 0);
+    r->nccl = NULL;
+    bp_comm_forget(r->comm);
+}
+
+static void forgotten_communicators_are_not_touched(void **state)
+{
+    (void)state;
+    for (int pool_first = 0; pool_first <= 1; pool_first++)
+        for
+            EACH_KIND(k)
+            {
+                team t;
+                begin_registered(&t, KINDS[k], 2);
+                team_run(&t, forget_comm, NULL);
+                unsigned calls = fake_nccl_calls(NULL);
+                team_run(&t, pool_first ? end_pool : end_registration, NULL);
+                team_run(&t, pool_first ? end_registration : end_pool, NULL);
+                assert_int_equal(fake_nccl_calls(NULL), calls);
+                team_end(&t);
+            }
+}
+
+static void register_aborted(rank *r, void *user)
+{
+    (void)user;
+    expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_INVALID_ARGUMENT, "was aborted");
+}
+
+static void nothing_is_registered_with_an_aborted_one(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
+    team_run(&t, abort_comm, NULL);
+    team_run(&t, register_aborted, NULL);
+    team_end(&t);
+}
+
+/* ---- what may not be registered now -------------------------------------------------------------------------------- */
+
+static void register_twice(rank *r, void *user)
+{
+    bp_registration *second = NULL;
+    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
+    (void)user;
+    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
+    expect_fails(r, bp_registration_create(r->pool, &entry, 1, &second), BP_ERR_SCHEDULE, "slab");
+    expect(r, second == NULL);
+    /* in one call too, also where the groups only overlap */
+    bp_registration_destroy(&r->registration);
+    bp_registration_entry both[2] = {entry, entry};
+    both[1].group = "grad";
+    expect_fails(r, bp_registration_create(r->pool, both, 2, &second), BP_ERR_SCHEDULE, "slab");
+    expect(r, second == NULL);
+}
+
+static void twice_is_refused(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
+    team_run(&t, register_twice, NULL);
+    assert_int_equal(counts_now().windows, 0);
+    team_end(&t);
+}
+
+static void register_sealed(rank *r, void *user)
+{
+    (void)user;
+    expect_ok(r, bp_pool_seal(r->pool));
+    expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_SCHEDULE, "seal");
+}
+
+static void a_sealed_pool_is_refused(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
+    team_run(&t, register_sealed, NULL);
+    assert_int_equal(counts_now().window_calls, 0);
+    team_end(&t);
+}
+
+static void register_in_capture(rank *r, void *user)
+{
+    bp_capture *capture = NULL;
+    bp_graph *graph = NULL;
+    (void)user;
+    expect_ok(r, bp_capture_begin(r->pool, NULL, &capture));
+    expect_ok(r, bp_graph_begin(r->stream));
+    expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_CAPTURE, NULL);
+    expect(r, r->registration == NULL);
+    expect_ok(r, bp_graph_end(r->stream, &graph));
+    expect_ok(r, bp_capture_end(capture));
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
+}
+
+static void a_capture_is_refused(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
+    team_run(&t, register_in_capture, NULL);
+    team_end(&t);
+}
+
+/* One rank captures, the others do not: all are refused. */
+static void register_beside_capture(rank *r, void *user)
+{
+    bp_capture *capture = NULL;
+    (void)user;
+    if (r->number == 1)
+        expect_ok(r, bp_capture_begin(r->pool, NULL, &capture));
+    bp_status status = register_all(r, BP_REGISTER_SYMMETRIC);
+    expect(r, status != BP_OK && r->registration == NULL);
+    if (r->number == 1)
+        expect(r, status == BP_ERR_CAPTURE);
+    else
+        expect_words(r, bp_error_detail(), "rank 1");
+    bp_capture_abandon(&capture);
+}
+
+static void a_capture_of_one_rank_stops_all(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 3, .plan = plan});
+    team_run(&t, register_beside_capture, NULL);
+    assert_int_equal(counts_now().windows, 0);
+    team_end(&t);
+}
+
+static void register_beside_sealed(rank *r, void *user)
+{
+    (void)user;
+    if (r->number == 1)
+        expect_ok(r, bp_pool_seal(r->pool));
+    bp_status status = register_all(r, BP_REGISTER_SYMMETRIC);
+    expect(r, status != BP_OK && r->registration == NULL);
+    expect_words(r, bp_error_detail(), r->number == 1 ? "seal" : "rank 1");
+}
+
+static void a_sealed_pool_of_one_rank_stops_all(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 3, .plan = plan});
+    team_run(&t, register_beside_sealed, NULL);
+    assert_int_equal(counts_now().windows, 0);
+    team_end(&t);
+}
+
+/* ---- the current device -------------------------------------------------------------------------------------------- */
+
+/* Another device is current for the caller, and stays so, whatever NCCL leaves behind. */
+static void with_another_device(rank *r, void *user)
+{
+    bp_cuda_driver driver = {.size = sizeof driver};
+    void *other = NULL, *now = NULL;
+    int device = (int)r->team->options.ranks; /* the spare one */
+    fake_cuda_table(&driver);
+    expect(r, driver.cuDevicePrimaryCtxRetain(&other, device) == 0);
+    expect(r, driver.cuCtxPushCurrent(other) == 0);
+    expect_ok(r, register_all(r, *(const bp_register_kind *)user));
+    expect(r, driver.cuCtxGetCurrent(&now) == 0 && now == other);
+    bp_registration_destroy(&r->registration);
+    expect(r, driver.cuCtxGetCurrent(&now) == 0 && now == other);
+    expect_ok(r, register_all(r, *(const bp_register_kind *)user));
+    bp_pool_destroy(&r->pool);
+    expect(r, driver.cuCtxGetCurrent(&now) == 0 && now == other);
+    expect(r, driver.cuCtxPopCurrent(&now) == 0 && now == other);
+    expect(r, driver.cuCtxGetCurrent(&now) == 0 && now == NULL);
+    driver.cuDevicePrimaryCtxRelease(device);
+}
+
+static void the_current_device_stays(void **state)
+{
+    (void)state;
+    for
+        EACH_KIND(k)
+        {
+            team t;
+            bp_register_kind kind = KINDS[k];
+            team_begin(&t, &(team_options){.ranks = 2, .plan = plan, .spare_devices = 1});
+            team_run(&t, with_another_device, &kind);
+            team_end(&t);
+        }
+}
+
+/* ---- several pools and communicators ------------------------------------------------------------------------------- */
+
+static void register_two_pools(rank *r, void *user)
+{
+    bp_pool *second = NULL;
+    bp_registration *registration = NULL;
+    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
+    (void)user;
+    expect_ok(r, bp_pool_create(r->device, plan, NULL, &second));
+    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
+    expect_ok(r, bp_registration_create(second, &entry, 1, &registration));
+    bp_registration_destroy(&r->registration);
+    bp_pool_destroy(&second);
+    bp_registration_destroy(&registration);
+}
+
+static void two_pools_with_one_communicator(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
+    team_run(&t, register_two_pools, NULL);
+    team_end(&t);
+}
+
+/* A second communicator of the same ranks in the other order, as tensor parallel groups have beside data parallel ones. */
+typedef struct second_clique {
+    unique_id id;
+    exchange_room room;
+} second_clique;
+
+static void register_with_second(rank *r, void *user)
+{
+    second_clique *clique = user;
+    void *context = NULL, *handle = NULL;
+    bp_cuda_driver driver = {.size = sizeof driver};
+    fake_cuda_table(&driver);
+    int number = 1 - (int)r->number;
+    expect(r, driver.cuDevicePrimaryCtxRetain(&context, (int)r->number) == 0);
+    expect(r, driver.cuCtxPushCurrent(context) == 0);
+    expect(r, ncclCommInitRank(&handle, 2, clique->id, number) == 0);
+    exchange_seat seat = {.room = &clique->room, .rank = (uint32_t)number};
+    bp_comm_callbacks callbacks = exchange_callbacks(&seat);
+    bp_comm *control = NULL, *comm = NULL;
+    expect_ok(r, bp_comm_create_callback(&callbacks, &seat, NULL, &control));
+    bp_nccl_functions functions;
+    fake_nccl_table(&functions);
+    bp_nccl_config config;
+    expect_ok(r, bp_nccl_config_init(&config, sizeof config));
+    config.comm = handle;
+    config.functions = &functions;
+    config.device = r->device;
+    config.control = control;
+    config.name = "second";
+    expect_ok(r, bp_comm_create_nccl(&config, &comm));
+    bp_registration_entry entries[2] = {entry_of(r, BP_REGISTER_SYMMETRIC), entry_of(r, BP_REGISTER_SYMMETRIC)};
+    entries[1].comm = comm;
+    expect_ok(r, bp_registration_create(r->pool, entries, 2, &r->registration));
+    expect(r, bp_registration_window_count(r->registration) == 4);
+    for (size_t i = 0; i < 4; i++) /* slab by slab */
+        expect(r, window_at(r->registration, i).slab == i / 2 && window_at(r->registration, i).entry == i % 2);
+    bp_registration_destroy(&r->registration);
+    bp_comm_destroy(&comm);
+    bp_comm_destroy(&control);
+    expect(r, ncclCommDestroy(handle) == 0);
+    driver.cuCtxPopCurrent(&context);
+    driver.cuDevicePrimaryCtxRelease((int)r->number);
+}
+
+static void two_communicators_with_one_pool(void **state)
+{
+    (void)state;
+    team t;
+    second_clique clique;
+    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
+    exchange_begin(&clique.room, 2);
+    assert_int_equal(ncclGetUniqueId(&clique.id), 0);
+    team_run(&t, register_with_second, &clique);
+    exchange_end(&clique.room);
+    team_end(&t);
+}
+
+/* All on one GPU, as 2.30 allows. */
+static void ranks_that_share_a_device(void **state)
+{
+    (void)state;
+    for
+        EACH_KIND(k)
+        {
+            team t;
+            bp_register_kind kind = KINDS[k];
+            team_begin(&t, &(team_options){.ranks = 4, .shared_device = 1, .plan = plan});
+            team_run(&t, register_now, &kind);
+            team_end(&t);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_pool_goes_first),
+                                       cmocka_unit_test(the_registration_goes_first),
+                                       cmocka_unit_test(registrations_keep_communicators),
+                                       cmocka_unit_test(aborted_communicators_keep_no_windows),
+                                       cmocka_unit_test(forgotten_communicators_are_not_touched),
+                                       cmocka_unit_test(nothing_is_registered_with_an_aborted_one),
+                                       cmocka_unit_test(twice_is_refused),
+                                       cmocka_unit_test(a_sealed_pool_is_refused),
+                                       cmocka_unit_test(a_capture_is_refused),
+                                       cmocka_unit_test(the_current_device_stays),
+                                       cmocka_unit_test(two_pools_with_one_communicator),
+                                       cmocka_unit_test(two_communicators_with_one_pool),
+                                       cmocka_unit_test(ranks_that_share_a_device),
+                                       cmocka_unit_test(a_sealed_pool_of_one_rank_stops_all),
+                                       cmocka_unit_test(a_capture_of_one_rank_stops_all)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

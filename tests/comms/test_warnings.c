@@ -1,0 +1,277 @@
+/* What would make registered memory useless is said, in the warnings and in the report. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../fakes/nccl/fake_nccl.h"
+#include "plans.h"
+#include "team.h"
+
+#define FILE_HANDLES_SUPPORTED 103 /* a device attribute */
+
+static bp_plan *plan;
+
+static int set_up(void **state)
+{
+    (void)state;
+    plan = plan_of(UNITS);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    bp_plan_destroy(&plan);
+    return 0;
+}
+
+static int forget_environment(void **state)
+{
+    (void)state;
+    unsetenv("NCCL_LOCAL_REGISTER");
+    unsetenv("NCCL_CUMEM_ENABLE");
+    return 0;
+}
+
+/* ---- warnings ------------------------------------------------------------------------------------------------------ */
+
+typedef struct wanted {
+    bp_register_kind kind;
+    uint32_t traffic;
+    const char *word; /* of one of the warnings; NULL: there are none */
+    bool absent;      /* no warning has it */
+} wanted;
+
+static const char *warning_with(const rank *r, const char *word)
+{
+    for (size_t i = 0; i < bp_registration_warning_count(r->registration, 0); i++) {
+        const char *text = bp_registration_warning(r->registration, 0, i);
+        if (text != NULL && strcasestr(text, word) != NULL)
+            return text;
+    }
+    return NULL;
+}
+
+static void print_warnings(const rank *r)
+{
+    for (size_t i = 0; i < bp_registration_warning_count(r->registration, 0); i++)
+        fprintf(stderr, "    %s\n", bp_registration_warning(r->registration, 0, i));
+}
+
+static void register_and_read(rank *r, void *user)
+{
+    const wanted *w = user;
+    bp_registration_entry entry = entry_of(r, w->kind);
+    entry.traffic = w->traffic;
+    if (!expect_ok(r, bp_registration_create(r->pool, &entry, 1, &r->registration)))
+        return;
+    if (w->word == NULL) {
+        if (!expect(r, bp_registration_warning_count(r->registration, 0) == 0))
+            print_warnings(r);
+        return;
+    }
+    const char *warning = warning_with(r, w->word);
+    if (!expect(r, (warning == NULL) == w->absent))
+        print_warnings(r);
+    if (warning == NULL)
+        return;
+    char *report = report_of(r->registration);
+    expect_words(r, report, warning);
+    free(report);
+}
+
+static void check_warnings(const team_options *options, const wanted *w)
+{
+    team t;
+    team_options o = *options;
+    o.plan = plan;
+    team_begin(&t, &o);
+    team_run(&t, register_and_read, (void *)(uintptr_t)w);
+    team_end(&t);
+}
+
+static const team_options ONE = {.ranks = 1}, TWO = {.ranks = 2};
+
+static void one_rank_and_plain_traffic_have_none(void **state)
+{
+    (void)state;
+    check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, NULL, false});
+    check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, NULL, false});
+    check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, 0, NULL, false});
+}
+
+static void averages_of_floats(void **state)
+{
+    (void)state;
+    const uint32_t average = BP_TRAFFIC_REDUCE_SCATTER | BP_TRAFFIC_FLOAT_AVG;
+    check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, average, "ncclAvg", false});
+    check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, average, "ncclAvg", false});
+    check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_REDUCE_SCATTER, "avg", true});
+}
+
+static void all_reduces_in_place(void **state)
+{
+    (void)state;
+    const uint32_t in_place = BP_TRAFFIC_IN_PLACE_RING;
+    check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, in_place, "in place", false});
+    check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "in place", true});
+}
+
+static void several_ranks_in_one_process(void **state)
+{
+    (void)state;
+    check_warnings(&TWO, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "one process", false});
+    check_warnings(&TWO, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "one process", false});
+    check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "process", true});
+}
+
+static void memory_that_cannot_be_exported(void **state)
+{
+    (void)state;
+    team_options none = ONE;
+    none.fake_attribute = FILE_HANDLES_SUPPORTED;
+    none.fake_value = 0;
+    check_warnings(&none, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "export", false});
+    check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "export", true});
+}
+
+static void local_registration_off(void **state)
+{
+    (void)state;
+    setenv("NCCL_LOCAL_REGISTER", "0", 1);
+    team_options newest = ONE;
+    newest.nccl = "version=23007";
+    check_warnings(&newest, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "NCCL_LOCAL_REGISTER", false});
+    setenv("NCCL_LOCAL_REGISTER", "1", 1);
+    check_warnings(&newest, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "NCCL_LOCAL_REGISTER", true});
+}
+
+static void cumem_off(void **state)
+{
+    (void)state;
+    setenv("NCCL_CUMEM_ENABLE", "0", 1);
+    team_options older = ONE;
+    older.nccl = "version=21903";
+    check_warnings(&older, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "NCCL_CUMEM_ENABLE", false});
+    setenv("NCCL_CUMEM_ENABLE", "1", 1);
+    check_warnings(&older, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "NCCL_CUMEM_ENABLE", true});
+}
+
+/* ---- why less was granted ------------------------------------------------------------------------------------------ */
+
+typedef struct reason {
+    bp_register_kind asked, granted;
+    const char *word;
+} reason;
+
+static void register_and_ask_why(rank *r, void *user)
+{
+    const reason *w = user;
+    if (!expect_ok(r, register_all(r, w->asked)))
+        return;
+    char *report = report_of(r->registration);
+    for (size_t i = 0; i < bp_registration_window_count(r->registration); i++) {
+        bp_window window = window_at(r->registration, i);
+        expect(r, window.granted == w->granted);
+        expect_words(r, window.because, w->word);
+        expect_words(r, report, window.because);
+    }
+    free(report);
+}
+
+static void check_reason(const char *nccl, reason w)
+{
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        team t;
+        team_begin(&t, &(team_options){.ranks = ranks, .nccl = nccl, .plan = plan});
+        team_run(&t, register_and_ask_why, &w);
+        team_end(&t);
+    }
+}
+
+static void reasons_are_given(void **state)
+{
+    (void)state;
+    check_reason("version=21903", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "2.19.3"});
+    check_reason("version=22907,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "no window"});
+    setenv("NCCL_CUMEM_ENABLE", "0", 1);
+    check_reason("version=23007", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "NCCL_CUMEM_ENABLE"});
+    unsetenv("NCCL_CUMEM_ENABLE");
+    setenv("NCCL_LOCAL_REGISTER", "0", 1);
+    check_reason("version=21903", (reason){BP_REGISTER_BUFFER, BP_REGISTER_NONE, "NCCL_LOCAL_REGISTER"});
+}
+
+/* 2.28 without symmetric support and without local registration says success and writes no window at all. */
+static void a_window_that_is_not_written(void **state)
+{
+    (void)state;
+    setenv("NCCL_LOCAL_REGISTER", "0", 1);
+    check_reason("version=22809,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_NONE, ""});
+}
+
+/* ---- the report ---------------------------------------------------------------------------------------------------- */
+
+static size_t lines_of(const char *text)
+{
+    size_t lines = 0;
+    for (; *text != '\0'; text++)
+        lines += *text == '\n';
+    return lines;
+}
+
+static void the_report_has_whole_lines(void **state)
+{
+    (void)state;
+    team t;
+    wanted w = {BP_REGISTER_SYMMETRIC, BP_TRAFFIC_FLOAT_AVG | BP_TRAFFIC_REDUCE_SCATTER, "ncclAvg", false};
+    team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
+    team_run(&t, register_and_read, &w);
+    const bp_registration *registration = t.ranks[0].registration;
+    size_t needed = 0, again = 0;
+    assert_ok(bp_registration_report(registration, NULL, 0, &needed));
+    char *whole = report_of(registration);
+    assert_int_equal(strlen(whole) + 1, needed);
+    assert_true(lines_of(whole) >= 2 + bp_registration_warning_count(registration, 0));
+    assert_int_equal(whole[needed - 2], '\n');
+    assert_non_null(strstr(whole, "param"));
+    assert_non_null(strstr(whole, "grad"));
+    assert_non_null(strstr(whole, "2.30.7"));
+    for (size_t capacity = 1; capacity < needed; capacity++) {
+        char *part = malloc(capacity);
+        assert_ok(bp_registration_report(registration, part, capacity, &again));
+        assert_int_equal(again, needed);
+        size_t length = strlen(part);
+        assert_true(length < capacity);
+        assert_memory_equal(part, whole, length);
+        assert_true(length == 0 || part[length - 1] == '\n');
+        free(part);
+    }
+    free(whole);
+    assert_fails(bp_registration_report(NULL, NULL, 0, &needed), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_registration_report(registration, NULL, 0, NULL), BP_ERR_INVALID_ARGUMENT, "");
+    team_end(&t);
+}
+
+#define WITH_ENVIRONMENT(test) cmocka_unit_test_setup_teardown(test, NULL, forget_environment)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_rank_and_plain_traffic_have_none),
+                                       cmocka_unit_test(averages_of_floats),
+                                       cmocka_unit_test(all_reduces_in_place),
+                                       cmocka_unit_test(several_ranks_in_one_process),
+                                       cmocka_unit_test(memory_that_cannot_be_exported),
+                                       WITH_ENVIRONMENT(local_registration_off),
+                                       WITH_ENVIRONMENT(cumem_off),
+                                       WITH_ENVIRONMENT(reasons_are_given),
+                                       WITH_ENVIRONMENT(a_window_that_is_not_written),
+                                       cmocka_unit_test(the_report_has_whole_lines)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
