@@ -11,7 +11,8 @@
  *
  * Streams: bp_stream_create makes non-blocking ones, from a pool of those that were destroyed; bp_stream_import takes a CUstream or
  * cudaStream_t as an integer. The legacy default stream (0 or 1) can be imported, the per-thread one (2) not: it is another stream on
- * every thread. Streams of another device are refused.
+ * every thread. Streams of another device are refused. Recording an event and waiting for one take a single driver call on threads that
+ * have some context current, as threads of a runtime have; on others, and for the default stream, the context is made current around it.
  *
  * Capture: bp_stream_call, fill, copy, waits and records may be captured; what synchronises, maps, allocates or
  * frees is refused by the driver, and the error says so (BP_ERR_CAPTURE). bp_graph_* in device.h captures. */
