@@ -124,5 +124,5 @@ int unmap_granules(granules *g)
 
 void *at(const granules *g, size_t offset)
 {
-    return (void *)(uintptr_t)(g->address + offset);
+    return (void *)(uintptr_t)(g->address + offset); /* NOLINT(performance-no-int-to-ptr): it is one of the device */
 }

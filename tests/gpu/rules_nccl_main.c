@@ -87,8 +87,8 @@ static int worse(int a, int b)
 static int run_here(const rule *what, setting how)
 {
     rank_job jobs[2] = {{.rule = what, .joins = how.joins}, {.rule = what, .joins = how.joins}};
-    pthread_t threads[2];
-    nccl_id id;
+    pthread_t threads[2] = {0};
+    nccl_id id = {{0}};
     if (how.shares && nccl.fake_nccl_set != NULL)
         nccl.fake_nccl_set("share_gpu=1");
     CHECK(nccl.ncclGetUniqueId(&id) == SUCCESS);
