@@ -12,7 +12,8 @@ extern "C" {
  * MPI is initialised here if nobody has yet, and finalised when the last such communicator goes only if it was initialised here; a
  * program that has finalised MPI itself gets BP_ERR_INVALID_ARGUMENT. Collective over the communicator.
  *
- * Collectives are of host memory: they wait for the stream, then block. Nothing can be registered. Errors:
+ * Collectives are of host memory: they wait for the stream, then block. fp16 and bf16 are reduced two values at a time, in fp32, and
+ * rounded to the type after each. Nothing can be registered. Errors:
  * BP_ERR_INVALID_ARGUMENT, BP_ERR_UNSUPPORTED (with MPI's own words), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_comm_create_mpi(const void *mpi_comm, bp_comm **comm);
 

@@ -102,8 +102,8 @@ typedef struct bp_pool_config {
     bp_strict strict;
     bp_guard guard;
     bp_capture_check capture_check;
-    uint32_t extra_requests; /* how many requests beyond the plan's may be bound */
     bp_annotate annotate;
+    uint32_t extra_requests;   /* how many requests beyond the plan's may be bound */
     uint64_t persistent_bytes; /* memory for persistent requests that are not in the plan, made at creation */
     uint64_t overflow_bytes;   /* memory for unplanned passes, made at creation; see bp_pool_allow_overflow */
     const char *fingerprint;   /* of the plan that is expected; NULL: any */

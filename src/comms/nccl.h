@@ -32,7 +32,9 @@ typedef struct bp_nccl {
     /* Of exchanges over NCCL itself: a piece of this rank, followed by those of all. */
     bp_stream *stream;
     uint8_t *memory;
-    uint8_t *staging; /* those of all, on the host */
+    uint8_t *staging;    /* those of all, on the host */
+    bp_cuda_scope scope; /* between bp_nccl_enter and bp_nccl_leave */
+    bool entered;
     /* A registered address that is not on the device's recommended granularity; NULL: all were. */
     const void *unaligned;
 } bp_nccl;
@@ -65,6 +67,11 @@ bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_registe
 bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle);
 void bp_nccl_warnings(void *self, bp_register_kind kind, uint32_t traffic,
                       void (*tell)(void *user, const char *sentence), void *user);
+
+/* A rank that fails while the others are registering leaves them waiting in NCCL. So what can fail before is done before they say that
+ * they are ready: between the two the communicator's device is current. Nothing where the communicator is not of NCCL. */
+bp_status bp_nccl_enter(bp_comm *comm);
+void bp_nccl_leave(bp_comm *comm);
 
 /* Whether an environment variable that NCCL reads is set to 0. */
 bool bp_nccl_is_off(const char *variable);

@@ -24,6 +24,26 @@ static const char *why_no_window(void)
            "transfers";
 }
 
+bp_status bp_nccl_enter(bp_comm *comm)
+{
+    if (comm->ops->register_memory != bp_nccl_register)
+        return BP_OK;
+    bp_nccl *nccl = comm->self;
+    BP_TRY(bp_cuda_enter(nccl->device, &nccl->scope));
+    nccl->entered = true;
+    return BP_OK;
+}
+
+void bp_nccl_leave(bp_comm *comm)
+{
+    if (comm->ops->register_memory != bp_nccl_register)
+        return;
+    bp_nccl *nccl = comm->self;
+    if (nccl->entered)
+        bp_cuda_leave(&nccl->scope);
+    nccl->entered = false;
+}
+
 static bool is_unaligned(const bp_nccl *nccl, const void *address)
 {
     uint64_t granularity = bp_cuda_of(nccl->device)->info.recommended_granularity;
@@ -35,13 +55,13 @@ bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_registe
 {
     bp_nccl *nccl = self;
     bool window = kind >= BP_REGISTER_WINDOW;
+    int flags = kind == BP_REGISTER_SYMMETRIC ? WINDOW_SYMMETRIC : WINDOW_DEFAULT;
     void *granted = NULL;
-    bp_cuda_scope scope;
-    BP_TRY(bp_cuda_enter(nccl->device, &scope));
-    int result = window
-                     ? nccl->f.ncclCommWindowRegister(nccl->comm, address, bytes, &granted,
-                                                      kind == BP_REGISTER_SYMMETRIC ? WINDOW_SYMMETRIC : WINDOW_DEFAULT)
-                     : nccl->f.ncclCommRegister(nccl->comm, address, bytes, &granted);
+    bp_cuda_scope scope = {NULL};
+    if (!nccl->entered)
+        BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    int result = window ? nccl->f.ncclCommWindowRegister(nccl->comm, address, bytes, &granted, flags)
+                        : nccl->f.ncclCommRegister(nccl->comm, address, bytes, &granted);
     bp_status status = bp_nccl_check(nccl, result, window ? "ncclCommWindowRegister" : "ncclCommRegister");
     bp_cuda_leave(&scope);
     BP_TRY(status);

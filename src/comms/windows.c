@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comms/nccl.h"
 #include "core/fail.h"
 
 static void refuse(bp_verdict *verdict, const char *because)
@@ -13,7 +14,7 @@ static void refuse(bp_verdict *verdict, const char *because)
 }
 
 /* Whether this rank can ask at all. */
-static void prepare(const bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
+static void prepare(bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
 {
     char words[sizeof verdict->words];
     const char *version = comm->traits.version_name;
@@ -23,8 +24,12 @@ static void prepare(const bp_comm *comm, bp_register_kind kind, bp_verdict *verd
         return;
     snprintf(words, sizeof words, "communicator %s (%s) cannot register one", comm->name,
              version[0] != '\0' ? version : comm->ops->name);
-    refuse(verdict, able ? "" : words);
-    verdict->granted = able;
+    bp_status status = able ? bp_nccl_enter(comm) : BP_OK;
+    if (status != BP_OK)
+        bp_verdict_take(verdict, status);
+    else
+        refuse(verdict, able ? "" : words);
+    verdict->granted = able && status == BP_OK;
 }
 
 /* This rank's own try. */
@@ -49,10 +54,16 @@ static void note_refusal(bp_registered *window, bp_register_kind kind, const cha
              bp_register_kind_name(kind), words);
 }
 
-static void give_back(bp_comm *comm, bp_register_kind kind, void *handle)
+/* What fails now cannot be mended, and there is nobody to return it to: the window keeps the words. */
+static void give_back(bp_comm *comm, bp_register_kind kind, void *handle, bp_registered *window)
 {
-    if (handle != NULL && bp_comm_is_alive(comm))
-        (void)bp_comm_deregister(comm, kind, handle); /* there is nobody to tell, and nothing else to do */
+    char before[BP_DETAIL_BYTES];
+    if (handle == NULL || !bp_comm_is_alive(comm))
+        return;
+    snprintf(before, sizeof before, "%s", bp_error_detail());
+    if (bp_comm_deregister(comm, kind, handle) != BP_OK)
+        note_refusal(window, kind, bp_error_detail());
+    bp_error_record(BP_OK, before);
 }
 
 /* What fails here fails for this call: with the others nothing more can be agreed. */
@@ -74,16 +85,18 @@ static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_k
     void *handle = NULL;
     prepare(party->comm, kind, &mine);
     agree(party, &mine);
-    if (mine.status == BP_OK && mine.granted) {
+    bool together = mine.status == BP_OK && mine.granted;
+    if (together)
         ask(party->comm, window, kind, &handle, &mine);
+    bp_nccl_leave(party->comm);
+    if (together)
         agree(party, &mine);
-    }
     if (mine.status == BP_OK && mine.granted) {
         window->granted = kind;
         window->handle = handle;
         return true;
     }
-    give_back(party->comm, kind, handle);
+    give_back(party->comm, kind, handle, window);
     if (mine.status != BP_OK) {
         *verdict = mine;
         return true;
@@ -115,10 +128,10 @@ void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *becaus
         bp_registered *window = &r->windows[i];
         if (window->slab != slab)
             continue;
-        give_back(bp_comm_of(r, window), window->granted, window->handle);
+        snprintf(window->because, sizeof window->because, "%s", because);
+        give_back(bp_comm_of(r, window), window->granted, window->handle, window);
         window->handle = NULL;
         window->granted = BP_REGISTER_NONE;
-        snprintf(window->because, sizeof window->because, "%s", because);
     }
 }
 

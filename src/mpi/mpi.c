@@ -6,6 +6,7 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ typedef struct bp_mpi {
     MPI_Datatype half;
     MPI_Op fp16[REDUCTIONS], bf16[REDUCTIONS];
     int rank, ranks;
-    bool aborted;
+    atomic_bool aborted;
 } bp_mpi;
 
 static bp_status fail(int error, const char *call)

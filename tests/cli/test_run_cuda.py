@@ -169,7 +169,7 @@ class Faults(Case):
             self.refused(run(*self.ARGUMENTS, LD_LIBRARY_PATH=folder), 3, "libcuda.so.1")
 
     def test_drivers_and_devices(self):
-        self.refused(run(*self.ARGUMENTS, fake="version=11080"), 3, "CUDA 12.0")
+        self.refused(run(*self.ARGUMENTS, fake="version=11080"), 3, "CUDA 11.8", "12.0 or later")
         self.refused(run(*self.ARGUMENTS, fake="devices=0"), 3, "no GPU")
         self.refused(run(*self.ARGUMENTS, "--device", "cuda:2", fake="devices=2"), 3, "no device 2", "has 2")
 

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <bucketpool/capture.h>
+
 #include "../contract/support.h"
 #include "allocators/pool.h"
 #include "ranks.h"
@@ -208,6 +210,14 @@ static void assert_common(const scene *s, bp_status status, const char *word, co
     if (strstr(s->detail[0], word) == NULL || strstr(s->detail[0], more) == NULL)
         fail_msg("\"%s\" should say \"%s\" and \"%s\"", s->detail[0], word, more);
     assert_int_equal(live_in(s), 0);
+}
+
+static void assert_refused_registration(const scene *s, bp_status status, const char *words)
+{
+    assert_int_equal(s->status[0], status);
+    assert_null(s->made[0]);
+    if (strstr(s->detail[0], words) == NULL)
+        fail_msg("\"%s\" should say \"%s\"", s->detail[0], words);
 }
 
 static void assert_created(const scene *s)
@@ -555,6 +565,28 @@ static void test_pool_first(void **state)
     close_scene(s);
 }
 
+/* A pool that is being captured does not let go: what was registered ends with it. */
+static void test_destroyed_in_a_capture(void **state)
+{
+    (void)state;
+    scene *s = new_line(1);
+    bp_capture *capture = NULL;
+    create(s);
+    assert_created(s);
+    assert_ok(bp_capture_begin(s->kits[0].pool, NULL, &capture));
+    destroy(s);
+    assert_null(s->made[0]);
+    assert_int_equal(live_in(s), 3);
+    create(s);
+    assert_refused_registration(s, BP_ERR_CAPTURE, "is being captured");
+    bp_capture_abandon(&capture);
+    create(s);
+    assert_refused_registration(s, BP_ERR_SCHEDULE, "is registered with communicator dp already, by pool");
+    bp_pool_destroy(&s->kits[0].pool);
+    assert_int_equal(live_in(s), 0);
+    close_scene(s);
+}
+
 static void test_aborted(void **state)
 {
     (void)state;
@@ -630,13 +662,21 @@ static void test_memory_comes_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),           cmocka_unit_test(test_report),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_lacking),
-        cmocka_unit_test(test_failures),        cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_allocations),     cmocka_unit_test(test_mismatches),
-        cmocka_unit_test(test_local_errors),    cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_broken_exchange), cmocka_unit_test(test_pool_first),
-        cmocka_unit_test(test_aborted),         cmocka_unit_test(test_memory_comes_back),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_report),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_lacking),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_mismatches),
+        cmocka_unit_test(test_local_errors),
+        cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_broken_exchange),
+        cmocka_unit_test(test_pool_first),
+        cmocka_unit_test(test_destroyed_in_a_capture),
+        cmocka_unit_test(test_aborted),
+        cmocka_unit_test(test_memory_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

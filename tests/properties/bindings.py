@@ -172,9 +172,9 @@ MessageFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
 
 class PoolConfig(Sized):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("allocator", c_uint32), ("selection", c_uint32),
-                ("strict", c_uint32), ("guard", c_uint32), ("capture_check", c_uint32), ("extra_requests", c_uint32),
-                ("persistent_bytes", c_uint64), ("overflow_bytes", c_uint64), ("fingerprint", c_char_p), ("on_message", MessageFunction),
-                ("user", c_void_p)]
+                ("strict", c_uint32), ("guard", c_uint32), ("capture_check", c_uint32), ("annotate", c_uint32),
+                ("extra_requests", c_uint32), ("persistent_bytes", c_uint64), ("overflow_bytes", c_uint64),
+                ("fingerprint", c_char_p), ("on_message", MessageFunction), ("user", c_void_p)]
 
 
 class Bind(Sized):
