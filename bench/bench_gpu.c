@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct options {
-    const char *json, *date, *only, *driver;
+    const char *json, *date, *only, *driver, *nccl;
     int turns;
 } options;
 
@@ -26,6 +26,8 @@ static int parse(options *o, int argc, char **argv)
             o->only = value;
         else if (strcmp(argv[i], "--driver") == 0)
             o->driver = value;
+        else if (strcmp(argv[i], "--nccl") == 0)
+            o->nccl = value;
         else if (strcmp(argv[i], "--turns") == 0)
             o->turns = atoi(value);
         else
@@ -39,7 +41,9 @@ int main(int argc, char **argv)
     options o = {.turns = 201};
     gpu g;
     if (!parse(&o, argc, argv)) {
-        fprintf(stderr, "usage: bench_gpu [--json FILE] [--date TEXT] [--only GROUP] [--driver LIBRARY] [--turns N]\n");
+        fprintf(stderr,
+                "usage: bench_gpu [--json FILE] [--date TEXT] [--only GROUP] [--driver LIBRARY] [--nccl LIBRARY] "
+                "[--turns N]\n");
         return 2;
     }
     if (!gpu_open(&g, o.driver)) {
@@ -51,6 +55,7 @@ int main(int argc, char **argv)
     bench_settings(o.turns, o.only);
     gpu_pairs(&g);
     gpu_memory(&g);
+    gpu_registration(&g, o.nccl);
     if (o.json == NULL)
         return 0;
     FILE *file = fopen(o.json, "w");

@@ -25,5 +25,7 @@ void gpu_must(const gpu *g, int error, const char *what);
 void gpu_pairs(const gpu *g);
 /* Pools and memory of the driver's, made and destroyed: per GiB. */
 void gpu_memory(const gpu *g);
+/* Registration with NCCL, per GiB. `nccl`: its library; NULL: libnccl.so.2. Without NCCL there are no figures. */
+void gpu_registration(const gpu *g, const char *nccl);
 
 #endif

@@ -1,6 +1,7 @@
 /* What it takes to have memory on a GPU: a pool's slab, made and destroyed, against the driver's allocators; and a layer's buffers in
  * turn, from a pool and from the allocators that keep what was freed. */
 #include "gpu.h"
+#include "slab.h"
 #include "windows.h"
 #include "worlds.h"
 
@@ -76,31 +77,11 @@ static double run_stream_ordered(void *user, size_t pairs)
     return bench_now_ns() - begin;
 }
 
-static bp_plan *one_slab(uint64_t bytes)
-{
-    bp_plan_summary summary = {.size = sizeof summary,
-                               .policy = BP_POLICY_SCHEDULED,
-                               .feasible = 1,
-                               .stable = 1,
-                               .alignment = 256,
-                               .bytes = bytes};
-    bp_plan_slab slab = {.size = sizeof slab, .group = "param", .bytes = bytes};
-    bp_assignment a = {
-        .size = sizeof a, .unit = "layers.0", .role = BP_ROLE_PARAM, .dtype = BP_DTYPE_UINT8, .bytes = bytes};
-    bp_plan_builder *builder;
-    bp_plan *plan;
-    must(bp_plan_builder_create(&summary, &builder));
-    must(bp_plan_builder_add_slab(builder, &slab));
-    must(bp_plan_builder_add_assignment(builder, &a));
-    must(bp_plan_builder_finish(&builder, &plan));
-    return plan;
-}
-
 static void creation(const gpu *g, uint64_t bytes, const char *group)
 {
     if (bytes > g->free_bytes / 4 || !bench_begin(group))
         return;
-    memory m = {.gpu = g, .device = gpu_device(g), .plan = one_slab(bytes), .bytes = bytes};
+    memory m = {.gpu = g, .device = gpu_device(g), .plan = one_slab_plan(bytes), .bytes = bytes};
     gpu_must(g, g->driver.cuStreamCreate(&m.stream, 1), "making a stream");
     bench_turns(15);
     bench_bytes(bytes);

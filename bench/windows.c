@@ -217,13 +217,29 @@ static void report(const entry *e)
     printf("\n");
 }
 
+/* Another order in each turn, so that no entry always follows the same one. The same on every run. */
+static void shuffle(size_t *order, uint64_t *state)
+{
+    for (size_t i = 0; i < entry_count; i++)
+        order[i] = i;
+    for (size_t i = entry_count; i > 1; i--) {
+        *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+        size_t j = (size_t)(*state % i), other = order[j];
+        order[j] = order[i - 1];
+        order[i - 1] = other;
+    }
+}
+
 void bench_end(void)
 {
+    size_t order[MOST_ENTRIES];
+    uint64_t state = 88172645463325252u;
     for (size_t i = 0; i < entry_count; i++)
         calibrate(&entries[i]);
     for (int t = 0; t < turns; t++) {
-        for (size_t k = 0; k < entry_count; k++) { /* another one first in each turn */
-            entry *e = &entries[(k + (size_t)t) % entry_count];
+        shuffle(order, &state);
+        for (size_t k = 0; k < entry_count; k++) {
+            entry *e = &entries[order[k]];
             e->ns[t] = run_window(e, e->pairs) / (double)e->pairs / e->per;
         }
     }

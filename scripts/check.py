@@ -159,13 +159,14 @@ def main():
     os.makedirs(BUILDS, exist_ok=True)
     plain = leg("plain", [], {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"})
     leg("sanitizers", ["-Db_sanitize=address,undefined", "-Ddocs=disabled"])
-    leg("threads", ["-Db_sanitize=thread", "-Dmpi=disabled", "-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
-        suites=("unit", "contract", "comms", "examples"))
+    leg("threads", ["-Db_sanitize=thread", "-Dcairo=disabled", "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+        suites=("unit", "contract", "comms", "cuda", "examples"))
     # without anything optional: what a machine that has only the required libraries builds
-    leg("bare", ["-Dmpi=disabled", "-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"])
+    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled",
+                 "-Dbuildtype=release"])
     # with a C compiler alone: no files, no command, and the stand-in for cmocka
-    leg("core", ["-Dformats=disabled", "-Dmpi=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
-        suites=("unit", "contract", "packing", "planner", "comms", "cuda", "fuzz"))
+    leg("core", ["-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled",
+                 "-Dbenchmarks=disabled", "-Ddocs=disabled"], suites=("unit", "contract", "packing", "planner", "comms", "cuda", "fuzz"))
     installation()
     if plain:
         static_checks()

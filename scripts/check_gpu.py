@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -61,8 +62,11 @@ def output_of(*command):
 def nccl_library():
     """The copy that a runtime on this machine would load: named, the system's, or the one that Python packages bring."""
     named = os.environ.get("BP_TEST_NCCL")
-    if named or EMULATED:
-        return named
+    if EMULATED and not named:
+        named = os.path.join(os.path.dirname(os.environ["BP_TEST_DRIVER"]), "..", "nccl", "libnccl.so.2")
+        return os.path.abspath(named) if os.path.exists(named) else None
+    if named:
+        return os.path.abspath(named) if "/" in named else named
     folders = [os.path.join(p, "nvidia", "nccl", "lib") for p in sys.path] + ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"]
     found = [f for folder in folders for f in sorted(glob.glob(os.path.join(folder, "libnccl.so.2*")))]
     return found[0] if found else "libnccl.so.2"
@@ -89,7 +93,7 @@ def describe(machine, nccl):
         "driver_release": smi.splitlines()[0] if smi else None,
         "cuda_toolkit": release.group(1) if release else None,
         "nccl_version": nccl_version(nccl) if nccl else None,
-        "compiler": output_of("cc", "--version").splitlines()[:1],
+        "compiler": "".join(output_of("cc", "--version").splitlines()[:1]),
         "kernel": platform.release(),
         "cores": os.cpu_count(),
     }
@@ -100,21 +104,35 @@ def describe(machine, nccl):
 tests = []
 
 
-def note(name, outcome, seconds=0.0, reason=""):
-    tests.append({"name": name, "outcome": outcome, "seconds": round(seconds, 2), **({"reason": reason} if reason else {})})
+def note(name, outcome, seconds=0.0, reason="", more=None):
+    tests.append({"name": name, "outcome": outcome, "seconds": round(seconds, 2), **({"reason": reason} if reason else {}),
+                  **(more or {})})
     print(f"  {outcome:8} {name}  {seconds:.1f} s{'  ' + reason if reason else ''}", flush=True)
+
+
+def end_group(process):
+    """Ends what was started and everything that it has started; what it had printed is kept."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            return process.communicate(timeout=8)[0]
+        except ProcessLookupError:
+            return process.communicate()[0]
+        except subprocess.TimeoutExpired:
+            continue
+    return ""
 
 
 def run(command, most, env=None):
     """Exit status (124: too long) and output; everything goes to the log too."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                              timeout=left(most), env={**os.environ, **(env or {})})
-        code, output = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as error:
-        output = error.stdout or ""
-        output = output.decode(errors="replace") if isinstance(output, bytes) else output
-        code = 124
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                   start_new_session=True, env={**os.environ, **(env or {})})
+        try:
+            output = process.communicate(timeout=left(most))[0]
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            code, output = 124, end_group(process)
     except OSError as error:
         code, output = 127, str(error)
     with open(LOG, "a", encoding="utf-8") as log:
@@ -132,17 +150,38 @@ def tool(name, module):
     return [name] if shutil.which(name) else [sys.executable, "-m", module]
 
 
+def programs():
+    """What ninja has to build: the programs of the suite and the benchmark."""
+    folder = os.path.join(BUILD, "build")
+    known = json.loads(output_of(*tool("meson", "mesonbuild.mesonmain"), "introspect", "--tests", folder) or "[]")
+    paths = {test["cmd"][0] for test in known if any(s.split(":")[-1] == "gpu" for s in test["suite"])}
+    return sorted(os.path.relpath(p, folder) for p in paths) + ["bench/bench_gpu"]
+
+
 def build():
     """Configured anew, as somebody would who has just unpacked it."""
-    options = ["-Dformats=disabled", "-Dcairo=disabled", "-Ddocs=disabled", "-Dcmocka=stand-in", "-Dbuildtype=debugoptimized"]
+    options = ["-Dformats=disabled", "-Dmpi=disabled", "-Dcairo=disabled", "-Ddocs=disabled", "-Dcmocka=stand-in"]
     begin = time.monotonic()
     code, output = run([*tool("meson", "mesonbuild.mesonmain"), "setup", os.path.join(BUILD, "build"), *options], 60)
     if code == 0:
-        code, output = run([*tool("ninja", "ninja"), "-C", os.path.join(BUILD, "build")], 200)
+        code, output = run([*tool("ninja", "ninja"), "-C", os.path.join(BUILD, "build"), *programs()], 240)
     note("build", "passed" if code == 0 else "failed", time.monotonic() - begin, "" if code == 0 else last_line(output))
     if code != 0:
         print(output[-3000:])
     return code == 0
+
+
+RULE = re.compile(r"^(ok|holds|failed|FAILS|skipped)\s+(\w+)(?=:)|^(ok)\s+(\w+)$", re.MULTILINE)
+WORDS = {"ok": "holds", "FAILS": "fails", "failed": "fails"}
+
+
+def details(result):
+    """The outcome of each rule that a program tried, and what registration reported."""
+    text = result.get("stdout") or ""
+    rules = {m.group(2) or m.group(4): WORDS.get(m.group(1) or m.group(3), m.group(1)) for m in RULE.finditer(text)}
+    if "registration" in result["name"]:
+        return {"report": text.splitlines()[:40]}
+    return {"rules": rules} if rules else None
 
 
 OUTCOMES = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}
@@ -152,7 +191,7 @@ def suite(env):
     """The tests that meson knows for a GPU, one after the other: they measure nothing, but hold streams up and look on."""
     folder = os.path.join(BUILD, "build")
     command = [*tool("meson", "mesonbuild.mesonmain"), "test", "-C", folder, "--no-rebuild", "--suite", "gpu", "--num-processes", "1"]
-    code, output = run(command, 240, env)
+    code, output = run(command, 330, env)
     try:
         with open(os.path.join(folder, "meson-logs", "testlog.json"), encoding="utf-8") as file:
             results = [json.loads(line) for line in file]
@@ -161,7 +200,7 @@ def suite(env):
     for result in results:
         outcome = OUTCOMES.get(result["result"], "failed")
         reason = "" if outcome == "passed" else last_line(result.get("stdout") or result.get("stderr"))
-        note(result["name"].split(" / ")[-1], outcome, result.get("duration", 0), reason)
+        note(result["name"].split(" / ")[-1], outcome, result.get("duration", 0), reason, details(result))
         if outcome == "failed":
             print("\n".join(((result.get("stdout") or "") + (result.get("stderr") or "")).splitlines()[-25:]))
     if code == 124 or not results:
@@ -231,17 +270,20 @@ def main():
     print(f"{document['device']}, driver of CUDA {machine['driver_version'] // 1000}.{machine['driver_version'] % 1000 // 10}, NCCL {document['nccl_version'] or 'not found'}, "
           f"{document['commit']}", flush=True)
     env = {"BP_TEST_DRIVER": "real"}
-    if EMULATED:  # found as the machine's would be
-        folders = [os.path.dirname(os.path.abspath(os.environ["BP_TEST_DRIVER"])), os.environ.get("LD_LIBRARY_PATH", "")]
-        env["LD_LIBRARY_PATH"] = ":".join(f for f in folders if f)
+    folders = [os.environ.get("LD_LIBRARY_PATH", "")]
     if nccl:
         env["BP_TEST_NCCL"] = nccl
+        folders.insert(0, os.path.dirname(nccl))
+    if EMULATED:  # found as the machine's would be
+        folders.insert(0, os.path.dirname(os.path.abspath(os.environ["BP_TEST_DRIVER"])))
+    env["LD_LIBRARY_PATH"] = ":".join(f for f in folders if f)
     document["tests"], document["figures"] = tests, []
     if build():
         suite(env)
         sanitizer(env)
         document["figures"] += figures("bench_gpu", [os.path.join(BUILD, "build", "bench", "bench_gpu"),
-                                                     *(("--turns", "11") if EMULATED else ())], env)
+                                                     *(("--turns", "11") if EMULATED else ()),
+                                                     *(("--nccl", nccl) if nccl else ())], env)
         if EMULATED:
             note("torch_allocator", "skipped", 0, "emulated")
         else:

@@ -40,6 +40,8 @@ static void assert_closed(void)
     assert_int_equal(counts.depth, 0);
 }
 
+static const device_row HOST = {"host", new_host, HOST_READS};
+
 static kit open_annotated(const allocator_row *row, const device_row *device, bp_annotate annotate)
 {
     kit k = begin_kit(device->create(), UNITS, TRAINING, row->policy, 0);
@@ -56,7 +58,7 @@ static void test_holds(void **state)
     (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         const fake_nvtx_counts before = seen();
-        kit k = open_annotated(&ALLOCATORS[a], device_at(0), BP_ANNOTATE_ON);
+        kit k = open_annotated(&ALLOCATORS[a], &HOST, BP_ANNOTATE_ON);
         assert_true(bp_pool_is_annotated(k.pool));
         fake_nvtx_counts now = seen();
         assert_int_equal(now.heaps - before.heaps, bp_pool_slab_count(k.pool));
@@ -143,7 +145,7 @@ static void test_zeros_and_refusals(void **state)
 static void test_stages(void **state)
 {
     (void)state;
-    kit k = open_annotated(&ALLOCATORS[0], device_at(0), BP_ANNOTATE_ON);
+    kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_ON);
     assert_true(saw("create annotated"));
     assert_true(saw("bind annotated"));
     for (uint64_t step = 40; step < 43; step++)
@@ -167,7 +169,7 @@ static void test_stages(void **state)
 static void test_early_ends(void **state)
 {
     (void)state;
-    kit k = open_annotated(&ALLOCATORS[1], device_at(0), BP_ANNOTATE_ON);
+    kit k = open_annotated(&ALLOCATORS[1], &HOST, BP_ANNOTATE_ON);
     bp_capture *capture;
     assert_ok(bp_capture_begin(k.pool, NULL, &capture));
     take(&k, param(&k, 0), k.streams[0]);
@@ -186,7 +188,7 @@ static void test_off(void **state)
 {
     (void)state;
     const fake_nvtx_counts before = seen();
-    kit k = open_annotated(&ALLOCATORS[0], device_at(0), BP_ANNOTATE_OFF);
+    kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_OFF);
     assert_false(bp_pool_is_annotated(k.pool));
     walk(&k, 1, NULL, false);
     bp_pool_set_step(k.pool, 1);
@@ -211,7 +213,7 @@ static void test_environment(void **state)
             setenv("NVTX_INJECTION64_PATH", path, 1);
         if (cases[i].variable != NULL)
             setenv("BUCKETPOOL_NVTX", cases[i].variable, 1);
-        kit k = open_annotated(&ALLOCATORS[0], device_at(0), BP_ANNOTATE_ENVIRONMENT);
+        kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_ENVIRONMENT);
         assert_int_equal(bp_pool_is_annotated(k.pool), cases[i].on);
         end_kit(&k);
     }
@@ -232,7 +234,7 @@ static void test_nothing_of_ours(void **state)
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         if (!ALLOCATORS[a].pooled)
             continue;
-        kit k = open_annotated(&ALLOCATORS[a], device_at(0), BP_ANNOTATE_ON);
+        kit k = open_annotated(&ALLOCATORS[a], &HOST, BP_ANNOTATE_ON);
         uint32_t id = param(&k, 0);
         take(&k, id, k.streams[0]);
         drop(&k, id, k.streams[0]);

@@ -44,6 +44,18 @@ class Rules(unittest.TestCase):
         self.assertIn("CUDA_ERROR_LAUNCH_FAILED", answer.stdout)
         self.assertEqual(answer.returncode, 1)
 
+    def test_settings_that_do_not_exist(self):
+        for setting in ("colour=blue", "devices", "fail=cuNothing:1:1", "attribute=1000:1"):
+            answer = run(["--driver", LIBRARY], FAKE_CUDA=setting)
+            self.assertLess(answer.returncode, 0, setting)
+            self.assertIn("FAKE_CUDA: ", answer.stderr)
+
+    def test_the_report(self):
+        answer = run(["--driver", LIBRARY, "--rule", "streams_run_in_order"],
+                     FAKE_CUDA="report=1,fail=cuStreamDestroy:1:719")
+        self.assertIn("released with 1 objects", answer.stderr)
+        self.assertEqual(answer.returncode, 1)
+
     def test_no_driver(self):
         answer = run(["--driver", "/nowhere/libcuda.so.1"])
         self.assertEqual(answer.returncode, 77)

@@ -25,7 +25,7 @@ static void count_out(void *argument)
 
 void launches_are_in_order(rules *r)
 {
-    void *executable;
+    void *executable = NULL;
     atomic_store(&most, 0);
     atomic_store(&runs, 0);
     OKAY(r->driver.cuStreamBeginCapture(r->a, 0));
@@ -52,7 +52,7 @@ static int make_copier(rules *r, void **executable)
 
 void launches_follow_their_stream(rules *r)
 {
-    void *executable;
+    void *executable = NULL;
     OKAY(make_copier(r, &executable));
     for (unsigned char i = 1; i <= 20; i++) {
         OKAY(fill_part(r, r->a, 0, i));
@@ -82,7 +82,7 @@ void executable_graphs_outlive_graphs(rules *r)
 
 void running_graphs_may_be_destroyed(rules *r)
 {
-    void *executable;
+    void *executable = NULL;
     OKAY(make_copier(r, &executable));
     OKAY(hold_up(r, r->a));
     OKAY(fill_part(r, r->a, 0, 8));

@@ -29,7 +29,7 @@ static int allocate(uint64_t *address, size_t bytes, fake_context *context, int 
 
 static void release(fake_range *range)
 {
-    munmap((void *)(uintptr_t)range->address, range->bytes);
+    munmap(fake_at(range->address), range->bytes);
     fake_memory_give(range->context->device, range->bytes);
     fake_range_remove(&fake.allocations, range);
 }
@@ -132,7 +132,7 @@ void fake_allocation_open(uint64_t address)
     pthread_mutex_lock(&fake.lock);
     const fake_range *range = fake_range_at(fake.allocations, address);
     if (range != NULL)
-        (void)mprotect((void *)(uintptr_t)address, range->bytes, PROT_READ | PROT_WRITE);
+        (void)mprotect(fake_at(address), range->bytes, PROT_READ | PROT_WRITE);
     pthread_mutex_unlock(&fake.lock);
 }
 

@@ -56,7 +56,7 @@ FAKE_API const char *fake_cuda_broken(void)
 {
     static _Thread_local char copy[sizeof broken];
     pthread_mutex_lock(&fake.lock);
-    strcpy(copy, broken);
+    memcpy(copy, broken, sizeof copy);
     pthread_mutex_unlock(&fake.lock);
     return copy;
 }

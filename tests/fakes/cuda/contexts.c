@@ -70,6 +70,8 @@ static void end_context(fake_context *context)
 {
     ending end = {context, 0};
     fake_await_context(context);
+    if (context->references > 0)
+        return; /* retained again meanwhile */
     fake_objects_each(end_object, &end);
     end.objects += fake_memory_end_with(context);
     if (end.objects > 0)

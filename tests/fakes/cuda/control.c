@@ -107,6 +107,8 @@ FAKE_API void fake_cuda_reset(void)
     fake_objects_forget();
     fake_memory_forget();
     fake_forget_counts();
+    for (int i = 0; i < FAKE_DEVICES; i++)
+        fake.contexts[i] = (fake_context){.device = i};
     fake.streams = NULL;
     fake.started = false;
     fake.ready = false;

@@ -69,7 +69,7 @@ static bool set(fake_cuda_config *config, const char *key, char *value)
             continue;
         if (fields[i].small != NULL)
             *fields[i].small = (int)number(value);
-        else
+        else if (fields[i].large != NULL)
             *fields[i].large = number(value);
         return true;
     }

@@ -6,6 +6,7 @@
 #include "functions.h"
 
 #include <pthread.h>
+#include <string.h>
 
 #define FAKE_API __attribute__((visibility("default")))
 
@@ -204,6 +205,14 @@ typedef struct fake_thread {
 } fake_thread;
 
 fake_thread *fake_this_thread(void);
+
+/* Addresses of the device are addresses of the process. */
+static inline void *fake_at(uint64_t address)
+{
+    void *memory;
+    memcpy(&memory, &address, sizeof memory);
+    return memory;
+}
 
 /* ---- entry.c: every function begins with FAKE_ENTER, which takes the lock, and ends with fake_leave -------------- */
 int fake_enter(fake_function function);

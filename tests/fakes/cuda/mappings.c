@@ -22,8 +22,8 @@ static void *map_aligned(uint64_t bytes, uint64_t alignment, uint64_t wanted)
 {
     if (bytes + alignment < bytes)
         return NULL;
-    void *memory = mmap((void *)(uintptr_t)wanted, bytes + alignment, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(fake_at(wanted), bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
     char *start = memory;
@@ -67,7 +67,7 @@ int cuMemAddressFree(uint64_t address, size_t bytes)
     fake_range *range = fake_range_at(fake.reservations, address);
     if (range == NULL || range->bytes != bytes || is_mapped_anywhere(address, bytes))
         return fake_leave(INVALID_VALUE);
-    munmap((void *)(uintptr_t)address, bytes);
+    munmap(fake_at(address), bytes);
     fake_range_remove(&fake.reservations, range);
     return fake_leave(OK);
 }
@@ -80,7 +80,7 @@ static int map(uint64_t address, size_t bytes, size_t offset, unsigned long long
         address % step != 0 || bytes > physical->bytes ||
         fake_range_holding(fake.reservations, address, bytes) == NULL || is_mapped_anywhere(address, bytes))
         return INVALID_VALUE;
-    void *memory = mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->file, 0);
+    void *memory = mmap(fake_at(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->file, 0);
     if (memory == MAP_FAILED)
         return OUT_OF_MEMORY;
     fake_mapping *mapping = fake_new(sizeof *mapping);
@@ -115,7 +115,7 @@ static void remove_mapping(fake_mapping *mapping)
     while (*link != mapping)
         link = &(*link)->next;
     *link = mapping->next;
-    (void)mmap((void *)(uintptr_t)mapping->address, mapping->bytes, PROT_NONE,
+    (void)mmap(fake_at(mapping->address), mapping->bytes, PROT_NONE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     mapping->physical->mappings--;
     fake_physical_release(mapping->physical);
@@ -154,7 +154,7 @@ static void protect(const fake_mapping *mapping)
     int all = 0, protection[] = {PROT_NONE, PROT_READ, PROT_READ, PROT_READ | PROT_WRITE};
     for (int i = 0; i < FAKE_DEVICES; i++)
         all |= mapping->access[i];
-    (void)mprotect((void *)(uintptr_t)mapping->address, mapping->bytes, protection[all & 3]);
+    (void)mprotect(fake_at(mapping->address), mapping->bytes, protection[all & 3]);
 }
 
 static int check_access(const bp_cu_access *access)

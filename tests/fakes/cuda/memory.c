@@ -113,7 +113,7 @@ static int end_with(fake_range **list, const fake_context *context, bool memory)
         if (range->context != context)
             continue;
         if (memory) {
-            munmap((void *)(uintptr_t)range->address, range->bytes);
+            munmap(fake_at(range->address), range->bytes);
             fake_memory_give(context->device, range->bytes);
         }
         fake_range_remove(list, range);

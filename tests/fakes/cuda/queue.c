@@ -32,8 +32,8 @@ void fake_run(const fake_work *work)
     switch (work->kind) {
     case FAKE_NOTHING:
     case FAKE_LAUNCH: break;
-    case FAKE_FILL: memset((void *)(uintptr_t)work->to, work->value, work->bytes); break;
-    case FAKE_COPY: memmove((void *)(uintptr_t)work->to, (const void *)(uintptr_t)work->from, work->bytes); break;
+    case FAKE_FILL: memset(fake_at(work->to), work->value, work->bytes); break;
+    case FAKE_COPY: memmove(fake_at(work->to), fake_at(work->from), work->bytes); break;
     case FAKE_CALL: call(work); break;
     case FAKE_OPEN: fake_allocation_open(work->to); break;
     case FAKE_CLOSE: fake_allocation_close(work->to); break;

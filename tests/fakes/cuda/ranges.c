@@ -47,7 +47,7 @@ void fake_ranges_forget(fake_range **list, bool unmap)
 {
     while (*list != NULL) {
         if (unmap)
-            munmap((void *)(uintptr_t)(*list)->address, (*list)->bytes);
+            munmap(fake_at((*list)->address), (*list)->bytes);
         fake_range_remove(list, *list);
     }
 }

@@ -219,7 +219,7 @@
 /* clang-format on */
 
 /* What no driver answers with an error, and is wrong: the emulated driver records it (fake_cuda_broken). Nothing can be tested on a
- * real driver, as it may crash; tests/cuda/test_misuses.c tests that each is seen. */
+ * real driver, as it may crash; tests/cuda/test_fake_misuses.c tests that each is seen. */
 /* clang-format off */
 #define BP_CUDA_MISUSES(X) \
     X(host_functions_call_no_driver, \

@@ -30,8 +30,8 @@ static fake_nvtx_counts counts;
 static span heaps[MOST_HEAPS], regions[MOST_REGIONS];
 static bool ranges[MOST_RANGES]; /* by id % MOST_RANGES */
 static nvtxRangeId_t last_range;
-static char *texts[MOST_TEXTS];
-static size_t text_count;
+static char *names[MOST_TEXTS], *texts[MOST_TEXTS]; /* registered, and of ranges */
+static size_t name_count, text_count;
 static _Thread_local size_t depth;
 
 __attribute__((format(printf, 1, 2))) static void wrong(const char *format, ...)
@@ -51,22 +51,36 @@ static nvtxDomainHandle_t domain_create(const char *name)
     return (nvtxDomainHandle_t)counts.domain;
 }
 
+/* One copy of each text, which stays. NULL: there are too many. */
+static char *keep(char **kept, size_t *count, const char *text)
+{
+    size_t i = 0;
+    while (i < *count && strcmp(kept[i], text) != 0)
+        i++;
+    if (i == MOST_TEXTS) {
+        wrong("more than %d texts", MOST_TEXTS);
+        return NULL;
+    }
+    if (i == *count)
+        kept[(*count)++] = strdup(text);
+    return kept[i];
+}
+
 static nvtxStringHandle_t register_string(nvtxDomainHandle_t domain, const char *text)
 {
     (void)domain;
-    return (nvtxStringHandle_t)strdup(text);
+    pthread_mutex_lock(&lock);
+    const char *name = keep(names, &name_count, text);
+    pthread_mutex_unlock(&lock);
+    return (nvtxStringHandle_t)name;
 }
 
 static void note_text(const nvtxEventAttributes_t *e)
 {
     const char *text =
         e->messageType == NVTX_MESSAGE_TYPE_ASCII ? e->message.ascii : (const char *)e->message.registered;
-    size_t i = 0;
     snprintf(counts.text, sizeof counts.text, "%s", text);
-    while (i < text_count && strcmp(texts[i], text) != 0)
-        i++;
-    if (i == text_count && text_count < MOST_TEXTS)
-        texts[text_count++] = strdup(text);
+    (void)keep(texts, &text_count, text);
 }
 
 static nvtxRangeId_t range_start(nvtxDomainHandle_t domain, const nvtxEventAttributes_t *e)

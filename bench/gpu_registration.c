@@ -1,0 +1,133 @@
+/* What registering a pool's slab with NCCL takes, and taking it back. One rank: the figures are of the calls, and say nothing about copies
+ * saved. Includes what ranks compare before (an exchange over NCCL). */
+#include "gpu.h"
+#include "slab.h"
+#include "windows.h"
+#include "worlds.h"
+
+#include <bucketpool/nccl.h>
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+#define GIB ((uint64_t)1 << 30)
+#define MIB ((uint64_t)1 << 20)
+
+typedef struct nccl_id {
+    char internal[128];
+} nccl_id;
+
+typedef struct registering {
+    bp_device *device;
+    bp_comm *comm;
+    bp_pool *pool;
+    bp_register_kind kind, granted;
+} registering;
+
+static bp_registration *create(registering *r)
+{
+    bp_registration_entry entry;
+    bp_registration *registration;
+    must(bp_registration_entry_init(&entry, sizeof entry));
+    entry.comm = r->comm;
+    entry.kind = r->kind;
+    must(bp_registration_create(r->pool, &entry, 1, &registration));
+    return registration;
+}
+
+static double run_both(void *user, size_t pairs)
+{
+    double begin = bench_now_ns();
+    for (size_t i = 0; i < pairs; i++) {
+        bp_registration *registration = create(user);
+        bp_registration_destroy(&registration);
+    }
+    return bench_now_ns() - begin;
+}
+
+/* Without taking it back. */
+static double run_create(void *user, size_t pairs)
+{
+    double took = 0;
+    for (size_t i = 0; i < pairs; i++) {
+        double begin = bench_now_ns();
+        bp_registration *registration = create(user);
+        took += bench_now_ns() - begin;
+        bp_registration_destroy(&registration);
+    }
+    return took;
+}
+
+static void find_granted(registering *r)
+{
+    bp_window window = {.size = sizeof window};
+    bp_registration *registration = create(r);
+    must(bp_registration_window_get(registration, 0, &window));
+    r->granted = window.granted;
+    bp_registration_destroy(&registration);
+}
+
+static void one_size(const gpu *g, bp_device *device, bp_comm *comm, uint64_t bytes, const char *group)
+{
+    static const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_WINDOW, BP_REGISTER_SYMMETRIC};
+    registering r[3];
+    if (bytes > g->free_bytes / 4 || !bench_begin(group))
+        return;
+    bp_plan *plan = one_slab_plan(bytes);
+    bench_turns(15);
+    bench_bytes(bytes);
+    for (int i = 0; i < 3; i++) {
+        char name[72];
+        r[i] = (registering){.device = device, .comm = comm, .kind = kinds[i]};
+        if (i == 0)
+            must(bp_pool_create(device, plan, NULL, &r[i].pool));
+        else
+            r[i].pool = r[0].pool;
+        find_granted(&r[i]);
+        const char *granted = r[i].granted == r[i].kind ? "" : bp_register_kind_name(r[i].granted);
+        snprintf(name, sizeof name, "%s: register%s%s", bp_register_kind_name(r[i].kind), *granted ? ", granted " : "",
+                 granted);
+        bench_add_run(name, run_create, &r[i], 1);
+        snprintf(name, sizeof name, "%s: register, deregister", bp_register_kind_name(r[i].kind));
+        bench_add_run(name, run_both, &r[i], 1);
+    }
+    bench_end();
+    bp_pool_destroy(&r[0].pool);
+    bp_plan_destroy(&plan);
+}
+
+static void all_sizes(const gpu *g, void *handle)
+{
+    bp_nccl_config config;
+    bp_comm *comm;
+    bp_device *device = gpu_device(g);
+    must(bp_nccl_config_init(&config, sizeof config));
+    config.comm = handle;
+    config.device = device;
+    must(bp_comm_create_nccl(&config, &comm));
+    one_size(g, device, comm, 32 * MIB, "nccl: slab of 32 MiB");
+    one_size(g, device, comm, GIB, "nccl: slab of 1 GiB");
+    one_size(g, device, comm, 8 * GIB, "nccl: slab of 8 GiB");
+    bp_comm_destroy(&comm);
+    bp_device_destroy(&device);
+}
+
+void gpu_registration(const gpu *g, const char *nccl)
+{
+    int (*make_id)(nccl_id *), (*join)(void **, int, nccl_id, int), (*leave)(void *);
+    void *library = dlopen(nccl != NULL ? nccl : "libnccl.so.2", RTLD_NOW), *handle;
+    nccl_id id;
+    if (library == NULL || !gpu_symbol(library, "ncclGetUniqueId", &make_id, sizeof make_id) ||
+        !gpu_symbol(library, "ncclCommInitRank", &join, sizeof join) ||
+        !gpu_symbol(library, "ncclCommDestroy", &leave, sizeof leave)) {
+        printf("no NCCL here, no figures of registration\n");
+        return;
+    }
+    if (make_id(&id) != 0 || join(&handle, 1, id, 0) != 0) {
+        printf("NCCL makes no communicator of one rank, no figures of registration\n");
+        return;
+    }
+    all_sizes(g, handle);
+    if (leave(handle) != 0)
+        fprintf(stderr, "bench: ncclCommDestroy failed\n");
+}

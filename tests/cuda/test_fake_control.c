@@ -1,0 +1,433 @@
+/* The emulated driver's own controls: setup, failures on demand, counts, leaks, lookup by version. */
+#include "fake_support.h"
+
+#include <string.h>
+
+#define BYTES 65536u
+
+/* ---- every function fails when it is told to --------------------------------------------------------------------- */
+
+/* Each function of the driver, called so that nothing comes of it. */
+static int use(const char *name)
+{
+    int number;
+    uint64_t address;
+    size_t bytes;
+    unsigned flags;
+    void *handle;
+    const char *text;
+    unsigned long long physical;
+#define USE(function, call)                                                                                            \
+    if (strcmp(name, #function) == 0)                                                                                  \
+        return call;
+    USE(cuInit, cuInit(1))
+    USE(cuDriverGetVersion, cuDriverGetVersion(&number))
+    USE(cuGetErrorName, cuGetErrorName(0, &text))
+    USE(cuGetErrorString, cuGetErrorString(0, &text))
+    USE(cuGetProcAddress, cuGetProcAddress_v2("cuInit", &handle, 2000, 0, NULL))
+    USE(cuDeviceGetCount, cuDeviceGetCount(&number))
+    USE(cuDeviceGet, cuDeviceGet(&number, 0))
+    USE(cuDeviceGetName, cuDeviceGetName(NULL, 0, 0))
+    USE(cuDeviceGetAttribute, cuDeviceGetAttribute(&number, 75, 0))
+    USE(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer(&number, 0, 0))
+    USE(cuDeviceTotalMem, cuDeviceTotalMem_v2(&bytes, 0))
+    USE(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain(NULL, 0))
+    USE(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2(99))
+    USE(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState(0, &flags, &number))
+    USE(cuCtxPushCurrent, cuCtxPushCurrent_v2(NULL))
+    USE(cuCtxPopCurrent, (cuCtxGetCurrent(&handle), cuCtxPushCurrent_v2(handle), cuCtxPopCurrent_v2(NULL)))
+    USE(cuCtxGetCurrent, cuCtxGetCurrent(&handle))
+    USE(cuCtxSetCurrent, cuCtxSetCurrent(&number))
+    USE(cuCtxGetDevice, cuCtxGetDevice(&number))
+    USE(cuCtxSynchronize, cuCtxSynchronize())
+    USE(cuMemGetInfo, cuMemGetInfo_v2(&bytes, &bytes))
+    USE(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity(&bytes, &on_device, 0))
+    USE(cuMulticastGetGranularity, cuMulticastGetGranularity(&bytes, NULL, 0))
+    USE(cuMemAddressReserve, cuMemAddressReserve(&address, 1, 0, 0, 0))
+    USE(cuMemAddressFree, cuMemAddressFree(0, 0))
+    USE(cuMemCreate, cuMemCreate(&physical, 1, &on_device, 0))
+    USE(cuMemRelease, cuMemRelease(0))
+    USE(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle(&physical, NULL))
+    USE(cuMemMap, cuMemMap(0, 0, 0, 0, 0))
+    USE(cuMemUnmap, cuMemUnmap(0, 0))
+    USE(cuMemSetAccess, cuMemSetAccess(0, 0, NULL, 0))
+    USE(cuMemGetAddressRange, cuMemGetAddressRange_v2(NULL, NULL, 0))
+    USE(cuMemAlloc, cuMemAlloc_v2(&address, 0))
+    USE(cuMemFree, cuMemFree_v2(0))
+    USE(cuMemAllocAsync, cuMemAllocAsync(&address, 0, NULL))
+    USE(cuMemFreeAsync, cuMemFreeAsync(1, NULL))
+    USE(cuMemHostRegister, cuMemHostRegister_v2(NULL, 0, 0))
+    USE(cuMemHostUnregister, cuMemHostUnregister(NULL))
+    USE(cuStreamCreate, cuStreamCreate(NULL, 0))
+    USE(cuStreamDestroy, cuStreamDestroy_v2(NULL))
+    USE(cuStreamSynchronize, cuStreamSynchronize(NULL))
+    USE(cuStreamQuery, cuStreamQuery(NULL))
+    USE(cuStreamGetCtx, cuStreamGetCtx(NULL, &handle))
+    USE(cuStreamGetFlags, cuStreamGetFlags(NULL, &flags))
+    USE(cuStreamWaitEvent, cuStreamWaitEvent(NULL, NULL, 0))
+    USE(cuLaunchHostFunc, cuLaunchHostFunc(NULL, NULL, NULL))
+    USE(cuMemsetD8Async, cuMemsetD8Async(0, 0, 1, NULL))
+    USE(cuMemcpyAsync, cuMemcpyAsync(0, 0, 1, NULL))
+    USE(cuEventCreate, cuEventCreate(NULL, 0))
+    USE(cuEventDestroy, cuEventDestroy_v2(NULL))
+    USE(cuEventRecord, cuEventRecord(NULL, NULL))
+    USE(cuEventSynchronize, cuEventSynchronize(NULL))
+    USE(cuEventQuery, cuEventQuery(NULL))
+    USE(cuStreamBeginCapture, cuStreamBeginCapture_v2(NULL, 0))
+    USE(cuStreamEndCapture, cuStreamEndCapture(NULL, NULL))
+    USE(cuStreamIsCapturing, cuStreamIsCapturing(NULL, &number))
+    USE(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_v2(NULL, &number, NULL, NULL, NULL, NULL))
+    USE(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode(NULL))
+    USE(cuGraphInstantiate, cuGraphInstantiateWithFlags(NULL, NULL, 0))
+    USE(cuGraphLaunch, cuGraphLaunch(NULL, NULL))
+    USE(cuGraphExecDestroy, cuGraphExecDestroy(NULL))
+    USE(cuGraphDestroy, cuGraphDestroy(NULL))
+#undef USE
+    fail_msg("no use of %s", name);
+    return 0;
+}
+
+static void test_every_function_fails_on_demand(void **state)
+{
+    (void)state;
+    (void)start_default_driver();
+    size_t count = 0;
+    for (const char *name; (name = fake_cuda_function(count)) != NULL; count++) {
+        int usual = use(name);
+        uint64_t before = fake_cuda_calls(name);
+        assert_int_not_equal(usual, 999);
+        assert_true(fake_cuda_fail(name, 2, 999));
+        assert_int_equal(use(name), usual);
+        assert_int_equal(use(name), 999);
+        assert_int_equal(use(name), usual);
+        assert_int_equal(fake_cuda_calls(name), before + 3);
+        assert_true(fake_cuda_fail(name, 0, 46));
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(use(name), 46);
+        fake_cuda_fail_none();
+        assert_int_equal(use(name), usual);
+    }
+    assert_true(count > 50);
+    assert_false(fake_cuda_fail("cuNothing", 1, 1));
+    assert_int_equal(fake_cuda_calls("cuNothing"), UINT64_MAX);
+    fake_cuda_forgive();
+    stop_driver();
+}
+
+static void test_failures_do_nothing(void **state)
+{
+    void *stream = NULL;
+    unsigned long long handle = 7;
+    (void)state;
+    (void)start_default_driver();
+    assert_true(fake_cuda_fail("cuStreamCreate", 1, 2));
+    assert_int_equal(cuStreamCreate(&stream, 1), 2);
+    assert_null(stream);
+    assert_true(fake_cuda_fail("cuMemCreate", 1, 2));
+    assert_int_equal(cuMemCreate(&handle, BYTES, &on_device, 0), 2);
+    assert_int_equal(handle, 7);
+    assert_int_equal(fake_cuda_used(0), 0);
+    stop_driver();
+}
+
+/* ---- setup ------------------------------------------------------------------------------------------------------- */
+
+static void test_nothing_works_before_init(void **state)
+{
+    int count;
+    void *context;
+    const char *name;
+    (void)state;
+    fake_cuda_reset();
+    assert_int_equal(cuDeviceGetCount(&count), 3);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 3);
+    okay(cuDriverGetVersion(&count));
+    assert_int_equal(count, 13000);
+    okay(cuGetErrorName(201, &name));
+    assert_string_equal(name, "CUDA_ERROR_INVALID_CONTEXT");
+    fake_cuda_reset();
+}
+
+static void test_configuration(void **state)
+{
+    fake_cuda_config config;
+    int number;
+    size_t bytes, left;
+    (void)state;
+    fake_cuda_config_init(&config);
+    config.devices = 3;
+    config.version = 12040;
+    config.granularity = 1 << 20;
+    config.recommended = 2 << 20;
+    config.multicast = 4 << 20;
+    config.memory = 10 << 20;
+    config.fabric = 801;
+    (void)start_driver(&config);
+    fake_cuda_set_attribute(115, 0);
+    okay(cuDeviceGetCount(&number));
+    assert_int_equal(number, 3);
+    okay(cuMemGetAllocationGranularity(&bytes, &on_device, 1));
+    assert_int_equal(bytes, 2 << 20);
+    okay(cuMulticastGetGranularity(&bytes, &(bp_cu_multicast_prop){.devices = 2, .bytes = 1}, 1));
+    assert_int_equal(bytes, 4 << 20);
+    okay(cuMemGetInfo_v2(&left, &bytes));
+    assert_int_equal(bytes, 10 << 20);
+    okay(cuDeviceGetAttribute(&number, 132, 2));
+    assert_int_equal(number, 1);
+    okay(cuDeviceGetAttribute(&number, 115, 1));
+    assert_int_equal(number, 0);
+    bp_cu_allocation_prop fabric = {.type = 1, .handle_types = 9, .location_type = 1};
+    unsigned long long handle;
+    assert_int_equal(cuMemCreate(&handle, 1 << 20, &fabric, 0), 801);
+    stop_driver();
+}
+
+static void test_memory_is_counted(void **state)
+{
+    fake_cuda_config config;
+    unsigned long long handles[4];
+    (void)state;
+    fake_cuda_config_init(&config);
+    config.memory = 3 * BYTES;
+    (void)start_driver(&config);
+    for (size_t i = 0; i < 3; i++)
+        okay(cuMemCreate(&handles[i], BYTES, &on_device, 0));
+    assert_int_equal(cuMemCreate(&handles[3], BYTES, &on_device, 0), 2);
+    assert_int_equal(fake_cuda_used(0), 3 * BYTES);
+    okay(cuMemRelease(handles[1]));
+    okay(cuMemCreate(&handles[1], BYTES, &on_device, 0));
+    assert_non_null(strstr(fake_cuda_leaks(), "65536 bytes: 1 handles, 0 mappings"));
+    for (size_t i = 0; i < 3; i++)
+        okay(cuMemRelease(handles[i]));
+    assert_int_equal(fake_cuda_used(0), 0);
+    stop_driver();
+}
+
+static void test_leaks_are_told(void **state)
+{
+    void *stream, *event;
+    uint64_t address;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    okay(cuEventCreate(&event, 2));
+    okay(cuMemAddressReserve(&address, BYTES, 0, 0, 0));
+    assert_non_null(strstr(fake_cuda_leaks(), "1 streams\n"));
+    assert_non_null(strstr(fake_cuda_leaks(), "1 events\n"));
+    assert_non_null(strstr(fake_cuda_leaks(), "a reservation of 65536 bytes"));
+    assert_non_null(strstr(fake_cuda_leaks(), "1 references of the primary context of device 0"));
+    fake_cuda_reset();
+    assert_string_equal(fake_cuda_leaks(), "");
+}
+
+/* ---- lookup ------------------------------------------------------------------------------------------------------ */
+
+static void *look_up(const char *name, int version, int status)
+{
+    void *function = &status;
+    int found = -1;
+    okay(cuGetProcAddress_v2(name, &function, version, 0, &found));
+    assert_int_equal(found, status);
+    return function;
+}
+
+static void is_found(const char *name, int version, void (*wanted)(void))
+{
+    void *found = look_up(name, version, 0);
+    assert_memory_equal(&found, &wanted, sizeof found);
+}
+
+static void test_lookup_by_version(void **state)
+{
+    void *function;
+    (void)state;
+    (void)start_default_driver();
+    is_found("cuStreamGetCaptureInfo", 11000, (void (*)(void))cuStreamGetCaptureInfo);
+    is_found("cuStreamGetCaptureInfo", 12000, (void (*)(void))cuStreamGetCaptureInfo_v2);
+    is_found("cuStreamGetCaptureInfo", 13000, (void (*)(void))cuStreamGetCaptureInfo_v3);
+    is_found("cuCtxSynchronize", 12000, (void (*)(void))cuCtxSynchronize);
+    is_found("cuCtxSynchronize", 13000, (void (*)(void))cuCtxSynchronize_v2);
+    is_found("cuMemAlloc", 12000, (void (*)(void))cuMemAlloc_v2);
+    assert_null(look_up("cuMemAlloc", 3000, 2));
+    assert_null(look_up("cuNothing", 12000, 1));
+    assert_int_equal(cuGetProcAddress_v2("cuInit", &function, 13010, 0, NULL), 1);
+    stop_driver();
+    fake_cuda_config config;
+    fake_cuda_config_init(&config);
+    config.version = 12000;
+    (void)start_driver(&config);
+    assert_null(look_up("cuMulticastGetGranularity", 12000, 1));
+    assert_int_equal(cuGetProcAddress_v2("cuInit", &function, 12010, 0, NULL), 1);
+    stop_driver();
+}
+
+/* ---- what an emulated NCCL asks ---------------------------------------------------------------------------------- */
+
+static void test_segments(void **state)
+{
+    fake_cuda_segment segments[4];
+    unsigned long long first, second;
+    uint64_t address = 0;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuMemAddressReserve(&address, 3 * BYTES, 0, 0, 0));
+    okay(cuMemCreate(&first, BYTES, &on_device, 0));
+    okay(cuMemCreate(&second, BYTES, &on_device, 0));
+    okay(cuMemMap(address, BYTES, 0, first, 0));
+    okay(cuMemMap(address + BYTES, BYTES, 0, second, 0));
+    okay(cuMemSetAccess(address, BYTES, &for_device, 1));
+    assert_int_equal(fake_cuda_segments(address + 1, BYTES, segments, 4), 2);
+    assert_int_equal(segments[0].address, address);
+    assert_int_equal(segments[0].physical, first);
+    assert_int_equal(segments[0].handle_types, 1);
+    assert_true(segments[0].accessible);
+    assert_int_equal(segments[1].physical, second);
+    assert_false(segments[1].accessible);
+    assert_int_equal(fake_cuda_segments(address, BYTES, segments, 4), 1);
+    assert_int_equal(fake_cuda_segments(address, 3 * BYTES, segments, 4), 0);
+    okay(cuMemUnmap(address, 2 * BYTES));
+    assert_int_equal(fake_cuda_segments(address, 1, segments, 4), 0);
+    okay(cuMemRelease(first));
+    okay(cuMemRelease(second));
+    okay(cuMemAddressFree(address, 3 * BYTES));
+    stop_driver();
+}
+
+static void test_captures_are_seen(void **state)
+{
+    void *stream, *graph;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    assert_false(fake_cuda_any_capture());
+    okay(cuStreamBeginCapture_v2(stream, 0));
+    assert_true(fake_cuda_any_capture());
+    assert_true(fake_cuda_stream_is_capturing(stream));
+    assert_false(fake_cuda_in_host_function());
+    okay(cuStreamEndCapture(stream, &graph));
+    assert_false(fake_cuda_stream_is_capturing(stream));
+    okay(cuGraphDestroy(graph));
+    okay(cuStreamDestroy_v2(stream));
+    stop_driver();
+}
+
+/* Nothing says whether virtual memory may be managed during captures: as strict as one wants. */
+static void test_mapping_in_captures_is_a_setting(void **state)
+{
+    void *stream, *graph;
+    uint64_t address;
+    (void)state;
+    for (int strict = 0; strict < 2; strict++) {
+        fake_cuda_config config;
+        fake_cuda_config_init(&config);
+        config.vmm_unsafe = strict;
+        (void)start_driver(&config);
+        okay(cuStreamCreate(&stream, 1));
+        okay(cuStreamBeginCapture_v2(stream, 1));
+        assert_int_equal(cuMemAddressReserve(&address, BYTES, 0, 0, 0), strict ? 900 : 0);
+        assert_int_equal(cuStreamEndCapture(stream, &graph), strict ? 901 : 0);
+        if (!strict) {
+            okay(cuGraphDestroy(graph));
+            okay(cuMemAddressFree(address, BYTES));
+        }
+        okay(cuStreamDestroy_v2(stream));
+        stop_driver();
+    }
+}
+
+/* A thread may step out of the restrictions, as libraries do around their own allocations. */
+static void test_capture_mode_of_a_thread(void **state)
+{
+    void *stream, *graph;
+    uint64_t address;
+    int mode = 2;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    okay(cuStreamBeginCapture_v2(stream, 0));
+    okay(cuThreadExchangeStreamCaptureMode(&mode));
+    assert_int_equal(mode, 0);
+    okay(cuMemAlloc_v2(&address, 16));
+    okay(cuThreadExchangeStreamCaptureMode(&mode));
+    assert_int_equal(mode, 2);
+    assert_int_equal(cuMemFree_v2(address), 900);
+    assert_int_equal(cuStreamEndCapture(stream, &graph), 901);
+    assert_null(graph);
+    okay(cuMemFree_v2(address));
+    okay(cuStreamDestroy_v2(stream));
+    stop_driver();
+}
+
+/* A graph that is launched in a capture becomes part of the other graph. */
+static void test_graphs_hold_graphs(void **state)
+{
+    void *stream, *captured, *inner, *outer;
+    uint64_t address;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    okay(cuMemAlloc_v2(&address, 16));
+    okay(cuStreamBeginCapture_v2(stream, 0));
+    okay(cuMemsetD8Async(address, 7, 16, stream));
+    okay(cuStreamEndCapture(stream, &captured));
+    okay(cuGraphInstantiateWithFlags(&inner, captured, 0));
+    okay(cuGraphDestroy(captured));
+    okay(cuStreamBeginCapture_v2(stream, 0));
+    okay(cuGraphLaunch(inner, stream));
+    okay(cuMemsetD8Async(address, 8, 8, stream));
+    okay(cuStreamEndCapture(stream, &captured));
+    okay(cuGraphExecDestroy(inner));
+    okay(cuGraphInstantiateWithFlags(&outer, captured, 0));
+    okay(cuGraphDestroy(captured));
+    okay(cuGraphLaunch(outer, stream));
+    okay(cuGraphExecDestroy(outer));
+    okay(cuStreamSynchronize(stream));
+    const unsigned char *bytes = fake_at(address);
+    assert_int_equal(bytes[0], 8);
+    assert_int_equal(bytes[15], 7);
+    okay(cuMemFree_v2(address));
+    okay(cuStreamDestroy_v2(stream));
+    stop_driver();
+}
+
+static void test_queries(void **state)
+{
+    void *stream, *event;
+    atomic_int open = 0;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    okay(cuEventCreate(&event, 2));
+    okay(cuStreamQuery(stream));
+    okay(cuLaunchHostFunc(stream, wait_at_gate, &open));
+    okay(cuEventRecord(event, stream));
+    assert_int_equal(cuStreamQuery(stream), 600);
+    assert_int_equal(cuEventQuery(event), 600);
+    okay(cuStreamQuery(NULL));
+    atomic_store(&open, 1);
+    okay(cuEventSynchronize(event));
+    okay(cuEventQuery(event));
+    okay(cuEventDestroy_v2(event));
+    okay(cuStreamDestroy_v2(stream));
+    stop_driver();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_function_fails_on_demand),
+        cmocka_unit_test(test_failures_do_nothing),
+        cmocka_unit_test(test_nothing_works_before_init),
+        cmocka_unit_test(test_configuration),
+        cmocka_unit_test(test_memory_is_counted),
+        cmocka_unit_test(test_leaks_are_told),
+        cmocka_unit_test(test_lookup_by_version),
+        cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_captures_are_seen),
+        cmocka_unit_test(test_mapping_in_captures_is_a_setting),
+        cmocka_unit_test(test_capture_mode_of_a_thread),
+        cmocka_unit_test(test_graphs_hold_graphs),
+        cmocka_unit_test(test_queries),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

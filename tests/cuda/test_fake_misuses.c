@@ -1,0 +1,314 @@
+/* What programs do wrong without an error is seen: a test for each misuse of rules.h, by its name. And memory that is not there faults. */
+#include "fake_support.h"
+
+#include "rules.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BYTES 65536u
+
+static int answer;
+
+static void call_the_driver(void *argument)
+{
+    answer = cuStreamSynchronize(argument);
+}
+
+static void host_functions_call_no_driver(void *stream)
+{
+    okay(cuLaunchHostFunc(stream, call_the_driver, stream));
+    okay(cuStreamSynchronize(stream));
+    assert_int_equal(answer, 800);
+}
+
+static void handles_end_with_their_objects(void *stream)
+{
+    void *event, *other;
+    okay(cuEventCreate(&event, 2));
+    okay(cuEventDestroy_v2(event));
+    assert_int_equal(cuEventRecord(event, stream), 400);
+    okay(cuStreamCreate(&other, 1));
+    okay(cuStreamDestroy_v2(other));
+    assert_int_equal(cuStreamSynchronize(other), 400);
+}
+
+static void contexts_outlive_their_use(void *stream)
+{
+    void *other, *popped;
+    (void)stream;
+    okay(cuDevicePrimaryCtxRetain(&other, 1));
+    okay(cuCtxPushCurrent_v2(other));
+    okay(cuDevicePrimaryCtxRelease_v2(1));
+    assert_int_equal(cuCtxSynchronize(), 709);
+    okay(cuCtxPopCurrent_v2(&popped));
+}
+
+static void contexts_end_empty(void *stream)
+{
+    void *other, *popped, *left;
+    uint64_t address;
+    (void)stream;
+    okay(cuDevicePrimaryCtxRetain(&other, 1));
+    okay(cuCtxPushCurrent_v2(other));
+    okay(cuStreamCreate(&left, 1));
+    okay(cuMemAlloc_v2(&address, 100));
+    okay(cuCtxPopCurrent_v2(&popped));
+    okay(cuDevicePrimaryCtxRelease_v2(1));
+    assert_non_null(strstr(fake_cuda_broken(), "released with 2 objects"));
+    assert_int_equal(fake_cuda_used(1), 0);
+}
+
+static void captured_streams_stay(void *stream)
+{
+    void *other;
+    (void)stream;
+    okay(cuStreamCreate(&other, 1));
+    okay(cuStreamBeginCapture_v2(other, 0));
+    okay(cuStreamDestroy_v2(other));
+}
+
+static void physical_handles_are_released_once(void *stream)
+{
+    unsigned long long handle;
+    (void)stream;
+    okay(cuMemCreate(&handle, BYTES, &on_device, 0));
+    okay(cuMemRelease(handle));
+    assert_int_equal(cuMemRelease(handle), 1);
+}
+
+static void memory_is_freed_once(void *stream)
+{
+    uint64_t address;
+    okay(cuMemAllocAsync(&address, 100, stream));
+    okay(cuMemFreeAsync(address, stream));
+    assert_int_equal(cuMemFreeAsync(address, stream), 1);
+}
+
+static void freed_memory_is_not_used(void *stream)
+{
+    atomic_int open = 0;
+    uint64_t address;
+    okay(cuMemAllocAsync(&address, 100, stream));
+    okay(cuLaunchHostFunc(stream, wait_at_gate, &open));
+    okay(cuMemFreeAsync(address, stream));
+    assert_int_equal(cuMemsetD8Async(address, 1, 100, stream), 1);
+    atomic_store(&open, 1);
+    okay(cuStreamSynchronize(stream));
+}
+
+static void work_has_access(void *stream)
+{
+    unsigned long long handle;
+    uint64_t address;
+    okay(cuMemAddressReserve(&address, BYTES, 0, 0, 0));
+    assert_int_equal(cuMemsetD8Async(address, 1, 100, stream), 1);
+    okay(cuMemCreate(&handle, BYTES, &on_device, 0));
+    okay(cuMemMap(address, BYTES, 0, handle, 0));
+    assert_int_equal(cuMemsetD8Async(address, 1, 100, stream), 1);
+    okay(cuMemSetAccess(address, BYTES, &(bp_cu_access){.location_type = 1, .location_id = 1, .flags = 3}, 1));
+    assert_int_equal(cuMemsetD8Async(address, 1, 100, stream), 1);
+    okay(cuMemSetAccess(address, BYTES, &for_device, 1));
+    okay(cuMemsetD8Async(address, 1, 100, stream));
+    okay(cuStreamSynchronize(stream));
+    unmap_memory(address, BYTES, handle);
+}
+
+static void registered_memory_stays_mapped(void *stream)
+{
+    unsigned long long handle;
+    (void)stream;
+    uint64_t address = map_memory(BYTES, &handle);
+    fake_cuda_mark_registered(address, BYTES, true);
+    fake_cuda_mark_registered(address, BYTES, false);
+    okay(cuMemUnmap(address, BYTES));
+    assert_string_equal(fake_cuda_broken(), "");
+    okay(cuMemMap(address, BYTES, 0, handle, 0));
+    fake_cuda_mark_registered(address, BYTES, true);
+    okay(cuMemUnmap(address, BYTES));
+    fake_cuda_mark_registered(address, BYTES, false);
+    okay(cuMemRelease(handle));
+    okay(cuMemAddressFree(address, BYTES));
+}
+
+static const struct {
+    const char *id;
+    void (*function)(void *stream);
+} misuses[] = {
+#define ROW(id, sentence, source) {#id, id},
+    BP_CUDA_MISUSES(ROW)
+#undef ROW
+};
+
+static void test_misuses_are_seen(void **state)
+{
+    fake_cuda_config config;
+    (void)state;
+    fake_cuda_config_init(&config);
+    config.devices = 2;
+    for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
+        void *stream;
+        (void)start_driver(&config);
+        okay(cuStreamCreate(&stream, 1));
+        assert_string_equal(fake_cuda_broken(), "");
+        misuses[i].function(stream);
+        assert_memory_equal(fake_cuda_broken(), misuses[i].id, strlen(misuses[i].id));
+        fake_cuda_forgive();
+        okay(cuStreamDestroy_v2(stream));
+        stop_driver();
+    }
+}
+
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
+
+/* Whether a process that does this dies of it. */
+static bool is_deadly(void (*function)(void))
+{
+    pid_t child = fork();
+    if (child == 0) {
+        int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        (void)dup2(nowhere, STDERR_FILENO);
+        (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        function();
+        _exit(0);
+    }
+    int status = 0;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+/* 0 where everything went as it should, and the process lives. */
+static void demand(int result)
+{
+    if (result != 0)
+        _exit(0); /* the test fails: it wanted another death */
+}
+
+static uint64_t child_memory(void **stream)
+{
+    fake_cuda_config config;
+    void *context;
+    unsigned long long handle;
+    uint64_t address = 0;
+    fake_cuda_config_init(&config);
+    fake_cuda_configure(&config);
+    demand(cuInit(0));
+    demand(cuDevicePrimaryCtxRetain(&context, 0));
+    demand(cuCtxPushCurrent_v2(context));
+    demand(cuStreamCreate(stream, 1));
+    demand(cuMemAddressReserve(&address, BYTES, 0, 0, 0));
+    demand(cuMemCreate(&handle, BYTES, &on_device, 0));
+    demand(cuMemMap(address, BYTES, 0, handle, 0));
+    return address;
+}
+
+static void touch(uint64_t address)
+{
+    *(volatile unsigned char *)fake_at(address) = 1;
+}
+
+static void touch_without_access(void)
+{
+    void *stream;
+    touch(child_memory(&stream));
+}
+
+static void touch_with_access(void)
+{
+    void *stream;
+    uint64_t address = child_memory(&stream);
+    if (cuMemSetAccess(address, BYTES, &for_device, 1) != 0)
+        abort();
+    touch(address);
+    touch(address + BYTES - 1);
+}
+
+static void touch_unmapped(void)
+{
+    void *stream;
+    uint64_t address = child_memory(&stream);
+    demand(cuMemSetAccess(address, BYTES, &for_device, 1));
+    demand(cuMemUnmap(address, BYTES));
+    touch(address);
+}
+
+static void unmap_under_work(void)
+{
+    static atomic_int open;
+    void *stream;
+    uint64_t address = child_memory(&stream);
+    demand(cuMemSetAccess(address, BYTES, &for_device, 1));
+    demand(cuLaunchHostFunc(stream, wait_at_gate, &open));
+    demand(cuMemsetD8Async(address, 1, BYTES, stream));
+    demand(cuMemUnmap(address, BYTES));
+    atomic_store(&open, 1);
+    (void)cuStreamSynchronize(stream);
+}
+
+static void launch_over_unmapped(void)
+{
+    void *stream, *graph, *executable;
+    uint64_t address = child_memory(&stream);
+    demand(cuMemSetAccess(address, BYTES, &for_device, 1));
+    demand(cuStreamBeginCapture_v2(stream, 0));
+    demand(cuMemsetD8Async(address, 1, BYTES, stream));
+    demand(cuStreamEndCapture(stream, &graph));
+    demand(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    demand(cuMemUnmap(address, BYTES));
+    demand(cuGraphLaunch(executable, stream));
+    (void)cuStreamSynchronize(stream);
+}
+
+/* Another stream uses memory before the stream that allocates it has come there. */
+static void use_before_allocation(void)
+{
+    static atomic_int open;
+    void *stream, *other;
+    uint64_t ordered;
+    (void)child_memory(&stream);
+    demand(cuStreamCreate(&other, 1));
+    demand(cuLaunchHostFunc(stream, wait_at_gate, &open));
+    demand(cuMemAllocAsync(&ordered, 100, stream));
+    demand(cuMemsetD8Async(ordered, 1, 100, other));
+    (void)cuStreamSynchronize(other);
+}
+
+static void test_memory_faults(void **state)
+{
+    (void)state;
+    fake_cuda_reset();
+    assert_true(is_deadly(touch_without_access));
+    assert_false(is_deadly(touch_with_access));
+    assert_true(is_deadly(touch_unmapped));
+    assert_true(is_deadly(unmap_under_work));
+    assert_true(is_deadly(launch_over_unmapped));
+    assert_true(is_deadly(use_before_allocation));
+}
+
+static void test_new_memory_is_dirty(void **state)
+{
+    unsigned long long handle;
+    (void)state;
+    (void)start_default_driver();
+    uint64_t address = map_memory(BYTES, &handle);
+    const unsigned char *bytes = fake_at(address);
+    for (size_t i = 0; i < BYTES; i += 4095)
+        assert_int_not_equal(bytes[i], 0);
+    unmap_memory(address, BYTES, handle);
+    stop_driver();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_faults),
+        cmocka_unit_test(test_misuses_are_seen),
+        cmocka_unit_test(test_new_memory_is_dirty),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

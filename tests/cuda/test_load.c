@@ -1,0 +1,72 @@
+/* bp_cuda_driver_load finds the emulated driver, and tells a stub, an old driver and none apart. Arguments: the three libraries. */
+#include "fake_support.h"
+
+#include <bucketpool/cuda_driver.h>
+
+#include <string.h>
+
+static const char *emulated, *stub, *old;
+
+static void test_the_emulated_driver_is_found(void **state)
+{
+    bp_cuda_driver driver = {.size = sizeof driver}, table;
+    (void)state;
+    fake_cuda_reset();
+    assert_int_equal(bp_cuda_driver_load(emulated, &driver), BP_OK);
+    fake_cuda_table(&table);
+    assert_memory_equal(&driver, &table, sizeof table);
+    fake_cuda_reset();
+}
+
+static void test_without_multicast(void **state)
+{
+    fake_cuda_config config;
+    bp_cuda_driver driver = {.size = sizeof driver};
+    (void)state;
+    fake_cuda_config_init(&config);
+    config.version = 12000;
+    fake_cuda_configure(&config);
+    assert_int_equal(bp_cuda_driver_load(emulated, &driver), BP_OK);
+    assert_true(driver.cuMulticastGetGranularity == NULL);
+    fake_cuda_reset();
+}
+
+static void is_no_device(const char *library, const char *words)
+{
+    bp_cuda_driver driver = {.size = sizeof driver};
+    assert_int_equal(bp_cuda_driver_load(library, &driver), BP_ERR_NO_DEVICE);
+    if (strstr(bp_error_detail(), words) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", bp_error_detail(), words);
+}
+
+static void test_what_is_no_driver(void **state)
+{
+    (void)state;
+    is_no_device(stub, "stub");
+    is_no_device(old, "CUDA 11.8");
+    is_no_device("/nowhere/libcuda.so.1", "/nowhere/libcuda.so.1");
+    fake_cuda_reset();
+    assert_true(fake_cuda_fail("cuInit", 1, 802));
+    is_no_device(emulated, "CUDA_ERROR_SYSTEM_NOT_READY");
+    fake_cuda_config config;
+    fake_cuda_config_init(&config);
+    config.devices = 0;
+    fake_cuda_configure(&config);
+    is_no_device(emulated, "no GPU");
+    fake_cuda_reset();
+}
+
+int main(int count, char **arguments)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_emulated_driver_is_found),
+        cmocka_unit_test(test_without_multicast),
+        cmocka_unit_test(test_what_is_no_driver),
+    };
+    if (count != 4)
+        return 2;
+    emulated = arguments[1];
+    stub = arguments[2];
+    old = arguments[3];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
