@@ -52,6 +52,8 @@ void bp_nccl_version_name(int version, char *name, size_t bytes);
 /* What exchanges over NCCL itself need, made once. */
 bp_status bp_nccl_exchange_init(bp_nccl *nccl);
 void bp_nccl_exchange_finish(bp_nccl *nccl);
+/* Waits for work of an exchange that failed half-way. */
+bp_status bp_nccl_exchange_settle(bp_nccl *nccl);
 
 /* The communicator's functions, in the file of their subject. */
 bp_status bp_nccl_exchange(void *self, const void *mine, uint64_t bytes, void *all);

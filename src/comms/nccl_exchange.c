@@ -24,7 +24,7 @@ static uint64_t memory_bytes(const bp_nccl *nccl)
 bp_status bp_nccl_exchange_init(bp_nccl *nccl)
 {
     void *memory;
-    BP_TRY(bp_new_array((size_t)nccl->ranks, PIECE, &memory));
+    BP_TRY(bp_new_array((size_t)nccl->ranks + 1, PIECE, &memory));
     nccl->staging = memory;
     BP_TRY(bp_stream_create(nccl->device, nccl->name, &nccl->stream));
     BP_TRY(bp_device_allocate(nccl->device, memory_bytes(nccl), nccl->stream, &memory));
@@ -40,10 +40,18 @@ void bp_nccl_exchange_finish(bp_nccl *nccl)
     free(nccl->staging);
 }
 
+bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
+{
+    if (nccl->unsettled)
+        BP_TRY(bp_stream_synchronize(nccl->stream));
+    nccl->unsettled = false;
+    return BP_OK;
+}
+
 /* What went wrong on the way, here or on another rank, is told by the communicator afterwards. */
 static bp_status finish(bp_nccl *nccl)
 {
-    BP_TRY(bp_stream_synchronize(nccl->stream));
+    BP_TRY(bp_nccl_exchange_settle(nccl));
     if (atomic_load(&nccl->aborted))
         return bp_fail(BP_ERR_COMM, "communicator %s was aborted during an exchange", nccl->name);
     int state = BP_NCCL_SUCCESS;
@@ -54,14 +62,12 @@ static bp_status finish(bp_nccl *nccl)
 static bp_status exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
 {
     uint8_t *all = nccl->memory + PIECE;
-    BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, mine, bytes));
-    bp_status status = bp_nccl_all_gather(nccl, nccl->memory, all, bytes, nccl->stream);
-    if (status == BP_OK)
-        status = bp_stream_copy(nccl->stream, nccl->staging, all, bytes * (uint64_t)nccl->ranks);
-    if (status != BP_OK) {
-        (void)bp_stream_synchronize(nccl->stream); /* `mine` may still be read */
-        return status;
-    }
+    BP_TRY(bp_nccl_exchange_settle(nccl));
+    memcpy(nccl->staging, mine, bytes);
+    nccl->unsettled = true;
+    BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, nccl->staging, bytes));
+    BP_TRY(bp_nccl_all_gather(nccl, nccl->memory, all, bytes, nccl->stream));
+    BP_TRY(bp_stream_copy(nccl->stream, nccl->staging + PIECE, all, bytes * (uint64_t)nccl->ranks));
     return finish(nccl);
 }
 
@@ -71,7 +77,7 @@ static bp_status exchange_pieces(bp_nccl *nccl, const uint8_t *mine, uint64_t by
         uint64_t now = bytes - done < PIECE ? bytes - done : PIECE;
         BP_TRY(exchange_piece(nccl, mine + done, now));
         for (uint64_t rank = 0; rank < (uint64_t)nccl->ranks; rank++)
-            memcpy(all + rank * bytes + done, nccl->staging + rank * now, now);
+            memcpy(all + rank * bytes + done, nccl->staging + PIECE + rank * now, now);
         done += now;
     }
     return BP_OK;

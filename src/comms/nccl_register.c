@@ -72,12 +72,13 @@ bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_registe
     return BP_OK;
 }
 
-/* Each kind has its own: the wrong one ends the process. */
+/* Each kind has its own: the wrong one ends the process. An exchange that failed half-way may still be on its way. */
 bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle)
 {
-    const bp_nccl *nccl = self;
+    bp_nccl *nccl = self;
     bool window = kind >= BP_REGISTER_WINDOW;
     bp_cuda_scope scope;
+    (void)bp_nccl_exchange_settle(nccl);
     BP_TRY(bp_cuda_enter(nccl->device, &scope));
     int result =
         window ? nccl->f.ncclCommWindowDeregister(nccl->comm, handle) : nccl->f.ncclCommDeregister(nccl->comm, handle);
