@@ -97,7 +97,7 @@ static run bare_run(const gpu *g, const world *w, unsigned records, unsigned wai
     for (int s = 0; s < 2; s++) {
         uint64_t native;
         must(bp_stream_native(w->streams[s], &native));
-        r.streams[s] = (void *)(uintptr_t)native;
+        r.streams[s] = (void *)(uintptr_t)native; /* NOLINT(performance-no-int-to-ptr): that is what it was */
         for (unsigned i = 0; i < EVENTS; i++)
             gpu_must(g, g->driver.cuEventCreate(&r.events[s][i], 2), "making an event");
     }

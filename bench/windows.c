@@ -232,7 +232,7 @@ static void shuffle(size_t *order, uint64_t *state)
 
 void bench_end(void)
 {
-    size_t order[MOST_ENTRIES];
+    size_t order[MOST_ENTRIES] = {0};
     uint64_t state = 88172645463325252u;
     for (size_t i = 0; i < entry_count; i++)
         calibrate(&entries[i]);

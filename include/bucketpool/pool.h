@@ -74,7 +74,7 @@ typedef enum bp_strict { BP_STRICT_OFF = 1, BP_STRICT_WARN = 2, BP_STRICT_ERROR 
  * BP_GUARD_ENVIRONMENT: on when BUCKETPOOL_GUARD=1 is set and the device can. */
 typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON = 2 } bp_guard;
 
-/* What profilers (nsys) and compute-sanitizer are told through NVTX: ranges around creation, binding, captures and steps, a range for each
+/* What profilers (nsys) and compute-sanitizer are told through NVTX: ranges around creation, binding, registration, captures and steps, a range for each
  * hold, and the memory of live requests as regions of their slab, so that a touch of memory that nobody holds is found. Regions come and
  * go with acquire and release on the host: compute-sanitizer must make launches blocking (--force-blocking-launches yes).
  * BP_ANNOTATE_ENVIRONMENT: on when a tool is attached (NVTX_INJECTION64_PATH) or BUCKETPOOL_NVTX=1 is set, and the library was built

@@ -18,13 +18,6 @@ bp_status bp_annotations_choose(bp_annotate wanted, bool *chosen)
     return BP_OK;
 }
 
-void bp_annotations_push(const char *what, const char *name)
-{
-    char text[TEXT_BYTES];
-    snprintf(text, sizeof text, "%s %.80s", what, name);
-    bp_nvtx_push(text);
-}
-
 int bp_pool_is_annotated(const bp_pool *pool)
 {
     return pool->annotations != NULL;

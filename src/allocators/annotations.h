@@ -22,8 +22,6 @@ struct bp_annotations {
 /* Decides whether the pool is annotated. Errors: BP_ERR_UNSUPPORTED (asked for, and the library was built without),
  * BP_ERR_INVALID_ARGUMENT. */
 bp_status bp_annotations_choose(bp_annotate wanted, bool *chosen);
-/* A range of this thread while something is made: "<what> <name>". */
-void bp_annotations_push(const char *what, const char *name);
 
 /* Once all slabs are there: makes room for what can be bound, and announces the slabs. */
 bp_status bp_annotations_start(bp_pool *pool);

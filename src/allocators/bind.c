@@ -278,7 +278,7 @@ bp_status bp_pool_bind_buckets(bp_pool *pool, const bp_buckets *buckets, int lan
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind_buckets: needs a pool, buckets and a place for the ids");
     bp_status status = BP_OK;
     if (pool->annotations != NULL)
-        bp_annotations_push("bind", pool->name);
+        bp_nvtx_push("bind", pool->name);
     for (size_t i = 0; status == BP_OK && i < bp_buckets_request_count(buckets); i++)
         status = bind_request(pool, buckets, i, lanes != 0, &ids[i]);
     if (pool->annotations != NULL)

@@ -190,7 +190,7 @@ static bp_status build_annotated(bp_pool *pool, const bp_plan *plan, const bp_po
     BP_TRY(bp_annotations_choose(config->annotate, &annotated));
     if (!annotated)
         return build(pool, plan, config);
-    bp_annotations_push("create", config->name != NULL ? config->name : bp_plan_model(plan));
+    bp_nvtx_push("create", config->name != NULL ? config->name : bp_plan_model(plan));
     bp_status status = build(pool, plan, config);
     if (status == BP_OK)
         status = bp_annotations_start(pool);

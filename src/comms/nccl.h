@@ -32,7 +32,8 @@ typedef struct bp_nccl {
     /* Of exchanges over NCCL itself: a piece of this rank, followed by those of all. */
     bp_stream *stream;
     uint8_t *memory;
-    uint8_t *staging;    /* those of all, on the host */
+    uint8_t *staging;    /* the same on the host: what work of the stream reads and writes outlives the call */
+    bool unsettled;      /* an exchange failed, and its work may still be on its way */
     bp_cuda_scope scope; /* between bp_nccl_enter and bp_nccl_leave */
     bool entered;
     /* A registered address that is not on the device's recommended granularity; NULL: all were. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "nvtx/nvtx.h"
 
 const char *bp_register_kind_name(bp_register_kind kind)
 {
@@ -119,8 +120,8 @@ static bp_status finish(bp_registration *r)
     return bp_verdict_status(&verdict);
 }
 
-bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
-                                 bp_registration **registration)
+static bp_status create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
+                        bp_registration **registration)
 {
     BP_TRY(check(pool, entries, count, registration));
     void *memory = NULL;
@@ -143,6 +144,18 @@ bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *ent
     }
     *registration = r;
     return BP_OK;
+}
+
+bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
+                                 bp_registration **registration)
+{
+    const bool annotated = pool != NULL && bp_pool_is_annotated(pool);
+    if (annotated)
+        bp_nvtx_push("register", bp_pool_name(pool));
+    bp_status status = create(pool, entries, count, registration);
+    if (annotated)
+        bp_nvtx_pop();
+    return status;
 }
 
 /* A pool that is being captured does not let go: then the registration ends with the pool. */

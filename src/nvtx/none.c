@@ -8,9 +8,10 @@ bool bp_nvtx_is_built(void)
     return false;
 }
 
-void bp_nvtx_push(const char *text)
+void bp_nvtx_push(const char *what, const char *name)
 {
-    (void)text;
+    (void)what;
+    (void)name;
 }
 
 void bp_nvtx_pop(void)

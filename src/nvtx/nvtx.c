@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <stdio.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static nvtxDomainHandle_t domain;
@@ -35,8 +36,10 @@ static nvtxEventAttributes_t text_attributes(const char *text)
                                    .message.ascii = text};
 }
 
-void bp_nvtx_push(const char *text)
+void bp_nvtx_push(const char *what, const char *name)
 {
+    char text[128];
+    snprintf(text, sizeof text, "%s %.80s", what, name);
     const nvtxEventAttributes_t attributes = text_attributes(text);
     (void)nvtxDomainRangePushEx(our_domain(), &attributes);
 }

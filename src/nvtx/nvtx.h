@@ -14,8 +14,8 @@ bool bp_nvtx_is_built(void);
 /* Whether a tool is named in the environment (NVTX_INJECTION64_PATH), or BUCKETPOOL_NVTX is 1. */
 bool bp_nvtx_is_asked_for(void);
 
-/* A range of this thread; they nest. */
-void bp_nvtx_push(const char *text);
+/* A range of this thread, "<what> <name>"; they nest. */
+void bp_nvtx_push(const char *what, const char *name);
 void bp_nvtx_pop(void);
 
 /* A name that lives as long as the process. */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include <bucketpool/capture.h>
+#include <bucketpool/comm.h>
 
 #include "../fakes/nvtx/fake_nvtx.h"
 #include "interpose.h"
@@ -154,6 +155,16 @@ static void test_stages(void **state)
     assert_true(saw("annotated step 42"));
     assert_false(saw("annotated step 43"));
     assert_int_equal(seen().open_ranges, 1);
+    bp_comm *comm;
+    bp_registration *registration;
+    bp_registration_entry entry;
+    assert_ok(bp_comm_create_self(&comm));
+    assert_ok(bp_registration_entry_init(&entry, sizeof entry));
+    entry.comm = comm;
+    assert_ok(bp_registration_create(k.pool, &entry, 1, &registration));
+    assert_true(saw("register annotated"));
+    bp_registration_destroy(&registration);
+    bp_comm_destroy(&comm);
     bp_capture *capture;
     assert_ok(bp_capture_begin(k.pool, NULL, &capture));
     assert_true(saw("capture capture.0"));

@@ -126,6 +126,9 @@ static void test_failures_do_nothing(void **state)
     assert_true(fake_cuda_fail("cuMemCreate", 1, 2));
     assert_int_equal(cuMemCreate(&handle, BYTES, &on_device, 0), 2);
     assert_int_equal(handle, 7);
+    assert_true(fake_cuda_fail("cuMemCreate", 1, FAKE_CUDA_FORGETS));
+    okay(cuMemCreate(&handle, BYTES, &on_device, 0));
+    assert_int_equal(handle, 7);
     assert_int_equal(fake_cuda_used(0), 0);
     stop_driver();
 }

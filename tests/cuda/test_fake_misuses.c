@@ -61,6 +61,8 @@ static void contexts_end_empty(void *stream)
     okay(cuDevicePrimaryCtxRelease_v2(1));
     assert_non_null(strstr(fake_cuda_broken(), "released with 2 objects"));
     assert_int_equal(fake_cuda_used(1), 0);
+    assert_int_equal(cuStreamSynchronize(left), 400);
+    assert_int_equal(cuMemFree_v2(address), 1);
 }
 
 static void captured_streams_stay(void *stream)
@@ -189,6 +191,8 @@ static void demand(int result)
         _exit(0); /* the test fails: it wanted another death */
 }
 
+static int host_faults;
+
 static uint64_t child_memory(void **stream)
 {
     fake_cuda_config config;
@@ -196,6 +200,7 @@ static uint64_t child_memory(void **stream)
     unsigned long long handle;
     uint64_t address = 0;
     fake_cuda_config_init(&config);
+    config.host_faults = host_faults;
     fake_cuda_configure(&config);
     demand(cuInit(0));
     demand(cuDevicePrimaryCtxRetain(&context, 0));
@@ -226,6 +231,38 @@ static void touch_with_access(void)
         abort();
     touch(address);
     touch(address + BYTES - 1);
+}
+
+static void touch_after_access(void)
+{
+    void *stream;
+    uint64_t address = child_memory(&stream);
+    demand(cuMemSetAccess(address, BYTES, &for_device, 1));
+    demand(cuMemSetAccess(address, BYTES, &(bp_cu_access){.location_type = 1}, 1));
+    touch(address);
+}
+
+/* Work writes, and the host looks at the view only. */
+static void look_at_the_view(void)
+{
+    void *stream;
+    uint64_t address = child_memory(&stream), plain = 0;
+    if (cuMemSetAccess(address, BYTES, &for_device, 1) != 0 || cuMemAlloc_v2(&plain, 100) != 0 ||
+        cuMemsetD8Async(address, 3, BYTES, stream) != 0 || cuMemcpyAsync(plain, address, 100, stream) != 0 ||
+        cuStreamSynchronize(stream) != 0)
+        abort();
+    const unsigned char *mapped = fake_cuda_view(address + 77), *allocated = fake_cuda_view(plain + 99);
+    if (*mapped != 3 || *allocated != 3)
+        abort();
+}
+
+static void touch_allocation(void)
+{
+    void *stream;
+    uint64_t plain;
+    (void)child_memory(&stream);
+    demand(cuMemAlloc_v2(&plain, 100));
+    touch(plain);
 }
 
 static void touch_unmapped(void)
@@ -285,9 +322,26 @@ static void test_memory_faults(void **state)
     assert_true(is_deadly(touch_without_access));
     assert_false(is_deadly(touch_with_access));
     assert_true(is_deadly(touch_unmapped));
+    assert_true(is_deadly(touch_after_access));
     assert_true(is_deadly(unmap_under_work));
     assert_true(is_deadly(launch_over_unmapped));
     assert_true(is_deadly(use_before_allocation));
+}
+
+static void test_the_host_faults_when_it_should(void **state)
+{
+    (void)state;
+    fake_cuda_reset();
+    assert_false(is_deadly(look_at_the_view));
+    assert_false(is_deadly(touch_allocation));
+    host_faults = 1;
+    assert_false(is_deadly(look_at_the_view));
+    assert_true(is_deadly(touch_with_access));
+    assert_true(is_deadly(touch_allocation));
+    assert_true(is_deadly(unmap_under_work));
+    assert_true(is_deadly(launch_over_unmapped));
+    assert_true(is_deadly(use_before_allocation));
+    host_faults = 0;
 }
 
 static void test_new_memory_is_dirty(void **state)
@@ -307,6 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_faults),
+        cmocka_unit_test(test_the_host_faults_when_it_should),
         cmocka_unit_test(test_misuses_are_seen),
         cmocka_unit_test(test_new_memory_is_dirty),
     };

@@ -36,7 +36,7 @@ class Rules(unittest.TestCase):
 
     def test_by_name_with_delays(self):
         self.hold(["--driver", "libcuda.so.1"], LD_LIBRARY_PATH=os.path.dirname(LIBRARY),
-                  FAKE_CUDA="devices=2,delay_us=300,seed=7,granularity=2m,memory=64m,version=12000")
+                  FAKE_CUDA="devices=2,delay_us=300,seed=7,granularity=2m,memory=64m,version=12000,host_faults=1")
 
     def test_a_broken_rule_is_told(self):
         answer = run(["--driver", LIBRARY, "--rule", "streams_run_in_order"], FAKE_CUDA="fail=cuMemcpyAsync:2:719")

@@ -109,6 +109,23 @@ void legacy_waits_for_blocking_streams(rules *r)
     HOLDS(host_part_is(r, 0, 6));
 }
 
+static atomic_int done;
+
+static void be_slow(void *argument)
+{
+    (void)argument;
+    pause_ms(20);
+    atomic_store(&done, 1);
+}
+
+void waiting_for_legacy_waits_for_blocking_streams(rules *r)
+{
+    atomic_store(&done, 0);
+    OKAY(r->driver.cuLaunchHostFunc(r->blocking, be_slow, NULL));
+    OKAY(r->driver.cuStreamSynchronize(NULL));
+    HOLDS(atomic_load(&done) == 1);
+}
+
 void legacy_ignores_non_blocking_streams(rules *r)
 {
     OKAY(hold_up(r, r->a));

@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "memory": {"core", "devices", "memory"},
     "nvtx": {"nvtx"},
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
-    "comms": {"core", "devices", "comms"},
+    "comms": {"core", "devices", "nvtx", "comms"},
     "formats": {"core", "formats"},
     "mpi": {"core", "mpi"},
 }

@@ -1,12 +1,12 @@
 /* Memory that is allocated as a whole: at once, or in the order of a stream. */
 #include "driver.h"
 
-#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define STEP UINT64_C(4096) /* an allocation has pages of its own: what is beyond them faults */
 
-static int allocate(uint64_t *address, size_t bytes, fake_context *context, int protection, fake_range **range)
+static int allocate(uint64_t *address, size_t bytes, fake_context *context, fake_range **range)
 {
     if (address == NULL || bytes == 0)
         return INVALID_VALUE;
@@ -14,21 +14,35 @@ static int allocate(uint64_t *address, size_t bytes, fake_context *context, int 
         return OUT_OF_MEMORY;
     uint64_t whole = (bytes + STEP - 1) / STEP * STEP;
     FAKE_TRY(fake_memory_take(context->device, whole));
-    void *memory = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
+    int file = -1;
+    if (fake_physical_open(whole, &file) != OK) {
         fake_memory_give(context->device, whole);
         return OUT_OF_MEMORY;
     }
-    memset(memory, fake_poison, whole < fake.config.poison ? whole : fake.config.poison);
-    (void)mprotect(memory, whole, protection);
+    void *memory = fake_view_map(0, whole, file);
+    void *view = fake.config.host_faults && memory != NULL ? fake_view_map(0, whole, file) : memory;
+    close(file);
+    if (view == NULL) {
+        if (memory != NULL)
+            munmap(memory, whole);
+        fake_memory_give(context->device, whole);
+        return OUT_OF_MEMORY;
+    }
     *range = fake_range_add(&fake.allocations, (uint64_t)(uintptr_t)memory, whole);
     (*range)->context = context;
+    (*range)->view = view;
     *address = (*range)->address;
     return OK;
 }
 
-static void release(fake_range *range)
+static void open_range(const fake_range *range)
 {
+    (void)mprotect(range->view, range->bytes, PROT_READ | PROT_WRITE);
+}
+
+void fake_allocation_release(fake_range *range)
+{
+    fake_view_unmap(range->address, range->bytes, range->view);
     munmap(fake_at(range->address), range->bytes);
     fake_memory_give(range->context->device, range->bytes);
     fake_range_remove(&fake.allocations, range);
@@ -39,7 +53,9 @@ static int allocate_now(uint64_t *address, size_t bytes)
     fake_context *context;
     fake_range *range;
     FAKE_TRY(fake_current(&context));
-    return allocate(address, bytes, context, PROT_READ | PROT_WRITE, &range);
+    FAKE_TRY(allocate(address, bytes, context, &range));
+    open_range(range);
+    return OK;
 }
 
 int cuMemAlloc_v2(uint64_t *address, size_t bytes)
@@ -70,7 +86,7 @@ static int free_now(uint64_t address)
     FAKE_TRY(find(address, &range));
     range->freed = true;
     fake_await_context(range->context);
-    release(range);
+    fake_allocation_release(range);
     return OK;
 }
 
@@ -96,11 +112,10 @@ static int allocate_async(uint64_t *address, size_t bytes, void *handle)
     fake_stream *stream;
     fake_range *range;
     FAKE_TRY(find_stream(handle, &stream));
-    FAKE_TRY(allocate(address, bytes, stream->context, PROT_NONE, &range));
-    range->stream_ordered = true;
+    FAKE_TRY(allocate(address, bytes, stream->context, &range));
     int result = fake_enqueue(stream, &(fake_work){.kind = FAKE_OPEN, .to = range->address}, NULL, 0);
     if (result != OK)
-        release(range);
+        fake_allocation_release(range);
     return result;
 }
 
@@ -132,7 +147,7 @@ void fake_allocation_open(uint64_t address)
     pthread_mutex_lock(&fake.lock);
     const fake_range *range = fake_range_at(fake.allocations, address);
     if (range != NULL)
-        (void)mprotect(fake_at(address), range->bytes, PROT_READ | PROT_WRITE);
+        open_range(range);
     pthread_mutex_unlock(&fake.lock);
 }
 
@@ -141,6 +156,6 @@ void fake_allocation_close(uint64_t address)
     pthread_mutex_lock(&fake.lock);
     fake_range *range = fake_range_at(fake.allocations, address);
     if (range != NULL)
-        release(range);
+        fake_allocation_release(range);
     pthread_mutex_unlock(&fake.lock);
 }

@@ -63,6 +63,7 @@ static bool set(fake_cuda_config *config, const char *key, char *value)
         {"vmm_unsafe", &config->vmm_unsafe, NULL},
         {"poison", NULL, &config->poison},
         {"seed", NULL, &config->seed},
+        {"host_faults", &config->host_faults, NULL},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (strcmp(fields[i].key, key) != 0)

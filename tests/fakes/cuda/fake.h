@@ -163,13 +163,15 @@ typedef struct fake_mapping {
     uint64_t address, bytes;
     fake_physical *physical;
     int access[FAKE_DEVICES]; /* flags: 1 read, 3 read and write */
+    void *view;               /* where work finds the bytes: the address, or elsewhere when the host must not */
     struct fake_mapping *next;
 } fake_mapping;
 
 typedef struct fake_range {
     uint64_t address, bytes;
     fake_context *context; /* of allocations and registered host memory */
-    bool stream_ordered, freed;
+    bool freed;
+    void *view; /* of allocations, as of mappings */
     struct fake_range *next;
 } fake_range;
 
@@ -307,8 +309,7 @@ fake_range *fake_range_at(fake_range *list, uint64_t address);
 fake_range *fake_range_touching(fake_range *list, uint64_t address, uint64_t bytes);
 fake_range *fake_range_holding(fake_range *list, uint64_t address, uint64_t bytes);
 void fake_range_remove(fake_range **list, fake_range *range);
-/* Unmaps them, or not. */
-void fake_ranges_forget(fake_range **list, bool unmap);
+void fake_ranges_forget(fake_range **list);
 
 /* ---- memory.c ---- */
 int fake_memory_take(int device, uint64_t bytes);
@@ -316,6 +317,8 @@ void fake_memory_give(int device, uint64_t bytes);
 /* Whether work of the device may read or write the range: OK or INVALID_VALUE. `host`: memory that nobody has registered is taken as
  * well. */
 int fake_memory_check(int device, uint64_t address, uint64_t bytes, bool write, bool host);
+/* Where work finds bytes at an address, and how many of *bytes lie there. Without the lock. */
+void *fake_memory_view(uint64_t address, size_t *bytes);
 /* What ends with a context; returns how much there was. */
 int fake_memory_end_with(const fake_context *context);
 void fake_memory_forget(void);
@@ -323,6 +326,8 @@ void fake_memory_forget(void);
 /* ---- mappings.c, physical.c ---- */
 fake_mapping *fake_mapping_holding(uint64_t address);
 void fake_mappings_forget(void);
+/* A file of so many bytes, not cleared. */
+int fake_physical_open(uint64_t bytes, int *file);
 fake_physical *fake_physical_find(unsigned long long handle);
 void fake_physical_release(fake_physical *physical);
 extern const unsigned char fake_poison; /* what new memory holds */
@@ -330,5 +335,10 @@ extern const unsigned char fake_poison; /* what new memory holds */
 /* ---- allocations.c: by streams, without the lock ---- */
 void fake_allocation_open(uint64_t address);
 void fake_allocation_close(uint64_t address);
+/* With the lock. */
+void fake_allocation_release(fake_range *range);
+/* Maps a file at an address, inaccessible, and a view of it; NULL: no room. */
+void *fake_view_map(uint64_t address, uint64_t bytes, int file);
+void fake_view_unmap(uint64_t address, uint64_t bytes, void *view);
 
 #endif

@@ -25,6 +25,7 @@ typedef struct fake_cuda_config {
     int peers;                                    /* 1: devices may access each other's memory */
     int vmm_unsafe; /* 1: mapping and the like are refused where cuMemAlloc is, during captures: nothing says that they are not */
     uint64_t poison;   /* bytes at the start of new memory that are not zero */
+    int host_faults;   /* 1: the host cannot touch memory of devices, as with a real one; only work can */
     uint32_t delay_us; /* pieces of work start up to so much later, at random */
     uint64_t seed;
 } fake_cuda_config;
@@ -80,6 +81,8 @@ typedef struct fake_cuda_segment {
 size_t fake_cuda_segments(uint64_t address, uint64_t bytes, fake_cuda_segment *segments, size_t count);
 /* Unmapping a range that is registered breaks a rule. */
 void fake_cuda_mark_registered(uint64_t address, uint64_t bytes, bool registered);
+/* Where the process can touch a byte of a device, with `host_faults` too; what is not accessible faults. */
+void *fake_cuda_view(uint64_t address);
 /* Rules of others, in the same list. */
 void fake_cuda_record_broken(const char *rule, const char *text);
 bool fake_cuda_stream_is_capturing(void *stream);

@@ -80,11 +80,12 @@ static int map(uint64_t address, size_t bytes, size_t offset, unsigned long long
         address % step != 0 || bytes > physical->bytes ||
         fake_range_holding(fake.reservations, address, bytes) == NULL || is_mapped_anywhere(address, bytes))
         return INVALID_VALUE;
-    void *memory = mmap(fake_at(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->file, 0);
-    if (memory == MAP_FAILED)
+    void *view = fake_view_map(fake.config.host_faults ? 0 : address, bytes, physical->file);
+    if (view == NULL)
         return OUT_OF_MEMORY;
     fake_mapping *mapping = fake_new(sizeof *mapping);
-    *mapping = (fake_mapping){.address = address, .bytes = bytes, .physical = physical, .next = fake.mappings};
+    *mapping =
+        (fake_mapping){.address = address, .bytes = bytes, .physical = physical, .view = view, .next = fake.mappings};
     fake.mappings = mapping;
     physical->mappings++;
     return OK;
@@ -115,6 +116,7 @@ static void remove_mapping(fake_mapping *mapping)
     while (*link != mapping)
         link = &(*link)->next;
     *link = mapping->next;
+    fake_view_unmap(mapping->address, mapping->bytes, mapping->view);
     (void)mmap(fake_at(mapping->address), mapping->bytes, PROT_NONE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     mapping->physical->mappings--;
@@ -154,7 +156,7 @@ static void protect(const fake_mapping *mapping)
     int all = 0, protection[] = {PROT_NONE, PROT_READ, PROT_READ, PROT_READ | PROT_WRITE};
     for (int i = 0; i < FAKE_DEVICES; i++)
         all |= mapping->access[i];
-    (void)mprotect(fake_at(mapping->address), mapping->bytes, protection[all & 3]);
+    (void)mprotect(mapping->view, mapping->bytes, protection[all & 3]);
 }
 
 static int check_access(const bp_cu_access *access)

@@ -83,6 +83,49 @@ int fake_memory_check(int device, uint64_t address, uint64_t bytes, bool write, 
     return OK;
 }
 
+/* ---- views ------------------------------------------------------------------------------------------------------- */
+
+void *fake_view_map(uint64_t address, uint64_t bytes, int file)
+{
+    void *memory = mmap(fake_at(address), bytes, PROT_NONE, MAP_SHARED | (address != 0 ? MAP_FIXED : 0), file, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
+void fake_view_unmap(uint64_t address, uint64_t bytes, void *view)
+{
+    if (view != fake_at(address))
+        munmap(view, bytes);
+}
+
+static void *view(uint64_t address, size_t *bytes)
+{
+    const fake_mapping *mapping = fake_mapping_holding(address);
+    const fake_range *range = mapping == NULL ? fake_range_touching(fake.allocations, address, 1) : NULL;
+    if (mapping == NULL && range == NULL)
+        return fake_at(address);
+    uint64_t offset = address - (mapping != NULL ? mapping->address : range->address);
+    uint64_t left = (mapping != NULL ? mapping->bytes : range->bytes) - offset;
+    if (*bytes > left)
+        *bytes = left;
+    return (char *)(mapping != NULL ? mapping->view : range->view) + offset;
+}
+
+void *fake_memory_view(uint64_t address, size_t *bytes)
+{
+    if (!fake.config.host_faults) /* without the lock, which would order work that nothing else orders */
+        return fake_at(address);
+    pthread_mutex_lock(&fake.lock);
+    void *memory = view(address, bytes);
+    pthread_mutex_unlock(&fake.lock);
+    return memory;
+}
+
+FAKE_API void *fake_cuda_view(uint64_t address)
+{
+    size_t bytes = 1;
+    return fake_memory_view(address, &bytes);
+}
+
 /* Base and size of what lies at an address. */
 static int get_range(uint64_t *base, size_t *bytes, uint64_t address)
 {
@@ -112,11 +155,10 @@ static int end_with(fake_range **list, const fake_context *context, bool memory)
         next = range->next;
         if (range->context != context)
             continue;
-        if (memory) {
-            munmap(fake_at(range->address), range->bytes);
-            fake_memory_give(context->device, range->bytes);
-        }
-        fake_range_remove(list, range);
+        if (memory)
+            fake_allocation_release(range);
+        else
+            fake_range_remove(list, range);
         count++;
     }
     return count;
@@ -130,10 +172,13 @@ int fake_memory_end_with(const fake_context *context)
 void fake_memory_forget(void)
 {
     fake_mappings_forget();
-    fake_ranges_forget(&fake.reservations, true);
-    fake_ranges_forget(&fake.allocations, true);
-    fake_ranges_forget(&fake.pinned, false);
-    fake_ranges_forget(&fake.registered, false);
+    for (const fake_range *range = fake.reservations; range != NULL; range = range->next)
+        munmap(fake_at(range->address), range->bytes);
+    fake_ranges_forget(&fake.reservations);
+    while (fake.allocations != NULL)
+        fake_allocation_release(fake.allocations);
+    fake_ranges_forget(&fake.pinned);
+    fake_ranges_forget(&fake.registered);
     while (fake.physicals != NULL) {
         fake.physicals->handles = 0;
         fake_physical_release(fake.physicals);

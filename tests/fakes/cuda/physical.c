@@ -67,7 +67,7 @@ static bool fill(int file, uint64_t bytes)
     return true;
 }
 
-static int open_file(uint64_t bytes, int *file)
+int fake_physical_open(uint64_t bytes, int *file)
 {
     int opened = memfd_create("emulated GPU", MFD_CLOEXEC);
     if (opened < 0)
@@ -89,7 +89,7 @@ static int create(unsigned long long *handle, size_t bytes, const bp_cu_allocati
     if ((prop->handle_types & FABRIC) && fake.config.fabric != OK)
         return fake.config.fabric;
     FAKE_TRY(fake_memory_take(prop->location_id, bytes));
-    if (open_file(bytes, &file) != OK) {
+    if (fake_physical_open(bytes, &file) != OK) {
         fake_memory_give(prop->location_id, bytes);
         return OUT_OF_MEMORY;
     }

@@ -26,14 +26,34 @@ static void call(const fake_work *work)
     thread->in_host_function = before;
 }
 
+/* Piece by piece: a range may lie in several mappings. */
+static void fill(const fake_work *work)
+{
+    for (size_t done = 0, piece; done < work->bytes; done += piece) {
+        piece = work->bytes - done;
+        void *to = fake_memory_view(work->to + done, &piece);
+        memset(to, work->value, piece);
+    }
+}
+
+static void copy(const fake_work *work)
+{
+    for (size_t done = 0, piece; done < work->bytes; done += piece) {
+        piece = work->bytes - done;
+        void *to = fake_memory_view(work->to + done, &piece);
+        const void *from = fake_memory_view(work->from + done, &piece);
+        memmove(to, from, piece);
+    }
+}
+
 /* Without the lock. */
 void fake_run(const fake_work *work)
 {
     switch (work->kind) {
     case FAKE_NOTHING:
     case FAKE_LAUNCH: break;
-    case FAKE_FILL: memset(fake_at(work->to), work->value, work->bytes); break;
-    case FAKE_COPY: memmove(fake_at(work->to), fake_at(work->from), work->bytes); break;
+    case FAKE_FILL: fill(work); break;
+    case FAKE_COPY: copy(work); break;
     case FAKE_CALL: call(work); break;
     case FAKE_OPEN: fake_allocation_open(work->to); break;
     case FAKE_CLOSE: fake_allocation_close(work->to); break;

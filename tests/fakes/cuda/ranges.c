@@ -2,7 +2,6 @@
 #include "fake.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 
 fake_range *fake_range_add(fake_range **list, uint64_t address, uint64_t bytes)
 {
@@ -43,11 +42,8 @@ void fake_range_remove(fake_range **list, fake_range *range)
     free(range);
 }
 
-void fake_ranges_forget(fake_range **list, bool unmap)
+void fake_ranges_forget(fake_range **list)
 {
-    while (*list != NULL) {
-        if (unmap)
-            munmap(fake_at((*list)->address), (*list)->bytes);
+    while (*list != NULL)
         fake_range_remove(list, *list);
-    }
 }

@@ -56,6 +56,9 @@
     X(legacy_waits_for_blocking_streams, \
       "The legacy stream waits for blocking streams, and they for it", \
       "programming guide, default stream") \
+    X(waiting_for_legacy_waits_for_blocking_streams, \
+      "Who waits for the legacy stream waits for blocking streams too", \
+      "programming guide, default stream; inferred") \
     X(legacy_ignores_non_blocking_streams, \
       "The legacy stream and non-blocking streams do not wait for each other", \
       "programming guide, default stream; flag CU_STREAM_NON_BLOCKING") \

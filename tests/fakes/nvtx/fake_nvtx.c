@@ -1,5 +1,6 @@
 /* An NVTX injection library that holds its callers to the rules: what begins ends once, regions lie in a heap that is there and do not
- * overlap. With FAKE_NVTX_REPORT=FILE the counts are written there when the process ends.
+ * overlap. With FAKE_NVTX_REPORT=FILE the counts are written there when the process ends; with FAKE_NVTX_STRICT=1 it ends with 1 when
+ * something was wrong or is left open.
  * Source of the protocol: NVTX's own headers (nvtxDetail/nvtxInit.h, nvtxExtInit.h). */
 #define NVTX_NO_IMPL
 #include <nvtx3/nvToolsExt.h>
@@ -13,12 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fake_nvtx.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MOST_HEAPS = 256, MOST_REGIONS = 4096, MOST_RANGES = 8192, MOST_TEXTS = 4096 };
+enum { MOST_HEAPS = 256, MOST_REGIONS = 4096, MOST_RANGES = 1 << 20, MOST_TEXTS = 4096 };
 
 typedef struct span {
     const char *begin; /* NULL: free */
@@ -270,12 +272,8 @@ EXPORT size_t fake_nvtx_region_bytes(const void *address)
     return bytes;
 }
 
-__attribute__((destructor)) static void report(void)
+static void report(FILE *file)
 {
-    const char *path = getenv("FAKE_NVTX_REPORT");
-    FILE *file = path != NULL ? fopen(path, "we") : NULL;
-    if (file == NULL)
-        return;
     fprintf(file,
             "{\"heaps\": %zu, \"regions\": %zu, \"ranges\": %zu, \"pushes\": %zu, \"open_heaps\": %zu, "
             "\"open_regions\": %zu, "
@@ -285,7 +283,22 @@ __attribute__((destructor)) static void report(void)
     for (size_t i = 0; i < text_count; i++)
         fprintf(file, "%s\"%s\"", i > 0 ? ", " : "", texts[i]);
     fprintf(file, "]}\n");
-    fclose(file);
+}
+
+__attribute__((destructor)) static void end(void)
+{
+    const char *path = getenv("FAKE_NVTX_REPORT"), *strict = getenv("FAKE_NVTX_STRICT");
+    FILE *file = path != NULL ? fopen(path, "we") : NULL;
+    size_t open = counts.open_heaps + counts.open_regions + counts.open_ranges + counts.depth;
+    if (file != NULL) {
+        report(file);
+        fclose(file);
+    }
+    if (strict == NULL || strcmp(strict, "1") != 0 || (counts.wrong == 0 && open == 0))
+        return;
+    fprintf(stderr, "NVTX: %zu calls were wrong (first: %s), %zu heaps, regions or ranges are left open\n",
+            counts.wrong, counts.first, open);
+    _exit(1);
 }
 
 /* ---- for NVTX ---------------------------------------------------------------------------------------------------------- */
