@@ -27,7 +27,7 @@ void *device_allocate(rank *r, size_t bytes)
     bp_cuda_driver driver = driver_of(r, &context);
     expect(r, driver.cuMemAlloc(&address, bytes) == 0);
     leave(r, &driver);
-    return (void *)(uintptr_t)address;
+    return (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
 }
 
 void device_free(rank *r, void *memory)

@@ -55,7 +55,7 @@ static void a_rank_with_another_plan_is_named(void **state)
     for (int over_nccl = 0; over_nccl <= 1; over_nccl++)
         for (uint32_t odd = 0; odd < RANKS; odd++) {
             team t;
-            /* of two that differ from each other, the first is right; of three, nobody knows: the first differing one is named */
+            /* what rank 0 has counts: the first rank that differs from it is named */
             char word[16];
             snprintf(word, sizeof word, "rank %u", odd == 0 ? 1 : odd);
             team_begin(

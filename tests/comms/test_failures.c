@@ -235,11 +235,9 @@ static void each_exchange_fails(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_nccl_call_fails),
-                                       cmocka_unit_test(each_nccl_call_fails_without_control),
-                                       cmocka_unit_test(each_deregistration_fails),
-                                       cmocka_unit_test(each_exchange_fails),
-                                       cmocka_unit_test(each_driver_call_fails),
-                                       cmocka_unit_test(each_driver_call_fails_without_control)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_nccl_call_fails),      cmocka_unit_test(each_nccl_call_fails_without_control),
+        cmocka_unit_test(each_deregistration_fails), cmocka_unit_test(each_exchange_fails),
+        cmocka_unit_test(each_driver_call_fails),    cmocka_unit_test(each_driver_call_fails_without_control)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -93,7 +93,8 @@ static void check_warnings(const team_options *options, const wanted *w)
     team_options o = *options;
     o.plan = plan;
     team_begin(&t, &o);
-    team_run(&t, register_and_read, (void *)(uintptr_t)w);
+    wanted copy = *w;
+    team_run(&t, register_and_read, &copy);
     team_end(&t);
 }
 

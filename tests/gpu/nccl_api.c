@@ -2,6 +2,7 @@
 #include "nccl_api.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 nccl_api nccl;
@@ -37,14 +38,21 @@ static void find_functions(void)
     FIND(fake_nccl_count);
 }
 
+static const char *chosen(const char *variable)
+{
+    const char *path = getenv(variable);
+    return path == NULL || strcmp(path, "real") == 0 ? NULL : path;
+}
+
 const char *find_libraries(void)
 {
-    if (bp_cuda_driver_load(NULL, &cuda) != BP_OK)
+    const char *file = chosen("BP_TEST_NCCL");
+    if (bp_cuda_driver_load(chosen("BP_TEST_DRIVER"), &cuda) != BP_OK)
         return bp_error_detail();
     int devices = 0;
     if (cuda.cuDeviceGetCount(&devices) != 0 || devices == 0)
         return "the driver finds no GPU";
-    library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    library = dlopen(file == NULL ? "libnccl.so.2" : file, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
         return dlerror();
     find_functions();
@@ -124,5 +132,5 @@ int unmap_granules(granules *g)
 
 void *at(const granules *g, size_t offset)
 {
-    return (void *)(uintptr_t)(g->address + offset);
+    return (void *)(uintptr_t)(g->address + offset); /* NOLINT(performance-no-int-to-ptr): it is one of the device */
 }

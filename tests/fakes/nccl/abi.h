@@ -45,9 +45,9 @@ FAKE_NCCL_API int ncclReduceScatter(const void *from, void *to, size_t count, in
 #endif
 FAKE_NCCL_2_19 int ncclMemAlloc(void **address, size_t bytes);
 FAKE_NCCL_2_19 int ncclMemFree(void *address);
-FAKE_NCCL_2_19 int ncclCommRegister(void *comm, void *address, size_t bytes, void **handle);
+FAKE_NCCL_2_19 int ncclCommRegister(void *handle, void *address, size_t bytes, void **out);
 FAKE_NCCL_2_19 int ncclCommDeregister(void *comm, void *handle);
-FAKE_NCCL_2_27 int ncclCommWindowRegister(void *comm, void *address, size_t bytes, void **window, int flags);
-FAKE_NCCL_2_27 int ncclCommWindowDeregister(void *comm, void *window);
+FAKE_NCCL_2_27 int ncclCommWindowRegister(void *handle, void *address, size_t bytes, void **out, int flags);
+FAKE_NCCL_2_27 int ncclCommWindowDeregister(void *comm, void *handle);
 
 #endif

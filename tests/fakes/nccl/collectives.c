@@ -101,7 +101,7 @@ static int run_with_others(operation *o)
     int result = meet(o->comm, MEET_COLLECTIVE, o->number, o->run, o, &met);
     if (result != NCCL_SUCCESS)
         return result;
-    const operation *of[FAKE_NCCL_RANKS];
+    const operation *of[FAKE_NCCL_RANKS] = {NULL};
     for (int i = 0; i < ranks; i++) {
         of[i] = met->brought[i];
         if (of[i] == NULL)

@@ -1,4 +1,4 @@
-/* Settings, faults and findings. */
+/* Settings, faults and the reset. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,8 +6,6 @@
 
 #include "state.h"
 
-#define MOST_FINDINGS 64
-#define MOST_ENDED 256
 #define MOST_FUNCTIONS 32
 
 #ifndef FAKE_NCCL_VERSION
@@ -21,11 +19,6 @@ fake_state fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_IN
 static struct {
     pthread_mutex_t lock; /* taken last; nothing is called under it */
     struct {
-        fake_nccl_rule rule;
-        char text[200];
-    } findings[MOST_FINDINGS];
-    unsigned found, total, per_rule[FAKE_NCCL_RULE_COUNT];
-    struct {
         const char *name;
         unsigned calls;
     } functions[MOST_FUNCTIONS];
@@ -35,8 +28,6 @@ static struct {
     int fails_rank, fails_result;
     bool has_failed;
     int refused_rank, refused_nth;
-    void *ended[MOST_ENDED];
-    unsigned ended_count;
 } control = {.lock = PTHREAD_MUTEX_INITIALIZER, .refused_nth = -1};
 
 void fake_lock(void)
@@ -192,107 +183,18 @@ int fail(communicator *comm, int result, const char *format, ...)
     return result;
 }
 
-/* ---- findings ------------------------------------------------------------------------------------------------------ */
+/* ---- the reset ---------------------------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name, *sentence, *source;
-} RULES[] = {
-#define RULE(id, sentence, source) {#id, sentence, source},
-    FAKE_NCCL_RULES(RULE)
-#undef RULE
-};
-
-const char *fake_nccl_rule_name(fake_nccl_rule rule)
-{
-    return RULES[rule].name;
-}
-
-const char *fake_nccl_rule_sentence(fake_nccl_rule rule)
-{
-    return RULES[rule].sentence;
-}
-
-const char *fake_nccl_rule_source(fake_nccl_rule rule)
-{
-    return RULES[rule].source;
-}
-
-void broke(fake_nccl_rule rule, const char *format, ...)
+static void forget_faults(void)
 {
     pthread_mutex_lock(&control.lock);
-    control.per_rule[rule]++;
-    control.total++;
-    if (control.found < MOST_FINDINGS) {
-        va_list args;
-        va_start(args, format);
-        control.findings[control.found].rule = rule;
-        vsnprintf(control.findings[control.found].text, sizeof control.findings[0].text, format, args);
-        va_end(args);
-        control.found++;
-    }
-    pthread_mutex_unlock(&control.lock);
-}
-
-unsigned fake_nccl_broken(char *text, size_t capacity)
-{
-    pthread_mutex_lock(&control.lock);
-    size_t length = 0;
-    if (text != NULL && capacity > 0)
-        text[0] = '\0';
-    for (unsigned i = 0; text != NULL && i < control.found && length < capacity; i++) {
-        fake_nccl_rule rule = control.findings[i].rule;
-        int written = snprintf(text + length, capacity - length, "%s (%s): %s\n", RULES[rule].name,
-                               RULES[rule].sentence, control.findings[i].text);
-        length += written < 0 ? 0 : (size_t)written;
-    }
-    unsigned total = control.total;
-    pthread_mutex_unlock(&control.lock);
-    return total;
-}
-
-unsigned fake_nccl_take_broken(fake_nccl_rule rule)
-{
-    pthread_mutex_lock(&control.lock);
-    unsigned times = control.per_rule[rule], kept = 0;
-    for (unsigned i = 0; i < control.found; i++)
-        if (control.findings[i].rule != rule)
-            control.findings[kept++] = control.findings[i];
-    control.found = kept;
-    control.per_rule[rule] = 0;
-    control.total -= times;
-    pthread_mutex_unlock(&control.lock);
-    return times;
-}
-
-void note_ended(void *handle)
-{
-    pthread_mutex_lock(&control.lock);
-    if (control.ended_count < MOST_ENDED)
-        control.ended[control.ended_count++] = handle;
-    pthread_mutex_unlock(&control.lock);
-}
-
-void *fake_nccl_ended(unsigned index)
-{
-    pthread_mutex_lock(&control.lock);
-    void *handle = index < control.ended_count ? control.ended[index] : NULL;
-    pthread_mutex_unlock(&control.lock);
-    return handle;
-}
-
-static void forget_findings(void)
-{
-    pthread_mutex_lock(&control.lock);
-    control.found = control.total = control.calls = control.ended_count = 0;
+    control.calls = 0;
     control.fails_nth = 0;
     control.has_failed = false;
     control.refused_nth = -1;
-    memset(control.per_rule, 0, sizeof control.per_rule);
     memset(control.functions, 0, sizeof control.functions);
     pthread_mutex_unlock(&control.lock);
 }
-
-/* ---- reset --------------------------------------------------------------------------------------------------------- */
 
 static void free_comm(communicator *comm)
 {
@@ -349,37 +251,7 @@ unsigned fake_nccl_reset(void)
     fake.counts = now;
     fake.set.version = 0;
     fake_unlock();
+    forget_faults();
     forget_findings();
     return living;
-}
-
-void fake_nccl_count(fake_nccl_counts *counts)
-{
-    fake_lock();
-    *counts = fake.counts;
-    fake_unlock();
-}
-
-int fake_nccl_window_get(unsigned index, fake_nccl_window *out)
-{
-    /* lists have the newest first */
-    fake_lock();
-    const window *found = NULL;
-    for (communicator *c = fake.communicators; c != NULL && found == NULL; c = c->next) {
-        unsigned count = 0;
-        for (const window *w = c->windows; w != NULL; w = w->next)
-            count++;
-        if (index >= count) {
-            index -= count;
-            continue;
-        }
-        found = c->windows;
-        for (unsigned i = count - 1 - index; i > 0; i--)
-            found = found->next;
-    }
-    if (found != NULL)
-        *out = (fake_nccl_window){found->comm,  found->comm->rank, found->address,
-                                  found->bytes, found->flags,      (void *)(uintptr_t)found};
-    fake_unlock();
-    return found != NULL;
 }

@@ -123,6 +123,7 @@ int enter(const char *function, const communicator *comm);
 /* Whether this window registration is to be answered with NULL. Under the lock. */
 bool is_window_refused(int rank);
 void note_ended(void *handle);
+void forget_findings(void);
 /* Records a broken rule with the facts of the case. Any thread, under the lock or not. */
 __attribute__((format(printf, 2, 3))) void broke(fake_nccl_rule rule, const char *format, ...);
 /* The result, after its words were kept for ncclGetLastError. Under the lock. */
@@ -147,7 +148,7 @@ void end_meetings(clique *of);
 /* ---- registration -------------------------------------------------------------------------------------------------- */
 
 /* How memory of a collective is registered with a communicator: a bp_register_kind, of all of the range. */
-bp_register_kind registered_as(const communicator *comm, const void *address, uint64_t bytes);
+bp_register_kind registered_as(const communicator *comm, const void *memory, uint64_t bytes);
 /* What is left of the communicator's registrations; true when there was something. */
 bool end_registrations(communicator *comm);
 

@@ -1,0 +1,20 @@
+/* What buffers and windows share. All under the lock. */
+#ifndef FAKE_NCCL_REGISTRATION_H
+#define FAKE_NCCL_REGISTRATION_H
+
+#include "state.h"
+
+#define MOST_SEGMENTS 16
+
+/* Whether something may be registered or deregistered now. */
+int check_moment(communicator *comm, const char *function);
+/* The communicator serves symmetric memory. */
+bool is_symmetric(const communicator *comm);
+
+buffer *buffer_with(const communicator *comm, uint64_t begin, uint64_t end);
+buffer *buffer_called(const communicator *comm, const void *handle);
+/* Whole pages; counts where they are registered already. NULL: no memory. */
+buffer *add_buffer(communicator *comm, uint64_t address, uint64_t bytes);
+void drop_buffer(communicator *comm, buffer *b);
+
+#endif
