@@ -85,13 +85,19 @@ static int prepare(rules *r)
     return error == 0 ? driver->cuStreamSynchronize(r->a) : error;
 }
 
-static void end_stream(rules *r, void **stream)
+static void end_capture(const bp_cuda_driver *driver, void *stream)
 {
     void *graph = NULL;
+    if (driver->cuStreamEndCapture(stream, &graph) == 0)
+        (void)driver->cuGraphDestroy(graph);
+}
+
+static void end_stream(rules *r, void **stream)
+{
     if (*stream == NULL)
         return;
-    if (capture_status(r, *stream) > 0 && r->driver.cuStreamEndCapture(*stream, &graph) == 0)
-        (void)r->driver.cuGraphDestroy(graph);
+    if (capture_status(r, *stream) > 0)
+        end_capture(&r->driver, *stream);
     (void)r->driver.cuStreamSynchronize(*stream);
     (void)r->driver.cuStreamDestroy(*stream);
     *stream = NULL;
