@@ -30,6 +30,17 @@ static bp_capture *begin(const kit *k)
     return capture;
 }
 
+static bp_capture *begin_owned(const kit *k, uint32_t owned)
+{
+    bp_capture *capture = NULL;
+    bp_capture_config config;
+    assert_ok(bp_capture_config_init(&config, sizeof config));
+    config.owned = &owned;
+    config.owned_count = 1;
+    assert_ok(bp_capture_begin(k->pool, &config, &capture));
+    return capture;
+}
+
 static bp_graph *end_graph(bp_stream *stream)
 {
     bp_graph *graph = NULL;
@@ -427,6 +438,127 @@ static void test_launching(void **state)
     end_kit(&k);
 }
 
+/* What a graph reads of a request that it owns is at a fixed place. */
+static void test_owned_moved(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
+    bp_pool_config config = pool_config();
+    config.selection = BP_SELECT_ANY;
+    config.strict = BP_STRICT_OFF;
+    open_pool(&k, &config, 0);
+    uint32_t owned = param(&k, 0), other = param(&k, 1);
+    void *address = take(&k, owned, k.streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    drop(&k, owned, k.streams[0]);
+    assert_ptr_equal(take(&k, other, k.streams[0]), address);
+    assert_ptr_not_equal(take(&k, owned, k.streams[0]), address);
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "other memory");
+    drop(&k, owned, k.streams[0]);
+    drop(&k, other, k.streams[0]);
+    assert_ptr_equal(take(&k, owned, k.streams[0]), address);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, NULL));
+    drop(&k, owned, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    end_kit(&k);
+}
+
+/* A request that is owned has come to be live again since the capture: what used its memory before is waited for, once. */
+static void test_owned_again(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    uint32_t owned = param(&k, 0);
+    take(&k, owned, k.streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    drop(&k, owned, (take(&k, owned, k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    gate g = {0}, h = {0};
+    flag ran = 0, again = 0;
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[2]));
+    block(k.streams[2], &g);
+    drop(&k, owned, k.streams[2]);
+    take(&k, owned, k.streams[0]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_graph_launch(graph, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &ran);
+    assert_true(stays_down(&ran));
+    unblock(&g);
+    assert_true(is_raised_soon(&ran));
+    block(k.streams[0], &h); /* what else its holders do is no business of the next launch */
+    block(k.streams[2], &h);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &again);
+    assert_true(is_raised_soon(&again));
+    unblock(&h);
+    drop(&k, owned, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* A launch needs a place among the streams of what is owned: said before the graph runs, not after. */
+static void test_owned_on_most_streams(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    uint32_t owned = param(&k, 0);
+    bp_stream *streams[BP_HOLD_STREAMS];
+    for (int i = 0; i < BP_HOLD_STREAMS; i++)
+        assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
+    take(&k, owned, streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[1]));
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    for (int i = 1; i < BP_HOLD_STREAMS; i++)
+        assert_ok(bp_pool_use(k.pool, &owned, 1, streams[i]));
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "8 streams");
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2])); /* nothing was taken */
+    assert_ok(bp_capture_before_launch(capture, streams[3]));
+    assert_ok(bp_capture_launched(capture, NULL));
+    drop(&k, owned, streams[0]);
+    for (int i = 0; i < BP_HOLD_STREAMS; i++)
+        bp_stream_destroy(&streams[i]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* A graph that is forgotten between the two calls leaves its memory, also while another capture lasts. */
+static void test_forgotten_while_launching(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
+    bp_capture *second = begin(&k);
+    bp_capture_destroy(&capture);
+    assert_ok(bp_capture_end(second));
+    bp_capture_destroy(&second);
+    bp_graph_destroy(&graph);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
 static void test_pool_goes_first(void **state)
 {
     (void)state;
@@ -484,6 +616,10 @@ int main(void)
         cmocka_unit_test(test_undeclared_and_unchecked),
         cmocka_unit_test(test_launches),
         cmocka_unit_test(test_launching),
+        cmocka_unit_test(test_owned_moved),
+        cmocka_unit_test(test_owned_again),
+        cmocka_unit_test(test_owned_on_most_streams),
+        cmocka_unit_test(test_forgotten_while_launching),
         cmocka_unit_test(test_pool_goes_first),
         cmocka_unit_test(test_touched_slabs),
     };
