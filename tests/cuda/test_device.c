@@ -353,6 +353,43 @@ static void test_stream_pool(void **state)
     assert_clean();
 }
 
+/* Where the driver refuses to wait, a stream that is destroyed may still have work: pools go on recording points on it. */
+static void test_stream_that_cannot_be_waited_for(void **state)
+{
+    (void)state;
+    for (int imported = 0; imported < 2; imported++) {
+        fake_cuda_config config = defaults();
+        configure(&config);
+        bp_cuda_config cuda = on_table();
+        kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+        bp_pool_config pools = pool_config();
+        open_pool(&k, &pools, 0);
+        bp_stream *stream;
+        uint64_t native;
+        assert_ok(bp_stream_native(k.streams[3], &native));
+        if (imported)
+            assert_ok(bp_stream_import(k.device, native, "theirs", &stream));
+        else
+            assert_ok(bp_stream_create(k.device, "ours", &stream));
+        take(&k, param(&k, 0), stream);
+        for (int i = 1; i <= 2; i++)
+            assert_true(fake_cuda_fail("cuStreamSynchronize", (uint64_t)i, 700));
+        bp_stream_destroy(&stream);
+        drop(&k, param(&k, 0), k.streams[1]);
+        take(&k, param(&k, 0), k.streams[2]);
+        drop(&k, param(&k, 0), k.streams[2]);
+        bp_pool_destroy(&k.pool);
+        for (int i = 0; i < KIT_STREAMS; i++)
+            bp_stream_destroy(&k.streams[i]);
+        assert_int_equal(usage_of(k.device).events, BP_STREAM_POINTS); /* somebody may wait for them yet */
+        bp_device_destroy(&k.device);
+        bp_plan_destroy(&k.plan);
+        end_world(&k.w);
+        free(k.ids);
+        assert_clean();
+    }
+}
+
 /* ---- out of memory ---------------------------------------------------------------------------------------------------- */
 
 static void test_out_of_memory(void **state)
@@ -511,6 +548,7 @@ int main(void)
         cmocka_unit_test(test_current_context),
         cmocka_unit_test(test_imported_streams),
         cmocka_unit_test(test_stream_pool),
+        cmocka_unit_test(test_stream_that_cannot_be_waited_for),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_each_call_fails),
     };
