@@ -281,6 +281,39 @@ static void test_current_context(void **state)
 
 /* ---- streams of others ------------------------------------------------------------------------------------------------ */
 
+static bp_cuda_driver asked; /* what the wrappers call */
+
+static int create_in_context(unsigned long long *handle, size_t bytes, const bp_cu_allocation_prop *prop,
+                             unsigned long long flags)
+{
+    void *context = NULL;
+    return asked.cuCtxGetCurrent(&context) == 0 && context != NULL ? asked.cuMemCreate(handle, bytes, prop, flags)
+                                                                   : BP_CU_INVALID_CONTEXT;
+}
+
+static int release_in_context(unsigned long long handle)
+{
+    void *context = NULL;
+    return asked.cuCtxGetCurrent(&context) == 0 && context != NULL ? asked.cuMemRelease(handle) : BP_CU_INVALID_CONTEXT;
+}
+
+/* Nothing says that memory can be made on a thread without a context. */
+static void test_memory_in_context(void **state)
+{
+    (void)state;
+    fake_cuda_config config = defaults();
+    configure(&config);
+    asked = table;
+    table.cuMemCreate = create_in_context;
+    table.cuMemRelease = release_in_context;
+    bp_cuda_config cuda = on_table();
+    kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config pools = pool_config();
+    open_pool(&k, &pools, 0);
+    end_kit(&k);
+    assert_clean();
+}
+
 static void test_imported_streams(void **state)
 {
     (void)state;
@@ -546,6 +579,7 @@ int main(void)
         cmocka_unit_test(test_handles_and_granularity),
         cmocka_unit_test(test_plain_memory),
         cmocka_unit_test(test_current_context),
+        cmocka_unit_test(test_memory_in_context),
         cmocka_unit_test(test_imported_streams),
         cmocka_unit_test(test_stream_pool),
         cmocka_unit_test(test_stream_that_cannot_be_waited_for),
