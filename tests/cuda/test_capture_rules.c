@@ -299,6 +299,35 @@ static void test_streams_made_inside(void **state)
     end_kit(&k);
 }
 
+static bp_status destroy_on_event_create(void *user, const bp_device_call *call)
+{
+    if (call->operation == BP_OP_EVENT_CREATE)
+        bp_stream_destroy((bp_stream **)user);
+    return BP_OK;
+}
+
+/* A stream may be destroyed while begin makes what it needs inside captures. */
+static void test_stream_destroyed_by_another(void **state)
+{
+    (void)state;
+    bp_stream *victim = NULL;
+    bp_device *inner = new_cuda(), *device;
+    assert_ok(bp_device_create_trace(inner, destroy_on_event_create, &victim, &device));
+    bp_device_destroy(&inner);
+    kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    open_pool(&k, &config, 0);
+    bp_stream *made;
+    assert_ok(bp_stream_create(k.device, "victim", &made));
+    victim = made;
+    bp_capture *capture = begin(&k);
+    assert_null(victim);
+    assert_ok(bp_capture_end(capture));
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k); /* no events are left */
+}
+
 /* ---- checked mode -------------------------------------------------------------------------------------------------- */
 
 static void test_undeclared(void **state)
@@ -612,6 +641,7 @@ int main(void)
         cmocka_unit_test(test_dynamic_inside),
         cmocka_unit_test(test_no_deviation_inside),
         cmocka_unit_test(test_streams_made_inside),
+        cmocka_unit_test(test_stream_destroyed_by_another),
         cmocka_unit_test(test_undeclared),
         cmocka_unit_test(test_undeclared_and_unchecked),
         cmocka_unit_test(test_launches),
