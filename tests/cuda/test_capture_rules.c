@@ -9,6 +9,8 @@
 
 #include <bucketpool/capture.h>
 
+#include <pthread.h>
+
 #include "../contract/support.h"
 #include "../support/driver.h"
 
@@ -606,6 +608,49 @@ static void test_pool_goes_first(void **state)
     end_kit(&k);
 }
 
+typedef struct capturer {
+    bp_stream *stream;
+    flag begun, over;
+    gate *gate; /* of work elsewhere, opened after a while */
+} capturer;
+
+static void *capture_elsewhere(void *argument)
+{
+    capturer *c = argument;
+    bp_graph *graph = NULL;
+    (void)bp_graph_begin(c->stream);
+    atomic_store(&c->begun, 1);
+    pause_us(20000);
+    unblock(c->gate);
+    while (!atomic_load(&c->over))
+        pause_us(100);
+    (void)bp_graph_end(c->stream, &graph);
+    bp_graph_destroy(&graph);
+    return NULL;
+}
+
+/* Another thread captures something else, so that the device as a whole cannot be waited for: the pool's work is, all the same. */
+static void test_pool_goes_while_others_capture(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    gate g = {0};
+    flag ran = 0;
+    capturer c = {.stream = k.streams[3], .gate = &g};
+    pthread_t thread;
+    take(&k, param(&k, 0), k.streams[0]);
+    block(k.streams[0], &g);
+    raise_on(k.streams[0], &ran);
+    assert_int_equal(pthread_create(&thread, NULL, capture_elsewhere, &c), 0);
+    while (!atomic_load(&c.begun))
+        pause_us(100);
+    bp_pool_destroy(&k.pool);
+    assert_int_equal(atomic_load(&ran), 1);
+    atomic_store(&c.over, 1);
+    pthread_join(thread, NULL);
+    end_kit(&k);
+}
+
 static void test_touched_slabs(void **state)
 {
     (void)state;
@@ -651,6 +696,7 @@ int main(void)
         cmocka_unit_test(test_owned_on_most_streams),
         cmocka_unit_test(test_forgotten_while_launching),
         cmocka_unit_test(test_pool_goes_first),
+        cmocka_unit_test(test_pool_goes_while_others_capture),
         cmocka_unit_test(test_touched_slabs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
