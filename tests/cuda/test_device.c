@@ -571,6 +571,85 @@ static void test_each_call_fails(void **state)
     fake_cuda_reset();
 }
 
+/* A capture of what is owned and what is not, and its launch; where a call fails, the way out that the headers give. */
+static bool capture_and_launch(kit *k, uint32_t owned)
+{
+    bp_capture *capture = NULL;
+    bp_graph *graph = NULL;
+    bp_capture_config config;
+    uint32_t id = param(k, 1);
+    bool fine = false;
+    assert_ok(bp_capture_config_init(&config, sizeof config));
+    config.owned = &owned;
+    config.owned_count = 1;
+    if (bp_capture_begin(k->pool, &config, &capture) != BP_OK)
+        return false;
+    bool inside = bp_graph_begin(k->streams[0]) == BP_OK;
+    bp_status status = inside ? BP_OK : BP_ERR_DEVICE;
+    for (int i = 0; status == BP_OK && i < 2; i++) {
+        status = bp_pool_acquire(k->pool, &owned, 1, k->streams[0], NULL);
+        if (status == BP_OK)
+            status = bp_pool_acquire(k->pool, &id, 1, k->streams[0], NULL);
+        if (status == BP_OK)
+            status = bp_pool_release(k->pool, &id, 1, k->streams[0]);
+        if (status == BP_OK)
+            status = bp_pool_release(k->pool, &owned, 1, k->streams[0]);
+    }
+    if (inside && bp_graph_end(k->streams[0], &graph) != BP_OK) {
+        status = BP_ERR_DEVICE;
+        (void)bp_graph_end(k->streams[0], &graph); /* where that call was the one that failed */
+    }
+    if (status == BP_OK && bp_capture_end(capture) == BP_OK &&
+        bp_capture_before_launch(capture, k->streams[1]) == BP_OK) {
+        fine = bp_graph_launch(graph, k->streams[1]) == BP_OK;
+        if (fine && bp_capture_launched(capture, k->streams[1]) != BP_OK) { /* the call can be made again */
+            fine = false;
+            assert_ok(bp_capture_launched(capture, k->streams[1]));
+        } else if (!fine) {
+            assert_ok(bp_capture_launched(capture, NULL));
+        }
+    }
+    bp_capture_abandon(&capture);
+    bp_graph_destroy(&graph);
+    return fine;
+}
+
+static void test_pool_serves_after_failures(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cuCtxPushCurrent",     "cuEventCreate",       "cuEventRecord",
+                                        "cuStreamWaitEvent",    "cuStreamSynchronize", "cuStreamGetCaptureInfo",
+                                        "cuStreamBeginCapture", "cuStreamEndCapture",  "cuGraphInstantiate",
+                                        "cuGraphLaunch"};
+    unsigned failed = 0;
+    for (size_t f = 0; f < sizeof calls / sizeof *calls; f++) {
+        bool fine = false;
+        for (uint64_t nth = 1; !fine; nth += 1 + nth / 8) {
+            fake_cuda_config config = defaults();
+            configure(&config);
+            bp_cuda_config cuda = on_table();
+            kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+            bp_pool_config pools = pool_config();
+            open_pool(&k, &pools, 0);
+            uint32_t owned = param(&k, 0);
+            take(&k, owned, k.streams[2]);
+            drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[3]));
+            assert_true(fake_cuda_fail(calls[f], nth, 999));
+            fine = capture_and_launch(&k, owned);
+            failed += !fine;
+            fake_cuda_fail_none();
+            assert_false(bp_pool_is_capturing(k.pool));
+            assert_int_equal(live_count(k.pool), 1);
+            if (!fine && !capture_and_launch(&k, owned))
+                fail_msg("after use %llu of %s failed: %s", (unsigned long long)nth, calls[f], bp_error_detail());
+            drop(&k, owned, k.streams[2]);
+            walk(&k, 1, NULL, false);
+            end_kit(&k);
+        }
+    }
+    assert_true(failed > 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -585,6 +664,7 @@ int main(void)
         cmocka_unit_test(test_stream_that_cannot_be_waited_for),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_each_call_fails),
+        cmocka_unit_test(test_pool_serves_after_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
