@@ -539,6 +539,41 @@ static void test_owned_again(void **state)
     end_kit(&k);
 }
 
+/* Zeros that an acquire since the capture still writes come before the launch. */
+static void test_owned_zeros(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
+    uint32_t id;
+    bind.placement = BP_PLACE_PERSISTENT;
+    bind.zero = BP_ZERO_ALL;
+    assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    take(&k, id, k.streams[0]);
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    drop(&k, id, (take(&k, id, k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    drop(&k, id, k.streams[0]);
+    gate g = {0};
+    flag ran = 0;
+    block(k.streams[0], &g);
+    take(&k, id, k.streams[0]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_graph_launch(graph, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &ran);
+    assert_true(stays_down(&ran));
+    unblock(&g);
+    assert_true(is_raised_soon(&ran));
+    drop(&k, id, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
 /* A launch needs a place among the streams of what is owned: said before the graph runs, not after. */
 static void test_owned_on_most_streams(void **state)
 {
@@ -693,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_launching),
         cmocka_unit_test(test_owned_moved),
         cmocka_unit_test(test_owned_again),
+        cmocka_unit_test(test_owned_zeros),
         cmocka_unit_test(test_owned_on_most_streams),
         cmocka_unit_test(test_forgotten_while_launching),
         cmocka_unit_test(test_pool_goes_first),
