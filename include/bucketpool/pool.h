@@ -81,7 +81,7 @@ typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON 
  * with NVTX. Off, it costs nothing. */
 typedef enum bp_annotate { BP_ANNOTATE_ENVIRONMENT = 0, BP_ANNOTATE_OFF = 1, BP_ANNOTATE_ON = 2 } bp_annotate;
 
-/* When acquire, use and release ask the driver whether their stream is captured (capture.h); an answer that does not fit is
+/* When acquire, use, release and launch ask the driver whether their stream is captured (capture.h); an answer that does not fit is
  * BP_ERR_CAPTURE. BP_CAPTURE_CHECK_ENVIRONMENT: always when BUCKETPOOL_CHECK_CAPTURE=1 is set, else inside. INSIDE: in declared captures
  * only, so that eager calls make no query. ALWAYS: also outside, which finds captures that were not declared. */
 typedef enum bp_capture_check {

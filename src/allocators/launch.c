@@ -102,7 +102,7 @@ static bp_status order(const bp_capture *capture, bp_stream *stream)
 bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
 {
     BP_TRY(check(capture, "bp_capture_before_launch"));
-    BP_TRY(bp_stream_check(stream, capture->pool->device, "bp_capture_before_launch"));
+    BP_TRY(bp_check_stream(capture->pool, stream, "bp_capture_before_launch"));
     if (!capture->armed)
         BP_TRY(claim_segments(capture));
     if (!capture->armed && capture->pool->annotations != NULL)

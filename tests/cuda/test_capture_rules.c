@@ -354,6 +354,31 @@ static void test_undeclared(void **state)
     end_kit(&k);
 }
 
+/* A launch on a stream that is captured would become a part of another graph. */
+static void test_launch_on_captured_stream(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
+    open_pool(&k, &config, 0);
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    bp_graph *graph = end_graph(k.streams[0]), *other;
+    assert_ok(bp_capture_end(capture));
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_CAPTURE, "before_launch", "s1", "declare");
+    other = end_graph(k.streams[1]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, NULL));
+    bp_graph_destroy(&other);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
 /* Without being asked, the driver says so at the wait; the words are ours. */
 static void test_undeclared_and_unchecked(void **state)
 {
@@ -723,6 +748,7 @@ int main(void)
         cmocka_unit_test(test_streams_made_inside),
         cmocka_unit_test(test_stream_destroyed_by_another),
         cmocka_unit_test(test_undeclared),
+        cmocka_unit_test(test_launch_on_captured_stream),
         cmocka_unit_test(test_undeclared_and_unchecked),
         cmocka_unit_test(test_launches),
         cmocka_unit_test(test_launching),
