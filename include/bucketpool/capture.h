@@ -28,8 +28,8 @@
  * Checked mode (bp_pool_config.capture_check) asks the driver which streams are captured, so that a stream which does not take part is
  * an error with its name instead of the driver's 905 or 907 later.
  *
- * Thread safety: calls for one capture come one at a time. Begin, end and abandon: one thread, and no calls of the pool beside them. Between them only streams of the capture may
- * acquire and release. before_launch and launched: as acquire and release. Sources: CUDA's rules of stream capture (events recorded
+ * Thread safety: calls for one capture come one at a time. Begin, end, abandon and destroy: one thread, and no calls of the pool beside them.
+ * Between begin and end only streams of the capture may acquire and release. before_launch and launched: as acquire and release. Sources: CUDA's rules of stream capture (events recorded
  * inside cannot be waited for outside, nor the other way round); the design of Megatron's full-iteration graphs. */
 #ifndef BUCKETPOOL_CAPTURE_H
 #define BUCKETPOOL_CAPTURE_H
@@ -71,9 +71,10 @@ BP_API bp_status bp_capture_end(bp_capture *capture);
 BP_API void bp_capture_abandon(bp_capture **capture);
 
 /* Before each launch of the graph on `stream`: orders the stream after every release point in the graph's memory, and takes that memory
- * until bp_capture_launched. Called again without a launch in between, it starts over.
+ * until bp_capture_launched; but for what live requests hold: they must stay live until then. Called again without a launch in between, it starts over.
  * Errors: BP_ERR_SCHEDULE (a request that is not the capture's own, or another launch, holds memory of the graph; an owned one is not live:
- * by name), BP_ERR_CAPTURE (the capture has not ended, or the pool is being captured: graphs are launched outside),
+ * by name; one is in other memory than when the capture began, or has no room for a further stream), BP_ERR_CAPTURE (the capture has not ended,
+ * or the pool is being captured: graphs are launched outside),
  * BP_ERR_INVALID_ARGUMENT (a destroyed stream, one of another device, a pool that was destroyed). */
 BP_API bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream);
 

@@ -65,7 +65,8 @@ typedef struct bp_device_ops {
     bp_status (*stream_create)(void *self, void **stream);
     /* A stream that somebody else made, by its native handle; NULL where there is no such thing. */
     bp_status (*stream_import)(void *self, uint64_t native, void **stream);
-    /* Waits for the stream's work first. Imported streams live on. */
+    /* Waits for the stream's work first. Imported streams live on. Where it fails the stream still takes work and events until the
+     * device goes. */
     bp_status (*stream_destroy)(void *self, void *stream);
     bp_status (*stream_synchronize)(void *self, void *stream);
     bp_status (*synchronize)(void *self);

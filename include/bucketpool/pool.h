@@ -81,7 +81,7 @@ typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON 
  * with NVTX. Off, it costs nothing. */
 typedef enum bp_annotate { BP_ANNOTATE_ENVIRONMENT = 0, BP_ANNOTATE_OFF = 1, BP_ANNOTATE_ON = 2 } bp_annotate;
 
-/* When acquire, use and release ask the driver whether their stream is captured (capture.h); an answer that does not fit is
+/* When acquire, use, release and launch ask the driver whether their stream is captured (capture.h); an answer that does not fit is
  * BP_ERR_CAPTURE. BP_CAPTURE_CHECK_ENVIRONMENT: always when BUCKETPOOL_CHECK_CAPTURE=1 is set, else inside. INSIDE: in declared captures
  * only, so that eager calls make no query. ALWAYS: also outside, which finds captures that were not declared. */
 typedef enum bp_capture_check {
@@ -123,7 +123,9 @@ BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
  * made so far is undone. */
 BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool);
 
-/* Waits for the device's streams, runs detach callbacks in reverse order and gives the memory back; outstanding holds end.
+/* Waits for the device's streams, runs detach callbacks in reverse order and gives the memory back; outstanding holds end. Not while work
+ * of the device is captured, by anybody: the wait makes such captures invalid, and work of streams that the device does not know is not
+ * waited for.
  * Accepts NULL and pointers to NULL; sets *pool to NULL. */
 BP_API void bp_pool_destroy(bp_pool **pool);
 

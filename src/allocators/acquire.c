@@ -110,14 +110,6 @@ BP_HOT bool is_fresh(const bp_bound *r)
     return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
 }
 
-/* The zeros that the first acquire of a live request may still be writing come before the work of a further stream. */
-static bp_status order_zeros(bp_waits *w, const bp_bound *r)
-{
-    if (r->zero == BP_ZERO_NOTHING || r->streams == 0)
-        return BP_OK;
-    return bp_waits_add(w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream, .point = BP_NO_POINT}}});
-}
-
 /* Collects what one request's memory has to be waited for. */
 BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_bound *r)
 {
@@ -125,8 +117,8 @@ BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_bound
     if (!is_fresh(r)) {
         uint32_t place = bp_hold_find(r, a->stream);
         if (place < r->streams && r->hold[place].acquired)
-            return BP_OK; /* ordered by its first acquire there */
-        BP_TRY(order_zeros(w, r));
+            return BP_OK;                 /* ordered by its first acquire there */
+        BP_TRY(bp_waits_add_zeros(w, r)); /* they come before the work of a further stream */
     }
     if (r->kind == BP_KIND_DYNAMIC && !is_fresh(r))
         return bp_waits_add(w, &pool->fences[r->fence]); /* the allocation is in the order of its first stream */

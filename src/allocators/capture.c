@@ -23,7 +23,7 @@ static uint64_t live_word(const bp_pool *pool, uint32_t id)
     return BP_WORD_ID(word) == id && BP_WORD_HOLDS(word) > 0 ? word : 0;
 }
 
-static bp_captured_hold *find_held(const bp_capture *capture, uint32_t id)
+bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id)
 {
     uint32_t low = 0, high = capture->held_count;
     while (low < high) {
@@ -42,7 +42,7 @@ void bp_capture_touch(bp_pool *pool, uint32_t id)
 {
     bp_capture *capture = pool->capturing;
     const bp_bound *r = &pool->bounds[id];
-    bp_captured_hold *held = find_held(capture, id);
+    bp_captured_hold *held = bp_capture_find_held(capture, id);
     if (held != NULL)
         atomic_store_explicit(&held->touched, true, memory_order_relaxed);
     for (uint32_t s = r->first; s < r->first + r->count; s++)
@@ -51,7 +51,7 @@ void bp_capture_touch(bp_pool *pool, uint32_t id)
 
 bp_status bp_capture_check_release(const bp_pool *pool, uint32_t id, uint64_t word)
 {
-    const bp_captured_hold *held = find_held(pool->capturing, id);
+    const bp_captured_hold *held = bp_capture_find_held(pool->capturing, id);
     if (held == NULL || BP_WORD_HOLDS(word) > BP_WORD_HOLDS(held->word))
         return BP_OK;
     return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
@@ -188,12 +188,15 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
     void *memory;
     BP_TRY(bp_new_array(live, sizeof *capture->held, &memory));
     capture->held = memory;
+    BP_TRY(bp_new_array(live, sizeof *capture->used, &memory));
+    capture->used = memory;
     for (uint32_t id = 0; id < bound_count(pool); id++) {
         bp_bound *r = &pool->bounds[id];
         if (live_word(pool, id) == 0)
             continue;
         bp_captured_hold *held = &capture->held[capture->held_count++];
-        *held = (bp_captured_hold){.id = id, .streams = r->streams, .used = r->used, .word = live_word(pool, id)};
+        *held = (bp_captured_hold){
+            .id = id, .first = r->first, .streams = r->streams, .used = r->used, .word = live_word(pool, id)};
         memcpy(held->hold, r->hold, sizeof held->hold);
     }
     return BP_OK;
@@ -237,6 +240,7 @@ static void free_capture(bp_capture *capture)
     free(capture->held);
     free(capture->touched);
     free(capture->segments);
+    free(capture->used);
     free(capture->slabs);
     free(capture);
 }
@@ -314,7 +318,7 @@ static bp_status check_balance(const bp_capture *capture)
 {
     const bp_pool *pool = capture->pool;
     for (uint32_t id = 0; id < bound_count(pool); id++) {
-        const bp_captured_hold *held = find_held(capture, id);
+        const bp_captured_hold *held = bp_capture_find_held(capture, id);
         const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
         char request[BP_REQUEST_BYTES];
         if (now == before)
@@ -344,7 +348,7 @@ static void leave(bp_capture *capture)
                           memory_order_release);
 }
 
-/* The memory that launches take: all that was touched, but for what held requests have. */
+/* The memory that launches take: all that was touched, but for what held requests have. Those are used by launches. */
 static bp_status list_segments(bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
@@ -361,6 +365,11 @@ static bp_status list_segments(bp_capture *capture)
         capture->bytes += pool->segments[s].bytes;
         if (bp_segment_holder(&pool->segments[s]) == BP_NONE)
             capture->segments[capture->segment_count++] = s;
+    }
+    for (uint32_t i = 0; i < capture->held_count; i++) {
+        const bp_captured_hold *held = &capture->held[i];
+        if (atomic_load_explicit(&held->touched, memory_order_relaxed) && pool->bounds[held->id].kind != BP_KIND_EMPTY)
+            capture->used[capture->used_count++] = held->id;
     }
     return BP_OK;
 }
@@ -389,7 +398,7 @@ static void drop_holds(const bp_capture *capture)
     bp_pool *pool = capture->pool;
     for (uint32_t id = 0; id < bound_count(pool); id++) {
         bp_bound *r = &pool->bounds[id];
-        const bp_captured_hold *held = find_held(capture, id);
+        const bp_captured_hold *held = bp_capture_find_held(capture, id);
         if (held != NULL) {
             atomic_store_explicit(r->word, held->word, memory_order_release);
         } else if (live_word(pool, id) != 0) {
@@ -421,7 +430,7 @@ void bp_capture_abandon(bp_capture **capture)
         leave(c);
     }
     if (c->pool != NULL && c->armed)
-        (void)bp_capture_launched(c, NULL);
+        bp_capture_disarm(c);
     if (c->pool != NULL)
         unlink_capture(c->pool, c);
     free_capture(c);

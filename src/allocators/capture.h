@@ -10,6 +10,7 @@
 /* A request that was live when the capture began, as it was. */
 typedef struct bp_captured_hold {
     uint32_t id;
+    uint32_t first; /* segment */
     uint8_t streams, used;
     atomic_bool touched; /* by the capture */
     uint64_t word;
@@ -26,6 +27,8 @@ struct bp_capture {
     _Atomic uint64_t *touched; /* a bit for each segment */
     uint32_t *segments;        /* touched and not of a held request, once it has ended */
     uint32_t segment_count;
+    uint32_t *used; /* held requests that were touched, once it has ended */
+    uint32_t used_count;
     bool *slabs; /* touched */
     uint32_t slab_count;
     uint64_t acquires, releases, waits; /* until the end: what the pool had counted when it began */
@@ -45,8 +48,14 @@ void bp_capture_touch(bp_pool *pool, uint32_t id);
 /* Whether one of the holds in `word` may end inside: not one that there was before. */
 bp_status bp_capture_check_release(const bp_pool *pool, uint32_t id, uint64_t word);
 
+/* NULL: it was not live when the capture began. */
+bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id);
+
 /* A call that only is possible outside of captures. */
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function);
+
+/* Gives back what before_launch took. */
+void bp_capture_disarm(bp_capture *capture);
 
 /* The pool goes: its captures can only be destroyed any more. */
 void bp_capture_pool_gone(bp_pool *pool);

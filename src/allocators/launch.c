@@ -2,6 +2,7 @@
 #include "allocators/annotations.h"
 #include "allocators/capture.h"
 #include "allocators/explain.h"
+#include "allocators/hold.h"
 #include "allocators/slots.h"
 #include "allocators/waits.h"
 #include "core/fail.h"
@@ -15,19 +16,6 @@ static bp_status check(const bp_capture *capture, const char *function)
     if (!capture->ended)
         return bp_fail(BP_ERR_CAPTURE, "%s: %s has not ended yet (bp_capture_end)", function, capture->name);
     return bp_capture_refuse(capture->pool, function);
-}
-
-static bp_status check_held(const bp_capture *capture)
-{
-    const bp_pool *pool = capture->pool;
-    for (uint32_t i = 0; i < capture->held_count; i++) {
-        uint32_t id = capture->held[i].id;
-        if (atomic_load_explicit(&capture->held[i].touched, memory_order_relaxed) &&
-            BP_WORD_ID(atomic_load_explicit(pool->bounds[id].word, memory_order_acquire)) != id &&
-            pool->bounds[id].kind != BP_KIND_EMPTY)
-            return bp_fail_order(pool, id, "is used by a graph that is to be launched, but is not live");
-    }
-    return BP_OK;
 }
 
 static void free_segments(const bp_capture *capture, uint32_t count)
@@ -64,11 +52,48 @@ static bp_status claim_segments(const bp_capture *capture)
     return BP_OK;
 }
 
+/* What was live when the capture began is live, at the same place, and has room for the stream. Where the stream is new to it, it comes
+ * after who had the memory before and after zeros, as with an acquire. The request's word is claimed. */
+static bp_status order_claimed(const bp_capture *capture, uint32_t id, bp_waits *waits)
+{
+    const bp_pool *pool = capture->pool;
+    const bp_bound *r = &pool->bounds[id];
+    const uint32_t at = bp_hold_find(r, waits->waiter);
+    if (r->first != bp_capture_find_held(capture, id)->first)
+        return bp_fail_order(
+            pool, id, "is used by a graph that is to be launched, but is in other memory than when it was captured");
+    if (at == BP_HOLD_STREAMS)
+        return bp_fail_streams(pool, id);
+    if (at < r->streams && r->hold[at].stream == waits->waiter)
+        return BP_OK;
+    for (uint32_t s = r->first; s < r->first + r->count; s++)
+        BP_TRY(bp_waits_add(waits, &pool->fences[pool->segments[s].fence]));
+    return bp_waits_add_zeros(waits, r);
+}
+
+static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *waits)
+{
+    bp_bound *r = &capture->pool->bounds[id];
+    uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
+    if (BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0)
+        return bp_fail_order(capture->pool, id, "is used by a graph that is to be launched, but is not live");
+    if ((word & BP_WORD_BUSY) != 0 ||
+        !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return bp_fail_race(capture->pool, id);
+    atomic_store_explicit(&r->claim, capture, memory_order_relaxed);
+    bp_status status = order_claimed(capture, id, waits);
+    atomic_store_explicit(r->word, word, memory_order_release);
+    return status;
+}
+
 static bp_status order(const bp_capture *capture, bp_stream *stream)
 {
     const bp_pool *pool = capture->pool;
     bp_waits waits;
     bp_waits_init(&waits, pool, stream);
+    for (uint32_t i = 0; i < capture->used_count; i++)
+        BP_TRY(order_used(capture, capture->used[i], &waits));
     for (uint32_t i = 0; i < capture->segment_count; i++)
         BP_TRY(bp_waits_add(&waits, &pool->fences[pool->segments[capture->segments[i]].fence]));
     return bp_waits_issue(&waits);
@@ -77,8 +102,7 @@ static bp_status order(const bp_capture *capture, bp_stream *stream)
 bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
 {
     BP_TRY(check(capture, "bp_capture_before_launch"));
-    BP_TRY(bp_stream_check(stream, capture->pool->device, "bp_capture_before_launch"));
-    BP_TRY(check_held(capture));
+    BP_TRY(bp_check_stream(capture->pool, stream, "bp_capture_before_launch"));
     if (!capture->armed)
         BP_TRY(claim_segments(capture));
     if (!capture->armed && capture->pool->annotations != NULL)
@@ -86,45 +110,45 @@ bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
     capture->armed = true;
     bp_status status = order(capture, stream);
     if (status != BP_OK)
-        (void)bp_capture_launched(capture, NULL);
+        bp_capture_disarm(capture);
     return status;
 }
 
-/* The stream of a launch has used what was live. */
-static bp_status use_held(const bp_capture *capture, bp_stream *stream)
+void bp_capture_disarm(bp_capture *capture)
 {
-    for (uint32_t i = 0; i < capture->held_count; i++) {
-        if (atomic_load_explicit(&capture->held[i].touched, memory_order_relaxed) &&
-            capture->pool->bounds[capture->held[i].id].kind != BP_KIND_EMPTY)
-            BP_TRY(bp_pool_use(capture->pool, &capture->held[i].id, 1, stream));
+    if (capture->pool->annotations != NULL)
+        bp_annotations_launched(capture->pool, capture->segments, capture->segment_count);
+    free_segments(capture, capture->segment_count);
+    capture->armed = false;
+}
+
+/* Nothing has changed where it fails: a point that is not used harms nobody. */
+static bp_status post(bp_capture *capture, bp_stream *stream)
+{
+    bp_pool *pool = capture->pool;
+    uint64_t point;
+    bool recorded;
+    BP_TRY(bp_stream_check(stream, pool->device, "bp_capture_launched"));
+    BP_TRY(bp_stream_record_point(stream, &point, &recorded));
+    if (capture->used_count > 0)
+        BP_TRY(bp_pool_use(pool, capture->used, capture->used_count, stream));
+    capture->launches++;
+    for (uint32_t i = 0; i < capture->segment_count && recorded; i++) {
+        uint32_t s = capture->segments[i], fence = bp_fence_of(pool, s, 1, BP_NONE);
+        pool->fences[fence] = (bp_fence){.count = 1, .points = {{.stream = stream, .point = point}}};
+        pool->segments[s].fence = fence;
     }
     return BP_OK;
 }
 
 bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream)
 {
-    const char *function = "bp_capture_launched";
-    uint64_t point = 0;
-    bool recorded = false;
-    BP_TRY(check(capture, function));
+    BP_TRY(check(capture, "bp_capture_launched"));
     if (!capture->armed)
-        return bp_fail(BP_ERR_SCHEDULE, "%s: %s: bp_capture_before_launch comes before each launch", function,
+        return bp_fail(BP_ERR_SCHEDULE, "bp_capture_launched: %s: bp_capture_before_launch comes before each launch",
                        capture->name);
-    bp_pool *pool = capture->pool;
-    if (stream != NULL) {
-        BP_TRY(bp_stream_check(stream, pool->device, function));
-        BP_TRY(use_held(capture, stream));
-        BP_TRY(bp_stream_record_point(stream, &point, &recorded));
-        capture->launches++;
-    }
-    for (uint32_t i = 0; i < capture->segment_count && recorded; i++) {
-        uint32_t s = capture->segments[i], fence = bp_fence_of(pool, s, 1, BP_NONE);
-        pool->fences[fence] = (bp_fence){.count = 1, .points = {{.stream = stream, .point = point}}};
-        pool->segments[s].fence = fence;
-    }
-    if (pool->annotations != NULL)
-        bp_annotations_launched(pool, capture->segments, capture->segment_count);
-    free_segments(capture, capture->segment_count);
-    capture->armed = false;
+    if (stream != NULL)
+        BP_TRY(post(capture, stream));
+    bp_capture_disarm(capture);
     return BP_OK;
 }

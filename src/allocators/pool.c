@@ -274,6 +274,20 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     return BP_OK;
 }
 
+/* While work is captured, by whomever, devices cannot be waited for as a whole; streams that take no part can. */
+static void wait_for_work(bp_device *device)
+{
+    if (bp_device_synchronize(device) == BP_OK)
+        return;
+    for (bp_stream *s = atomic_load_explicit(&device->streams, memory_order_acquire); s != NULL; s = s->next) {
+        uint64_t capture = 0;
+        if (bp_stream_is_over(s) ||
+            (bp_stream_is_usable(s, device) && (bp_stream_capture_of(s, &capture) != BP_OK || capture != 0)))
+            continue;
+        (void)bp_stream_quiesce(s);
+    }
+}
+
 void bp_pool_destroy(bp_pool **pool)
 {
     if (pool == NULL || *pool == NULL)
@@ -281,7 +295,7 @@ void bp_pool_destroy(bp_pool **pool)
     bp_pool *p = *pool;
     bp_capture_pool_gone(p);
     if (p->bounds != NULL) { /* a pool that never served has nothing to wait for */
-        bp_device_synchronize(p->device);
+        wait_for_work(p->device);
         bp_dynamic_finish(p);
     }
     if (p->guarding)

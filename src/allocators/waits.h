@@ -71,4 +71,12 @@ BP_HOT bp_status bp_waits_add(bp_waits *w, const bp_fence *fence)
     return BP_OK;
 }
 
+/* The zeros that the first acquire of a live request may still be writing. */
+static inline bp_status bp_waits_add_zeros(bp_waits *w, const bp_bound *r)
+{
+    if (r->zero == BP_ZERO_NOTHING || r->streams == 0)
+        return BP_OK;
+    return bp_waits_add(w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream, .point = BP_NO_POINT}}});
+}
+
 #endif

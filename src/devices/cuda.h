@@ -42,7 +42,7 @@ typedef struct bp_cuda_stream {
     void *handle;
     bool owned;
     bool legacy;                 /* the default stream: whose it is depends on the current context */
-    struct bp_cuda_stream *next; /* of idle ones */
+    struct bp_cuda_stream *next; /* of idle or stuck ones */
 } bp_cuda_stream;
 
 /* Physical memory that is committed, or a plain allocation. */
@@ -61,8 +61,8 @@ typedef struct bp_cuda {
     void *context;        /* its primary context */
     bp_cu_access *access; /* who may reach slabs: the device, then its peers */
     size_t access_count;
-    pthread_mutex_t lock; /* of all that follows; not on the path of events */
-    bp_cuda_stream *idle_streams;
+    pthread_mutex_t lock;                         /* of all that follows; not on the path of events */
+    bp_cuda_stream *idle_streams, *stuck_streams; /* for the next one that is made; destroyed, but not waited for */
     bp_cuda_memory_block *blocks;
     size_t block_count, block_capacity;
     uint64_t committed_bytes;

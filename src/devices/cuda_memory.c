@@ -95,7 +95,7 @@ static uint64_t ask_multicast(const bp_cuda *cuda, int option)
     return cuda->driver.cuMulticastGetGranularity(&bytes, &prop, option) == BP_CU_SUCCESS ? bytes : 0;
 }
 
-bp_status bp_cuda_choose_memory(bp_cuda *cuda)
+static bp_status choose(bp_cuda *cuda)
 {
     BP_TRY(find_handle_types(cuda));
     uint64_t multicast = ask_multicast(cuda, RECOMMENDED);
@@ -105,6 +105,14 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
     cuda->traits.granularity =
         multicast > cuda->info.recommended_granularity ? multicast : cuda->info.recommended_granularity;
     return BP_OK;
+}
+
+bp_status bp_cuda_choose_memory(bp_cuda *cuda)
+{
+    BP_TRY(bp_cuda_push(cuda));
+    bp_status status = choose(cuda);
+    bp_cuda_pop(cuda);
+    return status;
 }
 
 /* ---- blocks --------------------------------------------------------------------------------------------------------- */
@@ -197,7 +205,10 @@ bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
         return bp_cuda_fail_memory(cuda, error, bytes, "commit");
     bp_status status = bp_cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = made, .bytes = bytes});
     if (status != BP_OK) {
-        (void)cuda->driver.cuMemRelease(made);
+        if (bp_cuda_push(cuda) == BP_OK) {
+            (void)cuda->driver.cuMemRelease(made);
+            bp_cuda_pop(cuda);
+        }
         return status;
     }
     *handle = made;

@@ -96,39 +96,46 @@ bp_status bp_cuda_stream_native(void *self, void *stream, uint64_t *native)
     return BP_OK;
 }
 
-/* Kept for the next one that is made, unless it is in no state to be. */
+static void keep(bp_cuda *cuda, bp_cuda_stream **list, bp_cuda_stream *stream)
+{
+    pthread_mutex_lock(&cuda->lock);
+    stream->next = *list;
+    *list = stream;
+    pthread_mutex_unlock(&cuda->lock);
+}
+
+/* Kept for the next one that is made. Where the driver refuses to wait it may have work, and pools record points on it: it stays until
+ * the device goes. */
 bp_status bp_cuda_stream_destroy(void *self, void *stream)
 {
     bp_cuda *cuda = self;
     bp_cuda_stream *s = stream;
     bp_status status = bp_cuda_stream_synchronize(cuda, s);
-    if (!s->owned) {
+    if (status != BP_OK)
+        keep(cuda, &cuda->stuck_streams, s);
+    else if (s->owned)
+        keep(cuda, &cuda->idle_streams, s);
+    else
         free(s);
-        return status;
-    }
-    if (status != BP_OK) {
-        if (bp_cuda_push(cuda) == BP_OK) {
+    return status;
+}
+
+static void end_streams(const bp_cuda *cuda, bp_cuda_stream *s, bool entered)
+{
+    while (s != NULL) {
+        bp_cuda_stream *next = s->next;
+        if (entered && s->owned)
             (void)cuda->driver.cuStreamDestroy(s->handle);
-            bp_cuda_pop(cuda);
-        }
         free(s);
-        return status;
+        s = next;
     }
-    pthread_mutex_lock(&cuda->lock);
-    s->next = cuda->idle_streams;
-    cuda->idle_streams = s;
-    pthread_mutex_unlock(&cuda->lock);
-    return BP_OK;
 }
 
 void bp_cuda_streams_finish(bp_cuda *cuda)
 {
     const bool entered = bp_cuda_push(cuda) == BP_OK;
-    for (bp_cuda_stream *s = take_idle(cuda); s != NULL; s = take_idle(cuda)) {
-        if (entered)
-            (void)cuda->driver.cuStreamDestroy(s->handle);
-        free(s);
-    }
+    end_streams(cuda, cuda->idle_streams, entered);
+    end_streams(cuda, cuda->stuck_streams, entered);
     if (entered)
         bp_cuda_pop(cuda);
 }

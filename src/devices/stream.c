@@ -59,6 +59,14 @@ static void leave_points(bp_device *device, bp_stream_points *points)
     bp_device_discount(&device->live_events, BP_STREAM_POINTS);
 }
 
+/* The ring of a stream that is over; two may try. */
+static void leave_captured(bp_stream *stream)
+{
+    bp_stream_points *points = atomic_exchange(&stream->captured, NULL);
+    if (points != NULL)
+        leave_points(stream->device, points);
+}
+
 void bp_stream_free_rings(bp_device *device)
 {
     while (device->unused_rings != NULL) {
@@ -107,6 +115,9 @@ bp_status bp_stream_record_point(bp_stream *stream, uint64_t *point, bool *recor
 bp_status bp_stream_record_captured(bp_stream *stream, uint64_t *point, bool *recorded)
 {
     bp_stream_points *points = atomic_load_explicit(&stream->captured, memory_order_acquire);
+    *recorded = false;
+    if (bp_stream_is_over(stream))
+        return BP_OK;
     if (points == NULL)
         return bp_fail(BP_ERR_CAPTURE,
                        "stream %s was made after the capture began: make streams before bp_capture_begin",
@@ -158,6 +169,8 @@ bp_status bp_stream_prepare_captures(bp_device *device)
         BP_TRY(take_points(device, &points));
         if (!atomic_compare_exchange_strong(&s->captured, &none, points)) /* another thread did too */
             leave_points(device, points);
+        else if (bp_stream_is_over(s)) /* destroyed meanwhile */
+            leave_captured(s);
     }
     return BP_OK;
 }
@@ -253,8 +266,7 @@ void bp_stream_destroy(bp_stream **stream)
     if (done) {
         atomic_store(&s->over, true);
         leave_points(device, s->points);
-        if (atomic_load(&s->captured) != NULL)
-            leave_points(device, atomic_load(&s->captured));
+        leave_captured(s);
     } else {
         atomic_store(&s->closing, false);
     }
@@ -264,11 +276,10 @@ void bp_stream_destroy(bp_stream **stream)
 
 void bp_stream_free(bp_stream *stream)
 {
-    if (!bp_stream_is_over(stream)) { /* its rings were never left */
+    if (!bp_stream_is_over(stream)) /* its rings were never left */
         destroy_points(stream->device, stream->points, BP_STREAM_POINTS);
-        if (atomic_load(&stream->captured) != NULL)
-            destroy_points(stream->device, atomic_load(&stream->captured), BP_STREAM_POINTS);
-    }
+    if (atomic_load(&stream->captured) != NULL)
+        destroy_points(stream->device, atomic_load(&stream->captured), BP_STREAM_POINTS);
     free(stream);
 }
 

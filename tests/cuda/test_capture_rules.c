@@ -9,6 +9,8 @@
 
 #include <bucketpool/capture.h>
 
+#include <pthread.h>
+
 #include "../contract/support.h"
 #include "../support/driver.h"
 
@@ -27,6 +29,17 @@ static bp_capture *begin(const kit *k)
     bp_capture *capture = NULL;
     assert_ok(bp_capture_begin(k->pool, NULL, &capture));
     assert_true(bp_pool_is_capturing(k->pool));
+    return capture;
+}
+
+static bp_capture *begin_owned(const kit *k, uint32_t owned)
+{
+    bp_capture *capture = NULL;
+    bp_capture_config config;
+    assert_ok(bp_capture_config_init(&config, sizeof config));
+    config.owned = &owned;
+    config.owned_count = 1;
+    assert_ok(bp_capture_begin(k->pool, &config, &capture));
     return capture;
 }
 
@@ -288,6 +301,35 @@ static void test_streams_made_inside(void **state)
     end_kit(&k);
 }
 
+static bp_status destroy_on_event_create(void *user, const bp_device_call *call)
+{
+    if (call->operation == BP_OP_EVENT_CREATE)
+        bp_stream_destroy((bp_stream **)user);
+    return BP_OK;
+}
+
+/* A stream may be destroyed while begin makes what it needs inside captures. */
+static void test_stream_destroyed_by_another(void **state)
+{
+    (void)state;
+    bp_stream *victim = NULL;
+    bp_device *inner = new_cuda(), *device;
+    assert_ok(bp_device_create_trace(inner, destroy_on_event_create, &victim, &device));
+    bp_device_destroy(&inner);
+    kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    open_pool(&k, &config, 0);
+    bp_stream *made;
+    assert_ok(bp_stream_create(k.device, "victim", &made));
+    victim = made;
+    bp_capture *capture = begin(&k);
+    assert_null(victim);
+    assert_ok(bp_capture_end(capture));
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k); /* no events are left */
+}
+
 /* ---- checked mode -------------------------------------------------------------------------------------------------- */
 
 static void test_undeclared(void **state)
@@ -308,6 +350,31 @@ static void test_undeclared(void **state)
     bp_graph *graph = end_graph(k.streams[1]);
     bp_graph_destroy(&graph);
     drop(&k, id, k.streams[1]);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* A launch on a stream that is captured would become a part of another graph. */
+static void test_launch_on_captured_stream(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
+    open_pool(&k, &config, 0);
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    bp_graph *graph = end_graph(k.streams[0]), *other;
+    assert_ok(bp_capture_end(capture));
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_CAPTURE, "before_launch", "s1", "declare");
+    other = end_graph(k.streams[1]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, NULL));
+    bp_graph_destroy(&other);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
     assert_serves(&k);
     end_kit(&k);
 }
@@ -427,6 +494,162 @@ static void test_launching(void **state)
     end_kit(&k);
 }
 
+/* What a graph reads of a request that it owns is at a fixed place. */
+static void test_owned_moved(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
+    bp_pool_config config = pool_config();
+    config.selection = BP_SELECT_ANY;
+    config.strict = BP_STRICT_OFF;
+    open_pool(&k, &config, 0);
+    uint32_t owned = param(&k, 0), other = param(&k, 1);
+    void *address = take(&k, owned, k.streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    drop(&k, owned, k.streams[0]);
+    assert_ptr_equal(take(&k, other, k.streams[0]), address);
+    assert_ptr_not_equal(take(&k, owned, k.streams[0]), address);
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "other memory");
+    drop(&k, owned, k.streams[0]);
+    drop(&k, other, k.streams[0]);
+    assert_ptr_equal(take(&k, owned, k.streams[0]), address);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, NULL));
+    drop(&k, owned, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    end_kit(&k);
+}
+
+/* A request that is owned has come to be live again since the capture: what used its memory before is waited for, once. */
+static void test_owned_again(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    uint32_t owned = param(&k, 0);
+    take(&k, owned, k.streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    drop(&k, owned, (take(&k, owned, k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    gate g = {0}, h = {0};
+    flag ran = 0, again = 0;
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[2]));
+    block(k.streams[2], &g);
+    drop(&k, owned, k.streams[2]);
+    take(&k, owned, k.streams[0]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_graph_launch(graph, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &ran);
+    assert_true(stays_down(&ran));
+    unblock(&g);
+    assert_true(is_raised_soon(&ran));
+    block(k.streams[0], &h); /* what else its holders do is no business of the next launch */
+    block(k.streams[2], &h);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &again);
+    assert_true(is_raised_soon(&again));
+    unblock(&h);
+    drop(&k, owned, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* Zeros that an acquire since the capture still writes come before the launch. */
+static void test_owned_zeros(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
+    uint32_t id;
+    bind.placement = BP_PLACE_PERSISTENT;
+    bind.zero = BP_ZERO_ALL;
+    assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    take(&k, id, k.streams[0]);
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    drop(&k, id, (take(&k, id, k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    drop(&k, id, k.streams[0]);
+    gate g = {0};
+    flag ran = 0;
+    block(k.streams[0], &g);
+    take(&k, id, k.streams[0]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_graph_launch(graph, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &ran);
+    assert_true(stays_down(&ran));
+    unblock(&g);
+    assert_true(is_raised_soon(&ran));
+    drop(&k, id, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* A launch needs a place among the streams of what is owned: said before the graph runs, not after. */
+static void test_owned_on_most_streams(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    uint32_t owned = param(&k, 0);
+    bp_stream *streams[BP_HOLD_STREAMS];
+    for (int i = 0; i < BP_HOLD_STREAMS; i++)
+        assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
+    take(&k, owned, streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[1]));
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    for (int i = 1; i < BP_HOLD_STREAMS; i++)
+        assert_ok(bp_pool_use(k.pool, &owned, 1, streams[i]));
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "8 streams");
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2])); /* nothing was taken */
+    assert_ok(bp_capture_before_launch(capture, streams[3]));
+    assert_ok(bp_capture_launched(capture, NULL));
+    drop(&k, owned, streams[0]);
+    for (int i = 0; i < BP_HOLD_STREAMS; i++)
+        bp_stream_destroy(&streams[i]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* A graph that is forgotten between the two calls leaves its memory, also while another capture lasts. */
+static void test_forgotten_while_launching(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
+    bp_capture *second = begin(&k);
+    bp_capture_destroy(&capture);
+    assert_ok(bp_capture_end(second));
+    bp_capture_destroy(&second);
+    bp_graph_destroy(&graph);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
 static void test_pool_goes_first(void **state)
 {
     (void)state;
@@ -442,6 +665,49 @@ static void test_pool_goes_first(void **state)
     assert_string_equal(summary.name, "capture.0");
     bp_capture_destroy(&capture);
     bp_capture_destroy(&open);
+    end_kit(&k);
+}
+
+typedef struct capturer {
+    bp_stream *stream;
+    flag begun, over;
+    gate *gate; /* of work elsewhere, opened after a while */
+} capturer;
+
+static void *capture_elsewhere(void *argument)
+{
+    capturer *c = argument;
+    bp_graph *graph = NULL;
+    (void)bp_graph_begin(c->stream);
+    atomic_store(&c->begun, 1);
+    pause_us(20000);
+    unblock(c->gate);
+    while (!atomic_load(&c->over))
+        pause_us(100);
+    (void)bp_graph_end(c->stream, &graph);
+    bp_graph_destroy(&graph);
+    return NULL;
+}
+
+/* Another thread captures something else, so that the device as a whole cannot be waited for: the pool's work is, all the same. */
+static void test_pool_goes_while_others_capture(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    gate g = {0};
+    flag ran = 0;
+    capturer c = {.stream = k.streams[3], .gate = &g};
+    pthread_t thread;
+    take(&k, param(&k, 0), k.streams[0]);
+    block(k.streams[0], &g);
+    raise_on(k.streams[0], &ran);
+    assert_int_equal(pthread_create(&thread, NULL, capture_elsewhere, &c), 0);
+    while (!atomic_load(&c.begun))
+        pause_us(100);
+    bp_pool_destroy(&k.pool);
+    assert_int_equal(atomic_load(&ran), 1);
+    atomic_store(&c.over, 1);
+    pthread_join(thread, NULL);
     end_kit(&k);
 }
 
@@ -480,11 +746,19 @@ int main(void)
         cmocka_unit_test(test_dynamic_inside),
         cmocka_unit_test(test_no_deviation_inside),
         cmocka_unit_test(test_streams_made_inside),
+        cmocka_unit_test(test_stream_destroyed_by_another),
         cmocka_unit_test(test_undeclared),
+        cmocka_unit_test(test_launch_on_captured_stream),
         cmocka_unit_test(test_undeclared_and_unchecked),
         cmocka_unit_test(test_launches),
         cmocka_unit_test(test_launching),
+        cmocka_unit_test(test_owned_moved),
+        cmocka_unit_test(test_owned_again),
+        cmocka_unit_test(test_owned_zeros),
+        cmocka_unit_test(test_owned_on_most_streams),
+        cmocka_unit_test(test_forgotten_while_launching),
         cmocka_unit_test(test_pool_goes_first),
+        cmocka_unit_test(test_pool_goes_while_others_capture),
         cmocka_unit_test(test_touched_slabs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -281,6 +281,39 @@ static void test_current_context(void **state)
 
 /* ---- streams of others ------------------------------------------------------------------------------------------------ */
 
+static bp_cuda_driver asked; /* what the wrappers call */
+
+static int create_in_context(unsigned long long *handle, size_t bytes, const bp_cu_allocation_prop *prop,
+                             unsigned long long flags)
+{
+    void *context = NULL;
+    return asked.cuCtxGetCurrent(&context) == 0 && context != NULL ? asked.cuMemCreate(handle, bytes, prop, flags)
+                                                                   : BP_CU_INVALID_CONTEXT;
+}
+
+static int release_in_context(unsigned long long handle)
+{
+    void *context = NULL;
+    return asked.cuCtxGetCurrent(&context) == 0 && context != NULL ? asked.cuMemRelease(handle) : BP_CU_INVALID_CONTEXT;
+}
+
+/* Nothing says that memory can be made on a thread without a context. */
+static void test_memory_in_context(void **state)
+{
+    (void)state;
+    fake_cuda_config config = defaults();
+    configure(&config);
+    asked = table;
+    table.cuMemCreate = create_in_context;
+    table.cuMemRelease = release_in_context;
+    bp_cuda_config cuda = on_table();
+    kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config pools = pool_config();
+    open_pool(&k, &pools, 0);
+    end_kit(&k);
+    assert_clean();
+}
+
 static void test_imported_streams(void **state)
 {
     (void)state;
@@ -351,6 +384,43 @@ static void test_stream_pool(void **state)
     assert_int_equal(fake_cuda_calls("cuEventCreate"), 2 * 256);
     bp_device_destroy(&device);
     assert_clean();
+}
+
+/* Where the driver refuses to wait, a stream that is destroyed may still have work: pools go on recording points on it. */
+static void test_stream_that_cannot_be_waited_for(void **state)
+{
+    (void)state;
+    for (int imported = 0; imported < 2; imported++) {
+        fake_cuda_config config = defaults();
+        configure(&config);
+        bp_cuda_config cuda = on_table();
+        kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+        bp_pool_config pools = pool_config();
+        open_pool(&k, &pools, 0);
+        bp_stream *stream;
+        uint64_t native;
+        assert_ok(bp_stream_native(k.streams[3], &native));
+        if (imported)
+            assert_ok(bp_stream_import(k.device, native, "theirs", &stream));
+        else
+            assert_ok(bp_stream_create(k.device, "ours", &stream));
+        take(&k, param(&k, 0), stream);
+        for (int i = 1; i <= 2; i++)
+            assert_true(fake_cuda_fail("cuStreamSynchronize", (uint64_t)i, 700));
+        bp_stream_destroy(&stream);
+        drop(&k, param(&k, 0), k.streams[1]);
+        take(&k, param(&k, 0), k.streams[2]);
+        drop(&k, param(&k, 0), k.streams[2]);
+        bp_pool_destroy(&k.pool);
+        for (int i = 0; i < KIT_STREAMS; i++)
+            bp_stream_destroy(&k.streams[i]);
+        assert_int_equal(usage_of(k.device).events, BP_STREAM_POINTS); /* somebody may wait for them yet */
+        bp_device_destroy(&k.device);
+        bp_plan_destroy(&k.plan);
+        end_world(&k.w);
+        free(k.ids);
+        assert_clean();
+    }
 }
 
 /* ---- out of memory ---------------------------------------------------------------------------------------------------- */
@@ -501,6 +571,85 @@ static void test_each_call_fails(void **state)
     fake_cuda_reset();
 }
 
+/* A capture of what is owned and what is not, and its launch; where a call fails, the way out that the headers give. */
+static bool capture_and_launch(kit *k, uint32_t owned)
+{
+    bp_capture *capture = NULL;
+    bp_graph *graph = NULL;
+    bp_capture_config config;
+    uint32_t id = param(k, 1);
+    bool fine = false;
+    assert_ok(bp_capture_config_init(&config, sizeof config));
+    config.owned = &owned;
+    config.owned_count = 1;
+    if (bp_capture_begin(k->pool, &config, &capture) != BP_OK)
+        return false;
+    bool inside = bp_graph_begin(k->streams[0]) == BP_OK;
+    bp_status status = inside ? BP_OK : BP_ERR_DEVICE;
+    for (int i = 0; status == BP_OK && i < 2; i++) {
+        status = bp_pool_acquire(k->pool, &owned, 1, k->streams[0], NULL);
+        if (status == BP_OK)
+            status = bp_pool_acquire(k->pool, &id, 1, k->streams[0], NULL);
+        if (status == BP_OK)
+            status = bp_pool_release(k->pool, &id, 1, k->streams[0]);
+        if (status == BP_OK)
+            status = bp_pool_release(k->pool, &owned, 1, k->streams[0]);
+    }
+    if (inside && bp_graph_end(k->streams[0], &graph) != BP_OK) {
+        status = BP_ERR_DEVICE;
+        (void)bp_graph_end(k->streams[0], &graph); /* where that call was the one that failed */
+    }
+    if (status == BP_OK && bp_capture_end(capture) == BP_OK &&
+        bp_capture_before_launch(capture, k->streams[1]) == BP_OK) {
+        fine = bp_graph_launch(graph, k->streams[1]) == BP_OK;
+        if (fine && bp_capture_launched(capture, k->streams[1]) != BP_OK) { /* the call can be made again */
+            fine = false;
+            assert_ok(bp_capture_launched(capture, k->streams[1]));
+        } else if (!fine) {
+            assert_ok(bp_capture_launched(capture, NULL));
+        }
+    }
+    bp_capture_abandon(&capture);
+    bp_graph_destroy(&graph);
+    return fine;
+}
+
+static void test_pool_serves_after_failures(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cuCtxPushCurrent",     "cuEventCreate",       "cuEventRecord",
+                                        "cuStreamWaitEvent",    "cuStreamSynchronize", "cuStreamGetCaptureInfo",
+                                        "cuStreamBeginCapture", "cuStreamEndCapture",  "cuGraphInstantiate",
+                                        "cuGraphLaunch"};
+    unsigned failed = 0;
+    for (size_t f = 0; f < sizeof calls / sizeof *calls; f++) {
+        bool fine = false;
+        for (uint64_t nth = 1; !fine; nth += 1 + nth / 8) {
+            fake_cuda_config config = defaults();
+            configure(&config);
+            bp_cuda_config cuda = on_table();
+            kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+            bp_pool_config pools = pool_config();
+            open_pool(&k, &pools, 0);
+            uint32_t owned = param(&k, 0);
+            take(&k, owned, k.streams[2]);
+            drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[3]));
+            assert_true(fake_cuda_fail(calls[f], nth, 999));
+            fine = capture_and_launch(&k, owned);
+            failed += !fine;
+            fake_cuda_fail_none();
+            assert_false(bp_pool_is_capturing(k.pool));
+            assert_int_equal(live_count(k.pool), 1);
+            if (!fine && !capture_and_launch(&k, owned))
+                fail_msg("after use %llu of %s failed: %s", (unsigned long long)nth, calls[f], bp_error_detail());
+            drop(&k, owned, k.streams[2]);
+            walk(&k, 1, NULL, false);
+            end_kit(&k);
+        }
+    }
+    assert_true(failed > 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -509,10 +658,13 @@ int main(void)
         cmocka_unit_test(test_handles_and_granularity),
         cmocka_unit_test(test_plain_memory),
         cmocka_unit_test(test_current_context),
+        cmocka_unit_test(test_memory_in_context),
         cmocka_unit_test(test_imported_streams),
         cmocka_unit_test(test_stream_pool),
+        cmocka_unit_test(test_stream_that_cannot_be_waited_for),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_each_call_fails),
+        cmocka_unit_test(test_pool_serves_after_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
