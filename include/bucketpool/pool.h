@@ -123,9 +123,8 @@ BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
  * made so far is undone. */
 BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool);
 
-/* Waits for the device's streams, runs detach callbacks in reverse order and gives the memory back; outstanding holds end. Not while work
- * of the device is captured, by anybody: the wait makes such captures invalid, and work of streams that the device does not know is not
- * waited for.
+/* Waits for the device's streams, one by one but for those that are being captured, runs detach callbacks in reverse order and gives the
+ * memory back; outstanding holds end. Work on native streams that were never imported is not waited for.
  * Accepts NULL and pointers to NULL; sets *pool to NULL. */
 BP_API void bp_pool_destroy(bp_pool **pool);
 

@@ -274,11 +274,9 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     return BP_OK;
 }
 
-/* While work is captured, by whomever, devices cannot be waited for as a whole; streams that take no part can. */
+/* Stream by stream: waiting for a device as a whole makes every capture on it invalid, whoever's it is. */
 static void wait_for_work(bp_device *device)
 {
-    if (bp_device_synchronize(device) == BP_OK)
-        return;
     for (bp_stream *s = atomic_load_explicit(&device->streams, memory_order_acquire); s != NULL; s = s->next) {
         uint64_t capture = 0;
         if (bp_stream_is_over(s) ||
