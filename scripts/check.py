@@ -170,7 +170,7 @@ def main():
         suites=("unit", "contract", "comms", "cuda", "examples"))
     # without anything optional: what a machine that has only the required libraries builds
     leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled",
-                 "-Dbuildtype=release"])
+                 "-Dbuildtype=release"], suites=("unit", "contract", "planner", "packing", "comms", "cli", "examples"))
     # with a C compiler alone: no files, no command, and the stand-in for cmocka
     leg("core", ["-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled",
                  "-Dbenchmarks=disabled", "-Ddocs=disabled"], suites=("unit", "contract", "packing", "planner", "comms", "cuda", "fuzz"))
