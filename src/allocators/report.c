@@ -5,6 +5,7 @@
 
 #include "allocators/explain.h"
 #include "core/fail.h"
+#include "core/lines.h"
 
 static uint32_t bound_count(const bp_pool *pool)
 {
@@ -85,33 +86,14 @@ bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t cap
     return BP_OK;
 }
 
-/* Text that may not fit: whole lines are kept, all are counted. */
-typedef struct lines {
-    char *text;
-    size_t capacity, written, needed;
-    bool full;
-} lines;
-
-static void add_line(lines *l, const char *line)
-{
-    size_t bytes = strlen(line);
-    l->needed += bytes;
-    l->full = l->full || l->written + bytes + 1 > l->capacity;
-    if (l->full)
-        return;
-    memcpy(l->text + l->written, line, bytes + 1);
-    l->written += bytes;
-}
-
 bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed)
 {
     if (pool == NULL || (text == NULL && capacity > 0) || needed == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_dump: needs a pool and a place for the length");
-    lines l = {.text = text, .capacity = capacity, .needed = 1};
+    bp_lines l;
+    bp_lines_init(&l, text, capacity);
     char line[BP_EXPLANATION_BYTES], request[BP_REQUEST_BYTES];
     uint64_t live_requests = 0, hash = 0, acquires = 0;
-    if (capacity > 0)
-        text[0] = '\0';
     for (uint32_t id = 0, end = bound_count(pool); id < end; id++) {
         uint32_t holds = holds_of(pool, id);
         if (holds == 0)
@@ -122,7 +104,7 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
                  bp_explain_request(pool, id, request), holds, holds == 1 ? "" : "s",
                  (unsigned long long)live.acquire_number, live.stream, (unsigned long long)live.step,
                  (unsigned long long)live.bytes, live.address);
-        add_line(&l, line);
+        bp_lines_add(&l, line);
         live_requests++;
     }
     BP_TRY(bp_pool_sequence(pool, &hash, &acquires));
@@ -131,7 +113,7 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
              pool->name, pool->ops->name, (unsigned long long)live_requests,
              (unsigned long long)(bp_tally_live(&pool->tally)), (unsigned long long)acquires, (unsigned long long)hash,
              (unsigned long long)bp_read(&pool->step));
-    add_line(&l, line);
+    bp_lines_add(&l, line);
     *needed = l.needed;
     return BP_OK;
 }

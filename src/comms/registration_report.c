@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/lines.h"
 
 size_t bp_registration_window_count(const bp_registration *registration)
 {
@@ -44,25 +45,7 @@ const char *bp_registration_warning(const bp_registration *registration, uint32_
 
 #define LINE_BYTES 1024
 
-/* Text that may not fit: whole lines are kept, all are counted. */
-typedef struct lines {
-    char *text;
-    size_t capacity, written, needed;
-    bool full;
-} lines;
-
-static void add_line(lines *l, const char *line)
-{
-    size_t bytes = strlen(line);
-    l->needed += bytes;
-    l->full = l->full || l->written + bytes + 1 > l->capacity;
-    if (l->full)
-        return;
-    memcpy(l->text + l->written, line, bytes + 1);
-    l->written += bytes;
-}
-
-static void add_window(lines *l, const bp_registration *r, const bp_registered *window)
+static void add_window(bp_lines *l, const bp_registration *r, const bp_registered *window)
 {
     char line[LINE_BYTES];
     const bp_comm *comm = bp_comm_of(r, window);
@@ -73,16 +56,16 @@ static void add_window(lines *l, const bp_registration *r, const bp_registered *
              window->slab, r->groups[window->slab], (unsigned long long)window->bytes, comm->name, version,
              version[0] != '\0' ? ", " : "", comm->traits.ranks, bp_register_kind_name(window->asked),
              bp_register_kind_name(window->granted), explained ? "; " : "", window->because);
-    add_line(l, line);
+    bp_lines_add(l, line);
 }
 
-static void add_warnings(lines *l, const bp_registration *r, size_t entry)
+static void add_warnings(bp_lines *l, const bp_registration *r, size_t entry)
 {
     char line[LINE_BYTES];
     for (size_t i = 0; i < r->entries[entry].warning_count; i++) {
         snprintf(line, sizeof line, "warning, entry %zu (communicator %.64s): %.800s\n", entry,
                  r->parties[r->entries[entry].party].comm->name, r->entries[entry].warnings[i]);
-        add_line(l, line);
+        bp_lines_add(l, line);
     }
 }
 
@@ -91,9 +74,8 @@ bp_status bp_registration_report(const bp_registration *registration, char *text
     if (registration == NULL || (text == NULL && capacity > 0) || needed == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_registration_report: needs a registration and a place for the length");
-    lines l = {.text = text, .capacity = capacity, .needed = 1};
-    if (capacity > 0)
-        text[0] = '\0';
+    bp_lines l;
+    bp_lines_init(&l, text, capacity);
     for (size_t i = 0; i < registration->window_count; i++)
         add_window(&l, registration, &registration->windows[i]);
     for (size_t i = 0; i < registration->entry_count; i++)

@@ -1,0 +1,75 @@
+/* Pools to capture, and captures. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/capture.h>
+
+#include "../support/driver.h"
+#include "captures.h"
+
+kit open_max(void)
+{
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 4096;
+    config.overflow_bytes = 8192;
+    open_pool(&k, &config, 0);
+    return k;
+}
+
+bp_capture *begin(const kit *k)
+{
+    bp_capture *capture = NULL;
+    assert_ok(bp_capture_begin(k->pool, NULL, &capture));
+    assert_true(bp_pool_is_capturing(k->pool));
+    return capture;
+}
+
+bp_capture *begin_owned(const kit *k, uint32_t owned)
+{
+    bp_capture *capture = NULL;
+    bp_capture_config config;
+    assert_ok(bp_capture_config_init(&config, sizeof config));
+    config.owned = &owned;
+    config.owned_count = 1;
+    assert_ok(bp_capture_begin(k->pool, &config, &capture));
+    return capture;
+}
+
+bp_graph *end_graph(bp_stream *stream)
+{
+    bp_graph *graph = NULL;
+    assert_ok(bp_graph_end(stream, &graph));
+    return graph;
+}
+
+/* The pool serves as ever. */
+void assert_serves(kit *k)
+{
+    assert_false(bp_pool_is_capturing(k->pool));
+    assert_int_equal(live_count(k->pool), 0);
+    walk(k, 2, NULL, false);
+}
+
+static bp_status attach_nothing(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)slab;
+    (void)address;
+    (void)bytes;
+    ++*(int *)user;
+    return BP_OK;
+}
+
+static void detach_nothing(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)slab;
+    (void)address;
+    (void)bytes;
+    --*(int *)user;
+}
+
+const bp_slab_callbacks COUNTING = {.size = sizeof COUNTING, .attach = attach_nothing, .detach = detach_nothing};

@@ -1,0 +1,275 @@
+/* Launches: what they wait for, what waits for them, whose memory they take, and what was live when the capture began. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/capture.h>
+
+#include "../support/driver.h"
+#include "captures.h"
+
+static void test_launches(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k);
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "not ended");
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    assert_fails(bp_capture_launched(capture, k.streams[0]), BP_ERR_SCHEDULE, "before_launch");
+    take(&k, param(&k, 0), k.streams[1]);
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_SCHEDULE, "capture.0", "u0", "holds");
+    drop(&k, param(&k, 0), k.streams[1]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
+    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
+    uint32_t id = param(&k, 0);
+    int can = 1;
+    assert_ok(bp_pool_can_acquire(k.pool, &id, 1, NULL, 0, &can));
+    assert_int_equal(can, 0);
+    assert_false(try_take(&k, id, k.streams[1]));
+    assert_refused(&k, id, k.streams[1], "launch of a graph");
+    bp_capture *second = NULL;
+    assert_ok(bp_capture_launched(capture, NULL)); /* it failed */
+    take(&k, id, k.streams[1]);
+    drop(&k, id, k.streams[1]);
+    /* another capture cannot begin while a launch is under way, nor the graph be launched while it runs */
+    second = begin(&k);
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "capture.1");
+    bp_capture_abandon(&second);
+    /* waits for eager work, and is waited for by it */
+    gate g = {0};
+    flag ran = 0, after = 0;
+    take(&k, id, k.streams[1]);
+    block(k.streams[1], &g);
+    drop(&k, id, k.streams[1]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[2]));
+    assert_ok(bp_graph_launch(graph, k.streams[2]));
+    assert_ok(bp_capture_launched(capture, k.streams[2]));
+    raise_on(k.streams[2], &ran);
+    assert_true(stays_down(&ran));
+    unblock(&g);
+    assert_true(is_raised_soon(&ran));
+    gate h = {0};
+    block(k.streams[2], &h);
+    assert_ok(bp_capture_before_launch(capture, k.streams[2]));
+    assert_ok(bp_graph_launch(graph, k.streams[2]));
+    assert_ok(bp_capture_launched(capture, k.streams[2]));
+    take(&k, id, k.streams[3]);
+    raise_on(k.streams[3], &after);
+    assert_true(stays_down(&after));
+    unblock(&h);
+    assert_true(is_raised_soon(&after));
+    drop(&k, id, k.streams[3]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* Between before_launch and launched: what is not the graph's goes on. */
+static void test_launching(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    int attached = 0;
+    bp_capture *captures[2];
+    bp_graph *graphs[2];
+    for (int i = 0; i < 2; i++) { /* the same memory */
+        captures[i] = begin(&k);
+        assert_ok(bp_graph_begin(k.streams[0]));
+        drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+        graphs[i] = end_graph(k.streams[0]);
+        assert_ok(bp_capture_end(captures[i]));
+    }
+    assert_ok(bp_capture_before_launch(captures[0], k.streams[0]));
+    assert_fails(bp_capture_before_launch(captures[1], k.streams[1]), BP_ERR_SCHEDULE, "capture.1", "another graph");
+    assert_ok(bp_pool_attach(k.pool, &COUNTING, &attached));
+    assert_ok(bp_pool_detach(k.pool, &COUNTING, &attached));
+    assert_ok(bp_pool_set_lane(k.pool, BP_LANE_REDUCE, k.streams[2]));
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2]));
+    assert_ok(bp_graph_launch(graphs[0], k.streams[0]));
+    assert_ok(bp_capture_launched(captures[0], k.streams[0]));
+    assert_ok(bp_capture_before_launch(captures[1], k.streams[1]));
+    assert_ok(bp_capture_launched(captures[1], NULL));
+    for (int i = 0; i < 2; i++) {
+        bp_graph_destroy(&graphs[i]);
+        bp_capture_destroy(&captures[i]);
+    }
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* What a graph reads of a request that it owns is at a fixed place. */
+static void test_owned_moved(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
+    bp_pool_config config = pool_config();
+    config.selection = BP_SELECT_ANY;
+    config.strict = BP_STRICT_OFF;
+    open_pool(&k, &config, 0);
+    uint32_t owned = param(&k, 0), other = param(&k, 1);
+    void *address = take(&k, owned, k.streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    drop(&k, owned, k.streams[0]);
+    assert_ptr_equal(take(&k, other, k.streams[0]), address);
+    assert_ptr_not_equal(take(&k, owned, k.streams[0]), address);
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "other memory");
+    drop(&k, owned, k.streams[0]);
+    drop(&k, other, k.streams[0]);
+    assert_ptr_equal(take(&k, owned, k.streams[0]), address);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, NULL));
+    drop(&k, owned, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    end_kit(&k);
+}
+
+/* A request that is owned has come to be live again since the capture: what used its memory before is waited for, once. */
+static void test_owned_again(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    uint32_t owned = param(&k, 0);
+    take(&k, owned, k.streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    drop(&k, owned, (take(&k, owned, k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    gate g = {0}, h = {0};
+    flag ran = 0, again = 0;
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[2]));
+    block(k.streams[2], &g);
+    drop(&k, owned, k.streams[2]);
+    take(&k, owned, k.streams[0]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_graph_launch(graph, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &ran);
+    assert_true(stays_down(&ran));
+    unblock(&g);
+    assert_true(is_raised_soon(&ran));
+    block(k.streams[0], &h); /* what else its holders do is no business of the next launch */
+    block(k.streams[2], &h);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &again);
+    assert_true(is_raised_soon(&again));
+    unblock(&h);
+    drop(&k, owned, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* Zeros that an acquire since the capture still writes come before the launch. */
+static void test_owned_zeros(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
+    uint32_t id;
+    bind.placement = BP_PLACE_PERSISTENT;
+    bind.zero = BP_ZERO_ALL;
+    assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    take(&k, id, k.streams[0]);
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    drop(&k, id, (take(&k, id, k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    drop(&k, id, k.streams[0]);
+    gate g = {0};
+    flag ran = 0;
+    block(k.streams[0], &g);
+    take(&k, id, k.streams[0]);
+    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
+    assert_ok(bp_graph_launch(graph, k.streams[1]));
+    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    raise_on(k.streams[1], &ran);
+    assert_true(stays_down(&ran));
+    unblock(&g);
+    assert_true(is_raised_soon(&ran));
+    drop(&k, id, k.streams[0]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* A launch needs a place among the streams of what is owned: said before the graph runs, not after. */
+static void test_owned_on_most_streams(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    uint32_t owned = param(&k, 0);
+    bp_stream *streams[BP_HOLD_STREAMS];
+    for (int i = 0; i < BP_HOLD_STREAMS; i++)
+        assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
+    take(&k, owned, streams[0]);
+    bp_capture *capture = begin_owned(&k, owned);
+    assert_ok(bp_graph_begin(k.streams[1]));
+    assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[1]));
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[1]), k.streams[1]));
+    bp_graph *graph = end_graph(k.streams[1]);
+    assert_ok(bp_capture_end(capture));
+    for (int i = 1; i < BP_HOLD_STREAMS; i++)
+        assert_ok(bp_pool_use(k.pool, &owned, 1, streams[i]));
+    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "8 streams");
+    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2])); /* nothing was taken */
+    assert_ok(bp_capture_before_launch(capture, streams[3]));
+    assert_ok(bp_capture_launched(capture, NULL));
+    drop(&k, owned, streams[0]);
+    for (int i = 0; i < BP_HOLD_STREAMS; i++)
+        bp_stream_destroy(&streams[i]);
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+/* A graph that is forgotten between the two calls leaves its memory, also while another capture lasts. */
+static void test_forgotten_while_launching(void **state)
+{
+    (void)state;
+    kit k = open_max();
+    bp_capture *capture = begin(&k);
+    assert_ok(bp_graph_begin(k.streams[0]));
+    drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
+    bp_graph *graph = end_graph(k.streams[0]);
+    assert_ok(bp_capture_end(capture));
+    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
+    bp_capture *second = begin(&k);
+    bp_capture_destroy(&capture);
+    assert_ok(bp_capture_end(second));
+    bp_capture_destroy(&second);
+    bp_graph_destroy(&graph);
+    assert_serves(&k);
+    end_kit(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_launching),
+        cmocka_unit_test(test_owned_moved),
+        cmocka_unit_test(test_owned_again),
+        cmocka_unit_test(test_owned_zeros),
+        cmocka_unit_test(test_owned_on_most_streams),
+        cmocka_unit_test(test_forgotten_while_launching),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
