@@ -177,7 +177,7 @@ typedef struct bp_graph bp_graph;
 BP_API bp_status bp_graph_begin(bp_stream *stream);
 /* Ends the capture that began on `stream`; streams that joined it must have been waited for by it. The caller owns the graph:
  * bp_graph_destroy. Errors: BP_ERR_CAPTURE (nothing is captured; or something was wrong with what was: then the capture is over and
- * there is no graph), BP_ERR_NO_HOST_MEMORY. */
+ * there is no graph), BP_ERR_NO_HOST_MEMORY, what the device reports (of a device that fails nobody knows whether the capture is over). */
 BP_API bp_status bp_graph_end(bp_stream *stream, bp_graph **graph);
 /* Enqueues all work of the graph. What host functions and copies point to must still be valid. Launches of one graph run one
  * after the other. */

@@ -400,6 +400,8 @@ static void drop_holds(const bp_capture *capture)
         bp_bound *r = &pool->bounds[id];
         const bp_captured_hold *held = bp_capture_find_held(capture, id);
         if (held != NULL) {
+            for (uint32_t n = BP_WORD_HOLDS(live_word(pool, id)); n > BP_WORD_HOLDS(held->word); n--)
+                bp_record_event(pool, BP_EVENT_UNHOLD, id, NULL);
             atomic_store_explicit(r->word, held->word, memory_order_release);
         } else if (live_word(pool, id) != 0) {
             bp_tally_release(&pool->tally, r->live_bytes);

@@ -110,6 +110,7 @@ static void test_abandon_puts_back(void **state)
     config.name = "doomed";
     config.owned = &owned;
     config.owned_count = 1;
+    assert_ok(bp_pool_trace_start(k.pool, 64, 0));
     bp_capture *capture;
     assert_ok(bp_capture_begin(k.pool, &config, &capture));
     assert_ok(bp_graph_begin(k.streams[0]));
@@ -121,6 +122,16 @@ static void test_abandon_puts_back(void **state)
     bp_graph *graph = end_graph(k.streams[0]);
     bp_graph_destroy(&graph);
     bp_capture_abandon(&capture);
+    size_t held = 0, let_go = 0;
+    for (size_t n = 0; n < bp_pool_trace_count(k.pool); n++) {
+        bp_pool_event event = {.size = sizeof event};
+        assert_ok(bp_pool_trace_get(k.pool, n, &event));
+        held += event.kind == BP_EVENT_HOLD || event.kind == BP_EVENT_ACQUIRE;
+        let_go += event.kind == BP_EVENT_UNHOLD || event.kind == BP_EVENT_GIVE_UP;
+    }
+    assert_int_equal(held, 3); /* a trace stays balanced */
+    assert_int_equal(let_go, 3);
+    bp_pool_trace_stop(k.pool);
     assert_int_equal(live_count(k.pool), 1);
     assert_int_equal(statistics_of(k.pool).live_bytes, live);
     assert_ptr_equal(address_of(&k, owned), address);
