@@ -16,7 +16,7 @@
 #define MOST_STEPS_AHEAD 32
 
 /* What is captured into graphs, and replayed instead of being enqueued again.
- * DRIVER_GRAPHS_ITERATION: a whole iteration. DRIVER_GRAPHS_UNITS: of every second unit each layer by itself, that is, acquire, fill,
+ * DRIVER_GRAPHS_ITERATION: a whole iteration. DRIVER_GRAPHS_UNITS: of about half of the units each layer by itself, that is, acquire, fill,
  * check and release of what is released in one step; what the other units need is enqueued around them. */
 typedef enum driver_graphs { DRIVER_GRAPHS_OFF, DRIVER_GRAPHS_ITERATION, DRIVER_GRAPHS_UNITS } driver_graphs;
 
