@@ -87,6 +87,9 @@ void bp_nccl_warnings(void *self, bp_register_kind kind, uint32_t traffic,
 bp_status bp_nccl_enter(bp_comm *comm);
 void bp_nccl_leave(bp_comm *comm);
 
+/* Errors: BP_ERR_MISMATCH, the pool's memory is not of the communicator's GPU. Nothing where the communicator is not of NCCL. */
+bp_status bp_nccl_check_pool(const bp_comm *comm, const bp_pool *pool);
+
 /* Whether an environment variable that NCCL reads is set to 0. */
 bool bp_nccl_is_off(const char *variable);
 

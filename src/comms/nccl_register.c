@@ -75,6 +75,23 @@ void bp_nccl_leave(bp_comm *comm)
     nccl->entered = false;
 }
 
+bp_status bp_nccl_check_pool(const bp_comm *comm, const bp_pool *pool)
+{
+    if (comm->ops->register_memory != bp_nccl_register)
+        return BP_OK;
+    int gpu = bp_cuda_of(((const bp_nccl *)comm->self)->device)->info.ordinal;
+    const bp_device *device = bp_pool_device(pool);
+    const bp_cuda *cuda = bp_cuda_of(device);
+    if (cuda == NULL)
+        return bp_fail(BP_ERR_MISMATCH,
+                       "communicator %s is of GPU %d, pool %s is on device %s, which is no cuda device", comm->name,
+                       gpu, bp_pool_name(pool), bp_device_name(device));
+    if (cuda->info.ordinal != gpu)
+        return bp_fail(BP_ERR_MISMATCH, "communicator %s is of GPU %d, pool %s is on GPU %d", comm->name, gpu,
+                       bp_pool_name(pool), cuda->info.ordinal);
+    return BP_OK;
+}
+
 static bool is_unaligned(const bp_nccl *nccl, const void *address)
 {
     uint64_t granularity = bp_cuda_of(nccl->device)->info.recommended_granularity;

@@ -122,6 +122,37 @@ static void a_wrong_call_of_one_rank_fails_all(void **state)
     team_end(&t);
 }
 
+/* The last rank's pool is on a GPU that is not its communicator's, or on none. */
+static void register_elsewhere(rank *r, void *user)
+{
+    bp_device *device = user;
+    bp_pool *pool = NULL, *own = r->pool;
+    bool odd = r->number + 1 == RANKS;
+    if (odd && !expect_ok(r, bp_pool_create(device, plan, NULL, &pool)))
+        return;
+    r->pool = odd ? pool : own;
+    for (int kind = BP_REGISTER_BUFFER; kind <= BP_REGISTER_SYMMETRIC; kind++)
+        expect_fails(r, register_all(r, (bp_register_kind)kind), BP_ERR_MISMATCH, "rank 2 of communicator nccl: ");
+    expect_words(r, bp_error_detail(), "is of GPU 2");
+    r->pool = own;
+    bp_pool_destroy(&pool);
+}
+
+static void a_pool_on_another_gpu_fails_all(void **state)
+{
+    (void)state;
+    for (int on_host = 0; on_host <= 1; on_host++) {
+        team t;
+        bp_device *host;
+        team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
+        assert_ok(bp_device_create_host(NULL, &host));
+        team_run(&t, register_elsewhere, on_host ? host : t.ranks[0].device);
+        assert_nothing_registered();
+        bp_device_destroy(&host);
+        team_end(&t);
+    }
+}
+
 static void register_afterwards(rank *r, void *user)
 {
     (void)user;
@@ -293,6 +324,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_with_another_plan_is_named),
                                        cmocka_unit_test(a_rank_that_asks_for_something_else_is_named),
+                                       cmocka_unit_test(a_pool_on_another_gpu_fails_all),
                                        cmocka_unit_test(a_wrong_call_of_one_rank_fails_all),
                                        cmocka_unit_test(a_second_try_may_succeed),
                                        cmocka_unit_test(a_null_window_on_one_rank_is_none_on_all),
