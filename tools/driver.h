@@ -79,7 +79,8 @@ bp_status driver_begin(driver *d);
 /* Enqueues one iteration; `eager`: without graphs. The first that is not captures them. Pool steps (bp_pool_set_step) count the schedule's steps through all iterations, from 0.
  * Errors: what pool and device report; the position says where. The streams may still work then. */
 bp_status driver_iterate(driver *d, bool eager);
-/* Waits for all work, then releases what driver_begin acquired. For a run that went well. */
+/* Waits for all work, then releases what driver_begin acquired. For a run that went well. Errors: what the device reports,
+ * BP_ERR_DEVICE (checks that never ran). */
 bp_status driver_end(driver *d);
 /* Waits for all work, whatever happened. */
 void driver_drain(driver *d);
