@@ -79,7 +79,9 @@ static void tell_device(const bp_nccl *nccl, const listener *to)
     const bp_cuda *cuda = bp_cuda_of(nccl->device);
     char sentence[SENTENCE_BYTES];
     if (cuda->config.memory == BP_CUDA_PLAIN)
-        say(to, "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows");
+        say(to, "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows; as buffers NCCL "
+                "2.24 and "
+                "newer shares them between GPUs with NCCL_LEGACY_CUDA_REGISTER=1 only");
     else if (cuda->info.handle_types == 0) {
         snprintf(sentence, sizeof sentence,
                  "slabs of GPU %d (%s) have no exportable handle type: other processes cannot map them",
