@@ -41,6 +41,33 @@ static void assert_nothing_registered(void)
     assert_int_equal(counts.buffers, 0);
 }
 
+static bp_status note_bytes(void *user, const void *mine, uint64_t bytes, void *all)
+{
+    uint64_t *first = user;
+    *first = *first == 0 ? bytes : *first;
+    memcpy(all, mine, bytes);
+    return BP_OK;
+}
+
+/* A rank of another version that gives more or less would leave the others waiting, or end beyond their memory. */
+static void what_is_compared_first_has_one_size(void **state)
+{
+    (void)state;
+    team t;
+    uint64_t first = 0;
+    bp_comm_callbacks callbacks = {.size = sizeof callbacks, .ranks = 1, .exchange = note_bytes};
+    bp_comm *comm;
+    team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
+    assert_ok(bp_comm_create_callback(&callbacks, &first, NULL, &comm));
+    bp_registration_entry entry = entry_of(&t.ranks[0], BP_REGISTER_SYMMETRIC);
+    entry.comm = comm;
+    assert_ok(bp_registration_create(t.ranks[0].pool, &entry, 1, &t.ranks[0].registration));
+    assert_int_equal(first, 768);
+    bp_registration_destroy(&t.ranks[0].registration);
+    bp_comm_destroy(&comm);
+    team_end(&t);
+}
+
 /* ---- before anything is done --------------------------------------------------------------------------------------- */
 
 static void expect_mismatch(rank *r, void *user)
@@ -324,6 +351,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_with_another_plan_is_named),
                                        cmocka_unit_test(a_rank_that_asks_for_something_else_is_named),
+                                       cmocka_unit_test(what_is_compared_first_has_one_size),
                                        cmocka_unit_test(a_pool_on_another_gpu_fails_all),
                                        cmocka_unit_test(a_wrong_call_of_one_rank_fails_all),
                                        cmocka_unit_test(a_second_try_may_succeed),
