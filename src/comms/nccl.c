@@ -258,12 +258,13 @@ static bp_status traits(void *self, bp_comm_traits *traits)
     return BP_OK;
 }
 
-/* NCCL frees it: from now on it is asked neither for its state nor for its words. */
+/* NCCL frees it: from now on it is asked neither for its state nor for its words. Others may be waiting for this: it is aborted even where
+ * the device cannot be made current, as NCCL does so itself. */
 static bp_status abort_comm(void *self)
 {
     bp_nccl *nccl = self;
-    bp_cuda_scope scope;
-    BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    bp_cuda_scope scope = {NULL};
+    (void)bp_cuda_enter(nccl->device, &scope);
     pthread_mutex_lock(&nccl->asking);
     nccl->aborted = true;
     pthread_mutex_unlock(&nccl->asking);
