@@ -1,5 +1,6 @@
 #include "driver_state.h"
 
+#include <stdio.h>
 #include <time.h>
 
 uint64_t driver_now_ns(void)
@@ -277,10 +278,30 @@ static bp_status wait_for_window(driver *d)
     return status;
 }
 
+/* Checks that did not run have found nothing wrong. */
+static bp_status count_checks(driver *d)
+{
+    const program *p = &d->program;
+    uint64_t each = 0, ran = atomic_load(&d->checked);
+    char text[160];
+    for (size_t i = 0; i < p->begins[ACTION_COMPUTE][p->steps]; i++)
+        each += d->bytes[p->entries[ACTION_COMPUTE][i].request] > 0;
+    for (size_t i = 0; i < p->begins[ACTION_DRAIN][p->steps]; i++)
+        each += d->bytes[p->entries[ACTION_DRAIN][i].request] > 0;
+    uint64_t given = d->config.has_memory ? each * d->result.position.iteration : 0;
+    if (d->stopped || driver_is_corrupted(d) || ran == given)
+        return BP_OK;
+    snprintf(text, sizeof text, "the device ran %llu of the %llu checks that it was given", (unsigned long long)ran,
+             (unsigned long long)given);
+    return bp_error_record(BP_ERR_DEVICE, text);
+}
+
 bp_status driver_end(driver *d)
 {
     bp_status status = wait_for_window(d);
     driver_drain(d);
+    if (status == BP_OK)
+        status = count_checks(d);
     bp_pool_set_step(d->config.pool, d->steps_issued); /* not a part of the last iteration */
     for (size_t at = 0; status == BP_OK && at < d->program.held_count;) {
         size_t count = driver_batch(d, d->program.held + at, d->program.held_count - at);

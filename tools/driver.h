@@ -16,7 +16,7 @@
 #define MOST_STEPS_AHEAD 32
 
 /* What is captured into graphs, and replayed instead of being enqueued again.
- * DRIVER_GRAPHS_ITERATION: a whole iteration. DRIVER_GRAPHS_UNITS: of every second unit each layer by itself, that is, acquire, fill,
+ * DRIVER_GRAPHS_ITERATION: a whole iteration. DRIVER_GRAPHS_UNITS: of about half of the units each layer by itself, that is, acquire, fill,
  * check and release of what is released in one step; what the other units need is enqueued around them. */
 typedef enum driver_graphs { DRIVER_GRAPHS_OFF, DRIVER_GRAPHS_ITERATION, DRIVER_GRAPHS_UNITS } driver_graphs;
 
@@ -79,7 +79,8 @@ bp_status driver_begin(driver *d);
 /* Enqueues one iteration; `eager`: without graphs. The first that is not captures them. Pool steps (bp_pool_set_step) count the schedule's steps through all iterations, from 0.
  * Errors: what pool and device report; the position says where. The streams may still work then. */
 bp_status driver_iterate(driver *d, bool eager);
-/* Waits for all work, then releases what driver_begin acquired. For a run that went well. */
+/* Waits for all work, then releases what driver_begin acquired. For a run that went well. Errors: what the device reports,
+ * BP_ERR_DEVICE (checks that never ran). */
 bp_status driver_end(driver *d);
 /* Waits for all work, whatever happened. */
 void driver_drain(driver *d);

@@ -8,12 +8,19 @@
 
 /* ---- which requests graphs of units have ----------------------------------------------------------------------------------- */
 
-/* Every second unit's; what is held all the time belongs to no step. */
+/* About half of the units', in no order that repeats: buffers go round among units, and graphs are to take turns in them with what is
+ * served around them, whatever the number of copies. */
+static bool is_replayed(int32_t unit)
+{
+    return unit >= 0 && __builtin_popcount((unsigned)unit) % 2 == 0;
+}
+
+/* What is held all the time belongs to no step. */
 static void choose_requests(driver *d)
 {
     const program *p = &d->program;
     for (uint32_t i = 0; i < p->requests; i++)
-        d->replayed[i] = p->groups[p->group_of[i]].unit % 2 == 0;
+        d->replayed[i] = is_replayed(p->groups[p->group_of[i]].unit);
     for (uint32_t i = 0; i < p->held_count; i++)
         d->replayed[p->held[i].request] = false;
 }

@@ -39,9 +39,8 @@ static const struct argp_option run_table[] = {
      "is verified; cuda or cuda:N: a GPU (default host)",
      0},
     {"graph", OPT_GRAPH, "WHAT", 0,
-     "iteration: whole training steps are captured as one graph and replayed; units: layers of every second unit are, "
-     "one "
-     "by one; off (default). The 1st, 4th, 7th, ... training step runs without graphs",
+     "iteration: whole training steps are captured as one graph and replayed; units: half of the units are, layer "
+     "by layer; off (default). The 1st, 4th, 7th, ... training step runs without graphs",
      0},
     {"steps", OPT_STEPS, "N", 0, "Training steps (default 3)", 0},
     {"scale", OPT_SCALE, "S", 0,

@@ -127,7 +127,7 @@ typedef struct bp_registration bp_registration;
  * deregistered and registered again by themselves.
  *
  * Errors: BP_ERR_INVALID_ARGUMENT (no such group, an aborted communicator), BP_ERR_SCHEDULE (a slab is registered with that communicator
- * already; a sealed pool), BP_ERR_CAPTURE, BP_ERR_MISMATCH (names the rank), BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY, what a communicator
+ * already; a sealed pool), BP_ERR_CAPTURE, BP_ERR_MISMATCH (names the rank; a pool on another GPU than the communicator), BP_ERR_UNSUPPORTED, BP_ERR_NO_HOST_MEMORY, what a communicator
  * reports (of another rank: naming it). Everything done so far is undone, on all ranks. The caller owns the registration. */
 BP_API bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
                                         bp_registration **registration);

@@ -130,6 +130,8 @@ BP_API void bp_pool_destroy(bp_pool **pool);
 
 /* 1: NVTX ranges and memory regions are on. */
 BP_API int bp_pool_is_annotated(const bp_pool *pool);
+/* What it was made on; not a reference of its own. */
+BP_API bp_device *bp_pool_device(const bp_pool *pool);
 /* "dynamic", "fixed_pool", "max_pool", "scheduled". Static. */
 BP_API const char *bp_pool_allocator_name(const bp_pool *pool);
 /* As in messages, and the fingerprint of the plan that it was made from. Live as long as the pool. */

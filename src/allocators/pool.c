@@ -331,6 +331,11 @@ const char *bp_pool_fingerprint(const bp_pool *pool)
     return pool->fingerprint;
 }
 
+bp_device *bp_pool_device(const bp_pool *pool)
+{
+    return pool->device;
+}
+
 const char *bp_pool_allocator_name(const bp_pool *pool)
 {
     return pool->ops->name;

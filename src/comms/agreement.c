@@ -171,7 +171,7 @@ static void meet_neighbours(const bp_comm *comm, const bp_proposal *mine, bp_nei
 {
     *neighbours = (bp_neighbours){.in_process = UINT32_MAX};
     for (uint32_t rank = comm->traits.ranks; rank-- > 0;) {
-        const bp_proposal *other = record_of(comm, rank, sizeof *other);
+        const bp_proposal *other = record_of(comm, rank, BP_COMM_RECORD_BYTES);
         neighbours->several_hosts = neighbours->several_hosts || other->host != mine->host;
         if (rank != comm->traits.rank && other->host == mine->host && other->process == mine->process)
             neighbours->in_process = rank;
@@ -189,14 +189,16 @@ bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours 
         NUMBER(bp_proposal, entries, "entries for it:"),
         NUMBER(bp_proposal, windows, "slabs to register with it:"),
     };
-    BP_TRY(bp_comm_exchange(comm, proposal, sizeof *proposal, comm->records));
-    end_words(comm, sizeof *proposal);
+    uint8_t record[BP_COMM_RECORD_BYTES] = {0}; /* of one size in all versions of this library */
+    memcpy(record, proposal, sizeof *proposal);
+    BP_TRY(bp_comm_exchange(comm, record, sizeof record, comm->records));
+    end_words(comm, sizeof record);
     meet_neighbours(comm, proposal, neighbours);
-    decide(comm, sizeof *proposal, &proposal->verdict);
+    decide(comm, sizeof record, &proposal->verdict);
     if (proposal->verdict.status != BP_OK)
         return BP_OK;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!compare(comm, sizeof *proposal, &fields[i], "", &proposal->verdict))
+        if (!compare(comm, sizeof record, &fields[i], "", &proposal->verdict))
             break;
     return BP_OK;
 }

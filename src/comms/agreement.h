@@ -24,7 +24,8 @@ bp_status bp_verdict_status(const bp_verdict *verdict);
  * Errors: what the exchange returns; then nothing was agreed and the communicator is of no use for it any more. */
 bp_status bp_verdict_agree(bp_comm *comm, bp_verdict *verdict);
 
-/* What a rank is about to register with a communicator. */
+/* What a rank is about to register with a communicator. Ranks of other versions of this library are told apart by it: it travels as
+ * BP_COMM_RECORD_BYTES, and the places of the verdict and of `library` stay as they are. */
 typedef struct bp_proposal {
     bp_verdict verdict; /* of its own preparations */
     char library[16];   /* what follows is laid out as this version of the library has it */

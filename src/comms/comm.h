@@ -29,7 +29,7 @@ struct bp_comm {
     uint8_t *records;      /* room for one record of each rank, so that agreeing needs no memory */
 };
 
-#define BP_COMM_RECORD_BYTES 768u
+#define BP_COMM_RECORD_BYTES 768u /* the same in all versions of this library */
 
 void bp_comm_retain(bp_comm *comm);
 void bp_comm_release(bp_comm *comm);

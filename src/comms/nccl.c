@@ -9,29 +9,51 @@
 
 /* ---- results -------------------------------------------------------------------------------------------------------- */
 
+bool bp_nccl_state(bp_nccl *nccl, int *state)
+{
+    pthread_mutex_lock(&nccl->asking);
+    bool there = !nccl->aborted;
+    if (there) {
+        int asked = nccl->f.ncclCommGetAsyncError(nccl->comm, state);
+        *state = asked != BP_NCCL_SUCCESS ? asked : *state;
+    }
+    pthread_mutex_unlock(&nccl->asking);
+    return there;
+}
+
+static bool is_aborted(bp_nccl *nccl)
+{
+    pthread_mutex_lock(&nccl->asking);
+    bool aborted = nccl->aborted;
+    pthread_mutex_unlock(&nccl->asking);
+    return aborted;
+}
+
 /* Communicators that do not block answer "in progress"; their calls are over when the communicator says so. */
-static int settle(const bp_nccl *nccl, int result)
+static int settle(bp_nccl *nccl, int result)
 {
     const struct timespec pause = {.tv_nsec = 50000};
-    while (result == BP_NCCL_IN_PROGRESS && !atomic_load(&((bp_nccl *)nccl)->aborted)) {
+    while (result == BP_NCCL_IN_PROGRESS) {
         nanosleep(&pause, NULL);
-        int asked = nccl->f.ncclCommGetAsyncError(nccl->comm, &result);
-        if (asked != BP_NCCL_SUCCESS)
-            return asked;
+        if (!bp_nccl_state(nccl, &result))
+            break;
     }
     return result;
 }
 
-static bp_status fail(const bp_nccl *nccl, bp_status status, int result, const char *call)
+static bp_status fail(bp_nccl *nccl, bp_status status, int result, const char *call)
 {
+    if (is_aborted(nccl))
+        return bp_fail(status, "communicator %s (rank %d of %d) was aborted during %s", nccl->name, nccl->rank,
+                       nccl->ranks, call);
     const char *text = nccl->f.ncclGetErrorString(result);
-    const char *last = atomic_load(&((bp_nccl *)nccl)->aborted) ? NULL : nccl->f.ncclGetLastError(nccl->comm);
+    const char *last = nccl->f.ncclGetLastError(nccl->comm);
     bool more = last != NULL && last[0] != '\0';
     return bp_fail(status, "%s of communicator %s (rank %d of %d): %s (%d)%s%s", call, nccl->name, nccl->rank,
                    nccl->ranks, text != NULL ? text : "unknown error", result, more ? ": " : "", more ? last : "");
 }
 
-bp_status bp_nccl_check(const bp_nccl *nccl, int result, const char *call)
+bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
 {
     result = settle(nccl, result);
     return result == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_COMM, result, call);
@@ -137,7 +159,7 @@ static bp_status check_config(const bp_nccl_config *config, bp_comm *const *comm
 }
 
 /* A communicator that is broken, or not finished, has no rank that could be asked for. */
-static bp_status check_health(const bp_nccl *nccl)
+static bp_status check_health(bp_nccl *nccl)
 {
     int state = BP_NCCL_SUCCESS;
     int result = nccl->f.ncclCommGetAsyncError(nccl->comm, &state);
@@ -193,6 +215,7 @@ static bp_status build_current(bp_nccl *nccl)
 
 static bp_status build(const bp_nccl_config *config, bp_nccl *nccl)
 {
+    pthread_mutex_init(&nccl->asking, NULL);
     nccl->comm = config->comm;
     nccl->device = config->device;
     bp_device_retain(nccl->device);
@@ -217,6 +240,7 @@ static void destroy(void *self)
     bp_nccl_exchange_finish(nccl);
     bp_comm_destroy(&nccl->control);
     bp_device_release(nccl->device);
+    pthread_mutex_destroy(&nccl->asking);
     free(nccl->name);
     free(nccl);
 }
@@ -234,16 +258,23 @@ static bp_status traits(void *self, bp_comm_traits *traits)
     return BP_OK;
 }
 
-/* NCCL frees it: from now on it is asked neither for its state nor for its words. */
+/* NCCL frees it: from now on it is asked neither for its state nor for its words. Others may be waiting for this: it is aborted even where
+ * the device cannot be made current, as NCCL does so itself. */
 static bp_status abort_comm(void *self)
 {
     bp_nccl *nccl = self;
-    bp_cuda_scope scope;
-    BP_TRY(bp_cuda_enter(nccl->device, &scope));
-    atomic_store(&nccl->aborted, true);
+    bp_cuda_scope scope = {NULL};
+    (void)bp_cuda_enter(nccl->device, &scope);
+    pthread_mutex_lock(&nccl->asking);
+    nccl->aborted = true;
+    pthread_mutex_unlock(&nccl->asking);
     int result = nccl->f.ncclCommAbort(nccl->comm);
     bool over = result == BP_NCCL_SUCCESS || result == BP_NCCL_IN_PROGRESS;
-    bp_status status = over ? BP_OK : fail(nccl, BP_ERR_COMM, result, "ncclCommAbort");
+    const char *text = over ? NULL : nccl->f.ncclGetErrorString(result);
+    bp_status status =
+        over ? BP_OK
+             : bp_fail(BP_ERR_COMM, "ncclCommAbort of communicator %s (rank %d of %d): %s (%d)", nccl->name, nccl->rank,
+                       nccl->ranks, text != NULL ? text : "unknown error", result);
     bp_cuda_leave(&scope);
     return status;
 }

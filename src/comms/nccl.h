@@ -4,6 +4,8 @@
 
 #include <bucketpool/nccl.h>
 
+#include <pthread.h>
+
 #include "comms/comm.h"
 #include "devices/cuda.h"
 
@@ -14,8 +16,12 @@ enum { BP_NCCL_SUCCESS = 0, BP_NCCL_IN_PROGRESS = 7 };
 enum {
     BP_NCCL_BUFFERS = 21900,
     BP_NCCL_BUFFERS_SHARP = 22100,   /* buffers are used by InfiniBand SHARP too */
-    BP_NCCL_BUFFERS_GENERAL = 22300, /* and between any two GPUs */
-    BP_NCCL_WINDOWS = 22700
+    BP_NCCL_BUFFERS_GENERAL = 22300, /* and between the GPUs of a node */
+    BP_NCCL_BUFFERS_NETWORK = 22400, /* and for collectives across the network */
+    BP_NCCL_WINDOWS = 22700,
+    /* What is answered where there is no window: before, one that is only a buffer; then the buffer's handle; then NULL. */
+    BP_NCCL_BUFFER_WINDOWS = 22800,
+    BP_NCCL_NULL_WINDOWS = 22900
 };
 
 typedef struct bp_nccl {
@@ -28,7 +34,8 @@ typedef struct bp_nccl {
     char version_name[32];
     bp_register_kind best;
     uint32_t lacks;
-    atomic_bool aborted;
+    pthread_mutex_t asking; /* who asks it for its state does so before it is aborted, or not at all */
+    bool aborted;
     /* Of exchanges over NCCL itself: a piece of this rank, followed by those of all. */
     bp_stream *stream;
     uint8_t *memory;
@@ -36,12 +43,16 @@ typedef struct bp_nccl {
     bool unsettled;      /* an exchange failed, and its work may still be on its way */
     bp_cuda_scope scope; /* between bp_nccl_enter and bp_nccl_leave */
     bool entered;
+    void *granted; /* what NCCL writes, maybe after a call that was given up because the communicator was aborted */
     /* A registered address that is not on the device's recommended granularity; NULL: all were. */
     const void *unaligned;
 } bp_nccl;
 
 /* BP_OK, or BP_ERR_COMM with NCCL's words. Waits for calls of communicators that do not block. */
-bp_status bp_nccl_check(const bp_nccl *nccl, int result, const char *call);
+bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call);
+
+/* What ncclCommGetAsyncError says. False: it was aborted, and is not asked any more. */
+bool bp_nccl_state(bp_nccl *nccl, int *state);
 
 /* The first function that a table lacks of those that must be there, NULL: none. */
 const char *bp_nccl_missing(const bp_nccl_functions *functions);
@@ -75,6 +86,9 @@ void bp_nccl_warnings(void *self, bp_register_kind kind, uint32_t traffic,
  * they are ready: between the two the communicator's device is current. Nothing where the communicator is not of NCCL. */
 bp_status bp_nccl_enter(bp_comm *comm);
 void bp_nccl_leave(bp_comm *comm);
+
+/* Errors: BP_ERR_MISMATCH, the pool's memory is not of the communicator's GPU. Nothing where the communicator is not of NCCL. */
+bp_status bp_nccl_check_pool(const bp_comm *comm, const bp_pool *pool);
 
 /* Whether an environment variable that NCCL reads is set to 0. */
 bool bp_nccl_is_off(const char *variable);

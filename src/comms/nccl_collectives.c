@@ -39,7 +39,7 @@ static bp_status enter(const bp_nccl *nccl, bp_stream *stream, void **native, bp
 
 bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
 {
-    const bp_nccl *nccl = self;
+    bp_nccl *nccl = self;
     void *native;
     bp_cuda_scope scope;
     BP_TRY(enter(nccl, stream, &native, &scope));
@@ -52,7 +52,7 @@ bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t b
 bp_status bp_nccl_all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                              bp_reduction reduction, bp_stream *stream)
 {
-    const bp_nccl *nccl = self;
+    bp_nccl *nccl = self;
     void *native;
     bp_cuda_scope scope;
     BP_TRY(enter(nccl, stream, &native, &scope));
@@ -65,7 +65,7 @@ bp_status bp_nccl_all_reduce(void *self, const void *from, void *to, uint64_t co
 bp_status bp_nccl_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                  bp_reduction reduction, bp_stream *stream)
 {
-    const bp_nccl *nccl = self;
+    bp_nccl *nccl = self;
     void *native;
     bp_cuda_scope scope;
     BP_TRY(enter(nccl, stream, &native, &scope));

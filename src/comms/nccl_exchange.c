@@ -13,7 +13,13 @@
 
 bool bp_nccl_exchanges_on_device(const bp_comm *comm)
 {
-    return comm->ops->exchange == bp_nccl_exchange && ((const bp_nccl *)comm->self)->control == NULL;
+    while (comm != NULL && comm->ops->exchange == bp_nccl_exchange) {
+        const bp_nccl *nccl = comm->self;
+        if (nccl->control == NULL)
+            return true;
+        comm = nccl->control;
+    }
+    return false;
 }
 
 static uint64_t memory_bytes(const bp_nccl *nccl)
@@ -52,10 +58,9 @@ bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
 static bp_status finish(bp_nccl *nccl)
 {
     BP_TRY(bp_nccl_exchange_settle(nccl));
-    if (atomic_load(&nccl->aborted))
-        return bp_fail(BP_ERR_COMM, "communicator %s was aborted during an exchange", nccl->name);
     int state = BP_NCCL_SUCCESS;
-    BP_TRY(bp_nccl_check(nccl, nccl->f.ncclCommGetAsyncError(nccl->comm, &state), "ncclCommGetAsyncError"));
+    if (!bp_nccl_state(nccl, &state))
+        return bp_fail(BP_ERR_COMM, "communicator %s was aborted during an exchange", nccl->name);
     return bp_nccl_check(nccl, state, "an exchange");
 }
 

@@ -44,7 +44,10 @@ static void tell_environment(const listener *to, bp_register_kind kind)
     const char *protocols = getenv("NCCL_PROTO");
     char sentence[SENTENCE_BYTES];
     if (bp_nccl_is_off("NCCL_LOCAL_REGISTER"))
-        say(to, "NCCL_LOCAL_REGISTER=0 is set: NCCL ignores what is registered");
+        say(to,
+            kind == BP_REGISTER_SYMMETRIC
+                ? "NCCL_LOCAL_REGISTER=0 is set: only NCCL's symmetric kernels use the windows, other algorithms copy"
+                : "NCCL_LOCAL_REGISTER=0 is set: NCCL ignores what is registered");
     if (bp_nccl_is_off("NCCL_CUMEM_ENABLE"))
         say(to, "NCCL_CUMEM_ENABLE=0 is set: NCCL cannot share these slabs between GPUs (some launchers set it)");
     if (kind >= BP_REGISTER_WINDOW && bp_nccl_is_off("NCCL_WIN_ENABLE"))
@@ -76,7 +79,9 @@ static void tell_device(const bp_nccl *nccl, const listener *to)
     const bp_cuda *cuda = bp_cuda_of(nccl->device);
     char sentence[SENTENCE_BYTES];
     if (cuda->config.memory == BP_CUDA_PLAIN)
-        say(to, "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows");
+        say(to, "the device's slabs are plain allocations (BP_CUDA_PLAIN), which cannot be windows; as buffers NCCL "
+                "2.24 and "
+                "newer shares them between GPUs with NCCL_LEGACY_CUDA_REGISTER=1 only");
     else if (cuda->info.handle_types == 0) {
         snprintf(sentence, sizeof sentence,
                  "slabs of GPU %d (%s) have no exportable handle type: other processes cannot map them",
@@ -91,14 +96,32 @@ static void tell_device(const bp_nccl *nccl, const listener *to)
     }
 }
 
+/* NULL: there is nothing to say. */
+static const char *limit_of(const bp_nccl *nccl, bp_register_kind kind)
+{
+    if (kind >= BP_REGISTER_WINDOW)
+        return nccl->version < BP_NCCL_BUFFER_WINDOWS && nccl->ranks > 1
+                   ? "does not tell windows from plain buffers, which it grants where ranks are on several hosts or "
+                     "their GPUs do not reach each other directly; from 2.28 on this can be told"
+                   : NULL;
+    if (nccl->version < BP_NCCL_BUFFERS_SHARP)
+        return "uses registered buffers for NVLink SHARP only; from 2.23 on they serve all GPUs of a node";
+    if (nccl->version < BP_NCCL_BUFFERS_GENERAL)
+        return "uses registered buffers for NVLink SHARP and InfiniBand SHARP only; from 2.23 on they serve all GPUs "
+               "of a node";
+    if (nccl->version < BP_NCCL_BUFFERS_NETWORK)
+        return "uses registered buffers within a node, and between nodes for InfiniBand SHARP only; from 2.24 on other "
+               "collectives use them on the network too";
+    return NULL;
+}
+
 static void tell_version(const bp_nccl *nccl, const listener *to, bp_register_kind kind)
 {
     char sentence[SENTENCE_BYTES];
-    if (kind != BP_REGISTER_BUFFER || nccl->version >= BP_NCCL_BUFFERS_GENERAL)
+    const char *limit = limit_of(nccl, kind);
+    if (limit == NULL)
         return;
-    snprintf(sentence, sizeof sentence,
-             "%s uses registered buffers for NVLink SHARP%s only; from 2.23 on they serve any two GPUs",
-             nccl->version_name, nccl->version >= BP_NCCL_BUFFERS_SHARP ? " and InfiniBand SHARP" : "");
+    snprintf(sentence, sizeof sentence, "%s %s", nccl->version_name, limit);
     say(to, sentence);
 }
 

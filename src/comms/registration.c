@@ -104,11 +104,13 @@ static bp_status attach_to_pool(bp_registration *r)
     return status;
 }
 
+/* A pool that is being captured does not let go: then the registration ends with the pool. */
 static void let_go(bp_registration *r)
 {
-    if (r->attached)
-        (void)bp_pool_detach(r->pool, &callbacks, r);
-    bp_registration_free(r);
+    if (r->attached && bp_pool_detach(r->pool, &callbacks, r) != BP_OK)
+        r->orphaned = true;
+    else
+        bp_registration_free(r);
 }
 
 /* What is left to fail on one rank alone, told to all. */
@@ -158,15 +160,11 @@ bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *ent
     return status;
 }
 
-/* A pool that is being captured does not let go: then the registration ends with the pool. */
 void bp_registration_destroy(bp_registration **registration)
 {
     if (registration == NULL || *registration == NULL)
         return;
     bp_registration *r = *registration;
     *registration = NULL;
-    if (r->attached && bp_pool_detach(r->pool, &callbacks, r) != BP_OK)
-        r->orphaned = true;
-    else
-        bp_registration_free(r);
+    let_go(r);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comms/nccl.h"
 #include "core/fail.h"
 
 static bp_status take_party(bp_registration *r, bp_comm *comm, uint32_t *party)
@@ -143,6 +144,8 @@ bp_status bp_registration_prepare(bp_registration *r, bp_pool *pool, const bp_re
     BP_TRY(bp_strings_add(&r->strings, bp_pool_name(pool), &r->pool_name));
     if (bp_pool_is_sealed(pool))
         return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: register before that", r->pool_name);
+    for (size_t i = 0; i < r->party_count; i++)
+        BP_TRY(bp_nccl_check_pool(r->parties[i].comm, pool));
     BP_TRY(take_slabs(r, pool));
     return note_ranges(r);
 }

@@ -52,7 +52,7 @@ static void add_window(bp_lines *l, const bp_registration *r, const bp_registere
     const char *version = comm->traits.version_name;
     bool explained = window->because[0] != '\0';
     snprintf(line, sizeof line,
-             "slab %u (%.64s), %llu bytes, with communicator %.64s (%s%s%u ranks): %s asked, %s granted%s%s\n",
+             "slab %u (%.64s), %llu bytes, with communicator %.64s (%.64s%s%u ranks): %s asked, %s granted%s%s\n",
              window->slab, r->groups[window->slab], (unsigned long long)window->bytes, comm->name, version,
              version[0] != '\0' ? ", " : "", comm->traits.ranks, bp_register_kind_name(window->asked),
              bp_register_kind_name(window->granted), explained ? "; " : "", window->because);

@@ -162,6 +162,16 @@ class Wrong(Case):
         self.assertIn(2, found)
 
 
+    def test_work_that_is_lost(self):
+        """A check that does not run finds nothing wrong, and that is no success."""
+        for graph, lost in (("iteration", "cuGraphLaunch:1"), ("units", "cuGraphLaunch:7"), ("off", "cuLaunchHostFunc:0")):
+            result = run(*self.ARGUMENTS, "--graph", graph, fake=f"fail={lost}:-1", report=False)
+            self.refused(result, 3, "the device ran ", " checks that it was given")
+        for nth in range(300, 320):  # a fill or a check
+            result = run(*self.ARGUMENTS, fake=f"fail=cuLaunchHostFunc:{nth}:-1", report=False)
+            self.assertIn(result.returncode, (1, 3), result.stderr)
+
+
 class Faults(Case):
     ARGUMENTS = (NANO, "--ep", "8", "--scale", SMALL, "--device", "cuda", "--steps", "3")
 

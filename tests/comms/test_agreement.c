@@ -41,6 +41,33 @@ static void assert_nothing_registered(void)
     assert_int_equal(counts.buffers, 0);
 }
 
+static bp_status note_bytes(void *user, const void *mine, uint64_t bytes, void *all)
+{
+    uint64_t *first = user;
+    *first = *first == 0 ? bytes : *first;
+    memcpy(all, mine, bytes);
+    return BP_OK;
+}
+
+/* A rank of another version that gives more or less would leave the others waiting, or end beyond their memory. */
+static void what_is_compared_first_has_one_size(void **state)
+{
+    (void)state;
+    team t;
+    uint64_t first = 0;
+    bp_comm_callbacks callbacks = {.size = sizeof callbacks, .ranks = 1, .exchange = note_bytes};
+    bp_comm *comm;
+    team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
+    assert_ok(bp_comm_create_callback(&callbacks, &first, NULL, &comm));
+    bp_registration_entry entry = entry_of(&t.ranks[0], BP_REGISTER_SYMMETRIC);
+    entry.comm = comm;
+    assert_ok(bp_registration_create(t.ranks[0].pool, &entry, 1, &t.ranks[0].registration));
+    assert_int_equal(first, 768);
+    bp_registration_destroy(&t.ranks[0].registration);
+    bp_comm_destroy(&comm);
+    team_end(&t);
+}
+
 /* ---- before anything is done --------------------------------------------------------------------------------------- */
 
 static void expect_mismatch(rank *r, void *user)
@@ -120,6 +147,37 @@ static void a_wrong_call_of_one_rank_fails_all(void **state)
     team_run(&t, one_has_no_such_group, &odd);
     assert_nothing_registered();
     team_end(&t);
+}
+
+/* The last rank's pool is on a GPU that is not its communicator's, or on none. */
+static void register_elsewhere(rank *r, void *user)
+{
+    bp_device *device = user;
+    bp_pool *pool = NULL, *own = r->pool;
+    bool odd = r->number + 1 == RANKS;
+    if (odd && !expect_ok(r, bp_pool_create(device, plan, NULL, &pool)))
+        return;
+    r->pool = odd ? pool : own;
+    for (int kind = BP_REGISTER_BUFFER; kind <= BP_REGISTER_SYMMETRIC; kind++)
+        expect_fails(r, register_all(r, (bp_register_kind)kind), BP_ERR_MISMATCH, "rank 2 of communicator nccl: ");
+    expect_words(r, bp_error_detail(), "is of GPU 2");
+    r->pool = own;
+    bp_pool_destroy(&pool);
+}
+
+static void a_pool_on_another_gpu_fails_all(void **state)
+{
+    (void)state;
+    for (int on_host = 0; on_host <= 1; on_host++) {
+        team t;
+        bp_device *host;
+        team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
+        assert_ok(bp_device_create_host(NULL, &host));
+        team_run(&t, register_elsewhere, on_host ? host : t.ranks[0].device);
+        assert_nothing_registered();
+        bp_device_destroy(&host);
+        team_end(&t);
+    }
 }
 
 static void register_afterwards(rank *r, void *user)
@@ -293,6 +351,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_with_another_plan_is_named),
                                        cmocka_unit_test(a_rank_that_asks_for_something_else_is_named),
+                                       cmocka_unit_test(what_is_compared_first_has_one_size),
+                                       cmocka_unit_test(a_pool_on_another_gpu_fails_all),
                                        cmocka_unit_test(a_wrong_call_of_one_rank_fails_all),
                                        cmocka_unit_test(a_second_try_may_succeed),
                                        cmocka_unit_test(a_null_window_on_one_rank_is_none_on_all),

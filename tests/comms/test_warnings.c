@@ -165,6 +165,27 @@ static void cumem_off(void **state)
     check_warnings(&older, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "NCCL_CUMEM_ENABLE", true});
 }
 
+static void limits_of_versions(void **state)
+{
+    (void)state;
+    const struct {
+        const char *version;
+        bp_register_kind kind;
+        const char *word; /* NULL: nothing is said */
+    } rows[] = {{"version=21903", BP_REGISTER_BUFFER, "NVLink SHARP only"},
+                {"version=22105", BP_REGISTER_BUFFER, "InfiniBand SHARP only; from 2.23"},
+                {"version=22304", BP_REGISTER_BUFFER, "from 2.24"},
+                {"version=22403", BP_REGISTER_BUFFER, NULL},
+                {"version=22705", BP_REGISTER_SYMMETRIC, "plain buffers"},
+                {"version=22809", BP_REGISTER_SYMMETRIC, NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        team_options two = TWO;
+        two.nccl = rows[i].version;
+        const char *word = rows[i].word != NULL ? rows[i].word : "NCCL 2.";
+        check_warnings(&two, &(wanted){rows[i].kind, BP_TRAFFIC_GATHER, word, rows[i].word == NULL});
+    }
+}
+
 /* ---- why less was granted ------------------------------------------------------------------------------------------ */
 
 typedef struct reason {
@@ -202,7 +223,9 @@ static void reasons_are_given(void **state)
     (void)state;
     check_reason("version=21903", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "2.19.3"});
     check_reason("version=22907,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "no window"});
+    check_reason("version=22809,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "reach each other"});
     setenv("NCCL_CUMEM_ENABLE", "0", 1);
+    check_reason("version=22809", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "NCCL_CUMEM_ENABLE"});
     check_reason("version=23007", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "NCCL_CUMEM_ENABLE"});
     unsetenv("NCCL_CUMEM_ENABLE");
     setenv("NCCL_LOCAL_REGISTER", "0", 1);
@@ -271,6 +294,7 @@ int main(void)
                                        cmocka_unit_test(memory_that_cannot_be_exported),
                                        WITH_ENVIRONMENT(local_registration_off),
                                        WITH_ENVIRONMENT(cumem_off),
+                                       cmocka_unit_test(limits_of_versions),
                                        WITH_ENVIRONMENT(reasons_are_given),
                                        WITH_ENVIRONMENT(a_window_that_is_not_written),
                                        cmocka_unit_test(the_report_has_whole_lines)};

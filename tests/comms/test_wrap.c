@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "../fakes/cuda/fake_cuda.h"
 #include "../fakes/nccl/abi.h"
 #include "plans.h"
 #include "team.h"
@@ -269,6 +270,20 @@ static void abort_aborts_what_is_wrapped(void **state)
     end(&f);
 }
 
+static void a_device_that_fails_keeps_nobody_from_aborting(void **state)
+{
+    (void)state;
+    fixture f;
+    begin(&f, &(team_options){.ranks = 1});
+    rank *r = &f.t.ranks[0];
+    assert_true(fake_cuda_fail("cuCtxPushCurrent", 1, 999));
+    assert_ok(bp_comm_abort(r->comm));
+    assert_int_equal(fake_nccl_calls("ncclCommAbort"), 1);
+    fake_cuda_fail_none();
+    r->nccl = NULL;
+    end(&f);
+}
+
 static void forget_does_not_touch(void **state)
 {
     (void)state;
@@ -299,6 +314,7 @@ int main(void)
                                        cmocka_unit_test(a_control_of_other_ranks_is_refused),
                                        cmocka_unit_test(each_call_fails_in_turn),
                                        cmocka_unit_test(abort_aborts_what_is_wrapped),
+                                       cmocka_unit_test(a_device_that_fails_keeps_nobody_from_aborting),
                                        cmocka_unit_test(forget_does_not_touch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
