@@ -22,8 +22,8 @@ static void prepare(bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
         comm->ops->register_memory != NULL && kind <= comm->traits.best && (comm->traits.lacks & 1u << kind) == 0;
     if (verdict->status != BP_OK)
         return;
-    snprintf(words, sizeof words, "communicator %s (%s) cannot register one", comm->name,
-             version[0] != '\0' ? version : comm->ops->name);
+    snprintf(words, sizeof words, "communicator %s%s%s%s cannot register one", comm->name,
+             version[0] != '\0' ? " (" : "", version, version[0] != '\0' ? ")" : "");
     bp_status status = able ? bp_nccl_enter(comm) : BP_OK;
     if (status != BP_OK)
         bp_verdict_take(verdict, status);
@@ -47,11 +47,17 @@ static void ask(bp_comm *comm, const bp_registered *window, bp_register_kind kin
     verdict->granted = granted;
 }
 
+/* Kinds that are refused with the same words share them: "symmetric window, window: ...". */
 static void note_refusal(bp_registered *window, bp_register_kind kind, const char *words)
 {
-    size_t at = strlen(window->because);
-    snprintf(window->because + at, sizeof window->because - at, "%s%s: %s", at > 0 ? "; " : "",
-             bp_register_kind_name(kind), words);
+    size_t at = strlen(window->because), shared = strlen(words) + 2;
+    const char *between = at > 0 ? "; " : "";
+    if (at > shared && strcmp(window->because + at - shared + 2, words) == 0) {
+        at -= shared;
+        between = ", ";
+    }
+    snprintf(window->because + at, sizeof window->because - at, "%s%s: %s", between, bp_register_kind_name(kind),
+             words);
 }
 
 /* What fails now cannot be mended, and there is nobody to return it to: the window keeps the words. */
