@@ -124,7 +124,6 @@ bp_status bp_cuda_note_block(bp_cuda *cuda, const bp_cuda_memory_block *block)
         bp_grow_array((void **)&cuda->blocks, &cuda->block_capacity, cuda->block_count, sizeof *cuda->blocks);
     if (status == BP_OK) {
         cuda->blocks[cuda->block_count++] = *block;
-        cuda->committed_bytes += block->bytes;
     }
     pthread_mutex_unlock(&cuda->lock);
     return status;
@@ -140,7 +139,6 @@ bool bp_cuda_take_block(bp_cuda *cuda, uint64_t handle, bp_cuda_memory_block *bl
     if (found) {
         *block = cuda->blocks[i];
         cuda->blocks[i] = cuda->blocks[--cuda->block_count];
-        cuda->committed_bytes -= block->bytes;
     }
     pthread_mutex_unlock(&cuda->lock);
     return found;
@@ -154,16 +152,25 @@ static bp_status check_bytes(const bp_cuda *cuda, uint64_t bytes, const char *wh
     return BP_OK;
 }
 
-bp_status bp_cuda_check_limit(bp_cuda *cuda, uint64_t bytes)
+bp_status bp_cuda_take_budget(bp_cuda *cuda, uint64_t bytes)
 {
     pthread_mutex_lock(&cuda->lock);
     const uint64_t used = cuda->committed_bytes, most = cuda->config.memory_bytes;
+    const bool fits = most == 0 || (used <= most && bytes <= most - used);
+    cuda->committed_bytes += fits ? bytes : 0;
     pthread_mutex_unlock(&cuda->lock);
-    if (most != 0 && (used > most || bytes > most - used))
+    if (!fits)
         return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "cuda: commit of %llu bytes: %llu of %llu are left of what was allowed",
                        (unsigned long long)bytes, (unsigned long long)(used > most ? 0 : most - used),
                        (unsigned long long)most);
     return BP_OK;
+}
+
+void bp_cuda_give_budget(bp_cuda *cuda, uint64_t bytes)
+{
+    pthread_mutex_lock(&cuda->lock);
+    cuda->committed_bytes -= bytes;
+    pthread_mutex_unlock(&cuda->lock);
 }
 
 /* ---- virtual memory ------------------------------------------------------------------------------------------------- */
@@ -191,42 +198,57 @@ bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
     return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "giving addresses back");
 }
 
+static void release(const bp_cuda *cuda, unsigned long long handle)
+{
+    if (bp_cuda_push(cuda) != BP_OK)
+        return;
+    (void)cuda->driver.cuMemRelease(handle);
+    bp_cuda_pop(cuda);
+}
+
+static bp_status create(bp_cuda *cuda, uint64_t bytes, unsigned long long *handle)
+{
+    bp_cu_allocation_prop prop = prop_of(cuda);
+    BP_TRY(bp_cuda_push(cuda));
+    int error = cuda->driver.cuMemCreate(handle, (size_t)bytes, &prop, 0);
+    bp_cuda_pop(cuda);
+    if (error != BP_CU_SUCCESS)
+        return bp_cuda_fail_memory(cuda, error, bytes, "commit");
+    bp_status status = bp_cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = *handle, .bytes = bytes});
+    if (status != BP_OK)
+        release(cuda, *handle);
+    return status;
+}
+
 bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
 {
     bp_cuda *cuda = self;
     unsigned long long made;
     BP_TRY(check_bytes(cuda, bytes, "commit"));
-    BP_TRY(bp_cuda_check_limit(cuda, bytes));
-    bp_cu_allocation_prop prop = prop_of(cuda);
-    BP_TRY(bp_cuda_push(cuda));
-    int error = cuda->driver.cuMemCreate(&made, (size_t)bytes, &prop, 0);
-    bp_cuda_pop(cuda);
-    if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail_memory(cuda, error, bytes, "commit");
-    bp_status status = bp_cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = made, .bytes = bytes});
-    if (status != BP_OK) {
-        if (bp_cuda_push(cuda) == BP_OK) {
-            (void)cuda->driver.cuMemRelease(made);
-            bp_cuda_pop(cuda);
-        }
-        return status;
-    }
-    *handle = made;
-    return BP_OK;
+    BP_TRY(bp_cuda_take_budget(cuda, bytes));
+    bp_status status = create(cuda, bytes, &made);
+    if (status == BP_OK)
+        *handle = made;
+    else
+        bp_cuda_give_budget(cuda, bytes);
+    return status;
 }
 
 bp_status bp_cuda_decommit(void *self, uint64_t handle)
 {
     bp_cuda *cuda = self;
     bp_cuda_memory_block block;
-    if (!bp_cuda_take_block(cuda, handle, &block))
+    BP_TRY(bp_cuda_push(cuda));
+    const bool known = bp_cuda_take_block(cuda, handle, &block);
+    int error = known ? cuda->driver.cuMemRelease(handle) : BP_CU_SUCCESS;
+    bp_cuda_pop(cuda);
+    if (!known)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: decommit of handle %llu, which is not committed",
                        (unsigned long long)handle);
-    BP_TRY(bp_cuda_push(cuda));
-    int error = cuda->driver.cuMemRelease(handle);
-    bp_cuda_pop(cuda);
-    if (error == BP_CU_SUCCESS)
+    if (error == BP_CU_SUCCESS) {
+        bp_cuda_give_budget(cuda, block.bytes);
         return BP_OK;
+    }
     (void)bp_cuda_note_block(cuda, &block); /* there was room for it a moment ago */
     return bp_cuda_fail(&cuda->driver, error, "giving memory back");
 }

@@ -9,22 +9,17 @@
 /* ---- slabs of plain allocations ------------------------------------------------------------------------------------- */
 
 /* The memory comes with the addresses; what follows has nothing left to do. */
-bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+static bp_status allocate_aligned(bp_cuda *cuda, uint64_t bytes, uint64_t alignment, void **address)
 {
-    bp_cuda *cuda = self;
-    uint64_t total, made;
-    if (!bp_add_u64(bytes, alignment, &total))
-        return bp_fail(BP_ERR_OVERFLOW, "cuda: %llu bytes at a multiple of %llu do not fit 64 bits",
-                       (unsigned long long)bytes, (unsigned long long)alignment);
-    BP_TRY(bp_cuda_check_limit(cuda, total));
+    uint64_t made;
     BP_TRY(bp_cuda_push(cuda));
-    int error = cuda->driver.cuMemAlloc(&made, (size_t)total);
+    int error = cuda->driver.cuMemAlloc(&made, (size_t)bytes);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail_memory(cuda, error, total, "allocating");
+        return bp_cuda_fail_memory(cuda, error, bytes, "allocating");
     const uint64_t aligned = (made + alignment - 1) / alignment * alignment;
     bp_status status =
-        bp_cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = aligned, .address = made, .bytes = total});
+        bp_cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = aligned, .address = made, .bytes = bytes});
     if (status != BP_OK) {
         if (bp_cuda_push(cuda) == BP_OK) {
             (void)cuda->driver.cuMemFree(made);
@@ -36,18 +31,35 @@ bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, 
     return BP_OK;
 }
 
+bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+{
+    bp_cuda *cuda = self;
+    uint64_t total;
+    if (!bp_add_u64(bytes, alignment, &total))
+        return bp_fail(BP_ERR_OVERFLOW, "cuda: %llu bytes at a multiple of %llu do not fit 64 bits",
+                       (unsigned long long)bytes, (unsigned long long)alignment);
+    BP_TRY(bp_cuda_take_budget(cuda, total));
+    bp_status status = allocate_aligned(cuda, total, alignment, address);
+    if (status != BP_OK)
+        bp_cuda_give_budget(cuda, total);
+    return status;
+}
+
 bp_status bp_cuda_plain_unreserve(void *self, void *address, uint64_t bytes)
 {
     bp_cuda *cuda = self;
     bp_cuda_memory_block block;
-    if (!bp_cuda_take_block(cuda, (uintptr_t)address, &block))
+    BP_TRY(bp_cuda_push(cuda));
+    const bool known = bp_cuda_take_block(cuda, (uintptr_t)address, &block);
+    int error = known ? cuda->driver.cuMemFree(block.address) : BP_CU_SUCCESS;
+    bp_cuda_pop(cuda);
+    if (!known)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: %llu bytes at %p were not allocated", (unsigned long long)bytes,
                        address);
-    BP_TRY(bp_cuda_push(cuda));
-    int error = cuda->driver.cuMemFree(block.address);
-    bp_cuda_pop(cuda);
-    if (error == BP_CU_SUCCESS)
+    if (error == BP_CU_SUCCESS) {
+        bp_cuda_give_budget(cuda, block.bytes);
         return BP_OK;
+    }
     (void)bp_cuda_note_block(cuda, &block); /* there was room for it a moment ago */
     return bp_cuda_fail(&cuda->driver, error, "freeing memory");
 }

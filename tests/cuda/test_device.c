@@ -444,6 +444,25 @@ static void test_out_of_memory(void **state)
     open_pool(&k, &pool, 0);
     walk(&k, 1, NULL, false);
     end_kit(&k);
+    config.memory = UINT64_C(1) << 30;
+    configure(&config);
+    cuda = on_table();
+    cuda.memory_bytes = 2 * 65536;
+    bp_device *device = make(&cuda);
+    uint64_t handle, second, third;
+    for (int i = 0; i < 5; i++) { /* what failed does not count */
+        assert_true(fake_cuda_fail("cuMemCreate", 1, 2));
+        assert_fails(bp_device_commit(device, 65536, &handle), BP_ERR_NO_DEVICE_MEMORY, "65536");
+    }
+    assert_ok(bp_device_commit(device, 65536, &handle));
+    assert_ok(bp_device_commit(device, 65536, &second));
+    assert_fails(bp_device_commit(device, 65536, &third), BP_ERR_NO_DEVICE_MEMORY, "0 of 131072", "allowed");
+    assert_fails(bp_device_decommit(device, 65536, handle + 12345), BP_ERR_INVALID_ARGUMENT, "not committed");
+    assert_ok(bp_device_decommit(device, 65536, handle));
+    assert_ok(bp_device_commit(device, 65536, &handle));
+    assert_ok(bp_device_decommit(device, 65536, handle));
+    assert_ok(bp_device_decommit(device, 65536, second));
+    bp_device_destroy(&device);
     assert_clean();
 }
 
