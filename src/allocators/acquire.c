@@ -53,7 +53,7 @@ BP_HOT outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
 BP_HOT outcome claim(acquiring *a, uint32_t id, bp_bound **request)
 {
     bp_pool *pool = a->pool;
-    if (id >= atomic_load_explicit(&pool->bound_count, memory_order_acquire))
+    if (id >= bp_bound_count(pool))
         return UNKNOWN;
     bp_bound *r = *request = &pool->bounds[id];
     if (r->lane != BP_LANE_ANY && atomic_load_explicit(&pool->lanes[r->lane], memory_order_relaxed) != a->stream)

@@ -64,7 +64,7 @@ void bp_annotations_finish(bp_pool *pool)
     bp_annotations *all = pool->annotations;
     if (all->requests == NULL)
         return;
-    uint32_t count = atomic_load_explicit(&pool->bound_count, memory_order_acquire);
+    uint32_t count = bp_bound_count(pool);
     for (uint32_t id = 0; id < count; id++)
         bp_annotations_event(pool, BP_EVENT_RELEASE, id);
     bp_annotations_capture(pool, NULL);

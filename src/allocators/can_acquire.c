@@ -124,7 +124,7 @@ static bool would_serve(question *q, size_t position)
 
 static bp_status check_ids(const bp_pool *pool, const uint32_t *ids, size_t count)
 {
-    uint32_t bound = atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire);
+    uint32_t bound = bp_bound_count(pool);
     for (size_t i = 0; i < count; i++) {
         if (ids[i] >= bound)
             return bp_fail_unknown(pool, ids[i]);

@@ -11,11 +11,6 @@
 #include "allocators/slots.h"
 #include "core/fail.h"
 
-static uint32_t bound_count(const bp_pool *pool)
-{
-    return atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire);
-}
-
 /* The word of a request that is live; 0: it is not. */
 static uint64_t live_word(const bp_pool *pool, uint32_t id)
 {
@@ -101,7 +96,7 @@ static bool has_points(const bp_pool *pool, const bp_stream *stream)
                 return true;
         }
     }
-    for (uint32_t id = 0; id < bound_count(pool); id++) {
+    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
         const bp_bound *r = &pool->bounds[id];
         for (uint32_t i = 0; live_word(pool, id) != 0 && i < r->streams; i++) {
             if (r->hold[i].stream == stream)
@@ -146,7 +141,7 @@ static bp_status check_owned(const bp_pool *pool, const bp_capture_config *confi
     for (size_t i = 0; i < config->owned_count; i++) {
         uint32_t id = config->owned[i];
         char request[BP_REQUEST_BYTES];
-        if (id >= bound_count(pool))
+        if (id >= bp_bound_count(pool))
             return bp_fail_unknown(pool, id);
         if (live_word(pool, id) == 0 || pool->bounds[id].kind == BP_KIND_DYNAMIC)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: a capture cannot own %s, which is %s", pool->name,
@@ -177,7 +172,7 @@ static bp_status fail_live(const bp_pool *pool, uint32_t id)
 static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_capture *capture)
 {
     uint32_t live = 0;
-    for (uint32_t id = 0; id < bound_count(pool); id++) {
+    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
         if (live_word(pool, id) == 0)
             continue;
         if (pool->bounds[id].placement != BP_PLACE_PERSISTENT && pool->bounds[id].kind != BP_KIND_EMPTY &&
@@ -190,7 +185,7 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
     capture->held = memory;
     BP_TRY(bp_new_array(live, sizeof *capture->used, &memory));
     capture->used = memory;
-    for (uint32_t id = 0; id < bound_count(pool); id++) {
+    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
         bp_bound *r = &pool->bounds[id];
         if (live_word(pool, id) == 0)
             continue;
@@ -227,7 +222,7 @@ bp_status bp_capture_config_init(bp_capture_config *config, size_t size)
 static void count_calls(const bp_pool *pool, uint64_t *acquires, uint64_t *releases, uint64_t *waits)
 {
     *acquires = *releases = *waits = 0;
-    for (uint32_t id = 0; id < bound_count(pool); id++) {
+    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
         const bp_bound *r = &pool->bounds[id];
         *acquires += bp_read(&r->acquires);
         *releases += bp_read(&r->releases) + bp_read(&r->given_up);
@@ -317,7 +312,7 @@ static bool is_touched(const bp_capture *capture, uint32_t segment)
 static bp_status check_balance(const bp_capture *capture)
 {
     const bp_pool *pool = capture->pool;
-    for (uint32_t id = 0; id < bound_count(pool); id++) {
+    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
         const bp_captured_hold *held = bp_capture_find_held(capture, id);
         const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
         char request[BP_REQUEST_BYTES];
@@ -396,7 +391,7 @@ bp_status bp_capture_end(bp_capture *capture)
 static void drop_holds(const bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
-    for (uint32_t id = 0; id < bound_count(pool); id++) {
+    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
         bp_bound *r = &pool->bounds[id];
         const bp_captured_hold *held = bp_capture_find_held(capture, id);
         if (held != NULL) {

@@ -80,7 +80,7 @@ void bp_dynamic_finish(bp_pool *pool)
 {
     if (pool->reaper == NULL)
         return;
-    uint32_t count = atomic_load_explicit(&pool->bound_count, memory_order_acquire);
+    uint32_t count = bp_bound_count(pool);
     for (uint32_t id = 0; id < count; id++) {
         bp_bound *r = &pool->bounds[id];
         void *address = atomic_load_explicit(&r->address, memory_order_relaxed);

@@ -78,7 +78,7 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
             "pool %.40s: %s cannot have %s: the launch of a graph has it (between bp_capture_before_launch and "
             "bp_capture_launched); %s",
             pool->name, request, buffer, moment);
-    if (holder == BP_NONE || holder >= atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire))
+    if (holder == BP_NONE || holder >= bp_bound_count(pool))
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->name,
                        request, buffer, moment);
     const bp_bound *h = &pool->bounds[holder];

@@ -28,7 +28,7 @@ static bp_status fail_segment(const bp_capture *capture, uint32_t segment, uint3
 {
     const bp_pool *pool = capture->pool;
     char request[BP_REQUEST_BYTES];
-    if (holder >= atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire))
+    if (holder >= bp_bound_count(pool))
         return bp_fail(BP_ERR_SCHEDULE,
                        "pool %.40s: %s cannot be launched: the launch of another graph has buffer %u of it", pool->name,
                        capture->name, segment);

@@ -216,6 +216,12 @@ struct bp_pool {
     void *user;
 };
 
+/* How many requests are bound: their ids are below. */
+BP_HOT uint32_t bp_bound_count(const bp_pool *pool)
+{
+    return atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire);
+}
+
 BP_HOT bool bp_is_capturing(const bp_pool *pool)
 {
     return (atomic_load_explicit((atomic_uint *)&pool->watch, memory_order_relaxed) & BP_WATCH_CAPTURING) != 0;

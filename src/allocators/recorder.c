@@ -166,7 +166,7 @@ static bp_status check_window(window *w, const bp_model *model)
 
 static bp_status check_ends(window *w)
 {
-    uint32_t count = atomic_load_explicit((atomic_uint *)&w->pool->bound_count, memory_order_acquire);
+    uint32_t count = bp_bound_count(w->pool);
     for (uint32_t id = 0; id < count; id++) {
         char name[BP_REQUEST_BYTES];
         if (w->open[id] != 0)
@@ -206,7 +206,7 @@ static bp_status add_events(const window *w, bp_model *model)
 static bp_status fill_model(window *w, bp_model *model)
 {
     void *memory;
-    uint32_t count = atomic_load_explicit((atomic_uint *)&w->pool->bound_count, memory_order_acquire);
+    uint32_t count = bp_bound_count(w->pool);
     BP_TRY(bp_new_array(count, sizeof *w->units, &memory));
     w->units = memory;
     BP_TRY(bp_new_array(count, sizeof *w->open, &memory));

@@ -40,7 +40,7 @@ static bp_status fail_not_live(const bp_pool *pool, uint32_t id, purpose p, uint
 BP_HOT bp_status claim(releasing *c, uint32_t id, bp_bound **request)
 {
     bp_pool *pool = c->pool;
-    if (id >= atomic_load_explicit(&pool->bound_count, memory_order_acquire))
+    if (id >= bp_bound_count(pool))
         return bp_fail_unknown(pool, id);
     bp_bound *r = &pool->bounds[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);

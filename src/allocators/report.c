@@ -7,11 +7,6 @@
 #include "core/fail.h"
 #include "core/lines.h"
 
-static uint32_t bound_count(const bp_pool *pool)
-{
-    return atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire);
-}
-
 /* How often a request is held now, 0: not at all. */
 static uint32_t holds_of(const bp_pool *pool, uint32_t id)
 {
@@ -23,7 +18,7 @@ bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statis
 {
     if (pool == NULL || statistics == NULL || statistics->size < sizeof *statistics)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_statistics_get: needs a pool and statistics with their size");
-    bp_pool_statistics s = {.size = sizeof s, .requests = bound_count(pool)};
+    bp_pool_statistics s = {.size = sizeof s, .requests = bp_bound_count(pool)};
     for (uint32_t id = 0; id < s.requests; id++) {
         const bp_bound *r = &pool->bounds[id];
         s.acquires += bp_read(&r->acquires);
@@ -74,7 +69,7 @@ bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t cap
     size_t found = 0, stride = capacity > 0 ? entries[0].size : 0; /* the caller's struct may be a newer, longer one */
     if (capacity > 0 && stride < sizeof *entries)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: the first entry has no size");
-    for (uint32_t id = 0, end = bound_count(pool); id < end; id++) {
+    for (uint32_t id = 0, end = bp_bound_count(pool); id < end; id++) {
         uint32_t holds = holds_of(pool, id);
         if (holds == 0)
             continue;
@@ -94,7 +89,7 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
     bp_lines_init(&l, text, capacity);
     char line[BP_EXPLANATION_BYTES], request[BP_REQUEST_BYTES];
     uint64_t live_requests = 0, hash = 0, acquires = 0;
-    for (uint32_t id = 0, end = bound_count(pool); id < end; id++) {
+    for (uint32_t id = 0, end = bp_bound_count(pool); id < end; id++) {
         uint32_t holds = holds_of(pool, id);
         if (holds == 0)
             continue;
@@ -123,7 +118,7 @@ bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquir
     if (pool == NULL || hash == NULL || acquires == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_sequence: needs a pool and places for hash and count");
     uint64_t sum = 0;
-    for (uint32_t id = 0, end = bound_count(pool); id < end; id++)
+    for (uint32_t id = 0, end = bp_bound_count(pool); id < end; id++)
         sum += bp_read(&pool->bounds[id].hash);
     *hash = sum;
     *acquires = bp_tally_acquires(&pool->tally);
@@ -134,7 +129,7 @@ bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint
 {
     if (pool == NULL || address == NULL || bytes == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_address: needs a pool and places for address and bytes");
-    if (id >= bound_count(pool))
+    if (id >= bp_bound_count(pool))
         return bp_fail_unknown(pool, id);
     const bp_bound *r = &pool->bounds[id];
     if ((r->kind == BP_KIND_CHOSEN || r->kind == BP_KIND_DYNAMIC) && holds_of(pool, id) == 0) {

@@ -10,7 +10,7 @@ bp_status bp_pool_seal(bp_pool *pool)
 {
     if (pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_seal: no pool");
-    uint32_t count = atomic_load_explicit(&pool->bound_count, memory_order_acquire);
+    uint32_t count = bp_bound_count(pool);
     for (uint32_t id = 0; id < count; id++) {
         const bp_bound *r = &pool->bounds[id];
         char name[BP_REQUEST_BYTES];
@@ -39,7 +39,7 @@ void bp_pool_set_step(bp_pool *pool, uint64_t step)
 /* The points that were left out on a stream whose work is done: nobody has to wait for them any more. */
 static void drop_left_out(bp_pool *pool, const bp_stream *stream)
 {
-    uint32_t count = 1 + pool->segment_capacity + atomic_load_explicit(&pool->bound_count, memory_order_acquire);
+    uint32_t count = 1 + pool->segment_capacity + bp_bound_count(pool);
     for (uint32_t f = 0; f < count; f++) {
         bp_fence *fence = &pool->fences[f];
         uint32_t kept = 0;

@@ -7,7 +7,6 @@
 #include "core/fail.h"
 #include "core/memory.h"
 
-#define ON_DEVICE 1
 #define READ_WRITE 3
 
 /* Of the driver's device attributes. */
@@ -23,7 +22,7 @@
 bp_status bp_cuda_push(const bp_cuda *cuda)
 {
     int error = cuda->driver.cuCtxPushCurrent(cuda->context);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "making the device current");
+    return bp_cuda_check(cuda, error, "making the device current");
 }
 
 void bp_cuda_pop(const bp_cuda *cuda)
@@ -98,7 +97,7 @@ static bp_status find_device(bp_cuda *cuda)
         return bp_fail(BP_ERR_NO_DEVICE, "cuda: no device %d: this machine has %d, from 0", cuda->config.ordinal,
                        count);
     error = cuda->driver.cuDeviceGet(&cuda->device, cuda->config.ordinal);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "finding the device");
+    return bp_cuda_check(cuda, error, "finding the device");
 }
 
 static bp_status describe(bp_cuda *cuda)
@@ -134,13 +133,13 @@ static bp_status find_peers(bp_cuda *cuda)
     void *memory;
     BP_TRY(bp_new_array((size_t)count, sizeof *cuda->access, &memory));
     cuda->access = memory;
-    cuda->access[cuda->access_count++] = (bp_cu_access){ON_DEVICE, cuda->device, READ_WRITE};
+    cuda->access[cuda->access_count++] = (bp_cu_access){BP_CU_ON_DEVICE, cuda->device, READ_WRITE};
     for (int i = 0; i < count; i++) {
         int peer;
         if (i == cuda->config.ordinal || cuda->driver.cuDeviceGet(&peer, i) != BP_CU_SUCCESS)
             continue;
         if (cuda->driver.cuDeviceCanAccessPeer(&can, peer, cuda->device) == BP_CU_SUCCESS && can != 0)
-            cuda->access[cuda->access_count++] = (bp_cu_access){ON_DEVICE, peer, READ_WRITE};
+            cuda->access[cuda->access_count++] = (bp_cu_access){BP_CU_ON_DEVICE, peer, READ_WRITE};
     }
     cuda->info.peers = (int32_t)cuda->access_count - 1;
     return BP_OK;
@@ -167,7 +166,7 @@ static bp_status open_context(bp_cuda *cuda)
 {
     BP_TRY(find_device(cuda));
     int error = cuda->driver.cuDevicePrimaryCtxRetain(&cuda->context, cuda->device);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "opening the device");
+    return bp_cuda_check(cuda, error, "opening the device");
 }
 
 static void destroy(void *self)

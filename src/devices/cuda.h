@@ -32,6 +32,8 @@ enum {
     BP_CU_CAPTURE_WRONG_THREAD = 908
 };
 
+#define BP_CU_ON_DEVICE 1 /* where memory is, or who reaches it: a device by its handle */
+
 #define BP_CU_HANDLE_FILE 1
 #define BP_CU_HANDLE_FABRIC 8
 
@@ -78,6 +80,11 @@ bp_status bp_cuda_start(const bp_cuda_driver *driver, const char *library);
 
 /* The status and text of a driver's result, which is not success. `what`: the call, with names and numbers. */
 bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what);
+
+static inline bp_status bp_cuda_check(const bp_cuda *cuda, int error, const char *what)
+{
+    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, what);
+}
 
 /* For those who call what may change the current context (NCCL): as push and pop, on any device; nothing where it is not cuda. */
 typedef struct bp_cuda_scope {

@@ -23,7 +23,7 @@ bp_status bp_cuda_event_destroy(void *self, void *event)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuEventDestroy(event);
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "an event could not be destroyed");
+    return bp_cuda_check(cuda, error, "an event could not be destroyed");
 }
 
 /* Streams and events know their context, so that nothing has to be made current; but for the default stream, and where the thread has no
@@ -38,7 +38,7 @@ bp_status bp_cuda_event_record(void *self, void *event, void *stream)
         error = cuda->driver.cuEventRecord(event, s->handle);
         bp_cuda_pop(cuda);
     }
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "recording an event");
+    return bp_cuda_check(cuda, error, "recording an event");
 }
 
 bp_status bp_cuda_stream_wait(void *self, void *stream, void *event)
@@ -51,7 +51,7 @@ bp_status bp_cuda_stream_wait(void *self, void *stream, void *event)
         error = cuda->driver.cuStreamWaitEvent(s->handle, event, 0);
         bp_cuda_pop(cuda);
     }
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "a stream's wait for an event");
+    return bp_cuda_check(cuda, error, "a stream's wait for an event");
 }
 
 bp_status bp_cuda_event_synchronize(void *self, void *event)
@@ -60,5 +60,5 @@ bp_status bp_cuda_event_synchronize(void *self, void *event)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuEventSynchronize(event);
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "waiting for an event");
+    return bp_cuda_check(cuda, error, "waiting for an event");
 }

@@ -33,7 +33,7 @@ bp_status bp_cuda_graph_begin(void *self, void *stream)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuStreamBeginCapture(s->handle, THREAD_LOCAL);
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "beginning to capture a graph");
+    return bp_cuda_check(cuda, error, "beginning to capture a graph");
 }
 
 /* The executable form is kept, the captured one has no further use. */
@@ -65,7 +65,7 @@ bp_status bp_cuda_graph_launch(void *self, void *graph, void *stream)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuGraphLaunch(graph, s->handle);
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "launching a graph");
+    return bp_cuda_check(cuda, error, "launching a graph");
 }
 
 bp_status bp_cuda_graph_destroy(void *self, void *graph)
@@ -74,5 +74,5 @@ bp_status bp_cuda_graph_destroy(void *self, void *graph)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuGraphExecDestroy(graph);
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "a graph could not be destroyed");
+    return bp_cuda_check(cuda, error, "a graph could not be destroyed");
 }

@@ -5,7 +5,6 @@
 #include "devices/cuda.h"
 
 #define PINNED 1
-#define ON_DEVICE 1
 #define RECOMMENDED 1
 #define MINIMUM 0
 
@@ -35,7 +34,7 @@ static bp_cu_allocation_prop prop_of(const bp_cuda *cuda)
 {
     return (bp_cu_allocation_prop){.type = PINNED,
                                    .handle_types = cuda->info.handle_types,
-                                   .location_type = ON_DEVICE,
+                                   .location_type = BP_CU_ON_DEVICE,
                                    .location_id = cuda->device,
                                    .gpu_direct_rdma_capable = (uint8_t)(cuda->info.rdma != 0)};
 }
@@ -195,7 +194,7 @@ bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemAddressFree((uintptr_t)address, (size_t)bytes);
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "giving addresses back");
+    return bp_cuda_check(cuda, error, "giving addresses back");
 }
 
 static void release(const bp_cuda *cuda, unsigned long long handle)
@@ -276,5 +275,5 @@ bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "unmapping memory");
+    return bp_cuda_check(cuda, error, "unmapping memory");
 }

@@ -129,7 +129,7 @@ bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream)
             error = cuda->driver.cuMemFree((uintptr_t)address);
     }
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "freeing memory");
+    return bp_cuda_check(cuda, error, "freeing memory");
 }
 
 /* ---- host memory ---------------------------------------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes)
     if (error == BP_CU_OUT_OF_MEMORY)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "cuda: %llu bytes of host memory could not be pinned: out of memory",
                        (unsigned long long)bytes);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "pinning host memory");
+    return bp_cuda_check(cuda, error, "pinning host memory");
 }
 
 bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes)
@@ -153,5 +153,5 @@ bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemHostUnregister(address);
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, "unpinning host memory");
+    return bp_cuda_check(cuda, error, "unpinning host memory");
 }

@@ -7,11 +7,6 @@
 
 #define NON_BLOCKING 1u /* does not wait for the default stream */
 
-static bp_status finish(const bp_cuda *cuda, int error, const char *what)
-{
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, what);
-}
-
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 static bp_cuda_stream *take_idle(bp_cuda *cuda)
@@ -24,10 +19,9 @@ static bp_cuda_stream *take_idle(bp_cuda *cuda)
     return idle;
 }
 
-static bp_status make(bp_cuda *cuda, void *handle, bool owned, bool legacy, void **stream)
+static bp_status make(void *handle, bool owned, bool legacy, void **stream)
 {
     void *memory;
-    (void)cuda;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_stream), &memory));
     bp_cuda_stream *made = memory;
     *made = (bp_cuda_stream){.handle = handle, .owned = owned, .legacy = legacy};
@@ -44,12 +38,12 @@ bp_status bp_cuda_stream_create(void *self, void **stream)
         return BP_OK;
     }
     void *made;
-    BP_TRY(make(cuda, NULL, true, false, &made));
+    BP_TRY(make(NULL, true, false, &made));
     bp_status status = bp_cuda_push(cuda);
     if (status == BP_OK) {
         int error = cuda->driver.cuStreamCreate(&((bp_cuda_stream *)made)->handle, NON_BLOCKING);
         bp_cuda_pop(cuda);
-        status = finish(cuda, error, "a stream could not be made");
+        status = bp_cuda_check(cuda, error, "a stream could not be made");
     }
     if (status != BP_OK) {
         free(made);
@@ -67,7 +61,7 @@ static bp_status check_context(bp_cuda *cuda, uint64_t native)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuStreamGetCtx(handle, &context);
     bp_cuda_pop(cuda);
-    BP_TRY(finish(cuda, error, "asking for the context of a stream"));
+    BP_TRY(bp_cuda_check(cuda, error, "asking for the context of a stream"));
     if (context != cuda->context)
         return bp_fail(
             BP_ERR_INVALID_ARGUMENT,
@@ -86,7 +80,7 @@ bp_status bp_cuda_stream_import(void *self, uint64_t native, void **stream)
     if (!legacy)
         BP_TRY(check_context(cuda, native));
     /* NOLINTNEXTLINE(performance-no-int-to-ptr): that is what it was */
-    return make(cuda, (void *)(uintptr_t)(legacy ? BP_CU_STREAM_LEGACY : native), false, legacy, stream);
+    return make((void *)(uintptr_t)(legacy ? BP_CU_STREAM_LEGACY : native), false, legacy, stream);
 }
 
 bp_status bp_cuda_stream_native(void *self, void *stream, uint64_t *native)
@@ -148,7 +142,7 @@ bp_status bp_cuda_stream_synchronize(void *self, void *stream)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuStreamSynchronize(((bp_cuda_stream *)stream)->handle);
     bp_cuda_pop(cuda);
-    return finish(cuda, error, "waiting for a stream");
+    return bp_cuda_check(cuda, error, "waiting for a stream");
 }
 
 bp_status bp_cuda_synchronize(void *self)
@@ -157,7 +151,7 @@ bp_status bp_cuda_synchronize(void *self)
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuCtxSynchronize();
     bp_cuda_pop(cuda);
-    return finish(cuda, error, "waiting for the device");
+    return bp_cuda_check(cuda, error, "waiting for the device");
 }
 
 /* ---- work ----------------------------------------------------------------------------------------------------------- */
@@ -168,7 +162,7 @@ bp_status bp_cuda_call(void *self, void *stream, bp_host_function *function, voi
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuLaunchHostFunc(((bp_cuda_stream *)stream)->handle, function, argument);
     bp_cuda_pop(cuda);
-    return finish(cuda, error, "a function on a stream");
+    return bp_cuda_check(cuda, error, "a function on a stream");
 }
 
 bp_status bp_cuda_fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes)
@@ -178,7 +172,7 @@ bp_status bp_cuda_fill(void *self, void *stream, void *address, uint8_t value, u
     int error =
         cuda->driver.cuMemsetD8Async((uintptr_t)address, value, (size_t)bytes, ((bp_cuda_stream *)stream)->handle);
     bp_cuda_pop(cuda);
-    return finish(cuda, error, "filling memory");
+    return bp_cuda_check(cuda, error, "filling memory");
 }
 
 bp_status bp_cuda_copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
@@ -188,5 +182,5 @@ bp_status bp_cuda_copy(void *self, void *stream, void *to, const void *from, uin
     int error =
         cuda->driver.cuMemcpyAsync((uintptr_t)to, (uintptr_t)from, (size_t)bytes, ((bp_cuda_stream *)stream)->handle);
     bp_cuda_pop(cuda);
-    return finish(cuda, error, "copying memory");
+    return bp_cuda_check(cuda, error, "copying memory");
 }

@@ -23,4 +23,7 @@ bp_status bp_whatif_plan(const bp_buckets *buckets, const bp_schedule *schedule,
 /* A trade for the slabs that plans of `config` have. */
 bp_trade_config bp_whatif_trade(const bp_plan_config *config, uint32_t stalls);
 
+/* What getters of entries check: the index, and the size of the caller's struct. `what`: "peak". */
+bp_status bp_whatif_check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected);
+
 #endif

@@ -275,25 +275,17 @@ size_t bp_peaks_count(const bp_peaks *peaks)
     return peaks->count;
 }
 
-static bp_status check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)
-{
-    if (index >= count || size < expected)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s %zu of %zu, size %zu of at least %zu", what, index, count, size,
-                       expected);
-    return BP_OK;
-}
-
 bp_status bp_peaks_get(const bp_peaks *peaks, size_t index, bp_peak *peak)
 {
-    BP_TRY(check_entry("peak", index, peaks->count, peak->size, sizeof *peak));
+    BP_TRY(bp_whatif_check_entry("peak", index, peaks->count, peak->size, sizeof *peak));
     *peak = peaks->peaks[index].info;
     return BP_OK;
 }
 
 bp_status bp_peaks_holder(const bp_peaks *peaks, size_t peak, size_t index, bp_peak_holder *holder)
 {
-    BP_TRY(check_entry("peak", peak, peaks->count, holder->size, sizeof *holder));
-    BP_TRY(check_entry("holder", index, peaks->peaks[peak].info.holders, holder->size, sizeof *holder));
+    BP_TRY(bp_whatif_check_entry("peak", peak, peaks->count, holder->size, sizeof *holder));
+    BP_TRY(bp_whatif_check_entry("holder", index, peaks->peaks[peak].info.holders, holder->size, sizeof *holder));
     *holder = peaks->holders[peaks->peaks[peak].first_holder + index];
     return BP_OK;
 }

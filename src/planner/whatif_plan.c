@@ -45,3 +45,11 @@ bp_trade_config bp_whatif_trade(const bp_plan_config *config, uint32_t stalls)
                              .joint = config->joint != 0,
                              .alignment = config->alignment};
 }
+
+bp_status bp_whatif_check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)
+{
+    if (index >= count || size < expected)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s %zu of %zu, size %zu of at least %zu", what, index, count, size,
+                       expected);
+    return BP_OK;
+}

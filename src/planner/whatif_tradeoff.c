@@ -216,25 +216,17 @@ uint32_t bp_tradeoff_is_complete(const bp_tradeoff *tradeoff)
     return tradeoff->is_complete;
 }
 
-static bp_status check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)
-{
-    if (index >= count || size < expected)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s %zu of %zu, size %zu of at least %zu", what, index, count, size,
-                       expected);
-    return BP_OK;
-}
-
 bp_status bp_tradeoff_get(const bp_tradeoff *tradeoff, size_t index, bp_tradeoff_point *point)
 {
-    BP_TRY(check_entry("point", index, tradeoff->count, point->size, sizeof *point));
+    BP_TRY(bp_whatif_check_entry("point", index, tradeoff->count, point->size, sizeof *point));
     *point = tradeoff->points[index].info;
     return BP_OK;
 }
 
 bp_status bp_tradeoff_wait(const bp_tradeoff *tradeoff, size_t point, size_t index, bp_wait *wait)
 {
-    BP_TRY(check_entry("point", point, tradeoff->count, wait->size, sizeof *wait));
-    BP_TRY(check_entry("wait", index, tradeoff->points[point].info.waits, wait->size, sizeof *wait));
+    BP_TRY(bp_whatif_check_entry("point", point, tradeoff->count, wait->size, sizeof *wait));
+    BP_TRY(bp_whatif_check_entry("wait", index, tradeoff->points[point].info.waits, wait->size, sizeof *wait));
     *wait = tradeoff->waits[tradeoff->points[point].first_wait + index];
     return BP_OK;
 }
