@@ -47,6 +47,13 @@ bp_graph *end_graph(bp_stream *stream)
     return graph;
 }
 
+void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream)
+{
+    assert_ok(bp_capture_before_launch(capture, stream));
+    assert_ok(bp_graph_launch(graph, stream));
+    assert_ok(bp_capture_launched(capture, stream));
+}
+
 /* The pool serves as ever. */
 void assert_serves(kit *k)
 {

@@ -14,6 +14,9 @@ bp_capture *begin(const kit *k);
 bp_capture *begin_owned(const kit *k, uint32_t owned);
 bp_graph *end_graph(bp_stream *stream);
 
+/* Enqueues the graph, with what comes before and after. */
+void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream);
+
 /* The pool is not captured, nothing is live, and it serves as ever. */
 void assert_serves(kit *k);
 

@@ -164,9 +164,7 @@ static void test_matrix_registration(void **state)
     assert_int_equal(inside, 0);
     assert_ok(bp_pool_attach(k.pool, &COUNTING, &after));
     assert_int_equal(after, slabs);
-    assert_ok(bp_capture_before_launch(capture, k.streams[0]));
-    assert_ok(bp_graph_launch(graph, k.streams[0]));
-    assert_ok(bp_capture_launched(capture, k.streams[0]));
+    launch(capture, graph, k.streams[0]);
     assert_ok(bp_pool_detach(k.pool, &COUNTING, &after));
     assert_ok(bp_pool_detach(k.pool, &COUNTING, &before));
     assert_int_equal(before, 0);
