@@ -67,6 +67,33 @@ typedef struct bp_cuda_info {
 /* Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device). */
 BP_API bp_status bp_cuda_info_get(const bp_device *device, bp_cuda_info *info);
 
+/* ---- kernels -------------------------------------------------------------------------------------------------------- */
+
+/* Code on the device: for clients of the library that bring kernels of their own. */
+typedef struct bp_cuda_module bp_cuda_module;
+typedef struct bp_cuda_kernel bp_cuda_kernel;
+
+/* Loads a fatbin, a cubin or PTX; `image` is read during the call. All its kernels are loaded at once, so that their first launch may be
+ * captured. The caller owns the module: bp_cuda_module_destroy. Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device),
+ * BP_ERR_UNSUPPORTED (no code for this GPU in the image; a driver table without these functions), BP_ERR_NO_DEVICE_MEMORY, BP_ERR_DEVICE. */
+BP_API bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
+/* Work that was launched must be done, graphs that hold its kernels gone. Accepts NULL and pointers to NULL; sets *module to NULL. */
+BP_API void bp_cuda_module_destroy(bp_cuda_module **module);
+
+/* A kernel by the name it has in the image; lives as long as the module. Errors: BP_ERR_INVALID_ARGUMENT (there is none: names it). */
+BP_API bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
+
+typedef struct bp_cuda_grid {
+    size_t size;
+    uint32_t blocks[3], threads[3];
+    uint32_t shared_bytes; /* dynamic shared memory of a block */
+} bp_cuda_grid;
+
+/* One launch in stream order; may be captured. `arguments` point to the values, which are copied. Takes one driver call, as events do.
+ * Errors: BP_ERR_INVALID_ARGUMENT (another device's stream, an empty grid), BP_ERR_DEVICE. */
+BP_API bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments,
+                                bp_stream *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,41 @@
+/* Host kernels of one instruction set: a table of them, chosen once. They work on one row; engine.c deals rows out to threads. */
+#ifndef BP_LOGPROB_HOST_KERNELS_H
+#define BP_LOGPROB_HOST_KERNELS_H
+
+#include <stdbool.h>
+
+#include "logprob/work.h"
+
+/* A row's statistics and upstream gradients. */
+typedef struct bp_row_gradient {
+    float max, log_sum, energy;
+    float scale;
+    float logprob_grad, entropy_grad; /* g, h */
+    int64_t target;                   /* its column; outside [0, columns): none here */
+    bool streams;                     /* `out` is written past the caches: it is larger than they are */
+} bp_row_gradient;
+
+typedef struct bp_host_kernels {
+    const char *name;
+    uint32_t bit; /* BP_KERNELS_PLAIN, ... */
+    /* One tile of a row: [columns] elements at `x`, at most BP_TILE_COLUMNS. Writes max, sum and weighted, not target. Indexed by
+     * bp_row_dtype. */
+    void (*tile[3])(const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial);
+    /* Columns [begin, end) of a row, `begin` a multiple of BP_TILE_COLUMNS. Indexed by the dtypes of x and of out. out == x where both
+     * have one dtype, or out narrower at the same address. */
+    void (*gradient[3][3])(const void *x, uint64_t begin, uint64_t end, const bp_row_gradient *row, void *out);
+} bp_host_kernels;
+
+/* Index into the tables: fp32, bf16, fp16. */
+enum { BP_ROW_FP32 = 0, BP_ROW_BF16 = 1, BP_ROW_FP16 = 2 };
+
+extern const bp_host_kernels bp_kernels_plain;
+extern const bp_host_kernels bp_kernels_avx2, bp_kernels_avx512; /* x86-64 only */
+
+/* The best of `allowed` (BP_KERNELS bits) that this machine has and this build too; plain where there is none. */
+const bp_host_kernels *bp_kernels_choose(uint32_t allowed);
+
+/* The running result of a row's tiles, in column order. `b` follows `a`. */
+void bp_partial_merge(bp_partial *a, const bp_partial *b, float scale);
+
+#endif

@@ -1,0 +1,51 @@
+/* The matrix products of the fused head, in stream order. Row-major, sums in fp32. `rows` are the tokens of a piece, next to each other or
+ * with a stride. */
+#ifndef BP_LOGPROB_PRODUCTS_H
+#define BP_LOGPROB_PRODUCTS_H
+
+#include <bucketpool/device.h>
+#include <bucketpool/dtype.h>
+
+#include <stdbool.h>
+
+/* A matrix whose rows are `stride` elements apart. */
+typedef struct bp_matrix {
+    void *data;
+    bp_dtype dtype;
+    int64_t stride;
+} bp_matrix;
+
+/* One product of a piece. Hidden states are [rows, hidden], the weight [columns, hidden], logits and their gradient [rows, columns]. */
+typedef struct bp_product_work {
+    uint64_t rows, columns, hidden;
+    float alpha;       /* 1 / temperature */
+    bp_matrix a, b, c; /* logits = a b^T: a hidden, b weight, c logits (fp32)
+                               hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
+                               weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
+    bool adds;         /* c is added to */
+    void *scratch;     /* as many bytes as scratch_bytes said; of this work alone until it is done */
+} bp_product_work;
+
+typedef struct bp_products bp_products;
+
+typedef struct bp_products_ops {
+    void (*destroy)(bp_products *products); /* all its work is done */
+    bp_status (*logits)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+    bp_status (*hidden_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+    bp_status (*weight_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+} bp_products_ops;
+
+struct bp_products {
+    const bp_products_ops *ops;
+    const char *name; /* "cblas", "cublas" */
+    bp_dtype
+        gradient; /* of what `a` of the gradients' products holds: fp32, or the weight's dtype, narrowed in place */
+    uint64_t scratch_bytes; /* that each product needs */
+};
+
+/* For pieces of at most `rows`. BP_ERR_UNSUPPORTED: a build without BLAS; no cuBLAS found, where it was looked for. */
+bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
+                                  bp_products **products);
+bp_status bp_products_create_cublas(bp_device *device, bp_dtype dtype, bp_products **products);
+
+#endif

@@ -1,0 +1,1 @@
+typedef int bp_not_written_yet;

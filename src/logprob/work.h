@@ -1,0 +1,90 @@
+/* The work of kernels, as plain values: the same structures for host kernels and, passed by value, for CUDA kernels. */
+#ifndef BP_LOGPROB_WORK_H
+#define BP_LOGPROB_WORK_H
+
+#include <bucketpool/dtype.h>
+
+/* Columns of a row are reduced in tiles of this many, each in a fixed order, and tiles are merged in a fixed order: so bits depend on
+ * data and column only. */
+#define BP_TILE_COLUMNS 2048u
+
+/* What a shard of a row comes to: the largest x, and relative to it the sums of e = exp((x - max) * scale) and of e * (x - max) * scale.
+ * A shard of nothing but -inf: max -inf, sums 0. `target`: x of the target where it is in the shard, else 0. */
+typedef struct bp_partial {
+    float max, sum, weighted, target;
+} bp_partial;
+
+/* Tokens are [batch, sequence]; strides are in elements. */
+typedef struct bp_tokens_work {
+    uint64_t batch, sequence;
+    const void *target;
+    int64_t target_batch_stride, target_stride;
+    int32_t target_is_64; /* int64, else int32 */
+    int32_t has_mask;
+    const uint8_t *mask;
+    int64_t mask_batch_stride, mask_stride;
+} bp_tokens_work;
+
+typedef struct bp_logits_work {
+    const void *data;
+    int64_t batch_stride, stride;
+    uint64_t columns;
+    int64_t first; /* the id of column 0 */
+    int32_t dtype; /* a bp_dtype: fp32, bf16, fp16 */
+    float scale;   /* 1 / temperature */
+} bp_logits_work;
+
+/* Logits to partials, [batch * sequence] without gaps. Of masked rows nothing is read; their partials are not used. */
+typedef struct bp_partials_work {
+    bp_tokens_work tokens;
+    bp_logits_work logits;
+    bp_partial *partials;
+    int32_t with_entropy; /* 0: `weighted` is not wanted, and is 0 */
+} bp_partials_work;
+
+/* Where the statistics of a row are kept: planes of [batch * sequence]. */
+typedef struct bp_saved_work {
+    float *max, *log_sum; /* NULL: nothing is kept */
+    float *energy;        /* E of logprob.h; NULL: without entropy */
+} bp_saved_work;
+
+/* The first target outside the vocabulary: the lowest token, and the value there. `token` is UINT64_MAX while there is none. */
+typedef struct bp_bad_target {
+    uint64_t token;
+    int64_t value;
+} bp_bad_target;
+
+/* Partials of all ranks, in rank order, to outputs and statistics. */
+typedef struct bp_finish_work {
+    bp_tokens_work tokens;
+    const bp_partial *partials; /* rank r's begin at r * batch * sequence */
+    uint32_t ranks;
+    float scale;
+    int64_t vocab_first; /* ids of the whole vocabulary: [first, first + vocab) */
+    uint64_t vocab;
+    float *logprob; /* NULL: not wanted */
+    int64_t logprob_batch_stride, logprob_stride;
+    float *entropy; /* NULL: not wanted */
+    int64_t entropy_batch_stride, entropy_stride;
+    bp_saved_work saved;
+    bp_bad_target *bad; /* NULL: any target will do */
+} bp_finish_work;
+
+/* Statistics and upstream gradients to the gradient of the logits: scale * (g ([v = t] - p) + h p (energy - (x - max) scale)). `out` may be
+ * the logits themselves (same dtype and strides). fp16 or bf16 `out` of fp32 logits may begin where their row begins (stride twice as
+ * many elements): it is written behind what is read. */
+typedef struct bp_gradient_work {
+    bp_tokens_work tokens;
+    bp_logits_work logits;
+    bp_saved_work saved;
+    const float *logprob_grad; /* g; NULL: 0 */
+    int64_t logprob_grad_batch_stride, logprob_grad_stride;
+    const float *entropy_grad; /* h; NULL: 0 */
+    int64_t entropy_grad_batch_stride, entropy_grad_stride;
+    void *out;
+    int64_t out_batch_stride, out_stride;
+    int32_t out_dtype; /* a bp_dtype: fp32, bf16, fp16 */
+    int32_t narrows_in_place;
+} bp_gradient_work;
+
+#endif
