@@ -159,11 +159,22 @@ bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, 
                           &work->saved);
 }
 
+/* Communicators of callbacks may have no collectives, but every one exchanges host memory. */
+static bp_status exchange_on_host(const bp_base *base, const bp_partial *partials, uint64_t bytes, bp_stream *stream,
+                                  void *gathered)
+{
+    BP_TRY(bp_stream_synchronize(stream));
+    return bp_comm_exchange(base->shards.comm, partials, bytes, gathered);
+}
+
 /* All ranks' partial sums, in rank order. */
 static bp_status gather(bp_base *base, const bp_partial *partials, uint64_t tokens, bp_stream *stream, void **gathered)
 {
     BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_GATHERED, stream, gathered));
-    bp_status status = bp_comm_all_gather(base->shards.comm, partials, *gathered, tokens * sizeof *partials, stream);
+    const uint64_t bytes = tokens * sizeof *partials;
+    bp_status status = bp_comm_all_gather(base->shards.comm, partials, *gathered, bytes, stream);
+    if (status == BP_ERR_UNSUPPORTED && bp_device_is_host_accessible(base->device))
+        status = exchange_on_host(base, partials, bytes, stream, *gathered);
     if (status != BP_OK)
         (void)bp_workspace_give(&base->workspace, BP_WORK_GATHERED, stream);
     return status;
