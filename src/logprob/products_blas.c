@@ -7,7 +7,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "logprob/host/jobs.h"
+#include "logprob/host/ring.h"
 #include "logprob/host/widen.h"
 
 #define WEIGHT_ROWS 2048u /* in one block */
@@ -16,7 +16,7 @@
 
 typedef struct blas {
     bp_products products;
-    bp_jobs *jobs;
+    bp_ring *ring;
     uint64_t weight_rows, token_rows; /* in one block: all where nothing is widened */
     uint64_t weight_numel;            /* of the first block in the scratch memory */
 } blas;
@@ -133,7 +133,7 @@ static bp_status enqueue(bp_products *products, bp_job_function *function, const
                          bp_stream *stream)
 {
     blas *b = (blas *)products;
-    return bp_jobs_enqueue(b->jobs, stream, function, b, work, sizeof *work);
+    return bp_ring_enqueue(b->ring, stream, function, b, work, sizeof *work);
 }
 
 static bp_status logits(bp_products *products, const bp_product_work *work, bp_stream *stream)
@@ -159,7 +159,7 @@ static bp_status narrow(bp_products *products, const bp_product_work *work, bp_s
 static void destroy(bp_products *products)
 {
     blas *b = (blas *)products;
-    bp_jobs_destroy(&b->jobs);
+    bp_ring_destroy(&b->ring);
     free(b);
 }
 
@@ -207,7 +207,7 @@ bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidd
     if (status == BP_OK)
         status = warm_up();
     if (status == BP_OK)
-        status = bp_jobs_create(sizeof(bp_product_work), &b->jobs);
+        status = bp_ring_create(sizeof(bp_product_work), &b->ring);
     if (status != BP_OK) {
         free(b);
         return status;
