@@ -18,7 +18,7 @@
 
 #define COLUMNS 131072u
 #define LOGITS_BYTES ((uint64_t)512 << 20)
-#define WINDOW_ROWS 64u
+#define WINDOW_ROWS 128u
 #define SCALAR_ROWS 4u
 
 static void must(bp_status status)
@@ -212,29 +212,49 @@ static void run_scalar_backward(void *user, size_t rows)
     }
 }
 
-/* Rows are dealt out to threads as the kernels do it. */
+/* Loops over memory run where the kernels do, with the same threads. */
+typedef struct moving {
+    const kernels *k;
+    size_t first, rows;
+} moving;
+
+static void read_rows(void *argument)
+{
+    const moving *m = argument;
+    const table *t = m->k->t;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads((int)m->k->threads) schedule(dynamic, 1)
+#endif
+    for (size_t r = m->first; r < m->first + m->rows; r++)
+        read_bytes(t->logits + r * row_bytes(t), row_bytes(t));
+}
+
+static void spread_rows(void *argument)
+{
+    const moving *m = argument;
+    const table *t = m->k->t;
+    size_t out_row = (size_t)COLUMNS * (m->k->out == BP_DTYPE_FP32 ? 4 : 2);
+#ifdef _OPENMP
+#pragma omp parallel for num_threads((int)m->k->threads) schedule(dynamic, 1)
+#endif
+    for (size_t r = m->first; r < m->first + m->rows; r++)
+        spread_bytes(t->logits + r * row_bytes(t), row_bytes(t), out_row > row_bytes(t), t->gradient + r * out_row);
+}
+
 static void run_reading(void *user, size_t rows)
 {
     const kernels *k = user;
-    const table *t = k->t;
-    size_t first = next_rows(k->t, rows);
-#ifdef _OPENMP
-#pragma omp parallel for num_threads((int)k->threads) schedule(dynamic, 1)
-#endif
-    for (size_t r = first; r < first + rows; r++)
-        read_bytes(t->logits + r * row_bytes(t), row_bytes(t));
+    moving m = {k, next_rows(k->t, rows), rows};
+    must(bp_stream_call(k->stream, read_rows, &m));
+    must(bp_stream_synchronize(k->stream));
 }
 
 static void run_moving(void *user, size_t rows)
 {
     const kernels *k = user;
-    const table *t = k->t;
-    size_t first = next_rows(k->t, rows), out_row = (size_t)COLUMNS * (k->out == BP_DTYPE_FP32 ? 4 : 2);
-#ifdef _OPENMP
-#pragma omp parallel for num_threads((int)k->threads) schedule(dynamic, 1)
-#endif
-    for (size_t r = first; r < first + rows; r++)
-        spread_bytes(t->logits + r * row_bytes(t), row_bytes(t), out_row > row_bytes(t), t->gradient + r * out_row);
+    moving m = {k, next_rows(k->t, rows), rows};
+    must(bp_stream_call(k->stream, spread_rows, &m));
+    must(bp_stream_synchronize(k->stream));
 }
 
 /* ---- figures -------------------------------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 #define PIECE_COLUMNS (8 * BP_TILE_COLUMNS) /* of what a thread takes at once */
 #define PIECE_TOKENS 256u
 /* Output larger than this is written past the caches. A constant: what systems say of theirs may be a whole socket's. */
-#define CACHED_BYTES (32u << 20)
+#define CACHED_BYTES (16u << 20)
 
 /* ---- dealing out --------------------------------------------------------------------------------------------------- */
 

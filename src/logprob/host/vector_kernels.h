@@ -1,6 +1,6 @@
 /* The vector kernels, for one kind of vectors: included once, after the header of those, by avx2.c and avx512.c.
  *
- * A tile's largest element comes first, then, while the tile is still in the first cache and the next is on its way there, the sum.
+ * A tile's largest element comes first, then, while the tile is still in the first cache and the one after the next is sent for, the sum.
  * Columns go to lanes by their number alone. */
 #include <float.h>
 #include <math.h>
@@ -11,7 +11,8 @@
 
 #define BLOCK (4u * WIDTH) /* columns of a round */
 #define LINE 64u
-#define PREFETCH_BYTES 4096u /* ahead of what is differentiated */
+#define AHEAD (2 * BP_TILE_COLUMNS) /* columns of what is reduced; one tile is too late for fp32 */
+#define PREFETCH_BYTES 4096u        /* ahead of what is differentiated */
 
 INLINE uint64_t size_of(int dtype)
 {
@@ -207,7 +208,7 @@ INLINE void reduce_tile(int dtype, bool with_entropy, const void *x, uint32_t co
     tile_sums sums = {q_set(0), q_set(0)};
     uint32_t i = 0;
     for (; i + BLOCK <= columns; i += BLOCK) {
-        prefetch(at(dtype, x, (uint64_t)i + BP_TILE_COLUMNS), BLOCK * size_of(dtype));
+        prefetch(at(dtype, x, (uint64_t)i + AHEAD), BLOCK * size_of(dtype));
         add_terms(q_load(dtype, x, i), from, &scale, with_entropy, &sums);
     }
     if (i < columns)
