@@ -62,7 +62,7 @@ bp_status bp_head_join(bp_lm_head *head, bp_stream *stream, bp_status status);
 
 /* Logits of piece number `index` into a chunk workspace, taken here; `stream` waits for them. */
 bp_status bp_head_logits(bp_lm_head *head, const bp_head_batch *batch, const bp_piece *piece, uint64_t index,
-                         void *scratch, bp_stream *stream, bp_logits_work *logits);
+                         void *scratch, bp_stream *stream, bp_logits_work *logits, void **chunk);
 
 /* hidden_grad of a piece: multiplied here, on the head's stream, into the caller's memory or, to be summed, into a workspace. */
 bp_status bp_head_hidden_grad(bp_lm_head *head, const bp_piece *piece, const bp_product_work *product,

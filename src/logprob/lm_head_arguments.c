@@ -1,4 +1,6 @@
 /* What callers of the fused head hand over, checked. */
+#include <string.h>
+
 #include "core/fail.h"
 #include "logprob/arguments.h"
 #include "logprob/lm_head.h"
@@ -7,12 +9,9 @@
 static bp_status check_weight(const char *call, const char *name, const bp_lm_head *head, const void *data,
                               bp_dtype dtype, int64_t stride, bp_token_rows *rows)
 {
-    const bp_token_rows given = {.data = (void *)(uintptr_t)data, /* of the weight nothing is written */
-                                 .dtype = dtype,
-                                 .batch = 1,
-                                 .sequence = head->base.columns,
-                                 .columns = head->hidden,
-                                 .stride = stride};
+    bp_token_rows given = {
+        .dtype = dtype, .batch = 1, .sequence = head->base.columns, .columns = head->hidden, .stride = stride};
+    memcpy(&given.data, &data, sizeof data); /* views may be written; the weight is not */
     BP_TRY(bp_check_rows(call, name, &given, head->hidden, false, rows));
     if (rows->stride < (int64_t)head->hidden || rows->stride > INT32_MAX)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s have rows of %llu elements at a stride of %lld: %llu to %d",

@@ -18,11 +18,11 @@ static bp_piece piece_at(const backward *b, uint64_t index)
 }
 
 /* Where the products want the weight's dtype, a row's gradient begins where its logits did and takes half of their memory. */
-static bp_matrix place_gradient(const bp_lm_head *head, const bp_piece *piece, bp_gradient_work *work)
+static bp_matrix place_gradient(const bp_lm_head *head, const bp_piece *piece, void *chunk, bp_gradient_work *work)
 {
     const bp_dtype dtype = head->products->gradient;
     work->narrows_in_place = dtype != BP_DTYPE_FP32;
-    work->out = (void *)(uintptr_t)work->logits.data;
+    work->out = chunk;
     work->out_dtype = (int32_t)dtype;
     work->out_stride = work->logits.stride * (work->narrows_in_place ? 2 : 1);
     work->out_batch_stride = (int64_t)piece->count * work->out_stride;
@@ -35,14 +35,15 @@ static bp_status begin_piece(backward *b, uint64_t index)
     const bp_gradient_work *all = &b->out->upstream;
     const bp_piece piece = piece_at(b, index);
     bp_gradient_work work = *all;
-    BP_TRY(bp_head_logits(head, b->batch, &piece, index, b->scratch, b->stream, &work.logits));
+    void *chunk;
+    BP_TRY(bp_head_logits(head, b->batch, &piece, index, b->scratch, b->stream, &work.logits, &chunk));
     work.tokens = bp_piece_tokens(&b->batch->tokens, &piece);
     work.saved = bp_piece_saved(&all->saved, &piece);
     work.logprob_grad =
         bp_piece_values(all->logprob_grad, all->logprob_grad_batch_stride, all->logprob_grad_stride, &piece);
     work.entropy_grad =
         bp_piece_values(all->entropy_grad, all->entropy_grad_batch_stride, all->entropy_grad_stride, &piece);
-    b->grads[index % 2] = place_gradient(head, &piece, &work);
+    b->grads[index % 2] = place_gradient(head, &piece, chunk, &work);
     BP_TRY(head->base.engine->ops->gradient(head->base.engine, &work, b->stream));
     return bp_event_record(head->graded[index % 2], b->stream);
 }

@@ -35,25 +35,26 @@ bp_status bp_head_join(bp_lm_head *head, bp_stream *stream, bp_status status)
 }
 
 bp_status bp_head_logits(bp_lm_head *head, const bp_head_batch *batch, const bp_piece *piece, uint64_t index,
-                         void *scratch, bp_stream *stream, bp_logits_work *logits)
+                         void *scratch, bp_stream *stream, bp_logits_work *logits, void **chunk)
 {
     const uint64_t columns = head->base.columns;
-    void *chunk;
-    BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies, &chunk));
+    void *memory;
+    BP_TRY(bp_workspace_take(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies, &memory));
     bp_product_work work = {
         .columns = columns, .hidden = head->hidden, .alpha = batch->alpha, .b = batch->weight, .scratch = scratch};
     for (uint64_t row = 0; row < piece->rows; row += work.rows) {
         work.rows = bp_piece_matrix(&batch->hidden, piece, row, &work.a);
-        work.c = (bp_matrix){(float *)chunk + row * columns, BP_DTYPE_FP32, (int64_t)columns};
+        work.c = (bp_matrix){(float *)memory + row * columns, BP_DTYPE_FP32, (int64_t)columns};
         BP_TRY(head->products->ops->logits(head->products, &work, head->multiplies));
     }
-    *logits = (bp_logits_work){.data = chunk,
+    *logits = (bp_logits_work){.data = memory,
                                .batch_stride = (int64_t)(piece->count * columns),
                                .stride = (int64_t)columns,
                                .columns = columns,
                                .first = head->base.start,
                                .dtype = BP_DTYPE_FP32,
                                .scale = 1}; /* the temperature is in them */
+    *chunk = memory;
     return bp_head_order(head->moved, head->multiplies, stream);
 }
 
@@ -61,11 +62,12 @@ static bp_status add_piece(bp_lm_head *head, const bp_head_batch *batch, uint64_
                            bool with_entropy, bp_partial *partials, bp_stream *stream)
 {
     bp_engine *engine = head->base.engine;
+    void *chunk;
     const bp_piece piece = bp_piece_at(batch->tokens.batch, batch->tokens.sequence, head->chunk, index);
     bp_partials_work work = {.tokens = bp_piece_tokens(&batch->tokens, &piece),
                              .partials = partials + piece.token,
                              .with_entropy = with_entropy};
-    BP_TRY(bp_head_logits(head, batch, &piece, index, scratch, stream, &work.logits));
+    BP_TRY(bp_head_logits(head, batch, &piece, index, scratch, stream, &work.logits, &chunk));
     BP_TRY(engine->ops->partials(engine, &work, stream));
     return bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + index % 2, stream);
 }
