@@ -1,5 +1,5 @@
 /* Tensors in memory, as their layouts have them. */
-#include "heads.h"
+#include "head_cases.h"
 
 #include <math.h>
 #include <stdlib.h>

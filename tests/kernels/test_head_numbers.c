@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "heads.h"
+#include "head_cases.h"
 
 #define assert_ok(call)                                                                                                \
     do {                                                                                                               \

@@ -1,4 +1,4 @@
-#include "heads.h"
+#include "head_cases.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Cases of the fused head: random tensors of every layout, what fp64 makes of them, and the judgement of what the head did. */
-#ifndef BP_TEST_KERNELS_HEADS_H
-#define BP_TEST_KERNELS_HEADS_H
+#ifndef BP_TEST_KERNELS_HEAD_CASES_H
+#define BP_TEST_KERNELS_HEAD_CASES_H
 
 #include <bucketpool/lm_head.h>
 
