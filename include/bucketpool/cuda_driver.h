@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define BP_CUDA_DRIVER_VERSION 1u
+#define BP_CUDA_DRIVER_VERSION 2u
 
 /* CUmemAllocationProp: what cuMemCreate makes. */
 typedef struct bp_cu_allocation_prop {
@@ -44,6 +44,7 @@ typedef struct bp_cu_multicast_prop {
     uint64_t flags;
 } bp_cu_multicast_prop;
 
+/* Tables of version 1 end before cuModuleLoadData; such a device has no kernels. */
 typedef struct bp_cuda_driver {
     size_t size;      /* sizeof(bp_cuda_driver) */
     uint32_t version; /* BP_CUDA_DRIVER_VERSION */
@@ -109,10 +110,19 @@ typedef struct bp_cuda_driver {
     int (*cuGraphLaunch)(void *executable, void *stream);
     int (*cuGraphExecDestroy)(void *executable);
     int (*cuGraphDestroy)(void *graph);
+
+    /* ---- since version 2 ---- */
+    int (*cuModuleLoadData)(void **module, const void *image);
+    int (*cuModuleUnload)(void *module);
+    int (*cuModuleGetFunction)(void **function, void *module, const char *name);
+    int (*cuFuncLoad)(void *function); /* of CUDA 12.4; may be NULL */
+    int (*cuLaunchKernel)(void *function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,
+                          unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream, void **arguments,
+                          void **extra);
 } bp_cuda_driver;
 
 /* Fills the table from a driver's library and initialises it (cuInit). `library`: a path or a name for dlopen; NULL:
- * "libcuda.so.1". The library stays loaded. driver->size must be set. Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_NO_DEVICE, whose detail
+ * "libcuda.so.1". The library stays loaded. driver->size must be set; a table of version 1 is filled as such. Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_NO_DEVICE, whose detail
  * tells the cases apart: no driver on this machine (the loader's words), a stub of the toolkit, a driver older than CUDA 12.0, a driver
  * that does not start (by name and number). Any thread. Does not touch the current context. */
 BP_API bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver);

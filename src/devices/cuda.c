@@ -33,6 +33,8 @@ void bp_cuda_pop(const bp_cuda *cuda)
 
 bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope)
 {
+    if (device == NULL || scope == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_enter: needs a device and a scope");
     const bp_cuda *cuda = bp_cuda_of(device);
     if (cuda != NULL)
         BP_TRY(bp_cuda_push(cuda));
@@ -42,9 +44,9 @@ bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope)
 
 void bp_cuda_leave(bp_cuda_scope *scope)
 {
-    if (scope->cuda != NULL)
-        bp_cuda_pop(scope->cuda);
-    scope->cuda = NULL;
+    if (scope->entered != NULL)
+        bp_cuda_pop(scope->entered);
+    scope->entered = NULL;
 }
 
 /* ---- making --------------------------------------------------------------------------------------------------------- */
@@ -59,23 +61,30 @@ bp_status bp_cuda_config_init(bp_cuda_config *config, size_t size)
     return BP_OK;
 }
 
-/* The first place of the table that is empty; only what asks for multicast may be. */
-static bp_status check_driver(const bp_cuda_driver *driver)
+static bool may_be_missing(size_t place)
 {
-    if (driver->version != BP_CUDA_DRIVER_VERSION)
-        return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create_cuda: the driver table has version %u, expected %u",
+    return place == offsetof(bp_cuda_driver, cuMulticastGetGranularity) ||
+           place == offsetof(bp_cuda_driver, cuFuncLoad);
+}
+
+/* The first place of the table that is empty and should not be. `bytes`: how long it is. */
+static bp_status check_driver(const bp_cuda_driver *driver, size_t *bytes)
+{
+    if (driver->version != 1 && driver->version != BP_CUDA_DRIVER_VERSION)
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create_cuda: the driver table has version %u, expected 1 to %u",
                        driver->version, BP_CUDA_DRIVER_VERSION);
-    if (driver->size < sizeof *driver)
+    const size_t expected = driver->version == 1 ? BP_CUDA_DRIVER_SIZE_1 : sizeof *driver;
+    if (driver->size < expected)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: the driver table has %zu bytes, expected %zu",
-                       driver->size, sizeof *driver);
+                       driver->size, expected);
     const size_t first = offsetof(bp_cuda_driver, cuInit), step = sizeof driver->cuInit;
-    for (size_t at = first; at < sizeof *driver; at += step) {
+    for (size_t at = first; at < expected; at += step) {
         static const char none[sizeof driver->cuInit];
-        if (at != offsetof(bp_cuda_driver, cuMulticastGetGranularity) &&
-            memcmp((const char *)driver + at, none, step) == 0)
+        if (!may_be_missing(at) && memcmp((const char *)driver + at, none, step) == 0)
             return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create_cuda: function %zu of the driver table is missing",
                            (at - first) / step);
     }
+    *bytes = expected;
     return BP_OK;
 }
 
@@ -219,8 +228,10 @@ static bp_status get_driver(const bp_cuda_config *config, bp_cuda_driver *driver
 {
     if (config->driver == NULL)
         return bp_cuda_driver_load(NULL, driver);
-    BP_TRY(check_driver(config->driver));
-    *driver = *config->driver;
+    size_t bytes;
+    BP_TRY(check_driver(config->driver, &bytes));
+    *driver = (bp_cuda_driver){0};
+    memcpy(driver, config->driver, bytes);
     return bp_cuda_start(driver, "of the caller's table");
 }
 

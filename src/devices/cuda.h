@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "devices/device.h"
 
@@ -18,7 +19,15 @@ enum {
     BP_CU_STUB_LIBRARY = 34,
     BP_CU_NO_DEVICE = 100,
     BP_CU_INVALID_DEVICE = 101,
+    BP_CU_INVALID_IMAGE = 200,
     BP_CU_INVALID_CONTEXT = 201,
+    BP_CU_NO_BINARY_FOR_GPU = 209,
+    BP_CU_INVALID_PTX = 218,
+    BP_CU_JIT_COMPILER_NOT_FOUND = 221,
+    BP_CU_UNSUPPORTED_PTX_VERSION = 222,
+    BP_CU_JIT_COMPILATION_DISABLED = 223,
+    BP_CU_INVALID_HANDLE = 400,
+    BP_CU_NOT_FOUND = 500,
     BP_CU_NOT_SUPPORTED = 801,
     BP_CU_NOT_PERMITTED = 800,
     BP_CU_CAPTURE_FIRST = 900,
@@ -31,6 +40,9 @@ enum {
     BP_CU_CAPTURED_EVENT = 907,
     BP_CU_CAPTURE_WRONG_THREAD = 908
 };
+
+/* Bytes of a driver's table of version 1. */
+#define BP_CUDA_DRIVER_SIZE_1 offsetof(bp_cuda_driver, cuModuleLoadData)
 
 #define BP_CU_ON_DEVICE 1 /* where memory is, or who reaches it: a device by its handle */
 
@@ -85,14 +97,6 @@ static inline bp_status bp_cuda_check(const bp_cuda *cuda, int error, const char
 {
     return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, what);
 }
-
-/* For those who call what may change the current context (NCCL): as push and pop, on any device; nothing where it is not cuda. */
-typedef struct bp_cuda_scope {
-    const bp_cuda *cuda; /* NULL: there is nothing to leave */
-} bp_cuda_scope;
-
-bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope);
-void bp_cuda_leave(bp_cuda_scope *scope);
 
 /* NULL: another device. Looks through decorators made by bp_device_create_trace. */
 const bp_cuda *bp_cuda_of(const bp_device *device);

@@ -72,6 +72,11 @@ static const entry entries[] = {
     {AT(cuGraphLaunch), 10000, false},
     {AT(cuGraphExecDestroy), 10000, false},
     {AT(cuGraphDestroy), 10000, false},
+    {AT(cuModuleLoadData), 2000, false},
+    {AT(cuModuleUnload), 2000, false},
+    {AT(cuModuleGetFunction), 2000, false},
+    {AT(cuFuncLoad), 12040, true},
+    {AT(cuLaunchKernel), 4000, false},
 };
 
 static bp_status fail_stub(const char *library)
@@ -132,9 +137,19 @@ bp_status bp_cuda_start(const bp_cuda_driver *driver, const char *library)
     return BP_OK;
 }
 
+/* The part of the table that the caller has room for. */
+static void hand_over(const bp_cuda_driver *found, bp_cuda_driver *driver)
+{
+    const bool whole = driver->size >= sizeof *driver;
+    const size_t bytes = whole ? sizeof *driver : BP_CUDA_DRIVER_SIZE_1;
+    memcpy(driver, found, bytes);
+    driver->size = bytes;
+    driver->version = whole ? BP_CUDA_DRIVER_VERSION : 1;
+}
+
 bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
 {
-    if (driver == NULL || driver->size < sizeof *driver)
+    if (driver == NULL || driver->size < BP_CUDA_DRIVER_SIZE_1)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_driver_load: needs a table of %zu bytes", sizeof *driver);
     if (library == NULL)
         library = "libcuda.so.1";
@@ -153,6 +168,6 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
     bp_cuda_driver found = {.size = sizeof found, .version = BP_CUDA_DRIVER_VERSION};
     BP_TRY(fill(find, library, &found));
     BP_TRY(bp_cuda_start(&found, library));
-    *driver = found;
+    hand_over(&found, driver);
     return BP_OK;
 }

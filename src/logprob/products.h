@@ -19,10 +19,11 @@ typedef struct bp_matrix {
 typedef struct bp_product_work {
     uint64_t rows, columns, hidden;
     float alpha;       /* 1 / temperature */
-    bp_matrix a, b, c; /* logits = a b^T: a hidden, b weight, c logits (fp32)
+    bp_matrix a, b, c; /* strides fit 31 bits
+                               logits = a b^T: a hidden, b weight, c logits (fp32)
                                hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
                                weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
-    bool adds;         /* c is added to */
+    bool adds;         /* c is added to; only where it is fp32 */
     void *scratch;     /* as many bytes as scratch_bytes said; of this work alone until it is done */
 } bp_product_work;
 
@@ -33,6 +34,8 @@ typedef struct bp_products_ops {
     bp_status (*logits)(bp_products *products, const bp_product_work *work, bp_stream *stream);
     bp_status (*hidden_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
     bp_status (*weight_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+    /* c = a rounded once: a fp32, c narrower, [rows, hidden]. NULL: cannot */
+    bp_status (*narrow)(bp_products *products, const bp_product_work *work, bp_stream *stream);
 } bp_products_ops;
 
 struct bp_products {
@@ -43,7 +46,8 @@ struct bp_products {
     uint64_t scratch_bytes; /* that each product needs */
 };
 
-/* For pieces of at most `rows`. BP_ERR_UNSUPPORTED: a build without BLAS; no cuBLAS found, where it was looked for. */
+/* For pieces of at most `rows`; all three fit 31 bits. BP_ERR_UNSUPPORTED: a build without BLAS; no cuBLAS found, where it was looked
+ * for. */
 bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products);
 bp_status bp_products_create_cublas(bp_device *device, bp_dtype dtype, bp_products **products);

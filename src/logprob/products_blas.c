@@ -1,1 +1,217 @@
-typedef int bp_not_written_yet;
+/* Products on the host. bf16 and fp16 are widened block by block into the scratch memory of the work: a block is used for a few thousand
+ * multiplications of each element, so that widening it, on one thread, hardly counts beside them; and it is of fixed size. */
+#include "logprob/products.h"
+
+#include <cblas.h>
+#include <stdlib.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "logprob/host/ring.h"
+#include "logprob/host/widen.h"
+
+#define WEIGHT_ROWS 2048u /* in one block */
+#define TOKEN_ROWS 1024u
+#define WARM 256 /* rows and columns of a product that all threads share */
+
+typedef struct blas {
+    bp_products products;
+    bp_ring *ring;
+    uint64_t weight_rows, token_rows; /* in one block: all where nothing is widened */
+    uint64_t weight_numel;            /* of the first block in the scratch memory */
+} blas;
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- blocks --------------------------------------------------------------------------------------------------------- */
+
+/* Rows of fp32, as the products take them. */
+typedef struct block {
+    float *data;
+    int stride;
+} block;
+
+static uint64_t element_bytes(bp_dtype dtype)
+{
+    return dtype == BP_DTYPE_FP32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+static void *row_of(const bp_matrix *matrix, uint64_t row)
+{
+    return (uint8_t *)matrix->data + (int64_t)row * matrix->stride * (int64_t)element_bytes(matrix->dtype);
+}
+
+static block widened(const bp_matrix *matrix, uint64_t first, uint64_t count, uint64_t columns, float *scratch)
+{
+    if (matrix->dtype == BP_DTYPE_FP32)
+        return (block){row_of(matrix, first), (int)matrix->stride};
+    for (uint64_t r = 0; r < count; r++)
+        bp_widen(matrix->dtype, row_of(matrix, first + r), columns, scratch + r * columns);
+    return (block){scratch, (int)columns};
+}
+
+static float *token_block(const blas *b, const bp_product_work *work)
+{
+    return work->scratch == NULL ? NULL : (float *)work->scratch + b->weight_numel;
+}
+
+/* ---- products, on the stream's thread --------------------------------------------------------------------------------- */
+
+static void run_logits(void *owner, void *job)
+{
+    const blas *b = owner;
+    const bp_product_work *w = job;
+    const int hidden = (int)w->hidden;
+    for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
+        const uint64_t rows = least(b->token_rows, w->rows - row);
+        const block states = widened(&w->a, row, rows, w->hidden, token_block(b, w));
+        for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
+            const uint64_t columns = least(b->weight_rows, w->columns - column);
+            const block weight = widened(&w->b, column, columns, w->hidden, w->scratch);
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)columns, hidden, w->alpha, states.data,
+                        states.stride, weight.data, weight.stride, 0, (float *)row_of(&w->c, row) + column,
+                        (int)w->c.stride);
+        }
+    }
+}
+
+static void narrow_rows(const block *from, uint64_t rows, uint64_t columns, const bp_matrix *to, uint64_t first)
+{
+    for (uint64_t r = 0; r < rows; r++)
+        bp_narrow(to->dtype, from->data + r * (uint64_t)from->stride, columns, row_of(to, first + r));
+}
+
+static void run_hidden_grad(void *owner, void *job)
+{
+    const blas *b = owner;
+    const bp_product_work *w = job;
+    const int hidden = (int)w->hidden;
+    for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
+        const uint64_t rows = least(b->token_rows, w->rows - row);
+        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){row_of(&w->c, row), (int)w->c.stride}
+                                                      : (block){token_block(b, w), hidden};
+        for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
+            const uint64_t columns = least(b->weight_rows, w->columns - column);
+            const block weight = widened(&w->b, column, columns, w->hidden, w->scratch);
+            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, hidden, (int)columns, w->alpha,
+                        (float *)row_of(&w->a, row) + column, (int)w->a.stride, weight.data, weight.stride,
+                        column > 0 || w->adds ? 1 : 0, sum.data, sum.stride);
+        }
+        if (w->c.dtype != BP_DTYPE_FP32)
+            narrow_rows(&sum, rows, w->hidden, &w->c, row);
+    }
+}
+
+static void run_weight_grad(void *owner, void *job)
+{
+    const blas *b = owner;
+    const bp_product_work *w = job;
+    const int hidden = (int)w->hidden;
+    for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
+        const uint64_t rows = least(b->token_rows, w->rows - row);
+        const block states = widened(&w->b, row, rows, w->hidden, token_block(b, w));
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)w->columns, hidden, (int)rows, w->alpha,
+                    row_of(&w->a, row), (int)w->a.stride, states.data, states.stride, row > 0 || w->adds ? 1 : 0,
+                    w->c.data, (int)w->c.stride);
+    }
+}
+
+static void run_narrow(void *owner, void *job)
+{
+    (void)owner;
+    const bp_product_work *w = job;
+    const block from = {w->a.data, (int)w->a.stride};
+    narrow_rows(&from, w->rows, w->hidden, &w->c, 0);
+}
+
+/* ---- in stream order -------------------------------------------------------------------------------------------------- */
+
+static bp_status enqueue(bp_products *products, bp_job_function *function, const bp_product_work *work,
+                         bp_stream *stream)
+{
+    blas *b = (blas *)products;
+    return bp_ring_enqueue(b->ring, stream, function, b, work, sizeof *work);
+}
+
+static bp_status logits(bp_products *products, const bp_product_work *work, bp_stream *stream)
+{
+    return enqueue(products, run_logits, work, stream);
+}
+
+static bp_status hidden_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
+{
+    return enqueue(products, run_hidden_grad, work, stream);
+}
+
+static bp_status weight_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
+{
+    return enqueue(products, run_weight_grad, work, stream);
+}
+
+static bp_status narrow(bp_products *products, const bp_product_work *work, bp_stream *stream)
+{
+    return enqueue(products, run_narrow, work, stream);
+}
+
+static void destroy(bp_products *products)
+{
+    blas *b = (blas *)products;
+    bp_ring_destroy(&b->ring);
+    free(b);
+}
+
+/* ---- creation --------------------------------------------------------------------------------------------------------- */
+
+/* BLAS makes its buffers and wakes its threads at the first product. */
+static bp_status warm_up(void)
+{
+    float *memory = calloc((size_t)3 * WARM * WARM, sizeof *memory);
+    if (memory == NULL)
+        return bp_fail_memory((size_t)3 * WARM * WARM * sizeof *memory);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, WARM, WARM, WARM, 1, memory, WARM,
+                memory + (size_t)WARM * WARM, WARM, 0, memory + (size_t)2 * WARM * WARM, WARM);
+    free(memory);
+    return BP_OK;
+}
+
+static bp_status choose_blocks(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
+{
+    uint64_t both, bytes;
+    b->token_rows = rows;
+    b->weight_rows = columns;
+    if (dtype == BP_DTYPE_FP32)
+        return BP_OK;
+    b->token_rows = least(rows, TOKEN_ROWS);
+    b->weight_rows = least(columns, WEIGHT_ROWS);
+    if (!bp_mul_u64(b->token_rows + b->weight_rows, hidden, &both) || !bp_mul_u64(both, sizeof(float), &bytes))
+        return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements, widened, do not fit 64 bits",
+                       (unsigned long long)(b->token_rows + b->weight_rows), (unsigned long long)hidden);
+    b->weight_numel = b->weight_rows * hidden;
+    b->products.scratch_bytes = bytes;
+    return BP_OK;
+}
+
+bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
+                                  bp_products **products)
+{
+    static const bp_products_ops ops = {
+        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad, .narrow = narrow};
+    blas *b = calloc(1, sizeof *b);
+    if (b == NULL)
+        return bp_fail_memory(sizeof *b);
+    b->products = (bp_products){.ops = &ops, .name = "cblas", .gradient = BP_DTYPE_FP32};
+    bp_status status = choose_blocks(b, rows, columns, hidden, dtype);
+    if (status == BP_OK)
+        status = warm_up();
+    if (status == BP_OK)
+        status = bp_ring_create(sizeof(bp_product_work), &b->ring);
+    if (status != BP_OK) {
+        free(b);
+        return status;
+    }
+    *products = &b->products;
+    return BP_OK;
+}

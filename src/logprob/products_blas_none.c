@@ -1,1 +1,17 @@
-typedef int bp_not_written_yet;
+/* Stands in for products_blas.c in builds without BLAS. */
+#include "logprob/products.h"
+
+#include "core/fail.h"
+
+bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
+                                  bp_products **products)
+{
+    (void)rows;
+    (void)columns;
+    (void)hidden;
+    (void)dtype;
+    (void)products;
+    return bp_fail(BP_ERR_UNSUPPORTED,
+                   "the library was built without BLAS (openblas was not found): there are no matrix "
+                   "products on the host");
+}

@@ -1,1 +1,127 @@
-typedef int bp_not_written_yet;
+#include "logprob/shards.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+
+/* What a rank tells the others. */
+typedef struct word {
+    bp_shard shard;
+    int64_t status;
+} word;
+
+static bp_status check_mine(const char *call, const bp_shard *mine)
+{
+    uint64_t end;
+    if (mine->columns == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a vocabulary of 0 columns", call);
+    if (!bp_add_u64(mine->start, mine->columns, &end) || end > INT64_MAX)
+        return bp_fail(BP_ERR_OVERFLOW, "%s: ids from %llu on for %llu columns do not fit 63 bits", call,
+                       (unsigned long long)mine->start, (unsigned long long)mine->columns);
+    if (mine->columns > INT32_MAX)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu columns in one shard, at most %d are possible", call,
+                       (unsigned long long)mine->columns, INT32_MAX);
+    return BP_OK;
+}
+
+static bp_status check_fared(const char *call, const word *words, uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++)
+        if (words[r].status != BP_OK)
+            return bp_fail((bp_status)words[r].status, "%s: rank %u of %u failed: %s", call, r, ranks,
+                           bp_status_name((bp_status)words[r].status));
+    return BP_OK;
+}
+
+static bp_status check_same(const char *call, const word *words, uint32_t ranks)
+{
+    for (uint32_t r = 1; r < ranks; r++)
+        if (memcmp(words[r].shard.same, words[0].shard.same, sizeof words[r].shard.same) != 0)
+            return bp_fail(
+                BP_ERR_MISMATCH,
+                "%s: rank %u was configured otherwise than rank 0: max_tokens %llu and %llu, others %llu %llu %llu and "
+                "%llu %llu %llu",
+                call, r, (unsigned long long)words[r].shard.same[0], (unsigned long long)words[0].shard.same[0],
+                (unsigned long long)words[r].shard.same[1], (unsigned long long)words[r].shard.same[2],
+                (unsigned long long)words[r].shard.same[3], (unsigned long long)words[0].shard.same[1],
+                (unsigned long long)words[0].shard.same[2], (unsigned long long)words[0].shard.same[3]);
+    return BP_OK;
+}
+
+/* Ranks may hold any part, but rank r's ids come before those of rank r + 1. */
+static bp_status check_tiling(const char *call, const word *words, uint32_t ranks)
+{
+    for (uint32_t r = 1; r < ranks; r++) {
+        const uint64_t end = words[r - 1].shard.start + words[r - 1].shard.columns;
+        if (words[r].shard.start != end)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "%s: the shards have %s: rank %u ends before id %llu, rank %u starts at %llu", call,
+                           words[r].shard.start > end ? "a gap" : "an overlap", r - 1, (unsigned long long)end, r,
+                           (unsigned long long)words[r].shard.start);
+    }
+    return BP_OK;
+}
+
+static bp_status gather(bp_comm *comm, const bp_shard *mine, bp_status status, word **words)
+{
+    const word own = {.shard = *mine, .status = status};
+    word *all = calloc(bp_comm_ranks(comm), sizeof *all);
+    if (all == NULL)
+        return bp_fail_memory(bp_comm_ranks(comm) * sizeof *all);
+    bp_status exchanged = bp_comm_exchange(comm, &own, sizeof own, all);
+    if (exchanged != BP_OK) {
+        free(all);
+        return exchanged;
+    }
+    *words = all;
+    return BP_OK;
+}
+
+bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, bp_status status, bp_shards *shards)
+{
+    if (status == BP_OK)
+        status = check_mine(call, mine);
+    const bool alone = comm == NULL || bp_comm_ranks(comm) == 1;
+    if (alone) {
+        BP_TRY(status);
+        *shards = (bp_shards){.ranks = 1, .first = (int64_t)mine->start, .vocab = mine->columns};
+        return BP_OK;
+    }
+    const uint32_t ranks = bp_comm_ranks(comm);
+    word *words = NULL;
+    bp_status gathered = gather(comm, mine, status, &words);
+    if (status == BP_OK)
+        status = gathered;
+    if (status == BP_OK)
+        status = check_fared(call, words, ranks);
+    if (status == BP_OK)
+        status = check_same(call, words, ranks);
+    if (status == BP_OK)
+        status = check_tiling(call, words, ranks);
+    if (status == BP_OK) {
+        const bp_shard *last = &words[ranks - 1].shard;
+        *shards = (bp_shards){.comm = comm,
+                              .ranks = ranks,
+                              .first = (int64_t)words[0].shard.start,
+                              .vocab = last->start + last->columns - words[0].shard.start};
+    }
+    free(words);
+    return status;
+}
+
+bp_status bp_shards_agree(const char *call, const bp_shards *shards, bp_status status)
+{
+    if (shards->comm == NULL)
+        return status;
+    word *words = NULL;
+    const bp_shard nothing = {0};
+    bp_status gathered = gather(shards->comm, &nothing, status, &words);
+    if (status == BP_OK)
+        status = gathered;
+    if (status == BP_OK)
+        status = check_fared(call, words, shards->ranks);
+    free(words);
+    return status;
+}

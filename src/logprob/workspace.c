@@ -1,1 +1,174 @@
-typedef int bp_not_written_yet;
+#include "logprob/workspace.h"
+
+#include <bucketpool/cuda.h>
+#include <bucketpool/model.h>
+#include <bucketpool/plan.h>
+#include <bucketpool/schedule.h>
+#include <unistd.h>
+
+#include "core/fail.h"
+
+#define STAGES 32u
+#define NO_ID UINT32_MAX
+
+/* What a plan is made of; only the pool is kept. */
+typedef struct planning {
+    bp_model *model;
+    bp_buckets *buckets;
+    bp_schedule *schedule;
+    bp_plan *plan;
+} planning;
+
+static void planning_finish(planning *p)
+{
+    bp_plan_destroy(&p->plan);
+    bp_schedule_destroy(&p->schedule);
+    bp_buckets_destroy(&p->buckets);
+    bp_model_destroy(&p->model);
+}
+
+/* A unit with one bucket for each need that has bytes. */
+static bp_status add_units(bp_model *model, const bp_workspace_need *needs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t unit;
+        if (needs[i].bytes == 0)
+            continue;
+        BP_TRY(bp_model_add_unit(model, needs[i].name, BP_OUTSIDE, &unit));
+        bp_given_bucket bucket = {
+            .size = sizeof bucket, .unit = (int32_t)unit, .dtype = BP_DTYPE_UINT8, .numel = needs[i].bytes};
+        BP_TRY(bp_model_add_bucket(model, &bucket));
+    }
+    return BP_OK;
+}
+
+static bp_status add_events(bp_model *model, const bp_workspace_need *needs, size_t count, uint32_t stage,
+                            uint32_t acquire)
+{
+    int32_t unit = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (needs[i].bytes == 0)
+            continue;
+        bp_model_event event = {.size = sizeof event,
+                                .acquire = acquire,
+                                .unit = unit++,
+                                .role = BP_ROLE_PARAM,
+                                .lane = BP_MODEL_EVENT_NO_LANE};
+        if (needs[i].stages >> stage & 1)
+            BP_TRY(bp_model_add_event(model, &event));
+    }
+    return BP_OK;
+}
+
+/* What the device rounds slabs up to, as far as it tells: then the plan says what is made, to the byte. */
+static uint64_t find_granularity(const bp_device *device)
+{
+    bp_cuda_info info = {.size = sizeof info};
+    if (!bp_device_is_host_accessible(device) && bp_cuda_info_get(device, &info) == BP_OK)
+        return info.multicast_granularity > info.recommended_granularity ? info.multicast_granularity
+                                                                         : info.recommended_granularity;
+    long page = sysconf(_SC_PAGESIZE);
+    return page > 0 ? (uint64_t)page : 4096;
+}
+
+static bp_status make_plan(planning *p, const char *name, const bp_workspace_need *needs, size_t count,
+                           uint64_t alignment)
+{
+    bp_buckets_config buckets;
+    bp_plan_config config;
+    BP_TRY(bp_buckets_config_init(&buckets, sizeof buckets));
+    BP_TRY(bp_plan_config_init(&config, sizeof config));
+    buckets.bucketing = BP_BUCKETING_GIVEN;
+    buckets.padding = BP_PADDING_GIVEN;
+    buckets.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
+    config.policy = BP_POLICY_SCHEDULED;
+    config.alignment = alignment;
+    BP_TRY(bp_model_create(name, &p->model));
+    BP_TRY(add_units(p->model, needs, count));
+    for (uint32_t stage = 0; stage < STAGES; stage++) {
+        BP_TRY(add_events(p->model, needs, count, stage, 1));
+        BP_TRY(add_events(p->model, needs, count, stage, 0));
+    }
+    BP_TRY(bp_buckets_create(p->model, &buckets, &p->buckets));
+    BP_TRY(bp_schedule_create_recorded(p->model, p->buckets, NULL, &p->schedule));
+    return bp_plan_create(p->buckets, p->schedule, &config, &p->plan);
+}
+
+static bp_status bind_needs(bp_pool *pool, const bp_workspace_need *needs, size_t count, uint32_t *ids)
+{
+    for (size_t i = 0; i < count; i++) {
+        bp_bind bind;
+        ids[i] = NO_ID;
+        if (needs[i].bytes == 0)
+            continue;
+        BP_TRY(bp_bind_init(&bind, sizeof bind));
+        bind.unit = needs[i].name;
+        bind.role = BP_ROLE_PARAM;
+        bind.dtype = BP_DTYPE_UINT8;
+        bind.bytes = bind.used_bytes = needs[i].bytes;
+        BP_TRY(bp_pool_bind(pool, &bind, &ids[i]));
+    }
+    return BP_OK;
+}
+
+static bp_status count_bytes(const bp_pool *pool, const bp_plan *plan, bp_workspace *w)
+{
+    bp_plan_summary summary = {.size = sizeof summary};
+    bp_pool_statistics statistics = {.size = sizeof statistics};
+    BP_TRY(bp_plan_summary_get(plan, &summary));
+    BP_TRY(bp_pool_statistics_get(pool, &statistics));
+    w->planned_bytes = summary.bytes;
+    w->bytes = statistics.slab_bytes;
+    return BP_OK;
+}
+
+static bp_status make_pool(bp_device *device, const char *name, const planning *p, const bp_workspace_need *needs,
+                           size_t count, bp_workspace *w)
+{
+    bp_pool_config config;
+    BP_TRY(bp_pool_config_init(&config, sizeof config));
+    config.name = name;
+    config.extra_requests = 0;
+    BP_TRY(bp_pool_create(device, p->plan, &config, &w->pool));
+    BP_TRY(bind_needs(w->pool, needs, count, w->ids));
+    return count_bytes(w->pool, p->plan, w);
+}
+
+bp_status bp_workspace_init(bp_device *device, const char *name, const bp_workspace_need *needs, size_t count,
+                            bp_workspace *workspace)
+{
+    planning p = {NULL};
+    bp_workspace w = {NULL};
+    if (count > BP_WORKSPACES)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %zu workspaces, there is room for %d", name, count, BP_WORKSPACES);
+    bp_status status = make_plan(&p, name, needs, count, find_granularity(device));
+    if (status == BP_OK)
+        status = make_pool(device, name, &p, needs, count, &w);
+    planning_finish(&p);
+    if (status != BP_OK) {
+        bp_pool_destroy(&w.pool);
+        return status;
+    }
+    *workspace = w;
+    return BP_OK;
+}
+
+void bp_workspace_finish(bp_workspace *workspace)
+{
+    bp_pool_destroy(&workspace->pool);
+}
+
+bp_status bp_workspace_take(bp_workspace *workspace, uint32_t which, bp_stream *stream, void **address)
+{
+    if (workspace->ids[which] != NO_ID)
+        return bp_pool_acquire(workspace->pool, &workspace->ids[which], 1, stream, address);
+    *address = NULL;
+    return BP_OK;
+}
+
+bp_status bp_workspace_give(bp_workspace *workspace, uint32_t which, bp_stream *stream)
+{
+    if (workspace->ids[which] == NO_ID)
+        return BP_OK;
+    return bp_pool_release(workspace->pool, &workspace->ids[which], 1, stream);
+}

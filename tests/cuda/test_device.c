@@ -91,7 +91,7 @@ static void test_finding(void **state)
     assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_UNSUPPORTED, "missing");
     broken = table;
     broken.version = 99;
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_UNSUPPORTED, "version 99", "expected 1");
+    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_UNSUPPORTED, "version 99", "expected 1 to 2");
     broken = table;
     broken.size = 8;
     assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_INVALID_ARGUMENT, "8 bytes");

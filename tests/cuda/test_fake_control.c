@@ -1,6 +1,8 @@
 /* The emulated driver's own controls: setup, failures on demand, counts, leaks, lookup by version. */
 #include "fake_support.h"
 
+#include "../gpu/add_words.h"
+
 #include <string.h>
 
 #define BYTES 65536u
@@ -82,6 +84,11 @@ static int use(const char *name)
     USE(cuGraphLaunch, cuGraphLaunch(NULL, NULL))
     USE(cuGraphExecDestroy, cuGraphExecDestroy(NULL))
     USE(cuGraphDestroy, cuGraphDestroy(NULL))
+    USE(cuModuleLoadData, cuModuleLoadData(&handle, NULL))
+    USE(cuModuleUnload, cuModuleUnload(NULL))
+    USE(cuModuleGetFunction, cuModuleGetFunction(&handle, NULL, ""))
+    USE(cuFuncLoad, cuFuncLoad(NULL))
+    USE(cuLaunchKernel, cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL))
 #undef USE
     fail_msg("no use of %s", name);
     return 0;
@@ -250,6 +257,8 @@ static void test_lookup_by_version(void **state)
     is_found("cuStreamGetCaptureInfo", 13000, (void (*)(void))cuStreamGetCaptureInfo_v3);
     is_found("cuCtxSynchronize", 12000, (void (*)(void))cuCtxSynchronize);
     is_found("cuCtxSynchronize", 13000, (void (*)(void))cuCtxSynchronize_v2);
+    is_found("cuFuncLoad", 12040, (void (*)(void))cuFuncLoad);
+    assert_null(look_up("cuFuncLoad", 12000, 2));
     is_found("cuMemAlloc", 12000, (void (*)(void))cuMemAlloc_v2);
     assert_null(look_up("cuMemAlloc", 3000, 2));
     assert_null(look_up("cuNothing", 12000, 1));
@@ -262,6 +271,75 @@ static void test_lookup_by_version(void **state)
     assert_null(look_up("cuMulticastGetGranularity", 12000, 1));
     assert_int_equal(cuGetProcAddress_v2("cuInit", &function, 12010, 0, NULL), 1);
     stop_driver();
+}
+
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+static const char *kernels_library;
+
+static void test_images(void **state)
+{
+    static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba, 0}, elf[] = {0x7f, 'E', 'L', 'F', 0};
+    static const unsigned char shorter[] = {0x50, 0xed, 0x55, 0};
+    fake_cuda_config config;
+    void *module = NULL;
+    (void)state;
+    fake_cuda_config_init(&config);
+    config.kernels = kernels_library;
+    (void)start_driver(&config);
+    const void *const images[] = {fatbin, elf, add_words_ptx, " \n// made by hand\n.version 8.0"};
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++) {
+        okay(cuModuleLoadData(&module, images[i]));
+        assert_non_null(strstr(fake_cuda_leaks(), "1 modules"));
+        okay(cuModuleUnload(module));
+    }
+    assert_int_equal(cuModuleLoadData(&module, shorter), 200);
+    assert_int_equal(cuModuleLoadData(&module, ""), 200);
+    assert_int_equal(cuModuleLoadData(&module, "// .version 8.0"), 200);
+    stop_driver();
+    (void)start_default_driver();
+    assert_int_equal(cuModuleLoadData(&module, add_words_ptx), 209);
+    assert_int_equal(cuModuleLoadData(&module, shorter), 200);
+    stop_driver();
+}
+
+/* Kernels reach memory that the host cannot, and what was mapped or allocated since the last one. */
+static void test_kernels_reach_memory(void **state)
+{
+    fake_cuda_config config;
+    void *module, *kernel, *stream;
+    (void)state;
+    fake_cuda_config_init(&config);
+    config.kernels = kernels_library;
+    for (int host_faults = 0; host_faults < 2; host_faults++) {
+        config.host_faults = host_faults;
+        (void)start_driver(&config);
+        okay(cuStreamCreate(&stream, 1));
+        okay(cuModuleLoadData(&module, add_words_ptx));
+        okay(cuModuleGetFunction(&kernel, module, ADD_WORDS));
+        unsigned long long handle;
+        uint64_t memory[3] = {map_memory(BYTES, &handle)};
+        okay(cuMemAlloc_v2(&memory[1], BYTES));
+        okay(cuMemAllocAsync(&memory[2], BYTES, stream));
+        for (int i = 0; i < 3; i++) {
+            add_words_work work = {memory[i], BYTES / 4, 5};
+            void *arguments[] = {&work};
+            okay(cuMemsetD8Async(memory[i], 0, BYTES, stream));
+            okay(cuLaunchKernel(kernel, BYTES / 4 / 256, 1, 1, 256, 1, 1, 0, stream, arguments, NULL));
+        }
+        okay(cuStreamSynchronize(stream));
+        for (int i = 0; i < 3; i++) {
+            const uint32_t *words = fake_cuda_view(memory[i]);
+            assert_int_equal(words[0], 5);
+            assert_int_equal(words[BYTES / 4 - 1], 5);
+        }
+        okay(cuMemFreeAsync(memory[2], stream));
+        okay(cuMemFree_v2(memory[1]));
+        unmap_memory(memory[0], BYTES, handle);
+        okay(cuModuleUnload(module));
+        okay(cuStreamDestroy_v2(stream));
+        stop_driver();
+    }
 }
 
 /* ---- what an emulated NCCL asks ---------------------------------------------------------------------------------- */
@@ -415,8 +493,9 @@ static void test_queries(void **state)
     stop_driver();
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
+    kernels_library = count > 1 ? arguments[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_function_fails_on_demand),
         cmocka_unit_test(test_failures_do_nothing),
@@ -425,6 +504,8 @@ int main(void)
         cmocka_unit_test(test_memory_is_counted),
         cmocka_unit_test(test_leaks_are_told),
         cmocka_unit_test(test_lookup_by_version),
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_kernels_reach_memory),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_captures_are_seen),
         cmocka_unit_test(test_mapping_in_captures_is_a_setting),

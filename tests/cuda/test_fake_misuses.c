@@ -1,6 +1,7 @@
 /* What programs do wrong without an error is seen: a test for each misuse of rules.h, by its name. And memory that is not there faults. */
 #include "fake_support.h"
 
+#include "../gpu/add_words.h"
 #include "rules.h"
 
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 
 #define BYTES 65536u
 
+static const char *kernels_library;
 static int answer;
 
 static void call_the_driver(void *argument)
@@ -120,6 +122,44 @@ static void work_has_access(void *stream)
     unmap_memory(address, BYTES, handle);
 }
 
+static void *module, *kernel;
+
+static int launch_adder(uint64_t address, void *stream)
+{
+    add_words_work work = {address, 1, 1};
+    void *arguments[] = {&work};
+    return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+}
+
+static void modules_outlive_their_launches(void *stream)
+{
+    atomic_int open = 0;
+    uint64_t address;
+    okay(cuMemAlloc_v2(&address, 100));
+    okay(cuModuleLoadData(&module, add_words_ptx));
+    okay(cuModuleGetFunction(&kernel, module, ADD_WORDS));
+    okay(cuLaunchHostFunc(stream, wait_at_gate, &open));
+    okay(launch_adder(address, stream));
+    okay(cuModuleUnload(module));
+    atomic_store(&open, 1);
+    okay(cuMemFree_v2(address));
+}
+
+static void kernels_are_loaded_before_captures(void *stream)
+{
+    uint64_t address;
+    void *graph;
+    okay(cuMemAlloc_v2(&address, 100));
+    okay(cuModuleLoadData(&module, add_words_ptx));
+    okay(cuModuleGetFunction(&kernel, module, ADD_WORDS));
+    okay(cuStreamBeginCapture_v2(stream, 0));
+    okay(launch_adder(address, stream));
+    okay(cuStreamEndCapture(stream, &graph));
+    okay(cuGraphDestroy(graph));
+    okay(cuModuleUnload(module));
+    okay(cuMemFree_v2(address));
+}
+
 static void registered_memory_stays_mapped(void *stream)
 {
     unsigned long long handle;
@@ -152,6 +192,7 @@ static void test_misuses_are_seen(void **state)
     (void)state;
     fake_cuda_config_init(&config);
     config.devices = 2;
+    config.kernels = kernels_library;
     for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
         void *stream;
         (void)start_driver(&config);
@@ -357,8 +398,9 @@ static void test_new_memory_is_dirty(void **state)
     stop_driver();
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
+    kernels_library = count > 1 ? arguments[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_faults),
         cmocka_unit_test(test_the_host_faults_when_it_should),

@@ -1,6 +1,6 @@
 """Every rule of tests/fakes/cuda/rules.h has a function that holds on the emulated driver, found as programs find a driver.
 
-Arguments: source directory, the program, the emulated driver's library."""
+Arguments: source directory, the program, the emulated driver's library, the one with its kernels."""
 
 import os
 import re
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-ROOT, PROGRAM, LIBRARY = sys.argv[1:4]
+ROOT, PROGRAM, LIBRARY, KERNELS = sys.argv[1:5]
 
 
 def rules():
@@ -32,11 +32,17 @@ class Rules(unittest.TestCase):
         self.assertEqual(answer.returncode, 0)
 
     def test_by_path(self):
-        self.hold(["--driver", LIBRARY], FAKE_CUDA="devices=2")
+        self.hold(["--driver", LIBRARY], FAKE_CUDA=f"devices=2,kernels={KERNELS}")
 
     def test_by_name_with_delays(self):
         self.hold(["--driver", "libcuda.so.1"], LD_LIBRARY_PATH=os.path.dirname(LIBRARY),
-                  FAKE_CUDA="devices=2,delay_us=300,seed=7,granularity=2m,memory=64m,version=12000,host_faults=1")
+                  FAKE_CUDA="devices=2,delay_us=300,seed=7,granularity=2m,memory=64m,version=12000,host_faults=1,"
+                            f"kernels={KERNELS}")
+
+    def test_without_kernels(self):
+        answer = run(["--driver", LIBRARY, "--rule", "kernels_run_in_order"])
+        self.assertIn("skipped kernels_run_in_order: the driver has no code", answer.stdout)
+        self.assertEqual(answer.returncode, 0)
 
     def test_a_broken_rule_is_told(self):
         answer = run(["--driver", LIBRARY, "--rule", "streams_run_in_order"], FAKE_CUDA="fail=cuMemcpyAsync:2:719")
@@ -45,7 +51,7 @@ class Rules(unittest.TestCase):
         self.assertEqual(answer.returncode, 1)
 
     def test_settings_that_do_not_exist(self):
-        for setting in ("colour=blue", "devices", "fail=cuNothing:1:1", "attribute=1000:1"):
+        for setting in ("colour=blue", "devices", "fail=cuNothing:1:1", "attribute=1000:1", "kernels=/nowhere.so"):
             answer = run(["--driver", LIBRARY], FAKE_CUDA=setting)
             self.assertLess(answer.returncode, 0, setting)
             self.assertIn("FAKE_CUDA: ", answer.stderr)

@@ -1,1 +1,5 @@
-typedef int bp_not_written_yet;
+/* Kernels for AVX2, FMA and F16C. */
+#include "logprob/host/vector_avx2.h"
+#include "logprob/host/vector_kernels.h"
+
+const bp_host_kernels bp_kernels_avx2 = KERNELS("avx2", BP_KERNELS_AVX2);

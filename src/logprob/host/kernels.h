@@ -21,7 +21,7 @@ typedef struct bp_host_kernels {
     /* One tile of a row: [columns] elements at `x`, at most BP_TILE_COLUMNS. Writes max, sum and weighted, not target. Indexed by
      * bp_row_dtype. */
     void (*tile[3])(const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial);
-    /* Columns [begin, end) of a row, `begin` a multiple of BP_TILE_COLUMNS. Indexed by the dtypes of x and of out. out == x where both
+    /* Columns [begin, end) of a row. Indexed by the dtypes of x and of out. out == x where both
      * have one dtype, or out narrower at the same address. */
     void (*gradient[3][3])(const void *x, uint64_t begin, uint64_t end, const bp_row_gradient *row, void *out);
 } bp_host_kernels;
@@ -34,6 +34,12 @@ extern const bp_host_kernels bp_kernels_avx2, bp_kernels_avx512; /* x86-64 only 
 
 /* The best of `allowed` (BP_KERNELS bits) that this machine has and this build too; plain where there is none. */
 const bp_host_kernels *bp_kernels_choose(uint32_t allowed);
+
+/* The same by what the machine's own file knows of; NULL: none but plain. */
+const bp_host_kernels *bp_kernels_of_machine(uint32_t allowed);
+
+/* Element `target` of a row's gradient, from x there. */
+float bp_gradient_at_target(const bp_row_gradient *row, float x);
 
 /* The running result of a row's tiles, in column order. `b` follows `a`. */
 void bp_partial_merge(bp_partial *a, const bp_partial *b, float scale);

@@ -1,1 +1,77 @@
-typedef int bp_not_written_yet;
+/* Kernels in portable C with libm: what the others are checked against, and what machines without them use. */
+#include <math.h>
+
+#include "logprob/host/values.h"
+
+#include <bucketpool/logprob.h>
+
+static void tile(int dtype, const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial)
+{
+    float max = -INFINITY;
+    for (uint32_t i = 0; i < columns; i++) { /* NaN is left to the sums */
+        float value = bp_row_value(dtype, x, i);
+        max = value > max ? value : max;
+    }
+    float from = max == -INFINITY ? 0 : max;
+    double sum = 0, weighted = 0;
+    for (uint32_t i = 0; i < columns; i++) {
+        float d = (bp_row_value(dtype, x, i) - from) * scale, e = expf(d);
+        sum += e;
+        if (with_entropy && e != 0)
+            weighted += e * d;
+    }
+    partial->max = max;
+    partial->sum = (float)sum;
+    partial->weighted = (float)weighted;
+}
+
+static float gradient_of(const bp_row_gradient *row, float x)
+{
+    float d = (x - row->max) * row->scale, p = expf(d - row->log_sum);
+    float inner = row->entropy_grad != 0 && p != 0 ? row->entropy_grad * (row->energy - d) : 0;
+    return row->scale * (p * (inner - row->logprob_grad));
+}
+
+static void gradient(int dtype, int out_dtype, const void *x, uint64_t begin, uint64_t end, const bp_row_gradient *row,
+                     void *out)
+{
+    for (uint64_t i = begin; i < end; i++) {
+        float value = bp_row_value(dtype, x, i);
+        bp_row_set(out_dtype, out, i,
+                   (int64_t)i == row->target ? bp_gradient_at_target(row, value) : gradient_of(row, value));
+    }
+}
+
+#define TILE(dtype)                                                                                                    \
+    static void tile_##dtype(const void *x, uint32_t columns, float scale, bool with_entropy, bp_partial *partial)     \
+    {                                                                                                                  \
+        tile(BP_ROW_##dtype, x, columns, scale, with_entropy, partial);                                                \
+    }
+TILE(FP32)
+TILE(BF16)
+TILE(FP16)
+
+#define GRADIENT(dtype, out_dtype)                                                                                     \
+    static void gradient_##dtype##_##out_dtype(const void *x, uint64_t begin, uint64_t end,                            \
+                                               const bp_row_gradient *row, void *out)                                  \
+    {                                                                                                                  \
+        gradient(BP_ROW_##dtype, BP_ROW_##out_dtype, x, begin, end, row, out);                                         \
+    }
+GRADIENT(FP32, FP32)
+GRADIENT(FP32, BF16)
+GRADIENT(FP32, FP16)
+GRADIENT(BF16, FP32)
+GRADIENT(BF16, BF16)
+GRADIENT(BF16, FP16)
+GRADIENT(FP16, FP32)
+GRADIENT(FP16, BF16)
+GRADIENT(FP16, FP16)
+
+const bp_host_kernels bp_kernels_plain = {
+    .name = "plain",
+    .bit = BP_KERNELS_PLAIN,
+    .tile = {tile_FP32, tile_BF16, tile_FP16},
+    .gradient = {{gradient_FP32_FP32, gradient_FP32_BF16, gradient_FP32_FP16},
+                 {gradient_BF16_FP32, gradient_BF16_BF16, gradient_BF16_FP16},
+                 {gradient_FP16_FP32, gradient_FP16_BF16, gradient_FP16_FP16}},
+};

@@ -35,8 +35,9 @@ static int allocate(uint64_t *address, size_t bytes, fake_context *context, fake
     return OK;
 }
 
-static void open_range(const fake_range *range)
+static void open_range(fake_range *range)
 {
+    range->open = true;
     (void)mprotect(range->view, range->bytes, PROT_READ | PROT_WRITE);
 }
 
@@ -145,7 +146,7 @@ int cuMemFreeAsync(uint64_t address, void *stream)
 void fake_allocation_open(uint64_t address)
 {
     pthread_mutex_lock(&fake.lock);
-    const fake_range *range = fake_range_at(fake.allocations, address);
+    fake_range *range = fake_range_at(fake.allocations, address);
     if (range != NULL)
         open_range(range);
     pthread_mutex_unlock(&fake.lock);

@@ -90,12 +90,12 @@ static void say(const char *what, const fake_range *list)
 
 FAKE_API const char *fake_cuda_leaks(void)
 {
-    static const char *const names[] = {"streams", "events", "graphs", "executable graphs"};
-    size_t counts[4] = {0};
+    static const char *const names[] = {"streams", "events", "graphs", "executable graphs", "modules"};
+    size_t counts[FAKE_ENTRY + 1] = {0};
     leaks[0] = '\0';
     pthread_mutex_lock(&fake.lock);
     fake_objects_each(count_object, counts);
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (counts[i] > 0)
             append(leaks, sizeof leaks, "%zu %s\n", counts[i], names[i]);
     for (int i = 0; i < FAKE_DEVICES; i++)

@@ -55,13 +55,17 @@ static void end_object(fake_object *object, void *argument)
 {
     ending *end = argument;
     fake_stream *stream = object->kind == FAKE_STREAM ? (fake_stream *)object : NULL;
+    fake_module *module = object->kind == FAKE_MODULE ? (fake_module *)object : NULL;
     bool event = object->kind == FAKE_EVENT && ((fake_event *)object)->context == end->context;
-    if (!object->alive || !(event || (stream != NULL && stream->context == end->context)))
+    if (!object->alive || !(event || (stream != NULL && stream->context == end->context) ||
+                            (module != NULL && module->context == end->context)))
         return;
     end->objects += stream == NULL || !stream->legacy;
     if (stream != NULL)
         fake_capture_stream_gone(stream);
     object->alive = false;
+    if (module != NULL)
+        fake_module_end(module);
     if (stream != NULL)
         pthread_cond_broadcast(&stream->arrived);
 }

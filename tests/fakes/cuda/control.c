@@ -53,6 +53,7 @@ FAKE_API void fake_cuda_config_init(fake_cuda_config *config)
 static void set_up(const fake_cuda_config *config)
 {
     fake.config = *config;
+    fake.config.kernels = fake_kernels_keep_path(config->kernels);
     if (fake.config.devices > FAKE_DEVICES)
         fake.config.devices = FAKE_DEVICES;
     fake.random = config->seed;

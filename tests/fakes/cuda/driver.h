@@ -84,4 +84,12 @@ FAKE_API int cuGraphLaunch(void *executable, void *stream);
 FAKE_API int cuGraphExecDestroy(void *executable);
 FAKE_API int cuGraphDestroy(void *graph);
 
+FAKE_API int cuModuleLoadData(void **module, const void *image);
+FAKE_API int cuModuleUnload(void *module);
+FAKE_API int cuModuleGetFunction(void **function, void *module, const char *name);
+FAKE_API int cuFuncLoad(void *function);
+FAKE_API int cuLaunchKernel(void *function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x,
+                            unsigned threads_y, unsigned threads_z, unsigned shared_bytes, void *stream,
+                            void **arguments, void **extra);
+
 #endif

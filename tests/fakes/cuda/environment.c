@@ -76,6 +76,8 @@ static bool set(fake_cuda_config *config, const char *key, char *value)
     }
     if (strcmp(key, "delay_us") == 0)
         return config->delay_us = (uint32_t)number(value), true;
+    if (strcmp(key, "kernels") == 0)
+        return config->kernels = fake_kernels_keep_path(value), true;
     if (strcmp(key, "fail") == 0)
         return fail(value);
     if (strcmp(key, "attribute") == 0)

@@ -3,6 +3,7 @@
 #define FAKE_CUDA_INTERNAL_H
 
 #include "fake_cuda.h"
+#include "fake_kernels.h"
 #include "functions.h"
 
 #include <pthread.h>
@@ -20,9 +21,12 @@ enum {
     NOT_INITIALIZED = 3,
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,
+    NO_BINARY_FOR_GPU = 209,
     INVALID_HANDLE = 400,
     ILLEGAL_STATE = 401,
+    NO_SUCH_NAME = 500,
     NOT_READY = 600,
     CONTEXT_IS_DESTROYED = 709,
     ALREADY_REGISTERED = 712,
@@ -47,7 +51,7 @@ typedef enum fake_function {
         FAKE_FUNCTION_COUNT
 } fake_function;
 
-typedef enum fake_kind { FAKE_STREAM, FAKE_EVENT, FAKE_GRAPH, FAKE_EXEC } fake_kind;
+typedef enum fake_kind { FAKE_STREAM, FAKE_EVENT, FAKE_GRAPH, FAKE_EXEC, FAKE_MODULE, FAKE_ENTRY } fake_kind;
 
 /* Handles are addresses of objects, which stay until the reset: what is destroyed is known as such. */
 typedef struct fake_object {
@@ -62,6 +66,32 @@ typedef struct fake_context {
     struct fake_stream *legacy;
 } fake_context;
 
+typedef struct fake_module {
+    fake_object object;
+    fake_context *context;
+    const fake_kernel *kernels;
+    size_t launches; /* of its kernels, on their way or in graphs */
+    struct fake_entry *entries;
+} fake_module;
+
+/* A kernel of a module that the program has asked for. */
+typedef struct fake_entry {
+    fake_object object;
+    fake_module *module;
+    const fake_kernel *kernel;
+    bool loaded;
+    struct fake_entry *next;
+} fake_entry;
+
+/* A launch, with its argument as it was then. */
+typedef struct fake_launch {
+    fake_module *module;
+    const fake_kernel *kernel;
+    size_t references; /* pieces of work */
+    unsigned grid[3], block[3], shared_bytes;
+    _Alignas(16) unsigned char argument[];
+} fake_launch;
+
 /* A place in a stream's order: reached when so many pieces of its work are done. stream NULL: always. */
 typedef struct fake_mark {
     struct fake_stream *stream;
@@ -73,9 +103,10 @@ typedef enum fake_work_kind {
     FAKE_FILL,
     FAKE_COPY,
     FAKE_CALL,
-    FAKE_OPEN,  /* stream-ordered memory becomes accessible */
-    FAKE_CLOSE, /* and goes */
-    FAKE_LAUNCH
+    FAKE_OPEN,   /* stream-ordered memory becomes accessible */
+    FAKE_CLOSE,  /* and goes */
+    FAKE_LAUNCH, /* of a graph */
+    FAKE_KERNEL
 } fake_work_kind;
 
 typedef struct fake_work {
@@ -86,6 +117,7 @@ typedef struct fake_work {
     void (*function)(void *);
     void *argument;
     struct fake_exec *exec;
+    fake_launch *launch;
 } fake_work;
 
 typedef struct fake_node {
@@ -172,6 +204,7 @@ typedef struct fake_range {
     fake_context *context; /* of allocations and registered host memory */
     bool freed;
     void *view; /* of allocations, as of mappings */
+    bool open;  /* accessible to work */
     struct fake_range *next;
 } fake_range;
 
@@ -192,6 +225,7 @@ typedef struct fake_driver {
     fake_physical *physicals;
     fake_mapping *mappings;
     fake_range *reservations, *allocations, *pinned, *registered;
+    size_t kernels_running;
     uint64_t random;
 } fake_driver;
 
@@ -299,6 +333,17 @@ void fake_graph_free(fake_graph *graph);
 void fake_exec_release(fake_exec *exec);
 void fake_exec_run(fake_exec *exec, uint64_t *random);
 
+/* A piece of work more that refers to the same as another; one that is gone. */
+void fake_work_retain(const fake_work *work);
+void fake_work_release(const fake_work *work);
+
+/* ---- modules.c ---- */
+/* A copy that stays. */
+const char *fake_kernels_keep_path(const char *path);
+void fake_module_end(fake_module *module);
+void fake_launch_run(const fake_launch *launch);
+void fake_launch_release(fake_launch *launch);
+
 /* ---- devices.c ---- */
 int fake_attribute(int attribute, int device);
 
@@ -319,11 +364,15 @@ void fake_memory_give(int device, uint64_t bytes);
 int fake_memory_check(int device, uint64_t address, uint64_t bytes, bool write, bool host);
 /* Where work finds bytes at an address, and how many of *bytes lie there. Without the lock. */
 void *fake_memory_view(uint64_t address, size_t *bytes);
+/* Between the two, memory that work may use is accessible at its own address, with `host_faults` too. Without the lock. */
+void fake_memory_open(void);
+void fake_memory_shut(void);
 /* What ends with a context; returns how much there was. */
 int fake_memory_end_with(const fake_context *context);
 void fake_memory_forget(void);
 
 /* ---- mappings.c, physical.c ---- */
+int fake_mapping_protection(const fake_mapping *mapping);
 fake_mapping *fake_mapping_holding(uint64_t address);
 void fake_mappings_forget(void);
 /* A file of so many bytes, not cleared. */

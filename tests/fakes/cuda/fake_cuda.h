@@ -28,9 +28,10 @@ typedef struct fake_cuda_config {
     int host_faults;   /* 1: the host cannot touch memory of devices, as with a real one; only work can */
     uint32_t delay_us; /* pieces of work start up to so much later, at random */
     uint64_t seed;
+    const char *kernels; /* a library of kernels (fake_kernels.h), copied; NULL: no image has code for this GPU */
 } fake_cuda_config;
 
-/* One device of 256 MiB, CUDA 13.0, 64 KiB, no multicast, fabric not permitted, no delays. */
+/* One device of 256 MiB, CUDA 13.0, 64 KiB, no multicast, fabric not permitted, no delays, no kernels. */
 void fake_cuda_config_init(fake_cuda_config *config);
 /* Before cuInit, or after fake_cuda_reset. The environment does not count then. */
 void fake_cuda_configure(const fake_cuda_config *config);

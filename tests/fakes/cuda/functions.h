@@ -68,7 +68,12 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     F(cuGraphInstantiate, 0)                                                                                           \
     F(cuGraphLaunch, 0)                                                                                                \
     F(cuGraphExecDestroy, 0)                                                                                           \
-    F(cuGraphDestroy, 0)
+    F(cuGraphDestroy, 0)                                                                                               \
+    F(cuModuleLoadData, FAKE_PERHAPS_UNSAFE)                                                                           \
+    F(cuModuleUnload, FAKE_PERHAPS_UNSAFE)                                                                             \
+    F(cuModuleGetFunction, FAKE_PERHAPS_UNSAFE)                                                                        \
+    F(cuFuncLoad, FAKE_PERHAPS_UNSAFE)                                                                                 \
+    F(cuLaunchKernel, 0)
 
 /* Name, the symbol that has the ABI, and the version of CUDA from which on cuGetProcAddress answers it (cudaTypedefs.h). Of one name, the
  * newest last. Left out on purpose: cuGraphInstantiate, which by this name is the function of CUDA 11 with five arguments. */
@@ -140,6 +145,11 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     S(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040)                                                 \
     S(cuGraphLaunch, cuGraphLaunch, 10000)                                                                             \
     S(cuGraphExecDestroy, cuGraphExecDestroy, 10000)                                                                   \
-    S(cuGraphDestroy, cuGraphDestroy, 10000)
+    S(cuGraphDestroy, cuGraphDestroy, 10000)                                                                           \
+    S(cuModuleLoadData, cuModuleLoadData, 2000)                                                                        \
+    S(cuModuleUnload, cuModuleUnload, 2000)                                                                            \
+    S(cuModuleGetFunction, cuModuleGetFunction, 2000)                                                                  \
+    S(cuFuncLoad, cuFuncLoad, 12040)                                                                                   \
+    S(cuLaunchKernel, cuLaunchKernel, 4000)
 
 #endif

@@ -13,8 +13,7 @@ fake_graph *fake_graph_new(void)
 static void free_nodes(fake_nodes *nodes)
 {
     for (size_t i = 0; i < nodes->count; i++) {
-        if (nodes->nodes[i]->work.kind == FAKE_LAUNCH)
-            fake_exec_release(nodes->nodes[i]->work.exec);
+        fake_work_release(&nodes->nodes[i]->work);
         free(nodes->nodes[i]->dependencies);
         free(nodes->nodes[i]);
     }
@@ -30,6 +29,22 @@ void fake_exec_release(fake_exec *exec)
 {
     if (--exec->references == 0)
         free_nodes(&exec->nodes);
+}
+
+void fake_work_retain(const fake_work *work)
+{
+    if (work->kind == FAKE_LAUNCH)
+        work->exec->references++;
+    if (work->kind == FAKE_KERNEL)
+        work->launch->references++;
+}
+
+void fake_work_release(const fake_work *work)
+{
+    if (work->kind == FAKE_LAUNCH)
+        fake_exec_release(work->exec);
+    if (work->kind == FAKE_KERNEL)
+        fake_launch_release(work->launch);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
@@ -103,8 +118,7 @@ static int instantiate(void **executable, void *handle, unsigned long long flags
         node->dependencies = fake_new((from->dependency_count + 1) * sizeof(fake_node *));
         for (size_t j = 0; j < from->dependency_count; j++)
             node->dependencies[j] = exec->nodes.nodes[from->dependencies[j]->index];
-        if (node->work.kind == FAKE_LAUNCH)
-            node->work.exec->references++;
+        fake_work_retain(&node->work);
         fake_nodes_add(&exec->nodes, node);
     }
     *executable = exec;
@@ -129,7 +143,7 @@ static int launch(void *handle, void *stream_handle)
     int result =
         stream->capture != NULL ? fake_capture_node(stream, &work) : fake_enqueue(stream, &work, &exec->last, 1);
     if (result == OK)
-        exec->references++;
+        fake_work_retain(&work);
     if (result == OK && stream->capture == NULL)
         exec->last = (fake_mark){stream, stream->enqueued};
     return result;

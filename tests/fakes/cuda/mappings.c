@@ -80,7 +80,9 @@ static int map(uint64_t address, size_t bytes, size_t offset, unsigned long long
         address % step != 0 || bytes > physical->bytes ||
         fake_range_holding(fake.reservations, address, bytes) == NULL || is_mapped_anywhere(address, bytes))
         return INVALID_VALUE;
-    void *view = fake_view_map(fake.config.host_faults ? 0 : address, bytes, physical->file);
+    void *view = fake_view_map(address, bytes, physical->file);
+    if (view != NULL && fake.config.host_faults)
+        view = fake_view_map(0, bytes, physical->file);
     if (view == NULL)
         return OUT_OF_MEMORY;
     fake_mapping *mapping = fake_new(sizeof *mapping);
@@ -151,12 +153,12 @@ void fake_mappings_forget(void)
         remove_mapping(fake.mappings);
 }
 
-static void protect(const fake_mapping *mapping)
+int fake_mapping_protection(const fake_mapping *mapping)
 {
     int all = 0, protection[] = {PROT_NONE, PROT_READ, PROT_READ, PROT_READ | PROT_WRITE};
     for (int i = 0; i < FAKE_DEVICES; i++)
         all |= mapping->access[i];
-    (void)mprotect(mapping->view, mapping->bytes, protection[all & 3]);
+    return protection[all & 3];
 }
 
 static int check_access(const bp_cu_access *access)
@@ -179,7 +181,7 @@ static int set_access(uint64_t address, size_t bytes, const bp_cu_access *access
                 return NOT_SUPPORTED;
             mapping->access[access[i].location_id] = access[i].flags;
         }
-        protect(mapping);
+        (void)mprotect(mapping->view, mapping->bytes, fake_mapping_protection(mapping));
         done += mapping->bytes;
     }
     return OK;

@@ -126,6 +126,35 @@ FAKE_API void *fake_cuda_view(uint64_t address)
     return fake_memory_view(address, &bytes);
 }
 
+/* Kernels name addresses that only they know: all memory is there for them while one runs. */
+static void open_all(bool open)
+{
+    for (const fake_mapping *mapping = fake.mappings; mapping != NULL; mapping = mapping->next)
+        (void)mprotect(fake_at(mapping->address), mapping->bytes, open ? fake_mapping_protection(mapping) : PROT_NONE);
+    for (const fake_range *range = fake.allocations; range != NULL; range = range->next)
+        (void)mprotect(fake_at(range->address), range->bytes, open && range->open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+void fake_memory_open(void)
+{
+    if (!fake.config.host_faults) /* without the lock, as above */
+        return;
+    pthread_mutex_lock(&fake.lock);
+    fake.kernels_running++;
+    open_all(true); /* again for each: there may be more of it now */
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_memory_shut(void)
+{
+    if (!fake.config.host_faults)
+        return;
+    pthread_mutex_lock(&fake.lock);
+    if (--fake.kernels_running == 0)
+        open_all(false);
+    pthread_mutex_unlock(&fake.lock);
+}
+
 /* Base and size of what lies at an address. */
 static int get_range(uint64_t *base, size_t *bytes, uint64_t address)
 {

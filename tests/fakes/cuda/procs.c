@@ -110,5 +110,10 @@ FAKE_API void fake_cuda_table(bp_cuda_driver *driver)
         .cuGraphLaunch = cuGraphLaunch,
         .cuGraphExecDestroy = cuGraphExecDestroy,
         .cuGraphDestroy = cuGraphDestroy,
+        .cuModuleLoadData = cuModuleLoadData,
+        .cuModuleUnload = cuModuleUnload,
+        .cuModuleGetFunction = cuModuleGetFunction,
+        .cuFuncLoad = cuFuncLoad,
+        .cuLaunchKernel = cuLaunchKernel,
     };
 }

@@ -57,6 +57,7 @@ void fake_run(const fake_work *work)
     case FAKE_CALL: call(work); break;
     case FAKE_OPEN: fake_allocation_open(work->to); break;
     case FAKE_CLOSE: fake_allocation_close(work->to); break;
+    case FAKE_KERNEL: fake_launch_run(work->launch); break;
     }
 }
 
@@ -84,8 +85,7 @@ static void perform(fake_stream *stream, fake_op *op)
     else
         fake_run(&op->work);
     pthread_mutex_lock(&fake.lock);
-    if (op->work.kind == FAKE_LAUNCH)
-        fake_exec_release(op->work.exec);
+    fake_work_release(&op->work);
     stream->completed++;
     pthread_cond_broadcast(&fake.changed);
     free(op);

@@ -218,7 +218,47 @@
       "driver API, cuGraphInstantiate") \
     X(running_graphs_may_be_destroyed, \
       "An executable graph may be destroyed while it runs, and runs to its end", \
-      "driver API, cuGraphExecDestroy")
+      "driver API, cuGraphExecDestroy") \
+    /* ---- kernels ---- */ \
+    X(images_are_recognised, \
+      "What is no fatbin, cubin or PTX is not loaded: refused", \
+      "driver API, cuModuleLoadData; number inferred") \
+    X(modules_need_a_context, \
+      "An image is loaded into the current context: 201 without one", \
+      "driver API, cuModuleLoadData") \
+    X(kernels_are_found_by_name, \
+      "A kernel is found by the name it has in the image; any other name: 500", \
+      "driver API, cuModuleGetFunction") \
+    X(kernels_run_in_order, \
+      "A kernel runs after earlier work of its stream, and later work waits for it", \
+      "programming guide, streams") \
+    X(kernels_run_on_the_legacy_stream, \
+      "A kernel may be launched on the legacy stream", \
+      "driver API, cuLaunchKernel") \
+    X(arguments_are_copied_at_the_launch, \
+      "A kernel has the arguments that there were at its launch, whatever they are changed to while it waits", \
+      "driver API, cuLaunchKernel") \
+    X(arguments_are_captured, \
+      "A kernel of a graph has the arguments that there were when it was captured, at each launch of the graph", \
+      "programming guide, stream capture") \
+    X(empty_grids_are_refused, \
+      "No blocks, or no threads: 1", \
+      "driver API, cuLaunchKernel") \
+    X(blocks_have_a_limit, \
+      "More threads in a block than 1024: 1", \
+      "programming guide, compute capabilities") \
+    X(launches_need_a_context, \
+      "A launch needs a current context, also on a stream that knows its own: 201", \
+      "driver API, cuLaunchKernel; inferred for the explicit stream") \
+    X(kernels_stay_on_their_device, \
+      "A kernel is not launched on a stream of another device: refused", \
+      "programming guide, multi-device: stream and event behaviour") \
+    X(launches_beside_another_context, \
+      "With another device's context current a launch on a stream of the kernel's device runs, or is refused: 400", \
+      "inferred") \
+    X(found_kernels_are_captured, \
+      "A kernel that cuFuncLoad has loaded may be captured at its first launch", \
+      "programming guide, lazy loading")
 /* clang-format on */
 
 /* What no driver answers with an error, and is wrong: the emulated driver records it (fake_cuda_broken). Nothing can be tested on a
@@ -252,6 +292,12 @@
     X(work_has_access, \
       "work must name memory that is mapped, with access for its device", \
       "driver API, cuMemMap, cuMemSetAccess") \
+    X(modules_outlive_their_launches, \
+      "a module must not be unloaded while launches of its kernels are on their way or in graphs", \
+      "driver API, cuModuleUnload; inferred") \
+    X(kernels_are_loaded_before_captures, \
+      "the first launch of a kernel may load it, which must not happen in a capture: cuFuncLoad before", \
+      "programming guide, lazy loading") \
     X(registered_memory_stays_mapped, \
       "memory must be deregistered everywhere before it is unmapped", \
       "NCCL user guide, user buffer registration")

@@ -1,1 +1,0 @@
-typedef int bp_not_written_yet;

@@ -1,0 +1,26 @@
+/* The jobs of a host engine: work on all rows, dealt out to threads. They run where they are called, on the thread of a stream. */
+#ifndef BP_LOGPROB_HOST_JOBS_H
+#define BP_LOGPROB_HOST_JOBS_H
+
+#include <pthread.h>
+
+#include "logprob/host/kernels.h"
+
+/* Who does them, and with what. Jobs of several streams may run at once. */
+typedef struct bp_host_team {
+    const bp_host_kernels *kernels;
+    uint32_t threads;
+    uint64_t cache_bytes; /* output larger than this is written past the caches */
+    bp_partial *tiles;    /* of one row, where there are too few rows for the threads */
+    pthread_mutex_t tiles_lock;
+} bp_host_team;
+
+/* `columns`: the most a row will have. */
+bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team);
+void bp_host_team_finish(bp_host_team *team);
+
+void bp_host_partials(bp_host_team *team, const bp_partials_work *work);
+void bp_host_finish(bp_host_team *team, const bp_finish_work *work);
+void bp_host_gradient(bp_host_team *team, const bp_gradient_work *work);
+
+#endif

@@ -1,0 +1,54 @@
+/* The threads of a host engine, and what they share. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/fail.h"
+#include "logprob/host/jobs.h"
+
+#define MOST_THREADS 1024u
+
+#ifdef _OPENMP
+int omp_get_max_threads(void); /* of omp.h, which is not everywhere where OpenMP is */
+
+static uint32_t threads_of(uint32_t wanted)
+{
+    return wanted > 0 ? wanted : (uint32_t)omp_get_max_threads();
+}
+#else
+static uint32_t threads_of(uint32_t wanted)
+{
+    (void)wanted;
+    return 1;
+}
+#endif
+
+static uint64_t find_cache_bytes(void)
+{
+    long bytes = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (uint64_t)bytes : 32u << 20;
+}
+
+bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team)
+{
+    if (threads > MOST_THREADS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%u threads for host kernels: at most %u", threads, MOST_THREADS);
+    uint64_t tiles = columns / BP_TILE_COLUMNS + 1;
+    bp_partial *memory = calloc(tiles, sizeof *memory);
+    if (memory == NULL)
+        return bp_fail_memory(tiles * sizeof *memory);
+    team->kernels = bp_kernels_choose(kernels);
+    team->threads = threads_of(threads);
+    team->cache_bytes = find_cache_bytes();
+    team->tiles = memory;
+    pthread_mutex_init(&team->tiles_lock, NULL);
+    return BP_OK;
+}
+
+void bp_host_team_finish(bp_host_team *team)
+{
+    pthread_mutex_destroy(&team->tiles_lock);
+    free(team->tiles);
+}

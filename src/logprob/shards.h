@@ -1,0 +1,27 @@
+/* Whose columns are whose: the vocabulary and its shards on the ranks of a communicator. */
+#ifndef BP_LOGPROB_SHARDS_H
+#define BP_LOGPROB_SHARDS_H
+
+#include <bucketpool/comm.h>
+
+typedef struct bp_shards {
+    bp_comm *comm; /* NULL: one rank */
+    uint32_t ranks;
+    int64_t first;  /* the id of the vocabulary's first column */
+    uint64_t vocab; /* of all ranks together */
+} bp_shards;
+
+/* What every rank is made with. */
+typedef struct bp_shard {
+    uint64_t start, columns; /* its own */
+    uint64_t same[4];        /* what must be equal on all ranks: max_tokens and more, as the client likes */
+} bp_shard;
+
+/* Collective. Errors as bp_logprob_create has them, the same on all ranks. `status`: how this rank fared until here: where it failed all
+ * fail. */
+bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, bp_status status, bp_shards *shards);
+
+/* Collective: whether all ranks succeeded; else this rank's error, or one that names a rank that failed. */
+bp_status bp_shards_agree(const char *call, const bp_shards *shards, bp_status status);
+
+#endif

@@ -1,0 +1,442 @@
+/* Kernels on the cuda device, on the emulated driver: whose context is current, what a launch costs, what is refused, every call that
+ * fails. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/cuda.h>
+#include <bucketpool/device_ops.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../contract/support.h"
+#include "../gpu/add_words.h"
+#include "devices/cuda.h"
+#include "fake_cuda.h"
+
+#define WORDS 1024u
+#define BYTES (WORDS * (uint64_t)sizeof(uint32_t))
+
+static bp_cuda_driver table;
+
+static void configure(int devices, int version)
+{
+    fake_cuda_config config;
+    fake_cuda_config_init(&config);
+    config.devices = devices;
+    config.version = version;
+    config.kernels = getenv("FAKE_KERNELS");
+    fake_cuda_reset();
+    fake_cuda_configure(&config);
+    table = (bp_cuda_driver){.size = sizeof table};
+    assert_ok(bp_cuda_driver_load(getenv("FAKE_DRIVER"), &table));
+}
+
+static bp_device *make(int ordinal)
+{
+    bp_cuda_config config;
+    bp_device *device = NULL;
+    assert_ok(bp_cuda_config_init(&config, sizeof config));
+    config.driver = &table;
+    config.ordinal = ordinal;
+    assert_ok(bp_device_create_cuda(&config, &device));
+    return device;
+}
+
+static void assert_clean(void)
+{
+    assert_string_equal(fake_cuda_leaks(), "");
+    assert_string_equal(fake_cuda_broken(), "");
+}
+
+/* A device with a module, its kernel, a stream and zeroed words. */
+typedef struct bench {
+    bp_device *device;
+    bp_stream *stream;
+    bp_cuda_module *module;
+    bp_cuda_kernel *kernel;
+    void *words;
+    uint64_t handle;
+} bench;
+
+static bench begin(bp_device *device)
+{
+    bench b = {.device = device};
+    void *self;
+    const bp_device_ops *ops = bp_device_table(device, &self);
+    assert_ok(bp_stream_create(device, "work", &b.stream));
+    assert_ok(bp_cuda_module_create(device, add_words_ptx, &b.module));
+    assert_ok(bp_cuda_module_kernel(b.module, ADD_WORDS, &b.kernel));
+    assert_ok(ops->reserve(self, 65536, 65536, &b.words));
+    assert_ok(ops->commit(self, 65536, &b.handle));
+    assert_ok(ops->map(self, b.words, 65536, b.handle));
+    assert_ok(bp_stream_fill(b.stream, b.words, 0, BYTES));
+    return b;
+}
+
+static void leave(bench *b)
+{
+    void *self;
+    const bp_device_ops *ops = bp_device_table(b->device, &self);
+    bp_stream_destroy(&b->stream);
+    bp_cuda_module_destroy(&b->module);
+    assert_ok(ops->unmap(self, b->words, 65536));
+    assert_ok(ops->decommit(self, b->handle));
+    assert_ok(ops->unreserve(self, b->words, 65536));
+    bp_device_destroy(&b->device);
+}
+
+static void end(bench *b)
+{
+    leave(b);
+    assert_clean();
+}
+
+static bp_cuda_grid grid_of(uint32_t blocks, uint32_t threads)
+{
+    return (bp_cuda_grid){sizeof(bp_cuda_grid), {blocks, 1, 1}, {threads, 1, 1}, 0};
+}
+
+static bp_status add(const bench *b, uint32_t number, bp_stream *stream)
+{
+    add_words_work work = {(uintptr_t)b->words, WORDS, number};
+    void *arguments[] = {&work};
+    const bp_cuda_grid grid = grid_of(WORDS / 256, 256);
+    return bp_cuda_launch(b->kernel, &grid, arguments, stream);
+}
+
+static void assert_words(const bench *b, uint32_t number)
+{
+    assert_ok(bp_device_synchronize(b->device));
+    const uint32_t *words = b->words;
+    for (uint32_t i = 0; i < WORDS; i++)
+        assert_int_equal(words[i], number);
+}
+
+static void *current(void)
+{
+    void *context = NULL;
+    assert_int_equal(table.cuCtxGetCurrent(&context), 0);
+    return context;
+}
+
+/* ---- launching ------------------------------------------------------------------------------------------------------ */
+
+static void *launch_in_thread(void *argument)
+{
+    const bench *b = argument;
+    assert_null(current());
+    bp_status status = add(b, 100, b->stream);
+    assert_null(current());
+    return status == BP_OK ? argument : NULL;
+}
+
+/* One call where some context is current, which stays; around it the device's where none is. */
+static void test_contexts_and_calls(void **state)
+{
+    (void)state;
+    configure(1, 13000);
+    bench b = begin(make(0));
+    assert_null(current());
+    assert_ok(add(&b, 1, b.stream));
+    assert_null(current());
+    bp_cuda_scope scope, inner;
+    assert_ok(bp_cuda_enter(b.device, &scope));
+    void *own = current();
+    assert_non_null(own);
+    uint64_t before = fake_cuda_calls_all();
+    for (int i = 0; i < 5; i++)
+        assert_ok(add(&b, 2, b.stream));
+    assert_int_equal(fake_cuda_calls_all() - before, 5);
+    assert_ok(bp_cuda_enter(b.device, &inner));
+    bp_cuda_leave(&inner);
+    assert_ptr_equal(current(), own);
+    bp_cuda_leave(&scope);
+    bp_cuda_leave(&scope); /* there is nothing more to leave */
+    assert_null(current());
+    pthread_t thread;
+    void *answer = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, launch_in_thread, &b), 0);
+    pthread_join(thread, &answer);
+    assert_non_null(answer);
+    assert_words(&b, 111);
+    end(&b);
+}
+
+/* A driver that does not launch with another device's context current is asked again with the right one. */
+static void test_another_current_context(void **state)
+{
+    (void)state;
+    configure(2, 13000);
+    bench first = begin(make(0)), second = begin(make(1));
+    bp_cuda_scope scope;
+    assert_ok(bp_cuda_enter(second.device, &scope));
+    void *other = current();
+    assert_ok(add(&first, 3, first.stream));
+    assert_ok(add(&second, 4, second.stream));
+    assert_ptr_equal(current(), other);
+    bp_cuda_leave(&scope);
+    assert_words(&first, 3);
+    assert_words(&second, 4);
+    assert_fails(add(&first, 5, second.stream), BP_ERR_INVALID_ARGUMENT, "add_words", "GPU 0", "another device");
+    assert_words(&second, 4);
+    leave(&first);
+    end(&second);
+}
+
+static void test_default_stream(void **state)
+{
+    (void)state;
+    configure(1, 13000);
+    bench b = begin(make(0));
+    bp_stream *legacy;
+    assert_ok(bp_stream_synchronize(b.stream));
+    assert_ok(bp_stream_import(b.device, 0, "default", &legacy));
+    assert_ok(add(&b, 6, legacy));
+    assert_null(current());
+    bp_stream_destroy(&legacy);
+    assert_words(&b, 6);
+    end(&b);
+}
+
+static bp_status let_through(void *user, const bp_device_call *call)
+{
+    *(unsigned *)user += call->operation == BP_OP_STREAM_CREATE;
+    return BP_OK;
+}
+
+/* Modules of a decorated device take streams of the device itself, and the other way about. */
+static void test_trace_device(void **state)
+{
+    (void)state;
+    configure(1, 13000);
+    unsigned streams = 0;
+    bp_device *inner = make(0), *outer = NULL;
+    bp_stream *own;
+    assert_ok(bp_device_create_trace(inner, let_through, &streams, &outer));
+    bench b = begin(outer);
+    assert_ok(bp_stream_create(inner, "inner", &own));
+    assert_ok(bp_stream_synchronize(b.stream));
+    assert_ok(add(&b, 7, own));
+    assert_ok(bp_stream_synchronize(own));
+    assert_ok(add(&b, 1, b.stream));
+    assert_int_equal(streams, 1);
+    bp_stream_destroy(&own);
+    bp_device_destroy(&inner);
+    assert_words(&b, 8);
+    end(&b);
+}
+
+/* Also a first launch, whether drivers load kernels lazily (from 12.4 on) or not. */
+static void test_captured_launches(void **state)
+{
+    (void)state;
+    static const int versions[] = {12000, 12030, 12040, 13000};
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        configure(1, versions[i]);
+        assert_int_equal(table.cuFuncLoad != NULL, versions[i] >= 12040);
+        bench b = begin(make(0));
+        bp_graph *graph;
+        assert_ok(bp_stream_synchronize(b.stream));
+        assert_ok(bp_graph_begin(b.stream));
+        assert_ok(add(&b, 1, b.stream));
+        assert_ok(add(&b, 20, b.stream));
+        bp_cuda_module *none = NULL;
+        assert_fails(bp_cuda_module_create(b.device, add_words_ptx, &none), BP_ERR_CAPTURE, "captured");
+        assert_fails(add(&b, 1, b.stream), BP_ERR_CAPTURE, "add_words", "901");
+        assert_fails(bp_graph_end(b.stream, &graph), BP_ERR_CAPTURE, "invalid");
+        assert_ok(bp_graph_begin(b.stream));
+        assert_ok(add(&b, 1, b.stream));
+        assert_ok(add(&b, 20, b.stream));
+        assert_ok(bp_graph_end(b.stream, &graph));
+        assert_words(&b, 0);
+        for (int j = 0; j < 3; j++)
+            assert_ok(bp_graph_launch(graph, b.stream));
+        assert_words(&b, 63);
+        bp_graph_destroy(&graph);
+        end(&b);
+    }
+}
+
+/* ---- modules -------------------------------------------------------------------------------------------------------- */
+
+static void test_modules(void **state)
+{
+    (void)state;
+    configure(1, 13000);
+    bench b = begin(make(0));
+    bp_cuda_kernel *again = NULL;
+    assert_ok(bp_cuda_module_kernel(b.module, ADD_WORDS, &again));
+    assert_ptr_equal(again, b.kernel);
+    assert_fails(bp_cuda_module_kernel(b.module, "nothing", &again), BP_ERR_INVALID_ARGUMENT, "\"nothing\"");
+    assert_fails(bp_cuda_module_kernel(b.module, NULL, &again), BP_ERR_INVALID_ARGUMENT, "name");
+    assert_fails(bp_cuda_module_kernel(NULL, ADD_WORDS, &again), BP_ERR_INVALID_ARGUMENT, "module");
+    assert_ptr_equal(again, b.kernel);
+    bp_cuda_module *module = NULL;
+    bp_device *host = NULL;
+    assert_ok(bp_device_create_host(NULL, &host));
+    assert_fails(bp_cuda_module_create(host, add_words_ptx, &module), BP_ERR_INVALID_ARGUMENT, "cuda device");
+    bp_cuda_scope scope;
+    assert_ok(bp_cuda_enter(host, &scope));
+    assert_null(current());
+    bp_cuda_leave(&scope);
+    assert_fails(bp_cuda_enter(NULL, &scope), BP_ERR_INVALID_ARGUMENT, "device");
+    bp_device_destroy(&host);
+    assert_fails(bp_cuda_module_create(NULL, add_words_ptx, &module), BP_ERR_INVALID_ARGUMENT, "cuda device");
+    assert_fails(bp_cuda_module_create(b.device, NULL, &module), BP_ERR_INVALID_ARGUMENT, "image");
+    assert_fails(bp_cuda_module_create(b.device, add_words_ptx, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_fails(bp_cuda_module_create(b.device, "text", &module), BP_ERR_INVALID_ARGUMENT, "neither a fatbin");
+    assert_null(module);
+    bp_cuda_module_destroy(&module);
+    bp_cuda_module_destroy(NULL);
+    end(&b);
+}
+
+/* The module keeps its device. */
+static void test_device_goes_first(void **state)
+{
+    (void)state;
+    configure(1, 13000);
+    bp_device *device = make(0);
+    bp_cuda_module *module = NULL;
+    assert_ok(bp_cuda_module_create(device, add_words_ptx, &module));
+    bp_device_destroy(&device);
+    bp_cuda_kernel *kernel = NULL;
+    assert_ok(bp_cuda_module_kernel(module, ADD_WORDS, &kernel));
+    bp_cuda_module_destroy(&module);
+    assert_null(module);
+    assert_clean();
+}
+
+/* Tables of version 1 still make devices, which have no kernels. */
+static void test_older_tables(void **state)
+{
+    (void)state;
+    configure(1, 13000);
+    bp_cuda_driver older;
+    memset(&older, 0xee, sizeof older); /* what lies beyond a table of version 1 is not read, nor written */
+    older.size = BP_CUDA_DRIVER_SIZE_1;
+    assert_ok(bp_cuda_driver_load(getenv("FAKE_DRIVER"), &older));
+    assert_int_equal(older.version, 1);
+    assert_int_equal(older.size, BP_CUDA_DRIVER_SIZE_1);
+    assert_int_equal(((unsigned char *)&older)[BP_CUDA_DRIVER_SIZE_1], 0xee);
+    table = older;
+    bp_device *device = make(0);
+    bp_cuda_module *module = NULL;
+    assert_fails(bp_cuda_module_create(device, add_words_ptx, &module), BP_ERR_UNSUPPORTED, "version 1", "version 2");
+    bp_device_destroy(&device);
+    bp_cuda_config config;
+    assert_ok(bp_cuda_config_init(&config, sizeof config));
+    config.driver = &table;
+    table.size = BP_CUDA_DRIVER_SIZE_1 - 8;
+    assert_fails(bp_device_create_cuda(&config, &device), BP_ERR_INVALID_ARGUMENT, "bytes");
+    assert_fails(bp_cuda_driver_load(getenv("FAKE_DRIVER"), &table), BP_ERR_INVALID_ARGUMENT, "bytes");
+    table.version = 2;
+    table.size = BP_CUDA_DRIVER_SIZE_1;
+    assert_fails(bp_device_create_cuda(&config, &device), BP_ERR_INVALID_ARGUMENT, "bytes");
+    configure(1, 13000);
+    table.cuFuncLoad = NULL;
+    device = make(0);
+    bp_device_destroy(&device);
+    table.cuLaunchKernel = NULL;
+    assert_fails(bp_device_create_cuda(&config, &device), BP_ERR_UNSUPPORTED, "missing");
+    assert_clean();
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------------------------------ */
+
+static void test_refused_launches(void **state)
+{
+    (void)state;
+    configure(1, 13000);
+    bench b = begin(make(0));
+    add_words_work work = {(uintptr_t)b.words, WORDS, 1};
+    void *arguments[] = {&work};
+    for (int i = 0; i < 6; i++) {
+        bp_cuda_grid grid = grid_of(3, 5);
+        (i < 3 ? grid.blocks : grid.threads)[i % 3] = 0;
+        assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_INVALID_ARGUMENT, "add_words",
+                     "are none");
+    }
+    bp_cuda_grid grid = grid_of(1, 1025);
+    assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_DEVICE, "add_words",
+                 "1 x 1 x 1 blocks of 1025 x 1 x 1 threads");
+    grid = grid_of(1, 1);
+    grid.shared_bytes = 1 << 20;
+    assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_DEVICE, "1048576 shared bytes");
+    assert_fails(bp_cuda_launch(NULL, &grid, arguments, b.stream), BP_ERR_INVALID_ARGUMENT, "kernel");
+    assert_fails(bp_cuda_launch(b.kernel, NULL, arguments, b.stream), BP_ERR_INVALID_ARGUMENT, "grid");
+    assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, NULL), BP_ERR_INVALID_ARGUMENT, "no stream");
+    grid.size = 4;
+    assert_fails(bp_cuda_launch(b.kernel, &grid, arguments, b.stream), BP_ERR_INVALID_ARGUMENT, "size");
+    bp_stream *gone, *copy;
+    assert_ok(bp_stream_create(b.device, "gone", &gone));
+    copy = gone;
+    bp_stream_destroy(&gone);
+    assert_fails(add(&b, 1, copy), BP_ERR_INVALID_ARGUMENT, "gone", "destroyed");
+    assert_words(&b, 0);
+    end(&b);
+}
+
+static void test_each_call_fails(void **state)
+{
+    static const struct {
+        const char *function;
+        int error;
+        bp_status status;
+        const char *words;
+    } cases[] = {
+        {"cuModuleLoadData", 209, BP_ERR_UNSUPPORTED, "not built for device 0"},
+        {"cuModuleLoadData", 218, BP_ERR_UNSUPPORTED, "PTX"},
+        {"cuModuleLoadData", 221, BP_ERR_UNSUPPORTED, "PTX"},
+        {"cuModuleLoadData", 222, BP_ERR_UNSUPPORTED, "driver, of CUDA 13.0"},
+        {"cuModuleLoadData", 223, BP_ERR_UNSUPPORTED, "PTX"},
+        {"cuModuleLoadData", 2, BP_ERR_NO_DEVICE_MEMORY, "loading kernels"},
+        {"cuModuleLoadData", 999, BP_ERR_DEVICE, "999"},
+        {"cuModuleGetFunction", 999, BP_ERR_DEVICE, "loading a kernel"},
+        {"cuModuleGetFunction", 500, BP_ERR_INVALID_ARGUMENT, "add_words"},
+        {"cuFuncLoad", 2, BP_ERR_NO_DEVICE_MEMORY, "loading a kernel"},
+        {"cuLaunchKernel", 719, BP_ERR_DEVICE, "CUDA_ERROR_LAUNCH_FAILED"},
+        {"cuLaunchKernel", 400, BP_OK, ""}, /* once: the second call is fine */
+        {"cuCtxPushCurrent", 999, BP_ERR_DEVICE, "current"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        configure(1, 13000);
+        bench b = begin(make(0));
+        bp_cuda_module *module = NULL;
+        bp_cuda_kernel *kernel = NULL;
+        const bp_cuda_grid grid = grid_of(WORDS / 256, 256);
+        add_words_work work = {(uintptr_t)b.words, WORDS, 1};
+        void *arguments[] = {&work};
+        assert_true(fake_cuda_fail(cases[i].function, 1, cases[i].error));
+        bp_status status = bp_cuda_module_create(b.device, add_words_ptx, &module);
+        if (status == BP_OK)
+            status = bp_cuda_module_kernel(module, ADD_WORDS, &kernel);
+        if (status == BP_OK)
+            status = bp_cuda_launch(kernel, &grid, arguments, b.stream);
+        assert_int_equal(status, cases[i].status);
+        if (status != BP_OK && strstr(bp_error_detail(), cases[i].words) == NULL)
+            fail_msg("\"%s\" does not say \"%s\"", bp_error_detail(), cases[i].words);
+        assert_words(&b, status == BP_OK ? 1 : 0);
+        bp_cuda_module_destroy(&module);
+        end(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contexts_and_calls), cmocka_unit_test(test_another_current_context),
+        cmocka_unit_test(test_default_stream),     cmocka_unit_test(test_trace_device),
+        cmocka_unit_test(test_captured_launches),  cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_device_goes_first),  cmocka_unit_test(test_older_tables),
+        cmocka_unit_test(test_refused_launches),   cmocka_unit_test(test_each_call_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
