@@ -289,7 +289,7 @@ double wrong_gradients(const head_tensors *t)
     return fmax(weight, wrong_tensor(t, t->hidden_grad, c->grad_dtype, c->hidden, t->v->hidden_grad, 4e-6));
 }
 
-bp_lm_head_config config_of(const head_case *c)
+bp_lm_head_config head_config_of(const head_case *c)
 {
     bp_lm_head_config config;
     (void)bp_lm_head_config_init(&config, sizeof config);
