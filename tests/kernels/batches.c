@@ -63,6 +63,14 @@ static void fill_row(batch *b, uint64_t i, uint64_t s)
     *(float *)row_at(&b->entropy_grad, i, s) = (float)random_fraction();
 }
 
+static void fill_mask(batch *b)
+{
+    for (uint64_t i = 0; i < b->o.batch; i++)
+        for (uint64_t s = 0; s < b->o.sequence; s++)
+            *(uint8_t *)row_at(&b->mask, i, s) =
+                b->o.masked && random_below(3) == 0 ? 0 : (uint8_t)(1 + random_below(255));
+}
+
 static view values_view(const batch_options *o, bp_dtype dtype, layout where)
 {
     return new_view(dtype, o->batch, o->sequence, 1, where, POISON);
@@ -89,14 +97,12 @@ batch new_batch(const batch_options *options)
     b.saved = aligned_alloc(64, (2 * SAVED_MARGIN + b.saved_bytes + 63) / 64 * 64);
     b.x = calloc(tokens * o->columns + 1, sizeof *b.x);
     b.original = malloc(b.logits.bytes);
-    assert_true(b.saved != NULL && b.x != NULL && b.original != NULL);
-    for (uint64_t i = 0; i < o->batch; i++) {
-        for (uint64_t s = 0; s < o->sequence; s++) {
-            *(uint8_t *)row_at(&b.mask, i, s) =
-                o->masked && random_below(3) == 0 ? 0 : (uint8_t)(1 + random_below(255));
+    if (b.saved == NULL || b.x == NULL || b.original == NULL)
+        abort();
+    fill_mask(&b); /* whole, as tokens may share a place in it */
+    for (uint64_t i = 0; i < o->batch; i++)
+        for (uint64_t s = 0; s < o->sequence; s++)
             fill_row(&b, i, s);
-        }
-    }
     memcpy(b.original, b.logits.memory, b.logits.bytes);
     poison_outputs(&b, POISON);
     return b;

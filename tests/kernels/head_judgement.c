@@ -115,6 +115,18 @@ static void add_token(const head_batch *h, uint64_t t, shard part, double *sum, 
     }
 }
 
+static bool weight_row_is_true(const head_batch *h, uint64_t v, const double *sum, const double *slack)
+{
+    const float *row = row_at(&h->weight_grad, 0, v);
+    for (uint64_t k = 0; k < h->o.hidden; k++) {
+        double before = h->o.accumulate ? h->before[v * h->o.hidden + k] : 0, expected = sum[k] + before;
+        double allowed = slack[k] + (h->o.accumulate ? 2e-7 * (1 + fabs(expected)) : 0) + 1e-30;
+        if (!is_within(row[k], expected, allowed))
+            return complain(h, "weight_grad", v, k, row[k], expected, allowed);
+    }
+    return true;
+}
+
 bool weight_grad_is_true(const head_batch *h, shard part)
 {
     uint64_t hidden = h->o.hidden, size = h->o.columns * hidden;
@@ -123,13 +135,8 @@ bool weight_grad_is_true(const head_batch *h, shard part)
     for (uint64_t t = 0; t < h->o.batch * h->o.sequence && good; t++)
         if (!is_masked(&h->tokens, t / h->o.sequence, t % h->o.sequence))
             add_token(h, t, part, sum, slack);
-    for (uint64_t at = part.first * hidden; at < part.end * hidden && good; at++) {
-        double value = ((const float *)row_at(&h->weight_grad, 0, at / hidden))[at % hidden];
-        double expected = sum[at] + (h->o.accumulate ? h->before[at] : 0);
-        double allowed = slack[at] + (h->o.accumulate ? 2e-7 * (1 + fabs(expected)) : 0) + 1e-30;
-        good = is_within(value, expected, allowed) ||
-               complain(h, "weight_grad", at / hidden, at % hidden, value, expected, allowed);
-    }
+    for (uint64_t v = part.first; v < part.end && good; v++)
+        good = weight_row_is_true(h, v, sum + v * hidden, slack + v * hidden);
     free(sum);
     return good && gaps_are_whole(&h->weight_grad, "weight_grad");
 }

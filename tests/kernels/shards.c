@@ -202,7 +202,8 @@ bool bad_shards_are_refused(bp_device *device, bp_comm *comm)
         bp_logprob_config config = good_config(comm);
         config.vocab = bad->vocab[rank];
         config.vocab_start = bad->first[rank];
-        good = is_refused(device, &config, bad->status, bad->words, bad->name) && good;
+        const char *const own[] = {"0 columns", NULL}; /* on the rank itself */
+        good = is_refused(device, &config, bad->status, config.vocab == 0 ? own : bad->words, bad->name) && good;
     }
     char named[32];
     snprintf(named, sizeof named, "rank %u", last);

@@ -98,7 +98,7 @@ static void check_uniform(const kernels_row *kernels, uint64_t columns, double l
     set_upstream(&b, 0, 1);
     run_backward(client, &b);
     for (uint64_t v = 0; v < columns; v++)
-        assert_close(((const float *)row_at(&b.grad, 0, 1))[v], 0, 2e-6 / (double)columns);
+        assert_close(element_at(row_at(&b.grad, 0, 1), BP_DTYPE_FP32, (int64_t)v), 0, 2e-6 / (double)columns);
     bp_logprob_destroy(&client);
     free_batch(&b);
 }

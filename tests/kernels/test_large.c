@@ -135,13 +135,14 @@ static void products_of_sizes_may_pass_2_to_the_31(void **state)
     munmap(logits, bytes);
 }
 
-/* A single row of so many columns: zeros, of which one is -1. Reading it takes a second and the zero page. */
+/* A single row of the most columns that there may be, and more bytes than 32 bits count: zeros, of which one is -1. Reading it takes a
+ * second and the zero page. */
 static void a_row_may_have_many_columns(void **state)
 {
     (void)state;
     if (!has_kernels(device, &KERNELS[1]))
         skip(); /* too long for plain ones */
-    const uint64_t columns = (UINT64_C(1) << 31) + 777, bytes = columns * 2;
+    const uint64_t columns = INT32_MAX, bytes = columns * 2;
     uint16_t *logits = reserve(bytes);
     int64_t target = (int64_t)columns - 3;
     float logprob = NAN;
@@ -160,6 +161,11 @@ static void a_row_may_have_many_columns(void **state)
     assert_true(is_near(logprob, -1 - log((double)columns)));
     bp_logprob_destroy(&client);
     munmap(logits, bytes);
+    bp_logprob_config config;
+    assert_ok(bp_logprob_config_init(&config, sizeof config));
+    config.max_tokens = 1;
+    config.vocab = columns + 1;
+    assert_fails(bp_logprob_create(device, &config, &client), BP_ERR_INVALID_ARGUMENT, "2147483648", "2147483647");
 }
 
 int main(void)

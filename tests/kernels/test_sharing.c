@@ -50,8 +50,10 @@ static void together_or_apart(const kernels_row *kernels, bp_dtype dtype)
     for (uint64_t i = 0; i < BOTH.batch; i++) {
         for (uint64_t s = 0; s < BOTH.sequence; s++) {
             const float *sum = row_at(&both.grad, i, s), *a = row_at(&one.grad, i, s), *b = row_at(&other.grad, i, s);
-            for (uint64_t v = 0; v < BOTH.columns; v++)
-                assert_true(is_within(sum[v], (double)a[v] + b[v], 1e-6 * (fabs(a[v]) + fabs(b[v])) + 1e-30));
+            for (uint64_t v = 0; v < BOTH.columns; v++) {
+                double first = a[v], second = b[v];
+                assert_true(is_within(sum[v], first + second, 1e-6 * (fabs(first) + fabs(second)) + 1e-30));
+            }
         }
     }
     bp_logprob_destroy(&client);
