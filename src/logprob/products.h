@@ -34,8 +34,8 @@ typedef struct bp_products_ops {
     bp_status (*logits)(bp_products *products, const bp_product_work *work, bp_stream *stream);
     bp_status (*hidden_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
     bp_status (*weight_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
-    /* c = a rounded once: a fp32, c narrower, [rows, hidden]. NULL: cannot */
-    bp_status (*narrow)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+    /* c = a, rounded once where it is narrower: a fp32, [rows, hidden]. NULL: there is no such function */
+    bp_status (*place)(bp_products *products, const bp_product_work *work, bp_stream *stream);
 } bp_products_ops;
 
 struct bp_products {

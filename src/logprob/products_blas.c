@@ -119,7 +119,7 @@ static void run_weight_grad(void *owner, void *job)
     }
 }
 
-static void run_narrow(void *owner, void *job)
+static void run_place(void *owner, void *job)
 {
     (void)owner;
     const bp_product_work *w = job;
@@ -151,9 +151,9 @@ static bp_status weight_grad(bp_products *products, const bp_product_work *work,
     return enqueue(products, run_weight_grad, work, stream);
 }
 
-static bp_status narrow(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status place(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return enqueue(products, run_narrow, work, stream);
+    return enqueue(products, run_place, work, stream);
 }
 
 static void destroy(bp_products *products)
@@ -198,7 +198,7 @@ bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidd
                                   bp_products **products)
 {
     static const bp_products_ops ops = {
-        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad, .narrow = narrow};
+        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad, .place = place};
     blas *b = calloc(1, sizeof *b);
     if (b == NULL)
         return bp_fail_memory(sizeof *b);
