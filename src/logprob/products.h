@@ -24,7 +24,7 @@ typedef struct bp_product_work {
                                hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
                                weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
     bool adds;         /* c is added to; only where it is fp32 */
-    void *scratch;     /* as many bytes as scratch_bytes said; of this work alone until it is done */
+    void *scratch;     /* as many bytes as scratch_bytes said, aligned to 256; of this work alone until it is done */
 } bp_product_work;
 
 typedef struct bp_products bp_products;
