@@ -183,6 +183,12 @@ static void take_ratio(figure *f, const double *each)
     f->high = sorted[turns - 1 - out];
 }
 
+/* Of nanoseconds: what takes less than ten of them is an element of something. */
+static int decimals(double ns)
+{
+    return ns < 10 ? 3 : 1;
+}
+
 static void report(const entry *e)
 {
     if (figure_count == MOST_FIGURES) {
@@ -207,7 +213,7 @@ static void report(const entry *e)
         f->own = median(each, NULL);
         snprintf(f->less, sizeof f->less, "%s", entries[e->less].name);
     }
-    printf("  %-52s %10.1f %10.1f", f->name, f->min, f->median);
+    printf("  %-52s %10.*f %10.*f", f->name, decimals(f->min), f->min, decimals(f->median), f->median);
     if (f->to[0] != 0)
         printf(" %9.2f  %6.2f to %6.2f", f->ratio, f->low, f->high);
     else
@@ -258,7 +264,7 @@ static void print_figure(FILE *file, const figure *f)
     bench_print_string(file, f->group);
     fprintf(file, ", \"name\": ");
     bench_print_string(file, f->name);
-    fprintf(file, ", \"ns_min\": %.2f, \"ns_median\": %.2f", f->min, f->median);
+    fprintf(file, ", \"ns_min\": %.4f, \"ns_median\": %.4f", f->min, f->median);
     if (f->to[0] != 0) {
         fprintf(file, ", \"ratio_median\": %.4f, \"ratio_interval_95\": [%.4f, %.4f], \"ratio_to\": ", f->ratio, f->low,
                 f->high);

@@ -1,31 +1,25 @@
 #include "progress.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "machine.h"
 
 #define FIRST_AFTER 0.5
 #define EVERY 0.1
 #define BAR 24
 
-static double now_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 void progress_init(progress *p, const char *what, uint64_t total)
 {
     *p = (progress){
-        .what = what, .total = total, .started = now_seconds(), .active = isatty(STDERR_FILENO) && total > 0};
+        .what = what, .total = total, .started = machine_seconds(), .active = isatty(STDERR_FILENO) && total > 0};
 }
 
 void progress_show(progress *p, uint64_t done)
 {
     if (!p->active)
         return;
-    double now = now_seconds();
+    double now = machine_seconds();
     if (now - p->started < FIRST_AFTER || now - p->shown < EVERY)
         return;
     p->shown = now;

@@ -103,19 +103,6 @@ static int parse_scale(const char *text, uint64_t *scale)
     return code;
 }
 
-/* "host", "null", "cuda", "cuda:1". */
-static int parse_device(const char *text, run_options *o)
-{
-    int value = 0;
-    uint64_t ordinal = 0;
-    bool numbered = strncmp(text, "cuda:", 5) == 0;
-    int code = numbered ? value_number("device cuda:N", text + 5, 0, INT32_MAX, &ordinal)
-                        : value_choice("device", text, devices, &value);
-    o->device = numbered ? RUN_CUDA : (run_device)value;
-    o->ordinal = (int32_t)ordinal;
-    return code;
-}
-
 static int parse_one(int key, char *text, run_options *o)
 {
     int value = 0, code;
@@ -128,7 +115,10 @@ static int parse_one(int key, char *text, run_options *o)
         return code;
     case OPT_PLAN: o->plan = text; return EXIT_GO_ON;
     case OPT_UNCHECKED: o->unchecked = true; return EXIT_GO_ON;
-    case OPT_DEVICE: return parse_device(text, o);
+    case OPT_DEVICE:
+        code = value_device(text, devices, &value, &o->ordinal);
+        o->device = (run_device)value;
+        return code;
     case OPT_GRAPH:
         code = value_choice("graph", text, graphs, &value);
         o->graphs = (driver_graphs)value;

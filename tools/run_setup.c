@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "machine.h"
 #include "run_plan.h"
 #include "scale_plan.h"
 
@@ -102,26 +103,11 @@ static bp_status bind_requests(const run_options *options, const analysis *a, ru
 
 /* ---- device and pool ------------------------------------------------------------------------------------------------------- */
 
-/* What can be had without swapping, 0 when the system does not say. */
-static uint64_t available_bytes(void)
-{
-    unsigned long long kib = 0;
-    char line[128];
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "MemAvailable:", 13) == 0)
-            kib = strtoull(line + 13, NULL, 10);
-    }
-    if (file != NULL)
-        fclose(file);
-    return (uint64_t)kib << 10;
-}
-
 /* What a run may take: not the last page. Dynamic memory that a stream has not got round to freeing counts as free already, so that
  * what is really in use may be twice what the device counts. */
 static uint64_t memory_limit(bool dynamic)
 {
-    uint64_t available = available_bytes();
+    uint64_t available = machine_available_bytes();
     return dynamic ? available / 16 * 7 : available / 8 * 7;
 }
 

@@ -49,6 +49,17 @@ int value_u32(const char *option, const char *text, uint32_t least, uint32_t *va
     return code;
 }
 
+int value_device(const char *text, const choice *choices, int *value, int32_t *ordinal)
+{
+    uint64_t number = 0;
+    bool numbered = strncmp(text, "cuda:", 5) == 0;
+    int code = value_choice("device", numbered ? "cuda" : text, choices, value);
+    if (code == EXIT_GO_ON && numbered)
+        code = value_number("device cuda:N", text + 5, 0, INT32_MAX, &number);
+    *ordinal = (int32_t)number;
+    return code;
+}
+
 int value_dtype(const char *option, const char *text, bp_dtype *dtype)
 {
     if (bp_dtype_parse(text, dtype) != BP_OK)

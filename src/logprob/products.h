@@ -15,6 +15,14 @@ typedef struct bp_matrix {
     int64_t stride;
 } bp_matrix;
 
+/* Which rows of a piece count: where the mask is 0 they do not, and may hold anything. */
+typedef struct bp_row_mask {
+    const uint8_t *data; /* NULL: all rows count */
+    int64_t batch_stride, stride;
+    uint64_t count; /* rows of one batch */
+    uint64_t first; /* number of row 0 in the mask */
+} bp_row_mask;
+
 /* One product of a piece. Hidden states are [rows, hidden], the weight [columns, hidden], logits and their gradient [rows, columns]. */
 typedef struct bp_product_work {
     uint64_t rows, columns, hidden;
@@ -24,6 +32,7 @@ typedef struct bp_product_work {
                                hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
                                weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
     bool adds;         /* c is added to; only where it is fp32 */
+    bp_row_mask mask;  /* weight_grad: of the rows of b, as NaN times 0 is NaN */
     void *scratch;     /* as many bytes as scratch_bytes said, aligned to 256; of this work alone until it is done */
 } bp_product_work;
 
@@ -34,8 +43,8 @@ typedef struct bp_products_ops {
     bp_status (*logits)(bp_products *products, const bp_product_work *work, bp_stream *stream);
     bp_status (*hidden_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
     bp_status (*weight_grad)(bp_products *products, const bp_product_work *work, bp_stream *stream);
-    /* c = a rounded once: a fp32, c narrower, [rows, hidden]. NULL: cannot */
-    bp_status (*narrow)(bp_products *products, const bp_product_work *work, bp_stream *stream);
+    /* c = a, rounded once where it is narrower: a fp32, [rows, hidden]. NULL: there is no such function */
+    bp_status (*place)(bp_products *products, const bp_product_work *work, bp_stream *stream);
 } bp_products_ops;
 
 struct bp_products {

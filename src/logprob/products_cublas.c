@@ -167,7 +167,7 @@ static bp_status start(const bp_cublas *library, bp_device *device, void **handl
 
 static bp_status create(bp_device *device, bp_dtype dtype, const bp_cublas *library, bp_products **products)
 {
-    /* no `narrow`: cuBLAS does not convert */
+    /* no `place`: cuBLAS does not convert */
     static const bp_products_ops ops = {
         .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad};
     cublas *c = calloc(1, sizeof *c);

@@ -160,9 +160,12 @@ void bp_workspace_finish(bp_workspace *workspace)
 
 bp_status bp_workspace_take(bp_workspace *workspace, uint32_t which, bp_stream *stream, void **address)
 {
-    if (workspace->ids[which] != NO_ID)
-        return bp_pool_acquire(workspace->pool, &workspace->ids[which], 1, stream, address);
-    *address = NULL;
+    if (workspace->ids[which] == NO_ID) {
+        *address = NULL;
+        return BP_OK;
+    }
+    BP_TRY(bp_pool_acquire(workspace->pool, &workspace->ids[which], 1, stream, address));
+    workspace->held |= 1u << which;
     return BP_OK;
 }
 
@@ -170,5 +173,19 @@ bp_status bp_workspace_give(bp_workspace *workspace, uint32_t which, bp_stream *
 {
     if (workspace->ids[which] == NO_ID)
         return BP_OK;
-    return bp_pool_release(workspace->pool, &workspace->ids[which], 1, stream);
+    BP_TRY(bp_pool_release(workspace->pool, &workspace->ids[which], 1, stream));
+    workspace->held &= ~(1u << which);
+    return BP_OK;
+}
+
+bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *stream)
+{
+    bp_status status = BP_OK;
+    for (uint32_t i = 0; i < BP_WORKSPACES; i++) {
+        if ((workspace->held & which) >> i & 1) {
+            bp_status given = bp_workspace_give(workspace, i, stream);
+            status = status == BP_OK ? given : status;
+        }
+    }
+    return status;
 }

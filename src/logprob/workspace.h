@@ -16,6 +16,7 @@ typedef struct bp_workspace_need {
 typedef struct bp_workspace {
     bp_pool *pool;
     uint32_t ids[BP_WORKSPACES]; /* in the order of the needs */
+    uint32_t held;               /* bits: taken and not given back */
     uint64_t bytes, planned_bytes;
 } bp_workspace;
 
@@ -28,5 +29,7 @@ void bp_workspace_finish(bp_workspace *workspace);
 /* Acquire and release of one workspace, by its place among the needs. */
 bp_status bp_workspace_take(bp_workspace *workspace, uint32_t which, bp_stream *stream, void **address);
 bp_status bp_workspace_give(bp_workspace *workspace, uint32_t which, bp_stream *stream);
+/* Gives back what a call that failed left behind: those of `which` (bits) that are held. */
+bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *stream);
 
 #endif

@@ -232,7 +232,7 @@ static void test_result_is_not_read(void **state)
 }
 
 /* fp32 to the narrower dtype, rounded once, where the products can. */
-static void test_narrow(void **state)
+static void test_place(void **state)
 {
     (void)state;
     desk d = new_desk();
@@ -240,8 +240,8 @@ static void test_narrow(void **state)
         bp_products *products = new_products(d.device, 9, 4, 13, dtypes[j]);
         sheet a = new_sheet(&d, 9, 13, 14, BP_DTYPE_FP32), c = new_sheet(&d, 9, 13, 17, dtypes[j]);
         const bp_product_work work = {.rows = 9, .hidden = 13, .a = a.matrix, .c = c.matrix};
-        if (products->ops->narrow != NULL) {
-            assert_ok(products->ops->narrow(products, &work, d.stream));
+        if (products->ops->place != NULL) {
+            assert_ok(products->ops->place(products, &work, d.stream));
             download(&d, &c, c.host);
             for (uint64_t r = 0; r < 9; r++)
                 for (uint64_t i = 0; i < 13; i++)
@@ -440,7 +440,7 @@ int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products), cmocka_unit_test(test_result_is_not_read),
-        cmocka_unit_test(test_narrow),   cmocka_unit_test(test_streams_beside_each_other),
+        cmocka_unit_test(test_place),    cmocka_unit_test(test_streams_beside_each_other),
         cmocka_unit_test(test_captured), cmocka_unit_test(test_wide_strides),
         cmocka_unit_test(test_refused),  cmocka_unit_test(test_each_call_fails),
     };

@@ -8,6 +8,8 @@
 
 #define PIECE_COLUMNS (8 * BP_TILE_COLUMNS) /* of what a thread takes at once */
 #define PIECE_TOKENS 256u
+/* Output larger than this is written past the caches. A constant: what systems say of theirs may be a whole socket's. */
+#define CACHED_BYTES (16u << 20)
 
 /* ---- dealing out --------------------------------------------------------------------------------------------------- */
 
@@ -293,7 +295,7 @@ void bp_host_gradient(bp_host_team *team, const bp_gradient_work *work)
     job.out_dtype = row_dtype(work->out_dtype);
     /* what is in place was read into the caches just now */
     job.streams = work->out != work->logits.data && !work->narrows_in_place &&
-                  rows > team->cache_bytes / (work->logits.columns * element_bytes(job.out_dtype));
+                  rows > CACHED_BYTES / (work->logits.columns * element_bytes(job.out_dtype));
     /* what a thread writes in place may be what another has not read */
     if (has_few_rows(team, rows) && !work->narrows_in_place)
         differentiate_together(&job, rows);

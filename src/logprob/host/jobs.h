@@ -10,8 +10,7 @@
 typedef struct bp_host_team {
     const bp_host_kernels *kernels;
     uint32_t threads;
-    uint64_t cache_bytes; /* output larger than this is written past the caches */
-    bp_partial *tiles;    /* of one row, where there are too few rows for the threads */
+    bp_partial *tiles; /* of one row, where there are too few rows for the threads */
     pthread_mutex_t tiles_lock;
 } bp_host_team;
 

@@ -1,6 +1,5 @@
 /* The threads of a host engine, and what they share. */
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "core/fail.h"
 #include "logprob/host/jobs.h"
@@ -22,15 +21,6 @@ static uint32_t threads_of(uint32_t wanted)
 }
 #endif
 
-static uint64_t find_cache_bytes(void)
-{
-    long bytes = 0;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-    return bytes > 0 ? (uint64_t)bytes : 32u << 20;
-}
-
 bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team)
 {
     if (threads > MOST_THREADS)
@@ -41,7 +31,6 @@ bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns
         return bp_fail_memory(tiles * sizeof *memory);
     team->kernels = bp_kernels_choose(kernels);
     team->threads = threads_of(threads);
-    team->cache_bytes = find_cache_bytes();
     team->tiles = memory;
     pthread_mutex_init(&team->tiles_lock, NULL);
     return BP_OK;

@@ -100,7 +100,7 @@ INLINE void v_load_two(int dtype, const void *x, vec *a, vec *b)
     }
 }
 
-/* `count` elements, and -inf behind them: nothing is read there. */
+/* `count` elements, at most a vector's, and -inf behind them: nothing is read there. */
 INLINE vec v_load_part(int dtype, const void *x, unsigned count)
 {
     __mmask16 part = (__mmask16)((1u << count) - 1);

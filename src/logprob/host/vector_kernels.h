@@ -1,6 +1,6 @@
 /* The vector kernels, for one kind of vectors: included once, after the header of those, by avx2.c and avx512.c.
  *
- * A tile's largest element comes first, then, while the tile is still in the first cache and the next is on its way there, the sum.
+ * A tile's largest element comes first, then, while the tile is still in the first cache and the one after the next is sent for, the sum.
  * Columns go to lanes by their number alone. */
 #include <float.h>
 #include <math.h>
@@ -11,7 +11,8 @@
 
 #define BLOCK (4u * WIDTH) /* columns of a round */
 #define LINE 64u
-#define PREFETCH_BYTES 4096u /* ahead of what is differentiated */
+#define AHEAD (2 * BP_TILE_COLUMNS) /* columns of what is reduced; one tile is too late for fp32 */
+#define PREFETCH_BYTES 4096u        /* ahead of what is differentiated */
 
 INLINE uint64_t size_of(int dtype)
 {
@@ -29,6 +30,117 @@ INLINE void prefetch(const char *from, uint64_t bytes)
         _mm_prefetch(from + i, _MM_HINT_T0);
 }
 
+/* ---- four vectors -------------------------------------------------------------------------------------------------- */
+
+/* What depends on one another is four instructions apart: processors do not look far enough ahead to find that by themselves. */
+typedef struct quad {
+    vec a, b, c, d;
+} quad;
+
+INLINE quad q_set(float value)
+{
+    return (quad){v_set(value), v_set(value), v_set(value), v_set(value)};
+}
+
+INLINE quad q_add(quad x, quad y)
+{
+    return (quad){v_add(x.a, y.a), v_add(x.b, y.b), v_add(x.c, y.c), v_add(x.d, y.d)};
+}
+
+INLINE quad q_less(quad x, vec y)
+{
+    return (quad){v_sub(x.a, y), v_sub(x.b, y), v_sub(x.c, y), v_sub(x.d, y)};
+}
+
+INLINE quad q_from(vec x, quad y)
+{
+    return (quad){v_sub(x, y.a), v_sub(x, y.b), v_sub(x, y.c), v_sub(x, y.d)};
+}
+
+INLINE quad q_times(quad x, vec y)
+{
+    return (quad){v_mul(x.a, y), v_mul(x.b, y), v_mul(x.c, y), v_mul(x.d, y)};
+}
+
+INLINE quad q_mul(quad x, quad y)
+{
+    return (quad){v_mul(x.a, y.a), v_mul(x.b, y.b), v_mul(x.c, y.c), v_mul(x.d, y.d)};
+}
+
+INLINE quad q_round(quad x)
+{
+    return (quad){v_round(x.a), v_round(x.b), v_round(x.c), v_round(x.d)};
+}
+
+/* x y + z and x y - z: those that are vectors are the same four times. */
+INLINE quad q_fma_vv(quad x, vec y, vec z)
+{
+    return (quad){v_fma(x.a, y, z), v_fma(x.b, y, z), v_fma(x.c, y, z), v_fma(x.d, y, z)};
+}
+
+INLINE quad q_fma_qv(quad x, quad y, vec z)
+{
+    return (quad){v_fma(x.a, y.a, z), v_fma(x.b, y.b, z), v_fma(x.c, y.c, z), v_fma(x.d, y.d, z)};
+}
+
+INLINE quad q_fma_vq(quad x, vec y, quad z)
+{
+    return (quad){v_fma(x.a, y, z.a), v_fma(x.b, y, z.b), v_fma(x.c, y, z.c), v_fma(x.d, y, z.d)};
+}
+
+INLINE quad q_fma(quad x, quad y, quad z)
+{
+    return (quad){v_fma(x.a, y.a, z.a), v_fma(x.b, y.b, z.b), v_fma(x.c, y.c, z.c), v_fma(x.d, y.d, z.d)};
+}
+
+INLINE quad q_fms_vq(quad x, vec y, quad z)
+{
+    return (quad){v_fms(x.a, y, z.a), v_fms(x.b, y, z.b), v_fms(x.c, y, z.c), v_fms(x.d, y, z.d)};
+}
+
+/* `y` where `x` is NaN. */
+INLINE quad q_max(quad x, quad y)
+{
+    return (quad){v_max(x.a, y.a), v_max(x.b, y.b), v_max(x.c, y.c), v_max(x.d, y.d)};
+}
+
+INLINE float q_sum_of(quad x)
+{
+    return v_sum_of(v_add(v_add(x.a, x.b), v_add(x.c, x.d)));
+}
+
+/* In an order of their own. */
+INLINE quad q_load(int dtype, const void *x, uint64_t column)
+{
+    quad block;
+    v_load_two(dtype, at(dtype, x, column), &block.a, &block.b);
+    v_load_two(dtype, at(dtype, x, column + BLOCK / 2), &block.c, &block.d);
+    return block;
+}
+
+INLINE quad q_load_ordered(int dtype, const void *x, uint64_t column)
+{
+    const char *from = at(dtype, x, column);
+    return (quad){v_load(dtype, from), v_load(dtype, at(dtype, from, WIDTH)), v_load(dtype, at(dtype, from, 2 * WIDTH)),
+                  v_load(dtype, at(dtype, from, 3 * WIDTH))};
+}
+
+/* Of a vector that begins `before` columns into the last `count`. */
+INLINE unsigned share_of(uint64_t count, uint64_t before)
+{
+    return count <= before ? 0 : count - before < WIDTH ? (unsigned)(count - before) : WIDTH;
+}
+
+/* The last `count` columns, less than a block, in their order, and -inf behind them. */
+INLINE quad q_load_part(int dtype, const void *x, uint64_t column, uint64_t count)
+{
+    const char *from = at(dtype, x, column);
+    return (quad){v_load_part(dtype, from, share_of(count, 0)),
+                  v_load_part(dtype, at(dtype, from, WIDTH), share_of(count, WIDTH)),
+                  v_load_part(dtype, at(dtype, from, 2 * WIDTH), share_of(count, 2 * WIDTH)),
+                  v_load_part(dtype, at(dtype, from, 3 * WIDTH), share_of(count, 3 * WIDTH))};
+}
+
 /* ---- exp ----------------------------------------------------------------------------------------------------------- */
 
 /* scale log2(e) in two parts. */
@@ -43,75 +155,48 @@ INLINE exp_scale exp_scale_of(float scale)
     return (exp_scale){v_set(high), v_set((float)(scale * log2_e - high))};
 }
 
-/* exp(d scale): 2^n 2^f with n whole and f in [-1/2, 1/2]. 0 where that is less than the least normal number; NaN stays NaN. The
+/* exp(x scale): 2^n 2^f with n whole and f in [-1/2, 1/2]. 0 where that is less than the least normal number; NaN stays NaN. The
  * polynomial is Remez's of least relative error with 1 and an fp32 for its first two coefficients, the others rounded to fp32: 6.4e-9 off. */
-INLINE vec exp_of(vec d, const exp_scale *scale)
+INLINE quad exp_of(quad x, const exp_scale *scale)
 {
-    vec t = v_mul(d, scale->high), n = v_round(t);
-    vec f = v_fma(d, scale->low, v_fms(d, scale->high, n));
-    vec p = v_fma(v_set(0x1.4862e8p-13f), f, v_set(0x1.5fe1a6p-10f));
-    p = v_fma(p, f, v_set(0x1.3b2508p-7f));
-    p = v_fma(p, f, v_set(0x1.c6ad6ep-5f));
-    p = v_fma(p, f, v_set(0x1.ebfbe6p-3f));
-    p = v_fma(p, f, v_set(0x1.62e432p-1f));
-    p = v_fma(p, f, v_set(1));
-    return v_scale(p, n, t, v_set(-126));
+    quad t = q_times(x, scale->high), n = q_round(t);
+    quad f = q_fma_vq(x, scale->low, q_fms_vq(x, scale->high, n));
+    quad p = q_fma_vv(f, v_set(0x1.4862e8p-13f), v_set(0x1.5fe1a6p-10f));
+    p = q_fma_qv(p, f, v_set(0x1.3b2508p-7f));
+    p = q_fma_qv(p, f, v_set(0x1.c6ad6ep-5f));
+    p = q_fma_qv(p, f, v_set(0x1.ebfbe6p-3f));
+    p = q_fma_qv(p, f, v_set(0x1.62e432p-1f));
+    p = q_fma_qv(p, f, v_set(1));
+    vec least = v_set(-126);
+    return (quad){v_scale(p.a, n.a, t.a, least), v_scale(p.b, n.b, t.b, least), v_scale(p.c, n.c, t.c, least),
+                  v_scale(p.d, n.d, t.d, least)};
 }
 
 /* ---- a tile -------------------------------------------------------------------------------------------------------- */
 
-typedef struct quad {
-    vec a, b, c, d;
-} quad;
-
-INLINE quad quad_set(float value)
-{
-    return (quad){v_set(value), v_set(value), v_set(value), v_set(value)};
-}
-
-INLINE quad load_block(int dtype, const void *x, uint64_t column)
-{
-    quad block;
-    v_load_two(dtype, at(dtype, x, column), &block.a, &block.b);
-    v_load_two(dtype, at(dtype, x, column + BLOCK / 2), &block.c, &block.d);
-    return block;
-}
-
-INLINE vec load_rest(int dtype, const void *x, uint64_t column, uint64_t end)
-{
-    return end - column < WIDTH ? v_load_part(dtype, at(dtype, x, column), (unsigned)(end - column))
-                                : v_load(dtype, at(dtype, x, column));
-}
-
 /* NaN is left to the sums. */
 INLINE float max_of_tile(int dtype, const void *x, uint32_t columns)
 {
-    quad max = quad_set(-INFINITY);
+    quad max = q_set(-INFINITY);
     uint32_t i = 0;
-    for (; i + BLOCK <= columns; i += BLOCK) {
-        quad block = load_block(dtype, x, i);
-        max.a = v_max(block.a, max.a);
-        max.b = v_max(block.b, max.b);
-        max.c = v_max(block.c, max.c);
-        max.d = v_max(block.d, max.d);
-    }
-    for (; i < columns; i += WIDTH)
-        max.a = v_max(load_rest(dtype, x, i, columns), max.a);
+    for (; i + BLOCK <= columns; i += BLOCK)
+        max = q_max(q_load(dtype, x, i), max);
+    if (i < columns)
+        max = q_max(q_load_part(dtype, x, i, columns - i), max);
     return v_max_of(v_max(v_max(max.a, max.b), v_max(max.c, max.d)));
 }
 
-/* Adds the terms of one vector. What is -inf is made finite for the product: its e is 0. */
-INLINE void add_terms(vec x, vec from, const exp_scale *scale, bool with_entropy, vec *sum, vec *weighted)
-{
-    vec d = v_sub(x, from), e = exp_of(d, scale);
-    *sum = v_add(*sum, e);
-    if (with_entropy)
-        *weighted = v_fma(e, v_max(d, v_set(-FLT_MAX)), *weighted);
-}
+typedef struct tile_sums {
+    quad sum, weighted;
+} tile_sums;
 
-INLINE float sum_of(const quad *q)
+/* What is -inf is made finite for the product: its e is 0. */
+INLINE void add_terms(quad x, vec from, const exp_scale *scale, bool with_entropy, tile_sums *sums)
 {
-    return v_sum_of(v_add(v_add(q->a, q->b), v_add(q->c, q->d)));
+    quad d = q_less(x, from), e = exp_of(d, scale);
+    sums->sum = q_add(sums->sum, e);
+    if (with_entropy)
+        sums->weighted = q_fma(e, q_max(d, q_set(-FLT_MAX)), sums->weighted);
 }
 
 INLINE void reduce_tile(int dtype, bool with_entropy, const void *x, uint32_t columns, float scale_of_row,
@@ -120,21 +205,17 @@ INLINE void reduce_tile(int dtype, bool with_entropy, const void *x, uint32_t co
     float max = max_of_tile(dtype, x, columns);
     vec from = v_set(max == -INFINITY ? 0 : max);
     exp_scale scale = exp_scale_of(scale_of_row);
-    quad sum = quad_set(0), weighted = quad_set(0);
+    tile_sums sums = {q_set(0), q_set(0)};
     uint32_t i = 0;
     for (; i + BLOCK <= columns; i += BLOCK) {
-        prefetch(at(dtype, x, (uint64_t)i + BP_TILE_COLUMNS), BLOCK * size_of(dtype));
-        quad block = load_block(dtype, x, i);
-        add_terms(block.a, from, &scale, with_entropy, &sum.a, &weighted.a);
-        add_terms(block.b, from, &scale, with_entropy, &sum.b, &weighted.b);
-        add_terms(block.c, from, &scale, with_entropy, &sum.c, &weighted.c);
-        add_terms(block.d, from, &scale, with_entropy, &sum.d, &weighted.d);
+        prefetch(at(dtype, x, (uint64_t)i + AHEAD), BLOCK * size_of(dtype));
+        add_terms(q_load(dtype, x, i), from, &scale, with_entropy, &sums);
     }
-    for (; i < columns; i += WIDTH)
-        add_terms(load_rest(dtype, x, i, columns), from, &scale, with_entropy, &sum.a, &weighted.a);
+    if (i < columns)
+        add_terms(q_load_part(dtype, x, i, columns - i), from, &scale, with_entropy, &sums);
     partial->max = max;
-    partial->sum = sum_of(&sum);
-    partial->weighted = sum_of(&weighted) * scale_of_row;
+    partial->sum = q_sum_of(sums.sum);
+    partial->weighted = q_sum_of(sums.weighted) * scale_of_row;
 }
 
 #define TILE(dtype)                                                                                                    \
@@ -170,28 +251,40 @@ static row_factors factors_of(const bp_row_gradient *row)
     };
 }
 
-INLINE vec gradient_of(vec x, const row_factors *row, bool with_entropy)
+INLINE quad gradient_of(quad x, const row_factors *row, bool with_entropy)
 {
-    vec d = v_sub(x, row->max), e = exp_of(d, &row->exp);
+    quad d = q_less(x, row->max), e = exp_of(d, &row->exp);
     if (!with_entropy)
-        return v_mul(e, row->factor);
+        return q_times(e, row->factor);
     /* where d is less, e is 0, and must meet nothing infinite */
-    vec bounded = v_max(v_mul(d, row->scale), v_set(-200));
-    return v_mul(e, v_fma(row->inner, v_sub(row->energy, bounded), row->factor));
+    quad bounded = q_max(q_times(d, row->scale), q_set(-200));
+    return q_mul(e, q_fma_vv(q_from(row->energy, bounded), row->inner, row->factor));
 }
 
-INLINE void store_rest(int dtype, void *out, uint64_t column, uint64_t count, vec values)
+INLINE void store(int dtype, bool streams, void *out, vec values)
 {
-    v_store_part(dtype, (char *)out + column * size_of(dtype), values, (unsigned)count);
-}
-
-INLINE void store(int dtype, bool streams, void *out, uint64_t column, vec values)
-{
-    void *to = (char *)out + column * size_of(dtype);
     if (streams)
-        v_stream(dtype, to, values);
+        v_stream(dtype, out, values);
     else
-        v_store(dtype, to, values);
+        v_store(dtype, out, values);
+}
+
+INLINE void q_store(int dtype, bool streams, void *out, uint64_t column, quad values)
+{
+    char *to = (char *)out + column * size_of(dtype);
+    store(dtype, streams, to, values.a);
+    store(dtype, streams, to + WIDTH * size_of(dtype), values.b);
+    store(dtype, streams, to + 2 * WIDTH * size_of(dtype), values.c);
+    store(dtype, streams, to + 3 * WIDTH * size_of(dtype), values.d);
+}
+
+INLINE void q_store_part(int dtype, void *out, uint64_t column, uint64_t count, quad values)
+{
+    char *to = (char *)out + column * size_of(dtype);
+    v_store_part(dtype, to, values.a, share_of(count, 0));
+    v_store_part(dtype, to + WIDTH * size_of(dtype), values.b, share_of(count, WIDTH));
+    v_store_part(dtype, to + 2 * WIDTH * size_of(dtype), values.c, share_of(count, 2 * WIDTH));
+    v_store_part(dtype, to + 3 * WIDTH * size_of(dtype), values.d, share_of(count, 3 * WIDTH));
 }
 
 /* Columns from `begin` to the first whose place a vector may be streamed to. */
@@ -207,22 +300,16 @@ INLINE void differentiate(int dtype, int out_dtype, bool with_entropy, const voi
 {
     const row_factors row = factors_of(gradient);
     const bool streams = gradient->streams;
-    uint64_t i = begin, head = streams ? head_of(out_dtype, out, begin, end) : 0;
-    if (head > 0) {
-        vec values = gradient_of(v_load_part(dtype, at(dtype, x, i), (unsigned)head), &row, with_entropy);
-        store_rest(out_dtype, out, i, head, values);
-        i += head;
+    uint64_t i = begin + (streams ? head_of(out_dtype, out, begin, end) : 0);
+    if (i > begin)
+        q_store_part(out_dtype, out, begin, i - begin,
+                     gradient_of(q_load_part(dtype, x, begin, i - begin), &row, with_entropy));
+    for (; i + BLOCK <= end; i += BLOCK) {
+        prefetch(at(dtype, x, i) + PREFETCH_BYTES, BLOCK * size_of(dtype));
+        q_store(out_dtype, streams, out, i, gradient_of(q_load_ordered(dtype, x, i), &row, with_entropy));
     }
-    for (; i + 2 * WIDTH <= end; i += 2 * WIDTH) {
-        prefetch(at(dtype, x, i) + PREFETCH_BYTES, 2 * WIDTH * size_of(dtype));
-        vec a = v_load(dtype, at(dtype, x, i)), b = v_load(dtype, at(dtype, x, i + WIDTH));
-        store(out_dtype, streams, out, i, gradient_of(a, &row, with_entropy));
-        store(out_dtype, streams, out, i + WIDTH, gradient_of(b, &row, with_entropy));
-    }
-    for (; i < end; i += WIDTH) {
-        uint64_t count = end - i < WIDTH ? end - i : WIDTH;
-        store_rest(out_dtype, out, i, count, gradient_of(load_rest(dtype, x, i, end), &row, with_entropy));
-    }
+    if (i < end)
+        q_store_part(out_dtype, out, i, end - i, gradient_of(q_load_part(dtype, x, i, end - i), &row, with_entropy));
     if (streams)
         _mm_sfence();
 }

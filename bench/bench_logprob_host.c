@@ -1,0 +1,369 @@
+/* What the host kernels of log-probabilities take, against scalar loops with libm and against moving as much memory. Run:
+ * meson test -C build --benchmark --verbose
+ *
+ * A figure is nanoseconds per logit. "ratio" is to the first line of a table, the kernels: of scalar loops it says how many times faster
+ * the kernels are, and of loops that only move memory which part of its bandwidth they reach. Windows go on through far more rows than
+ * caches hold. */
+#include "logprob_loops.h"
+#include "windows.h"
+
+#include <bucketpool/logprob.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "logprob/engine.h"
+
+#define COLUMNS 131072u
+#define LOGITS_BYTES ((uint64_t)512 << 20)
+#define WINDOW_ROWS 128u
+#define SCALAR_ROWS 4u
+
+static void must(bp_status status)
+{
+    if (status == BP_OK)
+        return;
+    fprintf(stderr, "bench: %s: %s\n", bp_status_name(status), bp_error_detail());
+    exit(1);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct table {
+    int is_bf16;
+    size_t rows, next; /* next: where the coming window begins */
+    char *logits, *gradient;
+    int64_t *targets;
+    float *logprobs, *upstream;
+    bp_partial *partials;
+    float *saved; /* max, log_sum */
+} table;
+
+static void *take(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        perror("bench");
+        exit(1);
+    }
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+}
+
+static size_t row_bytes(const table *t)
+{
+    return (size_t)COLUMNS * (t->is_bf16 ? 2 : 4);
+}
+
+/* Roughly normal, of deviation 2. */
+static float next_logit(uint64_t *state)
+{
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    uint64_t r = *state;
+    float sum = (float)(r & 0xffff) + (float)(r >> 16 & 0xffff) + (float)(r >> 32 & 0xffff) + (float)(r >> 48);
+    return (sum - 131070) / 37837 * 2;
+}
+
+static void fill(table *t)
+{
+    uint64_t state = 88172645463325252u;
+    for (size_t i = 0; i < t->rows * COLUMNS; i++) {
+        float value = next_logit(&state);
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        if (t->is_bf16)
+            ((uint16_t *)t->logits)[i] = (uint16_t)(bits >> 16);
+        else
+            ((float *)t->logits)[i] = value;
+    }
+    for (size_t r = 0; r < t->rows; r++) {
+        t->targets[r] = (int64_t)(r * 7919 % COLUMNS);
+        t->upstream[r] = 1;
+    }
+}
+
+static table open_table(int is_bf16)
+{
+    table t = {.is_bf16 = is_bf16};
+    t.rows = LOGITS_BYTES / row_bytes(&t);
+    t.logits = take(LOGITS_BYTES);
+    t.gradient = take(t.rows * COLUMNS * 4);
+    t.targets = take(t.rows * sizeof *t.targets);
+    t.logprobs = take(t.rows * sizeof *t.logprobs);
+    t.upstream = take(t.rows * sizeof *t.upstream);
+    t.partials = take(t.rows * sizeof *t.partials);
+    t.saved = take(2 * t.rows * sizeof *t.saved);
+    memset(t.gradient, 1, t.rows * COLUMNS * 4);
+    fill(&t);
+    return t;
+}
+
+static void close_table(const table *t)
+{
+    munmap(t->logits, LOGITS_BYTES);
+    munmap(t->gradient, t->rows * COLUMNS * 4);
+    munmap(t->targets, t->rows * sizeof *t->targets);
+    munmap(t->logprobs, t->rows * sizeof *t->logprobs);
+    munmap(t->upstream, t->rows * sizeof *t->upstream);
+    munmap(t->partials, t->rows * sizeof *t->partials);
+    munmap(t->saved, 2 * t->rows * sizeof *t->saved);
+}
+
+static size_t next_rows(table *t, size_t rows)
+{
+    size_t first = t->next + rows > t->rows ? 0 : t->next;
+    t->next = first + rows;
+    return first;
+}
+
+static loop_row row_of(const table *t, size_t row)
+{
+    return (loop_row){t->logits + row * row_bytes(t), COLUMNS, t->is_bf16};
+}
+
+/* ---- the kernels ---------------------------------------------------------------------------------------------------- */
+
+typedef struct kernels {
+    table *t;
+    bp_engine *engine;
+    bp_stream *stream;
+    bp_dtype out; /* of the gradient */
+    unsigned threads;
+} kernels;
+
+static bp_tokens_work tokens_of(const table *t, size_t first, size_t rows)
+{
+    return (bp_tokens_work){
+        .batch = 1, .sequence = rows, .target = t->targets + first, .target_stride = 1, .target_is_64 = 1};
+}
+
+static bp_logits_work logits_of(const table *t, size_t first)
+{
+    return (bp_logits_work){.data = t->logits + first * row_bytes(t),
+                            .stride = COLUMNS,
+                            .columns = COLUMNS,
+                            .dtype = t->is_bf16 ? BP_DTYPE_BF16 : BP_DTYPE_FP32,
+                            .scale = 1};
+}
+
+static void forward(const kernels *k, size_t first, size_t rows)
+{
+    const table *t = k->t;
+    bp_partials_work partials = {tokens_of(t, first, rows), logits_of(t, first), t->partials + first, 0};
+    bp_finish_work finish = {.tokens = partials.tokens,
+                             .partials = partials.partials,
+                             .ranks = 1,
+                             .scale = 1,
+                             .vocab = COLUMNS,
+                             .logprob = t->logprobs + first,
+                             .logprob_stride = 1,
+                             .saved = {t->saved + first, t->saved + t->rows + first, NULL}};
+    must(k->engine->ops->partials(k->engine, &partials, k->stream));
+    must(k->engine->ops->finish(k->engine, &finish, k->stream));
+    must(bp_stream_synchronize(k->stream));
+}
+
+static void run_forward(void *user, size_t rows)
+{
+    const kernels *k = user;
+    forward(k, next_rows(k->t, rows), rows);
+}
+
+static void run_backward(void *user, size_t rows)
+{
+    const kernels *k = user;
+    const table *t = k->t;
+    size_t first = next_rows(k->t, rows), out_bytes = k->out == BP_DTYPE_FP32 ? 4 : 2;
+    bp_gradient_work work = {.tokens = tokens_of(t, first, rows),
+                             .logits = logits_of(t, first),
+                             .saved = {t->saved + first, t->saved + t->rows + first, NULL},
+                             .logprob_grad = t->upstream + first,
+                             .logprob_grad_stride = 1,
+                             .out = t->gradient + first * COLUMNS * out_bytes,
+                             .out_stride = COLUMNS,
+                             .out_dtype = (int32_t)k->out};
+    must(k->engine->ops->gradient(k->engine, &work, k->stream));
+    must(bp_stream_synchronize(k->stream));
+}
+
+/* ---- the rivals ----------------------------------------------------------------------------------------------------- */
+
+static void run_scalar_forward(void *user, size_t rows)
+{
+    const kernels *k = user;
+    size_t first = next_rows(k->t, rows);
+    for (size_t r = first; r < first + rows; r++) {
+        loop_row row = row_of(k->t, r);
+        loop_statistics statistics;
+        k->t->logprobs[r] = scalar_forward(&row, (size_t)k->t->targets[r], &statistics);
+    }
+}
+
+static void run_scalar_backward(void *user, size_t rows)
+{
+    const kernels *k = user;
+    size_t first = next_rows(k->t, rows);
+    for (size_t r = first; r < first + rows; r++) {
+        loop_row row = row_of(k->t, r);
+        loop_statistics statistics = {k->t->saved[r], k->t->saved[k->t->rows + r]};
+        scalar_backward(&row, (size_t)k->t->targets[r], &statistics, 1, (float *)k->t->gradient + r * COLUMNS);
+    }
+}
+
+/* Loops over memory run where the kernels do, with the same threads. */
+typedef struct moving {
+    const kernels *k;
+    size_t first, rows;
+} moving;
+
+static void read_rows(void *argument)
+{
+    const moving *m = argument;
+    const table *t = m->k->t;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads((int)m->k->threads) schedule(dynamic, 1)
+#endif
+    for (size_t r = m->first; r < m->first + m->rows; r++)
+        read_bytes(t->logits + r * row_bytes(t), row_bytes(t));
+}
+
+static void spread_rows(void *argument)
+{
+    const moving *m = argument;
+    const table *t = m->k->t;
+    size_t out_row = (size_t)COLUMNS * (m->k->out == BP_DTYPE_FP32 ? 4 : 2);
+#ifdef _OPENMP
+#pragma omp parallel for num_threads((int)m->k->threads) schedule(dynamic, 1)
+#endif
+    for (size_t r = m->first; r < m->first + m->rows; r++)
+        spread_bytes(t->logits + r * row_bytes(t), row_bytes(t), out_row > row_bytes(t), t->gradient + r * out_row);
+}
+
+static void run_reading(void *user, size_t rows)
+{
+    const kernels *k = user;
+    moving m = {k, next_rows(k->t, rows), rows};
+    must(bp_stream_call(k->stream, read_rows, &m));
+    must(bp_stream_synchronize(k->stream));
+}
+
+static void run_moving(void *user, size_t rows)
+{
+    const kernels *k = user;
+    moving m = {k, next_rows(k->t, rows), rows};
+    must(bp_stream_call(k->stream, spread_rows, &m));
+    must(bp_stream_synchronize(k->stream));
+}
+
+/* ---- figures -------------------------------------------------------------------------------------------------------- */
+
+static void add_rows(const char *name, bench_loop *loop, kernels *k, size_t rows)
+{
+    bench_per(bench_add(name, loop, k, rows), COLUMNS);
+}
+
+static void measure_forward(kernels *k)
+{
+    char name[72];
+    snprintf(name, sizeof name, "forward, %s, %u thread%s", k->t->is_bf16 ? "bf16" : "fp32", k->threads,
+             k->threads > 1 ? "s" : "");
+    if (!bench_begin(name))
+        return;
+    add_rows(k->engine->kernels, run_forward, k, WINDOW_ROWS);
+    if (k->threads == 1)
+        add_rows("scalar loops with libm", run_scalar_forward, k, SCALAR_ROWS);
+    add_rows("reading the logits", run_reading, k, WINDOW_ROWS);
+    bench_end();
+}
+
+static void measure_backward(kernels *k, bp_dtype out)
+{
+    char name[72];
+    k->out = out;
+    snprintf(name, sizeof name, "backward, %s to %s, %u thread%s", k->t->is_bf16 ? "bf16" : "fp32", bp_dtype_name(out),
+             k->threads, k->threads > 1 ? "s" : "");
+    if (!bench_begin(name))
+        return;
+    add_rows(k->engine->kernels, run_backward, k, WINDOW_ROWS);
+    if (k->threads == 1 && out == BP_DTYPE_FP32)
+        add_rows("scalar loops with libm", run_scalar_backward, k, SCALAR_ROWS);
+    add_rows("reading and writing as much", run_moving, k, WINDOW_ROWS);
+    bench_end();
+}
+
+static void print_error(const kernels *k)
+{
+    double most = 0;
+    forward(k, 0, WINDOW_ROWS);
+    for (size_t r = 0; r < WINDOW_ROWS; r++) {
+        loop_row row = row_of(k->t, r);
+        most = fmax(most, fabs(k->t->logprobs[r] - exact_forward(&row, (size_t)k->t->targets[r])));
+    }
+    printf("%s, %s: log-probabilities of %u rows are at most %.2g off\n\n", k->engine->kernels,
+           k->t->is_bf16 ? "bf16" : "fp32", WINDOW_ROWS, most);
+}
+
+static void measure(uint32_t allowed, int is_bf16)
+{
+    table t = open_table(is_bf16);
+    for (unsigned threads = 1; threads <= 2; threads++) {
+        bp_device *device;
+        kernels k = {.t = &t, .threads = threads};
+        must(bp_device_create_host(NULL, &device));
+        must(bp_stream_create(device, NULL, &k.stream));
+        must(bp_engine_create_host(threads, allowed, COLUMNS, &k.engine));
+        if (threads == 1)
+            print_error(&k);
+        forward(&k, 0, t.rows); /* what backward reads */
+        measure_forward(&k);
+        measure_backward(&k, BP_DTYPE_FP32);
+        if (is_bf16)
+            measure_backward(&k, BP_DTYPE_BF16);
+        k.engine->ops->destroy(k.engine);
+        bp_stream_destroy(&k.stream);
+        bp_device_destroy(&device);
+    }
+    close_table(&t);
+}
+
+static int write_json(const char *path, const char *date)
+{
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        perror(path);
+        return 1;
+    }
+    bench_write_json(file, date);
+    return fclose(file) == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    const char *json = NULL, *date = NULL, *only = NULL;
+    int turns = 41;
+    uint32_t allowed = BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512;
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 < argc && strcmp(argv[i], "--json") == 0) {
+            json = argv[i + 1];
+        } else if (i + 1 < argc && strcmp(argv[i], "--date") == 0) {
+            date = argv[i + 1];
+        } else if (i + 1 < argc && strcmp(argv[i], "--only") == 0) {
+            only = argv[i + 1];
+        } else if (i + 1 < argc && strcmp(argv[i], "--turns") == 0) {
+            turns = atoi(argv[i + 1]);
+        } else if (i + 1 < argc && strcmp(argv[i], "--kernels") == 0) {
+            allowed = (uint32_t)strtoul(argv[i + 1], NULL, 0);
+        } else {
+            fprintf(
+                stderr,
+                "usage: bench_logprob_host [--json FILE] [--date TEXT] [--only GROUP] [--turns N] [--kernels BITS]\n");
+            return 2;
+        }
+    }
+    bench_settings(turns, only);
+    for (int is_bf16 = 1; is_bf16 >= 0; is_bf16--)
+        measure(allowed, is_bf16);
+    return json != NULL ? write_json(json, date) : 0;
+}

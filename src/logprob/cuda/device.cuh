@@ -1,0 +1,171 @@
+/* What kernels need of CUDA; without a CUDA compiler, of the emulation in tests/simt. Loads and stores pass the caches by: nothing here is
+ * read twice. They are not moved across each other, since kernels write where they have read. */
+#ifndef BP_LOGPROB_CUDA_DEVICE_CUH
+#define BP_LOGPROB_CUDA_DEVICE_CUH
+
+#include <stdint.h>
+
+#define BP_MOST_THREADS 128 /* of a block */
+#define BP_LANES 32u
+#define BP_ALL_LANES 0xffffffffu
+
+#ifndef __CUDACC__
+#include "simt.h"
+#else
+
+#define BP_DEVICE static __device__ __forceinline__
+#define BP_KERNEL(blocks) extern "C" __global__ void __launch_bounds__(BP_MOST_THREADS, blocks)
+#define BP_ARGUMENT const __grid_constant__
+#define BP_UNROLL _Pragma("unroll")
+#define BP_NO_UNROLL _Pragma("unroll 1")
+#define BP_SHARED(type, name, count) __shared__ type name[count]
+
+namespace device
+{
+
+template <int WORDS> __device__ __forceinline__ void load_words(const char *from, uint32_t (&words)[WORDS]);
+
+template <> __device__ __forceinline__ void load_words<2>(const char *from, uint32_t (&words)[2])
+{
+    asm volatile("ld.global.cs.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from) : "memory");
+}
+
+template <> __device__ __forceinline__ void load_words<4>(const char *from, uint32_t (&words)[4])
+{
+    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "l"(from)
+                 : "memory");
+}
+
+template <int WORDS> __device__ __forceinline__ void store_words(char *to, const uint32_t (&words)[WORDS]);
+
+template <> __device__ __forceinline__ void store_words<2>(char *to, const uint32_t (&words)[2])
+{
+    asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1]) : "memory");
+}
+
+template <> __device__ __forceinline__ void store_words<4>(char *to, const uint32_t (&words)[4])
+{
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+                 : "memory");
+}
+
+BP_DEVICE uint32_t load_2(const char *from)
+{
+    uint16_t value;
+    asm volatile("ld.global.cs.u16 %0, [%1];" : "=h"(value) : "l"(from) : "memory");
+    return value;
+}
+
+BP_DEVICE uint32_t load_4(const char *from)
+{
+    uint32_t value;
+    asm volatile("ld.global.cs.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+BP_DEVICE void store_2(char *to, uint32_t value)
+{
+    asm volatile("st.global.cs.u16 [%0], %1;" ::"l"(to), "h"((uint16_t)value) : "memory");
+}
+
+BP_DEVICE void store_4(char *to, uint32_t value)
+{
+    asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+/* 32 bits of 64, from bit `shift` on. */
+BP_DEVICE uint32_t funnel(uint32_t low, uint32_t high, uint32_t shift)
+{
+    return __funnelshift_r(low, high, shift);
+}
+
+BP_DEVICE float as_float(uint32_t bits)
+{
+    return __uint_as_float(bits);
+}
+
+BP_DEVICE uint32_t as_bits(float x)
+{
+    return __float_as_uint(x);
+}
+
+/* NaN when either is. */
+BP_DEVICE float max_nan(float a, float b)
+{
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+
+BP_DEVICE uint32_t max_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t larger;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    return larger;
+}
+
+BP_DEVICE uint32_t max_nan_fp16x2(uint32_t a, uint32_t b)
+{
+    uint32_t larger;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+    return larger;
+}
+
+/* 2^x; 0 where that is no normal number. */
+BP_DEVICE float exp2_fast(float x)
+{
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
+
+BP_DEVICE float widen_fp16(uint32_t half)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((uint16_t)half));
+    return x;
+}
+
+/* To nearest, ties to even; `low` in the lower half. */
+BP_DEVICE uint32_t narrow_bf16x2(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+BP_DEVICE uint32_t narrow_fp16x2(float low, float high)
+{
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+BP_DEVICE float shuffle_xor(float x, uint32_t distance)
+{
+    return __shfl_xor_sync(BP_ALL_LANES, x, (int)distance);
+}
+
+BP_DEVICE void wait_for_warp()
+{
+    __syncwarp();
+}
+
+BP_DEVICE void wait_for_block()
+{
+    __syncthreads();
+}
+
+BP_DEVICE void lower(uint64_t *least, uint64_t value)
+{
+    static_assert(sizeof(unsigned long long) == sizeof(uint64_t), "atomicMin takes 64 bits");
+    atomicMin(reinterpret_cast<unsigned long long *>(least), static_cast<unsigned long long>(value));
+}
+
+} // namespace device
+
+#endif
+#endif

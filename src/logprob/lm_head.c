@@ -1,0 +1,218 @@
+/* The fused head: its life. */
+#include "logprob/lm_head.h"
+
+#include <bucketpool/cuda.h>
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "logprob/arguments.h"
+
+#define DEFAULT_CHUNK 1024
+
+bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_lm_head_config){.size = sizeof *config,
+                                  .dtype = BP_DTYPE_BF16,
+                                  .chunk = DEFAULT_CHUNK,
+                                  .targets = BP_TARGETS_ANY,
+                                  .kernels = BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
+    return BP_OK;
+}
+
+bp_status bp_lm_head_batch_init(bp_lm_head_batch *batch, size_t size)
+{
+    if (batch == NULL || size < sizeof *batch)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_batch_init: size %zu, expected at least %zu", size,
+                       sizeof *batch);
+    *batch = (bp_lm_head_batch){
+        .size = sizeof *batch, .hidden = {.dtype = BP_DTYPE_BF16}, .target_dtype = BP_DTYPE_INT64, .temperature = 1};
+    return BP_OK;
+}
+
+bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size_t size)
+{
+    if (gradients == NULL || size < sizeof *gradients)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_gradients_init: size %zu, expected at least %zu", size,
+                       sizeof *gradients);
+    *gradients = (bp_lm_head_gradients){.size = sizeof *gradients, .hidden_grad = {.dtype = BP_DTYPE_FP32}};
+    return BP_OK;
+}
+
+/* ---- creation ------------------------------------------------------------------------------------------------------- */
+
+static bp_status check_config(const char *call, const bp_lm_head_config *config)
+{
+    if (config->max_tokens == 0 || config->hidden == 0 || config->vocab == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens %llu, hidden %llu, vocab %llu: none may be 0", call,
+                       (unsigned long long)config->max_tokens, (unsigned long long)config->hidden,
+                       (unsigned long long)config->vocab);
+    if (config->chunk < 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk %lld is negative: 0 is a whole sequence", call,
+                       (long long)config->chunk);
+    if (!bp_is_row_dtype(config->dtype))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: dtype %s of hidden states and weight: fp32, bf16 and fp16 are possible", call,
+                       bp_dtype_name(config->dtype));
+    return BP_OK;
+}
+
+/* Products count in 31 bits, and narrowed gradients are twice as far from each other. */
+static bp_status check_sizes(const char *call, const bp_lm_head_config *config, uint64_t chunk)
+{
+    const uint64_t most = INT32_MAX / 2;
+    if (chunk > most || config->hidden > most || config->vocab > most)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: pieces of %llu tokens, hidden %llu, vocab %llu: at most %llu of each are possible", call,
+                       (unsigned long long)chunk, (unsigned long long)config->hidden, (unsigned long long)config->vocab,
+                       (unsigned long long)most);
+    return BP_OK;
+}
+
+static bp_status make_products(bp_device *device, const bp_lm_head_config *config, bp_lm_head *head)
+{
+    if (bp_device_is_host_accessible(device))
+        return bp_products_create_blas(head->chunk, config->vocab, config->hidden, config->dtype, &head->products);
+    bp_cuda_info info = {.size = sizeof info};
+    if (bp_cuda_info_get(device, &info) == BP_OK)
+        return bp_products_create_cublas(device, config->dtype, &head->products);
+    return bp_fail(BP_ERR_UNSUPPORTED,
+                   "bp_lm_head_create: there are no matrix products for device %s: host and cuda have some",
+                   bp_device_name(device));
+}
+
+static bp_status make_exchanged(const bp_device *device, const bp_comm *comm, bp_lm_head *head)
+{
+    if (!head->sums || head->forward_only || !bp_device_is_host_accessible(device))
+        return BP_OK;
+    const size_t count = (size_t)bp_comm_ranks(comm) * BP_EXCHANGED_NUMEL;
+    head->exchanged = calloc(count, sizeof *head->exchanged);
+    return head->exchanged != NULL ? BP_OK : bp_fail_memory(count * sizeof *head->exchanged);
+}
+
+static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp_lm_head *head)
+{
+    const char *call = "bp_lm_head_create";
+    BP_TRY(check_config(call, config));
+    const uint64_t most = config->max_tokens, asked = (uint64_t)config->chunk;
+    head->chunk = asked == 0 || asked > most ? most : asked;
+    head->chunk_count = head->chunk < most ? 2 : 1;
+    head->dtype = config->dtype;
+    head->hidden = config->hidden;
+    head->forward_only = config->forward_only != 0;
+    head->sums = config->comm != NULL && bp_comm_ranks(config->comm) > 1 && config->partial_hidden_grad == 0;
+    BP_TRY(check_sizes(call, config, head->chunk));
+    BP_TRY(make_products(device, config, head));
+    BP_TRY(make_exchanged(device, config->comm, head));
+    BP_TRY(bp_stream_create(device, "lm_head.products", &head->multiplies));
+    BP_TRY(bp_event_create(device, &head->moved));
+    BP_TRY(bp_event_create(device, &head->graded[0]));
+    return bp_event_create(device, &head->graded[1]);
+}
+
+static uint64_t chunk_bytes(const bp_lm_head *head, uint64_t vocab)
+{
+    return head->chunk * vocab * sizeof(float); /* 31 bits each */
+}
+
+static bp_status make_base(bp_device *device, const bp_lm_head_config *config, bp_status status, bp_lm_head *head)
+{
+    const uint32_t both = BP_STAGE_PARTIALS | (head->forward_only ? 0 : BP_STAGE_OWN);
+    const uint64_t chunk = chunk_bytes(head, config->vocab);
+    const uint64_t sums = head->sums && !head->forward_only ? head->chunk * head->hidden * sizeof(float) : 0;
+    const bp_workspace_need needs[BP_HEAD_WORKSPACES] = {
+        {"chunk.0", chunk, both},
+        {"chunk.1", head->chunk_count > 1 ? chunk : 0, both},
+        {"scratch", head->products != NULL ? head->products->scratch_bytes : 0, both},
+        {"hidden_grad", sums, BP_STAGE_OWN}};
+    const uint64_t options = (uint64_t)config->dtype << 32 | (uint64_t)config->targets << 8 |
+                             (uint64_t)(config->forward_only != 0) << 1 | (uint64_t)(config->partial_hidden_grad != 0);
+    const bp_base_config base = {
+        .call = "bp_lm_head_create",
+        .name = "lm_head",
+        .max_tokens = config->max_tokens,
+        .shard = {.start = config->vocab_start,
+                  .columns = config->vocab,
+                  .same = {config->max_tokens, config->hidden, (uint64_t)config->chunk, options}},
+        .comm = config->comm,
+        .targets = config->targets,
+        .threads = config->threads,
+        .kernels = config->kernels,
+        .needs = needs,
+        .need_count = BP_HEAD_WORKSPACES};
+    return bp_base_init(device, &base, status, &head->base);
+}
+
+static void finish(bp_lm_head *head)
+{
+    bp_stream_destroy(&head->multiplies); /* waits for it */
+    bp_base_finish(&head->base);
+    bp_event_destroy(&head->moved);
+    bp_event_destroy(&head->graded[0]);
+    bp_event_destroy(&head->graded[1]);
+    if (head->products != NULL)
+        head->products->ops->destroy(head->products);
+    free(head->exchanged);
+}
+
+bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, bp_lm_head **head)
+{
+    if (device == NULL || config == NULL || config->size < sizeof *config || head == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_lm_head_create: needs a device, a configuration of %zu bytes and an output", sizeof *config);
+    bp_lm_head unmade = {0}; /* where there is no memory, the other ranks must still learn of it */
+    bp_lm_head *made = calloc(1, sizeof *made);
+    bp_status status = made != NULL ? make_own(device, config, made) : bp_fail_memory(sizeof *made);
+    status = make_base(device, config, status, made != NULL ? made : &unmade);
+    if (status != BP_OK) {
+        finish(made != NULL ? made : &unmade);
+        free(made);
+        return status;
+    }
+    *head = made;
+    return BP_OK;
+}
+
+void bp_lm_head_destroy(bp_lm_head **head)
+{
+    if (head == NULL || *head == NULL)
+        return;
+    finish(*head);
+    free(*head);
+    *head = NULL;
+}
+
+/* ---- what it is ----------------------------------------------------------------------------------------------------- */
+
+bp_status bp_lm_head_info_get(const bp_lm_head *head, bp_lm_head_info *info)
+{
+    if (head == NULL || info == NULL || info->size < sizeof *info)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_info_get: needs a head and an output of %zu bytes",
+                       sizeof *info);
+    const bp_base *base = &head->base;
+    const uint64_t chunk = chunk_bytes(head, base->columns);
+    *info = (bp_lm_head_info){.size = sizeof *info,
+                              .kernels = base->engine->kernels,
+                              .products = head->products->name,
+                              .threads = base->engine->threads,
+                              .chunk_bytes = chunk,
+                              .other_bytes = base->workspace.bytes - head->chunk_count * chunk,
+                              .workspace_bytes = base->workspace.bytes,
+                              .planned_bytes = base->workspace.planned_bytes,
+                              .vocab = base->shards.vocab};
+    return BP_OK;
+}
+
+bp_pool *bp_lm_head_pool(const bp_lm_head *head)
+{
+    return head == NULL ? NULL : head->base.workspace.pool;
+}
+
+bp_status bp_lm_head_check(bp_lm_head *head)
+{
+    if (head == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_check: needs a head");
+    return bp_base_check(&head->base);
+}

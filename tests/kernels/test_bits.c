@@ -1,0 +1,262 @@
+/* The bits of a row depend on its data alone: not on chunks, threads, runs, alignment, gaps, or the rows beside it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "batches.h"
+#include "hosts.h"
+
+#include <string.h>
+
+#include "../planner/worlds.h"
+
+/* Long enough for several tiles, and for a last one that is not whole. */
+#define COLUMNS 5003
+#define SEQUENCE 17
+
+static const batch_options WHOLE = {.batch = 3,
+                                    .sequence = SEQUENCE,
+                                    .columns = COLUMNS,
+                                    .with_entropy = true,
+                                    .masked = true,
+                                    .outside_in_16 = 2,
+                                    .temperature = 0.8};
+
+static batch batch_with(batch_options options, bp_dtype dtype)
+{
+    options.dtype = dtype;
+    seed(21);
+    return new_batch(&options);
+}
+
+static void run_both(bp_logprob *client, batch *b)
+{
+    run_forward(client, b);
+    run_backward(client, b);
+}
+
+static void assert_same(const batch *a, const batch *b)
+{
+    assert_true(same_rows(&a->logprob, &b->logprob, "log-probabilities"));
+    assert_true(same_rows(&a->entropy, &b->entropy, "entropies"));
+    assert_true(same_rows(&a->grad, &b->grad, "gradients"));
+}
+
+static batch first_run(const kernels_row *kernels, bp_dtype dtype)
+{
+    batch b = batch_with(WHOLE, dtype);
+    bp_logprob *client = new_client(device, &b, kernels->bit, 1);
+    run_both(client, &b);
+    assert_true(outputs_are_true(&b) && gradient_is_true(&b, whole_shard(&b)));
+    bp_logprob_destroy(&client);
+    return b;
+}
+
+#define FOR_DTYPES(d) for (int d = BP_DTYPE_FP32; d <= BP_DTYPE_BF16; d++)
+
+static void chunks_change_nothing(void **state)
+{
+    (void)state;
+    static const int64_t chunks[] = {0, 1, 3, 5, 7, 16, 32, 64, 512, 1000, INT64_MAX};
+    FOR_KERNELS(kernels)
+    {
+        batch expected = first_run(kernels, BP_DTYPE_FP32), b = batch_with(WHOLE, BP_DTYPE_FP32);
+        bp_logprob *client = new_client(device, &b, kernels->bit, 2);
+        for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+            bp_logprob_batch call = call_of(&b, whole_shard(&b));
+            bp_logprob_outputs outputs = outputs_of(&b);
+            bp_logprob_gradients gradients = gradients_of(&b, whole_shard(&b));
+            call.chunk = chunks[i];
+            poison_outputs(&b, POISON);
+            poison_gradient(&b, POISON);
+            assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+            call.chunk = chunks[(i + 3) % (sizeof chunks / sizeof *chunks)];
+            assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
+            assert_same(&expected, &b);
+        }
+        bp_logprob_destroy(&client);
+        free_batch(&b);
+        free_batch(&expected);
+    }
+}
+
+static void threads_and_runs_change_nothing(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        FOR_DTYPES(d)
+        {
+            batch expected = first_run(kernels, (bp_dtype)d), b = batch_with(WHOLE, (bp_dtype)d);
+            for (uint32_t threads = 0; threads <= 4; threads++) {
+                bp_logprob *client = new_client(device, &b, kernels->bit, threads);
+                for (int run = 0; run < 3; run++) {
+                    poison_outputs(&b, (uint8_t)(POISON - run));
+                    poison_gradient(&b, (uint8_t)(POISON - run));
+                    run_both(client, &b);
+                    assert_same(&expected, &b);
+                }
+                bp_logprob_destroy(&client);
+            }
+            free_batch(&b);
+            free_batch(&expected);
+        }
+    }
+}
+
+/* One long row is divided among threads, too. */
+static void threads_within_a_row_change_nothing(void **state)
+{
+    (void)state;
+    batch_options options = {.batch = 1, .sequence = 1, .columns = 200001, .with_entropy = true};
+    FOR_KERNELS(kernels)
+    {
+        batch expected = batch_with(options, BP_DTYPE_BF16), b = batch_with(options, BP_DTYPE_BF16);
+        bp_logprob *client = new_client(device, &b, kernels->bit, 1);
+        run_both(client, &expected);
+        bp_logprob_destroy(&client);
+        assert_true(outputs_are_true(&expected) && gradient_is_true(&expected, whole_shard(&expected)));
+        for (uint32_t threads = 2; threads <= 4; threads++) {
+            client = new_client(device, &b, kernels->bit, threads);
+            run_both(client, &b);
+            assert_same(&expected, &b);
+            bp_logprob_destroy(&client);
+        }
+        free_batch(&b);
+        free_batch(&expected);
+    }
+}
+
+/* Tokens [first, first + count) of one sequence, by a call of their own. */
+static void run_slice(bp_logprob *client, batch *b, uint64_t i, uint64_t first, uint64_t count)
+{
+    bp_logprob_batch call = call_of(b, whole_shard(b));
+    bp_logprob_outputs outputs = outputs_of(b);
+    bp_logprob_gradients gradients = gradients_of(b, whole_shard(b));
+    call.logits.batch = gradients.logits_grad.batch = 1;
+    call.logits.sequence = gradients.logits_grad.sequence = count;
+    call.logits.data = row_at(&b->logits, i, first);
+    call.target.data = row_at(&b->target, i, first);
+    call.mask.data = row_at(&b->mask, i, first);
+    outputs.logprob.data = row_at(&b->logprob, i, first);
+    outputs.entropy.data = row_at(&b->entropy, i, first);
+    gradients.logprob_grad.data = row_at(&b->logprob_grad, i, first);
+    gradients.entropy_grad.data = row_at(&b->entropy_grad, i, first);
+    gradients.logits_grad.data = row_at(&b->grad, i, first);
+    assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+    assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
+}
+
+static void rows_and_slices_are_like_the_whole(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {1, 3, 5, 16};
+    FOR_KERNELS(kernels)
+    {
+        FOR_DTYPES(d)
+        {
+            batch expected = first_run(kernels, (bp_dtype)d);
+            for (size_t c = 0; c < 4; c++) {
+                batch b = batch_with(WHOLE, (bp_dtype)d);
+                bp_logprob *client = new_client(device, &b, kernels->bit, 2);
+                for (uint64_t i = 0; i < b.o.batch; i++)
+                    for (uint64_t s = 0; s < SEQUENCE; s += sizes[c])
+                        run_slice(client, &b, i, s, sizes[c] < SEQUENCE - s ? sizes[c] : SEQUENCE - s);
+                assert_same(&expected, &b);
+                bp_logprob_destroy(&client);
+                free_batch(&b);
+            }
+            free_batch(&expected);
+        }
+    }
+}
+
+static void places_change_nothing(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        FOR_DTYPES(d)
+        {
+            batch expected = first_run(kernels, (bp_dtype)d);
+            for (uint32_t shift = 0; shift < 20; shift += 1 + shift % 5) {
+                batch_options options = WHOLE;
+                options.logits = (layout){.shift = shift, .row_gap = shift * 3, .batch_gap = 13};
+                options.grad = (layout){.shift = 33 - shift, .row_gap = 1, .sequence_outside = shift % 2 == 1};
+                options.outputs = (layout){.shift = shift, .row_gap = shift % 3};
+                batch b = batch_with(options, (bp_dtype)d);
+                bp_logprob *client = new_client(device, &b, kernels->bit, 2);
+                run_both(client, &b);
+                assert_same(&expected, &b);
+                bp_logprob_destroy(&client);
+                free_batch(&b);
+            }
+            free_batch(&expected);
+        }
+    }
+}
+
+/* In place: the gradient is what it is elsewhere in that dtype. */
+static void in_place_is_like_elsewhere(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        FOR_DTYPES(d)
+        {
+            batch_options options = WHOLE;
+            options.grad_dtype = (bp_dtype)d;
+            batch elsewhere = batch_with(options, (bp_dtype)d);
+            options.in_place = true;
+            batch b = batch_with(options, (bp_dtype)d);
+            bp_logprob *client = new_client(device, &b, kernels->bit, 2);
+            run_both(client, &elsewhere);
+            for (int run = 0; run < 2; run++) {
+                restore_logits(&b);
+                run_both(client, &b);
+                assert_same(&elsewhere, &b);
+            }
+            bp_logprob_destroy(&client);
+            free_batch(&b);
+            free_batch(&elsewhere);
+        }
+    }
+}
+
+/* A wider call before, with other data, leaves nothing behind in the workspaces. */
+static void earlier_calls_change_nothing(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        batch expected = first_run(kernels, BP_DTYPE_BF16), b = batch_with(WHOLE, BP_DTYPE_BF16);
+        batch_options other = WHOLE;
+        other.dtype = BP_DTYPE_FP16;
+        other.spread = 1000;
+        other.masked = false;
+        batch before = new_batch(&other);
+        bp_logprob *client = new_client(device, &b, kernels->bit, 2);
+        run_both(client, &before);
+        run_both(client, &b);
+        assert_same(&expected, &b);
+        bp_logprob_destroy(&client);
+        free_batch(&before);
+        free_batch(&b);
+        free_batch(&expected);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_change_nothing),
+                                       cmocka_unit_test(threads_and_runs_change_nothing),
+                                       cmocka_unit_test(threads_within_a_row_change_nothing),
+                                       cmocka_unit_test(rows_and_slices_are_like_the_whole),
+                                       cmocka_unit_test(places_change_nothing),
+                                       cmocka_unit_test(in_place_is_like_elsewhere),
+                                       cmocka_unit_test(earlier_calls_change_nothing)};
+    return cmocka_run_group_tests(tests, open_host, close_host);
+}

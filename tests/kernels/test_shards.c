@@ -1,0 +1,192 @@
+/* Ranks that are threads share a vocabulary, with collectives that wait or are enqueued. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "ranks.h"
+#include "shards.h"
+
+#include "../planner/worlds.h"
+#include "hosts.h"
+
+typedef struct scene {
+    batch b[SHARD_RANKS];
+    split where;
+    uint32_t kernels;
+    bool own_stream; /* the client's */
+} scene;
+
+static bool run_scene(host_rank *r)
+{
+    scene *s = r->user;
+    return sharded_is_true(r->device, s->own_stream ? NULL : r->stream, r->comm, &s->b[r->number], s->where,
+                           s->kernels);
+}
+
+static void check_split(const batch_options *options, uint32_t ranks, split where, uint32_t kernels, unsigned variant)
+{
+    scene s = {.where = where, .kernels = kernels, .own_stream = (variant & 1) != 0};
+    for (uint32_t r = 0; r < ranks; r++) {
+        seed(51);
+        s.b[r] = new_batch(options);
+    }
+    run_host_ranks(ranks, (variant & 2) != 0, variant == 2 ? 300 : 0, run_scene, &s);
+    for (uint32_t r = 0; r < ranks; r++)
+        free_batch(&s.b[r]);
+}
+
+static void shards_are_like_the_whole(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        for (uint32_t ranks = 1; ranks <= 4; ranks++) {
+            for (unsigned variant = 0; variant < 4; variant++) {
+                batch_options options = {.batch = 2,
+                                         .sequence = 7,
+                                         .columns = 4099,
+                                         .dtype = (bp_dtype)(BP_DTYPE_FP32 + variant % 3),
+                                         .with_entropy = variant != 1,
+                                         .without_logprob = variant == 2,
+                                         .masked = variant == 3,
+                                         .temperature = 0.9,
+                                         .vocab_start = variant == 2 ? 500 : 0,
+                                         .outside_in_16 = 2};
+                check_split(&options, ranks, even_split(4099, ranks), kernels->bit, variant);
+                if (ranks > 1)
+                    check_split(&options, ranks, uneven_split(4099, ranks), kernels->bit, variant);
+            }
+        }
+    }
+}
+
+static void in_place_works_in_shards(void **state)
+{
+    (void)state;
+    batch_options options = {.batch = 1, .sequence = 5, .columns = 900, .in_place = true, .with_entropy = true};
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2)
+        check_split(&options, ranks, uneven_split(900, ranks), 7, 1);
+}
+
+/* All of a shard is -inf, or far below the others. */
+static void a_shard_may_have_nothing_to_say(void **state)
+{
+    (void)state;
+    batch_options options = {.batch = 1, .sequence = 3, .columns = 400, .with_entropy = true};
+    scene s = {.where = even_split(400, 4), .kernels = 7, .own_stream = true};
+    for (uint32_t r = 0; r < 4; r++) {
+        seed(3);
+        s.b[r] = new_batch(&options);
+        for (uint64_t v = 0; v < 400; v++) {
+            if (v < 100)
+                put_logit(&s.b[r], 0, 0, v, -1.0 / 0.0);
+            if (v >= 100)
+                put_logit(&s.b[r], 0, 1, v, -500);
+            put_logit(&s.b[r], 0, 2, v, -1.0 / 0.0); /* no distribution at all */
+        }
+        put_whole(&s.b[r].target, 0, 0, 250);
+        put_whole(&s.b[r].target, 0, 1, 350);
+    }
+    run_host_ranks(4, false, 0, run_scene, &s);
+    for (uint32_t r = 0; r < 4; r++)
+        free_batch(&s.b[r]);
+}
+
+static bool run_errors(host_rank *r)
+{
+    return bad_shards_are_refused(r->device, r->comm);
+}
+
+static void shards_that_do_not_tile_are_refused_on_all_ranks(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 4; ranks++)
+        run_host_ranks(ranks, false, 0, run_errors, NULL);
+}
+
+/* A rank whose device has no kernels, or no memory, takes all with it. */
+static bool run_poor_rank(host_rank *r)
+{
+    bp_device *poor = NULL;
+    bp_host_config small;
+    bp_logprob_config config;
+    bp_logprob *client = NULL;
+    bool is_poor = r->number == 1, lacks_kernels = r->user != NULL;
+    bp_host_config_init(&small, sizeof small);
+    small.memory_bytes = 65536;
+    if (is_poor && (lacks_kernels ? bp_device_create_null(&poor) : bp_device_create_host(&small, &poor)) != BP_OK)
+        return false;
+    bp_logprob_config_init(&config, sizeof config);
+    config.max_tokens = 1000000;
+    config.vocab = 10;
+    config.vocab_start = 10 * (uint64_t)r->number;
+    config.comm = r->comm;
+    bp_status status = bp_logprob_create(is_poor ? poor : r->device, &config, &client);
+    bp_status expected = lacks_kernels ? BP_ERR_UNSUPPORTED : BP_ERR_NO_DEVICE_MEMORY;
+    const char *const words[] = {is_poor ? "" : "rank 1", NULL};
+    bool good = is_status(status, status == BP_OK ? expected : status, words, "a rank that cannot") && client == NULL;
+    good = good && (!is_poor || is_status(status, expected, words, "the rank that cannot"));
+    bp_logprob_destroy(&client);
+    bp_device_destroy(&poor);
+    return good;
+}
+
+static void a_rank_that_cannot_takes_all_with_it(void **state)
+{
+    (void)state;
+    int anything = 0;
+    run_host_ranks(3, false, 0, run_poor_rank, NULL);
+    run_host_ranks(3, false, 0, run_poor_rank, &anything);
+}
+
+/* Targets are checked on every rank, with what the whole vocabulary has. */
+static bool run_targets(host_rank *r)
+{
+    const batch *b = &((const batch *)r->user)[r->number];
+    bp_logprob_config config;
+    bp_logprob *client = NULL;
+    bp_logprob_config_init(&config, sizeof config);
+    config.max_tokens = token_count(b);
+    config.vocab = 20;
+    config.vocab_start = 20 * (uint64_t)r->number;
+    config.comm = r->comm;
+    config.targets = BP_TARGETS_CHECKED;
+    shard part = {20 * (uint64_t)r->number, 20 * (uint64_t)r->number + 20};
+    bp_logprob_batch call = call_of(b, part);
+    bp_logprob_outputs outputs = outputs_of(b);
+    const char *const words[] = {"60", NULL};
+    bool good = is_status(bp_logprob_create(r->device, &config, &client), BP_OK, NULL, "create");
+    good =
+        good && is_status(bp_logprob_forward(client, &call, &outputs, NULL), BP_ERR_INVALID_ARGUMENT, words, "forward");
+    bp_logprob_destroy(&client);
+    return good;
+}
+
+static void targets_outside_are_told_on_every_rank(void **state)
+{
+    (void)state;
+    batch_options options = {.batch = 1, .sequence = 6, .columns = 60};
+    batch b[3];
+    for (uint32_t r = 0; r < 3; r++) {
+        seed(1);
+        b[r] = new_batch(&options);
+        put_whole(&b[r].target, 0, 4, 60);
+    }
+    run_host_ranks(3, false, 0, run_targets, b);
+    for (uint32_t r = 0; r < 3; r++)
+        free_batch(&b[r]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shards_are_like_the_whole),
+                                       cmocka_unit_test(in_place_works_in_shards),
+                                       cmocka_unit_test(a_shard_may_have_nothing_to_say),
+                                       cmocka_unit_test(shards_that_do_not_tile_are_refused_on_all_ranks),
+                                       cmocka_unit_test(a_rank_that_cannot_takes_all_with_it),
+                                       cmocka_unit_test(targets_outside_are_told_on_every_rank)};
+    return cmocka_run_group_tests(tests, open_host, close_host);
+}

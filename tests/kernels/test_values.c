@@ -1,0 +1,230 @@
+/* Logits that broke other kernels: infinities, NaN, far from zero, shapes that fill no vector, targets nowhere. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "batches.h"
+#include "hosts.h"
+
+#include <math.h>
+
+#include "../planner/worlds.h"
+
+/* Every kind of kernels, dtype of logits and gradient; `change` has its way with the batch first. */
+static void check_everywhere(batch_options options, void (*change)(batch *b))
+{
+    static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
+    FOR_KERNELS(kernels)
+    {
+        for (size_t d = 0; d < 3; d++) {
+            options.dtype = dtypes[d];
+            for (int narrow = 0; narrow < 2; narrow++) {
+                options.grad_dtype = narrow ? dtypes[d] : BP_DTYPE_FP32;
+                seed(11);
+                batch b = new_batch(&options);
+                if (change != NULL)
+                    change(&b);
+                bp_logprob *client = new_client(device, &b, kernels->bit, 0);
+                check_both(client, &b);
+                bp_logprob_destroy(&client);
+                free_batch(&b);
+            }
+        }
+    }
+}
+
+static void any_width_and_alignment_will_do(void **state)
+{
+    (void)state;
+    static const uint64_t widths[] = {1,  2,  3,  5,   7,    8,    9,    15,   17,   31,
+                                      33, 63, 65, 127, 1023, 2047, 2049, 4095, 4097, 6151};
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (uint32_t shift = 0; shift < 4; shift++)
+            check_everywhere((batch_options){.batch = 1,
+                                             .sequence = 3,
+                                             .columns = widths[i],
+                                             .with_entropy = true,
+                                             .logits = {.shift = 2 * shift + 1},
+                                             .grad = {.shift = 5 * shift},
+                                             .outputs = {.shift = shift},
+                                             .outside_in_16 = 2},
+                             NULL);
+}
+
+static void many_are_minus_infinity(batch *b)
+{
+    for (uint64_t s = 0; s < b->o.sequence; s++) {
+        for (uint64_t v = 0; v < b->o.columns; v++)
+            if (random_below(3) != 0 || (s == 3 && v < 2048))
+                put_logit(b, 0, s, v, -INFINITY);
+        put_logit(b, 0, s, b->o.columns - 1, 1.5); /* one is finite */
+    }
+    put_logit(b, 0, 0, 17, -INFINITY);
+    put_whole(&b->target, 0, 0, 17); /* log-probability -inf */
+}
+
+static void minus_infinity_is_a_logit(void **state)
+{
+    (void)state;
+    check_everywhere((batch_options){.batch = 1, .sequence = 5, .columns = 61, .with_entropy = true},
+                     many_are_minus_infinity);
+    check_everywhere((batch_options){.batch = 1, .sequence = 4, .columns = 4200, .with_entropy = true},
+                     many_are_minus_infinity);
+}
+
+/* All but one: a certain token. */
+static void all_but_one(batch *b)
+{
+    for (uint64_t s = 0; s < b->o.sequence; s++)
+        for (uint64_t v = 0; v < b->o.columns; v++)
+            put_logit(b, 0, s, v, v == 70 * s ? -3 : -INFINITY);
+    put_whole(&b->target, 0, 0, 0);
+    put_whole(&b->target, 0, 1, 70);
+}
+
+static void a_single_finite_logit_is_certain(void **state)
+{
+    (void)state;
+    check_everywhere((batch_options){.batch = 1, .sequence = 2, .columns = 100, .with_entropy = true}, all_but_one);
+    check_everywhere((batch_options){.batch = 1, .sequence = 2, .columns = 1, .with_entropy = true}, NULL);
+}
+
+static void some_rows_have_none(batch *b)
+{
+    const double bad[] = {-INFINITY, NAN, INFINITY};
+    for (uint64_t v = 0; v < b->o.columns; v++)
+        put_logit(b, 0, 0, v, -INFINITY);
+    for (uint64_t s = 1; s < 3; s++)
+        put_logit(b, 0, s, b->o.columns - 1 - s, bad[s]);
+    for (uint64_t s = 3; s < 5; s++) /* among many of -inf */
+        for (uint64_t v = 0; v < b->o.columns; v++)
+            put_logit(b, 0, s, v, v == b->o.columns / 2 ? bad[s - 2] : -INFINITY);
+}
+
+static void rows_without_a_distribution_are_nan(void **state)
+{
+    (void)state;
+    static const uint64_t widths[] = {5, 16, 64, 100, 2048, 5000};
+    for (size_t i = 0; i < 6; i++)
+        check_everywhere((batch_options){.batch = 1, .sequence = 6, .columns = widths[i], .with_entropy = true},
+                         some_rows_have_none);
+}
+
+static void all_at_minus_200(batch *b)
+{
+    for (uint64_t s = 0; s < b->o.sequence; s++)
+        for (uint64_t v = 0; v < b->o.columns; v++)
+            put_logit(b, 0, s, v, -200 - (double)(v % 3));
+}
+
+static void a_maximum_below_zero_is_found(void **state)
+{
+    (void)state;
+    check_everywhere((batch_options){.batch = 1, .sequence = 2, .columns = 77, .with_entropy = true}, all_at_minus_200);
+    check_everywhere((batch_options){.batch = 1, .sequence = 2, .columns = 2051, .with_entropy = true},
+                     all_at_minus_200);
+}
+
+static void offsets_cancel(void **state)
+{
+    (void)state;
+    static const double offsets[] = {1e4, -1e4, 3e4};
+    for (size_t i = 0; i < 3; i++)
+        check_everywhere(
+            (batch_options){
+                .batch = 2, .sequence = 3, .columns = 1500, .with_entropy = true, .offset = offsets[i], .spread = 20},
+            NULL);
+}
+
+/* Far apart: most probabilities are 0 in fp32. */
+static void wide_logits_underflow_to_zero(void **state)
+{
+    (void)state;
+    check_everywhere((batch_options){.batch = 1, .sequence = 9, .columns = 300, .with_entropy = true, .spread = 300},
+                     NULL);
+    check_everywhere((batch_options){.batch = 1, .sequence = 9, .columns = 300, .with_entropy = true, .spread = 20000},
+                     NULL);
+}
+
+static void the_maximum_may_be_anywhere(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        batch_options options = {.batch = 1, .sequence = 1, .columns = 2100, .with_entropy = true};
+        batch b = new_batch(&options);
+        bp_logprob *client = new_client(device, &b, kernels->bit, 0);
+        for (uint64_t v = 0; v < b.o.columns; v += v < 130 || v > 2040 ? 1 : 61) {
+            double kept = element_at(row_at(&b.logits, 0, 0), BP_DTYPE_FP32, (int64_t)v);
+            put_logit(&b, 0, 0, v, 30);
+            put_whole(&b.target, 0, 0, (int64_t)v);
+            check_both(client, &b);
+            put_logit(&b, 0, 0, v, kept);
+        }
+        bp_logprob_destroy(&client);
+        free_batch(&b);
+    }
+}
+
+static void targets_may_all_be_outside(void **state)
+{
+    (void)state;
+    for (int masked = 0; masked < 2; masked++)
+        check_everywhere((batch_options){.batch = 2,
+                                         .sequence = 9,
+                                         .columns = 130,
+                                         .with_entropy = true,
+                                         .masked = masked != 0,
+                                         .outside_in_16 = 16,
+                                         .target_dtype = BP_DTYPE_INT32,
+                                         .vocab_start = 1000},
+                         NULL);
+}
+
+static void far_targets(batch *b)
+{
+    const int64_t far[] = {INT64_MIN, INT64_MAX, INT64_MIN + 40, INT64_C(1) << 32, -(INT64_C(1) << 32), UINT32_MAX};
+    for (uint64_t s = 0; s < b->o.sequence; s++)
+        put_whole(&b->target, 0, s, far[s]);
+}
+
+/* 2^32 must not become 0 where targets are narrowed. */
+static void far_targets_are_outside(void **state)
+{
+    (void)state;
+    for (int64_t start = 0; start < 100; start += 50)
+        check_everywhere((batch_options){.batch = 1, .sequence = 6, .columns = 50, .vocab_start = start}, far_targets);
+}
+
+static void temperatures_divide(void **state)
+{
+    (void)state;
+    static const double temperatures[] = {0.05, 0.7, 1.3, 8, 1000};
+    for (size_t i = 0; i < 5; i++)
+        check_everywhere((batch_options){.batch = 2,
+                                         .sequence = 3,
+                                         .columns = 333,
+                                         .with_entropy = true,
+                                         .outside_in_16 = 3,
+                                         .temperature = temperatures[i]},
+                         NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_width_and_alignment_will_do),
+                                       cmocka_unit_test(minus_infinity_is_a_logit),
+                                       cmocka_unit_test(a_single_finite_logit_is_certain),
+                                       cmocka_unit_test(rows_without_a_distribution_are_nan),
+                                       cmocka_unit_test(a_maximum_below_zero_is_found),
+                                       cmocka_unit_test(offsets_cancel),
+                                       cmocka_unit_test(wide_logits_underflow_to_zero),
+                                       cmocka_unit_test(the_maximum_may_be_anywhere),
+                                       cmocka_unit_test(targets_may_all_be_outside),
+                                       cmocka_unit_test(far_targets_are_outside),
+                                       cmocka_unit_test(temperatures_divide)};
+    return cmocka_run_group_tests(tests, open_host, close_host);
+}

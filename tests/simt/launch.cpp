@@ -1,0 +1,185 @@
+#include "launch.h"
+
+#include "fiber.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace simt
+{
+
+thread_local position here;
+thread_local index grid, block;
+
+static const unsigned LANES = 32;
+
+struct lane {
+    fiber context;
+    index place;
+    bool waits = false;
+    meeting kind = meeting::BLOCK;
+    unsigned detail = 0;
+    unsigned exchanges = 0;
+    uint32_t handed[2] = {}; /* in turns: the slowest reads the one, while the fastest already writes the other */
+};
+
+/* A block while it runs. */
+struct running {
+    std::vector<std::unique_ptr<lane>> lanes;
+    std::map<unsigned, std::unique_ptr<char[]>> memory;
+    std::vector<unsigned> ready;
+    std::mt19937_64 random;
+    unsigned current = 0;
+    void (*kernel)(const void *) = nullptr;
+    const void *argument = nullptr;
+    std::string wrong;
+};
+
+static thread_local running *now;
+
+void *shared(unsigned number, std::size_t bytes)
+{
+    std::unique_ptr<char[]> &memory = now->memory[number];
+    if (!memory) {
+        memory.reset(new char[bytes]);
+        std::memset(memory.get(), 0xff, bytes);
+    }
+    return memory.get();
+}
+
+/* ---- meetings ------------------------------------------------------------------------------------------------------ */
+
+static std::string describe(const lane &l)
+{
+    static const char *const names[] = {"the block's barrier", "the warp's barrier", "a shuffle"};
+    if (l.context.is_over())
+        return "has ended";
+    return std::string("is at ") + names[static_cast<int>(l.kind)] + " (" + std::to_string(l.detail) + ")";
+}
+
+/* The threads that meet with this one. */
+static std::pair<unsigned, unsigned> those_who_meet(unsigned thread, meeting kind)
+{
+    const unsigned all = static_cast<unsigned>(now->lanes.size()), first = thread / LANES * LANES;
+    return kind == meeting::BLOCK ? std::make_pair(0u, all) : std::make_pair(first, std::min(first + LANES, all));
+}
+
+/* All are there: they may go on. */
+static void look_at_meeting(unsigned thread)
+{
+    const lane &one = *now->lanes[thread];
+    const auto [first, end] = those_who_meet(thread, one.kind);
+    for (unsigned i = first; i < end; i++) {
+        const lane &other = *now->lanes[i];
+        const bool is_on_its_way = !other.waits || (other.kind != meeting::BLOCK && i / LANES != thread / LANES);
+        if (!other.context.is_over() && is_on_its_way)
+            return;
+        if (other.context.is_over() || other.kind != one.kind || other.detail != one.detail) {
+            if (now->wrong.empty())
+                now->wrong = "thread " + std::to_string(thread) + " " + describe(one) + ", thread " +
+                             std::to_string(i) + " " + describe(other);
+            return;
+        }
+    }
+    for (unsigned i = first; i < end; i++) {
+        now->lanes[i]->waits = false;
+        now->ready.push_back(i);
+    }
+}
+
+void meet(meeting kind, unsigned detail)
+{
+    lane &mine = *now->lanes[now->current];
+    mine.waits = true;
+    mine.kind = kind;
+    mine.detail = detail;
+    mine.context.pause();
+}
+
+uint32_t exchange(uint32_t value, unsigned distance)
+{
+    const unsigned thread = now->current;
+    lane &mine = *now->lanes[thread];
+    const unsigned turn = mine.exchanges++ % 2;
+    mine.handed[turn] = value;
+    meet(meeting::SHUFFLE, distance);
+    return now->lanes[thread ^ distance]->handed[turn];
+}
+
+/* ---- blocks -------------------------------------------------------------------------------------------------------- */
+
+static void run_thread(void *block_of_it)
+{
+    const running *r = static_cast<const running *>(block_of_it);
+    r->kernel(r->argument);
+}
+
+static void begin_block(running &r)
+{
+    r.memory.clear();
+    r.ready.clear();
+    for (unsigned i = 0; i < r.lanes.size(); i++) {
+        lane &l = *r.lanes[i];
+        l.waits = false;
+        l.exchanges = 0;
+        l.context.begin(run_thread, &r);
+        r.ready.push_back(i);
+    }
+}
+
+static void run_block(running &r, const index &place)
+{
+    begin_block(r);
+    while (!r.ready.empty() && r.wrong.empty()) {
+        std::swap(r.ready[r.random() % r.ready.size()], r.ready.back());
+        r.current = r.ready.back();
+        r.ready.pop_back();
+        lane &l = *r.lanes[r.current];
+        here = {l.place, place};
+        l.context.resume();
+        if (l.waits)
+            look_at_meeting(r.current);
+    }
+    for (unsigned i = 0; i < r.lanes.size() && r.wrong.empty(); i++) {
+        if (!r.lanes[i]->context.is_over())
+            r.wrong = "thread " + std::to_string(i) + " " + describe(*r.lanes[i]) + ", and waits forever";
+    }
+}
+
+static void make_lanes(running &r)
+{
+    for (unsigned z = 0; z < block.z; z++)
+        for (unsigned y = 0; y < block.y; y++)
+            for (unsigned x = 0; x < block.x; x++) {
+                r.lanes.push_back(std::make_unique<lane>());
+                r.lanes.back()->place = {x, y, z};
+            }
+}
+
+std::string launch(index g, index b, uint64_t seed, void (*kernel)(const void *), const void *argument)
+{
+    running r;
+    std::vector<uint64_t> order;
+    grid = g;
+    block = b;
+    now = &r;
+    r.random.seed(seed);
+    r.kernel = kernel;
+    r.argument = argument;
+    make_lanes(r);
+    for (uint64_t i = 0; i < static_cast<uint64_t>(g.x) * g.y * g.z; i++)
+        order.push_back(i);
+    std::shuffle(order.begin(), order.end(), r.random);
+    for (size_t i = 0; i < order.size() && r.wrong.empty(); i++) {
+        const uint64_t row = order[i] / g.x;
+        run_block(r, {static_cast<unsigned>(order[i] % g.x), static_cast<unsigned>(row % g.y),
+                      static_cast<unsigned>(row / g.y)});
+    }
+    now = nullptr;
+    return r.wrong;
+}
+
+} // namespace simt

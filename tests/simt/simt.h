@@ -1,0 +1,136 @@
+/* CUDA's side of src/logprob/cuda/device.cuh on a CPU: threads of a block are fibers, which run one at a time from one meeting to the next,
+ * in an order that a seed decides. Shared memory begins as NaN. Device memory is plain memory, so that ASan sees what is outside. */
+#ifndef SIMT_H
+#define SIMT_H
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace simt
+{
+
+struct index {
+    unsigned x = 1, y = 1, z = 1;
+};
+
+/* Of the thread that runs. */
+struct position {
+    index thread, block;
+};
+
+extern thread_local position here;
+extern thread_local index grid, block;
+
+enum class meeting { BLOCK, WARP, SHUFFLE };
+
+/* Returns when all threads of the block, or of the warp, are at the same meeting. `detail`: what they must agree on. */
+void meet(meeting kind, unsigned detail);
+/* What the lane `distance` (exclusive or) from here hands over. */
+uint32_t exchange(uint32_t value, unsigned distance);
+/* The block's memory of this number, the same for all its threads. */
+void *shared(unsigned number, std::size_t bytes);
+
+} // namespace simt
+
+#define threadIdx simt::here.thread
+#define blockIdx simt::here.block
+#define blockDim simt::block
+#define gridDim simt::grid
+
+#define BP_DEVICE [[maybe_unused]] static inline
+#define BP_KERNEL(blocks) extern "C" void
+#define BP_ARGUMENT const
+#define BP_UNROLL
+#define BP_NO_UNROLL
+#define BP_SHARED(type, name, count)                                                                                   \
+    type *const name = static_cast<type *>(simt::shared(__COUNTER__, (count) * sizeof(type)))
+
+namespace device
+{
+
+template <int WORDS> void load_words(const char *from, uint32_t (&words)[WORDS])
+{
+    std::memcpy(words, __builtin_assume_aligned(from, 4 * WORDS), sizeof words);
+}
+
+template <int WORDS> void store_words(char *to, const uint32_t (&words)[WORDS])
+{
+    std::memcpy(__builtin_assume_aligned(to, 4 * WORDS), words, sizeof words);
+}
+
+BP_DEVICE uint32_t load_2(const char *from)
+{
+    uint16_t value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+BP_DEVICE uint32_t load_4(const char *from)
+{
+    uint32_t value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+BP_DEVICE void store_2(char *to, uint32_t value)
+{
+    const uint16_t half = static_cast<uint16_t>(value);
+    std::memcpy(to, &half, sizeof half);
+}
+
+BP_DEVICE void store_4(char *to, uint32_t value)
+{
+    std::memcpy(to, &value, sizeof value);
+}
+
+BP_DEVICE uint32_t funnel(uint32_t low, uint32_t high, uint32_t shift)
+{
+    return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
+}
+
+BP_DEVICE float as_float(uint32_t bits)
+{
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+BP_DEVICE uint32_t as_bits(float x)
+{
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+float max_nan(float a, float b);
+uint32_t max_nan_bf16x2(uint32_t a, uint32_t b);
+uint32_t max_nan_fp16x2(uint32_t a, uint32_t b);
+float exp2_fast(float x);
+float widen_fp16(uint32_t half);
+uint32_t narrow_bf16x2(float low, float high);
+uint32_t narrow_fp16x2(float low, float high);
+
+BP_DEVICE float shuffle_xor(float x, uint32_t distance)
+{
+    return as_float(simt::exchange(as_bits(x), distance));
+}
+
+BP_DEVICE void wait_for_warp()
+{
+    simt::meet(simt::meeting::WARP, 0);
+}
+
+BP_DEVICE void wait_for_block()
+{
+    simt::meet(simt::meeting::BLOCK, 0);
+}
+
+BP_DEVICE void lower(uint64_t *least, uint64_t value)
+{
+    *least = value < *least ? value : *least;
+}
+
+} // namespace device
+
+#endif

@@ -1,0 +1,81 @@
+#include "bench_device.h"
+
+#include <stdio.h>
+
+#include "machine.h"
+
+static bp_status make_host(bench_device *d)
+{
+    bp_host_config config;
+    bp_status status = bp_host_config_init(&config, sizeof config);
+    if (status != BP_OK)
+        return status;
+    d->free_bytes = machine_available_bytes() / 8 * 7; /* not the last page */
+    config.memory_bytes = d->free_bytes;
+    if (d->free_bytes == 0)
+        return bp_error_record(BP_ERR_UNSUPPORTED, "this system does not say how much memory is free");
+    return bp_device_create_host(&config, &d->device);
+}
+
+/* What the driver says. The context is current for the question only. */
+static bp_status ask_free_bytes(int32_t ordinal, uint64_t *bytes)
+{
+    bp_cuda_driver driver = {.size = sizeof driver};
+    int number;
+    void *context;
+    size_t left = 0, total;
+    bp_status status = bp_cuda_driver_load(NULL, &driver);
+    if (status != BP_OK)
+        return status;
+    if (driver.cuDeviceGet(&number, ordinal) != 0 || driver.cuDevicePrimaryCtxRetain(&context, number) != 0)
+        return bp_error_record(BP_ERR_DEVICE, "the driver does not say how much memory is free");
+    int error = driver.cuCtxPushCurrent(context);
+    if (error == 0) {
+        error = driver.cuMemGetInfo(&left, &total);
+        (void)driver.cuCtxPopCurrent(&context);
+    }
+    (void)driver.cuDevicePrimaryCtxRelease(number);
+    if (error != 0)
+        return bp_error_record(BP_ERR_DEVICE, "the driver does not say how much memory is free");
+    *bytes = left;
+    return BP_OK;
+}
+
+static bp_status make_cuda(int32_t ordinal, bench_device *d)
+{
+    bp_cuda_config config;
+    bp_cuda_info info = {.size = sizeof info};
+    bp_status status = bp_cuda_config_init(&config, sizeof config);
+    config.ordinal = ordinal;
+    if (status == BP_OK)
+        status = bp_device_create_cuda(&config, &d->device);
+    if (status == BP_OK)
+        status = bp_cuda_info_get(d->device, &info);
+    if (status == BP_OK)
+        status = ask_free_bytes(ordinal, &d->free_bytes);
+    if (status == BP_OK)
+        snprintf(d->model, sizeof d->model, "%s", info.name);
+    return status;
+}
+
+bp_status bench_device_init(bool cuda, int32_t ordinal, bench_device *d)
+{
+    *d = (bench_device){.cuda = cuda};
+    bp_status status = cuda ? make_cuda(ordinal, d) : make_host(d);
+    return status == BP_OK ? bp_stream_create(d->device, "bench", &d->stream) : status;
+}
+
+void bench_device_finish(bench_device *d)
+{
+    bp_stream_destroy(&d->stream);
+    bp_device_destroy(&d->device);
+}
+
+bp_status bench_device_used(const bench_device *d, uint64_t *bytes)
+{
+    bp_device_usage usage = {.size = sizeof usage};
+    bp_status status = bp_device_usage_get(d->device, &usage);
+    if (status == BP_OK)
+        *bytes = usage.committed_bytes + usage.allocated_bytes;
+    return status;
+}

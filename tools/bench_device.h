@@ -1,0 +1,24 @@
+/* The device that is measured, and the stream that measured work is on. */
+#ifndef TOOLS_BENCH_DEVICE_H
+#define TOOLS_BENCH_DEVICE_H
+
+#include <bucketpool/bucketpool.h>
+
+#include <stdbool.h>
+
+typedef struct bench_device {
+    bp_device *device;
+    bp_stream *stream;
+    char model[64]; /* of a GPU; "" otherwise */
+    bool cuda;
+    uint64_t free_bytes; /* of its memory, before any of it was used */
+} bench_device;
+
+/* Call bench_device_finish either way. */
+bp_status bench_device_init(bool cuda, int32_t ordinal, bench_device *d);
+void bench_device_finish(bench_device *d);
+
+/* Memory that the device has handed out and not got back. */
+bp_status bench_device_used(const bench_device *d, uint64_t *bytes);
+
+#endif

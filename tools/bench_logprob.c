@@ -1,0 +1,80 @@
+/* `bucketpool bench logprob`: shapes measured in turns; a table or a document. */
+#include <stdlib.h>
+
+#include "bench_report.h"
+#include "bench_run.h"
+#include "bench_times.h"
+#include "cli.h"
+
+/* A warm-up of every row, and its turns; of the head its products too. */
+static uint64_t count_measurements(const bench *b)
+{
+    uint64_t rows = 0;
+    for (size_t i = 0; i < b->row_count; i++)
+        rows += b->rows[i].shape->fits;
+    return rows * (1 + b->options->turns) * (b->options->head > 0 ? 2 : 1);
+}
+
+/* One figure for the whole run. */
+static void settle_copies(bench *b)
+{
+    double *values = calloc(b->row_count, sizeof *values);
+    size_t count = 0;
+    for (size_t i = 0; values != NULL && i < b->row_count; i++) {
+        if (b->rows[i].copy_bytes_per_s > 0)
+            values[count++] = b->rows[i].copy_bytes_per_s;
+    }
+    b->copy_bytes_per_s = bench_median(values, count);
+    free(values);
+}
+
+/* One line on standard error for what is wrong. Rows that do not fit are an answer, unless all of them do not. */
+static int judge(const bench *b)
+{
+    size_t measured = 0;
+    for (size_t i = 0; i < b->row_count; i++) {
+        const bench_row *row = &b->rows[i];
+        measured += row->measured;
+        if (row->wrong)
+            return cli_fail(EXIT_NEGATIVE, "sequence %llu, vocabulary %llu, chunk %llu: %s",
+                            (unsigned long long)row->shape->seq, (unsigned long long)row->shape->vocab,
+                            (unsigned long long)row->chunk, row->error);
+    }
+    if (measured == 0)
+        return cli_fail(EXIT_ENVIRONMENT, "no shape fits the device's memory; --scale auto takes less");
+    return EXIT_ANSWERED;
+}
+
+static int measure(bench *b)
+{
+    progress_init(&b->progress, "measurement", count_measurements(b));
+    int code = b->options->head > 0 ? bench_run_head(b) : bench_run_logits(b);
+    progress_erase(&b->progress);
+    if (code == EXIT_GO_ON)
+        settle_copies(b);
+    return code;
+}
+
+static int answer(const bench *b)
+{
+    int code = b->options->json ? bench_report_json(b) : bench_report_table(b);
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    return code == EXIT_GO_ON ? judge(b) : code;
+}
+
+int cli_bench_logprob(int argc, char **argv)
+{
+    bench_options options;
+    bench b;
+    int code = bench_options_parse(argc, argv, &options);
+    if (code != EXIT_GO_ON)
+        return code;
+    code = bench_init(&options, &b);
+    if (code == EXIT_GO_ON)
+        code = measure(&b);
+    if (code == EXIT_GO_ON)
+        code = answer(&b);
+    bench_finish(&b);
+    return code;
+}

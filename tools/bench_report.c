@@ -1,0 +1,123 @@
+#include "bench_report.h"
+
+#include <stdio.h>
+
+#include "cli.h"
+#include "sheet.h"
+
+#define CELL_CHARS 64
+#define MOST_COLUMNS 12
+
+/* ---- the heading ------------------------------------------------------------------------------------------------------------ */
+
+static void print_machine(const bench *b)
+{
+    if (b->device.cuda)
+        printf("cuda, %s", b->device.model);
+    else if (*b->kernels != '\0')
+        printf("host, %s kernels, %u thread%s", b->kernels, b->threads, b->threads == 1 ? "" : "s");
+    else
+        printf("host");
+    if (*b->products != '\0')
+        printf(", products by %s", b->products);
+    if (b->copy_bytes_per_s > 0)
+        printf("; copies at %.1f GB/s, read and written", 1e-9 * b->copy_bytes_per_s);
+}
+
+static void print_heading(const bench *b)
+{
+    const bench_options *o = b->options;
+    bool color = cli_wants_color(o->color);
+    printf("%s", color ? "\033[1m" : "");
+    print_machine(b);
+    printf("%s\n", color ? "\033[0m" : "");
+    if (o->head > 0)
+        printf("fused head, hidden size %llu, %s, %s gradient of hidden states", (unsigned long long)o->head,
+               bp_dtype_name(o->dtype), bp_dtype_name(bench_gradient_dtype(o)));
+    else
+        printf("%s logits, %s gradient%s", bp_dtype_name(o->dtype), bp_dtype_name(bench_gradient_dtype(o)),
+               o->gradient == BENCH_GRADIENT_IN_PLACE ? " in their place" : "");
+    printf("%s; ", o->entropy ? ", entropies too" : "");
+    if (b->scale > 1)
+        printf("sequences divided by %llu%s; ", (unsigned long long)b->scale, o->scale == 0 ? ", picked" : "");
+    printf("median of %llu turn%s\n\n", (unsigned long long)o->turns, o->turns == 1 ? "" : "s");
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------------------------------- */
+
+static void milliseconds(char text[CELL_CHARS], double seconds)
+{
+    double ms = 1e3 * seconds;
+    snprintf(text, CELL_CHARS, "%.*f ms", ms < 1 ? 4 : ms < 100 ? 2 : 1, ms);
+}
+
+/* What stands in every row. */
+static size_t shape_cells(const bench_row *row, char cells[][CELL_CHARS])
+{
+    snprintf(cells[0], CELL_CHARS, "%llu", (unsigned long long)row->shape->seq);
+    snprintf(cells[1], CELL_CHARS, "%llu", (unsigned long long)row->shape->vocab);
+    if (row->chunk == 0)
+        snprintf(cells[2], CELL_CHARS, "none");
+    else
+        snprintf(cells[2], CELL_CHARS, "%llu", (unsigned long long)row->chunk);
+    return 3;
+}
+
+static void figure_cells(const bench *b, const bench_row *row, size_t next, char cells[][CELL_CHARS])
+{
+    milliseconds(cells[next++], row->seconds);
+    milliseconds(cells[next++], row->forward_seconds);
+    milliseconds(cells[next++], row->backward_seconds);
+    if (b->options->head > 0) {
+        milliseconds(cells[next++], row->products_seconds);
+        snprintf(cells[next++], CELL_CHARS, "%.3f", bench_row_products_ratio(row));
+    }
+    snprintf(cells[next++], CELL_CHARS, "%s", cli_bytes(row->peak_bytes));
+    snprintf(cells[next++], CELL_CHARS, "%s", cli_bytes(row->workspace_bytes));
+    if (b->options->head == 0) {
+        snprintf(cells[next++], CELL_CHARS, "%llu", (unsigned long long)bench_bytes_per_logit(b->options));
+        snprintf(cells[next], CELL_CHARS, "%.1f %%", 100 * bench_row_bandwidth_fraction(b->options, row));
+    }
+}
+
+static void add_row(sheet *s, const bench *b, const bench_row *row, size_t columns)
+{
+    char cells[MOST_COLUMNS][CELL_CHARS] = {""};
+    size_t next = shape_cells(row, cells);
+    if (row->measured)
+        figure_cells(b, row, next, cells);
+    sheet_add_line(s);
+    for (size_t i = 0; i < columns; i++)
+        sheet_set_cell(s, i, row->measured || i < next ? cells[i] : "-");
+    if (*row->error != '\0') {
+        sheet_set_cell(s, columns, row->error);
+        sheet_color_line(s, "red");
+    }
+}
+
+static bool has_errors(const bench *b)
+{
+    bool has = false;
+    for (size_t i = 0; i < b->row_count; i++)
+        has = has || *b->rows[i].error != '\0';
+    return has;
+}
+
+int bench_report_table(const bench *b)
+{
+    static const char *const logits[] = {"SEQUENCE", "VOCABULARY", "CHUNK",     "TIME",    "FORWARD",
+                                         "BACKWARD", "PEAK",       "WORKSPACE", "B/LOGIT", "BANDWIDTH"};
+    static const char *const head[] = {"SEQUENCE", "VOCABULARY", "CHUNK",      "TIME", "FORWARD",
+                                       "BACKWARD", "PRODUCTS",   "x PRODUCTS", "PEAK", "WORKSPACE"};
+    const char *const *titles = b->options->head > 0 ? head : logits;
+    size_t columns = sizeof logits / sizeof *logits;
+    print_heading(b);
+    sheet s = sheet_new(cli_wants_color(b->options->color));
+    for (size_t i = 0; i < columns; i++)
+        sheet_add_column(&s, titles[i], true);
+    if (has_errors(b))
+        sheet_add_column(&s, "", false);
+    for (size_t i = 0; i < b->row_count; i++)
+        add_row(&s, b, &b->rows[i], columns);
+    return sheet_finish(&s);
+}

@@ -1,0 +1,276 @@
+#include "bench_setup.h"
+
+#include <bucketpool/logprob.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli.h"
+
+uint64_t bench_bytes_per_logit(const bench_options *options)
+{
+    return (2 * (uint64_t)bp_dtype_bits(options->dtype) + bp_dtype_bits(bench_gradient_dtype(options))) / 8;
+}
+
+double bench_row_bandwidth_fraction(const bench_options *options, const bench_row *row)
+{
+    double counted = (double)bench_bytes_per_logit(options) * (double)row->shape->seq * (double)row->shape->vocab;
+    return row->measured && row->copy_bytes_per_s > 0 ? counted / row->seconds / row->copy_bytes_per_s : 0;
+}
+
+double bench_row_products_ratio(const bench_row *row)
+{
+    return row->products_seconds > 0 ? row->seconds / row->products_seconds : 0;
+}
+
+uint64_t bench_chunk_tokens(const bench_shape *shape, uint64_t chunk)
+{
+    return chunk == 0 || chunk > shape->seq ? shape->seq : chunk;
+}
+
+int bench_fail(bench *b, bp_status status)
+{
+    progress_erase(&b->progress);
+    if (status == BP_ERR_UNSUPPORTED) /* by this build or this machine */
+        return cli_fail(EXIT_ENVIRONMENT, "%s", bp_error_detail());
+    return cli_fail_status(status);
+}
+
+void bench_refuse_row(bench_row *row, const char *why)
+{
+    snprintf(row->error, sizeof row->error, "%s", why);
+}
+
+/* ---- shapes -------------------------------------------------------------------------------------------------------------- */
+
+/* The most tokens that one piece of any row has. */
+static uint64_t most_chunk_tokens(const bench_options *o, const bench_shape *shape)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < o->chunk.count; i++) {
+        uint64_t tokens = bench_chunk_tokens(shape, o->chunk.values[i]);
+        most = tokens > most ? tokens : most;
+    }
+    return most;
+}
+
+/* Options were checked: none of these products overflows. */
+static bp_status size_tensors(const bench_options *o, bench_shape *shape)
+{
+    uint64_t *bytes = shape->tensors.bytes, logits = shape->seq * shape->vocab;
+    uint64_t width = bp_dtype_bits(o->dtype) / 8, grad_width = bp_dtype_bits(bench_gradient_dtype(o)) / 8;
+    bytes[TENSOR_TARGET] = 8 * shape->seq;
+    bytes[TENSOR_LOGPROB] = bytes[TENSOR_LOGPROB_GRAD] = 4 * shape->seq;
+    bytes[TENSOR_ENTROPY] = bytes[TENSOR_ENTROPY_GRAD] = o->entropy ? 4 * shape->seq : 0;
+    if (o->head == 0) {
+        bytes[TENSOR_LOGITS] = width * logits;
+        bytes[TENSOR_LOGITS_GRAD] = o->gradient == BENCH_GRADIENT_IN_PLACE ? 0 : grad_width * logits;
+    } else {
+        bytes[TENSOR_HIDDEN] = width * shape->seq * o->head;
+        bytes[TENSOR_WEIGHT] = width * shape->vocab * o->head;
+        bytes[TENSOR_HIDDEN_GRAD] = grad_width * shape->seq * o->head;
+        bytes[TENSOR_WEIGHT_GRAD] = 4 * shape->vocab * o->head;
+        uint64_t rows = most_chunk_tokens(o, shape);
+        bool widens = !o->cuda && o->dtype != BP_DTYPE_FP32;
+        bytes[TENSOR_PRODUCT] = 4 * rows * shape->vocab;
+        bytes[TENSOR_WIDE_HIDDEN] = widens ? 2 * 4 * rows * o->head : 0; /* hidden states, and their gradient */
+        bytes[TENSOR_WIDE_WEIGHT] = widens ? 4 * shape->vocab * o->head : 0;
+    }
+    return bp_logprob_saved_bytes(shape->seq, o->entropy, &bytes[TENSOR_SAVED]);
+}
+
+static uint64_t largest(const bench_list *list)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < list->count; i++)
+        most = list->values[i] > most ? list->values[i] : most;
+    return most;
+}
+
+static uint64_t scaled(uint64_t seq, uint64_t scale)
+{
+    return seq / scale > 0 ? seq / scale : 1;
+}
+
+/* Logits and gradient of the largest shape in half of what is free. */
+static uint64_t pick_scale(const bench *b)
+{
+    const bench_options *o = b->options;
+    uint64_t width = bp_dtype_bits(o->dtype) / 8, grad_width = bp_dtype_bits(bench_gradient_dtype(o)) / 8, scale = 1;
+    if (o->gradient == BENCH_GRADIENT_IN_PLACE)
+        grad_width = 0;
+    uint64_t seq = largest(&o->seq), row_bytes = largest(&o->vocab) * (width + grad_width);
+    while (scaled(seq, scale) > 1 && scaled(seq, scale) > b->device.free_bytes / 2 / row_bytes)
+        scale *= 2;
+    return scale;
+}
+
+static bp_status make_shapes(bench *b)
+{
+    const bench_options *o = b->options;
+    bp_status status = BP_OK;
+    b->scale = o->scale > 0 ? o->scale : pick_scale(b);
+    b->shapes = calloc(o->seq.count * o->vocab.count, sizeof *b->shapes);
+    b->rows = calloc(o->seq.count * o->vocab.count * o->chunk.count, sizeof *b->rows);
+    if (b->shapes == NULL || b->rows == NULL)
+        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the shapes");
+    for (size_t s = 0; s < o->seq.count; s++) {
+        for (size_t v = 0; status == BP_OK && v < o->vocab.count; v++) {
+            bench_shape *shape = &b->shapes[b->shape_count++];
+            *shape = (bench_shape){.seq = scaled(o->seq.values[s], b->scale),
+                                   .unscaled_seq = o->seq.values[s],
+                                   .vocab = o->vocab.values[v]};
+            status = size_tensors(o, shape);
+            for (size_t c = 0; c < o->chunk.count; c++)
+                b->rows[b->row_count++] = (bench_row){.shape = shape, .chunk = o->chunk.values[c]};
+        }
+    }
+    return status;
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------------------------- */
+
+static void refuse_shape(bench *b, bench_shape *shape, uint64_t wanted, uint64_t there)
+{
+    char text[BENCH_ERROR_CHARS];
+    if (wanted == UINT64_MAX)
+        snprintf(text, sizeof text, "needs more bytes than 64 bits count, %s are free", cli_bytes(there));
+    else
+        snprintf(text, sizeof text, "needs %s (%llu bytes), %s (%llu bytes) are free", cli_bytes(wanted),
+                 (unsigned long long)wanted, cli_bytes(there), (unsigned long long)there);
+    shape->fits = false;
+    for (size_t i = 0; i < b->row_count; i++) {
+        if (b->rows[i].shape == shape)
+            bench_refuse_row(&b->rows[i], text);
+    }
+}
+
+static bench_shape *largest_shape(bench *b)
+{
+    bench_shape *found = NULL;
+    uint64_t most = 0;
+    for (size_t i = 0; i < b->shape_count; i++) {
+        uint64_t bytes = bench_tensors_bytes(&b->shapes[i].tensors);
+        if (b->shapes[i].fits && bytes > most) {
+            most = bytes;
+            found = &b->shapes[i];
+        }
+    }
+    return found;
+}
+
+static bp_status make_memory(bench *b)
+{
+    bench_tensors *tensors = calloc(b->shape_count, sizeof *tensors);
+    size_t count = 0;
+    if (tensors == NULL)
+        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the shapes");
+    for (size_t i = 0; i < b->shape_count; i++) {
+        if (!b->shapes[i].fits)
+            continue;
+        b->shapes[i].place = count;
+        tensors[count++] = b->shapes[i].tensors;
+    }
+    bp_status status = bench_memory_init(b->device.device, "bench", tensors, count, &b->memory);
+    free(tensors);
+    return status;
+}
+
+/* One slab for the largest shape that fits. A device may have less than it says, or not in one piece. */
+static bp_status fit_shapes(bench *b)
+{
+    uint64_t there = b->device.free_bytes - bench_copy_bytes(&b->device);
+    for (size_t i = 0; i < b->shape_count; i++) {
+        uint64_t wanted = bench_tensors_bytes(&b->shapes[i].tensors);
+        b->shapes[i].fits = true;
+        if (wanted > there)
+            refuse_shape(b, &b->shapes[i], wanted, there);
+    }
+    bp_status status = make_memory(b);
+    bench_shape *shape;
+    while (status == BP_ERR_NO_DEVICE_MEMORY && (shape = largest_shape(b)) != NULL) {
+        bench_memory_finish(&b->memory);
+        refuse_shape(b, shape, bench_tensors_bytes(&shape->tensors), there);
+        status = make_memory(b);
+    }
+    return status;
+}
+
+int bench_init(const bench_options *options, bench *b)
+{
+    *b = (bench){.options = options};
+    bp_status status = bench_device_init(options->cuda, options->ordinal, &b->device);
+    if (status == BP_OK)
+        status = make_shapes(b);
+    if (status == BP_OK)
+        status = bench_copy_init(&b->device, &b->copy);
+    if (status == BP_OK)
+        status = fit_shapes(b);
+    if (status == BP_OK)
+        status = bench_staging_init(&b->device, &b->staging);
+    if (status == BP_OK)
+        status = bench_device_used(&b->device, &b->idle_bytes);
+    return status == BP_OK ? EXIT_GO_ON : bench_fail(b, status);
+}
+
+void bench_finish(bench *b)
+{
+    bench_staging_finish(&b->staging);
+    bench_memory_finish(&b->memory);
+    bench_copy_finish(&b->copy);
+    bench_device_finish(&b->device);
+    free(b->rows);
+    free(b->shapes);
+}
+
+/* ---- a shape's turn ------------------------------------------------------------------------------------------------------ */
+
+#define TOKENS_AT_ONCE 4096
+
+static bp_status write_tokens(bench *b, const bench_shape *shape)
+{
+    int64_t target[TOKENS_AT_ONCE];
+    float logprob[TOKENS_AT_ONCE], entropy[TOKENS_AT_ONCE];
+    bp_status status = BP_OK;
+    for (uint64_t first = 0, count; status == BP_OK && first < shape->seq; first += count) {
+        count = shape->seq - first < TOKENS_AT_ONCE ? shape->seq - first : TOKENS_AT_ONCE;
+        for (uint64_t t = 0; t < count; t++) {
+            target[t] = bench_target(first + t, shape->vocab);
+            logprob[t] = bench_logprob_grad(first + t);
+            entropy[t] = bench_entropy_grad(first + t);
+        }
+        status = bench_upload(&b->staging, target, 8 * count, (int64_t *)shape->at[TENSOR_TARGET] + first);
+        if (status == BP_OK)
+            status = bench_upload(&b->staging, logprob, 4 * count, (float *)shape->at[TENSOR_LOGPROB_GRAD] + first);
+        if (status == BP_OK && shape->at[TENSOR_ENTROPY_GRAD] != NULL)
+            status = bench_upload(&b->staging, entropy, 4 * count, (float *)shape->at[TENSOR_ENTROPY_GRAD] + first);
+    }
+    return status;
+}
+
+bp_status bench_take_shape(bench *b, bench_shape *shape)
+{
+    bp_status status = BP_OK;
+    for (size_t i = 0; status == BP_OK && i < TENSOR_COUNT; i++)
+        status = bench_memory_take(&b->memory, shape->place, i, b->device.stream, &shape->at[i]);
+    return status == BP_OK ? write_tokens(b, shape) : status;
+}
+
+bp_status bench_give_shape(bench *b, bench_shape *shape)
+{
+    bp_status status = BP_OK;
+    for (size_t i = 0; status == BP_OK && i < TENSOR_COUNT; i++)
+        status = bench_memory_give(&b->memory, shape->place, i, b->device.stream);
+    return status;
+}
+
+bp_status bench_row_memory(const bench *b, uint64_t *bytes)
+{
+    uint64_t held = 0, used = 0;
+    bp_status status = bench_memory_held(&b->memory, &held);
+    if (status == BP_OK)
+        status = bench_device_used(&b->device, &used);
+    if (status == BP_OK)
+        *bytes = held + used - b->idle_bytes;
+    return status;
+}

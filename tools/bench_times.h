@@ -1,0 +1,10 @@
+/* Times of things that are measured in turns. */
+#ifndef TOOLS_BENCH_TIMES_H
+#define TOOLS_BENCH_TIMES_H
+
+#include <stddef.h>
+
+/* Of `count` values, which are put in order; of an even number the mean of the two in the middle. 0 of none. */
+double bench_median(double *values, size_t count);
+
+#endif

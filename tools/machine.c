@@ -1,0 +1,56 @@
+#include "machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LIKELY_CACHE_BYTES (UINT64_C(64) << 20)
+
+uint64_t machine_available_bytes(void)
+{
+    unsigned long long kib = 0;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, "MemAvailable:", 13) == 0)
+            kib = strtoull(line + 13, NULL, 10);
+    }
+    if (file != NULL)
+        fclose(file);
+    return (uint64_t)kib << 10;
+}
+
+/* The number that a file of one line begins with; -1 where there is none. */
+static long read_number(long cpu, const char *file)
+{
+    char path[96], text[32];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index3/%s", cpu, file);
+    FILE *stream = fopen(path, "re");
+    long number = -1;
+    if (stream != NULL && fgets(text, sizeof text, stream) != NULL && *text >= '0' && *text <= '9')
+        number = strtol(text, NULL, 10);
+    if (stream != NULL)
+        fclose(stream);
+    return number;
+}
+
+uint64_t machine_cache_bytes(void)
+{
+    uint64_t bytes = 0;
+    long cpus = sysconf(_SC_NPROCESSORS_CONF);
+    for (long cpu = 0; cpu < cpus; cpu++) {
+        long kib = read_number(cpu, "size");
+        if (kib > 0 && read_number(cpu, "shared_cpu_list") == cpu) /* the first of those that share it */
+            bytes += (uint64_t)kib << 10;
+    }
+    return bytes > 0 ? bytes : LIKELY_CACHE_BYTES;
+}
+
+double machine_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
