@@ -49,7 +49,6 @@ WRAP(void *, calloc, (size_t count, size_t bytes), (count, bytes))
 WRAP(void *, realloc, (void *memory, size_t bytes), (memory, bytes))
 WRAP(void *, aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
 WRAP(int, posix_memalign, (void **memory, size_t alignment, size_t bytes), (memory, alignment, bytes))
-WRAP(char *, strdup, (const char *text), (text))
 WRAP(void *, mmap, (void *at, size_t bytes, int protection, int flags, int file, off_t offset),
      (at, bytes, protection, flags, file, offset))
 WRAP(void *, mmap64, (void *at, size_t bytes, int protection, int flags, int file, off_t offset),
