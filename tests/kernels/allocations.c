@@ -26,6 +26,9 @@ static void note(void)
         atomic_fetch_add(&seen, 1);
 }
 
+/* Some linkers see references of shared libraries, too, and want the symbols to be visible to them. */
+#pragma GCC visibility push(default)
+
 /* A function that counts and then does what it should. */
 #define WRAP(type, name, parameters, arguments)                                                                        \
     type __real_##name parameters;                                                                                     \
@@ -54,3 +57,5 @@ WRAP(void *, mmap, (void *at, size_t bytes, int protection, int flags, int file,
 WRAP(void *, mmap64, (void *at, size_t bytes, int protection, int flags, int file, off_t offset),
      (at, bytes, protection, flags, file, offset))
 WRAP(int, munmap, (void *at, size_t bytes), (at, bytes))
+
+#pragma GCC visibility pop
