@@ -23,15 +23,19 @@ template <class Work, void (*kernel)(Work)> static void run_kernel(const void *a
 template <class Work, void (*kernel)(Work)>
 static void run(const unsigned grid[3], const unsigned block[3], unsigned, const void *argument)
 {
-    const std::string wrong =
-        simt::launch({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, seed++, run_kernel<Work, kernel>, argument);
+    const std::string wrong = simt::launch({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, seed++,
+                                           run_kernel<Work, kernel>, argument);
     if (!wrong.empty()) {
         std::fprintf(stderr, "simt: %s\n", wrong.c_str());
         std::abort();
     }
 }
 
-#define KERNEL(work, name) {#name, sizeof(work), run<work, name>}, {#name "_entropy", sizeof(work), run<work, name##_entropy>}
+#define KERNEL(work, name)                                                                                             \
+    {#name, sizeof(work), run<work, name>},                                                                            \
+    {                                                                                                                  \
+#name "_entropy", sizeof(work), run < work, name##_entropy>                                                    \
+    }
 
 const fake_kernel fake_kernels[] = {
     KERNEL(bp_partials_work, bp_partials_fp32),

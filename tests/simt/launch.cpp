@@ -79,8 +79,8 @@ static void look_at_meeting(unsigned thread)
             return;
         if (other.context.is_over() || other.kind != one.kind || other.detail != one.detail) {
             if (now->wrong.empty())
-                now->wrong = "thread " + std::to_string(thread) + " " + describe(one) + ", thread " + std::to_string(i) +
-                             " " + describe(other);
+                now->wrong = "thread " + std::to_string(thread) + " " + describe(one) + ", thread " +
+                             std::to_string(i) + " " + describe(other);
             return;
         }
     }
@@ -175,7 +175,8 @@ std::string launch(index g, index b, uint64_t seed, void (*kernel)(const void *)
     std::shuffle(order.begin(), order.end(), r.random);
     for (size_t i = 0; i < order.size() && r.wrong.empty(); i++) {
         const uint64_t row = order[i] / g.x;
-        run_block(r, {static_cast<unsigned>(order[i] % g.x), static_cast<unsigned>(row % g.y), static_cast<unsigned>(row / g.y)});
+        run_block(r, {static_cast<unsigned>(order[i] % g.x), static_cast<unsigned>(row % g.y),
+                      static_cast<unsigned>(row / g.y)});
     }
     now = nullptr;
     return r.wrong;

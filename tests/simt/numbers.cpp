@@ -61,8 +61,9 @@ float widen_fp16(uint32_t half)
     const uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
     if (exponent == 31)
         return as_float(sign | 0x7f800000u | fraction << 13);
-    const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
-                                          : std::ldexp(static_cast<float>(1024 + fraction), static_cast<int>(exponent) - 25);
+    const float magnitude = exponent == 0
+                                ? std::ldexp(static_cast<float>(fraction), -24)
+                                : std::ldexp(static_cast<float>(1024 + fraction), static_cast<int>(exponent) - 25);
     return as_float(sign | as_bits(magnitude));
 }
 

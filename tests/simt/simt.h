@@ -43,7 +43,8 @@ void *shared(unsigned number, std::size_t bytes);
 #define BP_ARGUMENT const
 #define BP_UNROLL
 #define BP_NO_UNROLL
-#define BP_SHARED(type, name, count) type *const name = static_cast<type *>(simt::shared(__COUNTER__, (count) * sizeof(type)))
+#define BP_SHARED(type, name, count)                                                                                   \
+    type *const name = static_cast<type *>(simt::shared(__COUNTER__, (count) * sizeof(type)))
 
 namespace device
 {

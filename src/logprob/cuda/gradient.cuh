@@ -27,7 +27,8 @@ template <bool ENTROPY> BP_DEVICE row_state state_of(const bp_gradient_work &wor
     const uint64_t target = behind(target_of(work.tokens, at), work.logits.first);
     const float scale = work.logits.scale;
     const float g = upstream(work.logprob_grad, at, work.logprob_grad_batch_stride, work.logprob_grad_stride);
-    const float h = ENTROPY ? upstream(work.entropy_grad, at, work.entropy_grad_batch_stride, work.entropy_grad_stride) : 0;
+    const float h =
+        ENTROPY ? upstream(work.entropy_grad, at, work.entropy_grad_batch_stride, work.entropy_grad_stride) : 0;
     return {work.saved.max[at.token],
             work.saved.log_sum[at.token],
             ENTROPY ? work.saved.energy[at.token] : 0,
@@ -47,7 +48,8 @@ template <bool ENTROPY> BP_DEVICE float gradient_of(const row_state &row, float 
 template <bool ENTROPY> BP_DEVICE float gradient_at_target(const row_state &row, float x)
 {
     const float d = x - row.max, exponent = fmaf(d, row.scale, -row.log_sum);
-    const float of_entropy = ENTROPY ? row.h * (row.energy - no_lower(d * row.scale)) * exp2_fast(exponent * LOG2_E) : 0;
+    const float of_entropy =
+        ENTROPY ? row.h * (row.energy - no_lower(d * row.scale)) * exp2_fast(exponent * LOG2_E) : 0;
     return fmaf(-row.g, expm1f(exponent), of_entropy);
 }
 
@@ -60,7 +62,7 @@ template <class X, class Y> struct piece {
     static constexpr uint32_t columns = 16 / (X::bytes > Y::bytes ? X::bytes : Y::bytes); /* of a vector */
     static constexpr int in_words = static_cast<int>(columns / X::in_word);
     static constexpr int out_words = static_cast<int>(columns / Y::in_word);
-    static constexpr uint32_t apart = BP_LANES * columns;                                  /* a lane's vectors */
+    static constexpr uint32_t apart = BP_LANES * columns; /* a lane's vectors */
     static constexpr int vectors = static_cast<int>(BP_PIECE_COLUMNS / apart);
     uint32_t words[vectors][in_words];
 };
@@ -223,8 +225,8 @@ BP_DEVICE void store_head(const gradient_row<X, Y, ENTROPY> &row, uint32_t colum
         return;
     float y[Y::in_word] = {};
     if (!row.masked)
-        y[0] = column == row.state.target ? gradient_at_target<ENTROPY>(row.state, x)
-                                          : gradient_of<ENTROPY>(row.state, x);
+        y[0] =
+            column == row.state.target ? gradient_at_target<ENTROPY>(row.state, x) : gradient_of<ENTROPY>(row.state, x);
     Y::store(row.out + column * Y::bytes, Y::narrow(y));
 }
 

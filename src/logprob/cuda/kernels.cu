@@ -4,31 +4,31 @@
 #include "logprob/cuda/partials.cuh"
 
 #define PARTIALS(x)                                                                                                    \
-    BP_KERNEL(device::x::bytes == 2 ? 6 : 2) bp_partials_##x(BP_ARGUMENT bp_partials_work work)                                                       \
+    BP_KERNEL(device::x::bytes == 2 ? 6 : 2) bp_partials_##x(BP_ARGUMENT bp_partials_work work)                        \
     {                                                                                                                  \
         device::make_partials<device::x, false>(work);                                                                 \
     }                                                                                                                  \
-    BP_KERNEL(device::x::bytes == 2 ? 6 : 2) bp_partials_##x##_entropy(BP_ARGUMENT bp_partials_work work)                                             \
+    BP_KERNEL(device::x::bytes == 2 ? 6 : 2) bp_partials_##x##_entropy(BP_ARGUMENT bp_partials_work work)              \
     {                                                                                                                  \
         device::make_partials<device::x, true>(work);                                                                  \
     }
 
 #define GRADIENT(x, y)                                                                                                 \
-    BP_KERNEL(6) bp_gradient_##x##_##y(BP_ARGUMENT bp_gradient_work work)                                                 \
+    BP_KERNEL(6) bp_gradient_##x##_##y(BP_ARGUMENT bp_gradient_work work)                                              \
     {                                                                                                                  \
         device::make_gradient<device::x, device::y, false>(work);                                                      \
     }                                                                                                                  \
-    BP_KERNEL(6) bp_gradient_##x##_##y##_entropy(BP_ARGUMENT bp_gradient_work work)                                       \
+    BP_KERNEL(6) bp_gradient_##x##_##y##_entropy(BP_ARGUMENT bp_gradient_work work)                                    \
     {                                                                                                                  \
         device::make_gradient<device::x, device::y, true>(work);                                                       \
     }
 
 #define NARROWER_GRADIENT(y)                                                                                           \
-    BP_KERNEL(6) bp_gradient_fp32_##y(BP_ARGUMENT bp_gradient_work work)                                                  \
+    BP_KERNEL(6) bp_gradient_fp32_##y(BP_ARGUMENT bp_gradient_work work)                                               \
     {                                                                                                                  \
         device::make_narrower_gradient<device::y, false>(work);                                                        \
     }                                                                                                                  \
-    BP_KERNEL(6) bp_gradient_fp32_##y##_entropy(BP_ARGUMENT bp_gradient_work work)                                        \
+    BP_KERNEL(6) bp_gradient_fp32_##y##_entropy(BP_ARGUMENT bp_gradient_work work)                                     \
     {                                                                                                                  \
         device::make_narrower_gradient<device::y, true>(work);                                                         \
     }

@@ -21,7 +21,8 @@ BP_DEVICE uint32_t misalignment(const char *address, uint32_t bytes)
 
 /* Of two aligned vectors the words that begin `shift` bytes behind the first. */
 template <int WORDS>
-BP_DEVICE void shifted(const uint32_t (&low)[WORDS], const uint32_t (&high)[WORDS], uint32_t shift, uint32_t (&words)[WORDS])
+BP_DEVICE void shifted(const uint32_t (&low)[WORDS], const uint32_t (&high)[WORDS], uint32_t shift,
+                       uint32_t (&words)[WORDS])
 {
     uint32_t both[2 * WORDS];
     BP_UNROLL
