@@ -10,7 +10,7 @@
 #include "machine.h"
 
 #define CUDA_BYTES (UINT64_C(1) << 30)
-#define LEAST_HOST_BYTES (UINT64_C(128) << 20)
+#define LEAST_HOST_BYTES (UINT64_C(64) << 20)
 #define MOST_HOST_BYTES (UINT64_C(2) << 30)
 #define CUDA_COPIES 4 /* at once: so that starting them takes no part in it */
 #define PAGE 4096u
@@ -19,7 +19,7 @@ enum { FROM, TO };
 
 static uint64_t side_bytes(const bench_device *device)
 {
-    uint64_t bytes = 4 * machine_cache_bytes();
+    uint64_t bytes = 2 * machine_cache_bytes();
     if (device->cuda)
         bytes = CUDA_BYTES;
     else

@@ -22,14 +22,30 @@ uint64_t machine_available_bytes(void)
     return (uint64_t)kib << 10;
 }
 
+/* The number that a file of one line begins with; -1 where there is none. */
+static long read_number(long cpu, const char *file)
+{
+    char path[96], text[32];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index3/%s", cpu, file);
+    FILE *stream = fopen(path, "re");
+    long number = -1;
+    if (stream != NULL && fgets(text, sizeof text, stream) != NULL && *text >= '0' && *text <= '9')
+        number = strtol(text, NULL, 10);
+    if (stream != NULL)
+        fclose(stream);
+    return number;
+}
+
 uint64_t machine_cache_bytes(void)
 {
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (bytes > 0)
-        return (uint64_t)bytes;
-#endif
-    return LIKELY_CACHE_BYTES;
+    uint64_t bytes = 0;
+    long cpus = sysconf(_SC_NPROCESSORS_CONF);
+    for (long cpu = 0; cpu < cpus; cpu++) {
+        long kib = read_number(cpu, "size");
+        if (kib > 0 && read_number(cpu, "shared_cpu_list") == cpu) /* the first of those that share it */
+            bytes += (uint64_t)kib << 10;
+    }
+    return bytes > 0 ? bytes : LIKELY_CACHE_BYTES;
 }
 
 double machine_seconds(void)

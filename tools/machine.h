@@ -6,7 +6,7 @@
 
 /* Memory that can be had without swapping, 0 when the system does not say. */
 uint64_t machine_available_bytes(void);
-/* Of the last level; a guess when the system does not say. */
+/* Of the third level, of all cores; a guess when the system does not say. */
 uint64_t machine_cache_bytes(void);
 /* Since some moment in the past. */
 double machine_seconds(void);

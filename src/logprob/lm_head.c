@@ -1,9 +1,9 @@
 /* The fused head: its life. */
 #include "logprob/lm_head.h"
 
+#include <bucketpool/cuda.h>
 #include <stdlib.h>
 
-#include "core/arith.h"
 #include "core/fail.h"
 #include "logprob/arguments.h"
 
@@ -53,8 +53,9 @@ static bp_status check_config(const char *call, const bp_lm_head_config *config)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk %lld is negative: 0 is a whole sequence", call,
                        (long long)config->chunk);
     if (!bp_is_row_dtype(config->dtype))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states and weight in %s: fp32, bf16 and fp16 are possible",
-                       call, bp_dtype_name(config->dtype));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: dtype %s of hidden states and weight: fp32, bf16 and fp16 are possible", call,
+                       bp_dtype_name(config->dtype));
     return BP_OK;
 }
 
@@ -74,7 +75,12 @@ static bp_status make_products(bp_device *device, const bp_lm_head_config *confi
 {
     if (bp_device_is_host_accessible(device))
         return bp_products_create_blas(head->chunk, config->vocab, config->hidden, config->dtype, &head->products);
-    return bp_products_create_cublas(device, config->dtype, &head->products);
+    bp_cuda_info info = {.size = sizeof info};
+    if (bp_cuda_info_get(device, &info) == BP_OK)
+        return bp_products_create_cublas(device, config->dtype, &head->products);
+    return bp_fail(BP_ERR_UNSUPPORTED,
+                   "bp_lm_head_create: there are no matrix products for device %s: host and cuda have some",
+                   bp_device_name(device));
 }
 
 static bp_status make_exchanged(const bp_device *device, const bp_comm *comm, bp_lm_head *head)

@@ -51,10 +51,16 @@ static bp_status begin_piece(backward *b, uint64_t index)
 static bp_status add_weight_grad(backward *b, const bp_piece *piece, const bp_product_work *product, bool adds)
 {
     bp_products *products = b->head->products;
+    const bp_tokens_work tokens = bp_piece_tokens(&b->batch->tokens, piece);
     bp_product_work work = *product;
     work.c = b->out->weight;
+    work.mask = (bp_row_mask){.data = tokens.mask,
+                              .batch_stride = tokens.mask_batch_stride,
+                              .stride = tokens.mask_stride,
+                              .count = piece->count};
     for (uint64_t row = 0; row < piece->rows; row += work.rows) {
         work.rows = bp_piece_matrix(&b->batch->hidden, piece, row, &work.b);
+        work.mask.first = row;
         work.adds = adds || row > 0;
         BP_TRY(products->ops->weight_grad(products, &work, b->head->multiplies));
         work.a.data =

@@ -29,8 +29,11 @@ bp_status bp_head_join(bp_lm_head *head, bp_stream *stream, bp_status status)
         (void)bp_stream_synchronize(head->multiplies);
     if (status == BP_OK)
         status = joined;
-    if (status != BP_OK)
-        (void)bp_workspace_drop(workspace, CALL_WORKSPACES, stream);
+    if (status == BP_OK)
+        return BP_OK;
+    (void)bp_workspace_drop(workspace, CALL_WORKSPACES, stream);
+    if (stream == head->base.own)
+        (void)bp_stream_synchronize(stream);
     return status;
 }
 
@@ -90,7 +93,8 @@ static bp_status enqueue(bp_lm_head *head, const bp_head_batch *batch, const bp_
 {
     void *partials = NULL;
     BP_TRY(add_pieces(head, batch, outputs->outputs->entropy.data != NULL, stream, &partials));
-    return bp_base_finish_partials(&head->base, &batch->tokens, partials, 1, outputs, stream);
+    bp_status status = bp_base_finish_partials(&head->base, &batch->tokens, partials, 1, outputs, stream);
+    return status == BP_OK ? BP_OK : bp_head_join(head, stream, status);
 }
 
 bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, const bp_logprob_outputs *outputs,

@@ -15,6 +15,14 @@ typedef struct bp_matrix {
     int64_t stride;
 } bp_matrix;
 
+/* Which rows of a piece count: where the mask is 0 they do not, and may hold anything. */
+typedef struct bp_row_mask {
+    const uint8_t *data; /* NULL: all rows count */
+    int64_t batch_stride, stride;
+    uint64_t count; /* rows of one batch */
+    uint64_t first; /* number of row 0 in the mask */
+} bp_row_mask;
+
 /* One product of a piece. Hidden states are [rows, hidden], the weight [columns, hidden], logits and their gradient [rows, columns]. */
 typedef struct bp_product_work {
     uint64_t rows, columns, hidden;
@@ -24,7 +32,8 @@ typedef struct bp_product_work {
                                hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
                                weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
     bool adds;         /* c is added to; only where it is fp32 */
-    void *scratch;     /* as many bytes as scratch_bytes said; of this work alone until it is done */
+    bp_row_mask mask;  /* weight_grad: of the rows of b, as NaN times 0 is NaN */
+    void *scratch;     /* as many bytes as scratch_bytes said, aligned to 256; of this work alone until it is done */
 } bp_product_work;
 
 typedef struct bp_products bp_products;

@@ -1,9 +1,11 @@
 /* Products on the host. bf16 and fp16 are widened block by block into the scratch memory of the work: a block is used for a few thousand
- * multiplications of each element, so that widening it, on one thread, hardly counts beside them; and it is of fixed size. */
+ * multiplications of each element, so that widening it, on one thread, hardly counts beside them; and it is of fixed size. Hidden states
+ * in fp32 go through it where a mask takes some out. */
 #include "logprob/products.h"
 
 #include <cblas.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
@@ -17,8 +19,8 @@
 typedef struct blas {
     bp_products products;
     bp_ring *ring;
-    uint64_t weight_rows, token_rows; /* in one block: all where nothing is widened */
-    uint64_t weight_numel;            /* of the first block in the scratch memory */
+    uint64_t weight_rows, token_rows; /* in one block */
+    uint64_t weight_numel;            /* of the first block in the scratch memory: 0 where weights are not widened */
 } blas;
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -55,7 +57,29 @@ static block widened(const bp_matrix *matrix, uint64_t first, uint64_t count, ui
 
 static float *token_block(const blas *b, const bp_product_work *work)
 {
-    return work->scratch == NULL ? NULL : (float *)work->scratch + b->weight_numel;
+    return (float *)work->scratch + b->weight_numel;
+}
+
+static bool counts(const bp_row_mask *mask, uint64_t row)
+{
+    const uint64_t at = mask->first + row;
+    return mask->data[(int64_t)(at / mask->count) * mask->batch_stride + (int64_t)(at % mask->count) * mask->stride] !=
+           0;
+}
+
+/* As widened, with zeros in rows that do not count. */
+static block masked(const bp_matrix *matrix, const bp_row_mask *mask, uint64_t first, uint64_t count, uint64_t columns,
+                    float *scratch)
+{
+    if (mask->data == NULL)
+        return widened(matrix, first, count, columns, scratch);
+    for (uint64_t r = 0; r < count; r++) {
+        if (counts(mask, first + r))
+            bp_widen(matrix->dtype, row_of(matrix, first + r), columns, scratch + r * columns);
+        else
+            memset(scratch + r * columns, 0, columns * sizeof *scratch);
+    }
+    return (block){scratch, (int)columns};
 }
 
 /* ---- products, on the stream's thread --------------------------------------------------------------------------------- */
@@ -112,7 +136,7 @@ static void run_weight_grad(void *owner, void *job)
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
         const uint64_t rows = least(b->token_rows, w->rows - row);
-        const block states = widened(&w->b, row, rows, w->hidden, token_block(b, w));
+        const block states = masked(&w->b, &w->mask, row, rows, w->hidden, token_block(b, w));
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)w->columns, hidden, (int)rows, w->alpha,
                     row_of(&w->a, row), (int)w->a.stride, states.data, states.stride, row > 0 || w->adds ? 1 : 0,
                     w->c.data, (int)w->c.stride);
@@ -180,16 +204,13 @@ static bp_status warm_up(void)
 static bp_status choose_blocks(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
 {
     uint64_t both, bytes;
-    b->token_rows = rows;
-    b->weight_rows = columns;
-    if (dtype == BP_DTYPE_FP32)
-        return BP_OK;
     b->token_rows = least(rows, TOKEN_ROWS);
-    b->weight_rows = least(columns, WEIGHT_ROWS);
-    if (!bp_mul_u64(b->token_rows + b->weight_rows, hidden, &both) || !bp_mul_u64(both, sizeof(float), &bytes))
+    b->weight_rows = dtype == BP_DTYPE_FP32 ? columns : least(columns, WEIGHT_ROWS);
+    const uint64_t widened_rows = b->token_rows + (dtype == BP_DTYPE_FP32 ? 0 : b->weight_rows);
+    if (!bp_mul_u64(widened_rows, hidden, &both) || !bp_mul_u64(both, sizeof(float), &bytes))
         return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements, widened, do not fit 64 bits",
-                       (unsigned long long)(b->token_rows + b->weight_rows), (unsigned long long)hidden);
-    b->weight_numel = b->weight_rows * hidden;
+                       (unsigned long long)widened_rows, (unsigned long long)hidden);
+    b->weight_numel = dtype == BP_DTYPE_FP32 ? 0 : b->weight_rows * hidden;
     b->products.scratch_bytes = bytes;
     return BP_OK;
 }

@@ -139,7 +139,9 @@ bool is_masked(const batch *b, uint64_t i, uint64_t s)
 true_row truth_of(const batch *b, uint64_t i, uint64_t s)
 {
     const double *x = b->x + (i * b->o.sequence + s) * b->o.columns;
-    return row_of(x, b->o.columns, whole_at(&b->target, i, s) - b->o.vocab_start, b->o.temperature);
+    /* wraps round for the least targets, far from any column */
+    int64_t column = (int64_t)((uint64_t)whole_at(&b->target, i, s) - (uint64_t)b->o.vocab_start);
+    return row_of(x, b->o.columns, column, b->o.temperature);
 }
 
 double upstream_at(const view *v, uint64_t i, uint64_t s)

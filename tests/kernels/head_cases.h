@@ -58,7 +58,7 @@ void poison(head_tensors *t);
 /* FNV-1a over all that the head writes. */
 uint64_t bits_of(const head_tensors *t);
 
-bp_lm_head_config config_of(const head_case *c);
+bp_lm_head_config head_config_of(const head_case *c);
 
 /* The largest error, relative to what the dtype and the size of the numbers allow: at most 1 is right. Elements between rows that were
  * written, and outputs that were not, are infinitely wrong. */

@@ -95,7 +95,7 @@ static void fill_tokens(head_tensors *t)
     int64_t batch_stride, stride;
     for (uint64_t token = 0; token < v->tokens; token++) {
         strides_of(c, c->hidden, &batch_stride, &stride);
-        for (uint64_t k = 0; k < c->hidden; k++)
+        for (uint64_t k = 0; k < c->hidden && v->mask[token] != 0; k++) /* else poison */
             set(t->hidden + (place_of(c, token, batch_stride, stride) + k) * bytes_of(c->dtype), c->dtype,
                 v->hidden[token * c->hidden + k]);
         strides_of(c, 1, &batch_stride, &stride);
@@ -289,7 +289,7 @@ double wrong_gradients(const head_tensors *t)
     return fmax(weight, wrong_tensor(t, t->hidden_grad, c->grad_dtype, c->hidden, t->v->hidden_grad, 4e-6));
 }
 
-bp_lm_head_config config_of(const head_case *c)
+bp_lm_head_config head_config_of(const head_case *c)
 {
     bp_lm_head_config config;
     (void)bp_lm_head_config_init(&config, sizeof config);

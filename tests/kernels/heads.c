@@ -26,8 +26,9 @@ static view weight_view(const head_options *o, bp_dtype dtype, layout where)
 static void fill_hidden(head_batch *h, uint64_t i, uint64_t s)
 {
     void *row = row_at(&h->hidden, i, s);
-    for (uint64_t k = 0; k < h->o.hidden && !is_masked(&h->tokens, i, s); k++)
-        put_element(row, h->o.dtype, (int64_t)k, 2 * random_fraction());
+    double masked = h->o.masked_is_nan ? NAN : 30000;
+    for (uint64_t k = 0; k < h->o.hidden; k++)
+        put_element(row, h->o.dtype, (int64_t)k, is_masked(&h->tokens, i, s) ? masked : 2 * random_fraction());
 }
 
 static void fill_weight(head_batch *h)

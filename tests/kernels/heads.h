@@ -13,6 +13,7 @@ typedef struct head_options {
     layout hidden_at, weight_at, target, mask, upstream, outputs, hidden_grad_at, weight_grad_at;
     bool masked, with_entropy, without_logprob;
     bool accumulate;
+    bool masked_is_nan; /* hidden states of masked tokens; else they are large */
     double temperature; /* 0: 1 */
     int64_t vocab_start;
     uint32_t outside_in_16;

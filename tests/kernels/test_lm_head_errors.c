@@ -105,7 +105,7 @@ static void heads_that_cannot_be(void **state)
     assert_no_head(device, config.max_tokens = 0, BAD, "token");
     assert_no_head(device, config.chunk = -3, BAD, "chunk", "-3");
     assert_no_head(device, config.dtype = BP_DTYPE_FP64, BAD, "fp64");
-    assert_no_head(device, config.dtype = BP_DTYPE_NONE, BAD, "dtype");
+    assert_no_head(device, config.dtype = BP_DTYPE_NONE, BAD, "none");
     assert_no_head(device, config.targets = (bp_targets)9, BAD, "9");
     assert_no_head(device, config.size = 0, BAD, "");
     assert_no_head(NULL, (void)0, BAD, "");

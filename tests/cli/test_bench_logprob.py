@@ -1,0 +1,302 @@
+"""`bucketpool bench logprob`: rows, figures that follow from one another, wrong results that are found, mistakes.
+
+Arguments: source directory, the bucketpool executable, a library that makes results wrong when it is loaded first ("": there is none, as
+under sanitizers), and whether the head has matrix products on the host (1 or 0). With UPDATE_GOLDEN=1 the golden files are written anew."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import unittest
+
+ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
+WRONG = os.path.abspath(sys.argv[3]) if sys.argv[3] else ""
+HAS_PRODUCTS = sys.argv[4] == "1"
+GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
+WIDTHS = {"bf16": 2, "fp16": 2, "fp32": 4}
+ONCE = ("--turns", "1")
+DOCUMENT = {"format", "bench", "device", "device_model", "kernels", "products", "threads", "scale", "scale_picked", "turns",
+            "copy_bytes_per_s", "dtype", "grad_dtype", "entropy", "hidden", "rows"}
+ROW = {"seq", "vocab", "chunk", "unscaled_seq", "time_ms", "forward_ms", "backward_ms", "peak_bytes", "workspace_bytes",
+       "planned_workspace_bytes", "bytes_per_logit", "bandwidth_fraction", "copy_bytes_per_s", "products_ms", "products_ratio",
+       "error"}
+
+
+def run(*arguments, **environment):
+    return subprocess.run([TOOL, "bench", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False,
+                          env={**os.environ, **environment})
+
+
+def aligned(*sizes):
+    return sum((size + 255) // 256 * 256 for size in sizes)
+
+
+def tokens_bytes(seq, entropy):
+    """Targets, log-probabilities and their gradients, what is saved; entropies and their gradients."""
+    return aligned(8 * seq, 4 * seq, 4 * seq, (12 if entropy else 8) * seq, *((4 * seq, 4 * seq) if entropy else ()))
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def document(self, *arguments):
+        result = run("logprob", *arguments, "--json")
+        self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
+        return json.loads(result.stdout)
+
+    def one_line(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+
+    def refused(self, result, code, *words):
+        self.one_line(result, code, *words)
+        self.assertEqual(result.stdout, "")
+
+    def golden(self, name, text):
+        path = os.path.join(GOLDEN, name)
+        if os.environ.get("UPDATE_GOLDEN"):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read(), text)
+
+
+class Logits(Case):
+    def check_rows(self, document, width, grad_width, in_place=False):
+        for row in document["rows"]:
+            self.assertEqual(set(row), ROW)
+            logits = row["seq"] * row["vocab"]
+            stored = aligned(width * logits) + (0 if in_place else aligned(grad_width * logits))
+            self.assertEqual(row["peak_bytes"], stored + tokens_bytes(row["seq"], document["entropy"]) + row["workspace_bytes"])
+            self.assertGreaterEqual(row["workspace_bytes"], 16 * row["seq"])
+            self.assertEqual(row["bytes_per_logit"], 2 * width + grad_width)
+            fraction = row["bytes_per_logit"] * logits / (row["time_ms"] / 1e3) / row["copy_bytes_per_s"]
+            self.assertAlmostEqual(row["bandwidth_fraction"] / fraction, 1, places=5)
+            self.assertGreater(min(row["time_ms"], row["forward_ms"], row["backward_ms"]), 0)
+            self.assertEqual((row["products_ms"], row["products_ratio"], row["error"]), (None, None, None))
+
+    def test_document(self):
+        document = self.document("--seq", "7,40", "--vocab", "33,5000", "--chunk", "none,3,32", "--turns", "2")
+        self.assertEqual(set(document), DOCUMENT)
+        self.assertEqual([(r["seq"], r["vocab"], r["chunk"]) for r in document["rows"]],
+                         [(s, v, c) for s in (7, 40) for v in (33, 5000) for c in (0, 3, 32)])
+        self.assertEqual((document["format"], document["bench"], document["device"]), ("bucketpool.bench/1", "logprob", "host"))
+        self.assertEqual((document["dtype"], document["grad_dtype"], document["entropy"]), ("bf16", "fp32", False))
+        self.assertEqual((document["scale"], document["scale_picked"], document["turns"]), (1, False, 2))
+        self.assertIn(document["kernels"], ("plain", "avx2", "avx512"))
+        self.assertGreaterEqual(document["threads"], 1)
+        self.assertGreater(document["copy_bytes_per_s"], 1e6)
+        self.check_rows(document, 2, 4)
+
+    def test_dtypes(self):
+        for dtype, grad in (("bf16", "logits"), ("bf16", "in-place"), ("fp16", "fp32"), ("fp16", "in-place"), ("fp32", "logits")):
+            with self.subTest(dtype=dtype, grad=grad):
+                document = self.document("--seq", "9", "--vocab", "2051", "--chunk", "none,4", "--dtype", dtype, "--grad-dtype",
+                                         grad, "--entropy", *ONCE)
+                self.assertEqual((document["dtype"], document["grad_dtype"], document["entropy"]), (dtype, grad, True))
+                self.check_rows(document, WIDTHS[dtype], 4 if grad == "fp32" else WIDTHS[dtype], grad == "in-place")
+
+    def test_lists_keep_their_order(self):
+        document = self.document("--seq", "12,3,12", "--vocab", "9,2", "--chunk", "5,none,5", *ONCE)
+        self.assertEqual([(r["seq"], r["vocab"], r["chunk"]) for r in document["rows"]],
+                         [(s, v, c) for s in (12, 3, 12) for v in (9, 2) for c in (5, 0, 5)])
+
+    def test_scale(self):
+        document = self.document("--seq", "100,7", "--vocab", "10", "--chunk", "none", "--scale", "10", *ONCE)
+        self.assertEqual([(r["seq"], r["unscaled_seq"]) for r in document["rows"]], [(10, 100), (1, 7)])
+        self.assertEqual((document["scale"], document["scale_picked"]), (10, False))
+
+    def test_default_table(self):
+        """Small enough with small vocabularies; its scale is picked."""
+        document = self.document("--vocab", "2", *ONCE)
+        self.assertEqual([(r["unscaled_seq"], r["chunk"]) for r in document["rows"]],
+                         [(s, c) for s in (32768, 65536, 131072) for c in (0, 32, 1024, 4096, 8192, 16384)])
+        self.assertTrue(document["scale_picked"])
+        self.assertEqual({r["seq"] * document["scale"] for r in document["rows"]}, {32768, 65536, 131072})
+
+    def test_machine(self):
+        document = self.document("--seq", "5", "--vocab", "70", "--chunk", "none", "--threads", "1", "--kernels", "plain", *ONCE)
+        self.assertEqual((document["threads"], document["kernels"]), (1, "plain"))
+        for kernels in ("avx2", "avx512"):
+            result = run("logprob", "--seq", "5", "--vocab", "70", "--chunk", "none", "--kernels", kernels, "--json", *ONCE)
+            if result.returncode != 0:
+                self.refused(result, 3, f"--kernels {kernels}")
+            else:
+                self.assertEqual(json.loads(result.stdout)["kernels"], kernels)
+
+    def test_rows_that_do_not_fit(self):
+        """Are told with the bytes, and the others are measured."""
+        arguments = ("--seq", "1099511627776,4", "--vocab", "300000,5", "--chunk", "none,8", *ONCE)
+        document = self.document(*arguments)
+        measured = [(r["seq"], r["vocab"], r["chunk"]) for r in document["rows"] if r["error"] is None]
+        self.assertEqual(measured, [(4, v, c) for v in (300000, 5) for c in (0, 8)])
+        refused = document["rows"][0]
+        needed = aligned(2 * refused["seq"] * refused["vocab"], 4 * refused["seq"] * refused["vocab"])
+        needed += tokens_bytes(refused["seq"], False)
+        self.assertRegex(refused["error"], rf"^needs [\d.]+ EiB \({needed} bytes\), [\d.]+ [KMGT]iB \(\d+ bytes\) are free$")
+        for member in ROW - {"seq", "vocab", "chunk", "unscaled_seq", "bytes_per_logit", "error"}:
+            self.assertIsNone(refused[member], member)
+        table = run("logprob", *arguments)
+        self.assertEqual((table.returncode, table.stderr), (0, ""))
+        self.assertIn(refused["error"].split(",")[0], table.stdout)
+
+    def test_nothing_fits(self):
+        self.one_line(run("logprob", "--seq", "1099511627776", "--vocab", "300000"), 3, "no shape fits", "--scale auto")
+
+    def test_table(self):
+        result = run("logprob", "--seq", "6", "--vocab", "11,2050", "--chunk", "none,2", "--scale", "2")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        lines = result.stdout.splitlines()
+        self.assertRegex(lines[0], r"^host, (plain|avx2|avx512) kernels, \d+ threads?; copies at [\d.]+ GB/s, read and written$")
+        self.assertEqual(lines[1], "bf16 logits, fp32 gradient; sequences divided by 2; median of 5 turns")
+        self.assertEqual(lines[3].split(), ["SEQUENCE", "VOCABULARY", "CHUNK", "TIME", "FORWARD", "BACKWARD", "PEAK", "WORKSPACE",
+                                            "B/LOGIT", "BANDWIDTH"])
+        self.assertEqual([line.split()[:3] for line in lines[4:]],
+                         [["3", v, c] for v in ("11", "2050") for c in ("none", "2")])
+        self.assertNotIn("\033", result.stdout)
+        self.assertIn("\033[1mhost", run("logprob", "--seq", "1", "--vocab", "1", "--color", "always", *ONCE).stdout)
+
+
+class Head(Case):
+    def test_document(self):
+        arguments = ("--head", "48", "--seq", "10", "--vocab", "300", "--chunk", "none,4", "--entropy", "--turns", "2")
+        if not HAS_PRODUCTS:
+            self.refused(run("logprob", *arguments), 3, "BLAS")
+            return
+        for dtype, grad in (("bf16", "fp32"), ("fp16", "logits"), ("fp32", "fp32")):
+            with self.subTest(dtype=dtype, grad=grad):
+                self.check(self.document(*arguments, "--dtype", dtype, "--grad-dtype", grad), WIDTHS[dtype],
+                           4 if grad == "fp32" else WIDTHS[dtype])
+
+    def check(self, document, width, grad_width):
+        self.assertEqual((document["hidden"], document["products"]), (48, "cblas"))
+        self.assertEqual([r["chunk"] for r in document["rows"]], [0, 4])
+        for row in document["rows"]:
+            self.assertEqual(set(row), ROW)
+            stored = aligned(width * 10 * 48, width * 300 * 48, grad_width * 10 * 48, 4 * 300 * 48)
+            self.assertEqual(row["peak_bytes"], stored + tokens_bytes(10, True) + row["workspace_bytes"])
+            self.assertGreaterEqual(row["workspace_bytes"], row["planned_workspace_bytes"])
+            self.assertAlmostEqual(row["products_ratio"], row["time_ms"] / row["products_ms"], places=5)
+            self.assertEqual((row["bytes_per_logit"], row["bandwidth_fraction"], row["error"]), (None, None, None))
+
+    @unittest.skipUnless(HAS_PRODUCTS, "built without BLAS")
+    def test_table(self):
+        result = run("logprob", "--head", "16", "--seq", "5", "--vocab", "40", *ONCE)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        lines = result.stdout.splitlines()
+        self.assertIn(", products by cblas", lines[0])
+        self.assertEqual(lines[1], "fused head, hidden size 16, bf16, fp32 gradient of hidden states; median of 1 turn")
+        self.assertIn("x PRODUCTS", lines[3])
+        self.assertEqual(lines[4].split()[:3], ["5", "40", "1024"])
+
+
+@unittest.skipUnless(WRONG, "a sanitizer's runtime wants to be loaded first")
+class Wrong(Case):
+    """Results that are not those of a computation in double precision, or that were not written at all."""
+
+    def found(self, what, *arguments):
+        result = run("logprob", "--vocab", "600", *arguments, *ONCE, LD_PRELOAD=WRONG, WRONG_LOGPROB=what)
+        self.one_line(result, 1, "sequence 9, vocabulary 600, chunk ", "instead of")
+        self.assertIn(result.stderr.split(": ", 2)[2].strip(), result.stdout)  # and the table has it
+
+    def test_logits(self):
+        for what, grad in (("forward", "fp32"), ("unwritten", "fp32"), ("backward", "logits")):
+            self.found(what, "--seq", "9", "--chunk", "none", "--grad-dtype", grad)
+        self.found("entropy", "--seq", "9", "--chunk", "4", "--entropy")
+
+    @unittest.skipUnless(HAS_PRODUCTS, "built without BLAS")
+    def test_head(self):
+        for what in ("weight", "hidden"):
+            self.found(what, "--seq", "9", "--head", "32", "--chunk", "4")
+
+    def test_right(self):
+        result = run("logprob", "--seq", "9", "--vocab", "600", *ONCE, LD_PRELOAD=WRONG)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+
+class Mistakes(Case):
+    def test_lists(self):
+        for option in ("--seq", "--vocab", "--chunk"):
+            for value in ("0", "-1", "", "1,", ",1", "1,0", "x", "1.5", "1e3", "1,,2", "99999999999999999999", " 1"):
+                self.refused(run("logprob", option, value), 2, option)
+            self.refused(run("logprob", option, ",".join(["1"] * 33)), 2, "more than 32")
+        for option in ("--seq", "--vocab"):
+            self.refused(run("logprob", option, "none"), 2, option)
+
+    def test_values(self):
+        for arguments in (("--dtype", "fp64"), ("--dtype", "fp8"), ("--grad-dtype", "bf16"), ("--device", "null"), ("--device", "gpu"),
+                           ("--device", "cuda:x"), ("--threads", "0"), ("--threads", "-2"), ("--kernels", "sse"),
+                          ("--turns", "0"), ("--scale", "0"), ("--scale", "half"), ("--head", "0"), ("--head", "-5"),
+                          ("--color", "blue")):
+            self.refused(run("logprob", *arguments), 2, arguments[0], arguments[1].split(":")[-1])
+
+    def test_what_does_not_go_together(self):
+        for arguments in (("--device", "cuda", "--threads", "2"), ("--device", "cuda", "--kernels", "plain"),
+                          ("--head", "8", "--grad-dtype", "in-place")):
+            self.refused(run("logprob", *arguments), 2, "--")
+
+    def test_sizes_that_overflow(self):
+        huge = "1099511627776"
+        self.refused(run("logprob", "--seq", huge, "--vocab", huge), 2, "64 bits", huge)
+        self.refused(run("logprob", "--seq", "5", "--vocab", huge, "--head", huge), 2, "64 bits", "--head")
+
+    def test_words(self):
+        self.refused(run("logprob", "--sequence", "5"), 2, "--sequence")
+        self.refused(run("logprob", "--seq"), 2, "--seq")
+        self.refused(run("logprob", "model.json"), 2, "model.json")
+        self.refused(run("logprobs"), 2, "logprobs")
+        self.refused(run(), 2, "bench --help")
+
+    def test_no_gpu(self):
+        """Where there is one, that number is too high."""
+        self.refused(run("logprob", "--device", "cuda:1000"), 3, "")
+
+    def test_closed_output(self):
+        for arguments in (("logprob", "--seq", "1", "--vocab", "1"), ("logprob", "--help"), ("--help",)):
+            reader, writer = os.pipe()
+            os.close(reader)
+            result = subprocess.run([TOOL, "bench", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+            os.close(writer)
+            self.assertEqual(result.returncode, 3, result.stderr)
+
+
+class Documents(Case):
+    def test_help(self):
+        self.golden("help-bench.txt", run("--help").stdout)
+        self.golden("help-bench-logprob.txt", run("logprob", "--help").stdout)
+
+    def test_man_page_has_every_option(self):
+        with open(os.path.join(ROOT, "docs", "bucketpool.1.scd"), encoding="utf-8") as file:
+            page = file.read().split("# OPTIONS OF BENCH LOGPROB")[1].split("\n# ")[0]
+        for option in set(re.findall(r"--[a-z][a-z-]+", run("logprob", "--help").stdout)) - {"--usage", "--help"}:
+            self.assertIn(option, page)
+
+    def test_progress(self):
+        try:
+            main, side = pty.openpty()
+        except OSError as error:
+            self.skipTest(f"no pseudo-terminal: {error}")
+        command = [TOOL, "bench", "logprob", "--seq", "64", "--vocab", "20000", "--kernels", "plain", "--turns", "20"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=side, cwd=ROOT) as process:
+            os.close(side)
+            data = b""
+            try:
+                while chunk := os.read(main, 65536):
+                    data += chunk
+            except OSError:
+                pass
+            process.communicate(timeout=120)
+        os.close(main)
+        self.assertEqual(process.returncode, 0)
+        if data:  # a machine may be faster than the first half second
+            self.assertRegex(data, rb"measurement \d+ of 126, \d+ %")
+            self.assertTrue(data.endswith(b"\r\033[K"), data[-40:])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,224 @@
+/* Every call of the device, and every allocation, fails once in turn: an error, nothing lost, and the next call is as it was before. No
+ * call allocates once the head is made. Linked with -Wl,--wrap of the allocation functions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../contract/support.h"
+#include "head_runs.h"
+
+static const head_case small = {.batch = 2,
+                                .sequence = 7,
+                                .hidden = 5,
+                                .vocab = 11,
+                                .dtype = BP_DTYPE_BF16,
+                                .grad_dtype = BP_DTYPE_BF16,
+                                .chunk = 3,
+                                .temperature = 2,
+                                .has_entropy = true,
+                                .has_mask = true,
+                                .accumulate = true,
+                                .seed = 8};
+
+/* ---- allocations --------------------------------------------------------------------------------------------------- */
+
+static _Thread_local bool counts;
+static _Thread_local unsigned long allocations;
+static _Thread_local unsigned fails; /* 0: none; 1: the next one */
+
+static bool is_refused(void)
+{
+    allocations += counts;
+    return fails > 0 && --fails == 0;
+}
+
+#define WRAP(name, parameters, arguments)                                                                              \
+    void *__real_##name parameters;                                                                                    \
+    __attribute__((visibility("default"))) void *__wrap_##name parameters;                                             \
+    void *__wrap_##name parameters                                                                                     \
+    {                                                                                                                  \
+        return is_refused() ? NULL : __real_##name arguments;                                                          \
+    }
+WRAP(malloc, (size_t bytes), (bytes))
+WRAP(calloc, (size_t count, size_t bytes), (count, bytes))
+WRAP(realloc, (void *memory, size_t bytes), (memory, bytes))
+WRAP(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
+
+static void test_calls_allocate_nothing(void **state)
+{
+    (void)state;
+    head_values v = values_of(&small);
+    head_tensors t = tensors_of(&v, 0, small.vocab);
+    bp_lm_head_config config = head_config_of(&small);
+    bp_lm_head *head = new_head(&config);
+    bp_stream *stream = NULL;
+    assert_ok(bp_stream_create(device, "caller", &stream));
+    counts = true;
+    allocations = 0;
+    for (int i = 0; i < 20; i++)
+        run(head, &t, i % 2 == 0 ? stream : NULL);
+    counts = false;
+    assert_int_equal(allocations, 0);
+    bp_stream_destroy(&stream);
+    bp_lm_head_destroy(&head);
+    free_tensors(&t);
+    free_values(&v);
+}
+
+static void test_creation_without_memory(void **state)
+{
+    (void)state;
+    bp_lm_head_config config = head_config_of(&small);
+    unsigned met = 0;
+    for (unsigned nth = 1;; nth++) {
+        bp_lm_head *head = NULL;
+        fails = nth;
+        bp_status status = bp_lm_head_create(device, &config, &head);
+        const bool was_met = fails == 0;
+        fails = 0;
+        if (!was_met) {
+            assert_ok(status);
+            bp_lm_head_destroy(&head);
+            break;
+        }
+        met++;
+        if (status == BP_OK) { /* what was refused can be done without */
+            bp_lm_head_destroy(&head);
+            continue;
+        }
+        assert_int_equal(status, BP_ERR_NO_HOST_MEMORY);
+        assert_null(head);
+        assert_int_equal(usage_of(device).committed_bytes, 0);
+    }
+    assert_true(met > 20);
+}
+
+/* ---- the device ---------------------------------------------------------------------------------------------------- */
+
+typedef struct faults {
+    unsigned until; /* 0: none; 1: the next call */
+    bool met;
+    bp_device_operation where;
+} faults;
+
+static bp_status maybe_fail(void *user, const bp_device_call *call)
+{
+    faults *f = user;
+    if (f->until == 0 || --f->until > 0)
+        return BP_OK;
+    f->met = true;
+    f->where = call->operation;
+    return bp_error_record(BP_ERR_IO, "injected");
+}
+
+/* Undoing is best effort: what fails there may leave something behind, but must not crash. */
+static bool undoes(bp_device_operation operation)
+{
+    return operation == BP_OP_UNRESERVE || operation == BP_OP_DECOMMIT || operation == BP_OP_UNMAP ||
+           operation == BP_OP_FREE || operation == BP_OP_STREAM_DESTROY || operation == BP_OP_EVENT_DESTROY ||
+           operation == BP_OP_STREAM_SYNCHRONIZE || operation == BP_OP_SYNCHRONIZE;
+}
+
+static bp_device *new_faulty(faults *f)
+{
+    bp_device *inner = new_host(), *faulty = NULL;
+    *f = (faults){0};
+    assert_ok(bp_device_create_trace(inner, maybe_fail, f, &faulty));
+    bp_device_destroy(&inner);
+    return faulty;
+}
+
+static void test_creation_on_a_failing_device(void **state)
+{
+    (void)state;
+    faults f;
+    bp_device *faulty = new_faulty(&f);
+    bp_lm_head_config config = head_config_of(&small);
+    config.targets = BP_TARGETS_CHECKED;
+    unsigned met = 0;
+    for (unsigned nth = 1;; nth++, met++) {
+        bp_lm_head *head = NULL;
+        f = (faults){.until = nth};
+        bp_status status = bp_lm_head_create(faulty, &config, &head);
+        const faults was = f;
+        f = (faults){0};
+        if (status == BP_OK)
+            bp_lm_head_destroy(&head);
+        if (!was.met)
+            break;
+        if (!undoes(was.where))
+            assert_int_equal(status, BP_ERR_IO);
+        assert_int_equal(usage_of(faulty).committed_bytes, 0);
+        assert_int_equal(usage_of(faulty).streams, 0);
+        assert_int_equal(usage_of(faulty).events, 0);
+    }
+    assert_true(met > 10);
+    bp_device_destroy(&faulty);
+}
+
+/* A call with `stream`, of which the nth call of the device fails; the next runs are as without. */
+static bool fail_once(bp_device *faulty, bp_lm_head *head, head_tensors *t, bp_stream *stream, faults *f, unsigned nth,
+                      bool backward, uint64_t bits)
+{
+    poison(t);
+    if (backward)
+        assert_ok(bp_lm_head_forward(head, &t->batch, &t->outputs, stream));
+    *f = (faults){.until = nth};
+    bp_status status = backward ? bp_lm_head_backward(head, &t->batch, &t->gradients, stream)
+                                : bp_lm_head_forward(head, &t->batch, &t->outputs, stream);
+    const faults was = *f;
+    *f = (faults){0};
+    assert_ok(bp_device_synchronize(faulty)); /* waiting itself may have failed */
+    if (was.met && status == BP_OK)
+        fail_msg("call %u of the device, %s, failed, and nobody heard of it", nth, bp_device_operation_name(was.where));
+    size_t live;
+    assert_ok(bp_pool_live(bp_lm_head_pool(head), NULL, 0, &live));
+    assert_int_equal(live, 0);
+    run(head, t, stream);
+    assert_true(bits_of(t) == bits);
+    return was.met;
+}
+
+static void test_calls_on_a_failing_device(void **state)
+{
+    (void)state;
+    faults f;
+    bp_device *faulty = new_faulty(&f);
+    bp_stream *stream = NULL;
+    bp_lm_head *head = NULL;
+    head_values v = values_of(&small);
+    head_tensors t = tensors_of(&v, 0, small.vocab);
+    bp_lm_head_config config = head_config_of(&small);
+    assert_ok(bp_stream_create(faulty, "caller", &stream));
+    assert_ok(bp_lm_head_create(faulty, &config, &head));
+    run(head, &t, NULL);
+    assert_true(wrong_outputs(&t) <= 1 && wrong_gradients(&t) <= 1);
+    const uint64_t bits = bits_of(&t);
+    for (int kind = 0; kind < 4; kind++) {
+        unsigned nth = 1;
+        while (fail_once(faulty, head, &t, kind % 2 == 0 ? stream : NULL, &f, nth, kind >= 2, bits))
+            nth++;
+        assert_true(nth > 20);
+    }
+    bp_lm_head_destroy(&head);
+    bp_stream_destroy(&stream);
+    assert_int_equal(usage_of(faulty).committed_bytes, 0);
+    bp_device_destroy(&faulty);
+    free_tensors(&t);
+    free_values(&v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls_allocate_nothing), cmocka_unit_test(test_creation_without_memory),
+        cmocka_unit_test(test_creation_on_a_failing_device), cmocka_unit_test(test_calls_on_a_failing_device)};
+    return cmocka_run_group_tests(tests, begin, end);
+}
