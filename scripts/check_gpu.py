@@ -156,7 +156,7 @@ def programs():
     folder = os.path.join(BUILD, "build")
     known = json.loads(output_of(*tool("meson", "mesonbuild.mesonmain"), "introspect", "--tests", folder) or "[]")
     paths = {test["cmd"][0] for test in known if any(s.split(":")[-1] == "gpu" for s in test["suite"])}
-    return sorted(os.path.relpath(p, folder) for p in paths) + ["bench/bench_gpu"] + ([LOGPROB_KERNELS] if EMULATED else [])
+    return sorted(os.path.relpath(p, folder) for p in paths) + ["bench/bench_gpu", *([LOGPROB_KERNELS] if EMULATED and shutil.which("c++") else [])]
 
 
 def build():
