@@ -175,7 +175,7 @@ INLINE quad exp_of(quad x, const exp_scale *scale)
 /* ---- a tile -------------------------------------------------------------------------------------------------------- */
 
 /* NaN is left to the sums. */
-INLINE float max_of_tile(int dtype, const void *x, uint32_t columns)
+INLINE float max_of_vectors(int dtype, const void *x, uint32_t columns)
 {
     quad max = q_set(-INFINITY);
     uint32_t i = 0;
@@ -184,6 +184,53 @@ INLINE float max_of_tile(int dtype, const void *x, uint32_t columns)
     if (i < columns)
         max = q_max(q_load_part(dtype, x, i, columns - i), max);
     return v_max_of(v_max(v_max(max.a, max.b), v_max(max.c, max.d)));
+}
+
+/* Of the eight that are left. */
+INLINE int16_t extreme_of(__m128i a, bool largest)
+{
+    int16_t values[8], extreme;
+    _mm_storeu_si128((void *)values, a);
+    extreme = values[0];
+    for (int i = 1; i < 8; i++)
+        extreme = (largest ? values[i] > extreme : values[i] < extreme) ? values[i] : extreme;
+    return extreme;
+}
+
+INLINE halves h_pick(halves a, halves b, bool largest)
+{
+    return largest ? h_max(a, b) : h_min(a, b);
+}
+
+/* The largest, or the smallest, of a tile's bits as signed integers. */
+INLINE int16_t extreme_bits(int dtype, const void *x, uint32_t columns, bool largest)
+{
+    const int16_t lowest =
+        (int16_t)(dtype == BP_ROW_BF16 ? 0xff80 : 0xfc00); /* -inf: a neutral one among negative ones */
+    halves a = h_set(largest ? INT16_MIN : INT16_MAX), b = a;
+    uint32_t i = 0;
+    for (; i + BLOCK <= columns; i += BLOCK) {
+        a = h_pick(a, h_load(at(dtype, x, i)), largest);
+        b = h_pick(b, h_load(at(dtype, x, i + BLOCK / 2)), largest);
+    }
+    if (i < columns) {
+        unsigned rest = columns - i, first = rest < BLOCK / 2 ? rest : BLOCK / 2;
+        a = h_pick(a, h_load_part(at(dtype, x, i), first, lowest), largest);
+        b = h_pick(b, h_load_part(at(dtype, x, i + first), rest - first, lowest), largest);
+    }
+    return extreme_of(h_quarter(h_pick(a, b, largest), largest), largest);
+}
+
+/* Numbers of 16 bits are in the order of their bits where one has no sign, and in the reverse where all have: half the work of vectors of
+ * fp32. NaN is found where it would be the largest; then they look again. */
+INLINE float max_of_tile(int dtype, const void *x, uint32_t columns)
+{
+    if (dtype == BP_ROW_FP32)
+        return max_of_vectors(dtype, x, columns);
+    int16_t bits = extreme_bits(dtype, x, columns, true);
+    bits = bits < 0 ? extreme_bits(dtype, x, columns, false) : bits;
+    float max = bp_row_value(dtype, &bits, 0);
+    return max != max ? max_of_vectors(dtype, x, columns) : max;
 }
 
 typedef struct tile_sums {
