@@ -534,10 +534,15 @@ static void test_without_cublas(void **state)
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products), cmocka_unit_test(test_result_is_not_read),
-        cmocka_unit_test(test_place),    cmocka_unit_test(test_streams_beside_each_other),
-        cmocka_unit_test(test_captured), cmocka_unit_test(test_wide_strides),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_each_call_fails),
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_result_is_not_read),
+        cmocka_unit_test(test_masked_rows),
+        cmocka_unit_test(test_place),
+        cmocka_unit_test(test_streams_beside_each_other),
+        cmocka_unit_test(test_captured),
+        cmocka_unit_test(test_wide_strides),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_each_call_fails),
     };
     const struct CMUnitTest without[] = {cmocka_unit_test(test_without_cublas)};
     if (count > 1 && strcmp(arguments[1], "without") == 0)
