@@ -73,7 +73,9 @@ typedef struct bp_lm_head_batch {
     int64_t weight_stride; /* between rows; 0: without gaps */
     bp_token_values target;
     bp_dtype target_dtype;
-    bp_token_values mask; /* as in bp_logprob_batch: such a token's outputs and gradients are 0 */
+    bp_token_values
+        mask; /* as in bp_logprob_batch: such a token's outputs and gradients are 0. Its hidden state may be anything, on cuda
+                             anything finite */
     float temperature;
 } bp_lm_head_batch;
 
