@@ -283,7 +283,7 @@ double wrong_gradients(const head_tensors *t)
 {
     const head_case *c = &t->v->c;
     const uint64_t count = t->columns * c->hidden, step = c->hidden + c->gap;
-    double *expected = malloc((count + 1) * sizeof *expected);
+    double *expected = calloc(count + 1, sizeof *expected);
     uint64_t *places = malloc((t->columns + 1) * sizeof *places);
     if (expected == NULL || places == NULL)
         abort();
