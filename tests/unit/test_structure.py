@@ -1,6 +1,7 @@
 """The architecture as the design has it: who includes whom, what the libraries need and what they export.
 
-Arguments: source directory, core library, and those of the formats and MPI libraries that are built."""
+Arguments: source directory, core library, those of the formats, MPI and log-probability libraries that are built, and what the last one
+was built with (needs=openmp,blas)."""
 
 import os
 import re
@@ -11,6 +12,8 @@ import unittest
 ROOT, CORE = sys.argv[1:3]
 FORMATS = next((library for library in sys.argv[3:] if "formats" in os.path.basename(library)), None)
 MPI = next((library for library in sys.argv[3:] if "mpi" in os.path.basename(library)), None)
+LOGPROB = next((library for library in sys.argv[3:] if "logprob" in os.path.basename(library)), None)
+LOGPROB_NEEDS = set(next((a[len("needs="):] for a in sys.argv[3:] if a.startswith("needs=")), "").split(",")) - {""}
 
 # A folder may include its own headers and those of the folders named here.
 MAY_INCLUDE = {
@@ -24,8 +27,13 @@ MAY_INCLUDE = {
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
     "comms": {"core", "devices", "nvtx", "comms"},
     "formats": {"core", "formats"},
+    "logprob": {"core", "logprob"},
     "mpi": {"core", "mpi"},
 }
+# Libraries of their own, which see the core as users do.
+OUTSIDE = ("formats", "logprob", "mpi")
+# The emulation of a GPU, where kernels are compiled for that.
+EMULATION = {os.path.join("src", "logprob", "cuda", "device.cuh"): "simt.h"}
 # What libc is: the loader has thread-local storage.
 LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # Of the core's headers, those that only define inline functions: other libraries may use them.
@@ -40,7 +48,7 @@ def includes(path):
 def sources(folder):
     for directory, _, names in os.walk(os.path.join(ROOT, folder)):
         for name in names:
-            if name.endswith((".c", ".h")):
+            if name.endswith((".c", ".h", ".cu", ".cuh")):
                 yield os.path.join(directory, name)
 
 
@@ -50,11 +58,11 @@ class Structure(unittest.TestCase):
         for folder, allowed in MAY_INCLUDE.items():
             for path in sources(os.path.join("src", folder)):
                 for header in includes(path):
-                    if header == "version.h":
+                    if header == "version.h" or EMULATION.get(os.path.relpath(path, ROOT)) == header:
                         continue
                     checked += 1
                     self.assertIn(header.split("/")[0], allowed, f"{path} includes {header}")
-                    if folder in ("formats", "mpi") and header.startswith("core/"):
+                    if folder in OUTSIDE and header.startswith("core/"):
                         self.assertIn(header, INLINE_HEADERS, f"{path} includes {header}")
         self.assertGreater(checked, 50)
 
@@ -85,6 +93,13 @@ class Structure(unittest.TestCase):
             self.assertEqual([name for name in others if not name.startswith("libmpi")], [])
             self.assertTrue(others)
 
+    @unittest.skipUnless(LOGPROB, "not built")
+    def test_needed_libraries_of_logprob(self):
+        """Threads and matrix products are options; CUDA, like everywhere, is no library that anything links."""
+        kinds = {"libgomp": "openmp", "libomp": "openmp", "libopenblas": "blas"}
+        others = self.needed_beyond_libc(LOGPROB) - {self.soname(CORE)}
+        self.assertEqual({kinds.get(name.split(".so")[0], name) for name in others}, LOGPROB_NEEDS)
+
     def soname(self, library):
         text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
         return re.search(r"\(SONAME\).*\[(.+)\]", text).group(1)
@@ -94,7 +109,7 @@ class Structure(unittest.TestCase):
         for path in sources("include"):
             with open(path, encoding="utf-8") as file:
                 declared |= set(re.findall(r"\b(bp_\w+)\(", file.read()))
-        for library in filter(None, (CORE, FORMATS, MPI)):
+        for library in filter(None, (CORE, FORMATS, MPI, LOGPROB)):
             text = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
             exported = {line.split()[2].split("@")[0] for line in text.splitlines() if len(line.split()) == 3}
             exported -= {name for name in exported if name.startswith("BUCKETPOOL_")}
