@@ -17,9 +17,10 @@
 #include "../support/driver.h"
 #include "head_twins.h"
 
-static bp_lm_head *new_head(bp_device *device, const head_case *c)
+static bp_lm_head *new_head(bp_device *device, const head_case *c, bp_targets targets)
 {
-    const bp_lm_head_config config = head_config_of(c);
+    bp_lm_head_config config = head_config_of(c);
+    config.targets = targets;
     bp_lm_head *head = NULL;
     bp_status status = bp_lm_head_create(device, &config, &head);
     if (status == BP_ERR_UNSUPPORTED && has_real_driver()) { /* a build without kernels, a machine without cuBLAS */
@@ -46,7 +47,7 @@ static void test_random(void **state)
         c.masks_finite = true;
         twins w;
         begin_twins(&w, device, &c, 0, c.vocab);
-        bp_lm_head *head = new_head(device, &c);
+        bp_lm_head *head = new_head(device, &c, BP_TARGETS_ANY);
         for (int again = 0; again < 2; again++) {
             begin_anew(&w);
             call(head, &w, again == 0 ? w.stream : NULL);
@@ -73,7 +74,7 @@ static void test_info(void **state)
 {
     (void)state;
     bp_device *device = new_cuda();
-    bp_lm_head *head = new_head(device, &some);
+    bp_lm_head *head = new_head(device, &some, BP_TARGETS_ANY);
     bp_lm_head_info info = {.size = sizeof info};
     assert_ok(bp_lm_head_info_get(head, &info));
     assert_string_equal(info.products, "cublas");
@@ -85,34 +86,41 @@ static void test_info(void **state)
     bp_device_destroy(&device);
 }
 
-/* Both passes in one graph, mixed with eager ones: the bits are the same. */
-static void test_captured(void **state)
+static void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream)
 {
-    (void)state;
-    bp_device *device = new_cuda();
+    assert_ok(bp_capture_before_launch(capture, stream));
+    assert_ok(bp_graph_launch(graph, stream));
+    assert_ok(bp_capture_launched(capture, stream));
+}
+
+/* Both passes in one graph, mixed with eager ones: the bits are the same. */
+static void replay(bp_device *device, bp_targets targets)
+{
     twins w;
     begin_twins(&w, device, &some, 0, some.vocab);
-    bp_lm_head *head = new_head(device, &some);
+    bp_lm_head *head = new_head(device, &some, targets);
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
     begin_anew(&w);
     call(head, &w, w.stream);
     assert_true(are_right(&w));
     const uint64_t bits = bits_of(&w.here);
+    if (targets == BP_TARGETS_CHECKED) /* one of them is bad */
+        assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
     assert_ok(bp_capture_begin(bp_lm_head_pool(head), NULL, &capture));
     assert_ok(bp_graph_begin(w.stream));
     call(head, &w, w.stream);
     assert_ok(bp_graph_end(w.stream, &graph));
     assert_ok(bp_capture_end(capture));
+    assert_ok(bp_lm_head_check(head)); /* nothing has run */
     for (int i = 0; i < 6; i++) {
         begin_anew(&w);
-        if (i % 3 == 2) {
+        if (i % 3 == 2)
             call(head, &w, w.stream);
-        } else {
-            assert_ok(bp_capture_before_launch(capture, w.stream));
-            assert_ok(bp_graph_launch(graph, w.stream));
-            assert_ok(bp_capture_launched(capture, w.stream));
-        }
+        else
+            launch(capture, graph, w.stream);
+        if (targets == BP_TARGETS_CHECKED)
+            assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
         copy_twins(&w, true);
         assert_true(bits_of(&w.here) == bits);
     }
@@ -120,6 +128,14 @@ static void test_captured(void **state)
     bp_capture_destroy(&capture);
     bp_lm_head_destroy(&head);
     end_twins(&w);
+}
+
+static void test_captured(void **state)
+{
+    (void)state;
+    bp_device *device = new_cuda();
+    replay(device, BP_TARGETS_ANY);
+    replay(device, BP_TARGETS_CHECKED);
     bp_device_destroy(&device);
 }
 
@@ -127,7 +143,7 @@ static void test_device_goes_first(void **state)
 {
     (void)state;
     bp_device *device = new_cuda();
-    bp_lm_head *head = new_head(device, &some);
+    bp_lm_head *head = new_head(device, &some, BP_TARGETS_ANY);
     bp_device_destroy(&device);
     bp_lm_head_destroy(&head);
     assert_null(head);
