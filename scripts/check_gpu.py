@@ -275,7 +275,10 @@ def main():
         env["BP_TEST_NCCL"] = nccl
         folders.insert(0, os.path.dirname(nccl))
     if EMULATED:  # found as the machine's would be
-        folders.insert(0, os.path.dirname(os.path.abspath(os.environ["BP_TEST_DRIVER"])))
+        emulated = os.path.dirname(os.path.abspath(os.environ["BP_TEST_DRIVER"]))
+        folders[:0] = [emulated, os.path.join(os.path.dirname(emulated), "cublas")]
+        kernels = "kernels=" + os.path.join(emulated, "libfake_cuda_kernels.so")
+        env["FAKE_CUDA"] = ",".join(filter(None, (os.environ.get("FAKE_CUDA"), kernels)))
     env["LD_LIBRARY_PATH"] = ":".join(f for f in folders if f)
     document["tests"], document["figures"] = tests, []
     if build():

@@ -1,1 +1,201 @@
-typedef int bp_not_written_yet;
+/* Products on cuda devices, by cuBLAS. It has columns next to each other where these matrices have rows, so that each matrix is its own
+ * transpose there, and products are made the other way round: c^T = b^T a^T. */
+#include "logprob/products.h"
+
+#include <bucketpool/cuda.h>
+
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "logprob/cublas.h"
+
+/* What NVIDIA advises for Hopper; with less cuBLAS chooses other kernels. */
+#define SCRATCH_BYTES (UINT64_C(32) << 20)
+
+typedef struct cublas {
+    bp_products products;
+    bp_device *device;
+    bp_cublas library;
+    void *handle;
+} cublas;
+
+/* C = A B, in cuBLAS's terms: A is m x k, B is k x n. */
+typedef struct gemm {
+    int transpose_a, transpose_b;
+    uint64_t m, n, k;
+    const bp_matrix *a, *b, *c;
+} gemm;
+
+/* ---- errors --------------------------------------------------------------------------------------------------------- */
+
+static bp_status status_of(int error)
+{
+    switch (error) {
+    case BP_CUBLAS_ALLOC_FAILED: return BP_ERR_NO_DEVICE_MEMORY;
+    case BP_CUBLAS_ARCH_MISMATCH:
+    case BP_CUBLAS_NOT_SUPPORTED: return BP_ERR_UNSUPPORTED;
+    default: return BP_ERR_DEVICE;
+    }
+}
+
+static bp_status fail(const bp_cublas *library, int error, const char *what)
+{
+    const char *text = library->cublasGetStatusString(error);
+    return bp_fail(status_of(error), "cuBLAS (%s): %s: %s (%d)", library->name, what,
+                   text != NULL ? text : "unknown status", error);
+}
+
+static bp_status fail_product(const cublas *c, const gemm *g, int error)
+{
+    char what[160];
+    (void)snprintf(what, sizeof what, "a product of %llu x %llu by %llu x %llu (%s, %s)", (unsigned long long)g->n,
+                   (unsigned long long)g->k, (unsigned long long)g->k, (unsigned long long)g->m,
+                   bp_dtype_name(g->a->dtype), bp_dtype_name(g->c->dtype));
+    return fail(&c->library, error, what);
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------- */
+
+static int type_of(bp_dtype dtype)
+{
+    switch (dtype) {
+    case BP_DTYPE_FP16: return BP_CUBLAS_FP16;
+    case BP_DTYPE_BF16: return BP_CUBLAS_BF16;
+    default: return BP_CUBLAS_FP32;
+    }
+}
+
+static bool fits_int(const gemm *g)
+{
+    const uint64_t most = INT32_MAX;
+    return g->m <= most && g->n <= most && g->k <= most && (uint64_t)g->a->stride <= most &&
+           (uint64_t)g->b->stride <= most && (uint64_t)g->c->stride <= most;
+}
+
+static int call(const cublas *c, const gemm *g, float alpha, float beta)
+{
+    const bp_cublas *library = &c->library;
+    const int a = type_of(g->a->dtype), b = type_of(g->b->dtype), result = type_of(g->c->dtype);
+    /* fp32 without rounding to TF32 first */
+    const int sums = a == BP_CUBLAS_FP32 ? BP_CUBLAS_SUMS_FP32_PEDANTIC : BP_CUBLAS_SUMS_FP32;
+    if (fits_int(g))
+        return library->cublasGemmEx(c->handle, g->transpose_a, g->transpose_b, (int)g->m, (int)g->n, (int)g->k, &alpha,
+                                     g->a->data, a, (int)g->a->stride, g->b->data, b, (int)g->b->stride, &beta,
+                                     g->c->data, result, (int)g->c->stride, sums, BP_CUBLAS_ANY_ALGORITHM);
+    return library->cublasGemmEx_64(c->handle, g->transpose_a, g->transpose_b, (int64_t)g->m, (int64_t)g->n,
+                                    (int64_t)g->k, &alpha, g->a->data, a, g->a->stride, g->b->data, b, g->b->stride,
+                                    &beta, g->c->data, result, g->c->stride, sums, BP_CUBLAS_ANY_ALGORITHM);
+}
+
+/* The stream first: setting it takes the workspace away. With one of its own, work on other streams does not share cuBLAS's, whose use
+ * would change bits from run to run, and nothing is allocated. */
+static bp_status run(const cublas *c, const gemm *g, const bp_product_work *work, void *stream)
+{
+    int error = c->library.cublasSetStream(c->handle, stream);
+    if (error != BP_CUBLAS_SUCCESS)
+        return fail(&c->library, error, "choosing a stream");
+    error = c->library.cublasSetWorkspace(c->handle, work->scratch, SCRATCH_BYTES);
+    if (error != BP_CUBLAS_SUCCESS)
+        return fail(&c->library, error, "giving it scratch memory");
+    error = call(c, g, work->alpha, work->adds ? 1 : 0);
+    return error == BP_CUBLAS_SUCCESS ? BP_OK : fail_product(c, g, error);
+}
+
+static bp_status enqueue(const cublas *c, const gemm *g, const bp_product_work *work, bp_stream *stream)
+{
+    bp_cuda_scope scope;
+    uint64_t native;
+    BP_TRY(bp_stream_native(stream, &native));
+    BP_TRY(bp_cuda_enter(c->device, &scope));
+    /* NOLINTNEXTLINE(performance-no-int-to-ptr): a handle, as the driver gave it */
+    bp_status status = run(c, g, work, (void *)(uintptr_t)native);
+    bp_cuda_leave(&scope);
+    return status;
+}
+
+static bp_status logits(bp_products *products, const bp_product_work *w, bp_stream *stream)
+{
+    const gemm g = {BP_CUBLAS_T, BP_CUBLAS_N, w->columns, w->rows, w->hidden, &w->b, &w->a, &w->c};
+    return enqueue((cublas *)products, &g, w, stream);
+}
+
+static bp_status hidden_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
+{
+    const gemm g = {BP_CUBLAS_N, BP_CUBLAS_N, w->hidden, w->rows, w->columns, &w->b, &w->a, &w->c};
+    return enqueue((cublas *)products, &g, w, stream);
+}
+
+static bp_status weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
+{
+    const gemm g = {BP_CUBLAS_N, BP_CUBLAS_T, w->hidden, w->columns, w->rows, &w->b, &w->a, &w->c};
+    return enqueue((cublas *)products, &g, w, stream);
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------------------- */
+
+static void destroy(bp_products *products)
+{
+    cublas *c = (cublas *)products;
+    bp_cuda_scope scope;
+    if (bp_cuda_enter(c->device, &scope) == BP_OK) {
+        (void)c->library.cublasDestroy(c->handle);
+        bp_cuda_leave(&scope);
+    }
+    bp_cublas_close(&c->library);
+    free(c);
+}
+
+static bp_status start(const bp_cublas *library, bp_device *device, void **handle)
+{
+    bp_cuda_scope scope;
+    void *created = NULL;
+    BP_TRY(bp_cuda_enter(device, &scope));
+    int error = library->cublasCreate(&created);
+    bp_status status = error == BP_CUBLAS_SUCCESS ? BP_OK : fail(library, error, "it does not start");
+    if (status == BP_OK) {
+        error = library->cublasSetMathMode(created, BP_CUBLAS_NO_NARROW_SUMS);
+        if (error != BP_CUBLAS_SUCCESS) {
+            status = fail(library, error, "asking for sums in fp32");
+            (void)library->cublasDestroy(created);
+        }
+    }
+    bp_cuda_leave(&scope);
+    if (status == BP_OK)
+        *handle = created;
+    return status;
+}
+
+static bp_status create(bp_device *device, bp_dtype dtype, const bp_cublas *library, bp_products **products)
+{
+    /* no `place`: cuBLAS does not convert */
+    static const bp_products_ops ops = {
+        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad};
+    cublas *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return bp_fail_memory(sizeof *c);
+    bp_status status = start(library, device, &c->handle);
+    if (status != BP_OK) {
+        free(c);
+        return status;
+    }
+    c->products = (bp_products){.ops = &ops, .name = "cublas", .gradient = dtype, .scratch_bytes = SCRATCH_BYTES};
+    c->device = device;
+    c->library = *library;
+    *products = &c->products;
+    return BP_OK;
+}
+
+bp_status bp_products_create_cublas(bp_device *device, bp_dtype dtype, bp_products **products)
+{
+    bp_cuda_info info = {.size = sizeof info};
+    bp_cublas library;
+    if (dtype != BP_DTYPE_FP32 && dtype != BP_DTYPE_FP16 && dtype != BP_DTYPE_BF16)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "products of dtype %s, which should be fp32, bf16 or fp16",
+                       bp_dtype_name(dtype));
+    BP_TRY(bp_cuda_info_get(device, &info));
+    BP_TRY(bp_cublas_open(info.driver_version, &library));
+    bp_status status = create(device, dtype, &library, products);
+    if (status != BP_OK)
+        bp_cublas_close(&library);
+    return status;
+}

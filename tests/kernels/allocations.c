@@ -26,6 +26,9 @@ static void note(void)
         atomic_fetch_add(&seen, 1);
 }
 
+/* Some linkers see references of shared libraries, too, and want the symbols to be visible to them. */
+#pragma GCC visibility push(default)
+
 /* A function that counts and then does what it should. */
 #define WRAP(type, name, parameters, arguments)                                                                        \
     type __real_##name parameters;                                                                                     \
@@ -49,9 +52,10 @@ WRAP(void *, calloc, (size_t count, size_t bytes), (count, bytes))
 WRAP(void *, realloc, (void *memory, size_t bytes), (memory, bytes))
 WRAP(void *, aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
 WRAP(int, posix_memalign, (void **memory, size_t alignment, size_t bytes), (memory, alignment, bytes))
-WRAP(char *, strdup, (const char *text), (text))
 WRAP(void *, mmap, (void *at, size_t bytes, int protection, int flags, int file, off_t offset),
      (at, bytes, protection, flags, file, offset))
 WRAP(void *, mmap64, (void *at, size_t bytes, int protection, int flags, int file, off_t offset),
      (at, bytes, protection, flags, file, offset))
 WRAP(int, munmap, (void *at, size_t bytes), (at, bytes))
+
+#pragma GCC visibility pop

@@ -226,6 +226,30 @@ static void in_place_is_like_elsewhere(void **state)
     }
 }
 
+/* A gradient of so many bytes may be written past the caches, a row alone of it is not. */
+static void large_gradients_are_like_small_ones(void **state)
+{
+    (void)state;
+    batch_options options = {.batch = 1, .sequence = 9, .columns = 500009, .with_entropy = true, .grad = {.shift = 1}};
+    seed(41);
+    batch whole = new_batch(&options);
+    seed(41);
+    batch rows = new_batch(&options);
+    FOR_KERNELS(kernels)
+    {
+        bp_logprob *client = new_client(device, &whole, kernels->bit, 2);
+        run_both(client, &whole);
+        for (uint64_t s = 0; s < 9; s++)
+            run_slice(client, &rows, 0, s, 1);
+        assert_same(&whole, &rows);
+        bp_logprob_destroy(&client);
+        poison_gradient(&whole, POISON);
+        poison_gradient(&rows, POISON);
+    }
+    free_batch(&whole);
+    free_batch(&rows);
+}
+
 /* A wider call before, with other data, leaves nothing behind in the workspaces. */
 static void earlier_calls_change_nothing(void **state)
 {
@@ -257,6 +281,7 @@ int main(void)
                                        cmocka_unit_test(rows_and_slices_are_like_the_whole),
                                        cmocka_unit_test(places_change_nothing),
                                        cmocka_unit_test(in_place_is_like_elsewhere),
+                                       cmocka_unit_test(large_gradients_are_like_small_ones),
                                        cmocka_unit_test(earlier_calls_change_nothing)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

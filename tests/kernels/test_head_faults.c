@@ -41,7 +41,7 @@ static bool is_refused(void)
 
 #define WRAP(name, parameters, arguments)                                                                              \
     void *__real_##name parameters;                                                                                    \
-    void *__wrap_##name parameters;                                                                                    \
+    __attribute__((visibility("default"))) void *__wrap_##name parameters;                                             \
     void *__wrap_##name parameters                                                                                     \
     {                                                                                                                  \
         return is_refused() ? NULL : __real_##name arguments;                                                          \

@@ -9,6 +9,7 @@
 
 #include <bucketpool/logprob.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,35 @@ static void test_tiles(void **state)
 {
     (void)state;
     each(check_tiles);
+}
+
+/* With a factor of 1 and nothing to subtract, the gradient is exp(x). Units of the last place; libm's own are at most 1. */
+static void test_exp(void **state)
+{
+    (void)state;
+    enum { STEPS = 1 << 16 };
+    static float x[STEPS], out[STEPS];
+    const bp_host_kernels *found[3];
+    const bp_row_gradient row = {.scale = 1, .logprob_grad = -1, .target = -1};
+    size_t count = tables(found);
+    for (size_t k = 0; k < count; k++) {
+        double most = 0;
+        for (unsigned part = 0; part < 16; part++) {
+            for (unsigned i = 0; i < STEPS; i++)
+                x[i] = -87.3f * (float)(part * STEPS + i) / (16 * STEPS);
+            found[k]->gradient[BP_ROW_FP32][BP_ROW_FP32](x, 0, STEPS, &row, out);
+            for (unsigned i = 0; i < STEPS; i++) {
+                double exact = exp(x[i]);
+                most = fmax(most, fabs(out[i] - exact) / ldexp(1, ilogb(exact) - 23));
+            }
+            assert_true(part > 0 || out[0] == 1);
+        }
+        print_message("%s: %.3f units\n", found[k]->name, most);
+        assert_true(most <= 1.2);
+        x[0] = -INFINITY, x[1] = -105, x[2] = -FLT_MAX;
+        found[k]->gradient[BP_ROW_FP32][BP_ROW_FP32](x, 0, 3, &row, out);
+        assert_true(out[0] == 0 && out[1] == 0 && out[2] == 0);
+    }
 }
 
 /* What has no distribution: nothing but -inf has sums of 0, NaN and +inf give NaN, wherever they are. */
@@ -375,10 +405,15 @@ static void test_in_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_special_tiles), cmocka_unit_test(test_tile_alignments),
-        cmocka_unit_test(test_gradients),     cmocka_unit_test(test_special_gradients),
-        cmocka_unit_test(test_gradient_bits), cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_special_tiles),
+        cmocka_unit_test(test_tile_alignments),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_special_gradients),
+        cmocka_unit_test(test_gradient_bits),
+        cmocka_unit_test(test_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

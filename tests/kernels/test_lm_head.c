@@ -100,6 +100,25 @@ static void random_heads_are_true(void **state)
     }
 }
 
+static void strides_of_0_are_rows_without_gaps(void **state)
+{
+    (void)state;
+    head_options o = {.batch = 2, .sequence = 9, .hidden = 12, .columns = 50, .chunk = 4, .with_entropy = true};
+    head_batch h = new_head_batch(&o);
+    bp_lm_head *head = new_head(device, &h);
+    shard all = whole_shard(&h.tokens);
+    bp_lm_head_batch call = head_call_of(&h, all);
+    bp_logprob_outputs outputs = outputs_of(&h.tokens);
+    bp_lm_head_gradients gradients = head_gradients_of(&h, all);
+    call.hidden.batch_stride = call.hidden.stride = call.weight_stride = 0;
+    gradients.hidden_grad.batch_stride = gradients.hidden_grad.stride = gradients.weight_grad_stride = 0;
+    assert_ok(bp_lm_head_forward(head, &call, &outputs, NULL));
+    assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+    assert_true(head_outputs_are_true(&h) && hidden_grad_is_true(&h, all) && weight_grad_is_true(&h, all));
+    bp_lm_head_destroy(&head);
+    free_head_batch(&h);
+}
+
 /* Padding may be NaN: "the row is not read". */
 static void masked_states_do_not_matter(void **state)
 {
@@ -268,10 +287,14 @@ int main(void)
     close_host(&none);
     if (!has)
         return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_dtypes_and_entropies), cmocka_unit_test(shapes_may_be_odd),
-        cmocka_unit_test(random_heads_are_true),       cmocka_unit_test(masked_states_do_not_matter),
-        cmocka_unit_test(outputs_may_be_left_out),     cmocka_unit_test(runs_have_the_same_bits),
-        cmocka_unit_test(heads_keep_stream_order),     cmocka_unit_test(memory_is_two_chunks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_dtypes_and_entropies),
+                                       cmocka_unit_test(shapes_may_be_odd),
+                                       cmocka_unit_test(random_heads_are_true),
+                                       cmocka_unit_test(masked_states_do_not_matter),
+                                       cmocka_unit_test(strides_of_0_are_rows_without_gaps),
+                                       cmocka_unit_test(outputs_may_be_left_out),
+                                       cmocka_unit_test(runs_have_the_same_bits),
+                                       cmocka_unit_test(heads_keep_stream_order),
+                                       cmocka_unit_test(memory_is_two_chunks)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -33,7 +33,7 @@ static void check_all_is_written(const batch_options *options, uint32_t kernels)
     run_backward(client, &a);
     run_backward(client, &b);
     assert_true(outputs_are_true(&a) && outputs_are_true(&b));
-    assert_true(gradient_is_true(&a, whole_shard(&a)) && gradient_is_true(&b, whole_shard(&b)));
+    assert_true(gradient_is_true(&a, whole_shard(&a)) && gaps_are_whole(&b.grad, "the other gradient"));
     assert_true(options->without_logprob || same_rows(&a.logprob, &b.logprob, "log-probabilities"));
     assert_true(!options->with_entropy || same_rows(&a.entropy, &b.entropy, "entropies"));
     assert_true(same_rows(&a.grad, &b.grad, "gradients"));
@@ -66,27 +66,27 @@ static void everything_is_written_over_poison(void **state)
     }
 }
 
-/* Rows that are large enough to be written past the caches. */
+/* Gradients that are large enough to be written past the caches, at any alignment. */
 static void large_rows_leave_their_gaps(void **state)
 {
     (void)state;
-    static const uint64_t widths[] = {300001, 1100003};
-    for (size_t i = 0; i < 2; i++) {
-        batch_options options = {.batch = 1,
-                                 .sequence = 3,
-                                 .columns = widths[i],
-                                 .with_entropy = true,
-                                 .logits = {.shift = 1, .row_gap = 5},
-                                 .grad = {.shift = 3, .row_gap = 9}};
-        FOR_KERNELS(kernels)
-        {
-            options.in_place = false;
-            check_all_is_written(&options, kernels->bit);
-            options.dtype = BP_DTYPE_BF16;
-            options.in_place = true;
-            check_all_is_written(&options, kernels->bit);
-            options.dtype = BP_DTYPE_FP32;
-        }
+    batch_options options = {.batch = 1,
+                             .sequence = 7,
+                             .columns = 620003,
+                             .with_entropy = true,
+                             .logits = {.shift = 1, .row_gap = 5},
+                             .grad = {.shift = 3, .row_gap = 9}};
+    FOR_KERNELS(kernels)
+    {
+        options.in_place = false;
+        options.dtype = options.grad_dtype = BP_DTYPE_FP32;
+        check_all_is_written(&options, kernels->bit);
+        options.sequence = 14;
+        options.dtype = options.grad_dtype = BP_DTYPE_BF16;
+        check_all_is_written(&options, kernels->bit);
+        options.sequence = 3;
+        options.in_place = true;
+        check_all_is_written(&options, kernels->bit);
     }
 }
 
@@ -187,6 +187,32 @@ static void nothing_is_read_outside_of_rows(void **state)
                 check_between_forbidden_pages(kernels, (bp_dtype)dtype, widths[i], at_end != 0);
 }
 
+/* Rows with strides 0, 0 have no gaps; in place the two spellings of that mean the same, and so do strides that no second row uses. */
+static void strides_of_0_are_rows_without_gaps(void **state)
+{
+    (void)state;
+    for (uint64_t rows = 1; rows < 4; rows++) {
+        for (int which = 0; which < 4; which++) {
+            batch_options options = {.batch = rows, .sequence = 4 - rows, .columns = 41, .with_entropy = true};
+            options.in_place = which == 3;
+            batch b = new_batch(&options);
+            bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
+            bp_logprob_batch call = call_of(&b, whole_shard(&b));
+            bp_logprob_outputs outputs = outputs_of(&b);
+            bp_logprob_gradients gradients = gradients_of(&b, whole_shard(&b));
+            if (which != 1)
+                call.logits.batch_stride = call.logits.stride = 0;
+            if (which == 1 || which == 2)
+                gradients.logits_grad.batch_stride = gradients.logits_grad.stride = 0;
+            assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+            assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
+            assert_true(outputs_are_true(&b) && gradient_is_true(&b, whole_shard(&b)));
+            bp_logprob_destroy(&client);
+            free_batch(&b);
+        }
+    }
+}
+
 /* Upstream gradients and targets of stride 0: one value for all. */
 static void one_value_may_stand_for_all(void **state)
 {
@@ -212,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_is_written_over_poison), cmocka_unit_test(large_rows_leave_their_gaps),
         cmocka_unit_test(what_is_not_wanted_is_not_written), cmocka_unit_test(outputs_are_each_optional),
-        cmocka_unit_test(nothing_is_read_outside_of_rows),   cmocka_unit_test(one_value_may_stand_for_all)};
+        cmocka_unit_test(nothing_is_read_outside_of_rows),   cmocka_unit_test(strides_of_0_are_rows_without_gaps),
+        cmocka_unit_test(one_value_may_stand_for_all)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-extern const fake_kernel fake_kernels[];
+__attribute__((visibility("default"))) extern const fake_kernel fake_kernels[];
 
 /* Decides in which order threads and blocks run; each launch takes another. */
 void simt_seed(uint64_t seed);

@@ -85,7 +85,7 @@ template <class X, bool ENTROPY> BP_DEVICE void make_partials(const bp_partials_
             wait_for_block();
         }
         if (threadIdx.x == 0)
-            work.partials[token] = {all.max, all.sum, all.weighted, target_value};
+            work.partials[token] = {all.max, all.sum, ENTROPY ? all.weighted : 0, target_value};
     }
 }
 

@@ -85,7 +85,7 @@ typedef struct fake_entry {
 
 /* A launch, with its argument as it was then. */
 typedef struct fake_launch {
-    fake_module *module;
+    fake_module *module; /* NULL: of no image */
     const fake_kernel *kernel;
     size_t references; /* pieces of work */
     unsigned grid[3], block[3], shared_bytes;

@@ -12,6 +12,8 @@
 
 #include <bucketpool/cuda_driver.h>
 
+#include "fake_kernels.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -66,6 +68,12 @@ uint64_t fake_cuda_used(int device);
 
 /* Fills the table from this library, as bp_cuda_driver_load would do. Without cuInit. */
 void fake_cuda_table(bp_cuda_driver *driver);
+
+/* ---- for emulated libraries on top of the driver ---------------------------------------------------------------------- */
+
+/* A launch, on the stream of a handle, of a kernel that is in no image: one block of one thread; the argument is copied. Answers as
+ * cuLaunchKernel. */
+int fake_cuda_launch(const fake_kernel *kernel, const void *argument, void *handle);
 
 /* ---- for the emulated NCCL --------------------------------------------------------------------------------------- */
 

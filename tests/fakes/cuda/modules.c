@@ -221,38 +221,55 @@ static int check(void *function, const fake_launch *launch, void *handle, fake_e
     return is_grid(launch) ? OK : INVALID_VALUE;
 }
 
-static int launch_kernel(void *function, const fake_launch *wanted, void *handle, void **arguments)
+/* Into the stream, with the argument copied. */
+static int submit(fake_stream *stream, const fake_launch *wanted, const void *argument)
+{
+    const size_t bytes = wanted->kernel->argument_bytes;
+    fake_launch *launch = fake_new(sizeof *launch + bytes);
+    *launch = *wanted;
+    launch->references = 1;
+    if (bytes > 0)
+        memcpy(launch->argument, argument, bytes);
+    if (launch->module != NULL)
+        launch->module->launches++;
+    int result = fake_submit(stream, &(fake_work){.kind = FAKE_KERNEL, .launch = launch});
+    if (result != OK)
+        fake_launch_release(launch);
+    return result;
+}
+
+static int launch_kernel(void *function, fake_launch *wanted, void *handle, void **arguments)
 {
     fake_entry *entry;
     fake_stream *stream;
     FAKE_TRY(check(function, wanted, handle, &entry, &stream));
-    const size_t bytes = entry->kernel->argument_bytes;
-    if (bytes > 0 && (arguments == NULL || arguments[0] == NULL))
+    wanted->module = entry->module;
+    wanted->kernel = entry->kernel;
+    if (entry->kernel->argument_bytes > 0 && (arguments == NULL || arguments[0] == NULL))
         return INVALID_VALUE;
     if (stream->capture != NULL && !entry->loaded)
         fake_break("kernels_are_loaded_before_captures", "kernel %s was first launched in capture %llu",
                    entry->kernel->name, (unsigned long long)stream->capture->id);
-    fake_launch *launch = fake_new(sizeof *launch + bytes);
-    *launch = *wanted;
-    launch->module = entry->module;
-    launch->kernel = entry->kernel;
-    launch->references = 1;
-    if (bytes > 0)
-        memcpy(launch->argument, arguments[0], bytes);
-    launch->module->launches++;
-    int result = fake_submit(stream, &(fake_work){.kind = FAKE_KERNEL, .launch = launch});
-    if (result != OK)
-        fake_launch_release(launch);
-    else
-        entry->loaded = true;
-    return result;
+    FAKE_TRY(submit(stream, wanted, arguments != NULL ? arguments[0] : NULL));
+    entry->loaded = true;
+    return OK;
+}
+
+FAKE_API int fake_cuda_launch(const fake_kernel *kernel, const void *argument, void *handle)
+{
+    fake_stream *stream;
+    const fake_launch wanted = {.kernel = kernel, .grid = {1, 1, 1}, .block = {1, 1, 1}};
+    pthread_mutex_lock(&fake.lock);
+    int result = fake_stream_for_work(handle, &stream);
+    return fake_leave(result == OK ? submit(stream, &wanted, argument) : result);
 }
 
 void fake_launch_release(fake_launch *launch)
 {
     if (--launch->references > 0)
         return;
-    launch->module->launches--;
+    if (launch->module != NULL)
+        launch->module->launches--;
     free(launch);
 }
 
@@ -261,9 +278,9 @@ int cuLaunchKernel(void *function, unsigned blocks_x, unsigned blocks_y, unsigne
                    void **extra)
 {
     FAKE_ENTER(cuLaunchKernel);
-    const fake_launch wanted = {.grid = {blocks_x, blocks_y, blocks_z},
-                                .block = {threads_x, threads_y, threads_z},
-                                .shared_bytes = shared_bytes};
+    fake_launch wanted = {.grid = {blocks_x, blocks_y, blocks_z},
+                          .block = {threads_x, threads_y, threads_z},
+                          .shared_bytes = shared_bytes};
     if (extra != NULL) /* arguments in one buffer are not emulated */
         return fake_leave(arguments != NULL ? INVALID_VALUE : NOT_SUPPORTED);
     return fake_leave(launch_kernel(function, &wanted, stream, arguments));

@@ -1,0 +1,91 @@
+/* Stands in for the engine of host devices (-Wl,--wrap): the one of cuda devices, its kernels run by the emulation on the stream's thread.
+ * With it tests of the host's kernels are tests of CUDA's, which take the place of the plain ones. */
+#include "logprob/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <bucketpool/cuda.h>
+#include <bucketpool/logprob.h>
+
+#include "core/fail.h"
+#include "kernels.h"
+#include "logprob/cuda/image.h"
+
+const uint64_t bp_cuda_image[] = {0};
+
+bp_status __wrap_bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine);
+bp_status __wrap_bp_cuda_info_get(const bp_device *device, bp_cuda_info *info);
+bp_status __real_bp_cuda_info_get(const bp_device *device, bp_cuda_info *info);
+bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
+void __wrap_bp_cuda_module_destroy(bp_cuda_module **module);
+bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
+bp_status __wrap_bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments,
+                                bp_stream *stream);
+
+bp_status __wrap_bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
+{
+    (void)threads, (void)columns;
+    BP_TRY(bp_engine_create_cuda(NULL, engine));
+    (*engine)->kernels = kernels == BP_KERNELS_PLAIN ? "plain" : "none";
+    return BP_OK;
+}
+
+bp_status __wrap_bp_cuda_info_get(const bp_device *device, bp_cuda_info *info)
+{
+    if (device != NULL)
+        return __real_bp_cuda_info_get(device, info);
+    info->compute_major = 9; /* of the engine above */
+    return BP_OK;
+}
+
+bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module)
+{
+    (void)device;
+    *module = image == bp_cuda_image ? (bp_cuda_module *)fake_kernels : NULL;
+    return BP_OK;
+}
+
+void __wrap_bp_cuda_module_destroy(bp_cuda_module **module)
+{
+    *module = NULL;
+}
+
+bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
+{
+    for (const fake_kernel *k = (const fake_kernel *)module; k->name != NULL; k++)
+        if (strcmp(k->name, name) == 0) {
+            *kernel = (bp_cuda_kernel *)k;
+            return BP_OK;
+        }
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "there is no kernel %s", name);
+}
+
+typedef struct launch {
+    const fake_kernel *kernel;
+    bp_cuda_grid grid;
+    char argument[];
+} launch;
+
+static void run(void *user)
+{
+    launch *l = user;
+    l->kernel->run(l->grid.blocks, l->grid.threads, l->grid.shared_bytes, l->argument);
+    free(l);
+}
+
+bp_status __wrap_bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments,
+                                bp_stream *stream)
+{
+    const fake_kernel *k = (const fake_kernel *)kernel;
+    launch *l = malloc(sizeof *l + k->argument_bytes);
+    if (l == NULL)
+        return bp_fail_memory(sizeof *l + k->argument_bytes);
+    l->kernel = k;
+    l->grid = *grid;
+    memcpy(l->argument, arguments[0], k->argument_bytes);
+    bp_status status = bp_stream_call(stream, run, l);
+    if (status != BP_OK)
+        free(l);
+    return status;
+}
