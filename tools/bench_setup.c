@@ -104,7 +104,7 @@ static uint64_t pick_scale(const bench *b)
     if (o->gradient == BENCH_GRADIENT_IN_PLACE)
         grad_width = 0;
     uint64_t seq = largest(&o->seq), row_bytes = largest(&o->vocab) * (width + grad_width);
-    while (scaled(seq, scale) > 1 && scaled(seq, scale) > b->device.free_bytes / 2 / row_bytes)
+    while (scaled(seq, scale) > 1 && scaled(seq, scale) * row_bytes > b->device.free_bytes / 2)
         scale *= 2;
     return scale;
 }
@@ -187,7 +187,7 @@ static bench_shape *largest_shape(bench *b)
 
 static bp_status make_memory(bench *b)
 {
-    bench_tensors *tensors = calloc(b->shape_count, sizeof *tensors);
+    bench_tensors *tensors = calloc(b->shape_count + 1, sizeof *tensors);
     size_t count = 0;
     if (tensors == NULL)
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the shapes");
