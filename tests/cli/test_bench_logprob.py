@@ -233,7 +233,8 @@ class Emulated(Case):
 
     def rows(self, *arguments, **more):
         result = self.emulated(*arguments, "--json", **more)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        said = [line for line in result.stderr.splitlines() if "swapcontext" not in line]  # AddressSanitizer, of emulated threads
+        self.assertEqual((result.returncode, said), (0, []))
         return json.loads(result.stdout)
 
     @unittest.skipUnless(KERNELS, "built without CUDA kernels")
