@@ -145,6 +145,9 @@ BP_API void bp_stream_destroy(bp_stream **stream);
 BP_API const char *bp_stream_name(const bp_stream *stream);
 /* The handle that a runtime knows the stream by (CUstream). Errors: BP_ERR_UNSUPPORTED where the device has none. */
 BP_API bp_status bp_stream_native(const bp_stream *stream, uint64_t *native);
+/* BP_OK where work for `device` may be put on the stream; else BP_ERR_INVALID_ARGUMENT: NULL, destroyed (by name), of another device
+ * (names both). `function`: whom the message is from. */
+BP_API bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, const char *function);
 BP_API bp_status bp_stream_synchronize(bp_stream *stream);
 
 /* Work in stream order. The function runs on a thread of the device (null device: at once, on the caller's), must not call

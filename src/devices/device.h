@@ -81,10 +81,6 @@ static inline bool bp_stream_is_usable(const bp_stream *stream, const bp_device 
     return stream != NULL && stream->device == device && atomic_load_explicit(&stream->alive, memory_order_relaxed);
 }
 
-/* BP_OK, or the error of a stream that is not usable: NULL, destroyed (by name), of another device (names both).
- * Cold. */
-bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, const char *function);
-
 /* Frees the rings that no stream has; the device is going. */
 void bp_stream_free_rings(bp_device *device);
 void bp_stream_free(bp_stream *stream);

@@ -62,5 +62,6 @@ bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch,
     bp_base *base = &client->base;
     bp_engine *engine = base->engine;
     bp_stream *used = bp_base_stream(base, stream);
+    BP_TRY(bp_stream_check(used, base->device, call)); /* forward's pool looks */
     return bp_base_end(base, stream, engine->ops->gradient(engine, &work, used));
 }
