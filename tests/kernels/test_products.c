@@ -293,6 +293,7 @@ static void try_mask(const desk *d, const task *t)
     take_out(d, &s);
     assert_ok(bp_device_allocate(d->device, bytes, d->stream, &address));
     assert_ok(bp_stream_copy(d->stream, address, mask, bytes));
+    assert_ok(bp_stream_synchronize(d->stream));
     s.work.mask = (bp_row_mask){address, MASK_BATCH, MASK_STRIDE, COUNT, FIRST};
     bp_status status = run_product(products, t->which, &s.work, d->stream);
     if (products->ops->place == NULL) {
