@@ -32,8 +32,9 @@ typedef struct bp_lm_head_config {
     uint64_t vocab;      /* rows of this rank's shard of the weight */
     uint64_t vocab_start;
     bp_dtype dtype; /* of hidden states and weight: fp32, bf16 or fp16 */
-    int64_t chunk;  /* tokens along the sequence in one piece; 0: a whole sequence of max_tokens */
-    bp_comm *comm;  /* as in bp_logprob_config */
+    int64_t
+        chunk; /* tokens along the sequence in one piece, or several short sequences of as many; 0: a whole sequence of max_tokens */
+    bp_comm *comm; /* as in bp_logprob_config */
     bp_targets targets;
     uint32_t threads;
     uint32_t kernels;
@@ -73,7 +74,9 @@ typedef struct bp_lm_head_batch {
     int64_t weight_stride; /* between rows; 0: without gaps */
     bp_token_values target;
     bp_dtype target_dtype;
-    bp_token_values mask; /* as in bp_logprob_batch: such a token's outputs and gradients are 0 */
+    bp_token_values
+        mask; /* as in bp_logprob_batch: such a token's outputs and gradients are 0. Its hidden state may be anything, on cuda
+                             anything finite */
     float temperature;
 } bp_lm_head_batch;
 
@@ -98,7 +101,8 @@ typedef struct bp_lm_head_gradients {
 /* fp32 gradients, overwritten. */
 BP_API bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size_t size);
 
-/* Enqueues the gradients of both; with several ranks hidden_grad is summed over them (collective) unless the config says otherwise.
+/* Enqueues the gradients of both; with several ranks hidden_grad is summed over them (collective: all ranks want it, in one dtype, of batches
+ * of one shape) unless the config says otherwise. The sum is of fp32 and rounded once on the host; on cuda it is of hidden_grad's dtype.
  * Errors as bp_logprob_backward; BP_ERR_SCHEDULE (a head made for forward only). */
 BP_API bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch,
                                      const bp_lm_head_gradients *gradients, bp_stream *stream);

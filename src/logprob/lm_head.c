@@ -77,7 +77,7 @@ static bp_status make_products(bp_device *device, const bp_lm_head_config *confi
         return bp_products_create_blas(head->chunk, config->vocab, config->hidden, config->dtype, &head->products);
     bp_cuda_info info = {.size = sizeof info};
     if (bp_cuda_info_get(device, &info) == BP_OK)
-        return bp_products_create_cublas(device, config->dtype, &head->products);
+        return bp_products_create_cublas(device, head->chunk, config->hidden, config->dtype, &head->products);
     return bp_fail(BP_ERR_UNSUPPORTED,
                    "bp_lm_head_create: there are no matrix products for device %s: host and cuda have some",
                    bp_device_name(device));
@@ -145,15 +145,16 @@ static bp_status make_base(bp_device *device, const bp_lm_head_config *config, b
     return bp_base_init(device, &base, status, &head->base);
 }
 
+/* Products need the device, which the base's stream keeps. */
 static void finish(bp_lm_head *head)
 {
     bp_stream_destroy(&head->multiplies); /* waits for it */
-    bp_base_finish(&head->base);
+    if (head->products != NULL)
+        head->products->ops->destroy(head->products);
     bp_event_destroy(&head->moved);
     bp_event_destroy(&head->graded[0]);
     bp_event_destroy(&head->graded[1]);
-    if (head->products != NULL)
-        head->products->ops->destroy(head->products);
+    bp_base_finish(&head->base);
     free(head->exchanged);
 }
 

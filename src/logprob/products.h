@@ -32,8 +32,8 @@ typedef struct bp_product_work {
                                hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad
                                weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (fp32) */
     bool adds;         /* c is added to; only where it is fp32 */
-    bp_row_mask mask;  /* weight_grad: of the rows of b, as NaN times 0 is NaN */
     void *scratch;     /* as many bytes as scratch_bytes said, aligned to 256; of this work alone until it is done */
+    bp_row_mask mask;  /* weight_grad: of the rows of b, as NaN times 0 is NaN */
 } bp_product_work;
 
 typedef struct bp_products bp_products;
@@ -59,6 +59,7 @@ struct bp_products {
  * for. */
 bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products);
-bp_status bp_products_create_cublas(bp_device *device, bp_dtype dtype, bp_products **products);
+bp_status bp_products_create_cublas(bp_device *device, uint64_t rows, uint64_t hidden, bp_dtype dtype,
+                                    bp_products **products);
 
 #endif

@@ -20,7 +20,8 @@ typedef struct bp_workspace {
     uint64_t bytes, planned_bytes;
 } bp_workspace;
 
-/* Plans and makes them. `name`: of the pool, in messages. */
+/* Plans and makes them, each from a page of its own, as devices make slabs of whole pages: so the plan says what is made. `name`: of the
+ * pool, in messages. */
 bp_status bp_workspace_init(bp_device *device, const char *name, const bp_workspace_need *needs, size_t count,
                             bp_workspace *workspace);
 /* Waits for the device's streams. */

@@ -14,10 +14,11 @@ typedef struct head_case {
     uint64_t spare_tokens; /* max_tokens beyond those of the batch */
     float temperature;
     bool has_mask, has_entropy, accumulate;
-    bool by_token;   /* tensors lie as [sequence, batch, ...] */
-    uint64_t gap;    /* elements between rows */
-    uint64_t seed;   /* of the values */
-    bool broadcasts; /* upstream gradients have stride 0 */
+    bool by_token;     /* tensors lie as [sequence, batch, ...] */
+    uint64_t gap;      /* elements between rows */
+    uint64_t seed;     /* of the values */
+    bool broadcasts;   /* upstream gradients have stride 0 */
+    bool masks_finite; /* hidden states of masked tokens are numbers */
 } head_case;
 
 /* What a case is about. Numbers fit bf16, so that all dtypes hold the same. */
@@ -46,6 +47,7 @@ typedef struct head_tensors {
     uint8_t *hidden, *weight, *target, *mask, *upstream, *other;
     uint8_t *logprob, *entropy, *saved, *hidden_grad, *weight_grad;
     uint64_t saved_bytes;
+    double allowed; /* error of gradients, relative to the largest */
     bp_lm_head_batch batch;
     bp_logprob_outputs outputs;
     bp_lm_head_gradients gradients;
@@ -53,6 +55,15 @@ typedef struct head_tensors {
 
 head_tensors tensors_of(const head_values *v, uint64_t first, uint64_t columns);
 void free_tensors(head_tensors *t);
+/* The memories, and their sizes. */
+#define HEAD_MEMORIES 11
+typedef struct head_memory {
+    uint8_t **at;
+    uint64_t bytes;
+} head_memory;
+void memories_of(head_tensors *t, head_memory memories[HEAD_MEMORIES]);
+/* Has the batch, the outputs and the gradients point to the memories. */
+void describe(head_tensors *t);
 /* As they were before anything ran. */
 void poison(head_tensors *t);
 /* FNV-1a over all that the head writes. */

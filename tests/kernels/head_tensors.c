@@ -95,7 +95,7 @@ static void fill_tokens(head_tensors *t)
     int64_t batch_stride, stride;
     for (uint64_t token = 0; token < v->tokens; token++) {
         strides_of(c, c->hidden, &batch_stride, &stride);
-        for (uint64_t k = 0; k < c->hidden && v->mask[token] != 0; k++) /* else poison */
+        for (uint64_t k = 0; k < c->hidden && (v->mask[token] != 0 || c->masks_finite); k++) /* else poison */
             set(t->hidden + (place_of(c, token, batch_stride, stride) + k) * bytes_of(c->dtype), c->dtype,
                 v->hidden[token * c->hidden + k]);
         strides_of(c, 1, &batch_stride, &stride);
@@ -138,7 +138,7 @@ static bp_token_values values_at(const head_case *c, void *data, bool broadcasts
     return values;
 }
 
-static void describe(head_tensors *t)
+void describe(head_tensors *t)
 {
     const head_case *c = &t->v->c;
     (void)bp_lm_head_batch_init(&t->batch, sizeof t->batch);
@@ -164,22 +164,32 @@ static void describe(head_tensors *t)
     t->gradients.accumulate = c->accumulate;
 }
 
+void memories_of(head_tensors *t, head_memory memories[HEAD_MEMORIES])
+{
+    const head_case *c = &t->v->c;
+    const head_memory all[HEAD_MEMORIES] = {{&t->hidden, size_of(t, c->hidden, bytes_of(c->dtype))},
+                                            {&t->weight, weight_bytes(t, bytes_of(c->dtype))},
+                                            {&t->target, size_of(t, 1, sizeof(int64_t))},
+                                            {&t->mask, size_of(t, 1, 1)},
+                                            {&t->upstream, size_of(t, 1, sizeof(float))},
+                                            {&t->other, size_of(t, 1, sizeof(float))},
+                                            {&t->logprob, size_of(t, 1, sizeof(float))},
+                                            {&t->entropy, size_of(t, 1, sizeof(float))},
+                                            {&t->saved, t->saved_bytes},
+                                            {&t->hidden_grad, size_of(t, c->hidden, bytes_of(c->grad_dtype))},
+                                            {&t->weight_grad, weight_bytes(t, sizeof(float))}};
+    memcpy(memories, all, sizeof all);
+}
+
 head_tensors tensors_of(const head_values *v, uint64_t first, uint64_t columns)
 {
     const head_case *c = &v->c;
-    head_tensors t = {.v = v, .first = first, .columns = columns};
+    head_tensors t = {.v = v, .first = first, .columns = columns, .allowed = 4e-6};
+    head_memory memories[HEAD_MEMORIES];
     t.saved_bytes = v->tokens * (c->has_entropy ? 12 : 8);
-    t.hidden = new_memory(size_of(&t, c->hidden, bytes_of(c->dtype)));
-    t.weight = new_memory(weight_bytes(&t, bytes_of(c->dtype)));
-    t.target = new_memory(size_of(&t, 1, sizeof(int64_t)));
-    t.mask = new_memory(size_of(&t, 1, 1));
-    t.upstream = new_memory(size_of(&t, 1, sizeof(float)));
-    t.other = new_memory(size_of(&t, 1, sizeof(float)));
-    t.logprob = new_memory(size_of(&t, 1, sizeof(float)));
-    t.entropy = new_memory(size_of(&t, 1, sizeof(float)));
-    t.saved = new_memory(t.saved_bytes);
-    t.hidden_grad = new_memory(size_of(&t, c->hidden, bytes_of(c->grad_dtype)));
-    t.weight_grad = new_memory(weight_bytes(&t, sizeof(float)));
+    memories_of(&t, memories);
+    for (int i = 0; i < HEAD_MEMORIES; i++)
+        *memories[i].at = new_memory(memories[i].bytes);
     fill_tokens(&t);
     for (uint64_t i = 0; i < columns; i++)
         for (uint64_t k = 0; k < c->hidden; k++)
@@ -192,10 +202,10 @@ head_tensors tensors_of(const head_values *v, uint64_t first, uint64_t columns)
 
 void free_tensors(head_tensors *t)
 {
-    uint8_t *memories[] = {t->hidden,  t->weight,  t->target, t->mask,        t->upstream,   t->other,
-                           t->logprob, t->entropy, t->saved,  t->hidden_grad, t->weight_grad};
-    for (int i = 0; i < 11; i++)
-        free(memories[i]);
+    head_memory memories[HEAD_MEMORIES];
+    memories_of(t, memories);
+    for (int i = 0; i < HEAD_MEMORIES; i++)
+        free(*memories[i].at);
 }
 
 static void mix(uint64_t *hash, const uint8_t *memory, uint64_t bytes)
@@ -273,7 +283,7 @@ double wrong_gradients(const head_tensors *t)
 {
     const head_case *c = &t->v->c;
     const uint64_t count = t->columns * c->hidden, step = c->hidden + c->gap;
-    double *expected = malloc((count + 1) * sizeof *expected);
+    double *expected = calloc(count + 1, sizeof *expected);
     uint64_t *places = malloc((t->columns + 1) * sizeof *places);
     if (expected == NULL || places == NULL)
         abort();
@@ -283,10 +293,10 @@ double wrong_gradients(const head_tensors *t)
     for (uint64_t i = 0; i < t->columns; i++)
         places[i] = i * step;
     const double weight =
-        wrong_rows(t->weight_grad, BP_DTYPE_FP32, c->hidden, c->gap, places, expected, t->columns, 4e-6);
+        wrong_rows(t->weight_grad, BP_DTYPE_FP32, c->hidden, c->gap, places, expected, t->columns, t->allowed);
     free(expected);
     free(places);
-    return fmax(weight, wrong_tensor(t, t->hidden_grad, c->grad_dtype, c->hidden, t->v->hidden_grad, 4e-6));
+    return fmax(weight, wrong_tensor(t, t->hidden_grad, c->grad_dtype, c->hidden, t->v->hidden_grad, t->allowed));
 }
 
 bp_lm_head_config head_config_of(const head_case *c)
