@@ -167,7 +167,7 @@ def main():
     leg("sanitizers", ["-Db_sanitize=address,undefined", "-Ddocs=disabled"])
     # what OpenMP's threads wait for each other by is not seen by the sanitizer: one thread each
     leg("threads", ["-Db_sanitize=thread", "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled", "-Dmpi=disabled",
-                    "-Dbenchmarks=disabled", "-Ddocs=disabled"], suites=("unit", "contract", "comms", "cuda", "examples"))
+                    "-Dbenchmarks=disabled", "-Ddocs=disabled"], suites=("unit", "contract", "comms", "cuda", "threads", "examples"))
     # without anything optional: what a machine that has only the required libraries builds
     leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dblas=disabled", "-Dkernels=disabled",
                  "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
