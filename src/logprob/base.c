@@ -62,8 +62,30 @@ static bp_status make_bad(const bp_base_config *config, bp_base *base)
     BP_TRY(bp_event_create(base->device, &base->done));
     BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, base->own, &address));
     base->bad = address;
+    base->keeps_bad = bp_device_is_host_accessible(base->device);
     BP_TRY(clear_bad(base));
+    if (!base->keeps_bad)
+        BP_TRY(bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, base->own));
     return bp_stream_synchronize(base->own);
+}
+
+/* On the host the memory is held all the time: guard mode would spoil it in between. On cuda, where captures want nothing held before they
+ * begin, it is held around each use; nothing else is ever there. */
+static bp_status take_bad(bp_base *base, bp_stream *stream)
+{
+    void *address;
+    if (base->bad == NULL || base->keeps_bad)
+        return BP_OK;
+    BP_TRY(bp_workspace_drop(&base->workspace, 1u << BP_WORK_BAD_TARGET, stream)); /* of a call that failed */
+    return bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, stream, &address);
+}
+
+static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
+{
+    if (base->bad == NULL || base->keeps_bad)
+        return status;
+    bp_status given = bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, stream);
+    return status == BP_OK ? given : status;
 }
 
 static bp_status make(bp_device *device, const bp_base_config *config, bp_base *base)
@@ -110,12 +132,10 @@ bp_stream *bp_base_stream(const bp_base *base, bp_stream *stream)
     return stream != NULL ? stream : base->own;
 }
 
-/* The own stream waits for every call that may note a bad target, but for captured ones: theirs run when somebody launches the graph. */
+/* The own stream waits for every call that may note a bad target; where the memory is taken for each, the pool sees to that. */
 static bp_status follow(bp_base *base, bp_stream *stream)
 {
-    uint64_t capture;
-    BP_TRY(bp_stream_capture_of(stream, &capture));
-    if (capture != 0)
+    if (base->bad == NULL || !base->keeps_bad)
         return BP_OK;
     BP_TRY(bp_event_record(base->done, stream));
     return bp_stream_wait(base->own, base->done);
@@ -126,7 +146,18 @@ bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
     BP_TRY(status);
     if (given == NULL)
         return base->bad != NULL ? bp_base_check(base) : bp_stream_synchronize(base->own);
-    return base->bad != NULL ? follow(base, given) : BP_OK;
+    return follow(base, given);
+}
+
+/* What was noted, and forgets it. */
+static bp_status read_bad(bp_base *base, bp_bad_target *bad)
+{
+    BP_TRY(bp_stream_copy(base->own, bad, base->bad, sizeof *bad));
+    BP_TRY(bp_stream_synchronize(base->own));
+    if (bad->token == UINT64_MAX)
+        return BP_OK;
+    BP_TRY(clear_bad(base));
+    return bp_stream_synchronize(base->own);
 }
 
 bp_status bp_base_check(bp_base *base)
@@ -134,12 +165,10 @@ bp_status bp_base_check(bp_base *base)
     bp_bad_target bad = {.token = UINT64_MAX};
     if (base->bad == NULL)
         return bp_device_synchronize(base->device);
-    BP_TRY(bp_stream_copy(base->own, &bad, base->bad, sizeof bad));
-    BP_TRY(bp_stream_synchronize(base->own));
+    BP_TRY(take_bad(base, base->own));
+    BP_TRY(give_bad(base, base->own, read_bad(base, &bad)));
     if (bad.token == UINT64_MAX)
         return BP_OK;
-    BP_TRY(clear_bad(base));
-    BP_TRY(bp_stream_synchronize(base->own));
     return bp_fail(BP_ERR_INVALID_ARGUMENT, "token %llu has the target %lld: the vocabulary's ids are %lld to %lld",
                    (unsigned long long)bad.token, (long long)bad.value, (long long)base->shards.first,
                    (long long)(base->shards.first + (int64_t)(base->shards.vocab - 1)));
@@ -198,7 +227,8 @@ static bp_status finish(bp_base *base, const bp_tokens_work *tokens, const bp_pa
                                  .entropy_stride = outputs->entropy.stride,
                                  .saved = out->saved,
                                  .bad = base->bad};
-    return base->engine->ops->finish(base->engine, &work, stream);
+    BP_TRY(take_bad(base, stream));
+    return give_bad(base, stream, base->engine->ops->finish(base->engine, &work, stream));
 }
 
 bp_status bp_base_finish_partials(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,

@@ -4,6 +4,8 @@
 
 #include <bucketpool/logprob.h>
 
+#include <stdbool.h>
+
 #include "logprob/engine.h"
 #include "logprob/shards.h"
 #include "logprob/workspace.h"
@@ -30,7 +32,8 @@ typedef struct bp_base {
     bp_engine *engine;
     bp_stream *own;     /* for calls without a stream */
     bp_event *done;     /* the last call that may have found a bad target */
-    bp_bad_target *bad; /* NULL: any target will do. The workspace is held as long as the base lives */
+    bp_bad_target *bad; /* NULL: any target will do */
+    bool keeps_bad;     /* the workspace is held as long as the base lives */
     bp_workspace workspace;
     bp_shards shards;
     uint64_t max_tokens, columns;

@@ -35,10 +35,16 @@ static int close_gpu(void **state)
     return 0;
 }
 
+/* Also where it stands in for the machine's. */
+static bool is_emulated(void)
+{
+    return driver_symbol("fake_cuda_broken") != NULL;
+}
+
 /* On the emulated driver a row takes a thousand times as long. */
 static unsigned rounds(unsigned on_gpu, unsigned emulated)
 {
-    return has_real_driver() ? on_gpu : emulated;
+    return is_emulated() ? emulated : on_gpu;
 }
 
 static void run_whole(bp_logprob *client, const twin *t)
@@ -306,7 +312,7 @@ static void elements_beyond_2_to_the_31_are_found(void **state)
 {
     (void)state;
     static const uint64_t live[] = {0, 8191, 8192, 16383, 16384, FAR_TOKENS - 1};
-    void *logits = has_real_driver() ? take_gpu_memory(2ull * FAR_TOKENS * FAR_COLUMNS) : NULL;
+    void *logits = is_emulated() ? NULL : take_gpu_memory(2ull * FAR_TOKENS * FAR_COLUMNS);
     void *values = take_gpu_memory(24ull * FAR_TOKENS);
     if (logits == NULL) {
         print_message("no memory for 2^31 elements\n");

@@ -76,7 +76,9 @@ struct rows {
 
 template <class X, class Y> BP_DEVICE bool is_whole(const rows &row, uint32_t first)
 {
-    return row.shift == 0 && first < row.columns && row.columns - first >= BP_PIECE_COLUMNS;
+    typedef piece<X, Y> shape;
+    constexpr uint32_t reach = (shape::vectors - 1) * shape::apart + shape::columns; /* of a lane */
+    return row.shift == 0 && first < row.columns && row.columns - first >= reach;
 }
 
 template <class X, class Y> BP_DEVICE void load_whole(const rows &row, uint32_t first, piece<X, Y> &made)
