@@ -31,6 +31,8 @@ struct bench_gemm {
 
 /* Of what the process has loaded for the head. Errors: BP_ERR_UNSUPPORTED. */
 bp_status bench_gemm_create_cblas(bench_gemm **gemm);
-bp_status bench_gemm_create_cublas(const bench_device *device, int32_t ordinal, bp_dtype dtype, bench_gemm **gemm);
+/* `workspace`: of the device, for the library alone. */
+bp_status bench_gemm_create_cublas(const bench_device *device, int32_t ordinal, bp_dtype dtype, void *workspace,
+                                   uint64_t workspace_bytes, bench_gemm **gemm);
 
 #endif

@@ -5,13 +5,24 @@
 
 #include "bench_gemm.h"
 
-/* cublas_api.h and library_types.h: CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_*, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT. */
-enum { AS_IS = 0, ACROSS = 1, R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68, ANY_ALGORITHM = -1 };
+/* cublas_api.h and library_types.h: CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_*, CUBLAS_COMPUTE_32F and its variant without TF32,
+ * CUBLAS_GEMM_DEFAULT. */
+enum {
+    AS_IS = 0,
+    ACROSS = 1,
+    R_32F = 0,
+    R_16F = 2,
+    R_16BF = 14,
+    COMPUTE_32F = 68,
+    COMPUTE_32F_PEDANTIC = 69,
+    ANY_ALGORITHM = -1
+};
 
 typedef struct cublas_functions {
     int (*create)(void **handle);
     int (*destroy)(void *handle);
     int (*set_stream)(void *handle, void *stream);
+    int (*set_workspace)(void *handle, void *workspace, size_t bytes);
     int (*gemm)(void *handle, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha, const void *a,
                 int a_type, int a_stride, const void *b, int b_type, int b_stride, const void *beta, void *c,
                 int c_type, int c_stride, int compute, int algorithm);
@@ -64,11 +75,11 @@ static bp_status run(bench_gemm *gemm, const bench_gemm_work *w)
     bp_status status = enter(g);
     if (status != BP_OK)
         return status;
-    status =
-        result("cublasGemmEx", g->cublas.gemm(g->handle, w->b_across ? ACROSS : AS_IS, w->a_across ? ACROSS : AS_IS,
-                                              w->n, w->m, w->k, &alpha, w->b.data, type_of(w->b.dtype), w->b.stride,
-                                              w->a.data, type_of(w->a.dtype), w->a.stride, &beta, w->c.data,
-                                              type_of(w->c.dtype), w->c.stride, COMPUTE_32F, ANY_ALGORITHM));
+    status = result("cublasGemmEx",
+                    g->cublas.gemm(g->handle, w->b_across ? ACROSS : AS_IS, w->a_across ? ACROSS : AS_IS, w->n, w->m,
+                                   w->k, &alpha, w->b.data, type_of(w->b.dtype), w->b.stride, w->a.data,
+                                   type_of(w->a.dtype), w->a.stride, &beta, w->c.data, type_of(w->c.dtype), w->c.stride,
+                                   w->a.dtype == BP_DTYPE_FP32 ? COMPUTE_32F_PEDANTIC : COMPUTE_32F, ANY_ALGORITHM));
     leave(g);
     return status;
 }
@@ -96,9 +107,9 @@ static bp_status find_library(cublas_gemm *g)
 {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so"};
     static const char *const functions[] = {"cublasCreate_v2", "cublasDestroy_v2", "cublasSetStream_v2",
-                                            "cublasGemmEx"};
+                                            "cublasSetWorkspace_v2", "cublasGemmEx"};
     void **const places[] = {(void **)&g->cublas.create, (void **)&g->cublas.destroy, (void **)&g->cublas.set_stream,
-                             (void **)&g->cublas.gemm};
+                             (void **)&g->cublas.set_workspace, (void **)&g->cublas.gemm};
     for (size_t i = 0; g->library == NULL && i < sizeof names / sizeof *names; i++)
         g->library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
     bool complete = g->library != NULL;
@@ -133,7 +144,19 @@ static bp_status make_handle(cublas_gemm *g, const bench_device *device, int32_t
     return status;
 }
 
-bp_status bench_gemm_create_cublas(const bench_device *device, int32_t ordinal, bp_dtype dtype, bench_gemm **gemm)
+/* After the stream: setting that takes the workspace away. */
+static bp_status lend(cublas_gemm *g, void *workspace, uint64_t bytes)
+{
+    bp_status status = enter(g);
+    if (status != BP_OK)
+        return status;
+    status = result("cublasSetWorkspace", g->cublas.set_workspace(g->handle, workspace, bytes));
+    leave(g);
+    return status;
+}
+
+bp_status bench_gemm_create_cublas(const bench_device *device, int32_t ordinal, bp_dtype dtype, void *workspace,
+                                   uint64_t workspace_bytes, bench_gemm **gemm)
 {
     cublas_gemm *g = calloc(1, sizeof *g);
     if (g == NULL)
@@ -142,6 +165,8 @@ bp_status bench_gemm_create_cublas(const bench_device *device, int32_t ordinal, 
     bp_status status = find_library(g);
     if (status == BP_OK)
         status = make_handle(g, device, ordinal);
+    if (status == BP_OK)
+        status = lend(g, workspace, workspace_bytes);
     if (status == BP_OK)
         *gemm = &g->base;
     else

@@ -11,7 +11,7 @@ struct bench_products {
     const bench_shape *shape;
     uint64_t chunk; /* tokens */
     bench_gemm *gemm;
-    void *logits, *wide_hidden, *wide_weight;
+    void *logits, *wide_hidden, *wide_weight, *library;
 };
 
 /* ---- matrices of a piece --------------------------------------------------------------------------------------------------- */
@@ -126,6 +126,15 @@ static bp_status take(bench_products *p, int tensor, void **address)
     return bench_memory_take(&b->memory, p->shape->place, (size_t)tensor, b->device.stream, address);
 }
 
+static bp_status make_gemm(bench_products *p)
+{
+    const bench *b = p->bench;
+    if (!b->device.cuda)
+        return bench_gemm_create_cblas(&p->gemm);
+    return bench_gemm_create_cublas(&b->device, b->options->ordinal, b->options->dtype, p->library, BENCH_CUBLAS_BYTES,
+                                    &p->gemm);
+}
+
 static bp_status widen(bench_products *p)
 {
     bench *b = p->bench;
@@ -156,14 +165,15 @@ bp_status bench_products_create(bench *b, const bench_shape *shape, uint64_t chu
     *products = p;
     bp_status status = check_sizes(p);
     if (status == BP_OK)
-        status = b->device.cuda ? bench_gemm_create_cublas(&b->device, b->options->ordinal, b->options->dtype, &p->gemm)
-                                : bench_gemm_create_cblas(&p->gemm);
-    if (status == BP_OK)
         status = take(p, TENSOR_PRODUCT, &p->logits);
     if (status == BP_OK)
         status = take(p, TENSOR_WIDE_HIDDEN, &p->wide_hidden);
     if (status == BP_OK)
         status = take(p, TENSOR_WIDE_WEIGHT, &p->wide_weight);
+    if (status == BP_OK)
+        status = take(p, TENSOR_LIBRARY, &p->library);
+    if (status == BP_OK)
+        status = make_gemm(p);
     return status == BP_OK ? widen(p) : status;
 }
 
@@ -179,11 +189,12 @@ void bench_products_destroy(bench_products **products)
     bench_products *p = *products;
     if (p == NULL)
         return;
+    if (p->gemm != NULL)
+        p->gemm->ops->destroy(p->gemm);
     give(p, TENSOR_PRODUCT, p->logits);
     give(p, TENSOR_WIDE_HIDDEN, p->wide_hidden);
     give(p, TENSOR_WIDE_WEIGHT, p->wide_weight);
-    if (p->gemm != NULL)
-        p->gemm->ops->destroy(p->gemm);
+    give(p, TENSOR_LIBRARY, p->library);
     free(p);
     *products = NULL;
 }

@@ -7,9 +7,7 @@
 
 #include "cli.h"
 
-/* Of the fused head: what cuBLAS works in, and rows that are widened at a time on the host. */
-#define CUBLAS_BYTES (UINT64_C(64) << 20)
-#define WIDENED_ROWS UINT64_C(4096)
+#define WIDENED_ROWS UINT64_C(4096) /* at a time, on the host */
 
 uint64_t bench_bytes_per_logit(const bench_options *options)
 {
@@ -78,6 +76,7 @@ static bp_status size_tensors(const bench_options *o, bench_shape *shape)
         bool widens = !o->cuda && o->dtype != BP_DTYPE_FP32;
         bytes[TENSOR_PRODUCT] = 4 * rows * shape->vocab;
         bytes[TENSOR_WIDE_HIDDEN] = widens ? 2 * 4 * rows * o->head : 0; /* hidden states, and their gradient */
+        bytes[TENSOR_LIBRARY] = o->cuda ? BENCH_CUBLAS_BYTES : 0;
         bytes[TENSOR_WIDE_WEIGHT] = widens ? 4 * shape->vocab * o->head : 0;
     }
     return bp_logprob_saved_bytes(shape->seq, o->entropy, &bytes[TENSOR_SAVED]);
@@ -141,7 +140,7 @@ static uint64_t client_bytes(const bench *b, const bench_shape *shape)
     uint64_t tokens = 16 * shape->seq;
     if (o->head == 0)
         return tokens;
-    uint64_t library = b->device.cuda ? CUBLAS_BYTES : 4 * WIDENED_ROWS * o->head;
+    uint64_t library = b->device.cuda ? BENCH_CUBLAS_BYTES : 4 * WIDENED_ROWS * o->head;
     return tokens + 2 * shape->tensors.bytes[TENSOR_PRODUCT] + library;
 }
 

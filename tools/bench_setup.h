@@ -25,7 +25,8 @@ enum {
     TENSOR_COUNT, /* what follows is for the comparison with matrix products alone */
     TENSOR_PRODUCT = TENSOR_COUNT,
     TENSOR_WIDE_HIDDEN,
-    TENSOR_WIDE_WEIGHT
+    TENSOR_WIDE_WEIGHT,
+    TENSOR_LIBRARY
 };
 
 typedef struct bench_shape {
@@ -37,6 +38,7 @@ typedef struct bench_shape {
 } bench_shape;
 
 #define BENCH_ERROR_CHARS 256
+#define BENCH_CUBLAS_BYTES (UINT64_C(32) << 20) /* what cuBLAS works in, here as in the head */
 
 typedef struct bench_row {
     const bench_shape *shape;

@@ -1,8 +1,8 @@
 """`bucketpool bench logprob`: rows, figures that follow from one another, wrong results that are found, mistakes.
 
 Arguments: source directory, the bucketpool executable, a library that makes results wrong when it is loaded first ("": there is none, as
-under sanitizers), whether the head has matrix products on the host (1 or 0), the folder of the emulated libcuda.so.1, and the kernels
-that it runs ("": the library was built without CUDA kernels). With UPDATE_GOLDEN=1 the golden files are written anew."""
+under sanitizers), whether the head has matrix products on the host (1 or 0), the folders of the emulated libcuda.so.1 and libcublas.so.13,
+and the kernels that they run ("": the library was built without CUDA kernels). With UPDATE_GOLDEN=1 the golden files are written anew."""
 
 import json
 import os
@@ -16,7 +16,8 @@ ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 WRONG = os.path.abspath(sys.argv[3]) if sys.argv[3] else ""
 HAS_PRODUCTS = sys.argv[4] == "1"
 FAKE = os.path.abspath(sys.argv[5])
-KERNELS = os.path.abspath(sys.argv[6]) if sys.argv[6] else ""
+CUBLAS = os.path.abspath(sys.argv[6])
+KERNELS = os.path.abspath(sys.argv[7]) if sys.argv[7] else ""
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 WIDTHS = {"bf16": 2, "fp16": 2, "fp32": 4}
 ONCE = ("--turns", "1")
@@ -178,8 +179,8 @@ class Head(Case):
                 self.check(self.document(*arguments, "--dtype", dtype, "--grad-dtype", grad), WIDTHS[dtype],
                            4 if grad == "fp32" else WIDTHS[dtype])
 
-    def check(self, document, width, grad_width):
-        self.assertEqual((document["hidden"], document["products"]), (48, "cblas"))
+    def check(self, document, width, grad_width, products="cblas"):
+        self.assertEqual((document["hidden"], document["products"]), (48, products))
         self.assertEqual([r["chunk"] for r in document["rows"]], [0, 4])
         for row in document["rows"]:
             self.assertEqual(set(row), ROW)
@@ -229,7 +230,7 @@ class Emulated(Case):
 
     def emulated(self, *arguments, fake="memory=1g"):
         settings = f"report=1,host_faults=1,{fake}" + (f",kernels={KERNELS}" if KERNELS else "")
-        return run("logprob", "--device", "cuda", *arguments, *ONCE, LD_LIBRARY_PATH=FAKE, FAKE_CUDA=settings)
+        return run("logprob", "--device", "cuda", *arguments, *ONCE, LD_LIBRARY_PATH=f"{FAKE}:{CUBLAS}", FAKE_CUDA=settings)
 
     def rows(self, *arguments, **more):
         result = self.emulated(*arguments, "--json", **more)
@@ -260,8 +261,12 @@ class Emulated(Case):
     def test_no_kernels(self):
         self.refused(self.emulated("--seq", "5", "--vocab", "30"), 3, "kernels")
 
-    def test_no_cublas(self):
-        self.refused(self.emulated("--seq", "5", "--vocab", "30", "--head", "8"), 3, "")
+    @unittest.skipUnless(KERNELS, "built without CUDA kernels")
+    def test_head(self):
+        for dtype, grad in (("bf16", "logits"), ("fp32", "fp32")):
+            document = self.rows("--head", "48", "--seq", "10", "--vocab", "300", "--chunk", "none,4", "--entropy", "--dtype", dtype,
+                                 "--grad-dtype", grad)
+            Head.check(self, document, WIDTHS[dtype], WIDTHS[dtype], "cublas")
 
 
 class Mistakes(Case):
