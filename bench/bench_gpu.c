@@ -9,7 +9,7 @@
 
 typedef struct options {
     const char *json, *date, *only, *driver, *nccl;
-    int turns;
+    int turns, divide;
 } options;
 
 static int parse(options *o, int argc, char **argv)
@@ -30,6 +30,8 @@ static int parse(options *o, int argc, char **argv)
             o->nccl = value;
         else if (strcmp(argv[i], "--turns") == 0)
             o->turns = atoi(value);
+        else if (strcmp(argv[i], "--divide") == 0)
+            o->divide = atoi(value);
         else
             return 0;
     }
@@ -38,12 +40,13 @@ static int parse(options *o, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    options o = {.turns = 201};
+    options o = {.turns = 201, .divide = 1};
     gpu g;
     if (!parse(&o, argc, argv)) {
         fprintf(stderr,
                 "usage: bench_gpu [--json FILE] [--date TEXT] [--only GROUP] [--driver LIBRARY] [--nccl LIBRARY] "
-                "[--turns N]\n");
+                "[--turns N] [--divide N]\n"
+                "--divide: the logits' shapes, both ways\n");
         return 2;
     }
     if (!gpu_open(&g, o.driver)) {
@@ -56,6 +59,7 @@ int main(int argc, char **argv)
     gpu_pairs(&g);
     gpu_memory(&g);
     gpu_registration(&g, o.nccl);
+    gpu_logprob(&g, o.divide > 1 ? (uint64_t)o.divide : 1);
     if (o.json == NULL)
         return 0;
     FILE *file = fopen(o.json, "w");

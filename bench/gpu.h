@@ -27,5 +27,8 @@ void gpu_pairs(const gpu *g);
 void gpu_memory(const gpu *g);
 /* Registration with NCCL, per GiB. `nccl`: its library; NULL: libnccl.so.2. Without NCCL there are no figures. */
 void gpu_registration(const gpu *g, const char *nccl);
+/* Log-probabilities of logits, forward and backward, against a copy. Shapes are divided by `divisor` both ways. Without kernels there are
+ * no figures. */
+void gpu_logprob(const gpu *g, uint64_t divisor);
 
 #endif

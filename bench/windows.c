@@ -19,6 +19,7 @@ typedef struct entry {
     void *user;
     size_t pairs, less;
     unsigned per;
+    uint64_t moved, logits;
     double ns[MOST_TURNS];
 } entry;
 
@@ -27,6 +28,7 @@ typedef struct figure {
     double min, median, ratio, own; /* of the medians; own: less the device */
     double low, high;               /* of the ratio */
     uint64_t bytes;
+    double of_logit, of_second, fraction; /* bytes; of the bandwidth of entry 0 */
     size_t pairs;
     int turns;
 } figure;
@@ -98,6 +100,12 @@ size_t bench_add(const char *name, bench_loop *loop, void *user, size_t pairs)
 void bench_per(size_t number, unsigned requests)
 {
     entries[number].per = requests;
+}
+
+void bench_moves(size_t number, uint64_t bytes, uint64_t logits)
+{
+    entries[number].moved = bytes;
+    entries[number].logits = logits;
 }
 
 void bench_less(size_t number, size_t device)
@@ -189,6 +197,18 @@ static int decimals(double ns)
     return ns < 10 ? 3 : 1;
 }
 
+static void take_bandwidth(figure *f, const entry *e)
+{
+    double each[MOST_TURNS];
+    if (e->logits == 0)
+        return;
+    for (int t = 0; t < turns; t++)
+        each[t] = (double)e->moved / e->ns[t] / ((double)entries[0].moved / entries[0].ns[t]);
+    f->of_logit = (double)e->moved / (double)e->logits;
+    f->of_second = (double)e->moved / f->median;
+    f->fraction = median(each, NULL);
+}
+
 static void report(const entry *e)
 {
     if (figure_count == MOST_FIGURES) {
@@ -213,6 +233,7 @@ static void report(const entry *e)
         f->own = median(each, NULL);
         snprintf(f->less, sizeof f->less, "%s", entries[e->less].name);
     }
+    take_bandwidth(f, e);
     printf("  %-52s %10.*f %10.*f", f->name, decimals(f->min), f->min, decimals(f->median), f->median);
     if (f->to[0] != 0)
         printf(" %9.2f  %6.2f to %6.2f", f->ratio, f->low, f->high);
@@ -221,6 +242,9 @@ static void report(const entry *e)
     if (f->less[0] != 0)
         printf(" %9.1f", f->own);
     printf("\n");
+    if (f->of_logit != 0)
+        printf("    %.2f bytes a logit, %.0f GB/s, %.3f of the bandwidth of: %s\n", f->of_logit, f->of_second,
+               f->fraction, entries[0].name);
 }
 
 /* Another order in each turn, so that no entry always follows the same one. The same on every run. */
@@ -277,6 +301,9 @@ static void print_figure(FILE *file, const figure *f)
     if (f->bytes != 0)
         fprintf(file, ", \"bytes\": %llu, \"us_per_gib_median\": %.3f", (unsigned long long)f->bytes,
                 f->median / 1e3 * (double)(1u << 30) / (double)f->bytes);
+    if (f->of_logit != 0)
+        fprintf(file, ", \"bytes_per_logit\": %.3f, \"gb_per_s\": %.2f, \"bandwidth_fraction\": %.4f", f->of_logit,
+                f->of_second, f->fraction);
     fprintf(file, ", \"windows\": %d, \"pairs_per_window\": %zu}", f->turns, f->pairs);
 }
 

@@ -21,6 +21,7 @@ BUILD = os.path.join(ROOT, "build-gpu")
 LOG = os.path.join(BUILD, "check-gpu.log")
 EMULATED = os.environ.get("BP_TEST_DRIVER", "real") not in ("", "real")
 BEGIN = time.monotonic()
+LOGPROB_KERNELS = "tests/simt/libfake_logprob_kernels.so"  # for the emulated driver
 MOST_SECONDS = 460  # of all, so that the JSON is written before anyone loses patience
 
 
@@ -155,7 +156,7 @@ def programs():
     folder = os.path.join(BUILD, "build")
     known = json.loads(output_of(*tool("meson", "mesonbuild.mesonmain"), "introspect", "--tests", folder) or "[]")
     paths = {test["cmd"][0] for test in known if any(s.split(":")[-1] == "gpu" for s in test["suite"])}
-    return sorted(os.path.relpath(p, folder) for p in paths) + ["bench/bench_gpu"]
+    return sorted(os.path.relpath(p, folder) for p in paths) + ["bench/bench_gpu", *([LOGPROB_KERNELS] if EMULATED and shutil.which("c++") else [])]
 
 
 def build():
@@ -242,6 +243,8 @@ def figure_table(rows):
         text = f"{value:.0f} ns" if value < 1e5 else f"{value / 1e6:.2f} ms"
         interval = row.get("ratio_interval_95")
         ratio = f"{row['ratio_median']:7.2f}  {interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
+        if "bandwidth_fraction" in row:
+            ratio += f"  {row['bytes_per_logit']:g} bytes a logit, {row['bandwidth_fraction']:.3f} of the copy's bandwidth"
         print(f"  {(row['group'] + ': ' + row['name'])[:74]:74} {text:>12} {ratio}")
 
 
@@ -285,8 +288,9 @@ def main():
         suite(env)
         sanitizer(env)
         document["figures"] += figures("bench_gpu", [os.path.join(BUILD, "build", "bench", "bench_gpu"),
-                                                     *(("--turns", "11") if EMULATED else ()),
-                                                     *(("--nccl", nccl) if nccl else ())], env)
+                                                     *(("--turns", "11", "--divide", "4096") if EMULATED else ()),
+                                                     *(("--nccl", nccl) if nccl else ())],
+                                       {**env, "FAKE_CUDA": "kernels=" + os.path.join(BUILD, "build", LOGPROB_KERNELS)})
         if EMULATED:
             note("torch_allocator", "skipped", 0, "emulated")
         else:

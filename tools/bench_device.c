@@ -1,6 +1,7 @@
 #include "bench_device.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "machine.h"
 
@@ -12,6 +13,7 @@ static bp_status make_host(bench_device *d)
         return status;
     d->free_bytes = machine_available_bytes() / 8 * 7; /* not the last page */
     config.memory_bytes = d->free_bytes;
+    d->granularity = (uint64_t)sysconf(_SC_PAGESIZE);
     if (d->free_bytes == 0)
         return bp_error_record(BP_ERR_UNSUPPORTED, "this system does not say how much memory is free");
     return bp_device_create_host(&config, &d->device);
@@ -53,8 +55,9 @@ static bp_status make_cuda(int32_t ordinal, bench_device *d)
         status = bp_cuda_info_get(d->device, &info);
     if (status == BP_OK)
         status = ask_free_bytes(ordinal, &d->free_bytes);
-    if (status == BP_OK)
-        snprintf(d->model, sizeof d->model, "%s", info.name);
+    snprintf(d->model, sizeof d->model, "%s", info.name);
+    d->granularity = info.recommended_granularity > info.multicast_granularity ? info.recommended_granularity
+                                                                               : info.multicast_granularity;
     return status;
 }
 

@@ -11,7 +11,8 @@ typedef struct bench_device {
     bp_stream *stream;
     char model[64]; /* of a GPU; "" otherwise */
     bool cuda;
-    uint64_t free_bytes; /* of its memory, before any of it was used */
+    uint64_t free_bytes;  /* of its memory, before any of it was used */
+    uint64_t granularity; /* memory is handed out in multiples of it */
 } bench_device;
 
 /* Call bench_device_finish either way. */

@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench_gemm.h"
 
@@ -111,11 +112,12 @@ static bp_status find_library(cublas_gemm *g)
 
 static bp_status make_handle(cublas_gemm *g, const bench_device *device, int32_t ordinal)
 {
-    uint64_t stream = 0;
+    uint64_t native = 0;
+    void *stream; /* the same bits */
     g->driver.size = sizeof g->driver;
     bp_status status = bp_cuda_driver_load(NULL, &g->driver);
     if (status == BP_OK)
-        status = bp_stream_native(device->stream, &stream);
+        status = bp_stream_native(device->stream, &native);
     if (status == BP_OK && (g->driver.cuDeviceGet(&g->device, ordinal) != 0 ||
                             g->driver.cuDevicePrimaryCtxRetain(&g->context, g->device) != 0))
         status = bp_error_record(BP_ERR_DEVICE, "the device's context is not to be had");
@@ -123,9 +125,10 @@ static bp_status make_handle(cublas_gemm *g, const bench_device *device, int32_t
         status = enter(g);
     if (status != BP_OK)
         return status;
+    memcpy(&stream, &native, sizeof stream);
     status = result("cublasCreate", g->cublas.create(&g->handle));
     if (status == BP_OK)
-        status = result("cublasSetStream", g->cublas.set_stream(g->handle, (void *)(uintptr_t)stream));
+        status = result("cublasSetStream", g->cublas.set_stream(g->handle, stream));
     leave(g);
     return status;
 }

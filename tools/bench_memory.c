@@ -93,22 +93,30 @@ static void place_ids(const bench_tensors *tensors, const uint32_t *bound, bench
     }
 }
 
+static bp_status bind(const bp_buckets *buckets, const bench_tensors *tensors, bench_memory *memory)
+{
+    uint32_t *bound = calloc(bp_buckets_request_count(buckets) + 1, sizeof *bound);
+    memory->ids = calloc(memory->shapes * BENCH_MOST_TENSORS, sizeof *memory->ids);
+    bp_status status = BP_ERR_NO_HOST_MEMORY;
+    if (bound == NULL || memory->ids == NULL)
+        (void)bp_error_record(status, "out of memory for the tensors");
+    else
+        status = bp_pool_bind_buckets(memory->pool, buckets, 0, bound);
+    if (status == BP_OK)
+        place_ids(tensors, bound, memory);
+    free(bound);
+    return status;
+}
+
 static bp_status make_pool(bp_device *device, const bp_buckets *buckets, const bench_tensors *tensors,
                            bench_memory *memory)
 {
     bp_plan *plan = NULL;
     bp_status status = make_plan(buckets, &plan);
-    uint32_t *bound = calloc(bp_buckets_request_count(buckets) + 1, sizeof *bound);
-    memory->ids = calloc(memory->shapes * BENCH_MOST_TENSORS, sizeof *memory->ids);
-    if (status == BP_OK && (bound == NULL || memory->ids == NULL))
-        status = bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the tensors");
     if (status == BP_OK)
         status = bp_pool_create(device, plan, NULL, &memory->pool);
     if (status == BP_OK)
-        status = bp_pool_bind_buckets(memory->pool, buckets, 0, bound);
-    if (status == BP_OK)
-        place_ids(tensors, bound, memory);
-    free(bound);
+        status = bind(buckets, tensors, memory);
     bp_plan_destroy(&plan);
     return status;
 }

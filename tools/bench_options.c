@@ -65,7 +65,7 @@ static const choice devices[] = {{"host", 0}, {"cuda", 1}, {0, 0}};
 static const choice dtypes[] = {{"bf16", BP_DTYPE_BF16}, {"fp16", BP_DTYPE_FP16}, {"fp32", BP_DTYPE_FP32}, {0, 0}};
 static const choice gradients[] = {
     {"fp32", BENCH_GRADIENT_FP32}, {"logits", BENCH_GRADIENT_LOGITS}, {"in-place", BENCH_GRADIENT_IN_PLACE}, {0, 0}};
-static const choice kernels[] = {
+static const choice kernel_kinds[] = {
     {"auto", 0}, {"plain", BP_KERNELS_PLAIN}, {"avx2", BP_KERNELS_AVX2}, {"avx512", BP_KERNELS_AVX512}, {0, 0}};
 static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
 
@@ -74,9 +74,9 @@ const char *bench_gradient_name(bench_gradient gradient)
     return choice_name(gradients, (int)gradient);
 }
 
-const char *bench_kernels_name(uint32_t bit)
+const char *bench_kernels_name(uint32_t kernels)
 {
-    return choice_name(kernels, (int)bit);
+    return choice_name(kernel_kinds, (int)kernels);
 }
 
 bp_dtype bench_gradient_dtype(const bench_options *options)
@@ -153,7 +153,7 @@ static int parse_one(int key, char *text, bench_parsed *parsed)
         return code;
     case OPT_THREADS: return value_u32("threads", text, 1, &o->threads);
     case OPT_KERNELS:
-        code = value_choice("kernels", text, kernels, &value);
+        code = value_choice("kernels", text, kernel_kinds, &value);
         o->kernels = (uint32_t)value;
         return code;
     case OPT_TURNS: return value_number("turns", text, 1, 10000, &o->turns);

@@ -7,6 +7,10 @@
 
 #include "cli.h"
 
+/* Of the fused head: what cuBLAS works in, and rows that are widened at a time on the host. */
+#define CUBLAS_BYTES (UINT64_C(64) << 20)
+#define WIDENED_ROWS UINT64_C(4096)
+
 uint64_t bench_bytes_per_logit(const bench_options *options)
 {
     return (2 * (uint64_t)bp_dtype_bits(options->dtype) + bp_dtype_bits(bench_gradient_dtype(options))) / 8;
@@ -100,7 +104,7 @@ static uint64_t pick_scale(const bench *b)
     if (o->gradient == BENCH_GRADIENT_IN_PLACE)
         grad_width = 0;
     uint64_t seq = largest(&o->seq), row_bytes = largest(&o->vocab) * (width + grad_width);
-    while (scaled(seq, scale) > 1 && scaled(seq, scale) > b->device.free_bytes / 2 / row_bytes)
+    while (scaled(seq, scale) > 1 && scaled(seq, scale) * row_bytes > b->device.free_bytes / 2)
         scale *= 2;
     return scale;
 }
@@ -130,9 +134,31 @@ static bp_status make_shapes(bench *b)
 
 /* ---- memory -------------------------------------------------------------------------------------------------------------- */
 
-static void refuse_shape(bench *b, bench_shape *shape, uint64_t wanted, uint64_t there)
+/* What the client of a shape works in, about: only there to leave it room. */
+static uint64_t client_bytes(const bench *b, const bench_shape *shape)
+{
+    const bench_options *o = b->options;
+    uint64_t tokens = 16 * shape->seq;
+    if (o->head == 0)
+        return tokens;
+    uint64_t library = b->device.cuda ? CUBLAS_BYTES : 4 * WIDENED_ROWS * o->head;
+    return tokens + 2 * shape->tensors.bytes[TENSOR_PRODUCT] + library;
+}
+
+/* As the device hands it out: UINT64_MAX when it does not fit 64 bits. */
+static uint64_t wanted_bytes(const bench *b, const bench_shape *shape)
+{
+    uint64_t tensors = bench_tensors_bytes(&shape->tensors), client = client_bytes(b, shape);
+    uint64_t step = b->device.granularity;
+    if (tensors > UINT64_MAX / 4 || client > UINT64_MAX / 4)
+        return UINT64_MAX;
+    return (tensors + step - 1) / step * step + (client + step - 1) / step * step;
+}
+
+static void refuse_shape(bench *b, bench_shape *shape, uint64_t there)
 {
     char text[BENCH_ERROR_CHARS];
+    uint64_t wanted = wanted_bytes(b, shape);
     if (wanted == UINT64_MAX)
         snprintf(text, sizeof text, "needs more bytes than 64 bits count, %s are free", cli_bytes(there));
     else
@@ -150,7 +176,7 @@ static bench_shape *largest_shape(bench *b)
     bench_shape *found = NULL;
     uint64_t most = 0;
     for (size_t i = 0; i < b->shape_count; i++) {
-        uint64_t bytes = bench_tensors_bytes(&b->shapes[i].tensors);
+        uint64_t bytes = wanted_bytes(b, &b->shapes[i]);
         if (b->shapes[i].fits && bytes > most) {
             most = bytes;
             found = &b->shapes[i];
@@ -161,7 +187,7 @@ static bench_shape *largest_shape(bench *b)
 
 static bp_status make_memory(bench *b)
 {
-    bench_tensors *tensors = calloc(b->shape_count, sizeof *tensors);
+    bench_tensors *tensors = calloc(b->shape_count + 1, sizeof *tensors);
     size_t count = 0;
     if (tensors == NULL)
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the shapes");
@@ -181,16 +207,15 @@ static bp_status fit_shapes(bench *b)
 {
     uint64_t there = b->device.free_bytes - bench_copy_bytes(&b->device);
     for (size_t i = 0; i < b->shape_count; i++) {
-        uint64_t wanted = bench_tensors_bytes(&b->shapes[i].tensors);
         b->shapes[i].fits = true;
-        if (wanted > there)
-            refuse_shape(b, &b->shapes[i], wanted, there);
+        if (wanted_bytes(b, &b->shapes[i]) > there)
+            refuse_shape(b, &b->shapes[i], there);
     }
     bp_status status = make_memory(b);
     bench_shape *shape;
     while (status == BP_ERR_NO_DEVICE_MEMORY && (shape = largest_shape(b)) != NULL) {
         bench_memory_finish(&b->memory);
-        refuse_shape(b, shape, bench_tensors_bytes(&shape->tensors), there);
+        refuse_shape(b, shape, there);
         status = make_memory(b);
     }
     return status;

@@ -77,7 +77,7 @@ static bp_status make_products(bp_device *device, const bp_lm_head_config *confi
         return bp_products_create_blas(head->chunk, config->vocab, config->hidden, config->dtype, &head->products);
     bp_cuda_info info = {.size = sizeof info};
     if (bp_cuda_info_get(device, &info) == BP_OK)
-        return bp_products_create_cublas(device, config->dtype, &head->products);
+        return bp_products_create_cublas(device, head->chunk, config->hidden, config->dtype, &head->products);
     return bp_fail(BP_ERR_UNSUPPORTED,
                    "bp_lm_head_create: there are no matrix products for device %s: host and cuda have some",
                    bp_device_name(device));

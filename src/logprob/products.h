@@ -59,6 +59,7 @@ struct bp_products {
  * for. */
 bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products);
-bp_status bp_products_create_cublas(bp_device *device, bp_dtype dtype, bp_products **products);
+bp_status bp_products_create_cublas(bp_device *device, uint64_t rows, uint64_t hidden, bp_dtype dtype,
+                                    bp_products **products);
 
 #endif

@@ -1,22 +1,28 @@
 /* Products on cuda devices, by cuBLAS. It has columns next to each other where these matrices have rows, so that each matrix is its own
- * transpose there, and products are made the other way round: c^T = b^T a^T. */
+ * transpose there, and products are made the other way round: c^T = b^T a^T. Hidden states of which a mask takes some out are copied first,
+ * block by block. */
 #include "logprob/products.h"
 
 #include <bucketpool/cuda.h>
 
 #include <stdlib.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "logprob/cublas.h"
+#include "logprob/cuda/rows.h"
 
-/* What NVIDIA advises for Hopper; with less cuBLAS chooses other kernels. */
-#define SCRATCH_BYTES (UINT64_C(32) << 20)
+/* What NVIDIA advises for Hopper; with less cuBLAS chooses other kernels. Blocks of copied rows are behind it. */
+#define CUBLAS_BYTES (UINT64_C(32) << 20)
+#define BLOCK_ROWS 1024u
 
 typedef struct cublas {
     bp_products products;
     bp_device *device;
     bp_cublas library;
     void *handle;
+    bp_cuda_rows *rows; /* NULL: a build, or a GPU, without kernels */
+    uint64_t block_rows;
 } cublas;
 
 /* C = A B, in cuBLAS's terms: A is m x k, B is k x n. */
@@ -94,7 +100,7 @@ static bp_status run(const cublas *c, const gemm *g, const bp_product_work *work
     int error = c->library.cublasSetStream(c->handle, stream);
     if (error != BP_CUBLAS_SUCCESS)
         return fail(&c->library, error, "choosing a stream");
-    error = c->library.cublasSetWorkspace(c->handle, work->scratch, SCRATCH_BYTES);
+    error = c->library.cublasSetWorkspace(c->handle, work->scratch, CUBLAS_BYTES);
     if (error != BP_CUBLAS_SUCCESS)
         return fail(&c->library, error, "giving it scratch memory");
     error = call(c, g, work->alpha, work->adds ? 1 : 0);
@@ -125,77 +131,133 @@ static bp_status hidden_grad(bp_products *products, const bp_product_work *w, bp
     return enqueue((cublas *)products, &g, w, stream);
 }
 
-static bp_status weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
+static bp_status add_weight_grad(const cublas *c, const bp_product_work *w, bp_stream *stream)
 {
     const gemm g = {BP_CUBLAS_N, BP_CUBLAS_T, w->hidden, w->columns, w->rows, &w->b, &w->a, &w->c};
-    return enqueue((cublas *)products, &g, w, stream);
+    return enqueue(c, &g, w, stream);
+}
+
+static void *row_of(const bp_matrix *matrix, uint64_t row)
+{
+    return (uint8_t *)matrix->data + (int64_t)row * matrix->stride * (int64_t)(bp_dtype_bits(matrix->dtype) / 8);
+}
+
+/* NaN times 0 is NaN: rows that do not count must be zeros for cuBLAS. */
+static bp_status masked_weight_grad(const cublas *c, const bp_product_work *w, bp_stream *stream)
+{
+    bp_product_work block = *w;
+    if (c->rows == NULL)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "the gradient of a weight with a mask of tokens needs CUDA kernels, which this "
+                       "build or this GPU is without");
+    for (uint64_t row = 0; row < w->rows; row += block.rows) {
+        const bp_matrix states = {row_of(&w->b, row), w->b.dtype, w->b.stride};
+        block.rows = w->rows - row < c->block_rows ? w->rows - row : c->block_rows;
+        block.a.data = row_of(&w->a, row);
+        block.b = (bp_matrix){(uint8_t *)w->scratch + CUBLAS_BYTES, w->b.dtype, (int64_t)w->hidden};
+        block.mask.first = w->mask.first + row;
+        block.adds = w->adds || row > 0;
+        BP_TRY(bp_cuda_rows_copy(c->rows, &states, &block.b, block.rows, w->hidden, &block.mask, stream));
+        BP_TRY(add_weight_grad(c, &block, stream));
+    }
+    return BP_OK;
+}
+
+static bp_status weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
+{
+    const cublas *c = (cublas *)products;
+    return w->mask.data != NULL ? masked_weight_grad(c, w, stream) : add_weight_grad(c, w, stream);
+}
+
+static bp_status place(bp_products *products, const bp_product_work *w, bp_stream *stream)
+{
+    return bp_cuda_rows_copy(((cublas *)products)->rows, &w->a, &w->c, w->rows, w->hidden, NULL, stream);
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
+static void end_handle(const cublas *c)
+{
+    bp_cuda_scope scope;
+    if (c->handle == NULL || bp_cuda_enter(c->device, &scope) != BP_OK)
+        return;
+    (void)c->library.cublasDestroy(c->handle);
+    bp_cuda_leave(&scope);
+}
+
 static void destroy(bp_products *products)
 {
     cublas *c = (cublas *)products;
-    bp_cuda_scope scope;
-    if (bp_cuda_enter(c->device, &scope) == BP_OK) {
-        (void)c->library.cublasDestroy(c->handle);
-        bp_cuda_leave(&scope);
-    }
+    bp_cuda_rows_destroy(&c->rows);
+    end_handle(c);
     bp_cublas_close(&c->library);
     free(c);
 }
 
-static bp_status start(const bp_cublas *library, bp_device *device, void **handle)
+static bp_status start_handle(cublas *c)
 {
     bp_cuda_scope scope;
-    void *created = NULL;
-    BP_TRY(bp_cuda_enter(device, &scope));
-    int error = library->cublasCreate(&created);
-    bp_status status = error == BP_CUBLAS_SUCCESS ? BP_OK : fail(library, error, "it does not start");
-    if (status == BP_OK) {
-        error = library->cublasSetMathMode(created, BP_CUBLAS_NO_NARROW_SUMS);
-        if (error != BP_CUBLAS_SUCCESS) {
-            status = fail(library, error, "asking for sums in fp32");
-            (void)library->cublasDestroy(created);
-        }
+    BP_TRY(bp_cuda_enter(c->device, &scope));
+    const char *what = "it does not start";
+    int error = c->library.cublasCreate(&c->handle);
+    if (error == BP_CUBLAS_SUCCESS) {
+        what = "asking for sums in fp32";
+        error = c->library.cublasSetMathMode(c->handle, BP_CUBLAS_NO_NARROW_SUMS);
     }
+    bp_status status = error == BP_CUBLAS_SUCCESS ? BP_OK : fail(&c->library, error, what);
     bp_cuda_leave(&scope);
-    if (status == BP_OK)
-        *handle = created;
     return status;
 }
 
-static bp_status create(bp_device *device, bp_dtype dtype, const bp_cublas *library, bp_products **products)
+static bp_status start_rows(cublas *c)
 {
-    /* no `place`: cuBLAS does not convert */
-    static const bp_products_ops ops = {
-        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad};
-    cublas *c = calloc(1, sizeof *c);
-    if (c == NULL)
-        return bp_fail_memory(sizeof *c);
-    bp_status status = start(library, device, &c->handle);
-    if (status != BP_OK) {
-        free(c);
-        return status;
-    }
-    c->products = (bp_products){.ops = &ops, .name = "cublas", .gradient = dtype, .scratch_bytes = SCRATCH_BYTES};
-    c->device = device;
-    c->library = *library;
-    *products = &c->products;
+    bp_status status = bp_cuda_rows_create(c->device, &c->rows);
+    return status == BP_ERR_UNSUPPORTED ? BP_OK : status;
+}
+
+static bp_status choose_scratch(cublas *c, uint64_t rows, uint64_t hidden, bp_dtype dtype)
+{
+    uint64_t numel, bytes;
+    c->block_rows = rows < BLOCK_ROWS ? rows : BLOCK_ROWS;
+    if (!bp_mul_u64(c->block_rows, hidden, &numel) || !bp_mul_u64(numel, bp_dtype_bits(dtype) / 8, &bytes) ||
+        !bp_add_u64(bytes, CUBLAS_BYTES, &c->products.scratch_bytes))
+        return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements do not fit 64 bits",
+                       (unsigned long long)c->block_rows, (unsigned long long)hidden);
     return BP_OK;
 }
 
-bp_status bp_products_create_cublas(bp_device *device, bp_dtype dtype, bp_products **products)
+static bp_status start(cublas *c, uint64_t rows, uint64_t hidden, bp_dtype dtype)
 {
+    static const bp_products_ops with_kernels = {
+        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad, .place = place};
+    static const bp_products_ops without = {
+        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad};
     bp_cuda_info info = {.size = sizeof info};
-    bp_cublas library;
+    BP_TRY(bp_cuda_info_get(c->device, &info));
+    BP_TRY(choose_scratch(c, rows, hidden, dtype));
+    BP_TRY(bp_cublas_open(info.driver_version, &c->library));
+    BP_TRY(start_handle(c));
+    BP_TRY(start_rows(c));
+    c->products.ops = c->rows != NULL ? &with_kernels : &without;
+    return BP_OK;
+}
+
+bp_status bp_products_create_cublas(bp_device *device, uint64_t rows, uint64_t hidden, bp_dtype dtype,
+                                    bp_products **products)
+{
     if (dtype != BP_DTYPE_FP32 && dtype != BP_DTYPE_FP16 && dtype != BP_DTYPE_BF16)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "products of dtype %s, which should be fp32, bf16 or fp16",
                        bp_dtype_name(dtype));
-    BP_TRY(bp_cuda_info_get(device, &info));
-    BP_TRY(bp_cublas_open(info.driver_version, &library));
-    bp_status status = create(device, dtype, &library, products);
-    if (status != BP_OK)
-        bp_cublas_close(&library);
-    return status;
+    cublas *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return bp_fail_memory(sizeof *c);
+    c->products = (bp_products){.name = "cublas", .gradient = dtype};
+    c->device = device;
+    bp_status status = start(c, rows, hidden, dtype);
+    if (status != BP_OK) {
+        destroy(&c->products);
+        return status;
+    }
+    *products = &c->products;
+    return BP_OK;
 }

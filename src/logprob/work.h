@@ -87,4 +87,16 @@ typedef struct bp_gradient_work {
     int32_t narrows_in_place;
 } bp_gradient_work;
 
+/* Rows of `from` to `to`: where the mask is 0, zeros instead, and nothing is read. Of dtypes: by the kernel. */
+typedef struct bp_rows_work {
+    const void *from;
+    int64_t from_stride;
+    void *to;
+    int64_t to_stride;
+    uint64_t rows, columns;
+    const uint8_t *mask; /* NULL: all rows count. [batch, count]; row 0 is number `first` */
+    int64_t mask_batch_stride, mask_stride;
+    uint64_t mask_count, mask_first;
+} bp_rows_work;
+
 #endif

@@ -1,7 +1,8 @@
 """`bucketpool bench logprob`: rows, figures that follow from one another, wrong results that are found, mistakes.
 
 Arguments: source directory, the bucketpool executable, a library that makes results wrong when it is loaded first ("": there is none, as
-under sanitizers), and whether the head has matrix products on the host (1 or 0). With UPDATE_GOLDEN=1 the golden files are written anew."""
+under sanitizers), whether the head has matrix products on the host (1 or 0), the folder of the emulated libcuda.so.1, and the kernels
+that it runs ("": the library was built without CUDA kernels). With UPDATE_GOLDEN=1 the golden files are written anew."""
 
 import json
 import os
@@ -14,6 +15,8 @@ import unittest
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 WRONG = os.path.abspath(sys.argv[3]) if sys.argv[3] else ""
 HAS_PRODUCTS = sys.argv[4] == "1"
+FAKE = os.path.abspath(sys.argv[5])
+KERNELS = os.path.abspath(sys.argv[6]) if sys.argv[6] else ""
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 WIDTHS = {"bf16": 2, "fp16": 2, "fp32": 4}
 ONCE = ("--turns", "1")
@@ -137,7 +140,9 @@ class Logits(Case):
         self.assertEqual(measured, [(4, v, c) for v in (300000, 5) for c in (0, 8)])
         refused = document["rows"][0]
         needed = aligned(2 * refused["seq"] * refused["vocab"], 4 * refused["seq"] * refused["vocab"])
+        pages = os.sysconf("SC_PAGESIZE")
         needed += tokens_bytes(refused["seq"], False)
+        needed = (needed + pages - 1) // pages * pages + 16 * refused["seq"]  # and what the client works in
         self.assertRegex(refused["error"], rf"^needs [\d.]+ EiB \({needed} bytes\), [\d.]+ [KMGT]iB \(\d+ bytes\) are free$")
         for member in ROW - {"seq", "vocab", "chunk", "unscaled_seq", "bytes_per_logit", "error"}:
             self.assertIsNone(refused[member], member)
@@ -217,6 +222,46 @@ class Wrong(Case):
     def test_right(self):
         result = run("logprob", "--seq", "9", "--vocab", "600", *ONCE, LD_PRELOAD=WRONG)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+
+class Emulated(Case):
+    """On the emulated driver, which runs the kernels' own source, and reports at the end what was broken or left behind."""
+
+    def emulated(self, *arguments, fake="memory=1g"):
+        settings = f"report=1,host_faults=1,{fake}" + (f",kernels={KERNELS}" if KERNELS else "")
+        return run("logprob", "--device", "cuda", *arguments, *ONCE, LD_LIBRARY_PATH=FAKE, FAKE_CUDA=settings)
+
+    def rows(self, *arguments, **more):
+        result = self.emulated(*arguments, "--json", **more)
+        said = [line for line in result.stderr.splitlines() if "swapcontext" not in line]  # AddressSanitizer, of emulated threads
+        self.assertEqual((result.returncode, said), (0, []))
+        return json.loads(result.stdout)
+
+    @unittest.skipUnless(KERNELS, "built without CUDA kernels")
+    def test_rows(self):
+        for dtype, grad in (("bf16", "fp32"), ("fp16", "in-place"), ("fp32", "logits")):
+            document = self.rows("--seq", "5", "--vocab", "300,2050", "--chunk", "none,4", "--dtype", dtype, "--grad-dtype", grad,
+                                 "--entropy")
+            self.assertEqual((document["device"], document["device_model"], document["kernels"], document["threads"]),
+                             ("cuda", "Emulated GPU", "cuda", 1))
+            Logits.check_rows(self, document, WIDTHS[dtype], 4 if grad == "fp32" else WIDTHS[dtype], grad == "in-place")
+
+    @unittest.skipUnless(KERNELS, "built without CUDA kernels")
+    def test_little_memory(self):
+        document = self.rows("--seq", "500", "--vocab", "300", "--chunk", "none", "--scale", "auto", fake="memory=1m")
+        self.assertEqual((document["scale"], document["rows"][0]["seq"]), (2, 250))
+        document = self.rows("--seq", "100000,500,400", "--vocab", "300", "--chunk", "none,256", fake="memory=1m")
+        errors = [row["error"] for row in document["rows"]]
+        self.assertIn("are free", errors[0])
+        self.assertIn("needs 960.0 KiB (983040 bytes), 896.0 KiB (917504 bytes) are free", errors[2])  # the client has no room
+        self.assertEqual((errors[0], errors[2], errors[4:]), (errors[1], errors[3], [None, None]))
+
+    @unittest.skipIf(KERNELS, "built with CUDA kernels")
+    def test_no_kernels(self):
+        self.refused(self.emulated("--seq", "5", "--vocab", "30"), 3, "kernels")
+
+    def test_no_cublas(self):
+        self.refused(self.emulated("--seq", "5", "--vocab", "30", "--head", "8"), 3, "")
 
 
 class Mistakes(Case):

@@ -137,10 +137,9 @@ double gradient_slack(const true_row *row, double x, int64_t column, double g, d
     double slack = p == 0 ? 0 : p * summed * (3e-6 + 4e-7 * fabs(a));
     slack += 1e-36 * summed + (column == row->target ? 3e-7 * fabs(g) : 0);
     slack /= row->temperature;
-    double size = fabs(gradient_at(row, x, column, g, h)) + slack;
     if (dtype == BP_DTYPE_BF16)
-        slack += size * ldexp(1, -8) + 1e-38;
+        slack += (fabs(gradient_at(row, x, column, g, h)) + slack) * ldexp(1, -8) + 1e-38;
     else if (dtype == BP_DTYPE_FP16)
-        slack += size * ldexp(1, -11) + ldexp(1, -25);
+        slack += (fabs(gradient_at(row, x, column, g, h)) + slack) * ldexp(1, -11) + ldexp(1, -25);
     return slack * 1.01;
 }

@@ -93,6 +93,53 @@ static void rows_may_be_far_apart(void **state)
     }
 }
 
+/* Gradients in half the bytes that are written past the caches, against rows alone, which are not. */
+static void check_halves(const kernels_row *kernels, bp_dtype dtype)
+{
+    const uint64_t columns = 500009, tokens = 18, bytes = columns * tokens * 2;
+    uint16_t *logits = reserve(bytes), *whole = reserve(bytes + 64), *alone = reserve(bytes + 64);
+    for (uint64_t i = 0; i < columns * tokens; i++)
+        logits[i] = (uint16_t)(0x3000 + i * 40503 % 0x1000);
+    batch_options options = {.batch = 1, .sequence = tokens, .columns = 1, .with_entropy = true};
+    batch b = new_batch(&options);
+    b.o.columns = columns;
+    bp_logprob *client = new_client(device, &b, kernels->bit, 2);
+    bp_logprob_outputs outputs = outputs_of(&b);
+    bp_logprob_gradients gradients = gradients_of(&b, whole_shard(&b));
+    bp_logprob_batch call = call_of(&b, whole_shard(&b));
+    call.logits = (bp_token_rows){.data = logits, .dtype = dtype, .batch = 1, .sequence = tokens, .columns = columns};
+    gradients.logits_grad = call.logits;
+    gradients.logits_grad.data = whole + 1;
+    assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+    assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
+    call.logits.sequence = gradients.logits_grad.sequence = 1;
+    for (uint64_t s = 0; s < tokens; s++) {
+        call.logits.data = logits + s * columns;
+        call.target.data = row_at(&b.target, 0, s);
+        gradients.logprob_grad.data = row_at(&b.logprob_grad, 0, s);
+        gradients.entropy_grad.data = row_at(&b.entropy_grad, 0, s);
+        gradients.logits_grad.data = alone + 1 + s * columns;
+        assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+        assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
+    }
+    assert_memory_equal(whole, alone, bytes + 64);
+    bp_logprob_destroy(&client);
+    free_batch(&b);
+    munmap(logits, bytes);
+    munmap(whole, bytes + 64);
+    munmap(alone, bytes + 64);
+}
+
+static void large_gradients_in_halves_are_like_small_ones(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        check_halves(kernels, BP_DTYPE_BF16);
+        check_halves(kernels, BP_DTYPE_FP16);
+    }
+}
+
 /* batch x sequence x columns is more than 2^31, but all rows except a few are masked: their pages are never touched. */
 static void products_of_sizes_may_pass_2_to_the_31(void **state)
 {
@@ -170,8 +217,8 @@ static void a_row_may_have_many_columns(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_may_be_far_apart),
-                                       cmocka_unit_test(products_of_sizes_may_pass_2_to_the_31),
-                                       cmocka_unit_test(a_row_may_have_many_columns)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_may_be_far_apart), cmocka_unit_test(products_of_sizes_may_pass_2_to_the_31),
+        cmocka_unit_test(a_row_may_have_many_columns), cmocka_unit_test(large_gradients_in_halves_are_like_small_ones)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

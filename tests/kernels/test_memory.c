@@ -78,14 +78,6 @@ static void large_rows_leave_their_gaps(void **state)
                              .grad = {.shift = 3, .row_gap = 9}};
     FOR_KERNELS(kernels)
     {
-        options.in_place = false;
-        options.dtype = options.grad_dtype = BP_DTYPE_FP32;
-        check_all_is_written(&options, kernels->bit);
-        options.sequence = 14;
-        options.dtype = options.grad_dtype = BP_DTYPE_BF16;
-        check_all_is_written(&options, kernels->bit);
-        options.sequence = 3;
-        options.in_place = true;
         check_all_is_written(&options, kernels->bit);
     }
 }

@@ -50,5 +50,9 @@ const fake_kernel fake_kernels[] = {
     KERNEL(bp_gradient_work, bp_gradient_fp32_fp16),
     {"bp_finish", sizeof(bp_finish_work), run<bp_finish_work, bp_finish>},
     {"bp_finish_bad", sizeof(bp_finish_work), run<bp_finish_work, bp_finish_bad>},
+    {"bp_rows_32", sizeof(bp_rows_work), run<bp_rows_work, bp_rows_32>},
+    {"bp_rows_16", sizeof(bp_rows_work), run<bp_rows_work, bp_rows_16>},
+    {"bp_rows_fp32_bf16", sizeof(bp_rows_work), run<bp_rows_work, bp_rows_fp32_bf16>},
+    {"bp_rows_fp32_fp16", sizeof(bp_rows_work), run<bp_rows_work, bp_rows_fp32_fp16>},
     {nullptr, 0, nullptr},
 };

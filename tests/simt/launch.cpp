@@ -32,6 +32,7 @@ struct running {
     std::map<unsigned, std::unique_ptr<char[]>> memory;
     std::vector<unsigned> ready;
     std::mt19937_64 random;
+    std::vector<unsigned> favour; /* of each warp; empty: all alike */
     unsigned current = 0;
     void (*kernel)(const void *) = nullptr;
     const void *argument = nullptr;
@@ -117,8 +118,29 @@ static void run_thread(void *block_of_it)
     r->kernel(r->argument);
 }
 
+/* Every other block: one warp goes as far as it can before the next goes on, in some order. Races over long distances show only so. */
+static void choose_favours(running &r)
+{
+    r.favour.clear();
+    if (r.random() % 2 == 0)
+        return;
+    for (unsigned i = 0; i < (r.lanes.size() + LANES - 1) / LANES; i++)
+        r.favour.push_back(i);
+    std::shuffle(r.favour.begin(), r.favour.end(), r.random);
+}
+
+static size_t next_of(running &r)
+{
+    size_t next = r.random() % r.ready.size();
+    for (size_t i = 0; i < r.ready.size() && !r.favour.empty(); i++)
+        if (r.favour[r.ready[i] / LANES] > r.favour[r.ready[next] / LANES])
+            next = i;
+    return next;
+}
+
 static void begin_block(running &r)
 {
+    choose_favours(r);
     r.memory.clear();
     r.ready.clear();
     for (unsigned i = 0; i < r.lanes.size(); i++) {
@@ -134,7 +156,7 @@ static void run_block(running &r, const index &place)
 {
     begin_block(r);
     while (!r.ready.empty() && r.wrong.empty()) {
-        std::swap(r.ready[r.random() % r.ready.size()], r.ready.back());
+        std::swap(r.ready[next_of(r)], r.ready.back());
         r.current = r.ready.back();
         r.ready.pop_back();
         lane &l = *r.lanes[r.current];

@@ -76,7 +76,9 @@ struct rows {
 
 template <class X, class Y> BP_DEVICE bool is_whole(const rows &row, uint32_t first)
 {
-    return row.shift == 0 && first < row.columns && row.columns - first >= BP_PIECE_COLUMNS;
+    typedef piece<X, Y> shape;
+    constexpr uint32_t reach = (shape::vectors - 1) * shape::apart + shape::columns; /* of a lane */
+    return row.shift == 0 && first < row.columns && row.columns - first >= reach;
 }
 
 template <class X, class Y> BP_DEVICE void load_whole(const rows &row, uint32_t first, piece<X, Y> &made)
@@ -133,6 +135,19 @@ BP_DEVICE void gradients_of(const row_state &state, uint32_t column, const uint3
         of_word[0] = y[i];
         of_word[Y::in_word - 1] = y[i + Y::in_word - 1];
         out[i / Y::in_word] = Y::narrow(of_word);
+    }
+}
+
+template <class X, class Y, bool ENTROPY>
+BP_DEVICE void store_whole(const rows &row, const row_state &state, uint32_t first, const piece<X, Y> &made)
+{
+    char *to = row.out + static_cast<uint64_t>(first) * Y::bytes;
+    BP_UNROLL
+    for (int i = 0; i < made.vectors; i++) {
+        const uint32_t further = static_cast<uint32_t>(i) * made.apart;
+        uint32_t out[made.out_words];
+        gradients_of<X, Y, ENTROPY>(state, first + further, made.words[i], out);
+        store_words<made.out_words>(to + further * Y::bytes, out);
     }
 }
 
@@ -253,7 +268,7 @@ template <class X, class Y, bool ENTROPY> BP_DEVICE void make_gradient(const bp_
             } else if (is_whole<X, Y>(row.body, first)) {
                 piece<X, Y> made;
                 load_whole(row.body, first, made);
-                store_piece<X, Y, ENTROPY>(row.body, row.body_state, first, made);
+                store_whole<X, Y, ENTROPY>(row.body, row.body_state, first, made);
             } else {
                 make_piece<X, Y, ENTROPY>(row.body, row.body_state, first);
             }

@@ -2,6 +2,7 @@
 #include "logprob/cuda/finish.cuh"
 #include "logprob/cuda/gradient.cuh"
 #include "logprob/cuda/partials.cuh"
+#include "logprob/cuda/rows.cuh"
 
 #define PARTIALS(x)                                                                                                    \
     BP_KERNEL(device::x::bytes == 2 ? 6 : 2) bp_partials_##x(BP_ARGUMENT bp_partials_work work)                        \
@@ -55,3 +56,14 @@ BP_KERNEL(2) bp_finish_bad(BP_ARGUMENT bp_finish_work work)
 {
     device::note_bad_value(work);
 }
+
+#define ROWS(name, x, y, same)                                                                                         \
+    BP_KERNEL(2) bp_rows_##name(BP_ARGUMENT bp_rows_work work)                                                         \
+    {                                                                                                                  \
+        device::copy_rows<device::x, device::y, same>(work);                                                           \
+    }
+
+ROWS(32, fp32, fp32, true)
+ROWS(16, bf16, bf16, true)
+ROWS(fp32_bf16, fp32, bf16, false)
+ROWS(fp32_fp16, fp32, fp16, false)

@@ -64,9 +64,6 @@ template <class X, bool ENTROPY> BP_DEVICE void make_partials(const bp_partials_
             continue;
         const char *row = row_of<X>(work.logits, at);
         const uint64_t target = behind(target_of(work.tokens, at), work.logits.first);
-        float target_value = 0;
-        if (threadIdx.x == 0 && target < columns)
-            target_value = value_at<X>(row + target * X::bytes);
         sums all = no_sums();
         for (uint32_t begin = 0; begin < tiles; begin += BP_TILES_KEPT) {
             const uint32_t count = least(tiles - begin, BP_TILES_KEPT);
@@ -84,8 +81,14 @@ template <class X, bool ENTROPY> BP_DEVICE void make_partials(const bp_partials_
             }
             wait_for_block();
         }
-        if (threadIdx.x == 0)
-            work.partials[token] = {all.max, all.sum, ENTROPY ? all.weighted : 0, target_value};
+        bp_partial &partial = work.partials[token];
+        if (threadIdx.x == 0) {
+            partial.max = all.max;
+            partial.sum = all.sum;
+            partial.weighted = ENTROPY ? all.weighted : 0;
+        }
+        if (threadIdx.x == blockDim.x - 1) /* another warp than the one that merges */
+            partial.target = target < columns ? value_at<X>(row + target * X::bytes) : 0;
     }
 }
 

@@ -169,4 +169,43 @@ INLINE void v_store_part(int dtype, void *out, vec a, unsigned count)
     }
 }
 
+/* ---- halves: sixteen numbers of 16 bits, by their bits as signed integers -------------------------------------------- */
+
+typedef __m256i halves;
+
+INLINE halves h_set(int16_t value)
+{
+    return _mm256_set1_epi16(value);
+}
+
+INLINE halves h_load(const void *x)
+{
+    return _mm256_loadu_si256(x);
+}
+
+/* `count` of them, and `rest` behind them: nothing is read there. */
+INLINE halves h_load_part(const void *x, unsigned count, int16_t rest)
+{
+    int16_t values[2 * WIDTH];
+    _mm256_storeu_si256((void *)values, _mm256_set1_epi16(rest));
+    memcpy(values, x, count * sizeof *values);
+    return _mm256_loadu_si256((const void *)values);
+}
+
+INLINE halves h_max(halves a, halves b)
+{
+    return _mm256_max_epi16(a, b);
+}
+
+INLINE halves h_min(halves a, halves b)
+{
+    return _mm256_min_epi16(a, b);
+}
+
+INLINE __m128i h_quarter(halves a, bool largest)
+{
+    __m128i b = _mm256_castsi256_si128(a), c = _mm256_extracti128_si256(a, 1);
+    return largest ? _mm_max_epi16(b, c) : _mm_min_epi16(b, c);
+}
+
 #endif

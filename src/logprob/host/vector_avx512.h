@@ -152,4 +152,43 @@ INLINE void v_store_part(int dtype, void *out, vec a, unsigned count)
         _mm256_mask_storeu_epi16(out, part, v_to_16(dtype, a));
 }
 
+/* ---- halves: thirty-two numbers of 16 bits, by their bits as signed integers ------------------------------------------ */
+
+typedef __m512i halves;
+
+INLINE halves h_set(int16_t value)
+{
+    return _mm512_set1_epi16(value);
+}
+
+INLINE halves h_load(const void *x)
+{
+    return _mm512_loadu_si512(x);
+}
+
+/* `count` of them, and `rest` behind them: nothing is read there. */
+INLINE halves h_load_part(const void *x, unsigned count, int16_t rest)
+{
+    __mmask32 part = count < 2 * WIDTH ? (1u << count) - 1 : UINT32_MAX;
+    return _mm512_mask_loadu_epi16(_mm512_set1_epi16(rest), part, x);
+}
+
+INLINE halves h_max(halves a, halves b)
+{
+    return _mm512_max_epi16(a, b);
+}
+
+INLINE halves h_min(halves a, halves b)
+{
+    return _mm512_min_epi16(a, b);
+}
+
+INLINE __m128i h_quarter(halves a, bool largest)
+{
+    __m256i low = _mm512_castsi512_si256(a), high = _mm512_extracti64x4_epi64(a, 1);
+    __m256i b = largest ? _mm256_max_epi16(low, high) : _mm256_min_epi16(low, high);
+    __m128i c = _mm256_castsi256_si128(b), d = _mm256_extracti128_si256(b, 1);
+    return largest ? _mm_max_epi16(c, d) : _mm_min_epi16(c, d);
+}
+
 #endif

@@ -1,0 +1,29 @@
+/* Batches of tests/kernels in memory of a GPU: a twin of each, with the same bytes in the same places. */
+#ifndef BP_TEST_GPU_TWINS_H
+#define BP_TEST_GPU_TWINS_H
+
+#include "../kernels/batches.h"
+
+typedef struct twin {
+    batch *host;
+    batch gpu; /* views and `saved` are memory of the GPU; `x` and `original` are not there */
+    bp_stream *stream;
+    void *memory;
+} twin;
+
+/* Memory of the driver's, outside all pools. NULL: there is not so much. */
+void *take_gpu_memory(uint64_t bytes);
+void give_gpu_memory(void *memory);
+
+/* With the bytes of the host's. */
+twin new_twin(batch *b, bp_stream *stream);
+void free_twin(twin *t);
+void copy_to_gpu(const twin *t);
+/* Waits. */
+void copy_to_host(const twin *t);
+
+/* Tokens [first, first + count) of the sequences; statistics are kept from the beginning of `saved` on. Enqueued only. */
+void forward_part(bp_logprob *client, const twin *t, uint64_t first, uint64_t count);
+void backward_part(bp_logprob *client, const twin *t, uint64_t first, uint64_t count);
+
+#endif
