@@ -212,6 +212,8 @@ static void test_refused_calls(void **state)
     BACKWARD_FAILS(hidden_grad.dtype, BP_DTYPE_FP16, BP_ERR_INVALID_ARGUMENT, "fp16");
     BACKWARD_FAILS(hidden_grad.batch, 1, BP_ERR_INVALID_ARGUMENT, "1 x 6 tokens");
     BACKWARD_FAILS(hidden_grad.data, t.hidden, BP_ERR_INVALID_ARGUMENT, "lies among");
+    BACKWARD_FAILS(hidden_grad.data, t.weight, BP_ERR_INVALID_ARGUMENT, "lies among the weights");
+    BACKWARD_FAILS(hidden_grad.data, t.weight_grad, BP_ERR_INVALID_ARGUMENT, "lies among the gradients of weights");
     BACKWARD_FAILS(hidden_grad.stride, 1, BP_ERR_INVALID_ARGUMENT, "overlap");
     BACKWARD_FAILS(weight_grad, t.weight, BP_ERR_INVALID_ARGUMENT, "lies among");
     BACKWARD_FAILS(weight_grad_stride, 2, BP_ERR_INVALID_ARGUMENT, "stride of 2");
