@@ -197,10 +197,11 @@ bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_d
     return BP_OK;
 }
 
+/* The scale must be a normal number, too: else its few digits would be those of the results. */
 bp_status bp_check_temperature(const char *call, float temperature)
 {
     if (!isnormal(temperature) || temperature < 0 || !isnormal(1 / temperature))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: temperature %g: a finite number above 0 is needed", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: temperature %g: 1.2e-38 to 8.5e37 are possible", call,
                        (double)temperature);
     return BP_OK;
 }
