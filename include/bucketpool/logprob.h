@@ -9,7 +9,8 @@
  *
  * A target outside the vocabulary still has the gradient -p / T. All arithmetic is fp32 or wider. One pass over the logits makes both
  * outputs, a second one the gradient; nothing of the logits' size is allocated. Logits of which one is NaN or +inf, and rows where all
- * are -inf, have no distribution: their outputs and gradients are NaN.
+ * are -inf, have no distribution: their outputs and gradients are NaN, but for the log-probability of a target outside the vocabulary,
+ * which is 0 as ever. Where x - M is beyond fp32 (logits of 2e38 and -2e38) p is 0; results beyond their dtype are infinite.
  *
  * Tensors: per-token ones are views with strides, in elements; 0 is a stride like any other and reads one value again and again. Logits
  * need the natural alignment of their dtype only. Input is never written but for the gradient in place, which is asked for.
@@ -59,7 +60,8 @@ typedef struct bp_token_rows {
 typedef struct bp_logprob bp_logprob;
 
 /* BP_TARGETS_ANY: a target outside the vocabulary has log-probability 0. BP_TARGETS_CHECKED: it is an error (BP_ERR_INVALID_ARGUMENT, with
- * the token and the value): of the call where `stream` is NULL, else of bp_logprob_check. Masked rows are not checked. */
+ * the token and the value): of the call where `stream` is NULL, which tells of calls before it, too, else of bp_logprob_check. Masked
+ * rows are not checked. */
 typedef enum bp_targets { BP_TARGETS_ANY = 1, BP_TARGETS_CHECKED = 2 } bp_targets;
 
 /* Kernels of host devices. */
@@ -68,11 +70,11 @@ enum { BP_KERNELS_PLAIN = 1u, BP_KERNELS_AVX2 = 2u, BP_KERNELS_AVX512 = 4u };
 typedef struct bp_logprob_config {
     size_t size;
     uint64_t max_tokens;  /* of one call: batch x sequence */
-    uint64_t vocab;       /* columns of this rank's shard */
+    uint64_t vocab;       /* columns of this rank's shard: at most 2^31 - 1 */
     uint64_t vocab_start; /* the id of its first column */
     bp_comm *comm;        /* of the ranks that share the vocabulary; must outlive the client. NULL: one rank */
     bp_targets targets;
-    uint32_t threads; /* host: 0: as many as OpenMP would take */
+    uint32_t threads; /* host: 0: as many as OpenMP would take; at most 1024 */
     uint32_t kernels; /* host: BP_KERNELS bits; the best of them that the machine has is taken. Plain is always there */
 } bp_logprob_config;
 
@@ -82,7 +84,8 @@ BP_API bp_status bp_logprob_config_init(bp_logprob_config *config, size_t size);
 /* Plans and makes the workspaces: 16 bytes a token, and as many for each rank where there are several. With a communicator: collective;
  * the ranks compare their shards, which must tile the vocabulary exactly once, in the order of their ids, and may be uneven.
  * Errors: BP_ERR_INVALID_ARGUMENT (no tokens, no vocabulary, shards with a gap or an overlap: names the ranks),
- * BP_ERR_MISMATCH (ranks with other configurations), BP_ERR_UNSUPPORTED (a device without kernels; a build without CUDA kernels),
+ * BP_ERR_MISMATCH (ranks with other configurations), BP_ERR_UNSUPPORTED (a device without kernels; a build without CUDA kernels;
+ * more than 512 ranks),
  * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM and what the device reports: on all ranks.
  * The caller owns the client: bp_logprob_destroy. The device is kept. */
 BP_API bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, bp_logprob **client);
@@ -117,7 +120,7 @@ typedef struct bp_logprob_batch {
     int64_t
         chunk; /* tokens along the sequence in one piece, 0: all. Logits are there already, and no memory depends on it: accepted for
                       callers that chunk, and without any effect on bits, time or memory. Negative sizes are refused */
-    float temperature; /* finite, above 0 */
+    float temperature; /* above 0, a normal number, and so is its inverse: 1.2e-38 to 8.5e37 */
 } bp_logprob_batch;
 
 /* int64 targets, no mask, no chunks, temperature 1. */
@@ -139,7 +142,8 @@ BP_API bp_status bp_logprob_outputs_init(bp_logprob_outputs *outputs, size_t siz
 /* Enqueues the pass over the logits and, with several ranks, one exchange of 16 bytes a token (collective: all ranks, equal batch
  * shapes). Batches of no tokens are answered. Errors: BP_ERR_INVALID_ARGUMENT (a dtype, negative chunk, columns other than the
  * config's, a missing or misaligned pointer, rows that overlap: by name with the numbers; more than max_tokens),
- * BP_ERR_OVERFLOW, BP_ERR_CAPTURE and what device and communicator report. Nothing was enqueued then, unless a device failed. */
+ * BP_ERR_OVERFLOW, BP_ERR_CAPTURE and what device and communicator report. Nothing was enqueued then, unless a device failed;
+ * without a stream a call that failed has ended, too. */
 BP_API bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch,
                                     const bp_logprob_outputs *outputs, bp_stream *stream);
 
@@ -152,7 +156,7 @@ typedef struct bp_logprob_gradients {
     bp_token_rows logits_grad; /* shape of the logits, strides of its own; fp32, or the logits' dtype */
     int32_t
         in_place; /* 1: logits_grad is the logits' memory, with its dtype and strides, and overwrites it. Nobody else may still need the
-                         logits, another backward of them included. Without it, memory that overlaps the logits is refused */
+                         logits, another backward of them included. Without it, memory from the first to the last byte of which any is the logits' is refused */
 } bp_logprob_gradients;
 
 /* fp32 gradient, not in place. */

@@ -116,6 +116,32 @@ static void rows_without_a_distribution_are_nan(void **state)
                 some_rows_have_none);
 }
 
+/* x - max is -inf then: no NaN comes of it. */
+static void logits_too_far_apart_have_probability_0(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        batch_options options = {.batch = 1, .sequence = 3, .columns = 2, .with_entropy = true, .temperature = 8e37};
+        batch b = new_batch(&options);
+        bp_logprob *client = new_client(device, &b, kernels->bit, 0);
+        for (uint64_t s = 0; s < 3; s++) {
+            put_logit(&b, 0, s, 0, 2e38);
+            put_logit(&b, 0, s, 1, -2e38);
+            put_whole(&b.target, 0, s, 0);
+        }
+        run_forward(client, &b);
+        run_backward(client, &b);
+        for (uint64_t s = 0; s < 3; s++) {
+            assert_true(upstream_at(&b.logprob, 0, s) == 0 && upstream_at(&b.entropy, 0, s) == 0);
+            for (int64_t v = 0; v < 2; v++)
+                assert_true(element_at(row_at(&b.grad, 0, s), BP_DTYPE_FP32, v) == 0);
+        }
+        bp_logprob_destroy(&client);
+        free_batch(&b);
+    }
+}
+
 /* As large as the dtype has them, and as far from each other as fp32 can say. */
 static void largest_logits(batch *b)
 {
@@ -246,6 +272,7 @@ int main(void)
                                        cmocka_unit_test(minus_infinity_is_a_logit),
                                        cmocka_unit_test(a_single_finite_logit_is_certain),
                                        cmocka_unit_test(rows_without_a_distribution_are_nan),
+                                       cmocka_unit_test(logits_too_far_apart_have_probability_0),
                                        cmocka_unit_test(logits_may_be_as_large_as_they_get),
                                        cmocka_unit_test(a_maximum_below_zero_is_found),
                                        cmocka_unit_test(offsets_cancel),
