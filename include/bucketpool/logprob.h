@@ -21,7 +21,8 @@
  *
  * Streams: calls enqueue on `stream` of the client's device and return; what they read and write must stay until then. NULL: a
  * stream of the client's own, and the call returns when all is done. Thread safety: one call at a time per client; its calls may be on
- * different streams. No memory is allocated after creation. On host devices at most 64 pieces of work are on their way: more wait.
+ * different streams. No memory is allocated after creation, but for the threads that OpenMP starts when a stream's first work
+ * runs. On host devices at most 64 pieces of work are on their way: more wait.
  *
  * Capture: calls may be captured (cuda; one rank: collectives are not captured). The workspaces come from a pool: declare it, with
  * bp_logprob_pool, as capture.h says.
@@ -156,7 +157,8 @@ typedef struct bp_logprob_gradients {
     bp_token_rows logits_grad; /* shape of the logits, strides of its own; fp32, or the logits' dtype */
     int32_t
         in_place; /* 1: logits_grad is the logits' memory, with its dtype and strides, and overwrites it. Nobody else may still need the
-                         logits, another backward of them included. Without it, memory from the first to the last byte of which any is the logits' is refused */
+                         logits, another backward of them included. Without it, memory that has a byte, be it in a gap, between the
+                         logits' first and last is refused */
 } bp_logprob_gradients;
 
 /* fp32 gradient, not in place. */
