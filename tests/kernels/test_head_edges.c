@@ -102,6 +102,12 @@ static void test_no_tokens(void **state)
     const float *grad = (const float *)(const void *)t.weight_grad;
     for (uint64_t i = 0; i < t.columns * (small.hidden + small.gap); i++)
         assert_true(i % (small.hidden + small.gap) == small.hidden ? isnan(grad[i]) : grad[i] == 0);
+    bp_device *another = new_host();
+    bp_stream *foreign = NULL;
+    assert_ok(bp_stream_create(another, "foreign", &foreign));
+    assert_fails(bp_lm_head_backward(head, &t.batch, &t.gradients, foreign), BP_ERR_INVALID_ARGUMENT, "another device");
+    bp_stream_destroy(&foreign);
+    bp_device_destroy(&another);
     bp_lm_head_destroy(&head);
     free_tensors(&t);
     free_values(&v);
