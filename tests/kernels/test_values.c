@@ -10,6 +10,7 @@
 #include "hosts.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "../planner/worlds.h"
 
@@ -237,6 +238,26 @@ static void targets_may_all_be_outside(void **state)
                          NULL);
 }
 
+static void mask_all(batch *b)
+{
+    memset(b->mask.memory, 0, b->mask.bytes);
+    memset(b->logits.memory, 0xff, b->logits.bytes);
+    memcpy(b->original, b->logits.memory, b->logits.bytes);
+}
+
+static void all_rows_may_be_masked(void **state)
+{
+    (void)state;
+    for (uint64_t columns = 1; columns < 3000; columns += 2500)
+        for (int large = 0; large < 2; large++)
+            check_everywhere((batch_options){.batch = large != 0 ? 3 : 1,
+                                             .sequence = large != 0 ? 9 : 1,
+                                             .columns = columns,
+                                             .with_entropy = true,
+                                             .masked = true},
+                             mask_all);
+}
+
 static void far_targets(batch *b)
 {
     const int64_t far[] = {INT64_MIN, INT64_MAX, INT64_MIN + 40, INT64_C(1) << 32, -(INT64_C(1) << 32), UINT32_MAX};
@@ -279,6 +300,7 @@ int main(void)
                                        cmocka_unit_test(wide_logits_underflow_to_zero),
                                        cmocka_unit_test(the_maximum_may_be_anywhere),
                                        cmocka_unit_test(targets_may_all_be_outside),
+                                       cmocka_unit_test(all_rows_may_be_masked),
                                        cmocka_unit_test(far_targets_are_outside),
                                        cmocka_unit_test(temperatures_divide)};
     return cmocka_run_group_tests(tests, open_host, close_host);
