@@ -1,10 +1,11 @@
 #include "logprob/shards.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
+
+#define MOST_RANKS 512
 
 /* What a rank tells the others. */
 typedef struct word {
@@ -64,19 +65,11 @@ static bp_status check_tiling(const char *call, const word *words, uint32_t rank
     return BP_OK;
 }
 
-static bp_status gather(bp_comm *comm, const bp_shard *mine, bp_status status, word **words)
+/* All ranks' words. They are on the stack: a rank that had no memory for them could not tell the others, and they would wait. */
+static bp_status gather(bp_comm *comm, const bp_shard *mine, bp_status status, word *words)
 {
     const word own = {.shard = *mine, .status = status};
-    word *all = calloc(bp_comm_ranks(comm), sizeof *all);
-    if (all == NULL)
-        return bp_fail_memory(bp_comm_ranks(comm) * sizeof *all);
-    bp_status exchanged = bp_comm_exchange(comm, &own, sizeof own, all);
-    if (exchanged != BP_OK) {
-        free(all);
-        return exchanged;
-    }
-    *words = all;
-    return BP_OK;
+    return bp_comm_exchange(comm, &own, sizeof own, words);
 }
 
 bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, bp_status status, bp_shards *shards)
@@ -90,8 +83,10 @@ bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, 
         return BP_OK;
     }
     const uint32_t ranks = bp_comm_ranks(comm);
-    word *words = NULL;
-    bp_status gathered = gather(comm, mine, status, &words);
+    if (ranks > MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, at most %d can", call, ranks, MOST_RANKS);
+    word words[MOST_RANKS];
+    bp_status gathered = gather(comm, mine, status, words);
     if (status == BP_OK)
         status = gathered;
     if (status == BP_OK)
@@ -107,7 +102,6 @@ bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, 
                               .first = (int64_t)words[0].shard.start,
                               .vocab = last->start + last->columns - words[0].shard.start};
     }
-    free(words);
     return status;
 }
 
@@ -115,13 +109,12 @@ bp_status bp_shards_agree(const char *call, const bp_shards *shards, bp_status s
 {
     if (shards->comm == NULL)
         return status;
-    word *words = NULL;
+    word words[MOST_RANKS];
     const bp_shard nothing = {0};
-    bp_status gathered = gather(shards->comm, &nothing, status, &words);
+    bp_status gathered = gather(shards->comm, &nothing, status, words);
     if (status == BP_OK)
         status = gathered;
     if (status == BP_OK)
         status = check_fared(call, words, shards->ranks);
-    free(words);
     return status;
 }
