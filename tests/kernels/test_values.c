@@ -109,8 +109,35 @@ static void rows_without_a_distribution_are_nan(void **state)
     (void)state;
     static const uint64_t widths[] = {5, 16, 64, 100, 2048, 5000};
     for (size_t i = 0; i < 6; i++)
-        check_everywhere((batch_options){.batch = 1, .sequence = 6, .columns = widths[i], .with_entropy = true},
-                         some_rows_have_none);
+        for (uint32_t outside = 0; outside <= 16; outside += 16) /* then the log-probability is 0 here, too */
+            check_everywhere(
+                (batch_options){
+                    .batch = 1, .sequence = 6, .columns = widths[i], .with_entropy = true, .outside_in_16 = outside},
+                some_rows_have_none);
+}
+
+/* As large as the dtype has them, and as far from each other as fp32 can say. */
+static void largest_logits(batch *b)
+{
+    const double most = b->o.dtype == BP_DTYPE_FP16 ? 65504 : 0x1.fep127;
+    const double x[] = {most, most / 2, 0, most, most / 4, -1};
+    for (uint64_t s = 0; s < b->o.sequence; s++)
+        for (uint64_t v = 0; v < b->o.columns; v++)
+            put_logit(b, 0, s, v, s % 2 == 0 ? x[(v + s) % 6] : -x[(v + s) % 6]);
+}
+
+static void logits_may_be_as_large_as_they_get(void **state)
+{
+    (void)state;
+    static const double temperatures[] = {1, 1e-4, 1e30, 8e37};
+    for (size_t i = 0; i < 4; i++)
+        for (uint64_t columns = 5; columns < 5000; columns += 2500)
+            check_everywhere((batch_options){.batch = 1,
+                                             .sequence = 6,
+                                             .columns = columns,
+                                             .with_entropy = true,
+                                             .temperature = temperatures[i]},
+                             largest_logits);
 }
 
 static void all_at_minus_200(batch *b)
@@ -202,8 +229,8 @@ static void far_targets_are_outside(void **state)
 static void temperatures_divide(void **state)
 {
     (void)state;
-    static const double temperatures[] = {0.05, 0.7, 1.3, 8, 1000};
-    for (size_t i = 0; i < 5; i++)
+    static const double temperatures[] = {1e-30, 1e-6, 0.05, 0.7, 1.3, 8, 1000, 1e30, 8e37};
+    for (size_t i = 0; i < 9; i++)
         check_everywhere((batch_options){.batch = 2,
                                          .sequence = 3,
                                          .columns = 333,
@@ -219,6 +246,7 @@ int main(void)
                                        cmocka_unit_test(minus_infinity_is_a_logit),
                                        cmocka_unit_test(a_single_finite_logit_is_certain),
                                        cmocka_unit_test(rows_without_a_distribution_are_nan),
+                                       cmocka_unit_test(logits_may_be_as_large_as_they_get),
                                        cmocka_unit_test(a_maximum_below_zero_is_found),
                                        cmocka_unit_test(offsets_cancel),
                                        cmocka_unit_test(wide_logits_underflow_to_zero),
