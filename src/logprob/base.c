@@ -1,5 +1,6 @@
 #include "logprob/base.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <bucketpool/cuda.h>
@@ -105,7 +106,7 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
     bp_base made = {0};
     if (status == BP_OK)
         status = check_config(config);
-    BP_TRY(bp_shards_init(config->call, config->comm, &config->shard, status, &made.shards));
+    BP_TRY(bp_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
     status = bp_shards_agree(config->call, &made.shards, make(device, config, &made));
     if (status != BP_OK) {
         bp_base_finish(&made);
@@ -141,14 +142,6 @@ static bp_status follow(bp_base *base, bp_stream *stream)
     return bp_stream_wait(base->own, base->done);
 }
 
-bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
-{
-    BP_TRY(status);
-    if (given == NULL)
-        return base->bad != NULL ? bp_base_check(base) : bp_stream_synchronize(base->own);
-    return follow(base, given);
-}
-
 /* What was noted, and forgets it. */
 static bp_status read_bad(bp_base *base, bp_bad_target *bad)
 {
@@ -160,11 +153,10 @@ static bp_status read_bad(bp_base *base, bp_bad_target *bad)
     return bp_stream_synchronize(base->own);
 }
 
-bp_status bp_base_check(bp_base *base)
+/* What was noted by calls that the own stream waits for. */
+static bp_status tell_bad(bp_base *base)
 {
     bp_bad_target bad = {.token = UINT64_MAX};
-    if (base->bad == NULL)
-        return bp_device_synchronize(base->device);
     BP_TRY(take_bad(base, base->own));
     BP_TRY(give_bad(base, base->own, read_bad(base, &bad)));
     if (bad.token == UINT64_MAX)
@@ -172,6 +164,36 @@ bp_status bp_base_check(bp_base *base)
     return bp_fail(BP_ERR_INVALID_ARGUMENT, "token %llu has the target %lld: the vocabulary's ids are %lld to %lld",
                    (unsigned long long)bad.token, (long long)bad.value, (long long)base->shards.first,
                    (long long)(base->shards.first + (int64_t)(base->shards.vocab - 1)));
+}
+
+/* A call that failed may have enqueued work before: nobody but the base waits for that on its own stream. What waiting says then is of no
+ * interest. */
+static bp_status end_failed(bp_base *base, bp_stream *given, bp_status status)
+{
+    char detail[BP_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", bp_error_detail());
+    if (given == NULL)
+        (void)bp_stream_synchronize(base->own);
+    else
+        (void)follow(base, given);
+    return bp_error_record(status, detail);
+}
+
+bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
+{
+    if (status != BP_OK)
+        return end_failed(base, given, status);
+    if (given != NULL)
+        return follow(base, given);
+    return base->bad != NULL ? tell_bad(base) : bp_stream_synchronize(base->own);
+}
+
+bp_status bp_base_check(bp_base *base)
+{
+    const bool own_waits = base->bad != NULL && base->keeps_bad;
+    if (!own_waits)
+        BP_TRY(bp_device_synchronize(base->device));
+    return base->bad != NULL ? tell_bad(base) : BP_OK;
 }
 
 /* ---- outputs -------------------------------------------------------------------------------------------------------- */

@@ -136,6 +136,7 @@ static bp_status make_base(bp_device *device, const bp_lm_head_config *config, b
         .shard = {.start = config->vocab_start,
                   .columns = config->vocab,
                   .same = {config->max_tokens, config->hidden, (uint64_t)config->chunk, options}},
+        .same = {"max_tokens", "hidden", "chunk", "options (dtype, targets, passes)"},
         .comm = config->comm,
         .targets = config->targets,
         .threads = config->threads,
@@ -160,12 +161,17 @@ static void finish(bp_lm_head *head)
 
 bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, bp_lm_head **head)
 {
+    bp_status status = BP_OK;
     if (device == NULL || config == NULL || config->size < sizeof *config || head == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_lm_head_create: needs a device, a configuration of %zu bytes and an output", sizeof *config);
+        status =
+            bp_fail(BP_ERR_INVALID_ARGUMENT,
+                    "bp_lm_head_create: needs a device, a configuration of %zu bytes and an output", sizeof *config);
+    if (config == NULL || config->size < sizeof *config)
+        return status;       /* else the other ranks learn of it */
     bp_lm_head unmade = {0}; /* where there is no memory, the other ranks must still learn of it */
     bp_lm_head *made = calloc(1, sizeof *made);
-    bp_status status = made != NULL ? make_own(device, config, made) : bp_fail_memory(sizeof *made);
+    if (status == BP_OK)
+        status = made != NULL ? make_own(device, config, made) : bp_fail_memory(sizeof *made);
     status = make_base(device, config, status, made != NULL ? made : &unmade);
     if (status != BP_OK) {
         finish(made != NULL ? made : &unmade);

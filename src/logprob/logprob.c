@@ -21,22 +21,28 @@ bp_status bp_logprob_config_init(bp_logprob_config *config, size_t size)
 
 bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, bp_logprob **client)
 {
+    bp_status status = BP_OK;
     if (device == NULL || config == NULL || config->size < sizeof *config || client == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_logprob_create: needs a device, a configuration of %zu bytes and an output", sizeof *config);
+        status =
+            bp_fail(BP_ERR_INVALID_ARGUMENT,
+                    "bp_logprob_create: needs a device, a configuration of %zu bytes and an output", sizeof *config);
+    if (config == NULL || config->size < sizeof *config)
+        return status; /* else the other ranks learn of it */
     const bp_base_config base = {.call = "bp_logprob_create",
                                  .name = "logprob",
                                  .max_tokens = config->max_tokens,
                                  .shard = {.start = config->vocab_start,
                                            .columns = config->vocab,
                                            .same = {config->max_tokens, (uint64_t)config->targets}},
+                                 .same = {"max_tokens", "targets"},
                                  .comm = config->comm,
                                  .targets = config->targets,
                                  .threads = config->threads,
                                  .kernels = config->kernels};
     bp_logprob *made = calloc(1, sizeof *made);
-    bp_status status = bp_base_init(device, &base, made != NULL ? BP_OK : bp_fail_memory(sizeof *made),
-                                    made != NULL ? &made->base : &(bp_base){0});
+    if (status == BP_OK && made == NULL)
+        status = bp_fail_memory(sizeof *made);
+    status = bp_base_init(device, &base, status, made != NULL ? &made->base : &(bp_base){0});
     if (status != BP_OK) {
         free(made);
         return status;

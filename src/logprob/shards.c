@@ -1,10 +1,11 @@
 #include "logprob/shards.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
+
+#define MOST_RANKS 512
 
 /* What a rank tells the others. */
 typedef struct word {
@@ -35,18 +36,14 @@ static bp_status check_fared(const char *call, const word *words, uint32_t ranks
     return BP_OK;
 }
 
-static bp_status check_same(const char *call, const word *words, uint32_t ranks)
+static bp_status check_same(const char *call, const char *const *names, const word *words, uint32_t ranks)
 {
     for (uint32_t r = 1; r < ranks; r++)
-        if (memcmp(words[r].shard.same, words[0].shard.same, sizeof words[r].shard.same) != 0)
-            return bp_fail(
-                BP_ERR_MISMATCH,
-                "%s: rank %u was configured otherwise than rank 0: max_tokens %llu and %llu, others %llu %llu %llu and "
-                "%llu %llu %llu",
-                call, r, (unsigned long long)words[r].shard.same[0], (unsigned long long)words[0].shard.same[0],
-                (unsigned long long)words[r].shard.same[1], (unsigned long long)words[r].shard.same[2],
-                (unsigned long long)words[r].shard.same[3], (unsigned long long)words[0].shard.same[1],
-                (unsigned long long)words[0].shard.same[2], (unsigned long long)words[0].shard.same[3]);
+        for (size_t i = 0; i < BP_SHARD_SAME; i++)
+            if (words[r].shard.same[i] != words[0].shard.same[i])
+                return bp_fail(BP_ERR_MISMATCH, "%s: rank %u was configured with %s %llu, rank 0 with %llu", call, r,
+                               names[i], (unsigned long long)words[r].shard.same[i],
+                               (unsigned long long)words[0].shard.same[i]);
     return BP_OK;
 }
 
@@ -64,22 +61,15 @@ static bp_status check_tiling(const char *call, const word *words, uint32_t rank
     return BP_OK;
 }
 
-static bp_status gather(bp_comm *comm, const bp_shard *mine, bp_status status, word **words)
+/* All ranks' words. They are on the stack: a rank that had no memory for them could not tell the others, and they would wait. */
+static bp_status gather(bp_comm *comm, const bp_shard *mine, bp_status status, word *words)
 {
     const word own = {.shard = *mine, .status = status};
-    word *all = calloc(bp_comm_ranks(comm), sizeof *all);
-    if (all == NULL)
-        return bp_fail_memory(bp_comm_ranks(comm) * sizeof *all);
-    bp_status exchanged = bp_comm_exchange(comm, &own, sizeof own, all);
-    if (exchanged != BP_OK) {
-        free(all);
-        return exchanged;
-    }
-    *words = all;
-    return BP_OK;
+    return bp_comm_exchange(comm, &own, sizeof own, words);
 }
 
-bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, bp_status status, bp_shards *shards)
+bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
+                         bp_status status, bp_shards *shards)
 {
     if (status == BP_OK)
         status = check_mine(call, mine);
@@ -90,14 +80,16 @@ bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, 
         return BP_OK;
     }
     const uint32_t ranks = bp_comm_ranks(comm);
-    word *words = NULL;
-    bp_status gathered = gather(comm, mine, status, &words);
+    if (ranks > MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, at most %d can", call, ranks, MOST_RANKS);
+    word words[MOST_RANKS];
+    bp_status gathered = gather(comm, mine, status, words);
     if (status == BP_OK)
         status = gathered;
     if (status == BP_OK)
         status = check_fared(call, words, ranks);
     if (status == BP_OK)
-        status = check_same(call, words, ranks);
+        status = check_same(call, names, words, ranks);
     if (status == BP_OK)
         status = check_tiling(call, words, ranks);
     if (status == BP_OK) {
@@ -107,7 +99,6 @@ bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, 
                               .first = (int64_t)words[0].shard.start,
                               .vocab = last->start + last->columns - words[0].shard.start};
     }
-    free(words);
     return status;
 }
 
@@ -115,13 +106,12 @@ bp_status bp_shards_agree(const char *call, const bp_shards *shards, bp_status s
 {
     if (shards->comm == NULL)
         return status;
-    word *words = NULL;
+    word words[MOST_RANKS];
     const bp_shard nothing = {0};
-    bp_status gathered = gather(shards->comm, &nothing, status, &words);
+    bp_status gathered = gather(shards->comm, &nothing, status, words);
     if (status == BP_OK)
         status = gathered;
     if (status == BP_OK)
         status = check_fared(call, words, shards->ranks);
-    free(words);
     return status;
 }

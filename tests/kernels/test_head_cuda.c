@@ -139,6 +139,31 @@ static void test_captured(void **state)
     bp_device_destroy(&device);
 }
 
+/* A check waits for the backward pass, too: what that wrote is there, for whatever stream. */
+static void test_check_waits(void **state)
+{
+    (void)state;
+    bp_device *device = new_cuda();
+    twins w;
+    begin_twins(&w, device, &some, 0, some.vocab);
+    bp_lm_head *head = new_head(device, &some, BP_TARGETS_CHECKED);
+    bp_stream *caller = w.stream, *other = NULL;
+    assert_ok(bp_stream_create(device, "other", &other));
+    for (int i = 0; i < 3; i++) {
+        begin_anew(&w);
+        call(head, &w, caller);
+        assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
+        w.stream = other;
+        assert_true(are_right(&w));
+        w.stream = caller;
+        assert_ok(bp_stream_synchronize(caller));
+    }
+    bp_stream_destroy(&other);
+    bp_lm_head_destroy(&head);
+    end_twins(&w);
+    bp_device_destroy(&device);
+}
+
 static void test_device_goes_first(void **state)
 {
     (void)state;
@@ -152,6 +177,7 @@ static void test_device_goes_first(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_info),
-                                       cmocka_unit_test(test_captured), cmocka_unit_test(test_device_goes_first)};
+                                       cmocka_unit_test(test_captured), cmocka_unit_test(test_check_waits),
+                                       cmocka_unit_test(test_device_goes_first)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

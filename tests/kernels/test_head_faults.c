@@ -7,10 +7,12 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../comms/exchange.h"
 #include "../contract/support.h"
 #include "head_runs.h"
 
@@ -98,6 +100,65 @@ static void test_creation_without_memory(void **state)
         assert_int_equal(usage_of(device).committed_bytes, 0);
     }
     assert_true(met > 20);
+}
+
+/* A rank of two, whose nth allocation is refused; 0: none is. */
+typedef struct poor_rank {
+    exchange_seat seat;
+    bp_comm *comm;
+    unsigned nth;
+    bool met;
+    bp_status status;
+} poor_rank;
+
+static void *create_poor(void *argument)
+{
+    poor_rank *r = argument;
+    bp_lm_head *head = NULL;
+    bp_lm_head_config config = head_config_of(&small);
+    config.vocab_start = r->seat.rank * small.vocab;
+    config.comm = r->comm;
+    fails = r->nth;
+    r->status = bp_lm_head_create(device, &config, &head);
+    r->met = r->nth > 0 && fails == 0;
+    fails = 0;
+    bp_lm_head_destroy(&head);
+    return NULL;
+}
+
+/* False: rank 1 has no nth allocation. Neither rank waits for one that has given up. */
+static bool both_fail(unsigned nth)
+{
+    exchange_room room;
+    poor_rank ranks[2];
+    pthread_t threads[2];
+    exchange_begin(&room, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i] = (poor_rank){.seat = {.room = &room, .rank = i}, .nth = i * nth};
+        bp_comm_callbacks callbacks = exchange_callbacks(&ranks[i].seat);
+        assert_ok(bp_comm_create_callback(&callbacks, &ranks[i].seat, "threads", &ranks[i].comm));
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, create_poor, &ranks[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++)
+        bp_comm_destroy(&ranks[i].comm);
+    const bool gave_up = room.given_up;
+    exchange_end(&room);
+    assert_false(gave_up);
+    assert_int_equal(ranks[0].status, ranks[1].status);
+    return ranks[1].met;
+}
+
+static void test_ranks_without_memory(void **state)
+{
+    (void)state;
+    unsigned nth = 1;
+    while (both_fail(nth))
+        nth++;
+    assert_true(nth > 20);
+    assert_int_equal(usage_of(device).committed_bytes, 0);
 }
 
 /* ---- the device ---------------------------------------------------------------------------------------------------- */
@@ -219,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls_allocate_nothing), cmocka_unit_test(test_creation_without_memory),
-        cmocka_unit_test(test_creation_on_a_failing_device), cmocka_unit_test(test_calls_on_a_failing_device)};
+        cmocka_unit_test(test_ranks_without_memory), cmocka_unit_test(test_creation_on_a_failing_device),
+        cmocka_unit_test(test_calls_on_a_failing_device)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -10,6 +10,7 @@
 #include "shards.h"
 
 #include "../planner/worlds.h"
+#include "heads.h"
 #include "hosts.h"
 
 typedef struct scene {
@@ -142,6 +143,40 @@ static void a_rank_that_cannot_takes_all_with_it(void **state)
     run_host_ranks(3, false, 0, run_poor_rank, &anything);
 }
 
+/* A rank that calls with less than it must does not leave the others waiting. */
+static bool run_careless_rank(host_rank *r)
+{
+    const bool is_careless = r->number == 1;
+    const char *const words[] = {is_careless ? "needs a device" : "rank 1", NULL};
+    bp_logprob_config config;
+    bp_lm_head_config head_config;
+    bp_logprob *client = NULL;
+    bp_lm_head *head = NULL;
+    bp_logprob_config_init(&config, sizeof config);
+    bp_lm_head_config_init(&head_config, sizeof head_config);
+    config.max_tokens = head_config.max_tokens = head_config.hidden = 4;
+    config.vocab = head_config.vocab = 10;
+    config.vocab_start = head_config.vocab_start = 10 * (uint64_t)r->number;
+    config.comm = head_config.comm = r->comm;
+    bool good = is_status(bp_logprob_create(is_careless ? NULL : r->device, &config, &client), BP_ERR_INVALID_ARGUMENT,
+                          words, "no device");
+    good = is_status(bp_logprob_create(r->device, &config, is_careless ? NULL : &client), BP_ERR_INVALID_ARGUMENT,
+                     words, "no output") &&
+           good;
+    if (r->user == NULL) /* no matrix products here: not for this reason */
+        return good && client == NULL;
+    good = is_status(bp_lm_head_create(is_careless ? NULL : r->device, &head_config, &head), BP_ERR_INVALID_ARGUMENT,
+                     words, "no device") &&
+           good;
+    return good && client == NULL && head == NULL;
+}
+
+static void a_careless_rank_takes_all_with_it(void **state)
+{
+    (void)state;
+    run_host_ranks(2, false, 0, run_careless_rank, has_products(device) ? device : NULL);
+}
+
 /* Targets are checked on every rank, with what the whole vocabulary has. */
 static bool run_targets(host_rank *r)
 {
@@ -187,6 +222,7 @@ int main(void)
                                        cmocka_unit_test(a_shard_may_have_nothing_to_say),
                                        cmocka_unit_test(shards_that_do_not_tile_are_refused_on_all_ranks),
                                        cmocka_unit_test(a_rank_that_cannot_takes_all_with_it),
+                                       cmocka_unit_test(a_careless_rank_takes_all_with_it),
                                        cmocka_unit_test(targets_outside_are_told_on_every_rank)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

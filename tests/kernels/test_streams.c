@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../contract/support.h"
@@ -106,7 +107,7 @@ static void streams_take_turns(void **state)
     for (uint64_t round = 0; round < 6; round++) {
         bp_device *slow = new_slow_host(300, 100 + round);
         bp_stream *streams[STREAMS];
-        batch b[STREAMS];
+        batch b[STREAMS], own = new_batch(&SMALL);
         for (uint32_t i = 0; i < STREAMS; i++) {
             assert_ok(bp_stream_create(slow, NULL, &streams[i]));
             b[i] = new_batch(&SMALL);
@@ -117,8 +118,7 @@ static void streams_take_turns(void **state)
                 enqueue_forward(client, &b[i], streams[(i + call) % STREAMS]);
             for (uint32_t i = 0; i < STREAMS; i++)
                 enqueue_backward(client, &b[i], streams[(i + call) % STREAMS]);
-            run_forward(client, &b[call % STREAMS]); /* and on the client's own */
-            assert_true(outputs_are_true(&b[call % STREAMS]));
+            check_both(client, &own); /* on the client's own stream */
             for (uint32_t i = 0; i < STREAMS; i++)
                 assert_ok(bp_stream_synchronize(streams[i]));
             for (uint32_t i = 0; i < STREAMS; i++)
@@ -133,6 +133,7 @@ static void streams_take_turns(void **state)
             bp_stream_destroy(&streams[i]);
             free_batch(&b[i]);
         }
+        free_batch(&own);
         bp_device_destroy(&slow);
     }
 }
@@ -239,6 +240,74 @@ static void destroying_waits_for_work_on_its_way(void **state)
     }
 }
 
+typedef struct fault {
+    unsigned until; /* 0: none; 1: the next call of the device */
+    bool met;
+} fault;
+
+static bp_status fail_at(void *user, const bp_device_call *call)
+{
+    fault *f = user;
+    if (call->operation == BP_OP_STREAM_SYNCHRONIZE || f->until == 0 || --f->until > 0)
+        return BP_OK;
+    f->met = true;
+    return bp_error_record(BP_ERR_IO, "injected");
+}
+
+/* False: no nth call of the device. The caller may free everything when the call has failed: nothing changes any more. */
+static bool fails_when_done(bp_logprob *client, batch *b, fault *f, unsigned nth, bool backward)
+{
+    bp_logprob_batch call = call_of(b, whole_shard(b));
+    bp_logprob_outputs outputs = outputs_of(b);
+    bp_logprob_gradients gradients = gradients_of(b, whole_shard(b));
+    memset(b->logprob.memory, 0x11, b->logprob.bytes);
+    memset(b->grad.memory, 0x11, b->grad.bytes);
+    *f = (fault){.until = nth};
+    bp_status status = backward ? bp_logprob_backward(client, &call, &gradients, NULL)
+                                : bp_logprob_forward(client, &call, &outputs, NULL);
+    const bool met = f->met;
+    *f = (fault){0};
+    assert_int_equal(status, met ? BP_ERR_IO : BP_OK);
+    assert_true(!met || strstr(bp_error_detail(), "injected") != NULL);
+    view *written = backward ? &b->grad : &b->logprob;
+    uint8_t *then = malloc(written->bytes);
+    assert_non_null(then);
+    memcpy(then, written->memory, written->bytes);
+    pause_us(3000);
+    assert_memory_equal(then, written->memory, written->bytes);
+    free(then);
+    return met;
+}
+
+static void calls_that_failed_have_ended(void **state)
+{
+    (void)state;
+    fault f = {0};
+    bp_device *slow = new_slow_host(2000, 5), *faulty = NULL;
+    assert_ok(bp_device_create_trace(slow, fail_at, &f, &faulty));
+    bp_device_destroy(&slow);
+    batch b = new_batch(&SMALL);
+    for (int checked = 0; checked < 2; checked++) {
+        bp_logprob_config config;
+        bp_logprob *client = NULL;
+        assert_ok(bp_logprob_config_init(&config, sizeof config));
+        config.max_tokens = token_count(&b);
+        config.vocab = SMALL.columns;
+        config.targets = checked ? BP_TARGETS_CHECKED : BP_TARGETS_ANY;
+        assert_ok(bp_logprob_create(faulty, &config, &client));
+        run_forward(client, &b);
+        for (int backward = 0; backward < 2; backward++) {
+            unsigned nth = 1;
+            while (fails_when_done(client, &b, &f, nth, backward))
+                nth++;
+            assert_true(nth > (backward ? 1 : 3));
+        }
+        bp_logprob_destroy(&client);
+    }
+    bp_device_destroy(&faulty);
+    free_batch(&b);
+}
+
 /* A check waits for the client's work, on whatever streams. */
 static void a_check_waits(void **state)
 {
@@ -340,6 +409,7 @@ int main(void)
                                        cmocka_unit_test(events_mark_the_work),
                                        cmocka_unit_test(many_calls_wait_for_room),
                                        cmocka_unit_test(destroying_waits_for_work_on_its_way),
+                                       cmocka_unit_test(calls_that_failed_have_ended),
                                        cmocka_unit_test(a_check_waits),
                                        cmocka_unit_test(streams_may_go_first),
                                        cmocka_unit_test(clients_do_not_know_each_other)};
