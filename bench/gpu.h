@@ -30,5 +30,7 @@ void gpu_registration(const gpu *g, const char *nccl);
 /* Log-probabilities of logits, forward and backward, against a copy. Shapes are divided by `divisor` both ways. Without kernels there are
  * no figures. */
 void gpu_logprob(const gpu *g, uint64_t divisor);
+/* The fused head against its matrix products alone. Without kernels or cuBLAS there are no figures. */
+void gpu_head(const gpu *g, uint64_t divisor);
 
 #endif

@@ -21,7 +21,10 @@ BUILD = os.path.join(ROOT, "build-gpu")
 LOG = os.path.join(BUILD, "check-gpu.log")
 EMULATED = os.environ.get("BP_TEST_DRIVER", "real") not in ("", "real")
 BEGIN = time.monotonic()
-LOGPROB_KERNELS = "tests/simt/libfake_logprob_kernels.so"  # for the emulated driver
+FOLDER = os.path.join(BUILD, "build")
+# What goes with the emulated driver.
+RULES_KERNELS, LOGPROB_KERNELS = "tests/fakes/cuda/libfake_cuda_kernels.so", "tests/simt/libfake_logprob_kernels.so"
+CUBLAS = "tests/fakes/cublas/libcublas.so.13"
 MOST_SECONDS = 460  # of all, so that the JSON is written before anyone loses patience
 
 
@@ -71,6 +74,14 @@ def nccl_library():
     folders = [os.path.join(p, "nvidia", "nccl", "lib") for p in sys.path] + ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"]
     found = [f for folder in folders for f in sorted(glob.glob(os.path.join(folder, "libnccl.so.2*")))]
     return found[0] if found else "libnccl.so.2"
+
+
+def cublas_folder():
+    """Where the loader may not look: a toolkit's or the Python packages' cuBLAS of the newest release. "": it is nowhere."""
+    if EMULATED:
+        return os.path.dirname(os.path.join(FOLDER, CUBLAS))
+    folders = ["/usr/local/cuda/lib64", *(f for p in sys.path for f in sorted(glob.glob(os.path.join(p, "nvidia", "*", "lib"))))]
+    return next((f for release in (13, 12) for f in folders if os.path.exists(os.path.join(f, f"libcublas.so.{release}"))), "")
 
 
 def nccl_version(library):
@@ -153,19 +164,19 @@ def tool(name, module):
 
 def programs():
     """What ninja has to build: the programs of the suite and the benchmark."""
-    folder = os.path.join(BUILD, "build")
-    known = json.loads(output_of(*tool("meson", "mesonbuild.mesonmain"), "introspect", "--tests", folder) or "[]")
+    known = json.loads(output_of(*tool("meson", "mesonbuild.mesonmain"), "introspect", "--tests", FOLDER) or "[]")
     paths = {test["cmd"][0] for test in known if any(s.split(":")[-1] == "gpu" for s in test["suite"])}
-    return sorted(os.path.relpath(p, folder) for p in paths) + ["bench/bench_gpu", *([LOGPROB_KERNELS] if EMULATED and shutil.which("c++") else [])]
+    emulated = [RULES_KERNELS, CUBLAS, *([LOGPROB_KERNELS] if shutil.which("c++") else [])] if EMULATED else []
+    return sorted(os.path.relpath(p, FOLDER) for p in paths) + ["bench/bench_gpu", *emulated]
 
 
 def build():
     """Configured anew, as somebody would who has just unpacked it."""
     options = ["-Dformats=disabled", "-Dmpi=disabled", "-Dcairo=disabled", "-Ddocs=disabled", "-Dcmocka=stand-in"]
     begin = time.monotonic()
-    code, output = run([*tool("meson", "mesonbuild.mesonmain"), "setup", os.path.join(BUILD, "build"), *options], 60)
+    code, output = run([*tool("meson", "mesonbuild.mesonmain"), "setup", FOLDER, *options], 60)
     if code == 0:
-        code, output = run([*tool("ninja", "ninja"), "-C", os.path.join(BUILD, "build"), *programs()], 240)
+        code, output = run([*tool("ninja", "ninja"), "-C", FOLDER, *programs()], 240)
     note("build", "passed" if code == 0 else "failed", time.monotonic() - begin, "" if code == 0 else last_line(output))
     if code != 0:
         print(output[-3000:])
@@ -190,11 +201,10 @@ OUTCOMES = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}
 
 def suite(env):
     """The tests that meson knows for a GPU, one after the other: they measure nothing, but hold streams up and look on."""
-    folder = os.path.join(BUILD, "build")
-    command = [*tool("meson", "mesonbuild.mesonmain"), "test", "-C", folder, "--no-rebuild", "--suite", "gpu", "--num-processes", "1"]
+    command = [*tool("meson", "mesonbuild.mesonmain"), "test", "-C", FOLDER, "--no-rebuild", "--suite", "gpu", "--num-processes", "1"]
     code, output = run(command, 330, env)
     try:
-        with open(os.path.join(folder, "meson-logs", "testlog.json"), encoding="utf-8") as file:
+        with open(os.path.join(FOLDER, "meson-logs", "testlog.json"), encoding="utf-8") as file:
             results = [json.loads(line) for line in file]
     except OSError:
         results = []
@@ -217,7 +227,7 @@ def sanitizer(env):
         return note(name, "skipped", 0, "emulated" if EMULATED else "compute-sanitizer is not installed")
     begin = time.monotonic()
     code, output = run([program, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9",
-                        os.path.join(BUILD, "build", "tests", "test_pool_contract"), "*scheduled on cuda*"], 90, env)
+                        os.path.join(FOLDER, "tests", "test_pool_contract"), "*scheduled on cuda*"], 90, env)
     if "Device not supported" in output:
         return note(name, "skipped", time.monotonic() - begin, "compute-sanitizer does not support this device or system")
     return note(name, "passed" if code == 0 else "failed", time.monotonic() - begin, "" if code == 0 else last_line(output))
@@ -273,24 +283,23 @@ def main():
     print(f"{document['device']}, driver of CUDA {machine['driver_version'] // 1000}.{machine['driver_version'] % 1000 // 10}, NCCL {document['nccl_version'] or 'not found'}, "
           f"{document['commit']}", flush=True)
     env = {"BP_TEST_DRIVER": "real"}
-    folders = [os.environ.get("LD_LIBRARY_PATH", "")]
+    folders = [cublas_folder(), os.environ.get("LD_LIBRARY_PATH", "")]
     if nccl:
         env["BP_TEST_NCCL"] = nccl
         folders.insert(0, os.path.dirname(nccl))
     if EMULATED:  # found as the machine's would be
-        emulated = os.path.dirname(os.path.abspath(os.environ["BP_TEST_DRIVER"]))
-        folders[:0] = [emulated, os.path.join(os.path.dirname(emulated), "cublas")]
-        kernels = "kernels=" + os.path.join(emulated, "libfake_cuda_kernels.so")
+        folders.insert(0, os.path.dirname(os.path.abspath(os.environ["BP_TEST_DRIVER"])))
+        kernels = "kernels=" + os.path.join(FOLDER, RULES_KERNELS)
         env["FAKE_CUDA"] = ",".join(filter(None, (os.environ.get("FAKE_CUDA"), kernels)))
     env["LD_LIBRARY_PATH"] = ":".join(f for f in folders if f)
     document["tests"], document["figures"] = tests, []
     if build():
         suite(env)
         sanitizer(env)
-        document["figures"] += figures("bench_gpu", [os.path.join(BUILD, "build", "bench", "bench_gpu"),
+        document["figures"] += figures("bench_gpu", [os.path.join(FOLDER, "bench", "bench_gpu"),
                                                      *(("--turns", "11", "--divide", "4096") if EMULATED else ()),
                                                      *(("--nccl", nccl) if nccl else ())],
-                                       {**env, "FAKE_CUDA": "kernels=" + os.path.join(BUILD, "build", LOGPROB_KERNELS)})
+                                       {**env, "FAKE_CUDA": "kernels=" + os.path.join(FOLDER, LOGPROB_KERNELS)})
         if EMULATED:
             note("torch_allocator", "skipped", 0, "emulated")
         else:

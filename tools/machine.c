@@ -2,25 +2,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #define LIKELY_CACHE_BYTES (UINT64_C(64) << 20)
-
-uint64_t machine_available_bytes(void)
-{
-    unsigned long long kib = 0;
-    char line[128];
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "MemAvailable:", 13) == 0)
-            kib = strtoull(line + 13, NULL, 10);
-    }
-    if (file != NULL)
-        fclose(file);
-    return (uint64_t)kib << 10;
-}
 
 /* The number that a file of one line begins with; -1 where there is none. */
 static long read_number(long cpu, const char *file)

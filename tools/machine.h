@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Memory that can be had without swapping, 0 when the system does not say. */
+/* Memory that can be had without swapping, and without going beyond a container's limit; 0 when the system does not say. */
 uint64_t machine_available_bytes(void);
 /* Of the third level, of all cores; a guess when the system does not say. */
 uint64_t machine_cache_bytes(void);

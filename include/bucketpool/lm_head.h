@@ -29,7 +29,7 @@ typedef struct bp_lm_head_config {
     size_t size;
     uint64_t max_tokens; /* of one call: batch x sequence */
     uint64_t hidden;     /* columns of hidden states and weight */
-    uint64_t vocab;      /* rows of this rank's shard of the weight */
+    uint64_t vocab;      /* rows of this rank's shard of the weight; at most 2^30 */
     uint64_t vocab_start;
     bp_dtype dtype; /* of hidden states and weight: fp32, bf16 or fp16 */
     int64_t

@@ -12,8 +12,9 @@
  * are -inf, have no distribution: their outputs and gradients are NaN, but for the log-probability of a target outside the vocabulary,
  * which is 0 as ever. Where x - M is beyond fp32 (logits of 2e38 and -2e38) p is 0; results beyond their dtype are infinite.
  *
- * Tensors: per-token ones are views with strides, in elements; 0 is a stride like any other and reads one value again and again. Logits
- * need the natural alignment of their dtype only. Input is never written but for the gradient in place, which is asked for.
+ * Tensors: per-token ones are views with strides, in elements, negative ones too; a stride of 0 reads one value again and again, and is
+ * refused where it would be written. Logits need the natural alignment of their dtype only. Input is never written but for the gradient
+ * in place, which is asked for.
  *
  * Bits: on one kind of kernels (plain, AVX2, AVX-512, CUDA) the result of a row depends on its logits, its target, its upstream
  * gradients and the temperature only: not on chunks, threads, grid, alignment, or the rows beside it. With several ranks it is the same
@@ -71,7 +72,7 @@ enum { BP_KERNELS_PLAIN = 1u, BP_KERNELS_AVX2 = 2u, BP_KERNELS_AVX512 = 4u };
 typedef struct bp_logprob_config {
     size_t size;
     uint64_t max_tokens;  /* of one call: batch x sequence */
-    uint64_t vocab;       /* columns of this rank's shard: at most 2^31 - 1 */
+    uint64_t vocab;       /* columns of this rank's shard; at most 2^31 - 1 */
     uint64_t vocab_start; /* the id of its first column */
     bp_comm *comm;        /* of the ranks that share the vocabulary; must outlive the client. NULL: one rank */
     bp_targets targets;
@@ -86,8 +87,8 @@ BP_API bp_status bp_logprob_config_init(bp_logprob_config *config, size_t size);
  * the ranks compare their shards, which must tile the vocabulary exactly once, in the order of their ids, and may be uneven.
  * Errors: BP_ERR_INVALID_ARGUMENT (no tokens, no vocabulary, shards with a gap or an overlap: names the ranks),
  * BP_ERR_MISMATCH (ranks with other configurations), BP_ERR_UNSUPPORTED (a device without kernels; a build without CUDA kernels;
- * more than 512 ranks),
- * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM and what the device reports: on all ranks.
+ * more than 512 ranks), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM and what the device reports: on all
+ * ranks.
  * The caller owns the client: bp_logprob_destroy. The device is kept. */
 BP_API bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, bp_logprob **client);
 
@@ -143,8 +144,8 @@ BP_API bp_status bp_logprob_outputs_init(bp_logprob_outputs *outputs, size_t siz
 /* Enqueues the pass over the logits and, with several ranks, one exchange of 16 bytes a token (collective: all ranks, equal batch
  * shapes). Batches of no tokens are answered. Errors: BP_ERR_INVALID_ARGUMENT (a dtype, negative chunk, columns other than the
  * config's, a missing or misaligned pointer, rows that overlap: by name with the numbers; more than max_tokens),
- * BP_ERR_OVERFLOW, BP_ERR_CAPTURE and what device and communicator report. Nothing was enqueued then, unless a device failed;
- * without a stream a call that failed has ended, too. */
+ * BP_ERR_OVERFLOW, BP_ERR_CAPTURE and what device and communicator report. Nothing was enqueued then, unless a device failed or a target
+ * is bad; without a stream a call that failed has ended, too. */
 BP_API bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch,
                                     const bp_logprob_outputs *outputs, bp_stream *stream);
 
@@ -169,7 +170,8 @@ BP_API bp_status bp_logprob_gradients_init(bp_logprob_gradients *gradients, size
 BP_API bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch,
                                      const bp_logprob_gradients *gradients, bp_stream *stream);
 
-/* Waits for the client's work and tells of bad targets since the last call (the first by token): BP_ERR_INVALID_ARGUMENT. */
+/* Waits for the client's work (on cuda, and where no targets are checked: for all streams of the device) and tells of bad targets since
+ * the last call (the first by token): BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_logprob_check(bp_logprob *client);
 
 #ifdef __cplusplus

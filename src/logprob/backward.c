@@ -26,8 +26,9 @@ static bp_status check_gradient(const char *call, const bp_batch_work *batch, co
                        (unsigned long long)given->batch, (unsigned long long)given->sequence,
                        (unsigned long long)logits->batch, (unsigned long long)logits->sequence);
     if (given->dtype != BP_DTYPE_FP32 && given->dtype != logits->dtype)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient in %s of logits in %s: fp32 and %s are possible", call,
-                       bp_dtype_name(given->dtype), bp_dtype_name(logits->dtype), bp_dtype_name(logits->dtype));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: a gradient in %s of logits in %s: it may be fp32 or the logits' dtype", call,
+                       bp_dtype_name(given->dtype), bp_dtype_name(logits->dtype));
     BP_TRY(bp_check_rows(call, "gradients", given, logits->columns, true, grad));
     if (gradients->in_place)
         return check_in_place(call, logits, grad);

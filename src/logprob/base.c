@@ -106,7 +106,7 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
     bp_base made = {0};
     if (status == BP_OK)
         status = check_config(config);
-    BP_TRY(bp_shards_init(config->call, config->comm, &config->shard, status, &made.shards));
+    BP_TRY(bp_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
     status = bp_shards_agree(config->call, &made.shards, make(device, config, &made));
     if (status != BP_OK) {
         bp_base_finish(&made);

@@ -136,6 +136,7 @@ static bp_status make_base(bp_device *device, const bp_lm_head_config *config, b
         .shard = {.start = config->vocab_start,
                   .columns = config->vocab,
                   .same = {config->max_tokens, config->hidden, (uint64_t)config->chunk, options}},
+        .same = {"max_tokens", "hidden", "chunk", "options (dtype, targets, passes)"},
         .comm = config->comm,
         .targets = config->targets,
         .threads = config->threads,

@@ -36,18 +36,14 @@ static bp_status check_fared(const char *call, const word *words, uint32_t ranks
     return BP_OK;
 }
 
-static bp_status check_same(const char *call, const word *words, uint32_t ranks)
+static bp_status check_same(const char *call, const char *const *names, const word *words, uint32_t ranks)
 {
     for (uint32_t r = 1; r < ranks; r++)
-        if (memcmp(words[r].shard.same, words[0].shard.same, sizeof words[r].shard.same) != 0)
-            return bp_fail(
-                BP_ERR_MISMATCH,
-                "%s: rank %u was configured otherwise than rank 0: max_tokens %llu and %llu, others %llu %llu %llu and "
-                "%llu %llu %llu",
-                call, r, (unsigned long long)words[r].shard.same[0], (unsigned long long)words[0].shard.same[0],
-                (unsigned long long)words[r].shard.same[1], (unsigned long long)words[r].shard.same[2],
-                (unsigned long long)words[r].shard.same[3], (unsigned long long)words[0].shard.same[1],
-                (unsigned long long)words[0].shard.same[2], (unsigned long long)words[0].shard.same[3]);
+        for (size_t i = 0; i < BP_SHARD_SAME; i++)
+            if (words[r].shard.same[i] != words[0].shard.same[i])
+                return bp_fail(BP_ERR_MISMATCH, "%s: rank %u was configured with %s %llu, rank 0 with %llu", call, r,
+                               names[i], (unsigned long long)words[r].shard.same[i],
+                               (unsigned long long)words[0].shard.same[i]);
     return BP_OK;
 }
 
@@ -72,7 +68,8 @@ static bp_status gather(bp_comm *comm, const bp_shard *mine, bp_status status, w
     return bp_comm_exchange(comm, &own, sizeof own, words);
 }
 
-bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, bp_status status, bp_shards *shards)
+bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
+                         bp_status status, bp_shards *shards)
 {
     if (status == BP_OK)
         status = check_mine(call, mine);
@@ -92,7 +89,7 @@ bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, 
     if (status == BP_OK)
         status = check_fared(call, words, ranks);
     if (status == BP_OK)
-        status = check_same(call, words, ranks);
+        status = check_same(call, names, words, ranks);
     if (status == BP_OK)
         status = check_tiling(call, words, ranks);
     if (status == BP_OK) {

@@ -154,6 +154,23 @@ class Logits(Case):
     def test_nothing_fits(self):
         self.one_line(run("logprob", "--seq", "1099511627776", "--vocab", "300000"), 3, "no shape fits", "--scale auto")
 
+    def test_limit_of_a_container(self):
+        """Control groups of either version, under a root of the test's own. Pages of files that can be given up are not counted."""
+        inside = "mount -t tmpfs none /sys/fs/cgroup && "
+        if subprocess.run(["unshare", "-rm", "sh", "-c", inside + "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("nothing can be mounted here")
+        mebibyte, page = 1 << 20, os.sysconf("SC_PAGESIZE")
+        free = (64 - 16 + 6) * mebibyte // 8 * 7
+        copies = 2 * (free // 16 // page * page)
+        for folder, limit, used, cached in (("", "memory.max", "memory.current", "inactive_file"),
+                                            ("/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
+            script = inside + (f"cd /sys/fs/cgroup && mkdir memory && cd .{folder} && echo {64 * mebibyte} > {limit} && "
+                               f"echo {16 * mebibyte} > {used} && echo {cached} {6 * mebibyte} > memory.stat && exec \"$@\"")
+            result = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", TOOL, "bench", "logprob", "--seq", "4,4000", "--vocab",
+                                     "5000", "--chunk", "none", *ONCE], capture_output=True, text=True, timeout=120, check=False)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(f"({free - copies} bytes) are free", result.stdout)
+
     def test_table(self):
         result = run("logprob", "--seq", "6", "--vocab", "11,2050", "--chunk", "none,2", "--scale", "2")
         self.assertEqual((result.returncode, result.stderr), (0, ""))

@@ -59,6 +59,8 @@ static void fill_row(batch *b, uint64_t i, uint64_t s)
         x[v] = element_at(row, o->dtype, (int64_t)v);
     }
     put_whole(&b->target, i, s, random_target(o));
+    if (is_masked(b, i, s) && !o->upstream.repeated)
+        return; /* NaN must not matter there */
     *(float *)row_at(&b->logprob_grad, i, s) = (float)(2 * random_fraction());
     *(float *)row_at(&b->entropy_grad, i, s) = (float)random_fraction();
 }

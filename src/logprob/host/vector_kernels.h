@@ -88,7 +88,7 @@ typedef struct tile_sums {
 /* What is -inf is made finite for the product: its e is 0. */
 INLINE void add_terms(quad x, vec from, const exp_scale *scale, bool with_entropy, tile_sums *sums)
 {
-    quad d = q_less(x, from), e = exp_of(d, scale);
+    quad d = q_less(x, from), e = exp_of_term(d, scale);
     sums->sum = q_add(sums->sum, e);
     if (with_entropy)
         sums->weighted = q_fma(e, q_max(d, q_set(-FLT_MAX)), sums->weighted);

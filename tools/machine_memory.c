@@ -1,0 +1,104 @@
+/* How much memory is there to be had: of the machine, and of the control groups that the process is in. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "machine.h"
+
+#define PATH_CHARS 1024
+#define LINE_CHARS 1024
+
+/* The number of the line that begins with `word`; `otherwise`: there is none. */
+static uint64_t number_in(const char *path, const char *word, uint64_t otherwise)
+{
+    char line[LINE_CHARS];
+    uint64_t number = otherwise;
+    size_t length = strlen(word);
+    bool found = false;
+    FILE *file = fopen(path, "re");
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+        const char *text = strncmp(line, word, length) == 0 ? line + length : "";
+        char *end;
+        unsigned long long value = strtoull(text, &end, 10);
+        found = end != text;
+        number = found ? value : otherwise;
+    }
+    if (file != NULL)
+        fclose(file);
+    return number;
+}
+
+/* ---- control groups ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct group_files {
+    const char *root, *limit, *used, *cached;
+} group_files;
+
+static const group_files version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                      "total_inactive_file "};
+static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "};
+
+static uint64_t number_of_group(const char *folder, const char *file, const char *word, uint64_t otherwise)
+{
+    char path[2 * PATH_CHARS];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return number_in(path, word, otherwise);
+}
+
+/* Pages of files that nobody has used lately count as used, but make room for others. */
+static uint64_t group_leaves(const group_files *files, const char *folder)
+{
+    uint64_t limit = number_of_group(folder, files->limit, "", UINT64_MAX);
+    uint64_t used = number_of_group(folder, files->used, "", 0);
+    uint64_t cached = number_of_group(folder, "memory.stat", files->cached, 0);
+    used -= cached < used ? cached : used;
+    return limit > used ? limit - used : 0;
+}
+
+/* Of a group and all that it lies in. In containers only the outermost may be there, as the root. */
+static uint64_t groups_leave(const group_files *files, const char *path)
+{
+    char folder[PATH_CHARS];
+    uint64_t least = UINT64_MAX;
+    snprintf(folder, sizeof folder, "%s%s", files->root, path);
+    while (strlen(folder) >= strlen(files->root)) {
+        uint64_t here = group_leaves(files, folder);
+        least = here < least ? here : least;
+        *strrchr(folder, '/') = '\0';
+    }
+    return least;
+}
+
+/* A line of /proc/self/cgroup: number, controllers (none: version 2), path. */
+static uint64_t line_leaves(char *line)
+{
+    char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+    if (path == NULL)
+        return UINT64_MAX;
+    *path++ = '\0';
+    path[strcspn(path, "\n")] = '\0';
+    if (strcmp(controllers, ":") == 0)
+        return groups_leave(&version_2, path);
+    return strcmp(controllers, ":memory") == 0 ? groups_leave(&version_1, path) : UINT64_MAX;
+}
+
+static uint64_t all_groups_leave(void)
+{
+    char line[LINE_CHARS];
+    uint64_t least = UINT64_MAX;
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        uint64_t here = line_leaves(line);
+        least = here < least ? here : least;
+    }
+    if (file != NULL)
+        fclose(file);
+    return least;
+}
+
+uint64_t machine_available_bytes(void)
+{
+    uint64_t machine = number_in("/proc/meminfo", "MemAvailable:", 0) << 10, groups = all_groups_leave();
+    return machine < groups ? machine : groups;
+}
