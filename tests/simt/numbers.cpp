@@ -43,8 +43,8 @@ uint32_t max_nan_fp16x2(uint32_t a, uint32_t b)
     return by_halves(a, b, widen_fp16, 0x7fff);
 }
 
-/* ex2.approx.ftz.f32: right for 0 and infinities, elsewhere off by up to 2^-22, two units in the last place (CUDA programming guide, exp2f). By how much,
- * an argument's bits tell. */
+/* ex2.approx.ftz.f32: right for 0 and infinities, elsewhere off by up to 2^-22, two units in the last place (CUDA programming guide,
+ * exp2f). By how much, an argument's bits tell. */
 float exp2_fast(float x)
 {
     if (std::isnan(x))
