@@ -121,10 +121,10 @@ typedef struct bp_cuda_driver {
                           void **extra);
 } bp_cuda_driver;
 
-/* Fills the table from a driver's library and initialises it (cuInit). `library`: a path or a name for dlopen; NULL:
- * "libcuda.so.1". The library stays loaded. driver->size must be set; a table of version 1 is filled as such. Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_NO_DEVICE, whose detail
- * tells the cases apart: no driver on this machine (the loader's words), a stub of the toolkit, a driver older than CUDA 12.0, a driver
- * that does not start (by name and number). Any thread. Does not touch the current context. */
+/* Fills the table from a driver's library and initialises it (cuInit). `library`: a path or a name for dlopen; NULL: "libcuda.so.1". The
+ * library stays loaded. driver->size must be set; a table of version 1 is filled as such. Errors: BP_ERR_INVALID_ARGUMENT;
+ * BP_ERR_NO_DEVICE, whose detail tells the cases apart: no driver on this machine (the loader's words), a stub of the toolkit, a driver
+ * older than CUDA 12.0, a driver that does not start (by name and number). Any thread. Does not touch the current context. */
 BP_API bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver);
 
 #ifdef __cplusplus

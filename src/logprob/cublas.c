@@ -46,7 +46,6 @@ static bp_status look_up(bp_cublas *cublas)
         {"cublasSetWorkspace_v2", offsetof(bp_cublas, cublasSetWorkspace)},
         {"cublasSetMathMode", offsetof(bp_cublas, cublasSetMathMode)},
         {"cublasGemmEx", offsetof(bp_cublas, cublasGemmEx)},
-        {"cublasGemmEx_64", offsetof(bp_cublas, cublasGemmEx_64)},
         {"cublasGetStatusString", offsetof(bp_cublas, cublasGetStatusString)},
     };
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {

@@ -27,10 +27,6 @@ typedef struct bp_cublas {
     int (*cublasGemmEx)(void *handle, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha,
                         const void *a, int a_type, int lda, const void *b, int b_type, int ldb, const void *beta,
                         void *c, int c_type, int ldc, int compute_type, int algorithm);
-    int (*cublasGemmEx_64)(void *handle, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
-                           const void *alpha, const void *a, int a_type, int64_t lda, const void *b, int b_type,
-                           int64_t ldb, const void *beta, void *c, int c_type, int64_t ldc, int compute_type,
-                           int algorithm);
     const char *(*cublasGetStatusString)(int status);
 } bp_cublas;
 

@@ -25,7 +25,7 @@ typedef struct cublas {
     uint64_t block_rows;
 } cublas;
 
-/* C = A B, in cuBLAS's terms: A is m x k, B is k x n. */
+/* C = A B, in cuBLAS's terms: A is m x k, B is k x n. Sizes and strides fit 31 bits (products.h). */
 typedef struct gemm {
     int transpose_a, transpose_b;
     uint64_t m, n, k;
@@ -71,26 +71,15 @@ static int type_of(bp_dtype dtype)
     }
 }
 
-static bool fits_int(const gemm *g)
-{
-    const uint64_t most = INT32_MAX;
-    return g->m <= most && g->n <= most && g->k <= most && (uint64_t)g->a->stride <= most &&
-           (uint64_t)g->b->stride <= most && (uint64_t)g->c->stride <= most;
-}
-
 static int call(const cublas *c, const gemm *g, float alpha, float beta)
 {
     const bp_cublas *library = &c->library;
     const int a = type_of(g->a->dtype), b = type_of(g->b->dtype), result = type_of(g->c->dtype);
     /* fp32 without rounding to TF32 first */
     const int sums = a == BP_CUBLAS_FP32 ? BP_CUBLAS_SUMS_FP32_PEDANTIC : BP_CUBLAS_SUMS_FP32;
-    if (fits_int(g))
-        return library->cublasGemmEx(c->handle, g->transpose_a, g->transpose_b, (int)g->m, (int)g->n, (int)g->k, &alpha,
-                                     g->a->data, a, (int)g->a->stride, g->b->data, b, (int)g->b->stride, &beta,
-                                     g->c->data, result, (int)g->c->stride, sums, BP_CUBLAS_ANY_ALGORITHM);
-    return library->cublasGemmEx_64(c->handle, g->transpose_a, g->transpose_b, (int64_t)g->m, (int64_t)g->n,
-                                    (int64_t)g->k, &alpha, g->a->data, a, g->a->stride, g->b->data, b, g->b->stride,
-                                    &beta, g->c->data, result, g->c->stride, sums, BP_CUBLAS_ANY_ALGORITHM);
+    return library->cublasGemmEx(c->handle, g->transpose_a, g->transpose_b, (int)g->m, (int)g->n, (int)g->k, &alpha,
+                                 g->a->data, a, (int)g->a->stride, g->b->data, b, (int)g->b->stride, &beta, g->c->data,
+                                 result, (int)g->c->stride, sums, BP_CUBLAS_ANY_ALGORITHM);
 }
 
 /* The stream first: setting it takes the workspace away. With one of its own, work on other streams does not share cuBLAS's, whose use

@@ -434,33 +434,6 @@ static void test_captured(void **state)
     end_desk(&d);
 }
 
-/* A stride that no int holds goes to the function with 64-bit sizes. */
-static void test_wide_strides(void **state)
-{
-    uint64_t (*calls)(const char *);
-    (void)state;
-    if (!has_driver())
-        return;
-    desk d = new_desk();
-    const task t = {LOGITS, 1, 9, 11, BP_DTYPE_BF16, BP_DTYPE_FP32, 1, false};
-    bp_products *products = new_products(d.device, t.rows, t.columns, t.hidden, t.dtype);
-    setting s = set_up(&d, products, &t);
-    *(void **)&calls = cublas_symbol("fake_cublas_calls");
-    s.work.a.stride = INT64_C(1) << 31;
-    s.work.c.stride = INT64_C(1) << 32;
-    const uint64_t before = calls != NULL ? calls("cublasGemmEx_64") : 0;
-    assert_ok(run_product(products, t.which, &s.work, d.stream));
-    assert_int_equal(calls != NULL ? calls("cublasGemmEx_64") : 1, before + 1);
-    uint8_t *after = malloc(s.c.bytes);
-    assert_non_null(after);
-    download(&d, &s.c, after);
-    check_result(&t, &s.a, &s.b, &s.c, after);
-    free(after);
-    tear_down(&d, &s);
-    products->ops->destroy(products);
-    end_desk(&d);
-}
-
 /* ---- what goes wrong ------------------------------------------------------------------------------------------------- */
 
 static void test_refused(void **state)
@@ -547,7 +520,6 @@ int main(int count, char **arguments)
         cmocka_unit_test(test_place),
         cmocka_unit_test(test_streams_beside_each_other),
         cmocka_unit_test(test_captured),
-        cmocka_unit_test(test_wide_strides),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_each_call_fails),
     };

@@ -171,7 +171,7 @@ static void powers_are_as_wrong_as_they_may_be()
         const double exact = std::exp2(static_cast<double>(x));
         worst = std::fmax(worst, std::fabs(device::exp2_fast(x) / exact - 1));
     }
-    CHECK(worst > 1.5e-7 && worst < 2.4e-7); /* 2^-22.5, and half a unit of rounding */
+    CHECK(worst > 2.2e-7 && worst < 3e-7); /* 2^-22, and half a unit of rounding */
     CHECK(device::exp2_fast(0) == 1 && device::exp2_fast(-INFINITY) == 0 && device::exp2_fast(-126.5f) == 0);
     CHECK(std::isnan(device::exp2_fast(NAN)));
 }

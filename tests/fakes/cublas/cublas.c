@@ -28,10 +28,6 @@ API int cublasSetMathMode(void *used, int mode);
 API int cublasGemmEx(void *used, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha,
                      const void *a, int a_type, int lda, const void *b, int b_type, int ldb, const void *beta, void *c,
                      int c_type, int ldc, int compute_type, int algorithm);
-API int cublasGemmEx_64(void *used, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
-                        const void *alpha, const void *a, int a_type, int64_t lda, const void *b, int b_type,
-                        int64_t ldb, const void *beta, void *c, int c_type, int64_t ldc, int compute_type,
-                        int algorithm);
 API const char *cublasGetStatusString(int status);
 API bool fake_cublas_fail(const char *function, uint64_t nth, int status);
 API uint64_t fake_cublas_calls(const char *function);
@@ -39,9 +35,9 @@ API uint64_t fake_cublas_handles(void);
 
 /* ---- uses and failures ------------------------------------------------------------------------------------------- */
 
-static const char *const names[] = {"cublasCreate",      "cublasDestroy", "cublasSetStream", "cublasSetWorkspace",
-                                    "cublasSetMathMode", "cublasGemmEx",  "cublasGemmEx_64"};
-enum { CREATE, DESTROY, SET_STREAM, SET_WORKSPACE, SET_MATH_MODE, GEMM, GEMM_64, FUNCTIONS };
+static const char *const names[] = {"cublasCreate",       "cublasDestroy",     "cublasSetStream",
+                                    "cublasSetWorkspace", "cublasSetMathMode", "cublasGemmEx"};
+enum { CREATE, DESTROY, SET_STREAM, SET_WORKSPACE, SET_MATH_MODE, GEMM, FUNCTIONS };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t uses[FUNCTIONS], handles;
@@ -248,31 +244,27 @@ static matrix matrix_of(const void *data, int type, int64_t leading)
     return m;
 }
 
-static int gemm(int function, handle *h, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k,
-                const float *alpha, matrix a, matrix b, const float *beta, matrix c, int compute_type, int algorithm)
-{
-    int status = use(function, h);
-    if (status != OK)
-        return status;
-    if (alpha == NULL || beta == NULL || c.data == NULL)
-        return INVALID_VALUE;
-    const product p = {transpose_a != 0, transpose_b != 0,  m, n, k, *alpha, *beta, a, b, c,
-                       h->workspace,     h->workspace_bytes};
-    return multiply(h, &p, transpose_a, transpose_b, compute_type, algorithm);
-}
-
 int cublasGemmEx(void *used, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha, const void *a,
                  int a_type, int lda, const void *b, int b_type, int ldb, const void *beta, void *c, int c_type,
                  int ldc, int compute_type, int algorithm)
 {
-    return gemm(GEMM, used, transpose_a, transpose_b, m, n, k, alpha, matrix_of(a, a_type, lda),
-                matrix_of(b, b_type, ldb), beta, matrix_of(c, c_type, ldc), compute_type, algorithm);
-}
-
-int cublasGemmEx_64(void *used, int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const void *alpha,
-                    const void *a, int a_type, int64_t lda, const void *b, int b_type, int64_t ldb, const void *beta,
-                    void *c, int c_type, int64_t ldc, int compute_type, int algorithm)
-{
-    return gemm(GEMM_64, used, transpose_a, transpose_b, m, n, k, alpha, matrix_of(a, a_type, lda),
-                matrix_of(b, b_type, ldb), beta, matrix_of(c, c_type, ldc), compute_type, algorithm);
+    const handle *h = used;
+    int status = use(GEMM, used);
+    if (status != OK)
+        return status;
+    if (alpha == NULL || beta == NULL || c == NULL)
+        return INVALID_VALUE;
+    const product p = {.transpose_a = transpose_a != 0,
+                       .transpose_b = transpose_b != 0,
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .alpha = *(const float *)alpha,
+                       .beta = *(const float *)beta,
+                       .a = matrix_of(a, a_type, lda),
+                       .b = matrix_of(b, b_type, ldb),
+                       .c = matrix_of(c, c_type, ldc),
+                       .workspace = h->workspace,
+                       .workspace_bytes = h->workspace_bytes};
+    return multiply(h, &p, transpose_a, transpose_b, compute_type, algorithm);
 }
