@@ -46,7 +46,8 @@ typedef struct bp_lm_head_config {
 /* Chunks of 1024 tokens, whole vocabulary, bf16, one rank, any targets. */
 BP_API bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size);
 
-/* Collective with a communicator. Errors as bp_logprob_create; BP_ERR_INVALID_ARGUMENT (no hidden size, a negative chunk);
+/* Collective with a communicator. Errors as bp_logprob_create; BP_ERR_INVALID_ARGUMENT (no hidden size, a negative chunk; hidden, vocab or
+ * tokens of a chunk above 2^30 - 1);
  * BP_ERR_UNSUPPORTED (a build without BLAS, a machine without cuBLAS: the detail tells what was looked for). The caller owns the
  * head: bp_lm_head_destroy. */
 BP_API bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, bp_lm_head **head);

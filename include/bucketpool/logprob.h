@@ -9,10 +9,12 @@
  *
  * A target outside the vocabulary still has the gradient -p / T. All arithmetic is fp32 or wider. One pass over the logits makes both
  * outputs, a second one the gradient; nothing of the logits' size is allocated. Logits of which one is NaN or +inf, and rows where all
- * are -inf, have no distribution: their outputs and gradients are NaN.
+ * are -inf, have no distribution: their outputs and gradients are NaN, but for the log-probability of a target outside the vocabulary,
+ * which is 0 as ever. Where x - M is beyond fp32 (logits of 2e38 and -2e38) p is 0; results beyond their dtype are infinite.
  *
- * Tensors: per-token ones are views with strides, in elements, negative ones too; a stride of 0 reads one value again and again, and is refused where it would be written. Logits
- * need the natural alignment of their dtype only. Input is never written but for the gradient in place, which is asked for.
+ * Tensors: per-token ones are views with strides, in elements, negative ones too; a stride of 0 reads one value again and again, and is
+ * refused where it would be written. Logits need the natural alignment of their dtype only. Input is never written but for the gradient
+ * in place, which is asked for.
  *
  * Bits: on one kind of kernels (plain, AVX2, AVX-512, CUDA) the result of a row depends on its logits, its target, its upstream
  * gradients and the temperature only: not on chunks, threads, grid, alignment, or the rows beside it. With several ranks it is the same
@@ -20,7 +22,8 @@
  *
  * Streams: calls enqueue on `stream` of the client's device and return; what they read and write must stay until then. NULL: a
  * stream of the client's own, and the call returns when all is done. Thread safety: one call at a time per client; its calls may be on
- * different streams. No memory is allocated after creation. On host devices at most 64 pieces of work are on their way: more wait.
+ * different streams. No memory is allocated after creation, but for the threads that OpenMP starts when a stream's first work
+ * runs. On host devices at most 64 pieces of work are on their way: more wait.
  *
  * Capture: calls may be captured (cuda; one rank: collectives are not captured). The workspaces come from a pool: declare it, with
  * bp_logprob_pool, as capture.h says.
@@ -59,7 +62,8 @@ typedef struct bp_token_rows {
 typedef struct bp_logprob bp_logprob;
 
 /* BP_TARGETS_ANY: a target outside the vocabulary has log-probability 0. BP_TARGETS_CHECKED: it is an error (BP_ERR_INVALID_ARGUMENT, with
- * the token and the value): of the call where `stream` is NULL, else of bp_logprob_check. Masked rows are not checked. */
+ * the token and the value): of the call where `stream` is NULL, which tells of calls before it, too, else of bp_logprob_check. Masked
+ * rows are not checked. */
 typedef enum bp_targets { BP_TARGETS_ANY = 1, BP_TARGETS_CHECKED = 2 } bp_targets;
 
 /* Kernels of host devices. */
@@ -72,7 +76,7 @@ typedef struct bp_logprob_config {
     uint64_t vocab_start; /* the id of its first column */
     bp_comm *comm;        /* of the ranks that share the vocabulary; must outlive the client. NULL: one rank */
     bp_targets targets;
-    uint32_t threads; /* host: 0: as many as OpenMP would take */
+    uint32_t threads; /* host: 0: as many as OpenMP would take; at most 1024 */
     uint32_t kernels; /* host: BP_KERNELS bits; the best of them that the machine has is taken. Plain is always there */
 } bp_logprob_config;
 
@@ -82,8 +86,9 @@ BP_API bp_status bp_logprob_config_init(bp_logprob_config *config, size_t size);
 /* Plans and makes the workspaces: 16 bytes a token, and as many for each rank where there are several. With a communicator: collective;
  * the ranks compare their shards, which must tile the vocabulary exactly once, in the order of their ids, and may be uneven.
  * Errors: BP_ERR_INVALID_ARGUMENT (no tokens, no vocabulary, shards with a gap or an overlap: names the ranks),
- * BP_ERR_MISMATCH (ranks with other configurations), BP_ERR_UNSUPPORTED (a device without kernels; a build without CUDA kernels),
- * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM and what the device reports: on all ranks.
+ * BP_ERR_MISMATCH (ranks with other configurations), BP_ERR_UNSUPPORTED (a device without kernels; a build without CUDA kernels;
+ * more than 512 ranks), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM and what the device reports: on all
+ * ranks.
  * The caller owns the client: bp_logprob_destroy. The device is kept. */
 BP_API bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, bp_logprob **client);
 
@@ -117,7 +122,7 @@ typedef struct bp_logprob_batch {
     int64_t
         chunk; /* tokens along the sequence in one piece, 0: all. Logits are there already, and no memory depends on it: accepted for
                       callers that chunk, and without any effect on bits, time or memory. Negative sizes are refused */
-    float temperature; /* finite, above 0 */
+    float temperature; /* above 0, a normal number, and so is its inverse: 1.2e-38 to 8.5e37 */
 } bp_logprob_batch;
 
 /* int64 targets, no mask, no chunks, temperature 1. */
@@ -139,7 +144,8 @@ BP_API bp_status bp_logprob_outputs_init(bp_logprob_outputs *outputs, size_t siz
 /* Enqueues the pass over the logits and, with several ranks, one exchange of 16 bytes a token (collective: all ranks, equal batch
  * shapes). Batches of no tokens are answered. Errors: BP_ERR_INVALID_ARGUMENT (a dtype, negative chunk, columns other than the
  * config's, a missing or misaligned pointer, rows that overlap: by name with the numbers; more than max_tokens),
- * BP_ERR_OVERFLOW, BP_ERR_CAPTURE and what device and communicator report. Nothing was enqueued then, unless a device failed or a target is bad. */
+ * BP_ERR_OVERFLOW, BP_ERR_CAPTURE and what device and communicator report. Nothing was enqueued then, unless a device failed or a target
+ * is bad; without a stream a call that failed has ended, too. */
 BP_API bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch,
                                     const bp_logprob_outputs *outputs, bp_stream *stream);
 
@@ -152,7 +158,8 @@ typedef struct bp_logprob_gradients {
     bp_token_rows logits_grad; /* shape of the logits, strides of its own; fp32, or the logits' dtype */
     int32_t
         in_place; /* 1: logits_grad is the logits' memory, with its dtype and strides, and overwrites it. Nobody else may still need the
-                         logits, another backward of them included. Without it, memory that overlaps the logits is refused */
+                         logits, another backward of them included. Without it, memory that has a byte, be it in a gap, between the
+                         logits' first and last is refused */
 } bp_logprob_gradients;
 
 /* fp32 gradient, not in place. */
@@ -163,7 +170,8 @@ BP_API bp_status bp_logprob_gradients_init(bp_logprob_gradients *gradients, size
 BP_API bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch,
                                      const bp_logprob_gradients *gradients, bp_stream *stream);
 
-/* Waits for the client's work (where no targets are checked: for all streams of the device) and tells of bad targets since the last call (the first by token): BP_ERR_INVALID_ARGUMENT. */
+/* Waits for the client's work (on cuda, and where no targets are checked: for all streams of the device) and tells of bad targets since
+ * the last call (the first by token): BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_logprob_check(bp_logprob *client);
 
 #ifdef __cplusplus

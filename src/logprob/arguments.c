@@ -1,6 +1,7 @@
 #include "logprob/arguments.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
@@ -197,10 +198,11 @@ bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_d
     return BP_OK;
 }
 
+/* The scale must be a normal number, too: else its few digits would be those of the results. */
 bp_status bp_check_temperature(const char *call, float temperature)
 {
     if (!isnormal(temperature) || temperature < 0 || !isnormal(1 / temperature))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: temperature %g: a finite number above 0 is needed", call,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: temperature %g: 1.2e-38 to 8.5e37 are possible", call,
                        (double)temperature);
     return BP_OK;
 }
@@ -216,7 +218,8 @@ bp_status bp_check_saved(const char *call, const void *saved, uint64_t saved_byt
                        with_entropy ? "with entropy" : "without entropy", (unsigned long long)needed);
     if ((uintptr_t)saved % sizeof(float) != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved at %p is not aligned to 4 bytes", call, saved);
-    float *planes = (float *)(uintptr_t)saved; /* backward only reads them */
+    float *planes;
+    memcpy(&planes, &saved, sizeof saved); /* backward only reads them */
     *work =
         (bp_saved_work){.max = planes, .log_sum = planes + tokens, .energy = with_entropy ? planes + 2 * tokens : NULL};
     return BP_OK;

@@ -181,11 +181,11 @@ static bp_status end_failed(bp_base *base, bp_stream *given, bp_status status)
 
 bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
 {
-    if (status != BP_OK)
-        return end_failed(base, given, status);
-    if (given != NULL)
+    if (status == BP_OK && given != NULL)
         return follow(base, given);
-    return base->bad != NULL ? tell_bad(base) : bp_stream_synchronize(base->own);
+    if (status == BP_OK)
+        status = base->bad != NULL ? tell_bad(base) : bp_stream_synchronize(base->own);
+    return status == BP_OK ? BP_OK : end_failed(base, given, status);
 }
 
 bp_status bp_base_check(bp_base *base)

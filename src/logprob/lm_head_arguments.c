@@ -51,8 +51,19 @@ static bp_status check_apart(const char *call, const char *name, const bp_token_
     return BP_OK;
 }
 
+static bp_token_rows weight_rows(const bp_lm_head *head, const bp_matrix *weight)
+{
+    return (bp_token_rows){.data = weight->data,
+                           .dtype = weight->dtype,
+                           .batch = 1,
+                           .sequence = head->base.columns,
+                           .columns = head->hidden,
+                           .stride = weight->stride};
+}
+
+/* `weight_grad`: checked; data NULL: not wanted. */
 static bp_status check_hidden_grad(const char *call, const bp_lm_head *head, const bp_head_batch *batch,
-                                   const bp_token_rows *given, bp_token_rows *checked)
+                                   const bp_token_rows *given, const bp_matrix *weight_grad, bp_token_rows *checked)
 {
     const bp_token_rows *hidden = &batch->hidden;
     if (given->batch != hidden->batch || given->sequence != hidden->sequence)
@@ -63,19 +74,24 @@ static bp_status check_hidden_grad(const char *call, const bp_lm_head *head, con
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient in %s of hidden states in %s: fp32 and %s are possible",
                        call, bp_dtype_name(given->dtype), bp_dtype_name(head->dtype), bp_dtype_name(head->dtype));
     BP_TRY(bp_check_rows(call, "gradients of hidden states", given, head->hidden, true, checked));
-    return check_apart(call, "hidden states", checked, "hidden states", hidden);
+    const bp_token_rows weight = weight_rows(head, &batch->weight), beside = weight_rows(head, weight_grad);
+    BP_TRY(check_apart(call, "hidden states", checked, "hidden states", hidden));
+    BP_TRY(check_apart(call, "hidden states", checked, "weights", &weight));
+    if (weight_grad->data == NULL)
+        return BP_OK;
+    return check_apart(call, "hidden states", checked, "gradients of weights", &beside);
 }
 
 static bp_status check_weight_grad(const char *call, const bp_lm_head *head, const bp_head_batch *batch,
                                    const bp_lm_head_gradients *gradients, bp_matrix *checked)
 {
-    bp_token_rows grad, weight;
+    bp_token_rows grad;
     BP_TRY(check_weight(call, "gradients of weights", head, gradients->weight_grad, BP_DTYPE_FP32,
                         gradients->weight_grad_stride, &grad));
     *checked = (bp_matrix){grad.data, grad.dtype, grad.stride};
     if (batch->token_count == 0)
         return BP_OK;
-    BP_TRY(check_weight(call, "weights", head, batch->weight.data, batch->weight.dtype, batch->weight.stride, &weight));
+    const bp_token_rows weight = weight_rows(head, &batch->weight);
     BP_TRY(check_apart(call, "weights", &grad, "weights", &weight));
     return check_apart(call, "weights", &grad, "hidden states", &batch->hidden);
 }
@@ -92,7 +108,7 @@ bp_status bp_check_head_gradients(const char *call, const bp_lm_head *head, cons
         BP_TRY(bp_check_upstream(call, &gradients->logprob_grad, &gradients->entropy_grad, gradients->saved,
                                  gradients->saved_bytes, batch->tokens.batch, batch->tokens.sequence, &c.upstream));
         if (gradients->hidden_grad.data != NULL)
-            BP_TRY(check_hidden_grad(call, head, batch, &gradients->hidden_grad, &c.hidden));
+            BP_TRY(check_hidden_grad(call, head, batch, &gradients->hidden_grad, &c.weight, &c.hidden));
     }
     *checked = c;
     return BP_OK;

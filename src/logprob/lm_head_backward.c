@@ -134,6 +134,7 @@ bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch, c
     BP_TRY(bp_check_head_gradients(call, head, &work, gradients, &out));
     bp_base *base = &head->base;
     bp_stream *used = bp_base_stream(base, stream);
+    BP_TRY(bp_stream_check(used, base->device, call)); /* where the pool does not look */
     if (work.token_count != 0 && (out.hidden.data != NULL || out.weight.data != NULL))
         return bp_base_end(base, stream, enqueue(head, &work, &out, used));
     if (work.token_count == 0 && out.weight.data != NULL && !out.adds)

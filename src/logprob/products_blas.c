@@ -1,5 +1,5 @@
-/* Products on the host. bf16 and fp16 are widened block by block into the scratch memory of the work: a block is used for a few thousand
- * multiplications of each element, so that widening it, on one thread, hardly counts beside them; and it is of fixed size. Hidden states
+/* Products on the host. bf16 and fp16 are widened block by block into the scratch memory of the work: each element of a block is
+ * multiplied a thousand times, so that widening it, on one thread, hardly counts beside them; and it is of fixed size. Hidden states
  * in fp32 go through it where a mask takes some out. */
 #include "logprob/products.h"
 

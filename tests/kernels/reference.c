@@ -127,7 +127,7 @@ bool is_within(double value, double expected, double slack)
 
 bool is_near(double value, double expected)
 {
-    return is_within(value, expected, fmax(2e-6, fabs(expected) * ldexp(1, -22)));
+    return is_within(value, rounded_to(BP_DTYPE_FP32, expected), fmax(2e-6, fabs(expected) * ldexp(1, -22)));
 }
 
 double gradient_slack(const true_row *row, double x, int64_t column, double g, double h, bp_dtype dtype)
@@ -136,7 +136,7 @@ double gradient_slack(const true_row *row, double x, int64_t column, double g, d
     double summed = fabs(g) + fabs(h) * (1 + fabs(row->energy) + (p == 0 ? 0 : fabs(a)));
     double slack = p == 0 ? 0 : p * summed * (3e-6 + 4e-7 * fabs(a));
     slack += 1e-36 * summed + (column == row->target ? 3e-7 * fabs(g) : 0);
-    slack /= row->temperature;
+    slack = slack / row->temperature + ldexp(1, -148); /* two units of the smallest numbers */
     if (dtype == BP_DTYPE_BF16)
         slack += (fabs(gradient_at(row, x, column, g, h)) + slack) * ldexp(1, -8) + 1e-38;
     else if (dtype == BP_DTYPE_FP16)

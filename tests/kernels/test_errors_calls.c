@@ -196,13 +196,13 @@ static void chunks_are_not_negative(void **state)
     assert_both_fail(BAD, "chunk", "-9223372036854775808");
 }
 
-static void temperatures_are_finite_and_above_0(void **state)
+static void temperatures_and_their_inverses_are_normal_numbers(void **state)
 {
     (void)state;
-    const float bad[] = {0, -0.0f, -1, NAN, INFINITY, -INFINITY};
-    for (size_t i = 0; i < 6; i++) {
+    const float bad[] = {0, -0.0f, -1, NAN, INFINITY, -INFINITY, 1e-38f, 8.6e37f};
+    for (size_t i = 0; i < 8; i++) {
         s.call.temperature = bad[i];
-        assert_both_fail(BAD, "temperature");
+        assert_both_fail(BAD, "temperature", "8.5e37");
     }
 }
 
@@ -372,7 +372,7 @@ int main(void)
                                        CASE(dtypes_are_those_served),
                                        CASE(gradients_are_not_of_a_third_dtype),
                                        CASE(chunks_are_not_negative),
-                                       CASE(temperatures_are_finite_and_above_0),
+                                       CASE(temperatures_and_their_inverses_are_normal_numbers),
                                        CASE(shapes_are_the_configs),
                                        CASE(rows_that_are_written_do_not_overlap),
                                        CASE(strides_must_not_leave_64_bits),

@@ -102,6 +102,12 @@ static void test_no_tokens(void **state)
     const float *grad = (const float *)(const void *)t.weight_grad;
     for (uint64_t i = 0; i < t.columns * (small.hidden + small.gap); i++)
         assert_true(i % (small.hidden + small.gap) == small.hidden ? isnan(grad[i]) : grad[i] == 0);
+    bp_device *another = new_host();
+    bp_stream *foreign = NULL;
+    assert_ok(bp_stream_create(another, "foreign", &foreign));
+    assert_fails(bp_lm_head_backward(head, &t.batch, &t.gradients, foreign), BP_ERR_INVALID_ARGUMENT, "another device");
+    bp_stream_destroy(&foreign);
+    bp_device_destroy(&another);
     bp_lm_head_destroy(&head);
     free_tensors(&t);
     free_values(&v);
@@ -212,6 +218,8 @@ static void test_refused_calls(void **state)
     BACKWARD_FAILS(hidden_grad.dtype, BP_DTYPE_FP16, BP_ERR_INVALID_ARGUMENT, "fp16");
     BACKWARD_FAILS(hidden_grad.batch, 1, BP_ERR_INVALID_ARGUMENT, "1 x 6 tokens");
     BACKWARD_FAILS(hidden_grad.data, t.hidden, BP_ERR_INVALID_ARGUMENT, "lies among");
+    BACKWARD_FAILS(hidden_grad.data, t.weight, BP_ERR_INVALID_ARGUMENT, "lies among the weights");
+    BACKWARD_FAILS(hidden_grad.data, t.weight_grad, BP_ERR_INVALID_ARGUMENT, "lies among the gradients of weights");
     BACKWARD_FAILS(hidden_grad.stride, 1, BP_ERR_INVALID_ARGUMENT, "overlap");
     BACKWARD_FAILS(weight_grad, t.weight, BP_ERR_INVALID_ARGUMENT, "lies among");
     BACKWARD_FAILS(weight_grad_stride, 2, BP_ERR_INVALID_ARGUMENT, "stride of 2");

@@ -81,18 +81,19 @@ static void run_between(bp_lm_head *head, head_tensors *t, bp_stream *stream)
         free(outputs[i].kept);
 }
 
+static const head_case c = {.batch = 2,
+                            .sequence = 9,
+                            .hidden = 6,
+                            .vocab = 40,
+                            .dtype = BP_DTYPE_FP32,
+                            .grad_dtype = BP_DTYPE_FP32,
+                            .chunk = 2,
+                            .temperature = 1,
+                            .seed = 12};
+
 static void test_order(void **state)
 {
     (void)state;
-    const head_case c = {.batch = 2,
-                         .sequence = 9,
-                         .hidden = 6,
-                         .vocab = 40,
-                         .dtype = BP_DTYPE_FP32,
-                         .grad_dtype = BP_DTYPE_FP32,
-                         .chunk = 2,
-                         .temperature = 1,
-                         .seed = 12};
     head_values v = values_of(&c);
     head_tensors t = tensors_of(&v, 0, c.vocab);
     const bp_lm_head_config config = head_config_of(&c);
@@ -117,8 +118,60 @@ static void test_order(void **state)
     free_values(&v);
 }
 
+/* Calls on two streams at once, nobody waits in between: of one head, whose workspaces they share, and of two. */
+static void run_beside_each_other(uint64_t seed, int heads)
+{
+    bp_device *slow = new_slow_host(200, seed);
+    bp_stream *streams[2] = {NULL};
+    bp_lm_head *head[2] = {NULL};
+    head_values v[2];
+    head_tensors t[2];
+    for (int i = 0; i < 2; i++) {
+        head_case own = c;
+        own.seed = 2 * seed + (uint64_t)i;
+        own.has_mask = own.has_entropy = true;
+        own.chunk = i == 0 ? 2 : 30;
+        if (heads == 1)
+            own.chunk = 4;
+        v[i] = values_of(&own);
+        t[i] = tensors_of(&v[i], 0, own.vocab);
+        poison(&t[i]);
+        const bp_lm_head_config config = head_config_of(&own);
+        assert_ok(bp_stream_create(slow, "s", &streams[i]));
+        if (i < heads)
+            assert_ok(bp_lm_head_create(slow, &config, &head[i]));
+    }
+    for (int call = 0; call < 3; call++)
+        for (int i = 0; i < 2; i++) {
+            bp_lm_head *used = head[heads == 1 ? 0 : i];
+            if (call < 2)
+                assert_ok(bp_lm_head_forward(used, &t[i].batch, &t[i].outputs, streams[i]));
+            else
+                assert_ok(bp_lm_head_backward(used, &t[i].batch, &t[i].gradients, streams[i]));
+        }
+    for (int i = 0; i < 2; i++)
+        assert_ok(bp_stream_synchronize(streams[i]));
+    for (int i = 0; i < 2; i++) {
+        assert_true(wrong_outputs(&t[i]) <= 1);
+        assert_true(wrong_gradients(&t[i]) <= 1);
+        bp_lm_head_destroy(&head[i]);
+        bp_stream_destroy(&streams[i]);
+        free_tensors(&t[i]);
+        free_values(&v[i]);
+    }
+    bp_device_destroy(&slow);
+}
+
+static void test_two_streams(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed < 9; seed++)
+        for (int heads = 1; heads <= 2; heads++)
+            run_beside_each_other(seed, heads);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_two_streams)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,6 +135,29 @@ static void masked_states_do_not_matter(void **state)
                                       .masked_is_nan = true});
 }
 
+static void all_tokens_may_be_masked(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        head_options o = {.batch = 3,
+                          .sequence = 7,
+                          .hidden = 12,
+                          .columns = 50,
+                          .dtype = (variant & 1) != 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP32,
+                          .chunk = 4,
+                          .with_entropy = true,
+                          .masked = true,
+                          .accumulate = (variant & 2) != 0};
+        head_batch h = new_head_batch(&o);
+        memset(h.tokens.mask.memory, 0, h.tokens.mask.bytes);
+        memset(h.hidden.memory, 0xff, h.hidden.bytes);
+        bp_lm_head *head = new_head(device, &h);
+        check_head(head, &h);
+        bp_lm_head_destroy(&head);
+        free_head_batch(&h);
+    }
+}
+
 /* hidden_grad alone, weight_grad alone, no upstream gradients. */
 static void outputs_may_be_left_out(void **state)
 {
@@ -287,14 +310,11 @@ int main(void)
     close_host(&none);
     if (!has)
         return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_dtypes_and_entropies),
-                                       cmocka_unit_test(shapes_may_be_odd),
-                                       cmocka_unit_test(random_heads_are_true),
-                                       cmocka_unit_test(masked_states_do_not_matter),
-                                       cmocka_unit_test(strides_of_0_are_rows_without_gaps),
-                                       cmocka_unit_test(outputs_may_be_left_out),
-                                       cmocka_unit_test(runs_have_the_same_bits),
-                                       cmocka_unit_test(heads_keep_stream_order),
-                                       cmocka_unit_test(memory_is_two_chunks)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_dtypes_and_entropies), cmocka_unit_test(shapes_may_be_odd),
+        cmocka_unit_test(random_heads_are_true),       cmocka_unit_test(masked_states_do_not_matter),
+        cmocka_unit_test(all_tokens_may_be_masked),    cmocka_unit_test(strides_of_0_are_rows_without_gaps),
+        cmocka_unit_test(outputs_may_be_left_out),     cmocka_unit_test(runs_have_the_same_bits),
+        cmocka_unit_test(heads_keep_stream_order),     cmocka_unit_test(memory_is_two_chunks)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -64,6 +64,31 @@ static void shards_are_like_the_whole(void **state)
     }
 }
 
+/* The first and the last id of each shard, and those just outside of the vocabulary. */
+static void targets_may_be_at_edges(void **state)
+{
+    (void)state;
+    batch_options options = {.batch = 1,
+                             .sequence = 10,
+                             .columns = 40,
+                             .with_entropy = true,
+                             .target_dtype = BP_DTYPE_INT32,
+                             .vocab_start = 500};
+    for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+        scene s = {.where = uneven_split(40, ranks), .kernels = 7, .own_stream = ranks == 3};
+        for (uint32_t r = 0; r < ranks; r++) {
+            seed(7);
+            s.b[r] = new_batch(&options);
+            for (uint64_t edge = 0; edge <= ranks; edge++)
+                for (uint64_t before = 0; before < 2; before++)
+                    put_whole(&s.b[r].target, 0, 2 * edge + before, (int64_t)(500 + s.where.edges[edge] - before));
+        }
+        run_host_ranks(ranks, ranks == 2, 0, run_scene, &s);
+        for (uint32_t r = 0; r < ranks; r++)
+            free_batch(&s.b[r]);
+    }
+}
+
 static void in_place_works_in_shards(void **state)
 {
     (void)state;
@@ -218,6 +243,7 @@ static void targets_outside_are_told_on_every_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(shards_are_like_the_whole),
+                                       cmocka_unit_test(targets_may_be_at_edges),
                                        cmocka_unit_test(in_place_works_in_shards),
                                        cmocka_unit_test(a_shard_may_have_nothing_to_say),
                                        cmocka_unit_test(shards_that_do_not_tile_are_refused_on_all_ranks),

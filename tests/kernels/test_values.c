@@ -10,6 +10,7 @@
 #include "hosts.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "../planner/worlds.h"
 
@@ -109,8 +110,61 @@ static void rows_without_a_distribution_are_nan(void **state)
     (void)state;
     static const uint64_t widths[] = {5, 16, 64, 100, 2048, 5000};
     for (size_t i = 0; i < 6; i++)
-        check_everywhere((batch_options){.batch = 1, .sequence = 6, .columns = widths[i], .with_entropy = true},
-                         some_rows_have_none);
+        for (uint32_t outside = 0; outside <= 16; outside += 16) /* then the log-probability is 0 here, too */
+            check_everywhere(
+                (batch_options){
+                    .batch = 1, .sequence = 6, .columns = widths[i], .with_entropy = true, .outside_in_16 = outside},
+                some_rows_have_none);
+}
+
+/* x - max is -inf then: no NaN comes of it. */
+static void logits_too_far_apart_have_probability_0(void **state)
+{
+    (void)state;
+    FOR_KERNELS(kernels)
+    {
+        batch_options options = {.batch = 1, .sequence = 3, .columns = 2, .with_entropy = true, .temperature = 8e37};
+        batch b = new_batch(&options);
+        bp_logprob *client = new_client(device, &b, kernels->bit, 0);
+        for (uint64_t s = 0; s < 3; s++) {
+            put_logit(&b, 0, s, 0, 2e38);
+            put_logit(&b, 0, s, 1, -2e38);
+            put_whole(&b.target, 0, s, 0);
+        }
+        run_forward(client, &b);
+        run_backward(client, &b);
+        for (uint64_t s = 0; s < 3; s++) {
+            assert_true(upstream_at(&b.logprob, 0, s) == 0 && upstream_at(&b.entropy, 0, s) == 0);
+            for (int64_t v = 0; v < 2; v++)
+                assert_true(element_at(row_at(&b.grad, 0, s), BP_DTYPE_FP32, v) == 0);
+        }
+        bp_logprob_destroy(&client);
+        free_batch(&b);
+    }
+}
+
+/* As large as the dtype has them, and as far from each other as fp32 can say. */
+static void largest_logits(batch *b)
+{
+    const double most = b->o.dtype == BP_DTYPE_FP16 ? 65504 : 0x1.fep127;
+    const double x[] = {most, most / 2, 0, most, most / 4, -1};
+    for (uint64_t s = 0; s < b->o.sequence; s++)
+        for (uint64_t v = 0; v < b->o.columns; v++)
+            put_logit(b, 0, s, v, s % 2 == 0 ? x[(v + s) % 6] : -x[(v + s) % 6]);
+}
+
+static void logits_may_be_as_large_as_they_get(void **state)
+{
+    (void)state;
+    static const double temperatures[] = {1, 1e-4, 1e30, 8e37};
+    for (size_t i = 0; i < 4; i++)
+        for (uint64_t columns = 5; columns < 5000; columns += 2500)
+            check_everywhere((batch_options){.batch = 1,
+                                             .sequence = 6,
+                                             .columns = columns,
+                                             .with_entropy = true,
+                                             .temperature = temperatures[i]},
+                             largest_logits);
 }
 
 static void all_at_minus_200(batch *b)
@@ -184,6 +238,26 @@ static void targets_may_all_be_outside(void **state)
                          NULL);
 }
 
+static void mask_all(batch *b)
+{
+    memset(b->mask.memory, 0, b->mask.bytes);
+    memset(b->logits.memory, 0xff, b->logits.bytes);
+    memcpy(b->original, b->logits.memory, b->logits.bytes);
+}
+
+static void all_rows_may_be_masked(void **state)
+{
+    (void)state;
+    for (uint64_t columns = 1; columns < 3000; columns += 2500)
+        for (int large = 0; large < 2; large++)
+            check_everywhere((batch_options){.batch = large != 0 ? 3 : 1,
+                                             .sequence = large != 0 ? 9 : 1,
+                                             .columns = columns,
+                                             .with_entropy = true,
+                                             .masked = true},
+                             mask_all);
+}
+
 static void far_targets(batch *b)
 {
     const int64_t far[] = {INT64_MIN, INT64_MAX, INT64_MIN + 40, INT64_C(1) << 32, -(INT64_C(1) << 32), UINT32_MAX};
@@ -202,8 +276,8 @@ static void far_targets_are_outside(void **state)
 static void temperatures_divide(void **state)
 {
     (void)state;
-    static const double temperatures[] = {0.05, 0.7, 1.3, 8, 1000};
-    for (size_t i = 0; i < 5; i++)
+    static const double temperatures[] = {1e-30, 1e-6, 0.05, 0.7, 1.3, 8, 1000, 1e30, 8e37};
+    for (size_t i = 0; i < 9; i++)
         check_everywhere((batch_options){.batch = 2,
                                          .sequence = 3,
                                          .columns = 333,
@@ -219,11 +293,14 @@ int main(void)
                                        cmocka_unit_test(minus_infinity_is_a_logit),
                                        cmocka_unit_test(a_single_finite_logit_is_certain),
                                        cmocka_unit_test(rows_without_a_distribution_are_nan),
+                                       cmocka_unit_test(logits_too_far_apart_have_probability_0),
+                                       cmocka_unit_test(logits_may_be_as_large_as_they_get),
                                        cmocka_unit_test(a_maximum_below_zero_is_found),
                                        cmocka_unit_test(offsets_cancel),
                                        cmocka_unit_test(wide_logits_underflow_to_zero),
                                        cmocka_unit_test(the_maximum_may_be_anywhere),
                                        cmocka_unit_test(targets_may_all_be_outside),
+                                       cmocka_unit_test(all_rows_may_be_masked),
                                        cmocka_unit_test(far_targets_are_outside),
                                        cmocka_unit_test(temperatures_divide)};
     return cmocka_run_group_tests(tests, open_host, close_host);

@@ -110,7 +110,10 @@ INLINE void reduce_tile(int dtype, bool with_entropy, const void *x, uint32_t co
         add_terms(q_load_part(dtype, x, i, columns - i), from, &scale, with_entropy, &sums);
     partial->max = max;
     partial->sum = q_sum_of(sums.sum);
-    partial->weighted = q_sum_of(sums.weighted) * scale_of_row;
+    const float weighted = q_sum_of(sums.weighted);
+    partial->weighted = weighted * scale_of_row;
+    if (isinf(weighted)) /* of logits above 1e34 and a temperature like that: the scale must come before the sum */
+        bp_kernels_plain.tile[dtype](x, columns, scale_of_row, true, partial);
 }
 
 #define TILE(dtype)                                                                                                    \
