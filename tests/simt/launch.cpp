@@ -51,6 +51,13 @@ void *shared(unsigned number, std::size_t bytes)
     return memory.get();
 }
 
+void report_misaligned(unsigned bytes)
+{
+    if (now->wrong.empty())
+        now->wrong = "thread " + std::to_string(now->current) + " accesses " + std::to_string(bytes) +
+                     " bytes at an address that is no multiple of them";
+}
+
 /* ---- meetings ------------------------------------------------------------------------------------------------------ */
 
 static std::string describe(const lane &l)

@@ -30,6 +30,14 @@ void meet(meeting kind, unsigned detail);
 uint32_t exchange(uint32_t value, unsigned distance);
 /* The block's memory of this number, the same for all its threads. */
 void *shared(unsigned number, std::size_t bytes);
+void report_misaligned(unsigned bytes);
+
+/* A GPU ends a program that reads or writes so many bytes elsewhere than at a multiple of them. */
+inline void look_at_alignment(const void *address, unsigned bytes)
+{
+    if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
+        report_misaligned(bytes);
+}
 
 } // namespace simt
 
@@ -51,17 +59,20 @@ namespace device
 
 template <int WORDS> void load_words(const char *from, uint32_t (&words)[WORDS])
 {
-    std::memcpy(words, __builtin_assume_aligned(from, 4 * WORDS), sizeof words);
+    simt::look_at_alignment(from, 4 * WORDS);
+    std::memcpy(words, from, sizeof words);
 }
 
 template <int WORDS> void store_words(char *to, const uint32_t (&words)[WORDS])
 {
-    std::memcpy(__builtin_assume_aligned(to, 4 * WORDS), words, sizeof words);
+    simt::look_at_alignment(to, 4 * WORDS);
+    std::memcpy(to, words, sizeof words);
 }
 
 BP_DEVICE uint32_t load_2(const char *from)
 {
     uint16_t value;
+    simt::look_at_alignment(from, sizeof value);
     std::memcpy(&value, from, sizeof value);
     return value;
 }
@@ -69,6 +80,7 @@ BP_DEVICE uint32_t load_2(const char *from)
 BP_DEVICE uint32_t load_4(const char *from)
 {
     uint32_t value;
+    simt::look_at_alignment(from, sizeof value);
     std::memcpy(&value, from, sizeof value);
     return value;
 }
@@ -76,11 +88,13 @@ BP_DEVICE uint32_t load_4(const char *from)
 BP_DEVICE void store_2(char *to, uint32_t value)
 {
     const uint16_t half = static_cast<uint16_t>(value);
+    simt::look_at_alignment(to, sizeof half);
     std::memcpy(to, &half, sizeof half);
 }
 
 BP_DEVICE void store_4(char *to, uint32_t value)
 {
+    simt::look_at_alignment(to, sizeof value);
     std::memcpy(to, &value, sizeof value);
 }
 
@@ -128,6 +142,7 @@ BP_DEVICE void wait_for_block()
 
 BP_DEVICE void lower(uint64_t *least, uint64_t value)
 {
+    simt::look_at_alignment(least, sizeof value);
     *least = value < *least ? value : *least;
 }
 

@@ -162,6 +162,27 @@ static void maxima_keep_nan()
     CHECK(device::max_nan_fp16x2(0x7e00fc00u, 0x3c00bc00u) == 0x7fffbc00u);
 }
 
+/* Threads 0 to 3 at bytes 0, 4, 8 and 12. */
+template <int WORDS> static void load_apart(const void *argument)
+{
+    uint32_t words[WORDS];
+    device::load_words(static_cast<const char *>(argument) + 4 * threadIdx.x, words);
+}
+
+static void store_apart(const void *argument)
+{
+    device::store_2(static_cast<char *>(const_cast<void *>(argument)) + threadIdx.x, 1);
+}
+
+static void misaligned_accesses_are_found()
+{
+    alignas(16) char memory[48] = {};
+    CHECK(contains(simt::launch({}, {2, 1, 1}, 0, load_apart<2>, memory), "thread 1 accesses 8 bytes"));
+    CHECK(contains(simt::launch({}, {4, 1, 1}, 0, load_apart<4>, memory), "accesses 16 bytes"));
+    CHECK(simt::launch({}, {1, 1, 1}, 0, load_apart<4>, memory).empty());
+    CHECK(contains(simt::launch({}, {2, 1, 1}, 0, store_apart, memory), "thread 1 accesses 2 bytes"));
+}
+
 /* Never better than PTX promises, never worse. */
 static void powers_are_as_wrong_as_they_may_be()
 {
@@ -184,6 +205,7 @@ int main()
     shuffles_exchange_within_warps();
     halves_are_widened_and_narrowed();
     maxima_keep_nan();
+    misaligned_accesses_are_found();
     powers_are_as_wrong_as_they_may_be();
     return 0;
 }
