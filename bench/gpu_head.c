@@ -3,7 +3,7 @@
 #include "windows.h"
 #include "worlds.h"
 
-#include "bench_gemm.h"
+#include "bench/gemm.h"
 
 #include <bucketpool/lm_head.h>
 

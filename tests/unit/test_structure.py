@@ -67,7 +67,7 @@ class Structure(unittest.TestCase):
         self.assertGreater(checked, 50)
 
     def test_tools_use_public_headers(self):
-        own = {os.path.basename(p) for p in sources("tools")}
+        own = {os.path.relpath(p, os.path.join(ROOT, "tools")) for p in sources("tools")}
         for path in sources("tools"):
             for header in includes(path):
                 self.assertIn(header, own, f"{path} includes {header}")

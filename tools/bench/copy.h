@@ -2,8 +2,8 @@
 #ifndef TOOLS_BENCH_COPY_H
 #define TOOLS_BENCH_COPY_H
 
-#include "bench_device.h"
-#include "bench_memory.h"
+#include "bench/device.h"
+#include "bench/memory.h"
 
 /* Memory for it: larger than caches, and a small part of what is free. */
 typedef struct bench_copy {

@@ -1,10 +1,10 @@
-#include "bench_products.h"
+#include "bench/products.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bench_gemm.h"
+#include "bench/gemm.h"
 
 struct bench_products {
     bench *bench;

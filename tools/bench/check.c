@@ -1,8 +1,8 @@
-#include "bench_check.h"
+#include "bench/check.h"
 
 #include <stdlib.h>
 
-#include "bench_verify.h"
+#include "bench/verify.h"
 
 #define TOLERANCE 2e-5 /* of the size of the terms that a result is the sum of */
 

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bench_check.h"
-#include "bench_products.h"
-#include "bench_run.h"
-#include "bench_times.h"
+#include "bench/check.h"
+#include "bench/products.h"
+#include "bench/run.h"
+#include "bench/times.h"
 #include "cli.h"
 
 typedef struct head_bench {

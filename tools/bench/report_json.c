@@ -1,7 +1,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "bench_report.h"
+#include "bench/report.h"
 #include "cli.h"
 
 #define SIZE(value) ((json_int_t)(value))

@@ -1,4 +1,4 @@
-#include "bench_copy.h"
+#include "bench/copy.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TOOLS_BENCH_RUN_H
 #define TOOLS_BENCH_RUN_H
 
-#include "bench_setup.h"
+#include "bench/setup.h"
 
 /* Logits that are there. */
 int bench_run_logits(bench *b);

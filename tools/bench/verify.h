@@ -2,7 +2,7 @@
 #ifndef TOOLS_BENCH_VERIFY_H
 #define TOOLS_BENCH_VERIFY_H
 
-#include "bench_setup.h"
+#include "bench/setup.h"
 
 /* What a row's logits come to. */
 typedef struct bench_reference {

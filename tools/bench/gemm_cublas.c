@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_gemm.h"
+#include "bench/gemm.h"
 
 /* cublas_api.h and library_types.h: CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_*, CUBLAS_COMPUTE_32F and its variant without TF32,
  * CUBLAS_GEMM_DEFAULT. */

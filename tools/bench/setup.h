@@ -2,11 +2,11 @@
 #ifndef TOOLS_BENCH_SETUP_H
 #define TOOLS_BENCH_SETUP_H
 
-#include "bench_copy.h"
-#include "bench_data.h"
-#include "bench_device.h"
-#include "bench_memory.h"
-#include "bench_options.h"
+#include "bench/arguments.h"
+#include "bench/copy.h"
+#include "bench/data.h"
+#include "bench/device.h"
+#include "bench/memory.h"
 #include "progress.h"
 
 enum {

@@ -3,7 +3,7 @@
 #ifndef TOOLS_BENCH_PRODUCTS_H
 #define TOOLS_BENCH_PRODUCTS_H
 
-#include "bench_run.h"
+#include "bench/run.h"
 
 typedef struct bench_products bench_products;
 

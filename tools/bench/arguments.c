@@ -1,4 +1,4 @@
-#include "bench_options.h"
+#include "bench/arguments.h"
 
 #include <bucketpool/logprob.h>
 

@@ -2,7 +2,7 @@
 #ifndef TOOLS_BENCH_REPORT_H
 #define TOOLS_BENCH_REPORT_H
 
-#include "bench_setup.h"
+#include "bench/setup.h"
 
 int bench_report_table(const bench *b);
 /* bucketpool.bench/1 */

@@ -1,4 +1,4 @@
-#include "bench_data.h"
+#include "bench/data.h"
 
 #include <math.h>
 #include <stdlib.h>

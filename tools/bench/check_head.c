@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "bench_check.h"
-#include "bench_verify.h"
+#include "bench/check.h"
+#include "bench/verify.h"
 
 #define TOLERANCE 3e-5 /* of the sum of the sizes of terms */
 

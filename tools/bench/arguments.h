@@ -1,6 +1,6 @@
 /* The options of `bench logprob`. */
-#ifndef TOOLS_BENCH_OPTIONS_H
-#define TOOLS_BENCH_OPTIONS_H
+#ifndef TOOLS_BENCH_ARGUMENTS_H
+#define TOOLS_BENCH_ARGUMENTS_H
 
 #include <bucketpool/bucketpool.h>
 

@@ -1,4 +1,4 @@
-#include "bench_times.h"
+#include "bench/times.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* `bucketpool bench logprob`: shapes measured in turns; a table or a document. */
 #include <stdlib.h>
 
-#include "bench_report.h"
-#include "bench_run.h"
-#include "bench_times.h"
+#include "bench/report.h"
+#include "bench/run.h"
+#include "bench/times.h"
 #include "cli.h"
 
 /* A warm-up of every row, and its turns; of the head its products too. */

@@ -1,4 +1,4 @@
-#include "bench_report.h"
+#include "bench/report.h"
 
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-#include "bench_device.h"
+#include "bench/device.h"
 
 #include <stdio.h>
 #include <unistd.h>

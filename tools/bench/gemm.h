@@ -2,7 +2,7 @@
 #ifndef TOOLS_BENCH_GEMM_H
 #define TOOLS_BENCH_GEMM_H
 
-#include "bench_device.h"
+#include "bench/device.h"
 
 typedef struct bench_matrix {
     void *data;

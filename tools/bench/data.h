@@ -2,7 +2,7 @@
 #ifndef TOOLS_BENCH_DATA_H
 #define TOOLS_BENCH_DATA_H
 
-#include "bench_device.h"
+#include "bench/device.h"
 
 /* Elements of a tensor repeat after so many, a prime: rows begin at different places. */
 #define BENCH_PERIOD 1048573u

@@ -1,4 +1,4 @@
-#include "bench_run.h"
+#include "bench/run.h"
 
 #include <bucketpool/logprob.h>
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_times.h"
+#include "bench/times.h"
 #include "cli.h"
 #include "machine.h"
 

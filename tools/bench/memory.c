@@ -1,4 +1,4 @@
-#include "bench_memory.h"
+#include "bench/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

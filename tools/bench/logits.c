@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_check.h"
-#include "bench_run.h"
-#include "bench_times.h"
+#include "bench/check.h"
+#include "bench/run.h"
+#include "bench/times.h"
 #include "cli.h"
 
 /* One shape. */

@@ -1,7 +1,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#include "bench_gemm.h"
+#include "bench/gemm.h"
 
 /* cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans. */
 enum { ROW_MAJOR = 101, AS_IS = 111, ACROSS = 112 };

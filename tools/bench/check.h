@@ -2,7 +2,7 @@
 #ifndef TOOLS_BENCH_CHECK_H
 #define TOOLS_BENCH_CHECK_H
 
-#include "bench_setup.h"
+#include "bench/setup.h"
 
 bp_status bench_check_logits(bench *b, bench_row *row);
 bp_status bench_check_head(bench *b, bench_row *row);

@@ -1,4 +1,4 @@
-#include "bench_setup.h"
+#include "bench/setup.h"
 
 #include <bucketpool/logprob.h>
 

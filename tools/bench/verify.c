@@ -1,4 +1,4 @@
-#include "bench_verify.h"
+#include "bench/verify.h"
 
 #include <math.h>
 #include <stdio.h>
