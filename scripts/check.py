@@ -171,7 +171,7 @@ def main():
     # without anything optional: what a machine that has only the required libraries builds
     leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dblas=disabled", "-Dkernels=disabled",
                  "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
-        suites=("unit", "contract", "planner", "packing", "comms", "kernels", "cli", "examples"))
+        suites=("unit", "contract", "comms", "kernels", "cli", "examples"))
     # with a C compiler alone: no files, no command, and the stand-in for cmocka
     leg("core", ["-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled",
                  "-Dblas=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
