@@ -1,4 +1,4 @@
-#include "logprob/cublas.h"
+#include "logprob/cuda/cublas.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>

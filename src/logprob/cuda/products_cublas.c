@@ -9,7 +9,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "logprob/cublas.h"
+#include "logprob/cuda/cublas.h"
 #include "logprob/cuda/rows.h"
 
 /* What NVIDIA advises for Hopper; with less cuBLAS chooses other kernels. Blocks of copied rows are behind it. */
