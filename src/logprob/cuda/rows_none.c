@@ -1,0 +1,28 @@
+/* Builds without CUDA kernels: no rows are copied. A file of its own, because tests bring the engine along without this. */
+#include "core/fail.h"
+#include "logprob/cuda/rows.h"
+
+bp_status bp_cuda_rows_create(bp_device *device, bp_cuda_rows **rows)
+{
+    (void)rows;
+    return bp_fail(BP_ERR_UNSUPPORTED, "this build of bucketpool-logprob has no CUDA kernels to copy rows on %s",
+                   bp_device_name(device));
+}
+
+void bp_cuda_rows_destroy(bp_cuda_rows **rows)
+{
+    (void)rows; /* none was made */
+}
+
+bp_status bp_cuda_rows_copy(const bp_cuda_rows *rows, const bp_matrix *from, const bp_matrix *to, uint64_t count,
+                            uint64_t columns, const bp_row_mask *mask, bp_stream *stream)
+{
+    (void)rows;
+    (void)from;
+    (void)to;
+    (void)count;
+    (void)columns;
+    (void)mask;
+    (void)stream;
+    return bp_fail(BP_ERR_UNSUPPORTED, "this build of bucketpool-logprob has no CUDA kernels");
+}
