@@ -328,17 +328,6 @@ static void measure(uint32_t allowed, int is_bf16)
     close_table(&t);
 }
 
-static int write_json(const char *path, const char *date)
-{
-    FILE *file = fopen(path, "w");
-    if (file == NULL) {
-        perror(path);
-        return 1;
-    }
-    bench_write_json(file, date);
-    return fclose(file) == 0 ? 0 : 1;
-}
-
 int main(int argc, char **argv)
 {
     const char *json = NULL, *date = NULL, *only = NULL;
@@ -365,5 +354,5 @@ int main(int argc, char **argv)
     bench_settings(turns, only);
     for (int is_bf16 = 1; is_bf16 >= 0; is_bf16--)
         measure(allowed, is_bf16);
-    return json != NULL ? write_json(json, date) : 0;
+    return json != NULL ? bench_write_json_file(json, date) : 0;
 }

@@ -614,17 +614,6 @@ static void measure(void)
     choices("choices");
 }
 
-static int write_json(const char *path, const char *date)
-{
-    FILE *file = fopen(path, "w");
-    if (file == NULL) {
-        perror(path);
-        return 1;
-    }
-    bench_write_json(file, date);
-    return fclose(file) == 0 ? 0 : 1;
-}
-
 int main(int argc, char **argv)
 {
     const char *json = NULL, *date = NULL, *only = NULL;
@@ -645,5 +634,5 @@ int main(int argc, char **argv)
     }
     bench_settings(turns, only);
     measure();
-    return json != NULL ? write_json(json, date) : 0;
+    return json != NULL ? bench_write_json_file(json, date) : 0;
 }

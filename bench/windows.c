@@ -317,3 +317,14 @@ void bench_write_json(FILE *file, const char *date)
     }
     fprintf(file, "  ]\n}\n");
 }
+
+int bench_write_json_file(const char *path, const char *date)
+{
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        perror(path);
+        return 1;
+    }
+    bench_write_json(file, date);
+    return fclose(file) == 0 ? 0 : 1;
+}

@@ -39,5 +39,7 @@ void bench_end(void);
 double bench_now_ns(void);
 
 void bench_write_json(FILE *file, const char *date);
+/* The same into a file of its own; 1 where it cannot be written, and says so. */
+int bench_write_json_file(const char *path, const char *date);
 
 #endif
