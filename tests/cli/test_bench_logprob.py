@@ -12,13 +12,14 @@ import subprocess
 import sys
 import unittest
 
+from answers import Answers
+
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 WRONG = os.path.abspath(sys.argv[3]) if sys.argv[3] else ""
 HAS_PRODUCTS = sys.argv[4] == "1"
 FAKE = os.path.abspath(sys.argv[5])
 CUBLAS = os.path.abspath(sys.argv[6])
 KERNELS = os.path.abspath(sys.argv[7]) if sys.argv[7] else ""
-GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 WIDTHS = {"bf16": 2, "fp16": 2, "fp32": 4}
 ONCE = ("--turns", "1")
 DOCUMENT = {"format", "bench", "device", "device_model", "kernels", "products", "threads", "scale", "scale_picked", "turns",
@@ -42,32 +43,11 @@ def tokens_bytes(seq, entropy):
     return aligned(8 * seq, 4 * seq, 4 * seq, (12 if entropy else 8) * seq, *((4 * seq, 4 * seq) if entropy else ()))
 
 
-class Case(unittest.TestCase):
-    maxDiff = None
-
+class Case(Answers):
     def document(self, *arguments):
         result = run("logprob", *arguments, "--json")
         self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
         return json.loads(result.stdout)
-
-    def one_line(self, result, code, *words):
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
-        for word in words:
-            self.assertIn(word, result.stderr)
-
-    def refused(self, result, code, *words):
-        self.one_line(result, code, *words)
-        self.assertEqual(result.stdout, "")
-
-    def golden(self, name, text):
-        path = os.path.join(GOLDEN, name)
-        if os.environ.get("UPDATE_GOLDEN"):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        with open(path, encoding="utf-8") as file:
-            self.assertEqual(file.read(), text)
 
 
 class Logits(Case):

@@ -17,8 +17,9 @@ import tempfile
 import time
 import unittest
 
+from answers import Answers
+
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
-GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 MODELS = os.path.join(ROOT, "examples", "models")
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 SMALL = "65536"  # a scale at which every bundled model runs in a blink
@@ -45,9 +46,7 @@ def masked(text):
     return text
 
 
-class Case(unittest.TestCase):
-    maxDiff = None
-
+class Case(Answers):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
@@ -63,25 +62,6 @@ class Case(unittest.TestCase):
     def clean(self, result):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertRegex(result.stdout, r"(?m)^0 corrupted buckets of [1-9]")
-
-    def one_line(self, result, code, *words):
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
-        for word in words:
-            self.assertIn(word, result.stderr)
-
-    def refused(self, result, code, *words):
-        self.one_line(result, code, *words)
-        self.assertEqual(result.stdout, "")
-
-    def golden(self, name, text):
-        path = os.path.join(GOLDEN, name)
-        if os.environ.get("UPDATE_GOLDEN"):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        with open(path, encoding="utf-8") as file:
-            self.assertEqual(file.read(), text)
 
 
 class Golden(Case):
