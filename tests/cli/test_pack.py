@@ -15,6 +15,8 @@ import sys
 import tempfile
 import unittest
 
+from answers import Answers
+
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 
@@ -54,9 +56,7 @@ def times(row):
     return live
 
 
-class Case(unittest.TestCase):
-    maxDiff = None
-
+class Case(Answers):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
@@ -83,17 +83,6 @@ class Case(unittest.TestCase):
     def good(self, result):
         self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
         return result.stdout
-
-    def one_line(self, result, code, *words):
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
-        for word in words:
-            self.assertIn(word, result.stderr)
-
-    def refused(self, result, code, *words):
-        self.one_line(result, code, *words)
-        self.assertEqual(result.stdout, "")
 
     def total_of(self, name):
         """The largest end of an item in a file that was written; no two items may be in each other's way."""

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import unittest
 
+from answers import Answers
+
 ROOT, TOOL, FAKE = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
 NVTX = os.path.abspath(sys.argv[4]) if sys.argv[4] else ""
 MODELS = os.path.join(ROOT, "examples", "models")
@@ -27,7 +29,7 @@ def run(*arguments, fake="", report=True, **environment):
     return subprocess.run([TOOL, "run", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, env=variables)
 
 
-class Case(unittest.TestCase):
+class Case(Answers):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
@@ -46,13 +48,6 @@ class Case(unittest.TestCase):
         self.assertEqual(document["verification"]["corrupted_buckets"], 0)
         self.assertGreater(document["verification"]["checked_buckets"], 0)
         return document["verification"]
-
-    def refused(self, result, code, *words):
-        self.assertEqual((result.returncode, result.stdout), (code, ""), result.stderr)
-        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
-        for word in words:
-            self.assertIn(word, result.stderr)
 
 
 class Bytes(Case):

@@ -12,8 +12,9 @@ import sys
 import tempfile
 import unittest
 
+from answers import Answers
+
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
-GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 MODELS = os.path.join(ROOT, "examples", "models")
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 QWEN = "examples/models/Qwen3-0.6B"
@@ -53,9 +54,7 @@ def rows(text):
     return {int(line.split()[0]): line for line in lines[head + 1:] if line.split() and line.split()[0].isdigit()}
 
 
-class Case(unittest.TestCase):
-    maxDiff = None
-
+class Case(Answers):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
@@ -73,23 +72,10 @@ class Case(unittest.TestCase):
             json.dump(units, file)
         return self.path(name)
 
-    def refused(self, result, code, *words):
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        self.assertEqual(result.stdout, "")
-        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        self.assertTrue(result.stderr.startswith("bucketpool: "), result.stderr)
-        for word in words:
-            self.assertIn(word, result.stderr)
-
     def golden(self, name, *arguments):
         result = run(*arguments)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
-        path = os.path.join(GOLDEN, name)
-        if os.environ.get("UPDATE_GOLDEN"):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(result.stdout)
-        with open(path, encoding="utf-8") as file:
-            self.assertEqual(file.read(), result.stdout)
+        super().golden(name, result.stdout)
 
 
 def param_events(*text):

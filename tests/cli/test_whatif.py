@@ -12,6 +12,8 @@ import sys
 import tempfile
 import unittest
 
+from answers import Answers
+
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = "examples/models/"
 NANO, H47, H8 = MODELS + "Nemotron-3-Nano-30B-A3B", MODELS + "Nemotron-H-47B", MODELS + "Nemotron-H-8B"
@@ -49,9 +51,7 @@ def without(arguments, *options):
     return [a for i, a in enumerate(arguments) if a not in options and (i == 0 or arguments[i - 1] not in valued)]
 
 
-class Case(unittest.TestCase):
-    maxDiff = None
-
+class Case(Answers):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
@@ -66,13 +66,6 @@ class Case(unittest.TestCase):
         with open(self.path("units.json"), "w", encoding="utf-8") as file:
             json.dump(units, file)
         return self.path("units.json")
-
-    def refused(self, result, code, *words):
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        self.assertEqual(result.stdout, "")
-        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        for word in words:
-            self.assertIn(word, result.stderr)
 
 
 class Alternatives(Case):
