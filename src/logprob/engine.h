@@ -4,6 +4,8 @@
 
 #include <bucketpool/device.h>
 
+#include "logprob/cp/work.h"
+#include "logprob/loss/work.h"
 #include "logprob/work.h"
 
 typedef struct bp_engine bp_engine;
@@ -13,6 +15,10 @@ typedef struct bp_engine_ops {
     bp_status (*partials)(bp_engine *engine, const bp_partials_work *work, bp_stream *stream);
     bp_status (*finish)(bp_engine *engine, const bp_finish_work *work, bp_stream *stream);
     bp_status (*gradient)(bp_engine *engine, const bp_gradient_work *work, bp_stream *stream);
+    bp_status (*range)(bp_engine *engine, const bp_range_work *work, bp_stream *stream);
+    bp_status (*rearrange)(bp_engine *engine, const bp_rearrange_work *work, bp_stream *stream);
+    bp_status (*sums)(bp_engine *engine, const bp_sums_work *work, bp_stream *stream);
+    bp_status (*seed)(bp_engine *engine, const bp_seed_work *work, bp_stream *stream);
 } bp_engine_ops;
 
 struct bp_engine {

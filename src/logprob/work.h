@@ -87,6 +87,16 @@ typedef struct bp_gradient_work {
     int32_t narrows_in_place;
 } bp_gradient_work;
 
+/* The least and the largest logit of each row; NaN where there is one. Of masked rows nothing is read, and both are 0. */
+typedef struct bp_range_work {
+    bp_tokens_work tokens;
+    bp_logits_work logits; /* the scale is not looked at */
+    float *least;          /* NULL: not wanted */
+    int64_t least_batch_stride, least_stride;
+    float *largest; /* NULL: not wanted */
+    int64_t largest_batch_stride, largest_stride;
+} bp_range_work;
+
 /* Rows of `from` to `to`: where the mask is 0, zeros instead, and nothing is read. Of dtypes: by the kernel. */
 typedef struct bp_rows_work {
     const void *from;
