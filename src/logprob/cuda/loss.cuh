@@ -32,7 +32,7 @@ BP_DEVICE slice slice_of(const bp_sequence_group &group, uint32_t sequence)
     const uint64_t length = sequence < group.data ? bp_sequence_length(&group, sequence) : 0;
     const uint64_t begin = group.padded[sequence] / ranks, chunk = ranks == 1 ? padded : padded / (2 * ranks);
     const uint64_t head = reached(length, group.rank * chunk, chunk);
-    const uint64_t tail = ranks == 1 ? 0 : reached(length, (2 * ranks - 1 - group.rank) * chunk, chunk);
+    const uint64_t tail = reached(length, (2 * ranks - 1 - group.rank) * chunk, chunk); /* 0 on one rank */
     return {begin, padded / ranks, chunk, head, tail};
 }
 
