@@ -26,16 +26,12 @@ enum { LARGE_TOKENS = 131072, LARGE_VOCAB = 151936 }; /* for which bytes are pri
             return try_status;                                                                                         \
     } while (0)
 
-/* Of this rank: a packed batch, and of its local tokens everything that the step needs. */
+/* Of this rank: the whole batch, how it is split, and its own tokens. */
 typedef struct micro_batch {
     packed_batch packed;
     bp_cp_split *split;
-    uint64_t tokens, padded_tokens;
-    int32_t *ids, *offsets, *labels;
-    uint8_t *mask;
-    float *hidden, *logits, *logits_grad, *logprob, *entropy, *logit_min, *logit_max, *seed;
-    void *saved;
-    uint64_t saved_bytes;
+    uint64_t padded_tokens;
+    local_batch local;
 } micro_batch;
 
 typedef struct job {
@@ -117,6 +113,7 @@ static bp_status split_batch(const job *j, micro_batch *b)
 {
     bp_cp_split_config config;
     bp_cp_split_info info = {.size = sizeof info};
+    uint64_t saved_bytes;
     TRY(bp_cp_split_config_init(&config, sizeof config));
     config.cu_seqlens = b->packed.cu_seqlens;
     config.sequences = b->packed.sequences;
@@ -125,9 +122,9 @@ static bp_status split_batch(const job *j, micro_batch *b)
     config.multiple = j->multiple;
     TRY(bp_cp_split_create(&config, &b->split));
     TRY(bp_cp_split_info_get(b->split, &info));
-    b->tokens = info.local_tokens;
+    TRY(bp_logprob_saved_bytes(info.local_tokens, 1, &saved_bytes));
     b->padded_tokens = info.padded_tokens;
-    return BP_OK;
+    return make_local(&j->model, info.local_tokens, saved_bytes, &b->local) ? BP_OK : no_memory();
 }
 
 static bp_status to_local(const job *j, const micro_batch *b, void *packed, void *local, uint64_t bytes,
@@ -136,39 +133,21 @@ static bp_status to_local(const job *j, const micro_batch *b, void *packed, void
     bp_cp_rearrangement r;
     TRY(bp_cp_rearrangement_init(&r, sizeof r)); /* packed to local; places without a token become 0 */
     r.from = (bp_cp_tensor){.data = packed, .tokens = b->packed.tokens, .token_bytes = bytes};
-    r.to = (bp_cp_tensor){.data = local, .tokens = b->tokens, .token_bytes = bytes};
+    r.to = (bp_cp_tensor){.data = local, .tokens = b->local.tokens, .token_bytes = bytes};
     r.shift = shift;
     return bp_cp_rearrange(j->cp, b->split, &r, j->stream);
 }
 
 /* Which token it is, and where in its sequence, stays with a token. Labels and the loss mask speak of the next one. */
-static bp_status distribute(const job *j, micro_batch *b)
+static bp_status distribute(const job *j, const micro_batch *b)
 {
-    TRY(to_local(j, b, b->packed.ids, b->ids, sizeof *b->ids, BP_CP_KEEP));
-    TRY(to_local(j, b, b->packed.offsets, b->offsets, sizeof *b->offsets, BP_CP_KEEP));
-    TRY(to_local(j, b, b->packed.ids, b->labels, sizeof *b->labels, BP_CP_NEXT));
-    TRY(to_local(j, b, b->packed.mask, b->mask, sizeof *b->mask, BP_CP_NEXT));
+    const packed_batch *from = &b->packed;
+    const local_batch *to = &b->local;
+    TRY(to_local(j, b, from->ids, to->ids, sizeof *to->ids, BP_CP_KEEP));
+    TRY(to_local(j, b, from->offsets, to->offsets, sizeof *to->offsets, BP_CP_KEEP));
+    TRY(to_local(j, b, from->ids, to->labels, sizeof *to->labels, BP_CP_NEXT));
+    TRY(to_local(j, b, from->mask, to->mask, sizeof *to->mask, BP_CP_NEXT));
     return bp_stream_synchronize(j->stream); /* the model runs on the host */
-}
-
-static bp_status allocate(const job *j, micro_batch *b)
-{
-    const uint64_t n = b->tokens;
-    TRY(bp_logprob_saved_bytes(n, 1, &b->saved_bytes));
-    b->saved = calloc(b->saved_bytes + 1, 1);
-    b->mask = calloc(n + 1, 1);
-    b->ids = calloc(3 * n + 1, sizeof *b->ids);
-    b->logprob = calloc(5 * n + 1, sizeof *b->logprob);
-    b->logits_grad = calloc(n + 1, j->model.vocab * sizeof *b->logits_grad);
-    if (b->saved == NULL || b->mask == NULL || b->ids == NULL || b->logprob == NULL || b->logits_grad == NULL)
-        return no_memory();
-    b->offsets = b->ids + n;
-    b->labels = b->ids + 2 * n;
-    b->entropy = b->logprob + n;
-    b->logit_min = b->logprob + 2 * n;
-    b->logit_max = b->logprob + 3 * n;
-    b->seed = b->logprob + 4 * n;
-    return BP_OK;
 }
 
 static bp_token_values each(void *data)
@@ -183,13 +162,11 @@ static bp_status prepare(const job *j, uint64_t number, micro_batch *b)
     if (!load(&j->s, j->dp_rank, number, &b->packed))
         return no_memory();
     TRY(split_batch(j, b));
-    TRY(allocate(j, b));
     TRY(distribute(j, b));
-    if (!compute_logits(&j->model, b->ids, b->offsets, b->tokens, &b->hidden, &b->logits))
-        return no_memory();
+    compute_logits(&j->model, &b->local);
     TRY(bp_loss_values_init(&count, sizeof count));
-    count.tokens = b->tokens;
-    count.mask = each(b->mask);
+    count.tokens = b->local.tokens;
+    count.mask = each(b->local.mask);
     return bp_loss_add(j->loss, b->split, &count, j->stream);
 }
 
@@ -211,38 +188,39 @@ static bp_status prepare_all(job *j)
 
 /* ---- forward and backward ------------------------------------------------------------------------------------------- */
 
-static bp_token_rows rows(const job *j, const micro_batch *b, float *data)
+static bp_token_rows rows(const job *j, const local_batch *l, float *data)
 {
     return (bp_token_rows){
-        .data = data, .dtype = BP_DTYPE_FP32, .batch = 1, .sequence = b->tokens, .columns = j->model.vocab};
+        .data = data, .dtype = BP_DTYPE_FP32, .batch = 1, .sequence = l->tokens, .columns = j->model.vocab};
 }
 
-static bp_status describe(const job *j, const micro_batch *b, bp_logprob_batch *call)
+static bp_status describe(const job *j, const local_batch *l, bp_logprob_batch *call)
 {
     TRY(bp_logprob_batch_init(call, sizeof *call));
-    call->logits = rows(j, b, b->logits);
-    call->target = each(b->labels);
+    call->logits = rows(j, l, l->logits);
+    call->target = each(l->labels);
     call->target_dtype = BP_DTYPE_INT32;
-    call->mask = each(b->mask); /* logits of tokens that do not count are not even read */
+    call->mask = each(l->mask); /* logits of tokens that do not count are not even read */
     return BP_OK;
 }
 
 static bp_status forward(const job *j, const micro_batch *b)
 {
+    const local_batch *l = &b->local;
     bp_logprob_batch call;
     bp_logprob_outputs outputs;
     bp_loss_values values;
-    TRY(describe(j, b, &call));
+    TRY(describe(j, l, &call));
     TRY(bp_logprob_outputs_init(&outputs, sizeof outputs));
     TRY(bp_loss_values_init(&values, sizeof values));
-    outputs.logprob = values.logprob = each(b->logprob);
-    outputs.entropy = values.entropy = each(b->entropy);
-    outputs.saved = b->saved;
-    outputs.saved_bytes = b->saved_bytes;
-    values.tokens = b->tokens;
-    values.mask = each(b->mask);
-    values.logit_min = each(b->logit_min);
-    values.logit_max = each(b->logit_max);
+    outputs.logprob = values.logprob = each(l->logprob);
+    outputs.entropy = values.entropy = each(l->entropy);
+    outputs.saved = l->saved;
+    outputs.saved_bytes = l->saved_bytes;
+    values.tokens = l->tokens;
+    values.mask = each(l->mask);
+    values.logit_min = each(l->logit_min);
+    values.logit_max = each(l->logit_max);
     TRY(bp_logprob_forward(j->logprobs, &call, &outputs, j->stream)); /* waits for the other TP ranks */
     TRY(bp_logprob_range(j->logprobs, &call, &values.logit_min, &values.logit_max, j->stream));
     return bp_loss_add(j->loss, b->split, &values, j->stream);
@@ -250,19 +228,20 @@ static bp_status forward(const job *j, const micro_batch *b)
 
 static bp_status backward(job *j, const micro_batch *b)
 {
+    const local_batch *l = &b->local;
+    const bp_token_values mask = each(l->mask), seed = each(l->seed);
     bp_logprob_batch call;
     bp_logprob_gradients gradients;
-    const bp_token_values mask = each(b->mask), seed = each(b->seed);
-    TRY(describe(j, b, &call));
+    TRY(describe(j, l, &call));
     TRY(bp_logprob_gradients_init(&gradients, sizeof gradients));
     gradients.logprob_grad = seed;
-    gradients.saved = b->saved;
-    gradients.saved_bytes = b->saved_bytes;
-    gradients.logits_grad = rows(j, b, b->logits_grad);
-    TRY(bp_loss_seed(j->loss, b->split, b->tokens, &mask, -1, &seed, j->stream));
+    gradients.saved = l->saved;
+    gradients.saved_bytes = l->saved_bytes;
+    gradients.logits_grad = rows(j, l, l->logits_grad);
+    TRY(bp_loss_seed(j->loss, b->split, l->tokens, &mask, -1, &seed, j->stream));
     TRY(bp_logprob_backward(j->logprobs, &call, &gradients, j->stream));
     TRY(bp_stream_synchronize(j->stream));
-    add_weight_grad(&j->model, b->hidden, b->logits_grad, b->tokens);
+    add_weight_grad(&j->model, l);
     return BP_OK;
 }
 
@@ -322,7 +301,7 @@ static void print(const job *j, const bp_loss_statistics *s, double norm)
     uint64_t padded = 0, local = 0, start, columns;
     for (uint64_t i = 0; i < j->s.micro_batches; i++) {
         padded += j->batches[i].padded_tokens;
-        local += j->batches[i].tokens;
+        local += j->batches[i].local.tokens;
     }
     shard_of(LARGE_VOCAB, j->s.tp, 0, &start, &columns);
     printf("loss %.17g\ngradient norm %.17g\n", s->loss, norm);
@@ -338,12 +317,9 @@ static void print(const job *j, const bp_loss_statistics *s, double norm)
 static void clean_up(job *j)
 {
     for (uint64_t i = 0; i < j->s.micro_batches && j->batches != NULL; i++) {
-        micro_batch *b = &j->batches[i];
-        void *blocks[] = {b->ids, b->mask, b->logprob, b->hidden, b->logits, b->logits_grad, b->saved};
-        for (size_t k = 0; k < sizeof blocks / sizeof *blocks; k++)
-            free(blocks[k]);
-        unload(&b->packed);
-        bp_cp_split_destroy(&b->split);
+        bp_cp_split_destroy(&j->batches[i].split);
+        free_local(&j->batches[i].local);
+        unload(&j->batches[i].packed);
     }
     free(j->batches);
     free(j->squares);

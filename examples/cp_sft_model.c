@@ -201,28 +201,52 @@ void free_model(model *m)
     free(m->mean_grad);
 }
 
-int compute_logits(const model *m, const int32_t *ids, const int32_t *offsets, uint64_t tokens, float **hidden,
-                   float **logits)
+int make_local(const model *m, uint64_t tokens, uint64_t saved_bytes, local_batch *l)
 {
-    float *h = *hidden = calloc(tokens + 1, HIDDEN * sizeof **hidden);
-    float *x = *logits = calloc(tokens + 1, m->vocab * sizeof **logits);
-    if (h == NULL || x == NULL)
+    const uint64_t n = tokens;
+    *l = (local_batch){.tokens = n, .saved_bytes = saved_bytes};
+    l->saved = calloc(saved_bytes + 1, 1);
+    l->mask = calloc(n + 1, 1);
+    l->ids = calloc(3 * n + 1, sizeof *l->ids);
+    l->logprob = calloc(5 * n + 1, sizeof *l->logprob);
+    l->hidden = calloc(n + 1, HIDDEN * sizeof *l->hidden);
+    l->logits = calloc(n + 1, m->vocab * sizeof *l->logits);
+    l->logits_grad = calloc(n + 1, m->vocab * sizeof *l->logits_grad);
+    if (l->saved == NULL || l->mask == NULL || l->ids == NULL || l->logprob == NULL || l->hidden == NULL ||
+        l->logits == NULL || l->logits_grad == NULL)
         return 0;
-    for (uint64_t t = 0; t < tokens; t++, h += HIDDEN)
-        for (int d = 0; d < HIDDEN; d++)
-            h[d] = m->embedding[ids[t] * HIDDEN + d] + sinf((float)offsets[t] / (float)(d + 1)) / 2;
-    h = *hidden;
-    for (uint64_t t = 0; t < tokens; t++, h += HIDDEN)
-        for (uint64_t v = 0; v < m->vocab; v++, x++)
-            for (int d = 0; d < HIDDEN; d++)
-                *x += h[d] * m->weight[v * HIDDEN + d];
+    l->offsets = l->ids + n;
+    l->labels = l->ids + 2 * n;
+    l->entropy = l->logprob + n;
+    l->logit_min = l->logprob + 2 * n;
+    l->logit_max = l->logprob + 3 * n;
+    l->seed = l->logprob + 4 * n;
     return 1;
 }
 
-void add_weight_grad(model *m, const float *hidden, const float *logits_grad, uint64_t tokens)
+void free_local(local_batch *l)
 {
-    for (uint64_t t = 0; t < tokens; t++, hidden += HIDDEN)
-        for (uint64_t v = 0; v < m->vocab; v++, logits_grad++)
+    void *blocks[] = {l->saved, l->mask, l->ids, l->logprob, l->hidden, l->logits, l->logits_grad};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        free(blocks[i]);
+}
+
+void compute_logits(const model *m, local_batch *l)
+{
+    for (uint64_t t = 0; t < l->tokens; t++) {
+        float *hidden = l->hidden + t * HIDDEN, *logits = l->logits + t * m->vocab;
+        for (int d = 0; d < HIDDEN; d++)
+            hidden[d] = m->embedding[l->ids[t] * HIDDEN + d] + sinf((float)l->offsets[t] / (float)(d + 1)) / 2;
+        for (uint64_t v = 0; v < m->vocab; v++)
             for (int d = 0; d < HIDDEN; d++)
-                m->weight_grad[v * HIDDEN + d] += (double)*logits_grad * hidden[d];
+                logits[v] += hidden[d] * m->weight[v * HIDDEN + d];
+    }
+}
+
+void add_weight_grad(model *m, const local_batch *l)
+{
+    for (uint64_t t = 0; t < l->tokens; t++)
+        for (uint64_t v = 0; v < m->vocab; v++)
+            for (int d = 0; d < HIDDEN; d++)
+                m->weight_grad[v * HIDDEN + d] += (double)l->logits_grad[t * m->vocab + v] * l->hidden[t * HIDDEN + d];
 }

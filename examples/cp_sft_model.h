@@ -44,9 +44,22 @@ typedef struct model {
 void shard_of(uint64_t vocab, uint64_t ranks, uint64_t rank, uint64_t *start, uint64_t *columns);
 int make_model(const settings *s, uint64_t tp_rank, model *m);
 void free_model(model *m);
-/* Of `tokens` tokens; the caller frees both. */
-int compute_logits(const model *m, const int32_t *ids, const int32_t *offsets, uint64_t tokens, float **hidden,
-                   float **logits);
-void add_weight_grad(model *m, const float *hidden, const float *logits_grad, uint64_t tokens);
+/* A CP rank's own tokens of a micro-batch, and what is computed of each. */
+typedef struct local_batch {
+    uint64_t tokens;
+    int32_t *ids, *offsets, *labels;
+    uint8_t *mask;
+    float *hidden, *logits, *logits_grad, *logprob, *entropy, *logit_min, *logit_max, *seed;
+    void *saved;
+    uint64_t saved_bytes;
+} local_batch;
+
+int make_local(const model *m, uint64_t tokens, uint64_t saved_bytes, local_batch *l);
+void free_local(local_batch *l);
+
+/* From ids and offsets. */
+void compute_logits(const model *m, local_batch *l);
+/* From logits_grad. */
+void add_weight_grad(model *m, const local_batch *l);
 
 #endif
