@@ -10,14 +10,13 @@
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/comm_mpi.h>
 #include <bucketpool/loss.h>
+#include <inttypes.h>
 #include <math.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cp_sft_model.h"
-
-enum { LARGE_TOKENS = 131072, LARGE_VOCAB = 151936 }; /* for which bytes are printed, too */
 
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
@@ -289,34 +288,29 @@ static bp_status run_step(job *j, bp_loss_statistics *statistics, double *norm)
     return average_gradients(j, norm);
 }
 
-static void print_bytes(const char *of, uint64_t tokens, uint64_t local, uint64_t token_bytes)
-{
-    printf("bytes of logits gathered%s %llu\n", of, (unsigned long long)(tokens * token_bytes));
-    printf("bytes of logits kept%s %llu\n", of, (unsigned long long)(local * token_bytes));
-    printf("bytes saved%s %llu\n", of, (unsigned long long)((tokens - local) * token_bytes));
-}
-
 static void print(const job *j, const bp_loss_statistics *s, double norm)
 {
-    uint64_t padded = 0, local = 0, start, columns;
+    uint64_t padded = 0, local = 0;
+    printf("loss %.17g\ngradient norm %.17g\n", s->loss, norm);
+    printf("sequences %" PRIu64 "\ntokens %" PRIu64 "\nvalid tokens %" PRIu64 "\n", s->sequences, s->tokens, s->valid);
+    printf("entropy %.17g\nperplexity %.17g\n", s->entropy, s->perplexity);
+    printf("least logit %.17g\nlargest logit %.17g\n", s->logit_min, s->logit_max);
     for (uint64_t i = 0; i < j->s.micro_batches; i++) {
         padded += j->batches[i].padded_tokens;
         local += j->batches[i].local.tokens;
     }
-    shard_of(LARGE_VOCAB, j->s.tp, 0, &start, &columns);
-    printf("loss %.17g\ngradient norm %.17g\n", s->loss, norm);
-    printf("sequences %llu\ntokens %llu\n", (unsigned long long)s->sequences, (unsigned long long)s->tokens);
-    printf("valid tokens %llu\n", (unsigned long long)s->valid);
-    printf("entropy %.17g\nperplexity %.17g\n", s->entropy, s->perplexity);
-    printf("least logit %.17g\nlargest logit %.17g\n", s->logit_min, s->logit_max);
-    print_bytes(" by rank 0", padded, local, j->model.vocab * sizeof(float));
-    print_bytes(" by each rank with 131072 tokens, vocabulary 151936, bf16", LARGE_TOKENS, LARGE_TOKENS / j->s.cp,
-                columns * 2);
+    print_saved_bytes(&j->s, padded, local);
 }
 
+/* Clients and streams wait for their work, which uses the rest. */
 static void clean_up(job *j)
 {
-    for (uint64_t i = 0; i < j->s.micro_batches && j->batches != NULL; i++) {
+    bp_cp_destroy(&j->cp);
+    bp_logprob_destroy(&j->logprobs);
+    bp_loss_destroy(&j->loss);
+    bp_stream_destroy(&j->stream);
+    bp_device_destroy(&j->device);
+    for (uint64_t i = 0; j->batches != NULL && i < j->s.micro_batches; i++) {
         bp_cp_split_destroy(&j->batches[i].split);
         free_local(&j->batches[i].local);
         unload(&j->batches[i].packed);
@@ -324,11 +318,6 @@ static void clean_up(job *j)
     free(j->batches);
     free(j->squares);
     free_model(&j->model);
-    bp_cp_destroy(&j->cp);
-    bp_logprob_destroy(&j->logprobs);
-    bp_loss_destroy(&j->loss);
-    bp_stream_destroy(&j->stream);
-    bp_device_destroy(&j->device);
     bp_comm_destroy(&j->replicas);
     bp_comm_destroy(&j->vocab);
     bp_comm_destroy(&j->world); /* the last one ends MPI, once all ranks have come to it */
@@ -352,13 +341,10 @@ int main(int argc, char **argv)
     if (status != BP_OK)
         return report(&j, status);
     j.rank = bp_comm_rank(j.world);
-    const unsigned ranks = bp_comm_ranks(j.world);
-    if (j.s.tp * j.s.cp * j.s.dp != ranks) {
-        fprintf(stderr, "cp_sft_loss: rank %u: tp %u x cp %u x dp %u are %llu ranks, but there are %u\n", j.rank,
-                (unsigned)j.s.tp, (unsigned)j.s.cp, (unsigned)j.s.dp, (unsigned long long)(j.s.tp * j.s.cp * j.s.dp),
-                ranks);
+    code = check_ranks(&j.s, j.rank, bp_comm_ranks(j.world));
+    if (code != GO_ON) {
         clean_up(&j);
-        return 2;
+        return code;
     }
     status = find_place(&j);
     if (status != BP_OK)

@@ -3,11 +3,11 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { HIDDEN = 16, LONGEST = 60 };
 
@@ -42,9 +42,9 @@ static const option_row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-static int complain(const char *text, const char *name, const char *value)
+static int complain(const char *word, const char *text)
 {
-    fprintf(stderr, "cp_sft_loss: %s%s%s (--help lists the options)\n", name, text, value);
+    fprintf(stderr, "cp_sft_loss: %s %s; --help lists the options\n", word, text);
     return 2;
 }
 
@@ -52,10 +52,10 @@ static int take(const option_row *row, const char *text, settings *s)
 {
     char *end;
     errno = 0;
-    const unsigned long long value = strtoull(text, &end, 10);
+    const uint64_t value = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < row->least || value > row->most) {
-        fprintf(stderr, "cp_sft_loss: --%s is a whole number from %llu to %llu, not \"%s\"\n", row->name,
-                (unsigned long long)row->least, (unsigned long long)row->most, text);
+        fprintf(stderr, "cp_sft_loss: --%s is a whole number from %" PRIu64 " to %" PRIu64 ", not \"%s\"\n", row->name,
+                row->least, row->most, text);
         return 2;
     }
     *(uint64_t *)((char *)s + row->offset) = value;
@@ -74,19 +74,31 @@ int parse(int argc, char **argv, settings *s)
         if (found == ROWS)
             return fputs(usage, stdout) < 0;
         if (found == '?')
-            return complain(" is no option, or lacks its number", argv[optind - 1], "");
+            return complain(argv[optind - 1], "is no option, or lacks its number");
         const int code = take(&rows[found], optarg, s);
         if (code != GO_ON)
             return code;
     }
     if (optind < argc)
-        return complain(" is no option", argv[optind], "");
+        return complain(argv[optind], "is no option");
     if (s->vocab < s->tp) {
-        fprintf(stderr, "cp_sft_loss: %llu TP ranks cannot share a vocabulary of %llu\n", (unsigned long long)s->tp,
-                (unsigned long long)s->vocab);
+        fprintf(stderr, "cp_sft_loss: %" PRIu64 " TP ranks cannot share a vocabulary of %" PRIu64 "\n", s->tp,
+                s->vocab);
         return 2;
     }
     return GO_ON;
+}
+
+int check_ranks(const settings *s, uint32_t rank, uint32_t ranks)
+{
+    const uint64_t wanted = s->tp * s->cp * s->dp;
+    if (wanted == ranks)
+        return GO_ON;
+    fprintf(stderr,
+            "cp_sft_loss: rank %" PRIu32 ": tp %" PRIu64 " x cp %" PRIu64 " x dp %" PRIu64 " are %" PRIu64
+            " ranks, but mpirun started %" PRIu32 "\n",
+            rank, s->tp, s->cp, s->dp, wanted, ranks);
+    return 2;
 }
 
 /* ---- numbers -------------------------------------------------------------------------------------------------------- */
@@ -249,4 +261,20 @@ void add_weight_grad(model *m, const local_batch *l)
         for (uint64_t v = 0; v < m->vocab; v++)
             for (int d = 0; d < HIDDEN; d++)
                 m->weight_grad[v * HIDDEN + d] += (double)l->logits_grad[t * m->vocab + v] * l->hidden[t * HIDDEN + d];
+}
+
+static void print_bytes(const char *where, uint64_t tokens, uint64_t local, uint64_t token_bytes)
+{
+    printf("bytes of logits gathered%s %" PRIu64 "\n", where, tokens * token_bytes);
+    printf("bytes of logits kept%s %" PRIu64 "\n", where, local * token_bytes);
+    printf("bytes saved%s %" PRIu64 "\n", where, (tokens - local) * token_bytes);
+}
+
+void print_saved_bytes(const settings *s, uint64_t padded_tokens, uint64_t local_tokens)
+{
+    uint64_t start, columns;
+    shard_of(s->vocab, s->tp, 0, &start, &columns);
+    print_bytes(" on rank 0", padded_tokens, local_tokens, columns * sizeof(float));
+    shard_of(151936, s->tp, 0, &start, &columns);
+    print_bytes(" on each rank with 131072 tokens, vocabulary 151936 and bf16", 131072, 131072 / s->cp, columns * 2);
 }

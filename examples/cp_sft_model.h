@@ -13,6 +13,8 @@ enum { GO_ON = -1 };
 
 /* The options of the command line; GO_ON, or the code to exit with. */
 int parse(int argc, char **argv, settings *s);
+/* The same of the number of ranks. */
+int check_ranks(const settings *s, uint32_t rank, uint32_t ranks);
 
 /* ---- the loader ----------------------------------------------------------------------------------------------------- */
 
@@ -61,5 +63,8 @@ void free_local(local_batch *l);
 void compute_logits(const model *m, local_batch *l);
 /* From logits_grad. */
 void add_weight_grad(model *m, const local_batch *l);
+
+/* Bytes of logits that rank 0 would have if they were gathered, has, and so saves: of a step with so many tokens, and of a large one. */
+void print_saved_bytes(const settings *s, uint64_t padded_tokens, uint64_t local_tokens);
 
 #endif
