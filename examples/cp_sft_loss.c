@@ -29,7 +29,6 @@
 typedef struct micro_batch {
     packed_batch packed;
     bp_cp_split *split;
-    uint64_t padded_tokens;
     local_batch local;
 } micro_batch;
 
@@ -122,7 +121,6 @@ static bp_status split_batch(const job *j, micro_batch *b)
     TRY(bp_cp_split_create(&config, &b->split));
     TRY(bp_cp_split_info_get(b->split, &info));
     TRY(bp_logprob_saved_bytes(info.local_tokens, 1, &saved_bytes));
-    b->padded_tokens = info.padded_tokens;
     return make_local(&j->model, info.local_tokens, saved_bytes, &b->local) ? BP_OK : no_memory();
 }
 
@@ -290,16 +288,14 @@ static bp_status run_step(job *j, bp_loss_statistics *statistics, double *norm)
 
 static void print(const job *j, const bp_loss_statistics *s, double norm)
 {
-    uint64_t padded = 0, local = 0;
+    uint64_t local = 0;
     printf("loss %.17g\ngradient norm %.17g\n", s->loss, norm);
     printf("sequences %" PRIu64 "\ntokens %" PRIu64 "\nvalid tokens %" PRIu64 "\n", s->sequences, s->tokens, s->valid);
     printf("entropy %.17g\nperplexity %.17g\n", s->entropy, s->perplexity);
     printf("least logit %.17g\nlargest logit %.17g\n", s->logit_min, s->logit_max);
-    for (uint64_t i = 0; i < j->s.micro_batches; i++) {
-        padded += j->batches[i].padded_tokens;
+    for (uint64_t i = 0; i < j->s.micro_batches; i++)
         local += j->batches[i].local.tokens;
-    }
-    print_saved_bytes(&j->s, padded, local);
+    print_saved_bytes(&j->s, local);
 }
 
 /* Clients and streams wait for their work, which uses the rest. */

@@ -263,18 +263,18 @@ void add_weight_grad(model *m, const local_batch *l)
                 m->weight_grad[v * HIDDEN + d] += (double)l->logits_grad[t * m->vocab + v] * l->hidden[t * HIDDEN + d];
 }
 
-static void print_bytes(const char *where, uint64_t tokens, uint64_t local, uint64_t token_bytes)
+static void print_bytes(const char *where, uint64_t ranks, uint64_t local_bytes)
 {
-    printf("bytes of logits gathered%s %" PRIu64 "\n", where, tokens * token_bytes);
-    printf("bytes of logits kept%s %" PRIu64 "\n", where, local * token_bytes);
-    printf("bytes saved%s %" PRIu64 "\n", where, (tokens - local) * token_bytes);
+    printf("bytes of logits gathered%s %" PRIu64 "\n", where, ranks * local_bytes);
+    printf("bytes of logits kept%s %" PRIu64 "\n", where, local_bytes);
+    printf("bytes saved%s %" PRIu64 "\n", where, (ranks - 1) * local_bytes);
 }
 
-void print_saved_bytes(const settings *s, uint64_t padded_tokens, uint64_t local_tokens)
+void print_saved_bytes(const settings *s, uint64_t local_tokens)
 {
     uint64_t start, columns;
     shard_of(s->vocab, s->tp, 0, &start, &columns);
-    print_bytes(" on rank 0", padded_tokens, local_tokens, columns * sizeof(float));
+    print_bytes(" on rank 0", s->cp, local_tokens * columns * sizeof(float));
     shard_of(151936, s->tp, 0, &start, &columns);
-    print_bytes(" on each rank with 131072 tokens, vocabulary 151936 and bf16", 131072, 131072 / s->cp, columns * 2);
+    print_bytes(" on each rank with 131072 tokens, vocabulary 151936 and bf16", s->cp, 131072 / s->cp * columns * 2);
 }

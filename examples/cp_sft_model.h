@@ -64,7 +64,8 @@ void compute_logits(const model *m, local_batch *l);
 /* From logits_grad. */
 void add_weight_grad(model *m, const local_batch *l);
 
-/* Bytes of logits that rank 0 would have if they were gathered, has, and so saves: of a step with so many tokens, and of a large one. */
-void print_saved_bytes(const settings *s, uint64_t padded_tokens, uint64_t local_tokens);
+/* Bytes of logits that rank 0 would have if CP ranks gathered them, that it has, and so saves: of a step with so many local tokens, and of
+ * a large one. */
+void print_saved_bytes(const settings *s, uint64_t local_tokens);
 
 #endif
