@@ -146,7 +146,7 @@ uint64_t longest_sequence(void)
 uint64_t most_sequences(const settings *s)
 {
     const uint64_t turns = s->dp * s->micro_batches;
-    return (s->sequences + turns - 1) / turns;
+    return s->sequences > 0 ? (s->sequences - 1) / turns + 1 : 1;
 }
 
 int load(const settings *s, uint64_t dp_rank, uint64_t micro_batch, packed_batch *b)
