@@ -223,7 +223,7 @@ static bp_status forward(const job *j, const micro_batch *b)
     return bp_loss_add(j->loss, b->split, &values, j->stream);
 }
 
-static bp_status backward(job *j, const micro_batch *b)
+static bp_status backward(const job *j, const micro_batch *b)
 {
     const local_batch *l = &b->local;
     const bp_token_values mask = each(l->mask), seed = each(l->seed);
@@ -243,7 +243,7 @@ static bp_status backward(job *j, const micro_batch *b)
 }
 
 /* What data-parallel runtimes do: the mean over DP x CP ranks, and the norm of all shards together. */
-static bp_status average_gradients(job *j, double *norm)
+static bp_status average_gradients(const job *j, double *norm)
 {
     const model *m = &j->model;
     double mine = 0, sum = 0;

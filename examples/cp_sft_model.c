@@ -255,7 +255,7 @@ void compute_logits(const model *m, local_batch *l)
     }
 }
 
-void add_weight_grad(model *m, const local_batch *l)
+void add_weight_grad(const model *m, const local_batch *l)
 {
     for (uint64_t t = 0; t < l->tokens; t++)
         for (uint64_t v = 0; v < m->vocab; v++)

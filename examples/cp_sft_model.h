@@ -62,7 +62,7 @@ void free_local(local_batch *l);
 /* From ids and offsets. */
 void compute_logits(const model *m, local_batch *l);
 /* From logits_grad. */
-void add_weight_grad(model *m, const local_batch *l);
+void add_weight_grad(const model *m, const local_batch *l);
 
 /* Bytes of logits that rank 0 would have if CP ranks gathered them, that it has, and so saves: of a step with so many local tokens, and of
  * a large one. */

@@ -10,7 +10,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "../kernels/hosts.h"
 #include "sequences.h"
@@ -86,10 +85,11 @@ static void range_of(const place *p, uint64_t sequence, uint64_t offset, float *
     }
 }
 
-static slice *new_slice(const place *p)
+/* There is one at a time. */
+static slice *open_slice(const place *p)
 {
-    slice *packed = calloc(1, sizeof *packed), *mine = calloc(1, sizeof *mine);
-    assert_true(packed != NULL && mine != NULL);
+    static slice whole, local;
+    slice *packed = &whole, *mine = &local;
     mine->s = sequences_of(p->dp, p->dp_rank);
     mine->split = new_split(&mine->s, p->cp, p->cp_rank);
     mine->tokens = info_of(mine->split).local_tokens;
@@ -108,14 +108,12 @@ static slice *new_slice(const place *p)
     take_local(cp, mine, packed->least, mine->least, 4);
     take_local(cp, mine, packed->largest, mine->largest, 4);
     bp_cp_destroy(&cp);
-    free(packed);
     return mine;
 }
 
-static void free_slice(slice *mine)
+static void close_slice(slice *mine)
 {
     bp_cp_split_destroy(&mine->split);
-    free(mine);
 }
 
 static bp_loss_values values_of(slice *mine)
@@ -216,7 +214,7 @@ static void losses_are_those_of_one_process(void **state)
     FOR_PLACES(p)
     {
         const bp_loss_config config = loss_config(&p);
-        slice *mine = new_slice(&p);
+        slice *mine = open_slice(&p);
         const bp_loss_values values = values_of(mine);
         bp_loss *loss = NULL;
         assert_ok(bp_loss_create(device, &config, &loss));
@@ -228,7 +226,7 @@ static void losses_are_those_of_one_process(void **state)
             check_seeds(loss, mine, &p);
         }
         bp_loss_destroy(&loss);
-        free_slice(mine);
+        close_slice(mine);
     }
 }
 
@@ -258,10 +256,10 @@ static bp_status step_of(bp_loss *loss, slice *mine, int way)
                           NULL);
 }
 
-/* One sequence more on the last rank than on the others that share its batch. */
-static slice *new_slice_of(const place *p, int way)
+/* For the last rank the end of the last sequence but one is that of the last. */
+static slice *open_slice_of(const place *p, int way)
 {
-    slice *mine = new_slice(p);
+    slice *mine = open_slice(p);
     if (way == OTHER_LENGTHS && rank == ranks - 1) {
         bp_cp_split_destroy(&mine->split);
         mine->s.cu[mine->s.count - 1] = mine->s.cu[mine->s.count];
@@ -287,7 +285,7 @@ static void all_hear_of_one_that_failed(void **state)
             /* batches are compared between CP and TP ranks, masks between TP ranks, which have the same tokens */
             if ((way == OTHER_LENGTHS && p.tp * p.cp == 1) || (way == OTHER_MASK && p.tp == 1))
                 continue;
-            slice *mine = new_slice_of(&p, way);
+            slice *mine = open_slice_of(&p, way);
             assert_ok(bp_loss_begin(loss));
             if (way == LOADER)
                 assert_fails(step_of(loss, mine, way), BP_ERR_IO, who, "shard 17 cannot be read");
@@ -296,15 +294,15 @@ static void all_hear_of_one_that_failed(void **state)
             else
                 assert_fails(step_of(loss, mine, way), BP_ERR_MISMATCH, both);
             assert_fails(bp_loss_statistics_get(loss, &statistics), BP_ERR_SCHEDULE, "reduce");
-            free_slice(mine);
+            close_slice(mine);
         }
-        slice *mine = new_slice(&p); /* the next step is as if nothing had been */
+        slice *mine = open_slice(&p); /* the next step is as if nothing had been */
         const bp_loss_values values = values_of(mine);
         assert_ok(bp_loss_begin(loss));
         assert_ok(bp_loss_add(loss, mine->split, &values, NULL));
         assert_ok(bp_loss_reduce(loss, BP_OK, NULL));
         check_statistics(loss, &p);
-        free_slice(mine);
+        close_slice(mine);
         bp_loss_destroy(&loss);
     }
 }
