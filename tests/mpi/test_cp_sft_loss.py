@@ -2,6 +2,7 @@
 
 Arguments: mpirun.sh, the program. BUCKETPOOL_EXAMPLES=5000 compares five seeds instead of one."""
 
+import concurrent.futures
 import math
 import os
 import re
@@ -113,9 +114,11 @@ class CpSftLoss(unittest.TestCase):
     def test_every_arrangement(self):
         for seed in SEEDS:
             one = self.answers(1, "--seed", seed)
-            for ranks in (2, 4, 8):
-                for where in factorisations(ranks):
-                    other = self.answers(ranks, *arrangement(*where), "--seed", seed)
+            everywhere = [where for ranks in (2, 4, 8) for where in factorisations(ranks)]
+            self.assertEqual(len(everywhere), 3 + 6 + 10)
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:  # starting processes is mostly waiting
+                others = pool.map(lambda where: self.answers(math.prod(where), *arrangement(*where), "--seed", seed), everywhere)
+                for where, other in zip(everywhere, others):
                     self.alike(one, other, (seed, where))
                     self.bytes(other, *where)
 
