@@ -161,8 +161,7 @@ bp_status split_of(const deal_options *options, bp_cp_split **split)
         return status;
     config.cu_dtype = options->cu_dtype == BP_DTYPE_NONE ? BP_DTYPE_INT64 : options->cu_dtype;
     void *cu = cumulative(options->lengths, options->sequences, config.cu_dtype);
-    void *cu_padded =
-        options->padded == NULL ? NULL : cumulative(options->padded, options->sequences, config.cu_dtype);
+    void *cu_padded = options->padded == NULL ? NULL : cumulative(options->padded, options->sequences, config.cu_dtype);
     config.cu_seqlens = cu;
     config.cu_padded = cu_padded;
     config.sequences = options->sequences;

@@ -77,18 +77,15 @@ typedef struct variant {
 } variant;
 
 /* What the odd rank has instead. */
-static const variant VARIANTS[] = {{.name = "a longer sequence", .lengths = OTHER, .sequences = 6},
-                                   {.name = "another order", .lengths = SWAPPED, .sequences = 6},
-                                   {.name = "a sequence less", .lengths = LENGTHS, .sequences = 5},
-                                   {.name = "nothing", .lengths = LENGTHS, .sequences = 0},
-                                   {.name = "another multiple", .lengths = LENGTHS, .sequences = 6, .multiple = 48},
-                                   {.name = "a full batch", .lengths = LENGTHS, .sequences = 6, .total_multiple = 480},
-                                   {.name = "a dummy", .lengths = LENGTHS, .sequences = 6, .last_is_dummy = true},
-                                   {.name = "another padding",
-                                    .lengths = LENGTHS,
-                                    .sequences = 6,
-                                    .padded = PADDED,
-                                    .odd_padded = FURTHER}};
+static const variant VARIANTS[] = {
+    {.name = "a longer sequence", .lengths = OTHER, .sequences = 6},
+    {.name = "another order", .lengths = SWAPPED, .sequences = 6},
+    {.name = "a sequence less", .lengths = LENGTHS, .sequences = 5},
+    {.name = "nothing", .lengths = LENGTHS, .sequences = 0},
+    {.name = "another multiple", .lengths = LENGTHS, .sequences = 6, .multiple = 48},
+    {.name = "a full batch", .lengths = LENGTHS, .sequences = 6, .total_multiple = 480},
+    {.name = "a dummy", .lengths = LENGTHS, .sequences = 6, .last_is_dummy = true},
+    {.name = "another padding", .lengths = LENGTHS, .sequences = 6, .padded = PADDED, .odd_padded = FURTHER}};
 
 static bool split_differently(host_rank *r)
 {
@@ -121,16 +118,7 @@ static void other_batches_are_told_everywhere(void **state)
 
 /* ---- ranks that fail ----------------------------------------------------------------------------------------------- */
 
-typedef enum fault {
-    NO_OUTPUT,
-    NO_LENGTHS,
-    FALLING,
-    WRONG_MULTIPLE,
-    WRONG_DTYPE,
-    TOO_LONG,
-    TOO_MANY,
-    FAULTS
-} fault;
+typedef enum fault { NO_OUTPUT, NO_LENGTHS, FALLING, WRONG_MULTIPLE, WRONG_DTYPE, TOO_LONG, TOO_MANY, FAULTS } fault;
 
 static bp_status expected_of(fault f)
 {
@@ -230,10 +218,9 @@ static void broken_communicators_are_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_batches_are_split),
-                                       cmocka_unit_test(other_batches_are_told_everywhere),
-                                       cmocka_unit_test(a_rank_that_fails_takes_all_with_it),
-                                       cmocka_unit_test(communicators_have_the_ranks_of_the_split),
-                                       cmocka_unit_test(broken_communicators_are_told)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_batches_are_split), cmocka_unit_test(other_batches_are_told_everywhere),
+        cmocka_unit_test(a_rank_that_fails_takes_all_with_it),
+        cmocka_unit_test(communicators_have_the_ranks_of_the_split), cmocka_unit_test(broken_communicators_are_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

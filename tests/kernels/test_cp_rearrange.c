@@ -59,9 +59,8 @@ static void all_orders_and_shifts(void **state)
         for (uint64_t sequences = 1; sequences <= 9; sequences += 4) {
             hand h = random_hand(sequences, 40, RANKS[i]);
             for (int each = 0; each < ORDERS * ORDERS * SHIFTS; each++) {
-                const move m =
-                    random_move((bp_cp_order)(each % ORDERS), (bp_cp_order)(each / ORDERS % ORDERS),
-                                (bp_cp_shift)(each / ORDERS / ORDERS), BYTES[bytes++ % BYTES_COUNT]);
+                const move m = random_move((bp_cp_order)(each % ORDERS), (bp_cp_order)(each / ORDERS % ORDERS),
+                                           (bp_cp_shift)(each / ORDERS / ORDERS), BYTES[bytes++ % BYTES_COUNT]);
                 check_move(client, &h, &m, NULL);
             }
             free_hand(&h);
@@ -315,17 +314,12 @@ static void labels_do_not_cross_sequences(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_orders_and_shifts),
-                                       cmocka_unit_test(maps_say_what_is_done),
-                                       cmocka_unit_test(any_bytes_at_any_address),
-                                       cmocka_unit_test(tokens_may_be_large),
-                                       cmocka_unit_test(fills_are_repeated),
-                                       cmocka_unit_test(any_number_of_sequences),
-                                       cmocka_unit_test(sequences_may_be_empty),
-                                       cmocka_unit_test(nothing_at_all_is_moved),
-                                       cmocka_unit_test(there_may_be_padding_only),
-                                       cmocka_unit_test(sequences_may_be_long),
-                                       cmocka_unit_test(round_trips_are_exact),
-                                       cmocka_unit_test(labels_do_not_cross_sequences)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_orders_and_shifts),     cmocka_unit_test(maps_say_what_is_done),
+        cmocka_unit_test(any_bytes_at_any_address),  cmocka_unit_test(tokens_may_be_large),
+        cmocka_unit_test(fills_are_repeated),        cmocka_unit_test(any_number_of_sequences),
+        cmocka_unit_test(sequences_may_be_empty),    cmocka_unit_test(nothing_at_all_is_moved),
+        cmocka_unit_test(there_may_be_padding_only), cmocka_unit_test(sequences_may_be_long),
+        cmocka_unit_test(round_trips_are_exact),     cmocka_unit_test(labels_do_not_cross_sequences)};
     return cmocka_run_group_tests(tests, open_client, close_client);
 }
