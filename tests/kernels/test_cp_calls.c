@@ -305,10 +305,6 @@ static void tensors_share_no_memory(void **state)
     assert_refused_move(BAD, "share memory");
     r.to = (bp_cp_tensor){.data = first - 94 * 12 + 1, .tokens = 94, .token_bytes = 12};
     assert_refused_move(BAD, "share memory");
-    r.from = r.to;
-    r.from.tokens = 180;
-    r.to.data = first - 94 * 12 + 1 + 180 * 12 - 5;
-    assert_refused_move(BAD, "share memory");
 }
 
 static void neighbours_are_no_overlap(void **state)
@@ -404,8 +400,6 @@ static void what_cannot_be_a_client(void **state)
     (void)state;
     bp_cp_config config;
     bp_device *null = new_null();
-    bp_comm *self = NULL;
-    assert_ok(bp_comm_create_self(&self));
     memset(&config, 0xee, sizeof config);
     assert_ok(bp_cp_config_init(&config, sizeof config));
     assert_true(config.comm == NULL && config.max_gathered_bytes == 0 && config.threads == 0 && config.trusting == 0);
@@ -416,15 +410,10 @@ static void what_cannot_be_a_client(void **state)
     config.threads = 1025;
     assert_no_client(device, &config, BAD, "1025");
     config.threads = 0;
-    config.comm = self;
-    config.max_gathered_bytes = UINT64_MAX;
-    assert_no_client(device, &config, BP_ERR_OVERFLOW, "18446744073709551615");
-    config.max_gathered_bytes = 0;
     config.size--;
     assert_no_client(device, &config, BAD, "bp_cp_create");
     assert_fails(bp_cp_config_init(NULL, sizeof config), BAD, "bp_cp_config_init");
     assert_fails(bp_cp_config_init(&config, sizeof config - 1), BAD, "bp_cp_config_init");
-    bp_comm_destroy(&self);
     bp_device_destroy(&null);
 }
 
