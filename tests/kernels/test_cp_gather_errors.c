@@ -117,9 +117,9 @@ static bool goes_on(party *p)
 typedef struct oddity {
     const char *name;
     void (*change)(call *c, party *p);
+    const char *word; /* of the odd one; NULL: as the others */
     bp_status expected;
-    const char *word; /* of the odd one */
-    int only;         /* 1: gather, 2: backward, 0: both */
+    bool only_backward;
 } oddity;
 
 static void other_bytes(call *c, party *p)
@@ -213,23 +213,23 @@ static void half_numbers(call *c, party *p)
     c->local.token_bytes = c->whole.token_bytes = 6;
 }
 
-static const oddity ODDITIES[] = {{"other bytes", other_bytes, BP_ERR_MISMATCH, NULL, 0},
-                                  {"another order", other_order, BP_ERR_MISMATCH, NULL, 0},
-                                  {"another batch", other_batch, BP_ERR_MISMATCH, NULL, 0},
-                                  {"the other way", other_way, BP_ERR_MISMATCH, NULL, 0},
-                                  {"another dtype", other_dtype, BP_ERR_MISMATCH, NULL, 2},
-                                  {"no split", no_split, BAD, "bp_cp_gather", 0},
-                                  {"no local", no_local, BAD, "bp_cp_gather", 0},
-                                  {"no whole", no_whole, BAD, "bp_cp_gather", 0},
-                                  {"no memory", no_memory, BAD, "local", 0},
-                                  {"fewer tokens", fewer_tokens, BAD, "16", 0},
-                                  {"unequal bytes", unequal_bytes, BAD, "4", 0},
-                                  {"shared memory", shared_memory, BAD, "memory", 0},
-                                  {"local order", local_order, BAD, "local", 0},
-                                  {"no order", no_order, BAD, "55", 0},
-                                  {"too much", too_much, BAD, "384", 0},
-                                  {"whole numbers", whole_numbers, BAD, "int32", 2},
-                                  {"half numbers", half_numbers, BAD, "6", 2}};
+static const oddity ODDITIES[] = {{"other bytes", other_bytes, NULL, BP_ERR_MISMATCH, false},
+                                  {"another order", other_order, NULL, BP_ERR_MISMATCH, false},
+                                  {"another batch", other_batch, NULL, BP_ERR_MISMATCH, false},
+                                  {"the other way", other_way, NULL, BP_ERR_MISMATCH, false},
+                                  {"another dtype", other_dtype, NULL, BP_ERR_MISMATCH, true},
+                                  {"no split", no_split, "bp_cp_gather", BAD, false},
+                                  {"no local", no_local, "bp_cp_gather", BAD, false},
+                                  {"no whole", no_whole, "bp_cp_gather", BAD, false},
+                                  {"no memory", no_memory, "local", BAD, false},
+                                  {"fewer tokens", fewer_tokens, "16", BAD, false},
+                                  {"unequal bytes", unequal_bytes, "4", BAD, false},
+                                  {"shared memory", shared_memory, "memory", BAD, false},
+                                  {"local order", local_order, "local", BAD, false},
+                                  {"no order", no_order, "55", BAD, false},
+                                  {"too much", too_much, "384", BAD, false},
+                                  {"whole numbers", whole_numbers, "int32", BAD, true},
+                                  {"half numbers", half_numbers, "6", BAD, true}};
 #define ODDITY_COUNT (sizeof ODDITIES / sizeof *ODDITIES)
 
 static bool is_odd(party *p, const oddity *o, bool backward, bool everywhere)
@@ -253,7 +253,7 @@ static bool run_odd(host_rank *r)
     party p;
     bool good = begin_party(r, &p);
     for (size_t i = 0; i < ODDITY_COUNT; i++)
-        for (int backward = ODDITIES[i].only == 2; backward < (ODDITIES[i].only == 1 ? 1 : 2); backward++)
+        for (int backward = ODDITIES[i].only_backward; backward < 2; backward++)
             good = is_odd(&p, &ODDITIES[i], backward, false) && good;
     end_party(&p);
     return good;
@@ -274,7 +274,7 @@ static bool run_even(host_rank *r)
     for (size_t i = 0; i < ODDITY_COUNT; i++) {
         if (r->ranks == 1 && ODDITIES[i].change == too_much)
             continue;
-        for (int backward = ODDITIES[i].only == 2; backward < 2 && ODDITIES[i].word != NULL; backward++)
+        for (int backward = ODDITIES[i].only_backward; backward < 2 && ODDITIES[i].word != NULL; backward++)
             good = is_odd(&p, &ODDITIES[i], backward, true) && good;
     }
     end_party(&p);

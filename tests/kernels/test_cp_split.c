@@ -158,7 +158,8 @@ static void check_cu(const bp_cp_split *split, const deal *d, bp_cp_order order)
     const uint64_t count = d->sequences + 1;
     int64_t *wide = malloc(count * sizeof *wide), ends = 0;
     int32_t *narrow = malloc(count * sizeof *narrow);
-    assert_true(wide != NULL && narrow != NULL);
+    assert_non_null(wide);
+    assert_non_null(narrow);
     assert_ok(bp_cp_split_cu_seqlens(split, order, BP_DTYPE_INT64, count, wide));
     assert_ok(bp_cp_split_cu_seqlens(split, order, BP_DTYPE_INT32, count, narrow));
     for (uint64_t i = 0; i < count; i++) {
@@ -305,7 +306,9 @@ static void ranks_share_out_everything_once(void **state)
             padded = info_of(split).padded_tokens;
             taken = taken != NULL ? taken : calloc(padded, 1);
             int64_t *map = malloc(local * sizeof *map);
-            assert_true(taken != NULL && map != NULL && local * options.ranks == padded);
+            assert_non_null(taken);
+            assert_non_null(map);
+            assert_true(local * options.ranks == padded);
             assert_ok(bp_cp_split_map(split, BP_CP_PADDED, BP_CP_LOCAL, BP_CP_KEEP, local, map));
             for (uint64_t token = 0; token < local; token++) {
                 assert_true(map[token] >= 0 && (uint64_t)map[token] < padded);
@@ -329,7 +332,8 @@ static void maps_there_and_back_undo_each_other(void **state)
         bp_cp_split *split = new_split(&options);
         const bp_cp_split_info info = info_of(split);
         int64_t *there = malloc(info.padded_tokens * sizeof *there), *back = malloc(info.padded_tokens * sizeof *back);
-        assert_true(there != NULL && back != NULL);
+        assert_non_null(there);
+        assert_non_null(back);
         assert_ok(bp_cp_split_map(split, BP_CP_PADDED, BP_CP_GATHERED, BP_CP_KEEP, info.padded_tokens, there));
         assert_ok(bp_cp_split_map(split, BP_CP_GATHERED, BP_CP_PADDED, BP_CP_KEEP, info.padded_tokens, back));
         for (uint64_t token = 0; token < info.padded_tokens; token++)
