@@ -117,3 +117,37 @@ void just_move(bp_cp *cp, const hand *h, bp_cp_order from_order, const tokens *f
     const bp_cp_rearrangement r = rearrangement_of(&m, from, to);
     assert_ok(bp_cp_rearrange(cp, h->split, &r, NULL));
 }
+
+/* ---- the sample ----------------------------------------------------------------------------------------------------- */
+
+static const uint64_t LENGTHS[] = {50, 0, 7, 122, 1};
+static const deal_options BATCH = {.lengths = LENGTHS, .sequences = 5, .ranks = 2, .rank = 1};
+const move SAMPLE_MOVE = {.from = BP_CP_PACKED,
+                          .to = BP_CP_LOCAL,
+                          .shift = BP_CP_NEXT,
+                          .token_bytes = 12,
+                          .source = {.gap = 5},
+                          .target = {.shift = 3, .gap = 1, .margin = 64},
+                          .fill = {1, 2, 3, 4},
+                          .fill_bytes = 4};
+
+sample new_sample(uint64_t seed_of_bytes)
+{
+    sample s = {.h = new_hand(&BATCH)};
+    s.from = new_tokens(s.h.d.count[BP_CP_PACKED], SAMPLE_MOVE.token_bytes, SAMPLE_MOVE.source, 0xa5);
+    s.to = new_tokens(s.h.d.count[BP_CP_LOCAL], SAMPLE_MOVE.token_bytes, SAMPLE_MOVE.target, 0x5a);
+    fill_tokens(&s.from, seed_of_bytes);
+    return s;
+}
+
+void free_sample(sample *s)
+{
+    free_hand(&s->h);
+    free_tokens(&s->from);
+    free_tokens(&s->to);
+}
+
+bool sample_is_done(const sample *s)
+{
+    return is_moved(&s->h, &SAMPLE_MOVE, &s->from, &s->to);
+}

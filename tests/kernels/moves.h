@@ -37,4 +37,16 @@ bool is_moved(const hand *h, const move *m, const tokens *from, const tokens *to
 /* One move without gaps; asserted. */
 void just_move(bp_cp *cp, const hand *h, bp_cp_order from_order, const tokens *from, bp_cp_order to_order, tokens *to);
 
+/* A small batch, split for rank 1 of 2, and one move of it: 180 tokens in packed order, 94 in local order. */
+typedef struct sample {
+    hand h;
+    tokens from, to;
+} sample;
+extern const move SAMPLE_MOVE;
+
+sample new_sample(uint64_t seed_of_bytes);
+void free_sample(sample *s);
+/* The move was made. Prints what is wrong. */
+bool sample_is_done(const sample *s);
+
 #endif

@@ -85,32 +85,55 @@ static placing gaps_of(const party *p, uint32_t shift)
 
 /* ---- forward ------------------------------------------------------------------------------------------------------- */
 
-/* The local tokens as the deal has them, from bytes that are the same on all ranks. */
-static bool gather_to(const party *p, bp_cp_order order, uint64_t seed_of_bytes)
+/* A gather that is on its way: local tokens as the deal has them, of bytes that are the same on all ranks. */
+typedef struct gathering {
+    bp_cp_order order;
+    tokens original, local, whole;
+} gathering;
+
+static gathering new_gathering(const party *p, bp_cp_order order, uint64_t seed_of_bytes)
 {
     const uint64_t bytes = p->s->token_bytes;
-    tokens original = new_tokens(p->d.count[BP_CP_PADDED], bytes, CLOSE, 0);
-    tokens local = new_tokens(p->d.count[BP_CP_LOCAL], bytes, gaps_of(p, 4), 0xa5);
     placing behind = gaps_of(p, 8);
     behind.margin = 64;
-    tokens whole = new_tokens(p->d.count[order], bytes, behind, 0x5a);
-    fill_tokens(&original, seed_of_bytes);
+    gathering g = {.order = order,
+                   .original = new_tokens(p->d.count[BP_CP_PADDED], bytes, CLOSE, 0),
+                   .local = new_tokens(p->d.count[BP_CP_LOCAL], bytes, gaps_of(p, 4), 0xa5),
+                   .whole = new_tokens(p->d.count[order], bytes, behind, 0x5a)};
+    fill_tokens(&g.original, seed_of_bytes);
     int64_t *map = dealt_map(&p->d, BP_CP_PADDED, BP_CP_LOCAL, BP_CP_KEEP);
-    for (uint64_t i = 0; i < local.count; i++)
-        memcpy(token_at(&local, i), token_at(&original, (uint64_t)map[i]), bytes);
+    for (uint64_t i = 0; i < g.local.count; i++)
+        memcpy(token_at(&g.local, i), token_at(&g.original, (uint64_t)map[i]), bytes);
     free(map);
-    bp_cp_tensor of = tensor_of(&local), to = tensor_of(&whole);
-    bool good = OK(bp_cp_gather(p->cp, p->split, &of, order, &to, stream_of(p)));
-    memset(&of, 0xee, sizeof of);
+    return g;
+}
+
+static bool enqueue_gathering(const party *p, const gathering *g, bp_stream *stream)
+{
+    bp_cp_tensor of = tensor_of(&g->local), to = tensor_of(&g->whole);
+    const bool good = OK(bp_cp_gather(p->cp, p->split, &of, g->order, &to, stream));
+    memset(&of, 0xee, sizeof of); /* the caller's again */
     memset(&to, 0xee, sizeof to);
-    good = good && is_finished(p);
-    map = dealt_map(&p->d, BP_CP_PADDED, order, BP_CP_KEEP);
-    good = good && tokens_are(&whole, &original, map, NULL, 0, bp_cp_order_name(order));
-    free(map);
-    free_tokens(&original);
-    free_tokens(&local);
-    free_tokens(&whole);
     return good;
+}
+
+/* Frees it, too. */
+static bool is_gathered(const party *p, gathering *g)
+{
+    int64_t *map = dealt_map(&p->d, BP_CP_PADDED, g->order, BP_CP_KEEP);
+    const bool good = tokens_are(&g->whole, &g->original, map, NULL, 0, bp_cp_order_name(g->order));
+    free(map);
+    free_tokens(&g->original);
+    free_tokens(&g->local);
+    free_tokens(&g->whole);
+    return good;
+}
+
+static bool gather_to(const party *p, bp_cp_order order, uint64_t seed_of_bytes)
+{
+    gathering g = new_gathering(p, order, seed_of_bytes);
+    const bool good = enqueue_gathering(p, &g, stream_of(p)) && is_finished(p);
+    return is_gathered(p, &g) && good;
 }
 
 static bool gather_all(host_rank *r)
@@ -161,6 +184,41 @@ static void without_collectives_exchanges_do(void **state)
             run_host_ranks(RANKS[i], false, variant == 1 ? 200 : 0, gather_all, &s);
             free((void *)s.lengths);
         }
+    }
+}
+
+enum { CALLS = 7 };
+
+/* Calls on two streams share one workspace. They do not compare: on threads of streams only is anything exchanged. */
+static bool gather_in_turn(host_rank *r)
+{
+    party p;
+    bp_stream *streams[2] = {r->stream, NULL};
+    gathering all[CALLS];
+    bool good = begin_party(r, r->user, &p) && OK(bp_stream_create(r->device, "second", &streams[1]));
+    for (uint64_t i = 0; i < CALLS; i++) {
+        all[i] = new_gathering(&p, i % 3 == 0 ? BP_CP_PADDED : BP_CP_PACKED, i);
+        good = good && enqueue_gathering(&p, &all[i], streams[i % 2]);
+    }
+    bp_cp_split_destroy(&p.split);
+    bp_cp_destroy(&p.cp); /* waits */
+    for (uint64_t i = 0; i < CALLS; i++)
+        good = is_gathered(&p, &all[i]) && good;
+    bp_stream_destroy(&streams[1]);
+    end_party(&p);
+    return good;
+}
+
+static void streams_take_turns(void **state)
+{
+    (void)state;
+    seed(64);
+    for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+        scene s = random_scene(8, 0);
+        s.trusting = true;
+        run_host_ranks(ranks, true, 300, gather_in_turn, &s);
+        run_host_ranks(ranks, false, 300, gather_in_turn, &s);
+        free((void *)s.lengths);
     }
 }
 
@@ -312,7 +370,8 @@ static void backward_is_the_adjoint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gathers_give_what_was_split), cmocka_unit_test(without_collectives_exchanges_do),
-        cmocka_unit_test(there_may_be_little_to_gather), cmocka_unit_test(backward_is_the_adjoint)};
+        cmocka_unit_test(gathers_give_what_was_split), cmocka_unit_test(streams_take_turns),
+        cmocka_unit_test(without_collectives_exchanges_do), cmocka_unit_test(there_may_be_little_to_gather),
+        cmocka_unit_test(backward_is_the_adjoint)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

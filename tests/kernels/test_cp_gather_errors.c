@@ -43,14 +43,14 @@ static deal_options options_of(const host_rank *r, const uint64_t *lengths)
     return (deal_options){.lengths = lengths, .sequences = 3, .ranks = r->ranks, .rank = r->number};
 }
 
-static bp_status create(bp_device *device, bp_comm *comm, uint64_t most, bp_cp **cp)
+static bp_status create(bp_device *on, bp_comm *comm, uint64_t most, bp_cp **cp)
 {
     bp_cp_config config;
     bp_status status = bp_cp_config_init(&config, sizeof config);
     config.comm = comm;
     config.max_gathered_bytes = most;
     config.threads = 1;
-    return status != BP_OK ? status : bp_cp_create(device, &config, cp);
+    return status != BP_OK ? status : bp_cp_create(on, &config, cp);
 }
 
 static bool begin_party(host_rank *r, party *p)
@@ -388,67 +388,11 @@ static void who_trusts_does_not_compare(void **state)
     run_host_ranks(3, false, 0, run_trusting, NULL);
 }
 
-/* ---- creation ------------------------------------------------------------------------------------------------------ */
-
-typedef enum fault { NO_DEVICE, NO_OUTPUT, NO_KERNELS, NO_MEMORY, MANY_THREADS, TOO_LARGE, MORE, FAULTS } fault;
-
-static bp_status create_with(const host_rank *r, fault f, bp_device *null, bp_device *small, bp_cp **cp)
-{
-    const bool fails = r->number == ODD;
-    bp_device *device = fails && f == NO_DEVICE    ? NULL
-                        : fails && f == NO_KERNELS ? null
-                        : fails && f == NO_MEMORY  ? small
-                                                   : r->device;
-    bp_cp_config config;
-    bp_cp_config_init(&config, sizeof config);
-    config.comm = r->comm;
-    config.max_gathered_bytes = 1 << 20;
-    config.threads = fails && f == MANY_THREADS ? 5000 : 1;
-    if (fails && f == TOO_LARGE)
-        config.max_gathered_bytes = UINT64_MAX;
-    if (fails && f == MORE)
-        config.max_gathered_bytes++;
-    return bp_cp_create(device, &config, fails && f == NO_OUTPUT ? NULL : cp);
-}
-
-static bool run_creations(host_rank *r)
-{
-    static const bp_status expected[] = {
-        BAD, BAD, BP_ERR_UNSUPPORTED, BP_ERR_NO_DEVICE_MEMORY, BAD, BP_ERR_OVERFLOW, BP_ERR_MISMATCH};
-    bp_device *null = NULL, *small = NULL;
-    bp_host_config little;
-    bp_host_config_init(&little, sizeof little);
-    little.memory_bytes = 65536;
-    bool good = OK(bp_device_create_null(&null)) && OK(bp_device_create_host(&little, &small));
-    for (int f = 0; f < FAULTS; f++) {
-        bp_cp *cp = NULL;
-        char where[64], name[16];
-        snprintf(where, sizeof where, "creation, fault %d of rank %u of %u", f, r->number, r->ranks);
-        snprintf(name, sizeof name, "rank %d", ODD);
-        const char *const words[] = {r->number == ODD && f != MORE ? "" : name, NULL};
-        good = is_status(create_with(r, (fault)f, null, small, &cp), expected[f], words, where) && good;
-        good = good && cp == NULL;
-        bp_cp_destroy(&cp);
-    }
-    bp_device_destroy(&null);
-    bp_device_destroy(&small);
-    return good;
-}
-
-static void a_rank_without_a_client_takes_all_with_it(void **state)
-{
-    (void)state;
-    run_host_ranks(3, false, 0, run_creations, NULL);
-    run_host_ranks(4, true, 0, run_creations, NULL);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_rank_takes_all_with_it),
-                                       cmocka_unit_test(all_may_be_wrong),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_rank_takes_all_with_it), cmocka_unit_test(all_may_be_wrong),
                                        cmocka_unit_test(clients_gather_what_they_were_made_for),
                                        cmocka_unit_test(splits_are_those_of_the_communicator),
-                                       cmocka_unit_test(who_trusts_does_not_compare),
-                                       cmocka_unit_test(a_rank_without_a_client_takes_all_with_it)};
+                                       cmocka_unit_test(who_trusts_does_not_compare)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

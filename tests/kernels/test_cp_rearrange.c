@@ -103,7 +103,7 @@ static void any_bytes_at_any_address(void **state)
     hand h = random_hand(5, 30, 2);
     for (size_t i = 0; i < BYTES_COUNT; i++) {
         for (uint32_t shift = 0; shift < 16; shift++) {
-            for (uint32_t gap = 0; gap < 16; gap += gap < 5 ? 1 : 3) {
+            for (uint32_t gap = 0; gap < 16; gap += 1 + gap) {
                 move m = random_move(BP_CP_PACKED, BP_CP_LOCAL, BP_CP_KEEP, BYTES[i]);
                 m.source = (placing){.shift = shift, .gap = gap};
                 m.target = (placing){.shift = random_below(17), .gap = random_below(9), .margin = 64};
