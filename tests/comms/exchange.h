@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#define MOST_RANKS 4
+#define MOST_RANKS 8
 
 /* Where the ranks of one communicator meet. Whoever waits for 20 seconds gives up, and all with him. */
 typedef struct exchange_room {
