@@ -171,6 +171,14 @@ bp_status bp_check_values(const char *call, const char *name, const bp_token_val
     return check_shape(call, name, &s, written);
 }
 
+bp_status bp_check_mask(const char *call, const bp_token_values *mask, uint64_t batch, uint64_t sequence)
+{
+    if (mask->data == NULL)
+        return BP_OK;
+    const shape s = values_shape(mask, batch, sequence, 1);
+    return check_shape(call, "mask", &s, false);
+}
+
 bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_dtype dtype, const bp_token_values *mask,
                            uint64_t batch, uint64_t sequence, bp_tokens_work *tokens)
 {
@@ -181,10 +189,7 @@ bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_d
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets are missing (data is NULL)", call);
     const shape targets = values_shape(target, batch, sequence, bp_dtype_bits(dtype) / 8);
     BP_TRY(check_shape(call, "targets", &targets, false));
-    if (mask->data != NULL) {
-        const shape masks = values_shape(mask, batch, sequence, 1);
-        BP_TRY(check_shape(call, "mask", &masks, false));
-    }
+    BP_TRY(bp_check_mask(call, mask, batch, sequence));
     *tokens = (bp_tokens_work){.batch = batch,
                                .sequence = sequence,
                                .target = target->data,

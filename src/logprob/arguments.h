@@ -18,6 +18,8 @@ bp_status bp_check_rows(const char *call, const char *name, const bp_token_rows 
 /* A 4-byte value for each token, or nothing where data is NULL. */
 bp_status bp_check_values(const char *call, const char *name, const bp_token_values *values, uint64_t batch,
                           uint64_t sequence, bool written);
+/* Bytes, or nothing where data is NULL. */
+bp_status bp_check_mask(const char *call, const bp_token_values *mask, uint64_t batch, uint64_t sequence);
 /* Targets and mask. */
 bp_status bp_check_targets(const char *call, const bp_token_values *target, bp_dtype dtype, const bp_token_values *mask,
                            uint64_t batch, uint64_t sequence, bp_tokens_work *tokens);

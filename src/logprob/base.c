@@ -7,6 +7,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "logprob/agreement.h"
 #include "logprob/arguments.h"
 
 bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
@@ -107,7 +108,7 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
     if (status == BP_OK)
         status = check_config(config);
     BP_TRY(bp_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
-    status = bp_shards_agree(config->call, &made.shards, make(device, config, &made));
+    status = bp_ranks_agree(config->call, made.shards.comm, make(device, config, &made));
     if (status != BP_OK) {
         bp_base_finish(&made);
         return status;

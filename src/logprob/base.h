@@ -20,7 +20,7 @@ typedef struct bp_base_config {
     const char *name; /* of the pool */
     uint64_t max_tokens;
     bp_shard shard;
-    const char *same[BP_SHARD_SAME]; /* names of what is the same in all shards */
+    const char *same[BP_SHARD_SAME + 1]; /* names of what is the same in all shards, then NULL */
     bp_comm *comm;
     bp_targets targets;
     uint32_t threads, kernels;

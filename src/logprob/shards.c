@@ -1,17 +1,11 @@
 #include "logprob/shards.h"
 
-#include <string.h>
-
 #include "core/arith.h"
 #include "core/fail.h"
+#include "logprob/agreement.h"
 
-#define MOST_RANKS 512
-
-/* What a rank tells the others. */
-typedef struct word {
-    bp_shard shard;
-    int64_t status;
-} word;
+/* What ranks tell each other: what must be the same, then where a shard starts and what it has. */
+enum { TOLD_START = BP_SHARD_SAME, TOLD_COLUMNS = BP_SHARD_SAME + 1 };
 
 static bp_status check_mine(const char *call, const bp_shard *mine)
 {
@@ -27,45 +21,27 @@ static bp_status check_mine(const char *call, const bp_shard *mine)
     return BP_OK;
 }
 
-static bp_status check_fared(const char *call, const word *words, uint32_t ranks)
-{
-    for (uint32_t r = 0; r < ranks; r++)
-        if (words[r].status != BP_OK)
-            return bp_fail((bp_status)words[r].status, "%s: rank %u of %u failed: %s", call, r, ranks,
-                           bp_status_name((bp_status)words[r].status));
-    return BP_OK;
-}
-
-static bp_status check_same(const char *call, const char *const *names, const word *words, uint32_t ranks)
-{
-    for (uint32_t r = 1; r < ranks; r++)
-        for (size_t i = 0; i < BP_SHARD_SAME; i++)
-            if (words[r].shard.same[i] != words[0].shard.same[i])
-                return bp_fail(BP_ERR_MISMATCH, "%s: rank %u was configured with %s %llu, rank 0 with %llu", call, r,
-                               names[i], (unsigned long long)words[r].shard.same[i],
-                               (unsigned long long)words[0].shard.same[i]);
-    return BP_OK;
-}
-
 /* Ranks may hold any part, but rank r's ids come before those of rank r + 1. */
-static bp_status check_tiling(const char *call, const word *words, uint32_t ranks)
+static bp_status check_tiling(const char *call, const bp_told *told, uint32_t ranks)
 {
     for (uint32_t r = 1; r < ranks; r++) {
-        const uint64_t end = words[r - 1].shard.start + words[r - 1].shard.columns;
-        if (words[r].shard.start != end)
+        const uint64_t end = told[r - 1].values[TOLD_START] + told[r - 1].values[TOLD_COLUMNS];
+        const uint64_t start = told[r].values[TOLD_START];
+        if (start != end)
             return bp_fail(BP_ERR_INVALID_ARGUMENT,
                            "%s: the shards have %s: rank %u ends before id %llu, rank %u starts at %llu", call,
-                           words[r].shard.start > end ? "a gap" : "an overlap", r - 1, (unsigned long long)end, r,
-                           (unsigned long long)words[r].shard.start);
+                           start > end ? "a gap" : "an overlap", r - 1, (unsigned long long)end, r,
+                           (unsigned long long)start);
     }
     return BP_OK;
 }
 
-/* All ranks' words. They are on the stack: a rank that had no memory for them could not tell the others, and they would wait. */
-static bp_status gather(bp_comm *comm, const bp_shard *mine, bp_status status, word *words)
+static bp_told told_of(const bp_shard *mine, bp_status status)
 {
-    const word own = {.shard = *mine, .status = status};
-    return bp_comm_exchange(comm, &own, sizeof own, words);
+    bp_told told = {.status = status, .values = {[TOLD_START] = mine->start, [TOLD_COLUMNS] = mine->columns}};
+    for (size_t i = 0; i < BP_SHARD_SAME; i++)
+        told.values[i] = mine->same[i];
+    return told;
 }
 
 bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
@@ -73,45 +49,23 @@ bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, 
 {
     if (status == BP_OK)
         status = check_mine(call, mine);
-    const bool alone = comm == NULL || bp_comm_ranks(comm) == 1;
-    if (alone) {
+    if (bp_is_alone(comm)) {
         BP_TRY(status);
         *shards = (bp_shards){.ranks = 1, .first = (int64_t)mine->start, .vocab = mine->columns};
         return BP_OK;
     }
     const uint32_t ranks = bp_comm_ranks(comm);
-    if (ranks > MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, at most %d can", call, ranks, MOST_RANKS);
-    word words[MOST_RANKS];
-    bp_status gathered = gather(comm, mine, status, words);
-    if (status == BP_OK)
-        status = gathered;
-    if (status == BP_OK)
-        status = check_fared(call, words, ranks);
-    if (status == BP_OK)
-        status = check_same(call, names, words, ranks);
-    if (status == BP_OK)
-        status = check_tiling(call, words, ranks);
-    if (status == BP_OK) {
-        const bp_shard *last = &words[ranks - 1].shard;
-        *shards = (bp_shards){.comm = comm,
-                              .ranks = ranks,
-                              .first = (int64_t)words[0].shard.start,
-                              .vocab = last->start + last->columns - words[0].shard.start};
-    }
-    return status;
-}
-
-bp_status bp_shards_agree(const char *call, const bp_shards *shards, bp_status status)
-{
-    if (shards->comm == NULL)
-        return status;
-    word words[MOST_RANKS];
-    const bp_shard nothing = {0};
-    bp_status gathered = gather(shards->comm, &nothing, status, words);
-    if (status == BP_OK)
-        status = gathered;
-    if (status == BP_OK)
-        status = check_fared(call, words, shards->ranks);
-    return status;
+    if (ranks > BP_MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, at most %d can", call, ranks,
+                       BP_MOST_RANKS);
+    const bp_told own = told_of(mine, status);
+    bp_told told[BP_MOST_RANKS];
+    BP_TRY(bp_ranks_tell(call, comm, &own, names, told));
+    BP_TRY(check_tiling(call, told, ranks));
+    const uint64_t *last = told[ranks - 1].values;
+    *shards = (bp_shards){.comm = comm,
+                          .ranks = ranks,
+                          .first = (int64_t)told[0].values[TOLD_START],
+                          .vocab = last[TOLD_START] + last[TOLD_COLUMNS] - told[0].values[TOLD_START]};
+    return BP_OK;
 }

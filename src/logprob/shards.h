@@ -19,12 +19,9 @@ typedef struct bp_shard {
     uint64_t same[BP_SHARD_SAME]; /* what must be equal on all ranks; what is not needed is 0 */
 } bp_shard;
 
-/* Collective. Errors as bp_logprob_create has them, the same on all ranks. `names`: of what is the same. `status`: how this rank fared
+/* Collective. Errors as bp_logprob_create has them, the same on all ranks. `names`: of what is the same; NULL ends them. `status`: how this rank fared
  * until here: where it failed all fail. */
 bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
                          bp_status status, bp_shards *shards);
-
-/* Collective: whether all ranks succeeded; else this rank's error, or one that names a rank that failed. */
-bp_status bp_shards_agree(const char *call, const bp_shards *shards, bp_status status);
 
 #endif

@@ -18,6 +18,10 @@ typedef union host_work {
     bp_partials_work partials;
     bp_finish_work finish;
     bp_gradient_work gradient;
+    bp_range_work range;
+    bp_rearrange_work rearrange;
+    bp_sums_work sums;
+    bp_seed_work seed;
 } host_work;
 
 /* ---- work, on the stream's thread ------------------------------------------------------------------------------------ */
@@ -35,6 +39,26 @@ static void run_finish(void *team, void *work)
 static void run_gradient(void *team, void *work)
 {
     bp_host_gradient(team, work);
+}
+
+static void run_range(void *team, void *work)
+{
+    bp_host_range(team, work);
+}
+
+static void run_rearrange(void *team, void *work)
+{
+    bp_host_rearrange(team, work);
+}
+
+static void run_sums(void *team, void *work)
+{
+    bp_host_sums(team, work);
+}
+
+static void run_seed(void *team, void *work)
+{
+    bp_host_seed(team, work);
 }
 
 /* ---- in stream order -------------------------------------------------------------------------------------------------- */
@@ -61,6 +85,26 @@ static bp_status enqueue_gradient(bp_engine *engine, const bp_gradient_work *wor
     return enqueue(engine, run_gradient, work, sizeof *work, stream);
 }
 
+static bp_status enqueue_range(bp_engine *engine, const bp_range_work *work, bp_stream *stream)
+{
+    return enqueue(engine, run_range, work, sizeof *work, stream);
+}
+
+static bp_status enqueue_rearrange(bp_engine *engine, const bp_rearrange_work *work, bp_stream *stream)
+{
+    return enqueue(engine, run_rearrange, work, sizeof *work, stream);
+}
+
+static bp_status enqueue_sums(bp_engine *engine, const bp_sums_work *work, bp_stream *stream)
+{
+    return enqueue(engine, run_sums, work, sizeof *work, stream);
+}
+
+static bp_status enqueue_seed(bp_engine *engine, const bp_seed_work *work, bp_stream *stream)
+{
+    return enqueue(engine, run_seed, work, sizeof *work, stream);
+}
+
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
 static void destroy(bp_engine *base)
@@ -71,7 +115,8 @@ static void destroy(bp_engine *base)
     free(engine);
 }
 
-static const bp_engine_ops host_ops = {destroy, enqueue_partials, enqueue_finish, enqueue_gradient};
+static const bp_engine_ops host_ops = {destroy,       enqueue_partials,  enqueue_finish, enqueue_gradient,
+                                       enqueue_range, enqueue_rearrange, enqueue_sums,   enqueue_seed};
 
 bp_status bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
 {

@@ -6,60 +6,21 @@
 #include "logprob/host/rows.h"
 #include "logprob/host/values.h"
 
-#define PIECE_COLUMNS (8 * BP_TILE_COLUMNS) /* of what a thread takes at once */
 #define PIECE_TOKENS 256u
 /* Output larger than this is written past the caches. A constant: what systems say of theirs may be a whole socket's. */
 #define CACHED_BYTES (16u << 20)
 
-/* ---- dealing out --------------------------------------------------------------------------------------------------- */
-
-typedef void job_piece(const void *job, uint64_t begin, uint64_t end);
+/* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-/* Items [0, count), `piece` of them at a time. */
-static void deal(const bp_host_team *team, uint64_t count, uint64_t piece, job_piece *run, const void *job)
-{
-    uint64_t pieces = count / piece + (count % piece != 0);
-    if (team->threads == 1 || pieces < 2) {
-        run(job, 0, count);
-        return;
-    }
-#ifdef _OPENMP
-#pragma omp parallel for num_threads((int)team->threads) schedule(dynamic, 1)
-#endif
-    for (uint64_t i = 0; i < pieces; i++)
-        run(job, i * piece, least(count, (i + 1) * piece));
-}
-
 /* Whether the threads have to share rows. */
 static bool has_few_rows(const bp_host_team *team, uint64_t rows)
 {
     return team->threads > 1 && rows < 2 * (uint64_t)team->threads;
-}
-
-static uint64_t rows_of_piece(uint64_t columns)
-{
-    return columns < PIECE_COLUMNS ? PIECE_COLUMNS / columns : 1;
-}
-
-static int row_dtype(int32_t dtype)
-{
-    return dtype == BP_DTYPE_FP32 ? BP_ROW_FP32 : dtype == BP_DTYPE_BF16 ? BP_ROW_BF16 : BP_ROW_FP16;
-}
-
-static uint64_t element_bytes(int dtype)
-{
-    return dtype == BP_ROW_FP32 ? 4 : 2;
-}
-
-static const char *logits_of(const bp_tokens_work *tokens, const bp_logits_work *logits, uint64_t token)
-{
-    int64_t offset = bp_token_offset(tokens, token, logits->batch_stride, logits->stride);
-    return (const char *)logits->data + offset * (int64_t)element_bytes(row_dtype(logits->dtype));
 }
 
 /* ---- partials ------------------------------------------------------------------------------------------------------ */
@@ -75,7 +36,7 @@ static void reduce_tile(const partials_job *job, const char *row, uint64_t tile,
 {
     const bp_logits_work *logits = &job->work->logits;
     uint64_t first = tile * BP_TILE_COLUMNS;
-    job->team->kernels->tile[job->dtype](row + first * element_bytes(job->dtype),
+    job->team->kernels->tile[job->dtype](row + first * bp_row_element_bytes(job->dtype),
                                          (uint32_t)least(BP_TILE_COLUMNS, logits->columns - first), logits->scale,
                                          job->work->with_entropy != 0, partial);
     partial->target = 0;
@@ -102,7 +63,7 @@ static void reduce_rows(const void *context, uint64_t begin, uint64_t end)
     for (uint64_t token = begin; token < end; token++) {
         bp_partial partial = {0};
         if (!bp_token_is_masked(&work->tokens, token)) {
-            const char *row = logits_of(&work->tokens, &work->logits, token);
+            const char *row = bp_row_of(&work->tokens, &work->logits, token);
             reduce_tile(job, row, 0, &partial);
             for (uint64_t tile = 1; tile < tiles_of(work->logits.columns); tile++) {
                 bp_partial next;
@@ -131,8 +92,8 @@ static void reduce_together(partials_job *job, uint64_t rows)
     for (uint64_t token = 0; token < rows; token++) {
         bp_partial partial = {0};
         if (!bp_token_is_masked(&work->tokens, token)) {
-            job->row = logits_of(&work->tokens, &work->logits, token);
-            deal(job->team, tiles, PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
+            job->row = bp_row_of(&work->tokens, &work->logits, token);
+            bp_host_deal(job->team, tiles, BP_PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
             partial = partials[0];
             for (uint64_t tile = 1; tile < tiles; tile++)
                 bp_partial_merge(&partial, partials + tile, work->logits.scale);
@@ -145,13 +106,13 @@ static void reduce_together(partials_job *job, uint64_t rows)
 void bp_host_partials(bp_host_team *team, const bp_partials_work *work)
 {
     uint64_t rows = work->tokens.batch * work->tokens.sequence;
-    partials_job job = {.team = team, .work = work, .dtype = row_dtype(work->logits.dtype)};
+    partials_job job = {.team = team, .work = work, .dtype = bp_row_dtype(work->logits.dtype)};
     if (has_few_rows(team, rows)) {
         pthread_mutex_lock(&team->tiles_lock);
         reduce_together(&job, rows);
         pthread_mutex_unlock(&team->tiles_lock);
     } else {
-        deal(team, rows, rows_of_piece(work->logits.columns), reduce_rows, &job);
+        bp_host_deal(team, rows, bp_rows_of_piece(work->logits.columns), reduce_rows, &job);
     }
 }
 
@@ -196,7 +157,7 @@ static void note_bad_target(const bp_finish_work *work, uint64_t rows)
 void bp_host_finish(bp_host_team *team, const bp_finish_work *work)
 {
     uint64_t rows = work->tokens.batch * work->tokens.sequence;
-    deal(team, rows, PIECE_TOKENS, finish_rows, work);
+    bp_host_deal(team, rows, PIECE_TOKENS, finish_rows, work);
     if (work->bad != NULL)
         note_bad_target(work, rows);
 }
@@ -217,7 +178,7 @@ static char *out_of(const gradient_job *job, uint64_t token)
 {
     const bp_gradient_work *work = job->work;
     int64_t offset = bp_token_offset(&work->tokens, token, work->out_batch_stride, work->out_stride);
-    return (char *)work->out + offset * (int64_t)element_bytes(job->out_dtype);
+    return (char *)work->out + offset * (int64_t)bp_row_element_bytes(job->out_dtype);
 }
 
 static float upstream(const bp_tokens_work *tokens, uint64_t token, const float *values, int64_t batch_stride,
@@ -247,7 +208,7 @@ static bp_row_gradient values_of(const gradient_job *job, uint64_t token)
 
 static void clear_row(const gradient_job *job, uint64_t token)
 {
-    memset(out_of(job, token), 0, job->work->logits.columns * element_bytes(job->out_dtype));
+    memset(out_of(job, token), 0, job->work->logits.columns * bp_row_element_bytes(job->out_dtype));
 }
 
 static void differentiate_rows(const void *context, uint64_t begin, uint64_t end)
@@ -260,7 +221,7 @@ static void differentiate_rows(const void *context, uint64_t begin, uint64_t end
             continue;
         }
         bp_row_gradient values = values_of(job, token);
-        job->team->kernels->gradient[job->dtype][job->out_dtype](logits_of(&work->tokens, &work->logits, token), 0,
+        job->team->kernels->gradient[job->dtype][job->out_dtype](bp_row_of(&work->tokens, &work->logits, token), 0,
                                                                  work->logits.columns, &values, out_of(job, token));
     }
 }
@@ -280,10 +241,10 @@ static void differentiate_together(gradient_job *job, uint64_t rows)
             clear_row(job, token);
             continue;
         }
-        job->row = logits_of(&work->tokens, &work->logits, token);
+        job->row = bp_row_of(&work->tokens, &work->logits, token);
         job->out = out_of(job, token);
         job->values = values_of(job, token);
-        deal(job->team, work->logits.columns, PIECE_COLUMNS, differentiate_columns, job);
+        bp_host_deal(job->team, work->logits.columns, BP_PIECE_COLUMNS, differentiate_columns, job);
     }
 }
 
@@ -291,14 +252,14 @@ void bp_host_gradient(bp_host_team *team, const bp_gradient_work *work)
 {
     uint64_t rows = work->tokens.batch * work->tokens.sequence;
     gradient_job job = {.team = team, .work = work};
-    job.dtype = row_dtype(work->logits.dtype);
-    job.out_dtype = row_dtype(work->out_dtype);
+    job.dtype = bp_row_dtype(work->logits.dtype);
+    job.out_dtype = bp_row_dtype(work->out_dtype);
     /* what is in place was read into the caches just now */
     job.streams = work->out != work->logits.data && !work->narrows_in_place &&
-                  rows > CACHED_BYTES / (work->logits.columns * element_bytes(job.out_dtype));
+                  rows > CACHED_BYTES / (work->logits.columns * bp_row_element_bytes(job.out_dtype));
     /* what a thread writes in place may be what another has not read */
     if (has_few_rows(team, rows) && !work->narrows_in_place)
         differentiate_together(&job, rows);
     else
-        deal(team, rows, rows_of_piece(work->logits.columns), differentiate_rows, &job);
+        bp_host_deal(team, rows, bp_rows_of_piece(work->logits.columns), differentiate_rows, &job);
 }

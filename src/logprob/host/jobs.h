@@ -4,7 +4,9 @@
 
 #include <pthread.h>
 
+#include "logprob/cp/work.h"
 #include "logprob/host/kernels.h"
+#include "logprob/loss/work.h"
 
 /* Who does them, and with what. Jobs of several streams may run at once. */
 typedef struct bp_host_team {
@@ -18,8 +20,16 @@ typedef struct bp_host_team {
 bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team);
 void bp_host_team_finish(bp_host_team *team);
 
+/* Items [0, count) to threads, `piece` of them at a time. */
+typedef void bp_host_piece(const void *job, uint64_t begin, uint64_t end);
+void bp_host_deal(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job);
+
 void bp_host_partials(bp_host_team *team, const bp_partials_work *work);
 void bp_host_finish(bp_host_team *team, const bp_finish_work *work);
 void bp_host_gradient(bp_host_team *team, const bp_gradient_work *work);
+void bp_host_range(bp_host_team *team, const bp_range_work *work);
+void bp_host_rearrange(bp_host_team *team, const bp_rearrange_work *work);
+void bp_host_sums(bp_host_team *team, const bp_sums_work *work);
+void bp_host_seed(bp_host_team *team, const bp_seed_work *work);
 
 #endif

@@ -29,6 +29,32 @@ static inline bool bp_target_is_within(int64_t target, int64_t first, uint64_t c
     return (uint64_t)target - (uint64_t)first < count;
 }
 
+/* Places in the tables of kernels. */
+static inline int bp_row_dtype(int32_t dtype)
+{
+    return dtype == BP_DTYPE_FP32 ? BP_ROW_FP32 : dtype == BP_DTYPE_BF16 ? BP_ROW_BF16 : BP_ROW_FP16;
+}
+
+static inline uint64_t bp_row_element_bytes(int dtype)
+{
+    return dtype == BP_ROW_FP32 ? 4 : 2;
+}
+
+/* The row of a token. */
+static inline const char *bp_row_of(const bp_tokens_work *tokens, const bp_logits_work *logits, uint64_t token)
+{
+    int64_t offset = bp_token_offset(tokens, token, logits->batch_stride, logits->stride);
+    return (const char *)logits->data + offset * (int64_t)bp_row_element_bytes(bp_row_dtype(logits->dtype));
+}
+
+/* How many rows a thread takes at once. */
+#define BP_PIECE_COLUMNS (8 * BP_TILE_COLUMNS)
+
+static inline uint64_t bp_rows_of_piece(uint64_t columns)
+{
+    return columns < BP_PIECE_COLUMNS ? BP_PIECE_COLUMNS / columns : 1;
+}
+
 typedef struct bp_row_outputs {
     float logprob, entropy, max, log_sum, energy;
 } bp_row_outputs;

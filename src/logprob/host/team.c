@@ -1,4 +1,4 @@
-/* The threads of a host engine, and what they share. */
+/* The threads of a host engine, what they share, and how work is dealt out to them. */
 #include <stdlib.h>
 
 #include "core/fail.h"
@@ -40,4 +40,20 @@ void bp_host_team_finish(bp_host_team *team)
 {
     pthread_mutex_destroy(&team->tiles_lock);
     free(team->tiles);
+}
+
+/* ---- dealing out --------------------------------------------------------------------------------------------------- */
+
+void bp_host_deal(const bp_host_team *team, uint64_t count, uint64_t piece, bp_host_piece *run, const void *job)
+{
+    const uint64_t pieces = count / piece + (count % piece != 0);
+    if (team->threads == 1 || pieces < 2) {
+        run(job, 0, count);
+        return;
+    }
+#ifdef _OPENMP
+#pragma omp parallel for num_threads((int)team->threads) schedule(dynamic, 1)
+#endif
+    for (uint64_t i = 0; i < pieces; i++)
+        run(job, i * piece, (i + 1) * piece < count ? (i + 1) * piece : count);
 }

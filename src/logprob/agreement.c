@@ -1,0 +1,54 @@
+#include "logprob/agreement.h"
+
+#include "core/fail.h"
+
+bool bp_is_alone(const bp_comm *comm)
+{
+    return comm == NULL || bp_comm_ranks(comm) == 1;
+}
+
+static bp_status check_fared(const char *call, const bp_told *told, uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++)
+        if (told[r].status != BP_OK)
+            return bp_fail((bp_status)told[r].status, "%s: rank %u of %u failed: %s", call, r, ranks,
+                           bp_status_name((bp_status)told[r].status));
+    return BP_OK;
+}
+
+static bp_status check_same(const char *call, const char *const *names, const bp_told *told, uint32_t ranks)
+{
+    for (uint32_t r = 1; r < ranks; r++)
+        for (size_t i = 0; i < BP_TOLD_VALUES && names[i] != NULL; i++)
+            if (told[r].values[i] != told[0].values[i])
+                return bp_fail(BP_ERR_MISMATCH, "%s: rank %u has %s %llu, rank 0 has %llu", call, r, names[i],
+                               (unsigned long long)told[r].values[i], (unsigned long long)told[0].values[i]);
+    return BP_OK;
+}
+
+bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names, bp_told *told)
+{
+    bp_status status = (bp_status)mine->status;
+    if (bp_is_alone(comm)) {
+        told[0] = *mine;
+        return status;
+    }
+    const uint32_t ranks = bp_comm_ranks(comm);
+    bp_status exchanged = bp_comm_exchange(comm, mine, sizeof *mine, told);
+    if (status == BP_OK)
+        status = exchanged;
+    if (status == BP_OK)
+        status = check_fared(call, told, ranks);
+    return status == BP_OK ? check_same(call, names, told, ranks) : status;
+}
+
+bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status)
+{
+    static const char *const nothing[] = {NULL};
+    const bp_told mine = {.status = status};
+    bp_told told[BP_MOST_RANKS];
+    if (!bp_is_alone(comm) && bp_comm_ranks(comm) > BP_MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks, at most %d can compare", call, bp_comm_ranks(comm),
+                       BP_MOST_RANKS);
+    return bp_ranks_tell(call, comm, &mine, nothing, told);
+}

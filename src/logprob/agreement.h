@@ -1,0 +1,27 @@
+/* What ranks tell each other before they do something together: so that one that fails makes all fail, and nobody waits for it. */
+#ifndef BP_LOGPROB_AGREEMENT_H
+#define BP_LOGPROB_AGREEMENT_H
+
+#include <bucketpool/comm.h>
+
+#include <stdbool.h>
+
+#define BP_MOST_RANKS 512 /* whose words a function keeps on its stack: one without memory could not tell the others */
+#define BP_TOLD_VALUES 8
+
+typedef struct bp_told {
+    int64_t status; /* how the rank fared until here */
+    uint64_t values[BP_TOLD_VALUES];
+} bp_told;
+
+/* NULL and communicators of one rank: there is nobody to ask. */
+bool bp_is_alone(const bp_comm *comm);
+
+/* Collective, unless alone. `mine` to all ranks; `told` has room for all. The first values, one for each of `names` (NULL ends them), must be
+ * equal on all ranks. Errors: this rank's own status, one that names a rank that failed, BP_ERR_MISMATCH, BP_ERR_COMM. */
+bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names, bp_told *told);
+
+/* Collective, unless alone: whether all ranks succeeded. At most BP_MOST_RANKS of them. */
+bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status);
+
+#endif

@@ -1,0 +1,109 @@
+/* The life of the client that moves tensors. */
+#include "logprob/cp/cp.h"
+
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "logprob/agreement.h"
+#include "logprob/base.h"
+
+static const char *const call = "bp_cp_create";
+
+bp_status bp_cp_config_init(bp_cp_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cp_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_cp_config){.size = sizeof *config};
+    return BP_OK;
+}
+
+static bp_status make_workspace(bp_device *device, const bp_cp_config *config, bp_cp *cp)
+{
+    const uint64_t ranks = cp->comm != NULL ? bp_comm_ranks(cp->comm) : 1;
+    const uint64_t slice = config->max_gathered_bytes / ranks;
+    const bp_workspace_need needs[BP_CP_WORKSPACES] = {{"gathered", config->max_gathered_bytes, BP_STAGE_OWN},
+                                                       {"slice", slice, BP_STAGE_OWN}};
+    if (ranks == 1 || config->max_gathered_bytes == 0)
+        return BP_OK;
+    return bp_workspace_init(device, "cp", needs, BP_CP_WORKSPACES, &cp->workspace);
+}
+
+static bp_status make(bp_device *device, const bp_cp_config *config, bp_cp *cp)
+{
+    cp->device = device;
+    cp->comm = bp_is_alone(config->comm) ? NULL : config->comm;
+    cp->max_gathered_bytes = config->max_gathered_bytes;
+    cp->trusting = config->trusting != 0;
+    BP_TRY(bp_engine_create(device, config->threads, BP_KERNELS_PLAIN, 1, &cp->engine));
+    BP_TRY(bp_stream_create(device, "cp", &cp->own));
+    return make_workspace(device, config, cp);
+}
+
+static void finish(bp_cp *cp)
+{
+    if (cp->own != NULL)
+        (void)bp_device_synchronize(cp->device); /* kernels that are on their way */
+    bp_workspace_finish(&cp->workspace);
+    bp_stream_destroy(&cp->own);
+    if (cp->engine != NULL)
+        cp->engine->ops->destroy(cp->engine);
+}
+
+static bp_status compare(const bp_cp_config *config, bp_status status)
+{
+    static const char *const names[] = {"max_gathered_bytes", "trusting", NULL};
+    const bp_told mine = {.status = status, .values = {config->max_gathered_bytes, config->trusting != 0}};
+    bp_told told[BP_MOST_RANKS];
+    if (!bp_is_alone(config->comm) && bp_comm_ranks(config->comm) > BP_MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u CP ranks, at most %d are possible", call,
+                       bp_comm_ranks(config->comm), BP_MOST_RANKS);
+    return bp_ranks_tell(call, config->comm, &mine, names, told);
+}
+
+bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp)
+{
+    if (config == NULL || config->size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a configuration of %zu bytes", call, sizeof *config);
+    bp_status status = BP_OK;
+    bp_cp *made = calloc(1, sizeof *made);
+    if (device == NULL || cp == NULL)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and an output", call);
+    else
+        status = made != NULL ? make(device, config, made) : bp_fail_memory(sizeof *made);
+    status = compare(config, status);
+    if (status != BP_OK || cp == NULL) { /* without it BP_OK was never to be had */
+        if (made != NULL)
+            finish(made);
+        free(made);
+        return status;
+    }
+    *cp = made;
+    return BP_OK;
+}
+
+void bp_cp_destroy(bp_cp **cp)
+{
+    if (cp == NULL || *cp == NULL)
+        return;
+    finish(*cp);
+    free(*cp);
+    *cp = NULL;
+}
+
+bp_pool *bp_cp_pool(const bp_cp *cp)
+{
+    return cp == NULL ? NULL : cp->workspace.pool;
+}
+
+bp_status bp_cp_end(bp_cp *cp, bp_stream *given, bp_status status)
+{
+    if (given != NULL)
+        return status;
+    if (status == BP_OK)
+        return bp_stream_synchronize(cp->own);
+    char detail[BP_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", bp_error_detail());
+    (void)bp_stream_synchronize(cp->own); /* of what was enqueued before */
+    return bp_error_record(status, detail);
+}

@@ -1,0 +1,290 @@
+/* How a packed batch is padded and split: made once a batch, from its cu_seqlens. */
+#include "logprob/cp/split.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "logprob/agreement.h"
+
+static const char *const call = "bp_cp_split_create";
+
+bp_status bp_cp_multiple(uint32_t ranks, uint32_t tp, int fp8, uint64_t *multiple)
+{
+    if (ranks == 0 || tp == 0 || multiple == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_cp_multiple: %u CP ranks and %u TP ranks: both are at least 1; and an output", ranks, tp);
+    const uint64_t fp8_tokens = UINT64_C(16) * ranks;
+    uint64_t found = 0;
+    bool fits = bp_mul_u64(tp, ranks == 1 ? 1 : UINT64_C(2) * ranks, &found);
+    if (fits && fp8)
+        fits = bp_lcm_u64(found, fp8_tokens, &found);
+    if (!fits)
+        return bp_fail(BP_ERR_OVERFLOW, "bp_cp_multiple: that of %u CP ranks and %u TP ranks does not fit 64 bits",
+                       ranks, tp);
+    *multiple = found;
+    return BP_OK;
+}
+
+bp_status bp_cp_split_config_init(bp_cp_split_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cp_split_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_cp_split_config){.size = sizeof *config, .cu_dtype = BP_DTYPE_INT64, .ranks = 1};
+    return BP_OK;
+}
+
+/* ---- what the caller says ------------------------------------------------------------------------------------------- */
+
+static bp_status check_ranks(const bp_cp_split_config *config)
+{
+    if (config->ranks == 0 || config->rank >= config->ranks)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: rank %u of %u CP ranks", call, config->rank, config->ranks);
+    if (config->comm == NULL)
+        return BP_OK;
+    if (bp_comm_ranks(config->comm) != config->ranks || bp_comm_rank(config->comm) != config->rank)
+        return bp_fail(BP_ERR_MISMATCH,
+                       "%s: rank %u of %u CP ranks, but the communicator has %u ranks, and this is rank %u of them",
+                       call, config->rank, config->ranks, bp_comm_ranks(config->comm), bp_comm_rank(config->comm));
+    return BP_OK;
+}
+
+static uint64_t least_multiple(const bp_cp_split_config *config)
+{
+    return config->ranks == 1 ? 1 : UINT64_C(2) * config->ranks;
+}
+
+static bp_status check_multiples(const bp_cp_split_config *config)
+{
+    const uint64_t least = least_multiple(config), multiple = config->multiple != 0 ? config->multiple : least;
+    if (config->cu_padded != NULL && (config->multiple != 0 || config->total_multiple != 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: cu_padded says how the batch is padded: no multiples besides",
+                       call);
+    if (multiple % least != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: lengths padded to multiples of %llu cannot be cut into 2 x %u chunks: it must be a "
+                       "multiple of %llu",
+                       call, (unsigned long long)multiple, config->ranks, (unsigned long long)least);
+    if (config->total_multiple % multiple != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: total_multiple %llu is not a multiple of %llu", call,
+                       (unsigned long long)config->total_multiple, (unsigned long long)multiple);
+    return BP_OK;
+}
+
+static bp_status check_config(const bp_cp_split_config *config)
+{
+    BP_TRY(check_ranks(config));
+    if (config->cu_dtype != BP_DTYPE_INT32 && config->cu_dtype != BP_DTYPE_INT64)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: cu_seqlens are %s: int32 and int64 are possible", call,
+                       bp_dtype_name(config->cu_dtype));
+    if (config->cu_seqlens == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: cu_seqlens are missing", call);
+    if (config->last_is_dummy && config->sequences == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the last of 0 sequences is no dummy", call);
+    return check_multiples(config);
+}
+
+/* ---- where sequences begin -------------------------------------------------------------------------------------------- */
+
+static int64_t value_at(const void *cu, bp_dtype dtype, uint64_t index)
+{
+    int64_t wide;
+    int32_t narrow;
+    if (dtype == BP_DTYPE_INT64) {
+        memcpy(&wide, (const char *)cu + index * sizeof wide, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, (const char *)cu + index * sizeof narrow, sizeof narrow);
+    return narrow;
+}
+
+static bp_status read_cu(const char *name, const void *cu, const bp_cp_split_config *config, uint64_t *starts)
+{
+    int64_t before = value_at(cu, config->cu_dtype, 0);
+    if (before != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s begin with %lld, not with 0", call, name, (long long)before);
+    starts[0] = 0;
+    for (uint64_t i = 0; i < config->sequences; i++) {
+        const int64_t end = value_at(cu, config->cu_dtype, i + 1);
+        if (end < before)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s fall at sequence %llu: it begins at %lld and ends at %lld",
+                           call, name, (unsigned long long)i, (long long)before, (long long)end);
+        starts[i + 1] = (uint64_t)end;
+        before = end;
+    }
+    return BP_OK;
+}
+
+static bp_status check_padded(const bp_cp_split_config *config, const bp_cp_split *split)
+{
+    const uint64_t multiple = least_multiple(config);
+    for (uint64_t i = 0; i < config->sequences; i++) {
+        const uint64_t length = split->packed[i + 1] - split->packed[i];
+        const uint64_t padded = split->padded[i + 1] - split->padded[i];
+        if (padded < length)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: sequence %llu has %llu tokens, padded to %llu", call,
+                           (unsigned long long)i, (unsigned long long)length, (unsigned long long)padded);
+        if (padded % multiple != 0)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "%s: sequence %llu is padded to %llu tokens, which is not a multiple of %llu (2 x %u CP "
+                           "ranks)",
+                           call, (unsigned long long)i, (unsigned long long)padded, (unsigned long long)multiple,
+                           config->ranks);
+    }
+    return BP_OK;
+}
+
+static bp_status fail_padding(uint64_t multiple)
+{
+    return bp_fail(BP_ERR_OVERFLOW, "%s: sequences padded to multiples of %llu do not fit 63 bits", call,
+                   (unsigned long long)multiple);
+}
+
+static bp_status pad(const bp_cp_split_config *config, bp_cp_split *split)
+{
+    const uint64_t multiple = config->multiple != 0 ? config->multiple : least_multiple(config);
+    split->padded[0] = 0;
+    for (uint64_t i = 0; i < config->sequences; i++) {
+        uint64_t padded;
+        if (!bp_round_up_u64(split->packed[i + 1] - split->packed[i], multiple, &padded) ||
+            !bp_add_u64(split->padded[i], padded, &split->padded[i + 1]) || split->padded[i + 1] > INT64_MAX)
+            return fail_padding(multiple);
+    }
+    return BP_OK;
+}
+
+/* A dummy sequence without tokens of its own behind the others, where the total is short of its multiple. */
+static bp_status fill_up(const bp_cp_split_config *config, bp_cp_split *split)
+{
+    const uint64_t sequences = config->sequences, end = split->padded[sequences];
+    uint64_t wanted = end;
+    split->info.sequences = sequences;
+    if (config->total_multiple != 0 && (!bp_round_up_u64(end, config->total_multiple, &wanted) || wanted > INT64_MAX))
+        return fail_padding(config->total_multiple);
+    if (wanted == end)
+        return BP_OK;
+    split->packed[sequences + 1] = split->packed[sequences];
+    split->padded[sequences + 1] = wanted;
+    split->info.sequences = sequences + 1;
+    return BP_OK;
+}
+
+static bp_status place_sequences(const bp_cp_split_config *config, bp_cp_split *split)
+{
+    BP_TRY(read_cu("cu_seqlens", config->cu_seqlens, config, split->packed));
+    if (config->cu_padded == NULL)
+        BP_TRY(pad(config, split));
+    else {
+        BP_TRY(read_cu("cu_padded", config->cu_padded, config, split->padded));
+        BP_TRY(check_padded(config, split));
+    }
+    return fill_up(config, split);
+}
+
+/* ---- creation ----------------------------------------------------------------------------------------------------------- */
+
+/* FNV-1a over whole words, with what is lost at the top folded back. */
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x100000001b3);
+    return hash ^ hash >> 32;
+}
+
+static void describe(const bp_cp_split_config *config, bp_cp_split *split)
+{
+    bp_cp_split_info *info = &split->info;
+    const uint64_t n = info->sequences;
+    info->size = sizeof *info;
+    info->ranks = config->ranks;
+    info->rank = config->rank;
+    info->data_sequences = config->sequences - (config->last_is_dummy != 0);
+    info->data_tokens = split->packed[info->data_sequences];
+    info->packed_tokens = split->packed[n];
+    info->padded_tokens = split->padded[n];
+    info->local_tokens = split->padded[n] / config->ranks;
+    uint64_t hash = mix(mix(mix(UINT64_C(0xcbf29ce484222325), config->ranks), n), info->data_sequences);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t padded = split->padded[i + 1] - split->padded[i];
+        info->longest = padded > info->longest ? padded : info->longest;
+        hash = mix(mix(hash, split->packed[i + 1]), split->padded[i + 1]);
+    }
+    info->fingerprint = hash;
+}
+
+/* One allocation: the split, and both lists, each with room for a dummy that is added. */
+static bp_status allocate(uint64_t sequences, bp_cp_split **split)
+{
+    uint64_t places, bytes;
+    if (!bp_add_u64(sequences, 2, &places) || !bp_mul_u64(places, 2 * sizeof(uint64_t), &bytes) ||
+        !bp_add_u64(bytes, sizeof(bp_cp_split), &bytes) || bytes > PTRDIFF_MAX)
+        return bp_fail(BP_ERR_OVERFLOW, "%s: %llu sequences", call, (unsigned long long)sequences);
+    bp_cp_split *made = calloc(1, bytes);
+    if (made == NULL)
+        return bp_fail_memory(bytes);
+    made->packed = (uint64_t *)(made + 1);
+    made->padded = made->packed + places;
+    *split = made;
+    return BP_OK;
+}
+
+static bp_status make(const bp_cp_split_config *config, bp_cp_split **split)
+{
+    bp_cp_split *made;
+    BP_TRY(check_config(config));
+    BP_TRY(allocate(config->sequences, &made));
+    bp_status status = place_sequences(config, made);
+    if (status != BP_OK) {
+        bp_cp_split_destroy(&made);
+        return status;
+    }
+    describe(config, made);
+    *split = made;
+    return BP_OK;
+}
+
+static bp_status compare(bp_comm *comm, const bp_cp_split *split, bp_status status)
+{
+    static const char *const names[] = {"a batch with the fingerprint", NULL};
+    const bp_told mine = {.status = status, .values = {status == BP_OK ? split->info.fingerprint : 0}};
+    bp_told told[BP_MOST_RANKS];
+    if (!bp_is_alone(comm) && bp_comm_ranks(comm) > BP_MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u CP ranks, at most %d can compare", call, bp_comm_ranks(comm),
+                       BP_MOST_RANKS);
+    return bp_ranks_tell(call, comm, &mine, names, told);
+}
+
+bp_status bp_cp_split_create(const bp_cp_split_config *config, bp_cp_split **split)
+{
+    if (config == NULL || config->size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a configuration of %zu bytes and an output", call,
+                       sizeof *config);
+    bp_cp_split *made = NULL;
+    bp_status status =
+        split != NULL ? make(config, &made) : bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs an output", call);
+    status = compare(config->comm, made, status);
+    if (status != BP_OK || split == NULL) { /* without it BP_OK was never to be had */
+        bp_cp_split_destroy(&made);
+        return status;
+    }
+    *split = made;
+    return BP_OK;
+}
+
+void bp_cp_split_destroy(bp_cp_split **split)
+{
+    if (split == NULL)
+        return;
+    free(*split);
+    *split = NULL;
+}
+
+bp_status bp_cp_split_info_get(const bp_cp_split *split, bp_cp_split_info *info)
+{
+    if (split == NULL || info == NULL || info->size < sizeof *info)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cp_split_info_get: needs a split and an output of %zu bytes",
+                       sizeof *info);
+    *info = split->info;
+    return BP_OK;
+}

@@ -1,0 +1,26 @@
+/* The split of a batch from within. */
+#ifndef BP_LOGPROB_CP_SPLIT_H
+#define BP_LOGPROB_CP_SPLIT_H
+
+#include <bucketpool/cp.h>
+
+#include "logprob/cp/sequences.h"
+
+struct bp_cp_split {
+    bp_cp_split_info info;
+    uint64_t *packed; /* sequences + 1: where each begins, and the end */
+    uint64_t *padded;
+};
+
+uint64_t bp_split_group_count(const bp_cp_split *split);
+void bp_split_group(const bp_cp_split *split, uint64_t index, bp_sequence_group *group);
+
+/* Tokens in an order. */
+uint64_t bp_split_tokens(const bp_cp_split *split, bp_cp_order order);
+
+/* Errors: an order that is none. */
+bp_status bp_check_order(const char *call, bp_cp_order order);
+/* Errors: a shift that is none, or one from local order with several ranks. */
+bp_status bp_check_shift(const char *call, const bp_cp_split *split, bp_cp_order from, bp_cp_shift shift);
+
+#endif

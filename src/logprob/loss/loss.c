@@ -1,0 +1,135 @@
+/* The life of the loss client. */
+#include "logprob/loss/loss.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/arith.h"
+#include "logprob/agreement.h"
+#include "logprob/base.h"
+
+static const char *const call = "bp_loss_create";
+
+bp_status bp_loss_config_init(bp_loss_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_loss_config){
+        .size = sizeof *config, .tp = 1, .cp = 1, .dp = 1, .epsilon = 1e-5, .gradients = BP_LOSS_AVERAGED};
+    return BP_OK;
+}
+
+static bp_status check_config(const bp_loss_config *config)
+{
+    if (config->max_sequences == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_sequences is 0", call);
+    if (!(config->epsilon >= 0) || isinf(config->epsilon))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: epsilon %g: it is 0 or more", call, config->epsilon);
+    if (config->gradients != BP_LOSS_AVERAGED && config->gradients != BP_LOSS_SUMMED)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: gradients %d are neither averaged nor summed", call,
+                       (int)config->gradients);
+    return BP_OK;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
+
+static bp_status make_words(const bp_loss_config *config, uint32_t ranks, bp_loss *loss)
+{
+    uint64_t records, word, words;
+    if (!bp_mul_u64(config->max_sequences, sizeof(bp_loss_record), &records) ||
+        !bp_add_u64(records, sizeof(bp_loss_word), &word) || !bp_mul_u64(word, ranks, &words) || words > PTRDIFF_MAX)
+        return bp_fail(BP_ERR_OVERFLOW, "%s: sums of %llu sequences on %u ranks do not fit 63 bits", call,
+                       (unsigned long long)config->max_sequences, ranks);
+    loss->max_sequences = config->max_sequences;
+    loss->word_bytes = word;
+    loss->mine = calloc(1, word);
+    loss->all = calloc(1, words);
+    loss->sequences = calloc(config->max_sequences, sizeof *loss->sequences);
+    loss->grid.ranks = calloc(ranks, sizeof *loss->grid.ranks);
+    if (loss->mine == NULL || loss->all == NULL || loss->sequences == NULL || loss->grid.ranks == NULL)
+        return bp_fail_memory(word + words);
+    return BP_OK;
+}
+
+/* The records are held as long as the client lives. */
+static bp_status make_records(bp_device *device, bp_loss *loss)
+{
+    const bp_workspace_need need = {"records", loss->max_sequences * sizeof(bp_loss_record), BP_STAGE_OWN};
+    void *address;
+    BP_TRY(bp_workspace_init(device, "loss", &need, 1, &loss->workspace));
+    BP_TRY(bp_workspace_take(&loss->workspace, 0, loss->own, &address));
+    loss->records = address;
+    return bp_stream_synchronize(loss->own);
+}
+
+/* ---- creation ------------------------------------------------------------------------------------------------------- */
+
+static bp_status make(bp_device *device, const bp_loss_config *config, bp_loss *loss)
+{
+    BP_TRY(check_config(config));
+    loss->device = device;
+    loss->comm = bp_is_alone(config->comm) ? NULL : config->comm;
+    loss->epsilon = config->epsilon;
+    loss->gradients = config->gradients;
+    loss->grid.tp = config->tp;
+    loss->grid.cp = config->cp;
+    loss->grid.dp = config->dp;
+    loss->grid.tp_rank = config->tp_rank;
+    loss->grid.cp_rank = config->cp_rank;
+    loss->grid.dp_rank = config->dp_rank;
+    BP_TRY(make_words(config, config->comm != NULL ? bp_comm_ranks(config->comm) : 1, loss));
+    BP_TRY(bp_engine_create(device, config->threads, BP_KERNELS_PLAIN, 1, &loss->engine));
+    BP_TRY(bp_stream_create(device, "loss", &loss->own));
+    BP_TRY(bp_event_create(device, &loss->done));
+    return make_records(device, loss);
+}
+
+static void finish(bp_loss *loss)
+{
+    bp_workspace_finish(&loss->workspace);
+    bp_event_destroy(&loss->done);
+    bp_stream_destroy(&loss->own);
+    if (loss->engine != NULL)
+        loss->engine->ops->destroy(loss->engine);
+    free(loss->mine);
+    free(loss->all);
+    free(loss->sequences);
+    free(loss->grid.ranks);
+}
+
+bp_status bp_loss_create(bp_device *device, const bp_loss_config *config, bp_loss **loss)
+{
+    if (config == NULL || config->size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a configuration of %zu bytes", call, sizeof *config);
+    bp_status status = BP_OK;
+    bp_loss unmade = {0}; /* where there is no memory, the other ranks must still learn of it */
+    bp_loss *made = calloc(1, sizeof *made);
+    if (device == NULL || loss == NULL)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and an output", call);
+    else
+        status = made != NULL ? make(device, config, made) : bp_fail_memory(sizeof *made);
+    status = bp_loss_grid_init(config, status, made != NULL ? &made->grid : &unmade.grid);
+    if (status != BP_OK || loss == NULL) { /* without it BP_OK was never to be had */
+        if (made != NULL)
+            finish(made);
+        free(made);
+        return status;
+    }
+    *loss = made;
+    return BP_OK;
+}
+
+void bp_loss_destroy(bp_loss **loss)
+{
+    if (loss == NULL || *loss == NULL)
+        return;
+    finish(*loss);
+    free(*loss);
+    *loss = NULL;
+}
+
+bp_pool *bp_loss_pool(const bp_loss *loss)
+{
+    return loss == NULL ? NULL : loss->workspace.pool;
+}

@@ -1,0 +1,207 @@
+/* From the sums of all ranks to statistics: numerators and denominators are added up first, and divided last. */
+#include <math.h>
+
+#include "core/arith.h"
+#include "logprob/loss/loss.h"
+
+static double least(double a, double b)
+{
+    return isnan(a) || a < b ? a : b;
+}
+
+static double greatest(double a, double b)
+{
+    return -least(-a, -b);
+}
+
+static void divide(bp_loss_statistics *s)
+{
+    const double valid = (double)s->valid;
+    s->loss = s->valid != 0 ? -s->logprob_sum / (s->epsilon + valid) : 0;
+    s->entropy = s->valid != 0 ? s->entropy_sum / valid : 0;
+    s->perplexity = s->perplexity_sequences != 0 ? s->perplexity_sum / (double)s->perplexity_sequences : 0;
+}
+
+/* ---- whether ranks belong together ---------------------------------------------------------------------------------- */
+
+static bp_status check_batches(const bp_loss *loss, uint32_t one, uint32_t other)
+{
+    const bp_loss_word *a = bp_loss_word_of(loss, one), *b = bp_loss_word_of(loss, other);
+    if (a->fingerprint != b->fingerprint || a->sequences != b->sequences)
+        return bp_fail(BP_ERR_MISMATCH,
+                       "bp_loss_reduce: ranks %u and %u belong to one DP rank, but added other batches: %llu sequences "
+                       "of %llu tokens and %llu of %llu",
+                       one, other, (unsigned long long)a->sequences, (unsigned long long)a->tokens,
+                       (unsigned long long)b->sequences, (unsigned long long)b->tokens);
+    return BP_OK;
+}
+
+/* Of any two ranks that have tokens. */
+static bp_status check_kinds(const bp_loss *loss, uint32_t *one, uint32_t other)
+{
+    const bp_loss_word *b = bp_loss_word_of(loss, other);
+    if (b->values == 0)
+        return BP_OK;
+    if (*one == UINT32_MAX)
+        *one = other;
+    if (bp_loss_word_of(loss, *one)->values == b->values)
+        return BP_OK;
+    return bp_fail(BP_ERR_MISMATCH,
+                   "bp_loss_reduce: ranks %u and %u added other values: log-probabilities, entropies and logits must "
+                   "be there on all ranks or on none",
+                   *one, other);
+}
+
+/* Tensor-parallel ranks have the same tokens. */
+static bp_status check_masks(const bp_loss *loss, uint32_t one, uint32_t other)
+{
+    const bp_loss_word *a = bp_loss_word_of(loss, one), *b = bp_loss_word_of(loss, other);
+    for (uint64_t s = 0; s < a->sequences; s++)
+        if (a->records[s].valid != b->records[s].valid)
+            return bp_fail(BP_ERR_MISMATCH,
+                           "bp_loss_reduce: ranks %u and %u are TP ranks with the same tokens, but of sequence %llu "
+                           "%llu count on one and %llu on the other",
+                           one, other, (unsigned long long)s, (unsigned long long)a->records[s].valid,
+                           (unsigned long long)b->records[s].valid);
+    return BP_OK;
+}
+
+static bp_status check_ranks(const bp_loss *loss)
+{
+    const bp_loss_grid *grid = &loss->grid;
+    uint32_t with_tokens = UINT32_MAX;
+    for (uint32_t d = 0; d < grid->dp; d++)
+        for (uint32_t c = 0; c < grid->cp; c++)
+            for (uint32_t t = 0; t < grid->tp; t++) {
+                const uint32_t rank = bp_loss_rank_at(grid, d, c, t);
+                BP_TRY(check_batches(loss, bp_loss_rank_at(grid, d, 0, 0), rank));
+                BP_TRY(check_kinds(loss, &with_tokens, rank));
+                BP_TRY(check_masks(loss, bp_loss_rank_at(grid, d, c, 0), rank));
+            }
+    return BP_OK;
+}
+
+/* ---- sums ----------------------------------------------------------------------------------------------------------- */
+
+/* A sequence, all its CP ranks together; of TP ranks one. */
+static bp_loss_sequence sum_sequence(const bp_loss *loss, uint32_t dp, uint64_t index, bool has_logprob)
+{
+    bp_loss_sequence sequence = {.size = sizeof sequence};
+    for (uint32_t c = 0; c < loss->grid.cp; c++) {
+        const bp_loss_record *record = bp_loss_word_of(loss, bp_loss_rank_at(&loss->grid, dp, c, 0))->records + index;
+        sequence.valid += record->valid;
+        sequence.logprob_sum += record->logprob;
+        sequence.entropy_sum += record->entropy;
+    }
+    if (sequence.valid != 0 && has_logprob)
+        sequence.perplexity = exp(-sequence.logprob_sum / (double)sequence.valid);
+    return sequence;
+}
+
+/* Logits are another on every rank. */
+static void add_range(const bp_loss *loss, uint32_t dp, uint64_t index, bp_loss_statistics *s)
+{
+    for (uint32_t c = 0; c < loss->grid.cp; c++)
+        for (uint32_t t = 0; t < loss->grid.tp; t++) {
+            const bp_loss_record *record =
+                bp_loss_word_of(loss, bp_loss_rank_at(&loss->grid, dp, c, t))->records + index;
+            s->logit_min = least(s->logit_min, record->logit_min);
+            s->logit_max = greatest(s->logit_max, record->logit_max);
+        }
+}
+
+static void add_sequence(const bp_loss_sequence *sequence, bool has_logprob, bp_loss_statistics *s)
+{
+    s->valid += sequence->valid;
+    s->logprob_sum += sequence->logprob_sum;
+    s->entropy_sum += sequence->entropy_sum;
+    if (sequence->valid == 0 || !has_logprob)
+        return;
+    s->perplexity_sum += sequence->perplexity;
+    s->perplexity_sequences++;
+}
+
+bp_status bp_loss_combine(bp_loss *loss)
+{
+    bp_loss_statistics made;
+    BP_TRY(check_ranks(loss));
+    BP_TRY(bp_loss_statistics_init(&made, sizeof made));
+    made.epsilon = loss->epsilon;
+    for (uint32_t d = 0; d < loss->grid.dp; d++) {
+        const bp_loss_word *word = bp_loss_word_of(loss, bp_loss_rank_at(&loss->grid, d, 0, 0));
+        made.sequences += word->sequences;
+        made.tokens += word->tokens;
+        const bool has_logprob = (word->values & BP_LOSS_LOGPROB) != 0;
+        for (uint64_t i = 0; i < word->sequences; i++) {
+            const bp_loss_sequence sequence = sum_sequence(loss, d, i, has_logprob);
+            add_sequence(&sequence, has_logprob, &made);
+            add_range(loss, d, i, &made);
+            if (d == loss->grid.dp_rank)
+                loss->sequences[i] = sequence;
+        }
+    }
+    divide(&made);
+    loss->statistics = made;
+    loss->sequence_count = loss->mine->sequences;
+    return BP_OK;
+}
+
+/* ---- for callers ---------------------------------------------------------------------------------------------------- */
+
+bp_status bp_loss_statistics_init(bp_loss_statistics *statistics, size_t size)
+{
+    if (statistics == NULL || size < sizeof *statistics)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_init: size %zu, expected at least %zu", size,
+                       sizeof *statistics);
+    *statistics = (bp_loss_statistics){.size = sizeof *statistics, .logit_min = INFINITY, .logit_max = -INFINITY};
+    return BP_OK;
+}
+
+bp_status bp_loss_statistics_get(const bp_loss *loss, bp_loss_statistics *statistics)
+{
+    if (loss == NULL || statistics == NULL || statistics->size < sizeof *statistics)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_get: needs a client and an output of %zu bytes",
+                       sizeof *statistics);
+    if (!loss->has_statistics)
+        return bp_fail(BP_ERR_SCHEDULE, "bp_loss_statistics_get: there was no bp_loss_reduce yet, or the last failed");
+    *statistics = loss->statistics;
+    return BP_OK;
+}
+
+bp_status bp_loss_statistics_merge(const bp_loss_statistics *step, bp_loss_statistics *total)
+{
+    if (step == NULL || step->size < sizeof *step || total == NULL || total->size < sizeof *total)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_merge: needs two statistics of %zu bytes",
+                       sizeof *step);
+    bp_loss_statistics sum = *total;
+    if (!bp_add_u64(sum.sequences, step->sequences, &sum.sequences) ||
+        !bp_add_u64(sum.tokens, step->tokens, &sum.tokens) || !bp_add_u64(sum.valid, step->valid, &sum.valid) ||
+        !bp_add_u64(sum.perplexity_sequences, step->perplexity_sequences, &sum.perplexity_sequences))
+        return bp_fail(BP_ERR_OVERFLOW, "bp_loss_statistics_merge: counts do not fit 64 bits");
+    sum.logprob_sum += step->logprob_sum;
+    sum.entropy_sum += step->entropy_sum;
+    sum.perplexity_sum += step->perplexity_sum;
+    sum.logit_min = least(sum.logit_min, step->logit_min);
+    sum.logit_max = greatest(sum.logit_max, step->logit_max);
+    sum.epsilon = step->epsilon;
+    divide(&sum);
+    *total = sum;
+    return BP_OK;
+}
+
+uint64_t bp_loss_sequence_count(const bp_loss *loss)
+{
+    return loss != NULL && loss->has_statistics ? loss->sequence_count : 0;
+}
+
+bp_status bp_loss_sequence_get(const bp_loss *loss, uint64_t index, bp_loss_sequence *sequence)
+{
+    if (loss == NULL || sequence == NULL || sequence->size < sizeof *sequence)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_sequence_get: needs a client and an output of %zu bytes",
+                       sizeof *sequence);
+    if (index >= bp_loss_sequence_count(loss))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_sequence_get: sequence %llu of %llu",
+                       (unsigned long long)index, (unsigned long long)bp_loss_sequence_count(loss));
+    *sequence = loss->sequences[index];
+    return BP_OK;
+}
