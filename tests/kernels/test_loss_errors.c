@@ -19,15 +19,6 @@
 
 static const corpus_options SMALL = {.seed = 9, .sequences = 6, .longest = 20, .empty_in_8 = 1};
 
-#define assert_fails(call, status, ...)                                                                                \
-    check_fails(call, status, (const char *const[]){__VA_ARGS__, NULL}, #call, __LINE__)
-
-static void check_fails(bp_status status, bp_status expected, const char *const *words, const char *call, int line)
-{
-    if (!is_status(status, expected, words, call))
-        fail_msg("line %d", line);
-}
-
 /* ---- creation, one rank -------------------------------------------------------------------------------------------- */
 
 static void structs_need_their_size(void **state)

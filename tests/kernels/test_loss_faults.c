@@ -45,7 +45,7 @@ typedef struct creation_case {
 
 static const creation_case CREATIONS[] = {
     {OTHER_CP, "one rank counts 6 ranks", BP_ERR_MISMATCH, {NULL}},
-    {ALL_OTHER_CP, "all count 6 ranks", BP_ERR_MISMATCH, {"6", "4", NULL}},
+    {ALL_OTHER_CP, "all count 6 ranks", BP_ERR_MISMATCH, {"3", "4", NULL}},
     {TAKEN_PLACE, "two ranks in one place", BP_ERR_MISMATCH, {NULL}},
     {OTHER_LIMIT, "another limit", BP_ERR_MISMATCH, {"777", "20", NULL}},
     {OTHER_EPSILON, "another epsilon", BP_ERR_MISMATCH, {"epsilon", NULL}},
@@ -108,14 +108,17 @@ static bool words_are_there(const char *const *words, const char *name)
     return good;
 }
 
-/* "rank N", and no "rank N1". */
+/* "rank N", "ranks N and M" or "ranks M and N", and not just as the beginning of a longer number. */
 static bool names_rank(uint32_t rank, const char *name)
 {
-    char word[32];
-    const int length = snprintf(word, sizeof word, "rank %u", rank);
-    for (const char *at = bp_error_detail(); (at = strstr(at, word)) != NULL; at++)
-        if (at[length] < '0' || at[length] > '9')
-            return true;
+    static const char *const before[] = {"rank %u", "ranks %u and ", " and %u"};
+    for (size_t i = 0; i < 3; i++) {
+        char word[32];
+        const int length = snprintf(word, sizeof word, before[i], rank);
+        for (const char *at = bp_error_detail(); (at = strstr(at, word)) != NULL; at++)
+            if (i == 1 || at[length] < '0' || at[length] > '9')
+                return strstr(bp_error_detail(), "rank") != NULL;
+    }
     fprintf(stderr, "%s: \"%s\" does not name rank %u\n", name, bp_error_detail(), rank);
     return false;
 }
