@@ -200,12 +200,18 @@ static const step_case STEPS[] = {
     {TOO_MANY, "more than max_sequences", BP_ERR_INVALID_ARGUMENT, false},
     {OTHER_BATCH, "CP ranks with different batches", BP_ERR_MISMATCH, false},
     {OTHER_BATCH, "CP ranks with different batches, masks alone", BP_ERR_MISMATCH, true},
-    {OTHER_MASK, "TP ranks with different masks", BP_ERR_MISMATCH, false},
-    {OTHER_MASK, "TP ranks with different masks alone", BP_ERR_MISMATCH, true},
-    {MOVED_MASK, "TP ranks with masks of the same count", BP_ERR_MISMATCH, false},
-    {OTHER_VALUE, "TP ranks with different values", BP_ERR_MISMATCH, false},
     {NO_ENTROPY, "one rank without entropies", BP_ERR_MISMATCH, false},
     {MISSING_ADD, "one rank with a micro-batch less", BP_ERR_MISMATCH, false},
+};
+
+/* TP ranks have the same tokens, and each of them has all numbers of the others. */
+static const step_case OTHER_MASKS[] = {
+    {OTHER_MASK, "TP ranks with different masks", BP_ERR_MISMATCH, false},
+    {OTHER_MASK, "TP ranks with different masks alone", BP_ERR_MISMATCH, true},
+};
+static const step_case OTHER_VALUES[] = {
+    {MOVED_MASK, "TP ranks with masks of the same count, and other sums", BP_ERR_MISMATCH, false},
+    {OTHER_VALUE, "TP ranks with different log-probabilities", BP_ERR_MISMATCH, false},
 };
 
 typedef struct step_scene {
@@ -341,32 +347,45 @@ static bool run_step_with_fault(host_rank *r)
     return good;
 }
 
+static void check_step_case(const corpus *c, const step_case *now, const uint32_t *counts, uint64_t number)
+{
+    seed(200 + number);
+    const topology t = shuffled_topology(counts[0], counts[1], counts[2]);
+    step_scene x = {.s = new_scene(c, &t, 2), .now = now};
+    x.s.own_streams = number % 2 == 1;
+    do /* whoever is odd has something to do wrong: the first DP rank always has */
+        x.odd = random_below(rank_count(&t));
+    while (t.place[x.odd] / (t.tp * t.cp) != 0);
+    run_host_ranks(rank_count(&t), false, 0, run_step_with_fault, &x);
+    free_scene(&x.s);
+}
+
+static void check_step_cases(const step_case *cases, size_t count, bool needs_tp)
+{
+    static const uint32_t shapes[][3] = {{2, 2, 2}, {4, 1, 2}, {1, 4, 1}};
+    corpus c = new_corpus(&SMALL);
+    for (size_t shape = 0; shape < (needs_tp ? 2 : 3); shape++)
+        for (size_t i = 0; i < count; i++)
+            check_step_case(&c, &cases[i], shapes[shape], i);
+    free_corpus(&c);
+}
+
 static void a_step_fails_on_all_ranks(void **state)
 {
     (void)state;
-    corpus c = new_corpus(&SMALL);
-    static const uint32_t shapes[][3] = {{2, 2, 2}, {1, 4, 1}, {4, 1, 2}};
-    for (size_t shape = 0; shape < 3; shape++)
-        for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++) {
-            const step_fault fault = STEPS[i].fault;
-            const uint32_t *counts = shapes[shape];
-            seed(200 + i);
-            if (counts[0] == 1 && (fault == OTHER_MASK || fault == MOVED_MASK || fault == OTHER_VALUE))
-                continue; /* only TP ranks have the same tokens */
-            const topology t = shuffled_topology(counts[0], counts[1], counts[2]);
-            step_scene x = {.s = new_scene(&c, &t, 2), .now = &STEPS[i]};
-            x.s.own_streams = i % 2 == 1;
-            for (uint32_t d = 0; d < counts[2]; d++)
-                if (x.s.micros[d] == 0) { /* whoever is odd has something to do wrong */
-                    x.s.micros[d] = 1;
-                    x.s.packs[d][0] = (pack){.cp = counts[1], .multiple = counts[1] == 1 ? 1 : 2 * counts[1]};
-                }
-            for (x.odd = random_below(rank_count(&t)); x.s.t.place[x.odd] / (t.tp * t.cp) != 0;)
-                x.odd = (x.odd + 1) % rank_count(&t);
-            run_host_ranks(rank_count(&t), false, 0, run_step_with_fault, &x);
-            free_scene(&x.s);
-        }
-    free_corpus(&c);
+    check_step_cases(STEPS, sizeof STEPS / sizeof *STEPS, false);
+}
+
+static void tp_ranks_must_have_equal_masks(void **state)
+{
+    (void)state;
+    check_step_cases(OTHER_MASKS, sizeof OTHER_MASKS / sizeof *OTHER_MASKS, true);
+}
+
+static void tp_ranks_must_have_equal_values(void **state)
+{
+    (void)state;
+    check_step_cases(OTHER_VALUES, sizeof OTHER_VALUES / sizeof *OTHER_VALUES, true);
 }
 
 /* The client goes on after a step that failed: begin forgets it. */
@@ -442,7 +461,9 @@ static bool run_broken_exchange(host_rank *r)
     bp_comm_callbacks callbacks = exchange_callbacks(&inner.seat);
     EXPECT(bp_comm_create_callback(&callbacks, &inner.seat, "broken", &inner.comm) == BP_OK);
     seat at;
+    uint8_t mine = 0, all[EXCHANGE_RANKS];
     bool good = take_seat(&inner, &at) && bp_loss_begin(at.loss) == BP_OK && add_all(&at, false);
+    EXPECT(bp_comm_exchange(r->comm, &mine, 1, all) == BP_OK); /* all have left the exchange before */
     inner.seat.fails_nth = r->number == 2;
     good = good && expected_here(bp_loss_reduce(at.loss, BP_OK, at.stream) != BP_OK, "an error", __FILE__, __LINE__);
     good = good && nothing_came_of_it(&at);
@@ -468,8 +489,9 @@ static void a_broken_communicator_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(creation_fails_on_all_ranks), cmocka_unit_test(a_step_fails_on_all_ranks),
-        cmocka_unit_test(the_next_step_is_whole), cmocka_unit_test(all_are_told_the_same),
+        cmocka_unit_test(creation_fails_on_all_ranks),      cmocka_unit_test(a_step_fails_on_all_ranks),
+        cmocka_unit_test(tp_ranks_must_have_equal_masks),   cmocka_unit_test(tp_ranks_must_have_equal_values),
+        cmocka_unit_test(the_next_step_is_whole),           cmocka_unit_test(all_are_told_the_same),
         cmocka_unit_test(a_broken_communicator_is_an_error)};
     alarm(250);
     return cmocka_run_group_tests(tests, NULL, NULL);
