@@ -32,16 +32,18 @@ static void fill_token(corpus *c, const corpus_options *o, uint64_t token, bool 
 
 static void break_a_logit(corpus *c)
 {
-    uint64_t token = random_below((uint32_t)c->tokens);
-    while (c->mask[token] == 0)
-        token = (token + 1) % c->tokens;
-    c->logits[token * CORPUS_LOGITS + random_below(CORPUS_LOGITS)] = NAN;
+    uint64_t valid = 0, last = 0;
+    for (uint64_t token = 0; token < c->tokens; token++)
+        if (c->mask[token] != 0 && random_below((uint32_t)++valid) == 0) /* each with the same chance */
+            last = token;
+    if (valid > 0)
+        c->logits[last * CORPUS_LOGITS + random_below(CORPUS_LOGITS)] = NAN;
 }
 
 corpus new_corpus(const corpus_options *o)
 {
     corpus c = {.sequences = o->sequences};
-    bool masked[CORPUS_SEQUENCES];
+    bool masked[CORPUS_SEQUENCES] = {false};
     seed(o->seed);
     for (uint64_t i = 0; i < c.sequences; i++) {
         const bool is_empty = random_below(8) < o->empty_in_8;

@@ -38,26 +38,26 @@ typedef enum creation_fault {
 
 typedef struct creation_case {
     creation_fault fault;
-    const char *name;
     bp_status status;
+    const char *name;
     const char *words[3]; /* that all ranks are told, besides the number of the odd one */
 } creation_case;
 
 static const creation_case CREATIONS[] = {
-    {OTHER_CP, "one rank counts 6 ranks", BP_ERR_MISMATCH, {NULL}},
-    {ALL_OTHER_CP, "all count 6 ranks", BP_ERR_MISMATCH, {"3", "4", NULL}},
-    {TAKEN_PLACE, "two ranks in one place", BP_ERR_MISMATCH, {NULL}},
-    {OTHER_LIMIT, "another limit", BP_ERR_MISMATCH, {"777", "20", NULL}},
-    {OTHER_EPSILON, "another epsilon", BP_ERR_MISMATCH, {"epsilon", NULL}},
-    {OTHER_GRADIENTS, "other gradients", BP_ERR_MISMATCH, {"gradients", NULL}},
-    {SWAPPED_COUNTS, "4 x 1 instead of 2 x 2", BP_ERR_MISMATCH, {NULL}},
-    {NO_DEVICE, "no device", BP_ERR_INVALID_ARGUMENT, {NULL}},
-    {NO_OUTPUT, "no output", BP_ERR_INVALID_ARGUMENT, {NULL}},
-    {NULL_DEVICE, "a device without kernels", BP_ERR_UNSUPPORTED, {NULL}},
-    {POOR_DEVICE, "a device without memory", BP_ERR_NO_DEVICE_MEMORY, {NULL}},
-    {NEGATIVE_EPSILON, "a negative epsilon", BP_ERR_INVALID_ARGUMENT, {NULL}},
-    {RANK_OUTSIDE, "a CP rank that there is not", BP_ERR_INVALID_ARGUMENT, {NULL}},
-    {TOO_MANY_SEQUENCES, "sequences that overflow", BP_ERR_OVERFLOW, {NULL}},
+    {OTHER_CP, BP_ERR_MISMATCH, "one rank counts 6 ranks", {NULL}},
+    {ALL_OTHER_CP, BP_ERR_MISMATCH, "all count 6 ranks", {"3", "4", NULL}},
+    {TAKEN_PLACE, BP_ERR_MISMATCH, "two ranks in one place", {NULL}},
+    {OTHER_LIMIT, BP_ERR_MISMATCH, "another limit", {"777", "20", NULL}},
+    {OTHER_EPSILON, BP_ERR_MISMATCH, "another epsilon", {"epsilon", NULL}},
+    {OTHER_GRADIENTS, BP_ERR_MISMATCH, "other gradients", {"gradients", NULL}},
+    {SWAPPED_COUNTS, BP_ERR_MISMATCH, "4 x 1 instead of 2 x 2", {NULL}},
+    {NO_DEVICE, BP_ERR_INVALID_ARGUMENT, "no device", {NULL}},
+    {NO_OUTPUT, BP_ERR_INVALID_ARGUMENT, "no output", {NULL}},
+    {NULL_DEVICE, BP_ERR_UNSUPPORTED, "a device without kernels", {NULL}},
+    {POOR_DEVICE, BP_ERR_NO_DEVICE_MEMORY, "a device without memory", {NULL}},
+    {NEGATIVE_EPSILON, BP_ERR_INVALID_ARGUMENT, "a negative epsilon", {NULL}},
+    {RANK_OUTSIDE, BP_ERR_INVALID_ARGUMENT, "a CP rank that there is not", {NULL}},
+    {TOO_MANY_SEQUENCES, BP_ERR_OVERFLOW, "sequences that overflow", {NULL}},
 };
 
 typedef struct creation_scene {
@@ -243,7 +243,7 @@ static uint64_t valid_place(const seat *at, uint64_t *invalid)
 static bool change_values(seat *at, step_fault fault)
 {
     slice *v = &at->slices[0];
-    uint64_t invalid;
+    uint64_t invalid = UINT64_MAX;
     const uint64_t valid = valid_place(at, &invalid);
     EXPECT(valid != UINT64_MAX && invalid != UINT64_MAX);
     uint8_t *mask = v->values.mask.data;
