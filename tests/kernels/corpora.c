@@ -281,6 +281,7 @@ uint32_t rank_of_token(const pack *p, uint64_t sequence, uint64_t offset, uint64
 static void *new_plane(slice *s, size_t which, size_t element, bp_token_values *values)
 {
     const uint64_t step = (uint64_t)llabs((long long)s->stride), count = s->tokens * step + 1;
+    s->elements = count;
     char *memory = malloc(count * element);
     for (uint64_t i = 0; i < count; i++) {
         const float nan = NAN;

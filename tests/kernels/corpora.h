@@ -71,7 +71,7 @@ uint32_t rank_of_token(const pack *p, uint64_t sequence, uint64_t offset, uint64
 
 /* Local tensors of a rank; what is no token of the corpus has a mask of 1 and is NaN. */
 typedef struct slice {
-    uint64_t tokens;
+    uint64_t tokens, elements; /* of each plane, what is between tokens included */
     int64_t stride;
     bp_loss_values values;
     bp_token_values seed;

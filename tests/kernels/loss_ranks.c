@@ -172,11 +172,12 @@ bool step(seat *at, bool counts)
 
 bool statistics_are_true(const seat *at)
 {
-    const scene *s = at->s;
+    scene *s = at->s;
     bp_loss_statistics statistics = {.size = sizeof statistics};
     const bp_loss_statistics expected = true_statistics(s->c, s->epsilon, s->planes);
     EXPECT(bp_loss_statistics_get(at->loss, &statistics) == BP_OK);
     EXPECT(same_statistics(&statistics, &expected, "statistics"));
+    s->told[at->place] = statistics;
     uint64_t next = 0;
     for (uint32_t m = 0; m < at->micros; m++)
         for (uint64_t i = 0; i < at->packs[m].sequences - (at->packs[m].has_dummy ? 1 : 0); i++) {
@@ -187,6 +188,14 @@ bool statistics_are_true(const seat *at)
         }
     EXPECT(bp_loss_sequence_count(at->loss) == next);
     return true;
+}
+
+bool all_were_told_the_same(const scene *s)
+{
+    bool same = true;
+    for (uint32_t place = 1; place < rank_count(&s->t); place++)
+        same = memcmp(&s->told[place], &s->told[0], sizeof s->told[0]) == 0 && same;
+    return same;
 }
 
 /* ---- seeds --------------------------------------------------------------------------------------------------------- */
@@ -226,6 +235,21 @@ static bool put_back(seat *at, uint32_t m, bp_cp_split_info info)
     return good;
 }
 
+/* Those between tokens included. */
+static void poison_seeds(const slice *v)
+{
+    for (uint64_t i = 0; i < v->elements; i++)
+        ((float *)v->memory[1])[i] = NAN;
+}
+
+static uint64_t written_seeds(const slice *v)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < v->elements; i++)
+        count += !isnan(((const float *)v->memory[1])[i]);
+    return count;
+}
+
 bool make_seeds(seat *at, float factor)
 {
     memset(at->s->gradient[at->place], 0, sizeof at->s->gradient[at->place]);
@@ -233,11 +257,11 @@ bool make_seeds(seat *at, float factor)
         const slice *v = &at->slices[m];
         bp_cp_split_info info = {.size = sizeof info};
         EXPECT(bp_cp_split_info_get(at->splits[m], &info) == BP_OK);
-        for (uint64_t i = 0; i < v->tokens; i++)
-            ((float *)v->seed.data)[(int64_t)i * v->stride] = NAN;
+        poison_seeds(v);
         EXPECT(bp_loss_seed(at->loss, at->splits[m], v->tokens, &v->values.mask, factor, &v->seed, at->stream) ==
                BP_OK);
         EXPECT(at->stream == NULL || bp_stream_synchronize(at->stream) == BP_OK);
+        EXPECT(written_seeds(v) == v->tokens);
         EXPECT(put_back(at, m, info));
     }
     return true;

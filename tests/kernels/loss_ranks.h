@@ -34,10 +34,11 @@ typedef struct scene {
     unsigned planes;
     uint64_t max_sequences;
     uint32_t max_delay_us;
-    bool enqueues;                      /* collectives are work of streams */
-    bool own_streams;                   /* calls without a stream */
-    float *seeds;                       /* [tp, tokens of the corpus]; what no rank wrote is NaN */
-    double (*gradient)[CORPUS_WEIGHTS]; /* of each place */
+    bool enqueues;                           /* collectives are work of streams */
+    bool own_streams;                        /* calls without a stream */
+    float *seeds;                            /* [tp, tokens of the corpus]; what no rank wrote is NaN */
+    double (*gradient)[CORPUS_WEIGHTS];      /* of each place */
+    bp_loss_statistics told[EXCHANGE_RANKS]; /* what the last statistics_are_true saw, of each place */
     void *user;
 } scene;
 
@@ -72,7 +73,9 @@ bool add_all(seat *at, bool counts);
 bool statistics_are_true(const seat *at);
 /* Seeds of all micro-batches, which go to scene.seeds by the split's index maps, and the gradient that they give. */
 bool make_seeds(seat *at, float factor);
-/* On the thread of the test: every token's seed on every TP rank, to two units in the last place; `scale`: ranks that are averaged. */
+/* On the thread of the test: the statistics of all ranks have the same bits. */
+bool all_were_told_the_same(const scene *s);
+/* There, too: every token's seed on every TP rank, to two units in the last place; `scale`: ranks that are averaged. */
 bool seeds_are_true(const scene *s, float factor, double scale);
 /* The mean (or sum) of what ranks computed from their seeds is the gradient of the whole corpus on one rank. */
 bool gradients_are_true(const scene *s);

@@ -49,6 +49,7 @@ static void check_whole(const corpus *c, const topology *t, unsigned variant)
     s.max_delay_us = variant % 5 == 2 ? 100 : 0;
     const double scale = s.gradients == BP_LOSS_AVERAGED ? (double)t->cp * t->dp : 1;
     run_scene_ranks(&s, run_whole_steps);
+    assert_true(all_were_told_the_same(&s));
     assert_true(seeds_are_true(&s, -1, scale));
     assert_true(gradients_are_true(&s));
     free_scene(&s);
