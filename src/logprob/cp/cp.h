@@ -27,6 +27,9 @@ struct bp_cp {
 bp_status bp_check_cp_tensor(const char *call, const char *name, const bp_cp_split *split, bp_cp_order order,
                              const bp_cp_tensor *tensor, bool written, bp_cp_tensor *checked);
 
+/* Errors: two checked tensors that share memory, gaps between their tokens included. */
+bp_status bp_check_cp_apart(const char *call, const bp_cp_tensor *from, const bp_cp_tensor *to);
+
 /* Enqueues the kernels of a rearrangement whose tensors are checked. */
 bp_status bp_cp_enqueue(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearrangement *checked, bp_stream *stream);
 

@@ -55,6 +55,7 @@ static bp_status check(const bp_cp *cp, const bp_cp_tensor *local, const bp_cp_t
     if (local->token_bytes != whole->token_bytes)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: local tokens of %llu bytes, whole ones of %llu", g->call,
                        (unsigned long long)local->token_bytes, (unsigned long long)whole->token_bytes);
+    BP_TRY(bp_check_cp_apart(g->call, &g->local, &g->whole));
     if (g->backward)
         BP_TRY(check_dtype(g));
     if (!bp_mul_u64(g->split->info.padded_tokens, local->token_bytes, &g->bytes) ||

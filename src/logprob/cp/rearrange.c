@@ -59,14 +59,16 @@ static void span(const bp_cp_tensor *tensor, uintptr_t *begin, uintptr_t *end)
     *end = *begin + reach + tensor->token_bytes;
 }
 
-static bool meet(const bp_cp_tensor *a, const bp_cp_tensor *b)
+bp_status bp_check_cp_apart(const char *call, const bp_cp_tensor *from, const bp_cp_tensor *to)
 {
-    uintptr_t a_begin, a_end, b_begin, b_end;
-    if (a->tokens == 0 || b->tokens == 0)
-        return false;
-    span(a, &a_begin, &a_end);
-    span(b, &b_begin, &b_end);
-    return a_begin < b_end && b_begin < a_end;
+    uintptr_t from_begin, from_end, to_begin, to_end;
+    if (from->tokens == 0 || to->tokens == 0 || from->token_bytes == 0 || to->token_bytes == 0)
+        return BP_OK;
+    span(from, &from_begin, &from_end);
+    span(to, &to_begin, &to_end);
+    if (from_begin < to_end && to_begin < from_end)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: from at %p and to at %p share memory", call, from->data, to->data);
+    return BP_OK;
 }
 
 static bp_status check_fill(const char *call, const bp_cp_rearrangement *r)
@@ -92,10 +94,7 @@ static bp_status check(const char *call, const bp_cp_split *split, const bp_cp_r
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: from tokens of %llu bytes to tokens of %llu", call,
                        (unsigned long long)r->from.token_bytes, (unsigned long long)r->to.token_bytes);
     BP_TRY(check_fill(call, r));
-    if (r->to.token_bytes != 0 && meet(&checked->from, &checked->to))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: from at %p and to at %p share memory", call, r->from.data,
-                       r->to.data);
-    return BP_OK;
+    return bp_check_cp_apart(call, &checked->from, &checked->to);
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------- */

@@ -24,44 +24,7 @@ typedef union host_work {
     bp_seed_work seed;
 } host_work;
 
-/* ---- work, on the stream's thread ------------------------------------------------------------------------------------ */
-
-static void run_partials(void *team, void *work)
-{
-    bp_host_partials(team, work);
-}
-
-static void run_finish(void *team, void *work)
-{
-    bp_host_finish(team, work);
-}
-
-static void run_gradient(void *team, void *work)
-{
-    bp_host_gradient(team, work);
-}
-
-static void run_range(void *team, void *work)
-{
-    bp_host_range(team, work);
-}
-
-static void run_rearrange(void *team, void *work)
-{
-    bp_host_rearrange(team, work);
-}
-
-static void run_sums(void *team, void *work)
-{
-    bp_host_sums(team, work);
-}
-
-static void run_seed(void *team, void *work)
-{
-    bp_host_seed(team, work);
-}
-
-/* ---- in stream order -------------------------------------------------------------------------------------------------- */
+/* ---- work ------------------------------------------------------------------------------------------------------------ */
 
 static bp_status enqueue(bp_engine *base, bp_job_function *function, const void *work, size_t work_bytes,
                          bp_stream *stream)
@@ -70,40 +33,23 @@ static bp_status enqueue(bp_engine *base, bp_job_function *function, const void 
     return bp_ring_enqueue(engine->ring, stream, function, &engine->team, work, work_bytes);
 }
 
-static bp_status enqueue_partials(bp_engine *engine, const bp_partials_work *work, bp_stream *stream)
-{
-    return enqueue(engine, run_partials, work, sizeof *work, stream);
-}
-
-static bp_status enqueue_finish(bp_engine *engine, const bp_finish_work *work, bp_stream *stream)
-{
-    return enqueue(engine, run_finish, work, sizeof *work, stream);
-}
-
-static bp_status enqueue_gradient(bp_engine *engine, const bp_gradient_work *work, bp_stream *stream)
-{
-    return enqueue(engine, run_gradient, work, sizeof *work, stream);
-}
-
-static bp_status enqueue_range(bp_engine *engine, const bp_range_work *work, bp_stream *stream)
-{
-    return enqueue(engine, run_range, work, sizeof *work, stream);
-}
-
-static bp_status enqueue_rearrange(bp_engine *engine, const bp_rearrange_work *work, bp_stream *stream)
-{
-    return enqueue(engine, run_rearrange, work, sizeof *work, stream);
-}
-
-static bp_status enqueue_sums(bp_engine *engine, const bp_sums_work *work, bp_stream *stream)
-{
-    return enqueue(engine, run_sums, work, sizeof *work, stream);
-}
-
-static bp_status enqueue_seed(bp_engine *engine, const bp_seed_work *work, bp_stream *stream)
-{
-    return enqueue(engine, run_seed, work, sizeof *work, stream);
-}
+/* What runs on the stream's thread, and what puts it there. */
+#define OPERATION(name)                                                                                                \
+    static void run_##name(void *team, void *work)                                                                     \
+    {                                                                                                                  \
+        bp_host_##name(team, work);                                                                                    \
+    }                                                                                                                  \
+    static bp_status enqueue_##name(bp_engine *engine, const bp_##name##_work *work, bp_stream *stream)                \
+    {                                                                                                                  \
+        return enqueue(engine, run_##name, work, sizeof *work, stream);                                                \
+    }
+OPERATION(partials)
+OPERATION(finish)
+OPERATION(gradient)
+OPERATION(range)
+OPERATION(rearrange)
+OPERATION(sums)
+OPERATION(seed)
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 

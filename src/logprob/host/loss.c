@@ -2,13 +2,11 @@
 #include <math.h>
 
 #include "logprob/host/jobs.h"
+#include "logprob/host/runs.h"
 
 #define PIECE_TOKENS 4096u
 
-static bool is_valid(const bp_sequence_group *group, const uint8_t *mask, int64_t stride, const bp_place *place)
-{
-    return bp_is_data(group, place) && mask[(int64_t)place->position * stride] != 0;
-}
+/* ---- sums ----------------------------------------------------------------------------------------------------------- */
 
 static double value_at(const float *values, int64_t stride, uint64_t position)
 {
@@ -21,46 +19,74 @@ static float lesser(float a, float b)
     return isnan(a) || a < b ? a : b;
 }
 
-static void add_token(const bp_sums_work *work, uint64_t position, bp_loss_record *record)
+static void add_range(const bp_sums_work *work, uint64_t position, bp_loss_record *record)
 {
-    record->valid++;
-    record->logprob += value_at(work->logprob, work->logprob_stride, position);
-    record->entropy += value_at(work->entropy, work->entropy_stride, position);
+    const int64_t at = (int64_t)position;
     if (work->logit_min != NULL)
-        record->logit_min = lesser(record->logit_min, work->logit_min[(int64_t)position * work->logit_min_stride]);
+        record->logit_min = lesser(record->logit_min, work->logit_min[at * work->logit_min_stride]);
     if (work->logit_max != NULL)
-        record->logit_max = -lesser(-record->logit_max, -work->logit_max[(int64_t)position * work->logit_max_stride]);
+        record->logit_max = -lesser(-record->logit_max, -work->logit_max[at * work->logit_max_stride]);
 }
 
-static void add_sequences(const void *context, uint64_t begin, uint64_t end)
+static void add_tokens(const bp_sums_work *work, uint64_t first, uint64_t count, bp_loss_record *record)
+{
+    for (uint64_t position = first; position < first + count; position++) {
+        if (work->mask[(int64_t)position * work->mask_stride] == 0)
+            continue;
+        record->valid++;
+        record->logprob += value_at(work->logprob, work->logprob_stride, position);
+        record->entropy += value_at(work->entropy, work->entropy_stride, position);
+        add_range(work, position, record);
+    }
+}
+
+static bp_loss_record sum_sequence(const bp_sums_work *work, uint32_t sequence)
+{
+    const bp_sequence_group *group = &work->group;
+    const uint64_t begin = (group->padded[sequence] - group->padded[0]) / group->ranks;
+    const uint64_t end = (group->padded[sequence + 1] - group->padded[0]) / group->ranks;
+    bp_loss_record record = {.logit_min = INFINITY, .logit_max = -INFINITY};
+    uint64_t run;
+    for (uint64_t i = begin; i < end; i += run) {
+        const bp_place place = bp_place_at(group, BP_CP_LOCAL, i);
+        run = bp_run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place);
+        add_tokens(work, place.position, bp_data_of_run(group, &place, run), &record);
+    }
+    return record;
+}
+
+static void sum_sequences(const void *context, uint64_t begin, uint64_t end)
 {
     const bp_sums_work *work = context;
-    const bp_sequence_group *group = &work->group;
-    for (uint64_t s = begin; s < end; s++) {
-        const uint64_t before = (group->padded[s] - group->padded[0]) / group->ranks;
-        const uint64_t tokens = (group->padded[s + 1] - group->padded[s]) / group->ranks;
-        bp_loss_record record = {.logit_min = INFINITY, .logit_max = -INFINITY};
-        for (uint64_t i = 0; i < tokens; i++) {
-            const bp_place place = bp_place_at(group, BP_CP_LOCAL, before + i);
-            if (is_valid(group, work->mask, work->mask_stride, &place))
-                add_token(work, place.position, &record);
-        }
-        work->records[s] = record;
-    }
+    for (uint64_t s = begin; s < end; s++)
+        work->records[s] = sum_sequence(work, (uint32_t)s);
 }
 
 void bp_host_sums(bp_host_team *team, const bp_sums_work *work)
 {
-    bp_host_deal(team, work->group.count, 1, add_sequences, work);
+    bp_host_deal(team, work->group.count, 1, sum_sequences, work);
+}
+
+/* ---- seeds ---------------------------------------------------------------------------------------------------------- */
+
+static void seed_run(const bp_seed_work *work, uint64_t first, uint64_t run, uint64_t data)
+{
+    for (uint64_t i = 0; i < run; i++) {
+        const int64_t at = (int64_t)(first + i);
+        const bool valid = i < data && work->mask[at * work->mask_stride] != 0;
+        work->seed[at * work->seed_stride] = valid ? work->value : 0;
+    }
 }
 
 static void seed_places(const void *context, uint64_t begin, uint64_t end)
 {
     const bp_seed_work *work = context;
-    for (uint64_t i = begin; i < end; i++) {
-        const bp_place place = bp_place_at(&work->group, BP_CP_LOCAL, i);
-        const bool valid = is_valid(&work->group, work->mask, work->mask_stride, &place);
-        work->seed[(int64_t)place.position * work->seed_stride] = valid ? work->value : 0;
+    const bp_sequence_group *group = &work->group;
+    uint64_t run;
+    for (uint64_t i = begin; i < end; i += run) {
+        const bp_place place = bp_place_at(group, BP_CP_LOCAL, i);
+        run = bp_least_u64(bp_run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place), end - i);
+        seed_run(work, place.position, run, bp_data_of_run(group, &place, run));
     }
 }
 

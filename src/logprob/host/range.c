@@ -1,70 +1,75 @@
-/* The least and the largest logit of rows. */
+/* The least and the largest logit of rows. Numbers are compared by their bits, turned so that they are in the order of signed integers: NaN
+ * is then beyond the infinities, and plain loops become vector code. */
 #include <math.h>
 
 #include "logprob/host/jobs.h"
 #include "logprob/host/rows.h"
-#include "logprob/host/widen.h"
+#include "logprob/host/values.h"
 
-#define LANES 16 /* running results side by side, so that loops become vector code */
+#define BF16_INFINITY 0x7f80
+#define FP16_INFINITY 0x7c00
+#define FP32_INFINITY 0x7f800000
+
+/* Bits to keys and, the same way, keys to bits: where the sign is set, the others are turned round. */
+#define TURNED(bits, type, most) ((type)((bits) ^ (((bits) >> (sizeof(type) * 8 - 1)) & (most))))
+
+#define FIND(name, type, most)                                                                                         \
+    static void name(const type *bits, uint64_t count, type *least, type *largest)                                     \
+    {                                                                                                                  \
+        type low = (most), high = (type)(-(most)-1);                                                                   \
+        for (uint64_t i = 0; i < count; i++) {                                                                         \
+            const type key = TURNED(bits[i], type, most);                                                              \
+            low = key < low ? key : low;                                                                               \
+            high = key > high ? key : high;                                                                            \
+        }                                                                                                              \
+        *least = low;                                                                                                  \
+        *largest = high;                                                                                               \
+    }
+FIND(find_16, int16_t, INT16_MAX)
+FIND(find_32, int32_t, INT32_MAX)
 
 typedef struct range {
-    float least[LANES], largest[LANES];
-    uint32_t nan[LANES];
+    float least, largest;
 } range;
 
-static void widen_range(range *r, const float *x, size_t count)
+static range range_of_32(const void *row, uint64_t columns)
 {
-    size_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (size_t k = 0; k < LANES; k++) {
-            r->least[k] = x[i + k] < r->least[k] ? x[i + k] : r->least[k];
-            r->largest[k] = x[i + k] > r->largest[k] ? x[i + k] : r->largest[k];
-            r->nan[k] |= x[i + k] != x[i + k];
-        }
-    for (; i < count; i++) {
-        r->least[0] = x[i] < r->least[0] ? x[i] : r->least[0];
-        r->largest[0] = x[i] > r->largest[0] ? x[i] : r->largest[0];
-        r->nan[0] |= isnan(x[i]) != 0;
-    }
+    int32_t least, largest;
+    find_32(row, columns, &least, &largest);
+    if (largest > FP32_INFINITY || least < ~FP32_INFINITY)
+        return (range){NAN, NAN};
+    return (range){bp_fp32_of_bits((uint32_t)TURNED(least, int32_t, INT32_MAX)),
+                   bp_fp32_of_bits((uint32_t)TURNED(largest, int32_t, INT32_MAX))};
 }
 
-static void row_range(const bp_logits_work *logits, const char *row, float *least, float *largest)
+static range range_of_16(int dtype, const void *row, uint64_t columns)
 {
-    const bp_dtype dtype = (bp_dtype)logits->dtype;
-    const uint64_t bytes = bp_row_element_bytes(bp_row_dtype(logits->dtype));
-    float tile[BP_TILE_COLUMNS];
-    range r;
-    for (size_t k = 0; k < LANES; k++) {
-        r.least[k] = INFINITY;
-        r.largest[k] = -INFINITY;
-        r.nan[k] = 0;
-    }
-    for (uint64_t first = 0; first < logits->columns; first += BP_TILE_COLUMNS) {
-        const uint64_t left = logits->columns - first, count = left < BP_TILE_COLUMNS ? left : BP_TILE_COLUMNS;
-        bp_widen(dtype, row + first * bytes, count, tile);
-        widen_range(&r, tile, count);
-    }
-    for (size_t k = 1; k < LANES; k++) {
-        r.least[0] = r.least[k] < r.least[0] ? r.least[k] : r.least[0];
-        r.largest[0] = r.largest[k] > r.largest[0] ? r.largest[k] : r.largest[0];
-        r.nan[0] |= r.nan[k];
-    }
-    *least = r.nan[0] ? NAN : r.least[0];
-    *largest = r.nan[0] ? NAN : r.largest[0];
+    const int16_t infinity = dtype == BP_ROW_BF16 ? BF16_INFINITY : FP16_INFINITY;
+    int16_t least, largest;
+    find_16(row, columns, &least, &largest);
+    if (largest > infinity || least < ~infinity)
+        return (range){NAN, NAN};
+    least = TURNED(least, int16_t, INT16_MAX);
+    largest = TURNED(largest, int16_t, INT16_MAX);
+    return (range){bp_row_value(dtype, &least, 0), bp_row_value(dtype, &largest, 0)};
 }
 
 static void range_rows(const void *context, uint64_t begin, uint64_t end)
 {
     const bp_range_work *work = context;
     const bp_tokens_work *tokens = &work->tokens;
+    const int dtype = bp_row_dtype(work->logits.dtype);
     for (uint64_t token = begin; token < end; token++) {
-        float least = 0, largest = 0;
+        const char *row = bp_row_of(tokens, &work->logits, token);
+        range found = {0, 0};
         if (!bp_token_is_masked(tokens, token))
-            row_range(&work->logits, bp_row_of(tokens, &work->logits, token), &least, &largest);
+            found = dtype == BP_ROW_FP32 ? range_of_32(row, work->logits.columns)
+                                         : range_of_16(dtype, row, work->logits.columns);
         if (work->least != NULL)
-            work->least[bp_token_offset(tokens, token, work->least_batch_stride, work->least_stride)] = least;
+            work->least[bp_token_offset(tokens, token, work->least_batch_stride, work->least_stride)] = found.least;
         if (work->largest != NULL)
-            work->largest[bp_token_offset(tokens, token, work->largest_batch_stride, work->largest_stride)] = largest;
+            work->largest[bp_token_offset(tokens, token, work->largest_batch_stride, work->largest_stride)] =
+                found.largest;
     }
 }
 

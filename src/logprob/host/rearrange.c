@@ -2,10 +2,11 @@
 #include <string.h>
 
 #include "logprob/host/jobs.h"
+#include "logprob/host/runs.h"
 
 #define PIECE_BYTES (UINT64_C(1) << 16) /* of what a thread takes at once */
 
-static void fill(const bp_rearrange_work *work, char *to)
+static void fill_token(const bp_rearrange_work *work, char *to)
 {
     uint64_t written = 0;
     for (; written + BP_FILL_BYTES <= work->token_bytes; written += BP_FILL_BYTES)
@@ -13,18 +14,37 @@ static void fill(const bp_rearrange_work *work, char *to)
     memcpy(to + written, work->fill, work->token_bytes - written);
 }
 
+static bool has_gaps(const bp_rearrange_work *work)
+{
+    return work->from_stride != (int64_t)work->token_bytes || work->to_stride != (int64_t)work->token_bytes;
+}
+
+static void copy_run(const bp_rearrange_work *work, uint64_t source, uint64_t position, uint64_t run)
+{
+    char *to = (char *)work->to + (int64_t)position * work->to_stride;
+    const char *from = (const char *)work->from + (source == BP_NOWHERE ? 0 : (int64_t)source * work->from_stride);
+    if (source != BP_NOWHERE && !has_gaps(work)) {
+        memcpy(to, from, run * work->token_bytes);
+        return;
+    }
+    for (uint64_t i = 0; i < run; i++, to += work->to_stride) {
+        if (source == BP_NOWHERE)
+            fill_token(work, to);
+        else
+            memcpy(to, from + (int64_t)i * work->from_stride, work->token_bytes);
+    }
+}
+
 static void copy_places(const void *context, uint64_t begin, uint64_t end)
 {
     const bp_rearrange_work *work = context;
     const bp_cp_order from = (bp_cp_order)work->from_order, to = (bp_cp_order)work->to_order;
-    for (uint64_t i = begin; i < end; i++) {
+    const bp_cp_shift shift = (bp_cp_shift)work->shift;
+    uint64_t run;
+    for (uint64_t i = begin; i < end; i += run) {
         const bp_place place = bp_place_at(&work->group, to, i);
-        const uint64_t source = bp_source_of(&work->group, from, (bp_cp_shift)work->shift, &place);
-        char *target = (char *)work->to + (int64_t)place.position * work->to_stride;
-        if (source == BP_NOWHERE)
-            fill(work, target);
-        else
-            memcpy(target, (const char *)work->from + (int64_t)source * work->from_stride, work->token_bytes);
+        run = bp_least_u64(bp_run_at(&work->group, from, to, shift, &place), end - i);
+        copy_run(work, bp_source_of(&work->group, from, shift, &place), place.position, run);
     }
 }
 

@@ -1,0 +1,279 @@
+/* What context-parallel splits and the loss take on the host: rearrangements against copies of as many bytes and against loops over chunks
+ * of sequences, as runtimes write them; a step of the loss; the range of logits against reading them. Run:
+ * meson test -C build --benchmark --verbose
+ *
+ * A figure is nanoseconds per token; "ratio" is to the first line of a table. One thread. */
+#include "logprob_loops.h"
+#include "windows.h"
+
+#include <bucketpool/loss.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS 4u
+#define SEQUENCES 64u
+#define COLUMNS 151936u
+#define ROWS 128u
+
+static void must(bp_status status)
+{
+    if (status == BP_OK)
+        return;
+    fprintf(stderr, "bench: %s: %s\n", bp_status_name(status), bp_error_detail());
+    exit(1);
+}
+
+static void *take(size_t bytes)
+{
+    void *memory = malloc(bytes);
+    if (memory == NULL) {
+        perror("bench");
+        exit(1);
+    }
+    memset(memory, 1, bytes);
+    return memory;
+}
+
+typedef struct batch {
+    bp_device *device;
+    bp_cp *cp;
+    bp_cp_split *split;
+    int64_t cu[SEQUENCES + 1];
+    bp_cp_split_info info;
+    size_t token_bytes;
+    char *packed, *local;
+} batch;
+
+/* Ragged sequences of `tokens` in all; this is rank 1. */
+static void open_batch(size_t tokens, size_t token_bytes, batch *b)
+{
+    bp_cp_config config;
+    bp_cp_split_config split;
+    *b = (batch){.info = {.size = sizeof b->info}, .token_bytes = token_bytes};
+    for (size_t i = 0; i <= SEQUENCES; i++)
+        b->cu[i] = i == SEQUENCES ? (int64_t)tokens : (int64_t)(tokens * i * (i + 3) / (SEQUENCES * (SEQUENCES + 3)));
+    must(bp_device_create_host(NULL, &b->device));
+    must(bp_cp_config_init(&config, sizeof config));
+    config.threads = 1;
+    must(bp_cp_create(b->device, &config, &b->cp));
+    must(bp_cp_split_config_init(&split, sizeof split));
+    split.cu_seqlens = b->cu;
+    split.sequences = SEQUENCES;
+    split.ranks = RANKS;
+    split.rank = 1;
+    must(bp_cp_split_create(&split, &b->split));
+    must(bp_cp_split_info_get(b->split, &b->info));
+    b->packed = take(tokens * token_bytes);
+    b->local = take(b->info.local_tokens * token_bytes);
+}
+
+static void close_batch(batch *b)
+{
+    free(b->packed);
+    free(b->local);
+    bp_cp_split_destroy(&b->split);
+    bp_cp_destroy(&b->cp);
+    bp_device_destroy(&b->device);
+}
+
+/* ---- rearrangements ------------------------------------------------------------------------------------------------- */
+
+static void run_copy(void *user, size_t times)
+{
+    const batch *b = user;
+    for (size_t i = 0; i < times; i++)
+        memcpy(b->local, b->packed, b->info.local_tokens * b->token_bytes);
+}
+
+static void run_rearrange(void *user, size_t times)
+{
+    const batch *b = user;
+    bp_cp_rearrangement r;
+    must(bp_cp_rearrangement_init(&r, sizeof r));
+    r.from = (bp_cp_tensor){.data = b->packed, .tokens = b->info.packed_tokens, .token_bytes = b->token_bytes};
+    r.to = (bp_cp_tensor){.data = b->local, .tokens = b->info.local_tokens, .token_bytes = b->token_bytes};
+    for (size_t i = 0; i < times; i++)
+        must(bp_cp_rearrange(b->cp, b->split, &r, NULL));
+}
+
+/* A chunk at `at` of a sequence: what it has, then zeros. */
+static char *copy_chunk(const batch *b, size_t begin, size_t length, size_t at, size_t chunk, char *to)
+{
+    const size_t there = at >= length ? 0 : length - at < chunk ? length - at : chunk;
+    memcpy(to, b->packed + (begin + at) * b->token_bytes, there * b->token_bytes);
+    memset(to + there * b->token_bytes, 0, (chunk - there) * b->token_bytes);
+    return to + chunk * b->token_bytes;
+}
+
+static void run_chunks(void *user, size_t times)
+{
+    const batch *b = user;
+    for (size_t i = 0; i < times; i++) {
+        char *to = b->local;
+        for (size_t s = 0; s < SEQUENCES; s++) {
+            const size_t begin = (size_t)b->cu[s], length = (size_t)b->cu[s + 1] - begin;
+            const size_t chunk = (length + 2 * RANKS - 1) / (2 * RANKS);
+            to = copy_chunk(b, begin, length, chunk, chunk, to);
+            to = copy_chunk(b, begin, length, (2 * RANKS - 2) * chunk, chunk, to);
+        }
+    }
+}
+
+static void measure_rearrange(size_t tokens, size_t token_bytes)
+{
+    char name[72];
+    batch b;
+    snprintf(name, sizeof name, "to local order, rank 1 of %u, %zu x %zu bytes", RANKS, tokens, token_bytes);
+    if (!bench_begin(name))
+        return;
+    open_batch(tokens, token_bytes, &b);
+    const unsigned local = (unsigned)b.info.local_tokens;
+    bench_per(bench_add("a copy of as much", run_copy, &b, 0), local);
+    bench_per(bench_add("bp_cp_rearrange", run_rearrange, &b, 0), local);
+    bench_per(bench_add("copies of chunks, a loop over sequences", run_chunks, &b, 0), local);
+    bench_end();
+    close_batch(&b);
+}
+
+/* ---- the loss ------------------------------------------------------------------------------------------------------- */
+
+typedef struct stepping {
+    batch b;
+    bp_loss *loss;
+    bp_loss_values values;
+    float *logprob, *seed;
+} stepping;
+
+static void run_step(void *user, size_t times)
+{
+    const stepping *s = user;
+    for (size_t i = 0; i < times; i++) {
+        must(bp_loss_begin(s->loss));
+        must(bp_loss_add(s->loss, s->b.split, &s->values, NULL));
+        must(bp_loss_reduce(s->loss, BP_OK, NULL));
+    }
+}
+
+static void run_seed(void *user, size_t times)
+{
+    const stepping *s = user;
+    const bp_token_values seed = {.data = s->seed, .stride = 1};
+    for (size_t i = 0; i < times; i++)
+        must(bp_loss_seed(s->loss, s->b.split, s->values.tokens, &s->values.mask, -1, &seed, NULL));
+}
+
+static void run_sum(void *user, size_t times)
+{
+    const stepping *s = user;
+    static volatile double sink;
+    for (size_t i = 0; i < times; i++) {
+        double sum = 0;
+        for (uint64_t t = 0; t < s->values.tokens; t++)
+            sum += s->b.local[t] != 0 ? s->logprob[t] : 0;
+        sink = sum;
+    }
+}
+
+/* All tokens of one rank, as a communicator of one has them. */
+static void measure_loss(size_t tokens)
+{
+    stepping s;
+    bp_loss_config config;
+    bp_cp_split_config split;
+    if (!bench_begin("a step of the loss, 64 sequences"))
+        return;
+    open_batch(tokens, 1, &s.b);
+    bp_cp_split_destroy(&s.b.split);
+    must(bp_cp_split_config_init(&split, sizeof split));
+    split.cu_seqlens = s.b.cu;
+    split.sequences = SEQUENCES;
+    must(bp_cp_split_create(&split, &s.b.split));
+    must(bp_loss_config_init(&config, sizeof config));
+    config.max_sequences = SEQUENCES;
+    config.threads = 1;
+    must(bp_loss_create(s.b.device, &config, &s.loss));
+    free(s.b.local);
+    s.b.local = take(tokens); /* the mask */
+    s.logprob = take(tokens * sizeof *s.logprob);
+    s.seed = take(tokens * sizeof *s.seed);
+    must(bp_loss_values_init(&s.values, sizeof s.values));
+    s.values.tokens = tokens;
+    s.values.mask = (bp_token_values){.data = s.b.local, .stride = 1};
+    s.values.logprob = (bp_token_values){.data = s.logprob, .stride = 1};
+    bench_per(bench_add("one sum of all tokens, a plain loop", run_sum, &s, 0), (unsigned)tokens);
+    bench_per(bench_add("bp_loss_add and bp_loss_reduce", run_step, &s, 0), (unsigned)tokens);
+    bench_per(bench_add("bp_loss_seed", run_seed, &s, 0), (unsigned)tokens);
+    bench_end();
+    bp_loss_destroy(&s.loss);
+    free(s.logprob);
+    free(s.seed);
+    close_batch(&s.b);
+}
+
+/* ---- logits --------------------------------------------------------------------------------------------------------- */
+
+typedef struct ranging {
+    bp_logprob *client;
+    bp_logprob_batch batch;
+    float range[2][ROWS];
+} ranging;
+
+static void run_reading(void *user, size_t times)
+{
+    const ranging *r = user;
+    for (size_t i = 0; i < times; i++)
+        read_bytes(r->batch.logits.data, (size_t)ROWS * COLUMNS * 2);
+}
+
+static void run_range(void *user, size_t times)
+{
+    ranging *r = user;
+    const bp_token_values least = {.data = r->range[0], .stride = 1}, largest = {.data = r->range[1], .stride = 1};
+    for (size_t i = 0; i < times; i++)
+        must(bp_logprob_range(r->client, &r->batch, &least, &largest, NULL));
+}
+
+static void measure_range(void)
+{
+    static int64_t targets[ROWS];
+    static ranging r;
+    bp_device *device;
+    bp_logprob_config config;
+    if (!bench_begin("the range of bf16 logits, 128 x 151936"))
+        return;
+    must(bp_device_create_host(NULL, &device));
+    must(bp_logprob_config_init(&config, sizeof config));
+    config.max_tokens = ROWS;
+    config.vocab = COLUMNS;
+    config.threads = 1;
+    must(bp_logprob_create(device, &config, &r.client));
+    must(bp_logprob_batch_init(&r.batch, sizeof r.batch));
+    r.batch.target = (bp_token_values){.data = targets, .stride = 1};
+    r.batch.logits = (bp_token_rows){.data = take((size_t)ROWS * COLUMNS * 2),
+                                     .dtype = BP_DTYPE_BF16,
+                                     .batch = 1,
+                                     .sequence = ROWS,
+                                     .columns = COLUMNS};
+    bench_per(bench_add("reading them", run_reading, &r, 0), ROWS);
+    bench_per(bench_add("bp_logprob_range", run_range, &r, 0), ROWS);
+    bench_end();
+    bp_logprob_destroy(&r.client);
+    bp_device_destroy(&device);
+    free(r.batch.logits.data);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && (argc != 3 || strcmp(argv[1], "--turns") != 0)) {
+        fprintf(stderr, "usage: bench_cp_host [--turns N]\n");
+        return 2;
+    }
+    bench_settings(argc == 3 ? atoi(argv[2]) : 31, NULL);
+    measure_rearrange(131072, 1);
+    measure_rearrange(131072, 8);
+    measure_rearrange(16384, 8192);
+    measure_loss(131072);
+    measure_range();
+    return 0;
+}
