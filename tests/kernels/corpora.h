@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-#define CORPUS_LOGITS 24 /* of a token; TP ranks have equal shares of them */
-#define CORPUS_SEQUENCES 40
+#define CORPUS_LOGITS 24     /* of a token; TP ranks have equal shares of them */
+#define CORPUS_SEQUENCES 400 /* more than kernels are given at once */
 #define CORPUS_WEIGHTS 3
 
 typedef struct corpus_options {

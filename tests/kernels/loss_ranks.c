@@ -22,6 +22,20 @@ bool expected_here(bool condition, const char *text, const char *file, int line)
     return condition;
 }
 
+bool names_rank(uint32_t rank, const char *name)
+{
+    static const char *const before[] = {"rank %u", "ranks %u and ", " and %u"};
+    for (size_t i = 0; i < 3; i++) {
+        char word[32];
+        const int length = snprintf(word, sizeof word, before[i], rank);
+        for (const char *at = bp_error_detail(); (at = strstr(at, word)) != NULL; at++)
+            if (i == 1 || at[length] < '0' || at[length] > '9')
+                return strstr(bp_error_detail(), "rank") != NULL;
+    }
+    fprintf(stderr, "%s: \"%s\" does not name rank %u\n", name, bp_error_detail(), rank);
+    return false;
+}
+
 /* ---- topologies ---------------------------------------------------------------------------------------------------- */
 
 uint32_t rank_count(const topology *t)
@@ -192,9 +206,12 @@ bool statistics_are_true(const seat *at)
 
 bool all_were_told_the_same(const scene *s)
 {
+    const void *const first = &s->told[0]; /* without gaps, and all of it is filled */
     bool same = true;
-    for (uint32_t place = 1; place < rank_count(&s->t); place++)
-        same = memcmp(&s->told[place], &s->told[0], sizeof s->told[0]) == 0 && same;
+    for (uint32_t place = 1; place < rank_count(&s->t); place++) {
+        const void *const one = &s->told[place];
+        same = memcmp(one, first, sizeof s->told[0]) == 0 && same;
+    }
     return same;
 }
 

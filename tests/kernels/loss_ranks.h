@@ -87,5 +87,7 @@ bool gradients_are_true(const scene *s);
     } while (0)
 /* Prints, with the last error's words, what was not as expected. */
 bool expected_here(bool condition, const char *text, const char *file, int line);
+/* The last error has "rank N", "ranks N and M" or "ranks M and N", and N not just as the beginning of a longer number. Else prints. */
+bool names_rank(uint32_t rank, const char *name);
 
 #endif

@@ -24,6 +24,8 @@ static const corpus_options CORPORA[] = {
     {.seed = 5, .sequences = 9, .longest = 12, .nothing = true},
     {.seed = 6, .sequences = 5, .longest = 1, .empty_in_8 = 8},
     {.seed = 7, .sequences = 0, .longest = 1},
+    {.seed = 8, .sequences = 400, .longest = 4, .empty_in_8 = 2, .masked_in_8 = 1},
+    {.seed = 9, .sequences = 3, .longest = 9000},
 };
 #define CORPORA_COUNT (sizeof CORPORA / sizeof *CORPORA)
 
