@@ -246,6 +246,21 @@ static void sequences_have_a_limit(void **state)
     end_stage(&g);
 }
 
+/* A micro-batch without entropies, after one with them. */
+static void micro_batches_have_the_same_values(void **state)
+{
+    (void)state;
+    stage g;
+    begin_stage(&g, 40);
+    bp_loss_values values = g.v.values;
+    values.entropy.data = NULL;
+    assert_ok(bp_loss_begin(g.loss));
+    assert_ok(bp_loss_add(g.loss, g.split, &g.v.values, g.stream));
+    assert_fails(bp_loss_add(g.loss, g.split, &values, g.stream), BP_ERR_INVALID_ARGUMENT, "values");
+    check_failed_step(&g);
+    end_stage(&g);
+}
+
 static void splits_of_other_ranks_are_refused(void **state)
 {
     (void)state;
@@ -359,6 +374,7 @@ int main(void)
                                        cmocka_unit_test(devices_are_checked),
                                        cmocka_unit_test(adds_are_checked),
                                        cmocka_unit_test(sequences_have_a_limit),
+                                       cmocka_unit_test(micro_batches_have_the_same_values),
                                        cmocka_unit_test(splits_of_other_ranks_are_refused),
                                        cmocka_unit_test(seeds_are_checked),
                                        cmocka_unit_test(streams_are_checked),

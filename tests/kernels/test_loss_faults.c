@@ -235,6 +235,32 @@ static void tp_ranks_must_have_equal_values(void **state)
     check_step_cases(OTHER_VALUES, sizeof OTHER_VALUES / sizeof *OTHER_VALUES, true);
 }
 
+/* Entropies of one DP rank only would be divided by all valid tokens. */
+static bool run_without_entropy_on_a_dp_rank(host_rank *r)
+{
+    seat at;
+    bool good = take_seat(r, &at) && bp_loss_begin(at.loss) == BP_OK;
+    bp_loss_values values = at.slices[0].values;
+    if (at.dp_rank == 1)
+        values.entropy.data = NULL;
+    good = good && bp_loss_add(at.loss, at.splits[0], &values, at.stream) == BP_OK;
+    good = is_status(bp_loss_reduce(at.loss, BP_OK, at.stream), BP_ERR_MISMATCH, NULL, "no entropy") && good;
+    good = good && (names_rank(2, "no entropy") || names_rank(3, "no entropy")) && nothing_came_of_it(&at);
+    leave_seat(&at);
+    return good;
+}
+
+static void dp_ranks_must_have_the_same_values(void **state)
+{
+    (void)state;
+    corpus c = new_corpus(&SMALL);
+    const topology t = topology_of(1, 2, 2);
+    scene s = new_scene(&c, &t, 1);
+    run_scene_ranks(&s, run_without_entropy_on_a_dp_rank);
+    free_scene(&s);
+    free_corpus(&c);
+}
+
 /* The client goes on after a step that failed: begin forgets it. */
 static bool run_recovery(host_rank *r)
 {
@@ -336,9 +362,10 @@ static void a_broken_communicator_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_fails_on_all_ranks),       cmocka_unit_test(tp_ranks_must_have_equal_masks),
-        cmocka_unit_test(tp_ranks_must_have_equal_values), cmocka_unit_test(the_next_step_is_whole),
-        cmocka_unit_test(all_are_told_the_same),           cmocka_unit_test(a_broken_communicator_is_an_error)};
+        cmocka_unit_test(a_step_fails_on_all_ranks),        cmocka_unit_test(tp_ranks_must_have_equal_masks),
+        cmocka_unit_test(tp_ranks_must_have_equal_values),  cmocka_unit_test(dp_ranks_must_have_the_same_values),
+        cmocka_unit_test(the_next_step_is_whole),           cmocka_unit_test(all_are_told_the_same),
+        cmocka_unit_test(a_broken_communicator_is_an_error)};
     alarm(250);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
