@@ -1,6 +1,7 @@
 """Packed batches as plain lists of tokens, split by the library and by the formula of cp.h."""
 
 import ctypes
+import functools
 import random
 from ctypes import byref, c_int64
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Batch:
     def all(self):
         return self.sequences + (((0, self.added()),) if self.added() else ())
 
+    @functools.lru_cache(maxsize=32)
     def places(self, order, rank=0):
         """The tokens in an order: (sequence, offset)."""
         if order == PACKED:
@@ -68,18 +70,18 @@ class Batch:
                 held += [(s, o) for o in range(k * chunk, (k + 1) * chunk)]
         return held
 
+    @functools.lru_cache(maxsize=32)
+    def wanted(self, to, shift, rank):
+        """Which token each place gets; None: none."""
+        lengths, places = [length for length, _ in self.all()], self.places(to, rank)
+        if shift == KEEP:
+            return places
+        return [None if o >= lengths[s] or (o + 1 == lengths[s] and shift == NEXT) else (s, (o + 1) % lengths[s])
+                for s, o in places]
+
     def map(self, source, to, shift, rank):
         where = {place: i for i, place in enumerate(self.places(source, rank))}
-
-        def wanted(place):
-            (s, o), length = place, self.all()[place[0]][0]
-            if shift == KEEP:
-                return place
-            if o >= length or (o + 1 == length and shift == NEXT):
-                return None
-            return (s, (o + 1) % length)
-
-        return [where.get(wanted(place), -1) for place in self.places(to, rank)]
+        return [where.get(place, -1) for place in self.wanted(to, shift, rank)]
 
 
 class Split:
