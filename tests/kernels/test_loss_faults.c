@@ -24,6 +24,7 @@ typedef enum step_fault {
     WRONG_LENGTH,
     NO_MASK,
     OTHER_BATCH,
+    OTHER_LENGTHS,
     OTHER_MASK,
     MOVED_MASK,
     OTHER_VALUE,
@@ -47,6 +48,7 @@ static const step_case STEPS[] = {
     {TOO_MANY, "more than max_sequences", BP_ERR_INVALID_ARGUMENT, false},
     {OTHER_BATCH, "CP ranks with different batches", BP_ERR_MISMATCH, false},
     {OTHER_BATCH, "CP ranks with different batches, masks alone", BP_ERR_MISMATCH, true},
+    {OTHER_LENGTHS, "as many sequences and tokens, of other lengths", BP_ERR_MISMATCH, false},
     {NO_ENTROPY, "one rank without entropies", BP_ERR_MISMATCH, false},
     {MISSING_ADD, "one rank with a micro-batch less", BP_ERR_MISMATCH, false},
 };
@@ -110,15 +112,24 @@ static bool change_values(seat *at, step_fault fault)
     return true;
 }
 
-/* The same number of local tokens, but a sequence more. */
-static bool change_batch(seat *at)
+/* The same padding, but a sequence more, or a token that is in the sequence before. */
+static bool change_batch(seat *at, step_fault fault)
 {
     pack other = at->packs[0];
     const uint64_t last = other.sequences;
-    other.cu[last + 1] = other.cu[last];
-    other.padded[last + 1] = other.padded[last];
-    other.sequences++;
-    other.has_dummy = false;
+    if (fault == OTHER_BATCH) {
+        other.cu[last + 1] = other.cu[last];
+        other.padded[last + 1] = other.padded[last];
+        other.sequences++;
+        other.has_dummy = false;
+    } else {
+        uint64_t i = 1;
+        while (i < last && (other.cu[i] - other.cu[i - 1] == other.padded[i] - other.padded[i - 1] ||
+                            other.cu[i + 1] == other.cu[i]))
+            i++;
+        EXPECT(i < last);
+        other.cu[i]++;
+    }
     other.pads_itself = true;
     other.total_multiple = 0;
     bp_cp_split_destroy(&at->splits[0]);
@@ -179,8 +190,8 @@ static bool run_step_with_fault(host_rank *r)
     inner.user = &x->s;
     seat at;
     bool good = take_seat(&inner, &at) && step(&at, false); /* seeds of this one are gone afterwards, too */
-    if (good && is_odd && now->fault == OTHER_BATCH)
-        good = change_batch(&at);
+    if (good && is_odd && (now->fault == OTHER_BATCH || now->fault == OTHER_LENGTHS))
+        good = change_batch(&at, now->fault);
     if (good && is_odd && (now->fault == OTHER_MASK || now->fault == MOVED_MASK || now->fault == OTHER_VALUE))
         good = change_values(&at, now->fault);
     good = good && bp_loss_begin(at.loss) == BP_OK && add_with_fault(&at, now, is_odd);
