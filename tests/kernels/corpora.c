@@ -86,6 +86,7 @@ float logit_of(const corpus *c, uint64_t token, uint32_t part, uint32_t parts, b
 
 /* ---- the truth ----------------------------------------------------------------------------------------------------- */
 
+/* Without log-probabilities there is no perplexity. */
 bp_loss_sequence true_sequence(const corpus *c, uint64_t sequence, unsigned planes)
 {
     long double logprob = 0, entropy = 0;
@@ -96,10 +97,11 @@ bp_loss_sequence true_sequence(const corpus *c, uint64_t sequence, unsigned plan
             logprob += (planes & WITH_LOGPROB) != 0 ? (long double)c->logprob[token] : 0;
             entropy += (planes & WITH_ENTROPY) != 0 ? (long double)c->entropy[token] : 0;
         }
-    return (bp_loss_sequence){.valid = valid,
-                              .logprob_sum = (double)logprob,
-                              .entropy_sum = (double)entropy,
-                              .perplexity = valid == 0 ? 0 : (double)expl(-logprob / (long double)valid)};
+    return (bp_loss_sequence){
+        .valid = valid,
+        .logprob_sum = (double)logprob,
+        .entropy_sum = (double)entropy,
+        .perplexity = valid == 0 || (planes & WITH_LOGPROB) == 0 ? 0 : (double)expl(-logprob / (long double)valid)};
 }
 
 static double bound(double found, double value, bool largest)
@@ -109,13 +111,15 @@ static double bound(double found, double value, bool largest)
     return largest == (value > found) ? value : found;
 }
 
-static void range_over(const corpus *c, uint64_t first, uint64_t end, bp_loss_statistics *s)
+static void range_over(const corpus *c, uint64_t first, uint64_t end, unsigned planes, bp_loss_statistics *s)
 {
     for (uint64_t token = c->first[first]; token < c->first[end]; token++)
         for (uint32_t i = 0; c->mask[token] != 0 && i < CORPUS_LOGITS; i++) {
             const double logit = c->logits[token * CORPUS_LOGITS + i];
-            s->logit_min = bound(s->logit_min, logit, false);
-            s->logit_max = bound(s->logit_max, logit, true);
+            if ((planes & WITH_LEAST) != 0)
+                s->logit_min = bound(s->logit_min, logit, false);
+            if ((planes & WITH_LARGEST) != 0)
+                s->logit_max = bound(s->logit_max, logit, true);
         }
 }
 
@@ -133,17 +137,16 @@ bp_loss_statistics true_statistics_of(const corpus *c, uint64_t first, uint64_t 
         logprob += (long double)one.logprob_sum;
         entropy += (long double)one.entropy_sum;
         perplexity += (long double)one.perplexity;
-        s.perplexity_sequences += one.valid > 0;
+        s.perplexity_sequences += one.valid > 0 && (planes & WITH_LOGPROB) != 0;
     }
-    if ((planes & WITH_RANGE) != 0)
-        range_over(c, first, end, &s);
+    range_over(c, first, end, planes, &s);
     s.logprob_sum = (double)logprob;
     s.entropy_sum = (double)entropy;
     s.perplexity_sum = (double)perplexity;
     if (s.valid > 0) {
         s.loss = (double)(-logprob / ((long double)epsilon + (long double)s.valid));
         s.entropy = (double)(entropy / (long double)s.valid);
-        s.perplexity = (double)(perplexity / (long double)s.perplexity_sequences);
+        s.perplexity = s.perplexity_sequences == 0 ? 0 : (double)(perplexity / (long double)s.perplexity_sequences);
     }
     return s;
 }
@@ -326,10 +329,10 @@ slice new_slice(const corpus *c, const pack *p, uint64_t tokens, uint32_t cp_ran
         new_plane(&s, 2, sizeof(float), &v->logprob);
     if ((planes & WITH_ENTROPY) != 0)
         new_plane(&s, 3, sizeof(float), &v->entropy);
-    if ((planes & WITH_RANGE) != 0) {
+    if ((planes & WITH_LEAST) != 0)
         new_plane(&s, 4, sizeof(float), &v->logit_min);
+    if ((planes & WITH_LARGEST) != 0)
         new_plane(&s, 5, sizeof(float), &v->logit_max);
-    }
     for (uint64_t i = 0; i < p->sequences - (p->has_dummy ? 1 : 0); i++) {
         const uint64_t first = c->first[p->source[i]], length = c->first[p->source[i] + 1] - first;
         for (uint64_t offset = 0; offset < length; offset++) {

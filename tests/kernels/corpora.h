@@ -35,7 +35,7 @@ float logit_of(const corpus *c, uint64_t token, uint32_t part, uint32_t parts, b
 
 /* ---- the truth ----------------------------------------------------------------------------------------------------- */
 
-enum { WITH_LOGPROB = 1, WITH_ENTROPY = 2, WITH_RANGE = 4, WITH_ALL = 7 };
+enum { WITH_LOGPROB = 1, WITH_ENTROPY = 2, WITH_LEAST = 4, WITH_LARGEST = 8, WITH_ALL = 15 };
 
 bp_loss_sequence true_sequence(const corpus *c, uint64_t sequence, unsigned planes);
 bp_loss_statistics true_statistics(const corpus *c, double epsilon, unsigned planes);

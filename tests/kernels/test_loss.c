@@ -156,7 +156,8 @@ static void values_may_be_missing(void **state)
     (void)state;
     corpus c = new_corpus(&CORPORA[0]);
     const topology t = topology_of(2, 2, 1);
-    const unsigned planes[] = {WITH_LOGPROB, WITH_LOGPROB | WITH_ENTROPY, WITH_LOGPROB | WITH_RANGE};
+    const unsigned planes[] = {WITH_LOGPROB, WITH_LOGPROB | WITH_ENTROPY, WITH_LOGPROB | WITH_LEAST,
+                               WITH_LOGPROB | WITH_LARGEST, WITH_ENTROPY | WITH_LARGEST};
     for (size_t i = 0; i < sizeof planes / sizeof *planes; i++) {
         scene s = new_scene(&c, &t, 2);
         s.planes = planes[i];

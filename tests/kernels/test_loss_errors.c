@@ -95,8 +95,11 @@ static void places_are_checked(void **state)
             *counts[which] = 0;
             assert_fails(bp_loss_create(device, &c, &loss), BP_ERR_INVALID_ARGUMENT, names[which], "0");
             *counts[which] = 1;
-            *ranks[which] = 5;
-            assert_fails(bp_loss_create(device, &c, &loss), BP_ERR_INVALID_ARGUMENT, names[which], "5", "1");
+            for (uint32_t rank = 1; rank <= 5; rank += 4) {
+                *ranks[which] = rank;
+                assert_fails(bp_loss_create(device, &c, &loss), BP_ERR_INVALID_ARGUMENT, names[which],
+                             rank == 1 ? "1 of" : "5");
+            }
         }
     bp_loss_config c = good_config();
     c.comm = self;

@@ -29,6 +29,7 @@ typedef enum step_fault {
     MOVED_MASK,
     OTHER_VALUE,
     NO_ENTROPY,
+    NO_LARGEST,
     MISSING_ADD,
     TOO_MANY
 } step_fault;
@@ -50,6 +51,7 @@ static const step_case STEPS[] = {
     {OTHER_BATCH, "CP ranks with different batches, masks alone", BP_ERR_MISMATCH, true},
     {OTHER_LENGTHS, "as many sequences and tokens, of other lengths", BP_ERR_MISMATCH, false},
     {NO_ENTROPY, "one rank without entropies", BP_ERR_MISMATCH, false},
+    {NO_LARGEST, "one rank without largest logits", BP_ERR_MISMATCH, false},
     {MISSING_ADD, "one rank with a micro-batch less", BP_ERR_MISMATCH, false},
 };
 
@@ -153,6 +155,8 @@ static bool add_with_fault(seat *at, const step_case *now, bool is_odd)
             values.mask.data = NULL;
         if (is_odd && now->fault == NO_ENTROPY)
             values.entropy.data = NULL;
+        if (is_odd && now->fault == NO_LARGEST)
+            values.logit_max.data = NULL;
         if (faulty && now->fault == MISSING_ADD)
             continue;
         const bool fails = faulty && (now->fault == WRONG_LENGTH || now->fault == NO_MASK);

@@ -66,6 +66,11 @@ static void merging_is_checked(void **state)
         assert_memory_equal(&before, &total, sizeof total);
         *counts[i] = 0;
     }
+    step.size = 0;
+    assert_fails(bp_loss_statistics_merge(&step, &total), BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_merge");
+    step.size = sizeof step;
+    total.size = 0;
+    assert_fails(bp_loss_statistics_merge(&step, &total), BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_merge");
     assert_fails(bp_loss_statistics_merge(NULL, &total), BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_merge");
     assert_fails(bp_loss_statistics_merge(&step, NULL), BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_merge");
 }

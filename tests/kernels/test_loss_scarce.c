@@ -225,11 +225,54 @@ static void steps_on_a_failing_device(void **state)
     free_corpus(&c);
 }
 
+/* Alone: seeds, of which the nth call of the device fails, and then whole ones. */
+static bool run_seeds_on_a_device(host_rank *r)
+{
+    faulty_rank x;
+    seat at = {0};
+    EXPECT(begin_faulty(r, &x));
+    EXPECT(take_seat(&x.inner, &at) && step(&at, false));
+    const slice *v = &at.slices[0];
+    unsigned failed = 0;
+    for (unsigned nth = 1;; nth++) {
+        x.f = (faults){.until = nth};
+        const bp_status status =
+            bp_loss_seed(at.loss, at.splits[0], v->tokens, &v->values.mask, -1, &v->seed, at.stream);
+        const faults was = x.f;
+        x.f = (faults){0};
+        EXPECT(was.met == (status != BP_OK));
+        EXPECT(bp_device_synchronize(x.inner.device) == BP_OK);
+        EXPECT(make_seeds(&at, -1) && statistics_are_true(&at));
+        if (!was.met)
+            break;
+        failed++;
+    }
+    EXPECT(failed > 0);
+    leave_seat(&at);
+    end_faulty(&x);
+    return true;
+}
+
+static void seeds_on_a_failing_device(void **state)
+{
+    (void)state;
+    corpus c = new_corpus(&SMALL);
+    const topology t = topology_of(1, 1, 1);
+    for (int own_streams = 0; own_streams < 2; own_streams++) {
+        scene s = new_scene(&c, &t, 1);
+        s.own_streams = own_streams;
+        run_scene_ranks(&s, run_seeds_on_a_device);
+        assert_true(seeds_are_true(&s, -1, 1));
+        free_scene(&s);
+    }
+    free_corpus(&c);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(creation_without_host_memory),
-                                       cmocka_unit_test(creation_on_a_failing_device),
-                                       cmocka_unit_test(steps_on_a_failing_device)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(creation_without_host_memory), cmocka_unit_test(creation_on_a_failing_device),
+        cmocka_unit_test(steps_on_a_failing_device), cmocka_unit_test(seeds_on_a_failing_device)};
     alarm(250);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
