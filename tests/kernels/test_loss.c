@@ -24,8 +24,6 @@ static const corpus_options CORPORA[] = {
     {.seed = 5, .sequences = 9, .longest = 12, .nothing = true},
     {.seed = 6, .sequences = 5, .longest = 1, .empty_in_8 = 8},
     {.seed = 7, .sequences = 0, .longest = 1},
-    {.seed = 8, .sequences = 400, .longest = 4, .empty_in_8 = 2, .masked_in_8 = 1},
-    {.seed = 9, .sequences = 3, .longest = 9000},
 };
 #define CORPORA_COUNT (sizeof CORPORA / sizeof *CORPORA)
 
@@ -73,6 +71,23 @@ static void ranks_are_like_the_whole(void **state)
 {
     (void)state;
     for_topologies(check_corpora);
+}
+
+/* More sequences than kernels are given at once, and sequences that threads share. */
+static void large_batches_are_like_small_ones(void **state)
+{
+    (void)state;
+    static const corpus_options large[] = {
+        {.seed = 8, .sequences = 400, .longest = 4, .empty_in_8 = 2, .masked_in_8 = 1},
+        {.seed = 9, .sequences = 3, .longest = 9000},
+    };
+    static const uint32_t shapes[][3] = {{1, 1, 1}, {2, 2, 2}, {1, 3, 2}, {1, 8, 1}, {1, 1, 2}};
+    for (unsigned i = 0; i < 10; i++) {
+        const topology t = shuffled_topology(shapes[i / 2][0], shapes[i / 2][1], shapes[i / 2][2]);
+        corpus c = new_corpus(&large[i % 2]);
+        check_whole(&c, &t, i);
+        free_corpus(&c);
+    }
 }
 
 /* ---- counts first -------------------------------------------------------------------------------------------------- */
@@ -312,11 +327,14 @@ static void a_step_has_one_exchange(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_are_like_the_whole),      cmocka_unit_test(counts_may_come_first),
-        cmocka_unit_test(values_may_be_missing),         cmocka_unit_test(one_mask_may_be_for_all),
-        cmocka_unit_test(broken_log_probabilities_show), cmocka_unit_test(each_dp_rank_may_have_its_denominator),
-        cmocka_unit_test(a_step_has_one_exchange)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_are_like_the_whole),
+                                       cmocka_unit_test(large_batches_are_like_small_ones),
+                                       cmocka_unit_test(counts_may_come_first),
+                                       cmocka_unit_test(values_may_be_missing),
+                                       cmocka_unit_test(one_mask_may_be_for_all),
+                                       cmocka_unit_test(broken_log_probabilities_show),
+                                       cmocka_unit_test(each_dp_rank_may_have_its_denominator),
+                                       cmocka_unit_test(a_step_has_one_exchange)};
     alarm(250);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
