@@ -74,6 +74,10 @@ static void configurations_are_checked(void **state)
     c = good_config();
     c.threads = 1025;
     assert_fails(bp_loss_create(device, &c, &loss), BP_ERR_INVALID_ARGUMENT, "1025");
+    c.threads = 1024;
+    c.epsilon = 0;
+    assert_ok(bp_loss_create(device, &c, &loss));
+    bp_loss_destroy(&loss);
     c = good_config();
     c.max_sequences = UINT64_MAX;
     assert_fails(bp_loss_create(device, &c, &loss), BP_ERR_OVERFLOW, "18446744073709551615");
