@@ -22,6 +22,7 @@ typedef struct job {
     const void *mine;
     void *all;
     uint64_t bytes, count; /* count 0: a gather */
+    uint64_t first;        /* element, of those that are given */
     bp_dtype dtype;
     bp_reduction reduction;
     bp_status status;
@@ -39,9 +40,10 @@ static void run_job(void *argument)
     char *parts = j->count == 0 ? j->all : malloc(j->bytes * j->r->ranks + 1);
     j->status = callbacks.exchange(&j->r->seat, j->mine, j->bytes, parts);
     for (uint64_t i = 0; i < j->count && j->status == BP_OK; i++) {
-        double value = element_at(parts, j->dtype, (int64_t)i);
+        const int64_t at = (int64_t)(j->first + i);
+        double value = element_at(parts, j->dtype, at);
         for (uint32_t rank = 1; rank < j->r->ranks; rank++)
-            value = reduced(value, element_at(parts + rank * j->bytes, j->dtype, (int64_t)i), j->reduction);
+            value = reduced(value, element_at(parts + rank * j->bytes, j->dtype, at), j->reduction);
         put_element(j->all, j->dtype, (int64_t)i, value);
     }
     if (j->count != 0)
@@ -83,6 +85,21 @@ static bp_status all_reduce(void *user, const void *from, void *to, uint64_t cou
     return serve(user, &j, stream);
 }
 
+static bp_status reduce_scatter(void *user, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                bp_reduction reduction, bp_stream *stream)
+{
+    host_rank *r = user;
+    job j = {.r = r,
+             .mine = from,
+             .all = to,
+             .bytes = r->ranks * count * (bp_dtype_bits(dtype) / 8),
+             .count = count,
+             .first = r->number * count,
+             .dtype = dtype,
+             .reduction = reduction};
+    return serve(r, &j, stream);
+}
+
 /* ---- threads ------------------------------------------------------------------------------------------------------- */
 
 static void *run_rank(void *argument)
@@ -100,6 +117,7 @@ static void open_rank(host_rank *r, uint32_t max_delay_us)
     bp_comm_callbacks callbacks = exchange_callbacks(&r->seat);
     callbacks.all_gather = all_gather;
     callbacks.all_reduce = all_reduce;
+    callbacks.reduce_scatter = reduce_scatter;
     assert_ok(bp_comm_create_callback(&callbacks, r, "threads", &r->comm));
 }
 
