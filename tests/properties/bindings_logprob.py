@@ -200,7 +200,7 @@ class Team:
         return self.rooms[ranks]
 
     def run(self, ranks, function):
-        """function(rank, communicator, stream) on each rank at once: what each returns. Nobody waits for one that raises."""
+        """function(rank, communicator, stream) on each rank at once: what they return. Nobody waits for who raises."""
         room = self.room(ranks)
 
         def guarded(rank):

@@ -39,7 +39,8 @@ class Batch:
         cu, padded = [(kind * (len(self.sequences) + 1))(*self.cu(which)) for which in (0, 1)]
         config = lp.config_of(lib, lp.SplitConfig, "bp_cp_split_config_init", cu_dtype=dtype,
                               sequences=len(self.sequences), ranks=self.cp, rank=rank,
-                              total_multiple=self.total_multiple, multiple=0 if self.given else self.multiple, last_is_dummy=int(self.dummy), comm=comm)
+                              total_multiple=self.total_multiple, multiple=0 if self.given else self.multiple,
+                              last_is_dummy=int(self.dummy), comm=comm)
         config.cu_seqlens = ctypes.addressof(cu)
         config.cu_padded = ctypes.addressof(padded) if self.given else None
         return Split(lib, made(lib, "bp_cp_split_create", byref(config)))

@@ -310,7 +310,8 @@ def mistakes(layout, packs, expected):
     epsilon, every, means, slices = expected["epsilon"], [], [], []
     for d in range(layout.dp):
         for cp in range(layout.cp):
-            held = [[sequence[o] for s, o in batch.places(LOCAL, cp) if s == i and o < len(sequence) and sequence[o].mask]
+            held = [[sequence[o] for s, o in batch.places(LOCAL, cp)
+                     if s == i and o < len(sequence) and sequence[o].mask]
                     for batch, tokens in packs[d] for i, sequence in enumerate(tokens)]
             own = [t.logprob for sequence in held for t in sequence]
             every += own
