@@ -30,6 +30,8 @@ void gpu_registration(const gpu *g, const char *nccl);
 /* Log-probabilities of logits, forward and backward, against a copy. Shapes are divided by `divisor` both ways. Without kernels there are
  * no figures. */
 void gpu_logprob(const gpu *g, uint64_t divisor);
+/* Tokens in other orders, sums and seeds of the loss and ranges of logits, against a copy. Without kernels there are no figures. */
+void gpu_cp(const gpu *g, uint64_t divisor);
 /* The fused head against its matrix products alone. Without kernels or cuBLAS there are no figures. */
 void gpu_head(const gpu *g, uint64_t divisor);
 

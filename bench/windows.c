@@ -200,11 +200,11 @@ static int decimals(double ns)
 static void take_bandwidth(figure *f, const entry *e)
 {
     double each[MOST_TURNS];
-    if (e->logits == 0)
+    if (e->moved == 0)
         return;
     for (int t = 0; t < turns; t++)
         each[t] = (double)e->moved / e->ns[t] / ((double)entries[0].moved / entries[0].ns[t]);
-    f->of_logit = (double)e->moved / (double)e->logits;
+    f->of_logit = e->logits != 0 ? (double)e->moved / (double)e->logits : 0;
     f->of_second = (double)e->moved / f->median;
     f->fraction = median(each, NULL);
 }
@@ -243,7 +243,9 @@ static void report(const entry *e)
         printf(" %9.1f", f->own);
     printf("\n");
     if (f->of_logit != 0)
-        printf("    %.2f bytes a logit, %.0f GB/s, %.3f of the bandwidth of: %s\n", f->of_logit, f->of_second,
+        printf("    %.2f bytes a logit,", f->of_logit);
+    if (f->of_second != 0)
+        printf("%s%.0f GB/s, %.3f of the bandwidth of: %s\n", f->of_logit != 0 ? " " : "    ", f->of_second,
                f->fraction, entries[0].name);
 }
 
@@ -302,8 +304,9 @@ static void print_figure(FILE *file, const figure *f)
         fprintf(file, ", \"bytes\": %llu, \"us_per_gib_median\": %.3f", (unsigned long long)f->bytes,
                 f->median / 1e3 * (double)(1u << 30) / (double)f->bytes);
     if (f->of_logit != 0)
-        fprintf(file, ", \"bytes_per_logit\": %.3f, \"gb_per_s\": %.2f, \"bandwidth_fraction\": %.4f", f->of_logit,
-                f->of_second, f->fraction);
+        fprintf(file, ", \"bytes_per_logit\": %.3f", f->of_logit);
+    if (f->of_second != 0)
+        fprintf(file, ", \"gb_per_s\": %.2f, \"bandwidth_fraction\": %.4f", f->of_second, f->fraction);
     fprintf(file, ", \"windows\": %d, \"pairs_per_window\": %zu}", f->turns, f->pairs);
 }
 

@@ -29,7 +29,7 @@ size_t bench_add(const char *name, bench_loop *loop, void *user, size_t pairs);
 void bench_per(size_t number, unsigned requests);
 /* How much memory a pair of this group is about, for figures per GiB. */
 void bench_bytes(uint64_t bytes);
-/* What a pair of an entry reads and writes, and of how many logits: then its part of the bandwidth of entry 0 is reported, of the ratios of
+/* What a pair of an entry reads and writes, and of how many logits, where it is of logits: then its part of the bandwidth of entry 0 is reported, of the ratios of
  * the turns the median. */
 void bench_moves(size_t number, uint64_t bytes, uint64_t logits);
 /* Reports an entry also less another of its group, or less a part of it, turn by turn: what a call takes beside the device. */

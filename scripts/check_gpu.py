@@ -254,7 +254,8 @@ def figure_table(rows):
         interval = row.get("ratio_interval_95")
         ratio = f"{row['ratio_median']:7.2f}  {interval[0]:.2f} to {interval[1]:.2f}" if interval else ""
         if "bandwidth_fraction" in row:
-            ratio += f"  {row['bytes_per_logit']:g} bytes a logit, {row['bandwidth_fraction']:.3f} of the copy's bandwidth"
+            of_logit = f"{row['bytes_per_logit']:g} bytes a logit, " if "bytes_per_logit" in row else ""
+            ratio += f"  {of_logit}{row['bandwidth_fraction']:.3f} of the copy's bandwidth"
         print(f"  {(row['group'] + ': ' + row['name'])[:74]:74} {text:>12} {ratio}")
 
 

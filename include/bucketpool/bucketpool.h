@@ -1,4 +1,5 @@
-/* Everything of the core library. Files are in <bucketpool/formats.h>, a library of its own. */
+/* Everything of the core library. Libraries of their own: files (formats.h), log-probabilities and losses (logprob.h, lm_head.h, cp.h,
+ * loss.h), communicators of MPI (comm_mpi.h). */
 #ifndef BUCKETPOOL_H
 #define BUCKETPOOL_H
 

@@ -62,8 +62,8 @@ typedef struct bp_cp_split_config {
         total_multiple; /* of the padded batch: a dummy sequence is added where it is short of it; a multiple of `multiple`. 0: none */
     int32_t
         last_is_dummy; /* 1: the caller's last sequence is there to fill the batch: it is split, but never counted */
-    bp_comm *
-        comm; /* of the CP ranks: they compare their batches (collective). NULL: the caller knows that they are equal */
+    bp_comm
+        *comm; /* of the CP ranks: they compare their batches (collective). NULL: they do not; bp_loss_reduce will */
 } bp_cp_split_config;
 
 /* int64, one rank. */

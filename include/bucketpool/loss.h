@@ -48,7 +48,7 @@ typedef struct bp_loss_config {
     bp_comm *
         comm; /* of all tp x cp x dp ranks, in any order; must outlive the client. NULL: one rank. For a denominator of its own
                       for each DP rank: that of tp x cp ranks, and dp 1 */
-    uint64_t max_sequences; /* added between begin and reduce, dummies included; equal on all ranks */
+    uint64_t max_sequences; /* at least 1: added between begin and reduce, dummies included; equal on all ranks */
     double epsilon;         /* 0 or more; equal on all ranks */
     bp_loss_gradients gradients;
     uint32_t threads; /* host: as in bp_logprob_config */
@@ -90,7 +90,12 @@ BP_API bp_status bp_loss_values_init(bp_loss_values *values, size_t size);
  * bp_loss_reduce tells the other ranks. */
 BP_API bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_loss_values *values, bp_stream *stream);
 
-/* Collective, and the only exchange of a step: all ranks call it, those that failed, too. `status`: how this rank fared until here, anywhere
+/* Collective: whether all ranks fared well until here, in bp_loss_add and by `status`; else all get the status and the words of one that
+ * did not, now and from bp_loss_reduce until the next begin. To be called before other collectives (the forward pass of TP ranks), where
+ * nobody should wait for a rank that has failed. A small exchange of host memory; waits for no work. */
+BP_API bp_status bp_loss_agree(bp_loss *loss, bp_status status);
+
+/* Collective, and the only exchange that a step needs: all ranks call it, those that failed, too. `status`: how this rank fared until here, anywhere
  * (in its loader, its rearrangements, its forward pass); BP_OK as a rule. Waits for the sums. Where one rank failed, here, in bp_loss_add
  * or by what `status` says, all get that status and a sentence that names it; then there are no statistics, and seeds are 0.
  * Errors: BP_ERR_MISMATCH (CP or TP ranks of one DP rank added other batches, masks or values: names the ranks), what a rank failed

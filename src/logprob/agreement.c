@@ -11,8 +11,8 @@ static bp_status check_fared(const char *call, const bp_told *told, uint32_t ran
 {
     for (uint32_t r = 0; r < ranks; r++)
         if (told[r].status != BP_OK)
-            return bp_fail((bp_status)told[r].status, "%s: rank %u of %u failed: %s", call, r, ranks,
-                           bp_status_name((bp_status)told[r].status));
+            return bp_fail((bp_status)told[r].status, "%s: rank %u of %u failed: %s: %.*s", call, r, ranks,
+                           bp_status_name((bp_status)told[r].status), BP_TOLD_WORDS - 1, told[r].words);
     return BP_OK;
 }
 
@@ -34,7 +34,10 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
         return status;
     }
     const uint32_t ranks = bp_comm_ranks(comm);
-    bp_status exchanged = bp_comm_exchange(comm, mine, sizeof *mine, told);
+    bp_told own = *mine;
+    if (status != BP_OK)
+        snprintf(own.words, sizeof own.words, "%s", bp_error_detail());
+    bp_status exchanged = bp_comm_exchange(comm, &own, sizeof own, told);
     if (status == BP_OK)
         status = exchanged;
     if (status == BP_OK)

@@ -8,10 +8,12 @@
 
 #define BP_MOST_RANKS 512 /* whose words a function keeps on its stack: one without memory could not tell the others */
 #define BP_TOLD_VALUES 8
+#define BP_TOLD_WORDS 160
 
 typedef struct bp_told {
     int64_t status; /* how the rank fared until here */
     uint64_t values[BP_TOLD_VALUES];
+    char words[BP_TOLD_WORDS]; /* what went wrong: filled in where ranks tell it */
 } bp_told;
 
 /* NULL and communicators of one rank: there is nobody to ask. */

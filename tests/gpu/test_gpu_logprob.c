@@ -35,18 +35,6 @@ static int close_gpu(void **state)
     return 0;
 }
 
-/* Also where it stands in for the machine's. */
-static bool is_emulated(void)
-{
-    return driver_symbol("fake_cuda_broken") != NULL;
-}
-
-/* On the emulated driver a row takes a thousand times as long. */
-static unsigned rounds(unsigned on_gpu, unsigned emulated)
-{
-    return is_emulated() ? emulated : on_gpu;
-}
-
 static void run_whole(bp_logprob *client, const twin *t)
 {
     forward_part(client, t, 0, t->host->o.sequence);
@@ -377,22 +365,6 @@ static void there_may_be_many_rows(void **state)
     batch_options options = {.batch = 3, .sequence = rounds(30000, 40), .columns = 5, .with_entropy = true};
     seed(51);
     check_on_gpu(&options);
-}
-
-static bool has_cuda_kernels(void)
-{
-    bp_logprob_config config;
-    bp_logprob *client = NULL;
-    bp_device *device = new_cuda();
-    bp_status status = bp_logprob_config_init(&config, sizeof config);
-    config.max_tokens = config.vocab = 1;
-    if (status == BP_OK)
-        status = bp_logprob_create(device, &config, &client);
-    if (status == BP_ERR_UNSUPPORTED)
-        printf("%s\n", bp_error_detail());
-    bp_logprob_destroy(&client);
-    bp_device_destroy(&device);
-    return status != BP_ERR_UNSUPPORTED;
 }
 
 int main(void)

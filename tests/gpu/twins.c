@@ -7,11 +7,41 @@
 
 #include "twins.h"
 
+#include <stdio.h>
+
 #include "../contract/support.h"
 #include "../support/driver.h"
 
 #define SAVED_MARGIN 64 /* of batches */
 #define VIEWS 8
+
+bool is_emulated(void)
+{
+    return driver_symbol("fake_cuda_broken") != NULL;
+}
+
+unsigned rounds(unsigned on_gpu, unsigned emulated)
+{
+    return is_emulated() ? emulated : on_gpu;
+}
+
+bool has_cuda_kernels(void)
+{
+    bp_logprob_config config;
+    bp_logprob *client = NULL;
+    bp_device *device = new_cuda();
+    bp_status status = bp_logprob_config_init(&config, sizeof config);
+    config.max_tokens = config.vocab = 1;
+    if (status == BP_OK)
+        status = bp_logprob_create(device, &config, &client);
+    if (status == BP_ERR_UNSUPPORTED)
+        printf("%s\n", bp_error_detail());
+    bp_logprob_destroy(&client);
+    bp_device_destroy(&device);
+    return status != BP_ERR_UNSUPPORTED;
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------------------- */
 
 void *take_gpu_memory(uint64_t bytes)
 {

@@ -11,6 +11,13 @@ typedef struct twin {
     void *memory;
 } twin;
 
+/* Also where the emulated driver stands in for the machine's. */
+bool is_emulated(void);
+/* There a row takes a thousand times as long. */
+unsigned rounds(unsigned on_gpu, unsigned emulated);
+/* False, and said so, in builds without. */
+bool has_cuda_kernels(void);
+
 /* Memory of the driver's, outside all pools. NULL: there is not so much. */
 void *take_gpu_memory(uint64_t bytes);
 void give_gpu_memory(void *memory);

@@ -31,28 +31,40 @@ static void run(const unsigned grid[3], const unsigned block[3], unsigned, const
     }
 }
 
-#define KERNEL(work, name)                                                                                             \
-    {#name, sizeof(work), run<work, name>},                                                                            \
-    {                                                                                                                  \
-#name "_entropy", sizeof(work), run < work, name##_entropy>                                                    \
-    }
+template <class Work, void (*kernel)(Work)> static constexpr fake_kernel named(const char *name)
+{
+    return {name, sizeof(Work), run<Work, kernel>};
+}
+
+#define KERNEL(work, name) named<work, name>(#name)
+#define KERNELS(work, name) KERNEL(work, name), KERNEL(work, name##_entropy)
 
 const fake_kernel fake_kernels[] = {
-    KERNEL(bp_partials_work, bp_partials_fp32),
-    KERNEL(bp_partials_work, bp_partials_bf16),
-    KERNEL(bp_partials_work, bp_partials_fp16),
-    KERNEL(bp_gradient_work, bp_gradient_fp32_fp32),
-    KERNEL(bp_gradient_work, bp_gradient_bf16_fp32),
-    KERNEL(bp_gradient_work, bp_gradient_bf16_bf16),
-    KERNEL(bp_gradient_work, bp_gradient_fp16_fp32),
-    KERNEL(bp_gradient_work, bp_gradient_fp16_fp16),
-    KERNEL(bp_gradient_work, bp_gradient_fp32_bf16),
-    KERNEL(bp_gradient_work, bp_gradient_fp32_fp16),
-    {"bp_finish", sizeof(bp_finish_work), run<bp_finish_work, bp_finish>},
-    {"bp_finish_bad", sizeof(bp_finish_work), run<bp_finish_work, bp_finish_bad>},
-    {"bp_rows_32", sizeof(bp_rows_work), run<bp_rows_work, bp_rows_32>},
-    {"bp_rows_16", sizeof(bp_rows_work), run<bp_rows_work, bp_rows_16>},
-    {"bp_rows_fp32_bf16", sizeof(bp_rows_work), run<bp_rows_work, bp_rows_fp32_bf16>},
-    {"bp_rows_fp32_fp16", sizeof(bp_rows_work), run<bp_rows_work, bp_rows_fp32_fp16>},
+    KERNELS(bp_partials_work, bp_partials_fp32),
+    KERNELS(bp_partials_work, bp_partials_bf16),
+    KERNELS(bp_partials_work, bp_partials_fp16),
+    KERNELS(bp_gradient_work, bp_gradient_fp32_fp32),
+    KERNELS(bp_gradient_work, bp_gradient_bf16_fp32),
+    KERNELS(bp_gradient_work, bp_gradient_bf16_bf16),
+    KERNELS(bp_gradient_work, bp_gradient_fp16_fp32),
+    KERNELS(bp_gradient_work, bp_gradient_fp16_fp16),
+    KERNELS(bp_gradient_work, bp_gradient_fp32_bf16),
+    KERNELS(bp_gradient_work, bp_gradient_fp32_fp16),
+    KERNEL(bp_finish_work, bp_finish),
+    KERNEL(bp_finish_work, bp_finish_bad),
+    KERNEL(bp_rows_work, bp_rows_32),
+    KERNEL(bp_rows_work, bp_rows_16),
+    KERNEL(bp_rows_work, bp_rows_fp32_bf16),
+    KERNEL(bp_rows_work, bp_rows_fp32_fp16),
+    KERNEL(bp_range_work, bp_range_fp32),
+    KERNEL(bp_range_work, bp_range_bf16),
+    KERNEL(bp_range_work, bp_range_fp16),
+    KERNEL(bp_rearrange_work, bp_rearrange_1),
+    KERNEL(bp_rearrange_work, bp_rearrange_2),
+    KERNEL(bp_rearrange_work, bp_rearrange_4),
+    KERNEL(bp_rearrange_work, bp_rearrange_8),
+    KERNEL(bp_rearrange_work, bp_rearrange_16),
+    KERNEL(bp_sums_work, bp_sums),
+    KERNEL(bp_seed_work, bp_seed),
     {nullptr, 0, nullptr},
 };

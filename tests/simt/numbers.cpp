@@ -16,16 +16,23 @@ float max_nan(float a, float b)
     return a > b ? a : b;
 }
 
-static uint32_t by_halves(uint32_t a, uint32_t b, float (*widen)(uint32_t), uint32_t nan)
+float min_nan(float a, float b)
 {
-    uint32_t larger = 0;
+    if (std::isnan(a) || std::isnan(b))
+        return as_float(NAN_BITS);
+    return -max_nan(-a, -b);
+}
+
+static uint32_t by_halves(uint32_t a, uint32_t b, float (*choose)(float, float), float (*widen)(uint32_t), uint32_t nan)
+{
+    uint32_t chosen = 0;
     for (unsigned shift = 0; shift < 32; shift += 16) {
         const uint32_t x = a >> shift & 0xffff, y = b >> shift & 0xffff;
-        const float largest = max_nan(widen(x), widen(y));
-        const bool is_x = as_bits(largest) == as_bits(widen(x));
-        larger |= (std::isnan(largest) ? nan : is_x ? x : y) << shift;
+        const float choice = choose(widen(x), widen(y));
+        const bool is_x = as_bits(choice) == as_bits(widen(x));
+        chosen |= (std::isnan(choice) ? nan : is_x ? x : y) << shift;
     }
-    return larger;
+    return chosen;
 }
 
 static float widen_bf16(uint32_t half)
@@ -35,12 +42,22 @@ static float widen_bf16(uint32_t half)
 
 uint32_t max_nan_bf16x2(uint32_t a, uint32_t b)
 {
-    return by_halves(a, b, widen_bf16, 0x7fff);
+    return by_halves(a, b, max_nan, widen_bf16, 0x7fff);
+}
+
+uint32_t min_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    return by_halves(a, b, min_nan, widen_bf16, 0x7fff);
 }
 
 uint32_t max_nan_fp16x2(uint32_t a, uint32_t b)
 {
-    return by_halves(a, b, widen_fp16, 0x7fff);
+    return by_halves(a, b, max_nan, widen_fp16, 0x7fff);
+}
+
+uint32_t min_nan_fp16x2(uint32_t a, uint32_t b)
+{
+    return by_halves(a, b, min_nan, widen_fp16, 0x7fff);
 }
 
 /* ex2.approx.ftz.f32: right for 0 and infinities, elsewhere off by up to 2^-22, two units in the last place (CUDA programming guide,

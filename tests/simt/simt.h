@@ -47,7 +47,7 @@ inline void look_at_alignment(const void *address, unsigned bytes)
 #define gridDim simt::grid
 
 #define BP_DEVICE [[maybe_unused]] static inline
-#define BP_KERNEL(blocks) extern "C" void
+#define BP_KERNEL_OF(threads, blocks) extern "C" void
 #define BP_ARGUMENT const
 #define BP_UNROLL
 #define BP_NO_UNROLL
@@ -69,6 +69,11 @@ template <int WORDS> void store_words(char *to, const uint32_t (&words)[WORDS])
     std::memcpy(to, words, sizeof words);
 }
 
+BP_DEVICE uint32_t load_1(const char *from)
+{
+    return static_cast<uint8_t>(*from);
+}
+
 BP_DEVICE uint32_t load_2(const char *from)
 {
     uint16_t value;
@@ -83,6 +88,11 @@ BP_DEVICE uint32_t load_4(const char *from)
     simt::look_at_alignment(from, sizeof value);
     std::memcpy(&value, from, sizeof value);
     return value;
+}
+
+BP_DEVICE void store_1(char *to, uint32_t value)
+{
+    *to = static_cast<char>(value);
 }
 
 BP_DEVICE void store_2(char *to, uint32_t value)
@@ -120,6 +130,9 @@ BP_DEVICE uint32_t as_bits(float x)
 float max_nan(float a, float b);
 uint32_t max_nan_bf16x2(uint32_t a, uint32_t b);
 uint32_t max_nan_fp16x2(uint32_t a, uint32_t b);
+float min_nan(float a, float b);
+uint32_t min_nan_bf16x2(uint32_t a, uint32_t b);
+uint32_t min_nan_fp16x2(uint32_t a, uint32_t b);
 float exp2_fast(float x);
 float widen_fp16(uint32_t half);
 uint32_t narrow_bf16x2(float low, float high);

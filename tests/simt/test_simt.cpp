@@ -160,6 +160,11 @@ static void maxima_keep_nan()
     CHECK(!std::signbit(device::max_nan(-0.0f, 0.0f)) && !std::signbit(device::max_nan(0.0f, -0.0f)));
     CHECK(device::max_nan_bf16x2(0xff803f80u, 0xc000bf80u) == 0xc0003f80u);
     CHECK(device::max_nan_fp16x2(0x7e00fc00u, 0x3c00bc00u) == 0x7fffbc00u);
+    CHECK(std::isnan(device::min_nan(NAN, 1)) && std::isnan(device::min_nan(1, NAN)));
+    CHECK(device::min_nan(-INFINITY, 3) == -INFINITY && device::min_nan(2, 3) == 2);
+    CHECK(std::signbit(device::min_nan(-0.0f, 0.0f)) && std::signbit(device::min_nan(0.0f, -0.0f)));
+    CHECK(device::min_nan_bf16x2(0xff803f80u, 0xc000bf80u) == 0xff80bf80u);
+    CHECK(device::min_nan_fp16x2(0x7e00fc00u, 0x3c00bc00u) == 0x7ffffc00u);
 }
 
 /* Threads 0 to 3 at bytes 0, 4, 8 and 12. */

@@ -5,16 +5,18 @@
 
 #include <stdint.h>
 
-#define BP_MOST_THREADS 128 /* of a block */
+#define BP_MOST_THREADS 128 /* of a block, but of kernels that say otherwise */
 #define BP_LANES 32u
 #define BP_ALL_LANES 0xffffffffu
+
+#define BP_KERNEL(blocks) BP_KERNEL_OF(BP_MOST_THREADS, blocks)
 
 #ifndef __CUDACC__
 #include "simt.h"
 #else
 
 #define BP_DEVICE static __device__ __forceinline__
-#define BP_KERNEL(blocks) extern "C" __global__ void __launch_bounds__(BP_MOST_THREADS, blocks)
+#define BP_KERNEL_OF(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define BP_ARGUMENT const __grid_constant__
 #define BP_UNROLL _Pragma("unroll")
 #define BP_NO_UNROLL _Pragma("unroll 1")
@@ -52,6 +54,13 @@ template <> __device__ __forceinline__ void store_words<4>(char *to, const uint3
                  : "memory");
 }
 
+BP_DEVICE uint32_t load_1(const char *from)
+{
+    uint16_t value;
+    asm volatile("ld.global.cs.u8 %0, [%1];" : "=h"(value) : "l"(from) : "memory");
+    return value;
+}
+
 BP_DEVICE uint32_t load_2(const char *from)
 {
     uint16_t value;
@@ -64,6 +73,11 @@ BP_DEVICE uint32_t load_4(const char *from)
     uint32_t value;
     asm volatile("ld.global.cs.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
+}
+
+BP_DEVICE void store_1(char *to, uint32_t value)
+{
+    asm volatile("st.global.cs.u8 [%0], %1;" ::"l"(to), "h"((uint16_t)value) : "memory");
 }
 
 BP_DEVICE void store_2(char *to, uint32_t value)
@@ -112,6 +126,27 @@ BP_DEVICE uint32_t max_nan_fp16x2(uint32_t a, uint32_t b)
     uint32_t larger;
     asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
     return larger;
+}
+
+BP_DEVICE float min_nan(float a, float b)
+{
+    float smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+}
+
+BP_DEVICE uint32_t min_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t smaller;
+    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+    return smaller;
+}
+
+BP_DEVICE uint32_t min_nan_fp16x2(uint32_t a, uint32_t b)
+{
+    uint32_t smaller;
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+    return smaller;
 }
 
 /* 2^x; 0 where that is no normal number. */

@@ -8,7 +8,8 @@ namespace device
 {
 
 struct fp32 {
-    static constexpr uint32_t bytes = 4, in_word = 1, lowest = 0xff800000u; /* a word of -inf */
+    static constexpr uint32_t bytes = 4, in_word = 1;
+    static constexpr uint32_t lowest = 0xff800000u, highest = 0x7f800000u; /* words of -inf and of inf */
 
     BP_DEVICE void widen(uint32_t word, float (&x)[1])
     {
@@ -22,6 +23,10 @@ struct fp32 {
     {
         return as_bits(max_nan(as_float(a), as_float(b)));
     }
+    BP_DEVICE uint32_t smaller(uint32_t a, uint32_t b)
+    {
+        return as_bits(min_nan(as_float(a), as_float(b)));
+    }
     BP_DEVICE uint32_t load(const char *from)
     {
         return load_4(from);
@@ -34,7 +39,7 @@ struct fp32 {
 
 /* Halves of a word are 16-bit elements, the lower one first. */
 struct bf16 {
-    static constexpr uint32_t bytes = 2, in_word = 2, lowest = 0xff80ff80u;
+    static constexpr uint32_t bytes = 2, in_word = 2, lowest = 0xff80ff80u, highest = 0x7f807f80u;
 
     BP_DEVICE void widen(uint32_t word, float (&x)[2])
     {
@@ -49,6 +54,10 @@ struct bf16 {
     {
         return max_nan_bf16x2(a, b);
     }
+    BP_DEVICE uint32_t smaller(uint32_t a, uint32_t b)
+    {
+        return min_nan_bf16x2(a, b);
+    }
     BP_DEVICE uint32_t load(const char *from)
     {
         return load_2(from);
@@ -60,7 +69,7 @@ struct bf16 {
 };
 
 struct fp16 {
-    static constexpr uint32_t bytes = 2, in_word = 2, lowest = 0xfc00fc00u;
+    static constexpr uint32_t bytes = 2, in_word = 2, lowest = 0xfc00fc00u, highest = 0x7c007c00u;
 
     BP_DEVICE void widen(uint32_t word, float (&x)[2])
     {
@@ -74,6 +83,10 @@ struct fp16 {
     BP_DEVICE uint32_t larger(uint32_t a, uint32_t b)
     {
         return max_nan_fp16x2(a, b);
+    }
+    BP_DEVICE uint32_t smaller(uint32_t a, uint32_t b)
+    {
+        return min_nan_fp16x2(a, b);
     }
     BP_DEVICE uint32_t load(const char *from)
     {

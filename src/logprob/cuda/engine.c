@@ -4,16 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <bucketpool/cuda.h>
-
 #include "core/fail.h"
 #include "logprob/cuda/image.h"
+#include "logprob/cuda/launch.h"
+#include "logprob/cuda/sequences.h"
 
-#define LEAST_MAJOR 8         /* compute capability: bf16, and maxima that keep NaN */
-#define THREADS 128u          /* of a block: what kernels are compiled for */
-#define MOST_BLOCKS INT32_MAX /* in a grid's first dimension; kernels loop over more */
-#define ENOUGH_BLOCKS 2048u   /* a GPU is busy: rows need not be divided among blocks */
-#define PART_COLUMNS 8192u    /* of a row, at least, for each of several blocks */
+#define LEAST_MAJOR 8       /* compute capability: bf16, and maxima that keep NaN */
+#define ENOUGH_BLOCKS 2048u /* a GPU is busy: rows need not be divided among blocks */
+#define PART_COLUMNS 8192u  /* of a row, at least, for each of several blocks */
 #define NAME_BYTES 64
 
 static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
@@ -26,6 +24,8 @@ typedef struct cuda_engine {
     const bp_cuda_kernel *partials[DTYPES][2];
     const bp_cuda_kernel *gradient[DTYPES][DTYPES][2]; /* NULL: between bf16 and fp16 */
     const bp_cuda_kernel *finish, *finish_bad;
+    const bp_cuda_kernel *range[DTYPES];
+    bp_sequence_kernels sequences;
 } cuda_engine;
 
 static size_t place_of(int32_t dtype)
@@ -38,16 +38,6 @@ static size_t place_of(int32_t dtype)
 
 /* ---- launches ------------------------------------------------------------------------------------------------------ */
 
-static bp_status launch(const bp_cuda_kernel *kernel, uint64_t blocks, uint64_t parts, uint32_t threads,
-                        const void *work, bp_stream *stream)
-{
-    void *arguments[] = {(void *)work};
-    bp_cuda_grid grid = {.size = sizeof grid,
-                         .blocks = {blocks < MOST_BLOCKS ? (uint32_t)blocks : MOST_BLOCKS, (uint32_t)parts, 1},
-                         .threads = {threads, 1, 1}};
-    return blocks == 0 ? BP_OK : bp_cuda_launch(kernel, &grid, arguments, stream);
-}
-
 static uint64_t rows_of(const bp_tokens_work *tokens)
 {
     return tokens->batch * tokens->sequence;
@@ -57,17 +47,18 @@ static bp_status launch_partials(bp_engine *base, const bp_partials_work *work, 
 {
     const cuda_engine *engine = (const cuda_engine *)base;
     const bp_cuda_kernel *kernel = engine->partials[place_of(work->logits.dtype)][work->with_entropy != 0];
-    return launch(kernel, rows_of(&work->tokens), 1, THREADS, work, stream);
+    return bp_cuda_launch_work(kernel, rows_of(&work->tokens), 1, BP_CUDA_THREADS, work, stream);
 }
 
 static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
     uint64_t rows = rows_of(&work->tokens);
-    BP_TRY(launch(engine->finish, rows / THREADS + (rows % THREADS != 0), 1, THREADS, work, stream));
+    BP_TRY(bp_cuda_launch_work(engine->finish, bp_cuda_blocks_for(rows, BP_CUDA_THREADS), 1, BP_CUDA_THREADS, work,
+                               stream));
     if (work->bad == NULL || rows == 0)
         return BP_OK;
-    return launch(engine->finish_bad, 1, 1, 1, work, stream);
+    return bp_cuda_launch_work(engine->finish_bad, 1, 1, 1, work, stream);
 }
 
 /* Few rows are divided among blocks, but for those that are narrowed where they lie: of them one block must have read what it writes. */
@@ -90,7 +81,29 @@ static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, 
     if (kernel == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "cuda has no kernel from logits of %s to a gradient of %s",
                        bp_dtype_name((bp_dtype)work->logits.dtype), bp_dtype_name((bp_dtype)work->out_dtype));
-    return launch(kernel, rows, parts_of(work, rows), THREADS, work, stream);
+    return bp_cuda_launch_work(kernel, rows, parts_of(work, rows), BP_CUDA_THREADS, work, stream);
+}
+
+static bp_status launch_range(bp_engine *base, const bp_range_work *work, bp_stream *stream)
+{
+    const cuda_engine *engine = (const cuda_engine *)base;
+    const bp_cuda_kernel *kernel = engine->range[place_of(work->logits.dtype)];
+    return bp_cuda_launch_work(kernel, rows_of(&work->tokens), 1, BP_CUDA_THREADS, work, stream);
+}
+
+static bp_status launch_rearrange(bp_engine *base, const bp_rearrange_work *work, bp_stream *stream)
+{
+    return bp_sequence_rearrange(&((const cuda_engine *)base)->sequences, work, stream);
+}
+
+static bp_status launch_sums(bp_engine *base, const bp_sums_work *work, bp_stream *stream)
+{
+    return bp_sequence_sums(&((const cuda_engine *)base)->sequences, work, stream);
+}
+
+static bp_status launch_seed(bp_engine *base, const bp_seed_work *work, bp_stream *stream)
+{
+    return bp_sequence_seed(&((const cuda_engine *)base)->sequences, work, stream);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
@@ -102,21 +115,14 @@ static void destroy(bp_engine *base)
     free(engine);
 }
 
-static const bp_engine_ops ops = {destroy, launch_partials, launch_finish, launch_gradient};
-
-static bp_status find(const cuda_engine *engine, const char *name, const bp_cuda_kernel **kernel)
-{
-    bp_cuda_kernel *found;
-    BP_TRY(bp_cuda_module_kernel(engine->module, name, &found));
-    *kernel = found;
-    return BP_OK;
-}
+static const bp_engine_ops ops = {destroy,      launch_partials,  launch_finish, launch_gradient,
+                                  launch_range, launch_rearrange, launch_sums,   launch_seed};
 
 static bp_status find_partials(cuda_engine *engine, size_t in, int entropy)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "bp_partials_%s%s", bp_dtype_name(dtypes[in]), entropy ? "_entropy" : "");
-    return find(engine, name, &engine->partials[in][entropy]);
+    return bp_cuda_find(engine->module, name, &engine->partials[in][entropy]);
 }
 
 static bp_status find_gradient(cuda_engine *engine, size_t in, size_t out, int entropy)
@@ -126,19 +132,29 @@ static bp_status find_gradient(cuda_engine *engine, size_t in, size_t out, int e
         return BP_OK;
     snprintf(name, sizeof name, "bp_gradient_%s_%s%s", bp_dtype_name(dtypes[in]), bp_dtype_name(dtypes[out]),
              entropy ? "_entropy" : "");
-    return find(engine, name, &engine->gradient[in][out][entropy]);
+    return bp_cuda_find(engine->module, name, &engine->gradient[in][out][entropy]);
+}
+
+static bp_status find_range(cuda_engine *engine, size_t in)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "bp_range_%s", bp_dtype_name(dtypes[in]));
+    return bp_cuda_find(engine->module, name, &engine->range[in]);
 }
 
 static bp_status find_kernels(cuda_engine *engine)
 {
-    BP_TRY(find(engine, "bp_finish", &engine->finish));
-    BP_TRY(find(engine, "bp_finish_bad", &engine->finish_bad));
-    for (size_t in = 0; in < DTYPES; in++)
+    BP_TRY(bp_cuda_find(engine->module, "bp_finish", &engine->finish));
+    BP_TRY(bp_cuda_find(engine->module, "bp_finish_bad", &engine->finish_bad));
+    BP_TRY(bp_sequence_kernels_find(engine->module, &engine->sequences));
+    for (size_t in = 0; in < DTYPES; in++) {
+        BP_TRY(find_range(engine, in));
         for (int entropy = 0; entropy < 2; entropy++) {
             BP_TRY(find_partials(engine, in, entropy));
             for (size_t out = 0; out < DTYPES; out++)
                 BP_TRY(find_gradient(engine, in, out, entropy));
         }
+    }
     return BP_OK;
 }
 

@@ -1,8 +1,16 @@
 /* The kernels: of each a name for its dtypes, as engine.c puts it together. An argument is one structure of work.h, by value. */
 #include "logprob/cuda/finish.cuh"
 #include "logprob/cuda/gradient.cuh"
+#include "logprob/cuda/loss.cuh"
 #include "logprob/cuda/partials.cuh"
+#include "logprob/cuda/range.cuh"
+#include "logprob/cuda/rearrange.cuh"
 #include "logprob/cuda/rows.cuh"
+
+/* What every GPU takes as an argument. */
+static_assert(sizeof(bp_rearrange_work) <= 4096, "a group of sequences is too large for a kernel's argument");
+static_assert(sizeof(bp_sums_work) <= 4096, "a group of sequences is too large for a kernel's argument");
+static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 
 #define PARTIALS(x)                                                                                                    \
     BP_KERNEL(device::x::bytes == 2 ? 6 : 2) bp_partials_##x(BP_ARGUMENT bp_partials_work work)                        \
@@ -67,3 +75,35 @@ ROWS(32, fp32, fp32, true)
 ROWS(16, bf16, bf16, true)
 ROWS(fp32_bf16, fp32, bf16, false)
 ROWS(fp32_fp16, fp32, fp16, false)
+
+#define RANGE(x)                                                                                                       \
+    BP_KERNEL(8) bp_range_##x(BP_ARGUMENT bp_range_work work)                                                          \
+    {                                                                                                                  \
+        device::make_ranges<device::x>(work);                                                                          \
+    }
+
+RANGE(fp32)
+RANGE(bf16)
+RANGE(fp16)
+
+#define REARRANGE(bytes)                                                                                               \
+    BP_KERNEL(8) bp_rearrange_##bytes(BP_ARGUMENT bp_rearrange_work work)                                              \
+    {                                                                                                                  \
+        device::rearrange_tokens<device::word<bytes>>(work);                                                           \
+    }
+
+REARRANGE(1)
+REARRANGE(2)
+REARRANGE(4)
+REARRANGE(8)
+REARRANGE(16)
+
+BP_KERNEL_OF(BP_SUMS_THREADS, 2) bp_sums(BP_ARGUMENT bp_sums_work work)
+{
+    device::sum_sequences(work);
+}
+
+BP_KERNEL(8) bp_seed(BP_ARGUMENT bp_seed_work work)
+{
+    device::make_seeds(work);
+}

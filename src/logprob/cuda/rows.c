@@ -2,13 +2,11 @@
 
 #include <stdlib.h>
 
-#include <bucketpool/cuda.h>
-
 #include "core/fail.h"
 #include "logprob/cuda/image.h"
+#include "logprob/cuda/launch.h"
 #include "logprob/work.h"
 
-#define THREADS 128u
 #define MOST_BLOCKS UINT64_C(65535) /* kernels loop over more rows */
 
 struct bp_cuda_rows {
@@ -16,20 +14,12 @@ struct bp_cuda_rows {
     const bp_cuda_kernel *same_32, *same_16, *to_bf16, *to_fp16;
 };
 
-static bp_status find(const bp_cuda_rows *rows, const char *name, const bp_cuda_kernel **kernel)
-{
-    bp_cuda_kernel *found;
-    BP_TRY(bp_cuda_module_kernel(rows->module, name, &found));
-    *kernel = found;
-    return BP_OK;
-}
-
 static bp_status find_kernels(bp_cuda_rows *rows)
 {
-    BP_TRY(find(rows, "bp_rows_32", &rows->same_32));
-    BP_TRY(find(rows, "bp_rows_16", &rows->same_16));
-    BP_TRY(find(rows, "bp_rows_fp32_bf16", &rows->to_bf16));
-    return find(rows, "bp_rows_fp32_fp16", &rows->to_fp16);
+    BP_TRY(bp_cuda_find(rows->module, "bp_rows_32", &rows->same_32));
+    BP_TRY(bp_cuda_find(rows->module, "bp_rows_16", &rows->same_16));
+    BP_TRY(bp_cuda_find(rows->module, "bp_rows_fp32_bf16", &rows->to_bf16));
+    return bp_cuda_find(rows->module, "bp_rows_fp32_fp16", &rows->to_fp16);
 }
 
 bp_status bp_cuda_rows_create(bp_device *device, bp_cuda_rows **rows)
@@ -80,9 +70,6 @@ bp_status bp_cuda_rows_copy(const bp_cuda_rows *rows, const bp_matrix *from, con
         work.mask_count = mask->count;
         work.mask_first = mask->first;
     }
-    const bp_cuda_grid grid = {.size = sizeof grid,
-                               .blocks = {(uint32_t)(count < MOST_BLOCKS ? count : MOST_BLOCKS), 1, 1},
-                               .threads = {THREADS, 1, 1}};
-    void *arguments[] = {&work};
-    return bp_cuda_launch(kernel_for(rows, from->dtype, to->dtype), &grid, arguments, stream);
+    return bp_cuda_launch_work(kernel_for(rows, from->dtype, to->dtype), count < MOST_BLOCKS ? count : MOST_BLOCKS, 1,
+                               BP_CUDA_THREADS, &work, stream);
 }

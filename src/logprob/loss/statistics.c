@@ -28,11 +28,12 @@ static bp_status check_batches(const bp_loss *loss, uint32_t one, uint32_t other
 {
     const bp_loss_word *a = bp_loss_word_of(loss, one), *b = bp_loss_word_of(loss, other);
     if (a->fingerprint != b->fingerprint || a->sequences != b->sequences)
-        return bp_fail(BP_ERR_MISMATCH,
-                       "bp_loss_reduce: ranks %u and %u belong to one DP rank, but added other batches: %llu sequences "
-                       "of %llu tokens and %llu of %llu",
-                       one, other, (unsigned long long)a->sequences, (unsigned long long)a->tokens,
-                       (unsigned long long)b->sequences, (unsigned long long)b->tokens);
+        return bp_fail(
+            BP_ERR_MISMATCH,
+            "bp_loss_reduce: ranks %u and %u belong to one DP rank, but added other batches (by number, lengths "
+            "or padding): %llu sequences of %llu tokens in all, and %llu of %llu",
+            one, other, (unsigned long long)a->sequences, (unsigned long long)a->tokens,
+            (unsigned long long)b->sequences, (unsigned long long)b->tokens);
     return BP_OK;
 }
 

@@ -142,7 +142,8 @@ static bp_status fetch_records(bp_loss *loss, bp_stream *stream)
     return bp_stream_synchronize(stream);
 }
 
-static bp_status check_fared(const bp_loss *loss)
+/* Of words that are `each` bytes long. */
+static bp_status check_fared(const bp_loss *loss, uint64_t each)
 {
     const bp_loss_grid *grid = &loss->grid;
     const uint32_t ranks = grid->tp * grid->cp * grid->dp;
@@ -150,7 +151,7 @@ static bp_status check_fared(const bp_loss *loss)
         for (uint32_t c = 0; c < grid->cp; c++)
             for (uint32_t t = 0; t < grid->tp; t++) {
                 const uint32_t rank = bp_loss_rank_at(grid, d, c, t);
-                const bp_loss_word *word = bp_loss_word_of(loss, rank);
+                const bp_loss_word *word = (const void *)((const char *)loss->all + rank * each);
                 if (word->status != BP_OK)
                     return bp_fail((bp_status)word->status, "rank %u of %u (tp %u, cp %u, dp %u) failed: %.300s", rank,
                                    ranks, t, c, d, word->detail);
@@ -158,12 +159,22 @@ static bp_status check_fared(const bp_loss *loss)
     return BP_OK;
 }
 
-static bp_status exchange(bp_loss *loss)
+/* The first `bytes` of everybody's word. */
+static bp_status exchange(bp_loss *loss, uint64_t bytes)
 {
     if (loss->comm != NULL)
-        return bp_comm_exchange(loss->comm, loss->mine, loss->word_bytes, loss->all);
-    memcpy(loss->all, loss->mine, loss->word_bytes);
-    return BP_OK;
+        BP_TRY(bp_comm_exchange(loss->comm, loss->mine, bytes, loss->all));
+    else
+        memcpy(loss->all, loss->mine, bytes);
+    return check_fared(loss, bytes);
+}
+
+bp_status bp_loss_agree(bp_loss *loss, bp_status status)
+{
+    if (loss == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_agree: needs a client");
+    keep_failure(loss->mine, status);
+    return exchange(loss, sizeof *loss->mine);
 }
 
 bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream)
@@ -175,8 +186,7 @@ bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream)
         keep_failure(loss->mine, fetch_records(loss, bp_loss_stream(loss, stream)));
     loss->has_statistics = false;
     loss->count = BP_COUNT_FAILED;
-    BP_TRY(exchange(loss));
-    BP_TRY(check_fared(loss));
+    BP_TRY(exchange(loss, loss->word_bytes));
     BP_TRY(bp_loss_combine(loss));
     loss->has_statistics = true;
     loss->count = BP_COUNT_KNOWN;

@@ -1,0 +1,323 @@
+/* Tokens of split batches brought from one order to another, the sums and seeds of the loss, and the range of logits on a GPU. All of them
+ * only move or read memory: a copy of as many bytes says how fast that can be. */
+#include "gpu.h"
+#include "windows.h"
+#include "worlds.h"
+
+#include <bucketpool/loss.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RANKS 8u
+#define TOKENS 131072u
+#define RANGE_TOKENS 65536u
+#define RANGE_COLUMNS 128000u
+#define MOST_SEQUENCES 160u
+
+typedef struct cp_bench {
+    const gpu *gpu;
+    bp_device *device;
+    bp_stream *stream;
+    uint64_t memory;
+    char *from, *to;
+    uint64_t from_bytes, to_bytes;
+    uint64_t half; /* what a copy moves from one to the other */
+    bp_cp *cp;
+    bp_loss *loss;
+    bp_logprob *logprob;
+    bp_cp_split *splits[2]; /* of RANKS ranks, and of one */
+    bp_cp_split *whole;     /* of one sequence and one rank */
+    uint64_t tokens, token_bytes, columns;
+} cp_bench;
+
+/* ---- batches ------------------------------------------------------------------------------------------------------- */
+
+/* Lengths between 16 and 4080, as they come; the padding is at the end. */
+static uint64_t make_lengths(uint64_t tokens, uint64_t *cu)
+{
+    uint64_t sequences = 0;
+    for (cu[0] = 0; cu[sequences] < tokens && sequences < MOST_SEQUENCES; sequences++) {
+        uint64_t length = 16 * (1 + sequences * 97 % 255), left = tokens - cu[sequences];
+        cu[sequences + 1] = cu[sequences] + (length < left ? length : left);
+    }
+    return sequences;
+}
+
+static bp_cp_split *new_split(const uint64_t *cu, uint64_t sequences, uint32_t ranks)
+{
+    bp_cp_split_config config;
+    bp_cp_split *split;
+    must(bp_cp_split_config_init(&config, sizeof config));
+    config.cu_seqlens = cu;
+    config.cu_dtype = BP_DTYPE_INT64;
+    config.sequences = sequences;
+    config.ranks = ranks;
+    config.rank = ranks / 2;
+    must(bp_cp_split_create(&config, &split));
+    return split;
+}
+
+static void make_splits(cp_bench *b)
+{
+    uint64_t cu[MOST_SEQUENCES + 1];
+    const uint64_t sequences = make_lengths(b->tokens, cu), one[] = {0, b->tokens};
+    b->splits[0] = new_split(cu, sequences, RANKS);
+    b->splits[1] = new_split(cu, sequences, 1);
+    b->whole = new_split(one, 1, 1);
+}
+
+static bp_cp_split_info info_of(const bp_cp_split *split)
+{
+    bp_cp_split_info info = {.size = sizeof info};
+    must(bp_cp_split_info_get(split, &info));
+    return info;
+}
+
+/* ---- work ---------------------------------------------------------------------------------------------------------- */
+
+static double window(cp_bench *b, void (*work)(cp_bench *), size_t pairs)
+{
+    double begin = bench_now_ns();
+    for (size_t i = 0; i < pairs; i++)
+        work(b);
+    must(bp_stream_synchronize(b->stream));
+    return bench_now_ns() - begin;
+}
+
+static void rearrange(const cp_bench *b, bp_cp_order from, bp_cp_order to, bp_cp_shift shift)
+{
+    const bp_cp_split_info info = info_of(b->splits[0]);
+    const uint64_t places[] = {info.packed_tokens, info.padded_tokens, info.local_tokens, info.padded_tokens};
+    bp_cp_rearrangement r;
+    must(bp_cp_rearrangement_init(&r, sizeof r));
+    r.from_order = from;
+    r.to_order = to;
+    r.shift = shift;
+    r.from = (bp_cp_tensor){.data = b->from, .tokens = places[from], .token_bytes = b->token_bytes};
+    r.to = (bp_cp_tensor){.data = b->to, .tokens = places[to], .token_bytes = b->token_bytes};
+    must(bp_cp_rearrange(b->cp, b->splits[0], &r, b->stream));
+}
+
+static void copy(cp_bench *b)
+{
+    must(bp_stream_copy(b->stream, b->to, b->from, b->half));
+}
+
+static void to_gathered(cp_bench *b)
+{
+    rearrange(b, BP_CP_PACKED, BP_CP_GATHERED, BP_CP_KEEP);
+}
+
+static void from_gathered(cp_bench *b)
+{
+    rearrange(b, BP_CP_GATHERED, BP_CP_PACKED, BP_CP_KEEP);
+}
+
+static void to_padded(cp_bench *b)
+{
+    rearrange(b, BP_CP_PACKED, BP_CP_PADDED, BP_CP_NEXT);
+}
+
+static void to_local(cp_bench *b)
+{
+    rearrange(b, BP_CP_PACKED, BP_CP_LOCAL, BP_CP_KEEP);
+}
+
+static void add(const cp_bench *b, const bp_cp_split *split)
+{
+    bp_loss_values values;
+    bp_token_values *const planes[] = {&values.logprob, &values.entropy, &values.logit_min, &values.logit_max};
+    must(bp_loss_values_init(&values, sizeof values));
+    values.tokens = b->tokens;
+    values.mask = (bp_token_values){b->from + 16 * b->tokens, 0, 1};
+    for (unsigned i = 0; i < 4; i++)
+        *planes[i] = (bp_token_values){b->from + 4 * i * b->tokens, 0, 1};
+    must(bp_loss_begin(b->loss));
+    must(bp_loss_add(b->loss, split, &values, b->stream));
+}
+
+static void add_sequences(cp_bench *b)
+{
+    add(b, b->splits[1]);
+}
+
+static void add_one_sequence(cp_bench *b)
+{
+    add(b, b->whole);
+}
+
+static void seed(cp_bench *b)
+{
+    const bp_token_values mask = {b->from + 16 * b->tokens, 0, 1}, seeds = {b->to, 0, 1};
+    must(bp_loss_seed(b->loss, b->splits[1], b->tokens, &mask, -1, &seeds, b->stream));
+}
+
+static void range(cp_bench *b)
+{
+    const bp_token_values least = {b->to, 0, 1}, largest = {b->to + 4 * b->tokens, 0, 1};
+    bp_logprob_batch batch;
+    must(bp_logprob_batch_init(&batch, sizeof batch));
+    batch.logits = (bp_token_rows){
+        .data = b->from, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = b->tokens, .columns = b->columns};
+    batch.target = (bp_token_values){b->to, 0, 1}; /* there must be some */
+    must(bp_logprob_range(b->logprob, &batch, &least, &largest, b->stream));
+}
+
+#define RUN(work)                                                                                                      \
+    static double run_##work(void *user, size_t pairs)                                                                 \
+    {                                                                                                                  \
+        return window(user, work, pairs);                                                                              \
+    }
+
+RUN(copy)
+RUN(to_gathered)
+RUN(from_gathered)
+RUN(to_padded)
+RUN(to_local)
+RUN(add_sequences)
+RUN(add_one_sequence)
+RUN(seed)
+RUN(range)
+
+/* ---- groups -------------------------------------------------------------------------------------------------------- */
+
+typedef struct line {
+    const char *name;
+    bench_run *run;
+    uint64_t bytes, logits; /* that one moves; 0: no logits */
+} line;
+
+/* Windows of some milliseconds, on the emulated driver of one run. */
+static size_t pairs_of(const cp_bench *b, uint64_t bytes)
+{
+    const uint64_t many = 1 + (8ull << 30) / (1 + bytes);
+    return b->tokens < 1024 ? 1 : many < 200 ? (size_t)many : 200;
+}
+
+static void measure(cp_bench *b, const line *lines, size_t count)
+{
+    bench_turns(b->tokens < 1024 ? 3 : 11);
+    for (size_t i = 0; i < count; i++)
+        bench_moves(bench_add_run(lines[i].name, lines[i].run, b, pairs_of(b, lines[i].bytes)), lines[i].bytes,
+                    lines[i].logits);
+    bench_end();
+}
+
+static void measure_rearrangements(cp_bench *b)
+{
+    const uint64_t all = 2 * b->tokens * b->token_bytes;
+    const line lines[] = {{"copy", run_copy, all, 0},
+                          {"packed to gathered order", run_to_gathered, all, 0},
+                          {"gathered to packed order", run_from_gathered, all, 0},
+                          {"packed to padded order, the next token's", run_to_padded, all, 0},
+                          {"packed to local order, one of 8 ranks", run_to_local, all / RANKS, 0}};
+    measure(b, lines, sizeof lines / sizeof *lines);
+}
+
+static void measure_loss(cp_bench *b)
+{
+    const line lines[] = {{"copy, 17 bytes a token", run_copy, 2 * b->half, 0},
+                          {"sums, sequences of about 2048 tokens", run_add_sequences, 17 * b->tokens, 0},
+                          {"sums, one sequence", run_add_one_sequence, 17 * b->tokens, 0},
+                          {"seeds", run_seed, 5 * b->tokens, 0}};
+    must(bp_loss_count_set(b->loss, b->tokens));
+    measure(b, lines, sizeof lines / sizeof *lines);
+}
+
+static void measure_range(cp_bench *b)
+{
+    const uint64_t logits = b->tokens * b->columns;
+    const line lines[] = {{"copy, 2 bytes a logit", run_copy, 2 * b->half, logits},
+                          {"least and largest logit", run_range, 2 * logits, logits}};
+    measure(b, lines, sizeof lines / sizeof *lines);
+}
+
+/* ---- clients ------------------------------------------------------------------------------------------------------- */
+
+static bp_status make_clients(cp_bench *b)
+{
+    bp_cp_config cp;
+    bp_loss_config loss;
+    bp_logprob_config logprob;
+    must(bp_cp_config_init(&cp, sizeof cp));
+    must(bp_loss_config_init(&loss, sizeof loss));
+    must(bp_logprob_config_init(&logprob, sizeof logprob));
+    loss.max_sequences = MOST_SEQUENCES;
+    logprob.max_tokens = b->tokens;
+    logprob.vocab = b->columns > 0 ? b->columns : 1;
+    bp_status status = bp_cp_create(b->device, &cp, &b->cp);
+    if (status == BP_OK)
+        status = bp_loss_create(b->device, &loss, &b->loss);
+    return status == BP_OK ? bp_logprob_create(b->device, &logprob, &b->logprob) : status;
+}
+
+static void destroy(cp_bench *b)
+{
+    bp_cp_destroy(&b->cp);
+    bp_loss_destroy(&b->loss);
+    bp_logprob_destroy(&b->logprob);
+    for (size_t i = 0; i < 2; i++)
+        bp_cp_split_destroy(&b->splits[i]);
+    bp_cp_split_destroy(&b->whole);
+    bp_stream_destroy(&b->stream);
+    bp_device_destroy(&b->device);
+}
+
+/* Of bytes that make small numbers in every dtype. */
+static void make_memory(cp_bench *b)
+{
+    const uint64_t bytes = b->from_bytes + b->to_bytes;
+    gpu_must(b->gpu, b->gpu->driver.cuMemAlloc(&b->memory, bytes), "memory for tokens");
+    b->from = (char *)(uintptr_t)b->memory; /* NOLINT(performance-no-int-to-ptr): it is one of the GPU */
+    b->to = b->from + b->from_bytes;
+    must(bp_stream_fill(b->stream, b->from, 0x3c, bytes));
+    must(bp_stream_synchronize(b->stream));
+}
+
+/* Of so many bytes to read and to write. */
+static void group(cp_bench *b, const char *name, uint64_t from_bytes, uint64_t to_bytes, void (*run)(cp_bench *))
+{
+    b->from_bytes = (from_bytes + 255) / 256 * 256;
+    b->to_bytes = to_bytes;
+    if (from_bytes + to_bytes + (64u << 20) > b->gpu->free_bytes) {
+        printf("%s is skipped: it needs %.1f GiB, and %.1f GiB are free\n\n", name,
+               (double)(from_bytes + to_bytes) / (1u << 30), (double)b->gpu->free_bytes / (1u << 30));
+        return;
+    }
+    if (!bench_begin(name))
+        return;
+    b->device = gpu_device(b->gpu);
+    if (make_clients(b) != BP_OK) {
+        printf("%s is skipped: %s\n\n", name, bp_error_detail());
+        destroy(b);
+        return;
+    }
+    must(bp_stream_create(b->device, "cp", &b->stream));
+    make_splits(b);
+    make_memory(b);
+    run(b);
+    gpu_must(b->gpu, b->gpu->driver.cuMemFree(b->memory), "freeing tokens");
+    destroy(b);
+}
+
+void gpu_cp(const gpu *g, uint64_t divisor)
+{
+    static const uint64_t sizes[] = {4, 8192};
+    const uint64_t tokens = 1 + (TOKENS - 1) / divisor, rows = 1 + (RANGE_TOKENS - 1) / divisor;
+    char name[40];
+    for (size_t i = 0; i < 2; i++) {
+        cp_bench b = {.gpu = g, .tokens = tokens, .token_bytes = sizes[i], .half = tokens * sizes[i]};
+        snprintf(name, sizeof name, "gpu: rearrange %llu x %llu bytes", (unsigned long long)tokens,
+                 (unsigned long long)sizes[i]);
+        const uint64_t bytes = (tokens + 2 * RANKS * MOST_SEQUENCES) * sizes[i];
+        group(&b, name, bytes, bytes, measure_rearrangements);
+    }
+    cp_bench loss = {.gpu = g, .tokens = tokens, .half = 17 * tokens / 2};
+    snprintf(name, sizeof name, "gpu: loss of %llu tokens", (unsigned long long)tokens);
+    group(&loss, name, 17 * tokens, 17 * tokens, measure_loss);
+    cp_bench logits = {.gpu = g, .tokens = rows, .columns = 1 + (RANGE_COLUMNS - 1) / divisor};
+    logits.half = logits.tokens * logits.columns;
+    snprintf(name, sizeof name, "gpu: range %llu x %llu", (unsigned long long)rows, (unsigned long long)logits.columns);
+    group(&logits, name, 2 * logits.half, logits.half + 8 * rows, measure_range);
+}

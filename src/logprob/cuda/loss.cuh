@@ -1,0 +1,135 @@
+/* Sums of the loss, a block a sequence, and seeds, a thread a token. */
+#ifndef BP_LOGPROB_CUDA_LOSS_CUH
+#define BP_LOGPROB_CUDA_LOSS_CUH
+
+#include "logprob/cuda/device.cuh"
+/* after it */
+#include "logprob/cuda/shapes.h"
+#include "logprob/loss/work.h"
+
+#include <math.h>
+
+namespace device
+{
+
+/* ---- sums ---------------------------------------------------------------------------------------------------------- */
+
+/* The local tokens of a sequence: data are the first `head` of them, and `tail` from `chunk` on. */
+struct slice {
+    uint64_t begin, count, chunk, head, tail;
+};
+
+/* How many of a chunk's tokens the sequence reaches. */
+BP_DEVICE uint64_t reached(uint64_t length, uint64_t begin, uint64_t chunk)
+{
+    const uint64_t left = length > begin ? length - begin : 0;
+    return left < chunk ? left : chunk;
+}
+
+BP_DEVICE slice slice_of(const bp_sequence_group &group, uint32_t sequence)
+{
+    const uint64_t ranks = group.ranks, padded = group.padded[sequence + 1] - group.padded[sequence];
+    const uint64_t length = sequence < group.data ? bp_sequence_length(&group, sequence) : 0;
+    const uint64_t begin = group.padded[sequence] / ranks, chunk = ranks == 1 ? padded : padded / (2 * ranks);
+    const uint64_t head = reached(length, group.rank * chunk, chunk);
+    const uint64_t tail = reached(length, (2 * ranks - 1 - group.rank) * chunk, chunk); /* 0 on one rank */
+    return {begin, padded / ranks, chunk, head, tail};
+}
+
+BP_DEVICE bool is_data(const slice &s, uint64_t index)
+{
+    return index < s.head || (index >= s.chunk && index - s.chunk < s.tail);
+}
+
+BP_DEVICE bp_loss_record no_record()
+{
+    return {0, 0, 0, INFINITY, -INFINITY};
+}
+
+BP_DEVICE bp_loss_record merged(const bp_loss_record &a, const bp_loss_record &b)
+{
+    return {a.logprob + b.logprob, a.entropy + b.entropy, a.valid + b.valid, min_nan(a.logit_min, b.logit_min),
+            max_nan(a.logit_max, b.logit_max)};
+}
+
+BP_DEVICE float value_or(const float *plane, int64_t stride, uint64_t position, bool is_valid, float otherwise)
+{
+    return is_valid && plane != nullptr ? plane[static_cast<int64_t>(position) * stride] : otherwise;
+}
+
+#define BP_TOKENS_AT_ONCE 4 /* a thread's, so that their loads are on their way together */
+
+/* Tokens `thread`, `thread` + BP_SUMS_THREADS, ... */
+BP_DEVICE bp_loss_record record_of_thread(const bp_sums_work &work, const slice &s, uint32_t thread)
+{
+    bp_loss_record all = no_record();
+    for (uint64_t first = thread; first < s.count; first += BP_TOKENS_AT_ONCE * BP_SUMS_THREADS) {
+        bp_loss_record one[BP_TOKENS_AT_ONCE];
+        bool is_valid[BP_TOKENS_AT_ONCE];
+        BP_UNROLL
+        for (uint32_t k = 0; k < BP_TOKENS_AT_ONCE; k++) {
+            const uint64_t i = first + k * BP_SUMS_THREADS;
+            is_valid[k] = is_data(s, i) && work.mask[static_cast<int64_t>(s.begin + i) * work.mask_stride] != 0;
+        }
+        BP_UNROLL
+        for (uint32_t k = 0; k < BP_TOKENS_AT_ONCE; k++) {
+            const uint64_t at = s.begin + first + k * BP_SUMS_THREADS;
+            one[k] = {value_or(work.logprob, work.logprob_stride, at, is_valid[k], 0),
+                      value_or(work.entropy, work.entropy_stride, at, is_valid[k], 0), is_valid[k],
+                      value_or(work.logit_min, work.logit_min_stride, at, is_valid[k], INFINITY),
+                      value_or(work.logit_max, work.logit_max_stride, at, is_valid[k], -INFINITY)};
+        }
+        BP_UNROLL
+        for (uint32_t k = 0; k < BP_TOKENS_AT_ONCE; k++)
+            all = merged(all, one[k]);
+    }
+    return all;
+}
+
+/* Of all threads, in lane 0: always the same tree. */
+BP_DEVICE bp_loss_record merged_by_warp(bp_loss_record *kept, uint32_t lane)
+{
+    bp_loss_record all = kept[lane];
+    for (uint32_t i = lane + BP_LANES; i < BP_SUMS_THREADS; i += BP_LANES)
+        all = merged(all, kept[i]);
+    kept[lane] = all;
+    for (uint32_t distance = BP_LANES / 2; distance > 0; distance /= 2) {
+        wait_for_warp();
+        if (lane < distance)
+            kept[lane] = all = merged(all, kept[lane + distance]);
+    }
+    return all;
+}
+
+BP_DEVICE void sum_sequences(const bp_sums_work &work)
+{
+    BP_SHARED(bp_loss_record, kept, BP_SUMS_THREADS);
+    for (uint32_t sequence = blockIdx.x; sequence < work.group.count; sequence += gridDim.x) {
+        kept[threadIdx.x] = record_of_thread(work, slice_of(work.group, sequence), threadIdx.x);
+        wait_for_block();
+        if (threadIdx.x < BP_LANES) {
+            const bp_loss_record all = merged_by_warp(kept, threadIdx.x);
+            if (threadIdx.x == 0)
+                work.records[sequence] = all;
+        }
+        wait_for_block();
+    }
+}
+
+/* ---- seeds --------------------------------------------------------------------------------------------------------- */
+
+BP_DEVICE void make_seeds(const bp_seed_work &work)
+{
+    const uint64_t places = bp_group_places(&work.group, BP_CP_LOCAL);
+    const uint64_t step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
+    for (uint64_t index = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; index < places; index += step) {
+        const bp_place place = bp_place_at(&work.group, BP_CP_LOCAL, index);
+        const int64_t at = static_cast<int64_t>(place.position);
+        const bool is_valid = bp_is_data(&work.group, &place) != 0 && work.mask[at * work.mask_stride] != 0;
+        work.seed[at * work.seed_stride] = is_valid ? work.value : 0;
+    }
+}
+
+} // namespace device
+
+#endif
