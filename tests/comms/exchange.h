@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#define MOST_RANKS 8
+#define EXCHANGE_RANKS 8
 
 /* Where the ranks of one communicator meet. Whoever waits for 20 seconds gives up, and all with him. */
 typedef struct exchange_room {
@@ -15,8 +15,8 @@ typedef struct exchange_room {
     pthread_cond_t changed;
     uint32_t ranks, here, leaving;
     uint64_t round;
-    const void *given[MOST_RANKS];
-    uint64_t bytes[MOST_RANKS];
+    const void *given[EXCHANGE_RANKS];
+    uint64_t bytes[EXCHANGE_RANKS];
     bool given_up;
     uint64_t exchanges; /* that all took part in */
 } exchange_room;

@@ -8,6 +8,8 @@
 
 #include "exchange.h"
 
+#define MOST_RANKS 4
+
 typedef struct team team;
 
 typedef struct rank {

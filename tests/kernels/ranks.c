@@ -124,9 +124,9 @@ static void open_rank(host_rank *r, uint32_t max_delay_us)
 void run_host_ranks(uint32_t ranks, bool enqueues, uint32_t max_delay_us, rank_function *function, void *user)
 {
     exchange_room room;
-    host_rank all[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
-    void *arguments[MOST_RANKS][2];
+    host_rank all[EXCHANGE_RANKS];
+    pthread_t threads[EXCHANGE_RANKS];
+    void *arguments[EXCHANGE_RANKS][2];
     exchange_begin(&room, ranks);
     for (uint32_t i = 0; i < ranks; i++) {
         all[i] = (host_rank){

@@ -42,7 +42,7 @@ static bool split_equally(host_rank *r)
     if (!is_status(split_of(&options, &split), BP_OK, NULL, "an equal batch"))
         return false;
     bp_cp_split_info info = {.size = sizeof info};
-    uint64_t prints[MOST_RANKS] = {0};
+    uint64_t prints[EXCHANGE_RANKS] = {0};
     bool good = is_status(bp_cp_split_info_get(split, &info), BP_OK, NULL, "info") && info.rank == r->number &&
                 (r->ranks == 1 || r->seat.room->exchanges == before + 1);
     if (!good)

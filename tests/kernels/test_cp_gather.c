@@ -282,7 +282,7 @@ static bool is_adjoint(const party *p, bp_cp_order order, const tokens *whole_gr
     fill_gradients(p, &x, p->r->number + 3);
     const bp_cp_tensor of = tensor_of(&x), to = tensor_of(&gathered);
     bool good = OK(bp_cp_gather(p->cp, p->split, &of, order, &to, NULL));
-    double sums[2] = {0}, all[2 * MOST_RANKS];
+    double sums[2] = {0}, all[2 * EXCHANGE_RANKS];
     for (uint64_t e = 0; e < elements_of(p); e++) {
         for (uint64_t i = 0; i < gathered.count; i++)
             sums[0] += element_at(token_at(&gathered, i), p->s->dtype, (int64_t)e) *

@@ -20,13 +20,15 @@ typedef struct gathering {
 
 static bp_status check_ranks(const bp_cp *cp, const gathering *g)
 {
-    const uint32_t ranks = cp->comm != NULL ? bp_comm_ranks(cp->comm) : 1;
-    const uint32_t rank = cp->comm != NULL ? bp_comm_rank(cp->comm) : 0;
     const bp_cp_split_info *info = &g->split->info;
-    if (info->ranks != ranks || info->rank != rank)
+    if (cp->comm == NULL && info->ranks > 1)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: a split for %u CP ranks, but this client was made without their communicator", g->call,
+                       info->ranks);
+    if (cp->comm != NULL && (info->ranks != bp_comm_ranks(cp->comm) || info->rank != bp_comm_rank(cp->comm)))
+        return bp_fail(BP_ERR_MISMATCH,
                        "%s: a split for rank %u of %u CP ranks, the communicator has %u and this is rank %u", g->call,
-                       info->rank, info->ranks, ranks, rank);
+                       info->rank, info->ranks, bp_comm_ranks(cp->comm), bp_comm_rank(cp->comm));
     return BP_OK;
 }
 
@@ -46,6 +48,7 @@ static bp_status check(const bp_cp *cp, const bp_cp_tensor *local, const bp_cp_t
 {
     if (g->split == NULL || local == NULL || whole == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a split and two tensors", g->call);
+    BP_TRY(bp_check_order(g->call, g->order));
     if (g->order != BP_CP_PACKED && g->order != BP_CP_PADDED)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: packed and padded order are possible, not %s", g->call,
                        bp_cp_order_name(g->order));

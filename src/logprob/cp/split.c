@@ -59,9 +59,10 @@ static uint64_t least_multiple(const bp_cp_split_config *config)
 static bp_status check_multiples(const bp_cp_split_config *config)
 {
     const uint64_t least = least_multiple(config), multiple = config->multiple != 0 ? config->multiple : least;
-    if (config->cu_padded != NULL && (config->multiple != 0 || config->total_multiple != 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: cu_padded says how the batch is padded: no multiples besides",
-                       call);
+    if (config->cu_padded != NULL && config->multiple != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: cu_padded says how sequences are padded: no multiple (%llu) besides", call,
+                       (unsigned long long)config->multiple);
     if (multiple % least != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "%s: lengths padded to multiples of %llu cannot be cut into 2 x %u chunks: it must be a "

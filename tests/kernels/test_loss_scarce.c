@@ -1,0 +1,278 @@
+/* On one rank every allocation, and every call of the device, fails once in turn: all ranks hear of it, none waits, nothing is lost, and
+ * the next step is whole. Linked with -Wl,--wrap of the allocation functions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "loss_ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../contract/support.h"
+
+#define ODD 1 /* the rank that lacks something */
+
+static const corpus_options SMALL = {.seed = 39, .sequences = 9, .longest = 20};
+
+/* ---- allocations --------------------------------------------------------------------------------------------------- */
+
+static _Thread_local unsigned fails; /* 0: none; 1: the next one */
+
+static bool is_refused(void)
+{
+    return fails > 0 && --fails == 0;
+}
+
+#define WRAP(name, parameters, arguments)                                                                              \
+    void *__real_##name parameters;                                                                                    \
+    __attribute__((visibility("default"))) void *__wrap_##name parameters;                                             \
+    void *__wrap_##name parameters                                                                                     \
+    {                                                                                                                  \
+        return is_refused() ? NULL : __real_##name arguments;                                                          \
+    }
+WRAP(malloc, (size_t bytes), (bytes))
+WRAP(calloc, (size_t count, size_t bytes), (count, bytes))
+WRAP(realloc, (void *memory, size_t bytes), (memory, bytes))
+WRAP(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
+
+/* What every rank tells the others after a try. */
+typedef struct word {
+    bp_status status;
+    bool met;
+} word;
+
+/* All ranks' statuses are the same; `met`: whether the odd rank met what was to fail. */
+static bool agree(host_rank *r, bp_status status, bool met, bool *odd_met)
+{
+    word mine = {0}, all[EXCHANGE_RANKS];
+    mine.status = status;
+    mine.met = met;
+    EXPECT(bp_comm_exchange(r->comm, &mine, sizeof mine, all) == BP_OK);
+    for (uint32_t i = 0; i < r->ranks; i++)
+        EXPECT(all[i].status == all[0].status);
+    *odd_met = all[ODD].met;
+    return true;
+}
+
+static bool run_creations(host_rank *r)
+{
+    const bp_loss_config config = loss_config_of(r, r->user);
+    unsigned nth = 0, failed = 0;
+    for (bool met = true; met; nth++) {
+        bp_loss *loss = NULL;
+        fails = r->number == ODD ? nth + 1 : 0;
+        const bp_status status = bp_loss_create(r->device, &config, &loss);
+        const bool was_met = r->number == ODD && fails == 0;
+        fails = 0;
+        EXPECT(status == BP_OK ? loss != NULL : status == BP_ERR_NO_HOST_MEMORY && loss == NULL);
+        bp_loss_destroy(&loss);
+        EXPECT(usage_of(r->device).committed_bytes == 0);
+        EXPECT(agree(r, status, was_met, &met));
+        failed += status != BP_OK;
+        EXPECT(met || status == BP_OK);
+    }
+    EXPECT(failed > 10);
+    return true;
+}
+
+static void creation_without_host_memory(void **state)
+{
+    (void)state;
+    corpus c = new_corpus(&SMALL);
+    const topology t = topology_of(1, 2, 1);
+    scene s = new_scene(&c, &t, 1);
+    run_scene_ranks(&s, run_creations);
+    free_scene(&s);
+    free_corpus(&c);
+}
+
+/* ---- the device ---------------------------------------------------------------------------------------------------- */
+
+typedef struct faults {
+    unsigned until; /* 0: none; 1: the next call */
+    bool met;
+    bp_device_operation where;
+} faults;
+
+static bp_status maybe_fail(void *user, const bp_device_call *call)
+{
+    faults *f = user;
+    if (f->until == 0 || --f->until > 0)
+        return BP_OK;
+    f->met = true;
+    f->where = call->operation;
+    return bp_error_record(BP_ERR_DEVICE, "injected");
+}
+
+static bool undoes(bp_device_operation operation)
+{
+    return operation == BP_OP_UNRESERVE || operation == BP_OP_DECOMMIT || operation == BP_OP_UNMAP ||
+           operation == BP_OP_FREE || operation == BP_OP_STREAM_DESTROY || operation == BP_OP_EVENT_DESTROY;
+}
+
+/* The rank on a device of which calls can be made to fail; the others' fail never. */
+typedef struct faulty_rank {
+    host_rank inner;
+    faults f;
+} faulty_rank;
+
+static bool begin_faulty(host_rank *r, faulty_rank *x)
+{
+    x->inner = *r;
+    x->f = (faults){0};
+    EXPECT(bp_device_create_trace(r->device, maybe_fail, &x->f, &x->inner.device) == BP_OK);
+    EXPECT(bp_stream_create(x->inner.device, "faulty", &x->inner.stream) == BP_OK);
+    return true;
+}
+
+static void end_faulty(faulty_rank *x)
+{
+    bp_stream_destroy(&x->inner.stream);
+    bp_device_destroy(&x->inner.device);
+}
+
+static bool run_creations_on_a_device(host_rank *r)
+{
+    faulty_rank x;
+    EXPECT(begin_faulty(r, &x));
+    const bp_loss_config config = loss_config_of(r, r->user);
+    unsigned failed = 0, nth = 0;
+    for (bool met = true; met; nth++) {
+        bp_loss *loss = NULL;
+        x.f = (faults){.until = r->number == ODD ? nth + 1 : 0};
+        const bp_status status = bp_loss_create(x.inner.device, &config, &loss);
+        const faults was = x.f;
+        x.f = (faults){0};
+        EXPECT(!was.met || undoes(was.where) || (status != BP_OK && loss == NULL));
+        bp_loss_destroy(&loss);
+        EXPECT(agree(r, status, was.met, &met));
+        failed += status != BP_OK;
+    }
+    EXPECT(failed > 5);
+    end_faulty(&x);
+    EXPECT(usage_of(r->device).committed_bytes == 0 && usage_of(r->device).streams == 1);
+    return true;
+}
+
+static void creation_on_a_failing_device(void **state)
+{
+    (void)state;
+    corpus c = new_corpus(&SMALL);
+    const topology t = topology_of(1, 2, 1);
+    scene s = new_scene(&c, &t, 1);
+    run_scene_ranks(&s, run_creations_on_a_device);
+    free_scene(&s);
+    free_corpus(&c);
+}
+
+/* Adds and a reduce, whichever of them fails. */
+static bp_status step_that_may_fail(seat *at)
+{
+    bp_status added = bp_loss_begin(at->loss);
+    for (uint32_t m = 0; m < at->micros && added == BP_OK; m++)
+        added = bp_loss_add(at->loss, at->splits[m], &at->slices[m].values, at->stream);
+    const bp_status reduced = bp_loss_reduce(at->loss, BP_OK, at->stream);
+    return reduced == BP_OK && added != BP_OK ? BP_ERR_INTERNAL
+                                              : reduced; /* an add that failed is told by the reduce */
+}
+
+static bool run_steps_on_a_device(host_rank *r)
+{
+    faulty_rank x;
+    seat at = {0};
+    EXPECT(begin_faulty(r, &x));
+    EXPECT(take_seat(&x.inner, &at));
+    unsigned failed = 0, nth = 0;
+    for (bool met = true; met; nth++) {
+        x.f = (faults){.until = r->number == ODD ? nth + 1 : 0};
+        const bp_status status = step_that_may_fail(&at);
+        const faults was = x.f;
+        x.f = (faults){0};
+        if (was.met && status == BP_OK)
+            fprintf(stderr, "call %u of the device, %s, failed, and nobody heard of it\n", nth + 1,
+                    bp_device_operation_name(was.where));
+        EXPECT(!was.met || status != BP_OK);
+        EXPECT(bp_device_synchronize(x.inner.device) == BP_OK);
+        EXPECT(agree(r, status, was.met, &met));
+        failed += status != BP_OK;
+        EXPECT(met || status == BP_OK);
+        EXPECT(step(&at, false) && statistics_are_true(&at) && make_seeds(&at, -1));
+    }
+    EXPECT(failed > 3);
+    leave_seat(&at);
+    end_faulty(&x);
+    EXPECT(usage_of(r->device).committed_bytes == 0);
+    return true;
+}
+
+static void steps_on_a_failing_device(void **state)
+{
+    (void)state;
+    corpus c = new_corpus(&SMALL);
+    const topology t = topology_of(1, 2, 1);
+    for (int own_streams = 0; own_streams < 2; own_streams++) {
+        scene s = new_scene(&c, &t, 2);
+        s.own_streams = own_streams;
+        run_scene_ranks(&s, run_steps_on_a_device);
+        assert_true(seeds_are_true(&s, -1, 2));
+        free_scene(&s);
+    }
+    free_corpus(&c);
+}
+
+/* Alone: seeds, of which the nth call of the device fails, and then whole ones. */
+static bool run_seeds_on_a_device(host_rank *r)
+{
+    faulty_rank x;
+    seat at = {0};
+    EXPECT(begin_faulty(r, &x));
+    EXPECT(take_seat(&x.inner, &at) && step(&at, false));
+    const slice *v = &at.slices[0];
+    unsigned failed = 0;
+    for (unsigned nth = 1;; nth++) {
+        x.f = (faults){.until = nth};
+        const bp_status status =
+            bp_loss_seed(at.loss, at.splits[0], v->tokens, &v->values.mask, -1, &v->seed, at.stream);
+        const faults was = x.f;
+        x.f = (faults){0};
+        EXPECT(was.met == (status != BP_OK));
+        EXPECT(bp_device_synchronize(x.inner.device) == BP_OK);
+        EXPECT(make_seeds(&at, -1) && statistics_are_true(&at));
+        if (!was.met)
+            break;
+        failed++;
+    }
+    EXPECT(failed > 0);
+    leave_seat(&at);
+    end_faulty(&x);
+    return true;
+}
+
+static void seeds_on_a_failing_device(void **state)
+{
+    (void)state;
+    corpus c = new_corpus(&SMALL);
+    const topology t = topology_of(1, 1, 1);
+    for (int own_streams = 0; own_streams < 2; own_streams++) {
+        scene s = new_scene(&c, &t, 1);
+        s.own_streams = own_streams;
+        run_scene_ranks(&s, run_seeds_on_a_device);
+        assert_true(seeds_are_true(&s, -1, 1));
+        free_scene(&s);
+    }
+    free_corpus(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(creation_without_host_memory), cmocka_unit_test(creation_on_a_failing_device),
+        cmocka_unit_test(steps_on_a_failing_device), cmocka_unit_test(seeds_on_a_failing_device)};
+    alarm(250);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
