@@ -91,7 +91,7 @@ static bool run_poor(host_rank *r)
     unsigned refused = 0;
     for (unsigned nth = 1; good && nth < 1000; nth++) {
         bp_status status = BP_OK;
-        unsigned char met = try_poorly(r, is_poor ? nth : 0, client, &status), all[MOST_RANKS];
+        unsigned char met = try_poorly(r, is_poor ? nth : 0, client, &status), all[EXCHANGE_RANKS];
         good = status == BP_OK || is_status(status, BP_ERR_NO_HOST_MEMORY, words, "a rank without memory");
         refused += status != BP_OK;
         if (!OK(bp_comm_exchange(r->comm, &met, 1, all)))
