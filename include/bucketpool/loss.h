@@ -85,9 +85,10 @@ typedef struct bp_loss_values {
 
 BP_API bp_status bp_loss_values_init(bp_loss_values *values, size_t size);
 
-/* Enqueues the sums of a micro-batch. Not collective. The same values must be there on all ranks. Errors: BP_ERR_INVALID_ARGUMENT
- * (another number of tokens than the split's, no mask, a split of other CP ranks, more than max_sequences), what the device reports;
- * bp_loss_reduce tells the other ranks. */
+/* Enqueues the sums of a micro-batch. Not collective. The same values must be there in all micro-batches, on all ranks. Errors:
+ * BP_ERR_INVALID_ARGUMENT (another number of tokens than the split's, no mask, a split of other CP ranks, more than max_sequences,
+ * values that are not aligned or others than in the micro-batch before), BP_ERR_OVERFLOW (strides), what the device reports; bp_loss_reduce
+ * tells the other ranks. */
 BP_API bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_loss_values *values, bp_stream *stream);
 
 /* Collective: whether all ranks fared well until here, in bp_loss_add and by `status`; else all get the status and the words of one that
@@ -98,8 +99,8 @@ BP_API bp_status bp_loss_agree(bp_loss *loss, bp_status status);
 /* Collective, and the only exchange that a step needs: all ranks call it, those that failed, too. `status`: how this rank fared until here, anywhere
  * (in its loader, its rearrangements, its forward pass); BP_OK as a rule. Waits for the sums. Where one rank failed, here, in bp_loss_add
  * or by what `status` says, all get that status and a sentence that names it; then there are no statistics, and seeds are 0.
- * Errors: BP_ERR_MISMATCH (CP or TP ranks of one DP rank added other batches, masks or values: names the ranks), what a rank failed
- * with, BP_ERR_COMM. */
+ * Errors: BP_ERR_MISMATCH (CP or TP ranks of one DP rank added other batches; TP ranks other masks or values, as counts and sums tell; ranks
+ * values of other kinds: names two ranks), what a rank failed with, BP_ERR_COMM. */
 BP_API bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream);
 
 /* Tokens that count in all, where the caller knows: instead of a reduce before seeds. The same on all ranks. */
@@ -121,7 +122,7 @@ typedef struct bp_loss_statistics {
     uint64_t tokens;    /* without padding and dummies */
     uint64_t valid;     /* n: those whose mask is not 0 */
     double logprob_sum, entropy_sum;
-    double perplexity_sum;         /* over sequences that have valid tokens, */
+    double perplexity_sum;         /* over sequences with log-probabilities of valid tokens, */
     uint64_t perplexity_sequences; /* of which there are so many */
     double logit_min, logit_max;   /* of valid tokens; +inf and -inf where there are none, NaN where one is */
     double epsilon;
