@@ -4,6 +4,8 @@
 #include "core/arith.h"
 #include "logprob/loss/loss.h"
 
+#define SAME 1e-4 /* relative; different tokens are far beyond it */
+
 static double least(double a, double b)
 {
     return isnan(a) || a < b ? a : b;
@@ -53,17 +55,31 @@ static bp_status check_kinds(const bp_loss *loss, uint32_t *one, uint32_t other)
                    *one, other);
 }
 
+/* Equal, but for the last digits of log-probabilities that a runtime may have summed in another order on each rank. */
+static bool is_close(double a, double b)
+{
+    const double larger = fmax(fabs(a), fabs(b));
+    return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= SAME * fmax(larger, 1);
+}
+
 /* Tensor-parallel ranks have the same tokens. */
-static bp_status check_masks(const bp_loss *loss, uint32_t one, uint32_t other)
+static bp_status check_copies(const bp_loss *loss, uint32_t one, uint32_t other)
 {
     const bp_loss_word *a = bp_loss_word_of(loss, one), *b = bp_loss_word_of(loss, other);
-    for (uint64_t s = 0; s < a->sequences; s++)
-        if (a->records[s].valid != b->records[s].valid)
+    for (uint64_t s = 0; s < a->sequences; s++) {
+        const bp_loss_record *x = a->records + s, *y = b->records + s;
+        if (x->valid != y->valid)
             return bp_fail(BP_ERR_MISMATCH,
                            "bp_loss_reduce: ranks %u and %u are TP ranks with the same tokens, but of sequence %llu "
                            "%llu count on one and %llu on the other",
-                           one, other, (unsigned long long)s, (unsigned long long)a->records[s].valid,
-                           (unsigned long long)b->records[s].valid);
+                           one, other, (unsigned long long)s, (unsigned long long)x->valid,
+                           (unsigned long long)y->valid);
+        if (!is_close(x->logprob, y->logprob) || !is_close(x->entropy, y->entropy))
+            return bp_fail(BP_ERR_MISMATCH,
+                           "bp_loss_reduce: ranks %u and %u are TP ranks with the same tokens, but those of sequence "
+                           "%llu sum up to log-probability %g and entropy %g on one, %g and %g on the other",
+                           one, other, (unsigned long long)s, x->logprob, x->entropy, y->logprob, y->entropy);
+    }
     return BP_OK;
 }
 
@@ -77,7 +93,7 @@ static bp_status check_ranks(const bp_loss *loss)
                 const uint32_t rank = bp_loss_rank_at(grid, d, c, t);
                 BP_TRY(check_batches(loss, bp_loss_rank_at(grid, d, 0, 0), rank));
                 BP_TRY(check_kinds(loss, &with_tokens, rank));
-                BP_TRY(check_masks(loss, bp_loss_rank_at(grid, d, c, 0), rank));
+                BP_TRY(check_copies(loss, bp_loss_rank_at(grid, d, c, 0), rank));
             }
     return BP_OK;
 }
