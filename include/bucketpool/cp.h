@@ -114,7 +114,7 @@ typedef struct bp_cp_tensor {
     void *data;
     uint64_t tokens;      /* must be the split's number of them */
     uint64_t token_bytes; /* of one token, all dimensions behind the first together; any number */
-    int64_t stride;       /* bytes between tokens; 0: token_bytes */
+    int64_t stride;       /* bytes between tokens, may be negative; 0: token_bytes */
 } bp_cp_tensor;
 
 /* What moves tensors on one device, and between the CP ranks. */
