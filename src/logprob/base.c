@@ -21,6 +21,18 @@ bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels
                    bp_device_name(device));
 }
 
+bp_status bp_call_end(bp_stream *own, bp_stream *given, bp_status status)
+{
+    if (given != NULL)
+        return status;
+    if (status == BP_OK)
+        return bp_stream_synchronize(own);
+    char detail[BP_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", bp_error_detail());
+    (void)bp_stream_synchronize(own);
+    return bp_error_record(status, detail);
+}
+
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 static bp_status check_config(const bp_base_config *config)

@@ -8,6 +8,7 @@
 
 #include "loss_ranks.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ typedef enum step_fault {
     OTHER_MASK,
     MOVED_MASK,
     OTHER_VALUE,
+    INFINITE_VALUE,
     NO_ENTROPY,
     NO_LARGEST,
     MISSING_ADD,
@@ -63,6 +65,7 @@ static const step_case OTHER_MASKS[] = {
 static const step_case OTHER_VALUES[] = {
     {MOVED_MASK, "TP ranks with masks of the same count, and other sums", BP_ERR_MISMATCH, false},
     {OTHER_VALUE, "TP ranks with different log-probabilities", BP_ERR_MISMATCH, false},
+    {INFINITE_VALUE, "TP ranks, one with a log-probability of -inf", BP_ERR_MISMATCH, false},
 };
 
 typedef struct step_scene {
@@ -100,8 +103,8 @@ static bool change_values(seat *at, step_fault fault)
     uint8_t *mask = v->values.mask.data;
     float *logprob = v->values.logprob.data, *entropy = v->values.entropy.data;
     const int64_t one = (int64_t)valid * v->stride, other = (int64_t)invalid * v->stride;
-    if (fault == OTHER_VALUE)
-        logprob[one] -= 0.5f;
+    if (fault == OTHER_VALUE || fault == INFINITE_VALUE)
+        logprob[one] -= fault == OTHER_VALUE ? 0.5f : INFINITY;
     else
         mask[one] = 0;
     if (fault == MOVED_MASK) {
@@ -196,7 +199,7 @@ static bool run_step_with_fault(host_rank *r)
     bool good = take_seat(&inner, &at) && step(&at, false); /* seeds of this one are gone afterwards, too */
     if (good && is_odd && (now->fault == OTHER_BATCH || now->fault == OTHER_LENGTHS))
         good = change_batch(&at, now->fault);
-    if (good && is_odd && (now->fault == OTHER_MASK || now->fault == MOVED_MASK || now->fault == OTHER_VALUE))
+    if (good && is_odd && (now->fault >= OTHER_MASK && now->fault <= INFINITE_VALUE))
         good = change_values(&at, now->fault);
     good = good && bp_loss_begin(at.loss) == BP_OK && add_with_fault(&at, now, is_odd);
     const bp_status mine = is_odd && now->fault == TOLD ? BP_ERR_IO : BP_OK;

@@ -59,7 +59,7 @@ static bp_status check_kinds(const bp_loss *loss, uint32_t *one, uint32_t other)
 static bool is_close(double a, double b)
 {
     const double larger = fmax(fabs(a), fabs(b));
-    return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= SAME * fmax(larger, 1);
+    return a == b || (isnan(a) && isnan(b)) || (isfinite(larger) && fabs(a - b) <= SAME * fmax(larger, 1));
 }
 
 /* Tensor-parallel ranks have the same tokens. */
