@@ -117,7 +117,8 @@ typedef struct bp_cp_tensor {
     int64_t stride;       /* bytes between tokens, may be negative; 0: token_bytes */
 } bp_cp_tensor;
 
-/* What moves tensors on one device, and between the CP ranks. */
+/* What moves tensors on one device, and between the CP ranks. Thread safety: one call at a time per client. Calls may be on different streams:
+ * what the client has of its own is ordered by it, the caller's tensors by the caller. */
 typedef struct bp_cp bp_cp;
 
 typedef struct bp_cp_config {
@@ -146,7 +147,7 @@ BP_API bp_pool *bp_cp_pool(const bp_cp *cp);
 typedef struct bp_cp_rearrangement {
     size_t size;
     bp_cp_order from_order, to_order;
-    bp_cp_tensor from, to; /* equal bytes of a token; must not share memory */
+    bp_cp_tensor from, to; /* equal bytes of a token; must not share memory, gaps between tokens included */
     bp_cp_shift shift;
     uint8_t fill[16];    /* places without a token get this, */
     uint32_t fill_bytes; /* 1, 2, 4, 8 or 16 bytes of it again and again; divides the bytes of a token. 0: zeros */
@@ -163,8 +164,9 @@ BP_API bp_status bp_cp_rearrange(bp_cp *cp, const bp_cp_split *split, const bp_c
                                  bp_stream *stream);
 
 /* Collective: everybody's local tokens (log-probabilities, say) to packed or padded order, the same on all ranks. Ranks compare first what
- * they are about to do, on the host, unless they are trusting; a rank that fails then makes all fail. Not captured. Errors:
- * as bp_cp_rearrange, BP_ERR_MISMATCH (names the rank), BP_ERR_COMM, more than max_gathered_bytes. */
+ * they are about to do, on the host, unless they are trusting; a rank that fails then makes all fail. Errors: as
+ * bp_cp_rearrange, BP_ERR_CAPTURE (the stream is being captured), BP_ERR_MISMATCH (names the rank), BP_ERR_COMM, more than
+ * max_gathered_bytes. */
 BP_API bp_status bp_cp_gather(bp_cp *cp, const bp_cp_split *split, const bp_cp_tensor *local, bp_cp_order order,
                               const bp_cp_tensor *whole, bp_stream *stream);
 
