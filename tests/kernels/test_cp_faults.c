@@ -1,5 +1,5 @@
 /* Every allocation, and every call of the device, fails once in turn: an error on all ranks, nothing lost, and the next call is good. No call
- * allocates once the client is made. Linked with -Wl,--wrap of the allocation functions. */
+ * allocates once the client is made. Linked with shortage.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,34 +13,14 @@
 
 #include "../contract/support.h"
 
+#include "faults.h"
 #include "moves.h"
 #include "ranks.h"
+#include "shortage.h"
 
 #define OK(call) is_status(call, BP_OK, NULL, #call)
 
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
-
-static _Thread_local bool counts;
-static _Thread_local unsigned long allocations;
-static _Thread_local unsigned fails; /* 0: none; 1: the next one */
-
-static bool is_refused(void)
-{
-    allocations += counts;
-    return fails > 0 && --fails == 0;
-}
-
-#define WRAP(name, parameters, arguments)                                                                              \
-    void *__real_##name parameters;                                                                                    \
-    __attribute__((visibility("default"))) void *__wrap_##name parameters;                                             \
-    void *__wrap_##name parameters                                                                                     \
-    {                                                                                                                  \
-        return is_refused() ? NULL : __real_##name arguments;                                                          \
-    }
-WRAP(malloc, (size_t bytes), (bytes))
-WRAP(calloc, (size_t count, size_t bytes), (count, bytes))
-WRAP(realloc, (void *memory, size_t bytes), (memory, bytes))
-WRAP(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
 
 static bp_status create_split(const host_rank *r, uint64_t total_multiple, bp_cp_split **split)
 {
@@ -71,10 +51,10 @@ static bool try_poorly(const host_rank *r, unsigned nth, bool client, bp_status 
 {
     bp_cp *cp = NULL;
     bp_cp_split *split = NULL;
-    fails = nth;
+    shortage.fails = nth;
     *status = client ? create_client(r, &cp) : create_split(r, 1200, &split);
-    const bool met = nth > 0 && fails == 0;
-    fails = 0;
+    const bool met = nth > 0 && shortage.fails == 0;
+    shortage.fails = 0;
     if ((*status == BP_OK) != (client ? cp != NULL : split != NULL))
         *status = BP_ERR_INTERNAL;
     bp_cp_destroy(&cp);
@@ -133,20 +113,20 @@ static bool run_often(host_rank *r)
     there.to = (bp_cp_tensor){.data = local, .tokens = info.local_tokens, .token_bytes = 8};
     const bp_cp_tensor back = {.data = whole, .tokens = 180, .token_bytes = 8};
     bool good = local != NULL && whole != NULL;
-    counts = true;
-    allocations = 0;
+    shortage.counts = true;
+    shortage.allocations = 0;
     for (int i = 0; i < 10 && good; i++)
         good = OK(bp_cp_rearrange(cp, split, &there, i % 2 == 0 ? r->stream : NULL)) &&
                OK(bp_cp_gather(cp, split, &there.to, BP_CP_PACKED, &back, i % 3 == 0 ? r->stream : NULL)) &&
                OK(bp_stream_synchronize(r->stream));
-    counts = false;
-    if (allocations > 0)
-        fprintf(stderr, "rank %u of %u: %lu allocations of calls\n", r->number, r->ranks, allocations);
+    shortage.counts = false;
+    if (shortage.allocations > 0)
+        fprintf(stderr, "rank %u of %u: %lu allocations of calls\n", r->number, r->ranks, shortage.allocations);
     free(local);
     free(whole);
     bp_cp_destroy(&cp);
     bp_cp_split_destroy(&split);
-    return good && allocations == 0;
+    return good && shortage.allocations == 0;
 }
 
 static void calls_allocate_nothing(void **state)
@@ -158,29 +138,15 @@ static void calls_allocate_nothing(void **state)
 
 /* ---- devices ------------------------------------------------------------------------------------------------------- */
 
-typedef struct fault {
-    unsigned until; /* 0: none; 1: the next call of the device */
-    bool met;
-} fault;
-
-static bp_status fail_at(void *user, const bp_device_call *call)
-{
-    fault *f = user;
-    if (call->operation == BP_OP_STREAM_SYNCHRONIZE || f->until == 0 || --f->until > 0)
-        return BP_OK;
-    f->met = true;
-    return bp_error_record(BP_ERR_IO, "injected");
-}
-
 /* False: no nth call of the device. The caller may free everything when the call has failed: nothing changes any more. */
-static bool fails_when_done(bp_cp *cp, sample *s, fault *f, unsigned nth)
+static bool fails_when_done(bp_cp *cp, sample *s, faults *f, unsigned nth)
 {
     const bp_cp_rearrangement r = rearrangement_of(&SAMPLE_MOVE, &s->from, &s->to);
     poison_tokens(&s->to, 0x5a);
-    *f = (fault){.until = nth};
+    *f = (faults){.until = nth, .spares_waits = true};
     const bp_status status = bp_cp_rearrange(cp, s->h.split, &r, NULL);
     const bool met = f->met;
-    *f = (fault){0};
+    *f = (faults){0};
     assert_int_equal(status, met ? BP_ERR_IO : BP_OK);
     assert_true(!met || strstr(bp_error_detail(), "injected") != NULL);
     uint8_t *then = malloc(s->to.bytes);
@@ -195,7 +161,7 @@ static bool fails_when_done(bp_cp *cp, sample *s, fault *f, unsigned nth)
 static void calls_that_failed_have_ended(void **state)
 {
     (void)state;
-    fault f = {0};
+    faults f = {0};
     bp_device *slow = new_slow_host(2000, 5), *faulty = NULL;
     assert_ok(bp_device_create_trace(slow, fail_at, &f, &faulty));
     bp_device_destroy(&slow);
@@ -215,7 +181,7 @@ static void calls_that_failed_have_ended(void **state)
 static void clients_are_made_whole_or_not_at_all(void **state)
 {
     (void)state;
-    fault f = {0};
+    faults f = {0};
     bp_device *inner = new_host(), *faulty = NULL;
     bp_comm *self = NULL;
     assert_ok(bp_comm_create_self(&self));
@@ -225,10 +191,10 @@ static void clients_are_made_whole_or_not_at_all(void **state)
     bool met = true;
     for (unsigned nth = 1; met; nth++) {
         bp_cp *cp = NULL;
-        f = (fault){.until = nth};
+        f = (faults){.until = nth, .spares_waits = true};
         const bp_status status = create_client(&r, &cp);
         met = f.met;
-        f = (fault){0};
+        f = (faults){0};
         assert_int_equal(status, met ? BP_ERR_IO : BP_OK);
         assert_true(met == (cp == NULL));
         bp_cp_destroy(&cp);

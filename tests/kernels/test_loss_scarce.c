@@ -1,5 +1,5 @@
 /* On one rank every allocation, and every call of the device, fails once in turn: all ranks hear of it, none waits, nothing is lost, and
- * the next step is whole. Linked with -Wl,--wrap of the allocation functions. */
+ * the next step is whole. Linked with shortage.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +7,9 @@
 
 #include <cmocka.h>
 
+#include "faults.h"
 #include "loss_ranks.h"
+#include "shortage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,25 +22,6 @@
 static const corpus_options SMALL = {.seed = 39, .sequences = 9, .longest = 20};
 
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
-
-static _Thread_local unsigned fails; /* 0: none; 1: the next one */
-
-static bool is_refused(void)
-{
-    return fails > 0 && --fails == 0;
-}
-
-#define WRAP(name, parameters, arguments)                                                                              \
-    void *__real_##name parameters;                                                                                    \
-    __attribute__((visibility("default"))) void *__wrap_##name parameters;                                             \
-    void *__wrap_##name parameters                                                                                     \
-    {                                                                                                                  \
-        return is_refused() ? NULL : __real_##name arguments;                                                          \
-    }
-WRAP(malloc, (size_t bytes), (bytes))
-WRAP(calloc, (size_t count, size_t bytes), (count, bytes))
-WRAP(realloc, (void *memory, size_t bytes), (memory, bytes))
-WRAP(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
 
 /* What every rank tells the others after a try. */
 typedef struct word {
@@ -65,10 +48,10 @@ static bool run_creations(host_rank *r)
     unsigned nth = 0, failed = 0;
     for (bool met = true; met; nth++) {
         bp_loss *loss = NULL;
-        fails = r->number == ODD ? nth + 1 : 0;
+        shortage.fails = r->number == ODD ? nth + 1 : 0;
         const bp_status status = bp_loss_create(r->device, &config, &loss);
-        const bool was_met = r->number == ODD && fails == 0;
-        fails = 0;
+        const bool was_met = r->number == ODD && shortage.fails == 0;
+        shortage.fails = 0;
         EXPECT(status == BP_OK ? loss != NULL : status == BP_ERR_NO_HOST_MEMORY && loss == NULL);
         bp_loss_destroy(&loss);
         EXPECT(usage_of(r->device).committed_bytes == 0);
@@ -93,28 +76,6 @@ static void creation_without_host_memory(void **state)
 
 /* ---- the device ---------------------------------------------------------------------------------------------------- */
 
-typedef struct faults {
-    unsigned until; /* 0: none; 1: the next call */
-    bool met;
-    bp_device_operation where;
-} faults;
-
-static bp_status maybe_fail(void *user, const bp_device_call *call)
-{
-    faults *f = user;
-    if (f->until == 0 || --f->until > 0)
-        return BP_OK;
-    f->met = true;
-    f->where = call->operation;
-    return bp_error_record(BP_ERR_DEVICE, "injected");
-}
-
-static bool undoes(bp_device_operation operation)
-{
-    return operation == BP_OP_UNRESERVE || operation == BP_OP_DECOMMIT || operation == BP_OP_UNMAP ||
-           operation == BP_OP_FREE || operation == BP_OP_STREAM_DESTROY || operation == BP_OP_EVENT_DESTROY;
-}
-
 /* The rank on a device of which calls can be made to fail; the others' fail never. */
 typedef struct faulty_rank {
     host_rank inner;
@@ -125,7 +86,7 @@ static bool begin_faulty(host_rank *r, faulty_rank *x)
 {
     x->inner = *r;
     x->f = (faults){0};
-    EXPECT(bp_device_create_trace(r->device, maybe_fail, &x->f, &x->inner.device) == BP_OK);
+    EXPECT(bp_device_create_trace(r->device, fail_at, &x->f, &x->inner.device) == BP_OK);
     EXPECT(bp_stream_create(x->inner.device, "faulty", &x->inner.stream) == BP_OK);
     return true;
 }
