@@ -123,8 +123,10 @@ static void rearrangements_are_captured(void **state)
         write_from(&b, (float)(1000 * times));
         assert_ok(bp_graph_launch(graph, b.stream));
         read_to(&b, values);
-        for (int i = 0; i < LOCAL; i++) /* of each four tokens the first and the last */
-            assert_true(values[i] == (float)(1000 * times + 4 * (i / 2) + 3 * (i % 2)));
+        for (int i = 0; i < LOCAL; i++) { /* of each four tokens the first and the last */
+            const int token = 4 * (i / 2) + 3 * (i % 2);
+            assert_true(values[i] == (float)(1000 * times + token));
+        }
     }
     bp_graph_destroy(&graph);
     bp_cp_destroy(&cp);
