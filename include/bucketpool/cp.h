@@ -73,8 +73,8 @@ BP_API bp_status bp_cp_split_config_init(bp_cp_split_config *config, size_t size
  * Errors: BP_ERR_INVALID_ARGUMENT (cu_seqlens that does not begin with 0 or falls, padded lengths that are shorter than the sequence or not a
  * multiple of 2 ranks, a rank not below ranks, a `multiple` that will not do: with the sequence and the numbers), BP_ERR_MISMATCH (the
  * communicator has another number of ranks or this rank another number in it; another rank has another batch: names the rank),
- * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_COMM. The caller owns the split: bp_cp_split_destroy. It may go as soon as calls that it was
- * handed to have returned. */
+ * BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED (more than 512 ranks that compare), BP_ERR_NO_HOST_MEMORY, BP_ERR_COMM. The caller owns the split:
+ * bp_cp_split_destroy. It may go as soon as calls that it was handed to have returned. */
 BP_API bp_status bp_cp_split_create(const bp_cp_split_config *config, bp_cp_split **split);
 /* Accepts NULL and pointers to NULL; sets *split to NULL. */
 BP_API void bp_cp_split_destroy(bp_cp_split **split);
@@ -92,8 +92,8 @@ typedef struct bp_cp_split_info {
 
 BP_API bp_status bp_cp_split_info_get(const bp_cp_split *split, bp_cp_split_info *info);
 
-/* Where sequences begin in packed, padded or local order, and the end: `count` values, sequences + 1, of int32 or int64, to host memory.
- * Errors: BP_ERR_INVALID_ARGUMENT (gathered order, another count), BP_ERR_OVERFLOW (int32 does not hold them). */
+/* Where sequences begin in packed, padded or local order, and the end: `count` values, sequences + 1, of int32 or int64, to host memory, aligned
+ * or not. Errors: BP_ERR_INVALID_ARGUMENT (gathered order, another count), BP_ERR_OVERFLOW (int32 does not hold them). */
 BP_API bp_status bp_cp_split_cu_seqlens(const bp_cp_split *split, bp_cp_order order, bp_dtype dtype, uint64_t count,
                                         void *cu);
 
@@ -135,8 +135,8 @@ BP_API bp_status bp_cp_config_init(bp_cp_config *config, size_t size);
 
 /* Plans and makes the workspaces, `max_gathered_bytes` and a rank's share of it, and nothing is allocated later. With a communicator
  * collective: a rank that fails makes all fail. Devices: host and cuda. Errors: BP_ERR_INVALID_ARGUMENT,
- * BP_ERR_UNSUPPORTED (a device without kernels), BP_ERR_MISMATCH (other ranks have another configuration), BP_ERR_NO_HOST_MEMORY,
- * BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM. The caller owns the client: bp_cp_destroy. */
+ * BP_ERR_UNSUPPORTED (a device without kernels, more than 512 ranks), BP_ERR_MISMATCH (other ranks have another configuration),
+ * BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM. The caller owns the client: bp_cp_destroy. */
 BP_API bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp);
 /* Waits for its work. Accepts NULL and pointers to NULL; sets *cp to NULL. */
 BP_API void bp_cp_destroy(bp_cp **cp);
