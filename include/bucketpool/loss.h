@@ -59,8 +59,8 @@ BP_API bp_status bp_loss_config_init(bp_loss_config *config, size_t size);
 
 /* With a communicator collective: the ranks compare what they are made with, and a rank that fails makes all fail. Nothing is
  * allocated later. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_MISMATCH (the communicator has not tp x cp x dp ranks, two ranks have one place,
- * configurations differ: names the ranks), BP_ERR_UNSUPPORTED (a device without kernels), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY,
- * BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM. The caller owns the client: bp_loss_destroy. */
+ * configurations differ: names the ranks), BP_ERR_UNSUPPORTED (a device without kernels, more than 65536 ranks), BP_ERR_OVERFLOW,
+ * BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM. The caller owns the client: bp_loss_destroy. */
 BP_API bp_status bp_loss_create(bp_device *device, const bp_loss_config *config, bp_loss **loss);
 /* Waits for its work. Accepts NULL and pointers to NULL; sets *loss to NULL. */
 BP_API void bp_loss_destroy(bp_loss **loss);

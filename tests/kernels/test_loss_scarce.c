@@ -13,9 +13,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "../contract/support.h"
+#include "logprob/agreement.h"
 
 #define ODD 1 /* the rank that lacks something */
 
@@ -72,6 +74,65 @@ static void creation_without_host_memory(void **state)
     run_scene_ranks(&s, run_creations);
     free_scene(&s);
     free_corpus(&c);
+}
+
+/* More ranks than the words of all have room for on a stack; all but the first are made up. */
+enum { MANY = 600 };
+
+typedef struct crowd {
+    bool heard_of_it; /* the first has told of a failure */
+} crowd;
+
+static bp_status exchange_with_crowd(void *user, const void *mine, uint64_t bytes, void *all)
+{
+    crowd *c = user;
+    bp_told told = {0};
+    memcpy(&told, mine, bytes < sizeof told ? bytes : sizeof told);
+    c->heard_of_it = c->heard_of_it || told.status != BP_OK; /* whatever is told, it begins so */
+    for (uint64_t rank = 0; rank < MANY; rank++) {
+        if (bytes == sizeof told)
+            told.values[6] = rank; /* its place */
+        memcpy((char *)all + rank * bytes, &told, bytes);
+    }
+    return BP_OK;
+}
+
+/* False: there is no nth allocation. */
+static bool creation_fails(bp_device *device, const bp_loss_config *config, crowd *c, unsigned nth)
+{
+    bp_loss *loss = NULL;
+    c->heard_of_it = false;
+    shortage.fails = nth;
+    const bp_status status = bp_loss_create(device, config, &loss);
+    const bool met = shortage.fails == 0;
+    shortage.fails = 0;
+    assert_true(status == BP_OK ? loss != NULL : status == BP_ERR_NO_HOST_MEMORY && loss == NULL);
+    assert_true(c->heard_of_it == (status != BP_OK));
+    bp_loss_destroy(&loss);
+    return met;
+}
+
+static void creation_among_many_ranks(void **state)
+{
+    (void)state;
+    crowd c = {0};
+    const bp_comm_callbacks callbacks = {.size = sizeof callbacks, .ranks = MANY, .exchange = exchange_with_crowd};
+    bp_device *device = new_host();
+    bp_comm *comm;
+    bp_loss_config config;
+    unsigned nth = 1;
+    assert_ok(bp_comm_create_callback(&callbacks, &c, "crowd", &comm));
+    assert_ok(bp_loss_config_init(&config, sizeof config));
+    config.comm = comm;
+    config.dp = MANY;
+    config.max_sequences = 3;
+    while (creation_fails(device, &config, &c, nth))
+        nth++;
+    assert_true(nth > 10);
+    for (unsigned last = 0; last < 5; last++) /* the device needs one less at times: then the last was not reached */
+        (void)creation_fails(device, &config, &c, nth - last);
+    bp_comm_destroy(&comm);
+    bp_device_destroy(&device);
 }
 
 /* ---- the device ---------------------------------------------------------------------------------------------------- */
@@ -232,8 +293,9 @@ static void seeds_on_a_failing_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(creation_without_host_memory), cmocka_unit_test(creation_on_a_failing_device),
-        cmocka_unit_test(steps_on_a_failing_device), cmocka_unit_test(seeds_on_a_failing_device)};
+        cmocka_unit_test(creation_without_host_memory), cmocka_unit_test(creation_among_many_ranks),
+        cmocka_unit_test(creation_on_a_failing_device), cmocka_unit_test(steps_on_a_failing_device),
+        cmocka_unit_test(seeds_on_a_failing_device)};
     alarm(250);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
