@@ -22,7 +22,7 @@
  * need n earlier: add their masks alone and reduce, or hand over a count that is known (bp_loss_count_set); then seeds need no exchange.
  *
  * Thread safety: one call at a time per client. Streams: as logprob.h; calls on different streams are ordered by the client. Capture: only
- * bp_loss_seed may be captured.
+ * bp_loss_seed may be captured; others say BP_ERR_CAPTURE, and the step has failed.
  *
  * Sources: AReaL's loss with its epsilon, and its pull requests 1223, 1242 and 1249 for what goes wrong when statistics are made of one
  * CP rank's slice. */
@@ -98,7 +98,8 @@ BP_API bp_status bp_loss_agree(bp_loss *loss, bp_status status);
 
 /* Collective, and the only exchange that a step needs: all ranks call it, those that failed, too. `status`: how this rank fared until here, anywhere
  * (in its loader, its rearrangements, its forward pass); BP_OK as a rule. Waits for the sums. Where one rank failed, here, in bp_loss_add
- * or by what `status` says, all get that status and a sentence that names it; then there are no statistics, and seeds are 0.
+ * or by what `status` says, all get that status and a sentence that names it, with the last words recorded on its thread (bp_error_record for
+ * one's own); then there are no statistics, and seeds are 0.
  * Errors: BP_ERR_MISMATCH (CP or TP ranks of one DP rank added other batches; TP ranks other masks or values, as counts and sums tell; ranks
  * values of other kinds: names two ranks), what a rank failed with, BP_ERR_COMM. */
 BP_API bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream);
@@ -107,9 +108,9 @@ BP_API bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stre
 BP_API bp_status bp_loss_count_set(bp_loss *loss, uint64_t valid);
 
 /* Enqueues upstream gradients for bp_logprob_backward: seed = factor mask DP CP / (epsilon + n), without DP CP where gradients are summed.
- * `factor`: -1 for log-probabilities; c for entropies with - c as their weight in the loss. n is of the last reduce or
- * bp_loss_count_set. `mask` as in bp_loss_values, `seed` fp32; both of `tokens` local tokens; every one is written. Errors: as bp_loss_add;
- * BP_ERR_SCHEDULE (n is not known yet). */
+ * `factor`: -1 for log-probabilities; - c for entropies where - c sum(H mask) / (epsilon + n) is added to the loss. n is of the last reduce or
+ * bp_loss_count_set, in a graph that of the capture. `mask` as in bp_loss_values, `seed` fp32; both of `tokens` local tokens; every one is
+ * written. Errors: as bp_loss_add; BP_ERR_SCHEDULE (n is not known yet). */
 BP_API bp_status bp_loss_seed(bp_loss *loss, const bp_cp_split *split, uint64_t tokens, const bp_token_values *mask,
                               float factor, const bp_token_values *seed, bp_stream *stream);
 

@@ -33,6 +33,16 @@ bp_status bp_call_end(bp_stream *own, bp_stream *given, bp_status status)
     return bp_error_record(status, detail);
 }
 
+bp_status bp_check_not_captured(const char *call, bp_stream *stream)
+{
+    uint64_t capture = 0;
+    BP_TRY(bp_stream_capture_of(stream, &capture));
+    if (capture != 0)
+        return bp_fail(BP_ERR_CAPTURE, "%s: stream %s is being captured (capture %llu)", call, bp_stream_name(stream),
+                       (unsigned long long)capture);
+    return BP_OK;
+}
+
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 static bp_status check_config(const bp_base_config *config)

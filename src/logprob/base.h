@@ -48,6 +48,9 @@ bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels
  * that failed had enqueued there. */
 bp_status bp_call_end(bp_stream *own, bp_stream *given, bp_status status);
 
+/* Errors: BP_ERR_CAPTURE. */
+bp_status bp_check_not_captured(const char *call, bp_stream *stream);
+
 /* Collective with several ranks: all succeed or all fail. `status`: how the caller fared until here. */
 bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_status status, bp_base *base);
 /* Waits for the device's streams. Also of one that is all zeros. */

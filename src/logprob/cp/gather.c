@@ -174,6 +174,8 @@ static bp_status run(bp_cp *cp, gathering *g, const bp_cp_tensor *local, const b
     bp_status status = check(cp, local, whole, g);
     if (status == BP_OK)
         status = bp_stream_check(used, cp->device, g->call);
+    if (status == BP_OK)
+        status = bp_check_not_captured(g->call, used);
     if (cp->comm != NULL)
         status = run_with_others(cp, g, status, used);
     else if (status == BP_OK)

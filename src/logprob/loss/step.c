@@ -113,6 +113,7 @@ static bp_status add(const char *call, bp_loss *loss, const bp_cp_split *split, 
     if (split == NULL || values == NULL || values->size < sizeof *values)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a split and values of %zu bytes", call, sizeof *values);
     BP_TRY(bp_stream_check(bp_loss_stream(loss, stream), loss->device, call));
+    BP_TRY(bp_check_not_captured(call, bp_loss_stream(loss, stream)));
     BP_TRY(check_values(call, loss, split, values));
     BP_TRY(bp_call_end(loss->own, stream, enqueue_sums(loss, split, values, bp_loss_stream(loss, stream))));
     count_batch(split, values, loss->mine);
@@ -143,6 +144,7 @@ bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_loss_val
 static bp_status fetch_records(bp_loss *loss, bp_stream *stream)
 {
     BP_TRY(bp_stream_check(stream, loss->device, "bp_loss_reduce"));
+    BP_TRY(bp_check_not_captured("bp_loss_reduce", stream));
     BP_TRY(bp_stream_wait(stream, loss->done));
     if (loss->mine->sequences != 0)
         BP_TRY(
