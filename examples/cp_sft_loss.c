@@ -71,13 +71,12 @@ static bp_status find_place(job *j)
     j->tp_rank = j->rank % tp;
     j->cp_rank = j->rank / tp % cp;
     j->dp_rank = j->rank / tp / cp;
-    TRY(split_ranks(j->rank / tp, j->rank, &j->vocab));
-    TRY(split_ranks(j->tp_rank, j->rank, &j->replicas));
     TRY(bp_cp_multiple(cp, tp, 0, &j->multiple));
     TRY(bp_device_create_host(NULL, &j->device));
     return bp_stream_create(j->device, "step", &j->stream);
 }
 
+/* Collective over all ranks, which compare how they are arranged: where it fails, it does so on all of them. */
 static bp_status make_loss(job *j)
 {
     bp_loss_config config;
@@ -91,6 +90,12 @@ static bp_status make_loss(job *j)
     config.comm = j->world;
     config.max_sequences = most_sequences(&j->s) * j->s.micro_batches;
     return bp_loss_create(j->device, &config, &j->loss);
+}
+
+static bp_status make_groups(job *j)
+{
+    TRY(split_ranks(j->rank / (uint32_t)j->s.tp, j->rank, &j->vocab));
+    return split_ranks(j->tp_rank, j->rank, &j->replicas);
 }
 
 /* Collective over TP ranks, so before anything that may fail on one of them alone. */
@@ -267,7 +272,6 @@ static bp_status average_gradients(const job *j, double *norm)
 
 static bp_status run_step(job *j, bp_loss_statistics *statistics, double *norm)
 {
-    TRY(make_loss(j)); /* where it fails, it does so on all ranks */
     bp_status status = make_logprobs(j);
     if (status == BP_OK)
         status = prepare_all(j);
@@ -325,6 +329,13 @@ static int report(const job *j, bp_status status)
     return 1;
 }
 
+/* Where a rank fails alone: without ending MPI, so that mpirun ends the others, who may be waiting. */
+static void must(const job *j, bp_status status)
+{
+    if (status != BP_OK)
+        exit(report(j, status));
+}
+
 int main(int argc, char **argv)
 {
     job j = {0};
@@ -333,19 +344,14 @@ int main(int argc, char **argv)
     int code = parse(argc, argv, &j.s);
     if (code != GO_ON)
         return code;
-    bp_status status = bp_comm_create_mpi(NULL, &j.world); /* starts MPI */
-    if (status != BP_OK)
-        return report(&j, status);
+    must(&j, bp_comm_create_mpi(NULL, &j.world)); /* starts MPI */
     j.rank = bp_comm_rank(j.world);
-    code = check_ranks(&j.s, j.rank, bp_comm_ranks(j.world));
-    if (code != GO_ON) {
-        clean_up(&j);
-        return code;
+    must(&j, find_place(&j));
+    bp_status status = make_loss(&j);
+    if (status == BP_OK) {
+        must(&j, make_groups(&j));
+        status = run_step(&j, &statistics, &norm);
     }
-    status = find_place(&j);
-    if (status != BP_OK)
-        exit(report(&j, status)); /* without ending MPI: mpirun ends the others, who may be waiting */
-    status = run_step(&j, &statistics, &norm);
     code = status == BP_OK ? 0 : report(&j, status);
     if (status == BP_OK && j.rank == 0)
         print(&j, &statistics, norm);

@@ -70,11 +70,11 @@ int parse(int argc, char **argv, settings *s)
     options[ROWS] = (struct option){"help", no_argument, NULL, ROWS};
     *s = (settings){.tp = 1, .cp = 1, .dp = 1, .seed = 1, .sequences = 32, .vocab = 211, .micro_batches = 2};
     opterr = 0;
-    for (int found; (found = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+    for (int at = optind, found; (found = getopt_long(argc, argv, "+", options, NULL)) != -1; at = optind) {
         if (found == ROWS)
             return fputs(usage, stdout) < 0;
         if (found == '?')
-            return complain(argv[optind - 1], "is no option, or lacks its number");
+            return complain(argv[at], "is no option, or lacks its number");
         const int code = take(&rows[found], optarg, s);
         if (code != GO_ON)
             return code;
@@ -87,18 +87,6 @@ int parse(int argc, char **argv, settings *s)
         return 2;
     }
     return GO_ON;
-}
-
-int check_ranks(const settings *s, uint32_t rank, uint32_t ranks)
-{
-    const uint64_t wanted = s->tp * s->cp * s->dp;
-    if (wanted == ranks)
-        return GO_ON;
-    fprintf(stderr,
-            "cp_sft_loss: rank %" PRIu32 ": tp %" PRIu64 " x cp %" PRIu64 " x dp %" PRIu64 " are %" PRIu64
-            " ranks, but mpirun started %" PRIu32 "\n",
-            rank, s->tp, s->cp, s->dp, wanted, ranks);
-    return 2;
 }
 
 /* ---- numbers -------------------------------------------------------------------------------------------------------- */

@@ -13,8 +13,6 @@ enum { GO_ON = -1 };
 
 /* The options of the command line; GO_ON, or the code to exit with. */
 int parse(int argc, char **argv, settings *s);
-/* The same of the number of ranks. */
-int check_ranks(const settings *s, uint32_t rank, uint32_t ranks);
 
 /* ---- the loader ----------------------------------------------------------------------------------------------------- */
 

@@ -153,16 +153,17 @@ class CpSftLoss(unittest.TestCase):
     def test_ranks_that_are_not_the_product(self):
         for ranks, where in ((1, (1, 1, 8)), (4, (1, 1, 2))):
             result = start(ranks, *arrangement(*where), seconds=20)
-            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
             for rank in range(ranks):
-                self.assertIn(f"cp_sft_loss: rank {rank}: tp {where[0]} x cp {where[1]} x dp {where[2]} are "
-                              f"{math.prod(where)} ranks, but mpirun started {ranks}\n", result.stderr)
+                self.assertIn(f"cp_sft_loss: rank {rank}: mismatch: bp_loss_create: tp {where[0]} x cp {where[1]} x dp {where[2]} "
+                              f"ranks, the communicator has {ranks}\n", result.stderr)
 
     def test_a_rank_that_differs(self):
         """Found out in the exchange of the step, when clients are made, or by one pair of TP ranks, of which the other must hear."""
         for where, other, words in (((1, 2, 1), (1, 2, 1, "--seed", 2), "belong to one DP rank, but added other batches"),
                                     ((1, 2, 1), (1, 2, 1, "--micro-batches", 4), "belong to one DP rank, but added other batches"),
                                     ((1, 2, 1), (2, 1, 1), "mismatch: bp_loss_create: rank 1 has tp 2, rank 0 has 1"),
+                                    ((1, 2, 1), (1, 3, 1), "bp_loss_create: tp 1 x cp 3 x dp 1 ranks, the communicator has 2"),
                                     ((2, 1, 2), (2, 1, 2, "--vocab", 100), "(tp 0, cp 0, dp 1) failed: bp_logprob_create: ")):
             ranks = math.prod(where)
             result = start(ranks - 1, *arrangement(*where), other=arrangement(*other[:3]) + other[3:], seconds=20)
@@ -176,7 +177,7 @@ class CpSftLoss(unittest.TestCase):
 
         for options, words in ((("--cp", "0"), "--cp is a whole number from 1 to 4096, not \"0\""),
                                (("--tp", "-1"), "--tp is a whole number"), (("--seed", "7x"), "--seed is a whole number"),
-                               (("--dp", ""), "--dp is a whole number"), (("--pp", "2"), "--pp is no option"),
+                               (("--dp", ""), "--dp is a whole number"), (("--pp", "2"), "--pp is no option"), (("-pq",), "-pq is no option"),
                                (("--dp",), "--dp is no option, or lacks its number"), (("2",), "2 is no option"),
                                (("--tp", "4", "--vocab", "3"), "4 TP ranks cannot share a vocabulary of 3")):
             result = alone(*options)
