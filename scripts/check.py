@@ -147,16 +147,22 @@ def installation():
     good = run(["meson", "setup", build, "--prefix", prefix, "--libdir", "lib", "-Dtests=disabled", "-Dbenchmarks=disabled",
                 "-Dcairo=disabled", "-Dkernels=disabled"], log) and run(["meson", "install", "-C", build, "--quiet"], log)
     environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig")}
-    # static: of our libraries the archives, of everything else what the system has
-    static = "-Wl,-Bstatic -l{0} -lbucketpool -Wl,-Bdynamic,--as-needed $(pkg-config --static --libs {0})"
-    for example, library, folder in (("plan_model", "bucketpool-formats", "examples/models/Llama-3.1-8B"),
-                                     ("logprob", "bucketpool-logprob", ".")):
-        for kind, flags in (("shared", f"$(pkg-config --libs {library}) -lm"), ("static", static.format(library))):
+    examples = [("plan_model", "", "gcc", "bucketpool-formats", [], "examples/models/Llama-3.1-8B"),
+                ("logprob", "", "gcc", "bucketpool-logprob", [], ".")]
+    if shutil.which("mpicc") and shutil.which("mpirun"):
+        examples.append(("cp_sft_loss", "examples/cp_sft_model.c", "mpicc", "bucketpool-logprob bucketpool-mpi",
+                         ["tests/mpi/mpirun.sh", "2", "--cp", "2"], "."))
+    for example, more, compiler, libraries, start, folder in examples:
+        # static: of our libraries the archives, of everything else what the system has
+        archives = " ".join("-l" + library for library in [*reversed(libraries.split()), "bucketpool"])
+        static = f"-Wl,-Bstatic {archives} -Wl,-Bdynamic,--as-needed $(pkg-config --static --libs {libraries})"
+        for kind, flags in (("shared", f"$(pkg-config --libs {libraries})"), ("static", static)):
             program = os.path.join(BUILDS, f"{example}-{kind}")
-            command = f"gcc -std=c17 examples/{example}.c -o {program} $(pkg-config --cflags {library}) -L$PREFIX/lib {flags}"
-            libraries = {"LD_LIBRARY_PATH": os.path.join(prefix, "lib")} if kind == "shared" else {}
+            command = (f"{compiler} -std=c17 examples/{example}.c {more} -o {program} $(pkg-config --cflags {libraries}) "
+                       f"-L$PREFIX/lib {flags} -lm")
+            loaded = {"LD_LIBRARY_PATH": os.path.join(prefix, "lib")} if kind == "shared" else {}
             works = good and run(["sh", "-c", command], log, env={**environment, "PREFIX": prefix}) and run(
-                [program], log, cwd=folder, env={**os.environ, **libraries})
+                [*start[:2], program, *start[2:]], log, cwd=folder, env={**os.environ, **loaded})
             count(f"install: {example}, {kind}", "passed" if works else "failed")
     took("install", begin, cpu_begin)
 
