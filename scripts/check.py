@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -21,15 +22,28 @@ def werror():
     return "true" if f"gcc {version.strip()}" in KNOWN_COMPILERS else "false"
 
 
+def show_end(log):
+    with open(log, encoding="utf-8", errors="replace") as file:
+        print("".join(file.readlines()[-60:]))
+
+
 def run(command, log, **more):
     """Runs a command into a log; prints the end of the log when it fails."""
     with open(log, "a", encoding="utf-8") as file:
         print("$", " ".join(command), file=file, flush=True)
         code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, **more).returncode
     if code != 0:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            print("".join(file.readlines()[-60:]))
+        show_end(log)
     return code == 0
+
+
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def took(name, begin, cpu_begin):
+    print(f"{name}: {time.monotonic() - begin:.0f} s, of processors {cpu_seconds() - cpu_begin:.0f} s", flush=True)
 
 
 def count(name, outcome, reason=""):
@@ -40,7 +54,10 @@ def count(name, outcome, reason=""):
 
 def count_tests(build):
     """Counts from what meson recorded, a JSON object a line."""
-    with open(os.path.join(build, "meson-logs", "testlog.json"), encoding="utf-8") as file:
+    recorded = os.path.join(build, "meson-logs", "testlog.json")
+    if not os.path.exists(recorded):
+        return False
+    with open(recorded, encoding="utf-8") as file:
         results = [json.loads(line) for line in file]
     for result in results:
         outcome = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}.get(result["result"], "failed")
@@ -52,9 +69,9 @@ def count_tests(build):
     return bool(results)
 
 
-def leg(name, options, environment=None, suites=()):
-    """Configures, builds and tests one way of building."""
-    begin = time.monotonic()
+def leg(name, options, environment=None, suites=(), builds_all=True):
+    """Configures, builds and tests one way of building. With builds_all=False only what its suites run is built."""
+    begin, cpu_begin = time.monotonic(), cpu_seconds()
     print(f"{name} ...", flush=True)
     build = os.path.join(BUILDS, name)
     log = os.path.join(BUILDS, name + ".log")
@@ -62,15 +79,17 @@ def leg(name, options, environment=None, suites=()):
     if os.path.exists(log):
         os.remove(log)
     env = {**os.environ, **(environment or {})}
-    built = run(["meson", "setup", build, "-Dwerror=" + werror(), *options], log, env=env) and run(["ninja", "-C", build], log, env=env)
+    built = run(["meson", "setup", build, "-Dwerror=" + werror(), *options], log, env=env)
+    built = built and (not builds_all or run(["ninja", "-C", build], log, env=env))
     if built:
-        suite_options = [word for suite in suites for word in ("--suite", suite)]
+        suite_options = [word for suite in suites for word in ("--suite", suite)] + ["--no-rebuild"] * builds_all
         with open(log, "a", encoding="utf-8") as file:  # failures are counted and shown from the test log
-            subprocess.run(["meson", "test", "-C", build, "--no-rebuild", *suite_options], stdout=file,
-                           stderr=subprocess.STDOUT, env=env)
+            subprocess.run(["meson", "test", "-C", build, *suite_options], stdout=file, stderr=subprocess.STDOUT, env=env)
         built = count_tests(build)
+        if not built:
+            show_end(log)
     count(f"{name}: builds and runs its tests", "passed" if built else "failed")
-    print(f"{name}: {time.monotonic() - begin:.0f} s", flush=True)
+    took(name, begin, cpu_begin)
     return built
 
 
@@ -88,7 +107,7 @@ def compiled():
 
 
 def static_checks():
-    begin = time.monotonic()
+    begin, cpu_begin = time.monotonic(), cpu_seconds()
     print("static ...", flush=True)
     log = os.path.join(BUILDS, "static.log")
     sources = [f for f in tracked(".c", ".h") if not f.endswith(".in")]
@@ -113,12 +132,12 @@ def static_checks():
         count("clang-tidy", "passed" if good else "failed")
     else:
         count("clang-tidy", "skipped", "clang-tidy-14 is not installed")
-    print(f"static: {time.monotonic() - begin:.0f} s", flush=True)
+    took("static", begin, cpu_begin)
 
 
 def installation():
     """Installs into an empty prefix and builds examples against it, shared and static, as a user would."""
-    begin = time.monotonic()
+    begin, cpu_begin = time.monotonic(), cpu_seconds()
     print("install ...", flush=True)
     log = os.path.join(BUILDS, "install.log")
     prefix = os.path.join(BUILDS, "prefix")
@@ -126,7 +145,7 @@ def installation():
     build = os.path.join(BUILDS, "installed")
     shutil.rmtree(build, ignore_errors=True)
     good = run(["meson", "setup", build, "--prefix", prefix, "--libdir", "lib", "-Dtests=disabled", "-Dbenchmarks=disabled",
-                "-Dcairo=disabled"], log) and run(["meson", "install", "-C", build, "--quiet"], log)
+                "-Dcairo=disabled", "-Dkernels=disabled"], log) and run(["meson", "install", "-C", build, "--quiet"], log)
     environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig")}
     examples = [("plan_model", "", "gcc", "bucketpool-formats", [], "examples/models/Llama-3.1-8B"),
                 ("logprob", "", "gcc", "bucketpool-logprob", [], ".")]
@@ -145,7 +164,7 @@ def installation():
             works = good and run(["sh", "-c", command], log, env={**environment, "PREFIX": prefix}) and run(
                 [*start[:2], program, *start[2:]], log, cwd=folder, env={**os.environ, **loaded})
             count(f"install: {example}, {kind}", "passed" if works else "failed")
-    print(f"install: {time.monotonic() - begin:.0f} s", flush=True)
+    took("install", begin, cpu_begin)
 
 
 def fuzz():
@@ -170,14 +189,19 @@ def fuzz():
 def main():
     os.makedirs(BUILDS, exist_ok=True)
     plain = leg("plain", [], {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"})
-    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Ddocs=disabled"])
+    # BUCKETPOOL_BRIEF: tests whose repetitions the plain leg has run do a share of them
+    # -O1 compiles in half the time and reports the same; reports need lines, no variables
+    lines = ["-Dc_args=-g1", "-Dcpp_args=-g1"]
+    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Doptimization=1", *lines, "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+        {"BUCKETPOOL_BRIEF": "1"})
     # what OpenMP's threads wait for each other by is not seen by the sanitizer: one thread each
-    leg("threads", ["-Db_sanitize=thread", "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled", "-Dmpi=disabled",
-                    "-Dbenchmarks=disabled", "-Ddocs=disabled"], suites=("unit", "contract", "comms", "cuda", "threads", "examples"))
+    leg("threads", ["-Db_sanitize=thread", *lines, "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled", "-Dmpi=disabled",
+                    "-Dbenchmarks=disabled", "-Ddocs=disabled"], suites=("unit", "contract", "comms", "cuda", "threads", "examples"),
+        builds_all=False)
     # without anything optional: what a machine that has only the required libraries builds
     leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dblas=disabled", "-Dkernels=disabled",
                  "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
-        suites=("unit", "contract", "comms", "kernels", "cli", "examples"))
+        {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"))
     # with a C compiler alone: no files, no command, and the stand-in for cmocka
     leg("core", ["-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled",
                  "-Dblas=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],

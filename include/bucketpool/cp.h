@@ -73,8 +73,8 @@ BP_API bp_status bp_cp_split_config_init(bp_cp_split_config *config, size_t size
  * Errors: BP_ERR_INVALID_ARGUMENT (cu_seqlens that does not begin with 0 or falls, padded lengths that are shorter than the sequence or not a
  * multiple of 2 ranks, a rank not below ranks, a `multiple` that will not do: with the sequence and the numbers), BP_ERR_MISMATCH (the
  * communicator has another number of ranks or this rank another number in it; another rank has another batch: names the rank),
- * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_COMM. The caller owns the split: bp_cp_split_destroy. It may go as soon as calls that it was
- * handed to have returned. */
+ * BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED (more than 512 ranks that compare), BP_ERR_NO_HOST_MEMORY, BP_ERR_COMM. The caller owns the split:
+ * bp_cp_split_destroy. It may go as soon as calls that it was handed to have returned. */
 BP_API bp_status bp_cp_split_create(const bp_cp_split_config *config, bp_cp_split **split);
 /* Accepts NULL and pointers to NULL; sets *split to NULL. */
 BP_API void bp_cp_split_destroy(bp_cp_split **split);
@@ -92,8 +92,8 @@ typedef struct bp_cp_split_info {
 
 BP_API bp_status bp_cp_split_info_get(const bp_cp_split *split, bp_cp_split_info *info);
 
-/* Where sequences begin in packed, padded or local order, and the end: `count` values, sequences + 1, of int32 or int64, to host memory.
- * Errors: BP_ERR_INVALID_ARGUMENT (gathered order, another count), BP_ERR_OVERFLOW (int32 does not hold them). */
+/* Where sequences begin in packed, padded or local order, and the end: `count` values, sequences + 1, of int32 or int64, to host memory, aligned
+ * or not. Errors: BP_ERR_INVALID_ARGUMENT (gathered order, another count), BP_ERR_OVERFLOW (int32 does not hold them). */
 BP_API bp_status bp_cp_split_cu_seqlens(const bp_cp_split *split, bp_cp_order order, bp_dtype dtype, uint64_t count,
                                         void *cu);
 
@@ -114,10 +114,11 @@ typedef struct bp_cp_tensor {
     void *data;
     uint64_t tokens;      /* must be the split's number of them */
     uint64_t token_bytes; /* of one token, all dimensions behind the first together; any number */
-    int64_t stride;       /* bytes between tokens; 0: token_bytes */
+    int64_t stride;       /* bytes between tokens, may be negative; 0: token_bytes */
 } bp_cp_tensor;
 
-/* What moves tensors on one device, and between the CP ranks. */
+/* What moves tensors on one device, and between the CP ranks. Thread safety: one call at a time per client. Calls may be on different streams:
+ * what the client has of its own is ordered by it, the caller's tensors by the caller. */
 typedef struct bp_cp bp_cp;
 
 typedef struct bp_cp_config {
@@ -134,8 +135,8 @@ BP_API bp_status bp_cp_config_init(bp_cp_config *config, size_t size);
 
 /* Plans and makes the workspaces, `max_gathered_bytes` and a rank's share of it, and nothing is allocated later. With a communicator
  * collective: a rank that fails makes all fail. Devices: host and cuda. Errors: BP_ERR_INVALID_ARGUMENT,
- * BP_ERR_UNSUPPORTED (a device without kernels), BP_ERR_MISMATCH (other ranks have another configuration), BP_ERR_NO_HOST_MEMORY,
- * BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM. The caller owns the client: bp_cp_destroy. */
+ * BP_ERR_UNSUPPORTED (a device without kernels, more than 512 ranks), BP_ERR_MISMATCH (other ranks have another configuration),
+ * BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM. The caller owns the client: bp_cp_destroy. */
 BP_API bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp);
 /* Waits for its work. Accepts NULL and pointers to NULL; sets *cp to NULL. */
 BP_API void bp_cp_destroy(bp_cp **cp);
@@ -146,7 +147,7 @@ BP_API bp_pool *bp_cp_pool(const bp_cp *cp);
 typedef struct bp_cp_rearrangement {
     size_t size;
     bp_cp_order from_order, to_order;
-    bp_cp_tensor from, to; /* equal bytes of a token; must not share memory */
+    bp_cp_tensor from, to; /* equal bytes of a token; must not share memory, gaps between tokens included */
     bp_cp_shift shift;
     uint8_t fill[16];    /* places without a token get this, */
     uint32_t fill_bytes; /* 1, 2, 4, 8 or 16 bytes of it again and again; divides the bytes of a token. 0: zeros */
@@ -163,8 +164,9 @@ BP_API bp_status bp_cp_rearrange(bp_cp *cp, const bp_cp_split *split, const bp_c
                                  bp_stream *stream);
 
 /* Collective: everybody's local tokens (log-probabilities, say) to packed or padded order, the same on all ranks. Ranks compare first what
- * they are about to do, on the host, unless they are trusting; a rank that fails then makes all fail. Not captured. Errors:
- * as bp_cp_rearrange, BP_ERR_MISMATCH (names the rank), BP_ERR_COMM, more than max_gathered_bytes. */
+ * they are about to do, on the host, unless they are trusting; a rank that fails then makes all fail. Errors: as
+ * bp_cp_rearrange, BP_ERR_CAPTURE (the stream is being captured), BP_ERR_MISMATCH (names the rank), BP_ERR_COMM, more than
+ * max_gathered_bytes. */
 BP_API bp_status bp_cp_gather(bp_cp *cp, const bp_cp_split *split, const bp_cp_tensor *local, bp_cp_order order,
                               const bp_cp_tensor *whole, bp_stream *stream);
 

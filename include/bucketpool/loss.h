@@ -22,7 +22,7 @@
  * need n earlier: add their masks alone and reduce, or hand over a count that is known (bp_loss_count_set); then seeds need no exchange.
  *
  * Thread safety: one call at a time per client. Streams: as logprob.h; calls on different streams are ordered by the client. Capture: only
- * bp_loss_seed may be captured.
+ * bp_loss_seed may be captured; others say BP_ERR_CAPTURE, and the step has failed.
  *
  * Sources: AReaL's loss with its epsilon, and its pull requests 1223, 1242 and 1249 for what goes wrong when statistics are made of one
  * CP rank's slice. */
@@ -59,8 +59,8 @@ BP_API bp_status bp_loss_config_init(bp_loss_config *config, size_t size);
 
 /* With a communicator collective: the ranks compare what they are made with, and a rank that fails makes all fail. Nothing is
  * allocated later. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_MISMATCH (the communicator has not tp x cp x dp ranks, two ranks have one place,
- * configurations differ: names the ranks), BP_ERR_UNSUPPORTED (a device without kernels), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY,
- * BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM. The caller owns the client: bp_loss_destroy. */
+ * configurations differ: names the ranks), BP_ERR_UNSUPPORTED (a device without kernels, more than 65536 ranks), BP_ERR_OVERFLOW,
+ * BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_COMM. The caller owns the client: bp_loss_destroy. */
 BP_API bp_status bp_loss_create(bp_device *device, const bp_loss_config *config, bp_loss **loss);
 /* Waits for its work. Accepts NULL and pointers to NULL; sets *loss to NULL. */
 BP_API void bp_loss_destroy(bp_loss **loss);
@@ -85,9 +85,10 @@ typedef struct bp_loss_values {
 
 BP_API bp_status bp_loss_values_init(bp_loss_values *values, size_t size);
 
-/* Enqueues the sums of a micro-batch. Not collective. The same values must be there on all ranks. Errors: BP_ERR_INVALID_ARGUMENT
- * (another number of tokens than the split's, no mask, a split of other CP ranks, more than max_sequences), what the device reports;
- * bp_loss_reduce tells the other ranks. */
+/* Enqueues the sums of a micro-batch. Not collective. The same values must be there in all micro-batches, on all ranks. Errors:
+ * BP_ERR_INVALID_ARGUMENT (another number of tokens than the split's, no mask, a split of other CP ranks, more than max_sequences,
+ * values that are not aligned or others than in the micro-batch before), BP_ERR_OVERFLOW (strides), what the device reports; bp_loss_reduce
+ * tells the other ranks. */
 BP_API bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_loss_values *values, bp_stream *stream);
 
 /* Collective: whether all ranks fared well until here, in bp_loss_add and by `status`; else all get the status and the words of one that
@@ -97,18 +98,19 @@ BP_API bp_status bp_loss_agree(bp_loss *loss, bp_status status);
 
 /* Collective, and the only exchange that a step needs: all ranks call it, those that failed, too. `status`: how this rank fared until here, anywhere
  * (in its loader, its rearrangements, its forward pass); BP_OK as a rule. Waits for the sums. Where one rank failed, here, in bp_loss_add
- * or by what `status` says, all get that status and a sentence that names it; then there are no statistics, and seeds are 0.
- * Errors: BP_ERR_MISMATCH (CP or TP ranks of one DP rank added other batches, masks or values: names the ranks), what a rank failed
- * with, BP_ERR_COMM. */
+ * or by what `status` says, all get that status and a sentence that names it, with the last words recorded on its thread (bp_error_record for
+ * one's own); then there are no statistics, and seeds are 0.
+ * Errors: BP_ERR_MISMATCH (CP or TP ranks of one DP rank added other batches; TP ranks other masks or values, as counts and sums tell; ranks
+ * values of other kinds: names two ranks), what a rank failed with, BP_ERR_COMM. */
 BP_API bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream);
 
 /* Tokens that count in all, where the caller knows: instead of a reduce before seeds. The same on all ranks. */
 BP_API bp_status bp_loss_count_set(bp_loss *loss, uint64_t valid);
 
 /* Enqueues upstream gradients for bp_logprob_backward: seed = factor mask DP CP / (epsilon + n), without DP CP where gradients are summed.
- * `factor`: -1 for log-probabilities; c for entropies with - c as their weight in the loss. n is of the last reduce or
- * bp_loss_count_set. `mask` as in bp_loss_values, `seed` fp32; both of `tokens` local tokens; every one is written. Errors: as bp_loss_add;
- * BP_ERR_SCHEDULE (n is not known yet). */
+ * `factor`: -1 for log-probabilities; - c for entropies where - c sum(H mask) / (epsilon + n) is added to the loss. n is of the last reduce or
+ * bp_loss_count_set, in a graph that of the capture. `mask` as in bp_loss_values, `seed` fp32; both of `tokens` local tokens; every one is
+ * written. Errors: as bp_loss_add; BP_ERR_SCHEDULE (n is not known yet). */
 BP_API bp_status bp_loss_seed(bp_loss *loss, const bp_cp_split *split, uint64_t tokens, const bp_token_values *mask,
                               float factor, const bp_token_values *seed, bp_stream *stream);
 
@@ -121,7 +123,7 @@ typedef struct bp_loss_statistics {
     uint64_t tokens;    /* without padding and dummies */
     uint64_t valid;     /* n: those whose mask is not 0 */
     double logprob_sum, entropy_sum;
-    double perplexity_sum;         /* over sequences that have valid tokens, */
+    double perplexity_sum;         /* over sequences with log-probabilities of valid tokens, */
     uint64_t perplexity_sequences; /* of which there are so many */
     double logit_min, logit_max;   /* of valid tokens; +inf and -inf where there are none, NaN where one is */
     double epsilon;

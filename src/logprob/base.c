@@ -21,6 +21,28 @@ bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels
                    bp_device_name(device));
 }
 
+bp_status bp_call_end(bp_stream *own, bp_stream *given, bp_status status)
+{
+    if (given != NULL)
+        return status;
+    if (status == BP_OK)
+        return bp_stream_synchronize(own);
+    char detail[BP_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", bp_error_detail());
+    (void)bp_stream_synchronize(own);
+    return bp_error_record(status, detail);
+}
+
+bp_status bp_check_not_captured(const char *call, bp_stream *stream)
+{
+    uint64_t capture = 0;
+    BP_TRY(bp_stream_capture_of(stream, &capture));
+    if (capture != 0)
+        return bp_fail(BP_ERR_CAPTURE, "%s: stream %s is being captured (capture %llu)", call, bp_stream_name(stream),
+                       (unsigned long long)capture);
+    return BP_OK;
+}
+
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
 static bp_status check_config(const bp_base_config *config)

@@ -44,6 +44,13 @@ typedef struct bp_base {
 /* The engine that fits the device. Errors: BP_ERR_UNSUPPORTED. */
 bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine);
 
+/* The end of a call that came to `status`. Without a stream of the caller's (`given` NULL) it waits on the client's own, also for what a call
+ * that failed had enqueued there. */
+bp_status bp_call_end(bp_stream *own, bp_stream *given, bp_status status);
+
+/* Errors: BP_ERR_CAPTURE. */
+bp_status bp_check_not_captured(const char *call, bp_stream *stream);
+
 /* Collective with several ranks: all succeed or all fail. `status`: how the caller fared until here. */
 bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_status status, bp_base *base);
 /* Waits for the device's streams. Also of one that is all zeros. */

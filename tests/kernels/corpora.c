@@ -297,7 +297,7 @@ static void *new_plane(slice *s, size_t which, size_t element, bp_token_values *
     const bool is_backward = s->stride < 0 && s->tokens > 0;
     values->data = memory + (is_backward ? (s->tokens - 1) * step * element : 0);
     values->stride = s->stride;
-    values->batch_stride = -12345; /* not looked at */
+    values->batch_stride = INT64_MIN; /* not looked at */
     return values->data;
 }
 

@@ -93,6 +93,9 @@ static void the_golden_batch_is_split_as_known(void **state)
         assert_memory_equal(gathered, GOLDEN_HANDS, sizeof gathered);
         assert_ok(bp_cp_split_cu_seqlens(split, BP_CP_LOCAL, BP_DTYPE_INT64, 3, cu));
         assert_true(cu[0] == 0 && cu[1] == 4 && cu[2] == 6);
+        uint8_t anywhere[1 + sizeof cu];
+        assert_ok(bp_cp_split_cu_seqlens(split, BP_CP_LOCAL, BP_DTYPE_INT64, 3, anywhere + 1));
+        assert_memory_equal(anywhere + 1, cu, sizeof cu);
         const bp_cp_split_info info = info_of(split);
         assert_true(info.ranks == 2 && info.rank == rank && info.sequences == 2 && info.data_sequences == 2);
         assert_true(info.data_tokens == 12 && info.packed_tokens == 12 && info.padded_tokens == 12);

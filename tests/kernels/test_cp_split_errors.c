@@ -135,7 +135,7 @@ static void lengths_begin_with_0(void **state)
 static void lengths_never_fall(void **state)
 {
     (void)state;
-    int64_t cu[MANY + 1];
+    int64_t cu[MANY + 1] = {0};
     int32_t narrow[MANY + 1];
     bp_cp_split_config config = config_of(cu, MANY, 2);
     static const int64_t bad[] = {3699, 0, -1, -5000000000, INT64_MIN};
@@ -158,7 +158,7 @@ static void lengths_never_fall(void **state)
 static void padded_lengths_hold_the_sequences(void **state)
 {
     (void)state;
-    int64_t cu[MANY + 1], padded[MANY + 1];
+    int64_t cu[MANY + 1] = {0}, padded[MANY + 1] = {0};
     bp_cp_split_config config = config_of(cu, MANY, 2);
     config.cu_padded = padded;
     fill_lengths(cu);

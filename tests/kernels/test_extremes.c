@@ -97,10 +97,10 @@ static void any_dtype_layout_and_mask(void **state)
     seed(71);
     FOR_KERNELS(kernels)
     {
-        for (int round = 0; round < 40; round++) {
+        for (int round = 0; round < 24; round++) {
             const batch_options options = {.batch = 1 + random_below(3),
                                            .sequence = 1 + random_below(6),
-                                           .columns = 1 + random_below(round % 4 == 0 ? 3000 : 150),
+                                           .columns = 1 + random_below(round % 8 == 0 ? 3000 : 150),
                                            .dtype = DTYPES[round % 3],
                                            .target_dtype = round % 2 == 0 ? BP_DTYPE_INT32 : BP_DTYPE_INT64,
                                            .logits = random_layout(),
@@ -174,7 +174,7 @@ static void nan_and_infinities(void **state)
     FOR_KERNELS(kernels)
     {
         for (size_t d = 0; d < 3; d++) {
-            for (uint64_t at = 0; at < COLUMNS; at += at == 0 ? 5 : at == 75 ? 1 : 10) {
+            for (uint64_t at = 0; at < COLUMNS; at += at == 0 ? 15 : at == 75 ? 1 : 30) {
                 const batch_options options = {.batch = 1, .sequence = ROWS, .columns = COLUMNS, .dtype = DTYPES[d]};
                 batch b = new_batch(&options);
                 const double largest = DTYPES[d] == BP_DTYPE_FP16 ? 65504 : 3e38;

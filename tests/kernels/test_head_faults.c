@@ -1,5 +1,5 @@
 /* Every call of the device, and every allocation, fails once in turn: an error, nothing lost, and the next call is as it was before. No
- * call allocates once the head is made. Linked with -Wl,--wrap of the allocation functions. */
+ * call allocates once the head is made. Linked with shortage.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,9 @@
 
 #include "../comms/exchange.h"
 #include "../contract/support.h"
+#include "faults.h"
 #include "head_runs.h"
+#include "shortage.h"
 
 static const head_case small = {.batch = 2,
                                 .sequence = 7,
@@ -31,28 +33,6 @@ static const head_case small = {.batch = 2,
 
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
 
-static _Thread_local bool counts;
-static _Thread_local unsigned long allocations;
-static _Thread_local unsigned fails; /* 0: none; 1: the next one */
-
-static bool is_refused(void)
-{
-    allocations += counts;
-    return fails > 0 && --fails == 0;
-}
-
-#define WRAP(name, parameters, arguments)                                                                              \
-    void *__real_##name parameters;                                                                                    \
-    __attribute__((visibility("default"))) void *__wrap_##name parameters;                                             \
-    void *__wrap_##name parameters                                                                                     \
-    {                                                                                                                  \
-        return is_refused() ? NULL : __real_##name arguments;                                                          \
-    }
-WRAP(malloc, (size_t bytes), (bytes))
-WRAP(calloc, (size_t count, size_t bytes), (count, bytes))
-WRAP(realloc, (void *memory, size_t bytes), (memory, bytes))
-WRAP(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
-
 static void test_calls_allocate_nothing(void **state)
 {
     (void)state;
@@ -62,12 +42,12 @@ static void test_calls_allocate_nothing(void **state)
     bp_lm_head *head = new_head(&config);
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(device, "caller", &stream));
-    counts = true;
-    allocations = 0;
+    shortage.counts = true;
+    shortage.allocations = 0;
     for (int i = 0; i < 20; i++)
         run(head, &t, i % 2 == 0 ? stream : NULL);
-    counts = false;
-    assert_int_equal(allocations, 0);
+    shortage.counts = false;
+    assert_int_equal(shortage.allocations, 0);
     bp_stream_destroy(&stream);
     bp_lm_head_destroy(&head);
     free_tensors(&t);
@@ -81,10 +61,10 @@ static void test_creation_without_memory(void **state)
     unsigned met = 0;
     for (unsigned nth = 1;; nth++) {
         bp_lm_head *head = NULL;
-        fails = nth;
+        shortage.fails = nth;
         bp_status status = bp_lm_head_create(device, &config, &head);
-        const bool was_met = fails == 0;
-        fails = 0;
+        const bool was_met = shortage.fails == 0;
+        shortage.fails = 0;
         if (!was_met) {
             assert_ok(status);
             bp_lm_head_destroy(&head);
@@ -118,10 +98,10 @@ static void *create_poor(void *argument)
     bp_lm_head_config config = head_config_of(&small);
     config.vocab_start = r->seat.rank * small.vocab;
     config.comm = r->comm;
-    fails = r->nth;
+    shortage.fails = r->nth;
     r->status = bp_lm_head_create(device, &config, &head);
-    r->met = r->nth > 0 && fails == 0;
-    fails = 0;
+    r->met = r->nth > 0 && shortage.fails == 0;
+    shortage.fails = 0;
     bp_lm_head_destroy(&head);
     return NULL;
 }
@@ -163,35 +143,11 @@ static void test_ranks_without_memory(void **state)
 
 /* ---- the device ---------------------------------------------------------------------------------------------------- */
 
-typedef struct faults {
-    unsigned until; /* 0: none; 1: the next call */
-    bool met;
-    bp_device_operation where;
-} faults;
-
-static bp_status maybe_fail(void *user, const bp_device_call *call)
-{
-    faults *f = user;
-    if (f->until == 0 || --f->until > 0)
-        return BP_OK;
-    f->met = true;
-    f->where = call->operation;
-    return bp_error_record(BP_ERR_IO, "injected");
-}
-
-/* Undoing is best effort: what fails there may leave something behind, but must not crash. */
-static bool undoes(bp_device_operation operation)
-{
-    return operation == BP_OP_UNRESERVE || operation == BP_OP_DECOMMIT || operation == BP_OP_UNMAP ||
-           operation == BP_OP_FREE || operation == BP_OP_STREAM_DESTROY || operation == BP_OP_EVENT_DESTROY ||
-           operation == BP_OP_STREAM_SYNCHRONIZE || operation == BP_OP_SYNCHRONIZE;
-}
-
 static bp_device *new_faulty(faults *f)
 {
     bp_device *inner = new_host(), *faulty = NULL;
     *f = (faults){0};
-    assert_ok(bp_device_create_trace(inner, maybe_fail, f, &faulty));
+    assert_ok(bp_device_create_trace(inner, fail_at, f, &faulty));
     bp_device_destroy(&inner);
     return faulty;
 }
@@ -214,7 +170,7 @@ static void test_creation_on_a_failing_device(void **state)
             bp_lm_head_destroy(&head);
         if (!was.met)
             break;
-        if (!undoes(was.where))
+        if (!undoes(was.where) && was.where != BP_OP_STREAM_SYNCHRONIZE && was.where != BP_OP_SYNCHRONIZE)
             assert_int_equal(status, BP_ERR_IO);
         assert_int_equal(usage_of(faulty).committed_bytes, 0);
         assert_int_equal(usage_of(faulty).streams, 0);

@@ -70,7 +70,7 @@ static void spoil(bp_loss_config *config, const creation_scene *x, bool is_odd)
     if (x->now->fault == ALL_OTHER_CP)
         config->cp = 3;
     if (x->now->fault == POOR_DEVICE)
-        config->max_sequences = 1u << 20;
+        config->max_sequences = 1u << 13;
     if (!is_odd)
         return;
     switch (x->now->fault) {

@@ -74,6 +74,10 @@ static void configurations_are_checked(void **state)
     c = good_config();
     c.threads = 1025;
     assert_fails(bp_loss_create(device, &c, &loss), BP_ERR_INVALID_ARGUMENT, "1025");
+    c.threads = 1024;
+    c.epsilon = 0;
+    assert_ok(bp_loss_create(device, &c, &loss));
+    bp_loss_destroy(&loss);
     c = good_config();
     c.max_sequences = UINT64_MAX;
     assert_fails(bp_loss_create(device, &c, &loss), BP_ERR_OVERFLOW, "18446744073709551615");
@@ -230,6 +234,34 @@ static void adds_are_checked(void **state)
     assert_fails(bp_loss_begin(NULL), BP_ERR_INVALID_ARGUMENT, "bp_loss_begin");
     assert_fails(bp_loss_reduce(NULL, BP_OK, NULL), BP_ERR_INVALID_ARGUMENT, "bp_loss_reduce");
     assert_fails(bp_loss_count_set(NULL, 1), BP_ERR_INVALID_ARGUMENT, "bp_loss_count_set");
+    end_stage(&g);
+}
+
+static void views_are_checked(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"mask", "log-prob", "entrop", "logit_min", "logit_max"};
+    stage g;
+    begin_stage(&g, 0);
+    for (size_t i = 0; i < 5; i++) {
+        bp_loss_values v = g.v.values;
+        bp_token_values *const views[] = {&v.mask, &v.logprob, &v.entropy, &v.logit_min, &v.logit_max};
+        views[i]->stride = INT64_MIN;
+        assert_ok(bp_loss_begin(g.loss));
+        assert_fails(bp_loss_add(g.loss, g.split, &v, g.stream), BP_ERR_OVERFLOW, names[i]);
+        v = g.v.values;
+        views[i]->data = (char *)views[i]->data + 1;
+        assert_ok(bp_loss_begin(g.loss));
+        if (i > 0)
+            assert_fails(bp_loss_add(g.loss, g.split, &v, g.stream), BP_ERR_INVALID_ARGUMENT, names[i], "4 bytes");
+    }
+    bp_token_values mask = g.v.values.mask, seeds = g.v.seed;
+    mask.stride = INT64_MIN;
+    assert_ok(bp_loss_count_set(g.loss, 1));
+    assert_fails(bp_loss_seed(g.loss, g.split, g.v.tokens, &mask, -1, &g.v.seed, g.stream), BP_ERR_OVERFLOW, "mask");
+    seeds.data = (char *)seeds.data + 2;
+    assert_fails(bp_loss_seed(g.loss, g.split, g.v.tokens, &g.v.values.mask, -1, &seeds, g.stream),
+                 BP_ERR_INVALID_ARGUMENT, "seed", "4 bytes");
     end_stage(&g);
 }
 
@@ -418,6 +450,7 @@ int main(void)
                                        cmocka_unit_test(places_are_checked),
                                        cmocka_unit_test(devices_are_checked),
                                        cmocka_unit_test(adds_are_checked),
+                                       cmocka_unit_test(views_are_checked),
                                        cmocka_unit_test(sequences_have_a_limit),
                                        cmocka_unit_test(dummies_need_room),
                                        cmocka_unit_test(the_first_failure_is_told),

@@ -8,6 +8,7 @@
 
 #include "loss_ranks.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ typedef enum step_fault {
     MOVED_MASK,
     OTHER_VALUE,
     OTHER_ENTROPY,
+    INFINITE_VALUE,
     NO_ENTROPY,
     NO_LARGEST,
     MISSING_ADD,
@@ -65,6 +67,7 @@ static const step_case OTHER_VALUES[] = {
     {MOVED_MASK, "TP ranks with masks of the same count, and other sums", BP_ERR_MISMATCH, false},
     {OTHER_VALUE, "TP ranks with different log-probabilities", BP_ERR_MISMATCH, false},
     {OTHER_ENTROPY, "TP ranks with different entropies", BP_ERR_MISMATCH, false},
+    {INFINITE_VALUE, "TP ranks, one with a log-probability of -inf", BP_ERR_MISMATCH, false},
 };
 
 typedef struct step_scene {
@@ -102,8 +105,8 @@ static bool change_values(seat *at, step_fault fault)
     uint8_t *mask = v->values.mask.data;
     float *logprob = v->values.logprob.data, *entropy = v->values.entropy.data;
     const int64_t one = (int64_t)valid * v->stride, other = (int64_t)invalid * v->stride;
-    if (fault == OTHER_VALUE)
-        logprob[one] -= 0.5f;
+    if (fault == OTHER_VALUE || fault == INFINITE_VALUE)
+        logprob[one] -= fault == OTHER_VALUE ? 0.5f : INFINITY;
     else if (fault == OTHER_ENTROPY)
         entropy[one] += 0.5f;
     else
@@ -200,7 +203,7 @@ static bool run_step_with_fault(host_rank *r)
     bool good = take_seat(&inner, &at) && step(&at, false); /* seeds of this one are gone afterwards, too */
     if (good && is_odd && (now->fault == OTHER_BATCH || now->fault == OTHER_LENGTHS))
         good = change_batch(&at, now->fault);
-    if (good && is_odd && now->fault >= OTHER_MASK && now->fault <= OTHER_ENTROPY)
+    if (good && is_odd && (now->fault >= OTHER_MASK && now->fault <= INFINITE_VALUE))
         good = change_values(&at, now->fault);
     good = good && bp_loss_begin(at.loss) == BP_OK && add_with_fault(&at, now, is_odd);
     const bp_status mine = is_odd && now->fault == TOLD ? BP_ERR_IO : BP_OK;
@@ -308,16 +311,36 @@ static void micro_batches_come_in_one_order(void **state)
     free_corpus(&c);
 }
 
+/* Its place, which is another number than its rank. */
+static bool names_place(const topology *t, uint32_t rank)
+{
+    const uint32_t place = t->place[rank];
+    char words[80];
+    snprintf(words, sizeof words, "tp %u, cp %u, dp %u", place % t->tp, place / t->tp % t->cp, place / t->tp / t->cp);
+    return expected_here(strstr(bp_error_detail(), words) != NULL, words, __FILE__, __LINE__);
+}
+
+/* Before the reduce, which says the same again. */
+static bool agree_that_one_failed(seat *at, uint32_t odd, bp_status told)
+{
+    EXPECT(bp_loss_agree(at->loss, BP_OK) == BP_OK);
+    const bool good = is_status(bp_loss_agree(at->loss, at->r->number == odd ? told : BP_OK), told, NULL, "agreed") &&
+                      names_rank(odd, "agreed") && names_place(&at->s->t, odd);
+    return is_status(bp_loss_agree(at->loss, BP_OK), told, NULL, "agreed again") && good;
+}
+
 /* The client goes on after a step that failed: begin forgets it. */
 static bool run_recovery(host_rank *r)
 {
     seat at;
     bool good = take_seat(r, &at);
     for (uint32_t odd = 0; good && odd < r->ranks; odd++) {
-        const bp_status mine = odd == r->number ? (bp_status)(BP_ERR_IO + odd) : BP_OK;
+        const bp_status told = (bp_status)(BP_ERR_IO + odd % 4), mine = odd == r->number ? told : BP_OK;
+        const bool agrees = odd % 2 == 0;
         good = bp_loss_begin(at.loss) == BP_OK && add_all(&at, false);
-        good = good && is_status(bp_loss_reduce(at.loss, mine, at.stream), (bp_status)(BP_ERR_IO + odd), NULL, "told");
-        good = good && names_rank(odd, "told") && nothing_came_of_it(&at);
+        good = good && (!agrees || agree_that_one_failed(&at, odd, told));
+        good = good && is_status(bp_loss_reduce(at.loss, agrees ? BP_OK : mine, at.stream), told, NULL, "told");
+        good = good && names_rank(odd, "told") && names_place(&at.s->t, odd) && nothing_came_of_it(&at);
         good = good && step(&at, false) && statistics_are_true(&at) && make_seeds(&at, -1);
     }
     leave_seat(&at);
@@ -328,10 +351,10 @@ static void the_next_step_is_whole(void **state)
 {
     (void)state;
     corpus c = new_corpus(&SMALL);
-    const topology t = shuffled_topology(2, 2, 1);
+    const topology t = shuffled_topology(2, 2, 2);
     scene s = new_scene(&c, &t, 2);
     run_scene_ranks(&s, run_recovery);
-    assert_true(seeds_are_true(&s, -1, 2));
+    assert_true(seeds_are_true(&s, -1, 4));
     free_scene(&s);
     free_corpus(&c);
 }

@@ -43,6 +43,7 @@ static void merging_keeps_what_is_no_number(void **state)
     step.logit_min = NAN;
     step.logit_max = 4;
     assert_ok(bp_loss_statistics_merge(&step, &total));
+    assert_true(total.loss == 0 && !signbit(total.loss)); /* no "-0" in anybody's log */
     step.logit_min = -3;
     assert_ok(bp_loss_statistics_merge(&step, &total));
     assert_true(isnan(total.logit_min) && total.logit_max == 4);

@@ -1,5 +1,5 @@
 /* On one rank every allocation, and every call of the device, fails once in turn: all ranks hear of it, none waits, nothing is lost, and
- * the next step is whole. Linked with -Wl,--wrap of the allocation functions. */
+ * the next step is whole. Linked with shortage.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,38 +7,23 @@
 
 #include <cmocka.h>
 
+#include "faults.h"
 #include "loss_ranks.h"
+#include "shortage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "../contract/support.h"
+#include "logprob/agreement.h"
 
 #define ODD 1 /* the rank that lacks something */
 
 static const corpus_options SMALL = {.seed = 39, .sequences = 9, .longest = 20};
 
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
-
-static _Thread_local unsigned fails; /* 0: none; 1: the next one */
-
-static bool is_refused(void)
-{
-    return fails > 0 && --fails == 0;
-}
-
-#define WRAP(name, parameters, arguments)                                                                              \
-    void *__real_##name parameters;                                                                                    \
-    __attribute__((visibility("default"))) void *__wrap_##name parameters;                                             \
-    void *__wrap_##name parameters                                                                                     \
-    {                                                                                                                  \
-        return is_refused() ? NULL : __real_##name arguments;                                                          \
-    }
-WRAP(malloc, (size_t bytes), (bytes))
-WRAP(calloc, (size_t count, size_t bytes), (count, bytes))
-WRAP(realloc, (void *memory, size_t bytes), (memory, bytes))
-WRAP(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
 
 /* What every rank tells the others after a try. */
 typedef struct word {
@@ -65,10 +50,10 @@ static bool run_creations(host_rank *r)
     unsigned nth = 0, failed = 0;
     for (bool met = true; met; nth++) {
         bp_loss *loss = NULL;
-        fails = r->number == ODD ? nth + 1 : 0;
+        shortage.fails = r->number == ODD ? nth + 1 : 0;
         const bp_status status = bp_loss_create(r->device, &config, &loss);
-        const bool was_met = r->number == ODD && fails == 0;
-        fails = 0;
+        const bool was_met = r->number == ODD && shortage.fails == 0;
+        shortage.fails = 0;
         EXPECT(status == BP_OK ? loss != NULL : status == BP_ERR_NO_HOST_MEMORY && loss == NULL);
         bp_loss_destroy(&loss);
         EXPECT(usage_of(r->device).committed_bytes == 0);
@@ -91,29 +76,66 @@ static void creation_without_host_memory(void **state)
     free_corpus(&c);
 }
 
+/* More ranks than the words of all have room for on a stack; all but the first are made up. */
+enum { MANY = 600 };
+
+typedef struct crowd {
+    bool heard_of_it; /* the first has told of a failure */
+} crowd;
+
+static bp_status exchange_with_crowd(void *user, const void *mine, uint64_t bytes, void *all)
+{
+    crowd *c = user;
+    bp_told told = {0};
+    memcpy(&told, mine, bytes < sizeof told ? bytes : sizeof told);
+    c->heard_of_it = c->heard_of_it || told.status != BP_OK; /* whatever is told, it begins so */
+    for (uint64_t rank = 0; rank < MANY; rank++) {
+        if (bytes == sizeof told)
+            told.values[6] = rank; /* its place */
+        memcpy((char *)all + rank * bytes, &told, bytes);
+    }
+    return BP_OK;
+}
+
+/* False: there is no nth allocation. */
+static bool creation_fails(bp_device *device, const bp_loss_config *config, crowd *c, unsigned nth)
+{
+    bp_loss *loss = NULL;
+    c->heard_of_it = false;
+    shortage.fails = nth;
+    const bp_status status = bp_loss_create(device, config, &loss);
+    const bool met = shortage.fails == 0;
+    shortage.fails = 0;
+    assert_true(status == BP_OK ? loss != NULL : status == BP_ERR_NO_HOST_MEMORY && loss == NULL);
+    assert_true(c->heard_of_it == (status != BP_OK));
+    bp_loss_destroy(&loss);
+    return met;
+}
+
+static void creation_among_many_ranks(void **state)
+{
+    (void)state;
+    crowd c = {0};
+    const bp_comm_callbacks callbacks = {.size = sizeof callbacks, .ranks = MANY, .exchange = exchange_with_crowd};
+    bp_device *device = new_host();
+    bp_comm *comm;
+    bp_loss_config config;
+    unsigned nth = 1;
+    assert_ok(bp_comm_create_callback(&callbacks, &c, "crowd", &comm));
+    assert_ok(bp_loss_config_init(&config, sizeof config));
+    config.comm = comm;
+    config.dp = MANY;
+    config.max_sequences = 3;
+    while (creation_fails(device, &config, &c, nth))
+        nth++;
+    assert_true(nth > 10);
+    for (unsigned last = 0; last < 5; last++) /* the device needs one less at times: then the last was not reached */
+        (void)creation_fails(device, &config, &c, nth - last);
+    bp_comm_destroy(&comm);
+    bp_device_destroy(&device);
+}
+
 /* ---- the device ---------------------------------------------------------------------------------------------------- */
-
-typedef struct faults {
-    unsigned until; /* 0: none; 1: the next call */
-    bool met;
-    bp_device_operation where;
-} faults;
-
-static bp_status maybe_fail(void *user, const bp_device_call *call)
-{
-    faults *f = user;
-    if (f->until == 0 || --f->until > 0)
-        return BP_OK;
-    f->met = true;
-    f->where = call->operation;
-    return bp_error_record(BP_ERR_DEVICE, "injected");
-}
-
-static bool undoes(bp_device_operation operation)
-{
-    return operation == BP_OP_UNRESERVE || operation == BP_OP_DECOMMIT || operation == BP_OP_UNMAP ||
-           operation == BP_OP_FREE || operation == BP_OP_STREAM_DESTROY || operation == BP_OP_EVENT_DESTROY;
-}
 
 /* The rank on a device of which calls can be made to fail; the others' fail never. */
 typedef struct faulty_rank {
@@ -125,7 +147,7 @@ static bool begin_faulty(host_rank *r, faulty_rank *x)
 {
     x->inner = *r;
     x->f = (faults){0};
-    EXPECT(bp_device_create_trace(r->device, maybe_fail, &x->f, &x->inner.device) == BP_OK);
+    EXPECT(bp_device_create_trace(r->device, fail_at, &x->f, &x->inner.device) == BP_OK);
     EXPECT(bp_stream_create(x->inner.device, "faulty", &x->inner.stream) == BP_OK);
     return true;
 }
@@ -271,8 +293,9 @@ static void seeds_on_a_failing_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(creation_without_host_memory), cmocka_unit_test(creation_on_a_failing_device),
-        cmocka_unit_test(steps_on_a_failing_device), cmocka_unit_test(seeds_on_a_failing_device)};
+        cmocka_unit_test(creation_without_host_memory), cmocka_unit_test(creation_among_many_ranks),
+        cmocka_unit_test(creation_on_a_failing_device), cmocka_unit_test(steps_on_a_failing_device),
+        cmocka_unit_test(seeds_on_a_failing_device)};
     alarm(250);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

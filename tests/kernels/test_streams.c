@@ -12,6 +12,7 @@
 
 #include "../contract/support.h"
 #include "batches.h"
+#include "faults.h"
 #include "hosts.h"
 
 static const batch_options SMALL = {.batch = 2, .sequence = 9, .columns = 700, .with_entropy = true, .masked = true};
@@ -240,33 +241,19 @@ static void destroying_waits_for_work_on_its_way(void **state)
     }
 }
 
-typedef struct fault {
-    unsigned until; /* 0: none; 1: the next call of the device */
-    bool met;
-} fault;
-
-static bp_status fail_at(void *user, const bp_device_call *call)
-{
-    fault *f = user;
-    if (call->operation == BP_OP_STREAM_SYNCHRONIZE || f->until == 0 || --f->until > 0)
-        return BP_OK;
-    f->met = true;
-    return bp_error_record(BP_ERR_IO, "injected");
-}
-
 /* False: no nth call of the device. The caller may free everything when the call has failed: nothing changes any more. */
-static bool fails_when_done(bp_logprob *client, batch *b, fault *f, unsigned nth, bool backward)
+static bool fails_when_done(bp_logprob *client, batch *b, faults *f, unsigned nth, bool backward)
 {
     bp_logprob_batch call = call_of(b, whole_shard(b));
     bp_logprob_outputs outputs = outputs_of(b);
     bp_logprob_gradients gradients = gradients_of(b, whole_shard(b));
     memset(b->logprob.memory, 0x11, b->logprob.bytes);
     memset(b->grad.memory, 0x11, b->grad.bytes);
-    *f = (fault){.until = nth};
+    *f = (faults){.until = nth, .spares_waits = true};
     bp_status status = backward ? bp_logprob_backward(client, &call, &gradients, NULL)
                                 : bp_logprob_forward(client, &call, &outputs, NULL);
     const bool met = f->met;
-    *f = (fault){0};
+    *f = (faults){0};
     assert_int_equal(status, met ? BP_ERR_IO : BP_OK);
     assert_true(!met || strstr(bp_error_detail(), "injected") != NULL);
     view *written = backward ? &b->grad : &b->logprob;
@@ -282,7 +269,7 @@ static bool fails_when_done(bp_logprob *client, batch *b, fault *f, unsigned nth
 static void calls_that_failed_have_ended(void **state)
 {
     (void)state;
-    fault f = {0};
+    faults f = {0};
     bp_device *slow = new_slow_host(2000, 5), *faulty = NULL;
     assert_ok(bp_device_create_trace(slow, fail_at, &f, &faulty));
     bp_device_destroy(&slow);

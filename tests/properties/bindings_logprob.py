@@ -1,11 +1,12 @@
-"""bucketpool-logprob through ctypes, and what its library needs of communicators: declarations by hand from cp.h, loss.h and comm.h.
+"""bucketpool-logprob through ctypes, and communicators for it: declarations by hand from cp.h, loss.h and comm.h.
 
 The library brings the core along: one object has the functions of both."""
 
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p, c_size_t
+from ctypes import (POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32,
+                    c_uint64, c_void_p)
 
 import bindings as b
 from bindings import HANDLE, OUT, Sized, check
@@ -53,7 +54,8 @@ class TokenValues(ctypes.Structure):
 
 
 class LossConfig(Sized):
-    _fields_ = [("size", c_size_t)] + [(name, c_uint32) for name in ("tp", "cp", "dp", "tp_rank", "cp_rank", "dp_rank")] + [
+    PLACE = ("tp", "cp", "dp", "tp_rank", "cp_rank", "dp_rank")
+    _fields_ = [("size", c_size_t)] + [(name, c_uint32) for name in PLACE] + [
         ("comm", HANDLE), ("max_sequences", c_uint64), ("epsilon", c_double), ("gradients", c_uint32),
         ("threads", c_uint32)]
 
@@ -198,7 +200,7 @@ class Team:
         return self.rooms[ranks]
 
     def run(self, ranks, function):
-        """function(rank, communicator, stream) on each rank at once: what each returns. Where one raises, the others do not wait."""
+        """function(rank, communicator, stream) on each rank at once: what they return. Nobody waits for who raises."""
         room = self.room(ranks)
 
         def guarded(rank):

@@ -38,8 +38,9 @@ class Batch:
         kind, dtype = (ctypes.c_int32, lp.INT32) if self.narrow else (c_int64, b.INT64)
         cu, padded = [(kind * (len(self.sequences) + 1))(*self.cu(which)) for which in (0, 1)]
         config = lp.config_of(lib, lp.SplitConfig, "bp_cp_split_config_init", cu_dtype=dtype,
-                              sequences=len(self.sequences), ranks=self.cp, rank=rank, total_multiple=self.total_multiple,
-                              multiple=0 if self.given else self.multiple, last_is_dummy=int(self.dummy), comm=comm)
+                              sequences=len(self.sequences), ranks=self.cp, rank=rank,
+                              total_multiple=self.total_multiple, multiple=0 if self.given else self.multiple,
+                              last_is_dummy=int(self.dummy), comm=comm)
         config.cu_seqlens = ctypes.addressof(cu)
         config.cu_padded = ctypes.addressof(padded) if self.given else None
         return Split(lib, made(lib, "bp_cp_split_create", byref(config)))
@@ -95,7 +96,8 @@ class Split:
         self.lib.bp_cp_split_destroy(byref(self.handle))
 
     def tokens(self, order):
-        return (self.info.packed_tokens, self.info.padded_tokens, self.info.local_tokens, self.info.padded_tokens)[order]
+        info = self.info
+        return (info.packed_tokens, info.padded_tokens, info.local_tokens, info.padded_tokens)[order]
 
     def map(self, source, to, shift=KEEP):
         count = self.tokens(to)
@@ -107,7 +109,8 @@ class Split:
     def cu(self, order):
         count = self.info.sequences + 1
         values = (c_int64 * count)()
-        check(self.lib, self.lib.bp_cp_split_cu_seqlens(self.handle, order, b.INT64, count, values), "bp_cp_split_cu_seqlens")
+        name = "bp_cp_split_cu_seqlens"
+        check(self.lib, getattr(self.lib, name)(self.handle, order, b.INT64, count, values), name)
         return list(values)
 
 
@@ -125,6 +128,7 @@ def batches(draw, lengths=None, cp=None):
     given_padding = draw(st.booleans())
     multiple = least * draw(st.integers(1, 3))
     unit = least if given_padding else multiple
-    padded = [-(-length // unit) * unit + (least * draw(st.integers(0, 2)) if given_padding else 0) for length in lengths]
+    padded = [-(-length // unit) * unit + (least * draw(st.integers(0, 2)) if given_padding else 0)
+              for length in lengths]
     total = 0 if given_padding or dummy else multiple * draw(st.integers(0, 7))
     return Batch(tuple(zip(lengths, padded)), cp, dummy, given_padding, multiple, total, draw(st.booleans()))

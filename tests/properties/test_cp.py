@@ -1,6 +1,7 @@
 """Random packed batches on context-parallel ranks: index maps and rearranged tensors, beside lists of tokens in Python.
 
-Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches (default 200). The same examples every time."""
+Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches (default 200). The same examples
+every time."""
 
 import ctypes
 import os

@@ -1,6 +1,7 @@
-"""Random packed batches on random arrangements of ranks: the loss, seeds and every statistic, beside formulas in Python.
+"""Random packed batches on random arrangements of ranks: the loss, seeds and statistics, beside formulas in Python.
 
-Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches (default 200). The same examples every time.
+Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches (default 200). The same examples
+every time.
 
 Ranks are threads. Sums of the model are rounded once (math.fsum)."""
 
@@ -140,7 +141,8 @@ class Layout:
         return place % self.tp, place // self.tp % self.cp, place // (self.tp * self.cp)
 
 
-SHAPES = [(tp, cp, dp) for cp in (1, 2, 3, 4, 8) for tp in (1, 2, 3, 4, 8) for dp in (1, 2, 3, 4, 8) if tp * cp * dp <= 8]
+SIZES = (1, 2, 3, 4, 8)
+SHAPES = [(tp, cp, dp) for cp in SIZES for tp in SIZES for dp in SIZES if tp * cp * dp <= 8]
 
 LARGE = [(tp, cp, dp) for tp, cp, dp in SHAPES if cp > 1 and tp * cp * dp > 4]
 
@@ -308,7 +310,8 @@ def mistakes(layout, packs, expected):
     epsilon, every, means, slices = expected["epsilon"], [], [], []
     for d in range(layout.dp):
         for cp in range(layout.cp):
-            held = [[tokens[s][o] for s, o in batch.places(LOCAL, cp) if s == i and o < len(sequence) and sequence[o].mask]
+            held = [[sequence[o] for s, o in batch.places(LOCAL, cp)
+                     if s == i and o < len(sequence) and sequence[o].mask]
                     for batch, tokens in packs[d] for i, sequence in enumerate(tokens)]
             own = [t.logprob for sequence in held for t in sequence]
             every += own

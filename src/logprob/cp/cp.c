@@ -95,15 +95,3 @@ bp_pool *bp_cp_pool(const bp_cp *cp)
 {
     return cp == NULL ? NULL : cp->workspace.pool;
 }
-
-bp_status bp_cp_end(bp_cp *cp, bp_stream *given, bp_status status)
-{
-    if (given != NULL)
-        return status;
-    if (status == BP_OK)
-        return bp_stream_synchronize(cp->own);
-    char detail[BP_DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "%s", bp_error_detail());
-    (void)bp_stream_synchronize(cp->own); /* of what was enqueued before */
-    return bp_error_record(status, detail);
-}

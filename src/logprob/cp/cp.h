@@ -33,7 +33,4 @@ bp_status bp_check_cp_apart(const char *call, const bp_cp_tensor *from, const bp
 /* Enqueues the kernels of a rearrangement whose tensors are checked. */
 bp_status bp_cp_enqueue(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearrangement *checked, bp_stream *stream);
 
-/* The end of a call: without a stream of the caller's it waits. */
-bp_status bp_cp_end(bp_cp *cp, bp_stream *given, bp_status status);
-
 #endif

@@ -2,6 +2,7 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "logprob/agreement.h"
+#include "logprob/base.h"
 #include "logprob/cp/cp.h"
 
 /* A gather or its backward, checked: `local` and `whole` with their strides. */
@@ -173,11 +174,13 @@ static bp_status run(bp_cp *cp, gathering *g, const bp_cp_tensor *local, const b
     bp_status status = check(cp, local, whole, g);
     if (status == BP_OK)
         status = bp_stream_check(used, cp->device, g->call);
+    if (status == BP_OK)
+        status = bp_check_not_captured(g->call, used);
     if (cp->comm != NULL)
         status = run_with_others(cp, g, status, used);
     else if (status == BP_OK)
         status = run_alone(cp, g, used);
-    return bp_cp_end(cp, stream, status);
+    return bp_call_end(cp->own, stream, status);
 }
 
 bp_status bp_cp_gather(bp_cp *cp, const bp_cp_split *split, const bp_cp_tensor *local, bp_cp_order order,

@@ -84,11 +84,12 @@ bp_status bp_cp_split_cu_seqlens(const bp_cp_split *split, bp_cp_order order, bp
         return bp_fail(BP_ERR_OVERFLOW, "%s: %llu tokens do not fit int32", call,
                        (unsigned long long)bp_split_tokens(split, order));
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t start = start_of(split, order, i);
-        if (dtype == BP_DTYPE_INT32)
-            ((int32_t *)cu)[i] = (int32_t)start;
+        const int64_t wide = (int64_t)start_of(split, order, i);
+        const int32_t narrow = (int32_t)wide;
+        if (dtype == BP_DTYPE_INT32) /* at any address, as cu_seqlens are read */
+            memcpy((char *)cu + i * sizeof narrow, &narrow, sizeof narrow);
         else
-            ((int64_t *)cu)[i] = (int64_t)start;
+            memcpy((char *)cu + i * sizeof wide, &wide, sizeof wide);
     }
     return BP_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "logprob/base.h"
 #include "logprob/cp/cp.h"
 
 bp_status bp_cp_rearrangement_init(bp_cp_rearrangement *rearrangement, size_t size)
@@ -150,5 +151,5 @@ bp_status bp_cp_rearrange(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearr
     BP_TRY(check(call, split, rearrangement, &checked));
     bp_stream *used = stream != NULL ? stream : cp->own;
     BP_TRY(bp_stream_check(used, cp->device, call));
-    return bp_cp_end(cp, stream, bp_cp_enqueue(cp, split, &checked, used));
+    return bp_call_end(cp->own, stream, bp_cp_enqueue(cp, split, &checked, used));
 }

@@ -19,20 +19,25 @@ static bool has_gaps(const bp_rearrange_work *work)
     return work->from_stride != (int64_t)work->token_bytes || work->to_stride != (int64_t)work->token_bytes;
 }
 
+static void fill_run(const bp_rearrange_work *work, char *to, uint64_t run)
+{
+    for (uint64_t i = 0; i < run; i++)
+        fill_token(work, to + (int64_t)i * work->to_stride);
+}
+
 static void copy_run(const bp_rearrange_work *work, uint64_t source, uint64_t position, uint64_t run)
 {
     char *to = (char *)work->to + (int64_t)position * work->to_stride;
-    const char *from = (const char *)work->from + (source == BP_NOWHERE ? 0 : (int64_t)source * work->from_stride);
-    if (source != BP_NOWHERE && !has_gaps(work)) {
-        memcpy(to, from, run * work->token_bytes);
+    if (source == BP_NOWHERE) { /* there may be no memory to take from */
+        fill_run(work, to, run);
         return;
     }
-    for (uint64_t i = 0; i < run; i++, to += work->to_stride) {
-        if (source == BP_NOWHERE)
-            fill_token(work, to);
-        else
-            memcpy(to, from + (int64_t)i * work->from_stride, work->token_bytes);
-    }
+    const char *from = (const char *)work->from + (int64_t)source * work->from_stride;
+    if (!has_gaps(work))
+        memcpy(to, from, run * work->token_bytes);
+    else
+        for (uint64_t i = 0; i < run; i++)
+            memcpy(to + (int64_t)i * work->to_stride, from + (int64_t)i * work->from_stride, work->token_bytes);
 }
 
 static void copy_places(const void *context, uint64_t begin, uint64_t end)

@@ -7,6 +7,7 @@
 #include "logprob/loss/loss.h"
 
 #define NOBODY UINT32_MAX
+#define MOST_RANKS 65536 /* of whom a byte each is kept on the stack */
 
 static const char *const call = "bp_loss_create";
 
@@ -56,12 +57,32 @@ static bp_told told_of(const bp_loss_config *config, bp_status status)
     return told;
 }
 
+/* Memory for what more ranks tell than fit the stack. A rank that has none says so in a byte, or the others would wait for it. */
+static bp_status make_room(bp_comm *comm, uint32_t ranks, bp_told **told)
+{
+    uint8_t lacking[MOST_RANKS];
+    if (ranks > MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks, at most %d are possible", call, ranks, MOST_RANKS);
+    bp_told *made = calloc(ranks, sizeof *made);
+    const uint8_t lacks = made == NULL;
+    bp_status status = bp_comm_exchange(comm, &lacks, sizeof lacks, lacking);
+    for (uint32_t r = 0; r < ranks && status == BP_OK; r++)
+        if (lacking[r])
+            status =
+                bp_fail(BP_ERR_NO_HOST_MEMORY, "%s: rank %u of %u has no memory for the words of all", call, r, ranks);
+    if (status == BP_OK)
+        *told = made;
+    else
+        free(made);
+    return status;
+}
+
 bp_status bp_loss_grid_init(const bp_loss_config *config, bp_status status, bp_loss_grid *grid)
 {
     const uint32_t ranks = config->comm != NULL ? bp_comm_ranks(config->comm) : 1;
-    bp_told few[BP_MOST_RANKS], *told = ranks <= BP_MOST_RANKS ? few : calloc(ranks, sizeof *told);
-    if (told == NULL)
-        return bp_fail_memory(ranks * sizeof *told);
+    bp_told few[BP_MOST_RANKS], *told = few;
+    if (ranks > BP_MOST_RANKS)
+        BP_TRY(make_room(config->comm, ranks, &told));
     if (status == BP_OK)
         status = check_sizes(config);
     const bp_told mine = told_of(config, status);

@@ -19,7 +19,7 @@ static double greatest(double a, double b)
 static void divide(bp_loss_statistics *s)
 {
     const double valid = (double)s->valid;
-    s->loss = s->valid != 0 ? -s->logprob_sum / (s->epsilon + valid) : 0;
+    s->loss = s->valid != 0 ? (0 - s->logprob_sum) / (s->epsilon + valid) : 0; /* never -0 */
     s->entropy = s->valid != 0 ? s->entropy_sum / valid : 0;
     s->perplexity = s->perplexity_sequences != 0 ? s->perplexity_sum / (double)s->perplexity_sequences : 0;
 }
@@ -59,7 +59,7 @@ static bp_status check_kinds(const bp_loss *loss, uint32_t *one, uint32_t other)
 static bool is_close(double a, double b)
 {
     const double larger = fmax(fabs(a), fabs(b));
-    return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= SAME * fmax(larger, 1);
+    return a == b || (isnan(a) && isnan(b)) || (isfinite(larger) && fabs(a - b) <= SAME * fmax(larger, 1));
 }
 
 /* Tensor-parallel ranks have the same tokens. */

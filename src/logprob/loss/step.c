@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "logprob/arguments.h"
+#include "logprob/base.h"
 #include "logprob/cp/split.h"
 #include "logprob/loss/loss.h"
 
@@ -68,6 +69,16 @@ static bp_status check_values(const char *call, const bp_loss *loss, const bp_cp
     return bp_check_values(call, "logit_max", &values->logit_max, 1, tokens, false);
 }
 
+static bp_status enqueue_groups(bp_loss *loss, const bp_cp_split *split, bp_sums_work *work, bp_stream *stream)
+{
+    for (uint64_t g = 0; g < bp_split_group_count(split); g++) {
+        bp_split_group(split, g, &work->group);
+        BP_TRY(loss->engine->ops->sums(loss->engine, work, stream));
+        work->records += work->group.count;
+    }
+    return BP_OK;
+}
+
 static bp_status enqueue_sums(bp_loss *loss, const bp_cp_split *split, const bp_loss_values *values, bp_stream *stream)
 {
     bp_sums_work work = {.mask = values->mask.data,
@@ -82,12 +93,9 @@ static bp_status enqueue_sums(bp_loss *loss, const bp_cp_split *split, const bp_
                          .logit_max_stride = values->logit_max.stride,
                          .records = loss->records + loss->mine->sequences};
     BP_TRY(bp_stream_wait(stream, loss->done)); /* records of dummies are written over by the next micro-batch */
-    for (uint64_t g = 0; g < bp_split_group_count(split); g++) {
-        bp_split_group(split, g, &work.group);
-        BP_TRY(loss->engine->ops->sums(loss->engine, &work, stream));
-        work.records += work.group.count;
-    }
-    return bp_event_record(loss->done, stream);
+    bp_status status = enqueue_groups(loss, split, &work, stream);
+    bp_status recorded = bp_event_record(loss->done, stream); /* what failed half-way is on its way, too */
+    return status == BP_OK ? recorded : status;
 }
 
 static void count_batch(const bp_cp_split *split, const bp_loss_values *values, bp_loss_word *word)
@@ -105,10 +113,11 @@ static bp_status add(const char *call, bp_loss *loss, const bp_cp_split *split, 
     if (split == NULL || values == NULL || values->size < sizeof *values)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a split and values of %zu bytes", call, sizeof *values);
     BP_TRY(bp_stream_check(bp_loss_stream(loss, stream), loss->device, call));
+    BP_TRY(bp_check_not_captured(call, bp_loss_stream(loss, stream)));
     BP_TRY(check_values(call, loss, split, values));
-    BP_TRY(enqueue_sums(loss, split, values, bp_loss_stream(loss, stream)));
+    BP_TRY(bp_call_end(loss->own, stream, enqueue_sums(loss, split, values, bp_loss_stream(loss, stream))));
     count_batch(split, values, loss->mine);
-    return stream == NULL ? bp_stream_synchronize(loss->own) : BP_OK;
+    return BP_OK;
 }
 
 /* Kept until the ranks meet. The first is told. */
@@ -135,6 +144,7 @@ bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_loss_val
 static bp_status fetch_records(bp_loss *loss, bp_stream *stream)
 {
     BP_TRY(bp_stream_check(stream, loss->device, "bp_loss_reduce"));
+    BP_TRY(bp_check_not_captured("bp_loss_reduce", stream));
     BP_TRY(bp_stream_wait(stream, loss->done));
     if (loss->mine->sequences != 0)
         BP_TRY(
@@ -213,6 +223,21 @@ static float seed_value(const bp_loss *loss, float factor)
     return (float)(factor * ranks / (loss->epsilon + (double)loss->valid));
 }
 
+static bp_status enqueue_seeds(const bp_loss *loss, const bp_cp_split *split, const bp_token_values *mask, float value,
+                               const bp_token_values *seed, bp_stream *stream)
+{
+    bp_seed_work work = {.mask = mask->data,
+                         .mask_stride = mask->stride,
+                         .seed = seed->data,
+                         .seed_stride = seed->stride,
+                         .value = value};
+    for (uint64_t g = 0; g < bp_split_group_count(split); g++) {
+        bp_split_group(split, g, &work.group);
+        BP_TRY(loss->engine->ops->seed(loss->engine, &work, stream));
+    }
+    return BP_OK;
+}
+
 bp_status bp_loss_seed(bp_loss *loss, const bp_cp_split *split, uint64_t tokens, const bp_token_values *mask,
                        float factor, const bp_token_values *seed, bp_stream *stream)
 {
@@ -231,14 +256,5 @@ bp_status bp_loss_seed(bp_loss *loss, const bp_cp_split *split, uint64_t tokens,
     if (seed->data == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the seed is missing (data is NULL)", call);
     BP_TRY(bp_check_values(call, "seed", seed, 1, tokens, true));
-    bp_seed_work work = {.mask = mask->data,
-                         .mask_stride = mask->stride,
-                         .seed = seed->data,
-                         .seed_stride = seed->stride,
-                         .value = seed_value(loss, factor)};
-    for (uint64_t g = 0; g < bp_split_group_count(split); g++) {
-        bp_split_group(split, g, &work.group);
-        BP_TRY(loss->engine->ops->seed(loss->engine, &work, used));
-    }
-    return stream == NULL ? bp_stream_synchronize(loss->own) : BP_OK;
+    return bp_call_end(loss->own, stream, enqueue_seeds(loss, split, mask, seed_value(loss, factor), seed, used));
 }

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 bool fake_is_reached(const fake_mark *mark)
@@ -94,6 +95,7 @@ static void perform(fake_stream *stream, fake_op *op)
 static void *serve(void *argument)
 {
     fake_stream *stream = argument;
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* else all pauses are 50 us longer, in ns */
     pthread_mutex_lock(&fake.lock);
     (void)fake_this_thread(); /* takes its number */
     for (;;) {

@@ -1,0 +1,22 @@
+/* Devices of which one call fails: for tests that try each in turn. */
+#ifndef BP_TEST_KERNELS_FAULTS_H
+#define BP_TEST_KERNELS_FAULTS_H
+
+#include <bucketpool/device.h>
+
+#include <stdbool.h>
+
+typedef struct faults {
+    unsigned until;    /* 0: none; 1: the next call */
+    bool spares_waits; /* for streams: they neither fail nor count */
+    bool met;
+    bp_device_operation where;
+} faults;
+
+/* A bp_device_trace; `user` is the faults. What fails is BP_ERR_IO. */
+bp_status fail_at(void *user, const bp_device_call *call);
+
+/* Undoing is best effort: what fails there may leave something behind, but must not crash. */
+bool undoes(bp_device_operation operation);
+
+#endif

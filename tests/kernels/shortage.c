@@ -1,0 +1,23 @@
+#include "shortage.h"
+
+#include <stdlib.h>
+
+_Thread_local allocation_shortage shortage;
+
+static bool is_refused(void)
+{
+    shortage.allocations += shortage.counts;
+    return shortage.fails > 0 && --shortage.fails == 0;
+}
+
+#define WRAP(name, parameters, arguments)                                                                              \
+    void *__real_##name parameters;                                                                                    \
+    __attribute__((visibility("default"))) void *__wrap_##name parameters;                                             \
+    void *__wrap_##name parameters                                                                                     \
+    {                                                                                                                  \
+        return is_refused() ? NULL : __real_##name arguments;                                                          \
+    }
+WRAP(malloc, (size_t bytes), (bytes))
+WRAP(calloc, (size_t count, size_t bytes), (count, bytes))
+WRAP(realloc, (void *memory, size_t bytes), (memory, bytes))
+WRAP(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
