@@ -187,6 +187,11 @@ static void shared_memory(call *c, party *p)
     (void)p;
     c->local.data = (uint8_t *)c->whole.data + 4;
 }
+static void overlapping_tokens(call *c, party *p)
+{
+    (void)p;
+    (c->backward ? &c->local : &c->whole)->stride = 1;
+}
 static void local_order(call *c, party *p)
 {
     (void)p;
@@ -225,6 +230,7 @@ static const oddity ODDITIES[] = {{"other bytes", other_bytes, NULL, BP_ERR_MISM
                                   {"fewer tokens", fewer_tokens, "16", BAD, false},
                                   {"unequal bytes", unequal_bytes, "4", BAD, false},
                                   {"shared memory", shared_memory, "memory", BAD, false},
+                                  {"overlapping tokens", overlapping_tokens, "overlap", BAD, false},
                                   {"local order", local_order, "local", BAD, false},
                                   {"no order", no_order, "55", BAD, false},
                                   {"too much", too_much, "384", BAD, false},
