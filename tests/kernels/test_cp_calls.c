@@ -135,6 +135,10 @@ static void tensors_share_no_memory(void **state)
     assert_refused_move(BAD, "share memory");
     r.to = (bp_cp_tensor){.data = first - 94 * 12 + 1, .tokens = 94, .token_bytes = 12};
     assert_refused_move(BAD, "share memory");
+    r.from.data = first + 179 * stride; /* backwards */
+    r.from.stride = -stride;
+    r.to = (bp_cp_tensor){.data = first, .tokens = 94, .token_bytes = 12};
+    assert_refused_move(BAD, "share memory");
 }
 
 static void neighbours_are_no_overlap(void **state)

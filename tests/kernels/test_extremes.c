@@ -169,7 +169,7 @@ static void extremes_may_be_anywhere(void **state)
 static void nan_and_infinities(void **state)
 {
     (void)state;
-    enum { COLUMNS = 77, ROWS = 11 };
+    enum { COLUMNS = 77, ROWS = 12 };
     seed(74);
     FOR_KERNELS(kernels)
     {
@@ -195,6 +195,7 @@ static void nan_and_infinities(void **state)
                 }
                 put_logit(&b, 0, 10, at, largest);
                 put_logit(&b, 0, 10, (at + 3) % COLUMNS, -largest);
+                put_logit(&b, 0, 11, at, -NAN); /* its sign is no order */
                 bp_logprob *client = new_client(device, &b, kernels->bit, 1);
                 check_range(client, &b, (layout){0}, BOTH);
                 bp_logprob_destroy(&client);

@@ -281,6 +281,48 @@ static void sequences_have_a_limit(void **state)
     end_stage(&g);
 }
 
+/* They are not counted, but their sums are made. */
+static void dummies_need_room(void **state)
+{
+    (void)state;
+    const int64_t cu[] = {0, 3, 5};
+    uint8_t mask[5] = {1, 1, 1, 1, 1};
+    bp_loss_config config = good_config();
+    bp_cp_split_config batch;
+    bp_loss_values values;
+    bp_cp_split *split = NULL;
+    bp_loss *loss = NULL;
+    config.max_sequences = 1;
+    assert_ok(bp_loss_create(device, &config, &loss));
+    assert_ok(bp_cp_split_config_init(&batch, sizeof batch));
+    batch.cu_seqlens = cu;
+    batch.sequences = 2;
+    batch.last_is_dummy = 1;
+    assert_ok(bp_cp_split_create(&batch, &split));
+    assert_ok(bp_loss_values_init(&values, sizeof values));
+    values.tokens = 5;
+    values.mask = (bp_token_values){.data = mask, .stride = 1};
+    assert_ok(bp_loss_begin(loss));
+    assert_fails(bp_loss_add(loss, split, &values, NULL), BP_ERR_INVALID_ARGUMENT, "2 sequences", "at most 1");
+    bp_cp_split_destroy(&split);
+    bp_loss_destroy(&loss);
+}
+
+static void the_first_failure_is_told(void **state)
+{
+    (void)state;
+    stage g;
+    begin_stage(&g, 0);
+    bp_loss_values longer = g.v.values, without = g.v.values;
+    longer.tokens++;
+    without.mask.data = NULL;
+    assert_ok(bp_loss_begin(g.loss));
+    assert_fails(bp_loss_add(g.loss, g.split, &longer, NULL), BP_ERR_INVALID_ARGUMENT, "local ones");
+    assert_fails(bp_loss_add(g.loss, g.split, &without, NULL), BP_ERR_INVALID_ARGUMENT, "mask is missing");
+    assert_fails(bp_loss_reduce(g.loss, BP_ERR_IO, NULL), BP_ERR_INVALID_ARGUMENT, "local ones");
+    end_stage(&g);
+}
+
 /* A micro-batch without entropies, after one with them. */
 static void micro_batches_have_the_same_values(void **state)
 {
@@ -410,6 +452,8 @@ int main(void)
                                        cmocka_unit_test(adds_are_checked),
                                        cmocka_unit_test(views_are_checked),
                                        cmocka_unit_test(sequences_have_a_limit),
+                                       cmocka_unit_test(dummies_need_room),
+                                       cmocka_unit_test(the_first_failure_is_told),
                                        cmocka_unit_test(micro_batches_have_the_same_values),
                                        cmocka_unit_test(splits_of_other_ranks_are_refused),
                                        cmocka_unit_test(seeds_are_checked),

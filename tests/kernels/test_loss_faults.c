@@ -30,6 +30,7 @@ typedef enum step_fault {
     MOVED_MASK,
     OTHER_VALUE,
     INFINITE_VALUE,
+    OTHER_ENTROPY,
     NO_ENTROPY,
     NO_LARGEST,
     MISSING_ADD,
@@ -66,6 +67,7 @@ static const step_case OTHER_VALUES[] = {
     {MOVED_MASK, "TP ranks with masks of the same count, and other sums", BP_ERR_MISMATCH, false},
     {OTHER_VALUE, "TP ranks with different log-probabilities", BP_ERR_MISMATCH, false},
     {INFINITE_VALUE, "TP ranks, one with a log-probability of -inf", BP_ERR_MISMATCH, false},
+    {OTHER_ENTROPY, "TP ranks with different entropies", BP_ERR_MISMATCH, false},
 };
 
 typedef struct step_scene {
@@ -105,6 +107,8 @@ static bool change_values(seat *at, step_fault fault)
     const int64_t one = (int64_t)valid * v->stride, other = (int64_t)invalid * v->stride;
     if (fault == OTHER_VALUE || fault == INFINITE_VALUE)
         logprob[one] -= fault == OTHER_VALUE ? 0.5f : INFINITY;
+    else if (fault == OTHER_ENTROPY)
+        entropy[one] += 0.5f;
     else
         mask[one] = 0;
     if (fault == MOVED_MASK) {
@@ -199,7 +203,7 @@ static bool run_step_with_fault(host_rank *r)
     bool good = take_seat(&inner, &at) && step(&at, false); /* seeds of this one are gone afterwards, too */
     if (good && is_odd && (now->fault == OTHER_BATCH || now->fault == OTHER_LENGTHS))
         good = change_batch(&at, now->fault);
-    if (good && is_odd && (now->fault >= OTHER_MASK && now->fault <= INFINITE_VALUE))
+    if (good && is_odd && now->fault >= OTHER_MASK && now->fault <= OTHER_ENTROPY)
         good = change_values(&at, now->fault);
     good = good && bp_loss_begin(at.loss) == BP_OK && add_with_fault(&at, now, is_odd);
     const bp_status mine = is_odd && now->fault == TOLD ? BP_ERR_IO : BP_OK;
@@ -295,6 +299,34 @@ static bool agree_that_one_failed(seat *at, uint32_t odd, bp_status told)
     const bool good = is_status(bp_loss_agree(at->loss, at->r->number == odd ? told : BP_OK), told, NULL, "agreed") &&
                       names_rank(odd, "agreed") && names_place(&at->s->t, odd);
     return is_status(bp_loss_agree(at->loss, BP_OK), told, NULL, "agreed again") && good;
+}
+
+/* The sequences of all CP ranks are the same, but not in the same order. */
+static bool run_swapped_micro_batches(host_rank *r)
+{
+    seat at;
+    bool good = take_seat(r, &at) && bp_loss_begin(at.loss) == BP_OK;
+    for (uint32_t m = 0; good && m < at.micros; m++) {
+        const uint32_t added = at.cp_rank == 0 ? m : at.micros - 1 - m;
+        good = bp_loss_add(at.loss, at.splits[added], &at.slices[added].values, at.stream) == BP_OK;
+    }
+    good = is_status(bp_loss_reduce(at.loss, BP_OK, at.stream), BP_ERR_MISMATCH, NULL, "swapped") && good;
+    leave_seat(&at);
+    return good;
+}
+
+static void micro_batches_come_in_one_order(void **state)
+{
+    (void)state;
+    corpus c = new_corpus(&SMALL);
+    const topology t = topology_of(1, 2, 1);
+    seed(6);
+    scene s = new_scene(&c, &t, 3);
+    for (; s.micros[0] < 2; s = new_scene(&c, &t, 3))
+        free_scene(&s);
+    run_scene_ranks(&s, run_swapped_micro_batches);
+    free_scene(&s);
+    free_corpus(&c);
 }
 
 /* The client goes on after a step that failed: begin forgets it. */
@@ -400,10 +432,10 @@ static void a_broken_communicator_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_fails_on_all_ranks),        cmocka_unit_test(tp_ranks_must_have_equal_masks),
-        cmocka_unit_test(tp_ranks_must_have_equal_values),  cmocka_unit_test(dp_ranks_must_have_the_same_values),
-        cmocka_unit_test(the_next_step_is_whole),           cmocka_unit_test(all_are_told_the_same),
-        cmocka_unit_test(a_broken_communicator_is_an_error)};
+        cmocka_unit_test(a_step_fails_on_all_ranks),       cmocka_unit_test(tp_ranks_must_have_equal_masks),
+        cmocka_unit_test(tp_ranks_must_have_equal_values), cmocka_unit_test(dp_ranks_must_have_the_same_values),
+        cmocka_unit_test(micro_batches_come_in_one_order), cmocka_unit_test(the_next_step_is_whole),
+        cmocka_unit_test(all_are_told_the_same),           cmocka_unit_test(a_broken_communicator_is_an_error)};
     alarm(250);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
