@@ -219,6 +219,7 @@ static void test_dynamic_is_freed_in_order(void **state)
         uint32_t id = param(&k, 0);
         void *address = take(&k, id, k.streams[ACQUIRES]);
         assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[USES]));
+        assert_ok(bp_stream_synchronize(k.streams[ACQUIRES])); /* memory is there where that stream has come to it */
         block(k.streams[blocked], &g);
         fill(&k, blocked, address, 0x11);
         drop(&k, id, k.streams[RELEASES]);

@@ -29,8 +29,8 @@ typedef enum step_fault {
     OTHER_MASK,
     MOVED_MASK,
     OTHER_VALUE,
-    OTHER_ENTROPY,
     INFINITE_VALUE,
+    OTHER_ENTROPY,
     NO_ENTROPY,
     NO_LARGEST,
     MISSING_ADD,
@@ -66,8 +66,8 @@ static const step_case OTHER_MASKS[] = {
 static const step_case OTHER_VALUES[] = {
     {MOVED_MASK, "TP ranks with masks of the same count, and other sums", BP_ERR_MISMATCH, false},
     {OTHER_VALUE, "TP ranks with different log-probabilities", BP_ERR_MISMATCH, false},
-    {OTHER_ENTROPY, "TP ranks with different entropies", BP_ERR_MISMATCH, false},
     {INFINITE_VALUE, "TP ranks, one with a log-probability of -inf", BP_ERR_MISMATCH, false},
+    {OTHER_ENTROPY, "TP ranks with different entropies", BP_ERR_MISMATCH, false},
 };
 
 typedef struct step_scene {
@@ -203,7 +203,7 @@ static bool run_step_with_fault(host_rank *r)
     bool good = take_seat(&inner, &at) && step(&at, false); /* seeds of this one are gone afterwards, too */
     if (good && is_odd && (now->fault == OTHER_BATCH || now->fault == OTHER_LENGTHS))
         good = change_batch(&at, now->fault);
-    if (good && is_odd && (now->fault >= OTHER_MASK && now->fault <= INFINITE_VALUE))
+    if (good && is_odd && now->fault >= OTHER_MASK && now->fault <= OTHER_ENTROPY)
         good = change_values(&at, now->fault);
     good = good && bp_loss_begin(at.loss) == BP_OK && add_with_fault(&at, now, is_odd);
     const bp_status mine = is_odd && now->fault == TOLD ? BP_ERR_IO : BP_OK;
@@ -283,6 +283,24 @@ static void dp_ranks_must_have_the_same_values(void **state)
     free_corpus(&c);
 }
 
+/* Its place, which is another number than its rank. */
+static bool names_place(const topology *t, uint32_t rank)
+{
+    const uint32_t place = t->place[rank];
+    char words[80];
+    snprintf(words, sizeof words, "tp %u, cp %u, dp %u", place % t->tp, place / t->tp % t->cp, place / t->tp / t->cp);
+    return expected_here(strstr(bp_error_detail(), words) != NULL, words, __FILE__, __LINE__);
+}
+
+/* Before the reduce, which says the same again. */
+static bool agree_that_one_failed(seat *at, uint32_t odd, bp_status told)
+{
+    EXPECT(bp_loss_agree(at->loss, BP_OK) == BP_OK);
+    const bool good = is_status(bp_loss_agree(at->loss, at->r->number == odd ? told : BP_OK), told, NULL, "agreed") &&
+                      names_rank(odd, "agreed") && names_place(&at->s->t, odd);
+    return is_status(bp_loss_agree(at->loss, BP_OK), told, NULL, "agreed again") && good;
+}
+
 /* The sequences of all CP ranks are the same, but not in the same order. */
 static bool run_swapped_micro_batches(host_rank *r)
 {
@@ -309,24 +327,6 @@ static void micro_batches_come_in_one_order(void **state)
     run_scene_ranks(&s, run_swapped_micro_batches);
     free_scene(&s);
     free_corpus(&c);
-}
-
-/* Its place, which is another number than its rank. */
-static bool names_place(const topology *t, uint32_t rank)
-{
-    const uint32_t place = t->place[rank];
-    char words[80];
-    snprintf(words, sizeof words, "tp %u, cp %u, dp %u", place % t->tp, place / t->tp % t->cp, place / t->tp / t->cp);
-    return expected_here(strstr(bp_error_detail(), words) != NULL, words, __FILE__, __LINE__);
-}
-
-/* Before the reduce, which says the same again. */
-static bool agree_that_one_failed(seat *at, uint32_t odd, bp_status told)
-{
-    EXPECT(bp_loss_agree(at->loss, BP_OK) == BP_OK);
-    const bool good = is_status(bp_loss_agree(at->loss, at->r->number == odd ? told : BP_OK), told, NULL, "agreed") &&
-                      names_rank(odd, "agreed") && names_place(&at->s->t, odd);
-    return is_status(bp_loss_agree(at->loss, BP_OK), told, NULL, "agreed again") && good;
 }
 
 /* The client goes on after a step that failed: begin forgets it. */
