@@ -14,6 +14,8 @@ export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_
 # containers that do not let a process read another's memory
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 export OMPI_MCA_mpi_yield_when_idle=1
+# does not look for networks, which takes most of a short program's time
+export OMPI_MCA_pml=ob1
 # MPI's modules leak, and are unloaded by the time that leaks are looked for: they could not be told from others
 export ASAN_OPTIONS="detect_leaks=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
