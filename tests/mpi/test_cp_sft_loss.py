@@ -178,7 +178,8 @@ class CpSftLoss(unittest.TestCase):
 
         for options, words in ((("--cp", "0"), "--cp is a whole number from 1 to 4096, not \"0\""),
                                (("--tp", "-1"), "--tp is a whole number"), (("--seed", "7x"), "--seed is a whole number"),
-                               (("--dp", ""), "--dp is a whole number"), (("--pp", "2"), "--pp is no option"), (("-pq",), "-pq is no option"),
+                               (("--dp", ""), "--dp is a whole number"), (("--pp", "2"), "--pp is no option"),
+                               (("-pq",), "-pq is no option"),
                                (("--dp",), "--dp is no option, or lacks its number"), (("2",), "2 is no option"),
                                (("--tp", "4", "--vocab", "3"), "4 TP ranks cannot share a vocabulary of 3")):
             result = alone(*options)
