@@ -20,7 +20,7 @@
  * each sequence (BP_CP_NEXT) before the split; ids, positions, advantages, returns and old log-probabilities are not.
  *
  * Sources: TransformerEngine's and Megatron-LM's split of packed (THD) batches; AReaL's context-parallel loss and what was wrong with it
- * (its issue 1223). */
+ * (its pull request 1223). */
 #ifndef BUCKETPOOL_CP_H
 #define BUCKETPOOL_CP_H
 
