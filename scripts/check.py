@@ -145,7 +145,7 @@ def installation():
     build = os.path.join(BUILDS, "installed")
     shutil.rmtree(build, ignore_errors=True)
     good = run(["meson", "setup", build, "--prefix", prefix, "--libdir", "lib", "-Dtests=disabled", "-Dbenchmarks=disabled",
-                "-Dcairo=disabled", "-Dkernels=disabled"], log) and run(["meson", "install", "-C", build, "--quiet"], log)
+                "-Dcairo=disabled"], log) and run(["meson", "install", "-C", build, "--quiet"], log)
     environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig")}
     examples = [("plan_model", "", "gcc", "bucketpool-formats", [], "examples/models/Llama-3.1-8B"),
                 ("logprob", "", "gcc", "bucketpool-logprob", [], ".")]
