@@ -2,7 +2,8 @@
  * of sequences, as runtimes write them; a step of the loss; the range of logits against reading them. Run:
  * meson test -C build --benchmark --verbose
  *
- * A figure is nanoseconds per token; "ratio" is to the first line of a table. One thread. */
+ * A figure is nanoseconds per token; "ratio" is to the first line of a table. One thread. Calls go to a stream's thread and are waited for:
+ * what that takes by itself is a line of its own. */
 #include "logprob_loops.h"
 #include "windows.h"
 
@@ -37,6 +38,7 @@ static void *take(size_t bytes)
 
 typedef struct batch {
     bp_device *device;
+    bp_stream *stream;
     bp_cp *cp;
     bp_cp_split *split;
     int64_t cu[SEQUENCES + 1];
@@ -54,6 +56,7 @@ static void open_batch(size_t tokens, size_t token_bytes, batch *b)
     for (size_t i = 0; i <= SEQUENCES; i++)
         b->cu[i] = i == SEQUENCES ? (int64_t)tokens : (int64_t)(tokens * i * (i + 3) / (SEQUENCES * (SEQUENCES + 3)));
     must(bp_device_create_host(NULL, &b->device));
+    must(bp_stream_create(b->device, NULL, &b->stream));
     must(bp_cp_config_init(&config, sizeof config));
     config.threads = 1;
     must(bp_cp_create(b->device, &config, &b->cp));
@@ -74,7 +77,17 @@ static void close_batch(batch *b)
     free(b->local);
     bp_cp_split_destroy(&b->split);
     bp_cp_destroy(&b->cp);
+    bp_stream_destroy(&b->stream);
     bp_device_destroy(&b->device);
+}
+
+static void run_nothing(void *user, size_t times)
+{
+    const batch *b = user;
+    for (size_t i = 0; i < times; i++) {
+        must(bp_stream_fill(b->stream, b->local, 0, 1));
+        must(bp_stream_synchronize(b->stream));
+    }
 }
 
 /* ---- rearrangements ------------------------------------------------------------------------------------------------- */
@@ -132,6 +145,7 @@ static void measure_rearrange(size_t tokens, size_t token_bytes)
     bench_per(bench_add("a copy of as much", run_copy, &b, 0), local);
     bench_per(bench_add("bp_cp_rearrange", run_rearrange, &b, 0), local);
     bench_per(bench_add("copies of chunks, a loop over sequences", run_chunks, &b, 0), local);
+    bench_per(bench_add("a stream's thread, for nothing", run_nothing, &b, 0), local);
     bench_end();
     close_batch(&b);
 }
@@ -205,6 +219,7 @@ static void measure_loss(size_t tokens)
     bench_per(bench_add("one sum of all tokens, a plain loop", run_sum, &s, 0), (unsigned)tokens);
     bench_per(bench_add("bp_loss_add and bp_loss_reduce", run_step, &s, 0), (unsigned)tokens);
     bench_per(bench_add("bp_loss_seed", run_seed, &s, 0), (unsigned)tokens);
+    bench_per(bench_add("a stream's thread, for nothing", run_nothing, &s.b, 0), (unsigned)tokens);
     bench_end();
     bp_loss_destroy(&s.loss);
     free(s.logprob);
