@@ -171,7 +171,8 @@ BP_API bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch 
                                      const bp_logprob_gradients *gradients, bp_stream *stream);
 
 /* Enqueues the least and the largest logit of each row of this rank's shard, without the temperature: a read of the logits of its own, for
- * statistics. No exchange. `least`, `largest`: fp32; NULL: not wanted. NaN where one of the row is; masked rows are not read and get 0.
+ * statistics. No exchange. `least`, `largest`: fp32; NULL: not wanted. NaN where one of the row is; masked rows are not read and get 0. Targets are
+ * not read and may be missing.
  * Errors as bp_logprob_forward. */
 BP_API bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
                                   const bp_token_values *largest, bp_stream *stream);

@@ -7,11 +7,15 @@ bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, co
                            const bp_token_values *largest, bp_stream *stream)
 {
     static const bp_token_values none = {0};
+    static int64_t unread;
     const char *call = "bp_logprob_range";
     if (client == NULL || batch == NULL || batch->size < sizeof *batch)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client and a batch of %zu bytes", call, sizeof *batch);
     bp_batch_work checked;
-    BP_TRY(bp_check_batch(call, client, batch, &checked));
+    bp_logprob_batch given = *batch;
+    if (given.target.data == NULL)
+        given.target = (bp_token_values){.data = &unread};
+    BP_TRY(bp_check_batch(call, client, &given, &checked));
     if (checked.token_count == 0)
         return BP_OK;
     least = least != NULL ? least : &none;

@@ -69,8 +69,10 @@ static view new_values(const batch *b, layout where)
 static bp_status enqueue_range(bp_logprob *client, const batch *b, const view *least, const view *largest,
                                bp_stream *stream)
 {
-    const bp_logprob_batch call = call_of(b, whole_shard(b));
+    bp_logprob_batch call = call_of(b, whole_shard(b));
     const bp_token_values none = {0};
+    if (largest == NULL) /* nobody needs them */
+        call.target = none;
     const bp_token_values low = least == NULL ? none : values_of(least);
     const bp_token_values high = largest == NULL ? none : values_of(largest);
     return bp_logprob_range(client, &call, &low, &high, stream);
