@@ -101,7 +101,8 @@ def truth(seed, sequences, vocab, hidden=16):
 class CpSftLoss(unittest.TestCase):
     def answers(self, ranks, *options):
         result = start(ranks, *options)
-        self.assertEqual((result.returncode, result.stderr), (0, ""), (ranks, options))
+        own = [line for line in result.stderr.splitlines() if "cp_sft_loss" in line]  # MPI may have words about the machine
+        self.assertEqual((result.returncode, own), (0, []), (ranks, options))
         lines = [line.rsplit(" ", 1) for line in result.stdout.splitlines()]
         return {name: int(value) if name in COUNTS or "bytes" in name else float(value) for name, value in lines}
 
