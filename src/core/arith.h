@@ -16,6 +16,11 @@ static inline bool bp_mul_u64(uint64_t a, uint64_t b, uint64_t *product)
     return !__builtin_mul_overflow(a, b, product);
 }
 
+static inline uint64_t bp_least_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* The smallest multiple of `step` (not 0) that is at least `value`. */
 static inline bool bp_round_up_u64(uint64_t value, uint64_t step, uint64_t *rounded)
 {

@@ -45,13 +45,18 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
     return status == BP_OK ? check_same(call, names, told, ranks) : status;
 }
 
-bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status)
+bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names)
 {
-    static const char *const nothing[] = {NULL};
-    const bp_told mine = {.status = status};
     bp_told told[BP_MOST_RANKS];
     if (!bp_is_alone(comm) && bp_comm_ranks(comm) > BP_MOST_RANKS)
         return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks, at most %d can compare", call, bp_comm_ranks(comm),
                        BP_MOST_RANKS);
-    return bp_ranks_tell(call, comm, &mine, nothing, told);
+    return bp_ranks_tell(call, comm, mine, names, told);
+}
+
+bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status)
+{
+    static const char *const nothing[] = {NULL};
+    const bp_told mine = {.status = status};
+    return bp_ranks_compare(call, comm, &mine, nothing);
 }

@@ -23,7 +23,10 @@ bool bp_is_alone(const bp_comm *comm);
  * equal on all ranks. Errors: this rank's own status, one that names a rank that failed, BP_ERR_MISMATCH, BP_ERR_COMM. */
 bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names, bp_told *told);
 
-/* Collective, unless alone: whether all ranks succeeded. At most BP_MOST_RANKS of them. */
+/* The same where nobody needs what the others told: at most BP_MOST_RANKS of them, else BP_ERR_UNSUPPORTED. */
+bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names);
+
+/* Collective, unless alone: whether all ranks succeeded. As many at most. */
 bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status);
 
 #endif

@@ -33,11 +33,6 @@ typedef struct shape {
     int64_t batch_stride, stride;
 } shape;
 
-static uint64_t magnitude(int64_t stride)
-{
-    return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
-}
-
 static bool fits_signed(uint64_t value)
 {
     return value <= INT64_MAX;
@@ -47,8 +42,8 @@ static bool fits_signed(uint64_t value)
 static bool reach(const shape *s, uint64_t *below, uint64_t *above)
 {
     uint64_t batches, rows, sum = 0;
-    if (!bp_mul_u64(s->batch - 1, magnitude(s->batch_stride), &batches) ||
-        !bp_mul_u64(s->sequence - 1, magnitude(s->stride), &rows))
+    if (!bp_mul_u64(s->batch - 1, bp_magnitude(s->batch_stride), &batches) ||
+        !bp_mul_u64(s->sequence - 1, bp_magnitude(s->stride), &rows))
         return false;
     *below = *above = 0;
     if (!bp_add_u64(*(s->batch_stride < 0 ? below : above), batches, s->batch_stride < 0 ? below : above) ||
@@ -61,7 +56,7 @@ static bool reach(const shape *s, uint64_t *below, uint64_t *above)
 /* Rows side by side within rows: the larger stride steps over all that the smaller one covers. */
 static bool is_apart(const shape *s)
 {
-    const uint64_t outer = magnitude(s->batch_stride), inner = magnitude(s->stride);
+    const uint64_t outer = bp_magnitude(s->batch_stride), inner = bp_magnitude(s->stride);
     if (s->batch == 1)
         return s->sequence == 1 || inner >= s->columns;
     if (s->sequence == 1)

@@ -27,6 +27,11 @@ bp_status bp_check_temperature(const char *call, float temperature);
 bp_status bp_check_saved(const char *call, const void *saved, uint64_t saved_bytes, uint64_t tokens, bool with_entropy,
                          bp_saved_work *work);
 
+static inline uint64_t bp_magnitude(int64_t stride)
+{
+    return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
+}
+
 /* 1: the bytes between the first and the last of one lie among those of the other. */
 bool bp_rows_meet(const bp_token_rows *a, const bp_token_rows *b);
 

@@ -33,6 +33,16 @@ bp_status bp_call_end(bp_stream *own, bp_stream *given, bp_status status)
     return bp_error_record(status, detail);
 }
 
+bp_status bp_gather_bytes(const bp_device *device, bp_comm *comm, const void *mine, uint64_t bytes, void *all,
+                          bp_stream *stream)
+{
+    bp_status status = bp_comm_all_gather(comm, mine, all, bytes, stream);
+    if (status != BP_ERR_UNSUPPORTED || !bp_device_is_host_accessible(device))
+        return status;
+    BP_TRY(bp_stream_synchronize(stream));
+    return bp_comm_exchange(comm, mine, bytes, all);
+}
+
 bp_status bp_check_not_captured(const char *call, bp_stream *stream)
 {
     uint64_t capture = 0;
@@ -233,22 +243,12 @@ bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, 
                           &work->saved);
 }
 
-/* Communicators of callbacks may have no collectives, but every one exchanges host memory. */
-static bp_status exchange_on_host(const bp_base *base, const bp_partial *partials, uint64_t bytes, bp_stream *stream,
-                                  void *gathered)
-{
-    BP_TRY(bp_stream_synchronize(stream));
-    return bp_comm_exchange(base->shards.comm, partials, bytes, gathered);
-}
-
 /* All ranks' partial sums, in rank order. */
 static bp_status gather(bp_base *base, const bp_partial *partials, uint64_t tokens, bp_stream *stream, void **gathered)
 {
     BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_GATHERED, stream, gathered));
-    const uint64_t bytes = tokens * sizeof *partials;
-    bp_status status = bp_comm_all_gather(base->shards.comm, partials, *gathered, bytes, stream);
-    if (status == BP_ERR_UNSUPPORTED && bp_device_is_host_accessible(base->device))
-        status = exchange_on_host(base, partials, bytes, stream, *gathered);
+    bp_status status =
+        bp_gather_bytes(base->device, base->shards.comm, partials, tokens * sizeof *partials, *gathered, stream);
     if (status != BP_OK)
         (void)bp_workspace_give(&base->workspace, BP_WORK_GATHERED, stream);
     return status;

@@ -48,6 +48,11 @@ bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels
  * that failed had enqueued there. */
 bp_status bp_call_end(bp_stream *own, bp_stream *given, bp_status status);
 
+/* All ranks' `bytes`, in rank order, in the order of `stream`. Communicators of callbacks may have no collectives, but every one exchanges host
+ * memory. */
+bp_status bp_gather_bytes(const bp_device *device, bp_comm *comm, const void *mine, uint64_t bytes, void *all,
+                          bp_stream *stream);
+
 /* Errors: BP_ERR_CAPTURE. */
 bp_status bp_check_not_captured(const char *call, bp_stream *stream);
 

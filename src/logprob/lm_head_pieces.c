@@ -1,5 +1,7 @@
 #include "logprob/lm_head_pieces.h"
 
+#include "core/arith.h"
+
 /* Whole sequences in one piece; 0: a sequence takes several pieces. */
 static uint64_t sequences_in(uint64_t sequence, uint64_t chunk)
 {
@@ -9,11 +11,6 @@ static uint64_t sequences_in(uint64_t sequence, uint64_t chunk)
 static uint64_t pieces_of(uint64_t whole, uint64_t part)
 {
     return whole / part + (whole % part != 0);
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
 }
 
 uint64_t bp_piece_count(uint64_t batch, uint64_t sequence, uint64_t chunk)
@@ -30,12 +27,12 @@ bp_piece bp_piece_at(uint64_t batch, uint64_t sequence, uint64_t chunk, uint64_t
     bp_piece piece = {.batches = 1, .count = sequence};
     if (sequences > 0) {
         piece.batch = index * sequences;
-        piece.batches = least(sequences, batch - piece.batch);
+        piece.batches = bp_least_u64(sequences, batch - piece.batch);
     } else {
         const uint64_t pieces = pieces_of(sequence, chunk);
         piece.batch = index / pieces;
         piece.first = index % pieces * chunk;
-        piece.count = least(chunk, sequence - piece.first);
+        piece.count = bp_least_u64(chunk, sequence - piece.first);
     }
     piece.token = piece.batch * sequence + piece.first;
     piece.rows = piece.batches * piece.count;

@@ -54,11 +54,7 @@ static bp_status compare(const bp_cp_config *config, bp_status status)
 {
     static const char *const names[] = {"max_gathered_bytes", "trusting", NULL};
     const bp_told mine = {.status = status, .values = {config->max_gathered_bytes, config->trusting != 0}};
-    bp_told told[BP_MOST_RANKS];
-    if (!bp_is_alone(config->comm) && bp_comm_ranks(config->comm) > BP_MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u CP ranks, at most %d are possible", call,
-                       bp_comm_ranks(config->comm), BP_MOST_RANKS);
-    return bp_ranks_tell(call, config->comm, &mine, names, told);
+    return bp_ranks_compare(call, config->comm, &mine, names);
 }
 
 bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp)

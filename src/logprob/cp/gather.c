@@ -78,8 +78,7 @@ static bp_status agree(const bp_cp *cp, const gathering *g, bp_status status)
     const bp_told mine = {.status = status,
                           .values = {status == BP_OK ? g->split->info.fingerprint : 0, g->local.token_bytes,
                                      (uint64_t)g->order, (uint64_t)g->dtype}};
-    bp_told told[BP_MOST_RANKS];
-    return cp->trusting ? status : bp_ranks_tell(g->call, cp->comm, &mine, names, told);
+    return cp->trusting ? status : bp_ranks_compare(g->call, cp->comm, &mine, names);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------------------------------- */
@@ -120,24 +119,14 @@ static bp_status prepare(bp_cp *cp, gathering *g, bp_stream *stream)
     return sendable ? BP_OK : rearrange(cp, g, &g->local, BP_CP_LOCAL, &g->mine, BP_CP_LOCAL, stream);
 }
 
-/* Communicators of callbacks may have no collectives, but every one exchanges host memory. */
-static bp_status all_gather(bp_cp *cp, const gathering *g, bp_stream *stream)
-{
-    const uint64_t bytes = g->mine.tokens * g->mine.token_bytes;
-    bp_status status = bp_comm_all_gather(cp->comm, g->mine.data, g->all.data, bytes, stream);
-    if (status != BP_ERR_UNSUPPORTED || !bp_device_is_host_accessible(cp->device))
-        return status;
-    BP_TRY(bp_stream_synchronize(stream));
-    return bp_comm_exchange(cp->comm, g->mine.data, bytes, g->all.data);
-}
-
 static bp_status communicate(bp_cp *cp, const gathering *g, bp_stream *stream)
 {
+    const uint64_t bytes = g->mine.tokens * g->mine.token_bytes;
     if (!g->backward) {
-        BP_TRY(all_gather(cp, g, stream));
+        BP_TRY(bp_gather_bytes(cp->device, cp->comm, g->mine.data, bytes, g->all.data, stream));
         return rearrange(cp, g, &g->all, BP_CP_GATHERED, &g->whole, g->order, stream);
     }
-    const uint64_t count = g->mine.tokens * g->mine.token_bytes / (bp_dtype_bits(g->dtype) / 8);
+    const uint64_t count = bytes / (bp_dtype_bits(g->dtype) / 8);
     BP_TRY(bp_comm_reduce_scatter(cp->comm, g->all.data, g->mine.data, count, g->dtype, BP_REDUCE_SUM, stream));
     return g->mine.data == g->local.data ? BP_OK
                                          : rearrange(cp, g, &g->mine, BP_CP_LOCAL, &g->local, BP_CP_LOCAL, stream);

@@ -3,6 +3,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "logprob/arguments.h"
 #include "logprob/base.h"
 #include "logprob/cp/cp.h"
 
@@ -17,11 +18,6 @@ bp_status bp_cp_rearrangement_init(bp_cp_rearrangement *rearrangement, size_t si
 }
 
 /* ---- tensors -------------------------------------------------------------------------------------------------------- */
-
-static uint64_t magnitude(int64_t stride)
-{
-    return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
-}
 
 bp_status bp_check_cp_tensor(const char *call, const char *name, const bp_cp_split *split, bp_cp_order order,
                              const bp_cp_tensor *tensor, bool written, bp_cp_tensor *checked)
@@ -41,33 +37,33 @@ bp_status bp_check_cp_tensor(const char *call, const char *name, const bp_cp_spl
                        (unsigned long long)tensor->token_bytes);
     if (tensor->stride == 0)
         checked->stride = (int64_t)tensor->token_bytes;
-    if (!bp_mul_u64(tokens - 1, magnitude(checked->stride), &reach) ||
+    if (!bp_mul_u64(tokens - 1, bp_magnitude(checked->stride), &reach) ||
         !bp_add_u64(reach, tensor->token_bytes, &reach) || reach > INT64_MAX)
         return bp_fail(BP_ERR_OVERFLOW, "%s: %s reaches over more than 2^63 bytes: %llu tokens, %lld bytes apart", call,
                        name, (unsigned long long)tokens, (long long)checked->stride);
-    if (written && tokens > 1 && magnitude(checked->stride) < tensor->token_bytes)
+    if (written && tokens > 1 && bp_magnitude(checked->stride) < tensor->token_bytes)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "%s: %s is written, but its tokens overlap: %llu bytes each, %lld bytes apart", call, name,
                        (unsigned long long)tensor->token_bytes, (long long)checked->stride);
     return BP_OK;
 }
 
-/* From the lowest byte to the one behind the highest. */
-static void span(const bp_cp_tensor *tensor, uintptr_t *begin, uintptr_t *end)
+static bp_token_rows rows_of(const bp_cp_tensor *tensor)
 {
-    const uint64_t reach = (tensor->tokens - 1) * magnitude(tensor->stride);
-    *begin = (uintptr_t)tensor->data - (tensor->stride < 0 ? reach : 0);
-    *end = *begin + reach + tensor->token_bytes;
+    return (bp_token_rows){.data = tensor->data,
+                           .dtype = BP_DTYPE_UINT8,
+                           .batch = 1,
+                           .sequence = tensor->tokens,
+                           .columns = tensor->token_bytes,
+                           .stride = tensor->stride};
 }
 
 bp_status bp_check_cp_apart(const char *call, const bp_cp_tensor *from, const bp_cp_tensor *to)
 {
-    uintptr_t from_begin, from_end, to_begin, to_end;
+    const bp_token_rows from_rows = rows_of(from), to_rows = rows_of(to);
     if (from->tokens == 0 || to->tokens == 0 || from->token_bytes == 0 || to->token_bytes == 0)
         return BP_OK;
-    span(from, &from_begin, &from_end);
-    span(to, &to_begin, &to_end);
-    if (from_begin < to_end && to_begin < from_end)
+    if (bp_rows_meet(&from_rows, &to_rows))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: from at %p and to at %p share memory", call, from->data, to->data);
     return BP_OK;
 }

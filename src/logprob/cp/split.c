@@ -249,11 +249,7 @@ static bp_status compare(bp_comm *comm, const bp_cp_split *split, bp_status stat
 {
     static const char *const names[] = {"a batch with the fingerprint", NULL};
     const bp_told mine = {.status = status, .values = {status == BP_OK ? split->info.fingerprint : 0}};
-    bp_told told[BP_MOST_RANKS];
-    if (!bp_is_alone(comm) && bp_comm_ranks(comm) > BP_MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u CP ranks, at most %d can compare", call, bp_comm_ranks(comm),
-                       BP_MOST_RANKS);
-    return bp_ranks_tell(call, comm, &mine, names, told);
+    return bp_ranks_compare(call, comm, &mine, names);
 }
 
 bp_status bp_cp_split_create(const bp_cp_split_config *config, bp_cp_split **split)

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/arith.h"
 #include "logprob/host/rows.h"
 #include "logprob/host/values.h"
 
@@ -11,11 +12,6 @@
 #define CACHED_BYTES (16u << 20)
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* Whether the threads have to share rows. */
 static bool has_few_rows(const bp_host_team *team, uint64_t rows)
@@ -37,8 +33,8 @@ static void reduce_tile(const partials_job *job, const char *row, uint64_t tile,
     const bp_logits_work *logits = &job->work->logits;
     uint64_t first = tile * BP_TILE_COLUMNS;
     job->team->kernels->tile[job->dtype](row + first * bp_row_element_bytes(job->dtype),
-                                         (uint32_t)least(BP_TILE_COLUMNS, logits->columns - first), logits->scale,
-                                         job->work->with_entropy != 0, partial);
+                                         (uint32_t)bp_least_u64(BP_TILE_COLUMNS, logits->columns - first),
+                                         logits->scale, job->work->with_entropy != 0, partial);
     partial->target = 0;
 }
 
@@ -145,7 +141,7 @@ static void finish_rows(const void *context, uint64_t begin, uint64_t end)
 
 static void note_bad_target(const bp_finish_work *work, uint64_t rows)
 {
-    for (uint64_t token = 0; token < least(rows, work->bad->token); token++) {
+    for (uint64_t token = 0; token < bp_least_u64(rows, work->bad->token); token++) {
         if (bp_token_is_masked(&work->tokens, token))
             continue;
         int64_t target = bp_token_target(&work->tokens, token);

@@ -23,11 +23,6 @@ typedef struct blas {
     uint64_t weight_numel;            /* of the first block in the scratch memory: 0 where weights are not widened */
 } blas;
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- blocks --------------------------------------------------------------------------------------------------------- */
 
 /* Rows of fp32, as the products take them. */
@@ -90,10 +85,10 @@ static void run_logits(void *owner, void *job)
     const bp_product_work *w = job;
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
-        const uint64_t rows = least(b->token_rows, w->rows - row);
+        const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
         const block states = widened(&w->a, row, rows, w->hidden, token_block(b, w));
         for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
-            const uint64_t columns = least(b->weight_rows, w->columns - column);
+            const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
             const block weight = widened(&w->b, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)columns, hidden, w->alpha, states.data,
                         states.stride, weight.data, weight.stride, 0, (float *)row_of(&w->c, row) + column,
@@ -114,11 +109,11 @@ static void run_hidden_grad(void *owner, void *job)
     const bp_product_work *w = job;
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
-        const uint64_t rows = least(b->token_rows, w->rows - row);
+        const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
         const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){row_of(&w->c, row), (int)w->c.stride}
                                                       : (block){token_block(b, w), hidden};
         for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
-            const uint64_t columns = least(b->weight_rows, w->columns - column);
+            const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
             const block weight = widened(&w->b, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, hidden, (int)columns, w->alpha,
                         (float *)row_of(&w->a, row) + column, (int)w->a.stride, weight.data, weight.stride,
@@ -135,7 +130,7 @@ static void run_weight_grad(void *owner, void *job)
     const bp_product_work *w = job;
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
-        const uint64_t rows = least(b->token_rows, w->rows - row);
+        const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
         const block states = masked(&w->b, &w->mask, row, rows, w->hidden, token_block(b, w));
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)w->columns, hidden, (int)rows, w->alpha,
                     row_of(&w->a, row), (int)w->a.stride, states.data, states.stride, row > 0 || w->adds ? 1 : 0,
@@ -204,8 +199,8 @@ static bp_status warm_up(void)
 static bp_status choose_blocks(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
 {
     uint64_t both, bytes;
-    b->token_rows = least(rows, TOKEN_ROWS);
-    b->weight_rows = dtype == BP_DTYPE_FP32 ? columns : least(columns, WEIGHT_ROWS);
+    b->token_rows = bp_least_u64(rows, TOKEN_ROWS);
+    b->weight_rows = dtype == BP_DTYPE_FP32 ? columns : bp_least_u64(columns, WEIGHT_ROWS);
     const uint64_t widened_rows = b->token_rows + (dtype == BP_DTYPE_FP32 ? 0 : b->weight_rows);
     if (!bp_mul_u64(widened_rows, hidden, &both) || !bp_mul_u64(both, sizeof(float), &bytes))
         return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements, widened, do not fit 64 bits",

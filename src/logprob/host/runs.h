@@ -2,12 +2,8 @@
 #ifndef BP_LOGPROB_HOST_RUNS_H
 #define BP_LOGPROB_HOST_RUNS_H
 
+#include "core/arith.h"
 #include "logprob/cp/sequences.h"
-
-static inline uint64_t bp_least_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
 
 static inline int bp_is_in_chunks(const bp_sequence_group *group, bp_cp_order order)
 {
