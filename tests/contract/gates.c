@@ -53,6 +53,13 @@ void unblock(gate *g)
         __atomic_store_n(g->word, 1, __ATOMIC_SEQ_CST);
 }
 
+void *unblock_later(void *closed)
+{
+    pause_us(20000);
+    unblock(closed);
+    return NULL;
+}
+
 static void raise_flag(void *argument)
 {
     atomic_store((flag *)argument, 1);

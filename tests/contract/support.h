@@ -137,6 +137,8 @@ void pause_us(long us);
 
 void block(bp_stream *stream, gate *g);
 void unblock(gate *g);
+/* A thread that unblocks its gate in a while. */
+void *unblock_later(void *closed);
 
 /* Raised by work on a stream. */
 typedef atomic_int flag;

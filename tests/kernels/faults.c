@@ -1,5 +1,16 @@
 #include "faults.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../contract/support.h"
+
 bp_status fail_at(void *user, const bp_device_call *call)
 {
     faults *f = user;
@@ -16,4 +27,14 @@ bool undoes(bp_device_operation operation)
 {
     return operation == BP_OP_UNRESERVE || operation == BP_OP_DECOMMIT || operation == BP_OP_UNMAP ||
            operation == BP_OP_FREE || operation == BP_OP_STREAM_DESTROY || operation == BP_OP_EVENT_DESTROY;
+}
+
+void assert_quiet(const void *memory, size_t bytes)
+{
+    uint8_t *then = malloc(bytes);
+    assert_non_null(then);
+    memcpy(then, memory, bytes);
+    pause_us(3000);
+    assert_memory_equal(then, memory, bytes);
+    free(then);
 }

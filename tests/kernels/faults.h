@@ -5,6 +5,7 @@
 #include <bucketpool/device.h>
 
 #include <stdbool.h>
+#include <stddef.h>
 
 typedef struct faults {
     unsigned until;    /* 0: none; 1: the next call */
@@ -18,5 +19,8 @@ bp_status fail_at(void *user, const bp_device_call *call);
 
 /* Undoing is best effort: what fails there may leave something behind, but must not crash. */
 bool undoes(bp_device_operation operation);
+
+/* Nobody writes there any more: the caller of a call that failed may free it. */
+void assert_quiet(const void *memory, size_t bytes);
 
 #endif

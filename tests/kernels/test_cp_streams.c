@@ -88,13 +88,6 @@ static void copies_before_and_after_are_in_order(void **state)
     }
 }
 
-static void *open_later(void *argument)
-{
-    pause_us(20000);
-    unblock(argument);
-    return NULL;
-}
-
 /* Far more calls than may be on their way, of two splits in turn; destroying waits for the last. */
 static void many_calls_wait_for_room(void **state)
 {
@@ -108,7 +101,7 @@ static void many_calls_wait_for_room(void **state)
     pthread_t opener;
     assert_ok(bp_stream_create(device, "s", &stream));
     block(stream, &g);
-    assert_int_equal(pthread_create(&opener, NULL, open_later, &g), 0);
+    assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
     for (uint64_t i = 0; i < CALLS; i++) {
         all[i] = new_sample(i);
         enqueue(cp, &all[i], stream);

@@ -61,18 +61,11 @@ static void end_stage(stage *s)
     bp_stream_destroy(&s->other);
 }
 
-static void *open_later(void *argument)
-{
-    pause_us(20000);
-    unblock(argument);
-    return NULL;
-}
-
 /* Reduces on the stream that is free, while the gate is opened. */
 static void check_sum(stage *s, double expected)
 {
     bp_loss_statistics statistics = {.size = sizeof statistics};
-    assert_int_equal(pthread_create(&s->opener, NULL, open_later, &s->g), 0);
+    assert_int_equal(pthread_create(&s->opener, NULL, unblock_later, &s->g), 0);
     assert_ok(bp_loss_reduce(s->loss, BP_OK, s->other));
     pthread_join(s->opener, NULL);
     assert_ok(bp_loss_statistics_get(s->loss, &statistics));

@@ -4,28 +4,21 @@ Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches
 every time."""
 
 import ctypes
-import os
 import random
 import sys
 import unittest
 from ctypes import byref
 
-try:
-    from hypothesis import HealthCheck, Phase, given, settings
-    from hypothesis import strategies as st
-except ImportError as error:
-    print(f"python3-hypothesis is not installed: {error}")
-    sys.exit(77)
+from examples import SETTINGS
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bindings_logprob as lp
 from bindings import check, made
 from bindings_logprob import GATHERED, KEEP, LOCAL, NEXT, NEXT_WRAPPED, PACKED, PADDED
 from packed import ORDERS, batches
 
-EXAMPLES = int(os.environ.get("BUCKETPOOL_EXAMPLES", "200"))
-SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, print_blob=False,
-                    report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
-                    suppress_health_check=list(HealthCheck))
 lib = lp.load(sys.argv[1])
 device = made(lib, "bp_device_create_host", None)
 mover = made(lib, "bp_cp_create", device, byref(lp.config_of(lib, lp.CpConfig, "bp_cp_config_init", threads=1)))

@@ -7,7 +7,6 @@ Ranks are threads. Sums of the model are rounded once (math.fsum)."""
 
 import ctypes
 import math
-import os
 import random
 import struct
 import sys
@@ -15,12 +14,10 @@ import unittest
 from ctypes import byref, c_float, c_uint8
 from dataclasses import dataclass
 
-try:
-    from hypothesis import HealthCheck, Phase, event, given, settings
-    from hypothesis import strategies as st
-except ImportError as error:
-    print(f"python3-hypothesis is not installed: {error}")
-    sys.exit(77)
+from examples import EXAMPLES, SETTINGS
+
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 import bindings as b
 import bindings_logprob as lp
@@ -28,10 +25,6 @@ from bindings import check, filled, made
 from bindings_logprob import LOCAL, PACKED
 from packed import batches
 
-EXAMPLES = int(os.environ.get("BUCKETPOOL_EXAMPLES", "200"))
-SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, print_blob=False,
-                    report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
-                    suppress_health_check=list(HealthCheck))
 NAN = float("nan")
 lib = lp.load(sys.argv[1])
 team = lp.Team(lib)

@@ -4,26 +4,19 @@ Arguments: the core library. BUCKETPOOL_EXAMPLES: how many instances (default 20
 
 import ctypes
 import math
-import os
 import sys
 import unittest
 from ctypes import byref, c_size_t, c_uint32, c_uint64
 from dataclasses import dataclass
 
-try:
-    from hypothesis import HealthCheck, Phase, event, given, settings
-    from hypothesis import strategies as st
-except ImportError as error:
-    print(f"python3-hypothesis is not installed: {error}")
-    sys.exit(77)
+from examples import SETTINGS
+
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 import bindings as b
 from bindings import check, detail, made
 
-EXAMPLES = int(os.environ.get("BUCKETPOOL_EXAMPLES", "200"))
-SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, print_blob=False,
-                    report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
-                    suppress_health_check=list(HealthCheck))
 UNWRITTEN = 0xA5A5A5A5A5A5A5A5
 lib = b.load(sys.argv[1])
 

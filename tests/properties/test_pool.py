@@ -5,17 +5,14 @@ Arguments: the core library. BUCKETPOOL_EXAMPLES: how many pools (default 200). 
 machine.py makes the calls, model.py is the contract. The last class breaks the device on purpose and wants to see it
 noticed."""
 
-import os
 import sys
 import unittest
 from ctypes import byref
 
-try:
-    from hypothesis import HealthCheck, Phase, seed, settings
-    from hypothesis.stateful import run_state_machine_as_test
-except ImportError as error:
-    print(f"python3-hypothesis is not installed: {error}")
-    sys.exit(77)
+from examples import EXAMPLES, SETTINGS
+
+from hypothesis import Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 import bindings as b
 import worlds
@@ -23,11 +20,8 @@ from bindings import SCHEDULE, check, ids_array, made
 from machine import SEEN, Fleet, Pool
 from observed import Device
 
-EXAMPLES = int(os.environ.get("BUCKETPOOL_EXAMPLES", "200"))
 BATCH = 500  # Hypothesis keeps what it ran: 200 KiB for each example
-SETTINGS = settings(max_examples=EXAMPLES, stateful_step_count=40, derandomize=True, database=None, deadline=None,
-                    print_blob=False, report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
-                    suppress_health_check=list(HealthCheck))
+RUNS = settings(SETTINGS, stateful_step_count=40)
 lib = b.load(sys.argv[1])
 Pool.fleet = Fleet(lib)
 
@@ -50,7 +44,7 @@ class Properties(unittest.TestCase):
     def test_pools(self):
         for first in range(0, EXAMPLES, BATCH):
             count = min(BATCH, EXAMPLES - first)
-            run_state_machine_as_test(seed(first)(Pool), settings=settings(SETTINGS, max_examples=count))
+            run_state_machine_as_test(seed(first)(Pool), settings=settings(RUNS, max_examples=count))
         reached = ", ".join(f"{name}: {count}" for name, count in sorted(SEEN.items()))
         print(f"compared {Pool.fleet.compared} bytes; {reached}")
         self.assertGreater(Pool.fleet.compared, 0)
@@ -108,7 +102,7 @@ class SelfTest(unittest.TestCase):
         try:
             with self.assertRaises(Exception) as caught:
                 run_state_machine_as_test(
-                    machine, settings=settings(SETTINGS, max_examples=300, phases=(Phase.generate,)))
+                    machine, settings=settings(RUNS, max_examples=300, phases=(Phase.generate,)))
             self.assertRegex("\n".join([str(caught.exception)] + PoolOfBytes.objections), words)
         finally:
             Pool.fleet = whole

@@ -5,28 +5,21 @@ Arguments: the core library. BUCKETPOOL_EXAMPLES: how many runs (default 200). T
 Three streams: gather fills parameters, compute reads them and fills gradients, reduce reads gradients. Every acquire is
 filled and every reading stream's copy is compared, while streams pause at random and are held back for some steps."""
 
-import os
 import sys
 import unittest
 from ctypes import byref, c_int, c_void_p
 from dataclasses import dataclass
 
-try:
-    from hypothesis import HealthCheck, Phase, event, given, settings
-    from hypothesis import strategies as st
-except ImportError as error:
-    print(f"python3-hypothesis is not installed: {error}")
-    sys.exit(77)
+from examples import SETTINGS
+
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 import bindings as b
 import worlds
 from bindings import check, detail, filled, ids_array, made
 from observed import Gates, Stream, Tape
 
-EXAMPLES = int(os.environ.get("BUCKETPOOL_EXAMPLES", "200"))
-SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, print_blob=False,
-                    report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
-                    suppress_health_check=list(HealthCheck))
 lib = b.load(sys.argv[1])
 
 
