@@ -335,15 +335,20 @@ class Refused(AssertionError):
         self.status = status
 
 
-def load(path: str) -> ctypes.CDLL:
-    """The library with every function above declared; a missing symbol fails here and not in the middle of a run."""
-    lib = ctypes.CDLL(path)
-    for name, arguments in STATUS_FUNCTIONS.items():
+def declare(lib, status_functions: dict, other_functions: dict) -> None:
+    """A missing symbol fails here and not in the middle of a run."""
+    for name, arguments in status_functions.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = c_int, arguments
-    for name, (result, arguments) in OTHER_FUNCTIONS.items():
+    for name, (result, arguments) in other_functions.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
+
+
+def load(path: str) -> ctypes.CDLL:
+    """The library with every function above declared."""
+    lib = ctypes.CDLL(path)
+    declare(lib, STATUS_FUNCTIONS, OTHER_FUNCTIONS)
     return lib
 
 

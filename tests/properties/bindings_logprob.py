@@ -127,12 +127,7 @@ OTHER_FUNCTIONS = {
 
 def load(path):
     lib = b.load(path)
-    for name, arguments in STATUS_FUNCTIONS.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = c_int, arguments
-    for name, (result, arguments) in OTHER_FUNCTIONS.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
+    b.declare(lib, STATUS_FUNCTIONS, OTHER_FUNCTIONS)
     return lib
 
 

@@ -157,15 +157,13 @@ static bp_status check_fared(const bp_loss *loss, uint64_t each)
 {
     const bp_loss_grid *grid = &loss->grid;
     const uint32_t ranks = grid->tp * grid->cp * grid->dp;
-    for (uint32_t d = 0; d < grid->dp; d++)
-        for (uint32_t c = 0; c < grid->cp; c++)
-            for (uint32_t t = 0; t < grid->tp; t++) {
-                const uint32_t rank = bp_loss_rank_at(grid, d, c, t);
-                const bp_loss_word *word = (const void *)((const char *)loss->all + rank * each);
-                if (word->status != BP_OK)
-                    return bp_fail((bp_status)word->status, "rank %u of %u (tp %u, cp %u, dp %u) failed: %.300s", rank,
-                                   ranks, t, c, d, word->detail);
-            }
+    for (uint32_t place = 0; place < ranks; place++) {
+        const uint32_t rank = grid->ranks[place];
+        const bp_loss_word *word = (const void *)((const char *)loss->all + rank * each);
+        if (word->status != BP_OK)
+            return bp_fail((bp_status)word->status, "rank %u of %u (tp %u, cp %u, dp %u) failed: %.300s", rank, ranks,
+                           place % grid->tp, place / grid->tp % grid->cp, place / grid->tp / grid->cp, word->detail);
+    }
     return BP_OK;
 }
 
