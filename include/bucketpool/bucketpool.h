@@ -10,9 +10,12 @@
 #include <bucketpool/dtype.h>
 #include <bucketpool/model.h>
 #include <bucketpool/nccl.h>
+#include <bucketpool/offload.h>
 #include <bucketpool/pack.h>
+#include <bucketpool/pinned.h>
 #include <bucketpool/plan.h>
 #include <bucketpool/pool.h>
+#include <bucketpool/profile.h>
 #include <bucketpool/schedule.h>
 #include <bucketpool/status.h>
 #include <bucketpool/whatif.h>

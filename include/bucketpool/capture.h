@@ -43,14 +43,24 @@ extern "C" {
 /* A capture, and later the graph that came of it, as far as the pool is concerned: which memory it touches. */
 typedef struct bp_capture bp_capture;
 
+/* In which of the slabs that it touches the graph has collectives: their windows are baked into it, so that it is void once such a slab has been
+ * offloaded (offload.h). AUTO: in those that are registered (comm.h) when the capture ends. NONE: the graph only computes in the pool's
+ * memory. ALL: in all of them, also where NCCL registers by itself while capturing (NCCL_GRAPH_REGISTER=1). */
+typedef enum bp_capture_collectives {
+    BP_CAPTURE_COLLECTIVES_AUTO = 0,
+    BP_CAPTURE_COLLECTIVES_NONE = 1,
+    BP_CAPTURE_COLLECTIVES_ALL = 2
+} bp_capture_collectives;
+
 typedef struct bp_capture_config {
     size_t size;
     const char *name;      /* in messages; copied. NULL: "capture.<n>" */
     const uint32_t *owned; /* live requests that the capture may use; copied */
     size_t owned_count;
+    bp_capture_collectives collectives;
 } bp_capture_config;
 
-/* Nothing owned. */
+/* Nothing owned, collectives as registered. */
 BP_API bp_status bp_capture_config_init(bp_capture_config *config, size_t size);
 
 /* Begins, before the runtime's own capture does: waits until every release point of the pool has passed, so that nothing inside has to
@@ -74,7 +84,7 @@ BP_API void bp_capture_abandon(bp_capture **capture);
  * until bp_capture_launched; but for what live requests hold: they must stay live until then. Called again without a launch in between, it starts over.
  * Errors: BP_ERR_SCHEDULE (a request that is not the capture's own, or another launch, holds memory of the graph; an owned one is not live:
  * by name; one is in other memory than when the capture began, or has no room for a further stream), BP_ERR_CAPTURE (the capture has not ended,
- * or the pool is being captured: graphs are launched outside),
+ * or the pool is being captured: graphs are launched outside; a slab that the graph has collectives in was offloaded since: capture anew),
  * BP_ERR_INVALID_ARGUMENT (a destroyed stream, one of another device, a pool that was destroyed). */
 BP_API bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream);
 
@@ -100,8 +110,10 @@ typedef struct bp_capture_summary {
 
 BP_API bp_status bp_capture_summary_get(const bp_capture *capture, bp_capture_summary *summary);
 
-/* Whether the graph touches the slab: then the slab must keep its memory while the graph is to be launched. */
+/* Whether the graph touches the slab: then the slab must have its memory when the graph is launched. */
 BP_API int bp_capture_touches_slab(const bp_capture *capture, uint32_t slab);
+/* Whether it has collectives there (bp_capture_config.collectives), so that offloading the slab makes the graph void. */
+BP_API int bp_capture_pins_slab(const bp_capture *capture, uint32_t slab);
 
 /* 1 while a capture of the pool has begun and not ended. Any thread. */
 BP_API int bp_pool_is_capturing(const bp_pool *pool);

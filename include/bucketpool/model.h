@@ -174,12 +174,16 @@ typedef enum bp_role {
     BP_ROLE_PARAM_TRANSPOSE = 1, /* column-wise copy of fp8 parameters, gathered for backward */
     BP_ROLE_GRAD = 2,            /* unreduced gradients, in the communication dtype */
     BP_ROLE_GRAD_COMM = 3,       /* the reduced shard's copy for the outer reduction of hybrid sharding */
-    BP_ROLE_STATE = 4            /* persistent shards, main gradients, optimizer moments */
+    BP_ROLE_STATE = 4,           /* this rank's shard of the parameters */
+    BP_ROLE_MAIN_GRAD = 5,       /* this rank's shard of the reduced gradients */
+    BP_ROLE_OPTIMIZER = 6        /* its share of the optimizer: main weights and moments, one tensor after the other */
 } bp_role;
-#define BP_ROLE_COUNT 5
+#define BP_ROLE_COUNT 7
 #define BP_ROLE_BIT(role) (1u << (role))
+/* What lives as long as training does: memory of its own, never shared. */
+#define BP_ROLES_STATE (BP_ROLE_BIT(BP_ROLE_STATE) | BP_ROLE_BIT(BP_ROLE_MAIN_GRAD) | BP_ROLE_BIT(BP_ROLE_OPTIMIZER))
 
-/* "param", "param_transpose", "grad", "grad_comm", "state"; "invalid" otherwise. */
+/* "param", "param_transpose", "grad", "grad_comm", "state", "main_grad", "optimizer"; "invalid" otherwise. */
 BP_API const char *bp_role_name(bp_role role);
 BP_API bp_status bp_role_parse(const char *name, bp_role *role);
 
@@ -219,11 +223,14 @@ typedef struct bp_buckets_config {
     uint64_t flat_alignment; /* elements, for BP_PADDING_FLAT */
     bp_dtype param_dtype;    /* BP_DTYPE_NONE: as in the model. fp8: GEMM weights in units only. Not of given buckets */
     bp_dtype grad_dtype;     /* BP_DTYPE_NONE: the parameter's, bf16 where that cannot hold a gradient */
-    bp_dtype grad_comm_dtype; /* BP_DTYPE_NONE: not overridden. Overrides grad_dtype for what is communicated */
-    uint32_t roles;           /* BP_ROLE_BIT mask of the roles to make requests for */
+    bp_dtype grad_comm_dtype;   /* BP_DTYPE_NONE: not overridden. Overrides grad_dtype for what is communicated */
+    uint32_t roles;             /* BP_ROLE_BIT mask of the roles to make requests for */
+    bp_dtype main_grad_dtype;   /* BP_DTYPE_NONE: fp32 */
+    bp_dtype optimizer_dtype;   /* BP_DTYPE_NONE: fp32 */
+    uint32_t optimizer_tensors; /* of a shard's size each; Adam has main weights and two moments. 0: none */
 } bp_buckets_config;
 
-/* Megatron bucketing with LCM padding, dp 1, ep 1, flat_alignment 128, roles param and grad. */
+/* Megatron bucketing with LCM padding, dp 1, ep 1, flat_alignment 128, roles param and grad, three optimizer tensors. */
 BP_API bp_status bp_buckets_config_init(bp_buckets_config *config, size_t size);
 
 typedef struct bp_buckets bp_buckets;

@@ -168,6 +168,11 @@ typedef struct bp_assignment {
     size_t predecessor_count;
 } bp_assignment;
 
+/* Names the release group of a slab: slabs of one name are offloaded together. For groups other than the roles, before pools are made
+ * and before the plan is saved: the fingerprint covers groups. Copied. Errors: BP_ERR_INVALID_ARGUMENT (no such slab, an empty name),
+ * BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_plan_set_group(bp_plan *plan, size_t slab, const char *group);
+
 /* A size class that requests share: `copies` buffers of `bytes` each, the first at `offset`, the next `stride` further. Each
  * request of the class is assigned one copy; at run time it may be given any (bp_pool_config.selection). */
 typedef struct bp_plan_class {

@@ -186,6 +186,21 @@ BP_API bp_status bp_pool_bind_buckets(bp_pool *pool, const bp_buckets *buckets, 
  * lane's stream before. `stream` NULL unbinds. */
 BP_API bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream);
 
+/* What a request is. Strings live as long as the pool. */
+typedef struct bp_pool_request {
+    size_t size;
+    const char *unit;
+    const char *bucket; /* NULL: "bucket.<ordinal>" */
+    uint32_t ordinal, role;
+    bp_dtype dtype; /* storage */
+    bp_placement placement;
+    uint64_t bytes;
+    uint32_t holds; /* now; 0: it is not live */
+} bp_pool_request;
+
+/* By id, from 0 to bp_pool_statistics.requests. Errors: BP_ERR_INVALID_ARGUMENT. */
+BP_API bp_status bp_pool_request_get(const bp_pool *pool, uint32_t id, bp_pool_request *request);
+
 /* The request's memory. Stable for planned requests with BP_SELECT_ASSIGNED and strict error, and for persistent ones; for others
  * it is that of the hold it has now. Errors: BP_ERR_SCHEDULE when it has no memory now. */
 BP_API bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint64_t *bytes);
@@ -313,7 +328,8 @@ typedef struct bp_pool_event {
     uint32_t id;
     uint32_t stream; /* number of the stream, in the order in which the device made them */
     uint64_t step;
-    uint64_t time_ns; /* CLOCK_MONOTONIC; 0 when not asked for */
+    uint64_t time_ns;    /* CLOCK_MONOTONIC; 0 when not asked for */
+    const void *address; /* of the request's memory */
 } bp_pool_event;
 
 /* Starts recording into a ring of at least `entries` (rounded up to a power of two); a full ring forgets the oldest. What was
@@ -354,6 +370,12 @@ typedef struct bp_slab_callbacks {
     void (*detach)(void *user, uint32_t slab, void *address, uint64_t bytes);
     /* The pool is being destroyed, everything is detached; `user` is not used any more. May be NULL. */
     void (*gone)(void *user);
+    /* Asked before slabs lose their memory and before attach hears that it is back, with how that went here so far: how it went for all
+     * who take part (ranks of communicators). May be NULL: nobody else does. */
+    bp_status (*agree)(void *user, bp_status so_far);
+    /* Whether graphs that are captured now keep what attach made for the slab (addresses of windows), and so are void once it is
+     * detached. May be NULL: they do not. */
+    int (*is_captured)(void *user, uint32_t slab);
 } bp_slab_callbacks;
 
 /* Adds callbacks to every slab, after those added before; attach is called at once for each, in slab order. When one fails those before
