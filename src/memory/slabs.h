@@ -10,6 +10,9 @@ typedef struct bp_slab {
     uint8_t *address;
     uint64_t bytes; /* as made: a multiple of the device's granularity */
     uint64_t handle;
+    bool committed; /* there is a handle */
+    bool mapped;    /* at the address: the slab has its memory */
+    bool absent;    /* observers were told that it has none */
 } bp_slab;
 
 typedef struct bp_slab_observer {
@@ -33,6 +36,19 @@ bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment);
 
 bp_status bp_slabs_attach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
 bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user);
+
+/* Which slabs a call is about: `chosen` has an entry for each slab. */
+
+/* What everybody who takes part says of how it went here so far. */
+bp_status bp_slabs_agree(const bp_slabs *slabs, bp_status so_far);
+
+/* The slabs lose their memory: observers are told (last first), all are unmapped, then given back to the device. Nothing may use them. An error
+ * before all are unmapped leaves everything as it was, and observers attached again. Afterwards: *unreturned is what the device did not take
+ * back, which bp_slabs_load uses again, and its error is returned. */
+bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen, uint64_t *unreturned);
+
+/* The slabs get memory at their addresses, everybody agrees, and observers are told. All or nothing. What the memory holds is not specified. */
+bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen);
 
 /* Detaches everybody in reverse order, then tells them that it is over, and gives all memory back, last slab first. Nothing may use the memory any more. */
 void bp_slabs_finish(bp_slabs *slabs);
