@@ -53,8 +53,8 @@ uint64_t analysis_needed(const analysis *a, const bp_plan *plan)
         bp_plan_role role = {.size = sizeof role};
         if (bp_plan_role_get(plan, i, &role) != BP_OK)
             return UINT64_MAX;
-        /* shards in the state role are those that the state counts */
-        if (role.role != BP_ROLE_STATE && __builtin_add_overflow(sum, role.bytes, &sum))
+        /* shards in these roles are those that the state counts */
+        if (!(BP_ROLES_STATE & BP_ROLE_BIT(role.role)) && __builtin_add_overflow(sum, role.bytes, &sum))
             return UINT64_MAX;
     }
     return sum;

@@ -11,7 +11,7 @@ static bp_status trade(const plan_options *options, const analysis *a, uint32_t 
     config.stalls = stalls;
     config.joint = options->joint;
     if (options->joint) /* state keeps a slab of its own */
-        config.roles = options->roles & ~BP_ROLE_BIT(BP_ROLE_STATE);
+        config.roles = options->roles & ~BP_ROLES_STATE;
     config.alignment = options->alignment;
     return status == BP_OK ? bp_schedule_create_traded(a->buckets, a->schedule, &config, traded) : status;
 }

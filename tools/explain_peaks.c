@@ -75,7 +75,7 @@ void explain_peaks(const whatif *w)
     puts("\nWhat sets the peak");
     for (size_t i = 0; i < bp_peaks_count(w->peaks); i++) {
         bp_peak peak = {.size = sizeof peak};
-        if (bp_peaks_get(w->peaks, i, &peak) == BP_OK && peak.bytes > 0 && peak.roles != BP_ROLE_BIT(BP_ROLE_STATE))
+        if (bp_peaks_get(w->peaks, i, &peak) == BP_OK && peak.bytes > 0 && (peak.roles & ~BP_ROLES_STATE) != 0)
             explain_peak(w, i, &peak);
     }
 }

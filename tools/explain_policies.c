@@ -122,7 +122,7 @@ static void explain_policy(const bp_plan *plan, uint32_t roles)
            joint ? names_roles(role.roles, text) : "",
            role.lower_bound_bytes > 0 ? (double)role.bytes / (double)role.lower_bound_bytes : 1.0,
            joint ? "their joint" : "the");
-    if (role.role == BP_ROLE_STATE) {
+    if (BP_ROLES_STATE & BP_ROLE_BIT(role.role)) {
         puts(": it is live all the time, so every shard keeps memory of its own.");
         return;
     }

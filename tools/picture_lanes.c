@@ -55,7 +55,8 @@ static void add_events(const schedule_view *v, lane_items *lanes)
         request_view r;
         if (i > 0 && event->step != v->events[i - 1].step)
             gathered = reduced = BP_OUTSIDE;
-        if (!event->acquire || !schedule_view_request(v, event->first_request, &r) || r.request.role == BP_ROLE_STATE)
+        if (!event->acquire || !schedule_view_request(v, event->first_request, &r) ||
+            (BP_ROLES_STATE & BP_ROLE_BIT(r.request.role)))
             continue;
         bool is_gather = event->lane == BP_LANE_GATHER;
         int32_t *before = is_gather ? &gathered : &reduced;

@@ -13,6 +13,8 @@ static const struct {
     [BP_ROLE_GRAD] = {BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_REDUCE},
     [BP_ROLE_GRAD_COMM] = {BP_LANE_COMPUTE, BP_LANE_REDUCE, BP_LANE_OUTER_REDUCE},
     [BP_ROLE_STATE] = {BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_COMPUTE},
+    [BP_ROLE_MAIN_GRAD] = {BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_COMPUTE},
+    [BP_ROLE_OPTIMIZER] = {BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_COMPUTE},
 };
 
 static bp_status fail_memory(void)
@@ -154,7 +156,7 @@ static void walk(pass *a, const bp_buckets *buckets)
         bp_request r = {.size = sizeof r};
         const bp_interval *live = bp_schedule_intervals(a->schedule, i, &count);
         bool always = count == 1 && live[0].begin == 0 && live[0].end == a->p->steps;
-        if (always && bp_buckets_request(buckets, i, &r) == BP_OK && r.role == BP_ROLE_STATE) {
+        if (always && bp_buckets_request(buckets, i, &r) == BP_OK && (BP_ROLES_STATE & BP_ROLE_BIT(r.role))) {
             add(a, ACTION_DRAIN, a->p->steps - 1, i, 0);
             if (a->fills)
                 a->p->held[a->p->held_count++] = (program_entry){i, 0};

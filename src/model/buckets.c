@@ -18,7 +18,8 @@ bp_status bp_buckets_config_init(bp_buckets_config *config, size_t size)
                                   .dp = 1,
                                   .ep = 1,
                                   .flat_alignment = 128,
-                                  .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD)};
+                                  .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD),
+                                  .optimizer_tensors = 3};
     return BP_OK;
 }
 
@@ -48,8 +49,9 @@ bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket_data *bucket)
 }
 
 /* Sizes in bytes were not looked at while grouping: every bucket must have one, and outside parameters a sum. */
-static bp_status check_bytes(bp_buckets *buckets)
+static bp_status check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
 {
+    bp_request_data trained;
     for (size_t i = 0; i < buckets->bucket_count; i++) {
         const bp_bucket_data *b = &buckets->buckets[i];
         uint64_t bytes;
@@ -58,6 +60,10 @@ static bp_status check_bytes(bp_buckets *buckets)
             uint64_t grad_bytes;
             BP_TRY(bp_dtype_bytes((bp_dtype)b->grad_dtype, b->grad_padded_numel, &grad_bytes));
         }
+        if (config->roles & BP_ROLE_BIT(BP_ROLE_MAIN_GRAD))
+            BP_TRY(bp_trained_shard(b, config, BP_ROLE_MAIN_GRAD, &trained));
+        if (config->roles & BP_ROLE_BIT(BP_ROLE_OPTIMIZER))
+            BP_TRY(bp_trained_shard(b, config, BP_ROLE_OPTIMIZER, &trained));
         if (b->unit < 0 && !bp_add_u64(buckets->outside_bytes, bytes, &buckets->outside_bytes))
             return bp_fail(BP_ERR_OVERFLOW, "the parameters outside units do not fit 64 bits");
     }
@@ -76,14 +82,16 @@ static bp_status check_config(const bp_model *model, const bp_buckets_config *c)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d is no padding rule", (int)c->padding);
     if (c->padding == BP_PADDING_FLAT && c->flat_alignment == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "flat_alignment must be at least 1 element");
-    const bp_dtype grads[2] = {c->grad_dtype, c->grad_comm_dtype};
-    for (int i = 0; i < 2; i++) {
+    const bp_dtype grads[] = {c->grad_dtype, c->grad_comm_dtype, c->main_grad_dtype};
+    for (size_t i = 0; i < sizeof grads / sizeof *grads; i++) {
         if (grads[i] != BP_DTYPE_NONE && !bp_dtype_is_gradient(grads[i]))
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s cannot hold gradients; fp64, fp32, fp16 and bf16 can",
                            bp_dtype_name(grads[i]));
     }
     if (c->param_dtype != BP_DTYPE_NONE && !bp_dtype_is_float(c->param_dtype))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "parameters cannot be turned into %s", bp_dtype_name(c->param_dtype));
+    if (c->optimizer_dtype != BP_DTYPE_NONE && bp_dtype_bits(c->optimizer_dtype) == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d, of the optimizer, is no dtype", (int)c->optimizer_dtype);
     if ((c->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0 || c->roles == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "roles 0x%x: expected a mask of known roles", c->roles);
     if (model->parameter_count == 0 && model->bucket_count == 0)
@@ -128,7 +136,7 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *conf
             status = bp_buckets_order_by_unit(buckets);
     }
     if (status == BP_OK)
-        status = check_bytes(buckets);
+        status = check_bytes(buckets, config);
     if (status == BP_OK)
         status = bp_buckets_make_requests(buckets, config);
     if (status != BP_OK) {

@@ -74,7 +74,10 @@ bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *conf
 /* given_buckets.c: appends the buckets that the model brings along, then puts all in order of units. */
 bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
 bp_status bp_buckets_order_by_unit(bp_buckets *buckets);
-/* requests.c */
+/* requests.c. The shard of what is trained, in the roles main_grad and optimizer: its elements are those of the gradients, also where
+ * parameters are packed as bytes. 0 bytes where nothing is. */
+bp_status bp_trained_shard(const bp_bucket_data *bucket, const bp_buckets_config *config, uint32_t role,
+                           bp_request_data *request);
 bp_status bp_buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config);
 
 bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket_data *bucket);

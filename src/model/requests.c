@@ -1,12 +1,14 @@
 /* The requests for memory that follow from buckets and roles. */
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "model/buckets.h"
 
 const char *bp_role_name(bp_role role)
 {
-    static const char *const names[BP_ROLE_COUNT] = {"param", "param_transpose", "grad", "grad_comm", "state"};
+    static const char *const names[BP_ROLE_COUNT] = {"param", "param_transpose", "grad",     "grad_comm",
+                                                     "state", "main_grad",       "optimizer"};
     return (unsigned)role < BP_ROLE_COUNT ? names[role] : "invalid";
 }
 
@@ -18,14 +20,35 @@ bp_status bp_role_parse(const char *name, bp_role *role)
             return BP_OK;
         }
     }
-    return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                   "unknown role \"%.40s\"; known: param, param_transpose, grad, grad_comm, state",
-                   name != NULL ? name : "");
+    return bp_fail(
+        BP_ERR_INVALID_ARGUMENT,
+        "unknown role \"%.40s\"; known: param, param_transpose, grad, grad_comm, state, main_grad, optimizer",
+        name != NULL ? name : "");
 }
 
 static uint64_t ceil_divide(uint64_t value, uint64_t by)
 {
     return value / by + (value % by != 0);
+}
+
+bp_status bp_trained_shard(const bp_bucket_data *b, const bp_buckets_config *config, uint32_t role,
+                           bp_request_data *request)
+{
+    bool optimizer = role == BP_ROLE_OPTIMIZER;
+    bp_dtype dtype = optimizer ? config->optimizer_dtype : config->main_grad_dtype;
+    uint64_t tensors = optimizer ? config->optimizer_tensors : 1, each;
+    dtype = dtype != BP_DTYPE_NONE ? dtype : BP_DTYPE_FP32;
+    request->role = (uint8_t)role;
+    request->dtype = (uint8_t)bp_dtype_storage(dtype);
+    request->numel = b->frozen ? 0 : b->grad_numel;
+    request->bytes = 0;
+    if (request->numel == 0)
+        return BP_OK;
+    BP_TRY(bp_dtype_bytes(dtype, ceil_divide(b->grad_padded_numel, b->shards), &each));
+    if (!bp_mul_u64(each, tensors, &request->bytes))
+        return bp_fail(BP_ERR_OVERFLOW, "%llu optimizer tensors of %llu bytes each do not fit 64 bits",
+                       (unsigned long long)tensors, (unsigned long long)each);
+    return BP_OK;
 }
 
 /* What a bucket needs in a role; false when it takes no part. */
@@ -45,6 +68,8 @@ static bool request_of(const bp_bucket_data *b, const bp_buckets_config *config,
         request->dtype = (uint8_t)bp_dtype_storage((bp_dtype)b->dtype);
         padded = role == BP_ROLE_STATE ? ceil_divide(b->padded_numel, b->shards) : b->padded_numel;
         break;
+    case BP_ROLE_MAIN_GRAD:
+    case BP_ROLE_OPTIMIZER: return bp_trained_shard(b, config, role, request) == BP_OK && request->bytes > 0;
     default: /* gradients, and the reduced shard of them that the outer reduction copies */
         if (b->frozen || b->grad_numel == 0)
             return false;

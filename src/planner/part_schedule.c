@@ -34,7 +34,7 @@ static bp_status add_steps(bp_schedule *s, const bp_schedule *from, int32_t firs
 static bp_status add_resting(bp_schedule *s, const bp_request_group *group)
 {
     BP_TRY(bp_schedule_add_span(s, group->first, group->count));
-    if (group->role == BP_ROLE_STATE && s->step_count > 0) {
+    if ((BP_ROLES_STATE & BP_ROLE_BIT(group->role)) && s->step_count > 0) {
         uint32_t steps = (uint32_t)s->step_count;
         bp_interval_lanes lanes = bp_role_lanes(group->role);
         bp_use use = {0, steps, 0, steps, lanes.acquire, lanes.release};

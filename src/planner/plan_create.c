@@ -21,7 +21,7 @@ bp_status bp_plan_config_init(bp_plan_config *config, size_t size)
 
 static const struct {
     const char *name;
-    bp_policy_function *decide; /* NULL: the roles but state are packed, not given classes */
+    bp_policy_function *decide; /* NULL: the roles but those of state are packed, not given classes */
     bp_policy policy;
     bool stable; /* every request has one address, unless something falls back to dynamic */
 } policies[] = {
@@ -372,14 +372,14 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
     uint32_t present = 0;
     for (size_t g = 0; g < a->buckets->group_count; g++)
         present |= BP_ROLE_BIT(a->buckets->groups[g].role);
-    uint32_t packed = decide == NULL ? present & ~BP_ROLE_BIT(BP_ROLE_STATE) : 0;
+    uint32_t packed = decide == NULL ? present & ~BP_ROLES_STATE : 0;
     BP_TRY(bp_assemble_scheduled(a, packed));
     for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
         if (!(present & ~packed & BP_ROLE_BIT(role)))
             continue;
         bp_tenants tenants = {0};
         bp_role_layout layout = {0};
-        bool persistent = decide == NULL || (role == BP_ROLE_STATE && decide != bp_policy_dynamic);
+        bool persistent = decide == NULL || ((BP_ROLES_STATE & BP_ROLE_BIT(role)) && decide != bp_policy_dynamic);
         bp_status status = plan_role(a, role, persistent ? bp_policy_persistent : decide, &tenants, &layout);
         bp_tenants_finish(&tenants);
         free(layout.classes);

@@ -95,7 +95,9 @@ static liveness liveness_of(const generator *g, uint32_t request)
     switch (r->role) {
     case BP_ROLE_PARAM: return g->has_transpose[r->bucket] ? LIVE_ROW_WISE : LIVE_PARAM;
     case BP_ROLE_PARAM_TRANSPOSE: return LIVE_TRANSPOSE;
-    case BP_ROLE_STATE: return LIVE_ALWAYS;
+    case BP_ROLE_STATE:
+    case BP_ROLE_MAIN_GRAD:
+    case BP_ROLE_OPTIMIZER: return LIVE_ALWAYS;
     default: return LIVE_GRADIENT;
     }
 }

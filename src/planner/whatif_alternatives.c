@@ -109,7 +109,7 @@ static uint32_t roles_of(const bp_buckets *buckets)
 
 static bp_status add_all(survey *s)
 {
-    uint32_t roles = roles_of(s->buckets), shared = roles & ~BP_ROLE_BIT(BP_ROLE_STATE);
+    uint32_t roles = roles_of(s->buckets), shared = roles & ~BP_ROLES_STATE;
     bool streams_matter =
         (roles & GRADIENTS) != 0 && (roles & PARAMETERS) != 0 && s->schedule->passes != BP_PASSES_EVAL;
     bool joint_matters = (shared & (shared - 1)) != 0;

@@ -41,7 +41,7 @@ bp_trade_config bp_whatif_trade(const bp_plan_config *config, uint32_t stalls)
 {
     return (bp_trade_config){.size = sizeof(bp_trade_config),
                              .stalls = stalls,
-                             .roles = config->joint ? ALL_ROLES & ~BP_ROLE_BIT(BP_ROLE_STATE) : ALL_ROLES,
+                             .roles = config->joint ? ALL_ROLES & ~BP_ROLES_STATE : ALL_ROLES,
                              .joint = config->joint != 0,
                              .alignment = config->alignment};
 }
