@@ -25,6 +25,7 @@ MAY_INCLUDE = {
     "memory": {"core", "devices", "memory"},
     "nvtx": {"nvtx"},
     "pinned": {"core", "devices", "pinned"},
+    "offload": {"core", "devices", "memory", "pinned", "allocators", "offload"},
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
     "comms": {"core", "devices", "nvtx", "comms"},
     "formats": {"core", "formats"},
