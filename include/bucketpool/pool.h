@@ -355,6 +355,7 @@ typedef struct bp_pool_slab {
     uint64_t bytes;         /* as made */
     uint64_t planned_bytes; /* 0 for persistent and overflow memory */
     const char *group;      /* the plan's release group; "persistent", "overflow". Lives as long as the pool */
+    int32_t resident;       /* 1: has its memory; 0: offloaded (offload.h) */
 } bp_pool_slab;
 
 BP_API size_t bp_pool_slab_count(const bp_pool *pool);

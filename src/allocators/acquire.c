@@ -329,10 +329,10 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
     case HELD: return a->status == BP_ERR_NO_DEVICE_MEMORY ? a->status : bp_fail_held(a->pool, id, a->holder);
     case UNKNOWN: return bp_fail_unknown(a->pool, id);
     case TWICE: return bp_fail_twice(a->pool, id);
-    case RACE: return bp_fail_order(a->pool, id, "is being acquired or released by another call at the same time");
+    case RACE: return bp_fail_race(a->pool, id);
     case OTHER_LANE: return fail_lane(a, id);
     case MOST_HOLDS: return bp_fail_order(a->pool, id, "is held 65535 times already");
-    case MOST_STREAMS: return bp_fail_order(a->pool, id, "is held on 8 streams already");
+    case MOST_STREAMS: return bp_fail_streams(a->pool, id);
     case SEALED: return fail_dynamic(a->pool, id);
     default: return a->status;
     }

@@ -4,6 +4,7 @@
 #include "allocators/guarded.h"
 #include "allocators/known.h"
 #include "allocators/layout.h"
+#include "allocators/residency.h"
 #include "allocators/slots.h"
 #include "core/arith.h"
 #include "core/fail.h"
@@ -104,6 +105,10 @@ static bp_kind choose_kind(const bp_pool *pool, const bp_bind *b, const bp_known
 static bp_status find_persistent(bp_pool *pool, const bp_bind *b, bp_known *known)
 {
     uint64_t step = pool->alignment > 256 ? pool->alignment : 256, bytes;
+    if (pool->persistent_bytes > 0 && bp_residency_is_closed(pool, pool->persistent_slab))
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "pool %.40s: %s of %.80s, bucket.%u cannot be bound: group persistent is offloaded", pool->name,
+                       bp_role_name((bp_role)b->role), b->unit, b->ordinal);
     if (!bp_round_up_u64(b->bytes, step, &bytes))
         return bp_fail(BP_ERR_OVERFLOW, "%s, bucket.%u: %llu bytes", b->unit, b->ordinal, (unsigned long long)b->bytes);
     uint64_t room = pool->persistent_bytes;

@@ -47,7 +47,8 @@ static bool is_chosen(const question *q, uint32_t segment)
 static bool would_be_free(const question *q, uint32_t segment, size_t position)
 {
     uint32_t holder = bp_segment_holder(&q->pool->segments[segment]);
-    if (holder == BP_HELD_BY_LAUNCH || (holder != BP_NONE && stays_live(q, holder)) || is_chosen(q, segment))
+    if (holder == BP_HELD_BY_LAUNCH || holder == BP_HELD_BY_OFFLOAD || (holder != BP_NONE && stays_live(q, holder)) ||
+        is_chosen(q, segment))
         return false;
     for (size_t i = 0; i < position; i++) {
         const bp_bound *r = &q->pool->bounds[q->ids[i]];

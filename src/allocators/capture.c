@@ -237,6 +237,7 @@ static void free_capture(bp_capture *capture)
     free(capture->segments);
     free(capture->used);
     free(capture->slabs);
+    free(capture->pinned);
     free(capture);
 }
 
@@ -255,6 +256,9 @@ static bp_status make(bp_pool *pool, const bp_capture_config *config, bp_capture
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->slabs, &memory));
     made->slabs = memory;
     made->slab_count = (uint32_t)pool->slabs.count;
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->pinned, &memory));
+    made->pinned = memory;
+    made->collectives = config->collectives;
     BP_TRY(note_held(pool, config, made));
     BP_TRY(bp_stream_prepare_captures(pool->device));
     return quiesce(pool, made->name);
@@ -265,6 +269,9 @@ static bp_status check_begin(const bp_pool *pool, const bp_capture_config *confi
     if (config->size < sizeof *config || (config->owned == NULL && config->owned_count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_capture_begin: the configuration was not initialised, or has no owned ids");
+    if ((unsigned)config->collectives > BP_CAPTURE_COLLECTIVES_ALL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: collectives %d is unknown",
+                       (int)config->collectives);
     BP_TRY(bp_capture_refuse(pool, "bp_capture_begin"));
     if (pool->guarded)
         return bp_fail(BP_ERR_UNSUPPORTED,
@@ -369,6 +376,17 @@ static bp_status list_segments(bp_capture *capture)
     return BP_OK;
 }
 
+/* In which of the touched slabs the graph has collectives. */
+static void note_pinned(bp_capture *capture)
+{
+    for (uint32_t i = 0; i < capture->slab_count; i++) {
+        const bool assumed =
+            capture->collectives == BP_CAPTURE_COLLECTIVES_ALL ||
+            (capture->collectives == BP_CAPTURE_COLLECTIVES_AUTO && bp_slabs_are_captured(&capture->pool->slabs, i));
+        capture->pinned[i] = capture->slabs[i] && assumed;
+    }
+}
+
 bp_status bp_capture_end(bp_capture *capture)
 {
     if (capture == NULL || capture->pool == NULL)
@@ -382,6 +400,7 @@ bp_status bp_capture_end(bp_capture *capture)
     capture->acquires = acquires - capture->acquires;
     capture->releases = releases - capture->releases;
     capture->waits = waits - capture->waits;
+    note_pinned(capture);
     leave(capture);
     capture->ended = true;
     return BP_OK;
@@ -460,6 +479,11 @@ bp_status bp_capture_summary_get(const bp_capture *capture, bp_capture_summary *
     summary->bytes = capture->bytes;
     summary->launches = capture->launches;
     return BP_OK;
+}
+
+int bp_capture_pins_slab(const bp_capture *capture, uint32_t slab)
+{
+    return bp_capture_touches_slab(capture, slab) && capture->pinned[slab];
 }
 
 int bp_capture_touches_slab(const bp_capture *capture, uint32_t slab)

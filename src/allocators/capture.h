@@ -21,6 +21,7 @@ struct bp_capture {
     bp_pool *pool; /* NULL: it was destroyed */
     char name[48];
     bool ended;
+    bool is_void;           /* what it has collectives in was offloaded: it must not be launched any more */
     bool armed;             /* between before_launch and launched: the segments are claimed */
     bp_captured_hold *held; /* by id */
     uint32_t held_count;
@@ -29,7 +30,9 @@ struct bp_capture {
     uint32_t segment_count;
     uint32_t *used; /* held requests that were touched, once it has ended */
     uint32_t used_count;
-    bool *slabs; /* touched */
+    bool *slabs;  /* touched */
+    bool *pinned; /* of these: with collectives, whose windows are in the graph */
+    bp_capture_collectives collectives;
     uint32_t slab_count;
     uint64_t acquires, releases, waits; /* until the end: what the pool had counted when it began */
     uint64_t bytes, launches;
@@ -38,6 +41,8 @@ struct bp_capture {
 
 /* Who holds segments between before_launch and launched; no request's id. */
 #define BP_HELD_BY_LAUNCH (BP_NONE - 1)
+/* And of slabs that are offloaded. */
+#define BP_HELD_BY_OFFLOAD (BP_NONE - 2)
 
 /* Whether the stream may be used as it is by a pool that is, or is not, being captured. Called where the pool's watch is not 0. */
 bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function);

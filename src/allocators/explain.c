@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "allocators/capture.h"
+#include "allocators/residency.h"
 #include "allocators/slots.h"
 #include "core/fail.h"
 
@@ -78,6 +79,9 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
             "pool %.40s: %s cannot have %s: the launch of a graph has it (between bp_capture_before_launch and "
             "bp_capture_launched); %s",
             pool->name, request, buffer, moment);
+    if (holder == BP_HELD_BY_OFFLOAD)
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: its group is offloaded; %s", pool->name,
+                       request, buffer, moment);
     if (holder == BP_NONE || holder >= bp_bound_count(pool))
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->name,
                        request, buffer, moment);
@@ -118,6 +122,9 @@ bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
 
 bp_status bp_fail_race(const bp_pool *pool, uint32_t id)
 {
+    const bp_bound *r = &pool->bounds[id];
+    if (r->count > 0 && bp_residency_is_closed(pool, pool->places[r->first].slab))
+        return bp_fail_order(pool, id, "is offloaded: restore its group before");
     return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
 }
 

@@ -15,6 +15,11 @@ static bp_status check(const bp_capture *capture, const char *function)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no capture, or its pool was destroyed", function);
     if (!capture->ended)
         return bp_fail(BP_ERR_CAPTURE, "%s: %s has not ended yet (bp_capture_end)", function, capture->name);
+    if (capture->is_void)
+        return bp_fail(BP_ERR_CAPTURE,
+                       "%s: %s has collectives in memory that was offloaded since, whose windows are gone: capture it "
+                       "anew",
+                       function, capture->name);
     return bp_capture_refuse(capture->pool, function);
 }
 
@@ -28,6 +33,9 @@ static bp_status fail_segment(const bp_capture *capture, uint32_t segment, uint3
 {
     const bp_pool *pool = capture->pool;
     char request[BP_REQUEST_BYTES];
+    if (holder == BP_HELD_BY_OFFLOAD)
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be launched: group %.40s of it is offloaded", pool->name,
+                       capture->name, pool->slab_infos[pool->places[segment].slab].group);
     if (holder >= bp_bound_count(pool))
         return bp_fail(BP_ERR_SCHEDULE,
                        "pool %.40s: %s cannot be launched: the launch of another graph has buffer %u of it", pool->name,

@@ -11,6 +11,7 @@
 #include "allocators/known.h"
 #include "allocators/layout.h"
 #include "allocators/recorder.h"
+#include "allocators/residency.h"
 #include "core/arith.h"
 #include "core/fail.h"
 
@@ -296,6 +297,7 @@ void bp_pool_destroy(bp_pool **pool)
         wait_for_work(p->device);
         bp_dynamic_finish(p);
     }
+    bp_residency_pool_gone(p);
     if (p->guarding)
         bp_guarded_finish(p);
     if (p->annotations != NULL)
@@ -317,6 +319,7 @@ void bp_pool_destroy(bp_pool **pool)
     free(p->fences);
     free(p->bounds);
     free(p->slab_infos);
+    free(p->residency.closed);
     free(p);
     *pool = NULL;
 }
@@ -354,6 +357,7 @@ bp_status bp_pool_slab_get(const bp_pool *pool, size_t index, bp_pool_slab *slab
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_slab_get: slab %zu of %zu", index,
                        pool != NULL ? pool->slabs.count : 0);
     *slab = pool->slab_infos[index];
+    slab->resident = pool->slabs.slabs[index].mapped;
     return BP_OK;
 }
 

@@ -118,6 +118,13 @@ typedef struct bp_bound {
 
 struct bp_pool;
 
+/* Who offloads the pool's slabs (residency.h). */
+typedef struct bp_residents {
+    void *user; /* NULL: nobody */
+    void (*gone)(void *user);
+    bool *closed; /* by slab: its memory is away, or on its way; NULL: nobody ever offloaded */
+} bp_residents;
+
 /* Who gives a free request its memory. */
 typedef struct bp_allocator_ops {
     const char *name;
@@ -212,6 +219,7 @@ struct bp_pool {
     struct bp_capture *capturing; /* NULL: none */
     struct bp_capture *captures;  /* all that were begun and not destroyed */
     uint32_t capture_number;
+    bp_residents residency;
     bp_message_function *on_message;
     void *user;
 };

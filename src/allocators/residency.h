@@ -8,6 +8,10 @@
  * have. Errors: BP_ERR_SCHEDULE (there is one), BP_ERR_UNSUPPORTED (guard mode, a device without memory), BP_ERR_CAPTURE. */
 bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user));
 void bp_residency_leave(bp_pool *pool);
+void bp_residency_pool_gone(bp_pool *pool);
+
+/* Whether requests cannot have the slab's memory now. */
+bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab);
 
 /* Takes the memory of the slabs marked in `chosen` (one entry for each slab) from all requests: what is free cannot be acquired any more, and requests that are live for the pool's life
  * (state roles, persistent) cannot be acquired, used or released. `group` is for messages. Errors, with nothing taken: BP_ERR_SCHEDULE (another

@@ -30,14 +30,20 @@ bp_status bp_registration_entry_init(bp_registration_entry *entry, size_t size)
 
 /* ---- what the pool calls -------------------------------------------------------------------------------------------- */
 
+/* Who tries again begins anew. */
+static void begin(bp_registration *r)
+{
+    for (size_t i = 0; i < r->party_count; i++)
+        r->parties[i].lost = false;
+}
+
 static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     bp_registration *r = user;
     (void)address; /* known: a slab stays where it is */
     (void)bytes;
     r->reached = true;
-    for (size_t i = 0; i < r->party_count; i++) /* who tries again begins anew */
-        r->parties[i].lost = false;
+    begin(r);
     return bp_windows_register(r, slab, BP_OK);
 }
 
@@ -60,7 +66,31 @@ static void gone(void *user)
         bp_registration_drop_ranges(r);
 }
 
-static const bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach, .detach = detach, .gone = gone};
+/* Slabs are about to lose their memory on all ranks, or none. */
+static bp_status agree(void *user, bp_status so_far)
+{
+    bp_verdict verdict;
+    bp_verdict_take(&verdict, so_far);
+    begin(user);
+    bp_parties_agree(user, &verdict);
+    return bp_verdict_status(&verdict);
+}
+
+static int is_captured(void *user, uint32_t slab)
+{
+    const bp_registration *r = user;
+    for (size_t i = 0; i < r->window_count; i++)
+        if (r->windows[i].slab == slab && r->windows[i].granted != BP_REGISTER_NONE)
+            return 1;
+    return 0;
+}
+
+static const bp_slab_callbacks callbacks = {.size = sizeof callbacks,
+                                            .attach = attach,
+                                            .detach = detach,
+                                            .gone = gone,
+                                            .agree = agree,
+                                            .is_captured = is_captured};
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 

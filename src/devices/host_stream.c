@@ -8,7 +8,6 @@
 
 #include <limits.h>
 #include <linux/futex.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -17,6 +16,7 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/thread.h"
 
 #define SPINS 64 /* looks before sleeping */
 
@@ -184,15 +184,7 @@ void bp_host_stream_free(bp_host_stream *stream)
 bp_status bp_host_stream_start(bp_host_stream *stream, uint64_t seed)
 {
     stream->random = seed;
-    /* The program's signals are its own threads' business; faults stay with the thread that makes them. */
-    sigset_t ours, theirs;
-    sigfillset(&ours);
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&ours, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &ours, &theirs);
-    int reason = pthread_create(&stream->thread, NULL, serve, stream);
-    pthread_sigmask(SIG_SETMASK, &theirs, NULL);
+    int reason = bp_thread_start(&stream->thread, serve, stream);
     if (reason != 0)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: the thread of a stream could not be started: %s",
                        strerror(reason));

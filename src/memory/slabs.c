@@ -12,20 +12,53 @@ void bp_slabs_init(bp_device *device, bp_slabs *slabs)
     *slabs = (bp_slabs){.device = device};
 }
 
+/* ---- memory of a slab ----------------------------------------------------------------------------------------------- */
+
+/* What the device did not take back before is used again. */
+static bp_status bring(bp_device *device, bp_slab *slab)
+{
+    if (!slab->committed)
+        BP_TRY(bp_device_commit(device, slab->bytes, &slab->handle));
+    slab->committed = true;
+    BP_TRY(device->ops->map(device->self, slab->address, slab->bytes, slab->handle));
+    slab->mapped = true;
+    return BP_OK;
+}
+
+static bp_status unmap(const bp_device *device, bp_slab *slab)
+{
+    if (slab->mapped)
+        BP_TRY(device->ops->unmap(device->self, slab->address, slab->bytes));
+    slab->mapped = false;
+    return BP_OK;
+}
+
+static bp_status give_back(bp_device *device, bp_slab *slab)
+{
+    if (slab->committed)
+        BP_TRY(bp_device_decommit(device, slab->bytes, slab->handle));
+    slab->committed = false;
+    return BP_OK;
+}
+
+/* A step that fails leaves something behind that only the device can free. */
+static void drop(bp_device *device, bp_slab *slab)
+{
+    (void)unmap(device, slab);
+    (void)give_back(device, slab);
+}
+
 static bp_status make(const bp_slabs *slabs, uint64_t alignment, bp_slab *slab)
 {
     bp_device *device = slabs->device;
     void *address;
     BP_TRY(device->ops->reserve(device->self, slab->bytes, alignment, &address));
     slab->address = address;
-    bp_status status = bp_device_commit(device, slab->bytes, &slab->handle);
-    if (status == BP_OK) {
-        status = device->ops->map(device->self, address, slab->bytes, slab->handle);
-        if (status == BP_OK)
-            return BP_OK;
-        bp_device_decommit(device, slab->bytes, slab->handle);
+    bp_status status = bring(device, slab);
+    if (status != BP_OK) {
+        drop(device, slab);
+        device->ops->unreserve(device->self, address, slab->bytes);
     }
-    device->ops->unreserve(device->self, address, slab->bytes);
     return status;
 }
 
@@ -41,11 +74,36 @@ bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment)
     return BP_OK;
 }
 
-/* Of the first `count` slabs, last first. */
-static void detach_slabs(const bp_slabs *slabs, const bp_slab_observer *observer, size_t count)
+/* ---- observers ------------------------------------------------------------------------------------------------------ */
+
+static void tell_detach(const bp_slabs *slabs, const bp_slab_observer *observer, size_t slab)
 {
-    for (size_t i = count; i-- > 0;)
-        observer->callbacks.detach(observer->user, (uint32_t)i, slabs->slabs[i].address, slabs->slabs[i].bytes);
+    const bp_slab *s = &slabs->slabs[slab];
+    observer->callbacks.detach(observer->user, (uint32_t)slab, s->address, s->bytes);
+}
+
+/* Of the first `count` slabs those that have memory and are chosen (NULL: all), last first. */
+static void detach_slabs(const bp_slabs *slabs, const bp_slab_observer *observer, const bool *chosen, size_t count)
+{
+    for (size_t i = count; i-- > 0;) {
+        if (!slabs->slabs[i].absent && (chosen == NULL || chosen[i]))
+            tell_detach(slabs, observer, i);
+    }
+}
+
+static bp_status attach_slabs(const bp_slabs *slabs, const bp_slab_observer *observer, const bool *chosen)
+{
+    for (size_t i = 0; i < slabs->count; i++) {
+        const bp_slab *slab = &slabs->slabs[i];
+        if (slab->absent || (chosen != NULL && !chosen[i]))
+            continue;
+        bp_status status = observer->callbacks.attach(observer->user, (uint32_t)i, slab->address, slab->bytes);
+        if (status != BP_OK) {
+            detach_slabs(slabs, observer, chosen, i);
+            return status;
+        }
+    }
+    return BP_OK;
 }
 
 bp_status bp_slabs_attach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, void *user)
@@ -54,13 +112,7 @@ bp_status bp_slabs_attach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, v
                          sizeof *slabs->observers));
     bp_slab_observer *observer = &slabs->observers[slabs->observer_count];
     *observer = (bp_slab_observer){*callbacks, user};
-    for (size_t i = 0; i < slabs->count; i++) {
-        bp_status status = callbacks->attach(user, (uint32_t)i, slabs->slabs[i].address, slabs->slabs[i].bytes);
-        if (status != BP_OK) {
-            detach_slabs(slabs, observer, i);
-            return status;
-        }
-    }
+    BP_TRY(attach_slabs(slabs, observer, NULL));
     slabs->observer_count++;
     return BP_OK;
 }
@@ -72,27 +124,136 @@ bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, v
         if (observer->callbacks.attach != callbacks->attach || observer->callbacks.detach != callbacks->detach ||
             observer->user != user)
             continue;
-        detach_slabs(slabs, observer, slabs->count);
+        detach_slabs(slabs, observer, NULL, slabs->count);
         memmove(observer, observer + 1, (--slabs->observer_count - i) * sizeof *observer);
         return BP_OK;
     }
     return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_detach: these callbacks were not attached with this argument");
 }
 
+bp_status bp_slabs_agree(const bp_slabs *slabs, bp_status so_far)
+{
+    for (size_t i = 0; i < slabs->observer_count; i++) {
+        const bp_slab_observer *observer = &slabs->observers[i];
+        if (observer->callbacks.agree != NULL)
+            so_far = observer->callbacks.agree(observer->user, so_far);
+    }
+    return so_far;
+}
+
+bool bp_slabs_are_captured(const bp_slabs *slabs, uint32_t slab)
+{
+    bool captured = false;
+    for (size_t i = 0; i < slabs->observer_count && !captured; i++) {
+        const bp_slab_observer *observer = &slabs->observers[i];
+        captured = observer->callbacks.is_captured != NULL && observer->callbacks.is_captured(observer->user, slab);
+    }
+    return captured;
+}
+
+/* ---- memory that goes and comes ------------------------------------------------------------------------------------- */
+
+/* The first `observers` of them; then the slabs count as absent. */
+static void hide(bp_slabs *slabs, const bool *chosen, size_t observers)
+{
+    for (size_t i = observers; i-- > 0;)
+        detach_slabs(slabs, &slabs->observers[i], chosen, slabs->count);
+    for (size_t i = 0; i < slabs->count; i++)
+        slabs->slabs[i].absent |= chosen[i];
+}
+
+static bp_status show(bp_slabs *slabs, const bool *chosen)
+{
+    for (size_t i = 0; i < slabs->count; i++)
+        slabs->slabs[i].absent &= !chosen[i];
+    for (size_t i = 0; i < slabs->observer_count; i++) {
+        bp_status status = attach_slabs(slabs, &slabs->observers[i], chosen);
+        if (status != BP_OK) {
+            hide(slabs, chosen, i);
+            return status;
+        }
+    }
+    return BP_OK;
+}
+
+static bp_status unmap_chosen(bp_slabs *slabs, const bool *chosen)
+{
+    for (size_t i = slabs->count; i-- > 0;) {
+        if (chosen[i])
+            BP_TRY(unmap(slabs->device, &slabs->slabs[i]));
+    }
+    return BP_OK;
+}
+
+static bp_status bring_chosen(bp_slabs *slabs, const bool *chosen)
+{
+    for (size_t i = 0; i < slabs->count; i++) {
+        if (chosen[i] && !slabs->slabs[i].mapped)
+            BP_TRY(bring(slabs->device, &slabs->slabs[i]));
+    }
+    return BP_OK;
+}
+
+/* All of them, whatever becomes of one; the first error. */
+static bp_status give_back_chosen(bp_slabs *slabs, const bool *chosen)
+{
+    bp_status first = BP_OK;
+    for (size_t i = slabs->count; i-- > 0;) {
+        bp_status status = chosen[i] ? give_back(slabs->device, &slabs->slabs[i]) : BP_OK;
+        first = first == BP_OK ? status : first;
+    }
+    return first;
+}
+
+/* Somebody could not unmap. What is mapped again has its bytes, as it was not given back. Where that fails too, there is nothing more to
+ * try: the slabs are without observers, and some without memory. */
+static void reverse(bp_slabs *slabs, const bool *chosen)
+{
+    if (bp_slabs_agree(slabs, bring_chosen(slabs, chosen)) == BP_OK)
+        (void)show(slabs, chosen);
+}
+
+bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen)
+{
+    char words[BP_DETAIL_BYTES];
+    hide(slabs, chosen, slabs->observer_count);
+    bp_status status = bp_slabs_agree(slabs, unmap_chosen(slabs, chosen));
+    if (status == BP_OK)
+        return give_back_chosen(slabs, chosen);
+    snprintf(words, sizeof words, "%s", bp_error_detail());
+    reverse(slabs, chosen);
+    return bp_error_record(status, words);
+}
+
+bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen)
+{
+    char words[BP_DETAIL_BYTES];
+    bp_status status = bp_slabs_agree(slabs, bring_chosen(slabs, chosen));
+    if (status == BP_OK)
+        status = show(slabs, chosen);
+    if (status == BP_OK)
+        return BP_OK;
+    snprintf(words, sizeof words, "%s", bp_error_detail());
+    for (size_t i = slabs->count; i-- > 0;) {
+        if (chosen[i])
+            drop(slabs->device, &slabs->slabs[i]);
+    }
+    return bp_error_record(status, words);
+}
+
+/* ---- the end -------------------------------------------------------------------------------------------------------- */
+
 void bp_slabs_finish(bp_slabs *slabs)
 {
     for (size_t i = slabs->observer_count; i-- > 0;)
-        detach_slabs(slabs, &slabs->observers[i], slabs->count);
+        detach_slabs(slabs, &slabs->observers[i], NULL, slabs->count);
     for (size_t i = slabs->observer_count; i-- > 0;)
         if (slabs->observers[i].callbacks.gone != NULL)
             slabs->observers[i].callbacks.gone(slabs->observers[i].user);
     bp_device *device = slabs->device;
-    /* a step that fails leaves something behind that only the device can free: go on with the rest */
-    for (size_t i = slabs->count; i-- > 0;) {
-        bp_slab *slab = &slabs->slabs[i];
-        device->ops->unmap(device->self, slab->address, slab->bytes);
-        bp_device_decommit(device, slab->bytes, slab->handle);
-        device->ops->unreserve(device->self, slab->address, slab->bytes);
+    for (size_t i = slabs->count; i-- > 0;) { /* a step that fails is not the end: go on with the rest */
+        drop(device, &slabs->slabs[i]);
+        device->ops->unreserve(device->self, slabs->slabs[i].address, slabs->slabs[i].bytes);
     }
     free(slabs->observers);
     free(slabs->slabs);

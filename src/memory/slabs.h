@@ -42,10 +42,14 @@ bp_status bp_slabs_detach(bp_slabs *slabs, const bp_slab_callbacks *callbacks, v
 /* What everybody who takes part says of how it went here so far. */
 bp_status bp_slabs_agree(const bp_slabs *slabs, bp_status so_far);
 
-/* The slabs lose their memory: observers are told (last first), all are unmapped, then given back to the device. Nothing may use them. An error
- * before all are unmapped leaves everything as it was, and observers attached again. Afterwards: *unreturned is what the device did not take
- * back, which bp_slabs_load uses again, and its error is returned. */
-bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen, uint64_t *unreturned);
+/* Whether graphs that are captured now keep something of the slab's observers. */
+bool bp_slabs_are_captured(const bp_slabs *slabs, uint32_t slab);
+
+/* The slabs lose their memory: observers are told (last first), all are unmapped, everybody agrees, and the memory is given back to the device.
+ * Nothing may use it. Where somebody cannot unmap, slabs get their memory back with what it held, and observers are told again: an error that
+ * leaves everything as it was. Where a device does not take memory back, slabs keep it unmapped (committed and not mapped) until they are
+ * loaded, and its error is returned. `mapped` says which it was. */
+bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen);
 
 /* The slabs get memory at their addresses, everybody agrees, and observers are told. All or nothing. What the memory holds is not specified. */
 bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen);

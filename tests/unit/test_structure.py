@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "devices": {"core", "devices"},
     "memory": {"core", "devices", "memory"},
     "nvtx": {"nvtx"},
+    "pinned": {"core", "devices", "pinned"},
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
     "comms": {"core", "devices", "nvtx", "comms"},
     "formats": {"core", "formats"},

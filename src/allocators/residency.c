@@ -1,0 +1,198 @@
+#include "allocators/residency.h"
+
+#include <stdlib.h>
+
+#include "allocators/capture.h"
+#include "allocators/explain.h"
+#include "allocators/slots.h"
+#include "core/fail.h"
+
+static const uint64_t AWAY_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;
+
+/* ---- the offloader -------------------------------------------------------------------------------------------------- */
+
+bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user))
+{
+    BP_TRY(bp_capture_refuse(pool, "bp_offload_create"));
+    if (pool->residency.user != NULL)
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has an offload already", pool->name);
+    if (pool->guarded)
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s is in guard mode: its memory cannot be offloaded", pool->name);
+    if (pool->device->traits.no_memory)
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: device %s has no memory that could be offloaded", pool->name,
+                       bp_device_name(pool->device));
+    if (pool->residency.closed == NULL) { /* kept as long as the pool: slabs may stay away without an offloader */
+        void *memory;
+        BP_TRY(bp_new_array(pool->slabs.count, sizeof(bool), &memory));
+        pool->residency.closed = memory;
+    }
+    pool->residency.user = user;
+    pool->residency.gone = gone;
+    return BP_OK;
+}
+
+void bp_residency_leave(bp_pool *pool)
+{
+    pool->residency.user = NULL;
+    pool->residency.gone = NULL;
+}
+
+void bp_residency_pool_gone(bp_pool *pool)
+{
+    if (pool->residency.gone != NULL)
+        pool->residency.gone(pool->residency.user);
+    bp_residency_leave(pool);
+}
+
+bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab)
+{
+    return pool->residency.closed != NULL && pool->residency.closed[slab];
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------- */
+
+/* Whether the request's memory lasts as long as the pool: then it is live without being in use. */
+static bool is_lasting(const bp_pool *pool, uint32_t id)
+{
+    const bp_bound *r = &pool->bounds[id];
+    return r->placement == BP_PLACE_PERSISTENT || (BP_ROLES_STATE & BP_ROLE_BIT(pool->known[r->known].role)) != 0;
+}
+
+/* The next segment after `s` that is in use by somebody, in a chosen slab; segment_capacity: there is none. Persistent ones that were not
+ * bound yet are nowhere. */
+static uint32_t next_segment(const bp_pool *pool, const bool *chosen, uint32_t s)
+{
+    while (s < pool->segment_capacity) {
+        if (s >= pool->next_persistent && s < pool->overflow_first)
+            s = pool->overflow_first;
+        else if (chosen[pool->places[s].slab])
+            return s;
+        else
+            s++;
+    }
+    return s;
+}
+
+/* Marks a live request as one that a call is at work on, as long as the slab is closed. */
+static bp_status stop_request(bp_pool *pool, uint32_t id)
+{
+    bp_bound *r = &pool->bounds[id];
+    uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
+    if ((word & BP_WORD_BUSY) != 0 || BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0 ||
+        !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
+                                                 memory_order_relaxed))
+        return bp_fail_race(pool, id);
+    atomic_store_explicit(&r->claim, &pool->residency, memory_order_relaxed);
+    return BP_OK;
+}
+
+static bp_status fail_live(const bp_pool *pool, uint32_t id, const char *group)
+{
+    char request[BP_REQUEST_BYTES];
+    const bp_bound *r = &pool->bounds[id];
+    const bp_stream *stream =
+        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
+    if (BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0)
+        return bp_fail_race(pool, id);
+    return bp_fail(BP_ERR_SCHEDULE,
+                   "pool %.40s: group %.40s cannot be offloaded: %s is live since acquire %llu (stream %s, step %llu)",
+                   pool->name, group, bp_explain_request(pool, id, request),
+                   (unsigned long long)bp_read(&r->since_acquire), stream != NULL ? stream->name : "unknown",
+                   (unsigned long long)bp_read(&r->since_step));
+}
+
+/* A segment that is not free. */
+static bp_status stop_holder(bp_pool *pool, uint32_t segment, uint32_t holder, const char *group)
+{
+    if (holder == BP_HELD_BY_LAUNCH)
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "pool %.40s: group %.40s cannot be offloaded: the launch of a graph has its memory (between "
+                       "bp_capture_before_launch and bp_capture_launched)",
+                       pool->name, group);
+    if (holder >= bp_bound_count(pool)) /* released a moment ago, or being bound */
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "pool %.40s: group %.40s cannot be offloaded: other calls use it at this moment", pool->name,
+                       group);
+    if (!is_lasting(pool, holder))
+        return fail_live(pool, holder, group);
+    return segment == pool->bounds[holder].first ? stop_request(pool, holder) : BP_OK;
+}
+
+static void open_segment(bp_pool *pool, uint32_t s)
+{
+    uint32_t holder = bp_segment_holder(&pool->segments[s]);
+    if (holder == BP_HELD_BY_OFFLOAD) {
+        bp_free_segment(pool, s);
+    } else if (holder < bp_bound_count(pool) && pool->bounds[holder].first == s) {
+        bp_word *word = pool->bounds[holder].word;
+        atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY,
+                              memory_order_release);
+    }
+}
+
+static bp_status close_segments(bp_pool *pool, const bool *chosen, const char *group)
+{
+    for (uint32_t s = next_segment(pool, chosen, 0); s < pool->segment_capacity;
+         s = next_segment(pool, chosen, s + 1)) {
+        uint64_t found = 0;
+        bp_status status = BP_OK;
+        if (!atomic_compare_exchange_strong_explicit(&pool->segments[s].word, &found, AWAY_WORD, memory_order_acq_rel,
+                                                     memory_order_relaxed))
+            status = stop_holder(pool, s, BP_WORD_ID(found), group);
+        if (status == BP_OK)
+            continue;
+        for (uint32_t u = next_segment(pool, chosen, 0); u < s; u = next_segment(pool, chosen, u + 1))
+            open_segment(pool, u);
+        return status;
+    }
+    return BP_OK;
+}
+
+/* Under the binding lock, as binding gives segments of persistent memory to requests. */
+bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group)
+{
+    pthread_mutex_lock(&pool->binding);
+    bp_status status = close_segments(pool, chosen, group);
+    for (size_t i = 0; status == BP_OK && i < pool->slabs.count; i++)
+        pool->residency.closed[i] |= chosen[i];
+    pthread_mutex_unlock(&pool->binding);
+    return status;
+}
+
+void bp_residency_open(bp_pool *pool, const bool *chosen)
+{
+    pthread_mutex_lock(&pool->binding);
+    for (size_t i = 0; i < pool->slabs.count; i++)
+        pool->residency.closed[i] &= !chosen[i];
+    for (uint32_t s = next_segment(pool, chosen, 0); s < pool->segment_capacity; s = next_segment(pool, chosen, s + 1))
+        open_segment(pool, s);
+    pthread_mutex_unlock(&pool->binding);
+}
+
+/* ---- graphs --------------------------------------------------------------------------------------------------------- */
+
+static bool has_collectives(const bp_capture *capture, const bool *chosen)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < capture->slab_count && !found; i++)
+        found = chosen[i] && bp_capture_pins_slab(capture, i);
+    return found;
+}
+
+bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, const char *group)
+{
+    for (const bp_capture *c = pool->captures; c != NULL; c = c->next) {
+        if (!c->is_void && has_collectives(c, chosen))
+            return bp_fail(BP_ERR_CAPTURE,
+                           "pool %.40s: group %.40s cannot be offloaded: %s has collectives in it, whose windows end; "
+                           "destroy it, or say BP_OFFLOAD_RECAPTURE and capture it anew",
+                           pool->name, group, c->name);
+    }
+    return BP_OK;
+}
+
+void bp_residency_void_graphs(bp_pool *pool, const bool *chosen)
+{
+    for (bp_capture *c = pool->captures; c != NULL; c = c->next)
+        c->is_void |= has_collectives(c, chosen);
+}

@@ -1,0 +1,207 @@
+/* Pinned memory: what was asked for, who holds it, how much there may be. */
+#include "pinned/pinned.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/memory.h"
+#include "devices/device.h"
+#include "pinned/touch.h"
+
+#define DEFAULT_SLAB_BYTES (UINT64_C(64) << 20)
+#define DEFAULT_PLANNED_BYTES (UINT64_C(1) << 20)
+#define DEFAULT_ALIGNMENT 64u
+
+bp_status bp_pinned_config_init(bp_pinned_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_config_init: needs a config of at least %zu bytes, got %zu",
+                       sizeof *config, size);
+    *config = (bp_pinned_config){.size = sizeof *config, .allocator = BP_PINNED_AUTO, .numa_node = -1};
+    return BP_OK;
+}
+
+/* ---- creation ----------------------------------------------------------------------------------------------------- */
+
+static bp_status check_config(const bp_pinned_config *config)
+{
+    if (config->size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: the config has size %zu, expected at least %zu",
+                       config->size, sizeof *config);
+    if (config->allocator != BP_PINNED_AUTO && config->allocator != BP_PINNED_JEMALLOC &&
+        config->allocator != BP_PINNED_PLAIN)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: allocator is %d", (int)config->allocator);
+    if (config->touch_threads > BP_MOST_TOUCH_THREADS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: touch_threads is %u, at most %u make sense",
+                       config->touch_threads, BP_MOST_TOUCH_THREADS);
+    if (config->numa_node < -1)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: numa_node is %d, expected -1 or a node",
+                       config->numa_node);
+    if (config->no_huge_pages != 0 && config->no_huge_pages != 1)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: no_huge_pages is %d, expected 0 or 1",
+                       config->no_huge_pages);
+    return BP_OK;
+}
+
+static bp_pinned_config with_defaults(const bp_pinned_config *config)
+{
+    bp_pinned_config filled = *config;
+    if (filled.slab_bytes == 0)
+        filled.slab_bytes = DEFAULT_SLAB_BYTES;
+    if (filled.planned_bytes == 0)
+        filled.planned_bytes = DEFAULT_PLANNED_BYTES;
+    if (filled.most_bytes == 0)
+        filled.most_bytes = UINT64_MAX;
+    if (filled.touch_threads == 0)
+        filled.touch_threads = bp_touch_default_threads();
+    return filled;
+}
+
+static bp_status choose_allocator(bp_pinned *pinned)
+{
+    if (pinned->config.allocator == BP_PINNED_JEMALLOC)
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_pinned_create: there is no jemalloc");
+    pinned->small.ops = &bp_small_plain;
+    snprintf(pinned->name, sizeof pinned->name, "plain");
+    return BP_OK;
+}
+
+bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp_pinned **pinned)
+{
+    bp_pinned_config defaults;
+    void *memory;
+    if (device == NULL || pinned == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: needs a device and an output");
+    if (config == NULL) {
+        BP_TRY(bp_pinned_config_init(&defaults, sizeof defaults));
+        config = &defaults;
+    }
+    BP_TRY(check_config(config));
+    BP_TRY(bp_new_array(1, sizeof(bp_pinned), &memory));
+    bp_pinned *created = memory;
+    created->config = with_defaults(config);
+    created->source = (bp_page_source){.device = device,
+                                       .threads = created->config.touch_threads,
+                                       .node = -1,
+                                       .huge = created->config.no_huge_pages == 0};
+    bp_status status = choose_allocator(created);
+    if (status != BP_OK) {
+        free(created);
+        return status;
+    }
+    atomic_init(&created->references, 1);
+    pthread_mutex_init(&created->lock, NULL); /* cannot fail for a plain mutex */
+    bp_device_retain(device);
+    *pinned = created;
+    return BP_OK;
+}
+
+/* ---- references --------------------------------------------------------------------------------------------------- */
+
+void bp_pinned_retain(bp_pinned *pinned)
+{
+    atomic_fetch_add_explicit(&pinned->references, 1, memory_order_relaxed);
+}
+
+/* Memory that the device does not let go of stays mapped: it may still be written to. */
+void bp_pinned_release(bp_pinned *pinned)
+{
+    if (atomic_fetch_sub_explicit(&pinned->references, 1, memory_order_acq_rel) > 1)
+        return;
+    for (size_t i = 0; i < pinned->planned.count; i++)
+        (void)bp_pages_give_back(&pinned->source, &pinned->planned.pieces[i].pages);
+    pinned->small.ops->finish(&pinned->small);
+    if (pinned->small.slab.bytes > 0)
+        (void)bp_pages_give_back(&pinned->source, &pinned->small.slab);
+    bp_pieces_finish(&pinned->planned);
+    bp_pieces_finish(&pinned->small.pieces);
+    pthread_mutex_destroy(&pinned->lock);
+    bp_device_release(pinned->source.device);
+    free(pinned);
+}
+
+void bp_pinned_destroy(bp_pinned **pinned)
+{
+    if (pinned == NULL || *pinned == NULL)
+        return;
+    bp_pinned_release(*pinned);
+    *pinned = NULL;
+}
+
+/* ---- pages -------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_pinned_get_pages(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, bp_pages *pages)
+{
+    uint64_t whole;
+    if (!bp_round_up_u64(bytes, bp_page_bytes(), &whole) || whole > pinned->config.most_bytes - pinned->pinned_bytes)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY,
+                       "pinned memory: %llu bytes more would exceed most_bytes, which is %llu: %llu are pinned",
+                       (unsigned long long)bytes, (unsigned long long)pinned->config.most_bytes,
+                       (unsigned long long)pinned->pinned_bytes);
+    BP_TRY(bp_pages_get(&pinned->source, whole, alignment, pages));
+    pinned->pinned_bytes += whole;
+    if (pinned->pinned_bytes > pinned->peak_pinned_bytes)
+        pinned->peak_pinned_bytes = pinned->pinned_bytes;
+    return BP_OK;
+}
+
+bp_status bp_pinned_give_back_pages(bp_pinned *pinned, const bp_pages *pages)
+{
+    const uint64_t bytes = pages->bytes;
+    BP_TRY(bp_pages_give_back(&pinned->source, pages));
+    pinned->pinned_bytes -= bytes;
+    return BP_OK;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------- */
+
+static bp_status check_piece(const bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void *const *address)
+{
+    if (pinned == NULL || address == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_allocate: needs pinned memory and an output");
+    if (bytes == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_allocate: 0 bytes");
+    if (alignment > BP_HUGE_PAGE_BYTES || (alignment & (alignment - 1)) != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_pinned_allocate: an alignment of %llu bytes, expected a power of two up to %llu",
+                       (unsigned long long)alignment, (unsigned long long)BP_HUGE_PAGE_BYTES);
+    return BP_OK;
+}
+
+bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address)
+{
+    BP_TRY(check_piece(pinned, bytes, alignment, address));
+    if (alignment == 0)
+        alignment = DEFAULT_ALIGNMENT;
+    pthread_mutex_lock(&pinned->lock);
+    bp_status status = bytes >= pinned->config.planned_bytes ? bp_planned_allocate(pinned, bytes, alignment, address)
+                                                             : bp_small_allocate(pinned, bytes, alignment, address);
+    pthread_mutex_unlock(&pinned->lock);
+    return status;
+}
+
+static bp_status free_piece(bp_pinned *pinned, const void *address)
+{
+    size_t index;
+    if (bp_pieces_find(&pinned->planned, address, &index))
+        return bp_planned_free(pinned, index);
+    if (!bp_pieces_find(&pinned->small.pieces, address, &index))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_pinned_free: nothing that is still lent was allocated at %p (%zu pieces are lent)", address,
+                       pinned->planned.count + pinned->small.pieces.count);
+    bp_small_free(pinned, index);
+    return BP_OK;
+}
+
+bp_status bp_pinned_free(bp_pinned *pinned, void *address)
+{
+    if (pinned == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_free: needs pinned memory");
+    if (address == NULL)
+        return BP_OK;
+    pthread_mutex_lock(&pinned->lock);
+    bp_status status = free_piece(pinned, address);
+    pthread_mutex_unlock(&pinned->lock);
+    return status;
+}

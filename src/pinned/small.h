@@ -1,0 +1,32 @@
+/* Small pieces: one slab, and who divides it. */
+#ifndef BP_PINNED_SMALL_H
+#define BP_PINNED_SMALL_H
+
+#include "pinned/pieces.h"
+
+typedef struct bp_small bp_small;
+
+/* A way to divide the slab. */
+typedef struct bp_small_ops {
+    /* The slab is there. Fails: it cannot be used, and is given back. */
+    bp_status (*start)(bp_small *small);
+    /* NULL: no room. */
+    uint8_t *(*take)(bp_small *small, uint64_t bytes, uint64_t alignment);
+    void (*give)(bp_small *small, uint8_t *address, uint64_t bytes);
+    /* Bytes of the slab that pieces take, with all that is lost beside them. */
+    uint64_t (*used)(const bp_small *small);
+    /* Before the slab goes, also where there is none. */
+    void (*finish)(bp_small *small);
+} bp_small_ops;
+
+struct bp_small {
+    const bp_small_ops *ops;
+    void *self;
+    bp_pages slab; /* of 0 bytes: not needed yet */
+    bool ready;    /* it was started */
+    bp_pieces pieces;
+};
+
+extern const bp_small_ops bp_small_plain;
+
+#endif
