@@ -28,6 +28,7 @@ MAY_INCLUDE = {
     "offload": {"core", "devices", "memory", "pinned", "allocators", "offload"},
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
     "comms": {"core", "devices", "nvtx", "comms"},
+    "profile": {"core", "devices", "memory", "allocators", "profile"},
     "formats": {"core", "formats"},
     "logprob": {"core", "logprob"},
     "mpi": {"core", "mpi"},

@@ -1,0 +1,298 @@
+/* Slabs that lose their memory and get it back: what observers hear and in which order, and where each device call may fail. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "memory/slabs.h"
+
+#define SLABS 3
+#define PAGE 4096u
+
+/* ---- a world -------------------------------------------------------------------------------------------------------- */
+
+typedef struct world {
+    bp_device *device;
+    bp_slabs slabs;
+    char heard[256];           /* "a0" observer a attached slab 0, "-a0" detached it, "a?" was asked */
+    bp_device_operation fails; /* BP_OP_COUNT: nothing does */
+    unsigned fails_in;         /* the first call is 1 */
+    bp_status others;          /* what the others say when asked next */
+} world;
+
+typedef struct listener {
+    world *w;
+    char name;
+    int refuses; /* this slab; -1: none */
+} listener;
+
+static void hear(world *w, const char *before, char name, char what)
+{
+    size_t at = strlen(w->heard);
+    snprintf(w->heard + at, sizeof w->heard - at, "%s%c%c ", before, name, what);
+}
+
+static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    const listener *l = user;
+    if ((int)slab == l->refuses)
+        return bp_error_record(BP_ERR_COMM, "refused");
+    hear(l->w, "", l->name, (char)('0' + slab));
+    memset(address, l->name, bytes); /* it has memory */
+    return BP_OK;
+}
+
+static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    const listener *l = user;
+    hear(l->w, "-", l->name, (char)('0' + slab));
+    assert_int_equal(((uint8_t *)address)[bytes - 1] != 0, 1); /* it still has */
+}
+
+static bp_status agree(void *user, bp_status so_far)
+{
+    const listener *l = user;
+    const bp_status others = l->w->others;
+    hear(l->w, "", l->name, '?');
+    l->w->others = BP_OK;
+    return so_far != BP_OK || others == BP_OK ? so_far : bp_error_record(others, "rank 1 failed");
+}
+
+static const bp_slab_callbacks plain = {.size = sizeof plain, .attach = attach, .detach = detach};
+static const bp_slab_callbacks asking = {.size = sizeof asking, .attach = attach, .detach = detach, .agree = agree};
+
+static bp_status maybe_fail(void *user, const bp_device_call *call)
+{
+    world *w = user;
+    if (call->operation != w->fails || w->fails_in == 0 || --w->fails_in > 0)
+        return BP_OK;
+    return bp_error_record(BP_ERR_DEVICE, "injected");
+}
+
+static void start(world *w)
+{
+    *w = (world){.fails = (bp_device_operation)BP_OP_COUNT};
+    bp_device *host = NULL;
+    assert_int_equal(bp_device_create_host(NULL, &host), BP_OK);
+    assert_int_equal(bp_device_create_trace(host, maybe_fail, w, &w->device), BP_OK);
+    bp_device_destroy(&host);
+    bp_slabs_init(w->device, &w->slabs);
+    for (int i = 0; i < SLABS; i++)
+        assert_int_equal(bp_slabs_add(&w->slabs, (uint64_t)(i + 1) * PAGE, PAGE), BP_OK);
+}
+
+static void listen(world *w, listener *l, char name, const bp_slab_callbacks *callbacks)
+{
+    *l = (listener){w, name, -1};
+    assert_int_equal(bp_slabs_attach(&w->slabs, callbacks, l), BP_OK);
+}
+
+static void finish(world *w)
+{
+    bp_slabs_finish(&w->slabs);
+    bp_device_usage usage = {.size = sizeof usage};
+    assert_int_equal(bp_device_usage_get(w->device, &usage), BP_OK);
+    assert_int_equal(usage.committed_bytes, 0);
+    bp_device_destroy(&w->device);
+}
+
+static void fail_next(world *w, bp_device_operation operation, unsigned nth)
+{
+    w->fails = operation;
+    w->fails_in = nth;
+}
+
+static void expect_heard(world *w, const char *heard)
+{
+    assert_string_equal(w->heard, heard);
+    w->heard[0] = '\0';
+}
+
+static uint64_t committed(const world *w)
+{
+    bp_device_usage usage = {.size = sizeof usage};
+    assert_int_equal(bp_device_usage_get(w->device, &usage), BP_OK);
+    return usage.committed_bytes;
+}
+
+static const bool FIRST_AND_LAST[SLABS] = {true, false, true};
+
+/* ---- tests ---------------------------------------------------------------------------------------------------------- */
+
+static void order(void **state)
+{
+    (void)state;
+    world w;
+    listener a, b;
+    start(&w);
+    void *address = w.slabs.slabs[2].address;
+    listen(&w, &a, 'a', &plain);
+    listen(&w, &b, 'b', &asking);
+    expect_heard(&w, "a0 a1 a2 b0 b1 b2 ");
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    expect_heard(&w, "-b2 -b0 -a2 -a0 b? ");
+    assert_int_equal(committed(&w), 2 * PAGE);
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    expect_heard(&w, "b? a0 a2 b0 b2 ");
+    assert_ptr_equal(w.slabs.slabs[2].address, address);
+    assert_int_equal(committed(&w), 6 * PAGE);
+    finish(&w);
+    expect_heard(&w, "-b2 -b1 -b0 -a2 -a1 -a0 ");
+}
+
+/* Whoever attaches meanwhile hears of what there is. */
+static void attached_while_away(void **state)
+{
+    (void)state;
+    world w;
+    listener a;
+    start(&w);
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    listen(&w, &a, 'a', &plain);
+    expect_heard(&w, "a1 ");
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    expect_heard(&w, "a0 a2 ");
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    w.heard[0] = '\0';
+    finish(&w);
+    expect_heard(&w, "-a1 ");
+}
+
+/* Nothing is given back before all are unmapped: the bytes are still there. */
+static void unmapping_fails(void **state)
+{
+    (void)state;
+    for (unsigned nth = 1; nth <= 2; nth++) {
+        world w;
+        listener a;
+        start(&w);
+        listen(&w, &a, 'a', &plain);
+        memset(w.slabs.slabs[0].address, 7, PAGE);
+        w.heard[0] = '\0';
+        fail_next(&w, BP_OP_UNMAP, nth);
+        assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
+        assert_string_equal(bp_error_detail(), "injected");
+        expect_heard(&w, "-a2 -a0 a0 a2 ");
+        assert_true(w.slabs.slabs[0].mapped && w.slabs.slabs[2].mapped);
+        assert_int_equal(committed(&w), 6 * PAGE);
+        finish(&w);
+    }
+}
+
+static void others_cannot_unmap(void **state)
+{
+    (void)state;
+    world w;
+    listener a;
+    start(&w);
+    listen(&w, &a, 'a', &asking);
+    w.heard[0] = '\0';
+    w.others = BP_ERR_COMM;
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_COMM);
+    assert_string_equal(bp_error_detail(), "rank 1 failed");
+    assert_true(w.slabs.slabs[0].mapped && w.slabs.slabs[2].mapped);
+    expect_heard(&w, "-a2 -a0 a? a? a0 a2 ");
+    finish(&w);
+}
+
+static void memory_is_not_taken_back(void **state)
+{
+    (void)state;
+    world w;
+    listener a;
+    start(&w);
+    listen(&w, &a, 'a', &plain);
+    w.heard[0] = '\0';
+    fail_next(&w, BP_OP_DECOMMIT, 1);
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
+    assert_false(w.slabs.slabs[2].mapped);
+    assert_true(w.slabs.slabs[2].committed);
+    assert_false(w.slabs.slabs[0].committed);
+    assert_int_equal(committed(&w), 5 * PAGE);
+    expect_heard(&w, "-a2 -a0 ");
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    expect_heard(&w, "a0 a2 ");
+    assert_int_equal(committed(&w), 6 * PAGE);
+    finish(&w);
+}
+
+/* Every call of loading fails in turn: the slabs are away as before, and a second try succeeds. */
+static void loading_fails(void **state)
+{
+    (void)state;
+    static const bp_device_operation operations[] = {BP_OP_COMMIT, BP_OP_MAP};
+    for (unsigned i = 0; i < 4; i++) {
+        world w;
+        listener a;
+        start(&w);
+        listen(&w, &a, 'a', &plain);
+        assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+        w.heard[0] = '\0';
+        fail_next(&w, operations[i % 2], 1 + i / 2);
+        assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
+        assert_string_equal(bp_error_detail(), "injected");
+        assert_int_equal(committed(&w), 2 * PAGE);
+        expect_heard(&w, "");
+        assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+        expect_heard(&w, "a0 a2 ");
+        finish(&w);
+    }
+}
+
+static void an_observer_refuses(void **state)
+{
+    (void)state;
+    world w;
+    listener a, b;
+    start(&w);
+    listen(&w, &a, 'a', &plain);
+    listen(&w, &b, 'b', &asking);
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    w.heard[0] = '\0';
+    b.refuses = 2;
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_COMM);
+    assert_string_equal(bp_error_detail(), "refused");
+    expect_heard(&w, "b? a0 a2 b0 -b0 -a2 -a0 ");
+    assert_int_equal(committed(&w), 2 * PAGE);
+    b.refuses = -1;
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    finish(&w);
+}
+
+static void others_have_no_memory(void **state)
+{
+    (void)state;
+    world w;
+    listener a;
+    start(&w);
+    listen(&w, &a, 'a', &asking);
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    w.heard[0] = '\0';
+    w.others = BP_ERR_NO_DEVICE_MEMORY;
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_NO_DEVICE_MEMORY);
+    expect_heard(&w, "a? ");
+    assert_int_equal(committed(&w), 2 * PAGE);
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    finish(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(order),
+        cmocka_unit_test(attached_while_away),
+        cmocka_unit_test(unmapping_fails),
+        cmocka_unit_test(others_cannot_unmap),
+        cmocka_unit_test(memory_is_not_taken_back),
+        cmocka_unit_test(loading_fails),
+        cmocka_unit_test(an_observer_refuses),
+        cmocka_unit_test(others_have_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
