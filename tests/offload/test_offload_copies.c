@@ -17,14 +17,15 @@
 
 typedef struct seen {
     uint64_t calls[2], copied[2]; /* of param, of grad */
-    unsigned wrong;
+    unsigned wrong[2];
 } seen;
 
 static void watch(void *user, const char *group, uint64_t copied_bytes, uint64_t bytes)
 {
     seen *s = user;
     const int which = strcmp(group, "grad") == 0;
-    s->wrong += copied_bytes <= s->copied[which] || copied_bytes > bytes || copied_bytes - s->copied[which] > CHUNK;
+    s->wrong[which] +=
+        copied_bytes <= s->copied[which] || copied_bytes > bytes || copied_bytes - s->copied[which] > CHUNK;
     s->copied[which] = copied_bytes;
     s->calls[which]++;
 }
@@ -32,7 +33,7 @@ static void watch(void *user, const char *group, uint64_t copied_bytes, uint64_t
 static void assert_seen(seen *s, const pages *p, int which)
 {
     const uint64_t bytes = p->slabs[which].bytes;
-    assert_int_equal(s->wrong, 0);
+    assert_int_equal(s->wrong[which], 0);
     assert_int_equal(s->copied[which], bytes);
     assert_int_equal(s->calls[which], (bytes + CHUNK - 1) / CHUNK);
     assert_int_equal(group_in(p->offload, p->slabs[which].group).copied_bytes, bytes);
