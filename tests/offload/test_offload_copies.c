@@ -135,6 +135,24 @@ static void test_stages_pin_little(void **state)
     }
 }
 
+/* What a call that fails had to say of earlier copies stays as it was. */
+static void test_failures_leave_numbers(void **state)
+{
+    (void)state;
+    pages p = open_pages(new_host(), NULL);
+    go_and_come(&p, "param");
+    const bp_offload_group before = group_in(p.offload, "param");
+    assert_int_equal(before.copied_bytes, before.bytes);
+    take(&p.k, param(&p.k, 0), p.k.streams[0]);
+    assert_fails(bp_offload_begin(p.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "param", "u0");
+    const bp_offload_group after = group_in(p.offload, "param");
+    assert_int_equal(after.copied_bytes, before.copied_bytes);
+    assert_int_equal(after.host_bytes, before.bytes);
+    assert_int_equal(after.residency, BP_RESIDENT);
+    drop(&p.k, param(&p.k, 0), p.k.streams[0]);
+    close_pages(&p);
+}
+
 /* One event for a group, however many chunks it has. */
 static void test_events_do_not_grow(void **state)
 {
@@ -251,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_events_do_not_grow),
         cmocka_unit_test(test_memory_goes),
         cmocka_unit_test(test_failures_do_not_wait),
+        cmocka_unit_test(test_failures_leave_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
