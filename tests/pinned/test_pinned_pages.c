@@ -153,6 +153,11 @@ static void test_node_of_a_file(void **state)
     }
     unlink(path);
     assert_int_equal(bp_numa_read_node(path), -1);
+    char of_device[BP_NUMA_PATH_BYTES];
+    bp_numa_path(0, 0x1a, 3, of_device);
+    assert_string_equal(of_device, "/sys/bus/pci/devices/0000:1a:03.0/numa_node");
+    bp_numa_path(0x10001, 0xff, 0x1f, of_device);
+    assert_string_equal(of_device, "/sys/bus/pci/devices/10001:ff:1f.0/numa_node");
 }
 
 static void test_node(void **state)
