@@ -81,6 +81,8 @@ struct bp_profile {
 /* ---- recording.c ---------------------------------------------------------------------------------------------------- */
 
 uint64_t bp_profile_now_ns(void);
+/* Recording begins now, as far as times go. */
+void bp_profile_note_clocks(bp_profile *profile);
 /* The requests of a pool as they are. `notes` has room for all that can be bound. */
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes);
 /* Makes what recording one pool needs, and attaches to its slabs. */

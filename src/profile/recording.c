@@ -19,6 +19,12 @@ uint64_t bp_profile_now_ns(void)
     return read_clock(CLOCK_MONOTONIC);
 }
 
+void bp_profile_note_clocks(bp_profile *profile)
+{
+    profile->first_ns = profile->last_ns = bp_profile_now_ns();
+    profile->realtime_offset_ns = (int64_t)(read_clock(CLOCK_REALTIME) - profile->first_ns);
+}
+
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes)
 {
     uint32_t count = bp_bound_count(pool);
@@ -169,8 +175,7 @@ bp_status bp_profile_begin(bp_profile *profile)
         memcpy(p->resident_first, p->resident, p->pool->slabs.count * sizeof *p->resident);
         p->begin_count = bp_profile_note_live(p->pool, p->begin);
     }
-    profile->first_ns = bp_profile_now_ns();
-    profile->realtime_offset_ns = (int64_t)(read_clock(CLOCK_REALTIME) - profile->first_ns);
+    bp_profile_note_clocks(profile);
     profile->recording = profile->recorded = true;
     return BP_OK;
 }
