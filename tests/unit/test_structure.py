@@ -26,6 +26,7 @@ MAY_INCLUDE = {
     "nvtx": {"nvtx"},
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
     "comms": {"core", "devices", "nvtx", "comms"},
+    "profile": {"core", "devices", "memory", "allocators", "profile"},
     "formats": {"core", "formats"},
     "logprob": {"core", "logprob"},
     "mpi": {"core", "mpi"},
