@@ -45,7 +45,8 @@ static void draw_box(cairo_t *cr, const picture_box *box, uint32_t colour, doubl
                      uint64_t bytes)
 {
     char amount[PICTURE_BYTES_CHARS];
-    bool is_light = 0.3 * (colour >> 16) + 0.59 * (colour >> 8 & 255) + 0.11 * (colour & 255) > 140 || alpha < 0.6;
+    double luma = 0.3 * (colour >> 16) + 0.59 * (colour >> 8 & 255) + 0.11 * (colour & 255);
+    bool is_light = 255 - alpha * (255 - luma) > 140;
     const picture_style named = {11, true, is_light ? PICTURE_BLACK : 0xffffff}, plain = {10, false, named.colour};
     picture_colour(cr, colour, alpha);
     cairo_rectangle(cr, box->x, box->y, fmax(box->width - 1, LEAST_EXTENT), box->height - 1);

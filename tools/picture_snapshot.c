@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "picture_file.h"
 #include "picture_view.h"
@@ -151,7 +152,7 @@ static void draw_gone(cairo_t *cr, const page *p, uint32_t slab, uint64_t begin_
 {
     const picture_box *band = &p->bands[slab];
     double x = x_of(p, begin_ns);
-    picture_colour(cr, 0xffffff, 0.85);
+    picture_colour(cr, 0xffffff, 0.78);
     cairo_rectangle(cr, x, band->y, x_of(p, end_ns) - x, band->height);
     cairo_fill(cr);
 }
@@ -191,7 +192,8 @@ static int by_time(const void *left, const void *right)
     return (int)a->begins - (int)b->begins;
 }
 
-static void draw_curve(cairo_t *cr, const page *p)
+/* The area below all live bytes, or below those that the plan knows. */
+static void draw_curve(cairo_t *cr, const page *p, bool planned, double alpha)
 {
     const view_pool *pool = p->pool;
     change *changes = calloc(2 * pool->span_count + 1, sizeof *changes);
@@ -200,10 +202,12 @@ static void draw_curve(cairo_t *cr, const page *p)
     double bottom = p->live.y + p->live.height;
     for (size_t i = 0; changes != NULL && i < pool->span_count; i++) {
         const view_span *span = &pool->spans[i];
-        uint64_t bytes = pool->requests[span->request].bytes;
-        changes[count++] = (change){span->begin_ns, bytes, true};
+        const bp_snapshot_request *request = &pool->requests[span->request];
+        if (planned && strcmp(request->placement, "planned") != 0)
+            continue;
+        changes[count++] = (change){span->begin_ns, request->bytes, true};
         if (span->end_event != SIZE_MAX)
-            changes[count++] = (change){span->end_ns, bytes, false};
+            changes[count++] = (change){span->end_ns, request->bytes, false};
     }
     if (count > 0)
         qsort(changes, count, sizeof *changes, by_time);
@@ -217,8 +221,10 @@ static void draw_curve(cairo_t *cr, const page *p)
     cairo_line_to(cr, p->live.x + p->live.width, bottom - p->live.height * (double)live / p->live.bytes);
     cairo_line_to(cr, p->live.x + p->live.width, bottom);
     cairo_close_path(cr);
-    picture_colour(cr, PICTURE_GREY, 0.55);
-    cairo_fill(cr);
+    picture_colour(cr, PICTURE_GREY, alpha);
+    cairo_fill_preserve(cr);
+    cairo_set_line_width(cr, 0.6); /* so that a moment is seen, too */
+    cairo_stroke(cr);
     free(changes);
 }
 
@@ -245,11 +251,12 @@ static void draw_live(cairo_t *cr, const page *p)
     const double dashes[] = {7, 4};
     const picture_view view = {.cr = cr, .box = &p->live};
     picture_draw_memory_axis(&view);
-    draw_curve(cr, p);
+    draw_curve(cr, p, false, 0.4);
     if (!p->pool->about.has_plan)
         return;
+    draw_curve(cr, p, true, 0.6);
     cairo_set_dash(cr, dashes, 2, 0);
-    draw_level(cr, p, p->pool->about.lower_bound_bytes, &mark, "lower bound");
+    draw_level(cr, p, p->pool->about.lower_bound_bytes, &mark, "lower bound of the plan");
     cairo_set_dash(cr, NULL, 0, 0);
 }
 
@@ -310,18 +317,18 @@ static void draw_page(cairo_t *cr, const void *user)
     draw_legend(cr, p);
     for (size_t i = 0; i < p->band_count; i++)
         draw_band(cr, p, i);
-    draw_residency(cr, p);
     if (p->pool->span_count > MOST_BOXES)
         fill_boxes_as_image(cr, p);
     else
         fill_boxes(cr, p, true);
+    draw_residency(cr, p); /* over what is held while it is gone */
     draw_live(cr, p);
     draw_peak(cr, p);
     draw_time_axis(cr, p);
     picture_text(
         cr, &quiet, MARGIN, p->live.y + p->live.height + 48, 0, LEFT + PLOT_WIDTH,
         "Rightwards: time. Above: slabs, addresses upwards; a box is a bucket while it is live, grey is unused, white "
-        "has no memory. Below: live bytes.");
+        "has no memory. Below: live bytes, dark those of the plan.");
 }
 
 const char *picture_draw_snapshot(const snapshot_picture *input, const char *path)
