@@ -1,6 +1,7 @@
 /* Which halves a snapshot has, and what is asked of one. */
 #include <stdlib.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "formats/detail.h"
 #include "formats/file.h"
@@ -44,6 +45,26 @@ static void widen_times(bp_snapshot *snapshot)
         about->last_time_ns = about->first_time_ns;
 }
 
+/* Whoever adds live bytes up need not check. */
+static bp_status check_sums(const bp_snapshot *snapshot, const char *origin)
+{
+    for (size_t p = 0; p < snapshot->about.pools; p++) {
+        const bp_snapshot_part *pool = &snapshot->pools[p];
+        uint64_t requests = 0, slabs = 0;
+        bool fits = true;
+        for (size_t i = 0; i < pool->about.requests; i++)
+            fits = fits && bp_add_u64(requests, pool->requests[i].bytes, &requests);
+        for (size_t i = 0; i < pool->about.slabs; i++)
+            fits = fits && bp_add_u64(slabs, pool->slabs[i].bytes, &slabs);
+        if (!fits)
+            return bp_fail_quoting(BP_ERR_FORMAT,
+                                   "%.300s: pool %zu: the bytes of its requests or slabs add up to more "
+                                   "than 64 bits",
+                                   origin, p);
+    }
+    return BP_OK;
+}
+
 bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, bp_snapshot **snapshot)
 {
     if (data == NULL || origin == NULL || snapshot == NULL)
@@ -58,6 +79,8 @@ bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, 
     read->about = (bp_snapshot_about){.size = sizeof read->about, .version = "", .label = "", .coordinates = ""};
     bp_snapshot_reader reader = {.origin = origin, .snapshot = read, .left = bytes};
     bp_status status = read_root(&reader, pickle.value);
+    if (status == BP_OK)
+        status = check_sums(read, origin);
     free(reader.copied);
     bp_pickle_finish(&pickle);
     if (status != BP_OK) {
