@@ -10,8 +10,8 @@
 typedef struct state_bytes {
     uint64_t outside;      /* parameters outside units, gathered and kept */
     uint64_t param_shards; /* in the parameters' dtypes */
-    uint64_t grad_shards;  /* fp32 */
-    uint64_t optimizer;    /* fp32 master parameters and two moments */
+    uint64_t grad_shards;
+    uint64_t optimizer;
     uint64_t total;
 } state_bytes;
 
@@ -36,6 +36,9 @@ typedef struct analysis {
  * message. *infeasible tells whether any plan is. Call analysis_finish_all either way. */
 int analysis_init_all(const plan_options *options, analysis **analyses, size_t *count, bool *infeasible);
 void analysis_finish_all(analysis *analyses, size_t count);
+
+/* What --main-grad-dtype and --optimizer-dtype come to. */
+bp_dtype analysis_trained_dtype(bp_dtype asked);
 
 /* What plans are made with. */
 bp_status analysis_plan_config(const plan_options *options, bp_policy policy, uint64_t alignment,

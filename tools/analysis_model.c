@@ -6,11 +6,6 @@
 #include "analysis_parts.h"
 #include "cli.h"
 
-/* Bytes an element of main gradients and optimizer state takes: fp32 gradients, fp32 master parameter and two fp32 moments,
- * as Megatron's distributed optimizer keeps them for Adam. */
-#define GRAD_SHARD_BYTES 4
-#define OPTIMIZER_BYTES 12
-
 static void choose_rules(const plan_options *options, const bp_model *model, analysis *a)
 {
     bool gives = bp_model_given_bucket_count(model) > 0 && bp_model_parameter_count(model) == 0;
@@ -57,6 +52,9 @@ static bp_status make_buckets(const plan_options *options, const bp_model *model
     config.param_dtype = options->param_dtype;
     config.grad_dtype = options->grad_dtype;
     config.grad_comm_dtype = options->grad_comm_dtype;
+    config.main_grad_dtype = options->main_grad_dtype;
+    config.optimizer_dtype = options->optimizer_dtype;
+    config.optimizer_tensors = options->optimizer_tensors;
     config.roles = options->roles;
     if (options->schedule.passes == BP_PASSES_EVAL)
         config.roles &= OPTIONS_EVALUATED_ROLES;
@@ -92,27 +90,43 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
                : cli_fail(EXIT_BAD_INPUT, "%s: the model's state does not fit 64 bits", path);
 }
 
+bp_dtype analysis_trained_dtype(bp_dtype asked)
+{
+    return asked != BP_DTYPE_NONE ? asked : BP_DTYPE_FP32;
+}
+
+static uint64_t shard_of(uint64_t numel, uint32_t shards)
+{
+    return numel / shards + (numel % shards != 0);
+}
+
+/* `tensors` of `numel` elements each. */
+static bool add_tensors(bp_dtype dtype, uint64_t numel, uint64_t tensors, uint64_t *sum)
+{
+    uint64_t bytes;
+    return bp_dtype_bytes(dtype, numel, &bytes) == BP_OK && !__builtin_mul_overflow(bytes, tensors, &bytes) &&
+           !__builtin_add_overflow(*sum, bytes, sum);
+}
+
 bool analysis_sum_state(const plan_options *options, analysis *a)
 {
     bool trains = options->schedule.passes != BP_PASSES_EVAL;
-    uint64_t shard_numel = 0;
+    bp_dtype main_grad = analysis_trained_dtype(options->main_grad_dtype),
+             optimizer = analysis_trained_dtype(options->optimizer_dtype);
     state_bytes *s = &a->state;
     s->outside = bp_buckets_outside_bytes(a->buckets);
     for (size_t i = 0; i < bp_buckets_count(a->buckets); i++) {
         bp_bucket b = {.size = sizeof b};
         if (bp_buckets_get(a->buckets, i, &b) != BP_OK)
             return false;
-        uint64_t numel = b.padded_numel / b.shards + (b.padded_numel % b.shards != 0), bytes;
-        uint64_t trained = b.grad_padded_numel / b.shards + (b.grad_padded_numel % b.shards != 0);
-        if (bp_dtype_bytes(b.dtype, numel, &bytes) != BP_OK ||
-            __builtin_add_overflow(s->param_shards, bytes, &s->param_shards) ||
-            (trains && __builtin_add_overflow(shard_numel, trained, &shard_numel)))
+        uint64_t trained = trains && !b.frozen ? shard_of(b.grad_padded_numel, b.shards) : 0;
+        if (!add_tensors(b.dtype, shard_of(b.padded_numel, b.shards), 1, &s->param_shards) ||
+            !add_tensors(main_grad, trained, 1, &s->grad_shards) ||
+            !add_tensors(optimizer, trained, options->optimizer_tensors, &s->optimizer))
             return false;
         a->units += b.unit >= 0 && b.ordinal == 0;
     }
-    return !__builtin_mul_overflow(shard_numel, (uint64_t)GRAD_SHARD_BYTES, &s->grad_shards) &&
-           !__builtin_mul_overflow(shard_numel, (uint64_t)OPTIMIZER_BYTES, &s->optimizer) &&
-           !__builtin_add_overflow(s->outside, s->param_shards, &s->total) &&
+    return !__builtin_add_overflow(s->outside, s->param_shards, &s->total) &&
            !__builtin_add_overflow(s->total, s->grad_shards, &s->total) &&
            !__builtin_add_overflow(s->total, s->optimizer, &s->total);
 }

@@ -26,8 +26,11 @@ static bp_status note_dtypes(const plan_options *o, bp_plan *plan)
     const struct {
         const char *key;
         bp_dtype dtype;
-    } dtypes[] = {
-        {"param_dtype", o->param_dtype}, {"grad_dtype", o->grad_dtype}, {"grad_comm_dtype", o->grad_comm_dtype}};
+    } dtypes[] = {{"param_dtype", o->param_dtype},
+                  {"grad_dtype", o->grad_dtype},
+                  {"grad_comm_dtype", o->grad_comm_dtype},
+                  {"main_grad_dtype", o->main_grad_dtype},
+                  {"optimizer_dtype", o->optimizer_dtype}};
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < sizeof dtypes / sizeof *dtypes; i++) {
         if (dtypes[i].dtype != BP_DTYPE_NONE)
@@ -56,6 +59,7 @@ static bp_status note_numbers(const plan_options *o, bp_plan *plan)
                    {"combined", s->combined, 0},
                    {"overlap_window", s->overlap_window, 0},
                    {"allow_stalls", s->stalls, 0},
+                   {"optimizer_tensors", o->optimizer_tensors, OPTIONS_OPTIMIZER_TENSORS},
                    {"joint", o->joint, 0},
                    {"work", o->work, 0},
                    {"share", s->share, 0}};

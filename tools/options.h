@@ -10,6 +10,7 @@
 #include "options_schedule.h"
 
 #define MOST_POLICIES 4
+#define OPTIONS_OPTIMIZER_TENSORS 3
 #define OPTIONS_EVALUATED_ROLES (BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_STATE))
 
 typedef struct plan_options {
@@ -25,6 +26,8 @@ typedef struct plan_options {
     uint32_t dp, ep, tp, buffers;
     uint64_t flat_alignment, alignment;
     bp_dtype param_dtype, grad_dtype, grad_comm_dtype;
+    bp_dtype main_grad_dtype, optimizer_dtype; /* BP_DTYPE_NONE: fp32 */
+    uint32_t optimizer_tensors;
     uint32_t roles;
     bp_fallback fallback;
     bool joint;

@@ -21,6 +21,9 @@ enum {
     OPT_PARAM_DTYPE,
     OPT_GRAD_DTYPE,
     OPT_GRAD_COMM_DTYPE,
+    OPT_MAIN_GRAD_DTYPE,
+    OPT_OPTIMIZER_DTYPE,
+    OPT_OPTIMIZER_TENSORS,
     OPT_ROLES,
     OPT_FALLBACK,
     OPT_JOINT,
@@ -52,12 +55,17 @@ static const struct argp_option planning_table[] = {
      "Dtype of parameters; fp8 for GEMM weights in units (default: the model's)", 0},
     {"grad-dtype", OPT_GRAD_DTYPE, "T", 0, "Dtype of gradients (default: the parameter's)", 0},
     {"grad-comm-dtype", OPT_GRAD_COMM_DTYPE, "T", 0, "Dtype gradients are communicated in; overrides --grad-dtype", 0},
-    {"roles", OPT_ROLES, "LIST", 0, "Of param, param_transpose, grad, grad_comm, state (default param,grad)", 0},
+    {"main-grad-dtype", OPT_MAIN_GRAD_DTYPE, "T", 0, "Dtype of a rank's shard of the gradients (default fp32)", 0},
+    {"optimizer-dtype", OPT_OPTIMIZER_DTYPE, "T", 0, "Dtype of the optimizer's tensors (default fp32)", 0},
+    {"optimizer-tensors", OPT_OPTIMIZER_TENSORS, "N", 0,
+     "Tensors of the optimizer, each of a shard's size (default 3: main weights and Adam's two moments)", 0},
+    {"roles", OPT_ROLES, "LIST", 0,
+     "Of param, param_transpose, grad, grad_comm, state, main_grad, optimizer (default param,grad)", 0},
     {0, 0, 0, 0, "Policy:", 4},
     {"buffers", OPT_BUFFERS, "N", 0, "Buffer sets of fixed and max (default: as many as units are live at once)", 0},
     {"fallback", OPT_FALLBACK, "F", 0,
      "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", 0},
-    {"joint", OPT_JOINT, 0, 0, "scheduled: all roles but state share one slab", 0},
+    {"joint", OPT_JOINT, 0, 0, "scheduled: all roles but state, main_grad and optimizer share one slab", 0},
     {"work", OPT_WORK, "N", 0, "scheduled: bound of the search in each slab (default: the library's)", 0},
     {"align", OPT_ALIGN, "BYTES", 0, "Alignment of every buffer, a power of two (default 256)", 0},
     {"help", '?', 0, 0, "Print this list", -1},
@@ -119,6 +127,9 @@ static int parse_planning(int key, char *text, plan_options *o)
     case OPT_PARAM_DTYPE: return value_dtype("param-dtype", text, &o->param_dtype);
     case OPT_GRAD_DTYPE: return value_dtype("grad-dtype", text, &o->grad_dtype);
     case OPT_GRAD_COMM_DTYPE: return value_dtype("grad-comm-dtype", text, &o->grad_comm_dtype);
+    case OPT_MAIN_GRAD_DTYPE: return value_dtype("main-grad-dtype", text, &o->main_grad_dtype);
+    case OPT_OPTIMIZER_DTYPE: return value_dtype("optimizer-dtype", text, &o->optimizer_dtype);
+    case OPT_OPTIMIZER_TENSORS: return value_u32("optimizer-tensors", text, 0, &o->optimizer_tensors);
     case OPT_ROLES: o->roles = 0; return value_list("roles", text, add_role, o);
     case OPT_BUCKETING:
         code = value_choice("bucketing", text, bucketings, &value);
@@ -181,7 +192,8 @@ int options_check(const plan_options *o, const char *command)
     if ((o->alignment & (o->alignment - 1)) != 0)
         return cli_fail(EXIT_BAD_INPUT, "--align %llu is no power of two", (unsigned long long)o->alignment);
     if (o->schedule.passes == BP_PASSES_EVAL && (o->roles & OPTIONS_EVALUATED_ROLES) == 0)
-        return cli_fail(EXIT_BAD_INPUT, "an evaluation has no gradients: --roles param or state");
+        return cli_fail(EXIT_BAD_INPUT,
+                        "an evaluation has no gradients and nothing that is trained: --roles param or state");
     return options_schedule_check(&o->schedule, o->model_count);
 }
 
@@ -195,6 +207,7 @@ void options_init(plan_options *options)
                               .flat_alignment = 128,
                               .alignment = 256,
                               .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD),
+                              .optimizer_tensors = OPTIONS_OPTIMIZER_TENSORS,
                               .fallback = BP_FALLBACK_PERSISTENT,
                               .color = "auto"};
     options_schedule_init(&options->schedule);

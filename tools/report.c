@@ -54,13 +54,15 @@ static json_t *schedule_options_json(const schedule_options *o)
 
 json_t *report_options(const analysis *a, const plan_options *o)
 {
-    json_t *options = json_pack(
-        "{s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:s, s:b, s:I, s:o, s:o, s:o, s:o}", "dp", SIZE(o->dp), "ep",
-        SIZE(o->ep), "tp", SIZE(o->tp), "bucketing", options_bucketing_name(a->bucketing), "padding",
-        options_padding_name(a->padding), "layout", options_layout_name(a->layout), "buffers", SIZE(o->buffers),
-        "alignment", SIZE(o->alignment), "fallback", options_fallback_name(o->fallback), "joint", (int)o->joint, "work",
-        SIZE(o->work), "param_dtype", dtype_json(o->param_dtype), "grad_dtype", dtype_json(o->grad_dtype),
-        "grad_comm_dtype", dtype_json(o->grad_comm_dtype), "roles", report_roles(o->roles));
+    json_t *options =
+        json_pack("{s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:s, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "dp",
+                  SIZE(o->dp), "ep", SIZE(o->ep), "tp", SIZE(o->tp), "bucketing", options_bucketing_name(a->bucketing),
+                  "padding", options_padding_name(a->padding), "layout", options_layout_name(a->layout), "buffers",
+                  SIZE(o->buffers), "alignment", SIZE(o->alignment), "fallback", options_fallback_name(o->fallback),
+                  "joint", (int)o->joint, "work", SIZE(o->work), "param_dtype", dtype_json(o->param_dtype),
+                  "grad_dtype", dtype_json(o->grad_dtype), "grad_comm_dtype", dtype_json(o->grad_comm_dtype),
+                  "main_grad_dtype", dtype_json(o->main_grad_dtype), "optimizer_dtype", dtype_json(o->optimizer_dtype),
+                  "optimizer_tensors", SIZE(o->optimizer_tensors), "roles", report_roles(o->roles));
     json_t *schedule = schedule_options_json(&o->schedule);
     json_object_set_new(schedule, "schedule", json_string(analysis_schedule_kind(a, &o->schedule)));
     if (json_object_update(options, schedule) != 0) {

@@ -53,6 +53,7 @@ static bp_status iterate(const run_options *options, run_setup *setup)
             break;
         if (options->trace != NULL && i + 1 == options->steps)
             status = bp_pool_trace_start(setup->pool, driver_trace_entries(d), 0);
+        run_profile_step(&setup->profile, i);
         if (status == BP_OK)
             status = driver_iterate(d, is_eager(options, i));
     }
@@ -73,6 +74,7 @@ static int drive(const run_options *options, const analysis *a, run_setup *setup
         snprintf(outcome->detail, sizeof outcome->detail, "%s", bp_error_detail());
         driver_drain(setup->driver);
     }
+    run_profile_end(&setup->profile);
     progress_erase(&setup->progress);
     outcome->interrupted = driver_stopped(setup->driver);
     driver_result_get(setup->driver, &outcome->result);
@@ -149,7 +151,9 @@ static int answer(const run_options *options, const analysis *a, const run_setup
     if (code == EXIT_GO_ON && !output_commit(&trace))
         code = cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be written: %s", options->trace, strerror(errno));
     output_finish(&trace);
-    return code == EXIT_GO_ON ? judge(options, setup, a, outcome) : code;
+    if (code == EXIT_GO_ON)
+        code = judge(options, setup, a, outcome);
+    return code == EXIT_GO_ON ? run_profile_judge(&setup->profile) : code;
 }
 
 static int run(const run_options *options, const analysis *a)
@@ -177,7 +181,7 @@ int cli_run(int argc, char **argv)
     if (code == EXIT_GO_ON)
         code = run(&options, &analyses[0]);
     analysis_finish_all(analyses, count);
-    options_finish(&options.planning);
+    run_options_finish(&options);
     if (interrupts > 0) { /* as the shell expects of what Ctrl-C ended */
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);

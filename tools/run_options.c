@@ -25,6 +25,8 @@ enum {
     OPT_SEED,
     OPT_JSON,
     OPT_TRACE,
+    OPT_PROFILE,
+    OPT_PROFILE_STEPS,
     OPT_DUMP
 };
 
@@ -62,6 +64,12 @@ static const struct argp_option run_table[] = {
     {0, 0, 0, 0, "Output:", 7},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.run/1 document", 0},
     {"trace", OPT_TRACE, "FILE", 0, "Write the last step's acquires and releases as a units.json that `plan` plans", 0},
+    {"profile", OPT_PROFILE, "DIR", 0,
+     "Write snapshots (for `bucketpool view` and pytorch.org/memory_viz) and traces (for Perfetto) of some training "
+     "steps "
+     "into DIR/step_N",
+     0},
+    {"profile-steps", OPT_PROFILE_STEPS, "LIST", 0, "Which training steps --profile records, from 0 (default 0,1)", 0},
     {"dump", OPT_DUMP, 0, 0, "When the run fails, print who holds memory", 0},
     {0, 0, 0, 0, 0, 0},
 };
@@ -101,6 +109,21 @@ static int parse_scale(const char *text, uint64_t *scale)
     if (code == EXIT_GO_ON && (*scale & (*scale - 1)) != 0)
         return cli_fail(EXIT_BAD_INPUT, "--scale %s is no power of two", text);
     return code;
+}
+
+static int add_profile_step(const char *word, void *user)
+{
+    run_options *o = user;
+    uint64_t step;
+    int code = value_number("profile-steps", word, 0, INT64_MAX, &step);
+    if (code != EXIT_GO_ON)
+        return code;
+    uint64_t *steps = realloc(o->profile_steps, (o->profile_step_count + 1) * sizeof *steps);
+    if (steps == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory for the steps of --profile-steps");
+    o->profile_steps = steps;
+    steps[o->profile_step_count++] = step;
+    return EXIT_GO_ON;
 }
 
 static int parse_one(int key, char *text, run_options *o)
@@ -143,6 +166,10 @@ static int parse_one(int key, char *text, run_options *o)
     case OPT_NO_LANES: o->lanes = false; return EXIT_GO_ON;
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
     case OPT_TRACE: o->trace = text; return value_file("--trace", text);
+    case OPT_PROFILE:
+        o->profile = text;
+        return *text != '\0' ? EXIT_GO_ON : cli_fail(EXIT_BAD_INPUT, "--profile \"\" names no folder");
+    case OPT_PROFILE_STEPS: return value_list("profile-steps", text, add_profile_step, o);
     default: o->dump = true; return EXIT_GO_ON;
     }
 }
@@ -193,6 +220,10 @@ static int check(const run_options *o)
                         o->planning.joint ? "joint" : "work");
     if (o->unchecked && o->plan == NULL)
         return cli_fail(EXIT_BAD_INPUT, "--unchecked is about the plan of --plan, and there is none");
+    if (o->profile_step_count > 0 && o->profile == NULL)
+        return cli_fail(EXIT_BAD_INPUT, "--profile-steps is about the snapshots of --profile, and there are none");
+    if (o->profile != NULL && o->trace != NULL)
+        return cli_fail(EXIT_BAD_INPUT, "--profile and --trace cannot record one run together; leave one out");
     return check_device(o);
 }
 
@@ -220,4 +251,10 @@ int run_options_parse(int argc, char **argv, run_options *options)
         0};
     int code = options_read(argc, argv, "run", &argp, options);
     return code == EXIT_GO_ON ? check(options) : code;
+}
+
+void run_options_finish(run_options *options)
+{
+    free(options->profile_steps);
+    options_finish(&options->planning);
 }

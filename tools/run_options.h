@@ -24,11 +24,15 @@ typedef struct run_options {
     uint32_t delay_us;
     uint64_t seed;
     const char *trace;
+    const char *profile; /* folder of snapshots, NULL: none */
+    uint64_t *profile_steps;
+    size_t profile_step_count;
     bool json, dump;
 } run_options;
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */
 int run_options_parse(int argc, char **argv, run_options *options);
+void run_options_finish(run_options *options);
 
 const char *run_graphs_name(const run_options *options);
 const char *run_selection_name(const run_options *options);

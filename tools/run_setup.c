@@ -239,12 +239,15 @@ int run_setup_init(const run_options *options, const analysis *a, driver_progres
     if (status == BP_OK)
         status = make_driver(options, a, go_on, setup);
     if (status == BP_OK)
+        status = run_profile_init(options, setup->pool, run_plan_driven(&setup->plan), &setup->profile);
+    if (status == BP_OK)
         return EXIT_GO_ON;
     return run_fail(options, status, bp_error_detail());
 }
 
 void run_setup_finish(run_setup *setup)
 {
+    run_profile_finish(&setup->profile);
     bp_pool_destroy(&setup->pool);
     driver_destroy(&setup->driver);
     bp_device_destroy(&setup->device);

@@ -5,6 +5,7 @@
 #include "driver.h"
 #include "progress.h"
 #include "run_plan.h"
+#include "run_profile.h"
 
 typedef struct run_setup {
     run_plan plan;
@@ -16,6 +17,7 @@ typedef struct run_setup {
     uint64_t *bytes; /* by request, scaled */
     uint32_t steps_ahead;
     progress progress;
+    run_profile profile;
     uint64_t messages; /* of the pool */
 } run_setup;
 

@@ -94,10 +94,11 @@ static void print_budget(const analysis *a, const plan_options *o)
 {
     const state_bytes *s = &a->state;
     printf(
-        "State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards (fp32) %s, "
-        "optimizer (fp32 master and two moments) %s.\n",
-        cli_bytes(s->total), cli_bytes(s->outside), cli_bytes(s->param_shards), cli_bytes(s->grad_shards),
-        cli_bytes(s->optimizer));
+        "State of one GPU beside the pool: %s = outside parameters %s, parameter shards %s, gradient shards (%s) %s, "
+        "optimizer (%u x %s) %s.\n",
+        cli_bytes(s->total), cli_bytes(s->outside), cli_bytes(s->param_shards),
+        bp_dtype_name(analysis_trained_dtype(o->main_grad_dtype)), cli_bytes(s->grad_shards), o->optimizer_tensors,
+        bp_dtype_name(analysis_trained_dtype(o->optimizer_dtype)), cli_bytes(s->optimizer));
     for (size_t p = 0; p < a->plan_count; p++) {
         bp_plan_summary summary = {.size = sizeof summary};
         if (bp_plan_summary_get(a->plans[p], &summary) != BP_OK)

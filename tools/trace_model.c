@@ -4,13 +4,15 @@
 #include <stdlib.h>
 
 #define GRADIENT_ROLES (BP_ROLE_BIT(BP_ROLE_GRAD) | BP_ROLE_BIT(BP_ROLE_GRAD_COMM))
+/* Of as many elements as are trained. */
+#define TRAINED_ROLES (GRADIENT_ROLES | BP_ROLE_BIT(BP_ROLE_MAIN_GRAD) | BP_ROLE_BIT(BP_ROLE_OPTIMIZER))
 #define NOT_SPLIT UINT32_MAX
 
 /* What was asked of a bucket in the run. */
 typedef struct used_bucket {
     uint32_t roles;
-    bp_dtype grad_dtype;
-    uint32_t grad_ordinal; /* of the bucket that stands for its gradients, NOT_SPLIT: itself */
+    bp_dtype grad_dtype;   /* BP_DTYPE_NONE: it was not asked for gradients */
+    uint32_t grad_ordinal; /* of the bucket that stands for what is trained of it, NOT_SPLIT: itself */
 } used_bucket;
 
 typedef struct tracing {
@@ -26,9 +28,9 @@ static bool needs_split(const bp_bucket *b, const used_bucket *used)
 {
     bool is_float = bp_dtype_is_gradient(b->dtype) || bp_dtype_storage(b->dtype) != b->dtype;
     bp_dtype unasked = bp_dtype_is_gradient(b->dtype) ? b->dtype : BP_DTYPE_BF16;
-    return (used->roles & GRADIENT_ROLES) != 0 &&
-           (!is_float || used->grad_dtype != unasked || b->grad_numel != b->numel ||
-            b->grad_padded_numel != b->padded_numel);
+    bp_dtype asked = used->grad_dtype != BP_DTYPE_NONE ? used->grad_dtype : unasked;
+    return (used->roles & TRAINED_ROLES) != 0 &&
+           (!is_float || asked != unasked || b->grad_numel != b->numel || b->grad_padded_numel != b->padded_numel);
 }
 
 static bp_status find_used(tracing *t, const program *p)
@@ -56,7 +58,7 @@ static bp_status add_bucket(const tracing *t, const bp_bucket *b, const used_buc
                              .padded_numel = b->padded_numel,
                              .expert = b->expert,
                              .frozen = b->frozen,
-                             .roles = split ? used->roles & ~GRADIENT_ROLES : used->roles};
+                             .roles = split ? used->roles & ~TRAINED_ROLES : used->roles};
     if (b->unit >= 0 && given.roles == 0) /* keeps its number, but there are no events to plan it by */
         given.numel = given.padded_numel = 0;
     return bp_model_add_bucket(t->model, &given);
@@ -72,11 +74,11 @@ static bp_status add_gradient(const tracing *t, const bp_bucket *b, const used_b
     const bp_given_bucket given = {.size = sizeof given,
                                    .name = name,
                                    .unit = b->unit,
-                                   .dtype = used->grad_dtype,
+                                   .dtype = used->grad_dtype != BP_DTYPE_NONE ? used->grad_dtype : BP_DTYPE_FP32,
                                    .numel = b->grad_numel,
                                    .padded_numel = b->grad_padded_numel,
                                    .expert = b->expert,
-                                   .roles = used->roles & GRADIENT_ROLES};
+                                   .roles = used->roles & TRAINED_ROLES};
     return bp_model_add_bucket(t->model, &given);
 }
 
@@ -127,7 +129,7 @@ static bp_status add_units(const bp_buckets *buckets, bp_model *model)
 /* An event, with the number that the bucket has in the model. */
 static bp_status add_event(const tracing *t, bp_model_event event)
 {
-    if (event.bucket >= 0 && (BP_ROLE_BIT(event.role) & GRADIENT_ROLES)) {
+    if (event.bucket >= 0 && (BP_ROLE_BIT(event.role) & TRAINED_ROLES)) {
         const used_bucket *used = &t->used[t->first_of_unit[event.unit] + (size_t)event.bucket];
         if (used->grad_ordinal != NOT_SPLIT)
             event.bucket = (int32_t)used->grad_ordinal;

@@ -23,7 +23,8 @@ typedef struct bp_plan bp_plan;
  *   them. Source: Megatron-FSDP MaxPoolAllocator, Megatron-LM PR 5462.
  * BP_POLICY_SCHEDULED: one offset per request for all its intervals; buffers may overlap partly. Takes as few bytes as the search
  *   finds, never more than BP_POLICY_MAX, and says whether fewer are possible.
- * The state role is live all the time: under fixed and max its requests keep memory of their own, and copies are 0. */
+ * The roles of state (BP_ROLES_STATE) are live all the time: under all policies but dynamic their requests keep memory of their own, and
+ * copies are 0. */
 typedef enum bp_policy {
     BP_POLICY_DYNAMIC = 1,
     BP_POLICY_FIXED = 2,
@@ -43,8 +44,9 @@ typedef struct bp_plan_config {
     uint32_t copies; /* buffer sets (fixed, max). 0: as many as the schedule needs, at least the units live at once */
     bp_fallback fallback; /* fixed only */
     uint64_t alignment;   /* bytes, a power of two; every offset and every placed size is a multiple */
-    uint32_t joint; /* scheduled only. 1: all roles but state share one slab, a release group of its own, "joint" */
-    uint64_t work;  /* scheduled only: bound of the search per slab, as in bp_pack_config. 0: the default */
+    uint32_t
+        joint; /* scheduled only. 1: all roles but those of state share one slab, a release group of its own, "joint" */
+    uint64_t work; /* scheduled only: bound of the search per slab, as in bp_pack_config. 0: the default */
 } bp_plan_config;
 
 /* Policy max, as many copies as needed, persistent fallback, 256-byte alignment, a slab for each role. */
@@ -147,7 +149,8 @@ BP_API bp_status bp_plan_witness_get(const bp_plan *plan, size_t role_index, siz
 typedef struct bp_plan_slab {
     size_t size;
     uint64_t bytes;
-    const char *group; /* the role's name, or "joint" */
+    const char
+        *group; /* the role's name, or "joint", unless bp_plan_set_group said otherwise; lives as long as the plan */
 } bp_plan_slab;
 
 BP_API size_t bp_plan_slab_count(const bp_plan *plan);

@@ -86,7 +86,7 @@ BP_API bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size
  *   a unit's gradients are acquired at its backward step and released when the backward of grad_units - 1 further units is
  *   done, which is when their reduce-scatter has ended;
  *   fp8 parameters are held row-wise in forward and as their transpose in backward, when param_transpose requests exist;
- *   the outer reduction's copy (grad_comm) is live with its gradients; state is live all the time.
+ *   the outer reduction's copy (grad_comm) is live with its gradients; the roles of state (BP_ROLES_STATE) are live all the time.
  * A nested unit runs within its parent: the parent is live from its own step to its last descendant's.
  * 1F1B with m microbatches in flight: m forward passes, m times a forward and a backward pass (one beside the other when
  * `combined`), m backward passes; nothing is gathered ahead across the border of two passes. Two passes of each kind stand for any

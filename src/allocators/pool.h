@@ -212,7 +212,8 @@ struct bp_pool {
     bp_unfreed unfreed[BP_MOST_UNFREED];
     uint32_t unfreed_count;
     bool guarding;          /* guard mode has begun: its traces must be removed */
-    bp_recorder *recording; /* the last one, also when stopped */
+    bp_recorder *recording; /* the caller's last one, also when stopped */
+    bool profiled;          /* a profile has the pool */
     bool plan_is_stable;
     char fingerprint[BP_FINGERPRINT_CHARS];
     bp_capture_check capture_check;

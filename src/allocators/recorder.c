@@ -8,7 +8,26 @@
 #include "allocators/explain.h"
 #include "core/fail.h"
 
-#define MOST_ENTRIES ((size_t)1 << 30)
+bp_status bp_recorder_create(size_t entries, bool timestamps, bp_recorder **recorder)
+{
+    void *memory;
+    size_t size = 1;
+    while (size < entries)
+        size *= 2;
+    BP_TRY(bp_new_array(1, sizeof(bp_recorder), &memory));
+    bp_recorder *made = memory;
+    size_t bytes = size > 1 ? size * sizeof *made->ring : 64;
+    made->ring = aligned_alloc(64, bytes);
+    if (made->ring == NULL) {
+        free(made);
+        return bp_fail_memory(bytes);
+    }
+    memset(made->ring, 0, bytes);
+    made->mask = size - 1;
+    made->timestamps = timestamps;
+    *recorder = made;
+    return BP_OK;
+}
 
 void bp_recorder_destroy(bp_recorder **recorder)
 {
@@ -29,9 +48,11 @@ static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, u
         clock_gettime(CLOCK_MONOTONIC, &time);
         now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
     }
+    const void *address = atomic_load_explicit(&pool->bounds[id].address, memory_order_relaxed);
     atomic_store_explicit(&record->what, (uint64_t)kind << 56 | (number & 0xffffff) << 32 | id, memory_order_relaxed);
     atomic_store_explicit(&record->step, bp_read(&pool->step), memory_order_relaxed);
     atomic_store_explicit(&record->time_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&record->address, address, memory_order_relaxed);
 }
 
 void bp_recorder_tell(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
@@ -43,46 +64,67 @@ void bp_recorder_tell(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const
         bp_annotations_event(pool, kind, id);
 }
 
-bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
+bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder)
 {
-    if (pool == NULL || entries == 0 || entries > MOST_ENTRIES)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_start: needs a pool and 1 to %zu entries, got %zu",
-                       MOST_ENTRIES, entries);
-    size_t size = 1;
-    while (size < entries)
-        size *= 2;
-    void *memory;
-    BP_TRY(bp_new_array(1, sizeof(bp_recorder), &memory));
-    bp_recorder *recorder = memory;
-    bp_status status = bp_new_array(size, sizeof *recorder->ring, &memory);
-    if (status != BP_OK) {
-        free(recorder);
-        return status;
-    }
-    recorder->ring = memory;
-    recorder->mask = size - 1;
-    recorder->timestamps = timestamps != 0;
-    bp_pool_trace_stop(pool);
-    bp_recorder_destroy(&pool->recording);
-    pool->recording = recorder;
+    const bp_recorder *other = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
+    if (other != NULL && other != recorder)
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s is being recorded already: %s first", pool->name,
+                       other == pool->recording ? "end the trace (bp_pool_trace_stop)"
+                                                : "stop the profile (bp_profile_stop)");
+    atomic_store_explicit(&recorder->next, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->recorder, recorder, memory_order_release);
     atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_RECORDER, memory_order_release);
     return BP_OK;
 }
 
-void bp_pool_trace_stop(bp_pool *pool)
+void bp_recorder_stop(bp_pool *pool, const bp_recorder *recorder)
 {
+    if (recorder == NULL || atomic_load_explicit(&pool->recorder, memory_order_relaxed) != recorder)
+        return;
     atomic_fetch_and_explicit(&pool->listeners, ~BP_LISTENER_RECORDER, memory_order_release);
     atomic_store_explicit(&pool->recorder, NULL, memory_order_release);
+}
+
+bp_pool_event bp_recorder_read(const bp_recorder *recorder, uint64_t number)
+{
+    const bp_record *record = &recorder->ring[number & recorder->mask];
+    uint64_t what = bp_read(&record->what);
+    return (bp_pool_event){.size = sizeof(bp_pool_event),
+                           .kind = (bp_pool_event_kind)(what >> 56),
+                           .id = (uint32_t)what,
+                           .stream = (uint32_t)(what >> 32) & 0xffffff,
+                           .step = bp_read(&record->step),
+                           .time_ns = bp_read(&record->time_ns),
+                           .address =
+                               atomic_load_explicit((_Atomic(const void *) *)&record->address, memory_order_relaxed)};
+}
+
+/* ---- traces of the caller ------------------------------------------------------------------------------------------- */
+
+bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
+{
+    if (pool == NULL || entries == 0 || entries > BP_MOST_ENTRIES)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_start: needs a pool and 1 to %zu entries, got %zu",
+                       BP_MOST_ENTRIES, entries);
+    bp_recorder *recorder, *before = pool->recording;
+    BP_TRY(bp_recorder_create(entries, timestamps != 0, &recorder));
+    bp_pool_trace_stop(pool);
+    bp_status status = bp_recorder_start(pool, recorder);
+    if (status == BP_OK)
+        pool->recording = recorder;
+    bp_recorder_destroy(status == BP_OK ? &before : &recorder);
+    return status;
+}
+
+void bp_pool_trace_stop(bp_pool *pool)
+{
+    bp_recorder_stop(pool, pool->recording);
 }
 
 size_t bp_pool_trace_count(const bp_pool *pool)
 {
     const bp_recorder *recorder = pool->recording;
-    if (recorder == NULL)
-        return 0;
-    uint64_t next = bp_read(&recorder->next);
-    return next <= recorder->mask ? (size_t)next : (size_t)recorder->mask + 1;
+    return recorder != NULL ? (size_t)(bp_recorder_next(recorder) - bp_recorder_oldest(recorder)) : 0;
 }
 
 bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_event *event)
@@ -90,16 +132,7 @@ bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_event *ev
     if (pool == NULL || event == NULL || event->size < sizeof *event || index >= bp_pool_trace_count(pool))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_get: event %zu of %zu", index,
                        pool != NULL ? bp_pool_trace_count(pool) : 0);
-    const bp_recorder *recorder = pool->recording;
-    uint64_t oldest = bp_read(&recorder->next) - bp_pool_trace_count(pool);
-    const bp_record *record = &recorder->ring[(oldest + index) & recorder->mask];
-    uint64_t what = bp_read(&record->what);
-    *event = (bp_pool_event){.size = sizeof *event,
-                             .kind = (bp_pool_event_kind)(what >> 56),
-                             .id = (uint32_t)what,
-                             .stream = (uint32_t)(what >> 32) & 0xffffff,
-                             .step = bp_read(&record->step),
-                             .time_ns = bp_read(&record->time_ns)};
+    *event = bp_recorder_read(pool->recording, bp_recorder_oldest(pool->recording) + index);
     return BP_OK;
 }
 

@@ -210,6 +210,8 @@ BP_HOT void end_hold(releasing *c, uint32_t id, bp_bound *r)
     }
     bp_record_event(pool, c->purpose == GIVE_UP ? BP_EVENT_GIVE_UP : BP_EVENT_RELEASE, id,
                     c->stream != NULL ? c->stream : r->hold[0].stream);
+    if (r->kind == BP_KIND_DYNAMIC) /* now that its address is recorded: another may get it */
+        bp_dynamic_free(pool, id);
     bp_hold_free_place(pool, r);
 }
 
@@ -254,9 +256,7 @@ static bp_status finish_memory(releasing *c)
     }
     for (size_t i = 0; i < c->count; i++) {
         const bp_bound *r = &pool->bounds[c->ids[i]];
-        if (is_last(r) && r->kind == BP_KIND_DYNAMIC)
-            bp_dynamic_free(pool, c->ids[i]);
-        else if (is_last(r) && pool->guarded)
+        if (is_last(r) && pool->guarded && r->kind != BP_KIND_DYNAMIC)
             bp_guarded_shut(pool, c->ids[i]);
     }
     return BP_OK;

@@ -81,6 +81,31 @@ bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t cap
     return BP_OK;
 }
 
+static bp_placement placement_of(const bp_bound *r)
+{
+    return r->kind == BP_KIND_DYNAMIC ? BP_PLACE_DYNAMIC : r->placement;
+}
+
+bp_status bp_pool_request_get(const bp_pool *pool, uint32_t id, bp_pool_request *request)
+{
+    if (pool == NULL || request == NULL || request->size < sizeof *request)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_request_get: needs a pool and a request with its size");
+    if (id >= bp_bound_count(pool))
+        return bp_fail_unknown(pool, id);
+    const bp_bound *r = &pool->bounds[id];
+    const bp_known *known = &pool->known[r->known];
+    *request = (bp_pool_request){.size = sizeof *request,
+                                 .unit = known->unit,
+                                 .bucket = known->bucket,
+                                 .ordinal = known->ordinal,
+                                 .role = known->role,
+                                 .dtype = known->dtype,
+                                 .placement = placement_of(r),
+                                 .bytes = r->bytes,
+                                 .holds = holds_of(pool, id)};
+    return BP_OK;
+}
+
 bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed)
 {
     if (pool == NULL || (text == NULL && capacity > 0) || needed == NULL)

@@ -11,6 +11,7 @@
 #include "core/fail.h"
 #include "devices/device.h"
 #include "pinned/huge.h"
+#include "pinned/numa.h"
 #include "pinned/touch.h"
 
 uint64_t bp_page_bytes(void)
@@ -77,6 +78,9 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
                        (unsigned long long)bytes);
     BP_TRY(map(bytes, alignment > least ? alignment : least, &made));
     madvise(made.address, made.bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* some systems have none of either */
+    if (source->node >= 0)
+        (void)bp_numa_bind(made.address, made.bytes,
+                           source->node); /* it worked when we began; where it does not, memory is elsewhere */
     const uint64_t begin = now_ns();
     bp_touch(made.address, made.bytes, page, source->threads);
     const uint64_t touched = now_ns();

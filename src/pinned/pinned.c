@@ -1,12 +1,15 @@
 /* Pinned memory: what was asked for, who holds it, how much there may be. */
 #include "pinned/pinned.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/memory.h"
 #include "devices/device.h"
+#include "pinned/jemalloc.h"
+#include "pinned/numa.h"
 #include "pinned/touch.h"
 
 #define DEFAULT_SLAB_BYTES (UINT64_C(64) << 20)
@@ -60,10 +63,32 @@ static bp_pinned_config with_defaults(const bp_pinned_config *config)
 
 static bp_status choose_allocator(bp_pinned *pinned)
 {
-    if (pinned->config.allocator == BP_PINNED_JEMALLOC)
-        return bp_fail(BP_ERR_UNSUPPORTED, "bp_pinned_create: there is no jemalloc");
+    bp_jemalloc jemalloc;
+    const bp_pinned_allocator wanted = pinned->config.allocator;
+    if (wanted != BP_PINNED_PLAIN && bp_jemalloc_find(&jemalloc, pinned->because)) {
+        snprintf(pinned->name, sizeof pinned->name, "%s", jemalloc.name);
+        if (bp_small_jemalloc_create(&pinned->small, &jemalloc))
+            return BP_OK;
+        snprintf(pinned->because, sizeof pinned->because,
+                 "%s makes no arena: memory for it is lacking, or it has too many", jemalloc.name);
+    }
+    if (wanted == BP_PINNED_JEMALLOC)
+        return bp_fail(BP_ERR_UNSUPPORTED, "bp_pinned_create: allocator asks for jemalloc: %s", pinned->because);
     pinned->small.ops = &bp_small_plain;
     snprintf(pinned->name, sizeof pinned->name, "plain");
+    return BP_OK;
+}
+
+static bp_status choose_node(bp_pinned *pinned)
+{
+    const int32_t wanted = pinned->config.numa_node;
+    const int32_t node = wanted >= 0 ? wanted : bp_numa_node_of(pinned->source.device);
+    const bool usable = node >= 0 && bp_numa_is_usable(node);
+    if (wanted >= 0 && !usable)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_pinned_create: numa_node is %d: this process cannot place memory there (%s)", wanted,
+                       strerror(errno));
+    pinned->source.node = usable ? node : -1;
     return BP_OK;
 }
 
@@ -85,7 +110,9 @@ bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp
                                        .threads = created->config.touch_threads,
                                        .node = -1,
                                        .huge = created->config.no_huge_pages == 0};
-    bp_status status = choose_allocator(created);
+    bp_status status = choose_node(created);
+    if (status == BP_OK)
+        status = choose_allocator(created);
     if (status != BP_OK) {
         free(created);
         return status;

@@ -8,13 +8,14 @@
 #include <stdatomic.h>
 
 #include "core/fail.h"
+#include "pinned/jemalloc.h"
 #include "pinned/small.h"
 
 struct bp_pinned {
     bp_pinned_config config; /* with what was found for 0 */
     atomic_uint references;  /* the caller's, and one for each offload */
     char name[96];
-    char because[BP_DETAIL_BYTES];
+    char because[BP_JEMALLOC_BECAUSE_BYTES];
     pthread_mutex_t lock; /* of all that follows, also while pages are being pinned: nobody allocates on a hot path */
     bp_page_source source;
     uint64_t pinned_bytes, peak_pinned_bytes;

@@ -5,7 +5,7 @@ static bp_status make_slab(bp_pinned *pinned)
 {
     bp_small *small = &pinned->small;
     if (small->slab.bytes == 0)
-        BP_TRY(bp_pinned_get_pages(pinned, pinned->config.slab_bytes, bp_page_bytes(), &small->slab));
+        BP_TRY(bp_pinned_get_pages(pinned, pinned->config.slab_bytes, BP_HUGE_PAGE_BYTES, &small->slab));
     bp_status status = small->ops->start(small);
     small->ready = status == BP_OK;
     if (!small->ready && bp_pinned_give_back_pages(pinned, &small->slab) == BP_OK)

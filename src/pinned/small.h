@@ -29,4 +29,8 @@ struct bp_small {
 
 extern const bp_small_ops bp_small_plain;
 
+struct bp_jemalloc;
+/* An arena of its own; no slab yet. False: jemalloc makes none. */
+bool bp_small_jemalloc_create(bp_small *small, const struct bp_jemalloc *jemalloc);
+
 #endif

@@ -174,6 +174,16 @@ bp_status bp_plan_assignment_get(const bp_plan *plan, size_t index, bp_assignmen
     return BP_OK;
 }
 
+bp_status bp_plan_set_group(bp_plan *plan, size_t slab, const char *group)
+{
+    if (plan == NULL || group == NULL || *group == '\0')
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_set_group: needs a plan and a name");
+    if (slab >= plan->slab_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "release group \"%.40s\": slab %zu does not exist, the plan has %zu",
+                       group, slab, plan->slab_count);
+    return bp_strings_add(&plan->strings, group, &plan->slabs[slab].group);
+}
+
 bp_status bp_plan_set_model(bp_plan *plan, const char *name)
 {
     if (plan == NULL || name == NULL)

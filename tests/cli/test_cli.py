@@ -346,6 +346,47 @@ class Files(unittest.TestCase):
             state = report["models"][0]["state_bytes"]
             self.assertEqual((state["grad_shards"], state["optimizer"]), (2 * 4096 * 4, 2 * 4096 * 12), rule)
 
+    def test_state_is_what_its_roles_take(self):
+        """Where nothing lies outside units and nothing is aligned, role by role."""
+        def parameter(name, dtype, frozen=False):
+            return {"name": name, "shape": [5, 33], "dtype": dtype, "frozen": frozen}
+        parameters = {"name": "u", "parameters": [parameter("a", "bf16"), parameter("b", "fp32"), parameter("c", "fp32", True)]}
+        buckets = {"name": "v", "buckets": [{"dtype": "bf16", "numel": 1001}, {"dtype": "bf16", "numel": 77, "frozen": True},
+                                            {"dtype": "int32", "numel": 10}, {"dtype": "fp32", "numel": 9, "expert": True}]}
+        path = self.write("units.json", {"format": "bucketpool.units/1", "units": [parameters, buckets]})
+        for options in ((), ("--bucketing", "fsdp2"), ("--ep", "2"), ("--main-grad-dtype", "bf16", "--optimizer-tensors", "2"),
+                        ("--optimizer-dtype", "uint8"), ("--optimizer-tensors", "0"), ("--passes", "both")):
+            roles = ["state", "main_grad"] + ["optimizer"] * ("0" not in options)
+            result = run("plan", path, "--dp", "4", "--align", "1", "--roles", ",".join(roles), *options, "--json", "--gpu", "h100")
+            (model,) = json.loads(result.stdout)["models"]
+            state = model["state_bytes"]
+            expected = dict(zip(("state", "main_grad", "optimizer"), (state["param_shards"], state["grad_shards"], state["optimizer"])))
+            self.assertEqual(expected.pop("optimizer", None) if "0" in options else 0, 0)
+            for policy in model["policies"]:
+                self.assertEqual({r["role"]: r["bytes"] for r in policy["roles"]}, expected, (options, policy["policy"]))
+                self.assertEqual(policy["needed_bytes"], sum(state.values()))
+        self.assertEqual(run("plan", path, "--roles", "optimizer", "--optimizer-tensors", "0").returncode, 2)
+        text = run("plan", path, "--gpu", "h100", "--main-grad-dtype", "bf16", "--optimizer-tensors", "2").stdout
+        self.assertIn("gradient shards (bf16)", text)
+        self.assertIn("optimizer (2 x fp32)", text)
+
+    def test_options_of_the_optimizer(self):
+        path = self.write("units.json", self.units(1024))
+        plan = self.path("plan.json")
+        options = {"main_grad_dtype": "bf16", "optimizer_dtype": "fp64", "optimizer_tensors": 2}
+        flags = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value))]
+        result = run("plan", path, "--roles", "param,main_grad,optimizer", *flags, "--json", "-o", plan)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        reported = json.loads(result.stdout)["models"][0]["options"]
+        self.assertEqual({name: reported[name] for name in options}, options)
+        with open(plan, encoding="utf-8") as file:
+            saved = json.load(file)
+        self.assertEqual({name: saved["options"][name] for name in options}, {**options, "optimizer_tensors": "2"})
+        self.assertEqual([slab["group"] for slab in saved["slabs"]], ["param", "main_grad", "optimizer"])
+        for flag, value, word in (("--main-grad-dtype", "fp8", "cannot hold gradients"), ("--main-grad-dtype", "x", "bf16"),
+                                  ("--optimizer-dtype", "x", "bf16"), ("--optimizer-tensors", "-1", "--optimizer-tensors")):
+            self.assert_refused(run("plan", path, "--roles", "main_grad", flag, value), 2, word)
+
     def test_recorded_schedules_say_so(self):
         units = self.units(1024)
         units["schedule"] = [{"acquire": "layers.0", "role": "param"}, {"release": "layers.0", "role": "param"}]

@@ -24,7 +24,7 @@ MODELS = os.path.join(ROOT, "examples", "models")
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 SMALL = "65536"  # a scale at which every bundled model runs in a blink
-ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state")
+ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,optimizer")
 
 
 def run(*arguments, **more):
@@ -228,7 +228,7 @@ class Shapes(Case):
 # ---- plan files ---------------------------------------------------------------------------------------------------------------
 
 DTYPES = {"fp32": 2, "bf16": 4, "uint8": 13}
-ROLES = ["param", "param_transpose", "grad", "grad_comm", "state"]
+ROLES = ["param", "param_transpose", "grad", "grad_comm", "state", "main_grad", "optimizer"]
 
 
 def fingerprint(plan):
@@ -367,13 +367,25 @@ class Plans(Case):
 # ---- traces ---------------------------------------------------------------------------------------------------------------------
 
 class Traces(Case):
+    def partly_frozen(self):
+        """Buckets packed as bytes, where gradients and what is kept of them have other sizes than the parameters."""
+        def parameter(name, shape, dtype, frozen=False):
+            return {"name": name, "shape": shape, "dtype": dtype, "frozen": frozen}
+        return self.write("packed.json", {"format": "bucketpool.units/1", "model": "packed", "units": [
+            {"name": f"u{i}", "parameters": [parameter(f"u{i}.a", [6400, 64], "bf16"), parameter(f"u{i}.b", [1280, 64], "fp32"),
+                                             parameter(f"u{i}.c", [2560, 64], "fp32", True)]} for i in range(4)]})
+
     def test_round_trip(self):
         """A run's trace, planned, takes what the model took, under every policy; and it runs."""
         for model, options, roles, again in (
                 (NANO, (), "param,grad", ()), (NANO, ("--ep", "8", "--prefetch", "3", "--grad-units", "3"), "param,grad", ()),
                 ("examples/models/Llama-3.1-8B", ("--grad-dtype", "fp32", "--bucketing", "fsdp2"), "param,grad", ()),
+                ("examples/models/Llama-3.1-8B", ("--bucketing", "fsdp2", "--optimizer-tensors", "2", "--optimizer-dtype", "bf16"),
+                 "param,main_grad,optimizer", ("--optimizer-tensors", "2", "--optimizer-dtype", "bf16")),
+                (self.partly_frozen(), ("--bucketing", "fsdp2", "--dp", "2"), "param,grad,state,main_grad,optimizer", ("--dp", "2")),
+                (self.partly_frozen(), ("--bucketing", "fsdp2", "--dp", "2"), "param,optimizer", ("--dp", "2")),
                 ("examples/models/Qwen3-30B-A3B", ("--ep", "4", "--param-dtype", "fp8", "--grad-comm-dtype", "fp32"),
-                 "param,param_transpose,grad,grad_comm,state", ("--ep", "4")),
+                 "param,param_transpose,grad,grad_comm,state,main_grad,optimizer", ("--ep", "4")),
                 ("examples/models/Jamba-1.5-Mini", ("--eval",), "param", ())):
             with self.subTest(model=model, options=options):
                 trace = self.path("trace.json")

@@ -18,7 +18,7 @@ NVTX = os.path.abspath(sys.argv[4]) if sys.argv[4] else ""
 MODELS = os.path.join(ROOT, "examples", "models")
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 SMALL = "65536"
-ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state")
+ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,optimizer")
 GRAPHS = ("off", "iteration", "units")
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 

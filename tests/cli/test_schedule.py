@@ -18,13 +18,15 @@ ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = os.path.join(ROOT, "examples", "models")
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 QWEN = "examples/models/Qwen3-0.6B"
-ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state", "--param-dtype", "fp8", "--grad-comm-dtype", "bf16")
+ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,optimizer", "--param-dtype", "fp8", "--grad-comm-dtype",
+             "bf16")
 # Each changes what is live when.
 CHANGES = (("--prefetch", "0"), ("--prefetch", "3"), ("--prefetch-backward", "2"), ("--grad-units", "1"), ("--grad-units", "4"),
            ("--unit-prefetch", "model.layers.9=4:2"), ("--passes", "eval"), ("--passes", "both"), ("--keep-after-forward",),
            ("--streams", "unified"), ("--outside", "successor"), ("--microbatches", "3"), ("--combined",),
            ("--combined", "--microbatches", "2", "--streams", "unified", "--outside", "successor", "--passes", "both"))
-LANES = {"param": (0, 1), "param_transpose": (0, 1), "grad": (1, 2), "grad_comm": (1, 3), "state": (1, 1)}
+LANES = {"param": (0, 1), "param_transpose": (0, 1), "grad": (1, 2), "grad_comm": (1, 3), "state": (1, 1), "main_grad": (1, 1),
+         "optimizer": (1, 1)}
 
 
 def run(*arguments, **more):
@@ -450,8 +452,9 @@ class Mistakes(Case):
         cases = ((("--prefetch", "x"), "--prefetch"), (("--prefetch-backward", "-1"), "--prefetch-backward"),
                  (("--prefetch-backward", "4294967295"), "0 to 4294967294"),
                  (("--unit-prefetch", "model.layers.3=1:4294967295"), "0 to 4294967294"),
-                 (("--passes", "eval", "--roles", "grad"), "an evaluation has no gradients: --roles param or state"),
+                 (("--passes", "eval", "--roles", "grad"), "an evaluation has no gradients and nothing that is trained: --roles param or state"),
                  (("--eval", "--roles", "grad,grad_comm"), "an evaluation has no gradients"),
+                 (("--eval", "--roles", "main_grad,optimizer"), "nothing that is trained"),
                  (("--unit-prefetch", "model.layers.3"), "UNIT=F"), (("--unit-prefetch", "=3"), "UNIT=F"),
                  (("--unit-prefetch", "model.layers.3=1:2:3"), "1:2"[2:]), (("--unit-prefetch", "model.layers.3=a"), "\"a\""),
                  (("--unit-prefetch", "nobody=3"), "nobody"), (("--unit-prefetch", "model.layers.3=1,model.layers.3=2"), "twice"),

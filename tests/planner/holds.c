@@ -175,7 +175,7 @@ void assert_max_holds(const world *w, uint32_t copies)
     assert_plan_holds(plan, w);
     for (size_t r = 0; r < bp_plan_role_count(plan); r++) {
         bp_plan_role role = role_at(plan, r);
-        if (role.role == BP_ROLE_STATE) {
+        if (STATE & BP_ROLE_BIT(role.role)) {
             assert_state_persists(&role);
             continue;
         }
@@ -221,7 +221,7 @@ static void assert_fixed_holds(const world *w, uint32_t copies, bp_fallback fall
     assert_plan_holds(plan, w);
     for (size_t r = 0; r < bp_plan_role_count(plan); r++) {
         bp_plan_role role = role_at(plan, r);
-        if (role.role == BP_ROLE_STATE) {
+        if (STATE & BP_ROLE_BIT(role.role)) {
             assert_state_persists(&role);
             continue;
         }

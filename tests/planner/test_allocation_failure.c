@@ -319,7 +319,7 @@ static void bucket_all(const bp_model *model, bp_bucketing only)
             config.bucketing = (bp_bucketing)bucketing;
             config.padding = (bp_padding)padding;
             config.dp = 4;
-            config.roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD) | BP_ROLE_BIT(BP_ROLE_STATE);
+            config.roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD) | BP_ROLES_STATE;
             bp_buckets *buckets = NULL;
             if (bp_buckets_create(model, &config, &buckets) != BP_OK)
                 continue;

@@ -91,10 +91,11 @@ static void assert_intervals(const world *w, const events *e)
 
 static void assert_lanes(const world *w, const events *e)
 {
-    static const uint32_t acquires[BP_ROLE_COUNT] = {BP_LANE_GATHER, BP_LANE_GATHER, BP_LANE_COMPUTE, BP_LANE_COMPUTE,
+    static const uint32_t acquires[BP_ROLE_COUNT] = {BP_LANE_GATHER,  BP_LANE_GATHER,  BP_LANE_COMPUTE, BP_LANE_COMPUTE,
+                                                     BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_COMPUTE};
+    static const uint32_t releases[BP_ROLE_COUNT] = {BP_LANE_COMPUTE,      BP_LANE_COMPUTE, BP_LANE_REDUCE,
+                                                     BP_LANE_OUTER_REDUCE, BP_LANE_COMPUTE, BP_LANE_COMPUTE,
                                                      BP_LANE_COMPUTE};
-    static const uint32_t releases[BP_ROLE_COUNT] = {BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_REDUCE,
-                                                     BP_LANE_OUTER_REDUCE, BP_LANE_COMPUTE};
     for (size_t i = 0; i < e->count; i++) {
         uint32_t role = request_at(w, e->list[i].first_request).role;
         assert_int_equal(e->list[i].lane, e->list[i].acquire ? acquires[role] : releases[role]);

@@ -26,7 +26,7 @@ static bp_schedule_config default_config(void)
 
 /* ---- a runtime, step by step ---------------------------------------------------------------------------------------- */
 
-enum { ROW_WISE, COLUMN_WISE, GRADIENT, PERSISTENT, KINDS };
+enum { ROW_WISE, COLUMN_WISE, GRADIENT, SHARD, MAIN_GRADIENT, OPTIMIZER, KINDS };
 
 typedef struct player {
     const bp_schedule_config *config;
@@ -48,7 +48,7 @@ static void note_step(player *p, bp_phase phase, int unit, int forward_unit)
         live[ROW_WISE] = p->for_forward[u] || p->for_backward[u] || p->for_recompute[u] || p->kept[u];
         live[COLUMN_WISE] = p->transposed[u];
         live[GRADIENT] = p->gradient[u];
-        live[PERSISTENT] = true;
+        live[SHARD] = live[MAIN_GRADIENT] = live[OPTIMIZER] = true;
     }
     p->steps[p->step_count++] = (bp_step){sizeof(bp_step), phase, unit, forward_unit};
 }
@@ -357,11 +357,10 @@ static void test_combined_pass(void **state)
 static void test_lanes_of_roles(void **state)
 {
     (void)state;
-    static const uint32_t lanes[BP_ROLE_COUNT][2] = {{BP_LANE_GATHER, BP_LANE_COMPUTE},
-                                                     {BP_LANE_GATHER, BP_LANE_COMPUTE},
-                                                     {BP_LANE_COMPUTE, BP_LANE_REDUCE},
-                                                     {BP_LANE_COMPUTE, BP_LANE_OUTER_REDUCE},
-                                                     {BP_LANE_COMPUTE, BP_LANE_COMPUTE}};
+    static const uint32_t lanes[BP_ROLE_COUNT][2] = {
+        {BP_LANE_GATHER, BP_LANE_COMPUTE},       {BP_LANE_GATHER, BP_LANE_COMPUTE},  {BP_LANE_COMPUTE, BP_LANE_REDUCE},
+        {BP_LANE_COMPUTE, BP_LANE_OUTER_REDUCE}, {BP_LANE_COMPUTE, BP_LANE_COMPUTE}, {BP_LANE_COMPUTE, BP_LANE_COMPUTE},
+        {BP_LANE_COMPUTE, BP_LANE_COMPUTE}};
     world_options options = DEFAULTS;
     options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
     world w = make_world(model_of_units(4), options);
@@ -378,7 +377,7 @@ static void test_lanes_of_roles(void **state)
             assert_int_equal(release, lanes[request.role][1]);
         }
     }
-    assert_int_equal(intervals, 4 * 5);
+    assert_int_equal(intervals, 4 * BP_ROLE_COUNT);
     end_world(&w);
 }
 

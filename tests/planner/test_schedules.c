@@ -53,7 +53,8 @@ static void assert_training_step(uint32_t n, world_options options)
         if (options.roles & TRANSPOSE)
             assert_intervals(&w, request++, 0, 0, backward, again);
         assert_intervals(&w, request++, 0, 0, own, options.eval ? 0 : drained);
-        assert_intervals(&w, request++, 0, steps, 0, 0); /* state */
+        for (int role = BP_ROLE_STATE; role <= BP_ROLE_OPTIMIZER; role++)
+            assert_intervals(&w, request++, 0, steps, 0, 0);
     }
     assert_int_equal(bp_buckets_request_count(w.buckets), request);
     for (uint32_t i = 0; i < steps; i++) {

@@ -564,7 +564,7 @@ static void test_errors(void **state)
     config.alignment = 96;
     assert_fails(bp_schedule_create_traded(w.buckets, w.schedule, &config, &traded), BP_ERR_INVALID_ARGUMENT, "96");
     config = trade_config(1, 1u << BP_ROLE_COUNT, 0);
-    assert_fails(bp_schedule_create_traded(w.buckets, w.schedule, &config, &traded), BP_ERR_INVALID_ARGUMENT, "0x20");
+    assert_fails(bp_schedule_create_traded(w.buckets, w.schedule, &config, &traded), BP_ERR_INVALID_ARGUMENT, "0x80");
     config = trade_config(1, 0, 0);
     config.alignment = UINT64_C(1) << 63;
     assert_fails(bp_schedule_create_traded(w.buckets, w.schedule, &config, &traded), BP_ERR_OVERFLOW, "64 bits");

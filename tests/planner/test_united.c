@@ -269,7 +269,7 @@ static void test_schedules_of_parts(void **state)
                 size_t live[2];
                 bp_schedule_intervals(united, x, &live[0]);
                 bp_schedule_intervals(united, y, &live[1]);
-                bool has_state = p.role == BP_ROLE_STATE || q.role == BP_ROLE_STATE;
+                bool has_state = ((BP_ROLE_BIT(p.role) | BP_ROLE_BIT(q.role)) & STATE) != 0;
                 bool expected =
                     (x < first) == (y < first) && !has_state
                         ? conflict(own[x >= first], x - (x < first ? 0 : first), y - (y < first ? 0 : first))

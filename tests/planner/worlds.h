@@ -10,7 +10,7 @@
 #define TRANSPOSE BP_ROLE_BIT(BP_ROLE_PARAM_TRANSPOSE)
 #define GRAD BP_ROLE_BIT(BP_ROLE_GRAD)
 #define GRAD_COMM BP_ROLE_BIT(BP_ROLE_GRAD_COMM)
-#define STATE BP_ROLE_BIT(BP_ROLE_STATE)
+#define STATE BP_ROLES_STATE /* all of it: shards of parameters, gradients and the optimizer */
 #define ALIGNMENT 256
 
 #define MOST_REQUESTS 256 /* of a world that the naive references are given */

@@ -19,7 +19,7 @@ MISMATCH = 12
 NONE, FP32, FP16, BF16, FP8, FP4, UINT8, INT64 = 0, 2, 3, 4, 5, 10, 13, 20
 
 # bp_role
-ROLE_PARAM, ROLE_GRAD, ROLE_STATE = 0, 2, 4
+ROLE_PARAM, ROLE_GRAD, ROLE_STATE, ROLE_MAIN_GRAD, ROLE_OPTIMIZER = 0, 2, 4, 5, 6
 
 # bp_policy, bp_fallback
 POLICY_DYNAMIC, POLICY_FIXED, POLICY_MAX, POLICY_SCHEDULED = 1, 2, 3, 4
@@ -88,7 +88,8 @@ class GivenBucket(Sized):
 class BucketsConfig(Sized):
     _fields_ = [("size", c_size_t), ("bucketing", c_uint32), ("padding", c_uint32), ("dp", c_uint32), ("ep", c_uint32),
                 ("flat_alignment", c_uint64), ("param_dtype", c_uint32), ("grad_dtype", c_uint32),
-                ("grad_comm_dtype", c_uint32), ("roles", c_uint32)]
+                ("grad_comm_dtype", c_uint32), ("roles", c_uint32), ("main_grad_dtype", c_uint32),
+                ("optimizer_dtype", c_uint32), ("optimizer_tensors", c_uint32)]
 
 
 class Bucket(Sized):
@@ -197,7 +198,7 @@ class LiveRequest(Sized):
 
 class PoolEvent(Sized):
     _fields_ = [("size", c_size_t), ("kind", c_uint32), ("id", c_uint32), ("stream", c_uint32), ("step", c_uint64),
-                ("time_ns", c_uint64)]
+                ("time_ns", c_uint64), ("address", c_void_p)]
 
 
 class PoolSlab(Sized):

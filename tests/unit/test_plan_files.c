@@ -66,6 +66,8 @@ static void test_round_trip(void **state)
 {
     (void)state;
     bp_plan *plan = make_plan(), *read = NULL;
+    bp_plan_slab slab = {.size = sizeof slab};
+    assert_int_equal(bp_plan_set_group(plan, 0, "actor's"), BP_OK);
     assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_OK);
     assert_int_equal(bp_plan_read(in_scratch("plan.json"), &read), BP_OK);
     assert_same_plan(plan, read);
@@ -74,6 +76,8 @@ static void test_round_trip(void **state)
     assert_int_equal(bp_plan_option(read, 0, &key, &value), BP_OK);
     assert_string_equal(key, "dp");
     assert_string_equal(value, "1");
+    assert_int_equal(bp_plan_slab_get(read, 0, &slab), BP_OK);
+    assert_string_equal(slab.group, "actor's");
     bp_plan_destroy(&read);
     bp_plan_destroy(&plan);
 }

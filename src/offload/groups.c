@@ -1,0 +1,192 @@
+/* Release groups of a pool: which there are, and how they are. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocators/capture.h"
+#include "allocators/residency.h"
+#include "offload/offload.h"
+
+#define LIST_BYTES 200
+
+const char *bp_residency_name(bp_residency residency)
+{
+    switch (residency) {
+    case BP_RESIDENT: return "resident";
+    case BP_OFFLOADING: return "offloading";
+    case BP_OFFLOADED: return "offloaded";
+    case BP_RESTORING: return "restoring";
+    }
+    return "invalid";
+}
+
+/* ---- making them ---------------------------------------------------------------------------------------------------- */
+
+static bp_group *find(const bp_offload *offload, const char *name)
+{
+    for (size_t i = 0; i < offload->group_count; i++) {
+        if (strcmp(offload->groups[i].name, name) == 0)
+            return &offload->groups[i];
+    }
+    return NULL;
+}
+
+static bp_status add_group(bp_offload *offload, const char *name, bp_group **added)
+{
+    const size_t slabs = offload->pool->slabs.count;
+    void *memory;
+    bp_group *group = &offload->groups[offload->group_count++];
+    *group = (bp_group){.residency = BP_RESIDENT};
+    BP_TRY(bp_strings_add(&offload->strings, name, &group->name));
+    BP_TRY(bp_new_array(slabs, sizeof *group->chosen, &memory));
+    group->chosen = memory;
+    BP_TRY(bp_new_array(slabs, sizeof *group->slabs, &memory));
+    group->slabs = memory;
+    *added = group;
+    return BP_OK;
+}
+
+/* The roles of planned requests in a slab whose bytes are anybody's as they come and go. */
+static uint32_t passing_roles(const bp_pool *pool, uint32_t slab)
+{
+    uint32_t roles = 0;
+    for (uint32_t i = 0; i < pool->planned_count; i++) {
+        const bp_known *known = &pool->known[i];
+        if (known->count > 0 && pool->places[known->first].slab == slab)
+            roles |= BP_ROLE_BIT(known->role);
+    }
+    return roles & ~BP_ROLES_STATE;
+}
+
+static void add_slab(bp_group *group, const bp_pool *pool, uint32_t slab)
+{
+    const uint32_t roles = passing_roles(pool, slab);
+    group->chosen[slab] = true;
+    group->slabs[group->slab_count++] = slab;
+    group->bytes += pool->slabs.slabs[slab].bytes;
+    group->joint |= (roles & (roles - 1)) != 0;
+    group->lost |= bp_residency_is_closed(pool, slab);
+}
+
+bp_status bp_groups_list(bp_offload *offload)
+{
+    const bp_pool *pool = offload->pool;
+    void *memory;
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *offload->groups, &memory));
+    offload->groups = memory;
+    for (uint32_t slab = 0; slab < pool->slabs.count; slab++) {
+        bp_group *group = find(offload, pool->slab_infos[slab].group);
+        if (group == NULL)
+            BP_TRY(add_group(offload, pool->slab_infos[slab].group, &group));
+        add_slab(group, pool, slab);
+    }
+    for (size_t i = 0; i < offload->group_count; i++)
+        bp_group_set(offload, &offload->groups[i], offload->groups[i].lost ? BP_OFFLOADED : BP_RESIDENT);
+    return BP_OK;
+}
+
+void bp_groups_free(bp_offload *offload)
+{
+    for (size_t i = 0; i < offload->group_count; i++) {
+        free(offload->groups[i].chosen);
+        free(offload->groups[i].slabs);
+    }
+    free(offload->groups);
+    bp_strings_finish(&offload->strings);
+}
+
+/* ---- how they are --------------------------------------------------------------------------------------------------- */
+
+static bp_status fail_unknown(const bp_offload *offload, const char *name, const char *function)
+{
+    char names[LIST_BYTES] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < offload->group_count && used < sizeof names; i++) {
+        int written = snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", offload->groups[i].name);
+        used += written > 0 ? (size_t)written : 0;
+    }
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: pool %.40s has no group %.80s%s%s", function, offload->pool_name, name,
+                   offload->group_count > 0 ? "; it has " : "; it has none at all", names);
+}
+
+bp_status bp_group_find(bp_offload *offload, const char *name, const char *function, bp_group **group)
+{
+    bp_group *found = name != NULL ? find(offload, name) : NULL;
+    if (found == NULL)
+        return fail_unknown(offload, name != NULL ? name : "NULL", function);
+    *group = found;
+    return BP_OK;
+}
+
+void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency)
+{
+    const bool away = residency == BP_OFFLOADED || residency == BP_RESTORING;
+    uint64_t resident = 0, unreturned = 0;
+    for (uint32_t i = 0; offload->pool != NULL && i < group->slab_count; i++) {
+        const bp_slab *slab = &offload->pool->slabs.slabs[group->slabs[i]];
+        resident += slab->mapped ? slab->bytes : 0;
+        unreturned += slab->committed && !slab->mapped ? slab->bytes : 0;
+    }
+    pthread_mutex_lock(&offload->lock);
+    group->residency = residency;
+    group->resident_bytes = resident;
+    group->unreturned_bytes = unreturned;
+    group->kept_bytes = away ? bp_host_memory_kept(group->memory) : 0;
+    group->host_bytes = group->memory != NULL ? group->memory->bytes : 0;
+    group->pinned = group->memory != NULL && group->memory->pinned;
+    pthread_mutex_unlock(&offload->lock);
+}
+
+bp_status bp_group_fail_residency(const bp_offload *offload, const bp_group *group, const char *function)
+{
+    return bp_fail(BP_ERR_SCHEDULE, "%s: group %.80s of pool %.40s is %s", function, group->name, offload->pool_name,
+                   bp_residency_name(group->residency));
+}
+
+/* ---- looking -------------------------------------------------------------------------------------------------------- */
+
+size_t bp_offload_group_count(const bp_offload *offload)
+{
+    return offload->group_count;
+}
+
+static void look(const bp_offload *offload, const bp_group *g, bp_offload_group *group)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&offload->lock;
+    pthread_mutex_lock(lock);
+    *group = (bp_offload_group){.size = sizeof *group,
+                                .name = g->name,
+                                .residency = g->residency,
+                                .slabs = g->slab_count,
+                                .bytes = g->bytes,
+                                .resident_bytes = g->resident_bytes,
+                                .kept_bytes = g->kept_bytes,
+                                .host_bytes = g->host_bytes,
+                                .unreturned_bytes = g->unreturned_bytes,
+                                .copied_bytes = g->copied_bytes,
+                                .offloads = g->offloads,
+                                .restores = g->restores,
+                                .leases = g->lease_count,
+                                .pinned = g->pinned};
+    pthread_mutex_unlock(lock);
+}
+
+bp_status bp_offload_group_get(const bp_offload *offload, size_t index, bp_offload_group *group)
+{
+    if (offload == NULL || group == NULL || group->size < sizeof *group || index >= offload->group_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_group_get: group %zu of %zu", index,
+                       offload != NULL ? offload->group_count : 0);
+    look(offload, &offload->groups[index], group);
+    return BP_OK;
+}
+
+bp_status bp_offload_group_find(const bp_offload *offload, const char *name, bp_offload_group *group)
+{
+    if (offload == NULL || name == NULL || group == NULL || group->size < sizeof *group)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_offload_group_find: needs an offload, a name and a group of %zu bytes", sizeof *group);
+    const bp_group *found = find(offload, name);
+    if (found == NULL)
+        return fail_unknown(offload, name, "bp_offload_group_find");
+    look(offload, found, group);
+    return BP_OK;
+}

@@ -1,0 +1,214 @@
+#include "offload/offload.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "allocators/capture.h"
+#include "allocators/residency.h"
+#include "core/arith.h"
+#include "offload/copies.h"
+#include "pinned/pinned.h"
+
+#define CHUNK_BYTES (UINT64_C(32) << 20)
+
+/* ---- creation ------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_offload_config_init(bp_offload_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_offload_config){.size = sizeof *config, .chunk_bytes = CHUNK_BYTES};
+    return BP_OK;
+}
+
+static bp_status check_config(const bp_offload_config *config, uint64_t *chunk_bytes)
+{
+    const uint64_t wanted = config->chunk_bytes > 0 ? config->chunk_bytes : CHUNK_BYTES;
+    if (config->size < sizeof *config || (unsigned)config->backing > BP_BACKING_STAGED)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_offload_create: the configuration was not initialised, or its backing %d is unknown",
+                       (int)config->backing);
+    if (!bp_round_up_u64(wanted, (uint64_t)sysconf(_SC_PAGESIZE), chunk_bytes))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: chunk_bytes is %llu, which no memory has",
+                       (unsigned long long)wanted);
+    return BP_OK;
+}
+
+/* A chunk is never larger than what there is to copy at once. */
+static uint64_t choose_chunk(const bp_pool *pool, uint64_t wanted)
+{
+    uint64_t largest = 0;
+    for (size_t i = 0; i < pool->slabs.count; i++)
+        largest = pool->slabs.slabs[i].bytes > largest ? pool->slabs.slabs[i].bytes : largest;
+    return largest > 0 ? bp_least_u64(wanted, largest) : wanted;
+}
+
+static bp_status get_pinned(bp_offload *offload, bp_pinned *given)
+{
+    if (given == NULL)
+        return bp_pinned_create(offload->device, NULL, &offload->source.pinned);
+    bp_pinned_retain(given);
+    offload->source.pinned = given;
+    return BP_OK;
+}
+
+static bp_status build(bp_offload *offload, const bp_offload_config *config)
+{
+    BP_TRY(bp_copy_string(bp_pool_name(offload->pool), &offload->pool_name));
+    BP_TRY(bp_groups_list(offload));
+    BP_TRY(get_pinned(offload, config->pinned));
+    return bp_movers_create(offload->device, &offload->movers);
+}
+
+/* ---- the end -------------------------------------------------------------------------------------------------------- */
+
+static bool is_at_rest(const bp_offload *offload)
+{
+    for (size_t i = 0; i < offload->group_count; i++) {
+        if (offload->groups[i].job != NULL)
+            return false;
+    }
+    return offload->abandoned == NULL;
+}
+
+static void forget_job(bp_group *group)
+{
+    if (group->job != NULL)
+        bp_copies_abandon(group->job, NULL);
+    group->job = NULL;
+}
+
+/* Where the device does not say that copies are over, what they write to is left to them. */
+static void let_go(bp_offload *offload)
+{
+    const bool resting = is_at_rest(offload) || bp_movers_quiesce(&offload->movers);
+    for (size_t i = 0; i < offload->group_count; i++) {
+        forget_job(&offload->groups[i]);
+        bp_event_destroy(&offload->groups[i].done);
+    }
+    if (resting && bp_copies_settle(offload)) {
+        for (size_t i = 0; i < offload->group_count; i++)
+            bp_host_memory_destroy(&offload->source, &offload->groups[i].memory);
+        bp_host_source_drop_stages(&offload->source);
+        bp_pinned_destroy(&offload->source.pinned);
+    }
+    bp_movers_destroy(&offload->movers);
+    bp_device_release(offload->device);
+    offload->device = NULL;
+}
+
+/* The pool goes; its slabs have what memory they have. */
+static void gone(void *user)
+{
+    bp_offload *offload = user;
+    offload->pool = NULL;
+    let_go(offload);
+    for (size_t i = 0; i < offload->group_count; i++)
+        bp_group_set(offload, &offload->groups[i], offload->groups[i].residency);
+}
+
+void bp_offload_release(bp_offload *offload)
+{
+    if (atomic_fetch_sub_explicit(&offload->references, 1, memory_order_acq_rel) > 1)
+        return;
+    bp_groups_free(offload);
+    pthread_mutex_destroy(&offload->lock);
+    free(offload->pool_name);
+    free(offload);
+}
+
+/* What has its memory, and its bytes, serves requests again. */
+static void open_groups(bp_offload *offload)
+{
+    for (size_t i = 0; i < offload->group_count; i++) {
+        bp_group *group = &offload->groups[i];
+        const bool begun = group->residency == BP_OFFLOADING || group->residency == BP_RESTORING;
+        const bool arrived = group->job != NULL && bp_copies_wait(offload, group) == BP_OK;
+        if (begun && (arrived || group->residency == BP_OFFLOADING))
+            bp_residency_open(offload->pool, group->chosen);
+    }
+}
+
+void bp_offload_destroy(bp_offload **offload)
+{
+    if (offload == NULL || *offload == NULL)
+        return;
+    bp_offload *o = *offload;
+    *offload = NULL;
+    if (o->pool != NULL) {
+        open_groups(o);
+        bp_residency_leave(o->pool);
+        o->pool = NULL;
+        let_go(o);
+    }
+    bp_offload_release(o);
+}
+
+bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_offload **offload)
+{
+    bp_offload_config defaults;
+    uint64_t chunk_bytes;
+    void *memory;
+    if (pool == NULL || offload == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: needs a pool and an output");
+    if (config == NULL) {
+        BP_TRY(bp_offload_config_init(&defaults, sizeof defaults));
+        config = &defaults;
+    }
+    BP_TRY(check_config(config, &chunk_bytes));
+    BP_TRY(bp_new_array(1, sizeof(bp_offload), &memory));
+    bp_offload *made = memory;
+    bp_status status = bp_residency_join(pool, made, gone);
+    if (status != BP_OK) {
+        free(made);
+        return status;
+    }
+    atomic_init(&made->references, 1);
+    pthread_mutex_init(&made->lock, NULL); /* cannot fail for a plain mutex */
+    made->pool = pool;
+    made->device = pool->device;
+    bp_device_retain(pool->device);
+    made->source = (bp_host_source){.backing = config->backing, .chunk_bytes = choose_chunk(pool, chunk_bytes)};
+    made->progress = config->progress;
+    made->user = config->user;
+    status = build(made, config);
+    if (status == BP_OK)
+        *offload = made;
+    else
+        bp_offload_destroy(&made);
+    return status;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_offload_check(const bp_offload *offload, const char *function)
+{
+    if (offload == NULL || offload->pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no offload, or its pool was destroyed", function);
+    return bp_capture_refuse(offload->pool, function);
+}
+
+bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far)
+{
+    bp_status agreed = bp_slabs_agree(&offload->pool->slabs, so_far);
+    return so_far != BP_OK && agreed == BP_OK ? so_far : agreed;
+}
+
+/* ---- host memory ---------------------------------------------------------------------------------------------------- */
+
+void bp_offload_trim(bp_offload *offload)
+{
+    bool staged = false;
+    if (offload == NULL || offload->pool == NULL || bp_pool_is_capturing(offload->pool) || !bp_copies_settle(offload))
+        return;
+    for (size_t i = 0; i < offload->group_count; i++) {
+        bp_group *group = &offload->groups[i];
+        if (bp_host_memory_kept(group->memory) == 0)
+            bp_host_memory_destroy(&offload->source, &group->memory);
+        staged |= group->memory != NULL && !group->memory->pinned;
+        bp_group_set(offload, group, group->residency);
+    }
+    if (!staged)
+        bp_host_source_drop_stages(&offload->source);
+}

@@ -1,0 +1,234 @@
+#include "profile/play.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+
+/* A pool's part of the story so far. */
+typedef struct part {
+    const bp_scene_pool *scene;
+    uint64_t next;       /* event */
+    uint32_t slab_event; /* next */
+    bp_live_note *holds; /* by id */
+    bool *shown;         /* by id: its block is there */
+    bool *from_before;   /* by id: and was at the beginning */
+    bool *resident;      /* by slab */
+} part;
+
+typedef struct play {
+    const bp_audience *audience;
+    part *parts;
+    size_t count;
+    uint64_t time_ns;
+} play;
+
+/* ---- blocks and slabs ----------------------------------------------------------------------------------------------- */
+
+static void tell_block(const play *p, const part *t, uint32_t id, bool begins)
+{
+    const bp_bound *r = &t->scene->pool->bounds[id];
+    const bp_live_note *hold = &t->holds[id];
+    const bp_block block = {.pool = t->scene->pool,
+                            .id = id,
+                            .stream = hold->stream,
+                            .step = hold->step,
+                            .address = hold->address,
+                            .bytes = r->bytes,
+                            .is_dynamic = r->kind == BP_KIND_DYNAMIC,
+                            .from_before = t->from_before[id]};
+    t->shown[id] = begins;
+    p->audience->block(p->audience->user, &block, begins, p->time_ns);
+}
+
+/* Whether there is memory below a hold. */
+static bool has_memory(const part *t, uint32_t id)
+{
+    const bp_bound *r = &t->scene->pool->bounds[id];
+    if (!t->holds[id].live || r->bytes == 0)
+        return false;
+    if (r->kind == BP_KIND_DYNAMIC)
+        return true;
+    uint32_t slab = bp_scene_slab(t->scene->pool, id, t->holds[id].address);
+    return slab != BP_NONE && t->resident[slab];
+}
+
+static void end_block(const play *p, const part *t, uint32_t id)
+{
+    if (t->shown[id])
+        tell_block(p, t, id, false);
+    t->from_before[id] = false;
+}
+
+static void begin_block(const play *p, const part *t, uint32_t id)
+{
+    if (!t->shown[id] && has_memory(t, id))
+        tell_block(p, t, id, true);
+}
+
+/* Blocks that stay held lose their memory with the slab, and get it back with it. */
+static void change_slab(const play *p, const part *t, uint32_t slab, bool gained)
+{
+    const bp_pool *pool = t->scene->pool;
+    if (t->resident[slab] == gained)
+        return;
+    for (uint32_t id = 0; !gained && id < t->scene->count; id++) {
+        if (t->shown[id] && bp_scene_slab(pool, id, t->holds[id].address) == slab)
+            end_block(p, t, id);
+    }
+    t->resident[slab] = gained;
+    p->audience->slab(p->audience->user, pool, slab, gained, p->time_ns);
+    for (uint32_t id = 0; gained && id < t->scene->count; id++) {
+        if (t->holds[id].live && bp_scene_slab(pool, id, t->holds[id].address) == slab)
+            begin_block(p, t, id);
+    }
+}
+
+static void take_hold(const play *p, const part *t, uint32_t id, const bp_live_note *hold)
+{
+    end_block(p, t, id);
+    t->holds[id] = *hold;
+    begin_block(p, t, id);
+}
+
+/* ---- beginning, events, end ----------------------------------------------------------------------------------------- */
+
+static void begin_part(const play *p, const part *t)
+{
+    const bp_scene_pool *s = t->scene;
+    for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
+        change_slab(p, t, slab, s->resident[slab]);
+    for (uint32_t id = 0; id < s->count; id++) {
+        t->from_before[id] = s->begin[id].live;
+        t->holds[id] = s->begin[id];
+        begin_block(p, t, id);
+    }
+}
+
+static bool slab_is_next(const part *t)
+{
+    const bp_profiled *of = t->scene->of;
+    return t->slab_event < of->slab_event_count && of->slab_events[t->slab_event].before <= t->next;
+}
+
+/* UINT64_MAX: there is nothing left. */
+static uint64_t next_time(const part *t)
+{
+    if (slab_is_next(t))
+        return t->scene->of->slab_events[t->slab_event].time_ns;
+    return t->next < t->scene->next ? bp_recorder_read(t->scene->of->recorder, t->next).time_ns : UINT64_MAX;
+}
+
+static void play_event(const play *p, part *t)
+{
+    if (slab_is_next(t)) {
+        const bp_slab_event *e = &t->scene->of->slab_events[t->slab_event++];
+        change_slab(p, t, e->slab, e->gained);
+        return;
+    }
+    const bp_pool_event e = bp_recorder_read(t->scene->of->recorder, t->next++);
+    if (e.id >= t->scene->count)
+        return;
+    if (e.kind == BP_EVENT_ACQUIRE)
+        take_hold(p, t, e.id, &(bp_live_note){.address = e.address, .step = e.step, .stream = e.stream, .live = true});
+    else if (e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_GIVE_UP)
+        take_hold(p, t, e.id, &(bp_live_note){0});
+}
+
+/* Where pools went on unrecorded: to what there is now. */
+static void end_part(const play *p, const part *t)
+{
+    const bp_scene_pool *s = t->scene;
+    for (uint32_t id = 0; id < s->count; id++) {
+        if (t->holds[id].live && (!s->now[id].live || s->now[id].address != t->holds[id].address))
+            take_hold(p, t, id, &(bp_live_note){0});
+    }
+    for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
+        change_slab(p, t, slab, s->of->resident[slab]);
+    for (uint32_t id = 0; id < s->count; id++) {
+        if (s->now[id].live && !t->holds[id].live)
+            take_hold(p, t, id, &s->now[id]);
+    }
+}
+
+/* The pool with the oldest event; NULL: there is none. */
+static part *find_next(const play *p)
+{
+    part *found = NULL;
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < p->count; i++) {
+        uint64_t time = next_time(&p->parts[i]);
+        if (time < least) {
+            least = time;
+            found = &p->parts[i];
+        }
+    }
+    return found;
+}
+
+static void move_to(play *p, uint64_t time_ns)
+{
+    p->time_ns = time_ns > p->time_ns ? time_ns : p->time_ns;
+}
+
+static void run(play *p, uint64_t end_ns)
+{
+    uint64_t begin = UINT64_MAX;
+    for (size_t i = 0; i < p->count; i++)
+        begin = p->parts[i].scene->begin_ns < begin ? p->parts[i].scene->begin_ns : begin;
+    move_to(p, p->count > 0 ? begin : 0);
+    for (size_t i = 0; i < p->count; i++)
+        begin_part(p, &p->parts[i]);
+    for (part *t = find_next(p); t != NULL; t = find_next(p)) {
+        move_to(p, next_time(t));
+        play_event(p, t);
+    }
+    move_to(p, end_ns);
+    for (size_t i = 0; i < p->count; i++)
+        end_part(p, &p->parts[i]);
+}
+
+/* ---- making it ------------------------------------------------------------------------------------------------------ */
+
+static bp_status init_part(const bp_scene_pool *scene, part *t)
+{
+    void *memory;
+    *t = (part){.scene = scene, .next = scene->first, .slab_event = scene->first_slab_event};
+    BP_TRY(bp_new_array(scene->count, sizeof *t->holds, &memory));
+    t->holds = memory;
+    BP_TRY(bp_new_array(scene->count, sizeof *t->shown, &memory));
+    t->shown = memory;
+    BP_TRY(bp_new_array(scene->count, sizeof *t->from_before, &memory));
+    t->from_before = memory;
+    BP_TRY(bp_new_array(scene->pool->slabs.count, sizeof *t->resident, &memory));
+    t->resident = memory;
+    return BP_OK;
+}
+
+static bp_status init(const bp_scene *scene, uint32_t device, play *p)
+{
+    void *memory;
+    BP_TRY(bp_new_array(scene->count, sizeof *p->parts, &memory));
+    p->parts = memory;
+    for (size_t i = 0; i < scene->count; i++) {
+        if (device == BP_ALL_DEVICES || scene->pools[i].of->device == device)
+            BP_TRY(init_part(&scene->pools[i], &p->parts[p->count++]));
+    }
+    return BP_OK;
+}
+
+bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *audience)
+{
+    play p = {.audience = audience};
+    bp_status status = init(scene, device, &p);
+    if (status == BP_OK)
+        run(&p, scene->now_ns);
+    for (size_t i = 0; i < p.count; i++) {
+        free(p.parts[i].holds);
+        free(p.parts[i].shown);
+        free(p.parts[i].from_before);
+        free(p.parts[i].resident);
+    }
+    free(p.parts);
+    return status;
+}

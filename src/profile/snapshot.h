@@ -1,0 +1,14 @@
+/* The pickle that docs/snapshots.md describes: snapshot.c has the memory viewer's half, snapshot_pools.c ours. */
+#ifndef BP_PROFILE_SNAPSHOT_H
+#define BP_PROFILE_SNAPSHOT_H
+
+#include "profile/pickle.h"
+#include "profile/scene.h"
+
+/* Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_snapshot_write(const bp_scene *scene, bp_output *output);
+
+/* The members of "bucketpool". */
+bp_status bp_snapshot_pools(const bp_scene *scene, bp_output *output);
+
+#endif

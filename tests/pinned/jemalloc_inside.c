@@ -1,0 +1,267 @@
+/* In a process that has jemalloc, in one way or another: slabs, and the program's own malloc beside them. */
+#include "jemalloc_ways.h"
+#include "support.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pinned/jemalloc.h"
+
+#define SLAB (8 * MIB)
+
+static bp_pinned *new_jemalloc(bp_device *device, uint64_t slab_bytes)
+{
+    bp_pinned_config config = small_config(BP_PINNED_JEMALLOC, slab_bytes);
+    config.planned_bytes = UINT64_MAX;
+    return new_pinned(device, &config);
+}
+
+/* What the C library allocates is freed by the same malloc's free, and the other way round, also while pieces come and go. */
+static void test_malloc_is_coherent(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_jemalloc(device, SLAB);
+    for (unsigned i = 1; i < 2000; i++) {
+        char text[600], *printed = NULL, *line = NULL;
+        size_t room = 0;
+        void *piece;
+        memset(text, 'x', sizeof text - 1);
+        text[i % 600] = '\0';
+        text[sizeof text - 1] = '\0';
+        assert_ok(bp_pinned_allocate(pinned, i * 7, 0, &piece));
+        char *copy = strdup(text);
+        assert_true(asprintf(&printed, "%s\n", text) >= 0);
+        FILE *stream = fmemopen(printed, strlen(printed), "r");
+        assert_true(getline(&line, &room, stream) > 0);
+        fclose(stream);
+        assert_false(is_pinned(copy, 1));
+        assert_memory_equal(line, copy, strlen(copy));
+        copy = realloc(copy, 5000);
+        assert_non_null(copy);
+        free(copy);
+        free(printed);
+        free(line);
+        assert_ok(bp_pinned_free(pinned, piece));
+    }
+    free(strdup("the one that is easy to get wrong"));
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+/* Everything is inside the slab, also when it is full; and then all of it can be had again as a whole. */
+static void test_slab_recovers(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    const uint64_t odd[] = {SLAB, 64 * MIB, SLAB + 4 * KIB, 9 * MIB + 100 * KIB, 192 * KIB};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        bp_pinned *pinned = new_jemalloc(device, odd[i]);
+        const uint64_t whole = odd[i] / 16 * 13; /* the next size class below is nearer than that */
+        unsigned refused = 0;
+        for (uint64_t seed = 0; seed < 3; seed++) {
+            void *piece, *more = NULL;
+            walk(pinned, seed, 900, odd[i] / 4, &refused);
+            assert_ok(bp_pinned_allocate(pinned, whole, 0, &piece));
+            memset(piece, 1, whole);
+            assert_true(is_pinned(piece, whole));
+            assert_fails(bp_pinned_allocate(pinned, whole / 2, 0, &more), BP_ERR_NO_HOST_MEMORY, "used by 1 pieces");
+            assert_ok(bp_pinned_free(pinned, piece));
+            assert_int_equal(statistics_of(pinned).slab_used_bytes, 0);
+        }
+        assert_true(refused > 0 || odd[i] == 64 * MIB);
+        assert_int_equal(pinned_bytes(), odd[i]);
+        bp_pinned_destroy(&pinned);
+    }
+    end_device(&device);
+}
+
+/* What jemalloc keeps of its own (2 MiB for each arena) is not taken from the slab. */
+static void test_slab_is_usable(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_jemalloc(device, 4 * MIB);
+    void *pieces[4 * MIB / (4 * KIB)];
+    size_t count = 0;
+    while (bp_pinned_allocate(pinned, 4 * KIB, 0, &pieces[count]) == BP_OK)
+        count++;
+    assert_in_range(count * 4 * KIB, 4 * MIB / 8 * 7, 4 * MIB);
+    const bp_pinned_statistics s = statistics_of(pinned);
+    assert_in_range(s.slab_used_bytes, s.small_bytes, s.slab_bytes);
+    while (count > 0)
+        assert_ok(bp_pinned_free(pinned, pieces[--count]));
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+/* An empty slab serves small requests at once, whatever was there before. */
+static void test_empty_slab_serves_small(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_jemalloc(device, 2 * MIB);
+    for (uint64_t bytes = 1; bytes < MIB; bytes = bytes * 3 / 2 + 1) {
+        void *piece;
+        assert_ok(bp_pinned_allocate(pinned, bytes, 0, &piece));
+        assert_ok(bp_pinned_free(pinned, piece));
+        walk(pinned, bytes, 200, MIB, NULL);
+        assert_ok(bp_pinned_allocate(pinned, 1, 0, &piece));
+        assert_ok(bp_pinned_free(pinned, piece));
+    }
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+/* Freed memory stays as it is: pages that went back to the system would be other ones than those that are pinned. */
+static void test_freed_pages_stay(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_jemalloc(device, SLAB);
+    void *piece;
+    assert_ok(bp_pinned_allocate(pinned, 6 * MIB, 0, &piece));
+    memset(piece, 0x5a, 6 * MIB);
+    assert_ok(bp_pinned_free(pinned, piece));
+    walk(pinned, 3, 300, 64, NULL);
+    const volatile uint8_t *bytes = piece;
+    size_t zeros = 0;
+    for (uint64_t at = MIB; at < 6 * MIB; at += 4096)
+        zeros += bytes[at] == 0;
+    assert_int_equal(zeros, 0);
+    assert_int_equal(pinned_bytes(), SLAB);
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+static size_t mapped_pages(void)
+{
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%zu", &pages), 1);
+    fclose(file);
+    return pages;
+}
+
+static unsigned arenas(const bp_jemalloc *jemalloc)
+{
+    unsigned count = 0;
+    size_t bytes = sizeof count;
+    assert_int_equal(jemalloc->mallctl("arenas.narenas", &count, &bytes, NULL, 0), 0);
+    return count;
+}
+
+/* There are few arenas, and each has memory of its own: those that went are used again. */
+static void test_arenas_go(void **state)
+{
+    (void)state;
+    char because[BP_JEMALLOC_BECAUSE_BYTES];
+    bp_jemalloc jemalloc;
+    assert_true(bp_jemalloc_find(&jemalloc, because));
+    bp_device *device = new_device();
+    unsigned arenas_before = 0;
+    size_t pages_before = 0;
+    for (unsigned turn = 0; turn < 300; turn++) {
+        if (turn == 20) {
+            arenas_before = arenas(&jemalloc);
+            pages_before = mapped_pages();
+        }
+        bp_pinned *pinned = new_jemalloc(device, 256 * KIB);
+        void *piece;
+        if (turn % 3 > 0)
+            assert_ok(bp_pinned_allocate(pinned, 100 * turn % 9000 + 1, 0, &piece));
+        if (turn % 3 > 1)
+            assert_ok(bp_pinned_free(pinned, piece)); /* else it goes with the slab */
+        bp_pinned_destroy(&pinned);
+    }
+    assert_int_equal(arenas(&jemalloc), arenas_before);
+    assert_in_range(mapped_pages(), 0, pages_before + 1024);
+    end_device(&device);
+}
+
+static void test_two_at_once(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *a = new_jemalloc(device, SLAB), *b = new_jemalloc(device, SLAB);
+    void *in_a, *in_b;
+    assert_ok(bp_pinned_allocate(a, 4 * MIB, 0, &in_a));
+    assert_ok(bp_pinned_allocate(b, 4 * MIB, 0, &in_b));
+    assert_fails(bp_pinned_free(a, in_b), BP_ERR_INVALID_ARGUMENT, "nothing");
+    memset(in_a, 1, 4 * MIB);
+    bp_pinned_destroy(&a);
+    memset(in_b, 2, 4 * MIB);
+    assert_ok(bp_pinned_free(b, in_b));
+    assert_fails(bp_pinned_free(b, in_b), BP_ERR_INVALID_ARGUMENT, "nothing");
+    walk(b, 5, 300, MIB, NULL);
+    bp_pinned_destroy(&b);
+    end_device(&device);
+}
+
+/* More pieces than 2 MiB of jemalloc's own can keep track of. */
+static void test_very_many(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_jemalloc(device, 512 * MIB);
+    const size_t most = 20000;
+    void **pieces = calloc(most, sizeof *pieces);
+    assert_non_null(pieces);
+    for (size_t i = 0; i < most; i++) {
+        assert_ok(bp_pinned_allocate(pinned, 17 * KIB, 0, &pieces[i]));
+        memset(pieces[i], (int)i, 16);
+    }
+    for (size_t i = 0; i < most; i++) {
+        const uint8_t *bytes = pieces[i];
+        assert_true(bytes[0] == (uint8_t)i && bytes[15] == (uint8_t)i);
+        assert_ok(bp_pinned_free(pinned, pieces[i]));
+    }
+    free(pieces);
+    assert_ok(bp_pinned_allocate(pinned, 400 * MIB, 0, &(void *){NULL}));
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+static const char *expected_name;
+
+static void test_name(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_pinned(device, NULL);
+    const char *name = bp_pinned_allocator_name(pinned);
+    print_message("%s\n", name);
+    assert_memory_equal(name, "jemalloc ", 9);
+    assert_in_range(strtol(name + 9, NULL, 10), 5, 99);
+    assert_non_null(strstr(name, expected_name));
+    assert_null(strchr(name, '-'));
+    assert_string_equal(bp_pinned_because(pinned), "");
+    bp_pinned_destroy(&pinned);
+    bp_pinned_config plain = small_config(BP_PINNED_PLAIN, 0);
+    pinned = new_pinned(device, &plain);
+    assert_string_equal(bp_pinned_allocator_name(pinned), "plain");
+    assert_string_equal(bp_pinned_because(pinned), "");
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+int run_inside(const char *name)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_name),
+        cmocka_unit_test(test_malloc_is_coherent),
+        cmocka_unit_test(test_slab_recovers),
+        cmocka_unit_test(test_slab_is_usable),
+        cmocka_unit_test(test_empty_slab_serves_small),
+        cmocka_unit_test(test_freed_pages_stay),
+        cmocka_unit_test(test_arenas_go),
+        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_very_many),
+    };
+    expected_name = name;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,6 @@
+#include "jemalloc_ways.h"
+
+bool is_linked(void)
+{
+    return false;
+}

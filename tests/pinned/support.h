@@ -1,0 +1,48 @@
+/* A device that keeps count of what is pinned, and a random walk over pinned memory against a plain model of it. */
+#ifndef TESTS_PINNED_SUPPORT_H
+#define TESTS_PINNED_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/device_ops.h>
+#include <bucketpool/pinned.h>
+
+#include <stdbool.h>
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+
+#define assert_ok(call) assert_status((call), BP_OK, "", #call, __FILE__, __LINE__)
+/* The detail has `word` in it. */
+#define assert_fails(call, status, word) assert_status((call), (status), (word), #call, __FILE__, __LINE__)
+void assert_status(bp_status status, bp_status expected, const char *word, const char *call, const char *file,
+                   int line);
+
+/* A trace device over a host device that pins: misuse (not whole pages, pinned already, never pinned) is a failure of the test. One at a time. */
+bp_device *new_device(void);
+/* Asserts that nothing is pinned any more. */
+void end_device(bp_device **device);
+
+/* Its next call `nth` of `operation` (pin, unpin) fails, and with `keep` all after it. 0: none. */
+void fail_device(bp_device_operation operation, unsigned nth, bool keep);
+bool has_failed(void);
+
+bool is_pinned(const void *address, uint64_t bytes);
+uint64_t pinned_bytes(void);
+size_t pinned_ranges(void);
+
+uint64_t next_random(uint64_t *state);
+
+bp_pinned *new_pinned(bp_device *device, const bp_pinned_config *config);
+bp_pinned_config small_config(bp_pinned_allocator allocator, uint64_t slab_bytes);
+bp_pinned_statistics statistics_of(const bp_pinned *pinned);
+
+/* Allocates and frees at random; afterwards all is free. What is full is no failure; *refused counts it where it is not NULL. */
+void walk(bp_pinned *pinned, uint64_t seed, unsigned steps, uint64_t most_bytes, unsigned *refused);
+
+#endif

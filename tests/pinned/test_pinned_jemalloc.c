@@ -1,0 +1,131 @@
+/* Ways to have jemalloc: each is a process of its own, as it depends on how that was started.
+ * Arguments: the program that is linked with it, or nothing. */
+#include "jemalloc_ways.h"
+#include "support.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+#define PRELOAD "LD_PRELOAD=libjemalloc.so.2"
+#define TUNABLES "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096"
+
+static const char *self, *linked; /* programs */
+
+/* Of this program again, with more in its environment; NULL ends the list. */
+static int start(const char *program, const char *name, const char *const *settings)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        for (; *settings != NULL; settings++)
+            putenv(strdup(*settings));
+        execl(program, program, "inside", name, (char *)NULL);
+        _exit(126);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+#define START(program, name, ...) start((program), (name), (const char *const[]){__VA_ARGS__, NULL})
+
+/* This process: one that knows nothing of jemalloc. Debian's cannot be loaded here; one that was built for that can. */
+static void test_plain_process(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned_config config = small_config(BP_PINNED_JEMALLOC, 0);
+    bp_pinned *pinned = new_pinned(device, NULL), *asked = NULL;
+    const char *name = bp_pinned_allocator_name(pinned), *because = bp_pinned_because(pinned);
+    if (strcmp(name, "plain") != 0) {
+        assert_non_null(strstr(name, "(libjemalloc.so.2)"));
+        assert_string_equal(because, "");
+    } else {
+        print_message("%s\n", because);
+        assert_non_null(strstr(because, "static TLS"));
+        assert_non_null(strstr(because, PRELOAD));
+        assert_non_null(strstr(because, "-ljemalloc"));
+        assert_non_null(strstr(because, TUNABLES));
+        assert_fails(bp_pinned_create(device, &config, &asked), BP_ERR_UNSUPPORTED, "static TLS");
+        assert_non_null(strstr(bp_error_detail(), TUNABLES));
+        assert_null(asked);
+    }
+    walk(pinned, 1, 500, MIB, NULL);
+    free(strdup("with what is the program's malloc"));
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+static void test_preloaded(void **state)
+{
+    (void)state;
+    assert_int_equal(START(self, "(the program's)", PRELOAD), 0);
+}
+
+static void test_linked(void **state)
+{
+    (void)state;
+    if (linked == NULL)
+        skip();
+    assert_int_equal(START(linked, "(the program's)", "X=1"), 0);
+}
+
+static void test_room_for_tls(void **state)
+{
+    (void)state;
+    assert_int_equal(START(self, "(libjemalloc.so.2)", TUNABLES), 0);
+}
+
+/* Settings for the program's own arenas do not reach ours. */
+static void test_settings(void **state)
+{
+    (void)state;
+    assert_int_equal(START(self, "(the program's)", PRELOAD, "MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1"), 0);
+    assert_int_equal(START(self, "(the program's)", PRELOAD, "MALLOC_CONF=retain:false,background_thread:true"), 0);
+    assert_int_equal(START(self, "(the program's)", PRELOAD, "MALLOC_CONF=narenas:1,tcache:false,thp:always"), 0);
+}
+
+/* What a loader says where there is no file. */
+static bool is_installed(void)
+{
+    void *library = dlopen("libjemalloc.so.2", RTLD_LAZY);
+    const char *reason = library == NULL ? dlerror() : NULL;
+    return library != NULL || (reason != NULL && strstr(reason, "static TLS") != NULL);
+}
+
+int main(int count, char **arguments)
+{
+    if (count == 3 && strcmp(arguments[1], "inside") == 0)
+        return run_inside(arguments[2]);
+#ifdef SANITIZED
+    puts("a sanitizer has the program's malloc: jemalloc does not go with it");
+    return 77;
+#endif
+    self = arguments[0];
+    linked = count > 1 && arguments[1][0] != '\0' ? arguments[1] : NULL;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain_process), cmocka_unit_test(test_preloaded), cmocka_unit_test(test_linked),
+        cmocka_unit_test(test_room_for_tls),  cmocka_unit_test(test_settings),
+    };
+    if (fork() == 0) /* what is looked for must not be loaded here */
+        _exit(is_installed() ? 0 : 1);
+    int status;
+    if (wait(&status) < 0 || status != 0) {
+        puts("libjemalloc.so.2 is not installed");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,192 @@
+/* Pages as the system sees them: huge, on a node, touched, and gone when they were given back. */
+#include "support.h"
+
+#include <linux/mempolicy.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "pinned/huge.h"
+#include "pinned/numa.h"
+#include "pinned/touch.h"
+
+static bool has_huge_pages(void)
+{
+    char modes[64] = "";
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (file == NULL || fgets(modes, sizeof modes, file) == NULL)
+        modes[0] = '\0';
+    if (file != NULL)
+        fclose(file);
+    return strstr(modes, "[madvise]") != NULL || strstr(modes, "[always]") != NULL;
+}
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*u %llu", &pages), 1);
+    fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Whether the system has found memory for all pages already. */
+static bool is_touched(void *address, uint64_t bytes)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned char *present = malloc(bytes / page);
+    bool all = present != NULL && mincore(address, bytes, present) == 0;
+    for (uint64_t i = 0; all && i < bytes / page; i++)
+        all = present[i] & 1;
+    free(present);
+    return all;
+}
+
+static void test_huge_pages(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    for (int ordinary = 0; ordinary < 2; ordinary++) {
+        bp_pinned_config config = small_config(BP_PINNED_PLAIN, 4 * MIB);
+        config.no_huge_pages = ordinary;
+        bp_pinned *pinned = new_pinned(device, &config);
+        void *piece, *small;
+        assert_ok(bp_pinned_allocate(pinned, 17 * MIB, 0, &piece));
+        const uint64_t huge = bp_huge_bytes(piece, 17 * MIB), counted = statistics_of(pinned).huge_bytes;
+        assert_true(is_touched(piece, 17 * MIB));
+        if (ordinary) {
+            assert_int_equal(huge + counted, 0);
+        } else {
+            assert_int_equal((uintptr_t)piece % (2 * MIB), 0);
+            assert_int_equal(huge, counted); /* of this piece alone */
+            if (has_huge_pages() && counted == 0)
+                print_message("the system had no huge pages left\n");
+            assert_in_range(counted, 0, 16 * MIB);
+            assert_true(counted % (2 * MIB) == 0 && (has_huge_pages() || counted == 0));
+        }
+        assert_ok(bp_pinned_allocate(pinned, 10, 0, &small));
+        assert_in_range(statistics_of(pinned).huge_bytes, counted, counted + 4 * MIB);
+        bp_pinned_destroy(&pinned);
+    }
+    end_device(&device);
+}
+
+static void test_memory_goes_back(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_pinned(device, NULL);
+    void *piece;
+    const uint64_t before = resident_bytes();
+    assert_ok(bp_pinned_allocate(pinned, 64 * MIB, 0, &piece));
+    assert_in_range(resident_bytes(), before + 60 * MIB, before + 80 * MIB);
+    assert_ok(bp_pinned_free(pinned, piece));
+    assert_in_range(resident_bytes(), 0, before + 8 * MIB);
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+/* Nothing of a neighbour can be reached by running over an end. */
+static void test_ends(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_pinned(device, NULL);
+    void *piece;
+    assert_ok(bp_pinned_allocate(pinned, 3 * MIB, 0, &piece));
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], (uint8_t *)piece + 3 * MIB - 1, 1), 1);
+    assert_int_equal(write(ends[1], (uint8_t *)piece + 3 * MIB, 1), -1);
+    assert_int_equal(write(ends[1], (uint8_t *)piece - 1, 1), -1);
+    close(ends[0]);
+    close(ends[1]);
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+static void test_touch(void **state)
+{
+    (void)state;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    for (uint64_t pages = 1; pages < 6000; pages = pages * 3 + 1)
+        for (uint32_t threads = 1; threads <= BP_MOST_TOUCH_THREADS; threads *= 4) {
+            const uint64_t bytes = pages * page;
+            uint8_t *memory = mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            assert_ptr_not_equal(memory, MAP_FAILED);
+            madvise(memory, bytes + page, MADV_NOHUGEPAGE);
+            bp_touch(memory, bytes, page, threads);
+            assert_true(is_touched(memory, bytes));
+            assert_false(is_touched(memory + bytes, page));
+            munmap(memory, bytes + page);
+        }
+    assert_in_range(bp_touch_default_threads(), 1, 8);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void test_node_of_a_file(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/bucketpool-node-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    const struct {
+        const char *text;
+        int32_t node;
+    } cases[] = {{"0\n", 0}, {"3\n", 3}, {"-1\n", -1}, {"", -1}, {"node\n", -1}, {"99999\n", -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_file(path, cases[i].text);
+        assert_int_equal(bp_numa_read_node(path), cases[i].node);
+    }
+    unlink(path);
+    assert_int_equal(bp_numa_read_node(path), -1);
+}
+
+static void test_node(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    assert_int_equal(bp_numa_node_of(device), -1); /* no cuda device */
+    assert_false(bp_numa_is_usable(-1));
+    assert_false(bp_numa_is_usable(100000));
+    if (!bp_numa_is_usable(0)) {
+        end_device(&device);
+        skip(); /* a system without nodes, or a sandbox that does not let us choose */
+    }
+    bp_pinned_config config = small_config(BP_PINNED_PLAIN, 0);
+    for (int32_t node = -1; node < 1; node++) {
+        config.numa_node = node;
+        bp_pinned *pinned = new_pinned(device, &config);
+        void *piece;
+        int mode = -1;
+        unsigned long mask[16] = {0};
+        assert_int_equal(statistics_of(pinned).numa_node, node);
+        assert_ok(bp_pinned_allocate(pinned, 3 * MIB, 0, &piece));
+        assert_int_equal(syscall(SYS_get_mempolicy, &mode, mask, 1025ul, (uint8_t *)piece + 2 * MIB, MPOL_F_ADDR), 0);
+        assert_int_equal(mode, node < 0 ? MPOL_DEFAULT : MPOL_PREFERRED);
+        assert_int_equal(mask[0], node < 0 ? 0 : 1);
+        bp_pinned_destroy(&pinned);
+    }
+    end_device(&device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_huge_pages), cmocka_unit_test(test_memory_goes_back), cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_touch),      cmocka_unit_test(test_node_of_a_file),   cmocka_unit_test(test_node),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,85 @@
+/* Several threads at once, each with pieces of its own and pieces that another one frees. */
+#include "support.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define THREADS 4
+#define TURNS 150
+
+typedef struct worker {
+    bp_pinned *pinned;
+    _Atomic(uint8_t *) *exchange; /* of all */
+    unsigned number;
+    unsigned failures;
+} worker;
+
+static uint64_t bytes_of(uint64_t random)
+{
+    return random % 10 == 0 ? MIB + random % MIB : 1 + random % (60 * KIB);
+}
+
+/* What is found at the place is freed, what was made put there. */
+static void *work(void *argument)
+{
+    worker *w = argument;
+    uint64_t state = w->number + 100;
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        void *made = NULL;
+        if (bp_pinned_allocate(w->pinned, bytes_of(next_random(&state)), 0, &made) == BP_OK)
+            memset(made, (int)w->number, 64);
+        uint8_t *found = atomic_exchange(&w->exchange[next_random(&state) % THREADS], made);
+        bp_pinned_statistics s = {.size = sizeof s};
+        if (found != NULL && memcmp(found, found + 1, 63) != 0) /* somebody else has written into it */
+            w->failures++;
+        if (bp_pinned_free(w->pinned, found) != BP_OK || bp_pinned_statistics_get(w->pinned, &s) != BP_OK)
+            w->failures++;
+        if (bp_pinned_free(w->pinned, &state) != BP_ERR_INVALID_ARGUMENT)
+            w->failures++;
+    }
+    return NULL;
+}
+
+static void run(bp_pinned_allocator allocator)
+{
+    bp_device *device = new_device();
+    const bp_pinned_config config = small_config(allocator, 4 * MIB);
+    bp_pinned *pinned = new_pinned(device, &config);
+    _Atomic(uint8_t *) exchange[THREADS] = {NULL};
+    worker workers[THREADS];
+    pthread_t threads[THREADS];
+    for (unsigned i = 0; i < THREADS; i++) {
+        workers[i] = (worker){pinned, exchange, i, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].failures, 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_ok(bp_pinned_free(pinned, atomic_load(&exchange[i])));
+    const bp_pinned_statistics s = statistics_of(pinned);
+    assert_int_equal(s.small_pieces + s.planned_pieces, 0);
+    assert_int_equal(s.pinned_bytes, 4 * MIB);
+    bp_pinned_destroy(&pinned);
+    end_device(&device);
+}
+
+static void test_threads_plain(void **state)
+{
+    (void)state;
+    run(BP_PINNED_PLAIN);
+}
+
+static void test_threads_automatic(void **state)
+{
+    (void)state;
+    run(BP_PINNED_AUTO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_plain), cmocka_unit_test(test_threads_automatic)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,322 @@
+/* What a rank keeps between steps: shards of the parameters, of the reduced gradients and of the optimizer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/plan.h>
+
+#include <string.h>
+
+#include "worlds.h"
+
+#define MAIN_GRAD BP_ROLE_BIT(BP_ROLE_MAIN_GRAD)
+#define OPTIMIZER BP_ROLE_BIT(BP_ROLE_OPTIMIZER)
+
+static bp_buckets_config config_of(bp_bucketing bucketing, bp_padding padding, uint32_t dp)
+{
+    bp_buckets_config config;
+    assert_ok(bp_buckets_config_init(&config, sizeof config));
+    config.bucketing = bucketing;
+    config.padding = padding;
+    config.dp = dp;
+    config.roles = PARAM | STATE;
+    return config;
+}
+
+static bp_buckets *make_buckets(const bp_model *model, const bp_buckets_config *config)
+{
+    bp_buckets *buckets = NULL;
+    assert_ok(bp_buckets_create(model, config, &buckets));
+    return buckets;
+}
+
+static void add_parameter(bp_model *model, int32_t unit, const char *name, uint64_t rows, bp_dtype dtype,
+                          uint32_t flags)
+{
+    bp_parameter parameter;
+    assert_ok(bp_parameter_init(&parameter, sizeof parameter));
+    parameter.name = name;
+    parameter.unit = unit;
+    parameter.dims = 1;
+    parameter.shape[0] = rows;
+    parameter.dtype = dtype;
+    parameter.flags = flags;
+    assert_ok(bp_model_add_parameter(model, &parameter));
+}
+
+/* Bytes of the only request of a bucket in a role; 0: it has none. */
+static uint64_t bytes_of(const bp_buckets *buckets, uint32_t bucket, uint32_t role, bp_dtype dtype)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < bp_buckets_request_count(buckets); i++) {
+        bp_request r = {.size = sizeof r};
+        assert_ok(bp_buckets_request(buckets, i, &r));
+        if (r.bucket != bucket || r.role != role)
+            continue;
+        assert_int_equal(bytes, 0);
+        assert_int_equal(r.dtype, dtype);
+        assert_true(r.numel > 0 && r.bytes > 0);
+        bytes = r.bytes;
+    }
+    return bytes;
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------------------------------- */
+
+/* 10 elements on 4 ranks: a shard of 3, which is that of all three roles. */
+static void test_shards(void **state)
+{
+    (void)state;
+    bp_model *model = new_model();
+    add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_BF16, 9, 10);
+    bp_buckets_config config = config_of(BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 4);
+    assert_int_equal(config.optimizer_tensors, 3);
+    bp_buckets *buckets = make_buckets(model, &config);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_STATE, BP_DTYPE_BF16), 3 * 2);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_FP32), 3 * 4);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP32), 3 * 3 * 4);
+    bp_buckets_destroy(&buckets);
+    config.main_grad_dtype = BP_DTYPE_BF16;
+    config.optimizer_dtype = BP_DTYPE_FP64;
+    config.optimizer_tensors = 2;
+    buckets = make_buckets(model, &config);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_BF16), 3 * 2);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP64), 2 * 3 * 8);
+    bp_buckets_destroy(&buckets);
+    /* each tensor begins at a byte of its own, and fp8 is stored as bytes */
+    config.optimizer_dtype = BP_DTYPE_FP4_E2M1;
+    buckets = make_buckets(model, &config);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP4_E2M1), 2 * 2);
+    bp_buckets_destroy(&buckets);
+    config.optimizer_dtype = BP_DTYPE_FP8_E4M3;
+    buckets = make_buckets(model, &config);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_UINT8), 2 * 3);
+    bp_buckets_destroy(&buckets);
+    config.optimizer_tensors = 0;
+    buckets = make_buckets(model, &config);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_UINT8), 0);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_BF16), 3 * 2);
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&model);
+}
+
+/* A bucket of bytes: 5 bf16 and 3 fp32 parameters that are trained, 7 that are not, on 2 ranks. */
+static void test_packed_buckets(void **state)
+{
+    (void)state;
+    bp_model *model = new_model();
+    int32_t unit = add_numbered_unit(model, 0);
+    add_parameter(model, unit, "a", 5, BP_DTYPE_BF16, 0);
+    add_parameter(model, unit, "b", 3, BP_DTYPE_FP32, 0);
+    add_parameter(model, unit, "c", 7, BP_DTYPE_FP32, BP_PARAMETER_FROZEN);
+    bp_buckets_config config = config_of(BP_BUCKETING_FSDP2, BP_PADDING_FSDP2, 2);
+    bp_buckets *buckets = make_buckets(model, &config);
+    assert_int_equal(bp_buckets_count(buckets), 1);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_STATE, BP_DTYPE_UINT8), (6 * 2 + 4 * 4 + 8 * 4) / 2);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_FP32), (6 + 4) / 2 * 4);
+    assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP32), (6 + 4) / 2 * 4 * 3);
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&model);
+}
+
+static bp_model *model_with_frozen(void)
+{
+    bp_model *model = new_model();
+    for (uint32_t u = 0; u < 3; u++) {
+        bp_given_bucket bucket = {.size = sizeof bucket,
+                                  .unit = add_numbered_unit(model, u),
+                                  .dtype = BP_DTYPE_BF16,
+                                  .numel = 4000 + u,
+                                  .frozen = u == 1};
+        assert_ok(bp_model_add_bucket(model, &bucket));
+    }
+    add_bucket(model, 0, BP_DTYPE_INT32, 10, 0); /* cannot be trained */
+    return model;
+}
+
+static void test_what_is_frozen_has_none(void **state)
+{
+    (void)state;
+    bp_model *model = model_with_frozen();
+    bp_buckets_config config = config_of(BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 4);
+    bp_buckets *buckets = make_buckets(model, &config);
+    for (uint32_t i = 0; i < bp_buckets_count(buckets); i++) {
+        bp_bucket bucket = {.size = sizeof bucket};
+        assert_ok(bp_buckets_get(buckets, i, &bucket));
+        bool trained = !bucket.frozen;
+        assert_int_equal(trained, bucket.dtype == BP_DTYPE_BF16 && bucket.unit != 1);
+        assert_true(bytes_of(buckets, i, BP_ROLE_STATE, bucket.dtype) > 0);
+        assert_int_equal(bytes_of(buckets, i, BP_ROLE_MAIN_GRAD, BP_DTYPE_FP32) > 0, trained);
+        assert_int_equal(bytes_of(buckets, i, BP_ROLE_OPTIMIZER, BP_DTYPE_FP32) > 0, trained);
+    }
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&model);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    bp_model *model = new_model();
+    bp_buckets *buckets = NULL;
+    add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_BF16, UINT64_C(1) << 56, 0);
+    bp_buckets_config config = config_of(BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1);
+    config.optimizer_tensors = 1u << 20;
+    assert_fails(bp_buckets_create(model, &config, &buckets), BP_ERR_OVERFLOW, "1048576 optimizer tensors");
+    config.roles &= ~OPTIMIZER;
+    config.main_grad_dtype = BP_DTYPE_FP8_E4M3;
+    assert_fails(bp_buckets_create(model, &config, &buckets), BP_ERR_INVALID_ARGUMENT, "fp8_e4m3 cannot hold");
+    config.main_grad_dtype = BP_DTYPE_NONE;
+    config.optimizer_dtype = (bp_dtype)99;
+    assert_fails(bp_buckets_create(model, &config, &buckets), BP_ERR_INVALID_ARGUMENT, "99");
+    assert_null(buckets);
+    config.optimizer_dtype = BP_DTYPE_NONE;
+    buckets = make_buckets(model, &config);
+    bp_buckets_destroy(&buckets);
+    bp_model_destroy(&model);
+}
+
+/* ---- plans ----------------------------------------------------------------------------------------------------------- */
+
+/* The slab of a request's role, which is that role's alone. */
+static bp_plan_slab slab_of_role(const bp_plan *plan, uint32_t role)
+{
+    size_t found = SIZE_MAX;
+    for (size_t i = 0; i < bp_plan_assignment_count(plan); i++) {
+        bp_assignment a = assignment_at(plan, i);
+        if (a.role == role) {
+            assert_true(found == SIZE_MAX || found == a.slab);
+            found = a.slab;
+        }
+    }
+    for (size_t i = 0; i < bp_plan_assignment_count(plan); i++)
+        assert_int_equal(assignment_at(plan, i).slab == found, assignment_at(plan, i).role == role);
+    return slab_at(plan, found);
+}
+
+static uint64_t aligned_sum(const bp_buckets *buckets, uint32_t role)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < bp_buckets_request_count(buckets); i++) {
+        bp_request r = {.size = sizeof r};
+        assert_ok(bp_buckets_request(buckets, i, &r));
+        sum += r.role == role ? aligned(r.bytes) : 0;
+    }
+    return sum;
+}
+
+static void test_slabs_of_their_own(void **state)
+{
+    (void)state;
+    static const uint32_t roles[] = {BP_ROLE_STATE, BP_ROLE_MAIN_GRAD, BP_ROLE_OPTIMIZER};
+    world_options options = DEFAULTS;
+    options.roles = PARAM | GRAD | STATE;
+    for (uint32_t joint = 0; joint <= 1; joint++) {
+        for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
+            world w = make_world(model_with_frozen(), options);
+            bp_plan_config config = plan_config((bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
+            config.joint = joint;
+            bp_plan *plan = NULL;
+            assert_ok(bp_plan_create(w.buckets, w.schedule, &config, &plan));
+            assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+            for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+                bp_plan_slab slab = slab_of_role(plan, roles[i]);
+                assert_string_equal(slab.group, bp_role_name((bp_role)roles[i]));
+                assert_int_equal(slab.bytes, aligned_sum(w.buckets, roles[i]));
+            }
+            bp_plan_destroy(&plan);
+            end_world(&w);
+        }
+    }
+}
+
+/* Training and evaluation of the same buckets in one plan: what is kept is live in both. */
+static void test_live_in_evaluation(void **state)
+{
+    (void)state;
+    world_options options = DEFAULTS;
+    options.roles = PARAM | GRAD | STATE;
+    options.eval = 1;
+    world w = make_world(model_with_frozen(), options);
+    for (size_t i = 0; i < bp_buckets_request_count(w.buckets); i++) {
+        bp_request r = {.size = sizeof r};
+        size_t count;
+        assert_ok(bp_buckets_request(w.buckets, i, &r));
+        const bp_interval *live = bp_schedule_intervals(w.schedule, i, &count);
+        if (!(STATE & BP_ROLE_BIT(r.role)))
+            continue;
+        assert_int_equal(count, 1);
+        assert_int_equal(live[0].begin, 0);
+        assert_int_equal(live[0].end, bp_schedule_step_count(w.schedule));
+    }
+    end_world(&w);
+}
+
+/* ---- release groups --------------------------------------------------------------------------------------------------- */
+
+static void fingerprint_of(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS])
+{
+    assert_ok(bp_plan_fingerprint(plan, fingerprint));
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    world_options options = DEFAULTS;
+    options.roles = PARAM | MAIN_GRAD | OPTIMIZER;
+    world w = make_world(model_with_frozen(), options);
+    bp_plan *plan = make_max(&w, 0);
+    char before[BP_FINGERPRINT_CHARS], after[BP_FINGERPRINT_CHARS], name[] = "trained";
+    size_t slabs = bp_plan_slab_count(plan);
+    assert_int_equal(slabs, 3);
+    fingerprint_of(plan, before);
+    bp_plan_slab earlier = slab_at(plan, 1);
+    assert_ok(bp_plan_set_group(plan, 1, name));
+    assert_ok(bp_plan_set_group(plan, 2, name));
+    memset(name, 'x', sizeof name - 1); /* it was copied */
+    assert_string_equal(slab_at(plan, 0).group, "param");
+    assert_string_equal(slab_at(plan, 1).group, "trained");
+    assert_string_equal(slab_at(plan, 2).group, "trained");
+    assert_string_equal(earlier.group, "main_grad"); /* what was handed out stays */
+    fingerprint_of(plan, after);
+    assert_true(strcmp(before, after) != 0);
+    assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+    /* a rebuilt plan has them too */
+    bp_plan *again = NULL;
+    assert_ok(rebuild(plan, &NO_EDIT, &again));
+    fingerprint_of(again, before);
+    assert_string_equal(before, after);
+    bp_plan_destroy(&again);
+    /* errors change nothing */
+    assert_fails(bp_plan_set_group(plan, slabs, "x"), BP_ERR_INVALID_ARGUMENT, "\"x\"", "slab 3", "has 3");
+    assert_fails(bp_plan_set_group(plan, 0, ""), BP_ERR_INVALID_ARGUMENT, "name");
+    assert_fails(bp_plan_set_group(plan, 0, NULL), BP_ERR_INVALID_ARGUMENT, "name");
+    assert_fails(bp_plan_set_group(NULL, 0, "x"), BP_ERR_INVALID_ARGUMENT, "plan");
+    fingerprint_of(plan, before);
+    assert_string_equal(before, after);
+    assert_ok(bp_plan_set_group(plan, 1, "main_grad"));
+    assert_ok(bp_plan_set_group(plan, 2, "optimizer"));
+    fingerprint_of(plan, after);
+    bp_plan *fresh = make_max(&w, 0);
+    fingerprint_of(fresh, before);
+    assert_string_equal(before, after);
+    bp_plan_destroy(&fresh);
+    bp_plan_destroy(&plan);
+    end_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_packed_buckets),
+        cmocka_unit_test(test_what_is_frozen_has_none),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_slabs_of_their_own),
+        cmocka_unit_test(test_live_in_evaluation),
+        cmocka_unit_test(test_groups),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
