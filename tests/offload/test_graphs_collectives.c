@@ -158,17 +158,17 @@ static void test_registered(void **state)
         rank end = {.at = &at, .joint = &joint, .best = BP_REGISTER_SYMMETRIC, .refused = granted ? 0 : UINT32_MAX};
         bp_comm *comm = NULL;
         bp_registration *registration = NULL;
-        const char *const registered[] = {"param", "grad"};
+        const char *const groups[] = {"param", "grad"};
         assert_ok(bp_comm_create(&RANK_OPS, &end, "dp", &comm));
         bp_registration_entry entries[2];
         for (size_t i = 0; i < 2; i++) {
             assert_ok(bp_registration_entry_init(&entries[i], sizeof entries[i]));
             entries[i].comm = comm;
-            entries[i].group = registered[i];
+            entries[i].group = groups[i];
         }
         assert_ok(bp_registration_create(s.k.pool, entries, 2, &registration));
         recorded r = record_graph(&s, "iteration", BP_CAPTURE_COLLECTIVES_AUTO);
-        assert_pins(&s, &r, registered, granted ? 2 : 0);
+        assert_pins(&s, &r, groups, granted ? 2 : 0);
         if (granted) {
             assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_CAPTURE, "iteration");
             assert_ok(bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP | BP_OFFLOAD_RECAPTURE));
@@ -183,7 +183,7 @@ static void test_registered(void **state)
         keep(&s, "state"); /* in the graph, but not registered */
         bring_back(&s, "state", BP_RESTORE_LEAVE);
         recorded anew = record_graph(&s, "anew", BP_CAPTURE_COLLECTIVES_AUTO);
-        assert_pins(&s, &anew, registered, granted ? 2 : 0);
+        assert_pins(&s, &anew, groups, granted ? 2 : 0);
         assert_replays(&s, &anew);
         forget_graph(&anew);
         forget_graph(&r);
