@@ -30,7 +30,7 @@
 #define IS_WATCHED 0
 #endif
 
-static const store_options STATE_ALONE = {.units = LARGE, .roles = STATE | MAIN_GRAD};
+static const store_options STATE_ALONE = {.units = LARGE, .roles = BP_ROLES_STATE & ~OPTIMIZER};
 
 /* Of the process: all, and those that are of files or shared, which is where the host device has its memory. */
 static uint64_t resident(bool shared)
@@ -177,7 +177,7 @@ static void test_pinned_memory_of_the_caller(void **state)
         assert_ok(bp_pinned_create(device, NULL, &pinned));
         bp_offload_config config = offload_config(64 << 10, staged ? BP_BACKING_STAGED : BP_BACKING_PINNED);
         config.pinned = pinned;
-        const store_options options = {.units = "1000000", .roles = STATE | MAIN_GRAD};
+        const store_options options = {.units = "1000000", .roles = BP_ROLES_STATE & ~OPTIMIZER};
         store s = open_store(device, &options, &config);
         uint64_t bytes = bytes_of_group(&s, "main_grad");
         keep(&s, "main_grad");
@@ -215,7 +215,7 @@ static void test_little_may_be_pinned(void **state)
         assert_ok(bp_pinned_create(device, &small, &pinned));
         bp_offload_config config = offload_config(64 << 10, automatic ? BP_BACKING_AUTO : BP_BACKING_PINNED);
         config.pinned = pinned;
-        const store_options options = {.units = "1000000", .roles = STATE | MAIN_GRAD};
+        const store_options options = {.units = "1000000", .roles = BP_ROLES_STATE & ~OPTIMIZER};
         store s = open_store(device, &options, &config);
         bp_pinned_destroy(&pinned);
         if (automatic) {
