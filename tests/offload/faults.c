@@ -45,7 +45,7 @@ bp_device *new_faulty(bp_device *inner, faults *f)
     return device;
 }
 
-bp_status make_stage(store *s, const trip *t, stage which)
+static bp_status make_call(const store *s, const trip *t, stage which)
 {
     switch (which) {
     case BEGIN_OFFLOAD: return bp_offload_begin(s->offload, t->group, t->kept ? BP_OFFLOAD_KEEP : BP_OFFLOAD_DISCARD);
@@ -53,6 +53,16 @@ bp_status make_stage(store *s, const trip *t, stage which)
     case BEGIN_RESTORE: return bp_restore_begin(s->offload, t->group, t->fill);
     default: return bp_restore_finish(s->offload, t->group);
     }
+}
+
+bp_status make_stage(store *s, const trip *t, stage which)
+{
+    bp_status status = make_call(s, t, which);
+    if (status == BP_OK && which == BEGIN_OFFLOAD)
+        note_begun(s, t->group, t->kept);
+    if (status == BP_OK && which == FINISH_RESTORE)
+        note_restored(s, t->group, t->fill);
+    return status;
 }
 
 bp_residency residency_before(stage which)
@@ -84,9 +94,6 @@ void advance_to(store *s, const trip *t, stage which)
 
 void recover(store *s, const trip *t)
 {
-    for (size_t i = 0; i < s->slab_count; i++)
-        if (is_in_group(s, i, t->group))
-            s->discarded[i] = !t->kept;
     advance_to(s, t, BEGIN_OFFLOAD);
     assert_int_equal(group_of(s->offload, t->group).unreturned_bytes, 0);
     assert_group_bytes(s, t->group);

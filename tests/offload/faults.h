@@ -30,7 +30,7 @@ typedef struct trip {
     bp_restore fill;
 } trip;
 
-/* The call as it is, with its status. */
+/* The call with its status; where it succeeds what is known of the bytes follows. */
 bp_status make_stage(store *s, const trip *t, stage which);
 /* The group's residency before that call. */
 bp_residency residency_before(stage which);

@@ -47,20 +47,33 @@ size_t slab_of_group(const store *s, const char *group)
     return 0;
 }
 
+void note_begun(store *s, const char *group, bool kept)
+{
+    for (size_t i = 0; i < s->slab_count; i++)
+        if (is_in_group(s, i, group))
+            s->discarded[i] = !kept;
+}
+
+void note_restored(store *s, const char *group, bp_restore fill)
+{
+    for (size_t i = 0; i < s->slab_count; i++) {
+        if (!is_in_group(s, i, group) || !s->discarded[i])
+            continue;
+        memset(s->bytes[i], 0, s->slabs[i].bytes);
+        memset(s->known[i], fill == BP_RESTORE_ZERO, s->slabs[i].bytes);
+    }
+}
+
 void begin_keep(store *s, const char *group)
 {
     assert_ok(bp_offload_begin(s->offload, group, BP_OFFLOAD_KEEP));
-    for (size_t i = 0; i < s->slab_count; i++)
-        if (is_in_group(s, i, group))
-            s->discarded[i] = 0;
+    note_begun(s, group, true);
 }
 
 void begin_discard(store *s, const char *group)
 {
     assert_ok(bp_offload_begin(s->offload, group, BP_OFFLOAD_DISCARD));
-    for (size_t i = 0; i < s->slab_count; i++)
-        if (is_in_group(s, i, group))
-            s->discarded[i] = 1;
+    note_begun(s, group, false);
 }
 
 void finish_offload(store *s, const char *group)
@@ -88,12 +101,7 @@ void begin_restore(store *s, const char *group, bp_restore fill)
 void finish_restore(store *s, const char *group, bp_restore fill)
 {
     assert_ok(bp_restore_finish(s->offload, group));
-    for (size_t i = 0; i < s->slab_count; i++) {
-        if (!is_in_group(s, i, group) || !s->discarded[i])
-            continue;
-        memset(s->bytes[i], 0, s->slabs[i].bytes);
-        memset(s->known[i], fill == BP_RESTORE_ZERO, s->slabs[i].bytes);
-    }
+    note_restored(s, group, fill);
 }
 
 void bring_back(store *s, const char *group, bp_restore fill)

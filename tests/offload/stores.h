@@ -79,6 +79,10 @@ void begin_restore(store *s, const char *group, bp_restore fill);
 void finish_restore(store *s, const char *group, bp_restore fill);
 void bring_back(store *s, const char *group, bp_restore fill); /* both */
 
+/* For calls that are not asserted, after they succeeded. */
+void note_begun(store *s, const char *group, bool kept);
+void note_restored(store *s, const char *group, bp_restore fill);
+
 /* All that a call which fails must leave as it was: the pool's, and every group's. */
 typedef struct store_state {
     snapshot pool;

@@ -28,8 +28,7 @@ static void check_requests(store *s, const char *group, uint32_t id, uint32_t ot
     int answer = 7;
     void *address = NULL, *addresses[2];
     store_state before = state_of(s);
-    assert_fails(bp_pool_acquire(s->k.pool, &id, 1, stream, &address), BP_ERR_SCHEDULE, group,
-                 bp_residency_name(group_of(s->offload, group).residency));
+    assert_fails(bp_pool_acquire(s->k.pool, &id, 1, stream, &address), BP_ERR_SCHEDULE, group);
     assert_fails(bp_pool_acquire(s->k.pool, both, 2, stream, addresses), BP_ERR_SCHEDULE, group);
     assert_null(address);
     assert_ok(bp_pool_try_acquire(s->k.pool, both, 2, stream, addresses, &answer));
@@ -87,15 +86,28 @@ static void test_binding(void **state)
     bind.placement = BP_PLACE_PERSISTENT;
     uint32_t id = 77, ids[64];
     assert_ok(bp_offload_begin(s.offload, "persistent", BP_OFFLOAD_KEEP));
-    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent", "offloading");
+    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
     assert_ok(bp_offload_finish(s.offload, "persistent"));
-    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent", "offloaded");
+    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
     assert_int_equal(id, 77);
     assert_ok(bp_pool_bind_buckets(s.k.pool, s.k.w.buckets, 0, ids)); /* planned ones again */
     assert_ok(bp_restore_begin(s.offload, "persistent", BP_RESTORE_LEAVE));
-    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent", "restoring");
+    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
     assert_ok(bp_restore_finish(s.offload, "persistent"));
     assert_ok(bp_pool_bind(s.k.pool, &bind, &id));
+    close_store(&s);
+}
+
+/* Also of a request that is live and stays so: no, as for any other whose memory cannot be had now. */
+static void test_tries(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    begin_keep(&s, "optimizer");
+    assert_false(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
+    finish_offload(&s, "optimizer");
+    bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+    assert_true(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
     close_store(&s);
 }
 
@@ -168,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests_of_what_is_away),
         cmocka_unit_test(test_binding),
+        cmocka_unit_test(test_tries),
         cmocka_unit_test(test_observers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

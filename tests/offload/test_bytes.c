@@ -82,6 +82,7 @@ static void assert_as_expected(const program *p)
         bp_pool_slab slab = {.size = sizeof slab};
         assert_ok(bp_pool_slab_get(p->s.k.pool, i, &slab));
         assert_ptr_equal(slab.address, p->s.slabs[i].address);
+        assert_int_equal(slab.resident, group_of(p->s.offload, slab.group).residency != BP_OFFLOADED);
     }
 }
 

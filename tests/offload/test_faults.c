@@ -59,6 +59,17 @@ static void assert_failed_well(store *s, const trip *t, stage which, const fault
     assert_group_bytes(s, t->group);
 }
 
+/* What failed of the copies that a call began may be told by the next: then that can be made again. */
+static void hear_late(store *s, const trip *t, stage which, bool undoing_too)
+{
+    bp_status status = make_stage(s, t, which + 1);
+    if (status == BP_OK)
+        return;
+    assert_fails(status, BP_ERR_IO, "injected into");
+    if (!undoing_too)
+        assert_residency(s, t->group, which == BEGIN_OFFLOAD ? BP_RESIDENT : BP_RESTORING);
+}
+
 /* One stage of one trip with each of its calls failing. Returns how many there were. */
 static unsigned fail_each_call(store *s, faults *f, const trip *t, stage which, bool undoing_too)
 {
@@ -81,7 +92,8 @@ static unsigned fail_each_call(store *s, faults *f, const trip *t, stage which, 
             if (!undoing_too)
                 assert_failed_well(s, t, which, &was, &before, all);
             met++;
-        }
+        } else if (was.met && (which == BEGIN_OFFLOAD || which == BEGIN_RESTORE))
+            hear_late(s, t, which, undoing_too);
         assert_bytes_of_others(s, t);
         recover(s, t);
         assert_int_equal(usage_of(s->k.device).committed_bytes, all);

@@ -106,6 +106,7 @@ static void test_discarded_gradients_are_zeros(void **state)
         keep(&s, "grad"); /* and zeros can be kept */
         bring_back(&s, "grad", BP_RESTORE_LEAVE);
         assert_true(group_is_zero(&s, "grad"));
+        bp_offload_trim(s.offload);
     }
     close_store(&s);
 }

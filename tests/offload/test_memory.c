@@ -226,8 +226,7 @@ static void test_little_may_be_pinned(void **state)
             char number[32];
             snprintf(number, sizeof number, "%llu", (unsigned long long)bytes_of_group(&s, "main_grad"));
             store_state before = state_of(&s);
-            assert_fails(bp_offload_begin(s.offload, "main_grad", BP_OFFLOAD_KEEP), BP_ERR_NO_HOST_MEMORY, "main_grad",
-                         number);
+            assert_fails(bp_offload_begin(s.offload, "main_grad", BP_OFFLOAD_KEEP), BP_ERR_NO_HOST_MEMORY, number);
             assert_same_state(&s, &before);
             discard(&s, "main_grad"); /* takes none */
             bring_back(&s, "main_grad", BP_RESTORE_ZERO);

@@ -194,6 +194,22 @@ static void test_registration_fails(void **state)
     }
 }
 
+/* What failed of the copies may be told by the next call: on all ranks where that is collective. */
+static void hear_late(scene *s, uint32_t who, stage which, const char *named)
+{
+    assert_all_ok(s);
+    if (which == FINISH_OFFLOAD)
+        return;
+    call_all(s, &KEPT, which + 1);
+    if (s->status[who] == BP_OK)
+        assert_all_ok(s);
+    else if (which == BEGIN_OFFLOAD) {
+        assert_common(s, BP_ERR_IO, named, "injected into");
+        assert_all(s, "shards", BP_RESIDENT);
+    } else
+        assert_ok(make_stage(&s->stores[who], &KEPT, FINISH_RESTORE)); /* again, alone */
+}
+
 /* Each call of one rank's device fails in turn. Nobody hangs, all hear of it, and all are in the same place. */
 static unsigned fail_each_call(scene *s, uint32_t who, stage which)
 {
@@ -212,8 +228,10 @@ static unsigned fail_each_call(scene *s, uint32_t who, stage which)
             return met;
         }
         met++;
-        if (s->status[who] == BP_OK || was.where == BP_OP_DECOMMIT) {
-            for (uint32_t i = 0; i < s->ranks; i++) /* too late to be undone, or not an error */
+        if (s->status[who] == BP_OK)
+            hear_late(s, who, which, named);
+        else if (was.where == BP_OP_DECOMMIT) {
+            for (uint32_t i = 0; i < s->ranks; i++) /* too late to be undone */
                 assert_true(i == who || s->status[i] == BP_OK || s->status[i] == BP_ERR_IO);
         } else {
             assert_common(s, BP_ERR_IO, named, "injected into");

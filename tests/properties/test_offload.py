@@ -71,7 +71,7 @@ class Offload(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pool = None
+        self.pool = self.offload = None
 
     # ---- making ------------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class Offload(RuleBasedStateMachine):
                 for i, known in enumerate(slab.known):
                     assert not known or found[i] == slab.bytes[i], f"byte {i} of {group.name}"
 
-    @precondition(lambda self: self.pool is not None)
+    @precondition(lambda self: self.offload is not None)
     @invariant()
     def groups_are_as_expected(self):
         for index, group in enumerate(self.groups):
@@ -292,7 +292,7 @@ class Offload(RuleBasedStateMachine):
             assert (now.offloads, now.restores, now.leases) == (group.offloads, group.restores, len(group.leases))
 
     def teardown(self):
-        if self.pool is None or not self.pool.value:
+        if self.offload is None:
             return
         for group in self.groups:
             while group.leases:
@@ -307,6 +307,7 @@ class Offload(RuleBasedStateMachine):
                 self._call("bp_restore_finish", self.offload, group.name)
                 self._restored(group)
         self.compare()
+        assert all(slab.resident for slab in worlds.slab_addresses(self.lib, self.pool))
         self.lib.bp_offload_destroy(byref(self.offload))
         self.lib.bp_pool_destroy(byref(self.pool))
 
