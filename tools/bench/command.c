@@ -9,6 +9,7 @@ static const struct {
     cli_command *run;
 } benches[] = {
     {"logprob", "log-probabilities of tokens, and the gradient of their logits", cli_bench_logprob},
+    {"offload", "release groups that are offloaded and restored, beside plain copies", cli_bench_offload},
 };
 
 static int print_help(void)

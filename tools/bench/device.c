@@ -20,12 +20,12 @@ static bp_status make_host(bench_device *d)
 }
 
 /* What the driver says. The context is current for the question only. */
-static bp_status ask_free_bytes(int32_t ordinal, uint64_t *bytes)
+static bp_status ask_memory(int32_t ordinal, uint64_t *free_bytes, uint64_t *all_bytes)
 {
     bp_cuda_driver driver = {.size = sizeof driver};
     int number;
     void *context;
-    size_t left = 0, total;
+    size_t left = 0, total = 0;
     bp_status status = bp_cuda_driver_load(NULL, &driver);
     if (status != BP_OK)
         return status;
@@ -39,7 +39,8 @@ static bp_status ask_free_bytes(int32_t ordinal, uint64_t *bytes)
     (void)driver.cuDevicePrimaryCtxRelease(number);
     if (error != 0)
         return bp_error_record(BP_ERR_DEVICE, "the driver does not say how much memory is free");
-    *bytes = left;
+    *free_bytes = left;
+    *all_bytes = total;
     return BP_OK;
 }
 
@@ -47,6 +48,7 @@ static bp_status make_cuda(int32_t ordinal, bench_device *d)
 {
     bp_cuda_config config;
     bp_cuda_info info = {.size = sizeof info};
+    uint64_t all;
     bp_status status = bp_cuda_config_init(&config, sizeof config);
     config.ordinal = ordinal;
     if (status == BP_OK)
@@ -54,7 +56,7 @@ static bp_status make_cuda(int32_t ordinal, bench_device *d)
     if (status == BP_OK)
         status = bp_cuda_info_get(d->device, &info);
     if (status == BP_OK)
-        status = ask_free_bytes(ordinal, &d->free_bytes);
+        status = ask_memory(ordinal, &d->free_bytes, &all);
     snprintf(d->model, sizeof d->model, "%s", info.name);
     d->granularity = info.recommended_granularity > info.multicast_granularity ? info.recommended_granularity
                                                                                : info.multicast_granularity;
@@ -63,7 +65,7 @@ static bp_status make_cuda(int32_t ordinal, bench_device *d)
 
 bp_status bench_device_init(bool cuda, int32_t ordinal, bench_device *d)
 {
-    *d = (bench_device){.cuda = cuda};
+    *d = (bench_device){.cuda = cuda, .ordinal = ordinal};
     bp_status status = cuda ? make_cuda(ordinal, d) : make_host(d);
     return status == BP_OK ? bp_stream_create(d->device, "bench", &d->stream) : status;
 }
@@ -80,5 +82,28 @@ bp_status bench_device_used(const bench_device *d, uint64_t *bytes)
     bp_status status = bp_device_usage_get(d->device, &usage);
     if (status == BP_OK)
         *bytes = usage.committed_bytes + usage.allocated_bytes;
+    return status;
+}
+
+/* Resident pages of the process. */
+static bp_status ask_resident(uint64_t *bytes)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    bool read = file != NULL && fscanf(file, "%*u %llu", &pages) == 1;
+    if (file != NULL)
+        fclose(file);
+    *bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    return read ? BP_OK : bp_error_record(BP_ERR_UNSUPPORTED, "this system does not say how much memory is resident");
+}
+
+bp_status bench_device_seen(const bench_device *d, uint64_t *bytes)
+{
+    uint64_t left = 0, all = 0;
+    if (!d->cuda)
+        return ask_resident(bytes);
+    bp_status status = ask_memory(d->ordinal, &left, &all);
+    if (status == BP_OK)
+        *bytes = all - left;
     return status;
 }

@@ -11,6 +11,7 @@ typedef struct bench_device {
     bp_stream *stream;
     char model[64]; /* of a GPU; "" otherwise */
     bool cuda;
+    int32_t ordinal;      /* of a GPU */
     uint64_t free_bytes;  /* of its memory, before any of it was used */
     uint64_t granularity; /* memory is handed out in multiples of it */
 } bench_device;
@@ -21,5 +22,7 @@ void bench_device_finish(bench_device *d);
 
 /* Memory that the device has handed out and not got back. */
 bp_status bench_device_used(const bench_device *d, uint64_t *bytes);
+/* What the system sees of it: used memory of a GPU, whoever uses it; on the host what is resident of this process. */
+bp_status bench_device_seen(const bench_device *d, uint64_t *bytes);
 
 #endif

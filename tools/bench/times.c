@@ -15,3 +15,9 @@ double bench_median(double *values, size_t count)
     qsort(values, count, sizeof *values, compare);
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
+
+bench_spread bench_spread_of(double *values, size_t count)
+{
+    double median = bench_median(values, count);
+    return count > 0 ? (bench_spread){median, values[0], values[count - 1]} : (bench_spread){0};
+}

@@ -1,0 +1,31 @@
+/* `bucketpool bench offload`: release groups go and come back in turns; a table or a document. */
+#include <stdlib.h>
+
+#include "bench/offload_report.h"
+#include "cli.h"
+
+static int answer(const bench_offload *b)
+{
+    int code = b->options->json ? bench_offload_json(b) : bench_offload_table(b);
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    if (code != EXIT_GO_ON)
+        return code;
+    return *b->wrong != '\0' ? cli_fail(EXIT_NEGATIVE, "%s", b->wrong) : EXIT_ANSWERED;
+}
+
+int cli_bench_offload(int argc, char **argv)
+{
+    bench_offload_options options;
+    int code = bench_offload_parse(argc, argv, &options);
+    if (code != EXIT_GO_ON)
+        return code;
+    bench_offload b = {.options = &options};
+    bp_status status = bench_groups_init(&options, &b.groups);
+    code = status == BP_OK ? bench_offload_run(&b) : cli_fail_status(status);
+    if (code == EXIT_GO_ON)
+        code = answer(&b);
+    bench_groups_finish(&b.groups);
+    free(b.turns);
+    return code;
+}
