@@ -7,6 +7,7 @@
 #include "allocators/guarded.h"
 #include "allocators/hold.h"
 #include "allocators/recorder.h"
+#include "allocators/residency.h"
 #include "allocators/slots.h"
 #include "allocators/waits.h"
 #include "core/fail.h"
@@ -366,7 +367,7 @@ bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, 
     outcome o = count == 0   ? CLAIMED
                 : count == 1 ? acquire_one(&a, addresses, &failed)
                              : acquire(&a, addresses, &failed);
-    if (o == HELD)
+    if (o == HELD || (o == RACE && bp_is_away(pool, ids[failed])))
         bp_count_shared(&pool->said_no);
     else if (o != CLAIMED)
         return explain(&a, o, failed);

@@ -122,8 +122,7 @@ bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
 
 bp_status bp_fail_race(const bp_pool *pool, uint32_t id)
 {
-    const bp_bound *r = &pool->bounds[id];
-    if (r->count > 0 && bp_residency_is_closed(pool, pool->places[r->first].slab))
+    if (bp_is_away(pool, id))
         return bp_fail_order(pool, id, "is offloaded: restore its group before");
     return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
 }

@@ -175,6 +175,8 @@ static bp_status build(bp_pool *pool, const bp_plan *plan, const bp_pool_config 
     }
     BP_TRY(bp_new_array(slabs + 2, sizeof *pool->slab_infos, &memory));
     pool->slab_infos = memory;
+    BP_TRY(bp_new_array(slabs + 2, sizeof *pool->residency.closed, &memory));
+    pool->residency.closed = memory;
     BP_TRY(bp_new_array(slabs, sizeof(uint64_t), &memory));
     uint64_t *sizes = memory;
     bp_status status = bp_lay_out_slabs(pool, plan, sizes);

@@ -122,7 +122,7 @@ struct bp_pool;
 typedef struct bp_residents {
     void *user; /* NULL: nobody */
     void (*gone)(void *user);
-    bool *closed; /* by slab: its memory is away, or on its way; NULL: nobody ever offloaded */
+    atomic_bool *closed; /* by slab: its memory is away, or on its way */
 } bp_residents;
 
 /* Who gives a free request its memory. */

@@ -1,7 +1,5 @@
 #include "allocators/residency.h"
 
-#include <stdlib.h>
-
 #include "allocators/capture.h"
 #include "allocators/explain.h"
 #include "allocators/slots.h"
@@ -21,11 +19,6 @@ bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user))
     if (pool->device->traits.no_memory)
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: device %s has no memory that could be offloaded", pool->name,
                        bp_device_name(pool->device));
-    if (pool->residency.closed == NULL) { /* kept as long as the pool: slabs may stay away without an offloader */
-        void *memory;
-        BP_TRY(bp_new_array(pool->slabs.count, sizeof(bool), &memory));
-        pool->residency.closed = memory;
-    }
     pool->residency.user = user;
     pool->residency.gone = gone;
     return BP_OK;
@@ -46,7 +39,13 @@ void bp_residency_pool_gone(bp_pool *pool)
 
 bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab)
 {
-    return pool->residency.closed != NULL && pool->residency.closed[slab];
+    return atomic_load_explicit(&pool->residency.closed[slab], memory_order_relaxed);
+}
+
+bool bp_is_away(const bp_pool *pool, uint32_t id)
+{
+    const bp_bound *r = &pool->bounds[id];
+    return r->count > 0 && bp_residency_is_closed(pool, pool->places[r->first].slab);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
@@ -153,6 +152,14 @@ static bp_status close_segments(bp_pool *pool, const bool *chosen, const char *g
     return BP_OK;
 }
 
+static void note_closed(bp_pool *pool, const bool *chosen, bool closed)
+{
+    for (size_t i = 0; i < pool->slabs.count; i++) {
+        if (chosen[i])
+            atomic_store_explicit(&pool->residency.closed[i], closed, memory_order_relaxed);
+    }
+}
+
 /* Under the binding lock, as binding gives segments of persistent memory to requests. */
 bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group)
 {
@@ -160,8 +167,8 @@ bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *grou
         return fail_launching(pool, group);
     pthread_mutex_lock(&pool->binding);
     bp_status status = close_segments(pool, chosen, group);
-    for (size_t i = 0; status == BP_OK && i < pool->slabs.count; i++)
-        pool->residency.closed[i] |= chosen[i];
+    if (status == BP_OK)
+        note_closed(pool, chosen, true);
     pthread_mutex_unlock(&pool->binding);
     return status;
 }
@@ -169,8 +176,7 @@ bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *grou
 void bp_residency_open(bp_pool *pool, const bool *chosen)
 {
     pthread_mutex_lock(&pool->binding);
-    for (size_t i = 0; i < pool->slabs.count; i++)
-        pool->residency.closed[i] &= !chosen[i];
+    note_closed(pool, chosen, false);
     for (uint32_t s = next_segment(pool, chosen, 0); s < pool->segment_capacity; s = next_segment(pool, chosen, s + 1))
         open_segment(pool, s);
     pthread_mutex_unlock(&pool->binding);
