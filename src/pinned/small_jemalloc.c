@@ -143,7 +143,8 @@ static void *try_allocate(arena *a, uint64_t bytes, uint64_t alignment)
     return address;
 }
 
-/* A background thread of jemalloc's may be holding what was freed, between two of its lists: purging waits for it. */
+/* Unused memory is purged when there is no room without: until then it can lie in parts, or be too large for a small piece. Not by a decay
+ * of 0, at once: a background thread of the program's jemalloc would purge, too, and for a moment nobody has what it is at. */
 static void *allocate(arena *a, uint64_t bytes, uint64_t alignment)
 {
     void *address = try_allocate(a, bytes, alignment);
@@ -244,12 +245,11 @@ static void finish(bp_small *small)
 
 static const bp_small_ops jemalloc_ops = {start, take, give, used, finish};
 
-/* What is not purged at once can be too scattered for a piece that would fit. */
-static bool purge_at_once(const arena *a)
+static bool purge_when_asked(const arena *a)
 {
-    ssize_t now = 0;
-    return control_arena(a, "dirty_decay_ms", &now, sizeof now) == 0 &&
-           control_arena(a, "muzzy_decay_ms", &now, sizeof now) == 0;
+    ssize_t never = -1, at_once = 0;
+    return control_arena(a, "dirty_decay_ms", &never, sizeof never) == 0 &&
+           control_arena(a, "muzzy_decay_ms", &at_once, sizeof at_once) == 0;
 }
 
 bool bp_small_jemalloc_create(bp_small *small, const bp_jemalloc *jemalloc)
@@ -267,7 +267,7 @@ bool bp_small_jemalloc_create(bp_small *small, const bp_jemalloc *jemalloc)
         return false;
     }
     small->self = a;
-    if (!purge_at_once(a)) {
+    if (!purge_when_asked(a)) {
         finish(small);
         return false;
     }
