@@ -100,8 +100,8 @@ static void begin_part(const play *p, const part *t)
     for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
         change_slab(p, t, slab, s->resident[slab]);
     for (uint32_t id = 0; id < s->count; id++) {
-        t->from_before[id] = s->begin[id].live;
         t->holds[id] = s->begin[id];
+        t->from_before[id] = has_memory(t, id);
         begin_block(p, t, id);
     }
 }

@@ -43,6 +43,7 @@ typedef struct bp_plan_note {
 typedef struct bp_profiled {
     struct bp_profile *profile;
     bp_pool *pool;   /* NULL: destroyed */
+    bool attached;   /* to its slabs */
     uint32_t device; /* place of its device among the devices of all pools */
     bp_recorder *recorder;
     uint64_t first; /* events before this number are not told: slab events of their time were dropped */

@@ -121,14 +121,14 @@ bp_status bp_profiled_init(bp_profiled *profiled, uint64_t entries)
     BP_TRY(make_arrays(profiled));
     BP_TRY(bp_recorder_create((size_t)entries, true, &profiled->recorder));
     BP_TRY(bp_pool_attach(pool, &callbacks, profiled));
-    pool->profiled = true;
+    profiled->attached = pool->profiled = true;
     return BP_OK;
 }
 
 /* Cannot refuse: what a capture or the seal of the pool forbids others is only a list of the pool's here. */
 static void leave(bp_profiled *p)
 {
-    if (p->pool == NULL || !p->pool->profiled)
+    if (p->pool == NULL || !p->attached)
         return;
     (void)bp_slabs_detach(&p->pool->slabs, &callbacks, p);
     p->pool->profiled = false;
