@@ -120,10 +120,18 @@ bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
                    bp_explain_request(pool, id, request));
 }
 
+static bp_status fail_away(const bp_pool *pool, uint32_t id)
+{
+    char what[96];
+    snprintf(what, sizeof what, "is away with group %.40s, which is offloaded: restore it before",
+             pool->slab_infos[pool->places[pool->bounds[id].first].slab].group);
+    return bp_fail_order(pool, id, what);
+}
+
 bp_status bp_fail_race(const bp_pool *pool, uint32_t id)
 {
     if (bp_is_away(pool, id))
-        return bp_fail_order(pool, id, "is offloaded: restore its group before");
+        return fail_away(pool, id);
     return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
 }
 

@@ -25,15 +25,18 @@ typedef struct machine {
     bp_pickle_value *none, *booleans[2];
 } machine;
 
-__attribute__((format(printf, 2, 3))) static bp_status fail(const machine *m, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void record(const machine *m, const char *format, ...)
 {
     char what[BP_DETAIL_BYTES / 2];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return bp_fail_quoting(BP_ERR_FORMAT, "%.240s: byte %zu: %s", m->origin, m->opcode_at, what);
+    bp_fail_quoting(BP_ERR_FORMAT, "%.240s: byte %zu: %s", m->origin, m->opcode_at, what);
 }
+
+/* A macro for the reason that bp_fail is one. */
+#define fail(m, ...) (record((m), __VA_ARGS__), BP_ERR_FORMAT)
 
 /* ---- arguments -------------------------------------------------------------------------------------------------------------- */
 
@@ -429,6 +432,7 @@ static bp_status begin(machine *m)
     if (protocol < LEAST_PROTOCOL || protocol > MOST_PROTOCOL)
         return fail(m, "a pickle of protocol %u; %d to %d are read", protocol, LEAST_PROTOCOL, MOST_PROTOCOL);
     m->at += 2;
+    BP_TRY(grow(&m->stack, &m->stack_capacity, 0)); /* marks point into it from the first on */
     m->none = bp_pickle_new(&m->pickle, BP_PICKLE_NONE);
     for (int i = 0; i < 2; i++) {
         m->booleans[i] = bp_pickle_new(&m->pickle, BP_PICKLE_BOOL);

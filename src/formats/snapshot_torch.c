@@ -279,7 +279,9 @@ static bool is_python(const bp_pickle_value *filename)
 static bp_status name_request(torch_device *d, const bp_pickle_value *frames, bp_snapshot_request *request)
 {
     const bp_pickle_value *chosen = NULL;
-    size_t count = !bp_pickle_is_list(frames) ? 0 : frames->count < MOST_FRAMES ? frames->count : MOST_FRAMES;
+    size_t count = frames == NULL || !bp_pickle_is_list(frames) ? 0
+                   : frames->count < MOST_FRAMES                ? frames->count
+                                                                : MOST_FRAMES;
     for (size_t i = 0; i < count && chosen == NULL; i++)
         chosen = is_python(bp_pickle_find(frames->items[i], "filename")) ? frames->items[i] : NULL;
     if (chosen == NULL && count > 0)

@@ -271,7 +271,7 @@ class Files(unittest.TestCase):
         self.assert_refused(run("plan"), 2, "no model")
         self.assert_refused(run("frobnicate"), 2, "frobnicate")
         self.assert_refused(run(), 2, "no command")
-        for command in ("plan", "explain", "schedule", "run", "pack"):
+        for command in ("plan", "explain", "schedule", "run", "pack", "view"):
             self.assert_refused(run(command, NANO, "--no-such-option"), 2, f'bucketpool: {command}: "--no-such-option" is no option')
         self.assert_refused(run("plan", NANO, "--dp"), 2, "--dp")
         self.assert_refused(run("plan", NANO, "--dp", "1\n2"), 2, "1?2")

@@ -1,0 +1,378 @@
+"""`bucketpool view`: tables, JSON, the page, pictures and mistakes, on snapshots that snapshots.py makes and that a profile wrote. What is
+printed is computed here again, event by event. In a browser only where chromium is installed.
+
+Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at the
+difference before committing it."""
+
+import html
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from answers import Answers
+import snapshots
+
+ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "</script><script>document.title='broken'</script><!--\u2028\"\\'&amp;"
+
+
+def run(*arguments, **more):
+    return subprocess.run([TOOL, "view", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False, **more)
+
+
+def play(pool, first):
+    """The most that is live, when, and what: the events once more."""
+    size = [request["bytes"] for request in pool["requests"]]
+    live, peak = {entry["id"] for entry in pool["live"]}, (sum(size[entry["id"]] for entry in pool["live"]), 0, None)
+    peak = (peak[0], 0, set(live))
+    for kind, request, _, _, time, _ in pool["events"]:
+        if kind == snapshots.ACQUIRE:
+            live.add(request)
+            total = sum(size[i] for i in live)
+            if total > peak[0]:
+                peak = (total, time - first, set(live))
+        elif kind in (snapshots.RELEASE, snapshots.GIVE_UP):
+            live.discard(request)
+    return peak
+
+
+def free_ranges(pool, ids, first, time):
+    """Free ranges at a time of slabs that have memory then."""
+    addresses = {entry["id"]: entry["address"] for entry in pool["live"]}
+    for kind, request, _, _, when, address in pool["events"]:
+        if kind == snapshots.ACQUIRE and when - first <= time:
+            addresses[request] = address
+    ranges = []
+    for index, slab in enumerate(pool["slabs"]):
+        changes = [(event[2], event[0]) for event in pool["slab_events"] if event[1] == index]
+        resident = slab["resident"] if not changes else not changes[0][1]
+        for when, gained in changes:
+            resident = gained if when - first <= time else resident
+        inside = sorted((addresses[i] - slab["address"], pool["requests"][i]["bytes"]) for i in ids
+                        if slab["address"] <= addresses[i] < slab["address"] + slab["bytes"])
+        end = 0
+        for offset, size in inside + [(slab["bytes"], 0)]:
+            if resident and offset > end:
+                ranges.append(offset - end)
+            end = max(end, offset + size)
+    return ranges
+
+
+class Case(Answers):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, snapshot, protocol=2):
+        return snapshots.write(self.path(name), snapshot, protocol)
+
+    def good(self, result):
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(result.stderr, "")
+        return result.stdout
+
+    def report(self, *arguments):
+        return json.loads(self.good(run(*arguments, "--json")))
+
+
+class Numbers(Case):
+    def check(self, path):
+        with open(path, "rb") as file:
+            whole = pickle.load(file)["bucketpool"]
+        (file,) = self.report(path)["files"]
+        self.assertEqual((file["rank"], file["step"]), (whole["rank"], whole["step"]))
+        for pool, answer in zip(whole["pools"], file["pools"]):
+            peak, time, ids = play(pool, whole["first_time_ns"])
+            self.assertEqual((answer["peak_bytes"], answer["peak_ns"]), (peak, time))
+            self.assertEqual(sorted((pool["requests"][i]["unit"], pool["requests"][i]["bucket"]) for i in ids if pool["requests"][i]["bytes"]),
+                             sorted((entry["unit"], entry["bucket"]) for entry in answer["live_at_peak"]))
+            ranges = free_ranges(pool, ids, whole["first_time_ns"], time)
+            self.assertEqual((answer["peak_free_bytes"], answer["peak_largest_free_bytes"]), (sum(ranges), max(ranges, default=0)))
+            self.assertEqual(sum(role["at_peak_bytes"] for role in answer["roles"]), peak)
+            self.assertEqual((answer["events"], answer["lost_events"]), (len(pool["events"]), pool["lost_events"]))
+
+    def test_every_protocol(self):
+        answers = set()
+        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+            path = self.write("x.pickle", snapshots.ours(rank=2, ranks=4), protocol)
+            self.check(path)
+            answers.add(run(path, "--json").stdout)
+        self.assertEqual(len(answers), 1)
+
+    def test_several_steps_and_lost_events(self):
+        snapshot = snapshots.ours(units=7, steps=3, lost=12)
+        self.check(self.write("x.pickle", snapshot))
+        pool = snapshot["bucketpool"]["pools"][0]
+        cut = len(pool["events"]) // 3  # as a ring that forgot: what was live then is live before
+        live = {entry["id"]: entry for entry in pool["live"]}
+        for kind, request, stream, step, _, address in pool["events"][:cut]:
+            if kind == snapshots.ACQUIRE:
+                live[request] = {"id": request, "address": address, "stream": stream, "step": step}
+            elif kind == snapshots.RELEASE:
+                live.pop(request)
+        pool["live"], pool["events"] = list(live.values()), pool["events"][cut:]
+        self.check(self.write("y.pickle", snapshot))
+
+    def test_what_a_profile_wrote(self):
+        model = os.path.join(ROOT, "examples", "models", "Qwen3-8B")
+        result = subprocess.run([TOOL, "run", model, "--scale", "4096", "--profile", self.path("p")], capture_output=True, text=True,
+                                cwd=ROOT, timeout=200, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for step in ("step_0", "step_1"):
+            (name,) = [name for name in os.listdir(self.path(f"p/{step}")) if name.endswith(".pickle")]
+            self.check(self.path(f"p/{step}/{name}"))
+            self.good(run(self.path(f"p/{step}/{name}"), "--html", self.path("p.html")))
+
+    def test_of_pytorch(self):
+        for protocol in (2, 4):
+            (file,) = self.report(self.write("torch.pickle", snapshots.torch(), protocol))["files"]
+            (pool,) = file["pools"]
+            self.assertIsNone(file["rank"])
+            self.assertIsNone(pool["plan_bytes"])
+            self.assertEqual((pool["pool"], pool["slab_bytes"]), ("cuda:0", 40 * snapshots.MIB))
+            self.assertEqual((pool["peak_bytes"], pool["peak_ns"]), (30 * snapshots.MIB, 20_000))
+            self.assertEqual({(entry["unit"], entry["bucket"], entry["bytes"] // snapshots.MIB) for entry in pool["live_at_peak"]},
+                             {("train.py", "weights", 8), ("", "", 6), ("train.py", "forward", 12), ("train.py", "backward", 4)})
+            self.assertEqual(pool["peak_slab_bytes"], 40 * snapshots.MIB)
+            self.assertEqual((pool["peak_free_bytes"], pool["peak_largest_free_bytes"]), (10 * snapshots.MIB, 6 * snapshots.MIB))
+
+    def test_nothing_happened(self):
+        snapshot = snapshots.ours()
+        pool = snapshot["bucketpool"]["pools"][0]
+        pool["events"], pool["live"], pool["slab_events"], pool["plan"] = [], [], [], None
+        path = self.write("x.pickle", snapshot)
+        self.check(path)
+        self.good(run(path, "--html", self.path("x.html")))
+        self.assertIn("0 buckets live", run(path).stdout)
+
+
+class Tables(Case):
+    def test_golden(self):
+        for name, files in (("view-one.txt", [0]), ("view-ranks.txt", [0, 1, 2, 3])):
+            paths = [self.write(f"rank{rank}.pickle", snapshots.ours(rank, 4, scratch=80 * snapshots.MIB if rank == 2 else None))
+                     for rank in files]
+            self.golden(name, self.good(run(*paths)).replace(self.folder, "FOLDER"))
+        self.golden("help-view.txt", run("--help").stdout)
+
+    def test_color(self):
+        path = self.write("x.pickle", snapshots.ours())
+        self.assertNotIn("\033", run(path).stdout)
+        self.assertIn("\033", run(path, "--color", "always").stdout)
+
+    def test_the_odd_one(self):
+        paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 5, scratch=100 * snapshots.MIB if rank == 3 else None))
+                 for rank in range(5)]
+        report = self.report(*paths)
+        (peak,) = [entry for entry in report["spread"] if entry["of"] == "live peak"]
+        peaks = [file["pools"][0]["peak_bytes"] for file in report["files"]]
+        self.assertEqual((peak["least"], peak["most"], peak["most_file"], peak["odd_file"]), (min(peaks), max(peaks), 3, 3))
+        (events,) = [entry for entry in report["spread"] if entry["of"] == "events"]
+        self.assertIsNone(events["odd_file"])
+        self.assertRegex(run(*paths).stdout, r"(?m)live peak .* rank 3 p0d3t0 +rank 3 p0d3t0: 3\d\d\.\d MiB$")
+        two = [entry for entry in self.report(*paths[2:4])["spread"] if entry["of"] == "live peak"]
+        self.assertIsNone(two[0]["odd_file"])  # of two nobody can say
+
+    def test_one_pool(self):
+        snapshot = snapshots.ours()
+        other = json.loads(json.dumps(snapshot["bucketpool"]["pools"][0]))
+        other["name"] = "other"
+        snapshot["bucketpool"]["pools"].append(other)
+        path = self.write("x.pickle", snapshot)
+        self.assertEqual([pool["pool"] for pool in self.report(path)["files"][0]["pools"]], ["params+grads", "other"])
+        self.assertEqual([pool["pool"] for pool in self.report(path, "--pool", "other")["files"][0]["pools"]], ["other"])
+        self.refused(run(path, "--pool", "x"), 2, 'no pool "x", of 2')
+
+
+class Mistakes(Case):
+    def test_bad_files(self):
+        good = pickle.dumps(snapshots.ours(units=1), 2)
+        for data, *words in (
+            (b"", "byte 0", "no pickle"), (b"{}", "byte 0", "no pickle"), (b"\x80\x09.", "protocol 9"), (good[:-1], f"byte {len(good) - 1}", "ends here"),
+            (good[:200], "byte "), (good + b"x", "1 bytes behind"), (pickle.dumps(os.system, 2), "byte 2", "names the global posix.system"),
+            (pickle.dumps(os.system, 4), "names the global posix.system"), (pickle.dumps({"a": {1}}, 4), "set"),
+            (pickle.dumps([2**70], 2), "64 bits"), (pickle.dumps([]), "not a snapshot"), (pickle.dumps({"bucketpool": {"format": "x"}}), "bucketpool.format"),
+            (pickle.dumps({"segments": []}), "device_traces"), (pickle.dumps({"segments": [], "device_traces": [[], []]}), "nothing to look at"),
+        ):
+            with self.subTest(data=data[:60]):
+                with open(self.path("x.pickle"), "wb") as file:
+                    file.write(data)
+                result = run(self.path("x.pickle"), "--html", self.path("x.html"), "--svg", self.path("x.svg"))
+                self.refused(result, 2, "x.pickle: ", *words)
+                self.assertEqual(os.listdir(self.folder), ["x.pickle"])
+        self.refused(run(self.path("gone.pickle")), 2, "gone.pickle", "No such file")
+        self.refused(run(self.folder), 2, "directory")
+        good = self.write("good.pickle", snapshots.ours())
+        self.refused(run(good, self.path("x.pickle")), 2, "x.pickle")
+
+    def test_no_code_is_run(self):
+        class Trap:
+            def __reduce__(self):
+                return os.mkdir, (target,)
+        target = self.path("trap")
+        for protocol in (2, 4):
+            path = self.write("x.pickle", {"bucketpool": Trap()}, protocol)
+            self.refused(run(path), 2, "names the global posix.mkdir")
+            self.assertFalse(os.path.exists(target))
+
+    def test_every_cut(self):
+        snapshot = snapshots.ours(units=1)
+        snapshot["bucketpool"]["pools"][0]["events"] = snapshot["bucketpool"]["pools"][0]["events"][:2]
+        data = pickle.dumps(snapshot, 4)
+        for length in range(0, len(data), 41):
+            with open(self.path("x.pickle"), "wb") as file:
+                file.write(data[:length])
+            self.refused(run(self.path("x.pickle")), 2, "x.pickle: byte ")
+
+    def test_bad_options(self):
+        path = self.write("x.pickle", snapshots.ours())
+        for options, words in ((["--html", ""], ["--html"]), (["--svg", "x.bmp"], ["--svg", ".svg, .png or .pdf"]), (["--flame", "x"], ["--flame"]),
+                               (["--html", "a.svg", "--svg", "a.svg"], ["same file"]), (["--svg", "a.svg", "--flame", "a.svg"], ["same file"]),
+                               ([path, "--svg", "a.svg"], ["one file, 2"]), ([path, "--flame", "a.svg"], ["one file, 2"]), (["--best"], ["--best"]),
+                               (["--color", "blue"], ["always"])):
+            with self.subTest(options=options):
+                self.refused(run(path, *options), 2, *words)
+        self.refused(run(), 2, "no file")
+
+    def test_outputs(self):
+        path = self.write("x.pickle", snapshots.ours())
+        self.refused(run(path, "--html", self.path("no/folder/x.html")), 3, "--html", "no/folder/x.html")
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([TOOL, "view", path, "--html", self.path("x.html")], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.refused(run(path, "--html", "/dev/full"), 3, "--html /dev/full")
+        with open(self.path("old.html"), "w", encoding="utf-8") as file:
+            file.write("old")
+        self.refused(run(self.folder, "--html", self.path("old.html")), 2)
+        with open(self.path("old.html"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "old")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["old.html", "x.pickle"])
+
+
+class Pictures(Case):
+    def test_pictures(self):
+        for name, snapshot in (("ours", snapshots.ours()), ("torch", snapshots.torch()), ("many", snapshots.ours(units=30, steps=30))):
+            path = self.write("x.pickle", snapshot)
+            for option in ("--svg", "--flame"):
+                for ending in ("svg", "png", "pdf"):
+                    target = self.path(f"{name}{option}.{ending}")
+                    result = run(path, option, target)
+                    if "no cairo" in result.stderr:
+                        self.refused(result, 3)
+                        self.assertEqual(os.listdir(self.folder), ["x.pickle"])
+                        return
+                    self.good(result)
+                    self.assertGreater(os.path.getsize(target), 1000)
+        with open(self.path("ours--svg.svg"), encoding="utf-8") as file:
+            self.assertIn("<svg", file.read())
+
+
+class Page(Case):
+    def page(self, *files, **more):
+        target = self.path("page.html")
+        self.good(run(*files, "--html", target, **more))
+        with open(target, encoding="utf-8") as file:
+            return file.read()
+
+    def data(self, page):
+        """As a browser takes it: what is between the element's tags, whatever it is."""
+        (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script', page, re.DOTALL)
+        return json.loads(text)
+
+    def test_is_alone(self):
+        page = self.page(self.write("x.pickle", snapshots.ours()))
+        self.assertNotRegex(page, r"https?://|src=|@import|url\(|<link")
+        self.assertIn("default-src 'none'", page)
+        self.assertEqual(page.count("<script"), 2)
+
+    def test_data(self):
+        snapshot = snapshots.ours(rank=1)
+        pool = snapshot["bucketpool"]["pools"][0]
+        drawn = self.data(self.page(self.write("x.pickle", snapshot)))["files"][0]["pools"][0]
+        spans = [drawn["spans"][i:i + 7] for i in range(0, len(drawn["spans"]), 7)]
+        self.assertEqual(len(spans), len(pool["live"]) + sum(event[0] == snapshots.ACQUIRE for event in pool["events"]))
+        first = snapshot["bucketpool"]["first_time_ns"]
+        begins = {(event[1], event[4] - first) for event in pool["events"] if event[0] == snapshots.ACQUIRE}
+        ends = {(event[1], event[4] - first) for event in pool["events"] if event[0] == snapshots.RELEASE}
+        self.assertEqual({(span[0], span[3]) for span in spans if not span[6] & 1}, begins)
+        self.assertEqual({(span[0], span[4]) for span in spans if not span[6] & 2}, ends)
+        for request, slab, offset, *_ in spans:
+            self.assertLessEqual(offset + pool["requests"][request]["bytes"], pool["slabs"][slab]["bytes"] if slab >= 0 else 1 << 60)
+        self.assertEqual(drawn["peakBytes"], play(pool, first)[0])
+
+    def hostile(self):
+        snapshot = snapshots.ours(units=3)
+        half = snapshot["bucketpool"]
+        half["coordinates"] = half["version"] = half["pools"][0]["name"] = half["pools"][0]["slabs"][0]["group"] = HOSTILE
+        for request in half["pools"][0]["requests"]:
+            request["unit"] = HOSTILE + request["unit"]
+            request["role"] = HOSTILE + request["role"]
+        half["pools"][0]["streams"][0]["name"] = HOSTILE
+        return self.write("</script><img src=x>.pickle".replace("/", "_"), snapshot)
+
+    def test_names_stay_inside(self):
+        page = self.page(self.hostile())
+        self.assertEqual(len(re.findall(r"<script", page, re.IGNORECASE)), 2)
+        self.assertEqual(len(re.findall(r"</script", page, re.IGNORECASE)), 2)
+        self.assertNotIn("<!--", page)
+        name = self.data(page)["files"][0]["pools"][0]["name"]
+        self.assertEqual(name, HOSTILE.replace("\u2028", "\u2028"))
+        self.good(run(self.path("<_script><img src=x>.pickle"), "--json"))
+
+    @unittest.skipUnless(CHROMIUM, "no chromium")
+    def test_in_a_browser(self):
+        def dump(state):
+            profile = self.path("profile")
+            result = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--window-size=1300,800",
+                                     "--dump-dom", "file://" + self.path("page.html") + state], capture_output=True, text=True, timeout=120, check=False)
+            if result.returncode != 0 or "<html" not in result.stdout:
+                self.skipTest("chromium does not run here")
+            dom = result.stdout.split('id="data"')[0]
+            return html.unescape(dom)
+        paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 3, scratch=90 * snapshots.MIB if rank == 1 else None)) for rank in range(3)]
+        self.page(*paths)
+        whole = snapshots.ours(1, 3, scratch=90 * snapshots.MIB)["bucketpool"]
+        peak, time, ids = play(whole["pools"][0], whole["first_time_ns"])
+        dom = dump("#file=1&peak=1&theme=dark")
+        self.assertIn('class="dark"', dom)
+        self.assertIn(f"<b>{peak // snapshots.MIB} MiB</b>", dom)
+        self.assertIn(f"Pinned at {time / 1e6:.3f} ms", dom)
+        self.assertIn(f"{len(ids)} buckets", dom)
+        self.assertIn("the odd one", dom)
+        dom = dump("#t=0&hide=optimizer&unit=bucket")
+        self.assertIn(">1 bucket<", dom)
+        self.assertIn("bucket.0 · param", dom)
+        self.page(self.hostile())
+        dom = dump("#t=0")
+        self.assertIn("<title>bucketpool view: ", dom)
+        self.assertNotIn("<title>broken", dom)
+
+
+class Documents(Case):
+    def test_man_page_has_every_option(self):
+        with open(os.path.join(ROOT, "docs", "bucketpool.1.scd"), encoding="utf-8") as file:
+            page = file.read().split("# OPTIONS OF VIEW")[1].split("\n# ")[0]
+        for option in set(re.findall(r"--[a-z][a-z-]+", run("--help").stdout)) - {"--usage", "--help"}:
+            self.assertIn(option, page)
+
+    def test_members_of_the_document(self):
+        with open(os.path.join(ROOT, "docs", "view.md"), encoding="utf-8") as file:
+            documented = set(re.findall(r"(?m)^\| `(\w\w+)` ", file.read()))
+        report = self.report(self.write("a.pickle", snapshots.ours(0, 2)), self.write("b.pickle", snapshots.ours(1, 2)))
+        file, pool = report["files"][0], report["files"][0]["pools"][0]
+        found = set(report) | set(file) | set(pool) | set(pool["live_at_peak"][0]) | set(report["spread"][0])
+        found |= {member for role in pool["roles"] for member in role}
+        self.assertEqual(found, documented)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -238,6 +238,7 @@ static void test_what_does_not_end(void **state)
     REFUSES(P2 "(K\x01"
                "e.",
             "without a list");
+    REFUSES(P2 "(e.", "without a list");
     REFUSES(P2 "}(K\x01u.", "last key has no value");
     REFUSES(P2 "(K\x01"
                "d.",

@@ -85,10 +85,3 @@ const char *view_time(uint64_t time_ns, char text[VIEW_TIME_CHARS])
     snprintf(text, VIEW_TIME_CHARS, "%llu ns", (unsigned long long)time_ns);
     return text;
 }
-
-const char *view_request_name(const bp_snapshot_request *request, char text[VIEW_NAME_CHARS])
-{
-    bool both = *request->unit != '\0' && *request->bucket != '\0';
-    snprintf(text, VIEW_NAME_CHARS, "%.160s%s%.80s", request->unit, both ? "/" : "", request->bucket);
-    return *text != '\0' ? text : strcpy(text, "(no name)");
-}

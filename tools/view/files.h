@@ -30,8 +30,4 @@ const view_pool *view_file_highest(const view_file *file);
 #define VIEW_TIME_CHARS 32
 const char *view_time(uint64_t time_ns, char text[VIEW_TIME_CHARS]);
 
-/* "layers.0/dense", "dense" outside units. */
-#define VIEW_NAME_CHARS 256
-const char *view_request_name(const bp_snapshot_request *request, char text[VIEW_NAME_CHARS]);
-
 #endif
