@@ -178,7 +178,7 @@ def fuzz():
     good = run(["meson", "setup", build, "-Dfuzzers=true", "-Db_sanitize=address,undefined", "-Dkernels=disabled"], log,
                env={**os.environ, "CC": "clang"}) and run(["ninja", "-C", build], log)
     count("fuzzers build", "passed" if good else "failed")
-    for reader in ("config", "safetensors", "units", "packing", "plan", "pool") if good else ():
+    for reader in ("config", "safetensors", "snapshot", "units", "packing", "plan", "pool") if good else ():
         corpus = os.path.join(BUILDS, "corpus-" + reader)
         os.makedirs(corpus, exist_ok=True)
         good = run([os.path.join(build, "tests", "fuzz_" + reader), "-max_total_time=60", "-timeout=10", "-rss_limit_mb=2048",

@@ -16,6 +16,8 @@ enum {
 };
 
 typedef int cli_command(int argc, char **argv);
+cli_command cli_plan, cli_explain, cli_schedule, cli_run, cli_pack, cli_view, cli_bench;
+cli_command cli_bench_logprob; /* of bench */
 cli_command cli_plan, cli_explain, cli_schedule, cli_run, cli_pack, cli_bench;
 cli_command cli_bench_logprob, cli_bench_offload; /* of bench */
 

@@ -15,6 +15,7 @@ static const struct {
     {"schedule", "print and draw when the memory of each unit is live", cli_schedule},
     {"run", "drive a plan through a real pool and check every byte", cli_run},
     {"pack", "find offsets for the items of any packing instance, and check them", cli_pack},
+    {"view", "print, draw and page through what pools did in a step", cli_view},
     {"bench", "measure on this machine: log-probabilities of tokens", cli_bench},
 };
 

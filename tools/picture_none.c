@@ -2,6 +2,7 @@
 #include "picture.h"
 #include "picture_packing.h"
 #include "picture_schedule.h"
+#include "picture_snapshot.h"
 #include "picture_tradeoff.h"
 
 static const char no_cairo[] =
@@ -30,6 +31,20 @@ const char *picture_draw_schedule(const schedule_view *view, const char *subtitl
 }
 
 const char *picture_draw_tradeoff(const tradeoff_picture *input, const char *path)
+{
+    (void)input;
+    (void)path;
+    return no_cairo;
+}
+
+const char *picture_draw_snapshot(const snapshot_picture *input, const char *path)
+{
+    (void)input;
+    (void)path;
+    return no_cairo;
+}
+
+const char *picture_draw_flame(const snapshot_picture *input, const char *path)
 {
     (void)input;
     (void)path;

@@ -16,7 +16,7 @@ bp_status run_profile_init(const run_options *options, bp_pool *pool, const bp_p
     config.directory = options->profile;
     config.profile_steps = options->profile_steps;
     config.profile_step_count = options->profile_step_count;
-    config.formats = BP_PROFILE_PICKLE;
+    config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
     config.plans = &plan;
     return bp_profile_create(&pool, 1, &config, &profile->profile);
 }

@@ -6,9 +6,10 @@
  *            class rounds it up, and giving it back gives it back to the system.
  *   small    everything below: from one slab of config.slab_bytes that is pinned when first needed, served by jemalloc where the
  *            process has it, else by a plain allocator of whole pages. A slab that is full is BP_ERR_NO_HOST_MEMORY: it never grows.
+ *            What jemalloc keeps of its own (about 2 MiB) is ordinary memory beside the slab.
  *
  * Memory comes in huge pages where the system has them, is first touched by several threads at once, and on the device's NUMA node where
- * hwloc says which that is.
+ * the system says which that is: sysfs and mbind, which need no library (hwloc reads the same file).
  *
  * jemalloc is the program's own where it is linked with one or preloads it; else the system's is loaded. Debian's cannot be loaded into a
  * process that was not started with it (it wants more static thread-local storage than is left): bp_pinned_because says so, and what to do.
@@ -41,8 +42,8 @@ typedef struct bp_pinned_config {
     uint64_t slab_bytes;    /* for small pieces. 0: 64 MiB */
     uint64_t planned_bytes; /* the least size of planned pieces. 0: 1 MiB */
     uint64_t most_bytes;    /* of pinned memory altogether. 0: as the system allows */
-    uint32_t touch_threads; /* that touch new memory first. 0: one for each processor this process may use, at most 8 */
-    int32_t numa_node;      /* -1: the device's, where hwloc is there and knows; else wherever the threads are */
+    uint32_t touch_threads; /* that touch new memory first, at most 64. 0: as many as processors, at most 8 */
+    int32_t numa_node;      /* preferred for new memory. -1: the device's, where known; else the threads' */
     int32_t no_huge_pages;  /* 1: ordinary pages */
 } bp_pinned_config;
 
@@ -50,19 +51,19 @@ typedef struct bp_pinned_config {
 BP_API bp_status bp_pinned_config_init(bp_pinned_config *config, size_t size);
 
 /* Allocates and pins nothing yet. Keeps its device. `config` NULL: the defaults. The caller owns it: bp_pinned_destroy.
- * Errors: BP_ERR_INVALID_ARGUMENT (names the field), BP_ERR_UNSUPPORTED (jemalloc was asked for and cannot be had: why, and what to do),
- * BP_ERR_NO_HOST_MEMORY. */
+ * Errors: BP_ERR_INVALID_ARGUMENT (names the field; a NUMA node that this process cannot use), BP_ERR_UNSUPPORTED (jemalloc was asked for
+ * and cannot be had: why, and what to do), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp_pinned **pinned);
-/* Gives up the caller's reference; others (offloads) keep theirs. Memory that is still lent ends with the last one. Accepts NULL and pointers to NULL; sets *pinned
- * to NULL. */
+/* Gives up the caller's reference; others (offloads) keep theirs. Memory that is still lent ends with the last one; what the device does not
+ * unpin then stays mapped, as it may still write there. Accepts NULL and pointers to NULL; sets *pinned to NULL. */
 BP_API void bp_pinned_destroy(bp_pinned **pinned);
 
 /* `bytes` (not 0) at a multiple of `alignment`, a power of two up to 2 MiB (0: 64). What it holds is not specified. Errors:
  * BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY (the slab is full, most_bytes reached, the system has none: with the numbers),
  * BP_ERR_CAPTURE and what else the device reports. */
 BP_API bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address);
-/* No copy may use it any more. Errors: BP_ERR_INVALID_ARGUMENT (nothing was allocated there), what the device reports (then a planned piece stays,
- * and is tried again when `pinned` ends). NULL is fine. */
+/* No copy may use it any more. Errors: BP_ERR_INVALID_ARGUMENT (nothing that is lent was allocated there: also twice), what the device reports
+ * (then a planned piece is still lent; it can be freed again, and is when `pinned` ends). NULL is fine. */
 BP_API bp_status bp_pinned_free(bp_pinned *pinned, void *address);
 
 typedef struct bp_pinned_statistics {
@@ -72,9 +73,8 @@ typedef struct bp_pinned_statistics {
     uint64_t planned_pieces, planned_bytes; /* lent now */
     uint64_t small_pieces, small_bytes;     /* lent now, as asked for */
     uint64_t slab_bytes;                    /* 0: not needed yet */
-    uint64_t
-        slab_used_bytes; /* of it, with what size classes and the allocator itself take: from mallctl with jemalloc */
-    uint64_t huge_bytes; /* of new memory, in huge pages when it was touched; 0 where the system does not say */
+    uint64_t slab_used_bytes;               /* of it, with what size classes take: from mallctl with jemalloc */
+    uint64_t huge_bytes;       /* of all memory so far, in huge pages when it was touched; 0: the system does not say */
     uint64_t touch_ns, pin_ns; /* that first touches and pinning have taken so far */
     int32_t numa_node;         /* -1: none chosen */
 } bp_pinned_statistics;

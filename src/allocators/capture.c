@@ -79,6 +79,25 @@ bp_status bp_capture_refuse(const bp_pool *pool, const char *function)
                    pool->capturing->name);
 }
 
+bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function)
+{
+    BP_TRY(bp_capture_refuse(pool, function));
+    if (atomic_load(&pool->device->captured_pools) == 0)
+        return BP_OK;
+    return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s: another pool of device %s is being captured: do it before or after",
+                   function, pool->name, bp_device_name(pool->device));
+}
+
+bool bp_capture_is_launching(const bp_pool *pool, const bool *chosen)
+{
+    bool found = false;
+    for (const bp_capture *c = pool->captures; c != NULL && !found; c = c->next) {
+        for (uint32_t i = 0; c->armed && i < c->slab_count; i++)
+            found |= chosen[i] && c->slabs[i];
+    }
+    return found;
+}
+
 int bp_pool_is_capturing(const bp_pool *pool)
 {
     return bp_is_capturing(pool);
@@ -300,6 +319,7 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
     made->next = pool->captures;
     pool->captures = pool->capturing = made;
     pool->capture_number++;
+    atomic_fetch_add(&pool->device->captured_pools, 1);
     const unsigned ask = pool->capture_check != BP_CAPTURE_CHECK_OFF ? BP_WATCH_ASK : 0;
     atomic_store_explicit(&pool->watch, BP_WATCH_CAPTURING | ask, memory_order_release);
     if (pool->annotations != NULL)
@@ -346,6 +366,7 @@ static void leave(bp_capture *capture)
     if (pool->annotations != NULL)
         bp_annotations_capture(pool, NULL);
     pool->capturing = NULL;
+    atomic_fetch_sub(&pool->device->captured_pools, 1);
     atomic_store_explicit(&pool->watch, pool->capture_check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0,
                           memory_order_release);
 }
@@ -459,6 +480,8 @@ void bp_capture_destroy(bp_capture **capture)
 
 void bp_capture_pool_gone(bp_pool *pool)
 {
+    if (pool->capturing != NULL)
+        atomic_fetch_sub(&pool->device->captured_pools, 1);
     for (bp_capture *c = pool->captures; c != NULL; c = c->next)
         c->pool = NULL;
 }

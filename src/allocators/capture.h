@@ -58,6 +58,11 @@ bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id);
 
 /* A call that only is possible outside of captures. */
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function);
+/* One that only is possible while no pool of the device is being captured. */
+bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function);
+
+/* Whether a launch has begun and is not over, of a graph that touches one of the slabs marked in `chosen`. */
+bool bp_capture_is_launching(const bp_pool *pool, const bool *chosen);
 
 /* Gives back what before_launch took. */
 void bp_capture_disarm(bp_capture *capture);

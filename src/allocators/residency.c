@@ -13,7 +13,7 @@ static const uint64_t AWAY_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;
 
 bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user))
 {
-    BP_TRY(bp_capture_refuse(pool, "bp_offload_create"));
+    BP_TRY(bp_capture_refuse_any(pool, "bp_offload_create"));
     if (pool->residency.user != NULL)
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has an offload already", pool->name);
     if (pool->guarded)
@@ -101,14 +101,19 @@ static bp_status fail_live(const bp_pool *pool, uint32_t id, const char *group)
                    (unsigned long long)bp_read(&r->since_step));
 }
 
+static bp_status fail_launching(const bp_pool *pool, const char *group)
+{
+    return bp_fail(BP_ERR_SCHEDULE,
+                   "pool %.40s: group %.40s cannot be offloaded: the launch of a graph has its memory (between "
+                   "bp_capture_before_launch and bp_capture_launched)",
+                   pool->name, group);
+}
+
 /* A segment that is not free. */
 static bp_status stop_holder(bp_pool *pool, uint32_t segment, uint32_t holder, const char *group)
 {
     if (holder == BP_HELD_BY_LAUNCH)
-        return bp_fail(BP_ERR_SCHEDULE,
-                       "pool %.40s: group %.40s cannot be offloaded: the launch of a graph has its memory (between "
-                       "bp_capture_before_launch and bp_capture_launched)",
-                       pool->name, group);
+        return fail_launching(pool, group);
     if (holder >= bp_bound_count(pool)) /* released a moment ago, or being bound */
         return bp_fail(BP_ERR_SCHEDULE,
                        "pool %.40s: group %.40s cannot be offloaded: other calls use it at this moment", pool->name,
@@ -151,6 +156,8 @@ static bp_status close_segments(bp_pool *pool, const bool *chosen, const char *g
 /* Under the binding lock, as binding gives segments of persistent memory to requests. */
 bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group)
 {
+    if (bp_capture_is_launching(pool, chosen)) /* also of what lasting requests hold */
+        return fail_launching(pool, group);
     pthread_mutex_lock(&pool->binding);
     bp_status status = close_segments(pool, chosen, group);
     for (size_t i = 0; status == BP_OK && i < pool->slabs.count; i++)

@@ -21,6 +21,7 @@ struct bp_device {
     bp_device_traits traits;
     atomic_uint references; /* the caller's, and one for each stream, event and pool */
     bp_device_counter committed_bytes, allocated_bytes, live_streams, live_events;
+    atomic_uint captured_pools;   /* of which a capture has begun and not ended */
     atomic_uint stream_numbers;   /* of streams ever made */
     _Atomic(bp_stream *) streams; /* ever made, newest first: their memory stays until the device goes */
     pthread_mutex_t rings_lock;   /* of unused_rings; not on any hot path */

@@ -20,16 +20,14 @@ static bp_status find_away(bp_offload *offload, const char *name, bp_restore fil
     return BP_OK;
 }
 
-/* The memory and its windows are there, on all ranks: what fails from here on is for bp_restore_finish to say. */
-static void start(bp_group *group, bp_job *job)
+static bp_status start(bp_group *group, bp_job *job)
 {
-    group->failed = bp_copies_start(job);
-    if (group->failed == BP_OK) {
+    bp_status status = bp_copies_start(job);
+    if (status == BP_OK)
         group->job = job;
-        return;
-    }
-    snprintf(group->words, sizeof group->words, "%s", bp_error_detail());
-    bp_copies_abandon(job, NULL);
+    else
+        bp_copies_abandon(job, NULL);
+    return status;
 }
 
 static bp_status begin(bp_offload *offload, bp_group *group)
@@ -38,7 +36,7 @@ static bp_status begin(bp_offload *offload, bp_group *group)
     bp_status status = bp_job_create_back(offload, group, &job);
     status = status == BP_OK ? bp_slabs_load(&offload->pool->slabs, group->chosen) : bp_offload_agree(offload, status);
     if (status == BP_OK)
-        start(group, job);
+        (void)start(group, job); /* all ranks have their memory: what fails now is made anew by bp_restore_finish */
     else if (job != NULL)
         bp_copies_abandon(job, NULL);
     return status;
@@ -59,28 +57,18 @@ bp_status bp_restore_begin(bp_offload *offload, const char *group, bp_restore fi
 
 /* ---- finish --------------------------------------------------------------------------------------------------------- */
 
-static bp_status report(bp_group *group)
-{
-    const bp_status failed = group->failed;
-    group->failed = BP_OK;
-    return bp_error_record(failed, group->words);
-}
-
-/* Copies that did not begin, or were not seen to end, are made anew: their bytes are still on the host. */
+/* Copies that could not begin, or were not seen to end, are made anew: their bytes are still on the host. */
 static bp_status start_again(bp_offload *offload, bp_group *group)
 {
     bp_job *job = NULL;
     BP_TRY(bp_job_create_back(offload, group, &job));
-    start(group, job);
-    return group->failed == BP_OK ? BP_OK : report(group);
+    return start(group, job);
 }
 
 static bp_status arrive(bp_offload *offload, bp_group *group)
 {
     if (group->residency != BP_RESTORING)
         return bp_group_fail_residency(offload, group, "bp_restore_finish");
-    if (group->failed != BP_OK)
-        return report(group);
     if (group->job == NULL)
         BP_TRY(start_again(offload, group));
     return bp_copies_wait(offload, group);

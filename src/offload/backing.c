@@ -66,6 +66,19 @@ static bp_status get_ordinary(const char *group, const bp_host_memory *all, uint
     return BP_OK;
 }
 
+/* What pinned memory says, and whom it is about. */
+static bp_status get_pinned(const bp_host_source *source, const char *group, const bp_host_memory *all, uint64_t bytes,
+                            void **memory)
+{
+    char because[BP_DETAIL_BYTES];
+    bp_status status = bp_pinned_allocate(source->pinned, bytes, 0, memory);
+    if (status != BP_ERR_NO_HOST_MEMORY)
+        return status;
+    snprintf(because, sizeof because, "%s", bp_error_detail());
+    return bp_fail(status, "group %.40s: no pinned memory for %llu of its %llu bytes: %.300s", group,
+                   (unsigned long long)bytes, (unsigned long long)all->bytes, because);
+}
+
 static void give_back_pieces(const bp_host_source *source, bp_host_memory *memory)
 {
     for (size_t i = memory->count; i-- > 0;) {
@@ -83,7 +96,7 @@ static bp_status get_pieces(bp_host_source *source, const char *group, bool pinn
     memory->pinned = pinned;
     for (size_t i = 0; i < memory->count; i++) {
         bp_kept *piece = &memory->pieces[i];
-        bp_status status = pinned ? bp_pinned_allocate(source->pinned, piece->bytes, 0, &piece->memory)
+        bp_status status = pinned ? get_pinned(source, group, memory, piece->bytes, &piece->memory)
                                   : get_ordinary(group, memory, piece->bytes, &piece->memory);
         if (status != BP_OK) {
             give_back_pieces(source, memory);

@@ -20,6 +20,9 @@ static bp_status create(bp_offload *offload, bp_group *group, bp_job **job)
         return bp_fail_memory(bytes);
     made->offload = offload;
     made->group = group;
+    pthread_mutex_lock(&offload->lock);
+    made->copied_before = group->copied_bytes;
+    pthread_mutex_unlock(&offload->lock);
     made->count = group->slab_count;
     for (size_t i = 0; i < made->count; i++) {
         const bp_slab *slab = &offload->pool->slabs.slabs[group->slabs[i]];
@@ -234,7 +237,6 @@ bp_status bp_copies_start(bp_job *job)
     bp_offload *offload = job->offload;
     const bp_mover *mover = job->away ? &offload->movers.away : &offload->movers.back;
     pthread_mutex_lock(&offload->lock);
-    job->copied_before = job->group->copied_bytes;
     job->group->copied_bytes = 0;
     pthread_mutex_unlock(&offload->lock);
     if (job->group->done == NULL)

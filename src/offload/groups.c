@@ -104,8 +104,8 @@ static bp_status fail_unknown(const bp_offload *offload, const char *name, const
         int written = snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", offload->groups[i].name);
         used += written > 0 ? (size_t)written : 0;
     }
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: pool %.40s has no group %.80s%s%s", function, offload->pool_name, name,
-                   offload->group_count > 0 ? "; it has " : "; it has none at all", names);
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: pool %.40s has no group \"%.80s\"%s%s", function, offload->pool_name,
+                   name, offload->group_count > 0 ? "; it has " : "; it has none at all", names);
 }
 
 bp_status bp_group_find(bp_offload *offload, const char *name, const char *function, bp_group **group)

@@ -35,9 +35,10 @@ static bp_status take(bp_offload *offload, bp_group *group, bp_lease *lease)
 bp_status bp_lease_take(bp_offload *offload, const char *group, const char *reader, bp_lease **lease)
 {
     bp_group *found = NULL;
-    if (offload == NULL || offload->pool == NULL || reader == NULL || lease == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_lease_take: needs an offload whose pool is there, the reader's name and an output");
+    if (offload == NULL || offload->pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lease_take: no offload, or its pool was destroyed");
+    if (reader == NULL || lease == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lease_take: needs the reader's name and an output");
     BP_TRY(bp_group_find(offload, group, "bp_lease_take", &found));
     const size_t length = strlen(reader);
     bp_lease *made = malloc(sizeof *made + length + 1);

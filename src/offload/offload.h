@@ -25,10 +25,8 @@ typedef struct bp_group {
     bool recapture;         /* graphs with collectives in it become void */
     bp_restore fill;        /* of what was discarded */
     bp_host_memory *memory; /* NULL: none now */
-    struct bp_job *job;     /* the copies on their way; NULL: none */
+    struct bp_job *job;     /* the copies on their way; NULL: none, or they could not begin */
     bp_event *done;         /* after the copies that began last; NULL: none ever did */
-    bp_status failed;       /* why copies back could not begin: bp_restore_finish says so */
-    char words[BP_DETAIL_BYTES];
 
     /* under the lock */
     bp_residency residency;

@@ -32,15 +32,16 @@ static bool look_up(void *library, bp_jemalloc *jemalloc)
     return true;
 }
 
-/* Arenas with hooks are made this way since version 5. */
+/* Arenas with hooks are made as we make them since version 5. Who builds it without git gets version 0. */
 static bool is_usable(bp_jemalloc *jemalloc, const char *where, char *because)
 {
     const char *version = NULL;
     size_t bytes = sizeof(const char *);
     if (jemalloc->mallctl("version", (void *)&version, &bytes, NULL, 0) != 0)
-        version = "of no version";
+        version = "0";
     int length = (int)strcspn(version, "-");
-    if (strtol(version, NULL, 10) >= 5) {
+    const long major = strtol(version, NULL, 10);
+    if (major >= 5 || major == 0) {
         snprintf(jemalloc->name, sizeof jemalloc->name, "jemalloc %.*s (%s)", length, version, where);
         return true;
     }

@@ -17,6 +17,11 @@
 /* Attributes of the driver. */
 enum { PCI_BUS = 33, PCI_DEVICE = 34, PCI_DOMAIN = 50 };
 
+void bp_numa_path(unsigned domain, unsigned bus, unsigned slot, char path[BP_NUMA_PATH_BYTES])
+{
+    snprintf(path, BP_NUMA_PATH_BYTES, "/sys/bus/pci/devices/%04x:%02x:%02x.0/numa_node", domain, bus, slot);
+}
+
 int32_t bp_numa_read_node(const char *path)
 {
     int node = -1;
@@ -37,9 +42,8 @@ int32_t bp_numa_node_of(const bp_device *device)
         cuda->driver.cuDeviceGetAttribute(&bus, PCI_BUS, cuda->device) != BP_CU_SUCCESS ||
         cuda->driver.cuDeviceGetAttribute(&slot, PCI_DEVICE, cuda->device) != BP_CU_SUCCESS)
         return -1;
-    char path[96];
-    snprintf(path, sizeof path, "/sys/bus/pci/devices/%04x:%02x:%02x.0/numa_node", (unsigned)domain, (unsigned)bus,
-             (unsigned)slot);
+    char path[BP_NUMA_PATH_BYTES];
+    bp_numa_path((unsigned)domain, (unsigned)bus, (unsigned)slot, path);
     return bp_numa_read_node(path);
 }
 

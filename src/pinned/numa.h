@@ -9,6 +9,10 @@
 /* The node next to a cuda device; -1: another device, or the system does not know. */
 int32_t bp_numa_node_of(const bp_device *device);
 
+/* Where the system says it. */
+#define BP_NUMA_PATH_BYTES 96u
+void bp_numa_path(unsigned domain, unsigned bus, unsigned slot, char path[BP_NUMA_PATH_BYTES]);
+
 /* What a file of the system's says ("numa_node" of a PCI device); -1: nothing. */
 int32_t bp_numa_read_node(const char *path);
 

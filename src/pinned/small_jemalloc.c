@@ -135,11 +135,20 @@ static int control_arena(const arena *a, const char *what, void *new, size_t byt
     return a->jemalloc.mallctl(name, NULL, NULL, new, bytes);
 }
 
-static void *allocate(arena *a, uint64_t bytes, uint64_t alignment)
+static void *try_allocate(arena *a, uint64_t bytes, uint64_t alignment)
 {
     a->asked_alignment = alignment;
     void *address = a->jemalloc.mallocx(bytes, bp_jemalloc_arena_flags(a->index) | __builtin_ctzll(alignment));
     a->asked_alignment = 1;
+    return address;
+}
+
+/* A background thread of jemalloc's may be holding what was freed, between two of its lists: purging waits for it. */
+static void *allocate(arena *a, uint64_t bytes, uint64_t alignment)
+{
+    void *address = try_allocate(a, bytes, alignment);
+    if (address == NULL && control_arena(a, "purge", NULL, 0) == 0)
+        address = try_allocate(a, bytes, alignment);
     return address;
 }
 

@@ -21,6 +21,7 @@ typedef struct play {
     part *parts;
     size_t count;
     uint64_t time_ns;
+    bool beginning; /* what is told was there before */
 } play;
 
 /* ---- blocks and slabs ----------------------------------------------------------------------------------------------- */
@@ -77,7 +78,7 @@ static void change_slab(const play *p, const part *t, uint32_t slab, bool gained
             end_block(p, t, id);
     }
     t->resident[slab] = gained;
-    p->audience->slab(p->audience->user, pool, slab, gained, p->time_ns);
+    p->audience->slab(p->audience->user, pool, slab, gained, p->beginning, p->time_ns);
     for (uint32_t id = 0; gained && id < t->scene->count; id++) {
         if (t->holds[id].live && bp_scene_slab(pool, id, t->holds[id].address) == slab)
             begin_block(p, t, id);
@@ -99,8 +100,8 @@ static void begin_part(const play *p, const part *t)
     for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
         change_slab(p, t, slab, s->resident[slab]);
     for (uint32_t id = 0; id < s->count; id++) {
-        t->from_before[id] = s->begin[id].live;
         t->holds[id] = s->begin[id];
+        t->from_before[id] = has_memory(t, id);
         begin_block(p, t, id);
     }
 }
@@ -179,6 +180,7 @@ static void run(play *p, uint64_t end_ns)
     move_to(p, p->count > 0 ? begin : 0);
     for (size_t i = 0; i < p->count; i++)
         begin_part(p, &p->parts[i]);
+    p->beginning = false;
     for (part *t = find_next(p); t != NULL; t = find_next(p)) {
         move_to(p, next_time(t));
         play_event(p, t);
@@ -219,7 +221,7 @@ static bp_status init(const bp_scene *scene, uint32_t device, play *p)
 
 bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *audience)
 {
-    play p = {.audience = audience};
+    play p = {.audience = audience, .beginning = true};
     bp_status status = init(scene, device, &p);
     if (status == BP_OK)
         run(&p, scene->now_ns);

@@ -20,7 +20,7 @@ typedef struct bp_block {
 /* Times never go back. */
 typedef struct bp_audience {
     void *user;
-    void (*slab)(void *user, const bp_pool *pool, uint32_t slab, bool gained, uint64_t time_ns);
+    void (*slab)(void *user, const bp_pool *pool, uint32_t slab, bool gained, bool from_before, uint64_t time_ns);
     void (*block)(void *user, const bp_block *block, bool begins, uint64_t time_ns);
 } bp_audience;
 

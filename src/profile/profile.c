@@ -71,6 +71,7 @@ static bp_status copy_config(const bp_profile_config *c, bp_profile *profile)
     profile->rank = c->rank;
     profile->ranks = c->ranks > 0 ? c->ranks : 1;
     profile->records = is_recorded(c);
+    bp_profile_note_clocks(profile);
     profile->formats = c->formats != 0 ? c->formats : BP_PROFILE_PICKLE;
     if (c->coordinates != NULL)
         memcpy(profile->coordinates, c->coordinates, strlen(c->coordinates) + 1);

@@ -43,6 +43,7 @@ typedef struct bp_plan_note {
 typedef struct bp_profiled {
     struct bp_profile *profile;
     bp_pool *pool;   /* NULL: destroyed */
+    bool attached;   /* to its slabs */
     uint32_t device; /* place of its device among the devices of all pools */
     bp_recorder *recorder;
     uint64_t first; /* events before this number are not told: slab events of their time were dropped */
@@ -81,6 +82,8 @@ struct bp_profile {
 /* ---- recording.c ---------------------------------------------------------------------------------------------------- */
 
 uint64_t bp_profile_now_ns(void);
+/* Recording begins now, as far as times go. */
+void bp_profile_note_clocks(bp_profile *profile);
 /* The requests of a pool as they are. `notes` has room for all that can be bound. */
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes);
 /* Makes what recording one pool needs, and attaches to its slabs. */

@@ -19,6 +19,12 @@ uint64_t bp_profile_now_ns(void)
     return read_clock(CLOCK_MONOTONIC);
 }
 
+void bp_profile_note_clocks(bp_profile *profile)
+{
+    profile->first_ns = profile->last_ns = bp_profile_now_ns();
+    profile->realtime_offset_ns = (int64_t)(read_clock(CLOCK_REALTIME) - profile->first_ns);
+}
+
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes)
 {
     uint32_t count = bp_bound_count(pool);
@@ -115,14 +121,14 @@ bp_status bp_profiled_init(bp_profiled *profiled, uint64_t entries)
     BP_TRY(make_arrays(profiled));
     BP_TRY(bp_recorder_create((size_t)entries, true, &profiled->recorder));
     BP_TRY(bp_pool_attach(pool, &callbacks, profiled));
-    pool->profiled = true;
+    profiled->attached = pool->profiled = true;
     return BP_OK;
 }
 
 /* Cannot refuse: what a capture or the seal of the pool forbids others is only a list of the pool's here. */
 static void leave(bp_profiled *p)
 {
-    if (p->pool == NULL || !p->pool->profiled)
+    if (p->pool == NULL || !p->attached)
         return;
     (void)bp_slabs_detach(&p->pool->slabs, &callbacks, p);
     p->pool->profiled = false;
@@ -169,8 +175,7 @@ bp_status bp_profile_begin(bp_profile *profile)
         memcpy(p->resident_first, p->resident, p->pool->slabs.count * sizeof *p->resident);
         p->begin_count = bp_profile_note_live(p->pool, p->begin);
     }
-    profile->first_ns = bp_profile_now_ns();
-    profile->realtime_offset_ns = (int64_t)(read_clock(CLOCK_REALTIME) - profile->first_ns);
+    bp_profile_note_clocks(profile);
     profile->recording = profile->recorded = true;
     return BP_OK;
 }

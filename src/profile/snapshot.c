@@ -232,9 +232,10 @@ static void begin_entry(tracing *t, const char *action, const void *address, uin
     bp_pickle_signed(o, ((int64_t)time_ns + t->scene->realtime_offset_ns) / 1000);
 }
 
-static void trace_slab(void *user, const bp_pool *pool, uint32_t slab, bool gained, uint64_t time_ns)
+static void trace_slab(void *user, const bp_pool *pool, uint32_t slab, bool gained, bool from_before, uint64_t time_ns)
 {
     tracing *t = user;
+    (void)from_before;
     const bp_slab *s = &pool->slabs.slabs[slab];
     begin_entry(t, gained ? "segment_map" : "segment_unmap", s->address, s->bytes, 0, time_ns);
     write_slab_frame(t->output, pool, slab);

@@ -247,7 +247,7 @@ static void write_recording(bp_output *o, const bp_scene *scene)
     else
         bp_pickle_none(o);
     bp_pickle_member_string(o, "label", p->by_hand ? p->label : "");
-    bp_pickle_member_number(o, "first_time_ns", p->recorded ? p->first_ns : scene->now_ns);
+    bp_pickle_member_number(o, "first_time_ns", p->first_ns);
     bp_pickle_member_number(o, "last_time_ns", scene->last_ns);
     bp_pickle_key(o, "realtime_offset_ns");
     bp_pickle_signed(o, p->realtime_offset_ns);

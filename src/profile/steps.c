@@ -7,6 +7,7 @@
 #include "profile/profile.h"
 #include "profile/scene.h"
 #include "profile/snapshot.h"
+#include "profile/trace.h"
 
 static const struct {
     uint32_t format;
@@ -27,8 +28,7 @@ static bp_status write_scene(const bp_scene *scene, uint32_t format, const char 
 {
     bp_output output;
     BP_TRY(bp_output_open(&output, path));
-    bp_status status = format == BP_PROFILE_PICKLE ? bp_snapshot_write(scene, &output)
-                                                   : bp_fail(BP_ERR_UNSUPPORTED, "traces are not written yet");
+    bp_status status = format == BP_PROFILE_PICKLE ? bp_snapshot_write(scene, &output) : bp_trace_write(scene, &output);
     return bp_output_close(&output, status);
 }
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #define MOST_RANKS 4
-#define MOST_LOGGED 128
+#define MOST_LOGGED 2048
 
 /* Where ranks meet. */
 typedef struct meeting {

@@ -183,6 +183,52 @@ static void test_arenas_go(void **state)
     end_device(&device);
 }
 
+/* Of the first arena that is not jemalloc's own. */
+static bp_extent_hooks *hooks_of_slab(const bp_jemalloc *jemalloc, unsigned *index)
+{
+    bp_extent_hooks *own = NULL, *hooks = NULL;
+    size_t bytes = sizeof(bp_extent_hooks *);
+    char name[64];
+    assert_int_equal(jemalloc->mallctl("arena.0.extent_hooks", (void *)&own, &bytes, NULL, 0), 0);
+    const unsigned count = arenas(jemalloc);
+    for (*index = 1; *index < count; ++*index) {
+        snprintf(name, sizeof name, "arena.%u.extent_hooks", *index);
+        if (jemalloc->mallctl(name, (void *)&hooks, &bytes, NULL, 0) == 0 && hooks != own)
+            return hooks;
+    }
+    return NULL;
+}
+
+/* What jemalloc may ask at any time: memory at an address of its choice, which there is not, and giving pages back, which are pinned. */
+static void test_hooks(void **state)
+{
+    (void)state;
+    char because[BP_JEMALLOC_BECAUSE_BYTES];
+    bp_jemalloc jemalloc;
+    unsigned index;
+    bool zero = false, commit = false;
+    assert_true(bp_jemalloc_find(&jemalloc, because));
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_jemalloc(device, SLAB);
+    uint8_t *piece;
+    assert_ok(bp_pinned_allocate(pinned, 2 * MIB, 0, (void **)&piece));
+    bp_extent_hooks *h = hooks_of_slab(&jemalloc, &index);
+    assert_non_null(h);
+    assert_null(h->alloc(h, piece + 2 * MIB, 4096, 4096, &zero, &commit, index));
+    assert_null(h->alloc(h, NULL, MIB, 4096, &zero, &commit, index)); /* it has been given the slab */
+    assert_true(h->dalloc(h, piece, 4096, true, index));
+    assert_true(h->decommit(h, piece, 4096, 0, 4096, index));
+    assert_true(h->purge_lazy(h, piece, 4096, 0, 4096, index));
+    assert_true(h->purge_forced(h, piece, 4096, 0, 4096, index));
+    assert_false(h->commit(h, piece, 4096, 0, 4096, index));
+    assert_false(h->split(h, piece, 8192, 4096, 4096, true, index));
+    assert_false(h->merge(h, piece, 4096, piece + 4096, 4096, true, index));
+    assert_ok(bp_pinned_free(pinned, piece));
+    bp_pinned_destroy(&pinned);
+    assert_null(hooks_of_slab(&jemalloc, &index)); /* none is left behind */
+    end_device(&device);
+}
+
 static void test_two_at_once(void **state)
 {
     (void)state;
@@ -259,6 +305,7 @@ int run_inside(const char *name)
         cmocka_unit_test(test_empty_slab_serves_small),
         cmocka_unit_test(test_freed_pages_stay),
         cmocka_unit_test(test_arenas_go),
+        cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_two_at_once),
         cmocka_unit_test(test_very_many),
     };

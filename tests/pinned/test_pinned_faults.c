@@ -120,6 +120,42 @@ static void test_create(void **state)
     end_device(&device);
 }
 
+/* An arena that cannot be made is no reason to have no pinned memory, but where it was asked for. Without jemalloc there is less to fail. */
+static void test_create_arena(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = new_pinned(device, NULL);
+    const bool has_jemalloc = strcmp(bp_pinned_allocator_name(pinned), "plain") != 0;
+    bp_pinned_destroy(&pinned);
+    const size_t mapped = mapped_pages();
+    unsigned without = 0, refused = 0;
+    for (int asked = 0; asked < 2; asked++) {
+        bp_pinned_config config = small_config(asked ? BP_PINNED_JEMALLOC : BP_PINNED_AUTO, MIB);
+        bool met = true;
+        for (unsigned nth = 1; met; nth++) {
+            inject(nth, false);
+            bp_status status = bp_pinned_create(device, &config, &pinned);
+            met = stop_injecting();
+            refused += status == BP_ERR_UNSUPPORTED && met;
+            if (status != BP_OK)
+                continue;
+            if (met) {
+                assert_false(asked);
+                assert_string_equal(bp_pinned_allocator_name(pinned), "plain");
+                assert_non_null(strstr(bp_pinned_because(pinned), "makes no arena"));
+                without++;
+            }
+            walk(pinned, nth, 200, MIB, NULL);
+            bp_pinned_destroy(&pinned);
+        }
+    }
+    assert_int_equal(without, has_jemalloc ? 2 : 0);
+    assert_int_equal(refused, has_jemalloc ? 2 : 0);
+    assert_in_range(mapped_pages(), 0, mapped + 2048);
+    end_device(&device);
+}
+
 /* The first small piece makes the slab; planned ones are pages of their own. */
 static void test_allocate(void **state)
 {
@@ -250,8 +286,8 @@ static void test_no_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),       cmocka_unit_test(test_allocate),   cmocka_unit_test(test_device_fails),
-        cmocka_unit_test(test_device_keeps), cmocka_unit_test(test_no_threads),
+        cmocka_unit_test(test_create),       cmocka_unit_test(test_create_arena), cmocka_unit_test(test_allocate),
+        cmocka_unit_test(test_device_fails), cmocka_unit_test(test_device_keeps), cmocka_unit_test(test_no_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

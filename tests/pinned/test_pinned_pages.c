@@ -83,9 +83,10 @@ static void test_memory_goes_back(void **state)
     void *piece;
     const uint64_t before = resident_bytes();
     assert_ok(bp_pinned_allocate(pinned, 64 * MIB, 0, &piece));
-    assert_in_range(resident_bytes(), before + 60 * MIB, before + 80 * MIB);
+    const uint64_t during = resident_bytes(); /* a sanitizer adds to it what it keeps of the memory */
+    assert_true(during >= before + 60 * MIB);
     assert_ok(bp_pinned_free(pinned, piece));
-    assert_in_range(resident_bytes(), 0, before + 8 * MIB);
+    assert_true(resident_bytes() + 60 * MIB <= during);
     bp_pinned_destroy(&pinned);
     end_device(&device);
 }
@@ -152,6 +153,11 @@ static void test_node_of_a_file(void **state)
     }
     unlink(path);
     assert_int_equal(bp_numa_read_node(path), -1);
+    char of_device[BP_NUMA_PATH_BYTES];
+    bp_numa_path(0, 0x1a, 3, of_device);
+    assert_string_equal(of_device, "/sys/bus/pci/devices/0000:1a:03.0/numa_node");
+    bp_numa_path(0x10001, 0xff, 0x1f, of_device);
+    assert_string_equal(of_device, "/sys/bus/pci/devices/10001:ff:1f.0/numa_node");
 }
 
 static void test_node(void **state)

@@ -203,7 +203,7 @@ class PoolEvent(Sized):
 
 class PoolSlab(Sized):
     _fields_ = [("size", c_size_t), ("address", c_void_p), ("bytes", c_uint64), ("planned_bytes", c_uint64),
-                ("group", c_char_p)]
+                ("group", c_char_p), ("resident", c_int32)]
 
 
 class PackConfig(Sized):

@@ -1,0 +1,118 @@
+/* Snapshots that profiles wrote (profile.h, docs/snapshots.md), read back; library bucketpool-formats.
+ *
+ * Also those that PyTorch writes of its own allocator (torch.cuda.memory._dump_snapshot): a pool for each device, in which every allocation is
+ * a request of its own, called after its innermost Python frame. What they do not say is "" or 0.
+ *
+ * Files are pickles, of which only plain data is read: nothing in them is ever run. Numbers are as the file has them; what refers to something
+ * (ids, slabs) has been checked. Errors are those of formats.h: BP_ERR_IO, BP_ERR_FORMAT with the file and the place in it. Texts are UTF-8
+ * without control characters and live as long as the snapshot. Host-side only; separate calls may run in separate threads. */
+#ifndef BUCKETPOOL_SNAPSHOT_H
+#define BUCKETPOOL_SNAPSHOT_H
+
+#include <bucketpool/pool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct bp_snapshot bp_snapshot;
+
+/* The caller owns the snapshot: bp_snapshot_destroy, which accepts NULL and pointers to NULL and sets *snapshot to NULL. */
+BP_API bp_status bp_snapshot_read(const char *path, bp_snapshot **snapshot);
+/* `origin` names the data in errors. */
+BP_API bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, bp_snapshot **snapshot);
+BP_API void bp_snapshot_destroy(bp_snapshot **snapshot);
+
+typedef struct bp_snapshot_about {
+    size_t size;
+    int is_ours; /* 0: of PyTorch's allocator, without what bucketpool adds */
+    const char *version, *label, *coordinates;
+    uint32_t rank, ranks;
+    int has_step;
+    uint64_t step;
+    uint64_t first_time_ns, last_time_ns; /* of recording, and no later or earlier than any event */
+    int64_t realtime_offset_ns;           /* added to a time: the system's clock */
+    size_t pools;
+} bp_snapshot_about;
+
+typedef struct bp_snapshot_pool {
+    size_t size;
+    const char *name, *allocator, *fingerprint, *device;
+    int has_plan, optimal;
+    uint64_t plan_bytes, lower_bound_bytes;
+    size_t roles, statistics, slabs, requests, streams, live, events, slab_events;
+    uint64_t lost_events;
+} bp_snapshot_pool;
+
+/* A role of the plan. */
+typedef struct bp_snapshot_role {
+    size_t size;
+    const char *role;
+    uint64_t bytes, lower_bound_bytes;
+} bp_snapshot_role;
+
+typedef struct bp_snapshot_slab {
+    size_t size;
+    uint64_t address, bytes, planned_bytes;
+    const char *group;
+    int resident;          /* at the end of recording */
+    int resident_at_start; /* as its events have it */
+} bp_snapshot_slab;
+
+typedef struct bp_snapshot_request {
+    size_t size;
+    const char *unit, *bucket, *role, *dtype, *placement;
+    uint32_t ordinal;
+    uint64_t bytes, holds;
+} bp_snapshot_request;
+
+typedef struct bp_snapshot_stream {
+    size_t size;
+    uint64_t number;
+    const char *name;
+} bp_snapshot_stream;
+
+/* A request that was live before the oldest event. */
+typedef struct bp_snapshot_live {
+    size_t size;
+    uint32_t id;
+    uint64_t address, stream, step;
+} bp_snapshot_live;
+
+typedef struct bp_snapshot_event {
+    size_t size;
+    bp_pool_event_kind kind;
+    uint32_t id;
+    uint64_t stream, step, time_ns, address;
+} bp_snapshot_event;
+
+typedef struct bp_snapshot_slab_event {
+    size_t size;
+    int gained; /* 1: the slab has memory from then on, 0: not */
+    uint32_t slab;
+    uint64_t time_ns;
+} bp_snapshot_slab_event;
+
+/* Each sets `size` first. `index` is below the count that bp_snapshot_pool has; BP_ERR_INVALID_ARGUMENT otherwise. Events are in the order of
+ * the file, whose times do not go back. */
+BP_API bp_status bp_snapshot_about_get(const bp_snapshot *snapshot, bp_snapshot_about *about);
+BP_API bp_status bp_snapshot_pool_get(const bp_snapshot *snapshot, size_t pool, bp_snapshot_pool *out);
+BP_API bp_status bp_snapshot_role_get(const bp_snapshot *snapshot, size_t pool, size_t index, bp_snapshot_role *role);
+BP_API bp_status bp_snapshot_slab_get(const bp_snapshot *snapshot, size_t pool, size_t index, bp_snapshot_slab *slab);
+BP_API bp_status bp_snapshot_request_get(const bp_snapshot *snapshot, size_t pool, size_t index,
+                                         bp_snapshot_request *request);
+BP_API bp_status bp_snapshot_stream_get(const bp_snapshot *snapshot, size_t pool, size_t index,
+                                        bp_snapshot_stream *stream);
+BP_API bp_status bp_snapshot_live_get(const bp_snapshot *snapshot, size_t pool, size_t index, bp_snapshot_live *live);
+BP_API bp_status bp_snapshot_event_get(const bp_snapshot *snapshot, size_t pool, size_t index,
+                                       bp_snapshot_event *event);
+BP_API bp_status bp_snapshot_slab_event_get(const bp_snapshot *snapshot, size_t pool, size_t index,
+                                            bp_snapshot_slab_event *event);
+/* A number of bp_pool_statistics by its name there. */
+BP_API bp_status bp_snapshot_statistic_get(const bp_snapshot *snapshot, size_t pool, size_t index, const char **name,
+                                           uint64_t *value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,72 @@
+/* A snapshot that was read, and what its two readers share. */
+#ifndef BP_FORMATS_SNAPSHOT_FILE_H
+#define BP_FORMATS_SNAPSHOT_FILE_H
+
+#include <bucketpool/snapshot.h>
+
+#include "formats/pickle.h"
+
+typedef struct bp_snapshot_statistic {
+    const char *name;
+    uint64_t value;
+} bp_snapshot_statistic;
+
+typedef struct bp_snapshot_part {
+    bp_snapshot_pool about;
+    bp_snapshot_role *roles;
+    bp_snapshot_statistic *statistics;
+    bp_snapshot_slab *slabs;
+    bp_snapshot_request *requests;
+    bp_snapshot_stream *streams;
+    bp_snapshot_live *live;
+    bp_snapshot_event *events;
+    bp_snapshot_slab_event *slab_events;
+} bp_snapshot_part;
+
+struct bp_snapshot {
+    bp_snapshot_about about;
+    bp_snapshot_part *pools;
+    bp_pickle memory; /* of everything here; its value is not used */
+};
+
+typedef struct bp_snapshot_reader {
+    const char *origin;
+    bp_snapshot *snapshot;
+    struct bp_snapshot_copied *copied; /* a hash table: texts that are in several places are copied once */
+    size_t copied_count, copied_capacity;
+    uint64_t
+        left; /* entries that may still be made: values can be in several places, their number is bounded by the bytes */
+} bp_snapshot_reader;
+
+/* Where a value is: "bucketpool.pools[0].events[17]". */
+typedef struct bp_snapshot_at {
+    bp_snapshot_reader *reader;
+    const bp_pickle_value *value; /* NULL: not there */
+    const struct bp_snapshot_at *parent;
+    const char *member; /* NULL: an item */
+    size_t index;
+} bp_snapshot_at;
+
+__attribute__((format(printf, 2, 3))) bp_status bp_snapshot_fail(const bp_snapshot_at *at, const char *format, ...);
+
+bp_snapshot_at bp_snapshot_member(const bp_snapshot_at *at, const char *name);
+/* Of a list. */
+bp_snapshot_at bp_snapshot_item(const bp_snapshot_at *at, size_t index);
+
+/* Values that must be there. Texts are copied, cleaned; "" for None. */
+bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t most, uint64_t *number);
+bp_status bp_snapshot_text(const bp_snapshot_at *at, const char **text);
+bp_status bp_snapshot_truth(const bp_snapshot_at *at, int *truth);
+/* 0 or "" where there is none. */
+bp_status bp_snapshot_number_or_0(const bp_snapshot_at *at, uint64_t *number);
+bp_status bp_snapshot_text_or_none(const bp_snapshot_at *at, const char **text);
+/* Zeroed room for the items of a list, or for `more` more; a list that is not there has none. */
+bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void **entries, size_t *count);
+bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries);
+bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text);
+
+/* snapshot_pool.c: the half of ours. snapshot_torch.c: segments and device_traces. */
+bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours);
+bp_status bp_snapshot_read_torch(const bp_snapshot_at *root);
+
+#endif

@@ -1,0 +1,320 @@
+/* The half of a snapshot that is for us: docs/snapshots.md. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "formats/snapshot_file.h"
+
+#define FORMAT "bucketpool.snapshot/1"
+
+/* A name, or the number of one of a role. */
+static bp_status read_name(const bp_snapshot_at *at, const char **name)
+{
+    if (at->value == NULL || at->value->kind != BP_PICKLE_INTEGER)
+        return bp_snapshot_text_or_none(at, name);
+    char text[32];
+    uint64_t number = 0;
+    BP_TRY(bp_snapshot_number(at, UINT32_MAX, &number));
+    snprintf(text, sizeof text, "role %u", (unsigned)number);
+    const char *known = number < BP_ROLE_COUNT ? bp_role_name((bp_role)number) : text;
+    return bp_snapshot_copy(at->reader, known, strlen(known), name);
+}
+
+static bp_status read_member(const bp_snapshot_at *at, const char *name, uint64_t *number)
+{
+    bp_snapshot_at member = bp_snapshot_member(at, name);
+    return bp_snapshot_number(&member, UINT64_MAX, number);
+}
+
+static bp_status read_member_text(const bp_snapshot_at *at, const char *name, const char **text)
+{
+    bp_snapshot_at member = bp_snapshot_member(at, name);
+    return bp_snapshot_text_or_none(&member, text);
+}
+
+/* ---- the plan and statistics -------------------------------------------------------------------------------------------------- */
+
+static bp_status read_roles(const bp_snapshot_at *plan, bp_snapshot_part *pool)
+{
+    bp_snapshot_at list = bp_snapshot_member(plan, "roles");
+    void *entries = NULL;
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->roles, &entries, &pool->about.roles));
+    pool->roles = entries;
+    for (size_t i = 0; i < pool->about.roles; i++) {
+        bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
+        pool->roles[i].size = sizeof *pool->roles;
+        BP_TRY(read_name(&role, &pool->roles[i].role));
+        BP_TRY(read_member(&item, "bytes", &pool->roles[i].bytes));
+        BP_TRY(read_member(&item, "lower_bound_bytes", &pool->roles[i].lower_bound_bytes));
+    }
+    return BP_OK;
+}
+
+static bp_status read_plan(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at plan = bp_snapshot_member(at, "plan"), optimal = bp_snapshot_member(&plan, "optimal");
+    if (plan.value == NULL || plan.value->kind == BP_PICKLE_NONE)
+        return BP_OK;
+    pool->about.has_plan = 1;
+    BP_TRY(read_member(&plan, "bytes", &pool->about.plan_bytes));
+    BP_TRY(read_member(&plan, "lower_bound_bytes", &pool->about.lower_bound_bytes));
+    BP_TRY(bp_snapshot_truth(&optimal, &pool->about.optimal));
+    return read_roles(&plan, pool);
+}
+
+static bp_status read_statistics(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at statistics = bp_snapshot_member(at, "statistics");
+    const bp_pickle_value *v = statistics.value;
+    if (v == NULL || v->kind != BP_PICKLE_DICTIONARY)
+        return BP_OK;
+    void *entries = NULL;
+    BP_TRY(bp_snapshot_room(at->reader, v->count / 2, sizeof *pool->statistics, &entries));
+    pool->statistics = entries;
+    for (size_t i = 0; i + 1 < v->count; i += 2) {
+        const bp_pickle_value *key = v->items[i], *value = v->items[i + 1];
+        if (key->kind != BP_PICKLE_STRING || value->kind != BP_PICKLE_INTEGER || value->is_negative)
+            continue;
+        bp_snapshot_statistic *entry = &pool->statistics[pool->about.statistics];
+        BP_TRY(bp_snapshot_copy(at->reader, key->text, key->count, &entry->name));
+        entry->value = value->magnitude;
+        pool->about.statistics++;
+    }
+    return BP_OK;
+}
+
+/* ---- slabs, requests, streams --------------------------------------------------------------------------------------------------- */
+
+static bp_status read_slabs(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at list = bp_snapshot_member(at, "slabs");
+    void *entries = NULL;
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->slabs, &entries, &pool->about.slabs));
+    pool->slabs = entries;
+    for (size_t i = 0; i < pool->about.slabs; i++) {
+        bp_snapshot_at item = bp_snapshot_item(&list, i), resident = bp_snapshot_member(&item, "resident");
+        bp_snapshot_slab *slab = &pool->slabs[i];
+        slab->size = sizeof *slab;
+        BP_TRY(read_member(&item, "address", &slab->address));
+        BP_TRY(read_member(&item, "bytes", &slab->bytes));
+        if (slab->bytes > UINT64_MAX - slab->address)
+            return bp_snapshot_fail(&item, "%llu bytes at 0x%llx go past the end of 64-bit addresses",
+                                    (unsigned long long)slab->bytes, (unsigned long long)slab->address);
+        BP_TRY(read_member(&item, "planned_bytes", &slab->planned_bytes));
+        BP_TRY(read_member_text(&item, "group", &slab->group));
+        BP_TRY(bp_snapshot_truth(&resident, &slab->resident));
+        slab->resident_at_start = slab->resident;
+    }
+    return BP_OK;
+}
+
+static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at list = bp_snapshot_member(at, "requests");
+    void *entries = NULL;
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->requests, &entries, &pool->about.requests));
+    pool->requests = entries;
+    for (size_t i = 0; i < pool->about.requests; i++) {
+        bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
+        bp_snapshot_at ordinal = bp_snapshot_member(&item, "ordinal"), holds = bp_snapshot_member(&item, "holds");
+        bp_snapshot_request *request = &pool->requests[i];
+        uint64_t number = 0;
+        request->size = sizeof *request;
+        BP_TRY(read_member_text(&item, "unit", &request->unit));
+        BP_TRY(read_member_text(&item, "bucket", &request->bucket));
+        BP_TRY(bp_snapshot_number(&ordinal, UINT32_MAX, &number));
+        request->ordinal = (uint32_t)number;
+        BP_TRY(read_name(&role, &request->role));
+        BP_TRY(read_member_text(&item, "dtype", &request->dtype));
+        BP_TRY(read_member(&item, "bytes", &request->bytes));
+        BP_TRY(read_member_text(&item, "placement", &request->placement));
+        BP_TRY(bp_snapshot_number_or_0(&holds, &request->holds));
+    }
+    return BP_OK;
+}
+
+static bp_status read_streams(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at list = bp_snapshot_member(at, "streams");
+    void *entries = NULL;
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->streams, &entries, &pool->about.streams));
+    pool->streams = entries;
+    for (size_t i = 0; i < pool->about.streams; i++) {
+        bp_snapshot_at item = bp_snapshot_item(&list, i);
+        pool->streams[i].size = sizeof *pool->streams;
+        BP_TRY(read_member(&item, "number", &pool->streams[i].number));
+        BP_TRY(read_member_text(&item, "name", &pool->streams[i].name));
+    }
+    return BP_OK;
+}
+
+/* ---- what happened --------------------------------------------------------------------------------------------------------------- */
+
+static bp_status read_id(const bp_snapshot_at *at, size_t count, const char *what, uint32_t *id)
+{
+    uint64_t number = 0;
+    BP_TRY(bp_snapshot_number(at, UINT64_MAX, &number));
+    if (number >= count || number > UINT32_MAX)
+        return bp_snapshot_fail(at, "%s %llu, there are %zu", what, (unsigned long long)number, count);
+    *id = (uint32_t)number;
+    return BP_OK;
+}
+
+static bp_status read_live(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at list = bp_snapshot_member(at, "live");
+    void *entries = NULL;
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->live, &entries, &pool->about.live));
+    pool->live = entries;
+    for (size_t i = 0; i < pool->about.live; i++) {
+        bp_snapshot_at item = bp_snapshot_item(&list, i), id = bp_snapshot_member(&item, "id");
+        bp_snapshot_at stream = bp_snapshot_member(&item, "stream"), step = bp_snapshot_member(&item, "step");
+        bp_snapshot_at address = bp_snapshot_member(&item, "address");
+        pool->live[i].size = sizeof *pool->live;
+        BP_TRY(read_id(&id, pool->about.requests, "request", &pool->live[i].id));
+        BP_TRY(bp_snapshot_number_or_0(&address, &pool->live[i].address));
+        BP_TRY(bp_snapshot_number_or_0(&stream, &pool->live[i].stream));
+        BP_TRY(bp_snapshot_number_or_0(&step, &pool->live[i].step));
+    }
+    return BP_OK;
+}
+
+enum { EVENT_KIND, EVENT_ID, EVENT_STREAM, EVENT_STEP, EVENT_TIME, EVENT_ADDRESS, EVENT_NUMBERS };
+
+static bp_status read_event(const bp_snapshot_at *item, const bp_snapshot_part *pool, uint64_t earliest,
+                            bp_snapshot_event *event)
+{
+    uint64_t numbers[EVENT_NUMBERS];
+    if (!bp_pickle_is_list(item->value) || item->value->count < EVENT_NUMBERS)
+        return bp_snapshot_fail(item, "expected a list of kind, id, stream, step, time_ns and address");
+    for (size_t i = 0; i < EVENT_NUMBERS; i++) {
+        bp_snapshot_at number = bp_snapshot_item(item, i);
+        BP_TRY(bp_snapshot_number(&number, UINT64_MAX, &numbers[i]));
+    }
+    if (numbers[EVENT_KIND] < BP_EVENT_ACQUIRE || numbers[EVENT_KIND] > BP_EVENT_GIVE_UP)
+        return bp_snapshot_fail(item, "kind %llu; 1 to 6 are known", (unsigned long long)numbers[EVENT_KIND]);
+    bp_snapshot_at id = bp_snapshot_item(item, EVENT_ID);
+    BP_TRY(read_id(&id, pool->about.requests, "request", &event->id));
+    event->size = sizeof *event;
+    event->kind = (bp_pool_event_kind)numbers[EVENT_KIND];
+    event->stream = numbers[EVENT_STREAM];
+    event->step = numbers[EVENT_STEP];
+    /* Threads read the clock before they take their places in the ring. */
+    event->time_ns = numbers[EVENT_TIME] < earliest ? earliest : numbers[EVENT_TIME];
+    event->address = numbers[EVENT_ADDRESS];
+    return BP_OK;
+}
+
+static bp_status read_events(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at list = bp_snapshot_member(at, "events");
+    void *entries = NULL;
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->events, &entries, &pool->about.events));
+    pool->events = entries;
+    uint64_t earliest = 0;
+    for (size_t i = 0; i < pool->about.events; i++) {
+        bp_snapshot_at item = bp_snapshot_item(&list, i);
+        BP_TRY(read_event(&item, pool, earliest, &pool->events[i]));
+        earliest = pool->events[i].time_ns;
+    }
+    return BP_OK;
+}
+
+/* Slabs are resident at the start as their first event finds them. */
+static void find_residency(bp_snapshot_part *pool)
+{
+    for (size_t i = pool->about.slab_events; i-- > 0;)
+        pool->slabs[pool->slab_events[i].slab].resident_at_start = !pool->slab_events[i].gained;
+}
+
+static bp_status read_slab_events(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at list = bp_snapshot_member(at, "slab_events");
+    void *entries = NULL;
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->slab_events, &entries, &pool->about.slab_events));
+    pool->slab_events = entries;
+    uint64_t earliest = 0;
+    for (size_t i = 0; i < pool->about.slab_events; i++) {
+        bp_snapshot_at item = bp_snapshot_item(&list, i), gained = bp_snapshot_item(&item, 0);
+        bp_snapshot_at slab = bp_snapshot_item(&item, 1), time = bp_snapshot_item(&item, 2);
+        bp_snapshot_slab_event *event = &pool->slab_events[i];
+        event->size = sizeof *event;
+        BP_TRY(bp_snapshot_truth(&gained, &event->gained));
+        BP_TRY(read_id(&slab, pool->about.slabs, "slab", &event->slab));
+        BP_TRY(bp_snapshot_number(&time, UINT64_MAX, &event->time_ns));
+        event->time_ns = event->time_ns < earliest ? earliest : event->time_ns;
+        earliest = event->time_ns;
+    }
+    find_residency(pool);
+    return BP_OK;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------------------------------------- */
+
+static bp_status read_pool(const bp_snapshot_at *at, bp_snapshot_part *pool)
+{
+    bp_snapshot_at lost = bp_snapshot_member(at, "lost_events");
+    pool->about.size = sizeof pool->about;
+    if (at->value == NULL || at->value->kind != BP_PICKLE_DICTIONARY)
+        return bp_snapshot_fail(at, "expected a dictionary");
+    BP_TRY(read_member_text(at, "name", &pool->about.name));
+    BP_TRY(read_member_text(at, "allocator", &pool->about.allocator));
+    BP_TRY(read_member_text(at, "fingerprint", &pool->about.fingerprint));
+    BP_TRY(read_member_text(at, "device", &pool->about.device));
+    BP_TRY(bp_snapshot_number_or_0(&lost, &pool->about.lost_events));
+    BP_TRY(read_plan(at, pool));
+    BP_TRY(read_statistics(at, pool));
+    BP_TRY(read_slabs(at, pool));
+    BP_TRY(read_requests(at, pool));
+    BP_TRY(read_streams(at, pool));
+    BP_TRY(read_live(at, pool));
+    BP_TRY(read_events(at, pool));
+    return read_slab_events(at, pool);
+}
+
+static bp_status read_offset(const bp_snapshot_at *ours, int64_t *offset)
+{
+    const bp_pickle_value *v = bp_pickle_find(ours->value, "realtime_offset_ns");
+    bool good = v != NULL && v->kind == BP_PICKLE_INTEGER && v->magnitude <= INT64_MAX;
+    *offset = !good ? 0 : v->is_negative ? -(int64_t)v->magnitude : (int64_t)v->magnitude;
+    return BP_OK;
+}
+
+static bp_status read_heading(const bp_snapshot_at *ours, bp_snapshot_about *about)
+{
+    bp_snapshot_at rank = bp_snapshot_member(ours, "rank"), ranks = bp_snapshot_member(ours, "ranks");
+    bp_snapshot_at step = bp_snapshot_member(ours, "step"), format = bp_snapshot_member(ours, "format");
+    const char *name = "";
+    uint64_t number = 0;
+    BP_TRY(bp_snapshot_text(&format, &name));
+    if (strcmp(name, FORMAT) != 0)
+        return bp_snapshot_fail(&format, "\"%.40s\", expected \"" FORMAT "\"", name);
+    BP_TRY(bp_snapshot_number(&rank, UINT32_MAX, &number));
+    about->rank = (uint32_t)number;
+    BP_TRY(bp_snapshot_number(&ranks, UINT32_MAX, &number));
+    about->ranks = (uint32_t)number;
+    about->has_step = step.value != NULL && step.value->kind == BP_PICKLE_INTEGER;
+    BP_TRY(bp_snapshot_number_or_0(&step, &about->step));
+    BP_TRY(read_member_text(ours, "version", &about->version));
+    BP_TRY(read_member_text(ours, "label", &about->label));
+    BP_TRY(read_member_text(ours, "coordinates", &about->coordinates));
+    BP_TRY(read_member(ours, "first_time_ns", &about->first_time_ns));
+    BP_TRY(read_member(ours, "last_time_ns", &about->last_time_ns));
+    return read_offset(ours, &about->realtime_offset_ns);
+}
+
+bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours)
+{
+    bp_snapshot *snapshot = ours->reader->snapshot;
+    bp_snapshot_at pools = bp_snapshot_member(ours, "pools");
+    void *entries = NULL;
+    snapshot->about.is_ours = 1;
+    BP_TRY(read_heading(ours, &snapshot->about));
+    BP_TRY(bp_snapshot_list(&pools, sizeof *snapshot->pools, &entries, &snapshot->about.pools));
+    snapshot->pools = entries;
+    for (size_t i = 0; i < snapshot->about.pools; i++) {
+        bp_snapshot_at pool = bp_snapshot_item(&pools, i);
+        BP_TRY(read_pool(&pool, &snapshot->pools[i]));
+    }
+    return BP_OK;
+}

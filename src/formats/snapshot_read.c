@@ -1,0 +1,114 @@
+/* Which halves a snapshot has, and what is asked of one. */
+#include <stdlib.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "formats/detail.h"
+#include "formats/file.h"
+#include "formats/snapshot_file.h"
+
+static bp_status read_root(bp_snapshot_reader *reader, const bp_pickle_value *value)
+{
+    bp_snapshot_at root = {.reader = reader, .value = value};
+    bp_snapshot_at ours = bp_snapshot_member(&root, "bucketpool");
+    if (value->kind != BP_PICKLE_DICTIONARY)
+        return bp_snapshot_fail(&root, "not a snapshot: expected a dictionary");
+    if (ours.value != NULL)
+        return bp_snapshot_read_ours(&ours);
+    if (bp_pickle_find(value, "segments") == NULL || bp_pickle_find(value, "device_traces") == NULL)
+        return bp_snapshot_fail(&root, "not a snapshot: expected \"bucketpool\", or \"segments\" and "
+                                       "\"device_traces\" as PyTorch writes them");
+    return bp_snapshot_read_torch(&root);
+}
+
+/* Times of recording, as far as they are not said: those of the events. */
+static void widen_times(bp_snapshot *snapshot)
+{
+    bp_snapshot_about *about = &snapshot->about;
+    bool any = about->is_ours;
+    for (size_t p = 0; p < about->pools; p++) {
+        const bp_snapshot_part *pool = &snapshot->pools[p];
+        for (size_t i = 0; i < pool->about.events; i++) {
+            uint64_t time = pool->events[i].time_ns;
+            about->first_time_ns = any && about->first_time_ns < time ? about->first_time_ns : time;
+            about->last_time_ns = any && about->last_time_ns > time ? about->last_time_ns : time;
+            any = true;
+        }
+        for (size_t i = 0; i < pool->about.slab_events; i++) {
+            uint64_t time = pool->slab_events[i].time_ns;
+            about->first_time_ns = any && about->first_time_ns < time ? about->first_time_ns : time;
+            about->last_time_ns = any && about->last_time_ns > time ? about->last_time_ns : time;
+            any = true;
+        }
+    }
+    if (about->last_time_ns < about->first_time_ns)
+        about->last_time_ns = about->first_time_ns;
+}
+
+/* Whoever adds live bytes up need not check. */
+static bp_status check_sums(const bp_snapshot *snapshot, const char *origin)
+{
+    for (size_t p = 0; p < snapshot->about.pools; p++) {
+        const bp_snapshot_part *pool = &snapshot->pools[p];
+        uint64_t requests = 0, slabs = 0;
+        bool fits = true;
+        for (size_t i = 0; i < pool->about.requests; i++)
+            fits = fits && bp_add_u64(requests, pool->requests[i].bytes, &requests);
+        for (size_t i = 0; i < pool->about.slabs; i++)
+            fits = fits && bp_add_u64(slabs, pool->slabs[i].bytes, &slabs);
+        if (!fits)
+            return bp_fail_quoting(BP_ERR_FORMAT,
+                                   "%.300s: pool %zu: the bytes of its requests or slabs add up to more "
+                                   "than 64 bits",
+                                   origin, p);
+    }
+    return BP_OK;
+}
+
+bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, bp_snapshot **snapshot)
+{
+    if (data == NULL || origin == NULL || snapshot == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_snapshot_parse: data, origin and snapshot must not be NULL");
+    bp_pickle pickle = {0};
+    BP_TRY(bp_pickle_parse(data, bytes, origin, &pickle));
+    bp_snapshot *read = calloc(1, sizeof *read);
+    if (read == NULL) {
+        bp_pickle_finish(&pickle);
+        return bp_fail_memory(sizeof *read);
+    }
+    read->about = (bp_snapshot_about){.size = sizeof read->about, .version = "", .label = "", .coordinates = ""};
+    bp_snapshot_reader reader = {.origin = origin, .snapshot = read, .left = bytes};
+    bp_status status = read_root(&reader, pickle.value);
+    if (status == BP_OK)
+        status = check_sums(read, origin);
+    free(reader.copied);
+    bp_pickle_finish(&pickle);
+    if (status != BP_OK) {
+        bp_snapshot_destroy(&read);
+        return status;
+    }
+    widen_times(read);
+    *snapshot = read;
+    return BP_OK;
+}
+
+bp_status bp_snapshot_read(const char *path, bp_snapshot **snapshot)
+{
+    if (path == NULL || snapshot == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_snapshot_read: path and snapshot must not be NULL");
+    char *data = NULL;
+    size_t bytes = 0;
+    BP_TRY(bp_file_read(path, BP_PICKLE_MOST_BYTES, &data, &bytes));
+    bp_status status = bp_snapshot_parse(data, bytes, path, snapshot);
+    free(data);
+    return status;
+}
+
+void bp_snapshot_destroy(bp_snapshot **snapshot)
+{
+    if (snapshot == NULL || *snapshot == NULL)
+        return;
+    bp_pickle_finish(&(*snapshot)->memory);
+    free(*snapshot);
+    *snapshot = NULL;
+}

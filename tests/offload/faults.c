@@ -1,0 +1,104 @@
+/* A device whose nth call fails. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+
+#include "faults.h"
+
+static bp_status maybe_fail(void *user, const bp_device_call *call)
+{
+    faults *f = user;
+    f->reservations += call->operation == BP_OP_RESERVE || call->operation == BP_OP_UNRESERVE;
+    if (f->only != BP_OP_COUNT && f->only != call->operation)
+        return BP_OK;
+    if (!(f->met && f->keep) && (f->until == 0 || --f->until > 0))
+        return BP_OK;
+    if (!f->met)
+        f->where = call->operation;
+    f->met = true;
+    char detail[80];
+    snprintf(detail, sizeof detail, "injected into %s", bp_device_operation_name(call->operation));
+    return bp_error_record(f->status, detail);
+}
+
+void inject(faults *f, unsigned nth, uint32_t only, bool keep, bp_status status)
+{
+    *f = (faults){.until = nth, .keep = keep, .only = only, .status = status, .reservations = f->reservations};
+}
+
+void no_faults(faults *f)
+{
+    inject(f, 0, BP_OP_COUNT, false, BP_OK);
+}
+
+bp_device *new_faulty(bp_device *inner, faults *f)
+{
+    bp_device *device = NULL;
+    *f = (faults){.only = BP_OP_COUNT};
+    assert_ok(bp_device_create_trace(inner, maybe_fail, f, &device));
+    bp_device_destroy(&inner);
+    return device;
+}
+
+static bp_status make_call(const store *s, const trip *t, stage which)
+{
+    switch (which) {
+    case BEGIN_OFFLOAD: return bp_offload_begin(s->offload, t->group, t->kept ? BP_OFFLOAD_KEEP : BP_OFFLOAD_DISCARD);
+    case FINISH_OFFLOAD: return bp_offload_finish(s->offload, t->group);
+    case BEGIN_RESTORE: return bp_restore_begin(s->offload, t->group, t->fill);
+    default: return bp_restore_finish(s->offload, t->group);
+    }
+}
+
+bp_status make_stage(store *s, const trip *t, stage which)
+{
+    bp_status status = make_call(s, t, which);
+    if (status == BP_OK && which == BEGIN_OFFLOAD)
+        note_begun(s, t->group, t->kept);
+    if (status == BP_OK && which == FINISH_RESTORE)
+        note_restored(s, t->group, t->fill);
+    return status;
+}
+
+bp_residency residency_before(stage which)
+{
+    static const bp_residency before[STAGES] = {BP_RESIDENT, BP_OFFLOADING, BP_OFFLOADED, BP_RESTORING};
+    return before[which];
+}
+
+static void advance(store *s, const trip *t)
+{
+    switch (group_of(s->offload, t->group).residency) {
+    case BP_RESIDENT:
+        if (t->kept)
+            begin_keep(s, t->group);
+        else
+            begin_discard(s, t->group);
+        break;
+    case BP_OFFLOADING: finish_offload(s, t->group); break;
+    case BP_OFFLOADED: begin_restore(s, t->group, t->fill); break;
+    default: finish_restore(s, t->group, t->fill); break;
+    }
+}
+
+void advance_to(store *s, const trip *t, stage which)
+{
+    while (group_of(s->offload, t->group).residency != residency_before(which))
+        advance(s, t);
+}
+
+void recover(store *s, const trip *t)
+{
+    advance_to(s, t, BEGIN_OFFLOAD);
+    assert_int_equal(group_of(s->offload, t->group).unreturned_bytes, 0);
+    assert_group_bytes(s, t->group);
+    if (!t->kept) /* for the next time */
+        for (size_t i = 0; i < s->slab_count; i++)
+            if (is_in_group(s, i, t->group))
+                write_slab(s, i, s->k.streams[0]);
+}

@@ -1,0 +1,25 @@
+/* A captured graph that computes in the memory of a store: what the state holds goes into parameters, and from there into gradients. */
+#ifndef BP_TEST_OFFLOAD_GRAPHS_H
+#define BP_TEST_OFFLOAD_GRAPHS_H
+
+#include <bucketpool/capture.h>
+
+#include "stores.h"
+
+typedef struct recorded {
+    bp_capture *capture;
+    bp_graph *graph;
+} recorded;
+
+/* Touches the first requests of state, param and grad, on s0. */
+recorded record_graph(store *s, const char *name, bp_capture_collectives collectives);
+void forget_graph(recorded *r);
+/* Enqueues it on the stream, with what comes before and after. */
+void replay(const recorded *r, bp_stream *stream);
+/* New bytes in the state, launched: they have come out in the gradients; what is known of the bytes follows. */
+void assert_replays(store *s, const recorded *r);
+
+/* The configuration that a capture of the store needs: requests that are live are owned. `owned` has room for all. */
+bp_capture_config capture_config(const store *s, uint32_t *owned);
+
+#endif

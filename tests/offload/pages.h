@@ -1,0 +1,29 @@
+/* A pool of two groups, "param" and "grad", of many pages each, with bytes that are known; on the host device, so that they can be looked at. */
+#ifndef BP_TEST_OFFLOAD_PAGES_H
+#define BP_TEST_OFFLOAD_PAGES_H
+
+#include <bucketpool/offload.h>
+
+#include "../contract/support.h"
+
+#define PAGE 4096u
+
+typedef struct pages {
+    kit k;
+    bp_offload *offload;
+    bp_pool_slab slabs[2]; /* of param, of grad */
+} pages;
+
+/* Takes the device over. `config` NULL: the defaults. */
+pages open_pages(bp_device *device, const bp_offload_config *config);
+/* Everything is given back: asserted. */
+void close_pages(pages *p);
+
+bp_offload_config config_with(bp_backing backing, uint64_t chunk_bytes);
+bp_offload_group group_in(const bp_offload *offload, const char *name);
+
+/* The host writes, and looks; `seed` tells one content from another. */
+void write_pages(const bp_pool_slab *slab, uint32_t seed);
+void assert_pages(const bp_pool_slab *slab, uint32_t seed);
+
+#endif

@@ -1,0 +1,187 @@
+/* Requests and observers of a group that is away, at every stage of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "stores.h"
+
+/* The call fails so, and leaves everything as it was. */
+#define assert_refuses(s, call, expected, ...)                                                                         \
+    do {                                                                                                               \
+        store_state before_ = state_of(s);                                                                             \
+        assert_fails(call, expected, __VA_ARGS__);                                                                     \
+        assert_same_state(s, &before_);                                                                                \
+    } while (0)
+
+static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
+
+/* `live`: of a request that is live all the time; `other`: of one in memory that is there. */
+static void check_requests(store *s, const char *group, uint32_t id, uint32_t other, bool live)
+{
+    bp_stream *stream = s->k.streams[1];
+    const uint32_t both[] = {other, id};
+    int answer = 7;
+    void *address = NULL, *addresses[2];
+    store_state before = state_of(s);
+    assert_fails(bp_pool_acquire(s->k.pool, &id, 1, stream, &address), BP_ERR_SCHEDULE, group);
+    assert_fails(bp_pool_acquire(s->k.pool, both, 2, stream, addresses), BP_ERR_SCHEDULE, group);
+    assert_null(address);
+    assert_ok(bp_pool_try_acquire(s->k.pool, both, 2, stream, addresses, &answer));
+    assert_int_equal(answer, 0);
+    answer = 7;
+    assert_ok(bp_pool_can_acquire(s->k.pool, both, 2, NULL, 0, &answer));
+    assert_int_equal(answer, 0);
+    answer = 7;
+    assert_ok(bp_pool_can_acquire(s->k.pool, &id, 1, &id, 1, &answer));
+    assert_int_equal(answer, 0);
+    assert_fails(bp_pool_use(s->k.pool, &id, 1, stream), BP_ERR_SCHEDULE, live ? group : "");
+    assert_fails(bp_pool_release(s->k.pool, &id, 1, stream), BP_ERR_SCHEDULE, live ? group : "");
+    assert_fails(bp_pool_give_up(s->k.pool, &id, 1), BP_ERR_SCHEDULE, live ? group : "");
+    assert_same_state(s, &before);
+    work_on(s, other, stream, stream); /* the others go on */
+}
+
+static void check_away(store *s, const char *group, uint32_t id, bool live)
+{
+    uint32_t other = of_role(s, strcmp(group, "grad") == 0 ? BP_ROLE_PARAM : BP_ROLE_GRAD);
+    void *address = address_of(&s->k, id);
+    begin_keep(s, group);
+    check_requests(s, group, id, other, live);
+    finish_offload(s, group);
+    check_requests(s, group, id, other, live);
+    assert_ptr_equal(address_of(&s->k, id), address);
+    begin_restore(s, group, BP_RESTORE_LEAVE);
+    check_requests(s, group, id, other, live);
+    finish_restore(s, group, BP_RESTORE_LEAVE);
+    assert_ptr_equal(address_of(&s->k, id), address);
+    if (!live)
+        work_on(s, id, s->k.streams[2], s->k.streams[1]);
+}
+
+static void test_requests_of_what_is_away(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    check_away(&s, "param", of_role(&s, BP_ROLE_PARAM), false);
+    check_away(&s, "grad", of_role(&s, BP_ROLE_GRAD), false);
+    check_away(&s, "state", of_role(&s, BP_ROLE_STATE), true);
+    check_away(&s, "main_grad", of_role(&s, BP_ROLE_MAIN_GRAD), true);
+    check_away(&s, "optimizer", of_role(&s, BP_ROLE_OPTIMIZER), true);
+    check_away(&s, "persistent", s.persistent, true);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+static void test_binding(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &(store_options){.persistent_bytes = 60000, .bare = true}, NULL);
+    assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
+    bp_bind bind = bind_of("", 11, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
+    bind.placement = BP_PLACE_PERSISTENT;
+    uint32_t id = 77, ids[64];
+    assert_ok(bp_offload_begin(s.offload, "persistent", BP_OFFLOAD_KEEP));
+    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
+    assert_ok(bp_offload_finish(s.offload, "persistent"));
+    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
+    assert_int_equal(id, 77);
+    assert_ok(bp_pool_bind_buckets(s.k.pool, s.k.w.buckets, 0, ids)); /* planned ones again */
+    assert_ok(bp_restore_begin(s.offload, "persistent", BP_RESTORE_LEAVE));
+    assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
+    assert_ok(bp_restore_finish(s.offload, "persistent"));
+    assert_ok(bp_pool_bind(s.k.pool, &bind, &id));
+    close_store(&s);
+}
+
+/* Also of a request that is live and stays so: no, as for any other whose memory cannot be had now. */
+static void test_tries(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    begin_keep(&s, "optimizer");
+    assert_false(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
+    finish_offload(&s, "optimizer");
+    bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+    assert_true(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
+    close_store(&s);
+}
+
+/* ---- observers ------------------------------------------------------------------------------------------------------ */
+
+typedef struct observer {
+    uint8_t attached[MOST_SLABS];
+    unsigned wrong;
+} observer;
+
+static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    observer *o = user;
+    (void)address;
+    o->wrong += slab >= MOST_SLABS || bytes == 0 || o->attached[slab]++ != 0;
+    return BP_OK;
+}
+
+static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    observer *o = user;
+    (void)address;
+    o->wrong += slab >= MOST_SLABS || bytes == 0 || o->attached[slab]-- != 1;
+}
+
+static const bp_slab_callbacks WATCHING = {.size = sizeof WATCHING, .attach = attach, .detach = detach};
+
+static void assert_attached(const store *s, const observer *o, const char *away)
+{
+    assert_int_equal(o->wrong, 0);
+    for (size_t i = 0; i < s->slab_count; i++)
+        assert_int_equal(o->attached[i], !is_in_group(s, i, away));
+}
+
+/* Whoever attaches hears of slabs that have memory, once; of the others when they have it again. */
+static void test_observers(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    observer before = {.wrong = 0}, between = {.wrong = 0};
+    assert_ok(bp_pool_attach(s.k.pool, &WATCHING, &before));
+    begin_keep(&s, "main_grad");
+    assert_attached(&s, &before, "");
+    finish_offload(&s, "main_grad");
+    assert_attached(&s, &before, "main_grad");
+    assert_ok(bp_pool_attach(s.k.pool, &WATCHING, &between));
+    assert_attached(&s, &between, "main_grad");
+    begin_restore(&s, "main_grad", BP_RESTORE_LEAVE);
+    assert_attached(&s, &before, "");
+    assert_attached(&s, &between, "");
+    finish_restore(&s, "main_grad", BP_RESTORE_LEAVE);
+    discard(&s, "grad");
+    assert_attached(&s, &between, "grad");
+    assert_ok(bp_pool_detach(s.k.pool, &WATCHING, &between)); /* while something is away */
+    for (size_t i = 0; i < s.slab_count; i++)
+        assert_int_equal(between.attached[i], 0);
+    bring_back(&s, "grad", BP_RESTORE_ZERO);
+    assert_attached(&s, &before, "");
+    assert_int_equal(between.wrong, 0);
+    discard(&s, "grad");
+    assert_bytes(&s);
+    close_store(&s); /* with something away */
+    assert_int_equal(before.wrong, 0);
+    for (size_t i = 0; i < MOST_SLABS; i++)
+        assert_int_equal(before.attached[i], 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_requests_of_what_is_away),
+        cmocka_unit_test(test_binding),
+        cmocka_unit_test(test_tries),
+        cmocka_unit_test(test_observers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,266 @@
+/* Random programs of a training loop that offloads: groups go and come in any order and beside each other, others are worked in meanwhile,
+ * and every byte is held against what was written. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../support/driver.h"
+#include "stores.h"
+
+#define STEPS 40
+
+/* What a group should be like. */
+typedef struct expected {
+    char name[32];
+    bp_residency residency;
+    bool kept;
+    bp_restore fill;
+    uint64_t bytes, offloads, restores;
+} expected;
+
+typedef struct program {
+    store s;
+    expected groups[MOST_GROUPS];
+    size_t count;
+    const char *group_of[64]; /* by request of the kit */
+    void *address_of[64];
+    bool joint;
+} program;
+
+static void note_groups(program *p)
+{
+    p->count = bp_offload_group_count(p->s.offload);
+    assert_in_range(p->count, 1, MOST_GROUPS);
+    for (size_t i = 0; i < p->count; i++) {
+        expected *e = &p->groups[i];
+        bp_offload_group group = group_at(p->s.offload, i);
+        *e = (expected){.residency = BP_RESIDENT, .bytes = bytes_of_group(&p->s, group.name)};
+        assert_true(strlen(group.name) < sizeof e->name);
+        memcpy(e->name, group.name, strlen(group.name) + 1);
+    }
+    assert_true(p->s.k.requests <= 64);
+    for (size_t i = 0; i < p->s.k.requests; i++) {
+        p->group_of[i] = group_of_request(&p->s, p->s.k.ids[i]);
+        p->address_of[i] = address_of(&p->s.k, p->s.k.ids[i]);
+    }
+}
+
+static expected *group_named(program *p, const char *name)
+{
+    for (size_t i = 0; i < p->count; i++)
+        if (strcmp(p->groups[i].name, name) == 0)
+            return &p->groups[i];
+    fail_msg("no group %s", name);
+    return NULL;
+}
+
+static void assert_as_expected(const program *p)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        const expected *e = &p->groups[i];
+        bp_offload_group now = group_at(p->s.offload, i);
+        assert_string_equal(now.name, e->name);
+        assert_int_equal(now.residency, e->residency);
+        assert_int_equal(now.bytes, e->bytes);
+        assert_int_equal(now.resident_bytes, e->residency == BP_OFFLOADED ? 0 : e->bytes);
+        if (e->residency == BP_OFFLOADED)
+            assert_int_equal(now.kept_bytes, e->kept ? e->bytes : 0);
+        if (e->residency == BP_RESIDENT)
+            assert_int_equal(now.kept_bytes, 0);
+        assert_true(now.host_bytes >= now.kept_bytes);
+        assert_int_equal(now.unreturned_bytes, 0);
+        assert_int_equal(now.offloads, e->offloads);
+        assert_int_equal(now.restores, e->restores);
+    }
+    for (size_t i = 0; i < p->s.slab_count; i++) {
+        bp_pool_slab slab = {.size = sizeof slab};
+        assert_ok(bp_pool_slab_get(p->s.k.pool, i, &slab));
+        assert_ptr_equal(slab.address, p->s.slabs[i].address);
+        assert_int_equal(slab.resident, group_of(p->s.offload, slab.group).residency != BP_OFFLOADED);
+    }
+}
+
+/* The group's next step, whatever that is. */
+static void advance(program *p, expected *e)
+{
+    store *s = &p->s;
+    switch (e->residency) {
+    case BP_RESIDENT:
+        e->kept = strcmp(e->name, "joint") != 0 && random_below(3) > 0;
+        if (e->kept)
+            begin_keep(s, e->name);
+        else
+            begin_discard(s, e->name);
+        e->residency = BP_OFFLOADING;
+        break;
+    case BP_OFFLOADING:
+        finish_offload(s, e->name);
+        e->residency = BP_OFFLOADED;
+        e->offloads++;
+        break;
+    case BP_OFFLOADED:
+        e->fill = random_below(2) == 0 ? BP_RESTORE_ZERO : BP_RESTORE_LEAVE;
+        begin_restore(s, e->name, e->fill);
+        e->residency = BP_RESTORING;
+        break;
+    default:
+        finish_restore(s, e->name, e->fill);
+        e->residency = BP_RESIDENT;
+        e->restores++;
+        break;
+    }
+}
+
+static bp_stream *any_stream(const program *p)
+{
+    return p->s.k.streams[random_below(KIT_STREAMS - 1)];
+}
+
+/* Work in memory that is there; what is away is refused. */
+static void work_somewhere(program *p)
+{
+    store *s = &p->s;
+    size_t which = random_below((uint32_t)s->k.requests);
+    uint32_t id = s->k.ids[which];
+    bp_pool_request request = request_at(s, id);
+    if (request.bytes == 0)
+        return;
+    if (group_named(p, p->group_of[which])->residency != BP_RESIDENT) {
+        int can = 1;
+        assert_refused(&s->k, id, any_stream(p), p->group_of[which]);
+        assert_false(try_take(&s->k, id, any_stream(p)));
+        assert_ok(bp_pool_can_acquire(s->k.pool, &id, 1, NULL, 0, &can));
+        assert_int_equal(can, 0);
+        return;
+    }
+    assert_ptr_equal(address_of(&s->k, id), p->address_of[which]);
+    if (is_state(&request))
+        write_request(s, id, s->k.streams[0]);
+    else
+        work_on(s, id, any_stream(p), any_stream(p));
+}
+
+static void work_in_persistent(program *p)
+{
+    store *s = &p->s;
+    if (s->persistent != UINT32_MAX && group_named(p, "persistent")->residency == BP_RESIDENT)
+        write_request(s, s->persistent, s->k.streams[0]);
+}
+
+/* Each group that is on its way comes to an end; then all is there again. */
+static void end_program(program *p)
+{
+    for (size_t i = 0; i < p->count; i++)
+        while (p->groups[i].residency != BP_RESIDENT)
+            advance(p, &p->groups[i]);
+    assert_as_expected(p);
+    assert_bytes(&p->s);
+    for (size_t i = 0; i < p->s.k.requests; i++) {
+        bp_pool_request request = request_at(&p->s, p->s.k.ids[i]);
+        assert_int_equal(request.holds, is_state(&request) && request.bytes > 0 ? 1 : 0);
+        assert_ptr_equal(address_of(&p->s.k, p->s.k.ids[i]), p->address_of[i]);
+    }
+    close_store(&p->s);
+}
+
+static void run_program(bp_device *device, const store_options *options, const bp_offload_config *config)
+{
+    program p = {.joint = options->joint};
+    p.s = open_store(device, options, config);
+    note_groups(&p);
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t what = random_below(10);
+        if (what < 4)
+            advance(&p, &p.groups[random_below((uint32_t)p.count)]);
+        else if (what < 8)
+            work_somewhere(&p);
+        else if (what == 8)
+            work_in_persistent(&p);
+        else if (random_below(3) == 0)
+            bp_offload_trim(p.s.offload);
+        else
+            assert_bytes(&p.s);
+        assert_as_expected(&p);
+    }
+    end_program(&p);
+}
+
+static store_options random_options(void)
+{
+    store_options o = {.persistent_bytes = random_below(2) * 20000, .overflow_bytes = random_below(2) * 10000};
+    o.policy = random_below(2) == 0 ? BP_POLICY_MAX : BP_POLICY_SCHEDULED;
+    o.joint = random_below(4) == 0;
+    if (!o.joint && random_below(3) == 0) { /* several slabs of one group; names of the caller's */
+        o.groups[2] = "shards";
+        o.groups[4] = "shards";
+        o.groups[3] = random_below(2) == 0 ? "shards" : "reduced";
+    }
+    return o;
+}
+
+static void run_programs(unsigned count, uint64_t first_seed, uint64_t chunk_bytes, bp_backing backing,
+                         uint32_t delay_us)
+{
+    if (has_driver() && count > 12)
+        count = 12 + count / 8;
+    for (unsigned i = 0; i < count; i++) {
+        seed(first_seed + i);
+        store_options options = random_options();
+        bp_offload_config config = offload_config(chunk_bytes, backing);
+        run_program(new_slow_device(delay_us, first_seed + i), &options, &config);
+    }
+}
+
+static void test_pinned(void **state)
+{
+    (void)state;
+    run_programs(80, 1000, 0, BP_BACKING_PINNED, 0);
+}
+
+static void test_pinned_pages(void **state)
+{
+    (void)state;
+    run_programs(80, 2000, 1, BP_BACKING_PINNED, 0);
+}
+
+static void test_staged(void **state)
+{
+    (void)state;
+    run_programs(40, 3000, 0, BP_BACKING_STAGED, 0);
+}
+
+/* Two chunks in turn, many turns. */
+static void test_staged_pages(void **state)
+{
+    (void)state;
+    run_programs(80, 4000, 4096, BP_BACKING_STAGED, 0);
+}
+
+static void test_odd_chunks(void **state)
+{
+    (void)state;
+    run_programs(40, 5000, 3 * 4096 + 1, BP_BACKING_AUTO, 0);
+}
+
+/* Streams that are late, so that copies which do not wait find old bytes. */
+static void test_late_streams(void **state)
+{
+    (void)state;
+    run_programs(25, 6000, 4096, BP_BACKING_STAGED, 150);
+    run_programs(25, 7000, 8192, BP_BACKING_PINNED, 150);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pinned),       cmocka_unit_test(test_pinned_pages), cmocka_unit_test(test_staged),
+        cmocka_unit_test(test_staged_pages), cmocka_unit_test(test_odd_chunks),   cmocka_unit_test(test_late_streams),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

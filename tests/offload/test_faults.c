@@ -1,0 +1,214 @@
+/* Every call of the device fails once in turn while a group goes and comes: either nothing has changed, or what the header says; and a
+ * second try succeeds, with the right bytes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "../support/driver.h"
+#include "faults.h"
+
+#define MOST_CALLS 400
+
+/* Three slabs that go together: what was done to the first must be undone when the third fails. */
+static const store_options SHARDS = {.groups = {[2] = "shards", [3] = "shards", [4] = "shards"}};
+
+static const trip TRIPS[] = {{"shards", true, BP_RESTORE_LEAVE},
+                             {"shards", false, BP_RESTORE_ZERO},
+                             {"shards", false, BP_RESTORE_LEAVE},
+                             {"param", true, BP_RESTORE_ZERO}};
+#define TRIP_COUNT (sizeof TRIPS / sizeof *TRIPS)
+
+static void assert_bytes_of_others(store *s, const trip *t)
+{
+    for (size_t i = 0; i < bp_offload_group_count(s->offload); i++) {
+        bp_offload_group other = group_at(s->offload, i);
+        if (!is_in_group(s, slab_of_group(s, other.name), t->group))
+            assert_group_bytes(s, other.name);
+    }
+}
+
+/* What the header promises of a call that failed once; undoing went well. */
+static void assert_failed_well(store *s, const trip *t, stage which, const faults *f, const store_state *before,
+                               uint64_t all)
+{
+    bp_offload_group now = group_of(s->offload, t->group);
+    if (which != FINISH_OFFLOAD) {
+        assert_int_equal(now.residency, residency_before(which));
+        if (which != FINISH_RESTORE)
+            assert_same_state(s, before);
+        if (which == BEGIN_OFFLOAD)
+            assert_group_bytes(s, t->group);
+        return;
+    }
+    if (f->where == BP_OP_DECOMMIT) {
+        assert_int_equal(now.residency, BP_OFFLOADED);
+        assert_true(now.unreturned_bytes > 0 && now.unreturned_bytes <= now.bytes);
+        assert_int_equal(now.resident_bytes, 0);
+        assert_int_equal(now.kept_bytes, t->kept ? now.bytes : 0);
+        return;
+    }
+    assert_int_equal(now.residency, BP_RESIDENT); /* as if nothing had begun: also what was to be given up is there */
+    assert_int_equal(now.unreturned_bytes, 0);
+    assert_int_equal(now.kept_bytes, 0);
+    assert_int_equal(usage_of(s->k.device).committed_bytes, all);
+    assert_group_bytes(s, t->group);
+}
+
+/* What failed of the copies that a call began may be told by the next: then that can be made again. */
+static void hear_late(store *s, const trip *t, stage which, bool undoing_too)
+{
+    bp_status status = make_stage(s, t, which + 1);
+    if (status == BP_OK)
+        return;
+    assert_fails(status, BP_ERR_IO, "injected into");
+    if (!undoing_too)
+        assert_residency(s, t->group, which == BEGIN_OFFLOAD ? BP_RESIDENT : BP_RESTORING);
+}
+
+/* One stage of one trip with each of its calls failing. Returns how many there were. */
+static unsigned fail_each_call(store *s, faults *f, const trip *t, stage which, bool undoing_too)
+{
+    uint64_t all = usage_of(s->k.device).committed_bytes;
+    unsigned met = 0;
+    for (unsigned nth = 1; nth < MOST_CALLS; nth++) {
+        advance_to(s, t, which);
+        store_state before = state_of(s);
+        unsigned reservations = f->reservations;
+        if (undoing_too)
+            assert_ok(bp_device_synchronize(s->k.device)); /* waiting fails, too */
+        inject(f, nth, BP_OP_COUNT, undoing_too, BP_ERR_IO);
+        bp_status status = make_stage(s, t, which);
+        faults was = *f;
+        no_faults(f);
+        assert_int_equal(was.reservations, reservations); /* the addresses are never given up */
+        if (status != BP_OK) {
+            assert_true(was.met);
+            assert_fails(status, BP_ERR_IO, "injected into");
+            if (!undoing_too)
+                assert_failed_well(s, t, which, &was, &before, all);
+            met++;
+        } else if (was.met && (which == BEGIN_OFFLOAD || which == BEGIN_RESTORE))
+            hear_late(s, t, which, undoing_too);
+        assert_bytes_of_others(s, t);
+        recover(s, t);
+        assert_int_equal(usage_of(s->k.device).committed_bytes, all);
+        if (!was.met)
+            return met;
+    }
+    fail_msg("%s: no end of calls", t->group);
+    return met;
+}
+
+static void fail_everywhere(bp_backing backing, bool undoing_too)
+{
+    for (size_t i = 0; i < TRIP_COUNT; i++) {
+        faults f;
+        bp_offload_config config = offload_config(16384, backing);
+        store s = open_store(new_faulty(new_device(), &f), &SHARDS, &config);
+        unsigned met[STAGES];
+        for (stage which = BEGIN_OFFLOAD; which <= FINISH_RESTORE; which++)
+            met[which] = fail_each_call(&s, &f, &TRIPS[i], which, undoing_too);
+        assert_true(met[FINISH_OFFLOAD] >= 2); /* unmap, decommit */
+        assert_true(met[BEGIN_RESTORE] >= 2);  /* commit, map */
+        assert_bytes(&s);
+        no_faults(&f);
+        close_store(&s);
+    }
+}
+
+static void test_pinned(void **state)
+{
+    (void)state;
+    fail_everywhere(BP_BACKING_PINNED, false);
+}
+
+static void test_staged(void **state)
+{
+    (void)state;
+    fail_everywhere(BP_BACKING_STAGED, false);
+}
+
+/* Where undoing fails as well nobody can promise much: but no bytes that were kept are lost, and the group can be brought back. */
+static void test_undoing_fails_too(void **state)
+{
+    (void)state;
+    const trip kept = {"shards", true, BP_RESTORE_LEAVE};
+    for (int staged = 0; staged < 2; staged++) {
+        faults f;
+        bp_offload_config config = offload_config(16384, staged ? BP_BACKING_STAGED : BP_BACKING_PINNED);
+        store s = open_store(new_faulty(new_device(), &f), &SHARDS, &config);
+        for (stage which = BEGIN_OFFLOAD; which <= FINISH_RESTORE; which++)
+            fail_each_call(&s, &f, &kept, which, true);
+        close_store(&s);
+    }
+}
+
+static void test_creation(void **state)
+{
+    (void)state;
+    faults f;
+    store s = open_store(new_faulty(new_device(), &f), &(store_options){.bare = true}, NULL);
+    bp_device_usage before = usage_of(s.k.device);
+    unsigned met = 0;
+    for (unsigned nth = 1; s.offload == NULL; nth++) {
+        inject(&f, nth, BP_OP_COUNT, false, BP_ERR_IO);
+        bp_status status = bp_offload_create(s.k.pool, NULL, &s.offload);
+        faults was = f;
+        no_faults(&f);
+        if (status == BP_OK)
+            break;
+        met++;
+        assert_true(was.met);
+        assert_fails(status, BP_ERR_IO, "injected into");
+        assert_null(s.offload);
+        assert_int_equal(usage_of(s.k.device).streams, before.streams);
+        assert_int_equal(usage_of(s.k.device).events, before.events);
+    }
+    assert_true(met >= 1);
+    close_store(&s);
+}
+
+/* Ends in the middle, with everything failing: it must not be fatal. */
+static void test_ends(void **state)
+{
+    (void)state;
+    for (unsigned stages = 0; stages < STAGES; stages++) {
+        for (int pool_first = 0; pool_first < 2; pool_first++) {
+            for (unsigned nth = 1; nth < 12; nth += 3) {
+                faults f;
+                bp_offload_config config = offload_config(16384, BP_BACKING_AUTO);
+                store s = open_store(new_faulty(new_device(), &f), &SHARDS, &config);
+                for (stage which = BEGIN_OFFLOAD; which < (stage)stages; which++)
+                    assert_ok(make_stage(&s, &TRIPS[0], which));
+                assert_ok(bp_device_synchronize(s.k.device)); /* waiting fails, too */
+                inject(&f, nth, BP_OP_COUNT, true, BP_ERR_IO);
+                if (pool_first)
+                    bp_pool_destroy(&s.k.pool);
+                drop_store(&s);
+                no_faults(&f);
+                for (int i = 0; i < KIT_STREAMS; i++)
+                    bp_stream_destroy(&s.k.streams[i]);
+                bp_device_destroy(&s.k.device);
+                bp_plan_destroy(&s.k.plan);
+                end_world(&s.k.w);
+                free(s.k.ids);
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pinned),   cmocka_unit_test(test_staged), cmocka_unit_test(test_undoing_fails_too),
+        cmocka_unit_test(test_creation), cmocka_unit_test(test_ends),
+    };
+    if (has_driver())
+        expect_leaks();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,248 @@
+/* Captured graphs and offload: the offload row of the matrix in docs/captures.md. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+
+#include "../support/driver.h"
+#include "graphs.h"
+
+static const char *const TOUCHED[] = {"param", "grad", "state"};
+
+#define assert_refuses(s, call, expected, ...)                                                                         \
+    do {                                                                                                               \
+        store_state before_ = state_of(s);                                                                             \
+        assert_fails(call, expected, __VA_ARGS__);                                                                     \
+        assert_same_state(s, &before_);                                                                                \
+    } while (0)
+
+/* ---- before and inside --------------------------------------------------------------------------------------------- */
+
+/* `second`: another pool of the device is captured. */
+static void check_inside(bool second_is)
+{
+    store s = open_store(new_cuda(), NULL, NULL);
+    bp_pool *second = NULL;
+    bp_offload *late = NULL;
+    bp_capture *capture = NULL;
+    bp_lease *lease = NULL;
+    uint32_t owned[64];
+    assert_ok(bp_pool_create(s.k.device, s.k.plan, NULL, &second));
+    begin_keep(&s, "optimizer");
+    keep(&s, "main_grad");
+    keep(&s, "grad");
+    begin_restore(&s, "grad", BP_RESTORE_LEAVE);
+    bp_capture_config config = capture_config(&s, owned);
+    assert_ok(bp_capture_begin(second_is ? second : s.k.pool, second_is ? NULL : &config, &capture));
+    assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_CAPTURE, "captured");
+    assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_DISCARD), BP_ERR_CAPTURE, "captured");
+    assert_refuses(&s, bp_offload_finish(s.offload, "optimizer"), BP_ERR_CAPTURE, "captured");
+    assert_refuses(&s, bp_restore_begin(s.offload, "main_grad", BP_RESTORE_LEAVE), BP_ERR_CAPTURE, "captured");
+    assert_refuses(&s, bp_restore_finish(s.offload, "grad"), BP_ERR_CAPTURE, "captured");
+    if (second_is)
+        assert_fails(bp_offload_create(second, NULL, &late), BP_ERR_CAPTURE, "captured");
+    assert_null(late);
+    assert_ok(bp_lease_take(s.offload, "param", "checkpoint", &lease));
+    bp_lease_return(&lease);
+    bp_capture_abandon(&capture);
+    finish_offload(&s, "optimizer");
+    bring_back(&s, "main_grad", BP_RESTORE_LEAVE);
+    finish_restore(&s, "grad", BP_RESTORE_LEAVE);
+    bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    bp_pool_destroy(&second);
+    close_store(&s);
+}
+
+/* Nothing while a pool of the device is captured, this one or another; leases are no device's business. */
+static void test_offload_inside(void **state)
+{
+    (void)state;
+    check_inside(false);
+}
+
+static void test_offload_inside_another(void **state)
+{
+    (void)state;
+    check_inside(true);
+}
+
+/* A capture can be made while a group is away; what is away cannot be acquired inside either. */
+static void test_offload_before(void **state)
+{
+    (void)state;
+    store s = open_store(new_cuda(), &(store_options){.roles = PARAM | GRAD}, NULL);
+    uint32_t gradient = of_role(&s, BP_ROLE_GRAD), parameter = of_role(&s, BP_ROLE_PARAM);
+    bp_capture *capture = NULL;
+    bp_graph *graph = NULL;
+    keep(&s, "grad");
+    assert_ok(bp_capture_begin(s.k.pool, NULL, &capture));
+    assert_ok(bp_graph_begin(s.k.streams[0]));
+    drop(&s.k, parameter, (take(&s.k, parameter, s.k.streams[0]), s.k.streams[0]));
+    assert_refused(&s.k, gradient, s.k.streams[0], "grad", "offloaded");
+    assert_ok(bp_graph_end(s.k.streams[0], &graph));
+    assert_ok(bp_capture_end(capture));
+    recorded r = {capture, graph};
+    replay(&r, s.k.streams[0]);
+    bring_back(&s, "grad", BP_RESTORE_LEAVE);
+    replay(&r, s.k.streams[0]);
+    assert_bytes(&s);
+    forget_graph(&r);
+    close_store(&s);
+}
+
+/* ---- a graph exists ------------------------------------------------------------------------------------------------ */
+
+/* A graph that only computes is as good as before, at the same addresses; while its memory is away it cannot be launched. */
+static void test_offload_of_a_graph(void **state)
+{
+    (void)state;
+    store s = open_store(new_cuda(), NULL, NULL);
+    recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
+    for (uint32_t slab = 0; slab < s.slab_count; slab++)
+        assert_int_equal(bp_capture_pins_slab(r.capture, slab), 0);
+    assert_replays(&s, &r);
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < 3; i++) {
+            const char *group = TOUCHED[i];
+            begin_keep(&s, group);
+            assert_fails(bp_capture_before_launch(r.capture, s.k.streams[0]), BP_ERR_SCHEDULE, group);
+            finish_offload(&s, group);
+            assert_fails(bp_capture_before_launch(r.capture, s.k.streams[0]), BP_ERR_SCHEDULE, group);
+            begin_restore(&s, group, BP_RESTORE_LEAVE);
+            assert_fails(bp_capture_before_launch(r.capture, s.k.streams[0]), BP_ERR_SCHEDULE, group);
+            finish_restore(&s, group, BP_RESTORE_LEAVE);
+            assert_replays(&s, &r);
+        }
+        keep(&s, "optimizer"); /* what the graph does not touch may be away */
+        discard(&s, "main_grad");
+        assert_replays(&s, &r);
+        bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+        bring_back(&s, "main_grad", BP_RESTORE_ZERO);
+        assert_replays(&s, &r);
+    }
+    forget_graph(&r);
+    close_store(&s);
+}
+
+/* Between before_launch and launched its memory is the launch's. What a launch has enqueued is waited for. */
+static void test_offload_launching(void **state)
+{
+    (void)state;
+    store s = open_store(new_cuda(), NULL, NULL);
+    recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
+    assert_ok(bp_capture_before_launch(r.capture, s.k.streams[0]));
+    for (size_t i = 0; i < 2; i++)
+        assert_refuses(&s, bp_offload_begin(s.offload, TOUCHED[i], BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, TOUCHED[i],
+                       "launch");
+    keep(&s, "optimizer");
+    bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+    assert_ok(bp_capture_launched(r.capture, NULL));
+    gate g = {0};
+    pthread_t opener;
+    block(s.k.streams[0], &g);
+    uint32_t from = of_role(&s, BP_ROLE_STATE);
+    write_request(&s, from, s.k.streams[0]);
+    replay(&r, s.k.streams[0]);
+    begin_keep(&s, "grad"); /* the replay is still held up */
+    begin_keep(&s, "param");
+    assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
+    finish_offload(&s, "grad");
+    finish_offload(&s, "param");
+    assert_int_equal(pthread_join(opener, NULL), 0);
+    bring_back(&s, "param", BP_RESTORE_LEAVE);
+    bring_back(&s, "grad", BP_RESTORE_LEAVE);
+    uint64_t bytes = request_at(&s, from).bytes;
+    const bp_role roles[] = {BP_ROLE_STATE, BP_ROLE_PARAM, BP_ROLE_GRAD};
+    uint8_t *found[3];
+    for (size_t i = 0; i < 3; i++) {
+        found[i] = test_malloc(bytes);
+        assert_ok(bp_stream_copy(s.k.streams[1], found[i], address_of(&s.k, of_role(&s, roles[i])), bytes));
+        assert_ok(bp_stream_synchronize(s.k.streams[1]));
+    }
+    assert_memory_equal(found[1], found[0], bytes); /* it came before the copies */
+    assert_memory_equal(found[2], found[0], bytes);
+    for (size_t i = 0; i < 3; i++)
+        test_free(found[i]);
+    assert_replays(&s, &r);
+    forget_graph(&r);
+    close_store(&s);
+}
+
+/* Requests that the graph uses while they are live, owned or persistent, are in the memory of the launch as well. */
+static void test_offload_launching_owned(void **state)
+{
+    (void)state;
+    store s = open_store(new_cuda(), NULL, NULL);
+    recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
+    assert_ok(bp_capture_before_launch(r.capture, s.k.streams[0]));
+    assert_refuses(&s, bp_offload_begin(s.offload, "state", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "state", "launch");
+    assert_ok(bp_capture_launched(r.capture, NULL));
+    assert_replays(&s, &r);
+    forget_graph(&r);
+    close_store(&s);
+}
+
+/* ---- captures of others -------------------------------------------------------------------------------------------- */
+
+typedef struct capturer {
+    bp_stream *stream;
+    flag begun, over;
+    bp_status status[2];
+} capturer;
+
+static void *capture_elsewhere(void *argument)
+{
+    capturer *c = argument;
+    bp_graph *graph = NULL;
+    c->status[0] = bp_graph_begin(c->stream);
+    atomic_store(&c->begun, 1);
+    while (!atomic_load(&c->over))
+        pause_us(100);
+    c->status[1] = bp_graph_end(c->stream, &graph);
+    bp_graph_destroy(&graph);
+    return NULL;
+}
+
+/* A stream that is being captured, without this library, on another thread: it is not waited for, and its capture goes on. */
+static void test_offload_while_others_capture(void **state)
+{
+    (void)state;
+    store s = open_store(new_cuda(), NULL, NULL);
+    bp_stream *stream = NULL;
+    assert_ok(bp_stream_create(s.k.device, "elsewhere", &stream));
+    capturer c = {.stream = stream};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, capture_elsewhere, &c), 0);
+    while (!atomic_load(&c.begun))
+        pause_us(100);
+    keep(&s, "optimizer");
+    discard(&s, "main_grad");
+    bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+    bring_back(&s, "main_grad", BP_RESTORE_ZERO);
+    atomic_store(&c.over, 1);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(c.status[0], BP_OK);
+    assert_int_equal(c.status[1], BP_OK);
+    assert_bytes(&s);
+    bp_stream_destroy(&stream);
+    close_store(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_offload_inside),
+        cmocka_unit_test(test_offload_inside_another),
+        cmocka_unit_test(test_offload_before),
+        cmocka_unit_test(test_offload_of_a_graph),
+        cmocka_unit_test(test_offload_launching),
+        cmocka_unit_test(test_offload_launching_owned),
+        cmocka_unit_test(test_offload_while_others_capture),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,206 @@
+/* Graphs with collectives in memory that goes: which slabs they have windows in, and what becomes of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../comms/ranks.h"
+#include "../support/driver.h"
+#include "graphs.h"
+
+static const char *const TOUCHED[] = {"param", "grad", "state"};
+
+#define assert_refuses(s, call, expected, ...)                                                                         \
+    do {                                                                                                               \
+        store_state before_ = state_of(s);                                                                             \
+        assert_fails(call, expected, __VA_ARGS__);                                                                     \
+        assert_same_state(s, &before_);                                                                                \
+    } while (0)
+
+/* Callbacks like those of a registration: windows of one slab, or of none. */
+typedef struct windows {
+    uint32_t slab; /* UINT32_MAX: of all */
+    bool captured;
+    int attached;
+} windows;
+
+static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)slab;
+    (void)address;
+    (void)bytes;
+    ((windows *)user)->attached++;
+    return BP_OK;
+}
+
+static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
+{
+    (void)slab;
+    (void)address;
+    (void)bytes;
+    ((windows *)user)->attached--;
+}
+
+static int is_captured(void *user, uint32_t slab)
+{
+    const windows *w = user;
+    return w->captured && (w->slab == UINT32_MAX || w->slab == slab);
+}
+
+static const bp_slab_callbacks WINDOWS = {
+    .size = sizeof WINDOWS, .attach = attach, .detach = detach, .is_captured = is_captured};
+
+/* The slabs of these groups are pinned, and no others. */
+static void assert_pins(const store *s, const recorded *r, const char *const *groups, size_t count)
+{
+    for (uint32_t slab = 0; slab < s->slab_count; slab++) {
+        bool expected = false;
+        for (size_t i = 0; i < count; i++)
+            expected = expected || is_in_group(s, slab, groups[i]);
+        assert_int_equal(bp_capture_pins_slab(r->capture, slab), expected);
+    }
+    assert_int_equal(bp_capture_pins_slab(r->capture, 1000), 0);
+}
+
+static void test_which_slabs_are_pinned(void **state)
+{
+    (void)state;
+    store s = open_store(new_cuda(), NULL, NULL);
+    const char *const gradients[] = {"grad"};
+    recorded r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_AUTO);
+    assert_pins(&s, &r, NULL, 0); /* nothing is registered */
+    forget_graph(&r);
+    r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_ALL);
+    assert_pins(&s, &r, TOUCHED, 3);
+    forget_graph(&r);
+    windows w = {.slab = (uint32_t)slab_of_group(&s, "grad"), .captured = true}, none = {.slab = UINT32_MAX};
+    assert_ok(bp_pool_attach(s.k.pool, &WINDOWS, &none)); /* attached, but no window */
+    r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_AUTO);
+    assert_pins(&s, &r, NULL, 0);
+    assert_ok(bp_pool_attach(s.k.pool, &WINDOWS, &w)); /* what is registered later is not in the graph */
+    assert_pins(&s, &r, NULL, 0);
+    forget_graph(&r);
+    r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_AUTO);
+    assert_pins(&s, &r, gradients, 1);
+    forget_graph(&r);
+    r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_NONE);
+    assert_pins(&s, &r, NULL, 0);
+    forget_graph(&r);
+    r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_ALL);
+    assert_pins(&s, &r, TOUCHED, 3);
+    forget_graph(&r);
+    none.captured = true; /* of slabs that it does not touch a graph has no windows */
+    r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_AUTO);
+    assert_pins(&s, &r, TOUCHED, 3);
+    forget_graph(&r);
+    assert_ok(bp_pool_detach(s.k.pool, &WINDOWS, &w));
+    assert_ok(bp_pool_detach(s.k.pool, &WINDOWS, &none));
+    close_store(&s);
+}
+
+/* A graph with collectives refuses the offload by name; where the caller will capture anew it is void instead, once the memory has gone. */
+static void test_offload_with_collectives(void **state)
+{
+    (void)state;
+    const bp_capture_collectives kinds[] = {BP_CAPTURE_COLLECTIVES_AUTO, BP_CAPTURE_COLLECTIVES_ALL};
+    const uint32_t flags[] = {BP_OFFLOAD_KEEP, BP_OFFLOAD_DISCARD};
+    for (size_t kind = 0; kind < 2; kind++) {
+        for (size_t f = 0; f < 2; f++) {
+            store s = open_store(new_cuda(), NULL, NULL);
+            windows w = {.slab = UINT32_MAX, .captured = true};
+            assert_ok(bp_pool_attach(s.k.pool, &WINDOWS, &w));
+            recorded r = record_graph(&s, "iteration", kinds[kind]);
+            recorded pure = record_graph(&s, "pure", BP_CAPTURE_COLLECTIVES_NONE);
+            assert_replays(&s, &r);
+            assert_refuses(&s, bp_offload_begin(s.offload, "grad", flags[f]), BP_ERR_CAPTURE, "iteration", "grad");
+            assert_replays(&s, &r);
+            keep(&s, "optimizer"); /* not in the graph */
+            bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+            assert_replays(&s, &r);
+            assert_ok(bp_offload_begin(s.offload, "grad", flags[f] | BP_OFFLOAD_RECAPTURE));
+            note_begun(&s, "grad", flags[f] == BP_OFFLOAD_KEEP);
+            finish_offload(&s, "grad");
+            bring_back(&s, "grad", BP_RESTORE_ZERO);
+            for (int again = 0; again < 2; again++)
+                assert_fails(bp_capture_before_launch(r.capture, s.k.streams[0]), BP_ERR_CAPTURE, "iteration",
+                             "capture");
+            assert_replays(&s, &pure);
+            recorded anew = record_graph(&s, "anew", kinds[kind]);
+            assert_replays(&s, &anew);
+            assert_fails(bp_capture_before_launch(r.capture, s.k.streams[0]), BP_ERR_CAPTURE, "iteration");
+            assert_refuses(&s, bp_offload_begin(s.offload, "grad", flags[f]), BP_ERR_CAPTURE, "anew");
+            forget_graph(&anew);
+            discard(&s, "grad"); /* what is void, or gone, refuses nothing */
+            bring_back(&s, "grad", BP_RESTORE_ZERO);
+            assert_replays(&s, &pure);
+            forget_graph(&r);
+            forget_graph(&pure);
+            assert_ok(bp_pool_detach(s.k.pool, &WINDOWS, &w));
+            assert_int_equal(w.attached, 0);
+            close_store(&s);
+        }
+    }
+}
+
+/* ---- registered for good ------------------------------------------------------------------------------------------- */
+
+/* As the communicators grant: what is not granted is not in the graph. */
+static void test_registered(void **state)
+{
+    (void)state;
+    for (int granted = 0; granted < 2; granted++) {
+        store s = open_store(new_cuda(), NULL, NULL);
+        meeting at, joint;
+        meeting_init(&at, 1);
+        meeting_init(&joint, 1);
+        rank end = {.at = &at, .joint = &joint, .best = BP_REGISTER_SYMMETRIC, .refused = granted ? 0 : UINT32_MAX};
+        bp_comm *comm = NULL;
+        bp_registration *registration = NULL;
+        const char *const groups[] = {"param", "grad"};
+        assert_ok(bp_comm_create(&RANK_OPS, &end, "dp", &comm));
+        bp_registration_entry entries[2];
+        for (size_t i = 0; i < 2; i++) {
+            assert_ok(bp_registration_entry_init(&entries[i], sizeof entries[i]));
+            entries[i].comm = comm;
+            entries[i].group = groups[i];
+        }
+        assert_ok(bp_registration_create(s.k.pool, entries, 2, &registration));
+        recorded r = record_graph(&s, "iteration", BP_CAPTURE_COLLECTIVES_AUTO);
+        assert_pins(&s, &r, groups, granted ? 2 : 0);
+        if (granted) {
+            assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_CAPTURE, "iteration");
+            assert_ok(bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP | BP_OFFLOAD_RECAPTURE));
+            finish_offload(&s, "param");
+        } else
+            keep(&s, "param");
+        bring_back(&s, "param", BP_RESTORE_LEAVE);
+        if (granted)
+            assert_fails(bp_capture_before_launch(r.capture, s.k.streams[0]), BP_ERR_CAPTURE, "iteration");
+        else
+            assert_replays(&s, &r);
+        keep(&s, "state"); /* in the graph, but not registered */
+        bring_back(&s, "state", BP_RESTORE_LEAVE);
+        recorded anew = record_graph(&s, "anew", BP_CAPTURE_COLLECTIVES_AUTO);
+        assert_pins(&s, &anew, groups, granted ? 2 : 0);
+        assert_replays(&s, &anew);
+        forget_graph(&anew);
+        forget_graph(&r);
+        bp_registration_destroy(&registration);
+        assert_int_equal(live_windows(&end), 0);
+        assert_int_equal(end.wrong, 0);
+        bp_comm_destroy(&comm);
+        close_store(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_which_slabs_are_pinned),
+        cmocka_unit_test(test_offload_with_collectives),
+        cmocka_unit_test(test_registered),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

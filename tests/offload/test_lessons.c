@@ -1,0 +1,258 @@
+/* Groups go and come alone: what others have lost that way. Weight syncing wants the model alone on the GPU; gradients went along with it,
+ * their size was not kept, and the condition to bring them back could not hold (SkyRL, PR 563). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "../support/driver.h"
+#include "stores.h"
+
+static const char *const ALL[] = {"param", "grad", "state", "main_grad", "optimizer", "persistent"};
+#define ALL_COUNT (sizeof ALL / sizeof *ALL)
+
+static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
+
+/* Nobody is away but these: bits by ALL. */
+static void assert_away(const store *s, unsigned away)
+{
+    for (unsigned i = 0; i < ALL_COUNT; i++)
+        assert_residency(s, ALL[i], (away & 1u << i) != 0 ? BP_OFFLOADED : BP_RESIDENT);
+}
+
+/* Each group goes alone, kept or given up, and the bytes of all others stay readable and right meanwhile. */
+static void test_nothing_goes_along(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    uint64_t all = usage_of(s.k.device).committed_bytes;
+    for (unsigned i = 0; i < ALL_COUNT; i++) {
+        for (int kept = 0; kept < 2; kept++) {
+            if (kept)
+                keep(&s, ALL[i]);
+            else
+                discard(&s, ALL[i]);
+            assert_away(&s, 1u << i);
+            assert_int_equal(usage_of(s.k.device).committed_bytes, all - bytes_of_group(&s, ALL[i]));
+            assert_bytes(&s);
+            bring_back(&s, ALL[i], BP_RESTORE_ZERO);
+            assert_away(&s, 0);
+            assert_bytes(&s);
+            write_slab(&s, i, s.k.streams[0]);
+        }
+    }
+    close_store(&s);
+}
+
+/* Optimizer and gradients go; parameters are worked with and sent; gradients and optimizer are as they were. */
+static void test_weight_sync(void **state)
+{
+    (void)state;
+    store s = open_store(new_slow_device(50, 9), NULL, NULL);
+    for (int step = 0; step < 5; step++) {
+        for (size_t i = 0; i < s.k.requests; i++) { /* an iteration writes everything */
+            bp_pool_request request = request_at(&s, s.k.ids[i]);
+            if (is_state(&request))
+                write_request(&s, s.k.ids[i], s.k.streams[0]);
+            else
+                work_on(&s, s.k.ids[i], s.k.streams[1], s.k.streams[2]);
+        }
+        begin_keep(&s, "optimizer");
+        begin_keep(&s, "main_grad");
+        begin_keep(&s, "grad");
+        finish_offload(&s, "main_grad");
+        finish_offload(&s, "optimizer");
+        finish_offload(&s, "grad");
+        assert_bytes(&s); /* the weights are there to be sent */
+        work_on(&s, of_role(&s, BP_ROLE_PARAM), s.k.streams[1], s.k.streams[2]);
+        keep(&s, "param"); /* generation: nothing but what generates */
+        keep(&s, "state");
+        bring_back(&s, "param", BP_RESTORE_LEAVE);
+        bring_back(&s, "state", BP_RESTORE_LEAVE);
+        begin_restore(&s, "grad", BP_RESTORE_ZERO); /* kept bytes come back as they were, whatever is asked for */
+        begin_restore(&s, "optimizer", BP_RESTORE_ZERO);
+        begin_restore(&s, "main_grad", BP_RESTORE_LEAVE);
+        finish_restore(&s, "main_grad", BP_RESTORE_LEAVE);
+        finish_restore(&s, "grad", BP_RESTORE_ZERO);
+        finish_restore(&s, "optimizer", BP_RESTORE_ZERO);
+        assert_bytes(&s);
+    }
+    close_store(&s);
+}
+
+/* Zeros in all of the memory, also where the same pages had gone and come with something in them. */
+static void test_discarded_gradients_are_zeros(void **state)
+{
+    (void)state;
+    store s = open_store(new_slow_device(50, 10), NULL, NULL);
+    for (int round = 0; round < 4; round++) {
+        for (size_t i = 0; i < s.slab_count; i++)
+            write_slab(&s, i, s.k.streams[0]);
+        begin_discard(&s, "main_grad");
+        begin_discard(&s, "grad");
+        finish_offload(&s, "main_grad");
+        finish_offload(&s, "grad");
+        assert_int_equal(group_of(s.offload, "grad").kept_bytes, 0);
+        assert_int_equal(group_of(s.offload, "grad").host_bytes, 0);
+        bring_back(&s, "grad", BP_RESTORE_ZERO);
+        bring_back(&s, "main_grad", BP_RESTORE_ZERO);
+        assert_true(group_is_zero(&s, "grad"));
+        assert_true(group_is_zero(&s, "main_grad"));
+        assert_bytes(&s);
+        keep(&s, "grad"); /* and zeros can be kept */
+        bring_back(&s, "grad", BP_RESTORE_LEAVE);
+        assert_true(group_is_zero(&s, "grad"));
+        bp_offload_trim(s.offload);
+    }
+    close_store(&s);
+}
+
+/* What is left is whatever there is: but it can be used, and nobody has to wait for it. */
+static void test_left_as_it_is(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    discard(&s, "grad");
+    bring_back(&s, "grad", BP_RESTORE_LEAVE);
+    work_on(&s, of_role(&s, BP_ROLE_GRAD), s.k.streams[0], s.k.streams[1]);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* How much is kept, and that it is to be restored, survives what others do, trimming, and time. */
+static void test_kept_is_not_forgotten(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    uint64_t bytes = bytes_of_group(&s, "grad");
+    keep(&s, "grad");
+    for (int round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < ALL_COUNT; i++) {
+            if (strcmp(ALL[i], "grad") == 0)
+                continue;
+            if (round == 1)
+                discard(&s, ALL[i]);
+            else
+                keep(&s, ALL[i]);
+            bp_offload_trim(s.offload);
+            assert_int_equal(group_of(s.offload, "grad").kept_bytes, bytes);
+            bring_back(&s, ALL[i], BP_RESTORE_ZERO);
+            bp_offload_trim(s.offload);
+        }
+        bp_offload_group group = group_of(s.offload, "grad");
+        assert_int_equal(group.residency, BP_OFFLOADED);
+        assert_int_equal(group.kept_bytes, bytes);
+        assert_true(group.host_bytes >= bytes);
+        assert_int_equal(group.resident_bytes, 0);
+        assert_bytes(&s);
+    }
+    bring_back(&s, "grad", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* Each time it is decided anew: a group that was given up once is kept the next time, and the other way round. */
+static void test_each_time_anew(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    size_t slab = slab_of_group(&s, "main_grad");
+    for (int round = 0; round < 8; round++) {
+        write_slab(&s, slab, s.k.streams[0]);
+        if (round % 3 == 1)
+            discard(&s, "main_grad");
+        else
+            keep(&s, "main_grad");
+        if (round % 4 == 3)
+            bp_offload_trim(s.offload);
+        bring_back(&s, "main_grad", round % 2 == 0 ? BP_RESTORE_ZERO : BP_RESTORE_LEAVE);
+        assert_bytes(&s);
+    }
+    assert_int_equal(group_of(s.offload, "main_grad").offloads, 8);
+    assert_int_equal(group_of(s.offload, "main_grad").restores, 8);
+    close_store(&s);
+}
+
+/* All groups together, in every order of coming back that a rotation gives. */
+static void test_all_at_once(void **state)
+{
+    (void)state;
+    store s = open_store(new_slow_device(50, 11), &WITH_PERSISTENT, NULL);
+    for (unsigned shift = 0; shift < ALL_COUNT; shift++) {
+        for (unsigned i = 0; i < ALL_COUNT; i++)
+            begin_keep(&s, ALL[i]);
+        for (unsigned i = 0; i < ALL_COUNT; i++)
+            finish_offload(&s, ALL[(i + shift) % ALL_COUNT]);
+        assert_int_equal(usage_of(s.k.device).committed_bytes, 0);
+        for (unsigned i = 0; i < ALL_COUNT; i++)
+            begin_restore(&s, ALL[(i + 2 * shift) % ALL_COUNT], BP_RESTORE_LEAVE);
+        for (unsigned i = ALL_COUNT; i-- > 0;)
+            finish_restore(&s, ALL[(i + shift) % ALL_COUNT], BP_RESTORE_LEAVE);
+        assert_bytes(&s);
+        for (size_t i = 0; i < s.slab_count; i++)
+            write_slab(&s, i, s.k.streams[0]);
+    }
+    close_store(&s);
+}
+
+/* Slabs that the caller gave one name go together. */
+static void test_named_groups(void **state)
+{
+    (void)state;
+    store s =
+        open_store(new_device(), &(store_options){.groups = {[3] = "training only", [4] = "training only"}}, NULL);
+    assert_int_equal(bp_offload_group_count(s.offload), 4);
+    bp_offload_group group = group_of(s.offload, "training only");
+    assert_int_equal(group.slabs, 2);
+    assert_int_equal(group.bytes, s.slabs[3].bytes + s.slabs[4].bytes);
+    uint64_t all = usage_of(s.k.device).committed_bytes;
+    keep(&s, "training only");
+    assert_int_equal(usage_of(s.k.device).committed_bytes, all - group.bytes);
+    assert_refused(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0], "training only");
+    assert_refused(&s.k, of_role(&s, BP_ROLE_MAIN_GRAD), s.k.streams[0], "training only");
+    assert_fails(bp_offload_begin(s.offload, "optimizer", BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, "training only");
+    bring_back(&s, "training only", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* Sealing is about who gets which buffer: memory still goes and comes. */
+static void test_sealed(void **state)
+{
+    (void)state;
+    for (int before = 0; before < 2; before++) {
+        store s = open_store(new_device(), NULL, NULL);
+        if (before) {
+            bp_offload_destroy(&s.offload);
+            assert_ok(bp_pool_seal(s.k.pool));
+            assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
+        } else
+            assert_ok(bp_pool_seal(s.k.pool));
+        keep(&s, "param");
+        discard(&s, "grad");
+        bring_back(&s, "param", BP_RESTORE_LEAVE);
+        bring_back(&s, "grad", BP_RESTORE_ZERO);
+        assert_bytes(&s);
+        close_store(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_goes_along),
+        cmocka_unit_test(test_weight_sync),
+        cmocka_unit_test(test_discarded_gradients_are_zeros),
+        cmocka_unit_test(test_left_as_it_is),
+        cmocka_unit_test(test_kept_is_not_forgotten),
+        cmocka_unit_test(test_each_time_anew),
+        cmocka_unit_test(test_all_at_once),
+        cmocka_unit_test(test_named_groups),
+        cmocka_unit_test(test_sealed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

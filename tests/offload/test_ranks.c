@@ -1,0 +1,330 @@
+/* Offload of registered memory: windows go before the memory and come after it, on all ranks or on none. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "scenes.h"
+
+#define RANKS 3u
+#define SLABS 6u /* param, grad, the three of the shards, persistent */
+
+static const trip KEPT = {"shards", true, BP_RESTORE_LEAVE};
+
+static bp_window window_of(const bp_registration *r, size_t index)
+{
+    bp_window window = {.size = sizeof window};
+    assert_ok(bp_registration_window_get(r, index, &window));
+    return window;
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    scene *s = new_line(RANKS);
+    register_all(s);
+    assert_int_equal(live_in(s), RANKS * SLABS);
+    void *addresses[SLABS];
+    for (size_t w = 0; w < SLABS; w++)
+        addresses[w] = window_of(s->made[1], w).address;
+    for (int round = 0; round < 3; round++) {
+        int ended = s->ends[0][1].deregistrations;
+        size_t logged = s->ends[0][1].logged;
+        call_all(s, &KEPT, BEGIN_OFFLOAD);
+        assert_all_ok(s);
+        assert_int_equal(live_in(s), RANKS * SLABS);
+        call_all(s, &KEPT, FINISH_OFFLOAD);
+        assert_all_ok(s);
+        assert_int_equal(live_in(s), RANKS * (SLABS - 3));
+        for (size_t w = 0; w < SLABS; w++) {
+            bp_window window = window_of(s->made[1], w);
+            bool away = w >= 2 && w <= 4;
+            assert_int_equal(window.handle == NULL, away);
+            assert_int_equal(window.granted, away ? BP_REGISTER_NONE : BP_REGISTER_SYMMETRIC);
+        }
+        for (int i = 0; i < 3; i++) /* in the reverse order */
+            assert_ptr_equal(s->ends[0][1].log[s->ends[0][1].ended[ended + i]].address, addresses[4 - i]);
+        call_all(s, &KEPT, BEGIN_RESTORE);
+        assert_all_ok(s);
+        assert_int_equal(live_in(s), RANKS * SLABS);
+        for (int i = 0; i < 3; i++)
+            assert_ptr_equal(s->ends[0][1].log[logged + (size_t)i].address, addresses[2 + i]);
+        for (size_t w = 0; w < SLABS; w++) {
+            bp_window window = window_of(s->made[1], w);
+            assert_ptr_equal(window.address, addresses[w]);
+            assert_int_equal(window.granted, BP_REGISTER_SYMMETRIC);
+            assert_non_null(window.handle);
+        }
+        call_all(s, &KEPT, FINISH_RESTORE);
+        assert_all_ok(s);
+    }
+    assert_bytes_everywhere(s);
+    deregister_all(s);
+    close_scene(s);
+}
+
+/* The last call is each rank's own. */
+static void test_finishing_is_not_collective(void **state)
+{
+    (void)state;
+    scene *s = new_line(RANKS);
+    register_all(s);
+    advance_all(s, &KEPT, FINISH_RESTORE);
+    uint64_t met = s->meetings[0][0].met;
+    for (uint32_t i = RANKS; i-- > 0;)
+        finish_restore(&s->stores[i], "shards", BP_RESTORE_LEAVE);
+    assert_int_equal(s->meetings[0][0].met, met);
+    assert_bytes_everywhere(s);
+    deregister_all(s);
+    close_scene(s);
+}
+
+/* Without registration a rank offloads what it likes. */
+static void test_not_registered(void **state)
+{
+    (void)state;
+    scene *s = new_line(2);
+    keep(&s->stores[0], "shards");
+    keep(&s->stores[1], "param");
+    bring_back(&s->stores[0], "shards", BP_RESTORE_LEAVE);
+    bring_back(&s->stores[1], "param", BP_RESTORE_LEAVE);
+    assert_int_equal(s->meetings[0][0].met, 0);
+    assert_bytes_everywhere(s);
+    close_scene(s);
+}
+
+/* ---- one rank cannot ----------------------------------------------------------------------------------------------- */
+
+static void test_busy(void **state)
+{
+    (void)state;
+    const trip of_param = {"param", true, BP_RESTORE_LEAVE};
+    for (uint32_t who = 0; who < RANKS; who++) {
+        scene *s = new_line(RANKS);
+        register_all(s);
+        store *busy = &s->stores[who];
+        uint32_t id = of_role(busy, BP_ROLE_PARAM);
+        char named[64];
+        snprintf(named, sizeof named, "rank %u of communicator dp", who);
+        take(&busy->k, id, busy->k.streams[1]);
+        call_all(s, &of_param, BEGIN_OFFLOAD);
+        assert_common(s, BP_ERR_SCHEDULE, named, "u0");
+        assert_all(s, "param", BP_RESIDENT);
+        drop(&busy->k, id, busy->k.streams[1]);
+        bp_lease *lease = NULL;
+        assert_ok(bp_lease_take(busy->offload, "param", "checkpoint", &lease));
+        call_all(s, &of_param, BEGIN_OFFLOAD);
+        assert_common(s, BP_ERR_SCHEDULE, named, "checkpoint");
+        assert_all(s, "param", BP_RESIDENT);
+        for (uint32_t i = 0; i < RANKS; i++) /* and serves */
+            work_on(&s->stores[i], of_role(&s->stores[i], BP_ROLE_PARAM), s->stores[i].k.streams[1],
+                    s->stores[i].k.streams[2]);
+        bp_lease_return(&lease);
+        advance_all(s, &of_param, BEGIN_RESTORE);
+        advance_all(s, &of_param, BEGIN_OFFLOAD);
+        assert_bytes_everywhere(s);
+        deregister_all(s);
+        close_scene(s);
+    }
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    for (uint32_t who = 0; who < RANKS; who++) {
+        scene *s = new_line(RANKS);
+        register_all(s);
+        char named[64];
+        snprintf(named, sizeof named, "rank %u of communicator dp", who);
+        for (unsigned nth = 1; nth <= 3; nth++) { /* slabs of the group */
+            advance_all(s, &KEPT, BEGIN_RESTORE);
+            store_state before[RANKS];
+            for (uint32_t i = 0; i < RANKS; i++)
+                before[i] = state_of(&s->stores[i]);
+            inject(&s->watches[who].faults, nth, BP_OP_COMMIT, false, BP_ERR_NO_DEVICE_MEMORY);
+            call_all(s, &KEPT, BEGIN_RESTORE);
+            assert_true(s->watches[who].faults.met);
+            no_faults(&s->watches[who].faults);
+            assert_common(s, BP_ERR_NO_DEVICE_MEMORY, named, "injected");
+            for (uint32_t i = 0; i < RANKS; i++)
+                assert_same_state(&s->stores[i], &before[i]);
+            assert_int_equal(live_in(s), RANKS * (SLABS - 3));
+            advance_all(s, &KEPT, BEGIN_OFFLOAD);
+            assert_int_equal(live_in(s), RANKS * SLABS);
+            assert_bytes_everywhere(s);
+        }
+        deregister_all(s);
+        close_scene(s);
+    }
+}
+
+/* A window is not granted again to one rank: an error there, or a lesser kind for all. */
+static void test_registration_fails(void **state)
+{
+    (void)state;
+    for (uint32_t who = 0; who < RANKS; who++) {
+        scene *s = new_line(RANKS);
+        register_all(s);
+        for (int nth = 1; nth <= 3; nth++) {
+            advance_all(s, &KEPT, BEGIN_RESTORE);
+            char named[64];
+            snprintf(named, sizeof named, "rank %u of communicator dp", who);
+            s->ends[0][who].fail_at = s->ends[0][who].registrations + nth;
+            call_all(s, &KEPT, BEGIN_RESTORE);
+            s->ends[0][who].fail_at = 0;
+            assert_common(s, BP_ERR_COMM, named, "out of window slots");
+            assert_all(s, "shards", BP_OFFLOADED);
+            assert_int_equal(live_in(s), RANKS * (SLABS - 3));
+            advance_all(s, &KEPT, BEGIN_OFFLOAD);
+            assert_bytes_everywhere(s);
+        }
+        advance_all(s, &KEPT, BEGIN_RESTORE);
+        s->ends[0][who].refused = 1u << BP_REGISTER_SYMMETRIC;
+        advance_all(s, &KEPT, BEGIN_OFFLOAD);
+        for (uint32_t i = 0; i < RANKS; i++)
+            assert_int_equal(window_of(s->made[i], 2).granted, BP_REGISTER_WINDOW);
+        assert_bytes_everywhere(s);
+        deregister_all(s);
+        close_scene(s);
+    }
+}
+
+/* What failed of the copies may be told by the next call: on all ranks where that is collective. */
+static void hear_late(scene *s, uint32_t who, stage which, const char *named)
+{
+    assert_all_ok(s);
+    if (which == FINISH_OFFLOAD)
+        return;
+    call_all(s, &KEPT, which + 1);
+    if (s->status[who] == BP_OK)
+        assert_all_ok(s);
+    else if (which == BEGIN_OFFLOAD) {
+        assert_common(s, BP_ERR_IO, named, "injected into");
+        assert_all(s, "shards", BP_RESIDENT);
+    } else
+        assert_ok(make_stage(&s->stores[who], &KEPT, FINISH_RESTORE)); /* again, alone */
+}
+
+/* Each call of one rank's device fails in turn. Nobody hangs, all hear of it, and all are in the same place. */
+static unsigned fail_each_call(scene *s, uint32_t who, stage which)
+{
+    faults *f = &s->watches[who].faults;
+    char named[64];
+    unsigned met = 0;
+    snprintf(named, sizeof named, s->comms == 1 ? "rank %u of communicator dp" : "of communicator", who);
+    for (unsigned nth = 1; nth < 200; nth++) {
+        advance_all(s, &KEPT, which);
+        inject(f, nth, BP_OP_COUNT, false, BP_ERR_IO);
+        call_all(s, &KEPT, which);
+        faults was = *f;
+        no_faults(f);
+        if (!was.met) {
+            assert_all_ok(s);
+            return met;
+        }
+        met++;
+        if (s->status[who] == BP_OK)
+            hear_late(s, who, which, named);
+        else if (was.where == BP_OP_DECOMMIT) {
+            for (uint32_t i = 0; i < s->ranks; i++) /* too late to be undone */
+                assert_true(i == who || s->status[i] == BP_OK || s->status[i] == BP_ERR_IO);
+        } else {
+            assert_common(s, BP_ERR_IO, named, "injected into");
+            assert_all(s, "shards", which == FINISH_OFFLOAD ? BP_RESIDENT : residency_before(which));
+        }
+        advance_all(s, &KEPT, BEGIN_OFFLOAD);
+        assert_bytes_everywhere(s);
+    }
+    fail_msg("no end of calls");
+    return met;
+}
+
+static void test_device_calls(void **state)
+{
+    (void)state;
+    scene *s = new_line(2);
+    register_all(s);
+    for (uint32_t who = 0; who < 2; who++) /* pinned, and staged */
+        for (stage which = BEGIN_OFFLOAD; which <= BEGIN_RESTORE; which++)
+            assert_true(fail_each_call(s, who, which) > 0);
+    deregister_all(s);
+    close_scene(s);
+}
+
+/* What goes wrong in one line of a grid reaches all of it. */
+static void test_grid(void **state)
+{
+    (void)state;
+    scene *s = new_grid();
+    register_all(s);
+    size_t live = live_in(s);
+    for (uint32_t who = 0; who < 4; who += 3)
+        for (stage which = BEGIN_OFFLOAD; which <= BEGIN_RESTORE; which++)
+            fail_each_call(s, who, which);
+    advance_all(s, &KEPT, BEGIN_OFFLOAD);
+    assert_int_equal(live_in(s), live);
+    deregister_all(s);
+    close_scene(s);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------------------------- */
+
+/* Windows of memory that is away are gone once, whoever ends first. */
+static void test_ends_while_away(void **state)
+{
+    (void)state;
+    for (int pool_first = 0; pool_first < 2; pool_first++) {
+        scene *s = new_line(2);
+        register_all(s);
+        advance_all(s, &KEPT, BEGIN_RESTORE);
+        if (pool_first)
+            for (uint32_t i = 0; i < 2; i++)
+                bp_pool_destroy(&s->stores[i].k.pool);
+        deregister_all(s);
+        if (!pool_first) {
+            advance_all(s, &KEPT, BEGIN_OFFLOAD); /* the memory comes back, without windows */
+            assert_int_equal(live_in(s), 0);
+            assert_bytes_everywhere(s);
+            register_all(s);
+            assert_int_equal(live_in(s), 2 * SLABS);
+            deregister_all(s);
+        }
+        close_scene(s);
+    }
+}
+
+/* A communicator that was aborted takes its windows with it: the pool goes on without. */
+static void test_aborted(void **state)
+{
+    (void)state;
+    for (stage when = BEGIN_OFFLOAD; when <= FINISH_RESTORE; when++) {
+        scene *s = new_line(2);
+        register_all(s);
+        advance_all(s, &KEPT, when);
+        for (uint32_t i = 0; i < 2; i++)
+            assert_ok(bp_comm_abort(s->handles[0][i]));
+        advance_all(s, &KEPT, when == BEGIN_OFFLOAD ? BEGIN_RESTORE : BEGIN_OFFLOAD);
+        advance_all(s, &KEPT, BEGIN_OFFLOAD);
+        assert_bytes_everywhere(s);
+        for (uint32_t i = 0; i < 2; i++)
+            bp_registration_destroy(&s->made[i]);
+        close_scene(s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_windows),         cmocka_unit_test(test_finishing_is_not_collective),
+        cmocka_unit_test(test_not_registered),  cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_registration_fails),
+        cmocka_unit_test(test_device_calls),    cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_ends_while_away), cmocka_unit_test(test_aborted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

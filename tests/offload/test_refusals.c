@@ -1,0 +1,277 @@
+/* What offload refuses, in which words, and that nothing has changed afterwards. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <string.h>
+
+#include "../support/driver.h"
+#include "stores.h"
+
+static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
+
+/* The call fails so, and leaves everything as it was. */
+#define assert_refuses(s, call, expected, ...)                                                                         \
+    do {                                                                                                               \
+        store_state before_ = state_of(s);                                                                             \
+        assert_fails(call, expected, __VA_ARGS__);                                                                     \
+        assert_same_state(s, &before_);                                                                                \
+    } while (0)
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    bp_offload_config config;
+    bp_offload *second = NULL;
+    bp_lease *lease = NULL;
+    assert_fails(bp_offload_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "3");
+    assert_fails(bp_offload_create(NULL, NULL, &second), BP_ERR_INVALID_ARGUMENT, "pool");
+    assert_fails(bp_offload_create(s.k.pool, NULL, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_offload_begin(NULL, "param", BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_offload_finish(NULL, "param"), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_restore_begin(NULL, "param", BP_RESTORE_ZERO), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_restore_finish(NULL, "param"), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_lease_take(NULL, "param", "reader", &lease), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_refuses(&s, bp_lease_take(s.offload, "param", "reader", NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_refuses(&s, bp_lease_take(s.offload, "param", NULL, &lease), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_refuses(&s, bp_offload_begin(s.offload, NULL, BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_null(lease);
+    bp_offload_destroy(NULL);
+    bp_offload_destroy(&second);
+    bp_lease_return(NULL);
+    bp_lease_return(&lease);
+    const uint32_t flags[] = {
+        0, BP_OFFLOAD_KEEP | BP_OFFLOAD_DISCARD, BP_OFFLOAD_RECAPTURE, 8, BP_OFFLOAD_KEEP | 8, UINT32_MAX};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        assert_refuses(&s, bp_offload_begin(s.offload, "param", flags[i]), BP_ERR_INVALID_ARGUMENT, NULL);
+    keep(&s, "param");
+    assert_refuses(&s, bp_restore_begin(s.offload, "param", (bp_restore)0), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_refuses(&s, bp_restore_begin(s.offload, "param", (bp_restore)3), BP_ERR_INVALID_ARGUMENT, NULL);
+    bring_back(&s, "param", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+static void test_configurations(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &(store_options){.bare = true}, NULL);
+    bp_offload_config config = offload_config(0, BP_BACKING_AUTO);
+    assert_null(config.pinned);
+    assert_null(config.progress);
+    config.size = 4;
+    assert_fails(bp_offload_create(s.k.pool, &config, &s.offload), BP_ERR_INVALID_ARGUMENT, NULL);
+    config = offload_config(0, (bp_backing)7);
+    assert_fails(bp_offload_create(s.k.pool, &config, &s.offload), BP_ERR_INVALID_ARGUMENT, "7");
+    assert_null(s.offload);
+    assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
+    bp_offload *second = NULL;
+    assert_fails(bp_offload_create(s.k.pool, NULL, &second), BP_ERR_SCHEDULE, bp_pool_name(s.k.pool));
+    assert_null(second);
+    bp_offload_destroy(&s.offload);
+    assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload)); /* one after the other is fine */
+    close_store(&s);
+}
+
+/* What it costs a pool that offloads nothing: streams. */
+static void test_idle(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &(store_options){.bare = true}, NULL);
+    bp_device_usage before = usage_of(s.k.device);
+    assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
+    assert_int_equal(usage_of(s.k.device).committed_bytes, before.committed_bytes);
+    assert_int_equal(usage_of(s.k.device).allocated_bytes, before.allocated_bytes);
+    for (size_t i = 0; i < bp_offload_group_count(s.offload); i++)
+        assert_int_equal(group_at(s.offload, i).host_bytes, 0);
+    bp_offload_trim(s.offload);
+    bp_offload_destroy(&s.offload);
+    assert_int_equal(usage_of(s.k.device).streams, before.streams);
+    assert_int_equal(usage_of(s.k.device).events, before.events);
+    close_store(&s);
+}
+
+static void test_unsupported(void **state)
+{
+    (void)state;
+    bp_offload *offload = NULL;
+    kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    open_pool(&k, NULL, 0);
+    assert_fails(bp_offload_create(k.pool, NULL, &offload), BP_ERR_UNSUPPORTED, "null");
+    end_kit(&k);
+    k = begin_kit(new_host(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.guard = BP_GUARD_ON;
+    open_pool(&k, &config, 0);
+    assert_fails(bp_offload_create(k.pool, NULL, &offload), BP_ERR_UNSUPPORTED, "guard");
+    assert_null(offload);
+    end_kit(&k);
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = {"param", "grad", "state", "main_grad", "optimizer", "persistent"};
+    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    assert_int_equal(bp_offload_group_count(s.offload), 6);
+    for (size_t i = 0; i < 6; i++) {
+        bp_offload_group group = group_at(s.offload, i);
+        assert_string_equal(group.name, NAMES[i]);
+        assert_int_equal(group.slabs, 1);
+        assert_int_equal(group.bytes, bytes_of_group(&s, NAMES[i]));
+        assert_int_equal(group.residency, BP_RESIDENT);
+    }
+    bp_offload_group group = {.size = sizeof group};
+    assert_fails(bp_offload_group_get(s.offload, 6, &group), BP_ERR_INVALID_ARGUMENT, "6");
+    assert_fails(bp_offload_group_find(s.offload, "params", &group), BP_ERR_INVALID_ARGUMENT, "params");
+    group.size = 4;
+    assert_fails(bp_offload_group_get(s.offload, 0, &group), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_refuses(&s, bp_offload_begin(s.offload, "params", BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, "params",
+                   "param", "grad", "state", "main_grad", "optimizer", "persistent");
+    assert_refuses(&s, bp_offload_finish(s.offload, "params"), BP_ERR_INVALID_ARGUMENT, "params");
+    assert_refuses(&s, bp_restore_begin(s.offload, "", BP_RESTORE_ZERO), BP_ERR_INVALID_ARGUMENT, "persistent");
+    assert_refuses(&s, bp_restore_finish(s.offload, "params"), BP_ERR_INVALID_ARGUMENT, "params");
+    bp_lease *lease = NULL;
+    assert_refuses(&s, bp_lease_take(s.offload, "params", "reader", &lease), BP_ERR_INVALID_ARGUMENT, "params");
+    assert_null(lease);
+    const bp_residency names[] = {BP_RESIDENT,  BP_OFFLOADING,   BP_OFFLOADED,
+                                  BP_RESTORING, (bp_residency)0, (bp_residency)5};
+    const char *const words[] = {"resident", "offloading", "offloaded", "restoring", "invalid", "invalid"};
+    for (size_t i = 0; i < 6; i++)
+        assert_string_equal(bp_residency_name(names[i]), words[i]);
+    close_store(&s);
+}
+
+/* Every call that is not the next one of its group. */
+static void test_order(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    const char *g = "optimizer";
+    for (int round = 0; round < 2; round++) {
+        assert_refuses(&s, bp_offload_finish(s.offload, g), BP_ERR_SCHEDULE, g, "resident");
+        assert_refuses(&s, bp_restore_begin(s.offload, g, BP_RESTORE_LEAVE), BP_ERR_SCHEDULE, g, "resident");
+        assert_refuses(&s, bp_restore_finish(s.offload, g), BP_ERR_SCHEDULE, g, "resident");
+        begin_keep(&s, g);
+        assert_residency(&s, g, BP_OFFLOADING);
+        assert_refuses(&s, bp_offload_begin(s.offload, g, BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, g, "offloading");
+        assert_refuses(&s, bp_restore_begin(s.offload, g, BP_RESTORE_LEAVE), BP_ERR_SCHEDULE, g, "offloading");
+        assert_refuses(&s, bp_restore_finish(s.offload, g), BP_ERR_SCHEDULE, g, "offloading");
+        finish_offload(&s, g);
+        assert_residency(&s, g, BP_OFFLOADED);
+        assert_refuses(&s, bp_offload_begin(s.offload, g, BP_OFFLOAD_DISCARD), BP_ERR_SCHEDULE, g, "offloaded");
+        assert_refuses(&s, bp_offload_finish(s.offload, g), BP_ERR_SCHEDULE, g, "offloaded");
+        assert_refuses(&s, bp_restore_finish(s.offload, g), BP_ERR_SCHEDULE, g, "offloaded");
+        begin_restore(&s, g, BP_RESTORE_LEAVE);
+        assert_residency(&s, g, BP_RESTORING);
+        assert_refuses(&s, bp_offload_begin(s.offload, g, BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, g, "restoring");
+        assert_refuses(&s, bp_offload_finish(s.offload, g), BP_ERR_SCHEDULE, g, "restoring");
+        assert_refuses(&s, bp_restore_begin(s.offload, g, BP_RESTORE_LEAVE), BP_ERR_SCHEDULE, g, "restoring");
+        finish_restore(&s, g, BP_RESTORE_LEAVE);
+        assert_residency(&s, g, BP_RESIDENT);
+        assert_bytes(&s);
+    }
+    close_store(&s);
+}
+
+static void test_live(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    uint32_t id = of_role(&s, BP_ROLE_PARAM);
+    take(&s.k, id, s.k.streams[1]);
+    assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "param", "u0", "s1");
+    assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_DISCARD), BP_ERR_SCHEDULE, "param", "u0");
+    keep(&s, "grad"); /* another group's holds do not matter */
+    drop(&s.k, id, s.k.streams[1]);
+    keep(&s, "param");
+    bring_back(&s, "param", BP_RESTORE_ZERO);
+    bring_back(&s, "grad", BP_RESTORE_ZERO);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+static void test_joint(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &(store_options){.joint = true}, NULL);
+    assert_refuses(&s, bp_offload_begin(s.offload, "joint", BP_OFFLOAD_KEEP), BP_ERR_UNSUPPORTED, "joint");
+    discard(&s, "joint");
+    keep(&s, "state");
+    bring_back(&s, "joint", BP_RESTORE_ZERO);
+    assert_true(group_is_zero(&s, "joint"));
+    bring_back(&s, "state", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------------------------- */
+
+static void test_pool_goes_first(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 5; how++) {
+        store s = open_store(new_slow_device(100, 3), NULL, NULL);
+        if (how >= 1)
+            begin_keep(&s, "optimizer");
+        if (how >= 2)
+            finish_offload(&s, "optimizer");
+        if (how >= 3)
+            begin_restore(&s, "optimizer", BP_RESTORE_LEAVE);
+        if (how == 4)
+            discard(&s, "param");
+        bp_pool_destroy(&s.k.pool);
+        bp_lease *lease = NULL;
+        assert_fails(bp_offload_begin(s.offload, "grad", BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, "destroyed");
+        assert_fails(bp_offload_finish(s.offload, "optimizer"), BP_ERR_INVALID_ARGUMENT, "destroyed");
+        assert_fails(bp_restore_begin(s.offload, "optimizer", BP_RESTORE_ZERO), BP_ERR_INVALID_ARGUMENT, "destroyed");
+        assert_fails(bp_restore_finish(s.offload, "optimizer"), BP_ERR_INVALID_ARGUMENT, "destroyed");
+        assert_fails(bp_lease_take(s.offload, "grad", "reader", &lease), BP_ERR_INVALID_ARGUMENT, "pool");
+        close_store(&s);
+    }
+}
+
+/* What is away when the offload goes stays away; everything else goes on, and the device has all of it back in the end. */
+static void test_offload_goes_first(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        store s = open_store(new_slow_device(100, 4), NULL, NULL);
+        uint32_t gradient = of_role(&s, BP_ROLE_GRAD), parameter = of_role(&s, BP_ROLE_PARAM);
+        begin_keep(&s, "grad");
+        if (how >= 1)
+            finish_offload(&s, "grad");
+        if (how == 2)
+            begin_restore(&s, "grad", BP_RESTORE_LEAVE);
+        if (how == 3)
+            begin_discard(&s, "optimizer");
+        bp_offload_destroy(&s.offload);
+        assert_null(s.offload);
+        if (how == 1 || how == 3)
+            assert_refused(&s.k, gradient, s.k.streams[0], "grad");
+        drop(&s.k, parameter, (take(&s.k, parameter, s.k.streams[0]), s.k.streams[0]));
+        close_store(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_configurations),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_unsupported),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_live),
+        cmocka_unit_test(test_joint),
+        cmocka_unit_test(test_pool_goes_first),
+        cmocka_unit_test(test_offload_goes_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,147 @@
+/* Memory is short when a group comes back, because somebody took it meanwhile: everything is undone, the bytes are on the host, and it can
+ * be tried again. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/device_ops.h>
+
+#include <stdio.h>
+
+#include "../support/driver.h"
+#include "faults.h"
+
+#define LIMIT (UINT64_C(96) << 20)
+
+static const store_options SHARDS = {.groups = {[2] = "shards", [3] = "shards", [4] = "shards"}};
+
+static bp_device *new_limited(void)
+{
+    bp_device *device = NULL;
+    if (has_driver()) {
+        bp_cuda_config config;
+        assert_ok(bp_cuda_config_init(&config, sizeof config));
+        config.driver = driver();
+        config.memory_bytes = LIMIT;
+        assert_ok(bp_device_create_cuda(&config, &device));
+        return device;
+    }
+    bp_host_config config;
+    assert_ok(bp_host_config_init(&config, sizeof config));
+    config.memory_bytes = LIMIT;
+    assert_ok(bp_device_create_host(&config, &device));
+    return device;
+}
+
+/* Somebody else's memory on the device: leaves `left` bytes, rounded up to what can be allocated. */
+typedef struct squatter {
+    const bp_device_ops *ops;
+    void *self;
+    uint64_t handle;
+} squatter;
+
+static uint64_t granularity_of(const bp_device *device)
+{
+    void *self;
+    bp_device_traits traits = {.size = sizeof traits};
+    const bp_device_ops *ops = bp_device_table(device, &self);
+    assert_ok(ops->traits(self, &traits));
+    return traits.granularity;
+}
+
+static squatter squat(const bp_device *device, uint64_t left)
+{
+    squatter other;
+    other.ops = bp_device_table(device, &other.self);
+    uint64_t granularity = granularity_of(device), free_bytes = LIMIT - usage_of(device).committed_bytes;
+    assert_true(free_bytes > left);
+    uint64_t bytes = (free_bytes - left) / granularity * granularity;
+    assert_ok(other.ops->commit(other.self, bytes, &other.handle));
+    return other;
+}
+
+static void leave(squatter *other)
+{
+    assert_ok(other->ops->decommit(other->self, other->handle));
+}
+
+static void come_back_late(bool kept, bp_restore fill)
+{
+    const trip t = {"shards", kept, fill};
+    store s = open_store(new_limited(), &SHARDS, NULL);
+    uint64_t needs[3] = {0, s.slabs[2].bytes, s.slabs[2].bytes + s.slabs[3].bytes};
+    for (int fits = 0; fits < 3; fits++) { /* how many of the slabs there is room for */
+        char wanted[32];
+        advance_to(&s, &t, BEGIN_RESTORE);
+        squatter other = squat(s.k.device, needs[fits]);
+        snprintf(wanted, sizeof wanted, "%llu", (unsigned long long)s.slabs[2 + fits].bytes);
+        store_state before = state_of(&s);
+        for (int again = 0; again < 2; again++) {
+            assert_fails(bp_restore_begin(s.offload, "shards", fill), BP_ERR_NO_DEVICE_MEMORY, wanted);
+            assert_same_state(&s, &before);
+        }
+        work_on(&s, of_role(&s, BP_ROLE_PARAM), s.k.streams[0], s.k.streams[1]);
+        keep(&s, "grad"); /* others go and come meanwhile */
+        bring_back(&s, "grad", BP_RESTORE_LEAVE);
+        assert_bytes(&s);
+        leave(&other);
+        recover(&s, &t);
+    }
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+static void test_kept(void **state)
+{
+    (void)state;
+    come_back_late(true, BP_RESTORE_LEAVE);
+}
+
+static void test_discarded(void **state)
+{
+    (void)state;
+    come_back_late(false, BP_RESTORE_ZERO);
+}
+
+/* The caller may make room by offloading another group. */
+static void test_room_is_made(void **state)
+{
+    (void)state;
+    store s = open_store(new_limited(), NULL, NULL);
+    keep(&s, "main_grad");
+    squatter other = squat(s.k.device, 0);
+    assert_fails(bp_restore_begin(s.offload, "main_grad", BP_RESTORE_LEAVE), BP_ERR_NO_DEVICE_MEMORY, NULL);
+    keep(&s, "optimizer");
+    bring_back(&s, "main_grad", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    leave(&other);
+    bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* A pool that is destroyed with groups away that could not come back. */
+static void test_given_up(void **state)
+{
+    (void)state;
+    store s = open_store(new_limited(), NULL, NULL);
+    keep(&s, "main_grad");
+    squatter other = squat(s.k.device, 0);
+    assert_fails(bp_restore_begin(s.offload, "main_grad", BP_RESTORE_LEAVE), BP_ERR_NO_DEVICE_MEMORY, NULL);
+    leave(&other);
+    close_store(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_discarded),
+        cmocka_unit_test(test_room_is_made),
+        cmocka_unit_test(test_given_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

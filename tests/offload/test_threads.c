@@ -1,0 +1,216 @@
+/* Leases come and go on several threads, and others work in other groups, while groups are offloaded and restored. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../support/driver.h"
+#include "stores.h"
+
+#define READERS 3
+
+/* ---- leases -------------------------------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    store *s;
+    atomic_int *over;
+    bp_stream *stream;
+    uint8_t *copy;
+    unsigned took, was_refused, wrong;
+    char name[16];
+} reader;
+
+/* Whoever has a lease finds the group's bytes. */
+static void *read_often(void *argument)
+{
+    reader *r = argument;
+    size_t slab = slab_of_group(r->s, "optimizer");
+    while (!atomic_load(r->over)) {
+        bp_lease *lease = NULL;
+        bp_offload_group group = {.size = sizeof group};
+        r->wrong += bp_offload_group_find(r->s->offload, "optimizer", &group) != BP_OK;
+        bp_status status = bp_lease_take(r->s->offload, "optimizer", r->name, &lease);
+        if (status != BP_OK) {
+            r->wrong += status != BP_ERR_SCHEDULE;
+            r->was_refused++;
+            pause_us(50);
+            continue;
+        }
+        r->took++;
+        r->wrong += bp_offload_group_find(r->s->offload, "optimizer", &group) != BP_OK ||
+                    group.residency != BP_RESIDENT || group.leases < 1 || group.leases > READERS;
+        r->wrong += bp_stream_copy(r->stream, r->copy, r->s->slabs[slab].address, r->s->slabs[slab].bytes) != BP_OK;
+        if (r->took % 2 == 0)
+            r->wrong += bp_stream_synchronize(r->stream) != BP_OK;
+        bp_lease_return(&lease); /* else the next offload waits for the copy */
+        r->wrong += bp_stream_synchronize(r->stream) != BP_OK;
+        r->wrong += memcmp(r->copy, r->s->bytes[slab], r->s->slabs[slab].bytes) != 0;
+        pause_us(200);
+    }
+    return NULL;
+}
+
+static void test_leases(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    atomic_int over = 0;
+    reader readers[READERS];
+    pthread_t threads[READERS];
+    for (int i = 0; i < READERS; i++) {
+        readers[i] = (reader){.s = &s, .over = &over, .stream = s.k.streams[i]};
+        memcpy(readers[i].name, (const char[]){'r', 'e', 'a', 'd', 'e', 'r', (char)('0' + i), 0}, 8);
+        readers[i].copy = malloc(s.slabs[slab_of_group(&s, "optimizer")].bytes);
+        assert_non_null(readers[i].copy);
+        assert_int_equal(pthread_create(&threads[i], NULL, read_often, &readers[i]), 0);
+    }
+    unsigned went = 0, blocked = 0;
+    for (int round = 0; round < 4000 && (went < 40 || blocked < 5); round++) {
+        bp_status status = bp_offload_begin(s.offload, "optimizer", BP_OFFLOAD_KEEP);
+        if (status != BP_OK) {
+            assert_fails(status, BP_ERR_SCHEDULE, "reader");
+            blocked++;
+            pause_us(100);
+            continue;
+        }
+        finish_offload(&s, "optimizer");
+        bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+        went++;
+        pause_us(300);
+    }
+    atomic_store(&over, 1);
+    unsigned took = 0;
+    for (int i = 0; i < READERS; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(readers[i].wrong, 0);
+        took += readers[i].took;
+        free(readers[i].copy);
+    }
+    assert_true(went >= 5);
+    assert_true(took >= 5);
+    assert_int_equal(group_of(s.offload, "optimizer").leases, 0);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* ---- work beside --------------------------------------------------------------------------------------------------- */
+
+typedef struct worker {
+    store *s;
+    atomic_int *over;
+    bp_stream *stream;
+    uint32_t ids[2]; /* of its own role */
+    unsigned served, wrong;
+} worker;
+
+static void *work_often(void *argument)
+{
+    worker *w = argument;
+    for (unsigned i = 0; !atomic_load(w->over); i++) {
+        uint32_t id = w->ids[i % 2];
+        void *address = NULL;
+        bp_status status = bp_pool_acquire(w->s->k.pool, &id, 1, w->stream, &address);
+        w->served += status == BP_OK;
+        w->wrong += status != BP_OK;
+        if (status != BP_OK)
+            continue;
+        bp_pool_request request = {.size = sizeof request};
+        w->wrong += bp_pool_request_get(w->s->k.pool, id, &request) != BP_OK;
+        check c = {.address = address, .bytes = request.bytes, .value = (uint8_t)i};
+        w->wrong += bp_stream_fill(w->stream, address, (uint8_t)i, request.bytes) != BP_OK;
+        if (i % 16 == 0)
+            check_on(w->stream, &c);
+        w->wrong += bp_pool_release(w->s->k.pool, &id, 1, w->stream) != BP_OK;
+        if (i % 16 == 0) {
+            w->wrong += bp_stream_synchronize(w->stream) != BP_OK;
+            w->wrong += (unsigned)atomic_load(&c.wrong);
+        }
+    }
+    return NULL;
+}
+
+static worker worker_of(store *s, atomic_int *over, int stream, bp_role role)
+{
+    worker w = {.s = s, .over = over, .stream = s->k.streams[stream]};
+    w.ids[0] = id_of(&s->k, 0, role, 0);
+    w.ids[1] = id_of(&s->k, 1, role, 0);
+    return w;
+}
+
+/* Parameters and gradients are worked with all the time, and never refused, whatever the other groups do. */
+static void test_work_beside(void **state)
+{
+    (void)state;
+    store s = open_store(new_slow_device(20, 6), NULL, NULL);
+    atomic_int over = 0;
+    worker workers[2] = {worker_of(&s, &over, 1, BP_ROLE_PARAM), worker_of(&s, &over, 2, BP_ROLE_GRAD)};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, work_often, &workers[i]), 0);
+    for (int round = 0; round < 60; round++) {
+        begin_keep(&s, "optimizer");
+        begin_discard(&s, "main_grad");
+        finish_offload(&s, "optimizer");
+        keep(&s, "state");
+        finish_offload(&s, "main_grad");
+        begin_restore(&s, "main_grad", BP_RESTORE_ZERO);
+        bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+        bring_back(&s, "state", BP_RESTORE_LEAVE);
+        finish_restore(&s, "main_grad", BP_RESTORE_ZERO);
+        bp_offload_trim(s.offload);
+        pause_us(100);
+    }
+    atomic_store(&over, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(workers[i].wrong, 0);
+        assert_true(workers[i].served > 0);
+    }
+    for (size_t i = 0; i < s.slab_count; i++) /* what the workers wrote is not known */
+        if (is_in_group(&s, i, "param") || is_in_group(&s, i, "grad"))
+            memset(s.known[i], 0, s.slabs[i].bytes);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* A lease is returned by another thread than took it. */
+static void *give_back(void *lease)
+{
+    bp_lease_return((bp_lease **)lease);
+    return NULL;
+}
+
+static void test_returned_elsewhere(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    for (int i = 0; i < 10; i++) {
+        bp_lease *lease = NULL;
+        pthread_t thread;
+        assert_ok(bp_lease_take(s.offload, "state", "elsewhere", &lease));
+        assert_fails(bp_offload_begin(s.offload, "state", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "elsewhere");
+        assert_int_equal(pthread_create(&thread, NULL, give_back, &lease), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_null(lease);
+        keep(&s, "state");
+        bring_back(&s, "state", BP_RESTORE_LEAVE);
+    }
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_leases),
+        cmocka_unit_test(test_work_beside),
+        cmocka_unit_test(test_returned_elsewhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

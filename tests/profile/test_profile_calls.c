@@ -1,0 +1,357 @@
+/* What a profile's calls do and refuse: steps, recordings by hand, ranks, names of files; and that others who record are told apart. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/profile.h>
+
+#include "../contract/support.h"
+#include "folder.h"
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/bp-profile-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static int drop_folder(void **state)
+{
+    (void)state;
+    remove_folder(folder);
+    return 0;
+}
+
+static const char *inside(const char *name)
+{
+    static char paths[4][256];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static bp_profile_config settings(void)
+{
+    bp_profile_config config;
+    assert_ok(bp_profile_config_init(&config, sizeof config));
+    config.directory = inside("deep/er");
+    return config;
+}
+
+static kit open_one(void)
+{
+    return open_kit(&ALLOCATORS[1], device_at(0));
+}
+
+static bp_profile *profile_of(const kit *k, const bp_profile_config *config)
+{
+    bp_profile *profile = NULL;
+    assert_ok(bp_profile_create(&k->pool, 1, config, &profile));
+    return profile;
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------------- */
+
+static uint64_t step_of(const kit *k)
+{
+    bp_live_request live = {.size = sizeof live};
+    size_t count;
+    take(k, param(k, 0), k->streams[0]);
+    assert_ok(bp_pool_live(k->pool, &live, 1, &count));
+    drop(k, param(k, 0), k->streams[0]);
+    return live.step;
+}
+
+static void test_steps(void **state)
+{
+    (void)state;
+    kit k = open_one();
+    bp_profile_config config = settings();
+    bp_profile *profile = profile_of(&k, &config);
+    static const bool recorded[] = {true, true, false, false, true};
+    static const uint64_t steps[] = {0, 1, 2, 100, 1};
+    assert_int_equal(count_names(config.directory), -1); /* nothing yet to write */
+    assert_string_equal(bp_profile_path(profile, BP_PROFILE_PICKLE), "");
+    for (size_t i = 0; i < 5; i++) {
+        assert_ok(bp_profile_step(profile, steps[i]));
+        assert_int_equal(bp_profile_is_recording(profile), recorded[i]);
+        assert_int_equal(step_of(&k), steps[i]);
+    }
+    assert_int_equal(count_names(config.directory), 2);
+    assert_string_equal(bp_profile_path(profile, BP_PROFILE_PICKLE), inside("deep/er/step_1/snapshot_rank00.pickle"));
+    assert_int_equal(remove(bp_profile_path(profile, BP_PROFILE_PICKLE)), 0);
+    bp_profile_destroy(&profile); /* writes step 1 again */
+    assert_null(profile);
+    assert_true(is_file(inside("deep/er/step_0/snapshot_rank00.pickle")));
+    assert_true(is_file(inside("deep/er/step_1/snapshot_rank00.pickle")));
+    assert_int_equal(count_names(inside("deep/er/step_1")), 1);
+    bp_profile_destroy(&profile);
+    bp_profile_destroy(NULL);
+    end_kit(&k);
+}
+
+static void test_by_hand(void **state)
+{
+    (void)state;
+    kit k = open_one();
+    bp_profile_config config = settings();
+    config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
+    config.coordinates = "p0d1c0t1";
+    config.rank = 123;
+    config.ranks = 2000;
+    bp_profile *profile = profile_of(&k, &config);
+    static const char *const wrong[] = {
+        "", "a b", "../up", "a/b", "dots.", "0123456789012345678901234567890123456789012345678901234567890123"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_fails(bp_profile_start(profile, wrong[i]), BP_ERR_INVALID_ARGUMENT, "label");
+    assert_fails(bp_profile_stop(profile), BP_ERR_SCHEDULE, "nothing");
+    assert_ok(bp_profile_start(profile, "evaluation-1"));
+    assert_fails(bp_profile_start(profile, "other"), BP_ERR_SCHEDULE, "evaluation-1");
+    assert_ok(bp_profile_step(profile, 0)); /* goes by */
+    assert_ok(bp_profile_step(profile, 7));
+    assert_int_equal(step_of(&k), 7);
+    assert_ok(bp_profile_stop(profile));
+    assert_int_equal(count_names(config.directory), 1);
+    assert_string_equal(bp_profile_path(profile, BP_PROFILE_PICKLE),
+                        inside("deep/er/evaluation-1/snapshot_rank0123_p0d1c0t1.pickle"));
+    assert_string_equal(bp_profile_path(profile, BP_PROFILE_TRACE),
+                        inside("deep/er/evaluation-1/trace_rank0123_p0d1c0t1.json"));
+    assert_string_equal(bp_profile_path(profile, 4), "");
+    assert_ok(bp_profile_step(profile, 0));
+    assert_fails(bp_profile_start(profile, "other"), BP_ERR_SCHEDULE, "step 0");
+    assert_ok(bp_profile_stop(profile)); /* of the step */
+    assert_true(is_file(inside("deep/er/step_0/trace_rank0123_p0d1c0t1.json")));
+    bp_profile_destroy(&profile);
+    end_kit(&k);
+}
+
+static void test_ranks_that_do_not_record(void **state)
+{
+    (void)state;
+    kit k = open_one();
+    static const uint32_t others[] = {0, 2}, mine[] = {0, 1};
+    bp_profile_config config = settings();
+    config.rank = 1;
+    config.ranks = 3;
+    config.record_ranks = others;
+    config.record_rank_count = 2;
+    bp_profile *profile = profile_of(&k, &config);
+    assert_ok(bp_profile_step(profile, 0));
+    assert_int_equal(bp_profile_is_recording(profile), 0);
+    assert_int_equal(step_of(&k), 0);
+    assert_ok(bp_profile_stop(profile)); /* what other ranks may, this may */
+    assert_fails(bp_profile_stop(profile), BP_ERR_SCHEDULE, "nothing");
+    assert_ok(bp_profile_start(profile, "a"));
+    assert_ok(bp_profile_stop(profile));
+    bp_profile_destroy(&profile);
+    assert_int_equal(count_names(config.directory), -1);
+    config.record_ranks = mine;
+    profile = profile_of(&k, &config);
+    assert_ok(bp_profile_step(profile, 0));
+    assert_int_equal(bp_profile_is_recording(profile), 1);
+    bp_profile_destroy(&profile);
+    config.record_rank_count = 0;
+    profile = profile_of(&k, &config);
+    assert_ok(bp_profile_step(profile, 0));
+    assert_int_equal(bp_profile_is_recording(profile), 0);
+    bp_profile_destroy(&profile);
+    end_kit(&k);
+}
+
+static void test_no_steps(void **state)
+{
+    (void)state;
+    kit k = open_one();
+    static const uint64_t none[] = {0};
+    bp_profile_config config = settings();
+    config.profile_steps = none;
+    bp_profile *profile = profile_of(&k, &config);
+    assert_ok(bp_profile_step(profile, 0));
+    assert_int_equal(bp_profile_is_recording(profile), 0);
+    assert_ok(bp_profile_start(profile, "by_hand"));
+    assert_int_equal(bp_profile_is_recording(profile), 1);
+    bp_profile_destroy(&profile);
+    assert_true(is_file(inside("deep/er/by_hand/snapshot_rank00.pickle")));
+    end_kit(&k);
+}
+
+/* ---- creation ------------------------------------------------------------------------------------------------------- */
+
+static void refuse(const kit *k, const bp_profile_config *config, const char *word)
+{
+    bp_profile *profile = NULL;
+    assert_fails(bp_profile_create(&k->pool, 1, config, &profile), BP_ERR_INVALID_ARGUMENT, word);
+    assert_null(profile);
+}
+
+static void test_creation(void **state)
+{
+    (void)state;
+    kit k = open_one();
+    bp_profile *profile = NULL, *second = NULL;
+    bp_profile_config config, good = settings();
+    bp_pool *const twice[] = {k.pool, k.pool}, *const none[] = {NULL};
+    static const uint32_t beyond[] = {1};
+    assert_fails(bp_profile_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, "size");
+    assert_fails(bp_profile_config_init(&config, 8), BP_ERR_INVALID_ARGUMENT, "size 8");
+    assert_fails(bp_profile_create(NULL, 1, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pool");
+    assert_fails(bp_profile_create(&k.pool, 0, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pool");
+    assert_fails(bp_profile_create(&k.pool, 1, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "place");
+    assert_fails(bp_profile_create(twice, 2, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pools[0] and pools[1]");
+    assert_fails(bp_profile_create(none, 1, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pools[0]");
+    refuse(&k, (config = good, config.size = 8, &config), "initialised");
+    refuse(&k, (config = good, config.directory = "", &config), "directory");
+    refuse(&k, (config = good, config.max_entries = ((uint64_t)1 << 30) + 1, &config), "max_entries");
+    refuse(&k, (config = good, config.formats = 4, &config), "formats");
+    refuse(&k, (config = good, config.rank = 1, &config), "rank 1");
+    refuse(&k, (config = good, config.record_ranks = beyond, config.record_rank_count = 1, &config), "record_ranks");
+    refuse(&k, (config = good, config.coordinates = "a/b", &config), "coordinates");
+    refuse(&k, (config = good, config.coordinates = "", &config), "coordinates");
+    profile = profile_of(&k, &good);
+    assert_fails(bp_profile_create(&k.pool, 1, &good, &second), BP_ERR_SCHEDULE, "has a profile already");
+    assert_null(second);
+    bp_profile_destroy(&profile);
+    profile = profile_of(&k, &good); /* now it may */
+    bp_profile_destroy(&profile);
+    assert_ok(bp_pool_seal(k.pool));
+    assert_fails(bp_profile_create(&k.pool, 1, &good, &profile), BP_ERR_SCHEDULE, "sealed");
+    end_kit(&k);
+}
+
+static void test_sealed_later(void **state)
+{
+    (void)state;
+    kit k = open_one();
+    bp_profile_config config = settings();
+    bp_profile *profile = profile_of(&k, &config);
+    assert_ok(bp_pool_seal(k.pool));
+    assert_ok(bp_profile_step(profile, 0));
+    take(&k, param(&k, 0), k.streams[0]);
+    drop(&k, param(&k, 0), k.streams[0]);
+    assert_ok(bp_profile_step(profile, 5));
+    assert_true(is_file(bp_profile_path(profile, BP_PROFILE_PICKLE)));
+    bp_profile_destroy(&profile); /* leaves a sealed pool */
+    end_kit(&k);
+}
+
+static void test_pool_goes_first(void **state)
+{
+    (void)state;
+    kit k = open_one();
+    bp_profile_config config = settings();
+    bp_profile *profile = profile_of(&k, &config);
+    assert_ok(bp_profile_step(profile, 0));
+    take(&k, param(&k, 0), k.streams[0]);
+    drop(&k, param(&k, 0), k.streams[0]);
+    end_kit(&k);
+    assert_ok(bp_profile_step(profile, 1)); /* there is nothing to tell, and nothing is touched */
+    assert_ok(bp_profile_write(profile, BP_PROFILE_TRACE, inside("rest.json")));
+    bp_profile_destroy(&profile);
+}
+
+/* ---- others who record ---------------------------------------------------------------------------------------------- */
+
+static void test_traces_of_the_caller(void **state)
+{
+    (void)state;
+    kit k = open_one();
+    bp_profile_config config = settings();
+    bp_profile *profile = profile_of(&k, &config);
+    assert_ok(bp_pool_trace_start(k.pool, 100, 0)); /* between recordings anybody may */
+    take(&k, param(&k, 0), k.streams[0]);
+    assert_fails(bp_profile_step(profile, 0), BP_ERR_SCHEDULE, "bp_pool_trace_stop");
+    assert_int_equal(bp_profile_is_recording(profile), 0);
+    assert_fails(bp_profile_start(profile, "a"), BP_ERR_SCHEDULE, "bp_pool_trace_stop");
+    drop(&k, param(&k, 0), k.streams[0]);
+    assert_int_equal(bp_pool_trace_count(k.pool), 2);
+    bp_pool_trace_stop(k.pool);
+    assert_ok(bp_profile_step(profile, 1));
+    assert_fails(bp_pool_trace_start(k.pool, 100, 0), BP_ERR_SCHEDULE, "bp_profile_stop");
+    take(&k, param(&k, 0), k.streams[0]);
+    bp_pool_trace_stop(k.pool); /* of nothing: the profile goes on */
+    assert_int_equal(bp_profile_is_recording(profile), 1);
+    drop(&k, param(&k, 0), k.streams[0]);
+    assert_int_equal(bp_pool_trace_count(k.pool), 2); /* the caller's stays what it was */
+    assert_ok(bp_profile_stop(profile));
+    assert_ok(bp_pool_trace_start(k.pool, 100, 0));
+    bp_profile_destroy(&profile);
+    take(&k, param(&k, 0), k.streams[0]);
+    assert_int_equal(bp_pool_trace_count(k.pool), 1);
+    drop(&k, param(&k, 0), k.streams[0]);
+    end_kit(&k);
+}
+
+static void test_addresses_of_events(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        kit k = open_kit(&ALLOCATORS[a], device_at(0));
+        uint32_t id = param(&k, 0);
+        bp_pool_event event = {.size = sizeof event};
+        assert_ok(bp_pool_trace_start(k.pool, 8, 1));
+        const void *address = take(&k, id, k.streams[0]);
+        assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[1]));
+        drop(&k, id, k.streams[0]);
+        take(&k, id, k.streams[0]);
+        assert_ok(bp_pool_give_up(k.pool, &id, 1));
+        assert_int_equal(bp_pool_trace_count(k.pool), 5);
+        for (size_t i = 0; i < 3; i++) {
+            assert_ok(bp_pool_trace_get(k.pool, i, &event));
+            assert_ptr_equal(event.address, address);
+        }
+        end_kit(&k);
+    }
+}
+
+static void test_requests(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        kit k = open_kit(&ALLOCATORS[a], device_at(0));
+        bp_pool_request r = {.size = sizeof r};
+        uint32_t id = param(&k, 1);
+        bp_request expected = request_of(&k, 1, BP_ROLE_PARAM, 0);
+        assert_ok(bp_pool_request_get(k.pool, id, &r));
+        assert_string_equal(r.unit, "u1");
+        assert_int_equal(r.ordinal, 0);
+        assert_int_equal(r.role, BP_ROLE_PARAM);
+        assert_int_equal(r.dtype, BP_DTYPE_BF16);
+        assert_int_equal(r.bytes, expected.bytes);
+        assert_int_equal(r.placement, ALLOCATORS[a].pooled ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC);
+        assert_int_equal(r.holds, 0);
+        take(&k, id, k.streams[0]);
+        take(&k, id, k.streams[0]);
+        assert_ok(bp_pool_request_get(k.pool, id, &r));
+        assert_int_equal(r.holds, 2);
+        drop(&k, id, k.streams[0]);
+        drop(&k, id, k.streams[0]);
+        assert_fails(bp_pool_request_get(k.pool, 10000, &r), BP_ERR_INVALID_ARGUMENT, "10000");
+        assert_fails(bp_pool_request_get(NULL, 0, &r), BP_ERR_INVALID_ARGUMENT, "pool");
+        r.size = 4;
+        assert_fails(bp_pool_request_get(k.pool, id, &r), BP_ERR_INVALID_ARGUMENT, "size");
+        end_kit(&k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_steps, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_by_hand, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_ranks_that_do_not_record, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_no_steps, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_creation, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_sealed_later, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_pool_goes_first, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_traces_of_the_caller, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_addresses_of_events, make_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_requests, make_folder, drop_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

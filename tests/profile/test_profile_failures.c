@@ -1,0 +1,328 @@
+/* Disks that are full or broken, folders that cannot be made, memory that runs out: the call says so, no half a file and no other name is left, the
+ * pools go on, and the next step is written.
+ *
+ * Linked with -Wl,--wrap= of what is below, against the static library. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/profile.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "../contract/support.h"
+#include "folder.h"
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+char *__real_strdup(const char *text);
+ssize_t __real_write(int file, const void *data, size_t bytes);
+int __real_fsync(int file);
+int __real_rename(const char *from, const char *to);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+char *__wrap_strdup(const char *text);
+ssize_t __wrap_write(int file, const void *data, size_t bytes);
+int __wrap_fsync(int file);
+int __wrap_rename(const char *from, const char *to);
+
+static size_t until_failure; /* of memory; 0: none is asked for */
+static bool has_failed;
+
+static bool fails(void)
+{
+    if (until_failure == 0 || --until_failure > 0)
+        return false;
+    has_failed = true;
+    return true;
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+    return fails() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+    return fails() ? NULL : __real_realloc(memory, bytes);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
+}
+
+char *__wrap_strdup(const char *text)
+{
+    return fails() ? NULL : __real_strdup(text);
+}
+
+static bool write_is_odd; /* a byte at a time, interrupted in between */
+static int write_error, fsync_error, rename_error;
+static unsigned writes;
+
+ssize_t __wrap_write(int file, const void *data, size_t bytes)
+{
+    if (write_error != 0) {
+        errno = write_error;
+        return -1;
+    }
+    if (!write_is_odd)
+        return __real_write(file, data, bytes);
+    if (++writes % 2 == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return __real_write(file, data, bytes > 1000 ? bytes / 2 : bytes);
+}
+
+int __wrap_fsync(int file)
+{
+    errno = fsync_error;
+    return fsync_error != 0 ? -1 : __real_fsync(file);
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+    errno = rename_error;
+    return rename_error != 0 ? -1 : __real_rename(from, to);
+}
+
+static char folder[64];
+static kit k;
+static bp_profile *profile;
+
+static int begin(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/bp-profile-XXXXXX");
+    if (mkdtemp(folder) == NULL)
+        return 1;
+    static const uint64_t steps[] = {0, 1, 2, 3, 4};
+    bp_profile_config config;
+    k = open_kit(&ALLOCATORS[1], device_at(0));
+    assert_ok(bp_profile_config_init(&config, sizeof config));
+    config.directory = folder;
+    config.profile_steps = steps;
+    config.profile_step_count = 5;
+    config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
+    config.plans = (const bp_plan *const *)&k.plan;
+    assert_ok(bp_profile_create(&k.pool, 1, &config, &profile));
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    write_is_odd = false;
+    write_error = fsync_error = rename_error = 0;
+    bp_profile_destroy(&profile);
+    end_kit(&k);
+    remove_folder(folder);
+    return 0;
+}
+
+static void train(void)
+{
+    for (int i = 0; i < 20; i++) {
+        take(&k, param(&k, 0), k.streams[0]);
+        drop(&k, param(&k, 0), k.streams[1]);
+    }
+}
+
+static int files_of(unsigned step)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/step_%u", folder, step);
+    return count_names(path);
+}
+
+/* The step before the one that begins cannot be written, the one that begins is recorded. */
+static void fail_step(uint64_t step, const char *why)
+{
+    train();
+    assert_fails(bp_profile_step(profile, step), BP_ERR_IO, folder, why);
+    assert_int_equal(bp_profile_is_recording(profile), 1);
+    assert_true(files_of((unsigned)step - 1) <= 0);
+    train();
+}
+
+static void test_disks(void **state)
+{
+    (void)state;
+    assert_ok(bp_profile_step(profile, 0));
+    write_error = ENOSPC;
+    fail_step(1, strerror(ENOSPC));
+    write_error = 0, fsync_error = EIO;
+    fail_step(2, strerror(EIO));
+    fsync_error = 0, rename_error = EACCES;
+    fail_step(3, strerror(EACCES));
+    rename_error = 0;
+    assert_string_equal(bp_profile_path(profile, BP_PROFILE_PICKLE), "");
+    assert_ok(bp_profile_step(profile, 4));
+    assert_int_equal(files_of(3), 2);
+}
+
+/* A file that may not grow: the same, from the kernel. */
+static void test_limit_of_size(void **state)
+{
+    (void)state;
+    struct rlimit before, little;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    little = before;
+    little.rlim_cur = 1000;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_ok(bp_profile_step(profile, 0));
+    train();
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    bp_status status = bp_profile_step(profile, 1);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_fails(status, BP_ERR_IO, folder, strerror(EFBIG));
+    assert_int_equal(files_of(0), 0);
+    assert_ok(bp_profile_step(profile, 2));
+    assert_int_equal(files_of(1), 2);
+}
+
+static void test_odd_writes(void **state)
+{
+    (void)state;
+    char whole[128], pieces[128];
+    snprintf(whole, sizeof whole, "%s/whole", folder);
+    snprintf(pieces, sizeof pieces, "%s/pieces", folder);
+    assert_ok(bp_profile_step(profile, 0));
+    train();
+    assert_ok(bp_profile_stop(profile));
+    assert_ok(bp_profile_write(profile, BP_PROFILE_PICKLE, whole));
+    write_is_odd = true;
+    assert_ok(bp_profile_write(profile, BP_PROFILE_PICKLE, pieces));
+    struct stat a, b;
+    assert_int_equal(stat(whole, &a), 0);
+    assert_int_equal(stat(pieces, &b), 0);
+    assert_int_equal(a.st_size, b.st_size);
+    assert_true(writes > 2);
+}
+
+static void test_paths(void **state)
+{
+    (void)state;
+    char path[256];
+    snprintf(path, sizeof path, "%s/step_0", folder);
+    FILE *file = fopen(path, "w"); /* where a folder should be */
+    assert_non_null(file);
+    fclose(file);
+    assert_ok(bp_profile_step(profile, 0));
+    train();
+    assert_fails(bp_profile_step(profile, 1), BP_ERR_IO, path, strerror(ENOTDIR));
+    assert_int_equal(bp_profile_is_recording(profile), 1);
+    assert_ok(bp_profile_step(profile, 2));
+    snprintf(path, sizeof path, "%s/nowhere/file", folder);
+    assert_fails(bp_profile_write(profile, BP_PROFILE_PICKLE, path), BP_ERR_IO, path, strerror(ENOENT));
+    assert_fails(bp_profile_write(profile, BP_PROFILE_PICKLE, folder), BP_ERR_IO, folder, strerror(EISDIR));
+    assert_fails(bp_profile_write(profile, BP_PROFILE_TRACE, "/dev/full"), BP_ERR_IO, "/dev/full", strerror(ENOSPC));
+    assert_ok(bp_profile_write(profile, BP_PROFILE_TRACE, "/dev/null")); /* written to, not replaced */
+    struct stat about;
+    assert_int_equal(stat("/dev/null", &about), 0);
+    assert_true(S_ISCHR(about.st_mode));
+    assert_fails(bp_profile_write(profile, 3, path), BP_ERR_INVALID_ARGUMENT, "one format");
+    assert_fails(bp_profile_write(profile, BP_PROFILE_PICKLE, ""), BP_ERR_INVALID_ARGUMENT, "path");
+    assert_fails(bp_profile_write(NULL, BP_PROFILE_PICKLE, path), BP_ERR_INVALID_ARGUMENT, "profile");
+}
+
+/* As another user than root, who may write anywhere. */
+static void test_folder_of_others(void **state)
+{
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/step_0", folder);
+    assert_ok(bp_profile_step(profile, 0));
+    assert_int_equal(mkdir(path, 0500), 0);
+    bool is_root = geteuid() == 0;
+    if (is_root) {
+        assert_int_equal(chmod(folder, 0755), 0);
+        assert_int_equal(seteuid(65534), 0);
+    }
+    bp_status status = bp_profile_step(profile, 1);
+    if (is_root)
+        assert_int_equal(seteuid(0), 0);
+    assert_fails(status, BP_ERR_IO, path, strerror(EACCES));
+    assert_int_equal(count_names(path), 0);
+    assert_ok(bp_profile_step(profile, 2));
+    assert_int_equal(files_of(1), 2);
+}
+
+/* Every allocation of a call fails in turn. */
+#define RETRY(call)                                                                                                    \
+    do {                                                                                                               \
+        for (size_t nth = 1; nth < 1000; nth++) {                                                                      \
+            has_failed = false;                                                                                        \
+            until_failure = nth;                                                                                       \
+            bp_status answer = (call);                                                                                 \
+            until_failure = 0;                                                                                         \
+            if (!has_failed) {                                                                                         \
+                assert_ok(answer);                                                                                     \
+                break;                                                                                                 \
+            }                                                                                                          \
+            assert_fails(answer, BP_ERR_NO_HOST_MEMORY, "memory");                                                     \
+            failures++;                                                                                                \
+        }                                                                                                              \
+    } while (0)
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    unsigned failures = 0;
+    char path[128];
+    bp_profile_destroy(&profile);
+    bp_profile_config config;
+    assert_ok(bp_profile_config_init(&config, sizeof config));
+    config.directory = folder;
+    config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
+    config.plans = (const bp_plan *const *)&k.plan;
+    RETRY(bp_profile_create(&k.pool, 1, &config, &profile));
+    snprintf(path, sizeof path, "%s/now", folder);
+    take(&k, param(&k, 1), k.streams[0]);
+    assert_ok(bp_profile_step(profile, 0));
+    train();
+    RETRY(bp_profile_write(profile, BP_PROFILE_PICKLE, path));
+    RETRY(bp_profile_write(profile, BP_PROFILE_TRACE, path));
+    assert_int_equal(count_names(folder), 1); /* nothing else is left */
+    for (size_t nth = 1; nth < 30; nth++) {   /* a step that cannot be written is over all the same */
+        until_failure = nth;
+        has_failed = false;
+        bp_status status = bp_profile_step(profile, 1);
+        until_failure = 0;
+        assert_int_equal(status, has_failed ? BP_ERR_NO_HOST_MEMORY : BP_OK);
+        assert_int_equal(bp_profile_is_recording(profile), 1);
+        train();
+    }
+    assert_ok(bp_profile_stop(profile));
+    drop(&k, param(&k, 1), k.streams[0]);
+    assert_true(failures > 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_disks, begin, end),
+        cmocka_unit_test_setup_teardown(test_limit_of_size, begin, end),
+        cmocka_unit_test_setup_teardown(test_odd_writes, begin, end),
+        cmocka_unit_test_setup_teardown(test_paths, begin, end),
+        cmocka_unit_test_setup_teardown(test_folder_of_others, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,250 @@
+/* Snapshots from pickles: what is answered of ours and of PyTorch's, and what is refused with its place. */
+#include "scratch.h"
+
+#include <bucketpool/snapshot.h>
+
+#include <jansson.h>
+
+static unsigned char made[1 << 16];
+static size_t made_bytes;
+
+static void put(const void *data, size_t bytes)
+{
+    assert_true(made_bytes + bytes <= sizeof made);
+    memcpy(made + made_bytes, data, bytes);
+    made_bytes += bytes;
+}
+
+static void put_text(const char *text)
+{
+    uint32_t bytes = (uint32_t)strlen(text);
+    put("X", 1);
+    put(&bytes, 4); /* on little-endian machines, as others are not built for */
+    put(text, bytes);
+}
+
+/* JSON as a pickle of protocol 2. */
+static void put_value(const json_t *value)
+{
+    size_t index;
+    const char *key;
+    json_t *item;
+    if (json_is_object(value)) {
+        put("}(", 2);
+        json_object_foreach((json_t *)value, key, item)
+        {
+            put_text(key);
+            put_value(item);
+        }
+        put("u", 1);
+    } else if (json_is_array(value)) {
+        put("](", 2);
+        json_array_foreach(value, index, item) put_value(item);
+        put("e", 1);
+    } else if (json_is_integer(value)) {
+        json_int_t number = json_integer_value(value);
+        put("\x8a\x08", 2);
+        put(&number, 8);
+    } else if (json_is_string(value)) {
+        put_text(json_string_value(value));
+    } else {
+        put(json_is_null(value) ? "N" : json_is_true(value) ? "\x88" : "\x89", 1);
+    }
+}
+
+static bp_status parse(const char *text, bp_snapshot **snapshot)
+{
+    json_error_t error;
+    json_t *value = json_loads(text, JSON_DECODE_ANY, &error);
+    if (value == NULL)
+        print_error("%s\n", error.text);
+    assert_non_null(value);
+    made_bytes = 0;
+    put("\x80\x02", 2);
+    put_value(value);
+    put(".", 1);
+    json_decref(value);
+    *snapshot = NULL;
+    bp_status status = bp_snapshot_parse(made, made_bytes, "d/x.pickle", snapshot);
+    assert_true((status == BP_OK) == (*snapshot != NULL));
+    return status;
+}
+
+#define HEADING                                                                                                        \
+    "\"format\": \"bucketpool.snapshot/1\", \"version\": \"9\", \"rank\": 3, \"ranks\": 8, \"coordinates\": \"p0\", "  \
+    "\"step\": 5, \"label\": \"\", \"first_time_ns\": 100, \"last_time_ns\": 900, \"realtime_offset_ns\": -7, "
+#define REQUESTS                                                                                                       \
+    "\"requests\": [{\"unit\": \"u.0\", \"bucket\": \"dense\", \"ordinal\": 0, \"role\": \"param\", \"dtype\": "       \
+    "\"bf16\", "                                                                                                       \
+    "\"bytes\": 64, \"placement\": \"planned\", \"holds\": 1}, {\"unit\": \"\", \"bucket\": \"b\", \"ordinal\": 1, "   \
+    "\"role\": 2, \"dtype\": \"fp32\", \"bytes\": 32, \"placement\": \"dynamic\"}], "
+#define SLABS                                                                                                          \
+    "\"slabs\": [{\"address\": 4096, \"bytes\": 128, \"planned_bytes\": 96, \"group\": \"g\", \"resident\": false}], "
+#define POOL(more) "{\"bucketpool\": {" HEADING "\"later\": [1], \"pools\": [{" more "\"name\": \"p\"}]}}"
+
+static void test_ours(void **state)
+{
+    (void)state;
+    bp_snapshot *snapshot;
+    assert_ok(
+        parse(POOL("\"plan\": {\"bytes\": 96, \"lower_bound_bytes\": 90, \"optimal\": true, \"roles\": [{\"role\": "
+                   "\"param\", \"bytes\": 96, \"lower_bound_bytes\": 90}]}, " SLABS REQUESTS
+                   "\"statistics\": {\"acquires\": 7, \"strange\": \"x\"}, \"streams\": [{\"number\": 4, \"name\": "
+                   "\"gather\"}], \"live\": [{\"id\": 1, \"address\": 9, \"stream\": 4, \"step\": 2}], \"events\": "
+                   "[[1, 0, 4, 5, 300, 4096], [5, 1, 4, 5, 200, 9], [5, 0, 4, 5, 950, 4096, 77]], \"slab_events\": "
+                   "[[1, 0, 250], [0, 0, 800]], \"lost_events\": 11, "),
+              &snapshot));
+    bp_snapshot_about about = {.size = sizeof about};
+    assert_ok(bp_snapshot_about_get(snapshot, &about));
+    assert_true(about.is_ours && about.has_step && about.step == 5 && about.rank == 3 && about.ranks == 8);
+    assert_true(about.first_time_ns == 100 && about.last_time_ns == 950); /* an event is later than it says */
+    assert_true(about.realtime_offset_ns == -7 && about.pools == 1);
+    assert_string_equal(about.coordinates, "p0");
+    bp_snapshot_pool pool = {.size = sizeof pool};
+    assert_ok(bp_snapshot_pool_get(snapshot, 0, &pool));
+    assert_true(pool.has_plan && pool.optimal && pool.plan_bytes == 96 && pool.lower_bound_bytes == 90);
+    assert_true(pool.requests == 2 && pool.events == 3 && pool.statistics == 1 && pool.lost_events == 11);
+    assert_string_equal(pool.allocator, ""); /* not there */
+    bp_snapshot_request request = {.size = sizeof request};
+    assert_ok(bp_snapshot_request_get(snapshot, 0, 1, &request));
+    assert_string_equal(request.role, "grad"); /* by its number */
+    assert_int_equal(request.bytes, 32);
+    bp_snapshot_event event = {.size = sizeof event};
+    assert_ok(bp_snapshot_event_get(snapshot, 0, 1, &event));
+    assert_true(event.kind == BP_EVENT_RELEASE && event.id == 1 && event.time_ns == 300); /* times do not go back */
+    bp_snapshot_slab slab = {.size = sizeof slab};
+    assert_ok(bp_snapshot_slab_get(snapshot, 0, 0, &slab));
+    assert_true(!slab.resident && !slab.resident_at_start && slab.planned_bytes == 96);
+    bp_snapshot_live live = {.size = sizeof live};
+    assert_ok(bp_snapshot_live_get(snapshot, 0, 0, &live));
+    assert_true(live.id == 1 && live.address == 9 && live.stream == 4 && live.step == 2);
+    const char *name;
+    uint64_t value;
+    assert_ok(bp_snapshot_statistic_get(snapshot, 0, 0, &name, &value));
+    assert_string_equal(name, "acquires");
+    assert_int_equal(value, 7);
+    assert_fails(bp_snapshot_event_get(snapshot, 0, 3, &event), BP_ERR_INVALID_ARGUMENT, "event 3", "3");
+    assert_fails(bp_snapshot_event_get(snapshot, 1, 0, &event), BP_ERR_INVALID_ARGUMENT, "pool 1", "1");
+    event.size = 3;
+    assert_fails(bp_snapshot_event_get(snapshot, 0, 0, &event), BP_ERR_INVALID_ARGUMENT, "size");
+    bp_snapshot_destroy(&snapshot);
+    assert_null(snapshot);
+    bp_snapshot_destroy(&snapshot);
+    bp_snapshot_destroy(NULL);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text, *word, *more;
+    } wrong[] = {
+        {"[1]", "not a snapshot", "dictionary"},
+        {"{\"a\": 1}", "not a snapshot", "device_traces"},
+        {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/2\"}}", "bucketpool.format", "bucketpool.snapshot/2"},
+        {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/1\"}}", "bucketpool.rank", "missing"},
+        {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/1\", \"rank\": -1}}", "bucketpool.rank", "not negative"},
+        {"{\"bucketpool\": {\"format\": \"bucketpool.snapshot/1\", \"rank\": 4294967296}}", "bucketpool.rank",
+         "at most"},
+        {"{\"bucketpool\": {" HEADING "\"pools\": 7}}", "bucketpool.pools", "list"},
+        {"{\"bucketpool\": {" HEADING "\"pools\": [7]}}", "bucketpool.pools[0]", "dictionary"},
+        {POOL("\"slabs\": [{\"address\": -1}], "), "pools[0].slabs[0].address", "not negative"},
+        {POOL("\"requests\": [{}], "), "pools[0].requests[0].ordinal", "missing"},
+        {POOL(REQUESTS "\"events\": [[1, 2, 0, 0, 0, 0]], "), "pools[0].events[0][1]", "request 2, there are 2"},
+        {POOL(REQUESTS "\"events\": [[7, 0, 0, 0, 0, 0]], "), "pools[0].events[0]", "kind 7"},
+        {POOL(REQUESTS "\"events\": [[1, 0, 0]], "), "pools[0].events[0]", "list of kind"},
+        {POOL(REQUESTS "\"live\": [{\"id\": 2}], "), "live[0].id", "request 2"},
+        {POOL(SLABS "\"slab_events\": [[1, 1, 0]], "), "slab_events[0][1]", "slab 1, there are 1"},
+        {POOL("\"plan\": {\"bytes\": 1}, "), "pools[0].plan.lower_bound_bytes", "missing"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        bp_snapshot *snapshot;
+        assert_fails(parse(wrong[i].text, &snapshot), BP_ERR_FORMAT, "d/x.pickle: ", wrong[i].word, wrong[i].more);
+    }
+    bp_snapshot *snapshot = NULL;
+    assert_fails(bp_snapshot_parse(NULL, 0, "x", &snapshot), BP_ERR_INVALID_ARGUMENT, "data");
+    assert_fails(bp_snapshot_read("/nowhere/x.pickle", &snapshot), BP_ERR_IO, "/nowhere/x.pickle");
+    assert_null(snapshot);
+}
+
+/* A list in many places must not become many lists. */
+static void test_shared_lists(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "\x80\x02}(X\x0a\x00\x00\x00"
+        "bucketpool}(X\x06\x00\x00\x00"
+        "formatX\x15\x00\x00\x00"
+        "bucketpool.snapshot/1X\x04\x00\x00\x00rankK\x00X\x05\x00\x00\x00ranksK\x01X\x0d\x00\x00\x00"
+        "first_time_nsK\x00X\x0c\x00\x00\x00last_time_nsK\x00X\x05\x00\x00\x00pools](}(X\x05\x00\x00\x00"
+        "slabs](}(X\x07\x00\x00\x00"
+        "addressK\x00X\x05\x00\x00\x00"
+        "bytesK\x00X\x0d\x00\x00\x00planned_bytesK\x00X\x08\x00\x00\x00resident\x88uq\x01";
+    made_bytes = 0;
+    put(text, sizeof text - 1);
+    for (int i = 0; i < 100; i++)
+        put("h\x01", 2);
+    put("euq\x02", 4);
+    for (int i = 0; i < 100; i++)
+        put("h\x02", 2);
+    put("euu.", 4);
+    bp_snapshot *snapshot = NULL;
+    assert_fails(bp_snapshot_parse(made, made_bytes, "x", &snapshot), BP_ERR_FORMAT, "many times over");
+}
+
+static void test_torch(void **state)
+{
+    (void)state;
+    bp_snapshot *snapshot;
+    assert_ok(parse(
+        "{\"segments\": [{\"device\": 0, \"address\": 1000, \"total_size\": 100, \"blocks\": [{\"size\": 40, "
+        "\"state\": "
+        "\"active_allocated\", \"frames\": [{\"name\": \"c\", \"filename\": \"x.cpp\", \"line\": 1}, {\"name\": \"f\", "
+        "\"filename\": \"m.py\", \"line\": 12}]}, {\"size\": 60, \"state\": \"inactive\"}]}], \"device_traces\": [["
+        "{\"action\": \"free_completed\", \"addr\": 1040, \"size\": 20, \"time_us\": 5}, {\"action\": "
+        "\"segment_alloc\", "
+        "\"addr\": 5000, \"size\": 10, \"time_us\": 6}, {\"action\": \"alloc\", \"addr\": 5000, \"size\": 10, "
+        "\"time_us\": 7}, "
+        "{\"action\": \"oom\"}, {\"action\": \"free_completed\", \"addr\": 5000, \"size\": 10, \"time_us\": 8}, "
+        "{\"action\": "
+        "\"segment_free\", \"addr\": 5000, \"size\": 10, \"time_us\": 9}], []]}",
+        &snapshot));
+    bp_snapshot_about about = {.size = sizeof about};
+    bp_snapshot_pool pool = {.size = sizeof pool};
+    assert_ok(bp_snapshot_about_get(snapshot, &about));
+    assert_true(!about.is_ours && about.pools == 1 && about.first_time_ns == 5000 && about.last_time_ns == 9000);
+    assert_ok(bp_snapshot_pool_get(snapshot, 0, &pool));
+    assert_string_equal(pool.name, "cuda:0");
+    assert_true(pool.slabs == 2 && pool.requests == 3 && pool.live == 2 && pool.events == 3 && pool.slab_events == 2);
+    bp_snapshot_slab slab = {.size = sizeof slab};
+    assert_ok(bp_snapshot_slab_get(snapshot, 0, 1, &slab));
+    assert_true(slab.address == 5000 && slab.bytes == 10 && !slab.resident && !slab.resident_at_start);
+    bp_snapshot_request request = {.size = sizeof request};
+    assert_ok(bp_snapshot_request_get(snapshot, 0, 0, &request));
+    assert_string_equal(request.bucket, "f"); /* Python's frame */
+    assert_string_equal(request.unit, "m.py");
+    assert_true(request.ordinal == 12 && request.holds == 1 && request.bytes == 40);
+    bp_snapshot_destroy(&snapshot);
+    assert_fails(parse("{\"segments\": [], \"device_traces\": [[{\"action\": \"alloc\", \"addr\": 1}]]}", &snapshot),
+                 BP_ERR_FORMAT, "device_traces[0][0].size", "missing");
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    bp_snapshot *snapshot;
+    assert_ok(parse(POOL("\"allocator\": \"a\\u001bb\\u00e9\", "), &snapshot));
+    bp_snapshot_pool pool = {.size = sizeof pool};
+    assert_ok(bp_snapshot_pool_get(snapshot, 0, &pool));
+    assert_string_equal(pool.allocator, "a?b\xc3\xa9");
+    bp_snapshot_destroy(&snapshot);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ours),  cmocka_unit_test(test_refused), cmocka_unit_test(test_shared_lists),
+        cmocka_unit_test(test_torch), cmocka_unit_test(test_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

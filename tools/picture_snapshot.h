@@ -1,0 +1,19 @@
+/* Pictures of what a pool did: where its requests were and when, and who made the peak. */
+#ifndef BP_TOOLS_PICTURE_SNAPSHOT_H
+#define BP_TOOLS_PICTURE_SNAPSHOT_H
+
+#include "view/timeline.h"
+
+typedef struct snapshot_picture {
+    const char *title;
+    const view_pool *pool;
+} snapshot_picture;
+
+/* Time to the right; above the slabs, address upwards, a box for each request while it is live; below the live bytes. As picture_draw in
+ * everything else. */
+const char *picture_draw_snapshot(const snapshot_picture *input, const char *path);
+
+/* What is live at the peak: bytes to the right, in rows roles, their units, and their buckets. */
+const char *picture_draw_flame(const snapshot_picture *input, const char *path);
+
+#endif

@@ -1,0 +1,18 @@
+/* The options of `view`. */
+#ifndef TOOLS_VIEW_ARGUMENTS_H
+#define TOOLS_VIEW_ARGUMENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct view_options {
+    char **files;
+    size_t file_count;
+    bool json;
+    const char *html, *svg, *flame, *pool, *color; /* pool NULL: all, in pictures the one with the highest peak */
+} view_options;
+
+/* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */
+int view_options_parse(int argc, char **argv, view_options *options);
+
+#endif

@@ -1,0 +1,94 @@
+#include "view/files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+int view_file_init(const char *path, const view_options *options, bp_snapshot *snapshot, view_file *file)
+{
+    *file = (view_file){.path = path, .snapshot = snapshot, .about.size = sizeof file->about};
+    bp_status status = bp_snapshot_about_get(file->snapshot, &file->about);
+    if (status != BP_OK)
+        return cli_fail_status(status);
+    file->pools = calloc(file->about.pools + 1, sizeof *file->pools);
+    if (file->pools == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    for (size_t i = 0; i < file->about.pools; i++) {
+        bp_snapshot_pool pool = {.size = sizeof pool};
+        status = bp_snapshot_pool_get(file->snapshot, i, &pool);
+        if (status == BP_OK && options->pool != NULL && strcmp(pool.name, options->pool) != 0)
+            continue;
+        if (status == BP_OK)
+            status = view_pool_init(file->snapshot, i, &file->pools[file->pool_count++]);
+        if (status != BP_OK)
+            return cli_fail_status(status);
+    }
+    if (file->pool_count == 0 && options->pool != NULL)
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: no pool \"%.60s\", of %zu", path, options->pool, file->about.pools);
+    if (file->pool_count == 0)
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: no pool; there is nothing to look at", path);
+    return EXIT_GO_ON;
+}
+
+void view_file_finish(view_file *file)
+{
+    for (size_t i = 0; i < file->pool_count; i++)
+        view_pool_finish(&file->pools[i]);
+    free(file->pools);
+    bp_snapshot_destroy(&file->snapshot);
+    *file = (view_file){0};
+}
+
+void view_file_label(const view_file *file, char label[VIEW_LABEL_CHARS])
+{
+    const char *slash = strrchr(file->path, '/');
+    if (!file->about.is_ours)
+        snprintf(label, VIEW_LABEL_CHARS, "%.100s", slash != NULL ? slash + 1 : file->path);
+    else
+        snprintf(label, VIEW_LABEL_CHARS, "rank %u%s%.70s", file->about.rank,
+                 *file->about.coordinates != '\0' ? " " : "", file->about.coordinates);
+}
+
+void view_file_step(const view_file *file, char text[VIEW_LABEL_CHARS])
+{
+    *text = '\0';
+    if (file->about.has_step)
+        snprintf(text, VIEW_LABEL_CHARS, "step %llu", (unsigned long long)file->about.step);
+    else if (*file->about.label != '\0')
+        snprintf(text, VIEW_LABEL_CHARS, "%.100s", file->about.label);
+}
+
+const view_pool *view_file_highest(const view_file *file)
+{
+    const view_pool *highest = file->pool_count > 0 ? &file->pools[0] : NULL;
+    for (size_t i = 1; i < file->pool_count; i++) {
+        if (file->pools[i].peak_bytes > highest->peak_bytes)
+            highest = &file->pools[i];
+    }
+    return highest;
+}
+
+const char *view_time(uint64_t time_ns, char text[VIEW_TIME_CHARS])
+{
+    static const struct {
+        const char *unit;
+        double ns;
+    } units[] = {{"s", 1e9}, {"ms", 1e6}, {"us", 1e3}};
+    for (size_t i = 0; i < 3; i++) {
+        if ((double)time_ns >= units[i].ns) {
+            snprintf(text, VIEW_TIME_CHARS, "%.3f %s", (double)time_ns / units[i].ns, units[i].unit);
+            return text;
+        }
+    }
+    snprintf(text, VIEW_TIME_CHARS, "%llu ns", (unsigned long long)time_ns);
+    return text;
+}
+
+const char *view_request_name(const bp_snapshot_request *request, char text[VIEW_NAME_CHARS])
+{
+    bool both = *request->unit != '\0' && *request->bucket != '\0';
+    snprintf(text, VIEW_NAME_CHARS, "%.160s%s%.80s", request->unit, both ? "/" : "", request->bucket);
+    return *text != '\0' ? text : strcpy(text, "(no name)");
+}

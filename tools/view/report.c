@@ -1,0 +1,259 @@
+#include "view/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "sheet.h"
+#include "view/compare.h"
+
+enum { MOST_HOLDERS = 12, CELL = 64 };
+
+static void percent(double share, char text[CELL])
+{
+    snprintf(text, CELL, "%.1f %%", 100 * share);
+}
+
+static double share_of(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+static void add_columns(sheet *s, const char *const *titles, size_t count, size_t left)
+{
+    for (size_t i = 0; i < count; i++)
+        sheet_add_column(s, titles[i], i >= left);
+}
+
+static void add_cells(sheet *s, const char *const *cells, size_t count)
+{
+    sheet_add_line(s);
+    for (size_t i = 0; i < count; i++)
+        sheet_set_cell(s, i, cells[i]);
+}
+
+/* ---- pools -------------------------------------------------------------------------------------------------------------------- */
+
+static const char *const pool_titles[] = {"FILE", "POOL", "SLABS",        "PLAN",   "BOUND", "LIVE PEAK",
+                                          "AT",   "FREE", "LARGEST FREE", "EVENTS", "LOST"};
+enum { POOL_CELLS = sizeof pool_titles / sizeof *pool_titles };
+
+/* The first column only of several files. */
+static void add_pool(sheet *s, const view_file *file, const view_pool *pool, bool with_file)
+{
+    char label[VIEW_LABEL_CHARS], at[VIEW_TIME_CHARS], free_share[CELL], events[CELL], lost[CELL];
+    view_file_label(file, label);
+    percent(view_pool_free_share(pool), free_share);
+    snprintf(events, sizeof events, "%zu", pool->about.events);
+    snprintf(lost, sizeof lost, "%llu", (unsigned long long)pool->about.lost_events);
+    bool has_plan = pool->about.has_plan, has_slabs = pool->peak_slab_bytes > 0;
+    const char *const cells[] = {label,
+                                 pool->about.name,
+                                 cli_bytes(pool->slab_bytes),
+                                 has_plan ? cli_bytes(pool->about.plan_bytes) : "-",
+                                 has_plan ? cli_bytes(pool->about.lower_bound_bytes) : "-",
+                                 cli_bytes(pool->peak_bytes),
+                                 view_time(pool->peak_ns, at),
+                                 has_slabs ? free_share : "-",
+                                 has_slabs ? cli_bytes(pool->peak_largest_free) : "-",
+                                 events,
+                                 lost};
+    add_cells(s, with_file ? cells : cells + 1, with_file ? POOL_CELLS : POOL_CELLS - 1);
+}
+
+/* ---- the peak: who made it ------------------------------------------------------------------------------------------------------ */
+
+/* Bytes of one unit, or of one bucket in a role. */
+typedef struct holder {
+    const view_span *span; /* the first of it */
+    uint64_t bytes;
+    size_t buckets;
+} holder;
+
+static int from_large_to_small(const void *left, const void *right)
+{
+    const holder *a = left, *b = right;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? 1 : -1;
+    return (a->span > b->span) - (a->span < b->span);
+}
+
+/* What is live at the peak is sorted by role, unit and bucket: each run of a role and a unit is a holder. NULL: out of memory. */
+static holder *find_holders(const view_pool *pool, size_t *count)
+{
+    holder *holders = calloc(pool->at_peak_count + 1, sizeof *holders);
+    *count = 0;
+    for (size_t i = 0; holders != NULL && i < pool->at_peak_count; i++) {
+        const view_span *span = &pool->spans[pool->at_peak[i]];
+        const bp_snapshot_request *request = &pool->requests[span->request];
+        const holder *last = *count > 0 ? &holders[*count - 1] : NULL;
+        bool same = last != NULL && pool->role_of[last->span->request] == pool->role_of[span->request] &&
+                    strcmp(pool->requests[last->span->request].unit, request->unit) == 0;
+        if (!same)
+            holders[(*count)++] = (holder){.span = span};
+        holders[*count - 1].bytes += request->bytes;
+        holders[*count - 1].buckets++;
+    }
+    if (holders != NULL)
+        qsort(holders, *count, sizeof *holders, from_large_to_small);
+    return holders;
+}
+
+static void add_holder(sheet *s, const view_pool *pool, const holder *h)
+{
+    char buckets[CELL], share[CELL], began[VIEW_TIME_CHARS];
+    const bp_snapshot_request *request = &pool->requests[h->span->request];
+    snprintf(buckets, sizeof buckets, "%zu buckets", h->buckets);
+    percent(share_of(h->bytes, pool->peak_bytes), share);
+    const char *const cells[] = {pool->roles[pool->role_of[h->span->request]].name,
+                                 *request->unit != '\0' ? request->unit : "(outside)",
+                                 h->buckets == 1 ? request->bucket : buckets,
+                                 cli_bytes(h->bytes),
+                                 share,
+                                 h->span->begin_event == 0 ? "before" : view_time(h->span->begin_ns, began)};
+    add_cells(s, cells, sizeof cells / sizeof *cells);
+}
+
+static int print_holders(const view_pool *pool, bool color)
+{
+    static const char *const titles[] = {"ROLE", "UNIT", "BUCKETS", "BYTES", "SHARE", "SINCE"};
+    char at[VIEW_TIME_CHARS];
+    size_t count = 0;
+    holder *holders = find_holders(pool, &count);
+    if (holders == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    printf("\nPool %s, at its peak of %s, %s after the beginning: %zu buckets live\n", pool->about.name,
+           cli_bytes(pool->peak_bytes), view_time(pool->peak_ns, at), pool->at_peak_count);
+    sheet s = sheet_new(color);
+    add_columns(&s, titles, sizeof titles / sizeof *titles, 3);
+    for (size_t i = 0; i < count && i < MOST_HOLDERS; i++)
+        add_holder(&s, pool, &holders[i]);
+    int code = sheet_finish(&s);
+    uint64_t rest = 0;
+    for (size_t i = MOST_HOLDERS; i < count; i++)
+        rest += holders[i].bytes;
+    if (code == EXIT_GO_ON && rest > 0)
+        printf("and %zu smaller, together %s\n", count - MOST_HOLDERS, cli_bytes(rest));
+    free(holders);
+    return code;
+}
+
+static int print_roles(const view_pool *pool, bool color)
+{
+    static const char *const titles[] = {"ROLE", "PEAK", "AT", "AT POOL'S PEAK", "PLAN", "BOUND"};
+    sheet s = sheet_new(color);
+    add_columns(&s, titles, sizeof titles / sizeof *titles, 1);
+    for (size_t i = 0; i < pool->role_count; i++) {
+        const view_role *role = &pool->roles[i];
+        char at[VIEW_TIME_CHARS];
+        const char *const cells[] = {role->name,
+                                     cli_bytes(role->peak_bytes),
+                                     view_time(role->peak_ns, at),
+                                     cli_bytes(role->at_peak_bytes),
+                                     role->in_plan ? cli_bytes(role->plan_bytes) : "-",
+                                     role->in_plan ? cli_bytes(role->lower_bound_bytes) : "-"};
+        add_cells(&s, cells, sizeof cells / sizeof *cells);
+    }
+    putchar('\n');
+    return sheet_finish(&s);
+}
+
+int view_report_file(const view_file *file, const view_options *options)
+{
+    bool color = cli_wants_color(options->color);
+    char label[VIEW_LABEL_CHARS], step[VIEW_LABEL_CHARS], time[VIEW_TIME_CHARS];
+    view_file_label(file, label);
+    view_file_step(file, step);
+    printf("%s%s%s: ", color ? "\033[1m" : "", file->path, color ? "\033[0m" : "");
+    if (file->about.is_ours)
+        printf("%s of %u%s%s, ", label, file->about.ranks, *step != '\0' ? ", " : "", step);
+    else
+        printf("of PyTorch's allocator, ");
+    printf("%s recorded\n\n", view_time(file->about.last_time_ns - file->about.first_time_ns, time));
+    sheet s = sheet_new(color);
+    add_columns(&s, pool_titles + 1, POOL_CELLS - 1, 1);
+    for (size_t i = 0; i < file->pool_count; i++)
+        add_pool(&s, file, &file->pools[i], false);
+    int code = sheet_finish(&s);
+    for (size_t i = 0; code == EXIT_GO_ON && i < file->pool_count; i++) {
+        code = print_holders(&file->pools[i], color);
+        if (code == EXIT_GO_ON)
+            code = print_roles(&file->pools[i], color);
+    }
+    return code;
+}
+
+/* ---- several files ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *amount(const view_metric *metric, uint64_t value, char text[CELL])
+{
+    char time[VIEW_TIME_CHARS];
+    if (metric->is_bytes)
+        snprintf(text, CELL, "%s", cli_bytes(value));
+    else if (strcmp(metric->name, "time") == 0)
+        snprintf(text, CELL, "%s", view_time(value, time));
+    else
+        snprintf(text, CELL, "%llu", (unsigned long long)value);
+    return text;
+}
+
+static bool add_metric(sheet *s, const view_file *files, size_t count, const char *pool, const view_metric *metric)
+{
+    view_spread spread;
+    char least[CELL], most[CELL], median[CELL], odd[2 * CELL + VIEW_LABEL_CHARS] = "-";
+    char least_label[VIEW_LABEL_CHARS], most_label[VIEW_LABEL_CHARS], odd_label[VIEW_LABEL_CHARS], value[CELL];
+    if (!view_compare(files, count, pool, metric, &spread))
+        return false;
+    view_file_label(&files[spread.least_file], least_label);
+    view_file_label(&files[spread.most_file], most_label);
+    if (spread.odd_file != SIZE_MAX) {
+        view_file_label(&files[spread.odd_file], odd_label);
+        snprintf(odd, sizeof odd, "%s: %s", odd_label,
+                 amount(metric, metric->value(view_find_pool(&files[spread.odd_file], pool)), value));
+    }
+    bool same = spread.least == spread.most;
+    const char *const cells[] = {pool,
+                                 metric->name,
+                                 amount(metric, spread.least, least),
+                                 same ? "" : least_label,
+                                 amount(metric, spread.median, median),
+                                 amount(metric, spread.most, most),
+                                 same ? "" : most_label,
+                                 odd};
+    add_cells(s, cells, sizeof cells / sizeof *cells);
+    if (spread.odd_file != SIZE_MAX)
+        sheet_color_line(s, "yellow");
+    return true;
+}
+
+static int print_spread(const view_file *files, size_t count, bool color)
+{
+    static const char *const titles[] = {"POOL", "OVER FILES", "LEAST", "", "MEDIAN", "MOST", " ", "THE ODD ONE"};
+    sheet s = sheet_new(color);
+    for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
+        sheet_add_column(&s, titles[i], i == 2 || i == 4 || i == 5);
+    bool good = true;
+    for (size_t f = 0; f < count; f++) {
+        for (size_t p = 0; p < files[f].pool_count; p++) {
+            for (size_t m = 0; m < VIEW_METRICS && view_is_first_of_name(files, f, p); m++)
+                good = good && add_metric(&s, files, count, files[f].pools[p].about.name, &view_metrics[m]);
+        }
+    }
+    putchar('\n');
+    int code = sheet_finish(&s);
+    return code == EXIT_GO_ON && !good ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : code;
+}
+
+int view_report_files(const view_file *files, size_t count, const view_options *options)
+{
+    bool color = cli_wants_color(options->color);
+    sheet s = sheet_new(color);
+    add_columns(&s, pool_titles, POOL_CELLS, 2);
+    for (size_t f = 0; f < count; f++) {
+        for (size_t p = 0; p < files[f].pool_count; p++)
+            add_pool(&s, &files[f], &files[f].pools[p], true);
+    }
+    int code = sheet_finish(&s);
+    return code == EXIT_GO_ON ? print_spread(files, count, color) : code;
+}
