@@ -46,7 +46,7 @@ int main(int argc, char **argv)
         fprintf(stderr,
                 "usage: bench_gpu [--json FILE] [--date TEXT] [--only GROUP] [--driver LIBRARY] [--nccl LIBRARY] "
                 "[--turns N] [--divide N]\n"
-                "--divide: the shapes of logits and of the head, all ways, and numbers of tokens\n");
+                "--divide: the shapes of logits and of the head, all ways, numbers of tokens, and what is offloaded\n");
         return 2;
     }
     if (!gpu_open(&g, o.driver)) {
@@ -58,6 +58,7 @@ int main(int argc, char **argv)
     bench_settings(o.turns, o.only);
     gpu_pairs(&g);
     gpu_memory(&g);
+    gpu_offload(&g, o.divide > 1 ? (uint64_t)o.divide : 1);
     gpu_registration(&g, o.nccl);
     gpu_logprob(&g, o.divide > 1 ? (uint64_t)o.divide : 1);
     gpu_cp(&g, o.divide > 1 ? (uint64_t)o.divide : 1);

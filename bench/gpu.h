@@ -25,6 +25,8 @@ void gpu_must(const gpu *g, int error, const char *what);
 void gpu_pairs(const gpu *g);
 /* Pools and memory of the driver's, made and destroyed: per GiB. */
 void gpu_memory(const gpu *g);
+/* A release group that goes and comes, against plain copies to and from pinned memory, per GiB. The GiB is divided by `divisor`. */
+void gpu_offload(const gpu *g, uint64_t divisor);
 /* Registration with NCCL, per GiB. `nccl`: its library; NULL: libnccl.so.2. Without NCCL there are no figures. */
 void gpu_registration(const gpu *g, const char *nccl);
 /* Log-probabilities of logits, forward and backward, against a copy. Shapes are divided by `divisor` both ways. Without kernels there are

@@ -21,11 +21,14 @@ int cli_bench_offload(int argc, char **argv)
     if (code != EXIT_GO_ON)
         return code;
     bench_offload b = {.options = &options};
-    bp_status status = bench_groups_init(&options, &b.groups);
+    bp_status status = bench_device_init(options.cuda, options.ordinal, &b.device);
+    if (status == BP_OK)
+        status = bench_groups_init(&b.device, &options, &b.groups);
     code = status == BP_OK ? bench_offload_run(&b) : cli_fail_status(status);
     if (code == EXIT_GO_ON)
         code = answer(&b);
     bench_groups_finish(&b.groups);
+    bench_device_finish(&b.device);
     free(b.turns);
     return code;
 }

@@ -84,7 +84,7 @@ static bp_status hold(bench_groups *g, uint32_t ordinal)
     if (status == BP_OK)
         status = bp_pool_bind(g->pool, &bind, &id);
     if (status == BP_OK)
-        status = bp_pool_acquire(g->pool, &id, 1, g->device.stream, &address);
+        status = bp_pool_acquire(g->pool, &id, 1, g->device->stream, &address);
     g->parts[ordinal].address = address;
     return status;
 }
@@ -121,7 +121,7 @@ static bp_status make_pool(bench_groups *g)
         return fail_memory();
     bp_status status = make_plan(g, &plan);
     if (status == BP_OK)
-        status = bp_pool_create(g->device.device, plan, NULL, &g->pool);
+        status = bp_pool_create(g->device->device, plan, NULL, &g->pool);
     bp_plan_destroy(&plan);
     if (status == BP_OK)
         status = bp_pool_attach(g->pool, &callbacks, g);
@@ -134,12 +134,12 @@ static bp_status make_offload(const bench_offload_options *options, bench_groups
 {
     bp_offload_config config;
     void *buffer = NULL;
-    bp_status status = bp_pinned_create(g->device.device, NULL, &g->plain);
+    bp_status status = bp_pinned_create(g->device->device, NULL, &g->plain);
     if (status == BP_OK)
         status = bp_pinned_allocate(g->plain, g->bytes, PAGE, &buffer);
     g->buffer = buffer;
     if (status == BP_OK)
-        status = bp_pinned_create(g->device.device, NULL, &g->kept);
+        status = bp_pinned_create(g->device->device, NULL, &g->kept);
     if (status == BP_OK)
         status = bp_offload_config_init(&config, sizeof config);
     if (status != BP_OK)
@@ -155,7 +155,7 @@ static bp_status make_offload(const bench_offload_options *options, bench_groups
 /* The buffer and what is kept, and on the host the groups too. */
 static bp_status check_room(const bench_groups *g)
 {
-    uint64_t most = machine_available_bytes(), needed = (g->device.cuda ? 2 : 3) * g->bytes;
+    uint64_t most = machine_available_bytes(), needed = (g->device->cuda ? 2 : 3) * g->bytes;
     char text[160];
     if (most == 0 || needed <= most)
         return BP_OK;
@@ -164,14 +164,12 @@ static bp_status check_room(const bench_groups *g)
     return bp_error_record(BP_ERR_NO_HOST_MEMORY, text);
 }
 
-bp_status bench_groups_init(const bench_offload_options *options, bench_groups *g)
+bp_status bench_groups_init(const bench_device *device, const bench_offload_options *options, bench_groups *g)
 {
-    *g = (bench_groups){.count = options->groups};
+    *g = (bench_groups){.device = device, .count = options->groups};
     uint64_t each = (options->bytes / options->groups + PAGE - 1) / PAGE * PAGE;
     g->bytes = each * options->groups;
-    bp_status status = bench_device_init(options->cuda, options->ordinal, &g->device);
-    if (status == BP_OK)
-        status = check_room(g);
+    bp_status status = check_room(g);
     if (status == BP_OK)
         status = make_pool(g);
     return status == BP_OK ? make_offload(options, g) : status;
@@ -185,7 +183,6 @@ void bench_groups_finish(bench_groups *g)
     bp_pinned_destroy(&g->plain);
     bp_pinned_destroy(&g->kept);
     free(g->parts);
-    bench_device_finish(&g->device);
 }
 
 /* ---- away and back --------------------------------------------------------------------------------------------------------- */
@@ -229,10 +226,10 @@ bp_status bench_groups_copy(bench_groups *g, bool out, double *seconds)
     double begin = machine_seconds();
     for (size_t i = 0; status == BP_OK && i < g->part_count; at += g->parts[i++].bytes) {
         const bench_part *part = &g->parts[i];
-        status = bp_stream_copy(g->device.stream, out ? at : part->address, out ? part->address : at, part->bytes);
+        status = bp_stream_copy(g->device->stream, out ? at : part->address, out ? part->address : at, part->bytes);
     }
     if (status == BP_OK)
-        status = bp_stream_synchronize(g->device.stream);
+        status = bp_stream_synchronize(g->device->stream);
     *seconds = machine_seconds() - begin;
     return status;
 }

@@ -15,7 +15,7 @@ typedef struct bench_part {
 #define BENCH_GROUP_CHARS 24
 
 typedef struct bench_groups {
-    bench_device device;
+    const bench_device *device;
     bp_pool *pool;
     bp_offload *offload;
     bp_pinned *kept, *plain; /* of the offload, and of plain copies */
@@ -29,8 +29,8 @@ typedef struct bench_groups {
     _Atomic uint64_t copied_ns; /* when the last chunk had been copied */
 } bench_groups;
 
-/* Call bench_groups_finish either way. */
-bp_status bench_groups_init(const bench_offload_options *options, bench_groups *g);
+/* The device outlives them. Call bench_groups_finish either way. */
+bp_status bench_groups_init(const bench_device *device, const bench_offload_options *options, bench_groups *g);
 void bench_groups_finish(bench_groups *g);
 
 /* All groups at once: each begins before any is finished. `copies`: until the last chunk was copied, on the way back from when there was

@@ -17,8 +17,8 @@ static void print_heading(const bench_offload *b)
     const bench_offload_options *o = b->options;
     const bench_groups *g = &b->groups;
     bool color = cli_wants_color(o->color);
-    printf("%s%s%s%s; %s", color ? "\033[1m" : "", bp_device_name(g->device.device),
-           *g->device.model != '\0' ? ", " : "", g->device.model, cli_bytes(g->bytes));
+    printf("%s%s%s%s; %s", color ? "\033[1m" : "", bp_device_name(b->device.device),
+           *b->device.model != '\0' ? ", " : "", b->device.model, cli_bytes(g->bytes));
     printf(" in %u group%s, chunks of %s, kept in %s memory%s\nmedian of %llu turn%s\n\n", g->count, plural(g->count),
            cli_bytes(o->chunk_bytes), b->pinned ? "pinned" : "ordinary", color ? "\033[0m" : "",
            (unsigned long long)o->turns, plural(o->turns));
@@ -85,7 +85,7 @@ static void print_memory(const bench_offload *b)
 {
     const bp_pinned_statistics *s = &b->kept;
     print_moments("Memory of the device", b->used);
-    print_moments(b->groups.device.cuda ? "Used on the GPU, by whomever" : "Resident pages of this process", b->seen);
+    print_moments(b->device.cuda ? "Used on the GPU, by whomever" : "Resident pages of this process", b->seen);
     printf("Kept bytes take %s of host memory; %s are pinned, which took %.1f ms after %.1f ms of touching.\n",
            cli_bytes(b->host_bytes), cli_bytes(s->pinned_bytes), 1e-6 * (double)s->pin_ns, 1e-6 * (double)s->touch_ns);
     printf("The first time out took %.1f ms, the first time back %.1f ms.\n", 1e3 * b->first[LEG_KEPT_OUT],

@@ -49,14 +49,14 @@ int bench_offload_json(const bench_offload *b)
 {
     const bench_offload_options *o = b->options;
     const bench_groups *g = &b->groups;
-    const char *model = *g->device.model != '\0' ? g->device.model : NULL, *error = *b->wrong != '\0' ? b->wrong : NULL;
+    const char *model = *b->device.model != '\0' ? b->device.model : NULL, *error = *b->wrong != '\0' ? b->wrong : NULL;
     json_t *report =
         json_pack("{s:s, s:s, s:s, s:s?, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:s?}", "format",
-                  "bucketpool.bench/1", "bench", "offload", "device", bp_device_name(g->device.device), "device_model",
+                  "bucketpool.bench/1", "bench", "offload", "device", bp_device_name(b->device.device), "device_model",
                   model, "bytes", SIZE(g->bytes), "groups", SIZE(g->count), "parts", SIZE(g->part_count), "chunk_bytes",
                   SIZE(o->chunk_bytes), "turns", SIZE(o->turns), "out", way_json(b, &b->out, b->first[LEG_KEPT_OUT]),
                   "back", way_json(b, &b->back, b->first[LEG_KEPT_BACK]), "backing", backing_json(b), "device_bytes",
-                  moments_json(b->used), g->device.cuda ? "gpu_used_bytes" : "resident_bytes", moments_json(b->seen),
+                  moments_json(b->used), b->device.cuda ? "gpu_used_bytes" : "resident_bytes", moments_json(b->seen),
                   "error", error);
     bool failed = report == NULL || json_dumpf(report, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0 ||
                   putchar('\n') == EOF || fflush(stdout) != 0;

@@ -12,8 +12,8 @@
 
 static bp_status look(bench_offload *b, bench_moment moment)
 {
-    bp_status status = bench_device_used(&b->groups.device, &b->used[moment]);
-    return status == BP_OK ? bench_device_seen(&b->groups.device, &b->seen[moment]) : status;
+    bp_status status = bench_device_used(&b->device, &b->used[moment]);
+    return status == BP_OK ? bench_device_seen(&b->device, &b->seen[moment]) : status;
 }
 
 __attribute__((format(printf, 2, 3))) static void note_wrong(bench_offload *b, const char *format, ...)

@@ -37,6 +37,7 @@ typedef struct bench_way {
 
 typedef struct bench_offload {
     const bench_offload_options *options;
+    bench_device device;
     bench_groups groups;
     double (*turns)[LEG_COUNT]; /* seconds */
     double first[LEG_COUNT];    /* of the turn that is not counted: host memory is pinned in it */
