@@ -9,6 +9,7 @@
 typedef struct part {
     const bp_scene_pool *scene;
     uint64_t next;       /* event */
+    uint64_t time_ns;    /* of what was told last: threads read the clock after they took their places in the ring */
     uint32_t slab_event; /* next */
     bp_live_note *holds; /* by id */
     bool *shown;         /* by id: its block is there */
@@ -112,12 +113,19 @@ static bool slab_is_next(const part *t)
     return t->slab_event < of->slab_event_count && of->slab_events[t->slab_event].before <= t->next;
 }
 
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* UINT64_MAX: there is nothing left. */
 static uint64_t next_time(const part *t)
 {
     if (slab_is_next(t))
-        return t->scene->of->slab_events[t->slab_event].time_ns;
-    return t->next < t->scene->next ? bp_recorder_read(t->scene->of->recorder, t->next).time_ns : UINT64_MAX;
+        return later(t->time_ns, t->scene->of->slab_events[t->slab_event].time_ns);
+    if (t->next == t->scene->next)
+        return UINT64_MAX;
+    return later(t->time_ns, bp_recorder_read(t->scene->of->recorder, t->next).time_ns);
 }
 
 static void play_event(const play *p, part *t)
@@ -167,25 +175,28 @@ static part *find_next(const play *p)
     return found;
 }
 
-static void move_to(play *p, uint64_t time_ns)
+/* All devices begin and end together. */
+static uint64_t begin_of(const bp_scene *scene)
 {
-    p->time_ns = time_ns > p->time_ns ? time_ns : p->time_ns;
+    uint64_t begin = scene->now_ns;
+    for (size_t i = 0; i < scene->count; i++)
+        begin = scene->pools[i].begin_ns < begin ? scene->pools[i].begin_ns : begin;
+    return begin;
 }
 
-static void run(play *p, uint64_t end_ns)
+static void run(play *p, const bp_scene *scene)
 {
-    uint64_t begin = UINT64_MAX;
-    for (size_t i = 0; i < p->count; i++)
-        begin = p->parts[i].scene->begin_ns < begin ? p->parts[i].scene->begin_ns : begin;
-    move_to(p, p->count > 0 ? begin : 0);
-    for (size_t i = 0; i < p->count; i++)
+    p->time_ns = begin_of(scene);
+    for (size_t i = 0; i < p->count; i++) {
+        p->parts[i].time_ns = p->time_ns;
         begin_part(p, &p->parts[i]);
+    }
     p->beginning = false;
     for (part *t = find_next(p); t != NULL; t = find_next(p)) {
-        move_to(p, next_time(t));
+        p->time_ns = t->time_ns = next_time(t);
         play_event(p, t);
     }
-    move_to(p, end_ns);
+    p->time_ns = later(p->time_ns, scene->now_ns);
     for (size_t i = 0; i < p->count; i++)
         end_part(p, &p->parts[i]);
 }
@@ -224,7 +235,7 @@ bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *aud
     play p = {.audience = audience, .beginning = true};
     bp_status status = init(scene, device, &p);
     if (status == BP_OK)
-        run(&p, scene->now_ns);
+        run(&p, scene);
     for (size_t i = 0; i < p.count; i++) {
         free(p.parts[i].holds);
         free(p.parts[i].shown);

@@ -19,6 +19,9 @@ import unittest
 
 from answers import Answers
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "profile"))
+import check_snapshot  # noqa: E402
+
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = os.path.join(ROOT, "examples", "models")
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
@@ -400,6 +403,49 @@ class Traces(Case):
         self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
         self.refused(run("run", NANO, "--buffers", "1", "--trace", self.path("trace.json")), 1, "infeasible")
         self.assertEqual(os.listdir(self.folder), [])
+
+
+class Profiles(Case):
+    """--profile: what is in the files is for tests/profile; here they come from whole runs."""
+
+    def load(self, *path):
+        with open(self.path(os.path.join(*path)), "rb") as file:
+            return check_snapshot.check_pickle(file.read())
+
+    def trace_of(self, step, snapshot):
+        with open(self.path(f"p/step_{step}/trace_rank00.json"), "rb") as file:
+            return check_snapshot.check_trace(file.read(), snapshot)
+
+    def test_policies(self):
+        for policy in ("dynamic", "fixed", "max", "scheduled"):
+            with self.subTest(policy=policy):
+                self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, "--policy", policy, "--steps", "3", *ALL_ROLES,
+                               "--profile", self.path("p/")))
+                self.assertEqual(sorted(os.listdir(self.path("p"))), ["step_0", "step_1"])
+                first, second = self.load("p/step_0/snapshot_rank00.pickle"), self.load("p/step_1/snapshot_rank00.pickle")
+                for step, snapshot in enumerate((first, second)):
+                    pool = snapshot["bucketpool"]["pools"][0]
+                    self.assertEqual((snapshot["bucketpool"]["step"], pool["lost_events"]), (step, 0))
+                    self.assertGreater(len(pool["events"]), 100)
+                    self.assertTrue(pool["live"])  # the state, for the whole run
+                    self.trace_of(step, snapshot)
+                shutil.rmtree(self.path("p"))
+
+    def test_steps(self):
+        self.clean(run("run", NANO, "--scale", SMALL, "--steps", "4", "--profile", self.path("p"), "--profile-steps", "3,1,7"))
+        self.assertEqual(sorted(os.listdir(self.path("p"))), ["step_1", "step_3"])
+        self.load("p/step_3/snapshot_rank00.pickle")
+
+    def test_what_cannot_be(self):
+        with open(self.path("file"), "w", encoding="utf-8"):
+            pass
+        result = run("run", NANO, "--device", "null", "--profile", self.path("file/p"))
+        self.one_line(result, 3, "--profile", "file")
+        self.assertIn("3 of 3 training steps", result.stdout)  # the run goes on
+        self.refused(run("run", NANO, "--profile", ""), 2, "--profile", "folder")
+        self.refused(run("run", NANO, "--profile-steps", "1"), 2, "--profile-steps", "--profile")
+        self.refused(run("run", NANO, "--profile", "p", "--profile-steps", "1,x"), 2, "profile-steps", "x")
+        self.refused(run("run", NANO, "--profile", "p", "--trace", "t"), 2, "--profile", "--trace")
 
 
 class Mistakes(Case):

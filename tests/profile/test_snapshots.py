@@ -1,4 +1,4 @@
-"""Files of random programs keep every rule, and a file that breaks a rule is found. Argument: the program that writes them."""
+"""Files of random programs keep every rule, and a file that breaks a rule is found. Arguments: the programs that write them."""
 
 import copy
 import json
@@ -11,8 +11,8 @@ import unittest
 
 import check_snapshot as check
 
-WRITER = sys.argv[1]
-SEEDS = 60
+WRITER, WRITER_OF_THREADS = sys.argv[1:3]
+SEEDS = 30
 
 
 def write(value, batch=check.MOST_PER_BATCH):
@@ -73,7 +73,7 @@ class Programs(unittest.TestCase):
         return [(self.snapshot(p), self.snapshot(p)["bucketpool"]["pools"][0]) for p in self.pickles()]
 
     def test_every_file(self):
-        self.assertGreater(len(self.pickles()), 200)
+        self.assertGreater(len(self.pickles()), 150)
         for path in self.paths:
             with self.subTest(path=path[len(self.folder.name):]), open(path, "rb") as file:
                 data = file.read()
@@ -241,6 +241,24 @@ class Programs(unittest.TestCase):
             with self.subTest(rule=rule), self.assertRaises(check.Broken) as caught:
                 check.check_trace(changed.encode(), twin)
             self.assertEqual(caught.exception.rule, rule)
+
+
+class Threads(unittest.TestCase):
+    def test_every_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([WRITER_OF_THREADS, folder], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            lost = set()
+            for ring in ("ring_1000", "ring_100000"):
+                for step in range(6):
+                    path = os.path.join(folder, ring, f"step_{step}")
+                    with open(os.path.join(path, "snapshot_rank00.pickle"), "rb") as file:
+                        snapshot = check.check_pickle(file.read())
+                    with open(os.path.join(path, "trace_rank00.json"), "rb") as file:
+                        check.check_trace(file.read(), snapshot)
+                    self.assertEqual(len(snapshot["device_traces"]), 2)
+                    self.assertEqual(len(snapshot["bucketpool"]["pools"]), 3)
+                    lost.add(any(p["lost_events"] for p in snapshot["bucketpool"]["pools"]))
+            self.assertEqual(lost, {True, False})
 
 
 if __name__ == "__main__":
