@@ -54,7 +54,12 @@ static void open_rank(scene *s, uint32_t i)
     s->watches[i] = (watch){.s = s, .rank = i, .faults = {.only = BP_OP_COUNT}};
     assert_ok(bp_device_create_trace(inner, look_on, &s->watches[i], &device));
     bp_device_destroy(&inner);
+    bp_pinned_config pinned; /* memory that is not used goes back to the system at once: a touch afterwards traps */
+    assert_ok(bp_pinned_config_init(&pinned, sizeof pinned));
+    pinned.planned_bytes = 4096;
+    assert_ok(bp_pinned_create(device, &pinned, &config.pinned));
     s->stores[i] = open_store(device, &SHARDS, &config);
+    bp_pinned_destroy(&config.pinned);
 }
 
 static void open_end(scene *s, uint32_t comm, uint32_t i, uint32_t place, uint32_t number)

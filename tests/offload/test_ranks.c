@@ -133,6 +133,44 @@ static void test_busy(void **state)
     }
 }
 
+/* What the others had begun is over when they hear that it cannot be: no copy reads or writes what is given back then. */
+static void test_nothing_is_left_over(void **state)
+{
+    (void)state;
+    for (uint32_t who = 0; who < 2; who++) {
+        scene *s = new_line(2);
+        register_all(s);
+        store *other = &s->stores[1 - who];
+        bp_lease *lease = NULL;
+        gate g = {0};
+        pthread_t opener;
+        assert_ok(bp_lease_take(s->stores[who].offload, "shards", "checkpoint", &lease));
+        block(other->k.streams[1], &g); /* copies come after it */
+        assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
+        call_all(s, &KEPT, BEGIN_OFFLOAD);
+        assert_common(s, BP_ERR_SCHEDULE, "checkpoint", "");
+        bp_offload_trim(other->offload);
+        assert_int_equal(group_of(other->offload, "shards").host_bytes, 0);
+        for (size_t i = 2; i <= 4; i++)
+            write_slab(other, i, other->k.streams[2]);
+        assert_int_equal(pthread_join(opener, NULL), 0);
+        assert_bytes_everywhere(s);
+        for (int round = 0; round < 40; round++) { /* whatever of it was under way */
+            call_all(s, &KEPT, BEGIN_OFFLOAD);
+            assert_common(s, BP_ERR_SCHEDULE, "checkpoint", "");
+            for (size_t i = 2; i <= 4; i++)
+                write_slab(other, i, other->k.streams[2]);
+        }
+        assert_bytes_everywhere(s);
+        bp_lease_return(&lease);
+        advance_all(s, &KEPT, BEGIN_RESTORE);
+        advance_all(s, &KEPT, BEGIN_OFFLOAD);
+        assert_bytes_everywhere(s);
+        deregister_all(s);
+        close_scene(s);
+    }
+}
+
 static void test_out_of_memory(void **state)
 {
     (void)state;
@@ -320,11 +358,17 @@ static void test_aborted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),         cmocka_unit_test(test_finishing_is_not_collective),
-        cmocka_unit_test(test_not_registered),  cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_registration_fails),
-        cmocka_unit_test(test_device_calls),    cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_ends_while_away), cmocka_unit_test(test_aborted),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_finishing_is_not_collective),
+        cmocka_unit_test(test_not_registered),
+        cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_nothing_is_left_over),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_registration_fails),
+        cmocka_unit_test(test_device_calls),
+        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_ends_while_away),
+        cmocka_unit_test(test_aborted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,12 +205,77 @@ static void test_returned_elsewhere(void **state)
     close_store(&s);
 }
 
+/* ---- several pools -------------------------------------------------------------------------------------------------- */
+
+typedef struct trainer {
+    store s;
+    unsigned wrong;
+} trainer;
+
+static void *go_and_come(void *argument)
+{
+    trainer *t = argument;
+    for (int round = 0; round < 40; round++) {
+        bp_offload *o = t->s.offload;
+        t->wrong += bp_offload_begin(o, "optimizer", BP_OFFLOAD_KEEP) != BP_OK;
+        t->wrong += bp_offload_begin(o, "main_grad", BP_OFFLOAD_KEEP) != BP_OK;
+        t->wrong += bp_offload_finish(o, "optimizer") != BP_OK;
+        t->wrong += bp_offload_finish(o, "main_grad") != BP_OK;
+        t->wrong += bp_restore_begin(o, "main_grad", BP_RESTORE_LEAVE) != BP_OK;
+        t->wrong += bp_restore_begin(o, "optimizer", BP_RESTORE_LEAVE) != BP_OK;
+        t->wrong += bp_restore_finish(o, "optimizer") != BP_OK;
+        t->wrong += bp_restore_finish(o, "main_grad") != BP_OK;
+        if (round % 8 == 7)
+            bp_offload_trim(o);
+    }
+    return NULL;
+}
+
+static bp_status let_through(void *user, const bp_device_call *call)
+{
+    (void)user;
+    (void)call;
+    return BP_OK;
+}
+
+/* Two pools with an offload each, which share pinned memory, each in the hands of its own thread. */
+static void test_pools_share_pinned_memory(void **state)
+{
+    (void)state;
+    bp_device *device = new_device();
+    bp_pinned *pinned = NULL;
+    assert_ok(bp_pinned_create(device, NULL, &pinned));
+    bp_offload_config config = offload_config(8192, BP_BACKING_PINNED);
+    config.pinned = pinned;
+    trainer trainers[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        bp_device *own = NULL; /* counts for itself; the memory is of the one device */
+        assert_ok(bp_device_create_trace(device, let_through, NULL, &own));
+        trainers[i] = (trainer){.s = open_store(own, NULL, &config)};
+        config.backing = BP_BACKING_STAGED;
+    }
+    bp_pinned_destroy(&pinned);
+    bp_device_destroy(&device);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, go_and_come, &trainers[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(trainers[i].wrong, 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_bytes(&trainers[i].s);
+        close_store(&trainers[i].s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leases),
         cmocka_unit_test(test_work_beside),
         cmocka_unit_test(test_returned_elsewhere),
+        cmocka_unit_test(test_pools_share_pinned_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

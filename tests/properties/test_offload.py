@@ -199,6 +199,22 @@ class Offload(RuleBasedStateMachine):
                 slab.bytes[:] = bytes(len(slab.bytes))
                 slab.known[:] = (b"\1" if group.fill == o.ZERO else b"\0") * len(slab.known)
 
+    @rule(number=st.integers(0, 9), steps=st.integers(1, 4), flags=st.sampled_from((o.KEEP, o.DISCARD)),
+          fill=st.sampled_from((o.ZERO, o.LEAVE)))
+    def advance(self, number, steps, flags, fill):
+        """So many right calls of one group: pools that are called wrongly do not get far."""
+        group = self.groups[number % len(self.groups)]
+        index = self.groups.index(group)
+        for _ in range(steps):
+            if group.residency == o.RESIDENT:
+                self.begin_offload(index, flags)
+            elif group.residency == o.OFFLOADING:
+                self.finish_offload(index)
+            elif group.residency == o.OFFLOADED:
+                self.begin_restore(index, fill)
+            else:
+                self.finish_restore(index)
+
     @rule()
     def trim(self):
         self.lib.bp_offload_trim(self.offload)
