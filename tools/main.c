@@ -16,7 +16,7 @@ static const struct {
     {"run", "drive a plan through a real pool and check every byte", cli_run},
     {"pack", "find offsets for the items of any packing instance, and check them", cli_pack},
     {"view", "print, draw and page through what pools did in a step", cli_view},
-    {"bench", "measure on this machine: log-probabilities of tokens", cli_bench},
+    {"bench", "measure on this machine: log-probabilities of tokens, offloading", cli_bench},
 };
 
 static void print_help(void)

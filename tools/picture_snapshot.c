@@ -86,7 +86,7 @@ static void add_boxes(cairo_t *cr, const page *p, size_t role)
     const view_pool *pool = p->pool;
     for (size_t i = 0; i < pool->span_count; i++) {
         const view_span *span = &pool->spans[i];
-        if (pool->role_of[span->request] != role || pool->requests[span->request].bytes == 0)
+        if (pool->role_of[span->request] != role)
             continue;
         bool outside = span->slab == VIEW_OUTSIDE;
         const picture_box *band = &p->bands[outside ? p->band_count - 1 : span->slab];
@@ -160,21 +160,24 @@ static void draw_gone(cairo_t *cr, const page *p, uint32_t slab, uint64_t begin_
 static void draw_residency(cairo_t *cr, const page *p)
 {
     const view_pool *pool = p->pool;
-    for (uint32_t slab = 0; slab < pool->about.slabs; slab++) {
-        bool resident = pool->slabs[slab].resident_at_start != 0;
-        uint64_t since = 0;
-        for (size_t i = 0; i < pool->about.slab_events && pool->about.slabs <= 256; i++) {
-            bp_snapshot_slab_event event = {.size = sizeof event};
-            if (bp_snapshot_slab_event_get(pool->snapshot, pool->index, i, &event) != BP_OK || event.slab != slab)
-                continue;
-            if (!resident)
-                draw_gone(cr, p, slab, since, event.time_ns - pool->first_ns);
-            resident = event.gained != 0;
-            since = event.time_ns - pool->first_ns;
-        }
-        if (!resident)
-            draw_gone(cr, p, slab, since, pool->length_ns);
+    uint64_t *since = calloc(pool->about.slabs + 1, sizeof *since); /* UINT64_MAX: it has memory */
+    for (size_t i = 0; since != NULL && i < pool->about.slabs; i++)
+        since[i] = pool->slabs[i].resident_at_start ? UINT64_MAX : 0;
+    for (size_t i = 0; since != NULL && i < pool->about.slab_events; i++) {
+        bp_snapshot_slab_event event = {.size = sizeof event};
+        if (bp_snapshot_slab_event_get(pool->snapshot, pool->index, i, &event) != BP_OK)
+            continue;
+        uint64_t now = event.time_ns - pool->first_ns, *before = &since[event.slab];
+        if (event.gained && *before != UINT64_MAX)
+            draw_gone(cr, p, event.slab, *before, now);
+        if (event.gained || *before == UINT64_MAX)
+            *before = event.gained ? UINT64_MAX : now;
     }
+    for (uint32_t i = 0; since != NULL && i < pool->about.slabs; i++) {
+        if (since[i] != UINT64_MAX)
+            draw_gone(cr, p, i, since[i], pool->length_ns);
+    }
+    free(since);
 }
 
 /* ---- live bytes ------------------------------------------------------------------------------------------------------------------- */

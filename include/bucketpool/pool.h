@@ -333,7 +333,8 @@ typedef struct bp_pool_event {
 } bp_pool_event;
 
 /* Starts recording into a ring of at least `entries` (rounded up to a power of two); a full ring forgets the oldest. What was
- * recorded before is dropped. Errors: BP_ERR_INVALID_ARGUMENT (0 or more than 2^30 entries), BP_ERR_NO_HOST_MEMORY. */
+ * recorded before is dropped. Errors: BP_ERR_INVALID_ARGUMENT (0 or more than 2^30 entries), BP_ERR_SCHEDULE (a profile records the pool),
+ * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps);
 /* What was recorded stays readable. */
 BP_API void bp_pool_trace_stop(bp_pool *pool);

@@ -6,36 +6,9 @@
 
 #include "core/fail.h"
 #include "formats/detail.h"
-#include "formats/snapshot_file.h"
+#include "formats/snapshot_torch.h"
 
 enum { MOST_FRAMES = 32, MOST_DEVICES = 128 };
-
-typedef enum torch_action { ACTION_OTHER, ACTION_ALLOC, ACTION_FREE, ACTION_MAP, ACTION_UNMAP } torch_action;
-
-typedef struct torch_event {
-    torch_action action;
-    uint64_t address, bytes, stream, time_ns;
-    const bp_pickle_value *frames;
-    uint32_t request; /* of allocations and their ends */
-} torch_event;
-
-/* What happens at an address: of the trace, or, with no event, a block of the end. */
-typedef struct torch_moment {
-    uint64_t address, bytes;
-    size_t event; /* SIZE_MAX: a block of the end */
-    const bp_pickle_value *frames;
-} torch_moment;
-
-typedef struct torch_device {
-    bp_snapshot_reader *reader;
-    bp_snapshot_part *pool;
-    size_t number;
-    torch_event *events;
-    size_t event_count;
-    torch_moment *moments;
-    size_t moment_count;
-    uint64_t *mapped; /* bytes of each slab, now */
-} torch_device;
 
 /* ---- reading -------------------------------------------------------------------------------------------------------------------- */
 
@@ -56,25 +29,25 @@ static bp_status read_range(const bp_snapshot_at *at, const char *address_name, 
     return BP_OK;
 }
 
-static torch_action action_of(const bp_pickle_value *name)
+static bp_torch_action action_of(const bp_pickle_value *name)
 {
     static const struct {
         const char *name;
-        torch_action action;
-    } actions[] = {{"alloc", ACTION_ALLOC},     {"free_completed", ACTION_FREE}, {"segment_alloc", ACTION_MAP},
-                   {"segment_map", ACTION_MAP}, {"segment_free", ACTION_UNMAP},  {"segment_unmap", ACTION_UNMAP}};
+        bp_torch_action action;
+    } actions[] = {{"alloc", BP_TORCH_ALLOC},     {"free_completed", BP_TORCH_FREE}, {"segment_alloc", BP_TORCH_MAP},
+                   {"segment_map", BP_TORCH_MAP}, {"segment_free", BP_TORCH_UNMAP},  {"segment_unmap", BP_TORCH_UNMAP}};
     for (size_t i = 0; name != NULL && name->kind == BP_PICKLE_STRING && i < sizeof actions / sizeof *actions; i++) {
         if (strlen(actions[i].name) == name->count && memcmp(actions[i].name, name->text, name->count) == 0)
             return actions[i].action;
     }
-    return ACTION_OTHER;
+    return BP_TORCH_OTHER;
 }
 
-static bp_status read_event(const bp_snapshot_at *item, uint64_t earliest, torch_event *event)
+static bp_status read_event(const bp_snapshot_at *item, uint64_t earliest, bp_torch_event *event)
 {
     bp_snapshot_at time = bp_snapshot_member(item, "time_us"), stream = bp_snapshot_member(item, "stream");
     event->action = action_of(bp_pickle_find(item->value, "action"));
-    if (event->action == ACTION_OTHER)
+    if (event->action == BP_TORCH_OTHER)
         return BP_OK;
     BP_TRY(read_range(item, "addr", "size", &event->address, &event->bytes));
     BP_TRY(bp_snapshot_number_or_0(&stream, &event->stream));
@@ -88,7 +61,7 @@ static bp_status read_event(const bp_snapshot_at *item, uint64_t earliest, torch
 }
 
 /* Old versions of PyTorch have no times: then the order is the time. */
-static bp_status read_trace(torch_device *d, const bp_snapshot_at *trace)
+static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
 {
     void *entries = NULL;
     size_t count = 0;
@@ -97,10 +70,10 @@ static bp_status read_trace(torch_device *d, const bp_snapshot_at *trace)
     uint64_t earliest = 0;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at item = bp_snapshot_item(trace, i);
-        torch_event *event = &d->events[d->event_count];
+        bp_torch_event *event = &d->events[d->event_count];
         BP_TRY(read_event(&item, earliest, event));
         earliest = event->time_ns > earliest ? event->time_ns : earliest;
-        d->event_count += event->action != ACTION_OTHER;
+        d->event_count += event->action != BP_TORCH_OTHER;
     }
     for (size_t i = 0; earliest == 0 && i < d->event_count; i++)
         d->events[i].time_ns = i * 1000;
@@ -114,7 +87,7 @@ static bool is_active(const bp_pickle_value *state)
 }
 
 /* Blocks without an address follow each other. */
-static bp_status read_blocks(torch_device *d, const bp_snapshot_at *segment, uint64_t address)
+static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, uint64_t address)
 {
     bp_snapshot_at blocks = bp_snapshot_member(segment, "blocks");
     size_t count = bp_pickle_is_list(blocks.value) ? blocks.value->count : 0;
@@ -128,13 +101,13 @@ static bp_status read_blocks(torch_device *d, const bp_snapshot_at *segment, uin
             return bp_snapshot_fail(&block, "ends past the end of 64-bit addresses");
         if (is_active(bp_pickle_find(block.value, "state")))
             d->moments[d->moment_count++] =
-                (torch_moment){address, bytes, SIZE_MAX, bp_pickle_find(block.value, "frames")};
+                (bp_torch_moment){address, bytes, SIZE_MAX, bp_pickle_find(block.value, "frames")};
         address += bytes;
     }
     return BP_OK;
 }
 
-static bool is_of(const torch_device *d, const bp_snapshot_at *segment)
+static bool is_of(const bp_torch_device *d, const bp_snapshot_at *segment)
 {
     const bp_pickle_value *device = bp_pickle_find(segment->value, "device");
     return device == NULL ? d->number == 0
@@ -142,7 +115,7 @@ static bool is_of(const torch_device *d, const bp_snapshot_at *segment)
 }
 
 /* Room for all that can happen at addresses and all slabs, then the blocks and segments of the end. */
-static bp_status read_segments(torch_device *d, const bp_snapshot_at *segments)
+static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segments)
 {
     size_t count = bp_pickle_is_list(segments->value) ? segments->value->count : 0, blocks = 0;
     for (size_t i = 0; i < count; i++) {
@@ -166,104 +139,11 @@ static bp_status read_segments(torch_device *d, const bp_snapshot_at *segments)
     return BP_OK;
 }
 
-/* ---- slabs: every range that ever had memory --------------------------------------------------------------------------------------- */
-
-static int by_address(const void *left, const void *right)
-{
-    const bp_snapshot_slab *a = left, *b = right;
-    return (a->address > b->address) - (a->address < b->address);
-}
-
-/* Segments that overlap, at different times, become one slab; planned_bytes adds up what it has at the end. */
-static void merge_slabs(torch_device *d)
-{
-    bp_snapshot_slab *slabs = d->pool->slabs;
-    size_t count = d->pool->about.slabs, kept = 0;
-    qsort(slabs, count, sizeof *slabs, by_address);
-    for (size_t i = 0; i < count; i++) {
-        bp_snapshot_slab *last = kept > 0 ? &slabs[kept - 1] : NULL;
-        if (last == NULL || slabs[i].address - last->address >= last->bytes) {
-            slabs[kept++] = slabs[i];
-            continue;
-        }
-        uint64_t end = slabs[i].address - last->address + slabs[i].bytes;
-        last->bytes = end > last->bytes ? end : last->bytes;
-        last->planned_bytes += slabs[i].planned_bytes;
-    }
-    d->pool->about.slabs = kept;
-}
-
-static size_t slab_of(const torch_device *d, uint64_t address)
-{
-    size_t low = 0, high = d->pool->about.slabs;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        *(d->pool->slabs[middle].address <= address ? &low : &high) = middle;
-    }
-    return low;
-}
-
-/* An event that maps or unmaps; `forward` or played back. Whether the slab got or lost its memory. */
-static bool map(torch_device *d, const torch_event *event, bool forward, size_t *slab)
-{
-    *slab = slab_of(d, event->address);
-    uint64_t *mapped = &d->mapped[*slab], before = *mapped;
-    bool more = (event->action == ACTION_MAP) == forward;
-    *mapped = more ? before + event->bytes : before - (event->bytes < before ? event->bytes : before);
-    return (before > 0) != (*mapped > 0);
-}
-
-static bool is_mapping(const torch_event *event)
-{
-    return event->action == ACTION_MAP || event->action == ACTION_UNMAP;
-}
-
-static bp_status find_slabs(torch_device *d)
-{
-    bp_snapshot_part *pool = d->pool;
-    for (size_t i = 0; i < d->event_count; i++) {
-        if (is_mapping(&d->events[i]))
-            pool->slabs[pool->about.slabs++] =
-                (bp_snapshot_slab){.address = d->events[i].address, .bytes = d->events[i].bytes};
-    }
-    merge_slabs(d);
-    void *mapped = NULL, *changes = NULL;
-    BP_TRY(bp_snapshot_room(d->reader, pool->about.slabs, sizeof *d->mapped, &mapped));
-    BP_TRY(bp_snapshot_room(d->reader, d->event_count, sizeof *pool->slab_events, &changes));
-    d->mapped = mapped;
-    pool->slab_events = changes;
-    for (size_t i = 0; i < pool->about.slabs; i++) {
-        bp_snapshot_slab *slab = &pool->slabs[i];
-        d->mapped[i] = slab->planned_bytes;
-        slab->size = sizeof *slab;
-        slab->group = "segment";
-        slab->resident = slab->planned_bytes > 0;
-        slab->planned_bytes = 0;
-    }
-    size_t slab = 0;
-    for (size_t i = d->event_count; i-- > 0;) {
-        if (is_mapping(&d->events[i]))
-            map(d, &d->events[i], false, &slab);
-    }
-    for (size_t i = 0; i < pool->about.slabs; i++)
-        pool->slabs[i].resident_at_start = d->mapped[i] > 0;
-    for (size_t i = 0; i < d->event_count; i++) {
-        const torch_event *event = &d->events[i];
-        if (is_mapping(event) && map(d, event, true, &slab))
-            pool->slab_events[pool->about.slab_events++] =
-                (bp_snapshot_slab_event){.size = sizeof *pool->slab_events,
-                                         .gained = event->action == ACTION_MAP,
-                                         .slab = (uint32_t)slab,
-                                         .time_ns = event->time_ns};
-    }
-    return BP_OK;
-}
-
 /* ---- requests: every allocation ---------------------------------------------------------------------------------------------------- */
 
 static int by_address_and_time(const void *left, const void *right)
 {
-    const torch_moment *a = left, *b = right;
+    const bp_torch_moment *a = left, *b = right;
     if (a->address != b->address)
         return a->address < b->address ? -1 : 1;
     return (a->event > b->event) - (a->event < b->event);
@@ -276,7 +156,7 @@ static bool is_python(const bp_pickle_value *filename)
 }
 
 /* The innermost frame of Python, else the innermost. */
-static bp_status name_request(torch_device *d, const bp_pickle_value *frames, bp_snapshot_request *request)
+static bp_status name_request(bp_torch_device *d, const bp_pickle_value *frames, bp_snapshot_request *request)
 {
     const bp_pickle_value *chosen = NULL;
     size_t count = frames == NULL || !bp_pickle_is_list(frames) ? 0
@@ -299,7 +179,7 @@ static bp_status name_request(torch_device *d, const bp_pickle_value *frames, bp
     return BP_OK;
 }
 
-static bp_status add_request(torch_device *d, const torch_moment *moment, uint32_t *id)
+static bp_status add_request(bp_torch_device *d, const bp_torch_moment *moment, uint32_t *id)
 {
     bp_snapshot_request *request = &d->pool->requests[d->pool->about.requests];
     request->size = sizeof *request;
@@ -310,22 +190,22 @@ static bp_status add_request(torch_device *d, const torch_moment *moment, uint32
     return name_request(d, moment->frames, request);
 }
 
-static void add_live(torch_device *d, const torch_moment *moment, uint32_t id)
+static void add_live(bp_torch_device *d, const bp_torch_moment *moment, uint32_t id)
 {
     bp_snapshot_live *live = &d->pool->live[d->pool->about.live++];
     *live = (bp_snapshot_live){.size = sizeof *live, .id = id, .address = moment->address};
 }
 
 /* The moments of one address, in their order. What ends without having begun, and blocks of the end that never began, were live at the start. */
-static bp_status find_requests_at(torch_device *d, const torch_moment *moments, size_t count)
+static bp_status find_requests_at(bp_torch_device *d, const bp_torch_moment *moments, size_t count)
 {
     bool open = false;
     uint32_t id = 0;
     for (size_t i = 0; i < count; i++) {
-        torch_event *event = moments[i].event != SIZE_MAX ? &d->events[moments[i].event] : NULL;
-        bool begins = event != NULL && event->action == ACTION_ALLOC;
+        bp_torch_event *event = moments[i].event != SIZE_MAX ? &d->events[moments[i].event] : NULL;
+        bool begins = event != NULL && event->action == BP_TORCH_ALLOC;
         if (begins || !open) {
-            torch_moment named = moments[i];
+            bp_torch_moment named = moments[i];
             if (event != NULL && !begins)
                 named.frames = NULL; /* they say who freed it */
             BP_TRY(add_request(d, &named, &id));
@@ -340,12 +220,12 @@ static bp_status find_requests_at(torch_device *d, const torch_moment *moments, 
     return BP_OK;
 }
 
-static bp_status find_requests(torch_device *d)
+static bp_status find_requests(bp_torch_device *d)
 {
     for (size_t i = 0; i < d->event_count; i++) {
-        const torch_event *event = &d->events[i];
-        if (!is_mapping(event))
-            d->moments[d->moment_count++] = (torch_moment){event->address, event->bytes, i, event->frames};
+        const bp_torch_event *event = &d->events[i];
+        if (!bp_torch_is_mapping(event))
+            d->moments[d->moment_count++] = (bp_torch_moment){event->address, event->bytes, i, event->frames};
     }
     if (d->moment_count > UINT32_MAX)
         return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: %zu allocations", d->reader->origin, d->moment_count);
@@ -363,18 +243,18 @@ static bp_status find_requests(torch_device *d)
     return BP_OK;
 }
 
-static bp_status add_events(torch_device *d)
+static bp_status add_events(bp_torch_device *d)
 {
     void *entries = NULL;
     BP_TRY(bp_snapshot_room(d->reader, d->event_count, sizeof *d->pool->events, &entries));
     d->pool->events = entries;
     for (size_t i = 0; i < d->event_count; i++) {
-        const torch_event *event = &d->events[i];
-        if (is_mapping(event))
+        const bp_torch_event *event = &d->events[i];
+        if (bp_torch_is_mapping(event))
             continue;
         bp_snapshot_event *out = &d->pool->events[d->pool->about.events++];
         *out = (bp_snapshot_event){.size = sizeof *out,
-                                   .kind = event->action == ACTION_ALLOC ? BP_EVENT_ACQUIRE : BP_EVENT_RELEASE,
+                                   .kind = event->action == BP_TORCH_ALLOC ? BP_EVENT_ACQUIRE : BP_EVENT_RELEASE,
                                    .id = event->request,
                                    .stream = event->stream,
                                    .time_ns = event->time_ns,
@@ -385,7 +265,7 @@ static bp_status add_events(torch_device *d)
 
 /* ---- the file ------------------------------------------------------------------------------------------------------------------------ */
 
-static bp_status read_device(torch_device *d, const bp_snapshot_at *root, const bp_snapshot_at *trace)
+static bp_status read_device(bp_torch_device *d, const bp_snapshot_at *root, const bp_snapshot_at *trace)
 {
     bp_snapshot_at segments = bp_snapshot_member(root, "segments");
     char name[32];
@@ -395,7 +275,7 @@ static bp_status read_device(torch_device *d, const bp_snapshot_at *root, const 
     d->pool->about.device = d->pool->about.name;
     BP_TRY(read_trace(d, trace));
     BP_TRY(read_segments(d, &segments));
-    BP_TRY(find_slabs(d));
+    BP_TRY(bp_torch_find_slabs(d));
     BP_TRY(find_requests(d));
     return add_events(d);
 }
@@ -413,7 +293,7 @@ bp_status bp_snapshot_read_torch(const bp_snapshot_at *root)
         return bp_snapshot_fail(&traces, "%zu devices, at most %d are read", count, MOST_DEVICES);
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at trace = bp_snapshot_item(&traces, i);
-        torch_device device = {
+        bp_torch_device device = {
             .reader = reader, .pool = &reader->snapshot->pools[reader->snapshot->about.pools], .number = i};
         BP_TRY(read_device(&device, root, &trace));
         bool is_empty = device.pool->about.slabs == 0 && device.event_count == 0;

@@ -110,6 +110,8 @@ static void chunk_arrived(void *argument)
     pthread_mutex_unlock(&offload->lock);
     if (wanted && offload->progress != NULL)
         offload->progress(offload->user, job->group->name, job->copied_bytes, job->bytes);
+    if (job->copied_bytes == job->bytes) /* the last that is done with the job */
+        atomic_store_explicit(&job->over, true, memory_order_release);
 }
 
 /* The chunk whose turn it is, and the stage that it goes through. */
@@ -301,11 +303,17 @@ bp_host_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group)
     return NULL;
 }
 
+/* What the helper has seen to its end is over, whatever the device says. */
+static bool are_over(const bp_job *job)
+{
+    while (job != NULL && (job->bytes == 0 || atomic_load_explicit((atomic_bool *)&job->over, memory_order_acquire)))
+        job = job->next;
+    return job == NULL;
+}
+
 bool bp_copies_settle(bp_offload *offload)
 {
-    if (offload->abandoned == NULL)
-        return true;
-    if (!bp_movers_quiesce(&offload->movers))
+    if (!are_over(offload->abandoned) && !bp_movers_quiesce(&offload->movers))
         return false;
     while (offload->abandoned != NULL) {
         bp_job *job = offload->abandoned;

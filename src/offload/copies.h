@@ -25,7 +25,7 @@ typedef struct bp_job {
     bool fill;    /* with zeros, what there is nothing to copy to */
     bool started; /* something was enqueued that uses its memory */
     uint64_t chunk_bytes, bytes;
-    atomic_bool cancelled;
+    atomic_bool cancelled, over;
     bp_walk moved, arrived; /* of the helper's functions */
     uint64_t moved_chunks, copied_bytes;
     uint64_t copied_before; /* what the group said of the copies before these */

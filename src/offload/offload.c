@@ -63,15 +63,6 @@ static bp_status build(bp_offload *offload, const bp_offload_config *config)
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
 
-static bool is_at_rest(const bp_offload *offload)
-{
-    for (size_t i = 0; i < offload->group_count; i++) {
-        if (offload->groups[i].job != NULL)
-            return false;
-    }
-    return offload->abandoned == NULL;
-}
-
 static void forget_job(bp_group *group)
 {
     if (group->job != NULL)
@@ -82,12 +73,11 @@ static void forget_job(bp_group *group)
 /* Where the device does not say that copies are over, what they write to is left to them. */
 static void let_go(bp_offload *offload)
 {
-    const bool resting = is_at_rest(offload) || bp_movers_quiesce(&offload->movers);
     for (size_t i = 0; i < offload->group_count; i++) {
         forget_job(&offload->groups[i]);
         bp_event_destroy(&offload->groups[i].done);
     }
-    if (resting && bp_copies_settle(offload)) {
+    if (bp_copies_settle(offload)) {
         for (size_t i = 0; i < offload->group_count; i++)
             bp_host_memory_destroy(&offload->source, &offload->groups[i].memory);
         bp_host_source_drop_stages(&offload->source);

@@ -73,12 +73,13 @@ static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
     return BP_OK;
 }
 
-/* One format may be written where another is not. The answer is the last failure, whose detail is there. */
+/* One format may be written where another is not. The answer is the last failure, whose detail is there. Of pools that are all gone there is nothing
+ * to write. */
 static bp_status write_files(bp_profile *p)
 {
     bp_scene scene;
     bp_status answer = bp_scene_init(p, &scene);
-    for (size_t i = 0; answer != BP_ERR_NO_HOST_MEMORY && i < FORMATS; i++) {
+    for (size_t i = 0; scene.count > 0 && answer != BP_ERR_NO_HOST_MEMORY && i < FORMATS; i++) {
         bp_status status = p->formats & files[i].format ? write_file(p, &scene, i) : BP_OK;
         answer = status != BP_OK ? status : answer;
     }

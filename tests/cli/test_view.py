@@ -123,6 +123,16 @@ class Numbers(Case):
         pool["live"], pool["events"] = list(live.values()), pool["events"][cut:]
         self.check(self.write("y.pickle", snapshot))
 
+    def test_buckets_without_elements(self):
+        snapshot = snapshots.ours(units=2)
+        pool = snapshot["bucketpool"]["pools"][0]
+        pool["requests"].append(dict(pool["requests"][0], bytes=0, bucket="empty"))
+        last = pool["events"][-1]
+        pool["events"].append([snapshots.ACQUIRE, len(pool["requests"]) - 1, 0, 0, last[4] + 5, 0])
+        path = self.write("x.pickle", snapshot)
+        self.check(path)
+        self.good(run(path, "--html", self.path("x.html")))
+
     def test_what_a_profile_wrote(self):
         model = os.path.join(ROOT, "examples", "models", "Qwen3-8B")
         result = subprocess.run([TOOL, "run", model, "--scale", "4096", "--profile", self.path("p")], capture_output=True, text=True,

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <bucketpool/profile.h>
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,15 +41,31 @@ static void serve(const kit *k, unsigned rounds)
     }
 }
 
+/* Its ring is new when the first event comes. */
+static bp_profile *start_profile(const kit *k)
+{
+    bp_profile *profile = NULL;
+    bp_profile_config config;
+    assert_ok(bp_profile_config_init(&config, sizeof config));
+    config.max_entries = 512; /* goes round */
+    config.directory = "/nowhere/at all";
+    assert_ok(bp_profile_create(&k->pool, 1, &config, &profile));
+    assert_ok(bp_profile_step(profile, 0));
+    return profile;
+}
+
 static void test_hot_path(void **state)
 {
     (void)state;
     for (size_t d = 0; d < device_count(); d++) {
         for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-            for (int traced = 0; traced < 2 && ALLOCATORS[a].pooled; traced++) {
+            for (int traced = 0; traced < 3 && ALLOCATORS[a].pooled; traced++) {
                 kit k = open_kit(&ALLOCATORS[a], device_at(d));
-                if (traced)
+                bp_profile *profile = NULL;
+                if (traced == 1)
                     assert_ok(bp_pool_trace_start(k.pool, 64, 1));
+                if (traced == 2)
+                    profile = start_profile(&k);
                 watch(); /* from the first call on */
                 serve(&k, 300);
                 watched seen = unwatch();
@@ -55,6 +73,7 @@ static void test_hot_path(void **state)
                     fail_msg("%s on %s: %zu allocations, %zu locks, last: %s", ALLOCATORS[a].name, device_at(d)->name,
                              seen.allocations, seen.locks, seen.last);
                 end_kit(&k);
+                bp_profile_destroy(&profile); /* writes nothing: the pool is gone */
             }
         }
     }

@@ -251,6 +251,7 @@ static void test_pool_goes_first(void **state)
     drop(&k, param(&k, 0), k.streams[0]);
     end_kit(&k);
     assert_ok(bp_profile_step(profile, 1)); /* there is nothing to tell, and nothing is touched */
+    assert_int_equal(count_names(config.directory), -1);
     assert_ok(bp_profile_write(profile, BP_PROFILE_TRACE, inside("rest.json")));
     bp_profile_destroy(&profile);
 }

@@ -48,14 +48,14 @@ static void bind_extra(run *r)
 {
     static const struct {
         const char *unit;
-        bp_role role;
         uint64_t bytes;
+        bp_role role;
         bp_placement placement;
-    } extra[EXTRA] = {{"", BP_ROLE_PARAM, 300, BP_PLACE_PERSISTENT},
-                      {"shard \"of\" \\ \t\x01 \xc3\xa9 \xff\xc0\x80 \xed\xa0\x80 \xf0\x9f\x98\x80", BP_ROLE_STATE,
-                       4096, BP_PLACE_PERSISTENT},
-                      {"dynamic \xe2\x82", BP_ROLE_GRAD, 1000, BP_PLACE_DYNAMIC},
-                      {"", BP_ROLE_GRAD, 0, BP_PLACE_PERSISTENT}};
+    } extra[EXTRA] = {{"", 300, BP_ROLE_PARAM, BP_PLACE_PERSISTENT},
+                      {"shard \"of\" \\ \t\x01 \xc3\xa9 \xff\xc0\x80 \xed\xa0\x80 \xf0\x9f\x98\x80", 4096,
+                       BP_ROLE_STATE, BP_PLACE_PERSISTENT},
+                      {"dynamic \xe2\x82", 1000, BP_ROLE_GRAD, BP_PLACE_DYNAMIC},
+                      {"", 0, BP_ROLE_GRAD, BP_PLACE_PERSISTENT}};
     for (uint32_t i = 0; i < EXTRA; i++) {
         bp_bind bind = bind_of(extra[i].unit, 7 + i, extra[i].role, BP_DTYPE_BF16, extra[i].bytes);
         bind.placement = extra[i].placement;

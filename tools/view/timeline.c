@@ -108,9 +108,9 @@ static uint8_t find_role(view_pool *pool, const char *name)
 static void begin_span(player *p, uint32_t request, uint64_t address, const bp_snapshot_event *event, size_t number)
 {
     view_pool *pool = p->pool;
-    if (p->open[request] != NO_SPAN)
-        return;
     uint64_t bytes = pool->requests[request].bytes;
+    if (p->open[request] != NO_SPAN || bytes == 0) /* what has no elements is nowhere */
+        return;
     view_span *span = &pool->spans[pool->span_count];
     *span = (view_span){.request = request,
                         .begin_ns = since_first(pool, event->time_ns),
@@ -118,7 +118,7 @@ static void begin_span(player *p, uint32_t request, uint64_t address, const bp_s
                         .step = event->step,
                         .begin_event = number,
                         .end_event = SIZE_MAX};
-    span->slab = bytes > 0 ? find_slab(p, address) : VIEW_OUTSIDE;
+    span->slab = find_slab(p, address);
     span->offset = span->slab != VIEW_OUTSIDE ? address - pool->slabs[span->slab].address : take_track(p, bytes);
     p->open[request] = (uint32_t)pool->span_count++;
     view_role *role = &pool->roles[pool->role_of[request]];

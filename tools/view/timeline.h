@@ -8,7 +8,7 @@
 
 #define VIEW_OUTSIDE UINT32_MAX /* no slab: memory of its own */
 
-/* A request from its first hold to the end of its last. */
+/* A request that has bytes, from its first hold to the end of its last. */
 typedef struct view_span {
     uint32_t request, slab;
     uint64_t offset;               /* in the slab; outside slabs the number of its track */

@@ -85,7 +85,7 @@ bool view_find_peak(view_pool *pool, size_t peak_event)
         return false;
     for (size_t i = 0; i < pool->span_count && pool->peak_bytes > 0; i++) {
         const view_span *span = &pool->spans[i];
-        if (span->begin_event > peak_event || span->end_event <= peak_event || pool->requests[span->request].bytes == 0)
+        if (span->begin_event > peak_event || span->end_event <= peak_event)
             continue;
         pool->at_peak[pool->at_peak_count++] = (uint32_t)i;
         pool->roles[pool->role_of[span->request]].at_peak_bytes += pool->requests[span->request].bytes;
