@@ -111,6 +111,62 @@ static void test_tries(void **state)
     close_store(&s);
 }
 
+/* A request counts where its memory is: one that had to take overflow memory holds that, and not its group's. Overflow memory is no way
+ * around a group that is away. */
+static void test_overflow(void **state)
+{
+    (void)state;
+    const store_options options = {.units = "500 500 500 500", .roles = PARAM, .overflow_bytes = 4096};
+    store s = open_store(new_device(), &options, NULL);
+    uint32_t ids[4];
+    for (uint32_t u = 0; u < 4; u++)
+        ids[u] = param(&s.k, u);
+    assert_ok(bp_pool_allow_overflow(s.k.pool, 1));
+    void *usual = address_of(&s.k, ids[2]);
+    take(&s.k, ids[0], s.k.streams[0]);
+    take(&s.k, ids[1], s.k.streams[0]);
+    assert_ptr_not_equal(take(&s.k, ids[2], s.k.streams[1]), usual);
+    assert_int_equal(statistics_of(s.k.pool).overflows, 1);
+    drop(&s.k, ids[0], s.k.streams[0]);
+    drop(&s.k, ids[1], s.k.streams[0]);
+    assert_fails(bp_offload_begin(s.offload, "overflow", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "overflow", "u2");
+    write_request(&s, ids[2], s.k.streams[1]);
+    keep(&s, "param");
+    write_request(&s, ids[2], s.k.streams[1]);
+    assert_refused(&s.k, ids[3], s.k.streams[0], "param");
+    assert_false(try_take(&s.k, ids[3], s.k.streams[0]));
+    drop(&s.k, ids[2], s.k.streams[1]);
+    assert_refused(&s.k, ids[2], s.k.streams[0], "param");
+    keep(&s, "overflow");
+    bring_back(&s, "param", BP_RESTORE_LEAVE);
+    take(&s.k, ids[0], s.k.streams[0]);
+    take(&s.k, ids[1], s.k.streams[0]);
+    assert_refused(&s.k, ids[2], s.k.streams[1], "u2");
+    assert_false(try_take(&s.k, ids[2], s.k.streams[1]));
+    bring_back(&s, "overflow", BP_RESTORE_LEAVE);
+    assert_true(try_take(&s.k, ids[2], s.k.streams[1]));
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* Names that the pool gives its own slabs may be the caller's, too: then they go together. */
+static void test_shared_name(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), &(store_options){.groups = {"persistent"}, .persistent_bytes = 8192}, NULL);
+    assert_int_equal(group_of(s.offload, "persistent").slabs, 2);
+    uint32_t id = of_role(&s, BP_ROLE_PARAM);
+    take(&s.k, id, s.k.streams[0]);
+    assert_fails(bp_offload_begin(s.offload, "persistent", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "u0");
+    drop(&s.k, id, s.k.streams[0]);
+    keep(&s, "persistent");
+    assert_refused(&s.k, id, s.k.streams[0], "persistent");
+    assert_refused(&s.k, s.persistent, s.k.streams[0], "persistent");
+    bring_back(&s, "persistent", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
 /* ---- observers ------------------------------------------------------------------------------------------------------ */
 
 typedef struct observer {
@@ -181,6 +237,8 @@ int main(void)
         cmocka_unit_test(test_requests_of_what_is_away),
         cmocka_unit_test(test_binding),
         cmocka_unit_test(test_tries),
+        cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_shared_name),
         cmocka_unit_test(test_observers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <string.h>
 
 #include "../support/driver.h"
 #include "graphs.h"
@@ -187,6 +188,42 @@ static void test_offload_launching_owned(void **state)
     close_store(&s);
 }
 
+/* Persistent memory stays live, and is used in a graph without being taken by its launches. */
+static void test_offload_of_persistent(void **state)
+{
+    (void)state;
+    store s = open_store(new_cuda(), &(store_options){.roles = PARAM | GRAD, .persistent_bytes = 8192}, NULL);
+    recorded r = {NULL, NULL};
+    bp_stream *stream = s.k.streams[0];
+    uint32_t gradient = of_role(&s, BP_ROLE_GRAD);
+    assert_ok(bp_capture_begin(s.k.pool, NULL, &r.capture));
+    assert_ok(bp_graph_begin(stream));
+    assert_ok(bp_pool_use(s.k.pool, &s.persistent, 1, stream));
+    void *to = take(&s.k, gradient, stream);
+    assert_ok(bp_stream_copy(stream, to, address_of(&s.k, s.persistent), 512));
+    drop(&s.k, gradient, stream);
+    assert_ok(bp_graph_end(stream, &r.graph));
+    assert_ok(bp_capture_end(r.capture));
+    assert_true(bp_capture_touches_slab(r.capture, (uint32_t)slab_of_group(&s, "persistent")));
+    keep(&s, "persistent");
+    assert_fails(bp_capture_before_launch(r.capture, stream), BP_ERR_SCHEDULE, "persistent");
+    bring_back(&s, "persistent", BP_RESTORE_LEAVE);
+    assert_ok(bp_capture_before_launch(r.capture, stream));
+    assert_refuses(&s, bp_offload_begin(s.offload, "persistent", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "launch");
+    assert_ok(bp_graph_launch(r.graph, stream));
+    assert_ok(bp_capture_launched(r.capture, stream));
+    keep(&s, "persistent");
+    keep(&s, "param");
+    bring_back(&s, "persistent", BP_RESTORE_LEAVE);
+    replay(&r, stream);
+    bring_back(&s, "param", BP_RESTORE_LEAVE);
+    memcpy(s.bytes[slab_of_group(&s, "grad")] + ((uintptr_t)to - (uintptr_t)s.slabs[slab_of_group(&s, "grad")].address),
+           s.bytes[slab_of_group(&s, "persistent")], 512);
+    assert_bytes(&s);
+    forget_graph(&r);
+    close_store(&s);
+}
+
 /* ---- captures of others -------------------------------------------------------------------------------------------- */
 
 typedef struct capturer {
@@ -236,13 +273,10 @@ static void test_offload_while_others_capture(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_offload_inside),
-        cmocka_unit_test(test_offload_inside_another),
-        cmocka_unit_test(test_offload_before),
-        cmocka_unit_test(test_offload_of_a_graph),
-        cmocka_unit_test(test_offload_launching),
-        cmocka_unit_test(test_offload_launching_owned),
-        cmocka_unit_test(test_offload_while_others_capture),
+        cmocka_unit_test(test_offload_inside),        cmocka_unit_test(test_offload_inside_another),
+        cmocka_unit_test(test_offload_before),        cmocka_unit_test(test_offload_of_a_graph),
+        cmocka_unit_test(test_offload_launching),     cmocka_unit_test(test_offload_launching_owned),
+        cmocka_unit_test(test_offload_of_persistent), cmocka_unit_test(test_offload_while_others_capture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,6 +67,18 @@ static void test_not_of_what_is_away(void **state)
     close_store(&s);
 }
 
+/* The pool may go while a lease is out; the offload may not. */
+static void test_pool_goes_first(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    bp_lease *lease = lease_of(&s, "optimizer", "checkpoint");
+    bp_pool_destroy(&s.k.pool);
+    bp_lease_return(&lease);
+    assert_null(lease);
+    close_store(&s);
+}
+
 /* A reader that is late with its copies, on a thread and a stream of its own. */
 typedef struct reader {
     store *s;
@@ -149,6 +161,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_not_of_what_is_away),
+        cmocka_unit_test(test_pool_goes_first),
         cmocka_unit_test(test_readers_are_waited_for),
         cmocka_unit_test(test_begin_does_not_wait),
     };
