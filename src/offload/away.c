@@ -146,12 +146,18 @@ static void stay(bp_offload *offload, bp_group *group)
 
 static void leave(bp_offload *offload, bp_group *group)
 {
-    if (group->recapture)
-        bp_residency_void_graphs(offload->pool, group->chosen);
     pthread_mutex_lock(&offload->lock);
     group->offloads++;
     pthread_mutex_unlock(&offload->lock);
     bp_group_set(offload, group, BP_OFFLOADED);
+}
+
+/* Windows end first, and are other ones even where the memory then stays. */
+static bp_status unload(bp_offload *offload, const bp_group *group)
+{
+    if (group->recapture)
+        bp_residency_void_graphs(offload->pool, group->chosen);
+    return bp_slabs_unload(&offload->pool->slabs, group->chosen);
 }
 
 static bp_status find_begun(bp_offload *offload, const char *name, bp_group **group)
@@ -168,7 +174,7 @@ bp_status bp_offload_finish(bp_offload *offload, const char *group)
     BP_TRY(bp_offload_agree(offload, find_begun(offload, group, &found))); /* or it goes on being begun, on all ranks */
     bp_status status = bp_offload_agree(offload, bp_copies_wait(offload, found));
     if (status == BP_OK)
-        status = bp_slabs_unload(&offload->pool->slabs, found->chosen);
+        status = unload(offload, found);
     if (is_absent(offload, found))
         leave(offload, found);
     else
