@@ -206,6 +206,8 @@ bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, con
 
 void bp_residency_void_graphs(bp_pool *pool, const bool *chosen)
 {
-    for (bp_capture *c = pool->captures; c != NULL; c = c->next)
-        c->is_void |= has_collectives(c, chosen);
+    for (bp_capture *c = pool->captures; c != NULL; c = c->next) {
+        if (has_collectives(c, chosen))
+            atomic_store_explicit(&c->is_void, true, memory_order_relaxed);
+    }
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "../support/driver.h"
-#include "stores.h"
+#include "graphs.h"
 
 #define READERS 3
 
@@ -179,6 +179,54 @@ static void test_work_beside(void **state)
     close_store(&s);
 }
 
+/* A graph of parameters is launched all the time: its own business alone. */
+typedef struct launcher {
+    bp_capture *capture;
+    bp_stream *stream;
+    atomic_int *over;
+    unsigned launched, wrong;
+} launcher;
+
+static void *launch_often(void *argument)
+{
+    launcher *l = argument;
+    while (!atomic_load(l->over)) {
+        l->wrong += bp_capture_before_launch(l->capture, l->stream) != BP_OK;
+        l->wrong += bp_capture_launched(l->capture, l->stream) != BP_OK;
+        l->launched++;
+    }
+    return NULL;
+}
+
+static void test_launches_beside(void **state)
+{
+    (void)state;
+    store s = open_store(new_host(), NULL, NULL);
+    atomic_int over = 0;
+    launcher l = {.stream = s.k.streams[1], .over = &over};
+    uint32_t owned[64], id = of_role(&s, BP_ROLE_PARAM);
+    bp_capture_config config = capture_config(&s, owned);
+    pthread_t thread;
+    assert_ok(bp_capture_begin(s.k.pool, &config, &l.capture));
+    take(&s.k, id, l.stream);
+    drop(&s.k, id, l.stream);
+    assert_ok(bp_capture_end(l.capture));
+    assert_int_equal(pthread_create(&thread, NULL, launch_often, &l), 0);
+    for (int round = 0; round < 40; round++) {
+        assert_ok(bp_offload_begin(s.offload, "optimizer", BP_OFFLOAD_KEEP | BP_OFFLOAD_RECAPTURE));
+        finish_offload(&s, "optimizer");
+        bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+        keep(&s, "state");
+        bring_back(&s, "state", BP_RESTORE_LEAVE);
+    }
+    atomic_store(&over, 1);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(l.wrong, 0);
+    assert_true(l.launched > 0);
+    bp_capture_destroy(&l.capture);
+    close_store(&s);
+}
+
 /* A lease is returned by another thread than took it. */
 static void *give_back(void *lease)
 {
@@ -274,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leases),
         cmocka_unit_test(test_work_beside),
+        cmocka_unit_test(test_launches_beside),
         cmocka_unit_test(test_returned_elsewhere),
         cmocka_unit_test(test_pools_share_pinned_memory),
     };
