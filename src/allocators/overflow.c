@@ -1,4 +1,5 @@
 /* Memory for passes that the plan does not know: buffers that any request may take while its own is held. */
+#include "allocators/capture.h"
 #include "allocators/residency.h"
 #include "allocators/slots.h"
 #include "core/fail.h"
@@ -12,10 +13,10 @@ bool bp_may_overflow(const bp_pool *pool, uint32_t id)
            !away;
 }
 
-bool bp_claim_overflow(bp_pool *pool, uint32_t id)
+bool bp_claim_overflow(bp_pool *pool, uint32_t id, uint32_t in_the_way)
 {
     const bp_bound *r = &pool->bounds[id];
-    if (!bp_may_overflow(pool, id))
+    if (in_the_way == BP_HELD_BY_OFFLOAD || !bp_may_overflow(pool, id))
         return false;
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t segment = pool->overflow_first + i, holder;

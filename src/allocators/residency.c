@@ -160,15 +160,17 @@ static void note_closed(bp_pool *pool, const bool *chosen, bool closed)
     }
 }
 
-/* Under the binding lock, as binding gives segments of persistent memory to requests. */
+/* Slabs are noted as closed before the first segment is taken and until the last is free again: who finds one taken knows why. Under the
+ * binding lock, as binding gives segments of persistent memory to requests. */
 bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group)
 {
     if (bp_capture_is_launching(pool, chosen)) /* also of what lasting requests hold */
         return fail_launching(pool, group);
     pthread_mutex_lock(&pool->binding);
+    note_closed(pool, chosen, true);
     bp_status status = close_segments(pool, chosen, group);
-    if (status == BP_OK)
-        note_closed(pool, chosen, true);
+    if (status != BP_OK)
+        note_closed(pool, chosen, false);
     pthread_mutex_unlock(&pool->binding);
     return status;
 }
@@ -176,9 +178,9 @@ bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *grou
 void bp_residency_open(bp_pool *pool, const bool *chosen)
 {
     pthread_mutex_lock(&pool->binding);
-    note_closed(pool, chosen, false);
     for (uint32_t s = next_segment(pool, chosen, 0); s < pool->segment_capacity; s = next_segment(pool, chosen, s + 1))
         open_segment(pool, s);
+    note_closed(pool, chosen, false);
     pthread_mutex_unlock(&pool->binding);
 }
 
