@@ -7,10 +7,8 @@
 /* What is offloaded is not merely held: its requests are refused. */
 bool bp_may_overflow(const bp_pool *pool, uint32_t id)
 {
-    const bp_known *known = &pool->known[pool->bounds[id].known];
-    const bool away = known->count > 0 && bp_residency_is_closed(pool, pool->places[known->first].slab);
     return atomic_load_explicit((atomic_uint *)&pool->overflow_allowed, memory_order_relaxed) && !bp_is_fixed(pool) &&
-           !away;
+           !bp_is_away(pool, id);
 }
 
 bool bp_claim_overflow(bp_pool *pool, uint32_t id, uint32_t in_the_way)
