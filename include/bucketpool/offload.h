@@ -120,7 +120,7 @@ BP_API bp_status bp_restore_begin(bp_offload *offload, const char *group, bp_res
  * arrive are still on the host, and the call can be made again, which copies anew. */
 BP_API bp_status bp_restore_finish(bp_offload *offload, const char *group);
 
-/* Gives back host memory that holds no bytes now. */
+/* Gives back host memory that holds no bytes now; nothing while a pool of the device is being captured. */
 BP_API void bp_offload_trim(bp_offload *offload);
 
 /* ---- what is where ------------------------------------------------------------------------------------------------- */

@@ -190,7 +190,8 @@ bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far)
 void bp_offload_trim(bp_offload *offload)
 {
     bool staged = false;
-    if (offload == NULL || offload->pool == NULL || bp_pool_is_capturing(offload->pool) || !bp_copies_settle(offload))
+    if (offload == NULL || offload->pool == NULL || atomic_load(&offload->device->captured_pools) > 0 ||
+        !bp_copies_settle(offload)) /* drivers unpin nothing while they capture, and what is not unpinned stays lent */
         return;
     for (size_t i = 0; i < offload->group_count; i++) {
         bp_group *group = &offload->groups[i];

@@ -33,6 +33,8 @@ static void check_inside(bool second_is)
     bp_lease *lease = NULL;
     uint32_t owned[64];
     assert_ok(bp_pool_create(s.k.device, s.k.plan, NULL, &second));
+    keep(&s, "state");
+    bring_back(&s, "state", BP_RESTORE_LEAVE);
     begin_keep(&s, "optimizer");
     keep(&s, "main_grad");
     keep(&s, "grad");
@@ -49,7 +51,11 @@ static void check_inside(bool second_is)
     assert_null(late);
     assert_ok(bp_lease_take(s.offload, "param", "checkpoint", &lease));
     bp_lease_return(&lease);
+    bp_offload_trim(s.offload); /* a driver does not unpin now */
+    assert_int_equal(group_of(s.offload, "state").host_bytes, bytes_of_group(&s, "state"));
     bp_capture_abandon(&capture);
+    bp_offload_trim(s.offload);
+    assert_int_equal(group_of(s.offload, "state").host_bytes, 0);
     finish_offload(&s, "optimizer");
     bring_back(&s, "main_grad", BP_RESTORE_LEAVE);
     finish_restore(&s, "grad", BP_RESTORE_LEAVE);
