@@ -69,7 +69,7 @@ static bool would_take(question *q, uint32_t segment, size_t position)
 static bool would_overflow(question *q, size_t position)
 {
     const bp_pool *pool = q->pool;
-    if (!atomic_load_explicit((atomic_uint *)&pool->overflow_allowed, memory_order_relaxed) || bp_is_fixed(pool))
+    if (!bp_may_overflow(pool, q->ids[position]))
         return false;
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t segment = pool->overflow_first + i;

@@ -56,6 +56,7 @@ static inline void bp_take_place(bp_pool *pool, uint32_t id, uint32_t first, uin
 }
 
 /* Memory for unplanned passes, where it is allowed and free. */
+bool bp_may_overflow(const bp_pool *pool, uint32_t id);
 bool bp_claim_overflow(bp_pool *pool, uint32_t id);
 
 /* Strict assignment, over the copies of a class: the preferred buffer first, then, as far as `strict` allows, another copy, then

@@ -52,15 +52,11 @@ static bp_status find_memory(bp_offload *offload, bp_group *group, bp_host_memor
     return status;
 }
 
-/* The group's memory is nobody's any more, and its bytes are on their way to `memory` (NULL: they are given up). */
-static bp_status start(bp_offload *offload, bp_group *group, bp_host_memory *memory, bp_job **job)
+/* The group's memory is nobody's any more, and its bytes can go to `memory` (NULL: they are given up). */
+static bp_status prepare(bp_offload *offload, bp_group *group, bp_host_memory *memory, bp_job **job)
 {
     BP_TRY(bp_job_create_away(offload, group, memory, job));
-    BP_TRY(bp_residency_close(offload->pool, group->chosen, group->name));
-    bp_status status = bp_copies_start(*job);
-    if (status != BP_OK)
-        bp_residency_open(offload->pool, group->chosen);
-    return status;
+    return bp_residency_close(offload->pool, group->chosen, group->name);
 }
 
 static void abandon(bp_offload *offload, const bp_group *group, bp_job *job, bp_host_memory *memory)
@@ -83,20 +79,23 @@ static void commit(bp_group *group, bp_job *job, bp_host_memory *memory, uint32_
         memory->pieces[i].kept = job->pieces[i].bytes;
 }
 
+/* All agree twice: no copy reads memory that another rank's failure gives back to the caller, and all hear of one that cannot begin. */
 static bp_status begin(bp_offload *offload, bp_group *group, uint32_t flags)
 {
     bp_host_memory *memory = NULL;
     bp_job *job = NULL;
     bp_status status = (flags & BP_OFFLOAD_KEEP) != 0 ? find_memory(offload, group, &memory) : BP_OK;
     if (status == BP_OK)
-        status = start(offload, group, memory, &job);
-    const bool started = status == BP_OK;
+        status = prepare(offload, group, memory, &job);
+    const bool closed = status == BP_OK;
     status = bp_offload_agree(offload, status);
-    if (started && status == BP_OK) {
+    if (status == BP_OK)
+        status = bp_offload_agree(offload, bp_copies_start(job));
+    if (status == BP_OK) {
         commit(group, job, memory, flags);
         return BP_OK;
     }
-    if (started)
+    if (closed)
         bp_residency_open(offload->pool, group->chosen);
     abandon(offload, group, job, memory);
     return status;
