@@ -18,7 +18,7 @@ static bp_status maybe_fail(void *user, const bp_device_call *call)
     if (f->only != BP_OP_COUNT && f->only != call->operation)
         return BP_OK;
     bool is_end = call->operation == BP_OP_STREAM_DESTROY || call->operation == BP_OP_EVENT_DESTROY;
-    if (has_driver() && f->keep && is_end)
+    if (has_driver() && is_end)
         return BP_OK; /* else they are there when the driver's context ends, which it minds */
     if (!(f->met && f->keep) && (f->until == 0 || --f->until > 0))
         return BP_OK;
