@@ -101,9 +101,10 @@ BP_API void bp_offload_destroy(bp_offload **offload);
 BP_API bp_status bp_offload_begin(bp_offload *offload, const char *group, uint32_t flags);
 
 /* Waits for the copies, deregisters, and gives the memory back to the device. Errors: BP_ERR_SCHEDULE (not begun), and what the device reports:
- * where a copy failed, or memory could not be unmapped, the group is resident again, as if nothing had begun. Memory that was unmapped but that
- * the device does not take back is reported too, by this rank alone; the group is away then (bp_offload_group.unreturned_bytes), and has that
- * memory again after restoring. */
+ * where a copy failed, or memory could not be unmapped, the group is resident again, as if nothing had begun; in the latter case with other
+ * windows, so that with BP_OFFLOAD_RECAPTURE graphs with collectives in it have to be captured anew all the same. Memory that was unmapped but
+ * that the device does not take back is reported too, by this rank alone; the group is away then (bp_offload_group.unreturned_bytes), and has
+ * that memory again after restoring. */
 BP_API bp_status bp_offload_finish(bp_offload *offload, const char *group);
 
 /* ---- back ---------------------------------------------------------------------------------------------------------- */
