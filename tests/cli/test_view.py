@@ -243,6 +243,17 @@ class Mistakes(Case):
         good = self.write("good.pickle", snapshots.ours())
         self.refused(run(good, self.path("x.pickle")), 2, "x.pickle")
 
+    def test_slabs_that_come_and_go(self):
+        """A short file can say that many buckets were live again many times."""
+        snapshot = snapshots.ours(units=1)
+        half = snapshot["bucketpool"]
+        pool = half["pools"][0]
+        pool["requests"] = [dict(pool["requests"][0], bytes=1)] * 5000
+        pool["live"] = [{"id": i, "address": snapshots.BASE + i, "stream": 0, "step": 0} for i in range(5000)]
+        pool["events"], pool["slab_events"] = [], [[i % 2, 0, half["first_time_ns"] + i] for i in range(2000)]
+        self.refused(run(self.write("x.pickle", snapshot), "--html", self.path("x.html")), 2, "x.pickle: pool params+grads", "too often")
+        self.assertFalse(os.path.exists(self.path("x.html")))
+
     def test_no_code_is_run(self):
         class Trap:
             def __reduce__(self):

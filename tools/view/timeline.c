@@ -1,5 +1,6 @@
 #include "view/timeline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -354,6 +355,15 @@ static bp_status fill(player *p)
     return BP_OK;
 }
 
+static bp_status fail_returns(const view_pool *pool)
+{
+    char text[200];
+    snprintf(text, sizeof text,
+             "pool %.60s: its slabs come back too often: with them buckets are live again more than %d times",
+             pool->about.name, MOST_RETURNS);
+    return bp_error_record(BP_ERR_FORMAT, text);
+}
+
 static bp_status make(player *p)
 {
     if (!allocate(p))
@@ -364,7 +374,7 @@ static bp_status make(player *p)
     sort_slabs(p);
     if (!play(p))
         return p->returns > MOST_RETURNS
-                   ? bp_error_record(BP_ERR_FORMAT, "slabs come back too often under buckets that are held")
+                   ? fail_returns(p->pool)
                    : bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
     if (!view_find_peak(p->pool, p->peak_event, p->peak_slab_events))
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the peak is looked at");
