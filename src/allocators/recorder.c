@@ -38,9 +38,24 @@ void bp_recorder_destroy(bp_recorder **recorder)
     *recorder = NULL;
 }
 
+/* Whether the place of an event has a newer owner. Sequentially consistent, as are the steps around it: who finds no newer owner has stored its
+ * record before that one begins to. */
+static bool is_lapped(const bp_recorder *recorder, uint64_t number)
+{
+    return atomic_load(&recorder->next) - number > recorder->mask + 1;
+}
+
+/* Two have written one place at the same time: which ones is not known, only that all who come from now on do not meet them. */
+static void forget_all(bp_recorder *recorder)
+{
+    uint64_t next = atomic_load(&recorder->next), whole = bp_read(&recorder->whole);
+    while (whole < next && !atomic_compare_exchange_weak(&recorder->whole, &whole, next)) {
+    }
+}
+
 static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
-    uint64_t index = atomic_fetch_add_explicit(&recorder->next, 1, memory_order_relaxed);
+    uint64_t index = atomic_fetch_add(&recorder->next, 1);
     bp_record *record = &recorder->ring[index & recorder->mask];
     uint64_t number = stream != NULL ? stream->number : 0, now = 0;
     if (recorder->timestamps) {
@@ -48,11 +63,15 @@ static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, u
         clock_gettime(CLOCK_MONOTONIC, &time);
         now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
     }
+    if (is_lapped(recorder, index)) /* this thread slept meanwhile: the event is forgotten already */
+        return;
     const void *address = atomic_load_explicit(&pool->bounds[id].address, memory_order_relaxed);
-    atomic_store_explicit(&record->what, (uint64_t)kind << 56 | (number & 0xffffff) << 32 | id, memory_order_relaxed);
     atomic_store_explicit(&record->step, bp_read(&pool->step), memory_order_relaxed);
     atomic_store_explicit(&record->time_ns, now, memory_order_relaxed);
     atomic_store_explicit(&record->address, address, memory_order_relaxed);
+    atomic_store(&record->what, (uint64_t)kind << 56 | (number & 0xffffff) << 32 | id);
+    if (is_lapped(recorder, index))
+        forget_all(recorder);
 }
 
 void bp_recorder_tell(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
@@ -72,6 +91,7 @@ bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder)
                        other == pool->recording ? "end the trace (bp_pool_trace_stop)"
                                                 : "stop the profile (bp_profile_stop)");
     atomic_store_explicit(&recorder->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&recorder->whole, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->recorder, recorder, memory_order_release);
     atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_RECORDER, memory_order_release);
     return BP_OK;

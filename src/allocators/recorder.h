@@ -5,7 +5,7 @@
 
 #include "allocators/pool.h"
 
-/* One event: half a line of the cache. Relaxed atomics, as a ring that is too small may be lapped while it is written. */
+/* One event: half a line of the cache. Atomics, as a ring that is too small may be lapped while it is written. */
 typedef struct bp_record {
     _Atomic uint64_t what; /* kind, stream, id */
     _Atomic uint64_t step, time_ns;
@@ -13,7 +13,8 @@ typedef struct bp_record {
 } bp_record;
 
 struct bp_recorder {
-    _Atomic uint64_t next; /* number of the next event, from 0 */
+    _Atomic uint64_t next;  /* number of the next event, from 0 */
+    _Atomic uint64_t whole; /* events before this number may have been written over in part */
     uint64_t mask;
     bool timestamps;
     bp_record *ring;
@@ -38,8 +39,9 @@ static inline uint64_t bp_recorder_next(const bp_recorder *recorder)
 
 static inline uint64_t bp_recorder_oldest(const bp_recorder *recorder)
 {
-    uint64_t next = bp_read(&recorder->next);
-    return next <= recorder->mask ? 0 : next - recorder->mask - 1;
+    uint64_t next = bp_read(&recorder->next), whole = bp_read(&recorder->whole);
+    uint64_t oldest = next <= recorder->mask ? 0 : next - recorder->mask - 1;
+    return oldest > whole ? oldest : whole;
 }
 
 bp_pool_event bp_recorder_read(const bp_recorder *recorder, uint64_t number);

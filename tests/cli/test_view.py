@@ -28,41 +28,43 @@ def run(*arguments, **more):
 
 
 def play(pool, first):
-    """The most that is live, when, and what: the events once more."""
-    size = [request["bytes"] for request in pool["requests"]]
-    live, peak = {entry["id"] for entry in pool["live"]}, (sum(size[entry["id"]] for entry in pool["live"]), 0, None)
-    peak = (peak[0], 0, set(live))
-    for kind, request, _, _, time, _ in pool["events"]:
-        if kind == snapshots.ACQUIRE:
-            live.add(request)
-            total = sum(size[i] for i in live)
-            if total > peak[0]:
-                peak = (total, time - first, set(live))
-        elif kind in (snapshots.RELEASE, snapshots.GIVE_UP):
-            live.discard(request)
+    """The most that is live in memory, when, what, and the free ranges then: the events once more."""
+    slabs, size = pool["slabs"], [request["bytes"] for request in pool["requests"]]
+    resident = [slab["resident"] for slab in slabs]
+    for gained, slab, _ in reversed(pool["slab_events"]):
+        resident[slab] = not gained
+    held = {entry["id"]: entry["address"] for entry in pool["live"]}
+
+    def slab_of(address):
+        return next((i for i, slab in enumerate(slabs) if slab["address"] <= address < slab["address"] + slab["bytes"]), None)
+
+    def live():
+        return {i for i, address in held.items() if size[i] and (slab_of(address) is None or resident[slab_of(address)])}
+
+    def free():
+        ranges = []
+        for index, slab in enumerate(slabs):
+            inside = sorted((held[i] - slab["address"], size[i]) for i in live() if slab_of(held[i]) == index)
+            end = 0
+            for offset, bytes_ in inside + [(slab["bytes"], 0)]:
+                if resident[index] and offset > end:
+                    ranges.append(offset - end)
+                end = max(end, offset + bytes_)
+        return ranges
+
+    peak = (sum(size[i] for i in live()), 0, live(), free())
+    changes = [(event[2], 0, event) for event in pool["slab_events"]] + [(event[4], 1, event) for event in pool["events"]]
+    for time, is_event, event in sorted(changes, key=lambda change: change[:2]):
+        if not is_event:
+            resident[event[1]] = bool(event[0])
+        elif event[0] == snapshots.ACQUIRE:
+            held[event[1]] = event[5]
+        elif event[0] in (snapshots.RELEASE, snapshots.GIVE_UP):
+            held.pop(event[1], None)
+        total = sum(size[i] for i in live())
+        if total > peak[0]:
+            peak = (total, time - first, live(), free())
     return peak
-
-
-def free_ranges(pool, ids, first, time):
-    """Free ranges at a time of slabs that have memory then."""
-    addresses = {entry["id"]: entry["address"] for entry in pool["live"]}
-    for kind, request, _, _, when, address in pool["events"]:
-        if kind == snapshots.ACQUIRE and when - first <= time:
-            addresses[request] = address
-    ranges = []
-    for index, slab in enumerate(pool["slabs"]):
-        changes = [(event[2], event[0]) for event in pool["slab_events"] if event[1] == index]
-        resident = slab["resident"] if not changes else not changes[0][1]
-        for when, gained in changes:
-            resident = gained if when - first <= time else resident
-        inside = sorted((addresses[i] - slab["address"], pool["requests"][i]["bytes"]) for i in ids
-                        if slab["address"] <= addresses[i] < slab["address"] + slab["bytes"])
-        end = 0
-        for offset, size in inside + [(slab["bytes"], 0)]:
-            if resident and offset > end:
-                ranges.append(offset - end)
-            end = max(end, offset + size)
-    return ranges
 
 
 class Case(Answers):
@@ -92,11 +94,10 @@ class Numbers(Case):
         (file,) = self.report(path)["files"]
         self.assertEqual((file["rank"], file["step"]), (whole["rank"], whole["step"]))
         for pool, answer in zip(whole["pools"], file["pools"]):
-            peak, time, ids = play(pool, whole["first_time_ns"])
+            peak, time, ids, ranges = play(pool, whole["first_time_ns"])
             self.assertEqual((answer["peak_bytes"], answer["peak_ns"]), (peak, time))
-            self.assertEqual(sorted((pool["requests"][i]["unit"], pool["requests"][i]["bucket"]) for i in ids if pool["requests"][i]["bytes"]),
+            self.assertEqual(sorted((pool["requests"][i]["unit"], pool["requests"][i]["bucket"]) for i in ids),
                              sorted((entry["unit"], entry["bucket"]) for entry in answer["live_at_peak"]))
-            ranges = free_ranges(pool, ids, whole["first_time_ns"], time)
             self.assertEqual((answer["peak_free_bytes"], answer["peak_largest_free_bytes"]), (sum(ranges), max(ranges, default=0)))
             self.assertEqual(sum(role["at_peak_bytes"] for role in answer["roles"]), peak)
             self.assertEqual((answer["events"], answer["lost_events"]), (len(pool["events"]), pool["lost_events"]))
@@ -155,6 +156,24 @@ class Numbers(Case):
                              {("train.py", "weights", 8), ("", "", 6), ("train.py", "forward", 12), ("train.py", "backward", 4)})
             self.assertEqual(pool["peak_slab_bytes"], 40 * snapshots.MIB)
             self.assertEqual((pool["peak_free_bytes"], pool["peak_largest_free_bytes"]), (10 * snapshots.MIB, 6 * snapshots.MIB))
+
+    def test_what_is_away_is_not_live(self):
+        """State stays held while its slab has no memory, and is live again with it: the optimizer's is away when most is live."""
+        snapshot = snapshots.ours(units=6, steps=2)
+        half = snapshot["bucketpool"]
+        pool = half["pools"][0]
+        whole = play(dict(pool, slab_events=[]), half["first_time_ns"])
+        pool["slab_events"] = [[0, 2, half["first_time_ns"] + 1]]
+        pool["slabs"][2]["resident"] = False
+        path = self.write("x.pickle", snapshot)
+        self.check(path)
+        (answer,) = self.report(path)["files"][0]["pools"]
+        self.assertLess(answer["peak_bytes"], whole[0])
+        (state,) = [role for role in answer["roles"] if role["role"] == "optimizer"]
+        self.assertEqual((state["peak_bytes"], state["peak_ns"], state["at_peak_bytes"]), (60 * snapshots.MIB, 0, 0))
+        pool["slab_events"] = [[0, 2, half["first_time_ns"] + 1], [1, 2, half["last_time_ns"]]]
+        pool["slabs"][2]["resident"], pool["events"] = True, []
+        self.check(self.write("x.pickle", snapshot))
 
     def test_nothing_happened(self):
         snapshot = snapshots.ours()
@@ -223,6 +242,17 @@ class Mistakes(Case):
         self.refused(run(self.folder), 2, "directory")
         good = self.write("good.pickle", snapshots.ours())
         self.refused(run(good, self.path("x.pickle")), 2, "x.pickle")
+
+    def test_slabs_that_come_and_go(self):
+        """A short file can say that many buckets were live again many times."""
+        snapshot = snapshots.ours(units=1)
+        half = snapshot["bucketpool"]
+        pool = half["pools"][0]
+        pool["requests"] = [dict(pool["requests"][0], bytes=1)] * 5000
+        pool["live"] = [{"id": i, "address": snapshots.BASE + i, "stream": 0, "step": 0} for i in range(5000)]
+        pool["events"], pool["slab_events"] = [], [[i % 2, 0, half["first_time_ns"] + i] for i in range(2000)]
+        self.refused(run(self.write("x.pickle", snapshot), "--html", self.path("x.html")), 2, "x.pickle: pool params+grads", "too often")
+        self.assertFalse(os.path.exists(self.path("x.html")))
 
     def test_no_code_is_run(self):
         class Trap:
@@ -309,12 +339,13 @@ class Page(Case):
         pool = snapshot["bucketpool"]["pools"][0]
         drawn = self.data(self.page(self.write("x.pickle", snapshot)))["files"][0]["pools"][0]
         spans = [drawn["spans"][i:i + 7] for i in range(0, len(drawn["spans"]), 7)]
-        self.assertEqual(len(spans), len(pool["live"]) + sum(event[0] == snapshots.ACQUIRE for event in pool["events"]))
-        first = snapshot["bucketpool"]["first_time_ns"]
+        first, moves = snapshot["bucketpool"]["first_time_ns"], pool["slab_events"]
+        self.assertEqual(len(moves), 2)
+        self.assertEqual(len(spans), len(pool["live"]) + sum(event[0] == snapshots.ACQUIRE for event in pool["events"]) + 1)
         begins = {(event[1], event[4] - first) for event in pool["events"] if event[0] == snapshots.ACQUIRE}
         ends = {(event[1], event[4] - first) for event in pool["events"] if event[0] == snapshots.RELEASE}
-        self.assertEqual({(span[0], span[3]) for span in spans if not span[6] & 1}, begins)
-        self.assertEqual({(span[0], span[4]) for span in spans if not span[6] & 2}, ends)
+        self.assertEqual({(span[0], span[3]) for span in spans if not span[6] & 1}, begins | {(len(pool["requests"]) - 2, moves[1][2] - first)})
+        self.assertEqual({(span[0], span[4]) for span in spans if not span[6] & 2}, ends | {(len(pool["requests"]) - 2, moves[0][2] - first)})
         for request, slab, offset, *_ in spans:
             self.assertLessEqual(offset + pool["requests"][request]["bytes"], pool["slabs"][slab]["bytes"] if slab >= 0 else 1 << 60)
         self.assertEqual(drawn["peakBytes"], play(pool, first)[0])
@@ -351,7 +382,7 @@ class Page(Case):
         paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 3, scratch=90 * snapshots.MIB if rank == 1 else None)) for rank in range(3)]
         self.page(*paths)
         whole = snapshots.ours(1, 3, scratch=90 * snapshots.MIB)["bucketpool"]
-        peak, time, ids = play(whole["pools"][0], whole["first_time_ns"])
+        peak, time, ids, _ = play(whole["pools"][0], whole["first_time_ns"])
         dom = dump("#file=1&peak=1&theme=dark")
         self.assertIn('class="dark"', dom)
         self.assertIn(f"<b>{peak // snapshots.MIB} MiB</b>", dom)

@@ -22,6 +22,8 @@ int view_file_init(const char *path, const view_options *options, bp_snapshot *s
             continue;
         if (status == BP_OK)
             status = view_pool_init(file->snapshot, i, &file->pools[file->pool_count++]);
+        if (status == BP_ERR_FORMAT)
+            return cli_fail(EXIT_BAD_INPUT, "%.300s: %s", path, bp_error_detail());
         if (status != BP_OK)
             return cli_fail_status(status);
     }

@@ -1,17 +1,31 @@
 #include "view/timeline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_SPAN = UINT32_MAX };
+/* Spans that may come of slabs that get their memory back: a file can say so of any number of buckets any number of times. */
+enum { NO_SPAN = UINT32_MAX, NO_REQUEST = UINT32_MAX, MOST_RETURNS = 1 << 22 };
+
+/* A request that is held: live while there is memory below it. */
+typedef struct hold {
+    uint64_t address, stream, step;
+    uint32_t span;         /* NO_SPAN: not live */
+    uint32_t slab;         /* VIEW_OUTSIDE: none */
+    uint32_t next, before; /* held in the slab; NO_REQUEST: none */
+    bool is_held;
+} hold;
 
 typedef struct player {
     view_pool *pool;
-    uint32_t *open;       /* by request: its span */
+    hold *holds;          /* by request */
+    uint32_t *first_held; /* by slab */
+    bool *resident;       /* by slab */
+    size_t next_slab_event, number, span_capacity, returns;
     uint32_t *by_address; /* slabs */
     uint64_t live, role_live[VIEW_MOST_ROLES];
-    size_t peak_event;
-    uint32_t *free_tracks; /* a heap, the lowest first */
+    size_t peak_event, peak_slab_events; /* how many were before it */
+    uint32_t *free_tracks;               /* a heap, the lowest first */
     size_t free_count;
 } player;
 
@@ -103,26 +117,29 @@ static uint8_t find_role(view_pool *pool, const char *name)
     return (uint8_t)pool->role_count++;
 }
 
-/* ---- playing ------------------------------------------------------------------------------------------------------------------- */
+/* ---- live bytes ---------------------------------------------------------------------------------------------------------------- */
 
-static void begin_span(player *p, uint32_t request, uint64_t address, const bp_snapshot_event *event, size_t number)
+static bool add_span(player *p, const view_span *span)
 {
     view_pool *pool = p->pool;
-    uint64_t bytes = pool->requests[request].bytes;
-    if (p->open[request] != NO_SPAN || bytes == 0) /* what has no elements is nowhere */
-        return;
-    view_span *span = &pool->spans[pool->span_count];
-    *span = (view_span){.request = request,
-                        .begin_ns = since_first(pool, event->time_ns),
-                        .stream = event->stream,
-                        .step = event->step,
-                        .begin_event = number,
-                        .end_event = SIZE_MAX};
-    span->slab = find_slab(p, address);
-    span->offset = span->slab != VIEW_OUTSIDE ? address - pool->slabs[span->slab].address : take_track(p, bytes);
-    p->open[request] = (uint32_t)pool->span_count++;
-    view_role *role = &pool->roles[pool->role_of[request]];
-    uint64_t *role_live = &p->role_live[pool->role_of[request]];
+    if (pool->span_count == p->span_capacity) {
+        size_t larger = 2 * p->span_capacity + 16;
+        view_span *moved = realloc(pool->spans, larger * sizeof *moved);
+        if (moved == NULL)
+            return false;
+        pool->spans = moved;
+        p->span_capacity = larger;
+    }
+    pool->spans[pool->span_count++] = *span;
+    return true;
+}
+
+static void add_live(player *p, const view_span *span)
+{
+    view_pool *pool = p->pool;
+    uint64_t bytes = pool->requests[span->request].bytes;
+    view_role *role = &pool->roles[pool->role_of[span->request]];
+    uint64_t *role_live = &p->role_live[pool->role_of[span->request]];
     p->live += bytes;
     *role_live += bytes;
     if (*role_live > role->peak_bytes) {
@@ -132,48 +149,158 @@ static void begin_span(player *p, uint32_t request, uint64_t address, const bp_s
     if (p->live > pool->peak_bytes) {
         pool->peak_bytes = p->live;
         pool->peak_ns = span->begin_ns;
-        p->peak_event = number;
+        p->peak_event = p->number;
+        p->peak_slab_events = p->next_slab_event;
     }
 }
 
-static void end_span(player *p, uint32_t request, uint64_t time_ns, size_t number)
+/* What has no elements is nowhere, and what is held in a slab without memory waits for it. False: out of memory. */
+static bool begin_span(player *p, uint32_t request, uint64_t time_ns)
 {
     view_pool *pool = p->pool;
-    if (p->open[request] == NO_SPAN)
+    hold *h = &p->holds[request];
+    uint64_t bytes = pool->requests[request].bytes;
+    if (bytes == 0 || (h->slab != VIEW_OUTSIDE && !p->resident[h->slab]))
+        return true;
+    const view_span span = {.request = request,
+                            .slab = h->slab,
+                            .offset = h->slab != VIEW_OUTSIDE ? h->address - pool->slabs[h->slab].address
+                                                              : take_track(p, bytes),
+                            .begin_ns = since_first(pool, time_ns),
+                            .stream = h->stream,
+                            .step = h->step,
+                            .begin_event = p->number,
+                            .end_event = SIZE_MAX};
+    h->span = (uint32_t)pool->span_count;
+    if (!add_span(p, &span))
+        return false;
+    add_live(p, &span);
+    return true;
+}
+
+static void end_span(player *p, uint32_t request, uint64_t time_ns)
+{
+    view_pool *pool = p->pool;
+    hold *h = &p->holds[request];
+    if (h->span == NO_SPAN)
         return;
-    view_span *span = &pool->spans[p->open[request]];
+    view_span *span = &pool->spans[h->span];
     span->end_ns = since_first(pool, time_ns);
-    span->end_event = number;
-    p->open[request] = NO_SPAN;
+    span->end_event = p->number;
+    h->span = NO_SPAN;
     p->live -= pool->requests[request].bytes;
     p->role_live[pool->role_of[request]] -= pool->requests[request].bytes;
     if (span->slab == VIEW_OUTSIDE)
         give_track(p, (uint32_t)span->offset);
 }
 
-static void play(player *p)
+/* ---- playing ------------------------------------------------------------------------------------------------------------------- */
+
+static bool begin_hold(player *p, const bp_snapshot_event *event)
 {
-    view_pool *pool = p->pool;
-    for (size_t i = 0; i < pool->about.live; i++) {
+    hold *h = &p->holds[event->id];
+    if (h->is_held)
+        return true;
+    *h = (hold){.address = event->address,
+                .stream = event->stream,
+                .step = event->step,
+                .span = NO_SPAN,
+                .slab = find_slab(p, event->address),
+                .next = NO_REQUEST,
+                .before = NO_REQUEST,
+                .is_held = true};
+    if (h->slab != VIEW_OUTSIDE) {
+        h->next = p->first_held[h->slab];
+        if (h->next != NO_REQUEST)
+            p->holds[h->next].before = event->id;
+        p->first_held[h->slab] = event->id;
+    }
+    return begin_span(p, event->id, event->time_ns);
+}
+
+static void end_hold(player *p, const bp_snapshot_event *event)
+{
+    hold *h = &p->holds[event->id];
+    if (!h->is_held)
+        return;
+    end_span(p, event->id, event->time_ns);
+    h->is_held = false;
+    if (h->slab == VIEW_OUTSIDE)
+        return;
+    *(h->before != NO_REQUEST ? &p->holds[h->before].next : &p->first_held[h->slab]) = h->next;
+    if (h->next != NO_REQUEST)
+        p->holds[h->next].before = h->before;
+}
+
+/* What is held in the slab is live while that has memory. */
+static bool change_slab(player *p, const bp_snapshot_slab_event *event)
+{
+    bool gained = event->gained != 0;
+    p->number++;
+    if (p->resident[event->slab] == gained)
+        return true;
+    p->resident[event->slab] = gained;
+    for (uint32_t id = p->first_held[event->slab]; id != NO_REQUEST; id = p->holds[id].next) {
+        if (!gained)
+            end_span(p, id, event->time_ns);
+        else if (p->returns++ == MOST_RETURNS || !begin_span(p, id, event->time_ns))
+            return false;
+    }
+    return true;
+}
+
+/* Those up to a time. */
+static bool play_slabs(player *p, uint64_t until_ns)
+{
+    const view_pool *pool = p->pool;
+    while (p->next_slab_event < pool->about.slab_events) {
+        bp_snapshot_slab_event event = {.size = sizeof event};
+        bool known = bp_snapshot_slab_event_get(pool->snapshot, pool->index, p->next_slab_event, &event) == BP_OK;
+        if (known && event.time_ns > until_ns)
+            return true;
+        p->next_slab_event++;
+        if (known && !change_slab(p, &event))
+            return false;
+    }
+    return true;
+}
+
+static bool play_live(player *p)
+{
+    const view_pool *pool = p->pool;
+    bool good = true;
+    for (size_t i = 0; good && i < pool->about.live; i++) {
         bp_snapshot_live live = {.size = sizeof live};
         if (bp_snapshot_live_get(pool->snapshot, pool->index, i, &live) != BP_OK)
             continue;
-        const bp_snapshot_event before = {.time_ns = 0, .stream = live.stream, .step = live.step};
-        begin_span(p, live.id, live.address, &before, 0);
+        const bp_snapshot_event before = {
+            .id = live.id, .address = live.address, .stream = live.stream, .step = live.step};
+        good = begin_hold(p, &before);
     }
-    for (size_t i = 0; i < pool->about.events; i++) {
+    return good;
+}
+
+static bool play(player *p)
+{
+    view_pool *pool = p->pool;
+    bool good = play_live(p);
+    for (size_t i = 0; good && i < pool->about.events; i++) {
         bp_snapshot_event event = {.size = sizeof event};
         if (bp_snapshot_event_get(pool->snapshot, pool->index, i, &event) != BP_OK)
             continue;
-        if (event.kind == BP_EVENT_ACQUIRE)
-            begin_span(p, event.id, event.address, &event, i + 1);
-        else if (event.kind == BP_EVENT_RELEASE || event.kind == BP_EVENT_GIVE_UP)
-            end_span(p, event.id, event.time_ns, i + 1);
+        good = play_slabs(p, event.time_ns);
+        p->number++;
+        if (good && event.kind == BP_EVENT_ACQUIRE)
+            good = begin_hold(p, &event);
+        else if (good && (event.kind == BP_EVENT_RELEASE || event.kind == BP_EVENT_GIVE_UP))
+            end_hold(p, &event);
     }
+    good = good && play_slabs(p, UINT64_MAX);
     for (size_t i = 0; i < pool->span_count; i++) {
         if (pool->spans[i].end_event == SIZE_MAX)
             pool->spans[i].end_ns = pool->length_ns;
     }
+    return good;
 }
 
 /* ---- making it ------------------------------------------------------------------------------------------------------------------- */
@@ -185,13 +312,15 @@ static bool allocate(player *p)
     pool->requests = calloc(pool->about.requests + 1, sizeof *pool->requests);
     pool->role_of = calloc(pool->about.requests + 1, sizeof *pool->role_of);
     pool->slabs = calloc(pool->about.slabs + 1, sizeof *pool->slabs);
-    pool->spans = calloc(spans, sizeof *pool->spans);
     pool->tracks = calloc(spans, sizeof *pool->tracks);
-    p->open = malloc((pool->about.requests + 1) * sizeof *p->open);
+    p->holds = calloc(pool->about.requests + 1, sizeof *p->holds);
+    p->first_held = calloc(pool->about.slabs + 1, sizeof *p->first_held);
+    p->resident = calloc(pool->about.slabs + 1, sizeof *p->resident);
     p->by_address = calloc(pool->about.slabs + 1, sizeof *p->by_address);
     p->free_tracks = calloc(spans, sizeof *p->free_tracks);
-    return pool->requests != NULL && pool->role_of != NULL && pool->slabs != NULL && pool->spans != NULL &&
-           pool->tracks != NULL && p->open != NULL && p->by_address != NULL && p->free_tracks != NULL;
+    return pool->requests != NULL && pool->role_of != NULL && pool->slabs != NULL && pool->tracks != NULL &&
+           p->holds != NULL && p->first_held != NULL && p->resident != NULL && p->by_address != NULL &&
+           p->free_tracks != NULL;
 }
 
 static bp_status fill(player *p)
@@ -203,7 +332,7 @@ static bp_status fill(player *p)
         if (status != BP_OK)
             return status;
         pool->role_of[i] = find_role(pool, pool->requests[i].role);
-        p->open[i] = NO_SPAN;
+        p->holds[i].span = NO_SPAN;
     }
     for (size_t i = 0; i < pool->about.slabs; i++) {
         pool->slabs[i].size = sizeof *pool->slabs;
@@ -211,6 +340,8 @@ static bp_status fill(player *p)
         if (status != BP_OK)
             return status;
         pool->slab_bytes += pool->slabs[i].bytes;
+        p->resident[i] = pool->slabs[i].resident_at_start != 0;
+        p->first_held[i] = NO_REQUEST;
     }
     for (size_t i = 0; i < pool->about.roles; i++) {
         bp_snapshot_role role = {.size = sizeof role};
@@ -224,6 +355,15 @@ static bp_status fill(player *p)
     return BP_OK;
 }
 
+static bp_status fail_returns(const view_pool *pool)
+{
+    char text[200];
+    snprintf(text, sizeof text,
+             "pool %.60s: its slabs come back too often: with them buckets are live again more than %d times",
+             pool->about.name, MOST_RETURNS);
+    return bp_error_record(BP_ERR_FORMAT, text);
+}
+
 static bp_status make(player *p)
 {
     if (!allocate(p))
@@ -232,8 +372,11 @@ static bp_status make(player *p)
     if (status != BP_OK)
         return status;
     sort_slabs(p);
-    play(p);
-    if (!view_find_peak(p->pool, p->peak_event))
+    if (!play(p))
+        return p->returns > MOST_RETURNS
+                   ? fail_returns(p->pool)
+                   : bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
+    if (!view_find_peak(p->pool, p->peak_event, p->peak_slab_events))
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the peak is looked at");
     return BP_OK;
 }
@@ -251,7 +394,9 @@ bp_status view_pool_init(const bp_snapshot *snapshot, size_t index, view_pool *p
     pool->length_ns = about.last_time_ns - about.first_time_ns;
     player p = {.pool = pool};
     status = make(&p);
-    free(p.open);
+    free(p.holds);
+    free(p.first_held);
+    free(p.resident);
     free(p.by_address);
     free(p.free_tracks);
     return status;

@@ -8,13 +8,14 @@
 
 #define VIEW_OUTSIDE UINT32_MAX /* no slab: memory of its own */
 
-/* A request that has bytes, from its first hold to the end of its last. */
+/* A request that has bytes, from its first hold to the end of its last; where its slab loses its memory meanwhile, until then, and another one
+ * from when it is back. */
 typedef struct view_span {
     uint32_t request, slab;
     uint64_t offset;               /* in the slab; outside slabs the number of its track */
     uint64_t begin_ns, end_ns;     /* since the beginning of recording */
     uint64_t stream, step;         /* of its first hold */
-    size_t begin_event, end_event; /* counted from 1; 0: live before, SIZE_MAX: live at the end */
+    size_t begin_event, end_event; /* and slab events, counted from 1; 0: live before, SIZE_MAX: live at the end */
 } view_span;
 
 /* Requests whose role is beyond these are in the last one, "other". */
@@ -52,14 +53,14 @@ typedef struct view_pool {
     uint64_t peak_largest_free; /* the largest range of these */
 } view_pool;
 
-/* Errors: BP_ERR_NO_HOST_MEMORY. Finish it either way. */
+/* Errors: BP_ERR_NO_HOST_MEMORY, BP_ERR_FORMAT (more spans than are sensible). Finish it either way. */
 bp_status view_pool_init(const bp_snapshot *snapshot, size_t index, view_pool *pool);
 void view_pool_finish(view_pool *pool);
 
 /* Free bytes at the peak of those that slabs had, 0 to 1. */
 double view_pool_free_share(const view_pool *pool);
 
-/* timeline_peak.c, of timeline.c: what was live at the event of the peak, and what lay free. */
-bool view_find_peak(view_pool *pool, size_t peak_event);
+/* timeline_peak.c, of timeline.c: what was live at the event of the peak, and what lay free; so many slab events were before it. */
+bool view_find_peak(view_pool *pool, size_t peak_event, size_t slab_events);
 
 #endif

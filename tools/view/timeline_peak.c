@@ -25,17 +25,17 @@ static int by_owner(const void *left, const void *right)
     return order != 0 ? order : (a->request > b->request) - (a->request < b->request);
 }
 
-/* Slabs that have memory at a time; false: out of memory. */
-static bool find_residency(const view_pool *pool, uint64_t time_ns, bool **resident)
+/* Slabs that have memory after so many of their events; false: out of memory. */
+static bool find_residency(const view_pool *pool, size_t slab_events, bool **resident)
 {
     *resident = calloc(pool->about.slabs + 1, sizeof **resident);
     if (*resident == NULL)
         return false;
     for (size_t i = 0; i < pool->about.slabs; i++)
         (*resident)[i] = pool->slabs[i].resident_at_start != 0;
-    for (size_t i = 0; i < pool->about.slab_events; i++) {
+    for (size_t i = 0; i < slab_events; i++) {
         bp_snapshot_slab_event event = {.size = sizeof event};
-        if (bp_snapshot_slab_event_get(pool->snapshot, pool->index, i, &event) == BP_OK && event.time_ns <= time_ns)
+        if (bp_snapshot_slab_event_get(pool->snapshot, pool->index, i, &event) == BP_OK)
             (*resident)[event.slab] = event.gained != 0;
     }
     return true;
@@ -77,11 +77,11 @@ static void measure(view_pool *pool, const bool *resident)
     }
 }
 
-bool view_find_peak(view_pool *pool, size_t peak_event)
+bool view_find_peak(view_pool *pool, size_t peak_event, size_t slab_events)
 {
     bool *resident = NULL;
     pool->at_peak = calloc(pool->span_count + 1, sizeof *pool->at_peak);
-    if (pool->at_peak == NULL || !find_residency(pool, pool->first_ns + pool->peak_ns, &resident))
+    if (pool->at_peak == NULL || !find_residency(pool, slab_events, &resident))
         return false;
     for (size_t i = 0; i < pool->span_count && pool->peak_bytes > 0; i++) {
         const view_span *span = &pool->spans[i];

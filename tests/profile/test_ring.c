@@ -1,0 +1,165 @@
+/* A ring that goes round while a thread is at work on an event. The clock is read in the middle of that (-Wl,--wrap=clock_gettime), so that the
+ * ring can go round there without luck. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include "../contract/support.h"
+#include "allocators/recorder.h"
+
+#define EIGHT "300 300 300 300 300 300 300 300"
+#define RING 16u
+
+static const kit *sleeper; /* whose pool goes on in the next reading of the clock */
+static unsigned pairs_meanwhile;
+
+int __real_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
+{
+    const kit *k = sleeper;
+    int result = __real_clock_gettime(clock, time);
+    sleeper = NULL;
+    for (unsigned i = 0; k != NULL && i < pairs_meanwhile; i++) {
+        take(k, param(k, 1), k->streams[1]);
+        drop(k, param(k, 1), k->streams[1]);
+    }
+    return result;
+}
+
+static kit open_ring(size_t entries)
+{
+    kit k = begin_kit(new_null(), EIGHT, TRAINING, BP_POLICY_MAX, 9);
+    bp_pool_config config = pool_config();
+    open_pool(&k, &config, 0);
+    assert_ok(bp_pool_trace_start(k.pool, entries, 1));
+    return k;
+}
+
+static bp_pool_event event_at(const kit *k, size_t index)
+{
+    bp_pool_event event = {.size = sizeof event};
+    assert_ok(bp_pool_trace_get(k->pool, index, &event));
+    return event;
+}
+
+/* Acquire, release, acquire, ... of one request. */
+static void assert_pairs(const kit *k, size_t first, uint32_t id)
+{
+    for (size_t i = first; i < bp_pool_trace_count(k->pool); i++) {
+        bp_pool_event event = event_at(k, i);
+        assert_int_equal(event.id, id);
+        assert_int_equal(event.kind, (i - first) % 2 == 0 ? BP_EVENT_ACQUIRE : BP_EVENT_RELEASE);
+    }
+}
+
+static void test_slept_through_a_lap(void **state)
+{
+    (void)state;
+    kit k = open_ring(RING);
+    sleeper = &k;
+    pairs_meanwhile = RING / 2;
+    take(&k, param(&k, 0), k.streams[0]);
+    assert_int_equal(bp_pool_trace_count(k.pool), RING); /* the event that took its place first is the one forgotten */
+    assert_pairs(&k, 0, param(&k, 1));
+    drop(&k, param(&k, 0), k.streams[0]);
+    assert_int_equal(event_at(&k, RING - 1).id, param(&k, 0));
+    end_kit(&k);
+}
+
+static void test_slept_for_less(void **state)
+{
+    (void)state;
+    kit k = open_ring(RING);
+    sleeper = &k;
+    pairs_meanwhile = RING / 2 - 1;
+    take(&k, param(&k, 0), k.streams[0]);
+    assert_int_equal(bp_pool_trace_count(k.pool), RING - 1);
+    assert_int_equal(event_at(&k, 0).id, param(&k, 0)); /* its place was still its own */
+    assert_pairs(&k, 1, param(&k, 1));
+    drop(&k, param(&k, 0), k.streams[0]);
+    end_kit(&k);
+}
+
+/* ---- stopped between any two instructions ---------------------------------------------------------------------------- */
+
+#define TINY 2u
+#define SIGNALS 6000u
+#define MOST_EVENTS 100000000u
+
+static const kit *interrupted;
+static volatile sig_atomic_t signals;
+
+/* Laps the ring. Recording is only atomics and a read of the clock. */
+static void lap(int signal)
+{
+    const kit *k = interrupted;
+    (void)signal;
+    signals++;
+    for (unsigned i = 0; i <= TINY; i++)
+        bp_recorder_tell(k->pool, BP_EVENT_USE, param(k, 1), k->streams[1]);
+}
+
+/* What is there is of one piece, and in order. */
+static void assert_whole(const kit *k, const uint8_t *const *addresses)
+{
+    uint64_t before_ns = 0;
+    assert_true(bp_pool_trace_count(k->pool) <= TINY);
+    for (size_t i = 0; i < bp_pool_trace_count(k->pool); i++) {
+        bp_pool_event event = event_at(k, i);
+        unsigned unit = event.id == param(k, 1);
+        assert_int_equal(event.id, param(k, unit));
+        assert_int_equal(event.stream, k->streams[unit]->number);
+        assert_ptr_equal(event.address, addresses[unit]);
+        assert_true(event.time_ns >= before_ns);
+        before_ns = event.time_ns;
+    }
+}
+
+static void test_interrupted_anywhere(void **state)
+{
+    (void)state;
+    kit k = open_ring(TINY);
+    const uint8_t *addresses[] = {take(&k, param(&k, 0), k.streams[0]), take(&k, param(&k, 1), k.streams[1])};
+    const struct itimerval often = {{0, 30}, {0, 30}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = lap}, before;
+    interrupted = &k;
+    signals = 0;
+    assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    for (unsigned i = 0; signals < (int)SIGNALS && i < MOST_EVENTS; i++) {
+        int seen = signals;
+        bp_recorder_tell(k.pool, BP_EVENT_USE, param(&k, 0), k.streams[0]);
+        if (signals == seen)
+            continue;
+        assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+        assert_whole(&k, addresses);
+        assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    }
+    assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
+    assert_true(signals > 0);
+    drop(&k, param(&k, 0), k.streams[0]);
+    drop(&k, param(&k, 1), k.streams[1]);
+    assert_int_equal(bp_pool_trace_count(k.pool), TINY); /* it goes on */
+    assert_int_equal(event_at(&k, 0).kind, BP_EVENT_RELEASE);
+    end_kit(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slept_through_a_lap),
+        cmocka_unit_test(test_slept_for_less),
+        cmocka_unit_test(test_interrupted_anywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
