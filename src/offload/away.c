@@ -171,8 +171,11 @@ bp_status bp_offload_finish(bp_offload *offload, const char *group)
 {
     bp_group *found = NULL;
     BP_TRY(bp_offload_check(offload, "bp_offload_finish"));
-    BP_TRY(bp_offload_agree(offload, find_begun(offload, group, &found))); /* or it goes on being begun, on all ranks */
-    bp_status status = bp_offload_agree(offload, bp_copies_wait(offload, found));
+    bp_status status = find_begun(offload, group, &found);
+    if (status != BP_OK)
+        return bp_offload_agree(offload, status);
+    BP_TRY(bp_offload_agree(offload, BP_OK)); /* where another rank cannot, it goes on being begun on all */
+    status = bp_offload_agree(offload, bp_copies_wait(offload, found));
     if (status == BP_OK)
         status = unload(offload, found);
     if (is_absent(offload, found))
