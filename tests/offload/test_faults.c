@@ -148,6 +148,31 @@ static void test_undoing_fails_too(void **state)
     }
 }
 
+/* Of what was begun in vain nothing is left: no other group gets its host memory, and what is discarded next is not restored from it. */
+static void test_in_vain(void **state)
+{
+    (void)state;
+    faults f;
+    bp_offload_config config = offload_config(16384, BP_BACKING_PINNED);
+    store s = open_store(new_faulty(new_slow_device(50, 3), &f), &SHARDS, &config);
+    inject(&f, 2, BP_OP_COPY, false, BP_ERR_IO);
+    assert_fails(bp_offload_begin(s.offload, "shards", BP_OFFLOAD_KEEP), BP_ERR_IO, "injected");
+    no_faults(&f);
+    keep(&s, "param");
+    assert_int_equal(group_of(s.offload, "param").host_bytes, bytes_of_group(&s, "param"));
+    bring_back(&s, "param", BP_RESTORE_LEAVE);
+    assert_bytes(&s);
+    assert_ok(bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP));
+    inject(&f, 1, BP_OP_UNMAP, false, BP_ERR_IO);
+    assert_fails(bp_offload_finish(s.offload, "param"), BP_ERR_IO, "injected");
+    no_faults(&f);
+    discard(&s, "param");
+    assert_int_equal(group_of(s.offload, "param").kept_bytes, 0);
+    bring_back(&s, "param", BP_RESTORE_ZERO);
+    assert_true(group_is_zero(&s, "param"));
+    close_store(&s);
+}
+
 static void test_creation(void **state)
 {
     (void)state;
@@ -205,8 +230,8 @@ static void test_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pinned),   cmocka_unit_test(test_staged), cmocka_unit_test(test_undoing_fails_too),
-        cmocka_unit_test(test_creation), cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_pinned),  cmocka_unit_test(test_staged),   cmocka_unit_test(test_undoing_fails_too),
+        cmocka_unit_test(test_in_vain), cmocka_unit_test(test_creation), cmocka_unit_test(test_ends),
     };
     if (has_driver())
         expect_leaks();
