@@ -32,8 +32,6 @@ static const struct argp_option plan_table[] = {
     {0, 0, 0, 0, 0, 0},
 };
 
-static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
-
 static int add_policy(const char *word, void *user)
 {
     plan_options *options = user;
@@ -59,13 +57,12 @@ static int parse_gpu(const char *text, plan_options *options)
 
 static int parse_own(int key, char *text, plan_options *o)
 {
-    int value = 0;
     switch (key) {
     case OPT_POLICY:
         o->policy_count = 0;
         o->policies_named = true;
         return value_list("policy", text, add_policy, o);
-    case OPT_COLOR: o->color = text; return value_choice("color", text, colors, &value);
+    case OPT_COLOR: return value_color(text, &o->color);
     case OPT_BUDGET:
         o->budget_name = text;
         return cli_parse_bytes(text, &o->budget)

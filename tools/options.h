@@ -47,6 +47,8 @@ void options_init(plan_options *options);
 void options_finish(plan_options *options);
 /* Prints help, or reads the arguments after the command's name into the parsers' input. EXIT_GO_ON or an exit code. */
 int options_read(int argc, char **argv, const char *command, const struct argp *argp, void *input);
+/* For parsers at ARGP_KEY_ERROR, an unknown option or a missing value: argp's own message is off. Exits. */
+_Noreturn void options_refuse(const struct argp_state *state);
 int options_check(const plan_options *options, const char *command);
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call options_finish either way. */

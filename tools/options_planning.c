@@ -153,6 +153,13 @@ static int parse_planning(int key, char *text, plan_options *o)
     }
 }
 
+void options_refuse(const struct argp_state *state)
+{
+    const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
+    exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help",
+                  state->name + strlen("bucketpool "), near));
+}
+
 static error_t parse_planning_key(int key, char *text, struct argp_state *state)
 {
     plan_options *options = state->input;
@@ -165,11 +172,8 @@ static error_t parse_planning_key(int key, char *text, struct argp_state *state)
         options->model_count = (size_t)(state->argc - state->next);
         return 0;
     }
-    if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
-        const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
-        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help",
-                      state->name + strlen("bucketpool "), near));
-    }
+    if (key == ARGP_KEY_ERROR)
+        options_refuse(state);
     if (key < OPTIONS_FIRST_KEY || key > LAST_PLANNING_KEY)
         return ARGP_ERR_UNKNOWN;
     int code = parse_planning(key, text, options);

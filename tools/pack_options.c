@@ -34,18 +34,15 @@ static const struct argp_option pack_table[] = {
     {0, 0, 0, 0, 0, 0},
 };
 
-static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
-
 static int parse_one(int key, char *text, pack_options *o)
 {
-    int value = 0;
     switch (key) {
     case OPT_CAPACITY: return value_number("capacity", text, 1, UINT64_MAX, &o->capacity);
     case OPT_WORK: return value_number("work", text, 1, UINT64_MAX, &o->work);
     case OPT_CHECK: o->check = true; return EXIT_GO_ON;
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
     case OPT_SVG: o->svg = text; return value_picture("--svg", text);
-    case OPT_COLOR: o->color = text; return value_choice("color", text, colors, &value);
+    case OPT_COLOR: return value_color(text, &o->color);
     default: o->output = text; return value_file("-o", text);
     }
 }
@@ -58,11 +55,8 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
         options->file_count = (size_t)(state->argc - state->next);
         return 0;
     }
-    if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
-        const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
-        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help",
-                      state->name + strlen("bucketpool "), near));
-    }
+    if (key == ARGP_KEY_ERROR)
+        options_refuse(state);
     if (key != 'o' && (key < OPT_CAPACITY || key > OPT_COLOR))
         return ARGP_ERR_UNKNOWN;
     int code = parse_one(key, text, options);

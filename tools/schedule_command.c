@@ -30,8 +30,6 @@ static const struct argp_option schedule_table[] = {
     {0, 0, 0, 0, 0, 0},
 };
 
-static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
-
 /* ---- options ------------------------------------------------------------------------------------------------------------- */
 
 /* "12-40", or one step. */
@@ -61,13 +59,12 @@ static int add_role(const char *word, void *user)
 
 static int parse_own(int key, char *text, command_options *o)
 {
-    int value = 0;
     switch (key) {
     case OPT_STEPS: return parse_steps(text, &o->steps);
     case OPT_ROLE: return value_list("role", text, add_role, o);
     case OPT_JSON: o->planning.json = true; return EXIT_GO_ON;
     case OPT_SVG: o->planning.svg = text; return value_picture("--svg", text);
-    default: o->planning.color = text; return value_choice("color", text, colors, &value);
+    default: return value_color(text, &o->planning.color);
     }
 }
 

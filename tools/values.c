@@ -60,6 +60,16 @@ int value_device(const char *text, const choice *choices, int *value, int32_t *o
     return code;
 }
 
+int value_color(const char *text, const char **color)
+{
+    static const choice whens[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
+    int value;
+    int code = value_choice("color", text, whens, &value);
+    if (code == EXIT_GO_ON)
+        *color = text;
+    return code;
+}
+
 int value_dtype(const char *option, const char *text, bp_dtype *dtype)
 {
     if (bp_dtype_parse(text, dtype) != BP_OK)

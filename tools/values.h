@@ -18,6 +18,8 @@ int value_number(const char *option, const char *text, uint64_t least, uint64_t 
 int value_u32(const char *option, const char *text, uint32_t least, uint32_t *value);
 /* "host", "cuda", "cuda:1": of the choices, with the number behind cuda. */
 int value_device(const char *text, const choice *choices, int *value, int32_t *ordinal);
+/* auto, always or never. */
+int value_color(const char *text, const char **color);
 int value_dtype(const char *option, const char *text, bp_dtype *dtype);
 /* Calls `add` for each of the comma-separated words. */
 int value_list(const char *option, const char *text, int (*add)(const char *word, void *user), void *user);

@@ -30,7 +30,8 @@
  * Registered memory (comm.h): windows are deregistered before the memory goes and registered again when it is back. Then bp_offload_begin,
  * bp_offload_finish and bp_restore_begin are collective over the communicators of the registration, for the same groups in the same order on
  * all ranks, with no collective of theirs on its way: where one rank fails all of them get the error, naming it, and nothing has changed on
- * any. bp_restore_finish is not collective. Without registration nothing is exchanged.
+ * any (but for memory that one rank's device does not take back: bp_offload_finish). bp_restore_finish is not collective. Without registration
+ * nothing is exchanged.
  *
  * Graphs: memory that a graph only computes in may go and come back. A graph with collectives in it has the addresses of windows, which are
  * other ones afterwards: see bp_capture_config.collectives and BP_OFFLOAD_RECAPTURE.
@@ -79,13 +80,13 @@ BP_API bp_status bp_offload_config_init(bp_offload_config *config, size_t size);
 BP_API bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_offload **offload);
 
 /* Waits for copies on their way, lets go of host memory and of kept bytes. Groups that are away stay away, for good: restore them before, or
- * destroy the pool. The pool may go first: then only this call is left. Leases must have been returned. Accepts NULL and pointers to NULL;
+ * destroy the pool. The pool may go first: then this call and the getters are left, others are BP_ERR_INVALID_ARGUMENT. Leases must have been returned. Accepts NULL and pointers to NULL;
  * sets *offload to NULL. */
 BP_API void bp_offload_destroy(bp_offload **offload);
 
 /* ---- away ---------------------------------------------------------------------------------------------------------- */
 
-/* What becomes of the group's bytes: kept on the host, or given up. A bit may be added to either.
+/* What becomes of the bytes of the group's slabs, all that were made: kept on the host, or given up. A bit may be added to either.
  * BP_OFFLOAD_RECAPTURE: the caller will capture anew the graphs that have collectives in the group; launching one of them afterwards is
  * BP_ERR_CAPTURE. Without it such graphs refuse the offload. */
 #define BP_OFFLOAD_KEEP 1u
@@ -100,9 +101,10 @@ BP_API void bp_offload_destroy(bp_offload **offload);
 BP_API bp_status bp_offload_begin(bp_offload *offload, const char *group, uint32_t flags);
 
 /* Waits for the copies, deregisters, and gives the memory back to the device. Errors: BP_ERR_SCHEDULE (not begun), and what the device reports:
- * where a copy failed, or memory could not be unmapped, the group is resident again, as if nothing had begun. Memory that was unmapped but that
- * the device does not take back is reported too; the group is away then (bp_offload_group.unreturned_bytes), and has that memory again after
- * restoring. */
+ * where a copy failed, or memory could not be unmapped, the group is resident again, as if nothing had begun; in the latter case with other
+ * windows, so that with BP_OFFLOAD_RECAPTURE graphs with collectives in it have to be captured anew all the same. Memory that was unmapped but
+ * that the device does not take back is reported too, by this rank alone; the group is away then (bp_offload_group.unreturned_bytes), and has
+ * that memory again after restoring. */
 BP_API bp_status bp_offload_finish(bp_offload *offload, const char *group);
 
 /* ---- back ---------------------------------------------------------------------------------------------------------- */

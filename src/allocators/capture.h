@@ -21,8 +21,8 @@ struct bp_capture {
     bp_pool *pool; /* NULL: it was destroyed */
     char name[48];
     bool ended;
-    bool is_void;           /* what it has collectives in was offloaded: it must not be launched any more */
-    bool armed;             /* between before_launch and launched: the segments are claimed */
+    atomic_bool is_void;    /* what it has collectives in was offloaded: it must not be launched any more */
+    atomic_bool armed;      /* between before_launch and launched: the segments are claimed */
     bp_captured_hold *held; /* by id */
     uint32_t held_count;
     _Atomic uint64_t *touched; /* a bit for each segment */

@@ -124,7 +124,7 @@ static bp_status fail_away(const bp_pool *pool, uint32_t id)
 {
     char what[96];
     snprintf(what, sizeof what, "is away with group %.40s, which is offloaded: restore it before",
-             pool->slab_infos[pool->places[pool->bounds[id].first].slab].group);
+             pool->slab_infos[bp_home_slab(pool, id)].group);
     return bp_fail_order(pool, id, what);
 }
 

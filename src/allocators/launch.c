@@ -115,7 +115,7 @@ bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
         BP_TRY(claim_segments(capture));
     if (!capture->armed && capture->pool->annotations != NULL)
         bp_annotations_launch(capture->pool, capture->segments, capture->segment_count);
-    capture->armed = true;
+    atomic_store_explicit(&capture->armed, true, memory_order_relaxed);
     bp_status status = order(capture, stream);
     if (status != BP_OK)
         bp_capture_disarm(capture);
@@ -127,7 +127,7 @@ void bp_capture_disarm(bp_capture *capture)
     if (capture->pool->annotations != NULL)
         bp_annotations_launched(capture->pool, capture->segments, capture->segment_count);
     free_segments(capture, capture->segment_count);
-    capture->armed = false;
+    atomic_store_explicit(&capture->armed, false, memory_order_relaxed);
 }
 
 /* Nothing has changed where it fails: a point that is not used harms nobody. */

@@ -1,4 +1,5 @@
 /* Memory for passes that the plan does not know: buffers that any request may take while its own is held. */
+#include "allocators/capture.h"
 #include "allocators/residency.h"
 #include "allocators/slots.h"
 #include "core/fail.h"
@@ -6,16 +7,14 @@
 /* What is offloaded is not merely held: its requests are refused. */
 bool bp_may_overflow(const bp_pool *pool, uint32_t id)
 {
-    const bp_known *known = &pool->known[pool->bounds[id].known];
-    const bool away = known->count > 0 && bp_residency_is_closed(pool, pool->places[known->first].slab);
     return atomic_load_explicit((atomic_uint *)&pool->overflow_allowed, memory_order_relaxed) && !bp_is_fixed(pool) &&
-           !away;
+           !bp_is_away(pool, id);
 }
 
-bool bp_claim_overflow(bp_pool *pool, uint32_t id)
+bool bp_claim_overflow(bp_pool *pool, uint32_t id, uint32_t in_the_way)
 {
     const bp_bound *r = &pool->bounds[id];
-    if (!bp_may_overflow(pool, id))
+    if (in_the_way == BP_HELD_BY_OFFLOAD || !bp_may_overflow(pool, id))
         return false;
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t segment = pool->overflow_first + i, holder;

@@ -42,10 +42,20 @@ bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab)
     return atomic_load_explicit(&pool->residency.closed[slab], memory_order_relaxed);
 }
 
-bool bp_is_away(const bp_pool *pool, uint32_t id)
+/* Of what does not change while another call is at work on the request. */
+uint32_t bp_home_slab(const bp_pool *pool, uint32_t id)
 {
     const bp_bound *r = &pool->bounds[id];
-    return r->count > 0 && bp_residency_is_closed(pool, pool->places[r->first].slab);
+    const bp_known *known = &pool->known[r->known];
+    if (r->kind == BP_KIND_DIRECT)
+        return pool->places[r->first].slab;
+    return r->kind == BP_KIND_CHOSEN && known->count > 0 ? pool->places[known->first].slab : BP_NONE;
+}
+
+bool bp_is_away(const bp_pool *pool, uint32_t id)
+{
+    const uint32_t slab = bp_home_slab(pool, id);
+    return slab != BP_NONE && bp_residency_is_closed(pool, slab);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
@@ -72,15 +82,33 @@ static uint32_t next_segment(const bp_pool *pool, const bool *chosen, uint32_t s
     return s;
 }
 
+/* Not that it is away: it is only about to be. */
+static bp_status fail_busy(const bp_pool *pool, uint32_t id, const char *group)
+{
+    char request[BP_REQUEST_BYTES];
+    return bp_fail(
+        BP_ERR_SCHEDULE,
+        "pool %.40s: group %.40s cannot be offloaded: %s is being acquired or released by another call at the "
+        "same time",
+        pool->name, group, bp_explain_request(pool, id, request));
+}
+
+static bool is_stopped(const bp_pool *pool, uint32_t id)
+{
+    const bp_bound *r = &pool->bounds[id];
+    return (atomic_load_explicit(r->word, memory_order_acquire) & BP_WORD_BUSY) != 0 &&
+           atomic_load_explicit(&r->claim, memory_order_relaxed) == &pool->residency;
+}
+
 /* Marks a live request as one that a call is at work on, as long as the slab is closed. */
-static bp_status stop_request(bp_pool *pool, uint32_t id)
+static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
 {
     bp_bound *r = &pool->bounds[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
     if ((word & BP_WORD_BUSY) != 0 || BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0 ||
         !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
-        return bp_fail_race(pool, id);
+        return fail_busy(pool, id, group);
     atomic_store_explicit(&r->claim, &pool->residency, memory_order_relaxed);
     return BP_OK;
 }
@@ -92,7 +120,7 @@ static bp_status fail_live(const bp_pool *pool, uint32_t id, const char *group)
     const bp_stream *stream =
         atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
     if (BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0)
-        return bp_fail_race(pool, id);
+        return fail_busy(pool, id, group);
     return bp_fail(BP_ERR_SCHEDULE,
                    "pool %.40s: group %.40s cannot be offloaded: %s is live since acquire %llu (stream %s, step %llu)",
                    pool->name, group, bp_explain_request(pool, id, request),
@@ -108,8 +136,8 @@ static bp_status fail_launching(const bp_pool *pool, const char *group)
                    pool->name, group);
 }
 
-/* A segment that is not free. */
-static bp_status stop_holder(bp_pool *pool, uint32_t segment, uint32_t holder, const char *group)
+/* Of a segment that is not free. */
+static bp_status stop_holder(bp_pool *pool, uint32_t holder, const char *group)
 {
     if (holder == BP_HELD_BY_LAUNCH)
         return fail_launching(pool, group);
@@ -119,7 +147,7 @@ static bp_status stop_holder(bp_pool *pool, uint32_t segment, uint32_t holder, c
                        group);
     if (!is_lasting(pool, holder))
         return fail_live(pool, holder, group);
-    return segment == pool->bounds[holder].first ? stop_request(pool, holder) : BP_OK;
+    return is_stopped(pool, holder) ? BP_OK : stop_request(pool, holder, group); /* it may have several segments */
 }
 
 static void open_segment(bp_pool *pool, uint32_t s)
@@ -141,8 +169,8 @@ static bp_status close_segments(bp_pool *pool, const bool *chosen, const char *g
         uint64_t found = 0;
         bp_status status = BP_OK;
         if (!atomic_compare_exchange_strong_explicit(&pool->segments[s].word, &found, AWAY_WORD, memory_order_acq_rel,
-                                                     memory_order_relaxed))
-            status = stop_holder(pool, s, BP_WORD_ID(found), group);
+                                                     memory_order_acquire))
+            status = stop_holder(pool, BP_WORD_ID(found), group);
         if (status == BP_OK)
             continue;
         for (uint32_t u = next_segment(pool, chosen, 0); u < s; u = next_segment(pool, chosen, u + 1))
@@ -160,15 +188,17 @@ static void note_closed(bp_pool *pool, const bool *chosen, bool closed)
     }
 }
 
-/* Under the binding lock, as binding gives segments of persistent memory to requests. */
+/* Slabs are noted as closed before the first segment is taken and until the last is free again: who finds one taken knows why. Under the
+ * binding lock, as binding gives segments of persistent memory to requests. */
 bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group)
 {
     if (bp_capture_is_launching(pool, chosen)) /* also of what lasting requests hold */
         return fail_launching(pool, group);
     pthread_mutex_lock(&pool->binding);
+    note_closed(pool, chosen, true);
     bp_status status = close_segments(pool, chosen, group);
-    if (status == BP_OK)
-        note_closed(pool, chosen, true);
+    if (status != BP_OK)
+        note_closed(pool, chosen, false);
     pthread_mutex_unlock(&pool->binding);
     return status;
 }
@@ -176,9 +206,9 @@ bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *grou
 void bp_residency_open(bp_pool *pool, const bool *chosen)
 {
     pthread_mutex_lock(&pool->binding);
-    note_closed(pool, chosen, false);
     for (uint32_t s = next_segment(pool, chosen, 0); s < pool->segment_capacity; s = next_segment(pool, chosen, s + 1))
         open_segment(pool, s);
+    note_closed(pool, chosen, false);
     pthread_mutex_unlock(&pool->binding);
 }
 
@@ -206,6 +236,8 @@ bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, con
 
 void bp_residency_void_graphs(bp_pool *pool, const bool *chosen)
 {
-    for (bp_capture *c = pool->captures; c != NULL; c = c->next)
-        c->is_void |= has_collectives(c, chosen);
+    for (bp_capture *c = pool->captures; c != NULL; c = c->next) {
+        if (has_collectives(c, chosen))
+            atomic_store_explicit(&c->is_void, true, memory_order_relaxed);
+    }
 }

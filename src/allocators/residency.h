@@ -12,7 +12,9 @@ void bp_residency_pool_gone(bp_pool *pool);
 
 /* Whether requests cannot have the slab's memory now. */
 bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab);
-/* The same of a live request's memory. */
+/* Where a request's own memory is, also while it holds overflow memory; BP_NONE: nowhere. */
+uint32_t bp_home_slab(const bp_pool *pool, uint32_t id);
+/* Whether that is closed. */
 bool bp_is_away(const bp_pool *pool, uint32_t id);
 
 /* Takes the memory of the slabs marked in `chosen` (one entry for each slab) from all requests: what is free cannot be acquired any more, and requests that are live for the pool's life

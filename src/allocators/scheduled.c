@@ -11,7 +11,7 @@ static bool claim(bp_pool *pool, uint32_t id, uint32_t *holder)
         bp_take_place(pool, id, known->first, known->count);
         return true;
     }
-    return bp_claim_overflow(pool, id);
+    return bp_claim_overflow(pool, id, *holder);
 }
 
 const bp_allocator_ops bp_scheduled_ops = {.name = "scheduled", .lay_out = bp_lay_out_cuts, .claim = claim};

@@ -55,9 +55,9 @@ static inline void bp_take_place(bp_pool *pool, uint32_t id, uint32_t first, uin
     atomic_store_explicit(&r->address, pool->segments[first].address, memory_order_relaxed);
 }
 
-/* Memory for unplanned passes, where it is allowed and free. */
+/* Memory for unplanned passes, where it is allowed and free. `in_the_way`: who has the request's own. */
 bool bp_may_overflow(const bp_pool *pool, uint32_t id);
-bool bp_claim_overflow(bp_pool *pool, uint32_t id);
+bool bp_claim_overflow(bp_pool *pool, uint32_t id, uint32_t in_the_way);
 
 /* Strict assignment, over the copies of a class: the preferred buffer first, then, as far as `strict` allows, another copy, then
  * overflow memory. */

@@ -60,5 +60,5 @@ bool bp_claim_strictly(bp_pool *pool, uint32_t id, uint32_t *holder)
         return true;
     if (in_the_way != BP_NONE)
         *holder = in_the_way;
-    return bp_claim_overflow(pool, id);
+    return bp_claim_overflow(pool, id, *holder);
 }

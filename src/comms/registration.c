@@ -5,7 +5,9 @@
 
 #include <string.h>
 
+#include "comms/nccl.h"
 #include "core/fail.h"
+#include "devices/device.h"
 #include "nvtx/nvtx.h"
 
 const char *bp_register_kind_name(bp_register_kind kind)
@@ -66,12 +68,20 @@ static void gone(void *user)
         bp_registration_drop_ranges(r);
 }
 
+/* An exchange that could end up in a capture is not made. */
+static void lose_captured(bp_registration *r)
+{
+    const bool captured = atomic_load(&bp_pool_device(r->pool)->captured_pools) > 0;
+    for (size_t i = 0; i < r->party_count; i++)
+        r->parties[i].lost = captured && bp_nccl_exchanges_on_device(r->parties[i].comm);
+}
+
 /* Slabs are about to lose their memory on all ranks, or none. */
 static bp_status agree(void *user, bp_status so_far)
 {
     bp_verdict verdict;
     bp_verdict_take(&verdict, so_far);
-    begin(user);
+    lose_captured(user);
     bp_parties_agree(user, &verdict);
     return bp_verdict_status(&verdict);
 }

@@ -234,9 +234,9 @@ bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen)
     if (status == BP_OK)
         return BP_OK;
     snprintf(words, sizeof words, "%s", bp_error_detail());
-    for (size_t i = slabs->count; i-- > 0;) {
-        if (chosen[i])
-            drop(slabs->device, &slabs->slabs[i]);
+    for (size_t i = slabs->count; i-- > 0;) { /* what stays mapped keeps its handle: it may have to be mapped again */
+        if (chosen[i] && unmap(slabs->device, &slabs->slabs[i]) == BP_OK)
+            (void)give_back(slabs->device, &slabs->slabs[i]);
     }
     return bp_error_record(status, words);
 }

@@ -1,6 +1,7 @@
 /* Away: copies begin, and when they are done the memory goes. */
 #include <stdlib.h>
 
+#include "allocators/capture.h"
 #include "allocators/residency.h"
 #include "offload/copies.h"
 
@@ -104,6 +105,7 @@ static bp_status begin(bp_offload *offload, bp_group *group, uint32_t flags)
 static bp_status find_and_claim(bp_offload *offload, const char *name, uint32_t flags, bp_group **group)
 {
     bp_group *found = NULL;
+    BP_TRY(bp_capture_refuse_any(offload->pool, "bp_offload_begin"));
     BP_TRY(bp_group_find(offload, name, "bp_offload_begin", &found));
     BP_TRY(check_flags(offload, found, flags));
     if ((flags & BP_OFFLOAD_RECAPTURE) == 0)
@@ -144,16 +146,23 @@ static void stay(bp_offload *offload, bp_group *group)
 
 static void leave(bp_offload *offload, bp_group *group)
 {
-    if (group->recapture)
-        bp_residency_void_graphs(offload->pool, group->chosen);
     pthread_mutex_lock(&offload->lock);
     group->offloads++;
     pthread_mutex_unlock(&offload->lock);
     bp_group_set(offload, group, BP_OFFLOADED);
 }
 
+/* Windows end first, and are other ones even where the memory then stays. */
+static bp_status unload(bp_offload *offload, const bp_group *group)
+{
+    if (group->recapture)
+        bp_residency_void_graphs(offload->pool, group->chosen);
+    return bp_slabs_unload(&offload->pool->slabs, group->chosen);
+}
+
 static bp_status find_begun(bp_offload *offload, const char *name, bp_group **group)
 {
+    BP_TRY(bp_capture_refuse_any(offload->pool, "bp_offload_finish"));
     BP_TRY(bp_group_find(offload, name, "bp_offload_finish", group));
     return (*group)->residency == BP_OFFLOADING ? BP_OK : bp_group_fail_residency(offload, *group, "bp_offload_finish");
 }
@@ -162,12 +171,10 @@ bp_status bp_offload_finish(bp_offload *offload, const char *group)
 {
     bp_group *found = NULL;
     BP_TRY(bp_offload_check(offload, "bp_offload_finish"));
-    bp_status status = find_begun(offload, group, &found);
-    if (status != BP_OK)
-        return bp_offload_agree(offload, status);
-    status = bp_offload_agree(offload, bp_copies_wait(offload, found));
+    BP_TRY(bp_offload_agree(offload, find_begun(offload, group, &found))); /* or it goes on being begun, on all ranks */
+    bp_status status = bp_offload_agree(offload, bp_copies_wait(offload, found));
     if (status == BP_OK)
-        status = bp_slabs_unload(&offload->pool->slabs, found->chosen);
+        status = unload(offload, found);
     if (is_absent(offload, found))
         leave(offload, found);
     else

@@ -1,4 +1,5 @@
 /* Back: memory at the same addresses, and the bytes that were kept. */
+#include "allocators/capture.h"
 #include "allocators/residency.h"
 #include "offload/copies.h"
 
@@ -6,6 +7,7 @@
 
 static bp_status find_away(bp_offload *offload, const char *name, bp_restore fill, bp_group **group)
 {
+    BP_TRY(bp_capture_refuse_any(offload->pool, "bp_restore_begin"));
     BP_TRY(bp_group_find(offload, name, "bp_restore_begin", group));
     if (fill != BP_RESTORE_ZERO && fill != BP_RESTORE_LEAVE)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_restore_begin: fill %d for group %.80s is unknown", (int)fill,
@@ -78,6 +80,7 @@ bp_status bp_restore_finish(bp_offload *offload, const char *group)
 {
     bp_group *found = NULL;
     BP_TRY(bp_offload_check(offload, "bp_restore_finish"));
+    BP_TRY(bp_capture_refuse_any(offload->pool, "bp_restore_finish"));
     BP_TRY(bp_group_find(offload, group, "bp_restore_finish", &found));
     BP_TRY(arrive(offload, found));
     bp_host_memory_forget(found->memory);

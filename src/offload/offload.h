@@ -52,7 +52,7 @@ struct bp_offload {
     pthread_mutex_t lock;
 };
 
-/* An offload whose pool is there, and outside of captures. */
+/* An offload whose pool is there: without one there is nobody to agree with. */
 bp_status bp_offload_check(const bp_offload *offload, const char *function);
 /* What all ranks say, which is never better than what this one does. */
 bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far);

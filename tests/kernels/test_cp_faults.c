@@ -16,7 +16,7 @@
 #include "faults.h"
 #include "moves.h"
 #include "ranks.h"
-#include "shortage.h"
+#include "../support/shortage.h"
 
 #define OK(call) is_status(call, BP_OK, NULL, #call)
 

@@ -16,7 +16,7 @@
 #include "../contract/support.h"
 #include "faults.h"
 #include "head_runs.h"
-#include "shortage.h"
+#include "../support/shortage.h"
 
 static const head_case small = {.batch = 2,
                                 .sequence = 7,

@@ -9,7 +9,7 @@
 
 #include "faults.h"
 #include "loss_ranks.h"
-#include "shortage.h"
+#include "../support/shortage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,84 +12,38 @@
 #include <sys/mman.h>
 
 #include "../support/driver.h"
+#include "../support/shortage.h"
 #include "faults.h"
 
 /* ---- allocations of the test's thread ------------------------------------------------------------------------------ */
 
-static _Thread_local unsigned until_failure;
-static _Thread_local bool has_failed, maps_only;
+static _Thread_local unsigned failing_map; /* as shortage.fails */
 static unsigned failures;
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-int __real_posix_memalign(void **memory, size_t alignment, size_t bytes);
-char *__real_strdup(const char *text);
 void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes);
-char *__wrap_strdup(const char *text);
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-
-static bool fails(bool is_map)
-{
-    if (maps_only != is_map || until_failure == 0 || --until_failure > 0)
-        return false;
-    errno = ENOMEM;
-    return has_failed = true;
-}
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails(false) ? NULL : __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails(false) ? NULL : __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *memory, size_t bytes)
-{
-    return fails(false) ? NULL : __real_realloc(memory, bytes);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
-{
-    return fails(false) ? NULL : __real_aligned_alloc(alignment, bytes);
-}
-
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes)
-{
-    return fails(false) ? ENOMEM : __real_posix_memalign(memory, alignment, bytes);
-}
-
-char *__wrap_strdup(const char *text)
-{
-    return fails(false) ? NULL : __real_strdup(text);
-}
 
 void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset)
 {
-    return fails(true) ? MAP_FAILED : __real_mmap(address, bytes, protection, flags, file, offset);
+    if (failing_map == 0 || --failing_map > 0)
+        return __real_mmap(address, bytes, protection, flags, file, offset);
+    errno = ENOMEM;
+    return MAP_FAILED;
 }
 
 static void begin_failing(unsigned nth, bool maps)
 {
-    has_failed = false;
-    maps_only = maps;
-    until_failure = nth;
+    *(maps ? &failing_map : &shortage.fails) = nth;
 }
 
-static void end_failing(void)
+/* Whether what was to fail was asked for. */
+static bool end_failing(bool maps)
 {
-    until_failure = 0;
-    maps_only = false;
-    failures += has_failed;
+    unsigned *left = maps ? &failing_map : &shortage.fails;
+    const bool failed = *left == 0;
+    *left = 0;
+    failures += failed;
+    return failed;
 }
 
 /* ---- tests --------------------------------------------------------------------------------------------------------- */
@@ -104,8 +58,7 @@ static void fail_each(store *s, const trip *t, stage which, bool maps)
         store_state before = state_of(s);
         begin_failing(nth, maps);
         bp_status status = make_stage(s, t, which);
-        end_failing();
-        failed = has_failed;
+        failed = end_failing(maps);
         if (status != BP_OK) {
             assert_true(failed);
             if (!maps)
@@ -147,7 +100,7 @@ static void test_creation_and_leases(void **state)
     for (unsigned nth = 1; s.offload == NULL; nth++) {
         begin_failing(nth, false);
         bp_status status = bp_offload_create(s.k.pool, NULL, &s.offload);
-        end_failing();
+        (void)end_failing(false);
         if (status == BP_OK)
             break;
         assert_int_equal(status, BP_ERR_NO_HOST_MEMORY);
@@ -159,7 +112,7 @@ static void test_creation_and_leases(void **state)
     for (unsigned nth = 1; lease == NULL; nth++) {
         begin_failing(nth, false);
         bp_status status = bp_lease_take(s.offload, "grad", "a reader with a name", &lease);
-        end_failing();
+        (void)end_failing(false);
         assert_int_equal(group_of(s.offload, "grad").leases, lease != NULL);
         assert_int_equal(status, lease != NULL ? BP_OK : BP_ERR_NO_HOST_MEMORY);
     }

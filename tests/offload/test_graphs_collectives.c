@@ -8,6 +8,7 @@
 
 #include "../comms/ranks.h"
 #include "../support/driver.h"
+#include "faults.h"
 #include "graphs.h"
 
 static const char *const TOUCHED[] = {"param", "grad", "state"};
@@ -144,6 +145,38 @@ static void test_offload_with_collectives(void **state)
     }
 }
 
+/* Memory that could not be unmapped stays, but its windows are other ones: the graph is void all the same. */
+static void test_stays_with_other_windows(void **state)
+{
+    (void)state;
+    faults f;
+    store s = open_store(new_faulty(new_cuda(), &f), NULL, NULL);
+    windows w = {.slab = UINT32_MAX, .captured = true};
+    assert_ok(bp_pool_attach(s.k.pool, &WINDOWS, &w));
+    recorded r = record_graph(&s, "iteration", BP_CAPTURE_COLLECTIVES_AUTO);
+    recorded pure = record_graph(&s, "pure", BP_CAPTURE_COLLECTIVES_NONE);
+    for (int round = 0; round < 2; round++) {
+        const bp_device_operation failing = round == 0 ? BP_OP_EVENT_SYNCHRONIZE : BP_OP_UNMAP;
+        assert_ok(bp_offload_begin(s.offload, "grad", BP_OFFLOAD_KEEP | BP_OFFLOAD_RECAPTURE));
+        inject(&f, 1, failing, false, BP_ERR_IO);
+        assert_fails(bp_offload_finish(s.offload, "grad"), BP_ERR_IO, "injected");
+        assert_true(f.met);
+        no_faults(&f);
+        assert_residency(&s, "grad", BP_RESIDENT);
+        assert_bytes(&s);
+        assert_replays(&s, &pure);
+        if (round == 0) /* the windows were not touched yet */
+            assert_replays(&s, &r);
+        else
+            assert_fails(bp_capture_before_launch(r.capture, s.k.streams[0]), BP_ERR_CAPTURE, "iteration", "capture");
+    }
+    forget_graph(&r);
+    forget_graph(&pure);
+    assert_ok(bp_pool_detach(s.k.pool, &WINDOWS, &w));
+    assert_int_equal(w.attached, 0);
+    close_store(&s);
+}
+
 /* ---- registered for good ------------------------------------------------------------------------------------------- */
 
 /* As the communicators grant: what is not granted is not in the graph. */
@@ -200,6 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_which_slabs_are_pinned),
         cmocka_unit_test(test_offload_with_collectives),
+        cmocka_unit_test(test_stays_with_other_windows),
         cmocka_unit_test(test_registered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

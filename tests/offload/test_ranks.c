@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "graphs.h"
 #include "scenes.h"
 
 #define RANKS 3u
@@ -168,6 +169,35 @@ static void test_nothing_is_left_over(void **state)
         assert_bytes_everywhere(s);
         deregister_all(s);
         close_scene(s);
+    }
+}
+
+/* A pool is being captured on one rank: each of the collective calls is refused on all, and can be made afterwards. */
+static void test_captured(void **state)
+{
+    (void)state;
+    for (uint32_t who = 0; who < 2; who++) {
+        for (stage which = BEGIN_OFFLOAD; which <= BEGIN_RESTORE; which++) {
+            scene *s = new_line(2);
+            register_all(s);
+            store *captured = &s->stores[who];
+            uint32_t owned[64];
+            bp_capture *capture = NULL;
+            char named[64];
+            snprintf(named, sizeof named, "rank %u of communicator dp", who);
+            advance_all(s, &KEPT, which);
+            bp_capture_config config = capture_config(captured, owned);
+            assert_ok(bp_capture_begin(captured->k.pool, &config, &capture));
+            call_all(s, &KEPT, which);
+            assert_common(s, BP_ERR_CAPTURE, named, "capture");
+            bp_capture_abandon(&capture);
+            assert_all(s, "shards", residency_before(which));
+            advance_all(s, &KEPT, BEGIN_RESTORE);
+            advance_all(s, &KEPT, BEGIN_OFFLOAD);
+            assert_bytes_everywhere(s);
+            deregister_all(s);
+            close_scene(s);
+        }
     }
 }
 
@@ -363,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_not_registered),
         cmocka_unit_test(test_busy),
         cmocka_unit_test(test_nothing_is_left_over),
+        cmocka_unit_test(test_captured),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_registration_fails),
         cmocka_unit_test(test_device_calls),

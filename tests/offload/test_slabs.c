@@ -265,6 +265,33 @@ static void an_observer_refuses(void **state)
     finish(&w);
 }
 
+/* What cannot be unmapped when loading is undone keeps its memory, which later is as good as any: its bytes survive an unloading that is
+ * undone. */
+static void undoing_fails(void **state)
+{
+    (void)state;
+    world w;
+    listener a;
+    start(&w);
+    listen(&w, &a, 'a', &plain);
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    a.refuses = 2;
+    fail_next(&w, BP_OP_UNMAP, 1);
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_COMM);
+    assert_true(w.slabs.slabs[2].mapped && w.slabs.slabs[2].committed && w.slabs.slabs[2].absent);
+    assert_int_equal(committed(&w), 5 * PAGE);
+    a.refuses = -1;
+    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_int_equal(committed(&w), 6 * PAGE);
+    assert_int_equal(bp_slabs_detach(&w.slabs, &plain, &a), BP_OK);
+    memset(w.slabs.slabs[2].address, 7, 3 * PAGE);
+    fail_next(&w, BP_OP_UNMAP, 2);
+    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
+    assert_int_equal(w.slabs.slabs[2].address[0], 7);
+    assert_int_equal(w.slabs.slabs[2].address[3 * PAGE - 1], 7);
+    finish(&w);
+}
+
 static void others_have_no_memory(void **state)
 {
     (void)state;
@@ -292,6 +319,7 @@ int main(void)
         cmocka_unit_test(memory_is_not_taken_back),
         cmocka_unit_test(loading_fails),
         cmocka_unit_test(an_observer_refuses),
+        cmocka_unit_test(undoing_fails),
         cmocka_unit_test(others_have_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

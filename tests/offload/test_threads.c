@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "../support/driver.h"
-#include "stores.h"
+#include "graphs.h"
 
 #define READERS 3
 
@@ -179,6 +179,121 @@ static void test_work_beside(void **state)
     close_store(&s);
 }
 
+/* Asks again and again for what goes and comes. */
+typedef struct asker {
+    store *s;
+    atomic_int *over;
+    bp_stream *stream;
+    uint32_t id;
+    size_t overflow; /* slab */
+    unsigned served, was_told_no, wrong;
+} asker;
+
+static void *ask_often(void *argument)
+{
+    asker *a = argument;
+    const bp_pool_slab *overflow = &a->s->slabs[a->overflow];
+    while (!atomic_load(a->over)) {
+        void *address = NULL;
+        int acquired = 0;
+        a->wrong += bp_pool_try_acquire(a->s->k.pool, &a->id, 1, a->stream, &address, &acquired) != BP_OK;
+        if (!acquired) {
+            a->was_told_no++;
+            continue;
+        }
+        a->served++;
+        const uintptr_t offset = (uintptr_t)address - (uintptr_t)overflow->address;
+        a->wrong += offset < overflow->bytes; /* nobody holds its own memory */
+        while (bp_pool_release(a->s->k.pool, &a->id, 1, a->stream) != BP_OK)
+            ; /* it is away */
+    }
+    return NULL;
+}
+
+/* Who asks while a group goes or comes is told no, as when it is away: no error, and no overflow memory. */
+static void test_asked_meanwhile(void **state)
+{
+    (void)state;
+    store s = open_store(new_host(), &(store_options){.overflow_bytes = 1 << 16}, NULL);
+    atomic_int over = 0;
+    const bp_role roles[] = {BP_ROLE_PARAM, BP_ROLE_GRAD};
+    unsigned went = 0;
+    asker askers[2];
+    pthread_t threads[2];
+    assert_ok(bp_pool_allow_overflow(s.k.pool, 1));
+    for (int i = 0; i < 2; i++) {
+        askers[i] = (asker){.s = &s, .over = &over, .stream = s.k.streams[1 + i], .id = of_role(&s, roles[i])};
+        askers[i].overflow = slab_of_group(&s, "overflow");
+        assert_int_equal(pthread_create(&threads[i], NULL, ask_often, &askers[i]), 0);
+    }
+    for (int round = 0; round < 100000 && went < 400; round++) {
+        const char *group = round % 2 == 0 ? "param" : "grad";
+        if (bp_offload_begin(s.offload, group, BP_OFFLOAD_KEEP) != BP_OK)
+            continue; /* it is live */
+        finish_offload(&s, group);
+        assert_ok(bp_restore_begin(s.offload, group, BP_RESTORE_LEAVE));
+        assert_ok(bp_restore_finish(s.offload, group));
+        went++;
+    }
+    atomic_store(&over, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(askers[i].wrong, 0);
+        assert_true(askers[i].served > 0);
+    }
+    assert_true(went > 0);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
+/* A graph of parameters is launched all the time: its own business alone. */
+typedef struct launcher {
+    bp_capture *capture;
+    bp_stream *stream;
+    atomic_int *over;
+    unsigned launched, wrong;
+} launcher;
+
+static void *launch_often(void *argument)
+{
+    launcher *l = argument;
+    while (!atomic_load(l->over)) {
+        l->wrong += bp_capture_before_launch(l->capture, l->stream) != BP_OK;
+        l->wrong += bp_capture_launched(l->capture, l->stream) != BP_OK;
+        l->launched++;
+    }
+    return NULL;
+}
+
+static void test_launches_beside(void **state)
+{
+    (void)state;
+    store s = open_store(new_host(), NULL, NULL);
+    atomic_int over = 0;
+    launcher l = {.stream = s.k.streams[1], .over = &over};
+    uint32_t owned[64], id = of_role(&s, BP_ROLE_PARAM);
+    bp_capture_config config = capture_config(&s, owned);
+    pthread_t thread;
+    assert_ok(bp_capture_begin(s.k.pool, &config, &l.capture));
+    take(&s.k, id, l.stream);
+    drop(&s.k, id, l.stream);
+    assert_ok(bp_capture_end(l.capture));
+    assert_int_equal(pthread_create(&thread, NULL, launch_often, &l), 0);
+    for (int round = 0; round < 40; round++) {
+        assert_ok(bp_offload_begin(s.offload, "optimizer", BP_OFFLOAD_KEEP | BP_OFFLOAD_RECAPTURE));
+        finish_offload(&s, "optimizer");
+        bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
+        keep(&s, "state");
+        bring_back(&s, "state", BP_RESTORE_LEAVE);
+    }
+    atomic_store(&over, 1);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(l.wrong, 0);
+    assert_true(l.launched > 0);
+    bp_capture_destroy(&l.capture);
+    close_store(&s);
+}
+
 /* A lease is returned by another thread than took it. */
 static void *give_back(void *lease)
 {
@@ -274,6 +389,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leases),
         cmocka_unit_test(test_work_beside),
+        cmocka_unit_test(test_asked_meanwhile),
+        cmocka_unit_test(test_launches_beside),
         cmocka_unit_test(test_returned_elsewhere),
         cmocka_unit_test(test_pools_share_pinned_memory),
     };

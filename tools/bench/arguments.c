@@ -67,7 +67,6 @@ static const choice gradients[] = {
     {"fp32", BENCH_GRADIENT_FP32}, {"logits", BENCH_GRADIENT_LOGITS}, {"in-place", BENCH_GRADIENT_IN_PLACE}, {0, 0}};
 static const choice kernel_kinds[] = {
     {"auto", 0}, {"plain", BP_KERNELS_PLAIN}, {"avx2", BP_KERNELS_AVX2}, {"avx512", BP_KERNELS_AVX512}, {0, 0}};
-static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
 
 const char *bench_gradient_name(bench_gradient gradient)
 {
@@ -159,7 +158,7 @@ static int parse_one(int key, char *text, bench_parsed *parsed)
     case OPT_TURNS: return value_number("turns", text, 1, 10000, &o->turns);
     case OPT_SCALE: return parse_scale(text, parsed);
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    default: o->color = text; return value_choice("color", text, colors, &value);
+    default: return value_color(text, &o->color);
     }
 }
 
@@ -167,11 +166,8 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
 {
     if (key == ARGP_KEY_ARG)
         exit(cli_fail(EXIT_BAD_INPUT, "bench logprob: \"%.60s\" is not an option, and there are no arguments", text));
-    if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
-        const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
-        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help",
-                      state->name + strlen("bucketpool "), near));
-    }
+    if (key == ARGP_KEY_ERROR)
+        options_refuse(state);
     if (key < OPT_SEQ || key > OPT_COLOR)
         return ARGP_ERR_UNKNOWN;
     int code = parse_one(key, text, state->input);

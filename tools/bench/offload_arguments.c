@@ -47,7 +47,6 @@ static const struct argp_option offload_table[] = {
 static const choice devices[] = {{"host", 0}, {"cuda", 1}, {0, 0}};
 static const choice backings[] = {
     {"auto", BP_BACKING_AUTO}, {"pinned", BP_BACKING_PINNED}, {"staged", BP_BACKING_STAGED}, {0, 0}};
-static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
 
 const char *bench_backing_name(bp_backing backing)
 {
@@ -84,7 +83,7 @@ static int parse_one(int key, char *text, bench_offload_options *o)
         return code;
     case OPT_TURNS: return value_number("turns", text, 1, 10000, &o->turns);
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    default: o->color = text; return value_choice("color", text, colors, &value);
+    default: return value_color(text, &o->color);
     }
 }
 
@@ -92,11 +91,8 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
 {
     if (key == ARGP_KEY_ARG)
         exit(cli_fail(EXIT_BAD_INPUT, "bench offload: \"%.60s\" is not an option, and there are no arguments", text));
-    if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
-        const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
-        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help",
-                      state->name + strlen("bucketpool "), near));
-    }
+    if (key == ARGP_KEY_ERROR)
+        options_refuse(state);
     if (key < OPT_BYTES || key > OPT_COLOR)
         return ARGP_ERR_UNKNOWN;
     int code = parse_one(key, text, state->input);

@@ -25,18 +25,15 @@ static const struct argp_option view_table[] = {
     {0, 0, 0, 0, 0, 0},
 };
 
-static const choice colors[] = {{"auto", 0}, {"always", 1}, {"never", 2}, {0, 0}};
-
 static int parse_one(int key, char *text, view_options *o)
 {
-    int value = 0;
     switch (key) {
     case OPT_POOL: o->pool = text; return EXIT_GO_ON;
     case OPT_HTML: o->html = text; return value_file("--html", text);
     case OPT_SVG: o->svg = text; return value_picture("--svg", text);
     case OPT_FLAME: o->flame = text; return value_picture("--flame", text);
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    default: o->color = text; return value_choice("color", text, colors, &value);
+    default: return value_color(text, &o->color);
     }
 }
 
@@ -48,11 +45,8 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
         options->file_count = (size_t)(state->argc - state->next);
         return 0;
     }
-    if (key == ARGP_KEY_ERROR) { /* an unknown option or a missing value: argp's own message is off */
-        const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
-        exit(cli_fail(EXIT_BAD_INPUT, "%s: \"%.60s\" is no option, or its value is missing; see --help",
-                      state->name + strlen("bucketpool "), near));
-    }
+    if (key == ARGP_KEY_ERROR)
+        options_refuse(state);
     if (key < OPT_POOL || key > OPT_COLOR)
         return ARGP_ERR_UNKNOWN;
     int code = parse_one(key, text, options);

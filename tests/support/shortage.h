@@ -1,7 +1,7 @@
 /* Allocations of the calling thread, counted, or one of them failing. The program is linked with shortage.c and -Wl,--wrap for each function
  * there. */
-#ifndef BP_TEST_KERNELS_SHORTAGE_H
-#define BP_TEST_KERNELS_SHORTAGE_H
+#ifndef BP_TEST_SUPPORT_SHORTAGE_H
+#define BP_TEST_SUPPORT_SHORTAGE_H
 
 #include <stdbool.h>
 

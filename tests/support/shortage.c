@@ -1,5 +1,6 @@
 #include "shortage.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 _Thread_local allocation_shortage shortage;
@@ -21,3 +22,11 @@ WRAP(malloc, (size_t bytes), (bytes))
 WRAP(calloc, (size_t count, size_t bytes), (count, bytes))
 WRAP(realloc, (void *memory, size_t bytes), (memory, bytes))
 WRAP(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
+WRAP(strdup, (const char *text), (text))
+
+int __real_posix_memalign(void **memory, size_t alignment, size_t bytes);
+__attribute__((visibility("default"))) int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes);
+int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes)
+{
+    return is_refused() ? ENOMEM : __real_posix_memalign(memory, alignment, bytes);
+}
