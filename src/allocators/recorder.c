@@ -53,19 +53,20 @@ static void forget_all(bp_recorder *recorder)
     }
 }
 
+/* The clock comes before the place: who gets memory after an event has its place reads a later time than the event has. */
 static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
-    uint64_t index = atomic_fetch_add(&recorder->next, 1);
-    bp_record *record = &recorder->ring[index & recorder->mask];
     uint64_t number = stream != NULL ? stream->number : 0, now = 0;
     if (recorder->timestamps) {
         struct timespec time;
         clock_gettime(CLOCK_MONOTONIC, &time);
         now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
     }
+    const void *address = atomic_load_explicit(&pool->bounds[id].address, memory_order_relaxed);
+    uint64_t index = atomic_fetch_add(&recorder->next, 1);
+    bp_record *record = &recorder->ring[index & recorder->mask];
     if (is_lapped(recorder, index)) /* this thread slept meanwhile: the event is forgotten already */
         return;
-    const void *address = atomic_load_explicit(&pool->bounds[id].address, memory_order_relaxed);
     atomic_store_explicit(&record->step, bp_read(&pool->step), memory_order_relaxed);
     atomic_store_explicit(&record->time_ns, now, memory_order_relaxed);
     atomic_store_explicit(&record->address, address, memory_order_relaxed);

@@ -9,7 +9,8 @@
 typedef struct part {
     const bp_scene_pool *scene;
     uint64_t next;       /* event */
-    uint64_t time_ns;    /* of what was told last: threads read the clock after they took their places in the ring */
+    bool begun;          /* what was there before is told */
+    uint64_t time_ns;    /* of what was told last: threads read the clock before they take their places in the ring */
     uint32_t slab_event; /* next */
     bp_live_note *holds; /* by id */
     bool *shown;         /* by id: its block is there */
@@ -21,7 +22,7 @@ typedef struct play {
     const bp_audience *audience;
     part *parts;
     size_t count;
-    uint64_t time_ns;
+    uint64_t begin_ns, time_ns;
     bool beginning; /* what is told was there before */
 } play;
 
@@ -95,16 +96,20 @@ static void take_hold(const play *p, const part *t, uint32_t id, const bp_live_n
 
 /* ---- beginning, events, end ----------------------------------------------------------------------------------------- */
 
-static void begin_part(const play *p, const part *t)
+/* A pool begins with the first event that is known of it: before, others may have had its dynamic memory. */
+static void begin_part(play *p, part *t)
 {
     const bp_scene_pool *s = t->scene;
+    p->beginning = true;
     for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
         change_slab(p, t, slab, s->resident[slab]);
     for (uint32_t id = 0; id < s->count; id++) {
         t->holds[id] = s->begin[id];
-        t->from_before[id] = has_memory(t, id);
+        t->from_before[id] = has_memory(t, id) && p->time_ns == p->begin_ns;
         begin_block(p, t, id);
     }
+    p->beginning = false;
+    t->begun = true;
 }
 
 static bool slab_is_next(const part *t)
@@ -121,6 +126,8 @@ static uint64_t later(uint64_t a, uint64_t b)
 /* UINT64_MAX: there is nothing left. */
 static uint64_t next_time(const part *t)
 {
+    if (!t->begun)
+        return later(t->time_ns, t->scene->begin_ns);
     if (slab_is_next(t))
         return later(t->time_ns, t->scene->of->slab_events[t->slab_event].time_ns);
     if (t->next == t->scene->next)
@@ -128,8 +135,12 @@ static uint64_t next_time(const part *t)
     return later(t->time_ns, bp_recorder_read(t->scene->of->recorder, t->next).time_ns);
 }
 
-static void play_event(const play *p, part *t)
+static void play_event(play *p, part *t)
 {
+    if (!t->begun) {
+        begin_part(p, t);
+        return;
+    }
     if (slab_is_next(t)) {
         const bp_slab_event *e = &t->scene->of->slab_events[t->slab_event++];
         change_slab(p, t, e->slab, e->gained);
@@ -175,7 +186,6 @@ static part *find_next(const play *p)
     return found;
 }
 
-/* All devices begin and end together. */
 static uint64_t begin_of(const bp_scene *scene)
 {
     uint64_t begin = scene->now_ns;
@@ -186,12 +196,9 @@ static uint64_t begin_of(const bp_scene *scene)
 
 static void run(play *p, const bp_scene *scene)
 {
-    p->time_ns = begin_of(scene);
-    for (size_t i = 0; i < p->count; i++) {
-        p->parts[i].time_ns = p->time_ns;
-        begin_part(p, &p->parts[i]);
-    }
-    p->beginning = false;
+    p->begin_ns = begin_of(scene);
+    for (size_t i = 0; i < p->count; i++)
+        p->parts[i].time_ns = p->begin_ns;
     for (part *t = find_next(p); t != NULL; t = find_next(p)) {
         p->time_ns = t->time_ns = next_time(t);
         play_event(p, t);
@@ -232,7 +239,7 @@ static bp_status init(const bp_scene *scene, uint32_t device, play *p)
 
 bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *audience)
 {
-    play p = {.audience = audience, .beginning = true};
+    play p = {.audience = audience};
     bp_status status = init(scene, device, &p);
     if (status == BP_OK)
         run(&p, scene);

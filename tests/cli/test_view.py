@@ -283,6 +283,16 @@ class Mistakes(Case):
                 self.refused(run(path, *options), 2, *words)
         self.refused(run(), 2, "no file")
 
+    def test_snapshots_are_not_written_over(self):
+        """`view --html *.pickle`: the first is the option's value."""
+        paths = [self.write(f"{rank}.pickle", snapshots.ours(rank, 2)) for rank in range(2)]
+        other = self.write("other", snapshots.ours())
+        before = [os.stat(path).st_mtime_ns for path in (*paths, other)]
+        self.refused(run("--html", *paths), 2, "--html", "0.pickle: names a snapshot")
+        self.refused(run("--html", other, other), 2, "--html", "other: names a snapshot")
+        self.refused(run("--html", self.path("./other"), other), 2, "names a snapshot")
+        self.assertEqual([os.stat(path).st_mtime_ns for path in (*paths, other)], before)
+
     def test_outputs(self):
         path = self.write("x.pickle", snapshots.ours())
         self.refused(run(path, "--html", self.path("no/folder/x.html")), 3, "--html", "no/folder/x.html")

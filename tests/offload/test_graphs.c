@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../support/driver.h"
@@ -167,14 +168,15 @@ static void test_offload_launching(void **state)
     const bp_role roles[] = {BP_ROLE_STATE, BP_ROLE_PARAM, BP_ROLE_GRAD};
     uint8_t *found[3];
     for (size_t i = 0; i < 3; i++) {
-        found[i] = test_malloc(bytes);
+        found[i] = malloc(bytes);
+        assert_non_null(found[i]);
         assert_ok(bp_stream_copy(s.k.streams[1], found[i], address_of(&s.k, of_role(&s, roles[i])), bytes));
         assert_ok(bp_stream_synchronize(s.k.streams[1]));
     }
     assert_memory_equal(found[1], found[0], bytes); /* it came before the copies */
     assert_memory_equal(found[2], found[0], bytes);
     for (size_t i = 0; i < 3; i++)
-        test_free(found[i]);
+        free(found[i]);
     assert_replays(&s, &r);
     forget_graph(&r);
     close_store(&s);

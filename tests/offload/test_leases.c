@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "../support/driver.h"
 #include "stores.h"
@@ -107,7 +108,8 @@ static void test_readers_are_waited_for(void **state)
         size_t slab = slab_of_group(&s, "optimizer");
         reader r = {.s = &s, .stream = s.k.streams[2], .lease = lease_of(&s, "optimizer", "checkpoint")};
         pthread_t thread, opener;
-        r.copy = test_calloc(1, s.slabs[slab].bytes);
+        r.copy = calloc(1, s.slabs[slab].bytes);
+        assert_non_null(r.copy);
         assert_int_equal(pthread_create(&thread, NULL, read_and_return, &r), 0);
         assert_int_equal(pthread_join(thread, NULL), 0);
         if (kept)
@@ -119,7 +121,7 @@ static void test_readers_are_waited_for(void **state)
         assert_int_equal(pthread_join(opener, NULL), 0);
         assert_ok(bp_stream_synchronize(r.stream));
         assert_memory_equal(r.copy, s.bytes[slab], s.slabs[slab].bytes);
-        test_free(r.copy);
+        free(r.copy);
         bring_back(&s, "optimizer", BP_RESTORE_ZERO);
         assert_bytes(&s);
         close_store(&s);

@@ -259,6 +259,8 @@ class Threads(unittest.TestCase):
                     self.assertEqual(len(snapshot["bucketpool"]["pools"]), 3)
                     lost.add(any(p["lost_events"] for p in snapshot["bucketpool"]["pools"]))
             self.assertEqual(lost, {True, False})
+            with open(os.path.join(folder, "handed_over", "snapshot_rank00.pickle"), "rb") as file:
+                self.assertEqual([p["lost_events"] for p in check.check_pickle(file.read())["bucketpool"]["pools"]], [0, 5])
 
 
 if __name__ == "__main__":

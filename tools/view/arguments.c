@@ -3,6 +3,7 @@
 #include <argp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli.h"
 #include "options.h"
@@ -54,6 +55,23 @@ static error_t parse_key(int key, char *text, struct argp_state *state)
     return 0;
 }
 
+/* As `--html *.pickle` does, which would write the page over the first snapshot. */
+static int check_page(const view_options *o)
+{
+    struct stat page, input;
+    if (o->html == NULL)
+        return EXIT_GO_ON;
+    const char *ending = strrchr(o->html, '.');
+    bool is_input = ending != NULL && strcmp(ending, ".pickle") == 0;
+    bool is_there = stat(o->html, &page) == 0;
+    for (size_t i = 0; is_there && !is_input && i < o->file_count; i++)
+        is_input = stat(o->files[i], &input) == 0 && input.st_dev == page.st_dev && input.st_ino == page.st_ino;
+    if (is_input)
+        return cli_fail(EXIT_BAD_INPUT, "--html %.300s: names a snapshot, not a page to write; give one, as page.html",
+                        o->html);
+    return EXIT_GO_ON;
+}
+
 static int check(const view_options *o)
 {
     const struct {
@@ -71,7 +89,7 @@ static int check(const view_options *o)
                                 outputs[i].option, outputs[i].path);
         }
     }
-    return EXIT_GO_ON;
+    return check_page(o);
 }
 
 int view_options_parse(int argc, char **argv, view_options *options)

@@ -1,0 +1,35 @@
+/* How the events of a pool are played. */
+#ifndef TOOLS_VIEW_TIMELINE_PLAY_H
+#define TOOLS_VIEW_TIMELINE_PLAY_H
+
+#include "view/timeline.h"
+
+/* Spans that may come of slabs that get their memory back: a file can say so of any number of buckets any number of times. */
+enum { VIEW_NO_SPAN = UINT32_MAX, VIEW_NO_REQUEST = UINT32_MAX, VIEW_MOST_RETURNS = 1 << 22 };
+
+/* A request that is held: live while there is memory below it. */
+typedef struct view_hold {
+    uint64_t address, stream, step;
+    uint32_t span;         /* VIEW_NO_SPAN: not live */
+    uint32_t slab;         /* VIEW_OUTSIDE: none */
+    uint32_t next, before; /* held in the slab; VIEW_NO_REQUEST: none */
+    bool is_held;
+} view_hold;
+
+typedef struct view_player {
+    view_pool *pool;
+    view_hold *holds;     /* by request */
+    uint32_t *first_held; /* by slab */
+    bool *resident;       /* by slab */
+    size_t next_slab_event, number, span_capacity, returns;
+    uint32_t *by_address; /* slabs */
+    uint64_t live, role_live[VIEW_MOST_ROLES];
+    size_t peak_event, peak_slab_events; /* how many were before it */
+    uint32_t *free_tracks;               /* a heap, the lowest first */
+    size_t free_count;
+} view_player;
+
+/* timeline_play.c, of timeline.c: fills the spans and peaks. False: out of memory, or more than VIEW_MOST_RETURNS. */
+bool view_play(view_player *p);
+
+#endif
