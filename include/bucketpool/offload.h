@@ -64,7 +64,7 @@ typedef void bp_offload_progress(void *user, const char *group, uint64_t copied_
 
 typedef struct bp_offload_config {
     size_t size;
-    bp_pinned *pinned; /* where pinned memory comes from; kept alive. NULL: memory of its own */
+    bp_pinned *pinned; /* where pinned memory comes from, of the pool's device; kept alive. NULL: memory of its own */
     bp_backing backing;
     uint64_t chunk_bytes;          /* of copies, rounded up to whole pages. 0: 32 MiB */
     bp_offload_progress *progress; /* may be NULL */

@@ -82,7 +82,8 @@ static bp_status agree(void *user, bp_status so_far)
     bp_verdict verdict;
     bp_verdict_take(&verdict, so_far);
     lose_captured(user);
-    bp_parties_agree(user, &verdict);
+    for (int round = 0; round < 2; round++) /* what one communicator told this rank, those of the others hear */
+        bp_parties_agree(user, &verdict);
     return bp_verdict_status(&verdict);
 }
 

@@ -90,9 +90,9 @@ static bp_status begin(bp_offload *offload, bp_group *group, uint32_t flags)
         status = prepare(offload, group, memory, &job);
     const bool closed = status == BP_OK;
     status = bp_offload_agree(offload, status);
-    if (status == BP_OK)
+    if (closed && status == BP_OK)
         status = bp_offload_agree(offload, bp_copies_start(job));
-    if (status == BP_OK) {
+    if (closed && status == BP_OK) {
         commit(group, job, memory, flags);
         return BP_OK;
     }

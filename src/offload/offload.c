@@ -48,6 +48,10 @@ static bp_status get_pinned(bp_offload *offload, bp_pinned *given)
 {
     if (given == NULL)
         return bp_pinned_create(offload->device, NULL, &offload->source.pinned);
+    if (bp_device_undecorated(given->source.device) != bp_device_undecorated(offload->device))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_offload_create: the pinned memory is of another device than pool %.40s, which is on %s",
+                       offload->pool_name, bp_device_name(offload->device));
     bp_pinned_retain(given);
     offload->source.pinned = given;
     return BP_OK;
@@ -70,7 +74,7 @@ static void forget_job(bp_group *group)
     group->job = NULL;
 }
 
-/* Where the device does not say that copies are over, what they write to is left to them. */
+/* Where the device does not say that copies are over, what they write to and tell of their progress is left to them. */
 static void let_go(bp_offload *offload)
 {
     for (size_t i = 0; i < offload->group_count; i++) {
@@ -82,6 +86,8 @@ static void let_go(bp_offload *offload)
             bp_host_memory_destroy(&offload->source, &offload->groups[i].memory);
         bp_host_source_drop_stages(&offload->source);
         bp_pinned_destroy(&offload->source.pinned);
+    } else {
+        atomic_fetch_add_explicit(&offload->references, 1, memory_order_relaxed);
     }
     bp_movers_destroy(&offload->movers);
     bp_device_release(offload->device);

@@ -68,6 +68,12 @@ static void test_configurations(void **state)
     assert_fails(bp_offload_create(s.k.pool, &config, &s.offload), BP_ERR_INVALID_ARGUMENT, NULL);
     config = offload_config(0, (bp_backing)7);
     assert_fails(bp_offload_create(s.k.pool, &config, &s.offload), BP_ERR_INVALID_ARGUMENT, "7");
+    bp_device *other = new_host();
+    config = offload_config(0, BP_BACKING_AUTO);
+    assert_ok(bp_pinned_create(other, NULL, &config.pinned));
+    assert_fails(bp_offload_create(s.k.pool, &config, &s.offload), BP_ERR_INVALID_ARGUMENT, "another device");
+    bp_pinned_destroy(&config.pinned);
+    bp_device_destroy(&other);
     assert_null(s.offload);
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
     bp_offload *second = NULL;
