@@ -13,10 +13,10 @@
 
 #include "../contract/support.h"
 
+#include "../support/shortage.h"
 #include "faults.h"
 #include "moves.h"
 #include "ranks.h"
-#include "../support/shortage.h"
 
 #define OK(call) is_status(call, BP_OK, NULL, #call)
 

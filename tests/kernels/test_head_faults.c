@@ -14,9 +14,9 @@
 
 #include "../comms/exchange.h"
 #include "../contract/support.h"
+#include "../support/shortage.h"
 #include "faults.h"
 #include "head_runs.h"
-#include "../support/shortage.h"
 
 static const head_case small = {.batch = 2,
                                 .sequence = 7,

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
+#include "../support/shortage.h"
 #include "faults.h"
 #include "loss_ranks.h"
-#include "../support/shortage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
