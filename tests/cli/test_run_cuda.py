@@ -1,7 +1,7 @@
 """`bucketpool run --device cuda` on the emulated driver: the same bytes with graphs and without, and what drivers do not do.
 
 Arguments: source directory, the bucketpool executable, the folder of the emulated libcuda.so.1, the NVTX injection library ("": the
-library was built without NVTX). BUCKETPOOL_BRIEF, where it is set: every fifth model."""
+library was built without NVTX). BUCKETPOOL_BRIEF, where it is set: every tenth model."""
 
 import json
 import os
@@ -62,7 +62,7 @@ class Bytes(Case):
                                                fake=f"delay_us={delay},seed={number}"), wanted)
 
     def test_every_bundled_model(self):
-        for number, model in list(enumerate(sorted(os.listdir(MODELS))))[::5 if BRIEF else 1]:
+        for number, model in list(enumerate(sorted(os.listdir(MODELS))))[::10 if BRIEF else 1]:
             arguments = (os.path.join(MODELS, model), "--ep", "18"[number % 2], "--scale", SMALL, "--steps", "3")
             self.same(*arguments, "--policy", ("fixed", "max", "scheduled")[number % 3])
             self.same(*arguments, "--policy", ("max", "scheduled", "fixed")[number % 3], graphs=GRAPHS[1:], delay=10)

@@ -109,6 +109,11 @@ bp_device *new_counted(bp_device *inner, op_counts *counts)
     return device;
 }
 
+bool is_brief(void)
+{
+    return getenv("BUCKETPOOL_BRIEF") != NULL;
+}
+
 bp_device_usage usage_of(const bp_device *device)
 {
     bp_device_usage usage = {.size = sizeof usage};

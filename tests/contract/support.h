@@ -58,6 +58,9 @@ bp_device *new_counted(bp_device *inner, op_counts *counts);
 
 bp_device_usage usage_of(const bp_device *device);
 
+/* BUCKETPOOL_BRIEF is set: what others repeat in full, a share of it does. */
+bool is_brief(void);
+
 /* ---- pools --------------------------------------------------------------------------------------------------------- */
 
 /* Units "u0", "u1", ... separated by blanks, of buckets separated by commas: elements of bf16, with "/padded", "f" for frozen,

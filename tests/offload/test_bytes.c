@@ -209,6 +209,8 @@ static void run_programs(unsigned count, uint64_t first_seed, uint64_t chunk_byt
 {
     if (has_driver() && count > 12)
         count = 12 + count / 8;
+    if (is_brief())
+        count = 2 + count / 8;
     for (unsigned i = 0; i < count; i++) {
         seed(first_seed + i);
         store_options options = random_options();
