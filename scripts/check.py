@@ -205,7 +205,7 @@ def main():
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"))
     # with a C compiler alone: no files, no command, and the stand-in for cmocka
     leg("core", ["-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled",
-                 "-Dblas=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+                 "-Dblas=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
         suites=("unit", "contract", "packing", "planner", "comms", "cuda", "fuzz"))
     installation()
     if plain:
