@@ -1,6 +1,8 @@
 """What tests of the command say of its answers: errors of one line, golden texts."""
 
 import os
+import shutil
+import tempfile
 import unittest
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
@@ -27,3 +29,14 @@ class Answers(unittest.TestCase):
                 file.write(text)
         with open(path, encoding="utf-8") as file:
             self.assertEqual(file.read(), text)
+
+
+class InFolder(Answers):
+    """With a folder of its own for each test."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)

@@ -13,11 +13,10 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-from answers import Answers
+from answers import InFolder
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "profile"))
 import check_snapshot  # noqa: E402
@@ -50,14 +49,7 @@ def masked(text):
     return text
 
 
-class Case(Answers):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
+class Case(InFolder):
     def write(self, name, value):
         with open(self.path(name), "w", encoding="utf-8") as file:
             json.dump(value, file)

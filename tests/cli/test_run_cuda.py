@@ -5,13 +5,11 @@ library was built without NVTX). BUCKETPOOL_BRIEF, where it is set: every tenth 
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
-from answers import Answers
+from answers import InFolder
 
 ROOT, TOOL, FAKE = sys.argv[1], os.path.abspath(sys.argv[2]), os.path.abspath(sys.argv[3])
 NVTX = os.path.abspath(sys.argv[4]) if sys.argv[4] else ""
@@ -30,14 +28,7 @@ def run(*arguments, fake="", report=True, **environment):
     return subprocess.run([TOOL, "run", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, env=variables)
 
 
-class Case(Answers):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
+class Case(InFolder):
     def document(self, *arguments, **more):
         result = run(*arguments, "--json", **more)
         self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)

@@ -6,13 +6,11 @@ difference before committing it."""
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
-from answers import Answers
+from answers import InFolder
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = os.path.join(ROOT, "examples", "models")
@@ -56,14 +54,7 @@ def rows(text):
     return {int(line.split()[0]): line for line in lines[head + 1:] if line.split() and line.split()[0].isdigit()}
 
 
-class Case(Answers):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
+class Case(InFolder):
     def units(self, name, sizes, schedule=None, model="tiny"):
         units = {"format": "bucketpool.units/1", "model": model,
                  "units": [{"name": f"layers.{i}", "buckets": [{"name": "all", "dtype": "bf16", "numel": n}]}

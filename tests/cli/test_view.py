@@ -12,10 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
-from answers import Answers
+from answers import InFolder
 import snapshots
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
@@ -67,14 +66,7 @@ def play(pool, first):
     return peak
 
 
-class Case(Answers):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
+class Case(InFolder):
     def write(self, name, snapshot, protocol=2):
         return snapshots.write(self.path(name), snapshot, protocol)
 

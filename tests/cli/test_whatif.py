@@ -6,13 +6,11 @@ difference before committing it."""
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
-from answers import Answers
+from answers import InFolder
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = "examples/models/"
@@ -51,14 +49,7 @@ def without(arguments, *options):
     return [a for i, a in enumerate(arguments) if a not in options and (i == 0 or arguments[i - 1] not in valued)]
 
 
-class Case(Answers):
-    def setUp(self):
-        self.folder = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.folder)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
+class Case(InFolder):
     def recording(self, sizes, events):
         units = {"format": "bucketpool.units/1",
                  "units": [{"name": f"layers.{i}", "buckets": [{"dtype": "bf16", "numel": n}]} for i, n in enumerate(sizes)],
