@@ -175,16 +175,10 @@ static bp_status check_owned(const bp_pool *pool, const bp_capture_config *confi
 
 static bp_status fail_live(const bp_pool *pool, uint32_t id)
 {
-    char request[BP_REQUEST_BYTES];
-    const bp_bound *r = &pool->bounds[id];
-    const bp_stream *stream =
-        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
-    return bp_fail(
-        BP_ERR_SCHEDULE,
-        "pool %.40s cannot be captured: %s is live since acquire %llu (stream %s, step %llu); release it, or name it "
-        "as owned",
-        pool->name, bp_explain_request(pool, id, request), (unsigned long long)bp_read(&r->since_acquire),
-        stream != NULL ? bp_stream_name(stream) : "unknown", (unsigned long long)bp_read(&r->since_step));
+    char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
+    return bp_fail(BP_ERR_SCHEDULE,
+                   "pool %.40s cannot be captured: %s is live since %s; release it, or name it as owned", pool->name,
+                   bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
 }
 
 /* Notes what is live, and takes the streams of those holds away for the time of the capture: their work is done. */

@@ -19,6 +19,17 @@ const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_RE
     return text;
 }
 
+const char *bp_explain_since(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])
+{
+    const bp_bound *r = &pool->bounds[id];
+    const bp_stream *stream =
+        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
+    snprintf(text, BP_REQUEST_BYTES, "acquire %llu (stream %s, step %llu)",
+             (unsigned long long)bp_read(&r->since_acquire), stream != NULL ? stream->name : "unknown",
+             (unsigned long long)bp_read(&r->since_step));
+    return text;
+}
+
 /* "buffer 3 (slab param at 805306368, 402653184 bytes)". */
 static void explain_buffer(const bp_pool *pool, uint32_t segment, char text[BP_REQUEST_BYTES])
 {
@@ -90,13 +101,9 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
         return bp_fail(BP_ERR_SCHEDULE,
                        "pool %.40s: %s cannot have %s: %s is acquired or released at the same time; %s", pool->name,
                        request, buffer, bp_explain_request(pool, holder, other), moment);
-    const bp_stream *stream =
-        atomic_load_explicit((_Atomic(const bp_stream *) *)&h->since_stream, memory_order_acquire);
-    return bp_fail(BP_ERR_SCHEDULE,
-                   "pool %.40s: %s cannot have %s: %s holds it since acquire %llu (stream %s, step %llu); %s",
-                   pool->name, request, buffer, bp_explain_request(pool, holder, other),
-                   (unsigned long long)bp_read(&h->since_acquire), stream != NULL ? stream->name : "unknown",
-                   (unsigned long long)bp_read(&h->since_step), moment);
+    char since[BP_REQUEST_BYTES];
+    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: %s holds it since %s; %s", pool->name, request,
+                   buffer, bp_explain_request(pool, holder, other), bp_explain_since(pool, holder, since), moment);
 }
 
 bp_status bp_fail_order(const bp_pool *pool, uint32_t id, const char *what)

@@ -10,6 +10,9 @@
 /* "param of layers.7, bucket experts". Returns `text`. */
 const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES]);
 
+/* "acquire 324 (stream compute, step 5)": since when a live request is held. Returns `text`. */
+const char *bp_explain_since(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES]);
+
 /* That a request got another buffer than before. */
 void bp_explain_deviation(const bp_pool *pool, uint32_t id, uint32_t before, uint32_t now,
                           char text[BP_EXPLANATION_BYTES]);

@@ -115,17 +115,11 @@ static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
 
 static bp_status fail_live(const bp_pool *pool, uint32_t id, const char *group)
 {
-    char request[BP_REQUEST_BYTES];
-    const bp_bound *r = &pool->bounds[id];
-    const bp_stream *stream =
-        atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
-    if (BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0)
+    char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
+    if (BP_WORD_HOLDS(atomic_load_explicit(pool->bounds[id].word, memory_order_relaxed)) == 0)
         return fail_busy(pool, id, group);
-    return bp_fail(BP_ERR_SCHEDULE,
-                   "pool %.40s: group %.40s cannot be offloaded: %s is live since acquire %llu (stream %s, step %llu)",
-                   pool->name, group, bp_explain_request(pool, id, request),
-                   (unsigned long long)bp_read(&r->since_acquire), stream != NULL ? stream->name : "unknown",
-                   (unsigned long long)bp_read(&r->since_step));
+    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: group %.40s cannot be offloaded: %s is live since %s", pool->name,
+                   group, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
 }
 
 static bp_status fail_launching(const bp_pool *pool, const char *group)
