@@ -1,0 +1,1353 @@
+"""The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not this file.
+
+What each thing means is in the header of its section. Objects are c_void_p; enumerations are plain integers. FUNCTIONS has, for each
+library, the result and the arguments of its functions; _library.py declares them."""
+
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
+                    c_size_t, c_uint, c_uint16, c_uint32, c_uint64, c_uint8, c_ulonglong, c_void_p, sizeof)
+
+
+class Sized(Structure):
+    """A struct that starts with its own size, which is set when it is made."""
+
+    def __init__(self, **values):
+        super().__init__(size=sizeof(self), **values)
+
+
+# ---- status.h ------------------------------------------------------------------------------------------------------
+
+BP_OK = 0
+BP_ERR_INVALID_ARGUMENT = 1
+BP_ERR_NO_HOST_MEMORY = 2
+BP_ERR_NO_DEVICE_MEMORY = 3
+BP_ERR_NO_DEVICE = 4
+BP_ERR_SCHEDULE = 5
+BP_ERR_CAPTURE = 6
+BP_ERR_UNSUPPORTED = 7
+BP_ERR_OVERFLOW = 8
+BP_ERR_INFEASIBLE = 9
+BP_ERR_IO = 10
+BP_ERR_FORMAT = 11
+BP_ERR_MISMATCH = 12
+BP_ERR_INTERNAL = 13
+BP_ERR_DEVICE = 14
+BP_ERR_COMM = 15
+
+# ---- device.h ------------------------------------------------------------------------------------------------------
+
+BP_OP_RESERVE = 0
+BP_OP_UNRESERVE = 1
+BP_OP_COMMIT = 2
+BP_OP_DECOMMIT = 3
+BP_OP_MAP = 4
+BP_OP_UNMAP = 5
+BP_OP_PROTECT = 6
+BP_OP_ALLOCATE = 7
+BP_OP_FREE = 8
+BP_OP_STREAM_CREATE = 9
+BP_OP_STREAM_IMPORT = 10
+BP_OP_STREAM_DESTROY = 11
+BP_OP_STREAM_SYNCHRONIZE = 12
+BP_OP_SYNCHRONIZE = 13
+BP_OP_CALL = 14
+BP_OP_FILL = 15
+BP_OP_COPY = 16
+BP_OP_EVENT_CREATE = 17
+BP_OP_EVENT_DESTROY = 18
+BP_OP_EVENT_RECORD = 19
+BP_OP_STREAM_WAIT = 20
+BP_OP_EVENT_SYNCHRONIZE = 21
+BP_OP_PIN = 22
+BP_OP_UNPIN = 23
+BP_OP_CAPTURE_OF = 24
+BP_OP_GRAPH_BEGIN = 25
+BP_OP_GRAPH_END = 26
+BP_OP_GRAPH_LAUNCH = 27
+BP_OP_GRAPH_DESTROY = 28
+BP_OP_COUNT = 29
+bp_host_function = CFUNCTYPE(None, c_void_p)
+
+
+class bp_host_config(Sized):
+    _fields_ = [("size", c_size_t), ("memory_bytes", c_uint64), ("granularity", c_uint64), ("queue_length", c_uint32),
+                ("max_delay_us", c_uint32), ("delay_seed", c_uint64)]
+
+
+class bp_device_call(Sized):
+    _fields_ = [("size", c_size_t), ("operation", c_int), ("access", c_uint32), ("address", c_void_p),
+                ("bytes", c_uint64), ("handle", c_uint64), ("stream", c_void_p), ("event", c_void_p),
+                ("graph", c_void_p)]
+
+
+bp_device_trace = CFUNCTYPE(c_int, c_void_p, POINTER(bp_device_call))
+
+
+class bp_device_usage(Sized):
+    _fields_ = [("size", c_size_t), ("committed_bytes", c_uint64), ("peak_committed_bytes", c_uint64),
+                ("allocated_bytes", c_uint64), ("peak_allocated_bytes", c_uint64), ("streams", c_uint64),
+                ("events", c_uint64)]
+
+
+# ---- dtype.h -------------------------------------------------------------------------------------------------------
+
+BP_DTYPE_NONE = 0
+BP_DTYPE_FP64 = 1
+BP_DTYPE_FP32 = 2
+BP_DTYPE_FP16 = 3
+BP_DTYPE_BF16 = 4
+BP_DTYPE_FP8_E4M3 = 5
+BP_DTYPE_FP8_E5M2 = 6
+BP_DTYPE_FP8_E8M0 = 7
+BP_DTYPE_FP6_E2M3 = 8
+BP_DTYPE_FP6_E3M2 = 9
+BP_DTYPE_FP4_E2M1 = 10
+BP_DTYPE_UINT4 = 11
+BP_DTYPE_INT4 = 12
+BP_DTYPE_UINT8 = 13
+BP_DTYPE_INT8 = 14
+BP_DTYPE_UINT16 = 15
+BP_DTYPE_INT16 = 16
+BP_DTYPE_UINT32 = 17
+BP_DTYPE_INT32 = 18
+BP_DTYPE_UINT64 = 19
+BP_DTYPE_INT64 = 20
+BP_DTYPE_BOOL = 21
+BP_DTYPE_COMPLEX64 = 22
+BP_DTYPE_COUNT = 23
+
+# ---- model.h -------------------------------------------------------------------------------------------------------
+
+BP_PARAMETER_FROZEN = 1
+BP_PARAMETER_GEMM = 2
+BP_PARAMETER_PREDICTION = 4
+BP_PARAMETER_EXPERT_COPIES = 8
+BP_PARAMETER_JOINT = 16
+BP_LAYOUT_HF = 1
+BP_LAYOUT_MEGATRON = 2
+BP_ROLE_PARAM = 0
+BP_ROLE_PARAM_TRANSPOSE = 1
+BP_ROLE_GRAD = 2
+BP_ROLE_GRAD_COMM = 3
+BP_ROLE_STATE = 4
+BP_ROLE_MAIN_GRAD = 5
+BP_ROLE_OPTIMIZER = 6
+BP_BUCKETING_MEGATRON = 1
+BP_BUCKETING_FSDP2 = 2
+BP_BUCKETING_GIVEN = 3
+BP_PADDING_MEGATRON_LCM = 1
+BP_PADDING_MEGATRON_SPLIT = 2
+BP_PADDING_FLAT = 3
+BP_PADDING_GIVEN = 4
+BP_PADDING_FSDP2 = 5
+BP_MAX_DIMS = 8
+BP_MAX_COPIES = 0x100000
+BP_OUTSIDE = -1
+BP_MODEL_EVENT_NO_LANE = 0xffffffff
+BP_ROLE_COUNT = 7
+BP_ROLES_STATE = 112
+
+
+class bp_parameter(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("unit", c_int32), ("dims", c_uint32), ("shape", c_uint64 * 8),
+                ("dtype", c_int), ("flags", c_uint32), ("copies", c_uint32), ("tp_dim", c_int32),
+                ("tp_parts", c_uint32), ("expert_dim", c_int32)]
+
+
+class bp_given_bucket(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("unit", c_int32), ("dtype", c_int), ("numel", c_uint64),
+                ("padded_numel", c_uint64), ("expert", c_uint32), ("frozen", c_uint32), ("roles", c_uint32)]
+
+
+class bp_model_event(Sized):
+    _fields_ = [("size", c_size_t), ("acquire", c_uint32), ("unit", c_int32), ("bucket", c_int32), ("role", c_uint32),
+                ("lane", c_uint32)]
+
+
+class bp_buckets_config(Sized):
+    _fields_ = [("size", c_size_t), ("bucketing", c_int), ("padding", c_int), ("dp", c_uint32), ("ep", c_uint32),
+                ("flat_alignment", c_uint64), ("param_dtype", c_int), ("grad_dtype", c_int), ("grad_comm_dtype", c_int),
+                ("roles", c_uint32), ("main_grad_dtype", c_int), ("optimizer_dtype", c_int),
+                ("optimizer_tensors", c_uint32)]
+
+
+class bp_bucket(Sized):
+    _fields_ = [("size", c_size_t), ("unit", c_int32), ("ordinal", c_uint32), ("name", c_char_p), ("dtype", c_int),
+                ("numel", c_uint64), ("padded_numel", c_uint64), ("expert", c_uint32), ("frozen", c_uint32),
+                ("shards", c_uint32), ("parameter_count", c_uint32), ("grad_numel", c_uint64),
+                ("grad_padded_numel", c_uint64)]
+
+
+class bp_request(Sized):
+    _fields_ = [("size", c_size_t), ("bucket", c_uint32), ("role", c_uint32), ("dtype", c_int), ("numel", c_uint64),
+                ("bytes", c_uint64)]
+
+
+# ---- schedule.h ----------------------------------------------------------------------------------------------------
+
+BP_PHASE_FORWARD = 0
+BP_PHASE_BACKWARD = 1
+BP_PHASE_RECORDED = 2
+BP_PHASE_OUTSIDE = 3
+BP_PHASE_BACKWARD_GATHER = 4
+BP_PHASE_COMBINED = 5
+BP_LANE_GATHER = 0
+BP_LANE_COMPUTE = 1
+BP_LANE_REDUCE = 2
+BP_LANE_OUTER_REDUCE = 3
+BP_PASSES_TRAIN = 0
+BP_PASSES_EVAL = 1
+BP_PASSES_BOTH = 2
+BP_STREAMS_SEPARATE = 0
+BP_STREAMS_UNIFIED = 1
+BP_OUTSIDE_PREFETCHES_NOTHING = 0
+BP_OUTSIDE_PREFETCHES_SUCCESSOR = 1
+BP_LANE_COUNT = 16
+BP_LANE_ANY = 0xffffffff
+BP_PREFETCH_SAME = 0xffffffff
+BP_MOST_MICROBATCHES = 1024
+
+
+class bp_unit_prefetch(Structure):
+    _fields_ = [("unit", c_uint32), ("forward", c_uint32), ("backward", c_uint32)]
+
+
+class bp_schedule_config(Sized):
+    _fields_ = [("size", c_size_t), ("prefetch", c_uint32), ("grad_units", c_uint32), ("passes", c_int),
+                ("prefetch_backward", c_uint32), ("keep_after_forward", c_uint32), ("recompute", c_uint32),
+                ("streams", c_int), ("outside", c_int), ("microbatches", c_uint32), ("combined", c_uint32),
+                ("override_count", c_uint32), ("overrides", POINTER(bp_unit_prefetch))]
+
+
+class bp_recorded_config(Sized):
+    _fields_ = [("size", c_size_t), ("overlap_window", c_uint32), ("partial", c_uint32)]
+
+
+class bp_trade_config(Sized):
+    _fields_ = [("size", c_size_t), ("stalls", c_uint32), ("roles", c_uint32), ("joint", c_uint32),
+                ("alignment", c_uint64)]
+
+
+class bp_wait(Sized):
+    _fields_ = [("size", c_size_t), ("step", c_uint32), ("waits", c_uint32), ("waits_for", c_uint32),
+                ("exposed_bytes", c_uint64)]
+
+
+class bp_step(Sized):
+    _fields_ = [("size", c_size_t), ("phase", c_int), ("unit", c_int32), ("forward_unit", c_int32)]
+
+
+class bp_interval(Structure):
+    _fields_ = [("begin", c_uint32), ("end", c_uint32)]
+
+
+class bp_overlap(Structure):
+    _fields_ = [("earlier", c_uint32), ("later", c_uint32)]
+
+
+class bp_schedule_event(Sized):
+    _fields_ = [("size", c_size_t), ("step", c_uint32), ("acquire", c_uint32), ("lane", c_uint32),
+                ("first_request", c_uint32), ("request_count", c_uint32)]
+
+
+# ---- plan.h --------------------------------------------------------------------------------------------------------
+
+BP_POLICY_DYNAMIC = 1
+BP_POLICY_FIXED = 2
+BP_POLICY_MAX = 3
+BP_POLICY_SCHEDULED = 4
+BP_FALLBACK_PERSISTENT = 1
+BP_FALLBACK_DYNAMIC = 2
+BP_BUFFER_POOLED = 1
+BP_BUFFER_PERSISTENT = 2
+BP_BUFFER_DYNAMIC = 3
+BP_FINGERPRINT_CHARS = 65
+
+
+class bp_plan_config(Sized):
+    _fields_ = [("size", c_size_t), ("policy", c_int), ("copies", c_uint32), ("fallback", c_int),
+                ("alignment", c_uint64), ("joint", c_uint32), ("work", c_uint64)]
+
+
+class bp_plan_summary(Sized):
+    _fields_ = [("size", c_size_t), ("policy", c_int), ("copies", c_uint32), ("feasible", c_uint32),
+                ("stable", c_uint32), ("optimal", c_uint32), ("alignment", c_uint64), ("bytes", c_uint64),
+                ("lower_bound_bytes", c_uint64), ("infeasible_because", c_char_p)]
+
+
+class bp_plan_role(Sized):
+    _fields_ = [("size", c_size_t), ("role", c_uint32), ("copies", c_uint32), ("bytes", c_uint64),
+                ("pool_bytes", c_uint64), ("persistent_bytes", c_uint64), ("dynamic_bytes", c_uint64),
+                ("lower_bound_bytes", c_uint64), ("lower_bound_step", c_uint32), ("buffers", c_size_t),
+                ("live_units", c_uint32), ("roles", c_uint32), ("proven_bytes", c_uint64), ("optimal", c_uint32),
+                ("method", c_char_p)]
+
+
+class bp_plan_wait(Sized):
+    _fields_ = [("size", c_size_t), ("step", c_uint32), ("unit", c_char_p), ("bucket", c_char_p), ("ordinal", c_uint32),
+                ("role", c_uint32), ("for_unit", c_char_p), ("for_bucket", c_char_p), ("for_ordinal", c_uint32),
+                ("for_role", c_uint32), ("exposed_bytes", c_uint64)]
+
+
+class bp_plan_buffer(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_int), ("dtype", c_int), ("rank", c_uint32), ("copies", c_uint32),
+                ("bytes", c_uint64), ("set_by_unit", c_char_p), ("set_by_bucket", c_char_p),
+                ("set_by_ordinal", c_uint32), ("tenants", c_uint32)]
+
+
+class bp_plan_witness(Sized):
+    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("bucket", c_char_p), ("ordinal", c_uint32),
+                ("bytes", c_uint64), ("role", c_uint32)]
+
+
+class bp_plan_slab(Sized):
+    _fields_ = [("size", c_size_t), ("bytes", c_uint64), ("group", c_char_p)]
+
+
+class bp_assignment(Sized):
+    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("bucket", c_char_p), ("unit_index", c_uint32),
+                ("ordinal", c_uint32), ("role", c_uint32), ("dtype", c_int), ("slab", c_uint32), ("offset", c_uint64),
+                ("bytes", c_uint64), ("predecessors", POINTER(c_uint32)), ("predecessor_count", c_size_t)]
+
+
+class bp_plan_class(Sized):
+    _fields_ = [("size", c_size_t), ("slab", c_uint32), ("dtype", c_int), ("copies", c_uint32), ("offset", c_uint64),
+                ("stride", c_uint64), ("bytes", c_uint64)]
+
+
+# ---- pool.h --------------------------------------------------------------------------------------------------------
+
+BP_ALLOCATOR_PLAN = 0
+BP_ALLOCATOR_DYNAMIC = 1
+BP_ALLOCATOR_FIXED_POOL = 2
+BP_ALLOCATOR_MAX_POOL = 3
+BP_ALLOCATOR_SCHEDULED = 4
+BP_SELECT_ASSIGNED = 1
+BP_SELECT_ANY = 2
+BP_STRICT_OFF = 1
+BP_STRICT_WARN = 2
+BP_STRICT_ERROR = 3
+BP_GUARD_ENVIRONMENT = 0
+BP_GUARD_OFF = 1
+BP_GUARD_ON = 2
+BP_ANNOTATE_ENVIRONMENT = 0
+BP_ANNOTATE_OFF = 1
+BP_ANNOTATE_ON = 2
+BP_CAPTURE_CHECK_ENVIRONMENT = 0
+BP_CAPTURE_CHECK_OFF = 1
+BP_CAPTURE_CHECK_INSIDE = 2
+BP_CAPTURE_CHECK_ALWAYS = 3
+BP_PLACE_PLANNED = 1
+BP_PLACE_PERSISTENT = 2
+BP_PLACE_DYNAMIC = 3
+BP_ZERO_NOTHING = 0
+BP_ZERO_PADDING = 1
+BP_ZERO_ALL = 2
+BP_EVENT_ACQUIRE = 1
+BP_EVENT_HOLD = 2
+BP_EVENT_USE = 3
+BP_EVENT_UNHOLD = 4
+BP_EVENT_RELEASE = 5
+BP_EVENT_GIVE_UP = 6
+BP_HOLD_STREAMS = 8
+bp_message_function = CFUNCTYPE(None, c_void_p, c_char_p)
+
+
+class bp_pool_config(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("allocator", c_int), ("selection", c_int), ("strict", c_int),
+                ("guard", c_int), ("capture_check", c_int), ("annotate", c_int), ("extra_requests", c_uint32),
+                ("persistent_bytes", c_uint64), ("overflow_bytes", c_uint64), ("fingerprint", c_char_p),
+                ("on_message", bp_message_function), ("user", c_void_p)]
+
+
+class bp_bind(Sized):
+    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("ordinal", c_uint32), ("role", c_uint32), ("dtype", c_int),
+                ("bytes", c_uint64), ("used_bytes", c_uint64), ("placement", c_int), ("zero", c_int),
+                ("acquire_lane", c_uint32)]
+
+
+class bp_pool_request(Sized):
+    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("bucket", c_char_p), ("ordinal", c_uint32), ("role", c_uint32),
+                ("dtype", c_int), ("placement", c_int), ("bytes", c_uint64), ("holds", c_uint32)]
+
+
+class bp_pool_statistics(Sized):
+    _fields_ = [("size", c_size_t), ("slab_bytes", c_uint64), ("requests", c_uint64), ("acquires", c_uint64),
+                ("repeated", c_uint64), ("releases", c_uint64), ("given_up", c_uint64), ("said_no", c_uint64),
+                ("refused", c_uint64), ("records", c_uint64), ("elided", c_uint64), ("waits", c_uint64),
+                ("deviations", c_uint64), ("overflows", c_uint64), ("dynamic", c_uint64), ("live_requests", c_uint64),
+                ("live_bytes", c_uint64), ("peak_live_bytes", c_uint64)]
+
+
+class bp_live_request(Sized):
+    _fields_ = [("size", c_size_t), ("id", c_uint32), ("role", c_uint32), ("ordinal", c_uint32), ("holds", c_uint32),
+                ("unit", c_char_p), ("stream", c_char_p), ("address", c_void_p), ("bytes", c_uint64),
+                ("acquire_number", c_uint64), ("step", c_uint64)]
+
+
+class bp_pool_event(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_int), ("id", c_uint32), ("stream", c_uint32), ("step", c_uint64),
+                ("time_ns", c_uint64), ("address", c_void_p)]
+
+
+class bp_pool_slab(Sized):
+    _fields_ = [("size", c_size_t), ("address", c_void_p), ("bytes", c_uint64), ("planned_bytes", c_uint64),
+                ("group", c_char_p), ("resident", c_int32)]
+
+
+class bp_slab_callbacks(Sized):
+    _fields_ = [("size", c_size_t), ("attach", CFUNCTYPE(c_int, c_void_p, c_uint32, c_void_p, c_uint64)),
+                ("detach", CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_uint64)),
+                ("gone", CFUNCTYPE(None, c_void_p)), ("agree", CFUNCTYPE(c_int, c_void_p, c_int)),
+                ("is_captured", CFUNCTYPE(c_int, c_void_p, c_uint32))]
+
+
+# ---- capture.h -----------------------------------------------------------------------------------------------------
+
+BP_CAPTURE_COLLECTIVES_AUTO = 0
+BP_CAPTURE_COLLECTIVES_NONE = 1
+BP_CAPTURE_COLLECTIVES_ALL = 2
+
+
+class bp_capture_config(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("owned", POINTER(c_uint32)), ("owned_count", c_size_t),
+                ("collectives", c_int)]
+
+
+class bp_capture_summary(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("ended", c_int32), ("acquires", c_uint64),
+                ("releases", c_uint64), ("waits", c_uint64), ("bytes", c_uint64), ("launches", c_uint64)]
+
+
+# ---- comm.h --------------------------------------------------------------------------------------------------------
+
+BP_REDUCE_SUM = 0
+BP_REDUCE_MAX = 1
+BP_REDUCE_MIN = 2
+BP_REGISTER_NONE = 0
+BP_REGISTER_BUFFER = 1
+BP_REGISTER_WINDOW = 2
+BP_REGISTER_SYMMETRIC = 3
+BP_TRAFFIC_GATHER = 1
+BP_TRAFFIC_REDUCE_SCATTER = 2
+BP_TRAFFIC_FLOAT_AVG = 4
+BP_TRAFFIC_IN_PLACE_RING = 8
+
+
+class bp_comm_callbacks(Sized):
+    _fields_ = [("size", c_size_t), ("rank", c_uint32), ("ranks", c_uint32),
+                ("exchange", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_void_p)),
+                ("all_gather", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)),
+                ("all_reduce", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p)),
+                ("reduce_scatter", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p)),
+                ("abort", CFUNCTYPE(c_int, c_void_p)), ("destroy", CFUNCTYPE(None, c_void_p))]
+
+
+class bp_registration_entry(Sized):
+    _fields_ = [("size", c_size_t), ("comm", c_void_p), ("group", c_char_p), ("kind", c_int), ("exact", c_int32),
+                ("traffic", c_uint32)]
+
+
+class bp_window(Sized):
+    _fields_ = [("size", c_size_t), ("slab", c_uint32), ("entry", c_uint32), ("address", c_void_p), ("bytes", c_uint64),
+                ("asked", c_int), ("granted", c_int), ("handle", c_void_p), ("because", c_char_p)]
+
+
+# ---- comm_ops.h ----------------------------------------------------------------------------------------------------
+
+BP_COMM_OPS_VERSION = 1
+
+
+class bp_comm_traits(Sized):
+    _fields_ = [("size", c_size_t), ("rank", c_uint32), ("ranks", c_uint32), ("best", c_int), ("lacks", c_uint32),
+                ("version", c_uint64), ("version_name", c_char_p)]
+
+
+class bp_comm_ops(Sized):
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("name", c_char_p), ("destroy", CFUNCTYPE(None, c_void_p)),
+                ("traits", CFUNCTYPE(c_int, c_void_p, POINTER(bp_comm_traits))),
+                ("exchange", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_void_p)),
+                ("all_gather", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)),
+                ("all_reduce", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p)),
+                ("reduce_scatter", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p)),
+                ("register_memory", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int, POINTER(c_void_p), POINTER(c_char_p))),
+                ("deregister_memory", CFUNCTYPE(c_int, c_void_p, c_int, c_void_p)),
+                ("warnings", CFUNCTYPE(None, c_void_p, c_int, c_uint32, CFUNCTYPE(None, c_void_p, c_char_p), c_void_p)),
+                ("abort", CFUNCTYPE(c_int, c_void_p))]
+
+
+# ---- cp.h ----------------------------------------------------------------------------------------------------------
+
+BP_CP_PACKED = 0
+BP_CP_PADDED = 1
+BP_CP_LOCAL = 2
+BP_CP_GATHERED = 3
+BP_CP_KEEP = 0
+BP_CP_NEXT = 1
+BP_CP_NEXT_WRAPPED = 2
+
+
+class bp_cp_split_config(Sized):
+    _fields_ = [("size", c_size_t), ("cu_seqlens", c_void_p), ("cu_padded", c_void_p), ("cu_dtype", c_int),
+                ("sequences", c_uint64), ("ranks", c_uint32), ("rank", c_uint32), ("multiple", c_uint64),
+                ("total_multiple", c_uint64), ("last_is_dummy", c_int32), ("comm", c_void_p)]
+
+
+class bp_cp_split_info(Sized):
+    _fields_ = [("size", c_size_t), ("ranks", c_uint32), ("rank", c_uint32), ("sequences", c_uint64),
+                ("data_sequences", c_uint64), ("data_tokens", c_uint64), ("packed_tokens", c_uint64),
+                ("padded_tokens", c_uint64), ("local_tokens", c_uint64), ("longest", c_uint64),
+                ("fingerprint", c_uint64)]
+
+
+class bp_cp_tensor(Structure):
+    _fields_ = [("data", c_void_p), ("tokens", c_uint64), ("token_bytes", c_uint64), ("stride", c_int64)]
+
+
+class bp_cp_config(Sized):
+    _fields_ = [("size", c_size_t), ("comm", c_void_p), ("max_gathered_bytes", c_uint64), ("threads", c_uint32),
+                ("trusting", c_int32)]
+
+
+class bp_cp_rearrangement(Sized):
+    _fields_ = [("size", c_size_t), ("from_order", c_int), ("to_order", c_int), ("from", bp_cp_tensor),
+                ("to", bp_cp_tensor), ("shift", c_int), ("fill", c_uint8 * 16), ("fill_bytes", c_uint32)]
+
+
+# ---- cuda_driver.h -------------------------------------------------------------------------------------------------
+
+BP_CUDA_DRIVER_VERSION = 2
+
+
+class bp_cu_allocation_prop(Structure):
+    _fields_ = [("type", c_int), ("handle_types", c_int), ("location_type", c_int), ("location_id", c_int),
+                ("win32_metadata", c_void_p), ("compression_type", c_uint8), ("gpu_direct_rdma_capable", c_uint8),
+                ("usage", c_uint16), ("reserved", c_uint8 * 4)]
+
+
+class bp_cu_access(Structure):
+    _fields_ = [("location_type", c_int), ("location_id", c_int), ("flags", c_int)]
+
+
+class bp_cu_multicast_prop(Structure):
+    _fields_ = [("devices", c_uint32), ("bytes", c_size_t), ("handle_types", c_uint64), ("flags", c_uint64)]
+
+
+class bp_cuda_driver(Sized):
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("cuInit", CFUNCTYPE(c_int, c_uint)),
+                ("cuDriverGetVersion", CFUNCTYPE(c_int, POINTER(c_int))),
+                ("cuGetErrorName", CFUNCTYPE(c_int, c_int, POINTER(c_char_p))),
+                ("cuGetErrorString", CFUNCTYPE(c_int, c_int, POINTER(c_char_p))),
+                ("cuDeviceGetCount", CFUNCTYPE(c_int, POINTER(c_int))),
+                ("cuDeviceGet", CFUNCTYPE(c_int, POINTER(c_int), c_int)),
+                ("cuDeviceGetName", CFUNCTYPE(c_int, c_char_p, c_int, c_int)),
+                ("cuDeviceGetAttribute", CFUNCTYPE(c_int, POINTER(c_int), c_int, c_int)),
+                ("cuDeviceCanAccessPeer", CFUNCTYPE(c_int, POINTER(c_int), c_int, c_int)),
+                ("cuDevicePrimaryCtxRetain", CFUNCTYPE(c_int, POINTER(c_void_p), c_int)),
+                ("cuDevicePrimaryCtxRelease", CFUNCTYPE(c_int, c_int)),
+                ("cuCtxPushCurrent", CFUNCTYPE(c_int, c_void_p)),
+                ("cuCtxPopCurrent", CFUNCTYPE(c_int, POINTER(c_void_p))),
+                ("cuCtxGetCurrent", CFUNCTYPE(c_int, POINTER(c_void_p))), ("cuCtxSynchronize", CFUNCTYPE(c_int)),
+                ("cuMemGetInfo", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(c_size_t))),
+                ("cuMemGetAllocationGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_allocation_prop), c_int)),
+                ("cuMulticastGetGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_multicast_prop), c_int)),
+                ("cuMemAddressReserve", CFUNCTYPE(c_int, POINTER(c_uint64), c_size_t, c_size_t, c_uint64, c_ulonglong)),
+                ("cuMemAddressFree", CFUNCTYPE(c_int, c_uint64, c_size_t)),
+                ("cuMemCreate", CFUNCTYPE(c_int, POINTER(c_ulonglong), c_size_t, POINTER(bp_cu_allocation_prop), c_ulonglong)),
+                ("cuMemRelease", CFUNCTYPE(c_int, c_ulonglong)),
+                ("cuMemMap", CFUNCTYPE(c_int, c_uint64, c_size_t, c_size_t, c_ulonglong, c_ulonglong)),
+                ("cuMemUnmap", CFUNCTYPE(c_int, c_uint64, c_size_t)),
+                ("cuMemSetAccess", CFUNCTYPE(c_int, c_uint64, c_size_t, POINTER(bp_cu_access), c_size_t)),
+                ("cuMemAlloc", CFUNCTYPE(c_int, POINTER(c_uint64), c_size_t)),
+                ("cuMemFree", CFUNCTYPE(c_int, c_uint64)),
+                ("cuMemAllocAsync", CFUNCTYPE(c_int, POINTER(c_uint64), c_size_t, c_void_p)),
+                ("cuMemFreeAsync", CFUNCTYPE(c_int, c_uint64, c_void_p)),
+                ("cuMemHostRegister", CFUNCTYPE(c_int, c_void_p, c_size_t, c_uint)),
+                ("cuMemHostUnregister", CFUNCTYPE(c_int, c_void_p)),
+                ("cuStreamCreate", CFUNCTYPE(c_int, POINTER(c_void_p), c_uint)),
+                ("cuStreamDestroy", CFUNCTYPE(c_int, c_void_p)), ("cuStreamSynchronize", CFUNCTYPE(c_int, c_void_p)),
+                ("cuStreamGetCtx", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
+                ("cuStreamWaitEvent", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint)),
+                ("cuStreamGetCaptureInfo", CFUNCTYPE(c_int, c_void_p, POINTER(c_int), POINTER(c_uint64), POINTER(c_void_p), POINTER(POINTER(c_void_p)), POINTER(c_size_t))),
+                ("cuLaunchHostFunc", CFUNCTYPE(c_int, c_void_p, CFUNCTYPE(None, c_void_p), c_void_p)),
+                ("cuMemsetD8Async", CFUNCTYPE(c_int, c_uint64, c_uint8, c_size_t, c_void_p)),
+                ("cuMemcpyAsync", CFUNCTYPE(c_int, c_uint64, c_uint64, c_size_t, c_void_p)),
+                ("cuEventCreate", CFUNCTYPE(c_int, POINTER(c_void_p), c_uint)),
+                ("cuEventDestroy", CFUNCTYPE(c_int, c_void_p)), ("cuEventRecord", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+                ("cuEventSynchronize", CFUNCTYPE(c_int, c_void_p)),
+                ("cuStreamBeginCapture", CFUNCTYPE(c_int, c_void_p, c_int)),
+                ("cuStreamEndCapture", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
+                ("cuGraphInstantiate", CFUNCTYPE(c_int, POINTER(c_void_p), c_void_p, c_ulonglong)),
+                ("cuGraphLaunch", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+                ("cuGraphExecDestroy", CFUNCTYPE(c_int, c_void_p)), ("cuGraphDestroy", CFUNCTYPE(c_int, c_void_p)),
+                ("cuModuleLoadData", CFUNCTYPE(c_int, POINTER(c_void_p), c_void_p)),
+                ("cuModuleUnload", CFUNCTYPE(c_int, c_void_p)),
+                ("cuModuleGetFunction", CFUNCTYPE(c_int, POINTER(c_void_p), c_void_p, c_char_p)),
+                ("cuFuncLoad", CFUNCTYPE(c_int, c_void_p)),
+                ("cuLaunchKernel", CFUNCTYPE(c_int, c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_void_p, POINTER(c_void_p), POINTER(c_void_p)))]
+
+
+# ---- cuda.h --------------------------------------------------------------------------------------------------------
+
+BP_CUDA_VIRTUAL = 0
+BP_CUDA_PLAIN = 1
+
+
+class bp_cuda_config(Sized):
+    _fields_ = [("size", c_size_t), ("ordinal", c_int32), ("driver", POINTER(bp_cuda_driver)), ("memory", c_int),
+                ("memory_bytes", c_uint64), ("no_fabric", c_int32)]
+
+
+class bp_cuda_info(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char * 64), ("ordinal", c_int32), ("driver_version", c_int32),
+                ("compute_major", c_int32), ("compute_minor", c_int32), ("handle_types", c_int32), ("rdma", c_int32),
+                ("peers", c_int32), ("stream_ordered", c_int32), ("recommended_granularity", c_uint64),
+                ("multicast_granularity", c_uint64), ("total_bytes", c_uint64)]
+
+
+class bp_cuda_scope(Structure):
+    _fields_ = [("entered", c_void_p)]
+
+
+class bp_cuda_grid(Sized):
+    _fields_ = [("size", c_size_t), ("blocks", c_uint32 * 3), ("threads", c_uint32 * 3), ("shared_bytes", c_uint32)]
+
+
+# ---- device_ops.h --------------------------------------------------------------------------------------------------
+
+BP_ACCESS_NONE = 0
+BP_ACCESS_READ_WRITE = 1
+BP_DEVICE_OPS_VERSION = 2
+
+
+class bp_device_traits(Sized):
+    _fields_ = [("size", c_size_t), ("granularity", c_uint64), ("page_bytes", c_uint64), ("host_accessible", c_uint32),
+                ("no_memory", c_uint32)]
+
+
+class bp_device_ops(Sized):
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("name", c_char_p), ("destroy", CFUNCTYPE(None, c_void_p)),
+                ("traits", CFUNCTYPE(c_int, c_void_p, POINTER(bp_device_traits))),
+                ("reserve", CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, POINTER(c_void_p))),
+                ("unreserve", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64)),
+                ("commit", CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(c_uint64))),
+                ("decommit", CFUNCTYPE(c_int, c_void_p, c_uint64)),
+                ("map", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_uint64)),
+                ("unmap", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64)),
+                ("protect", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int)),
+                ("allocate", CFUNCTYPE(c_int, c_void_p, c_uint64, c_void_p, POINTER(c_void_p))),
+                ("free", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_void_p)),
+                ("stream_create", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
+                ("stream_import", CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(c_void_p))),
+                ("stream_destroy", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+                ("stream_synchronize", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+                ("synchronize", CFUNCTYPE(c_int, c_void_p)),
+                ("call", CFUNCTYPE(c_int, c_void_p, c_void_p, bp_host_function, c_void_p)),
+                ("fill", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint8, c_uint64)),
+                ("copy", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_uint64)),
+                ("event_create", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
+                ("event_destroy", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+                ("event_record", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)),
+                ("stream_wait", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)),
+                ("event_synchronize", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+                ("stream_native", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_uint64))),
+                ("pin", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64)),
+                ("unpin", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64)),
+                ("capture_of", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_uint64))),
+                ("graph_begin", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+                ("graph_end", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_void_p))),
+                ("graph_launch", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)),
+                ("graph_destroy", CFUNCTYPE(c_int, c_void_p, c_void_p))]
+
+
+# ---- pack.h --------------------------------------------------------------------------------------------------------
+
+BP_PACK_PLACED = 1
+BP_PACK_INFEASIBLE = 2
+BP_PACK_NOT_FOUND = 3
+
+
+class bp_pack_config(Sized):
+    _fields_ = [("size", c_size_t), ("capacity", c_uint64), ("work", c_uint64), ("known", POINTER(c_uint64))]
+
+
+class bp_pack_result(Sized):
+    _fields_ = [("size", c_size_t), ("outcome", c_int), ("optimal", c_uint32), ("bytes", c_uint64), ("bound", c_uint64),
+                ("proven", c_uint64), ("work", c_uint64), ("method", c_char_p)]
+
+
+class bp_packing_fault(Sized):
+    _fields_ = [("size", c_size_t), ("found", c_uint32), ("item", c_uint32), ("other", c_uint32)]
+
+
+# ---- formats.h -----------------------------------------------------------------------------------------------------
+
+
+class bp_reader_options(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("units", c_char_p), ("dtype", c_int)]
+
+
+# ---- logprob.h -----------------------------------------------------------------------------------------------------
+
+BP_TARGETS_ANY = 1
+BP_TARGETS_CHECKED = 2
+BP_KERNELS_PLAIN = 1
+BP_KERNELS_AVX2 = 2
+BP_KERNELS_AVX512 = 4
+
+
+class bp_token_values(Structure):
+    _fields_ = [("data", c_void_p), ("batch_stride", c_int64), ("stride", c_int64)]
+
+
+class bp_token_rows(Structure):
+    _fields_ = [("data", c_void_p), ("dtype", c_int), ("batch", c_uint64), ("sequence", c_uint64),
+                ("columns", c_uint64), ("batch_stride", c_int64), ("stride", c_int64)]
+
+
+class bp_logprob_config(Sized):
+    _fields_ = [("size", c_size_t), ("max_tokens", c_uint64), ("vocab", c_uint64), ("vocab_start", c_uint64),
+                ("comm", c_void_p), ("targets", c_int), ("threads", c_uint32), ("kernels", c_uint32)]
+
+
+class bp_logprob_info(Sized):
+    _fields_ = [("size", c_size_t), ("kernels", c_char_p), ("threads", c_uint32), ("workspace_bytes", c_uint64),
+                ("planned_bytes", c_uint64), ("vocab", c_uint64)]
+
+
+class bp_logprob_batch(Sized):
+    _fields_ = [("size", c_size_t), ("logits", bp_token_rows), ("target", bp_token_values), ("target_dtype", c_int),
+                ("mask", bp_token_values), ("chunk", c_int64), ("temperature", c_float)]
+
+
+class bp_logprob_outputs(Sized):
+    _fields_ = [("size", c_size_t), ("logprob", bp_token_values), ("entropy", bp_token_values), ("saved", c_void_p),
+                ("saved_bytes", c_uint64)]
+
+
+class bp_logprob_gradients(Sized):
+    _fields_ = [("size", c_size_t), ("logprob_grad", bp_token_values), ("entropy_grad", bp_token_values),
+                ("saved", c_void_p), ("saved_bytes", c_uint64), ("logits_grad", bp_token_rows), ("in_place", c_int32)]
+
+
+# ---- lm_head.h -----------------------------------------------------------------------------------------------------
+
+
+class bp_lm_head_config(Sized):
+    _fields_ = [("size", c_size_t), ("max_tokens", c_uint64), ("hidden", c_uint64), ("vocab", c_uint64),
+                ("vocab_start", c_uint64), ("dtype", c_int), ("chunk", c_int64), ("comm", c_void_p), ("targets", c_int),
+                ("threads", c_uint32), ("kernels", c_uint32), ("forward_only", c_int32),
+                ("partial_hidden_grad", c_int32)]
+
+
+class bp_lm_head_info(Sized):
+    _fields_ = [("size", c_size_t), ("kernels", c_char_p), ("products", c_char_p), ("threads", c_uint32),
+                ("chunk_bytes", c_uint64), ("other_bytes", c_uint64), ("workspace_bytes", c_uint64),
+                ("planned_bytes", c_uint64), ("vocab", c_uint64)]
+
+
+class bp_lm_head_batch(Sized):
+    _fields_ = [("size", c_size_t), ("hidden", bp_token_rows), ("weight", c_void_p), ("weight_stride", c_int64),
+                ("target", bp_token_values), ("target_dtype", c_int), ("mask", bp_token_values),
+                ("temperature", c_float)]
+
+
+class bp_lm_head_gradients(Sized):
+    _fields_ = [("size", c_size_t), ("logprob_grad", bp_token_values), ("entropy_grad", bp_token_values),
+                ("saved", c_void_p), ("saved_bytes", c_uint64), ("hidden_grad", bp_token_rows),
+                ("weight_grad", c_void_p), ("weight_grad_stride", c_int64), ("accumulate", c_int32)]
+
+
+# ---- loss.h --------------------------------------------------------------------------------------------------------
+
+BP_LOSS_AVERAGED = 1
+BP_LOSS_SUMMED = 2
+
+
+class bp_loss_config(Sized):
+    _fields_ = [("size", c_size_t), ("tp", c_uint32), ("cp", c_uint32), ("dp", c_uint32), ("tp_rank", c_uint32),
+                ("cp_rank", c_uint32), ("dp_rank", c_uint32), ("comm", c_void_p), ("max_sequences", c_uint64),
+                ("epsilon", c_double), ("gradients", c_int), ("threads", c_uint32)]
+
+
+class bp_loss_values(Sized):
+    _fields_ = [("size", c_size_t), ("tokens", c_uint64), ("mask", bp_token_values), ("logprob", bp_token_values),
+                ("entropy", bp_token_values), ("logit_min", bp_token_values), ("logit_max", bp_token_values)]
+
+
+class bp_loss_statistics(Sized):
+    _fields_ = [("size", c_size_t), ("sequences", c_uint64), ("tokens", c_uint64), ("valid", c_uint64),
+                ("logprob_sum", c_double), ("entropy_sum", c_double), ("perplexity_sum", c_double),
+                ("perplexity_sequences", c_uint64), ("logit_min", c_double), ("logit_max", c_double),
+                ("epsilon", c_double), ("loss", c_double), ("entropy", c_double), ("perplexity", c_double)]
+
+
+class bp_loss_sequence(Sized):
+    _fields_ = [("size", c_size_t), ("valid", c_uint64), ("logprob_sum", c_double), ("entropy_sum", c_double),
+                ("perplexity", c_double)]
+
+
+# ---- nccl.h --------------------------------------------------------------------------------------------------------
+
+BP_NCCL_FUNCTIONS_VERSION = 1
+
+
+class bp_nccl_functions(Sized):
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("ncclGetVersion", CFUNCTYPE(c_int, POINTER(c_int))),
+                ("ncclGetErrorString", CFUNCTYPE(c_char_p, c_int)), ("ncclGetLastError", CFUNCTYPE(c_char_p, c_void_p)),
+                ("ncclCommCount", CFUNCTYPE(c_int, c_void_p, POINTER(c_int))),
+                ("ncclCommUserRank", CFUNCTYPE(c_int, c_void_p, POINTER(c_int))),
+                ("ncclCommCuDevice", CFUNCTYPE(c_int, c_void_p, POINTER(c_int))),
+                ("ncclCommGetAsyncError", CFUNCTYPE(c_int, c_void_p, POINTER(c_int))),
+                ("ncclCommAbort", CFUNCTYPE(c_int, c_void_p)),
+                ("ncclAllGather", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p)),
+                ("ncclAllReduce", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p)),
+                ("ncclReduceScatter", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p)),
+                ("ncclCommRegister", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p))),
+                ("ncclCommDeregister", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+                ("ncclCommWindowRegister", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), c_int)),
+                ("ncclCommWindowDeregister", CFUNCTYPE(c_int, c_void_p, c_void_p))]
+
+
+class bp_nccl_config(Sized):
+    _fields_ = [("size", c_size_t), ("comm", c_void_p), ("functions", POINTER(bp_nccl_functions)), ("device", c_void_p),
+                ("control", c_void_p), ("name", c_char_p)]
+
+
+# ---- pinned.h ------------------------------------------------------------------------------------------------------
+
+BP_PINNED_AUTO = 0
+BP_PINNED_JEMALLOC = 1
+BP_PINNED_PLAIN = 2
+
+
+class bp_pinned_config(Sized):
+    _fields_ = [("size", c_size_t), ("allocator", c_int), ("slab_bytes", c_uint64), ("planned_bytes", c_uint64),
+                ("most_bytes", c_uint64), ("touch_threads", c_uint32), ("numa_node", c_int32),
+                ("no_huge_pages", c_int32)]
+
+
+class bp_pinned_statistics(Sized):
+    _fields_ = [("size", c_size_t), ("pinned_bytes", c_uint64), ("peak_pinned_bytes", c_uint64),
+                ("planned_pieces", c_uint64), ("planned_bytes", c_uint64), ("small_pieces", c_uint64),
+                ("small_bytes", c_uint64), ("slab_bytes", c_uint64), ("slab_used_bytes", c_uint64),
+                ("huge_bytes", c_uint64), ("touch_ns", c_uint64), ("pin_ns", c_uint64), ("numa_node", c_int32)]
+
+
+# ---- offload.h -----------------------------------------------------------------------------------------------------
+
+BP_BACKING_AUTO = 0
+BP_BACKING_PINNED = 1
+BP_BACKING_STAGED = 2
+BP_RESTORE_ZERO = 1
+BP_RESTORE_LEAVE = 2
+BP_RESIDENT = 1
+BP_OFFLOADING = 2
+BP_OFFLOADED = 3
+BP_RESTORING = 4
+BP_OFFLOAD_KEEP = 1
+BP_OFFLOAD_DISCARD = 2
+BP_OFFLOAD_RECAPTURE = 4
+bp_offload_progress = CFUNCTYPE(None, c_void_p, c_char_p, c_uint64, c_uint64)
+
+
+class bp_offload_config(Sized):
+    _fields_ = [("size", c_size_t), ("pinned", c_void_p), ("backing", c_int), ("chunk_bytes", c_uint64),
+                ("progress", bp_offload_progress), ("user", c_void_p)]
+
+
+class bp_offload_group(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("residency", c_int), ("slabs", c_uint32), ("bytes", c_uint64),
+                ("resident_bytes", c_uint64), ("kept_bytes", c_uint64), ("host_bytes", c_uint64),
+                ("unreturned_bytes", c_uint64), ("copied_bytes", c_uint64), ("offloads", c_uint64),
+                ("restores", c_uint64), ("leases", c_uint32), ("pinned", c_int32)]
+
+
+# ---- profile.h -----------------------------------------------------------------------------------------------------
+
+BP_PROFILE_PICKLE = 1
+BP_PROFILE_TRACE = 2
+
+
+class bp_profile_config(Sized):
+    _fields_ = [("size", c_size_t), ("directory", c_char_p), ("profile_steps", POINTER(c_uint64)),
+                ("profile_step_count", c_size_t), ("max_entries", c_uint64), ("rank", c_uint32), ("ranks", c_uint32),
+                ("record_ranks", POINTER(c_uint32)), ("record_rank_count", c_size_t), ("coordinates", c_char_p),
+                ("formats", c_uint32), ("plans", POINTER(c_void_p))]
+
+
+# ---- snapshot.h ----------------------------------------------------------------------------------------------------
+
+
+class bp_snapshot_about(Sized):
+    _fields_ = [("size", c_size_t), ("is_ours", c_int), ("version", c_char_p), ("label", c_char_p),
+                ("coordinates", c_char_p), ("rank", c_uint32), ("ranks", c_uint32), ("has_step", c_int),
+                ("step", c_uint64), ("first_time_ns", c_uint64), ("last_time_ns", c_uint64),
+                ("realtime_offset_ns", c_int64), ("pools", c_size_t)]
+
+
+class bp_snapshot_pool(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("allocator", c_char_p), ("fingerprint", c_char_p),
+                ("device", c_char_p), ("has_plan", c_int), ("optimal", c_int), ("plan_bytes", c_uint64),
+                ("lower_bound_bytes", c_uint64), ("roles", c_size_t), ("statistics", c_size_t), ("slabs", c_size_t),
+                ("requests", c_size_t), ("streams", c_size_t), ("live", c_size_t), ("events", c_size_t),
+                ("slab_events", c_size_t), ("lost_events", c_uint64)]
+
+
+class bp_snapshot_role(Sized):
+    _fields_ = [("size", c_size_t), ("role", c_char_p), ("bytes", c_uint64), ("lower_bound_bytes", c_uint64)]
+
+
+class bp_snapshot_slab(Sized):
+    _fields_ = [("size", c_size_t), ("address", c_uint64), ("bytes", c_uint64), ("planned_bytes", c_uint64),
+                ("group", c_char_p), ("resident", c_int), ("resident_at_start", c_int)]
+
+
+class bp_snapshot_request(Sized):
+    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("bucket", c_char_p), ("role", c_char_p), ("dtype", c_char_p),
+                ("placement", c_char_p), ("ordinal", c_uint32), ("bytes", c_uint64), ("holds", c_uint64)]
+
+
+class bp_snapshot_stream(Sized):
+    _fields_ = [("size", c_size_t), ("number", c_uint64), ("name", c_char_p)]
+
+
+class bp_snapshot_live(Sized):
+    _fields_ = [("size", c_size_t), ("id", c_uint32), ("address", c_uint64), ("stream", c_uint64), ("step", c_uint64)]
+
+
+class bp_snapshot_event(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_int), ("id", c_uint32), ("stream", c_uint64), ("step", c_uint64),
+                ("time_ns", c_uint64), ("address", c_uint64)]
+
+
+class bp_snapshot_slab_event(Sized):
+    _fields_ = [("size", c_size_t), ("gained", c_int), ("slab", c_uint32), ("time_ns", c_uint64)]
+
+
+# ---- whatif.h ------------------------------------------------------------------------------------------------------
+
+BP_MOST_WHATIF_PREFETCH = 64
+
+
+class bp_alternatives_config(Sized):
+    _fields_ = [("size", c_size_t), ("most_prefetch", c_uint32), ("stalls", c_uint32), ("work", c_uint64),
+                ("present", c_void_p)]
+
+
+class bp_alternative(Sized):
+    _fields_ = [("size", c_size_t), ("prefetch", c_uint32), ("prefetch_backward", c_uint32), ("streams", c_int),
+                ("joint", c_uint32), ("is_present", c_uint32), ("optimal", c_uint32), ("bytes", c_uint64),
+                ("lower_bound_bytes", c_uint64), ("proven_bytes", c_uint64), ("max_bytes", c_uint64),
+                ("live_bytes", c_uint64)]
+
+
+class bp_peak(Sized):
+    _fields_ = [("size", c_size_t), ("roles", c_uint32), ("step", c_uint32), ("bytes", c_uint64), ("holders", c_size_t),
+                ("steps", c_uint32), ("sets", c_uint32), ("next_bytes", c_uint64), ("next_step", c_uint32),
+                ("below_step", c_uint32), ("below_bytes", c_uint64)]
+
+
+class bp_peak_holder(Sized):
+    _fields_ = [("size", c_size_t), ("unit", c_uint32), ("role", c_uint32), ("bytes", c_uint64)]
+
+
+class bp_tradeoff_config(Sized):
+    _fields_ = [("size", c_size_t), ("most_stalls", c_uint32), ("work", c_uint64), ("total_work", c_uint64),
+                ("present", c_void_p)]
+
+
+class bp_tradeoff_point(Sized):
+    _fields_ = [("size", c_size_t), ("stalls", c_uint32), ("optimal", c_uint32), ("bytes", c_uint64),
+                ("lower_bound_bytes", c_uint64), ("exposed_bytes", c_uint64), ("waits", c_size_t)]
+
+
+FUNCTIONS = {
+    "core": {
+        "bp_status_name": (c_char_p, [c_int]),
+        "bp_error_detail": (c_char_p, []),
+        "bp_error_record": (c_int, [c_int, c_char_p]),
+        "bp_version": (c_char_p, []),
+        "bp_host_config_init": (c_int, [POINTER(bp_host_config), c_size_t]),
+        "bp_device_create_host": (c_int, [POINTER(bp_host_config), POINTER(c_void_p)]),
+        "bp_device_create_null": (c_int, [POINTER(c_void_p)]),
+        "bp_device_operation_name": (c_char_p, [c_int]),
+        "bp_device_create_trace": (c_int, [c_void_p, bp_device_trace, c_void_p, POINTER(c_void_p)]),
+        "bp_device_destroy": (None, [POINTER(c_void_p)]),
+        "bp_device_name": (c_char_p, [c_void_p]),
+        "bp_device_is_host_accessible": (c_int, [c_void_p]),
+        "bp_device_synchronize": (c_int, [c_void_p]),
+        "bp_device_usage_get": (c_int, [c_void_p, POINTER(bp_device_usage)]),
+        "bp_stream_create": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+        "bp_stream_import": (c_int, [c_void_p, c_uint64, c_char_p, POINTER(c_void_p)]),
+        "bp_stream_destroy": (None, [POINTER(c_void_p)]),
+        "bp_stream_name": (c_char_p, [c_void_p]),
+        "bp_stream_native": (c_int, [c_void_p, POINTER(c_uint64)]),
+        "bp_stream_check": (c_int, [c_void_p, c_void_p, c_char_p]),
+        "bp_stream_synchronize": (c_int, [c_void_p]),
+        "bp_stream_call": (c_int, [c_void_p, bp_host_function, c_void_p]),
+        "bp_stream_fill": (c_int, [c_void_p, c_void_p, c_uint8, c_uint64]),
+        "bp_stream_copy": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64]),
+        "bp_event_create": (c_int, [c_void_p, POINTER(c_void_p)]),
+        "bp_event_destroy": (None, [POINTER(c_void_p)]),
+        "bp_event_record": (c_int, [c_void_p, c_void_p]),
+        "bp_stream_wait": (c_int, [c_void_p, c_void_p]),
+        "bp_event_synchronize": (c_int, [c_void_p]),
+        "bp_graph_begin": (c_int, [c_void_p]),
+        "bp_graph_end": (c_int, [c_void_p, POINTER(c_void_p)]),
+        "bp_graph_launch": (c_int, [c_void_p, c_void_p]),
+        "bp_graph_destroy": (None, [POINTER(c_void_p)]),
+        "bp_stream_capture_of": (c_int, [c_void_p, POINTER(c_uint64)]),
+        "bp_device_pin": (c_int, [c_void_p, c_void_p, c_uint64]),
+        "bp_device_unpin": (c_int, [c_void_p, c_void_p, c_uint64]),
+        "bp_dtype_bits": (c_uint32, [c_int]),
+        "bp_dtype_name": (c_char_p, [c_int]),
+        "bp_dtype_parse": (c_int, [c_char_p, POINTER(c_int)]),
+        "bp_dtype_storage": (c_int, [c_int]),
+        "bp_dtype_is_gradient": (c_int, [c_int]),
+        "bp_dtype_bytes": (c_int, [c_int, c_uint64, POINTER(c_uint64)]),
+        "bp_parameter_init": (c_int, [POINTER(bp_parameter), c_size_t]),
+        "bp_model_create": (c_int, [c_char_p, POINTER(c_void_p)]),
+        "bp_model_destroy": (None, [POINTER(c_void_p)]),
+        "bp_model_add_unit": (c_int, [c_void_p, c_char_p, c_int32, POINTER(c_uint32)]),
+        "bp_model_add_parameter": (c_int, [c_void_p, POINTER(bp_parameter)]),
+        "bp_model_add_bucket": (c_int, [c_void_p, POINTER(bp_given_bucket)]),
+        "bp_model_add_event": (c_int, [c_void_p, POINTER(bp_model_event)]),
+        "bp_model_event_count": (c_size_t, [c_void_p]),
+        "bp_model_event_get": (c_int, [c_void_p, c_size_t, POINTER(bp_model_event)]),
+        "bp_model_set_order": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
+        "bp_model_validate": (c_int, [c_void_p]),
+        "bp_model_name": (c_char_p, [c_void_p]),
+        "bp_model_unit_count": (c_size_t, [c_void_p]),
+        "bp_model_unit_name": (c_char_p, [c_void_p, c_size_t]),
+        "bp_model_unit_parent": (c_int32, [c_void_p, c_size_t]),
+        "bp_model_parameter_count": (c_size_t, [c_void_p]),
+        "bp_model_parameter": (c_int, [c_void_p, c_size_t, POINTER(bp_parameter)]),
+        "bp_model_given_bucket_count": (c_size_t, [c_void_p]),
+        "bp_model_given_bucket": (c_int, [c_void_p, c_size_t, POINTER(bp_given_bucket)]),
+        "bp_model_order": (POINTER(c_uint32), [c_void_p, POINTER(c_size_t)]),
+        "bp_model_numel": (c_uint64, [c_void_p]),
+        "bp_model_prediction_numel": (c_uint64, [c_void_p]),
+        "bp_arch_config_create": (c_int, [POINTER(c_void_p)]),
+        "bp_arch_config_destroy": (None, [POINTER(c_void_p)]),
+        "bp_arch_config_set_int": (c_int, [c_void_p, c_char_p, c_int64]),
+        "bp_arch_config_set_string": (c_int, [c_void_p, c_char_p, c_char_p]),
+        "bp_arch_config_set_ints": (c_int, [c_void_p, c_char_p, POINTER(c_int64), c_size_t]),
+        "bp_arch_config_set_strings": (c_int, [c_void_p, c_char_p, POINTER(c_char_p), c_size_t]),
+        "bp_arch_config_set_null": (c_int, [c_void_p, c_char_p]),
+        "bp_arch_config_set_unusable": (c_int, [c_void_p, c_char_p, c_char_p]),
+        "bp_model_from_architecture": (c_int, [c_char_p, c_void_p, c_int, POINTER(c_void_p)]),
+        "bp_arch_model_type": (c_char_p, [c_size_t]),
+        "bp_model_with_layout": (c_int, [c_void_p, c_int, POINTER(c_void_p)]),
+        "bp_model_shard": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_void_p)]),
+        "bp_role_name": (c_char_p, [c_int]),
+        "bp_role_parse": (c_int, [c_char_p, POINTER(c_int)]),
+        "bp_buckets_config_init": (c_int, [POINTER(bp_buckets_config), c_size_t]),
+        "bp_buckets_create": (c_int, [c_void_p, POINTER(bp_buckets_config), POINTER(c_void_p)]),
+        "bp_buckets_create_united": (c_int, [POINTER(c_void_p), POINTER(c_char_p), c_size_t, POINTER(c_void_p)]),
+        "bp_buckets_destroy": (None, [POINTER(c_void_p)]),
+        "bp_buckets_count": (c_size_t, [c_void_p]),
+        "bp_buckets_get": (c_int, [c_void_p, c_size_t, POINTER(bp_bucket)]),
+        "bp_buckets_unit_count": (c_size_t, [c_void_p]),
+        "bp_buckets_unit_name": (c_char_p, [c_void_p, c_size_t]),
+        "bp_buckets_outside_bytes": (c_uint64, [c_void_p]),
+        "bp_buckets_request_count": (c_size_t, [c_void_p]),
+        "bp_buckets_request": (c_int, [c_void_p, c_size_t, POINTER(bp_request)]),
+        "bp_schedule_config_init": (c_int, [POINTER(bp_schedule_config), c_size_t]),
+        "bp_schedule_create_training": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(c_void_p)]),
+        "bp_recorded_config_init": (c_int, [POINTER(bp_recorded_config), c_size_t]),
+        "bp_schedule_create_recorded": (c_int, [c_void_p, c_void_p, POINTER(bp_recorded_config), POINTER(c_void_p)]),
+        "bp_schedule_create_united": (c_int, [POINTER(c_void_p), c_size_t, POINTER(c_void_p)]),
+        "bp_schedule_create_of_part": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(c_void_p)]),
+        "bp_trade_config_init": (c_int, [POINTER(bp_trade_config), c_size_t]),
+        "bp_schedule_create_traded": (c_int, [c_void_p, c_void_p, POINTER(bp_trade_config), POINTER(c_void_p)]),
+        "bp_schedule_wait_count": (c_size_t, [c_void_p]),
+        "bp_schedule_wait": (c_int, [c_void_p, c_size_t, POINTER(bp_wait)]),
+        "bp_schedule_destroy": (None, [POINTER(c_void_p)]),
+        "bp_schedule_step_count": (c_size_t, [c_void_p]),
+        "bp_schedule_step": (c_int, [c_void_p, c_size_t, POINTER(bp_step)]),
+        "bp_schedule_intervals": (POINTER(bp_interval), [c_void_p, c_size_t, POINTER(c_size_t)]),
+        "bp_schedule_overlap_count": (c_size_t, [c_void_p]),
+        "bp_schedule_overlaps": (POINTER(bp_overlap), [c_void_p]),
+        "bp_schedule_events_create": (c_int, [c_void_p, c_void_p, POINTER(POINTER(bp_schedule_event)),
+                                              POINTER(c_size_t)]),
+        "bp_schedule_events_destroy": (None, [POINTER(POINTER(bp_schedule_event))]),
+        "bp_policy_name": (c_char_p, [c_int]),
+        "bp_policy_parse": (c_int, [c_char_p, POINTER(c_int)]),
+        "bp_plan_config_init": (c_int, [POINTER(bp_plan_config), c_size_t]),
+        "bp_plan_create": (c_int, [c_void_p, c_void_p, POINTER(bp_plan_config), POINTER(c_void_p)]),
+        "bp_plan_destroy": (None, [POINTER(c_void_p)]),
+        "bp_plan_summary_get": (c_int, [c_void_p, POINTER(bp_plan_summary)]),
+        "bp_plan_role_count": (c_size_t, [c_void_p]),
+        "bp_plan_role_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_role)]),
+        "bp_plan_wait_count": (c_size_t, [c_void_p]),
+        "bp_plan_wait_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_wait)]),
+        "bp_plan_buffer_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_plan_buffer)]),
+        "bp_plan_witness_count": (c_size_t, [c_void_p, c_size_t]),
+        "bp_plan_witness_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_plan_witness)]),
+        "bp_plan_slab_count": (c_size_t, [c_void_p]),
+        "bp_plan_slab_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_slab)]),
+        "bp_plan_set_group": (c_int, [c_void_p, c_size_t, c_char_p]),
+        "bp_plan_class_count": (c_size_t, [c_void_p]),
+        "bp_plan_class_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_class)]),
+        "bp_plan_assignment_count": (c_size_t, [c_void_p]),
+        "bp_plan_assignment_get": (c_int, [c_void_p, c_size_t, POINTER(bp_assignment)]),
+        "bp_plan_set_model": (c_int, [c_void_p, c_char_p]),
+        "bp_plan_model": (c_char_p, [c_void_p]),
+        "bp_plan_set_option": (c_int, [c_void_p, c_char_p, c_char_p]),
+        "bp_plan_option_count": (c_size_t, [c_void_p]),
+        "bp_plan_option": (c_int, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_char_p)]),
+        "bp_plan_fingerprint": (c_int, [c_void_p, c_char_p]),
+        "bp_plan_check": (c_int, [c_void_p, c_void_p, c_void_p]),
+        "bp_plan_validate": (c_int, [c_void_p]),
+        "bp_plan_builder_create": (c_int, [POINTER(bp_plan_summary), POINTER(c_void_p)]),
+        "bp_plan_builder_add_slab": (c_int, [c_void_p, POINTER(bp_plan_slab)]),
+        "bp_plan_builder_add_class": (c_int, [c_void_p, POINTER(bp_plan_class)]),
+        "bp_plan_builder_add_assignment": (c_int, [c_void_p, POINTER(bp_assignment)]),
+        "bp_plan_builder_finish": (c_int, [POINTER(c_void_p), POINTER(c_void_p)]),
+        "bp_plan_builder_destroy": (None, [POINTER(c_void_p)]),
+        "bp_pool_config_init": (c_int, [POINTER(bp_pool_config), c_size_t]),
+        "bp_pool_create": (c_int, [c_void_p, c_void_p, POINTER(bp_pool_config), POINTER(c_void_p)]),
+        "bp_pool_destroy": (None, [POINTER(c_void_p)]),
+        "bp_pool_is_annotated": (c_int, [c_void_p]),
+        "bp_pool_device": (c_void_p, [c_void_p]),
+        "bp_pool_allocator_name": (c_char_p, [c_void_p]),
+        "bp_pool_name": (c_char_p, [c_void_p]),
+        "bp_pool_fingerprint": (c_char_p, [c_void_p]),
+        "bp_bind_init": (c_int, [POINTER(bp_bind), c_size_t]),
+        "bp_pool_bind": (c_int, [c_void_p, POINTER(bp_bind), POINTER(c_uint32)]),
+        "bp_pool_bind_buckets": (c_int, [c_void_p, c_void_p, c_int, POINTER(c_uint32)]),
+        "bp_pool_set_lane": (c_int, [c_void_p, c_uint32, c_void_p]),
+        "bp_pool_request_get": (c_int, [c_void_p, c_uint32, POINTER(bp_pool_request)]),
+        "bp_pool_address": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_uint64)]),
+        "bp_pool_acquire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p, POINTER(c_void_p)]),
+        "bp_pool_try_acquire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p, POINTER(c_void_p),
+                                        POINTER(c_int)]),
+        "bp_pool_can_acquire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_uint32), c_size_t,
+                                        POINTER(c_int)]),
+        "bp_pool_use": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p]),
+        "bp_pool_release": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p]),
+        "bp_pool_give_up": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
+        "bp_pool_seal": (c_int, [c_void_p]),
+        "bp_pool_is_sealed": (c_int, [c_void_p]),
+        "bp_pool_allow_overflow": (c_int, [c_void_p, c_int]),
+        "bp_pool_set_step": (None, [c_void_p, c_uint64]),
+        "bp_pool_statistics_get": (c_int, [c_void_p, POINTER(bp_pool_statistics)]),
+        "bp_pool_live": (c_int, [c_void_p, POINTER(bp_live_request), c_size_t, POINTER(c_size_t)]),
+        "bp_pool_dump": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
+        "bp_pool_sequence": (c_int, [c_void_p, POINTER(c_uint64), POINTER(c_uint64)]),
+        "bp_pool_trace_start": (c_int, [c_void_p, c_size_t, c_int]),
+        "bp_pool_trace_stop": (None, [c_void_p]),
+        "bp_pool_trace_count": (c_size_t, [c_void_p]),
+        "bp_pool_trace_get": (c_int, [c_void_p, c_size_t, POINTER(bp_pool_event)]),
+        "bp_pool_trace_to_model": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p]),
+        "bp_pool_slab_count": (c_size_t, [c_void_p]),
+        "bp_pool_slab_get": (c_int, [c_void_p, c_size_t, POINTER(bp_pool_slab)]),
+        "bp_pool_attach": (c_int, [c_void_p, POINTER(bp_slab_callbacks), c_void_p]),
+        "bp_pool_detach": (c_int, [c_void_p, POINTER(bp_slab_callbacks), c_void_p]),
+        "bp_capture_config_init": (c_int, [POINTER(bp_capture_config), c_size_t]),
+        "bp_capture_begin": (c_int, [c_void_p, POINTER(bp_capture_config), POINTER(c_void_p)]),
+        "bp_capture_end": (c_int, [c_void_p]),
+        "bp_capture_abandon": (None, [POINTER(c_void_p)]),
+        "bp_capture_before_launch": (c_int, [c_void_p, c_void_p]),
+        "bp_capture_launched": (c_int, [c_void_p, c_void_p]),
+        "bp_capture_destroy": (None, [POINTER(c_void_p)]),
+        "bp_capture_summary_get": (c_int, [c_void_p, POINTER(bp_capture_summary)]),
+        "bp_capture_touches_slab": (c_int, [c_void_p, c_uint32]),
+        "bp_capture_pins_slab": (c_int, [c_void_p, c_uint32]),
+        "bp_pool_is_capturing": (c_int, [c_void_p]),
+        "bp_comm_create_self": (c_int, [POINTER(c_void_p)]),
+        "bp_comm_create_callback": (c_int, [POINTER(bp_comm_callbacks), c_void_p, c_char_p, POINTER(c_void_p)]),
+        "bp_comm_destroy": (None, [POINTER(c_void_p)]),
+        "bp_comm_rank": (c_uint32, [c_void_p]),
+        "bp_comm_ranks": (c_uint32, [c_void_p]),
+        "bp_comm_name": (c_char_p, [c_void_p]),
+        "bp_comm_exchange": (c_int, [c_void_p, c_void_p, c_uint64, c_void_p]),
+        "bp_comm_all_gather": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, c_void_p]),
+        "bp_comm_all_reduce": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p]),
+        "bp_comm_reduce_scatter": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p]),
+        "bp_comm_abort": (c_int, [c_void_p]),
+        "bp_comm_forget": (None, [c_void_p]),
+        "bp_register_kind_name": (c_char_p, [c_int]),
+        "bp_registration_entry_init": (c_int, [POINTER(bp_registration_entry), c_size_t]),
+        "bp_registration_create": (c_int, [c_void_p, POINTER(bp_registration_entry), c_size_t, POINTER(c_void_p)]),
+        "bp_registration_destroy": (None, [POINTER(c_void_p)]),
+        "bp_registration_window_count": (c_size_t, [c_void_p]),
+        "bp_registration_window_get": (c_int, [c_void_p, c_size_t, POINTER(bp_window)]),
+        "bp_registration_warning_count": (c_size_t, [c_void_p, c_uint32]),
+        "bp_registration_warning": (c_char_p, [c_void_p, c_uint32, c_size_t]),
+        "bp_registration_report": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
+        "bp_comm_create": (c_int, [POINTER(bp_comm_ops), c_void_p, c_char_p, POINTER(c_void_p)]),
+        "bp_cuda_driver_load": (c_int, [c_char_p, POINTER(bp_cuda_driver)]),
+        "bp_cuda_config_init": (c_int, [POINTER(bp_cuda_config), c_size_t]),
+        "bp_device_create_cuda": (c_int, [POINTER(bp_cuda_config), POINTER(c_void_p)]),
+        "bp_cuda_info_get": (c_int, [c_void_p, POINTER(bp_cuda_info)]),
+        "bp_cuda_enter": (c_int, [c_void_p, POINTER(bp_cuda_scope)]),
+        "bp_cuda_leave": (None, [POINTER(bp_cuda_scope)]),
+        "bp_cuda_module_create": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+        "bp_cuda_module_destroy": (None, [POINTER(c_void_p)]),
+        "bp_cuda_module_kernel": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+        "bp_cuda_launch": (c_int, [c_void_p, POINTER(bp_cuda_grid), POINTER(c_void_p), c_void_p]),
+        "bp_device_create": (c_int, [POINTER(bp_device_ops), c_void_p, POINTER(c_void_p)]),
+        "bp_device_table": (POINTER(bp_device_ops), [c_void_p, POINTER(c_void_p)]),
+        "bp_packing_create": (c_int, [POINTER(c_void_p)]),
+        "bp_packing_destroy": (None, [POINTER(c_void_p)]),
+        "bp_packing_add_item": (c_int, [c_void_p, c_uint64, POINTER(c_size_t)]),
+        "bp_packing_add_interval": (c_int, [c_void_p, c_size_t, c_uint64, c_uint64]),
+        "bp_packing_add_conflict": (c_int, [c_void_p, c_size_t, c_size_t]),
+        "bp_packing_item_count": (c_size_t, [c_void_p]),
+        "bp_packing_item_size": (c_uint64, [c_void_p, c_size_t]),
+        "bp_packing_interval_count": (c_size_t, [c_void_p]),
+        "bp_packing_interval": (c_int, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_uint64), POINTER(c_uint64)]),
+        "bp_packing_bound": (c_int, [c_void_p, POINTER(c_uint32), POINTER(c_size_t), POINTER(c_uint64)]),
+        "bp_pack_config_init": (c_int, [POINTER(bp_pack_config), c_size_t]),
+        "bp_pack": (c_int, [c_void_p, POINTER(bp_pack_config), POINTER(c_uint64), POINTER(bp_pack_result)]),
+        "bp_packing_check": (c_int, [c_void_p, POINTER(c_uint64), c_uint64]),
+        "bp_packing_find_fault": (c_int, [c_void_p, POINTER(c_uint64), c_uint64, POINTER(bp_packing_fault)]),
+        "bp_nccl_find": (c_int, [POINTER(bp_nccl_functions)]),
+        "bp_nccl_config_init": (c_int, [POINTER(bp_nccl_config), c_size_t]),
+        "bp_comm_create_nccl": (c_int, [POINTER(bp_nccl_config), POINTER(c_void_p)]),
+        "bp_pinned_config_init": (c_int, [POINTER(bp_pinned_config), c_size_t]),
+        "bp_pinned_create": (c_int, [c_void_p, POINTER(bp_pinned_config), POINTER(c_void_p)]),
+        "bp_pinned_destroy": (None, [POINTER(c_void_p)]),
+        "bp_pinned_allocate": (c_int, [c_void_p, c_uint64, c_uint64, POINTER(c_void_p)]),
+        "bp_pinned_free": (c_int, [c_void_p, c_void_p]),
+        "bp_pinned_statistics_get": (c_int, [c_void_p, POINTER(bp_pinned_statistics)]),
+        "bp_pinned_allocator_name": (c_char_p, [c_void_p]),
+        "bp_pinned_because": (c_char_p, [c_void_p]),
+        "bp_offload_config_init": (c_int, [POINTER(bp_offload_config), c_size_t]),
+        "bp_offload_create": (c_int, [c_void_p, POINTER(bp_offload_config), POINTER(c_void_p)]),
+        "bp_offload_destroy": (None, [POINTER(c_void_p)]),
+        "bp_offload_begin": (c_int, [c_void_p, c_char_p, c_uint32]),
+        "bp_offload_finish": (c_int, [c_void_p, c_char_p]),
+        "bp_restore_begin": (c_int, [c_void_p, c_char_p, c_int]),
+        "bp_restore_finish": (c_int, [c_void_p, c_char_p]),
+        "bp_offload_trim": (None, [c_void_p]),
+        "bp_residency_name": (c_char_p, [c_int]),
+        "bp_offload_group_count": (c_size_t, [c_void_p]),
+        "bp_offload_group_get": (c_int, [c_void_p, c_size_t, POINTER(bp_offload_group)]),
+        "bp_offload_group_find": (c_int, [c_void_p, c_char_p, POINTER(bp_offload_group)]),
+        "bp_lease_take": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p)]),
+        "bp_lease_return": (None, [POINTER(c_void_p)]),
+        "bp_profile_config_init": (c_int, [POINTER(bp_profile_config), c_size_t]),
+        "bp_profile_create": (c_int, [POINTER(c_void_p), c_size_t, POINTER(bp_profile_config), POINTER(c_void_p)]),
+        "bp_profile_destroy": (None, [POINTER(c_void_p)]),
+        "bp_profile_step": (c_int, [c_void_p, c_uint64]),
+        "bp_profile_start": (c_int, [c_void_p, c_char_p]),
+        "bp_profile_stop": (c_int, [c_void_p]),
+        "bp_profile_is_recording": (c_int, [c_void_p]),
+        "bp_profile_path": (c_char_p, [c_void_p, c_uint32]),
+        "bp_profile_write": (c_int, [c_void_p, c_uint32, c_char_p]),
+        "bp_alternatives_config_init": (c_int, [POINTER(bp_alternatives_config), c_size_t]),
+        "bp_alternatives_create": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(bp_plan_config),
+                                           POINTER(bp_alternatives_config), POINTER(c_void_p)]),
+        "bp_alternatives_destroy": (None, [POINTER(c_void_p)]),
+        "bp_alternatives_count": (c_size_t, [c_void_p]),
+        "bp_alternatives_get": (c_int, [c_void_p, c_size_t, POINTER(bp_alternative)]),
+        "bp_peaks_create": (c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
+        "bp_peaks_destroy": (None, [POINTER(c_void_p)]),
+        "bp_peaks_count": (c_size_t, [c_void_p]),
+        "bp_peaks_get": (c_int, [c_void_p, c_size_t, POINTER(bp_peak)]),
+        "bp_peaks_holder": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_peak_holder)]),
+        "bp_tradeoff_config_init": (c_int, [POINTER(bp_tradeoff_config), c_size_t]),
+        "bp_tradeoff_create": (c_int, [c_void_p, c_void_p, POINTER(bp_plan_config), POINTER(bp_tradeoff_config),
+                                       POINTER(c_void_p)]),
+        "bp_tradeoff_destroy": (None, [POINTER(c_void_p)]),
+        "bp_tradeoff_count": (c_size_t, [c_void_p]),
+        "bp_tradeoff_is_complete": (c_uint32, [c_void_p]),
+        "bp_tradeoff_get": (c_int, [c_void_p, c_size_t, POINTER(bp_tradeoff_point)]),
+        "bp_tradeoff_wait": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_wait)]),
+    },
+    "formats": {
+        "bp_reader_options_init": (c_int, [POINTER(bp_reader_options), c_size_t]),
+        "bp_model_read": (c_int, [c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
+        "bp_config_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
+        "bp_safetensors_read": (c_int, [c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
+        "bp_safetensors_parse": (c_int, [c_void_p, c_size_t, c_uint64, c_char_p, POINTER(bp_reader_options),
+                                         POINTER(c_void_p)]),
+        "bp_units_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
+        "bp_units_write": (c_int, [c_void_p, c_char_p]),
+        "bp_plan_write": (c_int, [c_void_p, c_char_p]),
+        "bp_plan_read": (c_int, [c_char_p, POINTER(c_void_p)]),
+        "bp_plan_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_void_p)]),
+        "bp_packing_file_read": (c_int, [c_char_p, POINTER(c_void_p)]),
+        "bp_packing_file_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_void_p)]),
+        "bp_packing_file_destroy": (None, [POINTER(c_void_p)]),
+        "bp_packing_file_packing": (c_void_p, [c_void_p]),
+        "bp_packing_file_id": (c_char_p, [c_void_p, c_size_t]),
+        "bp_packing_file_offsets": (POINTER(c_uint64), [c_void_p]),
+        "bp_packing_file_write": (c_int, [c_void_p, POINTER(c_uint64), c_char_p]),
+        "bp_snapshot_read": (c_int, [c_char_p, POINTER(c_void_p)]),
+        "bp_snapshot_parse": (c_int, [c_void_p, c_size_t, c_char_p, POINTER(c_void_p)]),
+        "bp_snapshot_destroy": (None, [POINTER(c_void_p)]),
+        "bp_snapshot_about_get": (c_int, [c_void_p, POINTER(bp_snapshot_about)]),
+        "bp_snapshot_pool_get": (c_int, [c_void_p, c_size_t, POINTER(bp_snapshot_pool)]),
+        "bp_snapshot_role_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_role)]),
+        "bp_snapshot_slab_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_slab)]),
+        "bp_snapshot_request_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_request)]),
+        "bp_snapshot_stream_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_stream)]),
+        "bp_snapshot_live_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_live)]),
+        "bp_snapshot_event_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_event)]),
+        "bp_snapshot_slab_event_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_slab_event)]),
+        "bp_snapshot_statistic_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(c_char_p), POINTER(c_uint64)]),
+    },
+    "logprob": {
+        "bp_cp_multiple": (c_int, [c_uint32, c_uint32, c_int, POINTER(c_uint64)]),
+        "bp_cp_order_name": (c_char_p, [c_int]),
+        "bp_cp_split_config_init": (c_int, [POINTER(bp_cp_split_config), c_size_t]),
+        "bp_cp_split_create": (c_int, [POINTER(bp_cp_split_config), POINTER(c_void_p)]),
+        "bp_cp_split_destroy": (None, [POINTER(c_void_p)]),
+        "bp_cp_split_info_get": (c_int, [c_void_p, POINTER(bp_cp_split_info)]),
+        "bp_cp_split_cu_seqlens": (c_int, [c_void_p, c_int, c_int, c_uint64, c_void_p]),
+        "bp_cp_split_map": (c_int, [c_void_p, c_int, c_int, c_int, c_uint64, POINTER(c_int64)]),
+        "bp_cp_config_init": (c_int, [POINTER(bp_cp_config), c_size_t]),
+        "bp_cp_create": (c_int, [c_void_p, POINTER(bp_cp_config), POINTER(c_void_p)]),
+        "bp_cp_destroy": (None, [POINTER(c_void_p)]),
+        "bp_cp_pool": (c_void_p, [c_void_p]),
+        "bp_cp_rearrangement_init": (c_int, [POINTER(bp_cp_rearrangement), c_size_t]),
+        "bp_cp_rearrange": (c_int, [c_void_p, c_void_p, POINTER(bp_cp_rearrangement), c_void_p]),
+        "bp_cp_gather": (c_int, [c_void_p, c_void_p, POINTER(bp_cp_tensor), c_int, POINTER(bp_cp_tensor), c_void_p]),
+        "bp_cp_gather_backward": (c_int, [c_void_p, c_void_p, POINTER(bp_cp_tensor), c_int, c_int,
+                                          POINTER(bp_cp_tensor), c_void_p]),
+        "bp_logprob_config_init": (c_int, [POINTER(bp_logprob_config), c_size_t]),
+        "bp_logprob_create": (c_int, [c_void_p, POINTER(bp_logprob_config), POINTER(c_void_p)]),
+        "bp_logprob_destroy": (None, [POINTER(c_void_p)]),
+        "bp_logprob_info_get": (c_int, [c_void_p, POINTER(bp_logprob_info)]),
+        "bp_logprob_pool": (c_void_p, [c_void_p]),
+        "bp_logprob_batch_init": (c_int, [POINTER(bp_logprob_batch), c_size_t]),
+        "bp_logprob_saved_bytes": (c_int, [c_uint64, c_int, POINTER(c_uint64)]),
+        "bp_logprob_outputs_init": (c_int, [POINTER(bp_logprob_outputs), c_size_t]),
+        "bp_logprob_forward": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_outputs), c_void_p]),
+        "bp_logprob_gradients_init": (c_int, [POINTER(bp_logprob_gradients), c_size_t]),
+        "bp_logprob_backward": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_gradients), c_void_p]),
+        "bp_logprob_range": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_token_values),
+                                     POINTER(bp_token_values), c_void_p]),
+        "bp_logprob_check": (c_int, [c_void_p]),
+        "bp_lm_head_config_init": (c_int, [POINTER(bp_lm_head_config), c_size_t]),
+        "bp_lm_head_create": (c_int, [c_void_p, POINTER(bp_lm_head_config), POINTER(c_void_p)]),
+        "bp_lm_head_destroy": (None, [POINTER(c_void_p)]),
+        "bp_lm_head_info_get": (c_int, [c_void_p, POINTER(bp_lm_head_info)]),
+        "bp_lm_head_pool": (c_void_p, [c_void_p]),
+        "bp_lm_head_batch_init": (c_int, [POINTER(bp_lm_head_batch), c_size_t]),
+        "bp_lm_head_forward": (c_int, [c_void_p, POINTER(bp_lm_head_batch), POINTER(bp_logprob_outputs), c_void_p]),
+        "bp_lm_head_gradients_init": (c_int, [POINTER(bp_lm_head_gradients), c_size_t]),
+        "bp_lm_head_backward": (c_int, [c_void_p, POINTER(bp_lm_head_batch), POINTER(bp_lm_head_gradients), c_void_p]),
+        "bp_lm_head_check": (c_int, [c_void_p]),
+        "bp_loss_config_init": (c_int, [POINTER(bp_loss_config), c_size_t]),
+        "bp_loss_create": (c_int, [c_void_p, POINTER(bp_loss_config), POINTER(c_void_p)]),
+        "bp_loss_destroy": (None, [POINTER(c_void_p)]),
+        "bp_loss_pool": (c_void_p, [c_void_p]),
+        "bp_loss_begin": (c_int, [c_void_p]),
+        "bp_loss_values_init": (c_int, [POINTER(bp_loss_values), c_size_t]),
+        "bp_loss_add": (c_int, [c_void_p, c_void_p, POINTER(bp_loss_values), c_void_p]),
+        "bp_loss_agree": (c_int, [c_void_p, c_int]),
+        "bp_loss_reduce": (c_int, [c_void_p, c_int, c_void_p]),
+        "bp_loss_count_set": (c_int, [c_void_p, c_uint64]),
+        "bp_loss_seed": (c_int, [c_void_p, c_void_p, c_uint64, POINTER(bp_token_values), c_float,
+                                 POINTER(bp_token_values), c_void_p]),
+        "bp_loss_statistics_init": (c_int, [POINTER(bp_loss_statistics), c_size_t]),
+        "bp_loss_statistics_get": (c_int, [c_void_p, POINTER(bp_loss_statistics)]),
+        "bp_loss_statistics_merge": (c_int, [POINTER(bp_loss_statistics), POINTER(bp_loss_statistics)]),
+        "bp_loss_sequence_count": (c_uint64, [c_void_p]),
+        "bp_loss_sequence_get": (c_int, [c_void_p, c_uint64, POINTER(bp_loss_sequence)]),
+    },
+}

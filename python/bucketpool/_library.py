@@ -1,0 +1,101 @@
+"""The libraries, loaded and declared. core() is bucketpool itself; formats() and logprob() are loaded when they are first needed.
+
+They are looked for in the folder that BUCKETPOOL_LIBRARY_PATH names (several, with ':' between them), then in lib beside this file, where
+a wheel has them, then where the system's loader looks. Functions that return a bp_status are called through call(), made() and
+filled(), which turn anything but BP_OK into an exception."""
+
+import ctypes
+import functools
+import os
+from typing import Any, List, Type, TypeVar
+
+from . import _abi
+from .errors import OF_STATUS, Error
+
+T = TypeVar("T", bound=ctypes.Structure)
+
+
+def _candidates(name: str) -> List[str]:
+    file = f"lib{name}.so.0"
+    folders = [folder for folder in os.environ.get("BUCKETPOOL_LIBRARY_PATH", "").split(":") if folder]
+    folders.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+    return [os.path.join(folder, file) for folder in folders if os.path.exists(os.path.join(folder, file))] + [file]
+
+
+def _load(name: str, functions: dict) -> ctypes.CDLL:
+    for candidate in _candidates(name):
+        try:
+            library = ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
+            break
+        except OSError as error:
+            reason = error
+    else:
+        raise ImportError(f"lib{name}.so.0 was not found: install the bucketpool wheel, or name the folder of a build in "
+                          f"BUCKETPOOL_LIBRARY_PATH ({reason})")
+    for function, (result, arguments) in functions.items():
+        declared = getattr(library, function)
+        declared.restype, declared.argtypes = result, arguments
+    return library
+
+
+@functools.lru_cache(maxsize=None)
+def core() -> ctypes.CDLL:
+    """libbucketpool: plans, pools, devices, communicators."""
+    return _load("bucketpool", _abi.FUNCTIONS["core"])
+
+
+@functools.lru_cache(maxsize=None)
+def formats() -> ctypes.CDLL:
+    """libbucketpool-formats: readers and writers."""
+    core()
+    return _load("bucketpool-formats", _abi.FUNCTIONS["formats"])
+
+
+@functools.lru_cache(maxsize=None)
+def logprob() -> ctypes.CDLL:
+    """libbucketpool-logprob: log-probabilities, losses, the fused head."""
+    core()
+    return _load("bucketpool-logprob", _abi.FUNCTIONS["logprob"])
+
+
+def failure(status: int) -> Error:
+    """The exception of a status, with what the library recorded on this thread."""
+    detail = core().bp_error_detail().decode(errors="replace")
+    name = core().bp_status_name(status).decode()
+    kind = OF_STATUS.get(status, Error)
+    error = kind(detail or name)
+    error.status = status
+    return error
+
+
+def call(function: Any, *arguments: Any) -> None:
+    """Calls a function that returns a bp_status."""
+    status = function(*arguments)
+    if status != _abi.BP_OK:
+        raise failure(status)
+
+
+def made(function: Any, *arguments: Any) -> ctypes.c_void_p:
+    """Calls a function whose last argument is the object that it makes; the caller owns it."""
+    handle = ctypes.c_void_p()
+    call(function, *arguments, ctypes.byref(handle))
+    return handle
+
+
+def filled(function: Any, kind: Type[T], *arguments: Any) -> T:
+    """Calls a getter whose last argument is the struct that it fills."""
+    struct = kind()
+    call(function, *arguments, ctypes.byref(struct))
+    return struct
+
+
+def configured(init: Any, kind: Type[T], **values: Any) -> T:
+    """A configuration with the library's defaults and these values; None leaves the default."""
+    struct = kind()
+    call(init, ctypes.byref(struct), ctypes.sizeof(kind))
+    for name, value in values.items():
+        if not hasattr(struct, name):
+            raise TypeError(f"{kind.__name__} has no field {name}")
+        if value is not None:
+            setattr(struct, name, value)
+    return struct
