@@ -224,26 +224,30 @@ def _name(module: nn.Module) -> str:
 def _device(wanted: Optional[Device], torch_device: torch.device) -> Device:
     if wanted is None:
         return Device.host() if torch_device.type == "cpu" else Device.cuda(torch_device.index)
-    if wanted.name.startswith("cuda") != (torch_device.type == "cuda"):
+    if wanted.ordinal != torch_device.index or (wanted.ordinal is None and not wanted.is_host_accessible):
         raise Mismatch(f"the module is on {torch_device}, the pool's device is {wanted.name}: leave device out, or move the module first")
     return wanted
 
 
 def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "scheduled", plan: Union[Plan, str, "os.PathLike[str]", None] = None,
            joint: bool = True, alignment: int = 256, work: int = 0, strict: bool = True, poison: bool = False,
-           device: Optional[Device] = None, name: Optional[str] = None, any_version: bool = False, **pool_options: Any) -> Attachment:
+           device: Optional[Device] = None, name: Optional[str] = None, phases: Optional[bool] = None, any_version: bool = False,
+           **pool_options: Any) -> Attachment:
     """Plans a fully_shard'ed module's gather outputs and reduce-scatter inputs, makes a pool of that size and attaches it.
 
     module: the root, on its device already. timelines: of record(); None: predict() from its settings. policy: "scheduled", "max",
     "fixed", or "dynamic" (no pool: every buffer is allocated in stream order). plan: one that was made before, or its file, instead of
-    planning; it must have these buckets. joint: gathers and reductions share one slab ("scheduled" only). strict: what the plan did not
+    planning; it must have these buckets. phases: as plan_of; None: as the policy wants it. joint: gathers and reductions share one slab ("scheduled" only). strict: what the plan did not
     foresee is Unplanned; False: it is plain memory, counted in `fallbacks`. poison: fill buffers with NaN as they are released, for
     tests. pool_options: of bucketpool.Pool (guard, name in messages, fingerprint).
 
     Raises InvalidArgument (not sharded, a second pool, an unknown dtype), Mismatch (another device, a plan of other buckets), Unsupported
     (a PyTorch that is not known), Infeasible, and what Plan and Pool raise. The caller owns the attachment: detach()."""
     groups = groups_of(module, any_version)
-    planned = plan_of(module, timelines, name, plan is not None or policy in ("scheduled", "dynamic"), any_version)
+    if plan is not None:
+        plan = plan if isinstance(plan, Plan) else Plan.read(plan)
+        policy = plan.policy
+    planned = plan_of(module, timelines, name, policy in ("scheduled", "dynamic") if phases is None else phases, any_version)
     names = [group.name for group in groups]
     if planned.units != names:
         raise Mismatch(f"the recording has units {planned.units}, the module {names}: record the module that the pool is for")
@@ -252,7 +256,6 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
         if not plan.feasible:
             raise Infeasible(f"policy {policy}: {plan.infeasible_because}")
     else:
-        plan = plan if isinstance(plan, Plan) else Plan.read(plan)
         plan.check(planned.buckets, planned.schedule)
     target = _device(device, groups[0].device)
     pool = Pool(target, plan, name=name or _name(module), **pool_options)
