@@ -49,7 +49,7 @@ def wrong_modules():
     answers["nothing"] = said(errors.InvalidArgument, fsdp2.attach, models.build(), nothing)
     with fsdp2.record(models.build("tied")) as other:
         models.train(models.build("tied"), 1)
-    answers["other"] = said(errors.InvalidArgument, fsdp2.attach, models.build("hybrid"), other)
+    answers["other"] = said(errors.InvalidArgument, fsdp2.attach, models.build("embedding"), other)
     return answers
 
 
@@ -259,3 +259,41 @@ def test_units_json_and_a_plan_from_it(tmp_path):
         assert same and planned > 0
         assert units[:3] == ["(root)", "layers.0", "layers.1"] and "layers.1.experts.0" in units
         assert buckets == ["gather.backward", "gather.forward", "reduce"]
+
+
+def example(script, port):
+    import contextlib
+    import io
+    import runpy
+    import sys
+
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    sys.argv = [script, "--steps", "2", "--layers", "3", "--width", "16"]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        runpy.run_path(script, run_name="__main__")
+    return text.getvalue()
+
+
+def test_the_example(free_port):
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "examples", "fsdp2_train.py")
+    first, second = world.run(example, os.path.normpath(script), free_port)
+    lines = first.splitlines()
+    assert second == "" and len(lines) == 6
+    for step, line in enumerate(lines[:2]):
+        words = line.replace(",", "").split()
+        assert words[:2] == ["step", f"{step}:"] and words[3] == words[5]
+    held, planned = int(lines[2].split()[3]), int(lines[3].split()[3])
+    assert 0 < held <= planned <= held + 2048
+
+
+@pytest.fixture
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
