@@ -297,3 +297,47 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def extended(model):
+    """A parameter that is gathered as bf16 by extensions, as float8 parameters are, among others in fp32: packed as bytes."""
+    import torch
+
+    local = model.layers[0].up.weight._local_tensor
+
+    def before(mesh):
+        return (local.to(torch.bfloat16),), None
+
+    def after(outputs, metadata, dtype, *, out=None):
+        if out is None:
+            whole = outputs[0].to(dtype)
+            return whole, (whole,)
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(out):
+            out.copy_(outputs[0])
+        return None
+
+    local.fsdp_pre_all_gather, local.fsdp_post_all_gather = before, after
+    return model
+
+
+def extensions():
+    import torch
+
+    from bucketpool import errors
+    from bucketpool.torch import fsdp2
+
+    plain, model = models.train(extended(models.build()), 2), extended(models.build())
+    message = said(errors.Unsupported, fsdp2.attach, model)
+    other = extended(models.build())
+    with fsdp2.record(other) as recording:
+        models.train(other, 1)
+    with fsdp2.attach(model, recording, poison=True) as attached:
+        same = models.same(plain, models.train(model, 2))
+        sizes = {slot: size for slot, size in attached.planned.sizes.items() if slot.unit == "layers.0" and slot.role == "param"}
+    return message, same, {size.dtype == torch.uint8 for size in sizes.values()}
+
+
+def test_extensions_of_parameters_need_a_recording():
+    for message, same, packed in world.run(extensions):
+        assert "layers.0 has parameters with all-gather extensions" in message and "record()" in message
+        assert same and packed == {True}
