@@ -1,7 +1,8 @@
-"""The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not this file.
+"""The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not
+this file.
 
-What each thing means is in the header of its section. Objects are c_void_p; enumerations are plain integers. FUNCTIONS has, for each
-library, the result and the arguments of its functions; _library.py declares them."""
+What each thing means is in the header of its section. Objects are c_void_p; enumerations are plain integers. FUNCTIONS
+has, for each library, the result and the arguments of its functions; _library.py declares them."""
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint, c_uint16, c_uint32, c_uint64, c_uint8, c_ulonglong, c_void_p, sizeof)
@@ -470,7 +471,8 @@ class bp_comm_ops(Sized):
                 ("all_gather", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)),
                 ("all_reduce", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p)),
                 ("reduce_scatter", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p)),
-                ("register_memory", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int, POINTER(c_void_p), POINTER(c_char_p))),
+                ("register_memory", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int, POINTER(c_void_p),
+                                              POINTER(c_char_p))),
                 ("deregister_memory", CFUNCTYPE(c_int, c_void_p, c_int, c_void_p)),
                 ("warnings", CFUNCTYPE(None, c_void_p, c_int, c_uint32, CFUNCTYPE(None, c_void_p, c_char_p), c_void_p)),
                 ("abort", CFUNCTYPE(c_int, c_void_p))]
@@ -549,11 +551,14 @@ class bp_cuda_driver(Sized):
                 ("cuCtxPopCurrent", CFUNCTYPE(c_int, POINTER(c_void_p))),
                 ("cuCtxGetCurrent", CFUNCTYPE(c_int, POINTER(c_void_p))), ("cuCtxSynchronize", CFUNCTYPE(c_int)),
                 ("cuMemGetInfo", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(c_size_t))),
-                ("cuMemGetAllocationGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_allocation_prop), c_int)),
-                ("cuMulticastGetGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_multicast_prop), c_int)),
+                ("cuMemGetAllocationGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_allocation_prop),
+                                                            c_int)),
+                ("cuMulticastGetGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_multicast_prop),
+                                                        c_int)),
                 ("cuMemAddressReserve", CFUNCTYPE(c_int, POINTER(c_uint64), c_size_t, c_size_t, c_uint64, c_ulonglong)),
                 ("cuMemAddressFree", CFUNCTYPE(c_int, c_uint64, c_size_t)),
-                ("cuMemCreate", CFUNCTYPE(c_int, POINTER(c_ulonglong), c_size_t, POINTER(bp_cu_allocation_prop), c_ulonglong)),
+                ("cuMemCreate", CFUNCTYPE(c_int, POINTER(c_ulonglong), c_size_t, POINTER(bp_cu_allocation_prop),
+                                          c_ulonglong)),
                 ("cuMemRelease", CFUNCTYPE(c_int, c_ulonglong)),
                 ("cuMemMap", CFUNCTYPE(c_int, c_uint64, c_size_t, c_size_t, c_ulonglong, c_ulonglong)),
                 ("cuMemUnmap", CFUNCTYPE(c_int, c_uint64, c_size_t)),
@@ -568,7 +573,8 @@ class bp_cuda_driver(Sized):
                 ("cuStreamDestroy", CFUNCTYPE(c_int, c_void_p)), ("cuStreamSynchronize", CFUNCTYPE(c_int, c_void_p)),
                 ("cuStreamGetCtx", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
                 ("cuStreamWaitEvent", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint)),
-                ("cuStreamGetCaptureInfo", CFUNCTYPE(c_int, c_void_p, POINTER(c_int), POINTER(c_uint64), POINTER(c_void_p), POINTER(POINTER(c_void_p)), POINTER(c_size_t))),
+                ("cuStreamGetCaptureInfo", CFUNCTYPE(c_int, c_void_p, POINTER(c_int), POINTER(c_uint64),
+                                                     POINTER(c_void_p), POINTER(POINTER(c_void_p)), POINTER(c_size_t))),
                 ("cuLaunchHostFunc", CFUNCTYPE(c_int, c_void_p, CFUNCTYPE(None, c_void_p), c_void_p)),
                 ("cuMemsetD8Async", CFUNCTYPE(c_int, c_uint64, c_uint8, c_size_t, c_void_p)),
                 ("cuMemcpyAsync", CFUNCTYPE(c_int, c_uint64, c_uint64, c_size_t, c_void_p)),
@@ -584,7 +590,8 @@ class bp_cuda_driver(Sized):
                 ("cuModuleUnload", CFUNCTYPE(c_int, c_void_p)),
                 ("cuModuleGetFunction", CFUNCTYPE(c_int, POINTER(c_void_p), c_void_p, c_char_p)),
                 ("cuFuncLoad", CFUNCTYPE(c_int, c_void_p)),
-                ("cuLaunchKernel", CFUNCTYPE(c_int, c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_void_p, POINTER(c_void_p), POINTER(c_void_p)))]
+                ("cuLaunchKernel", CFUNCTYPE(c_int, c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
+                                             c_void_p, POINTER(c_void_p), POINTER(c_void_p)))]
 
 
 # ---- cuda.h --------------------------------------------------------------------------------------------------------
@@ -658,6 +665,13 @@ class bp_device_ops(Sized):
                 ("graph_end", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_void_p))),
                 ("graph_launch", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)),
                 ("graph_destroy", CFUNCTYPE(c_int, c_void_p, c_void_p))]
+
+
+# ---- dlpack.h ------------------------------------------------------------------------------------------------------
+
+
+class bp_lend(Sized):
+    _fields_ = [("size", c_size_t), ("id", c_uint32), ("dtype", c_int), ("versioned", c_int32)]
 
 
 # ---- pack.h --------------------------------------------------------------------------------------------------------
@@ -1190,6 +1204,10 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_cuda_launch": (c_int, [c_void_p, POINTER(bp_cuda_grid), POINTER(c_void_p), c_void_p]),
         "bp_device_create": (c_int, [POINTER(bp_device_ops), c_void_p, POINTER(c_void_p)]),
         "bp_device_table": (POINTER(bp_device_ops), [c_void_p, POINTER(c_void_p)]),
+        "bp_lend_init": (c_int, [POINTER(bp_lend), c_size_t]),
+        "bp_pool_lend": (c_int, [c_void_p, POINTER(bp_lend), POINTER(c_void_p)]),
+        "bp_lent_back": (None, [POINTER(c_void_p)]),
+        "bp_pool_lent_count": (c_uint64, [c_void_p]),
         "bp_packing_create": (c_int, [POINTER(c_void_p)]),
         "bp_packing_destroy": (None, [POINTER(c_void_p)]),
         "bp_packing_add_item": (c_int, [c_void_p, c_uint64, POINTER(c_size_t)]),
