@@ -161,18 +161,23 @@ def environment():
 # ---- the library and the tests -----------------------------------------------------------------------------------------
 
 
-def build():
-    """The libraries, and the driver that stands in for a GPU's; not the tests of meson. Kept and continued."""
-    kernels = "disabled" if run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"])[0] == 0 else "auto"
-    options = ["-Dcairo=disabled", "-Dmpi=disabled", "-Ddocs=disabled", "-Dbenchmarks=disabled", "-Dcmocka=stand-in", "-Dkernels=" + kernels]
-    if not os.path.exists(os.path.join(FOLDER, "build.ninja")):
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        if run(["meson", "setup", FOLDER, *options])[0] != 0:
-            return None
-    known = json.loads(subprocess.run(["meson", "introspect", "--targets", FOLDER], capture_output=True, text=True, check=True).stdout)
+def build_with(options):
+    if not os.path.exists(os.path.join(FOLDER, "build.ninja")) and run(["meson", "setup", FOLDER, *options])[0] != 0:
+        return False
+    known = json.loads(subprocess.run(["meson", "introspect", "--targets", FOLDER], capture_output=True, text=True).stdout or "[]")
     paths = [os.path.relpath(target["filename"][0], FOLDER) for target in known if target["type"] == "shared library"]
     wanted = [p for p in paths if p.startswith(("src/", "tests/fakes/cuda/"))]
-    return wanted if run(["ninja", "-C", FOLDER, *wanted])[0] == 0 else None
+    return bool(wanted) and run(["ninja", "-C", FOLDER, *wanted])[0] == 0
+
+
+def build():
+    """The libraries, and the driver that stands in for a GPU's; not the tests of meson. Kept and continued; anew, where that fails."""
+    kernels = "disabled" if run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"])[0] == 0 else "auto"
+    options = ["-Dcairo=disabled", "-Dmpi=disabled", "-Ddocs=disabled", "-Dbenchmarks=disabled", "-Dcmocka=stand-in", "-Dkernels=" + kernels]
+    if os.path.exists(FOLDER) and build_with(options):
+        return True
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    return build_with(options)
 
 
 def test(options):
@@ -214,7 +219,7 @@ def main():
         print(f"./check --torch is skipped: {reason}")
         return 77
     print(f"torch: environment {time.monotonic() - begin:.0f} s", flush=True)
-    if build() is None:
+    if not build():
         with open(LOG, encoding="utf-8") as file:
             print("".join(file.readlines()[-60:]))
         print("torch: the library does not build\n0 passed, 1 failed, 0 skipped")
