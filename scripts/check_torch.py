@@ -187,7 +187,7 @@ def test(options):
         os.remove(report)
     places = [os.path.join(ROOT, "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "BUCKETPOOL_BUILD": FOLDER, "PYTHONDONTWRITEBYTECODE": "1",
-           "BUCKETPOOL_LIBRARY_PATH": os.pathsep.join(os.path.join(FOLDER, *f) for f in (("src",), ("src", "logprob"))), "OMP_NUM_THREADS": "1"}
+           "BUCKETPOOL_LIBRARY_PATH": os.path.join(FOLDER, "src") + ":" + os.path.join(FOLDER, "src", "logprob"), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", "--junitxml", report, *options], env=env,
                                start_new_session=True)
     try:
