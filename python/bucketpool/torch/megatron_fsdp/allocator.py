@@ -250,6 +250,7 @@ class BucketAllocator:
             warnings.warn(f"{self._label(bucket_id)}: its memory is held, so it lies outside the pool this time", RuntimeWarning,
                           stacklevel=3)
             return _Hold(Bucket(torch.empty(size, dtype=dtype, device=self.pooled.device)), None, dtype, size)
+        self.pooled.streams.settle(stream)
         view = views[0]
         key = (planned.id, view.address)
         tensor = self._tensors.get(key)

@@ -25,3 +25,8 @@ class Streams:
         if stream is None:
             stream = self._imported[native] = self._device.import_stream(native, f"cuda stream {native:#x}")
         return stream
+
+    def settle(self, stream: Any) -> None:
+        """On a CPU, waits for what the pool itself put on the stream: guard mode's fill."""
+        if self._only is not None:
+            stream.synchronize()
