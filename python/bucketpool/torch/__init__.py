@@ -1,0 +1,1 @@
+"""PyTorch on bucketpool: each module here needs torch; `import bucketpool` does not."""
