@@ -116,6 +116,14 @@ static double difference(const tensor *t, const float *found, const void *expect
     return size > 0 ? sqrt(apart / size) : apart > 0 ? INFINITY : 0;
 }
 
+/* Padding was added up, too, and must not have been garbage. */
+static bool is_zero(const float *from, const float *end)
+{
+    while (from < end && *from == 0)
+        from++;
+    return from == end;
+}
+
 static void compare_bucket(const model *m, const whole *w, uint32_t index, const float *all, gradient_report *report)
 {
     for (uint32_t i = 0; i < m->count; i++) {
@@ -138,6 +146,8 @@ static bp_status compare(trainer *t, const whole *w, gradient_report *report)
         if (all == NULL)
             return fail_memory();
         bp_status status = collect(t, b, all);
+        if (status == BP_OK && !is_zero(all + b->info.numel, all + b->info.padded_numel))
+            status = fail(BP_ERR_MISMATCH, "the padding of bucket %u has gradients", i);
         if (status == BP_OK)
             compare_bucket(&t->model, w, i, all, report);
         free(all);

@@ -23,13 +23,24 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static bp_status train(trainer *t, bool speaks)
+static int by_size(const void *a, const void *b)
 {
-    double seconds = 0;
+    double one = *(const double *)a, other = *(const double *)b;
+    return (one > other) - (one < other);
+}
+
+static double median(double *seconds, uint64_t count)
+{
+    qsort(seconds, count, sizeof *seconds, by_size);
+    return count > 0 ? seconds[count / 2] : 0;
+}
+
+static bp_status train(trainer *t, bool speaks, double *seconds)
+{
     for (uint64_t step = 0; step < t->options->steps; step++) {
         double loss, begin = now();
         TRY(trainer_step(t, step, &loss));
-        seconds += now() - begin;
+        seconds[step] = now() - begin;
         if (speaks) {
             printf("step %" PRIu64 " loss %a %.16f\n", step, loss, loss);
             fflush(stdout);
@@ -37,7 +48,7 @@ static bp_status train(trainer *t, bool speaks)
     }
     if (t->offload != NULL)
         TRY(restore_all(t));
-    return speaks ? report_end(t, seconds) : memory_check(t);
+    return speaks ? report_end(t, median(seconds, t->options->steps)) : memory_check(t);
 }
 
 static bp_status run(const options *o, const launched *l, bp_comm *control, trainer *t)
@@ -48,7 +59,12 @@ static bp_status run(const options *o, const launched *l, bp_comm *control, trai
         report_begin(t);
     if (speaks && o->registered)
         TRY(report_registration(t));
-    return train(t, speaks);
+    double *seconds = calloc(o->steps + 1, sizeof *seconds);
+    if (seconds == NULL)
+        return fail_memory();
+    bp_status status = train(t, speaks, seconds);
+    free(seconds);
+    return status;
 }
 
 int main(int argc, char **argv)

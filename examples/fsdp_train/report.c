@@ -43,7 +43,7 @@ static bp_status report_pool(const trainer *t)
     return BP_OK;
 }
 
-bp_status report_end(const trainer *t, double seconds)
+bp_status report_end(const trainer *t, double seconds_a_step)
 {
     const options *o = t->options;
     TRY(memory_check(t));
@@ -58,6 +58,6 @@ bp_status report_end(const trainer *t, double seconds)
                t->away_before, t->away_bytes);
     if (t->profile != NULL)
         printf("profile %s\n", bp_profile_path(t->profile, BP_PROFILE_PICKLE));
-    printf("time %.3f ms a step\n", o->steps > 0 ? 1e3 * seconds / (double)o->steps : 0.0);
+    printf("time %.3f ms a step, the median\n", 1e3 * seconds_a_step);
     return BP_OK;
 }

@@ -6,6 +6,6 @@
 
 void report_begin(const trainer *t);
 bp_status report_registration(const trainer *t);
-bp_status report_end(const trainer *t, double seconds);
+bp_status report_end(const trainer *t, double seconds_a_step);
 
 #endif

@@ -148,6 +148,13 @@ class FsdpTrain(unittest.TestCase):
         for option in ("policy", "graph", "register", "offload-every", "profile", "slow", "check-gradients", "steps"):
             self.assertIn("--" + option, result.stdout)
 
+    def test_guard_mode(self):
+        """Memory that nobody holds is not touched, and nothing is read that was not written: acquired memory is NaN."""
+        expected = self.losses(start(1, "--steps", 2))
+        for policy in ("scheduled",) if BRIEF else ("fixed", "max", "scheduled"):
+            guarded = start(1, "--steps", 2, "--policy", policy, "--check-gradients", BUCKETPOOL_GUARD="1")
+            self.assertEqual(self.losses(guarded), expected)
+
     def test_few(self):
         for options in (("--steps", 0), ("--stack", "e", "--steps", 2), ("--stack", "aa", "--rows", 1, "--length", 1, "--steps", 2),
                         ("--hidden", 2, "--vocab", 2, "--steps", 2)):
