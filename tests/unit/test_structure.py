@@ -29,6 +29,7 @@ MAY_INCLUDE = {
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
     "comms": {"core", "devices", "nvtx", "comms"},
     "profile": {"core", "devices", "memory", "allocators", "profile"},
+    "torch": {"core", "devices", "memory", "torch"},
     "formats": {"core", "formats"},
     "logprob": {"core", "logprob"},
     "mpi": {"core", "mpi"},
