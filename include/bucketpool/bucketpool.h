@@ -7,6 +7,7 @@
 #include <bucketpool/comm.h>
 #include <bucketpool/cuda.h>
 #include <bucketpool/device.h>
+#include <bucketpool/dlpack.h>
 #include <bucketpool/dtype.h>
 #include <bucketpool/model.h>
 #include <bucketpool/nccl.h>
