@@ -2,13 +2,12 @@
 eight ranks of torch's fake process group."""
 
 import collections
+import functools
 import os
-import random
 import tempfile
 import unittest
 import unittest.mock
-import warnings
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import pytest
 
@@ -32,8 +31,16 @@ def rounded(size_bytes: int) -> int:
     return (size_bytes + 255) // 256 * 256
 
 
-def run_theirs(seed: int, maxpool: bool, **options: Any) -> Tuple[int, List[bytes]]:
-    """Bytes that their allocator made for units, and the losses' bits."""
+@functools.lru_cache(maxsize=None)
+def described(seed: int) -> Tuple[Any, pooled.Units]:
+    """The package's parameter groups of a random module, and what we make of them."""
+    with fake_ranks(RANKS), without_cuda():
+        model = wrap(random_stack(seed), expert_parallel=2)
+        return model.param_and_grad_buffer.parameter_groups, pooled.describe(model)
+
+
+def run_theirs(seed: int, maxpool: bool, **options: Any) -> int:
+    """Bytes that their allocator made for units."""
     with fake_ranks(RANKS), without_cuda() as memory:
         model = wrap(random_stack(seed), maxpool=maxpool, expert_parallel=2, **options)
         groups = model.param_and_grad_buffer.parameter_groups
@@ -124,18 +131,13 @@ class Pipelines(unittest.TestCase):
 class TheirLayouts(unittest.TestCase):
     """The policies fixed and max are their allocators."""
 
-    def _groups(self, seed: int) -> Any:
-        with fake_ranks(RANKS), without_cuda():
-            model = wrap(random_stack(seed, most_units=8), maxpool=True, expert_parallel=2)
-            return list(model.param_and_grad_buffer.parameter_groups), pooled.describe(model)
-
     def _offsets(self, plan: bucketpool.Plan) -> Dict[int, int]:
         return {bucket_id_of(each.bucket): each.offset for each in plan.assignments if each.role == "param"}
 
     def test_max(self) -> None:
         """Buckets that take turns there take turns here: of one dtype and rank, in two copies."""
         for seed in SEEDS:
-            groups, units = self._groups(seed)
+            groups, units = described(seed)
             theirs = buffers.MaxPoolAllocator(name="fsdp_params", fsdp_param_groups=groups, size=2)
             offsets = self._offsets(units.plan("max", copies=2))
             ranks: Dict[Any, set] = collections.defaultdict(set)
@@ -147,7 +149,7 @@ class TheirLayouts(unittest.TestCase):
     def test_fixed(self) -> None:
         """The same units share buffers, every other bucket has its own."""
         for seed in SEEDS:
-            groups, units = self._groups(seed)
+            groups, units = described(seed)
             theirs = buffers.FixedPoolAllocator(name="fsdp_params", fsdp_param_groups=groups, size=2)
             shared = set(theirs.fsdp_double_buffer_units)
             offsets = self._offsets(units.plan("fixed", copies=2))
@@ -166,11 +168,8 @@ class Export(unittest.TestCase):
     def test_sizes_and_names(self) -> None:
         """units.json says what the package's own buffers say, and is planned to the same plan after it was read."""
         for seed in SEEDS:
-            with fake_ranks(RANKS), without_cuda():
-                model = wrap(random_stack(seed), expert_parallel=2)
-                groups = model.param_and_grad_buffer.parameter_groups
-                units = pooled.describe(model, name="random")
-                sizes = {index: group.model_weight_buffer.bucket_index.size for index, group in enumerate(groups)}
+            groups, units = described(seed)
+            sizes = {index: group.model_weight_buffer.bucket_index.size for index, group in enumerate(groups)}
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "units.json")
                 command = units.write(path)
