@@ -6,6 +6,7 @@ as it is, collectives included (gloo; or torch's fake process group, which moves
 
 import contextlib
 import random
+import types
 import unittest.mock
 from typing import Any, Iterator, List, Optional, Tuple
 
@@ -52,7 +53,8 @@ def without_cuda() -> Iterator[_GlobalBuffer]:
             patch(torch.cuda, "stream", lambda stream: contextlib.nullcontext()), patch(torch.cuda, "current_device", lambda: 0), \
             patch(torch.cuda, "synchronize", lambda device=None: None), \
             patch(torch.Tensor, "cuda", lambda self, *arguments, **named: self), \
-            patch(buffers, "get_global_memory_buffer", lambda: buffer):
+            patch(buffers, "gc", types.SimpleNamespace(collect=lambda: None)), \
+            patch(buffers, "get_global_memory_buffer", lambda: buffer):  # gc: it takes longer than all the rest
         yield buffer
 
 
