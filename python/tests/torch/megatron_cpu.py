@@ -18,6 +18,7 @@ import megatron_fsdp
 from megatron_fsdp import param_and_grad_buffer as buffers
 from megatron_fsdp import utils
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.checkpoint import checkpoint
 
 CPU = torch.device("cpu")
 torch.set_num_threads(1)  # the tensors are small
@@ -88,7 +89,9 @@ class Unit(nn.Module):
 
 
 class Stack(nn.Module):
-    """Embedding, units, output layer."""
+    """Embedding, units, output layer. `recompute`: units keep no activations but compute them again in backward."""
+
+    recompute = False
 
     def __init__(self, units: List[Unit], width: int, words: int = 40) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class Stack(nn.Module):
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         x = self.embedding(words)
         for unit in self.units:
-            x = unit(x)
+            x = checkpoint(unit, x, use_reentrant=False) if self.recompute else unit(x)
         return self.output(x)
 
 

@@ -132,14 +132,24 @@ class Pipelines(unittest.TestCase):
                     self.assertEqual(installed.pool.statistics.refused, 0)
 
     def test_guarded(self) -> None:
-        """Freed buckets that anything still reads or writes would trap."""
-        with fake_ranks(RANKS), without_cuda():
-            with pooled.install(guard="on") as installed:
-                model = wrap(random_stack(2), expert_parallel=2)
-            for number in range(2):
-                step(model, number)
-                model.zero_grad()
-            self.assertGreater(installed.pool.statistics.releases, 0)
+        """Freed buckets that anything still reads or writes would trap: with activations computed again, evaluations between steps, and
+        forward passes whose backward never comes."""
+        words = torch.zeros(2, 3, dtype=torch.long)
+        for recompute in (False, True):
+            with fake_ranks(RANKS), without_cuda():
+                module = random_stack(3)
+                module.recompute = recompute
+                with pooled.install(guard="on") as installed:
+                    model = wrap(module, expert_parallel=2)
+                for number in range(2):
+                    step(model, number)
+                    model.zero_grad()
+                    with torch.no_grad():
+                        model(words)
+                    model(words)
+                statistics = installed.pool.statistics
+                self.assertEqual((statistics.refused, statistics.deviations), (0, 0))
+                self.assertEqual(statistics.acquires - statistics.releases, statistics.live_requests)
 
 
 class TheirLayouts(unittest.TestCase):
