@@ -34,12 +34,13 @@ What each thing means is in the header of its section. Objects are c_void_p; enu
 library, the result and the arguments of its functions; _library.py declares them."""
 
 %s
+from typing import Any, Dict, List, Tuple
 
 
 class Sized(Structure):
     """A struct that starts with its own size, which is set when it is made."""
 
-    def __init__(self, **values):
+    def __init__(self, **values: Any) -> None:
         super().__init__(size=sizeof(self), **values)
 
 
@@ -198,7 +199,7 @@ class Writer:
                 self.declaration(node, LIBRARIES.get(name, "core"))
 
     def text(self):
-        lines = [*self.lines, "", "FUNCTIONS = {"]
+        lines = [*self.lines, "", "FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {"]
         for library, functions in self.functions.items():
             lines.append(f'    "{library}": {{')
             for name, (result, arguments) in functions.items():

@@ -5,12 +5,13 @@ library, the result and the arguments of its functions; _library.py declares the
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint, c_uint16, c_uint32, c_uint64, c_uint8, c_ulonglong, c_void_p, sizeof)
+from typing import Any, Dict, List, Tuple
 
 
 class Sized(Structure):
     """A struct that starts with its own size, which is set when it is made."""
 
-    def __init__(self, **values):
+    def __init__(self, **values: Any) -> None:
         super().__init__(size=sizeof(self), **values)
 
 
@@ -961,7 +962,7 @@ class bp_tradeoff_point(Sized):
                 ("lower_bound_bytes", c_uint64), ("exposed_bytes", c_uint64), ("waits", c_size_t)]
 
 
-FUNCTIONS = {
+FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
     "core": {
         "bp_status_name": (c_char_p, [c_int]),
         "bp_error_detail": (c_char_p, []),
