@@ -4,6 +4,7 @@ import collections
 import random
 import unittest
 import warnings
+from types import SimpleNamespace
 from typing import Dict, List, NamedTuple, Optional
 
 import pytest
@@ -75,6 +76,46 @@ class Served:
 
     def members(self, unit: int) -> List[int]:
         return [index for index, group in enumerate(self.groups) if group.fsdp_unit_id == unit]
+
+
+def fp8_group(unit: int, numel: int) -> SimpleNamespace:
+    """As Megatron-FSDP has a parameter group of MXFP8 weights: what describe() reads of it."""
+    def buffer(dtype: torch.dtype) -> SimpleNamespace:
+        return SimpleNamespace(is_data_distributed=True, dtype=dtype, dp_world_size=4, bucket_index=SimpleNamespace(size=numel + 16))
+
+    return SimpleNamespace(
+        params=[torch.empty(numel, device="meta")], fsdp_unit_id=unit, dtype="float8", grad_dtype=torch.bfloat16, is_expert_param=False,
+        requires_grad=True, model_weight_buffer=buffer(torch.uint8), transpose_weight_buffer=buffer(torch.uint8),
+        main_grad_buffer=buffer(torch.bfloat16), hfsdp_helper_wbuf=None, hfsdp_helper_wtbuf=None, hfsdp_helper_gbuf=None,
+        hsdp_comm_gbuf=None)
+
+
+class Fp8(unittest.TestCase):
+    """Without Transformer Engine there are no fp8 modules to wrap: their groups are described and their buckets allocated."""
+
+    def test_transposes(self) -> None:
+        groups = [fp8_group(unit, 1024 * (unit + 1)) for unit in range(3)]
+        units = pooled.describe(groups)
+        self.assertEqual((units.roles, units.grad_dtype), (("param", "param_transpose", "grad"), None))
+        plan = units.plan()
+        self.assertEqual({(each.role, each.dtype) for each in plan.assignments},
+                         {("param", "uint8"), ("param_transpose", "uint8"), ("grad", "bf16")})
+        served = pooled.PooledBuckets(plan, CPU)
+        rows, columns = (served.allocator(role, groups) for role in ("param", "param_transpose"))
+        forward = rows.allocate(0, 1040, torch.uint8, CPU).data
+        rows.free(0)
+        backward = columns.allocate(0, 1040, torch.uint8, CPU).data
+        self.assertEqual((forward.dtype, backward.numel()), (torch.uint8, 1040))
+        columns.free(0)
+        with self.assertRaisesRegex(errors.Mismatch, r"needs 2080 bytes \(2080 elements of uint8\), planned were 1040"):
+            columns.allocate(0, 2080, torch.uint8, CPU)
+
+    def test_mixed_gradients(self) -> None:
+        """Gradient dtypes that no option says are refused."""
+        groups = [fp8_group(unit, 1024) for unit in range(2)]
+        groups[1].grad_dtype = torch.float32
+        with self.assertRaisesRegex(errors.Unsupported, "gradients of bf16, fp32 beside each other"):
+            pooled.describe(groups)
 
 
 class RandomOrders(unittest.TestCase):

@@ -86,7 +86,7 @@ def _read(bucket_id: int, group: Any, grad_dtype_of: Callable[[Any], torch.dtype
     roles = ["param"] if _distributed(group.hfsdp_helper_wbuf, weight) else []
     roles += ["param_transpose"] if _distributed(group.hfsdp_helper_wtbuf, group.transpose_weight_buffer) else []
     grad_dtype = grad_dtype_of(group) if gradient is not None else None
-    roles += _gradient_roles(group, grad_dtype) if gradient is not None else []
+    roles += _gradient_roles(group, grad_dtype) if grad_dtype is not None else []
     outer = group.hsdp_comm_gbuf
     comm = 0
     if outer is not None:
@@ -138,7 +138,8 @@ class Units:
         self.grad_dtype = self._gradients(inside)
         self.dp, self.ep = self._ranks()
         self.model = Model(name)
-        index = {unit: self.model.add_unit(unit_names[unit]) for unit in sorted({group.unit for group in inside})}
+        units = sorted({group.unit for group in self.groups if group.unit is not None})
+        index = {unit: self.model.add_unit(unit_names[unit]) for unit in units}
         for group in self.groups:
             roles = group.roles + (STATE_ROLES if "param" in group.roles else ())
             if group.unit is None or group.roles:
