@@ -242,10 +242,8 @@ class BucketAllocator:
 
     def _from_pool(self, bucket_id: int, planned: Planned, size: int, dtype: torch.dtype, strict: bool) -> _Hold:
         stream = self.pooled.streams.current()
-        if strict:
-            views = self.pooled.pool.acquire([planned.id], stream)
-        else:
-            views = self.pooled.pool.try_acquire([planned.id], stream)
+        take = self.pooled.pool.acquire if strict else self.pooled.pool.try_acquire
+        views = take([planned.id], stream)
         if views is None:
             warnings.warn(f"{self._label(bucket_id)}: its memory is held, so it lies outside the pool this time", RuntimeWarning,
                           stacklevel=3)

@@ -81,11 +81,14 @@ class Installed:
 
 def _check_sizes(groups: Sequence[Group], pooled: PooledBuckets) -> None:
     """Every bucket that will be allocated is in the plan: found while the module is wrapped, not in the middle of a step."""
-    missing: List[str] = [f"{role} bucket {group.bucket_id} of unit {group.unit}" for group in groups if group.unit is not None and group.numel
-                          for role in group.roles if (role, group.bucket_id) not in pooled.planned]
-    if missing:
-        raise Mismatch(f"{len(missing)} buckets of this module are not in the plan, the first is {missing[0]}: export units.json from this "
-                       f"module (describe(model).write(path)) and plan it with the --roles that this names")
+    asked = [(role, group) for group in groups if group.unit is not None and group.numel for role in group.roles]
+    for wrong, what in ((lambda role, group: (role, group.bucket_id) not in pooled.planned, "are not in the plan"),
+                        (lambda role, group: pooled.planned[role, group.bucket_id].bytes < group.bytes(role), "are larger than planned")):
+        found = [f"{role} bucket {group.bucket_id} of unit {group.unit} with {group.bytes(role)} bytes" for role, group in asked
+                 if wrong(role, group)]
+        if found:
+            raise Mismatch(f"{len(found)} of {len(asked)} buckets of this module {what}, the first is {found[0]}: export units.json from this "
+                           f"module (describe(model).write(path)), with this number of ranks, and plan it with the command that this returns")
 
 
 class _Deferred:

@@ -56,6 +56,12 @@ class Group:
     shards: int  # ranks that it is sharded over
     comm_numel: int  # elements of the outer reduction's copy
 
+    def bytes(self, role: str) -> int:
+        """What is allocated for it in a role."""
+        numel = self.comm_numel if role == "grad_comm" else self.padded_numel
+        dtype = self.grad_dtype if role in ("grad", "grad_comm") else self.dtype
+        return numel * ITEM_BYTES[dtype] if dtype is not None else 0
+
 
 def _distributed(*buffers: Any) -> bool:
     return any(buffer is not None and buffer.is_data_distributed for buffer in buffers)
@@ -80,16 +86,16 @@ def _read(bucket_id: int, group: Any, grad_dtype_of: Callable[[Any], torch.dtype
     roles = ["param"] if _distributed(group.hfsdp_helper_wbuf, weight) else []
     roles += ["param_transpose"] if _distributed(group.hfsdp_helper_wtbuf, group.transpose_weight_buffer) else []
     grad_dtype = grad_dtype_of(group) if gradient is not None else None
-    roles += _gradient_roles(group, grad_dtype) if gradient is not None else []
+    roles += _gradient_roles(group, grad_dtype) if grad_dtype is not None else []
     outer = group.hsdp_comm_gbuf
     comm = 0
     if outer is not None:
         comm = outer.shard_bucket_index.size if outer.is_data_distributed else outer.bucket_index.size
-    shards = outer or group.hfsdp_helper_gbuf or measured
+    inner = outer or group.hfsdp_helper_wbuf or measured  # hybrid sharding: what a rank holds is sharded over the inner ranks
     return Group(bucket_id, group.fsdp_unit_id, dtype_name(group.dtype, whose),
                  dtype_name(grad_dtype, whose) if grad_dtype is not None else None, numel,
                  measured.bucket_index.size if measured is not None else numel, bool(group.is_expert_param),
-                 not group.requires_grad, tuple(roles), shards.dp_world_size if shards is not None else 1, comm)
+                 not group.requires_grad, tuple(roles), inner.dp_world_size if inner is not None else 1, comm)
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
@@ -132,7 +138,8 @@ class Units:
         self.grad_dtype = self._gradients(inside)
         self.dp, self.ep = self._ranks()
         self.model = Model(name)
-        index = {unit: self.model.add_unit(unit_names[unit]) for unit in sorted({group.unit for group in inside})}
+        units = sorted({group.unit for group in self.groups if group.unit is not None})
+        index = {unit: self.model.add_unit(unit_names[unit]) for unit in units}
         for group in self.groups:
             roles = group.roles + (STATE_ROLES if "param" in group.roles else ())
             if group.unit is None or group.roles:
@@ -164,13 +171,7 @@ class Units:
 
     def outside_bytes(self, role: str) -> int:
         """Bytes of all buckets outside units in a role, each rounded up to 256: what serving them from the pool takes."""
-        total = 0
-        for group in self.groups:
-            if group.unit is None and role in group.roles:
-                numel = group.comm_numel if role == "grad_comm" else group.padded_numel
-                dtype = group.grad_dtype if role in ("grad", "grad_comm") else group.dtype
-                total += (numel * ITEM_BYTES[dtype] + 255) // 256 * 256
-        return total
+        return sum((group.bytes(role) + 255) // 256 * 256 for group in self.groups if group.unit is None and role in group.roles)
 
     def buckets(self) -> Buckets:
         """The buckets and requests that the library plans."""
