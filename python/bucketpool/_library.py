@@ -1,16 +1,17 @@
-"""The libraries, loaded and declared. core() is bucketpool itself; formats() and logprob() are loaded when they are first needed.
+"""The libraries, loaded and declared. core() is bucketpool itself; formats() and logprob() are loaded when they are
+first needed.
 
-They are looked for in the folder that BUCKETPOOL_LIBRARY_PATH names (several, with ':' between them), then in lib beside this file, where
-a wheel has them, then where the system's loader looks. Functions that return a bp_status are called through call(), made() and
-filled(), which turn anything but BP_OK into an exception."""
+They are looked for in the folder that BUCKETPOOL_LIBRARY_PATH names (several, with ':' between them), then in lib
+beside this file, where a wheel has them, then where the system's loader looks. Functions that return a bp_status are
+called through call(), made() and filled(), which turn anything but BP_OK into an exception."""
 
 import ctypes
 import functools
 import os
-from typing import Any, List, Type, TypeVar
+from typing import Any, Dict, List, Tuple, Type, TypeVar
 
 from . import _abi
-from .errors import OF_STATUS, Error
+from .errors import OF_STATUS, Error, InvalidArgument
 
 T = TypeVar("T", bound=ctypes.Structure)
 
@@ -22,7 +23,7 @@ def _candidates(name: str) -> List[str]:
     return [os.path.join(folder, file) for folder in folders if os.path.exists(os.path.join(folder, file))] + [file]
 
 
-def _load(name: str, functions: dict) -> ctypes.CDLL:
+def _load(name: str, functions: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL:
     for candidate in _candidates(name):
         try:
             library = ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
@@ -30,10 +31,13 @@ def _load(name: str, functions: dict) -> ctypes.CDLL:
         except OSError as error:
             reason = error
     else:
-        raise ImportError(f"lib{name}.so.0 was not found: install the bucketpool wheel, or name the folder of a build in "
-                          f"BUCKETPOOL_LIBRARY_PATH ({reason})")
+        raise ImportError(
+    f"lib{name}.so.0 was not found: install the bucketpool wheel, or name the folder of a build in "
+    f"BUCKETPOOL_LIBRARY_PATH ({reason})")
     for function, (result, arguments) in functions.items():
-        declared = getattr(library, function)
+        declared = getattr(library, function, None)
+        if declared is None:
+            raise ImportError(f"{library._name} has no {function}: it is of another version than this package")
         declared.restype, declared.argtypes = result, arguments
     return library
 
@@ -97,5 +101,15 @@ def configured(init: Any, kind: Type[T], **values: Any) -> T:
         if not hasattr(struct, name):
             raise TypeError(f"{kind.__name__} has no field {name}")
         if value is not None:
-            setattr(struct, name, value)
+            put(struct, name, value)
     return struct
+
+
+def put(struct: ctypes.Structure, name: str, value: Any) -> None:
+    """Sets a field. InvalidArgument where it does not hold the value: ctypes would cut it."""
+    try:
+        setattr(struct, name, value)
+    except TypeError:
+        raise InvalidArgument(f"{name} cannot be {value!r}") from None
+    if isinstance(value, (int, bytes)) and getattr(struct, name) != value:
+        raise InvalidArgument(f"{name} cannot be {value!r}: it has no room for it")

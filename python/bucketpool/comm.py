@@ -1,0 +1,97 @@
+"""Communicators: groups of ranks that a runtime has made, for registration and for the log-prob client."""
+
+import ctypes
+from typing import Any, Callable, Optional
+
+from . import _abi
+from ._library import call, core
+from .errors import Error
+from .handle import Handle, Owner, calling_back
+from .names import decoded, encoded, whole
+
+Exchange = Callable[[int, int, int], Any]  # mine, bytes, all: addresses of host memory
+AllGather = Callable[[int, int, int, int], Any]  # mine, all, bytes, stream
+Reduce = Callable[[int, int, int, int, int, int], Any]  # from, to, count, dtype, reduction, stream
+
+
+class CommHandle(Handle):
+    destroy = "bp_comm_destroy"
+
+
+class Comm(Owner[CommHandle]):
+    """Made by Comm.self() or Comm.callback(). One call at a time."""
+
+    def __init__(self) -> None:
+        raise TypeError("communicators are made by Comm.self or Comm.callback")
+
+    @classmethod
+    def _made(cls, handle: CommHandle, function: Any, *arguments: Any) -> "Comm":
+        call(function, *arguments, ctypes.byref(handle))
+        comm = cls.__new__(cls)
+        comm._handle = handle
+        return comm
+
+    @classmethod
+    def self(cls) -> "Comm":
+        """One rank: exchanges and collectives copy."""
+        return cls._made(CommHandle(), core().bp_comm_create_self)
+
+    @classmethod
+    def callback(cls, rank: int, ranks: int, exchange: Exchange, all_gather: Optional[AllGather] = None,
+                 all_reduce: Optional[Reduce] = None, reduce_scatter: Optional[Reduce] = None,
+                 name: Optional[str] = None) -> "Comm":
+        """Functions of the caller, called with the GIL on the thread of the call.
+
+        exchange(mine, bytes, all): collective, blocking, addresses of host memory; `all` gets the bytes of all ranks
+        in rank order. all_gather(mine, all, bytes, stream), all_reduce(source, to, count, dtype, reduction, stream),
+        reduce_scatter(the same): addresses of memory of the stream's device, stream a bp_stream address (_abi.py),
+        dtype a bp_dtype, reduction a bp_reduction; in the stream's order: enqueue there or wait for it first. What
+        they raise is the error of the call that called them."""
+        callbacks = _abi.bp_comm_callbacks(rank=whole(rank, 32, "rank"), ranks=whole(ranks, 32, "ranks"))
+        fields: Any = dict(_abi.bp_comm_callbacks._fields_)  # type: ignore[arg-type]
+        for field, function in (("exchange", exchange), ("all_gather", all_gather), ("all_reduce", all_reduce),
+                                ("reduce_scatter", reduce_scatter)):
+            if function is not None:
+                setattr(callbacks, field, fields[field](_answered(function)))
+        return cls._made(CommHandle(callbacks),
+                         core().bp_comm_create_callback, ctypes.byref(callbacks), None,
+                         encoded("callback" if name is None else name, "a communicator's name"))
+
+    @property
+    def rank(self) -> int:
+        return int(core().bp_comm_rank(self.handle))
+
+    @property
+    def ranks(self) -> int:
+        return int(core().bp_comm_ranks(self.handle))
+
+    @property
+    def name(self) -> str:
+        handle = self.handle
+        return decoded(core().bp_comm_name(handle))
+
+    def exchange(self, mine: bytes) -> bytes:
+        """Collective: the bytes of every rank, in rank order; all give the same number. Raises CommError, or what
+        exchange raised."""
+        everything = ctypes.create_string_buffer(len(mine) * self.ranks)
+        call(core().bp_comm_exchange, self.handle, mine, len(mine), everything)
+        return everything.raw
+
+    def __repr__(self) -> str:
+        return "<Comm, closed>" if self.closed else f"<Comm {self.name!r}: rank {self.rank} of {self.ranks}>"
+
+
+def _answered(function: Callable[..., Any]) -> Callable[..., int]:
+    """The function for C: its arguments without the first, its exceptions as a status with their words."""
+
+    def answer(_user: Any, *arguments: Any) -> int:
+        with calling_back():
+            try:
+                function(*[0 if argument is None else argument for argument in arguments])
+                return _abi.BP_OK
+            except Error as error:
+                return int(core().bp_error_record(error.status or _abi.BP_ERR_COMM, str(error).encode()))
+            except BaseException as error:
+                return int(core().bp_error_record(_abi.BP_ERR_COMM, f"{type(error).__name__}: {error}".encode()))
+
+    return answer

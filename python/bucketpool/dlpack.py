@@ -1,0 +1,73 @@
+"""A pool's memory as DLPack capsules: what numpy.from_dlpack and torch.from_dlpack read.
+
+Tensors are made and given back by the library (dlpack.h), not by Python: a consumer may delete one on any thread, in
+the middle of an exception, or when the interpreter is gone. For the same reasons capsules have no destructor. Those
+that nobody took are found here."""
+
+import ctypes
+import sys
+from ctypes import c_char_p, c_int, c_void_p
+from typing import Any, Set
+
+from . import _abi
+from ._library import call, configured, core
+from .handle import Handle
+
+CPU, CUDA = 1, 2  # DLDeviceType
+VERSION = (1, 0)  # of what is made where a version is asked for
+
+_NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
+_new: Any = ctypes.pythonapi.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
+_is_valid: Any = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = c_int, [ctypes.py_object, c_char_p]
+
+
+class LentHandle(Handle):
+    """A tensor that is given back when Python no longer refers to it."""
+
+    destroy = "bp_lent_back"
+
+
+def lend(pool: Handle, id: int, dtype: int, versioned: bool) -> LentHandle:
+    """A tensor over a request's memory, which keeps it mapped. Raises Unsupported, InvalidArgument, ScheduleError
+    (dlpack.h)."""
+    what = configured(core().bp_lend_init, _abi.bp_lend, id=id, dtype=dtype, versioned=int(versioned))
+    handle = LentHandle()
+    call(core().bp_pool_lend, pool, ctypes.byref(what), ctypes.byref(handle))
+    return handle
+
+
+class _Offered:
+    """A tensor in its capsule, until it is known that somebody took it."""
+
+    __slots__ = ("lent", "capsule", "name")
+
+    def __init__(self, lent: LentHandle, capsule: Any, name: bytes) -> None:
+        self.lent, self.capsule, self.name = lent, capsule, name
+
+    def references(self) -> int:
+        return sys.getrefcount(self.capsule)
+
+
+_ALONE = _Offered(LentHandle(), object(), b"").references()
+_offered: Set[_Offered] = set()
+
+
+def capsule(pool: Handle, id: int, dtype: int, versioned: bool) -> Any:
+    """A capsule with a tensor over a request's memory."""
+    take_back()
+    lent, name = lend(pool, id, dtype, versioned), _NAMES[versioned]
+    offer = _Offered(lent, _new(lent, name, None), name)
+    _offered.add(offer)
+    return offer.capsule
+
+
+def take_back() -> None:
+    """Gives tensors back that consumers refused: their capsules still have the first name, and nobody else has them."""
+    for offer in list(_offered):
+        taken = not _is_valid(offer.capsule, offer.name)  # a consumer renames it
+        if taken:
+            offer.lent.value = None  # it is the consumer's to give back
+        if taken or offer.references() <= _ALONE:
+            _offered.discard(offer)

@@ -1,0 +1,159 @@
+"""Schedules: when each request is live in a step of training."""
+
+import ctypes
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from . import _abi
+from ._library import call, configured, core, filled
+from .buckets import Buckets
+from .errors import InvalidArgument
+from .handle import Handle, Owner
+from .model import Model
+from .names import member, name_of, role_bits, whole
+
+
+class ScheduleHandle(Handle):
+    destroy = "bp_schedule_destroy"
+
+
+class Step(NamedTuple):
+    """What a step computes. unit None: what lies outside units; forward_unit: beside it, where passes are combined."""
+
+    phase: str
+    unit: Optional[int]
+    forward_unit: Optional[int]
+
+
+class Wait(NamedTuple):
+    """A wait that a traded schedule has: request `waits` for request `waits_for`. exposed_bytes of collectives no
+    longer overlap."""
+
+    step: int
+    waits: int
+    waits_for: int
+    exposed_bytes: int
+
+
+class ScheduleEvent(NamedTuple):
+    """An acquire or release of `requests` requests from number `first`."""
+
+    step: int
+    acquire: bool
+    lane: int
+    first: int
+    requests: int
+
+
+def _unit(unit: int) -> Optional[int]:
+    return None if unit < 0 else unit
+
+
+class Schedule(Owner[ScheduleHandle]):
+    """Made by training(), recorded(), united(), of_part() or traded(). Keeps nothing of what it was made of."""
+
+    def __init__(self) -> None:
+        raise TypeError("schedules are made by Schedule.training, recorded, united, of_part or traded")
+
+    @classmethod
+    def _made(cls, function: Any, *arguments: Any) -> "Schedule":
+        handle = ScheduleHandle()
+        call(function, *arguments, ctypes.byref(handle))
+        schedule = cls.__new__(cls)
+        schedule._handle = handle
+        return schedule
+
+    @classmethod
+    def training(cls, buckets: Buckets, prefetch: int = 1, grad_units: int = 2, passes: str = "train",
+                 prefetch_backward: Optional[int] = None, keep_after_forward: bool = False, recompute: bool = False,
+                 streams: str = "separate", outside: str = "nothing", microbatches: int = 0, combined: bool = False,
+                 overrides: Mapping[int, Tuple[int, Optional[int]]] = {}) -> "Schedule":
+        """A training step as FSDP runtimes run it, by default Megatron-FSDP's with double buffering.
+
+        prefetch: units gathered ahead; prefetch_backward None: as forward. grad_units: units whose gradients are live
+        at once. passes: "train", "eval", "both". keep_after_forward: parameters stay until their backward (ZeRO-2).
+        recompute: activation checkpointing. streams: "separate", "unified". outside: what embedding and output layer
+        gather ahead, "nothing" or "successor". microbatches: forward passes in flight in a 1F1B stage; combined:
+        forward and backward side by side. overrides: unit -> (forward, backward) prefetch of its own, backward None:
+        as forward. Raises InvalidArgument, Unsupported (more than 2^25 steps)."""
+        own = (_abi.bp_unit_prefetch * len(overrides))()
+        for entry, (unit, (forward, backward)) in zip(own, overrides.items()):
+            entry.unit, entry.forward = whole(unit, 32, "a unit"), whole(forward, 32, "prefetch")
+            entry.backward = _abi.BP_PREFETCH_SAME if backward is None else whole(backward, 32, "prefetch")
+        config = configured(core().bp_schedule_config_init, _abi.bp_schedule_config, prefetch=prefetch,
+                            grad_units=grad_units, passes=member("BP_PASSES_", passes, "passes"),
+                            prefetch_backward=prefetch_backward, keep_after_forward=int(keep_after_forward),
+                            recompute=int(recompute), streams=member("BP_STREAMS_", streams, "streams"),
+                            outside=member("BP_OUTSIDE_PREFETCHES_", outside,
+                                           "outside"), microbatches=microbatches, combined=int(combined),
+                            override_count=len(overrides), overrides=ctypes.cast(own,
+                                                                                 ctypes.POINTER(_abi.bp_unit_prefetch)))
+        return cls._made(core().bp_schedule_create_training, buckets.handle, ctypes.byref(config))
+
+    @classmethod
+    def recorded(cls, model: Model, buckets: Buckets, overlap_window: int = 0, partial: bool = False) -> "Schedule":
+        """The events that the model brought along, a step each.
+
+        overlap_window: memory released on one lane is kept from so many units that acquire next on another. partial:
+        requests without events are not live, instead of an error. Raises ScheduleError by position and name,
+        InvalidArgument (no events)."""
+        config = configured(core().bp_recorded_config_init, _abi.bp_recorded_config, overlap_window=overlap_window,
+                            partial=int(partial))
+        return cls._made(core().bp_schedule_create_recorded, model.handle, buckets.handle, ctypes.byref(config))
+
+    @classmethod
+    def united(cls, schedules: Iterable["Schedule"]) -> "Schedule":
+        """Several schedules of the same buckets: what conflicts in any of them conflicts. Raises InvalidArgument."""
+        kept = [schedule.handle for schedule in schedules]
+        pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
+        return cls._made(core().bp_schedule_create_united, pointers, len(kept))
+
+    @classmethod
+    def of_part(cls, schedule: "Schedule", united: Buckets, index: int) -> "Schedule":
+        """A part's schedule for the buckets that Buckets.united made, of which it is number `index`."""
+        return cls._made(core().bp_schedule_create_of_part, schedule.handle, united.handle, whole(index, 63, "a part"))
+
+    @classmethod
+    def traded(cls, buckets: Buckets, schedule: "Schedule", stalls: int, roles: Iterable[Any] = (), joint: bool = False,
+               alignment: int = 256) -> "Schedule":
+        """One that gives up overlap in at most `stalls` steps where that saves most bytes; waits lists what it gave
+        up."""
+        config = configured(core().bp_trade_config_init, _abi.bp_trade_config, stalls=stalls, roles=role_bits(roles),
+                            joint=int(joint), alignment=alignment)
+        return cls._made(core().bp_schedule_create_traded, buckets.handle, schedule.handle, ctypes.byref(config))
+
+    @property
+    def step_count(self) -> int:
+        return int(core().bp_schedule_step_count(self.handle))
+
+    @property
+    def steps(self) -> List[Step]:
+        library, handle = core(), self.handle
+        steps = (filled(library.bp_schedule_step, _abi.bp_step, handle, index)
+                 for index in range(library.bp_schedule_step_count(handle)))
+        return [Step(name_of("BP_PHASE_", s.phase), _unit(s.unit), _unit(s.forward_unit)) for s in steps]
+
+    def intervals(self, request: int) -> List[Tuple[int, int]]:
+        """Steps [begin, end) in which a request is live, by its index; [] where this schedule never uses it."""
+        count, handle = ctypes.c_size_t(), self.handle
+        found = core().bp_schedule_intervals(handle, whole(request, 63, "a request"), ctypes.byref(count))
+        return [(found[index].begin, found[index].end) for index in range(count.value)]
+
+    @property
+    def waits(self) -> List[Wait]:
+        library, handle = core(), self.handle
+        waits = (filled(library.bp_schedule_wait, _abi.bp_wait, handle, index)
+                 for index in range(library.bp_schedule_wait_count(handle)))
+        return [Wait(w.step, w.waits, w.waits_for, w.exposed_bytes) for w in waits]
+
+    def events(self, buckets: Buckets) -> List[ScheduleEvent]:
+        """The schedule as acquires and releases, by step, releases first. Raises InvalidArgument (other buckets)."""
+        pointer, count = ctypes.POINTER(_abi.bp_schedule_event)(), ctypes.c_size_t()
+        call(core().bp_schedule_events_create, self.handle, buckets.handle, ctypes.byref(pointer), ctypes.byref(count))
+        try:
+            entries = (pointer[index] for index in range(count.value))
+            return [ScheduleEvent(e.step, bool(e.acquire), e.lane, e.first_request, e.request_count) for e in entries]
+        finally:
+            core().bp_schedule_events_destroy(ctypes.byref(pointer))
+
+    def __repr__(self) -> str:
+        return "<Schedule, closed>" if self.closed else f"<Schedule: {self.step_count} steps>"
