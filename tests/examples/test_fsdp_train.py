@@ -78,9 +78,10 @@ class FsdpTrain(unittest.TestCase):
                 self.assertEqual(len(files), 1, ranks)
 
     def test_gradients(self):
-        """In fp32 to 1e-6 of a tensor's norm; also where the ranks' rows or a bucket's elements do not come out even."""
-        cases = [(ranks, ("--check-gradients", "--steps", 1, "--precision", precision, *more))
-                 for ranks in RANKS for precision, more in (("fp32", ()), ("mixed", ("--rows", 5, "--hidden", 14, "--vocab", 17)))]
+        """In fp32 to 1e-6 of a tensor's norm; here also where the ranks' rows and the buckets' elements do not come out even."""
+        odd = ("--rows", 5, "--hidden", 14, "--vocab", 17)
+        cases = [(ranks, ("--check-gradients", "--steps", 1, "--precision", "fp32", *odd)) for ranks in RANKS]
+        cases.append((RANKS[-1], ("--check-gradients", "--steps", 1)))
         for (ranks, options), result in zip(cases, self.run_all(cases)):
             self.losses(result)
             fp32, bf16 = map(float, re.search(r"^gradients of 28 tensors: at most (\S+) of the norm apart in fp32, (\S+) in bf16",
