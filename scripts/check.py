@@ -1,5 +1,6 @@
 """The stages of ./check: build legs with their tests, and static checks. Prints what each took and one counted line."""
 
+import glob
 import json
 import os
 import resource
@@ -152,12 +153,16 @@ def installation():
     if shutil.which("mpicc") and shutil.which("mpirun"):
         examples.append(("cp_sft_loss", "examples/cp_sft_model.c", "mpicc", "bucketpool-logprob bucketpool-mpi",
                          ["tests/mpi/mpirun.sh", "2", "--cp", "2"], "."))
+        parts = [part for part in sorted(glob.glob("examples/fsdp_train/*.c"))
+                 if os.path.basename(part) not in ("kernels.c", "main.c", "ranks_none.c")]
+        examples.append(("fsdp_train/main", " ".join(["-D_GNU_SOURCE -ffp-contract=off", *parts]), "mpicc", "bucketpool-mpi",
+                         ["examples/mpi", "2", "--steps", "2"], "."))
     for example, more, compiler, libraries, start, folder in examples:
         # static: of our libraries the archives, of everything else what the system has
         archives = " ".join("-l" + library for library in [*reversed(libraries.split()), "bucketpool"])
         static = f"-Wl,-Bstatic {archives} -Wl,-Bdynamic,--as-needed $(pkg-config --static --libs {libraries})"
         for kind, flags in (("shared", f"$(pkg-config --libs {libraries})"), ("static", static)):
-            program = os.path.join(BUILDS, f"{example}-{kind}")
+            program = os.path.join(BUILDS, f"{os.path.dirname(example) or example}-{kind}")
             command = (f"{compiler} -std=c17 examples/{example}.c {more} -o {program} $(pkg-config --cflags {libraries}) "
                        f"-L$PREFIX/lib {flags} -lm")
             loaded = {"LD_LIBRARY_PATH": os.path.join(prefix, "lib")} if kind == "shared" else {}

@@ -7,8 +7,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
-from ... import Device, Plan, Pool
+from ...device import Device
 from ...errors import InvalidArgument, Mismatch, ScheduleError, Unsupported
+from ...plan import Plan
+from ...pool import Pool
 from .streams import Streams
 from .units import DTYPES, ITEM_BYTES, bucket_id_of, dtype_name
 
@@ -105,7 +107,7 @@ class PooledBuckets:
         return BucketAllocator(self, role, groups, outside, repeats)
 
     def close(self) -> None:
-        """Ends the pool. Tensors that are still there keep their addresses. Errors: ScheduleError when buckets are live."""
+        """Gives the pool up. What tensors still look at stays mapped until the last of them goes."""
         self.pool.close()
 
 
@@ -195,7 +197,7 @@ class BucketAllocator:
         unit = self.groups[bucket_id].fsdp_unit_id
         return f"{self.role} bucket {bucket_id} " + (f"of unit {unit}" if unit is not None else "outside units")
 
-    def _check(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device, context: Optional[Callable]) -> None:
+    def _check(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device, context: Optional[Callable[[], Any]]) -> None:
         if not isinstance(bucket_id, int) or not 0 <= bucket_id < len(self.groups):
             raise InvalidArgument(f"{self.role} bucket {bucket_id}: this module has {len(self.groups)} parameter groups")
         if dtype not in DTYPES:

@@ -9,8 +9,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import torch
 
-from ... import Plan, Pool
 from ...errors import InvalidArgument, Mismatch, ScheduleError
+from ...plan import Plan
+from ...pool import Pool
 from .allocator import Bucket, BucketAllocator, PooledBuckets
 from .units import Group, Units, describe
 
@@ -42,7 +43,7 @@ class Installed:
         return self.pooled.pool
 
     def close(self) -> None:
-        """Ends the pool, after the module's last step. Errors: ScheduleError when buckets are live (`allocators[role].live`)."""
+        """Gives the pool up, after the module's last step. What its tensors still look at stays mapped until they go."""
         if self.pooled is not None:
             self.pooled.close()
             self.pooled = None

@@ -4,7 +4,7 @@ from typing import Any, Dict
 
 import torch
 
-from ... import Device
+from ...device import Device
 
 
 class Streams:

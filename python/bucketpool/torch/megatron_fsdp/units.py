@@ -5,8 +5,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from ... import Buckets, Model, Plan, Schedule
+from ...buckets import Buckets
 from ...errors import InvalidArgument, Unsupported
+from ...model import Model
+from ...plan import Plan
+from ...schedule import Schedule
 
 FP8 = "float8"  # how Megatron-FSDP spells the dtype of parameters that are fp8 tensors of Transformer Engine
 
