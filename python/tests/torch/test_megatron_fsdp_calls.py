@@ -2,6 +2,7 @@
 
 import collections
 import random
+import time
 import unittest
 import warnings
 from types import SimpleNamespace
@@ -174,6 +175,43 @@ class RandomOrders(unittest.TestCase):
         self.assertEqual(data.untyped_storage().nbytes(), 0)
         self.assertIs(dynamic.allocate(0, 300, torch.bfloat16, CPU).data, data)
         self.assertEqual(data.untyped_storage().nbytes(), 600)
+
+
+class Streams(unittest.TestCase):
+    """Order between streams, on the host device's own: threads, whose work is really late."""
+
+    def test_reuse_waits_for_every_user(self) -> None:
+        """A gradient is written on compute, reduced on another stream, freed on the former, as the reduction is under way: who gets its
+        bytes next waits for the reduction. (In Megatron-FSDP the limit of two buffers makes the reduce stream wait, not compute.)"""
+        groups = [Group(unit, "fp32", 4096) for unit in range(4)]
+        served = Served(groups)
+        offsets = {each.bucket: each.offset for each in make_plan(groups).assignments if each.role == "grad"}
+        first, second = 0, next(index for index in range(1, 4) if offsets[bucket_name(index)] == offsets[bucket_name(0)])
+        native = served.pooled.pool.device
+        compute, reduce = native.stream("compute"), native.stream("reduce")
+        reduced: List[int] = []
+
+        def on(stream: bucketpool.Stream) -> None:
+            served.pooled.streams.current = lambda: stream
+
+        served.pooled.streams.settle = lambda stream: None
+        on(compute)
+        data = served.allocate("grad", first).data.view(torch.uint8)
+        compute.fill(data.data_ptr(), 1, data.numel())
+        on(reduce)
+        self.assertEqual(served.allocate("grad", first).data.data_ptr(), data.data_ptr())
+        reduce.wait(compute)
+        reduce.call(lambda: (time.sleep(0.1), reduced.append(int(data.to(torch.int32).sum()))))
+        on(compute)
+        served.of["grad"].free(first)
+        other = served.allocate("grad", second).data
+        self.assertEqual(other.data_ptr(), data.data_ptr())
+        compute.fill(other.data_ptr(), 2, data.numel())
+        for stream in (compute, reduce):
+            stream.synchronize()
+        self.assertEqual(reduced, [data.numel()])
+        self.assertEqual(int(data[0]), 2)
+        served.of["grad"].free(second)
 
 
 class BadInput(unittest.TestCase):
