@@ -1,5 +1,5 @@
-"""One rank of a training run: `megatron_train.py RANK RANKS STORE OUTPUT`. Trains the same module with Megatron-FSDP's own allocators and
-with pooled ones, and writes for each the losses and a digest of the weights (its shards) as JSON."""
+"""One rank of a training run: `megatron_train.py RANK RANKS STORE OUTPUT`. Trains the same module with Megatron-FSDP's
+own allocators and with pooled ones, and writes for each the losses and a digest of the weights (its shards) as JSON."""
 
 import hashlib
 import json
@@ -46,7 +46,8 @@ def ours(rank: int, policy: str, plan: Optional[Any] = None, **options: Any) -> 
             model = wrap(random_stack(SEED), **options)
         result = train(model, rank)
         assert not memory.buffer, "Megatron-FSDP made buffers of its own"
-        result["bytes"] = installed.plan.bytes + sum(installed.units.outside_bytes(role) for role in installed.units.roles)
+        units = installed.units
+        result["bytes"] = installed.plan.bytes + sum(units.outside_bytes(role) for role in units.roles)
         result["deviations"] = installed.pool.statistics.deviations
         result["live"] = {role: each.live for role, each in installed.allocators.items()}
     return result
