@@ -18,7 +18,7 @@ import bucketpool  # noqa: E402
 from bucketpool import errors  # noqa: E402
 from bucketpool.torch import megatron_fsdp as pooled  # noqa: E402
 from bucketpool.torch.megatron_fsdp.units import bucket_id_of  # noqa: E402
-from megatron_cpu import CPU, buffers, fake_ranks, random_stack, step, without_cuda, wrap  # noqa: E402
+from megatron_cpu import buffers, fake_ranks, random_stack, step, without_cuda, wrap  # noqa: E402
 
 BRIEF = bool(os.environ.get("BUCKETPOOL_BRIEF"))
 SEEDS = (0, 3) if BRIEF else (0, 1, 3, 5)
