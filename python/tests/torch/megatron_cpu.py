@@ -1,8 +1,9 @@
 """Megatron-FSDP without a GPU: what it asks of torch.cuda stood in for, random modules, and wrapping them.
 
-The package asks torch.cuda for streams, events and the current device, moves one tensor with .cuda(), and makes its global buffers on the
-current CUDA device. On a CPU work is done when a call returns, so streams and events that do nothing are right; the rest of the package is
-as it is, collectives included (gloo; or torch's fake process group, which moves nothing, for many ranks in one process)."""
+The package asks torch.cuda for streams, events and the current device, moves one tensor with .cuda(), and makes its
+global buffers on the current CUDA device. On a CPU work is done when a call returns, so streams and events that do
+nothing are right; the rest of the package is as it is, collectives included (gloo; or torch's fake process group, which
+moves nothing, for many ranks in one process)."""
 
 import contextlib
 import random
@@ -51,7 +52,8 @@ def without_cuda() -> Iterator[_GlobalBuffer]:
     only, buffer = _Stream(), _GlobalBuffer()
     patch = unittest.mock.patch.object
     with patch(torch.cuda, "Stream", _Stream), patch(torch.cuda, "current_stream", lambda device=None: only), \
-            patch(torch.cuda, "stream", lambda stream: contextlib.nullcontext()), patch(torch.cuda, "current_device", lambda: 0), \
+            patch(torch.cuda, "stream", lambda stream: contextlib.nullcontext()), \
+            patch(torch.cuda, "current_device", lambda: 0), \
             patch(torch.cuda, "synchronize", lambda device=None: None), \
             patch(torch.Tensor, "cuda", lambda self, *arguments, **named: self), \
             patch(buffers, "gc", types.SimpleNamespace(collect=lambda: None)), \
@@ -108,7 +110,8 @@ class Stack(nn.Module):
 
 def random_stack(seed: int, most_units: int = 6, dtypes: Tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
                  with_experts: bool = True) -> Stack:
-    """A hybrid stack: a few kinds of units in random order. Widths are such that no shard ends amid a row, which 0.6.1 cannot wrap."""
+    """A hybrid stack: a few kinds of units in random order. Widths are such that no shard ends amid a row, which 0.6.1
+    cannot wrap."""
     chance = random.Random(seed)
     torch.manual_seed(seed)
     width = chance.choice((8, 16, 24))
@@ -121,10 +124,11 @@ def random_stack(seed: int, most_units: int = 6, dtypes: Tuple[torch.dtype, ...]
     return Stack([Unit(width, *chance.choice(kinds)) for _ in range(chance.randint(3, most_units))], width)
 
 
-def wrap(module: nn.Module, maxpool: bool = False, double_buffer: bool = True, persistent: bool = True, strategy: Any = 3,
-         expert_parallel: int = 1, outer: int = 0, policy: Optional[Any] = None, **options: Any) -> nn.Module:
-    """fully_shard_model over all ranks, `outer` groups of them with hybrid sharding. Gradients are summed, not averaged: averaging needs
-    NCCL's operations."""
+def wrap(module: nn.Module, maxpool: bool = False, double_buffer: bool = True, persistent: bool = True,
+         strategy: Any = 3, expert_parallel: int = 1, outer: int = 0, policy: Optional[Any] = None,
+         **options: Any) -> nn.Module:
+    """fully_shard_model over all ranks, `outer` groups of them with hybrid sharding. Gradients are summed, not
+    averaged: averaging needs NCCL's operations."""
     ranks = dist.get_world_size()
     named = {"mixed_precision_policy": policy} if policy is not None else {}
     if outer:
@@ -133,7 +137,8 @@ def wrap(module: nn.Module, maxpool: bool = False, double_buffer: bool = True, p
         named.update(dp_outer_dim="outer", hybrid_fsdp_group=dist.group.WORLD, hybrid_fsdp_expt_group=dist.group.WORLD)
     else:
         mesh = init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("dp", "tp"))
-        experts = init_device_mesh("cpu", (expert_parallel, ranks // expert_parallel, 1), mesh_dim_names=("ep", "dp", "tp"))
+        experts = init_device_mesh("cpu", (expert_parallel, ranks // expert_parallel, 1),
+                                   mesh_dim_names=("ep", "dp", "tp"))
     return megatron_fsdp.fully_shard_model(
         module, device_mesh=mesh, dp_shard_dim="dp", tp_dim="tp", expt_device_mesh=experts, fsdp_unit_modules=[Unit],
         zero_dp_strategy=strategy, device=CPU, fsdp_double_buffer=double_buffer, maxpool_double_buffer=maxpool,

@@ -1,5 +1,5 @@
-"""bucketpool.torch.megatron_fsdp against the megatron-fsdp package: its grouping, pipelines and allocators, driven on random modules with
-eight ranks of torch's fake process group."""
+"""bucketpool.torch.megatron_fsdp against the megatron-fsdp package: its grouping, pipelines and allocators, driven on
+random modules with eight ranks of torch's fake process group."""
 
 import collections
 import functools
@@ -15,9 +15,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("megatron_fsdp", reason="the megatron-fsdp package is not installed")
 
 import bucketpool  # noqa: E402
+from bucketpool import errors  # noqa: E402
 from bucketpool.torch import megatron_fsdp as pooled  # noqa: E402
 from bucketpool.torch.megatron_fsdp.units import bucket_id_of  # noqa: E402
-from megatron_cpu import CPU, buffers, fake_ranks, random_stack, step, without_cuda, wrap  # noqa: E402
+from megatron_cpu import buffers, fake_ranks, random_stack, step, without_cuda, wrap  # noqa: E402
 
 BRIEF = bool(os.environ.get("BUCKETPOOL_BRIEF"))
 SEEDS = (0, 3) if BRIEF else (0, 1, 3, 5)
@@ -44,7 +45,8 @@ def run_theirs(seed: int, maxpool: bool, **options: Any) -> int:
     with fake_ranks(RANKS), without_cuda() as memory:
         model = wrap(random_stack(seed), maxpool=maxpool, expert_parallel=2, **options)
         groups = model.param_and_grad_buffer.parameter_groups
-        outside = {f"_not_fit_in_fixed_pool_{index}_" for index, group in enumerate(groups) if group.fsdp_unit_id is None}
+        outside = {f"_not_fit_in_fixed_pool_{index}_" for index, group in enumerate(groups)
+                   if group.fsdp_unit_id is None}
         for number in range(STEPS):
             step(model, number)
             model.zero_grad()
@@ -55,7 +57,8 @@ def run_theirs(seed: int, maxpool: bool, **options: Any) -> int:
 class Ours:
     """A module on a pool, and every address that its allocators handed out."""
 
-    def __init__(self, seed: int, policy: str = "scheduled", plan: Optional[bucketpool.Plan] = None, **options: Any) -> None:
+    def __init__(self, seed: int, policy: str = "scheduled", plan: Optional[bucketpool.Plan] = None,
+                 **options: Any) -> None:
         self.addresses: Dict[Tuple[str, int], set] = collections.defaultdict(set)
         served = pooled.BucketAllocator.allocate
         watched = self.addresses
@@ -66,7 +69,8 @@ class Ours:
                 watched[self.role, bucket_id].add(bucket.data.data_ptr())
             return bucket
 
-        with fake_ranks(RANKS), without_cuda(), unittest.mock.patch.object(pooled.BucketAllocator, "allocate", allocate):
+        watching = unittest.mock.patch.object(pooled.BucketAllocator, "allocate", allocate)
+        with fake_ranks(RANKS), without_cuda(), watching:
             with pooled.install(plan=plan, policy=policy) as self.installed:
                 model = wrap(random_stack(seed), maxpool=True, expert_parallel=2, **options)
             for number in range(STEPS):
@@ -78,8 +82,8 @@ class Ours:
 
 class Pipelines(unittest.TestCase):
     def test_bytes_and_addresses(self) -> None:
-        """No more memory than either of theirs, on modules of every kind, and one address for each bucket over all steps. What is planned is
-        what the pipelines allocate: nothing in vain, nothing is missing."""
+        """No more memory than either of theirs, on modules of every kind, and one address for each bucket over all
+        steps. What is planned is what the pipelines allocate: nothing in vain, nothing is missing."""
         for seed in SEEDS:
             fixed, most = run_theirs(seed, maxpool=False), run_theirs(seed, maxpool=True)
             for policy in POLICIES if seed == 3 else ("scheduled",):
@@ -92,10 +96,12 @@ class Pipelines(unittest.TestCase):
                     if policy == "scheduled":
                         self.assertTrue(plan.optimal)
                         self.assertLessEqual(plan.bytes, min(fixed, most))
-                        print(f"seed {seed}: FixedPoolAllocator {fixed} bytes, MaxPoolAllocator {most}, planned {plan.bytes}")
+                        print(f"module {seed}: FixedPoolAllocator {fixed} bytes, MaxPoolAllocator {most}, "
+                              f"planned {plan.bytes}")
 
     def test_dynamic_outside(self) -> None:
-        """Without fsdp_db_use_persist_buf_on_alloc_fail what lies outside units is PyTorch's, and the pool has the plan's bytes alone."""
+        """Without fsdp_db_use_persist_buf_on_alloc_fail what lies outside units is PyTorch's, and the pool has the
+        plan's bytes alone."""
         ours = Ours(1, persistent=False)
         slabs = ours.statistics.slab_bytes
         self.assertLess(slabs - ours.installed.plan.bytes, len(ours.installed.plan.slabs) * 65536)
@@ -104,8 +110,8 @@ class Pipelines(unittest.TestCase):
     def test_gradient_dtypes(self) -> None:
         """Gradients are planned in the dtype that they are communicated in."""
         from megatron_fsdp import MixedPrecisionPolicy
-        for policy, expected in ((MixedPrecisionPolicy(main_grads_dtype=torch.float32), "fp32"),
-                                 (MixedPrecisionPolicy(main_grads_dtype=torch.float32, grad_comm_dtype=torch.bfloat16), "bf16")):
+        for comm, expected in ((None, "fp32"), (torch.bfloat16, "bf16")):
+            policy = MixedPrecisionPolicy(main_grads_dtype=torch.float32, grad_comm_dtype=comm)
             with fake_ranks(RANKS), without_cuda():
                 with pooled.install() as installed:
                     model = wrap(random_stack(3), expert_parallel=2, policy=policy)
@@ -113,8 +119,8 @@ class Pipelines(unittest.TestCase):
             self.assertEqual({each.dtype for each in installed.plan.assignments if each.role == "grad"}, {expected})
 
     def test_hybrid_sharding(self) -> None:
-        """Replicated or sharded over outer groups; the outer reduction's copy is pooled where gradients are communicated in a dtype of
-        their own, and is a shard of the inner group."""
+        """Replicated or sharded over outer groups; the outer reduction's copy is pooled where gradients are
+        communicated in a dtype of their own, and is a shard of the inner group."""
         from megatron_fsdp import MixedPrecisionPolicy
         for outer_strategy in (0, 1):
             for comm in (None, torch.bfloat16):
@@ -128,12 +134,13 @@ class Pipelines(unittest.TestCase):
                         model.zero_grad()
                     copies = [each for each in installed.plan.assignments if each.role == "grad_comm"]
                     gradients = {each.bucket: each.bytes for each in installed.plan.assignments if each.role == "grad"}
-                    self.assertEqual({each.bucket: each.bytes * RANKS // 2 for each in copies}, gradients if comm else {})
+                    self.assertEqual({each.bucket: each.bytes * RANKS // 2 for each in copies},
+                                     gradients if comm else {})
                     self.assertEqual(installed.pool.statistics.refused, 0)
 
     def test_guarded(self) -> None:
-        """Freed buckets that anything still reads or writes would trap: with activations computed again, evaluations between steps, and
-        forward passes whose backward never comes."""
+        """Freed buckets that anything still reads or writes would trap: with activations computed again, evaluations
+        between steps, and forward passes whose backward never comes."""
         words = torch.zeros(2, 3, dtype=torch.long)
         for recompute in (False, True):
             with fake_ranks(RANKS), without_cuda():
@@ -206,8 +213,8 @@ class Export(unittest.TestCase):
                 self.assertEqual((bucket.expert, bucket.frozen), (group.is_expert_param, not group.requires_grad))
                 self.assertEqual(bucket.unit is None, group.fsdp_unit_id is None)
             self.assertEqual([unit.name for unit in read.units], [f"units.{index}" for index in range(len(read.units))])
-            again = bucketpool.Buckets(read, bucketing="given", padding="given", dp=units.dp, ep=units.ep, roles=units.roles,
-                                       grad_dtype=units.grad_dtype)
+            again = bucketpool.Buckets(read, bucketing="given", padding="given", dp=units.dp, ep=units.ep,
+                                       roles=units.roles, grad_dtype=units.grad_dtype)
             schedule = bucketpool.Schedule.training(again, prefetch=1, grad_units=2)
             self.assertEqual(bucketpool.Plan(again, schedule).fingerprint, units.plan().fingerprint)
 
@@ -226,27 +233,28 @@ class Export(unittest.TestCase):
         """Found while the module is wrapped, with the numbers."""
         with fake_ranks(RANKS), without_cuda():
             plan = described(0)[1].plan()
-            with pooled.install(plan=plan), self.assertRaisesRegex(bucketpool.errors.Mismatch, r"buckets of this module are .* the first is"):
+            with pooled.install(plan=plan), self.assertRaisesRegex(errors.Mismatch, r"module are .* the first is"):
                 wrap(random_stack(5), expert_parallel=2)
         with fake_ranks(RANKS), without_cuda():
             few = pooled.describe(wrap(random_stack(3), expert_parallel=2, policy=None))
         roles = bucketpool.Buckets(few.model, bucketing="given", padding="given", roles=("param",))
         plan = bucketpool.Plan(roles, bucketpool.Schedule.training(roles))
         with fake_ranks(RANKS), without_cuda(), pooled.install(plan=plan), \
-                self.assertRaisesRegex(bucketpool.errors.Mismatch, "grad bucket 1 of unit 0"):
+                self.assertRaisesRegex(errors.Mismatch, "grad bucket 1 of unit 0"):
             wrap(random_stack(3), expert_parallel=2)
 
     def test_installing(self) -> None:
-        """One pool for one module, with double buffers; what was replaced is back afterwards, also after an exception."""
+        """One pool for one module, with double buffers; what was replaced is back afterwards, also after an
+        exception."""
         before = buffers.FixedPoolAllocator, buffers.MaxPoolAllocator
         with fake_ranks(RANKS), without_cuda():
-            with self.assertRaisesRegex(bucketpool.errors.ScheduleError, "install\\(\\) again for each module"), pooled.install():
+            with self.assertRaisesRegex(errors.ScheduleError, r"install\(\) again for each module"), pooled.install():
                 wrap(random_stack(0), expert_parallel=2)
                 wrap(random_stack(0), expert_parallel=2)
             self.assertEqual((buffers.FixedPoolAllocator, buffers.MaxPoolAllocator), before)
-            with self.assertRaisesRegex(bucketpool.errors.ScheduleError, "fsdp_double_buffer=True"), pooled.install() as installed:
+            with self.assertRaisesRegex(errors.ScheduleError, "fsdp_double_buffer=True"), pooled.install() as installed:
                 wrap(random_stack(0), expert_parallel=2, double_buffer=False)
-            with self.assertRaisesRegex(bucketpool.errors.ScheduleError, "wrap a module first"):
+            with self.assertRaisesRegex(errors.ScheduleError, "wrap a module first"):
                 installed.pool
             with self.assertRaises(ImportError), pooled.install(package="no_such_fsdp"):
                 pass
@@ -256,13 +264,13 @@ class Export(unittest.TestCase):
         with fake_ranks(RANKS), without_cuda():
             gradients = pooled.describe(wrap(random_stack(5), strategy=2, expert_parallel=2))
             self.assertEqual(gradients.roles, ("grad",))
-            with self.assertRaisesRegex(bucketpool.errors.Unsupported, "nothing to pool"):
+            with self.assertRaisesRegex(errors.Unsupported, "nothing to pool"):
                 pooled.describe(wrap(random_stack(5), strategy=1, expert_parallel=2))
-        with fake_ranks(1), without_cuda(), self.assertRaisesRegex(bucketpool.errors.Unsupported, "more than one rank"):
+        with fake_ranks(1), without_cuda(), self.assertRaisesRegex(errors.Unsupported, "more than one rank"):
             pooled.describe(wrap(random_stack(5)))
 
     def test_not_wrapped(self) -> None:
-        with self.assertRaisesRegex(bucketpool.errors.InvalidArgument, "fully_shard_model"):
+        with self.assertRaisesRegex(errors.InvalidArgument, "fully_shard_model"):
             pooled.describe(torch.nn.Linear(2, 2))
 
 

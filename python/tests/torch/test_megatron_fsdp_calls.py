@@ -2,6 +2,7 @@
 
 import collections
 import random
+import time
 import unittest
 import warnings
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 import bucketpool  # noqa: E402
 from bucketpool import errors  # noqa: E402
 from bucketpool.torch import megatron_fsdp as pooled  # noqa: E402
-from bucketpool.torch.megatron_fsdp.units import bucket_name  # noqa: E402
+from bucketpool.torch.megatron_fsdp.units import bucket_name, unit_ids  # noqa: E402
 
 CPU = torch.device("cpu")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -31,16 +32,19 @@ def random_groups(seed: int, units: int = 5) -> List[Group]:
     chance = random.Random(seed)
     groups = [Group(None, "bf16", 300)]
     for unit in range(units):
-        groups += [Group(unit, chance.choice(("bf16", "fp32")), 8 * chance.randint(1, 200)) for _ in range(chance.randint(1, 3))]
+        groups += [Group(unit, chance.choice(("bf16", "fp32")), 8 * chance.randint(1, 200))
+                   for _ in range(chance.randint(1, 3))]
     return groups
 
 
-def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = False, named: bool = True) -> bucketpool.Plan:
+def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = False,
+              named: bool = True) -> bucketpool.Plan:
     model = bucketpool.Model("direct")
-    units = [model.add_unit(f"layers.{unit}") for unit in sorted({group.fsdp_unit_id for group in groups if group.fsdp_unit_id is not None})]
+    units = [model.add_unit(f"layers.{unit}") for unit in unit_ids(groups)]
     for index, group in enumerate(groups):
         if group.fsdp_unit_id is not None:
-            model.add_bucket(units[group.fsdp_unit_id], group.dtype, group.numel, name=bucket_name(index) if named else None)
+            model.add_bucket(units[group.fsdp_unit_id], group.dtype, group.numel,
+                             name=bucket_name(index) if named else None)
     buckets = bucketpool.Buckets(model, bucketing="given", padding="given")
     return bucketpool.Plan(buckets, bucketpool.Schedule.training(buckets), policy=policy, joint=joint)
 
@@ -48,7 +52,8 @@ def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = Fals
 class Served:
     """Allocators of both roles over one pool, and what each live bucket was filled with."""
 
-    def __init__(self, groups: List[Group], policy: str = "scheduled", repeats: str = "accept", **options: object) -> None:
+    def __init__(self, groups: List[Group], policy: str = "scheduled", repeats: str = "accept",
+                 **options: object) -> None:
         self.groups = groups
         self.pooled = pooled.PooledBuckets(make_plan(groups, policy), CPU, outside_bytes=65536, **options)
         self.of = {role: self.pooled.allocator(role, groups, repeats=repeats) for role in ("param", "grad")}
@@ -81,17 +86,20 @@ class Served:
 def fp8_group(unit: int, numel: int) -> SimpleNamespace:
     """As Megatron-FSDP has a parameter group of MXFP8 weights: what describe() reads of it."""
     def buffer(dtype: torch.dtype) -> SimpleNamespace:
-        return SimpleNamespace(is_data_distributed=True, dtype=dtype, dp_world_size=4, bucket_index=SimpleNamespace(size=numel + 16))
+        return SimpleNamespace(is_data_distributed=True, dtype=dtype, dp_world_size=4,
+                               bucket_index=SimpleNamespace(size=numel + 16))
 
     return SimpleNamespace(
-        params=[torch.empty(numel, device="meta")], fsdp_unit_id=unit, dtype="float8", grad_dtype=torch.bfloat16, is_expert_param=False,
-        requires_grad=True, model_weight_buffer=buffer(torch.uint8), transpose_weight_buffer=buffer(torch.uint8),
-        main_grad_buffer=buffer(torch.bfloat16), hfsdp_helper_wbuf=None, hfsdp_helper_wtbuf=None, hfsdp_helper_gbuf=None,
-        hsdp_comm_gbuf=None)
+        params=[torch.empty(numel, device="meta")], fsdp_unit_id=unit, dtype="float8", grad_dtype=torch.bfloat16,
+        is_expert_param=False, requires_grad=True, model_weight_buffer=buffer(torch.uint8),
+        transpose_weight_buffer=buffer(torch.uint8),
+        main_grad_buffer=buffer(torch.bfloat16), hfsdp_helper_wbuf=None, hfsdp_helper_wtbuf=None,
+        hfsdp_helper_gbuf=None, hsdp_comm_gbuf=None)
 
 
 class Fp8(unittest.TestCase):
-    """Without Transformer Engine there are no fp8 modules to wrap: their groups are described and their buckets allocated."""
+    """Without Transformer Engine there are no fp8 modules to wrap: their groups are described and their buckets
+    allocated."""
 
     def test_transposes(self) -> None:
         groups = [fp8_group(unit, 1024 * (unit + 1)) for unit in range(3)]
@@ -120,8 +128,8 @@ class Fp8(unittest.TestCase):
 
 class RandomOrders(unittest.TestCase):
     def test_steps(self) -> None:
-        """Forward and backward as the pipelines go, with prefetches that come early, late or not at all, and reductions that drain at
-        any moment they may: contents stay, addresses stay."""
+        """Forward and backward as the pipelines go, with prefetches that come early, late or not at all, and reductions
+        that drain at any moment they may: contents stay, addresses stay."""
         for seed, policy in enumerate(("scheduled", "max", "fixed", "scheduled")):
             chance = random.Random(seed)
             served = Served(random_groups(seed), policy)
@@ -162,7 +170,8 @@ class RandomOrders(unittest.TestCase):
             served.give("grad", unit, chance)
 
     def test_outside(self) -> None:
-        """Buckets outside units: from the pool for the whole run, or from PyTorch, whose storage goes at free and comes back."""
+        """Buckets outside units: from the pool for the whole run, or from PyTorch, whose storage goes at free and comes
+        back."""
         served = Served(random_groups(0))
         first = served.allocate("param", 0).data
         served.of["param"].free(0)
@@ -176,6 +185,45 @@ class RandomOrders(unittest.TestCase):
         self.assertEqual(data.untyped_storage().nbytes(), 600)
 
 
+class Streams(unittest.TestCase):
+    """Order between streams, on the host device's own: threads, whose work is really late."""
+
+    def test_reuse_waits_for_every_user(self) -> None:
+        """A gradient is written on compute, reduced on another stream, freed on the former, as the reduction is under
+        way: who gets its bytes next waits for the reduction. (In Megatron-FSDP the limit of two buffers makes the
+        reduce stream wait, not compute.)"""
+        groups = [Group(unit, "fp32", 4096) for unit in range(4)]
+        served = Served(groups)
+        offsets = {each.bucket: each.offset for each in make_plan(groups).assignments if each.role == "grad"}
+        first = 0
+        second = next(index for index in range(1, 4) if offsets[bucket_name(index)] == offsets[bucket_name(first)])
+        native = served.pooled.pool.device
+        compute, reduce = native.stream("compute"), native.stream("reduce")
+        reduced: List[int] = []
+
+        def on(stream: bucketpool.Stream) -> None:
+            served.pooled.streams.current = lambda: stream
+
+        served.pooled.streams.settle = lambda stream: None
+        on(compute)
+        data = served.allocate("grad", first).data.view(torch.uint8)
+        compute.fill(data.data_ptr(), 1, data.numel())
+        on(reduce)
+        self.assertEqual(served.allocate("grad", first).data.data_ptr(), data.data_ptr())
+        reduce.wait(compute)
+        reduce.call(lambda: (time.sleep(0.1), reduced.append(int(data.to(torch.int32).sum()))))
+        on(compute)
+        served.of["grad"].free(first)
+        other = served.allocate("grad", second).data
+        self.assertEqual(other.data_ptr(), data.data_ptr())
+        compute.fill(other.data_ptr(), 2, data.numel())
+        for stream in (compute, reduce):
+            stream.synchronize()
+        self.assertEqual(reduced, [data.numel()])
+        self.assertEqual(int(data[0]), 2)
+        served.of["grad"].free(second)
+
+
 class BadInput(unittest.TestCase):
     def setUp(self) -> None:
         self.groups = random_groups(3)
@@ -186,13 +234,15 @@ class BadInput(unittest.TestCase):
 
     def test_larger_than_planned(self) -> None:
         size = self.group.numel
-        with self.assertRaisesRegex(errors.Mismatch, rf"param bucket 1 of unit 0 needs \d+ bytes \({size + 8} elements.*planned were"):
+        needs = rf"param bucket 1 of unit 0 needs \d+ bytes \({size + 8} elements.*planned were"
+        with self.assertRaisesRegex(errors.Mismatch, needs):
             self.params.allocate(1, size + 8, self.dtype, CPU)
         self.assertEqual(self.params.allocate(1, size - 8, self.dtype, CPU).data.numel(), size - 8)
 
     def test_unknown_ids(self) -> None:
         for bucket_id in (-1, len(self.groups), "3"):
-            with self.assertRaisesRegex(errors.InvalidArgument, f"param bucket {bucket_id}: this module has {len(self.groups)} param"):
+            with self.assertRaisesRegex(errors.InvalidArgument,
+                                        f"param bucket {bucket_id}: this module has {len(self.groups)} param"):
                 self.params.allocate(bucket_id, 8, torch.float32, CPU)
         with self.assertRaisesRegex(errors.InvalidArgument, "parameter groups"):
             self.params.free(len(self.groups))
@@ -200,13 +250,15 @@ class BadInput(unittest.TestCase):
     def test_not_in_the_plan(self) -> None:
         more = self.groups + [Group(4, "bf16", 64)]
         allocator = self.served.pooled.allocator("param", more)
-        with self.assertRaisesRegex(errors.Mismatch, rf"param bucket {len(more) - 1} of unit 4 is not in the plan: it has the ids 1-"):
+        with self.assertRaisesRegex(errors.Mismatch,
+                                    rf"param bucket {len(more) - 1} of unit 4 is not in the plan: it has the ids 1-"):
             allocator.allocate(len(more) - 1, 64, torch.bfloat16, CPU)
         with self.assertRaisesRegex(errors.Mismatch, "none of this role: plan with --roles param_transpose"):
             self.served.pooled.allocator("param_transpose", self.groups).allocate(1, self.group.numel, self.dtype, CPU)
 
     def test_dtypes(self) -> None:
-        with self.assertRaisesRegex(errors.InvalidArgument, "param bucket 1 of unit 0: dtype torch.complex64 is none.*torch.bfloat16"):
+        with self.assertRaisesRegex(errors.InvalidArgument,
+                                    "param bucket 1 of unit 0: dtype torch.complex64 is none.*torch.bfloat16"):
             self.params.allocate(1, 8, torch.complex64, CPU)
         with self.assertRaisesRegex(errors.Mismatch, "is planned as .*, asked for as fp16"):
             self.params.allocate(1, 8, torch.float16, CPU)
@@ -218,7 +270,8 @@ class BadInput(unittest.TestCase):
             pooled.PooledBuckets(make_plan(self.groups), "meta")
 
     def test_repeats(self) -> None:
-        """As Megatron-FSDP's allocators: the same bucket again, and no complaint about a free too many; or both refused."""
+        """As Megatron-FSDP's allocators: the same bucket again, and no complaint about a free too many; or both
+        refused."""
         bucket = self.served.allocate("param", 1)
         self.assertEqual(self.served.allocate("param", 1).data.data_ptr(), bucket.data.data_ptr())
         with self.assertRaisesRegex(errors.Mismatch, "is allocated as .*free it first"):
@@ -234,8 +287,8 @@ class BadInput(unittest.TestCase):
         strict.free(1)
 
     def test_strict_assignments(self) -> None:
-        """More units live than planned: an exception that names the holder; not strict, other memory for this once and a warning. A
-        later strict call has the planned address again."""
+        """More units live than planned: an exception that names the holder; not strict, other memory for this once and
+        a warning. A later strict call has the planned address again."""
         for unit in range(2):
             self.served.take("param", unit, 1)
         late = self.served.members(2) + self.served.members(3) + self.served.members(4)

@@ -98,7 +98,8 @@ class Complete(unittest.TestCase):
                               {field.name for field in dataclasses.fields(MixedPrecisionPolicy)},
                               {"optim_grads_params", "optim_grads", "optim", "no_shard"}),
             "FSDP2": (set(inspect.signature(fsdp.fully_shard).parameters), set(vars(fsdp.FSDPModule)),
-                      {field.name for field in dataclasses.fields(fsdp.MixedPrecisionPolicy)}, {"fully_shard", "CPUOffloadPolicy"})}
+                      {field.name for field in dataclasses.fields(fsdp.MixedPrecisionPolicy)},
+                      {"fully_shard", "CPUOffloadPolicy"})}
         for title, known in both.items():
             rows = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| ")]
             named = {name for row in rows for name in quoted(row)}
