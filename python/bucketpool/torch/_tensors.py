@@ -102,6 +102,8 @@ def shape_of(shape: torch.Size) -> Tuple[int, int]:
 
 def _strides(tensor: torch.Tensor, trailing: int) -> Optional[Tuple[int, int]]:
     """Strides of the batch and the sequence, where all dimensions before the sequence are one; None where that takes a copy."""
+    if tensor.numel() == 0:
+        return 0, 0
     sizes, strides = list(tensor.shape), list(tensor.stride())
     sizes, strides = sizes[:len(sizes) - trailing], strides[:len(strides) - trailing]
     stride = strides[-1] if strides else 0

@@ -85,10 +85,10 @@ class GroupComm:
         `failure`: why this rank cannot take part; it is raised here, and on the other ranks an exception of its kind that names this one.
         Raises Mismatch, naming two ranks and the numbers, where `same` differs; CommError where the exchange fails."""
         facts = {**same, **told}
-        kind = _tensors_of(facts)
+        numbers = _numbers(facts)
         words = b"" if failure is None else str(failure).encode()[:_WORDS]
         status = 0 if failure is None else getattr(failure, "status", 0) or _abi.BP_ERR_COMM
-        mine = _TOLD.pack(status, *kind, words)
+        mine = _TOLD.pack(status, *numbers, words)
         everybody = [_TOLD.unpack_from(self._exchanged(mine, what), r * _TOLD.size) for r in range(self.ranks)]
         if failure is not None:
             raise failure
@@ -101,7 +101,7 @@ class GroupComm:
             for name in same:
                 if theirs[name] != all_facts[0][name]:
                     raise Mismatch(f"{what}: the ranks of {self.name} differ in {name}: rank 0 has "
-                                   f"{all_facts[0][name]}, rank {r} has {theirs[name]}")
+                                   f"{_shown(name, all_facts[0][name])}, rank {r} has {_shown(name, theirs[name])}")
         return all_facts
 
     def _exchanged(self, mine: bytes, what: str) -> bytes:
@@ -183,10 +183,16 @@ class GroupComm:
                                                                         group=self.group))
 
 
-def _tensors_of(facts: Dict[str, int]) -> List[int]:
+def _numbers(facts: Dict[str, int]) -> List[int]:
     if len(facts) > _FACTS:
         raise InvalidArgument(f"{len(facts)} facts to compare: {_FACTS} are possible")
     return list(facts.values()) + [0] * (_FACTS - len(facts))
+
+
+def _shown(name: str, value: int) -> str:
+    if name == "dtype":
+        return str(_tensors.TORCH_DTYPES.get(value, value))
+    return str(struct.unpack("f", struct.pack("i", value))[0] if name == "temperature" else value)
 
 
 def _of_rank(status: int, words: str) -> Error:

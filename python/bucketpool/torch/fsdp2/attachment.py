@@ -76,14 +76,19 @@ class Attachment(Source):
             raise failure
         reason = self._cannot(group.name, role, numel, dtype, device)
         if not reason:
-            free = [each for each in self._requests[group.name, role] if each not in self._live]
             phase, stream = phase_of(role), self._streams.current()
-            for request in sorted(free, key=lambda each: self._sizes[each][0].phase != phase):
+            fitting = [each for each in self._requests[group.name, role] if each not in self._live and self._fits(each, role, numel)]
+            for request in sorted(fitting, key=lambda each: self._sizes[each][0].phase != phase):
                 views = self.pool.try_acquire([request], stream)
                 if views is not None:
                     return self._lend(request, views[0].address, numel, dtype, stream)
             reason = "unplanned overlap", f"asked for while its memory is in use by {self._holders()}"
         return self._instead(group.name, role, reason, plain)
+
+    def _fits(self, request: int, role: str, numel: int) -> bool:
+        """A gather is always of the planned size; a reduction is smaller where some parameters got no gradient."""
+        planned = self._sizes[request][1].numel
+        return numel == planned if role == "param" else numel <= planned
 
     def _lend(self, request: int, address: int, numel: int, dtype: torch.dtype, stream: Stream) -> torch.Tensor:
         slot, size = self._sizes[request]
@@ -107,7 +112,7 @@ class Attachment(Source):
         _, size = self._sizes[requests[0]]
         if dtype != size.dtype:
             return "another dtype", f"{numel} elements of {dtype} asked for, planned for {size.dtype}"
-        if numel > size.numel or (numel < size.numel and role == "param"):
+        if not any(self._fits(each, role, numel) for each in requests):
             return "another size", f"{numel} elements of {dtype} asked for, {size.numel} planned"
         if all(each in self._live for each in requests):
             return "in use", f"asked for again while {'its buffer is' if len(requests) == 1 else f'all its {len(requests)} buffers are'} in use"

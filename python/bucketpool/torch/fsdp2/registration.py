@@ -38,14 +38,16 @@ class Registration:
         self._comms: List[ctypes.c_void_p] = []
         self._registration = ctypes.c_void_p()
         entries: List[Any] = []
-        wanted = member("BP_REGISTER_", kind, "registration")
+        wanted, traffic = member("BP_REGISTER_", kind, "registration"), _abi.BP_TRAFFIC_GATHER | _abi.BP_TRAFFIC_REDUCE_SCATTER
+        if any(not _field(group.handle, "force_sum_reduction_for_comms") for group in groups):
+            traffic |= _abi.BP_TRAFFIC_FLOAT_AVG
         try:
             for pointer, name in _communicators(groups).items():
                 config = configured(library.bp_nccl_config_init, _abi.bp_nccl_config, comm=pointer, device=device.handle.value,
                                     name=name.encode())
                 self._comms.append(made(library.bp_comm_create_nccl, ctypes.byref(config)))
                 entries.append(configured(library.bp_registration_entry_init, _abi.bp_registration_entry, comm=self._comms[-1].value,
-                                          kind=wanted, traffic=_abi.BP_TRAFFIC_GATHER | _abi.BP_TRAFFIC_REDUCE_SCATTER))
+                                          kind=wanted, traffic=traffic))
             array = (_abi.bp_registration_entry * len(entries))(*entries)
             call(library.bp_registration_create, pool.handle, array, len(entries), ctypes.byref(self._registration))
         except BaseException:
