@@ -1,7 +1,11 @@
 """The allocators of bucketpool.torch.megatron_fsdp called directly: random orders, contents, bad input."""
 
 import collections
+import json
+import os
 import random
+import subprocess
+import sys
 import time
 import unittest
 import warnings
@@ -18,6 +22,8 @@ from bucketpool.torch import megatron_fsdp as pooled  # noqa: E402
 from bucketpool.torch.megatron_fsdp.units import bucket_name, unit_ids  # noqa: E402
 
 CPU = torch.device("cpu")
+HERE = os.path.dirname(os.path.abspath(__file__))
+FAKES = os.path.join(os.environ.get("BUCKETPOOL_BUILD", "build"), "tests", "fakes", "cuda")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -222,6 +228,19 @@ class Streams(unittest.TestCase):
         self.assertEqual(reduced, [data.numel()])
         self.assertEqual(int(data[0]), 2)
         served.of["grad"].free(second)
+
+
+    @unittest.skipUnless(os.path.exists(os.path.join(FAKES, "libcuda.so.1")), f"no emulated driver in {FAKES}")
+    def test_on_the_emulated_gpu(self) -> None:
+        """Each stream is imported once; gathers wait for compute, compute for reductions; a stream that is not one is refused."""
+        done = subprocess.run([sys.executable, os.path.join(HERE, "megatron_streams.py")], capture_output=True, text=True,
+                              env=dict(os.environ, LD_LIBRARY_PATH=FAKES, FAKE_CUDA="report=1"), timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout.splitlines()[-1])
+        self.assertTrue(found["device"].startswith("cuda"))
+        self.assertEqual((found["imported"], found["acquires"]), (3, 24))
+        self.assertGreaterEqual(found["waits"], 16)  # all but the first tenants of memory, on another stream each time
+        self.assertIn("per-thread default stream", found["refused"])
 
 
 class BadInput(unittest.TestCase):
