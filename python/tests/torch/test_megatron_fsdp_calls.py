@@ -44,7 +44,7 @@ def random_groups(seed: int, units: int = 5) -> List[Group]:
 
 
 def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = False,
-              named: bool = True) -> bucketpool.Plan:
+              named: bool = True, fallback: str = "persistent") -> bucketpool.Plan:
     model = bucketpool.Model("direct")
     units = [model.add_unit(f"layers.{unit}") for unit in unit_ids(groups)]
     for index, group in enumerate(groups):
@@ -52,7 +52,8 @@ def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = Fals
             model.add_bucket(units[group.fsdp_unit_id], group.dtype, group.numel,
                              name=bucket_name(index) if named else None)
     buckets = bucketpool.Buckets(model, bucketing="given", padding="given")
-    return bucketpool.Plan(buckets, bucketpool.Schedule.training(buckets), policy=policy, joint=joint)
+    return bucketpool.Plan(buckets, bucketpool.Schedule.training(buckets), policy=policy, joint=joint,
+                           fallback=fallback)
 
 
 class Served:
@@ -335,6 +336,9 @@ class BadInput(unittest.TestCase):
     def test_plans_that_cannot_serve(self) -> None:
         with self.assertRaisesRegex(errors.Unsupported, "param and grad buckets in one slab.*Plan without joint"):
             pooled.PooledBuckets(make_plan(self.groups, joint=True))
+        for policy in ("dynamic", "fixed"):
+            with self.assertRaisesRegex(errors.Unsupported, f"of policy {policy} leaves buckets without an address"):
+                pooled.PooledBuckets(make_plan(self.groups, policy, fallback="dynamic"))
         with self.assertRaisesRegex(errors.InvalidArgument, r"describe\(model\).write"):
             pooled.PooledBuckets(make_plan(self.groups, named=False))
         with self.assertRaisesRegex(errors.InvalidArgument, "role 'weights': expected one of param"):

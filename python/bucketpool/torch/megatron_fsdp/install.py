@@ -91,7 +91,7 @@ def _check_sizes(groups: Sequence[Group], pooled: PooledBuckets) -> None:
     step."""
     asked = [(role, group) for group in groups if group.unit is not None and group.numel for role in group.roles]
     missing = [(role, group) for role, group in asked if (role, group.bucket_id) not in pooled.planned]
-    larger = [(role, group) for role, group in asked if (role, group) not in missing
+    larger = [(role, group) for role, group in asked if (role, group.bucket_id) in pooled.planned
               and pooled.planned[role, group.bucket_id].bytes < group.bytes(role)]
     for found, what in ((missing, "are not in the plan"), (larger, "are larger than planned")):
         if found:
