@@ -229,6 +229,15 @@ class Export(unittest.TestCase):
         self.assertEqual(ours.statistics.deviations, 0)
         self.assertTrue(ours.addresses)
 
+    def test_planned_by_a_function(self) -> None:
+        """For schedules other than the default."""
+        with fake_ranks(RANKS), without_cuda():
+            planner = lambda units: units.plan("max", units.schedule(passes="both"), copies=3)  # noqa: E731
+            with pooled.install(plan=planner) as installed:
+                model = wrap(random_stack(3), expert_parallel=2)
+            step(model, 0)
+            self.assertEqual((installed.plan.policy, installed.plan.copies), ("max", 3))
+
     def test_plan_of_another_module(self) -> None:
         """Found while the module is wrapped, with the numbers."""
         with fake_ranks(RANKS), without_cuda():

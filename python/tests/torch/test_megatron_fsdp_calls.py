@@ -1,7 +1,11 @@
 """The allocators of bucketpool.torch.megatron_fsdp called directly: random orders, contents, bad input."""
 
 import collections
+import json
+import os
 import random
+import subprocess
+import sys
 import time
 import unittest
 import warnings
@@ -18,6 +22,8 @@ from bucketpool.torch import megatron_fsdp as pooled  # noqa: E402
 from bucketpool.torch.megatron_fsdp.units import bucket_name, unit_ids  # noqa: E402
 
 CPU = torch.device("cpu")
+HERE = os.path.dirname(os.path.abspath(__file__))
+FAKES = os.path.join(os.environ.get("BUCKETPOOL_BUILD", "build"), "tests", "fakes", "cuda")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -38,7 +44,7 @@ def random_groups(seed: int, units: int = 5) -> List[Group]:
 
 
 def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = False,
-              named: bool = True) -> bucketpool.Plan:
+              named: bool = True, fallback: str = "persistent") -> bucketpool.Plan:
     model = bucketpool.Model("direct")
     units = [model.add_unit(f"layers.{unit}") for unit in unit_ids(groups)]
     for index, group in enumerate(groups):
@@ -46,7 +52,8 @@ def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = Fals
             model.add_bucket(units[group.fsdp_unit_id], group.dtype, group.numel,
                              name=bucket_name(index) if named else None)
     buckets = bucketpool.Buckets(model, bucketing="given", padding="given")
-    return bucketpool.Plan(buckets, bucketpool.Schedule.training(buckets), policy=policy, joint=joint)
+    return bucketpool.Plan(buckets, bucketpool.Schedule.training(buckets), policy=policy, joint=joint,
+                           fallback=fallback)
 
 
 class Served:
@@ -224,6 +231,19 @@ class Streams(unittest.TestCase):
         served.of["grad"].free(second)
 
 
+    @unittest.skipUnless(os.path.exists(os.path.join(FAKES, "libcuda.so.1")), f"no emulated driver in {FAKES}")
+    def test_on_the_emulated_gpu(self) -> None:
+        """Each stream is imported once; gathers wait for compute, compute for reductions; a stream that is not one is refused."""
+        done = subprocess.run([sys.executable, os.path.join(HERE, "megatron_streams.py")], capture_output=True, text=True,
+                              env=dict(os.environ, LD_LIBRARY_PATH=FAKES, FAKE_CUDA="report=1"), timeout=120, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout.splitlines()[-1])
+        self.assertTrue(found["device"].startswith("cuda"))
+        self.assertEqual((found["imported"], found["acquires"]), (3, 24))
+        self.assertGreaterEqual(found["waits"], 16)  # all but the first tenants of memory, on another stream each time
+        self.assertIn("per-thread default stream", found["refused"])
+
+
 class BadInput(unittest.TestCase):
     def setUp(self) -> None:
         self.groups = random_groups(3)
@@ -316,6 +336,9 @@ class BadInput(unittest.TestCase):
     def test_plans_that_cannot_serve(self) -> None:
         with self.assertRaisesRegex(errors.Unsupported, "param and grad buckets in one slab.*Plan without joint"):
             pooled.PooledBuckets(make_plan(self.groups, joint=True))
+        for policy in ("dynamic", "fixed"):
+            with self.assertRaisesRegex(errors.Unsupported, f"of policy {policy} leaves buckets without an address"):
+                pooled.PooledBuckets(make_plan(self.groups, policy, fallback="dynamic"))
         with self.assertRaisesRegex(errors.InvalidArgument, r"describe\(model\).write"):
             pooled.PooledBuckets(make_plan(self.groups, named=False))
         with self.assertRaisesRegex(errors.InvalidArgument, "role 'weights': expected one of param"):

@@ -46,9 +46,12 @@ class _Hold:
         self.streams: Set[Any] = set()
 
 
-def _refuse_joint(plan: Plan) -> None:
-    """A gradient is freed when the queue of reductions drains, at a time that no plan knows: so its bytes cannot be a
-    parameter's next."""
+def _refuse(plan: Plan) -> None:
+    """Plans that cannot be kept to. A gradient is freed when the queue of reductions drains, at a time that no plan
+    knows: so its bytes cannot be a parameter's next."""
+    if plan.feasible and not plan.stable:
+        raise Unsupported(f"the plan of policy {plan.policy} leaves buckets without an address: plan by scheduled, "
+                          f"max, or fixed with fallback persistent")
     roles: Dict[int, str] = {}
     for assignment in plan.assignments:
         other = roles.setdefault(assignment.slab, assignment.role)
@@ -66,13 +69,13 @@ class PooledBuckets:
     `pool_options` are those of Pool (strict, guard, fingerprint, name, ...). Several allocators may serve one pool, one
     for each role.
 
-    Errors: Unsupported (a plan with parameters and gradients in one slab, a device that is neither cpu nor cuda),
-    InvalidArgument (a plan whose buckets are not named by ids: not exported by describe()), Infeasible, NoDeviceMemory,
+    Errors: Unsupported (a plan with parameters and gradients in one slab or with dynamic memory, a device that is
+    neither cpu nor cuda), InvalidArgument (a plan whose buckets are not named by ids: not exported by describe()), Infeasible, NoDeviceMemory,
     NoDevice."""
 
     def __init__(self, plan: Plan, device: Any = "cpu", outside_bytes: int = 0, **pool_options: Any) -> None:
         self.device = with_index(torch.device(device))
-        _refuse_joint(plan)
+        _refuse(plan)
         pool_options.setdefault("name", "megatron_fsdp")
         if self.device.type == "cuda":
             native = Device.cuda(self.device.index)

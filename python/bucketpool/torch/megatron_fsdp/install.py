@@ -5,7 +5,7 @@ import operator
 import sys
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
 
 import torch
 
@@ -18,6 +18,7 @@ from .units import Group, Units, describe, unit_ids
 # where its buffers are defined: the package, and the copy in Megatron-LM
 MODULES = ("megatron_fsdp.param_and_grad_buffer",
            "megatron.core.distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer")
+Planner = Callable[[Units], Plan]
 REPLACED = ("FixedPoolAllocator", "MaxPoolAllocator")
 # what ParamAndGradBuffer calls its allocators, and the role that each serves
 ROLE_OF_NAME = {"fsdp_params": "param", "fsdp_fp8_transpose_params": "param_transpose", "fsdp_grads": "grad",
@@ -28,8 +29,10 @@ class Installed:
     """The pool of the one module that was wrapped while this was installed. `plan`, `units`, `pool` and `allocators`
     (by role) are there once it is."""
 
-    def __init__(self, plan: Optional[Plan], policy: str, pool_options: Dict[str, Any]) -> None:
-        self.plan, self._policy, self._options = plan, policy, pool_options
+    def __init__(self, plan: Union[None, Plan, Planner], policy: str, pool_options: Dict[str, Any]) -> None:
+        self.plan = plan if isinstance(plan, Plan) else None
+        self._planner = plan if plan is not None and not isinstance(plan, Plan) else lambda units: units.plan(policy)
+        self._options = pool_options
         self.units: Optional[Units] = None
         self.pooled: Optional[PooledBuckets] = None
         self.allocators: Dict[str, "_Deferred"] = {}
@@ -74,7 +77,7 @@ class Installed:
         if self.pooled is None:
             self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of)
             if self.plan is None:
-                self.plan = self.units.plan(self._policy)
+                self.plan = self._planner(self.units)
             outside = sum(self.units.outside_bytes(role) for role, each in self.allocators.items()
                           if each.outside == "persistent")
             pooled = PooledBuckets(self.plan, device, outside, **self._options)
@@ -88,7 +91,7 @@ def _check_sizes(groups: Sequence[Group], pooled: PooledBuckets) -> None:
     step."""
     asked = [(role, group) for group in groups if group.unit is not None and group.numel for role in group.roles]
     missing = [(role, group) for role, group in asked if (role, group.bucket_id) not in pooled.planned]
-    larger = [(role, group) for role, group in asked if (role, group) not in missing
+    larger = [(role, group) for role, group in asked if (role, group.bucket_id) in pooled.planned
               and pooled.planned[role, group.bucket_id].bytes < group.bytes(role)]
     for found, what in ((missing, "are not in the plan"), (larger, "are larger than planned")):
         if found:
@@ -140,11 +143,11 @@ def _find(package: Optional[str]) -> List[ModuleType]:
 
 
 @contextmanager
-def install(plan: Optional[Plan] = None, policy: str = "scheduled", package: Optional[str] = None,
+def install(plan: Union[None, Plan, Planner] = None, policy: str = "scheduled", package: Optional[str] = None,
             **pool_options: Any) -> Iterator[Installed]:
-    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan` (None: one that is planned
-    from the module's own buckets by `policy`). Wrap one module inside; the pool stays after the end and is given back
-    by Installed.close().
+    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan, a function that makes
+    one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one module inside; the
+    pool stays after the end and is given back by Installed.close().
 
     `package` names the module that Megatron-FSDP is ("megatron_fsdp"; by default what is imported already, else what is
     found). `pool_options` are those of Pool. Not for several threads at once. Errors: ImportError, ScheduleError

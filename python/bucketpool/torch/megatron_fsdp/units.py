@@ -2,6 +2,7 @@
 units."""
 
 import dataclasses
+import shlex
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -146,6 +147,7 @@ class Units:
                               "(strategies optim_grads and optim_grads_params are, with units in fsdp_unit_modules)")
         self.grad_dtype = self._gradients(inside)
         self.dp, self.ep = self._ranks()
+        self._buckets: Optional[Buckets] = None
         self.model = Model(name)
         units = sorted({group.unit for group in self.groups if group.unit is not None})
         index = {unit: self.model.add_unit(unit_names[unit]) for unit in units}
@@ -186,24 +188,27 @@ class Units:
         return sum((group.bytes(role) + 255) // 256 * 256 for group in self.groups
                    if group.unit is None and role in group.roles)
 
+    @property
     def buckets(self) -> Buckets:
         """The buckets and requests that the library plans."""
-        return Buckets(self.model, bucketing="given", padding="given", dp=self.dp, ep=self.ep, roles=self.roles,
-                       grad_dtype=self.grad_dtype)
+        if self._buckets is None:
+            self._buckets = Buckets(self.model, bucketing="given", padding="given", dp=self.dp, ep=self.ep,
+                                    roles=self.roles, grad_dtype=self.grad_dtype)
+        return self._buckets
 
-    def schedule(self, prefetch: int = 1, grad_units: int = 2, **options: Any) -> Schedule:
+    def schedule(self, **options: Any) -> Schedule:
         """Megatron-FSDP's step with double buffering (docs/schedules.md); options are those of Schedule.training."""
-        return Schedule.training(self.buckets(), prefetch=prefetch, grad_units=grad_units, **options)
+        return Schedule.training(self.buckets, **options)
 
-    def plan(self, policy: str = "scheduled", **options: Any) -> Plan:
-        """A plan for that schedule; options are those of Plan. A slab for each role: `joint` is refused by the
-        allocator."""
-        buckets = self.buckets()
-        return Plan(buckets, Schedule.training(buckets, prefetch=1, grad_units=2), policy=policy, **options)
+    def plan(self, policy: str = "scheduled", schedule: Optional[Schedule] = None, **options: Any) -> Plan:
+        """A plan for a schedule of these buckets, by default the double buffer's; options are those of Plan. A slab for
+        each role: `joint` is refused by the allocator."""
+        return Plan(self.buckets, self.schedule() if schedule is None else schedule, policy=policy, **options)
 
     def command(self, path: str, policy: str = "scheduled") -> str:
         """The command that makes this plan of the file."""
-        words = ["bucketpool", "plan", path, "--bucketing", "given", "--padding", "given", "--dp", str(self.dp)]
+        words = ["bucketpool", "plan", shlex.quote(path), "--bucketing", "given", "--padding", "given"]
+        words += ["--dp", str(self.dp)]
         words += ["--ep", str(self.ep)] if self.ep > 1 else []
         words += ["--grad-dtype", self.grad_dtype] if self.grad_dtype else []
         return " ".join(words + ["--roles", ",".join(self.roles), "--policy", policy, "-o", "plan.json"])
