@@ -1,6 +1,6 @@
 """Allocators of a pool on the emulated GPU (its driver is what the loader finds): which streams are imported, and what
-waits for what. PyTorch has no GPU here, so its current stream is one of the driver's that is set, and a bucket's tensor is
-made on its address, which the host reaches. Prints its findings as JSON."""
+waits for what. PyTorch has no GPU here, so its current stream is one of the driver's that is set, and a bucket's tensor
+is made on its address, which the host reaches. Prints its findings as JSON."""
 
 import ctypes
 import json
