@@ -145,9 +145,9 @@ def _find(package: Optional[str]) -> List[ModuleType]:
 @contextmanager
 def install(plan: Union[None, Plan, Planner] = None, policy: str = "scheduled", package: Optional[str] = None,
             **pool_options: Any) -> Iterator[Installed]:
-    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan, a function that makes
-    one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one module inside; the
-    pool stays after the end and is given back by Installed.close().
+    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan, a function that
+    makes one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one module inside;
+    the pool stays after the end and is given back by Installed.close().
 
     `package` names the module that Megatron-FSDP is ("megatron_fsdp"; by default what is imported already, else what is
     found). `pool_options` are those of Pool. Not for several threads at once. Errors: ImportError, ScheduleError
