@@ -1,4 +1,5 @@
-"""What FSDP2's adapter refuses, what it does instead where it may, and that a buffer given back too early would be noticed."""
+"""What FSDP2's adapter refuses, what it does instead where it may, and that a buffer given back too early would be
+noticed."""
 
 import os
 
@@ -165,7 +166,8 @@ def test_what_the_plan_did_not_foresee():
 
 
 def released_early():
-    """The control of the poison: buffers that are given back when their collective returns, before they are copied out of."""
+    """The control of the poison: buffers that are given back when their collective returns, before they are copied out
+    of."""
     import torch
 
     from bucketpool.torch import fsdp2
@@ -300,7 +302,8 @@ def free_port():
 
 
 def extended(model):
-    """A parameter that is gathered as bf16 by extensions, as float8 parameters are, among others in fp32: packed as bytes."""
+    """A parameter that is gathered as bf16 by extensions, as float8 parameters are, among others in fp32: packed as
+    bytes."""
     import torch
 
     local = model.layers[0].up.weight._local_tensor

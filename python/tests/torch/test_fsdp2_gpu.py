@@ -1,7 +1,12 @@
-"""The pool's part of a CUDA graph of forward and backward, on the emulated driver: PyTorch computes on the CPU, the pool is on the
-emulated GPU, whose memory the host reaches, and a graph of that driver takes the place of torch.cuda.graph's."""
+"""What can be run of FSDP2 on GPUs without one: the calls to the library, on the emulated driver and the emulated NCCL.
+
+A CUDA graph of forward and backward: PyTorch computes on the CPU, the pool is on the emulated GPU, whose memory the host
+reaches, and a graph of that driver takes the place of torch.cuda.graph's. Registration: without PyTorch, which brings a
+real NCCL along."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -10,7 +15,8 @@ pytest.importorskip("torch")
 import fsdp2_models as models  # noqa: E402
 import fsdp2_world as world  # noqa: E402
 
-FAKES = os.path.join(os.environ.get("BUCKETPOOL_BUILD", "build"), "tests", "fakes", "cuda")
+FAKES = os.path.join(os.path.abspath(os.environ.get("BUCKETPOOL_BUILD", "build")), "tests", "fakes", "cuda")
+FAKE_NCCL = os.path.join(os.path.dirname(FAKES), "nccl")
 
 
 class Graph:
@@ -94,3 +100,48 @@ def test_a_graph_of_forward_and_backward():
         assert acquires == releases > 8 and ended == 1 and name == b"step"
         assert answers["launches"] == (2, 2)
         assert "layers.0" in answers["held"] and answers["balance"] == []
+
+
+REGISTERED = """
+import ctypes, sys, types
+
+for name, attributes in (("torch", ("Tensor", "dtype", "device")), ("torch.nn", ("Module",)), ("torch.distributed", ()),
+                         ("torch.distributed.fsdp", ("FSDPModule",))):
+    module = sys.modules[name] = types.ModuleType(name)
+    for attribute in attributes:
+        setattr(module, attribute, object)
+sys.modules["torch"].nn = sys.modules["torch.nn"]
+from bucketpool import Buckets, Device, Model, Plan, Pool, Schedule
+package = sys.modules["bucketpool.torch.fsdp2"] = types.ModuleType("bucketpool.torch.fsdp2")
+import bucketpool.torch
+package.__path__ = [bucketpool.torch.__path__[0] + "/fsdp2"]
+from bucketpool.torch.fsdp2.registration import Registration
+
+device, comm = Device.cuda(0), ctypes.c_void_p()
+assert ctypes.CDLL("libnccl.so.2", mode=ctypes.RTLD_GLOBAL).ncclCommInitAll(ctypes.byref(comm), 1, (ctypes.c_int * 1)(0)) == 0
+model = Model("one")
+unit = model.add_unit("a")
+model.add_bucket(unit, "fp32", 1000, roles=("param",))
+model.add_event(True, unit, "param")
+model.add_event(False, unit, "param")
+buckets = Buckets(model, bucketing="given", padding="given", roles=("param",))
+pool = Pool(device, Plan(buckets, Schedule.recorded(model, buckets)))
+backend = types.SimpleNamespace(_comm_ptr=lambda: comm.value)
+group = types.SimpleNamespace(group_name="7", _get_backend=lambda device: backend)
+handle = types.SimpleNamespace(_all_gather_process_group=group, _reduce_scatter_process_group=group, force_sum_reduction_for_comms=False)
+registration = Registration(pool, device, [types.SimpleNamespace(name="a", device="cuda:0", handle=handle)], "symmetric")
+print(registration.report())
+registration.close()
+pool.close()
+print("closed")
+"""
+
+
+@pytest.mark.skipif(not os.path.exists(os.path.join(FAKE_NCCL, "libnccl.so.2")), reason=f"no emulated NCCL in {FAKE_NCCL}")
+def test_registration_with_the_communicators_of_process_groups():
+    done = subprocess.run([sys.executable, "-c", REGISTERED], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "LD_LIBRARY_PATH": FAKES + ":" + FAKE_NCCL})
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "symmetric window asked, symmetric window granted" in lines[0] and "communicator nccl.7" in lines[0]
+    assert any("ncclAvg" in line for line in lines) and lines[-1] == "closed"
