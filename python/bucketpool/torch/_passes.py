@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import call, configured, filled, logprob
+from .._library import call, configured, logprob
 from ..errors import Error, InvalidArgument, Unsupported
 from . import _clients, _tensors
 from .comm import GroupComm, comm_of
@@ -166,7 +166,9 @@ class Outputs:
 
 
 def saved_bytes(tokens: int, entropy: bool) -> int:
-    return filled(logprob().bp_logprob_saved_bytes, ctypes.c_uint64, tokens, int(entropy)).value
+    size = ctypes.c_uint64()
+    call(logprob().bp_logprob_saved_bytes, tokens, int(entropy), ctypes.byref(size))
+    return size.value
 
 
 def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor],

@@ -132,8 +132,7 @@ def values(tensor: Optional[torch.Tensor]) -> Tuple[_abi.bp_token_values, Option
         return _abi.bp_token_values(), None
     strides = _strides(tensor, 0)
     if strides is None:
-        tensor = tensor.contiguous()
-        strides = _strides(tensor, 0)
+        tensor, strides = tensor.contiguous(), (tensor.shape[-1], 1)
     return _abi.bp_token_values(tensor.data_ptr(), strides[0], strides[1]), tensor
 
 

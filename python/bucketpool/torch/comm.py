@@ -50,8 +50,8 @@ class GroupComm:
         self._raised: Optional[BaseException] = None
         self._functions = _abi.bp_comm_callbacks(
             rank=self.rank, ranks=self.ranks, **{
-                name: kind(self._guarded(getattr(self, "_" + name)))
-                for name, kind in _abi.bp_comm_callbacks._fields_[3:7]
+                field[0]: field[1](self._guarded(getattr(self, "_" + field[0])))
+                for field in _abi.bp_comm_callbacks._fields_[3:7]
             })
         self.handle: Optional[ctypes.c_void_p] = made(core().bp_comm_create_callback, ctypes.byref(self._functions),
                                                       None, self.name.encode())

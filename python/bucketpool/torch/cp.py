@@ -52,7 +52,9 @@ def _named(kind: str, names: Dict[str, int], name: str) -> int:
 
 def padding_multiple(ranks: int, tp: int = 1, fp8: bool = False) -> int:
     """What padded lengths are a multiple of, with `tp` ranks of sequence parallelism, with fp8 or without."""
-    return filled(library().bp_cp_multiple, ctypes.c_uint64, ranks, tp, int(fp8)).value
+    multiple = ctypes.c_uint64()
+    call(library().bp_cp_multiple, ranks, tp, int(fp8), ctypes.byref(multiple))
+    return multiple.value
 
 
 class PackedSplit:
@@ -68,7 +70,8 @@ class PackedSplit:
                  cu_padded: Optional[CuSeqlens] = None, multiple: int = 0, last_is_dummy: bool = False) -> None:
         self._handle = ctypes.c_void_p()
         self.group, self.comm = group, comm_of(group)
-        self.ranks, self.rank = (1, 0) if self.comm is None else (self.comm.ranks, self.comm.rank)
+        self.ranks: int = 1 if self.comm is None else self.comm.ranks
+        self.rank: int = 0 if self.comm is None else self.comm.rank
         begins = _begins("cu_seqlens", cu_seqlens)
         padded = None if cu_padded is None else _begins("cu_padded", cu_padded)
         if padded is not None and len(padded) != len(begins):
@@ -122,7 +125,7 @@ class PackedSplit:
         where the sum would be `ranks` times too large."""
         if self.comm is None:
             return _Rearranged.apply(local, self, "local", order, "keep", 0)
-        return _Gathered.apply(local, self, order, sum_gradients)
+        return _Gathered.apply(local, self, self.comm, order, sum_gradients)
 
 
 def _begins(name: str, given: CuSeqlens) -> torch.Tensor:
@@ -200,20 +203,19 @@ class _Rearranged(Untraced):
 # ---- gathers -------------------------------------------------------------------------------------------------------
 
 
-def _gather_client(split: PackedSplit, local: torch.Tensor, order: str, gradient: bool) -> _clients.Handle:
+def _gather_client(comm: GroupComm, split: PackedSplit, local: torch.Tensor, order: str,
+                   gradient: bool) -> _clients.Handle:
     """Collective: the ranks' client for gathers of this size, once they have agreed on what to gather."""
-    comm = split.comm
-    assert comm is not None
     failure: Optional[Error] = None
-    token_bytes, key = 0, ()  # type: Tuple[int, Hashable]
+    token_bytes, most, key = 0, 0, None  # type: int, int, Hashable
     try:
         _together(local, split.local_tokens, "local")
         _named("order", {name: ORDERS[name] for name in ("packed", "padded")}, order)
         if gradient and local.dtype not in _tensors.FLOATS:
             raise InvalidArgument(f"a gradient of {local.dtype}: float32, bfloat16 and float16 are summed over ranks")
         token_bytes = local.shape[1:].numel() * local.element_size()
-        key = ("cp", _clients.device_key(local.device), torch.get_num_threads(),
-               _clients.size_class(split.padded_tokens * token_bytes))
+        most = _clients.size_class(split.padded_tokens * token_bytes)
+        key = ("cp", _clients.device_key(local.device), torch.get_num_threads(), most)
     except Error as error:
         if comm.trusting:
             raise
@@ -221,13 +223,13 @@ def _gather_client(split: PackedSplit, local: torch.Tensor, order: str, gradient
     everybody = None
     if not comm.trusting:
         same = dict(batch=split._fingerprint, bytes_of_a_token=token_bytes, order=ORDERS.get(order, -1),
-                    gradient=int(gradient))
+                    dtype=_tensors.DTYPES.get(local.dtype, 0), gradient=int(gradient))
         everybody = comm.agree("PackedSplit.reassemble", same, dict(client=_clients.of(comm).generation_of(key)),
                                failure)
 
     def make() -> ctypes.c_void_p:
         config = configured(library().bp_cp_config_init, _abi.bp_cp_config, comm=comm.handle,
-                            threads=torch.get_num_threads(), max_gathered_bytes=key[-1], trusting=1)
+                            threads=torch.get_num_threads(), max_gathered_bytes=most, trusting=1)
         return made(library().bp_cp_create, _tensors.device_of(local.device), ctypes.byref(config))
 
     with comm.lock:
@@ -241,13 +243,14 @@ def _run(comm: GroupComm, device: torch.device, function: Any, *arguments: Any) 
 
 class _Gathered(Untraced):
     @staticmethod
-    def forward(ctx: Any, local: torch.Tensor, split: PackedSplit, order: str, sum_gradients: bool) -> torch.Tensor:
-        client = _gather_client(split, local, order, ctx.needs_input_grad[0] and sum_gradients)
+    def forward(ctx: Any, local: torch.Tensor, split: PackedSplit, comm: GroupComm, order: str,
+                sum_gradients: bool) -> torch.Tensor:
+        client = _gather_client(comm, split, local, order, ctx.needs_input_grad[0] and sum_gradients)
         ctx.split, ctx.order, ctx.client, ctx.sums = split, order, client, sum_gradients
         local = _together(local, split.local_tokens, "local")
         whole = torch.empty((split.tokens(order), *local.shape[1:]), dtype=local.dtype, device=local.device)
         if whole.numel() != 0:
-            _run(split.comm, local.device,
+            _run(comm, local.device,
                  library().bp_cp_gather, client.value, split._handle, ctypes.byref(_struct(local)), ORDERS[order],
                  ctypes.byref(_struct(whole)))
         return whole
@@ -257,14 +260,14 @@ class _Gathered(Untraced):
         split, order = ctx.split, ctx.order
         if not ctx.sums:
             own = _rearranged(gradient.detach(), split, order, "local")
-            return only_once("PackedSplit.reassemble", own, gradient), None, None, None
+            return only_once("PackedSplit.reassemble", own, gradient), None, None, None, None
         whole = _together(gradient.detach(), split.tokens(order), order)
         own = torch.empty((split.local_tokens, *whole.shape[1:]), dtype=whole.dtype, device=whole.device)
         if whole.numel() != 0:
             _run(split.comm, whole.device,
                  library().bp_cp_gather_backward, ctx.client.value, split._handle, ctypes.byref(_struct(whole)),
                  ORDERS[order], _tensors.DTYPES[whole.dtype], ctypes.byref(_struct(own)))
-        return only_once("PackedSplit.reassemble", own, gradient), None, None, None
+        return only_once("PackedSplit.reassemble", own, gradient), None, None, None, None
 
 
 # ---- with the names and arguments of AReaL and SkyRL -----------------------------------------------------------------
