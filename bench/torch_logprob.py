@@ -3,8 +3,9 @@
     python3 bench/torch_logprob.py                       # 2048 tokens, vocabulary 32000, bf16
     python3 bench/torch_logprob.py --tokens 4096 --vocab 128000 --entropy
 
-Each turn of each way is a process of its own, they take turns, and the medians are printed. PEAK is the most memory that the process had at
-once (VmHWM), less what it had with the logits and targets made: the gradient, and what it takes to make it."""
+Each turn of each way is a process of its own, they take turns, and the medians are printed. PEAK is the most memory
+that the process had at once (VmHWM), less what it had with the logits and targets made: the gradient, and what it takes
+to make it."""
 
 import argparse
 import statistics
@@ -12,20 +13,27 @@ import subprocess
 import sys
 import time
 
-WAYS = {"plain": "log_softmax of the logits in fp32, gathered", "chunked": "the same in pieces of 1024 tokens, made again in backward",
-        "bucketpool": "logprobs_from_logits or logprobs_and_entropy", "in_place": "the same with in_place=True"}
+WAYS = {
+    "plain": "log_softmax of the logits in fp32, gathered",
+    "chunked": "the same in pieces of 1024 tokens, made again in backward",
+    "bucketpool": "logprobs_from_logits or logprobs_and_entropy",
+    "in_place": "the same with in_place=True"
+}
 
 
 def plain(logits, target, entropy):
     logs = logits.float().log_softmax(-1)
     lp = logs.gather(-1, target[..., None])[..., 0]
-    return (lp, -(logs.exp() * logs).sum(-1)) if entropy else (lp,)
+    return (lp, -(logs.exp() * logs).sum(-1)) if entropy else (lp, )
 
 
 def chunked(logits, target, entropy):
     import torch
     from torch.utils.checkpoint import checkpoint
-    pieces = [checkpoint(plain, *piece, entropy, use_reentrant=False) for piece in zip(logits.split(1024, 1), target.split(1024, 1))]
+    pieces = [
+        checkpoint(plain, *piece, entropy, use_reentrant=False)
+        for piece in zip(logits.split(1024, 1), target.split(1024, 1))
+    ]
     return tuple(torch.cat(parts, 1) for parts in zip(*pieces))
 
 
@@ -33,7 +41,7 @@ def ours(logits, target, entropy, in_place=False):
     from bucketpool.torch import logprob
     if entropy:
         return logprob.logprobs_and_entropy(logits, target, in_place=in_place)
-    return (logprob.logprobs_from_logits(logits, target, in_place=in_place),)
+    return (logprob.logprobs_from_logits(logits, target, in_place=in_place), )
 
 
 def memory(name):
@@ -45,12 +53,16 @@ def turn(arguments):
     """In a process of its own: seconds forward, backward, peak bytes."""
     import torch
     torch.set_num_threads(arguments.threads)
-    ways = {"plain": plain, "chunked": chunked, "bucketpool": ours, "in_place": lambda *given: ours(*given, in_place=True)}
+    ways = {
+        "plain": plain,
+        "chunked": chunked,
+        "bucketpool": ours,
+        "in_place": lambda *given: ours(*given, in_place=True)
+    }
     dtype = getattr(torch, arguments.dtype)
 
     class Logits(torch.autograd.Function):
         """As a model makes them: no leaf, and their gradient is used up where it arrives."""
-
         @staticmethod
         def forward(ctx, parameter, tokens, vocab):
             return torch.randn(1, tokens, vocab, dtype=dtype)
@@ -82,7 +94,8 @@ def main():
     parser.add_argument("--entropy", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--way", choices=list(WAYS), help="one turn of this one; prints forward and backward seconds and peak bytes")
+    parser.add_argument("--way", choices=list(WAYS),
+                        help="one turn of this one; prints forward and backward seconds and peak bytes")
     arguments = parser.parse_args()
     if arguments.way:
         turn(arguments)
@@ -92,7 +105,8 @@ def main():
     results = {way: [] for way in WAYS}
     for _ in range(arguments.turns):
         for way, turns in results.items():
-            done = subprocess.run([sys.executable, __file__, "--way", way, *given], capture_output=True, text=True, check=True)
+            done = subprocess.run([sys.executable, __file__, "--way", way, *given], capture_output=True, text=True,
+                                  check=True)
             turns.append([float(word) for word in done.stdout.split()])
     size = arguments.tokens * arguments.vocab * (4 if arguments.dtype == "float32" else 2)
     print(f"{arguments.tokens} tokens, vocabulary {arguments.vocab}, {arguments.dtype}: logits {size / 2**20:.0f} MiB; "
