@@ -19,6 +19,7 @@
 #include <bucketpool/profile.h>
 #include <bucketpool/schedule.h>
 #include <bucketpool/status.h>
+#include <bucketpool/torch_allocator.h>
 #include <bucketpool/whatif.h>
 
 #endif

@@ -461,7 +461,7 @@ BP_COMM_OPS_VERSION = 1
 
 class bp_comm_traits(Sized):
     _fields_ = [("size", c_size_t), ("rank", c_uint32), ("ranks", c_uint32), ("best", c_int), ("lacks", c_uint32),
-                ("version", c_uint64), ("version_name", c_char_p)]
+                ("version", c_uint64), ("version_name", c_char_p), ("captures", c_int32)]
 
 
 class bp_comm_ops(Sized):
@@ -939,6 +939,22 @@ class bp_snapshot_slab_event(Sized):
     _fields_ = [("size", c_size_t), ("gained", c_int), ("slab", c_uint32), ("time_ns", c_uint64)]
 
 
+# ---- torch_allocator.h ---------------------------------------------------------------------------------------------
+
+BP_TORCH_DEVICES = 64
+
+
+class bp_torch_config(Sized):
+    _fields_ = [("size", c_size_t), ("ordinal", c_int32), ("pool", c_void_p), ("request", c_uint32),
+                ("device", c_void_p), ("bytes", c_uint64)]
+
+
+class bp_torch_statistics(Sized):
+    _fields_ = [("size", c_size_t), ("bytes", c_uint64), ("live_bytes", c_uint64), ("peak_live_bytes", c_uint64),
+                ("live_segments", c_uint64), ("segments", c_uint64), ("waits", c_uint64), ("refused", c_uint64),
+                ("strays", c_uint64), ("because", c_char * 256)]
+
+
 # ---- whatif.h ------------------------------------------------------------------------------------------------------
 
 BP_MOST_WHATIF_PREFETCH = 64
@@ -1256,6 +1272,12 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_profile_is_recording": (c_int, [c_void_p]),
         "bp_profile_path": (c_char_p, [c_void_p, c_uint32]),
         "bp_profile_write": (c_int, [c_void_p, c_uint32, c_char_p]),
+        "bp_torch_config_init": (c_int, [POINTER(bp_torch_config), c_size_t]),
+        "bp_torch_serve": (c_int, [POINTER(bp_torch_config)]),
+        "bp_torch_stop": (c_int, [c_int32]),
+        "bp_torch_statistics_get": (c_int, [c_int32, POINTER(bp_torch_statistics)]),
+        "bp_torch_malloc": (c_void_p, [c_size_t, c_int, c_void_p]),
+        "bp_torch_free": (None, [c_void_p, c_size_t, c_int, c_void_p]),
         "bp_alternatives_config_init": (c_int, [POINTER(bp_alternatives_config), c_size_t]),
         "bp_alternatives_create": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(bp_plan_config),
                                            POINTER(bp_alternatives_config), POINTER(c_void_p)]),

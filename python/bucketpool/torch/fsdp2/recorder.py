@@ -1,0 +1,49 @@
+"""Recording: a real step with plain memory, with every buffer's life written down."""
+
+import contextlib
+from typing import Callable, Iterator
+
+import torch
+from torch import nn
+
+from .comms import Source, install, phase_of, uninstall
+from .groups import Group, groups_of
+from .lend import lend
+from .timeline import Timeline
+
+
+class _Recorder(Source):
+    """Buffers are what the module would have allocated, seen from the moment they are handed out to the end of their
+    storage."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__()
+        self.timeline = timeline
+
+    def serve(self, group: Group, role: str, numel: int, dtype: torch.dtype, device: torch.device,
+              plain: Callable[[], torch.Tensor]) -> torch.Tensor:
+        memory = plain()
+        slot, address = self.timeline.acquire(group.name, role, phase_of(role), numel, dtype), memory.data_ptr()
+        self._in_use[address] = address + numel * dtype.itemsize
+
+        def ended(memory: torch.Tensor = memory) -> None:  # which goes back to the framework with this function
+            del self._in_use[address]
+            self.timeline.release(slot)
+
+        return lend(address, numel, dtype, memory.device, ended)
+
+
+@contextlib.contextmanager
+def record(module: nn.Module, any_version: bool = False) -> Iterator[Timeline]:
+    """Records what is gathered and reduced in the block: run one whole step of each kind in it (with all its
+    micro-batches, up to and including the last backward). The buffers are plain ones, so losses and memory are as ever;
+    `peak_bytes` and `joint_peak_bytes` of the timeline are what FSDP2 itself held.
+
+    Raises as groups_of; InvalidArgument where the module has a pool or is being recorded."""
+    groups = groups_of(module, any_version)
+    timeline = Timeline(group.name for group in groups)
+    install(groups, _Recorder(timeline))
+    try:
+        yield timeline
+    finally:
+        uninstall(groups)
