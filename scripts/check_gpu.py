@@ -24,6 +24,7 @@ BEGIN = time.monotonic()
 FOLDER = os.path.join(BUILD, "build")
 # What goes with the emulated driver.
 RULES_KERNELS, LOGPROB_KERNELS = "tests/fakes/cuda/libfake_cuda_kernels.so", "tests/simt/libfake_logprob_kernels.so"
+TRAIN_KERNELS = "tests/libfake_train_kernels.so"
 CUBLAS = "tests/fakes/cublas/libcublas.so.13"
 MOST_SECONDS = 460  # of all, so that the JSON is written before anyone loses patience
 
@@ -166,8 +167,8 @@ def programs():
     """What ninja has to build: the programs of the suite and the benchmark."""
     known = json.loads(output_of(*tool("meson", "mesonbuild.mesonmain"), "introspect", "--tests", FOLDER) or "[]")
     paths = {test["cmd"][0] for test in known if any(s.split(":")[-1] == "gpu" for s in test["suite"])}
-    emulated = [RULES_KERNELS, CUBLAS, *([LOGPROB_KERNELS] if shutil.which("c++") else [])] if EMULATED else []
-    return sorted(os.path.relpath(p, FOLDER) for p in paths) + ["bench/bench_gpu", *emulated]
+    emulated = [RULES_KERNELS, TRAIN_KERNELS, CUBLAS, *([LOGPROB_KERNELS] if shutil.which("c++") else [])] if EMULATED else []
+    return sorted(os.path.relpath(p, FOLDER) for p in paths) + ["bench/bench_gpu", "examples/fsdp_train", *emulated]
 
 
 def build():
@@ -246,6 +247,50 @@ def figures(name, command, env):
         return json.load(file)["figures"]
 
 
+TRAINING = [(policy, mode) for policy in ("fixed", "max", "scheduled", "dynamic") for mode in ((), ("--graph",), ("--graph", "--register"))
+            if policy != "dynamic" or not mode]
+
+
+def train(policy, mode, nccl, env):
+    """Lines of the losses and the rest of what examples/fsdp_train prints, or None and why not."""
+    command = [os.path.join(FOLDER, "examples", "fsdp_train"), "--policy", policy, "--steps", "30", "--check-gradients", *mode]
+    if "--register" in mode:
+        command += ["--nccl", nccl]
+    code, output = run(command, 60, env)
+    lines = output.splitlines()
+    if code != 0:
+        return None, last_line(output)
+    return [line for line in lines if line.startswith("step ")], output
+
+
+def training(nccl, env):
+    """A training loop: the losses of every policy, eager, as a graph and registered, have the same bits; the pool takes the plan's bytes.
+    Whether the host's losses have them too is noted, and no rule: its compiler is another one."""
+    begin, rows, seen = time.monotonic(), [], {}
+    host, output = train("max", (), nccl, env)
+    for policy, mode in TRAINING:
+        if "--register" in mode and not (nccl and nccl_version(nccl)):
+            continue
+        losses, output = train(policy, ("--device", "cuda", *mode), nccl, env)
+        if losses is None:
+            without = "built without nvcc" in output
+            note("fsdp_train", "skipped" if without else "failed", time.monotonic() - begin,
+                 output if without else f"{policy} {' '.join(mode)}: {output}")
+            return []
+        peak, planned = map(int, re.search(r"peak (\d+) bytes, planned (\d+)", output).groups())
+        name = " ".join((policy, *mode)).replace("--", "")
+        seen[name] = losses
+        rows.append({"group": "fsdp_train", "name": name, "pool_peak_bytes": peak, "planned_bytes": planned,
+                     "ns_median": float(re.search(r"time (\S+) ms a step", output).group(1)) * 1e6})
+    first = next(iter(seen.values()))
+    differ = [name for name, losses in seen.items() if losses != first]
+    wrong = [row["name"] for row in rows if row["pool_peak_bytes"] != row["planned_bytes"]]
+    reason = "; ".join(filter(None, (differ and f"other losses: {', '.join(differ)}", wrong and f"other bytes: {', '.join(wrong)}")))
+    note("fsdp_train", "failed" if reason else "passed", time.monotonic() - begin, reason,
+         {"runs": list(seen), "losses": first[::10], "same_bits_as_host": first == host})
+    return rows
+
+
 def figure_table(rows):
     print(f"\n  {'':74} {'median':>12} {'ratio':>7}  95 of 100")
     for row in rows:
@@ -301,6 +346,7 @@ def main():
                                                      *(("--turns", "11", "--divide", "4096") if EMULATED else ()),
                                                      *(("--nccl", nccl) if nccl else ())],
                                        {**env, "FAKE_CUDA": "kernels=" + os.path.join(FOLDER, LOGPROB_KERNELS)})
+        document["figures"] += training(nccl, {**env, "FAKE_CUDA": "kernels=" + os.path.join(FOLDER, TRAIN_KERNELS)})
         if EMULATED:
             note("torch_allocator", "skipped", 0, "emulated")
         else:

@@ -1,6 +1,8 @@
-"""Writes python/bucketpool/_abi.py, the C interface as ctypes declarations, from include/bucketpool. Needs a C preprocessor and pycparser.
+"""Writes python/bucketpool/_abi.py, the C interface as ctypes declarations, from include/bucketpool. Needs a C
+preprocessor and pycparser.
 
-usage: python3 scripts/python_abi.py [--check]     --check: writes nothing, fails where the file is not of these headers"""
+usage: python3 scripts/python_abi.py [--check]     --check: writes nothing, fails where the file is not of these
+headers"""
 
 import argparse
 import os
@@ -18,20 +20,24 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADERS = os.path.join(ROOT, "include", "bucketpool")
 OUTPUT = os.path.join(ROOT, "python", "bucketpool", "_abi.py")
 
-# Headers of libraries of their own; all others are the core's. MPI's communicators are for C programs: Python has its own groups.
-LIBRARIES = {"formats": "formats", "snapshot": "formats", "logprob": "logprob", "lm_head": "logprob", "loss": "logprob", "cp": "logprob"}
+# Headers of libraries of their own; all others are the core's. MPI's communicators are for C programs: Python has its
+# own groups.
+LIBRARIES = {"formats": "formats", "snapshot": "formats", "logprob": "logprob", "lm_head": "logprob", "loss": "logprob",
+             "cp": "logprob"}
 LEFT_OUT = ("bucketpool", "comm_mpi")
 
-PLAIN = {"char": "c_char", "signed char": "c_int8", "unsigned char": "c_uint8", "int": "c_int", "unsigned": "c_uint", "unsigned int": "c_uint",
-         "long": "c_long", "unsigned long": "c_ulong", "long long": "c_longlong", "unsigned long long": "c_ulonglong", "float": "c_float",
-         "double": "c_double", "size_t": "c_size_t", "int8_t": "c_int8", "uint8_t": "c_uint8", "int16_t": "c_int16",
-         "uint16_t": "c_uint16", "int32_t": "c_int32", "uint32_t": "c_uint32", "int64_t": "c_int64", "uint64_t": "c_uint64",
-         "uintptr_t": "c_size_t"}
+PLAIN = {"char": "c_char", "signed char": "c_int8", "unsigned char": "c_uint8", "int": "c_int", "unsigned": "c_uint",
+         "unsigned int": "c_uint", "long": "c_long", "unsigned long": "c_ulong", "long long": "c_longlong",
+         "unsigned long long": "c_ulonglong", "float": "c_float", "double": "c_double", "size_t": "c_size_t",
+         "int8_t": "c_int8", "uint8_t": "c_uint8", "int16_t": "c_int16", "uint16_t": "c_uint16", "int32_t": "c_int32",
+         "uint32_t": "c_uint32", "int64_t": "c_int64", "uint64_t": "c_uint64", "uintptr_t": "c_size_t"}
 
-PREAMBLE = '''"""The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not this file.
+PREAMBLE = '''\
+"""The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not
+this file.
 
-What each thing means is in the header of its section. Objects are c_void_p; enumerations are plain integers. FUNCTIONS has, for each
-library, the result and the arguments of its functions; _library.py declares them."""
+What each thing means is in the header of its section. Objects are c_void_p; enumerations are plain integers. FUNCTIONS
+has, for each library, the result and the arguments of its functions; _library.py declares them."""
 
 %s
 from typing import Any, Dict, List, Tuple
@@ -49,22 +55,40 @@ class Sized(Structure):
 
 def parsed(header):
     """The declarations of one header, what it includes left out."""
-    text = subprocess.run(["cc", "-E", "-I" + os.path.join(ROOT, "include"), "-D__attribute__(x)=", "-D__extension__=", "-D__restrict=",
-                           "-D__inline=", os.path.join(HEADERS, header + ".h")], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(["cc", "-E", "-I" + os.path.join(ROOT, "include"), "-D__attribute__(x)=", "-D__extension__=",
+                           "-D__restrict=", "-D__inline=", os.path.join(HEADERS, header + ".h")], check=True,
+                          capture_output=True, text=True).stdout
     tree = c_parser.CParser().parse(text)
     return [node for node in tree.ext if node.coord and str(node.coord.file).endswith(f"/bucketpool/{header}.h")]
 
 
+def folded(entry, indent):
+    """An entry that is too long for a line, as lines: cut after commas of the function type that it ends with."""
+    inner = entry.rindex("CFUNCTYPE(", 0, entry.index("CFUNCTYPE(") + 10) + 10
+    lines, text, depth = [], indent + entry[:inner], 0
+    for part in re.split(r"(?<=,) ", entry[inner:]):
+        if depth == 0 and len(text) + len(part) > 120:
+            lines.append(text.rstrip())
+            text = indent + " " * inner
+        text += part + " "
+        depth += part.count("(") - part.count(")")
+    return [*lines, text.rstrip()]
+
+
 def filled(begin, entries, end):
     """Lines of at most 120 characters with the entries between begin and end."""
-    lines, text = [], begin
+    lines, text, indent = [], begin, " " * len(begin)
     for index, entry in enumerate(entries):
         entry += end if index == len(entries) - 1 else ","
         if len(text) + len(entry) > 120 and text.strip():
             lines.append(text.rstrip())
-            text = " " * len(begin)
-        text += entry + " "
-    return [*lines, text.rstrip()]
+            text = indent
+        if len(indent) + len(entry) > 120:
+            lines += folded(entry, indent)
+            text = indent
+        else:
+            text += entry + " "
+    return [*lines, *([text.rstrip()] if text.strip() else [])]
 
 
 class Writer:
@@ -87,7 +111,8 @@ class Writer:
             return -self.value(node.expr)
         if isinstance(node, c_ast.BinaryOp):
             left, right = self.value(node.left), self.value(node.right)
-            return {"<<": left << right, "+": left + right, "|": left | right, "-": left - right, "*": left * right}[node.op]
+            return {"<<": left << right, "+": left + right, "|": left | right, "-": left - right,
+                    "*": left * right}[node.op]
         raise SystemExit(f"an expression that is not understood, at {node.coord}")
 
     def type_of(self, node):
@@ -206,7 +231,8 @@ class Writer:
                 lines += filled(f'        "{name}": ({result}, [', arguments or [""], "]),")
             lines.append("    },")
         body = re.sub(r"\n{3,}", "\n\n\n", "\n".join([*lines, "}", ""]))
-        used = [name for name in ("CFUNCTYPE", "POINTER", "Structure", *sorted(set(PLAIN.values()) | {"c_char_p", "c_void_p"}), "sizeof")
+        kinds = sorted(set(PLAIN.values()) | {"c_char_p", "c_void_p"})
+        used = [name for name in ("CFUNCTYPE", "POINTER", "Structure", *kinds, "sizeof")
                 if name in ("Structure", "sizeof") or re.search(rf"\b{name}\b", body)]
         return PREAMBLE % "\n".join(filled("from ctypes import (", used, ")")) + body.lstrip("\n")
 

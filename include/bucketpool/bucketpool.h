@@ -7,6 +7,7 @@
 #include <bucketpool/comm.h>
 #include <bucketpool/cuda.h>
 #include <bucketpool/device.h>
+#include <bucketpool/dlpack.h>
 #include <bucketpool/dtype.h>
 #include <bucketpool/model.h>
 #include <bucketpool/nccl.h>
@@ -18,6 +19,7 @@
 #include <bucketpool/profile.h>
 #include <bucketpool/schedule.h>
 #include <bucketpool/status.h>
+#include <bucketpool/torch_allocator.h>
 #include <bucketpool/whatif.h>
 
 #endif

@@ -11,8 +11,9 @@
  * physical allocation each, as NCCL wants them.
  *
  * Calls that say "collective" must be made by all ranks of the communicator, in the same order; they block until all have come. Where one
- * rank fails all of them return an error that names it. Thread safety: one call at a time per communicator. Capture: nothing here may be
- * called while a pool or a stream concerned is being captured (BP_ERR_CAPTURE). */
+ * rank fails all of them return an error that names it. Thread safety: one call at a time per communicator. Capture: all_gather, all_reduce
+ * and reduce_scatter of nccl and self may be captured, on all ranks alike. Nothing else here may be called while a pool or a stream concerned
+ * is being captured (BP_ERR_CAPTURE). */
 #ifndef BUCKETPOOL_COMM_H
 #define BUCKETPOOL_COMM_H
 

@@ -21,6 +21,7 @@ typedef struct bp_comm_traits {
     uint32_t lacks;           /* bits 1 << kind */
     uint64_t version;         /* of what is underneath, compared between ranks; NCCL: 22809. 0: none */
     const char *version_name; /* "NCCL 2.28.9"; "" . Lives as long as the communicator */
+    int32_t captures;         /* 1: collectives are only enqueued, so that a capture may take them up */
 } bp_comm_traits;
 
 typedef struct bp_comm_ops {

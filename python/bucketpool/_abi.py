@@ -1,7 +1,8 @@
-"""The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not this file.
+"""The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not
+this file.
 
-What each thing means is in the header of its section. Objects are c_void_p; enumerations are plain integers. FUNCTIONS has, for each
-library, the result and the arguments of its functions; _library.py declares them."""
+What each thing means is in the header of its section. Objects are c_void_p; enumerations are plain integers. FUNCTIONS
+has, for each library, the result and the arguments of its functions; _library.py declares them."""
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint, c_uint16, c_uint32, c_uint64, c_uint8, c_ulonglong, c_void_p, sizeof)
@@ -460,7 +461,7 @@ BP_COMM_OPS_VERSION = 1
 
 class bp_comm_traits(Sized):
     _fields_ = [("size", c_size_t), ("rank", c_uint32), ("ranks", c_uint32), ("best", c_int), ("lacks", c_uint32),
-                ("version", c_uint64), ("version_name", c_char_p)]
+                ("version", c_uint64), ("version_name", c_char_p), ("captures", c_int32)]
 
 
 class bp_comm_ops(Sized):
@@ -470,7 +471,8 @@ class bp_comm_ops(Sized):
                 ("all_gather", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)),
                 ("all_reduce", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p)),
                 ("reduce_scatter", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p)),
-                ("register_memory", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int, POINTER(c_void_p), POINTER(c_char_p))),
+                ("register_memory", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int, POINTER(c_void_p),
+                                              POINTER(c_char_p))),
                 ("deregister_memory", CFUNCTYPE(c_int, c_void_p, c_int, c_void_p)),
                 ("warnings", CFUNCTYPE(None, c_void_p, c_int, c_uint32, CFUNCTYPE(None, c_void_p, c_char_p), c_void_p)),
                 ("abort", CFUNCTYPE(c_int, c_void_p))]
@@ -549,11 +551,14 @@ class bp_cuda_driver(Sized):
                 ("cuCtxPopCurrent", CFUNCTYPE(c_int, POINTER(c_void_p))),
                 ("cuCtxGetCurrent", CFUNCTYPE(c_int, POINTER(c_void_p))), ("cuCtxSynchronize", CFUNCTYPE(c_int)),
                 ("cuMemGetInfo", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(c_size_t))),
-                ("cuMemGetAllocationGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_allocation_prop), c_int)),
-                ("cuMulticastGetGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_multicast_prop), c_int)),
+                ("cuMemGetAllocationGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_allocation_prop),
+                                                            c_int)),
+                ("cuMulticastGetGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_multicast_prop),
+                                                        c_int)),
                 ("cuMemAddressReserve", CFUNCTYPE(c_int, POINTER(c_uint64), c_size_t, c_size_t, c_uint64, c_ulonglong)),
                 ("cuMemAddressFree", CFUNCTYPE(c_int, c_uint64, c_size_t)),
-                ("cuMemCreate", CFUNCTYPE(c_int, POINTER(c_ulonglong), c_size_t, POINTER(bp_cu_allocation_prop), c_ulonglong)),
+                ("cuMemCreate", CFUNCTYPE(c_int, POINTER(c_ulonglong), c_size_t, POINTER(bp_cu_allocation_prop),
+                                          c_ulonglong)),
                 ("cuMemRelease", CFUNCTYPE(c_int, c_ulonglong)),
                 ("cuMemMap", CFUNCTYPE(c_int, c_uint64, c_size_t, c_size_t, c_ulonglong, c_ulonglong)),
                 ("cuMemUnmap", CFUNCTYPE(c_int, c_uint64, c_size_t)),
@@ -568,7 +573,8 @@ class bp_cuda_driver(Sized):
                 ("cuStreamDestroy", CFUNCTYPE(c_int, c_void_p)), ("cuStreamSynchronize", CFUNCTYPE(c_int, c_void_p)),
                 ("cuStreamGetCtx", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
                 ("cuStreamWaitEvent", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint)),
-                ("cuStreamGetCaptureInfo", CFUNCTYPE(c_int, c_void_p, POINTER(c_int), POINTER(c_uint64), POINTER(c_void_p), POINTER(POINTER(c_void_p)), POINTER(c_size_t))),
+                ("cuStreamGetCaptureInfo", CFUNCTYPE(c_int, c_void_p, POINTER(c_int), POINTER(c_uint64),
+                                                     POINTER(c_void_p), POINTER(POINTER(c_void_p)), POINTER(c_size_t))),
                 ("cuLaunchHostFunc", CFUNCTYPE(c_int, c_void_p, CFUNCTYPE(None, c_void_p), c_void_p)),
                 ("cuMemsetD8Async", CFUNCTYPE(c_int, c_uint64, c_uint8, c_size_t, c_void_p)),
                 ("cuMemcpyAsync", CFUNCTYPE(c_int, c_uint64, c_uint64, c_size_t, c_void_p)),
@@ -584,7 +590,8 @@ class bp_cuda_driver(Sized):
                 ("cuModuleUnload", CFUNCTYPE(c_int, c_void_p)),
                 ("cuModuleGetFunction", CFUNCTYPE(c_int, POINTER(c_void_p), c_void_p, c_char_p)),
                 ("cuFuncLoad", CFUNCTYPE(c_int, c_void_p)),
-                ("cuLaunchKernel", CFUNCTYPE(c_int, c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_void_p, POINTER(c_void_p), POINTER(c_void_p)))]
+                ("cuLaunchKernel", CFUNCTYPE(c_int, c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
+                                             c_void_p, POINTER(c_void_p), POINTER(c_void_p)))]
 
 
 # ---- cuda.h --------------------------------------------------------------------------------------------------------
@@ -658,6 +665,13 @@ class bp_device_ops(Sized):
                 ("graph_end", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_void_p))),
                 ("graph_launch", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)),
                 ("graph_destroy", CFUNCTYPE(c_int, c_void_p, c_void_p))]
+
+
+# ---- dlpack.h ------------------------------------------------------------------------------------------------------
+
+
+class bp_lend(Sized):
+    _fields_ = [("size", c_size_t), ("id", c_uint32), ("dtype", c_int), ("versioned", c_int32)]
 
 
 # ---- pack.h --------------------------------------------------------------------------------------------------------
@@ -925,6 +939,22 @@ class bp_snapshot_slab_event(Sized):
     _fields_ = [("size", c_size_t), ("gained", c_int), ("slab", c_uint32), ("time_ns", c_uint64)]
 
 
+# ---- torch_allocator.h ---------------------------------------------------------------------------------------------
+
+BP_TORCH_DEVICES = 64
+
+
+class bp_torch_config(Sized):
+    _fields_ = [("size", c_size_t), ("ordinal", c_int32), ("pool", c_void_p), ("request", c_uint32),
+                ("device", c_void_p), ("bytes", c_uint64)]
+
+
+class bp_torch_statistics(Sized):
+    _fields_ = [("size", c_size_t), ("bytes", c_uint64), ("live_bytes", c_uint64), ("peak_live_bytes", c_uint64),
+                ("live_segments", c_uint64), ("segments", c_uint64), ("waits", c_uint64), ("refused", c_uint64),
+                ("strays", c_uint64), ("because", c_char * 256)]
+
+
 # ---- whatif.h ------------------------------------------------------------------------------------------------------
 
 BP_MOST_WHATIF_PREFETCH = 64
@@ -1190,6 +1220,10 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_cuda_launch": (c_int, [c_void_p, POINTER(bp_cuda_grid), POINTER(c_void_p), c_void_p]),
         "bp_device_create": (c_int, [POINTER(bp_device_ops), c_void_p, POINTER(c_void_p)]),
         "bp_device_table": (POINTER(bp_device_ops), [c_void_p, POINTER(c_void_p)]),
+        "bp_lend_init": (c_int, [POINTER(bp_lend), c_size_t]),
+        "bp_pool_lend": (c_int, [c_void_p, POINTER(bp_lend), POINTER(c_void_p)]),
+        "bp_lent_back": (None, [POINTER(c_void_p)]),
+        "bp_pool_lent_count": (c_uint64, [c_void_p]),
         "bp_packing_create": (c_int, [POINTER(c_void_p)]),
         "bp_packing_destroy": (None, [POINTER(c_void_p)]),
         "bp_packing_add_item": (c_int, [c_void_p, c_uint64, POINTER(c_size_t)]),
@@ -1238,6 +1272,12 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_profile_is_recording": (c_int, [c_void_p]),
         "bp_profile_path": (c_char_p, [c_void_p, c_uint32]),
         "bp_profile_write": (c_int, [c_void_p, c_uint32, c_char_p]),
+        "bp_torch_config_init": (c_int, [POINTER(bp_torch_config), c_size_t]),
+        "bp_torch_serve": (c_int, [POINTER(bp_torch_config)]),
+        "bp_torch_stop": (c_int, [c_int32]),
+        "bp_torch_statistics_get": (c_int, [c_int32, POINTER(bp_torch_statistics)]),
+        "bp_torch_malloc": (c_void_p, [c_size_t, c_int, c_void_p]),
+        "bp_torch_free": (None, [c_void_p, c_size_t, c_int, c_void_p]),
         "bp_alternatives_config_init": (c_int, [POINTER(bp_alternatives_config), c_size_t]),
         "bp_alternatives_create": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(bp_plan_config),
                                            POINTER(bp_alternatives_config), POINTER(c_void_p)]),

@@ -1,8 +1,9 @@
-"""The libraries, loaded and declared. core() is bucketpool itself; formats() and logprob() are loaded when they are first needed.
+"""The libraries, loaded and declared. core() is bucketpool itself; formats() and logprob() are loaded when they are
+first needed.
 
-They are looked for in the folder that BUCKETPOOL_LIBRARY_PATH names (several, with ':' between them), then in lib beside this file, where
-a wheel has them, then where the system's loader looks. Functions that return a bp_status are called through call(), made() and
-filled(), which turn anything but BP_OK into an exception."""
+They are looked for in the folder that BUCKETPOOL_LIBRARY_PATH names (several, with ':' between them), then in lib
+beside this file, where a wheel has them, then where the system's loader looks. Functions that return a bp_status are
+called through call(), made() and filled(), which turn anything but BP_OK into an exception."""
 
 import ctypes
 import functools
@@ -30,10 +31,13 @@ def _load(name: str, functions: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL
         except OSError as error:
             reason = error
     else:
-        raise ImportError(f"lib{name}.so.0 was not found: install the bucketpool wheel, or name the folder of a build in "
-                          f"BUCKETPOOL_LIBRARY_PATH ({reason})")
+        raise ImportError(
+    f"lib{name}.so.0 was not found: install the bucketpool wheel, or name the folder of a build in "
+    f"BUCKETPOOL_LIBRARY_PATH ({reason})")
     for function, (result, arguments) in functions.items():
-        declared = getattr(library, function)
+        declared = getattr(library, function, None)
+        if declared is None:
+            raise ImportError(f"{library._name} has no {function}: it is of another version than this package")
         declared.restype, declared.argtypes = result, arguments
     return library
 

@@ -45,29 +45,34 @@ class Request(NamedTuple):
 
 
 class Buckets(Owner[BucketsHandle]):
-    """The buckets of a (sharded) model by a runtime's rules. Keeps nothing of the model. len() and iteration are over Bucket records.
+    """The buckets of a (sharded) model by a runtime's rules. Keeps nothing of the model. len() and iteration are over
+    Bucket records.
 
-    bucketing: "megatron", "fsdp2", "given". padding: "megatron_lcm", "megatron_split", "flat", "given", "fsdp2". dp: ranks a dense bucket
-    is sharded over, ep of them expert-parallel. dtypes None: as model.h says. optimizer_tensors: of a shard's size each (Adam: 3).
-    Raises InvalidArgument (dp or ep 0, ep does not divide dp, an empty model), SizeOverflow."""
+    bucketing: "megatron", "fsdp2", "given". padding: "megatron_lcm", "megatron_split", "flat", "given", "fsdp2". dp:
+    ranks a dense bucket is sharded over, ep of them expert-parallel. dtypes None: as model.h says. optimizer_tensors:
+    of a shard's size each (Adam: 3). Raises InvalidArgument (dp or ep 0, ep does not divide dp, an empty model),
+    SizeOverflow."""
 
-    def __init__(self, model: Model, bucketing: str = "megatron", padding: str = "megatron_lcm", dp: int = 1, ep: int = 1,
-                 roles: Iterable[Any] = ("param", "grad"), param_dtype: DType = None, grad_dtype: DType = None,
-                 grad_comm_dtype: DType = None, main_grad_dtype: DType = None, optimizer_dtype: DType = None,
-                 flat_alignment: Optional[int] = None, optimizer_tensors: Optional[int] = None) -> None:
+    def __init__(self, model: Model, bucketing: str = "megatron", padding: str = "megatron_lcm", dp: int = 1,
+                 ep: int = 1, roles: Iterable[Any] = ("param", "grad"), param_dtype: DType = None,
+                 grad_dtype: DType = None, grad_comm_dtype: DType = None, main_grad_dtype: DType = None,
+                 optimizer_dtype: DType = None, flat_alignment: Optional[int] = None,
+                 optimizer_tensors: Optional[int] = None) -> None:
         config = configured(core().bp_buckets_config_init, _abi.bp_buckets_config,
-                            bucketing=member("BP_BUCKETING_", bucketing, "bucketing"),
-                            padding=member("BP_PADDING_", padding, "padding"), dp=dp, ep=ep, roles=role_bits(roles),
-                            param_dtype=dtype(param_dtype), grad_dtype=dtype(grad_dtype), grad_comm_dtype=dtype(grad_comm_dtype),
-                            main_grad_dtype=dtype(main_grad_dtype), optimizer_dtype=dtype(optimizer_dtype),
-                            flat_alignment=flat_alignment, optimizer_tensors=optimizer_tensors)
+                            bucketing=member("BP_BUCKETING_", bucketing,
+                                             "bucketing"), padding=member("BP_PADDING_", padding, "padding"), dp=dp,
+                            ep=ep, roles=role_bits(roles), param_dtype=dtype(param_dtype), grad_dtype=dtype(grad_dtype),
+                            grad_comm_dtype=dtype(grad_comm_dtype), main_grad_dtype=dtype(main_grad_dtype),
+                            optimizer_dtype=dtype(optimizer_dtype), flat_alignment=flat_alignment,
+                            optimizer_tensors=optimizer_tensors)
         handle = BucketsHandle()
         call(core().bp_buckets_create, model.handle, ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
 
     @classmethod
     def united(cls, parts: Mapping[str, "Buckets"]) -> "Buckets":
-        """Those of several models that share a pool: unit u of part p is then called "p/u". Schedule.of_part and united go with it."""
+        """Those of several models that share a pool: unit u of part p is then called "p/u". Schedule.of_part and
+        united go with it."""
         kept = [part.handle for part in parts.values()]
         pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
         names = (ctypes.c_char_p * len(kept))(*[encoded(name, "a part's name") for name in parts])
@@ -93,14 +98,18 @@ class Buckets(Owner[BucketsHandle]):
     @staticmethod
     def _bucket(b: _abi.bp_bucket, handle: BucketsHandle) -> Bucket:
         unit = None if b.unit < 0 else decoded(core().bp_buckets_unit_name(handle, b.unit))
-        return Bucket(unit, b.ordinal, None if b.name is None else decoded(b.name), dtype_name(b.dtype), b.numel, b.padded_numel,
+        return Bucket(unit, b.ordinal,
+                      None if b.name is None else decoded(b.name), dtype_name(b.dtype), b.numel, b.padded_numel,
                       bool(b.expert), bool(b.frozen), b.shards, b.parameter_count, b.grad_numel, b.grad_padded_numel,
                       None if b.unit < 0 else b.unit)
 
     @property
     def units(self) -> List[str]:
         library, handle = core(), self.handle
-        return [decoded(library.bp_buckets_unit_name(handle, index)) for index in range(library.bp_buckets_unit_count(handle))]
+        return [
+            decoded(library.bp_buckets_unit_name(handle, index))
+            for index in range(library.bp_buckets_unit_count(handle))
+        ]
 
     @property
     def outside_bytes(self) -> int:
@@ -118,7 +127,9 @@ class Buckets(Owner[BucketsHandle]):
             if r.bucket not in buckets:
                 buckets[r.bucket] = self[r.bucket]
             bucket = buckets[r.bucket]
-            requests.append(Request(bucket.unit or "", bucket.ordinal, role_name(r.role), dtype_name(r.dtype), r.numel, r.bytes, r.bucket))
+            requests.append(
+                Request(bucket.unit or "", bucket.ordinal, role_name(r.role), dtype_name(r.dtype), r.numel, r.bytes,
+                        r.bucket))
         return requests
 
     def __repr__(self) -> str:

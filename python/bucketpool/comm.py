@@ -9,8 +9,8 @@ from .errors import Error
 from .handle import Handle, Owner, calling_back
 from .names import decoded, encoded, whole
 
-Exchange = Callable[[int, int, int], Any]              # mine, bytes, all: addresses of host memory
-AllGather = Callable[[int, int, int, int], Any]        # mine, all, bytes, stream
+Exchange = Callable[[int, int, int], Any]  # mine, bytes, all: addresses of host memory
+AllGather = Callable[[int, int, int, int], Any]  # mine, all, bytes, stream
 Reduce = Callable[[int, int, int, int, int, int], Any]  # from, to, count, dtype, reduction, stream
 
 
@@ -38,20 +38,23 @@ class Comm(Owner[CommHandle]):
 
     @classmethod
     def callback(cls, rank: int, ranks: int, exchange: Exchange, all_gather: Optional[AllGather] = None,
-                 all_reduce: Optional[Reduce] = None, reduce_scatter: Optional[Reduce] = None, name: Optional[str] = None) -> "Comm":
+                 all_reduce: Optional[Reduce] = None, reduce_scatter: Optional[Reduce] = None,
+                 name: Optional[str] = None) -> "Comm":
         """Functions of the caller, called with the GIL on the thread of the call.
 
-        exchange(mine, bytes, all): collective, blocking, addresses of host memory; `all` gets the bytes of all ranks in rank order.
-        all_gather(mine, all, bytes, stream), all_reduce(source, to, count, dtype, reduction, stream), reduce_scatter(the same): addresses of
-        memory of the stream's device, stream a bp_stream address (_abi.py), dtype a bp_dtype, reduction a bp_reduction; in the stream's order:
-        enqueue there or wait for it first. What they raise is the error of the call that called them."""
+        exchange(mine, bytes, all): collective, blocking, addresses of host memory; `all` gets the bytes of all ranks
+        in rank order. all_gather(mine, all, bytes, stream), all_reduce(source, to, count, dtype, reduction, stream),
+        reduce_scatter(the same): addresses of memory of the stream's device, stream a bp_stream address (_abi.py),
+        dtype a bp_dtype, reduction a bp_reduction; in the stream's order: enqueue there or wait for it first. What
+        they raise is the error of the call that called them."""
         callbacks = _abi.bp_comm_callbacks(rank=whole(rank, 32, "rank"), ranks=whole(ranks, 32, "ranks"))
         fields: Any = dict(_abi.bp_comm_callbacks._fields_)  # type: ignore[arg-type]
         for field, function in (("exchange", exchange), ("all_gather", all_gather), ("all_reduce", all_reduce),
                                 ("reduce_scatter", reduce_scatter)):
             if function is not None:
                 setattr(callbacks, field, fields[field](_answered(function)))
-        return cls._made(CommHandle(callbacks), core().bp_comm_create_callback, ctypes.byref(callbacks), None,
+        return cls._made(CommHandle(callbacks),
+                         core().bp_comm_create_callback, ctypes.byref(callbacks), None,
                          encoded("callback" if name is None else name, "a communicator's name"))
 
     @property
@@ -68,7 +71,8 @@ class Comm(Owner[CommHandle]):
         return decoded(core().bp_comm_name(handle))
 
     def exchange(self, mine: bytes) -> bytes:
-        """Collective: the bytes of every rank, in rank order; all give the same number. Raises CommError, or what exchange raised."""
+        """Collective: the bytes of every rank, in rank order; all give the same number. Raises CommError, or what
+        exchange raised."""
         everything = ctypes.create_string_buffer(len(mine) * self.ranks)
         call(core().bp_comm_exchange, self.handle, mine, len(mine), everything)
         return everything.raw
@@ -79,6 +83,7 @@ class Comm(Owner[CommHandle]):
 
 def _answered(function: Callable[..., Any]) -> Callable[..., int]:
     """The function for C: its arguments without the first, its exceptions as a status with their words."""
+
     def answer(_user: Any, *arguments: Any) -> int:
         with calling_back():
             try:
@@ -88,4 +93,5 @@ def _answered(function: Callable[..., Any]) -> Callable[..., int]:
                 return int(core().bp_error_record(error.status or _abi.BP_ERR_COMM, str(error).encode()))
             except BaseException as error:
                 return int(core().bp_error_record(_abi.BP_ERR_COMM, f"{type(error).__name__}: {error}".encode()))
+
     return answer

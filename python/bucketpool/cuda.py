@@ -27,7 +27,8 @@ def _made(driver: Any, function: str, *arguments: Any) -> None:
 
 
 def wait(device: ctypes.c_void_p, earlier: int, later: int) -> None:
-    """Makes native stream `later` wait for what native stream `earlier` has been given so far. Enqueues only; may be captured."""
+    """Makes native stream `later` wait for what native stream `earlier` has been given so far. Enqueues only; may be
+    captured."""
     driver, scope, event = _driver(), _abi.bp_cuda_scope(), ctypes.c_void_p()
     call(core().bp_cuda_enter, device, ctypes.byref(scope))
     try:

@@ -54,26 +54,31 @@ class Device(Owner[DeviceHandle]):
         return device
 
     @classmethod
-    def host(cls, memory_bytes: int = 0, max_delay_us: int = 0, delay_seed: int = 0, granularity: int = 0, queue_length: int = 0) -> "Device":
+    def host(cls, memory_bytes: int = 0, max_delay_us: int = 0, delay_seed: int = 0, granularity: int = 0,
+             queue_length: int = 0) -> "Device":
         """The CPU: real memory, and streams that are threads. memory_bytes: what it has, 0: the machine's.
 
-        max_delay_us: streams pause up to so long before each piece of work, at random from delay_seed, so that missing waits show up."""
-        config = configured(core().bp_host_config_init, _abi.bp_host_config, memory_bytes=memory_bytes, max_delay_us=max_delay_us,
-                            delay_seed=delay_seed, granularity=granularity, queue_length=queue_length)
+        max_delay_us: streams pause up to so long before each piece of work, at random from delay_seed, so that
+        missing waits show up."""
+        config = configured(core().bp_host_config_init, _abi.bp_host_config, memory_bytes=memory_bytes,
+                            max_delay_us=max_delay_us, delay_seed=delay_seed, granularity=granularity,
+                            queue_length=queue_length)
         return cls._made(core().bp_device_create_host, ctypes.byref(config))
 
     @classmethod
     def null(cls) -> "Device":
-        """Addresses without memory and streams that run nothing: for bookkeeping at full size. Its views cannot be read or written."""
+        """Addresses without memory and streams that run nothing: for bookkeeping at full size. Its views cannot be
+        read or written."""
         return cls._made(core().bp_device_create_null)
 
     @classmethod
     def cuda(cls, ordinal: int = 0, memory: str = "virtual", memory_bytes: int = 0) -> "Device":
-        """A GPU, in its primary context, which PyTorch uses too. memory: "virtual", or "plain" where legacy CUDA IPC is needed.
+        """A GPU, in its primary context, which PyTorch uses too. memory: "virtual", or "plain" where legacy CUDA IPC
+        is needed.
 
         Raises NoDevice with the reason (no driver, too old, no such ordinal)."""
-        config = configured(core().bp_cuda_config_init, _abi.bp_cuda_config, ordinal=ordinal, memory=member("BP_CUDA_", memory, "memory"),
-                            memory_bytes=memory_bytes)
+        config = configured(core().bp_cuda_config_init, _abi.bp_cuda_config, ordinal=ordinal,
+                            memory=member("BP_CUDA_", memory, "memory"), memory_bytes=memory_bytes)
         device = cls._made(core().bp_device_create_cuda, ctypes.byref(config))
         device.ordinal = ordinal
         return device
@@ -92,7 +97,8 @@ class Device(Owner[DeviceHandle]):
     @property
     def usage(self) -> Usage:
         u = filled(core().bp_device_usage_get, _abi.bp_device_usage, self.handle)
-        return Usage(u.committed_bytes, u.peak_committed_bytes, u.allocated_bytes, u.peak_allocated_bytes, u.streams, u.events)
+        return Usage(u.committed_bytes, u.peak_committed_bytes, u.allocated_bytes, u.peak_allocated_bytes, u.streams,
+                     u.events)
 
     def stream(self, name: Optional[str] = None) -> "Stream":
         """A new stream."""
@@ -101,11 +107,12 @@ class Device(Owner[DeviceHandle]):
     def import_stream(self, native: Any, name: Optional[str] = None) -> "Stream":
         """A stream that somebody else made: a torch.cuda.Stream, which is kept alive, or the handle as a number.
 
-        Import a stream once; close the import before the stream goes. Raises Unsupported (a device without native streams),
-        InvalidArgument (a per-thread default stream, another device's)."""
+        Import a stream once; close the import before the stream goes. Raises Unsupported (a device without native
+        streams), InvalidArgument (a per-thread default stream, another device's)."""
         number = native if isinstance(native, int) else getattr(native, "cuda_stream", None)
         if number is None:
-            raise InvalidArgument(f"a native stream is a number or has cuda_stream, as torch.cuda.Stream does; this is {native!r}")
+            raise InvalidArgument(
+                f"a native stream is a number or has cuda_stream, as torch.cuda.Stream does; this is {native!r}")
         return Stream(self, name, native=number, keeps=native)
 
     def event(self) -> "Event":
@@ -115,10 +122,12 @@ class Device(Owner[DeviceHandle]):
     def order(self, earlier: "Stream", consumer: Optional[int]) -> None:
         """Makes a native stream wait for what a stream of ours has been given so far, as DLPack's consumers ask for.
 
-        consumer: a CUstream as a number; None and 1: the legacy default stream, 2: this thread's default stream. Enqueues only.
-        Raises BufferError for 0, which DLPack leaves without a meaning; DeviceError."""
+        consumer: a CUstream as a number; None and 1: the legacy default stream, 2: this thread's default stream.
+        Enqueues only. Raises BufferError for 0, which DLPack leaves without a meaning; DeviceError."""
         if consumer == 0:
-            raise BufferError("stream 0 has no meaning in DLPack: pass 1 for the legacy default stream, 2 for the thread's, or -1 for no order")
+            raise BufferError(
+                "stream 0 has no meaning in DLPack: pass 1 for the legacy default stream, 2 for the thread's, or -1 "
+                "for no order")
         native = 1 if consumer is None else whole(consumer, 64, "a native stream")
         if earlier.native != native:
             cuda.wait(self.handle, earlier.native, native)
@@ -136,13 +145,15 @@ class Stream(Owner[StreamHandle]):
 
     _has_threads = True
 
-    def __init__(self, device: Device, name: Optional[str] = None, native: Optional[int] = None, keeps: Any = None) -> None:
+    def __init__(self, device: Device, name: Optional[str] = None, native: Optional[int] = None,
+                 keeps: Any = None) -> None:
         handle = StreamHandle(keeps)
         text = optional(name, "a stream's name")
         if native is None:
             call(core().bp_stream_create, device.handle, text, ctypes.byref(handle))
         else:
-            call(core().bp_stream_import, device.handle, whole(native, 64, "a native stream"), text, ctypes.byref(handle))
+            call(core().bp_stream_import, device.handle, whole(native, 64, "a native stream"), text,
+                 ctypes.byref(handle))
         self._handle = handle
         self.device = device
         self._raised: Deque[BaseException] = collections.deque()
@@ -180,8 +191,8 @@ class Stream(Owner[StreamHandle]):
         raise raised
 
     def call(self, function: Callable[[], Any]) -> None:
-        """Calls function() in stream order, on a thread of the device, which takes the GIL for it. It must not call back into the device
-        or a pool. What it raises is raised by the stream's next synchronize."""
+        """Calls function() in stream order, on a thread of the device, which takes the GIL for it. It must not call
+        back into the device or a pool. What it raises is raised by the stream's next synchronize."""
         handle = self.handle
         token = next(_tokens)
         _calls[token] = (handle, function, self._raised)
@@ -201,7 +212,8 @@ class Stream(Owner[StreamHandle]):
     def copy(self, to: Any, source: Any, bytes: Optional[int] = None) -> None:
         """Copies in stream order between any memory of host and device; both must stay valid until then.
 
-        to, source: a View, an object with the buffer protocol, or an address. bytes: how many; None: all of the smaller that has a size."""
+        to, source: a View, an object with the buffer protocol, or an address. bytes: how many; None: all of the
+        smaller that has a size."""
         address, room = extent(to, bytes)
         begin, length = extent(source, bytes)
         if bytes is None:
@@ -218,7 +230,8 @@ class Stream(Owner[StreamHandle]):
         return event
 
     def wait(self, earlier: Union["Event", "Stream"]) -> None:
-        """Work enqueued from now on starts after what an event marks, or after what another stream has been given so far."""
+        """Work enqueued from now on starts after what an event marks, or after what another stream has been given so
+        far."""
         event = earlier.record() if isinstance(earlier, Stream) else earlier
         call(core().bp_stream_wait, self.handle, event.handle)
 
@@ -273,7 +286,8 @@ at_exit(_finish_calls)
 
 
 def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
-    """Address and bytes of a View, a buffer or an address with a size. InvalidArgument where the size is more than there is."""
+    """Address and bytes of a View, a buffer or an address with a size. InvalidArgument where the size is more than
+    there is."""
     wanted = None if bytes is None else whole(bytes, 64, "bytes")
     if isinstance(memory, int):
         return whole(memory, 64, "an address"), wanted
@@ -284,8 +298,9 @@ def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
             with memoryview(memory).cast("B") as view:
                 address, room = ctypes.addressof(ctypes.c_char.from_buffer(view)) if view.nbytes else 0, view.nbytes
         except (TypeError, ValueError, BufferError) as error:
-            raise InvalidArgument(f"memory is a View, an address, or a contiguous buffer that can be written, such as a numpy array: {error}"
-                                  ) from None
+            raise InvalidArgument(
+                "memory is a View, an address, or a contiguous buffer that can be written, such as a numpy array: "
+                f"{error}") from None
     if wanted is not None and wanted > room:
         raise InvalidArgument(f"{wanted} bytes asked for, of memory that has {room}")
     return address, room if wanted is None else wanted

@@ -28,7 +28,8 @@ class NoDevice(Error):
 
 
 class ScheduleError(Error):
-    """An acquire or release out of the order that the schedule allows. Names the request, its buffer and who holds it."""
+    """An acquire or release out of the order that the schedule allows. Names the request, its buffer and who holds
+    it."""
 
 
 class CaptureError(Error):

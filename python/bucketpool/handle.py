@@ -1,12 +1,14 @@
 """Objects of the library that Python owns.
 
-A Handle is the pointer. It ends its object when nothing refers to it any more: calls under way refer to it, so closing an object in one
-thread while another is inside one of its calls is safe, and so is any order in which the garbage collector finds objects. What the
-library keeps alive by itself (a device, while it has streams, events or pools) needs no reference from here.
+A Handle is the pointer. It ends its object when nothing refers to it any more: calls under way refer to it, so
+closing an object in one thread while another is inside one of its calls is safe, and so is any order in which the
+garbage collector finds objects. What the library keeps alive by itself (a device, while it has streams, events or
+pools) needs no reference from here.
 
-Nothing is ended at three moments: on a thread of a device, inside one of the library's calls back into Python, where waiting for streams
-would wait for itself (it is ended at the next occasion); in a forked child, whose devices have no threads; and when the interpreter has
-begun to exit, which waits for calls that would run Python and leaves the rest to the system."""
+Nothing is ended at three moments: on a thread of a device, inside one of the library's calls back into Python, where
+waiting for streams would wait for itself (it is ended at the next occasion); in a forked child, whose devices have no
+threads; and when the interpreter has begun to exit, which waits for calls that would run Python and leaves the rest
+to the system."""
 
 import atexit
 import collections
@@ -30,8 +32,8 @@ class _Here(threading.local):
 class _Life:
     """Of the process: held by reference where modules may be gone already."""
 
-    over = False      # the interpreter exits
-    generation = 0    # how often this process is a forked child
+    over = False  # the interpreter exits
+    generation = 0  # how often this process is a forked child
     here = _Here()
     late: Deque[Tuple[str, int, Tuple[Any, ...]]] = collections.deque()  # to be ended at the next occasion
     at_exit: List[Callable[[], None]] = []
@@ -79,13 +81,15 @@ class Owner(Generic[H]):
 
     @property
     def handle(self) -> H:
-        """The object for functions of _abi.py, as an argument that keeps it alive. InvalidArgument when it is closed."""
+        """The object for functions of _abi.py, as an argument that keeps it alive. InvalidArgument when it is
+        closed."""
         handle = self._handle
         if handle is None:
             raise InvalidArgument(f"this {type(self).__name__} is closed")
         if handle.generation != _Life.generation and self._has_threads:
-            raise InvalidArgument(f"this {type(self).__name__} was made before the process forked, and its threads are not in the child: "
-                                  "make devices and pools in the process that uses them")
+            raise InvalidArgument(
+                f"this {type(self).__name__} was made before the process forked, and its threads are not in the child: "
+                "make devices and pools in the process that uses them")
         return handle
 
     _has_threads: ClassVar[bool] = False
@@ -96,13 +100,15 @@ class Owner(Generic[H]):
         return self._handle is None
 
     def close(self) -> None:
-        """Gives the object up; it ends when no call and nothing that was made of it uses it. Closing twice is nothing."""
+        """Gives the object up; it ends when no call and nothing that was made of it uses it. Closing twice is
+        nothing."""
         self._handle = None
 
     def __enter__(self: S) -> S:
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
         self.close()
 
 

@@ -7,8 +7,8 @@ from . import _abi
 from ._library import call, configured, core, filled, formats, put
 from .errors import InvalidArgument
 from .handle import Handle, Owner
-from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, lane, member, optional, role, role_bits, role_name,
-                    role_names, whole)
+from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, lane, member, optional, role,
+                    role_bits, role_name, role_names, whole)
 
 OUTSIDE = None  # the unit of parameters outside units
 
@@ -42,7 +42,8 @@ class Parameter(NamedTuple):
 
 
 class GivenBucket(NamedTuple):
-    """A bucket that a runtime made itself. padded_numel 0: the padding rule decides; roles (): every role that applies."""
+    """A bucket that a runtime made itself. padded_numel 0: the padding rule decides; roles (): every role that
+    applies."""
 
     name: Optional[str]
     unit: Optional[int]
@@ -79,7 +80,8 @@ def _of_unit(unit: int) -> Optional[int]:
 
 
 class Model(Owner[ModelHandle]):
-    """Units, their parameters or buckets, and possibly a recorded schedule. Not for several threads at once while it is built.
+    """Units, their parameters or buckets, and possibly a recorded schedule. Not for several threads at once while it
+    is built.
 
     Model("mine") is empty; Model.read() reads files."""
 
@@ -99,8 +101,8 @@ class Model(Owner[ModelHandle]):
     def read(cls, path: Path, name: Optional[str] = None, units: Optional[str] = None, dtype: DType = None) -> "Model":
         """Reads config.json, safetensors headers or units.json, or the folder of the first two.
 
-        units: names of units of safetensors, with N for the number, as "layers.N,blocks.N". dtype: of config.json's parameters.
-        Raises FileError, FormatError (naming line or JSON path), Unsupported (an unknown model_type)."""
+        units: names of units of safetensors, with N for the number, as "layers.N,blocks.N". dtype: of config.json's
+        parameters. Raises FileError, FormatError (naming line or JSON path), Unsupported (an unknown model_type)."""
         library = formats()
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
                              units=optional(units, "units"), dtype=_dtype(dtype))
@@ -112,38 +114,45 @@ class Model(Owner[ModelHandle]):
         call(core().bp_model_add_unit, self.handle, encoded(name, "a unit's name"), _unit(parent), ctypes.byref(index))
         return index.value
 
-    def add_parameter(self, name: str, shape: Sequence[int], dtype: DType, unit: Optional[int] = None, frozen: bool = False,
-                      gemm: bool = False, expert_copies: int = 0, copies: int = 0, prediction: bool = False, joint: bool = False,
-                      tp_dim: Optional[int] = None, tp_parts: int = 0, expert_dim: Optional[int] = None) -> None:
+    def add_parameter(self, name: str, shape: Sequence[int], dtype: DType, unit: Optional[int] = None,
+                      frozen: bool = False, gemm: bool = False, expert_copies: int = 0, copies: int = 0,
+                      prediction: bool = False, joint: bool = False, tp_dim: Optional[int] = None, tp_parts: int = 0,
+                      expert_dim: Optional[int] = None) -> None:
         """Appends a parameter. unit None: outside units, gathered once and kept.
 
-        expert_copies: so many experts of this shape, which expert parallelism splits; copies: so many parameters of this shape. The name
-        then has one '*' for the number. gemm: a weight of matrix products, stored in fp8 where that is asked for.
-        Raises InvalidArgument (unknown unit or dtype, a zero dimension), SizeOverflow."""
+        expert_copies: so many experts of this shape, which expert parallelism splits; copies: so many parameters of
+        this shape. The name then has one '*' for the number. gemm: a weight of matrix products, stored in fp8 where
+        that is asked for. Raises InvalidArgument (unknown unit or dtype, a zero dimension), SizeOverflow."""
         lengths = [whole(length, 64, f"a dimension of {name}") for length in shape]
         if len(lengths) > _abi.BP_MAX_DIMS:
-            raise InvalidArgument(f"parameter {name} has {len(lengths)} dimensions; at most {_abi.BP_MAX_DIMS} are possible")
+            raise InvalidArgument(
+                f"parameter {name} has {len(lengths)} dimensions; at most {_abi.BP_MAX_DIMS} are possible")
         if copies and expert_copies:
-            raise InvalidArgument(f"parameter {name} has {copies} copies and {expert_copies} expert copies: it is one or the other")
-        flags = (_abi.BP_PARAMETER_FROZEN * bool(frozen) | _abi.BP_PARAMETER_GEMM * bool(gemm) |
-                 _abi.BP_PARAMETER_PREDICTION * bool(prediction) | _abi.BP_PARAMETER_JOINT * bool(joint) |
-                 _abi.BP_PARAMETER_EXPERT_COPIES * bool(expert_copies))
-        struct = configured(core().bp_parameter_init, _abi.bp_parameter, name=encoded(name, "a parameter's name"), unit=_unit(unit),
-                            dims=len(lengths), dtype=_dtype(dtype), flags=flags, copies=whole(expert_copies or copies, 32, "copies"),
-                            tp_dim=_dimension(tp_dim, "tp_dim"), tp_parts=whole(tp_parts, 32, "tp_parts"),
-                            expert_dim=_dimension(expert_dim, "expert_dim"))
+            raise InvalidArgument(
+                f"parameter {name} has {copies} copies and {expert_copies} expert copies: it is one or the other")
+        flags = (_abi.BP_PARAMETER_FROZEN * bool(frozen) | _abi.BP_PARAMETER_GEMM * bool(gemm)
+                 | _abi.BP_PARAMETER_PREDICTION * bool(prediction) | _abi.BP_PARAMETER_JOINT * bool(joint)
+                 | _abi.BP_PARAMETER_EXPERT_COPIES * bool(expert_copies))
+        struct = configured(core().bp_parameter_init, _abi.bp_parameter, name=encoded(name, "a parameter's name"),
+                            unit=_unit(unit), dims=len(lengths), dtype=_dtype(dtype), flags=flags,
+                            copies=whole(expert_copies or copies, 32, "copies"), tp_dim=_dimension(tp_dim, "tp_dim"),
+                            tp_parts=whole(tp_parts, 32, "tp_parts"), expert_dim=_dimension(expert_dim, "expert_dim"))
         for index, length in enumerate(lengths):
             struct.shape[index] = length
         call(core().bp_model_add_parameter, self.handle, ctypes.byref(struct))
 
-    def add_bucket(self, unit: Optional[int], dtype: DType, numel: int, name: Optional[str] = None, padded_numel: int = 0,
-                   expert: bool = False, frozen: bool = False, roles: Iterable[Any] = ()) -> None:
-        """Appends a bucket as a runtime made it: `numel` elements, `padded_numel` with padding (0: the padding rule decides).
+    def add_bucket(self, unit: Optional[int], dtype: DType, numel: int, name: Optional[str] = None,
+                   padded_numel: int = 0, expert: bool = False, frozen: bool = False,
+                   roles: Iterable[Any] = ()) -> None:
+        """Appends a bucket as a runtime made it: `numel` elements, `padded_numel` with padding (0: the padding rule
+        decides).
 
         roles: which of the roles asked for it has; (): all that apply. Raises InvalidArgument, SizeOverflow."""
         struct = _abi.bp_given_bucket()
-        for field, value in (("name", optional(name, "a bucket's name")), ("unit", _unit(unit)), ("dtype", _dtype(dtype)),
-                             ("numel", whole(numel, 64, "numel")), ("padded_numel", whole(padded_numel, 64, "padded_numel")),
+        for field, value in (("name", optional(name,
+                                               "a bucket's name")), ("unit", _unit(unit)), ("dtype", _dtype(dtype)),
+                             ("numel", whole(numel, 64,
+                                             "numel")), ("padded_numel", whole(padded_numel, 64, "padded_numel")),
                              ("expert", int(bool(expert))), ("frozen", int(bool(frozen))), ("roles", role_bits(roles))):
             put(struct, field, value)
         call(core().bp_model_add_bucket, self.handle, ctypes.byref(struct))
@@ -152,8 +161,8 @@ class Model(Owner[ModelHandle]):
         """Appends an event of the schedule that the model brings along, in the order in which the host issues them.
 
         bucket: ordinal in the unit, None: all. lane: name or number, None: that of the role."""
-        struct = _abi.bp_model_event(acquire=int(bool(acquire)), unit=_unit(unit), bucket=_dimension(bucket, "a bucket"),
-                                     role=_role(role), lane=_lane(lane))
+        struct = _abi.bp_model_event(acquire=int(bool(acquire)), unit=_unit(unit),
+                                     bucket=_dimension(bucket, "a bucket"), role=_role(role), lane=_lane(lane))
         call(core().bp_model_add_event, self.handle, ctypes.byref(struct))
 
     def set_order(self, units: Sequence[int]) -> None:
@@ -168,7 +177,8 @@ class Model(Owner[ModelHandle]):
     def shard(self, tp: int = 1, ep: int = 1) -> "Model":
         """What a rank of tp tensor-parallel and ep expert-parallel ranks holds, before it is sharded over dp.
 
-        Raises InvalidArgument (a size that tp or ep does not divide), Unsupported (tp > 1 where the model knows of no splits)."""
+        Raises InvalidArgument (a size that tp or ep does not divide), Unsupported (tp > 1 where the model knows of no
+        splits)."""
         return self._made(core().bp_model_shard, self.handle, whole(tp, 32, "tp"), whole(ep, 32, "ep"))
 
     def validate(self) -> None:
@@ -186,14 +196,19 @@ class Model(Owner[ModelHandle]):
     @property
     def units(self) -> List[Unit]:
         library, handle = core(), self.handle
-        return [Unit(decoded(library.bp_model_unit_name(handle, index)), _of_unit(library.bp_model_unit_parent(handle, index)))
-                for index in range(library.bp_model_unit_count(handle))]
+        return [
+            Unit(decoded(library.bp_model_unit_name(handle, index)),
+                 _of_unit(library.bp_model_unit_parent(handle, index)))
+            for index in range(library.bp_model_unit_count(handle))
+        ]
 
     @property
     def parameters(self) -> List[Parameter]:
         library, handle = core(), self.handle
-        return [_parameter(filled(library.bp_model_parameter, _abi.bp_parameter, handle, index))
-                for index in range(library.bp_model_parameter_count(handle))]
+        return [
+            _parameter(filled(library.bp_model_parameter, _abi.bp_parameter, handle, index))
+            for index in range(library.bp_model_parameter_count(handle))
+        ]
 
     @property
     def buckets(self) -> List[GivenBucket]:
@@ -202,8 +217,9 @@ class Model(Owner[ModelHandle]):
         given = []
         for index in range(library.bp_model_given_bucket_count(handle)):
             b = filled(library.bp_model_given_bucket, _abi.bp_given_bucket, handle, index)
-            given.append(GivenBucket(None if b.name is None else decoded(b.name), _of_unit(b.unit), dtype_name(b.dtype), b.numel,
-                                     b.padded_numel, bool(b.expert), bool(b.frozen), tuple(role_names(b.roles))))
+            given.append(
+                GivenBucket(None if b.name is None else decoded(b.name), _of_unit(b.unit), dtype_name(b.dtype), b.numel,
+                            b.padded_numel, bool(b.expert), bool(b.frozen), tuple(role_names(b.roles))))
         return given
 
     @property
@@ -213,8 +229,9 @@ class Model(Owner[ModelHandle]):
         events = []
         for index in range(library.bp_model_event_count(handle)):
             e = filled(library.bp_model_event_get, _abi.bp_model_event, handle, index)
-            events.append(Event(bool(e.acquire), e.unit, role_name(e.role), None if e.bucket < 0 else e.bucket,
-                                None if e.lane == _abi.BP_MODEL_EVENT_NO_LANE else e.lane))
+            events.append(
+                Event(bool(e.acquire), e.unit, role_name(e.role), None if e.bucket < 0 else e.bucket,
+                      None if e.lane == _abi.BP_MODEL_EVENT_NO_LANE else e.lane))
         return events
 
     @property
@@ -239,8 +256,8 @@ class Model(Owner[ModelHandle]):
 def _parameter(p: _abi.bp_parameter) -> Parameter:
     return Parameter(decoded(p.name), _of_unit(p.unit), tuple(p.shape[:p.dims]), dtype_name(p.dtype), p.copies,
                      bool(p.flags & _abi.BP_PARAMETER_FROZEN), bool(p.flags & _abi.BP_PARAMETER_GEMM),
-                     bool(p.flags & _abi.BP_PARAMETER_PREDICTION), bool(p.flags & _abi.BP_PARAMETER_JOINT), _of_unit(p.tp_dim),
-                     p.tp_parts, _of_unit(p.expert_dim))
+                     bool(p.flags & _abi.BP_PARAMETER_PREDICTION), bool(p.flags & _abi.BP_PARAMETER_JOINT),
+                     _of_unit(p.tp_dim), p.tp_parts, _of_unit(p.expert_dim))
 
 
 # Arguments of these names hide the functions.

@@ -48,9 +48,12 @@ def whole(value: Any, bits: int, what: str) -> int:
 
 @functools.lru_cache(maxsize=None)
 def members(prefix: str) -> Dict[str, int]:
-    """Of an enumeration of the C interface, by lower-case names: members("BP_STRICT_") is {"off": 1, "warn": 2, "error": 3}."""
-    return {name[len(prefix):].lower(): value for name, value in vars(_abi).items()
-            if name.startswith(prefix) and not name.endswith("_COUNT")}
+    """Of an enumeration of the C interface, by lower-case names: members("BP_STRICT_") is {"off": 1, "warn": 2,
+    "error": 3}."""
+    return {
+        name[len(prefix):].lower(): value
+        for name, value in vars(_abi).items() if name.startswith(prefix) and not name.endswith("_COUNT")
+    }
 
 
 def member(prefix: str, value: Any, what: str) -> int:

@@ -7,7 +7,8 @@ from . import _abi
 from ._library import call, configured, core, filled, formats
 from .buckets import Buckets
 from .handle import Handle, Owner
-from .names import Path, decoded, dtype_name, encoded, encoded_path, member, name_of, optional, role_name, role_names, whole
+from .names import (Path, decoded, dtype_name, encoded, encoded_path, member, name_of, optional, role_name, role_names,
+                    whole)
 from .schedule import Schedule
 
 
@@ -16,7 +17,8 @@ class PlanHandle(Handle):
 
 
 class PlanRole(NamedTuple):
-    """A slab's worth of a plan: roles, bytes (of them shared, persistent and dynamic ones), the bound and what was proven."""
+    """A slab's worth of a plan: roles, bytes (of them shared, persistent and dynamic ones), the bound and what was
+    proven."""
 
     roles: Tuple[str, ...]
     copies: int
@@ -54,15 +56,17 @@ class Assignment(NamedTuple):
 class Plan(Owner[PlanHandle]):
     """Pure data: the same input gives the same plan. Keeps nothing of its inputs; may be read from many threads.
 
-    policy: "dynamic", "fixed", "max", "scheduled". copies: buffer sets of fixed and max, 0: as many as needed. alignment: bytes, a power of
-    two. joint: one slab for all roles (scheduled). fallback: of units that do not fit the fixed pool, "persistent", "dynamic". work: bound of
-    the search, 0: the default.
-    An infeasible plan is an answer: feasible is False, infeasible_because says why. Raises InvalidArgument, SizeOverflow."""
+    policy: "dynamic", "fixed", "max", "scheduled". copies: buffer sets of fixed and max, 0: as many as needed.
+    alignment: bytes, a power of two. joint: one slab for all roles (scheduled). fallback: of units that do not fit
+    the fixed pool, "persistent", "dynamic". work: bound of the search, 0: the default. An infeasible plan is an
+    answer: feasible is False, infeasible_because says why. Raises InvalidArgument, SizeOverflow."""
 
-    def __init__(self, buckets: Buckets, schedule: Schedule, policy: str = "scheduled", copies: int = 0, alignment: int = 256,
-                 joint: bool = False, fallback: str = "persistent", work: int = 0) -> None:
-        config = configured(core().bp_plan_config_init, _abi.bp_plan_config, policy=member("BP_POLICY_", policy, "policy"), copies=copies,
-                            fallback=member("BP_FALLBACK_", fallback, "fallback"), alignment=alignment, joint=int(joint), work=work)
+    def __init__(self, buckets: Buckets, schedule: Schedule, policy: str = "scheduled", copies: int = 0,
+                 alignment: int = 256, joint: bool = False, fallback: str = "persistent", work: int = 0) -> None:
+        config = configured(core().bp_plan_config_init, _abi.bp_plan_config,
+                            policy=member("BP_POLICY_", policy, "policy"), copies=copies,
+                            fallback=member("BP_FALLBACK_", fallback,
+                                            "fallback"), alignment=alignment, joint=int(joint), work=work)
         handle = PlanHandle()
         call(core().bp_plan_create, buckets.handle, schedule.handle, ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
@@ -135,16 +139,20 @@ class Plan(Owner[PlanHandle]):
     @property
     def slabs(self) -> List[PlanSlab]:
         library, handle = core(), self.handle
-        slabs = (filled(library.bp_plan_slab_get, _abi.bp_plan_slab, handle, index) for index in range(library.bp_plan_slab_count(handle)))
+        slabs = (filled(library.bp_plan_slab_get, _abi.bp_plan_slab, handle, index)
+                 for index in range(library.bp_plan_slab_count(handle)))
         return [PlanSlab(s.bytes, decoded(s.group)) for s in slabs]
 
     @property
     def roles(self) -> List[PlanRole]:
         library, handle = core(), self.handle
-        roles = (filled(library.bp_plan_role_get, _abi.bp_plan_role, handle, index) for index in range(library.bp_plan_role_count(handle)))
-        return [PlanRole(tuple(role_names(r.roles)), r.copies, r.bytes, r.pool_bytes, r.persistent_bytes, r.dynamic_bytes,
-                         r.lower_bound_bytes, r.lower_bound_step, r.proven_bytes, bool(r.optimal), r.live_units, decoded(r.method))
-                for r in roles]
+        roles = (filled(library.bp_plan_role_get, _abi.bp_plan_role, handle, index)
+                 for index in range(library.bp_plan_role_count(handle)))
+        return [
+            PlanRole(tuple(role_names(r.roles)), r.copies, r.bytes, r.pool_bytes, r.persistent_bytes, r.dynamic_bytes,
+                     r.lower_bound_bytes, r.lower_bound_step, r.proven_bytes, bool(r.optimal), r.live_units,
+                     decoded(r.method)) for r in roles
+        ]
 
     @property
     def assignments(self) -> List[Assignment]:
@@ -152,10 +160,11 @@ class Plan(Owner[PlanHandle]):
         library, handle = core(), self.handle
         entries = (filled(library.bp_plan_assignment_get, _abi.bp_assignment, handle, index)
                    for index in range(library.bp_plan_assignment_count(handle)))
-        return [Assignment(decoded(a.unit), a.ordinal, role_name(a.role), dtype_name(a.dtype), a.slab, a.offset, a.bytes,
-                           None if a.bucket is None else decoded(a.bucket),
-                           tuple(a.predecessors[:a.predecessor_count]) if a.predecessor_count else ())
-                for a in entries]
+        return [
+            Assignment(decoded(a.unit), a.ordinal, role_name(a.role), dtype_name(a.dtype), a.slab, a.offset, a.bytes,
+                       None if a.bucket is None else decoded(a.bucket),
+                       tuple(a.predecessors[:a.predecessor_count]) if a.predecessor_count else ()) for a in entries
+        ]
 
     @property
     def model(self) -> str:
@@ -187,11 +196,13 @@ class Plan(Owner[PlanHandle]):
         call(core().bp_plan_set_group, self.handle, whole(slab, 63, "a slab"), encoded(group, "a group"))
 
     def check(self, buckets: Buckets, schedule: Schedule) -> None:
-        """The library's checker, which shares nothing with its planner. Raises Mismatch naming the first thing that is wrong."""
+        """The library's checker, which shares nothing with its planner. Raises Mismatch naming the first thing that
+        is wrong."""
         call(core().bp_plan_check, self.handle, buckets.handle, schedule.handle)
 
     def __repr__(self) -> str:
         if self.closed:
             return "<Plan, closed>"
         summary = self._summary()
-        return f"<Plan {name_of('BP_POLICY_', summary.policy)}: {summary.bytes} bytes, at least {summary.lower_bound_bytes}>"
+        policy = name_of("BP_POLICY_", summary.policy)
+        return f"<Plan {policy}: {summary.bytes} bytes, at least {summary.lower_bound_bytes}>"

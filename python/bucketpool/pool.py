@@ -10,7 +10,8 @@ from .device import Device, Stream
 from .errors import InvalidArgument, ScheduleError
 from .handle import Handle, Owner, calling_back
 from .model import Model
-from .names import (DType, decoded, dtype, dtype_name, encoded, fingerprint_text, lane, member, name_of, optional, role, role_name, whole)
+from .names import (DType, decoded, dtype, dtype_name, encoded, fingerprint_text, lane, member, name_of, optional, role,
+                    role_name, whole)
 from .plan import Plan
 from .view import View
 
@@ -98,28 +99,32 @@ class Record:
 class Pool(Owner[PoolHandle]):
     """All memory is made here, at planned size. The plan is read, not kept.
 
-    name: in messages. allocator: "plan" (as the plan says), "dynamic", "fixed_pool", "max_pool", "scheduled". selection: "assigned", "any".
-    strict: "off", "warn", "error". guard: "environment", "off", "on". persistent_bytes, overflow_bytes: memory beside the plan's.
-    extra_requests: how many may be bound beyond the plan's. fingerprint: of the plan that is expected. on_message: called with a line of
-    text, on the thread whose call it is about; must not call the pool.
-    Raises Infeasible, Mismatch (another fingerprint), Unsupported, NoDeviceMemory.
+    name: in messages. allocator: "plan" (as the plan says), "dynamic", "fixed_pool", "max_pool", "scheduled".
+    selection: "assigned", "any". strict: "off", "warn", "error". guard: "environment", "off", "on". persistent_bytes,
+    overflow_bytes: memory beside the plan's. extra_requests: how many may be bound beyond the plan's. fingerprint: of
+    the plan that is expected. on_message: called with a line of text, on the thread whose call it is about; must not
+    call the pool. Raises Infeasible, Mismatch (another fingerprint), Unsupported, NoDeviceMemory.
 
-    Threads: acquire, try_acquire, use, release, give_up and what reads may be called from several threads for different requests; calls
-    release the GIL while they are in the library. close() beside a call lets the call finish first.
-    Closing gives the memory back, except what numpy arrays or tensors still look at: then the last of them does."""
+    Threads: acquire, try_acquire, use, release, give_up and what reads may be called from several threads for
+    different requests; calls release the GIL while they are in the library. close() beside a call lets the call
+    finish first. Closing gives the memory back, except what numpy arrays or tensors still look at: then the last of
+    them does."""
 
     _has_threads = True
 
-    def __init__(self, device: Device, plan: Plan, name: Optional[str] = None, allocator: str = "plan", selection: str = "assigned",
-                 strict: str = "error", guard: str = "environment", persistent_bytes: int = 0, overflow_bytes: int = 0,
-                 extra_requests: int = 4096, fingerprint: Optional[str] = None, on_message: Optional[Callable[[str], Any]] = None) -> None:
+    def __init__(self, device: Device, plan: Plan, name: Optional[str] = None, allocator: str = "plan",
+                 selection: str = "assigned", strict: str = "error", guard: str = "environment",
+                 persistent_bytes: int = 0, overflow_bytes: int = 0, extra_requests: int = 4096,
+                 fingerprint: Optional[str] = None, on_message: Optional[Callable[[str], Any]] = None) -> None:
         listener = None if on_message is None else _abi.bp_message_function(_told(on_message))
         config = configured(core().bp_pool_config_init, _abi.bp_pool_config, name=optional(name, "a pool's name"),
-                            allocator=member("BP_ALLOCATOR_", allocator, "allocator"),
-                            selection=member("BP_SELECT_", selection, "selection"), strict=member("BP_STRICT_", strict, "strict"),
-                            guard=member("BP_GUARD_", guard, "guard"), persistent_bytes=persistent_bytes,
-                            overflow_bytes=overflow_bytes, extra_requests=extra_requests, fingerprint=fingerprint_text(fingerprint),
-                            on_message=listener)
+                            allocator=member("BP_ALLOCATOR_", allocator,
+                                             "allocator"), selection=member("BP_SELECT_", selection, "selection"),
+                            strict=member("BP_STRICT_", strict,
+                                          "strict"), guard=member("BP_GUARD_", guard,
+                                                                  "guard"), persistent_bytes=persistent_bytes,
+                            overflow_bytes=overflow_bytes, extra_requests=extra_requests,
+                            fingerprint=fingerprint_text(fingerprint), on_message=listener)
         dlpack.take_back()
         handle = PoolHandle(listener)
         call(core().bp_pool_create, device.handle, plan.handle, ctypes.byref(config), ctypes.byref(handle))
@@ -127,31 +132,34 @@ class Pool(Owner[PoolHandle]):
         self.device = device
         self._records: List[Record] = []
 
-    # ---- binding ---------------------------------------------------------------------------------------------------------------------
+    # ---- binding ---------------------------------------------------------------------------------------------------
 
     def bind_buckets(self, buckets: Buckets, lanes: bool = False) -> List[int]:
         """Binds every request of the buckets as planned; their ids, in the order of buckets.requests.
 
-        lanes: gathered roles are only acquired on the gather lane's stream and the others on the compute lane's, which saves events;
-        set_lane says which they are. Raises Mismatch."""
+        lanes: gathered roles are only acquired on the gather lane's stream and the others on the compute lane's,
+        which saves events; set_lane says which they are. Raises Mismatch."""
         handle = self.handle
         ids = (ctypes.c_uint32 * core().bp_buckets_request_count(buckets.handle))()
         call(core().bp_pool_bind_buckets, handle, buckets.handle, int(lanes), ids)
         self._learn(handle)
         return list(ids)
 
-    def bind(self, unit: str, ordinal: int, role: Any, dtype: DType, bytes: int, used_bytes: int = 0, placement: str = "planned",
-             zero: str = "nothing", lane: Any = None) -> int:
+    def bind(self, unit: str, ordinal: int, role: Any, dtype: DType, bytes: int, used_bytes: Optional[int] = None,
+             placement: str = "planned", zero: str = "nothing", lane: Any = None) -> int:
         """Checks a request against the plan and gives it an id; an equal request has the same id.
 
-        bytes: with padding, as planned; used_bytes: without, for zero="padding". placement: "planned", "persistent", "dynamic". zero:
-        "nothing", "padding", "all": what the acquiring stream clears first. lane: name or number that every acquire is on, None: any.
-        Raises Mismatch (not in the plan, another size or dtype), NoDeviceMemory, Unsupported."""
+        bytes: with padding, as planned; used_bytes: without, for zero="padding"; None: all. placement: "planned", "persistent",
+        "dynamic". zero: "nothing", "padding", "all": what the acquiring stream clears first. lane: name or number
+        that every acquire is on, None: any. Raises Mismatch (not in the plan, another size or dtype), NoDeviceMemory,
+        Unsupported."""
         handle = self.handle
-        struct = configured(core().bp_bind_init, _abi.bp_bind, unit=encoded(unit, "a unit's name"), ordinal=ordinal, role=_role(role),
-                            dtype=_dtype(dtype), bytes=bytes, used_bytes=used_bytes,
-                            placement=member("BP_PLACE_", placement, "placement"), zero=member("BP_ZERO_", zero, "zero"),
-                            acquire_lane=_lane(lane))
+        struct = configured(core().bp_bind_init, _abi.bp_bind, unit=encoded(unit, "a unit's name"), ordinal=ordinal,
+                            role=_role(role), dtype=_dtype(dtype), bytes=bytes,
+                            used_bytes=bytes if used_bytes is None else used_bytes,
+                            placement=member("BP_PLACE_", placement,
+                                             "placement"), zero=member("BP_ZERO_", zero,
+                                                                       "zero"), acquire_lane=_lane(lane))
         id = ctypes.c_uint32()
         call(core().bp_pool_bind, handle, ctypes.byref(struct), ctypes.byref(id))
         self._learn(handle)
@@ -160,7 +168,8 @@ class Pool(Owner[PoolHandle]):
     def _learn(self, handle: PoolHandle) -> None:
         count = filled(core().bp_pool_statistics_get, _abi.bp_pool_statistics, handle).requests
         while len(self._records) < count:
-            self._records.append(Record(filled(core().bp_pool_request_get, _abi.bp_pool_request, handle, len(self._records))))
+            self._records.append(
+                Record(filled(core().bp_pool_request_get, _abi.bp_pool_request, handle, len(self._records))))
 
     def set_lane(self, lane: Any, stream: Optional[Stream]) -> None:
         """Says which stream a lane is; None unbinds. Changing it later needs a pool without live requests."""
@@ -179,13 +188,14 @@ class Pool(Owner[PoolHandle]):
         call(core().bp_pool_address, self.handle, whole(id, 32, "an id"), ctypes.byref(address), ctypes.byref(bytes))
         return address.value or 0, bytes.value
 
-    # ---- serving ---------------------------------------------------------------------------------------------------------------------
+    # ---- serving ---------------------------------------------------------------------------------------------------
 
     def acquire(self, ids: Iterable[int], stream: Stream) -> List[View]:
-        """Takes all ids for work on the stream, or none. Orders the stream after every release of memory that they overlap.
+        """Takes all ids for work on the stream, or none. Orders the stream after every release of memory that they
+        overlap.
 
-        A live request gives the same address again and counts one more hold. Raises ScheduleError (naming request, buffer and holder),
-        InvalidArgument, NoDeviceMemory (dynamic)."""
+        A live request gives the same address again and counts one more hold. Raises ScheduleError (naming request,
+        buffer and holder), InvalidArgument, NoDeviceMemory (dynamic)."""
         array, count = _array(ids)
         addresses = (ctypes.c_void_p * count)()
         call(core().bp_pool_acquire, self.handle, array, count, stream.handle, addresses)
@@ -222,7 +232,8 @@ class Pool(Owner[PoolHandle]):
     def release(self, held: Iterable[Held], stream: Stream) -> None:
         """Ends one hold of each. held: ids or views. stream: where their last work was enqueued.
 
-        Raises ScheduleError (not live, a view that was released; guard mode: written past its end), and then nothing has changed."""
+        Raises ScheduleError (not live, a view that was released; guard mode: written past its end), and then nothing
+        has changed."""
         array, count, views = self._held(held)
         call(core().bp_pool_release, self.handle, array, count, stream.handle)
         self._ended(array, views)
@@ -257,7 +268,7 @@ class Pool(Owner[PoolHandle]):
         for view in views:
             view._released = True
 
-    # ---- stages of a run -------------------------------------------------------------------------------------------------------------
+    # ---- stages of a run -------------------------------------------------------------------------------------------
 
     def seal(self) -> None:
         """From now on every deviation is an error. Raises ScheduleError while dynamic or overflow memory is held."""
@@ -271,7 +282,7 @@ class Pool(Owner[PoolHandle]):
         """A number for messages and traces: the training step."""
         core().bp_pool_set_step(self.handle, whole(step, 64, "a step"))
 
-    # ---- what is going on ------------------------------------------------------------------------------------------------------------
+    # ---- what is going on ------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -304,7 +315,8 @@ class Pool(Owner[PoolHandle]):
     @property
     def slabs(self) -> List[PoolSlab]:
         library, handle = core(), self.handle
-        slabs = (filled(library.bp_pool_slab_get, _abi.bp_pool_slab, handle, index) for index in range(library.bp_pool_slab_count(handle)))
+        slabs = (filled(library.bp_pool_slab_get, _abi.bp_pool_slab, handle, index)
+                 for index in range(library.bp_pool_slab_count(handle)))
         return [PoolSlab(s.address or 0, s.bytes, s.planned_bytes, decoded(s.group), bool(s.resident)) for s in slabs]
 
     def live(self) -> List[LiveRequest]:
@@ -318,8 +330,10 @@ class Pool(Owner[PoolHandle]):
             if count.value <= room:
                 break
             room = 2 * count.value
-        return [LiveRequest(e.id, decoded(e.unit), e.ordinal, role_name(e.role), e.holds, decoded(e.stream), e.address or 0, e.bytes,
-                            e.acquire_number, e.step) for e in entries[:count.value]]
+        return [
+            LiveRequest(e.id, decoded(e.unit), e.ordinal, role_name(e.role), e.holds, decoded(e.stream), e.address or 0,
+                        e.bytes, e.acquire_number, e.step) for e in entries[:count.value]
+        ]
 
     def dump(self) -> str:
         """The live requests as text, a line each, and a line of sums."""
@@ -339,11 +353,12 @@ class Pool(Owner[PoolHandle]):
 
     def trace_to_model(self, first_step: int, last_step: int, model: Model) -> None:
         """Adds what was recorded in these steps to a model as its schedule, for Schedule.recorded."""
-        call(core().bp_pool_trace_to_model, self.handle, whole(first_step, 64, "a step"), whole(last_step, 64, "a step"), model.handle)
+        call(core().bp_pool_trace_to_model, self.handle, whole(first_step, 64, "a step"),
+             whole(last_step, 64, "a step"), model.handle)
 
     def close(self) -> None:
-        """Ends all holds, waits for the device's streams and gives the memory back; what arrays and tensors look at goes with the last of
-        them. Views raise from now on."""
+        """Ends all holds, waits for the device's streams and gives the memory back; what arrays and tensors look at
+        goes with the last of them. Views raise from now on."""
         super().close()
         dlpack.take_back()
 
@@ -360,9 +375,11 @@ def _array(ids: Iterable[int]) -> Tuple[Any, int]:
 
 
 def _told(on_message: Callable[[str], Any]) -> Callable[[Any, bytes], None]:
+
     def listen(_user: Any, text: bytes) -> None:
         with calling_back():
             on_message(decoded(text))
+
     return listen
 
 

@@ -25,7 +25,8 @@ class Step(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A wait that a traded schedule has: request `waits` for request `waits_for`. exposed_bytes of collectives no longer overlap."""
+    """A wait that a traded schedule has: request `waits` for request `waits_for`. exposed_bytes of collectives no
+    longer overlap."""
 
     step: int
     waits: int
@@ -68,32 +69,35 @@ class Schedule(Owner[ScheduleHandle]):
                  overrides: Mapping[int, Tuple[int, Optional[int]]] = {}) -> "Schedule":
         """A training step as FSDP runtimes run it, by default Megatron-FSDP's with double buffering.
 
-        prefetch: units gathered ahead; prefetch_backward None: as forward. grad_units: units whose gradients are live at once. passes:
-        "train", "eval", "both". keep_after_forward: parameters stay until their backward (ZeRO-2). recompute: activation checkpointing.
-        streams: "separate", "unified". outside: what embedding and output layer gather ahead, "nothing" or "successor". microbatches:
-        forward passes in flight in a 1F1B stage; combined: forward and backward side by side. overrides: unit -> (forward, backward)
-        prefetch of its own, backward None: as forward.
-        Raises InvalidArgument, Unsupported (more than 2^25 steps)."""
+        prefetch: units gathered ahead; prefetch_backward None: as forward. grad_units: units whose gradients are live
+        at once. passes: "train", "eval", "both". keep_after_forward: parameters stay until their backward (ZeRO-2).
+        recompute: activation checkpointing. streams: "separate", "unified". outside: what embedding and output layer
+        gather ahead, "nothing" or "successor". microbatches: forward passes in flight in a 1F1B stage; combined:
+        forward and backward side by side. overrides: unit -> (forward, backward) prefetch of its own, backward None:
+        as forward. Raises InvalidArgument, Unsupported (more than 2^25 steps)."""
         own = (_abi.bp_unit_prefetch * len(overrides))()
         for entry, (unit, (forward, backward)) in zip(own, overrides.items()):
             entry.unit, entry.forward = whole(unit, 32, "a unit"), whole(forward, 32, "prefetch")
             entry.backward = _abi.BP_PREFETCH_SAME if backward is None else whole(backward, 32, "prefetch")
-        config = configured(core().bp_schedule_config_init, _abi.bp_schedule_config, prefetch=prefetch, grad_units=grad_units,
-                            passes=member("BP_PASSES_", passes, "passes"), prefetch_backward=prefetch_backward,
-                            keep_after_forward=int(keep_after_forward), recompute=int(recompute),
-                            streams=member("BP_STREAMS_", streams, "streams"),
-                            outside=member("BP_OUTSIDE_PREFETCHES_", outside, "outside"), microbatches=microbatches,
-                            combined=int(combined), override_count=len(overrides),
-                            overrides=ctypes.cast(own, ctypes.POINTER(_abi.bp_unit_prefetch)))
+        config = configured(core().bp_schedule_config_init, _abi.bp_schedule_config, prefetch=prefetch,
+                            grad_units=grad_units, passes=member("BP_PASSES_", passes, "passes"),
+                            prefetch_backward=prefetch_backward, keep_after_forward=int(keep_after_forward),
+                            recompute=int(recompute), streams=member("BP_STREAMS_", streams, "streams"),
+                            outside=member("BP_OUTSIDE_PREFETCHES_", outside,
+                                           "outside"), microbatches=microbatches, combined=int(combined),
+                            override_count=len(overrides), overrides=ctypes.cast(own,
+                                                                                 ctypes.POINTER(_abi.bp_unit_prefetch)))
         return cls._made(core().bp_schedule_create_training, buckets.handle, ctypes.byref(config))
 
     @classmethod
     def recorded(cls, model: Model, buckets: Buckets, overlap_window: int = 0, partial: bool = False) -> "Schedule":
         """The events that the model brought along, a step each.
 
-        overlap_window: memory released on one lane is kept from so many units that acquire next on another. partial: requests without
-        events are not live, instead of an error. Raises ScheduleError by position and name, InvalidArgument (no events)."""
-        config = configured(core().bp_recorded_config_init, _abi.bp_recorded_config, overlap_window=overlap_window, partial=int(partial))
+        overlap_window: memory released on one lane is kept from so many units that acquire next on another. partial:
+        requests without events are not live, instead of an error. Raises ScheduleError by position and name,
+        InvalidArgument (no events)."""
+        config = configured(core().bp_recorded_config_init, _abi.bp_recorded_config, overlap_window=overlap_window,
+                            partial=int(partial))
         return cls._made(core().bp_schedule_create_recorded, model.handle, buckets.handle, ctypes.byref(config))
 
     @classmethod
@@ -111,9 +115,10 @@ class Schedule(Owner[ScheduleHandle]):
     @classmethod
     def traded(cls, buckets: Buckets, schedule: "Schedule", stalls: int, roles: Iterable[Any] = (), joint: bool = False,
                alignment: int = 256) -> "Schedule":
-        """One that gives up overlap in at most `stalls` steps where that saves most bytes; waits lists what it gave up."""
-        config = configured(core().bp_trade_config_init, _abi.bp_trade_config, stalls=stalls, roles=role_bits(roles), joint=int(joint),
-                            alignment=alignment)
+        """One that gives up overlap in at most `stalls` steps where that saves most bytes; waits lists what it gave
+        up."""
+        config = configured(core().bp_trade_config_init, _abi.bp_trade_config, stalls=stalls, roles=role_bits(roles),
+                            joint=int(joint), alignment=alignment)
         return cls._made(core().bp_schedule_create_traded, buckets.handle, schedule.handle, ctypes.byref(config))
 
     @property
@@ -123,7 +128,8 @@ class Schedule(Owner[ScheduleHandle]):
     @property
     def steps(self) -> List[Step]:
         library, handle = core(), self.handle
-        steps = (filled(library.bp_schedule_step, _abi.bp_step, handle, index) for index in range(library.bp_schedule_step_count(handle)))
+        steps = (filled(library.bp_schedule_step, _abi.bp_step, handle, index)
+                 for index in range(library.bp_schedule_step_count(handle)))
         return [Step(name_of("BP_PHASE_", s.phase), _unit(s.unit), _unit(s.forward_unit)) for s in steps]
 
     def intervals(self, request: int) -> List[Tuple[int, int]]:
@@ -135,7 +141,8 @@ class Schedule(Owner[ScheduleHandle]):
     @property
     def waits(self) -> List[Wait]:
         library, handle = core(), self.handle
-        waits = (filled(library.bp_schedule_wait, _abi.bp_wait, handle, index) for index in range(library.bp_schedule_wait_count(handle)))
+        waits = (filled(library.bp_schedule_wait, _abi.bp_wait, handle, index)
+                 for index in range(library.bp_schedule_wait_count(handle)))
         return [Wait(w.step, w.waits, w.waits_for, w.exposed_bytes) for w in waits]
 
     def events(self, buckets: Buckets) -> List[ScheduleEvent]:

@@ -5,7 +5,6 @@ import sys
 from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from . import _abi, dlpack
-from ._library import core
 from .device import Stream
 from .errors import InvalidArgument, ScheduleError, Unsupported
 from .names import DType, dtype, dtype_name
@@ -17,12 +16,13 @@ if TYPE_CHECKING:
 class View:
     """One hold of a request, from acquire until release. Does not own the memory, and nothing that is made of it does:
 
-    numpy arrays, tensors and capsules keep the pool's memory mapped, so that they never point at nothing, but hold no buffer: after the
-    release their bytes are those of whoever has the buffer next. Only release (of the view, or of its id) ends the hold; a view that is
-    merely forgotten stays held. A released view raises ScheduleError.
+    numpy arrays, tensors and capsules keep the pool's memory mapped, so that they never point at nothing, but hold no
+    buffer: after the release their bytes are those of whoever has the buffer next. Only release (of the view, or of
+    its id) ends the hold; a view that is merely forgotten stays held. A released view raises ScheduleError.
 
-    Order: acquire orders the stream, not the host. On devices whose memory the host reaches, numpy(), torch() and __dlpack__() wait for the
-    stream that acquired, unless asked not to. On GPUs they make the consumer's stream wait for it, as DLPack says."""
+    Order: acquire orders the stream, not the host. On devices whose memory the host reaches, numpy(), torch() and
+    __dlpack__() wait for the stream that acquired, unless asked not to. On GPUs they make the consumer's stream wait
+    for it, as DLPack says."""
 
     __slots__ = ("pool", "id", "address", "stream", "_record", "_epoch", "_released", "__weakref__")
 
@@ -31,7 +31,7 @@ class View:
         self._epoch = record.epoch
         self._released = False
 
-    # ---- what it is ------------------------------------------------------------------------------------------------------------------
+    # ---- what it is ------------------------------------------------------------------------------------------------
 
     @property
     def unit(self) -> str:
@@ -65,57 +65,65 @@ class View:
     def check(self) -> None:
         """Raises ScheduleError when it is released, InvalidArgument when the pool is closed."""
         if self.released:
-            raise ScheduleError(f"{self._record.text} was released, and its memory may be another's now: acquire it again")
+            raise ScheduleError(
+                f"{self._record.text} was released, and its memory may be another's now: acquire it again")
         self.pool.handle
 
     def release(self, stream: Optional[Stream] = None) -> None:
         """Ends the hold. stream: where its last work was enqueued; None: the one that acquired it."""
         self.pool.release([self], self.stream if stream is None else stream)
 
-    # ---- as arrays and tensors -------------------------------------------------------------------------------------------------------
+    # ---- as arrays and tensors -------------------------------------------------------------------------------------
 
     def numpy(self, dtype: DType = None, wait: bool = True) -> Any:
         """A numpy array over the memory, writable, of one dimension and all bytes of the bucket.
 
-        dtype: a name, or a numpy dtype; None: the bucket's. numpy has no bf16 and no fp8: ask for "uint16" or "uint8", the bits, or for a
-        dtype of ml_dtypes. wait: for the acquiring stream, first. Raises Unsupported (memory that the host does not reach, such a dtype),
-        InvalidArgument (a size that does not divide)."""
+        dtype: a name, or a numpy dtype; None: the bucket's. numpy has no bf16 and no fp8: ask for "uint16" or
+        "uint8", the bits, or for a dtype of ml_dtypes. wait: for the acquiring stream, first. Raises Unsupported
+        (memory that the host does not reach, such a dtype), InvalidArgument (a size that does not divide)."""
         self.check()
+        self._reach_from_host(wait)
         import numpy
 
         kind = self._numpy_type(numpy, dtype)
-        self._reach_from_host(wait)
         if self.bytes % kind.itemsize:
-            raise InvalidArgument(f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")
+            raise InvalidArgument(
+                f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")
         if self.bytes == 0:
             return numpy.empty(0, kind)
+        lent = dlpack.lend(self.pool.handle, self.id, _abi.BP_DTYPE_UINT8, False)
         memory: Any = (ctypes.c_uint8 * self.bytes).from_address(self.address)
-        memory.keeps = self.pool.handle  # as long as the array, and what is made of it, lives
+        memory.keeps = lent  # as long as the array, and what is made of it, lives
         return numpy.frombuffer(memory, kind)
 
     def _numpy_type(self, numpy: Any, wanted: DType) -> Any:
-        if wanted is not None and not isinstance(wanted, (str, int)) and type(wanted).__module__.split(".")[0] != "torch":
+        if wanted is not None and not isinstance(wanted,
+                                                 (str, int)) and type(wanted).__module__.split(".")[0] != "torch":
             return numpy.dtype(wanted)
         number = self._record.dtype if wanted is None else dtype(wanted)
-        name = {_abi.BP_DTYPE_FP64: "float64", _abi.BP_DTYPE_FP32: "float32", _abi.BP_DTYPE_FP16: "float16"}.get(number, dtype_name(number))
+        name = {_abi.BP_DTYPE_FP64: "float64", _abi.BP_DTYPE_FP32: "float32",
+                _abi.BP_DTYPE_FP16: "float16"}.get(number, dtype_name(number))
         try:
             return numpy.dtype(name)
         except TypeError:
-            raise Unsupported(f"numpy has no {name}: ask for the bits of {self._record.text} as view.numpy(\"uint16\") or "
-                              "view.numpy(\"uint8\")") from None
+            raise Unsupported(
+                f"numpy has no {name}: ask for the bits of {self._record.text} as view.numpy(\"uint16\") or "
+                "view.numpy(\"uint8\")") from None
 
     def torch(self, dtype: DType = None, wait: bool = True) -> Any:
-        """A tensor over the memory, of one dimension and all bytes of the bucket. It is no leaf that autograd saves by value: what is
-        saved for backward reads the memory as it is then.
+        """A tensor over the memory, of one dimension and all bytes of the bucket. It is no leaf that autograd saves
+        by value: what is saved for backward reads the memory as it is then.
 
-        dtype: a name, or a torch dtype; None: the bucket's (fp8 buckets are uint8: pass torch.float8_e4m3fn). wait: as numpy; on a GPU
-        torch's current stream waits for the acquiring one. Raises InvalidArgument (a size that does not divide), Unsupported."""
+        dtype: a name, or a torch dtype; None: the bucket's (fp8 buckets are uint8: pass torch.float8_e4m3fn). wait:
+        as numpy; on a GPU torch's current stream waits for the acquiring one. Raises InvalidArgument (a size that
+        does not divide), Unsupported."""
         self.check()
         import torch  # type: ignore[import-not-found,unused-ignore]
 
         kind = dtype if isinstance(dtype, torch.dtype) else self._torch_type(torch, dtype)
         if kind.itemsize and self.bytes % kind.itemsize:
-            raise InvalidArgument(f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")
+            raise InvalidArgument(
+                f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")
         made = torch.from_dlpack(_Bytes(self, wait))
         return made if kind == torch.uint8 else made.view(kind)
 
@@ -124,10 +132,11 @@ class View:
         name = _TORCH.get(number, dtype_name(number))
         kind = getattr(torch, name, None)
         if not isinstance(kind, torch.dtype):
-            raise Unsupported(f"this torch has no {name}: ask for the bits of {self._record.text} as view.torch(\"uint8\")")
+            raise Unsupported(
+                f"this torch has no {name}: ask for the bits of {self._record.text} as view.torch(\"uint8\")")
         return kind
 
-    # ---- DLPack ----------------------------------------------------------------------------------------------------------------------
+    # ---- DLPack ----------------------------------------------------------------------------------------------------
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         """(kDLCPU, 0) for host devices, (kDLCUDA, ordinal) for GPUs."""
@@ -138,44 +147,50 @@ class View:
                    dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
         """A capsule of the bucket in its dtype; versioned where max_version allows.
 
-        stream: on GPUs the consumer's, which is made to wait for the acquiring one (None: the legacy default stream; -1: do not); on hosts
-        None waits for the acquiring stream, -1 does not. Raises BufferError where another device or a copy is asked for, or DLPack has no
-        such dtype."""
+        stream: on GPUs the consumer's, which is made to wait for the acquiring one (None: the legacy default stream;
+        -1: do not); on hosts None waits for the acquiring stream, -1 does not. Raises BufferError where another
+        device or a copy is asked for, or DLPack has no such dtype."""
         return self._capsule(self._record.dtype, stream, max_version, dl_device, copy)
 
-    def _capsule(self, kind: int, stream: Optional[int], max_version: Optional[Tuple[int, int]], dl_device: Optional[Tuple[int, int]],
-                 copy: Optional[bool]) -> Any:
+    def _capsule(self, kind: int, stream: Optional[int], max_version: Optional[Tuple[int, int]],
+                 dl_device: Optional[Tuple[int, int]], copy: Optional[bool]) -> Any:
         self.check()
         here = self.__dlpack_device__()
         if copy:
-            raise BufferError("a view of a bucket is not copied for its consumer: copy the array or tensor that comes of it")
+            raise BufferError(
+                "a view of a bucket is not copied for its consumer: copy the array or tensor that comes of it")
         if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != here:
             raise BufferError(f"this memory is on DLPack device {here}, not on {tuple(dl_device)}")
-        if not dlpack.has_type(kind):
-            raise BufferError(f"DLPack has no {dtype_name(kind)}: ask for bytes, with numpy(\"uint8\") or torch(\"uint8\")")
         if here[0] == dlpack.CPU:
             if stream not in (None, -1):
                 raise BufferError(f"this memory is the host's, which has no stream {stream}: pass None")
             self._reach_from_host(stream is None)
         elif stream != -1:
             self.pool.device.order(self.stream, stream)
-        count = self.bytes * 8 // core().bp_dtype_bits(kind)
         versioned = max_version is not None and tuple(max_version) >= dlpack.VERSION
-        return dlpack.capsule(self.address, count, kind, here, self.pool.handle, versioned)
+        try:
+            return dlpack.capsule(self.pool.handle, self.id, kind, versioned)
+        except Unsupported as error:
+            raise BufferError(str(error)) from None  # what DLPack's consumers expect
 
     def _reach_from_host(self, wait: bool) -> None:
         device = self.pool.device
         if not device.is_host_accessible:
-            raise Unsupported(f"the host does not reach memory of {device.name}: copy it with Stream.copy, or use torch")
+            raise Unsupported(
+                f"the host does not reach memory of {device.name}: copy it with Stream.copy, or use torch")
         if wait:
             self.stream.synchronize()
 
     def __repr__(self) -> str:
-        return f"<View of {self._record.text}, {'released' if self.released else f'{self.bytes} bytes at {self.address:#x}'}>"
+        where = "released" if self.released else f"{self.bytes} bytes at {self.address:#x}"
+        return f"<View of {self._record.text}, {where}>"
 
 
-_TORCH = {_abi.BP_DTYPE_FP64: "float64", _abi.BP_DTYPE_FP32: "float32", _abi.BP_DTYPE_FP16: "float16", _abi.BP_DTYPE_BF16: "bfloat16",
-          _abi.BP_DTYPE_FP8_E4M3: "float8_e4m3fn", _abi.BP_DTYPE_FP8_E5M2: "float8_e5m2", _abi.BP_DTYPE_FP8_E8M0: "float8_e8m0fnu"}
+_TORCH = {
+    _abi.BP_DTYPE_FP64: "float64", _abi.BP_DTYPE_FP32: "float32", _abi.BP_DTYPE_FP16: "float16",
+    _abi.BP_DTYPE_BF16: "bfloat16", _abi.BP_DTYPE_FP8_E4M3: "float8_e4m3fn", _abi.BP_DTYPE_FP8_E5M2: "float8_e5m2",
+    _abi.BP_DTYPE_FP8_E8M0: "float8_e8m0fnu"
+}
 
 
 class _Bytes:

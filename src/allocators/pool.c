@@ -10,6 +10,7 @@
 #include "allocators/guarded.h"
 #include "allocators/known.h"
 #include "allocators/layout.h"
+#include "allocators/lend.h"
 #include "allocators/recorder.h"
 #include "allocators/residency.h"
 #include "core/arith.h"
@@ -304,7 +305,8 @@ void bp_pool_destroy(bp_pool **pool)
         bp_guarded_finish(p);
     if (p->annotations != NULL)
         bp_annotations_finish(p);
-    bp_slabs_finish(&p->slabs);
+    bp_slabs_detach_all(&p->slabs);
+    bp_lending_pool_gone(p);
     if (p->annotations != NULL)
         bp_annotations_destroy(p);
     bp_device_release(p->device);

@@ -139,6 +139,7 @@ extern const bp_allocator_ops bp_dynamic_ops, bp_fixed_pool_ops, bp_max_pool_ops
 
 typedef struct bp_recorder bp_recorder;
 typedef struct bp_annotations bp_annotations;
+typedef struct bp_lending bp_lending; /* lend.h */
 
 /* Who wants to know of acquires and releases: bits. */
 #define BP_LISTENER_RECORDER 1u
@@ -194,6 +195,7 @@ struct bp_pool {
     bp_strings strings;
     bp_slabs slabs;
     bp_pool_slab *slab_infos;
+    bp_lending *lending; /* NULL: nothing was lent; made under `binding` */
     uint64_t alignment, page_bytes;
     bp_segment_place *places;
     uint32_t planned_segments, segment_capacity;

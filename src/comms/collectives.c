@@ -19,14 +19,16 @@ bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void
     return bp_comm_call_end(&call, comm->name, "exchange", comm->ops->exchange(comm->self, mine, bytes, all));
 }
 
-static bp_status check_stream(bp_stream *stream, const char *function)
+static bp_status check_stream(const bp_comm *comm, bp_stream *stream, const char *function)
 {
     uint64_t capture = 0;
     BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, function));
+    if (comm->traits.captures != 0)
+        return BP_OK;
     BP_TRY(bp_stream_capture_of(stream, &capture));
     if (capture != 0)
-        return bp_fail(BP_ERR_CAPTURE, "%s: stream %s is being captured (capture %llu)", function, stream->name,
-                       (unsigned long long)capture);
+        return bp_fail(BP_ERR_CAPTURE, "%s: communicator %s cannot be captured, and stream %s is (capture %llu)",
+                       function, comm->name, stream->name, (unsigned long long)capture);
     return BP_OK;
 }
 
@@ -42,7 +44,7 @@ static bp_status check(const bp_comm *comm, const char *function, bool present, 
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu bytes from each of %u ranks of communicator %s%s", function,
                        (unsigned long long)bytes, comm->traits.ranks, comm->name,
                        from == NULL || to == NULL ? ", and no memory" : " do not fit 64 bits");
-    return check_stream(stream, function);
+    return check_stream(comm, stream, function);
 }
 
 static bp_status check_reduction(const bp_comm *comm, const char *function, uint64_t count, bp_dtype dtype,

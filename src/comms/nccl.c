@@ -254,7 +254,8 @@ static bp_status traits(void *self, bp_comm_traits *traits)
                                .best = nccl->best,
                                .lacks = nccl->lacks,
                                .version = (uint64_t)nccl->version,
-                               .version_name = nccl->version_name};
+                               .version_name = nccl->version_name,
+                               .captures = 1};
     return BP_OK;
 }
 

@@ -14,6 +14,7 @@ static bp_status traits(void *self, bp_comm_traits *traits)
 {
     (void)self;
     traits->ranks = 1;
+    traits->captures = 1;
     return BP_OK;
 }
 

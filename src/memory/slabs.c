@@ -243,13 +243,19 @@ bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen)
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
 
-void bp_slabs_finish(bp_slabs *slabs)
+void bp_slabs_detach_all(bp_slabs *slabs)
 {
     for (size_t i = slabs->observer_count; i-- > 0;)
         detach_slabs(slabs, &slabs->observers[i], NULL, slabs->count);
     for (size_t i = slabs->observer_count; i-- > 0;)
         if (slabs->observers[i].callbacks.gone != NULL)
             slabs->observers[i].callbacks.gone(slabs->observers[i].user);
+    slabs->observer_count = 0;
+}
+
+void bp_slabs_finish(bp_slabs *slabs)
+{
+    bp_slabs_detach_all(slabs);
     bp_device *device = slabs->device;
     for (size_t i = slabs->count; i-- > 0;) { /* a step that fails is not the end: go on with the rest */
         drop(device, &slabs->slabs[i]);

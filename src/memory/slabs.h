@@ -54,7 +54,9 @@ bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen);
 /* The slabs get memory at their addresses, everybody agrees, and observers are told. All or nothing. What the memory holds is not specified. */
 bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen);
 
-/* Detaches everybody in reverse order, then tells them that it is over, and gives all memory back, last slab first. Nothing may use the memory any more. */
+/* Detaches everybody in reverse order, then tells them that it is over. */
+void bp_slabs_detach_all(bp_slabs *slabs);
+/* The same, and gives all memory back, last slab first. Nothing may use the memory any more. */
 void bp_slabs_finish(bp_slabs *slabs);
 
 #endif

@@ -29,6 +29,7 @@ MAY_INCLUDE = {
     "allocators": {"core", "devices", "memory", "nvtx", "allocators"},
     "comms": {"core", "devices", "nvtx", "comms"},
     "profile": {"core", "devices", "memory", "allocators", "profile"},
+    "torch": {"core", "devices", "memory", "torch"},
     "formats": {"core", "formats"},
     "logprob": {"core", "logprob"},
     "mpi": {"core", "mpi"},
@@ -74,6 +75,15 @@ class Structure(unittest.TestCase):
         for path in sources("tools"):
             for header in includes(path):
                 self.assertIn(header, own, f"{path} includes {header}")
+
+    def test_examples_use_public_headers(self):
+        checked = 0
+        for path in sources("examples"):
+            own = set(os.listdir(os.path.dirname(path)))
+            for header in includes(path):
+                checked += 1
+                self.assertIn(header, own, f"{path} includes {header}")
+        self.assertGreater(checked, 20)
 
     def test_every_folder_is_known(self):
         folders = {f for f in os.listdir(os.path.join(ROOT, "src")) if os.path.isdir(os.path.join(ROOT, "src", f))}

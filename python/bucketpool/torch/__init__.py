@@ -1,1 +1,1 @@
-"""PyTorch on bucketpool: each module here needs torch; `import bucketpool` does not."""
+"""bucketpool for PyTorch. Each module is imported by its name and needs torch; `import bucketpool` alone does not."""

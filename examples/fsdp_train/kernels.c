@@ -1,0 +1,6 @@
+#include "kernels.h"
+
+const void *kernels_image(void)
+{
+    return kernels_fatbin;
+}

@@ -1,0 +1,95 @@
+/* Trains a small hybrid model as FSDP runtimes do: weights are sharded over ranks, gathered one unit ahead into a pool of bucketpool, and
+ * their gradients reduced out of it. docs/fsdp_train.md goes through it.
+ *
+ *   examples/mpi 4 fsdp_train --policy scheduled --steps 50
+ *
+ * Losses have the same bits for every policy, with graphs and without, registered, offloaded, profiled, or slowed down: what prints one line
+ * for each step is compared with diff. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "report.h"
+#include "trainer.h"
+#include "try.h"
+
+enum { EXIT_NO_DEVICE = 77 };
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double one = *(const double *)a, other = *(const double *)b;
+    return (one > other) - (one < other);
+}
+
+static double median(double *seconds, uint64_t count)
+{
+    qsort(seconds, count, sizeof *seconds, by_size);
+    return count > 0 ? seconds[count / 2] : 0;
+}
+
+static bp_status train(trainer *t, bool speaks, double *seconds)
+{
+    for (uint64_t step = 0; step < t->options->steps; step++) {
+        double loss, begin = now();
+        TRY(trainer_step(t, step, &loss));
+        seconds[step] = now() - begin;
+        if (speaks) {
+            printf("step %" PRIu64 " loss %a %.16f\n", step, loss, loss);
+            fflush(stdout);
+        }
+    }
+    if (t->offload != NULL)
+        TRY(restore_all(t));
+    return speaks ? report_end(t, median(seconds, t->options->steps)) : memory_check(t);
+}
+
+static bp_status run(const options *o, const launched *l, bp_comm *control, trainer *t)
+{
+    bool speaks = bp_comm_rank(control) == 0;
+    TRY(trainer_create(o, l, control, t));
+    if (speaks)
+        report_begin(t);
+    if (speaks && o->registered)
+        TRY(report_registration(t));
+    double *seconds = calloc(o->steps + 1, sizeof *seconds);
+    if (seconds == NULL)
+        return fail_memory();
+    bp_status status = train(t, speaks, seconds);
+    free(seconds);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    static trainer t;
+    options o;
+    bp_comm *control = NULL;
+    const launched l = ranks_launched();
+    int code = options_parse(argc, argv, l.rank == 0, &o);
+    if (code != GO_ON)
+        return code;
+    if (l.ranks > o.rows) {
+        if (l.rank == 0)
+            fprintf(stderr, "fsdp_train: %u ranks cannot share %" PRIu64 " rows: --rows %u or more, or fewer ranks\n",
+                    l.ranks, o.rows, l.ranks);
+        return EXIT_OPTIONS;
+    }
+    bp_status status = ranks_create(&l, &control);
+    if (status == BP_OK)
+        status = run(&o, &l, control, &t);
+    if (status != BP_OK) {
+        fprintf(stderr, "fsdp_train: rank %u: %s: %s\n", l.rank, bp_status_name(status), bp_error_detail());
+        ranks_end_all(&l, status == BP_ERR_NO_DEVICE ? EXIT_NO_DEVICE : EXIT_FAILURE);
+    }
+    trainer_destroy(&t);
+    bp_comm_destroy(&control);
+    return EXIT_SUCCESS;
+}

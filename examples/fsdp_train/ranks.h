@@ -1,0 +1,41 @@
+/* Who else trains: processes that MPI started, or nobody. */
+#ifndef FSDP_TRAIN_RANKS_H
+#define FSDP_TRAIN_RANKS_H
+
+#include <bucketpool/comm.h>
+
+#include <stdint.h>
+
+/* What the launcher says, before MPI itself is started; 0 of 1 where there is none. */
+typedef struct launched {
+    uint32_t rank, ranks;
+    uint32_t local_rank; /* on this machine: its GPU */
+} launched;
+
+launched ranks_launched(void);
+
+/* All processes: bucketpool-mpi where there are several, else one rank. The caller owns it. */
+bp_status ranks_create(const launched *l, bp_comm **comm);
+
+/* Ends the processes that wait for this one, too. */
+_Noreturn void ranks_end_all(const launched *l, int code);
+
+/* ---- what is built with MPI, and a stand-in ------------------------------------------------------------------------- */
+
+bp_status ranks_create_mpi(bp_comm **comm);
+void ranks_abort_mpi(int code);
+
+/* ---- GPUs ----------------------------------------------------------------------------------------------------------- */
+
+/* NCCL's communicator of the same ranks, and what is needed to end it. */
+typedef struct nccl_ranks {
+    void *library, *comm;
+    bp_comm *wrapped; /* what collectives use */
+} nccl_ranks;
+
+/* Loads NCCL from `file` (NULL: libnccl.so.2) and makes a communicator of the ranks of `control`, on the device's GPU. */
+bp_status nccl_ranks_create(const char *file, bp_device *device, bp_comm *control, nccl_ranks *n);
+/* After everything that uses it. */
+void nccl_ranks_destroy(bp_device *device, nccl_ranks *n);
+
+#endif

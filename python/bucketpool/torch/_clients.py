@@ -1,0 +1,113 @@
+"""Objects of the library that are made once for many calls: found by what they were made for, the one used longest ago
+goes first."""
+
+import atexit
+import ctypes
+import threading
+import weakref
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Hashable, List, Optional
+
+import torch
+
+from .._library import logprob
+from ..errors import ScheduleError
+from .comm import GroupComm
+
+MOST = 8  # kept of one group, and of this process alone: each has workspaces
+
+
+class Handle:
+    """A client. Destroyed when neither the cache nor a graph that still has its backward to come needs it."""
+    def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int) -> None:
+        self._value: Optional[ctypes.c_void_p] = made
+        self._destroy = destroy
+        self.generation = generation
+
+    @property
+    def value(self) -> ctypes.c_void_p:
+        if self._value is None:
+            raise ScheduleError(
+                "the client of this forward pass was freed (free_clients, comm.close) before its backward pass")
+        return self._value
+
+    def close(self) -> None:
+        value, self._value = self._value, None
+        if value is not None:
+            getattr(logprob(), self._destroy)(ctypes.byref(value))
+
+    __del__ = close
+
+
+class Clients:
+    """At most MOST clients; and those that graphs still hold, until clear()."""
+    def __init__(self) -> None:
+        self._kept: "OrderedDict[Hashable, Handle]" = OrderedDict()
+        self._all: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+        self._generation = 0  # of what was made last: the same on all ranks of a group, which make together
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def generation_of(self, key: Hashable) -> int:
+        return self._kept[key].generation if key in self._kept else 0
+
+    def get(self, key: Hashable, destroy: str, make: Callable[[], ctypes.c_void_p], anew: bool = False) -> Handle:
+        if anew:
+            self._kept.pop(key, None)
+        if key not in self._kept:
+            while len(self._kept) >= MOST:
+                self._kept.popitem(last=False)
+            self._generation += 1
+            self._kept[key] = Handle(make(), destroy, self._generation)
+            self._all.add(self._kept[key])
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def clear(self) -> None:
+        self._kept.clear()
+        for handle in list(self._all):
+            handle.close()
+
+
+_alone = Clients()
+_alone_lock = threading.RLock()
+
+
+def of(comm: Optional[GroupComm]) -> Clients:
+    if comm is None:
+        return _alone
+    if comm.clients is None:
+        comm.clients = Clients()
+    return comm.clients
+
+
+def lock_of(comm: Optional[GroupComm]) -> Any:
+    """One call at a time: clients have workspaces of their own."""
+    return _alone_lock if comm is None else comm.lock
+
+
+def shared(comm: Optional[GroupComm], key: Hashable, everybody: Optional[List[Dict[str, int]]], destroy: str,
+           make: Callable[[], ctypes.c_void_p]) -> Handle:
+    """The client of `key`. With a communicator making one is collective: all ranks make it anew where one has not the
+    same one ("client" of what they told each other: generation_of)."""
+    known = {one["client"] for one in everybody} if everybody is not None else {1}
+    anew = len(known) != 1 or known == {0}
+    return of(comm).get(key, destroy, make if comm is None else lambda: comm.run(make), anew)
+
+
+def size_class(tokens: int) -> int:
+    """Workspaces are for a power of two of tokens, so that batches of about one size share a client."""
+    return max(1024, 1 << (max(tokens, 1) - 1).bit_length())
+
+
+def device_key(device: torch.device) -> Hashable:
+    return device.type, device.index
+
+
+@atexit.register
+def free_clients() -> None:
+    """Destroys the clients of this process alone, and with them their workspaces. Those of groups:
+    bucketpool.torch.comm.close()."""
+    with _alone_lock:
+        _alone.clear()

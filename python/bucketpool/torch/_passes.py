@@ -1,0 +1,195 @@
+"""What the passes over logits and over the fused head have in common: their options, what is checked, what ranks tell
+each other."""
+
+import ctypes
+import struct
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from .. import _abi
+from .._library import call, configured, logprob
+from ..errors import Error, InvalidArgument, Unsupported
+from . import _clients, _tensors
+from .comm import GroupComm, comm_of
+
+
+class Options(NamedTuple):
+    """What a pass is to do. `start`, `end`: of this rank's part of the vocabulary; None: parts of all ranks, one after
+    the other."""
+
+    what: str
+    start: Optional[int] = None
+    end: Optional[int] = None
+    chunk: Optional[int] = None
+    group: Optional[dist.ProcessGroup] = None
+    temperature: float = 1.0
+    logprob: bool = True
+    entropy: bool = False
+    ignore_index: Optional[int] = None
+    checked_targets: bool = False
+    in_place: bool = False
+    partial_hidden_grad: bool = False
+
+
+class Pass(NamedTuple):
+    """A forward pass that all ranks have agreed on."""
+
+    options: Options
+    comm: Optional[GroupComm]
+    client: _clients.Handle
+    mask: Optional[torch.Tensor]
+
+
+class Untraced(torch.autograd.Function):
+    """Functions of the C library: torch.compile breaks the graph around them and calls them as they are."""
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(super().apply)(*arguments)
+        return super().apply(*arguments)
+
+
+class _NotTwice(torch.autograd.Function):
+    """Gradients as they are, with an error in place of their own."""
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, what: str, *sources: torch.Tensor) -> torch.Tensor:
+        ctx.what = what
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise Unsupported(f"{ctx.what}: there is no derivative of the gradient: differentiate once")
+
+
+def only_once(what: str, gradient: Optional[torch.Tensor], *sources: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    """The gradient; where a graph of the backward pass is made (create_graph), one whose own gradient is refused."""
+    if gradient is None or not torch.is_grad_enabled():
+        return gradient
+    return _NotTwice.apply(gradient, what, *[source for source in sources if source is not None])
+
+
+# ---- before the pass -----------------------------------------------------------------------------------------------
+
+
+def check_options(options: Options, columns: int) -> None:
+    if (options.start is None) != (options.end is None):
+        raise InvalidArgument(
+            f"{options.what}: of the bounds of the vocabulary one is missing: {options.start} to {options.end}")
+    if options.start is not None and options.end is not None:
+        if options.start < 0 or options.end < options.start:
+            raise InvalidArgument(
+                f"{options.what}: the vocabulary of this rank is from {options.start} to {options.end}")
+        if options.end - options.start != columns:
+            raise InvalidArgument(
+                f"{options.what}: the vocabulary of this rank is from {options.start} to {options.end}, "
+                f"{options.end - options.start} ids, but there are {columns} columns")
+    if options.chunk is not None and options.chunk < 0:
+        raise InvalidArgument(f"{options.what}: chunk size {options.chunk} is negative: None and 0 are one piece")
+    if not 1.2e-38 <= options.temperature <= 8.5e37:
+        raise InvalidArgument(f"{options.what}: temperature {options.temperature} is not between 1.2e-38 and 8.5e37")
+
+
+def prepared(options: Options, check: Callable[[], Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]],
+             make: Callable[[int, Optional[GroupComm]],
+                            ctypes.c_void_p], destroy: str, key_of: Callable[[], Tuple[Any, ...]]) -> Pass:
+    """Checks the arguments of this rank, compares with the others, and has a client for the pass. What one rank refuses
+    all refuse.
+
+    `check` gives what must be the same on all ranks, what may differ ("columns" among it), and the mask; `make` a
+    client from the first id."""
+    comm = comm_of(options.group)
+    failure: Optional[BaseException] = None
+    same: Dict[str, int] = {}
+    told: Dict[str, int] = {}
+    mask = None
+    key: Tuple[Any, ...] = ()
+    try:
+        same, told, mask = check()
+        same["temperature"] = struct.unpack("i", struct.pack("f", options.temperature))[0]
+        key = (options.checked_targets, torch.get_num_threads(), options.start, *key_of())
+    except Exception as error:  # the other ranks are to hear of anything
+        if comm is None or comm.trusting:
+            raise
+        failure = error
+    start, everybody = options.start, None
+    if comm is not None and not comm.trusting:
+        if failure is not None:
+            same, told = dict.fromkeys(_SAME, 0), dict.fromkeys(_TOLD, 0)
+        told["client"] = _clients.of(comm).generation_of(key)
+        everybody = comm.agree(options.what, same, told, failure)
+    if start is None:
+        start = _start(options, comm, everybody)
+    with _clients.lock_of(comm):
+        client = _clients.shared(comm, key, everybody, destroy, lambda: make(start, comm))
+    return Pass(options, comm, client, mask)
+
+
+_SAME = ("batch", "sequence", "dtype", "outputs", "gradient", "hidden", "chunk", "temperature")
+_TOLD = ("columns", "client")
+
+
+def _start(options: Options, comm: Optional[GroupComm], everybody: Optional[List[Dict[str, int]]]) -> int:
+    if comm is None:
+        return 0
+    if everybody is None:
+        raise InvalidArgument(
+            f"{options.what}: a group that is trusted not to differ needs the bounds of the vocabulary")
+    return sum(one["columns"] for one in everybody[:comm.rank])
+
+
+def targets_of(options: Options) -> int:
+    return _abi.BP_TARGETS_CHECKED if options.checked_targets else _abi.BP_TARGETS_ANY
+
+
+# ---- the pass ------------------------------------------------------------------------------------------------------
+
+
+class Outputs:
+    """Log-probabilities, entropies and what backward needs of a forward pass over `shape` tokens. `struct`: for the
+    library."""
+    def __init__(self, options: Options, shape: torch.Size, device: torch.device, saves: bool) -> None:
+        tokens = shape.numel()
+
+        def new(wanted: bool) -> Optional[torch.Tensor]:
+            return torch.empty(shape, dtype=torch.float32, device=device) if wanted else None
+
+        self.logprob, self.entropy = new(options.logprob), new(options.entropy)
+        size = saved_bytes(tokens, options.entropy)
+        self.saved = torch.empty(size // 4 if saves else 0, dtype=torch.float32, device=device)
+        self.struct = configured(logprob().bp_logprob_outputs_init, _abi.bp_logprob_outputs)
+        self.struct.logprob, _ = _tensors.values(self.logprob)
+        self.struct.entropy, _ = _tensors.values(self.entropy)
+        if saves:
+            self.struct.saved, self.struct.saved_bytes = self.saved.data_ptr(), size
+
+
+def saved_bytes(tokens: int, entropy: bool) -> int:
+    size = ctypes.c_uint64()
+    call(logprob().bp_logprob_saved_bytes, tokens, int(entropy), ctypes.byref(size))
+    return size.value
+
+
+def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor],
+             saved: torch.Tensor) -> List[Any]:
+    """Sets the gradients from above; returns what must live until the call is enqueued."""
+    struct_of.logprob_grad, first = _tensors.values(logprob_grad)
+    struct_of.entropy_grad, second = _tensors.values(entropy_grad)
+    struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
+    return [first, second]
+
+
+def ran(one: Pass, device: torch.device, function: Any, *arguments: Any) -> None:
+    """Runs a call of the client: one at a time, on torch's current stream."""
+    with _clients.lock_of(one.comm):
+        if one.comm is None:
+            _tensors.run(device, function, one.client.value, *arguments)
+        else:
+            one.comm.run(_tensors.run, device, function, one.client.value, *arguments)
+
+
+def check_client(one: Pass, device: torch.device, check: Any) -> None:
+    """Where bad targets are an error: on a stream they are noted, and told of when it is asked."""
+    if one.options.checked_targets and device.type != "cpu":
+        call(check, one.client.value)

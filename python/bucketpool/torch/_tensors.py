@@ -1,0 +1,199 @@
+"""Tensors as the C library sees them: dtypes, views with strides, memory without copies, and the streams that torch
+computes on."""
+
+import atexit
+import ctypes
+import threading
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+
+from .. import _abi
+from .._library import call, configured, core, made
+from ..errors import InvalidArgument, Unsupported
+
+DTYPES: Dict[torch.dtype, int] = {
+    torch.float32: _abi.BP_DTYPE_FP32,
+    torch.float16: _abi.BP_DTYPE_FP16,
+    torch.bfloat16: _abi.BP_DTYPE_BF16,
+    torch.int32: _abi.BP_DTYPE_INT32,
+    torch.int64: _abi.BP_DTYPE_INT64,
+}
+TORCH_DTYPES: Dict[int, torch.dtype] = {number: dtype for dtype, number in DTYPES.items()}
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+_lock = threading.RLock()
+_devices: Dict[Tuple[str, int], ctypes.c_void_p] = {}
+_streams: Dict[Tuple[int, int], ctypes.c_void_p] = {}
+
+# ---- devices and streams -------------------------------------------------------------------------------------------
+
+
+def device_of(device: torch.device) -> ctypes.c_void_p:
+    """The library's device for tensors of `device`: one host device, one for each GPU. Made when it is first needed,
+    kept until exit."""
+    if device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"tensors on {device}: cpu and cuda are possible")
+    ordinal = 0 if device.type == "cpu" else device.index if device.index is not None else torch.cuda.current_device()
+    with _lock:
+        if (device.type, ordinal) not in _devices:
+            if device.type == "cpu":
+                made_device = made(core().bp_device_create_host,
+                                   ctypes.byref(configured(core().bp_host_config_init, _abi.bp_host_config)))
+            else:
+                config = configured(core().bp_cuda_config_init, _abi.bp_cuda_config, ordinal=ordinal)
+                made_device = made(core().bp_device_create_cuda, ctypes.byref(config))
+            _devices[device.type, ordinal] = made_device
+        return _devices[device.type, ordinal]
+
+
+def stream_of(device: torch.device) -> Optional[ctypes.c_void_p]:
+    """Where work on tensors of `device` goes: torch's current stream, imported by its native handle. On CPUs None: a
+    call then returns when its results are there."""
+    if device.type == "cpu":
+        return None
+    native = torch.cuda.current_stream(device).cuda_stream
+    key = (torch.cuda.current_device() if device.index is None else device.index, native)
+    with _lock:
+        if key not in _streams:
+            _streams[key] = made(core().bp_stream_import, device_of(device), native, f"torch.{native:x}".encode())
+        return _streams[key]
+
+
+def native_of(stream: Optional[int]) -> Optional[int]:
+    """The native handle of a stream of a GPU, None for one of the host."""
+    native = ctypes.c_uint64()
+    return native.value if core().bp_stream_native(stream, ctypes.byref(native)) == _abi.BP_OK else None
+
+
+@atexit.register
+def _close() -> None:
+    with _lock:
+        for objects, destroy in ((_streams, "bp_stream_destroy"), (_devices, "bp_device_destroy")):
+            for handle in objects.values():
+                getattr(core(), destroy)(ctypes.byref(handle))
+            objects.clear()
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------
+
+
+class _Span:
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size, ), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def memory(address: Optional[int], size: int, dtype: torch.dtype, cuda: bool) -> torch.Tensor:
+    """A tensor over `size` bytes at `address`: no copy, and it owns nothing."""
+    if size == 0 or not address:
+        return torch.empty(0, dtype=dtype, device="cuda" if cuda else "cpu")
+    if cuda:
+        return torch.as_tensor(_Span(address, size), device="cuda").view(dtype)
+    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype)
+
+
+# ---- views ---------------------------------------------------------------------------------------------------------
+
+
+def pointer(tensor: Optional[torch.Tensor]) -> Optional[int]:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def shape_of(shape: torch.Size) -> Tuple[int, int]:
+    """[batch, sequence] of tokens of any shape."""
+    return (shape[:-1].numel(), shape[-1]) if shape else (1, 1)
+
+
+def _strides(tensor: torch.Tensor, trailing: int) -> Optional[Tuple[int, int]]:
+    """Strides of the batch and the sequence, where all dimensions before the sequence are one; None where that takes a
+    copy."""
+    if tensor.numel() == 0:
+        return 0, 0
+    sizes, strides = list(tensor.shape), list(tensor.stride())
+    sizes, strides = sizes[:len(sizes) - trailing], strides[:len(strides) - trailing]
+    stride = strides[-1] if strides else 0
+    batch_stride, known = 0, False
+    for i in reversed(range(len(sizes) - 1)):
+        if sizes[i] == 1:
+            continue
+        if not known:
+            batch_stride, expected, known = strides[i], strides[i] * sizes[i], True
+        elif strides[i] != expected:
+            return None
+        else:
+            expected *= sizes[i]
+    return batch_stride, stride
+
+
+def values(tensor: Optional[torch.Tensor]) -> Tuple[_abi.bp_token_values, Optional[torch.Tensor]]:
+    """A value for each token, [..., sequence], with any strides; and the tensor that it is of, to be kept until the
+    call has returned."""
+    if tensor is None:
+        return _abi.bp_token_values(), None
+    strides = _strides(tensor, 0)
+    if strides is None:
+        tensor, strides = tensor.contiguous(), (tensor.shape[-1], 1)
+    return _abi.bp_token_values(tensor.data_ptr(), strides[0], strides[1]), tensor
+
+
+def rows_fit(tensor: torch.Tensor) -> bool:
+    """Whether rows [..., columns] can be read where they are: elements of a row next to each other, rows apart."""
+    strides = _strides(tensor, 1)
+    if strides is None or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
+        return False
+    return all(stride != 0 or size <= 1 for stride, size in zip(tensor.stride(), tensor.shape))
+
+
+def rows(tensor: torch.Tensor) -> _abi.bp_token_rows:
+    """A row for each token, [..., columns]; rows_fit() holds."""
+    batch, sequence = shape_of(tensor.shape[:-1])
+    batch_stride, stride = _strides(tensor, 1) or (0, 0)
+    columns = tensor.shape[-1]
+    stride = columns if sequence <= 1 else stride
+    batch_stride = sequence * stride if batch <= 1 else batch_stride
+    return _abi.bp_token_rows(tensor.data_ptr(), DTYPES[tensor.dtype], batch, sequence, columns, batch_stride, stride)
+
+
+# ---- what calls check ----------------------------------------------------------------------------------------------
+
+
+def check_floats(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(f"{name}: {type(tensor).__name__} is no tensor")
+    if tensor.dtype not in FLOATS:
+        raise InvalidArgument(f"{name} are {tensor.dtype}: float32, bfloat16 and float16 are possible")
+    if tensor.layout != torch.strided:
+        raise InvalidArgument(f"{name} are {tensor.layout}: only strided tensors are possible")
+
+
+def check_target(target: Any, shape: torch.Size, device: torch.device) -> None:
+    if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.int32):
+        raise InvalidArgument(
+            f"targets are {getattr(target, 'dtype', type(target).__name__)}: int64 and int32 are possible")
+    if target.shape != shape:
+        raise InvalidArgument(f"targets are {list(target.shape)} for tokens {list(shape)}: one for each token")
+    if target.device != device:
+        raise InvalidArgument(f"targets are on {target.device}, what they are for on {device}")
+
+
+def token_mask(mask: Optional[torch.Tensor], target: Optional[torch.Tensor], ignore_index: Optional[int],
+               shape: torch.Size, device: torch.device) -> Optional[torch.Tensor]:
+    """uint8 for each token, 0: is not read, counts 0, has no gradient. None where no token is masked by anything."""
+    if mask is not None:
+        if mask.shape != shape or mask.device != device:
+            raise InvalidArgument(
+                f"the mask is {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}")
+        mask = mask if mask.dtype == torch.bool else mask != 0
+    if ignore_index is not None and target is not None:
+        kept = target != ignore_index
+        mask = kept if mask is None else mask & kept
+    return None if mask is None else mask.view(torch.uint8)
+
+
+def run(device: torch.device, function: Any, *arguments: Any) -> None:
+    """A call of the library with torch's current stream of `device` at the end; the GPU is current meanwhile."""
+    if device.type == "cpu":
+        call(function, *arguments, None)
+        return
+    with torch.cuda.device(device):
+        call(function, *arguments, stream_of(device))

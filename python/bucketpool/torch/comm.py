@@ -1,0 +1,276 @@
+"""torch.distributed process groups as communicators of the library (bp_comm, of kind "callback").
+
+The library's collectives are torch's, in the library's own memory: no copies, on CPUs (gloo) and on GPUs (nccl, in the
+order of the stream that the call is on). What torch raises inside one becomes the library's error with torch's words,
+and is the cause of the exception.
+
+Ranks compare before they do something together: sizes, dtypes, options. Where one differs, or has failed before, all
+ranks get an exception that names it, and none is left waiting. That is a small exchange of host memory for each call;
+trust() leaves it out. Calls with one group come from one thread at a time, in the same order on all ranks, as
+torch's collectives do."""
+
+import atexit
+import ctypes
+import struct
+import threading
+import weakref
+from typing import Any, Callable, Dict, List, NoReturn, Optional
+
+import torch
+import torch.distributed as dist
+
+from .. import _abi
+from .._library import call, core, made
+from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch
+from . import _tensors
+
+_OPERATIONS = {
+    _abi.BP_REDUCE_SUM: dist.ReduceOp.SUM,
+    _abi.BP_REDUCE_MAX: dist.ReduceOp.MAX,
+    _abi.BP_REDUCE_MIN: dist.ReduceOp.MIN
+}
+_WORDS = 384  # bytes of a rank's message that the others see
+_FACTS = 16
+_TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
+
+
+class GroupComm:
+    """A process group that this process is in. Kept and made by comm_of(); close() ends it.
+
+    `rank`, `ranks`: of this process in the group. `handle`: the bp_comm. `trusting`: calls do not compare first. The
+    group itself is only looked at: destroying it is the caller's, and calls say so afterwards."""
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = weakref.ref(group)
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.name = f"torch group {group.group_name}"
+        self.devices = _devices_of(group)
+        self.trusting = False
+        self.lock = threading.RLock()  # of calls: one at a time
+        self.clients: Any = None  # of logprob and cp, made there
+        self._raised: Optional[BaseException] = None
+        self._functions = _abi.bp_comm_callbacks(
+            rank=self.rank, ranks=self.ranks, **{
+                field[0]: field[1](self._guarded(getattr(self, "_" + field[0])))
+                for field in _abi.bp_comm_callbacks._fields_[3:7]
+            })
+        self.handle: Optional[ctypes.c_void_p] = made(core().bp_comm_create_callback, ctypes.byref(self._functions),
+                                                      None, self.name.encode())
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """Raises CommError where the group was destroyed."""
+        group = self._group()
+        if group is None:
+            raise CommError(f"{self.name} of {self.ranks} ranks was destroyed")
+        return group
+
+    def close(self) -> None:
+        """Destroys the clients that were made for the group, then the communicator. Not collective."""
+        if self.clients is not None:
+            self.clients.clear()
+        if self.handle is not None:
+            core().bp_comm_destroy(ctypes.byref(self.handle))
+            self.handle = None
+
+    # ---- calls -----------------------------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls what may call back; an exception of torch in there is the cause of the one that is raised."""
+        self._raised = None
+        try:
+            return function(*arguments)
+        except Error as error:
+            raised, self._raised = self._raised, None
+            if raised is not None and not isinstance(raised, Exception):
+                raise raised from error
+            raise error from raised
+
+    def agree(self, what: str, same: Dict[str, int], told: Dict[str, int],
+              failure: Optional[BaseException] = None) -> List[Dict[str, int]]:
+        """Collective: what all ranks are about to do. Returns `told` of each rank.
+
+        `failure`: why this rank cannot take part; it is raised here, and on the other ranks an exception of its kind
+        that names this one. Raises Mismatch, naming two ranks and the numbers, where `same` differs; CommError where
+        the exchange fails."""
+        facts = {**same, **told}
+        numbers = _numbers(facts)
+        words = b"" if failure is None else str(failure).encode()[:_WORDS]
+        status = 0 if failure is None else getattr(failure, "status", 0) or _abi.BP_ERR_COMM
+        mine = _TOLD.pack(status, *numbers, words)
+        everybody = [_TOLD.unpack_from(self._exchanged(mine, what), r * _TOLD.size) for r in range(self.ranks)]
+        if failure is not None:
+            raise failure
+        for r, (failed, *_, message) in enumerate(everybody):
+            if failed:
+                raise _of_rank(
+                    failed, f"{what}: rank {r} of {self.ranks} ({self.name}) failed: "
+                    f"{message.rstrip(bytes(1)).decode(errors='replace')}")
+        all_facts = [dict(zip(facts, one[1:])) for one in everybody]
+        for r, theirs in enumerate(all_facts):
+            for name in same:
+                if theirs[name] != all_facts[0][name]:
+                    raise Mismatch(f"{what}: the ranks of {self.name} differ in {name}: rank 0 has "
+                                   f"{_shown(name, all_facts[0][name])}, rank {r} has {_shown(name, theirs[name])}")
+        return all_facts
+
+    def _exchanged(self, mine: bytes, what: str) -> bytes:
+        everybody = bytearray(len(mine) * self.ranks)
+        try:
+            self._gather_host(torch.frombuffer(bytearray(mine), dtype=torch.uint8),
+                              torch.frombuffer(everybody, dtype=torch.uint8))
+        except Error:
+            raise
+        except Exception as error:
+            raise CommError(
+                f"{what}: the ranks of {self.name} could not compare: {type(error).__name__}: {error}") from error
+        return bytes(everybody)
+
+    def _gather_host(self, mine: torch.Tensor, everybody: torch.Tensor) -> None:
+        if "cpu" in self.devices:
+            dist.all_gather_into_tensor(everybody, mine, group=self.group)
+            return
+        with torch.cuda.stream(torch.cuda.Stream()):  # not behind the work of the current one
+            gathered = torch.empty(everybody.numel(), dtype=torch.uint8, device="cuda")
+            dist.all_gather_into_tensor(gathered, mine.cuda(), group=self.group)
+            everybody.copy_(gathered)
+
+    # ---- what the library calls ------------------------------------------------------------------------------------
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., int]:
+        def guarded(user: Any, *arguments: Any) -> int:
+            try:
+                function(*arguments)
+                return _abi.BP_OK
+            except BaseException as error:  # nothing may pass through the library's frames
+                self._raised = error
+                status = getattr(error, "status", 0) or _abi.BP_ERR_COMM
+                words = str(error) if isinstance(error, Error) else f"{self.name}: {type(error).__name__}: {error}"
+                return core().bp_error_record(status, words.encode())
+
+        return guarded
+
+    def _exchange(self, mine: int, size: int, everybody: int) -> None:
+        if size:
+            self._gather_host(_tensors.memory(mine, size, torch.uint8, False),
+                              _tensors.memory(everybody, size * self.ranks, torch.uint8, False))
+
+    def _ordered(self, stream: int, size: int, job: Callable[[bool], None]) -> None:
+        native = _tensors.native_of(stream)
+        if native is None:
+            call(core().bp_stream_synchronize, stream)
+        if size == 0:
+            return
+        if native is None:
+            job(False)
+            return
+        with torch.cuda.stream(torch.cuda.ExternalStream(native) if native > 2 else torch.cuda.default_stream()):
+            job(True)
+
+    def _all_gather(self, mine: int, everybody: int, size: int, stream: int) -> None:
+        self._ordered(
+            stream, size,
+            lambda cuda: dist.all_gather_into_tensor(_tensors.memory(everybody, size * self.ranks, torch.uint8, cuda),
+                                                     _tensors.memory(mine, size, torch.uint8, cuda), group=self.group))
+
+    def _reduced(self, source: int, target: int, counts: List[int], number: int, stream: int,
+                 job: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+        dtype = _tensors.TORCH_DTYPES.get(number)
+        if dtype is None:
+            raise OF_STATUS[_abi.BP_ERR_UNSUPPORTED](f"{self.name}: reductions of dtype {number}: " +
+                                                     ", ".join(str(known) for known in _tensors.TORCH_DTYPES.values()) +
+                                                     " are possible")
+        self._ordered(
+            stream, counts[1], lambda cuda: job(*(_tensors.memory(address, count * dtype.itemsize, dtype, cuda)
+                                                  for address, count in zip((source, target), counts))))
+
+    def _all_reduce(self, source: int, target: int, count: int, number: int, reduction: int, stream: int) -> None:
+        def job(given: torch.Tensor, reduced: torch.Tensor) -> None:
+            if source != target:
+                reduced.copy_(given)
+            dist.all_reduce(reduced, op=_OPERATIONS[reduction], group=self.group)
+
+        self._reduced(source, target, [count, count], number, stream, job)
+
+    def _reduce_scatter(self, source: int, target: int, count: int, number: int, reduction: int, stream: int) -> None:
+        self._reduced(
+            source, target,
+            [count * self.ranks, count], number, stream, lambda given, reduced: dist.reduce_scatter_tensor(
+                reduced, given, op=_OPERATIONS[reduction], group=self.group))
+
+
+def _numbers(facts: Dict[str, int]) -> List[int]:
+    if len(facts) > _FACTS:
+        raise InvalidArgument(f"{len(facts)} facts to compare: {_FACTS} are possible")
+    return list(facts.values()) + [0] * (_FACTS - len(facts))
+
+
+def _shown(name: str, value: int) -> str:
+    if name == "dtype":
+        return str(_tensors.TORCH_DTYPES.get(value, value))
+    return str(struct.unpack("f", struct.pack("i", value))[0] if name == "temperature" else value)
+
+
+def _of_rank(status: int, words: str) -> Error:
+    error = OF_STATUS.get(status, CommError)(words)
+    error.status = status
+    return error
+
+
+def _devices_of(group: dist.ProcessGroup) -> List[str]:
+    return [entry.split(":")[0] for entry in dist.get_backend_config(group).split(",")]
+
+
+# ---- groups --------------------------------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_comms: Dict[int, GroupComm] = {}
+
+
+def _not_a_group(group: Any, because: str) -> NoReturn:
+    raise InvalidArgument(f"{group!r} is no process group that this process is in: {because}")
+
+
+def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
+    """The communicator of a group, the same one each time; None for None and for groups of one rank: nothing is
+    exchanged then.
+
+    `group` None is this process alone, not the default group: that one is torch.distributed.group.WORLD. Not
+    collective. Raises InvalidArgument where this process is not in the group, or the group was destroyed."""
+    if group is None:
+        return None
+    if not isinstance(group, dist.ProcessGroup):
+        _not_a_group(group, "new_group() gives one to its members only; None is this process alone")
+    with _lock:
+        known = _comms.get(id(group))
+        if known is not None and known._group() is group:
+            return known
+        try:
+            rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        except (ValueError, RuntimeError) as error:
+            _not_a_group(group, str(error))
+        if rank < 0:
+            _not_a_group(group, "its rank is -1")
+        if ranks == 1:
+            return None
+        for key in [key for key, comm in _comms.items() if comm._group() is None or key == id(group)]:
+            _comms.pop(key).close()
+        _comms[id(group)] = GroupComm(group)
+        return _comms[id(group)]
+
+
+def trust(group: dist.ProcessGroup, trusting: bool = True) -> None:
+    """Calls with this group compare nothing from now on: no exchange but their own, and on GPUs no waiting of the host.
+    A rank that differs or fails then leaves the others waiting until torch's timeout. Say the same on all ranks.
+    Vocabulary bounds must be given then."""
+    comm = comm_of(group)
+    if comm is not None:
+        comm.trusting = trusting
+
+
+@atexit.register
+def close() -> None:
+    """Ends all communicators and what was made for them. They are made again where they are needed. Not collective."""
+    with _lock:
+        for comm in _comms.values():
+            comm.close()
+        _comms.clear()

@@ -1,0 +1,227 @@
+"""The fused language-model head: log-probabilities and entropies of hidden states and the head's weight; logits are
+never stored.
+
+Stands in for SkyRL's FusedLinearChunkedDistributedLogprob (skyrl_train/distributed/megatron/model_utils.py, as of
+commit 07df484), with its argument order. What logprob.py says of targets, groups, streams and errors holds here, too.
+
+Tensors. Hidden states: [..., sequence, hidden]; weight: [columns, hidden], this rank's part of the vocabulary; float32,
+bfloat16 or float16. Under autocast both are taken in its dtype, as torch's linear does; otherwise hidden states in the
+weight's. Products are summed up in float32.
+
+Memory. Two workspaces of chunk x columns float32 logits, whatever the number of tokens, of which the library's pool is
+made once for a shape of batches and kept (free_clients). Backward makes the logits of a chunk again. Saved: hidden
+states, weight, 8 bytes a token, 12 with entropy. The gradient of the weight is summed up in float32 and handed on in
+the weight's dtype. Nothing that is given is written."""
+
+import ctypes
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from .. import _abi
+from .._library import configured, made
+from .._library import logprob as library
+from ..errors import InvalidArgument
+from . import _tensors
+from ._clients import device_key, size_class
+from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_options, only_once, prepared, ran,
+                      targets_of, upstream)
+from .comm import GroupComm
+
+Both = Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]
+
+
+def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
+           one: Pass) -> Tuple[_abi.bp_lm_head_batch, Any]:
+    batch = configured(library().bp_lm_head_batch_init, _abi.bp_lm_head_batch, temperature=one.options.temperature,
+                       target_dtype=_tensors.DTYPES[target.dtype], weight=weight.data_ptr(),
+                       weight_stride=weight.stride(0) if weight.shape[0] > 1 else weight.shape[1])
+    batch.hidden = _tensors.rows(hidden)
+    batch.target, kept = _tensors.values(target)
+    batch.mask, masks = _tensors.values(one.mask)
+    return batch, (kept, masks)
+
+
+def _chunk(options: Options, tokens: torch.Size) -> int:
+    """Tokens of a piece: no more than there are, for which no workspace is needed."""
+    sequence = max(tokens[-1] if tokens else 1, 1)
+    return min(options.chunk or sequence, sequence)
+
+
+def _prepared(options: Options, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
+              mask: Optional[torch.Tensor], gradient: bool) -> Pass:
+    def check() -> Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]:
+        _tensors.check_floats("hidden states", hidden)
+        _tensors.check_floats("weights", weight)
+        if weight.dim() != 2 or 0 in weight.shape or hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
+            raise InvalidArgument(
+                f"{options.what}: hidden states {list(hidden.shape)} and a weight {list(weight.shape)}: "
+                "[..., hidden] and [columns, hidden] are needed")
+        if hidden.device != weight.device:
+            raise InvalidArgument(
+                f"{options.what}: hidden states are on {hidden.device}, the weight on {weight.device}")
+        check_options(options, weight.shape[0])
+        tokens = hidden.shape[:-1]
+        _tensors.check_target(target, tokens, hidden.device)
+        batch, sequence = _tensors.shape_of(tokens)
+        same = dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[_dtype(weight)],
+                    outputs=options.logprob + 2 * options.entropy, gradient=int(gradient), hidden=weight.shape[1],
+                    chunk=_chunk(options, tokens))
+        masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, hidden.device)
+        return same, dict(columns=weight.shape[0]), masks
+
+    def make(start: int, comm: Optional[GroupComm]) -> ctypes.c_void_p:
+        config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, hidden=weight.shape[1],
+                            vocab=weight.shape[0], vocab_start=start, dtype=_tensors.DTYPES[_dtype(weight)],
+                            chunk=_chunk(options, hidden.shape[:-1]), max_tokens=size_class(hidden.shape[:-1].numel()),
+                            comm=None if comm is None else comm.handle, targets=targets_of(options),
+                            threads=torch.get_num_threads(), forward_only=int(not gradient),
+                            partial_hidden_grad=int(options.partial_hidden_grad))
+        return made(library().bp_lm_head_create, _tensors.device_of(hidden.device), ctypes.byref(config))
+
+    return prepared(
+        options, check, make, "bp_lm_head_destroy",
+        lambda: ("lm_head", device_key(hidden.device), size_class(hidden.shape[:-1].numel()), tuple(weight.shape),
+                 _dtype(weight), _chunk(options, hidden.shape[:-1]), gradient, options.partial_hidden_grad))
+
+
+def _dtype(weight: torch.Tensor) -> torch.dtype:
+    kind = weight.device.type
+    autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    return autocast if autocast in _tensors.FLOATS else weight.dtype
+
+
+def _readable(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    tensor = tensor.to(dtype)
+    return tensor if _tensors.rows_fit(tensor) else tensor.contiguous()
+
+
+def _forward(ctx: Any, options: Options, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
+             mask: Optional[torch.Tensor], inference_only: bool) -> Both:
+    gradient = any(ctx.needs_input_grad[:2]) and not inference_only
+    one = _prepared(options, hidden, weight, target, mask, gradient)
+    states, table = _readable(hidden, _dtype(weight)), _readable(weight, _dtype(weight))
+    outputs = Outputs(options, hidden.shape[:-1], hidden.device, gradient)
+    batch, kept = _batch(states, table, target, one)
+    ran(one, hidden.device, library().bp_lm_head_forward, ctypes.byref(batch), ctypes.byref(outputs.struct))
+    del kept
+    check_client(one, hidden.device, library().bp_lm_head_check)
+    if inference_only:
+        ctx.mark_non_differentiable(*[out for out in (outputs.logprob, outputs.entropy) if out is not None])
+    elif gradient:
+        ctx.set_materialize_grads(False)
+        ctx.one, ctx.dtypes = one, (hidden.dtype, weight.dtype)
+        ctx.save_for_backward(states, table, target, outputs.saved, one.mask)
+    return outputs.logprob, outputs.entropy
+
+
+def _agree(ctx: Any, one: Pass, absent: bool) -> None:
+    """Backward is collective where hidden_grad is summed over the ranks."""
+    if one.comm is None or one.comm.trusting or one.options.partial_hidden_grad:
+        return
+    one.comm.agree(f"{one.options.what}, backward",
+                   dict(hidden_grad=int(ctx.needs_input_grad[0]), no_gradient=int(absent)), {})
+
+
+def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> Both:
+    absent = logprob_grad is None and entropy_grad is None
+    hidden, weight, target, saved, mask = ctx.saved_tensors
+    one: Pass = ctx.one._replace(mask=mask)
+    _agree(ctx, one, absent)
+    if absent:
+        return None, None
+    batch, kept = _batch(hidden, weight, target, one)
+    gradients = configured(library().bp_lm_head_gradients_init, _abi.bp_lm_head_gradients)
+    above = upstream(gradients, logprob_grad, entropy_grad, saved)
+    hidden_grad = weight_grad = None
+    gradients.hidden_grad = _abi.bp_token_rows(None, *_shape(batch.hidden))
+    if ctx.needs_input_grad[0]:
+        hidden_grad = torch.empty(hidden.shape, dtype=hidden.dtype if ctx.dtypes[0] == hidden.dtype else torch.float32,
+                                  device=hidden.device)
+        gradients.hidden_grad = _tensors.rows(hidden_grad)
+    if ctx.needs_input_grad[1]:
+        weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        gradients.weight_grad = weight_grad.data_ptr()
+    ran(one, hidden.device, library().bp_lm_head_backward, ctypes.byref(batch), ctypes.byref(gradients))
+    del kept, above
+    sources = (hidden, weight, logprob_grad, entropy_grad)
+    return (only_once(one.options.what, _cast(hidden_grad, ctx.dtypes[0]),
+                      *sources), only_once(one.options.what, _cast(weight_grad, ctx.dtypes[1]), *sources))
+
+
+def _shape(like: _abi.bp_token_rows) -> Tuple[int, ...]:
+    return _abi.BP_DTYPE_FP32, like.batch, like.sequence, like.columns, 0, 0
+
+
+def _cast(gradient: Optional[torch.Tensor], dtype: torch.dtype) -> Optional[torch.Tensor]:
+    return None if gradient is None else gradient.to(dtype)
+
+
+# ---- autograd functions --------------------------------------------------------------------------------------------
+
+
+class FusedLinearChunkedDistributedLogprob(Untraced):
+    """.apply(hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group, inference_only=False,
+    temperature=1.0, mask=None, partial_hidden_grad=True): SkyRL's arguments and three more.
+
+    The gradient of the hidden states is this rank's part of it, as SkyRL's is: Megatron's layers before the head add
+    the parts up. partial_hidden_grad=False: it is summed over the ranks here (collective in backward). chunk_size:
+    tokens of a piece; None and 0: the sequence."""
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
+                vocab_start_index: Optional[int], vocab_end_index: Optional[int], chunk_size: Optional[int],
+                tp_group: Optional[dist.ProcessGroup], inference_only: bool = False, temperature: float = 1.0,
+                mask: Optional[torch.Tensor] = None, partial_hidden_grad: bool = True,
+                ignore_index: Optional[int] = None) -> torch.Tensor:
+        options = Options("FusedLinearChunkedDistributedLogprob", vocab_start_index, vocab_end_index, chunk_size,
+                          tp_group, temperature, ignore_index=ignore_index, partial_hidden_grad=partial_hidden_grad)
+        return _forward(ctx, options, hidden, weight, target, mask, inference_only)[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+        return _backward(ctx, grad_outputs[0], None) + (None, ) * 10
+
+
+class FusedLinearLogprobEntropy(Untraced):
+    """.apply with the arguments of FusedLinearChunkedDistributedLogprob: log-probabilities and entropies of one
+    pass."""
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
+                vocab_start_index: Optional[int], vocab_end_index: Optional[int], chunk_size: Optional[int],
+                tp_group: Optional[dist.ProcessGroup], inference_only: bool = False, temperature: float = 1.0,
+                mask: Optional[torch.Tensor] = None, partial_hidden_grad: bool = True,
+                ignore_index: Optional[int] = None) -> Both:
+        options = Options("FusedLinearLogprobEntropy", vocab_start_index, vocab_end_index, chunk_size, tp_group,
+                          temperature, entropy=True, ignore_index=ignore_index, partial_hidden_grad=partial_hidden_grad)
+        return _forward(ctx, options, hidden, weight, target, mask, inference_only)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+        return _backward(ctx, *grad_outputs) + (None, ) * 10
+
+
+# ---- functions -----------------------------------------------------------------------------------------------------
+
+
+def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
+                    group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
+                    vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024, temperature: float = 1.0,
+                    mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
+                    inference_only: bool = False, partial_hidden_grad: bool = False) -> torch.Tensor:
+    """log softmax(hidden weight^T / temperature)[targets], float32 of the shape of `targets`. The gradient of the
+    hidden states is summed over the ranks unless partial_hidden_grad."""
+    return FusedLinearChunkedDistributedLogprob.apply(hidden, weight, targets, vocab_start_index, vocab_end_index,
+                                                      chunk_size, group, inference_only, temperature, mask,
+                                                      partial_hidden_grad, ignore_index)
+
+
+def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
+                                group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
+                                vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
+                                temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+                                ignore_index: Optional[int] = None, inference_only: bool = False,
+                                partial_hidden_grad: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The same with entropies, both differentiable."""
+    return FusedLinearLogprobEntropy.apply(hidden, weight, targets, vocab_start_index, vocab_end_index, chunk_size,
+                                           group, inference_only, temperature, mask, partial_hidden_grad, ignore_index)

@@ -1,0 +1,58 @@
+"""What the other tests here count on in the PyTorch that `./check --torch` installs."""
+
+import inspect
+import socket
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+
+def test_gloo_and_nccl_are_built_in():
+    assert dist.is_gloo_available() and dist.is_nccl_available()
+
+
+def test_fsdp2_takes_communication_objects():
+    assert list(inspect.signature(FSDPModule.set_custom_all_gather).parameters)[1:] == ["comm"]
+    assert list(inspect.signature(FSDPModule.set_custom_reduce_scatter).parameters)[1:] == ["comm"]
+
+
+class CountingGather:
+    """Gathers as FSDP2 does by itself, into memory that it allocates and counts."""
+
+    def __init__(self):
+        self.numels = []
+
+    def allocate(self, size, *, dtype, device):
+        self.numels.append(torch.Size(size).numel())
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor, input_tensor, group, async_op=False):
+        return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+def train_once(rank, port, results):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
+    gather = CountingGather()
+    for layer in model:
+        fully_shard(layer)
+        layer.set_custom_all_gather(gather)
+    fully_shard(model)
+    model(torch.ones(4, 16)).sum().backward()
+    results.put((rank, gather.numels, model[0].weight.grad.to_local().shape))
+    dist.destroy_process_group()
+
+
+def test_the_allocate_hook_serves_gathers_of_two_processes():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    results = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(train_once, args=(port, results), nprocs=2)
+    layer = 16 * 16 + 16
+    for _, numels, shape in (results.get(), results.get()):
+        assert numels[:2] == [layer, layer] and set(numels) == {layer}
+        assert shape == (8, 16)

@@ -1,0 +1,233 @@
+"""./check --torch: the tests that need PyTorch (python/tests/torch), in a virtual environment that this installs and keeps.
+
+PyTorch's own wheel is installed, and of what it is linked to only what this machine lacks: a CUDA toolkit's libraries are used where there is
+one. Nothing of this needs a GPU. Exits 0, 1 or, where PyTorch cannot be had (no network, no pip, no disk), 77 with the reason. Options are
+pytest's: ./check --torch -k fsdp2."""
+
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import venv
+import xml.etree.ElementTree
+
+ROOT = os.getcwd()
+BUILDS = os.path.join(ROOT, "build-check")
+FOLDER = os.path.join(BUILDS, "torch")
+VENV = os.path.join(BUILDS, "torch-venv")
+PYTHON = os.path.join(VENV, "bin", "python")
+LOG = os.path.join(BUILDS, "torch.log")
+TESTS = os.path.join("python", "tests", "torch")
+MOST_SECONDS = 900  # of the tests
+
+# Built for CUDA 13.0; later releases are larger. The rest of its requirements, as far as anything here imports them: no Triton, no cuda-bindings.
+TORCH = "torch==2.11.0"
+PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "setuptools<82", "numpy",
+            "pytest", "iniconfig", "packaging", "pluggy", "pygments", "megatron-fsdp==0.6.1", "einops"]
+# What PyTorch is linked to, by what the loader asks for: the package that has it, and what that downloads in MB. The machine's own are
+# preferred; a package brings the release that PyTorch was built with (the requirements of torch 2.11.0 and of cuda-toolkit 13.0.2).
+LIBRARIES = {
+    "libcudart.so.13": ("nvidia-cuda-runtime==13.0.96", 2),
+    "libcupti.so.13": ("nvidia-cuda-cupti==13.0.85", 11),
+    "libcublas.so.13": ("nvidia-cublas==13.1.0.3", 423),
+    "libcublasLt.so.13": ("nvidia-cublas==13.1.0.3", 423),
+    "libcudnn.so.9": ("nvidia-cudnn-cu13==9.19.0.56", 366),
+    "libcufft.so.12": ("nvidia-cufft==12.0.0.61", 214),
+    "libcurand.so.10": ("nvidia-curand==10.4.0.35", 60),
+    "libcusparse.so.12": ("nvidia-cusparse==12.6.3.3", 146),
+    "libnvJitLink.so.13": ("nvidia-nvjitlink==13.0.88", 41),
+    "libcufile.so.0": ("nvidia-cufile==1.15.1.6", 1),
+    "libcusparseLt.so.0": ("nvidia-cusparselt-cu13==0.8.0", 170),
+    "libnccl.so.2": ("nvidia-nccl-cu13==2.28.9", 196),
+    "libnvshmem_host.so.3": ("nvidia-nvshmem-cu13==3.4.5", 60),
+}
+TORCH_MB, UNPACKED = 530, 2.6  # and how much more room than the download it takes, once unpacked
+
+
+class Impossible(Exception):
+    """Why there is no PyTorch here: the suite is skipped."""
+
+
+def run(command, **more):
+    """Exit status and output; everything goes to the log too."""
+    with open(LOG, "a", encoding="utf-8") as log:
+        print("$", " ".join(command), file=log, flush=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **more)
+        print(done.stdout, file=log)
+    return done.returncode, done.stdout
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["nothing was said"])[-1][:300]
+
+
+# ---- PyTorch -----------------------------------------------------------------------------------------------------------
+
+
+def loader_has():
+    """What the loader finds by name without being told where."""
+    tool = shutil.which("ldconfig") or "/sbin/ldconfig"
+    try:
+        return set(re.findall(r"^\s+(\S+) ", subprocess.run([tool, "-p"], capture_output=True, text=True).stdout, re.MULTILINE))
+    except OSError:
+        return set()
+
+
+def toolkit_has(name):
+    """A toolkit's copy that the loader does not look for."""
+    places = ["/usr/local/cuda", "/opt/cuda", *sorted(glob.glob("/usr/local/cuda-13*"))]
+    named = [os.environ[variable] for variable in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(variable)]
+    return next((f for place in named + places for f in [os.path.join(place, "lib64", name)] if os.path.exists(f)), None)
+
+
+def site_packages():
+    return glob.glob(os.path.join(VENV, "lib", "python3*", "site-packages"))[0]
+
+
+def pip_install(packages):
+    code, output = run([PYTHON, "-m", "pip", "install", "--no-deps", "--retries", "1", "--disable-pip-version-check",
+                        "--progress-bar", "off", *packages])
+    if code != 0:
+        raise Impossible(f"pip cannot install {packages[0]} and what goes with it: {last_line(output)}")
+
+
+def imports():
+    """Nothing, or why PyTorch cannot be imported."""
+    code, output = run([PYTHON, "-c", "import torch, torch.distributed.fsdp; print(torch.__version__)"])
+    return "" if code == 0 else last_line(output)
+
+
+def needs_room(megabytes):
+    os.makedirs(BUILDS, exist_ok=True)
+    free = shutil.disk_usage(BUILDS).free / 1e6
+    if free < UNPACKED * megabytes:
+        raise Impossible(f"PyTorch takes {UNPACKED * megabytes / 1e3:.1f} GB in {BUILDS}, where {free / 1e3:.1f} GB are free")
+
+
+def install():
+    """An environment from nothing."""
+    found = loader_has()
+    linked = {name: toolkit_has(name) for name in LIBRARIES if name not in found and toolkit_has(name)}
+    wanted = dict(LIBRARIES[name] for name in LIBRARIES if name not in found and name not in linked)
+    needs_room(TORCH_MB + sum(wanted.values()) + 60)
+    print(f"torch: installs {TORCH} ({TORCH_MB} MB){''.join(f', {p} ({mb} MB)' for p, mb in wanted.items())} "
+          f"and {len(PACKAGES)} small packages into {os.path.relpath(VENV, ROOT)}", flush=True)
+    try:
+        venv.create(VENV, with_pip=True)
+    except (subprocess.CalledProcessError, OSError) as error:
+        raise Impossible(f"python3 -m venv fails (on Debian and Ubuntu it is the package python3-venv): {error}") from error
+    pip_install([TORCH, *PACKAGES, *wanted])
+    if linked:  # where PyTorch looks first
+        folder = os.path.join(site_packages(), "nvidia", "cu13", "lib")
+        os.makedirs(folder, exist_ok=True)
+        for name, path in linked.items():
+            os.symlink(path, os.path.join(folder, name))
+    problem = imports()
+    others = {package: mb for package, mb in LIBRARIES.values() if package not in wanted}
+    if problem and others:  # the machine's are of another release
+        print(f"torch: with this machine's libraries it does not load ({problem}): installs {', '.join(others)}", flush=True)
+        needs_room(sum(others.values()))
+        shutil.rmtree(os.path.join(site_packages(), "nvidia", "cu13"), ignore_errors=True)
+        pip_install(["--force-reinstall", *dict(LIBRARIES.values())])
+        problem = imports()
+    if problem:
+        raise Impossible(f"{TORCH} cannot be imported: {problem}")
+
+
+def environment():
+    """The environment of an earlier run, when it is of the same packages and still works, or a new one."""
+    if sys.version_info < (3, 10):
+        raise Impossible(f"{TORCH} needs Python 3.10, this is {sys.version.split()[0]}")
+    key = hashlib.sha256(json.dumps([sys.version, TORCH, PACKAGES, LIBRARIES, ROOT]).encode()).hexdigest()
+    mark = os.path.join(VENV, "packages")
+    if os.path.exists(mark):
+        with open(mark, encoding="utf-8") as file:
+            if file.read() == key and not imports():
+                return
+    shutil.rmtree(VENV, ignore_errors=True)
+    install()
+    with open(mark, "w", encoding="utf-8") as file:
+        file.write(key)
+
+
+# ---- the library and the tests -----------------------------------------------------------------------------------------
+
+
+def build_with(options):
+    if not os.path.exists(os.path.join(FOLDER, "build.ninja")) and run(["meson", "setup", FOLDER, *options])[0] != 0:
+        return False
+    known = json.loads(subprocess.run(["meson", "introspect", "--targets", FOLDER], capture_output=True, text=True).stdout or "[]")
+    paths = [os.path.relpath(target["filename"][0], FOLDER) for target in known if target["type"] == "shared library"]
+    wanted = [p for p in paths if p.startswith(("src/", "tests/fakes/cuda/"))]
+    return bool(wanted) and run(["ninja", "-C", FOLDER, *wanted])[0] == 0
+
+
+def build():
+    """The libraries, and the driver that stands in for a GPU's; not the tests of meson. Kept and continued; anew, where that fails."""
+    kernels = "disabled" if run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"])[0] == 0 else "auto"
+    options = ["-Dcairo=disabled", "-Dmpi=disabled", "-Ddocs=disabled", "-Dbenchmarks=disabled", "-Dcmocka=stand-in", "-Dkernels=" + kernels]
+    if os.path.exists(FOLDER) and build_with(options):
+        return True
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    return build_with(options)
+
+
+def test(options):
+    """Runs pytest and prints what it prints; how many passed, failed and were skipped."""
+    report = os.path.join(FOLDER, "pytest.xml")
+    if os.path.exists(report):
+        os.remove(report)
+    places = [os.path.join(ROOT, "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "BUCKETPOOL_BUILD": FOLDER, "PYTHONDONTWRITEBYTECODE": "1",
+           "BUCKETPOOL_LIBRARY_PATH": os.path.join(FOLDER, "src") + ":" + os.path.join(FOLDER, "src", "logprob"), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", "--junitxml", report, *options], env=env,
+                               start_new_session=True)
+    try:
+        code = process.wait(timeout=MOST_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"torch: the tests take more than {MOST_SECONDS} s")
+        os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    if os.path.exists(report):
+        for suite in xml.etree.ElementTree.parse(report).getroot().iter("testsuite"):
+            failed, skipped = int(suite.get("failures")) + int(suite.get("errors")), int(suite.get("skipped"))
+            counts["failed"] += failed
+            counts["skipped"] += skipped
+            counts["passed"] += int(suite.get("tests")) - failed - skipped
+    if code not in (0, 5) and not counts["failed"]:  # it ended otherwise than by a test that fails; 5: there were no tests
+        counts["failed"] = 1
+    return counts
+
+
+def main():
+    os.makedirs(BUILDS, exist_ok=True)
+    begin = time.monotonic()
+    with open(LOG, "w", encoding="utf-8"):
+        pass
+    try:
+        environment()
+    except Impossible as reason:
+        print(f"./check --torch is skipped: {reason}")
+        return 77
+    print(f"torch: environment {time.monotonic() - begin:.0f} s", flush=True)
+    if not build():
+        with open(LOG, encoding="utf-8") as file:
+            print("".join(file.readlines()[-60:]))
+        print("torch: the library does not build\n0 passed, 1 failed, 0 skipped")
+        return 1
+    counts = test(sys.argv[1:])
+    print(f"torch: {time.monotonic() - begin:.0f} s")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+sys.exit(main())

@@ -1,0 +1,253 @@
+/* Tensors over a pool's memory: the structs of DLPack, who is counted, and who gives the memory back. */
+#include "allocators/lend.h"
+
+#include <bucketpool/cuda.h>
+#include <bucketpool/dlpack.h>
+
+#include <stdlib.h>
+
+#include "core/fail.h"
+
+/* ---- DLPack --------------------------------------------------------------------------------------------------------- */
+
+enum { DEVICE_CPU = 1, DEVICE_CUDA = 2 };
+enum { CODE_INT = 0, CODE_UINT = 1, CODE_FLOAT = 2, CODE_BFLOAT = 4, CODE_COMPLEX = 5, CODE_BOOL = 6 };
+
+typedef struct dl_device {
+    int32_t type, id;
+} dl_device;
+
+typedef struct dl_dtype {
+    uint8_t code, bits;
+    uint16_t lanes;
+} dl_dtype;
+
+typedef struct dl_tensor {
+    void *data;
+    dl_device device;
+    int32_t ndim;
+    dl_dtype dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} dl_tensor;
+
+typedef struct dl_managed {
+    dl_tensor tensor;
+    void *context;
+    void (*deleter)(struct dl_managed *self);
+} dl_managed;
+
+typedef struct dl_managed_versioned {
+    uint32_t major, minor;
+    void *context;
+    void (*deleter)(struct dl_managed_versioned *self);
+    uint64_t flags;
+    dl_tensor tensor;
+} dl_managed_versioned;
+
+/* ---- who looks at the memory ------------------------------------------------------------------------------------------ */
+
+/* Outlives the pool while there are tensors; then the slabs are here. */
+struct bp_lending {
+    pthread_mutex_t mutex;
+    uint64_t tensors;
+    bool pool_is_gone;
+    bp_device *device;
+    bp_slabs slabs;
+};
+
+typedef struct lent {
+    union {
+        dl_managed plain;
+        dl_managed_versioned versioned;
+    } as;
+    bp_lending *lending;
+    int64_t shape, stride;
+} lent;
+
+static void destroy(bp_lending *lending)
+{
+    bp_slabs_finish(&lending->slabs);
+    bp_device_release(lending->device);
+    pthread_mutex_destroy(&lending->mutex);
+    free(lending);
+}
+
+static void give_back(lent *l)
+{
+    bp_lending *lending = l->lending;
+    pthread_mutex_lock(&lending->mutex);
+    bool last = --lending->tensors == 0 && lending->pool_is_gone;
+    pthread_mutex_unlock(&lending->mutex);
+    if (last)
+        destroy(lending);
+    free(l);
+}
+
+static void delete_plain(dl_managed *self)
+{
+    give_back((lent *)self);
+}
+
+static void delete_versioned(dl_managed_versioned *self)
+{
+    give_back((lent *)self);
+}
+
+static bp_status lending_of(bp_pool *pool, bp_lending **lending)
+{
+    bp_status status = BP_OK;
+    pthread_mutex_lock(&pool->binding);
+    if (pool->lending == NULL) {
+        pool->lending = calloc(1, sizeof *pool->lending);
+        if (pool->lending == NULL)
+            status = bp_fail_memory(sizeof *pool->lending);
+        else
+            pthread_mutex_init(&pool->lending->mutex, NULL);
+    }
+    *lending = pool->lending;
+    pthread_mutex_unlock(&pool->binding);
+    return status;
+}
+
+void bp_lending_pool_gone(bp_pool *pool)
+{
+    bp_lending *lending = pool->lending;
+    if (lending == NULL) {
+        bp_slabs_finish(&pool->slabs);
+        return;
+    }
+    bp_device_retain(pool->device);
+    pthread_mutex_lock(&lending->mutex);
+    lending->device = pool->device;
+    lending->slabs = pool->slabs;
+    lending->pool_is_gone = true;
+    bool unused = lending->tensors == 0;
+    pthread_mutex_unlock(&lending->mutex);
+    if (unused)
+        destroy(lending);
+}
+
+/* ---- lending -------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_lend_init(bp_lend *lend, size_t size)
+{
+    if (lend == NULL || size < sizeof *lend)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lend_init: size %zu, expected at least %zu", size, sizeof *lend);
+    *lend = (bp_lend){.size = sizeof *lend};
+    return BP_OK;
+}
+
+static bp_status choose_type(bp_dtype dtype, dl_dtype *type)
+{
+    static const uint8_t codes[BP_DTYPE_COUNT] = {
+        [BP_DTYPE_FP64] = CODE_FLOAT,  [BP_DTYPE_FP32] = CODE_FLOAT,       [BP_DTYPE_FP16] = CODE_FLOAT,
+        [BP_DTYPE_BF16] = CODE_BFLOAT, [BP_DTYPE_UINT8] = CODE_UINT,       [BP_DTYPE_UINT16] = CODE_UINT,
+        [BP_DTYPE_UINT32] = CODE_UINT, [BP_DTYPE_UINT64] = CODE_UINT,      [BP_DTYPE_BOOL] = CODE_BOOL,
+        [BP_DTYPE_INT8] = CODE_INT,    [BP_DTYPE_INT16] = CODE_INT,        [BP_DTYPE_INT32] = CODE_INT,
+        [BP_DTYPE_INT64] = CODE_INT,   [BP_DTYPE_COMPLEX64] = CODE_COMPLEX};
+    uint32_t bits = bp_dtype_bits(dtype);
+    bool is_integer =
+        dtype == BP_DTYPE_INT8 || dtype == BP_DTYPE_INT16 || dtype == BP_DTYPE_INT32 || dtype == BP_DTYPE_INT64;
+    if (bits == 0 || (codes[dtype] == CODE_INT && !is_integer))
+        return bp_fail(BP_ERR_UNSUPPORTED, "DLPack 1.0 has no %s: lend the memory as uint8", bp_dtype_name(dtype));
+    *type = (dl_dtype){.code = codes[dtype], .bits = dtype == BP_DTYPE_BOOL ? 8 : (uint8_t)bits, .lanes = 1};
+    return BP_OK;
+}
+
+static bp_status choose_device(const bp_device *device, dl_device *where)
+{
+    bp_cuda_info info = {.size = sizeof info};
+    *where = (dl_device){.type = DEVICE_CPU};
+    if (device->traits.host_accessible)
+        return BP_OK;
+    if (bp_cuda_info_get(device, &info) != BP_OK)
+        return bp_fail(BP_ERR_UNSUPPORTED, "memory of device %s cannot be lent: it is neither the host's nor a GPU's",
+                       bp_device_name(device));
+    *where = (dl_device){.type = DEVICE_CUDA, .id = info.ordinal};
+    return BP_OK;
+}
+
+/* The tensor, but for whom it keeps and what deletes it. */
+static bp_status describe(const bp_pool *pool, const bp_lend *lend, dl_tensor *tensor, int64_t *numel)
+{
+    bp_pool_request request = {.size = sizeof request};
+    uint64_t bytes;
+    BP_TRY(bp_pool_request_get(pool, lend->id, &request));
+    if (request.placement == BP_PLACE_DYNAMIC)
+        return bp_fail(
+            BP_ERR_UNSUPPORTED,
+            "%s of %s, bucket %u is dynamic: its memory goes with its release, so that tensors over it would be left "
+            "without; plan it, or bind it as persistent",
+            bp_role_name((bp_role)request.role), request.unit, request.ordinal);
+    BP_TRY(bp_pool_address(pool, lend->id, &tensor->data, &bytes));
+    BP_TRY(choose_device(pool->device, &tensor->device));
+    bp_dtype dtype = lend->dtype == BP_DTYPE_NONE ? request.dtype : lend->dtype;
+    BP_TRY(choose_type(dtype, &tensor->dtype));
+    uint64_t each = tensor->dtype.bits / 8;
+    if (bytes % each != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s of %s, bucket %u has %llu bytes, no whole number of %s of %llu bytes",
+                       bp_role_name((bp_role)request.role), request.unit, request.ordinal, (unsigned long long)bytes,
+                       bp_dtype_name(dtype), (unsigned long long)each);
+    *numel = (int64_t)(bytes / each);
+    tensor->ndim = 1;
+    return BP_OK;
+}
+
+static void fill(lent *l, bool versioned, const dl_tensor *tensor, int64_t numel, bp_lending *lending)
+{
+    l->lending = lending;
+    l->shape = numel;
+    l->stride = 1;
+    dl_tensor *own = versioned ? &l->as.versioned.tensor : &l->as.plain.tensor;
+    if (versioned)
+        l->as.versioned = (dl_managed_versioned){.major = 1, .context = l, .deleter = delete_versioned};
+    else
+        l->as.plain = (dl_managed){.context = l, .deleter = delete_plain};
+    *own = *tensor;
+    own->shape = &l->shape;
+    own->strides = &l->stride;
+}
+
+bp_status bp_pool_lend(bp_pool *pool, const bp_lend *lend, void **managed)
+{
+    if (pool == NULL || lend == NULL || managed == NULL || lend->size < sizeof *lend)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_pool_lend: needs a pool, what to lend (bp_lend_init) and a place for the tensor");
+    dl_tensor tensor = {0};
+    int64_t numel;
+    bp_lending *lending;
+    BP_TRY(describe(pool, lend, &tensor, &numel));
+    BP_TRY(lending_of(pool, &lending));
+    lent *l = calloc(1, sizeof *l);
+    if (l == NULL)
+        return bp_fail_memory(sizeof *l);
+    fill(l, lend->versioned != 0, &tensor, numel, lending);
+    pthread_mutex_lock(&lending->mutex);
+    lending->tensors++;
+    pthread_mutex_unlock(&lending->mutex);
+    *managed = l;
+    return BP_OK;
+}
+
+void bp_lent_back(void **managed)
+{
+    if (managed == NULL || *managed == NULL)
+        return;
+    give_back(*managed);
+    *managed = NULL;
+}
+
+uint64_t bp_pool_lent_count(bp_pool *pool)
+{
+    pthread_mutex_lock(&pool->binding);
+    bp_lending *lending = pool->lending;
+    pthread_mutex_unlock(&pool->binding);
+    if (lending == NULL)
+        return 0;
+    pthread_mutex_lock(&lending->mutex);
+    uint64_t tensors = lending->tensors;
+    pthread_mutex_unlock(&lending->mutex);
+    return tensors;
+}

@@ -1,0 +1,243 @@
+#include "torch/arena.h"
+
+#include <stdlib.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "core/memory.h"
+
+/* ---- streams ---------------------------------------------------------------------------------------------------------- */
+
+/* PyTorch names a few streams, which live as long as the process. */
+static bp_status stream_of(bp_torch_arena *arena, uint64_t native, bp_stream **stream)
+{
+    for (size_t i = 0; i < arena->import_count; i++) {
+        if (arena->imports[i].native == native) {
+            *stream = arena->imports[i].stream;
+            return BP_OK;
+        }
+    }
+    BP_TRY(
+        bp_grow_array((void **)&arena->imports, &arena->import_capacity, arena->import_count, sizeof *arena->imports));
+    BP_TRY(bp_stream_import(arena->device, native, NULL, stream));
+    arena->imports[arena->import_count++] = (bp_torch_import){native, *stream};
+    return BP_OK;
+}
+
+/* ---- segments --------------------------------------------------------------------------------------------------------- */
+
+/* Rather where the host need not wait. */
+static bp_status find(const bp_torch_arena *arena, uint64_t bytes, bool captured, size_t *first)
+{
+    uint64_t largest;
+    const bp_torch_piece_state most = captured ? BP_TORCH_CLEAN : BP_TORCH_UNKNOWN;
+    for (bp_torch_piece_state s = captured ? BP_TORCH_CLEAN : BP_TORCH_MARKED; s <= most; s++) {
+        if (bp_torch_pieces_find(&arena->pieces, bytes, s, first, &largest))
+            return BP_OK;
+    }
+    const bp_torch_statistics *s = &arena->statistics;
+    return bp_fail(
+        BP_ERR_NO_DEVICE_MEMORY,
+        "device %d: a segment of %llu bytes for PyTorch does not fit: %llu of %llu bytes are handed out, and the "
+        "largest %s range has %llu: serve more bytes",
+        (int)arena->ordinal, (unsigned long long)bytes, (unsigned long long)s->live_bytes, (unsigned long long)s->bytes,
+        captured ? "never used (a graph is being captured)" : "free", (unsigned long long)largest);
+}
+
+static bool must_synchronize(const bp_torch_pieces *pieces, size_t first, uint64_t bytes)
+{
+    size_t count = bp_torch_pieces_span(pieces, first, bytes);
+    bool unknown = false;
+    for (size_t i = first; i < first + count; i++)
+        unknown |= pieces->pieces[i].state == BP_TORCH_UNKNOWN;
+    return unknown;
+}
+
+/* The stream waits for whom the pieces wait for. */
+static bp_status order(bp_torch_arena *arena, size_t first, uint64_t bytes, bp_stream *stream)
+{
+    size_t count = bp_torch_pieces_span(&arena->pieces, first, bytes);
+    for (size_t i = first; i < first + count; i++) {
+        const bp_torch_piece *piece = &arena->pieces.pieces[i];
+        if (piece->state != BP_TORCH_MARKED || piece->stream == stream)
+            continue;
+        BP_TRY(bp_stream_wait_point(stream, piece->stream, piece->point));
+        arena->statistics.waits++;
+    }
+    return BP_OK;
+}
+
+static void count_live(bp_torch_statistics *s, uint64_t bytes)
+{
+    s->segments++;
+    s->live_segments++;
+    s->live_bytes += bytes;
+    s->peak_live_bytes = s->live_bytes > s->peak_live_bytes ? s->live_bytes : s->peak_live_bytes;
+}
+
+bp_status bp_torch_arena_allocate(bp_torch_arena *arena, uint64_t bytes, uint64_t native, void **address)
+{
+    bp_stream *stream;
+    uint64_t capture;
+    size_t first;
+    if (bytes == 0 || !bp_round_up_u64(bytes, BP_TORCH_STEP, &bytes))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "device %d: PyTorch asked for %s", (int)arena->ordinal,
+                       bytes == 0 ? "0 bytes" : "more than 64 bits");
+    BP_TRY(stream_of(arena, native, &stream));
+    BP_TRY(bp_stream_capture_of(stream, &capture));
+    BP_TRY(find(arena, bytes, capture != 0, &first));
+    if (must_synchronize(&arena->pieces, first, bytes)) {
+        BP_TRY(bp_device_synchronize(arena->device));
+        bp_torch_pieces_clean(&arena->pieces);
+        BP_TRY(find(arena, bytes, false, &first));
+    }
+    BP_TRY(order(arena, first, bytes, stream));
+    BP_TRY(bp_torch_pieces_take(&arena->pieces, first, bytes));
+    arena->pieces.pieces[first].captured = capture != 0;
+    count_live(&arena->statistics, bytes);
+    *address = arena->address + arena->pieces.pieces[first].offset;
+    return BP_OK;
+}
+
+/* What the next user of the piece has to wait for. */
+static bp_torch_piece mark(bp_torch_arena *arena, const bp_torch_piece *piece, uint64_t native)
+{
+    bp_torch_piece as = {.state = BP_TORCH_UNKNOWN};
+    uint64_t capture;
+    bool recorded;
+    if (piece->captured) /* graphs run on any stream */
+        return as;
+    if (stream_of(arena, native, &as.stream) != BP_OK || bp_stream_capture_of(as.stream, &capture) != BP_OK ||
+        capture != 0 || bp_stream_record_point(as.stream, &as.point, &recorded) != BP_OK)
+        return as;
+    as.state = recorded ? BP_TORCH_MARKED : BP_TORCH_CLEAN;
+    return as;
+}
+
+void bp_torch_arena_free(bp_torch_arena *arena, const void *address, uint64_t native)
+{
+    bp_torch_statistics *s = &arena->statistics;
+    uint64_t offset =
+        (uint64_t)((uintptr_t)address - (uintptr_t)arena->address); /* wraps below: then it is no piece's */
+    size_t index;
+    if (!bp_torch_pieces_live_at(&arena->pieces, offset, &index)) {
+        s->strays++;
+        return;
+    }
+    const bp_torch_piece *piece = &arena->pieces.pieces[index];
+    s->live_segments--;
+    s->live_bytes -= piece->bytes;
+    bp_torch_piece as = mark(arena, piece, native);
+    bp_torch_pieces_give(&arena->pieces, index, &as);
+}
+
+/* ---- making ----------------------------------------------------------------------------------------------------------- */
+
+static bp_status own_device(const bp_torch_config *config, bp_device **device)
+{
+    bp_cuda_config cuda;
+    if (config->device != NULL) {
+        bp_device_retain(config->device);
+        *device = config->device;
+        return BP_OK;
+    }
+    BP_TRY(bp_cuda_config_init(&cuda, sizeof cuda));
+    cuda.ordinal = config->ordinal;
+    return bp_device_create_cuda(&cuda, device);
+}
+
+static bp_status check_ordinal(const bp_torch_arena *arena)
+{
+    bp_cuda_info info = {.size = sizeof info};
+    BP_TRY(bp_cuda_info_get(arena->device, &info));
+    if (info.ordinal != arena->ordinal)
+        return bp_fail(BP_ERR_MISMATCH, "bp_torch_serve: PyTorch's device %d was to be served from device %d (%s)",
+                       (int)arena->ordinal, (int)info.ordinal, info.name);
+    return BP_OK;
+}
+
+static bp_status hold(bp_torch_arena *arena)
+{
+    bp_pool_request request = {.size = sizeof request};
+    void *address;
+    BP_TRY(bp_pool_request_get(arena->pool, arena->request, &request));
+    if (request.placement != BP_PLACE_PERSISTENT)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_serve: request %u of pool %.80s is not persistent",
+                       arena->request, bp_pool_name(arena->pool));
+    if (request.holds > 0)
+        return bp_fail(BP_ERR_SCHEDULE, "bp_torch_serve: request %u of pool %.80s is held already", arena->request,
+                       bp_pool_name(arena->pool));
+    BP_TRY(bp_stream_create(arena->device, "torch", &arena->holder));
+    bp_status status = bp_pool_acquire(arena->pool, &arena->request, 1, arena->holder, &address);
+    if (status == BP_OK)
+        status = bp_stream_synchronize(arena->holder); /* zeros, where they were asked for */
+    if (status != BP_OK) {
+        bp_stream_destroy(&arena->holder);
+        return status;
+    }
+    uint64_t skipped = (BP_TORCH_STEP - (uintptr_t)address % BP_TORCH_STEP) % BP_TORCH_STEP;
+    skipped = bp_least_u64(skipped, request.bytes);
+    arena->address = (uint8_t *)address + skipped;
+    arena->statistics.bytes = request.bytes - skipped;
+    return BP_OK;
+}
+
+static bp_status find_memory(bp_torch_arena *arena, const bp_torch_config *config)
+{
+    if (arena->pool != NULL)
+        return hold(arena);
+    bp_slabs_init(arena->device, &arena->slabs);
+    BP_TRY(bp_slabs_add(&arena->slabs, config->bytes, BP_TORCH_ALIGNMENT));
+    arena->address = arena->slabs.slabs[0].address;
+    arena->statistics.bytes = arena->slabs.slabs[0].bytes;
+    return BP_OK;
+}
+
+static void give_back(bp_torch_arena *arena)
+{
+    for (size_t i = arena->import_count; i-- > 0;)
+        bp_stream_destroy(&arena->imports[i].stream);
+    free(arena->imports);
+    if (arena->holder != NULL)
+        (void)bp_pool_release(arena->pool, &arena->request, 1, arena->holder);
+    bp_stream_destroy(&arena->holder);
+    if (arena->slabs.device != NULL)
+        bp_slabs_finish(&arena->slabs);
+    bp_torch_pieces_finish(&arena->pieces);
+    bp_device_release(arena->device);
+    free(arena);
+}
+
+bp_status bp_torch_arena_create(const bp_torch_config *config, bp_torch_arena **arena)
+{
+    void *memory;
+    bp_torch_config source = *config;
+    if (config->pool != NULL)
+        source.device = bp_pool_device(config->pool);
+    BP_TRY(bp_new_array(1, sizeof **arena, &memory));
+    bp_torch_arena *made = memory;
+    *made = (bp_torch_arena){.ordinal = config->ordinal, .pool = config->pool, .request = config->request};
+    bp_status status = own_device(&source, &made->device);
+    if (status != BP_OK) {
+        free(made);
+        return status;
+    }
+    status = check_ordinal(made);
+    if (status == BP_OK)
+        status = find_memory(made, config);
+    if (status == BP_OK)
+        status = bp_torch_pieces_init(&made->pieces, made->statistics.bytes);
+    if (status != BP_OK) {
+        give_back(made);
+        return status;
+    }
+    *arena = made;
+    return BP_OK;
+}
+
+bp_status bp_torch_arena_destroy(bp_torch_arena *arena)
+{
+    BP_TRY(bp_device_synchronize(arena->device));
+    give_back(arena);
+    return BP_OK;
+}

@@ -1,0 +1,182 @@
+/* Who serves each device of the process, and the two functions that PyTorch calls. */
+#include <bucketpool/torch_allocator.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "torch/arena.h"
+
+#define VARIABLE "BUCKETPOOL_TORCH_BYTES"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything below */
+static bp_torch_arena *arenas[BP_TORCH_DEVICES];
+static char refusal[sizeof((bp_torch_statistics *)NULL)->because]; /* of a device that is not served */
+
+/* ---- configuration ------------------------------------------------------------------------------------------------------ */
+
+bp_status bp_torch_config_init(bp_torch_config *config, size_t size)
+{
+    if (config == NULL || size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_config_init: size %zu, expected at least %zu", size,
+                       sizeof *config);
+    *config = (bp_torch_config){.size = sizeof *config};
+    return BP_OK;
+}
+
+static bp_status check_index(const char *function, int ordinal)
+{
+    if (ordinal < 0 || ordinal >= BP_TORCH_DEVICES)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: device %d is not one of 0 to %d", function, ordinal,
+                       BP_TORCH_DEVICES - 1);
+    return BP_OK;
+}
+
+static bp_status check(const bp_torch_config *config)
+{
+    if (config == NULL || config->size < sizeof *config)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_serve: needs a configuration of %zu bytes", sizeof *config);
+    BP_TRY(check_index("bp_torch_serve", config->ordinal));
+    if ((config->pool == NULL) == (config->bytes == 0) || (config->pool != NULL && config->device != NULL))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_torch_serve: device %d needs either a pool or a number of bytes, and with a pool no device",
+                       (int)config->ordinal);
+    return BP_OK;
+}
+
+bp_status bp_torch_serve(const bp_torch_config *config)
+{
+    BP_TRY(check(config));
+    pthread_mutex_lock(&lock);
+    bp_torch_arena **arena = &arenas[config->ordinal];
+    bp_status status = *arena == NULL
+                           ? bp_torch_arena_create(config, arena)
+                           : bp_fail(BP_ERR_SCHEDULE, "bp_torch_serve: device %d is served already, from %llu bytes",
+                                     (int)config->ordinal, (unsigned long long)(*arena)->statistics.bytes);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+static bp_status not_served(const char *function, int ordinal)
+{
+    return bp_fail(BP_ERR_SCHEDULE, "%s: device %d is not served%s%s", function, ordinal, *refusal != '\0' ? ": " : "",
+                   refusal);
+}
+
+static bp_status stop(int32_t ordinal)
+{
+    bp_torch_arena **arena = &arenas[ordinal];
+    if (*arena == NULL)
+        return not_served("bp_torch_stop", ordinal);
+    const bp_torch_statistics *s = &(*arena)->statistics;
+    if (s->live_segments > 0)
+        return bp_fail(
+            BP_ERR_SCHEDULE,
+            "bp_torch_stop: device %d: PyTorch has %llu segments of %llu bytes: drop the tensors and the pool first",
+            (int)ordinal, (unsigned long long)s->live_segments, (unsigned long long)s->live_bytes);
+    BP_TRY(bp_torch_arena_destroy(*arena));
+    *arena = NULL;
+    return BP_OK;
+}
+
+bp_status bp_torch_stop(int32_t ordinal)
+{
+    BP_TRY(check_index("bp_torch_stop", ordinal));
+    pthread_mutex_lock(&lock);
+    bp_status status = stop(ordinal);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *statistics)
+{
+    BP_TRY(check_index("bp_torch_statistics_get", ordinal));
+    if (statistics == NULL || statistics->size < sizeof *statistics)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_statistics_get: needs an output of %zu bytes",
+                       sizeof *statistics);
+    pthread_mutex_lock(&lock);
+    const bp_torch_arena *arena = arenas[ordinal];
+    bp_status status = arena != NULL ? BP_OK : not_served("bp_torch_statistics_get", ordinal);
+    if (status == BP_OK) {
+        *statistics = arena->statistics;
+        statistics->size = sizeof *statistics;
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* ---- environment -------------------------------------------------------------------------------------------------------- */
+
+/* "8g": digits, then nothing, k, m, g or t. */
+static bool read_bytes(const char *text, uint64_t *bytes)
+{
+    static const char units[] = "kmgt";
+    const char *c = text;
+    uint64_t value = 0;
+    for (; *c >= '0' && *c <= '9'; c++) {
+        if (!bp_mul_u64(value, 10, &value) || !bp_add_u64(value, (uint64_t)(*c - '0'), &value))
+            return false;
+    }
+    const char *unit = c > text && *c != '\0' ? strchr(units, *c | 0x20) : NULL;
+    if (unit != NULL) {
+        if (!bp_mul_u64(value, 1ull << (10 * (unit - units + 1)), &value))
+            return false;
+        c++;
+    }
+    *bytes = value;
+    return *c == '\0' && value > 0;
+}
+
+static bp_status serve_by_environment(int ordinal)
+{
+    bp_torch_config config = {.size = sizeof config, .ordinal = ordinal};
+    const char *variable = getenv(VARIABLE);
+    BP_TRY(check_index("bp_torch_malloc", ordinal));
+    if (variable == NULL)
+        return bp_fail(BP_ERR_SCHEDULE, "neither bp_torch_serve was called for it nor " VARIABLE " is set");
+    if (!read_bytes(variable, &config.bytes))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, VARIABLE "=%.40s is no number of bytes, as 8g is", variable);
+    return bp_torch_arena_create(&config, &arenas[ordinal]);
+}
+
+/* ---- what PyTorch loads -------------------------------------------------------------------------------------------------- */
+
+static bool is_index(int ordinal)
+{
+    return ordinal >= 0 && ordinal < BP_TORCH_DEVICES;
+}
+
+static void refuse(int device)
+{
+    bp_torch_arena *arena = is_index(device) ? arenas[device] : NULL;
+    char *because = arena != NULL ? arena->statistics.because : refusal;
+    snprintf(because, sizeof refusal, "%s", bp_error_detail());
+    if (arena != NULL)
+        arena->statistics.refused++;
+}
+
+void *bp_torch_malloc(size_t bytes, int device, void *stream)
+{
+    void *address = NULL;
+    pthread_mutex_lock(&lock);
+    bp_status status = is_index(device) && arenas[device] != NULL ? BP_OK : serve_by_environment(device);
+    if (status == BP_OK)
+        status = bp_torch_arena_allocate(arenas[device], bytes, (uintptr_t)stream, &address);
+    if (status != BP_OK)
+        refuse(device);
+    pthread_mutex_unlock(&lock);
+    return address;
+}
+
+void bp_torch_free(void *address, size_t bytes, int device, void *stream)
+{
+    (void)bytes;
+    pthread_mutex_lock(&lock);
+    if (is_index(device) && arenas[device] != NULL && address != NULL)
+        bp_torch_arena_free(arenas[device], address, (uintptr_t)stream);
+    pthread_mutex_unlock(&lock);
+}

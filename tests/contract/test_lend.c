@@ -1,0 +1,221 @@
+/* Tensors over a pool's memory: they hold no buffer, and never point at nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/dlpack.h>
+
+#include <pthread.h>
+#include <string.h>
+
+#include "support.h"
+
+/* As the specification has them, written down once more. */
+typedef struct tensor {
+    char *data;
+    int32_t device_type, device_id, ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} tensor;
+
+typedef struct managed {
+    tensor dl;
+    void *context;
+    void (*deleter)(struct managed *);
+} managed;
+
+typedef struct managed_versioned {
+    uint32_t major, minor;
+    void *context;
+    void (*deleter)(struct managed_versioned *);
+    uint64_t flags;
+    tensor dl;
+} managed_versioned;
+
+static kit three_units(bp_device *device)
+{
+    kit k = begin_kit(device, "1000 1000 1000", PARAM_ONLY, BP_POLICY_MAX, 2);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 4096;
+    open_pool(&k, &config, 0);
+    return k;
+}
+
+static void *lend(const kit *k, uint32_t id, bp_dtype dtype, int32_t versioned)
+{
+    bp_lend what;
+    void *made = NULL;
+    assert_ok(bp_lend_init(&what, sizeof what));
+    what.id = id;
+    what.dtype = dtype;
+    what.versioned = versioned;
+    assert_ok(bp_pool_lend(k->pool, &what, &made));
+    return made;
+}
+
+static void assert_tensor(const tensor *t, void *address, uint8_t code, uint8_t bits, int64_t numel)
+{
+    assert_ptr_equal(t->data, address);
+    assert_int_equal(t->ndim, 1);
+    assert_int_equal(t->code, code);
+    assert_int_equal(t->bits, bits);
+    assert_int_equal(t->lanes, 1);
+    assert_int_equal(t->shape[0], numel);
+    assert_int_equal(t->strides[0], 1);
+    assert_int_equal(t->byte_offset, 0);
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    kit k = three_units(new_device());
+    char *address = take(&k, param(&k, 0), k.streams[0]);
+    managed *plain = lend(&k, param(&k, 0), BP_DTYPE_NONE, 0);
+    assert_tensor(&plain->dl, address, 4, 16, 1000);
+    managed_versioned *versioned = lend(&k, param(&k, 0), BP_DTYPE_FP32, 1);
+    assert_tensor(&versioned->dl, address, 2, 32, 500);
+    assert_int_equal(versioned->major, 1);
+    assert_int_equal(versioned->minor, 0);
+    assert_int_equal(versioned->flags, 0);
+    assert_int_equal(versioned->dl.device_type, bp_device_is_host_accessible(k.device) ? 1 : 2);
+    assert_int_equal(versioned->dl.device_id, 0);
+    assert_int_equal(bp_pool_lent_count(k.pool), 2);
+    plain->deleter(plain);
+    versioned->deleter(versioned);
+    assert_int_equal(bp_pool_lent_count(k.pool), 0);
+    drop(&k, param(&k, 0), k.streams[0]);
+    end_kit(&k);
+}
+
+/* The first and the last share a buffer: a tensor that is kept delays nobody. */
+static void test_tensors_hold_nothing(void **state)
+{
+    (void)state;
+    kit k = three_units(new_device());
+    char *address = take(&k, param(&k, 0), k.streams[0]);
+    void *saved = lend(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
+    drop(&k, param(&k, 0), k.streams[0]);
+    assert_int_equal(live_count(k.pool), 0);
+    assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), address);
+    drop(&k, param(&k, 2), k.streams[0]);
+    bp_lent_back(&saved);
+    assert_null(saved);
+    bp_lent_back(&saved);
+    bp_lent_back(NULL);
+    end_kit(&k);
+}
+
+/* The pool, its streams and the device may all be gone: the bytes are there until the last tensor is. */
+static void test_tensors_outlive_pools(void **state)
+{
+    (void)state;
+    kit k = three_units(new_host());
+    take(&k, param(&k, 0), k.streams[0]);
+    assert_ok(bp_stream_fill(k.streams[0], address_of(&k, param(&k, 0)), 7, 2000));
+    managed *first = lend(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
+    managed_versioned *second = lend(&k, param(&k, 2), BP_DTYPE_UINT8, 1);
+    bp_pool_destroy(&k.pool);
+    assert_true(usage_of(k.device).committed_bytes > 0);
+    assert_int_equal(first->dl.data[1999], 7);
+    second->dl.data[0] = 9;
+    second->deleter(second);
+    assert_true(usage_of(k.device).committed_bytes > 0);
+    first->dl.data[1] = 9;
+    first->deleter(first);
+    assert_int_equal(usage_of(k.device).committed_bytes, 0);
+    end_kit(&k);
+}
+
+static void test_pools_that_have_lent_and_got_back(void **state)
+{
+    (void)state;
+    kit k = three_units(new_device());
+    void *made = lend(&k, param(&k, 0), BP_DTYPE_NONE, 1);
+    bp_lent_back(&made);
+    bp_pool_destroy(&k.pool);
+    assert_int_equal(usage_of(k.device).committed_bytes, 0);
+    end_kit(&k);
+}
+
+static void *give_back(void *tensors)
+{
+    void **made = tensors;
+    for (int i = 0; i < 64; i++)
+        bp_lent_back(&made[i]);
+    return NULL;
+}
+
+/* The pool goes while threads give back. */
+static void test_threads(void **state)
+{
+    (void)state;
+    kit k = three_units(new_device());
+    void *made[4][64];
+    pthread_t threads[4];
+    for (int t = 0; t < 4; t++)
+        for (int i = 0; i < 64; i++)
+            made[t][i] = lend(&k, param(&k, 0), BP_DTYPE_UINT8, i % 2);
+    assert_int_equal(bp_pool_lent_count(k.pool), 256);
+    for (int t = 0; t < 4; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, give_back, made[t]), 0);
+    bp_pool_destroy(&k.pool);
+    for (int t = 0; t < 4; t++)
+        pthread_join(threads[t], NULL);
+    assert_int_equal(usage_of(k.device).committed_bytes, 0);
+    end_kit(&k);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    kit k = three_units(new_device());
+    bp_lend what;
+    void *made = &k;
+    assert_fails(bp_lend_init(&what, 4), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_ok(bp_lend_init(&what, sizeof what));
+    assert_fails(bp_pool_lend(NULL, &what, &made), BP_ERR_INVALID_ARGUMENT, NULL);
+    what.id = 99;
+    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_INVALID_ARGUMENT, "99");
+    what.id = param(&k, 0);
+    what.dtype = BP_DTYPE_FP8_E4M3;
+    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "fp8_e4m3", "uint8");
+    what.dtype = (bp_dtype)-3;
+    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_UNSUPPORTED, NULL);
+    bp_bind odd = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_UINT8, 1001);
+    odd.placement = BP_PLACE_PERSISTENT;
+    assert_ok(bp_pool_bind(k.pool, &odd, &what.id));
+    what.dtype = BP_DTYPE_BF16;
+    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_INVALID_ARGUMENT, "1001", "bf16");
+    bp_bind dynamic = bind_of("", 1, BP_ROLE_PARAM, BP_DTYPE_UINT8, 1000);
+    dynamic.placement = BP_PLACE_DYNAMIC;
+    assert_ok(bp_pool_bind(k.pool, &dynamic, &what.id));
+    take(&k, what.id, k.streams[0]);
+    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "dynamic");
+    drop(&k, what.id, k.streams[0]);
+    assert_ptr_equal(made, &k);
+    assert_int_equal(bp_pool_lent_count(k.pool), 0);
+    end_kit(&k);
+    k = three_units(new_null());
+    what.id = param(&k, 0);
+    what.dtype = BP_DTYPE_NONE;
+    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "null");
+    end_kit(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_tensors_hold_nothing),
+        cmocka_unit_test(test_tensors_outlive_pools),
+        cmocka_unit_test(test_pools_that_have_lent_and_got_back),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
