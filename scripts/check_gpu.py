@@ -269,7 +269,7 @@ def training(nccl, env):
     begin, rows, seen = time.monotonic(), [], {}
     host, output = train("max", (), nccl, env)
     for policy, mode in TRAINING:
-        if "--register" in mode and not nccl:
+        if "--register" in mode and not (nccl and nccl_version(nccl)):
             continue
         losses, output = train(policy, ("--device", "cuda", *mode), nccl, env)
         if losses is None:

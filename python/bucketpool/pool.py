@@ -145,17 +145,18 @@ class Pool(Owner[PoolHandle]):
         self._learn(handle)
         return list(ids)
 
-    def bind(self, unit: str, ordinal: int, role: Any, dtype: DType, bytes: int, used_bytes: int = 0,
+    def bind(self, unit: str, ordinal: int, role: Any, dtype: DType, bytes: int, used_bytes: Optional[int] = None,
              placement: str = "planned", zero: str = "nothing", lane: Any = None) -> int:
         """Checks a request against the plan and gives it an id; an equal request has the same id.
 
-        bytes: with padding, as planned; used_bytes: without, for zero="padding". placement: "planned", "persistent",
+        bytes: with padding, as planned; used_bytes: without, for zero="padding"; None: all. placement: "planned", "persistent",
         "dynamic". zero: "nothing", "padding", "all": what the acquiring stream clears first. lane: name or number
         that every acquire is on, None: any. Raises Mismatch (not in the plan, another size or dtype), NoDeviceMemory,
         Unsupported."""
         handle = self.handle
         struct = configured(core().bp_bind_init, _abi.bp_bind, unit=encoded(unit, "a unit's name"), ordinal=ordinal,
-                            role=_role(role), dtype=_dtype(dtype), bytes=bytes, used_bytes=used_bytes,
+                            role=_role(role), dtype=_dtype(dtype), bytes=bytes,
+                            used_bytes=bytes if used_bytes is None else used_bytes,
                             placement=member("BP_PLACE_", placement,
                                              "placement"), zero=member("BP_ZERO_", zero,
                                                                        "zero"), acquire_lane=_lane(lane))

@@ -82,10 +82,10 @@ class View:
         "uint8", the bits, or for a dtype of ml_dtypes. wait: for the acquiring stream, first. Raises Unsupported
         (memory that the host does not reach, such a dtype), InvalidArgument (a size that does not divide)."""
         self.check()
+        self._reach_from_host(wait)
         import numpy
 
         kind = self._numpy_type(numpy, dtype)
-        self._reach_from_host(wait)
         if self.bytes % kind.itemsize:
             raise InvalidArgument(
                 f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")

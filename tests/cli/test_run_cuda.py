@@ -1,7 +1,7 @@
 """`bucketpool run --device cuda` on the emulated driver: the same bytes with graphs and without, and what drivers do not do.
 
 Arguments: source directory, the bucketpool executable, the folder of the emulated libcuda.so.1, the NVTX injection library ("": the
-library was built without NVTX). BUCKETPOOL_BRIEF, where it is set: every tenth model."""
+library was built without NVTX). BUCKETPOOL_BRIEF, where it is set: every tenth model, and a share of the options, the shapes and the faults."""
 
 import json
 import os
@@ -19,6 +19,11 @@ SMALL = "65536"
 ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,optimizer")
 GRAPHS = ("off", "iteration", "units")
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
+
+
+def in_turn(values, number):
+    """All of them; in brief one, another for each number."""
+    return (values[number % len(values)],) if BRIEF else values
 
 
 def run(*arguments, fake="", report=True, **environment):
@@ -61,12 +66,13 @@ class Bytes(Case):
             self.same(*arguments, "--policy", "dynamic", graphs=("off",))
 
     def test_options(self):
-        for options in (("--no-lanes",), ("--select", "any"), ("--prefetch", "4"), ("--prefetch", "0", "--grad-units", "1"),
-                        ("--policy", "scheduled", *ALL_ROLES), ("--policy", "scheduled", "--joint", "--streams", "unified"),
-                        ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES), ("--streams", "unified", *ALL_ROLES),
-                        ("--keep-after-forward",), ("--eval",), ("--passes", "both"), ("--microbatches", "3", "--prefetch", "2"),
-                        ("--param-dtype", "fp8", "--recompute", "--passes", "both", *ALL_ROLES), ("--allow-stalls", "4"),
-                        ("--combined", "--streams", "unified", "--outside", "successor", "--passes", "both", *ALL_ROLES)):
+        every = (("--no-lanes",), ("--select", "any"), ("--prefetch", "4"), ("--prefetch", "0", "--grad-units", "1"),
+                 ("--policy", "scheduled", *ALL_ROLES), ("--policy", "scheduled", "--joint", "--streams", "unified"),
+                 ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES), ("--streams", "unified", *ALL_ROLES),
+                 ("--keep-after-forward",), ("--eval",), ("--passes", "both"), ("--microbatches", "3", "--prefetch", "2"),
+                 ("--param-dtype", "fp8", "--recompute", "--passes", "both", *ALL_ROLES), ("--allow-stalls", "4"),
+                 ("--combined", "--streams", "unified", "--outside", "successor", "--passes", "both", *ALL_ROLES))
+        for options in every[::3 if BRIEF else 1]:
             self.same(NANO, "--ep", "8", "--scale", SMALL, "--steps", "5", *options)
 
     def test_buckets_larger_than_a_piece(self):
@@ -85,10 +91,10 @@ class Bytes(Case):
                   [{"name": "only", "buckets": [{"dtype": "bf16", "numel": 3000000}]}],
                   [{"name": "outer", "buckets": [bucket]}, {"name": "a", "parent": "outer", "buckets": [bucket]},
                    {"name": "b", "parent": "outer", "buckets": [bucket, bucket]}, {"name": "last", "buckets": [bucket]}])
-        for units in models:
+        for number, units in enumerate(models):
             with open(self.path("units.json"), "w", encoding="utf-8") as file:
                 json.dump({"format": "bucketpool.units/1", "model": "shapes", "units": units}, file)
-            for policy in ("fixed", "max", "scheduled"):
+            for policy in in_turn(("fixed", "max", "scheduled"), number):
                 self.same(self.path("units.json"), "--policy", policy, "--steps", "7", "--dp", "2", *ALL_ROLES)
 
     def test_what_is_replayed(self):
@@ -155,7 +161,7 @@ class Wrong(Case):
         for graph, lost in (("iteration", "cuGraphLaunch:1"), ("units", "cuGraphLaunch:7"), ("off", "cuLaunchHostFunc:0")):
             result = run(*self.ARGUMENTS, "--graph", graph, fake=f"fail={lost}:-1", report=False)
             self.refused(result, 3, "the device ran ", " checks that it was given")
-        for nth in range(300, 320):  # a fill or a check
+        for nth in range(300, 320, 7 if BRIEF else 1):  # a fill or a check
             result = run(*self.ARGUMENTS, fake=f"fail=cuLaunchHostFunc:{nth}:-1", report=False)
             self.assertIn(result.returncode, (1, 3), result.stderr)
 
@@ -187,8 +193,8 @@ class Faults(Case):
                      "cuStreamWaitEvent", "cuStreamGetCaptureInfo", "cuStreamSynchronize", "cuLaunchHostFunc", "cuMemcpyAsync",
                      "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuStreamBeginCapture", "cuStreamEndCapture",
                      "cuGraphInstantiate", "cuGraphLaunch")
-        for function in (*functions, *undoes):
-            for nth in (1, 3, 30):
+        for number, function in enumerate((*functions, *sorted(undoes))):
+            for nth in in_turn((1, 3, 30), number):
                 with self.subTest(function=function, nth=nth):
                     result = run(*self.ARGUMENTS, "--graph", "units", fake=f"fail={function}:{nth}:999",
                                  report=False)

@@ -198,6 +198,43 @@ static void in_stream_order(void **state)
     on_teams(order_work, NULL);
 }
 
+/* A graph's collectives take what the memory has at each launch. */
+static void replay_captured(rank *r, void *user)
+{
+    (void)user;
+    bp_graph *graph = NULL;
+    bp_comm *self = NULL;
+    buffers b = open_buffers(r, BP_DTYPE_INT32);
+    const uint32_t ranks = bp_comm_ranks(r->comm);
+    uint32_t *found = (uint32_t *)(void *)b.host;
+    expect_ok(r, bp_comm_create_self(&self));
+    expect_ok(r, bp_graph_begin(r->stream));
+    expect_ok(r, bp_comm_all_reduce(r->comm, b.from, b.to, 1, BP_DTYPE_INT32, BP_REDUCE_MAX, r->stream));
+    expect_ok(r, bp_comm_all_gather(r->comm, b.from, b.to + 4, 4, r->stream));
+    expect_ok(r, bp_comm_all_gather(self, b.to, b.from + 4, 4, r->stream));
+    expect_ok(r, bp_comm_reduce_scatter(self, b.from, b.from + 8, 1, BP_DTYPE_INT32, BP_REDUCE_SUM, r->stream));
+    expect_ok(r, bp_graph_end(r->stream, &graph));
+    for (uint32_t launch = 0; launch < 3; launch++) {
+        expect_ok(r, bp_stream_fill(r->stream, b.from, (uint8_t)(16 * launch + r->number), 4));
+        expect_ok(r, bp_graph_launch(graph, r->stream));
+        fetch(r, &b, b.to);
+        expect(r, found[0] == 0x01010101 * (16 * launch + ranks - 1));
+        for (uint32_t other = 0; other < ranks; other++)
+            expect(r, found[1 + other] == 0x01010101 * (16 * launch + other));
+        fetch(r, &b, b.from);
+        expect(r, found[1] == 0x01010101 * (16 * launch + ranks - 1) && found[2] == found[0]);
+    }
+    bp_graph_destroy(&graph);
+    bp_comm_destroy(&self);
+    close_buffers(r, &b);
+}
+
+static void captured(void **state)
+{
+    (void)state;
+    on_teams(replay_captured, NULL);
+}
+
 static void refuse_bad_input(rank *r, void *user)
 {
     (void)user;
@@ -287,6 +324,7 @@ int main(void)
                                        cmocka_unit_test(all_reduce_in_place),
                                        cmocka_unit_test(reduce_scatter),
                                        cmocka_unit_test(in_stream_order),
+                                       cmocka_unit_test(captured),
                                        cmocka_unit_test(bad_input),
                                        cmocka_unit_test(another_devices_stream),
                                        cmocka_unit_test(gathers_are_served_from_windows)};

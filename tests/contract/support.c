@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../support/brief.h"
 #include "../support/driver.h"
 #include "support.h"
 
@@ -111,7 +112,7 @@ bp_device *new_counted(bp_device *inner, op_counts *counts)
 
 bool is_brief(void)
 {
-    return getenv("BUCKETPOOL_BRIEF") != NULL;
+    return in_brief();
 }
 
 bp_device_usage usage_of(const bp_device *device)

@@ -26,7 +26,7 @@ typedef struct bench {
 
 static void *allocate(uint64_t bytes)
 {
-    void *memory = calloc(1, bytes);
+    void *memory = calloc(1, bytes + 1);
     assert_non_null(memory);
     return memory;
 }

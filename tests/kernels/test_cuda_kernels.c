@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "../planner/worlds.h"
+#include "../support/brief.h"
 
 #define ROWS 3u
 
@@ -38,7 +39,7 @@ static void any_grid_makes_the_same_partials(void **state)
         rows logits = new_rows(DTYPES[at_d], ROWS, WIDTHS[w], 0, 3), moved;
         bp_partial first[ROWS], again[ROWS];
         make_partials(&logits, entropy, PARTIALS_GRIDS[0], first);
-        for (uint32_t shift = 0; shift < 9; shift++) {
+        for (uint32_t shift = 0; shift < 9; shift += in_brief() ? 3 : 1) {
             moved = moved_rows(&logits, shift, shift % 4);
             make_partials(&moved, entropy, PARTIALS_GRIDS[shift % 5], again);
             assert_memory_equal(again, first, sizeof first);
@@ -159,7 +160,7 @@ static void the_first_bad_target_is_noted(void **state)
     static const int64_t values[] = {INT64_MIN, INT64_MAX, -1, 99, 200, INT64_MIN + 100};
     static bp_partial partials[TOKENS];
     finished f = new_finished(TOKENS);
-    for (unsigned round = 0; round < 24; round++) {
+    for (unsigned round = 0, rounds = (unsigned)share_of(24); round < rounds; round++) {
         seed(90 + round);
         int64_t target[TOKENS];
         uint8_t mask[TOKENS];
@@ -216,7 +217,7 @@ static void any_grid_makes_the_same_gradient(void **state)
             statistics s = new_statistics(&logits);
             rows first = empty_rows(PAIRS[p][1], ROWS, WIDTHS[w], 0, 0);
             make_gradient(&logits, &s, &first, GRADIENT_GRIDS[0]);
-            for (uint32_t shift = 0; shift < 9; shift++) {
+            for (uint32_t shift = 0; shift < 9; shift += in_brief() ? 3 : 1) {
                 grid g = GRADIENT_GRIDS[shift % 6];
                 g.parts = narrows(PAIRS[p]) ? 1 : g.parts;
                 rows in = moved_rows(&logits, shift, shift % 4);

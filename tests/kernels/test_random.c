@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "../planner/worlds.h"
+#include "../support/brief.h"
 
 static bp_dtype random_dtype(void)
 {
@@ -78,7 +79,7 @@ static void random_batches_are_true(void **state)
 {
     (void)state;
     FOR_KERNELS(kernels)
-    for (uint64_t round = 0; round < 150; round++)
+    for (uint64_t round = 0, rounds = (uint64_t)share_of(150); round < rounds; round++)
         check_random(kernels, round);
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../support/brief.h"
 #include "answers.h"
 #include "planted.h"
 
@@ -204,7 +205,7 @@ static void test_random(void **state)
 {
     (void)state;
     seed(2);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0, times = share_of(12); i < times; i++) {
         instance in = random_instance((random_options){.items = (uint32_t)random_between(1, 25),
                                                        .steps = 30,
                                                        .lives = 3,
@@ -222,7 +223,7 @@ static void test_planted(void **state)
 {
     (void)state;
     seed(3);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0, times = share_of(6); i < times; i++) {
         planted p =
             plant((planted_options){.items = 24, .bytes = 1000, .steps = 30, .wheels = true, .gaps = i % 2 > 0});
         try_configs(&p.in);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../support/brief.h"
 #include "naive.h"
 
 static instance random_small(void)
@@ -53,7 +54,7 @@ static void test_every_capacity(void **state)
 {
     (void)state;
     seed(1);
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0, times = share_of(400); i < times; i++) {
         instance in = random_small();
         uint64_t optimum = naive_optimum(&in), largest = largest_of(&in);
         for (uint64_t capacity = largest > 0 ? largest : 1; capacity <= optimum + 3; capacity++) {
@@ -72,7 +73,7 @@ static void test_capacity_below_an_item(void **state)
 {
     (void)state;
     seed(2);
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0, times = share_of(400); i < times; i++) {
         instance in = random_small();
         bp_pack_config config = new_config();
         config.capacity = largest_of(&in) - 1;
@@ -116,7 +117,7 @@ static void test_known_small(void **state)
 {
     (void)state;
     seed(3);
-    for (int i = 0; i < 1500; i++) {
+    for (int i = 0, times = share_of(1500); i < times; i++) {
         instance in = random_small();
         uint64_t known[MOST_TRIED], optimum = naive_placement(&in, known), height = optimum;
         if (i % 2 == 0)
@@ -142,7 +143,7 @@ static void test_known_large(void **state)
 {
     (void)state;
     seed(4);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0, times = share_of(40); i < times; i++) {
         instance in = random_hard();
         uint64_t *known = calloc(in.count, sizeof *known);
         assert_non_null(known);
@@ -171,7 +172,7 @@ static void test_known_is_checked(void **state)
     (void)state;
     seed(5);
     size_t refused = 0;
-    for (int i = 0; i < 2000; i++) {
+    for (int i = 0, times = share_of(2000); i < times; i++) {
         instance in = random_small();
         uint64_t known[MOST_TRIED];
         naive_placement(&in, known);
@@ -191,7 +192,7 @@ static void test_known_is_checked(void **state)
         free(with);
         end_instance(&in);
     }
-    assert_true(refused > 300);
+    assert_true(refused > (size_t)share_of(300));
 }
 
 /* ---- work ---------------------------------------------------------------------------------------------------------- */
@@ -229,7 +230,7 @@ static void test_little_work(void **state)
 {
     (void)state;
     seed(6);
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0, times = share_of(1000); i < times; i++) {
         instance in = random_small();
         uint64_t optimum = naive_optimum(&in);
         for (uint64_t work = 1; work <= 1000000; work *= 10) {
@@ -247,7 +248,7 @@ static void test_more_work_small(void **state)
 {
     (void)state;
     seed(8);
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0, times = share_of(300); i < times; i++) {
         instance in = random_instance((random_options){.items = (uint32_t)random_between(6, 14),
                                                        .steps = (uint32_t)random_between(5, 30),
                                                        .lives = (uint32_t)random_between(1, 3),
@@ -264,7 +265,7 @@ static void test_more_work(void **state)
 {
     (void)state;
     seed(7);
-    for (int i = 0; i < 25; i++) {
+    for (int i = 0, times = share_of(25); i < times; i++) {
         instance in = random_hard();
         try_works(&in, 0, 10000000, 10);
         uint64_t bound = bound_of(&in);

@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+#include "../support/brief.h"
 #include "naive.h"
 
 /* A copy with something done to it; the bytes become `scale` times as many. */
@@ -229,7 +230,7 @@ static void test_small(void **state)
 {
     (void)state;
     seed(1);
-    for (int i = 0; i < 250; i++) {
+    for (int i = 0, times = share_of(250); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(1, 8),
                                   .steps = (uint32_t)random_between(2, 16),
                                   .lives = (uint32_t)random_between(1, 3),
@@ -249,7 +250,7 @@ static void test_larger(void **state)
 {
     (void)state;
     seed(2);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0, times = share_of(60); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(9, 40),
                                   .steps = (uint32_t)random_between(10, 60),
                                   .lives = (uint32_t)random_between(1, 3),
@@ -271,7 +272,7 @@ static void test_more_takes_no_less(void **state)
 {
     (void)state;
     seed(3);
-    for (int i = 0; i < 1500; i++) {
+    for (int i = 0, times = share_of(1500); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(2, 8),
                                   .steps = 12,
                                   .lives = 2,

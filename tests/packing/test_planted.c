@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+#include "../support/brief.h"
 #include "naive.h"
 #include "planted.h"
 
@@ -29,7 +30,7 @@ static void test_planted_placements_hold(void **state)
     (void)state;
     seed(1);
     size_t wheels = 0, gaps = 0, pairs = 0;
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0, times = share_of(500); i < times; i++) {
         planted_options options = random_options_of(10, 60);
         planted p = plant(options);
         bool *with = naive_conflicts(&p.in);
@@ -43,14 +44,15 @@ static void test_planted_placements_hold(void **state)
         free(with);
         end_planted(&p);
     }
-    assert_true(wheels > 100 && gaps > 100 && pairs > 100);
+    const size_t least = (size_t)share_of(100);
+    assert_true(wheels > least && gaps > least && pairs > least);
 }
 
 static void test_found(void **state)
 {
     (void)state;
     seed(2);
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0, times = share_of(400); i < times; i++) {
         planted p = plant(random_options_of(10, 25));
         assert_optimum(&p.in, p.bytes);
         end_planted(&p);
@@ -61,7 +63,7 @@ static void test_found_at_capacity(void **state)
 {
     (void)state;
     seed(3);
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0, times = share_of(200); i < times; i++) {
         planted p = plant(random_options_of(10, 25));
         bp_pack_config config = new_config();
         config.capacity = p.bytes + random_below(2) * random_below(p.bytes);
@@ -114,7 +116,7 @@ static void test_known(void **state)
 {
     (void)state;
     seed(5);
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0, times = share_of(200); i < times; i++) {
         planted p = plant(random_options_of(10, 60));
         bp_pack_config config = new_config();
         config.known = p.offsets;
@@ -160,7 +162,7 @@ static void test_twins_around_another(void **state)
 {
     (void)state;
     seed(6);
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0, times = share_of(1000); i < times; i++) {
         uint64_t v = random_between(200, 399), u = random_between(50, 349), steps = random_between(6, 15);
         instance in = {0};
         add_life(&in, add_item(&in, u), 0, 2);
@@ -207,7 +209,7 @@ static void test_conflicts_without_time(void **state)
 {
     (void)state;
     seed(7);
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0, times = share_of(300); i < times; i++) {
         planted p = plant(random_options_of(20, 50));
         instance told = without_time(&p.in);
         bp_pack_config config = new_config();

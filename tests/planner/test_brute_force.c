@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 
+#include "../support/brief.h"
 #include "holds.h"
 #include "worlds.h"
 
@@ -19,7 +20,7 @@ static void test_brute_force_training(void **state)
 {
     (void)state;
     seed(1);
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0, times = share_of(600); i < times; i++) {
         world_options options = DEFAULTS;
         options.prefetch = random_below(4);
         options.grad_units = 1 + random_below(3);
@@ -34,7 +35,7 @@ static void test_brute_force_recorded(void **state)
 {
     (void)state;
     seed(2);
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0, times = share_of(600); i < times; i++) {
         bp_model *model = random_model(1 + random_below(6));
         record_randomly(model, false);
         world_options options = {.roles = PARAM, .recorded = 1};
@@ -49,7 +50,7 @@ static void test_recorded_buckets(void **state)
 {
     (void)state;
     seed(3);
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0, times = share_of(600); i < times; i++) {
         bp_model *model = random_model(1 + random_below(5));
         record_randomly(model, true);
         world_options options = {.roles = PARAM, .recorded = 1};

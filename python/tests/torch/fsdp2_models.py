@@ -50,18 +50,18 @@ class Stack(nn.Module):
         if tied:
             self.head.weight = self.embedding.weight
         self.passes = list(range(len(layers)))
+        self.recompute = False  # of whole layers, with the hooks of their sharding
 
     def forward(self, tokens):
         x = self.embedding(tokens)
         for index in self.passes:
-            x = self.layers[index](x)
+            x = checkpoint(self.layers[index], x, use_reentrant=False) if self.recompute else self.layers[index](x)
         return self.head(x)
 
 
-def build(kind="uniform", mesh=None, **options):
+def build(kind="uniform", mesh=None, mixed=False, **options):
     """A sharded model, the same on every rank and call. options: of fully_shard."""
     torch.manual_seed(7)
-    mixed = options.pop("mixed", False)
     if mixed:
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     if mesh == "hybrid":
@@ -72,6 +72,7 @@ def build(kind="uniform", mesh=None, **options):
     else:
         layers = [Block(size, recompute=kind == "recompute") for size in hidden]
     model = Stack(layers, tied=kind == "tied")
+    model.recompute = kind == "recompute_around"
     if kind == "frozen":
         layers[1].requires_grad_(False)
         layers[2].up.requires_grad_(False)
@@ -81,10 +82,11 @@ def build(kind="uniform", mesh=None, **options):
         layers[1].forward = lambda x, block=layers[1]: x + block.down(block.up(block.norm(x.double()).float()))
     for layer in layers:
         if isinstance(layer, Experts):
-            fully_shard(layer.experts, **options) if hasattr(layer.experts, "forward_all") else [fully_shard(e, **options) for e in layer.experts]
+            for expert in layer.experts:
+                fully_shard(expert, **options)
         fully_shard(layer, **options)
-    if kind in ("several", "hybrid"):
-        fully_shard([model.embedding, model.head] if kind == "several" else model.embedding, **options)
+    if kind in ("together", "embedding"):
+        fully_shard([model.embedding, model.head] if kind == "together" else model.embedding, **options)
     return fully_shard(model, **options)
 
 
@@ -104,7 +106,8 @@ def plain_step(model, step):
 
 
 def train(model, steps, one_step=plain_step):
-    """Losses, gradients of each step, and the parameters that Adam made of them: local shards, bit for bit comparable."""
+    """Losses, gradients of each step, and the parameters that Adam made of them: local shards, bit for bit
+    comparable."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     seen = []
     for step in range(steps):

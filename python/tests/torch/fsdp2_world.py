@@ -1,5 +1,6 @@
 """Worlds of a few processes with gloo, for tests: one import of PyTorch for all of them, no ports to choose."""
 
+import contextlib
 import datetime
 import multiprocessing
 import multiprocessing.connection
@@ -28,14 +29,31 @@ def _run(function, rank, ranks, store, arguments, pipe):
     os._exit(0)  # the other rank may be gone, and gloo would wait for it
 
 
-def run(function, *arguments, ranks=2, seconds=60):
-    """function(*arguments) in each of `ranks` processes; what each returned, by rank. Raises AssertionError with the first traceback."""
+@contextlib.contextmanager
+def _environment(values):
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def run(function, *arguments, ranks=2, seconds=60, environment=None):
+    """function(*arguments) in each of `ranks` processes; what each returned, by rank. Raises AssertionError with the
+    first traceback. environment: of new processes, where the loader has to see it as they start."""
+    context = multiprocessing.get_context("spawn") if environment else _CONTEXT
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(ranks):
-            mine, theirs = _CONTEXT.Pipe(duplex=False)
-            process = _CONTEXT.Process(target=_run, args=(function, rank, ranks, os.path.join(folder, "store"), arguments, theirs), daemon=True)
-            process.start()
+            mine, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(function, rank, ranks, os.path.join(folder, "store"), arguments, theirs), daemon=True)
+            with _environment(environment or {}):
+                process.start()
             theirs.close()
             pipes.append(mine)
             processes.append(process)

@@ -1,11 +1,13 @@
 """Megatron-FSDP without a GPU: what it asks of torch.cuda stood in for, random modules, and wrapping them.
 
-The package asks torch.cuda for streams, events and the current device, moves one tensor with .cuda(), and makes its global buffers on the
-current CUDA device. On a CPU work is done when a call returns, so streams and events that do nothing are right; the rest of the package is
-as it is, collectives included (gloo; or torch's fake process group, which moves nothing, for many ranks in one process)."""
+The package asks torch.cuda for streams, events and the current device, moves one tensor with .cuda(), and makes its
+global buffers on the current CUDA device. On a CPU work is done when a call returns, so streams and events that do
+nothing are right; the rest of the package is as it is, collectives included (gloo; or torch's fake process group, which
+moves nothing, for many ranks in one process)."""
 
 import contextlib
 import random
+import types
 import unittest.mock
 from typing import Any, Iterator, List, Optional, Tuple
 
@@ -17,8 +19,10 @@ import megatron_fsdp
 from megatron_fsdp import param_and_grad_buffer as buffers
 from megatron_fsdp import utils
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.checkpoint import checkpoint
 
 CPU = torch.device("cpu")
+torch.set_num_threads(1)  # the tensors are small
 
 
 class _Event:
@@ -48,10 +52,12 @@ def without_cuda() -> Iterator[_GlobalBuffer]:
     only, buffer = _Stream(), _GlobalBuffer()
     patch = unittest.mock.patch.object
     with patch(torch.cuda, "Stream", _Stream), patch(torch.cuda, "current_stream", lambda device=None: only), \
-            patch(torch.cuda, "stream", lambda stream: contextlib.nullcontext()), patch(torch.cuda, "current_device", lambda: 0), \
+            patch(torch.cuda, "stream", lambda stream: contextlib.nullcontext()), \
+            patch(torch.cuda, "current_device", lambda: 0), \
             patch(torch.cuda, "synchronize", lambda device=None: None), \
             patch(torch.Tensor, "cuda", lambda self, *arguments, **named: self), \
-            patch(buffers, "get_global_memory_buffer", lambda: buffer):
+            patch(buffers, "gc", types.SimpleNamespace(collect=lambda: None)), \
+            patch(buffers, "get_global_memory_buffer", lambda: buffer):  # gc: it takes longer than all the rest
         yield buffer
 
 
@@ -85,7 +91,9 @@ class Unit(nn.Module):
 
 
 class Stack(nn.Module):
-    """Embedding, units, output layer."""
+    """Embedding, units, output layer. `recompute`: units keep no activations but compute them again in backward."""
+
+    recompute = False
 
     def __init__(self, units: List[Unit], width: int, words: int = 40) -> None:
         super().__init__()
@@ -96,13 +104,14 @@ class Stack(nn.Module):
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         x = self.embedding(words)
         for unit in self.units:
-            x = unit(x)
+            x = checkpoint(unit, x, use_reentrant=False) if self.recompute else unit(x)
         return self.output(x)
 
 
 def random_stack(seed: int, most_units: int = 6, dtypes: Tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
                  with_experts: bool = True) -> Stack:
-    """A hybrid stack: a few kinds of units in random order. Widths are such that no shard ends amid a row, which 0.6.1 cannot wrap."""
+    """A hybrid stack: a few kinds of units in random order. Widths are such that no shard ends amid a row, which 0.6.1
+    cannot wrap."""
     chance = random.Random(seed)
     torch.manual_seed(seed)
     width = chance.choice((8, 16, 24))
@@ -111,17 +120,25 @@ def random_stack(seed: int, most_units: int = 6, dtypes: Tuple[torch.dtype, ...]
         hidden = [(width * chance.choice((1, 2, 4)), chance.choice(dtypes)) for _ in range(chance.randint(1, 3))]
         return hidden, chance.choice((0, 0, 4)) if with_experts else 0, chance.choice((0, 0, 5))
 
-    kinds = [kind() for _ in range(chance.randint(1, 3))]
-    return Stack([Unit(width, *chance.choice(kinds)) for _ in range(chance.randint(2, most_units))], width)
+    kinds = [kind() for _ in range(chance.randint(2, 3))]
+    return Stack([Unit(width, *chance.choice(kinds)) for _ in range(chance.randint(3, most_units))], width)
 
 
-def wrap(module: nn.Module, maxpool: bool = False, double_buffer: bool = True, persistent: bool = True, strategy: Any = 3,
-         expert_parallel: int = 1, policy: Optional[Any] = None, **options: Any) -> nn.Module:
-    """fully_shard_model over all ranks. Gradients are summed, not averaged: averaging needs NCCL's operations."""
+def wrap(module: nn.Module, maxpool: bool = False, double_buffer: bool = True, persistent: bool = True,
+         strategy: Any = 3, expert_parallel: int = 1, outer: int = 0, policy: Optional[Any] = None,
+         **options: Any) -> nn.Module:
+    """fully_shard_model over all ranks, `outer` groups of them with hybrid sharding. Gradients are summed, not
+    averaged: averaging needs NCCL's operations."""
     ranks = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("dp", "tp"))
-    experts = init_device_mesh("cpu", (expert_parallel, ranks // expert_parallel, 1), mesh_dim_names=("ep", "dp", "tp"))
     named = {"mixed_precision_policy": policy} if policy is not None else {}
+    if outer:
+        mesh = init_device_mesh("cpu", (outer, ranks // outer, 1), mesh_dim_names=("outer", "dp", "tp"))
+        experts = init_device_mesh("cpu", (outer, ranks // outer, 1), mesh_dim_names=("outer", "dp", "tp"))
+        named.update(dp_outer_dim="outer", hybrid_fsdp_group=dist.group.WORLD, hybrid_fsdp_expt_group=dist.group.WORLD)
+    else:
+        mesh = init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("dp", "tp"))
+        experts = init_device_mesh("cpu", (expert_parallel, ranks // expert_parallel, 1),
+                                   mesh_dim_names=("ep", "dp", "tp"))
     return megatron_fsdp.fully_shard_model(
         module, device_mesh=mesh, dp_shard_dim="dp", tp_dim="tp", expt_device_mesh=experts, fsdp_unit_modules=[Unit],
         zero_dp_strategy=strategy, device=CPU, fsdp_double_buffer=double_buffer, maxpool_double_buffer=maxpool,

@@ -1,4 +1,5 @@
-"""What FSDP2's adapter refuses, what it does instead where it may, and that a buffer given back too early would be noticed."""
+"""What FSDP2's adapter refuses, what it does instead where it may, and that a buffer given back too early would be
+noticed."""
 
 import os
 
@@ -49,7 +50,7 @@ def wrong_modules():
     answers["nothing"] = said(errors.InvalidArgument, fsdp2.attach, models.build(), nothing)
     with fsdp2.record(models.build("tied")) as other:
         models.train(models.build("tied"), 1)
-    answers["other"] = said(errors.InvalidArgument, fsdp2.attach, models.build("hybrid"), other)
+    answers["other"] = said(errors.InvalidArgument, fsdp2.attach, models.build("embedding"), other)
     return answers
 
 
@@ -165,7 +166,8 @@ def test_what_the_plan_did_not_foresee():
 
 
 def released_early():
-    """The control of the poison: buffers that are given back when their collective returns, before they are copied out of."""
+    """The control of the poison: buffers that are given back when their collective returns, before they are copied out
+    of."""
     import torch
 
     from bucketpool.torch import fsdp2
@@ -259,3 +261,86 @@ def test_units_json_and_a_plan_from_it(tmp_path):
         assert same and planned > 0
         assert units[:3] == ["(root)", "layers.0", "layers.1"] and "layers.1.experts.0" in units
         assert buckets == ["gather.backward", "gather.forward", "reduce"]
+
+
+def example(script, port):
+    import contextlib
+    import io
+    import runpy
+    import sys
+
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    sys.argv = [script, "--steps", "2", "--layers", "3", "--width", "16"]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        runpy.run_path(script, run_name="__main__")
+    return text.getvalue()
+
+
+def test_the_example(free_port):
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "examples", "fsdp2_train.py")
+    first, second = world.run(example, os.path.normpath(script), free_port)
+    lines = first.splitlines()
+    assert second == "" and len(lines) == 6
+    for step, line in enumerate(lines[:2]):
+        words = line.replace(",", "").split()
+        assert words[:2] == ["step", f"{step}:"] and words[3] == words[5]
+    held, planned = int(lines[2].split()[3]), int(lines[3].split()[3])
+    assert 0 < held <= planned <= held + 2048
+
+
+@pytest.fixture
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def extended(model):
+    """A parameter that is gathered as bf16 by extensions, as float8 parameters are, among others in fp32: packed as
+    bytes."""
+    import torch
+
+    local = model.layers[0].up.weight._local_tensor
+
+    def before(mesh):
+        return (local.to(torch.bfloat16),), None
+
+    def after(outputs, metadata, dtype, *, out=None):
+        if out is None:
+            whole = outputs[0].to(dtype)
+            return whole, (whole,)
+        with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(out):
+            out.copy_(outputs[0])
+        return None
+
+    local.fsdp_pre_all_gather, local.fsdp_post_all_gather = before, after
+    return model
+
+
+def extensions():
+    import torch
+
+    from bucketpool import errors
+    from bucketpool.torch import fsdp2
+
+    plain, model = models.train(extended(models.build()), 2), extended(models.build())
+    message = said(errors.Unsupported, fsdp2.attach, model)
+    other = extended(models.build())
+    with fsdp2.record(other) as recording:
+        models.train(other, 1)
+    with fsdp2.attach(model, recording, poison=True) as attached:
+        same = models.same(plain, models.train(model, 2))
+        sizes = {slot: size for slot, size in attached.planned.sizes.items() if slot.unit == "layers.0" and slot.role == "param"}
+    return message, same, {size.dtype == torch.uint8 for size in sizes.values()}
+
+
+def test_extensions_of_parameters_need_a_recording():
+    for message, same, packed in world.run(extensions):
+        assert "layers.0 has parameters with all-gather extensions" in message and "record()" in message
+        assert same and packed == {True}

@@ -1,14 +1,13 @@
-"""bucketpool.torch.megatron_fsdp against the megatron-fsdp package: its grouping, pipelines and allocators, driven on random modules with
-eight ranks of torch's fake process group."""
+"""bucketpool.torch.megatron_fsdp against the megatron-fsdp package: its grouping, pipelines and allocators, driven on
+random modules with eight ranks of torch's fake process group."""
 
 import collections
+import functools
 import os
-import random
 import tempfile
 import unittest
 import unittest.mock
-import warnings
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import pytest
 
@@ -16,14 +15,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("megatron_fsdp", reason="the megatron-fsdp package is not installed")
 
 import bucketpool  # noqa: E402
+from bucketpool import errors  # noqa: E402
 from bucketpool.torch import megatron_fsdp as pooled  # noqa: E402
 from bucketpool.torch.megatron_fsdp.units import bucket_id_of  # noqa: E402
-from megatron_cpu import CPU, buffers, fake_ranks, random_stack, step, without_cuda, wrap  # noqa: E402
+from megatron_cpu import buffers, fake_ranks, random_stack, step, without_cuda, wrap  # noqa: E402
 
 BRIEF = bool(os.environ.get("BUCKETPOOL_BRIEF"))
-SEEDS = range(2 if BRIEF else 6)
+SEEDS = (0, 3) if BRIEF else (0, 1, 3, 5)
 RANKS = 8
-STEPS = 3
+STEPS = 2
 POLICIES = ("fixed", "max", "scheduled")
 
 
@@ -32,12 +32,21 @@ def rounded(size_bytes: int) -> int:
     return (size_bytes + 255) // 256 * 256
 
 
-def run_theirs(seed: int, maxpool: bool, **options: Any) -> Tuple[int, List[bytes]]:
-    """Bytes that their allocator made for units, and the losses' bits."""
+@functools.lru_cache(maxsize=None)
+def described(seed: int) -> Tuple[Any, pooled.Units]:
+    """The package's parameter groups of a random module, and what we make of them."""
+    with fake_ranks(RANKS), without_cuda():
+        model = wrap(random_stack(seed), expert_parallel=2)
+        return model.param_and_grad_buffer.parameter_groups, pooled.describe(model)
+
+
+def run_theirs(seed: int, maxpool: bool, **options: Any) -> int:
+    """Bytes that their allocator made for units."""
     with fake_ranks(RANKS), without_cuda() as memory:
         model = wrap(random_stack(seed), maxpool=maxpool, expert_parallel=2, **options)
         groups = model.param_and_grad_buffer.parameter_groups
-        outside = {f"_not_fit_in_fixed_pool_{index}_" for index, group in enumerate(groups) if group.fsdp_unit_id is None}
+        outside = {f"_not_fit_in_fixed_pool_{index}_" for index, group in enumerate(groups)
+                   if group.fsdp_unit_id is None}
         for number in range(STEPS):
             step(model, number)
             model.zero_grad()
@@ -48,7 +57,8 @@ def run_theirs(seed: int, maxpool: bool, **options: Any) -> Tuple[int, List[byte
 class Ours:
     """A module on a pool, and every address that its allocators handed out."""
 
-    def __init__(self, seed: int, policy: str = "scheduled", plan: Optional[bucketpool.Plan] = None, **options: Any) -> None:
+    def __init__(self, seed: int, policy: str = "scheduled", plan: Optional[bucketpool.Plan] = None,
+                 **options: Any) -> None:
         self.addresses: Dict[Tuple[str, int], set] = collections.defaultdict(set)
         served = pooled.BucketAllocator.allocate
         watched = self.addresses
@@ -59,7 +69,8 @@ class Ours:
                 watched[self.role, bucket_id].add(bucket.data.data_ptr())
             return bucket
 
-        with fake_ranks(RANKS), without_cuda(), unittest.mock.patch.object(pooled.BucketAllocator, "allocate", allocate):
+        watching = unittest.mock.patch.object(pooled.BucketAllocator, "allocate", allocate)
+        with fake_ranks(RANKS), without_cuda(), watching:
             with pooled.install(plan=plan, policy=policy) as self.installed:
                 model = wrap(random_stack(seed), maxpool=True, expert_parallel=2, **options)
             for number in range(STEPS):
@@ -71,29 +82,26 @@ class Ours:
 
 class Pipelines(unittest.TestCase):
     def test_bytes_and_addresses(self) -> None:
-        """No more memory than either of theirs, on modules of every kind, and one address for each bucket over all steps."""
+        """No more memory than either of theirs, on modules of every kind, and one address for each bucket over all
+        steps. What is planned is what the pipelines allocate: nothing in vain, nothing is missing."""
         for seed in SEEDS:
             fixed, most = run_theirs(seed, maxpool=False), run_theirs(seed, maxpool=True)
-            for policy in POLICIES:
+            for policy in POLICIES if seed == 3 else ("scheduled",):
                 with self.subTest(seed=seed, policy=policy):
                     ours = Ours(seed, policy)
-                    self.assertEqual({role_and_id: 1 for role_and_id in ours.addresses},
-                                     {role_and_id: len(addresses) for role_and_id, addresses in ours.addresses.items()})
-                    self.assertEqual(ours.statistics.deviations, 0)
+                    plan = ours.installed.plan
+                    self.assertEqual({role_and_id: len(addresses) for role_and_id, addresses in ours.addresses.items()},
+                                     {(each.role, bucket_id_of(each.bucket)): 1 for each in plan.assignments})
+                    self.assertEqual((ours.statistics.deviations, ours.statistics.refused), (0, 0))
                     if policy == "scheduled":
-                        self.assertTrue(ours.installed.plan.optimal)
-                        self.assertLessEqual(ours.installed.plan.bytes, min(fixed, most))
-                        print(f"seed {seed}: FixedPoolAllocator {fixed} bytes, MaxPoolAllocator {most}, planned {ours.installed.plan.bytes}")
-
-    def test_every_planned_bucket_is_asked_for(self) -> None:
-        """What is exported is what the pipelines allocate: nothing is planned in vain, nothing is missing."""
-        for seed in SEEDS:
-            ours = Ours(seed)
-            planned = {(each.role, bucket_id_of(each.bucket)) for each in ours.installed.plan.assignments}
-            self.assertEqual(planned, set(ours.addresses))
+                        self.assertTrue(plan.optimal)
+                        self.assertLessEqual(plan.bytes, min(fixed, most))
+                        print(f"module {seed}: FixedPoolAllocator {fixed} bytes, MaxPoolAllocator {most}, "
+                              f"planned {plan.bytes}")
 
     def test_dynamic_outside(self) -> None:
-        """Without fsdp_db_use_persist_buf_on_alloc_fail what lies outside units is PyTorch's, and the pool has the plan's bytes alone."""
+        """Without fsdp_db_use_persist_buf_on_alloc_fail what lies outside units is PyTorch's, and the pool has the
+        plan's bytes alone."""
         ours = Ours(1, persistent=False)
         slabs = ours.statistics.slab_bytes
         self.assertLess(slabs - ours.installed.plan.bytes, len(ours.installed.plan.slabs) * 65536)
@@ -102,32 +110,57 @@ class Pipelines(unittest.TestCase):
     def test_gradient_dtypes(self) -> None:
         """Gradients are planned in the dtype that they are communicated in."""
         from megatron_fsdp import MixedPrecisionPolicy
-        for policy, expected in ((MixedPrecisionPolicy(main_grads_dtype=torch.float32), "fp32"),
-                                 (MixedPrecisionPolicy(main_grads_dtype=torch.float32, grad_comm_dtype=torch.bfloat16), "bf16")):
+        for comm, expected in ((None, "fp32"), (torch.bfloat16, "bf16")):
+            policy = MixedPrecisionPolicy(main_grads_dtype=torch.float32, grad_comm_dtype=comm)
             with fake_ranks(RANKS), without_cuda():
                 with pooled.install() as installed:
                     model = wrap(random_stack(3), expert_parallel=2, policy=policy)
                 step(model, 0)
             self.assertEqual({each.dtype for each in installed.plan.assignments if each.role == "grad"}, {expected})
 
+    def test_hybrid_sharding(self) -> None:
+        """Replicated or sharded over outer groups; the outer reduction's copy is pooled where gradients are
+        communicated in a dtype of their own, and is a shard of the inner group."""
+        from megatron_fsdp import MixedPrecisionPolicy
+        for outer_strategy in (0, 1):
+            for comm in (None, torch.bfloat16):
+                policy = MixedPrecisionPolicy(main_grads_dtype=torch.float32, grad_comm_dtype=comm)
+                with self.subTest(outer=outer_strategy, comm=comm), fake_ranks(RANKS), without_cuda():
+                    with pooled.install() as installed:
+                        model = wrap(random_stack(3), outer=2, policy=policy, outer_dp_sharding_strategy=outer_strategy)
+                    model.set_model_auto_sync(True)
+                    for number in range(2):
+                        step(model, number)
+                        model.zero_grad()
+                    copies = [each for each in installed.plan.assignments if each.role == "grad_comm"]
+                    gradients = {each.bucket: each.bytes for each in installed.plan.assignments if each.role == "grad"}
+                    self.assertEqual({each.bucket: each.bytes * RANKS // 2 for each in copies},
+                                     gradients if comm else {})
+                    self.assertEqual(installed.pool.statistics.refused, 0)
+
     def test_guarded(self) -> None:
-        """Freed buckets that anything still reads or writes would trap."""
-        with fake_ranks(RANKS), without_cuda():
-            with pooled.install(guard="on") as installed:
-                model = wrap(random_stack(2), expert_parallel=2)
-            for number in range(2):
-                step(model, number)
-                model.zero_grad()
-            self.assertGreater(installed.pool.statistics.releases, 0)
+        """Freed buckets that anything still reads or writes would trap: with activations computed again, evaluations
+        between steps, and forward passes whose backward never comes."""
+        words = torch.zeros(2, 3, dtype=torch.long)
+        for recompute in (False, True):
+            with fake_ranks(RANKS), without_cuda():
+                module = random_stack(3)
+                module.recompute = recompute
+                with pooled.install(guard="on") as installed:
+                    model = wrap(module, expert_parallel=2)
+                for number in range(2):
+                    step(model, number)
+                    model.zero_grad()
+                    with torch.no_grad():
+                        model(words)
+                    model(words)
+                statistics = installed.pool.statistics
+                self.assertEqual((statistics.refused, statistics.deviations), (0, 0))
+                self.assertEqual(statistics.acquires - statistics.releases, statistics.live_requests)
 
 
 class TheirLayouts(unittest.TestCase):
     """The policies fixed and max are their allocators."""
-
-    def _groups(self, seed: int) -> Any:
-        with fake_ranks(RANKS), without_cuda():
-            model = wrap(random_stack(seed, most_units=8), maxpool=True, expert_parallel=2)
-            return list(model.param_and_grad_buffer.parameter_groups), pooled.describe(model)
 
     def _offsets(self, plan: bucketpool.Plan) -> Dict[int, int]:
         return {bucket_id_of(each.bucket): each.offset for each in plan.assignments if each.role == "param"}
@@ -135,7 +168,7 @@ class TheirLayouts(unittest.TestCase):
     def test_max(self) -> None:
         """Buckets that take turns there take turns here: of one dtype and rank, in two copies."""
         for seed in SEEDS:
-            groups, units = self._groups(seed)
+            groups, units = described(seed)
             theirs = buffers.MaxPoolAllocator(name="fsdp_params", fsdp_param_groups=groups, size=2)
             offsets = self._offsets(units.plan("max", copies=2))
             ranks: Dict[Any, set] = collections.defaultdict(set)
@@ -147,7 +180,7 @@ class TheirLayouts(unittest.TestCase):
     def test_fixed(self) -> None:
         """The same units share buffers, every other bucket has its own."""
         for seed in SEEDS:
-            groups, units = self._groups(seed)
+            groups, units = described(seed)
             theirs = buffers.FixedPoolAllocator(name="fsdp_params", fsdp_param_groups=groups, size=2)
             shared = set(theirs.fsdp_double_buffer_units)
             offsets = self._offsets(units.plan("fixed", copies=2))
@@ -166,11 +199,8 @@ class Export(unittest.TestCase):
     def test_sizes_and_names(self) -> None:
         """units.json says what the package's own buffers say, and is planned to the same plan after it was read."""
         for seed in SEEDS:
-            with fake_ranks(RANKS), without_cuda():
-                model = wrap(random_stack(seed), expert_parallel=2)
-                groups = model.param_and_grad_buffer.parameter_groups
-                units = pooled.describe(model, name="random")
-                sizes = {index: group.model_weight_buffer.bucket_index.size for index, group in enumerate(groups)}
+            groups, units = described(seed)
+            sizes = {index: group.model_weight_buffer.bucket_index.size for index, group in enumerate(groups)}
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "units.json")
                 command = units.write(path)
@@ -183,8 +213,8 @@ class Export(unittest.TestCase):
                 self.assertEqual((bucket.expert, bucket.frozen), (group.is_expert_param, not group.requires_grad))
                 self.assertEqual(bucket.unit is None, group.fsdp_unit_id is None)
             self.assertEqual([unit.name for unit in read.units], [f"units.{index}" for index in range(len(read.units))])
-            again = bucketpool.Buckets(read, bucketing="given", padding="given", dp=units.dp, ep=units.ep, roles=units.roles,
-                                       grad_dtype=units.grad_dtype)
+            again = bucketpool.Buckets(read, bucketing="given", padding="given", dp=units.dp, ep=units.ep,
+                                       roles=units.roles, grad_dtype=units.grad_dtype)
             schedule = bucketpool.Schedule.training(again, prefetch=1, grad_units=2)
             self.assertEqual(bucketpool.Plan(again, schedule).fingerprint, units.plan().fingerprint)
 
@@ -199,18 +229,57 @@ class Export(unittest.TestCase):
         self.assertEqual(ours.statistics.deviations, 0)
         self.assertTrue(ours.addresses)
 
+    def test_planned_by_a_function(self) -> None:
+        """For schedules other than the default."""
+        with fake_ranks(RANKS), without_cuda():
+            planner = lambda units: units.plan("max", units.schedule(passes="both"), copies=3)  # noqa: E731
+            with pooled.install(plan=planner) as installed:
+                model = wrap(random_stack(3), expert_parallel=2)
+            step(model, 0)
+            self.assertEqual((installed.plan.policy, installed.plan.copies), ("max", 3))
+
+    def test_plan_of_another_module(self) -> None:
+        """Found while the module is wrapped, with the numbers."""
+        with fake_ranks(RANKS), without_cuda():
+            plan = described(0)[1].plan()
+            with pooled.install(plan=plan), self.assertRaisesRegex(errors.Mismatch, r"module are .* the first is"):
+                wrap(random_stack(5), expert_parallel=2)
+        with fake_ranks(RANKS), without_cuda():
+            few = pooled.describe(wrap(random_stack(3), expert_parallel=2, policy=None))
+        roles = bucketpool.Buckets(few.model, bucketing="given", padding="given", roles=("param",))
+        plan = bucketpool.Plan(roles, bucketpool.Schedule.training(roles))
+        with fake_ranks(RANKS), without_cuda(), pooled.install(plan=plan), \
+                self.assertRaisesRegex(errors.Mismatch, "grad bucket 1 of unit 0"):
+            wrap(random_stack(3), expert_parallel=2)
+
+    def test_installing(self) -> None:
+        """One pool for one module, with double buffers; what was replaced is back afterwards, also after an
+        exception."""
+        before = buffers.FixedPoolAllocator, buffers.MaxPoolAllocator
+        with fake_ranks(RANKS), without_cuda():
+            with self.assertRaisesRegex(errors.ScheduleError, r"install\(\) again for each module"), pooled.install():
+                wrap(random_stack(0), expert_parallel=2)
+                wrap(random_stack(0), expert_parallel=2)
+            self.assertEqual((buffers.FixedPoolAllocator, buffers.MaxPoolAllocator), before)
+            with self.assertRaisesRegex(errors.ScheduleError, "fsdp_double_buffer=True"), pooled.install() as installed:
+                wrap(random_stack(0), expert_parallel=2, double_buffer=False)
+            with self.assertRaisesRegex(errors.ScheduleError, "wrap a module first"):
+                installed.pool
+            with self.assertRaises(ImportError), pooled.install(package="no_such_fsdp"):
+                pass
+
     def test_strategies(self) -> None:
         """What is not sharded is not pooled."""
         with fake_ranks(RANKS), without_cuda():
             gradients = pooled.describe(wrap(random_stack(5), strategy=2, expert_parallel=2))
             self.assertEqual(gradients.roles, ("grad",))
-            with self.assertRaisesRegex(bucketpool.errors.Unsupported, "nothing to pool"):
+            with self.assertRaisesRegex(errors.Unsupported, "nothing to pool"):
                 pooled.describe(wrap(random_stack(5), strategy=1, expert_parallel=2))
-        with fake_ranks(1), without_cuda(), self.assertRaisesRegex(bucketpool.errors.Unsupported, "more than one rank"):
+        with fake_ranks(1), without_cuda(), self.assertRaisesRegex(errors.Unsupported, "more than one rank"):
             pooled.describe(wrap(random_stack(5)))
 
     def test_not_wrapped(self) -> None:
-        with self.assertRaisesRegex(bucketpool.errors.InvalidArgument, "fully_shard_model"):
+        with self.assertRaisesRegex(errors.InvalidArgument, "fully_shard_model"):
             pooled.describe(torch.nn.Linear(2, 2))
 
 

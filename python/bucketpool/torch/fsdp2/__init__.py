@@ -19,5 +19,5 @@ from .recorder import record
 from .registration import Registration
 from .timeline import Planned, Size, Slot, Timeline
 
-__all__ = ["KNOWN_VERSIONS", "Attachment", "Capture", "Group", "Planned", "Registration", "Size", "Slot", "Timeline", "Unplanned", "attach",
-           "groups_of", "plan_of", "predict", "record"]
+__all__ = ["KNOWN_VERSIONS", "Attachment", "Capture", "Group", "Planned", "Registration", "Size", "Slot", "Timeline",
+           "Unplanned", "attach", "groups_of", "plan_of", "predict", "record"]

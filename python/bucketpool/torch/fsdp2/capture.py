@@ -17,7 +17,7 @@ class Capture:
         self.pool, self._streams = pool, streams
         streams.imported(stream)  # before anything is captured
         self._name = None if name is None else name.encode()
-        self._capture: Optional[ctypes.c_void_p] = None
+        self._capture = ctypes.c_void_p()
 
     def __enter__(self) -> "Capture":
         config = configured(core().bp_capture_config_init, _abi.bp_capture_config, name=self._name)
@@ -31,7 +31,8 @@ class Capture:
             core().bp_capture_abandon(ctypes.byref(self._capture))
 
     def replay(self, graph: Any) -> None:
-        """Launches the graph on the current stream: it waits for eager work in the graph's memory, and eager work afterwards for it."""
+        """Launches the graph on the current stream: it waits for eager work in the graph's memory, and eager work
+        afterwards for it."""
         stream = self._streams.current()
         call(core().bp_capture_before_launch, self._capture, stream.handle)
         try:
@@ -43,6 +44,4 @@ class Capture:
 
     def close(self) -> None:
         """Forgets the graph, which must not be launched any more."""
-        if self._capture is not None:
-            core().bp_capture_destroy(ctypes.byref(self._capture))
-            self._capture = None
+        core().bp_capture_destroy(ctypes.byref(self._capture))

@@ -18,8 +18,8 @@ def _communicators(groups: List[Group]) -> Dict[int, str]:
             process_group = _field(group.handle, name)
             backend = process_group._get_backend(group.device)
             if not hasattr(backend, "_comm_ptr"):
-                raise Unsupported(f"{group.name}: its process group is {type(backend).__name__}, which has no NCCL communicator: registration "
-                                  "is for NCCL on GPUs; leave it out elsewhere")
+                raise Unsupported(f"{group.name}: its process group is {type(backend).__name__}, which has no NCCL "
+                                  "communicator: registration is for NCCL on GPUs; leave it out elsewhere")
             pointer = int(backend._comm_ptr())
             if pointer == 0:
                 raise Unsupported(f"{group.name}: its NCCL communicator does not exist yet: run a step first, or give "
@@ -29,7 +29,8 @@ def _communicators(groups: List[Group]) -> Dict[int, str]:
 
 
 class Registration:
-    """One window for each slab and communicator, as comm.h says. Collective to make and to close, in the order of the groups.
+    """One window for each slab and communicator, as comm.h says. Collective to make and to close, in the order of the
+    groups.
 
     Written against the contracts of comm.h and of PyTorch's process groups; it has not run on a GPU."""
 
@@ -39,13 +40,17 @@ class Registration:
         self._registration = ctypes.c_void_p()
         entries: List[Any] = []
         wanted = member("BP_REGISTER_", kind, "registration")
+        traffic = _abi.BP_TRAFFIC_GATHER | _abi.BP_TRAFFIC_REDUCE_SCATTER
+        if any(not _field(group.handle, "force_sum_reduction_for_comms") for group in groups):
+            traffic |= _abi.BP_TRAFFIC_FLOAT_AVG
         try:
             for pointer, name in _communicators(groups).items():
-                config = configured(library.bp_nccl_config_init, _abi.bp_nccl_config, comm=pointer, device=device.handle.value,
-                                    name=name.encode())
+                config = configured(library.bp_nccl_config_init, _abi.bp_nccl_config, comm=pointer,
+                                    device=device.handle.value, name=name.encode())
                 self._comms.append(made(library.bp_comm_create_nccl, ctypes.byref(config)))
-                entries.append(configured(library.bp_registration_entry_init, _abi.bp_registration_entry, comm=self._comms[-1].value,
-                                          kind=wanted, traffic=_abi.BP_TRAFFIC_GATHER | _abi.BP_TRAFFIC_REDUCE_SCATTER))
+                entries.append(configured(library.bp_registration_entry_init, _abi.bp_registration_entry,
+                                          comm=self._comms[-1].value, traffic=traffic))
+                entries[-1].kind = wanted
             array = (_abi.bp_registration_entry * len(entries))(*entries)
             call(library.bp_registration_create, pool.handle, array, len(entries), ctypes.byref(self._registration))
         except BaseException:

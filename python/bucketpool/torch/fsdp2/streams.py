@@ -8,8 +8,9 @@ from ... import Device, Stream
 
 
 class Streams:
-    """On a CPU everything runs as it is called, and one stream stands for it. On a GPU streams are imported when they are first met;
-    PyTorch's own live as long as the process, so a handle stays one stream's. An external stream must outlive the pool."""
+    """On a CPU everything runs as it is called, and one stream stands for it. On a GPU streams are imported when they
+    are first met; PyTorch's own live as long as the process, so a handle stays one stream's. An external stream must
+    outlive the pool."""
 
     def __init__(self, device: Device, torch_device: torch.device) -> None:
         self.device, self.torch_device = device, torch_device

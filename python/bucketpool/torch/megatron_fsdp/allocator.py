@@ -7,17 +7,19 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
-from ... import Device, Plan, Pool
+from ...device import Device
 from ...errors import InvalidArgument, Mismatch, ScheduleError, Unsupported
+from ...plan import Plan
+from ...pool import Pool
 from .streams import Streams
-from .units import DTYPES, ITEM_BYTES, bucket_id_of, dtype_name
+from .units import DTYPES, ITEM_BYTES, bucket_id_of, dtype_name, unit_ids
 
 ROLES = ("param", "param_transpose", "grad", "grad_comm")
 
 
 class Bucket:
-    """What allocate() returns: `data` is the bucket as a one-dimensional tensor. The tensor is a view of the pool: it keeps the mapping
-    alive, not the hold; free() ends that."""
+    """What allocate() returns: `data` is the bucket as a one-dimensional tensor. The tensor is a view of the pool: it
+    keeps the mapping alive, not the hold; free() ends that."""
 
     __slots__ = ("data",)
 
@@ -44,30 +46,36 @@ class _Hold:
         self.streams: Set[Any] = set()
 
 
-def _refuse_joint(plan: Plan) -> None:
-    """A gradient is freed when the queue of reductions drains, at a time that no plan knows: so its bytes cannot be a parameter's
-    next."""
+def _refuse(plan: Plan) -> None:
+    """Plans that cannot be kept to. A gradient is freed when the queue of reductions drains, at a time that no plan
+    knows: so its bytes cannot be a parameter's next."""
+    if plan.feasible and not plan.stable:
+        raise Unsupported(f"the plan of policy {plan.policy} leaves buckets without an address: plan by scheduled, "
+                          f"max, or fixed with fallback persistent")
     roles: Dict[int, str] = {}
     for assignment in plan.assignments:
         other = roles.setdefault(assignment.slab, assignment.role)
         if other != assignment.role and {other, assignment.role} & set(ROLES):
-            raise Unsupported(f"the plan has {other} and {assignment.role} buckets in one slab, which Megatron-FSDP cannot use: it frees "
-                              f"gradients when its queue of reductions drains, not where the schedule says. Plan without joint")
+            raise Unsupported(f"the plan has {other} and {assignment.role} buckets in one slab, which Megatron-FSDP "
+                              f"cannot use: it frees gradients when its queue of reductions drains, not where the "
+                              f"schedule says. Plan without joint")
 
 
 class PooledBuckets:
     """A pool made of a plan on one device, and what its allocators share.
 
-    `plan` is read, not kept. `device` is a torch device: memory and streams are its own ("cpu": the library's host device, for runs
-    without a GPU). `outside_bytes` is memory for buckets outside units, made at creation. `pool_options` are those of Pool (strict,
-    guard, fingerprint, name, ...). Several allocators may serve one pool, one for each role.
+    `plan` is read, not kept. `device` is a torch device: memory and streams are its own ("cpu": the library's host
+    device, for runs without a GPU). `outside_bytes` is memory for buckets outside units, made at creation.
+    `pool_options` are those of Pool (strict, guard, fingerprint, name, ...). Several allocators may serve one pool, one
+    for each role.
 
-    Errors: Unsupported (a plan with parameters and gradients in one slab, a device that is neither cpu nor cuda), InvalidArgument (a
-    plan whose buckets are not named by ids: not exported by describe()), Infeasible, NoDeviceMemory, NoDevice."""
+    Errors: Unsupported (a plan with parameters and gradients in one slab or with dynamic memory, a device that is
+    neither cpu nor cuda), InvalidArgument (a plan whose buckets are not named by ids: not exported by describe()),
+    Infeasible, NoDeviceMemory, NoDevice."""
 
     def __init__(self, plan: Plan, device: Any = "cpu", outside_bytes: int = 0, **pool_options: Any) -> None:
         self.device = with_index(torch.device(device))
-        _refuse_joint(plan)
+        _refuse(plan)
         pool_options.setdefault("name", "megatron_fsdp")
         if self.device.type == "cuda":
             native = Device.cuda(self.device.index)
@@ -85,27 +93,29 @@ class PooledBuckets:
         for each in plan.assignments:
             bucket_id = bucket_id_of(each.bucket)
             if bucket_id is None or each.role not in ROLES:
-                raise InvalidArgument(f"the plan's {each.role} bucket {each.bucket or each.ordinal} of unit {each.unit} is none of "
-                                      f"Megatron-FSDP's: plan the units.json that describe(model).write() makes, with its --roles")
-            planned[each.role, bucket_id] = Planned(self.pool.bind(each.unit, each.ordinal, each.role, each.dtype, each.bytes),
-                                                    each.dtype, each.bytes)
+                raise InvalidArgument(f"the plan's {each.role} bucket {each.bucket or each.ordinal} of unit "
+                                      f"{each.unit} is none of Megatron-FSDP's: plan the units.json that "
+                                      f"describe(model).write() makes, with its --roles")
+            request = self.pool.bind(each.unit, each.ordinal, each.role, each.dtype, each.bytes)
+            planned[each.role, bucket_id] = Planned(request, each.dtype, each.bytes)
         return planned
 
     def bind_outside(self, role: str, bucket_id: int, dtype: str, size_bytes: int) -> Planned:
-        """A bucket outside units, from the memory of `outside_bytes`, bound once. Errors: Mismatch (another dtype or more bytes than at
-        first), NoDeviceMemory."""
+        """A bucket outside units, from the memory of `outside_bytes`, bound once. Errors: Mismatch (another dtype or
+        more bytes than at first), NoDeviceMemory."""
         found = self._outside.get((role, bucket_id))
         if found is None:
             request = self.pool.bind("", bucket_id, role, dtype, size_bytes, placement="persistent")
             found = self._outside[role, bucket_id] = Planned(request, dtype, size_bytes)
         return found
 
-    def allocator(self, role: str, groups: Sequence[Any], outside: str = "persistent", repeats: str = "accept") -> "BucketAllocator":
+    def allocator(self, role: str, groups: Sequence[Any], outside: str = "persistent",
+                  repeats: str = "accept") -> "BucketAllocator":
         """The allocator of one role (param, param_transpose, grad, grad_comm) for these parameter groups."""
         return BucketAllocator(self, role, groups, outside, repeats)
 
     def close(self) -> None:
-        """Ends the pool. Tensors that are still there keep their addresses. Errors: ScheduleError when buckets are live."""
+        """Gives the pool up. What tensors still look at stays mapped until the last of them goes."""
         self.pool.close()
 
 
@@ -117,16 +127,18 @@ def with_index(device: torch.device) -> torch.device:
 
 
 class BucketAllocator:
-    """TemporaryBucketAllocator's interface over a pool: allocate() and free() by bucket id, and `fsdp_double_buffer_units`, the units
-    whose buckets are pooled: all of them.
+    """TemporaryBucketAllocator's interface over a pool: allocate() and free() by bucket id, and
+    `fsdp_double_buffer_units`, the units whose buckets are pooled: all of them.
 
-    A bucket has its planned address every time. `groups` are the parameter groups; of each only fsdp_unit_id is read. Buckets outside
-    units are served as `outside` says: "persistent" from the pool's memory for them, "dynamic" by PyTorch, given back at free. What
-    Megatron-FSDP's own allocators do with a bucket that is allocated already (it is returned again) or not allocated (free does
-    nothing) happens here with `repeats` "accept", as its pipelines rely on it; "error" refuses both.
+    A bucket has its planned address every time. `groups` are the parameter groups; of each only fsdp_unit_id is read.
+    Buckets outside units are served as `outside` says: "persistent" from the pool's memory for them, "dynamic" by
+    PyTorch, given back at free. What Megatron-FSDP's own allocators do with a bucket that is allocated already (it is
+    returned again) or not allocated (free does nothing) happens here with `repeats` "accept", as its pipelines rely on
+    it; "error" refuses both.
 
-    Streams: allocate() is ordered on the current stream behind the last use of the memory; a repeated allocate() on another stream
-    makes that one a user too; free() marks all of them, at what they have been given so far. Any thread, different buckets at once."""
+    Streams: allocate() is ordered on the current stream behind the last use of the memory; a repeated allocate() on
+    another stream makes that one a user too; free() marks all of them, at what they have been given so far. Any thread,
+    different buckets at once."""
 
     def __init__(self, pooled: PooledBuckets, role: str, groups: Sequence[Any], outside: str = "persistent",
                  repeats: str = "accept") -> None:
@@ -136,7 +148,7 @@ class BucketAllocator:
                 raise InvalidArgument(f"{what} {value!r}: expected one of {', '.join(known)}")
         self.pooled, self.role, self.groups = pooled, role, groups
         self.outside, self.repeats = outside, repeats
-        self.fsdp_double_buffer_units: List[int] = sorted({group.fsdp_unit_id for group in groups if group.fsdp_unit_id is not None})
+        self.fsdp_double_buffer_units: List[int] = unit_ids(groups)
         self._held: Dict[int, _Hold] = {}
         self._tensors: Dict[Tuple[int, int], torch.Tensor] = {}
         self._dynamic: Dict[int, torch.Tensor] = {}
@@ -148,13 +160,14 @@ class BucketAllocator:
                  mem_alloc_context: Optional[Callable[[], Any]] = None, strict_assignments: bool = True) -> Bucket:
         """The memory of a bucket: `size` elements of `dtype`.
 
-        With strict_assignments it is at the planned address, or an exception. Without, which is how Megatron-FSDP asks while it
-        wraps a module, memory that others hold is stood in for by memory of PyTorch's for this once, with a warning. mem_alloc_context
-        is not entered: the pool's slabs are there already.
+        With strict_assignments it is at the planned address, or an exception. Without, which is how Megatron-FSDP asks
+        while it wraps a module, memory that others hold is stood in for by memory of PyTorch's for this once, with a
+        warning. mem_alloc_context is not entered: the pool's slabs are there already.
 
-        Errors: InvalidArgument (an id that there is no group for, a dtype that is not known, another device than the pool's), Mismatch
-        (not in the plan, another dtype or more elements than planned, otherwise than it is allocated now), ScheduleError (the memory is
-        held: names the holder; allocated already, with repeats "error"), NoDeviceMemory (outside units)."""
+        Errors: InvalidArgument (an id that there is no group for, a dtype that is not known, another device than the
+        pool's), Mismatch (not in the plan, another dtype or more elements than planned, otherwise than it is allocated
+        now), ScheduleError (the memory is held: names the holder; allocated already, with repeats "error"),
+        NoDeviceMemory (outside units)."""
         self._check(bucket_id, size, dtype, device, mem_alloc_context)
         hold = self._held.get(bucket_id)
         if hold is not None:
@@ -163,20 +176,22 @@ class BucketAllocator:
         if size == 0 or (unit is None and self.outside == "dynamic"):
             hold = _Hold(Bucket(self._from_torch(bucket_id, size, dtype, device)), None, dtype, size)
         else:
-            hold = self._from_pool(bucket_id, self._planned(bucket_id, unit, size, dtype), size, dtype, strict_assignments)
+            planned = self._planned(bucket_id, unit, size, dtype)
+            hold = self._from_pool(bucket_id, planned, size, dtype, strict_assignments)
         self._held[bucket_id] = hold
         return hold.bucket
 
     def free(self, bucket_id: int) -> None:
-        """Gives the memory back, on the current stream: what runs there and on the streams that allocated it, as far as enqueued, is
-        done before others get it. A bucket that is not allocated is passed over, as GradReducePipeline.reset frees every bucket.
-        Errors: InvalidArgument (an id that there is no group for), ScheduleError (not allocated, with repeats "error")."""
-        if not 0 <= bucket_id < len(self.groups):
-            raise InvalidArgument(f"{self.role} bucket {bucket_id}: this module has {len(self.groups)} parameter groups")
+        """Gives the memory back, on the current stream: what runs there and on the streams that allocated it, as far as
+        enqueued, is done before others get it. A bucket that is not allocated is passed over, as
+        GradReducePipeline.reset frees every bucket. Errors: InvalidArgument (an id that there is no group for),
+        ScheduleError (not allocated, with repeats "error")."""
+        self._check_id(bucket_id)
         hold = self._held.get(bucket_id)
         if hold is None:
             if self.repeats == "error":
-                raise ScheduleError(f"{self._label(bucket_id)} is freed while it is not allocated: free it once for each allocate")
+                raise ScheduleError(f"{self._label(bucket_id)} is freed while it is not allocated: free it once for "
+                                    f"each allocate")
             return
         if hold.pool_id is not None:
             self.pooled.pool.release([hold.pool_id], self.pooled.streams.current())
@@ -195,27 +210,33 @@ class BucketAllocator:
         unit = self.groups[bucket_id].fsdp_unit_id
         return f"{self.role} bucket {bucket_id} " + (f"of unit {unit}" if unit is not None else "outside units")
 
-    def _check(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device, context: Optional[Callable]) -> None:
+    def _check_id(self, bucket_id: int) -> None:
         if not isinstance(bucket_id, int) or not 0 <= bucket_id < len(self.groups):
-            raise InvalidArgument(f"{self.role} bucket {bucket_id}: this module has {len(self.groups)} parameter groups")
+            raise InvalidArgument(f"{self.role} bucket {bucket_id}: this module has {len(self.groups)} parameter "
+                                  f"groups, whose ids count from 0")
+
+    def _check(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device,
+               context: Optional[Callable[[], Any]]) -> None:
+        self._check_id(bucket_id)
         if dtype not in DTYPES:
             dtype_name(dtype, self._label(bucket_id))
         if size < 0:
             raise InvalidArgument(f"{self._label(bucket_id)}: {size} elements: expected 0 or more")
         if device is not None and with_index(torch.device(device)) != self.pooled.device:
-            raise InvalidArgument(f"{self._label(bucket_id)} is asked for on {device}, the pool is on {self.pooled.device}: make one pool "
-                                  f"for each device")
+            raise InvalidArgument(f"{self._label(bucket_id)} is asked for on {device}, the pool is on "
+                                  f"{self.pooled.device}: make one pool for each device")
         if context is not None and context is not nullcontext and not self._warned:
             self._warned = True
-            warnings.warn("nccl_ub: buckets come from bucketpool's slabs, not from Megatron-FSDP's NCCL memory pool, and are not "
-                          "registered by it: register the pool with NCCL (docs/registration.md)", RuntimeWarning, stacklevel=4)
+            warnings.warn("nccl_ub: buckets come from bucketpool's slabs, not from Megatron-FSDP's NCCL memory pool, "
+                          "and are not registered by it: register the pool with NCCL (docs/registration.md)",
+                          RuntimeWarning, stacklevel=4)
 
     def _again(self, bucket_id: int, hold: _Hold, size: int, dtype: torch.dtype) -> Bucket:
         if self.repeats == "error":
             raise ScheduleError(f"{self._label(bucket_id)} is allocated while it is allocated: free it first")
         if (size, dtype) != (hold.size, hold.dtype):
-            raise Mismatch(f"{self._label(bucket_id)} is allocated as {hold.size} elements of {hold.dtype}, asked for as {size} of {dtype}: "
-                           f"free it first")
+            raise Mismatch(f"{self._label(bucket_id)} is allocated as {hold.size} elements of {hold.dtype}, asked for "
+                           f"as {size} of {dtype}: free it first")
         if hold.pool_id is not None:
             stream = self.pooled.streams.current()
             if stream not in hold.streams:
@@ -230,25 +251,25 @@ class BucketAllocator:
             self.pooled.planned.get((self.role, bucket_id))
         if planned is None:
             ids = sorted(bucket for role, bucket in self.pooled.planned if role == self.role)
-            there = f"it has the ids {_ranges(ids)}" if ids else "it has none of this role: plan with --roles " + self.role
-            raise Mismatch(f"{self._label(bucket_id)} is not in the plan: {there}. Export units.json from this module and plan it again")
+            there = f"the ids {_ranges(ids)}" if ids else f"none of this role: plan with --roles {self.role}"
+            raise Mismatch(f"{self._label(bucket_id)} is not in the plan: it has {there}. Export units.json from this "
+                           f"module and plan it again")
         if planned.dtype != storage:
-            raise Mismatch(f"{self._label(bucket_id)} is planned as {planned.dtype}, asked for as {storage}: plan it again with the dtypes "
-                           f"of this run")
+            raise Mismatch(f"{self._label(bucket_id)} is planned as {planned.dtype}, asked for as {storage}: plan it "
+                           f"again with the dtypes of this run")
         if asked > planned.bytes:
-            raise Mismatch(f"{self._label(bucket_id)} needs {asked} bytes ({size} elements of {storage}), planned were {planned.bytes}: "
-                           f"export units.json from this module, with this number of ranks, and plan it again")
+            raise Mismatch(f"{self._label(bucket_id)} needs {asked} bytes ({size} elements of {storage}), planned were "
+                           f"{planned.bytes}: export units.json from this module, with this number of ranks, and plan "
+                           f"it again")
         return planned
 
     def _from_pool(self, bucket_id: int, planned: Planned, size: int, dtype: torch.dtype, strict: bool) -> _Hold:
         stream = self.pooled.streams.current()
-        if strict:
-            views = self.pooled.pool.acquire([planned.id], stream)
-        else:
-            views = self.pooled.pool.try_acquire([planned.id], stream)
+        take = self.pooled.pool.acquire if strict else self.pooled.pool.try_acquire
+        views = take([planned.id], stream)
         if views is None:
-            warnings.warn(f"{self._label(bucket_id)}: its memory is held, so it lies outside the pool this time", RuntimeWarning,
-                          stacklevel=3)
+            warnings.warn(f"{self._label(bucket_id)}: its memory is held, so it lies outside the pool this time",
+                          RuntimeWarning, stacklevel=3)
             return _Hold(Bucket(torch.empty(size, dtype=dtype, device=self.pooled.device)), None, dtype, size)
         self.pooled.streams.settle(stream)
         view = views[0]
@@ -261,7 +282,8 @@ class BucketAllocator:
         return hold
 
     def _from_torch(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """The same tensor every time, whose storage comes and goes: views of it that parameters are see what is gathered next."""
+        """The same tensor every time, whose storage comes and goes: views of it that parameters are see what is
+        gathered next."""
         tensor = self._dynamic.get(bucket_id)
         if tensor is None or tensor.dtype != dtype or tensor.numel() != size:
             tensor = self._dynamic[bucket_id] = torch.empty(size, dtype=dtype, device=device)

@@ -5,17 +5,20 @@ import operator
 import sys
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
 
 import torch
 
-from ... import Plan, Pool
 from ...errors import InvalidArgument, Mismatch, ScheduleError
+from ...plan import Plan
+from ...pool import Pool
 from .allocator import Bucket, BucketAllocator, PooledBuckets
-from .units import Group, Units, describe
+from .units import Group, Units, describe, unit_ids
 
 # where its buffers are defined: the package, and the copy in Megatron-LM
-MODULES = ("megatron_fsdp.param_and_grad_buffer", "megatron.core.distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer")
+MODULES = ("megatron_fsdp.param_and_grad_buffer",
+           "megatron.core.distributed.fsdp.src.megatron_fsdp.param_and_grad_buffer")
+Planner = Callable[[Units], Plan]
 REPLACED = ("FixedPoolAllocator", "MaxPoolAllocator")
 # what ParamAndGradBuffer calls its allocators, and the role that each serves
 ROLE_OF_NAME = {"fsdp_params": "param", "fsdp_fp8_transpose_params": "param_transpose", "fsdp_grads": "grad",
@@ -23,11 +26,13 @@ ROLE_OF_NAME = {"fsdp_params": "param", "fsdp_fp8_transpose_params": "param_tran
 
 
 class Installed:
-    """The pool of the one module that was wrapped while this was installed. `plan`, `units`, `pool` and `allocators` (by role) are there
-    once it is."""
+    """The pool of the one module that was wrapped while this was installed. `plan`, `units`, `pool` and `allocators`
+    (by role) are there once it is."""
 
-    def __init__(self, plan: Optional[Plan], policy: str, pool_options: Dict[str, Any]) -> None:
-        self.plan, self._policy, self._options = plan, policy, pool_options
+    def __init__(self, plan: Union[None, Plan, Planner], policy: str, pool_options: Dict[str, Any]) -> None:
+        self.plan = plan if isinstance(plan, Plan) else None
+        self._planner = plan if plan is not None and not isinstance(plan, Plan) else lambda units: units.plan(policy)
+        self._options = pool_options
         self.units: Optional[Units] = None
         self.pooled: Optional[PooledBuckets] = None
         self.allocators: Dict[str, "_Deferred"] = {}
@@ -42,7 +47,8 @@ class Installed:
         return self.pooled.pool
 
     def close(self) -> None:
-        """Ends the pool, after the module's last step. Errors: ScheduleError when buckets are live (`allocators[role].live`)."""
+        """Gives the pool up, after the module's last step. What its tensors still look at stays mapped until they
+        go."""
         if self.pooled is not None:
             self.pooled.close()
             self.pooled = None
@@ -53,8 +59,8 @@ class Installed:
         """Called by ParamAndGradBuffer in place of FixedPoolAllocator and MaxPoolAllocator."""
         role = ROLE_OF_NAME.get(name)
         if role is None:
-            raise InvalidArgument(f"Megatron-FSDP makes an allocator {name!r}; known are {', '.join(ROLE_OF_NAME)}: this version is not "
-                                  f"supported")
+            raise InvalidArgument(f"Megatron-FSDP makes an allocator {name!r}; known are {', '.join(ROLE_OF_NAME)}: "
+                                  f"this version is not supported")
         if role in self.allocators:
             raise ScheduleError("a second module is wrapped for the same pool: install() again for each module")
         if size != 2:
@@ -71,8 +77,9 @@ class Installed:
         if self.pooled is None:
             self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of)
             if self.plan is None:
-                self.plan = self.units.plan(self._policy)
-            outside = sum(self.units.outside_bytes(role) for role, each in self.allocators.items() if each.outside == "persistent")
+                self.plan = self._planner(self.units)
+            outside = sum(self.units.outside_bytes(role) for role, each in self.allocators.items()
+                          if each.outside == "persistent")
             pooled = PooledBuckets(self.plan, device, outside, **self._options)
             _check_sizes(self.units.groups, pooled)
             self.pooled = pooled
@@ -80,12 +87,19 @@ class Installed:
 
 
 def _check_sizes(groups: Sequence[Group], pooled: PooledBuckets) -> None:
-    """Every bucket that will be allocated is in the plan: found while the module is wrapped, not in the middle of a step."""
-    missing: List[str] = [f"{role} bucket {group.bucket_id} of unit {group.unit}" for group in groups if group.unit is not None and group.numel
-                          for role in group.roles if (role, group.bucket_id) not in pooled.planned]
-    if missing:
-        raise Mismatch(f"{len(missing)} buckets of this module are not in the plan, the first is {missing[0]}: export units.json from this "
-                       f"module (describe(model).write(path)) and plan it with the --roles that this names")
+    """Every bucket that will be allocated is in the plan: found while the module is wrapped, not in the middle of a
+    step."""
+    asked = [(role, group) for group in groups if group.unit is not None and group.numel for role in group.roles]
+    missing = [(role, group) for role, group in asked if (role, group.bucket_id) not in pooled.planned]
+    larger = [(role, group) for role, group in asked if (role, group.bucket_id) in pooled.planned
+              and pooled.planned[role, group.bucket_id].bytes < group.bytes(role)]
+    for found, what in ((missing, "are not in the plan"), (larger, "are larger than planned")):
+        if found:
+            role, group = found[0]
+            raise Mismatch(f"{len(found)} of {len(asked)} buckets of this module {what}, the first is {role} bucket "
+                           f"{group.bucket_id} of unit {group.unit} with {group.bytes(role)} bytes: export units.json "
+                           f"from this module (describe(model).write(path)), with this number of ranks, and plan it "
+                           f"with the command that this returns")
 
 
 class _Deferred:
@@ -94,7 +108,7 @@ class _Deferred:
     def __init__(self, installed: Installed, role: str, groups: Sequence[Any], outside: str) -> None:
         self._installed, self._role, self._groups, self.outside = installed, role, groups, outside
         self._allocator: Optional[BucketAllocator] = None
-        self.fsdp_double_buffer_units = sorted({group.fsdp_unit_id for group in groups if group.fsdp_unit_id is not None})
+        self.fsdp_double_buffer_units = unit_ids(groups)
 
     def allocate(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device,
                  mem_alloc_context: Optional[Callable[[], Any]] = None, strict_assignments: bool = True) -> Bucket:
@@ -129,19 +143,21 @@ def _find(package: Optional[str]) -> List[ModuleType]:
 
 
 @contextmanager
-def install(plan: Optional[Plan] = None, policy: str = "scheduled", package: Optional[str] = None,
+def install(plan: Union[None, Plan, Planner] = None, policy: str = "scheduled", package: Optional[str] = None,
             **pool_options: Any) -> Iterator[Installed]:
-    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan` (None: one that is planned from the module's own
-    buckets by `policy`). Wrap one module inside; the pool stays after the end and is given back by Installed.close().
+    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan, a function that
+    makes one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one module inside;
+    the pool stays after the end and is given back by Installed.close().
 
-    `package` names the module that Megatron-FSDP is ("megatron_fsdp"; by default what is imported already, else what is found).
-    `pool_options` are those of Pool. Not for several threads at once.
-    Errors: ImportError, ScheduleError (nothing asked for a double buffer), and as PooledBuckets when the first bucket is allocated."""
+    `package` names the module that Megatron-FSDP is ("megatron_fsdp"; by default what is imported already, else what is
+    found). `pool_options` are those of Pool. Not for several threads at once. Errors: ImportError, ScheduleError
+    (nothing asked for a double buffer), and as PooledBuckets when the first bucket is allocated."""
     installed = Installed(plan, policy, pool_options)
     modules = _find(package)
     before = [(module, name, getattr(module, name)) for module in modules for name in REPLACED if hasattr(module, name)]
     if not before:
-        raise InvalidArgument(f"{modules[0].__name__} has no {' and no '.join(REPLACED)}: this version is not supported")
+        raise InvalidArgument(f"{modules[0].__name__} has no {' and no '.join(REPLACED)}: this version is not "
+                              f"supported")
     for module, name, _ in before:
         setattr(module, name, installed._make_allocator)
     try:
@@ -150,5 +166,5 @@ def install(plan: Optional[Plan] = None, policy: str = "scheduled", package: Opt
         for module, name, original in before:
             setattr(module, name, original)
     if not installed.allocators:
-        raise ScheduleError("Megatron-FSDP made no double buffer: wrap the module with fsdp_double_buffer=True and units in "
-                            "fsdp_unit_modules")
+        raise ScheduleError("Megatron-FSDP made no double buffer: wrap the module with fsdp_double_buffer=True and "
+                            "units in fsdp_unit_modules")

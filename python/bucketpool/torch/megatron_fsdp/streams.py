@@ -4,12 +4,13 @@ from typing import Any, Dict
 
 import torch
 
-from ... import Device
+from ...device import Device
 
 
 class Streams:
-    """The library's streams of one torch device. On a GPU each torch stream is imported when it is first current; torch never destroys
-    those of its pools. On a CPU there is one, as work is done when a call returns: its order is the host's."""
+    """The library's streams of one torch device. On a GPU each torch stream is imported when it is first current; torch
+    never destroys those of its pools. On a CPU there is one, as work is done when a call returns: its order is the
+    host's."""
 
     def __init__(self, device: Device, torch_device: torch.device) -> None:
         self._device, self._torch_device = device, torch_device

@@ -1,12 +1,17 @@
-"""What Megatron-FSDP gathers and reduces, as a bucketpool model: its parameter groups, which are the buckets, and its units."""
+"""What Megatron-FSDP gathers and reduces, as a bucketpool model: its parameter groups, which are the buckets, and its
+units."""
 
 import dataclasses
+import shlex
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from ... import Buckets, Model, Plan, Schedule
+from ...buckets import Buckets
 from ...errors import InvalidArgument, Unsupported
+from ...model import Model
+from ...plan import Plan
+from ...schedule import Schedule
 
 FP8 = "float8"  # how Megatron-FSDP spells the dtype of parameters that are fp8 tensors of Transformer Engine
 
@@ -56,14 +61,25 @@ class Group:
     shards: int  # ranks that it is sharded over
     comm_numel: int  # elements of the outer reduction's copy
 
+    def bytes(self, role: str) -> int:
+        """What is allocated for it in a role."""
+        numel = self.comm_numel if role == "grad_comm" else self.padded_numel
+        dtype = self.grad_dtype if role in ("grad", "grad_comm") else self.dtype
+        return numel * ITEM_BYTES[dtype] if dtype is not None else 0
+
+
+def unit_ids(groups: Sequence[Any]) -> List[int]:
+    """The units that parameter groups belong to."""
+    return sorted({group.fsdp_unit_id for group in groups if group.fsdp_unit_id is not None})
+
 
 def _distributed(*buffers: Any) -> bool:
     return any(buffer is not None and buffer.is_data_distributed for buffer in buffers)
 
 
 def _gradient_roles(group: Any, grad_dtype: torch.dtype) -> List[str]:
-    """Sharded gradients are made in temporary memory; unsharded ones are reduced from a copy if they are communicated in another
-    dtype, and hybrid sharding reduces its shard once more from another copy then."""
+    """Sharded gradients are made in temporary memory; unsharded ones are reduced from a copy if they are communicated
+    in another dtype, and hybrid sharding reduces its shard once more from another copy then."""
     buffer = group.hfsdp_helper_gbuf or group.main_grad_buffer
     if buffer is None:
         return []
@@ -80,16 +96,16 @@ def _read(bucket_id: int, group: Any, grad_dtype_of: Callable[[Any], torch.dtype
     roles = ["param"] if _distributed(group.hfsdp_helper_wbuf, weight) else []
     roles += ["param_transpose"] if _distributed(group.hfsdp_helper_wtbuf, group.transpose_weight_buffer) else []
     grad_dtype = grad_dtype_of(group) if gradient is not None else None
-    roles += _gradient_roles(group, grad_dtype) if gradient is not None else []
+    roles += _gradient_roles(group, grad_dtype) if grad_dtype is not None else []
     outer = group.hsdp_comm_gbuf
     comm = 0
     if outer is not None:
         comm = outer.shard_bucket_index.size if outer.is_data_distributed else outer.bucket_index.size
-    shards = outer or group.hfsdp_helper_gbuf or measured
+    inner = outer or group.hfsdp_helper_wbuf or measured  # what a rank holds is sharded over the inner ranks
     return Group(bucket_id, group.fsdp_unit_id, dtype_name(group.dtype, whose),
                  dtype_name(grad_dtype, whose) if grad_dtype is not None else None, numel,
                  measured.bucket_index.size if measured is not None else numel, bool(group.is_expert_param),
-                 not group.requires_grad, tuple(roles), shards.dp_world_size if shards is not None else 1, comm)
+                 not group.requires_grad, tuple(roles), inner.dp_world_size if inner is not None else 1, comm)
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
@@ -118,8 +134,8 @@ def _unit_names(groups: Sequence[Any], name_of: Optional[Callable[[Any], Optiona
 
 
 class Units:
-    """Buckets and units as Megatron-FSDP made them. `model` has them as given buckets, named by their ids; `roles`, `grad_dtype`, `dp`
-    and `ep` are what planning needs beside the file; `groups` what was read."""
+    """Buckets and units as Megatron-FSDP made them. `model` has them as given buckets, named by their ids; `roles`,
+    `grad_dtype`, `dp` and `ep` are what planning needs beside the file; `groups` what was read."""
 
     def __init__(self, groups: Sequence[Group], unit_names: Dict[int, str], name: str) -> None:
         self.groups = list(groups)
@@ -127,18 +143,21 @@ class Units:
         self.roles = tuple(role for role in ("param", "param_transpose", "grad", "grad_comm")
                            if any(role in group.roles for group in inside))
         if not self.roles:
-            raise Unsupported("there is nothing to pool: no unit of this module is sharded over more than one rank (strategies "
-                              "optim_grads and optim_grads_params are, with units in fsdp_unit_modules)")
+            raise Unsupported("there is nothing to pool: no unit of this module is sharded over more than one rank "
+                              "(strategies optim_grads and optim_grads_params are, with units in fsdp_unit_modules)")
         self.grad_dtype = self._gradients(inside)
         self.dp, self.ep = self._ranks()
+        self._buckets: Optional[Buckets] = None
         self.model = Model(name)
-        index = {unit: self.model.add_unit(unit_names[unit]) for unit in sorted({group.unit for group in inside})}
+        units = sorted({group.unit for group in self.groups if group.unit is not None})
+        index = {unit: self.model.add_unit(unit_names[unit]) for unit in units}
         for group in self.groups:
+            outside = group.unit is None
             roles = group.roles + (STATE_ROLES if "param" in group.roles else ())
-            if group.unit is None or group.roles:
-                self.model.add_bucket(index[group.unit] if group.unit is not None else None, group.dtype, group.numel,
+            if outside or group.roles:
+                self.model.add_bucket(None if group.unit is None else index[group.unit], group.dtype, group.numel,
                                       name=bucket_name(group.bucket_id), padded_numel=group.padded_numel,
-                                      expert=group.expert, frozen=group.frozen, roles=roles if group.unit is not None else ())
+                                      expert=group.expert, frozen=group.frozen, roles=() if outside else roles)
 
     @staticmethod
     def _gradients(groups: Sequence[Group]) -> Optional[str]:
@@ -153,7 +172,8 @@ class Units:
         return dtypes[0]
 
     def _ranks(self) -> Tuple[int, int]:
-        """Data- and expert-parallel ranks: what gives each bucket its shards, and the outer reduction's copy its size."""
+        """Data- and expert-parallel ranks: what gives each bucket its shards, and the outer reduction's copy its
+        size."""
         if any("grad_comm" in group.roles and group.comm_numel == group.padded_numel for group in self.groups):
             return 1, 1  # gradients are not sharded: the copy is a whole bucket
         dense = [group.shards for group in self.groups if not group.expert]
@@ -163,32 +183,32 @@ class Units:
         return max(dense + expert), 1
 
     def outside_bytes(self, role: str) -> int:
-        """Bytes of all buckets outside units in a role, each rounded up to 256: what serving them from the pool takes."""
-        total = 0
-        for group in self.groups:
-            if group.unit is None and role in group.roles:
-                numel = group.comm_numel if role == "grad_comm" else group.padded_numel
-                dtype = group.grad_dtype if role in ("grad", "grad_comm") else group.dtype
-                total += (numel * ITEM_BYTES[dtype] + 255) // 256 * 256
-        return total
+        """Bytes of all buckets outside units in a role, each rounded up to 256: what serving them from the pool
+        takes."""
+        return sum((group.bytes(role) + 255) // 256 * 256 for group in self.groups
+                   if group.unit is None and role in group.roles)
 
+    @property
     def buckets(self) -> Buckets:
         """The buckets and requests that the library plans."""
-        return Buckets(self.model, bucketing="given", padding="given", dp=self.dp, ep=self.ep, roles=self.roles,
-                       grad_dtype=self.grad_dtype)
+        if self._buckets is None:
+            self._buckets = Buckets(self.model, bucketing="given", padding="given", dp=self.dp, ep=self.ep,
+                                    roles=self.roles, grad_dtype=self.grad_dtype)
+        return self._buckets
 
-    def schedule(self, prefetch: int = 1, grad_units: int = 2, **options: Any) -> Schedule:
+    def schedule(self, **options: Any) -> Schedule:
         """Megatron-FSDP's step with double buffering (docs/schedules.md); options are those of Schedule.training."""
-        return Schedule.training(self.buckets(), prefetch=prefetch, grad_units=grad_units, **options)
+        return Schedule.training(self.buckets, **options)
 
-    def plan(self, policy: str = "scheduled", **options: Any) -> Plan:
-        """A plan for that schedule; options are those of Plan. A slab for each role: `joint` is refused by the allocator."""
-        buckets = self.buckets()
-        return Plan(buckets, Schedule.training(buckets, prefetch=1, grad_units=2), policy=policy, **options)
+    def plan(self, policy: str = "scheduled", schedule: Optional[Schedule] = None, **options: Any) -> Plan:
+        """A plan for a schedule of these buckets, by default the double buffer's; options are those of Plan. A slab for
+        each role: `joint` is refused by the allocator."""
+        return Plan(self.buckets, self.schedule() if schedule is None else schedule, policy=policy, **options)
 
     def command(self, path: str, policy: str = "scheduled") -> str:
         """The command that makes this plan of the file."""
-        words = ["bucketpool", "plan", path, "--bucketing", "given", "--padding", "given", "--dp", str(self.dp)]
+        words = ["bucketpool", "plan", shlex.quote(path), "--bucketing", "given", "--padding", "given"]
+        words += ["--dp", str(self.dp)]
         words += ["--ep", str(self.ep)] if self.ep > 1 else []
         words += ["--grad-dtype", self.grad_dtype] if self.grad_dtype else []
         return " ".join(words + ["--roles", ",".join(self.roles), "--policy", policy, "-o", "plan.json"])
@@ -199,18 +219,19 @@ class Units:
         return self.command(path)
 
 
-def describe(module: Any, name: str = "megatron_fsdp", grad_dtype_of: Optional[Callable[[Any], torch.dtype]] = None) -> Units:
-    """Describes a module that Megatron-FSDP has wrapped (MegatronFSDP, or what holds one), its ParamAndGradBuffer, or a list of its
-    ParameterGroups.
+def describe(module: Any, name: str = "megatron_fsdp",
+             grad_dtype_of: Optional[Callable[[Any], torch.dtype]] = None) -> Units:
+    """Describes a module that Megatron-FSDP has wrapped (MegatronFSDP, or what holds one), its ParamAndGradBuffer, or a
+    list of its ParameterGroups.
 
-    `grad_dtype_of(group)` is the dtype that a group's gradients are communicated in; by default the mixed-precision policy's
-    grad_comm_dtype, else the group's grad_dtype. Sizes are elements, padded as the package padded them.
+    `grad_dtype_of(group)` is the dtype that a group's gradients are communicated in; by default the mixed-precision
+    policy's grad_comm_dtype, else the group's grad_dtype. Sizes are elements, padded as the package padded them.
     Errors: InvalidArgument (not such a module; a dtype that is not known), Unsupported (nothing is sharded)."""
     buffer = getattr(module, "param_and_grad_buffer", module)
     groups = getattr(buffer, "parameter_groups", buffer)
     if not isinstance(groups, (list, tuple)) or not all(hasattr(group, "fsdp_unit_id") for group in groups):
-        raise InvalidArgument(f"{type(module).__name__} has no parameter groups: pass what fully_shard_model() returned, or its "
-                              f"param_and_grad_buffer")
+        raise InvalidArgument(f"{type(module).__name__} has no parameter groups: pass what fully_shard_model() "
+                              f"returned, or its param_and_grad_buffer")
     policy = getattr(buffer, "mp_policy", None)
     comm = policy.grad_comm_dtype if policy is not None else None
     if grad_dtype_of is None:

@@ -1,0 +1,271 @@
+"""Objects end in any order, in any thread, at the interpreter's exit and in forked children, without a crash, a hang or a leak."""
+
+import gc
+import itertools
+import os
+import sys
+import threading
+import unittest
+
+import bucketpool as bp
+from bucketpool import handle
+from support import BRIEF, Served, committed, run_python, world
+
+
+class Orders(unittest.TestCase):
+    def test_every_order_of_closing(self):
+        names = ("device", "stream", "pool", "plan", "buckets", "schedule")
+        orders = list(itertools.permutations(names))
+        for order in orders[::29 if BRIEF else 7]:
+            served = Served()
+            watched = served.device
+            keep = bp.Device.host()  # another device beside it
+            view = served.take(0)
+            for name in order:
+                getattr(served, name).close()
+                self.assertTrue(getattr(served, name).closed)
+                getattr(served, name).close()
+            with self.assertRaises(bp.InvalidArgument):
+                view.check()
+            self.assertTrue(watched.closed and not keep.closed)
+
+    def test_every_order_of_forgetting(self):
+        names = ("device", "stream", "pool", "plan", "buckets", "schedule")
+        for order in list(itertools.permutations(names))[::29 if BRIEF else 7]:
+            served = Served()
+            served.take(0)
+            for name in order:
+                delattr(served, name)
+        gc.collect()
+
+    def test_cycles(self):
+        device = bp.Device.host()
+        for _ in range(5):
+            served = Served(device)
+            view = served.take(0)
+            served.itself = [served, view]
+            view.pool.mine = view
+            del served, view
+        self.assertEqual(committed(device), 0)
+
+    def test_a_pool_that_could_not_be_made(self):
+        device = bp.Device.host(memory_bytes=4096)
+        for _ in range(50):
+            with self.assertRaises(bp.NoDeviceMemory):
+                Served(device)
+        self.assertEqual(committed(device), 0)
+        self.assertLess(device.usage.streams, 3)
+
+    def test_use_after_close(self):
+        served = Served()
+        served.pool.close()
+        calls = [lambda: served.pool.acquire(served.ids[:1], served.stream), lambda: served.pool.live(),
+                 lambda: served.pool.name, lambda: served.pool.statistics, lambda: served.pool.set_step(3)]
+        served.stream.close()
+        calls += [served.stream.synchronize, lambda: served.stream.fill(bytearray(1), 1), lambda: served.stream.name,
+                  lambda: served.stream.record(bp.Event(served.device))]
+        served.plan.close()
+        calls += [lambda: served.plan.bytes, lambda: bp.Pool(served.device, served.plan), lambda: served.plan.fingerprint]
+        served.device.close()
+        calls += [served.device.synchronize, lambda: bp.Stream(served.device), lambda: served.device.usage]
+        served.buckets.close()
+        calls += [lambda: len(served.buckets), lambda: bp.Schedule.training(served.buckets)]
+        for call in calls:
+            with self.assertRaises(bp.InvalidArgument) as caught:
+                call()
+            self.assertRegex(str(caught.exception), "^this (Pool|Stream|Plan|Device|Buckets) is closed$")
+        for name in ("pool", "stream", "plan", "device", "buckets"):
+            self.assertIn("closed", repr(getattr(served, name)))
+
+    def test_a_closed_stream_in_a_call(self):
+        """The pool remembers streams that are gone, and says so instead of touching them."""
+        served = Served()
+        view = served.take(0)
+        view.stream.close()
+        with self.assertRaises(bp.InvalidArgument):
+            view.release()
+        view.release(served.device.stream("later"))
+        self.assertEqual(served.pool.live(), [])
+
+
+class Threads(unittest.TestCase):
+    def test_close_beside_calls(self):
+        """Closing lets calls under way finish: what they use ends with the last of them."""
+        for _ in range(3 if BRIEF else 15):
+            served = Served(sizes=(1000,) * 4, apart=True, roles=("param",))
+            errors = []
+
+            def work(number, served=served, errors=errors):
+                stream = served.device.stream()
+                try:
+                    while True:
+                        served.pool.release(served.pool.acquire([served.param(number)], stream), stream)
+                except bp.InvalidArgument as error:
+                    errors.append(str(error))
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+            for thread in threads:
+                thread.start()
+            while served.pool.statistics.acquires < 20:
+                pass
+            served.pool.close()
+            for thread in threads:
+                thread.join(60)
+            self.assertEqual(errors, ["this Pool is closed"] * 3)
+
+    def test_what_ends_on_a_thread_of_the_device_is_ended_later(self):
+        """Ending a pool there would wait for the very stream that ends it."""
+        device = bp.Device.host()
+        stream = device.stream()
+        box = [Served(device)]
+        box[0].take(0)
+        before = committed(device)
+        stream.call(box.clear)
+        stream.synchronize()
+        bp.Model("an occasion")
+        self.assertLess(committed(device), before)
+        self.assertFalse(handle._Life.late)
+
+    def test_a_stream_is_forgotten_while_its_functions_run(self):
+        device = bp.Device.host(max_delay_us=500)
+        done = threading.Event()
+        for _ in range(20):
+            device.stream().call(lambda: None)
+        device.stream().call(done.set)
+        self.assertTrue(done.wait(30))
+        device.synchronize()
+        bp.Model("an occasion")
+        gc.collect()
+        self.assertEqual(device.usage.streams, 0)
+
+
+WORLD = """
+    import sys, gc
+    import bucketpool as bp
+    from support import Served
+    served = Served(bp.Device.host(max_delay_us=2000))
+    view = served.take(0)
+"""
+
+
+class Exit(unittest.TestCase):
+    def ends(self, code, output=""):
+        result = run_python("\n".join(line[4:] for line in WORLD.splitlines()) + "\n" + code)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, output, ""))
+
+    def test_with_everything_alive(self):
+        self.ends("sys.modules['keeps'] = served\nimport builtins; builtins.keeps = [view, served]\n")
+
+    def test_with_functions_on_their_way(self):
+        """Exit waits for them: they need the interpreter."""
+        self.ends("for n in range(20): served.stream.call(lambda n=n: sys.stdout.write(f'{n} '))\n",
+                  "".join(f"{n} " for n in range(20)))
+
+    def test_in_the_middle_of_cycles(self):
+        self.ends("gc.disable()\nfor _ in range(5):\n    s = Served(); s.take(0); s.itself = s\n    s.pool.mine = s\n")
+
+    def test_with_a_thread_that_goes_on(self):
+        self.ends("import threading\n"
+                  "def work():\n"
+                  "    while True: served.pool.release(served.pool.acquire([served.param(1)], served.stream), served.stream)\n"
+                  "threading.Thread(target=work, daemon=True).start()\n"
+                  "import time; time.sleep(0.1)\n")
+
+    def test_with_arrays_in_modules(self):
+        self.ends("try:\n    import numpy\nexcept ImportError: sys.exit()\n"
+                  "sys.array, numpy.kept = view.numpy('uint8'), numpy.from_dlpack(served.pool.acquire("
+                  "[served.param(3)], served.stream)[0].__class__ and view.numpy('uint16'))\n"
+                  "served.pool.close()\n")
+
+    def test_with_an_exception(self):
+        result = run_python(WORLD + "    raise RuntimeError('mine')")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("RuntimeError: mine", result.stderr)
+
+
+@unittest.skipUnless(hasattr(os, "fork"), "no fork")
+class Forks(unittest.TestCase):
+    def test_children_end_and_may_plan(self):
+        code = WORLD + """
+    import os
+    child = os.fork()
+    if child == 0:
+        try:
+            served.pool.acquire([served.param(1)], served.stream)
+        except bp.InvalidArgument as error:
+            print("fork" in str(error))
+        served.plan.check(served.buckets, served.schedule)
+        mine = Served()
+        mine.take(0).release()
+        del served, view, mine
+        gc.collect()
+        sys.exit(5)
+    _, status = os.waitpid(child, 0)
+    view.release()
+    print(os.WEXITSTATUS(status), len(served.pool.live()))
+    """
+        result = run_python(code)
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("True\n5 0\n", "", 0))
+
+
+class Comms(unittest.TestCase):
+    def test_self(self):
+        with bp.Comm.self() as comm:
+            self.assertEqual((comm.rank, comm.ranks, comm.name, comm.exchange(b"abc")), (0, 1, "self", b"abc"))
+        with self.assertRaises(bp.InvalidArgument):
+            comm.exchange(b"abc")
+
+    def test_functions_of_python(self):
+        import ctypes
+
+        def exchange(mine, count, everything):
+            text = ctypes.string_at(mine, count)
+            ctypes.memmove(everything, text + text[::-1], 2 * count)
+
+        comm = bp.Comm.callback(1, 2, exchange, name="pair")
+        gc.collect()  # the functions live as long as the communicator
+        self.assertEqual((comm.rank, comm.ranks, comm.name, comm.exchange(b"abc")), (1, 2, "pair", b"abccba"))
+        with self.assertRaises(bp.InvalidArgument):
+            bp.Comm.callback(2, 2, exchange)
+
+    def test_what_functions_raise(self):
+        def fails(*_arguments):
+            raise KeyError("rank 3")
+
+        def refuses(*_arguments):
+            raise bp.Unsupported("not today")
+
+        with self.assertRaises(bp.CommError) as caught:
+            bp.Comm.callback(0, 2, fails).exchange(b"abc")
+        self.assertIn("KeyError: 'rank 3'", str(caught.exception))
+        with self.assertRaises(bp.Unsupported) as caught:
+            bp.Comm.callback(0, 2, refuses).exchange(b"abc")
+        self.assertIn("not today", str(caught.exception))
+
+
+class Interface(unittest.TestCase):
+    def test_importing_needs_nothing(self):
+        result = run_python("import sys, bucketpool; print([m for m in ('numpy', 'torch') if m in sys.modules])")
+        self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
+
+    def test_a_missing_library_is_explained(self):
+        result = run_python("""
+            import os
+            os.environ["BUCKETPOOL_LIBRARY_PATH"] = ""
+            import bucketpool
+            bucketpool.Model("m")
+            """)
+        self.assertIn("ImportError: libbucketpool.so.0 was not found", result.stderr.splitlines()[-1])
+        self.assertIn("BUCKETPOOL_LIBRARY_PATH", result.stderr.splitlines()[-1])
+
+    def test_every_status_has_an_exception(self):
+        from bucketpool import _abi, errors
+        statuses = {value for name, value in vars(_abi).items() if name.startswith("BP_ERR_")}
+        self.assertEqual(set(errors.OF_STATUS), statuses)
+        self.assertEqual(len(set(errors.OF_STATUS.values())), len(statuses))
+        for status, kind in errors.OF_STATUS.items():
+            self.assertEqual(kind("x").status, status)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,250 @@
+"""Models, buckets, schedules and plans: what the library says of them, and what it refuses.
+
+Argument: the command, whose plans must be the same; none: those tests skip."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import bucketpool as bp
+from support import MODELS, needs_numpy, numpy, world
+
+COMMAND = sys.argv.pop(1) if len(sys.argv) > 1 and os.path.exists(sys.argv[1]) else None
+NANO = os.path.join(MODELS, "Nemotron-3-Nano-30B-A3B")
+
+
+def nano(ep=8):
+    model = bp.Model.read(NANO).with_layout("megatron").shard(ep=ep)
+    return model, bp.Buckets(model, dp=64, ep=ep)
+
+
+class Models(unittest.TestCase):
+    def test_a_published_model(self):
+        model = bp.Model.read(NANO)
+        self.assertEqual(model.name, "Nemotron-3-Nano-30B-A3B")
+        self.assertEqual(len(model.units), 52)
+        self.assertEqual(model.units[3], bp.Unit("backbone.layers.3", None))
+        self.assertEqual(model.numel, 31577937344)
+        named = {p.name: p for p in model.parameters}
+        weight = named["backbone.layers.0.mixer.in_proj.weight"]
+        self.assertEqual((weight.unit, weight.dtype, weight.gemm, weight.frozen), (0, "bf16", True, False))
+        self.assertIsNone(named["backbone.embeddings.weight"].unit)
+        self.assertEqual(bp.Model.read(NANO, name="mine", dtype="fp32").parameters[0].dtype, "fp32")
+
+    def test_what_is_added_is_there(self):
+        model = bp.Model("m")
+        outer = model.add_unit("outer")
+        inner = model.add_unit("outer.inner", parent=outer)
+        model.add_parameter("outer.a", (3, 5), "fp32", unit=outer, frozen=True)
+        model.add_parameter("outer.experts.*.w", [7, 2], "torch.bfloat16", unit=inner, gemm=True, expert_copies=4)
+        model.add_parameter("scale", (), "fp16")
+        self.assertEqual(model.units, [bp.Unit("outer", None), bp.Unit("outer.inner", 0)])
+        a, w, scale = model.parameters
+        self.assertEqual((a.name, a.unit, a.shape, a.dtype, a.frozen, a.copies), ("outer.a", 0, (3, 5), "fp32", True, 1))
+        self.assertEqual((w.unit, w.shape, w.dtype, w.gemm, w.copies), (inner, (7, 2), "bf16", True, 4))
+        self.assertEqual((scale.unit, scale.shape, scale.dtype), (None, (), "fp16"))
+        self.assertEqual(model.numel, 15 + 56 + 1)
+        self.assertEqual(model.order, [0])
+
+    def test_files_hold_the_same_model(self):
+        model = bp.Model("recorded")
+        for unit in (model.add_unit("a"), model.add_unit("b")):
+            model.add_bucket(unit, "bf16", 100, name="dense", padded_numel=128)
+            model.add_bucket(unit, "uint8", 64, expert=True, frozen=True, roles=("param",))
+        for acquire, unit, role in ((True, 0, "param"), (True, 1, "param"), (False, 0, "param"), (False, 1, "param")):
+            model.add_event(acquire, unit, role, bucket=0, lane="gather")
+        model.set_order([0, 1, 0])
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "units.json")
+            model.write_units(path)
+            read = bp.Model.read(path)
+        self.assertEqual((read.name, read.units, read.buckets, read.events, read.order),
+                         (model.name, model.units, model.buckets, model.events, [0, 1, 0]))
+        self.assertEqual(read.buckets[1], bp.GivenBucket(None, 0, "uint8", 64, 0, True, True, ("param",)))
+
+    @needs_numpy
+    def test_numpy_dtypes_are_names(self):
+        for dtype, name in ((numpy.float32, "fp32"), (numpy.dtype("float16"), "fp16"), (numpy.dtype("uint8"), "uint8")):
+            model = bp.Model("m")
+            model.add_bucket(model.add_unit("u"), dtype, 10)
+            self.assertEqual(model.buckets[0].dtype, name)
+
+    def refused(self, kind, words, function, *arguments, **more):
+        with self.assertRaises(kind) as caught:
+            function(*arguments, **more)
+        for word in words:
+            self.assertIn(word, str(caught.exception))
+        return caught.exception
+
+    def test_hostile_values(self):
+        model = bp.Model("m")
+        unit = model.add_unit("u")
+        wrong = bp.InvalidArgument
+        error = self.refused(wrong, ["bf61", "bf16", "fp32"], model.add_bucket, unit, "bf61", 10)
+        self.assertIsInstance(error, ValueError)
+        self.assertEqual(error.status, 1)
+        self.refused(wrong, ["-1"], model.add_bucket, unit, "bf16", -1)
+        self.refused(wrong, ["2^64"], model.add_bucket, unit, "bf16", 1 << 64)
+        self.refused(wrong, ["numel", "'ten'"], model.add_bucket, unit, "bf16", "ten")
+        self.refused(bp.SizeOverflow, [], model.add_bucket, unit, "fp64", (1 << 64) - 1)
+        self.refused(wrong, ["7"], model.add_bucket, 7, "bf16", 10)
+        self.refused(wrong, ["NUL"], model.add_unit, "a\0b")
+        self.refused(wrong, ["string"], model.add_unit, 5)
+        self.refused(wrong, ["parent"], model.add_unit, "v", parent=9)
+        self.refused(wrong, ["9 dimensions", "8"], model.add_parameter, "w", (1,) * 9, "bf16")
+        self.refused(wrong, ["dimension of w", "-2"], model.add_parameter, "w", (3, -2), "bf16")
+        self.refused(wrong, ["role"], model.add_event, True, unit, "parm")
+        self.refused(wrong, ["lane", "gather"], model.add_event, True, unit, "param", lane="fast")
+        self.refused(wrong, ["layout", "megatron"], model.with_layout, "torch")
+        self.refused(wrong, [], model.set_order, [0, 5])
+        self.assertEqual(model.buckets, [])
+        self.assertEqual(len(model.units), 1)
+
+    def test_files_that_are_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            missing = os.path.join(folder, "none.json")
+            error = self.refused(bp.FileError, ["none.json"], bp.Model.read, missing)
+            self.assertIsInstance(error, OSError)
+            broken = os.path.join(folder, "config.json")
+            with open(broken, "w", encoding="utf-8") as file:
+                file.write('{"model_type": "llama",\n "hidden_size" 5}')
+            self.refused(bp.FormatError, ["config.json", "2"], bp.Model.read, broken)
+            with open(broken, "w", encoding="utf-8") as file:
+                file.write('{"model_type": "abacus"}')
+            self.refused(bp.Unsupported, ["abacus", "llama"], bp.Model.read, broken)
+            self.refused(bp.FileError, [], bp.Plan.read, missing)
+
+
+class Plans(unittest.TestCase):
+    def test_plans_of_every_policy_are_right(self):
+        _, buckets = nano()
+        schedule = bp.Schedule.training(buckets)
+        for policy in ("fixed", "max", "scheduled"):
+            plan = bp.Plan(buckets, schedule, policy=policy)
+            plan.check(buckets, schedule)
+            self.assertEqual((plan.policy, plan.feasible, plan.stable), (policy, True, True))
+            self.assertEqual(sum(slab.bytes for slab in plan.slabs), plan.bytes)
+            self.assertGreaterEqual(plan.bytes, plan.lower_bound_bytes)
+            self.assertEqual(len(plan.assignments), len(buckets.requests))
+        self.assertEqual((plan.bytes, plan.optimal), (plan.lower_bound_bytes, True))  # scheduled
+        self.assertEqual([role.roles for role in plan.roles], [("param",), ("grad",)])
+        floor = bp.Plan(buckets, schedule, policy="dynamic")
+        self.assertEqual((floor.bytes, floor.assignments, floor.stable), (plan.bytes, [], False))
+
+    @unittest.skipUnless(COMMAND, "the command was not built")
+    def test_the_command_makes_the_same_plan(self):
+        _, buckets = nano()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            for policy, options, more in (("scheduled", {}, []), ("max", {"prefetch": 2}, ["--prefetch", "2"]),
+                                          ("scheduled", {"streams": "unified"}, ["--streams", "unified"])):
+                plan = bp.Plan(buckets, bp.Schedule.training(buckets, **options), policy=policy)
+                subprocess.run([COMMAND, "plan", NANO, "--ep", "8", "--policy", policy, *more, "-o", path], check=True,
+                               stdout=subprocess.DEVNULL)
+                theirs = bp.Plan.read(path)
+                self.assertEqual((theirs.fingerprint, theirs.bytes), (plan.fingerprint, plan.bytes))
+                self.assertEqual(theirs.assignments, plan.assignments)
+
+    def test_plans_are_saved(self):
+        buckets, schedule, plan = world()
+        plan.model = "ours"
+        plan.set_option("prefetch", "1")
+        plan.set_group(0, "mine")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            plan.write(path)
+            read = bp.Plan.read(path)
+            self.assertEqual((read.model, read.options["prefetch"], read.slabs[0].group), ("ours", "1", "mine"))
+            self.assertEqual(read.fingerprint, plan.fingerprint)
+            read.check(buckets, schedule)
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace('"offset": 0', '"offset": 256', 1))
+            with self.assertRaises((bp.Mismatch, bp.FormatError)):
+                bp.Plan.read(path)
+
+    def test_an_infeasible_plan_is_an_answer(self):
+        _, _, plan = world(policy="max", copies=1)
+        self.assertFalse(plan.feasible)
+        self.assertIn("too few", plan.infeasible_because)
+        with self.assertRaises(bp.Infeasible) as caught:
+            bp.Pool(bp.Device.host(), plan)
+        self.assertIn("too few", str(caught.exception))
+
+    def test_other_buckets_are_noticed(self):
+        buckets, schedule, plan = world()
+        others, other_schedule, _ = world(sizes=(1000, 3000, 2000, 3000, 1001))
+        with self.assertRaises(bp.Mismatch):
+            plan.check(others, other_schedule)
+        with self.assertRaises(bp.InvalidArgument):
+            bp.Plan(world(sizes=(5, 5))[0], schedule)
+
+    def test_hostile_options(self):
+        model, buckets = nano()
+        schedule = bp.Schedule.training(buckets)
+        for words, function in (
+                (["policy", "best", "scheduled"], lambda: bp.Plan(buckets, schedule, policy="best")),
+                (["3"], lambda: bp.Plan(buckets, schedule, alignment=3)),
+                (["copies", str(1 << 32)], lambda: bp.Plan(buckets, schedule, copies=1 << 32)),
+                (["dp"], lambda: bp.Buckets(model, dp=0)),
+                (["dp", "-1"], lambda: bp.Buckets(model, dp=-1)),
+                (["dp", "'8'"], lambda: bp.Buckets(model, dp="8")),
+                (["ep"], lambda: bp.Buckets(model, dp=4, ep=3)),
+                (["bucketing", "fsdp2"], lambda: bp.Buckets(model, bucketing="fsdp1")),
+                (["padding"], lambda: bp.Buckets(model, padding="some")),
+                (["parm"], lambda: bp.Buckets(model, roles=("parm",))),
+                (["grad_units"], lambda: bp.Schedule.training(buckets, grad_units=0)),
+                (["passes", "eval"], lambda: bp.Schedule.training(buckets, passes="night")),
+                (["999"], lambda: bp.Schedule.training(buckets, overrides={999: (1, None)})),
+                (["events"], lambda: bp.Schedule.recorded(model, buckets)),
+                ([], lambda: bp.Schedule.united([]))):
+            with self.assertRaises(bp.InvalidArgument) as caught:
+                function()
+            for word in words:
+                self.assertIn(word, str(caught.exception))
+
+    def test_schedules(self):
+        buckets, schedule, _ = world()
+        self.assertEqual(schedule.step_count, 10)
+        self.assertEqual((schedule.steps[0].phase, schedule.steps[0].unit), ("forward", 0))
+        self.assertEqual((schedule.steps[9].phase, schedule.steps[9].unit), ("backward", 0))
+        self.assertEqual(schedule.intervals(0)[0], (0, 1))
+        self.assertEqual(schedule.intervals(10 ** 6), [])
+        events = schedule.events(buckets)
+        self.assertEqual(sum(e.requests for e in events if e.acquire), sum(e.requests for e in events if not e.acquire))
+        both = bp.Schedule.united([schedule, bp.Schedule.training(buckets, passes="eval")])
+        self.assertEqual(both.step_count, 15)
+        traded = bp.Schedule.traded(buckets, schedule, stalls=2)
+        self.assertTrue(traded.waits)
+        self.assertLess(bp.Plan(buckets, traded).bytes, bp.Plan(buckets, schedule).bytes)
+        with self.assertRaises(TypeError):
+            bp.Schedule()
+
+    def test_several_models_share_a_pool(self):
+        a, b = world()[0], world(sizes=(4000, 10))[0]
+        united = bp.Buckets.united({"policy": a, "reference": b})
+        self.assertEqual(united.units, [f"policy/u{n}" for n in range(5)] + ["reference/u0", "reference/u1"])
+        schedule = bp.Schedule.united([bp.Schedule.of_part(bp.Schedule.training(part), united, index)
+                                       for index, part in enumerate((a, b))])
+        plan = bp.Plan(united, schedule)
+        plan.check(united, schedule)
+        self.assertEqual(len(plan.assignments), len(a.requests) + len(b.requests))
+        self.assertLess(plan.bytes, bp.Plan(a, bp.Schedule.training(a)).bytes + bp.Plan(b, bp.Schedule.training(b)).bytes)
+
+    def test_records_of_buckets(self):
+        _, buckets = nano()
+        listed = list(buckets)
+        self.assertEqual(len(listed), len(buckets))
+        self.assertEqual(buckets[-1], listed[-1])
+        with self.assertRaises(IndexError):
+            buckets[len(buckets)]
+        by_role = [r for r in buckets.requests if r.role == "param"]
+        self.assertEqual(sum(r.bytes for r in by_role), sum(2 * b.padded_numel for b in listed if b.unit is not None))
+        self.assertGreater(buckets.outside_bytes, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,111 @@
+"""docs/options.md: every name on it exists where it says so, and no option of the two packages is missing."""
+
+import dataclasses
+import inspect
+import os
+import re
+import unittest
+from typing import Any, Dict, Iterator, List, Set, Tuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("megatron_fsdp", reason="the megatron-fsdp package is not installed")
+
+import bucketpool  # noqa: E402
+import megatron_fsdp  # noqa: E402
+from bucketpool import _abi  # noqa: E402
+from megatron_fsdp import MixedPrecisionPolicy  # noqa: E402
+from megatron_fsdp.distributed_data_parallel_config import DistributedDataParallelConfig  # noqa: E402
+from torch.distributed import fsdp  # noqa: E402
+
+DOCS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "docs")
+COMMAND, C, PYTHON = 1, 2, 3
+
+
+def read(name: str) -> str:
+    with open(os.path.join(DOCS, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def section(title: str) -> str:
+    return read("options.md").split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def quoted(text: str) -> List[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def cells(column: int) -> Iterator[str]:
+    """What the tables quote in a column."""
+    for line in read("options.md").splitlines():
+        row = line.split("|")[1:-1]
+        if line.startswith("| ") and len(row) == 4 and not line.startswith("| option"):
+            yield from quoted(row[column])
+
+
+class Names(unittest.TestCase):
+    def test_command(self) -> None:
+        """Options are the command's."""
+        manual = read("bucketpool.1.scd")
+        known = set(re.findall(r"\*(--[a-z-]+)\*", manual))
+        found = {option for text in cells(COMMAND) for option in re.findall(r"(?:^| )(--[a-z-]+)", text)}
+        self.assertGreater(len(found), 20)
+        self.assertEqual(found - known, set())
+
+    def test_c(self) -> None:
+        """Fields and functions are those of the headers."""
+        functions = {name for library in _abi.FUNCTIONS.values() for name in library}
+        for name in set(cells(C)):
+            struct, _, field = name.partition(".")
+            if field:
+                self.assertIn(field, [each[0] for each in getattr(_abi, struct)._fields_], name)
+            else:
+                self.assertTrue(name in functions or hasattr(_abi, name), name)
+
+    def test_python(self) -> None:
+        """Arguments are those of the package."""
+        for text in set(cells(PYTHON)):
+            path, _, argument = text.partition("(")
+            found: Any = bucketpool
+            for part in path.split("."):
+                found = getattr(found, part)
+            if argument:
+                self.assertIn(argument.split("=")[0], inspect.signature(found).parameters, text)
+
+
+class Complete(unittest.TestCase):
+    def _missing(self, title: str, names: Set[str]) -> Set[str]:
+        return names - {word for text in quoted(section(title)) for word in re.findall(r"\w+", text)}
+
+    def test_megatron_fsdp(self) -> None:
+        names = set(inspect.signature(megatron_fsdp.fully_shard_model).parameters)
+        for kind in (DistributedDataParallelConfig, MixedPrecisionPolicy):
+            names |= {field.name for field in dataclasses.fields(kind)}
+        self.assertEqual(self._missing("Megatron-FSDP", names), set())
+
+    def test_fsdp2(self) -> None:
+        names = set(inspect.signature(fsdp.fully_shard).parameters)
+        names |= {field.name for field in dataclasses.fields(fsdp.MixedPrecisionPolicy)}
+        names |= {name for name in vars(fsdp.FSDPModule) if not name.startswith("_")}
+        self.assertEqual(self._missing("FSDP2", names), set())
+
+    def test_nothing_invented(self) -> None:
+        """What stands in the first column is an option of the package, or a value of one."""
+        both: Dict[str, Tuple[Any, ...]] = {
+            "Megatron-FSDP": (set(inspect.signature(megatron_fsdp.fully_shard_model).parameters),
+                              {field.name for field in dataclasses.fields(DistributedDataParallelConfig)},
+                              {field.name for field in dataclasses.fields(MixedPrecisionPolicy)},
+                              {"optim_grads_params", "optim_grads", "optim", "no_shard"}),
+            "FSDP2": (set(inspect.signature(fsdp.fully_shard).parameters), set(vars(fsdp.FSDPModule)),
+                      {field.name for field in dataclasses.fields(fsdp.MixedPrecisionPolicy)},
+                      {"fully_shard", "CPUOffloadPolicy"})}
+        for title, known in both.items():
+            rows = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| ")]
+            named = {name for row in rows for name in quoted(row)}
+            self.assertGreater(len(named), 10)
+            self.assertEqual(named - set().union(*known), set(), title)
+
+
+if __name__ == "__main__":
+    unittest.main()
