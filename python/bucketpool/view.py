@@ -118,7 +118,7 @@ class View:
         as numpy; on a GPU torch's current stream waits for the acquiring one. Raises InvalidArgument (a size that
         does not divide), Unsupported."""
         self.check()
-        import torch  # type: ignore[import-not-found,unused-ignore]
+        import torch
 
         kind = dtype if isinstance(dtype, torch.dtype) else self._torch_type(torch, dtype)
         if kind.itemsize and self.bytes % kind.itemsize:
