@@ -209,10 +209,9 @@ def main():
     leg("sanitizers", ["-Db_sanitize=address,undefined", "-Doptimization=1", *lines, "-Dbenchmarks=disabled", "-Ddocs=disabled"],
         {"BUCKETPOOL_BRIEF": "1"})
     # what OpenMP's threads wait for each other by is not seen by the sanitizer: one thread each
-    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *lines, "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled", "-Dmpi=disabled",
-                    "-Dbenchmarks=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
-        suites=("unit", "contract", "comms", "cuda", "threads", "examples"),
-        builds_all=False)
+    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *lines, "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled",
+                    "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
+        suites=("unit", "contract", "comms", "cuda", "threads", "examples"), builds_all=False)
     # without anything optional: what a machine that has only the required libraries builds
     leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dopenmp=disabled", "-Dblas=disabled", "-Dkernels=disabled",
                  "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
