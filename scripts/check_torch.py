@@ -166,7 +166,7 @@ def build_with(options):
         return False
     known = json.loads(subprocess.run(["meson", "introspect", "--targets", FOLDER], capture_output=True, text=True).stdout or "[]")
     paths = [os.path.relpath(target["filename"][0], FOLDER) for target in known if target["type"] == "shared library"]
-    wanted = [p for p in paths if p.startswith(("src/", "tests/fakes/cuda/"))]
+    wanted = [p for p in paths if p.startswith(("src/", "tests/fakes/cuda/", "tests/fakes/nccl/"))]
     return bool(wanted) and run(["ninja", "-C", FOLDER, *wanted])[0] == 0
 
 

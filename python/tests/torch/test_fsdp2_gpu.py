@@ -41,6 +41,29 @@ class Graph:
         self.launches += 1
 
 
+def on_three_streams(attached, model, device):
+    """A gather by hand on one stream that is copied out on another, which is busy; what a third stream finds that reuses the memory."""
+    import time
+
+    streams, made, done = attached._streams, [device.stream(name) for name in ("first", "second", "third")], []
+    streams.now = made[0]
+    handle = model.layers[0].unshard(async_op=True)
+    (request,) = attached._live
+    streams.now = made[1]
+    made[1].call(lambda: (time.sleep(0.3), done.append("copied out")))
+    handle.wait()
+    assert not attached.live()
+    attached.pool.acquire([request], made[2])
+    made[2].call(lambda: done.append("gathered again"))
+    made[2].synchronize()
+    attached.pool.release([request], made[2])
+    streams.now = streams.compute
+    model.layers[0].reshard()
+    for stream in made:
+        stream.close()
+    return done
+
+
 def captured():
     import ctypes
 
@@ -54,7 +77,10 @@ def captured():
 
         def __init__(self, device, torch_device):
             super().__init__(device, torch_device)
-            self.compute = self._host
+            self.compute = self.now = self._host
+
+        def current(self):
+            return self.now
 
         def imported(self, stream):
             return stream
@@ -87,6 +113,7 @@ def captured():
     handle.wait()
     model.layers[0].reshard()
     answers["balance"] = attached.live()
+    answers["reused"] = on_three_streams(attached, model, device)
     attached.detach()
     return answers
 
@@ -100,6 +127,7 @@ def test_a_graph_of_forward_and_backward():
         assert acquires == releases > 8 and ended and name == "step"
         assert answers["launches"] == (2, 2)
         assert "layers.0" in answers["held"] and answers["balance"] == []
+        assert answers["reused"] == ["copied out", "gathered again"]
 
 
 REGISTERED = """

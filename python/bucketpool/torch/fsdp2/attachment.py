@@ -4,7 +4,7 @@ import ctypes
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import torch
 from torch import nn
@@ -59,6 +59,7 @@ class Attachment(Source):
         self.registration: Optional[Registration] = None
         self._streams = Streams(device, self.torch_device)
         self._live: Dict[int, _Lease] = {}
+        self._apart: Set[int] = set()
         self._failure: Optional[Error] = None
         ids = pool.bind_buckets(planned.buckets)
         self._requests: Dict[Tuple[str, str], List[int]] = {}
@@ -137,18 +138,31 @@ class Attachment(Source):
         lease = self._live[request]
         del self._in_use[lease.address]
         try:
+            last = lease.stream if request in self._apart else self._streams.current()
+            if last is not lease.stream:
+                self.pool.use([request], last)
             if self.poison:
-                self._fill(lease)
+                self._fill(lease, last)
             self.pool.release([request], lease.stream)
         except Error as error:
             self._failure = error
+        self._apart.discard(request)
         del self._live[request]
 
-    def _fill(self, lease: _Lease) -> None:
+    def communicates(self, address: int) -> None:
+        """FSDP2 orders its own gather streams, and the current one of backward, behind a buffer's uses. A gather whose
+        allocation and collective are on one stream is neither (`async_op`, unshard() by hand): should its copy-out be
+        on yet another stream, where the reference is dropped, reuse waits for that one as well."""
+        stream = self._streams.current()
+        for request, lease in list(self._live.items()):
+            if lease.address <= address < lease.address + lease.bytes and stream is not lease.stream:
+                self._apart.add(request)
+
+    def _fill(self, lease: _Lease, stream: Stream) -> None:
         if self.torch_device.type == "cpu":
             ctypes.memset(lease.address, 0xFF, lease.bytes)
         else:
-            call(core().bp_stream_fill, lease.stream.handle, lease.address, 0xFF, lease.bytes)
+            call(core().bp_stream_fill, stream.handle, lease.address, 0xFF, lease.bytes)
 
     # ---- for the caller -------------------------------------------------------------------------------------------
 

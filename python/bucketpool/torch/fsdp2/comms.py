@@ -36,6 +36,9 @@ class Source(abc.ABC):
         """Whether this is in a buffer that was served and is in use."""
         return any(begin <= address < end for begin, end in list(self._in_use.items()))
 
+    def communicates(self, address: int) -> None:
+        """A collective in the buffer at `address` is about to be enqueued on the current stream."""
+
 
 class _Comm:
     """FSDP2 asks for `allocate` and a call, by keyword or not; nothing else of PyTorch's abstract classes."""
@@ -66,6 +69,7 @@ class _Comm:
         def given(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and value.numel() and self.source.owns(value.data_ptr()):
                 served.append(value)
+                self.source.communicates(value.data_ptr())
                 return alias(value)
             return value
 
