@@ -47,8 +47,8 @@ class serving:
         self.ordinal = ordinal
         self._mem_pool: Any = None
         config = configured(core().bp_torch_config_init, _abi.bp_torch_config, ordinal=ordinal,
-                            bytes=whole(bytes, 64, "bytes"), request=whole(request, 32, "a request"), pool=None if pool is None else pool.handle,
-                            device=None if device is None else device.handle)
+                            bytes=whole(bytes, 64, "bytes"), request=whole(request, 32, "a request"),
+                            pool=None if pool is None else pool.handle, device=None if device is None else device.handle)
         call(core().bp_torch_serve, ctypes.byref(config))
         self.stopped = False
 
