@@ -149,10 +149,10 @@ class Pool(Owner[PoolHandle]):
              placement: str = "planned", zero: str = "nothing", lane: Any = None) -> int:
         """Checks a request against the plan and gives it an id; an equal request has the same id.
 
-        bytes: with padding, as planned; used_bytes: without, for zero="padding"; None: all. placement: "planned", "persistent",
-        "dynamic". zero: "nothing", "padding", "all": what the acquiring stream clears first. lane: name or number
-        that every acquire is on, None: any. Raises Mismatch (not in the plan, another size or dtype), NoDeviceMemory,
-        Unsupported."""
+        bytes: with padding, as planned; used_bytes: without, for zero="padding"; None: all. placement: "planned",
+        "persistent", "dynamic". zero: "nothing", "padding", "all": what the acquiring stream clears first. lane: name
+        or number that every acquire is on, None: any. Raises Mismatch (not in the plan, another size or dtype),
+        NoDeviceMemory, Unsupported."""
         handle = self.handle
         struct = configured(core().bp_bind_init, _abi.bp_bind, unit=encoded(unit, "a unit's name"), ordinal=ordinal,
                             role=_role(role), dtype=_dtype(dtype), bytes=bytes,

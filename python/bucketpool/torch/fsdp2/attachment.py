@@ -9,16 +9,16 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 import torch
 from torch import nn
 
-from ... import Device, Plan, Pool, Stream
+from ... import Device, Plan, Pool, Registration, Stream
 from ..._library import call, core
 from ...errors import Error, Infeasible, InvalidArgument, Mismatch, ScheduleError
-from .capture import Capture
+from ..capture import GraphCapture
+from ..streams import Streams
 from .comms import Source, install, phase_of, uninstall
 from .groups import Group, groups_of
 from .lend import lend
 from .predict import predict
-from .registration import Registration
-from .streams import Streams
+from .registration import register_groups
 from .timeline import Planned, Size, Slot, Timeline
 
 
@@ -175,14 +175,14 @@ class Attachment(Source):
         between steps, after the first collective has made the communicators. Not granted is in the report, no error;
         undone by detach().
 
-        Raises Unsupported (a process group that is not NCCL's), ScheduleError (registered already), what
-        bp_registration_create says."""
+        Raises Unsupported (a process group that is not NCCL's), ScheduleError (registered already), and as
+        bucketpool.Registration."""
         if self.registration is not None:
             raise ScheduleError("the pool is registered already: detach() and attach() again to register it otherwise")
-        self.registration = Registration(self.pool, self.device, self.groups, kind)
+        self.registration = register_groups(self.pool, self.device, self.groups, kind)
         return self.registration
 
-    def capture(self, stream: Any, name: Optional[str] = None) -> Capture:
+    def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
         """For a CUDA graph of whole steps (forward and backward, so that every buffer that is acquired inside is given
         back inside):
 
@@ -190,8 +190,8 @@ class Attachment(Source):
                 model(inputs).sum().backward()
             capture.replay(graph)
 
-        Run a few steps eagerly first, so that streams are known and gradients exist. Raises as bp_capture_begin."""
-        return Capture(self.pool, self._streams, stream, name)
+        Run a few steps eagerly first, so that streams are known and gradients exist. Raises as bucketpool.Capture."""
+        return GraphCapture(self.pool, self._streams, stream, name)
 
     def report(self) -> str:
         """What was planned and what happened, a line each."""

@@ -11,7 +11,7 @@ from ...device import Device
 from ...errors import InvalidArgument, Mismatch, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool
-from .streams import Streams
+from ..streams import Streams
 from .units import DTYPES, ITEM_BYTES, bucket_id_of, dtype_name, unit_ids
 
 ROLES = ("param", "param_transpose", "grad", "grad_comm")
