@@ -138,7 +138,8 @@ class Attachment(Source):
         lease = self._live[request]
         del self._in_use[lease.address]
         try:
-            last = lease.stream if request in self._apart else self._streams.current()
+            in_forward = lease.slot.role == "param" and phase_of(lease.slot.role) == "forward"
+            last = lease.stream if in_forward and request in self._apart else self._streams.current()
             if last is not lease.stream:
                 self.pool.use([request], last)
             if self.poison:
