@@ -9,9 +9,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 import torch
 from torch import nn
 
-from ... import Device, Plan, Pool, Registration, Stream
 from ..._library import call, core
+from ...device import Device, Stream
 from ...errors import Error, Infeasible, InvalidArgument, Mismatch, ScheduleError
+from ...plan import Plan
+from ...pool import Pool
+from ...registration import Registration
 from ..capture import GraphCapture
 from ..streams import Streams
 from .comms import Source, install, phase_of, uninstall
