@@ -46,6 +46,14 @@ def with_evaluation(model, step):
     return [loss] + models.plain_step(model, step)
 
 
+def evaluated(model):
+    """Before anything is recorded; the root's parameters stay gathered."""
+    import torch
+
+    with torch.no_grad():
+        models.loss_of(model, 70)
+
+
 def prefetch(model, forward, backward):
     layers = list(model.layers)
     for index, layer in enumerate(layers):
@@ -108,6 +116,7 @@ CASES = {
     "accumulation": ("sizes", {}, None, accumulate, 2, ENOUGH),
     "several_backwards": ("sizes", {}, None, not_the_last, 2, UNFORESEEN),
     "evaluation_between": ("sizes", {}, None, with_evaluation, 2, ENOUGH),
+    "evaluation_before": ("sizes", {}, (evaluated,), models.plain_step, 2, EXACT),
     "twice": ("repeated", {}, (twice,), models.plain_step, 2, UNFORESEEN),
     "hybrid_sharding": ("sizes", {"mesh": "hybrid", "mixed": "both"}, None, models.plain_step, 4, EXACT),
     "hybrid_accumulation": ("sizes", {"mesh": "hybrid"}, None, without_all_reduce, 4, UNFORESEEN),
