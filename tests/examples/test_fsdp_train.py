@@ -162,6 +162,23 @@ class FsdpTrain(unittest.TestCase):
                         ("--hidden", 2, "--vocab", 2, "--steps", 2)):
             self.assertEqual(len(self.losses(start(1, *options))), options[-1])
 
+    def test_profile(self):
+        """What is named is there, and the last step's file has been written or the reason is told, however few steps there are."""
+        with tempfile.TemporaryDirectory() as folder:
+            for steps in (0, 1, 2, 3):
+                place = os.path.join(folder, str(steps))
+                result = start(1, "--steps", steps, f"--profile={place}")
+                self.assertEqual(len(self.losses(result)), steps)
+                last = os.path.join(place, f"step_{min(steps, 2) - 1}", "snapshot_rank00.pickle")
+                self.assertEqual(re.findall(r"(?m)^profile (.*)$", result.stdout), [last] if steps else [])
+                self.assertEqual(os.path.exists(last), steps > 0)
+            file = os.path.join(folder, "file")
+            open(file, "w").close()
+            for steps in (1, 2):
+                result = start(1, "--steps", steps, f"--profile={file}")
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(f"fsdp_train: rank 0: input or output failed: cannot make folder {file}: ", result.stderr)
+
     @unittest.skipUnless(MPI, "without MPI")
     def test_more_ranks_than_rows(self):
         result = start(4, "--rows", 3)
