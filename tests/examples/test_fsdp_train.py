@@ -90,6 +90,15 @@ class FsdpTrain(unittest.TestCase):
             self.assertEqual(fp32 > 0, ranks > 1)  # ranks add up in another order, one does not
             self.assertLessEqual(bf16, 2**-6)
 
+    @unittest.skipUnless(MPI and not BRIEF, "without MPI, or in brief")
+    def test_gradients_of_many_tokens(self):
+        """Rounding of long sums is no fault."""
+        result = start(4, "--check-gradients", "--steps", 1, "--stack", "m", "--rows", 128, "--length", 64, "--hidden", 16,
+                       "--vocab", 64, "--precision", "fp32")
+        self.losses(result)
+        fp32 = float(re.search(r"at most (\S+) of the norm apart in fp32", result.stdout)[1])
+        self.assertTrue(1e-6 < fp32 < 1.6e-5, fp32)
+
     def test_it_learns(self):
         lines = self.losses(start(1, "--steps", 40))
         first, last = (float(LOSS.fullmatch(line)[3]) for line in (lines[0], lines[-1]))
