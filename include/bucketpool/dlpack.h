@@ -5,7 +5,8 @@
  * saves a tensor for longer (a graph of automatic differentiation) delays no reuse, and reads what is there then.
  *
  * The tensor's deleter is called by whoever took it, from any thread, also when the language that the caller is written in is gone: it is C,
- * takes a mutex and, as the last of a destroyed pool, gives the memory back. Not to be called while a stream is being captured then.
+ * takes a mutex and, as the last of a destroyed pool, waits for the device's work and gives the memory back. Not to be called while a stream is
+ * being captured then, nor by a stream's own call.
  *
  * Thread safety: any thread, beside all other calls. Streams: none; ordering work is the caller's business.
  * Memory that was offloaded (offload.h) is not there for tensors either, and guard mode makes released memory inaccessible.

@@ -81,8 +81,10 @@ static void give_back(lent *l)
     pthread_mutex_lock(&lending->mutex);
     bool last = --lending->tensors == 0 && lending->pool_is_gone;
     pthread_mutex_unlock(&lending->mutex);
-    if (last)
+    if (last) { /* whoever had tensors used streams that nobody here knows, and unmapping waits for no work */
+        (void)bp_device_synchronize(lending->device);
         destroy(lending);
+    }
     free(l);
 }
 
