@@ -67,14 +67,15 @@ BP_API bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *s
 
 /* ---- what PyTorch loads ---------------------------------------------------------------------------------------------- */
 
-/* Memory for `bytes`, or NULL. `stream` (cudaStream_t) is ordered after everything that used the memory before; the host does not wait, but where nothing
- * else is left than memory of which nobody knows when its work is over (freed by a capture, or not markable). Addresses are multiples of 512, segments' of 2 MiB. On a stream that is being captured only memory that
+/* Memory for `bytes`, or NULL. `stream` (cudaStream_t) is ordered after everything that used the memory before; the host does not wait, but where
+ * nothing else is left than memory of which nobody knows when its work is over (freed by a capture, or not markable). Addresses are multiples of
+ * 512; a slab of its own begins at a multiple of 2 MiB, as segments of PyTorch do then. On a stream that is being captured only memory that
  * nobody used before, as a graph is not ordered after work outside. */
 BP_API void *bp_torch_malloc(size_t bytes, int device, void *stream);
 
-/* Memory that bp_torch_malloc returned may be handed out again to work after what `stream` has now: PyTorch passes the stream of the allocation, and
- * has waited for others that the tensors recorded. What was handed out to a capture is kept
- * until nothing else is left, as graphs run on any stream. Anything else is counted and left alone. */
+/* Memory that bp_torch_malloc returned may be handed out again to work after what `stream` has now: PyTorch passes the stream of the allocation,
+ * and has waited for others that the tensors recorded. What was handed out to a capture is kept until nothing else is left, as graphs run on any
+ * stream. Anything else is counted and left alone. */
 BP_API void bp_torch_free(void *address, size_t bytes, int device, void *stream);
 
 #ifdef __cplusplus

@@ -310,6 +310,36 @@ static void test_pool(void **state)
     end_kit(&k);
 }
 
+/* A request that begins between two of PyTorch's steps: what is before the next is left out. */
+static void test_pool_between_steps(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 6 * MIB;
+    open_pool(&k, &config, 0);
+    bp_bind first = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_UINT8, 256),
+            bind = bind_of("", 1, BP_ROLE_PARAM, BP_DTYPE_UINT8, 4 * MIB);
+    first.placement = bind.placement = BP_PLACE_PERSISTENT;
+    bp_torch_config torch;
+    assert_ok(bp_torch_config_init(&torch, sizeof torch));
+    torch.pool = k.pool;
+    assert_ok(bp_pool_bind(k.pool, &first, &torch.request));
+    assert_ok(bp_pool_bind(k.pool, &bind, &torch.request));
+    uint8_t *whole = address_of(&k, torch.request);
+    const uint64_t skipped = (512 - (uintptr_t)whole % 512) % 512;
+    assert_true(skipped > 0);
+    assert_ok(bp_torch_serve(&torch));
+    assert_int_equal(numbers().bytes, 4 * MIB - skipped);
+    assert_null(bp_torch_malloc(4 * MIB, 0, native(k.streams[1])));
+    uint8_t *address = bp_torch_malloc(4 * MIB - 512, 0, native(k.streams[1]));
+    assert_ptr_equal(address, whole + skipped);
+    assert_null(bp_torch_malloc(1, 0, native(k.streams[1])));
+    bp_torch_free(address, 4 * MIB - 512, 0, native(k.streams[1]));
+    assert_ok(bp_torch_stop(0));
+    end_kit(&k);
+}
+
 static void test_configuration(void **state)
 {
     (void)state;
@@ -506,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_unmarked),
         cmocka_unit_test(test_captures),
         cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_pool_between_steps),
         cmocka_unit_test(test_configuration),
         cmocka_unit_test(test_environment),
         cmocka_unit_test(test_random),
