@@ -204,9 +204,14 @@ class FsdpTrain(unittest.TestCase):
 
     @unittest.skipUnless(MPI, "without MPI")
     def test_a_rank_that_fails_ends_all(self):
-        result = start(2, "--device", "cuda", "--steps", 1, LD_LIBRARY_PATH="")
+        """Rank 1 cannot write, in the middle of training; the other waits for it in a collective."""
+        with tempfile.NamedTemporaryFile() as file:
+            script = 'test "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 || set -- "$@" "--profile=$0"; exec "$PROGRAM" "$@"'
+            result = subprocess.run([MPIRUN, "2", "/bin/sh", "-c", script, file.name, "--steps", "100000"], capture_output=True,
+                                    text=True, timeout=60, env={**os.environ, "PROGRAM": PROGRAM})
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, r"fsdp_train: rank \d: ")
+        self.assertIn(f"fsdp_train: rank 1: input or output failed: cannot make folder {file.name}", result.stderr)
+        self.assertNotIn("fsdp_train: rank 0: ", result.stderr)
 
 
 class Wrapper(unittest.TestCase):
