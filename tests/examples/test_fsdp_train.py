@@ -202,16 +202,27 @@ class FsdpTrain(unittest.TestCase):
         self.assertIn("fsdp_train: rank 1: unsupported: several processes were started, but this fsdp_train was built without MPI",
                       result.stderr)
 
+    def start_with_more_for_rank_1(self, more, *options):
+        script = 'test "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 || set -- "$@" "$0"; exec "$PROGRAM" "$@"'
+        return subprocess.run([MPIRUN, "2", "/bin/sh", "-c", script, more, *options], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PROGRAM": PROGRAM})
+
     @unittest.skipUnless(MPI, "without MPI")
     def test_a_rank_that_fails_ends_all(self):
         """Rank 1 cannot write, in the middle of training; the other waits for it in a collective."""
         with tempfile.NamedTemporaryFile() as file:
-            script = 'test "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 || set -- "$@" "--profile=$0"; exec "$PROGRAM" "$@"'
-            result = subprocess.run([MPIRUN, "2", "/bin/sh", "-c", script, file.name, "--steps", "100000"], capture_output=True,
-                                    text=True, timeout=60, env={**os.environ, "PROGRAM": PROGRAM})
+            result = self.start_with_more_for_rank_1(f"--profile={file.name}", "--steps", "100000")
         self.assertNotEqual(result.returncode, 0)
         self.assertIn(f"fsdp_train: rank 1: input or output failed: cannot make folder {file.name}", result.stderr)
         self.assertNotIn("fsdp_train: rank 0: ", result.stderr)
+
+    @unittest.skipUnless(MPI, "without MPI")
+    def test_ranks_with_other_options(self):
+        """They would wait for each other."""
+        for more, words in (("--steps=1", "steps 1 "), ("--policy=max", "policy max "), ("--offload-every=1", "offload-every 1 ")):
+            result = self.start_with_more_for_rank_1(more, "--steps", "3")
+            self.assertEqual((result.returncode, result.stdout), (1, ""), more)
+            self.assertRegex(result.stderr, f"fsdp_train: rank [01]: mismatch: rank 1 has other options than rank 0: .*{words}")
 
 
 class Wrapper(unittest.TestCase):
