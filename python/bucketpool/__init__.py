@@ -9,12 +9,22 @@ Needs nothing but the libraries: numpy and PyTorch are used where a view is aske
 from .buckets import Bucket, Buckets, Request
 from .comm import Comm
 from .device import Device, Event, Stream, Usage
-from .errors import *  # noqa: F401,F403
+from .errors import (CaptureError, CommError, DeviceError, Error, FileError, FormatError, Infeasible, InternalError,
+                     InvalidArgument, Mismatch, NoDevice, NoDeviceMemory, NoHostMemory, ScheduleError, SizeOverflow,
+                     Unsupported)
 from .model import GivenBucket, Model, Parameter, Unit
 from .plan import Assignment, Plan, PlanRole, PlanSlab
 from .pool import BoundRequest, LiveRequest, Pool, PoolSlab, Statistics
 from .schedule import Schedule, ScheduleEvent, Step, Wait
 from .view import View
+
+__all__ = [
+    "Assignment", "BoundRequest", "Bucket", "Buckets", "CaptureError", "Comm", "CommError", "Device", "DeviceError",
+    "Error", "Event", "FileError", "FormatError", "GivenBucket", "Infeasible", "InternalError", "InvalidArgument",
+    "LiveRequest", "Mismatch", "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Parameter", "Plan", "PlanRole",
+    "PlanSlab", "Pool", "PoolSlab", "Request", "Schedule", "ScheduleError", "ScheduleEvent", "SizeOverflow",
+    "Statistics", "Step", "Stream", "Unit", "Unsupported", "Usage", "View", "Wait", "version"
+]
 
 
 def version() -> str:
