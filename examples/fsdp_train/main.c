@@ -48,6 +48,8 @@ static bp_status train(trainer *t, bool speaks, double *seconds)
     }
     if (t->offload != NULL)
         TRY(restore_all(t));
+    if (t->profile != NULL && bp_profile_is_recording(t->profile))
+        TRY(bp_profile_stop(t->profile)); /* writes the last step: destroying would not say why that failed */
     return speaks ? report_end(t, median(seconds, t->options->steps)) : memory_check(t);
 }
 

@@ -30,7 +30,7 @@ typedef struct bp_lend {
 BP_API bp_status bp_lend_init(bp_lend *lend, size_t size);
 
 /* A tensor of one dimension over all bytes of a request, on kDLCPU or kDLCUDA. Whoever takes it calls its deleter, or bp_lent_back.
- * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, bytes that are no whole number of elements), BP_ERR_SCHEDULE (it has no memory now),
+ * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, bytes that are no whole number of elements), BP_ERR_SCHEDULE (it has no memory now, also as its group is offloaded),
  * BP_ERR_UNSUPPORTED (a dtype that DLPack lacks, a dynamic request, whose memory goes with its release, a device that DLPack lacks),
  * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_pool_lend(bp_pool *pool, const bp_lend *lend, void **managed);

@@ -11,8 +11,8 @@
  *   so many bytes of a device, a slab of its own
  *   the environment: BUCKETPOOL_TORCH_BYTES=8g (k, m, g, t or plain bytes), for each device that is asked for and was not configured
  *
- * Thread safety: any thread; one lock for all devices. Nothing prints or exits: an allocation that cannot be had is NULL, which PyTorch takes for
- * out of memory, and bp_torch_statistics_get tells why.
+ * Thread safety: any thread; a lock for each device, held while the host waits for that device. Nothing prints or exits: an allocation that
+ * cannot be had is NULL, which PyTorch takes for out of memory, and bp_torch_statistics_get tells why.
  *
  * Source: torch/csrc/cuda/CUDAPluggableAllocator.cpp and c10/cuda/CUDACachingAllocator.cpp of PyTorch. */
 #ifndef BUCKETPOOL_TORCH_ALLOCATOR_H

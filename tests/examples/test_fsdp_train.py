@@ -90,6 +90,15 @@ class FsdpTrain(unittest.TestCase):
             self.assertEqual(fp32 > 0, ranks > 1)  # ranks add up in another order, one does not
             self.assertLessEqual(bf16, 2**-6)
 
+    @unittest.skipUnless(MPI and not BRIEF, "without MPI, or in brief")
+    def test_gradients_of_many_tokens(self):
+        """Rounding of long sums is no fault."""
+        result = start(4, "--check-gradients", "--steps", 1, "--stack", "m", "--rows", 128, "--length", 64, "--hidden", 16,
+                       "--vocab", 64, "--precision", "fp32")
+        self.losses(result)
+        fp32 = float(re.search(r"at most (\S+) of the norm apart in fp32", result.stdout)[1])
+        self.assertTrue(1e-6 < fp32 < 1.6e-5, fp32)
+
     def test_it_learns(self):
         lines = self.losses(start(1, "--steps", 40))
         first, last = (float(LOSS.fullmatch(line)[3]) for line in (lines[0], lines[-1]))
@@ -161,6 +170,23 @@ class FsdpTrain(unittest.TestCase):
         for options in (("--steps", 0), ("--stack", "e", "--steps", 2), ("--stack", "aa", "--rows", 1, "--length", 1, "--steps", 2),
                         ("--hidden", 2, "--vocab", 2, "--steps", 2)):
             self.assertEqual(len(self.losses(start(1, *options))), options[-1])
+
+    def test_profile(self):
+        """What is named is there, and the last step's file has been written or the reason is told, however few steps there are."""
+        with tempfile.TemporaryDirectory() as folder:
+            for steps in (0, 1, 2, 3):
+                place = os.path.join(folder, str(steps))
+                result = start(1, "--steps", steps, f"--profile={place}")
+                self.assertEqual(len(self.losses(result)), steps)
+                last = os.path.join(place, f"step_{min(steps, 2) - 1}", "snapshot_rank00.pickle")
+                self.assertEqual(re.findall(r"(?m)^profile (.*)$", result.stdout), [last] if steps else [])
+                self.assertEqual(os.path.exists(last), steps > 0)
+            file = os.path.join(folder, "file")
+            open(file, "w").close()
+            for steps in (1, 2):
+                result = start(1, "--steps", steps, f"--profile={file}")
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(f"fsdp_train: rank 0: input or output failed: cannot make folder {file}: ", result.stderr)
 
     @unittest.skipUnless(MPI, "without MPI")
     def test_more_ranks_than_rows(self):
