@@ -2,9 +2,11 @@
 
     python3 bench/torch_logprob.py                       # 2048 tokens, vocabulary 32000, bf16
     python3 bench/torch_logprob.py --tokens 4096 --vocab 128000 --entropy
+    python3 bench/torch_logprob.py --hidden 512          # the fused head beside a linear layer
 
-Each turn of each way is a process of its own, they take turns, and the medians are printed. PEAK is the most memory that the process had at
-once (VmHWM), less what it had with the logits and targets made: the gradient, and what it takes to make it."""
+Each turn of each way is a process of its own, they take turns, and the medians are printed. PEAK is the most memory
+that the process had at once (VmHWM), less what it had with the logits and targets made: the gradient, and what it takes
+to make it."""
 
 import argparse
 import statistics
@@ -12,28 +14,51 @@ import subprocess
 import sys
 import time
 
-WAYS = {"plain": "log_softmax of the logits in fp32, gathered", "chunked": "the same in pieces of 1024 tokens, made again in backward",
-        "bucketpool": "logprobs_from_logits or logprobs_and_entropy", "in_place": "the same with in_place=True"}
-
 
 def plain(logits, target, entropy):
+    """log_softmax of the logits in fp32, gathered."""
     logs = logits.float().log_softmax(-1)
     lp = logs.gather(-1, target[..., None])[..., 0]
-    return (lp, -(logs.exp() * logs).sum(-1)) if entropy else (lp,)
+    return (lp, -(logs.exp() * logs).sum(-1)) if entropy else (lp, )
 
 
 def chunked(logits, target, entropy):
+    """The same in pieces of 1024 tokens, made again in backward."""
     import torch
     from torch.utils.checkpoint import checkpoint
-    pieces = [checkpoint(plain, *piece, entropy, use_reentrant=False) for piece in zip(logits.split(1024, 1), target.split(1024, 1))]
+    pieces = [
+        checkpoint(plain, *piece, entropy, use_reentrant=False)
+        for piece in zip(logits.split(1024, 1), target.split(1024, 1))
+    ]
     return tuple(torch.cat(parts, 1) for parts in zip(*pieces))
 
 
-def ours(logits, target, entropy, in_place=False):
+def bucketpool(logits, target, entropy, in_place=False):
     from bucketpool.torch import logprob
     if entropy:
         return logprob.logprobs_and_entropy(logits, target, in_place=in_place)
-    return (logprob.logprobs_from_logits(logits, target, in_place=in_place),)
+    return (logprob.logprobs_from_logits(logits, target, in_place=in_place), )
+
+
+def in_place(logits, target, entropy):
+    return bucketpool(logits, target, entropy, True)
+
+
+def linear(hidden, weight, target, entropy):
+    """The head's logits, then as plain."""
+    import torch
+    return plain(torch.nn.functional.linear(hidden, weight), target, entropy)
+
+
+def fused(hidden, weight, target, entropy):
+    """In chunks of 256 tokens."""
+    from bucketpool.torch import logprob
+    if entropy:
+        return logprob.linear_logprobs_and_entropy(hidden, weight, target, chunk_size=256)
+    return (logprob.linear_logprobs(hidden, weight, target, chunk_size=256), )
+
+
+LOGITS, HEAD = (plain, chunked, bucketpool, in_place), (linear, fused)
 
 
 def memory(name):
@@ -45,12 +70,11 @@ def turn(arguments):
     """In a process of its own: seconds forward, backward, peak bytes."""
     import torch
     torch.set_num_threads(arguments.threads)
-    ways = {"plain": plain, "chunked": chunked, "bucketpool": ours, "in_place": lambda *given: ours(*given, in_place=True)}
+    way = next(way for way in LOGITS + HEAD if way.__name__ == arguments.way)
     dtype = getattr(torch, arguments.dtype)
 
     class Logits(torch.autograd.Function):
         """As a model makes them: no leaf, and their gradient is used up where it arrives."""
-
         @staticmethod
         def forward(ctx, parameter, tokens, vocab):
             return torch.randn(1, tokens, vocab, dtype=dtype)
@@ -60,12 +84,16 @@ def turn(arguments):
             return None, None, None
 
     def step(tokens, vocab):
-        made = Logits.apply(torch.zeros((), requires_grad=True), tokens, vocab)
+        if way in HEAD:
+            shapes = (1, tokens, arguments.hidden), (vocab, arguments.hidden)
+            made = [(torch.randn(shape) / arguments.hidden**0.25).to(dtype).requires_grad_() for shape in shapes]
+        else:
+            made = [Logits.apply(torch.zeros((), requires_grad=True), tokens, vocab)]
         target = torch.randint(0, vocab, (1, tokens))
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
         before, begin = memory("VmRSS"), time.perf_counter()
-        outputs = ways[arguments.way](made, target, arguments.entropy)
+        outputs = way(*made, target, arguments.entropy)
         between = time.perf_counter()
         sum(output.sum() for output in outputs).backward()
         return between - begin, time.perf_counter() - between, memory("VmHWM") - before
@@ -79,20 +107,23 @@ def main():
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--vocab", type=int, default=32000)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
+    parser.add_argument("--hidden", type=int, default=0, help="of hidden states: the head and its gradients as well")
     parser.add_argument("--entropy", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--way", choices=list(WAYS), help="one turn of this one; prints forward and backward seconds and peak bytes")
+    parser.add_argument("--way", choices=[way.__name__ for way in LOGITS + HEAD],
+                        help="one turn of this one; prints forward and backward seconds and peak bytes")
     arguments = parser.parse_args()
     if arguments.way:
         turn(arguments)
         return
-    given = [f"--{name}={getattr(arguments, name)}" for name in ("tokens", "vocab", "dtype", "threads")]
+    given = [f"--{name}={getattr(arguments, name)}" for name in ("tokens", "vocab", "hidden", "dtype", "threads")]
     given += ["--entropy"] if arguments.entropy else []
-    results = {way: [] for way in WAYS}
+    results = {way.__name__: [] for way in (HEAD if arguments.hidden else LOGITS)}
     for _ in range(arguments.turns):
         for way, turns in results.items():
-            done = subprocess.run([sys.executable, __file__, "--way", way, *given], capture_output=True, text=True, check=True)
+            done = subprocess.run([sys.executable, __file__, "--way", way, *given], capture_output=True, text=True,
+                                  check=True)
             turns.append([float(word) for word in done.stdout.split()])
     size = arguments.tokens * arguments.vocab * (4 if arguments.dtype == "float32" else 2)
     print(f"{arguments.tokens} tokens, vocabulary {arguments.vocab}, {arguments.dtype}: logits {size / 2**20:.0f} MiB; "

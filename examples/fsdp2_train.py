@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/fsdp2_train.py --policy scheduled
 
-gloo on CPUs, NCCL where every rank has a GPU. The losses of both are printed in full, and what both held for communication."""
+gloo on CPUs, NCCL where every rank has a GPU. The losses of both are printed in full, and what both held for
+communication."""
 
 import argparse
 import os
@@ -27,7 +28,8 @@ class Layer(nn.Module):
 
     def forward(self, x):
         y = self.norm(x)
-        return x + (self.mixer(y, y, y, need_weights=False)[0] if isinstance(self.mixer, nn.MultiheadAttention) else self.mixer(y))
+        attends = isinstance(self.mixer, nn.MultiheadAttention)
+        return x + (self.mixer(y, y, y, need_weights=False)[0] if attends else self.mixer(y))
 
 
 class Model(nn.Module):
@@ -98,8 +100,8 @@ def main():
         if dist.get_rank() == 0:
             for step, (one, other) in enumerate(zip(plain.losses, pooled.losses)):
                 print(f"step {step}: loss {one!r} plain, {other!r} with the pool")
-            print(f"plain FSDP2 held {recording.joint_peak_bytes} bytes at most: {recording.peak_bytes['param']} gathered, "
-                  f"{recording.peak_bytes['grad']} to be reduced")
+            print(f"plain FSDP2 held {recording.joint_peak_bytes} bytes at most: {recording.peak_bytes['param']} "
+                  f"gathered, {recording.peak_bytes['grad']} to be reduced")
             print(attached.report())
     dist.destroy_process_group()
     if plain.losses != pooled.losses:

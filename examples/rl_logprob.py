@@ -1,10 +1,12 @@
-"""A policy-gradient step on bucketpool's log-probabilities, with the vocabulary shared out over the processes. Copy from it.
+"""A policy-gradient step on bucketpool's log-probabilities, with the vocabulary shared out over the processes. Copy
+from it.
 
     python3 examples/rl_logprob.py                                  one process has the whole vocabulary
     torchrun --nproc-per-node 2 examples/rl_logprob.py              two, each with its part of the head's weight
     torchrun --nproc-per-node 2 examples/rl_logprob.py --fused      without ever storing logits
 
-The losses are the same to the digits that are printed, however many processes there are. Needs PyTorch and the bucketpool package."""
+The losses are the same to the digits that are printed, however many processes there are. Needs PyTorch and the
+bucketpool package."""
 
 import argparse
 import os
@@ -24,7 +26,6 @@ def parts(ranks: int) -> list:
 
 class Policy(torch.nn.Module):
     """Embeddings and a layer, the same on all ranks, and this rank's rows of the head's weight."""
-
     def __init__(self, first: int, end: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(7)
@@ -38,7 +39,6 @@ class Policy(torch.nn.Module):
 
 class Reduced(torch.autograd.Function):
     """The same forward; backward sums over the ranks: each has the gradient of its part of the logits alone."""
-
     @staticmethod
     def forward(ctx, hidden, group):
         ctx.group = group

@@ -26,7 +26,7 @@ LOG = os.path.join(BUILDS, "torch.log")
 TESTS = os.path.join("python", "tests", "torch")
 MOST_SECONDS = 900  # of the tests
 
-# Built for CUDA 13.0; later releases are larger. The rest of its requirements, as far as anything here imports them: no Triton, no cuda-bindings.
+# Built for CUDA 13.0. Of the rest of its requirements what is imported here: no Triton, no cuda-bindings.
 TORCH = "torch==2.11.0"
 PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "setuptools<82", "numpy",
             "pytest", "iniconfig", "packaging", "pluggy", "pygments", "megatron-fsdp==0.6.1", "einops"]
@@ -166,7 +166,7 @@ def build_with(options):
         return False
     known = json.loads(subprocess.run(["meson", "introspect", "--targets", FOLDER], capture_output=True, text=True).stdout or "[]")
     paths = [os.path.relpath(target["filename"][0], FOLDER) for target in known if target["type"] == "shared library"]
-    wanted = [p for p in paths if p.startswith(("src/", "tests/fakes/cuda/"))]
+    wanted = [p for p in paths if p.startswith(("src/", "tests/fakes/cuda/", "tests/fakes/nccl/"))]
     return bool(wanted) and run(["ninja", "-C", FOLDER, *wanted])[0] == 0
 
 

@@ -93,7 +93,7 @@ def filled(function: Any, kind: Type[T], *arguments: Any) -> T:
     return struct
 
 
-def configured(init: Any, kind: Type[T], **values: Any) -> T:
+def configured(init: Any, kind: Type[T], /, **values: Any) -> T:
     """A configuration with the library's defaults and these values; None leaves the default."""
     struct = kind()
     call(init, ctypes.byref(struct), ctypes.sizeof(kind))

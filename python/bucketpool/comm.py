@@ -4,10 +4,11 @@ import ctypes
 from typing import Any, Callable, Optional
 
 from . import _abi
-from ._library import call, core
+from ._library import call, configured, core
+from .device import Device
 from .errors import Error
 from .handle import Handle, Owner, calling_back
-from .names import decoded, encoded, whole
+from .names import decoded, encoded, optional, whole
 
 Exchange = Callable[[int, int, int], Any]  # mine, bytes, all: addresses of host memory
 AllGather = Callable[[int, int, int, int], Any]  # mine, all, bytes, stream
@@ -19,10 +20,10 @@ class CommHandle(Handle):
 
 
 class Comm(Owner[CommHandle]):
-    """Made by Comm.self() or Comm.callback(). One call at a time."""
+    """Made by Comm.self(), callback() or nccl(). One call at a time."""
 
     def __init__(self) -> None:
-        raise TypeError("communicators are made by Comm.self or Comm.callback")
+        raise TypeError("communicators are made by Comm.self, callback or nccl")
 
     @classmethod
     def _made(cls, handle: CommHandle, function: Any, *arguments: Any) -> "Comm":
@@ -56,6 +57,15 @@ class Comm(Owner[CommHandle]):
         return cls._made(CommHandle(callbacks),
                          core().bp_comm_create_callback, ctypes.byref(callbacks), None,
                          encoded("callback" if name is None else name, "a communicator's name"))
+
+    @classmethod
+    def nccl(cls, comm: int, device: Device, name: Optional[str] = None) -> "Comm":
+        """An ncclComm_t of this process, by its address, through the copy of NCCL that is loaded. It stays its maker's,
+        who destroys it later. device: that of the communicator's GPU. Raises InvalidArgument, Unsupported (no NCCL is
+        loaded), CommError."""
+        config = configured(core().bp_nccl_config_init, _abi.bp_nccl_config, comm=whole(comm, 64, "a communicator"),
+                            device=device.handle.value, name=optional(name, "a communicator's name"))
+        return cls._made(CommHandle(device.handle), core().bp_comm_create_nccl, ctypes.byref(config))
 
     @property
     def rank(self) -> int:

@@ -3,13 +3,12 @@
 import collections
 import ctypes
 import itertools
-import threading
 from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, cuda
 from ._library import call, configured, core, filled
 from .errors import InvalidArgument
-from .handle import Handle, Owner, _Life, at_exit, calling_back
+from .handle import Handle, Owner, at_exit, calling_back
 from .names import decoded, member, optional, whole
 
 

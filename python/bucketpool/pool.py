@@ -1,13 +1,13 @@
 """Pools: a plan made real on a device, and the serving of its buckets."""
 
 import ctypes
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, dlpack
-from ._library import call, configured, core, failure, filled
+from ._library import call, configured, core, filled
 from .buckets import Buckets
 from .device import Device, Stream
-from .errors import InvalidArgument, ScheduleError
+from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back
 from .model import Model
 from .names import (DType, decoded, dtype, dtype_name, encoded, fingerprint_text, lane, member, name_of, optional, role,
@@ -149,10 +149,10 @@ class Pool(Owner[PoolHandle]):
              placement: str = "planned", zero: str = "nothing", lane: Any = None) -> int:
         """Checks a request against the plan and gives it an id; an equal request has the same id.
 
-        bytes: with padding, as planned; used_bytes: without, for zero="padding"; None: all. placement: "planned", "persistent",
-        "dynamic". zero: "nothing", "padding", "all": what the acquiring stream clears first. lane: name or number
-        that every acquire is on, None: any. Raises Mismatch (not in the plan, another size or dtype), NoDeviceMemory,
-        Unsupported."""
+        bytes: with padding, as planned; used_bytes: without, for zero="padding"; None: all. placement: "planned",
+        "persistent", "dynamic". zero: "nothing", "padding", "all": what the acquiring stream clears first. lane: name
+        or number that every acquire is on, None: any. Raises Mismatch (not in the plan, another size or dtype),
+        NoDeviceMemory, Unsupported."""
         handle = self.handle
         struct = configured(core().bp_bind_init, _abi.bp_bind, unit=encoded(unit, "a unit's name"), ordinal=ordinal,
                             role=_role(role), dtype=_dtype(dtype), bytes=bytes,

@@ -1,7 +1,6 @@
 """Views: a live request's memory, for Python."""
 
 import ctypes
-import sys
 from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from . import _abi, dlpack
@@ -118,7 +117,7 @@ class View:
         as numpy; on a GPU torch's current stream waits for the acquiring one. Raises InvalidArgument (a size that
         does not divide), Unsupported."""
         self.check()
-        import torch  # type: ignore[import-not-found,unused-ignore]
+        import torch
 
         kind = dtype if isinstance(dtype, torch.dtype) else self._torch_type(torch, dtype)
         if kind.itemsize and self.bytes % kind.itemsize:

@@ -1,134 +1,41 @@
-"""bucketpool-logprob through ctypes, and communicators for it: declarations by hand from cp.h, loss.h and comm.h.
+"""bucketpool-logprob under shorter names, and communicators for it.
 
 The library brings the core along: one object has the functions of both."""
 
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import (POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32,
-                    c_uint64, c_void_p)
 
 import bindings as b
-from bindings import HANDLE, OUT, Sized, check
+from bindings import COMM, INT32, IO, _abi, check, constants  # noqa: F401
 
-IO, COMM = 10, 15
+PACKED, PADDED, LOCAL, GATHERED = constants("CP_", "PACKED PADDED LOCAL GATHERED")
+KEEP, NEXT, NEXT_WRAPPED = constants("CP_", "KEEP NEXT NEXT_WRAPPED")
+AVERAGED, SUMMED = constants("LOSS_", "AVERAGED SUMMED")
 
-# bp_cp_order, bp_cp_shift
-PACKED, PADDED, LOCAL, GATHERED = 0, 1, 2, 3
-KEEP, NEXT, NEXT_WRAPPED = 0, 1, 2
-
-# bp_loss_gradients
-AVERAGED, SUMMED = 1, 2
-
-INT32 = 18
+SplitConfig, SplitInfo, CpTensor, CpConfig, Rearrangement = (
+    _abi.bp_cp_split_config, _abi.bp_cp_split_info, _abi.bp_cp_tensor, _abi.bp_cp_config, _abi.bp_cp_rearrangement)
+TokenValues, LossSequence, CommCallbacks = _abi.bp_token_values, _abi.bp_loss_sequence, _abi.bp_comm_callbacks
+Exchange, AllGather = (dict(CommCallbacks._fields_)[name] for name in ("exchange", "all_gather"))
 
 
-class SplitConfig(Sized):
-    _fields_ = [("size", c_size_t), ("cu_seqlens", c_void_p), ("cu_padded", c_void_p), ("cu_dtype", c_uint32),
-                ("sequences", c_uint64), ("ranks", c_uint32), ("rank", c_uint32), ("multiple", c_uint64),
-                ("total_multiple", c_uint64), ("last_is_dummy", c_int32), ("comm", HANDLE)]
-
-
-class SplitInfo(Sized):
-    _fields_ = [("size", c_size_t), ("ranks", c_uint32), ("rank", c_uint32)] + [(name, c_uint64) for name in (
-        "sequences", "data_sequences", "data_tokens", "packed_tokens", "padded_tokens", "local_tokens", "longest",
-        "fingerprint")]
-
-
-class CpTensor(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("tokens", c_uint64), ("token_bytes", c_uint64), ("stride", c_int64)]
-
-
-class CpConfig(Sized):
-    _fields_ = [("size", c_size_t), ("comm", HANDLE), ("max_gathered_bytes", c_uint64), ("threads", c_uint32),
-                ("trusting", c_int32)]
-
-
-class Rearrangement(Sized):
-    _fields_ = [("size", c_size_t), ("from_order", c_uint32), ("to_order", c_uint32), ("source", CpTensor),
-                ("to", CpTensor), ("shift", c_uint32), ("fill", c_uint8 * 16), ("fill_bytes", c_uint32)]
-
-
-class TokenValues(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("batch_stride", c_int64), ("stride", c_int64)]
-
-
-class LossConfig(Sized):
+class LossConfig(_abi.bp_loss_config):
     PLACE = ("tp", "cp", "dp", "tp_rank", "cp_rank", "dp_rank")
-    _fields_ = [("size", c_size_t)] + [(name, c_uint32) for name in PLACE] + [
-        ("comm", HANDLE), ("max_sequences", c_uint64), ("epsilon", c_double), ("gradients", c_uint32),
-        ("threads", c_uint32)]
 
 
-class LossValues(Sized):
-    PLANES = ("mask", "logprob", "entropy", "logit_min", "logit_max")
-    _fields_ = [("size", c_size_t), ("tokens", c_uint64)] + [(name, TokenValues) for name in PLANES]
+class LossValues(_abi.bp_loss_values):
+    PLANES = tuple(name for name, kind in _abi.bp_loss_values._fields_ if kind is TokenValues)
 
 
-class LossStatistics(Sized):
-    COUNTS = ("sequences", "tokens", "valid", "perplexity_sequences")
+class LossStatistics(_abi.bp_loss_statistics):
+    COUNTS = tuple(name for name, kind in _abi.bp_loss_statistics._fields_[1:] if kind is ctypes.c_uint64)
     SUMS = ("logprob_sum", "entropy_sum")
-    NUMBERS = ("perplexity_sum", "logit_min", "logit_max", "epsilon", "loss", "entropy", "perplexity")
-    _fields_ = [("size", c_size_t), ("sequences", c_uint64), ("tokens", c_uint64), ("valid", c_uint64),
-                ("logprob_sum", c_double), ("entropy_sum", c_double), ("perplexity_sum", c_double),
-                ("perplexity_sequences", c_uint64)] + [(name, c_double) for name in (
-                    "logit_min", "logit_max", "epsilon", "loss", "entropy", "perplexity")]
-
-
-class LossSequence(Sized):
-    _fields_ = [("size", c_size_t), ("valid", c_uint64), ("logprob_sum", c_double), ("entropy_sum", c_double),
-                ("perplexity", c_double)]
-
-
-Exchange = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_void_p)
-AllGather = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)
-
-
-class CommCallbacks(Sized):
-    _fields_ = [("size", c_size_t), ("rank", c_uint32), ("ranks", c_uint32), ("exchange", Exchange),
-                ("all_gather", AllGather), ("all_reduce", c_void_p), ("reduce_scatter", c_void_p), ("abort", c_void_p),
-                ("destroy", c_void_p)]
-
-
-STATUS_FUNCTIONS = {
-    "bp_error_record": [c_int, c_char_p],
-    "bp_comm_create_callback": [POINTER(CommCallbacks), c_void_p, c_char_p, OUT],
-    "bp_cp_split_config_init": [POINTER(SplitConfig), c_size_t],
-    "bp_cp_split_create": [POINTER(SplitConfig), OUT],
-    "bp_cp_split_info_get": [HANDLE, POINTER(SplitInfo)],
-    "bp_cp_split_cu_seqlens": [HANDLE, c_int, c_uint32, c_uint64, c_void_p],
-    "bp_cp_split_map": [HANDLE, c_int, c_int, c_int, c_uint64, POINTER(c_int64)],
-    "bp_cp_config_init": [POINTER(CpConfig), c_size_t],
-    "bp_cp_create": [HANDLE, POINTER(CpConfig), OUT],
-    "bp_cp_rearrangement_init": [POINTER(Rearrangement), c_size_t],
-    "bp_cp_rearrange": [HANDLE, HANDLE, POINTER(Rearrangement), HANDLE],
-    "bp_loss_config_init": [POINTER(LossConfig), c_size_t],
-    "bp_loss_create": [HANDLE, POINTER(LossConfig), OUT],
-    "bp_loss_begin": [HANDLE],
-    "bp_loss_values_init": [POINTER(LossValues), c_size_t],
-    "bp_loss_add": [HANDLE, HANDLE, POINTER(LossValues), HANDLE],
-    "bp_loss_reduce": [HANDLE, c_int, HANDLE],
-    "bp_loss_count_set": [HANDLE, c_uint64],
-    "bp_loss_seed": [HANDLE, HANDLE, c_uint64, POINTER(TokenValues), c_float, POINTER(TokenValues), HANDLE],
-    "bp_loss_statistics_init": [POINTER(LossStatistics), c_size_t],
-    "bp_loss_statistics_get": [HANDLE, POINTER(LossStatistics)],
-    "bp_loss_statistics_merge": [POINTER(LossStatistics), POINTER(LossStatistics)],
-    "bp_loss_sequence_get": [HANDLE, c_uint64, POINTER(LossSequence)],
-}
-
-OTHER_FUNCTIONS = {
-    "bp_comm_destroy": (None, [OUT]),
-    "bp_cp_split_destroy": (None, [OUT]),
-    "bp_cp_destroy": (None, [OUT]),
-    "bp_loss_destroy": (None, [OUT]),
-    "bp_loss_sequence_count": (c_uint64, [HANDLE]),
-}
+    NUMBERS = tuple(name for name, kind in _abi.bp_loss_statistics._fields_
+                    if kind is ctypes.c_double and name not in ("logprob_sum", "entropy_sum"))
 
 
 def load(path):
-    lib = b.load(path)
-    b.declare(lib, STATUS_FUNCTIONS, OTHER_FUNCTIONS)
-    return lib
+    return b.load(path, ("core", "logprob"))
 
 
 def config_of(lib, kind, init, **values):

@@ -69,7 +69,8 @@ class Device:
         self.ops = bindings.DeviceOps.from_buffer_copy(table.contents)
         self.keep = []  # callbacks live as long as the device
         self._hook()
-        self.handle = made(lib, "bp_device_create", self.ops, self.own)
+        table = ctypes.cast(ctypes.pointer(self.ops), POINTER(bindings._abi.bp_device_ops))
+        self.handle = made(lib, "bp_device_create", table, self.own)
 
     def _replace(self, name, kind, function):
         original = ctypes.cast(getattr(self.ops, name), kind) if getattr(self.ops, name) else None
@@ -215,7 +216,7 @@ class Gates:
 
     def __init__(self, lib):
         self.lib = lib
-        self.wait = ctypes.cast(LIBC.sem_wait, c_void_p)
+        self.wait = ctypes.cast(LIBC.sem_wait, bindings.HostFunction)
         self.closed: list = []
         self.old: list = []  # semaphores that a stream may still look at
         self.since = 0.0

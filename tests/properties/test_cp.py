@@ -30,7 +30,7 @@ def rearranged(split, source, to, data, token_bytes, gap=0, shift=KEEP, fill=0):
     given, count = ctypes.create_string_buffer(data, len(data) + 1), split.tokens(to)
     result = ctypes.create_string_buffer(b"\xa5" * (count * stride + 1), count * stride + 1)
     move = lp.config_of(lib, lp.Rearrangement, "bp_cp_rearrangement_init", from_order=source, to_order=to, shift=shift,
-                        source=lp.CpTensor(ctypes.addressof(given), split.tokens(source), token_bytes, stride),
+                        **{"from": lp.CpTensor(ctypes.addressof(given), split.tokens(source), token_bytes, stride)},
                         to=lp.CpTensor(ctypes.addressof(result), count, token_bytes, stride), fill_bytes=1)
     move.fill[0] = fill
     check(lib, lib.bp_cp_rearrange(mover, split.handle, byref(move), None), "bp_cp_rearrange")

@@ -1,4 +1,5 @@
-"""Objects of the library that are made once for many calls: found by what they were made for, the one used longest ago goes first."""
+"""Objects of the library that are made once for many calls: found by what they were made for, the one used longest ago
+goes first."""
 
 import atexit
 import ctypes
@@ -18,7 +19,6 @@ MOST = 8  # kept of one group, and of this process alone: each has workspaces
 
 class Handle:
     """A client. Destroyed when neither the cache nor a graph that still has its backward to come needs it."""
-
     def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int) -> None:
         self._value: Optional[ctypes.c_void_p] = made
         self._destroy = destroy
@@ -27,7 +27,8 @@ class Handle:
     @property
     def value(self) -> ctypes.c_void_p:
         if self._value is None:
-            raise ScheduleError("the client of this forward pass was freed (free_clients, comm.close) before its backward pass")
+            raise ScheduleError(
+                "the client of this forward pass was freed (free_clients, comm.close) before its backward pass")
         return self._value
 
     def close(self) -> None:
@@ -40,7 +41,6 @@ class Handle:
 
 class Clients:
     """At most MOST clients; and those that graphs still hold, until clear()."""
-
     def __init__(self) -> None:
         self._kept: "OrderedDict[Hashable, Handle]" = OrderedDict()
         self._all: "weakref.WeakSet[Handle]" = weakref.WeakSet()
@@ -89,8 +89,8 @@ def lock_of(comm: Optional[GroupComm]) -> Any:
 
 def shared(comm: Optional[GroupComm], key: Hashable, everybody: Optional[List[Dict[str, int]]], destroy: str,
            make: Callable[[], ctypes.c_void_p]) -> Handle:
-    """The client of `key`. With a communicator making one is collective: all ranks make it anew where one has not the same one
-    ("client" of what they told each other: generation_of)."""
+    """The client of `key`. With a communicator making one is collective: all ranks make it anew where one has not the
+    same one ("client" of what they told each other: generation_of)."""
     known = {one["client"] for one in everybody} if everybody is not None else {1}
     anew = len(known) != 1 or known == {0}
     return of(comm).get(key, destroy, make if comm is None else lambda: comm.run(make), anew)
@@ -107,6 +107,7 @@ def device_key(device: torch.device) -> Hashable:
 
 @atexit.register
 def free_clients() -> None:
-    """Destroys the clients of this process alone, and with them their workspaces. Those of groups: bucketpool.torch.comm.close()."""
+    """Destroys the clients of this process alone, and with them their workspaces. Those of groups:
+    bucketpool.torch.comm.close()."""
     with _alone_lock:
         _alone.clear()

@@ -1,4 +1,5 @@
-"""What the passes over logits and over the fused head have in common: their options, what is checked, what ranks tell each other."""
+"""What the passes over logits and over the fused head have in common: their options, what is checked, what ranks tell
+each other."""
 
 import ctypes
 import struct
@@ -8,14 +9,15 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import call, configured, filled, logprob
+from .._library import call, configured, logprob
 from ..errors import Error, InvalidArgument, Unsupported
 from . import _clients, _tensors
 from .comm import GroupComm, comm_of
 
 
 class Options(NamedTuple):
-    """What a pass is to do. `start`, `end`: of this rank's part of the vocabulary; None: parts of all ranks, one after the other."""
+    """What a pass is to do. `start`, `end`: of this rank's part of the vocabulary; None: parts of all ranks, one after
+    the other."""
 
     what: str
     start: Optional[int] = None
@@ -42,7 +44,6 @@ class Pass(NamedTuple):
 
 class Untraced(torch.autograd.Function):
     """Functions of the C library: torch.compile breaks the graph around them and calls them as they are."""
-
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -52,7 +53,6 @@ class Untraced(torch.autograd.Function):
 
 class _NotTwice(torch.autograd.Function):
     """Gradients as they are, with an error in place of their own."""
-
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor, what: str, *sources: torch.Tensor) -> torch.Tensor:
         ctx.what = what
@@ -72,15 +72,19 @@ def only_once(what: str, gradient: Optional[torch.Tensor], *sources: Optional[to
 
 # ---- before the pass -----------------------------------------------------------------------------------------------
 
+
 def check_options(options: Options, columns: int) -> None:
     if (options.start is None) != (options.end is None):
-        raise InvalidArgument(f"{options.what}: of the bounds of the vocabulary one is missing: {options.start} to {options.end}")
+        raise InvalidArgument(
+            f"{options.what}: of the bounds of the vocabulary one is missing: {options.start} to {options.end}")
     if options.start is not None and options.end is not None:
         if options.start < 0 or options.end < options.start:
-            raise InvalidArgument(f"{options.what}: the vocabulary of this rank is from {options.start} to {options.end}")
+            raise InvalidArgument(
+                f"{options.what}: the vocabulary of this rank is from {options.start} to {options.end}")
         if options.end - options.start != columns:
-            raise InvalidArgument(f"{options.what}: the vocabulary of this rank is from {options.start} to {options.end}, "
-                                  f"{options.end - options.start} ids, but there are {columns} columns")
+            raise InvalidArgument(
+                f"{options.what}: the vocabulary of this rank is from {options.start} to {options.end}, "
+                f"{options.end - options.start} ids, but there are {columns} columns")
     if options.chunk is not None and options.chunk < 0:
         raise InvalidArgument(f"{options.what}: chunk size {options.chunk} is negative: None and 0 are one piece")
     if not 1.2e-38 <= options.temperature <= 8.5e37:
@@ -88,11 +92,13 @@ def check_options(options: Options, columns: int) -> None:
 
 
 def prepared(options: Options, check: Callable[[], Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]],
-             make: Callable[[int, Optional[GroupComm]], ctypes.c_void_p], destroy: str,
-             key_of: Callable[[], Tuple[Any, ...]]) -> Pass:
-    """Checks the arguments of this rank, compares with the others, and has a client for the pass. What one rank refuses all refuse.
+             make: Callable[[int, Optional[GroupComm]],
+                            ctypes.c_void_p], destroy: str, key_of: Callable[[], Tuple[Any, ...]]) -> Pass:
+    """Checks the arguments of this rank, compares with the others, and has a client for the pass. What one rank refuses
+    all refuse.
 
-    `check` gives what must be the same on all ranks, what may differ ("columns" among it), and the mask; `make` a client from the first id."""
+    `check` gives what must be the same on all ranks, what may differ ("columns" among it), and the mask; `make` a
+    client from the first id."""
     comm = comm_of(options.group)
     failure: Optional[BaseException] = None
     same: Dict[str, int] = {}
@@ -128,7 +134,8 @@ def _start(options: Options, comm: Optional[GroupComm], everybody: Optional[List
     if comm is None:
         return 0
     if everybody is None:
-        raise InvalidArgument(f"{options.what}: a group that is trusted not to differ needs the bounds of the vocabulary")
+        raise InvalidArgument(
+            f"{options.what}: a group that is trusted not to differ needs the bounds of the vocabulary")
     return sum(one["columns"] for one in everybody[:comm.rank])
 
 
@@ -138,9 +145,10 @@ def targets_of(options: Options) -> int:
 
 # ---- the pass ------------------------------------------------------------------------------------------------------
 
-class Outputs:
-    """Log-probabilities, entropies and what backward needs of a forward pass over `shape` tokens. `struct`: for the library."""
 
+class Outputs:
+    """Log-probabilities, entropies and what backward needs of a forward pass over `shape` tokens. `struct`: for the
+    library."""
     def __init__(self, options: Options, shape: torch.Size, device: torch.device, saves: bool) -> None:
         tokens = shape.numel()
 
@@ -158,7 +166,9 @@ class Outputs:
 
 
 def saved_bytes(tokens: int, entropy: bool) -> int:
-    return filled(logprob().bp_logprob_saved_bytes, ctypes.c_uint64, tokens, int(entropy)).value
+    size = ctypes.c_uint64()
+    call(logprob().bp_logprob_saved_bytes, tokens, int(entropy), ctypes.byref(size))
+    return size.value
 
 
 def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor],
@@ -183,5 +193,3 @@ def check_client(one: Pass, device: torch.device, check: Any) -> None:
     """Where bad targets are an error: on a stream they are noted, and told of when it is asked."""
     if one.options.checked_targets and device.type != "cpu":
         call(check, one.client.value)
-
-

@@ -1,4 +1,5 @@
-"""Tensors as the C library sees them: dtypes, views with strides, memory without copies, and the streams that torch computes on."""
+"""Tensors as the C library sees them: dtypes, views with strides, memory without copies, and the streams that torch
+computes on."""
 
 import atexit
 import ctypes
@@ -25,11 +26,12 @@ _lock = threading.RLock()
 _devices: Dict[Tuple[str, int], ctypes.c_void_p] = {}
 _streams: Dict[Tuple[int, int], ctypes.c_void_p] = {}
 
-
 # ---- devices and streams -------------------------------------------------------------------------------------------
 
+
 def device_of(device: torch.device) -> ctypes.c_void_p:
-    """The library's device for tensors of `device`: one host device, one for each GPU. Made when it is first needed, kept until exit."""
+    """The library's device for tensors of `device`: one host device, one for each GPU. Made when it is first needed,
+    kept until exit."""
     if device.type not in ("cpu", "cuda"):
         raise Unsupported(f"tensors on {device}: cpu and cuda are possible")
     ordinal = 0 if device.type == "cpu" else device.index if device.index is not None else torch.cuda.current_device()
@@ -46,8 +48,8 @@ def device_of(device: torch.device) -> ctypes.c_void_p:
 
 
 def stream_of(device: torch.device) -> Optional[ctypes.c_void_p]:
-    """Where work on tensors of `device` goes: torch's current stream, imported by its native handle. On CPUs None: a call then returns when its
-    results are there."""
+    """Where work on tensors of `device` goes: torch's current stream, imported by its native handle. On CPUs None: a
+    call then returns when its results are there."""
     if device.type == "cpu":
         return None
     native = torch.cuda.current_stream(device).cuda_stream
@@ -75,9 +77,10 @@ def _close() -> None:
 
 # ---- memory --------------------------------------------------------------------------------------------------------
 
+
 class _Span:
     def __init__(self, address: int, size: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = {"shape": (size, ), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
 def memory(address: Optional[int], size: int, dtype: torch.dtype, cuda: bool) -> torch.Tensor:
@@ -91,6 +94,7 @@ def memory(address: Optional[int], size: int, dtype: torch.dtype, cuda: bool) ->
 
 # ---- views ---------------------------------------------------------------------------------------------------------
 
+
 def pointer(tensor: Optional[torch.Tensor]) -> Optional[int]:
     return None if tensor is None else tensor.data_ptr()
 
@@ -101,7 +105,8 @@ def shape_of(shape: torch.Size) -> Tuple[int, int]:
 
 
 def _strides(tensor: torch.Tensor, trailing: int) -> Optional[Tuple[int, int]]:
-    """Strides of the batch and the sequence, where all dimensions before the sequence are one; None where that takes a copy."""
+    """Strides of the batch and the sequence, where all dimensions before the sequence are one; None where that takes a
+    copy."""
     if tensor.numel() == 0:
         return 0, 0
     sizes, strides = list(tensor.shape), list(tensor.stride())
@@ -121,13 +126,13 @@ def _strides(tensor: torch.Tensor, trailing: int) -> Optional[Tuple[int, int]]:
 
 
 def values(tensor: Optional[torch.Tensor]) -> Tuple[_abi.bp_token_values, Optional[torch.Tensor]]:
-    """A value for each token, [..., sequence], with any strides; and the tensor that it is of, to be kept until the call has returned."""
+    """A value for each token, [..., sequence], with any strides; and the tensor that it is of, to be kept until the
+    call has returned."""
     if tensor is None:
         return _abi.bp_token_values(), None
     strides = _strides(tensor, 0)
     if strides is None:
-        tensor = tensor.contiguous()
-        strides = _strides(tensor, 0)
+        tensor, strides = tensor.contiguous(), (tensor.shape[-1], 1)
     return _abi.bp_token_values(tensor.data_ptr(), strides[0], strides[1]), tensor
 
 
@@ -151,6 +156,7 @@ def rows(tensor: torch.Tensor) -> _abi.bp_token_rows:
 
 # ---- what calls check ----------------------------------------------------------------------------------------------
 
+
 def check_floats(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"{name}: {type(tensor).__name__} is no tensor")
@@ -162,7 +168,8 @@ def check_floats(name: str, tensor: Any) -> None:
 
 def check_target(target: Any, shape: torch.Size, device: torch.device) -> None:
     if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.int32):
-        raise InvalidArgument(f"targets are {getattr(target, 'dtype', type(target).__name__)}: int64 and int32 are possible")
+        raise InvalidArgument(
+            f"targets are {getattr(target, 'dtype', type(target).__name__)}: int64 and int32 are possible")
     if target.shape != shape:
         raise InvalidArgument(f"targets are {list(target.shape)} for tokens {list(shape)}: one for each token")
     if target.device != device:
@@ -174,7 +181,8 @@ def token_mask(mask: Optional[torch.Tensor], target: Optional[torch.Tensor], ign
     """uint8 for each token, 0: is not read, counts 0, has no gradient. None where no token is masked by anything."""
     if mask is not None:
         if mask.shape != shape or mask.device != device:
-            raise InvalidArgument(f"the mask is {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}")
+            raise InvalidArgument(
+                f"the mask is {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}")
         mask = mask if mask.dtype == torch.bool else mask != 0
     if ignore_index is not None and target is not None:
         kept = target != ignore_index

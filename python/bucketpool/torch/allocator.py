@@ -3,7 +3,8 @@
     with serving(bytes=8 << 30) as memory, torch.cuda.use_mem_pool(memory.mem_pool):
         buffer = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 
-For buckets take a pool: planned offsets are not honoured here. docs/pytorch_allocator.md says what happens and what the limits are."""
+For buckets take a pool: planned offsets are not honoured here. docs/pytorch_allocator.md says what happens and what the
+limits are."""
 
 import ctypes
 from types import TracebackType
@@ -35,17 +36,19 @@ class Statistics(NamedTuple):
 class serving:
     """Serves PyTorch's segments on one GPU until stop(), or the end of `with`.
 
-    bytes: a slab of so many of its own, rounded up to the device's granularity, on `device` (None: one of its own). Or pool and request: a
-    persistent request of a pool that nobody holds, so that the pool's registration covers it. ordinal: PyTorch's index of the GPU.
-    Raises InvalidArgument (neither or both), ScheduleError (served already, the request is held), Mismatch, NoDevice, NoDeviceMemory."""
+    bytes: a slab of so many of its own, rounded up to the device's granularity, on `device` (None: one of its own). Or
+    pool and request: a persistent request of a pool that nobody holds, so that the pool's registration covers it.
+    ordinal: PyTorch's index of the GPU. Raises InvalidArgument (neither or both), ScheduleError (served already, the
+    request is held), Mismatch, NoDevice, NoDeviceMemory."""
 
-    def __init__(self, bytes: int = 0, pool: Optional[Pool] = None, request: int = 0, ordinal: int = 0, device: Optional[Device] = None) -> None:
+    def __init__(self, bytes: int = 0, pool: Optional[Pool] = None, request: int = 0, ordinal: int = 0,
+                 device: Optional[Device] = None) -> None:
         self._keeps = (pool, device)
         self.ordinal = ordinal
         self._mem_pool: Any = None
-        config = configured(core().bp_torch_config_init, _abi.bp_torch_config, ordinal=ordinal, bytes=whole(bytes, 64, "bytes"),
-                            request=whole(request, 32, "a request"), pool=None if pool is None else pool.handle,
-                            device=None if device is None else device.handle)
+        config = configured(core().bp_torch_config_init, _abi.bp_torch_config, ordinal=ordinal,
+                            bytes=whole(bytes, 64, "bytes"), request=whole(request, 32, "a request"),
+                            pool=None if pool is None else pool.handle, device=None if device is None else device.handle)
         call(core().bp_torch_serve, ctypes.byref(config))
         self.stopped = False
 
@@ -59,12 +62,12 @@ class serving:
     @property
     def statistics(self) -> Statistics:
         s = filled(core().bp_torch_statistics_get, _abi.bp_torch_statistics, self.ordinal)
-        return Statistics(s.bytes, s.live_bytes, s.peak_live_bytes, s.live_segments, s.segments, s.waits, s.refused, s.strays,
-                          decoded(s.because))
+        return Statistics(s.bytes, s.live_bytes, s.peak_live_bytes, s.live_segments, s.segments, s.waits, s.refused,
+                          s.strays, decoded(s.because))
 
     def stop(self) -> None:
-        """Gives the memory back after the device's work. Tensors in it and the MemPool must be gone: ScheduleError says how many segments
-        are out. Stopping twice is nothing."""
+        """Gives the memory back after the device's work. Tensors in it and the MemPool must be gone: ScheduleError says
+        how many segments are out. Stopping twice is nothing."""
         if not self.stopped:
             self._mem_pool = None
             call(core().bp_torch_stop, self.ordinal)
@@ -73,7 +76,8 @@ class serving:
     def __enter__(self) -> "serving":
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
         if kind is None:
             self.stop()
         else:  # tensors that the exception's frames hold would turn it into another one
@@ -84,6 +88,6 @@ class serving:
 
 
 def pluggable_allocator() -> Any:
-    """torch.cuda.memory.CUDAPluggableAllocator with this library's functions, of the copy that is loaded: without a `serving` of the GPU,
-    the environment says how many bytes serve (BUCKETPOOL_TORCH_BYTES=8g)."""
+    """torch.cuda.memory.CUDAPluggableAllocator with this library's functions, of the copy that is loaded: without a
+    `serving` of the GPU, the environment says how many bytes serve (BUCKETPOOL_TORCH_BYTES=8g)."""
     return torch.cuda.memory.CUDAPluggableAllocator(core()._name, "bp_torch_malloc", "bp_torch_free")

@@ -1,10 +1,13 @@
 """torch.distributed process groups as communicators of the library (bp_comm, of kind "callback").
 
-The library's collectives are torch's, in the library's own memory: no copies, on CPUs (gloo) and on GPUs (nccl, in the order of the stream
-that the call is on). What torch raises inside one becomes the library's error with torch's words, and is the cause of the exception.
+The library's collectives are torch's, in the library's own memory: no copies, on CPUs (gloo) and on GPUs (nccl, in the
+order of the stream that the call is on). What torch raises inside one becomes the library's error with torch's words,
+and is the cause of the exception.
 
-Ranks compare before they do something together: sizes, dtypes, options. Where one differs, or has failed before, all ranks get an exception that
-names it, and none is left waiting. That is a small exchange of host memory for each call; trust() leaves it out."""
+Ranks compare before they do something together: sizes, dtypes, options. Where one differs, or has failed before, all
+ranks get an exception that names it, and none is left waiting. That is a small exchange of host memory for each call;
+trust() leaves it out. Calls with one group come from one thread at a time, in the same order on all ranks, as
+torch's collectives do."""
 
 import atexit
 import ctypes
@@ -21,8 +24,11 @@ from .._library import call, core, made
 from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch
 from . import _tensors
 
-_OPERATIONS = {_abi.BP_REDUCE_SUM: dist.ReduceOp.SUM, _abi.BP_REDUCE_MAX: dist.ReduceOp.MAX,
-               _abi.BP_REDUCE_MIN: dist.ReduceOp.MIN}
+_OPERATIONS = {
+    _abi.BP_REDUCE_SUM: dist.ReduceOp.SUM,
+    _abi.BP_REDUCE_MAX: dist.ReduceOp.MAX,
+    _abi.BP_REDUCE_MIN: dist.ReduceOp.MIN
+}
 _WORDS = 384  # bytes of a rank's message that the others see
 _FACTS = 16
 _TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
@@ -31,9 +37,8 @@ _TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
 class GroupComm:
     """A process group that this process is in. Kept and made by comm_of(); close() ends it.
 
-    `rank`, `ranks`: of this process in the group. `handle`: the bp_comm. `trusting`: calls do not compare first. The group itself is only
-    looked at: destroying it is the caller's, and calls say so afterwards."""
-
+    `rank`, `ranks`: of this process in the group. `handle`: the bp_comm. `trusting`: calls do not compare first. The
+    group itself is only looked at: destroying it is the caller's, and calls say so afterwards."""
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = weakref.ref(group)
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -43,9 +48,11 @@ class GroupComm:
         self.lock = threading.RLock()  # of calls: one at a time
         self.clients: Any = None  # of logprob and cp, made there
         self._raised: Optional[BaseException] = None
-        self._functions = _abi.bp_comm_callbacks(rank=self.rank, ranks=self.ranks, **{
-            name: kind(self._guarded(getattr(self, "_" + name)))
-            for name, kind in _abi.bp_comm_callbacks._fields_[3:7]})
+        self._functions = _abi.bp_comm_callbacks(
+            rank=self.rank, ranks=self.ranks, **{
+                field[0]: field[1](self._guarded(getattr(self, "_" + field[0])))
+                for field in _abi.bp_comm_callbacks._fields_[3:7]
+            })
         self.handle: Optional[ctypes.c_void_p] = made(core().bp_comm_create_callback, ctypes.byref(self._functions),
                                                       None, self.name.encode())
 
@@ -82,8 +89,9 @@ class GroupComm:
               failure: Optional[BaseException] = None) -> List[Dict[str, int]]:
         """Collective: what all ranks are about to do. Returns `told` of each rank.
 
-        `failure`: why this rank cannot take part; it is raised here, and on the other ranks an exception of its kind that names this one.
-        Raises Mismatch, naming two ranks and the numbers, where `same` differs; CommError where the exchange fails."""
+        `failure`: why this rank cannot take part; it is raised here, and on the other ranks an exception of its kind
+        that names this one. Raises Mismatch, naming two ranks and the numbers, where `same` differs; CommError where
+        the exchange fails."""
         facts = {**same, **told}
         numbers = _numbers(facts)
         words = b"" if failure is None else str(failure).encode()[:_WORDS]
@@ -94,8 +102,9 @@ class GroupComm:
             raise failure
         for r, (failed, *_, message) in enumerate(everybody):
             if failed:
-                raise _of_rank(failed, f"{what}: rank {r} of {self.ranks} ({self.name}) failed: "
-                                       f"{message.rstrip(bytes(1)).decode(errors='replace')}")
+                raise _of_rank(
+                    failed, f"{what}: rank {r} of {self.ranks} ({self.name}) failed: "
+                    f"{message.rstrip(bytes(1)).decode(errors='replace')}")
         all_facts = [dict(zip(facts, one[1:])) for one in everybody]
         for r, theirs in enumerate(all_facts):
             for name in same:
@@ -112,7 +121,8 @@ class GroupComm:
         except Error:
             raise
         except Exception as error:
-            raise CommError(f"{what}: the ranks of {self.name} could not compare: {type(error).__name__}: {error}") from error
+            raise CommError(
+                f"{what}: the ranks of {self.name} could not compare: {type(error).__name__}: {error}") from error
         return bytes(everybody)
 
     def _gather_host(self, mine: torch.Tensor, everybody: torch.Tensor) -> None:
@@ -136,6 +146,7 @@ class GroupComm:
                 status = getattr(error, "status", 0) or _abi.BP_ERR_COMM
                 words = str(error) if isinstance(error, Error) else f"{self.name}: {type(error).__name__}: {error}"
                 return core().bp_error_record(status, words.encode())
+
         return guarded
 
     def _exchange(self, mine: int, size: int, everybody: int) -> None:
@@ -156,31 +167,35 @@ class GroupComm:
             job(True)
 
     def _all_gather(self, mine: int, everybody: int, size: int, stream: int) -> None:
-        self._ordered(stream, size, lambda cuda: dist.all_gather_into_tensor(
-            _tensors.memory(everybody, size * self.ranks, torch.uint8, cuda),
-            _tensors.memory(mine, size, torch.uint8, cuda), group=self.group))
+        self._ordered(
+            stream, size,
+            lambda cuda: dist.all_gather_into_tensor(_tensors.memory(everybody, size * self.ranks, torch.uint8, cuda),
+                                                     _tensors.memory(mine, size, torch.uint8, cuda), group=self.group))
 
     def _reduced(self, source: int, target: int, counts: List[int], number: int, stream: int,
                  job: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
         dtype = _tensors.TORCH_DTYPES.get(number)
         if dtype is None:
-            raise OF_STATUS[_abi.BP_ERR_UNSUPPORTED](f"{self.name}: reductions of dtype {number}: " + ", ".join(
-                str(known) for known in _tensors.TORCH_DTYPES.values()) + " are possible")
-        self._ordered(stream, counts[1], lambda cuda: job(
-            *(_tensors.memory(address, count * dtype.itemsize, dtype, cuda)
-              for address, count in zip((source, target), counts))))
+            raise OF_STATUS[_abi.BP_ERR_UNSUPPORTED](f"{self.name}: reductions of dtype {number}: " +
+                                                     ", ".join(str(known) for known in _tensors.TORCH_DTYPES.values()) +
+                                                     " are possible")
+        self._ordered(
+            stream, counts[1], lambda cuda: job(*(_tensors.memory(address, count * dtype.itemsize, dtype, cuda)
+                                                  for address, count in zip((source, target), counts))))
 
     def _all_reduce(self, source: int, target: int, count: int, number: int, reduction: int, stream: int) -> None:
         def job(given: torch.Tensor, reduced: torch.Tensor) -> None:
             if source != target:
                 reduced.copy_(given)
             dist.all_reduce(reduced, op=_OPERATIONS[reduction], group=self.group)
+
         self._reduced(source, target, [count, count], number, stream, job)
 
     def _reduce_scatter(self, source: int, target: int, count: int, number: int, reduction: int, stream: int) -> None:
-        self._reduced(source, target, [count * self.ranks, count], number, stream,
-                      lambda given, reduced: dist.reduce_scatter_tensor(reduced, given, op=_OPERATIONS[reduction],
-                                                                        group=self.group))
+        self._reduced(
+            source, target,
+            [count * self.ranks, count], number, stream, lambda given, reduced: dist.reduce_scatter_tensor(
+                reduced, given, op=_OPERATIONS[reduction], group=self.group))
 
 
 def _numbers(facts: Dict[str, int]) -> List[int]:
@@ -216,10 +231,11 @@ def _not_a_group(group: Any, because: str) -> NoReturn:
 
 
 def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
-    """The communicator of a group, the same one each time; None for None and for groups of one rank: nothing is exchanged then.
+    """The communicator of a group, the same one each time; None for None and for groups of one rank: nothing is
+    exchanged then.
 
-    `group` None is this process alone, not the default group: that one is torch.distributed.group.WORLD. Not collective. Raises
-    InvalidArgument where this process is not in the group, or the group was destroyed."""
+    `group` None is this process alone, not the default group: that one is torch.distributed.group.WORLD. Not
+    collective. Raises InvalidArgument where this process is not in the group, or the group was destroyed."""
     if group is None:
         return None
     if not isinstance(group, dist.ProcessGroup):
@@ -243,8 +259,9 @@ def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
 
 
 def trust(group: dist.ProcessGroup, trusting: bool = True) -> None:
-    """Calls with this group compare nothing from now on: no exchange but their own, and on GPUs no waiting of the host. A rank that differs or
-    fails then leaves the others waiting until torch's timeout. Say the same on all ranks. Vocabulary bounds must be given then."""
+    """Calls with this group compare nothing from now on: no exchange but their own, and on GPUs no waiting of the host.
+    A rank that differs or fails then leaves the others waiting until torch's timeout. Say the same on all ranks.
+    Vocabulary bounds must be given then."""
     comm = comm_of(group)
     if comm is not None:
         comm.trusting = trusting

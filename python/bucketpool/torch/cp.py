@@ -1,17 +1,19 @@
-"""Packed sequences on context-parallel (CP) ranks: split, shifted, brought back together. docs/cp.md says what goes where and why.
+"""Packed sequences on context-parallel (CP) ranks: split, shifted, brought back together. docs/cp.md says what goes
+where and why.
 
     PackedSplit                                    a batch and how it is split over the ranks of a group
-    split_packed_seqs_for_context_parallel         AReaL's functions of these names (areal/engine/megatron_utils/packed_context_parallel.py,
-    reassemble_cp_packed_logprobs                  as of commit 03aa1c1), with the group as an argument
-    postprocess_packed_seqs_context_parallel
+    split_packed_seqs_for_context_parallel         AReaL's functions of these names (megatron_utils/
+    reassemble_cp_packed_logprobs                  packed_context_parallel.py, as of commit 03aa1c1),
+    postprocess_packed_seqs_context_parallel       with the group as an argument
     allgather_cp_sharded_packed_tensor             SkyRL's (megatron/model_utils.py, as of commit 07df484)
 
-Each sequence is cut into 2 x ranks chunks of equal length, and a rank gets one from each end; so padded lengths are multiples of 2 x ranks.
-`group` is a torch.distributed process group, its ranks in the order of the chunks; None is one rank. Splitting exchanges nothing; gathering is
-collective, and the ranks compare batch, dtype and sizes first, unless trusted (comm.py): where one differs or fails all get an exception.
+Each sequence is cut into 2 x ranks chunks of equal length, and a rank gets one from each end; so padded lengths are
+multiples of 2 x ranks. `group` is a torch.distributed process group, its ranks in the order of the chunks; None is one
+rank. Splitting exchanges nothing; gathering is collective, and the ranks compare batch, dtype and sizes first, unless
+trusted (comm.py): where one differs or fails all get an exception.
 
-Tensors: [tokens, ...] of any dtype, on CPUs or GPUs; tokens may have gaps between them, what belongs to one is copied where it is not contiguous.
-Bytes move as they are. Nothing given is written. Streams as in logprob.py."""
+Tensors: [tokens, ...] of any dtype, on CPUs or GPUs; tokens may have gaps between them, what belongs to one is copied
+where it is not contiguous. Bytes move as they are. Nothing given is written. Streams as in logprob.py."""
 
 import ctypes
 from typing import Any, Dict, Hashable, Optional, Sequence, Tuple, Union
@@ -27,10 +29,17 @@ from . import _clients, _tensors
 from ._passes import Untraced, only_once
 from .comm import GroupComm, comm_of
 
-__all__ = ["PackedSplit", "padding_multiple", "split_packed_seqs_for_context_parallel", "reassemble_cp_packed_logprobs",
-           "postprocess_packed_seqs_context_parallel", "allgather_cp_sharded_packed_tensor"]
+__all__ = [
+    "PackedSplit", "padding_multiple", "split_packed_seqs_for_context_parallel", "reassemble_cp_packed_logprobs",
+    "postprocess_packed_seqs_context_parallel", "allgather_cp_sharded_packed_tensor"
+]
 
-ORDERS = {"packed": _abi.BP_CP_PACKED, "padded": _abi.BP_CP_PADDED, "local": _abi.BP_CP_LOCAL, "gathered": _abi.BP_CP_GATHERED}
+ORDERS = {
+    "packed": _abi.BP_CP_PACKED,
+    "padded": _abi.BP_CP_PADDED,
+    "local": _abi.BP_CP_LOCAL,
+    "gathered": _abi.BP_CP_GATHERED
+}
 SHIFTS = {"keep": _abi.BP_CP_KEEP, "next": _abi.BP_CP_NEXT, "next_wrapped": _abi.BP_CP_NEXT_WRAPPED}
 CuSeqlens = Union[torch.Tensor, Sequence[int]]
 
@@ -43,22 +52,26 @@ def _named(kind: str, names: Dict[str, int], name: str) -> int:
 
 def padding_multiple(ranks: int, tp: int = 1, fp8: bool = False) -> int:
     """What padded lengths are a multiple of, with `tp` ranks of sequence parallelism, with fp8 or without."""
-    return filled(library().bp_cp_multiple, ctypes.c_uint64, ranks, tp, int(fp8)).value
+    multiple = ctypes.c_uint64()
+    call(library().bp_cp_multiple, ranks, tp, int(fp8), ctypes.byref(multiple))
+    return multiple.value
 
 
 class PackedSplit:
     """A batch and how it is split. Never changes; any thread may use it.
 
-    cu_seqlens: [sequences + 1], 0 and the end of each sequence, int32 or int64 on any device, or a sequence of integers; copied. cu_padded: the
-    same of the padded batch; None: lengths are padded to `multiple`, 0 being 2 x ranks. last_is_dummy: the last sequence only fills the batch.
+    cu_seqlens: [sequences + 1], 0 and the end of each sequence, int32 or int64 on any device, or a sequence of
+    integers; copied. cu_padded: the same of the padded batch; None: lengths are padded to `multiple`, 0 being 2 x
+    ranks. last_is_dummy: the last sequence only fills the batch.
 
-    `ranks`, `rank`; `packed_tokens`, `padded_tokens`, `local_tokens`: of tensors in these orders; `longest`: the longest padded sequence."""
-
+    `ranks`, `rank`; `packed_tokens`, `padded_tokens`, `local_tokens`: of tensors in these orders; `longest`: the
+    longest padded sequence."""
     def __init__(self, cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup] = None, *,
                  cu_padded: Optional[CuSeqlens] = None, multiple: int = 0, last_is_dummy: bool = False) -> None:
         self._handle = ctypes.c_void_p()
         self.group, self.comm = group, comm_of(group)
-        self.ranks, self.rank = (1, 0) if self.comm is None else (self.comm.ranks, self.comm.rank)
+        self.ranks: int = 1 if self.comm is None else self.comm.ranks
+        self.rank: int = 0 if self.comm is None else self.comm.rank
         begins = _begins("cu_seqlens", cu_seqlens)
         padded = None if cu_padded is None else _begins("cu_padded", cu_padded)
         if padded is not None and len(padded) != len(begins):
@@ -70,7 +83,8 @@ class PackedSplit:
         self._handle = made(library().bp_cp_split_create, ctypes.byref(config))
         info = filled(library().bp_cp_split_info_get, _abi.bp_cp_split_info, self._handle)
         self.sequences, self.longest = info.sequences, info.longest
-        self.packed_tokens, self.padded_tokens, self.local_tokens = info.packed_tokens, info.padded_tokens, info.local_tokens
+        self.packed_tokens, self.padded_tokens = info.packed_tokens, info.padded_tokens
+        self.local_tokens = info.local_tokens
         self._fingerprint = ctypes.c_int64(info.fingerprint).value
 
     def __del__(self) -> None:
@@ -83,8 +97,8 @@ class PackedSplit:
     def cu_seqlens(self, order: str = "local", dtype: torch.dtype = torch.int32) -> torch.Tensor:
         """Where sequences begin in "packed", "padded" or "local" order: [sequences + 1] on the CPU."""
         begins = torch.empty(self.sequences + 1, dtype=dtype)
-        call(library().bp_cp_split_cu_seqlens, self._handle, _named("order", ORDERS, order), _tensors.DTYPES.get(dtype, 0),
-             begins.numel(), begins.data_ptr())
+        call(library().bp_cp_split_cu_seqlens, self._handle, _named("order", ORDERS, order),
+             _tensors.DTYPES.get(dtype, 0), begins.numel(), begins.data_ptr())
         return begins
 
     def index_map(self, source: str, target: str, shift: str = "keep") -> torch.Tensor:
@@ -97,19 +111,21 @@ class PackedSplit:
 
     def split(self, tensor: torch.Tensor, shift: str = "keep", fill: Union[int, float, bool] = 0,
               source: str = "packed") -> torch.Tensor:
-        """This rank's tokens, [local_tokens, ...], of what is in `source` order. shift: "next" for labels and their masks, whose last token of a
-        sequence gets `fill`; "next_wrapped" gives it the first one, as a roll does. Differentiable where nothing is shifted."""
+        """This rank's tokens, [local_tokens, ...], of what is in `source` order. shift: "next" for labels and their
+        masks, whose last token of a sequence gets `fill`; "next_wrapped" gives it the first one, as a roll does.
+        Differentiable where nothing is shifted."""
         if shift != "keep" and tensor.requires_grad:
             raise InvalidArgument(f"a tensor that requires a gradient is not shifted ({shift}): labels and masks are")
         return _Rearranged.apply(tensor, self, source, "local", shift, fill)
 
     def reassemble(self, local: torch.Tensor, order: str = "packed", sum_gradients: bool = True) -> torch.Tensor:
-        """Collective: all ranks' tokens in `order`, the same on all of them. Backward adds up what all ranks have as gradient of the whole, and each
-        gets that of its own tokens (collective). sum_gradients=False: each takes its own from its own gradient of the whole, exchanging
-        nothing: for losses that every rank computes from the whole, where the sum would be `ranks` times too large."""
+        """Collective: all ranks' tokens in `order`, the same on all of them. Backward adds up what all ranks have as
+        gradient of the whole, and each gets that of its own tokens (collective). sum_gradients=False: each takes its
+        own from its own gradient of the whole, exchanging nothing: for losses that every rank computes from the whole,
+        where the sum would be `ranks` times too large."""
         if self.comm is None:
             return _Rearranged.apply(local, self, "local", order, "keep", 0)
-        return _Gathered.apply(local, self, order, sum_gradients)
+        return _Gathered.apply(local, self, self.comm, order, sum_gradients)
 
 
 def _begins(name: str, given: CuSeqlens) -> torch.Tensor:
@@ -120,6 +136,7 @@ def _begins(name: str, given: CuSeqlens) -> torch.Tensor:
 
 
 # ---- rearrangements ------------------------------------------------------------------------------------------------
+
 
 def _together(tensor: torch.Tensor, tokens: int, what: str) -> torch.Tensor:
     if tensor.dim() == 0 or tensor.shape[0] != tokens:
@@ -146,6 +163,7 @@ def _local_client(device: torch.device) -> _clients.Handle:
     def make() -> ctypes.c_void_p:
         config = configured(library().bp_cp_config_init, _abi.bp_cp_config, threads=torch.get_num_threads())
         return made(library().bp_cp_create, _tensors.device_of(device), ctypes.byref(config))
+
     key = ("cp", _clients.device_key(device), torch.get_num_threads())
     return _clients.of(None).get(key, "bp_cp_destroy", make)
 
@@ -162,8 +180,9 @@ def _rearranged(tensor: torch.Tensor, split: PackedSplit, source: str, target: s
     setattr(work, "from", _struct(tensor))
     _fill(work, fill, tensor.dtype)
     with _clients.lock_of(None):
-        _tensors.run(tensor.device, library().bp_cp_rearrange, _local_client(tensor.device).value, split._handle,
-                     ctypes.byref(work))
+        _tensors.run(tensor.device,
+                     library().bp_cp_rearrange,
+                     _local_client(tensor.device).value, split._handle, ctypes.byref(work))
     return result
 
 
@@ -183,32 +202,34 @@ class _Rearranged(Untraced):
 
 # ---- gathers -------------------------------------------------------------------------------------------------------
 
-def _gather_client(split: PackedSplit, local: torch.Tensor, order: str, gradient: bool) -> _clients.Handle:
+
+def _gather_client(comm: GroupComm, split: PackedSplit, local: torch.Tensor, order: str,
+                   gradient: bool) -> _clients.Handle:
     """Collective: the ranks' client for gathers of this size, once they have agreed on what to gather."""
-    comm = split.comm
-    assert comm is not None
     failure: Optional[Error] = None
-    token_bytes, key = 0, ()  # type: Tuple[int, Hashable]
+    token_bytes, most, key = 0, 0, None  # type: int, int, Hashable
     try:
         _together(local, split.local_tokens, "local")
         _named("order", {name: ORDERS[name] for name in ("packed", "padded")}, order)
         if gradient and local.dtype not in _tensors.FLOATS:
             raise InvalidArgument(f"a gradient of {local.dtype}: float32, bfloat16 and float16 are summed over ranks")
         token_bytes = local.shape[1:].numel() * local.element_size()
-        key = ("cp", _clients.device_key(local.device), torch.get_num_threads(),
-               _clients.size_class(split.padded_tokens * token_bytes))
+        most = _clients.size_class(split.padded_tokens * token_bytes)
+        key = ("cp", _clients.device_key(local.device), torch.get_num_threads(), most)
     except Error as error:
         if comm.trusting:
             raise
         failure = error
     everybody = None
     if not comm.trusting:
-        same = dict(batch=split._fingerprint, bytes_of_a_token=token_bytes, order=ORDERS.get(order, -1), gradient=int(gradient))
-        everybody = comm.agree("PackedSplit.reassemble", same, dict(client=_clients.of(comm).generation_of(key)), failure)
+        same = dict(batch=split._fingerprint, bytes_of_a_token=token_bytes, order=ORDERS.get(order, -1),
+                    dtype=_tensors.DTYPES.get(local.dtype, 0), gradient=int(gradient))
+        everybody = comm.agree("PackedSplit.reassemble", same, dict(client=_clients.of(comm).generation_of(key)),
+                               failure)
 
     def make() -> ctypes.c_void_p:
-        config = configured(library().bp_cp_config_init, _abi.bp_cp_config, comm=comm.handle, threads=torch.get_num_threads(),
-                            max_gathered_bytes=key[-1], trusting=1)
+        config = configured(library().bp_cp_config_init, _abi.bp_cp_config, comm=comm.handle,
+                            threads=torch.get_num_threads(), max_gathered_bytes=most, trusting=1)
         return made(library().bp_cp_create, _tensors.device_of(local.device), ctypes.byref(config))
 
     with comm.lock:
@@ -222,14 +243,16 @@ def _run(comm: GroupComm, device: torch.device, function: Any, *arguments: Any) 
 
 class _Gathered(Untraced):
     @staticmethod
-    def forward(ctx: Any, local: torch.Tensor, split: PackedSplit, order: str, sum_gradients: bool) -> torch.Tensor:
-        client = _gather_client(split, local, order, ctx.needs_input_grad[0] and sum_gradients)
+    def forward(ctx: Any, local: torch.Tensor, split: PackedSplit, comm: GroupComm, order: str,
+                sum_gradients: bool) -> torch.Tensor:
+        client = _gather_client(comm, split, local, order, ctx.needs_input_grad[0] and sum_gradients)
         ctx.split, ctx.order, ctx.client, ctx.sums = split, order, client, sum_gradients
         local = _together(local, split.local_tokens, "local")
         whole = torch.empty((split.tokens(order), *local.shape[1:]), dtype=local.dtype, device=local.device)
         if whole.numel() != 0:
-            _run(split.comm, local.device, library().bp_cp_gather, client.value, split._handle,
-                 ctypes.byref(_struct(local)), ORDERS[order], ctypes.byref(_struct(whole)))
+            _run(comm, local.device,
+                 library().bp_cp_gather, client.value, split._handle, ctypes.byref(_struct(local)), ORDERS[order],
+                 ctypes.byref(_struct(whole)))
         return whole
 
     @staticmethod
@@ -237,16 +260,18 @@ class _Gathered(Untraced):
         split, order = ctx.split, ctx.order
         if not ctx.sums:
             own = _rearranged(gradient.detach(), split, order, "local")
-            return only_once("PackedSplit.reassemble", own, gradient), None, None, None
+            return only_once("PackedSplit.reassemble", own, gradient), None, None, None, None
         whole = _together(gradient.detach(), split.tokens(order), order)
         own = torch.empty((split.local_tokens, *whole.shape[1:]), dtype=whole.dtype, device=whole.device)
         if whole.numel() != 0:
-            _run(split.comm, whole.device, library().bp_cp_gather_backward, ctx.client.value, split._handle,
-                 ctypes.byref(_struct(whole)), ORDERS[order], _tensors.DTYPES[whole.dtype], ctypes.byref(_struct(own)))
-        return only_once("PackedSplit.reassemble", own, gradient), None, None, None
+            _run(split.comm, whole.device,
+                 library().bp_cp_gather_backward, ctx.client.value, split._handle, ctypes.byref(_struct(whole)),
+                 ORDERS[order], _tensors.DTYPES[whole.dtype], ctypes.byref(_struct(own)))
+        return only_once("PackedSplit.reassemble", own, gradient), None, None, None, None
 
 
 # ---- with the names and arguments of AReaL and SkyRL -----------------------------------------------------------------
+
 
 def _padded(cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup]) -> PackedSplit:
     return PackedSplit(cu_seqlens, group, cu_padded=cu_seqlens)
@@ -254,8 +279,8 @@ def _padded(cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup]) -> Packed
 
 def split_packed_seqs_for_context_parallel(tensor: torch.Tensor, cu_seqlens: CuSeqlens,
                                            group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
-    """This rank's tokens of a packed batch whose lengths are padded already. Labels and masks are shifted on the whole before: or
-    PackedSplit.split(..., shift="next")."""
+    """This rank's tokens of a packed batch whose lengths are padded already. Labels and masks are shifted on the whole
+    before: or PackedSplit.split(..., shift="next")."""
     return _padded(cu_seqlens, group).split(tensor)
 
 
@@ -274,8 +299,8 @@ def allgather_cp_sharded_packed_tensor(tensor: torch.Tensor, cu_seqlens_padded: 
 def postprocess_packed_seqs_context_parallel(output: torch.Tensor, cu_seqlens: Optional[CuSeqlens], post_process: bool,
                                              gather_output: bool = True,
                                              group: Optional[dist.ProcessGroup] = None) -> torch.Tensor:
-    """[1, local tokens, ...] to [tokens, ...]; as it is where not post_process, without its first dimension where nothing is gathered. Only this rank's
-    own tokens get gradients, from its own gradient of the whole, as in AReaL."""
+    """[1, local tokens, ...] to [tokens, ...]; as it is where not post_process, without its first dimension where
+    nothing is gathered. Only this rank's own tokens get gradients, from its own gradient of the whole, as in AReaL."""
     if not post_process:
         return output
     if comm_of(group) is None or cu_seqlens is None or not gather_output:

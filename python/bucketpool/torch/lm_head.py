@@ -1,14 +1,17 @@
-"""The fused language-model head: log-probabilities and entropies of hidden states and the head's weight; logits are never stored.
+"""The fused language-model head: log-probabilities and entropies of hidden states and the head's weight; logits are
+never stored.
 
-Stands in for SkyRL's FusedLinearChunkedDistributedLogprob (skyrl_train/distributed/megatron/model_utils.py, as of commit 07df484), with its
-argument order. What logprob.py says of targets, groups, streams and errors holds here, too.
+Stands in for SkyRL's FusedLinearChunkedDistributedLogprob (skyrl_train/distributed/megatron/model_utils.py, as of
+commit 07df484), with its argument order. What logprob.py says of targets, groups, streams and errors holds here, too.
 
-Tensors. Hidden states: [..., sequence, hidden]; weight: [columns, hidden], this rank's part of the vocabulary; float32, bfloat16 or float16. Under
-autocast both are taken in its dtype, as torch's linear does; otherwise hidden states in the weight's. Products are summed up in float32.
+Tensors. Hidden states: [..., sequence, hidden]; weight: [columns, hidden], this rank's part of the vocabulary; float32,
+bfloat16 or float16. Under autocast both are taken in its dtype, as torch's linear does; otherwise hidden states in the
+weight's. Products are summed up in float32.
 
-Memory. Two workspaces of chunk x columns float32 logits, whatever the number of tokens, of which the library's pool is made once for a shape of
-batches and kept (free_clients). Backward makes the logits of a chunk again. Saved: hidden states, weight, 8 bytes a token, 12 with
-entropy. The gradient of the weight is summed up in float32 and handed on in the weight's dtype. Nothing that is given is written."""
+Memory. Two workspaces of chunk x columns float32 logits, whatever the number of tokens, of which the library's pool is
+made once for a shape of batches and kept (free_clients). Backward makes the logits of a chunk again. Saved: hidden
+states, weight, 8 bytes a token, 12 with entropy. The gradient of the weight is summed up in float32 and handed on in
+the weight's dtype. Nothing that is given is written."""
 
 import ctypes
 from typing import Any, Dict, Optional, Tuple
@@ -22,14 +25,15 @@ from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _tensors
 from ._clients import device_key, size_class
-from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_options, only_once, prepared, ran, targets_of,
-                      upstream)
+from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_options, only_once, prepared, ran,
+                      targets_of, upstream)
 from .comm import GroupComm
 
 Both = Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]
 
 
-def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, one: Pass) -> Tuple[_abi.bp_lm_head_batch, Any]:
+def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
+           one: Pass) -> Tuple[_abi.bp_lm_head_batch, Any]:
     batch = configured(library().bp_lm_head_batch_init, _abi.bp_lm_head_batch, temperature=one.options.temperature,
                        target_dtype=_tensors.DTYPES[target.dtype], weight=weight.data_ptr(),
                        weight_stride=weight.stride(0) if weight.shape[0] > 1 else weight.shape[1])
@@ -51,10 +55,12 @@ def _prepared(options: Options, hidden: torch.Tensor, weight: torch.Tensor, targ
         _tensors.check_floats("hidden states", hidden)
         _tensors.check_floats("weights", weight)
         if weight.dim() != 2 or 0 in weight.shape or hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
-            raise InvalidArgument(f"{options.what}: hidden states {list(hidden.shape)} and a weight {list(weight.shape)}: "
-                                  "[..., hidden] and [columns, hidden] are needed")
+            raise InvalidArgument(
+                f"{options.what}: hidden states {list(hidden.shape)} and a weight {list(weight.shape)}: "
+                "[..., hidden] and [columns, hidden] are needed")
         if hidden.device != weight.device:
-            raise InvalidArgument(f"{options.what}: hidden states are on {hidden.device}, the weight on {weight.device}")
+            raise InvalidArgument(
+                f"{options.what}: hidden states are on {hidden.device}, the weight on {weight.device}")
         check_options(options, weight.shape[0])
         tokens = hidden.shape[:-1]
         _tensors.check_target(target, tokens, hidden.device)
@@ -74,9 +80,10 @@ def _prepared(options: Options, hidden: torch.Tensor, weight: torch.Tensor, targ
                             partial_hidden_grad=int(options.partial_hidden_grad))
         return made(library().bp_lm_head_create, _tensors.device_of(hidden.device), ctypes.byref(config))
 
-    return prepared(options, check, make, "bp_lm_head_destroy", lambda: (
-        "lm_head", device_key(hidden.device), size_class(hidden.shape[:-1].numel()), tuple(weight.shape), _dtype(weight),
-        _chunk(options, hidden.shape[:-1]), gradient, options.partial_hidden_grad))
+    return prepared(
+        options, check, make, "bp_lm_head_destroy",
+        lambda: ("lm_head", device_key(hidden.device), size_class(hidden.shape[:-1].numel()), tuple(weight.shape),
+                 _dtype(weight), _chunk(options, hidden.shape[:-1]), gradient, options.partial_hidden_grad))
 
 
 def _dtype(weight: torch.Tensor) -> torch.dtype:
@@ -113,7 +120,8 @@ def _agree(ctx: Any, one: Pass, absent: bool) -> None:
     """Backward is collective where hidden_grad is summed over the ranks."""
     if one.comm is None or one.comm.trusting or one.options.partial_hidden_grad:
         return
-    one.comm.agree(f"{one.options.what}, backward", dict(hidden_grad=int(ctx.needs_input_grad[0]), no_gradient=int(absent)), {})
+    one.comm.agree(f"{one.options.what}, backward",
+                   dict(hidden_grad=int(ctx.needs_input_grad[0]), no_gradient=int(absent)), {})
 
 
 def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> Both:
@@ -138,8 +146,8 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Opti
     ran(one, hidden.device, library().bp_lm_head_backward, ctypes.byref(batch), ctypes.byref(gradients))
     del kept, above
     sources = (hidden, weight, logprob_grad, entropy_grad)
-    return (only_once(one.options.what, _cast(hidden_grad, ctx.dtypes[0]), *sources),
-            only_once(one.options.what, _cast(weight_grad, ctx.dtypes[1]), *sources))
+    return (only_once(one.options.what, _cast(hidden_grad, ctx.dtypes[0]),
+                      *sources), only_once(one.options.what, _cast(weight_grad, ctx.dtypes[1]), *sources))
 
 
 def _shape(like: _abi.bp_token_rows) -> Tuple[int, ...]:
@@ -152,55 +160,60 @@ def _cast(gradient: Optional[torch.Tensor], dtype: torch.dtype) -> Optional[torc
 
 # ---- autograd functions --------------------------------------------------------------------------------------------
 
+
 class FusedLinearChunkedDistributedLogprob(Untraced):
-    """.apply(hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group, inference_only=False, temperature=1.0,
-    mask=None, partial_hidden_grad=True): SkyRL's arguments and three more.
+    """.apply(hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group, inference_only=False,
+    temperature=1.0, mask=None, partial_hidden_grad=True): SkyRL's arguments and three more.
 
-    The gradient of the hidden states is this rank's part of it, as SkyRL's is: Megatron's layers before the head add the parts up.
-    partial_hidden_grad=False: it is summed over the ranks here (collective in backward). chunk_size: tokens of a piece; None and 0: the sequence."""
-
+    The gradient of the hidden states is this rank's part of it, as SkyRL's is: Megatron's layers before the head add
+    the parts up. partial_hidden_grad=False: it is summed over the ranks here (collective in backward). chunk_size:
+    tokens of a piece; None and 0: the sequence."""
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
-                vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
-                inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
-                partial_hidden_grad: bool = True, ignore_index: Optional[int] = None) -> torch.Tensor:
-        options = Options("FusedLinearChunkedDistributedLogprob", vocab_start_index, vocab_end_index, chunk_size, tp_group,
-                          temperature, ignore_index=ignore_index, partial_hidden_grad=partial_hidden_grad)
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
+                vocab_start_index: Optional[int], vocab_end_index: Optional[int], chunk_size: Optional[int],
+                tp_group: Optional[dist.ProcessGroup], inference_only: bool = False, temperature: float = 1.0,
+                mask: Optional[torch.Tensor] = None, partial_hidden_grad: bool = True,
+                ignore_index: Optional[int] = None) -> torch.Tensor:
+        options = Options("FusedLinearChunkedDistributedLogprob", vocab_start_index, vocab_end_index, chunk_size,
+                          tp_group, temperature, ignore_index=ignore_index, partial_hidden_grad=partial_hidden_grad)
         return _forward(ctx, options, hidden, weight, target, mask, inference_only)[0]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return _backward(ctx, grad_outputs[0], None) + (None,) * 10
+        return _backward(ctx, grad_outputs[0], None) + (None, ) * 10
 
 
 class FusedLinearLogprobEntropy(Untraced):
-    """.apply with the arguments of FusedLinearChunkedDistributedLogprob: log-probabilities and entropies of one pass."""
-
+    """.apply with the arguments of FusedLinearChunkedDistributedLogprob: log-probabilities and entropies of one
+    pass."""
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
-                vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
-                inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
-                partial_hidden_grad: bool = True, ignore_index: Optional[int] = None) -> Both:
-        options = Options("FusedLinearLogprobEntropy", vocab_start_index, vocab_end_index, chunk_size, tp_group, temperature,
-                          entropy=True, ignore_index=ignore_index, partial_hidden_grad=partial_hidden_grad)
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
+                vocab_start_index: Optional[int], vocab_end_index: Optional[int], chunk_size: Optional[int],
+                tp_group: Optional[dist.ProcessGroup], inference_only: bool = False, temperature: float = 1.0,
+                mask: Optional[torch.Tensor] = None, partial_hidden_grad: bool = True,
+                ignore_index: Optional[int] = None) -> Both:
+        options = Options("FusedLinearLogprobEntropy", vocab_start_index, vocab_end_index, chunk_size, tp_group,
+                          temperature, entropy=True, ignore_index=ignore_index, partial_hidden_grad=partial_hidden_grad)
         return _forward(ctx, options, hidden, weight, target, mask, inference_only)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return _backward(ctx, *grad_outputs) + (None,) * 10
+        return _backward(ctx, *grad_outputs) + (None, ) * 10
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------
 
+
 def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
                     group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
                     vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024, temperature: float = 1.0,
-                    mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None, inference_only: bool = False,
-                    partial_hidden_grad: bool = False) -> torch.Tensor:
-    """log softmax(hidden weight^T / temperature)[targets], float32 of the shape of `targets`. The gradient of the hidden states is summed over the
-    ranks unless partial_hidden_grad."""
-    return FusedLinearChunkedDistributedLogprob.apply(hidden, weight, targets, vocab_start_index, vocab_end_index, chunk_size,
-                                                      group, inference_only, temperature, mask, partial_hidden_grad, ignore_index)
+                    mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
+                    inference_only: bool = False, partial_hidden_grad: bool = False) -> torch.Tensor:
+    """log softmax(hidden weight^T / temperature)[targets], float32 of the shape of `targets`. The gradient of the
+    hidden states is summed over the ranks unless partial_hidden_grad."""
+    return FusedLinearChunkedDistributedLogprob.apply(hidden, weight, targets, vocab_start_index, vocab_end_index,
+                                                      chunk_size, group, inference_only, temperature, mask,
+                                                      partial_hidden_grad, ignore_index)
 
 
 def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
@@ -210,5 +223,5 @@ def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targ
                                 ignore_index: Optional[int] = None, inference_only: bool = False,
                                 partial_hidden_grad: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
     """The same with entropies, both differentiable."""
-    return FusedLinearLogprobEntropy.apply(hidden, weight, targets, vocab_start_index, vocab_end_index, chunk_size, group,
-                                           inference_only, temperature, mask, partial_hidden_grad, ignore_index)
+    return FusedLinearLogprobEntropy.apply(hidden, weight, targets, vocab_start_index, vocab_end_index, chunk_size,
+                                           group, inference_only, temperature, mask, partial_hidden_grad, ignore_index)

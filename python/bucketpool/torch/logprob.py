@@ -1,28 +1,32 @@
-"""Log-probabilities and entropies of logits as autograd functions, on one rank or with the vocabulary shared out over a process group.
+"""Log-probabilities and entropies of logits as autograd functions, on one rank or with the vocabulary shared out over a
+process group.
 
     logprobs_from_logits, vocab_parallel_entropy, logprobs_and_entropy     functions with names for their arguments
-    ChunkedDistributedLogprob, DistributedLogprob, VocabParallelEntropy    torch.autograd.Function classes, for .apply(...)
-    linear_logprobs, FusedLinearChunkedDistributedLogprob                  the fused head (lm_head.py): hidden states and weight
+    ChunkedDistributedLogprob, DistributedLogprob, VocabParallelEntropy    torch.autograd.Function, for .apply(...)
+    linear_logprobs, FusedLinearChunkedDistributedLogprob                  the fused head: hidden states and weight
 
-They stand in for SkyRL's functions and classes of these names (skyrl_train/distributed/megatron/model_utils.py, as of commit 07df484),
-with its argument order, and for AReaL's gather_logprobs and gather_logprobs_entropy (areal/utils/functional/vocab_parallel.py, as of
-commit 8cc6378). docs/pytorch_logprob.md has the table.
+They stand in for SkyRL's functions and classes of these names (skyrl_train/distributed/megatron/model_utils.py, as of
+commit 07df484), with its argument order, and for AReaL's gather_logprobs and gather_logprobs_entropy
+(areal/utils/functional/vocab_parallel.py, as of commit 8cc6378). docs/pytorch_logprob.md has the table.
 
-Tensors. Logits: [..., sequence, columns], float32, bfloat16 or float16, on CPUs or GPUs, any strides; where elements of a row are not next to
-each other, or rows share memory, a copy is made and said so here. Targets: int64 or int32, of the shape of the logits without the last
-dimension; ids of the whole vocabulary. Results: float32 of that shape. The arithmetic is float32 whatever the logits are, under autocast,
-too. A target that is in no rank's part of the vocabulary has log-probability 0 and the gradient of the sum alone.
+Tensors. Logits: [..., sequence, columns], float32, bfloat16 or float16, on CPUs or GPUs, any strides; where elements of
+a row are not next to each other, or rows share memory, a copy is made and said so here. Targets: int64 or int32, of the
+shape of the logits without the last dimension; ids of the whole vocabulary. Results: float32 of that shape. The
+arithmetic is float32 whatever the logits are, under autocast, too. A target that is in no rank's part of the vocabulary
+has log-probability 0 and the gradient of the sum alone.
 
-Written. Forward writes nothing but its results and saves 8 bytes a token, 12 with entropy, beside the logits themselves, which must not be
-changed before backward: autograd's version counters see to that. The gradient is new memory in the dtype that autograd hands on, the
-logits' own (float32 for leaves whose grad_dtype says so). With in_place=True backward overwrites the logits with it and counts their version up:
-whoever saved them gets autograd's error from then on, a second backward among them. Leaves cannot be overwritten.
+Written. Forward writes nothing but its results and saves 8 bytes a token, 12 with entropy, beside the logits
+themselves, which must not be changed before backward: autograd's version counters see to that. The gradient is new
+memory in the dtype that autograd hands on, the logits' own (float32 for leaves whose grad_dtype says so). With
+in_place=True backward overwrites the logits with it and counts their version up: whoever saved them gets autograd's
+error from then on, a second backward among them. Leaves cannot be overwritten.
 
-Groups. `group` is a torch.distributed process group; None is this process alone. Calls are collective: all ranks, the same shapes, dtypes and
-options. They compare first, and where one differs or fails all get an exception; see comm.py, and trust() there.
+Groups. `group` is a torch.distributed process group; None is this process alone. Calls are collective: all ranks, the
+same shapes, dtypes and options. They compare first, and where one differs or fails all get an exception; see comm.py,
+and trust() there.
 
-Streams. On GPUs work goes to torch's current stream and the call returns; on CPUs results are there on return, made by torch.get_num_threads()
-threads. Backward exchanges nothing. Threads of Python take turns.
+Streams. On GPUs work goes to torch's current stream and the call returns; on CPUs results are there on return, made by
+torch.get_num_threads() threads. Backward exchanges nothing. Threads of Python take turns.
 
 Errors: InvalidArgument, Mismatch, Unsupported, CommError of bucketpool.errors, in the words of the library."""
 
@@ -38,18 +42,19 @@ from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _tensors
 from ._clients import device_key, free_clients, size_class
-from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_options, only_once, prepared, ran, targets_of,
-                      upstream)
+from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_options, only_once, prepared, ran,
+                      targets_of, upstream)
 from .comm import GroupComm
 from .lm_head import FusedLinearChunkedDistributedLogprob, linear_logprobs, linear_logprobs_and_entropy
 
-__all__ = ["ChunkedDistributedLogprob", "DistributedLogprob", "VocabParallelEntropy", "VocabParallelLogprobEntropy",
-           "FusedLinearChunkedDistributedLogprob", "logprobs_from_logits", "vocab_parallel_entropy",
-           "logprobs_and_entropy", "gather_logprobs", "gather_logprobs_entropy", "linear_logprobs",
-           "linear_logprobs_and_entropy", "free_clients"]
-
+__all__ = [
+    "ChunkedDistributedLogprob", "DistributedLogprob", "VocabParallelEntropy", "VocabParallelLogprobEntropy",
+    "FusedLinearChunkedDistributedLogprob", "logprobs_from_logits", "vocab_parallel_entropy", "logprobs_and_entropy",
+    "gather_logprobs", "gather_logprobs_entropy", "linear_logprobs", "linear_logprobs_and_entropy", "free_clients"
+]
 
 # ---- one pass ------------------------------------------------------------------------------------------------------
+
 
 def _batch(logits: torch.Tensor, target: torch.Tensor, one: Pass) -> Tuple[_abi.bp_logprob_batch, Any]:
     batch = configured(library().bp_logprob_batch_init, _abi.bp_logprob_batch, temperature=one.options.temperature,
@@ -63,16 +68,18 @@ def _batch(logits: torch.Tensor, target: torch.Tensor, one: Pass) -> Tuple[_abi.
 def _check_overwritten(what: str, logits: torch.Tensor) -> None:
     base = logits._base if logits._is_view() else logits
     if base is not None and base.is_leaf and base.requires_grad:
-        raise InvalidArgument(f"{what}: in_place would overwrite a leaf that requires a gradient ({list(base.shape)}) with the gradient")
+        raise InvalidArgument(
+            f"{what}: in_place would overwrite a leaf that requires a gradient ({list(base.shape)}) with the gradient")
     if not _tensors.rows_fit(logits):
-        raise InvalidArgument(f"{what}: in_place, but rows of logits with strides {list(logits.stride())} cannot be written: "
-                              "elements of a row have to be next to each other, and rows apart")
+        raise InvalidArgument(
+            f"{what}: in_place, but rows of logits with strides {list(logits.stride())} cannot be written: "
+            "elements of a row have to be next to each other, and rows apart")
 
 
 def _gradient_dtype(logits: torch.Tensor) -> torch.dtype:
     """What autograd hands on: anything else it would copy once more."""
-    leaf = logits.is_leaf and logits.requires_grad
-    return torch.float32 if leaf and getattr(logits, "grad_dtype", logits.dtype) in (None, torch.float32) else logits.dtype
+    asked = getattr(logits, "grad_dtype", logits.dtype) if logits.is_leaf and logits.requires_grad else logits.dtype
+    return torch.float32 if asked in (None, torch.float32) else logits.dtype
 
 
 def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor],
@@ -100,12 +107,14 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
                             threads=torch.get_num_threads())
         return made(library().bp_logprob_create, _tensors.device_of(logits.device), ctypes.byref(config))
 
-    return prepared(options, check, make, "bp_logprob_destroy", lambda: (
-        "logprob", device_key(logits.device), size_class(logits.shape[:-1].numel()), logits.shape[-1]))
+    return prepared(
+        options, check, make, "bp_logprob_destroy", lambda:
+        ("logprob", device_key(logits.device), size_class(logits.shape[:-1].numel()), logits.shape[-1]))
 
 
 def _forward(ctx: Any, options: Options, logits: torch.Tensor, target: Optional[torch.Tensor],
-             mask: Optional[torch.Tensor], inference_only: bool) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
+             mask: Optional[torch.Tensor],
+             inference_only: bool) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
     one = _prepared(options, logits, target, mask, ctx.needs_input_grad[0] and not inference_only)
     read = logits if _tensors.rows_fit(logits) else logits.contiguous()
     if target is None:  # entropies alone: any target will do
@@ -124,7 +133,8 @@ def _forward(ctx: Any, options: Options, logits: torch.Tensor, target: Optional[
     return outputs.logprob, outputs.entropy
 
 
-def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor],
+              entropy_grad: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     if logprob_grad is None and entropy_grad is None or not ctx.needs_input_grad[0]:
         return None
     logits, target, saved, mask = ctx.saved_tensors
@@ -132,8 +142,8 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Opti
     in_place = one.options.in_place
     if in_place and torch.is_grad_enabled():
         raise InvalidArgument(f"{one.options.what}: in_place cannot be differentiated twice (create_graph)")
-    gradient = logits.detach() if in_place else torch.empty(
-        logits.shape, dtype=ctx.gradient_dtype, device=logits.device)
+    gradient = logits.detach() if in_place else torch.empty(logits.shape, dtype=ctx.gradient_dtype,
+                                                            device=logits.device)
     batch, kept = _batch(logits, target, one)
     gradients = configured(library().bp_logprob_gradients_init, _abi.bp_logprob_gradients, in_place=int(in_place))
     above = upstream(gradients, logprob_grad, entropy_grad, saved)
@@ -147,31 +157,33 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Opti
 
 # ---- autograd functions --------------------------------------------------------------------------------------------
 
+
 class ChunkedDistributedLogprob(Untraced):
-    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, chunk_size, tp_group, inference_only=False,
-    temperature=1.0, mask=None, in_place=False): log-probabilities of targets, SkyRL's arguments and three more.
+    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
+    inference_only=False, temperature=1.0, mask=None, in_place=False): log-probabilities of targets, SkyRL's arguments
+    and three more.
 
-    Columns of the logits are the ids from vocab_start_index to vocab_end_index - 1. chunk_size changes nothing: no bit, no byte, no time; None and
-    0 are one piece. inference_only: nothing is saved, the result has no gradient."""
-
+    Columns of the logits are the ids from vocab_start_index to vocab_end_index - 1. chunk_size changes nothing: no bit,
+    no byte, no time; None and 0 are one piece. inference_only: nothing is saved, the result has no gradient."""
     @staticmethod
     def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
                 vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
                 inference_only: bool = False, temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
-                in_place: bool = False, ignore_index: Optional[int] = None, checked_targets: bool = False) -> torch.Tensor:
+                in_place: bool = False, ignore_index: Optional[int] = None,
+                checked_targets: bool = False) -> torch.Tensor:
         options = Options("ChunkedDistributedLogprob", vocab_start_index, vocab_end_index, chunk_size, tp_group,
                           temperature, in_place=in_place, ignore_index=ignore_index, checked_targets=checked_targets)
         return _forward(ctx, options, vocab_parallel_logits, target, mask, inference_only)[0]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return (_backward(ctx, grad_outputs[0], None),) + (None,) * 11
+        return (_backward(ctx, grad_outputs[0], None), ) + (None, ) * 11
 
 
 class DistributedLogprob(Untraced):
-    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False, temperature=1.0, mask=None,
-    in_place=False): the same without a chunk size, and with the same bits. The softmax is not stored as SkyRL's does."""
-
+    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
+    temperature=1.0, mask=None, in_place=False): the same without a chunk size, and with the same bits. The softmax is
+    not stored as SkyRL's does."""
     @staticmethod
     def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
                 vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
@@ -182,30 +194,30 @@ class DistributedLogprob(Untraced):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return (_backward(ctx, grad_outputs[0], None),) + (None,) * 8
+        return (_backward(ctx, grad_outputs[0], None), ) + (None, ) * 8
 
 
 class VocabParallelEntropy(Untraced):
-    """.apply(vocab_parallel_logits, group=None, vocab_start_index=None, vocab_end_index=None, temperature=1.0, mask=None,
-    inference_only=False, in_place=False): entropies, differentiable. Logits of -inf count 0."""
-
+    """.apply(vocab_parallel_logits, group=None, vocab_start_index=None, vocab_end_index=None, temperature=1.0,
+    mask=None, inference_only=False, in_place=False): entropies, differentiable. Logits of -inf count 0."""
     @staticmethod
     def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, group: Optional[dist.ProcessGroup] = None,
-                vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None, temperature: float = 1.0,
-                mask: Optional[torch.Tensor] = None, inference_only: bool = False, in_place: bool = False) -> torch.Tensor:
+                vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
+                temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
+                in_place: bool = False) -> torch.Tensor:
         options = Options("VocabParallelEntropy", vocab_start_index, vocab_end_index, None, group, temperature,
                           logprob=False, entropy=True, in_place=in_place)
         return _forward(ctx, options, vocab_parallel_logits, None, mask, inference_only)[1]
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return (_backward(ctx, None, grad_outputs[0]),) + (None,) * 7
+        return (_backward(ctx, None, grad_outputs[0]), ) + (None, ) * 7
 
 
 class VocabParallelLogprobEntropy(Untraced):
-    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False, temperature=1.0, mask=None,
-    in_place=False): log-probabilities and entropies of one pass, with one gradient of both."""
-
+    """.apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
+    temperature=1.0, mask=None, in_place=False): log-probabilities and entropies of one pass, with one gradient of
+    both."""
     @staticmethod
     def forward(ctx: Any, vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
                 vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
@@ -217,41 +229,43 @@ class VocabParallelLogprobEntropy(Untraced):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        return (_backward(ctx, *grad_outputs),) + (None,) * 10
+        return (_backward(ctx, *grad_outputs), ) + (None, ) * 10
 
 
 # ---- functions -----------------------------------------------------------------------------------------------------
 
+
 def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: Optional[dist.ProcessGroup] = None,
                          vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
-                         temperature: float = 1.0, mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
-                         inference_only: bool = False, in_place: bool = False, checked_targets: bool = False,
-                         chunk_size: Optional[int] = None) -> torch.Tensor:
+                         temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+                         ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
+                         checked_targets: bool = False, chunk_size: Optional[int] = None) -> torch.Tensor:
     """log softmax(logits / temperature)[targets], float32 of the shape of `targets`.
 
-    `mask` (of the targets' shape, 0 or False: masked) and `ignore_index` (a target): such rows are not read, their result and gradient are
-    0. Bounds None: the ranks' columns, one after the other. checked_targets: a target outside the whole vocabulary is InvalidArgument,
-    with the token and the value."""
-    return ChunkedDistributedLogprob.apply(logits, targets, vocab_start_index, vocab_end_index, chunk_size, group, inference_only,
-                                           temperature, mask, in_place, ignore_index, checked_targets)
+    `mask` (of the targets' shape, 0 or False: masked) and `ignore_index` (a target): such rows are not read, their
+    result and gradient are 0. Bounds None: the ranks' columns, one after the other. checked_targets: a target outside
+    the whole vocabulary is InvalidArgument, with the token and the value."""
+    return ChunkedDistributedLogprob.apply(logits, targets, vocab_start_index, vocab_end_index, chunk_size, group,
+                                           inference_only, temperature, mask, in_place, ignore_index, checked_targets)
 
 
 def vocab_parallel_entropy(vocab_parallel_logits: torch.Tensor, group: Optional[dist.ProcessGroup] = None, *,
                            vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
                            temperature: float = 1.0, mask: Optional[torch.Tensor] = None, inference_only: bool = False,
                            in_place: bool = False) -> torch.Tensor:
-    """- sum p log p of each token's distribution, float32 [...]; differentiable unless inference_only (SkyRL's is always). Of SkyRL's
-    vocab_parallel_entropy the group is an argument here."""
-    return VocabParallelEntropy.apply(vocab_parallel_logits, group, vocab_start_index, vocab_end_index, temperature, mask,
-                                      inference_only, in_place)
+    """- sum p log p of each token's distribution, float32 [...]; differentiable unless inference_only (SkyRL's is
+    always). Of SkyRL's vocab_parallel_entropy the group is an argument here."""
+    return VocabParallelEntropy.apply(vocab_parallel_logits, group, vocab_start_index, vocab_end_index, temperature,
+                                      mask, inference_only, in_place)
 
 
 def logprobs_and_entropy(logits: torch.Tensor, targets: torch.Tensor, *, group: Optional[dist.ProcessGroup] = None,
                          vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
-                         temperature: float = 1.0, mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
-                         inference_only: bool = False, in_place: bool = False,
+                         temperature: float = 1.0, mask: Optional[torch.Tensor] = None,
+                         ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
                          checked_targets: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
-    """Both, of one read of the logits and one exchange; their gradient is one more read. Arguments as in logprobs_from_logits."""
+    """Both, of one read of the logits and one exchange; their gradient is one more read. Arguments as in
+    logprobs_from_logits."""
     return VocabParallelLogprobEntropy.apply(logits, targets, vocab_start_index, vocab_end_index, group, inference_only,
                                              temperature, mask, in_place, ignore_index, checked_targets)
 

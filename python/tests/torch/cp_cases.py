@@ -12,13 +12,14 @@ from logprob_cases import expect
 
 def batch(ranks, seed):
     generator = torch.Generator().manual_seed(seed)
-    lengths = 2 * ranks * torch.randint(0, 5, (4,), generator=generator)
+    lengths = 2 * ranks * torch.randint(0, 5, (4, ), generator=generator)
     lengths[1] = 2 * ranks
     return torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
 
 
 def local_places(cu, rank, ranks):
-    """Places in the packed batch of a rank's tokens, by the rule: chunks `rank` and 2 ranks - 1 - rank of each sequence."""
+    """Places in the packed batch of a rank's tokens, by the rule: chunks `rank` and 2 ranks - 1 - rank of each
+    sequence."""
     places = []
     for begin, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
         chunk = (end - begin) // (2 * ranks)
@@ -32,8 +33,9 @@ def case_split_and_back(rank, ranks):
     for seed in range(3):
         cu = batch(ranks, seed)
         total, mine = int(cu[-1]), local_places(cu, rank, ranks)
-        for value in (torch.arange(total), torch.randn(total, 3).bfloat16(), torch.rand(total) < 0.5,
-                      torch.randn(total, 2, 2, dtype=torch.float64), torch.randn(3, total).t(), torch.randn(2 * total)[::2]):
+        for value in (torch.arange(total), torch.randn(total, 3).bfloat16(), torch.rand(total)
+                      < 0.5, torch.randn(total, 2, 2,
+                                         dtype=torch.float64), torch.randn(3, total).t(), torch.randn(2 * total)[::2]):
             local = cp.split_packed_seqs_for_context_parallel(value, cu.int(), world)
             assert torch.equal(local, value[mine])
             assert torch.equal(cp.reassemble_cp_packed_logprobs(local, cu, world), value)
@@ -44,7 +46,7 @@ def case_split_and_back(rank, ranks):
 
 def case_labels_are_shifted_before(rank, ranks):
     cu = batch(ranks, 1)
-    ids, mine = torch.randint(1, 100, (int(cu[-1]),)), local_places(cu, rank, ranks)
+    ids, mine = torch.randint(1, 100, (int(cu[-1]), )), local_places(cu, rank, ranks)
     split = cp.PackedSplit(cu, dist.group.WORLD, cu_padded=cu)
     following, wrapped = torch.full_like(ids, -100), ids.clone()
     for begin, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -79,7 +81,8 @@ def case_gradients(rank, ranks):
         whole = cp.reassemble_cp_packed_logprobs(local, cu, world)
         got, = torch.autograd.grad((whole * up.to(dtype)).sum(), local)
         assert_close(got.float(), summed[mine], atol=tolerance * ranks, rtol=tolerance)
-        own, = torch.autograd.grad((cp.allgather_cp_sharded_packed_tensor(local, cu, world) * up.to(dtype)).sum(), local)
+        own, = torch.autograd.grad((cp.allgather_cp_sharded_packed_tensor(local, cu, world) * up.to(dtype)).sum(),
+                                   local)
         assert torch.equal(own, up.to(dtype)[mine])
     value = torch.randn(total, requires_grad=True)
     cp.split_packed_seqs_for_context_parallel(value, cu, world).sum().backward()
@@ -92,19 +95,20 @@ def case_the_loss_does_not_depend_on_ranks(rank, ranks):
     """Log-probabilities of local tokens, brought back together: loss and gradient of one rank with the whole batch."""
     cu, world = batch(ranks, 3), dist.group.WORLD
     total = int(cu[-1])
-    ids, logits = torch.randint(0, 50, (total,)), torch.randn(total, 50)
+    ids, logits = torch.randint(0, 50, (total, )), torch.randn(total, 50)
     split = cp.PackedSplit(cu, world, cu_padded=cu)
     mine = local_places(cu, rank, ranks)
     local = logits[mine].clone().requires_grad_()
-    lp = split.reassemble(L.logprobs_from_logits(local, split.split(ids, "next"), mask=split.split(torch.ones(total), "next")),
-                          sum_gradients=False)
+    lp = split.reassemble(
+        L.logprobs_from_logits(local, split.split(ids, "next"), mask=split.split(torch.ones(total), "next")),
+        sum_gradients=False)
     lp.sum().backward()
     whole = logits.clone().requires_grad_()
     wanted = torch.zeros(total)
     for begin, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
         if end > begin:
             logs = torch.log_softmax(whole[begin:end - 1], -1)
-            wanted = wanted.index_put((torch.arange(begin, end - 1),), logs.gather(1, ids[begin + 1:end, None])[:, 0])
+            wanted = wanted.index_put((torch.arange(begin, end - 1), ), logs.gather(1, ids[begin + 1:end, None])[:, 0])
     wanted.sum().backward()
     assert_close(lp, wanted, atol=1e-5, rtol=1e-5)
     assert_close(local.grad, whole.grad[mine], atol=1e-6, rtol=1e-5)
@@ -117,8 +121,10 @@ def case_ranks_that_differ(rank, ranks):
     local = torch.randn(6)
     expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local, other, world), f"rank {ranks - 1}", "batch")
     local = torch.randn(int(cu[-1]) // ranks)
-    expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local[:-1] if odd else local, cu, world), "tokens")
-    expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local.double() if odd else local, cu, world), "bytes")
+    expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local[:-1]
+                                                                            if odd else local, cu, world), "tokens")
+    expect(errors.Mismatch, lambda: cp.reassemble_cp_packed_logprobs(local.double()
+                                                                     if odd else local, cu, world), "bytes")
     expect(errors.InvalidArgument, lambda: cp.PackedSplit([0, 3], world, cu_padded=[0, 3]), "3")
     expect(errors.InvalidArgument, lambda: cp.PackedSplit([0, 8, 4], world))
     expect(errors.InvalidArgument, lambda: cp.reassemble_cp_packed_logprobs(local.double().requires_grad_(), cu, world),

@@ -106,7 +106,8 @@ def plain_step(model, step):
 
 
 def train(model, steps, one_step=plain_step):
-    """Losses, gradients of each step, and the parameters that Adam made of them: local shards, bit for bit comparable."""
+    """Losses, gradients of each step, and the parameters that Adam made of them: local shards, bit for bit
+    comparable."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     seen = []
     for step in range(steps):

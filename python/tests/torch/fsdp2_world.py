@@ -44,8 +44,8 @@ def _environment(values):
 
 
 def run(function, *arguments, ranks=2, seconds=60, environment=None):
-    """function(*arguments) in each of `ranks` processes; what each returned, by rank. Raises AssertionError with the first traceback.
-    environment: of new processes, where the loader has to see it as they start."""
+    """function(*arguments) in each of `ranks` processes; what each returned, by rank. Raises AssertionError with the
+    first traceback. environment: of new processes, where the loader has to see it as they start."""
     context = multiprocessing.get_context("spawn") if environment else _CONTEXT
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []

@@ -55,7 +55,7 @@ def compared(rank, ranks, dtype, uneven, shape, tolerance, seed):
 
 
 def case_values_fp32(rank, ranks):
-    for seed, shape in enumerate([(2, 7), (1, 1), (3, 1), (1, 65), (4, 33), (17,)]):
+    for seed, shape in enumerate([(2, 7), (1, 1), (3, 1), (1, 65), (4, 33), (17, )]):
         compared(rank, ranks, torch.float32, seed % 2 == 1, shape, FP32, seed)
 
 
@@ -95,8 +95,9 @@ def case_targets_outside(rank, ranks):
     assert lp[0, 1] == 0 and lp[0, 2] == 0
     lp.sum().backward()
     assert (mine.grad[0, 1:] < 0).all()
-    expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(mine, torch.full((1, 3), begins[-1]),
-                                                                  group=dist.group.WORLD, checked_targets=True), str(begins[-1]))
+    expect(
+        errors.InvalidArgument, lambda: L.logprobs_from_logits(mine, torch.full(
+            (1, 3), begins[-1]), group=dist.group.WORLD, checked_targets=True), str(begins[-1]))
 
 
 def case_head(rank, ranks):
@@ -110,8 +111,8 @@ def case_head(rank, ranks):
         wanted = torch.autograd.grad((lp * up + entropy * up_entropy).sum(), (h, w))
         mine_h, mine_w = hidden.clone().requires_grad_(), weight[begins[rank]:begins[rank + 1]].clone().requires_grad_()
         for partial in (False, True):
-            got_lp, got_entropy = L.linear_logprobs_and_entropy(
-                mine_h, mine_w, target, group=dist.group.WORLD, chunk_size=chunk, partial_hidden_grad=partial)
+            got_lp, got_entropy = L.linear_logprobs_and_entropy(mine_h, mine_w, target, group=dist.group.WORLD,
+                                                                chunk_size=chunk, partial_hidden_grad=partial)
             got = torch.autograd.grad((got_lp * up + got_entropy * up_entropy).sum(), (mine_h, mine_w))
             summed = got[0].float()
             if partial:
@@ -131,14 +132,16 @@ def case_another_rank_differs(rank, ranks):
     world = dist.group.WORLD
     who = f"rank {ranks - 1}"
     short = logits[:, :5] if odd else logits
-    expect(errors.Mismatch, lambda: L.logprobs_from_logits(short, target[:, :short.shape[1]], group=world), who, "sequence")
+    expect(errors.Mismatch, lambda: L.logprobs_from_logits(short, target[:, :short.shape[1]], group=world), who,
+           "sequence")
     expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits.bfloat16() if odd else logits, target, group=world),
            who, "dtype", "bfloat16")
-    expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits, target, group=world, temperature=2.0 if odd else 0.5),
-           who, "temperature", "2.0")
+    expect(errors.Mismatch, lambda: L.logprobs_from_logits(logits, target, group=world, temperature=2.0
+                                                           if odd else 0.5), who, "temperature", "2.0")
 
     def other_outputs():
         (L.vocab_parallel_entropy(logits, world) if odd else L.logprobs_from_logits(logits, target, group=world))
+
     expect(errors.Mismatch, other_outputs, who, "outputs")
     ok = L.logprobs_from_logits(logits, target, group=world)  # the group is as good as before
     assert torch.isfinite(ok).all()
@@ -149,16 +152,25 @@ def case_another_rank_fails(rank, ranks):
     logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
     world = dist.group.WORLD
     who = "targets" if odd else "rank 0"
-    expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target[:1] if odd else target, group=world), who)
-    expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits.double() if odd else logits, target, group=world),
-           "float64")
-    expect(errors.InvalidArgument, lambda: L.DistributedLogprob.apply(
-        logits, target, *((24, 0) if odd else (24 * rank, 24 * rank + 24)), world), "24 to 0")
-    expect(errors.InvalidArgument, lambda: L.DistributedLogprob.apply(
-        logits, target, *((0, 23) if odd else (24 * rank, 24 * rank + 24)), world), "23 ids")
-    expect((errors.InvalidArgument, errors.Mismatch), lambda: L.DistributedLogprob.apply(  # a gap, an overlap
-        logits, target, 48 * rank, 48 * rank + 24, world), "gap")
-    expect(errors.InvalidArgument, lambda: L.linear_logprobs(logits, torch.randn(8, 23 if odd else 24), target, group=world))
+    expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target[:1]
+                                                                  if odd else target, group=world), who)
+    expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits.double()
+                                                                  if odd else logits, target, group=world), "float64")
+    expect(
+        errors.InvalidArgument,
+        lambda: L.DistributedLogprob.apply(logits, target, *((24, 0) if odd else
+                                                             (24 * rank, 24 * rank + 24)), world), "24 to 0")
+    expect(
+        errors.InvalidArgument,
+        lambda: L.DistributedLogprob.apply(logits, target, *((0, 23)
+                                                             if odd else (24 * rank, 24 * rank + 24)), world), "23 ids")
+    expect(
+        (errors.InvalidArgument, errors.Mismatch),
+        lambda: L.DistributedLogprob.apply(  # a gap, an overlap
+            logits, target, 48 * rank, 48 * rank + 24, world),
+        "gap")
+    expect(errors.InvalidArgument, lambda: L.linear_logprobs(logits, torch.randn(8, 23
+                                                                                 if odd else 24), target, group=world))
     assert torch.isfinite(L.logprobs_from_logits(logits, target, group=world)).all()
 
 
@@ -173,7 +185,8 @@ def case_uneven_parts_of_changing_size(rank, ranks):
         total[..., start:start + width] = mine
         dist.all_reduce(total)
         target = torch.randint(0, sum(widths), (1, 4), generator=torch.Generator().manual_seed(turn))
-        assert_close(L.logprobs_from_logits(mine, target, group=dist.group.WORLD), reference(total, target)[0].float(), **FP32)
+        assert_close(L.logprobs_from_logits(mine, target, group=dist.group.WORLD),
+                     reference(total, target)[0].float(), **FP32)
 
 
 def case_groups(rank, ranks):
@@ -181,7 +194,8 @@ def case_groups(rank, ranks):
     mine = pairs[rank // 2]
     logits, target = torch.randn(1, 3, 24), torch.zeros(1, 3, dtype=torch.int64)
     if ranks > 2:
-        expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target, group=pairs[1 - rank // 2]), "group")
+        expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target, group=pairs[1 - rank // 2]),
+               "group")
     L.logprobs_from_logits(logits, target, group=mine)
     comm = comm_of(mine)
     assert comm.ranks == 2 and comm.rank == rank % 2 and comm is comm_of(mine)
@@ -207,6 +221,7 @@ def case_errors_of_torch_are_told(rank, ranks):
         if len(calls) == 2:  # the first one compares, the second one is in a callback
             raise RuntimeError("the cable is out")
         return original(*arguments, **options)
+
     dist.all_gather_into_tensor = failing
     try:
         L.logprobs_from_logits(logits, target, group=group)
@@ -220,7 +235,7 @@ def case_errors_of_torch_are_told(rank, ranks):
 
 
 def case_empty_batch(rank, ranks):
-    for shape in ((0, 5), (2, 0), (0,)):
+    for shape in ((0, 5), (2, 0), (0, )):
         mine = torch.randn(*shape, 24, requires_grad=True)
         lp = L.logprobs_from_logits(mine, torch.zeros(shape, dtype=torch.int64), group=dist.group.WORLD)
         lp.sum().backward()
@@ -238,17 +253,21 @@ def case_collectives(rank, ranks):
     call(core().bp_stream_create, _tensors.device_of(torch.device("cpu")), b"test", ctypes.byref(stream))
     for dtype, number in _tensors.DTYPES.items():
         given = torch.arange(2 * ranks).to(dtype) + rank
-        everybody, reduced, part = torch.zeros(2 * ranks * ranks, dtype=dtype), torch.zeros_like(given), torch.zeros(2, dtype=dtype)
-        comm.run(call, core().bp_comm_all_gather, comm.handle, given.data_ptr(), everybody.data_ptr(),
+        everybody, reduced, part = torch.zeros(2 * ranks * ranks,
+                                               dtype=dtype), torch.zeros_like(given), torch.zeros(2, dtype=dtype)
+        comm.run(call,
+                 core().bp_comm_all_gather, comm.handle, given.data_ptr(), everybody.data_ptr(),
                  given.numel() * given.element_size(), stream)
         assert torch.equal(everybody, torch.cat([torch.arange(2 * ranks).to(dtype) + r for r in range(ranks)]))
         for operation, wanted in ((_abi.BP_REDUCE_SUM, everybody.view(ranks, -1).sum(0).to(dtype)),
                                   (_abi.BP_REDUCE_MAX, torch.arange(2 * ranks).to(dtype) + ranks - 1),
                                   (_abi.BP_REDUCE_MIN, torch.arange(2 * ranks).to(dtype))):
-            comm.run(call, core().bp_comm_all_reduce, comm.handle, given.data_ptr(), reduced.data_ptr(), 2 * ranks, number,
+            comm.run(call,
+                     core().bp_comm_all_reduce, comm.handle, given.data_ptr(), reduced.data_ptr(), 2 * ranks, number,
                      operation, stream)
             assert torch.equal(reduced, wanted)
-        comm.run(call, core().bp_comm_reduce_scatter, comm.handle, given.data_ptr(), part.data_ptr(), 2, number,
+        comm.run(call,
+                 core().bp_comm_reduce_scatter, comm.handle, given.data_ptr(), part.data_ptr(), 2, number,
                  _abi.BP_REDUCE_SUM, stream)
         assert torch.equal(part, everybody.view(ranks, -1).sum(0).to(dtype)[2 * rank:2 * rank + 2])
     core().bp_stream_destroy(ctypes.byref(stream))

@@ -26,11 +26,13 @@ def outcome(ranks):
     """{"module.case": what went wrong, rank by rank; [] where nothing did}, of one start of `ranks` processes."""
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.join(HERE, "..", ".."),
-                                                                   environment.get("PYTHONPATH")]))
-        processes = [subprocess.Popen([sys.executable, __file__, str(rank), str(ranks), folder], env=environment,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                     for rank in range(ranks)]
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [os.path.join(HERE, "..", ".."), environment.get("PYTHONPATH")]))
+        processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, str(rank), str(ranks), folder], env=environment, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True) for rank in range(ranks)
+        ]
         ends = [_end(process) for process in processes]
         wrong = {f"{module}.{name}": [] for module, name in case_names()}
         for rank, (status, output) in enumerate(ends):

@@ -1,6 +1,6 @@
-"""Allocators of a pool on the emulated GPU (its driver is what the loader finds): which streams are imported, and what waits for what.
-PyTorch has no GPU here, so its current stream is one of the driver's that is set, and a bucket's tensor is made on its address, which the
-host reaches. Prints its findings as JSON."""
+"""Allocators of a pool on the emulated GPU (its driver is what the loader finds): which streams are imported, and what
+waits for what. PyTorch has no GPU here, so its current stream is one of the driver's that is set, and a bucket's tensor
+is made on its address, which the host reaches. Prints its findings as JSON."""
 
 import ctypes
 import json
@@ -22,7 +22,7 @@ def main() -> None:
     gpu = torch.device("cuda", 0)
     groups = [Group(unit, "fp32", 4096) for unit in range(4)]
     served = pooled.PooledBuckets(make_plan(groups), gpu)
-    streams = {name: served.pool.device.stream(name) for name in ("compute", "gather", "reduce")}  # the emulated driver's
+    streams = {name: served.pool.device.stream(name) for name in ("compute", "gather", "reduce")}
     current = SimpleNamespace(cuda_stream=0)
     params, grads = (served.allocator(role, groups) for role in ("param", "grad"))
 

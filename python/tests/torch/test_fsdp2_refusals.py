@@ -1,4 +1,5 @@
-"""What FSDP2's adapter refuses, what it does instead where it may, and that a buffer given back too early would be noticed."""
+"""What FSDP2's adapter refuses, what it does instead where it may, and that a buffer given back too early would be
+noticed."""
 
 import os
 
@@ -47,9 +48,12 @@ def wrong_modules():
     with fsdp2.record(models.build()) as nothing:
         pass
     answers["nothing"] = said(errors.InvalidArgument, fsdp2.attach, models.build(), nothing)
-    with fsdp2.record(models.build("tied")) as other:
-        models.train(models.build("tied"), 1)
-    answers["other"] = said(errors.InvalidArgument, fsdp2.attach, models.build("embedding"), other)
+    tied = models.build("tied")
+    with fsdp2.record(tied) as other:
+        models.train(tied, 1)
+    answers["other"] = said(errors.Mismatch, fsdp2.attach, models.build("embedding"), other)
+    with fsdp2.attach(tied, other) as attached:
+        answers["plan"] = said(errors.Mismatch, fsdp2.attach, models.build("embedding"), plan=attached.plan)
     return answers
 
 
@@ -57,7 +61,8 @@ def test_what_cannot_have_a_pool():
     for answers in world.run(wrong_modules):
         expected = {"plain": "Linear is not sharded: call torch.distributed.fsdp.fully_shard", "twice": "has a pool or is being recorded already",
                     "recorded": "has a pool", "part": "hand over the root", "device": "the pool's device is null", "gpu": "registration is for NCCL",
-                    "dtype": "complex128", "policy": "best", "nothing": "run a training step inside record()", "other": "run a training step"}
+                    "dtype": "complex128", "policy": "best", "nothing": "run a training step inside record()", "other": "record the module that the pool is for",
+                    "plan": "embedding"}
         assert set(answers) == set(expected)
         for name, words in expected.items():
             assert words in answers[name], (name, answers[name])
@@ -165,7 +170,8 @@ def test_what_the_plan_did_not_foresee():
 
 
 def released_early():
-    """The control of the poison: buffers that are given back when their collective returns, before they are copied out of."""
+    """The control of the poison: buffers that are given back when their collective returns, before they are copied out
+    of."""
     import torch
 
     from bucketpool.torch import fsdp2
@@ -178,7 +184,7 @@ def released_early():
     def too_early(self, *arguments, **named):
         work = call(self, *arguments, **named)
         for lease in list(attached._live.values()):
-            attached._fill(lease)
+            attached._fill(lease, lease.stream)
         return work
 
     comms._Comm.__call__ = too_early
@@ -300,7 +306,8 @@ def free_port():
 
 
 def extended(model):
-    """A parameter that is gathered as bf16 by extensions, as float8 parameters are, among others in fp32: packed as bytes."""
+    """A parameter that is gathered as bf16 by extensions, as float8 parameters are, among others in fp32: packed as
+    bytes."""
     import torch
 
     local = model.layers[0].up.weight._local_tensor

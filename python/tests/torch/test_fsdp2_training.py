@@ -77,8 +77,8 @@ def keep_embedding(model):
     model.embedding.set_unshard_in_backward(False)
 
 
-# The step as predicted from the settings: its events are those of a recording; others, but a plan of them serves the step; or it does not
-# (a module that runs twice, a backward that is not the last).
+# The step as predicted from the settings: its events are those of a recording; others, but a plan of them serves the
+# step; or it does not (a module that runs twice, a backward that is not the last).
 EXACT, ENOUGH, UNFORESEEN = "exact", "enough", "unforeseen"
 
 # name: kind, options of build(), changes after it, one step, ranks, prediction
@@ -121,8 +121,8 @@ def made(name):
 
 
 def compare(name):
-    """Plain FSDP2 against a step that is recorded with the rest from a pool, and against whole runs with a pool; with poison, and with
-    released memory out of reach where the plan is made from the settings."""
+    """Plain FSDP2 against a step that is recorded with the rest from a pool, and against whole runs with a pool; with
+    poison, and with released memory out of reach where the plan is made from the settings."""
     from bucketpool.torch import fsdp2
 
     one_step, prediction = CASES[name][3], CASES[name][5]
@@ -158,7 +158,8 @@ def compare(name):
 
 
 def compare_all(names):
-    """Answers by name; the traceback instead where a case fails, and nothing behind it, as its ranks are no longer together."""
+    """Answers by name; the traceback instead where a case fails, and nothing behind it, as its ranks are no longer
+    together."""
     import traceback
 
     answers = {}

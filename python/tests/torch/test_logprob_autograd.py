@@ -1,4 +1,5 @@
-"""What autograd is told: saved tensors and version counters, overwriting, modes, second derivatives; hostile input; clients and their number."""
+"""What autograd is told: saved tensors and version counters, overwriting, modes, second derivatives; hostile input;
+clients and their number."""
 
 import threading
 
@@ -17,6 +18,7 @@ def batch(columns=50, **options):
 
 
 # ---- what is written -----------------------------------------------------------------------------------------------
+
 
 def test_nothing_is_written_unasked():
     leaf, target = batch()
@@ -100,6 +102,7 @@ def test_in_place_of_a_part():
 
 # ---- autograd ------------------------------------------------------------------------------------------------------
 
+
 def test_retain_graph():
     logits, target = batch(requires_grad=True)
     lp = L.logprobs_from_logits(logits, target)
@@ -152,7 +155,8 @@ def test_gradients_of_one_output_and_of_none():
 def test_upstream_gradients_of_any_strides():
     logits, target = batch(requires_grad=True)
     lp = L.logprobs_from_logits(logits, target)
-    for up in (torch.ones(()).expand(2, 6), torch.randn(6, 2).t(), torch.randn(2, 12)[:, ::2], torch.randn(2, 1).expand(2, 6)):
+    for up in (torch.ones(
+        ()).expand(2, 6), torch.randn(6, 2).t(), torch.randn(2, 12)[:, ::2], torch.randn(2, 1).expand(2, 6)):
         got, = torch.autograd.grad(lp, logits, up, retain_graph=True)
         assert torch.equal(got, torch.autograd.grad(lp, logits, up.contiguous(), retain_graph=True)[0])
 
@@ -192,11 +196,14 @@ def test_compiled_functions_break_the_graph():
 
 # ---- hostile input -------------------------------------------------------------------------------------------------
 
-def refused(part, kind=errors.InvalidArgument, logits=None, target=None, bounds=(0, 50), chunk=None, group=None, **options):
+
+def refused(part, kind=errors.InvalidArgument, logits=None, target=None, bounds=(0, 50), chunk=None, group=None,
+            **options):
     usual = batch()
     with pytest.raises(kind, match=part):
         L.logprobs_from_logits(usual[0] if logits is None else logits, usual[1] if target is None else target,
-                               vocab_start_index=bounds[0], vocab_end_index=bounds[1], chunk_size=chunk, group=group, **options)
+                               vocab_start_index=bounds[0], vocab_end_index=bounds[1], chunk_size=chunk, group=group,
+                               **options)
 
 
 def test_what_is_refused():
@@ -225,6 +232,7 @@ def test_what_is_refused():
 
 
 # ---- clients -------------------------------------------------------------------------------------------------------
+
 
 def test_clients_are_shared_and_few():
     L.free_clients()
@@ -262,6 +270,7 @@ def test_threads_take_turns():
             lp = L.logprobs_from_logits(logits, target)
             if not torch.equal(lp, wanted) or not torch.autograd.grad(lp.sum(), logits)[0].isfinite().all():
                 wrong.append(lp)
+
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()

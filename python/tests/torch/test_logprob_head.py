@@ -8,9 +8,12 @@ from bucketpool import errors  # noqa: E402
 from bucketpool.torch import logprob as L  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
-# Gradients are compared in units of their largest element: sums of products, in fp32 of inputs in the dtype, rounded to it.
-TOLERANCE = {torch.float32: dict(atol=1e-5, rtol=1e-4), torch.bfloat16: dict(atol=1e-2, rtol=1e-2),
-             torch.float16: dict(atol=2e-3, rtol=2e-3)}
+# Gradients are compared in units of their largest element: sums of products, in fp32, rounded to the dtype.
+TOLERANCE = {
+    torch.float32: dict(atol=1e-5, rtol=1e-4),
+    torch.bfloat16: dict(atol=1e-2, rtol=1e-2),
+    torch.float16: dict(atol=2e-3, rtol=2e-3)
+}
 
 
 def reference(hidden, weight, target, temperature=1.0):
@@ -20,8 +23,8 @@ def reference(hidden, weight, target, temperature=1.0):
 
 def batch(shape, features=16, columns=70, dtype=torch.float32):
     torch.manual_seed(len(shape))
-    return ((torch.randn(*shape, features) / 2).to(dtype).requires_grad_(), torch.randn(columns, features).to(dtype).requires_grad_(),
-            torch.randint(0, columns, shape))
+    return ((torch.randn(*shape, features) / 2).to(dtype).requires_grad_(),
+            torch.randn(columns, features).to(dtype).requires_grad_(), torch.randint(0, columns, shape))
 
 
 def check(hidden, weight, target, dtype, **options):
@@ -41,7 +44,7 @@ def check(hidden, weight, target, dtype, **options):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape,chunk", [((2, 7), 3), ((1, 33), None), ((5,), 1), ((2, 2, 9), 4), ((3, 8), 1024)])
+@pytest.mark.parametrize("shape,chunk", [((2, 7), 3), ((1, 33), None), ((5, ), 1), ((2, 2, 9), 4), ((3, 8), 1024)])
 def test_values(shape, chunk, dtype):
     check(*batch(shape, dtype=dtype), dtype, chunk_size=chunk, temperature=1.5)
 
@@ -58,7 +61,8 @@ def test_skyrl_arguments():
     wanted = L.linear_logprobs(hidden, weight, target, chunk_size=3)
     got = L.FusedLinearChunkedDistributedLogprob.apply(hidden, weight, target, 0, 70, 3, None)
     assert torch.equal(got, wanted)
-    for mine, theirs in zip(torch.autograd.grad(got.sum(), (hidden, weight)), torch.autograd.grad(wanted.sum(), (hidden, weight))):
+    for mine, theirs in zip(torch.autograd.grad(got.sum(), (hidden, weight)),
+                            torch.autograd.grad(wanted.sum(), (hidden, weight))):
         assert torch.equal(mine, theirs)
     only = L.FusedLinearChunkedDistributedLogprob.apply(hidden, weight, target, 0, 70, 3, None, True)
     assert torch.equal(only, wanted) and not only.requires_grad
@@ -67,8 +71,10 @@ def test_skyrl_arguments():
 def test_one_gradient_alone():
     hidden, weight, target = batch((2, 7))
     both = torch.autograd.grad(L.linear_logprobs(hidden, weight, target).sum(), (hidden, weight))
-    assert torch.equal(torch.autograd.grad(L.linear_logprobs(hidden, weight.detach(), target).sum(), hidden)[0], both[0])
-    assert torch.equal(torch.autograd.grad(L.linear_logprobs(hidden.detach(), weight, target).sum(), weight)[0], both[1])
+    assert torch.equal(
+        torch.autograd.grad(L.linear_logprobs(hidden, weight.detach(), target).sum(), hidden)[0], both[0])
+    assert torch.equal(
+        torch.autograd.grad(L.linear_logprobs(hidden.detach(), weight, target).sum(), weight)[0], both[1])
     assert not L.linear_logprobs(hidden.detach(), weight.detach(), target).requires_grad
 
 
@@ -116,10 +122,13 @@ def test_retained_changed_and_differentiated_twice():
 
 def test_what_is_refused():
     hidden, weight, target = batch((2, 7))
-    for part, arguments, options in (
-            (r"\[70, 16\]", (hidden[..., :8], weight, target), {}), (r"\[16\]", (hidden, weight[0], target), {}),
-            ("float64", (hidden.double(), weight, target), {}), ("weights are torch.float64", (hidden, weight.double(), target), {}),
-            ("one for each token", (hidden, weight, target[:1]), {}), ("negative", (hidden, weight, target), dict(chunk_size=-3)),
-            ("60 ids, but there are 70", (hidden, weight, target), dict(vocab_start_index=10, vocab_end_index=70))):
+    for part, arguments, options in ((r"\[70, 16\]", (hidden[..., :8], weight, target),
+                                      {}), (r"\[16\]", (hidden, weight[0], target),
+                                            {}), ("float64", (hidden.double(), weight, target),
+                                                  {}), ("weights are torch.float64", (hidden, weight.double(), target),
+                                                        {}), ("one for each token", (hidden, weight, target[:1]), {}),
+                                     ("negative", (hidden, weight, target),
+                                      dict(chunk_size=-3)), ("60 ids, but there are 70", (hidden, weight, target),
+                                                             dict(vocab_start_index=10, vocab_end_index=70))):
         with pytest.raises(errors.InvalidArgument, match=part):
             L.linear_logprobs(*arguments, **options)

@@ -1,4 +1,5 @@
-"""Values and gradients of one rank against plain PyTorch in fp64: dtypes, shapes, strides, masks, temperatures, special values."""
+"""Values and gradients of one rank against plain PyTorch in fp64: dtypes, shapes, strides, masks, temperatures, special
+values."""
 
 import math
 
@@ -11,8 +12,11 @@ from bucketpool.torch import logprob as L  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
 # Of the sum in fp32; a gradient in the logits' dtype is rounded to it once.
-TOLERANCE = {torch.float32: dict(atol=1e-5, rtol=1e-4), torch.bfloat16: dict(atol=8e-3, rtol=8e-3),
-             torch.float16: dict(atol=1e-3, rtol=1e-3)}
+TOLERANCE = {
+    torch.float32: dict(atol=1e-5, rtol=1e-4),
+    torch.bfloat16: dict(atol=8e-3, rtol=8e-3),
+    torch.float16: dict(atol=1e-3, rtol=1e-3)
+}
 OUTPUT = dict(atol=1e-5, rtol=1e-4)
 
 
@@ -51,7 +55,8 @@ def test_golden_values():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape,columns", [((2, 7), 33), ((1, 1), 1), ((17,), 5), ((2, 3, 5), 130), ((1, 65), 2051), ((3, 1), 8)])
+@pytest.mark.parametrize("shape,columns", [((2, 7), 33), ((1, 1), 1), ((17, ), 5), ((2, 3, 5), 130), ((1, 65), 2051),
+                                           ((3, 1), 8)])
 def test_shapes(shape, columns, dtype):
     torch.manual_seed(columns)
     check((2 * torch.randn(*shape, columns)).to(dtype), torch.randint(0, columns, shape))
@@ -60,16 +65,18 @@ def test_shapes(shape, columns, dtype):
 @pytest.mark.parametrize("seed", range(8))
 def test_random(seed):
     torch.manual_seed(seed)
-    sizes = torch.randint(1, 9, (3,)).tolist() + [int(torch.randint(1, 700, ()))]
+    sizes = torch.randint(1, 9, (3, )).tolist() + [int(torch.randint(1, 700, ()))]
     dtype = (torch.float32, torch.bfloat16, torch.float16)[seed % 3]
     logits = (3 * torch.randn(sizes) + float(torch.randn(()) * 100) * (dtype == torch.float32)).to(dtype)
     target = torch.randint(0, sizes[-1], sizes[:-1], dtype=torch.int32 if seed % 2 else torch.int64)
     check(logits, target, temperature=0.5 + seed / 4)
 
 
-@pytest.mark.parametrize("view", [lambda x: x[:, 1:-1], lambda x: x[..., 3:-2], lambda x: x.transpose(0, 1), lambda x: x[::2, ::3],
-                                  lambda x: x.transpose(1, 2), lambda x: x[:1].expand(4, -1, -1), lambda x: x[..., ::2],
-                                  lambda x: x[:, :1, :1].expand(4, 9, 6)])
+@pytest.mark.parametrize("view", [
+    lambda x: x[:, 1:-1], lambda x: x[..., 3:-2], lambda x: x.transpose(0, 1), lambda x: x[::2, ::3],
+    lambda x: x.transpose(1, 2), lambda x: x[:1].expand(4, -1, -1), lambda x: x[..., ::2],
+    lambda x: x[:, :1, :1].expand(4, 9, 6)
+])
 def test_strides(view):
     """Rows with gaps, rows in other orders, rows that share memory, elements with gaps: the last three are copied."""
     torch.manual_seed(0)
@@ -142,8 +149,9 @@ def test_targets_outside():
 
 def test_special_values():
     inf = math.inf
-    logits = torch.tensor([[[0.0, -inf, 1.0], [-200.0, -200.0, -200.0], [1e4, 1e4 + 1, 1e4 - 1], [-inf, -inf, -inf], [math.nan, 0, 0]]],
-                          requires_grad=True)
+    logits = torch.tensor(
+        [[[0.0, -inf, 1.0], [-200.0, -200.0, -200.0], [1e4, 1e4 + 1, 1e4 - 1], [-inf, -inf, -inf], [math.nan, 0, 0]]],
+        requires_grad=True)
     lp, entropy = L.logprobs_and_entropy(logits, torch.zeros(1, 5, dtype=torch.int64))
     wanted = reference(logits.detach(), torch.zeros(1, 5, dtype=torch.int64))
     assert_close(lp[:, :3], wanted[0][:, :3].float(), **OUTPUT)
@@ -153,7 +161,7 @@ def test_special_values():
     assert gradient[:, :3].isfinite().all() and gradient[0, 0, 1] == 0
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0), (2, 0, 5)])
+@pytest.mark.parametrize("shape", [(0, ), (0, 4), (3, 0), (2, 0, 5)])
 def test_no_tokens(shape):
     logits = torch.randn(*shape, 12, requires_grad=True)
     lp, entropy = L.logprobs_and_entropy(logits, torch.zeros(shape, dtype=torch.int64))
@@ -166,6 +174,6 @@ def test_gradcheck():
     """In fp32, which is what there is: differences of 1e-2, compared to 1e-3."""
     torch.manual_seed(0)
     logits, target = torch.randn(2, 3, 7, requires_grad=True), torch.randint(0, 7, (2, 3))
-    for function in (lambda x: L.logprobs_from_logits(x, target, temperature=0.8), lambda x: L.vocab_parallel_entropy(x),
-                     lambda x: L.logprobs_and_entropy(x, target)):
-        assert torch.autograd.gradcheck(function, (logits,), eps=1e-2, atol=2e-3, rtol=1e-2)
+    for function in (lambda x: L.logprobs_from_logits(x, target, temperature=0.8),
+                     lambda x: L.vocab_parallel_entropy(x), lambda x: L.logprobs_and_entropy(x, target)):
+        assert torch.autograd.gradcheck(function, (logits, ), eps=1e-2, atol=2e-3, rtol=1e-2)

@@ -233,9 +233,12 @@ class Streams(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(os.path.join(FAKES, "libcuda.so.1")), f"no emulated driver in {FAKES}")
     def test_on_the_emulated_gpu(self) -> None:
-        """Each stream is imported once; gathers wait for compute, compute for reductions; a stream that is not one is refused."""
-        done = subprocess.run([sys.executable, os.path.join(HERE, "megatron_streams.py")], capture_output=True, text=True,
-                              env=dict(os.environ, LD_LIBRARY_PATH=FAKES, FAKE_CUDA="report=1"), timeout=120, check=False)
+        """Each stream is imported once; gathers wait for compute, compute for reductions; the per-thread default
+        stream, which is a different one on every thread, is refused."""
+        script = os.path.join(HERE, "megatron_streams.py")
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True,
+                              env=dict(os.environ, LD_LIBRARY_PATH=FAKES, FAKE_CUDA="report=1"), timeout=120,
+                              check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout.splitlines()[-1])
         self.assertTrue(found["device"].startswith("cuda"))

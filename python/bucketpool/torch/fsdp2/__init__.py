@@ -12,12 +12,11 @@
 docs/fsdp2.md says which buffers these are, when each is reused and why that is safe, and what is refused."""
 
 from .attachment import Attachment, Unplanned, attach, plan_of
-from .capture import Capture
 from .groups import KNOWN_VERSIONS, Group, groups_of
 from .predict import predict
 from .recorder import record
-from .registration import Registration
 from .timeline import Planned, Size, Slot, Timeline
 
-__all__ = ["KNOWN_VERSIONS", "Attachment", "Capture", "Group", "Planned", "Registration", "Size", "Slot", "Timeline", "Unplanned", "attach",
-           "groups_of", "plan_of", "predict", "record"]
+__all__ = ["KNOWN_VERSIONS", "Attachment", "Group", "Planned", "Size", "Slot", "Timeline", "Unplanned", "attach",
+"groups_of",
+           "plan_of", "predict", "record"]

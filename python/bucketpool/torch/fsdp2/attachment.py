@@ -4,26 +4,27 @@ import ctypes
 import dataclasses
 import functools
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import torch
 from torch import nn
 
-from ... import Device, Plan, Pool, Stream
+from ... import Device, Plan, Pool, Registration, Stream
 from ..._library import call, core
 from ...errors import Error, Infeasible, InvalidArgument, Mismatch, ScheduleError
-from .capture import Capture
+from ..capture import GraphCapture
+from ..streams import Streams
 from .comms import Source, install, phase_of, uninstall
 from .groups import Group, groups_of
 from .lend import lend
 from .predict import predict
-from .registration import Registration
-from .streams import Streams
-from .timeline import Planned, Slot, Timeline
+from .registration import register_groups
+from .timeline import Planned, Size, Slot, Timeline
 
 
 class Unplanned(ScheduleError):
-    """A buffer that the plan did not foresee: of another size, at another time, or once more. With strict=False it is a plain one instead."""
+    """A buffer that the plan did not foresee: of another size, at another time, or once more. With strict=False it is a
+    plain one instead."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,20 +36,22 @@ class _Lease:
 
 
 class Attachment(Source):
-    """Serves gather outputs and reduce-scatter inputs of one module from one pool, until detach(). attach() makes it; a `with` block
-    detaches at its end.
+    """Serves gather outputs and reduce-scatter inputs of one module from one pool, until detach(). attach() makes it; a
+    `with` block detaches at its end.
 
-    A buffer belongs to the framework until the last reference to its storage is gone: only then is it released, on the stream that it was
-    allocated on, which FSDP2 has ordered behind all its uses by then. So a buffer that is still in use is never handed out, whatever
-    the plan says; where the plan did not foresee that, Unplanned is raised, or a plain buffer is served and counted (`fallbacks`).
+    A buffer belongs to the framework until the last reference to its storage is gone: only then is it released, on the
+    stream that it was allocated on, which FSDP2 has ordered behind all its uses by then. So a buffer that is still in
+    use is never handed out, whatever the plan says; where the plan did not foresee that, Unplanned is raised, or a
+    plain buffer is served and counted (`fallbacks`).
 
-    Attributes: planned (model, buckets, schedule), plan, pool, device; served: buffers handed out, by role; fallbacks: plain buffers
-    instead, by reason. Threads: those that FSDP2 uses. Streams: see Streams."""
+    Attributes: planned (model, buckets, schedule), plan, pool, device; served: buffers handed out, by role; fallbacks:
+    plain buffers instead, by reason. Threads: those that FSDP2 uses. Streams: see Streams."""
 
-    def __init__(self, module: nn.Module, groups: List[Group], planned: Planned, plan: Plan, pool: Pool, device: Device, strict: bool,
-                 poison: bool) -> None:
+    def __init__(self, module: nn.Module, groups: List[Group], planned: Planned, plan: Plan, pool: Pool, device: Device,
+                 strict: bool, poison: bool) -> None:
         super().__init__()
-        self.module, self.groups, self.planned, self.plan, self.pool, self.device = module, groups, planned, plan, pool, device
+        self.module, self.groups, self.planned, self.plan = module, groups, planned, plan
+        self.pool, self.device = pool, device
         self.strict, self.poison = strict, poison
         self.torch_device = groups[0].device
         self.served: Dict[str, int] = {"param": 0, "grad": 0}
@@ -56,10 +59,11 @@ class Attachment(Source):
         self.registration: Optional[Registration] = None
         self._streams = Streams(device, self.torch_device)
         self._live: Dict[int, _Lease] = {}
+        self._apart: Set[int] = set()
         self._failure: Optional[Error] = None
         ids = pool.bind_buckets(planned.buckets)
-        self._requests: Dict[tuple, List[int]] = {}
-        self._sizes = {}
+        self._requests: Dict[Tuple[str, str], List[int]] = {}
+        self._sizes: Dict[int, Tuple[Slot, Size]] = {}
         for request, slot in sorted(zip(ids, planned.slots), key=lambda each: each[1].instance):
             self._requests.setdefault((slot.unit, slot.role), []).append(request)
             self._sizes[request] = (slot, planned.sizes[slot])
@@ -77,7 +81,8 @@ class Attachment(Source):
         reason = self._cannot(group.name, role, numel, dtype, device)
         if not reason:
             phase, stream = phase_of(role), self._streams.current()
-            fitting = [each for each in self._requests[group.name, role] if each not in self._live and self._fits(each, role, numel)]
+            fitting = [each for each in self._requests[group.name, role]
+                       if each not in self._live and self._fits(each, role, numel)]
             for request in sorted(fitting, key=lambda each: self._sizes[each][0].phase != phase):
                 views = self.pool.try_acquire([request], stream)
                 if views is not None:
@@ -115,15 +120,16 @@ class Attachment(Source):
         if not any(self._fits(each, role, numel) for each in requests):
             return "another size", f"{numel} elements of {dtype} asked for, {size.numel} planned"
         if all(each in self._live for each in requests):
-            return "in use", f"asked for again while {'its buffer is' if len(requests) == 1 else f'all its {len(requests)} buffers are'} in use"
+            buffers = "its buffer is" if len(requests) == 1 else f"all its {len(requests)} buffers are"
+            return "in use", f"asked for again while {buffers} in use"
         return ()
 
     def _instead(self, unit: str, role: str, reason: Sequence[str], plain: Callable[[], torch.Tensor]) -> torch.Tensor:
         if self.strict:
             what = "gather output" if role == "param" else "reduce-scatter input"
             raise Unplanned(f"{unit}: the {what} is not as planned: {reason[1]}. Record a step of this kind with "
-                            "bucketpool.torch.fsdp2.record() and attach with it (several recordings may be given), or attach with "
-                            "strict=False, which takes plain memory for it")
+                            "bucketpool.torch.fsdp2.record() and attach with it (several recordings may be given), or "
+                            "attach with strict=False, which takes plain memory for it")
         self.fallbacks[reason[0]] = self.fallbacks.get(reason[0], 0) + 1
         return plain()
 
@@ -132,18 +138,31 @@ class Attachment(Source):
         lease = self._live[request]
         del self._in_use[lease.address]
         try:
+            last = lease.stream if request in self._apart else self._streams.current()
+            if last is not lease.stream:
+                self.pool.use([request], last)
             if self.poison:
-                self._fill(lease)
+                self._fill(lease, last)
             self.pool.release([request], lease.stream)
         except Error as error:
             self._failure = error
+        self._apart.discard(request)
         del self._live[request]
 
-    def _fill(self, lease: _Lease) -> None:
+    def communicates(self, address: int) -> None:
+        """FSDP2 orders its own gather streams, and the current one of backward, behind a buffer's uses. A gather whose
+        allocation and collective are on one stream is neither (`async_op`, unshard() by hand): should its copy-out be
+        on yet another stream, where the reference is dropped, reuse waits for that one as well."""
+        stream = self._streams.current()
+        for request, lease in list(self._live.items()):
+            if lease.address <= address < lease.address + lease.bytes and stream is not lease.stream:
+                self._apart.add(request)
+
+    def _fill(self, lease: _Lease, stream: Stream) -> None:
         if self.torch_device.type == "cpu":
             ctypes.memset(lease.address, 0xFF, lease.bytes)
         else:
-            call(core().bp_stream_fill, lease.stream.handle, lease.address, 0xFF, lease.bytes)
+            call(core().bp_stream_fill, stream.handle, lease.address, 0xFF, lease.bytes)
 
     # ---- for the caller -------------------------------------------------------------------------------------------
 
@@ -152,24 +171,27 @@ class Attachment(Source):
         return [lease.slot for lease in self._live.values()]
 
     def register(self, kind: str = "symmetric") -> Registration:
-        """Collective: registers the pool's slabs with the NCCL communicators of the module's process groups. Once, between steps, after
-        the first collective has made the communicators. Not granted is in the report, no error; undone by detach().
+        """Collective: registers the pool's slabs with the NCCL communicators of the module's process groups. Once,
+        between steps, after the first collective has made the communicators. Not granted is in the report, no error;
+        undone by detach().
 
-        Raises Unsupported (a process group that is not NCCL's), ScheduleError (registered already), what bp_registration_create says."""
+        Raises Unsupported (a process group that is not NCCL's), ScheduleError (registered already), and as
+        bucketpool.Registration."""
         if self.registration is not None:
             raise ScheduleError("the pool is registered already: detach() and attach() again to register it otherwise")
-        self.registration = Registration(self.pool, self.device, self.groups, kind)
+        self.registration = register_groups(self.pool, self.device, self.groups, kind)
         return self.registration
 
-    def capture(self, stream: Any, name: Optional[str] = None) -> Capture:
-        """For a CUDA graph of whole steps (forward and backward, so that every buffer that is acquired inside is given back inside):
+    def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
+        """For a CUDA graph of whole steps (forward and backward, so that every buffer that is acquired inside is given
+        back inside):
 
             with attached.capture(stream) as capture, torch.cuda.graph(graph, stream=stream):
                 model(inputs).sum().backward()
             capture.replay(graph)
 
-        Run a few steps eagerly first, so that streams are known and gradients exist. Raises as bp_capture_begin."""
-        return Capture(self.pool, self._streams, stream, name)
+        Run a few steps eagerly first, so that streams are known and gradients exist. Raises as bucketpool.Capture."""
+        return GraphCapture(self.pool, self._streams, stream, name)
 
     def report(self) -> str:
         """What was planned and what happened, a line each."""
@@ -181,14 +203,16 @@ class Attachment(Source):
         return "\n".join(lines)
 
     def detach(self) -> None:
-        """Gives the module its own communication objects back and the pool's memory to the device. Between steps; twice is nothing.
+        """Gives the module its own communication objects back and the pool's memory to the device. Between steps; twice
+        is nothing.
 
         Raises ScheduleError while the framework holds buffers."""
         if not self._attached:
             return
         if self._live:
             slot = self.live()[0]
-            raise ScheduleError(f"{len(self._live)} buffers are in use, {slot.unit} {slot.bucket} among them: detach between steps")
+            raise ScheduleError(f"{len(self._live)} buffers are in use, {slot.unit} {slot.bucket} among them: "
+                                "detach between steps")
         uninstall(self.groups)
         self._attached = False
         if self.registration is not None:
@@ -211,10 +235,12 @@ Timelines = Union[Timeline, Sequence[Timeline], None]
 
 def plan_of(module: nn.Module, timelines: Timelines = None, name: Optional[str] = None, phases: bool = True,
             any_version: bool = False) -> Planned:
-    """What the planner takes: units, buckets and schedule of a sharded module, from recordings or (None) from its settings.
+    """What the planner takes: units, buckets and schedule of a sharded module, from recordings or (None) from its
+    settings.
 
-    phases: gathers of forward and of backward are buckets of their own, as "scheduled" wants them; "max" and "fixed", whose buffers are of
-    one size, do better without. `plan_of(model).model.write_units("units.json")` is for `bucketpool plan --joint units.json`."""
+    phases: gathers of forward and of backward are buckets of their own, as "scheduled" wants them; "max" and "fixed",
+    whose buffers are of one size, do better without. `plan_of(model).model.write_units("units.json")` is for
+    `bucketpool plan --joint units.json`."""
     if timelines is None:
         timelines = [predict(module, any_version)]
     elif isinstance(timelines, Timeline):
@@ -230,34 +256,43 @@ def _device(wanted: Optional[Device], torch_device: torch.device) -> Device:
     if wanted is None:
         return Device.host() if torch_device.type == "cpu" else Device.cuda(torch_device.index)
     if wanted.ordinal != torch_device.index or (wanted.ordinal is None and not wanted.is_host_accessible):
-        raise Mismatch(f"the module is on {torch_device}, the pool's device is {wanted.name}: leave device out, or move the module first")
+        raise Mismatch(f"the module is on {torch_device}, the pool's device is {wanted.name}: leave device out, or "
+                       "move the module first")
     return wanted
 
 
-def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "scheduled", plan: Union[Plan, str, "os.PathLike[str]", None] = None,
-           joint: bool = True, alignment: int = 256, work: int = 0, strict: bool = True, poison: bool = False,
-           device: Optional[Device] = None, name: Optional[str] = None, phases: Optional[bool] = None, any_version: bool = False,
+def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "scheduled",
+           plan: Union[Plan, str, "os.PathLike[str]", None] = None, joint: bool = True, alignment: int = 256,
+           work: int = 0, strict: bool = True, poison: bool = False, device: Optional[Device] = None,
+           name: Optional[str] = None, phases: Optional[bool] = None, any_version: bool = False,
            **pool_options: Any) -> Attachment:
-    """Plans a fully_shard'ed module's gather outputs and reduce-scatter inputs, makes a pool of that size and attaches it.
+    """Plans a fully_shard'ed module's gather outputs and reduce-scatter inputs, makes a pool of that size and attaches
+    it.
 
-    module: the root, on its device already. timelines: of record(); None: predict() from its settings. policy: "scheduled", "max",
-    "fixed", or "dynamic" (no pool: every buffer is allocated in stream order). plan: one that was made before, or its file, instead of
-    planning; it must have these buckets. phases: as plan_of; None: as the policy wants it. joint: gathers and reductions share one slab ("scheduled" only). strict: what the plan did not
-    foresee is Unplanned; False: it is plain memory, counted in `fallbacks`. poison: fill buffers with NaN as they are released, for
-    tests. pool_options: of bucketpool.Pool (guard, name in messages, fingerprint).
+    module: the root, on its device already. timelines: of record(); None: predict() from its settings. policy:
+    "scheduled", "max", "fixed", or "dynamic" (no pool: every buffer is allocated in stream order). plan: one that was
+    made before, or its file, instead of planning; it must have these buckets. phases: as plan_of; None: as the policy
+    wants it. joint: gathers and reductions share one slab ("scheduled" only). strict: what the plan did not foresee is
+    Unplanned; False: it is plain memory, counted in `fallbacks`. poison: fill buffers with NaN as they are released,
+    for tests. pool_options: of bucketpool.Pool (guard, name in messages, fingerprint).
 
-    Raises InvalidArgument (not sharded, a second pool, an unknown dtype), Mismatch (another device, a plan of other buckets), Unsupported
-    (a PyTorch that is not known), Infeasible, and what Plan and Pool raise. The caller owns the attachment: detach()."""
+    Raises InvalidArgument (not sharded, a second pool, an unknown dtype), Mismatch (another device, a plan of other
+    buckets), Unsupported (a PyTorch that is not known), Infeasible, and what Plan and Pool raise. The caller owns the
+    attachment: detach()."""
     groups = groups_of(module, any_version)
     if plan is not None:
         plan = plan if isinstance(plan, Plan) else Plan.read(plan)
         policy = plan.policy
-    planned = plan_of(module, timelines, name, policy in ("scheduled", "dynamic") if phases is None else phases, any_version)
+    if phases is None:
+        phases = policy in ("scheduled", "dynamic")
+    planned = plan_of(module, timelines, name, phases, any_version)
     names = [group.name for group in groups]
     if planned.units != names:
-        raise Mismatch(f"the recording has units {planned.units}, the module {names}: record the module that the pool is for")
+        raise Mismatch(f"the recording has units {planned.units}, the module {names}: record the module that the pool "
+                       "is for")
     if plan is None:
-        plan = Plan(planned.buckets, planned.schedule, policy=policy, alignment=alignment, joint=joint and policy == "scheduled", work=work)
+        plan = Plan(planned.buckets, planned.schedule, policy=policy, alignment=alignment,
+                    joint=joint and policy == "scheduled", work=work)
         if not plan.feasible:
             raise Infeasible(f"policy {policy}: {plan.infeasible_because}")
     else:

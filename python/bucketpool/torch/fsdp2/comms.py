@@ -1,4 +1,5 @@
-"""The communication objects that a module is given: buffers come from a source, collectives go where they went before."""
+"""The communication objects that a module is given: buffers come from a source, collectives go where they went
+before."""
 
 import abc
 import math
@@ -13,7 +14,8 @@ from .lend import alias
 
 
 def phase_of(role: str) -> str:
-    """"forward" or "backward" for gathers, by whether this thread runs autograd's backward now (recomputed forwards do); "" for reductions."""
+    """"forward" or "backward" for gathers, by whether this thread runs autograd's backward now (recomputed forwards
+    do); "" for reductions."""
     if role != "param":
         return ""
     return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
@@ -34,6 +36,9 @@ class Source(abc.ABC):
         """Whether this is in a buffer that was served and is in use."""
         return any(begin <= address < end for begin, end in list(self._in_use.items()))
 
+    def communicates(self, address: int) -> None:
+        """A collective in the buffer at `address` is about to be enqueued on the current stream."""
+
 
 class _Comm:
     """FSDP2 asks for `allocate` and a call, by keyword or not; nothing else of PyTorch's abstract classes."""
@@ -41,9 +46,13 @@ class _Comm:
     def __init__(self, source: Source, group: Group, plain: Any) -> None:
         self.source, self.group, self.plain = source, group, plain
 
+    def _plain(self, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        allocated: torch.Tensor = self.plain.allocate(size, dtype=dtype, device=device)
+        return allocated
+
     def _serve(self, role: str, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         def plain() -> torch.Tensor:
-            return self.plain.allocate(size, dtype=dtype, device=device)
+            return self._plain(size, dtype, device)
 
         numel = math.prod(size)
         if numel == 0:
@@ -52,14 +61,15 @@ class _Comm:
         return served if len(size) == 1 else served.view(tuple(size))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The collective, as it was before. It is given aliases of served buffers: gloo's threads let go of their tensors some time after
-        the wait for the collective has returned, and that is not when a buffer's use ends. An asynchronous one keeps the buffers until
-        its work object is dropped, which FSDP2 does after waiting for it."""
+        """The collective, as it was before. It is given aliases of served buffers: gloo's threads let go of their
+        tensors some time after the wait for the collective has returned, and that is not when a buffer's use ends. An
+        asynchronous one keeps the buffers until its work object is dropped, which FSDP2 does after waiting for it."""
         served: List[torch.Tensor] = []
 
         def given(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and value.numel() and self.source.owns(value.data_ptr()):
                 served.append(value)
+                self.source.communicates(value.data_ptr())
                 return alias(value)
             return value
 
@@ -79,8 +89,8 @@ class AllGather(_Comm):
 class ReduceScatter(_Comm):
     """Inputs are served. Outputs become .grad as views, and stay the framework's.
 
-    FSDP2 allocates the input, then the output while the input lives, then calls. Which one is asked for follows from that and from the
-    sizes; the call checks it before anything is reduced."""
+    FSDP2 allocates the input, then the output while the input lives, then calls. Which one is asked for follows from
+    that and from the sizes; the call checks it before anything is reduced."""
 
     _input: Optional["weakref.ref[torch.Tensor]"] = None
     _input_numel = 0
@@ -90,7 +100,7 @@ class ReduceScatter(_Comm):
         expects_output = self._input is not None and self._input() is not None
         if expects_output and numel * self.group.ranks == self._input_numel:
             self._input = None
-            return self.plain.allocate(size, dtype=dtype, device=device)
+            return self._plain(size, dtype, device)
         served = self._serve("grad", size, dtype, device)
         self._input, self._input_numel = weakref.ref(served), numel
         return served
@@ -98,16 +108,19 @@ class ReduceScatter(_Comm):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         output = named["output_tensor"] if "output_tensor" in named else arguments[0]
         if self.source.owns(output.data_ptr()):
-            raise ScheduleError(f"{self.group.name}: the output of the reduce-scatter, which becomes a gradient, was allocated before its "
-                                "input. FSDP2 does not do so; a step that was aborted in its backward may have: start from a fresh step")
+            raise ScheduleError(f"{self.group.name}: the output of the reduce-scatter, which becomes a gradient, was "
+                                "allocated before its input. FSDP2 does not do so; a step that was aborted in its "
+                                "backward may have: start from a fresh model")
         return super().__call__(*arguments, **named)
 
 
 def install(groups: List[Group], source: Source) -> None:
-    """Gives every group communication objects of `source`. Raises InvalidArgument, and changes nothing, where one has some already."""
+    """Gives every group communication objects of `source`. Raises InvalidArgument, and changes nothing, where one has
+    some already."""
     for group in groups:
         if isinstance(group.all_gather, _Comm) or isinstance(group.reduce_scatter, _Comm):
-            raise InvalidArgument(f"{group.name} has a pool or is being recorded already: detach() the first, or leave its record() block")
+            raise InvalidArgument(f"{group.name} has a pool or is being recorded already: detach() the first, or leave "
+                                  "its record() block")
     for group in groups:
         group.module.set_custom_all_gather(AllGather(source, group, group.all_gather))
         group.module.set_custom_reduce_scatter(ReduceScatter(source, group, group.reduce_scatter))

@@ -1,7 +1,7 @@
 """What a fully_shard'ed module gathers and reduces: one buffer of each kind for a group of parameters.
 
-FSDP2 has public setters for its communication objects but no getters, and says nothing of its groups. They are read here, and only
-here, from the state that fully_shard leaves on its modules, as PyTorch 2.9 to 2.11 have it."""
+FSDP2 has public setters for its communication objects but no getters, and says nothing of its groups. They are read
+here, and only here, from the state that fully_shard leaves on its modules, as PyTorch 2.9 to 2.11 have it."""
 
 import dataclasses
 import re
@@ -14,18 +14,20 @@ from torch.distributed.fsdp import FSDPModule
 from ...errors import InvalidArgument, Mismatch, Unsupported
 from ...names import dtype as library_dtype
 
-# Read line by line: 2.9 and 2.11 order streams and drop references in the same way, and so 2.10 between them. 2.15 does not: it has
-# several groups in a module, keeps several reduce-scatter inputs and drops gather outputs behind another stream.
+# 2.11.0 was read and run. 2.10.0 differs from it in annotations only; 2.9.1 orders streams and drops references in the
+# same way, and reshards after a forward that is recomputed, too. 2.15.0 was read and does not: it has several groups in a
+# module, keeps several reduce-scatter inputs and drops gather outputs behind another stream.
 KNOWN_VERSIONS = ((2, 9), (2, 10), (2, 11))
 ROOT = "(root)"
 
 
 @dataclasses.dataclass(eq=False)
 class Group:
-    """Parameters that FSDP2 communicates together. Elements of whole buffers, over all ranks; 0: there is no such collective."""
+    """Parameters that FSDP2 communicates together. Elements of whole buffers, over all ranks; 0: there is no such
+    collective."""
 
     name: str  # of its first module, in the root
-    module: FSDPModule
+    module: Any  # an FSDPModule
     ranks: int
     device: torch.device
     gather_numel: int
@@ -44,16 +46,16 @@ def check_version(any_version: bool = False) -> None:
     version = (int(found.group(1)), int(found.group(2))) if found else (0, 0)
     if version not in KNOWN_VERSIONS and not any_version:
         known = ", ".join(f"{major}.{minor}" for major, minor in KNOWN_VERSIONS)
-        raise Unsupported(f"PyTorch {torch.__version__}: when FSDP2 is done with a buffer is known of {known}. Use one of these, or pass "
-                          "any_version=True and compare losses with and without the pool first")
+        raise Unsupported(f"PyTorch {torch.__version__}: when FSDP2 is done with a buffer is known of {known}. Use one "
+                          "of these, or pass any_version=True and compare losses with and without the pool first")
 
 
 def _field(owner: Any, name: str) -> Any:
     try:
         return getattr(owner, name)
     except AttributeError:
-        raise Unsupported(f"FSDP2 of PyTorch {torch.__version__} has no {type(owner).__name__}.{name}: this adapter cannot see what it does. "
-                          "Use PyTorch 2.9 to 2.11") from None
+        raise Unsupported(f"FSDP2 of PyTorch {torch.__version__} has no {type(owner).__name__}.{name}: this adapter "
+                          "cannot see what it does. Use PyTorch 2.9 to 2.11") from None
 
 
 def _device(device: torch.device) -> torch.device:
@@ -98,25 +100,30 @@ def _group(name: str, module: FSDPModule, state: Any, handle: Any) -> Group:
     for dtype in (gather_dtype, reduce_dtype):
         if dtype is not None:
             library_dtype(dtype)
-    return Group(name, module, ranks, _device(_field(handle, "device")), gather_numel, gather_dtype, reduce_numel, reduce_dtype,
-                 _field(handle, "_all_gather_comm"), _field(handle, "_reduce_scatter_comm"), handle, state)
+    return Group(name, module, ranks, _device(_field(handle, "device")), gather_numel, gather_dtype, reduce_numel,
+                 reduce_dtype, _field(handle, "_all_gather_comm"), _field(handle, "_reduce_scatter_comm"), handle,
+                 state)
 
 
 def states_of(root: nn.Module) -> Dict[nn.Module, Any]:
-    """The state of every fully_shard'ed module, by module in the order of named_modules. Modules that were sharded together share one."""
+    """The state of every fully_shard'ed module, by module in the order of named_modules. Modules that were sharded
+    together share one."""
     return {module: _field(module, "_get_fsdp_state")() for module in root.modules() if isinstance(module, FSDPModule)}
 
 
 def groups_of(root: nn.Module, any_version: bool = False) -> List[Group]:
-    """The groups of a sharded module in the order of its modules, its own first. Groups of one rank communicate nothing and are left out.
+    """The groups of a sharded module in the order of its modules, its own first. Groups of one rank communicate nothing
+    and are left out.
 
-    Raises InvalidArgument (not sharded, or part of a larger sharded module), Mismatch (groups on several devices), Unsupported (a
-    PyTorch that is not known, other devices than CPUs and GPUs, nothing to communicate)."""
+    Raises InvalidArgument (not sharded, or part of a larger sharded module), Mismatch (groups on several devices),
+    Unsupported (a PyTorch that is not known, other devices than CPUs and GPUs, nothing to communicate)."""
     check_version(any_version)
     if not isinstance(root, FSDPModule):
-        raise InvalidArgument(f"{type(root).__name__} is not sharded: call torch.distributed.fsdp.fully_shard on its layers and on it first")
+        raise InvalidArgument(f"{type(root).__name__} is not sharded: call torch.distributed.fsdp.fully_shard on its "
+                              "layers and on it first")
     if _field(root._get_fsdp_state(), "_is_root") is False:
-        raise InvalidArgument(f"{type(root).__name__} is part of a larger sharded module: hand over the root, which ran forward first")
+        raise InvalidArgument(f"{type(root).__name__} is part of a larger sharded module: hand over the root, which "
+                              "ran forward first")
     groups: List[Group] = []
     seen = set()
     for name, module in root.named_modules():
@@ -129,7 +136,8 @@ def groups_of(root: nn.Module, any_version: bool = False) -> List[Group]:
             groups.append(_group(name or ROOT, module, state, handle))
     groups = [group for group in groups if group.ranks > 1]
     if not groups:
-        raise Unsupported("nothing to pool: every group of parameters is sharded over one rank, where FSDP2 communicates nothing")
+        raise Unsupported("nothing to pool: every group of parameters is sharded over one rank, where FSDP2 "
+                          "communicates nothing")
     devices = {str(group.device): group.name for group in groups}
     if len(devices) > 1:
         raise Mismatch("a pool has memory of one device, but the module has groups on "

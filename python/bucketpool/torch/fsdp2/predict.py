@@ -1,7 +1,8 @@
 """The step that a module's settings say it will run, in the order of FSDP2's host: what a recording would show.
 
-Modules run once each, in the order in which they are registered, nested ones within their parents. Of the settings those that stand now
-count: resharding after forward and backward, explicit prefetching both ways, frozen groups, gathers on the caller's stream."""
+Modules run once each, in the order in which they are registered, nested ones within their parents. Of the settings
+those that stand now count: resharding after forward and backward, explicit prefetching both ways, frozen groups,
+gathers on the caller's stream."""
 
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -14,7 +15,8 @@ from .timeline import Slot, Timeline
 
 
 class _Step:
-    """FSDP2's bookkeeping of one step: which group is gathered, what is pending, what the last copy-out and reduction keep."""
+    """FSDP2's bookkeeping of one step: which group is gathered, what is pending, what the last copy-out and reduction
+    keep."""
 
     def __init__(self, groups: List[Group], root_state: Any) -> None:
         self.timeline = Timeline(group.name for group in groups)
@@ -31,7 +33,9 @@ class _Step:
             return
         if phase == "backward" and not _field(group.handle, "unshard_in_backward"):
             return
-        self.pending[group.name] = self.timeline.acquire(group.name, "param", phase, group.gather_numel, group.gather_dtype)
+        assert group.gather_dtype is not None
+        slot = self.timeline.acquire(group.name, "param", phase, group.gather_numel, group.gather_dtype)
+        self.pending[group.name] = slot
 
     def copy_out(self, group: Group, phase: str) -> None:
         slot = self.pending.pop(group.name, None)
@@ -66,8 +70,8 @@ class _Step:
         group = self.of_state.get(id(state))
         if group is None:
             return
-        keeps = _field(group.handle, "post_forward_mesh_info") is None or (state is self.root_state and _field(state, "_auto_reshard_after_forward"))
-        if not keeps:
+        automatic_root = state is self.root_state and _field(state, "_auto_reshard_after_forward")
+        if _field(group.handle, "post_forward_mesh_info") is not None and not automatic_root:
             self.unsharded.discard(group.name)
         self.order.append(group)
 
@@ -87,7 +91,7 @@ class _Step:
             return
         if _field(group.handle, "reshard_after_backward"):
             self.unsharded.discard(group.name)
-        if group.reduce_numel and _field(group.handle, "reduce_grads"):
+        if group.reduce_dtype is not None and _field(group.handle, "reduce_grads"):
             self.end_reduction()
             self.reducing = self.timeline.acquire(group.name, "grad", "", group.reduce_numel, group.reduce_dtype)
 
@@ -103,7 +107,8 @@ class _Step:
 
 
 def _passage(root: nn.Module) -> List[Tuple[bool, Any]]:
-    """States as forward enters (True) and leaves (False) them. One of several modules is entered with the first, left with the last."""
+    """States as forward enters (True) and leaves (False) them. One of several modules is entered with the first, left
+    with the last."""
     passage: List[Tuple[bool, Any]] = []
     seen: Set[nn.Module] = set()
     remaining: Dict[int, int] = {}
@@ -129,13 +134,14 @@ def _passage(root: nn.Module) -> List[Tuple[bool, Any]]:
 def predict(root: nn.Module, any_version: bool = False) -> Timeline:
     """The timeline of one training step of a sharded module from its settings, without running it.
 
-    Raises what groups_of raises, and Unsupported where parameters have all-gather extensions, whose sizes only a recording shows."""
+    Raises what groups_of raises, and Unsupported where parameters have all-gather extensions, whose sizes only a
+    recording shows."""
     groups = groups_of(root, any_version)
     for group in groups:
         if group.gather_dtype is None:
-            raise Unsupported(f"{group.name} has parameters with all-gather extensions (float8), whose gather has a size of its own: run a "
-                              "step inside bucketpool.torch.fsdp2.record() and plan from that")
-    step = _Step(groups, root._get_fsdp_state())
+            raise Unsupported(f"{group.name} has parameters with all-gather extensions (float8), whose gather has a "
+                              "size of its own: run a step inside bucketpool.torch.fsdp2.record() and plan from that")
+    step = _Step(groups, _field(root, "_get_fsdp_state")())
     passage = _passage(root)
     for entering, state in passage:
         (step.before_forward if entering else step.after_forward)(state)

@@ -13,7 +13,8 @@ from .timeline import Timeline
 
 
 class _Recorder(Source):
-    """Buffers are what the module would have allocated, seen from the moment they are handed out to the end of their storage."""
+    """Buffers are what the module would have allocated, seen from the moment they are handed out to the end of their
+    storage."""
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__()
@@ -34,9 +35,9 @@ class _Recorder(Source):
 
 @contextlib.contextmanager
 def record(module: nn.Module, any_version: bool = False) -> Iterator[Timeline]:
-    """Records what is gathered and reduced in the block: run one whole step of each kind in it (with all its micro-batches, up to and
-    including the last backward). The buffers are plain ones, so losses and memory are as ever; `peak_bytes` and `joint_peak_bytes` of
-    the timeline are what FSDP2 itself held.
+    """Records what is gathered and reduced in the block: run one whole step of each kind in it (with all its
+    micro-batches, up to and including the last backward). The buffers are plain ones, so losses and memory are as ever;
+    `peak_bytes` and `joint_peak_bytes` of the timeline are what FSDP2 itself held.
 
     Raises as groups_of; InvalidArgument where the module has a pool or is being recorded."""
     groups = groups_of(module, any_version)

@@ -1,4 +1,5 @@
-"""When buffers are live: what a recorded step did, or what the module's settings say it will do, as units, buckets and events."""
+"""When buffers are live: what a recorded step did, or what the module's settings say it will do, as units, buckets and
+events."""
 
 import dataclasses
 from typing import Dict, Iterable, List, Sequence, Tuple
@@ -17,9 +18,9 @@ _LANES = {"param": 0, "grad": 1}
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A buffer of a group. Gathers of forward and of backward are buffers of their own, as nothing looks for them at one address: so the
-    most that is live at once is enough memory for all. `instance` counts from 0 those that are live at once nevertheless (a module that
-    runs twice in a row)."""
+    """A buffer of a group. Gathers of forward and of backward are buffers of their own, as nothing looks for them at
+    one address: so the most that is live at once is enough memory for all. `instance` counts from 0 those that are live
+    at once nevertheless (a module that runs twice in a row)."""
 
     unit: str
     role: str
@@ -47,7 +48,8 @@ class Size:
 class Timeline:
     """Acquires and releases of slots in the order of the host. Live bytes are counted as they come; nothing is rounded.
 
-    `peak_bytes` of each role, and `joint_peak_bytes` of both together: what the framework holds at once, so the floor of any pool."""
+    `peak_bytes` of each role, and `joint_peak_bytes` of both together: what the framework holds at once, so the floor
+    of any pool."""
 
     def __init__(self, units: Iterable[str]) -> None:
         self.units: List[str] = list(units)
@@ -65,7 +67,8 @@ class Timeline:
         slot, size = Slot(unit, role, phase, instance), Size(numel, dtype)
         largest = self.sizes.get(slot)
         if largest is not None and largest.dtype != dtype:
-            raise ScheduleError(f"{unit} {role}: of {dtype} now, of {largest.dtype} before in one recording; record steps of one kind")
+            raise ScheduleError(f"{unit} {role}: of {dtype} now, of {largest.dtype} before in one recording; record "
+                                "steps of one kind")
         if largest is None or largest.numel < numel:
             self.sizes[slot] = size
         self._live[slot] = size.bytes
@@ -96,9 +99,11 @@ class Timeline:
 
 
 class Planned:
-    """Timelines of one module as what the planner takes: a model with given buckets, its buckets and the schedule of all timelines.
+    """Timelines of one module as what the planner takes: a model with given buckets, its buckets and the schedule of
+    all timelines.
 
-    `slots` and `sizes`: by request id. The model may be written as units.json (`model.write_units`) and planned with the command."""
+    `slots` and `sizes`: by request id. The model may be written as units.json (`model.write_units`) and planned with
+    the command."""
 
     def __init__(self, name: str, timelines: Sequence[Timeline]) -> None:
         if not timelines:
@@ -110,11 +115,12 @@ class Planned:
                                       f"{sorted(set(units) ^ set(timeline.units)) or 'in another order'}")
             if timeline.live:
                 slot = timeline.live[0]
-                raise ScheduleError(f"the recording ends while {slot.unit} {slot.bucket} is still in use: record whole steps, from before "
-                                    "forward to after the last backward")
+                raise ScheduleError(f"the recording ends while {slot.unit} {slot.bucket} is still in use: record whole "
+                                    "steps, from before forward to after the last backward")
         largest = _largest(timelines)
         if not largest:
-            raise InvalidArgument("nothing was gathered or reduced in what was recorded: run a training step inside record()")
+            raise InvalidArgument("nothing was gathered or reduced in what was recorded: run a training step inside "
+                                  "record()")
         self.units: List[str] = list(units)
         self._ordinals: Dict[Slot, int] = {}
         models = [self._model(name, units, largest, timeline) for timeline in timelines]
@@ -130,9 +136,11 @@ class Planned:
         model = Model(name)
         index = {unit: model.add_unit(unit) for unit in units}
         counts: Dict[str, int] = dict.fromkeys(units, 0)
-        for slot in sorted(largest, key=lambda s: (units.index(s.unit), ROLES.index(s.role), PHASES.index(s.phase), s.instance)):
+        by_unit = sorted(largest, key=lambda s: (index[s.unit], ROLES.index(s.role), PHASES.index(s.phase), s.instance))
+        for slot in by_unit:
             size = largest[slot]
-            model.add_bucket(index[slot.unit], size.dtype, size.numel, name=slot.bucket, padded_numel=size.numel, roles=(slot.role,))
+            model.add_bucket(index[slot.unit], size.dtype, size.numel, name=slot.bucket, padded_numel=size.numel,
+                             roles=(slot.role,))
             self._ordinals[slot] = counts[slot.unit]
             counts[slot.unit] += 1
         for acquired, slot in timeline.events:
@@ -145,7 +153,8 @@ def _largest(timelines: Sequence[Timeline]) -> Dict[Slot, Size]:
     for timeline in timelines:
         for slot, size in timeline.sizes.items():
             if slot in largest and largest[slot].dtype != size.dtype:
-                raise InvalidArgument(f"{slot.unit} {slot.bucket}: {largest[slot].dtype} in one recording, {size.dtype} in another")
+                raise InvalidArgument(f"{slot.unit} {slot.bucket}: {largest[slot].dtype} in one recording, "
+                                      f"{size.dtype} in another")
             if slot not in largest or largest[slot].numel < size.numel:
                 largest[slot] = size
     return largest

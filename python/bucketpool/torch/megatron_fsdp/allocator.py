@@ -11,7 +11,7 @@ from ...device import Device
 from ...errors import InvalidArgument, Mismatch, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool
-from .streams import Streams
+from ..streams import Streams
 from .units import DTYPES, ITEM_BYTES, bucket_id_of, dtype_name, unit_ids
 
 ROLES = ("param", "param_transpose", "grad", "grad_comm")
@@ -70,8 +70,8 @@ class PooledBuckets:
     for each role.
 
     Errors: Unsupported (a plan with parameters and gradients in one slab or with dynamic memory, a device that is
-    neither cpu nor cuda), InvalidArgument (a plan whose buckets are not named by ids: not exported by describe()), Infeasible, NoDeviceMemory,
-    NoDevice."""
+    neither cpu nor cuda), InvalidArgument (a plan whose buckets are not named by ids: not exported by describe()),
+    Infeasible, NoDeviceMemory, NoDevice."""
 
     def __init__(self, plan: Plan, device: Any = "cpu", outside_bytes: int = 0, **pool_options: Any) -> None:
         self.device = with_index(torch.device(device))

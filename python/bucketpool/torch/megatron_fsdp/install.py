@@ -5,13 +5,17 @@ import operator
 import sys
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
 import torch
+import torch.distributed as dist
 
 from ...errors import InvalidArgument, Mismatch, ScheduleError
 from ...plan import Plan
 from ...pool import Pool
+from ...registration import Registration
+from ..capture import GraphCapture
+from ..nccl import register
 from .allocator import Bucket, BucketAllocator, PooledBuckets
 from .units import Group, Units, describe, unit_ids
 
@@ -36,6 +40,7 @@ class Installed:
         self.units: Optional[Units] = None
         self.pooled: Optional[PooledBuckets] = None
         self.allocators: Dict[str, "_Deferred"] = {}
+        self._registration: Optional[Registration] = None
         self._groups: Sequence[Any] = ()
         self._grad_dtype_of: Optional[Callable[[Any], torch.dtype]] = None
 
@@ -46,9 +51,32 @@ class Installed:
             raise ScheduleError("there is no pool yet: wrap a module first, with fsdp_double_buffer and sharded units")
         return self.pooled.pool
 
+    def register(self, groups: Iterable[dist.ProcessGroup], kind: str = "symmetric") -> Registration:
+        """Collective: registers the pool's slabs with the NCCL communicators of these process groups: those that the
+        module gathers and reduces over. Once, between steps, after a first collective has made the communicators;
+        undone by close(). Raises Unsupported (a group that is not NCCL's), ScheduleError (registered already), and as
+        bucketpool.Registration."""
+        pool, pooled = self.pool, self.pooled
+        assert pooled is not None
+        if self._registration is not None:
+            raise ScheduleError("the pool is registered already: close() it and wrap the module anew to register "
+                                "otherwise")
+        self._registration = register(pool, pool.device, groups, pooled.device, kind)
+        return self._registration
+
+    def capture(self, stream: Any, name: Optional[str] = None) -> GraphCapture:
+        """Around torch.cuda.graph(graph, stream=stream) of whole steps, after a few eager ones; its replay() launches
+        the graph. Raises as bucketpool.Capture."""
+        pool, pooled = self.pool, self.pooled
+        assert pooled is not None
+        return GraphCapture(pool, pooled.streams, stream, name)
+
     def close(self) -> None:
-        """Gives the pool up, after the module's last step. What its tensors still look at stays mapped until they
-        go."""
+        """Gives the pool up, after the module's last step; collective where it is registered. What its tensors still
+        look at stays mapped until they go."""
+        if self._registration is not None:
+            self._registration.close()
+            self._registration = None
         if self.pooled is not None:
             self.pooled.close()
             self.pooled = None
@@ -145,9 +173,9 @@ def _find(package: Optional[str]) -> List[ModuleType]:
 @contextmanager
 def install(plan: Union[None, Plan, Planner] = None, policy: str = "scheduled", package: Optional[str] = None,
             **pool_options: Any) -> Iterator[Installed]:
-    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan, a function that makes
-    one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one module inside; the
-    pool stays after the end and is given back by Installed.close().
+    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan, a function that
+    makes one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one module inside;
+    the pool stays after the end and is given back by Installed.close().
 
     `package` names the module that Megatron-FSDP is ("megatron_fsdp"; by default what is imported already, else what is
     found). `pool_options` are those of Pool. Not for several threads at once. Errors: ImportError, ScheduleError

@@ -1,0 +1,44 @@
+/* Serves the buckets of a plan, the way a runtime does: docs/runtime.md shows this program. */
+#include <bucketpool/bucketpool.h>
+#include <bucketpool/formats.h>
+#include <stdio.h>
+
+#define TRY(call)                                                                                                      \
+    if ((call) != BP_OK)                                                                                               \
+    return fprintf(stderr, "%s\n", bp_error_detail()), 1
+
+int main(int argc, char **argv)
+{
+    bp_plan *plan;
+    bp_device *device;
+    bp_pool *pool;
+    bp_stream *gather, *compute;
+    bp_event *gathered;
+    TRY(bp_plan_read(argc > 1 ? argv[1] : "plan.json", &plan)); /* bucketpool plan MODEL -o plan.json */
+    TRY(bp_device_create_host(NULL, &device));                  /* GPUs: bp_device_create_cuda */
+    TRY(bp_pool_create(device, plan, NULL, &pool));
+    TRY(bp_stream_create(device, "gather", &gather)); /* your own: bp_stream_import */
+    TRY(bp_stream_create(device, "compute", &compute));
+    TRY(bp_event_create(device, &gathered));
+    for (size_t i = 0; i < bp_plan_assignment_count(plan); i++) {
+        bp_assignment a = {.size = sizeof a};
+        bp_bind bind;
+        uint32_t id;
+        void *address;
+        TRY(bp_plan_assignment_get(plan, i, &a));
+        TRY(bp_bind_init(&bind, sizeof bind));
+        bind.unit = a.unit, bind.ordinal = a.ordinal, bind.role = a.role, bind.dtype = a.dtype, bind.bytes = a.bytes;
+        TRY(bp_pool_bind(pool, &bind, &id));                  /* once, when the runtime starts */
+        TRY(bp_pool_acquire(pool, &id, 1, gather, &address)); /* `gather` waits for whoever had the memory */
+        TRY(bp_stream_fill(gather, address, 1, a.bytes));     /* your all-gather */
+        TRY(bp_event_record(gathered, gather));
+        TRY(bp_stream_wait(compute, gathered)); /* then your layer, on `compute` */
+        TRY(bp_pool_release(pool, &id, 1, compute));
+    }
+    TRY(bp_device_synchronize(device));
+    bp_pool_statistics s = {.size = sizeof s};
+    TRY(bp_pool_statistics_get(pool, &s));
+    printf("%llu buckets from %llu bytes\n", (unsigned long long)s.acquires, (unsigned long long)s.slab_bytes);
+    bp_event_destroy(&gathered), bp_stream_destroy(&gather), bp_stream_destroy(&compute);
+    bp_pool_destroy(&pool), bp_device_destroy(&device), bp_plan_destroy(&plan);
+}

@@ -1,0 +1,85 @@
+"""Registration of a pool's slabs with communicators: what bucketpool/comm.h has."""
+
+import ctypes
+from typing import Any, List, NamedTuple, Optional, Sequence
+
+from . import _abi
+from ._library import call, configured, core, filled
+from .comm import Comm
+from .errors import InvalidArgument
+from .handle import Handle, Owner
+from .names import decoded, member, name_of, optional
+from .pool import Pool
+
+
+class RegistrationHandle(Handle):
+    destroy = "bp_registration_destroy"
+
+
+class Entry(NamedTuple):
+    """One communicator for the slabs of a release group; None: all slabs. kind: the best to ask for ("buffer",
+    "window", "symmetric"); less is taken where it is not granted, unless exact. traffic: what collectives will do
+    there, for warnings ("gather", "reduce_scatter", "float_avg", "in_place_ring")."""
+
+    comm: Comm
+    group: Optional[str] = None
+    kind: str = "symmetric"
+    exact: bool = False
+    traffic: Sequence[str] = ()
+
+
+class Window(NamedTuple):
+    """A slab with a communicator. entry: which of the entries; because: why less than asked was granted."""
+
+    slab: int
+    entry: int
+    address: int
+    bytes: int
+    asked: str
+    granted: str
+    because: str
+
+
+class Registration(Owner[RegistrationHandle]):
+    """Registers each slab with each communicator of its group. Collective to make and to close, in the order of the
+    entries; no collective of theirs may be on its way. Close it before what the communicators wrap goes.
+
+    What is not granted is no failure: windows and report() say what was granted instead. Raises Mismatch (ranks differ,
+    naming the rank; nothing was registered), ScheduleError (registered already, a sealed pool), CaptureError,
+    CommError."""
+
+    def __init__(self, pool: Pool, entries: Sequence[Entry]) -> None:
+        if not entries:
+            raise InvalidArgument("a registration has at least one entry")
+        structs: Any = (_abi.bp_registration_entry * len(entries))()
+        for index, entry in enumerate(entries):
+            structs[index] = configured(
+                core().bp_registration_entry_init, _abi.bp_registration_entry, comm=entry.comm.handle.value,
+                group=optional(entry.group, "a release group"), kind=member("BP_REGISTER_", entry.kind, "registration"),
+                exact=int(entry.exact), traffic=sum({member("BP_TRAFFIC_", each, "traffic") for each in entry.traffic}))
+        handle = RegistrationHandle(*(entry.comm.handle for entry in entries))
+        call(core().bp_registration_create, pool.handle, structs, len(entries), ctypes.byref(handle))
+        self._handle = handle
+        self.entries = tuple(entries)
+
+    @property
+    def windows(self) -> List[Window]:
+        library, handle = core(), self.handle
+        got = (filled(library.bp_registration_window_get, _abi.bp_window, handle, index)
+               for index in range(library.bp_registration_window_count(handle)))
+        return [Window(w.slab, w.entry, w.address or 0, w.bytes, name_of("BP_REGISTER_", w.asked),
+                       name_of("BP_REGISTER_", w.granted), decoded(w.because)) for w in got]
+
+    def warnings(self, entry: int) -> List[str]:
+        """What would make an entry's windows silently useless although they were granted."""
+        library, handle = core(), self.handle
+        return [decoded(library.bp_registration_warning(handle, entry, index))
+                for index in range(library.bp_registration_warning_count(handle, entry))]
+
+    def report(self) -> str:
+        """A line for each window and each warning."""
+        handle, needed = self.handle, ctypes.c_size_t()
+        call(core().bp_registration_report, handle, None, 0, ctypes.byref(needed))
+        text = ctypes.create_string_buffer(needed.value)
+        call(core().bp_registration_report, handle, text, len(text), ctypes.byref(needed))
+        return decoded(text.value)

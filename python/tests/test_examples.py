@@ -1,0 +1,64 @@
+"""The programs that the documents show run, and are what the documents show.
+
+Arguments: the C program of examples/use_in_runtime.c, the command."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from support import MODELS, SOURCES
+
+PROGRAM, COMMAND = sys.argv[1:3]
+MODEL = os.path.join(MODELS, "Qwen3-0.6B")
+
+
+def read(*path):
+    with open(os.path.join(SOURCES, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+def run(*command, **more):
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, **more)
+
+
+class Examples(unittest.TestCase):
+    def served(self, result):
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return tuple(map(int, re.fullmatch(r"(\d+) buckets from (\d+) bytes\n", result.stdout).groups()))
+
+    def test_both_serve_the_same_pool(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = os.path.join(folder, "plan.json")
+            run(COMMAND, "plan", MODEL, "--dp", "8", "--roles", "param", "--policy", "scheduled", "--layout", "hf", "-o", plan,
+                check=True)
+            buckets, from_c = self.served(run(PROGRAM, plan))
+        served, from_python = self.served(run(sys.executable, os.path.join(SOURCES, "examples", "use_in_runtime.py"), MODEL))
+        self.assertEqual(from_c, from_python)
+        self.assertEqual((buckets, served), (28, 55))  # each once; forward and backward, the last unit in one piece
+
+    def test_what_is_wrong_is_said(self):
+        result = run(PROGRAM, "no.json")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no.json", result.stderr)
+        result = run(sys.executable, os.path.join(SOURCES, "examples", "use_in_runtime.py"), "no.json")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr.splitlines()[-1], r"^bucketpool\.errors\.FileError: .*no\.json")
+
+    def test_documents_show_them(self):
+        page = read("docs", "runtime.md")
+        for name, language in (("use_in_runtime.c", "c"), ("use_in_runtime.py", "python")):
+            code = read("examples", name).split("\n", 1)[1]
+            self.assertIn(f"```{language}\n{code}```", page)
+
+    def test_the_readme_runs(self):
+        code = re.search(r"```python\n(.*?)```", read("README.md"), re.DOTALL).group(1)
+        result = run(sys.executable, "-c", code, cwd=MODEL)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertRegex(result.stdout, r"^\d+ bytes, at least \d+\n")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

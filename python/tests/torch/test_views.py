@@ -1,0 +1,145 @@
+"""Views as PyTorch tensors: bytes, dtypes, saved tensors, deletion in the middle of exceptions and after the interpreter's end."""
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import bucketpool as bp
+from bucketpool import dlpack
+from bucketpool._library import core
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from support import Served, committed  # noqa: E402
+
+
+def lent(pool):
+    return core().bp_pool_lent_count(pool.handle)
+
+
+@pytest.mark.parametrize("name, dtype", [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16),
+                                         ("fp64", torch.float64), ("int64", torch.int64), ("uint8", torch.uint8),
+                                         ("bool", torch.bool), ("int32", torch.int32), ("complex64", torch.complex64)])
+def test_dtypes(name, dtype):
+    view = Served(dtype=name, roles=("param",)).take(1)
+    for tensor in (view.torch(), torch.from_dlpack(view), view.torch(dtype), view.torch(name)):
+        assert (tensor.dtype, tensor.shape, tensor.device.type) == (dtype, (3000,), "cpu")
+        assert tensor.data_ptr() == view.address
+    view.torch().fill_(1)
+    assert view.torch().to(torch.float32 if dtype != torch.complex64 else dtype).sum() == 3000
+
+
+def test_dtypes_over_the_same_bytes():
+    view = Served(dtype="fp8_e4m3", roles=("param",)).take(0)
+    assert view.dtype == "uint8" and view.torch().dtype == torch.uint8
+    eight = view.torch(torch.float8_e4m3fn)
+    assert eight.dtype == view.torch("fp8_e4m3").dtype == torch.float8_e4m3fn
+    eight.copy_(torch.full((1000,), 2.0))
+    assert view.torch("fp8_e4m3").float().sum() == 2000
+    with pytest.raises(bp.InvalidArgument, match="1001 bytes"):
+        Served(dtype="uint8", sizes=(1001, 5), roles=("param",)).take(0).torch("bf16")
+    with pytest.raises(bp.Unsupported, match="uint8"):
+        view.torch("fp6_e2m3")
+
+
+def test_a_saved_tensor_holds_nothing():
+    """Autograd saves the bucket for backward; it is released, and the next unit has the memory at once."""
+    served = Served(sizes=(1000, 1000, 1000), dtype="fp32", policy="max", roles=("param",))
+    view = served.take(0)
+    weight, x = view.torch(), torch.ones(1000, requires_grad=True)
+    weight.fill_(3)
+    loss = (x * weight).sum()
+    view.release()
+    assert served.pool.live() == []
+    other = served.take(2)
+    assert other.address == weight.data_ptr()
+    other.torch().fill_(5)
+    loss.backward()
+    assert set(x.grad.tolist()) == {5.0}  # what is there then: nothing was kept
+    other.release()
+
+
+def test_a_saved_tensor_never_points_at_nothing():
+    served = Served(dtype="fp32")
+    device, pool, view = served.device, served.pool, served.take(0)
+    part, whole = view.torch()[5:10], torch.from_dlpack(view)
+    whole.fill_(2)
+    view.release()
+    pool.close()
+    served.stream.close()
+    del served, pool, view, whole
+    assert committed(device) > 0
+    assert part.sum() == 10
+    del part
+    assert committed(device) == 0
+
+
+def test_tensors_die_in_the_middle_of_exceptions():
+    """A deleter that ran Python would lose the exception, and the interpreter with it."""
+    served = Served(dtype="fp32")
+    view = served.take(0)
+
+    def fail():
+        raise KeyError("mine")
+
+    for _ in range(50):
+        with pytest.raises(KeyError, match="mine"):
+            (torch.from_dlpack(view), view.torch(), fail())
+    gc.collect()
+    dlpack.take_back()
+    assert lent(served.pool) == 0
+
+
+def test_tensors_die_on_threads_without_python():
+    """Autograd's threads drop what they saved."""
+    served = Served(dtype="fp32")
+    view = served.take(0)
+    view.torch().fill_(2)
+    for _ in range(20):
+        x = torch.ones(1000, requires_grad=True)
+        ((x * view.torch()).sin() * view.torch()).sum().backward()
+    del x
+    gc.collect()
+    dlpack.take_back()
+    assert lent(served.pool) == 0
+
+
+def test_tensors_that_outlive_the_interpreter():
+    code = ("import torch, sys\nfrom support import Served\nserved = Served(dtype='fp32')\nview = served.take(0)\n"
+            "torch.kept = sys.kept = [view.torch(), torch.from_dlpack(view), view]\n"
+            "g = (torch.ones(1000, requires_grad=True) * view.torch()).sum(); torch.graph = g\n"
+            "served.pool.close()\n")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100,
+                            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_the_protocol():
+    view = Served(dtype="bf16").take(0)
+    assert view.__dlpack_device__() == (1, 0)
+    assert torch.from_dlpack(view, device="cpu", copy=False).data_ptr() == view.address
+    with pytest.raises(BufferError, match="not copied"):
+        torch.from_dlpack(view, copy=True)
+    with pytest.raises(BufferError, match="not on"):
+        view.__dlpack__(dl_device=(2, 0))
+    dlpack.take_back()
+    view.release()
+    with pytest.raises(bp.ScheduleError, match="was released"):
+        torch.from_dlpack(view)
+
+
+def test_serving_a_layer():
+    """Gathers into views of one stream, compute from tensors after it, on a device that pauses at random."""
+    served = Served(bp.Device.host(max_delay_us=100), dtype="fp32", roles=("param",))
+    for step in range(3):
+        for unit in range(5):
+            view = served.take(unit)
+            served.stream.fill(view, unit + step)
+            found = view.torch("uint8")  # waits for the fill
+            assert int(found.min()) == int(found.max()) == unit + step
+            view.release()
+    assert served.pool.statistics.acquires == 15

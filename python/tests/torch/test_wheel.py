@@ -1,0 +1,92 @@
+"""The wheel: built as a user builds it, installed where neither a compiler nor this clone is in reach, and used there."""
+
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+
+import pytest
+
+SOURCES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+LIBRARIES = {"libbucketpool.so.0", "libbucketpool-formats.so.0", "libbucketpool-logprob.so.0", "libjansson.so.4"}
+
+USED = """
+import sys
+import bucketpool as bp
+from bucketpool._library import logprob
+
+model = bp.Model.read(sys.argv[1])
+buckets = bp.Buckets(model, dp=8, roles=["param"])
+plan = bp.Plan(buckets, bp.Schedule.training(buckets))
+with bp.Device.host() as device, bp.Pool(device, plan) as pool:
+    ids, stream = pool.bind_buckets(buckets), device.stream()
+    view, = pool.acquire(ids[:1], stream)
+    stream.fill(view, 7)
+    view.release()
+    stream.synchronize()
+logprob()
+with open("/proc/self/maps", encoding="ascii") as file:
+    loaded = {line.split()[-1] for line in file if "bucketpool" in line or "jansson" in line}
+print(plan.bytes, plan.fingerprint, *sorted(path for path in loaded if ".so" in path))
+"""
+
+
+def run(*command, **more):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, **more)
+
+
+def isolated():
+    """The environment without anything that names this build."""
+    return {name: value for name, value in os.environ.items()
+            if name not in ("PYTHONPATH", "BUCKETPOOL_LIBRARY_PATH", "LD_LIBRARY_PATH", "BUCKETPOOL_BUILD")}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    probe = run(*pip, "download", "-q", "--retries", "1", "--no-deps", "-d", str(folder / "probe"), "meson-python", env=isolated())
+    if probe.returncode != 0:
+        pytest.skip(f"meson-python cannot be had: {probe.stdout.strip().splitlines()[-1]}")
+    result = run(*pip, "wheel", "--no-deps", "-w", str(folder), "--config-settings=setup-args=-Dkernels=disabled", SOURCES,
+                 env=isolated())
+    assert result.returncode == 0, result.stdout[-4000:]
+    path, = folder.glob("*.whl")
+    return path
+
+
+def test_what_is_in_it(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.rsplit("/", 1)[1] for name in names if name.startswith("bucketpool/lib/")} == LIBRARIES
+    ours = {os.path.relpath(os.path.join(folder, name), os.path.join(SOURCES, "python"))
+            for folder, _, files in os.walk(os.path.join(SOURCES, "python", "bucketpool")) for name in files
+            if name.endswith((".py", "py.typed"))}
+    assert {name for name in names if name.endswith((".py", "py.typed"))} == ours
+    others = [name for name in names if not name.startswith(("bucketpool/lib/", "bucketpool-")) and name not in ours]
+    assert others == []
+
+
+def test_it_runs_where_nothing_else_is(wheel, tmp_path):
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    bare = {**isolated(), "PATH": str(tmp_path / "venv" / "bin")}
+    result = run(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", str(wheel), env=bare)
+    assert result.returncode == 0, result.stdout
+    model = os.path.join(SOURCES, "examples", "models", "Qwen3-0.6B", "config.json")
+    result = run(python, "-I", "-c", USED, model, env=bare, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout
+    size, fingerprint, *loaded = result.stdout.split()
+    assert int(size) > 0 and re.fullmatch("[0-9a-f]{64}", fingerprint)
+    assert {os.path.basename(path) for path in loaded} == LIBRARIES
+    assert all(path.startswith(str(tmp_path)) for path in loaded)
+
+
+def test_its_libraries_need_libc_only(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path)
+    for name in LIBRARIES:
+        text = run("readelf", "-d", str(tmp_path / "bucketpool" / "lib" / name)).stdout
+        needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", text))
+        assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", *LIBRARIES}, name
