@@ -203,7 +203,8 @@ class Stream(Owner[StreamHandle]):
             raise
 
     def fill(self, memory: Any, value: int, bytes: Optional[int] = None) -> None:
-        """Sets bytes in stream order. memory: a View, all of it, or an address with `bytes`."""
+        """Sets bytes in stream order. memory: a View, all of it, or an address with `bytes`. Raises ScheduleError (a
+        view that was released)."""
         address, length = extent(memory, bytes)
         if length is None:
             raise InvalidArgument("say how many bytes to fill at an address")
@@ -292,6 +293,7 @@ def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
     if isinstance(memory, int):
         return whole(memory, 64, "an address"), wanted
     if hasattr(memory, "address") and hasattr(memory, "bytes"):
+        memory.check()  # what was released is another's, and that of a closed pool is gone
         address, room = memory.address, memory.bytes
     else:
         try:

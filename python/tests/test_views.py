@@ -23,7 +23,9 @@ class Released(unittest.TestCase):
         view.release()
         self.assertTrue(view.released)
         for use in (view.release, view.numpy, view.torch, view.__dlpack__, view.check,
-                    lambda: served.pool.use([view], served.stream), lambda: served.pool.give_up([view])):
+                    lambda: served.pool.use([view], served.stream), lambda: served.pool.give_up([view]),
+                    lambda: served.stream.fill(view, 1), lambda: served.stream.copy(view, bytearray(2000)),
+                    lambda: served.stream.copy(bytearray(2000), view)):
             with self.assertRaises(bp.ScheduleError) as caught:
                 use()
             self.assertEqual(str(caught.exception),
@@ -51,7 +53,7 @@ class Released(unittest.TestCase):
         served = Served()
         view = served.take(0)
         served.pool.close()
-        for use in (view.numpy, view.release, view.__dlpack__):
+        for use in (view.numpy, view.release, view.__dlpack__, lambda: served.stream.fill(view, 1)):
             with self.assertRaises(bp.InvalidArgument) as caught:
                 use()
             self.assertIn("closed", str(caught.exception))
