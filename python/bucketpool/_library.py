@@ -7,6 +7,7 @@ called through call(), made() and filled(), which turn anything but BP_OK into a
 
 import ctypes
 import functools
+import operator
 import os
 from typing import Any, Dict, List, Tuple, Type, TypeVar
 
@@ -107,6 +108,8 @@ def configured(init: Any, kind: Type[T], /, **values: Any) -> T:
 
 def put(struct: ctypes.Structure, name: str, value: Any) -> None:
     """Sets a field. InvalidArgument where it does not hold the value: ctypes would cut it."""
+    if hasattr(value, "__index__"):  # numpy's numbers, too
+        value = operator.index(value)
     try:
         setattr(struct, name, value)
     except TypeError:
