@@ -242,6 +242,20 @@ class Comms(unittest.TestCase):
             bp.Comm.callback(0, 2, refuses).exchange(b"abc")
         self.assertIn("not today", str(caught.exception))
 
+    def test_no_exception_passes_for_success(self):
+        class Mute(Exception):
+            def __str__(self):
+                raise ValueError("no words")
+
+        for hostile, words in ((OSError("the file \udcff"), "udcff"), (Mute(), "Mute"), (ValueError("a\0b"), "a b"),
+                               (bp.Unsupported("\udcff"), "udcff")):
+            def fails(*_arguments, hostile=hostile):
+                raise hostile
+
+            with self.assertRaises(bp.Error, msg=words) as caught:
+                bp.Comm.callback(0, 2, fails).exchange(b"abc")
+            self.assertIn(words, str(caught.exception))
+
 
 class Interface(unittest.TestCase):
     def test_importing_needs_nothing(self):

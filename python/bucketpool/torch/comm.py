@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import call, core, made
+from .._library import call, core, made, recorded, status_of, words_of
 from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch
 from . import _tensors
 
@@ -94,8 +94,8 @@ class GroupComm:
         the exchange fails."""
         facts = {**same, **told}
         numbers = _numbers(facts)
-        words = b"" if failure is None else str(failure).encode()[:_WORDS]
-        status = 0 if failure is None else getattr(failure, "status", 0) or _abi.BP_ERR_COMM
+        words = b"" if failure is None else words_of(failure)[:_WORDS]
+        status = 0 if failure is None else status_of(failure)
         mine = _TOLD.pack(status, *numbers, words)
         everybody = [_TOLD.unpack_from(self._exchanged(mine, what), r * _TOLD.size) for r in range(self.ranks)]
         if failure is not None:
@@ -143,9 +143,7 @@ class GroupComm:
                 return _abi.BP_OK
             except BaseException as error:  # nothing may pass through the library's frames
                 self._raised = error
-                status = getattr(error, "status", 0) or _abi.BP_ERR_COMM
-                words = str(error) if isinstance(error, Error) else f"{self.name}: {type(error).__name__}: {error}"
-                return core().bp_error_record(status, words.encode())
+                return recorded(error, f"{self.name}: ")
 
         return guarded
 
