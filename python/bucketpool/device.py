@@ -9,7 +9,7 @@ from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Unio
 from . import _abi, cuda
 from ._library import call, configured, core, filled
 from .errors import InvalidArgument
-from .handle import Handle, Owner, _Life, at_exit, calling_back
+from .handle import Handle, Owner, after_fork, at_exit, calling_back
 from .names import decoded, member, optional, whole
 
 
@@ -284,6 +284,7 @@ def _finish_calls() -> None:
 
 
 at_exit(_finish_calls)
+after_fork(_calls.clear)  # the parent's, which run there
 
 
 def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:

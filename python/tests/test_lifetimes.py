@@ -208,6 +208,23 @@ class Forks(unittest.TestCase):
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("True\n5 0\n", "", 0))
 
 
+    def test_children_exit_with_functions_on_their_way(self):
+        """Their own are waited for, as in any process; the parent's are not theirs."""
+        code = WORLD + """
+    import os, time
+    served.stream.call(lambda: time.sleep(0.3))
+    child = os.fork()
+    if child == 0:
+        stream = bp.Device.host().stream()
+        stream.call(lambda: (time.sleep(0.2), os.write(1, b"ran\\n")))
+        sys.exit(5)
+    _, status = os.waitpid(child, 0)
+    print(os.WEXITSTATUS(status))
+    """
+        result = run_python(code)
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("ran\n5\n", "", 0))
+
+
 class Comms(unittest.TestCase):
     def test_self(self):
         with bp.Comm.self() as comm:

@@ -12,6 +12,3 @@ from logprob_ranks import case_names, outcome  # noqa: E402
 def test_case(ranks, module, case):
     wrong = outcome(ranks)[f"{module}.{case}"]
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
