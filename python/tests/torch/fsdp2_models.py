@@ -66,6 +66,13 @@ def has_meshes():
     return hasattr(_fsdp_common, "ShardPlacementResult")
 
 
+def follows_grad_dtype():
+    """Reductions in the dtype that parameters want gradients in: PyTorch 2.15 and later."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+    return hasattr(FSDPParam, "unsharded_grad_dtype")
+
+
 def on_three_meshes(layer):
     """Of a block the norm on this rank alone, `down` over all ranks by a process group of its own, the rest as ever."""
     from torch.distributed.device_mesh import DeviceMesh

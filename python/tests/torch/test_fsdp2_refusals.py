@@ -79,26 +79,6 @@ def test_one_rank_has_nothing_to_pool():
     assert "sharded over one rank" in world.run(one_rank, ranks=1)[0]
 
 
-def unknown_version():
-    import torch
-
-    from bucketpool import errors
-    from bucketpool.torch import fsdp2
-
-    model, torch.__version__ = models.build(), "2.16.0"
-    message = said(errors.Unsupported, fsdp2.attach, model)
-    with fsdp2.attach(model, any_version=True):
-        models.train(model, 1)
-    model.layers[0]._get_fsdp_state()._fsdp_param_group.fsdp_params[0].__dict__.pop("padded_sharded_param_size")
-    return message, said(errors.Unsupported, fsdp2.attach, model, any_version=True)
-
-
-def test_versions_that_were_not_read_are_refused():
-    for message, blind in world.run(unknown_version):
-        assert message.startswith("PyTorch 2.16.0: when FSDP2 is done with a buffer is known of 2.9, 2.10, 2.11, 2.12, 2.13, 2.14, 2.15")
-        assert "has no FSDPParam.padded_sharded_param_size: this adapter cannot see what it does" in blind
-
-
 def unplanned():
     """Steps that the plan does not know, strictly and not."""
     import torch
@@ -167,73 +147,6 @@ def test_what_the_plan_did_not_foresee():
         assert "it did not run in what the plan was made from" in answers["new"]
         assert answers["moved"][0] and answers["moved"][1].get("unplanned overlap", 0) > 0
         assert answers["fewer"] and "instead" not in answers["fewer"] and answers["united"] > 0
-
-
-def symmetric():
-    """Its own allocation in symmetric memory needs GPUs; that a module has it does not."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
-
-    from bucketpool import errors
-    from bucketpool.torch import fsdp2
-
-    model = models.build()
-    group = model.layers[0]._get_fsdp_state()._fsdp_param_group
-    kind = _fsdp_collectives.SymmMemAllGather
-    group._all_gather_comm = kind.__new__(kind)
-    message = said(errors.Unsupported, fsdp2.attach, model)
-    return message, type(group._all_gather_comm) is kind
-
-
-@pytest.mark.skipif(not hasattr(models.FSDPModule, "set_symm_mem_for_comm"), reason="PyTorch 2.12 and later have it")
-def test_symmetric_memory_of_pytorch_is_another_owner():
-    for message, kept in world.run(symmetric):
-        assert kept and message.startswith("layers.0 communicates in symmetric memory of PyTorch's (set_symm_mem_for_comm)")
-
-
-def interrupted():
-    """Steps that end in an exception in forward and in backward, and the module after reset_iter_state."""
-    import torch
-
-    from bucketpool.torch import fsdp2
-
-    class Stop(Exception):
-        pass
-
-    def stop(*_arguments):
-        raise Stop
-
-    def stopped(model, where):
-        remove = where(model).remove
-        try:
-            models.loss_of(model, 7).backward()
-        except Stop:
-            pass
-        else:
-            raise AssertionError("nothing stopped it")
-        remove()
-        model.reset_iter_state()
-
-    def in_forward(model):
-        return model.layers[2].up.register_forward_hook(stop)
-
-    def in_backward(model):
-        return model.layers[1].up.register_full_backward_hook(stop)
-
-    seen = []
-    plain, model = models.build("sizes"), models.build("sizes")
-    with fsdp2.attach(model, poison=True) as attached:
-        for one in (plain, model):
-            seen.append(models.train(one, 1))
-            for where in (in_forward, in_backward):
-                stopped(one, where)
-                seen[-1] += models.train(one, 1)
-        return models.same(*seen), attached.live(), torch.isfinite(seen[1][0]).item()
-
-
-@pytest.mark.skipif(not hasattr(models.FSDPModule, "reset_iter_state"), reason="PyTorch 2.13 and later have it")
-def test_a_module_that_is_reset_after_an_exception_goes_on():
-    for same, live, finite in world.run(interrupted):
-        assert same and live == [] and finite
 
 
 def released_early():

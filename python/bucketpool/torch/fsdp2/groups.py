@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from ...errors import InvalidArgument, Mismatch, Unsupported
 from ...names import dtype as library_dtype
 
-# 2.11.0, 2.12.1, 2.13.0, 2.14.0 and 2.15.0 were read and run; 2.9.1 and 2.10.0 were read. docs/fsdp2.md says what differs.
+# 2.11.0, 2.12.1, 2.13.0, 2.14.0 and 2.15.0 were read and run, 2.9.1 and 2.10.0 read. docs/fsdp2.md: what differs.
 KNOWN_VERSIONS = ((2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 ROOT = "(root)"
 
@@ -91,12 +91,13 @@ def _gathered(parameters: List[Any], ranks: int) -> Tuple[int, Optional[torch.dt
 
 def _reduce_dtype(parameter: Any) -> Optional[torch.dtype]:
     """None: whatever the gradient has (2.15, `grad_dtype` set to None)."""
-    policy, own = _field(parameter, "mp_policy"), parameter.sharded_param.dtype
-    if policy.reduce_dtype is not None:
-        return policy.reduce_dtype  # type: ignore[no-any-return]
-    if not hasattr(parameter, "sharded_grad_dtype"):  # before 2.15 the dtype that gradients are computed in
-        return policy.param_dtype or own  # type: ignore[no-any-return]
-    return parameter.sharded_grad_dtype if _field(parameter, "_has_sharded_grad_dtype_override") else own
+    policy = _field(parameter, "mp_policy")
+    dtype: Optional[torch.dtype] = policy.reduce_dtype
+    if dtype is None and not hasattr(parameter, "sharded_grad_dtype"):  # before 2.15: what gradients are computed in
+        dtype = policy.param_dtype
+    elif dtype is None and _field(parameter, "_has_sharded_grad_dtype_override"):
+        return parameter.sharded_grad_dtype
+    return dtype or parameter.sharded_param.dtype
 
 
 def _reduced(parameters: List[Any], ranks: int) -> Tuple[int, Optional[torch.dtype]]:
@@ -109,7 +110,7 @@ def _reduced(parameters: List[Any], ranks: int) -> Tuple[int, Optional[torch.dty
 
 
 def _handles(state: Any) -> List[Any]:
-    """FSDP2's groups of one state. From 2.12 on they are a list: `shard_placement_fn` may give parameters other meshes."""
+    """FSDP2's groups of one state. From 2.12 on a list: `shard_placement_fn` may give parameters other meshes."""
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
     handle = _field(state, "_fsdp_param_group")

@@ -117,13 +117,13 @@ class _Step:
                 self.reduce(group)
 
     def reduce(self, group: Group) -> None:
-        reduces = group.reduce_dtype is not None
-        if group.index == group.siblings - 1 and (reduces or self.frozen_end_reductions):
+        dtype = group.reduce_dtype
+        if group.index == group.siblings - 1 and (dtype is not None or self.frozen_end_reductions):
             self.end_reductions(self.inputs_kept - 1)
-        if reduces and group.ranks > 1:
-            self.reducing.append(self.timeline.acquire(group.name, "grad", "", group.reduce_numel, group.reduce_dtype))
-        elif reduces:
-            self.reducing.append(None)
+        if dtype is not None:
+            pooled = group.ranks > 1
+            self.reducing.append(self.timeline.acquire(group.name, "grad", "", group.reduce_numel, dtype) if pooled
+                                 else None)
 
     def end_reductions(self, remaining: int) -> None:
         while len(self.reducing) > remaining:
