@@ -7,6 +7,7 @@ called through call(), made() and filled(), which turn anything but BP_OK into a
 
 import ctypes
 import functools
+import operator
 import os
 from typing import Any, Dict, List, Tuple, Type, TypeVar
 
@@ -72,6 +73,28 @@ def failure(status: int) -> Error:
     return error
 
 
+def words_of(error: BaseException) -> bytes:
+    """Of an exception, for C: whatever it is, and whatever characters are in it."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "an exception without words"
+    named = text if isinstance(error, Error) else f"{type(error).__name__}: {text}"
+    return named.replace("\0", " ").encode(errors="backslashreplace")
+
+
+def status_of(error: BaseException) -> int:
+    """The bp_status that an exception is for C: that of our own ones, for others a communicator's failure."""
+    return (error.status if isinstance(error, Error) else 0) or _abi.BP_ERR_COMM
+
+
+def recorded(error: BaseException, where: str = "") -> int:
+    """Records an exception of Python that C called, and gives the status for C. Raises nothing itself: C would take
+    that for success."""
+    words = words_of(error) if isinstance(error, Error) else where.encode(errors="backslashreplace") + words_of(error)
+    return int(core().bp_error_record(status_of(error), words))
+
+
 def call(function: Any, *arguments: Any) -> None:
     """Calls a function that returns a bp_status."""
     status = function(*arguments)
@@ -107,6 +130,8 @@ def configured(init: Any, kind: Type[T], /, **values: Any) -> T:
 
 def put(struct: ctypes.Structure, name: str, value: Any) -> None:
     """Sets a field. InvalidArgument where it does not hold the value: ctypes would cut it."""
+    if hasattr(value, "__index__"):  # numpy's numbers, too
+        value = operator.index(value)
     try:
         setattr(struct, name, value)
     except TypeError:

@@ -4,9 +4,8 @@ import ctypes
 from typing import Any, Callable, Optional
 
 from . import _abi
-from ._library import call, configured, core
+from ._library import call, configured, core, recorded
 from .device import Device
-from .errors import Error
 from .handle import Handle, Owner, calling_back
 from .names import decoded, encoded, optional, whole
 
@@ -99,9 +98,7 @@ def _answered(function: Callable[..., Any]) -> Callable[..., int]:
             try:
                 function(*[0 if argument is None else argument for argument in arguments])
                 return _abi.BP_OK
-            except Error as error:
-                return int(core().bp_error_record(error.status or _abi.BP_ERR_COMM, str(error).encode()))
             except BaseException as error:
-                return int(core().bp_error_record(_abi.BP_ERR_COMM, f"{type(error).__name__}: {error}".encode()))
+                return recorded(error)
 
     return answer

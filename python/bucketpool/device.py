@@ -3,13 +3,12 @@
 import collections
 import ctypes
 import itertools
-import threading
 from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, cuda
 from ._library import call, configured, core, filled
 from .errors import InvalidArgument
-from .handle import Handle, Owner, _Life, at_exit, calling_back
+from .handle import Handle, Owner, after_fork, at_exit, calling_back
 from .names import decoded, member, optional, whole
 
 
@@ -203,7 +202,8 @@ class Stream(Owner[StreamHandle]):
             raise
 
     def fill(self, memory: Any, value: int, bytes: Optional[int] = None) -> None:
-        """Sets bytes in stream order. memory: a View, all of it, or an address with `bytes`."""
+        """Sets bytes in stream order. memory: a View, all of it, or an address with `bytes`. Raises ScheduleError (a
+        view that was released)."""
         address, length = extent(memory, bytes)
         if length is None:
             raise InvalidArgument("say how many bytes to fill at an address")
@@ -283,6 +283,7 @@ def _finish_calls() -> None:
 
 
 at_exit(_finish_calls)
+after_fork(_calls.clear)  # the parent's, which run there
 
 
 def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
@@ -292,6 +293,7 @@ def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
     if isinstance(memory, int):
         return whole(memory, 64, "an address"), wanted
     if hasattr(memory, "address") and hasattr(memory, "bytes"):
+        memory.check()  # what was released is another's, and that of a closed pool is gone
         address, room = memory.address, memory.bytes
     else:
         try:

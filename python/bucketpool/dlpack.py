@@ -58,16 +58,17 @@ def capsule(pool: Handle, id: int, dtype: int, versioned: bool) -> Any:
     """A capsule with a tensor over a request's memory."""
     take_back()
     lent, name = lend(pool, id, dtype, versioned), _NAMES[versioned]
-    offer = _Offered(lent, _new(lent, name, None), name)
-    _offered.add(offer)
-    return offer.capsule
+    made = _new(lent, name, None)  # a reference of this frame's own: another thread's take_back() leaves it
+    _offered.add(_Offered(lent, made, name))
+    return made
 
 
 def take_back() -> None:
     """Gives tensors back that consumers refused: their capsules still have the first name, and nobody else has them."""
     for offer in list(_offered):
+        refused = offer.references() <= _ALONE  # first: once nobody has it, nobody takes it any more
         taken = not _is_valid(offer.capsule, offer.name)  # a consumer renames it
         if taken:
             offer.lent.value = None  # it is the consumer's to give back
-        if taken or offer.references() <= _ALONE:
+        if taken or refused:
             _offered.discard(offer)

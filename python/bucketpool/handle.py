@@ -16,7 +16,7 @@ import os
 import threading
 from ctypes import byref, c_void_p
 from types import TracebackType
-from typing import Any, Callable, ClassVar, Deque, Dict, Generic, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, ClassVar, Deque, Generic, List, Optional, Tuple, Type, TypeVar
 
 from ._library import core
 from .errors import InvalidArgument
@@ -37,6 +37,7 @@ class _Life:
     here = _Here()
     late: Deque[Tuple[str, int, Tuple[Any, ...]]] = collections.deque()  # to be ended at the next occasion
     at_exit: List[Callable[[], None]] = []
+    after_fork: List[Callable[[], None]] = []
 
 
 def _end(name: str, address: int) -> None:
@@ -123,18 +124,24 @@ class calling_back:
 
 
 def at_exit(function: Callable[[], None]) -> None:
-    """Called when the interpreter exits, before anything is taken apart; not in forked children."""
+    """Called when the interpreter exits, before anything is taken apart."""
     _Life.at_exit.append(function)
 
 
 def _exit() -> None:
-    if _Life.generation == 0:
-        for function in _Life.at_exit:
-            function()
+    for function in _Life.at_exit:
+        function()
     _Life.over = True
 
 
+def after_fork(function: Callable[[], None]) -> None:
+    """Called in forked children, which lack the threads of what was made before."""
+    _Life.after_fork.append(function)
+
+
 def _forked() -> None:
+    for function in _Life.after_fork:
+        function()
     _Life.generation += 1
     _Life.here = _Here()
     _Life.late.clear()

@@ -8,7 +8,7 @@ from ._library import call, configured, core, filled
 from .comm import Comm
 from .errors import InvalidArgument
 from .handle import Handle, Owner
-from .names import decoded, member, name_of, optional
+from .names import decoded, member, name_of, optional, whole
 from .pool import Pool
 
 
@@ -73,6 +73,7 @@ class Registration(Owner[RegistrationHandle]):
     def warnings(self, entry: int) -> List[str]:
         """What would make an entry's windows silently useless although they were granted."""
         library, handle = core(), self.handle
+        entry = whole(entry, 63, "an entry")
         return [decoded(library.bp_registration_warning(handle, entry, index))
                 for index in range(library.bp_registration_warning_count(handle, entry))]
 

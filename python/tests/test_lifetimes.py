@@ -3,13 +3,12 @@
 import gc
 import itertools
 import os
-import sys
 import threading
 import unittest
 
 import bucketpool as bp
 from bucketpool import handle
-from support import BRIEF, Served, committed, run_python, world
+from support import BRIEF, Served, committed, run_python
 
 
 class Orders(unittest.TestCase):
@@ -208,6 +207,23 @@ class Forks(unittest.TestCase):
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("True\n5 0\n", "", 0))
 
 
+    def test_children_exit_with_functions_on_their_way(self):
+        """Their own are waited for, as in any process; the parent's are not theirs."""
+        code = WORLD + """
+    import os, time
+    served.stream.call(lambda: time.sleep(0.3))
+    child = os.fork()
+    if child == 0:
+        stream = bp.Device.host().stream()
+        stream.call(lambda: (time.sleep(0.2), os.write(1, b"ran\\n")))
+        sys.exit(5)
+    _, status = os.waitpid(child, 0)
+    print(os.WEXITSTATUS(status))
+    """
+        result = run_python(code)
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("ran\n5\n", "", 0))
+
+
 class Comms(unittest.TestCase):
     def test_self(self):
         with bp.Comm.self() as comm:
@@ -241,6 +257,20 @@ class Comms(unittest.TestCase):
         with self.assertRaises(bp.Unsupported) as caught:
             bp.Comm.callback(0, 2, refuses).exchange(b"abc")
         self.assertIn("not today", str(caught.exception))
+
+    def test_no_exception_passes_for_success(self):
+        class Mute(Exception):
+            def __str__(self):
+                raise ValueError("no words")
+
+        for hostile, words in ((OSError("the file \udcff"), "udcff"), (Mute(), "Mute"), (ValueError("a\0b"), "a b"),
+                               (bp.Unsupported("\udcff"), "udcff")):
+            def fails(*_arguments, hostile=hostile):
+                raise hostile
+
+            with self.assertRaises(bp.Error, msg=words) as caught:
+                bp.Comm.callback(0, 2, fails).exchange(b"abc")
+            self.assertIn(words, str(caught.exception))
 
 
 class Interface(unittest.TestCase):

@@ -117,6 +117,16 @@ class Models(unittest.TestCase):
             self.refused(bp.FileError, [], bp.Plan.read, missing)
 
 
+class Number:
+    """As numpy's integers: none of Python's, but an index."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
 class Plans(unittest.TestCase):
     def test_plans_of_every_policy_are_right(self):
         _, buckets = nano()
@@ -192,6 +202,7 @@ class Plans(unittest.TestCase):
                 (["dp"], lambda: bp.Buckets(model, dp=0)),
                 (["dp", "-1"], lambda: bp.Buckets(model, dp=-1)),
                 (["dp", "'8'"], lambda: bp.Buckets(model, dp="8")),
+                (["dp", str((1 << 32) + 8)], lambda: bp.Buckets(model, dp=Number((1 << 32) + 8))),
                 (["ep"], lambda: bp.Buckets(model, dp=4, ep=3)),
                 (["bucketing", "fsdp2"], lambda: bp.Buckets(model, bucketing="fsdp1")),
                 (["padding"], lambda: bp.Buckets(model, padding="some")),

@@ -3,7 +3,9 @@
 import ctypes
 import gc
 import sys
+import threading
 import unittest
+import unittest.mock
 
 import bucketpool as bp
 from bucketpool import _abi, dlpack
@@ -23,7 +25,9 @@ class Released(unittest.TestCase):
         view.release()
         self.assertTrue(view.released)
         for use in (view.release, view.numpy, view.torch, view.__dlpack__, view.check,
-                    lambda: served.pool.use([view], served.stream), lambda: served.pool.give_up([view])):
+                    lambda: served.pool.use([view], served.stream), lambda: served.pool.give_up([view]),
+                    lambda: served.stream.fill(view, 1), lambda: served.stream.copy(view, bytearray(2000)),
+                    lambda: served.stream.copy(bytearray(2000), view)):
             with self.assertRaises(bp.ScheduleError) as caught:
                 use()
             self.assertEqual(str(caught.exception),
@@ -51,7 +55,7 @@ class Released(unittest.TestCase):
         served = Served()
         view = served.take(0)
         served.pool.close()
-        for use in (view.numpy, view.release, view.__dlpack__):
+        for use in (view.numpy, view.release, view.__dlpack__, lambda: served.stream.fill(view, 1)):
             with self.assertRaises(bp.InvalidArgument) as caught:
                 use()
             self.assertIn("closed", str(caught.exception))
@@ -64,6 +68,12 @@ class Capsules(unittest.TestCase):
         get = ctypes.pythonapi.PyCapsule_GetPointer
         get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         return get(capsule, name)
+
+    @staticmethod
+    def rename(capsule, name):
+        set_name = ctypes.pythonapi.PyCapsule_SetName
+        set_name.restype, set_name.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
+        set_name(capsule, name)
 
     def test_what_is_in_them(self):
         served = Served()
@@ -104,6 +114,37 @@ class Capsules(unittest.TestCase):
         del capsule
         dlpack.take_back()
         self.assertEqual(committed(served.device), 0)
+
+    def test_another_thread_takes_back_while_one_is_offered(self):
+        """Whenever it comes: between the making of a capsule and its return, and between its two looks at one."""
+        served = Served(dtype="fp32")
+        view = served.take(0)
+
+        class Interrupted(set):
+            def add(self, offer):
+                super().add(offer)
+                other = threading.Thread(target=dlpack.take_back)
+                other.start()
+                other.join()
+
+        with unittest.mock.patch.object(dlpack, "_offered", Interrupted()):
+            capsule = view.__dlpack__()
+            self.assertEqual(lent(served.pool), 1)
+            self.assertTrue(self.pointer(capsule, b"dltensor"))
+            waiting, is_valid = [capsule], dlpack._is_valid
+            del capsule
+
+            def taken_after(offered, name):
+                valid = is_valid(offered, name)
+                while waiting:  # a consumer that renames it and lets it go
+                    self.rename(waiting.pop(), b"used_dltensor")
+                return valid
+
+            with unittest.mock.patch.object(dlpack, "_is_valid", taken_after):
+                dlpack.take_back()
+            self.assertEqual(lent(served.pool), 1)  # the consumer's, to give back
+            dlpack.take_back()
+            self.assertEqual(lent(served.pool), 1)
 
     def test_dynamic_memory_is_not_lent(self):
         """It goes with its release: an array over it would be left without."""
@@ -149,7 +190,8 @@ class Arrays(unittest.TestCase):
         with self.assertRaises((BufferError, RuntimeError)):
             numpy.from_dlpack(view)  # numpy's own words
         dlpack.take_back()
-        self.assertEqual(lent(view.pool), 0 + gc.collect() * 0)
+        gc.collect()
+        self.assertEqual(lent(view.pool), 0)
         fp8 = Served(dtype="fp8_e4m3", roles=("param",)).take(0)
         self.assertEqual((fp8.dtype, fp8.numpy().dtype), ("uint8", numpy.uint8))
         with self.assertRaises(bp.InvalidArgument) as caught:

@@ -3,7 +3,7 @@ each other."""
 
 import ctypes
 import struct
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,9 @@ from .._library import call, configured, logprob
 from ..errors import Error, InvalidArgument, Unsupported
 from . import _clients, _tensors
 from .comm import GroupComm, comm_of
+
+
+T = TypeVar("T")
 
 
 class Options(NamedTuple):
@@ -92,13 +95,13 @@ def check_options(options: Options, columns: int) -> None:
 
 
 def prepared(options: Options, check: Callable[[], Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]],
-             make: Callable[[int, Optional[GroupComm]],
-                            ctypes.c_void_p], destroy: str, key_of: Callable[[], Tuple[Any, ...]]) -> Pass:
+             memory: Callable[[], T], make: Callable[[int, Optional[GroupComm]], ctypes.c_void_p], destroy: str,
+             key_of: Callable[[], Tuple[Any, ...]]) -> Tuple[Pass, T]:
     """Checks the arguments of this rank, compares with the others, and has a client for the pass. What one rank refuses
     all refuse.
 
-    `check` gives what must be the same on all ranks, what may differ ("columns" among it), and the mask; `make` a
-    client from the first id."""
+    `check` gives what must be the same on all ranks, what may differ ("columns" among it), and the mask; `memory` what
+    the pass computes in, before the others wait for it; `make` a client from the first id."""
     comm = comm_of(options.group)
     failure: Optional[BaseException] = None
     same: Dict[str, int] = {}
@@ -109,25 +112,20 @@ def prepared(options: Options, check: Callable[[], Tuple[Dict[str, int], Dict[st
         same, told, mask = check()
         same["temperature"] = struct.unpack("i", struct.pack("f", options.temperature))[0]
         key = (options.checked_targets, torch.get_num_threads(), options.start, *key_of())
+        ready = memory()
     except Exception as error:  # the other ranks are to hear of anything
         if comm is None or comm.trusting:
             raise
         failure = error
     start, everybody = options.start, None
     if comm is not None and not comm.trusting:
-        if failure is not None:
-            same, told = dict.fromkeys(_SAME, 0), dict.fromkeys(_TOLD, 0)
         told["client"] = _clients.of(comm).generation_of(key)
         everybody = comm.agree(options.what, same, told, failure)
     if start is None:
         start = _start(options, comm, everybody)
     with _clients.lock_of(comm):
         client = _clients.shared(comm, key, everybody, destroy, lambda: make(start, comm))
-    return Pass(options, comm, client, mask)
-
-
-_SAME = ("batch", "sequence", "dtype", "outputs", "gradient", "hidden", "chunk", "temperature")
-_TOLD = ("columns", "client")
+    return Pass(options, comm, client, mask), ready
 
 
 def _start(options: Options, comm: Optional[GroupComm], everybody: Optional[List[Dict[str, int]]]) -> int:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import call, core, made
+from .._library import call, core, made, recorded, status_of, words_of
 from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch
 from . import _tensors
 
@@ -93,10 +93,13 @@ class GroupComm:
         that names this one. Raises Mismatch, naming two ranks and the numbers, where `same` differs; CommError where
         the exchange fails."""
         facts = {**same, **told}
-        numbers = _numbers(facts)
-        words = b"" if failure is None else str(failure).encode()[:_WORDS]
-        status = 0 if failure is None else getattr(failure, "status", 0) or _abi.BP_ERR_COMM
-        mine = _TOLD.pack(status, *numbers, words)
+        for name, value in facts.items():
+            if not -1 << 63 <= value < 1 << 63 and failure is None:
+                failure = InvalidArgument(f"{what}: {name} is {value}: more than 64 bits")
+        if failure is None:
+            mine = _TOLD.pack(0, *_numbers(facts), b"")
+        else:
+            mine = _TOLD.pack(status_of(failure), *_numbers({}), words_of(failure)[:_WORDS])
         everybody = [_TOLD.unpack_from(self._exchanged(mine, what), r * _TOLD.size) for r in range(self.ranks)]
         if failure is not None:
             raise failure
@@ -143,9 +146,7 @@ class GroupComm:
                 return _abi.BP_OK
             except BaseException as error:  # nothing may pass through the library's frames
                 self._raised = error
-                status = getattr(error, "status", 0) or _abi.BP_ERR_COMM
-                words = str(error) if isinstance(error, Error) else f"{self.name}: {type(error).__name__}: {error}"
-                return core().bp_error_record(status, words.encode())
+                return recorded(error, f"{self.name}: ")
 
         return guarded
 
@@ -242,12 +243,12 @@ def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
         _not_a_group(group, "new_group() gives one to its members only; None is this process alone")
     with _lock:
         known = _comms.get(id(group))
-        if known is not None and known._group() is group:
-            return known
-        try:
+        try:  # of a known one, too: whoever still has the object may have destroyed the group
             rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         except (ValueError, RuntimeError) as error:
             _not_a_group(group, str(error))
+        if known is not None and known._group() is group:
+            return known
         if rank < 0:
             _not_a_group(group, "its rank is -1")
         if ranks == 1:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from .. import _abi
 from .._library import call, configured, filled, made
 from .._library import logprob as library
-from ..errors import Error, InvalidArgument
+from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._passes import Untraced, only_once
 from .comm import GroupComm, comm_of
@@ -204,26 +204,29 @@ class _Rearranged(Untraced):
 
 
 def _gather_client(comm: GroupComm, split: PackedSplit, local: torch.Tensor, order: str,
-                   gradient: bool) -> _clients.Handle:
-    """Collective: the ranks' client for gathers of this size, once they have agreed on what to gather."""
-    failure: Optional[Error] = None
+                   gradient: bool) -> Tuple[_clients.Handle, torch.Tensor, torch.Tensor]:
+    """Collective: the ranks' client for gathers of this size, once they have agreed on what to gather; this rank's
+    tokens as they are sent, and room for all."""
+    failure: Optional[Exception] = None
     token_bytes, most, key = 0, 0, None  # type: int, int, Hashable
+    same: Dict[str, int] = {}
     try:
-        _together(local, split.local_tokens, "local")
+        sent = _together(local, split.local_tokens, "local")
         _named("order", {name: ORDERS[name] for name in ("packed", "padded")}, order)
         if gradient and local.dtype not in _tensors.FLOATS:
             raise InvalidArgument(f"a gradient of {local.dtype}: float32, bfloat16 and float16 are summed over ranks")
         token_bytes = local.shape[1:].numel() * local.element_size()
         most = _clients.size_class(split.padded_tokens * token_bytes)
         key = ("cp", _clients.device_key(local.device), torch.get_num_threads(), most)
-    except Error as error:
+        same = dict(batch=split._fingerprint, bytes_of_a_token=token_bytes, order=ORDERS[order],
+                    dtype=_tensors.DTYPES.get(local.dtype, 0), gradient=int(gradient))
+        whole = torch.empty((split.tokens(order), *local.shape[1:]), dtype=local.dtype, device=local.device)
+    except Exception as error:  # the other ranks are to hear of anything
         if comm.trusting:
             raise
         failure = error
     everybody = None
     if not comm.trusting:
-        same = dict(batch=split._fingerprint, bytes_of_a_token=token_bytes, order=ORDERS.get(order, -1),
-                    dtype=_tensors.DTYPES.get(local.dtype, 0), gradient=int(gradient))
         everybody = comm.agree("PackedSplit.reassemble", same, dict(client=_clients.of(comm).generation_of(key)),
                                failure)
 
@@ -233,7 +236,7 @@ def _gather_client(comm: GroupComm, split: PackedSplit, local: torch.Tensor, ord
         return made(library().bp_cp_create, _tensors.device_of(local.device), ctypes.byref(config))
 
     with comm.lock:
-        return _clients.shared(comm, key, everybody, "bp_cp_destroy", make)
+        return _clients.shared(comm, key, everybody, "bp_cp_destroy", make), sent, whole
 
 
 def _run(comm: GroupComm, device: torch.device, function: Any, *arguments: Any) -> None:
@@ -245,10 +248,8 @@ class _Gathered(Untraced):
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, split: PackedSplit, comm: GroupComm, order: str,
                 sum_gradients: bool) -> torch.Tensor:
-        client = _gather_client(comm, split, local, order, ctx.needs_input_grad[0] and sum_gradients)
+        client, local, whole = _gather_client(comm, split, local, order, ctx.needs_input_grad[0] and sum_gradients)
         ctx.split, ctx.order, ctx.client, ctx.sums = split, order, client, sum_gradients
-        local = _together(local, split.local_tokens, "local")
-        whole = torch.empty((split.tokens(order), *local.shape[1:]), dtype=local.dtype, device=local.device)
         if whole.numel() != 0:
             _run(comm, local.device,
                  library().bp_cp_gather, client.value, split._handle, ctypes.byref(_struct(local)), ORDERS[order],

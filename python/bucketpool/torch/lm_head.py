@@ -14,7 +14,7 @@ states, weight, 8 bytes a token, 12 with entropy. The gradient of the weight is 
 the weight's dtype. Nothing that is given is written."""
 
 import ctypes
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -50,7 +50,7 @@ def _chunk(options: Options, tokens: torch.Size) -> int:
 
 
 def _prepared(options: Options, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
-              mask: Optional[torch.Tensor], gradient: bool) -> Pass:
+              mask: Optional[torch.Tensor], gradient: bool) -> Tuple[Pass, Tuple[torch.Tensor, torch.Tensor, Outputs]]:
     def check() -> Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]:
         _tensors.check_floats("hidden states", hidden)
         _tensors.check_floats("weights", weight)
@@ -71,6 +71,10 @@ def _prepared(options: Options, hidden: torch.Tensor, weight: torch.Tensor, targ
         masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, hidden.device)
         return same, dict(columns=weight.shape[0]), masks
 
+    def memory() -> Tuple[torch.Tensor, torch.Tensor, Outputs]:
+        return (_readable(hidden, _dtype(weight)), _readable(weight, _dtype(weight)),
+                Outputs(options, hidden.shape[:-1], hidden.device, gradient))
+
     def make(start: int, comm: Optional[GroupComm]) -> ctypes.c_void_p:
         config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, hidden=weight.shape[1],
                             vocab=weight.shape[0], vocab_start=start, dtype=_tensors.DTYPES[_dtype(weight)],
@@ -81,7 +85,7 @@ def _prepared(options: Options, hidden: torch.Tensor, weight: torch.Tensor, targ
         return made(library().bp_lm_head_create, _tensors.device_of(hidden.device), ctypes.byref(config))
 
     return prepared(
-        options, check, make, "bp_lm_head_destroy",
+        options, check, memory, make, "bp_lm_head_destroy",
         lambda: ("lm_head", device_key(hidden.device), size_class(hidden.shape[:-1].numel()), tuple(weight.shape),
                  _dtype(weight), _chunk(options, hidden.shape[:-1]), gradient, options.partial_hidden_grad))
 
@@ -100,9 +104,7 @@ def _readable(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _forward(ctx: Any, options: Options, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
              mask: Optional[torch.Tensor], inference_only: bool) -> Both:
     gradient = any(ctx.needs_input_grad[:2]) and not inference_only
-    one = _prepared(options, hidden, weight, target, mask, gradient)
-    states, table = _readable(hidden, _dtype(weight)), _readable(weight, _dtype(weight))
-    outputs = Outputs(options, hidden.shape[:-1], hidden.device, gradient)
+    one, (states, table, outputs) = _prepared(options, hidden, weight, target, mask, gradient)
     batch, kept = _batch(states, table, target, one)
     ran(one, hidden.device, library().bp_lm_head_forward, ctypes.byref(batch), ctypes.byref(outputs.struct))
     del kept
@@ -116,21 +118,22 @@ def _forward(ctx: Any, options: Options, hidden: torch.Tensor, weight: torch.Ten
     return outputs.logprob, outputs.entropy
 
 
-def _agree(ctx: Any, one: Pass, absent: bool) -> None:
-    """Backward is collective where hidden_grad is summed over the ranks."""
-    if one.comm is None or one.comm.trusting or one.options.partial_hidden_grad:
-        return
-    one.comm.agree(f"{one.options.what}, backward",
-                   dict(hidden_grad=int(ctx.needs_input_grad[0]), no_gradient=int(absent)), {})
+class _Work(NamedTuple):
+    """A backward pass that has all its memory. `kept`: what must live until the call is enqueued."""
+
+    one: Pass
+    device: torch.device
+    batch: _abi.bp_lm_head_batch
+    gradients: _abi.bp_lm_head_gradients
+    hidden_grad: Optional[torch.Tensor]
+    weight_grad: Optional[torch.Tensor]
+    sources: Tuple[Optional[torch.Tensor], ...]
+    kept: Any
 
 
-def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> Both:
-    absent = logprob_grad is None and entropy_grad is None
+def _work(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> _Work:
     hidden, weight, target, saved, mask = ctx.saved_tensors
     one: Pass = ctx.one._replace(mask=mask)
-    _agree(ctx, one, absent)
-    if absent:
-        return None, None
     batch, kept = _batch(hidden, weight, target, one)
     gradients = configured(library().bp_lm_head_gradients_init, _abi.bp_lm_head_gradients)
     above = upstream(gradients, logprob_grad, entropy_grad, saved)
@@ -143,11 +146,36 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Opti
     if ctx.needs_input_grad[1]:
         weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         gradients.weight_grad = weight_grad.data_ptr()
-    ran(one, hidden.device, library().bp_lm_head_backward, ctypes.byref(batch), ctypes.byref(gradients))
-    del kept, above
-    sources = (hidden, weight, logprob_grad, entropy_grad)
-    return (only_once(one.options.what, _cast(hidden_grad, ctx.dtypes[0]),
-                      *sources), only_once(one.options.what, _cast(weight_grad, ctx.dtypes[1]), *sources))
+    one.client.value  # raises where it was freed
+    return _Work(one, hidden.device, batch, gradients, hidden_grad, weight_grad,
+                 (hidden, weight, logprob_grad, entropy_grad), (kept, above))
+
+
+def _agree(ctx: Any, absent: bool, failure: Optional[BaseException]) -> None:
+    """Backward is collective where hidden_grad is summed over the ranks: then what one rank refuses all refuse."""
+    one: Pass = ctx.one
+    if one.comm is not None and not one.comm.trusting and not one.options.partial_hidden_grad:
+        one.comm.agree(f"{one.options.what}, backward",
+                       dict(hidden_grad=int(ctx.needs_input_grad[0]), no_gradient=int(absent)), {}, failure)
+    elif failure is not None:
+        raise failure
+
+
+def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> Both:
+    absent = logprob_grad is None and entropy_grad is None
+    work, failure = None, None
+    try:
+        work = None if absent else _work(ctx, logprob_grad, entropy_grad)
+    except Exception as error:  # the other ranks are to hear of anything
+        failure = error
+    _agree(ctx, absent, failure)
+    if work is None:
+        return None, None
+    ran(work.one, work.device, library().bp_lm_head_backward, ctypes.byref(work.batch),
+        ctypes.byref(work.gradients))
+    what = work.one.options.what
+    return (only_once(what, _cast(work.hidden_grad, ctx.dtypes[0]), *work.sources),
+            only_once(what, _cast(work.weight_grad, ctx.dtypes[1]), *work.sources))
 
 
 def _shape(like: _abi.bp_token_rows) -> Tuple[int, ...]:

@@ -83,7 +83,7 @@ def _gradient_dtype(logits: torch.Tensor) -> torch.dtype:
 
 
 def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Tensor], mask: Optional[torch.Tensor],
-              gradient: bool) -> Pass:
+              gradient: bool) -> Tuple[Pass, Tuple[torch.Tensor, Outputs]]:
     def check() -> Tuple[Dict[str, int], Dict[str, int], Optional[torch.Tensor]]:
         _tensors.check_floats("logits", logits)
         if logits.dim() == 0 or logits.shape[-1] == 0:
@@ -100,6 +100,10 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
         masks = _tensors.token_mask(mask, target, options.ignore_index, tokens, logits.device)
         return same, dict(columns=logits.shape[-1]), masks
 
+    def memory() -> Tuple[torch.Tensor, Outputs]:
+        return (logits if _tensors.rows_fit(logits) else logits.contiguous(),
+                Outputs(options, logits.shape[:-1], logits.device, gradient))
+
     def make(start: int, comm: Optional[GroupComm]) -> ctypes.c_void_p:
         config = configured(library().bp_logprob_config_init, _abi.bp_logprob_config, vocab=logits.shape[-1],
                             vocab_start=start, max_tokens=size_class(logits.shape[:-1].numel()),
@@ -108,18 +112,16 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
         return made(library().bp_logprob_create, _tensors.device_of(logits.device), ctypes.byref(config))
 
     return prepared(
-        options, check, make, "bp_logprob_destroy", lambda:
+        options, check, memory, make, "bp_logprob_destroy", lambda:
         ("logprob", device_key(logits.device), size_class(logits.shape[:-1].numel()), logits.shape[-1]))
 
 
 def _forward(ctx: Any, options: Options, logits: torch.Tensor, target: Optional[torch.Tensor],
              mask: Optional[torch.Tensor],
              inference_only: bool) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
-    one = _prepared(options, logits, target, mask, ctx.needs_input_grad[0] and not inference_only)
-    read = logits if _tensors.rows_fit(logits) else logits.contiguous()
+    one, (read, outputs) = _prepared(options, logits, target, mask, ctx.needs_input_grad[0] and not inference_only)
     if target is None:  # entropies alone: any target will do
         target = torch.zeros((), dtype=torch.int64, device=logits.device).expand(logits.shape[:-1])
-    outputs = Outputs(options, logits.shape[:-1], logits.device, ctx.needs_input_grad[0] and not inference_only)
     batch, kept = _batch(read, target, one)
     ran(one, logits.device, library().bp_logprob_forward, ctypes.byref(batch), ctypes.byref(outputs.struct))
     del kept

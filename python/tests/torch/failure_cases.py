@@ -1,0 +1,101 @@
+"""One rank fails where nobody expects it to: the others hear of it at once, and the group is as good as before."""
+
+import time
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from bucketpool import errors
+from bucketpool.torch import cp
+from bucketpool.torch import logprob as L
+from logprob_cases import expect
+
+AT_ONCE = 10  # seconds; torch's timeout is twice that
+
+
+def told(rank, kind_here, function, *parts):
+    """Rank 0 gets its own exception, the others one of the library's that names it, before torch's timeout."""
+    begin = time.monotonic()
+    if rank == 0:
+        expect(kind_here, function)
+    else:
+        expect(errors.Error, function, "rank 0", *parts)
+    took = time.monotonic() - begin
+    assert took < AT_ONCE, f"that took {took:.1f} s"
+
+
+def works(group):
+    logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
+    assert torch.isfinite(L.logprobs_from_logits(logits, target, group=group)).all()
+
+
+class Refused(Exception):
+    """As of a web server: a status that is none of ours, and words that are no text."""
+    status = "404"
+
+
+class Mask:
+    @property
+    def shape(self):
+        raise Refused("not found: \udcff")
+
+
+def case_exceptions_of_others(rank, ranks):
+    world = dist.group.WORLD
+    logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
+    told(rank, Refused,
+         lambda: L.logprobs_from_logits(logits, target, group=world, mask=Mask() if rank == 0 else None), "not found")
+    works(world)
+    told(rank, Exception, lambda: L.logprobs_from_logits(logits, target, group=world, chunk_size=1 << 70
+                                                         if rank == 0 else 8))
+    works(world)
+    split = cp.PackedSplit([0, 2 * ranks], world)
+    told(rank, AttributeError, lambda: cp._Gathered.apply([1, 2] if rank == 0 else torch.ones(2), split, split.comm,
+                                                          "packed", False))
+    works(world)
+
+
+def case_no_memory(rank, ranks):
+    """What a pass needs is there before the ranks begin it together."""
+    world = dist.group.WORLD
+    logits, target = torch.randn(2, 6, 24, requires_grad=True), torch.zeros(2, 6, dtype=torch.int64)
+    hidden, weight = torch.randn(2, 6, 8, requires_grad=True), torch.randn(24, 8, requires_grad=True)
+    split = cp.PackedSplit([0, 2 * ranks], world)
+    local = torch.ones(2, 3, requires_grad=True)
+    loss = L.linear_logprobs(hidden, weight, target, group=world).sum()
+    for function in (lambda: L.logprobs_from_logits(logits, target, group=world),
+                     lambda: L.linear_logprobs(hidden, weight, target, group=world), lambda: split.reassemble(local),
+                     loss.backward):
+        failing = mock.patch.object(torch, "empty", side_effect=torch.OutOfMemoryError("used up"))
+        if rank == 0:
+            failing.start()
+        try:
+            told(rank, torch.OutOfMemoryError, function, "used up")
+        finally:
+            if rank == 0:
+                failing.stop()
+        works(world)
+
+
+def case_saved_tensors_that_changed(rank, ranks):
+    world = dist.group.WORLD
+    target = torch.zeros(2, 6, dtype=torch.int64)
+    leaf, weight = torch.randn(2, 6, 8, requires_grad=True), torch.randn(24, 8, requires_grad=True)
+    hidden = leaf * 1
+    loss = L.linear_logprobs(hidden, weight, target, group=world).sum()
+    if rank == 0:
+        with torch.no_grad():
+            hidden.add_(1)
+    told(rank, RuntimeError, loss.backward, "modified")
+    works(world)
+
+
+def case_groups_that_come_back(rank, ranks):
+    """A communicator of a destroyed group serves no other one, whatever its address."""
+    for turn in range(4):
+        group = dist.new_group(list(range(ranks)))
+        works(group)
+        dist.destroy_process_group(group)
+        expect(errors.Error, lambda: works(group))
+        del group
