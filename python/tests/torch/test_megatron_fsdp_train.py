@@ -20,7 +20,7 @@ class Training(unittest.TestCase):
     def test_same_bits(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             outputs = [os.path.join(folder, f"rank{rank}.json") for rank in range(RANKS)]
-            environment = dict(os.environ, OMP_NUM_THREADS="1")
+            environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1")
             ranks = [subprocess.Popen([sys.executable, os.path.join(HERE, "megatron_train.py"), str(rank), str(RANKS),
                                        os.path.join(folder, "store"), outputs[rank]], env=environment,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
