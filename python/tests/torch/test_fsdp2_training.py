@@ -144,7 +144,7 @@ if models.has_meshes():  # 2.12
     CASES["several_groups"] = "meshes", {}, None, models.plain_step, 2, EXACT
     CASES["several_groups_prefetched"] = "meshes", {}, (prefetch, 1, 1), models.plain_step, 2, EXACT
 if hasattr(models.FSDPModule, "set_reduce_scatter_max_input_buffers"):  # 2.13
-    CASES["two_reductions"] = "sizes", {}, (keep_inputs, 2), models.plain_step, 2, EXACT
+    CASES["three_reductions"] = "sizes", {}, (keep_inputs, 3), models.plain_step, 2, EXACT
     CASES["two_reductions_of_groups"] = "meshes", {"mixed": "both"}, (keep_inputs, 2), models.plain_step, 2, EXACT
 
 

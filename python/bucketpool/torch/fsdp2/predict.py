@@ -13,6 +13,8 @@ from ...errors import Unsupported
 from .groups import Group, _field, all_groups, groups_of, states_of
 from .timeline import Slot, Timeline
 
+_INPUTS_KEPT = "reduce_scatter_max_input_buffers"  # of FSDP2's groups and communication context
+
 
 class _Step:
     """FSDP2's bookkeeping of one step: which group is gathered, what is pending, what the last copy-out and reduction
@@ -34,6 +36,8 @@ class _Step:
         self.frozen_end_reductions = hasattr(root_state, "_fsdp_param_groups")
         # From 2.15 on the callback behind backward ends gathers when post-backward ran for all states, not for each.
         self.ends_together = hasattr(root_state, "_end_backward_iteration")
+        # 2.12 loops over earlier reductions to end them, and its variable keeps the last until post-backward returns.
+        self.loop_keeps = self.frozen_end_reductions and not hasattr(groups[0].handle, _INPUTS_KEPT)
         self.inputs_kept = _inputs_kept(groups, root_state)
 
     def groups(self, state: Any) -> List[Group]:
@@ -117,17 +121,25 @@ class _Step:
                 self.reduce(group)
 
     def reduce(self, group: Group) -> None:
-        dtype = group.reduce_dtype
+        dtype, kept = group.reduce_dtype, None
         if group.index == group.siblings - 1 and (dtype is not None or self.frozen_end_reductions):
-            self.end_reductions(self.inputs_kept - 1)
+            if self.loop_keeps:
+                kept = self.clear_reductions()
+            while len(self.reducing) >= self.inputs_kept:
+                self.release(self.reducing.pop(0))
         if dtype is not None:
             pooled = group.ranks > 1
             self.reducing.append(self.timeline.acquire(group.name, "grad", "", group.reduce_numel, dtype) if pooled
                                  else None)
+        self.release(kept)
 
-    def end_reductions(self, remaining: int) -> None:
-        while len(self.reducing) > remaining:
-            self.release(self.reducing.pop(0))
+    def clear_reductions(self) -> Optional[Slot]:
+        """Ends them as list.clear() does, backwards, but for the last: that is what the loop before it waited for last,
+        and its variable keeps it."""
+        kept = self.reducing.pop() if self.reducing else None
+        while self.reducing:
+            self.release(self.reducing.pop())
+        return kept
 
     def end_gathers(self, state: Any) -> None:
         for group in self.groups(state):
@@ -143,15 +155,14 @@ class _Step:
                 self.end_gathers(state)
         for state in states:
             self.end_gathers(state)
-        self.end_reductions(0)
+        self.release(self.clear_reductions())
 
 
 def _inputs_kept(groups: List[Group], root_state: Any) -> int:
     """Reduce-scatter inputs that may be in flight: a setting from 2.13 on, of which the largest counts when the module
     first runs; one before."""
-    name = "reduce_scatter_max_input_buffers"
-    resolved: Optional[int] = getattr(_field(root_state, "_comm_ctx"), name, None)
-    return resolved or max(getattr(group.handle, name, 1) for group in groups)
+    resolved: Optional[int] = getattr(_field(root_state, "_comm_ctx"), _INPUTS_KEPT, None)
+    return resolved or max(getattr(group.handle, _INPUTS_KEPT, 1) for group in groups)
 
 
 class _Passing(NamedTuple):
