@@ -11,7 +11,7 @@ import traceback
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim", "bucketpool.torch.fsdp2",
-                                 "torch.utils.checkpoint", "torch._dynamo"])
+                                 "megatron_fsdp", "torch.utils.checkpoint", "torch._dynamo"])
 
 
 def _run(function, rank, ranks, store, arguments, pipe):
