@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "report.h"
@@ -48,12 +49,33 @@ static bp_status train(trainer *t, bool speaks, double *seconds)
     }
     if (t->offload != NULL)
         TRY(restore_all(t));
+    if (t->profile != NULL && bp_profile_is_recording(t->profile))
+        TRY(bp_profile_stop(t->profile)); /* writes the last step: destroying would not say why that failed */
     return speaks ? report_end(t, median(seconds, t->options->steps)) : memory_check(t);
+}
+
+/* Ranks that go different ways would wait for each other for ever. */
+static bp_status check_options(const options *o, bp_comm *control)
+{
+    const uint32_t ranks = bp_comm_ranks(control);
+    char mine[SHARED_OPTIONS_BYTES], *all = calloc(ranks, sizeof mine);
+    if (all == NULL)
+        return fail_memory();
+    options_shared(o, mine);
+    bp_status status = bp_comm_exchange(control, mine, sizeof mine, all);
+    for (uint32_t rank = 1; status == BP_OK && rank < ranks; rank++) {
+        const char *other = all + rank * sizeof mine;
+        if (strcmp(other, all) != 0)
+            status = fail(BP_ERR_MISMATCH, "rank %u has other options than rank 0: %s; rank 0: %s", rank, other, all);
+    }
+    free(all);
+    return status;
 }
 
 static bp_status run(const options *o, const launched *l, bp_comm *control, trainer *t)
 {
     bool speaks = bp_comm_rank(control) == 0;
+    TRY(check_options(o, control));
     TRY(trainer_create(o, l, control, t));
     if (speaks)
         report_begin(t);

@@ -224,3 +224,14 @@ int options_parse(int argc, char **argv, bool speaks, options *o)
         return refuse(&p, "%s is no option; --help lists them", argv[optind]);
     return check(&p);
 }
+
+void options_shared(const options *o, char words[SHARED_OPTIONS_BYTES])
+{
+    memset(words, 0, SHARED_OPTIONS_BYTES);
+    (void)snprintf(words, SHARED_OPTIONS_BYTES,
+                   "steps %" PRIu64 " policy %s stack %s precision %d rows %" PRIu64 " length %" PRIu64
+                   " hidden %" PRIu64 " vocab %" PRIu64 " seed %" PRIu64
+                   " cuda %d graph %d register %d offload-every %" PRIu64 " check-gradients %d",
+                   o->steps, bp_policy_name(o->policy), o->stack, (int)o->precision, o->rows, o->length, o->hidden,
+                   o->vocab, o->seed, o->cuda, o->graph, o->registered, o->offload_every, o->check_gradients);
+}

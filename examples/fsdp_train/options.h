@@ -32,4 +32,8 @@ enum { GO_ON = -1, EXIT_OPTIONS = 2 };
 /* `speaks`: one of the ranks prints what is wrong. */
 int options_parse(int argc, char **argv, bool speaks, options *o);
 
+#define SHARED_OPTIONS_BYTES 256
+/* What has to be the same on all ranks, in words; zeros follow. */
+void options_shared(const options *o, char words[SHARED_OPTIONS_BYTES]);
+
 #endif

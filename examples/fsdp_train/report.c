@@ -56,7 +56,7 @@ bp_status report_end(const trainer *t, double seconds_a_step)
     if (t->offloads > 0)
         printf("offload %" PRIu64 " times, of %" PRIu64 " bytes committed %" PRIu64 " left\n", t->offloads,
                t->away_before, t->away_bytes);
-    if (t->profile != NULL)
+    if (t->profile != NULL && o->steps > 0)
         printf("profile %s\n", bp_profile_path(t->profile, BP_PROFILE_PICKLE));
     printf("time %.3f ms a step, the median\n", 1e3 * seconds_a_step);
     return BP_OK;

@@ -5,7 +5,8 @@
  * saves a tensor for longer (a graph of automatic differentiation) delays no reuse, and reads what is there then.
  *
  * The tensor's deleter is called by whoever took it, from any thread, also when the language that the caller is written in is gone: it is C,
- * takes a mutex and, as the last of a destroyed pool, gives the memory back. Not to be called while a stream is being captured then.
+ * takes a mutex and, as the last of a destroyed pool, waits for the device's work and gives the memory back. Not to be called while a stream is
+ * being captured then, nor by a stream's own call.
  *
  * Thread safety: any thread, beside all other calls. Streams: none; ordering work is the caller's business.
  * Memory that was offloaded (offload.h) is not there for tensors either, and guard mode makes released memory inaccessible.
@@ -30,7 +31,7 @@ typedef struct bp_lend {
 BP_API bp_status bp_lend_init(bp_lend *lend, size_t size);
 
 /* A tensor of one dimension over all bytes of a request, on kDLCPU or kDLCUDA. Whoever takes it calls its deleter, or bp_lent_back.
- * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, bytes that are no whole number of elements), BP_ERR_SCHEDULE (it has no memory now),
+ * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, bytes that are no whole number of elements), BP_ERR_SCHEDULE (it has no memory now, also as its group is offloaded),
  * BP_ERR_UNSUPPORTED (a dtype that DLPack lacks, a dynamic request, whose memory goes with its release, a device that DLPack lacks),
  * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_pool_lend(bp_pool *pool, const bp_lend *lend, void **managed);

@@ -11,8 +11,8 @@
  *   so many bytes of a device, a slab of its own
  *   the environment: BUCKETPOOL_TORCH_BYTES=8g (k, m, g, t or plain bytes), for each device that is asked for and was not configured
  *
- * Thread safety: any thread; one lock for all devices. Nothing prints or exits: an allocation that cannot be had is NULL, which PyTorch takes for
- * out of memory, and bp_torch_statistics_get tells why.
+ * Thread safety: any thread; a lock for each device, held while the host waits for that device. Nothing prints or exits: an allocation that
+ * cannot be had is NULL, which PyTorch takes for out of memory, and bp_torch_statistics_get tells why.
  *
  * Source: torch/csrc/cuda/CUDAPluggableAllocator.cpp and c10/cuda/CUDACachingAllocator.cpp of PyTorch. */
 #ifndef BUCKETPOOL_TORCH_ALLOCATOR_H
@@ -67,14 +67,15 @@ BP_API bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *s
 
 /* ---- what PyTorch loads ---------------------------------------------------------------------------------------------- */
 
-/* Memory for `bytes`, or NULL. `stream` (cudaStream_t) is ordered after everything that used the memory before; the host does not wait, but where nothing
- * else is left than memory of which nobody knows when its work is over (freed by a capture, or not markable). Addresses are multiples of 512, segments' of 2 MiB. On a stream that is being captured only memory that
+/* Memory for `bytes`, or NULL. `stream` (cudaStream_t) is ordered after everything that used the memory before; the host does not wait, but where
+ * nothing else is left than memory of which nobody knows when its work is over (freed by a capture, or not markable). Addresses are multiples of
+ * 512; a slab of its own begins at a multiple of 2 MiB, as segments of PyTorch do then. On a stream that is being captured only memory that
  * nobody used before, as a graph is not ordered after work outside. */
 BP_API void *bp_torch_malloc(size_t bytes, int device, void *stream);
 
-/* Memory that bp_torch_malloc returned may be handed out again to work after what `stream` has now: PyTorch passes the stream of the allocation, and
- * has waited for others that the tensors recorded. What was handed out to a capture is kept
- * until nothing else is left, as graphs run on any stream. Anything else is counted and left alone. */
+/* Memory that bp_torch_malloc returned may be handed out again to work after what `stream` has now: PyTorch passes the stream of the allocation,
+ * and has waited for others that the tensors recorded. What was handed out to a capture is kept until nothing else is left, as graphs run on any
+ * stream. Anything else is counted and left alone. */
 BP_API void bp_torch_free(void *address, size_t bytes, int device, void *stream);
 
 #ifdef __cplusplus

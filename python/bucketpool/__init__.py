@@ -10,13 +10,23 @@ from .buckets import Bucket, Buckets, Request
 from .capture import Capture, CaptureSummary
 from .comm import Comm
 from .device import Device, Event, Stream, Usage
-from .errors import *  # noqa: F401,F403
+from .errors import (CaptureError, CommError, DeviceError, Error, FileError, FormatError, Infeasible, InternalError,
+                     InvalidArgument, Mismatch, NoDevice, NoDeviceMemory, NoHostMemory, ScheduleError, SizeOverflow,
+                     Unsupported)
 from .model import GivenBucket, Model, Parameter, Unit
 from .plan import Assignment, Plan, PlanRole, PlanSlab
 from .pool import BoundRequest, LiveRequest, Pool, PoolSlab, Statistics
 from .registration import Entry, Registration, Window
 from .schedule import Schedule, ScheduleEvent, Step, Wait
 from .view import View
+
+__all__ = ["Assignment", "BoundRequest", "Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Comm",
+           "CommError", "Device", "DeviceError", "Entry", "Error", "Event", "FileError", "FormatError",
+           "GivenBucket", "Infeasible", "InternalError", "InvalidArgument", "LiveRequest", "Mismatch",
+           "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Parameter", "Plan", "PlanRole",
+           "PlanSlab", "Pool", "PoolSlab", "Registration", "Request", "Schedule", "ScheduleError",
+           "ScheduleEvent", "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported",
+           "Usage", "View", "Wait", "Window", "version"]
 
 
 def version() -> str:

@@ -3,7 +3,6 @@
 import collections
 import ctypes
 import itertools
-import threading
 from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, cuda

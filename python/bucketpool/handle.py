@@ -16,7 +16,7 @@ import os
 import threading
 from ctypes import byref, c_void_p
 from types import TracebackType
-from typing import Any, Callable, ClassVar, Deque, Dict, Generic, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, ClassVar, Deque, Generic, List, Optional, Tuple, Type, TypeVar
 
 from ._library import core
 from .errors import InvalidArgument

@@ -1,7 +1,7 @@
 """Plans: where each request lives, how many bytes that takes, and how few it could take."""
 
 import ctypes
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from . import _abi
 from ._library import call, configured, core, filled, formats

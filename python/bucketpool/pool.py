@@ -1,13 +1,13 @@
 """Pools: a plan made real on a device, and the serving of its buckets."""
 
 import ctypes
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, dlpack
-from ._library import call, configured, core, failure, filled
+from ._library import call, configured, core, filled
 from .buckets import Buckets
 from .device import Device, Stream
-from .errors import InvalidArgument, ScheduleError
+from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back
 from .model import Model
 from .names import (DType, decoded, dtype, dtype_name, encoded, fingerprint_text, lane, member, name_of, optional, role,

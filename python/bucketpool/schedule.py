@@ -1,12 +1,11 @@
 """Schedules: when each request is live in a step of training."""
 
 import ctypes
-from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from . import _abi
 from ._library import call, configured, core, filled
 from .buckets import Buckets
-from .errors import InvalidArgument
 from .handle import Handle, Owner
 from .model import Model
 from .names import member, name_of, role_bits, whole

@@ -1,7 +1,6 @@
 """Views: a live request's memory, for Python."""
 
 import ctypes
-import sys
 from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from . import _abi, dlpack

@@ -3,13 +3,12 @@
 import gc
 import itertools
 import os
-import sys
 import threading
 import unittest
 
 import bucketpool as bp
 from bucketpool import handle
-from support import BRIEF, Served, committed, run_python, world
+from support import BRIEF, Served, committed, run_python
 
 
 class Orders(unittest.TestCase):

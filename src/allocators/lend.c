@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "allocators/explain.h"
+#include "allocators/residency.h"
 #include "core/fail.h"
 
 /* ---- DLPack --------------------------------------------------------------------------------------------------------- */
@@ -79,8 +81,10 @@ static void give_back(lent *l)
     pthread_mutex_lock(&lending->mutex);
     bool last = --lending->tensors == 0 && lending->pool_is_gone;
     pthread_mutex_unlock(&lending->mutex);
-    if (last)
+    if (last) { /* whoever had tensors used streams that nobody here knows, and unmapping waits for no work */
+        (void)bp_device_synchronize(lending->device);
         destroy(lending);
+    }
     free(l);
 }
 
@@ -168,6 +172,21 @@ static bp_status choose_device(const bp_device *device, dl_device *where)
     return BP_OK;
 }
 
+/* Slabs keep their addresses while they have no memory. */
+static bp_status check_residency(const bp_pool *pool, uint32_t id, const void *address)
+{
+    char what[96];
+    for (uint32_t i = 0; i < pool->slabs.count; i++) {
+        const bp_slab *slab = &pool->slabs.slabs[i];
+        if (!bp_residency_is_closed(pool, i) || (uintptr_t)address - (uintptr_t)slab->address >= slab->bytes)
+            continue;
+        snprintf(what, sizeof what, "is away with group %.40s, which is offloaded: restore it before",
+                 pool->slab_infos[i].group);
+        return bp_fail_order(pool, id, what);
+    }
+    return BP_OK;
+}
+
 /* The tensor, but for whom it keeps and what deletes it. */
 static bp_status describe(const bp_pool *pool, const bp_lend *lend, dl_tensor *tensor, int64_t *numel)
 {
@@ -181,6 +200,7 @@ static bp_status describe(const bp_pool *pool, const bp_lend *lend, dl_tensor *t
             "without; plan it, or bind it as persistent",
             bp_role_name((bp_role)request.role), request.unit, request.ordinal);
     BP_TRY(bp_pool_address(pool, lend->id, &tensor->data, &bytes));
+    BP_TRY(check_residency(pool, lend->id, tensor->data));
     BP_TRY(choose_device(pool->device, &tensor->device));
     bp_dtype dtype = lend->dtype == BP_DTYPE_NONE ? request.dtype : lend->dtype;
     BP_TRY(choose_type(dtype, &tensor->dtype));

@@ -13,9 +13,29 @@
 
 #define VARIABLE "BUCKETPOOL_TORCH_BYTES"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything below */
+/* A lock for each device: who waits for one must not keep others from the work that it waits for (collectives in one process). */
+static pthread_mutex_t locks[BP_TORCH_DEVICES];
 static bp_torch_arena *arenas[BP_TORCH_DEVICES];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;   /* taken last */
 static char refusal[sizeof((bp_torch_statistics *)NULL)->because]; /* of a device that is not served */
+
+static void make_locks(void)
+{
+    for (size_t i = 0; i < BP_TORCH_DEVICES; i++)
+        pthread_mutex_init(&locks[i], NULL); /* cannot fail for a plain mutex */
+}
+
+static void lock(int ordinal)
+{
+    pthread_once(&once, make_locks);
+    pthread_mutex_lock(&locks[ordinal]);
+}
+
+static void unlock(int ordinal)
+{
+    pthread_mutex_unlock(&locks[ordinal]);
+}
 
 /* ---- configuration ------------------------------------------------------------------------------------------------------ */
 
@@ -28,9 +48,14 @@ bp_status bp_torch_config_init(bp_torch_config *config, size_t size)
     return BP_OK;
 }
 
+static bool is_index(int ordinal)
+{
+    return ordinal >= 0 && ordinal < BP_TORCH_DEVICES;
+}
+
 static bp_status check_index(const char *function, int ordinal)
 {
-    if (ordinal < 0 || ordinal >= BP_TORCH_DEVICES)
+    if (!is_index(ordinal))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: device %d is not one of 0 to %d", function, ordinal,
                        BP_TORCH_DEVICES - 1);
     return BP_OK;
@@ -51,20 +76,23 @@ static bp_status check(const bp_torch_config *config)
 bp_status bp_torch_serve(const bp_torch_config *config)
 {
     BP_TRY(check(config));
-    pthread_mutex_lock(&lock);
+    lock(config->ordinal);
     bp_torch_arena **arena = &arenas[config->ordinal];
     bp_status status = *arena == NULL
                            ? bp_torch_arena_create(config, arena)
                            : bp_fail(BP_ERR_SCHEDULE, "bp_torch_serve: device %d is served already, from %llu bytes",
                                      (int)config->ordinal, (unsigned long long)(*arena)->statistics.bytes);
-    pthread_mutex_unlock(&lock);
+    unlock(config->ordinal);
     return status;
 }
 
 static bp_status not_served(const char *function, int ordinal)
 {
-    return bp_fail(BP_ERR_SCHEDULE, "%s: device %d is not served%s%s", function, ordinal, *refusal != '\0' ? ": " : "",
-                   refusal);
+    pthread_mutex_lock(&refusal_lock);
+    bp_status status = bp_fail(BP_ERR_SCHEDULE, "%s: device %d is not served%s%s", function, ordinal,
+                               *refusal != '\0' ? ": " : "", refusal);
+    pthread_mutex_unlock(&refusal_lock);
+    return status;
 }
 
 static bp_status stop(int32_t ordinal)
@@ -86,9 +114,9 @@ static bp_status stop(int32_t ordinal)
 bp_status bp_torch_stop(int32_t ordinal)
 {
     BP_TRY(check_index("bp_torch_stop", ordinal));
-    pthread_mutex_lock(&lock);
+    lock(ordinal);
     bp_status status = stop(ordinal);
-    pthread_mutex_unlock(&lock);
+    unlock(ordinal);
     return status;
 }
 
@@ -98,14 +126,14 @@ bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *statisti
     if (statistics == NULL || statistics->size < sizeof *statistics)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_statistics_get: needs an output of %zu bytes",
                        sizeof *statistics);
-    pthread_mutex_lock(&lock);
+    lock(ordinal);
     const bp_torch_arena *arena = arenas[ordinal];
     bp_status status = arena != NULL ? BP_OK : not_served("bp_torch_statistics_get", ordinal);
     if (status == BP_OK) {
         *statistics = arena->statistics;
         statistics->size = sizeof *statistics;
     }
-    pthread_mutex_unlock(&lock);
+    unlock(ordinal);
     return status;
 }
 
@@ -135,7 +163,6 @@ static bp_status serve_by_environment(int ordinal)
 {
     bp_torch_config config = {.size = sizeof config, .ordinal = ordinal};
     const char *variable = getenv(VARIABLE);
-    BP_TRY(check_index("bp_torch_malloc", ordinal));
     if (variable == NULL)
         return bp_fail(BP_ERR_SCHEDULE, "neither bp_torch_serve was called for it nor " VARIABLE " is set");
     if (!read_bytes(variable, &config.bytes))
@@ -145,38 +172,47 @@ static bp_status serve_by_environment(int ordinal)
 
 /* ---- what PyTorch loads -------------------------------------------------------------------------------------------------- */
 
-static bool is_index(int ordinal)
+static void refuse_unserved(void)
 {
-    return ordinal >= 0 && ordinal < BP_TORCH_DEVICES;
+    pthread_mutex_lock(&refusal_lock);
+    snprintf(refusal, sizeof refusal, "%s", bp_error_detail());
+    pthread_mutex_unlock(&refusal_lock);
 }
 
-static void refuse(int device)
+static void refuse(bp_torch_arena *arena)
 {
-    bp_torch_arena *arena = is_index(device) ? arenas[device] : NULL;
-    char *because = arena != NULL ? arena->statistics.because : refusal;
-    snprintf(because, sizeof refusal, "%s", bp_error_detail());
-    if (arena != NULL)
-        arena->statistics.refused++;
+    if (arena == NULL) {
+        refuse_unserved();
+        return;
+    }
+    snprintf(arena->statistics.because, sizeof arena->statistics.because, "%s", bp_error_detail());
+    arena->statistics.refused++;
 }
 
 void *bp_torch_malloc(size_t bytes, int device, void *stream)
 {
     void *address = NULL;
-    pthread_mutex_lock(&lock);
-    bp_status status = is_index(device) && arenas[device] != NULL ? BP_OK : serve_by_environment(device);
+    if (check_index("bp_torch_malloc", device) != BP_OK) {
+        refuse_unserved();
+        return NULL;
+    }
+    lock(device);
+    bp_status status = arenas[device] != NULL ? BP_OK : serve_by_environment(device);
     if (status == BP_OK)
         status = bp_torch_arena_allocate(arenas[device], bytes, (uintptr_t)stream, &address);
     if (status != BP_OK)
-        refuse(device);
-    pthread_mutex_unlock(&lock);
+        refuse(arenas[device]);
+    unlock(device);
     return address;
 }
 
 void bp_torch_free(void *address, size_t bytes, int device, void *stream)
 {
     (void)bytes;
-    pthread_mutex_lock(&lock);
-    if (is_index(device) && arenas[device] != NULL && address != NULL)
+    if (!is_index(device) || address == NULL)
+        return;
+    lock(device);
+    if (arenas[device] != NULL)
         bp_torch_arena_free(arenas[device], address, (uintptr_t)stream);
-    pthread_mutex_unlock(&lock);
+    unlock(device);
 }

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <bucketpool/comm_ops.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -235,6 +237,67 @@ static void captured(void **state)
     on_teams(replay_captured, NULL);
 }
 
+/* A communicator whose collectives block the host, as MPI's do. */
+static void forget(void *self)
+{
+    (void)self;
+}
+
+static bp_status alone(void *self, bp_comm_traits *traits)
+{
+    (void)self;
+    traits->ranks = 1;
+    return BP_OK;
+}
+
+static bp_status exchange_nothing(void *self, const void *mine, uint64_t bytes, void *all)
+{
+    (void)self;
+    memcpy(all, mine, bytes);
+    return BP_OK;
+}
+
+static bp_status count_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
+{
+    (void)mine, (void)all, (void)bytes, (void)stream;
+    ++*(int *)self;
+    return BP_OK;
+}
+
+static void refuse_to_be_captured(rank *r, void *user)
+{
+    static const bp_comm_ops blocking = {.size = sizeof blocking,
+                                         .version = BP_COMM_OPS_VERSION,
+                                         .name = "blocking",
+                                         .destroy = forget,
+                                         .traits = alone,
+                                         .exchange = exchange_nothing,
+                                         .all_gather = count_gather};
+    (void)user;
+    int gathers = 0;
+    char memory[16] = "";
+    bp_comm *comm = NULL;
+    bp_graph *graph = NULL;
+    expect_ok(r, bp_comm_create(&blocking, &gathers, NULL, &comm));
+    expect_ok(r, bp_graph_begin(r->stream));
+    expect_fails(r, bp_comm_all_gather(comm, memory, memory + 8, 8, r->stream), BP_ERR_CAPTURE, "blocking");
+    expect(r, gathers == 0);
+    expect_ok(r, bp_graph_end(r->stream, &graph));
+    expect_ok(r, bp_comm_all_gather(comm, memory, memory + 8, 8, r->stream));
+    expect(r, gathers == 1);
+    bp_graph_destroy(&graph);
+    bp_comm_destroy(&comm);
+}
+
+static void blocking_ones_are_not_captured(void **state)
+{
+    (void)state;
+    team t;
+    team_begin(&t, &(team_options){.ranks = 1});
+    team_run(&t, refuse_to_be_captured, NULL);
+    team_end(&t);
+}
+
 static void refuse_bad_input(rank *r, void *user)
 {
     (void)user;
@@ -325,6 +388,7 @@ int main(void)
                                        cmocka_unit_test(reduce_scatter),
                                        cmocka_unit_test(in_stream_order),
                                        cmocka_unit_test(captured),
+                                       cmocka_unit_test(blocking_ones_are_not_captured),
                                        cmocka_unit_test(bad_input),
                                        cmocka_unit_test(another_devices_stream),
                                        cmocka_unit_test(gathers_are_served_from_windows)};

@@ -110,7 +110,7 @@ static void test_tensors_hold_nothing(void **state)
     end_kit(&k);
 }
 
-/* The pool, its streams and the device may all be gone: the bytes are there until the last tensor is. */
+/* The bytes are there until the last tensor is gone. */
 static void test_tensors_outlive_pools(void **state)
 {
     (void)state;
@@ -127,6 +127,43 @@ static void test_tensors_outlive_pools(void **state)
     assert_true(usage_of(k.device).committed_bytes > 0);
     first->dl.data[1] = 9;
     first->deleter(first);
+    assert_int_equal(usage_of(k.device).committed_bytes, 0);
+    end_kit(&k);
+}
+
+/* Also when nobody else has the device any more. */
+static void test_tensors_outlive_devices(void **state)
+{
+    (void)state;
+    kit k = three_units(new_host());
+    managed *lent = lend(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
+    bp_pool_destroy(&k.pool);
+    for (int i = 0; i < KIT_STREAMS; i++)
+        bp_stream_destroy(&k.streams[i]);
+    bp_device_destroy(&k.device);
+    lent->dl.data[0] = 9;
+    lent->deleter(lent);
+    k.device = new_device();
+    end_kit(&k);
+}
+
+/* Who looks last may have work on its way that the pool knew nothing of. */
+static void test_the_last_waits_for_work(void **state)
+{
+    (void)state;
+    kit k = three_units(new_device());
+    managed *lent = lend(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
+    gate g = {0};
+    flag done = 0;
+    pthread_t opener;
+    bp_pool_destroy(&k.pool);
+    block(k.streams[1], &g);
+    assert_ok(bp_stream_fill(k.streams[1], lent->dl.data, 3, 2000));
+    raise_on(k.streams[1], &done);
+    assert_int_equal(pthread_create(&opener, NULL, unblock_later, &g), 0);
+    lent->deleter(lent);
+    assert_int_equal(atomic_load(&done), 1);
+    assert_int_equal(pthread_join(opener, NULL), 0);
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
     end_kit(&k);
 }
@@ -213,6 +250,8 @@ int main(void)
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_tensors_hold_nothing),
         cmocka_unit_test(test_tensors_outlive_pools),
+        cmocka_unit_test(test_tensors_outlive_devices),
+        cmocka_unit_test(test_the_last_waits_for_work),
         cmocka_unit_test(test_pools_that_have_lent_and_got_back),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_refusals),

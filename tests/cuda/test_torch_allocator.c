@@ -310,6 +310,36 @@ static void test_pool(void **state)
     end_kit(&k);
 }
 
+/* A request that begins between two of PyTorch's steps: what is before the next is left out. */
+static void test_pool_between_steps(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 6 * MIB;
+    open_pool(&k, &config, 0);
+    bp_bind first = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_UINT8, 256),
+            bind = bind_of("", 1, BP_ROLE_PARAM, BP_DTYPE_UINT8, 4 * MIB);
+    first.placement = bind.placement = BP_PLACE_PERSISTENT;
+    bp_torch_config torch;
+    assert_ok(bp_torch_config_init(&torch, sizeof torch));
+    torch.pool = k.pool;
+    assert_ok(bp_pool_bind(k.pool, &first, &torch.request));
+    assert_ok(bp_pool_bind(k.pool, &bind, &torch.request));
+    uint8_t *whole = address_of(&k, torch.request);
+    const uint64_t skipped = (512 - (uintptr_t)whole % 512) % 512;
+    assert_true(skipped > 0);
+    assert_ok(bp_torch_serve(&torch));
+    assert_int_equal(numbers().bytes, 4 * MIB - skipped);
+    assert_null(bp_torch_malloc(4 * MIB, 0, native(k.streams[1])));
+    uint8_t *address = bp_torch_malloc(4 * MIB - 512, 0, native(k.streams[1]));
+    assert_ptr_equal(address, whole + skipped);
+    assert_null(bp_torch_malloc(1, 0, native(k.streams[1])));
+    bp_torch_free(address, 4 * MIB - 512, 0, native(k.streams[1]));
+    assert_ok(bp_torch_stop(0));
+    end_kit(&k);
+}
+
 static void test_configuration(void **state)
 {
     (void)state;
@@ -436,15 +466,82 @@ static void test_threads(void **state)
     stop(&b);
 }
 
+static void *take_from_the_second(void *taken)
+{
+    void *address = bp_torch_malloc(MIB, 1, NULL);
+    bp_torch_free(address, MIB, 1, NULL);
+    atomic_store((flag *)taken, address != NULL ? 1 : 2);
+    return NULL;
+}
+
+static void *take_all(void *user)
+{
+    bench *b = user;
+    return get(b, 4 * MIB, 0);
+}
+
+/* A thread that waits for its device must not keep another from the work that the device waits for, as collectives of one process do. */
+static void test_devices_do_not_wait_for_each_other(void **state)
+{
+    (void)state;
+    bench b;
+    bp_graph *graph;
+    bp_torch_config config;
+    bp_cuda_config cuda;
+    assert_ok(bp_cuda_config_init(&cuda, sizeof cuda));
+    cuda.driver = driver();
+    cuda.ordinal = 1;
+    assert_ok(bp_torch_config_init(&config, sizeof config));
+    if (bp_device_create_cuda(&cuda, &config.device) != BP_OK)
+        skip(); /* one GPU */
+    config.ordinal = 1;
+    config.bytes = 2 * MIB;
+    assert_ok(bp_torch_serve(&config));
+    serve(&b, 4 * MIB);
+    assert_ok(bp_graph_begin(b.streams[1]));
+    void *captured = get(&b, 2 * MIB, 1);
+    assert_ok(bp_graph_end(b.streams[1], &graph));
+    put(&b, captured, 2 * MIB, 1);
+
+    gate g = {0};
+    flag taken = 0;
+    pthread_t waits, takes;
+    void *all;
+    block(b.streams[2], &g);
+    assert_int_equal(pthread_create(&waits, NULL, take_all, &b), 0);
+    assert_true(stays_down(&taken)); /* by now it waits for the device */
+    assert_int_equal(pthread_create(&takes, NULL, take_from_the_second, &taken), 0);
+    const bool soon = is_raised_soon(&taken);
+    unblock(&g);
+    assert_int_equal(pthread_join(waits, &all), 0);
+    assert_int_equal(pthread_join(takes, NULL), 0);
+    assert_true(soon);
+    assert_int_equal(atomic_load(&taken), 1);
+    assert_ptr_equal(all, captured);
+    put(&b, all, 4 * MIB, 0);
+    bp_graph_destroy(&graph);
+    stop(&b);
+    assert_ok(bp_torch_stop(1));
+    bp_device_destroy(&config.device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_segments),        cmocka_unit_test(test_best_fit),
-        cmocka_unit_test(test_strays),          cmocka_unit_test(test_other_streams_wait),
-        cmocka_unit_test(test_two_to_wait_for), cmocka_unit_test(test_unmarked),
-        cmocka_unit_test(test_captures),        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_configuration),   cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_random),          cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_best_fit),
+        cmocka_unit_test(test_strays),
+        cmocka_unit_test(test_other_streams_wait),
+        cmocka_unit_test(test_two_to_wait_for),
+        cmocka_unit_test(test_unmarked),
+        cmocka_unit_test(test_captures),
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_pool_between_steps),
+        cmocka_unit_test(test_configuration),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_devices_do_not_wait_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,6 +90,15 @@ class FsdpTrain(unittest.TestCase):
             self.assertEqual(fp32 > 0, ranks > 1)  # ranks add up in another order, one does not
             self.assertLessEqual(bf16, 2**-6)
 
+    @unittest.skipUnless(MPI and not BRIEF, "without MPI, or in brief")
+    def test_gradients_of_many_tokens(self):
+        """Rounding of long sums is no fault."""
+        result = start(4, "--check-gradients", "--steps", 1, "--stack", "m", "--rows", 128, "--length", 64, "--hidden", 16,
+                       "--vocab", 64, "--precision", "fp32")
+        self.losses(result)
+        fp32 = float(re.search(r"at most (\S+) of the norm apart in fp32", result.stdout)[1])
+        self.assertTrue(1e-6 < fp32 < 1.6e-5, fp32)
+
     def test_it_learns(self):
         lines = self.losses(start(1, "--steps", 40))
         first, last = (float(LOSS.fullmatch(line)[3]) for line in (lines[0], lines[-1]))
@@ -162,6 +171,23 @@ class FsdpTrain(unittest.TestCase):
                         ("--hidden", 2, "--vocab", 2, "--steps", 2)):
             self.assertEqual(len(self.losses(start(1, *options))), options[-1])
 
+    def test_profile(self):
+        """What is named is there, and the last step's file has been written or the reason is told, however few steps there are."""
+        with tempfile.TemporaryDirectory() as folder:
+            for steps in (0, 1, 2, 3):
+                place = os.path.join(folder, str(steps))
+                result = start(1, "--steps", steps, f"--profile={place}")
+                self.assertEqual(len(self.losses(result)), steps)
+                last = os.path.join(place, f"step_{min(steps, 2) - 1}", "snapshot_rank00.pickle")
+                self.assertEqual(re.findall(r"(?m)^profile (.*)$", result.stdout), [last] if steps else [])
+                self.assertEqual(os.path.exists(last), steps > 0)
+            file = os.path.join(folder, "file")
+            open(file, "w").close()
+            for steps in (1, 2):
+                result = start(1, "--steps", steps, f"--profile={file}")
+                self.assertEqual(result.returncode, 1)
+                self.assertIn(f"fsdp_train: rank 0: input or output failed: cannot make folder {file}: ", result.stderr)
+
     @unittest.skipUnless(MPI, "without MPI")
     def test_more_ranks_than_rows(self):
         result = start(4, "--rows", 3)
@@ -176,11 +202,27 @@ class FsdpTrain(unittest.TestCase):
         self.assertIn("fsdp_train: rank 1: unsupported: several processes were started, but this fsdp_train was built without MPI",
                       result.stderr)
 
+    def start_with_more_for_rank_1(self, more, *options):
+        script = 'test "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 || set -- "$@" "$0"; exec "$PROGRAM" "$@"'
+        return subprocess.run([MPIRUN, "2", "/bin/sh", "-c", script, more, *options], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PROGRAM": PROGRAM})
+
     @unittest.skipUnless(MPI, "without MPI")
     def test_a_rank_that_fails_ends_all(self):
-        result = start(2, "--device", "cuda", "--steps", 1, LD_LIBRARY_PATH="")
+        """Rank 1 cannot write, in the middle of training; the other waits for it in a collective."""
+        with tempfile.NamedTemporaryFile() as file:
+            result = self.start_with_more_for_rank_1(f"--profile={file.name}", "--steps", "100000")
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, r"fsdp_train: rank \d: ")
+        self.assertIn(f"fsdp_train: rank 1: input or output failed: cannot make folder {file.name}", result.stderr)
+        self.assertNotIn("fsdp_train: rank 0: ", result.stderr)
+
+    @unittest.skipUnless(MPI, "without MPI")
+    def test_ranks_with_other_options(self):
+        """They would wait for each other."""
+        for more, words in (("--steps=1", "steps 1 "), ("--policy=max", "policy max "), ("--offload-every=1", "offload-every 1 ")):
+            result = self.start_with_more_for_rank_1(more, "--steps", "3")
+            self.assertEqual((result.returncode, result.stdout), (1, ""), more)
+            self.assertRegex(result.stderr, f"fsdp_train: rank [01]: mismatch: rank 1 has other options than rank 0: .*{words}")
 
 
 class Wrapper(unittest.TestCase):

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include <bucketpool/dlpack.h>
+
 #include "stores.h"
 
 /* The call fails so, and leaves everything as it was. */
@@ -231,6 +233,31 @@ static void test_observers(void **state)
         assert_int_equal(before.attached[i], 0);
 }
 
+/* A tensor over addresses without memory would be there to crash with. */
+static void test_lending(void **state)
+{
+    (void)state;
+    store s = open_store(new_device(), NULL, NULL);
+    void *made = &s;
+    bp_lend what;
+    assert_ok(bp_lend_init(&what, sizeof what));
+    what.id = of_role(&s, BP_ROLE_STATE);
+    const char *group = group_of_request(&s, what.id);
+    keep(&s, group);
+    assert_fails(bp_pool_lend(s.k.pool, &what, &made), BP_ERR_SCHEDULE, group, "offloaded");
+    assert_ptr_equal(made, &s);
+    assert_int_equal(bp_pool_lent_count(s.k.pool), 0);
+    what.id = param(&s.k, 0); /* not of the group */
+    assert_ok(bp_pool_lend(s.k.pool, &what, &made));
+    bp_lent_back(&made);
+    bring_back(&s, group, BP_RESTORE_LEAVE);
+    what.id = of_role(&s, BP_ROLE_STATE);
+    assert_ok(bp_pool_lend(s.k.pool, &what, &made));
+    bp_lent_back(&made);
+    assert_bytes(&s);
+    close_store(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_shared_name),
         cmocka_unit_test(test_observers),
+        cmocka_unit_test(test_lending),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

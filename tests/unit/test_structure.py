@@ -123,7 +123,7 @@ class Structure(unittest.TestCase):
             with open(path, encoding="utf-8") as file:
                 declared |= set(re.findall(r"\b(bp_\w+)\(", file.read()))
         for library in filter(None, (CORE, FORMATS, MPI, LOGPROB)):
-            text = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+            text = subprocess.run(["nm", "-D", "--defined-only", "--extern-only", library], check=True, capture_output=True, text=True).stdout
             exported = {line.split()[2].split("@")[0] for line in text.splitlines() if len(line.split()) == 3}
             exported -= {name for name in exported if name.startswith("BUCKETPOOL_")}
             self.assertTrue(exported)

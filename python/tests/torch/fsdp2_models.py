@@ -76,6 +76,9 @@ def build(kind="uniform", mesh=None, mixed=False, **options):
     if kind == "frozen":
         layers[1].requires_grad_(False)
         layers[2].up.requires_grad_(False)
+    if kind == "frozen_first":  # no gradient is needed before layer 2, whose post-backward comes last then
+        for part in (model.embedding, *layers[:2]):
+            part.requires_grad_(False)
     if kind == "dtypes":  # one group of bf16 and fp32, packed as bytes; frozen, as FSDP2 reduces one dtype only
         layers[1].requires_grad_(False)
         layers[1].norm.to(torch.float64)

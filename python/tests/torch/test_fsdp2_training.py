@@ -46,6 +46,14 @@ def with_evaluation(model, step):
     return [loss] + models.plain_step(model, step)
 
 
+def evaluated(model):
+    """Before anything is recorded; the root's parameters stay gathered."""
+    import torch
+
+    with torch.no_grad():
+        models.loss_of(model, 70)
+
+
 def prefetch(model, forward, backward):
     layers = list(model.layers)
     for index, layer in enumerate(layers):
@@ -89,6 +97,8 @@ CASES = {
     "packed_dtypes": ("dtypes", {}, None, models.plain_step, 2, EXACT),
     "experts_nested": ("experts", {}, None, models.plain_step, 2, EXACT),
     "frozen": ("frozen", {}, None, models.plain_step, 2, EXACT),
+    "frozen_first": ("frozen_first", {}, None, models.plain_step, 2, EXACT),
+    "embedding_alone": ("embedding", {}, None, models.plain_step, 2, EXACT),
     "tied": ("tied", {}, None, models.plain_step, 2, EXACT),
     "modules_together": ("together", {}, None, models.plain_step, 2, EXACT),
     "keeps_after_forward": ("sizes", {"reshard_after_forward": False}, None, models.plain_step, 2, EXACT),
@@ -97,10 +107,11 @@ CASES = {
     "prefetch_2": ("sizes", {}, (prefetch, 2, 0), models.plain_step, 2, EXACT),
     "prefetch_2_both_ways": ("sizes", {}, (prefetch, 2, 2), models.plain_step, 2, EXACT),
     "asynchronous": ("sizes", {}, (asynchronous,), models.plain_step, 2, EXACT),
-    "not_gathered_in_backward": ("embedding", {}, (keep_embedding,), models.plain_step, 2, ENOUGH),
+    "not_gathered_in_backward": ("embedding", {}, (keep_embedding,), models.plain_step, 2, EXACT),
     "accumulation": ("sizes", {}, None, accumulate, 2, ENOUGH),
     "several_backwards": ("sizes", {}, None, not_the_last, 2, UNFORESEEN),
     "evaluation_between": ("sizes", {}, None, with_evaluation, 2, ENOUGH),
+    "evaluation_before": ("sizes", {}, (evaluated,), models.plain_step, 2, EXACT),
     "twice": ("repeated", {}, (twice,), models.plain_step, 2, UNFORESEEN),
     "hybrid_sharding": ("sizes", {"mesh": "hybrid", "mixed": True}, None, models.plain_step, 4, EXACT),
     "hybrid_accumulation": ("sizes", {"mesh": "hybrid"}, None, without_all_reduce, 4, UNFORESEEN),

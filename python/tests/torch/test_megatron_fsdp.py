@@ -225,8 +225,8 @@ class Export(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "plan.json")
             plan.write(path)
-            ours = Ours(4, plan=bucketpool.Plan.read(path))
-        self.assertEqual(ours.statistics.deviations, 0)
+            ours = Ours(4, plan=path)
+        self.assertEqual((ours.statistics.deviations, ours.installed.plan.fingerprint), (0, plan.fingerprint))
         self.assertTrue(ours.addresses)
 
     def test_planned_by_a_function(self) -> None:
@@ -237,6 +237,28 @@ class Export(unittest.TestCase):
                 model = wrap(random_stack(3), expert_parallel=2)
             step(model, 0)
             self.assertEqual((installed.plan.policy, installed.plan.copies), ("max", 3))
+
+    def test_no_plan(self) -> None:
+        with self.assertRaisesRegex(errors.InvalidArgument, "a function that makes one, not 3"), pooled.install(plan=3):
+            pass
+        with fake_ranks(RANKS), without_cuda(), pooled.install(plan=lambda units: None), \
+                self.assertRaisesRegex(errors.InvalidArgument, "returned None, not a Plan"):
+            wrap(random_stack(3), expert_parallel=2)
+
+    def test_closed(self) -> None:
+        """Nothing makes another pool then: gradients are asked for when parameters are served already."""
+        with fake_ranks(RANKS), without_cuda():
+            with pooled.install() as installed:
+                model = wrap(random_stack(3), expert_parallel=2)
+            installed.close()
+            installed.close()
+            with self.assertRaisesRegex(errors.ScheduleError, "the pool was closed"):
+                installed.pool
+            bucket, group = next((index, group) for index, group in enumerate(model.param_and_grad_buffer.parameter_groups)
+                                 if group.fsdp_unit_id is not None)
+            with self.assertRaisesRegex(errors.InvalidArgument, "Pool is closed"):
+                installed.allocators["grad"].allocate(bucket, group.main_grad_buffer.bucket_index.size,
+                                                      group.grad_dtype, torch.device("cpu"))
 
     def test_plan_of_another_module(self) -> None:
         """Found while the module is wrapped, with the numbers."""

@@ -230,7 +230,6 @@ class Streams(unittest.TestCase):
         self.assertEqual(int(data[0]), 2)
         served.of["grad"].free(second)
 
-
     @unittest.skipUnless(os.path.exists(os.path.join(FAKES, "libcuda.so.1")), f"no emulated driver in {FAKES}")
     def test_on_the_emulated_gpu(self) -> None:
         """Each stream is imported once; gathers wait for compute, compute for reductions; the per-thread default
@@ -291,6 +290,22 @@ class BadInput(unittest.TestCase):
             self.params.allocate(1, self.group.numel, self.dtype, torch.device("meta"))
         with self.assertRaisesRegex(errors.Unsupported, "cuda and cpu"):
             pooled.PooledBuckets(make_plan(self.groups), "meta")
+
+    def test_two_modules_in_one_pool(self) -> None:
+        """Their buckets have the same ids; one is never handed to both."""
+        other = self.served.pooled.allocator("param", self.groups)
+        self.served.allocate("param", 1)
+        with self.assertRaisesRegex(errors.ScheduleError, "param bucket 1 of unit 0 is allocated by another allocator"):
+            other.allocate(1, self.group.numel, self.dtype, CPU)
+        self.params.free(1)
+        other.allocate(1, self.group.numel, self.dtype, CPU)
+        self.assertEqual(other.live, [1])
+
+    def test_closed(self) -> None:
+        """Streams go, too."""
+        device = self.served.pooled.pool.device
+        self.served.pooled.close()
+        self.assertEqual(device.usage.streams, 0)
 
     def test_repeats(self) -> None:
         """As Megatron-FSDP's allocators: the same bucket again, and no complaint about a free too many; or both

@@ -18,5 +18,4 @@ from .recorder import record
 from .timeline import Planned, Size, Slot, Timeline
 
 __all__ = ["KNOWN_VERSIONS", "Attachment", "Group", "Planned", "Size", "Slot", "Timeline", "Unplanned", "attach",
-"groups_of",
-           "plan_of", "predict", "record"]
+           "groups_of", "plan_of", "predict", "record"]

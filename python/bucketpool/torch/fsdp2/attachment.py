@@ -9,9 +9,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 import torch
 from torch import nn
 
-from ... import Device, Plan, Pool, Registration, Stream
 from ..._library import call, core
-from ...errors import Error, Infeasible, InvalidArgument, Mismatch, ScheduleError
+from ...device import Device, Stream
+from ...errors import Infeasible, InvalidArgument, Mismatch, ScheduleError
+from ...plan import Plan
+from ...pool import Pool
+from ...registration import Registration
 from ..capture import GraphCapture
 from ..streams import Streams
 from .comms import Source, install, phase_of, uninstall
@@ -60,16 +63,15 @@ class Attachment(Source):
         self._streams = Streams(device, self.torch_device)
         self._live: Dict[int, _Lease] = {}
         self._apart: Set[int] = set()
-        self._failure: Optional[Error] = None
+        self._failure: Optional[Exception] = None
         ids = pool.bind_buckets(planned.buckets)
         self._requests: Dict[Tuple[str, str], List[int]] = {}
         self._sizes: Dict[int, Tuple[Slot, Size]] = {}
         for request, slot in sorted(zip(ids, planned.slots), key=lambda each: each[1].instance):
             self._requests.setdefault((slot.unit, slot.role), []).append(request)
             self._sizes[request] = (slot, planned.sizes[slot])
-        self._attached = False
         install(groups, self)
-        self._attached = True
+        self._installed = True
 
     # ---- what the communication objects ask for -------------------------------------------------------------------
 
@@ -144,7 +146,7 @@ class Attachment(Source):
             if self.poison:
                 self._fill(lease, last)
             self.pool.release([request], lease.stream)
-        except Error as error:
+        except Exception as error:
             self._failure = error
         self._apart.discard(request)
         del self._live[request]
@@ -206,28 +208,39 @@ class Attachment(Source):
         """Gives the module its own communication objects back and the pool's memory to the device. Between steps; twice
         is nothing.
 
-        Raises ScheduleError while the framework holds buffers."""
-        if not self._attached:
+        Raises ScheduleError while the framework holds buffers; and, when all is given back, what went wrong as the last
+        buffers were released (guard mode: one was written past its end)."""
+        if self.pool.closed:
             return
         if self._live:
             slot = self.live()[0]
             raise ScheduleError(f"{len(self._live)} buffers are in use, {slot.unit} {slot.bucket} among them: "
                                 "detach between steps")
-        uninstall(self.groups)
-        self._attached = False
+        self._uninstall()
         if self.registration is not None:
             self.registration.close()
         self._streams.close()
         self.pool.close()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _uninstall(self) -> None:
+        """Once: later the module may have another pool."""
+        if self._installed:
+            uninstall(self.groups)
+            self._installed = False
 
     def __enter__(self) -> "Attachment":
         return self
 
     def __exit__(self, kind: Any, *_rest: Any) -> None:
-        if kind is None or not self._live:  # after an exception its traceback may hold buffers
-            self.detach()
-        elif self._attached:
-            uninstall(self.groups)
+        if kind is not None:
+            self._failure = None  # the exception that goes on says more
+            self._uninstall()
+            if self._live:  # its traceback may hold buffers
+                return
+        self.detach()
 
 
 Timelines = Union[Timeline, Sequence[Timeline], None]

@@ -14,9 +14,9 @@ from torch.distributed.fsdp import FSDPModule
 from ...errors import InvalidArgument, Mismatch, Unsupported
 from ...names import dtype as library_dtype
 
-# 2.11.0 was read and run; of 2.9 and 2.10 the parameter group of PyTorch 002a76fb, which lies by them: it orders streams
-# and drops references in the same way. 2.15.0 does not: it has several groups in a module, keeps several reduce-scatter
-# inputs and drops gather outputs behind another stream.
+# 2.11.0 was read and run. 2.10.0 differs from it in annotations only; 2.9.1 orders streams and drops references in the
+# same way, and reshards after a forward that is recomputed, too. 2.15.0 was read and does not: it has several groups in a
+# module, keeps several reduce-scatter inputs and drops gather outputs behind another stream.
 KNOWN_VERSIONS = ((2, 9), (2, 10), (2, 11))
 ROOT = "(root)"
 

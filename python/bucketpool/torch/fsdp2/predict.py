@@ -1,16 +1,16 @@
 """The step that a module's settings say it will run, in the order of FSDP2's host: what a recording would show.
 
-Modules run once each, in the order in which they are registered, nested ones within their parents. Of the settings
-those that stand now count: resharding after forward and backward, explicit prefetching both ways, frozen groups,
-gathers on the caller's stream."""
+Modules run once each, in the order in which they are registered, nested ones within their parents. Inputs of the model
+need no gradient; from the first trained parameter on everything does. Of the settings those that stand now count:
+resharding after forward and backward, explicit prefetching both ways, frozen groups, gathers on the caller's stream."""
 
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from ...errors import Unsupported
-from .groups import Group, _field, groups_of
+from .groups import Group, _field, groups_of, states_of
 from .timeline import Slot, Timeline
 
 
@@ -27,6 +27,7 @@ class _Step:
         self.kept: Optional[Slot] = None  # the last copied-out gather of forward, which its successor gives back
         self.reducing: Optional[Slot] = None
         self.order: List[Group] = []  # as post-forward ran
+        self.left: Set[int] = set()  # states that post-backward ran for
 
     def gather(self, group: Group, phase: str) -> None:
         if group.name in self.pending or group.name in self.unsharded:
@@ -86,6 +87,7 @@ class _Step:
         self.prefetch(explicit, "backward")
 
     def after_backward(self, state: Any) -> None:
+        self.left.add(id(state))
         group = self.of_state.get(id(state))
         if group is None:
             return
@@ -100,34 +102,48 @@ class _Step:
             self.timeline.release(self.reducing)
             self.reducing = None
 
-    def end(self) -> None:
-        for slot in self.pending.values():
-            self.timeline.release(slot)
+    def end(self, states: List[Any]) -> None:
+        """The callback behind backward, state by state: post-backward where no input needed a gradient, then the end of
+        gathers that were prefetched in vain."""
+        for state in states:
+            if id(state) not in self.left:
+                self.after_backward(state)
+            group = self.of_state.get(id(state))
+            if group is not None and group.name in self.pending:
+                self.timeline.release(self.pending.pop(group.name))
         self.end_reduction()
 
 
-def _passage(root: nn.Module) -> List[Tuple[bool, Any]]:
-    """States as forward enters (True) and leaves (False) them. One of several modules is entered with the first, left
-    with the last."""
-    passage: List[Tuple[bool, Any]] = []
+class _Passing(NamedTuple):
+    entering: bool
+    state: Any
+    needs_gradient: bool  # what goes in, or comes out
+
+
+def _passage(root: nn.Module) -> List[_Passing]:
+    """States as forward enters and leaves them. One of several modules is entered with the first, left with the
+    last."""
+    passage: List[_Passing] = []
     seen: Set[nn.Module] = set()
     remaining: Dict[int, int] = {}
 
-    def visit(module: nn.Module) -> None:
+    def visit(module: nn.Module, needs: bool) -> bool:
         seen.add(module)
         state = module._get_fsdp_state() if isinstance(module, FSDPModule) else None
         if state is not None:
             if id(state) not in remaining:
                 remaining[id(state)] = len(_field(state, "_modules"))
-                passage.append((True, state))
+                passage.append(_Passing(True, state, needs))
             remaining[id(state)] -= 1
+        needs = needs or any(parameter.requires_grad for parameter in module.parameters(recurse=False))
         for child in module.children():
             if child not in seen:
-                visit(child)
+                needs = visit(child, needs)
         if state is not None and remaining[id(state)] == 0:
-            passage.append((False, state))
+            passage.append(_Passing(False, state, needs))
+        return needs
 
-    visit(root)
+    visit(root, False)
     return passage
 
 
@@ -143,10 +159,11 @@ def predict(root: nn.Module, any_version: bool = False) -> Timeline:
                               "size of its own: run a step inside bucketpool.torch.fsdp2.record() and plan from that")
     step = _Step(groups, _field(root, "_get_fsdp_state")())
     passage = _passage(root)
-    for entering, state in passage:
+    for entering, state, _ in passage:
         (step.before_forward if entering else step.after_forward)(state)
     step.give_back_kept()
-    for entering, state in reversed(passage):
-        (step.after_backward if entering else step.before_backward)(state)
-    step.end()
+    for entering, state, needs_gradient in reversed(passage):
+        if needs_gradient:
+            (step.after_backward if entering else step.before_backward)(state)
+    step.end(list(states_of(root).values()))
     return step.timeline

@@ -37,11 +37,14 @@ class _Recorder(Source):
 def record(module: nn.Module, any_version: bool = False) -> Iterator[Timeline]:
     """Records what is gathered and reduced in the block: run one whole step of each kind in it (with all its
     micro-batches, up to and including the last backward). The buffers are plain ones, so losses and memory are as ever;
-    `peak_bytes` and `joint_peak_bytes` of the timeline are what FSDP2 itself held.
+    `peak_bytes` and `joint_peak_bytes` of the timeline are what FSDP2 itself held. Parameters that an earlier forward
+    left gathered are resharded first: the next steps will gather them.
 
     Raises as groups_of; InvalidArgument where the module has a pool or is being recorded."""
     groups = groups_of(module, any_version)
     timeline = Timeline(group.name for group in groups)
+    for group in groups:
+        group.module.reshard()
     install(groups, _Recorder(timeline))
     try:
         yield timeline

@@ -2,7 +2,9 @@
 
 from typing import Any, List
 
-from ... import Device, Pool, Registration
+from ...device import Device
+from ...pool import Pool
+from ...registration import Registration
 from ..nccl import register
 from .groups import Group, _field
 

@@ -6,8 +6,10 @@ from typing import Dict, Iterable, List, Sequence, Tuple
 
 import torch
 
-from ... import Buckets, Model, Schedule
+from ...buckets import Buckets
 from ...errors import InvalidArgument, ScheduleError
+from ...model import Model
+from ...schedule import Schedule
 
 ROLES = ("param", "grad")  # a gather's output, a reduce-scatter's input
 PHASES = ("", "forward", "backward")

@@ -66,8 +66,8 @@ class PooledBuckets:
 
     `plan` is read, not kept. `device` is a torch device: memory and streams are its own ("cpu": the library's host
     device, for runs without a GPU). `outside_bytes` is memory for buckets outside units, made at creation.
-    `pool_options` are those of Pool (strict, guard, fingerprint, name, ...). Several allocators may serve one pool, one
-    for each role.
+    `pool_options` are those of Pool (strict, guard, fingerprint, name, ...). Several allocators may serve one pool: one
+    for each role. A bucket that another one has allocated is refused.
 
     Errors: Unsupported (a plan with parameters and gradients in one slab or with dynamic memory, a device that is
     neither cpu nor cuda), InvalidArgument (a plan whose buckets are not named by ids: not exported by describe()),
@@ -87,6 +87,7 @@ class PooledBuckets:
         self.streams = Streams(native, self.device)
         self.planned = self._bind(plan)
         self._outside: Dict[Tuple[str, int], Planned] = {}
+        self.allocated: Set[int] = set()  # requests that one of the allocators holds
 
     def _bind(self, plan: Plan) -> Dict[Tuple[str, int], Planned]:
         planned = {}
@@ -116,6 +117,7 @@ class PooledBuckets:
 
     def close(self) -> None:
         """Gives the pool up. What tensors still look at stays mapped until the last of them goes."""
+        self.streams.close()
         self.pool.close()
 
 
@@ -195,6 +197,7 @@ class BucketAllocator:
             return
         if hold.pool_id is not None:
             self.pooled.pool.release([hold.pool_id], self.pooled.streams.current())
+            self.pooled.allocated.discard(hold.pool_id)
         elif bucket_id in self._dynamic:
             self._dynamic[bucket_id].untyped_storage().resize_(0)
         del self._held[bucket_id]
@@ -264,6 +267,9 @@ class BucketAllocator:
         return planned
 
     def _from_pool(self, bucket_id: int, planned: Planned, size: int, dtype: torch.dtype, strict: bool) -> _Hold:
+        if planned.id in self.pooled.allocated:
+            raise ScheduleError(f"{self._label(bucket_id)} is allocated by another allocator of this pool: make one "
+                                f"allocator for each role, and one pool for each module")
         stream = self.pooled.streams.current()
         take = self.pooled.pool.acquire if strict else self.pooled.pool.try_acquire
         views = take([planned.id], stream)
@@ -279,6 +285,7 @@ class BucketAllocator:
             tensor = self._tensors[key] = view.torch(dtype)
         hold = _Hold(Bucket(tensor[:size] if tensor.numel() != size else tensor), planned.id, dtype, size)
         hold.streams.add(stream)
+        self.pooled.allocated.add(planned.id)
         return hold
 
     def _from_torch(self, bucket_id: int, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import importlib
 import operator
+import os
 import sys
 from contextlib import contextmanager
 from types import ModuleType
@@ -33,10 +34,20 @@ class Installed:
     """The pool of the one module that was wrapped while this was installed. `plan`, `units`, `pool` and `allocators`
     (by role) are there once it is."""
 
-    def __init__(self, plan: Union[None, Plan, Planner], policy: str, pool_options: Dict[str, Any]) -> None:
-        self.plan = plan if isinstance(plan, Plan) else None
-        self._planner = plan if plan is not None and not isinstance(plan, Plan) else lambda units: units.plan(policy)
+    def __init__(self, plan: Union[None, Plan, str, "os.PathLike[str]", Planner], policy: str,
+                 pool_options: Dict[str, Any]) -> None:
+        self.plan: Optional[Plan] = None
+        self._planner: Planner = lambda units: units.plan(policy)
+        if isinstance(plan, Plan):
+            self.plan = plan
+        elif isinstance(plan, (str, os.PathLike)):
+            self.plan = Plan.read(plan)
+        elif callable(plan):
+            self._planner = plan
+        elif plan is not None:
+            raise InvalidArgument(f"a plan is a Plan, its file, or a function that makes one, not {plan!r}")
         self._options = pool_options
+        self._closed = False
         self.units: Optional[Units] = None
         self.pooled: Optional[PooledBuckets] = None
         self.allocators: Dict[str, "_Deferred"] = {}
@@ -46,7 +57,9 @@ class Installed:
 
     @property
     def pool(self) -> Pool:
-        """Errors: ScheduleError before a module has been wrapped."""
+        """Errors: ScheduleError before a module has been wrapped, and after close()."""
+        if self._closed:
+            raise ScheduleError("the pool was closed: install() again and wrap the module anew")
         if self.pooled is None:
             raise ScheduleError("there is no pool yet: wrap a module first, with fsdp_double_buffer and sharded units")
         return self.pooled.pool
@@ -79,7 +92,7 @@ class Installed:
             self._registration = None
         if self.pooled is not None:
             self.pooled.close()
-            self.pooled = None
+            self._closed = True
 
     def _make_allocator(self, name: str, fsdp_param_groups: Sequence[Any], size: int = 2,
                         dtype_fn: Callable[[Any], torch.dtype] = operator.attrgetter("dtype"),
@@ -105,7 +118,11 @@ class Installed:
         if self.pooled is None:
             self.units = describe(list(self._groups), grad_dtype_of=self._grad_dtype_of)
             if self.plan is None:
-                self.plan = self._planner(self.units)
+                made = self._planner(self.units)
+                if not isinstance(made, Plan):
+                    raise InvalidArgument(f"the function that was given to install() as plan returned {made!r}, not a "
+                                          f"Plan")
+                self.plan = made
             outside = sum(self.units.outside_bytes(role) for role, each in self.allocators.items()
                           if each.outside == "persistent")
             pooled = PooledBuckets(self.plan, device, outside, **self._options)
@@ -171,11 +188,11 @@ def _find(package: Optional[str]) -> List[ModuleType]:
 
 
 @contextmanager
-def install(plan: Union[None, Plan, Planner] = None, policy: str = "scheduled", package: Optional[str] = None,
-            **pool_options: Any) -> Iterator[Installed]:
-    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan, a function that
-    makes one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one module inside;
-    the pool stays after the end and is given back by Installed.close().
+def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, policy: str = "scheduled",
+            package: Optional[str] = None, **pool_options: Any) -> Iterator[Installed]:
+    """While this is entered, Megatron-FSDP makes its double buffers from a pool of `plan`: a Plan or its file, a
+    function that makes one of the module's Units, or None, which plans the module's own buckets by `policy`. Wrap one
+    module inside; the pool stays after the end and is given back by Installed.close().
 
     `package` names the module that Megatron-FSDP is ("megatron_fsdp"; by default what is imported already, else what is
     found). `pool_options` are those of Pool. Not for several threads at once. Errors: ImportError, ScheduleError
