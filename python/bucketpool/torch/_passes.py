@@ -49,9 +49,9 @@ class Untraced(torch.autograd.Function):
     """Functions of the C library: torch.compile breaks the graph around them and calls them as they are."""
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(super().apply)(*arguments)
-        return super().apply(*arguments)
+        compiler: Any = torch.compiler
+        function: Any = super().apply
+        return (compiler.disable(function) if compiler.is_compiling() else function)(*arguments)
 
 
 class _NotTwice(torch.autograd.Function):
@@ -70,7 +70,9 @@ def only_once(what: str, gradient: Optional[torch.Tensor], *sources: Optional[to
     """The gradient; where a graph of the backward pass is made (create_graph), one whose own gradient is refused."""
     if gradient is None or not torch.is_grad_enabled():
         return gradient
-    return _NotTwice.apply(gradient, what, *[source for source in sources if source is not None])
+    apply: Any = _NotTwice.apply
+    refused: torch.Tensor = apply(gradient, what, *[source for source in sources if source is not None])
+    return refused
 
 
 # ---- before the pass -----------------------------------------------------------------------------------------------

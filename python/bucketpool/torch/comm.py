@@ -132,7 +132,8 @@ class GroupComm:
         if "cpu" in self.devices:
             dist.all_gather_into_tensor(everybody, mine, group=self.group)
             return
-        with torch.cuda.stream(torch.cuda.Stream()):  # not behind the work of the current one
+        cuda: Any = torch.cuda
+        with cuda.stream(cuda.Stream()):  # not behind the work of the current one
             gathered = torch.empty(everybody.numel(), dtype=torch.uint8, device="cuda")
             dist.all_gather_into_tensor(gathered, mine.cuda(), group=self.group)
             everybody.copy_(gathered)
@@ -164,7 +165,8 @@ class GroupComm:
         if native is None:
             job(False)
             return
-        with torch.cuda.stream(torch.cuda.ExternalStream(native) if native > 2 else torch.cuda.default_stream()):
+        cuda: Any = torch.cuda
+        with cuda.stream(cuda.ExternalStream(native) if native > 2 else cuda.default_stream()):
             job(True)
 
     def _all_gather(self, mine: int, everybody: int, size: int, stream: int) -> None:

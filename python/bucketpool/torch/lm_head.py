@@ -29,7 +29,7 @@ from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_opti
                       targets_of, upstream)
 from .comm import GroupComm
 
-Both = Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]
+Both = Tuple[Any, Any]  # tensors; None where one is not wanted
 
 
 def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,

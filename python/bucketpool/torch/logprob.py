@@ -117,8 +117,8 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
 
 
 def _forward(ctx: Any, options: Options, logits: torch.Tensor, target: Optional[torch.Tensor],
-             mask: Optional[torch.Tensor],
-             inference_only: bool) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
+             mask: Optional[torch.Tensor], inference_only: bool) -> Tuple[Any, Any]:
+    """Tensors; None for what the options do not ask for."""
     one, (read, outputs) = _prepared(options, logits, target, mask, ctx.needs_input_grad[0] and not inference_only)
     if target is None:  # entropies alone: any target will do
         target = torch.zeros((), dtype=torch.int64, device=logits.device).expand(logits.shape[:-1])
