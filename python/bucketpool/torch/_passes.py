@@ -176,8 +176,9 @@ def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad:
     """Sets the gradients from above; returns what must live until the call is enqueued."""
     struct_of.logprob_grad, first = _tensors.values(logprob_grad)
     struct_of.entropy_grad, second = _tensors.values(entropy_grad)
+    saved = saved.contiguous()  # hooks of saved tensors may lay them out anew, and this may be its only reference
     struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
-    return [first, second]
+    return [first, second, saved]
 
 
 def ran(one: Pass, device: torch.device, function: Any, *arguments: Any) -> None:

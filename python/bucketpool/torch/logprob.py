@@ -101,8 +101,7 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
         return same, dict(columns=logits.shape[-1]), masks
 
     def memory() -> Tuple[torch.Tensor, Outputs]:
-        return (logits if _tensors.rows_fit(logits) else logits.contiguous(),
-                Outputs(options, logits.shape[:-1], logits.device, gradient))
+        return _tensors.readable(logits), Outputs(options, logits.shape[:-1], logits.device, gradient)
 
     def make(start: int, comm: Optional[GroupComm]) -> ctypes.c_void_p:
         config = configured(library().bp_logprob_config_init, _abi.bp_logprob_config, vocab=logits.shape[-1],
@@ -140,6 +139,7 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor],
     if logprob_grad is None and entropy_grad is None or not ctx.needs_input_grad[0]:
         return None
     logits, target, saved, mask = ctx.saved_tensors
+    logits = _tensors.readable(logits)  # hooks of saved tensors may have laid them out anew
     one: Pass = ctx.one._replace(mask=mask)
     in_place = one.options.in_place
     if in_place and torch.is_grad_enabled():
