@@ -66,10 +66,10 @@ def _batch(logits: torch.Tensor, target: torch.Tensor, one: Pass) -> Tuple[_abi.
 
 
 def _check_overwritten(what: str, logits: torch.Tensor) -> None:
-    base = logits._base if logits._is_view() else logits
-    if base is not None and base.is_leaf and base.requires_grad:
-        raise InvalidArgument(
-            f"{what}: in_place would overwrite a leaf that requires a gradient ({list(base.shape)}) with the gradient")
+    for leaf in (logits, logits._base if logits._is_view() else None):
+        if leaf is not None and leaf.is_leaf and leaf.requires_grad:
+            raise InvalidArgument(f"{what}: in_place would overwrite a leaf that requires a gradient "
+                                  f"({list(leaf.shape)}) with the gradient")
     if not _tensors.rows_fit(logits):
         raise InvalidArgument(
             f"{what}: in_place, but rows of logits with strides {list(logits.stride())} cannot be written: "
