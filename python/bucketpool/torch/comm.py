@@ -31,6 +31,7 @@ _OPERATIONS = {
 }
 _WORDS = 384  # bytes of a rank's message that the others see
 _FACTS = 16
+_PATIENCE = 5.0  # seconds
 _TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
 
 
@@ -65,7 +66,16 @@ class GroupComm:
         return group
 
     def close(self) -> None:
-        """Destroys the clients that were made for the group, then the communicator. Not collective."""
+        """Destroys the clients that were made for the group, then the communicator. Not collective. Lets a call of
+        another thread finish, but waits for none that is stuck: what it uses is then left alone."""
+        if not self.lock.acquire(timeout=_PATIENCE):
+            return
+        try:
+            self._close()
+        finally:
+            self.lock.release()
+
+    def _close(self) -> None:
         if self.clients is not None:
             self.clients.clear()
         if self.handle is not None:
