@@ -46,6 +46,21 @@ def with_evaluation(model, step):
     return [loss] + models.plain_step(model, step)
 
 
+def keep_a_layer(model):
+    """As a step's first micro-batch has it: the second does not gather this layer in forward."""
+    model.layers[0].set_reshard_after_backward(False)
+
+
+def accumulate_with_a_layer_kept(model, step):
+    losses = []
+    for part in range(2):
+        model.layers[0].set_reshard_after_backward(part == 1)
+        loss = models.loss_of(model, 10 * step + part)
+        loss.backward()
+        losses.append(loss.detach())
+    return losses
+
+
 def evaluated(model):
     """Before anything is recorded; the root's parameters stay gathered."""
     import torch
@@ -112,6 +127,7 @@ CASES = {
     "several_backwards": ("sizes", {}, None, not_the_last, 2, UNFORESEEN),
     "evaluation_between": ("sizes", {}, None, with_evaluation, 2, ENOUGH),
     "evaluation_before": ("sizes", {}, (evaluated,), models.plain_step, 2, EXACT),
+    "keeps_after_backward": ("sizes", {}, (keep_a_layer,), accumulate_with_a_layer_kept, 2, ENOUGH),
     "twice": ("repeated", {}, (twice,), models.plain_step, 2, UNFORESEEN),
     "hybrid_sharding": ("sizes", {"mesh": "hybrid", "mixed": True}, None, models.plain_step, 4, EXACT),
     "hybrid_accumulation": ("sizes", {"mesh": "hybrid"}, None, without_all_reduce, 4, UNFORESEEN),

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -18,6 +19,7 @@ def _run(function, rank, ranks, store, arguments, pipe):
     import torch
     import torch.distributed as dist
 
+    faulthandler.enable()
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=40))

@@ -249,13 +249,14 @@ Timelines = Union[Timeline, Sequence[Timeline], None]
 def plan_of(module: nn.Module, timelines: Timelines = None, name: Optional[str] = None, phases: bool = True,
             any_version: bool = False) -> Planned:
     """What the planner takes: units, buckets and schedule of a sharded module, from recordings or (None) from its
-    settings.
+    settings: a first step, and a later one where some groups stay gathered after backward.
 
     phases: gathers of forward and of backward are buckets of their own, as "scheduled" wants them; "max" and "fixed",
     whose buffers are of one size, do better without. `plan_of(model).model.write_units("units.json")` is for
     `bucketpool plan --joint units.json`."""
     if timelines is None:
-        timelines = [predict(module, any_version)]
+        first, later = predict(module, any_version), predict(module, any_version, first=False)
+        timelines = [first] if later.events in (first.events, []) else [first, later]
     elif isinstance(timelines, Timeline):
         timelines = [timelines]
     return Planned(name or _name(module), [each if phases else each.without_phases() for each in timelines])

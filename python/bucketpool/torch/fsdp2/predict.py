@@ -147,8 +147,9 @@ def _passage(root: nn.Module) -> List[_Passing]:
     return passage
 
 
-def predict(root: nn.Module, any_version: bool = False) -> Timeline:
-    """The timeline of one training step of a sharded module from its settings, without running it.
+def predict(root: nn.Module, any_version: bool = False, first: bool = True) -> Timeline:
+    """The timeline of one training step of a sharded module from its settings, without running it. first: all groups
+    are sharded as it begins; False: those that backward does not reshard are gathered still.
 
     Raises what groups_of raises, and Unsupported where parameters have all-gather extensions, whose sizes only a
     recording shows."""
@@ -158,6 +159,8 @@ def predict(root: nn.Module, any_version: bool = False) -> Timeline:
             raise Unsupported(f"{group.name} has parameters with all-gather extensions (float8), whose gather has a "
                               "size of its own: run a step inside bucketpool.torch.fsdp2.record() and plan from that")
     step = _Step(groups, _field(root, "_get_fsdp_state")())
+    if not first:
+        step.unsharded.update(group.name for group in groups if not _field(group.handle, "reshard_after_backward"))
     passage = _passage(root)
     for entering, state, _ in passage:
         (step.before_forward if entering else step.after_forward)(state)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .comms import Source, install, phase_of, uninstall
-from .groups import Group, groups_of
+from .groups import Group, _field, groups_of
 from .lend import lend
 from .timeline import Timeline
 
@@ -38,13 +38,14 @@ def record(module: nn.Module, any_version: bool = False) -> Iterator[Timeline]:
     """Records what is gathered and reduced in the block: run one whole step of each kind in it (with all its
     micro-batches, up to and including the last backward). The buffers are plain ones, so losses and memory are as ever;
     `peak_bytes` and `joint_peak_bytes` of the timeline are what FSDP2 itself held. Parameters that an earlier forward
-    left gathered are resharded first: the next steps will gather them.
+    left gathered are resharded first, as the next steps will gather them; not those that backward leaves gathered.
 
     Raises as groups_of; InvalidArgument where the module has a pool or is being recorded."""
     groups = groups_of(module, any_version)
     timeline = Timeline(group.name for group in groups)
     for group in groups:
-        group.module.reshard()
+        if _field(group.handle, "reshard_after_backward"):
+            group.module.reshard()
     install(groups, _Recorder(timeline))
     try:
         yield timeline
