@@ -1,6 +1,5 @@
 """One rank fails where nobody expects it to: the others hear of it at once, and the group is as good as before."""
 
-import threading
 import time
 from unittest import mock
 
@@ -10,7 +9,6 @@ import torch.distributed as dist
 from bucketpool import errors
 from bucketpool.torch import cp
 from bucketpool.torch import logprob as L
-from bucketpool.torch.comm import comm_of, trust
 from logprob_cases import expect
 
 AT_ONCE = 10  # seconds; torch's timeout is twice that
@@ -101,28 +99,3 @@ def case_groups_that_come_back(rank, ranks):
         dist.destroy_process_group(group)
         expect(errors.Error, lambda: works(group))
         del group
-
-
-def case_close_beside_a_call(rank, ranks):
-    """The communicator of a call that another thread is in is not taken from under it."""
-    group = dist.new_group(list(range(ranks)))
-    comm, target = comm_of(group), torch.zeros(2, 6, dtype=torch.int64)
-    inside, original, seen = threading.Event(), comm._gather_host, []
-
-    def slow(mine, everybody):
-        inside.set()
-        time.sleep(0.3)
-        seen.append(comm.handle is not None)
-        original(mine, everybody)
-
-    L.logprobs_from_logits(torch.randn(2, 6, 24), target, group=group)
-    trust(group)
-    comm._gather_host = slow
-    call = threading.Thread(target=lambda: L.ChunkedDistributedLogprob.apply(
-        torch.randn(2, 6, 24), target, 24 * rank, 24 * rank + 24, None, group))
-    call.start()
-    inside.wait(10)
-    comm.close()
-    call.join()
-    assert seen and all(seen), seen
-    assert comm.handle is None
