@@ -20,14 +20,15 @@ import xml.etree.ElementTree
 ROOT = os.getcwd()
 BUILDS = os.path.join(ROOT, "build-check")
 FOLDER = os.path.join(BUILDS, "torch")
-VENV = os.path.join(BUILDS, "torch-venv")
+RELEASE = os.environ.get("BUCKETPOOL_TORCH", "2.11.0")  # another one has an environment of its own
+VENV = os.path.join(BUILDS, "torch-venv" + (f"-{RELEASE}" if RELEASE != "2.11.0" else ""))
 PYTHON = os.path.join(VENV, "bin", "python")
 LOG = os.path.join(BUILDS, "torch.log")
 TESTS = os.path.join("python", "tests", "torch")
 MOST_SECONDS = 900  # of the tests
 
-# Built for CUDA 13.0. Of the rest of its requirements what is imported here: no Triton, no cuda-bindings.
-TORCH = "torch==2.11.0"
+# Built for CUDA 13. Of the rest of its requirements what is imported here: no Triton, no cuda-bindings.
+TORCH = f"torch=={RELEASE}"
 PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "setuptools<82", "numpy",
             "pytest", "iniconfig", "packaging", "pluggy", "pygments", "megatron-fsdp==0.6.1", "einops"]
 # What PyTorch is linked to, by what the loader asks for: the package that has it, and what that downloads in MB. The machine's own are
@@ -47,6 +48,14 @@ LIBRARIES = {
     "libnccl.so.2": ("nvidia-nccl-cu13==2.28.9", 196),
     "libnvshmem_host.so.3": ("nvidia-nvshmem-cu13==3.4.5", 60),
 }
+# What a release calls that is not in the libraries above or in a toolkit of CUDA 13.0: from packages in any case.
+NEWER = {
+    "2.15.0": {
+        "libnccl.so.2": ("nvidia-nccl-cu13==2.30.7", 216),
+        "libnvshmem_host.so.3": ("nvidia-nvshmem-cu13==3.7.2", 135),
+    },
+}.get(RELEASE, {})
+LIBRARIES.update(NEWER)
 TORCH_MB, UNPACKED = 530, 2.6  # and how much more room than the download it takes, once unpacked
 
 
@@ -114,8 +123,8 @@ def needs_room(megabytes):
 
 def install():
     """An environment from nothing."""
-    found = loader_has()
-    linked = {name: toolkit_has(name) for name in LIBRARIES if name not in found and toolkit_has(name)}
+    found = loader_has() - set(NEWER)
+    linked = {name: toolkit_has(name) for name in LIBRARIES if name not in found and name not in NEWER and toolkit_has(name)}
     wanted = dict(LIBRARIES[name] for name in LIBRARIES if name not in found and name not in linked)
     needs_room(TORCH_MB + sum(wanted.values()) + 60)
     print(f"torch: installs {TORCH} ({TORCH_MB} MB){''.join(f', {p} ({mb} MB)' for p, mb in wanted.items())} "

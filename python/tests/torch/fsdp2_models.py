@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 WIDTH = 24
@@ -59,11 +59,38 @@ class Stack(nn.Module):
         return self.head(x)
 
 
-def build(kind="uniform", mesh=None, mixed=False, **options):
+def has_meshes():
+    """Parameters of one module on several meshes, so several groups in it: PyTorch 2.12 and later."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_common
+
+    return hasattr(_fsdp_common, "ShardPlacementResult")
+
+
+def follows_grad_dtype():
+    """Reductions in the dtype that parameters want gradients in: PyTorch 2.15 and later."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+    return hasattr(FSDPParam, "unsharded_grad_dtype")
+
+
+def on_three_meshes(layer):
+    """Of a block the norm on this rank alone, `down` over all ranks by a process group of its own, the rest as ever."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+    other = dist.new_group(list(range(dist.get_world_size())))
+    alone, other = (FSDPMeshInfo(DeviceMesh.from_group(group, "cpu"), shard_mesh_dim=0) for group in (alone, other))
+    placed = {parameter: alone for parameter in layer.norm.parameters()}
+    placed.update({parameter: other for parameter in layer.down.parameters()})
+    return lambda parameter: ShardPlacementResult(None, placed[parameter]) if parameter in placed else None
+
+
+def build(kind="uniform", mesh=None, mixed="", **options):
     """A sharded model, the same on every rank and call. options: of fully_shard."""
     torch.manual_seed(7)
     if mixed:
-        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32 if mixed == "both" else None)
     if mesh == "hybrid":
         options["mesh"] = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicate", "shard"))
     hidden = {"uniform": [48] * 4, "repeated": [48] * 3}.get(kind, [48, 17, 96, 31])
@@ -83,11 +110,12 @@ def build(kind="uniform", mesh=None, mixed=False, **options):
         layers[1].requires_grad_(False)
         layers[1].norm.to(torch.float64)
         layers[1].forward = lambda x, block=layers[1]: x + block.down(block.up(block.norm(x.double()).float()))
-    for layer in layers:
+    for index, layer in enumerate(layers):
         if isinstance(layer, Experts):
             for expert in layer.experts:
                 fully_shard(expert, **options)
-        fully_shard(layer, **options)
+        placement = {"shard_placement_fn": on_three_meshes(layer)} if kind == "meshes" and index % 2 == 0 else {}
+        fully_shard(layer, **placement, **options)
     if kind in ("together", "embedding"):
         fully_shard([model.embedding, model.head] if kind == "together" else model.embedding, **options)
     return fully_shard(model, **options)

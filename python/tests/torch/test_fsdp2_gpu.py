@@ -64,6 +64,35 @@ def on_three_streams(attached, model, device):
     return done
 
 
+def ended_in_backward(attached, device):
+    """A gather that was allocated and enqueued on two streams and ends in backward on a third, which is busy; what a fourth finds."""
+    import time
+
+    import torch
+
+    streams, made, done = attached._streams, [device.stream(name) for name in ("copy-in", "gather", "compute", "other")], []
+    group = attached.groups[1]
+    streams.now = made[0]
+    held = [group.handle._all_gather_comm.allocate((group.gather_numel,), dtype=group.gather_dtype, device=group.device)]
+    streams.now = made[1]
+    attached.communicates(held[0].data_ptr())
+    (request,) = attached._live
+    streams.now = made[2]
+    made[2].call(lambda: (time.sleep(0.3), done.append("used")))
+    result = torch.ones(1, requires_grad=True) * 2
+    result.register_hook(lambda gradient: held.clear())
+    result.backward()
+    assert not attached.live()
+    attached.pool.acquire([request], made[3])
+    made[3].call(lambda: done.append("gathered again"))
+    made[3].synchronize()
+    attached.pool.release([request], made[3])
+    streams.now = streams.compute
+    for stream in made:
+        stream.close()
+    return done
+
+
 def captured():
     import ctypes
 
@@ -114,6 +143,7 @@ def captured():
     model.layers[0].reshard()
     answers["balance"] = attached.live()
     answers["reused"] = on_three_streams(attached, model, device)
+    answers["ended"] = ended_in_backward(attached, device)
     attached.detach()
     return answers
 
@@ -128,6 +158,7 @@ def test_a_graph_of_forward_and_backward():
         assert answers["launches"] == (2, 2)
         assert "layers.0" in answers["held"] and answers["balance"] == []
         assert answers["reused"] == ["copied out", "gathered again"]
+        assert answers["ended"] == ["used", "gathered again"]
 
 
 REGISTERED = """

@@ -79,26 +79,6 @@ def test_one_rank_has_nothing_to_pool():
     assert "sharded over one rank" in world.run(one_rank, ranks=1)[0]
 
 
-def unknown_version():
-    import torch
-
-    from bucketpool import errors
-    from bucketpool.torch import fsdp2
-
-    model, torch.__version__ = models.build(), "2.15.0"
-    message = said(errors.Unsupported, fsdp2.attach, model)
-    with fsdp2.attach(model, any_version=True):
-        models.train(model, 1)
-    model.layers[0]._get_fsdp_state()._fsdp_param_group.fsdp_params[0].__dict__.pop("padded_sharded_param_size")
-    return message, said(errors.Unsupported, fsdp2.attach, model, any_version=True)
-
-
-def test_versions_that_were_not_read_are_refused():
-    for message, blind in world.run(unknown_version):
-        assert message.startswith("PyTorch 2.15.0: when FSDP2 is done with a buffer is known of 2.9, 2.10, 2.11")
-        assert "has no FSDPParam.padded_sharded_param_size: this adapter cannot see what it does" in blind
-
-
 def unplanned():
     """Steps that the plan does not know, strictly and not."""
     import torch

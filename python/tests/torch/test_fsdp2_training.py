@@ -100,6 +100,10 @@ def keep_embedding(model):
     model.embedding.set_unshard_in_backward(False)
 
 
+def keep_inputs(model, inputs):
+    model.set_reduce_scatter_max_input_buffers(inputs)
+
+
 # The step as predicted from the settings: its events are those of a recording; others, but a plan of them serves the
 # step; or it does not (a module that runs twice, a backward that is not the last).
 EXACT, ENOUGH, UNFORESEEN = "exact", "enough", "unforeseen"
@@ -108,7 +112,8 @@ EXACT, ENOUGH, UNFORESEEN = "exact", "enough", "unforeseen"
 CASES = {
     "uniform": ("uniform", {}, None, models.plain_step, 2, EXACT),
     "sizes": ("sizes", {}, None, models.plain_step, 2, EXACT),
-    "mixed_precision": ("sizes", {"mixed": True}, None, models.plain_step, 2, EXACT),
+    "mixed_precision": ("sizes", {"mixed": "both"}, None, models.plain_step, 2, EXACT),
+    "reduced_as_is": ("sizes", {"mixed": "params"}, None, models.plain_step, 2, EXACT),
     "packed_dtypes": ("dtypes", {}, None, models.plain_step, 2, EXACT),
     "experts_nested": ("experts", {}, None, models.plain_step, 2, EXACT),
     "frozen": ("frozen", {}, None, models.plain_step, 2, EXACT),
@@ -129,10 +134,18 @@ CASES = {
     "evaluation_before": ("sizes", {}, (evaluated,), models.plain_step, 2, EXACT),
     "keeps_after_backward": ("sizes", {}, (keep_a_layer,), accumulate_with_a_layer_kept, 2, ENOUGH),
     "twice": ("repeated", {}, (twice,), models.plain_step, 2, UNFORESEEN),
-    "hybrid_sharding": ("sizes", {"mesh": "hybrid", "mixed": True}, None, models.plain_step, 4, EXACT),
+    "hybrid_sharding": ("sizes", {"mesh": "hybrid", "mixed": "both"}, None, models.plain_step, 4, EXACT),
     "hybrid_accumulation": ("sizes", {"mesh": "hybrid"}, None, without_all_reduce, 4, UNFORESEEN),
     "reshards_to_two": ("uniform", {"reshard_after_forward": 2}, None, models.plain_step, 4, EXACT),
 }
+
+
+if models.has_meshes():  # 2.12
+    CASES["several_groups"] = "meshes", {}, None, models.plain_step, 2, EXACT
+    CASES["several_groups_prefetched"] = "meshes", {}, (prefetch, 1, 1), models.plain_step, 2, EXACT
+if hasattr(models.FSDPModule, "set_reduce_scatter_max_input_buffers"):  # 2.13
+    CASES["two_reductions"] = "sizes", {}, (keep_inputs, 2), models.plain_step, 2, EXACT
+    CASES["two_reductions_of_groups"] = "meshes", {"mixed": "both"}, (keep_inputs, 2), models.plain_step, 2, EXACT
 
 
 POLICIES = {"uniform": ("scheduled", "max", "fixed", "dynamic"), "sizes": ("scheduled", "max", "fixed", "dynamic"),

@@ -23,6 +23,7 @@ def _run(function, rank, ranks, store, arguments, pipe):
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=40))
+        dist.barrier()  # before one that communicates nothing ends, and the other cannot connect
         pipe.send((None, function(*arguments)))
     except BaseException:  # noqa: B902: whatever it is, the test has to say it
         pipe.send((traceback.format_exc(), None))

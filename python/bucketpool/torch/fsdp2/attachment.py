@@ -140,7 +140,9 @@ class Attachment(Source):
         lease = self._live[request]
         del self._in_use[lease.address]
         try:
-            last = lease.stream if request in self._apart else self._streams.current()
+            # At the end of backward only the current stream is behind the uses; behind a copy-out in backward both are.
+            in_forward = lease.slot.role == "param" and phase_of(lease.slot.role) == "forward"
+            last = lease.stream if in_forward and request in self._apart else self._streams.current()
             if last is not lease.stream:
                 self.pool.use([request], last)
             if self.poison:

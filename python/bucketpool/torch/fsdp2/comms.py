@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
-from ...errors import InvalidArgument, ScheduleError
+from ...errors import InvalidArgument, ScheduleError, Unsupported
 from .groups import Group
 from .lend import alias
 
@@ -115,19 +115,32 @@ class ReduceScatter(_Comm):
 
 
 def install(groups: List[Group], source: Source) -> None:
-    """Gives every group communication objects of `source`. Raises InvalidArgument, and changes nothing, where one has
-    some already."""
+    """Gives every group communication objects of `source`. Changes nothing and raises InvalidArgument where one has
+    some already, Unsupported where one allocates symmetric memory."""
     for group in groups:
         if isinstance(group.all_gather, _Comm) or isinstance(group.reduce_scatter, _Comm):
             raise InvalidArgument(f"{group.name} has a pool or is being recorded already: detach() the first, or leave "
                                   "its record() block")
     for group in groups:
-        group.module.set_custom_all_gather(AllGather(source, group, group.all_gather))
-        group.module.set_custom_reduce_scatter(ReduceScatter(source, group, group.reduce_scatter))
+        for comm in (group.all_gather, group.reduce_scatter):
+            if any(each.__name__ == "SymmMemAllocMixin" for each in type(comm).__mro__):
+                raise Unsupported(f"{group.name} communicates in symmetric memory of PyTorch's "
+                                  "(set_symm_mem_for_comm), which owns these buffers itself: leave that out, and "
+                                  "register() the pool instead")
+    for group in groups:
+        _give(group, AllGather(source, group, group.all_gather), ReduceScatter(source, group, group.reduce_scatter))
 
 
 def uninstall(groups: List[Group]) -> None:
     """Gives back the objects that the groups had before install()."""
     for group in groups:
-        group.module.set_custom_all_gather(group.all_gather)
-        group.module.set_custom_reduce_scatter(group.reduce_scatter)
+        _give(group, group.all_gather, group.reduce_scatter)
+
+
+def _give(group: Group, all_gather: Any, reduce_scatter: Any) -> None:
+    """The setters refuse modules of several groups, as one object would serve them all; these have one each."""
+    if group.siblings == 1:
+        group.module.set_custom_all_gather(all_gather)
+        group.module.set_custom_reduce_scatter(reduce_scatter)
+    else:
+        group.handle._all_gather_comm, group.handle._reduce_scatter_comm = all_gather, reduce_scatter

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from ...errors import Unsupported
-from .groups import Group, _field, groups_of, states_of
+from .groups import Group, _field, all_groups, groups_of, states_of
 from .timeline import Slot, Timeline
 
 
@@ -19,99 +19,139 @@ class _Step:
     keep."""
 
     def __init__(self, groups: List[Group], root_state: Any) -> None:
-        self.timeline = Timeline(group.name for group in groups)
-        self.of_state: Dict[int, Group] = {id(group.state): group for group in groups}
+        self.timeline = Timeline(group.name for group in groups if group.ranks > 1)
+        self.of_state: Dict[int, List[Group]] = {}
+        for group in groups:
+            self.of_state.setdefault(id(group.state), []).append(group)
         self.root_state = root_state
         self.unsharded: Set[str] = set()
-        self.pending: Dict[str, Slot] = {}  # gathered, not copied out
+        self.pending: Dict[str, Optional[Slot]] = {}  # gathered, not copied out; None: by one rank, without a buffer
         self.kept: Optional[Slot] = None  # the last copied-out gather of forward, which its successor gives back
-        self.reducing: Optional[Slot] = None
+        self.reducing: List[Optional[Slot]] = []
         self.order: List[Group] = []  # as post-forward ran
         self.left: Set[int] = set()  # states that post-backward ran for
+        # From 2.12 on post-backward ends earlier reductions where its own group has no gradients, too.
+        self.frozen_end_reductions = hasattr(root_state, "_fsdp_param_groups")
+        # From 2.15 on the callback behind backward ends gathers when post-backward ran for all states, not for each.
+        self.ends_together = hasattr(root_state, "_end_backward_iteration")
+        self.inputs_kept = _inputs_kept(groups, root_state)
+
+    def groups(self, state: Any) -> List[Group]:
+        return self.of_state.get(id(state), [])
 
     def gather(self, group: Group, phase: str) -> None:
         if group.name in self.pending or group.name in self.unsharded:
             return
         if phase == "backward" and not _field(group.handle, "unshard_in_backward"):
             return
-        assert group.gather_dtype is not None
-        slot = self.timeline.acquire(group.name, "param", phase, group.gather_numel, group.gather_dtype)
+        slot = None
+        if group.ranks > 1:
+            assert group.gather_dtype is not None
+            slot = self.timeline.acquire(group.name, "param", phase, group.gather_numel, group.gather_dtype)
         self.pending[group.name] = slot
 
     def copy_out(self, group: Group, phase: str) -> None:
-        slot = self.pending.pop(group.name, None)
-        if slot is None:
+        if group.name not in self.pending:
             return
+        slot = self.pending.pop(group.name)
         self.unsharded.add(group.name)
         if phase == "forward":
             self.give_back_kept()
         if phase == "forward" and not group.handle.unshard_async_op:
             self.kept = slot
         else:
+            self.release(slot)
+
+    def release(self, slot: Optional[Slot]) -> None:
+        if slot is not None:
             self.timeline.release(slot)
 
     def give_back_kept(self) -> None:
-        if self.kept is not None:
-            self.timeline.release(self.kept)
-            self.kept = None
+        self.release(self.kept)
+        self.kept = None
 
     def prefetch(self, states: List[Any], phase: str) -> None:
         for state in states:
-            if id(state) in self.of_state:
-                self.gather(self.of_state[id(state)], phase)
+            groups = self.groups(state)
+            for group in groups if phase == "forward" else reversed(groups):
+                self.gather(group, phase)
 
     def before_forward(self, state: Any) -> None:
-        group = self.of_state.get(id(state))
-        if group is not None:
+        for group in self.groups(state):
             self.gather(group, "forward")
             self.copy_out(group, "forward")
         self.prefetch(_field(state, "_states_to_forward_prefetch"), "forward")
 
     def after_forward(self, state: Any) -> None:
-        group = self.of_state.get(id(state))
-        if group is None:
-            return
         automatic_root = state is self.root_state and _field(state, "_auto_reshard_after_forward")
-        if _field(group.handle, "post_forward_mesh_info") is not None and not automatic_root:
-            self.unsharded.discard(group.name)
-        self.order.append(group)
+        for group in self.groups(state):
+            if _field(group.handle, "post_forward_mesh_info") is not None and not automatic_root:
+                self.unsharded.discard(group.name)
+            self.order.append(group)
 
     def before_backward(self, state: Any) -> None:
-        group, explicit = self.of_state.get(id(state)), _field(state, "_states_to_backward_prefetch")
-        if group is not None:
+        explicit = _field(state, "_states_to_backward_prefetch")
+        for group in self.groups(state):
             self.gather(group, "backward")
             self.copy_out(group, "backward")
-            position = self.order.index(group)
-            if not explicit and position > 0:
-                self.gather(self.order[position - 1], "backward")
+            if not explicit:
+                for target in self.implicit_prefetch(group):
+                    self.gather(target, "backward")
         self.prefetch(explicit, "backward")
+
+    def implicit_prefetch(self, group: Group) -> List[Group]:
+        """The group that ran forward before this one; for modules of several groups, whose second prefetches for all of
+        them, the groups of the module before."""
+        before = self.order[:self.order.index(group)][::-1]
+        if group.siblings == 1:
+            return before[:1]
+        others = [each for each in before if each.state is not group.state]
+        return [each for each in others if each.state is others[0].state] if group.index == 1 else []
 
     def after_backward(self, state: Any) -> None:
         self.left.add(id(state))
-        group = self.of_state.get(id(state))
-        if group is None:
-            return
-        if _field(group.handle, "reshard_after_backward"):
-            self.unsharded.discard(group.name)
-        if group.reduce_dtype is not None and _field(group.handle, "reduce_grads"):
-            self.end_reduction()
-            self.reducing = self.timeline.acquire(group.name, "grad", "", group.reduce_numel, group.reduce_dtype)
+        for group in reversed(self.groups(state)):
+            if _field(group.handle, "reshard_after_backward"):
+                self.unsharded.discard(group.name)
+            if _field(group.handle, "reduce_grads"):
+                self.reduce(group)
 
-    def end_reduction(self) -> None:
-        if self.reducing is not None:
-            self.timeline.release(self.reducing)
-            self.reducing = None
+    def reduce(self, group: Group) -> None:
+        dtype = group.reduce_dtype
+        if group.index == group.siblings - 1 and (dtype is not None or self.frozen_end_reductions):
+            self.end_reductions(self.inputs_kept - 1)
+        if dtype is not None:
+            pooled = group.ranks > 1
+            self.reducing.append(self.timeline.acquire(group.name, "grad", "", group.reduce_numel, dtype) if pooled
+                                 else None)
+
+    def end_reductions(self, remaining: int) -> None:
+        while len(self.reducing) > remaining:
+            self.release(self.reducing.pop(0))
+
+    def end_gathers(self, state: Any) -> None:
+        for group in self.groups(state):
+            self.release(self.pending.pop(group.name, None))
 
     def end(self, states: List[Any]) -> None:
-        """The callback behind backward, state by state: post-backward where no input needed a gradient, then the end of
-        gathers that were prefetched in vain."""
+        """The callback behind backward: post-backward where no input needed a gradient, and the end of gathers that
+        were prefetched in vain."""
         for state in states:
             if id(state) not in self.left:
                 self.after_backward(state)
-            group = self.of_state.get(id(state))
-            if group is not None and group.name in self.pending:
-                self.timeline.release(self.pending.pop(group.name))
-        self.end_reduction()
+            if not self.ends_together:
+                self.end_gathers(state)
+        for state in states:
+            self.end_gathers(state)
+        self.end_reductions(0)
+
+
+def _inputs_kept(groups: List[Group], root_state: Any) -> int:
+    """Reduce-scatter inputs that may be in flight: a setting from 2.13 on, of which the largest counts when the module
+    first runs; one before."""
+    name = "reduce_scatter_max_input_buffers"
+    resolved: Optional[int] = getattr(_field(root_state, "_comm_ctx"), name, None)
+    return resolved or max(getattr(group.handle, name, 1) for group in groups)
 
 
 class _Passing(NamedTuple):
@@ -153,11 +193,15 @@ def predict(root: nn.Module, any_version: bool = False, first: bool = True) -> T
 
     Raises what groups_of raises, and Unsupported where parameters have all-gather extensions, whose sizes only a
     recording shows."""
-    groups = groups_of(root, any_version)
-    for group in groups:
+    for group in groups_of(root, any_version):
         if group.gather_dtype is None:
             raise Unsupported(f"{group.name} has parameters with all-gather extensions (float8), whose gather has a "
                               "size of its own: run a step inside bucketpool.torch.fsdp2.record() and plan from that")
+        if group.reduce_dtype is None and group.reduce_numel > 0:
+            raise Unsupported(f"{group.name} reduces in the dtype that its gradients turn out to have: set "
+                              "MixedPrecisionPolicy.reduce_dtype, or run a step inside "
+                              "bucketpool.torch.fsdp2.record() and plan from that")
+    groups = all_groups(root)
     step = _Step(groups, _field(root, "_get_fsdp_state")())
     if not first:
         step.unsharded.update(group.name for group in groups if not _field(group.handle, "reshard_after_backward"))
