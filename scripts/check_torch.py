@@ -30,7 +30,8 @@ MOST_SECONDS = 900  # of the tests
 # Built for CUDA 13. Of the rest of its requirements what is imported here: no Triton, no cuda-bindings.
 TORCH = f"torch=={RELEASE}"
 PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "setuptools<82", "numpy",
-            "pytest", "iniconfig", "packaging", "pluggy", "pygments", "megatron-fsdp==0.6.1", "einops"]
+            "pytest", "iniconfig", "packaging", "pluggy", "pygments", "megatron-fsdp==0.6.1", "einops", "mypy==2.4.1", "mypy-extensions",
+            "pathspec", "librt", "ast-serialize"]
 # What PyTorch is linked to, by what the loader asks for: the package that has it, and what that downloads in MB. The machine's own are
 # preferred; a package brings the release that PyTorch was built with (the requirements of torch 2.11.0 and of cuda-toolkit 13.0.2).
 LIBRARIES = {

@@ -73,6 +73,8 @@ class Capture(Owner[CaptureHandle]):
         handle, self._handle = self._handle, None
         if handle is not None:
             core().bp_capture_abandon(ctypes.byref(handle))
+            if not self.pool.closed:
+                self.pool._taken_back()
 
     @contextmanager
     def launching(self, stream: Stream) -> Iterator[None]:

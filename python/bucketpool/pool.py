@@ -268,6 +268,15 @@ class Pool(Owner[PoolHandle]):
         for view in views:
             view._released = True
 
+    def _taken_back(self) -> None:
+        """After a capture was given up, which ended holds: the views of these are released."""
+        handle = self.handle
+        for id, record in enumerate(self._records):
+            holds = filled(core().bp_pool_request_get, _abi.bp_pool_request, handle, id).holds
+            if holds != record.holds:
+                record.holds = int(holds)
+                record.epoch += holds == 0
+
     # ---- stages of a run -------------------------------------------------------------------------------------------
 
     def seal(self) -> None:

@@ -118,12 +118,13 @@ class View:
         does not divide), Unsupported."""
         self.check()
         import torch
+        from torch.utils.dlpack import from_dlpack
 
         kind = dtype if isinstance(dtype, torch.dtype) else self._torch_type(torch, dtype)
         if kind.itemsize and self.bytes % kind.itemsize:
             raise InvalidArgument(
                 f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")
-        made = torch.from_dlpack(_Bytes(self, wait))
+        made: Any = from_dlpack(_Bytes(self, wait))
         return made if kind == torch.uint8 else made.view(kind)
 
     def _torch_type(self, torch: Any, wanted: DType) -> Any:

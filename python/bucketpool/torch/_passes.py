@@ -49,9 +49,9 @@ class Untraced(torch.autograd.Function):
     """Functions of the C library: torch.compile breaks the graph around them and calls them as they are."""
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(super().apply)(*arguments)
-        return super().apply(*arguments)
+        compiler: Any = torch.compiler
+        function: Any = super().apply
+        return (compiler.disable(function) if compiler.is_compiling() else function)(*arguments)
 
 
 class _NotTwice(torch.autograd.Function):
@@ -70,7 +70,9 @@ def only_once(what: str, gradient: Optional[torch.Tensor], *sources: Optional[to
     """The gradient; where a graph of the backward pass is made (create_graph), one whose own gradient is refused."""
     if gradient is None or not torch.is_grad_enabled():
         return gradient
-    return _NotTwice.apply(gradient, what, *[source for source in sources if source is not None])
+    apply: Any = _NotTwice.apply
+    refused: torch.Tensor = apply(gradient, what, *[source for source in sources if source is not None])
+    return refused
 
 
 # ---- before the pass -----------------------------------------------------------------------------------------------
@@ -174,8 +176,9 @@ def upstream(struct_of: Any, logprob_grad: Optional[torch.Tensor], entropy_grad:
     """Sets the gradients from above; returns what must live until the call is enqueued."""
     struct_of.logprob_grad, first = _tensors.values(logprob_grad)
     struct_of.entropy_grad, second = _tensors.values(entropy_grad)
+    saved = saved.contiguous()  # hooks of saved tensors may lay them out anew, and this may be its only reference
     struct_of.saved, struct_of.saved_bytes = saved.data_ptr(), saved.numel() * 4
-    return [first, second]
+    return [first, second, saved]
 
 
 def ran(one: Pass, device: torch.device, function: Any, *arguments: Any) -> None:

@@ -144,6 +144,11 @@ def rows_fit(tensor: torch.Tensor) -> bool:
     return all(stride != 0 or size <= 1 for stride, size in zip(tensor.stride(), tensor.shape))
 
 
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy whose rows can be read."""
+    return tensor if rows_fit(tensor) else tensor.contiguous()
+
+
 def rows(tensor: torch.Tensor) -> _abi.bp_token_rows:
     """A row for each token, [..., columns]; rows_fit() holds."""
     batch, sequence = shape_of(tensor.shape[:-1])

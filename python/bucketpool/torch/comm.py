@@ -31,6 +31,7 @@ _OPERATIONS = {
 }
 _WORDS = 384  # bytes of a rank's message that the others see
 _FACTS = 16
+_PATIENCE = 5.0  # seconds
 _TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
 
 
@@ -65,7 +66,16 @@ class GroupComm:
         return group
 
     def close(self) -> None:
-        """Destroys the clients that were made for the group, then the communicator. Not collective."""
+        """Destroys the clients that were made for the group, then the communicator. Not collective. Lets a call of
+        another thread finish, but waits for none that is stuck: what it uses is then left alone."""
+        if not self.lock.acquire(timeout=_PATIENCE):
+            return
+        try:
+            self._close()
+        finally:
+            self.lock.release()
+
+    def _close(self) -> None:
         if self.clients is not None:
             self.clients.clear()
         if self.handle is not None:
@@ -132,7 +142,8 @@ class GroupComm:
         if "cpu" in self.devices:
             dist.all_gather_into_tensor(everybody, mine, group=self.group)
             return
-        with torch.cuda.stream(torch.cuda.Stream()):  # not behind the work of the current one
+        cuda: Any = torch.cuda
+        with cuda.stream(cuda.Stream()):  # not behind the work of the current one
             gathered = torch.empty(everybody.numel(), dtype=torch.uint8, device="cuda")
             dist.all_gather_into_tensor(gathered, mine.cuda(), group=self.group)
             everybody.copy_(gathered)
@@ -164,7 +175,8 @@ class GroupComm:
         if native is None:
             job(False)
             return
-        with torch.cuda.stream(torch.cuda.ExternalStream(native) if native > 2 else torch.cuda.default_stream()):
+        cuda: Any = torch.cuda
+        with cuda.stream(cuda.ExternalStream(native) if native > 2 else cuda.default_stream()):
             job(True)
 
     def _all_gather(self, mine: int, everybody: int, size: int, stream: int) -> None:

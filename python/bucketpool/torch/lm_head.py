@@ -29,7 +29,7 @@ from ._passes import (Options, Outputs, Pass, Untraced, check_client, check_opti
                       targets_of, upstream)
 from .comm import GroupComm
 
-Both = Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]
+Both = Tuple[Any, Any]  # tensors; None where one is not wanted
 
 
 def _batch(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
@@ -97,8 +97,7 @@ def _dtype(weight: torch.Tensor) -> torch.dtype:
 
 
 def _readable(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    tensor = tensor.to(dtype)
-    return tensor if _tensors.rows_fit(tensor) else tensor.contiguous()
+    return _tensors.readable(tensor.to(dtype))
 
 
 def _forward(ctx: Any, options: Options, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor,
@@ -133,6 +132,7 @@ class _Work(NamedTuple):
 
 def _work(ctx: Any, logprob_grad: Optional[torch.Tensor], entropy_grad: Optional[torch.Tensor]) -> _Work:
     hidden, weight, target, saved, mask = ctx.saved_tensors
+    hidden, weight = _tensors.readable(hidden), _tensors.readable(weight)  # hooks may have laid them out anew
     one: Pass = ctx.one._replace(mask=mask)
     batch, kept = _batch(hidden, weight, target, one)
     gradients = configured(library().bp_lm_head_gradients_init, _abi.bp_lm_head_gradients)

@@ -66,10 +66,10 @@ def _batch(logits: torch.Tensor, target: torch.Tensor, one: Pass) -> Tuple[_abi.
 
 
 def _check_overwritten(what: str, logits: torch.Tensor) -> None:
-    base = logits._base if logits._is_view() else logits
-    if base is not None and base.is_leaf and base.requires_grad:
-        raise InvalidArgument(
-            f"{what}: in_place would overwrite a leaf that requires a gradient ({list(base.shape)}) with the gradient")
+    for leaf in (logits, logits._base if logits._is_view() else None):
+        if leaf is not None and leaf.is_leaf and leaf.requires_grad:
+            raise InvalidArgument(f"{what}: in_place would overwrite a leaf that requires a gradient "
+                                  f"({list(leaf.shape)}) with the gradient")
     if not _tensors.rows_fit(logits):
         raise InvalidArgument(
             f"{what}: in_place, but rows of logits with strides {list(logits.stride())} cannot be written: "
@@ -101,8 +101,7 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
         return same, dict(columns=logits.shape[-1]), masks
 
     def memory() -> Tuple[torch.Tensor, Outputs]:
-        return (logits if _tensors.rows_fit(logits) else logits.contiguous(),
-                Outputs(options, logits.shape[:-1], logits.device, gradient))
+        return _tensors.readable(logits), Outputs(options, logits.shape[:-1], logits.device, gradient)
 
     def make(start: int, comm: Optional[GroupComm]) -> ctypes.c_void_p:
         config = configured(library().bp_logprob_config_init, _abi.bp_logprob_config, vocab=logits.shape[-1],
@@ -117,8 +116,8 @@ def _prepared(options: Options, logits: torch.Tensor, target: Optional[torch.Ten
 
 
 def _forward(ctx: Any, options: Options, logits: torch.Tensor, target: Optional[torch.Tensor],
-             mask: Optional[torch.Tensor],
-             inference_only: bool) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
+             mask: Optional[torch.Tensor], inference_only: bool) -> Tuple[Any, Any]:
+    """Tensors; None for what the options do not ask for."""
     one, (read, outputs) = _prepared(options, logits, target, mask, ctx.needs_input_grad[0] and not inference_only)
     if target is None:  # entropies alone: any target will do
         target = torch.zeros((), dtype=torch.int64, device=logits.device).expand(logits.shape[:-1])
@@ -140,6 +139,7 @@ def _backward(ctx: Any, logprob_grad: Optional[torch.Tensor],
     if logprob_grad is None and entropy_grad is None or not ctx.needs_input_grad[0]:
         return None
     logits, target, saved, mask = ctx.saved_tensors
+    logits = _tensors.readable(logits)  # hooks of saved tensors may have laid them out anew
     one: Pass = ctx.one._replace(mask=mask)
     in_place = one.options.in_place
     if in_place and torch.is_grad_enabled():

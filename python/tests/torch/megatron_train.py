@@ -1,11 +1,9 @@
-"""One rank of a training run: `megatron_train.py RANK RANKS STORE OUTPUT`. Trains the same module with Megatron-FSDP's
-own allocators and with pooled ones, and writes for each the losses and a digest of the weights (its shards) as JSON."""
+"""One rank of a training run (world.py): the same module with Megatron-FSDP's own allocators and with pooled ones, for
+each the losses and a digest of the weights (its shards)."""
 
 import hashlib
-import json
 import logging
 import os
-import sys
 import warnings
 from typing import Any, Callable, Dict, Optional
 
@@ -54,11 +52,10 @@ def ours(rank: int, policy: str, plan: Optional[Any] = None, **options: Any) -> 
     return result
 
 
-def main() -> None:
-    rank, ranks = int(sys.argv[1]), int(sys.argv[2])
+def all_runs() -> Dict[str, Dict[str, Any]]:
+    rank = dist.get_rank()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=ranks)
     runs: Dict[str, Callable[[], Dict[str, Any]]] = {
         "without double buffers": lambda: theirs(rank, double_buffer=False),
         "FixedPoolAllocator": lambda: theirs(rank),
@@ -70,11 +67,4 @@ def main() -> None:
     }
     if os.environ.get("BUCKETPOOL_BRIEF"):
         runs = {name: runs[name] for name in ("without double buffers", "MaxPoolAllocator", "pooled, scheduled")}
-    results = {name: run() for name, run in runs.items()}
-    with open(sys.argv[4], "w", encoding="utf-8") as file:
-        json.dump(results, file)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    return {name: run() for name, run in runs.items()}

@@ -1,11 +1,10 @@
 """What the other tests here count on in the PyTorch that `./check --torch` installs."""
 
 import inspect
-import socket
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+import world
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
@@ -32,8 +31,7 @@ class CountingGather:
         return dist.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
-def train_once(rank, port, results):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def train_once():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
     gather = CountingGather()
@@ -42,17 +40,11 @@ def train_once(rank, port, results):
         layer.set_custom_all_gather(gather)
     fully_shard(model)
     model(torch.ones(4, 16)).sum().backward()
-    results.put((rank, gather.numels, model[0].weight.grad.to_local().shape))
-    dist.destroy_process_group()
+    return gather.numels, tuple(model[0].weight.grad.to_local().shape)
 
 
 def test_the_allocate_hook_serves_gathers_of_two_processes():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(train_once, args=(port, results), nprocs=2)
     layer = 16 * 16 + 16
-    for _, numels, shape in (results.get(), results.get()):
+    for numels, shape in world.run(train_once):
         assert numels[:2] == [layer, layer] and set(numels) == {layer}
         assert shape == (8, 16)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import fsdp2_models as models  # noqa: E402
-import fsdp2_world as world  # noqa: E402
+import world  # noqa: E402
 
 FAKES = os.path.join(os.path.abspath(os.environ.get("BUCKETPOOL_BUILD", "build")), "tests", "fakes", "cuda")
 FAKE_NCCL = os.path.join(os.path.dirname(FAKES), "nccl")

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 import fsdp2_models as models  # noqa: E402
-import fsdp2_world as world  # noqa: E402
+import world  # noqa: E402
 
 
 def said(kind, function, *arguments, **named):

@@ -83,6 +83,8 @@ def test_in_place_is_refused_where_it_would_destroy():
         L.logprobs_from_logits(leaf, target, in_place=True)
     with pytest.raises(errors.InvalidArgument, match="leaf"):
         L.logprobs_from_logits(leaf[:, 1:], target[:, 1:], in_place=True)
+    with pytest.raises(errors.InvalidArgument, match="leaf"):  # a view of what needs none, and a leaf itself
+        L.logprobs_from_logits(leaf.detach()[:].requires_grad_(), target, in_place=True)
     with pytest.raises(errors.InvalidArgument, match="strides"):
         L.logprobs_from_logits((leaf * 1)[:, :, ::2], target % 25, in_place=True)
     with pytest.raises(errors.InvalidArgument, match="strides"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -11,13 +12,14 @@ import traceback
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim", "bucketpool.torch.fsdp2",
-                                 "torch.utils.checkpoint", "torch._dynamo"])
+                                 "megatron_fsdp", "torch.utils.checkpoint", "torch._dynamo"])
 
 
 def _run(function, rank, ranks, store, arguments, pipe):
     import torch
     import torch.distributed as dist
 
+    faulthandler.enable()
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=40))

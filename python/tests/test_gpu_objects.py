@@ -1,0 +1,253 @@
+"""Captures and registrations on the emulated driver and the emulated NCCL. Argument: the folder with both (tests/fakes); none: BUCKETPOOL_BUILD's."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+FAKES = sys.argv.pop(1) if len(sys.argv) > 1 and os.path.isdir(sys.argv[1]) else os.path.join(
+    os.environ.get("BUCKETPOOL_BUILD", "build"), "tests", "fakes")
+FOLDERS = [os.path.join(os.path.abspath(FAKES), name) for name in ("cuda", "nccl")]
+INSIDE = "BUCKETPOOL_TEST_INSIDE"  # the loader reads its path once: the tests run in a process of their own
+
+
+def served(**options):
+    from support import Served
+
+    import bucketpool as bp
+
+    return Served(bp.Device.cuda(0), **options)
+
+
+class Graph:
+    """A graph of the driver, captured on a stream."""
+
+    def __init__(self, stream):
+        import ctypes
+
+        from bucketpool._library import call, core
+
+        self.core, self.call, self.stream, self.handle, self.byref = core(), call, stream, ctypes.c_void_p(), ctypes.byref
+
+    def __enter__(self):
+        self.call(self.core.bp_graph_begin, self.stream.handle)
+
+    def __exit__(self, *_exception):
+        self.call(self.core.bp_graph_end, self.stream.handle, self.byref(self.handle))
+
+    def __del__(self):
+        self.close()
+
+    def launch(self, stream):
+        self.call(self.core.bp_graph_launch, self.handle, stream.handle)
+
+    def close(self):
+        self.core.bp_graph_destroy(self.byref(self.handle))
+
+
+def content(view, stream, count=8):
+    memory = bytearray(count)
+    stream.copy(memory, view, count)
+    stream.synchronize()
+    return bytes(memory)
+
+
+@unittest.skipUnless(INSIDE in os.environ, "run by Emulated")
+class Captures(unittest.TestCase):
+    def test_a_graph_and_its_launches(self):
+        import bucketpool as bp
+
+        one = served()
+        graph = Graph(one.stream)
+        with bp.Capture(one.pool, "step") as capture:
+            self.assertEqual(capture.summary, bp.CaptureSummary("step", False, 0, 0, 0, 0, 0))
+            with graph:
+                for unit in (0, 1):
+                    view = one.take(unit)
+                    one.stream.fill(view, 7 + unit)
+                    view.release()
+            with self.assertRaises(bp.CaptureError):
+                capture.__enter__()
+        self.assertEqual(capture.summary,
+                         bp.CaptureSummary("step", True, 2, 2, 0, capture.summary.bytes, 0))
+        self.assertGreaterEqual(capture.summary.bytes, 8000)
+        eager = one.take(1)
+        one.stream.fill(eager, 1)
+        with self.assertRaises(bp.ScheduleError) as caught:  # memory of the graph is held
+            with capture.launching(one.stream):
+                graph.launch(one.stream)
+        self.assertIn("u1", str(caught.exception))
+        eager.release()
+        other = one.device.stream("other")
+        with capture.launching(other):
+            graph.launch(other)
+        again = one.take(1)  # ordered after the launch
+        self.assertEqual(content(again, one.stream), b"\x08" * 8)
+        again.release()
+        self.assertEqual(capture.summary.launches, 1)
+        with self.assertRaises(ZeroDivisionError):
+            with capture.launching(other):
+                raise ZeroDivisionError
+        self.assertEqual(capture.summary.launches, 1)
+        with capture.launching(one.stream):  # a launch that was given up is no launch that is under way
+            graph.launch(one.stream)
+        self.assertEqual(capture.summary.launches, 2)
+        graph.close()
+        one.pool.close()
+        with self.assertRaises(bp.InvalidArgument):
+            with capture.launching(one.stream):
+                self.fail("the pool is closed")
+        capture.close()
+        with self.assertRaises(bp.InvalidArgument):
+            capture.summary
+
+    def test_captures_that_are_given_up(self):
+        import bucketpool as bp
+
+        one = served()
+        with self.assertRaises(ZeroDivisionError):
+            with bp.Capture(one.pool) as capture, Graph(one.stream):
+                one.take(0)
+                raise ZeroDivisionError
+        self.assertTrue(capture.closed)
+        self.assertEqual(one.pool.live(), [])
+        with self.assertRaises(bp.ScheduleError) as caught:
+            with bp.Capture(one.pool) as capture, Graph(one.stream):
+                view = one.take(0)  # still live at the end
+        self.assertIn("u0", str(caught.exception))
+        self.assertTrue(capture.closed)
+        with capture, Graph(one.stream):  # begins anew
+            view = one.take(0)
+            view.release()
+        self.assertTrue(capture.summary.ended)
+        held = one.take(1)
+        with self.assertRaises(bp.ScheduleError):
+            bp.Capture(one.pool).__enter__()
+        with bp.Capture(one.pool, owned=[held.id]) as capture:
+            pass
+        held.release()
+        for hostile in (lambda: bp.Capture(one.pool, owned=[-1]), lambda: bp.Capture(one.pool, owned=[1 << 32]),
+                        lambda: bp.Capture(one.pool, collectives="some"), lambda: bp.Capture(one.pool, "a\0b")):
+            with self.assertRaises(bp.InvalidArgument):
+                hostile()
+
+    def test_views_of_what_a_given_up_capture_took(self):
+        import bucketpool as bp
+
+        one = served()
+        with self.assertRaises(ZeroDivisionError):
+            with bp.Capture(one.pool), Graph(one.stream):
+                lost = one.take(0)
+                raise ZeroDivisionError
+        self.assertTrue(lost.released)
+        view = one.take(0)
+        for use in (lost.release, lost.__dlpack__, lambda: one.stream.fill(lost, 1)):
+            with self.assertRaises(bp.ScheduleError):
+                use()
+        self.assertFalse(view.released)
+        view.release()
+        self.assertTrue(view.released)
+
+    def test_any_order_of_ends(self):
+        import gc
+        import itertools
+
+        import bucketpool as bp
+
+        for order in itertools.permutations(("pool", "stream", "device", "capture")):
+            one = served()
+            with bp.Capture(one.pool) as one.capture, Graph(one.stream):
+                one.take(0).release()
+            device = one.device
+            for name in order:
+                delattr(one, name)
+            gc.collect()
+            self.assertEqual(device.usage.committed_bytes, 0, order)
+
+
+@unittest.skipUnless(INSIDE in os.environ, "run by Emulated")
+class Registrations(unittest.TestCase):
+    @staticmethod
+    def nccl(device):
+        import ctypes
+
+        import bucketpool as bp
+
+        comm, library = ctypes.c_void_p(), ctypes.CDLL("libnccl.so.2", mode=ctypes.RTLD_GLOBAL)
+        assert library.ncclCommInitAll(ctypes.byref(comm), 1, (ctypes.c_int * 1)(0)) == 0
+        return bp.Comm.nccl(comm.value, device, "dp"), lambda: library.ncclCommDestroy(comm)
+
+    def test_windows_and_warnings(self):
+        import bucketpool as bp
+
+        one = served()
+        comm, destroy = self.nccl(one.device)
+        registration = bp.Registration(one.pool, [bp.Entry(comm, traffic=("gather", "float_avg"))])
+        slabs = one.pool.slabs
+        self.assertEqual([(w.slab, w.entry, w.address, w.asked, w.granted, w.because) for w in registration.windows],
+                         [(i, 0, slab.address, "symmetric", "symmetric", "") for i, slab in enumerate(slabs)])
+        self.assertTrue(all(w.bytes >= slab.bytes for w, slab in zip(registration.windows, slabs)))
+        warnings = registration.warnings(0)
+        self.assertTrue(any("ncclAvg" in each for each in warnings), warnings)
+        self.assertEqual(registration.warnings(1), [])
+        for hostile in (-1, 1 << 64, None):
+            with self.assertRaises(bp.InvalidArgument):
+                registration.warnings(hostile)
+        for line in warnings:
+            self.assertIn(line, registration.report())
+        with self.assertRaises(bp.ScheduleError):  # registered already
+            bp.Registration(one.pool, [bp.Entry(comm)])
+        self.assertEqual(registration.entries[0].comm, comm)
+        registration.close()
+        with self.assertRaises(bp.InvalidArgument):
+            registration.windows
+        with bp.Registration(one.pool, [bp.Entry(comm, kind="buffer")]) as registration:
+            self.assertEqual({w.granted for w in registration.windows}, {"buffer"})
+        comm.close()
+        self.assertEqual(destroy(), 0)
+
+    def test_hostile_entries(self):
+        import bucketpool as bp
+
+        one, comm = served(), bp.Comm.self()
+        for entries in ([], [bp.Entry(comm, kind="door")], [bp.Entry(comm, traffic=("cars",))],
+                        [bp.Entry(comm, traffic="gather")], [bp.Entry(comm, group="nobody")]):
+            with self.assertRaises(bp.InvalidArgument, msg=entries):
+                bp.Registration(one.pool, entries)
+        refused = bp.Registration(one.pool, [bp.Entry(comm)])
+        self.assertEqual({w.granted for w in refused.windows}, {"none"})
+        self.assertIn("self", refused.windows[0].because)
+        comm.close()
+        with self.assertRaises(bp.InvalidArgument):
+            bp.Registration(one.pool, [bp.Entry(comm)])
+
+    def test_any_order_of_ends(self):
+        import gc
+        import itertools
+
+        import bucketpool as bp
+
+        for order in itertools.permutations(("registration", "pool", "device", "comm")):
+            one = served()
+            one.comm, destroy = self.nccl(one.device)
+            one.registration = bp.Registration(one.pool, [bp.Entry(one.comm)])
+            device = one.device
+            for name in order:
+                delattr(one, name)
+            gc.collect()
+            self.assertEqual(device.usage.committed_bytes, 0, order)
+            self.assertEqual(destroy(), 0, order)
+
+
+@unittest.skipIf(INSIDE in os.environ, "inside")
+class Emulated(unittest.TestCase):
+    @unittest.skipUnless(all(map(os.path.isdir, FOLDERS)), f"no emulated driver and NCCL in {FAKES}")
+    def test_on_the_emulated_driver_and_nccl(self):
+        environment = {**os.environ, INSIDE: "1", "LD_LIBRARY_PATH": ":".join(FOLDERS), "FAKE_CUDA": "report=1"}
+        done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=100, env=environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertTrue(done.stderr.rstrip().endswith("OK (skipped=1)"), done.stderr)  # then misuses and leaks follow
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,18 @@
+"""The package's type hints: complete and right under mypy --strict. Skipped where mypy is not installed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("mypy")
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+
+def test_strict(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "bucketpool"],
+                          capture_output=True, text=True, timeout=300, cwd=os.path.join(ROOT, "python"))
+    assert done.returncode == 0, done.stdout + done.stderr
