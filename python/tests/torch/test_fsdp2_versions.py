@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 import fsdp2_models as models  # noqa: E402
-import fsdp2_world as world  # noqa: E402
+import world  # noqa: E402
 from test_fsdp2_refusals import said  # noqa: E402
 
 
