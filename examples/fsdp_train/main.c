@@ -75,7 +75,6 @@ static bp_status check_options(const options *o, bp_comm *control)
 static bp_status run(const options *o, const launched *l, bp_comm *control, trainer *t)
 {
     bool speaks = bp_comm_rank(control) == 0;
-    TRY(check_options(o, control));
     TRY(trainer_create(o, l, control, t));
     if (speaks)
         report_begin(t);
@@ -105,6 +104,14 @@ int main(int argc, char **argv)
         return EXIT_OPTIONS;
     }
     bp_status status = ranks_create(&l, &control);
+    if (status == BP_OK)
+        status = check_options(&o, control);
+    if (status == BP_ERR_MISMATCH) { /* which all ranks know: they end as ever */
+        if (l.rank == 0)
+            fprintf(stderr, "fsdp_train: %s\n", bp_error_detail());
+        bp_comm_destroy(&control);
+        return EXIT_FAILURE;
+    }
     if (status == BP_OK)
         status = run(&o, &l, control, &t);
     if (status != BP_OK) {
