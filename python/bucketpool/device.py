@@ -84,7 +84,7 @@ class Device(Owner[DeviceHandle]):
 
     @property
     def name(self) -> str:
-        """"host", "null", "cuda:0"."""
+        """"host", "null", "cuda"."""
         handle = self.handle
         return decoded(core().bp_device_name(handle))
 
