@@ -178,7 +178,8 @@ class Arrays(unittest.TestCase):
             self.assertEqual((array.dtype, array.shape, array.flags.writeable), (numpy.dtype(name), (1000,), True))
             self.assertEqual(array.ctypes.data, view.address)
             array[:] = 1
-            self.assertEqual(numpy.from_dlpack(view).tolist(), array.tolist())
+            if dtype != "bool" or tuple(map(int, numpy.__version__.split(".")[:2])) >= (1, 25):  # older ones lack it in DLPack
+                self.assertEqual(numpy.from_dlpack(view).tolist(), array.tolist())
 
     def test_dtypes_that_numpy_lacks(self):
         view = Served().take(0)
