@@ -11,6 +11,7 @@ import torch
 from .. import _abi
 from .._library import call, configured, core, made
 from ..errors import InvalidArgument, Unsupported
+from .memory import over
 
 DTYPES: Dict[torch.dtype, int] = {
     torch.float32: _abi.BP_DTYPE_FP32,
@@ -78,18 +79,11 @@ def _close() -> None:
 # ---- memory --------------------------------------------------------------------------------------------------------
 
 
-class _Span:
-    def __init__(self, address: int, size: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (size, ), "typestr": "|u1", "data": (address, False), "version": 3}
-
-
 def memory(address: Optional[int], size: int, dtype: torch.dtype, cuda: bool) -> torch.Tensor:
     """A tensor over `size` bytes at `address`: no copy, and it owns nothing."""
     if size == 0 or not address:
         return torch.empty(0, dtype=dtype, device="cuda" if cuda else "cpu")
-    if cuda:
-        return torch.as_tensor(_Span(address, size), device="cuda").view(dtype)
-    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype)
+    return over(address, size, torch.device("cuda" if cuda else "cpu"))[1].view(dtype)
 
 
 # ---- views ---------------------------------------------------------------------------------------------------------

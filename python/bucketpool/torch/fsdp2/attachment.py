@@ -16,6 +16,7 @@ from ...plan import Plan
 from ...pool import Pool
 from ...registration import Registration
 from ..capture import GraphCapture
+from ..memory import device_for
 from ..streams import Streams
 from .comms import Source, install, phase_of, uninstall
 from .groups import Group, groups_of
@@ -270,7 +271,7 @@ def _name(module: nn.Module) -> str:
 
 def _device(wanted: Optional[Device], torch_device: torch.device) -> Device:
     if wanted is None:
-        return Device.host() if torch_device.type == "cpu" else Device.cuda(torch_device.index)
+        return device_for(torch_device)
     if wanted.ordinal != torch_device.index or (wanted.ordinal is None and not wanted.is_host_accessible):
         raise Mismatch(f"the module is on {torch_device}, the pool's device is {wanted.name}: leave device out, or "
                        "move the module first")

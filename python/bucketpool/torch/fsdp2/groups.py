@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from ...errors import InvalidArgument, Mismatch, Unsupported
 from ...names import dtype as library_dtype
+from ..memory import with_index
 
 # 2.11.0, 2.12.1, 2.13.0, 2.14.0 and 2.15.0 were read and run, 2.9.1 and 2.10.0 read. docs/fsdp2.md: what differs.
 KNOWN_VERSIONS = ((2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
@@ -69,7 +70,7 @@ def _device(device: torch.device) -> torch.device:
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type == "cuda":
-        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        return with_index(device)
     raise Unsupported(f"a module on {device} cannot have a pool: bucketpool has memory of CPUs and of CUDA's GPUs")
 
 

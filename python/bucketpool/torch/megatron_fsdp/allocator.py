@@ -7,10 +7,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
-from ...device import Device
 from ...errors import InvalidArgument, Mismatch, ScheduleError, Unsupported
 from ...plan import Plan
 from ...pool import Pool
+from ..memory import device_for, with_index
 from ..streams import Streams
 from .units import DTYPES, ITEM_BYTES, bucket_id_of, dtype_name, unit_ids
 
@@ -77,12 +77,7 @@ class PooledBuckets:
         self.device = with_index(torch.device(device))
         _refuse(plan)
         pool_options.setdefault("name", "megatron_fsdp")
-        if self.device.type == "cuda":
-            native = Device.cuda(self.device.index)
-        elif self.device.type == "cpu":
-            native = Device.host()
-        else:
-            raise Unsupported(f"device {device}: pools are made on cuda and cpu devices")
+        native = device_for(self.device)
         self.pool = Pool(native, plan, persistent_bytes=outside_bytes, **pool_options)
         self.streams = Streams(native, self.device)
         self.planned = self._bind(plan)
@@ -119,13 +114,6 @@ class PooledBuckets:
         """Gives the pool up. What tensors still look at stays mapped until the last of them goes."""
         self.streams.close()
         self.pool.close()
-
-
-def with_index(device: torch.device) -> torch.device:
-    """"cuda" means the current device."""
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 class BucketAllocator:
