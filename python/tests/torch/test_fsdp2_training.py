@@ -12,28 +12,29 @@ import world  # noqa: E402
 STEPS = 2 if os.environ.get("BUCKETPOOL_BRIEF") else 3
 
 
-def accumulate(model, step):
-    """Two micro-batches, the first without reduction and resharding."""
+def in_parts(model, step, prepare):
+    """A step of two micro-batches; prepare(last) comes before each."""
     losses = []
     for part in range(2):
-        last = part == 1
-        model.set_requires_gradient_sync(last)
-        model.set_reshard_after_backward(last)
+        prepare(part == 1)
         loss = models.loss_of(model, 10 * step + part)
         loss.backward()
         losses.append(loss.detach())
     return losses
+
+
+def accumulate(model, step):
+    """Two micro-batches, the first without reduction and resharding."""
+    def prepare(last):
+        model.set_requires_gradient_sync(last)
+        model.set_reshard_after_backward(last)
+
+    return in_parts(model, step, prepare)
 
 
 def not_the_last(model, step):
     """Two backward passes that reduce, of which only the second is said to be the last."""
-    losses = []
-    for part in range(2):
-        model.set_is_last_backward(part == 1)
-        loss = models.loss_of(model, 10 * step + part)
-        loss.backward()
-        losses.append(loss.detach())
-    return losses
+    return in_parts(model, step, model.set_is_last_backward)
 
 
 def with_evaluation(model, step):
@@ -52,13 +53,7 @@ def keep_a_layer(model):
 
 
 def accumulate_with_a_layer_kept(model, step):
-    losses = []
-    for part in range(2):
-        model.layers[0].set_reshard_after_backward(part == 1)
-        loss = models.loss_of(model, 10 * step + part)
-        loss.backward()
-        losses.append(loss.detach())
-    return losses
+    return in_parts(model, step, model.layers[0].set_reshard_after_backward)
 
 
 def evaluated(model):
@@ -79,13 +74,7 @@ def prefetch(model, forward, backward):
 
 def without_all_reduce(model, step):
     """Hybrid sharding: the first micro-batch is reduce-scattered but not all-reduced."""
-    losses = []
-    for part in range(2):
-        model.set_requires_all_reduce(part == 1)
-        loss = models.loss_of(model, 10 * step + part)
-        loss.backward()
-        losses.append(loss.detach())
-    return losses
+    return in_parts(model, step, model.set_requires_all_reduce)
 
 
 def asynchronous(model):
