@@ -67,7 +67,8 @@ static bp_status join(nccl_ranks *n, bp_device *device, bp_comm *control)
 bp_status nccl_ranks_create(const char *file, bp_device *device, bp_comm *control, nccl_ranks *n)
 {
     bp_nccl_config config;
-    *n = (nccl_ranks){.library = dlopen(file != NULL ? file : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL)};
+    *n = (nccl_ranks){0};
+    n->library = dlopen(file != NULL ? file : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (n->library == NULL)
         return fail(BP_ERR_UNSUPPORTED, "NCCL cannot be loaded: %s; say where it is with --nccl FILE", dlerror());
     TRY(join(n, device, control));
