@@ -1,4 +1,4 @@
-/* Figures of pools on a GPU, against the driver's own calls. Exits 77 where there is no GPU. scripts/torch_allocator.py takes those of
+/* Figures of pools on a GPU, against the driver's own calls. Exits 77 where there is no GPU. bench/torch/allocator.py takes those of
  * PyTorch's caching allocator in the same sizes and the same order. */
 #include "gpu.h"
 #include "windows.h"

@@ -350,7 +350,7 @@ def main():
         if EMULATED:
             note("torch_allocator", "skipped", 0, "emulated")
         else:
-            document["figures"] += figures("torch_allocator", [sys.executable, os.path.join("scripts", "torch_allocator.py")], env)
+            document["figures"] += figures("torch_allocator", [sys.executable, os.path.join("bench", "torch", "allocator.py")], env)
     document["seconds"] = round(time.monotonic() - BEGIN, 1)
     if document["figures"]:
         figure_table(document["figures"])

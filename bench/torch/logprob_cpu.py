@@ -1,8 +1,8 @@
 """Log-probabilities in PyTorch: time and peak memory of forward and backward, ours beside plain PyTorch, on CPUs.
 
-    python3 bench/torch_logprob.py                       # 2048 tokens, vocabulary 32000, bf16
-    python3 bench/torch_logprob.py --tokens 4096 --vocab 128000 --entropy
-    python3 bench/torch_logprob.py --hidden 512          # the fused head beside a linear layer
+    python3 bench/torch/logprob_cpu.py                       # 2048 tokens, vocabulary 32000, bf16
+    python3 bench/torch/logprob_cpu.py --tokens 4096 --vocab 128000 --entropy
+    python3 bench/torch/logprob_cpu.py --hidden 512          # the fused head beside a linear layer
 
 Each turn of each way is a process of its own, they take turns, and the medians are printed. PEAK is the most memory
 that the process had at once (VmHWM), less what it had with the logits and targets made: the gradient, and what it takes

@@ -1,7 +1,7 @@
 """Figures of PyTorch's caching allocator, in the sizes and the order of bench/gpu_memory.c: layer after layer, each stays while the next is
 there. Prints JSON; exits 77 where there is no PyTorch or no GPU for it.
 
-usage: python3 scripts/torch_allocator.py [--json FILE] [--turns N]"""
+usage: python3 bench/torch/allocator.py [--json FILE] [--turns N]"""
 
 import argparse
 import json
