@@ -1,0 +1,87 @@
+"""Builds for a GPU run what its programs need, with a C compiler, meson and ninja alone."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from parts import last_line
+
+# The emulated driver and what stands in for NVIDIA's other libraries: a rehearsal's GPU.
+DRIVER, NCCL, NVML = "tests/fakes/cuda/libcuda.so.1", "tests/fakes/nccl/libnccl.so.2", "tests/fakes/nvml/libnvidia-ml.so.1"
+CUBLAS = "tests/fakes/cublas/libcublas.so.13"
+RULES_KERNELS, LOGPROB_KERNELS = "tests/fakes/cuda/libfake_cuda_kernels.so", "tests/simt/libfake_logprob_kernels.so"
+TRAIN_KERNELS = "tests/libfake_train_kernels.so"
+EMULATION = [DRIVER, NCCL, NVML, CUBLAS, RULES_KERNELS, LOGPROB_KERNELS, TRAIN_KERNELS]
+BENCH, TRAIN = "bench/bench_gpu", "examples/fsdp_train"
+
+OPTIONS = ["-Dformats=disabled", "-Dmpi=disabled", "-Dcairo=disabled", "-Ddocs=disabled", "-Dcmocka=stand-in", "-Dwerror=false"]
+
+
+def tool(name, module):
+    return [name] if shutil.which(name) else [sys.executable, "-m", module]
+
+
+MESON, NINJA = tool("meson", "mesonbuild.mesonmain"), tool("ninja", "ninja")
+
+
+class Build:
+    """A build folder and, where its kernels do not compile, a second one without kernels."""
+
+    def __init__(self, folder, keep, emulated):
+        self.folders, self.emulated = [folder], emulated
+        if not keep and os.path.exists(folder):
+            if os.listdir(folder) and not os.path.exists(os.path.join(folder, "build.ninja")):
+                raise SystemExit(f"{folder}: not a build folder; name another one with --build, or remove it")
+            shutil.rmtree(folder)
+
+    def find(self, path):
+        """The built file, or None where it could not be built."""
+        return next((os.path.join(f, path) for f in self.folders if os.path.exists(os.path.join(f, path))), None)
+
+    def tests(self):
+        """Name, command and environment of the tests that meson knows for a GPU."""
+        text = subprocess.run([*MESON, "introspect", "--tests", self.folders[0]], capture_output=True, text=True).stdout
+        known = json.loads(text or "[]")
+        return {t["name"].removeprefix("gpu-"): (os.path.relpath(t["cmd"][0], self.folders[0]), t["cmd"][1:], t["env"])
+                for t in known if any(s.split(":")[-1] == "gpu" for s in t["suite"])}
+
+    def libraries(self):
+        """The shared libraries that the Python package loads."""
+        text = subprocess.run([*MESON, "introspect", "--targets", self.folders[0]], capture_output=True, text=True).stdout
+        paths = [os.path.relpath(t["filename"][0], self.folders[0]) for t in json.loads(text or "[]") if t["type"] == "shared library"]
+        return [path for path in paths if path.startswith("src/")]
+
+    def _configure(self, running, folder, *more):
+        if os.path.exists(os.path.join(folder, "build.ninja")):
+            return 0, ""
+        return running.command([*MESON, "setup", folder, *OPTIONS, *more])
+
+    def make(self, running, programs):
+        """A part: configures and builds. `programs`: a function that names what is wanted, called once configured. What does not compile
+        costs only what needs it."""
+        code, text = self._configure(running, self.folders[0])
+        if code != 0:
+            return "failed", last_line(text)
+        wanted = programs(self)
+        code, text = running.command([*NINJA, "-C", self.folders[0], "-k", "0", *wanted])
+        if code == 0:
+            return "passed"
+        for path in wanted:  # a kept folder has those of another source
+            if subprocess.run([*NINJA, "-C", self.folders[0], "-n", path], capture_output=True, text=True).stdout.count("no work to do") == 0:
+                _remove(os.path.join(self.folders[0], path))
+        missing = [path for path in wanted if self.find(path) is None]
+        reason = next((line for line in text.splitlines() if "error" in line.lower()), last_line(text))
+        self.folders.append(self.folders[0].rstrip("/") + "-without-kernels")
+        shutil.rmtree(self.folders[1], ignore_errors=True)
+        code, _ = self._configure(running, self.folders[1], "-Dkernels=disabled")
+        if code == 0:
+            running.command([*NINJA, "-C", self.folders[1], "-k", "0", *missing])
+        still = [path for path in wanted if self.find(path) is None]
+        return "failed", f"{reason} ({len(wanted) - len(still)} of {len(wanted)} targets were built, {len(missing) - len(still)} without kernels)"
+
+
+def _remove(path):
+    if os.path.exists(path):
+        os.remove(path)

@@ -1,0 +1,2 @@
+def parts(context):
+    return []
