@@ -192,7 +192,7 @@ def outcome_of(code, text):
     return "failed", f"{'signal ' + str(-code) if code < 0 else 'exit ' + str(code)}: {last_line(text)}"
 
 
-def program(name, seconds, arguments, env, with_document=False, find=None):
+def program(name, seconds, arguments, env=None, with_document=False, find=None):
     """A part that is one command. `with_document`: it takes --json FILE. `find`: from the exit status and the output to further members
     of the entry."""
 

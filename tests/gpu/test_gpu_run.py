@@ -1,0 +1,322 @@
+"""./check --gpu without a GPU: the runner with small commands, and the rehearsal of `proof`, whole and killed.
+
+Arguments: source directory, build directory; "": without the rehearsal, which needs everything that can be built."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE, BUILD = os.path.abspath(sys.argv[1]), sys.argv[2] and os.path.abspath(sys.argv[2])
+os.chdir(SOURCE)
+sys.path.insert(0, os.path.join(SOURCE, "scripts", "gpu"))
+
+import build  # noqa: E402
+import machine  # noqa: E402
+import parts  # noqa: E402
+import proof  # noqa: E402
+import results  # noqa: E402
+import tables  # noqa: E402
+
+HEAD = {"device": "Some GPU (80 GB)", "run": "proof", "date": "2026-01-02T03:04:05Z"}
+WRITES_FIGURES = """
+import json, os, signal, sys, time
+path = sys.argv[sys.argv.index("--json") + 1]
+for number in range(3):
+    document = {"figures": [{"group": "g", "name": str(i)} for i in range(number + 1)], "skipped": [{"name": "s", "reason": "r"}]}
+    open(path + ".new", "w").write(json.dumps(document))
+    os.rename(path + ".new", path)
+"""
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+class RunnerTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.results = results.Results(self.folder.name, "r", HEAD)
+
+    def execute(self, *some, seconds=60):
+        run = parts.Run(self.results, machine.Telemetry(), os.path.join(self.folder.name, "work"), seconds)
+        run.execute(some)
+        return {part["name"]: part for part in read(self.results.path)["parts"]}
+
+    def test_outcomes_follow_exit_statuses(self):
+        seen = self.execute(parts.program("good", 9, python("print('fine')")),
+                            parts.program("bad", 9, python("import sys; print('3 of 4 differ'); sys.exit(1)")),
+                            parts.program("absent", 9, python("import sys; print('no GPU here'); sys.exit(77)")),
+                            parts.program("crash", 9, python("import os; os.kill(os.getpid(), 11)")),
+                            parts.program("nowhere", 9, ["/nonexistent/program"]),
+                            parts.Part("defect", 9, lambda running: 1 / 0), parts.program("last", 9, python("")))
+        self.assertEqual([(name, part["outcome"]) for name, part in seen.items()],
+                         [("good", "passed"), ("bad", "failed"), ("absent", "skipped"), ("crash", "failed"), ("nowhere", "failed"),
+                          ("defect", "failed"), ("last", "passed")])
+        self.assertEqual(seen["bad"]["reason"], "exit 1: 3 of 4 differ")
+        self.assertEqual(seen["absent"]["reason"], "no GPU here")
+        self.assertIn("signal 11", seen["crash"]["reason"])
+        self.assertIn("ZeroDivisionError", seen["defect"]["reason"])
+        with open(self.results.log, encoding="utf-8") as file:
+            log = file.read()
+        self.assertIn("3 of 4 differ", log)
+        self.assertIn("1 / 0", log)
+
+    def test_a_part_that_hangs_is_cut_with_its_children(self):
+        mark = os.path.join(self.folder.name, "mark")
+        begin = time.monotonic()
+        seen = self.execute(parts.program("hangs", 1, ["sh", "-c", f"(sleep 4; touch {mark}) & sleep 60"]), parts.program("next", 9, python("")))
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertEqual((seen["hangs"]["outcome"], seen["next"]["outcome"]), ("cut", "passed"))
+        time.sleep(4)
+        self.assertFalse(os.path.exists(mark))
+
+    def test_figures_of_a_part_that_fails_later_are_kept(self):
+        for end, outcome in (("os.kill(os.getpid(), 9)", "failed"), ("time.sleep(60)", "cut"), ("sys.exit(1)", "failed")):
+            with self.subTest(end):
+                part = self.execute(parts.program("figures", 2, python(WRITES_FIGURES + end), with_document=True))["figures"]
+                self.assertEqual(part["outcome"], outcome)
+                self.assertEqual([row["name"] for row in part["figures"]], ["0", "1", "2"])
+                self.assertEqual(part["skipped"], [{"name": "s", "reason": "r"}])
+
+    def test_figures_are_in_the_results_before_the_part_ends(self):
+        waits = f"""
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    if len(json.load(open({self.results.path!r}))["parts"][-1].get("figures", [])) == 3:
+        sys.exit(0)
+    time.sleep(0.1)
+sys.exit("the figures did not come")
+"""
+        self.assertEqual(self.execute(parts.program("waits", 30, python(WRITES_FIGURES + waits), with_document=True))["waits"]["outcome"], "passed")
+
+    def test_an_old_document_is_not_taken_for_a_new_one(self):
+        path = os.path.join(self.folder.name, "work", "stale.json")
+        os.makedirs(os.path.dirname(path))
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"figures": [{"name": "old"}]}, file)
+        part = self.execute(parts.program("stale", 9, python("import sys; sys.exit(1)"), with_document=True))["stale"]
+        self.assertNotIn("figures", part)
+
+    def test_parts_beyond_the_budget_are_named(self):
+        seen = self.execute(parts.program("long", 60, python("import time; time.sleep(60)")), parts.program("late", 9, python("")),
+                            seconds=parts.RESERVE_SECONDS + 4)
+        self.assertEqual((seen["long"]["outcome"], seen["late"]["outcome"]), ("cut", "not run"))
+        self.assertIn("used up", seen["late"]["reason"])
+
+    def test_long_output_is_shortened_in_the_log(self):
+        self.execute(parts.program("talks", 30, python("print('begin'); print('x' * 40_000_000); print('end')")))
+        self.assertLess(os.path.getsize(self.results.log), 2 * results.LOGGED_BYTES)
+        with open(self.results.log, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("begin\n", text)
+        self.assertIn("\nend\n", text)
+
+    def test_rules_behind_a_crash_run_in_a_new_process(self):
+        names = proof.rule_names()
+        self.assertGreater(len(names), 60)
+        script = os.path.join(self.folder.name, "rules")
+        with open(script, "w", encoding="utf-8") as file:  # rule 3 crashes; rule 6 breaks the context; 8 differs; the last fails
+            file.write(f"""#!{sys.executable}
+import os, sys
+names = {names!r}
+first = names.index(sys.argv[2]) + 1 if len(sys.argv) > 1 else 0
+for number, name in enumerate(names[first:], first):
+    if number == 3:
+        os.abort()
+    print({{6: f"failed {{name}}: error 700", 8: f"differs {{name}}: 0", len(names) - 1: f"failed {{name}}: 1"}}.get(number, f"ok {{name}}"), flush=True)
+    if number == 6:
+        print(f"cannot prepare {{names[7]}}")
+        sys.exit(3)
+sys.exit(1)
+""")
+        os.chmod(script, 0o755)
+        context = type("Context", (), {"build": type("Build", (), {"find": lambda self, path: script})(), "env": lambda self: None})()
+        part = self.execute(proof.driver_rules(context))["rules-driver"]
+        rules = part["rules"]
+        self.assertEqual(list(rules), names)
+        self.assertEqual([rules[names[i]] for i in (2, 3, 4, 6, 7, 8, -1)], ["holds", "fails", "holds", "fails", "holds", "differs", "fails"])
+        self.assertIn("signal 6", part["differing"][names[3]])
+        self.assertEqual(part["outcome"], "failed")
+
+    def test_nccl_rules_are_read(self):
+        found = proof.rules_in("    x.c:3: not so: a\nFAILS    one_rank: two (source)\nholds    other_rule: yes (s)\ndiffers  third: 0 (s)\n1 rules hold\n")
+        self.assertEqual(found["rules"], {"one_rank": "fails", "other_rule": "holds", "third": "differs"})
+
+    def test_counters_are_read_from_the_profiler(self):
+        text = subprocess.run([os.path.join("tests", "fakes", "tools", "ncu"), "--csv", "--kernel-name", "regex:x", "--metrics", ",".join(proof.METRICS),
+                               "echo", "hello"], capture_output=True, text=True).stdout
+        rows = proof.read_profile(text)
+        self.assertEqual([row["name"] for row in rows], ["bp_partials_bf16", "bp_gradient_bf16_fp32"])
+        self.assertEqual(rows[0]["dram_percent"], 1234.5)
+
+
+class TablesTest(unittest.TestCase):
+    """The tables of docs/gpu.md."""
+
+    def test_the_page_is_of_the_results(self):
+        with open(tables.PAGE, encoding="utf-8") as file:
+            self.assertEqual(file.read(), tables.page(tables.documents()))
+
+    def test_without_results_one_line_says_so(self):
+        text = tables.render([])
+        self.assertEqual(len(text.splitlines()), 1)
+        self.assertIn("No results yet", text)
+
+    def test_figures_and_failures_are_shown(self):
+        telemetry = {"before": {}, "after": {}, "throttle_reasons": 4, "during": {"sm_mhz": [1200, 1980], "power_w": [90.0, 650.5]}}
+        document = {**HEAD, "finished": True, "seconds": 12, "commit": "abc", "driver_version": 13000, "nccl_version": 22809, "rehearsal": False,
+                    "parts": [{"name": "logprob", "outcome": "passed", "seconds": 1},
+                              {"name": "pool", "outcome": "failed", "seconds": 1, "reason": "exit 1: 3 | 4"},
+                              {"name": "rules-driver", "outcome": "differs", "seconds": 1, "rules": {"a_rule": "differs"},
+                               "differing": {"a_rule": "cuMemFree returned 0"}},
+                              {"name": "figures g", "outcome": "passed", "seconds": 1, "gpu": telemetry, "figures": [
+                                  {"group": "g", "name": "copy", "ns_median": 2e6},
+                                  {"group": "g", "name": "forward", "ns_median": 1e6, "ratio_median": 0.5, "bandwidth_fraction": 0.97,
+                                   "peak_bytes": 1 << 30}]}]}
+        text = tables.render([document])
+        for piece in ("Some GPU (80 GB)", "2 passed", "1 failed", "exit 1: 3 \\| 4", "a_rule", "cuMemFree returned 0", "1.00 ms", "0.970", "1200 to 1980 MHz",
+                      "1.00 GiB"):
+            self.assertIn(piece, text)
+
+    def test_rehearsals_are_not_results(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, rehearsal in (("a", True), ("b", False)):
+                with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as file:
+                    json.dump({**HEAD, "format": "bucketpool.gpu/2", "rehearsal": rehearsal, "commit": name, "parts": []}, file)
+            self.assertEqual([d["commit"] for d in tables.documents(folder)], ["b"])
+
+
+class BuildTest(unittest.TestCase):
+    """A project of two programs, one of which needs kernels that do not compile."""
+
+    def test_what_does_not_compile_costs_only_what_needs_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = {"meson.build": "project('p', 'c')\nexecutable('plain', 'plain.c')\nexecutable('client', get_option('kernels').disabled() ? 'none.c' : 'kernels.c')\n"
+                                    "executable('broken', 'broken.c')\n",
+                     "meson_options.txt": "option('kernels', type: 'feature', value: 'auto')\n" +
+                                          "".join(f"option('{option[2:].split('=')[0]}', type: 'string')\n" for option in build.OPTIONS if "werror" not in option),
+                     "plain.c": "int main(void) { return 0; }\n", "none.c": "int main(void) { return 0; }\n",
+                     "kernels.c": "#error a warning of another host compiler\n", "broken.c": "int main(void) { return nothing; }\n"}
+            for name, text in files.items():
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            made = build.Build(os.path.join(folder, "build"), False, False)
+            document = results.Results(os.path.join(folder, "results"), "r", HEAD)
+            os.chdir(folder)
+            try:
+                run = parts.Run(document, machine.Telemetry(), os.path.join(folder, "work"), 60)
+                run.execute([parts.Part("build", 50, lambda running: made.make(running, lambda _: ["plain", "client", "broken"]))])
+            finally:
+                os.chdir(SOURCE)
+            part = read(document.path)["parts"][0]
+            self.assertEqual(part["outcome"], "failed")
+            self.assertIn("2 of 3 targets were built, 1 without kernels", part["reason"])
+            self.assertEqual([made.find(name) and os.path.basename(os.path.dirname(made.find(name))) for name in ("plain", "client", "broken")],
+                             ["build", "build-without-kernels", None])
+
+    def test_a_folder_that_is_no_build_folder_is_left_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "thesis.tex"), "w", encoding="utf-8"):
+                pass
+            with self.assertRaises(SystemExit):
+                build.Build(folder, False, False)
+            self.assertTrue(os.path.exists(os.path.join(folder, "thesis.tex")))
+
+
+@unittest.skipUnless(BUILD, "kernels, their emulation or the benchmarks were not built")
+class RehearsalTest(unittest.TestCase):
+    """`./check --gpu proof --rehearse` on the build that is tested."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = os.path.join(self.folder.name, "rehearsal-proof.json")
+
+    def start(self, *options):
+        return subprocess.Popen([sys.executable, "scripts/gpu", "proof", "--rehearse", "--build", BUILD, "--keep", "--commit", "abc",
+                                 "--output", self.folder.name, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def finish(self, process):
+        text = process.communicate(timeout=200)[0]
+        return read(self.path), text
+
+    def test_whole_and_killed(self):
+        begin = time.monotonic()
+        process = self.start()
+        document, text = self.finish(process)
+        took = time.monotonic() - begin
+        self.assertEqual(process.returncode, 0, text)
+        self.assertTrue(document["finished"])
+        self.assertEqual((document["commit"], document["run"], document["rehearsal"]), ("abc", "proof", True))
+        self.check_parts(document)
+        self.check_killed(took, [part["name"] for part in document["parts"]])
+
+    def check_parts(self, document):
+        seen = {part["name"]: part for part in document["parts"]}
+        self.assertEqual({p["outcome"] for p in seen.values()} - {"passed", "skipped"}, set(), seen)
+        bench = subprocess.run([os.path.join(BUILD, build.BENCH), "--list", "--divide", "4096"], capture_output=True, text=True, check=True)
+        groups = bench.stdout.splitlines()
+        self.assertGreater(len(groups), 20)
+        self.assertLessEqual({f"figures {group}" for group in groups}, set(seen))
+        measured = [name for name in seen if name.startswith("figures") and seen[name].get("figures")]
+        self.assertGreater(len(measured), len(groups) - 4)
+        for name in ("ncu", "fsdp_train"):
+            self.assertTrue(seen[name]["figures"], name)
+        self.assertEqual(len(seen["rules-driver"]["rules"]), len(proof.rule_names()))
+        self.assertGreater(len(seen["rules-nccl"]["rules"]), 20)
+        self.assertTrue(seen["registration-one-rank"]["report"])
+        for name in ("logprob", *measured[:1]):
+            self.assertGreater(seen[name]["gpu"]["after"]["power_w"], 0, name)
+        order = list(seen)
+        self.assertLess(order.index("logprob"), order.index(measured[0]))
+        self.assertTrue(measured[0].startswith("figures gpu: logprob"))
+        self.assertLess(order.index(measured[0]), order.index("rules-driver"))
+        self.assertLess(order.index("rules-driver"), order.index("pool-contract"))
+        self.assertLess(order.index("fsdp_train"), order.index("rules-nccl"))
+        self.assertTrue(order[-1].startswith("compute-sanitizer"))
+
+    def check_killed(self, took, order):
+        seed = random.randrange(1000)
+        moment = took * random.Random(seed).uniform(0.25, 0.45)
+        process = self.start()
+        time.sleep(moment)
+        process.kill()
+        document, text = self.finish(process)
+        printed = [line.split()[1:] for line in text.splitlines() if line.startswith("  ")]
+        done = [part for part in document["parts"] if part["outcome"] != "running"]
+        self.assertFalse(document["finished"])
+        self.assertGreaterEqual(len(done), len(printed), f"seed {seed}, killed after {moment:.1f} s")
+        self.assertGreater(len(done), 3)
+        self.assertLess(len(done), len(order))
+        self.assertEqual([part["name"] for part in document["parts"]], order[:len(document["parts"])])
+
+    def test_terminated(self):
+        process = self.start()
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            time.sleep(0.2)
+            if os.path.exists(self.path) and len(read(self.path)["parts"]) > 2:
+                break
+        process.send_signal(signal.SIGTERM)
+        document, text = self.finish(process)
+        outcomes = [part["outcome"] for part in document["parts"]]
+        self.assertEqual(process.returncode, 1, text)
+        self.assertIn("not run", outcomes)
+        self.assertEqual(outcomes[-1], "not run")
+        self.assertIn("SIGTERM", document["parts"][-1]["reason"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
