@@ -1,2 +1,98 @@
+"""The run `torch`: bucketpool.torch on CUDA with the machine's own Python and PyTorch, first against fp64, then beside other implementations."""
+
+import os
+import re
+import subprocess
+import sys
+
+import build
+from parts import Part, absent, outcome_of, program
+
+FAKE_DRIVER = [build.DRIVER, build.NCCL]  # for the tests that use them on any machine
+
+
+class Python:
+    """The machine's Python, or in a rehearsal one that has PyTorch, with our package and the libraries just built."""
+
+    def __init__(self, context):
+        self.context = context
+        self.device = "cpu" if context.rehearse else "cuda"
+        candidates = [sys.executable, *([os.path.join("build-check", "torch-venv", "bin", "python")] if context.rehearse else [])]
+        self.path, self.version, self.reason = None, None, "PyTorch is not installed"
+        for path in filter(os.path.exists, candidates):
+            code = "import torch; print(torch.__version__, torch.cuda.is_available())"
+            answer = subprocess.run([path, "-c", code], capture_output=True, text=True).stdout.split()
+            if answer:
+                self.path, self.version = os.path.abspath(path), answer[0]
+                self.reason = None if context.rehearse or answer[1] == "True" else "PyTorch finds no GPU"
+                return
+
+    def env(self, **more):
+        """Without the library folders of our own programs: PyTorch brings its own."""
+        folder = self.context.build.folders[0]
+        found = [os.path.dirname(path) for path in map(self.context.build.find, self.context.build.libraries()) if path]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.path.abspath("python"), os.environ.get("PYTHONPATH")])),
+                "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "BUCKETPOOL_BUILD": folder,
+                "BUCKETPOOL_LIBRARY_PATH": ":".join(dict.fromkeys(found)), **({"OMP_NUM_THREADS": "1"} if self.context.rehearse else {}), **more}
+
+    def script(self, name, seconds, path, *arguments, **env):
+        """A part that is one of the programs of bench/torch."""
+        if self.reason:
+            return absent(name, self.reason)
+        more = ["--rehearse"] if self.context.rehearse else []
+        return program(name, seconds, [self.path, os.path.join("bench", "torch", path), "--device", self.device, *more, *arguments],
+                       self.env(**env), with_document=True)
+
+
+def build_part(context):
+    """The shared libraries of the package, and the emulated ones that some tests load."""
+    return Part("build", 300, lambda running: context.build.make(
+        running, lambda made: [*made.libraries(), *FAKE_DRIVER, *(build.EMULATION if made.emulated else ())]))
+
+
+OUTCOME = re.compile(r"^(\S+::\S.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)(?: +\((.*)\))?", re.MULTILINE)
+
+
+def checks_in(text):
+    """Outcomes of pytest -v, a line for each test: also of a run that was cut."""
+    checks = [{"name": name.split("::", 1)[1], "outcome": {"PASSED": "passed", "XFAIL": "passed", "SKIPPED": "skipped"}.get(word, "failed"),
+               "reason": reason} for name, word, reason in OUTCOME.findall(text)]
+    messages = dict(re.findall(r"^FAILED \S+::(\S+?) - (.*)", text, re.MULTILINE))
+    for check in checks:
+        check["reason"] = check["reason"] or messages.get(check["name"], "")
+    return {"checks": checks}
+
+
+def tests(python, name, seconds, *options):
+    """A part that is a file of python/tests/torch."""
+    if python.reason:
+        return absent(name, python.reason)
+    command = [python.path, "-m", "pytest", os.path.join("python", "tests", "torch", f"test_{name}.py"), "-v", "-rfE", "--tb=short",
+               "-p", "no:cacheprovider", *options]
+
+    def function(running):
+        code, text = running.command(command, python.env(BUCKETPOOL_TEST_DEVICE=python.device))
+        running.entry.update(checks_in(text))
+        seen = [check["outcome"] for check in running.entry["checks"]]
+        counts = ", ".join(f"{seen.count(word)} {word}" for word in ("passed", "failed", "skipped") if word in seen)
+        outcome, reason = outcome_of(code, text)
+        if code == 5 or (code == 0 and "passed" not in seen):
+            outcome = "skipped"
+        return outcome, counts if outcome in ("passed", "failed") and seen else reason or counts
+
+    return Part(f"tests {name}", seconds, function)
+
+
 def parts(context):
-    return []
+    yield build_part(context)
+    context.describe_emulated()
+    python = Python(context)
+    context.results.document["torch"] = python.version
+    few = ["-k", "golden or in_place or strides or lend"] if context.rehearse else []  # ./check --torch has run all of them
+    for name in ("logprob_values", "logprob_device", "logprob_autograd", "logprob_head", "logprob_saved", "views", "pluggable_allocator"):
+        yield tests(python, name, 60, *few)
+    wheels = ["--wheels", os.path.abspath(context.wheels)] if context.wheels else []
+    yield python.script("logprob", 130, "logprob.py", "--seconds", "110", *wheels)
+    yield python.script("head", 100, "logprob.py", "--seconds", "80", "--hidden", "64" if context.rehearse else "4096", *wheels)
+    yield python.script("offload", 60, "offload.py", *wheels)
+    yield python.script("allocator", 40, "allocator.py")
