@@ -1,8 +1,9 @@
-"""The stages of ./check: build legs with their tests, and static checks. Prints what each took and one counted line."""
+"""The stages of ./check: build legs with their tests, and static checks. Prints the progress and the time of each, and one counted line."""
 
 import glob
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -28,11 +29,51 @@ def show_end(log):
         print("".join(file.readlines()[-60:]))
 
 
-def run(command, log, **more):
-    """Runs a command into a log; prints the end of the log when it fails."""
+class Progress:
+    """Counts of ninja ([12/640]) and of meson test (12/250 ...) as they appear in a log: on a terminal one line that moves, elsewhere a line
+    every half minute."""
+
+    COUNT = re.compile(r"^(?:\[(\d+)/(\d+)\]|\s*(\d+)/(\d+) )", re.MULTILINE)
+
+    def __init__(self, title, log):
+        self.title, self.log, self.shown = title, log, time.monotonic()
+        self.offset = os.path.getsize(log)
+
+    def show(self):
+        pause = 1 if sys.stdout.isatty() else 30
+        if time.monotonic() - self.shown < pause:
+            return
+        self.shown = time.monotonic()
+        with open(self.log, encoding="utf-8", errors="replace") as file:
+            file.seek(self.offset)
+            counts = self.COUNT.findall(file.read())
+        if counts:
+            text = f"  {self.title}: {counts[-1][0] or counts[-1][2]} of {counts[-1][1] or counts[-1][3]}"
+            print(f"\r{text:60}" if sys.stdout.isatty() else text, end="" if sys.stdout.isatty() else "\n", flush=True)
+
+    def end(self):
+        if sys.stdout.isatty():
+            print(f"\r{'':60}\r", end="", flush=True)
+
+
+def execute(command, log, title, **more):
+    """Runs a command into a log, with progress; its exit status."""
     with open(log, "a", encoding="utf-8") as file:
         print("$", " ".join(command), file=file, flush=True)
-        code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, **more).returncode
+        progress = Progress(title, log)
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **more)
+        while True:
+            try:
+                code = process.wait(timeout=0.2)
+                progress.end()
+                return code
+            except subprocess.TimeoutExpired:
+                progress.show()
+
+
+def run(command, log, **more):
+    """Runs a command into a log; prints the end of the log when it fails."""
+    code = execute(command, log, os.path.basename(log).removesuffix(".log"), **more)
     if code != 0:
         show_end(log)
     return code == 0
@@ -90,8 +131,7 @@ def leg(name, options, environment=None, suites=(), builds_all=True):
     built = built and (not builds_all or run(["ninja", "-C", build], log, env=env))
     if built:
         suite_options = [word for suite in suites for word in ("--suite", suite)] + ["--no-rebuild"] * builds_all
-        with open(log, "a", encoding="utf-8") as file:  # failures are counted and shown from the test log
-            subprocess.run(["meson", "test", "-C", build, *suite_options], stdout=file, stderr=subprocess.STDOUT, env=env)
+        execute(["meson", "test", "-C", build, *suite_options], log, f"{name}: tests", env=env)  # failures are shown from meson's own log
         built = count_tests(build)
         if not built:
             show_end(log)
@@ -101,9 +141,14 @@ def leg(name, options, environment=None, suites=(), builds_all=True):
 
 
 def tracked(*endings):
-    files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True,
-                           check=True).stdout.split()
-    return [f for f in files if f.endswith(endings) and os.path.exists(f)]
+    """Files of the project: as git knows them or, where it cannot tell (a tarball, a clone of another owner), all but build folders."""
+    git = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True) if shutil.which("git") else None
+    if git is not None and git.returncode == 0:
+        files = git.stdout.split("\n")
+    else:
+        files = [os.path.relpath(os.path.join(folder, name)) for folder, _, names in os.walk(".") for name in names]
+        files = [file for file in files if not file.startswith(("build", ".git", "dist"))]
+    return sorted(file for file in files if file.endswith(endings) and os.path.exists(file))
 
 
 def compiled():
