@@ -88,6 +88,16 @@ static bp_status run(const options *o, const launched *l, bp_comm *control, trai
     return status;
 }
 
+/* All ranks have found the same error, and rank 0 reports it: a launcher ends the other ranks as soon as one has failed, so that a rank which
+ * fails first would take rank 0's message with it. Bounded, for an error that only this rank has. */
+static int leave_report_to_first(const launched *l, int code)
+{
+    const struct timespec pause = {.tv_sec = 2};
+    if (code != EXIT_SUCCESS && l->rank > 0)
+        nanosleep(&pause, NULL);
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     static trainer t;
@@ -96,12 +106,12 @@ int main(int argc, char **argv)
     const launched l = ranks_launched();
     int code = options_parse(argc, argv, l.rank == 0, &o);
     if (code != GO_ON)
-        return code;
+        return leave_report_to_first(&l, code);
     if (l.ranks > o.rows) {
         if (l.rank == 0)
             fprintf(stderr, "fsdp_train: %u ranks cannot share %" PRIu64 " rows: --rows %u or more, or fewer ranks\n",
                     l.ranks, o.rows, l.ranks);
-        return EXIT_OPTIONS;
+        return leave_report_to_first(&l, EXIT_OPTIONS);
     }
     bp_status status = ranks_create(&l, &control);
     if (status == BP_OK)
@@ -110,7 +120,7 @@ int main(int argc, char **argv)
         if (l.rank == 0)
             fprintf(stderr, "fsdp_train: %s\n", bp_error_detail());
         bp_comm_destroy(&control);
-        return EXIT_FAILURE;
+        return leave_report_to_first(&l, EXIT_FAILURE);
     }
     if (status == BP_OK)
         status = run(&o, &l, control, &t);
