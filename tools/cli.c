@@ -26,6 +26,8 @@ int cli_flush(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return EXIT_GO_ON;
+    if (errno == EPIPE)
+        return EXIT_READER_GONE;
     return cli_fail(EXIT_ENVIRONMENT, "standard output cannot be written: %s", strerror(errno));
 }
 
@@ -47,6 +49,52 @@ static char *next_text(size_t *bytes)
     static unsigned next;
     *bytes = sizeof texts[0];
     return texts[next++ % 8];
+}
+
+/* Edits (insert, delete, replace) that lead from one word to the other: Levenshtein's distance, O(length x length). */
+static size_t edits_between(const char *word, const char *name)
+{
+    enum { LONGEST = 40 };
+    size_t row[LONGEST + 1], columns = strlen(name);
+    if (columns > LONGEST || strlen(word) > LONGEST)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= columns; j++)
+        row[j] = j;
+    for (size_t i = 1; word[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= columns; j++) {
+            size_t above = row[j], best = diagonal + (word[i - 1] != name[j - 1]);
+            best = above + 1 < best ? above + 1 : best;
+            row[j] = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            diagonal = above;
+        }
+    }
+    return row[columns];
+}
+
+const char *cli_nearest(const char *word, const char *const *names, size_t count)
+{
+    size_t fewest = strlen(word) / 3 + 2; /* below: similar */
+    const char *nearest = NULL;
+    for (size_t i = 0; i < count; i++) {
+        size_t edits = edits_between(word, names[i]);
+        if (edits < fewest) {
+            fewest = edits;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+const char *cli_suggestion(const char *prefix, const char *nearest)
+{
+    if (nearest == NULL)
+        return "";
+    size_t size;
+    char *text = next_text(&size);
+    snprintf(text, size, "; did you mean \"%s%s\"?", prefix, nearest);
+    return text;
 }
 
 const char *cli_bytes(uint64_t bytes)

@@ -12,7 +12,9 @@ enum {
     EXIT_NEGATIVE = 1,    /* verification failed, or what was asked for is infeasible */
     EXIT_BAD_INPUT = 2,   /* an option or a file is wrong */
     EXIT_ENVIRONMENT = 3, /* the machine lacks something: memory, a library, a place to write */
-    EXIT_GO_ON = -1       /* not an exit code: nothing failed so far */
+    EXIT_READER_GONE =
+        141,        /* the reader of standard output has ended, as in `| head`: 128 + SIGPIPE, as shells report it */
+    EXIT_GO_ON = -1 /* not an exit code: nothing failed so far */
 };
 
 typedef int cli_command(int argc, char **argv);
@@ -21,8 +23,12 @@ cli_command cli_bench_logprob, cli_bench_offload; /* of bench */
 
 /* "bucketpool: <text>" on standard error, one line: control characters are shown as '?'. Returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
-/* Makes sure that what was printed has gone out: EXIT_GO_ON, or the exit code after a message. */
+/* Flushes standard output: EXIT_GO_ON, or the exit code after a message; without a message where its reader has ended. */
 int cli_flush(void);
+/* The most similar of `count` names; NULL where none is similar. */
+const char *cli_nearest(const char *word, const char *const *names, size_t count);
+/* "; did you mean "--x"?", or "" for NULL. Same lifetime as cli_bytes. */
+const char *cli_suggestion(const char *prefix, const char *nearest);
 /* The library's detail, with the exit code that belongs to the status. */
 int cli_fail_status(bp_status status);
 

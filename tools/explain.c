@@ -51,7 +51,7 @@ static int answer(const whatif *answers, size_t count, const plan_options *optio
 {
     output picture;
     if (!output_init(options->svg, &picture))
-        return cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be prepared: %s", options->svg, strerror(errno));
+        return cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
     int code = draw(&answers[0], options, &picture);
     if (code == EXIT_GO_ON)
         code = print(answers, count, options);

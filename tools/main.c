@@ -19,11 +19,31 @@ static const struct {
     {"bench", "measure on this machine: log-probabilities of tokens, offloading", cli_bench},
 };
 
+#define COMMANDS (sizeof commands / sizeof *commands)
+
+static cli_command *find(const char *name)
+{
+    for (size_t i = 0; i < COMMANDS; i++) {
+        if (strcmp(name, commands[i].name) == 0)
+            return commands[i].run;
+    }
+    return NULL;
+}
+
+static int refuse(const char *name)
+{
+    const char *names[COMMANDS];
+    for (size_t i = 0; i < COMMANDS; i++)
+        names[i] = commands[i].name;
+    return cli_fail(EXIT_BAD_INPUT, "unknown command \"%.40s\"%s (bucketpool --help lists them)", name,
+                    cli_suggestion("", cli_nearest(name, names, COMMANDS)));
+}
+
 static void print_help(void)
 {
     puts("Usage: bucketpool COMMAND [OPTION...] [ARGUMENT...]\n\n"
          "Plans the memory that sharded training gathers parameters into and reduces gradients from.\n\nCommands:");
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+    for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
     puts("\n`bucketpool COMMAND --help` lists a command's options. Exit: 0 answered, 1 verification failed or\n"
          "infeasible, 2 bad input, 3 environment.");
@@ -42,17 +62,21 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, "");  /* tables count columns of UTF-8; numbers keep their point */
     if (argc < 2)
         return cli_fail(EXIT_BAD_INPUT, "no command; `bucketpool --help` lists them");
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    bool helps = strcmp(argv[1], "help") == 0;
+    if (helps && argc > 2) { /* help COMMAND is COMMAND --help */
+        static char option[] = "--help";
+        char *arguments[] = {argv[2], option, NULL};
+        cli_command *asked = find(argv[2]);
+        return asked != NULL ? asked(2, arguments) : refuse(argv[2]);
+    }
+    if (helps || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();
         return answer();
     }
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0) {
         printf("bucketpool %s\n", bp_version());
         return answer();
     }
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    }
-    return cli_fail(EXIT_BAD_INPUT, "\"%.40s\" is no command; `bucketpool --help` lists them", argv[1]);
+    cli_command *command = find(argv[1]);
+    return command != NULL ? command(argc - 1, argv + 1) : refuse(argv[1]);
 }

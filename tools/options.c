@@ -65,9 +65,12 @@ static int parse_own(int key, char *text, plan_options *o)
     case OPT_COLOR: return value_color(text, &o->color);
     case OPT_BUDGET:
         o->budget_name = text;
-        return cli_parse_bytes(text, &o->budget)
-                   ? EXIT_GO_ON
-                   : cli_fail(EXIT_BAD_INPUT, "--budget: expected a size such as 80GiB, got \"%.40s\"", text);
+        if (!cli_parse_bytes(text, &o->budget))
+            return cli_fail(EXIT_BAD_INPUT, "--budget: expected a size such as 80GiB, got \"%.40s\"", text);
+        if (o->budget < 1 << 20)
+            return cli_fail(EXIT_BAD_INPUT,
+                            "--budget: \"%.40s\" is less than 1 MiB; write the unit, for example %.40sGiB", text, text);
+        return EXIT_GO_ON;
     case OPT_GPU: return parse_gpu(text, o);
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
     case OPT_SVG: o->svg = text; return EXIT_GO_ON;

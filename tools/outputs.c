@@ -1,5 +1,6 @@
 #include "outputs.h"
 
+#include <errno.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
@@ -31,6 +32,10 @@ bool output_init(const char *path, output *o)
         return true;
     struct stat about = {0};
     bool there = stat(path, &about) == 0;
+    if (there && S_ISDIR(about.st_mode)) {
+        errno = EISDIR;
+        return false;
+    }
     bool regular = there && S_ISREG(about.st_mode);
     o->mode = regular ? about.st_mode & 07777 : 0;
     o->target = regular ? realpath(path, NULL) : strdup(path);

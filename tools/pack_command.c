@@ -61,8 +61,10 @@ static int answer(const pack_answer *answers, const pack_options *options)
     output csv, picture = {0};
     int code = EXIT_GO_ON;
     bool placed = pack_answer_is_placed(&answers[0]); /* files are of one instance */
-    if (!output_init(placed ? options->output : NULL, &csv) || !output_init(placed ? options->svg : NULL, &picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "the output files cannot be prepared: %s", strerror(errno));
+    if (!output_init(placed ? options->output : NULL, &csv))
+        code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+    else if (!output_init(placed ? options->svg : NULL, &picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
     if (code == EXIT_GO_ON)
         code = write_files(&answers[0], options, &csv, &picture);
     if (code == EXIT_GO_ON)

@@ -53,13 +53,28 @@ static int print(const analysis *analyses, size_t count, const plan_options *opt
     return table_print_model(&analyses[0], options);
 }
 
+/* With a budget: whether some policy of each model keeps to it. */
+static bool all_fit(const analysis *analyses, size_t count, const plan_options *options)
+{
+    for (size_t m = 0; options->budget > 0 && m < count; m++) {
+        bool fits = analyses[m].plan_count == 0;
+        for (size_t p = 0; p < analyses[m].plan_count; p++)
+            fits = fits || analysis_needed(&analyses[m], analyses[m].plans[p]) <= options->budget;
+        if (!fits)
+            return false;
+    }
+    return true;
+}
+
 /* Files appear when all of them were written and the answer is out. */
 static int answer(const analysis *analyses, size_t count, const plan_options *options)
 {
-    output plan, picture = {0};
+    output plan = {0}, picture = {0};
     int code = EXIT_GO_ON;
-    if (!output_init(options->output, &plan) || !output_init(options->svg, &picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "the output files cannot be prepared: %s", strerror(errno));
+    if (!output_init(options->output, &plan))
+        code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+    else if (!output_init(options->svg, &picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
     if (code == EXIT_GO_ON)
         code = write_files(&analyses[0], options, &plan, &picture);
     if (code == EXIT_GO_ON)
@@ -86,6 +101,8 @@ int cli_plan(int argc, char **argv)
         code = analysis_init_all(&options, &analyses, &count, &infeasible);
     if (code == EXIT_GO_ON)
         code = answer(analyses, count, &options);
+    if (code == EXIT_GO_ON && !all_fit(analyses, count, &options))
+        code = EXIT_NEGATIVE;
     analysis_finish_all(analyses, count);
     options_finish(&options);
     return code != EXIT_GO_ON ? code : infeasible ? EXIT_NEGATIVE : EXIT_ANSWERED;

@@ -142,7 +142,7 @@ static int answer(const run_options *options, const analysis *a, const run_setup
     if (outcome->status != BP_OK && run_exit_code(outcome->status) != EXIT_NEGATIVE) /* says nothing about the plan */
         return run_fail(options, outcome->status, outcome->detail);
     if (!output_init(finished ? options->trace : NULL, &trace))
-        return cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be prepared: %s", options->trace, strerror(errno));
+        return cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be written: %s", options->trace, strerror(errno));
     int code = trace.written != NULL ? write_trace(options, a, setup, &trace) : EXIT_GO_ON;
     if (code == EXIT_GO_ON)
         code = print(options, setup, a, outcome);

@@ -135,7 +135,7 @@ static int answer(const command_options *o, const schedule_view *v)
         return cli_fail(EXIT_BAD_INPUT, "--steps %u-%u: the schedule has the steps 0 to %u", o->steps.first,
                         o->steps.last, v->steps - 1);
     if (!output_init(o->planning.svg, &picture))
-        return cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be prepared: %s", o->planning.svg, strerror(errno));
+        return cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", o->planning.svg, strerror(errno));
     int code = draw(o, v, &picture);
     if (code == EXIT_GO_ON)
         code = o->planning.json ? schedule_report_print(v, &o->planning)

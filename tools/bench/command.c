@@ -26,13 +26,13 @@ static int print_help(void)
 int cli_bench(int argc, char **argv)
 {
     if (argc < 2)
-        return cli_fail(EXIT_BAD_INPUT, "bench: of what? `bucketpool bench --help` lists what there is");
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0)
+        return cli_fail(EXIT_BAD_INPUT, "bench: which benchmark? `bucketpool bench --help` lists them");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0 || strcmp(argv[1], "-h") == 0)
         return print_help();
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
         if (strcmp(argv[1], benches[i].name) == 0)
             return benches[i].run(argc - 1, argv + 1);
     }
-    return cli_fail(EXIT_BAD_INPUT, "bench: \"%.40s\" is nothing to measure; `bucketpool bench --help` lists what is",
+    return cli_fail(EXIT_BAD_INPUT, "bench: unknown benchmark \"%.40s\"; `bucketpool bench --help` lists them",
                     argv[1]);
 }

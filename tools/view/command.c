@@ -55,7 +55,8 @@ static int answer(const view_file *files, const view_options *options)
     int code = EXIT_GO_ON;
     for (int i = 0; i < OUTPUT_COUNT && code == EXIT_GO_ON; i++) {
         if (!output_init(paths[i], &outputs[i]))
-            code = cli_fail(EXIT_ENVIRONMENT, "the output files cannot be prepared: %s", strerror(errno));
+            code = cli_fail(EXIT_ENVIRONMENT, "%s %s: cannot be written: %s", output_options[i], paths[i],
+                            strerror(errno));
     }
     if (code == EXIT_GO_ON)
         code = write_files(files, options->file_count, paths, outputs);
