@@ -309,7 +309,7 @@ class Mistakes(Case):
             os.close(reader)
             result = subprocess.run([TOOL, "bench", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
             os.close(writer)
-        self.assertEqual((result.returncode, result.stderr), (141, ""))
+            self.assertEqual((result.returncode, result.stderr), (141, ""))
 
 
 class Documents(Case):
