@@ -198,8 +198,11 @@ def installation():
     shutil.rmtree(prefix, ignore_errors=True)
     build = os.path.join(BUILDS, "installed")
     shutil.rmtree(build, ignore_errors=True)
-    good = run(["meson", "setup", build, "--prefix", prefix, "--libdir", "lib", "-Dtests=disabled", "-Dbenchmarks=disabled",
+    good = run(["meson", "setup", build, "--prefix", prefix, "-Dtests=disabled", "-Dbenchmarks=disabled",
                 "-Dcairo=disabled"], log) and run(["meson", "install", "-C", build, "--quiet"], log)
+    command = os.path.join(prefix, "bin", "bucketpool")  # finds its libraries by itself
+    works = good and run([command, "plan", "examples/models/Llama-3.1-8B"], log, env={k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"})
+    count("install: the command", "passed" if works else "failed")
     environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig")}
     examples = [("plan_model", "", "gcc", "bucketpool-formats", [], "examples/models/Llama-3.1-8B"),
                 ("logprob", "", "gcc", "bucketpool-logprob", [], ".")]
