@@ -1,2 +1,66 @@
+"""The run `fsdp2`: steps of a hybrid model sharded by FSDP2, in plain memory, with PyTorch's allocator settings, and with pools."""
+
+import os
+
+from parts import Part, absent, document_path, outcome_of
+from torch_run import Python, build_part
+
+VARIANTS = ("plain", "scheduled", "max", "expandable_segments", "cuda_malloc_async")
+VARYING = ("plain", "scheduled", "expandable_segments", "cuda_malloc_async")
+LARGEST = ("plain", "scheduled", "expandable_segments")
+
+
 def parts(context):
-    return []
+    """Lazily, as what there is to run is known once it is built."""
+    yield build_part(context)
+    context.describe_emulated()
+    python = Python(context)
+    context.results.document["torch"] = python.version
+    names = []
+
+    def variant(name, seconds, *options):
+        names.append(name)
+        return python.script(name, seconds, "fsdp2/variant.py", *options)
+
+    for each in VARIANTS:
+        yield variant(f"steps {each}", 50, "--variant", each)
+    for each in VARYING:
+        yield variant(f"varying lengths {each}", 50, "--variant", each, "--lengths")
+    yield compared(python, names)
+    yield example(context, python)
+    yield python.script("two ranks", 60, "fsdp2/ranks.py")
+    for each in LARGEST:
+        seconds = "8" if context.rehearse else "45"
+        yield python.script(f"largest batch {each}", 50, "fsdp2/largest_batch.py", "--variant", each, "--seconds", seconds)
+    yield python.script("captured step", 80, "fsdp2/capture.py", "--seconds", "75")
+
+
+def compared(python, names):
+    """The losses of all variants, bit for bit."""
+    if python.reason:
+        return absent("same losses", python.reason)
+
+    def function(running):
+        files = [path for path in (document_path(running.run.folder, name) for name in names) if os.path.exists(path)]
+        path = document_path(running.run.folder, "same losses")
+        code, text = running.command([python.path, os.path.join("bench", "torch", "fsdp2", "compare.py"), "--json", path, *files], python.env(),
+                                     document=path)
+        return outcome_of(code, text)
+
+    return Part("same losses", 20, function)
+
+
+def example(context, python):
+    """examples/fsdp2_train.py with two ranks, which share the GPU."""
+    name = "examples/fsdp2_train.py, two ranks"
+    if python.reason:
+        return absent(name, python.reason)
+
+    def function(running):
+        register = [] if context.rehearse else ["--register"]
+        code, text = running.command([python.path, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
+                                      "--master-port", "29631", "examples/fsdp2_train.py", "--policy", "scheduled", *register], python.env())
+        running.entry["report"] = text.splitlines()[-40:]
+        return outcome_of(code, text)
+
+    return Part(name, 60, function)

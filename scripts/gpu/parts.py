@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -78,13 +79,14 @@ class Running:
         return 124
 
     def _copy(self, document):
-        """Figures, checks and skips of the command's document, where it has changed."""
+        """Figures, checks and skips of the command's document, and the rest of it as `about`, where it has changed."""
         try:
             with open(document, encoding="utf-8") as file:
                 read = json.load(file)
         except (OSError, ValueError):
             return
-        new = {key: read[key] for key in ("figures", "checks", "skipped") if read.get(key)}
+        new = {key: read.pop(key) for key in ("figures", "checks", "skipped") if read.get(key)}
+        new["about"] = {key: value for key, value in read.items() if value not in ([], None)}
         if any(self.entry.get(key) != value for key, value in new.items()):
             self.entry.update(new)
             self.run.results.write()
@@ -98,7 +100,8 @@ class Run:
         self.begin = time.monotonic()
         self.deadline = self.begin + seconds - RESERVE_SECONDS
         self.stopped, self.interruptible = None, False
-        os.makedirs(folder, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # documents of another run
+        os.makedirs(folder)
 
     def left(self):
         return self.deadline - time.monotonic()
@@ -197,12 +200,17 @@ def program(name, seconds, arguments, env=None, with_document=False, find=None):
     of the entry."""
 
     def function(running):
-        document = os.path.join(running.run.folder, re.sub(r"\W+", "-", name) + ".json") if with_document else None
+        document = document_path(running.run.folder, name) if with_document else None
         code, text = running.command([*arguments, *(["--json", document] if document else [])], env, document=document)
         running.entry.update(find(text) if find else {})
         return outcome_of(code, text)
 
     return Part(name, seconds, function)
+
+
+def document_path(folder, name):
+    """The file in which the command of a part keeps figures, checks and skips."""
+    return os.path.join(folder, re.sub(r"\W+", "-", name) + ".json")
 
 
 def absent(name, reason):

@@ -102,12 +102,11 @@ sys.exit("the figures did not come")
         self.assertEqual(self.execute(parts.program("waits", 30, python(WRITES_FIGURES + waits), with_document=True))["waits"]["outcome"], "passed")
 
     def test_an_old_document_is_not_taken_for_a_new_one(self):
-        path = os.path.join(self.folder.name, "work", "stale.json")
-        os.makedirs(os.path.dirname(path))
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"figures": [{"name": "old"}]}, file)
-        part = self.execute(parts.program("stale", 9, python("import sys; sys.exit(1)"), with_document=True))["stale"]
-        self.assertNotIn("figures", part)
+        path = parts.document_path(os.path.join(self.folder.name, "work"), "stale")
+        seen = self.execute(parts.program("writes", 9, python(f"open({path!r}, 'w').write('{{\"figures\": [1]}}')")),
+                            parts.program("stale", 9, python("import sys; sys.exit(1)"), with_document=True))
+        self.assertEqual((seen["writes"]["outcome"], seen["stale"]["outcome"]), ("passed", "failed"))
+        self.assertNotIn("figures", seen["stale"])
 
     def test_parts_beyond_the_budget_are_named(self):
         seen = self.execute(parts.program("long", 60, python("import time; time.sleep(60)")), parts.program("late", 9, python("")),
