@@ -9,6 +9,7 @@
 
 #include <bucketpool/loss.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

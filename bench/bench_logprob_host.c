@@ -10,6 +10,7 @@
 #include <bucketpool/logprob.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

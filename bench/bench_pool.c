@@ -9,6 +9,7 @@
 #include "worlds.h"
 
 #include <semaphore.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

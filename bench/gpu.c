@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "windows.h"
 #include "worlds.h"
 
 int gpu_symbol(void *library, const char *name, void *function, size_t size)
@@ -25,6 +26,15 @@ void gpu_must(const gpu *g, int error, const char *what)
     g->driver.cuGetErrorName(error, &name);
     fprintf(stderr, "bench: %s: %s (%d)\n", what, name != NULL ? name : "unknown", error);
     exit(1);
+}
+
+int gpu_has_room(const gpu *g, uint64_t bytes)
+{
+    if (bytes <= g->free_bytes)
+        return 1;
+    bench_skip("it needs %.1f GiB of device memory, %.1f GiB are free", (double)bytes / (1u << 30),
+               (double)g->free_bytes / (1u << 30));
+    return 0;
 }
 
 bp_device *gpu_device(const gpu *g)
@@ -57,6 +67,14 @@ int gpu_open(gpu *g, const char *library)
     gpu_must(g, g->driver.cuCtxPushCurrent(g->context), "making the context current");
     gpu_must(g, g->driver.cuMemGetInfo(&left, &total), "asking for memory");
     g->free_bytes = left;
+    g->total_bytes = total;
     bp_device_destroy(&device);
     return 1;
+}
+
+void gpu_close(const gpu *g)
+{
+    void *popped;
+    gpu_must(g, g->driver.cuCtxPopCurrent(&popped), "popping the context");
+    gpu_must(g, g->driver.cuDevicePrimaryCtxRelease(0), "releasing the context");
 }

@@ -1,4 +1,4 @@
-/* Tokens of split batches brought from one order to another, the sums and seeds of the loss, and the range of logits on a GPU. All of them
+/* The range of logits, the sums and seeds of the loss, and tokens of split batches brought from one order to another on a GPU. All of them
  * only move or read memory: a copy of as many bytes says how fast that can be. */
 #include "gpu.h"
 #include "windows.h"
@@ -11,9 +11,12 @@
 
 #define RANKS 8u
 #define TOKENS 131072u
+#define SMALL_TOKENS 268435456u /* of 4 bytes: an eighth of them is more than a cache holds */
+#define LOSS_TOKENS 33554432u
 #define RANGE_TOKENS 65536u
 #define RANGE_COLUMNS 128000u
 #define MOST_SEQUENCES 160u
+#define SMALL_BYTES (16u << 20)
 
 typedef struct cp_bench {
     const gpu *gpu;
@@ -28,17 +31,18 @@ typedef struct cp_bench {
     bp_logprob *logprob;
     bp_cp_split *splits[2]; /* of RANKS ranks, and of one */
     bp_cp_split *whole;     /* of one sequence and one rank */
-    uint64_t tokens, token_bytes, columns;
+    uint64_t tokens, token_bytes, columns, sequences;
 } cp_bench;
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 
-/* Lengths between 16 and 4080, as they come; the padding is at the end. */
+/* Lengths between 16 and 4080 for each TOKENS tokens, as they come; the padding is at the end. */
 static uint64_t make_lengths(uint64_t tokens, uint64_t *cu)
 {
+    const uint64_t scale = tokens > TOKENS ? tokens / TOKENS : 1;
     uint64_t sequences = 0;
     for (cu[0] = 0; cu[sequences] < tokens && sequences < MOST_SEQUENCES; sequences++) {
-        uint64_t length = 16 * (1 + sequences * 97 % 255), left = tokens - cu[sequences];
+        uint64_t length = scale * 16 * (1 + sequences * 97 % 255), left = tokens - cu[sequences];
         cu[sequences + 1] = cu[sequences] + (length < left ? length : left);
     }
     return sequences;
@@ -62,6 +66,7 @@ static void make_splits(cp_bench *b)
 {
     uint64_t cu[MOST_SEQUENCES + 1];
     const uint64_t sequences = make_lengths(b->tokens, cu), one[] = {0, b->tokens};
+    b->sequences = sequences;
     b->splits[0] = new_split(cu, sequences, RANKS);
     b->splits[1] = new_split(cu, sequences, 1);
     b->whole = new_split(one, 1, 1);
@@ -187,16 +192,22 @@ typedef struct line {
     uint64_t bytes, logits; /* that one moves; 0: no logits */
 } line;
 
-/* Windows of some milliseconds, on the emulated driver of one run. */
+/* Of an emulated GPU, by --divide. */
+static int is_small(const cp_bench *b)
+{
+    return b->from_bytes < SMALL_BYTES;
+}
+
+/* Windows of some milliseconds; of one run where shapes are small. */
 static size_t pairs_of(const cp_bench *b, uint64_t bytes)
 {
     const uint64_t many = 1 + (8ull << 30) / (1 + bytes);
-    return b->tokens < 1024 ? 1 : many < 200 ? (size_t)many : 200;
+    return is_small(b) ? 1 : many < 200 ? (size_t)many : 200;
 }
 
 static void measure(cp_bench *b, const line *lines, size_t count)
 {
-    bench_turns(b->tokens < 1024 ? 3 : 11);
+    bench_turns(is_small(b) ? 3 : 11);
     for (size_t i = 0; i < count; i++)
         bench_moves(bench_add_run(lines[i].name, lines[i].run, b, pairs_of(b, lines[i].bytes)), lines[i].bytes,
                     lines[i].logits);
@@ -216,8 +227,10 @@ static void measure_rearrangements(cp_bench *b)
 
 static void measure_loss(cp_bench *b)
 {
+    char sums[40];
+    snprintf(sums, sizeof sums, "sums, %llu sequences", (unsigned long long)b->sequences);
     const line lines[] = {{"copy, 17 bytes a token", run_copy, 2 * b->half, 0},
-                          {"sums, sequences of about 2048 tokens", run_add_sequences, 17 * b->tokens, 0},
+                          {sums, run_add_sequences, 17 * b->tokens, 0},
                           {"sums, one sequence", run_add_one_sequence, 17 * b->tokens, 0},
                           {"seeds", run_seed, 5 * b->tokens, 0}};
     must(bp_loss_count_set(b->loss, b->tokens));
@@ -244,11 +257,11 @@ static bp_status make_clients(cp_bench *b)
     must(bp_logprob_config_init(&logprob, sizeof logprob));
     loss.max_sequences = MOST_SEQUENCES;
     logprob.max_tokens = b->tokens;
-    logprob.vocab = b->columns > 0 ? b->columns : 1;
+    logprob.vocab = b->columns;
+    if (b->columns > 0)
+        return bp_logprob_create(b->device, &logprob, &b->logprob);
     bp_status status = bp_cp_create(b->device, &cp, &b->cp);
-    if (status == BP_OK)
-        status = bp_loss_create(b->device, &loss, &b->loss);
-    return status == BP_OK ? bp_logprob_create(b->device, &logprob, &b->logprob) : status;
+    return status == BP_OK ? bp_loss_create(b->device, &loss, &b->loss) : status;
 }
 
 static void destroy(cp_bench *b)
@@ -279,16 +292,11 @@ static void group(cp_bench *b, const char *name, uint64_t from_bytes, uint64_t t
 {
     b->from_bytes = (from_bytes + 255) / 256 * 256;
     b->to_bytes = to_bytes;
-    if (from_bytes + to_bytes + (64u << 20) > b->gpu->free_bytes) {
-        printf("%s is skipped: it needs %.1f GiB, and %.1f GiB are free\n\n", name,
-               (double)(from_bytes + to_bytes) / (1u << 30), (double)b->gpu->free_bytes / (1u << 30));
-        return;
-    }
-    if (!bench_begin(name))
+    if (!bench_begin(name) || !gpu_has_room(b->gpu, from_bytes + to_bytes + (64u << 20)))
         return;
     b->device = gpu_device(b->gpu);
     if (make_clients(b) != BP_OK) {
-        printf("%s is skipped: %s\n\n", name, bp_error_detail());
+        bench_skip("%s", bp_error_detail());
         destroy(b);
         return;
     }
@@ -300,23 +308,33 @@ static void group(cp_bench *b, const char *name, uint64_t from_bytes, uint64_t t
     destroy(b);
 }
 
+static void rearrangement(const gpu *g, uint64_t tokens, uint64_t token_bytes)
+{
+    char name[64];
+    cp_bench b = {.gpu = g, .tokens = tokens, .token_bytes = token_bytes, .half = tokens * token_bytes};
+    const uint64_t bytes = (tokens + 2 * RANKS * MOST_SEQUENCES) * token_bytes;
+    snprintf(name, sizeof name, "gpu: rearrange %llu x %llu bytes", (unsigned long long)tokens,
+             (unsigned long long)token_bytes);
+    group(&b, name, bytes, bytes, measure_rearrangements);
+}
+
+static uint64_t part_of(uint64_t count, uint64_t divisor)
+{
+    return 1 + (count - 1) / divisor;
+}
+
 void gpu_cp(const gpu *g, uint64_t divisor)
 {
-    static const uint64_t sizes[] = {4, 8192};
-    const uint64_t tokens = 1 + (TOKENS - 1) / divisor, rows = 1 + (RANGE_TOKENS - 1) / divisor;
-    char name[40];
-    for (size_t i = 0; i < 2; i++) {
-        cp_bench b = {.gpu = g, .tokens = tokens, .token_bytes = sizes[i], .half = tokens * sizes[i]};
-        snprintf(name, sizeof name, "gpu: rearrange %llu x %llu bytes", (unsigned long long)tokens,
-                 (unsigned long long)sizes[i]);
-        const uint64_t bytes = (tokens + 2 * RANKS * MOST_SEQUENCES) * sizes[i];
-        group(&b, name, bytes, bytes, measure_rearrangements);
-    }
-    cp_bench loss = {.gpu = g, .tokens = tokens, .half = 17 * tokens / 2};
-    snprintf(name, sizeof name, "gpu: loss of %llu tokens", (unsigned long long)tokens);
-    group(&loss, name, 17 * tokens, 17 * tokens, measure_loss);
-    cp_bench logits = {.gpu = g, .tokens = rows, .columns = 1 + (RANGE_COLUMNS - 1) / divisor};
+    char name[64];
+    cp_bench logits = {.gpu = g, .tokens = part_of(RANGE_TOKENS, divisor), .columns = part_of(RANGE_COLUMNS, divisor)};
     logits.half = logits.tokens * logits.columns;
-    snprintf(name, sizeof name, "gpu: range %llu x %llu", (unsigned long long)rows, (unsigned long long)logits.columns);
-    group(&logits, name, 2 * logits.half, logits.half + 8 * rows, measure_range);
+    snprintf(name, sizeof name, "gpu: range %llu x %llu", (unsigned long long)logits.tokens,
+             (unsigned long long)logits.columns);
+    group(&logits, name, 2 * logits.half, logits.half + 8 * logits.tokens, measure_range);
+    cp_bench loss = {.gpu = g, .tokens = part_of(LOSS_TOKENS, divisor)};
+    loss.half = 17 * loss.tokens / 2;
+    snprintf(name, sizeof name, "gpu: loss of %llu tokens", (unsigned long long)loss.tokens);
+    group(&loss, name, 17 * loss.tokens, 17 * loss.tokens, measure_loss);
+    rearrangement(g, part_of(TOKENS, divisor), 8192);
+    rearrangement(g, part_of(SMALL_TOKENS, divisor), 4);
 }

@@ -225,14 +225,14 @@ void gpu_head(const gpu *g, uint64_t divisor)
                     .device = {.cuda = true}};
     snprintf(group, sizeof group, "gpu: fused head %llu x %llu x %llu", (unsigned long long)h.sequence,
              (unsigned long long)h.hidden_size, (unsigned long long)h.vocab);
-    if (!bench_begin(group))
+    if (!bench_begin(group) || !gpu_has_room(g, place(&h, NULL) + 2 * 4 * h.piece * h.vocab))
         return;
     h.device.device = gpu_device(g);
     must(bp_stream_create(h.device.device, "head", &h.device.stream));
     if (make_head(&h) == BP_OK)
         measure(&h);
     else
-        printf("%s is skipped: %s\n\n", group, bp_error_detail());
+        bench_skip("%s", bp_error_detail());
     bp_lm_head_destroy(&h.head);
     bp_stream_destroy(&h.device.stream);
     bp_device_destroy(&h.device.device);

@@ -1,6 +1,6 @@
-/* Log-probabilities and their gradient on a GPU: the shapes of SkyRL's table (bf16 logits, fp32 gradient). What a logit costs in bytes is
- * known: 2 to read it forward, 2 and 4 for its gradient. A copy that moves as many bytes says what the GPU's memory can do, in the same
- * turns. */
+/* Log-probabilities and their gradient on a GPU: the shapes of SkyRL's table and of other vocabularies, for each dtype of logits and
+ * gradient. The bytes of a logit are known: it is read forward, read again for its gradient, and the gradient is written. A copy that moves
+ * as many bytes as both passes says what the GPU's memory can do, in the same turns. */
 #include "gpu.h"
 #include "windows.h"
 #include "worlds.h"
@@ -13,9 +13,24 @@
 #define PIECE 1024u /* tokens, of callers that chunk */
 #define PATTERN_BYTES (8u << 20)
 
+/* Dtypes of logits and gradient, and where the gradient lies. */
+typedef struct variant {
+    const char *name; /* of the gradient */
+    bp_dtype logits, grad;
+    int in_place;
+} variant;
+
+static const variant variants[] = {{"gradient fp32", BP_DTYPE_BF16, BP_DTYPE_FP32, 0},
+                                   {"gradient bf16", BP_DTYPE_BF16, BP_DTYPE_BF16, 0},
+                                   {"gradient bf16 in place", BP_DTYPE_BF16, BP_DTYPE_BF16, 1},
+                                   {"gradient fp32", BP_DTYPE_FP32, BP_DTYPE_FP32, 0}};
+#define VARIANTS (sizeof variants / sizeof *variants)
+
 typedef struct logits {
     const gpu *gpu;
+    const variant *variant;
     uint64_t sequence, vocab;
+    uint64_t logit_bytes, grad_bytes; /* of one */
     bp_device *device;
     bp_stream *stream;
     bp_logprob *client;
@@ -42,19 +57,23 @@ static uint64_t place(logits *l, char *base)
     struct {
         char **at;
         uint64_t bytes;
-    } parts[] = {{&l->x, 2 * count_of(l)},       {&l->grad, 4 * count_of(l)},    {&l->target, 8 * l->sequence},
-                 {&l->logprob, 4 * l->sequence}, {&l->entropy, 4 * l->sequence}, {&l->upstream, 4 * l->sequence},
-                 {&l->saved, 12 * l->sequence}};
+    } parts[] = {
+        {&l->x, l->logit_bytes * count_of(l)}, {&l->grad, l->variant->in_place ? 0 : l->grad_bytes * count_of(l)},
+        {&l->target, 8 * l->sequence},         {&l->logprob, 4 * l->sequence},
+        {&l->entropy, 4 * l->sequence},        {&l->upstream, 4 * l->sequence},
+        {&l->saved, 12 * l->sequence}};
     uint64_t next = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (base != NULL)
             *parts[i].at = base + next;
         next += rounded(parts[i].bytes);
     }
+    if (base != NULL && l->variant->in_place)
+        l->grad = l->x;
     return next;
 }
 
-/* bf16 numbers between -4 and 4. */
+/* bf16 numbers between -4 and 4. Two of them are an fp32 number between -4 and 4. */
 static void fill_pattern(uint16_t *pattern, size_t count)
 {
     uint64_t state = 88172645463325252u;
@@ -67,7 +86,7 @@ static void fill_pattern(uint16_t *pattern, size_t count)
 /* The pattern at the beginning, then what is there again and again. */
 static void fill_logits(const logits *l)
 {
-    uint64_t bytes = 2 * count_of(l), done = bytes < PATTERN_BYTES ? bytes : PATTERN_BYTES;
+    uint64_t bytes = l->logit_bytes * count_of(l), done = bytes < PATTERN_BYTES ? bytes : PATTERN_BYTES;
     uint16_t *pattern = malloc(PATTERN_BYTES);
     if (pattern == NULL)
         abort();
@@ -105,8 +124,8 @@ static bp_logprob_batch batch_of(const logits *l, uint64_t first, uint64_t count
 {
     bp_logprob_batch batch;
     must(bp_logprob_batch_init(&batch, sizeof batch));
-    batch.logits = (bp_token_rows){.data = l->x + 2 * first * l->vocab,
-                                   .dtype = BP_DTYPE_BF16,
+    batch.logits = (bp_token_rows){.data = l->x + l->logit_bytes * first * l->vocab,
+                                   .dtype = l->variant->logits,
                                    .batch = 1,
                                    .sequence = count,
                                    .columns = l->vocab};
@@ -138,17 +157,29 @@ static void backward(const logits *l, uint64_t first, uint64_t count)
     gradients.saved = l->saved + 12 * first;
     gradients.saved_bytes = 12 * count;
     gradients.logits_grad = batch.logits;
-    gradients.logits_grad.dtype = BP_DTYPE_FP32;
-    gradients.logits_grad.data = l->grad + 4 * first * l->vocab;
+    gradients.logits_grad.dtype = l->variant->grad;
+    gradients.logits_grad.data = l->grad + l->grad_bytes * first * l->vocab;
+    gradients.in_place = l->variant->in_place;
     must(bp_logprob_backward(l->client, &batch, &gradients, l->stream));
 }
 
-/* 8 bytes a logit, too: half the gradient there, and back. */
+/* What both passes move: the logits twice and the gradient. */
+static uint64_t bytes_of_both(const logits *l)
+{
+    return 2 * l->logit_bytes + l->grad_bytes;
+}
+
+/* As many bytes, from one half of the gradient's memory to the other and back: a logit's gradient takes 2 or 4 bytes, so that a copy of a
+ * half moves that many for each logit. The last copy is the remainder. Logits in place stay logits. */
 static void copy(const logits *l)
 {
-    uint64_t half = 2 * count_of(l);
-    must(bp_stream_copy(l->stream, l->grad + half, l->grad, half));
-    must(bp_stream_copy(l->stream, l->grad, l->grad + half, half));
+    uint64_t half = l->grad_bytes * count_of(l) / 2, left = bytes_of_both(l) * count_of(l) / 2;
+    for (unsigned i = 0; left > 0; i++) {
+        uint64_t bytes = left < half ? left : half;
+        char *low = l->grad, *high = l->grad + half;
+        must(bp_stream_copy(l->stream, i % 2 == 0 ? high : low, i % 2 == 0 ? low : high, bytes));
+        left -= bytes;
+    }
 }
 
 static void both_whole(const logits *l)
@@ -179,6 +210,8 @@ static void both_in_pieces(const logits *l)
 static double window(logits *l, int with_entropy, void (*work)(const logits *), size_t pairs)
 {
     l->with_entropy = with_entropy;
+    if (l->variant->in_place)
+        fill_logits(l); /* the window before left gradients there */
     double begin = bench_now_ns();
     for (size_t i = 0; i < pairs; i++)
         work(l);
@@ -227,47 +260,58 @@ static bp_status make_client(logits *l)
     return bp_logprob_create(l->device, &config, &l->client);
 }
 
-/* Backward needs the statistics of a forward pass: the first entry that makes them comes first in no turn but by chance. */
+/* Logits that are small because of --divide. */
+static int is_small(const logits *l)
+{
+    return count_of(l) < 1u << 20;
+}
+
+/* Backward needs the statistics of a forward pass: the first entry that makes them comes first in no turn but by chance. In place a window
+ * of several pairs reads gradients as logits, and backward alone has statistics of other logits: finite numbers, moved alike. */
 static void measure(logits *l)
 {
-    static const struct {
+    const unsigned forward_bytes = (unsigned)l->logit_bytes, both = (unsigned)bytes_of_both(l);
+    const struct {
         const char *name;
         bench_run *run;
         unsigned bytes; /* of a logit */
-    } entries[] = {{"copy, 8 bytes a logit", run_copy, 8},
-                   {"forward and backward", run_both, 8},
-                   {"forward", run_forward, 2},
-                   {"backward", run_backward, 6},
-                   {"forward and backward, calls of 1024 tokens", run_pieces, 8},
-                   {"forward and backward, with entropy", run_with_entropy, 8}};
-    size_t pairs = 1 + (size_t)((4ull << 30) / count_of(l)); /* some tens of milliseconds */
+    } entries[] = {{"forward and backward", run_both, both},
+                   {"backward", run_backward, both - forward_bytes},
+                   {"forward and backward, calls of 1024 tokens", run_pieces, both},
+                   {"forward and backward, with entropy", run_with_entropy, both}};
+    const size_t pairs = is_small(l) ? 1 : 1 + (size_t)((4ull << 30) / count_of(l)); /* some tens of milliseconds */
+    char name[72];
     l->with_entropy = 1;
     both_whole(l);
     must(bp_stream_synchronize(l->stream));
-    bench_turns(count_of(l) < 1u << 20 ? 3 : 11);
+    bench_turns(is_small(l) ? 3 : 11);
+    snprintf(name, sizeof name, "copy, %u bytes a logit", both);
+    bench_moves(bench_add_run(name, run_copy, l, pairs), both * count_of(l), count_of(l));
+    bench_moves(bench_add_run("forward", run_forward, l, pairs), forward_bytes * count_of(l), count_of(l));
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-        size_t number = bench_add_run(entries[i].name, entries[i].run, l, count_of(l) < 1u << 20 ? 1 : pairs);
-        bench_moves(number, entries[i].bytes * count_of(l), count_of(l));
+        snprintf(name, sizeof name, "%s, %s", entries[i].name, l->variant->name);
+        bench_moves(bench_add_run(name, entries[i].run, l, pairs), entries[i].bytes * count_of(l), count_of(l));
     }
     bench_end();
 }
 
-static void shape(const gpu *g, uint64_t sequence, uint64_t vocab)
+static void shape(const gpu *g, const variant *v, uint64_t sequence, uint64_t vocab)
 {
-    char group[40];
-    logits l = {.gpu = g, .sequence = sequence, .vocab = vocab};
+    char group[72];
+    logits l = {.gpu = g,
+                .variant = v,
+                .sequence = sequence,
+                .vocab = vocab,
+                .logit_bytes = v->logits == BP_DTYPE_FP32 ? 4 : 2,
+                .grad_bytes = v->grad == BP_DTYPE_FP32 ? 4 : 2};
     uint64_t bytes = place(&l, NULL), spare = 64 * sequence + (64u << 20);
-    snprintf(group, sizeof group, "gpu: logprob %llu x %llu", (unsigned long long)sequence, (unsigned long long)vocab);
-    if (bytes > g->free_bytes / 4 && bytes + spare > g->free_bytes) {
-        printf("%s is skipped: it needs %.1f GiB, and %.1f GiB are free\n\n", group, (double)bytes / (1u << 30),
-               (double)g->free_bytes / (1u << 30));
-        return;
-    }
-    if (!bench_begin(group))
+    snprintf(group, sizeof group, "gpu: logprob %llu x %llu %s, %s", (unsigned long long)sequence,
+             (unsigned long long)vocab, v->logits == BP_DTYPE_FP32 ? "fp32" : "bf16", v->name);
+    if (!bench_begin(group) || !gpu_has_room(g, bytes + spare))
         return;
     l.device = gpu_device(g);
     if (make_client(&l) != BP_OK) {
-        printf("%s is skipped: %s\n\n", group, bp_error_detail());
+        bench_skip("%s", bp_error_detail());
         bp_device_destroy(&l.device);
         return;
     }
@@ -283,10 +327,16 @@ static void shape(const gpu *g, uint64_t sequence, uint64_t vocab)
     bp_device_destroy(&l.device);
 }
 
+/* Shapes that say most come first, in all variants. */
 void gpu_logprob(const gpu *g, uint64_t divisor)
 {
-    static const uint64_t sequences[] = {32768, 65536, 131072}, vocabularies[] = {32000, 64000, 128000};
-    for (size_t s = 0; s < 3; s++)
-        for (size_t v = 0; v < 3; v++)
-            shape(g, 1 + (sequences[s] - 1) / divisor, 1 + (vocabularies[v] - 1) / divisor);
+    static const struct {
+        uint64_t sequence, vocab;
+        size_t variants;
+    } shapes[] = {{65536, 128000, VARIANTS}, {32768, 151936, VARIANTS}, {32768, 50257, VARIANTS}, {32768, 32000, 1},
+                  {32768, 64000, 1},         {32768, 128000, 1},        {65536, 32000, 1},        {65536, 64000, 1},
+                  {131072, 32000, 1},        {131072, 64000, 1},        {131072, 128000, 1}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t v = 0; v < shapes[s].variants; v++)
+            shape(g, &variants[v], 1 + (shapes[s].sequence - 1) / divisor, 1 + (shapes[s].vocab - 1) / divisor);
 }

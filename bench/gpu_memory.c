@@ -79,7 +79,7 @@ static double run_stream_ordered(void *user, size_t pairs)
 
 static void creation(const gpu *g, uint64_t bytes, const char *group)
 {
-    if (bytes > g->free_bytes / 4 || !bench_begin(group))
+    if (!bench_begin(group) || !gpu_has_room(g, 4 * bytes))
         return;
     memory m = {.gpu = g, .device = gpu_device(g), .plan = one_slab_plan(bytes), .bytes = bytes};
     gpu_must(g, g->driver.cuStreamCreate(&m.stream, 1), "making a stream");
@@ -160,36 +160,55 @@ static double run_layers_plain(void *user, size_t pairs)
     return bench_now_ns() - begin;
 }
 
-/* Lets the driver's default pool keep what is freed: what frameworks set. 0: this driver cannot. */
-static int keep_freed(const gpu *g)
-{
-    enum { RELEASE_THRESHOLD = 4 };
-    int (*default_pool)(void **, int), (*set)(void *, int, void *), number;
-    uint64_t all = UINT64_MAX;
+/* The driver's default pool, which gives freed memory back at the next synchronisation unless a threshold tells it to keep some. */
+typedef struct default_pool {
     void *pool;
-    if (!gpu_symbol(g->library, "cuDeviceGetDefaultMemPool", &default_pool, sizeof default_pool) ||
-        !gpu_symbol(g->library, "cuMemPoolSetAttribute", &set, sizeof set))
-        return 0;
-    return g->driver.cuDeviceGet(&number, 0) == 0 && default_pool(&pool, number) == 0 &&
-           set(pool, RELEASE_THRESHOLD, &all) == 0;
+    uint64_t threshold; /* before */
+    int (*set)(void *pool, int attribute, void *value);
+    int (*trim)(void *pool, size_t keep);
+} default_pool;
+
+enum { RELEASE_THRESHOLD = 4 };
+
+/* Lets the pool keep what is freed: what frameworks set. 0: this driver cannot. */
+static int keep_freed(const gpu *g, default_pool *p)
+{
+    int (*find)(void **, int), (*get)(void *, int, void *), number;
+    uint64_t all = UINT64_MAX;
+    return gpu_symbol(g->library, "cuDeviceGetDefaultMemPool", &find, sizeof find) &&
+           gpu_symbol(g->library, "cuMemPoolGetAttribute", &get, sizeof get) &&
+           gpu_symbol(g->library, "cuMemPoolSetAttribute", &p->set, sizeof p->set) &&
+           gpu_symbol(g->library, "cuMemPoolTrimTo", &p->trim, sizeof p->trim) &&
+           g->driver.cuDeviceGet(&number, 0) == 0 && find(&p->pool, number) == 0 &&
+           get(p->pool, RELEASE_THRESHOLD, &p->threshold) == 0 && p->set(p->pool, RELEASE_THRESHOLD, &all) == 0;
+}
+
+/* Groups that follow measure memory that is given back. */
+static void give_back(const gpu *g, default_pool *p)
+{
+    gpu_must(g, p->set(p->pool, RELEASE_THRESHOLD, &p->threshold), "restoring the release threshold");
+    gpu_must(g, p->trim(p->pool, 0), "cuMemPoolTrimTo");
 }
 
 static void layers(const gpu *g, uint64_t bytes, const char *group)
 {
-    if (4 * bytes > g->free_bytes / 2 || !bench_begin(group))
+    if (!bench_begin(group) || !gpu_has_room(g, 8 * bytes))
         return;
     world w =
         world_create(&(world_options){.device = gpu_device(g), .units = 8, .buckets = 1, .bytes = bytes, .lanes = 1});
     memory m = {.gpu = g, .bytes = bytes, .world = &w};
+    default_pool pool;
+    const int kept = keep_freed(g, &pool);
     gpu_must(g, g->driver.cuStreamCreate(&m.stream, 1), "making a stream");
     bench_turns(51);
     bench_bytes(bytes);
     bench_add_run("pool: acquire, release", run_layers_of_pool, &m, TURNS);
-    bench_add_run(keep_freed(g) ? "cuMemAllocAsync, cuMemFreeAsync, freed memory kept"
-                                : "cuMemAllocAsync, cuMemFreeAsync",
+    bench_add_run(kept ? "cuMemAllocAsync, cuMemFreeAsync, freed memory kept" : "cuMemAllocAsync, cuMemFreeAsync",
                   run_layers_stream_ordered, &m, TURNS);
     bench_add_run("cuMemAlloc, cuMemFree", run_layers_plain, &m, 4);
     bench_end();
+    if (kept)
+        give_back(g, &pool);
     gpu_must(g, g->driver.cuStreamDestroy(m.stream), "destroying a stream");
     world_destroy(&w);
 }

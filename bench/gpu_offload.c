@@ -69,18 +69,31 @@ static void add_entries(bench_groups *groups, int back)
     bench_end();
 }
 
+/* Groups that the machine's memory does not hold are skipped. */
+static int make_groups(const bench_device *device, const bench_offload_options *options, bench_groups *groups)
+{
+    bp_status status = bench_groups_init(device, options, groups);
+    if (status == BP_ERR_NO_HOST_MEMORY || status == BP_ERR_NO_DEVICE_MEMORY) {
+        bench_skip("%s", bp_error_detail());
+        return 0;
+    }
+    must(status);
+    return 1;
+}
+
 static void way(const gpu *g, uint64_t bytes, int back, const char *group)
 {
     const bench_offload_options options = {
         .cuda = true, .bytes = bytes, .chunk_bytes = CHUNK, .groups = 1, .backing = BP_BACKING_PINNED};
     bench_groups groups;
-    if (!bench_begin(group))
+    if (!bench_begin(group) || !gpu_has_room(g, 4 * bytes))
         return;
     bench_device device = {.device = gpu_device(g), .cuda = true};
     must(bp_stream_create(device.device, "bench", &device.stream));
-    must(bench_groups_init(&device, &options, &groups));
-    check(&groups);
-    add_entries(&groups, back);
+    if (make_groups(&device, &options, &groups)) {
+        check(&groups);
+        add_entries(&groups, back);
+    }
     bench_groups_finish(&groups);
     bp_stream_destroy(&device.stream);
     bp_device_destroy(&device.device);
@@ -88,9 +101,6 @@ static void way(const gpu *g, uint64_t bytes, int back, const char *group)
 
 void gpu_offload(const gpu *g, uint64_t divisor)
 {
-    uint64_t bytes = GIB / divisor;
-    if (bytes > g->free_bytes / 4)
-        return;
-    way(g, bytes, 0, "gpu: offload of a group");
-    way(g, bytes, 1, "gpu: restore of a group");
+    way(g, GIB / divisor, 0, "gpu: offload of a group");
+    way(g, GIB / divisor, 1, "gpu: restore of a group");
 }

@@ -124,11 +124,19 @@ static void expect(run *r, uint64_t records, uint64_t waits)
     exit(1);
 }
 
-static void one_record(const gpu *g, const world *lanes)
+/* Units of a model, whose requests name the gather lane or any. */
+static world make_world(const gpu *g, int lanes)
+{
+    return world_create(
+        &(world_options){.units = 50, .buckets = 4, .bytes = BYTES, .device = gpu_device(g), .lanes = lanes});
+}
+
+static void one_record(const gpu *g)
 {
     if (!bench_begin("gpu: a record and a wait"))
         return;
-    run bare = bare_run(g, lanes, 1, 1), two = pool_run(g, lanes, 1, 1), unit = pool_run(g, lanes, 1, 4);
+    world lanes = make_world(g, 1);
+    run bare = bare_run(g, &lanes, 1, 1), two = pool_run(g, &lanes, 1, 1), unit = pool_run(g, &lanes, 1, 4);
     expect(&two, 1, 1);
     expect(&unit, 1, 1);
     bench_add_run("driver alone: cuEventRecord, cuStreamWaitEvent", run_bare, &bare, PAIRS);
@@ -137,42 +145,40 @@ static void one_record(const gpu *g, const world *lanes)
     bench_add_run("pool, lanes, two streams, a unit of 4 in one call", run_pool, &unit, PAIRS);
     bench_end();
     end_bare(&bare);
+    world_destroy(&lanes);
 }
 
-static void two_records(const gpu *g, const world *any)
+static void two_records(const gpu *g)
 {
     if (!bench_begin("gpu: two records and a wait"))
         return;
-    run bare = bare_run(g, any, 2, 1), two = pool_run(g, any, 1, 1);
+    world any = make_world(g, 0);
+    run bare = bare_run(g, &any, 2, 1), two = pool_run(g, &any, 1, 1);
     expect(&two, 2, 1);
     bench_add_run("driver alone: 2 cuEventRecord, cuStreamWaitEvent", run_bare, &bare, PAIRS);
     bench_add_run("pool, any lane, two streams", run_pool, &two, PAIRS);
     bench_end();
     end_bare(&bare);
+    world_destroy(&any);
 }
 
-static void no_event(const gpu *g, const world *lanes)
+static void no_event(const gpu *g)
 {
     if (!bench_begin("gpu: no call of the driver"))
         return;
-    run bare = bare_run(g, lanes, 1, 0), one = pool_run(g, lanes, 0, 1);
+    world lanes = make_world(g, 1);
+    run bare = bare_run(g, &lanes, 1, 0), one = pool_run(g, &lanes, 0, 1);
     expect(&one, 0, 0);
     bench_add_run("driver alone: cuEventRecord", run_bare, &bare, PAIRS);
     bench_add_run("pool, lanes, one stream", run_pool, &one, PAIRS);
     bench_end();
     end_bare(&bare);
+    world_destroy(&lanes);
 }
 
 void gpu_pairs(const gpu *g)
 {
-    world_options options = {.units = 50, .buckets = 4, .bytes = BYTES, .device = gpu_device(g)};
-    world any = world_create(&options);
-    options.device = gpu_device(g);
-    options.lanes = 1;
-    world lanes = world_create(&options);
-    one_record(g, &lanes);
-    two_records(g, &any);
-    no_event(g, &lanes);
-    world_destroy(&lanes);
-    world_destroy(&any);
+    one_record(g);
+    two_records(g);
+    no_event(g);
 }

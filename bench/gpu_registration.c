@@ -67,20 +67,65 @@ static void find_granted(registering *r)
     bp_registration_destroy(&registration);
 }
 
-static void one_size(const gpu *g, bp_device *device, bp_comm *comm, uint64_t bytes, const char *group)
+/* ---- groups -------------------------------------------------------------------------------------------------------- */
+
+/* NCCL with a communicator of one rank. */
+typedef struct one_rank {
+    int (*make_id)(nccl_id *), (*join)(void **, int, nccl_id, int), (*leave)(void *);
+    void *handle;
+    bp_device *device;
+    bp_comm *comm;
+} one_rank;
+
+/* 0: there is none, and the group that has begun is skipped. */
+static int open_rank(const gpu *g, const char *nccl, one_rank *r)
+{
+    const char *name = nccl != NULL ? nccl : "libnccl.so.2";
+    void *library = dlopen(name, RTLD_NOW);
+    nccl_id id;
+    bp_nccl_config config;
+    if (library == NULL) {
+        bench_skip("no NCCL: %s", dlerror());
+        return 0;
+    }
+    if (!gpu_symbol(library, "ncclGetUniqueId", &r->make_id, sizeof r->make_id) ||
+        !gpu_symbol(library, "ncclCommInitRank", &r->join, sizeof r->join) ||
+        !gpu_symbol(library, "ncclCommDestroy", &r->leave, sizeof r->leave)) {
+        bench_skip("%s lacks functions of NCCL", name);
+        return 0;
+    }
+    if (r->make_id(&id) != 0 || r->join(&r->handle, 1, id, 0) != 0) {
+        bench_skip("%s makes no communicator of one rank", name);
+        return 0;
+    }
+    r->device = gpu_device(g);
+    must(bp_nccl_config_init(&config, sizeof config));
+    config.comm = r->handle;
+    config.device = r->device;
+    must(bp_comm_create_nccl(&config, &r->comm));
+    return 1;
+}
+
+static void close_rank(one_rank *r)
+{
+    bp_comm_destroy(&r->comm);
+    bp_device_destroy(&r->device);
+    if (r->leave(r->handle) != 0)
+        fprintf(stderr, "bench: ncclCommDestroy failed\n");
+}
+
+static void measure(const one_rank *rank, uint64_t bytes)
 {
     static const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_WINDOW, BP_REGISTER_SYMMETRIC};
     registering r[3];
-    if (bytes > g->free_bytes / 4 || !bench_begin(group))
-        return;
     bp_plan *plan = one_slab_plan(bytes);
     bench_turns(15);
     bench_bytes(bytes);
     for (int i = 0; i < 3; i++) {
         char name[72];
-        r[i] = (registering){.device = device, .comm = comm, .kind = kinds[i]};
+        r[i] = (registering){.device = rank->device, .comm = rank->comm, .kind = kinds[i]};
         if (i == 0)
-            must(bp_pool_create(device, plan, NULL, &r[i].pool));
+            must(bp_pool_create(rank->device, plan, NULL, &r[i].pool));
         else
             r[i].pool = r[0].pool;
         find_granted(&r[i]);
@@ -96,38 +141,18 @@ static void one_size(const gpu *g, bp_device *device, bp_comm *comm, uint64_t by
     bp_plan_destroy(&plan);
 }
 
-static void all_sizes(const gpu *g, void *handle)
+static void one_size(const gpu *g, const char *nccl, uint64_t bytes, const char *group)
 {
-    bp_nccl_config config;
-    bp_comm *comm;
-    bp_device *device = gpu_device(g);
-    must(bp_nccl_config_init(&config, sizeof config));
-    config.comm = handle;
-    config.device = device;
-    must(bp_comm_create_nccl(&config, &comm));
-    one_size(g, device, comm, 32 * MIB, "nccl: slab of 32 MiB");
-    one_size(g, device, comm, GIB, "nccl: slab of 1 GiB");
-    one_size(g, device, comm, 8 * GIB, "nccl: slab of 8 GiB");
-    bp_comm_destroy(&comm);
-    bp_device_destroy(&device);
+    one_rank rank = {.handle = NULL};
+    if (!bench_begin(group) || !gpu_has_room(g, 4 * bytes) || !open_rank(g, nccl, &rank))
+        return;
+    measure(&rank, bytes);
+    close_rank(&rank);
 }
 
 void gpu_registration(const gpu *g, const char *nccl)
 {
-    int (*make_id)(nccl_id *), (*join)(void **, int, nccl_id, int), (*leave)(void *);
-    void *library = dlopen(nccl != NULL ? nccl : "libnccl.so.2", RTLD_NOW), *handle;
-    nccl_id id;
-    if (library == NULL || !gpu_symbol(library, "ncclGetUniqueId", &make_id, sizeof make_id) ||
-        !gpu_symbol(library, "ncclCommInitRank", &join, sizeof join) ||
-        !gpu_symbol(library, "ncclCommDestroy", &leave, sizeof leave)) {
-        printf("no NCCL here, no figures of registration\n");
-        return;
-    }
-    if (make_id(&id) != 0 || join(&handle, 1, id, 0) != 0) {
-        printf("NCCL makes no communicator of one rank, no figures of registration\n");
-        return;
-    }
-    all_sizes(g, handle);
-    if (leave(handle) != 0)
-        fprintf(stderr, "bench: ncclCommDestroy failed\n");
+    one_size(g, nccl, 32 * MIB, "nccl: slab of 32 MiB");
+    one_size(g, nccl, GIB, "nccl: slab of 1 GiB");
+    one_size(g, nccl, 8 * GIB, "nccl: slab of 8 GiB");
 }

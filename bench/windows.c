@@ -3,13 +3,15 @@
 
 #include "json_head.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define MOST_TURNS 401
 #define MOST_ENTRIES 16
-#define MOST_FIGURES 256
+#define MOST_FIGURES 512
+#define MOST_SKIPPED 64
 #define WINDOW_NS 250e3
 
 typedef struct entry {
@@ -24,7 +26,7 @@ typedef struct entry {
 } entry;
 
 typedef struct figure {
-    char group[40], name[72], to[72], less[72];
+    char group[72], name[72], to[72], less[72];
     double min, median, ratio, own; /* of the medians; own: less the device */
     double low, high;               /* of the ratio */
     uint64_t bytes;
@@ -33,11 +35,22 @@ typedef struct figure {
     int turns;
 } figure;
 
+typedef struct skipped_group {
+    char name[72], reason[200];
+} skipped_group;
+
 static entry entries[MOST_ENTRIES];
 static size_t entry_count;
 static figure figures[MOST_FIGURES];
 static size_t figure_count;
-static const char *current, *wanted;
+static skipped_group skipped[MOST_SKIPPED];
+static size_t skipped_count;
+static const char *current, *wanted, *wanted_exactly;
+static bench_visitor *visitor;
+static void *visitor_user;
+static const char *json_path, *json_date;
+static char device_name[256];
+static uint64_t device_bytes, device_free_bytes;
 static int turns = 101; /* of the current group */
 static int usual_turns = 101;
 static uint64_t bytes_each; /* of the current group */
@@ -55,9 +68,25 @@ void bench_settings(int new_turns, const char *only)
     wanted = only;
 }
 
+void bench_only(const char *group)
+{
+    wanted_exactly = group;
+}
+
+void bench_visit(bench_visitor *new_visitor, void *user)
+{
+    visitor = new_visitor;
+    visitor_user = user;
+}
+
 int bench_begin(const char *group)
 {
-    if (wanted != NULL && strncmp(group, wanted, strlen(wanted)) != 0)
+    if (visitor != NULL) {
+        visitor(visitor_user, group);
+        return 0;
+    }
+    if ((wanted != NULL && strncmp(group, wanted, strlen(wanted)) != 0) ||
+        (wanted_exactly != NULL && strcmp(group, wanted_exactly) != 0))
         return 0;
     current = group;
     entry_count = 0;
@@ -249,6 +278,12 @@ static void report(const entry *e)
                f->fraction, entries[0].name);
 }
 
+static void keep_json(void)
+{
+    if (json_path != NULL && bench_write_json_file(json_path, json_date) != 0)
+        exit(1);
+}
+
 /* Another order in each turn, so that no entry always follows the same one. The same on every run. */
 static void shuffle(size_t *order, uint64_t *state)
 {
@@ -280,6 +315,32 @@ void bench_end(void)
         report(&entries[i]);
     printf("\n");
     fflush(stdout);
+    keep_json();
+}
+
+void bench_skip(const char *format, ...)
+{
+    va_list arguments;
+    if (skipped_count == MOST_SKIPPED) {
+        fprintf(stderr, "bench: too many skipped groups\n");
+        exit(1);
+    }
+    skipped_group *s = &skipped[skipped_count++];
+    snprintf(s->name, sizeof s->name, "%s", current);
+    va_start(arguments, format);
+    vsnprintf(s->reason, sizeof s->reason, format, arguments);
+    va_end(arguments);
+    printf("%s is skipped: %s\n\n", s->name, s->reason);
+    fflush(stdout);
+    keep_json();
+}
+
+int bench_exit_status(void)
+{
+    if (figure_count > 0 || skipped_count == 0)
+        return 0;
+    printf("%s\n", skipped[skipped_count - 1].reason);
+    return 77;
 }
 
 /* ---- JSON ----------------------------------------------------------------------------------------------------------- */
@@ -310,24 +371,68 @@ static void print_figure(FILE *file, const figure *f)
     fprintf(file, ", \"windows\": %d, \"pairs_per_window\": %zu}", f->turns, f->pairs);
 }
 
-void bench_write_json(FILE *file, const char *date)
+static void print_skipped(FILE *file)
+{
+    fprintf(file, ",\n  \"skipped\": [");
+    for (size_t i = 0; i < skipped_count; i++) {
+        fprintf(file, "%s\n    {\"name\": ", i > 0 ? "," : "");
+        bench_print_string(file, skipped[i].name);
+        fprintf(file, ", \"reason\": ");
+        bench_print_string(file, skipped[i].reason);
+        fprintf(file, "}");
+    }
+    fprintf(file, "%s]", skipped_count > 0 ? "\n  " : "");
+}
+
+void bench_json(const char *path, const char *date)
+{
+    json_path = path;
+    json_date = date;
+}
+
+void bench_measured_on(const char *name, uint64_t bytes, uint64_t free_bytes)
+{
+    snprintf(device_name, sizeof device_name, "%s", name);
+    device_bytes = bytes;
+    device_free_bytes = free_bytes;
+}
+
+static void write_json(FILE *file, const char *date)
 {
     bench_print_head(file, date);
-    fprintf(file, ",\n  \"figures\": [\n");
-    for (size_t i = 0; i < figure_count; i++) {
-        print_figure(file, &figures[i]);
-        fprintf(file, "%s\n", i + 1 < figure_count ? "," : "");
+    if (device_name[0] != 0) {
+        fprintf(file, ",\n  \"device\": {\"name\": ");
+        bench_print_string(file, device_name);
+        fprintf(file, ", \"memory_bytes\": %llu, \"free_bytes\": %llu}", (unsigned long long)device_bytes,
+                (unsigned long long)device_free_bytes);
     }
-    fprintf(file, "  ]\n}\n");
+    fprintf(file, ",\n  \"figures\": [");
+    for (size_t i = 0; i < figure_count; i++) {
+        fprintf(file, "%s\n", i > 0 ? "," : "");
+        print_figure(file, &figures[i]);
+    }
+    fprintf(file, "%s]", figure_count > 0 ? "\n  " : "");
+    print_skipped(file);
+    fprintf(file, "\n}\n");
 }
 
 int bench_write_json_file(const char *path, const char *date)
 {
-    FILE *file = fopen(path, "w");
+    char unfinished[4096];
+    if (snprintf(unfinished, sizeof unfinished, "%s.new", path) >= (int)sizeof unfinished) {
+        fprintf(stderr, "bench: the name of the JSON file is too long: %s\n", path);
+        return 1;
+    }
+    FILE *file = fopen(unfinished, "w");
     if (file == NULL) {
+        perror(unfinished);
+        return 1;
+    }
+    write_json(file, date);
+    const int written = ferror(file) == 0;
+    if (fclose(file) != 0 || !written || rename(unfinished, path) != 0) {
         perror(path);
         return 1;
     }
-    bench_write_json(file, date);
-    return fclose(file) == 0 ? 0 : 1;
+    return 0;
 }

@@ -6,7 +6,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 /* Does the work `pairs` times and returns what that took, in nanoseconds. */
 typedef double bench_run(void *user, size_t pairs);
@@ -17,6 +16,13 @@ typedef void bench_loop(void *user, size_t pairs);
 
 /* NULL: all; else only the groups whose name begins so. */
 void bench_settings(int turns, const char *only);
+
+/* Only the group of exactly this name. */
+void bench_only(const char *group);
+
+/* From now on bench_begin measures no group: it hands the name to the visitor. NULL: groups are measured again. */
+typedef void bench_visitor(void *user, const char *group);
+void bench_visit(bench_visitor *visitor, void *user);
 
 /* Groups are measured when they end, and not at all when they were not asked for: bench_begin then returns 0. */
 int bench_begin(const char *group);
@@ -35,11 +41,18 @@ void bench_moves(size_t number, uint64_t bytes, uint64_t logits);
 /* Reports an entry also less another of its group, or less a part of it, turn by turn: what a call takes beside the device. */
 void bench_less(size_t number, size_t device);
 void bench_end(void);
+/* The group that has begun cannot be measured. Prints the reason, which the JSON has too. */
+__attribute__((format(printf, 1, 2))) void bench_skip(const char *format, ...);
+/* 77 where groups were skipped and none was measured, after a line with the last reason; else 0. */
+int bench_exit_status(void);
 
 double bench_now_ns(void);
 
-void bench_write_json(FILE *file, const char *date);
-/* The same into a file of its own; 1 where it cannot be written, and says so. */
+/* Writes all figures so far. The file is replaced as a whole; 1 where it cannot be written, and says so. */
 int bench_write_json_file(const char *path, const char *date);
+/* Writes this file after each group, so that a crash keeps the groups before it. */
+void bench_json(const char *path, const char *date);
+/* The device of the figures, for the head of the JSON. */
+void bench_measured_on(const char *name, uint64_t bytes, uint64_t free_bytes);
 
 #endif
