@@ -58,6 +58,10 @@ static int use(const char *name)
     USE(cuMemFree, cuMemFree_v2(0))
     USE(cuMemAllocAsync, cuMemAllocAsync(&address, 0, NULL))
     USE(cuMemFreeAsync, cuMemFreeAsync(1, NULL))
+    USE(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool(&handle, 0))
+    USE(cuMemPoolGetAttribute, cuMemPoolGetAttribute(NULL, 4, &address))
+    USE(cuMemPoolSetAttribute, cuMemPoolSetAttribute(NULL, 4, &address))
+    USE(cuMemPoolTrimTo, cuMemPoolTrimTo(NULL, 0))
     USE(cuMemHostRegister, cuMemHostRegister_v2(NULL, 0, 0))
     USE(cuMemHostUnregister, cuMemHostUnregister(NULL))
     USE(cuStreamCreate, cuStreamCreate(NULL, 0))
@@ -211,6 +215,91 @@ static void test_memory_is_counted(void **state)
         okay(cuMemRelease(handles[i]));
     assert_int_equal(fake_cuda_used(0), 0);
     stop_driver();
+}
+
+static void set_threshold(void *pool, uint64_t bytes)
+{
+    okay(cuMemPoolSetAttribute(pool, 4, &bytes));
+}
+
+static void allocate_and_free(void *stream, uint64_t bytes)
+{
+    uint64_t address;
+    okay(cuMemAllocAsync(&address, bytes, stream));
+    okay(cuMemFreeAsync(address, stream));
+    okay(cuStreamSynchronize(stream));
+}
+
+/* The default pool keeps as many freed bytes as its threshold allows, until it is trimmed. */
+static void test_pools_keep_freed_memory(void **state)
+{
+    void *pool, *stream;
+    uint64_t threshold = 1;
+    (void)state;
+    (void)start_default_driver();
+    okay(cuStreamCreate(&stream, 1));
+    okay(cuDeviceGetDefaultMemPool(&pool, 0));
+    okay(cuMemPoolGetAttribute(pool, 4, &threshold));
+    assert_int_equal(threshold, 0);
+    allocate_and_free(stream, BYTES);
+    assert_int_equal(fake_cuda_used(0), 0);
+    set_threshold(pool, 3 * BYTES);
+    allocate_and_free(stream, 2 * BYTES);
+    assert_int_equal(fake_cuda_used(0), 2 * BYTES);
+    allocate_and_free(stream, 4 * BYTES);
+    assert_int_equal(fake_cuda_used(0), 3 * BYTES);
+    assert_non_null(strstr(fake_cuda_leaks(), "a threshold of 196608 bytes, 196608 kept"));
+    set_threshold(pool, 0);
+    assert_int_equal(fake_cuda_used(0), 3 * BYTES);
+    okay(cuMemPoolTrimTo(pool, BYTES));
+    assert_int_equal(fake_cuda_used(0), BYTES);
+    okay(cuMemPoolTrimTo(pool, 0));
+    assert_int_equal(cuMemPoolSetAttribute(pool, 5, &threshold), 1);
+    assert_int_equal(cuDeviceGetDefaultMemPool(&pool, 1), 101);
+    okay(cuStreamDestroy_v2(stream));
+    stop_driver();
+}
+
+/* ---- host functions ---------------------------------------------------------------------------------------------- */
+
+typedef struct meeting {
+    atomic_int inside, met, patience_ms;
+} meeting;
+
+/* Stays until two are inside, or patience ends. */
+static void meet(void *argument)
+{
+    meeting *m = argument;
+    atomic_fetch_add(&m->inside, 1);
+    for (int i = 0; i < atomic_load(&m->patience_ms) && atomic_load(&m->inside) < 2; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    if (atomic_load(&m->inside) == 2)
+        atomic_store(&m->met, 1);
+    else
+        atomic_store(&m->inside, 0);
+}
+
+static void test_host_functions_may_be_serial(void **state)
+{
+    fake_cuda_config config;
+    (void)state;
+    fake_cuda_config_init(&config);
+    for (int serial = 0; serial < 2; serial++) {
+        meeting m = {.patience_ms = serial ? 30 : 5000};
+        void *streams[2];
+        config.serial_host = serial;
+        (void)start_driver(&config);
+        for (int i = 0; i < 2; i++)
+            okay(cuStreamCreate(&streams[i], 1));
+        for (int i = 0; i < 2; i++)
+            okay(cuLaunchHostFunc(streams[i], meet, &m));
+        for (int i = 0; i < 2; i++) {
+            okay(cuStreamSynchronize(streams[i]));
+            okay(cuStreamDestroy_v2(streams[i]));
+        }
+        assert_int_equal(atomic_load(&m.met), !serial);
+        stop_driver();
+    }
 }
 
 static void test_leaks_are_told(void **state)
@@ -502,6 +591,8 @@ int main(int count, char **arguments)
         cmocka_unit_test(test_nothing_works_before_init),
         cmocka_unit_test(test_configuration),
         cmocka_unit_test(test_memory_is_counted),
+        cmocka_unit_test(test_pools_keep_freed_memory),
+        cmocka_unit_test(test_host_functions_may_be_serial),
         cmocka_unit_test(test_leaks_are_told),
         cmocka_unit_test(test_lookup_by_version),
         cmocka_unit_test(test_images),

@@ -6,17 +6,30 @@
 
 #define STEP UINT64_C(4096) /* an allocation has pages of its own: what is beyond them faults */
 
-static int allocate(uint64_t *address, size_t bytes, fake_context *context, fake_range **range)
+static int take(const fake_context *context, bool pooled, uint64_t bytes)
+{
+    return pooled ? fake_pool_take(context->device, bytes) : fake_memory_take(context->device, bytes);
+}
+
+static void give(const fake_context *context, bool pooled, uint64_t bytes)
+{
+    if (pooled)
+        fake_pool_give(context->device, bytes);
+    else
+        fake_memory_give(context->device, bytes);
+}
+
+static int allocate(uint64_t *address, size_t bytes, fake_context *context, bool pooled, fake_range **range)
 {
     if (address == NULL || bytes == 0)
         return INVALID_VALUE;
     if (bytes > fake.config.memory)
         return OUT_OF_MEMORY;
     uint64_t whole = (bytes + STEP - 1) / STEP * STEP;
-    FAKE_TRY(fake_memory_take(context->device, whole));
+    FAKE_TRY(take(context, pooled, whole));
     int file = -1;
     if (fake_physical_open(whole, &file) != OK) {
-        fake_memory_give(context->device, whole);
+        give(context, pooled, whole);
         return OUT_OF_MEMORY;
     }
     void *memory = fake_view_map(0, whole, file);
@@ -25,11 +38,12 @@ static int allocate(uint64_t *address, size_t bytes, fake_context *context, fake
     if (view == NULL) {
         if (memory != NULL)
             munmap(memory, whole);
-        fake_memory_give(context->device, whole);
+        give(context, pooled, whole);
         return OUT_OF_MEMORY;
     }
     *range = fake_range_add(&fake.allocations, (uint64_t)(uintptr_t)memory, whole);
     (*range)->context = context;
+    (*range)->pooled = pooled;
     (*range)->view = view;
     *address = (*range)->address;
     return OK;
@@ -45,7 +59,7 @@ void fake_allocation_release(fake_range *range)
 {
     fake_view_unmap(range->address, range->bytes, range->view);
     munmap(fake_at(range->address), range->bytes);
-    fake_memory_give(range->context->device, range->bytes);
+    give(range->context, range->pooled, range->bytes);
     fake_range_remove(&fake.allocations, range);
 }
 
@@ -54,7 +68,7 @@ static int allocate_now(uint64_t *address, size_t bytes)
     fake_context *context;
     fake_range *range;
     FAKE_TRY(fake_current(&context));
-    FAKE_TRY(allocate(address, bytes, context, &range));
+    FAKE_TRY(allocate(address, bytes, context, false, &range));
     open_range(range);
     return OK;
 }
@@ -113,7 +127,7 @@ static int allocate_async(uint64_t *address, size_t bytes, void *handle)
     fake_stream *stream;
     fake_range *range;
     FAKE_TRY(find_stream(handle, &stream));
-    FAKE_TRY(allocate(address, bytes, stream->context, &range));
+    FAKE_TRY(allocate(address, bytes, stream->context, true, &range));
     int result = fake_enqueue(stream, &(fake_work){.kind = FAKE_OPEN, .to = range->address}, NULL, 0);
     if (result != OK)
         fake_allocation_release(range);

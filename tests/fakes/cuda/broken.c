@@ -102,6 +102,10 @@ FAKE_API const char *fake_cuda_leaks(void)
         if (fake.contexts[i].references > 0)
             append(leaks, sizeof leaks, "%d references of the primary context of device %d\n",
                    fake.contexts[i].references, i);
+    for (int i = 0; i < FAKE_DEVICES; i++)
+        if (fake.pools[i].threshold > 0 || fake.pools[i].kept > 0)
+            append(leaks, sizeof leaks, "the default memory pool of device %d: a threshold of %llu bytes, %llu kept\n",
+                   i, (unsigned long long)fake.pools[i].threshold, (unsigned long long)fake.pools[i].kept);
     for (const fake_capture *capture = fake.captures; capture != NULL; capture = capture->next)
         append(leaks, sizeof leaks, "capture %llu\n", (unsigned long long)capture->id);
     for (const fake_physical *physical = fake.physicals; physical != NULL; physical = physical->next)

@@ -49,6 +49,10 @@ FAKE_API int cuMemAlloc_v2(uint64_t *address, size_t bytes);
 FAKE_API int cuMemFree_v2(uint64_t address);
 FAKE_API int cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream);
 FAKE_API int cuMemFreeAsync(uint64_t address, void *stream);
+FAKE_API int cuDeviceGetDefaultMemPool(void **pool, int device);
+FAKE_API int cuMemPoolGetAttribute(void *pool, int attribute, void *value);
+FAKE_API int cuMemPoolSetAttribute(void *pool, int attribute, void *value);
+FAKE_API int cuMemPoolTrimTo(void *pool, size_t keep);
 FAKE_API int cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags);
 FAKE_API int cuMemHostUnregister(void *address);
 

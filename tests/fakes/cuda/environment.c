@@ -64,6 +64,7 @@ static bool set(fake_cuda_config *config, const char *key, char *value)
         {"poison", NULL, &config->poison},
         {"seed", NULL, &config->seed},
         {"host_faults", &config->host_faults, NULL},
+        {"serial_host", &config->serial_host, NULL},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (strcmp(fields[i].key, key) != 0)

@@ -203,10 +203,16 @@ typedef struct fake_range {
     uint64_t address, bytes;
     fake_context *context; /* of allocations and registered host memory */
     bool freed;
-    void *view; /* of allocations, as of mappings */
-    bool open;  /* accessible to work */
+    void *view;  /* of allocations, as of mappings */
+    bool open;   /* accessible to work */
+    bool pooled; /* allocated in the order of a stream */
     struct fake_range *next;
 } fake_range;
+
+/* The default memory pool of a device. */
+typedef struct fake_pool {
+    uint64_t threshold, kept; /* bytes that it may keep, and does */
+} fake_pool;
 
 typedef struct fake_driver {
     pthread_mutex_t lock;
@@ -219,6 +225,7 @@ typedef struct fake_driver {
     uint64_t threads, served_streams;
     fake_context contexts[FAKE_DEVICES];
     uint64_t used[FAKE_DEVICES];
+    fake_pool pools[FAKE_DEVICES];
     fake_stream *streams;
     fake_capture *captures;
     uint64_t captures_begun, physicals_made;
@@ -295,6 +302,9 @@ void fake_await(fake_mark mark);
 int fake_enqueue(fake_stream *stream, const fake_work *work, const fake_mark *waits, size_t wait_count);
 void fake_run(const fake_work *work);
 
+/* ---- host_functions.c: without the lock ---- */
+void fake_call_host(void (*function)(void *), void *argument);
+
 /* ---- streams.c ---- */
 fake_stream *fake_stream_new(fake_context *context, unsigned flags, bool legacy);
 /* Of a handle; NULL and 1 are the legacy stream of the current context. */
@@ -370,6 +380,10 @@ void fake_memory_shut(void);
 /* What ends with a context; returns how much there was. */
 int fake_memory_end_with(const fake_context *context);
 void fake_memory_forget(void);
+
+/* ---- pools.c: memory of the device by way of its default pool ---- */
+int fake_pool_take(int device, uint64_t bytes);
+void fake_pool_give(int device, uint64_t bytes);
 
 /* ---- mappings.c, physical.c ---- */
 int fake_mapping_protection(const fake_mapping *mapping);

@@ -28,6 +28,7 @@ typedef struct fake_cuda_config {
     int vmm_unsafe; /* 1: mapping and the like are refused where cuMemAlloc is, during captures: nothing says that they are not */
     uint64_t poison;   /* bytes at the start of new memory that are not zero */
     int host_faults;   /* 1: the host cannot touch memory of devices, as with a real one; only work can */
+    int serial_host;   /* 1: host functions of all streams run one after another on one thread, as they become ready */
     uint32_t delay_us; /* pieces of work start up to so much later, at random */
     uint64_t seed;
     const char *kernels; /* a library of kernels (fake_kernels.h), copied; NULL: no image has code for this GPU */

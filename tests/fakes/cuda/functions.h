@@ -43,6 +43,10 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     F(cuMemFree, FAKE_UNSAFE)                                                                                          \
     F(cuMemAllocAsync, 0)                                                                                              \
     F(cuMemFreeAsync, 0)                                                                                               \
+    F(cuDeviceGetDefaultMemPool, 0)                                                                                    \
+    F(cuMemPoolGetAttribute, 0)                                                                                        \
+    F(cuMemPoolSetAttribute, 0)                                                                                        \
+    F(cuMemPoolTrimTo, 0)                                                                                              \
     F(cuMemHostRegister, FAKE_UNSAFE)                                                                                  \
     F(cuMemHostUnregister, FAKE_UNSAFE)                                                                                \
     F(cuStreamCreate, 0)                                                                                               \
@@ -117,6 +121,10 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     S(cuMemFree, cuMemFree_v2, 3020)                                                                                   \
     S(cuMemAllocAsync, cuMemAllocAsync, 11020)                                                                         \
     S(cuMemFreeAsync, cuMemFreeAsync, 11020)                                                                           \
+    S(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020)                                                     \
+    S(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020)                                                             \
+    S(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020)                                                             \
+    S(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020)                                                                         \
     S(cuMemHostRegister, cuMemHostRegister_v2, 6050)                                                                   \
     S(cuMemHostUnregister, cuMemHostUnregister, 4000)                                                                  \
     S(cuStreamCreate, cuStreamCreate, 2000)                                                                            \

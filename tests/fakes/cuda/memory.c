@@ -212,6 +212,8 @@ void fake_memory_forget(void)
         fake.physicals->handles = 0;
         fake_physical_release(fake.physicals);
     }
-    for (int i = 0; i < FAKE_DEVICES; i++)
+    for (int i = 0; i < FAKE_DEVICES; i++) {
         fake.used[i] = 0;
+        fake.pools[i] = (fake_pool){0};
+    }
 }

@@ -18,15 +18,6 @@ void fake_await(fake_mark mark)
         pthread_cond_wait(&fake.changed, &fake.lock);
 }
 
-static void call(const fake_work *work)
-{
-    fake_thread *thread = fake_this_thread();
-    bool before = thread->in_host_function;
-    thread->in_host_function = true;
-    work->function(work->argument);
-    thread->in_host_function = before;
-}
-
 /* Piece by piece: a range may lie in several mappings. */
 static void fill(const fake_work *work)
 {
@@ -55,7 +46,7 @@ void fake_run(const fake_work *work)
     case FAKE_LAUNCH: break;
     case FAKE_FILL: fill(work); break;
     case FAKE_COPY: copy(work); break;
-    case FAKE_CALL: call(work); break;
+    case FAKE_CALL: fake_call_host(work->function, work->argument); break;
     case FAKE_OPEN: fake_allocation_open(work->to); break;
     case FAKE_CLOSE: fake_allocation_close(work->to); break;
     case FAKE_KERNEL: fake_launch_run(work->launch); break;
