@@ -195,7 +195,7 @@ typedef struct line {
 /* Of an emulated GPU, by --divide. */
 static int is_small(const cp_bench *b)
 {
-    return b->from_bytes < SMALL_BYTES;
+    return b->half < SMALL_BYTES;
 }
 
 /* Windows of some milliseconds; of one run where shapes are small. */

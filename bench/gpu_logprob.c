@@ -90,7 +90,7 @@ static void fill_logits(const logits *l)
     uint16_t *pattern = malloc(PATTERN_BYTES);
     if (pattern == NULL)
         abort();
-    fill_pattern(pattern, PATTERN_BYTES / 2);
+    fill_pattern(pattern, done / 2);
     must(bp_stream_copy(l->stream, l->x, pattern, done));
     while (done < bytes) {
         uint64_t more = bytes - done < done ? bytes - done : done;

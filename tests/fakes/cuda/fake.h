@@ -384,6 +384,7 @@ void fake_memory_forget(void);
 /* ---- pools.c: memory of the device by way of its default pool ---- */
 int fake_pool_take(int device, uint64_t bytes);
 void fake_pool_give(int device, uint64_t bytes);
+void fake_pool_trim(int device, uint64_t keep);
 
 /* ---- mappings.c, physical.c ---- */
 int fake_mapping_protection(const fake_mapping *mapping);

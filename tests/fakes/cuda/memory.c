@@ -8,6 +8,8 @@ const unsigned char fake_poison = 0xa5;
 int fake_memory_take(int device, uint64_t bytes)
 {
     if (bytes > fake.config.memory - fake.used[device])
+        fake_pool_trim(device, 0);
+    if (bytes > fake.config.memory - fake.used[device])
         return OUT_OF_MEMORY;
     fake.used[device] += bytes;
     return OK;

@@ -1,5 +1,5 @@
 /* The default memory pool of each device: bytes that were freed in the order of a stream and stay with the device's used memory, up to the
- * release threshold. Lowering the threshold gives nothing back; cuMemPoolTrimTo does. */
+ * release threshold. Lowering the threshold gives nothing back; cuMemPoolTrimTo does, and so does a shortage. */
 #include "driver.h"
 
 /* CUmemPool_attribute. */
@@ -9,9 +9,20 @@ int fake_pool_take(int device, uint64_t bytes)
 {
     fake_pool *pool = &fake.pools[device];
     const uint64_t kept = pool->kept < bytes ? pool->kept : bytes;
-    FAKE_TRY(fake_memory_take(device, bytes - kept));
     pool->kept -= kept;
-    return OK;
+    int result = fake_memory_take(device, bytes - kept);
+    if (result != OK)
+        pool->kept += kept;
+    return result;
+}
+
+void fake_pool_trim(int device, uint64_t keep)
+{
+    fake_pool *pool = &fake.pools[device];
+    if (pool->kept <= keep)
+        return;
+    fake_memory_give(device, pool->kept - keep);
+    pool->kept = keep;
 }
 
 void fake_pool_give(int device, uint64_t bytes)
@@ -66,9 +77,6 @@ int cuMemPoolTrimTo(void *handle, size_t keep)
     fake_pool *pool = find(handle);
     if (pool == NULL)
         return fake_leave(INVALID_VALUE);
-    if (pool->kept > keep) {
-        fake_memory_give((int)(pool - fake.pools), pool->kept - keep);
-        pool->kept = keep;
-    }
+    fake_pool_trim((int)(pool - fake.pools), keep);
     return fake_leave(OK);
 }
