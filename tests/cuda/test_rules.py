@@ -28,7 +28,8 @@ class Rules(unittest.TestCase):
         answer = run(arguments, **settings)
         ids = rules()
         self.assertGreater(len(ids), 60)
-        self.assertEqual(answer.stdout.split("\n"), [f"ok {id}" for id in ids] + [""], answer.stderr)
+        self.assertEqual(answer.stdout.splitlines(), [f"ok {id}" for id in ids] + [f"{len(ids)} hold, 0 differ, 0 fail, 0 skipped"],
+                         answer.stderr)
         self.assertEqual(answer.returncode, 0)
 
     def test_by_path(self):
@@ -49,6 +50,62 @@ class Rules(unittest.TestCase):
         self.assertIn("failed streams_run_in_order", answer.stdout)
         self.assertIn("CUDA_ERROR_LAUNCH_FAILED", answer.stdout)
         self.assertEqual(answer.returncode, 1)
+
+    def test_an_inferred_rule_differs_on_a_real_driver(self):
+        rule = ["--driver", LIBRARY, "--rule", "reservations_hold_mappings"]
+        forgets = {"FAKE_CUDA": "fail=cuMemAddressFree:1:-1"}  # answers success
+        answer = run([*rule, "--real"], **forgets)
+        first, last = answer.stdout.splitlines()
+        self.assertRegex(first, r"^differs reservations_hold_mappings: .*cuMemAddressFree.* \(A reservation with memory mapped")
+        self.assertEqual(last, "0 hold, 1 differ, 0 fail, 0 skipped")
+        self.assertEqual(answer.returncode, 0)
+        answer = run(rule, **forgets)
+        self.assertIn("failed reservations_hold_mappings: ", answer.stdout)
+        self.assertEqual(answer.returncode, 1)
+
+    def test_a_written_rule_fails_on_a_real_driver(self):
+        answer = run(["--driver", LIBRARY, "--real", "--rule", "streams_run_in_order"], FAKE_CUDA="fail=cuMemcpyAsync:2:719")
+        self.assertIn("failed streams_run_in_order: ", answer.stdout)
+        self.assertEqual(answer.stdout.splitlines()[-1], "0 hold, 0 differ, 1 fail, 0 skipped")
+        self.assertEqual(answer.returncode, 1)
+
+    def test_a_broken_context_ends_the_process(self):
+        """The third rule finds no stream: the runner starts a process behind the second."""
+        ids = rules()
+        answer = run(["--driver", LIBRARY, "--real"], FAKE_CUDA=f"kernels={KERNELS},fail=cuStreamCreate:7:719")
+        self.assertEqual(answer.returncode, 3, answer.stdout)
+        lines = answer.stdout.splitlines()
+        self.assertEqual(lines[:2], [f"ok {id}" for id in ids[:2]])
+        self.assertRegex(lines[2], rf"^broken {ids[1]}: {ids[2]}: .*CUDA_ERROR_LAUNCH_FAILED")
+        self.assertEqual(lines[3:], ["2 hold, 0 differ, 0 fail, 0 skipped"])
+        answer = run(["--driver", LIBRARY, "--real", "--after", ids[1]], FAKE_CUDA=f"devices=2,kernels={KERNELS}")
+        self.assertEqual(answer.stdout.splitlines()[:-1], [f"ok {id}" for id in ids[2:]])
+        self.assertEqual(answer.returncode, 0)
+
+    def test_a_context_that_is_broken_from_the_start(self):
+        """The first rule of a process fails, so that a runner does not start processes without end."""
+        answer = run(["--driver", LIBRARY, "--real", "--after", rules()[0]], FAKE_CUDA="fail=cuStreamCreate:1:719")
+        self.assertIn(f"failed {rules()[1]}: ", answer.stdout)
+        self.assertEqual(answer.returncode, 1)
+
+    def test_the_list_needs_no_driver(self):
+        answer = run(["--driver", "/nowhere/libcuda.so.1", "--list"])
+        self.assertEqual((answer.stdout.splitlines(), answer.returncode), (rules(), 0))
+
+    def test_wrong_arguments(self):
+        for arguments, text in ((["--after", "nothing"], '--after: unknown rule "nothing"'), (["--rule", "x"], '--rule: unknown rule "x"'),
+                                (["--fast"], "unknown option --fast"), (["--rule"], "--rule requires a value")):
+            answer = run(arguments)
+            self.assertEqual(answer.returncode, 2)
+            self.assertIn(text, answer.stderr)
+
+    def test_doubtful_rules_are_inferred(self):
+        with open(os.path.join(ROOT, "tests/fakes/cuda/rules.h"), encoding="utf-8") as file:
+            text = file.read()
+        for id in ("work_needs_a_context", "launches_need_a_context", "reservations_hold_mappings", "captured_events_stay_inside",
+                   "free_waits_for_work", "events_are_made_in_captures"):
+            row = re.search(rf"X\({id},.*?\)\s*\\?\s*$", text, re.MULTILINE | re.DOTALL).group(0)
+            self.assertIn("inferred", row.split('", \\')[-1], id)
 
     def test_settings_that_do_not_exist(self):
         for setting in ("colour=blue", "devices", "fail=cuNothing:1:1", "attribute=1000:1", "kernels=/nowhere.so"):

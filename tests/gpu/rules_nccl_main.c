@@ -1,5 +1,6 @@
 /* Runs the rules of NCCL, on the emulation and on a real NCCL with a GPU, so that a rule that was only inferred cannot fossilise.
- * Each rule runs in a process of its own, as NCCL reads its environment once.
+ * Each rule runs in a process of its own, as NCCL reads its environment once. An inferred rule that does not hold on a real NCCL differs,
+ * which is no failure. The last line has the counts.
  *
  *   rules_nccl          all rules, a line each
  *   rules_nccl NAME     one
@@ -217,18 +218,28 @@ static const rule *rule_called(const char *name)
     return NULL;
 }
 
+enum { OUTCOME_HOLDS, OUTCOME_DIFFERS, OUTCOME_FAILS, OUTCOME_SKIPPED, OUTCOMES };
+
+static int outcome_of(const rule *what, int answer)
+{
+    if (answer == FAILS)
+        return !is_emulated() && strstr(what->source, "inferred") != NULL ? OUTCOME_DIFFERS : OUTCOME_FAILS;
+    return answer == SKIPPED ? OUTCOME_SKIPPED : OUTCOME_HOLDS;
+}
+
 static int run_all(const char *program)
 {
-    static const char *const words[] = {"holds", "FAILS", "skipped"};
-    unsigned counts[3] = {0, 0, 0};
+    static const char *const words[OUTCOMES] = {"holds", "differs", "FAILS", "skipped"};
+    unsigned counts[OUTCOMES] = {0};
     for (size_t i = 0; i < RULE_COUNT; i++) {
-        int answer = run_apart(program, &RULES[i]);
-        int index = answer == SKIPPED ? 2 : answer;
-        counts[index]++;
-        printf("%-8s %s: %s (%s)\n", words[index], RULES[i].name, RULES[i].sentence, RULES[i].source);
+        int outcome = outcome_of(&RULES[i], run_apart(program, &RULES[i]));
+        counts[outcome]++;
+        printf("%-8s %s: %s (%s)\n", words[outcome], RULES[i].name, RULES[i].sentence, RULES[i].source);
+        fflush(stdout);
     }
-    printf("%u rules hold, %u fail, %u skipped\n", counts[0], counts[1], counts[2]);
-    return counts[1] > 0 ? FAILS : counts[0] > 0 ? HOLDS : SKIPPED;
+    printf("%u hold, %u differ, %u fail, %u skipped\n", counts[OUTCOME_HOLDS], counts[OUTCOME_DIFFERS],
+           counts[OUTCOME_FAILS], counts[OUTCOME_SKIPPED]);
+    return counts[OUTCOME_FAILS] > 0 ? FAILS : counts[OUTCOME_SKIPPED] < RULE_COUNT ? HOLDS : SKIPPED;
 }
 
 int main(int count, char **arguments)

@@ -14,6 +14,13 @@ static int answer(const bench_offload *b)
     return *b->wrong != '\0' ? cli_fail(EXIT_NEGATIVE, "%s", b->wrong) : EXIT_ANSWERED;
 }
 
+static int fail_setup(bp_status status)
+{
+    if (status == BP_ERR_NO_HOST_MEMORY)
+        return cli_fail(EXIT_ENVIRONMENT, "%s; --bytes takes less", bp_error_detail());
+    return cli_fail_status(status);
+}
+
 int cli_bench_offload(int argc, char **argv)
 {
     bench_offload_options options;
@@ -24,7 +31,7 @@ int cli_bench_offload(int argc, char **argv)
     bp_status status = bench_device_init(options.cuda, options.ordinal, &b.device);
     if (status == BP_OK)
         status = bench_groups_init(&b.device, &options, &b.groups);
-    code = status == BP_OK ? bench_offload_run(&b) : cli_fail_status(status);
+    code = status == BP_OK ? bench_offload_run(&b) : fail_setup(status);
     if (code == EXIT_GO_ON)
         code = answer(&b);
     bench_groups_finish(&b.groups);

@@ -159,8 +159,8 @@ static bp_status check_room(const bench_groups *g)
     char text[160];
     if (most == 0 || needed <= most)
         return BP_OK;
-    snprintf(text, sizeof text, "%llu bytes of host memory are needed, %llu are free; --bytes takes less",
-             (unsigned long long)needed, (unsigned long long)most);
+    snprintf(text, sizeof text, "%llu bytes of host memory are needed, %llu are free", (unsigned long long)needed,
+             (unsigned long long)most);
     return bp_error_record(BP_ERR_NO_HOST_MEMORY, text);
 }
 

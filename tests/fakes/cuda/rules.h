@@ -120,7 +120,7 @@
       "driver API, cuMemAlloc") \
     X(free_waits_for_work, \
       "cuMemFree returns after the work that was given before", \
-      "runtime API, cudaFree") \
+      "runtime API, cudaFree; inferred for memory that is part of a larger allocation") \
     X(async_memory_follows_its_stream, \
       "Memory may be allocated, used and freed in the order of a stream", \
       "programming guide, stream ordered memory allocator") \
