@@ -42,6 +42,7 @@ void close_store(store *s);
 /* Pool and offload, without asserting what the device has left. */
 void drop_store(store *s);
 
+uint64_t granularity_of(const bp_device *device);
 bp_offload_config offload_config(uint64_t chunk_bytes, bp_backing backing);
 
 /* ---- bytes --------------------------------------------------------------------------------------------------------- */

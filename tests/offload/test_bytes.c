@@ -14,6 +14,7 @@
 #include "stores.h"
 
 #define STEPS 40
+#define USUAL_GRANULARITY UINT64_C(65536)
 
 /* What a group should be like. */
 typedef struct expected {
@@ -204,6 +205,13 @@ static store_options random_options(void)
     return o;
 }
 
+/* Slabs are granules at least: as many chunks of them where granules are those of a GPU, whose copies take longer. */
+static uint64_t chunk_of(const bp_device *device, uint64_t chunk_bytes)
+{
+    const uint64_t granularity = granularity_of(device);
+    return granularity > USUAL_GRANULARITY ? chunk_bytes * (granularity / USUAL_GRANULARITY) : chunk_bytes;
+}
+
 static void run_programs(unsigned count, uint64_t first_seed, uint64_t chunk_bytes, bp_backing backing,
                          uint32_t delay_us)
 {
@@ -214,8 +222,9 @@ static void run_programs(unsigned count, uint64_t first_seed, uint64_t chunk_byt
     for (unsigned i = 0; i < count; i++) {
         seed(first_seed + i);
         store_options options = random_options();
-        bp_offload_config config = offload_config(chunk_bytes, backing);
-        run_program(new_slow_device(delay_us, first_seed + i), &options, &config);
+        bp_device *device = new_slow_device(delay_us, first_seed + i);
+        bp_offload_config config = offload_config(chunk_of(device, chunk_bytes), backing);
+        run_program(device, &options, &config);
     }
 }
 

@@ -43,15 +43,6 @@ typedef struct squatter {
     uint64_t handle;
 } squatter;
 
-static uint64_t granularity_of(const bp_device *device)
-{
-    void *self;
-    bp_device_traits traits = {.size = sizeof traits};
-    const bp_device_ops *ops = bp_device_table(device, &self);
-    assert_ok(ops->traits(self, &traits));
-    return traits.granularity;
-}
-
 static squatter squat(const bp_device *device, uint64_t left)
 {
     squatter other;
