@@ -72,6 +72,7 @@ static int use(const char *name)
     USE(cuStreamGetFlags, cuStreamGetFlags(NULL, &flags))
     USE(cuStreamWaitEvent, cuStreamWaitEvent(NULL, NULL, 0))
     USE(cuLaunchHostFunc, cuLaunchHostFunc(NULL, NULL, NULL))
+    USE(cuStreamWaitValue32, cuStreamWaitValue32_v2(NULL, 0, 1, 0))
     USE(cuMemsetD8Async, cuMemsetD8Async(0, 0, 1, NULL))
     USE(cuMemcpyAsync, cuMemcpyAsync(0, 0, 1, NULL))
     USE(cuEventCreate, cuEventCreate(NULL, 0))
@@ -300,6 +301,38 @@ static void test_host_functions_may_be_serial(void **state)
         assert_int_equal(atomic_load(&m.met), !serial);
         stop_driver();
     }
+}
+
+static void raise_word(void *word)
+{
+    __atomic_store_n((uint32_t *)word, 3, __ATOMIC_SEQ_CST);
+}
+
+/* A stream waits for a word without a host function, so that another stream's may write it. */
+static void test_streams_wait_for_words(void **state)
+{
+    static _Alignas(4096) uint32_t words[1024];
+    const uint64_t address = (uint64_t)(uintptr_t)words;
+    fake_cuda_config config;
+    void *streams[2];
+    (void)state;
+    fake_cuda_config_init(&config);
+    config.serial_host = 1;
+    (void)start_driver(&config);
+    for (int i = 0; i < 2; i++)
+        okay(cuStreamCreate(&streams[i], 1));
+    assert_int_equal(cuStreamWaitValue32_v2(streams[0], address, 1, 0), 1);
+    okay(cuMemHostRegister_v2(words, sizeof words, 0));
+    assert_int_equal(cuStreamWaitValue32_v2(streams[0], address, 1, 1), 801);
+    okay(cuStreamWaitValue32_v2(streams[0], address, 2, 0));
+    assert_int_equal(cuStreamQuery(streams[0]), 600);
+    okay(cuLaunchHostFunc(streams[1], raise_word, words));
+    okay(cuStreamSynchronize(streams[0]));
+    okay(cuStreamSynchronize(streams[1]));
+    okay(cuMemHostUnregister(words));
+    for (int i = 0; i < 2; i++)
+        okay(cuStreamDestroy_v2(streams[i]));
+    stop_driver();
 }
 
 static void test_leaks_are_told(void **state)
@@ -593,6 +626,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(test_memory_is_counted),
         cmocka_unit_test(test_pools_keep_freed_memory),
         cmocka_unit_test(test_host_functions_may_be_serial),
+        cmocka_unit_test(test_streams_wait_for_words),
         cmocka_unit_test(test_leaks_are_told),
         cmocka_unit_test(test_lookup_by_version),
         cmocka_unit_test(test_images),

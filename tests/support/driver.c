@@ -48,6 +48,19 @@ void expect_leaks(void)
     leaks_expected = true;
 }
 
+/* Memory that the emulated driver registers for streams to wait in; NULL: none. */
+static void *registered_words;
+
+static void unregister_words(void)
+{
+    void *previous;
+    if (registered_words == NULL)
+        return;
+    table.cuCtxPushCurrent(context);
+    table.cuMemHostUnregister(registered_words);
+    table.cuCtxPopCurrent(&previous);
+}
+
 /* The emulated driver knows what was done wrong and what is left. */
 static void look_back(void)
 {
@@ -55,6 +68,7 @@ static void look_back(void)
     int device, wrong = 0;
     if (driver_symbol(questions[0]) == NULL)
         return;
+    unregister_words();
     if (table.cuDeviceGet(&device, 0) == 0)
         table.cuDevicePrimaryCtxRelease(device);
     for (size_t i = 0; i < (leaks_expected ? 1 : 2); i++) {
@@ -138,7 +152,7 @@ static void make_pinned(void)
             memory = NULL;
         table.cuCtxPopCurrent(&previous);
     } else
-        memory = malloc(bytes);
+        memory = aligned_alloc(PINNED_BYTES, bytes);
     if (memory == NULL)
         end(1, "no page-locked memory for tests");
     memset((uint8_t *)memory + PINNED_COUNT * (size_t)PINNED_BYTES, 0, PINNED_BYTES);
@@ -214,10 +228,23 @@ static void *watch_words(void *unused)
     return unused;
 }
 
+/* The emulated driver has no page-locked memory but what is registered. */
+static void register_words(void)
+{
+    void *previous;
+    if (registered_words != NULL || driver_symbol("cuMemHostAlloc") != NULL)
+        return;
+    table.cuCtxPushCurrent(context);
+    if (table.cuMemHostRegister(word_at(0), PINNED_BYTES, 0) == 0)
+        registered_words = word_at(0);
+    table.cuCtxPopCurrent(&previous);
+}
+
 static uint32_t *take_word(void)
 {
     give_pinned(take_pinned());
     pthread_mutex_lock(&pinned_lock);
+    register_words();
     if (words_used == WORDS)
         end(1, "more gates than a test program may have");
     pthread_t thread;

@@ -65,6 +65,7 @@ FAKE_API int cuStreamGetCtx_v2(void *stream, void **context, void **green);
 FAKE_API int cuStreamGetFlags(void *stream, unsigned *flags);
 FAKE_API int cuStreamWaitEvent(void *stream, void *event, unsigned flags);
 FAKE_API int cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument);
+FAKE_API int cuStreamWaitValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags);
 FAKE_API int cuMemsetD8Async(uint64_t address, unsigned char value, size_t count, void *stream);
 FAKE_API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream);
 

@@ -103,6 +103,7 @@ typedef enum fake_work_kind {
     FAKE_FILL,
     FAKE_COPY,
     FAKE_CALL,
+    FAKE_WAIT,   /* for a word of memory to be `least` or more */
     FAKE_OPEN,   /* stream-ordered memory becomes accessible */
     FAKE_CLOSE,  /* and goes */
     FAKE_LAUNCH, /* of a graph */
@@ -112,6 +113,7 @@ typedef enum fake_work_kind {
 typedef struct fake_work {
     fake_work_kind kind;
     unsigned char value;
+    uint32_t least;
     uint64_t to, from;
     size_t bytes;
     void (*function)(void *);

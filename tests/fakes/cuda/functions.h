@@ -57,6 +57,7 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     F(cuStreamGetFlags, 0)                                                                                             \
     F(cuStreamWaitEvent, 0)                                                                                            \
     F(cuLaunchHostFunc, 0)                                                                                             \
+    F(cuStreamWaitValue32, 0)                                                                                          \
     F(cuMemsetD8Async, 0)                                                                                              \
     F(cuMemcpyAsync, 0)                                                                                                \
     F(cuEventCreate, 0)                                                                                                \
@@ -136,6 +137,7 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     S(cuStreamGetFlags, cuStreamGetFlags, 5050)                                                                        \
     S(cuStreamWaitEvent, cuStreamWaitEvent, 3020)                                                                      \
     S(cuLaunchHostFunc, cuLaunchHostFunc, 10000)                                                                       \
+    S(cuStreamWaitValue32, cuStreamWaitValue32_v2, 11070)                                                              \
     S(cuMemsetD8Async, cuMemsetD8Async, 3020)                                                                          \
     S(cuMemcpyAsync, cuMemcpyAsync, 4000)                                                                              \
     S(cuEventCreate, cuEventCreate, 2000)                                                                              \

@@ -38,6 +38,15 @@ static void copy(const fake_work *work)
     }
 }
 
+/* The comparison is cyclic. */
+static void wait_value(const fake_work *work)
+{
+    size_t bytes = sizeof work->least;
+    const uint32_t *word = fake_memory_view(work->to, &bytes);
+    while ((int32_t)(__atomic_load_n(word, __ATOMIC_SEQ_CST) - work->least) < 0)
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+}
+
 /* Without the lock. */
 void fake_run(const fake_work *work)
 {
@@ -47,6 +56,7 @@ void fake_run(const fake_work *work)
     case FAKE_FILL: fill(work); break;
     case FAKE_COPY: copy(work); break;
     case FAKE_CALL: fake_call_host(work->function, work->argument); break;
+    case FAKE_WAIT: wait_value(work); break;
     case FAKE_OPEN: fake_allocation_open(work->to); break;
     case FAKE_CLOSE: fake_allocation_close(work->to); break;
     case FAKE_KERNEL: fake_launch_run(work->launch); break;
