@@ -22,7 +22,7 @@ bool is_emulated(void)
 
 unsigned rounds(unsigned on_gpu, unsigned emulated)
 {
-    return is_emulated() ? emulated : on_gpu;
+    return is_emulated() || is_brief() ? emulated : on_gpu;
 }
 
 bool has_cuda_kernels(void)

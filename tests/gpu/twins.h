@@ -13,7 +13,7 @@ typedef struct twin {
 
 /* Also where the emulated driver stands in for the machine's. */
 bool is_emulated(void);
-/* There a row takes a thousand times as long. */
+/* There a row takes a thousand times as long. `emulated` in brief too: under compute-sanitizer. */
 unsigned rounds(unsigned on_gpu, unsigned emulated);
 /* False, and said so, in builds without. */
 bool has_cuda_kernels(void);
