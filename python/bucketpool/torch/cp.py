@@ -96,14 +96,14 @@ class PackedSplit:
 
     def cu_seqlens(self, order: str = "local", dtype: torch.dtype = torch.int32) -> torch.Tensor:
         """Where sequences begin in "packed", "padded" or "local" order: [sequences + 1] on the CPU."""
-        begins = torch.empty(self.sequences + 1, dtype=dtype)
+        begins = torch.empty(self.sequences + 1, dtype=dtype, device="cpu")
         call(library().bp_cp_split_cu_seqlens, self._handle, _named("order", ORDERS, order),
              _tensors.DTYPES.get(dtype, 0), begins.numel(), begins.data_ptr())
         return begins
 
     def index_map(self, source: str, target: str, shift: str = "keep") -> torch.Tensor:
         """int64 [tokens of `target`] on the CPU: where in `source` the token of each place is, -1 for nowhere."""
-        places = torch.empty(self.tokens(target), dtype=torch.int64)
+        places = torch.empty(self.tokens(target), dtype=torch.int64, device="cpu")
         call(library().bp_cp_split_map, self._handle, _named("order", ORDERS, source), _named("order", ORDERS, target),
              _named("shift", SHIFTS, shift), places.numel(),
              ctypes.cast(places.data_ptr(), ctypes.POINTER(ctypes.c_int64)))
@@ -153,7 +153,7 @@ def _struct(tensor: torch.Tensor) -> _abi.bp_cp_tensor:
 
 def _fill(rearrangement: _abi.bp_cp_rearrangement, value: Union[int, float, bool], dtype: torch.dtype) -> None:
     if value:
-        pattern = torch.tensor([value], dtype=dtype).view(torch.uint8).tolist()
+        pattern = torch.tensor([value], dtype=dtype, device="cpu").view(torch.uint8).tolist()
         rearrangement.fill_bytes = len(pattern)
         for i, byte in enumerate(pattern):
             rearrangement.fill[i] = byte

@@ -10,6 +10,9 @@ torch = pytest.importorskip("torch")
 from bucketpool import errors  # noqa: E402
 from bucketpool.torch import _clients  # noqa: E402
 from bucketpool.torch import logprob as L  # noqa: E402
+from devices import DEVICE  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("on_device")
 
 
 def batch(columns=50, **options):
@@ -167,7 +170,7 @@ def test_autocast():
     logits, target = batch(requires_grad=True)
     wanted = L.logprobs_from_logits(logits, target)
     gradient, = torch.autograd.grad(wanted.sum(), logits)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
         lp = L.logprobs_from_logits(logits, target)
         assert torch.equal(lp, wanted)  # fp32 as it is
         assert torch.equal(torch.autograd.grad(lp.sum(), logits)[0], gradient)

@@ -8,6 +8,8 @@ from bucketpool import errors  # noqa: E402
 from bucketpool.torch import logprob as L  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 # Gradients are compared in units of their largest element: sums of products, in fp32, rounded to the dtype.
 TOLERANCE = {
     torch.float32: dict(atol=1e-5, rtol=1e-4),

@@ -8,6 +8,8 @@ from bucketpool.torch import logprob as L  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 
 def logits_pass(logits, weight, target):
     return L.logprobs_and_entropy(logits @ weight, target, temperature=0.7, mask=target > 2)

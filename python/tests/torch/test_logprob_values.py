@@ -11,6 +11,8 @@ from bucketpool import errors  # noqa: E402
 from bucketpool.torch import logprob as L  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 # Of the sum in fp32; a gradient in the logits' dtype is rounded to it once.
 TOLERANCE = {
     torch.float32: dict(atol=1e-5, rtol=1e-4),

@@ -14,7 +14,14 @@ from bucketpool._library import core
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from devices import DEVICE, cpu_only, device_of_pools  # noqa: E402
 from support import Served, committed  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("on_device")
+
+
+def served_on_device(**options):
+    return Served(device_of_pools(), **options)
 
 
 def lent(pool):
@@ -25,16 +32,16 @@ def lent(pool):
                                          ("fp64", torch.float64), ("int64", torch.int64), ("uint8", torch.uint8),
                                          ("bool", torch.bool), ("int32", torch.int32), ("complex64", torch.complex64)])
 def test_dtypes(name, dtype):
-    view = Served(dtype=name, roles=("param",)).take(1)
+    view = served_on_device(dtype=name, roles=("param",)).take(1)
     for tensor in (view.torch(), torch.from_dlpack(view), view.torch(dtype), view.torch(name)):
-        assert (tensor.dtype, tensor.shape, tensor.device.type) == (dtype, (3000,), "cpu")
+        assert (tensor.dtype, tensor.shape, tensor.device.type) == (dtype, (3000,), DEVICE)
         assert tensor.data_ptr() == view.address
     view.torch().fill_(1)
     assert view.torch().to(torch.float32 if dtype != torch.complex64 else dtype).sum() == 3000
 
 
 def test_dtypes_over_the_same_bytes():
-    view = Served(dtype="fp8_e4m3", roles=("param",)).take(0)
+    view = served_on_device(dtype="fp8_e4m3", roles=("param",)).take(0)
     assert view.dtype == "uint8" and view.torch().dtype == torch.uint8
     eight = view.torch(torch.float8_e4m3fn)
     assert eight.dtype == view.torch("fp8_e4m3").dtype == torch.float8_e4m3fn
@@ -48,7 +55,7 @@ def test_dtypes_over_the_same_bytes():
 
 def test_a_saved_tensor_holds_nothing():
     """Autograd saves the bucket for backward; it is released, and the next unit has the memory at once."""
-    served = Served(sizes=(1000, 1000, 1000), dtype="fp32", policy="max", roles=("param",))
+    served = served_on_device(sizes=(1000, 1000, 1000), dtype="fp32", policy="max", roles=("param",))
     view = served.take(0)
     weight, x = view.torch(), torch.ones(1000, requires_grad=True)
     weight.fill_(3)
@@ -64,7 +71,7 @@ def test_a_saved_tensor_holds_nothing():
 
 
 def test_a_saved_tensor_never_points_at_nothing():
-    served = Served(dtype="fp32")
+    served = served_on_device(dtype="fp32")
     device, pool, view = served.device, served.pool, served.take(0)
     part, whole = view.torch()[5:10], torch.from_dlpack(view)
     whole.fill_(2)
@@ -80,7 +87,7 @@ def test_a_saved_tensor_never_points_at_nothing():
 
 def test_tensors_die_in_the_middle_of_exceptions():
     """A deleter that ran Python would lose the exception, and the interpreter with it."""
-    served = Served(dtype="fp32")
+    served = served_on_device(dtype="fp32")
     view = served.take(0)
 
     def fail():
@@ -96,7 +103,7 @@ def test_tensors_die_in_the_middle_of_exceptions():
 
 def test_tensors_die_on_threads_without_python():
     """Autograd's threads drop what they saved."""
-    served = Served(dtype="fp32")
+    served = served_on_device(dtype="fp32")
     view = served.take(0)
     view.torch().fill_(2)
     for _ in range(20):
@@ -108,6 +115,7 @@ def test_tensors_die_on_threads_without_python():
     assert lent(served.pool) == 0
 
 
+@cpu_only("the device is made in another process")
 def test_tensors_that_outlive_the_interpreter():
     code = ("import torch, sys\nfrom support import Served\nserved = Served(dtype='fp32')\nview = served.take(0)\n"
             "torch.kept = sys.kept = [view.torch(), torch.from_dlpack(view), view]\n"
@@ -118,6 +126,7 @@ def test_tensors_that_outlive_the_interpreter():
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+@cpu_only("test_logprob_device.py has the protocol of GPUs")
 def test_the_protocol():
     view = Served(dtype="bf16").take(0)
     assert view.__dlpack_device__() == (1, 0)
@@ -132,6 +141,7 @@ def test_the_protocol():
         torch.from_dlpack(view)
 
 
+@cpu_only("GPUs do not pause at random")
 def test_serving_a_layer():
     """Gathers into views of one stream, compute from tensors after it, on a device that pauses at random."""
     served = Served(bp.Device.host(max_delay_us=100), dtype="fp32", roles=("param",))

@@ -1,0 +1,22 @@
+"""What the tests share: the device that BUCKETPOOL_TEST_DEVICE names."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from devices import CUDA, DEVICE, OnDevice  # noqa: E402
+
+
+def pytest_configure(config):
+    if DEVICE not in ("cpu", "cuda"):
+        pytest.exit(f"BUCKETPOOL_TEST_DEVICE: expected cpu or cuda, got {DEVICE!r}", returncode=2)
+    if CUDA and not torch.cuda.is_available():
+        pytest.exit("BUCKETPOOL_TEST_DEVICE is cuda, and PyTorch finds no GPU", returncode=77)
+
+
+@pytest.fixture
+def on_device():
+    """Tensors of the test are made on DEVICE. Products of fp32 there are not of TF32: references are made with them."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    with OnDevice():
+        yield
