@@ -10,6 +10,7 @@ import torch
 from bucketpool import InvalidArgument, NoDevice
 from bucketpool._library import core
 from bucketpool.torch.allocator import pluggable_allocator, serving
+from devices import cpu_only
 
 LIBRARY = core()._name
 BUILD = os.environ.get("BUCKETPOOL_BUILD") or os.path.dirname(os.path.dirname(LIBRARY))
@@ -68,6 +69,7 @@ print("served")
 """
 
 
+@cpu_only("for machines without a GPU")
 @pytest.mark.parametrize("how", ["call", "environment"])
 def test_segments_on_the_emulated_driver(how):
     driver = os.path.join(BUILD, "tests", "fakes", "cuda")
@@ -76,6 +78,93 @@ def test_segments_on_the_emulated_driver(how):
     done = subprocess.run([sys.executable, "-c", SEGMENTS, how], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "LD_LIBRARY_PATH": driver, **bytes_of})
     assert done.returncode == 0 and done.stdout == "served\n", done.stdout + done.stderr
+
+
+SERVED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from support import world
+import bucketpool as bp
+from bucketpool.torch.allocator import serving
+MIB = 1 << 20
+
+
+def slab_of(megabytes):
+    \"\"\"A pool whose persistent request serves PyTorch.\"\"\"
+    pool = bp.Pool(bp.Device.cuda(0), world()[2], persistent_bytes=megabytes * MIB)
+    return pool, pool.bind("", 0, "param", "fp8_e4m3", megabytes * MIB, placement="persistent")
+"""
+
+SEGMENTS_OF_A_POOL = SERVED + """
+from bucketpool._library import core
+pool, request = slab_of(64)
+address, size = pool.address(request)
+memory = serving(pool=pool, request=request)
+segment = core().bp_torch_malloc(20 * MIB, 0, None)
+assert address <= segment and segment + 20 * MIB <= address + size, (segment, address, size)
+assert memory.statistics.live_bytes == 20 * MIB
+core().bp_torch_free(segment, 20 * MIB, 0, None)
+assert memory.statistics.live_bytes == 0
+memory.stop()
+print("served")
+"""
+
+TENSORS_OF_A_POOL = SERVED + """
+import torch
+torch.cuda.init()
+torch.zeros(1, device="cuda")
+warm = bp.Device.cuda(0)
+before = torch.cuda.mem_get_info()[0]
+pool, request = slab_of(512)
+address, size = pool.address(request)
+assert before - torch.cuda.mem_get_info()[0] >= 512 * MIB
+memory = serving(pool=pool, request=request)
+with torch.cuda.use_mem_pool(memory.mem_pool):
+    tensors = [torch.full((numel,), number, dtype=torch.int32, device="cuda") for number, numel in enumerate([5, 1 << 20, 20 << 20, 3333])]
+    try:
+        torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
+        raise SystemExit("1 GiB came from a slab of 512 MiB")
+    except torch.OutOfMemoryError:
+        pass
+outside = torch.zeros(1 << 20, device="cuda")
+assert not address <= outside.data_ptr() < address + size
+for number, tensor in enumerate(tensors):
+    assert address <= tensor.data_ptr() and tensor.data_ptr() + tensor.nbytes <= address + size, (tensor.data_ptr(), address, size)
+    assert bool((tensor == number).all())
+assert memory.statistics.live_segments > 0 and memory.statistics.refused > 0
+side = torch.cuda.Stream()
+with torch.cuda.use_mem_pool(memory.mem_pool), torch.cuda.stream(side):
+    torch.cuda._sleep(3_000_000)
+    late = torch.full((20 << 20,), 9, dtype=torch.int32, device="cuda")
+side.synchronize()
+assert bool((late == 9).all()) and address <= late.data_ptr() < address + size
+del tensor, tensors, late
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+memory.stop()
+pool.close()
+torch.cuda.synchronize()
+after = torch.cuda.mem_get_info()[0]
+assert after >= before - 64 * MIB, (before, after)
+print("served")
+"""
+
+
+def run_served(code, **environment):
+    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    done = subprocess.run([sys.executable, "-c", code, "pool", tests], capture_output=True, text=True, timeout=100,
+                          env={**os.environ, **environment})
+    assert done.returncode == 0 and done.stdout == "served\n", done.stdout + done.stderr
+
+
+@cpu_only("for machines without a GPU")
+def test_segments_of_a_pool_on_the_emulated_driver():
+    run_served(SEGMENTS_OF_A_POOL, LD_LIBRARY_PATH=os.path.join(BUILD, "tests", "fakes", "cuda"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_tensors_of_a_pool():
+    run_served(TENSORS_OF_A_POOL)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

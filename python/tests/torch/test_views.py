@@ -14,7 +14,8 @@ from bucketpool._library import core
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from devices import DEVICE, cpu_only, device_of_pools  # noqa: E402
+from bucketpool.torch.memory import over, with_index  # noqa: E402
+from devices import CUDA, DEVICE, cpu_only, cuda_only, device_of_pools  # noqa: E402
 from support import Served, committed  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("on_device")
@@ -153,3 +154,61 @@ def test_serving_a_layer():
             assert int(found.min()) == int(found.max()) == unit + step
             view.release()
     assert served.pool.statistics.acquires == 15
+
+
+# ---- on any device -----------------------------------------------------------------------------------------------------
+
+
+def test_consumers_share_the_memory():
+    """DLPack and, on GPUs, __cuda_array_interface__: one address, and what one writes the others read."""
+    served = served_on_device(dtype="fp32", roles=("param",))
+    view = served.take(1)
+    by_dlpack, by_view = torch.from_dlpack(view), view.torch()
+    by_address = over(view.address, view.bytes, with_index(torch.device(DEVICE)))[1].view(torch.float32)
+    tensors = [by_dlpack, by_view, by_address]
+    if not CUDA:
+        tensors.append(torch.from_numpy(pytest.importorskip("numpy").from_dlpack(view)))
+    for number, writer in enumerate(tensors):
+        assert (writer.data_ptr(), writer.shape, writer.dtype, writer.device.type) == (view.address, (3000,), torch.float32, DEVICE)
+        writer.copy_(torch.arange(3000.0) + number)
+        assert all(torch.equal(reader, torch.arange(3000.0) + number) for reader in tensors)
+    view.release()
+
+
+def test_tensors_are_copied_by_address():
+    """The library's stream copies between tensors of PyTorch and views, in order with PyTorch's stream."""
+    served = served_on_device(dtype="fp32", roles=("param",))
+    view, source, back = served.take(1), torch.randn(3000), torch.zeros(3000)
+    torch.get_device_module(DEVICE).synchronize()
+    served.stream.copy(view, source.data_ptr(), view.bytes)
+    assert torch.equal(view.torch(), source)  # waits for the copy
+    served.stream.copy(back.data_ptr(), view, view.bytes)
+    served.stream.synchronize()
+    assert torch.equal(back, source)
+    view.release()
+
+
+def test_consumers_wait_for_the_acquiring_stream():
+    module = torch.get_device_module(DEVICE)
+    served = served_on_device(dtype="uint8", sizes=(32 << 20, 1 << 20), roles=("param",))
+    side, view = module.Stream(), served.take(0)
+    for value in range(1, 21):
+        served.stream.fill(view, 0)
+        served.stream.fill(view, value)
+        with module.stream(side if value % 2 else module.current_stream()):
+            total = torch.from_dlpack(view).sum(dtype=torch.int64)
+        assert int(total) == value * (32 << 20)
+    view.release()
+
+
+@cuda_only("cupy is for GPUs")
+def test_cupy_shares_the_memory():
+    cupy = pytest.importorskip("cupy")
+    view = served_on_device(dtype="fp32", roles=("param",)).take(1)
+    array = cupy.from_dlpack(view)
+    assert array.data.ptr == view.address
+    array[...] = 7
+    cupy.cuda.get_current_stream().synchronize()
+    assert float(view.torch().sum()) == 7 * 3000
+    imported = torch.as_tensor(array, device=DEVICE)  # by __cuda_array_interface__
+    assert imported.data_ptr() == view.address
