@@ -46,6 +46,7 @@ class serving:
         self._keeps = (pool, device)
         self.ordinal = ordinal
         self._mem_pool: Any = None
+        self._allocator: Any = None  # before 2.11 PyTorch's MemPool holds a pointer that owns nothing
         config = configured(core().bp_torch_config_init, _abi.bp_torch_config, ordinal=ordinal,
                             bytes=whole(bytes, 64, "bytes"), request=whole(request, 32, "a request"),
                             pool=None if pool is None else pool.handle, device=None if device is None else device.handle)
@@ -56,7 +57,8 @@ class serving:
     def mem_pool(self) -> Any:
         """The torch.cuda.MemPool for torch.cuda.use_mem_pool; made when first asked for."""
         if self._mem_pool is None:
-            self._mem_pool = torch.cuda.MemPool(pluggable_allocator().allocator())
+            self._allocator = pluggable_allocator().allocator()
+            self._mem_pool = torch.cuda.MemPool(self._allocator)
         return self._mem_pool
 
     @property
