@@ -14,49 +14,7 @@ import subprocess
 import sys
 import time
 
-
-def plain(logits, target, entropy):
-    """log_softmax of the logits in fp32, gathered."""
-    logs = logits.float().log_softmax(-1)
-    lp = logs.gather(-1, target[..., None])[..., 0]
-    return (lp, -(logs.exp() * logs).sum(-1)) if entropy else (lp, )
-
-
-def chunked(logits, target, entropy):
-    """The same in pieces of 1024 tokens, made again in backward."""
-    import torch
-    from torch.utils.checkpoint import checkpoint
-    pieces = [
-        checkpoint(plain, *piece, entropy, use_reentrant=False)
-        for piece in zip(logits.split(1024, 1), target.split(1024, 1))
-    ]
-    return tuple(torch.cat(parts, 1) for parts in zip(*pieces))
-
-
-def bucketpool(logits, target, entropy, in_place=False):
-    from bucketpool.torch import logprob
-    if entropy:
-        return logprob.logprobs_and_entropy(logits, target, in_place=in_place)
-    return (logprob.logprobs_from_logits(logits, target, in_place=in_place), )
-
-
-def in_place(logits, target, entropy):
-    return bucketpool(logits, target, entropy, True)
-
-
-def linear(hidden, weight, target, entropy):
-    """The head's logits, then as plain."""
-    import torch
-    return plain(torch.nn.functional.linear(hidden, weight), target, entropy)
-
-
-def fused(hidden, weight, target, entropy):
-    """In chunks of 256 tokens."""
-    from bucketpool.torch import logprob
-    if entropy:
-        return logprob.linear_logprobs_and_entropy(hidden, weight, target, chunk_size=256)
-    return (logprob.linear_logprobs(hidden, weight, target, chunk_size=256), )
-
+from ways import bucketpool, chunked, fused, in_place, linear, plain
 
 LOGITS, HEAD = (plain, chunked, bucketpool, in_place), (linear, fused)
 

@@ -1,0 +1,304 @@
+"""Log-probabilities in PyTorch: time and peak memory of forward and backward, ours beside PyTorch's own and other packages'.
+
+    python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE                  # from logits
+    python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE --hidden 4096    # with the head's product
+    python3 bench/torch/logprob.py --device cpu --rehearse                                 # the same code, small
+
+All ways run in one process. In a turn each runs once, in an order drawn anew, with the same logits; a plain copy (with --hidden: the three
+products of a head) is one of them, and ratios are to that of the same turn. Before, the values of every way are compared with fp64: ours fail
+the program, a baseline that differs is left out. A way that runs out of memory has a row without times. Exit 0, 1 where a check failed, 77
+where nothing could run."""
+
+import argparse
+import gc
+import random
+import statistics
+import sys
+import time
+
+from report import Report, skip_all
+
+try:
+    import torch
+except ImportError as error:
+    skip_all(f"PyTorch is not installed: {error}")
+
+from machine import machine
+from ways import HEAD_WAYS, WAYS
+from wheels import Unavailable, unpack
+
+SHAPES = [(8192, 128000), (32768, 32000), (8192, 151936)]  # tokens, vocabulary
+HEAD_SHAPES = [(8192, 128256)]
+SMALL, SMALL_HEAD = [(48, 1000), (33, 129)], [(40, 500)]
+SECONDS_OF_A_COMPILATION = 25
+LOGITS_AT_A_TIME = 1024  # rows that are filled at a time
+
+
+class Given(torch.autograd.Function):
+    """Tensors as a model makes them: no leaves, and their gradients are used up where they arrive."""
+
+    @staticmethod
+    def forward(ctx, parameter, *tensors):
+        return tensors if len(tensors) > 1 else tensors[0]
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        Given.seen = gradients if Given.keep else None
+        return (None,) * (1 + len(gradients))
+
+
+Given.keep, Given.seen = False, None
+
+
+def passes(on, function, way, tensors, target, upstream):
+    """Marks before forward, between and after backward; what forward gave."""
+    parameter = torch.zeros((), device=on.device, requires_grad=True)
+    given = Given.apply(parameter, *tensors)
+    begin = on.mark()
+    output = function(*(given if isinstance(given, tuple) else (given,)), target)
+    between = on.mark()
+    output.backward(None if way.summed else upstream.to(output.dtype) * (-1 if way.loss else 1))
+    return begin, between, on.mark(), output.detach()
+
+
+def exact(tensors, target, upstream):
+    """Log-probabilities and gradients in fp64."""
+    leaves = [tensor.double().requires_grad_() for tensor in tensors]
+    logits = leaves[0] if len(leaves) == 1 else leaves[0] @ leaves[1].T
+    lp = logits.log_softmax(-1).gather(-1, target[:, None])[:, 0]
+    return lp.detach(), torch.autograd.grad((lp * upstream).sum(), leaves)
+
+
+def distance(got, wanted):
+    """The largest difference in units of the largest value."""
+    return float((got.double() - wanted).abs().max() / wanted.abs().max())
+
+
+def differs(on, function, way, hidden):
+    """Largest relative differences of the values and the gradients from fp64, on a small case; the dtypes of both."""
+    torch.manual_seed(0)
+    target = torch.randint(0, 1000, (64,)).to(on.device)
+    shapes = [(64, hidden), (1000, hidden)] if hidden else [(64, 1000)]
+    tensors = [(torch.randn(shape) * (hidden**-0.25 if hidden else 2)).bfloat16().to(on.device) for shape in shapes]
+    upstream = (torch.full((64,), -1.0) if way.summed else torch.randn(64)).to(on.device)
+    lp, gradients = exact(tensors, target, upstream)
+    Given.keep = True
+    try:
+        output = passes(on, function, way, [tensor.clone() for tensor in tensors], target, upstream)[3]
+    finally:
+        Given.keep = False
+    value = distance(-output if way.loss else output, lp.sum() if way.summed else lp)
+    gradient = max(distance(mine, theirs) for mine, theirs in zip(Given.seen, gradients))
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in (output.dtype, Given.seen[-1].dtype)]
+    Given.seen = None
+    return value, gradient, *dtypes
+
+
+def ready(report, on, ways, hidden, until):
+    """The ways that run here and give the right values: (way, function, what a row says of its dtypes)."""
+    found = []
+    for way in ways:
+        if time.monotonic() > until:
+            report.skip(way.name, "no time is left to check it")
+            continue
+        try:
+            function = way.make(on.name)
+            value, gradient, output_dtype, grad_dtype = differs(on, function, way, hidden)
+        except Unavailable as reason:
+            report.skip(way.name, str(reason))
+            continue
+        except Exception as error:
+            if way.ours:
+                report.check(f"{way.name}: against fp64", False, f"{type(error).__name__}: {error}")
+            else:
+                report.skip(way.name, f"{type(error).__name__}: {error}")
+            continue
+        most = 1e-4 if way.ours and not hidden else 2e-2  # baselines may round to bf16
+        passed = value <= most and gradient <= 2e-2
+        said = f"values differ by {value:.1e}, gradients by {gradient:.1e}"
+        if passed or way.ours:
+            report.check(f"{way.name}: against fp64", passed, said)
+        else:
+            report.skip(way.name, f"differs from fp64: {said}")
+        if passed:
+            found.append((way, function, {"output_dtype": output_dtype, "grad_dtype": grad_dtype, "grad_made_in": way.grad or grad_dtype}))
+    return found
+
+
+def settle(on):
+    """Workspaces of ours are memory too: each peak begins without them."""
+    from bucketpool.torch.logprob import free_clients
+    free_clients()
+    on.free()
+
+
+def out_of_memory(error):
+    from bucketpool.errors import NoDeviceMemory
+    return isinstance(error, (torch.OutOfMemoryError, NoDeviceMemory, MemoryError))
+
+
+class Case:
+    """One shape: the tensors, and what each way took in each turn."""
+
+    def __init__(self, report, on, tokens, vocab, hidden):
+        self.report, self.on, self.hidden = report, on, hidden
+        self.tokens, self.vocab = tokens, vocab
+        self.group = f"{tokens} x {vocab}, bfloat16" + (f", hidden {hidden}" if hidden else "")
+        generator = torch.Generator().manual_seed(1)
+        self.target = torch.randint(0, vocab, (tokens,), generator=generator).to(on.device)
+        self.upstream = torch.randn(tokens, generator=generator).to(on.device)
+        self.sources = [self.filled(tokens, hidden), self.filled(vocab, hidden)] if hidden else [self.filled(tokens, vocab)]
+        self.tensors = self.sources if hidden else [torch.empty_like(self.sources[0])]
+        self.forward, self.total, self.peaks = {}, {}, {}
+
+    def filled(self, rows, columns):
+        tensor = torch.empty(rows, columns, dtype=torch.bfloat16, device=self.on.device)
+        for part in tensor.split(LOGITS_AT_A_TIME):
+            part.normal_(std=self.hidden**-0.25 if self.hidden else 2.0)
+        return tensor
+
+    def restore(self):
+        """Ways that work in place leave the gradient where the logits were."""
+        if not self.hidden:
+            self.tensors[0].copy_(self.sources[0])
+
+    def run(self, way, function):
+        return passes(self.on, function, way, self.tensors, self.target, self.upstream)
+
+    def baseline(self):
+        """What ratios are to: marks around a copy of the logits, or around the three products of a head."""
+        if not self.hidden:
+            begin = self.on.mark()
+            self.tensors[0].copy_(self.sources[0])
+            return begin, self.on.mark()
+        hidden, weight = self.tensors
+        begin = self.on.mark()
+        logits = hidden @ weight.T
+        (logits @ weight, logits.T @ hidden)
+        return begin, self.on.mark()
+
+    def failed(self, way, error):
+        outcome = "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {error}"[:300]
+        self.report.figure(self.group, way.name, outcome=outcome)
+        if way.ours and outcome != "out of memory":
+            self.report.check(f"{way.name}: {self.group}", False, outcome)
+
+    def warm(self, found, until):
+        """The first run of each way compiles and makes workspaces, the second one is measured for memory. The ways that are left."""
+        left = []
+        for way, function, dtypes in found:
+            if left and time.monotonic() > until:
+                self.report.skip(f"{way.name}: {self.group}", "no time is left to compile and warm it")
+                continue
+            try:
+                self.restore()
+                self.run(way, function)
+                settle(self.on)
+                self.restore()
+                self.peaks[way.name] = self.on.peak(lambda: self.run(way, function))
+                left.append((way, function, dtypes))
+            except Exception as error:
+                self.failed(way, error)
+            gc.collect()
+            settle(self.on)
+        return left
+
+    def turns(self, left, turns, until):
+        """Fills in times, after a turn that does not count; the baseline's. A way that fails has a row that says so, and leaves."""
+        order, shuffle, baseline = [*left, None], random.Random(0), []
+        for number in range(-1, turns):
+            if number >= 3 and time.monotonic() > until:
+                break
+            shuffle.shuffle(order)
+            for entry in list(order):
+                self.restore()  # on a GPU the host enqueues what is measured meanwhile
+                if entry is None:
+                    begin, end = self.baseline()
+                    baseline.append(self.on.nanoseconds(begin, end))
+                    continue
+                way, function, _ = entry
+                try:
+                    begin, between, end, _ = self.run(way, function)
+                    took = self.on.nanoseconds(begin, end), self.on.nanoseconds(begin, between)
+                except Exception as error:
+                    order.remove(entry)
+                    left.remove(entry)
+                    self.failed(way, error)
+                    self.on.free()
+                    continue
+                if number >= 0:
+                    self.total.setdefault(way.name, []).append(took[0])
+                    self.forward.setdefault(way.name, []).append(took[1])
+        return baseline[1:]
+
+    def rows(self, left, baseline):
+        logits_bytes = self.tokens * self.vocab * 2
+        if self.hidden:
+            self.report.figure(self.group, "torch: the three products of a head", baseline, flops=6 * self.tokens * self.vocab * self.hidden)
+        else:
+            self.report.figure(self.group, "torch: a copy of the logits", baseline, bytes=2 * logits_bytes)
+        for way, _, dtypes in left:
+            more = {**dtypes, "in_place": way.in_place, "reduction": "sum" if way.summed else "none",
+                    "forward_ns_median": statistics.median(self.forward[way.name]), **self.peaks[way.name]}
+            if self.hidden:
+                self.report.figure(self.group, way.name, self.total[way.name], baseline, "torch: the three products of a head", **more)
+                continue
+            moved = 4 + getattr(torch, dtypes["grad_dtype"]).itemsize  # the least for a logit: two reads and the gradient
+            copies = [value * moved / 4 for value in baseline]  # of a copy that moves as many bytes
+            fraction = statistics.median(base / value for base, value in zip(copies, self.total[way.name]))
+            self.report.figure(self.group, way.name, self.total[way.name], copies, "a copy that moves as many bytes", bytes_per_logit=moved,
+                               logits_bytes=logits_bytes, fraction_of_copy_bandwidth=round(fraction, 4), **more)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--rehearse", action="store_true", help="small sizes")
+    parser.add_argument("--hidden", type=int, default=0, help="of hidden states: the head and its gradients as well")
+    parser.add_argument("--shape", action="append", metavar="TOKENSxVOCABULARY", help="instead of the usual ones")
+    parser.add_argument("--wheels", metavar="DIR", help="wheels of baselines")
+    parser.add_argument("--seconds", type=float, default=55, help="no case begins, and no turn beyond the third, after so many")
+    parser.add_argument("--turns", type=int, help="at most; 30, with --rehearse 3")
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    on = machine(options.device)
+    if on is None:
+        skip_all("PyTorch finds no GPU")
+    hidden = min(options.hidden, 32) if options.rehearse else options.hidden
+    shapes = (SMALL_HEAD if hidden else SMALL) if options.rehearse else HEAD_SHAPES if hidden else SHAPES
+    if options.shape:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in options.shape]
+    report = Report(options.json, program="logprob", **on.head(), wheels=unpack(options.wheels))
+    found = ready(report, on, HEAD_WAYS if hidden else WAYS, hidden, begin + 0.5 * options.seconds)
+    if not found:
+        skip_all("no way runs here")
+    for number, (tokens, vocab) in enumerate(shapes):
+        now = time.monotonic() - begin
+        if now > options.seconds * 0.8:
+            report.skip(f"{tokens} x {vocab}", f"{now:.0f} s of {options.seconds:.0f} s are over")
+            continue
+        try:
+            case = Case(report, on, tokens, vocab, hidden)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            report.skip(f"{tokens} x {vocab}", f"out of memory: {error}")
+            on.free()
+            continue
+        ways = found
+        if on.name == "cuda" and options.seconds - now < SECONDS_OF_A_COMPILATION:
+            ways = [entry for entry in found if "torch.compile" not in entry[0].name]
+            for way, *_ in [entry for entry in found if entry not in ways]:
+                report.skip(f"{way.name}: {case.group}", "no time is left for its compilation")
+        until = time.monotonic() + (begin + options.seconds - time.monotonic()) / (len(shapes) - number)
+        left = case.warm(ways, until)
+        case.rows(left, case.turns(left, options.turns or (3 if options.rehearse else 30), until))
+        del case
+        settle(on)
+    print(f"{time.monotonic() - begin:.1f} s")
+    return report.status()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

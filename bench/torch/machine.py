@@ -1,0 +1,104 @@
+"""Time and memory on the device that a benchmark runs on: events and the driver's free memory on a GPU, the clock and the process's memory
+on a CPU. Both have the same methods, so that programs for GPUs run on a CPU first."""
+
+import gc
+import time
+
+import torch
+
+
+class Cpu:
+    device = torch.device("cpu")
+    name = "cpu"
+
+    def mark(self):
+        return time.perf_counter_ns()
+
+    def nanoseconds(self, begin, end):
+        return end - begin
+
+    def synchronize(self):
+        pass
+
+    def free(self):
+        """Gives cached memory back."""
+        gc.collect()
+
+    def used_bytes(self):
+        return _status("VmRSS")
+
+    def peak(self, function):
+        """Bytes beyond those in use before, of a call."""
+        self.free()
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+        before = self.used_bytes()
+        function()
+        return {"peak_driver_bytes": max(_status("VmHWM") - before, 0)}
+
+    def pinned(self, count):
+        return torch.empty(count, dtype=torch.uint8)
+
+    def head(self):
+        return {"device": "cpu", "torch": torch.__version__}
+
+
+class Cuda:
+    device = torch.device("cuda", 0)
+    name = "cuda"
+
+    def mark(self):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def nanoseconds(self, begin, end):
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e6
+
+    def synchronize(self):
+        torch.cuda.synchronize()
+
+    def free(self):
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def used_bytes(self):
+        """The driver's word: of all processes and libraries."""
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    def peak(self, function):
+        """Bytes beyond those in use before, of a call: of PyTorch's tensors, and of the driver. PyTorch gives nothing back during a call
+        that has room, so what the driver says afterwards is the most there was."""
+        self.free()
+        torch.cuda.reset_peak_memory_stats()
+        allocated, used = torch.cuda.memory_allocated(), self.used_bytes()
+        function()
+        torch.cuda.synchronize()
+        return {"peak_torch_bytes": torch.cuda.max_memory_allocated() - allocated, "peak_driver_bytes": self.used_bytes() - used}
+
+    def pinned(self, count):
+        return torch.empty(count, dtype=torch.uint8, pin_memory=True)
+
+    def head(self):
+        properties = torch.cuda.get_device_properties(0)
+        return {"device": properties.name, "device_bytes": properties.total_memory, "torch": torch.__version__,
+                "cuda": torch.version.cuda}
+
+
+def _status(name):
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name + ":")) * 1024
+
+
+def machine(name):
+    """The machine of `--device`; None where PyTorch has no such device."""
+    if name == "cpu":
+        return Cpu()
+    if not torch.cuda.is_available():
+        return None
+    torch.cuda.init()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return Cuda()

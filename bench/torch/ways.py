@@ -1,0 +1,173 @@
+"""Ways to log-probabilities of targets in PyTorch: ours, PyTorch's own, and those of other packages.
+
+A way is a function of (logits, target) or (hidden, weight, target); tensors are [..., tokens, columns]. With `entropy` it gives two
+outputs. WAYS and HEAD_WAYS have them with what a table says of them."""
+
+import os
+from typing import Any, Callable, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from wheels import Unavailable, attribute
+
+# ---- from logits -------------------------------------------------------------------------------------------------------
+
+
+def plain(logits, target, entropy=False):
+    """log_softmax of the logits in fp32, gathered."""
+    logs = logits.float().log_softmax(-1)
+    lp = logs.gather(-1, target[..., None])[..., 0]
+    return (lp, -(logs.exp() * logs).sum(-1)) if entropy else (lp, )
+
+
+def narrow(logits, target):
+    """log_softmax in the logits' dtype, gathered."""
+    return (logits.log_softmax(-1).gather(-1, target[..., None])[..., 0], )
+
+
+def chunked(logits, target, entropy=False):
+    """As plain, in pieces of 1024 tokens, made again in backward."""
+    from torch.utils.checkpoint import checkpoint
+    pieces = [checkpoint(plain, *piece, entropy, use_reentrant=False) for piece in zip(logits.split(1024, -2), target.split(1024, -1))]
+    return tuple(torch.cat(parts, -1) for parts in zip(*pieces))
+
+
+class Recomputed(torch.autograd.Function):
+    """The algorithm of SkyRL's chunked function: softmax of 1024 tokens in fp32 at a time, made again in backward, which fills one gradient
+    in fp32; autograd casts that to the logits' dtype."""
+
+    @staticmethod
+    def forward(ctx, logits, target):
+        ctx.save_for_backward(logits, target)
+        pieces = [plain(*piece)[0] for piece in zip(logits.split(1024, -2), target.split(1024, -1))]
+        return torch.cat(pieces, -1)
+
+    @staticmethod
+    def backward(ctx, upstream):
+        logits, target = ctx.saved_tensors
+        gradient = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+        for out, x, t, g in zip(gradient.split(1024, -2), logits.split(1024, -2), target.split(1024, -1), upstream.split(1024, -1)):
+            torch.softmax(x.float(), -1, out=out)
+            out.neg_().scatter_add_(-1, t[..., None], torch.ones_like(g)[..., None]).mul_(g[..., None])
+        return gradient, None
+
+
+def bucketpool(logits, target, entropy=False, in_place=False):
+    from bucketpool.torch import logprob
+    if entropy:
+        return logprob.logprobs_and_entropy(logits, target, in_place=in_place)
+    return (logprob.logprobs_from_logits(logits, target, in_place=in_place), )
+
+
+def in_place(logits, target, entropy=False):
+    return bucketpool(logits, target, entropy, True)
+
+
+def difference(logits, target):
+    logits = logits.float()
+    return logits.gather(-1, target[..., None])[..., 0] - logits.logsumexp(-1)
+
+
+# ---- from hidden states ------------------------------------------------------------------------------------------------
+
+
+def linear(hidden, weight, target, entropy=False):
+    """The head's logits, then as plain."""
+    return plain(functional.linear(hidden, weight), target, entropy)
+
+
+def fused(hidden, weight, target, entropy=False, chunk_size=256):
+    """In chunks of 256 tokens."""
+    from bucketpool.torch import logprob
+    if entropy:
+        return logprob.linear_logprobs_and_entropy(hidden, weight, target, chunk_size=chunk_size)
+    return (logprob.linear_logprobs(hidden, weight, target, chunk_size=chunk_size), )
+
+
+# ---- what a table says of them -----------------------------------------------------------------------------------------
+
+
+class Way(NamedTuple):
+    """`make(device)` gives the function of tensors of two dimensions, or raises Unavailable. The function gives log-probabilities, or
+    `loss`: their negatives, or `summed`: the sum of these, where the gradient is known in forward. `grad`: the dtype in which the gradient
+    is made before it is cast, None: the one that is handed on. `in_place`: the logits are overwritten with it."""
+
+    name: str
+    make: Callable[[str], Callable[..., Any]]
+    loss: bool = False
+    summed: bool = False
+    grad: Any = None
+    in_place: bool = False
+    ours: bool = False
+
+
+def _of(function):
+    return lambda device: lambda *tensors: function(*tensors)[0]
+
+
+def _compiled(device):
+    # On a CPU without the code generator, which takes longer than all others together.
+    return torch.compile(difference, dynamic=False, backend="inductor" if device == "cuda" else "eager")
+
+
+def _needs_triton(device):
+    """Triton's kernels run on a GPU, or interpreted."""
+    attribute("triton", "__version__")
+    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise Unavailable("its Triton kernels need a GPU")
+
+
+def _liger(reduction):
+    def make(device):
+        _needs_triton(device)
+        apply = attribute("liger_kernel.ops.cross_entropy", "LigerCrossEntropyFunction").apply
+        return lambda logits, target: apply(logits, target, None, -100, 0.0, 0.0, reduction)[0]
+    return make
+
+
+def _liger_head(reduction):
+    def make(device):
+        _needs_triton(device)
+        apply = attribute("liger_kernel.ops.fused_linear_cross_entropy", "LigerFusedLinearCrossEntropyFunction").apply
+        return lambda hidden, weight, target: apply(hidden, weight, target, None, None, -100, 0.0, 0.0, reduction)[0]
+    return make
+
+
+def _cce(filter_eps):
+    def make(device):
+        _needs_triton(device)
+        if device != "cuda":
+            raise Unavailable("its kernels do not run interpreted")
+        function = attribute("cut_cross_entropy", "linear_cross_entropy")
+        return lambda hidden, weight, target: function(hidden, weight, target, reduction="none", filter_eps=filter_eps)
+    return make
+
+
+def _fla(device):
+    _needs_triton(device)
+    function = attribute("fla.modules.fused_linear_cross_entropy", "fused_linear_cross_entropy_loss")
+    return lambda hidden, weight, target: function(hidden, target, weight, reduction="sum")
+
+
+WAYS = [
+    Way("bucketpool", _of(bucketpool), ours=True),
+    Way("bucketpool, in place", _of(in_place), in_place=True, ours=True),
+    Way("torch log_softmax in fp32, gather", _of(plain), grad="float32"),
+    Way("Liger cross entropy, reduction none", _liger("none"), loss=True),
+    Way("SkyRL's algorithm, chunks of 1024", lambda device: Recomputed.apply, grad="float32"),
+    Way("torch cross_entropy, reduction none",
+        lambda device: lambda logits, target: functional.cross_entropy(logits, target, reduction="none"), loss=True),
+    Way("torch.compile of gather - logsumexp", _compiled),
+    Way("Liger cross entropy, reduction sum", _liger("sum"), loss=True, summed=True, in_place=True),
+    Way("torch log_softmax, gather", _of(narrow)),
+]
+HEAD_WAYS = [
+    Way("bucketpool", lambda device: lambda *tensors: fused(*tensors, chunk_size=1024)[0], grad="float32", ours=True),
+    Way("torch linear, log_softmax in fp32, gather", _of(linear)),
+    Way("Liger fused linear cross entropy, reduction none", _liger_head("none"), loss=True),
+    Way("cut-cross-entropy, all gradients", _cce(None), loss=True),
+    Way("cut-cross-entropy, small gradients left out", _cce("high"), loss=True),
+    Way("Liger fused linear cross entropy, reduction sum", _liger_head("sum"), loss=True, summed=True),
+    Way("fla fused linear cross entropy, reduction sum", _fla, loss=True, summed=True, grad="float32"),
+]
