@@ -1,37 +1,42 @@
 """Figures of PyTorch's caching allocator, in the sizes and the order of bench/gpu_memory.c: layer after layer, each stays while the next is
-there. Prints JSON; exits 77 where there is no PyTorch or no GPU for it.
+there.
 
-usage: python3 bench/torch/allocator.py [--json FILE] [--turns N]"""
+    python3 bench/torch/allocator.py --device cuda --json FILE
+    python3 bench/torch/allocator.py --device cpu --rehearse
+
+On a CPU tensors come from the C library's allocator, and what only the caching allocator has is skipped by name. Exits 77 where there is no
+PyTorch or no GPU for it."""
 
 import argparse
-import json
-import statistics
 import sys
 import time
+
+from report import Report, skip_all
 
 try:
     import torch
 except ImportError as error:
-    print(f"PyTorch is not installed: {error}")
-    sys.exit(77)
+    skip_all(f"PyTorch is not installed: {error}")
 
-MIB = 1 << 20
+from machine import machine
+
+MIB, GIB = 1 << 20, 1 << 30
 LAYERS = 64  # of a window
 
 
-def layers_in_turn(size):
+def layers_in_turn(on, size):
     """Nanoseconds for each layer. Through torch.empty: what a runtime written in Python pays."""
     before = None
     begin = time.perf_counter_ns()
     for _ in range(LAYERS):
-        now = torch.empty(size, dtype=torch.uint8, device="cuda")
+        now = torch.empty(size, dtype=torch.uint8, device=on.device)
         before = now  # the layer before goes
-    before = now = None
+    before = now = None  # noqa: F841
     return (time.perf_counter_ns() - begin) / LAYERS
 
 
-def raw_in_turn(size):
-    """The allocator by itself, without tensors."""
+def raw_in_turn(on, size):
+    """The caching allocator by itself, without tensors."""
     before = 0
     begin = time.perf_counter_ns()
     for _ in range(LAYERS):
@@ -43,69 +48,80 @@ def raw_in_turn(size):
     return (time.perf_counter_ns() - begin) / LAYERS
 
 
-def across_streams(size):
+def across_streams(on, size):
     """Each layer is used on another stream, and says so: record_stream."""
     other = torch.cuda.Stream()
     before = None
     begin = time.perf_counter_ns()
     for _ in range(LAYERS):
-        now = torch.empty(size, dtype=torch.uint8, device="cuda")
+        now = torch.empty(size, dtype=torch.uint8, device=on.device)
         now.record_stream(other)
         before = now
-    before = now = None
+    before = now = None  # noqa: F841
     return (time.perf_counter_ns() - begin) / LAYERS
 
 
-def fresh(size):
+def fresh(on, size):
     """Memory that the allocator does not have yet, and gives back."""
-    torch.cuda.empty_cache()
+    on.trim()
     begin = time.perf_counter_ns()
-    tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+    tensor = torch.empty(size, dtype=torch.uint8, device=on.device)
     took = time.perf_counter_ns() - begin
     del tensor
-    torch.cuda.empty_cache()
+    on.trim()
     return took
 
 
-def figure(name, size, run, turns):
-    values = []
-    for _ in range(turns):
-        values.append(run(size))
-        torch.cuda.synchronize()
-    median = statistics.median(values)
-    return {"group": f"torch: {size // MIB} MiB", "name": name, "ns_min": round(min(values), 1), "ns_median": round(median, 1),
-            "bytes": size, "us_per_gib_median": round(median / 1e3 * (1 << 30) / size, 3), "windows": turns}
+CASES = [("torch.empty, del: layers in turn", layers_in_turn, False), ("caching allocator alone: layers in turn", raw_in_turn, True),
+         ("torch.empty, record_stream, del: layers in turn", across_streams, True)]
+FRESH = "torch.empty of memory that is not cached"
+
+
+def figure(report, on, name, size, run, turns):
+    group = f"torch: {size // MIB} MiB"
+    try:
+        values = []
+        for _ in range(turns):
+            values.append(run(on, size))
+            on.synchronize()
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        report.skip(f"{group}: {name}", f"out of memory: {error}"[:300])
+        on.free()
+        return
+    median = sorted(values)[len(values) // 2]
+    report.figure(group, name, values, bytes=size, us_per_gib_median=round(median / 1e3 * GIB / size, 3))
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--rehearse", action="store_true", help="small sizes, 3 turns")
     parser.add_argument("--turns", type=int, default=51)
+    parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("PyTorch finds no GPU")
-        return 77
-    torch.cuda.init()
-    free, _ = torch.cuda.mem_get_info()
-    figures = []
-    for size in (16 * MIB, 256 * MIB):
-        if 4 * size > free / 2:
-            continue
-        figures.append(figure("torch.empty, del: layers in turn", size, layers_in_turn, options.turns))
-        figures.append(figure("caching allocator alone: layers in turn", size, raw_in_turn, options.turns))
-        figures.append(figure("torch.empty, record_stream, del: layers in turn", size, across_streams, options.turns))
-    for size in (32 * MIB, 1024 * MIB, 8192 * MIB):
-        if size <= free / 4:
-            figures.append(figure("torch.empty of memory that is not cached", size, fresh, 15))
-    document = {"format": "bucketpool.bench/1", "torch": torch.__version__, "cuda": torch.version.cuda,
-                "device": torch.cuda.get_device_name(0), "figures": figures}
-    text = json.dumps(document, indent=2)
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            print(text, file=file)
-    else:
-        print(text)
-    return 0
+    on = machine(options.device)
+    if on is None:
+        skip_all("PyTorch finds no GPU")
+    report = Report(options.json, program="allocator", **on.head())
+    free = torch.cuda.mem_get_info()[0] if on.name == "cuda" else 64 * GIB
+    layers, large = ([MIB], [2 * MIB]) if options.rehearse else ([16 * MIB, 256 * MIB], [32 * MIB, GIB, 8 * GIB])
+    turns = 3 if options.rehearse else options.turns
+    for size in layers:
+        for name, run, cached in CASES:
+            where = f"torch: {size // MIB} MiB: {name}"
+            if cached and on.name != "cuda":
+                report.skip(where, "there is no caching allocator on a CPU")
+            elif 4 * size > free / 2:
+                report.skip(where, f"{free} bytes are free")
+            else:
+                figure(report, on, name, size, run, turns)
+    for size in large:
+        if size > free / 4:
+            report.skip(f"torch: {size // MIB} MiB: {FRESH}", f"{free} bytes are free")
+        else:
+            figure(report, on, FRESH, size, fresh, min(turns, 15))
+    return report.status()
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,8 +21,11 @@ class Cpu:
         pass
 
     def free(self):
-        """Gives cached memory back."""
+        """Collects garbage and gives cached memory back."""
         gc.collect()
+
+    def trim(self):
+        pass
 
     def used_bytes(self):
         return _status("VmRSS")
@@ -62,6 +65,10 @@ class Cuda:
     def free(self):
         gc.collect()
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def trim(self):
+        """Gives cached memory back."""
         torch.cuda.empty_cache()
 
     def used_bytes(self):

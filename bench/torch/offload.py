@@ -1,0 +1,234 @@
+"""Offloading a tensor's bytes from a GPU and bringing them back: ours, torch_memory_saver, and plain copies to pinned memory.
+
+    python3 bench/torch/offload.py --device cuda --wheels DIR --json FILE
+    python3 bench/torch/offload.py --device cpu --rehearse
+
+Each way has a tensor of as many bytes. In a turn each goes out and comes back once, in an order drawn anew, and its bytes are checked. The
+first turn pins host memory and is a row of its own. What the device has back while the bytes are out is asked of the driver (on a CPU: of the
+process's memory, which says little). Exit 0, 1 where bytes differ, 77 where nothing could run."""
+
+import argparse
+import ctypes
+import random
+import statistics
+import sys
+import time
+
+from report import Report, skip_all
+
+try:
+    import torch
+except ImportError as error:
+    skip_all(f"PyTorch is not installed: {error}")
+
+from machine import machine
+from wheels import Unavailable, attribute, unpack
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+class PlainCopy:
+    """A copy to pinned memory and back: the tensor stays."""
+
+    name = "torch: a copy to pinned memory"
+
+    def __init__(self, on, count):
+        self.on, self.count = on, count
+        self.tensor = torch.empty(count, dtype=torch.uint8, device=on.device)
+        self.host = None
+
+    def out(self):
+        if self.host is None:
+            self.host = self.on.pinned(self.count)
+        self.host.copy_(self.tensor, non_blocking=True)
+        self.on.synchronize()
+
+    def back(self):
+        self.tensor.copy_(self.host, non_blocking=True)
+        self.on.synchronize()
+
+    def close(self):
+        self.tensor = self.host = None
+
+
+class FreedCopy(PlainCopy):
+    """The same, and the tensor is freed: it comes back at another address."""
+
+    name = "torch: a copy to pinned memory, freed"
+
+    def out(self):
+        super().out()
+        self.tensor = None
+        self.on.trim()
+
+    def back(self):
+        self.tensor = torch.empty(self.count, dtype=torch.uint8, device=self.on.device)
+        super().back()
+
+
+class Bucketpool:
+    """A release group of a pool: here the memory beside the plan, with one persistent request in it."""
+
+    name = "bucketpool: a release group"
+
+    def __init__(self, on, count):
+        import bucketpool as bp
+        from bucketpool import _abi
+        from bucketpool._library import call, core, made
+
+        self.abi, self.call, self.core = _abi, call, core()
+        model = bp.Model("offload")
+        model.add_bucket(model.add_unit("u0"), "uint8", 4096)
+        buckets = bp.Buckets(model, bucketing="given", padding="given", roles=["param"])
+        self.device = bp.Device.cuda(0) if on.name == "cuda" else bp.Device.host()
+        self.pool = bp.Pool(self.device, bp.Plan(buckets, bp.Schedule.training(buckets)), persistent_bytes=count)
+        request = self.pool.bind("", 0, "param", "uint8", count, placement="persistent")
+        self.stream = self.device.stream("offload")
+        self.view, = self.pool.acquire([request], self.stream)
+        self.tensor = self.view.torch("uint8")
+        self.offload = made(self.core.bp_offload_create, self.pool.handle, None)
+
+    def out(self):
+        self.call(self.core.bp_offload_begin, self.offload, b"persistent", self.abi.BP_OFFLOAD_KEEP)
+        self.call(self.core.bp_offload_finish, self.offload, b"persistent")
+
+    def back(self):
+        self.call(self.core.bp_restore_begin, self.offload, b"persistent", self.abi.BP_RESTORE_LEAVE)
+        self.call(self.core.bp_restore_finish, self.offload, b"persistent")
+
+    def close(self):
+        self.tensor = None
+        self.core.bp_offload_destroy(ctypes.byref(self.offload))
+        self.view.release(self.stream)
+        self.pool.close()
+
+
+class MemorySaver:
+    """torch_memory_saver with its allocator in a MemPool, so that nothing has to be preloaded."""
+
+    name, tag = "torch_memory_saver", "bench"
+    retains = False
+
+    def __init__(self, on, count):
+        if on.name != "cuda":
+            raise Unavailable("it needs a GPU")
+        self.saver = attribute("torch_memory_saver", "torch_memory_saver")
+        if self.saver._impl is None:
+            self.saver.hook_mode = "torch"
+        with self.saver.region(tag=self.tag, enable_cpu_backup=True):
+            self.tensor = torch.empty(count, dtype=torch.uint8, device=on.device)
+
+    def out(self):
+        self.saver.retain_cpu_backup = self.retains
+        self.saver.pause(self.tag)
+
+    def back(self):
+        self.saver.retain_cpu_backup = self.retains
+        self.saver.resume(self.tag)
+
+    def close(self):
+        self.tensor = None
+        pools = self.saver._impl._mem_pools  # they must go before the CUDA runtime does
+        for key in [key for key in pools if key[0] == self.tag]:
+            del pools[key]
+
+
+class RetainingSaver(MemorySaver):
+    """Its pinned memory is kept for the next time, as ours is."""
+
+    name, tag, retains = "torch_memory_saver, host memory retained", "retained", True
+
+
+WAYS = [Bucketpool, PlainCopy, FreedCopy, MemorySaver, RetainingSaver]
+
+
+def pattern(tensor, value):
+    """Rows of a MiB each, and the byte that fills each."""
+    rows = tensor.view(-1, MIB)
+    return rows, ((value + 7 * torch.arange(len(rows), device=tensor.device)) % 251).to(torch.uint8)[:, None]
+
+
+def write(tensor, value):
+    rows, bytes_of = pattern(tensor, value)
+    rows.copy_(bytes_of.expand_as(rows))
+
+
+def holds(tensor, value):
+    return all(bool((part == wanted).all()) for part, wanted in zip(*(each.split(64) for each in pattern(tensor, value))))
+
+
+def turn(on, way, number):
+    """Nanoseconds out and back, the bytes that the device has back meanwhile, and whether the bytes came back."""
+    write(way.tensor, number)
+    on.synchronize()
+    before, begin = on.used_bytes(), time.perf_counter_ns()
+    way.out()
+    out, freed = time.perf_counter_ns() - begin, before - on.used_bytes()
+    begin = time.perf_counter_ns()
+    way.back()
+    on.synchronize()
+    back = time.perf_counter_ns() - begin
+    return out, back, freed, holds(way.tensor, number)
+
+
+def row(report, way, count, turns, suffix=""):
+    outs, backs, freed, _ = zip(*turns)
+    group = f"offload of {count // MIB} MiB"
+    for direction, values in (("out", outs), ("back", backs)):
+        median = statistics.median(values)
+        report.figure(group, f"{way.name}: {direction}{suffix}", values, bytes=count, seconds=median / 1e9, gib_per_s=round(count / GIB / (median / 1e9), 3),
+                      **({"freed_bytes": statistics.median(freed)} if direction == "out" else {}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--rehearse", action="store_true", help="64 MiB, 2 turns")
+    parser.add_argument("--gib", type=float, default=8)
+    parser.add_argument("--turns", type=int, default=5, help="at most, after the first")
+    parser.add_argument("--seconds", type=float, default=60, help="no turn beyond the first begins after so many")
+    parser.add_argument("--wheels", metavar="DIR", help="torch_memory_saver's is looked for there")
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    on = machine(options.device)
+    if on is None:
+        skip_all("PyTorch finds no GPU")
+    count = 64 * MIB if options.rehearse else int(options.gib * GIB) // (2 * MIB) * (2 * MIB)
+    report = Report(options.json, program="offload", **on.head(), wheels=unpack(options.wheels))
+    begin, ways, figures = time.monotonic(), [], {}
+    for kind in WAYS:
+        try:
+            way = kind(on, count)
+            first = turn(on, way, 1)
+        except Exception as error:
+            report.skip(kind.name, str(error) if isinstance(error, Unavailable) else f"{type(error).__name__}: {error}")
+            if kind is Bucketpool and not isinstance(error, Unavailable):
+                report.check(f"{kind.name}: goes and comes", False, str(error))
+            continue
+        report.check(f"{way.name}: its bytes come back", first[3])
+        row(report, way, count, [first], ", first time")
+        ways.append(way)
+        figures[way] = []
+    shuffle, order = random.Random(0), list(ways)
+    for number in range(2 if options.rehearse else options.turns):
+        if number and time.monotonic() - begin > options.seconds:
+            break
+        shuffle.shuffle(order)
+        for way in list(order):
+            try:
+                figures[way].append(turn(on, way, number + 2))
+            except Exception as error:
+                order.remove(way)
+                report.check(f"{way.name}: turn {number + 2}", False, f"{type(error).__name__}: {error}")
+    for way in ways:
+        if not figures[way]:
+            continue
+        row(report, way, count, figures[way])
+        report.check(f"{way.name}: its bytes come back each time", all(one[3] for one in figures[way]))
+        way.close()
+    print(f"{time.monotonic() - begin:.1f} s")
+    return report.status()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
