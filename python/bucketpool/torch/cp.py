@@ -129,7 +129,7 @@ class PackedSplit:
 
 
 def _begins(name: str, given: CuSeqlens) -> torch.Tensor:
-    begins = torch.as_tensor(given)
+    begins = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, device="cpu")
     if begins.dim() != 1 or begins.numel() == 0 or begins.dtype.is_floating_point or begins.dtype == torch.bool:
         raise InvalidArgument(f"{name}: {list(begins.shape)} of {begins.dtype}: [sequences + 1] integers are needed")
     return begins.detach().to("cpu", torch.int64).contiguous()

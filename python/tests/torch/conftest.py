@@ -1,10 +1,9 @@
 """What the tests share: the device that BUCKETPOOL_TEST_DEVICE names."""
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from devices import CUDA, DEVICE, OnDevice  # noqa: E402
+from devices import CUDA, DEVICE, OnDevice
 
 
 def pytest_configure(config):

@@ -199,6 +199,17 @@ def test_padding():
     assert torch.equal(local, padded) and torch.equal(split.reassemble(local), value)
 
 
+def test_a_default_device_changes_nothing():
+    """What the C library writes on the host stays there."""
+    value = torch.randn(8)
+    with torch.device("meta"):
+        split = cp.PackedSplit([0, 4, 8])
+        assert split.index_map("packed", "local").tolist() == list(range(8)) and split.cu_seqlens("local").tolist() == [0, 4, 8]
+        assert torch.equal(split.split(value, fill=-1.0), value)
+        logits = torch.randn(8, 5, device=DEVICE)
+        assert L.logprobs_from_logits(logits, torch.zeros(8, dtype=torch.int64, device=DEVICE)).device.type == DEVICE
+
+
 def values_of(tensor):
     return _tensors.values(tensor)[0]
 
