@@ -51,7 +51,7 @@ Given.keep, Given.seen = False, None
 
 
 def passes(on, function, way, tensors, target, upstream):
-    """Marks before forward, between and after backward; what forward gave."""
+    """Marks before forward, between forward and backward, and after backward; the result of forward."""
     parameter = torch.zeros((), device=on.device, requires_grad=True)
     given = Given.apply(parameter, *tensors)
     begin = on.mark()
@@ -95,7 +95,7 @@ def differs(on, function, way, hidden):
 
 
 def ready(report, on, ways, hidden, until):
-    """The ways that run here and give the right values: (way, function, what a row says of its dtypes)."""
+    """The ways that run here and give the right values: (way, function, its dtypes)."""
     found = []
     for way in ways:
         if time.monotonic() > until:
@@ -166,7 +166,7 @@ class Case:
         return passes(self.on, function, way, self.tensors, self.target, self.upstream)
 
     def baseline(self):
-        """What ratios are to: marks around a copy of the logits, or around the three products of a head."""
+        """The baseline of ratios: marks around a copy of the logits, or around the three products of a head."""
         if not self.hidden:
             begin = self.on.mark()
             self.tensors[0].copy_(self.sources[0])
@@ -221,12 +221,13 @@ class Case:
                     begin, between, end, _ = self.run(way, function)
                     took = self.on.nanoseconds(begin, end), self.on.nanoseconds(begin, between)
                 except Exception as error:
+                    took = None
+                    self.failed(way, error)
+                if took is None:  # here the exception's frames have let their tensors go
                     order.remove(entry)
                     left.remove(entry)
-                    self.failed(way, error)
                     self.on.free()
-                    continue
-                if number >= 0:
+                elif number >= 0:
                     self.total.setdefault(way.name, []).append(took[0])
                     self.forward.setdefault(way.name, []).append(took[1])
         return baseline[1:]

@@ -1,7 +1,7 @@
 """Ways to log-probabilities of targets in PyTorch: ours, PyTorch's own, and those of other packages.
 
 A way is a function of (logits, target) or (hidden, weight, target); tensors are [..., tokens, columns]. With `entropy` it gives two
-outputs. WAYS and HEAD_WAYS have them with what a table says of them."""
+outputs. WAYS and HEAD_WAYS are tables of them."""
 
 import os
 from typing import Any, Callable, NamedTuple
@@ -85,7 +85,7 @@ def fused(hidden, weight, target, entropy=False, chunk_size=256):
     return (logprob.linear_logprobs(hidden, weight, target, chunk_size=chunk_size), )
 
 
-# ---- what a table says of them -----------------------------------------------------------------------------------------
+# ---- tables of ways ----------------------------------------------------------------------------------------------------
 
 
 class Way(NamedTuple):

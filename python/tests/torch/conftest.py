@@ -1,4 +1,4 @@
-"""What the tests share: the device that BUCKETPOOL_TEST_DEVICE names."""
+"""The fixture of tests that compute on the device that BUCKETPOOL_TEST_DEVICE names."""
 
 import pytest
 import torch

@@ -65,6 +65,39 @@ def test_logprob(tmp_path, hidden):
     assert len(found["figures"]) == (1 if hidden else 2) * (1 + len(ways) - len(skipped))
 
 
+def test_ways_that_are_wrong_or_out_of_memory(tmp_path):
+    import logprob
+    import torch
+    from machine import machine
+    from report import Report
+    from ways import WAYS, Way
+
+    def hungry(runs):
+        """Has memory for the comparison with fp64, and for so many runs."""
+        left = [runs + 1]
+
+        def function(logits, target):
+            left[0] -= 1
+            if left[0] < 0:
+                raise torch.OutOfMemoryError("no memory")
+            return logits.float().log_softmax(-1).gather(-1, target[:, None])[:, 0]
+
+        return lambda device: function
+
+    ways = [WAYS[0], Way("wrong", lambda device: lambda logits, target: logits.float().mean(-1)), Way("never", hungry(0)),
+            Way("late", hungry(4))]
+    on, report = machine("cpu"), Report(str(tmp_path / "found.json"))
+    found = logprob.ready(report, on, ways, 0, float("inf"))
+    assert [way.name for way, *_ in found] == ["bucketpool", "never", "late"]
+    case = logprob.Case(report, on, 40, 300, 0)
+    left = case.warm(found, float("inf"))
+    assert [way.name for way, *_ in left] == ["bucketpool", "late"]
+    case.rows(left, case.turns(left, 3, 0))
+    rows = {row["name"]: row for row in document(tmp_path / "found.json")["figures"]}
+    assert rows["never"]["outcome"] == rows["late"]["outcome"] == "out of memory"
+    assert rows["bucketpool"]["windows"] == 3 and report.status() == 0
+
+
 def test_offload(tmp_path):
     from offload import WAYS
 

@@ -200,7 +200,7 @@ def test_padding():
 
 
 def test_a_default_device_changes_nothing():
-    """What the C library writes on the host stays there."""
+    """The C library writes maps and bounds of a split on the host."""
     value = torch.randn(8)
     with torch.device("meta"):
         split = cp.PackedSplit([0, 4, 8])
