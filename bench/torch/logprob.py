@@ -6,11 +6,12 @@
 
 All ways run in one process. In a turn each runs once, in an order drawn anew, with the same logits; a plain copy (with --hidden: the three
 products of a head) is one of them, and ratios are to that of the same turn. Before, the values of every way are compared with fp64: ours fail
-the program, a baseline that differs is left out. A way that runs out of memory has a row without times. Exit 0, 1 where a check failed, 77
-where nothing could run."""
+the program, a baseline that differs is left out. A way that runs out of memory has a row without times. After a way that leaves the device
+unusable (an illegal access) the program starts again without it. Exit 0, 1 where a check failed, 77 where nothing could run."""
 
 import argparse
 import gc
+import os
 import random
 import statistics
 import sys
@@ -31,7 +32,8 @@ SHAPES = [(8192, 128000), (32768, 32000), (8192, 151936)]  # tokens, vocabulary
 HEAD_SHAPES = [(8192, 128256)]
 SMALL, SMALL_HEAD = [(48, 1000), (33, 129)], [(40, 500)]
 SECONDS_OF_A_COMPILATION = 25
-LOGITS_AT_A_TIME = 1024  # rows that are filled at a time
+ROWS_AT_A_TIME = 1024  # when tensors are filled
+BEGIN = time.monotonic()
 
 
 class Given(torch.autograd.Function):
@@ -94,11 +96,25 @@ def differs(on, function, way, hidden):
     return value, gradient, *dtypes
 
 
-def ready(report, on, ways, hidden, until):
+def start_again_without(way, on, until):
+    """Where an error has left the device unusable: CUDA then fails every later call. Returns where the device works."""
+    try:
+        on.synchronize()
+    except Exception:
+        sys.stdout.flush()
+        seconds = max(until - time.monotonic(), 1)
+        os.execv(sys.executable, [sys.executable, *sys.argv, "--without", way.name, "--seconds", f"{seconds:.0f}"])
+
+
+def ready(report, on, ways, hidden, end, without=()):
     """The ways that run here and give the right values: (way, function, its dtypes)."""
     found = []
     for way in ways:
-        if time.monotonic() > until:
+        if way.name in without:
+            (report.check(f"{way.name}: the device works after it", False) if way.ours else
+             report.skip(way.name, "the device was unusable after it"))
+            continue
+        if (time.monotonic() - BEGIN) / (end - BEGIN) > 0.5:
             report.skip(way.name, "no time is left to check it")
             continue
         try:
@@ -112,6 +128,7 @@ def ready(report, on, ways, hidden, until):
                 report.check(f"{way.name}: against fp64", False, f"{type(error).__name__}: {error}")
             else:
                 report.skip(way.name, f"{type(error).__name__}: {error}")
+            start_again_without(way, on, end)
             continue
         most = 1e-4 if way.ours and not hidden else 2e-2  # baselines may round to bf16
         passed = value <= most and gradient <= 2e-2
@@ -140,8 +157,8 @@ def out_of_memory(error):
 class Case:
     """One shape: the tensors, and what each way took in each turn."""
 
-    def __init__(self, report, on, tokens, vocab, hidden):
-        self.report, self.on, self.hidden = report, on, hidden
+    def __init__(self, report, on, tokens, vocab, hidden, end):
+        self.report, self.on, self.hidden, self.end = report, on, hidden, end
         self.tokens, self.vocab = tokens, vocab
         self.group = f"{tokens} x {vocab}, bfloat16" + (f", hidden {hidden}" if hidden else "")
         generator = torch.Generator().manual_seed(1)
@@ -153,7 +170,7 @@ class Case:
 
     def filled(self, rows, columns):
         tensor = torch.empty(rows, columns, dtype=torch.bfloat16, device=self.on.device)
-        for part in tensor.split(LOGITS_AT_A_TIME):
+        for part in tensor.split(ROWS_AT_A_TIME):
             part.normal_(std=self.hidden**-0.25 if self.hidden else 2.0)
         return tensor
 
@@ -182,6 +199,7 @@ class Case:
         self.report.figure(self.group, way.name, outcome=outcome)
         if way.ours and outcome != "out of memory":
             self.report.check(f"{way.name}: {self.group}", False, outcome)
+        start_again_without(way, self.on, self.end)
 
     def warm(self, found, until):
         """The first run of each way compiles and makes workspaces, the second one is measured for memory. The ways that are left."""
@@ -260,9 +278,10 @@ def main():
     parser.add_argument("--wheels", metavar="DIR", help="wheels of baselines")
     parser.add_argument("--seconds", type=float, default=55, help="no case begins, and no turn beyond the third, after so many")
     parser.add_argument("--turns", type=int, help="at most; 30, with --rehearse 3")
+    parser.add_argument("--without", action="append", default=[], metavar="WAY", help="leaves a way out")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    begin = time.monotonic()
+    end = BEGIN + options.seconds
     on = machine(options.device)
     if on is None:
         skip_all("PyTorch finds no GPU")
@@ -271,16 +290,16 @@ def main():
     if options.shape:
         shapes = [tuple(map(int, shape.split("x"))) for shape in options.shape]
     report = Report(options.json, program="logprob", **on.head(), wheels=unpack(options.wheels))
-    found = ready(report, on, HEAD_WAYS if hidden else WAYS, hidden, begin + 0.5 * options.seconds)
+    found = ready(report, on, HEAD_WAYS if hidden else WAYS, hidden, end, options.without)
     if not found:
         skip_all("no way runs here")
     for number, (tokens, vocab) in enumerate(shapes):
-        now = time.monotonic() - begin
+        now = time.monotonic() - BEGIN
         if now > options.seconds * 0.8:
             report.skip(f"{tokens} x {vocab}", f"{now:.0f} s of {options.seconds:.0f} s are over")
             continue
         try:
-            case = Case(report, on, tokens, vocab, hidden)
+            case = Case(report, on, tokens, vocab, hidden, end)
         except Exception as error:
             if not out_of_memory(error):
                 raise
@@ -292,12 +311,12 @@ def main():
             ways = [entry for entry in found if "torch.compile" not in entry[0].name]
             for way, *_ in [entry for entry in found if entry not in ways]:
                 report.skip(f"{way.name}: {case.group}", "no time is left for its compilation")
-        until = time.monotonic() + (begin + options.seconds - time.monotonic()) / (len(shapes) - number)
+        until = time.monotonic() + (end - time.monotonic()) / (len(shapes) - number)
         left = case.warm(ways, until)
         case.rows(left, case.turns(left, options.turns or (3 if options.rehearse else 30), until))
         del case
         settle(on)
-    print(f"{time.monotonic() - begin:.1f} s")
+    print(f"{time.monotonic() - BEGIN:.1f} s")
     return report.status()
 
 

@@ -177,8 +177,8 @@ def row(report, way, count, turns, suffix=""):
     group = f"offload of {count // MIB} MiB"
     for direction, values in (("out", outs), ("back", backs)):
         median = statistics.median(values)
-        report.figure(group, f"{way.name}: {direction}{suffix}", values, bytes=count, seconds=median / 1e9, gib_per_s=round(count / GIB / (median / 1e9), 3),
-                      **({"freed_bytes": statistics.median(freed)} if direction == "out" else {}))
+        report.figure(group, f"{way.name}: {direction}{suffix}", values, bytes=count, seconds=median / 1e9,
+                      gib_per_s=round(count / GIB / (median / 1e9), 3), **({"freed_bytes": statistics.median(freed)} if direction == "out" else {}))
 
 
 def judge(report, way, name, passed, reason=""):

@@ -87,9 +87,10 @@ def test_ways_that_are_wrong_or_out_of_memory(tmp_path):
     ways = [WAYS[0], Way("wrong", lambda device: lambda logits, target: logits.float().mean(-1)), Way("never", hungry(0)),
             Way("late", hungry(4))]
     on, report = machine("cpu"), Report(str(tmp_path / "found.json"))
-    found = logprob.ready(report, on, ways, 0, float("inf"))
+    found = logprob.ready(report, on, [*ways, Way("breaks", None)], 0, float("inf"), ["breaks"])
+    assert {"wrong", "breaks"} == names(report.document["skipped"])
     assert [way.name for way, *_ in found] == ["bucketpool", "never", "late"]
-    case = logprob.Case(report, on, 40, 300, 0)
+    case = logprob.Case(report, on, 40, 300, 0, float("inf"))
     left = case.warm(found, float("inf"))
     assert [way.name for way, *_ in left] == ["bucketpool", "late"]
     case.rows(left, case.turns(left, 3, 0))
