@@ -266,7 +266,7 @@ class Case:
             copies = [value * moved / 4 for value in baseline]  # of a copy that moves as many bytes
             fraction = statistics.median(base / value for base, value in zip(copies, self.total[way.name]))
             self.report.figure(self.group, way.name, self.total[way.name], copies, "a copy that moves as many bytes", bytes_per_logit=moved,
-                               logits_bytes=logits_bytes, fraction_of_copy_bandwidth=round(fraction, 4), **more)
+                               logits_bytes=logits_bytes, bandwidth_fraction=round(fraction, 4), **more)
 
 
 def main():

@@ -43,7 +43,7 @@ class Context:
         env = {**os.environ, "BP_TEST_DRIVER": "real", "BUCKETPOOL_BRIEF": "1", **({"BP_TEST_NCCL": self.nccl} if self.nccl else {})}
         if self.rehearse:
             folders = [os.path.dirname(self.build.find(path) or "") for path in (build.DRIVER, build.NCCL, build.CUBLAS)]
-            env["FAKE_CUDA"] = f"kernels={self.build.find(kernels)}"
+            env["FAKE_CUDA"] = f"memory=64g,kernels={self.build.find(kernels)}"
         folders.append(os.environ.get("LD_LIBRARY_PATH", ""))
         env["LD_LIBRARY_PATH"] = ":".join(os.path.abspath(folder) for folder in folders if folder)
         return {**env, **more}

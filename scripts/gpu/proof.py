@@ -12,7 +12,7 @@ from parts import Part, absent, last_line, outcome_of, program
 TEST_SECONDS = 45
 KERNEL_TESTS = ("logprob", "head", "products", "cp", "loss", "cp-captures")
 NCCL_TESTS = ("rules-nccl", "registration-one-rank", "registration-two-processes")
-PROFILED_SHAPE = "gpu: logprob 32768 x 50257"
+PROFILED_SHAPE = "gpu: logprob 32768 x 50257 bf16, gradient fp32"
 
 
 def wanted(made):
@@ -28,7 +28,7 @@ def parts(context):
     tests = made.tests()
     yield from (test(context, name, tests[name]) for name in KERNEL_TESTS if name in tests)
     groups = figure_groups(context)
-    early = [group for group in groups if group.startswith(("gpu: logprob", "gpu: head", "gpu: range"))]
+    early = [group for group in groups if group.startswith(("gpu: logprob", "gpu: fused head", "gpu: range"))]
     late = [group for group in groups if group not in early]
     yield from (figures(context, group) for group in early)
     yield profile(context)

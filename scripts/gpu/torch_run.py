@@ -50,7 +50,7 @@ def build_part(context):
         running, lambda made: [*made.libraries(), *FAKE_DRIVER, *(build.EMULATION if made.emulated else ())]))
 
 
-OUTCOME = re.compile(r"^(\S+::\S.*?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)(?: +\((.*)\))?", re.MULTILINE)
+OUTCOME = re.compile(r"^(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)(?: +\((.*)\))?", re.MULTILINE)
 
 
 def checks_in(text):
@@ -68,7 +68,7 @@ def tests(python, name, seconds, *options):
     if python.reason:
         return absent(name, python.reason)
     command = [python.path, "-m", "pytest", os.path.join("python", "tests", "torch", f"test_{name}.py"), "-v", "-rfE", "--tb=short",
-               "-p", "no:cacheprovider", *options]
+               "--color=no", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=45", *options]
 
     def function(running):
         code, text = running.command(command, python.env(BUCKETPOOL_TEST_DEVICE=python.device))
@@ -89,10 +89,10 @@ def parts(context):
     python = Python(context)
     context.results.document["torch"] = python.version
     few = ["-k", "golden or in_place or strides or lend"] if context.rehearse else []  # ./check --torch has run all of them
-    for name in ("logprob_values", "logprob_device", "logprob_autograd", "logprob_head", "logprob_saved", "views", "pluggable_allocator"):
+    for name in ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved", "views", "pluggable_allocator"):
         yield tests(python, name, 60, *few)
     wheels = ["--wheels", os.path.abspath(context.wheels)] if context.wheels else []
-    yield python.script("logprob", 130, "logprob.py", "--seconds", "110", *wheels)
-    yield python.script("head", 100, "logprob.py", "--seconds", "80", "--hidden", "64" if context.rehearse else "4096", *wheels)
-    yield python.script("offload", 60, "offload.py", *wheels)
-    yield python.script("allocator", 40, "allocator.py")
+    yield python.script("logprob", 80, "logprob.py", "--seconds", "60", *wheels)
+    yield python.script("head", 80, "logprob.py", "--seconds", "55", "--hidden", "64" if context.rehearse else "4096", *wheels)
+    yield python.script("offload", 70, "offload.py", "--seconds", "40", *wheels)
+    yield python.script("allocator", 30, "allocator.py")

@@ -60,7 +60,7 @@ def test_logprob(tmp_path, hidden):
                 row = rows[way.name]
                 assert row["ratio_min"] <= row["ratio_median"] <= row["ratio_max"] and 0 < row["forward_ns_median"] < row["ns_median"]
                 assert row["grad_dtype"] == "bfloat16" and row["in_place"] == way.in_place and row["peak_driver_bytes"] >= 0
-                assert hidden or row["bytes_per_logit"] == 6 and 0 < row["fraction_of_copy_bandwidth"]
+                assert hidden or row["bytes_per_logit"] == 6 and 0 < row["bandwidth_fraction"]
     assert {f"{way.name}: against fp64" for way in ways if way.ours} <= names(found["checks"])
     assert len(found["figures"]) == (1 if hidden else 2) * (1 + len(ways) - len(skipped))
 
