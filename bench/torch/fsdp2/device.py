@@ -1,0 +1,126 @@
+"""Memory, clocks and graphs of the GPU, and their counterparts on a CPU: all that differs between a measurement and its rehearsal."""
+
+import ctypes
+import os
+import threading
+
+import torch
+
+
+class Gpu:
+    torch_device = torch.device("cuda", 0)
+    memory_source = "total - free of cudaMemGetInfo"
+
+    def __init__(self):
+        torch.cuda.set_device(self.torch_device)
+        torch.cuda.init()
+        self.name, self.backend = torch.cuda.get_device_name(0), torch.cuda.get_allocator_backend()
+
+    def synchronize(self):
+        torch.cuda.synchronize()
+
+    def used_bytes(self):
+        """Bytes in use on the whole device, as the driver counts them."""
+        free, total = torch.cuda.mem_get_info(0)
+        return total - free
+
+    def counters(self):
+        """PyTorch's own; cudaMallocAsync has fewer of them."""
+        torch_stats = torch.cuda.memory_stats(0)
+        return {"torch_peak_allocated_bytes": torch_stats.get("allocated_bytes.all.peak"),
+                "torch_peak_reserved_bytes": torch_stats.get("reserved_bytes.all.peak"),
+                "num_alloc_retries": torch_stats.get("num_alloc_retries"), "num_ooms": torch_stats.get("num_ooms")}
+
+    def forget(self):
+        """Frees cached blocks and begins the counters anew."""
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(0)
+
+    def leave(self, limit_bytes):
+        """Leaves this much of the device's memory free; the caller keeps the tensor."""
+        free, _ = torch.cuda.mem_get_info(0)
+        return torch.empty(max(0, free - limit_bytes), dtype=torch.uint8, device=self.torch_device)
+
+    def is_out_of_memory(self, error):
+        return isinstance(error, torch.cuda.OutOfMemoryError)
+
+    def capture(self, attached, step, mode):
+        """Captures step() in a graph; what replays it."""
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with attached.capture(stream, "step") as capture:
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+                step()
+                self.join(stream, attached.module)
+        return capture, lambda: capture.replay(graph)
+
+    def join(self, stream, module):
+        """Orders the stream behind every stream of FSDP2 that takes part in the capture."""
+        for other in vars(module._get_fsdp_state()._comm_ctx).values():
+            if isinstance(other, torch.cuda.Stream):
+                with torch.cuda.stream(other):
+                    captured = torch.cuda.is_current_stream_capturing()
+                if captured:
+                    stream.wait_stream(other)
+
+
+class Cpu:
+    torch_device = torch.device("cpu")
+    memory_source = "resident set of the process: a CPU has no driver"
+    name, backend = "CPU", "malloc"
+
+    def synchronize(self):
+        pass
+
+    def used_bytes(self):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def counters(self):
+        return {"torch_peak_allocated_bytes": None, "torch_peak_reserved_bytes": None, "num_alloc_retries": None, "num_ooms": None}
+
+    def forget(self):
+        ctypes.CDLL(None).malloc_trim(0)
+
+    def leave(self, limit_bytes):
+        """The address space may grow by this much only."""
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as file:
+            now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (now + limit_bytes, resource.RLIM_INFINITY))
+
+    def is_out_of_memory(self, error):
+        return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
+
+    def capture(self, attached, step, mode):
+        """No graph: a replay is the step again."""
+        return None, step
+
+
+def of(name):
+    """The device that was asked for; raises RuntimeError with the reason where there is no GPU."""
+    return Gpu() if name == "cuda" else Cpu()
+
+
+class HighWater:
+    """The largest used_bytes(): of a thread that samples every 10 ms while it runs, and of calls of now()."""
+
+    def __init__(self, device):
+        self.device, self.bytes, self._ended, self._thread = device, 0, threading.Event(), None
+
+    def now(self):
+        self.bytes = max(self.bytes, self.device.used_bytes())
+        return self.bytes
+
+    def start(self):
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def _sample(self):
+        while not self._ended.wait(0.01):
+            self.now()
+
+    def stop(self):
+        self._ended.set()
+        self._thread.join()
