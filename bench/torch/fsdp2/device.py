@@ -43,7 +43,10 @@ class Gpu:
         return torch.empty(max(0, free - limit_bytes), dtype=torch.uint8, device=self.torch_device)
 
     def is_out_of_memory(self, error):
-        return isinstance(error, torch.cuda.OutOfMemoryError)
+        """PyTorch's own error, and what cuBLAS and the loading of kernels say when nothing is left."""
+        said = str(error)
+        return isinstance(error, torch.cuda.OutOfMemoryError) or any(each in said for each in (
+            "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"))
 
     def capture(self, attached, step, mode):
         """Captures step() in a graph; what replays it."""
@@ -91,7 +94,8 @@ class Cpu:
         resource.setrlimit(resource.RLIMIT_AS, (now + limit_bytes, resource.RLIM_INFINITY))
 
     def is_out_of_memory(self, error):
-        return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
+        return isinstance(error, MemoryError) or any(each in str(error) for each in (
+            "DefaultCPUAllocator", "could not create a", "Resource temporarily unavailable", "bad_alloc"))
 
     def capture(self, attached, step, mode):
         """No graph: a replay is the step again."""

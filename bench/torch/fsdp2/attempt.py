@@ -1,0 +1,41 @@
+"""A function in a forked process with a time limit. PyTorch is imported once, by the parent, which never initialises CUDA; what an attempt
+leaves behind, a wedged context or FSDP2 in an undefined state after running out of memory, ends with its process."""
+
+import multiprocessing
+import os
+import time
+import traceback
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def _child(function, arguments, pipe):
+    try:
+        pipe.send((None, function(*arguments)))
+    except BaseException as error:  # noqa: B902: the parent reports it, whatever it is
+        pipe.send((f"{type(error).__name__}: {error}", traceback.format_exc()))
+    pipe.close()
+    os._exit(0)  # no destructors of a state that nobody needs
+
+
+def attempt(function, *arguments, seconds):
+    """error or None, the result or the traceback, seconds that it took."""
+    begin = time.monotonic()
+    mine, theirs = _FORK.Pipe(duplex=False)
+    process = _FORK.Process(target=_child, args=(function, arguments, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not mine.poll(max(0.0, seconds)):
+            error, result = f"no answer for {seconds:.0f} s: ended", None
+        else:
+            try:
+                error, result = mine.recv()
+            except EOFError:
+                process.join(10)
+                error, result = f"the process ended with {process.exitcode}", None
+    finally:
+        process.kill()
+        process.join()
+        mine.close()
+    return error, result, time.monotonic() - begin

@@ -1,0 +1,112 @@
+"""The largest batch that trains in a given amount of memory, by doubling and bisection. Every try is a process: FSDP2's state is undefined after
+running out of memory.
+
+usage: python3 bench/torch/fsdp2/largest_batch.py --variant NAME --limit-mib N --start N --seconds N [--sequence N] [--lengths] [--json FILE]
+       [--device cpu --rehearse]
+
+--limit-mib is what a try may use behind its CUDA context; the rest of the GPU is taken beforehand, so that steps are short. On a CPU the address
+space is limited (RLIMIT_AS). Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
+
+import sys
+import time
+
+import options as settings
+
+LEAST_SECONDS = 2  # of a try
+
+
+def tried(options, batch):
+    """Trains a few steps. What a try that fits takes, or that it is out of memory; other failures are raised."""
+    import device as devices
+    from bucketpool.errors import NoDeviceMemory, NoHostMemory
+    from training import Training
+
+    device = devices.of(options.device)
+    options.batch = batch
+    ballast = device.leave(options.limit_mib << 20)
+    taken, high = 0 if ballast is None else ballast.numel(), devices.HighWater(device)
+    before = device.used_bytes()
+    device.forget()
+    try:
+        training = Training(options, device)
+        for step in range(options.steps):
+            loss = training.backward(training.tokens(step))
+            training.update()
+            device.synchronize()
+            high.now()
+    except Exception as error:
+        if isinstance(error, (NoDeviceMemory, NoHostMemory)) or device.is_out_of_memory(error):
+            return {"outcome": "out of memory", "said": str(error).split(". ", 1)[0][:300], **device.counters(), "ballast_bytes": taken}
+        raise
+    return {"outcome": "fits", "loss": loss.item().hex(), "used_bytes_of_the_training": high.now() - before, **device.counters(),
+            "ballast_bytes": taken, **training.described()}
+
+
+def search(try_batch, start, resolution):
+    """Largest batch that fits and smallest that does not, None where there is none. try_batch: True, False, or None: no more tries."""
+    fits, fails = 0, None
+    while fails is None or fails - fits > resolution:
+        batch = start if not fits and fails is None else 2 * fits if fails is None else (fits + fails) // 2
+        answer = try_batch(batch)
+        if answer is None:
+            break
+        fits, fails = (batch, fails) if answer else (fits, batch)
+    return fits, fails
+
+
+def main():
+    parser = settings.parser(__doc__.split("\n\n", maxsplit=1)[0].replace("\n", " "))
+    parser.add_argument("--limit-mib", type=int, help="20480; 256 with --rehearse")
+    parser.add_argument("--start", type=int, default=8, help="the first batch")
+    parser.add_argument("--resolution", type=int, default=1, help="largest difference between a batch that fits and one that does not")
+    parser.add_argument("--seconds", type=float, default=60, help="time for all tries")
+    options = parser.parse_args()
+    options.steps = options.steps or 3
+    options.limit_mib = options.limit_mib or (256 if options.rehearse else 20480)
+    settings.complete(options)
+    begin = time.monotonic()
+    import torch
+
+    import training  # noqa: F401: imported once, before processes are forked
+    from attempt import attempt
+    from report import Report, skip_all
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        skip_all("PyTorch finds no GPU")
+    if torch.cuda.is_initialized():
+        skip_all("CUDA is initialised before the first process is forked")
+    report = Report(options.json, program="fsdp2/largest_batch", torch=torch.__version__, cuda=torch.version.cuda, **settings.described(options),
+                    limit_bytes=options.limit_mib << 20, seconds=options.seconds, tries=[])
+    longest = 0.0
+
+    def try_batch(batch):
+        nonlocal longest
+        left = options.seconds - (time.monotonic() - begin)
+        if left < max(LEAST_SECONDS, longest):
+            return None
+        error, result, took = attempt(tried, options, batch, seconds=left)
+        longest = max(longest, took)
+        entry = {"batch": batch, "seconds": round(took, 2)}
+        entry |= {"outcome": "failed", "said": error, "traceback": result} if error else result
+        report.document["tries"].append(entry)
+        report.write()
+        print(f"batch {batch}: {entry['outcome']} after {took:.1f} s  {entry.get('said', '')}", flush=True)
+        # A process that was killed by a signal for lack of memory is no exception of Python's.
+        died = error is not None and error.startswith("the process ended with")
+        return {"fits": True, "out of memory": False}.get(entry["outcome"], False if died else None)
+
+    fits, fails = search(try_batch, options.start, options.resolution)
+    tries = report.document["tries"]
+    best = next((each for each in tries if each["batch"] == fits), {})
+    report.figure("fsdp2: largest batch before out of memory", options.variant, largest_batch=fits, smallest_that_fails=fails,
+                  complete=fails is not None and fails - fits <= options.resolution, tries=len(tries), limit_bytes=options.limit_mib << 20, sequence=options.sequence,
+                  **{name: best.get(name) for name in ("used_bytes_of_the_training", "torch_peak_reserved_bytes", "num_alloc_retries",
+                                                       "pool_bytes", "loss")})
+    failed = [each for each in tries if each["outcome"] == "failed"]
+    report.check("no try failed for another reason than memory", not failed, "; ".join(f"batch {each['batch']}: {each['said']}" for each in failed))
+    report.check("a batch fits", fits > 0, f"{fits}")
+    return report.status()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
