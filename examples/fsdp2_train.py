@@ -2,11 +2,12 @@
 
     torchrun --nproc-per-node 2 examples/fsdp2_train.py --policy scheduled
 
-gloo on CPUs, NCCL where every rank has a GPU. The losses of both are printed in full, and what both held for
-communication."""
+NCCL where the machine has GPUs, which ranks share where there are too few; gloo on CPUs. The losses of both are printed
+in full, and what both held for communication."""
 
 import argparse
 import os
+import socket
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,27 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from bucketpool.torch import fsdp2
+
+
+def placement(local_rank, local_ranks, gpus):
+    """Backend, device and environment of a rank, decided alike by all ranks of a machine. NCCL refuses two ranks of one
+    host on one GPU. So ranks that share GPUs have a host identifier each, and communicate through sockets."""
+    if gpus == 0:
+        return "gloo", torch.device("cpu"), {}
+    device = torch.device("cuda", local_rank % gpus)
+    if gpus >= local_ranks:
+        return "nccl", device, {}
+    return "nccl", device, {"NCCL_HOSTID": f"{socket.gethostname()}-{local_rank}", "NCCL_SOCKET_IFNAME": "lo",
+                            "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}
+
+
+def prepare(device, environment):
+    """Before the process group is made. Losses are compared bit for bit, so kernels have to be deterministic."""
+    os.environ.update(environment)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 class Layer(nn.Module):
@@ -73,7 +95,7 @@ class Trainer:
             self.losses.append(loss.item())
 
 
-def main():
+def parsed(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default="scheduled", choices=["scheduled", "max", "fixed", "dynamic"])
     parser.add_argument("--steps", type=int, default=5)
@@ -81,13 +103,15 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--words", type=int, default=512)
     parser.add_argument("--register", action="store_true", help="register the pool with NCCL (GPUs)")
-    options = parser.parse_args()
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    gpus = torch.cuda.device_count() > local
-    device = torch.device("cuda", local) if gpus else torch.device("cpu")
-    if gpus:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpus else "gloo")
+    return parser.parse_args(arguments)
+
+
+def main():
+    options = parsed()
+    local_rank, local_ranks = (int(os.environ.get(name, usual)) for name, usual in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1)))
+    backend, device, environment = placement(local_rank, local_ranks, torch.cuda.device_count())
+    prepare(device, environment)
+    dist.init_process_group(backend)
 
     plain, pooled = Trainer(options, device), Trainer(options, device)
     plain.steps(options.steps)
@@ -108,4 +132,5 @@ def main():
         raise SystemExit("the losses differ")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -39,3 +39,11 @@ def attempt(function, *arguments, seconds):
         process.join()
         mine.close()
     return error, result, time.monotonic() - begin
+
+
+def gpu_is_there():
+    """Asked by a process that ends: a process in which CUDA is initialised cannot be forked."""
+    import torch
+
+    error, found, _ = attempt(torch.cuda.is_available, seconds=60)
+    return error is None and found

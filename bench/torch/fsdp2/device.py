@@ -1,5 +1,6 @@
 """Memory, clocks and graphs of the GPU, and their counterparts on a CPU: all that differs between a measurement and its rehearsal."""
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -48,13 +49,16 @@ class Gpu:
         return isinstance(error, torch.cuda.OutOfMemoryError) or any(each in said for each in (
             "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"))
 
+    def side_stream(self):
+        """For a capture and for all that is eager before and between its replays."""
+        return torch.cuda.stream(torch.cuda.Stream())
+
     def capture(self, attached, step, mode):
-        """Captures step() in a graph; what replays it."""
-        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        with attached.capture(stream, "step") as capture:
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
-                step()
-                self.join(stream, attached.module)
+        """Captures step() in a graph on the current stream; the capture and what replays it."""
+        stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        with attached.capture(stream, "step") as capture, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+            step()
+            self.join(stream, attached.module)
         return capture, lambda: capture.replay(graph)
 
     def join(self, stream, module):
@@ -96,6 +100,9 @@ class Cpu:
     def is_out_of_memory(self, error):
         return isinstance(error, MemoryError) or any(each in str(error) for each in (
             "DefaultCPUAllocator", "could not create a", "Resource temporarily unavailable", "bad_alloc"))
+
+    def side_stream(self):
+        return contextlib.nullcontext()
 
     def capture(self, attached, step, mode):
         """No graph: a replay is the step again."""

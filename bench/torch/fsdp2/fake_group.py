@@ -12,8 +12,9 @@ RANKS = 8
 
 
 def start(device_type):
-    """The mesh of eight."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    """The mesh of eight; the group is made once in a process."""
+    if not dist.is_initialized():
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     return init_device_mesh(device_type, (RANKS,))
 
 

@@ -68,13 +68,11 @@ def main():
     import torch
 
     import training  # noqa: F401: imported once, before processes are forked
-    from attempt import attempt
+    from attempt import attempt, gpu_is_there
     from report import Report, skip_all
 
-    if options.device == "cuda" and not torch.cuda.is_available():
+    if options.device == "cuda" and not gpu_is_there():
         skip_all("PyTorch finds no GPU")
-    if torch.cuda.is_initialized():
-        skip_all("CUDA is initialised before the first process is forked")
     report = Report(options.json, program="fsdp2/largest_batch", torch=torch.__version__, cuda=torch.version.cuda, **settings.described(options),
                     limit_bytes=options.limit_mib << 20, seconds=options.seconds, tries=[])
     longest = 0.0

@@ -33,7 +33,7 @@ class Training:
 
     def described(self):
         """Parameters, units, and the pool in numbers."""
-        known = {"parameters": hybrid.parameters_of(self.model), "ranks": hybrid.fake_group.RANKS,
+        known = {"parameter_count": hybrid.parameters_of(self.model), "ranks": hybrid.fake_group.RANKS,
                  "fsdp_units": len(self.model.layers) + 1}
         if self.attached is None:
             return known | {"pool_bytes": 0}

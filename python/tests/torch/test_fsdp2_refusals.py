@@ -309,7 +309,7 @@ def example(script, port):
 
     rank = dist.get_rank()
     dist.destroy_process_group()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     sys.argv = [script, "--steps", "2", "--layers", "3", "--width", "16"]
     with contextlib.redirect_stdout(io.StringIO()) as text:
         runpy.run_path(script, run_name="__main__")
