@@ -86,6 +86,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=90, help="time for all processes")
     parser.set_defaults(variant="scheduled")
     options = settings.complete(parser.parse_args())
+    settings.needs_timed_steps(options)
     begin = time.monotonic()
     import torch
 
@@ -99,7 +100,8 @@ def main():
         skip_all("a captured step: CPUs have no graphs; --rehearse runs all but the graph")
     if options.device == "cuda" and not gpu_is_there():
         skip_all("a captured step: PyTorch finds no GPU")
-    report = Report(options.json, program="fsdp2/capture", torch=torch.__version__, cuda=torch.version.cuda, **settings.described(options), tries=[])
+    report = Report(options.json, program="fsdp2/capture", torch=torch.__version__, cuda=torch.version.cuda, **settings.described(options),
+                    tries=[])
 
     def run(mode):
         error, result, took = attempt(trained, options, mode, seconds=options.seconds - (time.monotonic() - begin))

@@ -10,7 +10,7 @@ import torch
 
 class Gpu:
     torch_device = torch.device("cuda", 0)
-    memory_source = "total - free of cudaMemGetInfo"
+    memory_source, sample_s = "total - free of cudaMemGetInfo", 0.01
 
     def __init__(self):
         torch.cuda.set_device(self.torch_device)
@@ -43,6 +43,9 @@ class Gpu:
         free, _ = torch.cuda.mem_get_info(0)
         return torch.empty(max(0, free - limit_bytes), dtype=torch.uint8, device=self.torch_device)
 
+    def check_limit(self, high):
+        """The driver refuses by itself."""
+
     def is_out_of_memory(self, error):
         """PyTorch's own error, and what cuBLAS and the loading of kernels say when nothing is left."""
         said = str(error)
@@ -73,15 +76,15 @@ class Gpu:
 
 class Cpu:
     torch_device = torch.device("cpu")
-    memory_source = "resident set of the process: a CPU has no driver"
-    name, backend = "CPU", "malloc"
+    memory_source, sample_s = "resident anonymous memory of the process: a CPU has no driver", 0.001
+    name, backend, limit = "CPU", "malloc", None
 
     def synchronize(self):
         pass
 
     def used_bytes(self):
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with open("/proc/self/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon:"))
 
     def counters(self):
         return {"torch_peak_allocated_bytes": None, "torch_peak_reserved_bytes": None, "num_alloc_retries": None, "num_ooms": None}
@@ -90,16 +93,15 @@ class Cpu:
         ctypes.CDLL(None).malloc_trim(0)
 
     def leave(self, limit_bytes):
-        """The address space may grow by this much only."""
-        import resource
+        """check_limit() refuses what takes more than this from now on."""
+        self.limit = self.used_bytes() + limit_bytes
 
-        with open("/proc/self/statm", encoding="ascii") as file:
-            now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (now + limit_bytes, resource.RLIM_INFINITY))
+    def check_limit(self, high):
+        if high.now() > self.limit:
+            raise MemoryError(f"{high.bytes} bytes at most, {self.limit} allowed")
 
     def is_out_of_memory(self, error):
-        return isinstance(error, MemoryError) or any(each in str(error) for each in (
-            "DefaultCPUAllocator", "could not create a", "Resource temporarily unavailable", "bad_alloc"))
+        return isinstance(error, MemoryError)
 
     def side_stream(self):
         return contextlib.nullcontext()
@@ -115,7 +117,7 @@ def of(name):
 
 
 class HighWater:
-    """The largest used_bytes(): of a thread that samples every 10 ms while it runs, and of calls of now()."""
+    """The largest used_bytes(): of a thread that samples while it runs, and of calls of now()."""
 
     def __init__(self, device):
         self.device, self.bytes, self._ended, self._thread = device, 0, threading.Event(), None
@@ -129,7 +131,7 @@ class HighWater:
         self._thread.start()
 
     def _sample(self):
-        while not self._ended.wait(0.01):
+        while not self._ended.wait(self.device.sample_s):
             self.now()
 
     def stop(self):

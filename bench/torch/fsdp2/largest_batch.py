@@ -4,8 +4,8 @@ running out of memory.
 usage: python3 bench/torch/fsdp2/largest_batch.py --variant NAME --limit-mib N --start N --seconds N [--sequence N] [--lengths] [--json FILE]
        [--device cpu --rehearse]
 
---limit-mib is what a try may use behind its CUDA context; the rest of the GPU is taken beforehand, so that steps are short. On a CPU the address
-space is limited (RLIMIT_AS). Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
+--limit-mib is what a try may use behind its CUDA context; the rest of the GPU is taken beforehand, so that steps are short. On a CPU a
+try whose sampled memory grows by more has failed. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
 
 import sys
 import time
@@ -27,13 +27,14 @@ def tried(options, batch):
     taken, high = 0 if ballast is None else ballast.numel(), devices.HighWater(device)
     before = device.used_bytes()
     device.forget()
+    high.start()
     try:
         training = Training(options, device)
         for step in range(options.steps):
             loss = training.backward(training.tokens(step))
             training.update()
             device.synchronize()
-            high.now()
+            device.check_limit(high)
     except Exception as error:
         if isinstance(error, (NoDeviceMemory, NoHostMemory)) or device.is_out_of_memory(error):
             return {"outcome": "out of memory", "said": str(error).split(". ", 1)[0][:300], **device.counters(), "ballast_bytes": taken}
@@ -56,13 +57,13 @@ def search(try_batch, start, resolution):
 
 def main():
     parser = settings.parser(__doc__.split("\n\n", maxsplit=1)[0].replace("\n", " "))
-    parser.add_argument("--limit-mib", type=int, help="20480; 256 with --rehearse")
+    parser.add_argument("--limit-mib", type=int, help="16384; 64 with --rehearse")
     parser.add_argument("--start", type=int, default=8, help="the first batch")
     parser.add_argument("--resolution", type=int, default=1, help="largest difference between a batch that fits and one that does not")
     parser.add_argument("--seconds", type=float, default=60, help="time for all tries")
     options = parser.parse_args()
     options.steps = options.steps or 3
-    options.limit_mib = options.limit_mib or (256 if options.rehearse else 20480)
+    options.limit_mib = options.limit_mib or (64 if options.rehearse else 16384)
     settings.complete(options)
     begin = time.monotonic()
     import torch
@@ -73,8 +74,8 @@ def main():
 
     if options.device == "cuda" and not gpu_is_there():
         skip_all("PyTorch finds no GPU")
-    report = Report(options.json, program="fsdp2/largest_batch", torch=torch.__version__, cuda=torch.version.cuda, **settings.described(options),
-                    limit_bytes=options.limit_mib << 20, seconds=options.seconds, tries=[])
+    report = Report(options.json, program="fsdp2/largest_batch", torch=torch.__version__, cuda=torch.version.cuda,
+                    **settings.described(options), limit_bytes=options.limit_mib << 20, seconds=options.seconds, tries=[])
     longest = 0.0
 
     def try_batch(batch):
@@ -96,12 +97,12 @@ def main():
     fits, fails = search(try_batch, options.start, options.resolution)
     tries = report.document["tries"]
     best = next((each for each in tries if each["batch"] == fits), {})
+    kept = ("used_bytes_of_the_training", "torch_peak_reserved_bytes", "num_alloc_retries", "pool_bytes", "loss")
     report.figure("fsdp2: largest batch before out of memory", options.variant, largest_batch=fits, smallest_that_fails=fails,
-                  complete=fails is not None and fails - fits <= options.resolution, tries=len(tries), limit_bytes=options.limit_mib << 20, sequence=options.sequence,
-                  **{name: best.get(name) for name in ("used_bytes_of_the_training", "torch_peak_reserved_bytes", "num_alloc_retries",
-                                                       "pool_bytes", "loss")})
-    failed = [each for each in tries if each["outcome"] == "failed"]
-    report.check("no try failed for another reason than memory", not failed, "; ".join(f"batch {each['batch']}: {each['said']}" for each in failed))
+                  complete=fails is not None and fails - fits <= options.resolution, tries=len(tries), limit_bytes=options.limit_mib << 20,
+                  sequence=options.sequence, **{name: best.get(name) for name in kept})
+    failed = [f"batch {each['batch']}: {each['said']}" for each in tries if each["outcome"] == "failed"]
+    report.check("no try failed for another reason than memory", not failed, "; ".join(failed))
     report.check("a batch fits", fits > 0, f"{fits}")
     return report.status()
 

@@ -52,6 +52,11 @@ def complete(options):
     return options
 
 
+def needs_timed_steps(options):
+    if options.steps <= options.warmup:
+        sys.exit(f"--steps {options.steps} has no timed step: expected more than --warmup, {options.warmup}")
+
+
 def described(options):
     """The head of a report."""
     return {"variant": options.variant, "settings": {name: getattr(options, name) for name, _, _ in SIZES} |

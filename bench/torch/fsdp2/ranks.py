@@ -112,9 +112,9 @@ def run_ranks(folder, seconds):
     """Exit status of each rank; None: it was ended after `seconds`."""
     processes = []
     for rank in range(RANKS):
+        command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--rank", str(rank), "--folder", folder]
         with open(os.path.join(folder, f"rank{rank}.log"), "wb") as log:
-            processes.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--rank", str(rank), "--folder", folder],
-                                              stdout=log, stderr=log, env={"NCCL_DEBUG": "WARN", **os.environ}))
+            processes.append(subprocess.Popen(command, stdout=log, stderr=log, env={"NCCL_DEBUG": "WARN", **os.environ}))
     until = time.monotonic() + seconds
     while time.monotonic() < until and any(process.poll() is None for process in processes):
         if any(process.poll() for process in processes):  # the other one waits for it in vain
@@ -129,7 +129,8 @@ def run_ranks(folder, seconds):
 
 def judge(report, options, statuses, ranks):
     for rank, (status, found) in enumerate(zip(statuses, ranks)):
-        where = f"in phase {found['phases'][-1]!r}" + (f": {found['log'].strip().splitlines()[-1]}" if found["log"].strip() and status != 0 else "")
+        log = found["log"].strip().splitlines()
+        where = f"in phase {found['phases'][-1]!r}" + (f": {log[-1]}" if log and status != 0 else "")
         said = f"ended after {options.seconds:.0f} s {where}" if status is None else f"exit status {status} {where}"
         report.check(f"rank {rank} ends", status == 0, said)
         losses = found["losses"]
@@ -153,8 +154,8 @@ def main():
     if options.rank is not None:
         return rank_main(options)
     if options.device == "cuda":
-        found = subprocess.run([sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"], capture_output=True, text=True)
-        if found.returncode != 0:
+        there = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+        if subprocess.run([sys.executable, "-c", there], capture_output=True).returncode != 0:
             skip_all("PyTorch finds no GPU")
     report = Report(options.json, program="fsdp2/ranks", settings={name: getattr(options, name) for name in (
         "policy", "steps", "layers", "width", "words", "device", "rehearse")})

@@ -9,29 +9,19 @@ The memory of a pool is not the caching allocator's: PyTorch's counters do not h
 import math
 import sys
 import time
+import traceback
 
 import options as settings
 
 NOT_COUNTED = "PyTorch's counters do not include the pool's slab; the driver's figure does"
 
 
-def main():
-    options = settings.complete(settings.parser(__doc__.splitlines()[0]).parse_args())
-    import torch
-
-    import device as devices
-    from report import Report, skip_all
+def measure(options, device, report):
+    """The training: a step in the document as each ends, then the figure and the checks."""
+    from device import HighWater
     from training import Training
 
-    if options.device == "cuda" and not torch.cuda.is_available():
-        skip_all("PyTorch finds no GPU")
-    device = devices.of(options.device)
-    report = Report(options.json, program="fsdp2/variant", torch=torch.__version__, cuda=torch.version.cuda, device=device.name,
-                    allocator=device.backend, **settings.described(options), steps=[])
-    if options.device == "cuda":
-        wanted = "cudaMallocAsync" if options.variant == "cuda_malloc_async" else "native"
-        report.check("the allocator is the variant's", device.backend == wanted, device.backend)
-    high, before = devices.HighWater(device), device.used_bytes()
+    high, before = HighWater(device), device.used_bytes()
     begin = time.perf_counter()
     training = Training(options, device)
     device.synchronize()
@@ -63,11 +53,34 @@ def main():
                   tokens_per_s=round(sum(tokens) / sum(times) * 1e9), losses=[loss.hex() for loss in losses],
                   used_bytes_before=before, used_bytes_after_model=after_model, used_bytes_peak=high.bytes,
                   used_bytes_of_the_training=high.bytes - before, used_bytes_source=device.memory_source,
-                  used_bytes_sampled="every 10 ms in the steps of the warm-up, then after each step", build_s=round(build_s, 2),
+                  used_bytes_sampled="by a thread in the steps of the warm-up, then after each step", build_s=round(build_s, 2),
                   **device.counters(), torch_counters=NOT_COUNTED, **training.described())
     report.check("losses are finite", all(map(math.isfinite, losses)), f"{losses[0]:.6f} to {losses[-1]:.6f}")
     training.check(report, options.steps)
     training.close()
+
+
+def main():
+    options = settings.complete(settings.parser(__doc__.splitlines()[0]).parse_args())
+    settings.needs_timed_steps(options)
+    import torch
+
+    import device as devices
+    from report import Report, skip_all
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        skip_all("PyTorch finds no GPU")
+    device = devices.of(options.device)
+    report = Report(options.json, program="fsdp2/variant", torch=torch.__version__, cuda=torch.version.cuda, device=device.name,
+                    allocator=device.backend, **settings.described(options), steps=[])
+    if options.device == "cuda":
+        wanted = "cudaMallocAsync" if options.variant == "cuda_malloc_async" else "native"
+        report.check("the allocator is the variant's", device.backend == wanted, device.backend)
+    try:
+        measure(options, device, report)
+    except Exception as error:  # the steps before it stay in the document
+        traceback.print_exc()
+        report.check(f"{options.variant} trains", False, f"{type(error).__name__}: {error}"[:500])
     return report.status()
 
 
