@@ -1,0 +1,140 @@
+"""The measurements of bench/torch/fsdp2 on the CPU, in small sizes: the programs that run on a GPU, with all but the GPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+FOLDER = os.path.join(ROOT, "bench", "torch", "fsdp2")
+
+
+def command(program, path, *options):
+    return [sys.executable, os.path.join(FOLDER, program), "--device", "cpu", "--rehearse", "--json", str(path), *options]
+
+
+def run(program, path, *options, status=0):
+    """The document that the program wrote."""
+    done = subprocess.run(command(program, path, *options), capture_output=True, text=True, timeout=100)
+    assert done.returncode == status, done.stdout + done.stderr
+    return json.loads(path.read_text())
+
+
+def figure(document):
+    return document["figures"][-1]
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory):
+    """Files of the variants by name; lengths: with varying sequence lengths."""
+    folder, found = tmp_path_factory.mktemp("variants"), {}
+    for name in ("plain", "scheduled", "max"):
+        found[name] = folder / f"{name}.json"
+        run("variant.py", found[name], "--variant", name)
+    for name in ("plain", "scheduled"):
+        found[name, "lengths"] = folder / f"{name}_lengths.json"
+        run("variant.py", found[name, "lengths"], "--variant", name, "--lengths")
+    return found
+
+
+def test_variants(variants):
+    documents = {name: json.loads(path.read_text()) for name, path in variants.items()}
+    for name, document in documents.items():
+        row = figure(document)
+        assert len(document["steps"]) == 4 == len(row["losses"]) and row["windows"] == 3 and row["ns_median"] > 0
+        assert row["losses"] == [step["loss"] for step in document["steps"]] and len(set(row["losses"])) == 4
+        assert row["used_bytes_source"].startswith("resident anonymous memory") and row["used_bytes_peak"] >= row["used_bytes_after_model"] > 0
+        if "plain" in name:
+            assert row["pool_bytes"] == 0
+        else:  # 5 units: all are gathered in forward, all but the root in backward
+            assert row["served"] == {"param": 4 * 9, "grad": 4 * 5} and row["fallbacks"] == {}
+            assert row["pool_bytes"] >= row["plan_bytes"] >= row["pool_peak_live_bytes"] > 0
+    assert figure(documents["max"])["pool_bytes"] > figure(documents["scheduled"])["pool_bytes"]
+    tokens = [step["tokens"] for step in documents["plain", "lengths"]["steps"]]
+    assert len(set(tokens)) > 1 and max(tokens) <= 2 * 64
+    assert tokens == [step["tokens"] for step in documents["scheduled", "lengths"]["steps"]]
+
+
+def test_losses_are_compared(variants, tmp_path):
+    compared = run_compare(tmp_path / "compared.json", *variants.values())
+    assert [check["outcome"] for check in compared["checks"]] == ["passed"] * 3
+
+
+def run_compare(path, *files, status=0):
+    program = os.path.join(FOLDER, "compare.py")
+    done = subprocess.run([sys.executable, program, "--json", str(path), *map(str, files)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stdout + done.stderr
+    return json.loads(path.read_text())
+
+
+def test_one_bit_fails_the_comparison(variants, tmp_path):
+    document = json.loads(variants["max"].read_text())
+    loss = document["steps"][2]["loss"]
+    document["steps"][2]["loss"] = loss.replace("0000000p", "0000001p")
+    assert document["steps"][2]["loss"] != loss
+    (tmp_path / "corrupted.json").write_text(json.dumps(document))
+    compared = run_compare(tmp_path / "compared.json", variants["plain"], tmp_path / "corrupted.json", status=1)
+    assert compared["checks"][0]["outcome"] == "failed" and "step 2" in compared["checks"][0]["reason"]
+    run_compare(tmp_path / "alone.json", variants["plain"], status=77)
+
+
+def test_what_was_measured_outlives_a_kill(tmp_path):
+    path = tmp_path / "killed.json"
+    process = subprocess.Popen(command("variant.py", path, "--variant", "scheduled", "--steps", "100000"), stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (path.exists() and len(json.loads(path.read_text())["steps"]) > 2):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    finally:
+        process.kill()
+    steps = json.loads(path.read_text())["steps"]
+    assert len(steps) > 2 and [step["step"] for step in steps] == list(range(len(steps)))
+    assert all(float.fromhex(step["loss"]) > 0 and step["ns"] > 0 for step in steps)
+
+
+def test_the_largest_batch(tmp_path):
+    document = run("largest_batch.py", tmp_path / "batch.json", "--variant", "scheduled", "--steps", "2", "--sequence", "256", "--start", "4",
+                   "--resolution", "8")
+    row, tried = figure(document), {each["batch"]: each["outcome"] for each in document["tries"]}
+    assert row["complete"] and 0 < row["largest_batch"] < row["smallest_that_fails"] <= row["largest_batch"] + 8
+    assert tried[row["largest_batch"]] == "fits" and tried[row["smallest_that_fails"]] == "out of memory"
+    assert row["pool_bytes"] > 0
+
+
+def test_two_ranks(tmp_path):
+    document = run("ranks.py", tmp_path / "ranks.json")
+    row = figure(document)
+    assert row["backend"] == "gloo" and len(row["losses"]["pool"]) == 5 and row["losses"]["pool"] == row["losses"]["plain"]
+    assert [check["outcome"] for check in document["checks"]] == ["passed"] * 6
+    (skipped,) = document["skipped"]
+    assert "NCCL" in skipped["reason"]
+
+
+def test_a_rank_that_hangs_is_named(tmp_path):
+    document = run("ranks.py", tmp_path / "ranks.json", "--seconds", "1.5", "--steps", "100000", status=1)
+    said = [check["reason"] for check in document["checks"] if check["name"].endswith(" ends")]
+    assert len(said) == 2 and all("in phase" in each for each in said)
+
+
+def test_a_captured_step_without_its_graph(tmp_path):
+    document = run("capture.py", tmp_path / "capture.json")
+    assert {check["outcome"] for check in document["checks"]} == {"passed"}
+    assert figure(document)["served"]["param"] == 4 * 9 and "graph" in document["skipped"][0]["name"]
+
+
+def test_without_a_gpu_programs_are_skipped():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    for program in ("variant.py", "capture.py", "largest_batch.py", "ranks.py"):
+        done = subprocess.run([sys.executable, os.path.join(FOLDER, program)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 77 and "GPU" in done.stdout.splitlines()[-1]
