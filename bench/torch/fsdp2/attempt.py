@@ -1,5 +1,5 @@
-"""A function in a forked process with a time limit. PyTorch is imported once, by the parent, which never initialises CUDA; what an attempt
-leaves behind, a wedged context or FSDP2 in an undefined state after running out of memory, ends with its process."""
+"""A function in a forked process with a time limit. The parent imports PyTorch once, and never initialises CUDA. A context that hangs, or FSDP2
+in an undefined state after running out of memory, ends with its process."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ def _child(function, arguments, pipe):
 
 
 def attempt(function, *arguments, seconds):
-    """error or None, the result or the traceback, seconds that it took."""
+    """Returns the error or None, the result or the traceback, and the seconds that it took."""
     begin = time.monotonic()
     mine, theirs = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=_child, args=(function, arguments, theirs), daemon=True)

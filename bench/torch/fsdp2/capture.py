@@ -5,7 +5,8 @@ usage: python3 bench/torch/fsdp2/capture.py [--variant scheduled] [--modes globa
        [--device cpu --rehearse]
 
 The optimizer runs eagerly between replays. Modes are those of torch.cuda.graph's capture_error_mode, each tried in a process, up to the first
-that works. On a CPU, with --rehearse, a replay is the step again: everything but the graph runs. Exits 0, 1 (a check failed) or 77."""
+that works; where none does, plain FSDP2 is captured as a control. On a CPU, with --rehearse, a replay runs the step again. Exits 0, 1 (a check
+failed) or 77 (nothing can run here)."""
 
 import hashlib
 import sys
@@ -44,7 +45,7 @@ def trained(options, mode):
             if number == options.warmup and mode is not None:
                 training.optimizer.zero_grad()
                 begin = time.perf_counter()
-                capture, run = device.capture(training.attached, step, mode)
+                capture, run = device.capture(training, step, mode)
                 captured_s = time.perf_counter() - begin
             device.synchronize()
             begin = time.perf_counter_ns()
@@ -66,7 +67,7 @@ def trained(options, mode):
 
 
 def compare(report, eager, graph, options):
-    """Figures and checks of what trained() found."""
+    """Figures and checks of two trainings."""
     base = eager["ns"]
     report.figure("fsdp2: forward and backward", "eager", base, losses=eager["losses"])
     report.figure("fsdp2: forward and backward", "captured and replayed", graph["ns"], base, "eager",
@@ -121,6 +122,10 @@ def main():
                 break
             report.skip(f"a capture with capture_error_mode={mode}", error[:300])
         report.check("a step is captured", error is None, error or "")
+        if error is not None:  # is it FSDP2 itself?
+            options.variant = "plain"
+            error, _ = run(options.modes.split(",")[-1])
+            report.figure("fsdp2: control", "plain FSDP2 captured, without a pool", captured=error is None, said=error)
     if options.device == "cpu":
         report.skip("a CUDA graph", "CPUs have no graphs: a replay was the step again")
     return report.status()

@@ -2,8 +2,8 @@
 
 usage: python3 bench/torch/fsdp2/compare.py [--json FILE] RESULT.json...
 
-The first file is what the others are compared with, file by file for each setting of --lengths. A file of a program that was killed is compared
-as far as it goes. Exits 0, 1 (losses differ, or a file has none) or 77 (fewer than two files with losses)."""
+Each file is compared with the first one of the same settings, as far as both go: a program that was killed leaves the steps it had done.
+Exits 0, 1 (losses differ, or a file has none) or 77 (fewer than two files with losses)."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Memory, clocks and graphs of the GPU, and their counterparts on a CPU: all that differs between a measurement and its rehearsal."""
+"""Memory, streams and graphs of the GPU, and their counterparts on a CPU. Nothing else differs between a measurement and its rehearsal."""
 
 import contextlib
 import ctypes
@@ -39,7 +39,7 @@ class Gpu:
         torch.cuda.reset_peak_memory_stats(0)
 
     def leave(self, limit_bytes):
-        """Leaves this much of the device's memory free; the caller keeps the tensor."""
+        """Allocates all but this much of the free memory. The caller keeps the tensor."""
         free, _ = torch.cuda.mem_get_info(0)
         return torch.empty(max(0, free - limit_bytes), dtype=torch.uint8, device=self.torch_device)
 
@@ -47,7 +47,7 @@ class Gpu:
         """The driver refuses by itself."""
 
     def is_out_of_memory(self, error):
-        """PyTorch's own error, and what cuBLAS and the loading of kernels say when nothing is left."""
+        """PyTorch's own error, and those of cuBLAS and of loading kernels when no memory is left."""
         said = str(error)
         return isinstance(error, torch.cuda.OutOfMemoryError) or any(each in said for each in (
             "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"))
@@ -56,13 +56,14 @@ class Gpu:
         """For a capture and for all that is eager before and between its replays."""
         return torch.cuda.stream(torch.cuda.Stream())
 
-    def capture(self, attached, step, mode):
-        """Captures step() in a graph on the current stream; the capture and what replays it."""
+    def capture(self, training, step, mode):
+        """Captures step() in a graph on the current stream. Returns the pool's capture and a function that replays the graph."""
         stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
-        with attached.capture(stream, "step") as capture, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+        pool = contextlib.nullcontext() if training.attached is None else training.attached.capture(stream, "step")
+        with pool as capture, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
             step()
-            self.join(stream, attached.module)
-        return capture, lambda: capture.replay(graph)
+            self.join(stream, training.model)
+        return capture, graph.replay if capture is None else lambda: capture.replay(graph)
 
     def join(self, stream, module):
         """Orders the stream behind every stream of FSDP2 that takes part in the capture."""
@@ -93,7 +94,7 @@ class Cpu:
         ctypes.CDLL(None).malloc_trim(0)
 
     def leave(self, limit_bytes):
-        """check_limit() refuses what takes more than this from now on."""
+        """From now on check_limit() fails when the process has taken more than this."""
         self.limit = self.used_bytes() + limit_bytes
 
     def check_limit(self, high):
@@ -106,7 +107,7 @@ class Cpu:
     def side_stream(self):
         return contextlib.nullcontext()
 
-    def capture(self, attached, step, mode):
+    def capture(self, training, step, mode):
         """No graph: a replay is the step again."""
         return None, step
 

@@ -4,8 +4,8 @@ running out of memory.
 usage: python3 bench/torch/fsdp2/largest_batch.py --variant NAME --limit-mib N --start N --seconds N [--sequence N] [--lengths] [--json FILE]
        [--device cpu --rehearse]
 
---limit-mib is what a try may use behind its CUDA context; the rest of the GPU is taken beforehand, so that steps are short. On a CPU a
-try whose sampled memory grows by more has failed. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
+--limit-mib is the memory of a try, besides its CUDA context. A try allocates the rest of the GPU beforehand, so that batches are small and steps
+short. On a CPU a try fails when its sampled memory grows by more. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ LEAST_SECONDS = 2  # of a try
 
 
 def tried(options, batch):
-    """Trains a few steps. What a try that fits takes, or that it is out of memory; other failures are raised."""
+    """Trains a few steps. Returns the memory that they took, or that they ran out of it; raises other failures."""
     import device as devices
     from bucketpool.errors import NoDeviceMemory, NoHostMemory
     from training import Training
@@ -90,7 +90,7 @@ def main():
         report.document["tries"].append(entry)
         report.write()
         print(f"batch {batch}: {entry['outcome']} after {took:.1f} s  {entry.get('said', '')}", flush=True)
-        # A process that was killed by a signal for lack of memory is no exception of Python's.
+        # Without memory a process may end by a signal.
         died = error is not None and error.startswith("the process ended with")
         return {"fits": True, "out of memory": False}.get(entry["outcome"], False if died else None)
 

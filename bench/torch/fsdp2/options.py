@@ -1,4 +1,4 @@
-"""Variants of memory, the options that the programs share, and the environment, which has to stand before PyTorch is imported."""
+"""Variants of memory, the options that the programs share, and the environment, which is set before PyTorch is imported."""
 
 import argparse
 import os

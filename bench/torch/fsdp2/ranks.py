@@ -3,8 +3,8 @@ with the pool registered with NCCL. Losses bit for bit.
 
 usage: python3 bench/torch/fsdp2/ranks.py [--policy NAME] [--seconds N] [--json FILE] [--device cpu --rehearse]
 
-On a CPU the processes use gloo, and registration is skipped with the reason it gives. What one GPU cannot show is whether registration saves a
-copy. Exits 0, 1 (a check failed, or a rank gave no answer) or 77 (nothing can run here)."""
+On a CPU the processes use gloo, and registration is skipped with the reason it gives. One GPU does not show whether registration saves
+copies. Exits 0, 1 (a check failed, or a rank gave no answer) or 77 (nothing can run here)."""
 
 import argparse
 import datetime
@@ -43,7 +43,7 @@ def options_of():
 
 
 def rank_main(options):
-    """One rank. Its file has what it did so far, so that a hang has a name."""
+    """One rank. It writes each phase into its file, so that the parent can name the phase of a hang."""
     report = Report(os.path.join(options.folder, f"rank{options.rank}.json"), phases=[], losses={})
 
     def phase(name):
@@ -96,7 +96,7 @@ def rank_main(options):
 
 
 def read(folder, rank):
-    """What a rank wrote, complete or not; `log`: the end of what it printed."""
+    """The file of a rank, complete or not; `log`: the end of its output."""
     found = {"phases": ["starting"], "losses": {}}
     try:
         with open(os.path.join(folder, f"rank{rank}.json"), encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""The model, its optimizer and the pool of a variant: one training, which all programs here run."""
+"""The training that the programs here run: the model, its optimizer and the pool of a variant."""
 
 import torch
 
@@ -9,7 +9,7 @@ from options import VARIANTS
 
 class Training:
     """attached: the pool, planned from the module's settings; None in variants without one. A buffer that the plan did not foresee is plain
-    memory, which check() reports as a failure: so the figures behind it are not lost."""
+    memory, and a failure in check(): the training continues, so that its figures are kept."""
 
     def __init__(self, options, device):
         self.options, self.device = options, device
