@@ -6,6 +6,7 @@ import os
 import time
 import traceback
 
+OUT_OF_TIME = "out of time"
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -27,7 +28,7 @@ def attempt(function, *arguments, seconds):
     theirs.close()
     try:
         if not mine.poll(max(0.0, seconds)):
-            error, result = f"no answer for {seconds:.0f} s: ended", None
+            error, result = f"{OUT_OF_TIME}: no answer for {seconds:.0f} s", None
         else:
             try:
                 error, result = mine.recv()

@@ -14,6 +14,8 @@ import time
 
 import options as settings
 
+SIZES = (("repeats", 3, 1), ("sequence", 2048, 64), ("batch", 1, 2), ("steps", 10, 4))  # small, so that launches cost
+
 
 def digest(tensors):
     """Of the bytes of all tensors in their order."""
@@ -86,7 +88,7 @@ def main():
     parser.add_argument("--modes", default="global,thread_local,relaxed")
     parser.add_argument("--seconds", type=float, default=90, help="time for all processes")
     parser.set_defaults(variant="scheduled")
-    options = settings.complete(parser.parse_args())
+    options = settings.complete(parser.parse_args(), SIZES)
     settings.needs_timed_steps(options)
     begin = time.monotonic()
     import torch

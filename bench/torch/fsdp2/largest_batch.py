@@ -1,8 +1,8 @@
 """The largest batch that trains in a given amount of memory, by doubling and bisection. Every try is a process: FSDP2's state is undefined after
 running out of memory.
 
-usage: python3 bench/torch/fsdp2/largest_batch.py --variant NAME --limit-mib N --start N --seconds N [--sequence N] [--lengths] [--json FILE]
-       [--device cpu --rehearse]
+usage: python3 bench/torch/fsdp2/largest_batch.py --variant NAME [--seconds N] [--limit-mib N] [--start N] [--resolution N] [--sequence N]
+       [--lengths] [--json FILE] [--device cpu --rehearse]
 
 --limit-mib is the memory of a try, besides its CUDA context. A try allocates the rest of the GPU beforehand, so that batches are small and steps
 short. On a CPU a try fails when its sampled memory grows by more. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
@@ -13,6 +13,7 @@ import time
 import options as settings
 
 LEAST_SECONDS = 2  # of a try
+SIZES = (("sequence", 2048, 256), ("steps", 3, 2), ("limit_mib", 16384, 64), ("start", 16, 8), ("resolution", 1, 4))
 
 
 def tried(options, batch):
@@ -58,18 +59,15 @@ def search(try_batch, start, resolution):
 def main():
     parser = settings.parser(__doc__.split("\n\n", maxsplit=1)[0].replace("\n", " "))
     parser.add_argument("--limit-mib", type=int, help="16384; 64 with --rehearse")
-    parser.add_argument("--start", type=int, default=8, help="the first batch")
-    parser.add_argument("--resolution", type=int, default=1, help="largest difference between a batch that fits and one that does not")
+    parser.add_argument("--start", type=int, help="the first batch: 16; 8 with --rehearse")
+    parser.add_argument("--resolution", type=int, help="difference of batches at which the search ends: 1; 4 with --rehearse")
     parser.add_argument("--seconds", type=float, default=60, help="time for all tries")
-    options = parser.parse_args()
-    options.steps = options.steps or 3
-    options.limit_mib = options.limit_mib or (64 if options.rehearse else 16384)
-    settings.complete(options)
+    options = settings.complete(parser.parse_args(), SIZES)
     begin = time.monotonic()
     import torch
 
     import training  # noqa: F401: imported once, before processes are forked
-    from attempt import attempt, gpu_is_there
+    from attempt import OUT_OF_TIME, attempt, gpu_is_there
     from report import Report, skip_all
 
     if options.device == "cuda" and not gpu_is_there():
@@ -86,7 +84,8 @@ def main():
         error, result, took = attempt(tried, options, batch, seconds=left)
         longest = max(longest, took)
         entry = {"batch": batch, "seconds": round(took, 2)}
-        entry |= {"outcome": "failed", "said": error, "traceback": result} if error else result
+        late = error is not None and error.startswith(OUT_OF_TIME)
+        entry |= {"outcome": OUT_OF_TIME if late else "failed", "said": error, "traceback": result} if error else result
         report.document["tries"].append(entry)
         report.write()
         print(f"batch {batch}: {entry['outcome']} after {took:.1f} s  {entry.get('said', '')}", flush=True)

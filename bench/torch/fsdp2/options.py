@@ -35,9 +35,9 @@ def parser(description):
     return made
 
 
-def complete(options):
-    """Fills in sizes that were not given, and sets the environment of the variant."""
-    for name, usual, small in SIZES:
+def complete(options, sizes=()):
+    """Fills in sizes that were not given, and sets the environment of the variant. sizes: of a program that has others, or more of them."""
+    for name, usual, small in (*sizes, *SIZES):
         if getattr(options, name) is None:
             setattr(options, name, small if options.rehearse else usual)
     allocator = VARIANTS[options.variant][0]

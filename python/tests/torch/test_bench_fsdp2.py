@@ -101,8 +101,7 @@ def test_what_was_measured_outlives_a_kill(tmp_path):
 
 
 def test_the_largest_batch(tmp_path):
-    document = run("largest_batch.py", tmp_path / "batch.json", "--variant", "scheduled", "--steps", "2", "--sequence", "256", "--start", "4",
-                   "--resolution", "8")
+    document = run("largest_batch.py", tmp_path / "batch.json", "--variant", "scheduled", "--start", "4", "--resolution", "8")
     row, tried = figure(document), {each["batch"]: each["outcome"] for each in document["tries"]}
     assert row["complete"] and 0 < row["largest_batch"] < row["smallest_that_fails"] <= row["largest_batch"] + 8
     assert tried[row["largest_batch"]] == "fits" and tried[row["smallest_that_fails"]] == "out of memory"
