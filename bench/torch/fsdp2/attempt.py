@@ -1,8 +1,10 @@
 """A function in a forked process with a time limit. The parent imports PyTorch once, and never initialises CUDA. A context that hangs, or FSDP2
 in an undefined state after running out of memory, ends with its process."""
 
+import ctypes
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 
@@ -10,7 +12,13 @@ OUT_OF_TIME = "out of time"
 _FORK = multiprocessing.get_context("fork")
 
 
+def end_with_parent():
+    """A parent that is killed takes this process with it, and the GPU's memory is free again (prctl, PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def _child(function, arguments, pipe):
+    end_with_parent()
     try:
         pipe.send((None, function(*arguments)))
     except BaseException as error:  # noqa: B902: the parent reports it, whatever it is

@@ -20,6 +20,7 @@ ROOT = os.path.join(HERE, "..", "..", "..")
 sys.path[:0] = [os.path.dirname(HERE), os.path.join(ROOT, "python"), os.path.join(ROOT, "examples")]
 RANKS = 2
 
+from attempt import end_with_parent  # noqa: E402
 from report import Report, skip_all  # noqa: E402
 
 
@@ -29,7 +30,7 @@ def options_of():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--rehearse", action="store_true", help="small sizes")
     parser.add_argument("--policy", choices=["scheduled", "max"], default="scheduled")
-    parser.add_argument("--seconds", type=float, default=90, help="time for the ranks")
+    parser.add_argument("--seconds", type=float, default=50, help="time for the ranks")
     for name, text in (("steps", "5"), ("layers", "6; 3 with --rehearse"), ("width", "1024; 16 with --rehearse"),
                        ("words", "4096; 64 with --rehearse")):
         parser.add_argument(f"--{name}", type=int, help=text)
@@ -44,6 +45,7 @@ def options_of():
 
 def rank_main(options):
     """One rank. It writes each phase into its file, so that the parent can name the phase of a hang."""
+    end_with_parent()
     report = Report(os.path.join(options.folder, f"rank{options.rank}.json"), phases=[], losses={})
 
     def phase(name):
@@ -108,8 +110,8 @@ def read(folder, rank):
     return found
 
 
-def run_ranks(folder, seconds):
-    """Exit status of each rank; None: it was ended after `seconds`."""
+def run_ranks(folder, seconds, report):
+    """Exit status of each rank; None: it was ended after `seconds`. The report follows what the ranks write."""
     processes = []
     for rank in range(RANKS):
         command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--rank", str(rank), "--folder", folder]
@@ -119,7 +121,9 @@ def run_ranks(folder, seconds):
     while time.monotonic() < until and any(process.poll() is None for process in processes):
         if any(process.poll() for process in processes):  # the other one waits for it in vain
             until = min(until, time.monotonic() + 10)
-        time.sleep(0.1)
+        time.sleep(0.5)
+        report.document["ranks"] = [read(folder, rank) for rank in range(RANKS)]
+        report.write()
     statuses = [process.poll() for process in processes]
     for process in processes:
         process.kill()
@@ -160,7 +164,7 @@ def main():
     report = Report(options.json, program="fsdp2/ranks", settings={name: getattr(options, name) for name in (
         "policy", "steps", "layers", "width", "words", "device", "rehearse")})
     with tempfile.TemporaryDirectory() as folder:
-        statuses = run_ranks(folder, options.seconds)
+        statuses = run_ranks(folder, options.seconds, report)
         report.document["ranks"] = [read(folder, rank) for rank in range(RANKS)]
     judge(report, options, statuses, report.document["ranks"])
     return report.status()
