@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+FAKES = os.path.join(os.path.abspath(os.environ.get("BUCKETPOOL_BUILD", "build")), "tests", "fakes", "cuda")
 FOLDER = os.path.join(ROOT, "bench", "torch", "fsdp2")
 
 
@@ -127,6 +128,16 @@ def test_a_captured_step_without_its_graph(tmp_path):
     document = run("capture.py", tmp_path / "capture.json")
     assert {check["outcome"] for check in document["checks"]} == {"passed"}
     assert figure(document)["served"]["param"] == 4 * 9 and "graph" in document["skipped"][0]["name"]
+
+
+@pytest.mark.skipif(not os.path.exists(os.path.join(FAKES, "libcuda.so.1")), reason=f"no emulated driver in {FAKES}")
+def test_a_captured_step_on_the_emulated_driver():
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_fsdp2_emulated.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": FAKES})
+    assert done.returncode == 0, done.stderr
+    eager, graph = json.loads(done.stdout.splitlines()[-1])
+    assert all(eager[name] == graph[name] for name in ("losses", "gradients", "parameters"))
+    assert graph["acquires_inside"] == graph["releases_inside"] == 9 + 5 and graph["launches"] == 3 and graph["fallbacks"] == {}
 
 
 def test_without_a_gpu_programs_are_skipped():
