@@ -11,6 +11,7 @@ import torch
 class Gpu:
     torch_device = torch.device("cuda", 0)
     memory_source, sample_s = "total - free of cudaMemGetInfo", 0.01
+    ballast, ballast_bytes = None, 0
 
     def __init__(self):
         torch.cuda.set_device(self.torch_device)
@@ -26,11 +27,11 @@ class Gpu:
         return total - free
 
     def counters(self):
-        """PyTorch's own; cudaMallocAsync has fewer of them."""
-        torch_stats = torch.cuda.memory_stats(0)
-        return {"torch_peak_allocated_bytes": torch_stats.get("allocated_bytes.all.peak"),
-                "torch_peak_reserved_bytes": torch_stats.get("reserved_bytes.all.peak"),
-                "num_alloc_retries": torch_stats.get("num_alloc_retries"), "num_ooms": torch_stats.get("num_ooms")}
+        """PyTorch's own, without what leave() allocated; None: cudaMallocAsync has fewer of them."""
+        known = torch.cuda.memory_stats(0)
+        found = {f"torch_peak_{name}_bytes": known.get(f"{name}_bytes.all.peak") for name in ("allocated", "reserved")}
+        found = {name: value and value - self.ballast_bytes for name, value in found.items()}
+        return found | {name: known.get(name) for name in ("num_alloc_retries", "num_ooms")}
 
     def forget(self):
         """Frees cached blocks and begins the counters anew."""
@@ -39,9 +40,10 @@ class Gpu:
         torch.cuda.reset_peak_memory_stats(0)
 
     def leave(self, limit_bytes):
-        """Allocates all but this much of the free memory. The caller keeps the tensor."""
+        """Allocates all but this much of the free memory."""
         free, _ = torch.cuda.mem_get_info(0)
-        return torch.empty(max(0, free - limit_bytes), dtype=torch.uint8, device=self.torch_device)
+        self.ballast_bytes = max(0, free - limit_bytes) >> 21 << 21  # whole pages: what is reserved is what is allocated
+        self.ballast = torch.empty(self.ballast_bytes, dtype=torch.uint8, device=self.torch_device)
 
     def check_limit(self, high):
         """The driver refuses by itself."""

@@ -24,9 +24,8 @@ def tried(options, batch):
 
     device = devices.of(options.device)
     options.batch = batch
-    ballast = device.leave(options.limit_mib << 20)
-    taken, high = 0 if ballast is None else ballast.numel(), devices.HighWater(device)
-    before = device.used_bytes()
+    device.leave(options.limit_mib << 20)
+    high, before = devices.HighWater(device), device.used_bytes()
     device.forget()
     high.start()
     try:
@@ -38,10 +37,10 @@ def tried(options, batch):
             device.check_limit(high)
     except Exception as error:
         if isinstance(error, (NoDeviceMemory, NoHostMemory)) or device.is_out_of_memory(error):
-            return {"outcome": "out of memory", "said": str(error).split(". ", 1)[0][:300], **device.counters(), "ballast_bytes": taken}
+            return {"outcome": "out of memory", "said": str(error).split(". ", 1)[0][:300], **device.counters()}
         raise
     return {"outcome": "fits", "loss": loss.item().hex(), "used_bytes_of_the_training": high.now() - before, **device.counters(),
-            "ballast_bytes": taken, **training.described()}
+            **training.described()}
 
 
 def search(try_batch, start, resolution):
