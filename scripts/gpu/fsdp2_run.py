@@ -6,7 +6,7 @@ from parts import Part, absent, document_path, outcome_of
 from torch_run import Python, build_part
 
 VARIANTS = ("plain", "scheduled", "max", "expandable_segments", "cuda_malloc_async")
-VARYING = ("plain", "scheduled", "expandable_segments", "cuda_malloc_async")
+VARYING = ("plain", "scheduled", "expandable_segments")
 LARGEST = ("plain", "scheduled", "expandable_segments")
 
 
@@ -24,30 +24,32 @@ def parts(context):
 
     for each in VARIANTS:
         yield variant(f"steps {each}", 50, "--variant", each)
-    for each in VARYING:
-        yield variant(f"varying lengths {each}", 50, "--variant", each, "--lengths")
-    yield compared(python, names)
-    yield example(context, python)
+    yield compared(python, "same losses", names)
     yield python.script("two ranks", 60, "fsdp2/ranks.py")
+    fewer = () if context.rehearse else ("--steps", "12")
+    for each in VARYING:
+        yield variant(f"varying lengths {each}", 40, "--variant", each, "--lengths", *fewer)
+    yield compared(python, "same losses, varying lengths", names)
     for each in LARGEST:
-        seconds = "8" if context.rehearse else "45"
-        yield python.script(f"largest batch {each}", 50, "fsdp2/largest_batch.py", "--variant", each, "--seconds", seconds)
+        sizes = ["--seconds", "8", "--start", "4", "--resolution", "8"] if context.rehearse else ["--seconds", "40"]
+        yield python.script(f"largest batch {each}", 45, "fsdp2/largest_batch.py", "--variant", each, *sizes)
+    yield example(context, python)
     yield python.script("captured step", 80, "fsdp2/capture.py", "--seconds", "75")
 
 
-def compared(python, names):
-    """The losses of all variants, bit for bit."""
+def compared(python, name, names):
+    """The losses of all variants so far, bit for bit."""
     if python.reason:
-        return absent("same losses", python.reason)
+        return absent(name, python.reason)
 
     def function(running):
-        files = [path for path in (document_path(running.run.folder, name) for name in names) if os.path.exists(path)]
-        path = document_path(running.run.folder, "same losses")
+        files = [path for path in (document_path(running.run.folder, each) for each in names) if os.path.exists(path)]
+        path = document_path(running.run.folder, name)
         code, text = running.command([python.path, os.path.join("bench", "torch", "fsdp2", "compare.py"), "--json", path, *files], python.env(),
                                      document=path)
         return outcome_of(code, text)
 
-    return Part("same losses", 20, function)
+    return Part(name, 20, function)
 
 
 def example(context, python):

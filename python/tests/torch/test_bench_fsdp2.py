@@ -11,7 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+from rehearsal import ROOT, killed, rehearsed  # noqa: E402
+
+RESOLUTION = 8
 FAKES = os.path.join(os.path.abspath(os.environ.get("BUCKETPOOL_BUILD", "build")), "tests", "fakes", "cuda")
 FOLDER = os.path.join(ROOT, "bench", "torch", "fsdp2")
 
@@ -31,17 +33,34 @@ def figure(document):
     return document["figures"][-1]
 
 
+def part_of(name):
+    """A part of the rehearsal, with the rest of the program's document."""
+    part = rehearsed("fsdp2")[0][name]
+    return {**part["about"], **part}
+
+
 @pytest.fixture(scope="module")
 def variants(tmp_path_factory):
     """Files of the variants by name; lengths: with varying sequence lengths."""
     folder, found = tmp_path_factory.mktemp("variants"), {}
     for name in ("plain", "scheduled", "max"):
         found[name] = folder / f"{name}.json"
-        run("variant.py", found[name], "--variant", name)
+        found[name].write_text(json.dumps(part_of(f"steps {name}")))
     for name in ("plain", "scheduled"):
         found[name, "lengths"] = folder / f"{name}_lengths.json"
-        run("variant.py", found[name, "lengths"], "--variant", name, "--lengths")
+        found[name, "lengths"].write_text(json.dumps(part_of(f"varying lengths {name}")))
     return found
+
+
+def test_every_part_is_recorded():
+    names = list(rehearsed("fsdp2")[0])
+    assert names[:7] == ["build", "steps plain", "steps scheduled", "steps max", "steps expandable_segments", "steps cuda_malloc_async", "same losses"]
+    assert names[-1] == "captured step" and {"two ranks", "largest batch plain", "same losses, varying lengths"} <= set(names)
+    assert len(rehearsed("fsdp2")[0]["same losses"]["checks"]) == 4
+
+
+def test_parts_that_were_done_outlive_a_kill():
+    assert killed("fsdp2")[-1]["about"]["steps"]
 
 
 def test_variants(variants):
@@ -60,11 +79,6 @@ def test_variants(variants):
     tokens = [step["tokens"] for step in documents["plain", "lengths"]["steps"]]
     assert len(set(tokens)) > 1 and max(tokens) <= 2 * 64
     assert tokens == [step["tokens"] for step in documents["scheduled", "lengths"]["steps"]]
-
-
-def test_losses_are_compared(variants, tmp_path):
-    compared = run_compare(tmp_path / "compared.json", *variants.values())
-    assert [check["outcome"] for check in compared["checks"]] == ["passed"] * 3
 
 
 def run_compare(path, *files, status=0):
@@ -101,16 +115,16 @@ def test_what_was_measured_outlives_a_kill(tmp_path):
     assert all(float.fromhex(step["loss"]) > 0 and step["ns"] > 0 for step in steps)
 
 
-def test_the_largest_batch(tmp_path):
-    document = run("largest_batch.py", tmp_path / "batch.json", "--variant", "scheduled", "--start", "4", "--resolution", "8")
+def test_the_largest_batch():
+    document = part_of("largest batch scheduled")
     row, tried = figure(document), {each["batch"]: each["outcome"] for each in document["tries"]}
-    assert row["complete"] and 0 < row["largest_batch"] < row["smallest_that_fails"] <= row["largest_batch"] + 8
+    assert row["complete"] and 0 < row["largest_batch"] < row["smallest_that_fails"] <= row["largest_batch"] + RESOLUTION
     assert tried[row["largest_batch"]] == "fits" and tried[row["smallest_that_fails"]] == "out of memory"
     assert row["pool_bytes"] > 0
 
 
-def test_two_ranks(tmp_path):
-    document = run("ranks.py", tmp_path / "ranks.json")
+def test_two_ranks():
+    document = part_of("two ranks")
     row = figure(document)
     assert row["backend"] == "gloo" and len(row["losses"]["pool"]) == 5 and row["losses"]["pool"] == row["losses"]["plain"]
     assert [check["outcome"] for check in document["checks"]] == ["passed"] * 6
@@ -124,8 +138,8 @@ def test_a_rank_that_hangs_is_named(tmp_path):
     assert len(said) == 2 and all("in phase" in each for each in said)
 
 
-def test_a_captured_step_without_its_graph(tmp_path):
-    document = run("capture.py", tmp_path / "capture.json")
+def test_a_captured_step_without_its_graph():
+    document = part_of("captured step")
     assert {check["outcome"] for check in document["checks"]} == {"passed"}
     assert figure(document)["served"]["param"] == 4 * 9 and "graph" in document["skipped"][0]["name"]
 

@@ -1,11 +1,9 @@
 """The programs that `./check --gpu torch` runs on a GPU, on the CPU and in small: every way is in the document as a figure or is skipped with
-a reason, and a program that is killed leaves its figures so far."""
+a reason, and a run that is killed leaves the parts that were done."""
 
 import json
 import os
-import subprocess
 import sys
-import time
 import zipfile
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from devices import cpu_only  # noqa: E402
+from rehearsal import killed, rehearsed  # noqa: E402
 
 BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "bench", "torch")
 sys.path.append(BENCH)
@@ -20,25 +19,31 @@ sys.path.append(BENCH)
 pytestmark = cpu_only("a rehearsal without a GPU")
 
 
-def command(program, path, *options):
-    return [sys.executable, os.path.join(BENCH, program), "--device", "cpu", "--rehearse", "--json", str(path), *options]
-
-
 def document(path):
     with open(path, encoding="utf-8") as file:
         return json.load(file)
 
 
-def rehearsed(program, path, *options):
-    done = subprocess.run(command(program, path, *options), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = document(path)
-    assert found["format"] == "bucketpool.bench/1" and found["device"] == "cpu"
-    assert all(check["outcome"] == "passed" for check in found["checks"]), found["checks"]
-    assert all(skip["reason"] for skip in found["skipped"])
-    for row in found["figures"]:
+def part_of(name):
+    """A part of the rehearsal that is a program: its figures are sound."""
+    part = rehearsed("torch")[0][name]
+    assert part["about"]["device"] == "cpu"
+    for row in part["figures"]:
         assert row["ns_median"] >= row["ns_min"] > 0 and row["windows"] >= 1, row
-    return found
+    return part
+
+
+def test_every_part_is_recorded():
+    parts = rehearsed("torch")[0]
+    assert list(parts) == ["build", *(f"tests {name}" for name in ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved",
+                                                                  "views", "pluggable_allocator")), "logprob", "head", "offload", "allocator"]
+    for name, part in parts.items():
+        if name.startswith("tests"):
+            assert any(check["outcome"] == "passed" for check in part["checks"]), name
+
+
+def test_parts_that_were_done_outlive_a_kill():
+    assert killed("torch")[-1]["checks"]
 
 
 def names(rows):
@@ -46,10 +51,10 @@ def names(rows):
 
 
 @pytest.mark.parametrize("hidden", [0, 4096])
-def test_logprob(tmp_path, hidden):
+def test_logprob(hidden):
     from ways import HEAD_WAYS, WAYS
 
-    found = rehearsed("logprob.py", tmp_path / "found.json", *(["--hidden", str(hidden)] if hidden else []))
+    found = part_of("head" if hidden else "logprob")
     ways = HEAD_WAYS if hidden else WAYS
     skipped = names(found["skipped"])
     for group in {row["group"] for row in found["figures"]}:
@@ -99,10 +104,10 @@ def test_ways_that_are_wrong_or_out_of_memory(tmp_path):
     assert rows["bucketpool"]["windows"] == 3 and report.status() == 0
 
 
-def test_offload(tmp_path):
+def test_offload():
     from offload import SAVERS, WAYS
 
-    found = rehearsed("offload.py", tmp_path / "found.json")
+    found = part_of("offload")
     figures, skipped = names(found["figures"]), names(found["skipped"])
     for way in WAYS + SAVERS:
         rows = {f"{way.name}: {direction}{when}" for direction in ("out", "back") for when in ("", ", first time")}
@@ -111,8 +116,8 @@ def test_offload(tmp_path):
     assert all(row["gib_per_s"] > 0 and row["bytes"] == 64 << 20 for row in found["figures"])
 
 
-def test_allocator(tmp_path):
-    found = rehearsed("allocator.py", tmp_path / "found.json")
+def test_allocator():
+    found = part_of("allocator")
     assert len(found["figures"]) == 2 and len(found["skipped"]) == 2
 
 
@@ -128,19 +133,3 @@ def test_wheels(tmp_path):
     for module, words in (("bp_broken", "OSError: no driver"), ("bp_missing", "No module named")):
         with pytest.raises(wheels.Unavailable, match=words):
             wheels.attribute(module, "answer")
-
-
-def test_a_killed_program_leaves_what_it_had(tmp_path):
-    path = tmp_path / "found.json"
-    process = subprocess.Popen(command("logprob.py", path, "--turns", "100000", "--seconds", "1000"), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
-    try:
-        until = time.monotonic() + 40
-        while time.monotonic() < until and not (path.exists() and document(path)["checks"]):
-            assert process.poll() is None
-            time.sleep(0.01)
-    finally:
-        process.kill()
-        process.wait()
-    found = document(path)
-    assert found["checks"] and found["program"] == "logprob"

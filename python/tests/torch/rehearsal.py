@@ -1,0 +1,61 @@
+"""Rehearsals of `./check --gpu torch` and `./check --gpu fsdp2`: each runs once, whole, on the CPU; tests look at what it has recorded."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+BUILD = os.environ.get("BUCKETPOOL_BUILD")
+
+
+def start(run, folder):
+    """The process; its results go to `folder`."""
+    if not BUILD:
+        pytest.skip("BUCKETPOOL_BUILD names no build folder")
+    return subprocess.Popen([sys.executable, "scripts/gpu", run, "--rehearse", "--build", BUILD, "--keep", "--commit", "rehearsed", "--output", folder],
+                            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def recorded(run, folder):
+    with open(os.path.join(folder, f"rehearsal-{run}.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+@functools.cache
+def rehearsed(run):
+    """Parts by name, and the seconds of the run."""
+    with tempfile.TemporaryDirectory() as folder:
+        begin, process = time.monotonic(), start(run, folder)
+        text = process.communicate(timeout=400)[0]
+        assert process.returncode == 0, text
+        document = recorded(run, folder)
+    assert document["finished"] and document["rehearsal"] and document["torch"]
+    parts = {part["name"]: part for part in document["parts"]}
+    assert {part["outcome"] for part in parts.values()} == {"passed"}, text
+    for name, part in parts.items():
+        assert all(check["outcome"] != "failed" for check in part.get("checks", [])), name
+        assert all(skip["reason"] for skip in part.get("skipped", [])), name
+    return parts, time.monotonic() - begin
+
+
+def killed(run):
+    """Kills a rehearsal after a third of its time: the parts that were done are recorded, and the one that ran is named."""
+    parts, seconds = rehearsed(run)
+    with tempfile.TemporaryDirectory() as folder:
+        process = start(run, folder)
+        time.sleep(seconds / 3)
+        process.send_signal(signal.SIGKILL)
+        printed = [line for line in process.communicate(timeout=60)[0].splitlines() if line.startswith("  ")]
+        document = recorded(run, folder)
+    done = [part for part in document["parts"] if part["outcome"] != "running"]
+    assert not document["finished"] and len(done) >= len(printed) > 1
+    assert [part["name"] for part in document["parts"]] == list(parts)[:len(document["parts"])]
+    assert {part["outcome"] for part in done} == {"passed"}
+    return done
