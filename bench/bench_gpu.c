@@ -121,8 +121,8 @@ int main(int argc, char **argv)
            g.info.driver_version % 1000 / 10, (double)g.free_bytes / (double)(1u << 30));
     bench_settings(o.turns, NULL);
     bench_only(o.only);
-    bench_json(o.json, o.date);
     bench_measured_on(g.info.name, g.total_bytes, g.free_bytes);
+    bench_json(o.json, o.date);
     groups(&g, &o);
     gpu_close(&g);
     return bench_exit_status();

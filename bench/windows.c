@@ -388,6 +388,7 @@ void bench_json(const char *path, const char *date)
 {
     json_path = path;
     json_date = date;
+    keep_json(); /* what an earlier run has left there is no result of this one */
 }
 
 void bench_measured_on(const char *name, uint64_t bytes, uint64_t free_bytes)

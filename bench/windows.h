@@ -50,7 +50,7 @@ double bench_now_ns(void);
 
 /* Writes all figures so far. The file is replaced as a whole; 1 where it cannot be written, and says so. */
 int bench_write_json_file(const char *path, const char *date);
-/* Writes this file after each group, so that a crash keeps the groups before it. */
+/* Writes this file now and after each group, so that a crash keeps the groups before it. */
 void bench_json(const char *path, const char *date);
 /* The device of the figures, for the head of the JSON. */
 void bench_measured_on(const char *name, uint64_t bytes, uint64_t free_bytes);

@@ -133,7 +133,7 @@ class BenchGpu(unittest.TestCase):
         with subprocess.Popen([PROGRAM, *SMALL, "--json", self.json, "--nccl", NCCL], env=environment(), stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL) as process:
             for _ in range(3000):
-                if os.path.exists(self.json) or process.poll() is not None:
+                if process.poll() is not None or (os.path.exists(self.json) and self.read()["figures"]):
                     break
                 time.sleep(0.01)
             process.kill()

@@ -300,7 +300,7 @@ static void elements_beyond_2_to_the_31_are_found(void **state)
 {
     (void)state;
     static const uint64_t live[] = {0, 8191, 8192, 16383, 16384, FAR_TOKENS - 1};
-    void *logits = is_emulated() || is_brief() ? NULL : take_gpu_memory(2ull * FAR_TOKENS * FAR_COLUMNS);
+    void *logits = has_small_shapes() ? NULL : take_gpu_memory(2ull * FAR_TOKENS * FAR_COLUMNS);
     void *values = take_gpu_memory(24ull * FAR_TOKENS);
     if (logits == NULL) {
         print_message("no memory, or no time, for 2^31 elements\n");
@@ -383,7 +383,6 @@ int main(int argc, char **argv)
         printf("BP_TEST_DRIVER names no driver\n");
         return 77;
     }
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]); /* "random_*" */
+    take_arguments(argc, argv);
     return has_cuda_kernels() ? cmocka_run_group_tests(tests, open_gpu, close_gpu) : 77;
 }

@@ -294,7 +294,6 @@ int main(int argc, char **argv)
         printf("BP_TEST_DRIVER names no driver\n");
         return 77;
     }
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]); /* "random_*" */
+    take_arguments(argc, argv);
     return has_cuda_kernels() ? cmocka_run_group_tests(tests, open_devices, close_devices) : 77;
 }

@@ -8,6 +8,7 @@
 #include "twins.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "../contract/support.h"
 #include "../support/driver.h"
@@ -20,9 +21,26 @@ bool is_emulated(void)
     return driver_symbol("fake_cuda_broken") != NULL;
 }
 
-unsigned rounds(unsigned on_gpu, unsigned emulated)
+static bool is_small;
+
+void take_arguments(int argc, char **argv)
 {
-    return is_emulated() || is_brief() ? emulated : on_gpu;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--small") == 0)
+            is_small = true;
+        else
+            cmocka_set_test_filter(argv[i]);
+    }
+}
+
+bool has_small_shapes(void)
+{
+    return is_small || is_emulated();
+}
+
+unsigned rounds(unsigned on_gpu, unsigned small)
+{
+    return has_small_shapes() ? small : on_gpu;
 }
 
 bool has_cuda_kernels(void)

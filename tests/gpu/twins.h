@@ -13,8 +13,11 @@ typedef struct twin {
 
 /* Also where the emulated driver stands in for the machine's. */
 bool is_emulated(void);
-/* There a row takes a thousand times as long. `emulated` in brief too: under compute-sanitizer. */
-unsigned rounds(unsigned on_gpu, unsigned emulated);
+/* `--small`: the shapes that the emulated driver has, for compute-sanitizer. Anything else is a pattern of the tests to run ("random_*"). */
+void take_arguments(int argc, char **argv);
+/* On the emulated driver, where a row takes a thousand times as long, or with --small. */
+bool has_small_shapes(void);
+unsigned rounds(unsigned on_gpu, unsigned small);
 /* False, and said so, in builds without. */
 bool has_cuda_kernels(void);
 
