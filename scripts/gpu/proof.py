@@ -39,8 +39,8 @@ def parts(context):
     yield training(context)
     yield from (test(context, name, tests[name]) for name in NCCL_TESTS if name in tests)
     yield from (figures(context, group) for group in late if group.startswith("nccl"))
-    yield sanitizer(context, "racecheck", "tests/gpu/test_gpu_logprob", "test_values")
-    yield sanitizer(context, "memcheck", "tests/gpu/test_gpu_logprob", "test_values")
+    yield sanitizer(context, "memcheck", "tests/gpu/test_gpu_logprob", "--small")
+    yield sanitizer(context, "racecheck", "tests/gpu/test_gpu_logprob", "--small", "random_*")
     yield sanitizer(context, "memcheck", "tests/test_pool_contract", "*scheduled on cuda*")
 
 
@@ -224,7 +224,7 @@ def training(context):
 # ---- compute-sanitizer ---------------------------------------------------------------------------------------------------------
 
 
-def sanitizer(context, kind, path, test_filter):
+def sanitizer(context, kind, path, *arguments):
     """Refused calls are provoked by tests on purpose: API errors are not reported."""
     name, file = f"compute-sanitizer {kind}: {os.path.basename(path)}", context.build.find(path)
     found = context.find_tool("compute-sanitizer")
@@ -232,10 +232,12 @@ def sanitizer(context, kind, path, test_filter):
         return absent(name, "compute-sanitizer is not installed" if file else "the program was not built")
 
     def function(running):
-        code, text = running.command([found, "--tool", kind, "--report-api-errors", "no", "--error-exitcode", "9", file, test_filter],
+        code, text = running.command([found, "--tool", kind, "--report-api-errors", "no", "--error-exitcode", "9", file, *arguments],
                                      context.env(build.LOGPROB_KERNELS, BUCKETPOOL_BRIEF="1"))
         if "Device not supported" in text:
             return "skipped", "compute-sanitizer does not support this device or system"
+        if code == 0 and not re.search(r"[1-9]\d* test\(s\) run", text):
+            return "failed", f"the program ran no test: {last_line(text)}"
         if code == 0 and "ERROR SUMMARY: 0 errors" not in text and "RACECHECK SUMMARY: 0 hazards" not in text:
             return "failed", "compute-sanitizer printed no summary"
         return outcome_of(code, text)
