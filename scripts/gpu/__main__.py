@@ -31,7 +31,7 @@ class Context:
             return
         self.nccl = self.build.find(build.NCCL)
         facts, reason = machine.query_driver(self.build.find(build.DRIVER))
-        self.results.document.update(facts or {"device": reason}, nccl=build.NCCL, nccl_version=machine.nccl_version(self.nccl))
+        self.results.document.update(facts or {"device": reason}, nccl=os.path.basename(build.NCCL), nccl_version=machine.nccl_version(self.nccl))
         self.telemetry.open(self.build.find(build.NVML))
 
     def env(self, kernels=build.RULES_KERNELS, **more):
@@ -59,7 +59,7 @@ class Context:
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="./check --gpu", description=__doc__)
     parser.add_argument("run", nargs="?", choices=list(RUNS), default="proof", help="kernels and pools (default), PyTorch, or PyTorch's FSDP2")
-    parser.add_argument("--output", metavar="DIR", help="where results go (default: bench/results; of a rehearsal: in the build folder)")
+    parser.add_argument("--output", metavar="DIR", help="where results go (default: bench/results; of a rehearsal: the build folder's name with -results)")
     parser.add_argument("--seconds", type=float, default=540, help="time of the whole run (default: 540)")
     parser.add_argument("--build", metavar="DIR", default="build-gpu", help="build folder (default: build-gpu)")
     parser.add_argument("--keep", action="store_true", help="continue with what the build folder holds instead of building anew")
@@ -68,7 +68,7 @@ def parse(arguments):
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: every part on the emulated driver or the CPU, in small sizes")
     options = parser.parse_args(arguments)
     options.build = os.path.abspath(options.build)
-    options.output = options.output or (os.path.join(options.build, "results") if options.rehearse else os.path.join("bench", "results"))
+    options.output = options.output or (options.build + "-results" if options.rehearse else os.path.join("bench", "results"))
     return options
 
 

@@ -46,7 +46,7 @@ def describe(facts, run, commit, nccl):
         "commit": commit or output_of("git", "describe", "--always", "--dirty", "--tags") or "unknown: pass --commit ID",
         **facts,
         "cuda_toolkit": release.group(1) if release else None,
-        "nccl": nccl,
+        "nccl": nccl and os.path.basename(nccl),
         "nccl_version": nccl_version(nccl),
         "compiler": "".join(output_of("cc", "--version").splitlines()[:1]),
         "python": platform.python_version(),
