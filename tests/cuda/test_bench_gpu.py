@@ -4,6 +4,7 @@ Arguments: the program; the libraries of the emulated driver, cuBLAS and NCCL; t
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -114,6 +115,26 @@ class BenchGpu(unittest.TestCase):
             document = self.read()
             self.assertEqual(document["figures"], [])
             self.assertEqual(document["skipped"], [{"name": arguments[1], "reason": answer.stdout.splitlines()[-1]}])
+
+    def test_host_memory_that_grows_late(self):
+        """What the machine has free is read from /proc/meminfo: in a mount namespace another file stands there."""
+        meminfo = self.json + ".meminfo"
+        with open(meminfo, "w", encoding="ascii") as file:
+            file.write("MemTotal: 100 kB\nMemAvailable: 100 kB\n")
+        inside = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /proc/meminfo && exec "$@"', meminfo]
+        if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no mount namespaces here")
+        answer = subprocess.run([*inside, PROGRAM, *SMALL, "--json", self.json, "--only", "gpu: offload of a group"], env=environment(),
+                                capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(answer.returncode, 77, answer.stdout + answer.stderr)
+        self.assertIn("bytes of host memory are needed, 102400 are free", self.read()["skipped"][0]["reason"])
+
+    def test_shapes_of_the_whole_list(self):
+        """Every dtype and place of a gradient for vocabularies that are powers of two times 1000, odd, and neither."""
+        whole = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
+        for shape in ("65536 x 128000", "32768 x 151936", "32768 x 50257"):
+            for kind in ("bf16, gradient fp32", "bf16, gradient bf16", "bf16, gradient bf16 in place", "fp32, gradient fp32"):
+                self.assertIn(f"gpu: logprob {shape} {kind}", whole)
 
     def test_no_gpu(self):
         answer = run("--only", FIRST, settings=",devices=0")

@@ -22,6 +22,7 @@ import parts  # noqa: E402
 import proof  # noqa: E402
 import results  # noqa: E402
 import tables  # noqa: E402
+import torch_run  # noqa: E402
 
 HEAD = {"device": "Some GPU (80 GB)", "run": "proof", "date": "2026-01-02T03:04:05Z"}
 WRITES_FIGURES = """
@@ -197,6 +198,25 @@ class TablesTest(unittest.TestCase):
             self.assertEqual([d["commit"] for d in tables.documents(folder)], ["b"])
 
 
+class PythonTest(unittest.TestCase):
+    """Programs of PyTorch."""
+
+    def test_they_are_given_the_original_library_path(self):
+        """PyTorch brings libraries of its own: those of a toolkit before them would be taken instead."""
+        made = type("Build", (), {"folders": ["b"], "find": lambda self, path: os.path.join("b", path), "libraries": lambda self: ["src/libx.so"]})()
+        context = type("Context", (), {"build": made, "rehearse": True})()
+        os.environ["LD_LIBRARY_PATH"] = "/usr/somewhere"
+        self.addCleanup(os.environ.pop, "LD_LIBRARY_PATH")
+        env = torch_run.Python(context).env()
+        self.assertEqual((env["LD_LIBRARY_PATH"], env["BUCKETPOOL_LIBRARY_PATH"]), ("/usr/somewhere", "b/src"))
+
+    def test_outcomes_are_read_from_a_run_that_was_cut(self):
+        text = ("python/tests/torch/test_views.py::test_a PASSED [  3%]\npython/tests/torch/test_views.py::test_b[on the CPU] FAILED [  6%]\n"
+                "python/tests/torch/test_views.py::test_c SKIPPED (a GPU is needed) [  9%]\npython/tests/torch/test_views.py::test_d ")
+        self.assertEqual([(check["name"], check["outcome"]) for check in torch_run.checks_in(text)["checks"]],
+                         [("test_a", "passed"), ("test_b[on the CPU]", "failed"), ("test_c", "skipped")])
+
+
 class BuildTest(unittest.TestCase):
     """A project of two programs, one of which needs kernels that do not compile."""
 
@@ -284,7 +304,7 @@ class RehearsalTest(unittest.TestCase):
         self.assertLess(order.index(measured[0]), order.index("rules-driver"))
         self.assertLess(order.index("rules-driver"), order.index("pool-contract"))
         self.assertLess(order.index("fsdp_train"), order.index("rules-nccl"))
-        self.assertTrue(order[-1].startswith("compute-sanitizer"))
+        self.assertEqual(order[-3:-1], [f"compute-sanitizer {tool}: test_gpu_logprob" for tool in ("memcheck", "racecheck")])
 
     def check_killed(self, took, order):
         seed = random.randrange(1000)
