@@ -2,6 +2,7 @@
 
     python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE                  # from logits
     python3 bench/torch/logprob.py --device cuda --wheels DIR --json FILE --hidden 4096    # with the head's product
+    python3 bench/torch/logprob.py --device cuda --eager --json FILE                       # without ways that compile kernels first
     python3 bench/torch/logprob.py --device cpu --rehearse                                 # the same code, small
 
 All ways run in one process. In a turn each runs once, in an order drawn anew, with the same logits; a plain copy (with --hidden: the three
@@ -32,6 +33,7 @@ SHAPES = [(8192, 128000), (32768, 32000), (8192, 151936)]  # tokens, vocabulary
 HEAD_SHAPES = [(8192, 128256)]
 SMALL, SMALL_HEAD = [(48, 1000), (33, 129)], [(40, 500)]
 SECONDS_OF_A_COMPILATION = 25
+COPY, PRODUCTS = "torch: a copy of the logits", "torch: the three products of a head"  # what ratios are to
 ROWS_AT_A_TIME = 1024  # when tensors are filled
 BEGIN = time.monotonic()
 
@@ -154,13 +156,17 @@ def out_of_memory(error):
     return isinstance(error, (torch.OutOfMemoryError, NoDeviceMemory, MemoryError))
 
 
+def group_of(tokens, vocab, hidden):
+    return f"{tokens} x {vocab}, bfloat16" + (f", hidden {hidden}" if hidden else "")
+
+
 class Case:
     """One shape: the tensors, and what each way took in each turn."""
 
     def __init__(self, report, on, tokens, vocab, hidden, end):
         self.report, self.on, self.hidden, self.end = report, on, hidden, end
         self.tokens, self.vocab = tokens, vocab
-        self.group = f"{tokens} x {vocab}, bfloat16" + (f", hidden {hidden}" if hidden else "")
+        self.group = group_of(tokens, vocab, hidden)
         generator = torch.Generator().manual_seed(1)
         self.target = torch.randint(0, vocab, (tokens,), generator=generator).to(on.device)
         self.upstream = torch.randn(tokens, generator=generator).to(on.device)
@@ -253,19 +259,19 @@ class Case:
     def rows(self, left, baseline):
         logits_bytes = self.tokens * self.vocab * 2
         if self.hidden:
-            self.report.figure(self.group, "torch: the three products of a head", baseline, flops=6 * self.tokens * self.vocab * self.hidden)
+            self.report.figure(self.group, PRODUCTS, baseline, flops=6 * self.tokens * self.vocab * self.hidden)
         else:
-            self.report.figure(self.group, "torch: a copy of the logits", baseline, bytes=2 * logits_bytes)
+            self.report.figure(self.group, COPY, baseline, bytes=2 * logits_bytes)
         for way, _, dtypes in left:
             more = {**dtypes, "in_place": way.in_place, "reduction": "sum" if way.summed else "none",
                     "forward_ns_median": statistics.median(self.forward[way.name]), **self.peaks[way.name]}
             if self.hidden:
-                self.report.figure(self.group, way.name, self.total[way.name], baseline, "torch: the three products of a head", **more)
+                self.report.figure(self.group, way.name, self.total[way.name], baseline, PRODUCTS, **more)
                 continue
             moved = 4 + getattr(torch, dtypes["grad_dtype"]).itemsize  # the least for a logit: two reads and the gradient
             copies = [value * moved / 4 for value in baseline]  # of a copy that moves as many bytes
             fraction = statistics.median(base / value for base, value in zip(copies, self.total[way.name]))
-            self.report.figure(self.group, way.name, self.total[way.name], copies, "a copy that moves as many bytes", bytes_per_logit=moved,
+            self.report.figure(self.group, way.name, self.total[way.name], copies, f"{COPY}, its time scaled to as many bytes", bytes_per_logit=moved,
                                logits_bytes=logits_bytes, bandwidth_fraction=round(fraction, 4), **more)
 
 
@@ -278,6 +284,7 @@ def main():
     parser.add_argument("--wheels", metavar="DIR", help="wheels of baselines")
     parser.add_argument("--seconds", type=float, default=55, help="no case begins, and no turn beyond the third, after so many")
     parser.add_argument("--turns", type=int, help="at most; 30, with --rehearse 3")
+    parser.add_argument("--eager", action="store_true", help="without ways that compile kernels, which may take long")
     parser.add_argument("--without", action="append", default=[], metavar="WAY", help="leaves a way out")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
@@ -289,14 +296,19 @@ def main():
     shapes = (SMALL_HEAD if hidden else SMALL) if options.rehearse else HEAD_SHAPES if hidden else SHAPES
     if options.shape:
         shapes = [tuple(map(int, shape.split("x"))) for shape in options.shape]
-    report = Report(options.json, program="logprob", **on.head(), wheels=unpack(options.wheels))
-    found = ready(report, on, HEAD_WAYS if hidden else WAYS, hidden, end, options.without)
+    head = {"program": "logprob", **on.head(), "wheels": unpack(options.wheels)}
+    report = Report.continued(options.json, **head) if options.without else Report(options.json, **head)
+    measured = {row["group"] for row in report.document["figures"] if row["name"] in (COPY, PRODUCTS)}  # shapes before a way was left out
+    ways = [way for way in (HEAD_WAYS if hidden else WAYS) if not (options.eager and way.compiles)]
+    found = ready(report, on, ways, hidden, end, options.without)
     if not found:
         skip_all("no way runs here")
     for number, (tokens, vocab) in enumerate(shapes):
         now = time.monotonic() - BEGIN
         if now > options.seconds * 0.8:
             report.skip(f"{tokens} x {vocab}", f"{now:.0f} s of {options.seconds:.0f} s are over")
+            continue
+        if group_of(tokens, vocab, hidden) in measured:
             continue
         try:
             case = Case(report, on, tokens, vocab, hidden, end)

@@ -17,6 +17,20 @@ class Report:
         self.document = {"format": "bucketpool.bench/1", **head, "figures": [], "checks": [], "skipped": []}
         self.write()
 
+    @classmethod
+    def continued(cls, path, **head):
+        """With what the document at `path` holds, where a program starts again."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                before = json.load(file)
+        except (OSError, TypeError, ValueError):
+            before = {}
+        made = cls(path, **head)
+        for key in ("figures", "checks", "skipped"):
+            made.document[key] = before.get(key, [])
+        made.write()
+        return made
+
     def write(self):
         if self.path is None:
             return

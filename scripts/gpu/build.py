@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+from machine import output_of
 from parts import last_line
 
 # The emulated driver and what stands in for NVIDIA's other libraries: a rehearsal's GPU.
@@ -23,7 +24,15 @@ def tool(name, module):
     return [name] if shutil.which(name) else [sys.executable, "-m", module]
 
 
+def find_ninja():
+    """The program of Python's package ninja; "" where there is none."""
+    return output_of(sys.executable, "-c", "import ninja, os; print(os.path.join(ninja.BIN_DIR, 'ninja'))")
+
+
 MESON, NINJA = tool("meson", "mesonbuild.mesonmain"), tool("ninja", "ninja")
+
+
+UNFINISHED = {"gpu-run", "meson-private", "meson-logs", "meson-info"}  # what a configuration that failed has left
 
 
 class Build:
@@ -31,8 +40,9 @@ class Build:
 
     def __init__(self, folder, keep, emulated):
         self.folders, self.emulated = [folder], emulated
+        self.nvcc = shutil.which("nvcc") or next(filter(os.path.exists, ["/usr/local/cuda/bin/nvcc"]), None)
         if not keep and os.path.exists(folder):
-            if os.listdir(folder) and not os.path.exists(os.path.join(folder, "build.ninja")):
+            if not set(os.listdir(folder)) <= UNFINISHED and not os.path.exists(os.path.join(folder, "build.ninja")):
                 raise SystemExit(f"{folder}: not a build folder; name another one with --build, or remove it")
             shutil.rmtree(folder)
 
@@ -49,14 +59,17 @@ class Build:
 
     def libraries(self):
         """The shared libraries that the Python package loads."""
-        text = subprocess.run([*MESON, "introspect", "--targets", self.folders[0]], capture_output=True, text=True).stdout
-        paths = [os.path.relpath(t["filename"][0], self.folders[0]) for t in json.loads(text or "[]") if t["type"] == "shared library"]
+        paths = [os.path.relpath(t["filename"][0], self.folders[0]) for t in self._targets() if t["type"] == "shared library"]
         return [path for path in paths if path.startswith("src/")]
+
+    def _targets(self):
+        text = subprocess.run([*MESON, "introspect", "--targets", self.folders[0]], capture_output=True, text=True).stdout
+        return json.loads(text or "[]")
 
     def _configure(self, running, folder, *more):
         if os.path.exists(os.path.join(folder, "build.ninja")):
             return 0, ""
-        return running.command([*MESON, "setup", folder, *OPTIONS, *more])
+        return running.command([*MESON, "setup", folder, *OPTIONS, *more], {**os.environ, "NINJA": shutil.which("ninja") or find_ninja()})
 
     def make(self, running, programs):
         """A part: configures and builds. `programs`: a function that names what is wanted, called once configured. What does not compile
@@ -66,6 +79,8 @@ class Build:
             return "failed", last_line(text)
         wanted = programs(self)
         code, text = running.command([*NINJA, "-C", self.folders[0], "-k", "0", *wanted])
+        if code == 0 and self.nvcc and not any(target["name"] == "kernels" for target in self._targets()):
+            return "failed", f"{self.nvcc} is installed, but meson found that it does not compile our kernels (meson-logs/meson-log.txt)"
         if code == 0:
             return "passed"
         for path in wanted:  # a kept folder has those of another source

@@ -15,7 +15,7 @@ def parts(context):
     yield build_part(context)
     context.describe_emulated()
     python = Python(context)
-    context.results.document["torch"] = python.version
+    yield python.part()
     names = []
 
     def variant(name, seconds, *options):
@@ -25,14 +25,14 @@ def parts(context):
     for each in VARIANTS:
         yield variant(f"steps {each}", 50, "--variant", each)
     yield compared(python, "same losses", names)
-    yield python.script("two ranks", 60, "fsdp2/ranks.py")
+    yield python.script("two ranks", 75, "fsdp2/ranks.py")
     fewer = () if context.rehearse else ("--steps", "12")
     for each in VARYING:
         yield variant(f"varying lengths {each}", 40, "--variant", each, "--lengths", *fewer)
     yield compared(python, "same losses, varying lengths", names)
     for each in LARGEST:
         sizes = ["--seconds", "8", "--start", "4", "--resolution", "8"] if context.rehearse else ["--seconds", "40"]
-        yield python.script(f"largest batch {each}", 45, "fsdp2/largest_batch.py", "--variant", each, *sizes)
+        yield python.script(f"largest batch {each}", 46, "fsdp2/largest_batch.py", "--variant", each, *sizes)
     yield example(context, python)
     yield python.script("captured step", 80, "fsdp2/capture.py", "--seconds", "75")
 
@@ -59,9 +59,10 @@ def example(context, python):
         return absent(name, python.reason)
 
     def function(running):
-        register = [] if context.rehearse else ["--register"]
-        code, text = running.command([python.path, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
-                                      "--master-port", "29631", "examples/fsdp2_train.py", "--policy", "scheduled", *register], python.env())
+        env = python.env(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29631")
+        # Not by torchrun, whose processes are in sessions of their own: they would outlive the part where it is cut.
+        both = 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!'
+        code, text = running.command(["sh", "-c", both, "sh", python.path, "examples/fsdp2_train.py", "--policy", "scheduled"], env)
         running.entry["report"] = text.splitlines()[-40:]
         return outcome_of(code, text)
 

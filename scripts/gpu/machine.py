@@ -6,6 +6,7 @@ import glob
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
 
@@ -80,7 +81,7 @@ def nccl_version(library):
 
 
 def find_cublas():
-    """The folder of the newest cuBLAS outside the loader's search path: of a toolkit or of a Python package; "" where there is none."""
+    """The folder of a cuBLAS, of CUDA 13 before one of CUDA 12, outside the loader's search path: of a toolkit or of a Python package; "" where there is none."""
     folders = ["/usr/local/cuda/lib64", *python_packages()]
     return next((f for release in (13, 12) for f in folders if os.path.exists(os.path.join(f, f"libcublas.so.{release}"))), "")
 
@@ -95,7 +96,7 @@ class Telemetry:
     CLOCK_SM, CLOCK_MEMORY, SENSOR_GPU = 1, 2, 0
 
     def __init__(self):
-        self.nvml, self.device, self.samples = None, ctypes.c_void_p(), []
+        self.nvml, self.device, self.before, self.samples = None, ctypes.c_void_p(), None, []
 
     def open(self, library="libnvidia-ml.so.1"):
         """Returns why there are no readings, or None."""
@@ -129,19 +130,20 @@ class Telemetry:
 
     def begin(self):
         """Starts the readings of a part."""
-        self.samples = [self.read()]
+        self.before, self.samples = self.read(), []
 
     def sample(self):
+        """A reading while a program of the part runs."""
         self.samples.append(self.read())
 
     def end(self):
-        """Readings before and after a part, and their range while it ran; None without NVML."""
-        self.sample()
-        if self.samples[0] is None or self.nvml is None:
+        """Readings before and after a part; while its programs ran the least, the median and the largest. None without NVML."""
+        after = self.read()
+        if self.before is None or after is None:
             return None
-        seen = {key: [s[key] for s in self.samples if s[key] is not None] for key in self.samples[0]}
+        seen = {key: [s[key] for s in self.samples if s and s[key] is not None] for key in after}
         reasons = 0
         for value in seen.pop("throttle_reasons"):
             reasons |= value
-        return {"before": self.samples[0], "after": self.samples[-1], "throttle_reasons": reasons,
-                "during": {key: [min(values), max(values)] for key, values in seen.items() if values}}
+        return {"before": self.before, "after": after, "throttle_reasons": reasons,
+                "during": {key: [min(values), statistics.median(values), max(values)] for key, values in seen.items() if values}}

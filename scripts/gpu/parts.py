@@ -56,12 +56,16 @@ class Running:
         try:
             code = self._wait(process, time.monotonic() + max(seconds, 0.1), document)
         finally:
+            interruptible, self.run.interruptible = self.run.interruptible, False
             end_group(process)
             if document is not None:
                 self._copy(document)
             with open(path, encoding="utf-8", errors="replace") as file:
                 text = file.read()
             self.output += f"$ {' '.join(map(str, arguments))}\n{text}"
+            self.run.interruptible = interruptible
+        if self.run.stopped:  # a signal came while the group was ended
+            raise Stopped
         return code, text
 
     def _wait(self, process, deadline, document):
@@ -71,7 +75,7 @@ class Running:
                 return process.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
                 pass
-            if time.monotonic() - sampled >= 1:
+            if time.monotonic() - sampled >= 0.5:
                 sampled = time.monotonic()
                 self.run.telemetry.sample()
                 if document is not None:
@@ -109,15 +113,23 @@ class Run:
     def execute(self, parts):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
-        for part in parts:
+        for part in self._protected(parts):
             if self.stopped:
                 self._record(Running(self, part), "not run", self.stopped)
             elif self.left() < LEAST_SECONDS:
                 self._record(Running(self, part), "not run", "the time of the run was used up")
             else:
                 self._one(part)
-        self.results.document["finished"] = not self.stopped
+        self.results.document["finished"] = self.results.count("not run") + self.results.count("cut") == 0
         self.results.write()
+
+    def _protected(self, parts):
+        """What the run consists of is found out between its parts: where that fails, the run ends with a part that says so."""
+        try:
+            yield from parts
+        except Exception:
+            reason = traceback.format_exc()
+            yield Part("the rest of the run", 10, lambda running: ("failed", "the runner: " + reason.strip().splitlines()[-1]))
 
     def _stop(self, number, _frame):
         self.stopped = self.stopped or f"the run was ended by {signal.Signals(number).name}"
@@ -203,7 +215,8 @@ def program(name, seconds, arguments, env=None, with_document=False, find=None):
         document = document_path(running.run.folder, name) if with_document else None
         code, text = running.command([*arguments, *(["--json", document] if document else [])], env, document=document)
         running.entry.update(find(text) if find else {})
-        return outcome_of(code, text)
+        outcome, reason = outcome_of(code, text)
+        return ("differs" if outcome == "passed" and "differs" in running.entry.get("rules", {}).values() else outcome), reason
 
     return Part(name, seconds, function)
 

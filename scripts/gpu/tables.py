@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import statistics
 
 PAGE = os.path.join("docs", "gpu.md")
 BEGIN, END = "<!-- results: scripts/gpu/tables.py -->\n", "<!-- end of results -->\n"
@@ -71,9 +72,10 @@ def ranges(parts):
     """Clocks and power over all parts."""
     words = []
     for key, unit in (("sm_mhz", "MHz"), ("power_w", "W"), ("temperature_c", "degrees C")):
-        seen = [value for part in parts for value in ((part.get("gpu") or {}).get("during") or {}).get(key, ())]
+        seen = [during[key] for part in parts for during in [(part.get("gpu") or {}).get("during") or {}] if key in during]
         if seen:
-            words.append(f"{min(seen):.0f} to {max(seen):.0f} {unit}")
+            low, middle, high = min(s[0] for s in seen), statistics.median(s[1] for s in seen), max(s[2] for s in seen)
+            words.append(f"{low:.0f} to {high:.0f} {unit}, usually {middle:.0f}")
     return "; ".join(words)
 
 

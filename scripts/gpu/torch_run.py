@@ -2,13 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import build
 from parts import Part, absent, outcome_of, program
 
-FAKE_DRIVER = [build.DRIVER, build.NCCL]  # for the tests that use them on any machine
 FEW = "golden or in_place or strides or gaps or protocol or serving_a_layer or takes_the_functions"  # ./check --torch runs all of them
 
 
@@ -18,15 +16,24 @@ class Python:
     def __init__(self, context):
         self.context = context
         self.device = "cpu" if context.rehearse else "cuda"
-        candidates = [sys.executable, *([os.path.join("build-check", "torch-venv", "bin", "python")] if context.rehearse else [])]
-        self.path, self.version, self.reason = None, None, "PyTorch is not installed"
-        for path in filter(os.path.exists, candidates):
-            code = "import torch; print(torch.__version__, torch.cuda.is_available())"
-            answer = subprocess.run([path, "-c", code], capture_output=True, text=True).stdout.split()
-            if answer:
-                self.path, self.version = os.path.abspath(path), answer[0]
-                self.reason = None if context.rehearse or answer[1] == "True" else "PyTorch finds no GPU"
-                return
+        self.path, self.reason = None, "PyTorch was not looked for"
+
+    def part(self):
+        """Finds it: the first import of PyTorch on a machine may take long."""
+        candidates = [sys.executable, *([os.path.join("build-check", "torch-venv", "bin", "python")] if self.context.rehearse else [])]
+
+        def function(running):
+            self.reason = "PyTorch is not installed"
+            for path in filter(os.path.exists, candidates):
+                code, text = running.command([path, "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"])
+                if code == 0:
+                    version, has_gpu = text.split()[-2:]
+                    self.path, running.run.results.document["torch"] = os.path.abspath(path), version
+                    self.reason = None if self.context.rehearse or has_gpu == "True" else "PyTorch finds no GPU"
+                    break
+            return ("passed", "") if self.reason is None else ("skipped", self.reason)
+
+        return Part("PyTorch", 120, function)
 
     def env(self, **more):
         """Without the library folders of our own programs: PyTorch brings its own."""
@@ -46,9 +53,9 @@ class Python:
 
 
 def build_part(context):
-    """The shared libraries of the package, and the emulated ones that some tests load."""
+    """The shared libraries of the package; in a rehearsal also the emulated ones."""
     return Part("build", 300, lambda running: context.build.make(
-        running, lambda made: [*made.libraries(), *FAKE_DRIVER, *([build.NVML] if made.emulated else ())]))
+        running, lambda made: [*made.libraries(), *([build.DRIVER, build.NCCL, build.NVML] if made.emulated else ())]))
 
 
 OUTCOME = re.compile(r"^(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)(?: +\((.*)\))?", re.MULTILINE)
@@ -58,7 +65,7 @@ def checks_in(text):
     """Outcomes of pytest -v, a line for each test: also of a run that was cut."""
     checks = [{"name": name.split("::", 1)[1], "outcome": {"PASSED": "passed", "XFAIL": "passed", "SKIPPED": "skipped"}.get(word, "failed"),
                "reason": reason} for name, word, reason in OUTCOME.findall(text)]
-    messages = dict(re.findall(r"^FAILED \S+::(\S+?) - (.*)", text, re.MULTILINE))
+    messages = dict(re.findall(r"^FAILED \S+::(.+?) - (.*)", text, re.MULTILINE))
     for check in checks:
         check["reason"] = check["reason"] or messages.get(check["name"], "")
     return {"checks": checks}
@@ -72,7 +79,7 @@ def tests(python, name, seconds, *options):
                "--color=no", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=45", *options]
 
     def function(running):
-        code, text = running.command(command, python.env(BUCKETPOOL_TEST_DEVICE=python.device))
+        code, text = running.command(command, python.env(BUCKETPOOL_TEST_DEVICE=python.device, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1"))
         running.entry.update(checks_in(text))
         seen = [check["outcome"] for check in running.entry["checks"]]
         counts = ", ".join(f"{seen.count(word)} {word}" for word in ("passed", "failed", "skipped") if word in seen)
@@ -88,12 +95,15 @@ def parts(context):
     yield build_part(context)
     context.describe_emulated()
     python = Python(context)
-    context.results.document["torch"] = python.version
+    yield python.part()
     few = ["-k", FEW] if context.rehearse else []
     for name in ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved", "views", "pluggable_allocator"):
         yield tests(python, name, 60, *few)
     wheels = ["--wheels", os.path.abspath(context.wheels)] if context.wheels else []
-    yield python.script("logprob", 80, "logprob.py", "--seconds", "60", *wheels)
-    yield python.script("head", 80, "logprob.py", "--seconds", "55", "--hidden", "64" if context.rehearse else "4096", *wheels)
+    hidden = "64" if context.rehearse else "4096"
+    yield python.script("logprob, eager", 55, "logprob.py", "--eager", "--seconds", "40")
+    yield python.script("head, eager", 40, "logprob.py", "--eager", "--seconds", "25", "--hidden", hidden)
+    yield python.script("logprob", 135, "logprob.py", "--seconds", "110", *wheels)
+    yield python.script("head", 95, "logprob.py", "--seconds", "70", "--hidden", hidden, *wheels)
     yield python.script("offload", 70, "offload.py", "--seconds", "40", *wheels)
     yield python.script("allocator", 30, "allocator.py")

@@ -9,6 +9,7 @@
  * Exits 1 where a rule does not hold, 77 with the reason where there is nothing to test, else 0. */
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -116,7 +117,7 @@ static int run_here(const rule *what, setting how)
 
 /* ---- ranks as processes -------------------------------------------------------------------------------------------- */
 
-enum { PATIENCE_S = 60 };
+enum { RULE_S = 25, PATIENCE_S = 20 };
 
 /* Rank 0 writes the id, complete under its name; the others wait for it. */
 static int share_id(const char *path, int number, nccl_id *id)
@@ -178,6 +179,7 @@ static pid_t start(const char *program, const rule *what, setting how, int numbe
         setenv(how.variable, how.value, 1);
     if (path != NULL)
         pretend_hosts(number, how);
+    alarm(RULE_S); /* a rank whose peer has gone would wait for ever */
     execl(program, program, what->name, text, path, (char *)NULL);
     _exit(127);
 }
@@ -185,8 +187,13 @@ static pid_t start(const char *program, const rule *what, setting how, int numbe
 static int answer_of(pid_t child)
 {
     int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
+    if (child < 0 || waitpid(child, &status, 0) != child)
         return FAILS;
+    if (WIFSIGNALED(status)) {
+        printf("    a rank was ended by signal %d%s\n", WTERMSIG(status),
+               WTERMSIG(status) == SIGALRM ? ": it hung" : "");
+        return FAILS;
+    }
     return WEXITSTATUS(status) == HOLDS || WEXITSTATUS(status) == SKIPPED ? WEXITSTATUS(status) : FAILS;
 }
 

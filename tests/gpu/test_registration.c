@@ -217,7 +217,7 @@ static pid_t start_rank(rank r)
         return child;
     if (r.count > 1)
         pretend_hosts(r.number);
-    alarm(90); /* a rank whose peer has gone would wait for ever */
+    alarm(40); /* a rank whose peer has gone would wait for ever */
     exit(run_rank(&r));
 }
 

@@ -54,7 +54,7 @@ def variants(tmp_path_factory):
 
 def test_every_part_is_recorded():
     names = list(rehearsed("fsdp2")[0])
-    assert names[:7] == ["build", "steps plain", "steps scheduled", "steps max", "steps expandable_segments", "steps cuda_malloc_async", "same losses"]
+    assert names[:8] == ["build", "PyTorch", "steps plain", "steps scheduled", "steps max", "steps expandable_segments", "steps cuda_malloc_async", "same losses"]
     assert names[-1] == "captured step" and {"two ranks", "largest batch plain", "same losses, varying lengths"} <= set(names)
     assert len(rehearsed("fsdp2")[0]["same losses"]["checks"]) == 4
 
