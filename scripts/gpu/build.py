@@ -52,10 +52,8 @@ class Build:
 
     def tests(self):
         """Name, command and environment of the tests that meson knows for a GPU."""
-        text = subprocess.run([*MESON, "introspect", "--tests", self.folders[0]], capture_output=True, text=True).stdout
-        known = json.loads(text or "[]")
         return {t["name"].removeprefix("gpu-"): (os.path.relpath(t["cmd"][0], self.folders[0]), t["cmd"][1:], t["env"])
-                for t in known if any(s.split(":")[-1] == "gpu" for s in t["suite"])}
+                for t in self._introspect("--tests") if any(s.split(":")[-1] == "gpu" for s in t["suite"])}
 
     def libraries(self):
         """The shared libraries that the Python package loads."""
@@ -63,8 +61,15 @@ class Build:
         return [path for path in paths if path.startswith("src/")]
 
     def _targets(self):
-        text = subprocess.run([*MESON, "introspect", "--targets", self.folders[0]], capture_output=True, text=True).stdout
-        return json.loads(text or "[]")
+        return self._introspect("--targets")
+
+    def _introspect(self, what):
+        return json.loads(subprocess.run([*MESON, "introspect", what, self.folders[0]], capture_output=True, text=True).stdout or "[]")
+
+    def _lacks_kernels(self):
+        """Whether there are no kernels though there is an nvcc, and nobody has asked for that."""
+        refused = any(option["name"] == "kernels" and option["value"] == "disabled" for option in self._introspect("--buildoptions"))
+        return self.nvcc is not None and not refused and not any(target["name"] == "kernels" for target in self._targets())
 
     def _configure(self, running, folder, *more):
         if os.path.exists(os.path.join(folder, "build.ninja")):
@@ -79,7 +84,7 @@ class Build:
             return "failed", last_line(text)
         wanted = programs(self)
         code, text = running.command([*NINJA, "-C", self.folders[0], "-k", "0", *wanted])
-        if code == 0 and self.nvcc and not any(target["name"] == "kernels" for target in self._targets()):
+        if code == 0 and self._lacks_kernels():
             return "failed", f"{self.nvcc} is installed, but meson found that it does not compile our kernels (meson-logs/meson-log.txt)"
         if code == 0:
             return "passed"

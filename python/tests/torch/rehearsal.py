@@ -29,20 +29,25 @@ def recorded(run, folder):
 
 
 @functools.cache
-def rehearsed(run):
-    """Parts by name, and the seconds of the run."""
+def run_once(run):
+    """Exit status, output, document and seconds: of a run that fails, too."""
     with tempfile.TemporaryDirectory() as folder:
         begin, process = time.monotonic(), start(run, folder)
         text = process.communicate(timeout=400)[0]
-        assert process.returncode == 0, text
-        document = recorded(run, folder)
+        return process.returncode, text, recorded(run, folder), time.monotonic() - begin
+
+
+def rehearsed(run):
+    """Parts by name, and the seconds of the run."""
+    status, text, document, seconds = run_once(run)
+    assert status == 0, text
     assert document["finished"] and document["rehearsal"] and document["torch"]
     parts = {part["name"]: part for part in document["parts"]}
     assert {part["outcome"] for part in parts.values()} == {"passed"}, text
     for name, part in parts.items():
         assert all(check["outcome"] != "failed" for check in part.get("checks", [])), name
         assert all(skip["reason"] for skip in part.get("skipped", [])), name
-    return parts, time.monotonic() - begin
+    return parts, seconds
 
 
 def killed(run):

@@ -60,7 +60,7 @@ def test_every_part_is_recorded():
 
 
 def test_parts_that_were_done_outlive_a_kill():
-    assert killed("fsdp2")[-1]["about"]["steps"]
+    assert any("steps" in part.get("about", {}) for part in killed("fsdp2"))
 
 
 def test_variants(variants):

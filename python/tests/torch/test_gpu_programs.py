@@ -44,7 +44,7 @@ def test_every_part_is_recorded():
 
 
 def test_parts_that_were_done_outlive_a_kill():
-    assert killed("torch")[-1]["checks"]
+    assert any(part.get("checks") for part in killed("torch"))
 
 
 def names(rows):
