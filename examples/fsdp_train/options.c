@@ -1,38 +1,12 @@
 #include "options.h"
 
+#include <argp.h>
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char help[] =
-    "Usage: fsdp_train [OPTION...]\n"
-    "Trains a small hybrid model, sharded over ranks, with its gathered parameters and gradients in a pool of "
-    "bucketpool.\n"
-    "Under MPI every process is a rank: examples/mpi 4 fsdp_train --steps 50\n"
-    "\n"
-    "  --steps N            training steps (10)\n"
-    "  --policy NAME        fixed, max, scheduled (the default) or dynamic\n"
-    "  --stack LETTERS      units: a attention, m MLP, e experts (amaemamm)\n"
-    "  --precision NAME     of weights: fp32, bf16, or mixed (the default): units take turns\n"
-    "  --rows N             rows of the global batch (8), shared by the ranks\n"
-    "  --length N           tokens of a row (8)\n"
-    "  --hidden N           width of the model, even (32)\n"
-    "  --vocab N            tokens that there are (48)\n"
-    "  --seed N             of weights and data (1)\n"
-    "  --device NAME        host (the default) or cuda\n"
-    "  --graph              replay whole steps as CUDA graphs, from the second step on\n"
-    "  --register           register the pool's memory with NCCL\n"
-    "  --nccl FILE          the NCCL to load (libnccl.so.2)\n"
-    "  --offload-every N    give the pool's memory back after every N steps, and get it again before the next\n"
-    "  --profile[=FOLDER]   snapshots of steps 0 and 1 (memory_snapshots)\n"
-    "  --slow STREAM        gather, compute, reduce or all: these streams sleep before each piece of work\n"
-    "  --slow-us N          how long, in microseconds (200)\n"
-    "  --check-gradients    compare the first step's gradients with those of one process without shards or pools\n"
-    "  --help               this text\n";
 
 enum option_id {
     STEPS = 256,
@@ -53,33 +27,43 @@ enum option_id {
     SLOW,
     SLOW_US,
     CHECK_GRADIENTS,
-    HELP
+    USAGE
 };
 
-static const struct option known[] = {{"steps", required_argument, NULL, STEPS},
-                                      {"policy", required_argument, NULL, POLICY},
-                                      {"stack", required_argument, NULL, STACK},
-                                      {"precision", required_argument, NULL, PRECISION},
-                                      {"rows", required_argument, NULL, ROWS},
-                                      {"length", required_argument, NULL, LENGTH},
-                                      {"hidden", required_argument, NULL, HIDDEN},
-                                      {"vocab", required_argument, NULL, VOCAB},
-                                      {"seed", required_argument, NULL, SEED},
-                                      {"device", required_argument, NULL, DEVICE},
-                                      {"graph", no_argument, NULL, GRAPH},
-                                      {"register", no_argument, NULL, REGISTER},
-                                      {"nccl", required_argument, NULL, NCCL},
-                                      {"offload-every", required_argument, NULL, OFFLOAD_EVERY},
-                                      {"profile", optional_argument, NULL, PROFILE},
-                                      {"slow", required_argument, NULL, SLOW},
-                                      {"slow-us", required_argument, NULL, SLOW_US},
-                                      {"check-gradients", no_argument, NULL, CHECK_GRADIENTS},
-                                      {"help", no_argument, NULL, HELP},
-                                      {NULL, 0, NULL, 0}};
+static const struct argp_option known[] = {
+    {0, 0, 0, 0, "Training:", 1},
+    {"steps", STEPS, "N", 0, "Training steps (default 10)", 0},
+    {"rows", ROWS, "N", 0, "Rows of the global batch, shared by the ranks (default 8)", 0},
+    {"length", LENGTH, "N", 0, "Tokens of a row (default 8)", 0},
+    {"seed", SEED, "N", 0, "Of weights and data (default 1)", 0},
+    {"check-gradients", CHECK_GRADIENTS, 0, 0,
+     "Compare the first step's gradients with those of one process without shards or pools", 0},
+    {0, 0, 0, 0, "Model:", 2},
+    {"stack", STACK, "LETTERS", 0, "Units: a attention, m MLP, e experts (default amaemamm)", 0},
+    {"precision", PRECISION, "NAME", 0, "Of weights: fp32, bf16, or mixed: units take turns (default mixed)", 0},
+    {"hidden", HIDDEN, "N", 0, "Width of the model, even (default 32)", 0},
+    {"vocab", VOCAB, "N", 0, "Size of the vocabulary (default 48)", 0},
+    {0, 0, 0, 0, "Memory:", 3},
+    {"policy", POLICY, "NAME", 0, "fixed, max, scheduled or dynamic (default scheduled)", 0},
+    {"offload-every", OFFLOAD_EVERY, "N", 0, "Offload the pool after every N steps, restore it before the next", 0},
+    {"profile", PROFILE, "FOLDER", OPTION_ARG_OPTIONAL,
+     "Write snapshots of steps 0 and 1 (default folder: memory_snapshots)", 0},
+    {0, 0, 0, 0, "Device:", 4},
+    {"device", DEVICE, "NAME", 0, "host or cuda (default host)", 0},
+    {"graph", GRAPH, 0, 0, "Replay whole steps as CUDA graphs, from the second step on", 0},
+    {"register", REGISTER, 0, 0, "Register the pool's memory with NCCL", 0},
+    {"nccl", NCCL, "FILE", 0, "The NCCL to load (default libnccl.so.2)", 0},
+    {"slow", SLOW, "STREAM", 0, "gather, compute, reduce or all: these streams sleep before each piece of work", 0},
+    {"slow-us", SLOW_US, "N", 0, "Microseconds that they sleep (default 200)", 0},
+    {"help", '?', 0, 0, "Print this list", -1},
+    {"usage", USAGE, 0, 0, "Print a short usage message", -1},
+    {0, 0, 0, 0, 0, 0}};
 
 typedef struct parser {
     options *o;
     bool speaks;
+    bool folder_may_follow; /* of --profile */
+    int code;               /* GO_ON, or the exit code after a message */
 } parser;
 
 __attribute__((format(printf, 2, 3))) static int refuse(const parser *p, const char *format, ...)
@@ -101,7 +85,8 @@ static int number(const parser *p, const char *name, const char *text, uint64_t 
     errno = 0;
     unsigned long long read = strtoull(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || read < least || read > most)
-        return refuse(p, "--%s is a whole number from %" PRIu64 " to %" PRIu64 ", not \"%s\"", name, least, most, text);
+        return refuse(p, "--%s: expected an integer in [%" PRIu64 ", %" PRIu64 "], got \"%s\"", name, least, most,
+                      text);
     *value = read;
     return GO_ON;
 }
@@ -120,8 +105,8 @@ static int stack(const parser *p, const char *text)
 {
     size_t length = strlen(text);
     if (length == 0 || length > MOST_UNITS || strspn(text, "ame") != length)
-        return refuse(p, "--stack is up to %d letters a (attention), m (MLP) or e (experts), not \"%s\"", MOST_UNITS,
-                      text);
+        return refuse(p, "--stack: expected up to %d letters a (attention), m (MLP) or e (experts), got \"%s\"",
+                      MOST_UNITS, text);
     p->o->stack = text;
     return GO_ON;
 }
@@ -134,9 +119,9 @@ static int named(const parser *p, int id, const char *text)
     static const unsigned slow[] = {SLOW_GATHER, SLOW_COMPUTE, SLOW_REDUCE, SLOW_GATHER | SLOW_COMPUTE | SLOW_REDUCE};
     int at = word(id == PRECISION ? precisions : id == DEVICE ? devices : streams, text);
     if (at < 0)
-        return id == PRECISION ? refuse(p, "--precision is mixed, fp32 or bf16, not \"%s\"", text)
-               : id == DEVICE  ? refuse(p, "--device is host or cuda, not \"%s\"", text)
-                               : refuse(p, "--slow is gather, compute, reduce or all, not \"%s\"", text);
+        return id == PRECISION ? refuse(p, "--precision: expected mixed, fp32 or bf16, got \"%s\"", text)
+               : id == DEVICE  ? refuse(p, "--device: expected host or cuda, got \"%s\"", text)
+                               : refuse(p, "--slow: expected gather, compute, reduce or all, got \"%s\"", text);
     if (id == PRECISION)
         p->o->precision = (precision)at;
     else if (id == DEVICE)
@@ -170,35 +155,88 @@ static int take(const parser *p, int id, const char *text)
     case POLICY:
         return bp_policy_parse(text, &o->policy) == BP_OK
                    ? GO_ON
-                   : refuse(p, "--policy is fixed, max, scheduled or dynamic, not \"%s\"", text);
-    case HELP:
-        if (p->speaks)
-            fputs(help, stdout);
-        return 0;
+                   : refuse(p, "--policy: expected fixed, max, scheduled or dynamic, got \"%s\"", text);
     default: return EXIT_OPTIONS;
     }
 }
 
-/* What does not go together. */
 static int check(const parser *p)
 {
     const options *o = p->o;
     if (o->hidden % 2 != 0)
-        return refuse(p, "--hidden is even, as attention has two heads: not %" PRIu64, o->hidden);
+        return refuse(p, "--hidden: expected an even number, as attention has two heads, got %" PRIu64, o->hidden);
     if (o->graph && !o->cuda)
-        return refuse(p, "--graph needs --device cuda: the host device has no graphs");
+        return refuse(p, "--graph requires --device cuda: the host device has no graphs");
     if (o->registered && !o->cuda)
-        return refuse(p, "--register needs --device cuda: only NCCL registers memory");
+        return refuse(p, "--register requires --device cuda: only NCCL registers memory");
     if (o->graph && o->policy == BP_POLICY_DYNAMIC)
-        return refuse(p, "--graph needs addresses that stay: --policy fixed, max or scheduled, not dynamic");
+        return refuse(p, "--graph requires --policy fixed, max or scheduled: addresses of dynamic change");
     if (o->registered && o->policy == BP_POLICY_DYNAMIC)
-        return refuse(p, "--register needs slabs: --policy fixed, max or scheduled, not dynamic");
+        return refuse(p, "--register requires --policy fixed, max or scheduled: dynamic has no slabs");
     return GO_ON;
+}
+
+/* argp's own messages are off: every rank reads the options, and one of them prints. */
+static int refuse_option(const parser *p, const struct argp_state *state)
+{
+    const char *near = state->next > 1 ? state->argv[state->next - 1] : "";
+    size_t length = strcspn(near, "=");
+    for (const struct argp_option *o = known; strncmp(near, "--", 2) == 0 && (o->name != NULL || o->doc != NULL); o++) {
+        if (o->name != NULL && strlen(o->name) == length - 2 && strncmp(near + 2, o->name, length - 2) == 0)
+            return refuse(p, "option --%s %s; see fsdp_train --help", o->name,
+                          near[length] == '=' ? "takes no value" : "requires a value");
+    }
+    return refuse(p, "unknown option %.*s; see fsdp_train --help", (int)length, near);
+}
+
+static error_t parse_key(int key, char *text, struct argp_state *state)
+{
+    parser *p = state->input;
+    bool folder_may_follow = p->folder_may_follow;
+    if (key == ARGP_KEY_ERROR && p->code == GO_ON)
+        p->code = refuse_option(p, state);
+    if (key == ARGP_KEY_ARG && folder_may_follow)
+        p->o->profile = text; /* --profile FOLDER, as well as --profile=FOLDER */
+    else if (key == ARGP_KEY_ARG)
+        p->code = refuse(p, "unexpected argument \"%s\"; see fsdp_train --help", text);
+    else if (key < STEPS || key > CHECK_GRADIENTS)
+        return ARGP_ERR_UNKNOWN;
+    else
+        p->code = take(p, key, text);
+    p->folder_may_follow = key == PROFILE && text == NULL;
+    return p->code == GO_ON ? 0 : EINVAL;
+}
+
+static const struct argp argp = {
+    known,
+    parse_key,
+    "",
+    "Trains a small hybrid model, sharded over ranks, with its gathered parameters and gradients in a pool of "
+    "bucketpool.\vUnder MPI every process is a rank: examples/mpi 4 fsdp_train --steps 50. Exit: 0 trained, 1 failed, "
+    "2 bad "
+    "options, 77 no device.",
+    0,
+    0,
+    0};
+
+/* Whether the help was asked for, and printed. */
+static bool print_help(int argc, char **argv, bool speaks)
+{
+    for (int i = 1; i < argc; i++) {
+        bool usage = strcmp(argv[i], "--usage") == 0;
+        if (!usage && strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-?") != 0 && strcmp(argv[i], "-h") != 0)
+            continue;
+        char name[] = "fsdp_train";
+        if (speaks)
+            argp_help(&argp, stdout, usage ? ARGP_HELP_USAGE : ARGP_HELP_STD_HELP, name);
+        return true;
+    }
+    return false;
 }
 
 int options_parse(int argc, char **argv, bool speaks, options *o)
 {
-    const parser p = {o, speaks};
+    parser p = {.o = o, .speaks = speaks, .code = GO_ON};
     *o = (options){.stack = "amaemamm",
                    .policy = BP_POLICY_SCHEDULED,
                    .steps = 10,
@@ -208,20 +246,10 @@ int options_parse(int argc, char **argv, bool speaks, options *o)
                    .vocab = 48,
                    .seed = 1,
                    .slow_us = 200};
-    opterr = 0;
-    for (;;) {
-        int at = optind > 0 ? optind : 1;
-        int id = getopt_long(argc, argv, "", known, NULL);
-        if (id == -1)
-            break;
-        if (id == '?')
-            return refuse(&p, "%s is no option, lacks its value, or takes none; --help lists them", argv[at]);
-        int code = take(&p, id, optarg);
-        if (code != GO_ON)
-            return code;
-    }
-    if (optind < argc)
-        return refuse(&p, "%s is no option; --help lists them", argv[optind]);
+    if (print_help(argc, argv, speaks))
+        return EXIT_SUCCESS;
+    if (argp_parse(&argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_IN_ORDER, NULL, &p) != 0)
+        return p.code != GO_ON ? p.code : EXIT_OPTIONS;
     return check(&p);
 }
 

@@ -136,24 +136,27 @@ class FsdpTrain(unittest.TestCase):
         self.assertIn("NCCL cannot be loaded", result.stderr)
 
     def test_options(self):
-        for options, words in ((("--policy", "best"), '--policy is fixed, max, scheduled or dynamic, not "best"'),
-                               (("--graph",), "--graph needs --device cuda: the host device has no graphs"),
-                               (("--register",), "--register needs --device cuda"),
-                               (("--graph", "--device", "cuda", "--policy", "dynamic"), "--graph needs addresses that stay"),
-                               (("--register", "--device", "cuda", "--policy", "dynamic"), "--register needs slabs"),
-                               (("--steps", "-1"), '--steps is a whole number from 0 to 1000000, not "-1"'),
-                               (("--rows", "0"), "--rows is a whole number from 1"), (("--hidden", "7"), "--hidden is even"),
-                               (("--seed", "1e3"), "--seed is a whole number"), (("--stack", ""), "--stack is up to 32 letters"),
-                               (("--stack", "amx"), "--stack is up to 32 letters"), (("--stack", "a" * 33), "--stack is up to"),
-                               (("--slow", "disk"), "--slow is gather, compute, reduce or all"),
-                               (("--device", "tpu"), "--device is host or cuda"), (("--precision", "fp8"), "--precision is mixed"),
-                               (("--offload-every", "0"), "--offload-every is a whole number from 1"),
-                               (("--steps",), "--steps is no option, lacks its value, or takes none"),
-                               (("--graph=yes",), "--graph=yes is no option, lacks its value, or takes none"),
-                               (("7",), "7 is no option"), (("-x",), "-x is no option")):
+        for options, words in ((("--policy", "best"), '--policy: expected fixed, max, scheduled or dynamic, got "best"'),
+                               (("--graph",), "--graph requires --device cuda: the host device has no graphs"),
+                               (("--register",), "--register requires --device cuda"),
+                               (("--graph", "--device", "cuda", "--policy", "dynamic"), "--graph requires --policy fixed, max or scheduled"),
+                               (("--register", "--device", "cuda", "--policy", "dynamic"), "--register requires --policy fixed"),
+                               (("--steps", "-1"), '--steps: expected an integer in [0, 1000000], got "-1"'),
+                               (("--rows", "0"), "--rows: expected an integer in [1, "), (("--hidden", "7"), "--hidden: expected an even number"),
+                               (("--seed", "1e3"), "--seed: expected an integer"), (("--stack", ""), "--stack: expected up to 32 letters"),
+                               (("--stack", "amx"), "--stack: expected up to 32 letters"), (("--stack", "a" * 33), "--stack: expected up to"),
+                               (("--slow", "disk"), "--slow: expected gather, compute, reduce or all"),
+                               (("--device", "tpu"), "--device: expected host or cuda"), (("--precision", "fp8"), "--precision: expected mixed"),
+                               (("--offload-every", "0"), "--offload-every: expected an integer in [1, "),
+                               (("--steps",), "option --steps requires a value; see fsdp_train --help"),
+                               (("--graph=yes",), "option --graph takes no value"), (("7",), 'unexpected argument "7"'),
+                               (("--profile=a", "7"), 'unexpected argument "7"'), (("--profile", "--graph", "7"), 'unexpected argument "7"'),
+                               (("-x",), "unknown option -x"), (("--foo=3",), "unknown option --foo; see fsdp_train --help")):
             result = start(1, *options)
             self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), options)
             self.assertIn("fsdp_train: " + words, result.stderr)
+        self.assertEqual(len({start(1, form).stdout for form in ("--help", "-h", "-?")}), 1)
+        self.assertTrue(start(1, "--usage").stdout.startswith("Usage: fsdp_train"))
         result = start(1, "--help")
         self.assertEqual(result.returncode, 0)
         for option in ("policy", "graph", "register", "offload-every", "profile", "slow", "check-gradients", "steps"):
@@ -176,7 +179,8 @@ class FsdpTrain(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for steps in (0, 1, 2, 3):
                 place = os.path.join(folder, str(steps))
-                result = start(1, "--steps", steps, f"--profile={place}")
+                form = (f"--profile={place}",) if steps % 2 else ("--profile", place)
+                result = start(1, "--steps", steps, *form)
                 self.assertEqual(len(self.losses(result)), steps)
                 last = os.path.join(place, f"step_{min(steps, 2) - 1}", "snapshot_rank00.pickle")
                 self.assertEqual(re.findall(r"(?m)^profile (.*)$", result.stdout), [last] if steps else [])
