@@ -18,7 +18,7 @@ int cli_fail(int code, const char *format, ...)
     va_end(args);
     for (char *c = text; *c != '\0'; c++)
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    fprintf(stderr, "bucketpool: %s\n", text);
+    fprintf(stderr, "%sbucketpool: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", text); /* over a progress line */
     return code;
 }
 

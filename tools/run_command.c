@@ -2,37 +2,21 @@
 #include <bucketpool/formats.h>
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
+#include "interrupt.h"
 #include "outputs.h"
 #include "run_report.h"
 #include "trace_model.h"
-
-static volatile sig_atomic_t interrupts;
-
-/* The first Ctrl-C ends the run in order. Some parents send it twice: the third ends it at once. */
-static void note_interrupt(int number)
-{
-    if (++interrupts == 2)
-        signal(number, SIG_DFL);
-}
-
-static void watch_for_interrupt(void)
-{
-    struct sigaction action = {.sa_handler = note_interrupt};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-}
 
 static bool go_on(void *user, uint64_t steps_done)
 {
     run_setup *setup = user;
     progress_show(&setup->progress, steps_done);
-    return interrupts == 0;
+    return !interrupt_came();
 }
 
 /* ---- driving ------------------------------------------------------------------------------------------------------------- */
@@ -65,7 +49,7 @@ static bp_status iterate(const run_options *options, run_setup *setup)
 static int drive(const run_options *options, const analysis *a, run_setup *setup, run_outcome *outcome)
 {
     progress_init(&setup->progress, "step", options->steps * bp_schedule_step_count(a->schedule));
-    watch_for_interrupt();
+    interrupt_watch();
     bp_status status = iterate(options, setup);
     if (status == BP_OK)
         status = driver_end(setup->driver);
@@ -182,9 +166,6 @@ int cli_run(int argc, char **argv)
         code = run(&options, &analyses[0]);
     analysis_finish_all(analyses, count);
     run_options_finish(&options);
-    if (interrupts > 0) { /* as the shell expects of what Ctrl-C ended */
-        signal(SIGINT, SIG_DFL);
-        raise(SIGINT);
-    }
+    interrupt_pass_on();
     return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }

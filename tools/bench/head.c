@@ -9,6 +9,7 @@
 #include "bench/run.h"
 #include "bench/times.h"
 #include "cli.h"
+#include "interrupt.h"
 
 typedef struct head_bench {
     bench *bench;
@@ -20,6 +21,7 @@ typedef struct head_bench {
     bp_lm_head_gradients gradients;
     bench_products *products;
     bench_sample *samples, *product_samples; /* by turn */
+    size_t done;                             /* turns, fewer than asked for when an interrupt came */
 } head_bench;
 
 static bp_status forward(void *user)
@@ -138,21 +140,21 @@ static bp_status take_turns(head_bench *h, const bench_work *work)
         return status;
     const bench_work products = bench_products_work(h->products);
     status = measure(h, &products, 1, &products_sample);
-    for (size_t t = 0; status == BP_OK && t < h->bench->options->turns; t++) {
+    for (size_t t = 0; status == BP_OK && t < h->bench->options->turns && !interrupt_came(); t++) {
         status = measure(h, work, bench_repeats(&sample), &h->samples[t]);
         if (status == BP_OK)
             status = measure(h, &products, bench_repeats(&products_sample), &h->product_samples[t]);
+        h->done = t + 1;
     }
     return status;
 }
 
 static bp_status settle(head_bench *h)
 {
-    size_t turns = (size_t)h->bench->options->turns;
     bench_row alone = {0};
-    bp_status status = bench_settle(h->product_samples, turns, &alone);
+    bp_status status = bench_settle(h->product_samples, h->done, &alone);
     h->row->products_seconds = alone.seconds;
-    return status == BP_OK ? bench_settle(h->samples, turns, h->row) : status;
+    return status == BP_OK ? bench_settle(h->samples, h->done, h->row) : status;
 }
 
 static bp_status with_tensors(head_bench *h)
@@ -217,7 +219,7 @@ int bench_run_head(bench *b)
 {
     int code = EXIT_GO_ON;
     for (size_t i = 0; code == EXIT_GO_ON && i < b->row_count; i++) {
-        if (b->rows[i].shape->fits)
+        if (b->rows[i].shape->fits && !interrupt_came())
             code = run_row(b, i);
     }
     return code;

@@ -8,6 +8,7 @@
 #include "bench/run.h"
 #include "bench/times.h"
 #include "cli.h"
+#include "interrupt.h"
 
 /* One shape. */
 typedef struct logits_bench {
@@ -21,6 +22,8 @@ typedef struct logits_bench {
     uint64_t repeats;
     bench_sample *samples; /* by row and turn */
     double *copies;        /* by turn */
+    size_t *done;          /* turns by row, fewer than asked for when an interrupt came */
+    size_t copies_done;
 } logits_bench;
 
 static bool is_in_place(const logits_bench *l)
@@ -142,11 +145,13 @@ static bp_status take_turns(logits_bench *l)
     bench *b = l->bench;
     size_t rows = b->options->chunk.count, turns = (size_t)b->options->turns;
     bp_status status = BP_OK;
-    for (size_t t = 0; status == BP_OK && t < turns; t++) {
+    for (size_t t = 0; status == BP_OK && t < turns && !interrupt_came(); t++) {
         status = bench_copy_measure(&b->copy, &l->copies[t]);
-        for (size_t i = 0; status == BP_OK && i < rows; i++) {
+        l->copies_done = t + 1;
+        for (size_t i = 0; status == BP_OK && i < rows && !interrupt_came(); i++) {
             size_t r = (i + t) % rows;
             status = measure(l, &l->rows[r], l->repeats, &l->samples[r * turns + t]);
+            l->done[r] = t + 1;
         }
     }
     return status;
@@ -157,16 +162,16 @@ static bp_status measure_rows(logits_bench *l)
     bench *b = l->bench;
     size_t rows = b->options->chunk.count, turns = (size_t)b->options->turns;
     bp_status status = write_logits(l);
-    for (size_t i = 0; status == BP_OK && i < rows; i++)
+    for (size_t i = 0; status == BP_OK && i < rows && !interrupt_came(); i++)
         status = warm_up(l, &l->rows[i]);
     if (status == BP_OK)
         status = take_turns(l);
     if (status != BP_OK)
         return status;
-    double copy = bench_median(l->copies, turns);
+    double copy = bench_median(l->copies, l->copies_done);
     for (size_t i = 0; status == BP_OK && i < rows; i++) {
         l->rows[i].copy_bytes_per_s = copy;
-        status = bench_settle(&l->samples[i * turns], turns, &l->rows[i]);
+        status = bench_settle(&l->samples[i * turns], l->done[i], &l->rows[i]);
     }
     return status;
 }
@@ -212,11 +217,14 @@ static int run_shape(bench *b, size_t shape)
                       .shape = &b->shapes[shape],
                       .rows = &b->rows[shape * rows],
                       .samples = calloc(rows * turns, sizeof(bench_sample)),
-                      .copies = calloc(turns, sizeof(double))};
-    int code = l.samples != NULL && l.copies != NULL ? run_client(&l) : cli_fail(EXIT_ENVIRONMENT, "out of memory");
+                      .copies = calloc(turns, sizeof(double)),
+                      .done = calloc(rows, sizeof(size_t))};
+    bool has_memory = l.samples != NULL && l.copies != NULL && l.done != NULL;
+    int code = has_memory ? run_client(&l) : cli_fail(EXIT_ENVIRONMENT, "out of memory");
     bp_logprob_destroy(&l.client);
     free(l.samples);
     free(l.copies);
+    free(l.done);
     return code;
 }
 
@@ -224,7 +232,7 @@ int bench_run_logits(bench *b)
 {
     int code = EXIT_GO_ON;
     for (size_t i = 0; code == EXIT_GO_ON && i < b->shape_count; i++) {
-        if (b->shapes[i].fits)
+        if (b->shapes[i].fits && !interrupt_came())
             code = run_shape(b, i);
     }
     return code;

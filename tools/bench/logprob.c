@@ -5,6 +5,7 @@
 #include "bench/run.h"
 #include "bench/times.h"
 #include "cli.h"
+#include "interrupt.h"
 
 /* A warm-up of every row, and its turns; of the head its products too. */
 static uint64_t count_measurements(const bench *b)
@@ -32,6 +33,9 @@ static void settle_copies(bench *b)
 static int judge(const bench *b)
 {
     size_t measured = 0;
+    if (interrupt_came())
+        cli_fail(EXIT_GO_ON, "interrupted after %llu of %llu measurements; the medians are of those",
+                 (unsigned long long)b->measured, (unsigned long long)count_measurements(b));
     for (size_t i = 0; i < b->row_count; i++) {
         const bench_row *row = &b->rows[i];
         measured += row->measured;
@@ -40,7 +44,7 @@ static int judge(const bench *b)
                             (unsigned long long)row->shape->seq, (unsigned long long)row->shape->vocab,
                             (unsigned long long)row->chunk, row->error);
     }
-    if (measured == 0)
+    if (measured == 0 && !interrupt_came())
         return cli_fail(EXIT_ENVIRONMENT, "no shape fits the device's memory; --scale auto takes less");
     return EXIT_ANSWERED;
 }
@@ -48,8 +52,13 @@ static int judge(const bench *b)
 static int measure(bench *b)
 {
     progress_init(&b->progress, "measurement", count_measurements(b));
+    interrupt_watch();
     int code = b->options->head > 0 ? bench_run_head(b) : bench_run_logits(b);
     progress_erase(&b->progress);
+    for (size_t i = 0; interrupt_came() && i < b->row_count; i++) {
+        if (!b->rows[i].measured && *b->rows[i].error == '\0')
+            bench_refuse_row(&b->rows[i], "interrupted");
+    }
     if (code == EXIT_GO_ON)
         settle_copies(b);
     return code;
@@ -76,5 +85,6 @@ int cli_bench_logprob(int argc, char **argv)
     if (code == EXIT_GO_ON)
         code = answer(&b);
     bench_finish(&b);
+    interrupt_pass_on();
     return code;
 }

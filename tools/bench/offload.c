@@ -3,6 +3,7 @@
 
 #include "bench/offload_report.h"
 #include "cli.h"
+#include "interrupt.h"
 
 static int answer(const bench_offload *b)
 {
@@ -11,6 +12,9 @@ static int answer(const bench_offload *b)
         code = cli_flush();
     if (code != EXIT_GO_ON)
         return code;
+    if (b->done < b->options->turns)
+        cli_fail(EXIT_GO_ON, "interrupted after %llu of %llu turns; the medians are of those",
+                 (unsigned long long)b->done, (unsigned long long)b->options->turns);
     return *b->wrong != '\0' ? cli_fail(EXIT_NEGATIVE, "%s", b->wrong) : EXIT_ANSWERED;
 }
 
@@ -37,5 +41,6 @@ int cli_bench_offload(int argc, char **argv)
     bench_groups_finish(&b.groups);
     bench_device_finish(&b.device);
     free(b.turns);
+    interrupt_pass_on();
     return code;
 }

@@ -21,7 +21,7 @@ static void print_heading(const bench_offload *b)
            *b->device.model != '\0' ? ", " : "", b->device.model, cli_bytes(g->bytes));
     printf(" in %u group%s, chunks of %s, kept in %s memory%s\nmedian of %llu turn%s\n\n", g->count, plural(g->count),
            cli_bytes(o->chunk_bytes), b->pinned ? "pinned" : "ordinary", color ? "\033[0m" : "",
-           (unsigned long long)o->turns, plural(o->turns));
+           (unsigned long long)b->done, plural(b->done));
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------------------------- */

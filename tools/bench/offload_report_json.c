@@ -54,7 +54,7 @@ int bench_offload_json(const bench_offload *b)
         json_pack("{s:s, s:s, s:s, s:s?, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:s?}", "format",
                   "bucketpool.bench/1", "bench", "offload", "device", bp_device_name(b->device.device), "device_model",
                   model, "bytes", SIZE(g->bytes), "groups", SIZE(g->count), "parts", SIZE(g->part_count), "chunk_bytes",
-                  SIZE(o->chunk_bytes), "turns", SIZE(o->turns), "out", way_json(b, &b->out, b->first[LEG_KEPT_OUT]),
+                  SIZE(o->chunk_bytes), "turns", SIZE(b->done), "out", way_json(b, &b->out, b->first[LEG_KEPT_OUT]),
                   "back", way_json(b, &b->back, b->first[LEG_KEPT_BACK]), "backing", backing_json(b), "device_bytes",
                   moments_json(b->used), b->device.cuda ? "gpu_used_bytes" : "resident_bytes", moments_json(b->seen),
                   "error", error);

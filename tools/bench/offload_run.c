@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "interrupt.h"
 #include "progress.h"
 
 #define POISON 0xa5
@@ -75,7 +76,7 @@ static bp_status take_turns(bench_offload *b, progress *p)
     double ignored;
     bench_groups_write(g, 0);
     bp_status status = bench_groups_copy(g, false, &ignored);
-    for (uint64_t turn = 0; status == BP_OK && turn <= b->options->turns; turn++) {
+    for (uint64_t turn = 0; status == BP_OK && turn <= b->options->turns && !interrupt_came(); turn++) {
         double *times = turn == 0 ? b->first : b->turns[turn - 1];
         progress_show(p, turn);
         if (turn <= 1) /* host memory is there from the first turn on */
@@ -84,6 +85,7 @@ static bp_status take_turns(bench_offload *b, progress *p)
             status = keep(b, turn, times);
         if (status == BP_OK)
             status = discard(b, turn, times);
+        b->done = turn;
     }
     return status == BP_OK ? look(b, MOMENT_AFTER) : status;
 }
@@ -92,16 +94,16 @@ static bp_status take_turns(bench_offload *b, progress *p)
 
 static bench_spread spread_of(const bench_offload *b, bench_leg leg, double *values)
 {
-    for (uint64_t i = 0; i < b->options->turns; i++)
+    for (uint64_t i = 0; i < b->done; i++)
         values[i] = b->turns[i][leg];
-    return bench_spread_of(values, b->options->turns);
+    return bench_spread_of(values, b->done);
 }
 
 static bench_spread ratio_of(const bench_offload *b, bench_leg plain, bench_leg leg, double *values)
 {
-    for (uint64_t i = 0; i < b->options->turns; i++)
+    for (uint64_t i = 0; i < b->done; i++)
         values[i] = b->turns[i][plain] / (b->turns[i][leg] > 0 ? b->turns[i][leg] : 1e-9);
-    return bench_spread_of(values, b->options->turns);
+    return bench_spread_of(values, b->done);
 }
 
 static bench_way settle(const bench_offload *b, bench_leg whole, bench_leg copies, bench_leg without, bench_leg plain,
@@ -155,9 +157,14 @@ int bench_offload_run(bench_offload *b)
         free(values);
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     }
+    interrupt_watch();
     progress_init(&p, "turn", b->options->turns + 1);
     bp_status status = take_turns(b, &p);
     progress_erase(&p);
+    if (status == BP_OK && b->done == 0) {
+        free(values);
+        return cli_fail(EXIT_NEGATIVE, "interrupted before a turn was measured");
+    }
     if (status == BP_OK)
         status = note_backing(b);
     if (status == BP_OK) {

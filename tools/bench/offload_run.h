@@ -40,6 +40,7 @@ typedef struct bench_offload {
     bench_device device;
     bench_groups groups;
     double (*turns)[LEG_COUNT]; /* seconds */
+    uint64_t done;              /* turns that were measured: fewer than asked for when an interrupt came */
     double first[LEG_COUNT];    /* of the turn that is not counted: host memory is pinned in it */
     bench_way out, back;
     uint64_t used[MOMENT_COUNT]; /* of the device's memory, by its own account */

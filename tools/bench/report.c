@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "cli.h"
+#include "interrupt.h"
 #include "sheet.h"
 
 #define CELL_CHARS 64
@@ -40,7 +41,8 @@ static void print_heading(const bench *b)
     printf("%s; ", o->entropy ? ", entropies too" : "");
     if (b->scale > 1)
         printf("sequences divided by %llu%s; ", (unsigned long long)b->scale, o->scale == 0 ? ", picked" : "");
-    printf("median of %llu turn%s\n\n", (unsigned long long)o->turns, o->turns == 1 ? "" : "s");
+    printf("median of %s%llu turn%s\n\n", interrupt_came() ? "up to " : "", (unsigned long long)o->turns,
+           o->turns == 1 ? "" : "s");
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------------------------- */

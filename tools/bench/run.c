@@ -8,6 +8,7 @@
 
 #include "bench/times.h"
 #include "cli.h"
+#include "interrupt.h"
 #include "machine.h"
 
 #define LEAST_SECONDS 0.005
@@ -17,17 +18,19 @@ bp_status bench_time(const bench_work *work, uint64_t repeats, bench_sample *sam
 {
     bp_status status = bp_stream_synchronize(work->stream);
     double begin = machine_seconds();
-    for (uint64_t i = 0; status == BP_OK && i < repeats; i++)
+    uint64_t done = 0;
+    for (; status == BP_OK && done < repeats && !(done > 0 && interrupt_came()); done++)
         status = work->forward(work->user);
+    double forwards = (double)(done > 0 ? done : 1);
     if (status == BP_OK)
         status = bp_stream_synchronize(work->stream);
     double middle = machine_seconds();
-    for (uint64_t i = 0; status == BP_OK && i < repeats; i++)
+    for (done = 0; status == BP_OK && done < repeats && !(done > 0 && interrupt_came()); done++)
         status = work->backward(work->user);
     if (status == BP_OK)
         status = bp_stream_synchronize(work->stream);
-    sample->forward = (middle - begin) / (double)repeats;
-    sample->backward = (machine_seconds() - middle) / (double)repeats;
+    sample->forward = (middle - begin) / forwards;
+    sample->backward = (machine_seconds() - middle) / (double)(done > 0 ? done : 1);
     return status;
 }
 
@@ -41,6 +44,10 @@ uint64_t bench_repeats(const bench_sample *sample)
 
 bp_status bench_settle(const bench_sample *samples, size_t count, bench_row *row)
 {
+    if (count == 0) {
+        bench_refuse_row(row, "interrupted");
+        return BP_OK;
+    }
     double *values = calloc(3 * count, sizeof *values);
     if (values == NULL)
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the times");

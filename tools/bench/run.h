@@ -21,11 +21,11 @@ typedef struct bench_sample {
     double forward, backward; /* seconds */
 } bench_sample;
 
-/* Each `repeats` times in a row, the mean of it. */
+/* Each `repeats` times in a row, the mean of it; fewer times when an interrupt comes. */
 bp_status bench_time(const bench_work *work, uint64_t repeats, bench_sample *sample);
 /* How often something that takes so long is repeated, so that starting it takes no part in it. */
 uint64_t bench_repeats(const bench_sample *sample);
-/* Medians of samples, into a row. */
+/* Medians of samples, into a row; "interrupted" where there is none. */
 bp_status bench_settle(const bench_sample *samples, size_t count, bench_row *row);
 
 /* Outputs and gradients begin as NaN. */
