@@ -103,9 +103,14 @@ static int plan(const char *path, const plan_options *options, analysis *a)
 /* Options that none of the schedules heeds would be lost without a word. */
 static int check_heeded(const plan_options *options, const analysis *analyses, size_t count)
 {
-    size_t recorded = 0;
-    for (size_t i = 0; i < count; i++)
+    size_t recorded = 0, tensors = 0;
+    for (size_t i = 0; i < count; i++) {
         recorded += analyses[i].recorded;
+        tensors += analyses[i].tensors;
+    }
+    if (options->units != NULL && tensors == 0)
+        return cli_fail(EXIT_BAD_INPUT, "--units requires safetensors, and %s has units already; leave --units out",
+                        analyses[0].name);
     const char *generating = options_schedule_generating(&options->schedule);
     if (generating != NULL && recorded == count)
         return cli_fail(EXIT_BAD_INPUT, "--%s is about generated schedules, and %s brings a recorded one; leave it out",

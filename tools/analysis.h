@@ -24,6 +24,7 @@ typedef struct analysis {
     size_t units;    /* that hold buckets */
     size_t models;   /* that share the pool */
     size_t recorded; /* of them: those that brought a schedule along, for which prefetch and the like do not count */
+    bool tensors;    /* with --units: its units are found by names of tensors */
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;

@@ -1,10 +1,12 @@
 /* From a file to buckets: what is planned, and what lies beside the pool. */
 #include <bucketpool/formats.h>
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "analysis_parts.h"
 #include "cli.h"
+#include "models.h"
 
 static void choose_rules(const plan_options *options, const bp_model *model, analysis *a)
 {
@@ -67,20 +69,32 @@ int analysis_fail(const char *path, bp_status status)
                     bp_error_detail());
 }
 
-int analysis_read(const char *path, const plan_options *options, analysis *a, bp_model **model)
+static int read_model(const char *given, const plan_options *options, analysis *a, bp_model **model)
 {
+    char *path;
+    int code = models_find(given, &path);
+    if (code != EXIT_GO_ON)
+        return code;
     bp_reader_options reader;
     bp_status status = bp_reader_options_init(&reader, sizeof reader);
     reader.units = options->units;
+    a->tensors = options->units != NULL && models_has_tensors(path);
     if (status == BP_OK)
         status = bp_model_read(path, &reader, model);
-    if (status != BP_OK)
-        return cli_fail_status(status);
+    free(path);
+    return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
+}
+
+int analysis_read(const char *path, const plan_options *options, analysis *a, bp_model **model)
+{
+    int code = read_model(path, options, a, model);
+    if (code != EXIT_GO_ON)
+        return code;
     choose_rules(options, *model, a);
     a->name = strdup(bp_model_name(*model));
     if (a->name == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    status = localise(options, a, model);
+    bp_status status = localise(options, a, model);
     if (status == BP_OK)
         status = make_buckets(options, *model, a);
     if (status != BP_OK)

@@ -7,6 +7,7 @@
 
 #include "cli.h"
 #include "gpus.h"
+#include "outputs.h"
 #include "values.h"
 
 enum {
@@ -27,7 +28,8 @@ static const struct argp_option plan_table[] = {
     {0, 0, 0, 0, "Output:", 6},
     {"json", OPT_JSON, 0, 0, "Print a document: bucketpool.report/1, of explain bucketpool.whatif/1", 0},
     {"svg", OPT_SVG, "FILE", 0, "Draw the pool, of explain what giving up overlap saves (.svg, .png or .pdf)", 0},
-    {"output", 'o', "PLAN", 0, "plan: write it (of the one policy named, or of scheduled)", 0},
+    {"output", 'o', "PLAN", 0,
+     "plan: write it (of the one policy named, or of scheduled); -: on standard output, instead of the tables", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
     {0, 0, 0, 0, 0, 0},
 };
@@ -107,6 +109,8 @@ static int check_own(const plan_options *o, const char *command)
         return cli_fail(EXIT_BAD_INPUT, "-o writes one plan: give one model and one --policy");
     if (o->output != NULL && value_file("-o", o->output) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
+    if (output_is_standard(o->output) && o->json)
+        return cli_fail(EXIT_BAD_INPUT, "--json and -o - both write to standard output; give -o a file");
     if (o->svg != NULL && value_picture("--svg", o->svg) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
     if (o->output != NULL && o->svg != NULL && strcmp(o->output, o->svg) == 0)
@@ -120,9 +124,8 @@ static int check_own(const plan_options *o, const char *command)
     if (explains && (o->json || o->svg != NULL) && !makes_scheduled(o))
         return cli_fail(EXIT_BAD_INPUT, "--%s of explain is about policy scheduled, which --policy leaves out",
                         o->json ? "json" : "svg");
-    if ((o->joint || o->work > 0) && !makes_scheduled(o))
-        return cli_fail(EXIT_BAD_INPUT, "--%s is about policy scheduled, which --policy leaves out",
-                        o->joint ? "joint" : "work");
+    if (options_check_policies(o, o->policies, o->policy_count) != EXIT_GO_ON)
+        return EXIT_BAD_INPUT;
     if (o->svg != NULL && plans > 1)
         return cli_fail(EXIT_BAD_INPUT, "--svg draws one model, %zu are given", o->model_count);
     return EXIT_GO_ON;
@@ -141,7 +144,8 @@ int options_parse(int argc, char **argv, const char *command, plan_options *opti
               "little it "
               "could take.\vMODEL is a config.json, a directory with one or with safetensors files, a safetensors file "
               "or "
-              "index, or a units.json. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
+              "index, a units.json, one of these on standard input (-), or the name of a bundled model such as "
+              "Llama-3.1-8B. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
             : "Says which unit sets which buffer of MODEL, why the policies differ, what other schedules would take, "
               "which "
               "units set the peak, and what giving up overlap saves.\vMODEL is as for plan.",

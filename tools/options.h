@@ -33,6 +33,7 @@ typedef struct plan_options {
     bool joint;
     uint64_t work;     /* 0: the library's default */
     const char *units; /* patterns for safetensors */
+    uint64_t given;    /* bits of the planning options on the command line, for options_making_plans */
     uint64_t budget;   /* bytes, 0: none */
     const char *budget_name;
     bool json;
@@ -50,6 +51,10 @@ int options_read(int argc, char **argv, const char *command, const struct argp *
 /* For parsers at ARGP_KEY_ERROR, an unknown option or a missing value: argp's own message is off. Exits. */
 _Noreturn void options_refuse(const struct argp_state *state);
 int options_check(const plan_options *options, const char *command);
+/* Whether each option of a policy has one of these to be heeded by. EXIT_GO_ON or the exit code after a message. */
+int options_check_policies(const plan_options *options, const bp_policy *policies, size_t count);
+/* The first option on the command line that only the making of a plan heeds, without its dashes; NULL: none. */
+const char *options_making_plans(const plan_options *options);
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call options_finish either way. */
 int options_parse(int argc, char **argv, const char *command, plan_options *options);

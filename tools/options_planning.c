@@ -67,7 +67,7 @@ static const struct argp_option planning_table[] = {
      "Units that do not fit the fixed pool: persistent or dynamic (default persistent)", 0},
     {"joint", OPT_JOINT, 0, 0, "scheduled: all roles but state, main_grad and optimizer share one slab", 0},
     {"work", OPT_WORK, "N", 0, "scheduled: bound of the search in each slab (default: the library's)", 0},
-    {"align", OPT_ALIGN, "BYTES", 0, "Alignment of every buffer, a power of two (default 256)", 0},
+    {"align", OPT_ALIGN, "SIZE", 0, "Alignment of every buffer, a power of two: 256 (the default), 4KiB", 0},
     {"help", '?', 0, 0, "Print this list", -1},
     {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
     {0, 0, 0, 0, 0, 0},
@@ -114,6 +114,16 @@ static int add_role(const char *word, void *user)
     return EXIT_GO_ON;
 }
 
+static int parse_align(const char *text, uint64_t *alignment)
+{
+    if (!cli_parse_bytes(text, alignment) || *alignment > (uint64_t)1 << 40)
+        return cli_fail(EXIT_BAD_INPUT, "--align: expected a size from 1 to 1TiB such as 256 or 4KiB, got \"%.40s\"",
+                        text);
+    if ((*alignment & (*alignment - 1)) != 0)
+        return cli_fail(EXIT_BAD_INPUT, "--align %.40s is no power of two", text);
+    return EXIT_GO_ON;
+}
+
 static int parse_planning(int key, char *text, plan_options *o)
 {
     int value = 0, code;
@@ -123,7 +133,7 @@ static int parse_planning(int key, char *text, plan_options *o)
     case OPT_TP: return value_u32("tp", text, 1, &o->tp);
     case OPT_BUFFERS: return value_u32("buffers", text, 1, &o->buffers);
     case OPT_FLAT_ALIGNMENT: return value_number("flat-alignment", text, 1, 1u << 30, &o->flat_alignment);
-    case OPT_ALIGN: return value_number("align", text, 1, (uint64_t)1 << 40, &o->alignment);
+    case OPT_ALIGN: return parse_align(text, &o->alignment);
     case OPT_PARAM_DTYPE: return value_dtype("param-dtype", text, &o->param_dtype);
     case OPT_GRAD_DTYPE: return value_dtype("grad-dtype", text, &o->grad_dtype);
     case OPT_GRAD_COMM_DTYPE: return value_dtype("grad-comm-dtype", text, &o->grad_comm_dtype);
@@ -202,6 +212,7 @@ static error_t parse_planning_key(int key, char *text, struct argp_state *state)
         options_refuse(state);
     if (key < OPTIONS_FIRST_KEY || key > LAST_PLANNING_KEY)
         return ARGP_ERR_UNKNOWN;
+    options->given |= UINT64_C(1) << (key - OPTIONS_FIRST_KEY);
     int code = parse_planning(key, text, options);
     if (code != EXIT_GO_ON)
         exit(code); /* the message is out */
@@ -215,16 +226,60 @@ const struct argp_child options_planning[] = {{&planning_argp, 0, 0, 0}, {0, 0, 
 int options_check(const plan_options *o, const char *command)
 {
     if (o->model_count == 0)
-        return cli_fail(EXIT_BAD_INPUT, "%s: no model; give a config.json, a directory, safetensors or a units.json",
+        return cli_fail(EXIT_BAD_INPUT,
+                        "%s: no model; give a config.json, a directory, safetensors, a units.json or a bundled model's "
+                        "name",
                         command);
+    size_t inputs = 0;
+    for (size_t i = 0; i < o->model_count; i++)
+        inputs += strcmp(o->models[i], "-") == 0;
+    if (inputs > 1)
+        return cli_fail(EXIT_BAD_INPUT, "%s: standard input (-) is read once, %zu models are -", command, inputs);
     if (o->dp % o->ep != 0)
         return cli_fail(EXIT_BAD_INPUT, "--dp %u is not a multiple of --ep %u", o->dp, o->ep);
-    if ((o->alignment & (o->alignment - 1)) != 0)
-        return cli_fail(EXIT_BAD_INPUT, "--align %llu is no power of two", (unsigned long long)o->alignment);
     if (o->schedule.passes == BP_PASSES_EVAL && (o->roles & OPTIONS_EVALUATED_ROLES) == 0)
         return cli_fail(EXIT_BAD_INPUT,
                         "an evaluation has no gradients and nothing that is trained: --roles param or state");
     return options_schedule_check(&o->schedule, o->model_count);
+}
+
+static bool is_given(const plan_options *options, int key)
+{
+    return (options->given >> (key - OPTIONS_FIRST_KEY) & 1) != 0;
+}
+
+int options_check_policies(const plan_options *options, const bp_policy *policies, size_t count)
+{
+    static const struct {
+        int key;
+        unsigned heeding; /* policies, a bit each */
+        const char *option, *policies;
+    } rules[] = {{OPT_JOINT, 1u << BP_POLICY_SCHEDULED, "joint", "scheduled"},
+                 {OPT_WORK, 1u << BP_POLICY_SCHEDULED, "work", "scheduled"},
+                 {OPT_BUFFERS, 1u << BP_POLICY_FIXED | 1u << BP_POLICY_MAX, "buffers", "fixed or max"},
+                 {OPT_FALLBACK, 1u << BP_POLICY_FIXED, "fallback", "fixed"}};
+    unsigned made = 0;
+    for (size_t i = 0; i < count; i++)
+        made |= 1u << policies[i];
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (is_given(options, rules[i].key) && (made & rules[i].heeding) == 0)
+            return cli_fail(EXIT_BAD_INPUT, "--%s requires --policy %s", rules[i].option, rules[i].policies);
+    }
+    return EXIT_GO_ON;
+}
+
+const char *options_making_plans(const plan_options *options)
+{
+    static const int keys[] = {OPT_BUFFERS, OPT_FALLBACK, OPT_JOINT, OPT_WORK, OPT_ALIGN};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (!is_given(options, keys[i]))
+            continue;
+        for (const struct argp_option *option = planning_table;; option++) {
+            if (option->key == keys[i])
+                return option->name;
+        }
+    }
+    return NULL;
 }
 
 void options_init(plan_options *options)

@@ -25,11 +25,49 @@ static char *beside(const char *target)
     return path;
 }
 
+bool output_is_standard(const char *path)
+{
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+/* A file of its own among the temporary ones. */
+static bool init_standard(output *o)
+{
+    const char *folder = getenv("TMPDIR");
+    if (asprintf(&o->written, "%s/bucketpool-XXXXXX", folder != NULL && *folder != '\0' ? folder : "/tmp") < 0)
+        o->written = NULL;
+    int file = o->written != NULL ? mkstemp(o->written) : -1;
+    if (file >= 0) {
+        close(file);
+        o->target = strdup("-");
+        return o->target != NULL;
+    }
+    free(o->written);
+    o->written = NULL;
+    return false;
+}
+
+/* Standard output may be a pipe or a file that others write to as well: copied, never replaced. */
+static bool commit_standard(const output *o)
+{
+    char piece[65536];
+    FILE *file = fopen(o->written, "re");
+    size_t bytes;
+    while (file != NULL && (bytes = fread(piece, 1, sizeof piece, file)) > 0)
+        fwrite(piece, 1, bytes, stdout);
+    bool read = file != NULL && !ferror(file);
+    if (file != NULL)
+        fclose(file);
+    return read && fflush(stdout) == 0 && !ferror(stdout);
+}
+
 bool output_init(const char *path, output *o)
 {
     *o = (output){0};
     if (path == NULL)
         return true;
+    if (output_is_standard(path))
+        return init_standard(o);
     struct stat about = {0};
     bool there = stat(path, &about) == 0;
     if (there && S_ISDIR(about.st_mode)) {
@@ -51,6 +89,8 @@ bool output_commit(output *o)
 {
     if (o->written == NULL)
         return true;
+    if (output_is_standard(o->target))
+        return commit_standard(o);
     bool moves = strcmp(o->written, o->target) != 0;
     if (moves && o->mode != 0 && chmod(o->written, o->mode) != 0)
         return false;

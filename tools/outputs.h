@@ -12,8 +12,10 @@ typedef struct output {
     mode_t mode; /* of the file that is replaced, 0: there is none */
 } output;
 
+/* "-": the commit copies what was written to standard output. */
+bool output_is_standard(const char *path);
 /* Both keep the ending of `path`, which says what kind of picture to draw; links are followed. NULL path: no output. false when
- * memory runs out. */
+ * it cannot be written; errno says why. */
 bool output_init(const char *path, output *o);
 /* Moves what was written to its target. false when that fails; errno says why. */
 bool output_commit(output *o);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "progress.h"
 
 /* How much of an id is shown in a message. */
 #define ID_CHARS 60
@@ -36,8 +37,9 @@ static int check_capacity(const pack_answer *a, uint64_t capacity)
 
 int pack_answer_init(const char *path, const pack_options *options, pack_answer *answer)
 {
-    *answer = (pack_answer){.path = path, .result = {.size = sizeof answer->result}};
-    bp_status status = bp_packing_file_read(path, &answer->file);
+    bool is_input = strcmp(path, "-") == 0;
+    *answer = (pack_answer){.path = is_input ? "stdin" : path, .result = {.size = sizeof answer->result}};
+    bp_status status = bp_packing_file_read(is_input ? "/dev/stdin" : path, &answer->file);
     if (status != BP_OK)
         return cli_fail_status(status);
     if (options->check && bp_packing_file_offsets(answer->file) == NULL)
@@ -140,10 +142,16 @@ int pack_answer_find(pack_answer *answer, const pack_options *options)
     answer->witness = calloc(item_count(answer), sizeof *answer->witness);
     if (answer->offsets == NULL || answer->witness == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    progress p;
+    char what[160];
+    snprintf(what, sizeof what, "%s: %s %zu items", answer->path, options->check ? "checks" : "packs",
+             item_count(answer));
+    progress_watch(&p, what);
     int code = find_bound(answer);
-    if (code != EXIT_GO_ON)
-        return code;
-    return options->check ? check_offsets(answer, options->capacity) : pack(answer, options);
+    if (code == EXIT_GO_ON)
+        code = options->check ? check_offsets(answer, options->capacity) : pack(answer, options);
+    progress_unwatch(&p);
+    return code;
 }
 
 bool pack_answer_is_placed(const pack_answer *answer)

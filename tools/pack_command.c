@@ -34,6 +34,8 @@ static int write_files(const pack_answer *a, const pack_options *options, const 
 
 static int print(const pack_answer *answers, const pack_options *options)
 {
+    if (output_is_standard(options->output))
+        return EXIT_GO_ON;
     if (options->json)
         return pack_report_json(answers, options->file_count, options);
     if (options->file_count > 1)
@@ -72,7 +74,9 @@ static int answer(const pack_answer *answers, const pack_options *options)
     if (code == EXIT_GO_ON)
         code = cli_flush();
     if (code == EXIT_GO_ON && !output_commit(&csv))
-        code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+        code = output_is_standard(options->output)
+                   ? cli_flush()
+                   : cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
     if (code == EXIT_GO_ON && !output_commit(&picture))
         code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
     output_finish(&csv);

@@ -6,6 +6,7 @@
 
 #include "cli.h"
 #include "options.h"
+#include "outputs.h"
 #include "values.h"
 
 enum {
@@ -27,7 +28,8 @@ static const struct argp_option pack_table[] = {
     {0, 0, 0, 0, "Output:", 2},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.pack/1 document", 0},
     {"svg", OPT_SVG, "FILE", 0, "Draw the placement (.svg, .png or .pdf)", 0},
-    {"output", 'o', "CSV", 0, "Write the rows of FILE with an offset column", 0},
+    {"output", 'o', "CSV", 0,
+     "Write the rows of FILE with an offset column; -: on standard output, instead of the lines", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
     {"help", '?', 0, 0, "Print this list", -1},
     {"usage", OPT_USAGE, 0, 0, "Print a short usage message", -1},
@@ -75,6 +77,13 @@ static int check(const pack_options *o)
     if (o->check && (o->output != NULL || o->work > 0))
         return cli_fail(EXIT_BAD_INPUT, "--check looks at the offsets that are there; leave %s out",
                         o->output != NULL ? "-o" : "--work");
+    size_t inputs = 0;
+    for (size_t i = 0; i < o->file_count; i++)
+        inputs += strcmp(o->files[i], "-") == 0;
+    if (inputs > 1)
+        return cli_fail(EXIT_BAD_INPUT, "pack: standard input (-) is read once, %zu files are -", inputs);
+    if (output_is_standard(o->output) && o->json)
+        return cli_fail(EXIT_BAD_INPUT, "--json and -o - both write to standard output; give -o a file");
     if (o->output != NULL && o->svg != NULL && strcmp(o->output, o->svg) == 0)
         return cli_fail(EXIT_BAD_INPUT, "-o and --svg name the same file, %s", o->svg);
     return EXIT_GO_ON;
@@ -88,7 +97,8 @@ int pack_options_parse(int argc, char **argv, pack_options *options)
         parse_key,
         "FILE...",
         "Finds offsets for the items of FILE, so that items which are live at the same time share no bytes and the "
-        "total is as small as can be found.\vFILE is CSV: a header with the columns id, lower, upper, size and "
+        "total is as small as can be found.\vFILE is CSV (-: standard input): a header with the columns id, lower, "
+        "upper, size and "
         "optionally gaps and offset, and a row for each item. It is live from lower until before upper, but for its "
         "gaps. Exit: 0 placed, or the offsets hold; 1 nothing fits the capacity, nothing that fits was found, or the "
         "offsets do not hold; 2 bad input, 3 environment.",

@@ -46,6 +46,8 @@ static int write_files(const analysis *a, const plan_options *options, const out
 
 static int print(const analysis *analyses, size_t count, const plan_options *options)
 {
+    if (output_is_standard(options->output))
+        return EXIT_GO_ON;
     if (options->json)
         return report_print(analyses, count, options);
     if (count > 1)
@@ -82,7 +84,9 @@ static int answer(const analysis *analyses, size_t count, const plan_options *op
     if (code == EXIT_GO_ON)
         code = cli_flush();
     if (code == EXIT_GO_ON && !output_commit(&plan))
-        code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+        code = output_is_standard(options->output)
+                   ? cli_flush()
+                   : cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
     if (code == EXIT_GO_ON && !output_commit(&picture))
         code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
     output_finish(&plan);

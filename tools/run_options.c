@@ -31,7 +31,7 @@ enum {
 };
 
 static const struct argp_option run_table[] = {
-    {"policy", OPT_POLICY, "P", 0, "dynamic, fixed, max or scheduled (default max)", 4},
+    {"policy", OPT_POLICY, "P", 0, "dynamic, fixed, max or scheduled (default scheduled)", 4},
     {"plan", OPT_PLAN, "FILE", 0, "A plan that `bucketpool plan -o` wrote, instead of planning here", 0},
     {"unchecked", OPT_UNCHECKED, 0, 0, "Do not check the plan of --plan against the model first: let the pool find out",
      0},
@@ -213,11 +213,17 @@ static int check(const run_options *o)
     if (o->planning.model_count > 1 && !o->planning.schedule.share)
         return cli_fail(EXIT_BAD_INPUT, "run drives one model, %zu are given; --share makes them share a pool",
                         o->planning.model_count);
-    if (o->plan != NULL && o->policy_named)
-        return cli_fail(EXIT_BAD_INPUT, "--plan brings its policy along; leave --policy out");
-    if ((o->planning.joint || o->planning.work > 0) && (o->plan != NULL || o->policy != BP_POLICY_SCHEDULED))
-        return cli_fail(EXIT_BAD_INPUT, "--%s is about making a plan of policy scheduled; add --policy scheduled",
-                        o->planning.joint ? "joint" : "work");
+    for (size_t i = 0; o->plan != NULL && strcmp(o->plan, "-") == 0 && i < o->planning.model_count; i++) {
+        if (strcmp(o->planning.models[i], "-") == 0)
+            return cli_fail(EXIT_BAD_INPUT,
+                            "run: standard input (-) is read once, and both the model and --plan are -");
+    }
+    const char *making = o->policy_named ? "policy" : options_making_plans(&o->planning);
+    if (o->plan != NULL && making != NULL)
+        return cli_fail(EXIT_BAD_INPUT, "--%s cannot be used with --plan, which brings a finished plan; leave --%s out",
+                        making, making);
+    if (options_check_policies(&o->planning, &o->policy, 1) != EXIT_GO_ON)
+        return EXIT_BAD_INPUT;
     if (o->unchecked && o->plan == NULL)
         return cli_fail(EXIT_BAD_INPUT, "--unchecked is about the plan of --plan, and there is none");
     if (o->profile_step_count > 0 && o->profile == NULL)
@@ -229,7 +235,7 @@ static int check(const run_options *o)
 
 int run_options_parse(int argc, char **argv, run_options *options)
 {
-    *options = (run_options){.policy = BP_POLICY_MAX,
+    *options = (run_options){.policy = BP_POLICY_SCHEDULED,
                              .steps = 3,
                              .scale = 1,
                              .selection = BP_SELECT_ASSIGNED,

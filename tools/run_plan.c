@@ -2,9 +2,12 @@
 
 #include <bucketpool/formats.h>
 
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
+#include "progress.h"
 #include "scale_plan.h"
 
 /* What --scale auto aims at: a run in seconds, on a machine that has other things to do. */
@@ -64,17 +67,105 @@ static int plan_here(const run_options *options, const analysis *a, run_plan *pl
     }
 }
 
-static int read_plan(const run_options *options, const analysis *a, run_plan *plan)
+/* ---- plans of files ------------------------------------------------------------------------------------------------------- */
+
+/* The value of an option that is noted in a plan; NULL: not noted, the default. */
+static const char *noted(const bp_plan *plan, const char *key)
 {
-    bp_status status = bp_plan_read(options->plan, &plan->full);
+    const char *name, *value;
+    for (size_t i = 0; i < bp_plan_option_count(plan); i++) {
+        if (bp_plan_option(plan, i, &name, &value) == BP_OK && strcmp(name, key) == 0)
+            return value;
+    }
+    return NULL;
+}
+
+static bool is_one_of(const char *key, const char *const *names)
+{
+    while (*names != NULL && strcmp(*names, key) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* "with --prefetch 1", "without --recompute": a noted option as it is typed. */
+static void describe_option(const char *key, const char *value, char text[160])
+{
+    static const char *const flags[] = {"eval", "keep_after_forward", "recompute", "combined", "share", NULL};
+    char option[80];
+    const char *unit = strncmp(key, "unit_prefetch.", 14) == 0 ? key + 14 : NULL;
+    snprintf(option, sizeof option, "%s", unit != NULL ? "unit_prefetch" : key);
+    for (char *c = option; *c != '\0'; c++)
+        *c = *c == '_' ? '-' : *c;
+    if (strcmp(key, "schedule") == 0)
+        snprintf(text, 160, "for the schedule \"%s\"", value != NULL ? value : "");
+    else if (value == NULL || (is_one_of(key, flags) && strcmp(value, "0") == 0))
+        snprintf(text, 160, "without --%s%s%.40s", option, unit != NULL ? " " : "", unit != NULL ? unit : "");
+    else if (is_one_of(key, flags))
+        snprintf(text, 160, "with --%s", option);
+    else
+        snprintf(text, 160, "with --%s %.40s%s%.40s", option, unit != NULL ? unit : "", unit != NULL ? "=" : "", value);
+}
+
+/* The first option of `one` that `other` has otherwise, as "with --dp 64"; those that say how a plan is found do not count. */
+static bool find_difference(const bp_plan *one, const bp_plan *other, char in_one[160], char in_other[160])
+{
+    static const char *const making[] = {"buffers", "joint", "work", NULL};
+    const char *key, *value;
+    for (size_t i = 0; i < bp_plan_option_count(one); i++) {
+        if (bp_plan_option(one, i, &key, &value) != BP_OK || is_one_of(key, making))
+            continue;
+        const char *others = noted(other, key);
+        if (others != NULL && strcmp(value, others) == 0)
+            continue;
+        describe_option(key, value, in_one);
+        describe_option(key, others, in_other);
+        return true;
+    }
+    return false;
+}
+
+/* A plan can hold for other options than its own, for example with fewer units gathered ahead, and then the checker accepts it. */
+static int compare_options(const run_options *options, const analysis *a, const bp_plan *plan)
+{
+    bp_plan *here = NULL;
+    char made[160], asked[160];
+    if (noted(plan, "dp") == NULL) /* of another writer, who may note nothing, or in other words */
+        return EXIT_GO_ON;
+    bp_status status = analysis_plan(a, &options->planning, BP_POLICY_DYNAMIC, options->planning.alignment, &here);
     if (status != BP_OK)
         return cli_fail_status(status);
-    if (!options->unchecked) {
-        status = bp_plan_check(plan->full, a->buckets, a->schedule);
-        if (status != BP_OK)
-            return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_NEGATIVE,
-                            "%s is no plan for %s: %s", options->plan, a->name, bp_error_detail());
-    }
+    bool differs = find_difference(plan, here, made, asked) || find_difference(here, plan, asked, made);
+    bp_plan_destroy(&here);
+    return !differs ? EXIT_GO_ON
+                    : cli_fail(EXIT_BAD_INPUT,
+                               "%s was planned %s, this run is %s; give both the same options, or leave it to the "
+                               "pool with --unchecked",
+                               options->plan, made, asked);
+}
+
+static int check_plan(const run_options *options, const analysis *a, const bp_plan *plan)
+{
+    const char *model = bp_plan_model(plan);
+    int code = EXIT_GO_ON;
+    if (model == NULL || strcmp(model, a->name) == 0)
+        code = compare_options(options, a, plan);
+    if (code != EXIT_GO_ON)
+        return code;
+    bp_status status = bp_plan_check(plan, a->buckets, a->schedule);
+    if (status != BP_OK)
+        return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_NEGATIVE, "%s is no plan for %s: %s",
+                        options->plan, a->name, bp_error_detail());
+    return compare_options(options, a, plan);
+}
+
+static int read_plan(const run_options *options, const analysis *a, run_plan *plan)
+{
+    bp_status status = bp_plan_read(strcmp(options->plan, "-") == 0 ? "/dev/stdin" : options->plan, &plan->full);
+    if (status != BP_OK)
+        return cli_fail_status(status);
+    int code = options->unchecked ? EXIT_GO_ON : check_plan(options, a, plan->full);
+    if (code != EXIT_GO_ON)
+        return code;
     plan->scale = first_scale(options, a);
     uint64_t for_memory = scale_for(bytes_of(plan->full), memory_for_auto());
     if (options->scale == 0 && options->device != RUN_NULL && for_memory > plan->scale)
@@ -96,7 +187,12 @@ static int read_plan(const run_options *options, const analysis *a, run_plan *pl
 int run_plan_init(const run_options *options, const analysis *a, run_plan *plan)
 {
     *plan = (run_plan){.scale = 1};
+    progress p;
+    char what[160];
+    snprintf(what, sizeof what, "%s: plans policy %s", a->name, bp_policy_name(options->policy));
+    progress_watch(&p, options->plan != NULL ? "checks the plan" : what);
     int code = options->plan != NULL ? read_plan(options, a, plan) : plan_here(options, a, plan);
+    progress_unwatch(&p);
     if (code != EXIT_GO_ON)
         return code;
     bp_plan_summary summary = {.size = sizeof summary};

@@ -2,15 +2,26 @@
 
 Arguments: source directory, the command."""
 
+import json
 import os
+import pty
+import re
+import shutil
+import signal
+import struct
 import subprocess
 import sys
+import termios
 import unittest
+from fcntl import ioctl
 
 from answers import InFolder
 
-SOURCE, PROGRAM = sys.argv[1:3]
-MODEL = os.path.join(SOURCE, "examples", "models", "Llama-3.1-8B")
+SOURCE, PROGRAM = sys.argv[1], os.path.abspath(sys.argv[2])
+MODELS = os.path.join(SOURCE, "examples", "models")
+MODEL = os.path.join(MODELS, "Llama-3.1-8B")
+NANO = os.path.join(MODELS, "Nemotron-3-Nano-30B-A3B")
+ROWS = "id,lower,upper,size\na,0,2,10\nb,1,3,5\n"
 
 
 def run(*arguments, **more):
@@ -72,6 +83,226 @@ class Budgets(InFolder):
 
     def test_units(self):
         self.refused(run("plan", "--budget", "80", MODEL), 2, '"80" is less than 1 MiB; write the unit, for example 80GiB')
+
+
+class Plans(InFolder):
+    """`run --plan` drives what was planned, or says which option differs."""
+
+    def setUp(self):
+        super().setUp()
+        self.plan = self.path("plan.json")
+        self.assertEqual(run("plan", NANO, "--ep", "8", "--policy", "max", "-o", self.plan).returncode, 0)
+
+    def drive(self, *options):
+        return run("run", NANO, "--plan", self.plan, "--device", "null", "--steps", "1", *options)
+
+    def test_other_options(self):
+        self.assertEqual(self.drive("--ep", "8").returncode, 0)
+        for options, words in (((), "planned with --ep 8, this run is with --ep 1"),
+                               (("--ep", "8", "--dp", "128"), "planned with --dp 64, this run is with --dp 128"),
+                               (("--ep", "8", "--prefetch", "0"), "planned with --prefetch 1, this run is with --prefetch 0"),
+                               (("--ep", "8", "--recompute"), "planned without --recompute, this run is with --recompute"),
+                               (("--ep", "8", "--streams", "unified"), "planned without --streams, this run is with --streams unified"),
+                               (("--ep", "8", "--eval"), 'planned for the schedule "training", this run is for the schedule "evaluation"'),
+                               (("--ep", "8", "--unit-prefetch", "backbone.layers.0=2"),
+                                "planned without --unit-prefetch backbone.layers.0, this run is with --unit-prefetch backbone.layers.0=2:2")):
+            self.refused(self.drive(*options), 2, f"{self.plan} was {words}; ", "--unchecked")
+        self.assertEqual(self.drive("--ep", "8", "--prefetch", "0", "--unchecked").returncode, 0)
+
+    def test_options_of_making_one(self):
+        for option in (("--policy", "max"), ("--buffers", "3"), ("--fallback", "dynamic"), ("--joint",), ("--work", "9"), ("--align", "4KiB")):
+            self.refused(self.drive("--ep", "8", *option), 2, f"{option[0]} cannot be used with --plan")
+
+    def test_the_default_policy_is_that_of_plan(self):
+        """-o writes scheduled, run plans scheduled."""
+        run("plan", NANO, "-o", self.plan)
+        with open(self.plan, encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["policy"], "scheduled")
+        result = run("run", NANO, "--device", "null", "--json")
+        self.assertEqual(json.loads(result.stdout)["plan"]["policy"], "scheduled")
+
+
+class Values(InFolder):
+    def test_alignment(self):
+        reports = [run("plan", MODEL, "--json", "--align", align).stdout for align in ("4096", "4KiB", "4k", "4 kib")]
+        self.assertEqual(len(set(reports)), 1)
+        self.assertIn('"scheduled"', reports[0])
+        for text, words in (("4KB", "--align 4KB is no power of two"), ("3", "no power of two"), ("0", 'such as 256 or 4KiB, got "0"'),
+                            ("2TiB", "1TiB"), ("many", '"many"')):
+            self.refused(run("plan", MODEL, "--align", text), 2, words)
+
+    def test_units_without_effect(self):
+        for command in ("plan", "explain", "schedule", "run"):
+            self.refused(run(command, MODEL, "--units", "blocks.N"), 2, "--units requires safetensors, and Llama-3.1-8B has units already")
+        header = json.dumps({f"blocks.{i}.weight": {"dtype": "BF16", "shape": [8, 8], "data_offsets": [128 * i, 128 * i + 128]}
+                             for i in range(2)}).encode()
+        with open(self.path("x.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header + bytes(256))
+        with open(self.path("index.json"), "w", encoding="utf-8") as file:
+            json.dump({"weight_map": {f"blocks.{i}.weight": "x.safetensors" for i in range(2)}}, file)
+        for path in (self.path("x.safetensors"), self.path("index.json")):
+            result = run("plan", path, "--units", "blocks.N")
+            self.assertEqual((result.returncode, result.stderr), (0, ""), path)
+            self.assertIn("in 2 units", result.stdout)
+
+
+class Models(InFolder):
+    """Models by name, wherever the command is started."""
+
+    def test_names(self):
+        here = run("plan", "Llama-3.1-8B", cwd=self.folder)
+        self.assertEqual((here.returncode, here.stdout), (0, run("plan", MODEL).stdout))
+        self.refused(run("plan", "Llama-3.1-8C", cwd=self.folder), 2, 'did you mean "Llama-3.1-8B"?', f"looked for in {os.path.realpath(MODELS)}")
+        self.refused(run("plan", "llama-3.1-8b", cwd=self.folder), 2, 'did you mean "Llama-3.1-8B"?')
+        self.refused(run("plan", "config.json", cwd=self.folder), 2, "config.json: No such file or directory, and no bundled model (models")
+        self.refused(run("plan", "a/Llama-3.1-8B", cwd=self.folder), 2, "No such file")
+
+    def test_a_file_comes_first(self):
+        shutil.copytree(os.path.join(MODELS, "Qwen3-0.6B"), self.path("Llama-3.1-8B"))
+        self.assertNotIn("8.030 B", run("plan", "Llama-3.1-8B", cwd=self.folder).stdout)
+
+    def test_folders(self):
+        os.mkdir(self.path("mine"))
+        shutil.copytree(os.path.join(MODELS, "Qwen3-0.6B"), self.path("mine/Own-1B"))
+        named = {**os.environ, "BUCKETPOOL_MODELS": f"/no/such:{self.path('mine')}"}
+        self.assertTrue(run("plan", "Own-1B", env=named).stdout.startswith("Own-1B: "))
+        self.assertEqual(run("plan", "Llama-3.1-8B", env=named).returncode, 0)
+        self.refused(run("plan", "Own-2B", env=named), 2, 'did you mean "Own-1B"?', f"/no/such:{self.path('mine')}:")
+
+    def test_installed(self):
+        """Beside the command in the way that an installation has them: bin/bucketpool and share/bucketpool/models."""
+        for folder in ("bin", "share/bucketpool/models"):
+            os.makedirs(self.path(folder))
+        copy = self.path("bin/bucketpool")
+        shutil.copy(PROGRAM, copy)
+        shutil.copytree(MODEL, self.path("share/bucketpool/models/Shared-8B"))
+        libraries = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "src")
+        folders = sorted({os.path.join(libraries, *([] if name == "." else [name])) for name in (".", *os.listdir(libraries))})
+        known = {**os.environ, "LD_LIBRARY_PATH": ":".join(f for f in folders if os.path.isdir(f))}
+        result = subprocess.run([copy, "plan", "Shared-8B"], capture_output=True, text=True, env=known, timeout=60)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertTrue(result.stdout.startswith("Shared-8B: 8.030 B"))
+
+
+class Pipes(InFolder):
+    """- is standard input, and of -o standard output."""
+
+    def test_models(self):
+        with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as file:
+            text = file.read()
+        for command in ("plan", "explain", "schedule"):
+            result = run(command, "-", input=text)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertEqual(result.stdout, run(command, MODEL).stdout.replace("Llama-3.1-8B", "stdin"))
+        units = {"format": "bucketpool.units/1", "model": "tiny", "units": [{"name": "u", "buckets": [{"dtype": "bf16", "numel": 64}]}]}
+        self.assertTrue(run("plan", "-", input=json.dumps(units)).stdout.startswith("tiny: "))
+        self.refused(run("plan", "-", "-", input=text), 2, "standard input (-) is read once, 2 models are -")
+        self.refused(run("plan", "-", input='{"a":'), 2, "/dev/stdin:1:")
+
+    def test_plans(self):
+        result = run("plan", MODEL, "-o", "-")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(json.loads(result.stdout)["format"], "bucketpool.plan/1")
+        self.assertEqual(run("run", MODEL, "--plan", "-", "--device", "null", input=result.stdout).returncode, 0)
+        self.refused(run("run", "-", "--plan", "-", input=""), 2, "read once")
+        self.refused(run("plan", MODEL, "-o", "-", "--json"), 2, "--json and -o - both write to standard output")
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            lost = subprocess.run([PROGRAM, "plan", MODEL, "-o", "-"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual((lost.returncode, lost.stderr),
+                         (3, "bucketpool: standard output cannot be written: No space left on device\n"))
+
+    def test_output_is_appended(self):
+        """Standard output may be a file that others write to as well."""
+        with open(self.path("all"), "a", encoding="utf-8") as file:
+            file.write("before\n")
+            file.flush()
+            subprocess.run([PROGRAM, "pack", "-", "-o", "-"], input=ROWS, stdout=file, text=True, check=True, timeout=60)
+            file.write("after\n")
+        with open(self.path("all"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "before\nid,lower,upper,size,offset\na,0,2,10,0\nb,1,3,5,10\nafter\n")
+
+    def test_packing(self):
+        result = run("pack", "-", input=ROWS)
+        self.assertEqual((result.returncode, result.stdout.splitlines()[0]), (0, "stdin: 2 items, live in 2 intervals"))
+        placed = run("pack", "-", "-o", "-", input=ROWS).stdout
+        self.assertEqual(run("pack", "--check", "-", input=placed).returncode, 0)
+        self.refused(run("pack", "-", "-o", "-", "--json", input=ROWS), 2, "--json and -o -")
+        self.refused(run("pack", "-", "-o", "-", "--capacity", "12", input=ROWS), 1, "stdin: infeasible, proven")
+        self.refused(run("pack", "-", "-", input=ROWS), 2, "standard input (-) is read once")
+
+
+class Progress(InFolder):
+    RUN = ("run", NANO, "--scale", "65536", "--steps", "20", "--delay", "2000")
+
+    def write_rows(self, items):
+        with open(self.path("rows.csv"), "w", encoding="utf-8") as file:
+            file.write("id,lower,upper,size\n")
+            file.writelines(f"i{i},{i * 7919 % 1000},{i * 7919 % 1000 + i * 104729 % 300 + 1},{i * 1299709 % 5000 + 1}\n"
+                            for i in range(items))
+        return self.path("rows.csv")
+
+    def test_lines_where_there_is_no_terminal(self):
+        often = {**os.environ, "BUCKETPOOL_PROGRESS": "0.05"}
+        result = run(*self.RUN, env=often)
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, r"(?m)^bucketpool: step \d+ of 2080, \d+ %, \d+:\d\d left$")
+        self.assertNotIn("\r", result.stderr)
+        result = run("pack", self.write_rows(3000), "--work", "300000000", env=often)
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, r"(?m)^bucketpool: .*rows\.csv: packs 3000 items, \d+:\d\d so far$")
+        self.assertEqual(run(*self.RUN).stderr, "")
+
+    def test_a_narrow_terminal(self):
+        try:
+            main, side = pty.openpty()
+        except OSError as error:
+            self.skipTest(f"no pseudo-terminal: {error}")
+        ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        with subprocess.Popen([PROGRAM, *self.RUN], stdout=subprocess.DEVNULL, stderr=side) as process:
+            os.close(side)
+            data = b""
+            try:
+                while chunk := os.read(main, 65536):
+                    data += chunk
+            except OSError:
+                pass
+        os.close(main)
+        lines = [line for line in re.split(rb"\r|\033\[K", data) if line]
+        self.assertEqual((process.returncode, max(map(len, lines))), (0, 39))
+
+
+class Interrupts(InFolder):
+    def interrupt(self, *arguments):
+        often = {**os.environ, "BUCKETPOOL_PROGRESS": "0.01"}
+        with subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=often) as process:
+            errors = ""
+            while not re.search(r"(measurement ([6-9]|\d\d)|turn ([3-9]|\d\d+)) of", errors):  # something was measured
+                line = process.stderr.readline()
+                self.assertNotEqual(line, "", errors)
+                errors += line
+            process.send_signal(signal.SIGINT)
+            output, rest = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, -signal.SIGINT, rest)  # 130 in a shell
+        return output, rest
+
+    def test_bench_prints_what_it_has(self):
+        shapes = ("--seq", "64", "--vocab", "1000,2000", "--turns", "10000", "--threads", "1")
+        for options in ((), ("--head", "64")):
+            output, errors = self.interrupt("bench", "logprob", *shapes, "--chunk", "none", *options)
+            self.assertRegex(errors, r"(?m)^bucketpool: interrupted after \d+ of \d+ measurements; the medians are of those$")
+            rows = [line.split() for line in output.splitlines() if re.match(r"\s+64 ", line)]
+            self.assertEqual([(row[1], row[-1] == "interrupted") for row in rows], [("1000", False), ("2000", True)], output)
+            self.assertIn("median of up to 10000 turns", output)
+        output, errors = self.interrupt("bench", "logprob", *shapes, "--json")
+        rows = json.loads(output)["rows"]
+        self.assertTrue(rows[0]["time_ms"] > 0 and rows[0]["error"] is None, rows[0])
+        self.assertEqual(rows[-1]["error"], "interrupted")
+
+    def test_bench_offload(self):
+        output, errors = self.interrupt("bench", "offload", "--bytes", "8MiB", "--turns", "10000", "--json")
+        turns = json.loads(output)["turns"]
+        self.assertTrue(0 < turns < 10000)
+        self.assertIn(f"bucketpool: interrupted after {turns} of 10000 turns", errors)
 
 
 if __name__ == "__main__":

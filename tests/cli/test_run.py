@@ -88,7 +88,7 @@ class Models(Case):
         every = (("--delay", "200", "--seed", "7"), ("--no-lanes",), ("--guard",), ("--select", "any"),
                  ("--select", "any", "--strict", "warn"), ("--strict", "off"), ("--eval",), ("--prefetch", "4"),
                  ("--prefetch", "0", "--grad-units", "1"), ("--grad-units", "4"), ("--bucketing", "fsdp2"),
-                 ("--policy", "fixed", "--fallback", "dynamic"), ("--buffers", "4"), ("--tp", "2"), ("--align", "4096"),
+                 ("--policy", "fixed", "--fallback", "dynamic"), ("--policy", "max", "--buffers", "4"), ("--tp", "2"), ("--align", "4096"),
                  ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES),
                  ("--policy", "dynamic", "--guard", *ALL_ROLES), ("--scale", "1048576"), ("--passes", "both"),
                  ("--prefetch-backward", "0"), ("--unit-prefetch", "backbone.layers.9=4:2"), ("--keep-after-forward",),
@@ -99,8 +99,8 @@ class Models(Case):
         for options in every[::4 if BRIEF else 1]:
             with self.subTest(options=options):
                 self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, *options))
-                if "--policy" not in options and "--buffers" not in options:
-                    self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, *options, "--policy", "scheduled"))
+                if "--policy" not in options:
+                    self.clean(run("run", NANO, "--ep", "8", "--scale", SMALL, *options, "--policy", "max"))
 
     def test_models_that_share(self):
         for policy in ("dynamic", "max", "scheduled"):
@@ -192,8 +192,8 @@ class Shapes(Case):
         """A unit that runs at odd distances finds another copy free than before."""
         units = [{"name": name, "buckets": [{"dtype": "bf16", "numel": 5000}]} for name in "abc"]
         path = self.units(units, order=["a", "b", "c", "a", "b", "a", "c", "b", "b", "a"])
-        options = (path, "--roles", "param", "--select", "any", "--steps", "4")
-        self.clean(run("run", path, "--roles", "param", "--steps", "4"))
+        options = (path, "--policy", "max", "--roles", "param", "--select", "any", "--steps", "4")
+        self.clean(run("run", path, "--policy", "max", "--roles", "param", "--steps", "4"))
         loose = document(*options, "--strict", "off")
         self.assertGreater(loose["statistics"]["deviations"], 3)
         self.assertEqual(loose["verification"]["corrupted_buckets"], 0)
@@ -350,7 +350,7 @@ class Plans(Case):
             self.refused(result, 1)
 
     def test_plan_of_another_schedule(self):
-        self.refused(self.drive("--prefetch", "3"), 1, "is no plan for")
+        self.refused(self.drive("--prefetch", "3"), 2, "plan.json was planned with --prefetch 1, this run is with --prefetch 3")
         self.one_line(self.drive("--prefetch", "3", "--unchecked"), 1, "schedule step 0")
 
     def test_scale_that_does_not_divide(self):
@@ -406,7 +406,7 @@ class Traces(Case):
             result = subprocess.run([TOOL, "run", NANO, "--device", "null", "--trace", self.path("trace.json")], stdout=full,
                                     stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
         self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
-        self.refused(run("run", NANO, "--buffers", "1", "--trace", self.path("trace.json")), 1, "infeasible")
+        self.refused(run("run", NANO, "--policy", "max", "--buffers", "1", "--trace", self.path("trace.json")), 1, "infeasible")
         self.assertEqual(os.listdir(self.folder), [])
 
 
@@ -466,7 +466,9 @@ class Mistakes(Case):
                                (["--plan", "no-such-plan.json"], ["no-such-plan.json", "No such file"]),
                                (["--dp", "64", "--ep", "7"], ["multiple"]), (["--align", "3"], ["power of two"]),
                                (["--align", str(1 << 40), "--scale", str(1 << 30)], ["64 bits"]), (["--no-such"], ["--no-such"]),
-                               (["--joint"], ["--policy scheduled"]), (["--work", "9", "--policy", "max"], ["--policy scheduled"]),
+                               (["--joint", "--policy", "max"], ["--joint requires --policy scheduled"]), (["--work", "9", "--policy", "max"], ["--policy scheduled"]),
+                               (["--buffers", "2"], ["--buffers requires --policy fixed or max"]),
+                               (["--fallback", "dynamic", "--policy", "max"], ["--fallback requires --policy fixed"]),
                                (["--share"], ["--share"]), (["--steps"], ["--steps"])):
             self.refused(run("run", NANO, *options), 2, *words)
         self.refused(run("run"), 2, "no model")
@@ -474,7 +476,7 @@ class Mistakes(Case):
         self.refused(run("run", self.path("missing.json")), 2, "missing.json")
 
     def test_infeasible(self):
-        self.refused(run("run", NANO, "--buffers", "1"), 1, "infeasible")
+        self.refused(run("run", NANO, "--policy", "max", "--buffers", "1"), 1, "infeasible")
 
     def test_lost_output_is_no_success(self):
         for arguments in (["run", NANO, "--device", "null"], ["run", NANO, "--device", "null", "--json"], ["run", "--help"]):
