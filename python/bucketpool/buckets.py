@@ -49,11 +49,11 @@ class Buckets(Owner[BucketsHandle]):
     Bucket records.
 
     bucketing: "megatron", "fsdp2", "given". padding: "megatron_lcm", "megatron_split", "flat", "given", "fsdp2". dp:
-    ranks a dense bucket is sharded over, ep of them expert-parallel. dtypes None: as model.h says. optimizer_tensors:
+    ranks a dense bucket is sharded over (64, as the command's --dp), ep of them expert-parallel. dtypes None: as model.h says. optimizer_tensors:
     of a shard's size each (Adam: 3). Raises InvalidArgument (dp or ep 0, ep does not divide dp, an empty model),
     SizeOverflow."""
 
-    def __init__(self, model: Model, bucketing: str = "megatron", padding: str = "megatron_lcm", dp: int = 1,
+    def __init__(self, model: Model, bucketing: str = "megatron", padding: str = "megatron_lcm", dp: int = 64,
                  ep: int = 1, roles: Iterable[Any] = ("param", "grad"), param_dtype: DType = None,
                  grad_dtype: DType = None, grad_comm_dtype: DType = None, main_grad_dtype: DType = None,
                  optimizer_dtype: DType = None, flat_alignment: Optional[int] = None,

@@ -192,6 +192,11 @@ class Plans(unittest.TestCase):
         with self.assertRaises(bp.InvalidArgument):
             bp.Plan(world(sizes=(5, 5))[0], schedule)
 
+    def test_default_ranks(self):
+        """As many as the command plans without --dp."""
+        model, _ = nano()
+        self.assertEqual({bucket.shards for bucket in bp.Buckets(model) if not bucket.expert}, {64})
+
     def test_hostile_options(self):
         model, buckets = nano()
         schedule = bp.Schedule.training(buckets)

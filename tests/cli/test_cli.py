@@ -15,6 +15,7 @@ import unittest
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
+BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 QWEN = "examples/models/Qwen3-0.6B"
 
@@ -501,14 +502,34 @@ class Documents(unittest.TestCase):
         code = self.read("examples", "plan_model.c").split("\n", 1)[1]
         self.assertIn("```c\n" + code + "```", self.read("README.md"))
 
-    def test_units_example_is_planned(self):
-        text = self.read("docs", "formats.md")
-        example = re.search(r"```json\n(.*?)```", text, re.DOTALL).group(1)
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            file.write(example)
-            file.flush()
-            result = run("plan", file.name, "--roles", "param")
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
+    def test_json_examples_are_accepted(self):
+        """By every command, without options."""
+        examples = re.findall(r"```json\n(.*?)```", self.read("docs", "formats.md"), re.DOTALL)
+        self.assertGreater(len(examples), 0)
+        self.assertEqual(self.read("examples", "files", "units.json"), examples[0])
+        for example in examples:
+            self.assertEqual(json.loads(example)["format"], "bucketpool.units/1")  # of others: which command reads them?
+            for command in ("plan", "explain", "schedule", "run"):
+                result = run(command, "-", input=example)
+                self.assertEqual((result.returncode, result.stderr), (0, ""), command)
+
+    def test_commands_that_are_shown(self):
+        """README's and the manual page's, in order, in a folder that has examples/ as the source tree has."""
+        shown = re.search(r"## What it answers\n\n```sh\n(.*?)```", self.read("README.md"), re.DOTALL).group(1)
+        shown += re.search(r"# EXAMPLES\n(.*?)# SEE ALSO", self.read("docs", "bucketpool.1.scd"), re.DOTALL).group(1)
+        commands = [line.split("  #")[0].replace("\\*", "*").rstrip("+").strip() for line in shown.splitlines()
+                    if line.strip().startswith("bucketpool ")]
+        self.assertGreater(len(commands), 20)
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(os.path.join(ROOT, "examples"), os.path.join(folder, "examples"))
+            environment = {**os.environ, "PATH": f"{os.path.dirname(TOOL)}:{os.environ['PATH']}", "BUCKETPOOL_PROGRESS": "0"}
+            for command in commands:
+                if "cuda" in command or BRIEF and "550B" in command:
+                    continue
+                result = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, cwd=folder, env=environment,
+                                        timeout=120, check=False)
+                if "no cairo" not in result.stderr:
+                    self.assertEqual((result.returncode, result.stderr), (0, ""), command)
 
     def test_man_page_has_every_option(self):
         help_text, page = run("plan", "--help").stdout, self.read("docs", "bucketpool.1.scd")

@@ -127,7 +127,7 @@ class Planned:
         self._ordinals: Dict[Slot, int] = {}
         models = [self._model(name, units, largest, timeline) for timeline in timelines]
         self.model: Model = models[0]
-        self.buckets = Buckets(self.model, bucketing="given", padding="given", roles=ROLES)
+        self.buckets = Buckets(self.model, bucketing="given", padding="given", dp=1, roles=ROLES)
         schedules = [Schedule.recorded(model, self.buckets, partial=True) for model in models]
         self.schedule: Schedule = schedules[0] if len(schedules) == 1 else Schedule.united(schedules)
         by_place = {(slot.unit, self._ordinals[slot]): slot for slot in largest}
