@@ -43,22 +43,22 @@ static int draw(const whatif *w, const plan_options *options, const output *pict
              analysis_schedule_text(w->analysed, options, schedule), options->joint ? ", joint slab" : "");
     const tradeoff_picture input = {w->analysed->name, subtitle, w->tradeoff, whatif_best_bargain(w->tradeoff)};
     const char *error = picture_draw_tradeoff(&input, picture->written);
-    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);
+    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", options->plot, error);
 }
 
 /* The picture appears when the answer is out. */
 static int answer(const whatif *answers, size_t count, const plan_options *options)
 {
     output picture;
-    if (!output_init(options->svg, &picture))
-        return cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
+    if (!output_init(options->plot, &picture))
+        return cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
     int code = draw(&answers[0], options, &picture);
     if (code == EXIT_GO_ON)
         code = print(answers, count, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
     if (code == EXIT_GO_ON && !output_commit(&picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
+        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
     output_finish(&picture);
     return code;
 }

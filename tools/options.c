@@ -15,7 +15,7 @@ enum {
     OPT_BUDGET,
     OPT_GPU,
     OPT_JSON,
-    OPT_SVG,
+    OPT_PLOT,
     OPT_COLOR,
 };
 
@@ -27,7 +27,7 @@ static const struct argp_option plan_table[] = {
     {"gpu", OPT_GPU, "NAME", 0, "The same by name: " GPU_NAMES, 0},
     {0, 0, 0, 0, "Output:", 6},
     {"json", OPT_JSON, 0, 0, "Print a document: bucketpool.report/1, of explain bucketpool.whatif/1", 0},
-    {"svg", OPT_SVG, "FILE", 0, "Draw the pool, of explain what giving up overlap saves (.svg, .png or .pdf)", 0},
+    {"plot", OPT_PLOT, "FILE", 0, "Draw the pool, of explain what giving up overlap saves (.svg, .png or .pdf)", 0},
     {"output", 'o', "PLAN", 0,
      "plan: write it (of the one policy named, or of scheduled); -: on standard output, instead of the tables", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
@@ -75,7 +75,7 @@ static int parse_own(int key, char *text, plan_options *o)
         return EXIT_GO_ON;
     case OPT_GPU: return parse_gpu(text, o);
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    case OPT_SVG: o->svg = text; return EXIT_GO_ON;
+    case OPT_PLOT: o->plot = text; return EXIT_GO_ON;
     default: o->output = text; return EXIT_GO_ON;
     }
 }
@@ -111,23 +111,23 @@ static int check_own(const plan_options *o, const char *command)
         return EXIT_BAD_INPUT;
     if (output_is_standard(o->output) && o->json)
         return cli_fail(EXIT_BAD_INPUT, "--json and -o - both write to standard output; give -o a file");
-    if (o->svg != NULL && value_picture("--svg", o->svg) != EXIT_GO_ON)
+    if (o->plot != NULL && value_picture("--plot", o->plot) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
-    if (o->output != NULL && o->svg != NULL && strcmp(o->output, o->svg) == 0)
-        return cli_fail(EXIT_BAD_INPUT, "-o and --svg name the same file, %s", o->svg);
+    if (o->output != NULL && o->plot != NULL && strcmp(o->output, o->plot) == 0)
+        return cli_fail(EXIT_BAD_INPUT, "-o and --plot name the same file, %s", o->plot);
     if (o->output != NULL && o->policies_named && o->policies[0] == BP_POLICY_DYNAMIC)
         return cli_fail(EXIT_BAD_INPUT,
                         "-o writes addresses, and policy dynamic has none; name fixed, max or scheduled");
     bool explains = strcmp(command, "explain") == 0;
     if (explains && o->output != NULL)
         return cli_fail(EXIT_BAD_INPUT, "explain writes no plan; -o belongs to plan");
-    if (explains && (o->json || o->svg != NULL) && !makes_scheduled(o))
+    if (explains && (o->json || o->plot != NULL) && !makes_scheduled(o))
         return cli_fail(EXIT_BAD_INPUT, "--%s of explain is about policy scheduled, which --policy leaves out",
-                        o->json ? "json" : "svg");
+                        o->json ? "json" : "plot");
     if (options_check_policies(o, o->policies, o->policy_count) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
-    if (o->svg != NULL && plans > 1)
-        return cli_fail(EXIT_BAD_INPUT, "--svg draws one model, %zu are given", o->model_count);
+    if (o->plot != NULL && plans > 1)
+        return cli_fail(EXIT_BAD_INPUT, "--plot draws one model, %zu are given", o->model_count);
     return EXIT_GO_ON;
 }
 

@@ -37,7 +37,7 @@ typedef struct plan_options {
     uint64_t budget;   /* bytes, 0: none */
     const char *budget_name;
     bool json;
-    const char *svg, *output, *color;
+    const char *plot, *output, *color;
 } plan_options;
 
 /* For other commands: their keys begin at OPTIONS_COMMAND_KEY, their argp has `options_planning` as its children with a plan_options

@@ -29,7 +29,7 @@ static int write_files(const pack_answer *a, const pack_options *options, const 
     pack_proof_text(a, proof);
     const packing_picture input = {title, proof, a->file, a->offsets, a->result.bytes, a->result.bound};
     const char *error = picture_draw_packing(&input, picture->written);
-    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);
+    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", options->plot, error);
 }
 
 static int print(const pack_answer *answers, const pack_options *options)
@@ -65,8 +65,8 @@ static int answer(const pack_answer *answers, const pack_options *options)
     bool placed = pack_answer_is_placed(&answers[0]); /* files are of one instance */
     if (!output_init(placed ? options->output : NULL, &csv))
         code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
-    else if (!output_init(placed ? options->svg : NULL, &picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
+    else if (!output_init(placed ? options->plot : NULL, &picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
     if (code == EXIT_GO_ON)
         code = write_files(&answers[0], options, &csv, &picture);
     if (code == EXIT_GO_ON)
@@ -78,7 +78,7 @@ static int answer(const pack_answer *answers, const pack_options *options)
                    ? cli_flush()
                    : cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
     if (code == EXIT_GO_ON && !output_commit(&picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
+        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
     output_finish(&csv);
     output_finish(&picture);
     return code == EXIT_GO_ON ? judge(answers, options) : code;

@@ -14,7 +14,7 @@ enum {
     OPT_WORK,
     OPT_CHECK,
     OPT_JSON,
-    OPT_SVG,
+    OPT_PLOT,
     OPT_COLOR,
     OPT_USAGE,
 };
@@ -27,7 +27,7 @@ static const struct argp_option pack_table[] = {
     {"check", OPT_CHECK, 0, 0, "Check the offsets that FILE has, instead of packing", 0},
     {0, 0, 0, 0, "Output:", 2},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.pack/1 document", 0},
-    {"svg", OPT_SVG, "FILE", 0, "Draw the placement (.svg, .png or .pdf)", 0},
+    {"plot", OPT_PLOT, "FILE", 0, "Draw the placement (.svg, .png or .pdf)", 0},
     {"output", 'o', "CSV", 0,
      "Write the rows of FILE with an offset column; -: on standard output, instead of the lines", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
@@ -43,7 +43,7 @@ static int parse_one(int key, char *text, pack_options *o)
     case OPT_WORK: return value_number("work", text, 1, UINT64_MAX, &o->work);
     case OPT_CHECK: o->check = true; return EXIT_GO_ON;
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
-    case OPT_SVG: o->svg = text; return value_picture("--svg", text);
+    case OPT_PLOT: o->plot = text; return value_picture("--plot", text);
     case OPT_COLOR: return value_color(text, &o->color);
     default: o->output = text; return value_file("-o", text);
     }
@@ -71,8 +71,8 @@ static int check(const pack_options *o)
 {
     if (o->file_count == 0)
         return cli_fail(EXIT_BAD_INPUT, "pack: no file; give a CSV file with the columns id, lower, upper and size");
-    if (o->file_count > 1 && (o->output != NULL || o->svg != NULL))
-        return cli_fail(EXIT_BAD_INPUT, "%s is about one file, %zu are given", o->output != NULL ? "-o" : "--svg",
+    if (o->file_count > 1 && (o->output != NULL || o->plot != NULL))
+        return cli_fail(EXIT_BAD_INPUT, "%s is about one file, %zu are given", o->output != NULL ? "-o" : "--plot",
                         o->file_count);
     if (o->check && (o->output != NULL || o->work > 0))
         return cli_fail(EXIT_BAD_INPUT, "--check looks at the offsets that are there; leave %s out",
@@ -84,8 +84,8 @@ static int check(const pack_options *o)
         return cli_fail(EXIT_BAD_INPUT, "pack: standard input (-) is read once, %zu files are -", inputs);
     if (output_is_standard(o->output) && o->json)
         return cli_fail(EXIT_BAD_INPUT, "--json and -o - both write to standard output; give -o a file");
-    if (o->output != NULL && o->svg != NULL && strcmp(o->output, o->svg) == 0)
-        return cli_fail(EXIT_BAD_INPUT, "-o and --svg name the same file, %s", o->svg);
+    if (o->output != NULL && o->plot != NULL && strcmp(o->output, o->plot) == 0)
+        return cli_fail(EXIT_BAD_INPUT, "-o and --plot name the same file, %s", o->plot);
     return EXIT_GO_ON;
 }
 

@@ -12,7 +12,7 @@ typedef struct pack_options {
     uint64_t capacity; /* 0: as small as possible */
     uint64_t work;     /* 0: the default */
     bool check, json;
-    const char *svg, *output, *color;
+    const char *plot, *output, *color;
 } pack_options;
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */

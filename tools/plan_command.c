@@ -41,7 +41,7 @@ static int write_files(const analysis *a, const plan_options *options, const out
              analysis_schedule_text(a, options, schedule));
     const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
     const char *error = picture_draw(&input, picture->written);
-    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", options->svg, error);
+    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", options->plot, error);
 }
 
 static int print(const analysis *analyses, size_t count, const plan_options *options)
@@ -75,8 +75,8 @@ static int answer(const analysis *analyses, size_t count, const plan_options *op
     int code = EXIT_GO_ON;
     if (!output_init(options->output, &plan))
         code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
-    else if (!output_init(options->svg, &picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
+    else if (!output_init(options->plot, &picture))
+        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
     if (code == EXIT_GO_ON)
         code = write_files(&analyses[0], options, &plan, &picture);
     if (code == EXIT_GO_ON)
@@ -88,7 +88,7 @@ static int answer(const analysis *analyses, size_t count, const plan_options *op
                    ? cli_flush()
                    : cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
     if (code == EXIT_GO_ON && !output_commit(&picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", options->svg, strerror(errno));
+        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
     output_finish(&plan);
     output_finish(&picture);
     return code;

@@ -12,7 +12,7 @@
 #include "schedule_table.h"
 #include "values.h"
 
-enum { OPT_STEPS = OPTIONS_COMMAND_KEY, OPT_ROLE, OPT_JSON, OPT_SVG, OPT_COLOR };
+enum { OPT_STEPS = OPTIONS_COMMAND_KEY, OPT_ROLE, OPT_JSON, OPT_PLOT, OPT_COLOR };
 
 typedef struct command_options {
     plan_options planning; /* its policies are not used */
@@ -25,7 +25,7 @@ static const struct argp_option schedule_table[] = {
     {"steps", OPT_STEPS, "A-B", 0, "Print these steps (default: of a long schedule the interesting ones)", 0},
     {"role", OPT_ROLE, "LIST", 0, "Show only these of the roles (default: all)", 0},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.schedule/1 document", 0},
-    {"svg", OPT_SVG, "FILE", 0, "Draw the schedule (.svg, .png or .pdf)", 0},
+    {"plot", OPT_PLOT, "FILE", 0, "Draw the schedule (.svg, .png or .pdf)", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
     {0, 0, 0, 0, 0, 0},
 };
@@ -63,7 +63,7 @@ static int parse_own(int key, char *text, command_options *o)
     case OPT_STEPS: return parse_steps(text, &o->steps);
     case OPT_ROLE: return value_list("role", text, add_role, o);
     case OPT_JSON: o->planning.json = true; return EXIT_GO_ON;
-    case OPT_SVG: o->planning.svg = text; return value_picture("--svg", text);
+    case OPT_PLOT: o->planning.plot = text; return value_picture("--plot", text);
     default: return value_color(text, &o->planning.color);
     }
 }
@@ -124,7 +124,7 @@ static int draw(const command_options *o, const schedule_view *v, const output *
     snprintf(subtitle, sizeof subtitle, "dp %u, ep %u, tp %u, %s", o->planning.dp, o->planning.ep, o->planning.tp,
              analysis_schedule_text(v->analysed, &o->planning, schedule));
     const char *error = picture_draw_schedule(v, subtitle, picture->written);
-    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--svg %s: %s", o->planning.svg, error);
+    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", o->planning.plot, error);
 }
 
 /* The picture appears when the answer is out. */
@@ -134,8 +134,8 @@ static int answer(const command_options *o, const schedule_view *v)
     if (o->steps.given && o->steps.last >= v->steps)
         return cli_fail(EXIT_BAD_INPUT, "--steps %u-%u: the schedule has the steps 0 to %u", o->steps.first,
                         o->steps.last, v->steps - 1);
-    if (!output_init(o->planning.svg, &picture))
-        return cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", o->planning.svg, strerror(errno));
+    if (!output_init(o->planning.plot, &picture))
+        return cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", o->planning.plot, strerror(errno));
     int code = draw(o, v, &picture);
     if (code == EXIT_GO_ON)
         code = o->planning.json ? schedule_report_print(v, &o->planning)
@@ -143,7 +143,7 @@ static int answer(const command_options *o, const schedule_view *v)
     if (code == EXIT_GO_ON)
         code = cli_flush();
     if (code == EXIT_GO_ON && !output_commit(&picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--svg %s: cannot be written: %s", o->planning.svg, strerror(errno));
+        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", o->planning.plot, strerror(errno));
     output_finish(&picture);
     return code;
 }

@@ -190,7 +190,7 @@ class Files(unittest.TestCase):
             self.assertEqual(one.read(), two.read())
 
     def test_picture(self):
-        result = run("plan", NANO, "--ep", "8", "--policy", "max,scheduled", "--joint", "--svg", self.path("pool.svg"))
+        result = run("plan", NANO, "--ep", "8", "--policy", "max,scheduled", "--joint", "--plot", self.path("pool.svg"))
         if "no cairo" in result.stderr:
             self.assertEqual(result.returncode, 3)
             self.assertFalse(os.path.exists(self.path("pool.svg")))
@@ -227,7 +227,7 @@ class Files(unittest.TestCase):
 
     def refuse_model(self, path, *words):
         outputs = ["plan.json", "pool.svg"]
-        result = run("plan", path, "-o", self.path("plan.json"), "--svg", self.path("pool.svg"))
+        result = run("plan", path, "-o", self.path("plan.json"), "--plot", self.path("pool.svg"))
         self.assert_refused(result, 2, *words, outputs=outputs)
 
     def test_bad_files(self):
@@ -293,7 +293,7 @@ class Files(unittest.TestCase):
     def test_outputs_appear_together(self):
         with open(self.path("plan.json"), "w", encoding="utf-8") as file:
             file.write("old")
-        result = run("plan", NANO, "-o", self.path("plan.json"), "--svg", self.path("no/such/folder/pool.svg"))
+        result = run("plan", NANO, "-o", self.path("plan.json"), "--plot", self.path("no/such/folder/pool.svg"))
         self.assert_refused(result, 3)
         with open(self.path("plan.json"), encoding="utf-8") as file:
             self.assertEqual(file.read(), "old")
@@ -308,7 +308,7 @@ class Files(unittest.TestCase):
 
     def test_outputs_that_cannot_be(self):
         same = self.path("x.svg")
-        self.assert_refused(run("plan", NANO, "-o", same, "--svg", same), 2, "same file", outputs=["x.svg"])
+        self.assert_refused(run("plan", NANO, "-o", same, "--plot", same), 2, "same file", outputs=["x.svg"])
         self.assert_refused(run("plan", NANO, "-o", self.path("folder/")), 2, "names no file")
         with open(self.path("private.json"), "w", encoding="utf-8"):
             os.chmod(self.path("private.json"), 0o600)
@@ -328,11 +328,11 @@ class Files(unittest.TestCase):
             with self.subTest(command=command[0]):
                 for name in ("x.bmp", "x", "folder.svg/x"):
                     target = self.path(name)
-                    self.assert_refused(run(*command, "--svg", target), 2, f"--svg {target}: ", ".svg, .png or .pdf")
+                    self.assert_refused(run(*command, "--plot", target), 2, f"--plot {target}: ", ".svg, .png or .pdf")
                 target = self.path("no/such/folder/x.svg")
-                result = run(*command, "--svg", target)
+                result = run(*command, "--plot", target)
                 no_cairo = "this build has no cairo" in result.stderr
-                self.assert_refused(result, 3, f"--svg {target}: ", "no cairo" if no_cairo else "No such file or directory")
+                self.assert_refused(result, 3, f"--plot {target}: ", "no cairo" if no_cairo else "No such file or directory")
                 self.assertNotIn(".x.", result.stderr)
         self.assertEqual(os.listdir(self.folder), ["x.csv"])
 

@@ -312,8 +312,8 @@ class Files(Case):
         for arguments, code in (((path, "--capacity", "29"), 1), ((path, "--capacity", "1"), 2), ((self.path("gone.csv"),), 2)):
             self.assertEqual(run(*arguments, "-o", self.path("out.csv")).returncode, code)
             self.assertEqual(self.read("out.csv"), "old")
-        result = run(path, "-o", self.path("out.csv"), "--svg", self.path("no/such/folder.svg"))
-        self.refused(result, 3, "--svg")
+        result = run(path, "-o", self.path("out.csv"), "--plot", self.path("no/such/folder.svg"))
+        self.refused(result, 3, "--plot")
         self.assertEqual(self.read("out.csv"), "old")
         self.assertEqual(sorted(os.listdir(self.folder)), ["out.csv", "x.csv"])
 
@@ -331,7 +331,7 @@ class Files(Case):
 
     def test_picture(self):
         path = self.write("x.csv", RING)
-        result = run(path, "--svg", self.path("x.svg"))
+        result = run(path, "--plot", self.path("x.svg"))
         if "no cairo" in result.stderr:
             self.refused(result, 3)
             self.assertFalse(os.path.exists(self.path("x.svg")))
@@ -343,12 +343,12 @@ class Files(Case):
         many = "id,lower,upper,size\n" + "".join(f"{i},{i},{i + 3},{i % 7 + 1}\n" for i in range(4500))
         for name, text in (("huge", huge), ("late", late), ("many", many)):
             for ending in ("svg", "png", "pdf"):
-                self.good(run(self.write("x.csv", text), "--svg", self.path(f"{name}.{ending}"), "--work", "100000"))
+                self.good(run(self.write("x.csv", text), "--plot", self.path(f"{name}.{ending}"), "--work", "100000"))
                 self.assertGreater(os.path.getsize(self.path(f"{name}.{ending}")), 1000)
         self.good(run(path, "-o", self.path("out.csv"), "--work", "100000"))
-        self.good(run("--check", self.path("out.csv"), "--svg", self.path("checked.svg")))
+        self.good(run("--check", self.path("out.csv"), "--plot", self.path("checked.svg")))
         self.assertIn("<svg", self.read("checked.svg"))
-        self.refused(run(path, "--svg", self.path("x.bmp"), "--work", "100000"), 2, ".svg, .png or .pdf")
+        self.refused(run(path, "--plot", self.path("x.bmp"), "--work", "100000"), 2, ".svg, .png or .pdf")
 
 
 class Mistakes(Case):
@@ -371,7 +371,7 @@ class Mistakes(Case):
             (self.HEAD + '"a,0,1,1,\n', ":2:1:", "quote"),
         ):
             with self.subTest(text=text):
-                result = run(self.write("x.csv", text), "-o", self.path("out.csv"), "--svg", self.path("out.svg"))
+                result = run(self.write("x.csv", text), "-o", self.path("out.csv"), "--plot", self.path("out.svg"))
                 self.refused(result, 2, "x.csv" + words[0], *words[1:])
                 self.assertEqual(os.listdir(self.folder), ["x.csv"])
         self.refused(run(self.path("gone.csv")), 2, "gone.csv", "No such file")
@@ -384,9 +384,9 @@ class Mistakes(Case):
                                (["--capacity", "1.5"], ["--capacity"]), (["--capacity", "18446744073709551616"], ["--capacity"]),
                                (["--capacity", "1MiB"], ["--capacity", "1MiB"]), (["--work", "0"], ["--work"]),
                                (["--work", "fast"], ["--work", "fast"]), (["--color", "blue"], ["always"]),
-                               (["-o", ""], ["-o"]), (["--svg", "x/"], ["--svg"]), (["-o", "y.svg", "--svg", "y.svg"], ["same file"]),
+                               (["-o", ""], ["-o"]), (["--plot", "x/"], ["--plot"]), (["-o", "y.svg", "--plot", "y.svg"], ["same file"]),
                                (["--check", "-o", "y.csv"], ["--check", "-o"]), (["--check", "--work", "5"], ["--check", "--work"]),
-                               ([path, "-o", "y.csv"], ["one file, 2"]), ([path, "--svg", "y.svg"], ["one file, 2"]),
+                               ([path, "-o", "y.csv"], ["one file, 2"]), ([path, "--plot", "y.svg"], ["one file, 2"]),
                                (["--best"], ["--best"])):
             with self.subTest(options=options):
                 self.refused(run(path, *options), 2, *words)

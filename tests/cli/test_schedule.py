@@ -419,7 +419,7 @@ class Picture(Case):
         cases.append((self.units("units.json", (100, 200), param_events("+0", "+1", "-0", "-1")), ("--roles", "param")))
         for model, options in cases:
             with self.subTest(options=options):
-                result = run("schedule", model, *options, "--svg", self.path("schedule.svg"))
+                result = run("schedule", model, *options, "--plot", self.path("schedule.svg"))
                 if "no cairo" in result.stderr:
                     self.refused(result, 3, "cairo")
                     return
@@ -431,9 +431,9 @@ class Picture(Case):
                 os.unlink(self.path("schedule.svg"))
 
     def test_outputs_appear_together(self):
-        self.refused(run("schedule", QWEN, "--svg", self.path("no/such/folder/x.svg")), 3, "no/such/folder")
+        self.refused(run("schedule", QWEN, "--plot", self.path("no/such/folder/x.svg")), 3, "no/such/folder")
         with open("/dev/full", "w", encoding="utf-8") as full:
-            result = subprocess.run([TOOL, "schedule", QWEN, "--svg", self.path("x.svg")], stdout=full, stderr=subprocess.PIPE,
+            result = subprocess.run([TOOL, "schedule", QWEN, "--plot", self.path("x.svg")], stdout=full, stderr=subprocess.PIPE,
                                     text=True, cwd=ROOT, check=False)
         self.assertEqual((result.returncode, os.listdir(self.folder)), (3, []))
 
@@ -456,7 +456,7 @@ class Mistakes(Case):
                  (("--grad-units", "0"), "--grad-units"), (("--steps", "5-3"), "--steps"), (("--steps", "-3"), "--steps"),
                  (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "0 to 55"), (("--steps", "99999999999"), "--steps"),
                  (("--role", "x"), "--role"), (("--role", "state"), "no buckets"), (("--json", "--steps", "1"), "--steps"),
-                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--svg", "x.gif"), "x.gif"), (("--svg", ""), "--svg"),
+                 (("--share",), "--share"), (("--color", "blue"), "always"), (("--plot", "x.gif"), "x.gif"), (("--plot", ""), "--plot"),
                  (("--schedules", "no-such-file.json"), "no-such-file.json"), (("--policy", "max"), "--policy"))
         for options, word in cases:
             with self.subTest(options=options):

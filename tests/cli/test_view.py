@@ -227,7 +227,7 @@ class Mistakes(Case):
             with self.subTest(data=data[:60]):
                 with open(self.path("x.pickle"), "wb") as file:
                     file.write(data)
-                result = run(self.path("x.pickle"), "--html", self.path("x.html"), "--svg", self.path("x.svg"))
+                result = run(self.path("x.pickle"), "--html", self.path("x.html"), "--plot", self.path("x.svg"))
                 self.refused(result, 2, "x.pickle: ", *words)
                 self.assertEqual(os.listdir(self.folder), ["x.pickle"])
         self.refused(run(self.path("gone.pickle")), 2, "gone.pickle", "No such file")
@@ -267,9 +267,9 @@ class Mistakes(Case):
 
     def test_bad_options(self):
         path = self.write("x.pickle", snapshots.ours())
-        for options, words in ((["--html", ""], ["--html"]), (["--svg", "x.bmp"], ["--svg", ".svg, .png or .pdf"]), (["--flame", "x"], ["--flame"]),
-                               (["--html", "a.svg", "--svg", "a.svg"], ["same file"]), (["--svg", "a.svg", "--flame", "a.svg"], ["same file"]),
-                               ([path, "--svg", "a.svg"], ["one file, 2"]), ([path, "--flame", "a.svg"], ["one file, 2"]), (["--best"], ["--best"]),
+        for options, words in ((["--html", ""], ["--html"]), (["--plot", "x.bmp"], ["--plot", ".svg, .png or .pdf"]), (["--flame", "x"], ["--flame"]),
+                               (["--html", "a.svg", "--plot", "a.svg"], ["same file"]), (["--plot", "a.svg", "--flame", "a.svg"], ["same file"]),
+                               ([path, "--plot", "a.svg"], ["one file, 2"]), ([path, "--flame", "a.svg"], ["one file, 2"]), (["--best"], ["--best"]),
                                (["--color", "blue"], ["always"])):
             with self.subTest(options=options):
                 self.refused(run(path, *options), 2, *words)
@@ -304,7 +304,7 @@ class Pictures(Case):
     def test_pictures(self):
         for name, snapshot in (("ours", snapshots.ours()), ("torch", snapshots.torch()), ("many", snapshots.ours(units=30, steps=30))):
             path = self.write("x.pickle", snapshot)
-            for option in ("--svg", "--flame"):
+            for option in ("--plot", "--flame"):
                 for ending in ("svg", "png", "pdf"):
                     target = self.path(f"{name}{option}.{ending}")
                     result = run(path, option, target)
@@ -314,7 +314,7 @@ class Pictures(Case):
                         return
                     self.good(result)
                     self.assertGreater(os.path.getsize(target), 1000)
-        with open(self.path("ours--svg.svg"), encoding="utf-8") as file:
+        with open(self.path("ours--plot.svg"), encoding="utf-8") as file:
             self.assertIn("<svg", file.read())
 
 

@@ -275,7 +275,7 @@ class Picture(Case):
     def test_svg(self):
         for options in ((H47,), (NANO, "--ep", "8", "--prefetch", "2", "--joint", *WORK), (QWEN, "--prefetch", "0", "--grad-units", "1")):
             with self.subTest(options=options):
-                result = run("explain", *options, "--svg", self.path("curve.svg"))
+                result = run("explain", *options, "--plot", self.path("curve.svg"))
                 if "no cairo" in result.stderr:
                     self.refused(result, 3, "cairo")
                     self.assertEqual(os.listdir(self.folder), [])
@@ -285,15 +285,15 @@ class Picture(Case):
                     text = file.read()
                 self.assertIn("<svg", text)
                 self.assertGreater(len(text), 5000)
-                again = run("explain", *options, "--json", "--svg", self.path("again.svg"))
+                again = run("explain", *options, "--json", "--plot", self.path("again.svg"))
                 self.assertEqual(again.returncode, 0)
                 with open(self.path("again.svg"), encoding="utf-8") as file:
                     self.assertEqual(file.read(), text)
 
     def test_outputs_appear_together(self):
-        self.refused(run("explain", QWEN, "--svg", self.path("no/such/folder/x.svg")), 3, "no/such/folder")
+        self.refused(run("explain", QWEN, "--plot", self.path("no/such/folder/x.svg")), 3, "no/such/folder")
         with open("/dev/full", "w", encoding="utf-8") as full:
-            result = subprocess.run([TOOL, "explain", QWEN, "--svg", self.path("x.svg")], stdout=full, stderr=subprocess.PIPE,
+            result = subprocess.run([TOOL, "explain", QWEN, "--plot", self.path("x.svg")], stdout=full, stderr=subprocess.PIPE,
                                     text=True, cwd=ROOT, timeout=240, check=False)
         self.assertEqual((result.returncode, result.stderr.count("\n"), os.listdir(self.folder)), (3, 1, []))
 
@@ -302,8 +302,8 @@ class Mistakes(Case):
     def test_options(self):
         self.refused(run("explain", NANO, "-o", self.path("x.json")), 2, "-o", "plan")
         self.refused(run("explain", NANO, "--policy", "max", "--json"), 2, "--json", "scheduled")
-        self.refused(run("explain", NANO, "--policy", "max", "--svg", self.path("x.svg")), 2, "--svg", "scheduled")
-        self.refused(run("explain", NANO, QWEN, "--svg", self.path("x.svg")), 2, "--svg", "2")
+        self.refused(run("explain", NANO, "--policy", "max", "--plot", self.path("x.svg")), 2, "--plot", "scheduled")
+        self.refused(run("explain", NANO, QWEN, "--plot", self.path("x.svg")), 2, "--plot", "2")
         self.refused(run("explain", NANO, self.path("missing.json"), "--json"), 2, "missing.json")
         self.assertEqual(os.listdir(self.folder), [])
 

@@ -9,14 +9,14 @@
 #include "options.h"
 #include "values.h"
 
-enum { OPT_POOL = OPTIONS_COMMAND_KEY, OPT_HTML, OPT_SVG, OPT_FLAME, OPT_JSON, OPT_COLOR, OPT_USAGE };
+enum { OPT_POOL = OPTIONS_COMMAND_KEY, OPT_HTML, OPT_PLOT, OPT_FLAME, OPT_JSON, OPT_COLOR, OPT_USAGE };
 
 static const struct argp_option view_table[] = {
     {0, 0, 0, 0, "Input:", 1},
     {"pool", OPT_POOL, "NAME", 0, "Only the pool of this name", 0},
     {0, 0, 0, 0, "Output:", 2},
     {"html", OPT_HTML, "PAGE", 0, "Write a page to look around in: one file, needs no network", 0},
-    {"svg", OPT_SVG, "FILE", 0, "Draw what is where and when (.svg, .png or .pdf)", 0},
+    {"plot", OPT_PLOT, "FILE", 0, "Draw what is where and when (.svg, .png or .pdf)", 0},
     {"flame", OPT_FLAME, "FILE", 0, "Draw who made the peak: roles, units and buckets (.svg, .png or .pdf)", 0},
     {"json", OPT_JSON, 0, 0, "Print a bucketpool.view/1 document", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
@@ -30,7 +30,7 @@ static int parse_one(int key, char *text, view_options *o)
     switch (key) {
     case OPT_POOL: o->pool = text; return EXIT_GO_ON;
     case OPT_HTML: o->html = text; return value_file("--html", text);
-    case OPT_SVG: o->svg = text; return value_picture("--svg", text);
+    case OPT_PLOT: o->plot = text; return value_picture("--plot", text);
     case OPT_FLAME: o->flame = text; return value_picture("--flame", text);
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
     default: return value_color(text, &o->color);
@@ -76,11 +76,11 @@ static int check(const view_options *o)
 {
     const struct {
         const char *option, *path;
-    } outputs[] = {{"--html", o->html}, {"--svg", o->svg}, {"--flame", o->flame}};
+    } outputs[] = {{"--html", o->html}, {"--plot", o->plot}, {"--flame", o->flame}};
     if (o->file_count == 0)
         return cli_fail(EXIT_BAD_INPUT, "view: no file; give snapshots, as memory_snapshots/step_0/*.pickle");
-    if (o->file_count > 1 && (o->svg != NULL || o->flame != NULL))
-        return cli_fail(EXIT_BAD_INPUT, "%s is about one file, %zu are given", o->svg != NULL ? "--svg" : "--flame",
+    if (o->file_count > 1 && (o->plot != NULL || o->flame != NULL))
+        return cli_fail(EXIT_BAD_INPUT, "%s is about one file, %zu are given", o->plot != NULL ? "--plot" : "--flame",
                         o->file_count);
     for (size_t i = 0; i < 3; i++) {
         for (size_t k = 0; k < i; k++) {

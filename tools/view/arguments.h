@@ -9,7 +9,7 @@ typedef struct view_options {
     char **files;
     size_t file_count;
     bool json;
-    const char *html, *svg, *flame, *pool, *color; /* pool NULL: all, in pictures the one with the highest peak */
+    const char *html, *plot, *flame, *pool, *color; /* pool NULL: all, in pictures the one with the highest peak */
 } view_options;
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. */

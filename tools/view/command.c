@@ -13,7 +13,7 @@
 #include "view/report.h"
 
 enum { OUTPUT_HTML, OUTPUT_SVG, OUTPUT_FLAME, OUTPUT_COUNT };
-static const char *const output_options[OUTPUT_COUNT] = {"--html", "--svg", "--flame"};
+static const char *const output_options[OUTPUT_COUNT] = {"--html", "--plot", "--flame"};
 
 static int draw(const view_file *file, int which, const char *shown, const char *path)
 {
@@ -50,7 +50,7 @@ static int print(const view_file *files, size_t count, const view_options *optio
 /* Files appear when all of them were written and the answer is out. */
 static int answer(const view_file *files, const view_options *options)
 {
-    const char *const paths[OUTPUT_COUNT] = {options->html, options->svg, options->flame};
+    const char *const paths[OUTPUT_COUNT] = {options->html, options->plot, options->flame};
     output outputs[OUTPUT_COUNT] = {{0}};
     int code = EXIT_GO_ON;
     for (int i = 0; i < OUTPUT_COUNT && code == EXIT_GO_ON; i++) {
