@@ -4,13 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "names.h"
 #include "picture_file.h"
 #include "picture_layout.h"
 #include "picture_panel.h"
 #include "picture_text.h"
 
 /* Points. */
-enum { MARGIN = 24, GAP = 28, PLOT_HEIGHT = 290, MOST_COLUMNS = 3 };
+enum { MARGIN = 16, GAP = 28, LINE = 18, WIDTH = 880, PLOT_HEIGHT = 210, MOST_COLUMNS = 2 };
 
 /* ---- the page -------------------------------------------------------------------------------------------------------- */
 
@@ -19,7 +20,8 @@ typedef struct page {
     const picture_layout *layout;
     size_t columns, rows; /* rows of one role */
     double plot_width, width, height;
-    double top; /* where the panels begin */
+    double top;            /* where the panels begin */
+    char differences[320]; /* between the panels */
 } page;
 
 static size_t title_lines(const char *title)
@@ -30,17 +32,46 @@ static size_t title_lines(const char *title)
     return lines;
 }
 
+static void add_text(char *text, size_t room, const char *added)
+{
+    size_t length = strlen(text);
+    if (length < room)
+        snprintf(text + length, room - length, "%s", added);
+}
+
+/* "Panels differ in role (param, grad) and policy (fixed, max); steps and colours are the same." */
+static void name_differences(page *p)
+{
+    const picture_layout *layout = p->layout;
+    char *text = p->differences, roles[ROLES_TEXT_CHARS];
+    const size_t room = sizeof p->differences;
+    if (layout->role_count * layout->plan_count < 2)
+        return;
+    add_text(text, room, "Panels differ in ");
+    for (size_t role = 0; layout->role_count > 1 && role < layout->role_count; role++) {
+        add_text(text, room, role == 0 ? "role (" : ", ");
+        add_text(text, room, names_roles(layout->panels[role * layout->plan_count].role.roles, roles));
+    }
+    add_text(text, room, layout->role_count > 1 ? ")" : "");
+    for (size_t plan = 0; layout->plan_count > 1 && plan < layout->plan_count; plan++) {
+        add_text(text, room, plan > 0 ? ", " : layout->role_count > 1 ? " and policy (" : "policy (");
+        add_text(text, room, bp_policy_name(layout->panels[plan].summary.policy));
+    }
+    add_text(text, room,
+             layout->plan_count > 1 ? "); steps and colours are the same." : "; steps and colours are the same.");
+}
+
+/* Pages are as wide as documents show them, so that their text keeps its size. */
 static page arrange(const picture_input *input, const picture_layout *layout)
 {
-    static const double plot_widths[MOST_COLUMNS] = {1000, 620, 470};
-    page p = {.input = input, .layout = layout};
-    p.columns = layout->plan_count < MOST_COLUMNS ? layout->plan_count : layout->plan_count == 4 ? 2 : MOST_COLUMNS;
+    page p = {.input = input, .layout = layout, .width = WIDTH};
+    name_differences(&p);
+    p.columns = layout->plan_count < MOST_COLUMNS ? layout->plan_count : MOST_COLUMNS;
     p.rows = (layout->plan_count + p.columns - 1) / p.columns;
-    p.plot_width = plot_widths[p.columns - 1];
-    p.width = 2 * MARGIN + (double)p.columns * (PICTURE_LEFT + p.plot_width + PICTURE_RIGHT);
-    p.top = MARGIN + 18.0 * (double)title_lines(input->title) + GAP;
-    p.height =
-        p.top + (double)(p.rows * layout->role_count) * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW) + GAP + MARGIN;
+    p.plot_width = (WIDTH - 2.0 * MARGIN) / (double)p.columns - PICTURE_LEFT - PICTURE_RIGHT;
+    p.top = MARGIN + LINE * (double)(title_lines(input->title) + (*p.differences != '\0')) + GAP;
+    p.height = p.top + (double)(p.rows * layout->role_count) * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW) + LINE +
+               GAP + MARGIN;
     return p;
 }
 
@@ -52,10 +83,13 @@ static void draw_title(cairo_t *cr, const page *p)
         char text[400];
         size_t length = strcspn(line, "\n");
         snprintf(text, sizeof text, "%.*s", (int)(length < 400 ? length : 400), line);
-        picture_text(cr, &style, MARGIN, MARGIN + 12 + 18.0 * (double)i, 0, p->width - 2 * MARGIN, text);
+        picture_text(cr, &style, MARGIN, MARGIN + 12 + LINE * (double)i, 0, p->width - 2 * MARGIN, text);
         style = (picture_style){12, false, PICTURE_GREY};
         line += length + 1;
     }
+    const picture_style quiet = {12, false, PICTURE_GREY};
+    picture_text(cr, &quiet, MARGIN, MARGIN + 12 + LINE * (double)title_lines(p->input->title), 0,
+                 p->width - 2 * MARGIN, p->differences);
 }
 
 /* One entry; returns where the next one begins. */
@@ -99,17 +133,19 @@ static void draw_footnote(cairo_t *cr, const page *p)
 {
     const picture_style style = {11, false, PICTURE_GREY};
     char text[400], outside[PICTURE_BYTES_CHARS], kept[160] = "";
+    double y = p->height - MARGIN;
     uint64_t outside_bytes = bp_buckets_outside_bytes(p->input->buckets);
     picture_format_bytes(outside_bytes, outside);
     if (outside_bytes > 0)
-        snprintf(kept, sizeof kept, " Not shown: %s of parameters outside units, which are gathered once and kept.",
+        snprintf(kept, sizeof kept, "Not shown: %s of parameters outside units, which are gathered once and kept.",
                  outside);
     bool mixed = (double)p->layout->steps > p->plot_width;
     snprintf(text, sizeof text,
              "Rightwards: the steps of one iteration. Upwards: addresses. A coloured box is a bucket while it is "
-             "live.%s%s",
-             mixed ? " Steps are thinner than a pixel: their colours mix." : "", kept);
-    picture_text(cr, &style, MARGIN, p->height - MARGIN, 0, p->width - 2 * MARGIN, text);
+             "live.%s",
+             mixed ? " Steps are thinner than a pixel: their colours mix." : "");
+    picture_text(cr, &style, MARGIN, *kept != '\0' ? y - LINE : y, 0, p->width - 2 * MARGIN, text);
+    picture_text(cr, &style, MARGIN, y, 0, p->width - 2 * MARGIN, kept);
 }
 
 /* The most that any plan of a role takes or needs. */

@@ -22,7 +22,7 @@ double picture_nice_step(double least)
 void picture_draw_memory_axis(const picture_view *v)
 {
     double unit;
-    const char *name = picture_byte_unit((uint64_t)(v->box->bytes * 0.9), &unit);
+    const char *name = picture_byte_unit(v->box->like > 0 ? v->box->like : (uint64_t)(v->box->bytes * 0.9), &unit);
     double step = picture_nice_step(v->box->bytes / unit * 40 / v->box->height);
     int decimals = step < 1 ? (int)ceil(-log10(step) - 0.0001) : 0;
     for (unsigned i = 0; i * step * unit <= v->box->bytes; i++) {

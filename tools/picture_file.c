@@ -58,7 +58,20 @@ static cairo_surface_t *new_surface(const picture_page *p, format f, FILE *file)
     return surface;
 }
 
-static const char *draw_to(const picture_page *p, format f, FILE *file)
+/* Inverts the page where the reader's pages are dark; hues stay, and so does the page where a viewer knows no style sheets. */
+static const char dark_style[] = "\n<style>@media (prefers-color-scheme: dark) { :root { filter: invert(0.92) "
+                                 "hue-rotate(180deg); } }</style>";
+
+/* cairo has no function for style sheets: the text goes behind the opening tag. */
+static bool write_svg(const char *text, size_t bytes, FILE *file)
+{
+    const char *tag = bytes > 0 ? strstr(text, "<svg") : NULL, *end = tag != NULL ? strchr(tag, '>') : NULL;
+    size_t head = end != NULL ? (size_t)(end - text) + 1 : 0;
+    return fwrite(text, 1, head, file) == head && (head == 0 || fputs(dark_style, file) >= 0) &&
+           fwrite(text + head, 1, bytes - head, file) == bytes - head;
+}
+
+static const char *draw_on(const picture_page *p, format f, FILE *file)
 {
     cairo_surface_t *surface = new_surface(p, f, file);
     cairo_t *cr = cairo_create(surface);
@@ -83,6 +96,24 @@ static const char *draw_to(const picture_page *p, format f, FILE *file)
     if (status == CAIRO_STATUS_WRITE_ERROR || ferror(file))
         return strerror(errno);
     return status == CAIRO_STATUS_SUCCESS ? NULL : cairo_status_to_string(status);
+}
+
+static const char *draw_to(const picture_page *p, format f, FILE *file)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    if (f != FORMAT_SVG)
+        return draw_on(p, f, file);
+    FILE *memory = open_memstream(&text, &bytes);
+    if (memory == NULL)
+        return "out of memory while drawing";
+    const char *reason = draw_on(p, f, memory);
+    if (fclose(memory) != 0 && reason == NULL)
+        reason = "out of memory while drawing";
+    if (reason == NULL && !write_svg(text, bytes, file))
+        reason = strerror(errno);
+    free(text);
+    return reason;
 }
 
 /* Beside the file it will replace; with the mode that an ordinary creation gives. */

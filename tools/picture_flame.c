@@ -54,7 +54,7 @@ static void draw_box(cairo_t *cr, const picture_box *box, uint32_t colour, doubl
     if (box->width < LEAST_NAMED)
         return;
     picture_format_bytes(bytes, amount);
-    picture_text(cr, &named, box->x + 5, box->y + 18, 0, box->width - 9, name);
+    picture_text_tail(cr, &named, box->x + 5, box->y + 18, box->width - 9, name);
     picture_text(cr, &plain, box->x + 5, box->y + 34, 0, box->width - 9, amount);
 }
 
@@ -67,8 +67,12 @@ static void draw_level(cairo_t *cr, const view_pool *pool, int level)
         for (end = first; end < pool->at_peak_count && is_together(pool, first, end, level); end++)
             bytes += request_of(pool, end)->bytes;
         size_t role = pool->role_of[pool->spans[pool->at_peak[first]].request];
-        const picture_box box = {MARGIN + WIDTH * done / (double)pool->peak_bytes, MARGIN + HEADING + ROW * level,
-                                 WIDTH * (double)bytes / (double)pool->peak_bytes, ROW, 0};
+        const picture_box box = {MARGIN + WIDTH * done / (double)pool->peak_bytes,
+                                 MARGIN + HEADING + ROW * level,
+                                 WIDTH * (double)bytes / (double)pool->peak_bytes,
+                                 ROW,
+                                 0,
+                                 0};
         draw_box(cr, &box, level > 0 ? picture_kind_colours[role % PICTURE_KINDS] : PICTURE_GREY, alphas[level],
                  name_of(pool, first, level), bytes);
         done += (double)bytes;

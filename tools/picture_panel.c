@@ -89,8 +89,11 @@ static void draw_bound(const picture_view *v, bool labelled)
     char bytes[PICTURE_BYTES_CHARS], text[64];
     picture_format_bytes(v->panel->role.lower_bound_bytes, bytes);
     snprintf(text, sizeof text, "lower bound %s", bytes);
+    /* above the line, unless what is allocated on demand has its label there */
+    bool taken = picture_is_dynamic(v->panel) && v->box->width < 400 &&
+                 fabs(picture_y(v, (double)(v->panel->slab_bytes + v->panel->live_bytes)) - y) < LABEL;
     if (labelled)
-        draw_label(v, &mark, right - 4, y - 5, 1, text);
+        draw_label(v, &mark, right - 4, taken ? y + 15 : y - 5, 1, text);
 }
 
 /* ---- what is where ---------------------------------------------------------------------------------------------------- */

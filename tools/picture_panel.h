@@ -13,6 +13,7 @@ enum { PICTURE_ABOVE = 44, PICTURE_BELOW = 62, PICTURE_LEFT = 52, PICTURE_RIGHT 
 typedef struct picture_box {
     double x, y, width, height;
     double bytes;
+    uint64_t like; /* bytes in whose unit the axis is, 0: in that of `bytes` */
 } picture_box;
 
 extern const uint32_t picture_kind_colours[PICTURE_KINDS];

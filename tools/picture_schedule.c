@@ -10,7 +10,7 @@
 #include "picture_view.h"
 
 /* Points. */
-enum { MARGIN = 24, WIDTH = 1000, LANES = 72, ROW = 34, GAP = 8, PLOT_HEIGHT = 190, HEADING = 30 };
+enum { MARGIN = 24, WIDTH = 1000, LANES = 92, ROW = 34, GAP = 8, PLOT_HEIGHT = 190, HEADING = 30 };
 /* More steps than this are thinner than a pixel. */
 #define FINE_STEPS (2 * WIDTH)
 
@@ -187,6 +187,45 @@ static double draw_legend_entry(cairo_t *cr, double x, double y, uint32_t colour
     return x + 44 + picture_text_width(cr, &plain, text);
 }
 
+/* An entry with a mark of its own; returns where the next one begins. */
+static double draw_legend_mark(cairo_t *cr, double x, double y, bool dashed, const char *text)
+{
+    const double dashes[] = {7, 4};
+    picture_colour(cr, PICTURE_MARK, dashed ? 1 : 0.3);
+    if (dashed) {
+        cairo_set_dash(cr, dashes, 2, 0);
+        cairo_set_line_width(cr, 1.5);
+        cairo_move_to(cr, x, y - 4);
+        cairo_line_to(cr, x + 29, y - 4);
+        cairo_stroke(cr);
+        cairo_set_dash(cr, NULL, 0, 0);
+    } else {
+        cairo_rectangle(cr, x, y - 10, 6, 12);
+        cairo_fill(cr);
+    }
+    double after = x + (dashed ? 35 : 12);
+    picture_text(cr, &plain, after, y, 0, 0, text);
+    return after + 20 + picture_text_width(cr, &plain, text);
+}
+
+/* What is live: kinds of buckets, the peak, and where it is. */
+static void draw_live_legend(cairo_t *cr, const schedule_picture *p, double y)
+{
+    double x = MARGIN;
+    for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
+        if (*p->layout.kinds[kind] != '\0')
+            x = draw_legend_entry(cr, x, y, picture_kind_colours[kind], p->layout.kinds[kind]);
+    }
+    x = draw_legend_mark(cr, x, y, true, "the most live bytes");
+    x = draw_legend_mark(cr, x, y, false, "the first step with them");
+    picture_colour(cr, PICTURE_GREY, 1);
+    cairo_set_line_width(cr, 0.7);
+    cairo_move_to(cr, x + 3, y - 11);
+    cairo_line_to(cr, x + 3, y + 3);
+    cairo_stroke(cr);
+    picture_text(cr, &plain, x + 10, y, 0, 0, "the direction changes");
+}
+
 static void draw_legend(cairo_t *cr, const schedule_picture *p, double y)
 {
     static const char *const names[] = {
@@ -194,7 +233,10 @@ static void draw_legend(cairo_t *cr, const schedule_picture *p, double y)
         [BP_PHASE_RECORDED] = NULL,        [BP_PHASE_OUTSIDE] = "outside units",
         [BP_PHASE_BACKWARD_GATHER] = NULL, [BP_PHASE_COMBINED] = "forward and backward"};
     bool used[sizeof names / sizeof *names] = {false};
+    const lane_item gather = {.row = ROW_GATHER}, reduction = {.row = ROW_REDUCE};
     double x = MARGIN;
+    if (p->lanes.tracks[ROW_GATHER] > 0)
+        x = draw_legend_entry(cr, x, y, colour_of(&gather), "gather of a unit");
     for (size_t i = 0; i < p->lanes.count; i++)
         used[p->lanes.items[i].phase] = used[p->lanes.items[i].phase] || p->lanes.items[i].row == ROW_COMPUTE;
     for (unsigned phase = 0; phase < sizeof names / sizeof *names; phase++) {
@@ -202,11 +244,9 @@ static void draw_legend(cairo_t *cr, const schedule_picture *p, double y)
         if (used[phase] && names[phase] != NULL)
             x = draw_legend_entry(cr, x, y, colour_of(&like), names[phase]);
     }
-    x += x > MARGIN ? 20 : 0;
-    for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
-        if (*p->layout.kinds[kind] != '\0')
-            x = draw_legend_entry(cr, x, y, picture_kind_colours[kind], p->layout.kinds[kind]);
-    }
+    if (p->lanes.tracks[ROW_REDUCE] > 0)
+        draw_legend_entry(cr, x, y, colour_of(&reduction), "reduction of a unit's gradients");
+    draw_live_legend(cr, p, y + 20);
 }
 
 static void draw_page(cairo_t *cr, const void *user)
@@ -228,7 +268,7 @@ static void draw_page(cairo_t *cr, const void *user)
     picture_text(cr, &quiet, MARGIN, p->height - MARGIN / 2.0, 0, WIDTH + PICTURE_LEFT,
                  recorded ? "Rightwards: events. A gather is drawn where it is acquired, a gradient while it is held."
                           : "Rightwards: steps. A gather may run from its acquire until compute needs it, a reduction "
-                            "from the end of compute until its memory is free.");
+                            "from the end of compute until its memory is free. Boxes above each other: at once.");
 }
 
 /* ---- preparing ----------------------------------------------------------------------------------------------------------- */

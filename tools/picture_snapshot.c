@@ -67,15 +67,15 @@ static const char *arrange(page *p)
     double least = fmin(LEAST_SLAB, fmax(SLABS_HEIGHT - gaps, 0) / count), rest = SLABS_HEIGHT - gaps - least * count;
     for (size_t i = 0; i < p->band_count; i++) {
         picture_box *band = &p->bands[i];
-        *band = (picture_box){MARGIN + LEFT, y, PLOT_WIDTH, least + fmax(rest, 0) * band->bytes / total,
-                              fmax(band->bytes, 1)};
+        *band = (picture_box){MARGIN + LEFT,        y, PLOT_WIDTH, least + fmax(rest, 0) * band->bytes / total,
+                              fmax(band->bytes, 1), 0};
         y += band->height + SLAB_GAP;
     }
     p->bottom = MARGIN + HEADING + SLABS_HEIGHT;
     uint64_t most = pool->peak_bytes;
     if (pool->about.has_plan && pool->about.plan_bytes > most)
         most = pool->about.plan_bytes;
-    p->live = (picture_box){MARGIN + LEFT, p->bottom + GAP, PLOT_WIDTH, LIVE_HEIGHT, fmax((double)most, 1) * 1.12};
+    p->live = (picture_box){MARGIN + LEFT, p->bottom + GAP, PLOT_WIDTH, LIVE_HEIGHT, fmax((double)most, 1) * 1.12, 0};
     return NULL;
 }
 

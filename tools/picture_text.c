@@ -62,6 +62,23 @@ double picture_text_width(cairo_t *cr, const picture_style *style, const char *t
     return advance(cr, style, cleaned);
 }
 
+void picture_text_tail(cairo_t *cr, const picture_style *style, double x, double y, double room, const char *text)
+{
+    char cleaned[LONGEST_TEXT], shown[LONGEST_TEXT + 4];
+    size_t length = strlen(text);
+    text += length >= LONGEST_TEXT - 5 ? length - (LONGEST_TEXT - 6) : 0;
+    clean(text, cleaned);
+    const char *from = cleaned;
+    memcpy(shown, cleaned, strlen(cleaned) + 1);
+    while (advance(cr, style, shown) > room && *from != '\0') {
+        do
+            from++;
+        while (((unsigned char)*from & 0xc0) == 0x80);
+        snprintf(shown, sizeof shown, "\u2026%s", from);
+    }
+    picture_text(cr, style, x, y, 0, 0, shown);
+}
+
 void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room,
                   const char *text)
 {
@@ -84,18 +101,24 @@ void picture_text(cairo_t *cr, const picture_style *style, double x, double y, d
 
 const char *picture_byte_unit(uint64_t bytes, double *unit)
 {
-    static const char *const names[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const names[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     size_t i = sizeof names / sizeof *names - 1;
-    while (i > 0 && (double)bytes < 0.1 * (double)(1ull << 10 * i))
+    while (i > 0 && bytes < 1ull << 10 * i)
         i--;
     *unit = (double)(1ull << 10 * i);
     return names[i];
 }
 
-void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
+void picture_format_bytes_as(uint64_t bytes, uint64_t like, char text[PICTURE_BYTES_CHARS])
 {
     double unit;
-    const char *name = picture_byte_unit(bytes, &unit);
+    const char *name = picture_byte_unit(like, &unit);
     double value = (double)bytes / unit;
-    snprintf(text, PICTURE_BYTES_CHARS, "%.*f %s", unit == 1 ? 0 : value < 10 ? 2 : value < 100 ? 1 : 0, value, name);
+    int decimals = unit == 1 || bytes == 0 ? 0 : value < 10 ? 3 : value < 100 ? 2 : 1;
+    snprintf(text, PICTURE_BYTES_CHARS, "%.*f %s", decimals, value, name);
+}
+
+void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
+{
+    picture_format_bytes_as(bytes, bytes, text);
 }

@@ -22,11 +22,15 @@ void picture_colour(cairo_t *cr, uint32_t colour, double alpha);
  * character); 0: unlimited. Bytes that are not UTF-8 become '?', as cairo refuses to draw them. */
 void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room,
                   const char *text);
+/* The same from the left, but what is too wide is cut at its beginning: of a path or a dotted name the end says more. */
+void picture_text_tail(cairo_t *cr, const picture_style *style, double x, double y, double room, const char *text);
 double picture_text_width(cairo_t *cr, const picture_style *style, const char *text);
 
 #define PICTURE_BYTES_CHARS 32
-/* "0.43 GiB": a unit that leaves at least a tenth before it. */
+/* "436.1 MiB", as tables have it. */
 void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS]);
+/* In the unit that `like` bytes have. */
+void picture_format_bytes_as(uint64_t bytes, uint64_t like, char text[PICTURE_BYTES_CHARS]);
 /* The name and the bytes of that unit. */
 const char *picture_byte_unit(uint64_t bytes, double *unit);
 

@@ -133,7 +133,7 @@ static void label_point(cairo_t *cr, const page *p, const panel *drawn, size_t i
     bp_tradeoff_point point = at(p, index);
     const picture_style *style = index > 0 && index == p->input->marked ? &mark : &bold;
     char amount[PICTURE_BYTES_CHARS], text[80];
-    picture_format_bytes(drawn->value(&point), amount);
+    picture_format_bytes_as(drawn->value(&point), drawn->box->like, amount);
     snprintf(text, sizeof text, "%u: %s", point.stalls, amount);
     double x = x_of(p, point.stalls), y = y_of(drawn->box, drawn->value(&point)) - 6;
     double width = picture_text_width(cr, style, text);
@@ -238,10 +238,12 @@ const char *picture_draw_tradeoff(const tradeoff_picture *input, const char *pat
     page p = {.input = input};
     bp_tradeoff_point first = at(&p, 0), last = at(&p, count_points(&p) - 1);
     p.stalls = fmax(1, ceil(1.06 * last.stalls));
-    p.pool = (picture_box){MARGIN + PICTURE_LEFT, MARGIN + HEADING, PLOT_WIDTH, POOL_HEIGHT, 0};
+    p.pool = (picture_box){MARGIN + PICTURE_LEFT, MARGIN + HEADING, PLOT_WIDTH, POOL_HEIGHT, 0, 0};
     p.pool.bytes = fmax(1, (double)first.bytes) * POOL_HEIGHT / (POOL_HEIGHT - 24); /* room for labels above the top */
-    p.exposed = (picture_box){p.pool.x, p.pool.y + POOL_HEIGHT + BETWEEN, PLOT_WIDTH, EXPOSED_HEIGHT, 0};
+    p.exposed = (picture_box){p.pool.x, p.pool.y + POOL_HEIGHT + BETWEEN, PLOT_WIDTH, EXPOSED_HEIGHT, 0, 0};
     p.exposed.bytes = fmax(1, (double)last.exposed_bytes) * EXPOSED_HEIGHT / (EXPOSED_HEIGHT - 24);
+    /* one unit in both, so that a saving and its price can be compared */
+    p.pool.like = p.exposed.like = first.bytes > 0 ? first.bytes : 1;
     const picture_page drawn = {p.pool.x + p.pool.width + PICTURE_RIGHT + MARGIN,
                                 p.exposed.y + p.exposed.height + BELOW, draw_page, &p};
     return picture_write(&drawn, path);

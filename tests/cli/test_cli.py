@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.dom.minidom
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
@@ -200,6 +201,17 @@ class Files(unittest.TestCase):
             text = file.read()
         self.assertIn("<svg", text)
         self.assertGreater(len(text), 10000)
+        self.assert_shown_in_documents(text)
+
+    def assert_shown_in_documents(self, text):
+        """At their width without losing text to scaling, on dark pages too."""
+        self.assertIn('viewBox="0 0 880 ', text)
+        self.assertIn("prefers-color-scheme: dark", text)
+        xml.dom.minidom.parseString(text)
+
+    def test_pictures_of_documents(self):
+        with open(os.path.join(ROOT, "docs", "images", "nemotron-3-nano.svg"), encoding="utf-8") as file:
+            self.assert_shown_in_documents(file.read())
 
     def test_explicit_schedule(self):
         units = self.units(1024, 2048, 1024)
