@@ -11,9 +11,20 @@
 #include "picture_text.h"
 
 /* Points. */
-enum { MARGIN = 16, GAP = 28, LINE = 18, WIDTH = 880, PLOT_HEIGHT = 210, MOST_COLUMNS = 2 };
+enum { MARGIN = 16, GAP = 28, LINE = 18, WIDTH = 880, PLOT_HEIGHT = 210, MOST_COLUMNS = 2, LEGEND_GAP = 20 };
+#define WIDEST_LETTER 6.5 /* on average, of legends */
 
 /* ---- the page -------------------------------------------------------------------------------------------------------- */
+
+typedef enum icon { ICON_BOX, ICON_BAND, ICON_DASHES } icon;
+static const double icon_widths[] = {[ICON_BOX] = 18, [ICON_BAND] = 5, [ICON_DASHES] = 29};
+
+typedef struct legend_entry {
+    icon icon;
+    uint32_t colour;
+    const char *text;
+    size_t line;
+} legend_entry;
 
 typedef struct page {
     const picture_input *input;
@@ -22,6 +33,8 @@ typedef struct page {
     double plot_width, width, height;
     double top;            /* where the panels begin */
     char differences[320]; /* between the panels */
+    legend_entry legend[PICTURE_KINDS + 3];
+    size_t legend_count, legend_lines;
 } page;
 
 static size_t title_lines(const char *title)
@@ -61,15 +74,41 @@ static void name_differences(page *p)
              layout->plan_count > 1 ? "); steps and colours are the same." : "; steps and colours are the same.");
 }
 
+/* Breaks lines by an estimate: the height of the page is known before anything can be measured. */
+static void add_legend(page *p, icon shown, uint32_t colour, const char *text, double *x)
+{
+    double width = icon_widths[shown] + 6 + WIDEST_LETTER * (double)strlen(text);
+    if (*x > MARGIN && *x + width > WIDTH - MARGIN) {
+        p->legend_lines++;
+        *x = MARGIN;
+    }
+    p->legend[p->legend_count++] = (legend_entry){shown, colour, text, p->legend_lines - 1};
+    *x += width + LEGEND_GAP;
+}
+
+static void arrange_legend(page *p)
+{
+    double x = MARGIN;
+    p->legend_lines = 1;
+    for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
+        if (*p->layout->kinds[kind] != '\0')
+            add_legend(p, ICON_BOX, picture_kind_colours[kind], p->layout->kinds[kind], &x);
+    }
+    add_legend(p, ICON_BOX, PICTURE_UNUSED, "reserved, unused", &x);
+    add_legend(p, ICON_BAND, PICTURE_MARK, "the step that needs the most", &x);
+    add_legend(p, ICON_DASHES, PICTURE_MARK, "what that step needs: the lower bound", &x);
+}
+
 /* Pages are as wide as documents show them, so that their text keeps its size. */
 static page arrange(const picture_input *input, const picture_layout *layout)
 {
     page p = {.input = input, .layout = layout, .width = WIDTH};
     name_differences(&p);
+    arrange_legend(&p);
     p.columns = layout->plan_count < MOST_COLUMNS ? layout->plan_count : MOST_COLUMNS;
     p.rows = (layout->plan_count + p.columns - 1) / p.columns;
     p.plot_width = (WIDTH - 2.0 * MARGIN) / (double)p.columns - PICTURE_LEFT - PICTURE_RIGHT;
-    p.top = MARGIN + LINE * (double)(title_lines(input->title) + (*p.differences != '\0')) + GAP;
+    p.top = MARGIN + LINE * (double)(title_lines(input->title) + (*p.differences != '\0') + p.legend_lines - 1) + GAP;
     p.height = p.top + (double)(p.rows * layout->role_count) * (PICTURE_ABOVE + PLOT_HEIGHT + PICTURE_BELOW) + LINE +
                GAP + MARGIN;
     return p;
@@ -92,41 +131,39 @@ static void draw_title(cairo_t *cr, const page *p)
                  p->width - 2 * MARGIN, p->differences);
 }
 
-/* One entry; returns where the next one begins. */
-static double draw_legend_text(cairo_t *cr, double x, double y, const char *text)
+static void draw_legend_icon(cairo_t *cr, const legend_entry *entry, double x, double y)
 {
-    const picture_style style = {11, false, PICTURE_BLACK};
-    picture_text(cr, &style, x, y, 0, 0, text);
-    return x + picture_text_width(cr, &style, text) + 20;
-}
-
-static double draw_legend_box(cairo_t *cr, double x, double y, uint32_t colour, double alpha, double width,
-                              const char *text)
-{
-    picture_colour(cr, colour, alpha);
-    cairo_rectangle(cr, x, y - 10, width, 12);
-    cairo_fill(cr);
-    return draw_legend_text(cr, x + width + 6, y, text);
+    const double dashes[] = {7, 4};
+    picture_colour(cr, entry->colour, entry->icon == ICON_BAND ? 0.3 : 1);
+    if (entry->icon != ICON_DASHES) {
+        cairo_rectangle(cr, x, y - 10, entry->icon == ICON_BAND ? 5 : 18, 12);
+        cairo_fill(cr);
+        return;
+    }
+    cairo_set_dash(cr, dashes, 2, 0);
+    cairo_set_line_width(cr, 1.5);
+    cairo_move_to(cr, x, y - 4);
+    cairo_line_to(cr, x + icon_widths[ICON_DASHES], y - 4);
+    cairo_stroke(cr);
+    cairo_set_dash(cr, NULL, 0, 0);
 }
 
 static void draw_legend(cairo_t *cr, const page *p)
 {
-    double x = MARGIN, y = p->top - GAP + 16;
-    for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
-        if (*p->layout->kinds[kind] != '\0')
-            x = draw_legend_box(cr, x, y, picture_kind_colours[kind], 1, 18, p->layout->kinds[kind]);
+    const picture_style style = {11, false, PICTURE_BLACK};
+    double x = MARGIN, y = p->top - GAP + 16 - LINE * (double)(p->legend_lines - 1);
+    for (size_t i = 0, line = 0; i < p->legend_count; i++) {
+        const legend_entry *entry = &p->legend[i];
+        if (entry->line != line) {
+            line = entry->line;
+            x = MARGIN;
+            y += LINE;
+        }
+        draw_legend_icon(cr, entry, x, y);
+        x += icon_widths[entry->icon] + 6;
+        picture_text(cr, &style, x, y, 0, 0, entry->text);
+        x += picture_text_width(cr, &style, entry->text) + LEGEND_GAP;
     }
-    x = draw_legend_box(cr, x, y, PICTURE_UNUSED, 1, 18, "reserved, unused");
-    x = draw_legend_box(cr, x, y, PICTURE_MARK, 0.3, 5, "the step that needs the most");
-    const double dashes[] = {7, 4};
-    picture_colour(cr, PICTURE_MARK, 1);
-    cairo_set_dash(cr, dashes, 2, 0);
-    cairo_set_line_width(cr, 1.5);
-    cairo_move_to(cr, x, y - 4);
-    cairo_line_to(cr, x + 29, y - 4);
-    cairo_stroke(cr);
-    cairo_set_dash(cr, NULL, 0, 0);
-    draw_legend_text(cr, x + 35, y, "what that step needs: the lower bound");
 }
 
 static void draw_footnote(cairo_t *cr, const page *p)
