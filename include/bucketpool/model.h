@@ -230,7 +230,8 @@ typedef struct bp_buckets_config {
     uint32_t optimizer_tensors; /* of a shard's size each; Adam has main weights and two moments. 0: none */
 } bp_buckets_config;
 
-/* Megatron bucketing with LCM padding, dp 1, ep 1, flat_alignment 128, roles param and grad, three optimizer tensors. */
+/* Megatron bucketing with LCM padding, dp 64 (as the command and Python), ep 1, flat_alignment 128, roles param and
+ * grad, three optimizer tensors. */
 BP_API bp_status bp_buckets_config_init(bp_buckets_config *config, size_t size);
 
 typedef struct bp_buckets bp_buckets;

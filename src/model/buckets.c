@@ -15,7 +15,7 @@ bp_status bp_buckets_config_init(bp_buckets_config *config, size_t size)
     *config = (bp_buckets_config){.size = sizeof *config,
                                   .bucketing = BP_BUCKETING_MEGATRON,
                                   .padding = BP_PADDING_MEGATRON_LCM,
-                                  .dp = 1,
+                                  .dp = 64,
                                   .ep = 1,
                                   .flat_alignment = 128,
                                   .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD),

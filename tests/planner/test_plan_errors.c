@@ -85,6 +85,7 @@ static void test_bucket_errors(void **state)
     assert_ok(bp_buckets_config_init(&config, sizeof config));
     assert_fails(bp_buckets_create(model, &config, &buckets), BP_ERR_INVALID_ARGUMENT, "empty");
     add_bucket(model, add_unit(model, "a", BP_OUTSIDE), BP_DTYPE_BF16, 10, 0);
+    assert_int_equal(config.dp, 64); /* in C, Python and on the command line */
     config.dp = 0;
     assert_fails(bp_buckets_create(model, &config, &buckets), BP_ERR_INVALID_ARGUMENT, "dp");
     config.dp = 6;

@@ -180,6 +180,7 @@ world make_world(bp_model *model, world_options options)
     assert_ok(bp_buckets_config_init(&config, sizeof config));
     config.bucketing = BP_BUCKETING_GIVEN;
     config.padding = BP_PADDING_GIVEN;
+    config.dp = 1; /* a shard of a bucket is all of it */
     config.roles = options.roles;
     config.grad_dtype = options.grad_dtype;
     config.grad_comm_dtype = options.grad_comm_dtype;
