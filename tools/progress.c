@@ -18,8 +18,7 @@
 static double seconds_between_lines(void)
 {
     const char *text = getenv("BUCKETPOOL_PROGRESS");
-    char *end;
-    double every = text != NULL && *text != '\0' ? strtod(text, &end) : LINES_EVERY;
+    double every = text != NULL && *text != '\0' ? strtod(text, NULL) : LINES_EVERY;
     return every >= 0 && every < 1e6 ? every : LINES_EVERY;
 }
 

@@ -19,7 +19,7 @@ static uint64_t count_measurements(const bench *b)
 /* One figure for the whole run. */
 static void settle_copies(bench *b)
 {
-    double *values = calloc(b->row_count, sizeof *values);
+    double *values = calloc(b->row_count + 1, sizeof *values);
     size_t count = 0;
     for (size_t i = 0; values != NULL && i < b->row_count; i++) {
         if (b->rows[i].copy_bytes_per_s > 0)
