@@ -7,7 +7,7 @@
 /* From here on SIGINT is counted. Some parents send it twice: the third ends the process at once. */
 void interrupt_watch(void);
 bool interrupt_came(void);
-/* Where one came: ends the process by SIGINT, which shells report as status 130. */
+/* Ends the process by SIGINT if one came; shells report that as status 130. */
 void interrupt_pass_on(void);
 
 #endif

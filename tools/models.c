@@ -27,7 +27,7 @@ static char *beside_program(const char *name)
     return asprintf(&path, "%s%s", program, name) < 0 ? NULL : path;
 }
 
-/* The models of the source tree, where this program is one of a build folder: the build leaves their path beside it. */
+/* The models of the source tree, for a program in its build folder: the build writes their path beside it. */
 static char *source_models(void)
 {
     char *list = beside_program("models.path"), *line = NULL;
@@ -108,7 +108,7 @@ static int refuse(const char *name, const char *folders)
 {
     char *names[MOST_MODELS];
     size_t count = list_names(folders, names, MOST_MODELS);
-    qsort(names, count, sizeof *names, by_name); /* of names that are as near, always the same is suggested */
+    qsort(names, count, sizeof *names, by_name); /* deterministic among names at the same distance */
     const char *nearest = cli_nearest(name, (const char *const *)names, count);
     int code = cli_fail(EXIT_BAD_INPUT,
                         "%.200s: No such file or directory, and no bundled model%s (models are looked for in %.600s)",
@@ -135,7 +135,7 @@ int models_find(const char *given, char **path)
     return code;
 }
 
-/* ---- what they are ------------------------------------------------------------------------------------------------------------ */
+/* ---- kinds of files ------------------------------------------------------------------------------------------------------------ */
 
 static bool has_suffix(const char *text, const char *suffix)
 {

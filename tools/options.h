@@ -51,9 +51,9 @@ int options_read(int argc, char **argv, const char *command, const struct argp *
 /* For parsers at ARGP_KEY_ERROR, an unknown option or a missing value: argp's own message is off. Exits. */
 _Noreturn void options_refuse(const struct argp_state *state);
 int options_check(const plan_options *options, const char *command);
-/* Whether each option of a policy has one of these to be heeded by. EXIT_GO_ON or the exit code after a message. */
+/* Checks that each option of a policy has an effect on one of these. EXIT_GO_ON or the exit code after a message. */
 int options_check_policies(const plan_options *options, const bp_policy *policies, size_t count);
-/* The first option on the command line that only the making of a plan heeds, without its dashes; NULL: none. */
+/* The first option on the command line that has an effect on making a plan only, without its dashes; NULL: none. */
 const char *options_making_plans(const plan_options *options);
 
 /* Reads the arguments after the command's name. Returns EXIT_GO_ON, or the exit code after a message. Call options_finish either way. */

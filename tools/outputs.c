@@ -30,7 +30,7 @@ bool output_is_standard(const char *path)
     return path != NULL && strcmp(path, "-") == 0;
 }
 
-/* A file of its own among the temporary ones. */
+/* Makes a temporary file, which the commit copies. */
 static bool init_standard(output *o)
 {
     const char *folder = getenv("TMPDIR");
@@ -47,7 +47,7 @@ static bool init_standard(output *o)
     return false;
 }
 
-/* Standard output may be a pipe or a file that others write to as well: copied, never replaced. */
+/* Copies, never replaces: standard output may be a pipe, or a file that other programs write to as well. */
 static bool commit_standard(const output *o)
 {
     char piece[65536];

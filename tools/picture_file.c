@@ -58,7 +58,7 @@ static cairo_surface_t *new_surface(const picture_page *p, format f, FILE *file)
     return surface;
 }
 
-/* Inverts the page where the reader's pages are dark; hues stay, and so does the page where a viewer knows no style sheets. */
+/* Inverts the page for readers of dark pages; hues stay. Viewers without style sheets show it on white. */
 static const char dark_style[] = "\n<style>@media (prefers-color-scheme: dark) { :root { filter: invert(0.92) "
                                  "hue-rotate(180deg); } }</style>";
 

@@ -187,7 +187,7 @@ static double draw_legend_entry(cairo_t *cr, double x, double y, uint32_t colour
     return x + 44 + picture_text_width(cr, &plain, text);
 }
 
-/* An entry with a mark of its own; returns where the next one begins. */
+/* Draws an entry for the peak's marks; returns the x of the next one. */
 static double draw_legend_mark(cairo_t *cr, double x, double y, bool dashed, const char *text)
 {
     const double dashes[] = {7, 4};
@@ -208,7 +208,7 @@ static double draw_legend_mark(cairo_t *cr, double x, double y, bool dashed, con
     return after + 20 + picture_text_width(cr, &plain, text);
 }
 
-/* What is live: kinds of buckets, the peak, and where it is. */
+/* Draws the line of live bytes: kinds of buckets, the peak and its step, the change of direction. */
 static void draw_live_legend(cairo_t *cr, const schedule_picture *p, double y)
 {
     double x = MARGIN;

@@ -129,7 +129,7 @@ static int compare_options(const run_options *options, const analysis *a, const 
 {
     bp_plan *here = NULL;
     char made[160], asked[160];
-    if (noted(plan, "dp") == NULL) /* of another writer, who may note nothing, or in other words */
+    if (noted(plan, "dp") == NULL) /* written by another program, which may note nothing */
         return EXIT_GO_ON;
     bp_status status = analysis_plan(a, &options->planning, BP_POLICY_DYNAMIC, options->planning.alignment, &here);
     if (status != BP_OK)
