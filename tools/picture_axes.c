@@ -25,15 +25,17 @@ void picture_draw_memory_axis(const picture_view *v)
     const char *name = picture_byte_unit(v->box->like > 0 ? v->box->like : (uint64_t)(v->box->bytes * 0.9), &unit);
     double step = picture_nice_step(v->box->bytes / unit * 40 / v->box->height);
     int decimals = step < 1 ? (int)ceil(-log10(step) - 0.0001) : 0;
+    double name_y = v->box->y - 6;
     for (unsigned i = 0; i * step * unit <= v->box->bytes; i++) {
         double y = picture_y(v, i * step * unit);
+        name_y = fmin(name_y, y - 9); /* above the uppermost number */
         picture_colour(v->cr, 0xd8d8d8, 1);
         picture_line(v, v->box->x - 4, y, v->box->x + v->box->width, y, 0.5);
         char text[32];
         snprintf(text, sizeof text, "%.*f", i > 0 ? decimals : 0, i * step);
         picture_text(v->cr, &quiet, v->box->x - 7, y + 4, 1, 0, text);
     }
-    picture_text(v->cr, &quiet, v->box->x - 7, v->box->y - 6, 1, 0, name);
+    picture_text(v->cr, &quiet, v->box->x - 7, name_y, 1, 0, name);
 }
 
 static bool step_at(const picture_view *v, size_t index, bp_step *step)

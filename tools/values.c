@@ -92,6 +92,8 @@ int value_file(const char *option, const char *text)
 {
     if (*text == '\0' || text[strlen(text) - 1] == '/')
         return cli_fail(EXIT_BAD_INPUT, "%s \"%s\" names no file", option, text);
+    if (strcmp(text, "-") == 0 && strcmp(option, "-o") != 0)
+        return cli_fail(EXIT_BAD_INPUT, "%s -: standard output has the answer already; give a file", option);
     return EXIT_GO_ON;
 }
 

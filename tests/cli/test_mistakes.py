@@ -211,6 +211,13 @@ class Pipes(InFolder):
         self.assertEqual((lost.returncode, lost.stderr),
                          (3, "bucketpool: standard output cannot be written: No space left on device\n"))
 
+    def test_other_outputs(self):
+        """Would be mixed with the answer."""
+        snapshot = os.path.join(SOURCE, "examples", "files", "step_1", "snapshot_rank00.pickle")
+        for command, option in ((("plan", MODEL), "--plot"), (("run", MODEL), "--trace"), (("view", snapshot), "--html"),
+                                (("view", snapshot), "--flame"), (("pack", "-"), "--plot")):
+            self.refused(run(*command, option, "-", input=""), 2, f"{option} -: standard output has the answer already; give a file")
+
     def test_output_is_appended(self):
         """Standard output may be a file that others write to as well."""
         with open(self.path("all"), "a", encoding="utf-8") as file:
