@@ -12,6 +12,6 @@ bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidd
     (void)dtype;
     (void)products;
     return bp_fail(BP_ERR_UNSUPPORTED,
-                   "the library was built without BLAS (-Dblas=disabled, or no openblas): there are no matrix "
-                   "products on the host");
+                   "the library was built without BLAS: the fused head has no matrix products on the host; install "
+                   "libopenblas-dev and build anew (-Dblas=enabled)");
 }
