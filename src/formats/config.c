@@ -10,6 +10,8 @@
 
 /* Published configurations have about a hundred members. */
 #define MOST_MEMBERS 10000
+/* Of a nested object that tables read (attn_config); larger ones are lists of labels, of which only the number is taken. */
+#define MOST_INNER 100
 
 /* Python's json module writes NaN, Infinity and -Infinity, which JSON does not have, and some configurations carry them
  * ("time_step_limit": [0.0, Infinity]). No table reads such a field; {} takes the place of each. */
@@ -83,6 +85,8 @@ static bp_status set_list(bp_arch_config *config, const char *key, json_t *list)
     return status;
 }
 
+#define MOST_KEY 200
+
 static bp_status set_value(bp_arch_config *config, const char *key, json_t *value)
 {
     if (json_is_null(value))
@@ -99,14 +103,37 @@ static bp_status set_value(bp_arch_config *config, const char *key, json_t *valu
     return bp_arch_config_set_unusable(config, key, what);
 }
 
+/* Members of an object go by "object.member", and their number by "object.#". */
+static bp_status set_inner_members(bp_arch_config *config, const char *outer, json_t *object)
+{
+    char name[MOST_KEY];
+    const char *key;
+    json_t *value;
+    snprintf(name, sizeof name, "%.90s.#", outer);
+    BP_TRY(bp_arch_config_set_int(config, name, (int64_t)json_object_size(object)));
+    if (json_object_size(object) > MOST_INNER)
+        return BP_OK;
+    json_object_foreach(object, key, value)
+    {
+        if (json_is_object(value))
+            continue;
+        snprintf(name, sizeof name, "%.90s.%.90s", outer, key);
+        BP_TRY(set_value(config, name, value));
+    }
+    return BP_OK;
+}
+
 static bp_status set_members(bp_arch_config *config, json_t *object)
 {
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value)
     {
-        if (strcmp(key, "text_config") != 0 && strcmp(key, "quantization_config") != 0)
-            BP_TRY(set_value(config, key, value));
+        if (strcmp(key, "text_config") == 0 || strcmp(key, "quantization_config") == 0)
+            continue;
+        BP_TRY(set_value(config, key, value));
+        if (json_is_object(value))
+            BP_TRY(set_inner_members(config, key, value));
     }
     return BP_OK;
 }

@@ -39,10 +39,12 @@ typedef struct builder {
     bp_model *model;
     bp_dtype dtype;
     const char *names[MOST_FIELDS];
+    const char *labels[MOST_FIELDS]; /* the first key of a field that is read, else NULL */
     bp_value values[MOST_FIELDS];
     bp_expression *layer_fields[MOST_FIELDS]; /* by slot; NULL for fields that are read once */
     bp_scope scope;
     compiled_table first, last, layer, prediction_first, prediction_last;
+    int64_t layer_count;
 } builder;
 
 /* ---- compiling ---------------------------------------------------------------------------------------------------- */
@@ -142,13 +144,14 @@ static const char *describe(const bp_arch_entry *entry, char text[64])
 static bp_status read_present(const bp_arch_field *field, const char *key, const bp_arch_entry *entry, bp_value *value)
 {
     static const char *const expected[] = {"a positive integer", "an integer that is not negative", "true or false",
-                                           "a list or a text"};
+                                           "a list or a text", "a positive integer or a list of them"};
     const bp_value *v = &entry->value;
     bool good = entry->unusable_what == NULL;
     switch (field->kind) {
     case BP_FIELD_SIZE: good = good && v->kind == BP_VALUE_INT && v->number > 0; break;
     case BP_FIELD_COUNT: good = good && v->kind == BP_VALUE_INT && v->number >= 0; break;
     case BP_FIELD_FLAG: good = good && v->kind == BP_VALUE_INT && (v->number == 0 || v->number == 1); break;
+    case BP_FIELD_EACH: good = good && (v->kind == BP_VALUE_INTS || (v->kind == BP_VALUE_INT && v->number > 0)); break;
     default: good = good && v->kind != BP_VALUE_INT; break;
     }
     char text[64];
@@ -186,7 +189,9 @@ static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *va
         return read_present(field, key, entry, value);
     const char *source = entry != NULL && entry->is_null && field->null != NULL ? field->null : field->missing;
     if (source == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is missing", key);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is %s; model_type \"%s\" has no size without it", key,
+                       entry != NULL ? "null" : "missing",
+                       bp_arch_config_find(b->config, "model_type", strlen("model_type"))->value.text);
     return compute_field(b, source, value);
 }
 
@@ -195,7 +200,7 @@ static bp_status read_fields(builder *b)
     b->names[SLOT_LAYER] = "layer";
     b->names[SLOT_PREDICTION] = "prediction";
     b->values[SLOT_LAYER] = b->values[SLOT_PREDICTION] = (bp_value){.kind = BP_VALUE_INT};
-    b->scope = (bp_scope){b->names, b->values, SLOTS};
+    b->scope = (bp_scope){b->names, b->values, SLOTS, b->labels};
     for (const bp_arch_field *field = b->family->fields; field->name != NULL; field++) {
         size_t slot = b->scope.count;
         if (slot == MOST_FIELDS)
@@ -206,6 +211,11 @@ static bp_status read_fields(builder *b)
         else
             BP_TRY(read_field(b, field, &b->values[slot]));
         b->names[slot] = field->name;
+        if (field->keys != NULL && field->kind != BP_FIELD_CHECK) {
+            char first[MOST_NAME];
+            snprintf(first, sizeof first, "%.*s", (int)strcspn(field->keys, "|"), field->keys);
+            BP_TRY(bp_strings_add(&b->model->strings, first, &b->labels[slot]));
+        }
         b->scope.count++;
     }
     return BP_OK;
@@ -275,7 +285,8 @@ static bp_status add_tensor(builder *b, const compiled_tensor *tensor, const cha
     if (tensor->copies != NULL) {
         BP_TRY(positive(b, tensor->copies, name, UINT32_MAX, &number));
         p.copies = (uint32_t)number;
-        p.flags |= BP_PARAMETER_EXPERT_COPIES;
+        if (!(row->flags & BP_ARCH_PLAIN_COPIES))
+            p.flags |= BP_PARAMETER_EXPERT_COPIES;
     }
     if (tensor->split_parts != NULL) {
         BP_TRY(positive(b, tensor->split_parts, name, UINT32_MAX, &number));
@@ -320,10 +331,17 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
 {
     const bp_arch_family *family = b->family;
     bool predicts = prediction >= 0;
-    bool named_apart = predicts && family->prediction_name != NULL;
+    const char *stack = family->layer_name;
+    int64_t number = layer;
+    if (predicts && family->prediction_name != NULL) {
+        stack = family->prediction_name;
+        number = prediction;
+    } else if (!predicts && layer >= b->layer_count) {
+        stack = family->decoder_name;
+        number = layer - b->layer_count;
+    }
     char name[MOST_NAME], prefix[MOST_NAME + 1];
-    snprintf(name, sizeof name, "%s%lld", named_apart ? family->prediction_name : family->layer_name,
-             (long long)(named_apart ? prediction : layer));
+    snprintf(name, sizeof name, "%s%lld", stack, (long long)number);
     snprintf(prefix, sizeof prefix, "%s.", name);
     uint32_t unit, flags = predicts ? BP_PARAMETER_PREDICTION : 0;
     BP_TRY(bp_model_add_unit(b->model, name, BP_OUTSIDE, &unit));
@@ -338,7 +356,7 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
 static bp_status build(builder *b)
 {
     const bp_arch_family *family = b->family;
-    int64_t layers, predictions;
+    int64_t layers, decoder_layers, predictions;
     BP_TRY(read_fields(b));
     BP_TRY(compile_table(b, family->first, &b->first));
     for (int i = 0; i < BP_ARCH_BLOCKS && family->layer[i] != NULL; i++)
@@ -347,11 +365,13 @@ static bp_status build(builder *b)
     BP_TRY(compile_table(b, family->prediction_last, &b->prediction_last));
     BP_TRY(compile_table(b, family->last, &b->last));
     BP_TRY(count_layers(b, family->layers, &layers));
+    BP_TRY(count_layers(b, family->decoder_layers, &decoder_layers));
     BP_TRY(count_layers(b, family->predictions, &predictions));
+    b->layer_count = layers;
     if (layers < 1)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "the model has no layers");
     BP_TRY(add_table(b, &b->first, "", BP_OUTSIDE, 0));
-    for (int64_t i = 0; i < layers; i++)
+    for (int64_t i = 0; i < layers + decoder_layers; i++)
         BP_TRY(add_layer(b, i, -1));
     for (int64_t i = 0; i < predictions; i++)
         BP_TRY(add_layer(b, layers + i, i));
@@ -360,15 +380,27 @@ static bp_status build(builder *b)
 
 /* ---- the list of families ----------------------------------------------------------------------------------------- */
 
+static const char *type_of(size_t family, size_t index)
+{
+    return index < BP_ARCH_TYPES ? bp_arch_families[family]->model_types[index] : NULL;
+}
+
+/* Selection: the smallest name that is larger than the one before, index + 1 times. */
 const char *bp_arch_model_type(size_t index)
 {
-    for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
-        for (size_t i = 0; i < 3 && bp_arch_families[f]->model_types[i] != NULL; i++) {
-            if (index-- == 0)
-                return bp_arch_families[f]->model_types[i];
+    const char *last = "", *next;
+    do {
+        next = NULL;
+        for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
+            const char *type;
+            for (size_t i = 0; (type = type_of(f, i)) != NULL; i++) {
+                if (strcmp(type, last) > 0 && (next == NULL || strcmp(type, next) < 0))
+                    next = type;
+            }
         }
-    }
-    return NULL;
+        last = next;
+    } while (next != NULL && index-- > 0);
+    return next;
 }
 
 static bp_status find_family(const bp_arch_config *config, const bp_arch_family **family)
@@ -376,20 +408,19 @@ static bp_status find_family(const bp_arch_config *config, const bp_arch_family 
     const bp_arch_entry *entry = bp_arch_config_find(config, "model_type", strlen("model_type"));
     if (entry == NULL || entry->value.kind != BP_VALUE_TEXT)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"model_type\" is %s", entry == NULL ? "missing" : "not a text");
+    const char *type;
     for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
-        for (size_t i = 0; i < 3 && bp_arch_families[f]->model_types[i] != NULL; i++) {
-            if (strcmp(bp_arch_families[f]->model_types[i], entry->value.text) == 0) {
+        for (size_t i = 0; (type = type_of(f, i)) != NULL; i++) {
+            if (strcmp(type, entry->value.text) == 0) {
                 *family = bp_arch_families[f];
                 return BP_OK;
             }
         }
     }
-    char known[300];
-    size_t used = 0;
-    const char *type;
-    for (size_t i = 0; (type = bp_arch_model_type(i)) != NULL && used < sizeof known; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", type);
-    return bp_fail(BP_ERR_UNSUPPORTED, "unknown model_type \"%.60s\"; known: %s", entry->value.text, known);
+    return bp_fail(BP_ERR_UNSUPPORTED,
+                   "unknown model_type \"%.60s\"; plan the model's safetensors, or the units.json that "
+                   "`python -m bucketpool describe CONFIG -o units.json` writes (docs/models.md lists the known types)",
+                   entry->value.text);
 }
 
 bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype, bp_model **model)

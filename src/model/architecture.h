@@ -10,13 +10,16 @@ typedef enum bp_arch_field_kind {
     BP_FIELD_COUNT, /* an integer of at least 0 */
     BP_FIELD_FLAG,  /* a boolean, or 0 or 1 */
     BP_FIELD_LIST,  /* a list, or a text whose characters are the entries */
+    BP_FIELD_EACH,  /* a list with an integer for each layer, or one integer for all: name[layer] */
     BP_FIELD_LAYER, /* not read: computed anew for every layer, from `missing` */
     BP_FIELD_CHECK  /* `missing` must hold for every layer; `keys` says what is wrong with a layer where it does not */
 } bp_arch_field_kind;
 
 typedef struct bp_arch_field {
     const char *name; /* in the expressions of the table */
-    const char *keys; /* in the configuration: alternatives separated by '|', the first that is there counts */
+    const char *
+        keys; /* in the configuration: alternatives separated by '|', the first that is there counts. "a.b" is member b of
+                       * object a, "a.#" the number of its members */
     bp_arch_field_kind kind;
     const char
         *missing;     /* value when no key is there: an expression over earlier fields, "-" for none, NULL: required */
@@ -24,9 +27,10 @@ typedef struct bp_arch_field {
 } bp_arch_field;
 
 enum {
-    BP_ARCH_LINEAR = 1u << 0,      /* name.weight, and name.bias of the first dimension when `bias` holds */
-    BP_ARCH_GEMM = 1u << 1,        /* kept in fp8 when that is asked for */
-    BP_ARCH_EXPERT_STACK = 1u << 2 /* dimension 0 is experts */
+    BP_ARCH_LINEAR = 1u << 0,       /* name.weight, and name.bias of the first dimension when `bias` holds */
+    BP_ARCH_GEMM = 1u << 1,         /* kept in fp8 when that is asked for */
+    BP_ARCH_EXPERT_STACK = 1u << 2, /* dimension 0 is experts */
+    BP_ARCH_PLAIN_COPIES = 1u << 3  /* `copies` are no experts */
 };
 
 typedef struct bp_arch_tensor {
@@ -40,15 +44,18 @@ typedef struct bp_arch_tensor {
 } bp_arch_tensor;
 
 #define BP_ARCH_BLOCKS 8
+#define BP_ARCH_TYPES 8
 
 typedef struct bp_arch_family {
-    const char *model_types[3];
-    const char *source; /* of names, shapes and defaults */
+    const char *model_types[BP_ARCH_TYPES]; /* ended by NULL */
+    const char *source;                     /* of names, shapes and defaults */
     const bp_arch_field *fields;
     const bp_arch_tensor *first; /* outside units, before the layers: the embedding */
     const bp_arch_tensor *last;  /* outside units, after the layers: the final norm and the output layer */
     const char *layers;          /* how many */
     const char *layer_name;      /* without the number that ends it */
+    const char *decoder_layers;  /* how many follow in a second stack, NULL: none; `layer` counts on from `layers` */
+    const char *decoder_name;    /* of the second stack, whose numbers begin again at 0 */
     const bp_arch_tensor *layer[BP_ARCH_BLOCKS]; /* tables of one layer, in order */
     /* Multi-token prediction: `predictions` units. Each has the tensors of prediction_first, of a layer, and of
      * prediction_last; `layer` counts on from `layers`, `prediction` counts from 0. */

@@ -248,12 +248,18 @@ typedef struct evaluation {
 
 static bp_status evaluate(const evaluation *e, int index, bp_value *value);
 
+static const char *label(const evaluation *e, int field)
+{
+    const char *given = e->scope->labels != NULL ? e->scope->labels[field] : NULL;
+    return given != NULL ? given : e->scope->names[field];
+}
+
 static bp_status evaluate_number(const evaluation *e, int index, int64_t *number)
 {
     bp_value value;
     BP_TRY(evaluate(e, index, &value));
     const node *n = &e->expression->nodes[index];
-    const char *field = n->op == OP_FIELD ? e->scope->names[n->operand[0]] : e->expression->source;
+    const char *field = n->op == OP_FIELD ? label(e, n->operand[0]) : e->expression->source;
     if (value.kind == BP_VALUE_MISSING)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is missing", field);
     if (value.kind != BP_VALUE_INT)
@@ -262,17 +268,20 @@ static bp_status evaluate_number(const evaluation *e, int index, int64_t *number
     return BP_OK;
 }
 
-/* list[i], or the i-th character of a text. */
+/* list[i], the i-th character of a text, or a number that stands for every entry. */
 static bp_status evaluate_element(const evaluation *e, const node *n, bp_value *value)
 {
     bp_value list;
     int64_t i;
     BP_TRY(evaluate(e, n->operand[0], &list));
     BP_TRY(evaluate_number(e, n->operand[1], &i));
-    const char *field = e->scope->names[e->expression->nodes[n->operand[0]].operand[0]];
-    if (list.kind == BP_VALUE_MISSING || list.kind == BP_VALUE_INT)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" %s", field,
-                       list.kind == BP_VALUE_INT ? "is a number, expected a list" : "is missing");
+    const char *field = label(e, e->expression->nodes[n->operand[0]].operand[0]);
+    if (list.kind == BP_VALUE_MISSING)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is missing", field);
+    if (list.kind == BP_VALUE_INT) { /* one for all */
+        *value = list;
+        return BP_OK;
+    }
     if (i < 0 || (uint64_t)i >= list.length)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" has %zu entries, one is needed for layer %lld", field,
                        list.length, (long long)i);

@@ -34,6 +34,7 @@ typedef struct bp_scope {
     const char *const *names;
     bp_value *values;
     size_t count;
+    const char *const *labels; /* what errors call them; NULL, or an entry NULL: by name */
 } bp_scope;
 
 typedef struct bp_expression bp_expression;

@@ -26,14 +26,14 @@ static const struct {
 static const struct {
     const char *stack, *module;
     const char *matrix;
-    bool transposed; /* the stack has [expert, in, out] */
+    int32_t in_out_split; /* what tensor parallelism splits where the stack has [expert, in, out]; -1: it never has */
 } unstackings[] = {
-    {".experts.gate_up_proj", ".experts.*.", "linear_fc1.weight", true},
-    {".experts.gate_up_proj_bias", ".experts.*.", "linear_fc1.bias", false},
-    {".experts.down_proj", ".experts.*.", "linear_fc2.weight", true},
-    {".experts.down_proj_bias", ".experts.*.", "linear_fc2.bias", false},
-    {".input_linear.weight", ".experts.*.", "linear_fc1.weight", false},
-    {".output_linear.weight", ".experts.*.", "linear_fc2.weight", false},
+    {".experts.gate_up_proj", ".experts.*.", "linear_fc1.weight", 2},
+    {".experts.gate_up_proj_bias", ".experts.*.", "linear_fc1.bias", -1},
+    {".experts.down_proj", ".experts.*.", "linear_fc2.weight", 1},
+    {".experts.down_proj_bias", ".experts.*.", "linear_fc2.bias", -1},
+    {".input_linear.weight", ".experts.*.", "linear_fc1.weight", -1},
+    {".output_linear.weight", ".experts.*.", "linear_fc2.weight", -1},
 };
 
 /* Buffers there, parameters in some published code. */
@@ -149,6 +149,8 @@ static bool unstack(bp_parameter *p, char name[MOST_NAME])
         if (!ends_with(p->name, unstackings[u].stack) || p->shape[0] > UINT32_MAX)
             continue;
         size_t module = strlen(p->name) - strlen(unstackings[u].stack);
+        int32_t split = unstackings[u].in_out_split;
+        bool transposed = split >= 0 && (p->tp_dim < 0 || p->tp_dim == split);
         snprintf(name, MOST_NAME, "%.*s%s%s", (int)module, p->name, unstackings[u].module, unstackings[u].matrix);
         p->name = name;
         p->copies = (uint32_t)p->shape[0];
@@ -157,7 +159,7 @@ static bool unstack(bp_parameter *p, char name[MOST_NAME])
         p->dims--;
         memmove(p->shape, p->shape + 1, p->dims * sizeof *p->shape);
         p->tp_dim = p->tp_dim > 0 ? p->tp_dim - 1 : -1;
-        if (unstackings[u].transposed && p->dims == 2) {
+        if (transposed && p->dims == 2) {
             uint64_t rows = p->shape[0];
             p->shape[0] = p->shape[1];
             p->shape[1] = rows;

@@ -243,12 +243,16 @@ class Files(unittest.TestCase):
         self.assert_refused(result, 2, *words, outputs=outputs)
 
     def test_bad_files(self):
-        llama = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        llama = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                 "num_attention_heads": 4}
         self.refuse_model(self.path("missing.json"), "missing.json", "No such file")
         self.refuse_model(self.write("text.json", "hello"), "text.json:1:")
         self.refuse_model(self.write("cut.json", '{"model_type": "llama",\n "hidden_size": '), "cut.json:2:")
         self.refuse_model(self.write("twice.json", '{"model_type": "llama", "model_type": "llama"}'), "twice.json:1:", "model_type")
-        self.refuse_model(self.write("config.json", {"model_type": "gpt2"}), "gpt2", "deepseek_v3", "nemotron_h", "qwen3_next")
+        self.refuse_model(self.write("config.json", {"model_type": "gpt2"}), "gpt2", "safetensors", "describe", "units.json")
+        self.refuse_model(self.write("config.json", {"model_type": "llama"}), "vocab_size", "missing")
+        nulls = dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
+        self.refuse_model(self.write("config.json", {"model_type": "llama", **nulls}), "vocab_size", "null")
         for key, value, words in (("hidden_size", 0, ["positive", "0"]), ("hidden_size", -64, ["-64"]),
                                   ("hidden_size", 64.5, ["fraction"]), ("num_hidden_layers", "two", ["num_hidden_layers", "two"]),
                                   ("intermediate_size", 1 << 62, []), ("hidden_size", 10**30, [])):

@@ -39,7 +39,10 @@ static void test_config_errors(void **state)
     assert_fails(parse("{" LLAMA_FIELDS "}"), BP_ERR_FORMAT, "d/config.json: $.model_type", "missing");
     assert_fails(parse("{\"model_type\": null, " LLAMA_FIELDS "}"), BP_ERR_FORMAT, "$.model_type", "missing");
     assert_fails(parse("{\"model_type\": 3, " LLAMA_FIELDS "}"), BP_ERR_FORMAT, "$.model_type", "got 3");
-    assert_fails(parse("{\"model_type\": \"perceptron\"}"), BP_ERR_UNSUPPORTED, "d/config.json", "perceptron", "llama");
+    assert_fails(parse("{\"model_type\": \"perceptron\"}"), BP_ERR_UNSUPPORTED, "d/config.json", "perceptron",
+                 "safetensors");
+    assert_fails(parse("{\"model_type\": \"llama\"}"), BP_ERR_FORMAT, "vocab_size", "missing", "llama");
+    assert_fails(parse("{\"model_type\": \"llama\", \"vocab_size\": null}"), BP_ERR_FORMAT, "vocab_size", "null");
     assert_fails(parse("{" LLAMA ", \"torch_dtype\": \"bf15\"}"), BP_ERR_FORMAT, "$.torch_dtype", "bf15");
     assert_fails(parse("{" LLAMA ", \"dtype\": 16}"), BP_ERR_FORMAT, "$.dtype", "got 16");
     assert_fails(parse("{" LLAMA ", \"x\": 9223372036854775808}"), BP_ERR_FORMAT,

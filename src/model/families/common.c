@@ -29,6 +29,14 @@ const bp_arch_tensor bp_arch_attention[] = {
     TENSORS_END,
 };
 
+const bp_arch_tensor bp_arch_attention_biases[] = {
+    {"self_attn.q_proj", "heads*head_dim; hidden", "0:heads", NULL, NULL, "attention_bias", GEMM},
+    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "attention_bias", GEMM},
+    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "attention_bias", GEMM},
+    {"self_attn.o_proj", "hidden; heads*head_dim", "1:heads", NULL, NULL, "out_bias", GEMM},
+    TENSORS_END,
+};
+
 const bp_arch_tensor bp_arch_qk_norm[] = {
     {"self_attn.q_norm", "head_dim", "", NULL, NULL, NULL, LINEAR},
     {"self_attn.k_norm", "head_dim", "", NULL, NULL, NULL, LINEAR},
@@ -54,5 +62,38 @@ const bp_arch_tensor bp_arch_experts[] = {
     {"mlp.experts.*.gate_proj", "expert_inner; hidden", "0", "moe", "n_experts", NULL, GEMM},
     {"mlp.experts.*.up_proj", "expert_inner; hidden", "0", "moe", "n_experts", NULL, GEMM},
     {"mlp.experts.*.down_proj", "hidden; expert_inner", "1", "moe", "n_experts", NULL, GEMM},
+    TENSORS_END,
+};
+
+const bp_arch_tensor bp_arch_shared_experts[] = {
+    {"mlp.shared_experts.gate_proj", "shared*expert_inner; hidden", "0", "moe && shared > 0", NULL, NULL, GEMM},
+    {"mlp.shared_experts.up_proj", "shared*expert_inner; hidden", "0", "moe && shared > 0", NULL, NULL, GEMM},
+    {"mlp.shared_experts.down_proj", "hidden; shared*expert_inner", "1", "moe && shared > 0", NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
+const bp_arch_tensor bp_arch_numbered_experts[] = {
+    {"block_sparse_moe.gate", "n_experts; hidden", "", NULL, NULL, NULL, LINEAR},
+    {"block_sparse_moe.experts.*.w1", "inner; hidden", "0", NULL, "n_experts", NULL, GEMM},
+    {"block_sparse_moe.experts.*.w2", "hidden; inner", "1", NULL, "n_experts", NULL, GEMM},
+    {"block_sparse_moe.experts.*.w3", "inner; hidden", "0", NULL, "n_experts", NULL, GEMM},
+    TENSORS_END,
+};
+
+const bp_arch_tensor bp_arch_feedforward_norms[] = {
+    {"pre_feedforward_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"post_feedforward_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+const bp_arch_tensor bp_arch_post_norms[] = {
+    {"post_attention_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    {"post_feedforward_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+const bp_arch_tensor bp_arch_fused_mlp[] = {
+    {"mlp.gate_up_proj", "2*inner; hidden", "0:inner", NULL, NULL, NULL, GEMM},
+    {"mlp.down_proj", "hidden; inner", "1", NULL, NULL, NULL, GEMM},
     TENSORS_END,
 };

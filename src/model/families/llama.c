@@ -3,11 +3,11 @@
 #include "model/families/common.h"
 
 static const bp_arch_field llama_fields[] = {
-    FIELD_VOCAB("32000"),
-    FIELD_HIDDEN("4096"),
-    FIELD_INNER("11008"),
-    FIELD_LAYERS("32"),
-    FIELD_HEADS("32"),
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
     FIELD_KV_HEADS("heads"),
     FIELD_HEAD_DIM("hidden/heads"),
     FIELD_FLAG("attention_bias", "attention_bias", "0"),
@@ -28,11 +28,11 @@ const bp_arch_family bp_arch_llama = {
 };
 
 static const bp_arch_field mistral_fields[] = {
-    FIELD_VOCAB("32000"),
-    FIELD_HIDDEN("4096"),
-    FIELD_INNER("14336"),
-    FIELD_LAYERS("32"),
-    FIELD_HEADS("32"),
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
     FIELD_KV_HEADS("8"),
     FIELD_HEAD_DIM("hidden/heads"),
     FIELD_FIXED("attention_bias", "0"),
@@ -52,19 +52,20 @@ const bp_arch_family bp_arch_mistral = {
     .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_post_norm, bp_arch_gated_mlp},
 };
 
-static const bp_arch_field qwen2_fields[] = {
-    FIELD_VOCAB("151936"), FIELD_HIDDEN("4096"), FIELD_INNER("22016"),           FIELD_LAYERS("32"),
-    FIELD_HEADS("32"),     FIELD_KV_HEADS("32"), FIELD_HEAD_DIM("hidden/heads"), FIELD_FIXED("mlp_bias", "0"),
-    FIELD_TIED("0"),       FIELDS_END,
-};
-
 /* Biases on query, key and value always, on the output never. */
-static const bp_arch_tensor qwen2_attention[] = {
-    {"self_attn.q_proj", "heads*head_dim; hidden", "0:heads", NULL, NULL, "1", GEMM},
-    {"self_attn.k_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "1", GEMM},
-    {"self_attn.v_proj", "kv_heads*head_dim; hidden", "0:kv_heads", NULL, NULL, "1", GEMM},
-    {"self_attn.o_proj", "hidden; heads*head_dim", "1:heads", NULL, NULL, NULL, GEMM},
-    TENSORS_END,
+static const bp_arch_field qwen2_fields[] = {
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
+    FIELD_KV_HEADS("32"),
+    FIELD_HEAD_DIM("hidden/heads"),
+    FIELD_FIXED("attention_bias", "1"),
+    FIELD_FIXED("out_bias", "0"),
+    FIELD_FIXED("mlp_bias", "0"),
+    FIELD_TIED("0"),
+    FIELDS_END,
 };
 
 const bp_arch_family bp_arch_qwen2 = {
@@ -75,15 +76,15 @@ const bp_arch_family bp_arch_qwen2 = {
     .last = bp_arch_norm_and_head,
     .layers = "layers",
     .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, qwen2_attention, bp_arch_post_norm, bp_arch_gated_mlp},
+    .layer = {bp_arch_input_norm, bp_arch_attention_biases, bp_arch_post_norm, bp_arch_gated_mlp},
 };
 
 static const bp_arch_field qwen3_fields[] = {
-    FIELD_VOCAB("151936"),
-    FIELD_HIDDEN("4096"),
-    FIELD_INNER("22016"),
-    FIELD_LAYERS("32"),
-    FIELD_HEADS("32"),
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
     FIELD_KV_HEADS("32"),
     FIELD_HEAD_DIM("128"),
     FIELD_FLAG("attention_bias", "attention_bias", "0"),
@@ -104,23 +105,17 @@ const bp_arch_family bp_arch_qwen3 = {
 };
 
 static const bp_arch_field gemma3_fields[] = {
-    FIELD_VOCAB("262208"),
-    FIELD_HIDDEN("2304"),
-    FIELD_INNER("9216"),
-    FIELD_LAYERS("26"),
-    FIELD_HEADS("8"),
+    FIELD_SIZE("vocab", "vocab_size", "262208"),
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_SIZE("heads", "num_attention_heads", "8"),
     FIELD_KV_HEADS("4"),
     FIELD_HEAD_DIM("256"),
     FIELD_FLAG("attention_bias", "attention_bias", "0"),
     FIELD_FIXED("mlp_bias", "0"),
     FIELD_TIED("1"),
     FIELDS_END,
-};
-
-static const bp_arch_tensor gemma3_feedforward_norms[] = {
-    {"pre_feedforward_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    {"post_feedforward_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
-    TENSORS_END,
 };
 
 const bp_arch_family bp_arch_gemma3 = {
@@ -131,6 +126,6 @@ const bp_arch_family bp_arch_gemma3 = {
     .last = bp_arch_norm_and_head,
     .layers = "layers",
     .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_qk_norm, bp_arch_post_norm, gemma3_feedforward_norms,
+    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_qk_norm, bp_arch_post_norm, bp_arch_feedforward_norms,
               bp_arch_gated_mlp},
 };

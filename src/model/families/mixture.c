@@ -3,25 +3,17 @@
 #include "model/families/common.h"
 
 static const bp_arch_field mixtral_fields[] = {
-    FIELD_VOCAB("32000"),
-    FIELD_HIDDEN("4096"),
-    FIELD_INNER("14336"),
-    FIELD_LAYERS("32"),
-    FIELD_HEADS("32"),
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
     FIELD_KV_HEADS("8"),
     FIELD_HEAD_DIM("hidden/heads"),
     FIELD_FIXED("attention_bias", "0"),
-    FIELD_SIZE("n_experts", "num_local_experts", "8"),
+    FIELD_SIZE("n_experts", "num_local_experts", REQUIRED),
     FIELD_TIED("0"),
     FIELDS_END,
-};
-
-static const bp_arch_tensor mixtral_experts[] = {
-    {"block_sparse_moe.gate", "n_experts; hidden", "", NULL, NULL, NULL, LINEAR},
-    {"block_sparse_moe.experts.*.w1", "inner; hidden", "0", NULL, "n_experts", NULL, GEMM},
-    {"block_sparse_moe.experts.*.w2", "hidden; inner", "1", NULL, "n_experts", NULL, GEMM},
-    {"block_sparse_moe.experts.*.w3", "inner; hidden", "0", NULL, "n_experts", NULL, GEMM},
-    TENSORS_END,
 };
 
 const bp_arch_family bp_arch_mixtral = {
@@ -32,20 +24,20 @@ const bp_arch_family bp_arch_mixtral = {
     .last = bp_arch_norm_and_head,
     .layers = "layers",
     .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_post_norm, mixtral_experts},
+    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_post_norm, bp_arch_numbered_experts},
 };
 
 static const bp_arch_field qwen3_moe_fields[] = {
-    FIELD_VOCAB("151936"),
-    FIELD_HIDDEN("2048"),
-    FIELD_INNER("6144"),
-    FIELD_LAYERS("24"),
-    FIELD_HEADS("32"),
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
     FIELD_KV_HEADS("4"),
     FIELD_HEAD_DIM("hidden/heads"),
     FIELD_FLAG("attention_bias", "attention_bias", "0"),
-    FIELD_SIZE("expert_inner", "moe_intermediate_size", "768"),
-    FIELD_COUNT("n_experts", "num_experts", "128"),
+    FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),
+    FIELD_COUNT("n_experts", "num_experts", REQUIRED),
     FIELD_SIZE("sparse_step", "decoder_sparse_step", "1"),
     FIELD_LIST("dense_layers", "mlp_only_layers"),
     FIELD_LAYER("moe", "!(layer in dense_layers) && n_experts > 0 && (layer+1) % sparse_step == 0"),
@@ -66,15 +58,15 @@ const bp_arch_family bp_arch_qwen3_moe = {
 };
 
 static const bp_arch_field gpt_oss_fields[] = {
-    FIELD_VOCAB("201088"),
-    FIELD_HIDDEN("2880"),
-    FIELD_INNER("2880"),
-    FIELD_LAYERS("36"),
-    FIELD_HEADS("64"),
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
     FIELD_KV_HEADS("8"),
     FIELD_HEAD_DIM("64"),
     FIELD_FIXED("attention_bias", "1"),
-    FIELD_SIZE("n_experts", "num_local_experts|num_experts", "128"),
+    FIELD_SIZE("n_experts", "num_local_experts|num_experts", REQUIRED),
     FIELD_TIED("0"),
     FIELDS_END,
 };
@@ -103,16 +95,16 @@ const bp_arch_family bp_arch_gpt_oss = {
 };
 
 static const bp_arch_field llama4_fields[] = {
-    FIELD_VOCAB("202048"),
-    FIELD_HIDDEN("5120"),
-    FIELD_INNER("8192"),
-    FIELD_SIZE("dense_inner", "intermediate_size_mlp", "16384"),
-    FIELD_LAYERS("48"),
-    FIELD_HEADS("40"),
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_SIZE("dense_inner", "intermediate_size_mlp", REQUIRED),
+    FIELD_LAYERS,
+    FIELD_HEADS,
     FIELD_KV_HEADS("8"),
     FIELD_HEAD_DIM("128"),
     FIELD_FIXED("attention_bias", "0"),
-    FIELD_SIZE("n_experts", "num_local_experts", "16"),
+    FIELD_SIZE("n_experts", "num_local_experts", REQUIRED),
     FIELD_SIZE("sparse_step", "interleave_moe_layer_step", "1"),
     FIELD_LIST("moe_layers", "moe_layers"),
     FIELD_LAYER("moe", "has(moe_layers) ? layer in moe_layers : (layer+1) % sparse_step == 0"),
