@@ -143,14 +143,16 @@ static const char *describe(const bp_arch_entry *entry, char text[64])
 
 static bp_status read_present(const bp_arch_field *field, const char *key, const bp_arch_entry *entry, bp_value *value)
 {
-    static const char *const expected[] = {"a positive integer", "an integer that is not negative", "true or false",
-                                           "a list or a text", "a positive integer or a list of them"};
+    static const char *const expected[] = {
+        "a positive integer", "an integer that is not negative",      "true or false",
+        "a list or a text",   "a positive integer or a list of them", "an integer"};
     const bp_value *v = &entry->value;
     bool good = entry->unusable_what == NULL;
     switch (field->kind) {
     case BP_FIELD_SIZE: good = good && v->kind == BP_VALUE_INT && v->number > 0; break;
     case BP_FIELD_COUNT: good = good && v->kind == BP_VALUE_INT && v->number >= 0; break;
     case BP_FIELD_FLAG: good = good && v->kind == BP_VALUE_INT && (v->number == 0 || v->number == 1); break;
+    case BP_FIELD_INTEGER: good = good && v->kind == BP_VALUE_INT; break;
     case BP_FIELD_EACH: good = good && (v->kind == BP_VALUE_INTS || (v->kind == BP_VALUE_INT && v->number > 0)); break;
     default: good = good && v->kind != BP_VALUE_INT; break;
     }

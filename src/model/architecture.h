@@ -6,13 +6,14 @@
 #include <bucketpool/model.h>
 
 typedef enum bp_arch_field_kind {
-    BP_FIELD_SIZE,  /* an integer of at least 1 */
-    BP_FIELD_COUNT, /* an integer of at least 0 */
-    BP_FIELD_FLAG,  /* a boolean, or 0 or 1 */
-    BP_FIELD_LIST,  /* a list, or a text whose characters are the entries */
-    BP_FIELD_EACH,  /* a list with an integer for each layer, or one integer for all: name[layer] */
-    BP_FIELD_LAYER, /* not read: computed anew for every layer, from `missing` */
-    BP_FIELD_CHECK  /* `missing` must hold for every layer; `keys` says what is wrong with a layer where it does not */
+    BP_FIELD_SIZE,    /* an integer of at least 1 */
+    BP_FIELD_COUNT,   /* an integer of at least 0 */
+    BP_FIELD_FLAG,    /* a boolean, or 0 or 1 */
+    BP_FIELD_LIST,    /* a list, or a text whose characters are the entries */
+    BP_FIELD_EACH,    /* a list with an integer for each layer, or one integer for all: name[layer] */
+    BP_FIELD_INTEGER, /* any integer */
+    BP_FIELD_LAYER,   /* not read: computed anew for every layer, from `missing` */
+    BP_FIELD_CHECK /* `missing` must hold for every layer; `keys` says what is wrong with a layer where it does not */
 } bp_arch_field_kind;
 
 typedef struct bp_arch_field {

@@ -43,6 +43,30 @@ const bp_arch_tensor bp_arch_qk_norm[] = {
     TENSORS_END,
 };
 
+const bp_arch_tensor bp_arch_whole_qk_norm[] = {
+    {"self_attn.q_norm", "heads*head_dim", "0:heads", NULL, NULL, NULL, LINEAR},
+    {"self_attn.k_norm", "kv_heads*head_dim", "0:kv_heads", NULL, NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+const bp_arch_tensor bp_arch_hunyuan_qk_norm[] = {
+    {"self_attn.query_layernorm", "head_dim", "", NULL, NULL, NULL, LINEAR},
+    {"self_attn.key_layernorm", "head_dim", "", NULL, NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+const bp_arch_tensor bp_arch_mla[] = {
+    {"self_attn.q_proj", "heads*(nope_dim+rope_dim); hidden", "0:heads", "!has(q_rank)", NULL, NULL, GEMM},
+    {"self_attn.q_a_proj", "q_rank; hidden", "", "has(q_rank)", NULL, "attention_bias", GEMM},
+    {"self_attn.q_a_layernorm", "q_rank", "", "has(q_rank)", NULL, NULL, LINEAR},
+    {"self_attn.q_b_proj", "heads*(nope_dim+rope_dim); q_rank", "0:heads", "has(q_rank)", NULL, NULL, GEMM},
+    {"self_attn.kv_a_proj_with_mqa", "kv_rank+rope_dim; hidden", "", NULL, NULL, "attention_bias", GEMM},
+    {"self_attn.kv_a_layernorm", "kv_rank", "", NULL, NULL, NULL, LINEAR},
+    {"self_attn.kv_b_proj", "heads*(nope_dim+value_dim); kv_rank", "0:heads", NULL, NULL, NULL, GEMM},
+    {"self_attn.o_proj", "hidden; heads*value_dim", "1:heads", NULL, NULL, "attention_bias", GEMM},
+    TENSORS_END,
+};
+
 const bp_arch_tensor bp_arch_gated_mlp[] = {
     {"mlp.gate_proj", "inner; hidden", "0", NULL, NULL, "mlp_bias", GEMM},
     {"mlp.up_proj", "inner; hidden", "0", NULL, NULL, "mlp_bias", GEMM},
@@ -95,5 +119,24 @@ const bp_arch_tensor bp_arch_post_norms[] = {
 const bp_arch_tensor bp_arch_fused_mlp[] = {
     {"mlp.gate_up_proj", "2*inner; hidden", "0:inner", NULL, NULL, NULL, GEMM},
     {"mlp.down_proj", "hidden; inner", "1", NULL, NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
+/* The expert that every token passes, behind a gate. */
+const bp_arch_tensor bp_arch_shared_expert[] = {
+    {"mlp.shared_expert.gate_proj", "shared_inner; hidden", "0", "moe", NULL, NULL, GEMM},
+    {"mlp.shared_expert.up_proj", "shared_inner; hidden", "0", "moe", NULL, NULL, GEMM},
+    {"mlp.shared_expert.down_proj", "hidden; shared_inner", "1", "moe", NULL, NULL, GEMM},
+    {"mlp.shared_expert_gate", "1; hidden", "", "moe", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+/* [expert, out, in] */
+const bp_arch_tensor bp_arch_expert_stacks[] = {
+    {"mlp.gate", "n_experts; hidden", "", "moe", NULL, NULL, LINEAR},
+    {"mlp.experts.gate_up_proj", "n_experts; 2*expert_inner; hidden", "1:expert_inner", "moe", NULL, NULL,
+     BP_ARCH_GEMM | BP_ARCH_EXPERT_STACK},
+    {"mlp.experts.down_proj", "n_experts; hidden; expert_inner", "2", "moe", NULL, NULL,
+     BP_ARCH_GEMM | BP_ARCH_EXPERT_STACK},
     TENSORS_END,
 };

@@ -8,16 +8,23 @@
 #define GEMM (BP_ARCH_LINEAR | BP_ARCH_GEMM)
 #define LINEAR BP_ARCH_LINEAR
 
-extern const bp_arch_tensor bp_arch_embedding[];         /* model.embed_tokens */
-extern const bp_arch_tensor bp_arch_norm_and_head[];     /* model.norm, lm_head unless tied */
-extern const bp_arch_tensor bp_arch_input_norm[];        /* input_layernorm */
-extern const bp_arch_tensor bp_arch_post_norm[];         /* post_attention_layernorm */
-extern const bp_arch_tensor bp_arch_attention[];         /* self_attn.{q,k,v,o}_proj, biases by attention_bias */
-extern const bp_arch_tensor bp_arch_attention_biases[];  /* the same; the output's bias by out_bias */
-extern const bp_arch_tensor bp_arch_gated_mlp[];         /* mlp.{gate,up,down}_proj, biases by mlp_bias */
-extern const bp_arch_tensor bp_arch_qk_norm[];           /* self_attn.{q,k}_norm of one head */
-extern const bp_arch_tensor bp_arch_dense_mlp[];         /* mlp.{gate,up,down}_proj where moe does not hold */
-extern const bp_arch_tensor bp_arch_experts[];           /* mlp.gate and mlp.experts.* where moe holds */
+extern const bp_arch_tensor bp_arch_embedding[];        /* model.embed_tokens */
+extern const bp_arch_tensor bp_arch_norm_and_head[];    /* model.norm, lm_head unless tied */
+extern const bp_arch_tensor bp_arch_input_norm[];       /* input_layernorm */
+extern const bp_arch_tensor bp_arch_post_norm[];        /* post_attention_layernorm */
+extern const bp_arch_tensor bp_arch_attention[];        /* self_attn.{q,k,v,o}_proj, biases by attention_bias */
+extern const bp_arch_tensor bp_arch_attention_biases[]; /* the same; the output's bias by out_bias */
+extern const bp_arch_tensor bp_arch_gated_mlp[];        /* mlp.{gate,up,down}_proj, biases by mlp_bias */
+extern const bp_arch_tensor bp_arch_qk_norm[];          /* self_attn.{q,k}_norm of one head */
+extern const bp_arch_tensor bp_arch_whole_qk_norm[];    /* self_attn.{q,k}_norm of all heads together */
+extern const bp_arch_tensor bp_arch_hunyuan_qk_norm[];  /* self_attn.{query,key}_layernorm of one head */
+extern const bp_arch_tensor
+    bp_arch_mla[]; /* multi-head latent attention: q_rank, kv_rank, nope_dim, rope_dim, value_dim */
+extern const bp_arch_tensor bp_arch_dense_mlp[];     /* mlp.{gate,up,down}_proj where moe does not hold */
+extern const bp_arch_tensor bp_arch_experts[];       /* mlp.gate and mlp.experts.* where moe holds */
+extern const bp_arch_tensor bp_arch_expert_stacks[]; /* mlp.gate and mlp.experts.{gate_up,down}_proj where moe holds */
+extern const bp_arch_tensor
+    bp_arch_shared_expert[]; /* mlp.shared_expert of shared_inner, with its gate, where moe holds */
 extern const bp_arch_tensor bp_arch_shared_experts[];    /* mlp.shared_experts where moe holds */
 extern const bp_arch_tensor bp_arch_numbered_experts[];  /* block_sparse_moe.gate and .experts.*.{w1,w2,w3} of inner */
 extern const bp_arch_tensor bp_arch_feedforward_norms[]; /* {pre,post}_feedforward_layernorm */

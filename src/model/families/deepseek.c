@@ -1,4 +1,5 @@
-/* DeepSeek-V3 and GLM-4.5: a few dense layers, then experts beside shared experts, and prediction layers that go on counting.
+/* DeepSeek-V2 and V3, Kimi K2, GLM-4.5 and later, Mistral 4: a few dense layers, then experts beside shared experts, and prediction
+ * layers that go on counting. V2, V3.2, glm_moe_dsa, glm4_moe_lite and mistral4: transformers 5.23.0.
  * Sources: transformers 4.57.6 models/{deepseek_v3,glm4_moe}; DeepSeek-V3's own modeling_deepseek.py for the prediction layer
  * and the router's correction bias, which is a parameter there and a buffer in GLM's code. */
 #include "model/families/common.h"
@@ -41,32 +42,20 @@ static const bp_arch_field deepseek_v3_fields[] = {
     FIELDS_END,
 };
 
-static const bp_arch_tensor deepseek_v3_attention[] = {
-    {"self_attn.q_proj", "heads*(nope_dim+rope_dim); hidden", "0:heads", "!has(q_rank)", NULL, NULL, GEMM},
-    {"self_attn.q_a_proj", "q_rank; hidden", "", "has(q_rank)", NULL, "attention_bias", GEMM},
-    {"self_attn.q_a_layernorm", "q_rank", "", "has(q_rank)", NULL, NULL, LINEAR},
-    {"self_attn.q_b_proj", "heads*(nope_dim+rope_dim); q_rank", "0:heads", "has(q_rank)", NULL, NULL, GEMM},
-    {"self_attn.kv_a_proj_with_mqa", "kv_rank+rope_dim; hidden", "", NULL, NULL, "attention_bias", GEMM},
-    {"self_attn.kv_a_layernorm", "kv_rank", "", NULL, NULL, NULL, LINEAR},
-    {"self_attn.kv_b_proj", "heads*(nope_dim+value_dim); kv_rank", "0:heads", NULL, NULL, NULL, GEMM},
-    {"self_attn.o_proj", "hidden; heads*value_dim", "1:heads", NULL, NULL, "attention_bias", GEMM},
-    TENSORS_END,
-};
-
 static const bp_arch_tensor deepseek_v3_correction[] = {
     {"mlp.gate.e_score_correction_bias", "n_experts", "", "moe", NULL, NULL, 0},
     TENSORS_END,
 };
 
 const bp_arch_family bp_arch_deepseek_v3 = {
-    .model_types = {"deepseek_v3"},
+    .model_types = {"deepseek_v3", "kimi_k2"},
     .source = "transformers 4.57.6 models/deepseek_v3; modeling_deepseek.py of DeepSeek-V3",
     .fields = deepseek_v3_fields,
     .first = bp_arch_embedding,
     .last = bp_arch_norm_and_head,
     .layers = "layers",
     .layer_name = "model.layers.",
-    .layer = {bp_arch_input_norm, deepseek_v3_attention, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
+    .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
               deepseek_v3_correction, bp_arch_shared_experts},
     .predictions = "predictions",
     .prediction_first = prediction_first,
@@ -113,4 +102,125 @@ const bp_arch_family bp_arch_glm4_moe = {
     .predictions = "predictions",
     .prediction_first = prediction_first,
     .prediction_last = prediction_last,
+};
+
+/* ---- latent attention of other publishers, and with an indexer -------------------------------------------------------- */
+
+#define LATENT_FIELDS                                                                                                  \
+    FIELD_VOCAB, FIELD_HIDDEN, FIELD_INNER, FIELD_LAYERS, FIELD_HEADS,                                                 \
+        FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED), FIELD_COUNT("shared", "n_shared_experts", "1"), \
+        FIELD_SIZE("n_experts", "n_routed_experts|num_experts", REQUIRED),                                             \
+        {"q_rank", "q_lora_rank", BP_FIELD_SIZE, REQUIRED, OPTIONAL}, FIELD_SIZE("kv_rank", "kv_lora_rank", REQUIRED), \
+        FIELD_SIZE("rope_dim", "qk_rope_head_dim", REQUIRED), FIELD_SIZE("nope_dim", "qk_nope_head_dim", REQUIRED),    \
+        FIELD_SIZE("value_dim", "v_head_dim", REQUIRED), FIELD_FLAG("attention_bias", "attention_bias", "0"),          \
+        FIELD_TIED("0"), FIELD_PREDICTIONS
+
+static const bp_arch_field deepseek_v2_fields[] = {
+    LATENT_FIELDS,
+    FIELD_COUNT("first_dense", "first_k_dense_replace", REQUIRED),
+    FIELD_FLAG("mlp_bias", "mlp_bias", "0"),
+    FIELD_MOE_AFTER_DENSE,
+    FIELDS_END,
+};
+
+static const bp_arch_tensor deepseek_v2_mlp[] = {
+    {"mlp.gate_proj", "inner; hidden", "0", "!moe", NULL, "mlp_bias", GEMM},
+    {"mlp.up_proj", "inner; hidden", "0", "!moe", NULL, "mlp_bias", GEMM},
+    {"mlp.down_proj", "hidden; inner", "1", "!moe", NULL, "mlp_bias", GEMM},
+    {"mlp.shared_experts.gate_proj", "shared*expert_inner; hidden", "0", "moe && shared > 0", NULL, "mlp_bias", GEMM},
+    {"mlp.shared_experts.up_proj", "shared*expert_inner; hidden", "0", "moe && shared > 0", NULL, "mlp_bias", GEMM},
+    {"mlp.shared_experts.down_proj", "hidden; shared*expert_inner", "1", "moe && shared > 0", NULL, "mlp_bias", GEMM},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_deepseek_v2 = {
+    .model_types = {"deepseek_v2"},
+    .source = "transformers 5.23.0 models/deepseek_v2",
+    .fields = deepseek_v2_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, deepseek_v2_mlp, bp_arch_experts},
+};
+
+/* Layers of kind "shared" reuse the selection of the layer before and have no indexer. */
+static const bp_arch_field indexed_fields[] = {
+    LATENT_FIELDS,
+    FIELD_COUNT("first_dense", "first_k_dense_replace", "3"),
+    FIELD_LIST("kinds", "mlp_layer_types"),
+    FIELD_SIZE("index_heads", "index_n_heads", REQUIRED),
+    FIELD_SIZE("index_dim", "index_head_dim", REQUIRED),
+    FIELD_LIST("indexers", "indexer_types|index_topk_pattern"),
+    FIELD_SIZE("index_period", "index_topk_freq", "1"),
+    FIELD_COUNT("index_offset", "index_skip_topk_offset", "2"),
+    FIELD_LAYER("moe", "layer >= layers ? 1 : has(kinds) ? kinds[layer] != 'dense' : layer >= first_dense"),
+    FIELD_LAYER("indexed",
+                "layer >= layers ? 1 : has(indexers) ? indexers[layer] == 'full' || indexers[layer] == 'F' : "
+                "layer < index_offset ? 1 : (layer - index_offset + 1) % index_period == 0"),
+    FIELDS_END,
+};
+
+static const bp_arch_tensor indexer[] = {
+    {"self_attn.indexer.wq_b", "index_heads*index_dim; q_rank", "0:index_heads", "indexed", NULL, NULL, GEMM},
+    {"self_attn.indexer.wk", "index_dim; hidden", "", "indexed", NULL, NULL, GEMM},
+    {"self_attn.indexer.k_norm", "index_dim", "", "indexed", NULL, "1", LINEAR},
+    {"self_attn.indexer.weights_proj", "index_heads; hidden", "", "indexed", NULL, NULL, GEMM},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_deepseek_v32 = {
+    .model_types = {"deepseek_v32", "glm_moe_dsa"},
+    .source = "transformers 5.23.0 models/{deepseek_v32,glm_moe_dsa}; vllm deepseek_mtp.py for the prediction layer",
+    .fields = indexed_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_mla, indexer, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
+              bp_arch_shared_experts},
+    .predictions = "predictions",
+    .prediction_first = prediction_first,
+    .prediction_last = prediction_last,
+};
+
+static const bp_arch_field glm4_moe_lite_fields[] = {
+    LATENT_FIELDS,
+    FIELD_LIST("kinds", "mlp_layer_types"),
+    FIELD_LAYER("moe", "layer >= layers ? 1 : has(kinds) ? kinds[layer] == 'sparse' : layer >= 1"),
+    FIELDS_END,
+};
+
+const bp_arch_family bp_arch_glm4_moe_lite = {
+    .model_types = {"glm4_moe_lite"},
+    .source = "transformers 5.23.0 models/glm4_moe_lite; vllm deepseek_mtp.py for the prediction layer",
+    .fields = glm4_moe_lite_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
+              bp_arch_shared_experts},
+    .predictions = "predictions",
+    .prediction_first = prediction_first,
+    .prediction_last = prediction_last,
+};
+
+static const bp_arch_field mistral4_fields[] = {
+    LATENT_FIELDS,
+    FIELD_COUNT("first_dense", "first_k_dense_replace", "0"),
+    FIELD_MOE_AFTER_DENSE,
+    FIELDS_END,
+};
+
+const bp_arch_family bp_arch_mistral4 = {
+    .model_types = {"mistral4"},
+    .source = "transformers 5.23.0 models/mistral4",
+    .fields = mistral4_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_mla, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_expert_stacks,
+              bp_arch_shared_experts},
 };

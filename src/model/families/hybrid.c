@@ -160,14 +160,6 @@ static const bp_arch_tensor qwen3_next_mixer[] = {
     TENSORS_END,
 };
 
-static const bp_arch_tensor qwen3_next_shared_expert[] = {
-    {"mlp.shared_expert.gate_proj", "shared_inner; hidden", "0", "moe", NULL, NULL, GEMM},
-    {"mlp.shared_expert.up_proj", "shared_inner; hidden", "0", "moe", NULL, NULL, GEMM},
-    {"mlp.shared_expert.down_proj", "hidden; shared_inner", "1", "moe", NULL, NULL, GEMM},
-    {"mlp.shared_expert_gate", "1; hidden", "", "moe", NULL, NULL, LINEAR},
-    TENSORS_END,
-};
-
 static const bp_arch_tensor qwen3_next_prediction_first[] = {
     {"^mtp.fc", "hidden; 2*hidden", "", "prediction == 0", NULL, NULL, GEMM},
     {"^mtp.pre_fc_norm_embedding", "hidden", "", "prediction == 0", NULL, NULL, LINEAR},
@@ -189,7 +181,7 @@ const bp_arch_family bp_arch_qwen3_next = {
     .layers = "layers",
     .layer_name = "model.layers.",
     .layer = {bp_arch_input_norm, qwen3_next_mixer, bp_arch_post_norm, bp_arch_dense_mlp, bp_arch_experts,
-              qwen3_next_shared_expert},
+              bp_arch_shared_expert},
     .predictions = "predictions",
     .prediction_name = "mtp.layers.",
     .prediction_first = qwen3_next_prediction_first,

@@ -17,8 +17,8 @@ static const bp_arch_field llama_fields[] = {
 };
 
 const bp_arch_family bp_arch_llama = {
-    .model_types = {"llama"},
-    .source = "transformers 4.57.6 models/llama",
+    .model_types = {"llama", "granite"},
+    .source = "transformers 4.57.6 models/llama; 5.23.0 models/granite",
     .fields = llama_fields,
     .first = bp_arch_embedding,
     .last = bp_arch_norm_and_head,
@@ -42,9 +42,34 @@ static const bp_arch_field mistral_fields[] = {
 };
 
 const bp_arch_family bp_arch_mistral = {
-    .model_types = {"mistral"},
-    .source = "transformers 4.57.6 models/mistral",
+    .model_types = {"mistral", "ministral"},
+    .source = "transformers 4.57.6 models/mistral; 5.23.0 models/ministral",
     .fields = mistral_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_attention, bp_arch_post_norm, bp_arch_gated_mlp},
+};
+
+static const bp_arch_field ministral3_fields[] = {
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
+    FIELD_KV_HEADS("8"),
+    FIELD_HEAD_DIM("128"),
+    FIELD_FIXED("attention_bias", "0"),
+    FIELD_FIXED("mlp_bias", "0"),
+    FIELD_TIED("0"),
+    FIELDS_END,
+};
+
+const bp_arch_family bp_arch_ministral3 = {
+    .model_types = {"ministral3"},
+    .source = "transformers 5.23.0 models/ministral3",
+    .fields = ministral3_fields,
     .first = bp_arch_embedding,
     .last = bp_arch_norm_and_head,
     .layers = "layers",
@@ -69,7 +94,7 @@ static const bp_arch_field qwen2_fields[] = {
 };
 
 const bp_arch_family bp_arch_qwen2 = {
-    .model_types = {"qwen2"},
+    .model_types = {"qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"},
     .source = "transformers 4.57.6 models/qwen2",
     .fields = qwen2_fields,
     .first = bp_arch_embedding,
@@ -94,7 +119,7 @@ static const bp_arch_field qwen3_fields[] = {
 };
 
 const bp_arch_family bp_arch_qwen3 = {
-    .model_types = {"qwen3"},
+    .model_types = {"qwen3", "qwen3_vl", "qwen3_vl_text"},
     .source = "transformers 4.57.6 models/qwen3",
     .fields = qwen3_fields,
     .first = bp_arch_embedding,

@@ -1,67 +1,89 @@
 #!/usr/bin/env python3
-"""dump.py config.json  ->  TSV: name<TAB>shape<TAB>param|buffer   (meta device, nothing allocated)
-Totals go to stderr: tensors, numel, buffer tensors, buffer numel, tied aliases."""
-import sys, json, os, warnings
+"""The parameters that transformers makes of configurations, on PyTorch's meta device.
+
+dump.py CONFIG            prints the lines name<TAB>shape of digests.tsv
+dump.py --digest CONFIG.. prints a line of digests.tsv for each
+
+Names are those of published checkpoints: transformers' own conversion, run backwards. Of a multimodal configuration it is the text part."""
+import copy
+import hashlib
+import json
+import os
+import re
+import sys
+import warnings
+
 warnings.filterwarnings("ignore")
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-import torch, transformers
-from transformers import AutoConfig, AutoModelForCausalLM
-TEXT = {"gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
-        "gemma3_text": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
-        "llama4": ("Llama4TextConfig", "Llama4ForCausalLM"),
-        "llama4_text": ("Llama4TextConfig", "Llama4ForCausalLM")}
-def load(path):
-    d = json.load(open(path))
-    for k in ("quantization_config", "auto_map"):
-        d.pop(k, None)
-    mt = d["model_type"]
-    if mt in TEXT:
-        cfgc, mc = (getattr(transformers, n) for n in TEXT[mt])
-        if "text_config" in d:
-            t = dict(d["text_config"])
-            t.pop("quantization_config", None)
-        else:
-            t = d
-        cfg = cfgc(**{k: v for k, v in t.items() if k != "model_type"})
-        return cfg, mc
-    d.pop("model_type")
-    cfg = AutoConfig.for_model(mt, **d)
-    return cfg, None
-def build(path):
-    cfg, mc = load(path)
-    with torch.device("meta"):
-        m = mc(cfg) if mc else AutoModelForCausalLM.from_config(cfg)
-    m.tie_weights()
-    return cfg, m
-def main(path, out=sys.stdout):
-    cfg, m = build(path)
-    n = tot = bn = bt = 0
-    seen = set(); rows = []
-    for name, p in m.named_parameters(remove_duplicate=True):
-        rows.append((name, p, "param")); n += 1; tot += p.numel()
-    pers = set(m.state_dict().keys())
-    for name, b in m.named_buffers():
-        if name in pers:
-            rows.append((name, b, "buffer")); bn += 1; bt += b.numel()
-    have = {r[0] for r in rows}
-    alias = sorted(pers - have)
-    for name, t, k in rows:
-        out.write("%s\t%s\t%s\n" % (name, "x".join(map(str, t.shape)) or "scalar", k))
-    return dict(tensors=n, numel=tot, buffers=bn, bufnumel=bt, alias=alias, cls=type(m).__name__)
-def publish_nemotron(text):
-    """native transformers-5 names (model., fused 3-D experts) -> publisher's checkpoint names (backbone., one 2-D matrix per expert)"""
-    o = []; n = 0
-    for l in text.splitlines():
-        name, shape, kind = l.split("\t")
-        if name.startswith("model."): name = "backbone." + name[6:]
-        if name.endswith((".experts.up_proj", ".experts.down_proj")):
-            e, sh = shape.split("x", 1); base, p = name.rsplit(".", 1)
-            for i in range(int(e)): o.append(f"{base}.{i}.{p}.weight\t{sh}\t{kind}"); n += 1
-        else:
-            o.append(f"{name}\t{shape}\t{kind}"); n += kind == "param"
-    return "\n".join(o) + "\n", n
+
+import torch
+import transformers
+from transformers.core_model_loading import revert_weight_conversion
+
+# What a type is trained as, where that is not a causal language model.
+CLASSES = {"bert": "AutoModelForMaskedLM", "whisper": "AutoModelForSpeechSeq2Seq", "t5": "AutoModelForSeq2SeqLM", "vit": "AutoModelForImageClassification"}
+# Types that transformers plans with the code of another.
+ALIASES = {"kimi_k2": "deepseek_v3"}
+OTHER_PARTS = re.compile(r"^(model\.)?(visual|vision|multi_modal|audio|embed_vision|embed_audio|connector)")
+
+
+def build(values):
+    """The model of a configuration (a dict), without memory."""
+    values = {k: v for k, v in copy.deepcopy(values).items() if k not in ("quantization_config", "auto_map")}
+    kind = values.pop("model_type")
+    kind = ALIASES.get(kind, kind)
+    config = transformers.AutoConfig.for_model(kind, **values)
+    autos = [CLASSES[kind]] if kind in CLASSES else ["AutoModelForImageTextToText", "AutoModelForCausalLM", "AutoModel"]
+    for auto in (getattr(transformers, name) for name in autos):
+        if type(config) in auto._model_mapping:
+            with torch.device("meta"):
+                model = auto.from_config(config)
+            model.tie_weights()
+            return model
+    raise ValueError(f"transformers {transformers.__version__} has no model of type {kind}")
+
+
+def parameters(values):
+    """{name: shape} of the text part, tied parameters once."""
+    model = build(values)
+    own = revert_weight_conversion(model, dict(model.named_parameters(remove_duplicate=True)))
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    if not any(name.endswith("_config") and isinstance(value, dict) for name, value in values.items()):
+        return shapes
+    text = {name: shape for name, shape in shapes.items() if not OTHER_PARTS.match(name)}
+    renamed = ((re.sub(r"^(model\.language_model|language_model\.model)\.", "model.", name), shape) for name, shape in text.items())
+    return {re.sub(r"^language_model\.lm_head", "lm_head", name): shape for name, shape in renamed}
+
+
+def lines(shapes):
+    return sorted(f"{name}\t{'x'.join(map(str, shape)) or 'scalar'}\n" for name, shape in shapes.items())
+
+
+def numel(shapes):
+    total = 0
+    for shape in shapes.values():
+        product = 1
+        for size in shape:
+            product *= size
+        total += product
+    return total
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def main(arguments):
+    if arguments[:1] != ["--digest"]:
+        sys.stdout.writelines(lines(parameters(read(arguments[0]))))
+        return
+    for path in arguments[1:]:
+        shapes = parameters(read(path))
+        text = "".join(lines(shapes))
+        print(path, len(shapes), numel(shapes), hashlib.sha256(text.encode()).hexdigest(), sep="\t", flush=True)
+
+
 if __name__ == "__main__":
-    r = main(sys.argv[1])
-    print("transformers %s %s params: %d tensors, %d numel; persistent buffers: %d, %d numel; tied aliases: %s" % (
-        transformers.__version__, r["cls"], r["tensors"], r["numel"], r["buffers"], r["bufnumel"], ",".join(r["alias"]) or "-"), file=sys.stderr)
+    main(sys.argv[1:])
