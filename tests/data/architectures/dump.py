@@ -25,6 +25,8 @@ from transformers.core_model_loading import revert_weight_conversion
 CLASSES = {"bert": "AutoModelForMaskedLM", "whisper": "AutoModelForSpeechSeq2Seq", "t5": "AutoModelForSeq2SeqLM", "vit": "AutoModelForImageClassification"}
 # Types that transformers plans with the code of another.
 ALIASES = {"kimi_k2": "deepseek_v3"}
+# Types whose publishers' code has the router's correction bias as a parameter; transformers has a buffer.
+BIASED = ("deepseek_v3", "kimi_k2")
 OTHER_PARTS = re.compile(r"^(model\.)?(visual|vision|multi_modal|audio|embed_vision|embed_audio|connector)")
 
 
@@ -47,7 +49,10 @@ def build(values):
 def parameters(values):
     """{name: shape} of the text part, tied parameters once."""
     model = build(values)
-    own = revert_weight_conversion(model, dict(model.named_parameters(remove_duplicate=True)))
+    own = dict(model.named_parameters(remove_duplicate=True))
+    if values["model_type"] in BIASED:
+        own.update((name, buffer) for name, buffer in model.named_buffers() if name.endswith(".e_score_correction_bias"))
+    own = revert_weight_conversion(model, own)
     shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
     if not any(name.endswith("_config") and isinstance(value, dict) for name, value in values.items()):
         return shapes
