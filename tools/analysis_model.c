@@ -1,6 +1,7 @@
 /* From a file to buckets: what is planned, and what lies beside the pool. */
 #include <bucketpool/formats.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,14 @@ static void choose_rules(const plan_options *options, const bp_model *model, ana
     a->layout = options->layout != 0                    ? options->layout
                 : a->bucketing == BP_BUCKETING_MEGATRON ? BP_LAYOUT_MEGATRON
                                                         : BP_LAYOUT_HF;
+}
+
+static void copy_notes(const bp_model *model, analysis *a)
+{
+    const char *note;
+    size_t used = 0;
+    for (size_t i = 0; (note = bp_model_note(model, i)) != NULL && used < sizeof a->notes; i++)
+        used += (size_t)snprintf(a->notes + used, sizeof a->notes - used, "%s%s", i > 0 ? "; " : "", note);
 }
 
 /* The model as one rank of tp and ep holds it, in the layout asked for. Destroys what it was made from. */
@@ -91,6 +100,7 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
     if (code != EXIT_GO_ON)
         return code;
     choose_rules(options, *model, a);
+    copy_notes(*model, a);
     a->name = strdup(bp_model_name(*model));
     if (a->name == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");

@@ -89,6 +89,10 @@ static void unite_rules(const analysis *parts, size_t count, analysis *united)
         united->models += parts[i].models;
         united->parameters += parts[i].parameters;
         united->prediction_parameters += parts[i].prediction_parameters;
+        size_t used = strlen(united->notes);
+        if (parts[i].notes[0] != '\0')
+            snprintf(united->notes + used, sizeof united->notes - used, "%s%s: %s", used > 0 ? "; " : "", parts[i].name,
+                     parts[i].notes);
     }
 }
 

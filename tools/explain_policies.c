@@ -216,6 +216,8 @@ void explain_policies(const analysis *a, const plan_options *options)
 {
     printf("%s has %s parameters in %zu unit%s; %s of parameters lie outside units and stay gathered.\n", a->name,
            cli_count(a->parameters), a->units, plural(a->units), cli_bytes(a->state.outside));
+    if (a->notes[0] != '\0')
+        printf("%s: %s.\n", a->name, a->notes);
     char schedule[SCHEDULE_TEXT_CHARS];
     printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
            analysis_schedule_text(a, options, schedule));

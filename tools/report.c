@@ -153,6 +153,8 @@ static json_t *model_json(const analysis *a, const plan_options *o)
                   SIZE(a->state.outside), "units", SIZE(a->units), "options", report_options(a, o), "state_bytes",
                   "outside", SIZE(a->state.outside), "param_shards", SIZE(a->state.param_shards), "grad_shards",
                   SIZE(a->state.grad_shards), "optimizer", SIZE(a->state.optimizer), "policies", policies);
+    if (a->notes[0] != '\0')
+        json_object_set_new(model, "notes", json_string(a->notes));
     if (o->budget > 0)
         json_object_set_new(model, "budget_bytes", json_integer(SIZE(o->budget)));
     return model;

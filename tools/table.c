@@ -17,6 +17,8 @@ void table_print_heading(const analysis *a, const plan_options *o)
     if (a->prediction_parameters > 0)
         printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
     printf(" in %zu unit%s and %s outside\n", a->units, a->units == 1 ? "" : "s", cli_bytes(a->state.outside));
+    if (a->notes[0] != '\0')
+        printf("%s\n", a->notes);
     char schedule[SCHEDULE_TEXT_CHARS];
     printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp,
            analysis_schedule_text(a, o, schedule), options_bucketing_name(a->bucketing),
@@ -174,5 +176,10 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
                 sheet_set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
         }
     }
-    return sheet_finish(&s);
+    int code = sheet_finish(&s);
+    for (size_t i = 0; code == EXIT_GO_ON && i < count; i++) {
+        if (analyses[i].notes[0] != '\0')
+            printf("%s: %s\n", analyses[i].name, analyses[i].notes);
+    }
+    return code;
 }

@@ -1058,6 +1058,8 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_model_order": (POINTER(c_uint32), [c_void_p, POINTER(c_size_t)]),
         "bp_model_numel": (c_uint64, [c_void_p]),
         "bp_model_prediction_numel": (c_uint64, [c_void_p]),
+        "bp_model_add_note": (c_int, [c_void_p, c_char_p]),
+        "bp_model_note": (c_char_p, [c_void_p, c_size_t]),
         "bp_arch_config_create": (c_int, [POINTER(c_void_p)]),
         "bp_arch_config_destroy": (None, [POINTER(c_void_p)]),
         "bp_arch_config_set_int": (c_int, [c_void_p, c_char_p, c_int64]),

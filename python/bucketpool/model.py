@@ -243,6 +243,14 @@ class Model(Owner[ModelHandle]):
         return array[:count.value] if count.value else []
 
     @property
+    def notes(self) -> List[str]:
+        """What the model leaves out of its file: a vision tower, prediction layers that no table knows."""
+        found: List[str] = []
+        while (note := core().bp_model_note(self.handle, len(found))) is not None:
+            found.append(decoded(note))
+        return found
+
+    @property
     def numel(self) -> int:
         """Elements of all parameters and given buckets, without multi-token prediction layers."""
         return int(core().bp_model_numel(self.handle))

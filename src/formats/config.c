@@ -46,15 +46,15 @@ bp_status bp_config_load(const char *text, size_t bytes, const char *origin, jso
     return status;
 }
 
-/* Integers and booleans are the same to the tables. */
+/* Integers and booleans are the same to the tables, and so is a factor that is written 1.0. */
 static bool is_whole(const json_t *value)
 {
-    return json_is_integer(value) || json_is_boolean(value);
+    return json_is_integer(value) || json_is_boolean(value) || (json_is_real(value) && json_real_value(value) == 1.0);
 }
 
 static int64_t whole_value(const json_t *value)
 {
-    return json_is_integer(value) ? json_integer_value(value) : json_is_true(value);
+    return json_is_integer(value) ? json_integer_value(value) : json_is_true(value) || json_is_real(value);
 }
 
 static bp_status set_list(bp_arch_config *config, const char *key, json_t *list)
@@ -160,6 +160,102 @@ static bp_status choose_dtype(const bp_json_at *text, const bp_json_at *whole, b
     return named.value == NULL ? BP_OK : bp_json_dtype(&named, dtype);
 }
 
+/* ---- multimodal configurations ---------------------------------------------------------------------------------- */
+
+/* Types of wrappers whose own tie_word_embeddings counts and not the text part's, with the value where they do not state it.
+ * Source: transformers 5.23.0, the configurations of these types. */
+static const struct {
+    const char *model_type;
+    bool tied;
+} wrappers[] = {
+    {"aria", false},
+    {"aya_vision", true},
+    {"cohere2_vision", true},
+    {"deepseek_vl", true},
+    {"deepseek_vl_hybrid", true},
+    {"exaone4_5", false},
+    {"gemma3", true},
+    {"gemma3n", true},
+    {"gemma4", true},
+    {"glmasr", true},
+    {"got_ocr2", true},
+    {"granite_speech", true},
+    {"granite_speech_plus", true},
+    {"idefics2", false},
+    {"idefics3", false},
+    {"internvl", true},
+    {"janus", true},
+    {"kimi_k25", true},
+    {"lfm2_vl", true},
+    {"lighton_ocr", true},
+    {"llama4", false},
+    {"llava_next", false},
+    {"mistral3", true},
+    {"moss_transcribe_diarize", true},
+    {"ovis2", true},
+    {"paligemma", true},
+    {"qianfan_ocr", false},
+    {"qwen3_5", false},
+    {"qwen3_5_moe", false},
+    {"qwen3_asr", true},
+    {"qwen3_vl", false},
+    {"qwen3_vl_moe", false},
+    {"smolvlm", false},
+    {"video_llava", false},
+    {"vipllava", false},
+};
+
+static bp_status set_wrapper_tie(bp_arch_config *config, const json_t *whole)
+{
+    const json_t *own = json_object_get(whole, "tie_word_embeddings");
+    if (json_is_boolean(own))
+        return bp_arch_config_set_int(config, "tie_word_embeddings", json_is_true(own));
+    const char *type = json_string_value(json_object_get(whole, "model_type"));
+    for (size_t i = 0; type != NULL && i < sizeof wrappers / sizeof *wrappers; i++) {
+        if (strcmp(wrappers[i].model_type, type) == 0)
+            return bp_arch_config_set_int(config, "tie_word_embeddings", wrappers[i].tied);
+    }
+    return BP_OK;
+}
+
+/* "vision_config", "audio_config": of a wrapper every other part, of a text model's own file the towers. */
+static bool is_other_part(const char *key, const json_t *value, bool wrapped)
+{
+    static const char *const towers[] = {"vision_config", "audio_config", "speech_config", "image_config",
+                                         "img_processor"};
+    static const char *const no_parts[] = {"text_config", "quantization_config", "compression_config",
+                                           "generation_config"};
+    size_t length = strlen(key), suffix = strlen("_config");
+    if (!json_is_object(value) || json_object_size(value) == 0)
+        return false;
+    for (size_t i = 0; i < sizeof towers / sizeof *towers; i++) {
+        if (strcmp(key, towers[i]) == 0)
+            return true;
+    }
+    for (size_t i = 0; i < sizeof no_parts / sizeof *no_parts; i++) {
+        if (strcmp(key, no_parts[i]) == 0)
+            return false;
+    }
+    return wrapped && length > suffix && strcmp(key + length - suffix, "_config") == 0;
+}
+
+static bp_status note_other_parts(const json_t *whole, bool wrapped, bp_model *model)
+{
+    char note[400] = "text part only; not counted: ";
+    size_t begin = strlen(note), used = begin;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)whole, key, value)
+    {
+        if (is_other_part(key, value, wrapped) && used < 200)
+            used += (size_t)snprintf(note + used, sizeof note - used, "%s%.60s", used > begin ? ", " : "", key);
+    }
+    if (used == begin)
+        return BP_OK;
+    snprintf(note + used, sizeof note - used, " (python -m bucketpool describe counts the whole model)");
+    return bp_model_add_note(model, note);
+}
+
 static bp_status convert(const bp_json_at *text, const bp_json_at *whole, const bp_reader_options *options,
                          bp_model **model)
 {
@@ -173,15 +269,24 @@ static bp_status convert(const bp_json_at *text, const bp_json_at *whole, const 
     char *name = NULL;
     BP_TRY(bp_reader_choose_name(options, NULL, whole->origin, &name));
     bp_arch_config *config = NULL;
+    bp_model *made = NULL;
     bp_status status = bp_arch_config_create(&config);
     if (status == BP_OK)
         status = set_members(config, whole->value);
     if (status == BP_OK && text->value != whole->value)
         status = set_members(config, text->value);
+    if (status == BP_OK && text->value != whole->value)
+        status = set_wrapper_tie(config, whole->value);
     if (status == BP_OK) /* a null of the text part has hidden the whole's */
         status = bp_arch_config_set_string(config, "model_type", model_type);
     if (status == BP_OK)
-        status = bp_fail_at(whole->origin, bp_model_from_architecture(name, config, dtype, model));
+        status = bp_fail_at(whole->origin, bp_model_from_architecture(name, config, dtype, &made));
+    if (status == BP_OK)
+        status = note_other_parts(whole->value, text->value != whole->value, made);
+    if (status == BP_OK)
+        *model = made;
+    else
+        bp_model_destroy(&made);
     bp_arch_config_destroy(&config);
     free(name);
     return status;

@@ -355,6 +355,25 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
     return predicts ? add_table(b, &b->prediction_last, prefix, (int32_t)unit, flags | BP_PARAMETER_JOINT) : BP_OK;
 }
 
+/* How publishers name the number of multi-token prediction layers. */
+static const char *const prediction_keys[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules",
+                                              "num_mtp_layers", "mtp_num_layers"};
+
+/* A family without prediction layers in its table says so where the configuration has some. */
+static bp_status note_predictions(builder *b)
+{
+    char note[160];
+    for (size_t i = 0; b->family->predictions == NULL && i < sizeof prediction_keys / sizeof *prediction_keys; i++) {
+        const bp_arch_entry *entry = bp_arch_config_find(b->config, prediction_keys[i], strlen(prediction_keys[i]));
+        if (entry == NULL || entry->value.kind != BP_VALUE_INT || entry->value.number < 1)
+            continue;
+        snprintf(note, sizeof note, "not counted: %lld multi-token prediction layer%s (%s)",
+                 (long long)entry->value.number, entry->value.number == 1 ? "" : "s", prediction_keys[i]);
+        return bp_model_add_note(b->model, note);
+    }
+    return BP_OK;
+}
+
 static bp_status build(builder *b)
 {
     const bp_arch_family *family = b->family;
@@ -377,7 +396,8 @@ static bp_status build(builder *b)
         BP_TRY(add_layer(b, i, -1));
     for (int64_t i = 0; i < predictions; i++)
         BP_TRY(add_layer(b, layers + i, i));
-    return add_table(b, &b->last, "", BP_OUTSIDE, 0);
+    BP_TRY(add_table(b, &b->last, "", BP_OUTSIDE, 0));
+    return note_predictions(b);
 }
 
 /* ---- the list of families ----------------------------------------------------------------------------------------- */

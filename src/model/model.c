@@ -47,6 +47,7 @@ void bp_model_destroy(bp_model **model)
     free((*model)->buckets);
     free((*model)->events);
     free((*model)->order);
+    free((void *)(*model)->notes);
     free(*model);
     *model = NULL;
 }
@@ -367,6 +368,21 @@ uint64_t bp_model_prediction_numel(const bp_model *model)
     return model->prediction_numel;
 }
 
+bp_status bp_model_add_note(bp_model *model, const char *note)
+{
+    if (model == NULL || note == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_note: model and note must not be NULL");
+    BP_TRY(bp_grow_array((void **)&model->notes, &model->note_capacity, model->note_count, sizeof *model->notes));
+    BP_TRY(bp_strings_add(&model->strings, note, &model->notes[model->note_count]));
+    model->note_count++;
+    return BP_OK;
+}
+
+const char *bp_model_note(const bp_model *model, size_t index)
+{
+    return model != NULL && index < model->note_count ? model->notes[index] : NULL;
+}
+
 bp_status bp_model_copy_frame(const bp_model *model, bp_model **out)
 {
     bp_model *copy;
@@ -380,6 +396,8 @@ bp_status bp_model_copy_frame(const bp_model *model, bp_model **out)
         status = bp_model_add_bucket(copy, &model->buckets[i]);
     for (size_t i = 0; status == BP_OK && i < model->event_count; i++)
         status = bp_model_add_event(copy, &model->events[i]);
+    for (size_t i = 0; status == BP_OK && i < model->note_count; i++)
+        status = bp_model_add_note(copy, model->notes[i]);
     if (status != BP_OK) {
         bp_model_destroy(&copy);
         return status;

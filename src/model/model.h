@@ -25,6 +25,8 @@ struct bp_model {
     uint32_t *order;
     size_t order_count, order_capacity;
     int order_is_set;
+    const char **notes;
+    size_t note_count, note_capacity;
     uint64_t numel, prediction_numel; /* running totals, so that overflow is found where it happens */
 };
 

@@ -26,6 +26,53 @@ static bp_status parse(const char *text)
     return parse_as(text, BP_DTYPE_NONE, NULL, NULL);
 }
 
+static void assert_note(const char *text, const char *note)
+{
+    bp_model *model = NULL;
+    assert_ok(bp_config_parse(text, strlen(text), "d/config.json", NULL, &model));
+    if (note == NULL)
+        assert_null(bp_model_note(model, 0));
+    else
+        assert_non_null(strstr(bp_model_note(model, 0), note));
+    assert_null(bp_model_note(model, 1));
+    bp_model_destroy(&model);
+}
+
+/* What a file has and the model leaves out. */
+static void test_notes(void **state)
+{
+    (void)state;
+    assert_note("{" LLAMA "}", NULL);
+    assert_note("{" LLAMA ", \"quantization_config\": {\"a\": 1}, \"vision_config\": null}", NULL);
+    assert_note("{" LLAMA ", \"vision_config\": {\"a\": 1}}", "not counted: vision_config (python");
+    assert_note("{\"text_config\": {" LLAMA "}, \"audio_config\": {\"a\": 1}, \"x_config\": {\"a\": 1}}",
+                "audio_config, x_config");
+    assert_note("{" LLAMA ", \"num_nextn_predict_layers\": 2}", "2 multi-token prediction layers");
+    assert_note("{" LLAMA ", \"num_nextn_predict_layers\": 0}", NULL);
+}
+
+static uint64_t numel_of(const char *text)
+{
+    bp_model *model = NULL;
+    assert_ok(bp_config_parse(text, strlen(text), "d/config.json", NULL, &model));
+    uint64_t numel = bp_model_numel(model);
+    bp_model_destroy(&model);
+    return numel;
+}
+
+/* Of a wrapper its own tie_word_embeddings counts, stated or by its type. */
+static void test_wrapper_ties(void **state)
+{
+    (void)state;
+    const uint64_t head = UINT64_C(64) * 100, untied = numel_of("{" LLAMA "}");
+    assert_int_equal(numel_of("{\"model_type\": \"llava\", \"text_config\": {" LLAMA "}}"), untied);
+    assert_int_equal(numel_of("{\"model_type\": \"internvl\", \"text_config\": {" LLAMA "}}"), untied - head);
+    assert_int_equal(numel_of("{\"tie_word_embeddings\": true, \"text_config\": {" LLAMA "}}"), untied - head);
+    assert_int_equal(
+        numel_of("{\"model_type\": \"internvl\", \"tie_word_embeddings\": false, \"text_config\": {" LLAMA "}}"),
+        untied);
+}
+
 static void test_config_errors(void **state)
 {
     (void)state;
@@ -97,7 +144,7 @@ static void test_config_multimodal(void **state)
     uint64_t plain, numel;
     bp_dtype dtype;
     assert_ok(parse_as("{" LLAMA "}", BP_DTYPE_NONE, NULL, &plain));
-    const char *whole = "{\"model_type\": \"mistral3\", \"vocab_size\": 5, \"torch_dtype\": \"float16\", "
+    const char *whole = "{\"model_type\": \"llava\", \"vocab_size\": 5, \"torch_dtype\": \"float16\", "
                         "\"vision_config\": {\"hidden_size\": 7}, \"text_config\": {" LLAMA "}}";
     assert_ok(parse_as(whole, BP_DTYPE_NONE, &dtype, &numel));
     assert_int_equal(numel, plain);
@@ -200,6 +247,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_errors),
+        cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_wrapper_ties),
         cmocka_unit_test(test_config_fields),
         cmocka_unit_test(test_config_dtype),
         cmocka_unit_test(test_config_of_python),
