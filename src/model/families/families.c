@@ -1,23 +1,26 @@
 /* The list of families, in alphabetical order of their first model_type. */
 #include "model/architecture.h"
 
-extern const bp_arch_family bp_arch_bamba, bp_arch_cohere, bp_arch_dbrx, bp_arch_deepseek_v2, bp_arch_deepseek_v3,
-    bp_arch_deepseek_v32, bp_arch_dots1, bp_arch_ernie4_5, bp_arch_ernie4_5_moe, bp_arch_exaone4, bp_arch_falcon_h1,
-    bp_arch_gemma, bp_arch_gemma2, bp_arch_gemma3, bp_arch_gemma3n, bp_arch_gemma4, bp_arch_glm4, bp_arch_glm4_moe,
-    bp_arch_glm4_moe_lite, bp_arch_gpt_oss, bp_arch_granitemoe, bp_arch_granite, bp_arch_hunyuan_v1_dense,
-    bp_arch_hunyuan_v1_moe, bp_arch_jamba, bp_arch_kimi_linear, bp_arch_lfm2, bp_arch_lfm2_moe, bp_arch_llama,
-    bp_arch_llama4, bp_arch_mamba2, bp_arch_minimax_m2, bp_arch_ministral3, bp_arch_mistral, bp_arch_mistral4,
-    bp_arch_mixtral, bp_arch_nemotron_h, bp_arch_olmo2, bp_arch_olmoe, bp_arch_phi3, bp_arch_phimoe, bp_arch_qwen2,
-    bp_arch_qwen2_moe, bp_arch_qwen3, bp_arch_qwen3_5, bp_arch_qwen3_5_moe, bp_arch_qwen3_moe, bp_arch_qwen3_next,
-    bp_arch_qwen3_vl_moe, bp_arch_seed_oss, bp_arch_smollm3, bp_arch_starcoder2;
+extern const bp_arch_family bp_arch_bamba, bp_arch_bert, bp_arch_cohere, bp_arch_dbrx, bp_arch_deepseek_v2,
+    bp_arch_deepseek_v3, bp_arch_deepseek_v32, bp_arch_deepseek_v4, bp_arch_dots1, bp_arch_ernie4_5,
+    bp_arch_ernie4_5_moe, bp_arch_exaone4, bp_arch_falcon_h1, bp_arch_gemma, bp_arch_gemma2, bp_arch_gemma3,
+    bp_arch_gemma3n, bp_arch_gemma4, bp_arch_glm4, bp_arch_glm4_moe, bp_arch_glm4_moe_lite, bp_arch_gpt_oss,
+    bp_arch_granitemoe, bp_arch_granite, bp_arch_hunyuan_v1_dense, bp_arch_hunyuan_v1_moe, bp_arch_jamba,
+    bp_arch_kimi_linear, bp_arch_lfm2, bp_arch_lfm2_moe, bp_arch_llama, bp_arch_llama4, bp_arch_mamba2,
+    bp_arch_minimax_m2, bp_arch_ministral3, bp_arch_mistral, bp_arch_mistral4, bp_arch_mixtral, bp_arch_nemotron_h,
+    bp_arch_olmo2, bp_arch_olmoe, bp_arch_phi3, bp_arch_phimoe, bp_arch_qwen2, bp_arch_qwen2_moe, bp_arch_qwen3,
+    bp_arch_qwen3_5, bp_arch_qwen3_5_moe, bp_arch_qwen3_moe, bp_arch_qwen3_next, bp_arch_qwen3_vl_moe, bp_arch_seed_oss,
+    bp_arch_smollm3, bp_arch_starcoder2, bp_arch_t5, bp_arch_vit, bp_arch_whisper;
 
 const bp_arch_family *const bp_arch_families[] = {
     &bp_arch_bamba,
+    &bp_arch_bert,
     &bp_arch_cohere,
     &bp_arch_dbrx,
     &bp_arch_deepseek_v2,
     &bp_arch_deepseek_v3,
     &bp_arch_deepseek_v32,
+    &bp_arch_deepseek_v4,
     &bp_arch_dots1,
     &bp_arch_ernie4_5,
     &bp_arch_ernie4_5_moe,
@@ -64,5 +67,8 @@ const bp_arch_family *const bp_arch_families[] = {
     &bp_arch_seed_oss,
     &bp_arch_smollm3,
     &bp_arch_starcoder2,
+    &bp_arch_t5,
+    &bp_arch_vit,
+    &bp_arch_whisper,
     0,
 };
