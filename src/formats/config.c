@@ -162,8 +162,8 @@ static bp_status choose_dtype(const bp_json_at *text, const bp_json_at *whole, b
 
 /* ---- multimodal configurations ---------------------------------------------------------------------------------- */
 
-/* Types of wrappers whose own tie_word_embeddings counts and not the text part's, with the value where they do not state it.
- * Source: transformers 5.23.0, the configurations of these types. */
+/* Types of wrappers whose own tie_word_embeddings counts and not the text part's, with the value where they do not state it. Llama 4
+ * heeds the text part's alone, all others both. Source: transformers 5.23.0, models of these types on the meta device. */
 static const struct {
     const char *model_type;
     bool tied;
@@ -188,7 +188,6 @@ static const struct {
     {"kimi_k25", true},
     {"lfm2_vl", true},
     {"lighton_ocr", true},
-    {"llama4", false},
     {"llava_next", false},
     {"mistral3", true},
     {"moss_transcribe_diarize", true},
@@ -208,14 +207,14 @@ static const struct {
 static bp_status set_wrapper_tie(bp_arch_config *config, const json_t *whole)
 {
     const json_t *own = json_object_get(whole, "tie_word_embeddings");
-    if (json_is_boolean(own))
-        return bp_arch_config_set_int(config, "tie_word_embeddings", json_is_true(own));
     const char *type = json_string_value(json_object_get(whole, "model_type"));
     for (size_t i = 0; type != NULL && i < sizeof wrappers / sizeof *wrappers; i++) {
         if (strcmp(wrappers[i].model_type, type) == 0)
-            return bp_arch_config_set_int(config, "tie_word_embeddings", wrappers[i].tied);
+            return bp_arch_config_set_int(config, "tie_word_embeddings",
+                                          json_is_boolean(own) ? json_is_true(own) : wrappers[i].tied);
     }
-    return BP_OK;
+    bool heeds_text_only = type != NULL && strcmp(type, "llama4") == 0;
+    return json_is_true(own) && !heeds_text_only ? bp_arch_config_set_int(config, "tie_word_embeddings", 1) : BP_OK;
 }
 
 /* "vision_config", "audio_config": of a wrapper every other part, of a text model's own file the towers. */

@@ -67,6 +67,8 @@ static void test_wrapper_ties(void **state)
     const uint64_t head = UINT64_C(64) * 100, untied = numel_of("{" LLAMA "}");
     assert_int_equal(numel_of("{\"model_type\": \"llava\", \"text_config\": {" LLAMA "}}"), untied);
     assert_int_equal(numel_of("{\"model_type\": \"internvl\", \"text_config\": {" LLAMA "}}"), untied - head);
+    assert_int_equal(
+        numel_of("{\"model_type\": \"llama4\", \"tie_word_embeddings\": true, \"text_config\": {" LLAMA "}}"), untied);
     assert_int_equal(numel_of("{\"tie_word_embeddings\": true, \"text_config\": {" LLAMA "}}"), untied - head);
     assert_int_equal(
         numel_of("{\"model_type\": \"internvl\", \"tie_word_embeddings\": false, \"text_config\": {" LLAMA "}}"),
