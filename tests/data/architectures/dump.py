@@ -23,6 +23,8 @@ from transformers.core_model_loading import revert_weight_conversion
 
 # What a type is trained as, where that is not a causal language model.
 CLASSES = {"bert": "AutoModelForMaskedLM", "whisper": "AutoModelForSpeechSeq2Seq", "t5": "AutoModelForSeq2SeqLM", "vit": "AutoModelForImageClassification"}
+# Wrappers whose towers need a package beside transformers: their text part alone is built.
+TEXT_ONLY = ("gemma3n",)
 # Types that transformers plans with the code of another.
 ALIASES = {"kimi_k2": "deepseek_v3"}
 # Types whose publishers' code has the router's correction bias as a parameter; transformers has a buffer.
@@ -36,6 +38,8 @@ def build(values):
     kind = values.pop("model_type")
     kind = ALIASES.get(kind, kind)
     config = transformers.AutoConfig.for_model(kind, **values)
+    if kind in TEXT_ONLY:
+        config = config.get_text_config()
     autos = [CLASSES[kind]] if kind in CLASSES else ["AutoModelForImageTextToText", "AutoModelForCausalLM", "AutoModel"]
     for auto in (getattr(transformers, name) for name in autos):
         if type(config) in auto._model_mapping:

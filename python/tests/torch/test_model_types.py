@@ -1,0 +1,94 @@
+"""Every model type of the architecture tables beside transformers: names and shapes of all parameters of small configurations, and the
+table of docs/models.md, which BUCKETPOOL_UPDATE_MODELS=1 rewrites."""
+
+import collections
+import ctypes
+import glob
+import os
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import bucketpool as bp
+from bucketpool._library import core
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+FOLDER = os.path.join(ROOT, "tests", "data", "architectures")
+PAGE = os.path.join(ROOT, "docs", "models.md")
+BEGIN, END = "<!-- model types: begin -->\n", "<!-- model types: end -->\n"
+MOST_ELEMENTS = 1 << 24  # what is larger has the sizes of publishers, and one expert matrix for each of hundreds
+
+sys.path.insert(0, FOLDER)
+import dump
+
+PATHS = sorted(glob.glob(os.path.join(FOLDER, "*.json")))
+# What transformers 5.23.0 refuses of configurations that earlier releases took.
+ODD, NULL = "RoPE of odd heads, or hidden_size no multiple of num_attention_heads", "a field is null"
+REFUSED = {"gemma3.3": ODD, "gemma3_text.1": ODD, "gemma3_text.2": ODD, "granitemoehybrid.4": ODD, "llama.4": ODD, "mistral.2": ODD,
+           "mistral.4": ODD, "gpt_oss.4": NULL, "jamba.4": NULL, "llama4_text.4": NULL, "mixtral.2": NULL}
+
+
+def ours(path):
+    """{name: shape} without prediction layers, which transformers does not build."""
+    shapes = {}
+    with bp.Model.read(path) as model:
+        for p in model.parameters:
+            if not p.prediction:
+                for copy in range(p.copies):
+                    shapes[p.name.replace("*", str(copy), 1)] = tuple(p.shape)
+    return shapes
+
+
+def known_types():
+    function, types = core().bp_arch_model_type, []
+    while (name := function(ctypes.c_size_t(len(types)))) is not None:
+        types.append(name.decode())
+    return types
+
+
+def types_of(values):
+    """A file's type, and that of its text part."""
+    return [part["model_type"] for part in (values, values.get("text_config") or {}) if "model_type" in part]
+
+
+compared = collections.defaultdict(lambda: [0, 0, 0])  # by type: configurations, elements of ours and of transformers
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: os.path.basename(path)[:-len(".json")])
+def test_names_and_shapes(path):
+    mine, name = ours(path), os.path.basename(path)[:-len(".json")]
+    if dump.numel(mine) > MOST_ELEMENTS:
+        pytest.skip("as large as a published model: digests.tsv compares it")
+    values = dump.read(path)
+    if name in REFUSED:
+        with pytest.raises(Exception):  # of several classes of huggingface_hub's
+            dump.build(values)
+        return
+    theirs = dump.parameters(values)
+    assert {n: s for n, s in mine.items() if theirs.get(n) != s} == {n: s for n, s in theirs.items() if mine.get(n) != s}
+    for kind in types_of(values):
+        entry = compared[kind]
+        compared[kind] = [entry[0] + 1, entry[1] + dump.numel(mine), entry[2] + dump.numel(theirs)]
+
+
+def test_page():
+    """All types were compared, and the page says so."""
+    if len(compared) < 10:
+        pytest.skip("needs the comparisons of this file")
+    types = known_types()
+    lines = ["| model_type | configurations | elements, ours | elements, transformers |\n", "|---|---|---|---|\n"]
+    lines += ["| {} | {} | {:,} | {:,} |\n".format(kind, *compared[kind]) for kind in types if kind in compared]
+    assert [kind for kind in types if kind not in compared] == []
+    with open(PAGE, encoding="utf-8") as file:
+        text = file.read()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    wanted = before + BEGIN + "".join(lines) + END + after
+    if os.environ.get("BUCKETPOOL_UPDATE_MODELS"):
+        with open(PAGE, "w", encoding="utf-8") as file:
+            file.write(wanted)
+        return
+    assert text == wanted, "docs/models.md is of other tables: BUCKETPOOL_UPDATE_MODELS=1 ./check --torch -k model_types rewrites it"
