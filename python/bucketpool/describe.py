@@ -34,6 +34,11 @@ def _imported(name: str) -> Any:
         raise Unsupported(f"describe needs {name}, which cannot be imported ({error}); pip install torch transformers") from error
 
 
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__
+
+
 def _read(path: str) -> Dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
@@ -62,7 +67,7 @@ def _of_config(path: str) -> Tuple[Any, Optional[str]]:
         config = transformers.AutoConfig.for_model(kind, **values)
     except Exception as error:  # transformers' own, of many classes: an unknown type, fields that it refuses
         raise Unsupported(f"{path}: transformers {transformers.__version__} makes no configuration of model_type \"{kind}\": "
-                          f"{str(error).splitlines()[0][:90]}") from error
+                          f"{_first_line(error)[:90]}") from error
     named = [getattr(transformers, str(name), None) for name in architectures]
     wanted = ENCODER_DECODERS if getattr(config, "is_encoder_decoder", False) else AUTO_CLASSES
     autos = [getattr(transformers, name) for name in wanted if hasattr(transformers, name)]
@@ -92,7 +97,7 @@ def _made(make: Any, path: str) -> Any:
     try:
         return make()
     except Exception as error:  # whatever a constructor of somebody else's raises
-        raise Unsupported(f"{path}: the model cannot be built on the meta device: {str(error).splitlines()[0][:300] or type(error).__name__}"
+        raise Unsupported(f"{path}: the model cannot be built on the meta device: {_first_line(error)}"
                           ) from error
 
 

@@ -22,7 +22,8 @@ static const struct {
     {{"in_proj_qkvz", "in_proj_ba"}, "in_proj"},
 };
 
-/* Stacks of experts that become one matrix an expert, the way nn.Linear has it: [out, in]. */
+/* Stacks of experts that become one matrix an expert, the way nn.Linear has it: [out, in]. Families have both orders under one name, told
+ * apart by the dimension that tensor parallelism splits. */
 static const struct {
     const char *stack, *module;
     const char *matrix;
