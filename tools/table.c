@@ -177,9 +177,12 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
         }
     }
     int code = sheet_finish(&s);
+    bool noted = false;
     for (size_t i = 0; code == EXIT_GO_ON && i < count; i++) {
-        if (analyses[i].notes[0] != '\0')
-            printf("%s: %s\n", analyses[i].name, analyses[i].notes);
+        if (analyses[i].notes[0] == '\0')
+            continue;
+        printf("%s%s: %s\n", noted ? "" : "\n", analyses[i].name, analyses[i].notes);
+        noted = true;
     }
     return code;
 }

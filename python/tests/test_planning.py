@@ -113,7 +113,7 @@ class Models(unittest.TestCase):
             self.refused(bp.FormatError, ["config.json", "2"], bp.Model.read, broken)
             with open(broken, "w", encoding="utf-8") as file:
                 file.write('{"model_type": "abacus"}')
-            self.refused(bp.Unsupported, ["abacus", "llama"], bp.Model.read, broken)
+            self.refused(bp.Unsupported, ["abacus", "safetensors", "describe"], bp.Model.read, broken)
             self.refused(bp.FileError, [], bp.Plan.read, missing)
 
 

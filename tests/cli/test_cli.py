@@ -263,6 +263,18 @@ class Files(unittest.TestCase):
         self.refuse_model(self.write("x.safetensors", "\xff" * 8), "x.safetensors")
         self.refuse_model(self.folder + "/empty-folder", "empty-folder")
 
+    def test_parts_that_are_not_counted(self):
+        note = "text part only; not counted: vision_config"
+        gemma = "examples/models/Gemma-3-27B"
+        self.assertIn(note, run("plan", gemma).stdout.splitlines()[1])
+        self.assertIn(note, run("explain", gemma).stdout)
+        self.assertIn(note, json.loads(run("plan", gemma, "--json").stdout)["models"][0]["notes"])
+        llama = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_nextn_predict_layers": 1}
+        self.assertEqual(run("plan", self.write("config.json", llama)).stdout.splitlines()[1],
+                         "not counted: 1 multi-token prediction layer (num_nextn_predict_layers)")
+        self.assertNotIn("notes", json.loads(run("plan", NANO, "--json").stdout)["models"][0])
+
     def test_bad_plans_of_good_files(self):
         units = self.units(1024, 1024)
         units["schedule"] = [{"release": "layers.0", "role": "param"}]

@@ -1,5 +1,5 @@
 /* Dense decoders with norms, biases or projections of their own: Gemma, OLMo, Phi-3, GLM-4, Cohere, ERNIE, Hunyuan, EXAONE,
- * StarCoder2. Sources: transformers 5.23.0, models/{gemma,gemma2,olmo2,olmo3,phi3,glm4,cohere,cohere2,ernie4_5,hunyuan_v1_dense,
+ * StarCoder2. Sources: transformers 5.23.0, models/{gemma,gemma2,olmo,glm,helium,olmo2,olmo3,phi3,glm4,cohere,cohere2,ernie4_5,hunyuan_v1_dense,
  * exaone4,smollm3,seed_oss,starcoder2}. */
 #include "model/families/common.h"
 
@@ -64,6 +64,23 @@ const bp_arch_family bp_arch_olmo2 = {
     .layers = "layers",
     .layer_name = "model.layers.",
     .layer = {bp_arch_attention, bp_arch_whole_qk_norm, bp_arch_post_norms, bp_arch_gated_mlp},
+};
+
+/* Norms have no parameters. */
+static const bp_arch_tensor olmo_last[] = {
+    {"lm_head", "vocab; hidden", "0", "!tied", NULL, NULL, LINEAR},
+    TENSORS_END,
+};
+
+const bp_arch_family bp_arch_olmo = {
+    .model_types = {"olmo"},
+    .source = "transformers 5.23.0 models/olmo",
+    .fields = olmo2_fields,
+    .first = bp_arch_embedding,
+    .last = olmo_last,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_attention, bp_arch_gated_mlp},
 };
 
 static const bp_arch_field exaone4_fields[] = {
@@ -161,6 +178,17 @@ static const bp_arch_field glm4_fields[] = {
     FIELDS_END,
 };
 
+const bp_arch_family bp_arch_glm = {
+    .model_types = {"glm"},
+    .source = "transformers 5.23.0 models/glm",
+    .fields = glm4_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_attention_biases, bp_arch_post_norm, bp_arch_fused_mlp},
+};
+
 static const bp_arch_tensor glm4_norms[] = {
     {"post_self_attn_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
     {"post_mlp_layernorm", "hidden", "", NULL, NULL, NULL, LINEAR},
@@ -179,6 +207,32 @@ const bp_arch_family bp_arch_glm4 = {
 };
 
 /* ---- biases of their own ------------------------------------------------------------------------------------------ */
+
+static const bp_arch_field helium_fields[] = {
+    FIELD_VOCAB,
+    FIELD_HIDDEN,
+    FIELD_INNER,
+    FIELD_LAYERS,
+    FIELD_HEADS,
+    FIELD_KV_HEADS("heads"),
+    FIELD_HEAD_DIM("128"),
+    FIELD_FLAG("attention_bias", "attention_bias", "0"),
+    FIELD_FIXED("out_bias", "0"),
+    FIELD_FLAG("mlp_bias", "mlp_bias", "0"),
+    FIELD_TIED("0"),
+    FIELDS_END,
+};
+
+const bp_arch_family bp_arch_helium = {
+    .model_types = {"helium"},
+    .source = "transformers 5.23.0 models/helium",
+    .fields = helium_fields,
+    .first = bp_arch_embedding,
+    .last = bp_arch_norm_and_head,
+    .layers = "layers",
+    .layer_name = "model.layers.",
+    .layer = {bp_arch_input_norm, bp_arch_attention_biases, bp_arch_post_norm, bp_arch_gated_mlp},
+};
 
 static const bp_arch_field seed_oss_fields[] = {
     FIELD_VOCAB,

@@ -17,8 +17,8 @@ static const bp_arch_field llama_fields[] = {
 };
 
 const bp_arch_family bp_arch_llama = {
-    .model_types = {"llama", "granite"},
-    .source = "transformers 4.57.6 models/llama; 5.23.0 models/granite",
+    .model_types = {"llama", "granite", "cwm", "iquestcoder", "internlm3"},
+    .source = "transformers 4.57.6 models/llama; 5.23.0 models/{granite,cwm,iquestcoder,internlm3}",
     .fields = llama_fields,
     .first = bp_arch_embedding,
     .last = bp_arch_norm_and_head,
