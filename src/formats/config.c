@@ -162,59 +162,50 @@ static bp_status choose_dtype(const bp_json_at *text, const bp_json_at *whole, b
 
 /* ---- multimodal configurations ---------------------------------------------------------------------------------- */
 
-/* Types of wrappers whose own tie_word_embeddings counts and not the text part's, with the value where they do not state it. Llama 4
- * heeds the text part's alone, all others both. Source: transformers 5.23.0, models of these types on the meta device. */
+/* Types of wrappers whose own tie_word_embeddings counts and not the text part's, with the value where they do not state it, and types
+ * that heed the text part's alone. All others heed both. Source: transformers 5.23.0, models of these types on the meta device. */
+typedef enum tie { UNTIED, TIED, AS_TEXT } tie;
+
 static const struct {
     const char *model_type;
-    bool tied;
+    tie unstated;
 } wrappers[] = {
-    {"aria", false},
-    {"aya_vision", true},
-    {"cohere2_vision", true},
-    {"deepseek_vl", true},
-    {"deepseek_vl_hybrid", true},
-    {"exaone4_5", false},
-    {"gemma3", true},
-    {"gemma3n", true},
-    {"gemma4", true},
-    {"glmasr", true},
-    {"got_ocr2", true},
-    {"granite_speech", true},
-    {"granite_speech_plus", true},
-    {"idefics2", false},
-    {"idefics3", false},
-    {"internvl", true},
-    {"janus", true},
-    {"kimi_k25", true},
-    {"lfm2_vl", true},
-    {"lighton_ocr", true},
-    {"llava_next", false},
-    {"mistral3", true},
-    {"moss_transcribe_diarize", true},
-    {"ovis2", true},
-    {"paligemma", true},
-    {"qianfan_ocr", false},
-    {"qwen3_5", false},
-    {"qwen3_5_moe", false},
-    {"qwen3_asr", true},
-    {"qwen3_vl", false},
-    {"qwen3_vl_moe", false},
-    {"smolvlm", false},
-    {"video_llava", false},
-    {"vipllava", false},
+    {"aria", UNTIED},         {"aya_vision", TIED},
+    {"cohere2_vision", TIED}, {"cosmos3_omni", UNTIED},
+    {"deepseek_vl", TIED},    {"deepseek_vl_hybrid", TIED},
+    {"exaone4_5", UNTIED},    {"gemma3", TIED},
+    {"gemma3n", TIED},        {"gemma4", TIED},
+    {"glmasr", TIED},         {"got_ocr2", TIED},
+    {"granite_speech", TIED}, {"granite_speech_plus", TIED},
+    {"idefics2", UNTIED},     {"idefics3", UNTIED},
+    {"internvl", TIED},       {"janus", TIED},
+    {"kimi_k25", TIED},       {"lfm2_vl", TIED},
+    {"lighton_ocr", TIED},    {"llama4", AS_TEXT},
+    {"llava_next", UNTIED},   {"minicpm_ocr", TIED},
+    {"minicpmv4_6", UNTIED},  {"minicpmv4_7", UNTIED},
+    {"mistral3", TIED},       {"moss_transcribe_diarize", TIED},
+    {"ovis2", TIED},          {"paligemma", TIED},
+    {"pp_chart2table", TIED}, {"qianfan_ocr", UNTIED},
+    {"qwen3_5", UNTIED},      {"qwen3_5_moe", UNTIED},
+    {"qwen3_asr", TIED},      {"qwen3_vl", UNTIED},
+    {"qwen3_vl_moe", UNTIED}, {"smolvlm", UNTIED},
+    {"vibevoice", AS_TEXT},   {"video_llava", UNTIED},
+    {"vipllava", UNTIED},
 };
 
-static bp_status set_wrapper_tie(bp_arch_config *config, const json_t *whole)
+static bp_status set_wrapper_tie(bp_arch_config *config, const json_t *whole, const json_t *text)
 {
     const json_t *own = json_object_get(whole, "tie_word_embeddings");
     const char *type = json_string_value(json_object_get(whole, "model_type"));
     for (size_t i = 0; type != NULL && i < sizeof wrappers / sizeof *wrappers; i++) {
-        if (strcmp(wrappers[i].model_type, type) == 0)
-            return bp_arch_config_set_int(config, "tie_word_embeddings",
-                                          json_is_boolean(own) ? json_is_true(own) : wrappers[i].tied);
+        if (strcmp(wrappers[i].model_type, type) != 0)
+            continue;
+        if (wrappers[i].unstated == AS_TEXT)
+            own = json_object_get(text, "tie_word_embeddings");
+        return bp_arch_config_set_int(config, "tie_word_embeddings",
+                                      json_is_boolean(own) ? json_is_true(own) : wrappers[i].unstated == TIED);
     }
-    bool heeds_text_only = type != NULL && strcmp(type, "llama4") == 0;
-    return json_is_true(own) && !heeds_text_only ? bp_arch_config_set_int(config, "tie_word_embeddings", 1) : BP_OK;
+    return json_is_true(own) ? bp_arch_config_set_int(config, "tie_word_embeddings", 1) : BP_OK;
 }
 
 /* "vision_config", "audio_config": of a wrapper every other part, of a text model's own file the towers. */
@@ -275,7 +266,7 @@ static bp_status convert(const bp_json_at *text, const bp_json_at *whole, const 
     if (status == BP_OK && text->value != whole->value)
         status = set_members(config, text->value);
     if (status == BP_OK && text->value != whole->value)
-        status = set_wrapper_tie(config, whole->value);
+        status = set_wrapper_tie(config, whole->value, text->value);
     if (status == BP_OK) /* a null of the text part has hidden the whole's */
         status = bp_arch_config_set_string(config, "model_type", model_type);
     if (status == BP_OK)

@@ -73,6 +73,12 @@ static void test_wrapper_ties(void **state)
     assert_int_equal(
         numel_of("{\"model_type\": \"internvl\", \"tie_word_embeddings\": false, \"text_config\": {" LLAMA "}}"),
         untied);
+    assert_int_equal(
+        numel_of(
+            "{\"model_type\": \"llama4\", \"tie_word_embeddings\": true, \"text_config\": {\"model_type\": \"llama\", "
+            "\"hidden_size\": 64, \"intermediate_size\": 128, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+            "\"num_hidden_layers\": 2, \"vocab_size\": 100}}"),
+        untied);
 }
 
 static void test_config_errors(void **state)

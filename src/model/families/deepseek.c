@@ -28,7 +28,7 @@ static const bp_arch_field deepseek_v3_fields[] = {
     FIELD_HEADS,
     FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),
     FIELD_COUNT("shared", "n_shared_experts", "1"),
-    FIELD_SIZE("n_experts", "n_routed_experts", REQUIRED),
+    FIELD_SIZE("n_experts", "n_routed_experts|num_local_experts", REQUIRED),
     {"q_rank", "q_lora_rank", BP_FIELD_SIZE, REQUIRED, OPTIONAL},
     FIELD_SIZE("kv_rank", "kv_lora_rank", REQUIRED),
     FIELD_SIZE("rope_dim", "qk_rope_head_dim", REQUIRED),
@@ -74,7 +74,7 @@ static const bp_arch_field glm4_moe_fields[] = {
     FIELD_FIXED("out_bias", "0"),
     FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),
     FIELD_COUNT("shared", "n_shared_experts", "1"),
-    FIELD_SIZE("n_experts", "n_routed_experts", REQUIRED),
+    FIELD_SIZE("n_experts", "n_routed_experts|num_local_experts", REQUIRED),
     FIELD_COUNT("first_dense", "first_k_dense_replace", "1"),
     FIELD_FLAG("qk_norm", "use_qk_norm", "0"),
     FIELD_PREDICTIONS,
@@ -109,7 +109,7 @@ const bp_arch_family bp_arch_glm4_moe = {
 #define LATENT_FIELDS                                                                                                  \
     FIELD_VOCAB, FIELD_HIDDEN, FIELD_INNER, FIELD_LAYERS, FIELD_HEADS,                                                 \
         FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED), FIELD_COUNT("shared", "n_shared_experts", "1"), \
-        FIELD_SIZE("n_experts", "n_routed_experts|num_experts", REQUIRED),                                             \
+        FIELD_SIZE("n_experts", "n_routed_experts|num_experts|num_local_experts", REQUIRED),                           \
         {"q_rank", "q_lora_rank", BP_FIELD_SIZE, REQUIRED, OPTIONAL}, FIELD_SIZE("kv_rank", "kv_lora_rank", REQUIRED), \
         FIELD_SIZE("rope_dim", "qk_rope_head_dim", REQUIRED), FIELD_SIZE("nope_dim", "qk_nope_head_dim", REQUIRED),    \
         FIELD_SIZE("value_dim", "v_head_dim", REQUIRED), FIELD_FLAG("attention_bias", "attention_bias", "0"),          \

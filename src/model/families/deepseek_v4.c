@@ -13,7 +13,7 @@ static const bp_arch_field deepseek_v4_fields[] = {
     FIELD_SIZE("out_groups", "o_groups", REQUIRED),
     FIELD_SIZE("out_rank", "o_lora_rank", REQUIRED),
     FIELD_SIZE("expert_inner", "moe_intermediate_size", REQUIRED),
-    FIELD_SIZE("n_experts", "n_routed_experts", REQUIRED),
+    FIELD_SIZE("n_experts", "n_routed_experts|num_local_experts", REQUIRED),
     FIELD_SIZE("index_heads", "index_n_heads", REQUIRED),
     FIELD_SIZE("index_dim", "index_head_dim", REQUIRED),
     FIELD_SIZE("streams", "hc_mult", "4"),

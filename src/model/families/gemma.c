@@ -100,7 +100,7 @@ static const bp_arch_field gemma4_fields[] = {
     FIELD_COUNT("sharing", "num_kv_shared_layers", "0"),
     FIELD_FLAG("wide", "use_double_wide_mlp", "0"),
     FIELD_FLAG("moe", "enable_moe_block", "0"),
-    {"n_experts", "num_experts", BP_FIELD_SIZE, OPTIONAL, OPTIONAL},
+    {"n_experts", "num_experts|num_local_experts", BP_FIELD_SIZE, OPTIONAL, OPTIONAL},
     {"expert_inner", "moe_intermediate_size", BP_FIELD_SIZE, OPTIONAL, OPTIONAL},
     FIELD_TIED("1"),
     FIELD_LAYER("full", "layer == layers - 1 || (has(kinds) ? kinds[layer] == 'full_attention' : (layer+1) % 6 == 0)"),
