@@ -21,7 +21,7 @@ typedef struct analysis {
     bp_layout layout;
     char *name;
     uint64_t parameters, prediction_parameters;
-    char notes[512]; /* what the model leaves out of its file, "" where nothing */
+    char notes[512]; /* about parts of the file that are not counted; "" for none */
     size_t units;    /* that hold buckets */
     size_t models;   /* that share the pool */
     size_t recorded; /* of them: those that brought a schedule along, for which prefetch and the like do not count */

@@ -124,9 +124,10 @@ BP_API const uint32_t *bp_model_order(const bp_model *model, size_t *count);
 BP_API uint64_t bp_model_numel(const bp_model *model);
 BP_API uint64_t bp_model_prediction_numel(const bp_model *model);
 
-/* A sentence for readers of the model's size, about what it leaves out of its file. Copied; kept by layouts and sharding. */
+/* Appends a sentence about parts of the file that the model does not count; copied, and kept by layouts and sharding.
+ * Errors: BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_model_add_note(bp_model *model, const char *note);
-/* NULL past the end. The string lives as long as the model. */
+/* The note at `index`, NULL past the end. The string lives as long as the model. */
 BP_API const char *bp_model_note(const bp_model *model, size_t index);
 
 /* ---- models from architecture tables ------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-"""python -m bucketpool: what the package does at a prompt."""
+"""python -m bucketpool: the commands of the package itself."""
 
 import sys
 from typing import List

@@ -222,7 +222,8 @@ def main(arguments: List[str]) -> int:
     except Error as error:
         print(f"python -m bucketpool describe: {error}", file=sys.stderr)
         return 3 if isinstance(error, Unsupported) else 2
-    text = json.dumps(document, indent=1) + "\n"
+    shapes = re.compile(r"\[([\d,\s]+)\]")  # on one line each
+    text = shapes.sub(lambda m: "[" + ", ".join(m[1].replace(",", " ").split()) + "]", json.dumps(document, indent=1)) + "\n"
     try:
         if options.output is None:
             sys.stdout.write(text)

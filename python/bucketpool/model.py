@@ -244,7 +244,7 @@ class Model(Owner[ModelHandle]):
 
     @property
     def notes(self) -> List[str]:
-        """What the model leaves out of its file: a vision tower, prediction layers that no table knows."""
+        """Sentences about parts of the file that are not counted: a vision tower, prediction layers that no table knows."""
         found: List[str] = []
         while (note := core().bp_model_note(self.handle, len(found))) is not None:
             found.append(decoded(note))

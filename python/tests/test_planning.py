@@ -33,6 +33,11 @@ class Models(unittest.TestCase):
         self.assertIsNone(named["backbone.embeddings.weight"].unit)
         self.assertEqual(bp.Model.read(NANO, name="mine", dtype="fp32").parameters[0].dtype, "fp32")
 
+    def test_notes(self):
+        self.assertEqual(bp.Model.read(NANO).notes, [])
+        note, = bp.Model.read(os.path.join(os.path.dirname(NANO), "Gemma-3-27B")).notes
+        self.assertIn("not counted: vision_config", note)
+
     def test_what_is_added_is_there(self):
         model = bp.Model("m")
         outer = model.add_unit("outer")

@@ -191,7 +191,7 @@ static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *va
         return read_present(field, key, entry, value);
     const char *source = entry != NULL && entry->is_null && field->null != NULL ? field->null : field->missing;
     if (source == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is %s; model_type \"%s\" has no size without it", key,
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is %s; model_type \"%s\" requires it", key,
                        entry != NULL ? "null" : "missing",
                        bp_arch_config_find(b->config, "model_type", strlen("model_type"))->value.text);
     return compute_field(b, source, value);
@@ -355,7 +355,7 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
     return predicts ? add_table(b, &b->prediction_last, prefix, (int32_t)unit, flags | BP_PARAMETER_JOINT) : BP_OK;
 }
 
-/* How publishers name the number of multi-token prediction layers. */
+/* Publishers' names for the number of multi-token prediction layers. */
 static const char *const prediction_keys[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules",
                                               "num_mtp_layers", "mtp_num_layers"};
 

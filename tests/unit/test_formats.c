@@ -38,7 +38,7 @@ static void assert_note(const char *text, const char *note)
     bp_model_destroy(&model);
 }
 
-/* What a file has and the model leaves out. */
+/* Notes name parts of a file that are not counted. */
 static void test_notes(void **state)
 {
     (void)state;
@@ -60,7 +60,7 @@ static uint64_t numel_of(const char *text)
     return numel;
 }
 
-/* Of a wrapper its own tie_word_embeddings counts, stated or by its type. */
+/* A wrapper's own tie_word_embeddings counts, stated or by its type. */
 static void test_wrapper_ties(void **state)
 {
     (void)state;

@@ -19,13 +19,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 FOLDER = os.path.join(ROOT, "tests", "data", "architectures")
 PAGE = os.path.join(ROOT, "docs", "models.md")
 BEGIN, END = "<!-- model types: begin -->\n", "<!-- model types: end -->\n"
-MOST_ELEMENTS = 1 << 24  # what is larger has the sizes of publishers, and one expert matrix for each of hundreds
+MOST_ELEMENTS = 1 << 24  # larger ones have publishers' sizes and hundreds of experts: minutes of conversion
 
 sys.path.insert(0, FOLDER)
 import dump
 
 PATHS = sorted(glob.glob(os.path.join(FOLDER, "*.json")))
-# What transformers 5.23.0 refuses of configurations that earlier releases took.
+# Configurations that earlier releases took and transformers 5.23.0 refuses.
 ODD, NULL = "RoPE of odd heads, or hidden_size no multiple of num_attention_heads", "a field is null"
 REFUSED = {"gemma3.3": ODD, "gemma3_text.1": ODD, "gemma3_text.2": ODD, "granitemoehybrid.4": ODD, "llama.4": ODD, "mistral.2": ODD,
            "mistral.4": ODD, "gpt_oss.4": NULL, "jamba.4": NULL, "llama4_text.4": NULL, "mixtral.2": NULL}

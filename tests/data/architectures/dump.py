@@ -21,7 +21,7 @@ import torch
 import transformers
 from transformers.core_model_loading import revert_weight_conversion
 
-# What a type is trained as, where that is not a causal language model.
+# Classes of types that are not trained as causal language models.
 CLASSES = {"bert": "AutoModelForMaskedLM", "whisper": "AutoModelForSpeechSeq2Seq", "t5": "AutoModelForSeq2SeqLM", "vit": "AutoModelForImageClassification"}
 # Wrappers whose towers need a package beside transformers: their text part alone is built.
 TEXT_ONLY = ("gemma3n",)
