@@ -1,5 +1,6 @@
 """Objects end in any order, in any thread, at the interpreter's exit and in forked children, without a crash, a hang or a leak."""
 
+import ctypes
 import gc
 import itertools
 import os
@@ -279,6 +280,11 @@ class Interface(unittest.TestCase):
         self.assertEqual((result.stdout, result.stderr), ("[]\n", ""))
 
     def test_a_missing_library_is_explained(self):
+        try:
+            ctypes.CDLL("libbucketpool.so.0")
+            self.skipTest("the library is installed on this machine")
+        except OSError:
+            pass
         result = run_python("""
             import os
             os.environ["BUCKETPOOL_LIBRARY_PATH"] = ""

@@ -18,7 +18,9 @@ static bool served;
 
 static void call(void (*function)(void *), void *argument)
 {
-    fake_thread *thread = fake_this_thread();
+    pthread_mutex_lock(&fake.lock);
+    fake_thread *thread = fake_this_thread(); /* which may be new, and then takes a number */
+    pthread_mutex_unlock(&fake.lock);
     bool before = thread->in_host_function;
     thread->in_host_function = true;
     function(argument);
