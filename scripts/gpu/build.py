@@ -30,8 +30,6 @@ def find_ninja():
 
 
 MESON, NINJA = tool("meson", "mesonbuild.mesonmain"), tool("ninja", "ninja")
-
-
 UNFINISHED = {"gpu-run", "meson-private", "meson-logs", "meson-info"}  # what a configuration that failed has left
 
 
