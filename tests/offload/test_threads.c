@@ -106,8 +106,16 @@ typedef struct worker {
     atomic_int *over;
     bp_stream *stream;
     uint32_t ids[2]; /* of its own role */
-    unsigned served, wrong;
+    atomic_uint served;
+    unsigned wrong;
 } worker;
+
+/* On a busy machine a thread may not have had a turn yet. Bounded: a thread that is refused for ever fails the test. */
+static void wait_until_served(atomic_uint *served)
+{
+    for (int i = 0; i < 20000 && atomic_load(served) == 0; i++)
+        pause_us(1000);
+}
 
 static void *work_often(void *argument)
 {
@@ -166,6 +174,8 @@ static void test_work_beside(void **state)
         bp_offload_trim(s.offload);
         pause_us(100);
     }
+    for (int i = 0; i < 2; i++)
+        wait_until_served(&workers[i].served);
     atomic_store(&over, 1);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
@@ -186,7 +196,8 @@ typedef struct asker {
     bp_stream *stream;
     uint32_t id;
     size_t overflow; /* slab */
-    unsigned served, was_told_no, wrong;
+    atomic_uint served;
+    unsigned was_told_no, wrong;
 } asker;
 
 static void *ask_often(void *argument)
@@ -236,6 +247,8 @@ static void test_asked_meanwhile(void **state)
         assert_ok(bp_restore_finish(s.offload, group));
         went++;
     }
+    for (int i = 0; i < 2; i++)
+        wait_until_served(&askers[i].served);
     atomic_store(&over, 1);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
