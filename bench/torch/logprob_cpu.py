@@ -19,14 +19,10 @@ from ways import bucketpool, chunked, fused, in_place, linear, plain
 LOGITS, HEAD = (plain, chunked, bucketpool, in_place), (linear, fused)
 
 
-def memory(name):
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(name + ":")) * 1024
-
-
 def turn(arguments):
     """In a process of its own: seconds forward, backward, peak bytes."""
     import torch
+    from machine import process_bytes
     torch.set_num_threads(arguments.threads)
     way = next(way for way in LOGITS + HEAD if way.__name__ == arguments.way)
     dtype = getattr(torch, arguments.dtype)
@@ -50,11 +46,11 @@ def turn(arguments):
         target = torch.randint(0, vocab, (1, tokens))
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
-        before, begin = memory("VmRSS"), time.perf_counter()
+        before, begin = process_bytes("VmRSS"), time.perf_counter()
         outputs = way(*made, target, arguments.entropy)
         between = time.perf_counter()
         sum(output.sum() for output in outputs).backward()
-        return between - begin, time.perf_counter() - between, memory("VmHWM") - before
+        return between - begin, time.perf_counter() - between, process_bytes("VmHWM") - before
 
     step(8, 512)  # what is only done once
     print(*step(arguments.tokens, arguments.vocab))

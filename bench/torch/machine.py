@@ -28,7 +28,7 @@ class Cpu:
         pass
 
     def used_bytes(self):
-        return _status("VmRSS")
+        return process_bytes("VmRSS")
 
     def peak(self, function):
         """Bytes beyond those in use before, of a call."""
@@ -37,7 +37,7 @@ class Cpu:
             file.write("5")
         before = self.used_bytes()
         function()
-        return {"peak_driver_bytes": max(_status("VmHWM") - before, 0)}
+        return {"peak_driver_bytes": max(process_bytes("VmHWM") - before, 0)}
 
     def pinned(self, count):
         return torch.empty(count, dtype=torch.uint8)
@@ -95,7 +95,8 @@ class Cuda:
                 "cuda": torch.version.cuda}
 
 
-def _status(name):
+def process_bytes(name):
+    """A line of /proc/self/status: VmRSS, VmHWM, RssAnon."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(name + ":")) * 1024
 

@@ -7,6 +7,8 @@ import threading
 
 import torch
 
+from machine import process_bytes
+
 
 class Gpu:
     torch_device = torch.device("cuda", 0)
@@ -86,8 +88,7 @@ class Cpu:
         pass
 
     def used_bytes(self):
-        with open("/proc/self/status", encoding="ascii") as file:
-            return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon:"))
+        return process_bytes("RssAnon")
 
     def counters(self):
         return {"torch_peak_allocated_bytes": None, "torch_peak_reserved_bytes": None, "num_alloc_retries": None, "num_ooms": None}
