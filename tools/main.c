@@ -32,6 +32,8 @@ static cli_command *find(const char *name)
 
 static int refuse(const char *name)
 {
+    if (strcmp(name, "describe") == 0)
+        return cli_fail(EXIT_BAD_INPUT, "describe needs Python: python -m bucketpool describe MODEL");
     const char *names[COMMANDS];
     for (size_t i = 0; i < COMMANDS; i++)
         names[i] = commands[i].name;
@@ -45,6 +47,7 @@ static void print_help(void)
          "Plans the memory that sharded training gathers parameters into and reduces gradients from.\n\nCommands:");
     for (size_t i = 0; i < COMMANDS; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
+    puts("\n`python -m bucketpool describe MODEL` writes the units of any model of transformers.");
     puts("\n`bucketpool COMMAND --help` lists a command's options. Exit: 0 answered, 1 verification failed or\n"
          "infeasible, 2 bad input, 3 environment.");
 }

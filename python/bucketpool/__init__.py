@@ -26,11 +26,6 @@ __all__ = ["Assignment", "BoundRequest", "Bucket", "Buckets", "Capture", "Captur
            "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Parameter", "Plan", "PlanRole",
            "PlanSlab", "Pool", "PoolSlab", "Registration", "Request", "Schedule", "ScheduleError",
            "ScheduleEvent", "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported",
-           "Usage", "View", "Wait", "Window", "version"]
+           "Usage", "View", "Wait", "Window", "__version__"]
 
-
-def version() -> str:
-    """Of the library that is loaded."""
-    from ._library import core
-
-    return str(core().bp_version().decode())
+__version__ = "0.1.0"

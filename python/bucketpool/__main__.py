@@ -1,23 +1,36 @@
-"""python -m bucketpool: the commands of the package itself."""
+"""`bucketpool` and `python -m bucketpool`: the command, and `describe`, which needs Python."""
 
+import os
+import shutil
 import sys
-from typing import List
+from typing import List, Optional
 
 from . import describe
 
-USAGE = "usage: python -m bucketpool describe MODEL [-o UNITS.JSON] [--dtype DTYPE]\n       python -m bucketpool describe --help"
+
+def command_path() -> Optional[str]:
+    """The command of the wheel, else the one on PATH."""
+    own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "bucketpool")
+    return own if os.path.exists(own) else shutil.which("bucketpool")
 
 
-def main(arguments: List[str]) -> int:
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Replaces this process by the command, unless `describe` is asked for."""
+    if arguments is None:
+        arguments = sys.argv[1:]
     if arguments[:1] == ["describe"]:
         return describe.main(arguments[1:])
-    if arguments and arguments[0] not in ("-h", "--help"):
-        print(f'python -m bucketpool: unknown command "{arguments[0]}"', file=sys.stderr)
-        print(USAGE, file=sys.stderr)
-        return 2
-    print(USAGE, file=sys.stdout if arguments else sys.stderr)
-    return 0 if arguments else 2
+    path = command_path()
+    if path is None:
+        print("python -m bucketpool: the command is neither in the package nor on PATH; install the wheel (pip install .) or the library "
+              "(meson install); `python -m bucketpool describe` works without it", file=sys.stderr)
+        return 3
+    try:
+        os.execv(path, ["bucketpool", *arguments])
+    except OSError as error:
+        print(f"python -m bucketpool: {path}: {error.strerror}", file=sys.stderr)
+        return 3
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import bucketpool as bp
+from bucketpool._library import core
 from support import MODELS, needs_numpy, numpy, world
 
 COMMAND = sys.argv.pop(1) if len(sys.argv) > 1 and os.path.exists(sys.argv[1]) else None
@@ -149,6 +150,21 @@ class Plans(unittest.TestCase):
         self.assertEqual((floor.bytes, floor.assignments, floor.stable), (plan.bytes, [], False))
 
     @unittest.skipUnless(COMMAND, "the command was not built")
+    def test_versions_agree(self):
+        self.assertEqual(bp.__version__, core().bp_version().decode())
+
+    @unittest.skipUnless(COMMAND, "the command was not named")
+    def test_the_command_by_the_package(self):
+        environment = {**os.environ, "PATH": os.path.dirname(COMMAND) + ":" + os.environ["PATH"]}
+        for arguments, code, text in ((["version"], 0, f"bucketpool {bp.__version__}\n"), (["nonsense"], 2, 'unknown command "nonsense"'),
+                                      (["describe", "/nowhere"], 2, "/nowhere")):
+            result = subprocess.run([sys.executable, "-m", "bucketpool", *arguments], capture_output=True, text=True, env=environment)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertIn(text, result.stdout + result.stderr)
+        bare = subprocess.run([sys.executable, "-m", "bucketpool", "plan"], capture_output=True, text=True, env={**environment, "PATH": "/nowhere"})
+        self.assertEqual(bare.returncode, 3)
+        self.assertIn("install the wheel", bare.stderr)
+
     def test_the_command_makes_the_same_plan(self):
         _, buckets = nano()
         with tempfile.TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ import pytest
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 LIBRARIES = {"libbucketpool.so.0", "libbucketpool-formats.so.0", "libbucketpool-logprob.so.0", "libjansson.so.4"}
+NATIVE = LIBRARIES | {"libsmartcols.so.1", "bucketpool"}  # the command and what it needs
 
 USED = """
 import sys
@@ -59,34 +60,63 @@ def wheel(tmp_path_factory):
 
 def test_what_is_in_it(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.rsplit("/", 1)[1] for name in names if name.startswith("bucketpool/lib/")} == LIBRARIES
+    assert {name.rsplit("/", 1)[1] for name in names if name.startswith("bucketpool/lib/")} == NATIVE
     ours = {os.path.relpath(os.path.join(folder, name), os.path.join(SOURCES, "python"))
             for folder, _, files in os.walk(os.path.join(SOURCES, "python", "bucketpool")) for name in files
             if name.endswith((".py", "py.typed"))}
     assert {name for name in names if name.endswith((".py", "py.typed"))} == ours
-    others = [name for name in names if not name.startswith(("bucketpool/lib/", "bucketpool-")) and name not in ours]
+    others = [name for name in names if not name.startswith(("bucketpool/lib/", "bucketpool/models/", "bucketpool-")) and name not in ours]
     assert others == []
+    models = {name.split("/")[2] for name in names if name.startswith("bucketpool/models/")}
+    assert models >= set(os.listdir(os.path.join(SOURCES, "examples", "models")))
 
 
-def test_it_runs_where_nothing_else_is(wheel, tmp_path):
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = str(tmp_path / "venv" / "bin" / "python")
-    bare = {**isolated(), "PATH": str(tmp_path / "venv" / "bin")}
-    result = run(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", str(wheel), env=bare)
+def test_it_serves_every_python(wheel):
+    assert re.fullmatch(r"bucketpool-[0-9.]+-py3-none-linux_\w+\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as file:
+        folder, = {name.split("/")[0] for name in file.namelist() if ".dist-info/" in name}
+        tags = re.findall("^Tag: (.+)$", file.read(folder + "/WHEEL").decode(), re.MULTILINE)
+        metadata = file.read(folder + "/METADATA").decode()
+    assert tags == [wheel.name.removesuffix(".whl").split("-", 2)[2]]
+    assert "Author: The bucketpool developers" in metadata
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The bin folder of an environment that has the wheel alone."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=True)
+    result = run(str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-index", "--no-deps", str(wheel), env=isolated())
     assert result.returncode == 0, result.stdout
+    return folder / "bin"
+
+
+def test_its_command(installed, tmp_path):
+    bare = {**isolated(), "PATH": str(installed)}
+    for command in ([str(installed / "bucketpool")], [str(installed / "python"), "-I", "-m", "bucketpool"]):
+        assert re.fullmatch(r"bucketpool [0-9.]+\n", run(*command, "version", env=bare, cwd=tmp_path).stdout)
+        planned = run(*command, "plan", "Llama-3.1-8B", "--dp", "8", env=bare, cwd=tmp_path)  # a model of the wheel
+        assert planned.returncode == 0 and "Llama-3.1-8B" in planned.stdout, planned.stdout
+        assert run(*command, "plan", "Llama-3.1-8b", env=bare, cwd=tmp_path).returncode == 2
+        described = run(*command, "describe", "config.json", env=bare, cwd=tmp_path)
+        assert described.returncode in (2, 3) and "python -m bucketpool describe: " in described.stdout
+
+
+def test_it_runs_where_nothing_else_is(installed, tmp_path):
+    python, bare = str(installed / "python"), {**isolated(), "PATH": str(installed)}
     model = os.path.join(SOURCES, "examples", "models", "Qwen3-0.6B", "config.json")
     result = run(python, "-I", "-c", USED, model, env=bare, cwd=tmp_path)
     assert result.returncode == 0, result.stdout
     size, fingerprint, *loaded = result.stdout.split()
     assert int(size) > 0 and re.fullmatch("[0-9a-f]{64}", fingerprint)
     assert {os.path.basename(path) for path in loaded} == LIBRARIES
-    assert all(path.startswith(str(tmp_path)) for path in loaded)
+    assert all(path.startswith(str(installed.parent)) for path in loaded)
 
 
 def test_its_libraries_need_libc_only(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
-    for name in LIBRARIES:
+    for name in NATIVE:
         text = run("readelf", "-d", str(tmp_path / "bucketpool" / "lib" / name)).stdout
         needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", text))
-        assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", *LIBRARIES}, name
+        assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", *NATIVE}, name
