@@ -166,7 +166,7 @@ bool cli_wants_color(const char *when)
 {
     if (strcmp(when, "auto") != 0)
         return strcmp(when, "always") == 0;
-    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    const char *no_color = secure_getenv("NO_COLOR"), *term = secure_getenv("TERM");
     return isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0') &&
            (term == NULL || strcmp(term, "dumb") != 0);
 }

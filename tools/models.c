@@ -48,7 +48,7 @@ static char *source_models(void)
 /* Folders with colons between them, in the order of the search: BUCKETPOOL_MODELS, then those of the build or of the installation. */
 static char *model_folders(void)
 {
-    const char *named = getenv("BUCKETPOOL_MODELS");
+    const char *named = secure_getenv("BUCKETPOOL_MODELS");
     char *own = source_models(), *folders = NULL, *resolved = NULL;
     if (own == NULL)
         own = beside_program(MODELS_FROM_PROGRAM);

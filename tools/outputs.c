@@ -33,7 +33,7 @@ bool output_is_standard(const char *path)
 /* Makes a temporary file, which the commit copies. */
 static bool init_standard(output *o)
 {
-    const char *folder = getenv("TMPDIR");
+    const char *folder = secure_getenv("TMPDIR");
     if (asprintf(&o->written, "%s/bucketpool-XXXXXX", folder != NULL && *folder != '\0' ? folder : "/tmp") < 0)
         o->written = NULL;
     int file = o->written != NULL ? mkstemp(o->written) : -1;

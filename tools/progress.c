@@ -17,7 +17,7 @@
 
 static double seconds_between_lines(void)
 {
-    const char *text = getenv("BUCKETPOOL_PROGRESS");
+    const char *text = secure_getenv("BUCKETPOOL_PROGRESS");
     double every = text != NULL && *text != '\0' ? strtod(text, NULL) : LINES_EVERY;
     return every >= 0 && every < 1e6 ? every : LINES_EVERY;
 }

@@ -204,7 +204,7 @@ static bp_status build_annotated(bp_pool *pool, const bp_plan *plan, const bp_po
 
 static bp_status choose_guard(bp_pool *pool, bp_guard guard)
 {
-    const char *variable = getenv("BUCKETPOOL_GUARD");
+    const char *variable = secure_getenv("BUCKETPOOL_GUARD");
     bool possible = bp_guard_is_possible(pool->device);
     if (guard == BP_GUARD_ON && !possible)
         return bp_fail(BP_ERR_UNSUPPORTED,
@@ -218,7 +218,7 @@ static bp_status choose_guard(bp_pool *pool, bp_guard guard)
 
 static void choose_capture_check(bp_pool *pool, bp_capture_check check)
 {
-    const char *variable = getenv("BUCKETPOOL_CHECK_CAPTURE");
+    const char *variable = secure_getenv("BUCKETPOOL_CHECK_CAPTURE");
     if (check == BP_CAPTURE_CHECK_ENVIRONMENT)
         check = variable != NULL && strcmp(variable, "1") == 0 ? BP_CAPTURE_CHECK_ALWAYS : BP_CAPTURE_CHECK_INSIDE;
     pool->capture_check = check;

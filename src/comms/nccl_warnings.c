@@ -21,7 +21,7 @@ static void say(const listener *to, const char *sentence)
 
 bool bp_nccl_is_off(const char *variable)
 {
-    const char *value = getenv(variable);
+    const char *value = secure_getenv(variable);
     if (value == NULL || value[0] == '\0')
         return false;
     char *end;
@@ -41,7 +41,7 @@ static bool leaves_simple_out(const char *protocols)
 
 static void tell_environment(const listener *to, bp_register_kind kind)
 {
-    const char *protocols = getenv("NCCL_PROTO");
+    const char *protocols = secure_getenv("NCCL_PROTO");
     char sentence[SENTENCE_BYTES];
     if (bp_nccl_is_off("NCCL_LOCAL_REGISTER"))
         say(to,

@@ -5,6 +5,6 @@
 
 bool bp_nvtx_is_asked_for(void)
 {
-    const char *injection = getenv("NVTX_INJECTION64_PATH"), *variable = getenv("BUCKETPOOL_NVTX");
+    const char *injection = secure_getenv("NVTX_INJECTION64_PATH"), *variable = secure_getenv("BUCKETPOOL_NVTX");
     return (injection != NULL && *injection != '\0') || (variable != NULL && strcmp(variable, "1") == 0);
 }

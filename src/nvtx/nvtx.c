@@ -6,15 +6,19 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/auxv.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static nvtxDomainHandle_t domain;
 
+/* NVTX loads the tool that the environment names, which a privileged process must not. */
 static void make_domain(void)
 {
-    domain = nvtxDomainCreateA("bucketpool");
+    if (getauxval(AT_SECURE) == 0)
+        domain = nvtxDomainCreateA("bucketpool");
 }
 
+/* NULL: no tool listens, and NVTX is not called. */
 static nvtxDomainHandle_t our_domain(void)
 {
     pthread_once(&once, make_domain);
@@ -38,47 +42,56 @@ static nvtxEventAttributes_t text_attributes(const char *text)
 
 void bp_nvtx_push(const char *what, const char *name)
 {
+    if (our_domain() == NULL)
+        return;
     char text[128];
     snprintf(text, sizeof text, "%s %.80s", what, name);
     const nvtxEventAttributes_t attributes = text_attributes(text);
-    (void)nvtxDomainRangePushEx(our_domain(), &attributes);
+    (void)nvtxDomainRangePushEx(domain, &attributes);
 }
 
 void bp_nvtx_pop(void)
 {
-    (void)nvtxDomainRangePop(our_domain());
+    if (our_domain() != NULL)
+        (void)nvtxDomainRangePop(domain);
 }
 
 bp_nvtx_name bp_nvtx_register(const char *text)
 {
-    return nvtxDomainRegisterStringA(our_domain(), text);
+    return our_domain() != NULL ? nvtxDomainRegisterStringA(domain, text) : NULL;
 }
 
 uint64_t bp_nvtx_start(bp_nvtx_name name)
 {
+    if (our_domain() == NULL)
+        return 0;
     const nvtxEventAttributes_t attributes = {.version = NVTX_VERSION,
                                               .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
                                               .messageType = NVTX_MESSAGE_TYPE_REGISTERED,
                                               .message.registered = (nvtxStringHandle_t)name};
-    return nvtxDomainRangeStartEx(our_domain(), &attributes);
+    return nvtxDomainRangeStartEx(domain, &attributes);
 }
 
 uint64_t bp_nvtx_start_text(const char *text)
 {
+    if (our_domain() == NULL)
+        return 0;
     const nvtxEventAttributes_t attributes = text_attributes(text);
-    return nvtxDomainRangeStartEx(our_domain(), &attributes);
+    return nvtxDomainRangeStartEx(domain, &attributes);
 }
 
 void bp_nvtx_end(uint64_t range)
 {
     if (range != 0)
-        nvtxDomainRangeEnd(our_domain(), range);
+        nvtxDomainRangeEnd(domain, range);
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 void *bp_nvtx_heap_register(const char *name, const void *address, uint64_t bytes)
 {
+    if (our_domain() == NULL)
+        return NULL;
     const nvtxMemVirtualRangeDesc_t range = {.size = bytes, .ptr = address};
     const nvtxMemHeapDesc_t heap = {.extCompatID = NVTX_EXT_COMPATID_MEM,
                                     .structSize = sizeof heap,
@@ -88,14 +101,14 @@ void *bp_nvtx_heap_register(const char *name, const void *address, uint64_t byte
                                     .typeSpecificDesc = &range,
                                     .messageType = NVTX_MESSAGE_TYPE_ASCII,
                                     .message.ascii = name};
-    nvtxMemHeapHandle_t handle = nvtxMemHeapRegister(our_domain(), &heap);
+    nvtxMemHeapHandle_t handle = nvtxMemHeapRegister(domain, &heap);
     return handle == NVTX_MEM_HEAP_HANDLE_NO_TOOL ? NULL : handle;
 }
 
 void bp_nvtx_heap_unregister(void *heap)
 {
     if (heap != NULL)
-        nvtxMemHeapUnregister(our_domain(), heap);
+        nvtxMemHeapUnregister(domain, heap);
 }
 
 void bp_nvtx_region_register(void *heap, const void *address, uint64_t bytes, bp_nvtx_name name)
@@ -110,7 +123,7 @@ void bp_nvtx_region_register(void *heap, const void *address, uint64_t bytes, bp
                                                  .regionCount = 1,
                                                  .regionDescElementSize = sizeof range,
                                                  .regionDescElements = &range};
-    nvtxMemRegionsRegister(our_domain(), &batch);
+    nvtxMemRegionsRegister(domain, &batch);
     const nvtxMemRegionNameDesc_t called = {.regionRefType = NVTX_MEM_REGION_REF_TYPE_POINTER,
                                             .nameType = NVTX_MESSAGE_TYPE_REGISTERED,
                                             .region.pointer = address,
@@ -120,11 +133,13 @@ void bp_nvtx_region_register(void *heap, const void *address, uint64_t bytes, bp
                                              .regionCount = 1,
                                              .regionElementSize = sizeof called,
                                              .regionElements = &called};
-    nvtxMemRegionsName(our_domain(), &names);
+    nvtxMemRegionsName(domain, &names);
 }
 
 void bp_nvtx_region_unregister(const void *address)
 {
+    if (our_domain() == NULL)
+        return;
     const nvtxMemRegionRef_t region = {.pointer = address};
     const nvtxMemRegionsUnregisterBatch_t batch = {.extCompatID = NVTX_EXT_COMPATID_MEM,
                                                    .structSize = sizeof batch,
@@ -132,5 +147,5 @@ void bp_nvtx_region_unregister(const void *address)
                                                    .refCount = 1,
                                                    .refElementSize = sizeof region,
                                                    .refElements = &region};
-    nvtxMemRegionsUnregister(our_domain(), &batch);
+    nvtxMemRegionsUnregister(domain, &batch);
 }

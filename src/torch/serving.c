@@ -162,7 +162,7 @@ static bool read_bytes(const char *text, uint64_t *bytes)
 static bp_status serve_by_environment(int ordinal)
 {
     bp_torch_config config = {.size = sizeof config, .ordinal = ordinal};
-    const char *variable = getenv(VARIABLE);
+    const char *variable = secure_getenv(VARIABLE);
     if (variable == NULL)
         return bp_fail(BP_ERR_SCHEDULE, "neither bp_torch_serve was called for it nor " VARIABLE " is set");
     if (!read_bytes(variable, &config.bytes))
