@@ -76,7 +76,11 @@ def run(command, **more):
     return done.returncode, done.stdout
 
 
-def last_line(text):
+def reason_of(text):
+    """What ended pip: it names the packages that it could not find last, and the broken connection before."""
+    broken = re.search(r"connection broken by '(.+?)': /", text)
+    if broken:
+        return f"no connection to the package index: {broken[1][:300]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return (errors or lines or ["nothing was said"])[-1][:300]
@@ -109,13 +113,13 @@ def pip_install(packages):
     code, output = run([PYTHON, "-m", "pip", "install", "--no-deps", "--retries", "1", "--disable-pip-version-check",
                         "--progress-bar", "off", *packages])
     if code != 0:
-        raise Impossible(f"pip cannot install {packages[0]} and what goes with it: {last_line(output)}")
+        raise Impossible(f"pip cannot install {packages[0]} and what goes with it: {reason_of(output)}")
 
 
 def imports():
     """Nothing, or why PyTorch cannot be imported."""
     code, output = run([PYTHON, "-c", "import torch, torch.distributed.fsdp; print(torch.__version__)"])
-    return "" if code == 0 else last_line(output)
+    return "" if code == 0 else reason_of(output)
 
 
 def needs_room(megabytes):
