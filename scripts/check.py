@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 
-FULL = sys.argv[1] == "yes"
+FULL = sys.argv[1:] == ["--full"]
 BUILDS = os.path.join(os.getcwd(), "build-check")
+LINES = ["-Dc_args=-g1", "-Dcpp_args=-g1"]  # reports need lines, no variables
 counts = {"passed": 0, "failed": 0, "skipped": 0}
+failures = []
 
 
 # Compilers whose warnings are known: a newer one may have new ones, which must not fail somebody's machine.
@@ -90,6 +92,8 @@ def took(name, begin, cpu_begin):
 
 def count(name, outcome, reason=""):
     counts[outcome] += 1
+    if outcome == "failed":
+        failures.append(f"{name}{' (' + reason + ')' if reason else ''}")
     if outcome != "passed":
         print(f"  {outcome}: {name}{' (' + reason + ')' if reason else ''}", flush=True)
 
@@ -103,8 +107,10 @@ def count_tests(build):
         results = [json.loads(line) for line in file]
     for result in results:
         outcome = {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}.get(result["result"], "failed")
-        reason = (result.get("stdout") or "").strip().splitlines()[-1:] if outcome == "skipped" else []
-        count(f"{os.path.basename(build)}: {result['name']}", outcome, "".join(reason))
+        reason = "".join((result.get("stdout") or "").strip().splitlines()[-1:]) if outcome == "skipped" else ""
+        if result["result"] == "TIMEOUT":
+            reason = f"timed out after {result['duration']:.0f} s"
+        count(f"{os.path.basename(build)}: {result['name']}", outcome, reason)
         if outcome == "failed":
             print((result.get("stdout") or "")[-3000:])
             print((result.get("stderr") or "")[-3000:])
@@ -138,6 +144,21 @@ def leg(name, options, environment=None, suites=(), builds_all=True):
     count(f"{name}: builds and runs its tests", "passed" if built else "failed")
     took(name, begin, cpu_begin)
     return built
+
+
+def load(times):
+    """The plain build's tests, again and again, with three times as many at once as there are processors."""
+    build, log = os.path.join(BUILDS, "plain"), os.path.join(BUILDS, "load.log")
+    if not os.path.exists(os.path.join(build, "build.ninja")):
+        run(["meson", "setup", build, *linker(), *LINES], log)
+    if not run(["ninja", "-C", build], log):
+        count("load: builds", "failed")
+        return
+    for turn in range(1, times + 1):
+        begin, cpu_begin = time.monotonic(), cpu_seconds()
+        execute(["meson", "test", "-C", build, "--no-rebuild", f"--num-processes={3 * os.cpu_count()}"], log, f"load: run {turn} of {times}")
+        count_tests(build)
+        took(f"load: run {turn} of {times}, {len(failures)} failed until now", begin, cpu_begin)
 
 
 def tracked(*endings):
@@ -247,17 +268,26 @@ def fuzz():
         count("fuzz " + reader, "passed" if good else "failed")
 
 
+def finish():
+    """The failures once more, below all that was printed since, and the counted line."""
+    if failures:
+        print("failed:", *failures, sep="\n  ")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] > 0 or counts["passed"] == 0 else 0
+
+
 def main():
     os.makedirs(BUILDS, exist_ok=True)
-    # reports need lines, no variables
-    lines = ["-Dc_args=-g1", "-Dcpp_args=-g1"]
-    plain = leg("plain", lines, {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"})
+    if sys.argv[1:2] == ["--load"]:
+        load(int(sys.argv[2]))
+        return finish()
+    plain = leg("plain", LINES, {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"})
     # BUCKETPOOL_BRIEF: tests whose repetitions the plain leg has run do a share of them
     # -O1 compiles in half the time and reports the same
-    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Doptimization=1", *lines, "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Doptimization=1", *LINES, "-Dbenchmarks=disabled", "-Ddocs=disabled"],
         {"BUCKETPOOL_BRIEF": "1"})
     # what OpenMP's threads wait for each other by is not seen by the sanitizer: one thread each
-    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *lines, "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled",
+    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *LINES, "-Dopenmp=disabled", "-Dkernels=disabled", "-Dcairo=disabled",
                     "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
         suites=("unit", "contract", "comms", "cuda", "threads", "examples"), builds_all=False)
     # without anything optional: what a machine that has only the required libraries builds
@@ -276,8 +306,7 @@ def main():
                    os.path.join(BUILDS, "benchmarks.log"))
         count("benchmarks run (figures in build-check/benchmarks.log)", "passed" if good else "failed")
         fuzz()
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    return 1 if counts["failed"] > 0 or counts["passed"] == 0 else 0
+    return finish()
 
 
 sys.exit(main())
