@@ -57,7 +57,7 @@ def committed(device):
     return device.usage.committed_bytes
 
 
-def run_python(code, *arguments, timeout=60):
+def run_python(code, *arguments, timeout=600):
     """Runs a program in an interpreter of its own: the end of interpreters is looked at from outside."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     environment.pop("LD_LIBRARY_PATH", None)  # of the build that the tests run in

@@ -21,7 +21,7 @@ def read(*path):
 
 
 def run(*command, **more):
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, **more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **more)
 
 
 class Examples(unittest.TestCase):

@@ -30,7 +30,7 @@ ROW = {"seq", "vocab", "chunk", "unscaled_seq", "time_ms", "forward_ms", "backwa
 
 
 def run(*arguments, **environment):
-    return subprocess.run([TOOL, "bench", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False,
+    return subprocess.run([TOOL, "bench", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
                           env={**os.environ, **environment})
 
 
@@ -147,7 +147,7 @@ class Logits(Case):
             script = inside + (f"cd /sys/fs/cgroup && mkdir memory && cd .{folder} && echo {64 * mebibyte} > {limit} && "
                                f"echo {16 * mebibyte} > {used} && echo {cached} {6 * mebibyte} > memory.stat && exec \"$@\"")
             result = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", TOOL, "bench", "logprob", "--seq", "4,4000", "--vocab",
-                                     "5000", "--chunk", "none", *ONCE], capture_output=True, text=True, timeout=120, check=False)
+                                     "5000", "--chunk", "none", *ONCE], capture_output=True, text=True, timeout=600, check=False)
             self.assertEqual((result.returncode, result.stderr), (0, ""))
             self.assertIn(f"({free - copies} bytes) are free", result.stdout)
 
@@ -337,7 +337,7 @@ class Documents(Case):
                     data += chunk
             except OSError:
                 pass
-            process.communicate(timeout=120)
+            process.communicate(timeout=600)
         os.close(main)
         self.assertEqual(process.returncode, 0)
         if data:  # a machine may be faster than the first half second

@@ -24,7 +24,7 @@ SMALL = ("--bytes", "1MiB", "--chunk", "64KiB", "--turns", "2")
 
 
 def run(*arguments, **environment):
-    return subprocess.run([TOOL, "bench", "offload", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False,
+    return subprocess.run([TOOL, "bench", "offload", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
                           env={**os.environ, **environment})
 
 

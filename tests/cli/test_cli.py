@@ -22,7 +22,7 @@ QWEN = "examples/models/Qwen3-0.6B"
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False, **more)
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
 
 
 class Golden(unittest.TestCase):
@@ -555,7 +555,7 @@ class Documents(unittest.TestCase):
                 if "cuda" in command or BRIEF and "550B" in command:
                     continue
                 result = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, cwd=folder, env=environment,
-                                        timeout=120, check=False)
+                                        timeout=600, check=False)
                 if "no cairo" not in result.stderr:
                     self.assertEqual((result.returncode, result.stderr), (0, ""), command)
 

@@ -25,7 +25,7 @@ ROWS = "id,lower,upper,size\na,0,2,10\nb,1,3,5\n"
 
 
 def run(*arguments, **more):
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, **more)
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=600, **more)
 
 
 class Commands(InFolder):
@@ -64,7 +64,7 @@ class Commands(InFolder):
         read, write = os.pipe()
         os.close(read)
         try:
-            result = subprocess.run([PROGRAM, "plan", MODEL, "-o", target], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+            result = subprocess.run([PROGRAM, "plan", MODEL, "-o", target], stdout=write, stderr=subprocess.PIPE, text=True, timeout=600)
         finally:
             os.close(write)
         self.assertEqual((result.returncode, result.stderr), (141, ""))
@@ -179,7 +179,7 @@ class Models(InFolder):
         libraries = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "src")
         folders = sorted({os.path.join(libraries, *([] if name == "." else [name])) for name in (".", *os.listdir(libraries))})
         known = {**os.environ, "LD_LIBRARY_PATH": ":".join(f for f in folders if os.path.isdir(f))}
-        result = subprocess.run([copy, "plan", "Shared-8B"], capture_output=True, text=True, env=known, timeout=60)
+        result = subprocess.run([copy, "plan", "Shared-8B"], capture_output=True, text=True, env=known, timeout=600)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertTrue(result.stdout.startswith("Shared-8B: 8.030 B"))
 
@@ -207,7 +207,7 @@ class Pipes(InFolder):
         self.refused(run("run", "-", "--plan", "-", input=""), 2, "read once")
         self.refused(run("plan", MODEL, "-o", "-", "--json"), 2, "--json and -o - both write to standard output")
         with open("/dev/full", "w", encoding="utf-8") as full:
-            lost = subprocess.run([PROGRAM, "plan", MODEL, "-o", "-"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            lost = subprocess.run([PROGRAM, "plan", MODEL, "-o", "-"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600)
         self.assertEqual((lost.returncode, lost.stderr),
                          (3, "bucketpool: standard output cannot be written: No space left on device\n"))
 
@@ -223,7 +223,7 @@ class Pipes(InFolder):
         with open(self.path("all"), "a", encoding="utf-8") as file:
             file.write("before\n")
             file.flush()
-            subprocess.run([PROGRAM, "pack", "-", "-o", "-"], input=ROWS, stdout=file, text=True, check=True, timeout=60)
+            subprocess.run([PROGRAM, "pack", "-", "-o", "-"], input=ROWS, stdout=file, text=True, check=True, timeout=600)
             file.write("after\n")
         with open(self.path("all"), encoding="utf-8") as file:
             self.assertEqual(file.read(), "before\nid,lower,upper,size,offset\na,0,2,10,0\nb,1,3,5,10\nafter\n")
@@ -288,7 +288,7 @@ class Interrupts(InFolder):
                 self.assertNotEqual(line, "", errors)
                 errors += line
             process.send_signal(signal.SIGINT)
-            output, rest = process.communicate(timeout=60)
+            output, rest = process.communicate(timeout=600)
         self.assertEqual(process.returncode, -signal.SIGINT, rest)  # 130 in a shell
         return output, rest
 

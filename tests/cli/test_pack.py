@@ -25,7 +25,7 @@ RING = "id,lower,upper,size,gaps\n0,0,2,8,\n1,1,3,8,\n2,2,4,8,\n3,3,5,8,\n4,0,5,
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, "pack", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False, **more)
+    return subprocess.run([TOOL, "pack", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
 
 
 def random_rows(seed, count):

@@ -30,7 +30,7 @@ ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,op
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, **more)
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
 
 
 def document(*arguments):
@@ -493,7 +493,7 @@ class Terminal(Case):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
             time.sleep(1)
             process.send_signal(signal.SIGINT)
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=600)
         self.assertEqual(process.returncode, -signal.SIGINT, errors)
         self.assertIn("interrupted in training step", errors)
         self.assertEqual(errors.count("\n"), 1, errors)
@@ -515,7 +515,7 @@ class Terminal(Case):
                     data += chunk
             except OSError:
                 pass
-            process.communicate(timeout=120)
+            process.communicate(timeout=600)
         os.close(main)
         self.assertEqual(process.returncode, 0)
         self.assertRegex(data, rb"step \d+ of 312, \d+ %")

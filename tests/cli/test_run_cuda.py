@@ -30,7 +30,7 @@ def run(*arguments, fake="", report=True, **environment):
     """With the emulated driver, whose memory the host cannot touch, and which reports at the end what was broken or left behind."""
     settings = ",".join(filter(None, (f"report={int(report)},host_faults=1", fake)))
     variables = {**os.environ, "LD_LIBRARY_PATH": FAKE, "FAKE_CUDA": settings, **environment}
-    return subprocess.run([TOOL, "run", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, env=variables)
+    return subprocess.run([TOOL, "run", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, env=variables)
 
 
 class Case(InFolder):

@@ -28,7 +28,7 @@ LANES = {"param": (0, 1), "param_transpose": (0, 1), "grad": (1, 2), "grad_comm"
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, **more)
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
 
 
 def document(*arguments):

@@ -23,7 +23,7 @@ HOSTILE = "</script><script>document.title='broken'</script><!--\u2028\"\\'&amp;
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, "view", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False, **more)
+    return subprocess.run([TOOL, "view", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
 
 
 def play(pool, first):
@@ -129,7 +129,7 @@ class Numbers(Case):
     def test_what_a_profile_wrote(self):
         model = os.path.join(ROOT, "examples", "models", "Qwen3-8B")
         result = subprocess.run([TOOL, "run", model, "--scale", "4096", "--profile", self.path("p")], capture_output=True, text=True,
-                                cwd=ROOT, timeout=200, check=False)
+                                cwd=ROOT, timeout=600, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
         for step in ("step_0", "step_1"):
             (name,) = [name for name in os.listdir(self.path(f"p/{step}")) if name.endswith(".pickle")]
@@ -376,7 +376,7 @@ class Page(Case):
         def dump(state):
             profile = self.path("profile")
             result = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--window-size=1300,800",
-                                     "--dump-dom", "file://" + self.path("page.html") + state], capture_output=True, text=True, timeout=120, check=False)
+                                     "--dump-dom", "file://" + self.path("page.html") + state], capture_output=True, text=True, timeout=600, check=False)
             if result.returncode != 0 or "<html" not in result.stdout:
                 self.skipTest("chromium does not run here")
             dom = result.stdout.split('id="data"')[0]

@@ -28,7 +28,7 @@ SOME = CASES[::3] if BRIEF else CASES
 
 
 def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=240, check=False, **more)
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False, **more)
 
 
 def document(*arguments):
@@ -294,7 +294,7 @@ class Picture(Case):
         self.refused(run("explain", QWEN, "--plot", self.path("no/such/folder/x.svg")), 3, "no/such/folder")
         with open("/dev/full", "w", encoding="utf-8") as full:
             result = subprocess.run([TOOL, "explain", QWEN, "--plot", self.path("x.svg")], stdout=full, stderr=subprocess.PIPE,
-                                    text=True, cwd=ROOT, timeout=240, check=False)
+                                    text=True, cwd=ROOT, timeout=600, check=False)
         self.assertEqual((result.returncode, result.stderr.count("\n"), os.listdir(self.folder)), (3, 1, []))
 
 

@@ -314,7 +314,7 @@ class RehearsalTest(unittest.TestCase):
                                  "--output", self.folder.name, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def finish(self, process):
-        text = process.communicate(timeout=200)[0]
+        text = process.communicate(timeout=600)[0]
         return read(self.path), text
 
     def test_whole_and_killed(self):

@@ -50,7 +50,7 @@ def config_of(lib, kind, init, **values):
 class Room:
     """Where `ranks` threads exchange bytes: a callback communicator for each, kept for the life of the process."""
 
-    PATIENCE_S = 20
+    PATIENCE_S = 120
 
     def __init__(self, lib, ranks):
         self.lib, self.ranks, self.slots = lib, ranks, [b""] * ranks

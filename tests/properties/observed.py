@@ -212,7 +212,7 @@ class Gates:
 
     A watchdog opens the gates when the host itself is stuck behind one: the test then fails with a sentence."""
 
-    PATIENCE = 20.0
+    PATIENCE = 120.0
 
     def __init__(self, lib):
         self.lib = lib
