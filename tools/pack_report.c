@@ -1,11 +1,11 @@
 #include "pack_report.h"
 
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli.h"
+#include "document.h"
 #include "sheet.h"
 
 #define GAP_CHARS 32
@@ -158,34 +158,7 @@ int pack_report_table(const pack_answer *answers, size_t count, const pack_optio
     return code;
 }
 
-/* ---- JSON: written here, as sizes may need all 64 bits --------------------------------------------------------------------------- */
-
-/* A string in quotes; null for NULL. Paths may be anything: bytes that are not ASCII go where they are not UTF-8 as a whole. */
-static bool print_text(const char *text)
-{
-    char cleaned[4096];
-    json_t *value = text != NULL ? json_string(text) : json_null();
-    if (value == NULL) {
-        snprintf(cleaned, sizeof cleaned, "%s", text);
-        for (char *c = cleaned; *c != '\0'; c++)
-            *c = (unsigned char)*c < 0x80 ? *c : '?';
-        value = json_string(cleaned);
-    }
-    bool good = value != NULL && json_dumpf(value, stdout, JSON_ENCODE_ANY) == 0;
-    json_decref(value);
-    return good;
-}
-
-static bool print_member(const char *name, const char *text)
-{
-    printf(",\n      \"%s\": ", name);
-    return print_text(text);
-}
-
-static void print_number(const char *name, uint64_t number)
-{
-    printf(",\n      \"%s\": %llu", name, (unsigned long long)number);
-}
+/* ---- JSON ----------------------------------------------------------------------------------------------------------------------- */
 
 static const char *outcome_text(const pack_answer *a, const pack_options *options)
 {
@@ -196,64 +169,57 @@ static const char *outcome_text(const pack_answer *a, const pack_options *option
                                                      : "not_found";
 }
 
-static bool print_lists(const pack_answer *a)
-{
-    bool good = true;
-    printf(",\n      \"witness\": [");
-    for (size_t i = 0; i < a->witness_count; i++) {
-        fputs(i > 0 ? ", " : "", stdout);
-        good = print_text(bp_packing_file_id(a->file, a->witness[i])) && good;
-    }
-    printf("],\n      \"offsets\": ");
-    if (a->result.outcome != BP_PACK_PLACED) {
-        printf("null");
-        return good;
-    }
-    for (size_t i = 0; i < bp_packing_item_count(bp_packing_file_packing(a->file)); i++)
-        printf("%s%llu", i > 0 ? ", " : "[", (unsigned long long)a->offsets[i]);
-    putchar(']');
-    return good;
-}
-
-static bool print_answer(const pack_answer *a, const pack_options *options)
+static void print_answer(document *d, const pack_answer *a, const pack_options *options)
 {
     const bp_pack_result *r = &a->result;
     char reason[PACK_REASON_CHARS];
     pack_answer_reason(a, options, reason);
-    printf("    {\n      \"file\": ");
-    bool good = print_text(a->path);
-    print_number("items", bp_packing_item_count(bp_packing_file_packing(a->file)));
-    good = print_member("outcome", outcome_text(a, options)) && good;
-    good = print_member("reason", *reason != '\0' ? reason : NULL) && good;
+    size_t items = bp_packing_item_count(bp_packing_file_packing(a->file));
+    document_object(d, NULL);
+    document_text(d, "file", a->path);
+    document_number(d, "items", items);
+    document_text(d, "outcome", outcome_text(a, options));
+    document_text(d, "reason", *reason != '\0' ? reason : NULL);
     if (pack_answer_has_total(a)) {
-        print_number("total", r->bytes);
-        printf(",\n      \"gap_percent\": %.6f", pack_answer_gap(a));
+        document_number(d, "total", r->bytes);
+        document_real(d, "gap_percent", pack_answer_gap(a));
     } else {
-        printf(",\n      \"total\": null,\n      \"gap_percent\": null");
+        document_null(d, "total");
+        document_null(d, "gap_percent");
     }
-    print_number("bound", r->bound);
-    print_number("proven", r->proven);
-    printf(",\n      \"optimal\": %s", r->optimal ? "true" : "false");
-    good = print_member("method", r->method) && good;
-    print_number("work", r->work);
-    good = print_lists(a) && good;
-    printf("\n    }");
-    return good;
+    document_number(d, "bound", r->bound);
+    document_number(d, "proven", r->proven);
+    document_flag(d, "optimal", r->optimal);
+    document_text(d, "method", r->method);
+    document_number(d, "work", r->work);
+    document_row(d, "witness");
+    for (size_t i = 0; i < a->witness_count; i++)
+        document_text(d, NULL, bp_packing_file_id(a->file, a->witness[i]));
+    document_end(d);
+    if (r->outcome == BP_PACK_PLACED) {
+        document_row(d, "offsets");
+        for (size_t i = 0; i < items; i++)
+            document_number(d, NULL, a->offsets[i]);
+        document_end(d);
+    } else {
+        document_null(d, "offsets");
+    }
+    document_end(d);
 }
 
 int pack_report_json(const pack_answer *answers, size_t count, const pack_options *options)
 {
-    bool good = true;
-    printf("{\n  \"format\": \"bucketpool.pack/1\",\n  \"capacity\": ");
+    document d = document_new();
+    document_object(&d, NULL);
+    document_text(&d, "format", "bucketpool.pack/1");
     if (options->capacity > 0)
-        printf("%llu", (unsigned long long)options->capacity);
+        document_number(&d, "capacity", options->capacity);
     else
-        printf("null");
-    printf(",\n  \"files\": [\n");
-    for (size_t i = 0; i < count; i++) {
-        good = print_answer(&answers[i], options) && good;
-        puts(i + 1 < count ? "," : "");
-    }
-    puts("  ]\n}");
-    return good ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "the report could not be written");
+        document_null(&d, "capacity");
+    document_list(&d, "files");
+    for (size_t i = 0; i < count; i++)
+        print_answer(&d, &answers[i], options);
+    document_end(&d);
+    document_end(&d);
+    return document_finish(&d);
 }

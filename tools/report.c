@@ -1,174 +1,231 @@
 #include "report.h"
 
-#include <jansson.h>
-#include <stdio.h>
-
 #include "cli.h"
 
-#define SIZE(value) ((json_int_t)(value))
-
-/* NULL from any of these is an allocation that failed; json_*_new and "s:o" pass it on, so that the top sees it. */
-
-static json_t *dtype_json(bp_dtype dtype)
+static void dtype(document *d, const char *key, bp_dtype value)
 {
-    return dtype != BP_DTYPE_NONE ? json_string(bp_dtype_name(dtype)) : json_null();
+    document_text(d, key, value != BP_DTYPE_NONE ? bp_dtype_name(value) : NULL);
 }
 
-json_t *report_roles(uint32_t mask)
+void report_roles(document *d, const char *key, uint32_t mask)
 {
-    json_t *roles = json_array();
+    document_list(d, key);
     for (unsigned role = 0; role < BP_ROLE_COUNT; role++) {
         if (mask & BP_ROLE_BIT(role))
-            json_array_append_new(roles, json_string(bp_role_name((bp_role)role)));
+            document_text(d, NULL, bp_role_name((bp_role)role));
     }
-    return roles;
+    document_end(d);
 }
 
-/* What --unit-prefetch says, by unit. */
-static json_t *unit_prefetch_json(const schedule_options *o)
-{
-    json_t *units = json_object();
-    for (size_t i = 0; i < o->unit_prefetch_count; i++) {
-        const unit_prefetch *u = &o->unit_prefetches[i];
-        json_object_set_new(units, u->unit,
-                            json_pack("{s:I, s:I}", "forward", SIZE(u->forward), "backward", SIZE(u->backward)));
-    }
-    return units;
-}
-
-static json_t *schedule_options_json(const schedule_options *o)
+static void schedule_options_members(document *d, const schedule_options *o)
 {
     bool same = o->prefetch_backward == BP_PREFETCH_SAME;
-    json_t *others = json_array();
-    for (size_t i = 0; i < o->other_count; i++)
-        json_array_append_new(others, json_string(o->others[i]));
-    return json_pack("{s:I, s:I, s:o, s:I, s:b, s:s, s:b, s:b, s:s, s:s, s:I, s:b, s:I, s:I, s:o, s:b}", "prefetch",
-                     SIZE(o->prefetch), "prefetch_backward", SIZE(same ? o->prefetch : o->prefetch_backward),
-                     "unit_prefetch", unit_prefetch_json(o), "grad_units", SIZE(o->grad_units), "eval",
-                     (int)(o->passes == BP_PASSES_EVAL), "passes", options_passes_name(o->passes), "keep_after_forward",
-                     (int)o->keep_after_forward, "recompute", (int)o->recompute, "streams",
-                     options_streams_name(o->streams), "outside", options_outside_name(o->outside), "microbatches",
-                     SIZE(o->microbatches), "combined", (int)o->combined, "overlap_window", SIZE(o->overlap_window),
-                     "allow_stalls", SIZE(o->stalls), "schedules", others, "share", (int)o->share);
-}
-
-json_t *report_options(const analysis *a, const plan_options *o)
-{
-    json_t *options =
-        json_pack("{s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:s, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:o}", "dp",
-                  SIZE(o->dp), "ep", SIZE(o->ep), "tp", SIZE(o->tp), "bucketing", options_bucketing_name(a->bucketing),
-                  "padding", options_padding_name(a->padding), "layout", options_layout_name(a->layout), "buffers",
-                  SIZE(o->buffers), "alignment", SIZE(o->alignment), "fallback", options_fallback_name(o->fallback),
-                  "joint", (int)o->joint, "work", SIZE(o->work), "param_dtype", dtype_json(o->param_dtype),
-                  "grad_dtype", dtype_json(o->grad_dtype), "grad_comm_dtype", dtype_json(o->grad_comm_dtype),
-                  "main_grad_dtype", dtype_json(o->main_grad_dtype), "optimizer_dtype", dtype_json(o->optimizer_dtype),
-                  "optimizer_tensors", SIZE(o->optimizer_tensors), "roles", report_roles(o->roles));
-    json_t *schedule = schedule_options_json(&o->schedule);
-    json_object_set_new(schedule, "schedule", json_string(analysis_schedule_kind(a, &o->schedule)));
-    if (json_object_update(options, schedule) != 0) {
-        json_decref(options);
-        options = NULL;
+    document_number(d, "prefetch", o->prefetch);
+    document_number(d, "prefetch_backward", same ? o->prefetch : o->prefetch_backward);
+    document_object(d, "unit_prefetch");
+    for (size_t i = 0; i < o->unit_prefetch_count; i++) {
+        const unit_prefetch *u = &o->unit_prefetches[i];
+        document_object(d, u->unit);
+        document_number(d, "forward", u->forward);
+        document_number(d, "backward", u->backward);
+        document_end(d);
     }
-    json_decref(schedule);
-    return options;
+    document_end(d);
+    document_number(d, "grad_units", o->grad_units);
+    document_flag(d, "eval", o->passes == BP_PASSES_EVAL);
+    document_text(d, "passes", options_passes_name(o->passes));
+    document_flag(d, "keep_after_forward", o->keep_after_forward);
+    document_flag(d, "recompute", o->recompute);
+    document_text(d, "streams", options_streams_name(o->streams));
+    document_text(d, "outside", options_outside_name(o->outside));
+    document_number(d, "microbatches", o->microbatches);
+    document_flag(d, "combined", o->combined);
+    document_number(d, "overlap_window", o->overlap_window);
+    document_number(d, "allow_stalls", o->stalls);
+    document_list(d, "schedules");
+    for (size_t i = 0; i < o->other_count; i++)
+        document_text(d, NULL, o->others[i]);
+    document_end(d);
+    document_flag(d, "share", o->share);
 }
 
-static json_t *buffer_json(const bp_plan *plan, size_t role, size_t index)
+void report_options(document *d, const analysis *a, const plan_options *o)
+{
+    document_object(d, "options");
+    document_number(d, "dp", o->dp);
+    document_number(d, "ep", o->ep);
+    document_number(d, "tp", o->tp);
+    document_text(d, "bucketing", options_bucketing_name(a->bucketing));
+    document_text(d, "padding", options_padding_name(a->padding));
+    document_text(d, "layout", options_layout_name(a->layout));
+    document_number(d, "buffers", o->buffers);
+    document_number(d, "alignment", o->alignment);
+    document_text(d, "fallback", options_fallback_name(o->fallback));
+    document_flag(d, "joint", o->joint);
+    document_number(d, "work", o->work);
+    dtype(d, "param_dtype", o->param_dtype);
+    dtype(d, "grad_dtype", o->grad_dtype);
+    dtype(d, "grad_comm_dtype", o->grad_comm_dtype);
+    dtype(d, "main_grad_dtype", o->main_grad_dtype);
+    dtype(d, "optimizer_dtype", o->optimizer_dtype);
+    document_number(d, "optimizer_tensors", o->optimizer_tensors);
+    report_roles(d, "roles", o->roles);
+    schedule_options_members(d, &o->schedule);
+    document_text(d, "schedule", analysis_schedule_kind(a, &o->schedule));
+    document_end(d);
+}
+
+static void print_buffer(document *d, const bp_plan *plan, size_t role, size_t index)
 {
     static const char *const kinds[] = {"", "pooled", "persistent", "dynamic"};
     bp_plan_buffer b = {.size = sizeof b};
-    if (bp_plan_buffer_get(plan, role, index, &b) != BP_OK)
-        return NULL;
-    return json_pack("{s:s, s:I, s:I, s:I, s:{s:s, s:s}, s:s, s:I}", "dtype", bp_dtype_name(b.dtype), "rank",
-                     SIZE(b.rank), "copies", SIZE(b.copies), "bytes", SIZE(b.bytes), "set_by", "unit", b.set_by_unit,
-                     "bucket", cli_bucket(b.set_by_bucket, b.set_by_ordinal), "kind", kinds[b.kind], "users",
-                     SIZE(b.tenants));
+    if (!document_check(d, bp_plan_buffer_get(plan, role, index, &b)))
+        return;
+    document_object(d, NULL);
+    document_text(d, "dtype", bp_dtype_name(b.dtype));
+    document_number(d, "rank", b.rank);
+    document_number(d, "copies", b.copies);
+    document_number(d, "bytes", b.bytes);
+    document_object(d, "set_by");
+    document_text(d, "unit", b.set_by_unit);
+    document_text(d, "bucket", cli_bucket(b.set_by_bucket, b.set_by_ordinal));
+    document_end(d);
+    document_text(d, "kind", kinds[b.kind]);
+    document_number(d, "users", b.tenants);
+    document_end(d);
 }
 
-static json_t *role_json(const bp_plan *plan, size_t index)
+static void print_witness(document *d, const bp_plan *plan, size_t role, size_t index)
+{
+    bp_plan_witness w = {.size = sizeof w};
+    if (!document_check(d, bp_plan_witness_get(plan, role, index, &w)))
+        return;
+    document_object(d, NULL);
+    document_text(d, "unit", w.unit);
+    document_text(d, "bucket", cli_bucket(w.bucket, w.ordinal));
+    document_number(d, "bytes", w.bytes);
+    document_end(d);
+}
+
+static void print_role(document *d, const bp_plan *plan, size_t index)
 {
     bp_plan_role role = {.size = sizeof role};
-    if (bp_plan_role_get(plan, index, &role) != BP_OK)
-        return NULL;
-    json_t *buffers = json_array(), *witness = json_array();
+    if (!document_check(d, bp_plan_role_get(plan, index, &role)))
+        return;
+    document_object(d, NULL);
+    document_text(d, "role", bp_role_name((bp_role)role.role));
+    report_roles(d, "roles", role.roles);
+    document_number(d, "bytes", role.bytes);
+    document_number(d, "lower_bound_bytes", role.lower_bound_bytes);
+    document_number(d, "lower_bound_step", role.lower_bound_step);
+    document_list(d, "witness");
+    for (size_t i = 0; i < bp_plan_witness_count(plan, index); i++)
+        print_witness(d, plan, index, i);
+    document_end(d);
+    document_number(d, "proven_bytes", role.proven_bytes);
+    document_flag(d, "optimal", role.optimal);
+    document_text(d, "method", role.method);
+    document_number(d, "pool_bytes", role.pool_bytes);
+    document_number(d, "persistent_bytes", role.persistent_bytes);
+    document_number(d, "dynamic_bytes", role.dynamic_bytes);
+    document_list(d, "buffers");
     for (size_t i = 0; i < role.buffers; i++)
-        json_array_append_new(buffers, buffer_json(plan, index, i));
-    for (size_t i = 0; i < bp_plan_witness_count(plan, index); i++) {
-        bp_plan_witness w = {.size = sizeof w};
-        if (bp_plan_witness_get(plan, index, i, &w) == BP_OK)
-            json_array_append_new(witness, json_pack("{s:s, s:s, s:I}", "unit", w.unit, "bucket",
-                                                     cli_bucket(w.bucket, w.ordinal), "bytes", SIZE(w.bytes)));
-    }
-    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:o, s:I, s:b, s:s, s:I, s:I, s:I, s:o}", "role",
-                     bp_role_name((bp_role)role.role), "roles", report_roles(role.roles), "bytes", SIZE(role.bytes),
-                     "lower_bound_bytes", SIZE(role.lower_bound_bytes), "lower_bound_step", SIZE(role.lower_bound_step),
-                     "witness", witness, "proven_bytes", SIZE(role.proven_bytes), "optimal", (int)role.optimal,
-                     "method", role.method, "pool_bytes", SIZE(role.pool_bytes), "persistent_bytes",
-                     SIZE(role.persistent_bytes), "dynamic_bytes", SIZE(role.dynamic_bytes), "buffers", buffers);
+        print_buffer(d, plan, index, i);
+    document_end(d);
+    document_end(d);
 }
 
-static json_t *wait_json(const bp_plan *plan, size_t index)
+void report_wait(document *d, const report_waiting *w)
+{
+    document_object(d, NULL);
+    document_number(d, "step", w->step);
+    document_text(d, "unit", w->unit);
+    document_text(d, "bucket", w->bucket);
+    document_text(d, "role", w->role);
+    document_object(d, "for");
+    document_text(d, "unit", w->for_unit);
+    document_text(d, "bucket", w->for_bucket);
+    document_text(d, "role", w->for_role);
+    document_end(d);
+    document_number(d, "exposed_bytes", w->exposed_bytes);
+    document_end(d);
+}
+
+static void print_wait(document *d, const bp_plan *plan, size_t index)
 {
     bp_plan_wait w = {.size = sizeof w};
-    if (bp_plan_wait_get(plan, index, &w) != BP_OK)
-        return NULL;
-    return json_pack("{s:I, s:s, s:s, s:s, s:{s:s, s:s, s:s}, s:I}", "step", SIZE(w.step), "unit", w.unit, "bucket",
-                     cli_bucket(w.bucket, w.ordinal), "role", bp_role_name((bp_role)w.role), "for", "unit", w.for_unit,
-                     "bucket", cli_bucket(w.for_bucket, w.for_ordinal), "role", bp_role_name((bp_role)w.for_role),
-                     "exposed_bytes", SIZE(w.exposed_bytes));
+    if (document_check(d, bp_plan_wait_get(plan, index, &w)))
+        report_wait(d, &(report_waiting){w.step, w.unit, cli_bucket(w.bucket, w.ordinal), bp_role_name((bp_role)w.role),
+                                         w.for_unit, cli_bucket(w.for_bucket, w.for_ordinal),
+                                         bp_role_name((bp_role)w.for_role), w.exposed_bytes});
 }
 
-static json_t *policy_json(const analysis *a, const bp_plan *plan, const plan_options *o)
+static void print_policy(document *d, const analysis *a, const bp_plan *plan, const plan_options *o)
 {
     bp_plan_summary s = {.size = sizeof s};
-    if (bp_plan_summary_get(plan, &s) != BP_OK)
-        return NULL;
-    json_t *roles = json_array(), *waits = json_array();
+    if (!document_check(d, bp_plan_summary_get(plan, &s)))
+        return;
+    document_object(d, NULL);
+    document_text(d, "policy", bp_policy_name(s.policy));
+    document_number(d, "bytes", s.bytes);
+    document_number(d, "lower_bound_bytes", s.lower_bound_bytes);
+    document_flag(d, "optimal", s.optimal);
+    document_flag(d, "feasible", s.feasible);
+    document_flag(d, "stable", s.stable);
+    document_number(d, "copies", s.copies);
+    document_list(d, "roles");
     for (size_t i = 0; i < bp_plan_role_count(plan); i++)
-        json_array_append_new(roles, role_json(plan, i));
+        print_role(d, plan, i);
+    document_end(d);
+    document_list(d, "waits");
     for (size_t i = 0; i < bp_plan_wait_count(plan); i++)
-        json_array_append_new(waits, wait_json(plan, i));
-    json_t *policy =
-        json_pack("{s:s, s:I, s:I, s:b, s:b, s:b, s:I, s:o, s:o}", "policy", bp_policy_name(s.policy), "bytes",
-                  SIZE(s.bytes), "lower_bound_bytes", SIZE(s.lower_bound_bytes), "optimal", (int)s.optimal, "feasible",
-                  (int)s.feasible, "stable", (int)s.stable, "copies", SIZE(s.copies), "roles", roles, "waits", waits);
+        print_wait(d, plan, i);
+    document_end(d);
     if (!s.feasible)
-        json_object_set_new(policy, "infeasible_because", json_string(s.infeasible_because));
+        document_text(d, "infeasible_because", s.infeasible_because);
     if (o->budget > 0) {
         uint64_t needed = analysis_needed(a, plan);
-        json_object_set_new(policy, "needed_bytes", json_integer(SIZE(needed)));
-        json_object_set_new(policy, "fits", json_boolean(needed <= o->budget));
+        document_number(d, "needed_bytes", needed);
+        document_flag(d, "fits", needed <= o->budget);
     }
-    return policy;
+    document_end(d);
 }
 
-static json_t *model_json(const analysis *a, const plan_options *o)
+static void print_model(document *d, const analysis *a, const plan_options *o)
 {
-    json_t *policies = json_array();
+    document_object(d, NULL);
+    document_text(d, "model", a->name);
+    document_number(d, "parameters", a->parameters);
+    document_number(d, "prediction_parameters", a->prediction_parameters);
+    document_number(d, "outside_bytes", a->state.outside);
+    document_number(d, "units", a->units);
+    report_options(d, a, o);
+    document_object(d, "state_bytes");
+    document_number(d, "outside", a->state.outside);
+    document_number(d, "param_shards", a->state.param_shards);
+    document_number(d, "grad_shards", a->state.grad_shards);
+    document_number(d, "optimizer", a->state.optimizer);
+    document_end(d);
+    document_list(d, "policies");
     for (size_t i = 0; i < a->plan_count; i++)
-        json_array_append_new(policies, policy_json(a, a->plans[i], o));
-    json_t *model =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I}, s:o}", "model", a->name, "parameters",
-                  SIZE(a->parameters), "prediction_parameters", SIZE(a->prediction_parameters), "outside_bytes",
-                  SIZE(a->state.outside), "units", SIZE(a->units), "options", report_options(a, o), "state_bytes",
-                  "outside", SIZE(a->state.outside), "param_shards", SIZE(a->state.param_shards), "grad_shards",
-                  SIZE(a->state.grad_shards), "optimizer", SIZE(a->state.optimizer), "policies", policies);
+        print_policy(d, a, a->plans[i], o);
+    document_end(d);
     if (a->notes[0] != '\0')
-        json_object_set_new(model, "notes", json_string(a->notes));
+        document_text(d, "notes", a->notes);
     if (o->budget > 0)
-        json_object_set_new(model, "budget_bytes", json_integer(SIZE(o->budget)));
-    return model;
+        document_number(d, "budget_bytes", o->budget);
+    document_end(d);
 }
 
 int report_print(const analysis *analyses, size_t count, const plan_options *options)
 {
-    json_t *models = json_array();
-    bool failed = false;
+    document d = document_new();
+    document_object(&d, NULL);
+    document_text(&d, "format", "bucketpool.report/1");
+    document_list(&d, "models");
     for (size_t i = 0; i < count; i++)
-        failed |= json_array_append_new(models, model_json(&analyses[i], options)) != 0;
-    json_t *report = json_pack("{s:s, s:o}", "format", "bucketpool.report/1", "models", models);
-    failed |= report == NULL || json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF ||
-              fflush(stdout) != 0;
-    json_decref(report);
-    return failed ? cli_fail(EXIT_ENVIRONMENT, "the report could not be written") : EXIT_GO_ON;
+        print_model(&d, &analyses[i], options);
+    document_end(&d);
+    document_end(&d);
+    return document_finish(&d);
 }

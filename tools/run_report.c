@@ -1,6 +1,5 @@
 #include "run_report.h"
 
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +7,6 @@
 #include "cli.h"
 #include "report.h"
 #include "table.h"
-
-#define SIZE(value) ((json_int_t)(value))
 
 static double seconds(uint64_t ns)
 {
@@ -162,110 +159,139 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------------------- */
 
-static json_t *plan_json(const run_setup *setup)
+static void print_plan(document *d, const run_setup *setup)
 {
     bp_plan_summary s = {.size = sizeof s};
     char fingerprint[BP_FINGERPRINT_CHARS];
-    if (bp_plan_summary_get(setup->plan.full, &s) != BP_OK ||
-        bp_plan_fingerprint(setup->plan.full, fingerprint) != BP_OK)
-        return NULL;
-    return json_pack("{s:s, s:I, s:I, s:b, s:I, s:I, s:s}", "policy", bp_policy_name(s.policy), "bytes", SIZE(s.bytes),
-                     "lower_bound_bytes", SIZE(s.lower_bound_bytes), "stable", (int)s.stable, "copies", SIZE(s.copies),
-                     "alignment", SIZE(s.alignment), "fingerprint", fingerprint);
+    if (!document_check(d, bp_plan_summary_get(setup->plan.full, &s)) ||
+        !document_check(d, bp_plan_fingerprint(setup->plan.full, fingerprint)))
+        return;
+    document_object(d, "plan");
+    document_text(d, "policy", bp_policy_name(s.policy));
+    document_number(d, "bytes", s.bytes);
+    document_number(d, "lower_bound_bytes", s.lower_bound_bytes);
+    document_flag(d, "stable", s.stable);
+    document_number(d, "copies", s.copies);
+    document_number(d, "alignment", s.alignment);
+    document_text(d, "fingerprint", fingerprint);
+    document_end(d);
 }
 
-static json_t *run_json(const run_options *o, const run_setup *setup, const analysis *a)
+static void print_run(document *d, const run_options *o, const run_setup *setup, const analysis *a)
 {
-    return json_pack("{s:s, s:s?, s:s, s:I, s:I, s:I, s:b, s:s, s:s, s:b, s:b, s:b, s:s, s:I, s:I}", "device",
-                     bp_device_name(setup->device), "device_model",
-                     *setup->device_model != '\0' ? setup->device_model : NULL, "allocator",
-                     bp_pool_allocator_name(setup->pool), "steps", SIZE(o->steps), "schedule_steps",
-                     SIZE(bp_schedule_step_count(a->schedule)), "scale", SIZE(setup->plan.scale), "scale_picked",
-                     (int)(o->scale == 0), "selection", run_selection_name(o), "strict", run_strict_name(o), "guard",
-                     (int)o->guard, "lanes", (int)o->lanes, "annotated", (int)bp_pool_is_annotated(setup->pool),
-                     "graph", run_graphs_name(o), "delay_us", SIZE(o->delay_us), "seed", SIZE(o->seed));
+    document_object(d, "run");
+    document_text(d, "device", bp_device_name(setup->device));
+    document_text(d, "device_model", *setup->device_model != '\0' ? setup->device_model : NULL);
+    document_text(d, "allocator", bp_pool_allocator_name(setup->pool));
+    document_number(d, "steps", o->steps);
+    document_number(d, "schedule_steps", bp_schedule_step_count(a->schedule));
+    document_number(d, "scale", setup->plan.scale);
+    document_flag(d, "scale_picked", o->scale == 0);
+    document_text(d, "selection", run_selection_name(o));
+    document_text(d, "strict", run_strict_name(o));
+    document_flag(d, "guard", o->guard);
+    document_flag(d, "lanes", o->lanes);
+    document_flag(d, "annotated", bp_pool_is_annotated(setup->pool));
+    document_text(d, "graph", run_graphs_name(o));
+    document_number(d, "delay_us", o->delay_us);
+    document_number(d, "seed", o->seed);
+    document_end(d);
 }
 
-static json_t *statistics_json(const run_outcome *outcome)
+static void print_statistics(document *d, const bp_pool_statistics *s)
 {
-    const bp_pool_statistics *s = &outcome->statistics;
-    const struct {
-        const char *name;
-        uint64_t value;
-    } members[] = {{"slab_bytes", s->slab_bytes}, {"peak_live_bytes", s->peak_live_bytes},
-                   {"requests", s->requests},     {"acquires", s->acquires},
-                   {"repeated", s->repeated},     {"releases", s->releases},
-                   {"refused", s->refused},       {"records", s->records},
-                   {"elided", s->elided},         {"waits", s->waits},
-                   {"deviations", s->deviations}, {"dynamic", s->dynamic}};
-    json_t *statistics = json_object();
-    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
-        json_object_set_new(statistics, members[i].name, json_integer(SIZE(members[i].value)));
-    return statistics;
+    document_object(d, "statistics");
+    document_number(d, "slab_bytes", s->slab_bytes);
+    document_number(d, "peak_live_bytes", s->peak_live_bytes);
+    document_number(d, "requests", s->requests);
+    document_number(d, "acquires", s->acquires);
+    document_number(d, "repeated", s->repeated);
+    document_number(d, "releases", s->releases);
+    document_number(d, "refused", s->refused);
+    document_number(d, "records", s->records);
+    document_number(d, "elided", s->elided);
+    document_number(d, "waits", s->waits);
+    document_number(d, "deviations", s->deviations);
+    document_number(d, "dynamic", s->dynamic);
+    document_end(d);
 }
 
-static json_t *time_json(const run_outcome *outcome)
+static void print_hash(document *d, const char *key, uint64_t hash)
+{
+    char text[17];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    document_text(d, key, text);
+}
+
+static void print_result(document *d, const run_options *o, const run_outcome *outcome)
 {
     const driver_result *r = &outcome->result;
-    return json_pack("{s:f, s:f, s:I, s:f}", "seconds", seconds(r->wall_ns), "call_seconds", seconds(r->call_ns),
-                     "calls", SIZE(r->calls), "acquires_per_second",
-                     per_second(outcome->statistics.acquires, r->call_ns));
+    document_object(d, "sequence");
+    print_hash(d, "hash", outcome->sequence_hash);
+    document_number(d, "acquires", outcome->sequence_acquires);
+    document_end(d);
+    document_object(d, "graphs");
+    document_number(d, "captured", r->graphs);
+    document_number(d, "launches", r->launches);
+    document_number(d, "replayed_steps", r->replayed);
+    document_end(d);
+    document_object(d, "time");
+    document_real(d, "seconds", seconds(r->wall_ns));
+    document_real(d, "call_seconds", seconds(r->call_ns));
+    document_number(d, "calls", r->calls);
+    document_real(d, "acquires_per_second", per_second(outcome->statistics.acquires, r->call_ns));
+    document_end(d);
+    document_object(d, "verification");
+    document_flag(d, "verified", o->device != RUN_NULL);
+    document_number(d, "checked_buckets", r->checked);
+    document_number(d, "checked_bytes", r->checked_bytes);
+    document_number(d, "corrupted_buckets", r->corrupted);
+    print_hash(d, "digest", r->digest);
+    document_end(d);
 }
 
-static json_t *graphs_json(const run_outcome *outcome)
-{
-    const driver_result *r = &outcome->result;
-    return json_pack("{s:I, s:I, s:I}", "captured", SIZE(r->graphs), "launches", SIZE(r->launches), "replayed_steps",
-                     SIZE(r->replayed));
-}
-
-static json_t *verification_json(const run_options *o, const run_outcome *outcome)
-{
-    const driver_result *r = &outcome->result;
-    char digest[17];
-    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)r->digest);
-    return json_pack("{s:b, s:I, s:I, s:I, s:s}", "verified", (int)(o->device != RUN_NULL), "checked_buckets",
-                     SIZE(r->checked), "checked_bytes", SIZE(r->checked_bytes), "corrupted_buckets", SIZE(r->corrupted),
-                     "digest", digest);
-}
-
-static json_t *failure_json(const run_setup *setup, const analysis *a, const run_outcome *outcome)
+static void print_failure(document *d, const run_setup *setup, const analysis *a, const run_outcome *outcome)
 {
     char text[1024];
     const driver_corruption *c = &outcome->result.first;
-    if (*run_failure_text(setup, a, outcome, text) == '\0')
-        return json_null();
-    driver_position at = position_of(outcome);
-    json_t *failure =
-        json_pack("{s:s, s:s, s:I, s:I}", "kind", was_refused(outcome) ? "refused" : "corrupted", "detail", text,
-                  "training_step", SIZE(at.iteration + 1), "schedule_step", SIZE(at.step));
-    if (was_refused(outcome)) {
-        json_object_set_new(failure, "status", json_string(bp_status_name(outcome->status)));
-        return failure;
+    if (*run_failure_text(setup, a, outcome, text) == '\0') {
+        document_null(d, "failure");
+        return;
     }
-    request_names names = names_of(a, c->request);
-    json_object_set_new(failure, "unit", json_string(names.unit));
-    json_object_set_new(failure, "bucket", json_string(names.bucket));
-    json_object_set_new(failure, "role", json_string(names.role));
-    json_object_set_new(failure, "offset", json_integer(SIZE(c->difference.offset)));
-    json_object_set_new(failure, "expected", json_integer(c->difference.expected));
-    json_object_set_new(failure, "found", json_integer(c->difference.found));
-    return failure;
+    driver_position at = position_of(outcome);
+    document_object(d, "failure");
+    document_text(d, "kind", was_refused(outcome) ? "refused" : "corrupted");
+    document_text(d, "detail", text);
+    document_number(d, "training_step", at.iteration + 1);
+    document_number(d, "schedule_step", at.step);
+    if (was_refused(outcome)) {
+        document_text(d, "status", bp_status_name(outcome->status));
+    } else {
+        request_names names = names_of(a, c->request);
+        document_text(d, "unit", names.unit);
+        document_text(d, "bucket", names.bucket);
+        document_text(d, "role", names.role);
+        document_number(d, "offset", c->difference.offset);
+        document_number(d, "expected", c->difference.expected);
+        document_number(d, "found", c->difference.found);
+    }
+    document_end(d);
 }
 
 int run_report_json(const run_options *o, const run_setup *setup, const analysis *a, const run_outcome *outcome)
 {
-    char hash[17];
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)outcome->sequence_hash);
-    json_t *report = json_pack(
-        "{s:s, s:s, s:o, s:o, s:o, s:I, s:b, s:o, s:{s:s, s:I}, s:o, s:o, s:o, s:o}", "format", "bucketpool.run/1",
-        "model", a->name, "options", report_options(a, &o->planning), "plan", plan_json(setup), "run",
-        run_json(o, setup, a), "finished_steps", SIZE(outcome->result.iterations), "interrupted",
-        (int)outcome->interrupted, "statistics", statistics_json(outcome), "sequence", "hash", hash, "acquires",
-        SIZE(outcome->sequence_acquires), "graphs", graphs_json(outcome), "time", time_json(outcome), "verification",
-        verification_json(o, outcome), "failure", failure_json(setup, a, outcome));
-    bool failed = report == NULL || json_dumpf(report, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF ||
-                  fflush(stdout) != 0;
-    json_decref(report);
-    return failed ? cli_fail(EXIT_ENVIRONMENT, "the report could not be written") : EXIT_GO_ON;
+    document d = document_new();
+    document_object(&d, NULL);
+    document_text(&d, "format", "bucketpool.run/1");
+    document_text(&d, "model", a->name);
+    report_options(&d, a, &o->planning);
+    print_plan(&d, setup);
+    print_run(&d, o, setup, a);
+    document_number(&d, "finished_steps", outcome->result.iterations);
+    document_flag(&d, "interrupted", outcome->interrupted);
+    print_statistics(&d, &outcome->statistics);
+    print_result(&d, o, outcome);
+    print_failure(&d, setup, a, outcome);
+    document_end(&d);
+    return document_finish(&d);
 }

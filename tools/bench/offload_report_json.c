@@ -1,65 +1,88 @@
-#include <jansson.h>
-#include <stdio.h>
-
 #include "bench/offload_report.h"
 #include "cli.h"
+#include "document.h"
 
-#define SIZE(value) ((json_int_t)(value))
-
-/* NULL from any of these is an allocation that failed; "s:o" passes it on, so that the top sees it. */
-
-static json_t *spread_json(const bench_spread *s, double factor)
+static void print_three(document *d, const char *key, double median, double least, double most)
 {
-    return json_pack("{s:f, s:f, s:f}", "median", factor * s->median, "min", factor * s->least, "max",
-                     factor * s->most);
+    document_object(d, key);
+    document_real(d, "median", median);
+    document_real(d, "min", least);
+    document_real(d, "max", most);
+    document_end(d);
+}
+
+static void print_spread(document *d, const char *key, const bench_spread *s, double factor)
+{
+    print_three(d, key, factor * s->median, factor * s->least, factor * s->most);
 }
 
 /* The fastest turn is the one that took the least time. */
-static json_t *rate_json(const bench_offload *b, const bench_spread *s)
+static void print_rate(document *d, const char *key, const bench_offload *b, const bench_spread *s)
 {
     double gib = (double)b->groups.bytes / (double)(UINT64_C(1) << 30);
-    return json_pack("{s:f, s:f, s:f}", "median", gib / s->median, "min", gib / s->most, "max", gib / s->least);
+    print_three(d, key, gib / s->median, gib / s->most, gib / s->least);
 }
 
-static json_t *way_json(const bench_offload *b, const bench_way *w, double first)
+static void print_way(document *d, const char *key, const bench_offload *b, const bench_way *w, double first)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f}", "gib_per_s", rate_json(b, &w->whole),
-                     "copy_gib_per_s", rate_json(b, &w->copies), "plain_gib_per_s", rate_json(b, &w->plain), "ratio",
-                     spread_json(&w->ratio, 1), "whole_ratio", spread_json(&w->whole_ratio, 1), "ms",
-                     spread_json(&w->whole, 1e3), "without_copy_ms", spread_json(&w->without, 1e3), "copy_ms",
-                     spread_json(&w->copies, 1e3), "plain_ms", spread_json(&w->plain, 1e3), "first_ms", 1e3 * first);
+    document_object(d, key);
+    print_rate(d, "gib_per_s", b, &w->whole);
+    print_rate(d, "copy_gib_per_s", b, &w->copies);
+    print_rate(d, "plain_gib_per_s", b, &w->plain);
+    print_spread(d, "ratio", &w->ratio, 1);
+    print_spread(d, "whole_ratio", &w->whole_ratio, 1);
+    print_spread(d, "ms", &w->whole, 1e3);
+    print_spread(d, "without_copy_ms", &w->without, 1e3);
+    print_spread(d, "copy_ms", &w->copies, 1e3);
+    print_spread(d, "plain_ms", &w->plain, 1e3);
+    document_real(d, "first_ms", 1e3 * first);
+    document_end(d);
 }
 
-static json_t *moments_json(const uint64_t bytes[MOMENT_COUNT])
+static void print_moments(document *d, const char *key, const uint64_t bytes[MOMENT_COUNT])
 {
-    return json_pack("{s:I, s:I, s:I, s:I}", "before", SIZE(bytes[MOMENT_BEFORE]), "kept", SIZE(bytes[MOMENT_KEPT]),
-                     "discarded", SIZE(bytes[MOMENT_DISCARDED]), "after", SIZE(bytes[MOMENT_AFTER]));
+    document_object(d, key);
+    document_number(d, "before", bytes[MOMENT_BEFORE]);
+    document_number(d, "kept", bytes[MOMENT_KEPT]);
+    document_number(d, "discarded", bytes[MOMENT_DISCARDED]);
+    document_number(d, "after", bytes[MOMENT_AFTER]);
+    document_end(d);
 }
 
-static json_t *backing_json(const bench_offload *b)
+static void print_backing(document *d, const bench_offload *b)
 {
     const bp_pinned_statistics *s = &b->kept;
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:f}", "asked", bench_backing_name(b->options->backing), "used",
-                     b->pinned ? "pinned" : "staged", "host_bytes", SIZE(b->host_bytes), "pinned_bytes",
-                     SIZE(s->pinned_bytes), "huge_bytes", SIZE(s->huge_bytes), "pin_ms", 1e-6 * (double)s->pin_ns,
-                     "touch_ms", 1e-6 * (double)s->touch_ns);
+    document_object(d, "backing");
+    document_text(d, "asked", bench_backing_name(b->options->backing));
+    document_text(d, "used", b->pinned ? "pinned" : "staged");
+    document_number(d, "host_bytes", b->host_bytes);
+    document_number(d, "pinned_bytes", s->pinned_bytes);
+    document_number(d, "huge_bytes", s->huge_bytes);
+    document_real(d, "pin_ms", 1e-6 * (double)s->pin_ns);
+    document_real(d, "touch_ms", 1e-6 * (double)s->touch_ns);
+    document_end(d);
 }
 
 int bench_offload_json(const bench_offload *b)
 {
-    const bench_offload_options *o = b->options;
     const bench_groups *g = &b->groups;
-    const char *model = *b->device.model != '\0' ? b->device.model : NULL, *error = *b->wrong != '\0' ? b->wrong : NULL;
-    json_t *report =
-        json_pack("{s:s, s:s, s:s, s:s?, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:s?}", "format",
-                  "bucketpool.bench/1", "bench", "offload", "device", bp_device_name(b->device.device), "device_model",
-                  model, "bytes", SIZE(g->bytes), "groups", SIZE(g->count), "parts", SIZE(g->part_count), "chunk_bytes",
-                  SIZE(o->chunk_bytes), "turns", SIZE(b->done), "out", way_json(b, &b->out, b->first[LEG_KEPT_OUT]),
-                  "back", way_json(b, &b->back, b->first[LEG_KEPT_BACK]), "backing", backing_json(b), "device_bytes",
-                  moments_json(b->used), b->device.cuda ? "gpu_used_bytes" : "resident_bytes", moments_json(b->seen),
-                  "error", error);
-    bool failed = report == NULL || json_dumpf(report, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0 ||
-                  putchar('\n') == EOF || fflush(stdout) != 0;
-    json_decref(report);
-    return failed ? cli_fail(EXIT_ENVIRONMENT, "the report could not be written") : EXIT_GO_ON;
+    document d = document_new();
+    document_object(&d, NULL);
+    document_text(&d, "format", "bucketpool.bench/1");
+    document_text(&d, "bench", "offload");
+    document_text(&d, "device", bp_device_name(b->device.device));
+    document_text(&d, "device_model", *b->device.model != '\0' ? b->device.model : NULL);
+    document_number(&d, "bytes", g->bytes);
+    document_number(&d, "groups", g->count);
+    document_number(&d, "parts", g->part_count);
+    document_number(&d, "chunk_bytes", b->options->chunk_bytes);
+    document_number(&d, "turns", b->done);
+    print_way(&d, "out", b, &b->out, b->first[LEG_KEPT_OUT]);
+    print_way(&d, "back", b, &b->back, b->first[LEG_KEPT_BACK]);
+    print_backing(&d, b);
+    print_moments(&d, "device_bytes", b->used);
+    print_moments(&d, b->device.cuda ? "gpu_used_bytes" : "resident_bytes", b->seen);
+    document_text(&d, "error", *b->wrong != '\0' ? b->wrong : NULL);
+    document_end(&d);
+    return document_finish(&d);
 }
