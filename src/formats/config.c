@@ -13,37 +13,10 @@
 /* Of a nested object that tables read (attn_config); larger ones are lists of labels, of which only the number is taken. */
 #define MOST_INNER 100
 
-/* Python's json module writes NaN, Infinity and -Infinity, which JSON does not have, and some configurations carry them
- * ("time_step_limit": [0.0, Infinity]). No table reads such a field; {} takes the place of each. */
-static void replace_python_numbers(char *text, size_t bytes)
-{
-    static const char *const numbers[] = {"-Infinity", "Infinity", "NaN"};
-    bool in_string = false;
-    for (size_t i = 0; i < bytes; i++) {
-        if (text[i] == '"')
-            in_string = !in_string;
-        else if (in_string && text[i] == '\\')
-            i++;
-        for (size_t n = 0; !in_string && n < sizeof numbers / sizeof *numbers; n++) {
-            size_t length = strlen(numbers[n]);
-            if (bytes - i < length || memcmp(text + i, numbers[n], length) != 0)
-                continue;
-            memset(text + i, ' ', length);
-            memcpy(text + i, "{}", 2);
-        }
-    }
-}
-
+/* Some configurations carry what Python writes ("time_step_limit": [0.0, Infinity]). No table reads such a field. */
 bp_status bp_config_load(const char *text, size_t bytes, const char *origin, json_t **document)
 {
-    char *copy = malloc(bytes + 1);
-    if (copy == NULL)
-        return bp_fail_memory(bytes + 1);
-    memcpy(copy, text, bytes);
-    replace_python_numbers(copy, bytes);
-    bp_status status = bp_json_parse(copy, bytes, origin, document);
-    free(copy);
-    return status;
+    return bp_json_parse(text, bytes, origin, BP_JSON_OF_PYTHON, document);
 }
 
 /* Integers and booleans are the same to the tables, and so is a factor that is written 1.0. */

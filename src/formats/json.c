@@ -9,20 +9,6 @@
 
 #define PATH_BYTES 320
 
-bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, json_t **document)
-{
-    json_error_t error;
-    json_t *parsed = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (parsed == NULL && error.line < 0) /* jansson describes every failure but a failed allocation */
-        return bp_fail_memory(bytes);
-    if (parsed == NULL && bytes == 0)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: empty, expected a JSON document", origin);
-    if (parsed == NULL)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s:%d:%d: %s", origin, error.line, error.column, error.text);
-    *document = parsed;
-    return BP_OK;
-}
-
 bp_json_at bp_json_root(json_t *document, const char *origin)
 {
     return (bp_json_at){.value = document, .origin = origin};
@@ -95,12 +81,11 @@ void bp_json_describe(const json_t *value, char description[BP_JSON_DESCRIPTION_
     case JSON_ARRAY: snprintf(description, space, "a list"); break;
     case JSON_STRING: snprintf(description, space, "\"%.60s\"", json_string_value(value)); break;
     case JSON_INTEGER: snprintf(description, space, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); break;
-    case JSON_REAL: {
-        char number[32]; /* as JSON has it: 4.0, not 4 */
-        size_t bytes = json_dumpb(value, number, sizeof number, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
-        snprintf(description, space, "a fraction (%.*s)", (int)(bytes < sizeof number ? bytes : sizeof number), number);
+    case JSON_REAL:
+        snprintf(description, space, "a fraction (%.6g)", json_real_value(value));
+        if (strpbrk(description + strlen("a fraction ("), ".,en") == NULL) /* as JSON has it: 4.0, not 4 */
+            snprintf(description, space, "a fraction (%.1f)", json_real_value(value));
         break;
-    }
     case JSON_TRUE: snprintf(description, space, "true"); break;
     case JSON_FALSE: snprintf(description, space, "false"); break;
     case JSON_NULL: snprintf(description, space, "null"); break;

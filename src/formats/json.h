@@ -16,9 +16,14 @@ typedef struct bp_json_at {
     const char *origin; /* the file, for errors */
 } bp_json_at;
 
-/* The document in `text`; json_decref() it. Duplicate keys are refused.
+typedef enum bp_json_dialect {
+    BP_JSON_STRICT,
+    BP_JSON_OF_PYTHON /* NaN, Infinity and -Infinity, which Python's json module writes, are {} */
+} bp_json_dialect;
+
+/* The document in `text`, an object or a list of at most 64 levels; json_decref() it. Duplicate keys are refused.
  * Errors: BP_ERR_FORMAT "<origin>:<line>:<column>: ...", BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, json_t **document);
+bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bp_json_dialect dialect, json_t **document);
 
 bp_json_at bp_json_root(json_t *document, const char *origin);
 bp_json_at bp_json_member(const bp_json_at *object,
@@ -47,9 +52,7 @@ bp_status bp_json_whole(const bp_json_at *at, uint64_t least, uint64_t most, uin
 bp_status bp_json_flag(const bp_json_at *at, bool *value);
 bp_status bp_json_dtype(const bp_json_at *at, bp_dtype *dtype);
 
-/* The document as text of lines up to 160 columns, one line for what fits; free() it. Errors: BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_json_print(json_t *document, char **text, size_t *bytes);
-/* The same into a file, as bp_file_write. */
+/* Writes a file, as bp_file_write, of lines up to 160 columns, one line for what fits. Errors: BP_ERR_NO_HOST_MEMORY, BP_ERR_IO. */
 bp_status bp_json_write(json_t *document, const char *path);
 
 #endif

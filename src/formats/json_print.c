@@ -2,90 +2,172 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/fail.h"
 #include "formats/file.h"
 
 #define COLUMNS 160
 
-/* Writes `value`; `column` is what stands before it on its line, `indent` that line's indentation. */
-static int print_value(FILE *out, json_t *value, size_t column, int indent);
+/* jansson's own printing answers nothing where an allocation fails while it measures. */
+typedef struct printer {
+    char *text;
+    size_t bytes, capacity;
+    size_t line; /* where the last line begins */
+    size_t stop; /* what is tried on one line ends before */
+    bool is_wide, has_failed;
+} printer;
 
-static int print_key(FILE *out, const char *key, size_t *column)
+static void add(printer *p, const char *text, size_t bytes)
 {
-    json_t *text = json_string_nocheck(key);
-    if (text == NULL)
-        return -1;
-    *column += json_dumpb(text, NULL, 0, JSON_ENCODE_ANY) + 2;
-    int failed = json_dumpf(text, out, JSON_ENCODE_ANY);
-    json_decref(text);
-    return failed != 0 ? failed : fputs(": ", out) < 0 ? -1 : 0;
-}
-
-static int print_members(FILE *out, json_t *value, int indent)
-{
-    size_t position = 0, size = json_object_size(value);
-    const char *key;
-    json_t *member;
-    json_object_foreach(value, key, member)
-    {
-        size_t column = (size_t)indent;
-        fprintf(out, "%*s", indent, "");
-        if (print_key(out, key, &column) != 0 || print_value(out, member, column, indent) != 0)
-            return -1;
-        fputs(++position < size ? ",\n" : "\n", out);
+    p->is_wide = p->is_wide || bytes > p->stop - p->bytes;
+    if (p->is_wide || p->has_failed)
+        return;
+    if (bytes > p->capacity - p->bytes) {
+        size_t capacity = 2 * p->capacity + bytes + 4096;
+        char *larger = realloc(p->text, capacity);
+        p->has_failed = larger == NULL;
+        if (larger == NULL)
+            return;
+        p->text = larger;
+        p->capacity = capacity;
     }
-    return 0;
+    memcpy(p->text + p->bytes, text, bytes);
+    p->bytes += bytes;
 }
 
-static int print_value(FILE *out, json_t *value, size_t column, int indent)
+static void add_text(printer *p, const char *text)
+{
+    add(p, text, strlen(text));
+}
+
+static void add_quoted(printer *p, const char *text, size_t bytes)
+{
+    static const char escaped[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+    add(p, "\"", 1);
+    for (const char *end = text + bytes; text < end; text++) {
+        const char *found = *text != '\0' ? strchr(escaped, *text) : NULL;
+        char code[8];
+        if (found != NULL) {
+            add(p, "\\", 1);
+            add(p, &letters[found - escaped], 1);
+        } else if ((unsigned char)*text < 0x20) {
+            snprintf(code, sizeof code, "\\u%04X", (unsigned)*text);
+            add_text(p, code);
+        } else {
+            add(p, text, 1);
+        }
+    }
+    add(p, "\"", 1);
+}
+
+static void add_scalar(printer *p, const json_t *value)
+{
+    char number[40];
+    switch (json_typeof(value)) {
+    case JSON_STRING: add_quoted(p, json_string_value(value), json_string_length(value)); break;
+    case JSON_INTEGER:
+        snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        add_text(p, number);
+        break;
+    case JSON_REAL:
+        snprintf(number, sizeof number, "%.17g", json_real_value(value));
+        add_text(p, number);
+        break;
+    default: add_text(p, json_is_true(value) ? "true" : json_is_false(value) ? "false" : "null"); break;
+    }
+}
+
+static void add_key(printer *p, const char *key)
+{
+    add_quoted(p, key, strlen(key));
+    add(p, ": ", 2);
+}
+
+static void add_line(printer *p, int indent)
+{
+    add(p, "\n", 1);
+    p->line = p->bytes;
+    for (int i = 0; i < indent; i++)
+        add(p, " ", 1);
+}
+
+/* On one line, up to where that is too wide. */
+static void add_flat(printer *p, json_t *value)
+{
+    const char *between = "", *key;
+    json_t *member;
+    size_t i;
+    if (json_is_object(value)) {
+        add(p, "{", 1);
+        json_object_foreach(value, key, member)
+        {
+            if (p->is_wide)
+                return;
+            add_text(p, between);
+            add_key(p, key);
+            add_flat(p, member);
+            between = ", ";
+        }
+        add(p, "}", 1);
+    } else if (json_is_array(value)) {
+        add(p, "[", 1);
+        json_array_foreach(value, i, member)
+        {
+            if (p->is_wide)
+                return;
+            add_text(p, between);
+            add_flat(p, member);
+            between = ", ";
+        }
+        add(p, "]", 1);
+    } else {
+        add_scalar(p, value);
+    }
+}
+
+/* On one line where that has room for it, else a line for each member or element. */
+static void add_value(printer *p, json_t *value, int indent)
 {
     size_t size = json_is_object(value) ? json_object_size(value) : json_array_size(value);
-    /* The size query is a dry run of the dump, so each level costs one more; documents are a handful of levels deep. */
-    if (size == 0 || column + json_dumpb(value, NULL, 0, JSON_ENCODE_ANY) < COLUMNS)
-        return json_dumpf(value, out, JSON_ENCODE_ANY);
-    if (json_is_object(value)) {
-        fputs("{\n", out);
-        if (print_members(out, value, indent + 2) != 0)
-            return -1;
-        return fprintf(out, "%*s}", indent, "") < 0 ? -1 : 0;
+    size_t begin = p->bytes, column = begin - p->line;
+    if (size > 0)
+        p->stop = begin + (column < COLUMNS ? COLUMNS - column - 1 : 0);
+    add_flat(p, value);
+    p->stop = SIZE_MAX;
+    if (!p->is_wide)
+        return;
+    p->is_wide = false;
+    p->bytes = begin;
+    const char *between = "", *key;
+    json_t *member;
+    size_t i;
+    add(p, json_is_object(value) ? "{" : "[", 1);
+    json_object_foreach(value, key, member)
+    {
+        add_text(p, between);
+        add_line(p, indent + 2);
+        add_key(p, key);
+        add_value(p, member, indent + 2);
+        between = ",";
     }
-    fputs("[\n", out);
-    for (size_t i = 0; i < size; i++) {
-        fprintf(out, "%*s", indent + 2, "");
-        if (print_value(out, json_array_get(value, i), (size_t)indent + 2, indent + 2) != 0)
-            return -1;
-        fputs(i + 1 < size ? ",\n" : "\n", out);
+    json_array_foreach(value, i, member)
+    {
+        add_text(p, between);
+        add_line(p, indent + 2);
+        add_value(p, member, indent + 2);
+        between = ",";
     }
-    return fprintf(out, "%*s]", indent, "") < 0 ? -1 : 0;
-}
-
-bp_status bp_json_print(json_t *document, char **text, size_t *bytes)
-{
-    char *buffer = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&buffer, &size);
-    if (out == NULL)
-        return bp_fail_memory(BUFSIZ);
-    int failed = print_value(out, document, 0, 0);
-    fputc('\n', out);
-    failed |= ferror(out);
-    failed |= fclose(out);
-    if (failed != 0) {
-        free(buffer);
-        return bp_fail_memory(size);
-    }
-    *text = buffer;
-    *bytes = size;
-    return BP_OK;
+    add_line(p, indent);
+    add(p, json_is_object(value) ? "}" : "]", 1);
 }
 
 bp_status bp_json_write(json_t *document, const char *path)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    BP_TRY(bp_json_print(document, &text, &bytes));
-    bp_status status = bp_file_write(path, text, bytes);
-    free(text);
+    printer p = {.stop = SIZE_MAX};
+    add_value(&p, document, 0);
+    add(&p, "\n", 1);
+    bp_status status = p.has_failed ? bp_fail_memory(p.capacity) : bp_file_write(path, p.text, p.bytes);
+    free(p.text);
     return status;
 }

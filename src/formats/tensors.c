@@ -232,7 +232,7 @@ bp_status bp_tensors_add_header(bp_tensors *tensors, const char *header, size_t 
                                 const char *origin, size_t file)
 {
     json_t *document = NULL;
-    BP_TRY(bp_json_parse(header, bytes, origin, &document));
+    BP_TRY(bp_json_parse(header, bytes, origin, BP_JSON_STRICT, &document));
     bp_json_at root = bp_json_root(document, origin);
     size_t count = json_object_size(document);
     extent *places = calloc(count + 1, sizeof *places);

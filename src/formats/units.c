@@ -193,7 +193,7 @@ bp_status bp_units_parse(const char *text, size_t bytes, const char *origin, con
     bp_reader_options taken;
     BP_TRY(bp_reader_options_take(options, &taken));
     json_t *document = NULL;
-    BP_TRY(bp_json_parse(text, bytes, origin, &document));
+    BP_TRY(bp_json_parse(text, bytes, origin, BP_JSON_STRICT, &document));
     bp_status status = read_model(document, origin, &taken, model);
     json_decref(document);
     return status;

@@ -90,7 +90,7 @@ static void test_malformed_headers(void **state)
     assert_int_equal(parse_header(ONE("\"F32\"", "[3]", "[0, 12]"), 12), BP_OK);
     assert_fails(parse_header("[]", 0), BP_ERR_FORMAT, "a/x.safetensors: $:", "an object", "a list");
     assert_fails(parse_header("{\"w\": 1}", 0), BP_ERR_FORMAT, "$.w:", "an object", "got 1");
-    assert_fails(parse_header("{\"w\": ", 0), BP_ERR_FORMAT, "a/x.safetensors:1:6");
+    assert_fails(parse_header("{\"w\": ", 0), BP_ERR_FORMAT, "a/x.safetensors:1:7");
     assert_fails(parse_header("", 0), BP_ERR_FORMAT, "empty");
     assert_fails(parse_header("{\"__metadata__\": {\"a\": 1}}", 0), BP_ERR_FORMAT, "$.__metadata__.a", "a string");
     assert_fails(parse_header("{}", 0), BP_ERR_FORMAT, "empty");
