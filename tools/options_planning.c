@@ -1,5 +1,6 @@
 /* What every command that plans takes. */
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,7 +317,7 @@ int options_read(int argc, char **argv, const char *command, const struct argp *
             return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
         }
     }
-    argp_parse(argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, 0, input);
+    error_t error = argp_parse(argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, 0, input);
     argv[0] = NULL;
-    return EXIT_GO_ON;
+    return error == ENOMEM ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : EXIT_GO_ON;
 }

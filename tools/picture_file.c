@@ -11,11 +11,12 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "picture_text.h"
 
-enum { PNG_SCALE = 2 };
+enum { PNG_SCALE = 2, LONGEST_SECONDS = 300 };
 
 static _Thread_local char error_text[512];
 
@@ -116,14 +117,58 @@ static const char *draw_to(const picture_page *p, format f, FILE *file)
     return reason;
 }
 
+/* cairo says nothing of what it could not write at the end of a page. */
+static bool is_whole(format f, int file)
+{
+    static const char svg[] = "</svg>\n", pdf[] = "%%EOF\n", png[] = "IEND\xae\x42\x60\x82";
+    const char *end = f == FORMAT_SVG ? svg : f == FORMAT_PDF ? pdf : png;
+    size_t bytes = strlen(end);
+    char found[sizeof png];
+    off_t size = lseek(file, 0, SEEK_END);
+    return size >= (off_t)bytes && pread(file, found, bytes, size - (off_t)bytes) == (ssize_t)bytes &&
+           memcmp(found, end, bytes) == 0;
+}
+
+/* Draws in a process of its own: where memory is short fontconfig reads through NULL, or waits for a lock that it holds. */
+static const char *draw_apart(const picture_page *p, format f, FILE *file)
+{
+    static char text[256];
+    int ends[2], status = 0;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return strerror(errno);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(LONGEST_SECONDS);
+        const char *reason = draw_to(p, f, file);
+        if (reason == NULL && fflush(file) != 0)
+            reason = strerror(errno);
+        bool told = reason == NULL || write(ends[1], reason, strlen(reason)) >= 0;
+        _exit(reason == NULL && told ? 0 : 1);
+    }
+    int error = errno;
+    close(ends[1]);
+    ssize_t told = child > 0 ? read(ends[0], text, sizeof text - 1) : 0;
+    close(ends[0]);
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (child < 0)
+        return strerror(error);
+    if (WIFSIGNALED(status))
+        return "the libraries that draw have crashed, as they do without memory";
+    text[told > 0 ? told : 0] = '\0';
+    if (WEXITSTATUS(status) != 0)
+        return *text != '\0' ? text : "drawing has failed";
+    return is_whole(f, fileno(file)) ? NULL : "out of memory while drawing";
+}
+
 /* Beside the file it will replace; with the mode that an ordinary creation gives. */
 static FILE *open_temporary(const char *path, char *temporary, size_t room)
 {
     for (unsigned tries = 0; tries < 100; tries++) {
         snprintf(temporary, room, "%s.%ld-%u.tmp", path, (long)getpid(), tries);
-        int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int file = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file >= 0)
-            return fdopen(file, "wb");
+            return fdopen(file, "w+b");
         if (errno != EEXIST)
             return NULL;
     }
@@ -141,8 +186,8 @@ static const char *save(const picture_page *p, format f, const char *path)
         free(temporary);
         return fail("cannot be created: %s", strerror(errno));
     }
-    const char *reason = draw_to(p, f, file);
-    if (reason == NULL && (fflush(file) != 0 || fsync(fileno(file)) != 0))
+    const char *reason = draw_apart(p, f, file);
+    if (reason == NULL && fsync(fileno(file)) != 0)
         reason = strerror(errno);
     if (fclose(file) != 0 && reason == NULL)
         reason = strerror(errno);

@@ -1,5 +1,9 @@
 #include "sheet.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "cli.h"
 
 sheet sheet_new(bool color)
@@ -35,9 +39,38 @@ void sheet_color_line(sheet *s, const char *color)
         s->failed = scols_line_set_color(s->line, color) != 0;
 }
 
+/* Behind what the cell shows; NULL where that is missing. Other than plain text the library encodes. */
+static const char *find_cell(const char *text, const struct libscols_cell *cell)
+{
+    const char *data = scols_cell_get_data(cell);
+    for (const char *c = data; c != NULL && *c != '\0'; c++) {
+        if (*c < ' ' || *c == 0x7f || *c == '\\')
+            return text;
+    }
+    const char *found = data != NULL ? strstr(text, data) : text;
+    return found != NULL && data != NULL ? found + strlen(data) : found;
+}
+
+/* The library leaves out a cell, and says nothing, where it lacks the memory to print it. */
+static bool has_all_cells(const sheet *s, const char *text)
+{
+    size_t columns = scols_table_get_ncols(s->table), lines = scols_table_get_nlines(s->table);
+    for (size_t i = 0; i < columns && lines > 0 && text != NULL; i++)
+        text = find_cell(text, scols_column_get_header(scols_table_get_column(s->table, i)));
+    for (size_t line = 0; line < lines; line++) {
+        for (size_t i = 0; i < columns && text != NULL; i++)
+            text = find_cell(text, scols_line_get_cell(scols_table_get_line(s->table, line), i));
+    }
+    return text != NULL;
+}
+
 int sheet_finish(sheet *s)
 {
-    s->failed = s->failed || scols_print_table(s->table) != 0;
+    char *text = NULL;
+    s->failed = s->failed || scols_print_table_to_string(s->table, &text) != 0 || !has_all_cells(s, text);
     scols_unref_table(s->table);
-    return s->failed ? cli_fail(EXIT_ENVIRONMENT, "the table could not be printed") : EXIT_GO_ON;
+    if (!s->failed && *text != '\0')
+        puts(text);
+    free(text);
+    return s->failed ? cli_fail(EXIT_ENVIRONMENT, "out of memory for a table") : EXIT_GO_ON;
 }

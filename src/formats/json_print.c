@@ -1,39 +1,25 @@
 #include "formats/json.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
-#include "formats/file.h"
+#include "formats/written.h"
 
 #define COLUMNS 160
 
-/* jansson's own printing answers nothing where an allocation fails while it measures. */
+/* jansson's own printing says nothing of an allocation that fails while it measures. */
 typedef struct printer {
-    char *text;
-    size_t bytes, capacity;
+    bp_written text;
     size_t line; /* where the last line begins */
     size_t stop; /* what is tried on one line ends before */
-    bool is_wide, has_failed;
+    bool is_wide;
 } printer;
 
 static void add(printer *p, const char *text, size_t bytes)
 {
-    p->is_wide = p->is_wide || bytes > p->stop - p->bytes;
-    if (p->is_wide || p->has_failed)
-        return;
-    if (bytes > p->capacity - p->bytes) {
-        size_t capacity = 2 * p->capacity + bytes + 4096;
-        char *larger = realloc(p->text, capacity);
-        p->has_failed = larger == NULL;
-        if (larger == NULL)
-            return;
-        p->text = larger;
-        p->capacity = capacity;
-    }
-    memcpy(p->text + p->bytes, text, bytes);
-    p->bytes += bytes;
+    p->is_wide = p->is_wide || bytes > p->stop - p->text.count;
+    if (!p->is_wide)
+        bp_written_add(&p->text, text, bytes);
 }
 
 static void add_text(printer *p, const char *text)
@@ -87,7 +73,7 @@ static void add_key(printer *p, const char *key)
 static void add_line(printer *p, int indent)
 {
     add(p, "\n", 1);
-    p->line = p->bytes;
+    p->line = p->text.count;
     for (int i = 0; i < indent; i++)
         add(p, " ", 1);
 }
@@ -130,7 +116,7 @@ static void add_flat(printer *p, json_t *value)
 static void add_value(printer *p, json_t *value, int indent)
 {
     size_t size = json_is_object(value) ? json_object_size(value) : json_array_size(value);
-    size_t begin = p->bytes, column = begin - p->line;
+    size_t begin = p->text.count, column = begin - p->line;
     if (size > 0)
         p->stop = begin + (column < COLUMNS ? COLUMNS - column - 1 : 0);
     add_flat(p, value);
@@ -138,7 +124,7 @@ static void add_value(printer *p, json_t *value, int indent)
     if (!p->is_wide)
         return;
     p->is_wide = false;
-    p->bytes = begin;
+    p->text.count = begin;
     const char *between = "", *key;
     json_t *member;
     size_t i;
@@ -167,7 +153,5 @@ bp_status bp_json_write(json_t *document, const char *path)
     printer p = {.stop = SIZE_MAX};
     add_value(&p, document, 0);
     add(&p, "\n", 1);
-    bp_status status = p.has_failed ? bp_fail_memory(p.capacity) : bp_file_write(path, p.text, p.bytes);
-    free(p.text);
-    return status;
+    return bp_written_finish(&p.text, path);
 }
