@@ -1,5 +1,6 @@
 #include "machine.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -7,18 +8,25 @@
 
 #define LIKELY_CACHE_BYTES (UINT64_C(64) << 20)
 
+bool machine_read(const char *path, char *text, size_t room)
+{
+    size_t used = 0;
+    ssize_t got = -1;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    while (file >= 0 && used + 1 < room && (got = read(file, text + used, room - 1 - used)) > 0)
+        used += (size_t)got;
+    if (file >= 0)
+        close(file);
+    text[used] = '\0';
+    return file >= 0 && got >= 0;
+}
+
 /* The number that a file of one line begins with; -1 where there is none. */
 static long read_number(long cpu, const char *file)
 {
     char path[96], text[32];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index3/%s", cpu, file);
-    FILE *stream = fopen(path, "re");
-    long number = -1;
-    if (stream != NULL && fgets(text, sizeof text, stream) != NULL && *text >= '0' && *text <= '9')
-        number = strtol(text, NULL, 10);
-    if (stream != NULL)
-        fclose(stream);
-    return number;
+    return machine_read(path, text, sizeof text) && *text >= '0' && *text <= '9' ? strtol(text, NULL, 10) : -1;
 }
 
 uint64_t machine_cache_bytes(void)

@@ -1,5 +1,4 @@
 /* How much memory is there to be had: of the machine, and of the control groups that the process is in. */
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,26 +6,20 @@
 #include "machine.h"
 
 #define PATH_CHARS 1024
-#define LINE_CHARS 1024
+#define FILE_CHARS 16384
 
 /* The number of the line that begins with `word`; `otherwise`: there is none. */
 static uint64_t number_in(const char *path, const char *word, uint64_t otherwise)
 {
-    char line[LINE_CHARS];
-    uint64_t number = otherwise;
-    size_t length = strlen(word);
-    bool found = false;
-    FILE *file = fopen(path, "re");
-    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
-        const char *text = strncmp(line, word, length) == 0 ? line + length : "";
-        char *end;
-        unsigned long long value = strtoull(text, &end, 10);
-        found = end != text;
-        number = found ? value : otherwise;
+    char text[FILE_CHARS], *rest = text, *line;
+    machine_read(path, text, sizeof text);
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        char *number = strncmp(line, word, strlen(word)) == 0 ? line + strlen(word) : line + strlen(line), *end;
+        unsigned long long value = strtoull(number, &end, 10);
+        if (end != number)
+            return value;
     }
-    if (file != NULL)
-        fclose(file);
-    return number;
+    return otherwise;
 }
 
 /* ---- control groups ---------------------------------------------------------------------------------------------------------- */
@@ -77,7 +70,6 @@ static uint64_t line_leaves(char *line)
     if (path == NULL)
         return UINT64_MAX;
     *path++ = '\0';
-    path[strcspn(path, "\n")] = '\0';
     if (strcmp(controllers, ":") == 0)
         return groups_leave(&version_2, path);
     return strcmp(controllers, ":memory") == 0 ? groups_leave(&version_1, path) : UINT64_MAX;
@@ -85,15 +77,13 @@ static uint64_t line_leaves(char *line)
 
 static uint64_t all_groups_leave(void)
 {
-    char line[LINE_CHARS];
+    char text[FILE_CHARS], *rest = text, *line;
     uint64_t least = UINT64_MAX;
-    FILE *file = fopen("/proc/self/cgroup", "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    machine_read("/proc/self/cgroup", text, sizeof text);
+    while ((line = strsep(&rest, "\n")) != NULL) {
         uint64_t here = line_leaves(line);
         least = here < least ? here : least;
     }
-    if (file != NULL)
-        fclose(file);
     return least;
 }
 

@@ -45,8 +45,9 @@ static bp_status fail_expected(const parser *p, const char *expected)
 {
     if (p->at == p->end)
         return fail_at(p, p->at, "expected %s, got the end of the text", expected);
+    static const char marks[] = " \t\r\n,:[]{}\"";
     size_t length = 1, left = (size_t)(p->end - p->at);
-    while (length < left && length < 20 && strchr(" \t\r\n,:[]{}\"", p->at[length]) == NULL)
+    while (length < left && length < 20 && strchr(marks, p->at[0]) == NULL && strchr(marks, p->at[length]) == NULL)
         length++;
     return fail_at(p, p->at, "expected %s, got '%.*s'", expected, (int)length, p->at);
 }

@@ -59,6 +59,8 @@ static void add_scalar(printer *p, const json_t *value)
     case JSON_REAL:
         snprintf(number, sizeof number, "%.17g", json_real_value(value));
         add_text(p, number);
+        if (strpbrk(number, ".e") == NULL) /* else an integer */
+            add_text(p, ".0");
         break;
     default: add_text(p, json_is_true(value) ? "true" : json_is_false(value) ? "false" : "null"); break;
     }

@@ -1,20 +1,9 @@
 #include "bench/device.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "machine.h"
-
-/* Files of the system are read with streams, which take memory. */
-static bp_status fail_to_read(const char *memory)
-{
-    char detail[96];
-    if (errno == ENOMEM)
-        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory");
-    snprintf(detail, sizeof detail, "this system does not say how much memory is %s", memory);
-    return bp_error_record(BP_ERR_UNSUPPORTED, detail);
-}
 
 static bp_status make_host(bench_device *d)
 {
@@ -22,12 +11,11 @@ static bp_status make_host(bench_device *d)
     bp_status status = bp_host_config_init(&config, sizeof config);
     if (status != BP_OK)
         return status;
-    errno = 0;
     d->free_bytes = machine_available_bytes() / 8 * 7; /* not the last page */
     config.memory_bytes = d->free_bytes;
     d->granularity = (uint64_t)sysconf(_SC_PAGESIZE);
     if (d->free_bytes == 0)
-        return fail_to_read("free");
+        return bp_error_record(BP_ERR_UNSUPPORTED, "this system does not say how much memory is free");
     return bp_device_create_host(&config, &d->device);
 }
 
@@ -101,13 +89,10 @@ bp_status bench_device_used(const bench_device *d, uint64_t *bytes)
 static bp_status ask_resident(uint64_t *bytes)
 {
     unsigned long long pages = 0;
-    errno = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-    bool read = file != NULL && fscanf(file, "%*u %llu", &pages) == 1;
-    if (file != NULL)
-        fclose(file);
+    char text[128];
+    bool read = machine_read("/proc/self/statm", text, sizeof text) && sscanf(text, "%*u %llu", &pages) == 1;
     *bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-    return read ? BP_OK : fail_to_read("resident");
+    return read ? BP_OK : bp_error_record(BP_ERR_UNSUPPORTED, "this system does not say how much memory is resident");
 }
 
 bp_status bench_device_seen(const bench_device *d, uint64_t *bytes)
