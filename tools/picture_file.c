@@ -42,19 +42,38 @@ static format format_of(const char *path)
                                              : FORMAT_NONE;
 }
 
-static cairo_status_t write_bytes(void *file, const unsigned char *data, unsigned bytes)
+enum { END_BYTES = 8 };
+
+/* Where a surface writes to, and the last bytes of that. */
+typedef struct sink {
+    FILE *file;
+    char end[END_BYTES];
+} sink;
+
+static cairo_status_t write_bytes(void *user, const unsigned char *data, unsigned bytes)
 {
-    return fwrite(data, 1, bytes, file) == bytes ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
+    sink *s = user;
+    size_t kept = bytes < END_BYTES ? END_BYTES - bytes : 0;
+    memmove(s->end, s->end + END_BYTES - kept, kept);
+    memcpy(s->end + kept, data + bytes - (END_BYTES - kept), END_BYTES - kept);
+    return fwrite(data, 1, bytes, s->file) == bytes ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
 }
 
-static cairo_surface_t *new_surface(const picture_page *p, format f, FILE *file)
+/* cairo says nothing of what it could not write at the end of a document. */
+static bool is_whole(format f, const sink *s)
+{
+    const char *end = f == FORMAT_SVG ? "</svg>\n" : f == FORMAT_PDF ? "%%EOF\n" : "IEND\xae\x42\x60\x82";
+    return memcmp(s->end + END_BYTES - strlen(end), end, strlen(end)) == 0;
+}
+
+static cairo_surface_t *new_surface(const picture_page *p, format f, sink *to)
 {
     if (f == FORMAT_PNG)
         return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(p->width * PNG_SCALE),
                                           (int)ceil(p->height * PNG_SCALE));
     if (f == FORMAT_SVG)
-        return cairo_svg_surface_create_for_stream(write_bytes, file, p->width, p->height);
-    cairo_surface_t *surface = cairo_pdf_surface_create_for_stream(write_bytes, file, p->width, p->height);
+        return cairo_svg_surface_create_for_stream(write_bytes, to, p->width, p->height);
+    cairo_surface_t *surface = cairo_pdf_surface_create_for_stream(write_bytes, to, p->width, p->height);
     cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_CREATE_DATE, ""); /* else the time of day */
     return surface;
 }
@@ -74,7 +93,8 @@ static bool write_svg(const char *text, size_t bytes, FILE *file)
 
 static const char *draw_on(const picture_page *p, format f, FILE *file)
 {
-    cairo_surface_t *surface = new_surface(p, f, file);
+    sink to = {.file = file};
+    cairo_surface_t *surface = new_surface(p, f, &to);
     cairo_t *cr = cairo_create(surface);
     if (f == FORMAT_PNG)
         cairo_scale(cr, PNG_SCALE, PNG_SCALE);
@@ -89,13 +109,15 @@ static const char *draw_on(const picture_page *p, format f, FILE *file)
     cairo_status_t status = cairo_status(cr);
     cairo_destroy(cr);
     if (status == CAIRO_STATUS_SUCCESS && f == FORMAT_PNG)
-        status = cairo_surface_write_to_png_stream(surface, write_bytes, file);
+        status = cairo_surface_write_to_png_stream(surface, write_bytes, &to);
     cairo_surface_finish(surface);
     if (status == CAIRO_STATUS_SUCCESS)
         status = cairo_surface_status(surface);
     cairo_surface_destroy(surface);
     if (status == CAIRO_STATUS_WRITE_ERROR || ferror(file))
         return strerror(errno);
+    if (status == CAIRO_STATUS_SUCCESS && !is_whole(f, &to))
+        status = CAIRO_STATUS_NO_MEMORY;
     return status == CAIRO_STATUS_SUCCESS ? NULL : cairo_status_to_string(status);
 }
 
@@ -115,18 +137,6 @@ static const char *draw_to(const picture_page *p, format f, FILE *file)
         reason = strerror(errno);
     free(text);
     return reason;
-}
-
-/* cairo says nothing of what it could not write at the end of a page. */
-static bool is_whole(format f, int file)
-{
-    static const char svg[] = "</svg>\n", pdf[] = "%%EOF\n", png[] = "IEND\xae\x42\x60\x82";
-    const char *end = f == FORMAT_SVG ? svg : f == FORMAT_PDF ? pdf : png;
-    size_t bytes = strlen(end);
-    char found[sizeof png];
-    off_t size = lseek(file, 0, SEEK_END);
-    return size >= (off_t)bytes && pread(file, found, bytes, size - (off_t)bytes) == (ssize_t)bytes &&
-           memcmp(found, end, bytes) == 0;
 }
 
 /* Draws in a process of its own: where memory is short fontconfig reads through NULL, or waits for a lock that it holds. */
@@ -156,9 +166,7 @@ static const char *draw_apart(const picture_page *p, format f, FILE *file)
     if (WIFSIGNALED(status))
         return "the libraries that draw have crashed, as they do without memory";
     text[told > 0 ? told : 0] = '\0';
-    if (WEXITSTATUS(status) != 0)
-        return *text != '\0' ? text : "drawing has failed";
-    return is_whole(f, fileno(file)) ? NULL : "out of memory while drawing";
+    return WEXITSTATUS(status) == 0 ? NULL : *text != '\0' ? text : "drawing has failed";
 }
 
 /* Beside the file it will replace; with the mode that an ordinary creation gives. */
@@ -166,9 +174,9 @@ static FILE *open_temporary(const char *path, char *temporary, size_t room)
 {
     for (unsigned tries = 0; tries < 100; tries++) {
         snprintf(temporary, room, "%s.%ld-%u.tmp", path, (long)getpid(), tries);
-        int file = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file >= 0)
-            return fdopen(file, "w+b");
+            return fdopen(file, "wb");
         if (errno != EEXIST)
             return NULL;
     }

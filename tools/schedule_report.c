@@ -11,8 +11,10 @@ static void print_unit(document *d, const char *key, const schedule_view *v, int
 static void print_request(document *d, const schedule_view *v, size_t index)
 {
     request_view r;
-    if (!document_check(d, schedule_view_request(v, (uint32_t)index, &r) ? BP_OK : BP_ERR_INTERNAL))
+    if (!schedule_view_request(v, (uint32_t)index, &r)) {
+        document_check(d, BP_ERR_INTERNAL);
         return;
+    }
     document_object(d, NULL);
     document_text(d, "unit", r.unit);
     document_text(d, "bucket", cli_bucket(r.bucket.name, r.bucket.ordinal));

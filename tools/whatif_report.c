@@ -64,11 +64,12 @@ static void print_wait(document *d, const whatif *w, size_t point, size_t index)
 {
     bp_wait wait = {.size = sizeof wait};
     named_request waits, other;
-    if (!document_check(d, bp_tradeoff_wait(w->tradeoff, point, index, &wait)) ||
-        !document_check(d, whatif_request(w, wait.waits, &waits) && whatif_request(w, wait.waits_for, &other)
-                               ? BP_OK
-                               : BP_ERR_INTERNAL))
+    if (!document_check(d, bp_tradeoff_wait(w->tradeoff, point, index, &wait)))
         return;
+    if (!whatif_request(w, wait.waits, &waits) || !whatif_request(w, wait.waits_for, &other)) {
+        document_check(d, BP_ERR_INTERNAL);
+        return;
+    }
     report_wait(d, &(report_waiting){wait.step, waits.unit, cli_bucket(waits.bucket, waits.ordinal),
                                      bp_role_name((bp_role)waits.role), other.unit,
                                      cli_bucket(other.bucket, other.ordinal), bp_role_name((bp_role)other.role),

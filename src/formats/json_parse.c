@@ -264,7 +264,7 @@ static bp_status parse_member(parser *p, json_t *object)
     if (p->at == p->end || *p->at != '"')
         return fail_expected(p, "the name of a member");
     const char *where = p->at;
-    string key;
+    string key = {0};
     json_t *value = NULL;
     BP_TRY(parse_text(p, &key));
     bp_status status =
@@ -318,7 +318,7 @@ static bp_status parse_values(parser *p, bool object, json_t **made)
 static bp_status parse_string(parser *p, json_t **value)
 {
     const char *where = p->at;
-    string read;
+    string read = {0};
     BP_TRY(parse_text(p, &read));
     errno = 0;
     json_t *made = json_stringn(read.bytes, read.count);

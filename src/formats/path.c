@@ -2,6 +2,7 @@
 #include "formats/file.h"
 
 #include <stdio.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,7 +82,7 @@ static bp_status name_of_place(const char *path, char **name)
 {
     char *absolute = realpath(path, NULL);
     if (absolute == NULL)
-        return copy_bytes("model", 5, name);
+        return errno == ENOMEM ? bp_fail_memory(strlen(path) + 1) : copy_bytes("model", 5, name);
     const char *start;
     size_t bytes;
     last_component(absolute, &start, &bytes);

@@ -11,6 +11,7 @@ import collections
 import json
 import os
 import re
+import resource
 import select
 import shutil
 import signal
@@ -233,6 +234,28 @@ class Faults(unittest.TestCase):
     def test_bench_offload(self):
         self.sweep("bench", "offload", "--bytes", "4MiB", "--turns", "1", "--backing", "pinned", timed=True)
         self.sweep("bench", "offload", "--bytes", "4MiB", "--turns", "1", "--backing", "staged", "--json", timed=True)
+
+
+class SmallStack(unittest.TestCase):
+    """128 KiB, as `ulimit -s 128` gives."""
+
+    def run_on_it(self, text):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(text)
+            file.flush()
+            return subprocess.run([TOOL, "plan", "--json", file.name], capture_output=True, text=True, check=False, timeout=SECONDS,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (128 << 10, 128 << 10)))
+
+    def test_an_answer(self):
+        result = self.run_on_it(json.dumps(UNITS))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(json.loads(result.stdout)["models"][0]["model"], "small")
+
+    def test_deep_documents(self):
+        for text in ("[" * 1000000, '{"a":' * 1000000, "[" * 2000 + "]" * 2000):
+            result = self.run_on_it(text)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn("nested deeper than 64 levels", result.stderr)
 
 
 if __name__ == "__main__":

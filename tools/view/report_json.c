@@ -85,8 +85,10 @@ static void print_file(document *d, const view_file *file)
 static void print_metric(document *d, const view_file *files, size_t count, const char *pool, const view_metric *metric)
 {
     view_spread spread;
-    if (!document_check(d, view_compare(files, count, pool, metric, &spread) ? BP_OK : BP_ERR_NO_HOST_MEMORY))
+    if (!view_compare(files, count, pool, metric, &spread)) {
+        document_check(d, BP_ERR_NO_HOST_MEMORY);
         return;
+    }
     document_object(d, NULL);
     document_text(d, "pool", pool);
     document_text(d, "of", metric->name);
