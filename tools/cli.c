@@ -22,13 +22,18 @@ int cli_fail(int code, const char *format, ...)
     return code;
 }
 
+int cli_fail_standard(int error)
+{
+    if (error == EPIPE)
+        return EXIT_READER_GONE;
+    return cli_fail(EXIT_ENVIRONMENT, "standard output cannot be written: %s", strerror(error));
+}
+
 int cli_flush(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return EXIT_GO_ON;
-    if (errno == EPIPE)
-        return EXIT_READER_GONE;
-    return cli_fail(EXIT_ENVIRONMENT, "standard output cannot be written: %s", strerror(errno));
+    return cli_fail_standard(errno);
 }
 
 int cli_fail_status(bp_status status)

@@ -25,6 +25,8 @@ cli_command cli_bench_logprob, cli_bench_offload; /* of bench */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
 /* Flushes standard output: EXIT_GO_ON, or the exit code after a message; without a message where its reader has ended. */
 int cli_flush(void);
+/* The exit code for standard output that failed with this errno, as cli_flush. */
+int cli_fail_standard(int error);
 /* The most similar of `count` names; NULL where none is similar. */
 const char *cli_nearest(const char *word, const char *const *names, size_t count);
 /* "; did you mean "--x"?", or "" for NULL. Same lifetime as cli_bytes. */

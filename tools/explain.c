@@ -36,13 +36,13 @@ static int print(const whatif *answers, size_t count, const plan_options *option
 
 static int draw(const whatif *w, const plan_options *options, const output *picture)
 {
-    if (picture->written == NULL)
+    if (picture->path == NULL)
         return EXIT_GO_ON;
     char subtitle[SCHEDULE_TEXT_CHARS + 64], schedule[SCHEDULE_TEXT_CHARS];
     snprintf(subtitle, sizeof subtitle, "dp %u, ep %u, tp %u, %s%s", options->dp, options->ep, options->tp,
              analysis_schedule_text(w->analysed, options, schedule), options->joint ? ", joint slab" : "");
     const tradeoff_picture input = {w->analysed->name, subtitle, w->tradeoff, whatif_best_bargain(w->tradeoff)};
-    const char *error = picture_draw_tradeoff(&input, picture->written);
+    const char *error = picture_draw_tradeoff(&input, picture);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", options->plot, error);
 }
 
@@ -50,16 +50,16 @@ static int draw(const whatif *w, const plan_options *options, const output *pict
 static int answer(const whatif *answers, size_t count, const plan_options *options)
 {
     output picture;
-    if (!output_init(options->plot, &picture))
-        return cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
-    int code = draw(&answers[0], options, &picture);
+    int code = output_init("--plot", options->plot, &picture);
+    if (code == EXIT_GO_ON)
+        code = draw(&answers[0], options, &picture);
     if (code == EXIT_GO_ON)
         code = print(answers, count, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    if (code == EXIT_GO_ON && !output_commit(&picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
-    output_finish(&picture);
+    if (code == EXIT_GO_ON)
+        code = outputs_commit(&picture, 1);
+    outputs_finish(&picture, 1);
     return code;
 }
 

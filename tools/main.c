@@ -1,8 +1,11 @@
 /* The bucketpool command: finds the subcommand. */
+#include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -59,9 +62,20 @@ static int answer(void)
     return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }
 
+/* Else the first file that is opened becomes standard output, and gets the answer. Of what is opened here every use fails. */
+static void keep_standard_closed(void)
+{
+    for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++) {
+        if (fcntl(file, F_GETFD) < 0 && errno == EBADF)
+            open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    }
+}
+
 int main(int argc, char **argv)
 {
+    keep_standard_closed();
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an output that cannot be written */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file above the limit of its size */
     setlocale(LC_CTYPE, "");  /* tables count columns of UTF-8; numbers keep their point */
     if (argc < 2)
         return cli_fail(EXIT_BAD_INPUT, "no command; `bucketpool --help` lists them");

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "files/files.h"
 
 #define MOST_MODELS 256
 
@@ -154,10 +155,11 @@ bool models_has_tensors(const char *path)
         return false;
     if (S_ISDIR(about.st_mode))
         return stat(config, &about) != 0 || S_ISDIR(about.st_mode);
-    FILE *file = S_ISREG(about.st_mode) ? fopen(path, "re") : NULL;
-    size_t bytes = file != NULL ? fread(head, 1, sizeof head - 1, file) : 0;
-    head[bytes] = '\0';
-    if (file != NULL)
-        fclose(file);
+    int file = -1;
+    if (!S_ISREG(about.st_mode) || bp_input_open(path, &file, &about) != BP_OK)
+        return false;
+    ssize_t bytes = bp_input_read(file, head, sizeof head - 1);
+    head[bytes > 0 ? bytes : 0] = '\0';
+    close(file);
     return strstr(head, "\"weight_map\"") != NULL; /* an index of another name */
 }

@@ -1,111 +1,76 @@
 #include "outputs.h"
 
 #include <errno.h>
-#include <libgen.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-/* "folder/.name.<process>.ending" for "folder/name.ending". */
-static char *beside(const char *target)
-{
-    char *first = strdup(target), *second = strdup(target), *path = NULL;
-    if (first != NULL && second != NULL) {
-        const char *base = basename(first);
-        const char *ending = strrchr(base, '.') != NULL ? strrchr(base, '.') : "";
-        if (asprintf(&path, "%s/.%.*s.%ld%s", dirname(second), (int)(strlen(base) - strlen(ending)), base,
-                     (long)getpid(), ending) < 0)
-            path = NULL;
-    }
-    free(first);
-    free(second);
-    return path;
-}
+#include "cli.h"
 
 bool output_is_standard(const char *path)
 {
     return path != NULL && strcmp(path, "-") == 0;
 }
 
-/* Makes a temporary file, which the commit copies. */
-static bool init_standard(output *o)
+int output_init(const char *option, const char *path, output *o)
 {
-    const char *folder = secure_getenv("TMPDIR");
-    if (asprintf(&o->written, "%s/bucketpool-XXXXXX", folder != NULL && *folder != '\0' ? folder : "/tmp") < 0)
-        o->written = NULL;
-    int file = o->written != NULL ? mkstemp(o->written) : -1;
-    if (file >= 0) {
-        close(file);
-        o->target = strdup("-");
-        return o->target != NULL;
-    }
-    free(o->written);
-    o->written = NULL;
-    return false;
-}
-
-/* Copies, never replaces: standard output may be a pipe, or a file that other programs write to as well. */
-static bool commit_standard(const output *o)
-{
-    char piece[65536];
-    FILE *file = fopen(o->written, "re");
-    size_t bytes;
-    while (file != NULL && (bytes = fread(piece, 1, sizeof piece, file)) > 0)
-        fwrite(piece, 1, bytes, stdout);
-    bool read = file != NULL && !ferror(file);
-    if (file != NULL)
-        fclose(file);
-    return read && fflush(stdout) == 0 && !ferror(stdout);
-}
-
-bool output_init(const char *path, output *o)
-{
-    *o = (output){0};
+    *o = (output){.option = option, .path = path};
     if (path == NULL)
-        return true;
-    if (output_is_standard(path))
-        return init_standard(o);
-    struct stat about = {0};
-    bool there = stat(path, &about) == 0;
-    if (there && S_ISDIR(about.st_mode)) {
-        errno = EISDIR;
-        return false;
+        return EXIT_GO_ON;
+    bp_status status = output_is_standard(path) ? bp_output_open_descriptor(&o->file, STDOUT_FILENO, path)
+                                                : bp_output_open(&o->file, path);
+    if (status != BP_OK) {
+        o->path = NULL;
+        return cli_fail(EXIT_ENVIRONMENT, "%s %s", option, bp_error_detail());
     }
-    bool regular = there && S_ISREG(about.st_mode);
-    o->mode = regular ? about.st_mode & 07777 : 0;
-    o->target = regular ? realpath(path, NULL) : strdup(path);
-    if (o->target != NULL)
-        o->written = !there || regular ? beside(o->target) : strdup(o->target);
-    if (o->written != NULL)
-        return true;
-    output_finish(o);
-    return false;
+    snprintf(o->written, sizeof o->written, "/proc/self/fd/%d", o->file.file);
+    return EXIT_GO_ON;
 }
 
-bool output_commit(output *o)
+FILE *output_stream(const output *o)
 {
-    if (o->written == NULL)
-        return true;
-    if (output_is_standard(o->target))
-        return commit_standard(o);
-    bool moves = strcmp(o->written, o->target) != 0;
-    if (moves && o->mode != 0 && chmod(o->written, o->mode) != 0)
-        return false;
-    if (moves && rename(o->written, o->target) != 0)
-        return false;
-    free(o->written);
-    o->written = NULL;
-    return true;
+    int file = fcntl(o->file.file, F_DUPFD_CLOEXEC, 0);
+    FILE *stream = file >= 0 ? fdopen(file, "wb") : NULL;
+    if (stream == NULL && file >= 0)
+        close(file);
+    return stream;
 }
 
-void output_finish(output *o)
+int output_fail(const output *o, const char *reason)
 {
-    if (o->written != NULL && strcmp(o->written, o->target) != 0)
-        unlink(o->written);
-    free(o->written);
-    free(o->target);
-    *o = (output){0};
+    return cli_fail(EXIT_ENVIRONMENT, "%s %s: cannot be written: %s", o->option, o->path, reason);
+}
+
+/* The last of commit's steps: copies to what cannot be replaced first, as they fail more easily than renames. */
+enum { STEP_SYNC, STEP_COPY, STEP_RENAME, STEPS };
+
+static bp_status commit_step(output *o, int step)
+{
+    if (step == STEP_SYNC)
+        return bp_output_sync(&o->file);
+    return (step == STEP_COPY) == (o->file.in_place >= 0) ? bp_output_commit(&o->file) : BP_OK;
+}
+
+int outputs_commit(output *outputs, size_t count)
+{
+    for (int step = STEP_SYNC; step < STEPS; step++) {
+        for (size_t i = 0; i < count; i++) {
+            output *o = &outputs[i];
+            if (o->path == NULL || commit_step(o, step) == BP_OK)
+                continue;
+            if (!output_is_standard(o->path))
+                return cli_fail(EXIT_ENVIRONMENT, "%s %s", o->option, bp_error_detail());
+            return cli_fail_standard(o->file.error);
+        }
+    }
+    return EXIT_GO_ON;
+}
+
+void outputs_finish(output *outputs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (outputs[i].path != NULL)
+            bp_output_finish(&outputs[i].file);
+        outputs[i].path = NULL;
+    }
 }

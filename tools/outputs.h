@@ -1,25 +1,32 @@
-/* Output files that appear together, after everything else has worked, or not at all. */
+/* Output files of a command: they appear together, after everything else has worked, or not at all. */
 #ifndef TOOLS_OUTPUTS_H
 #define TOOLS_OUTPUTS_H
 
 #include <stdbool.h>
-#include <sys/types.h>
+#include <stddef.h>
+#include <stdio.h>
 
-/* One output: written to `written`, moved to `target` in the end. Where the target is no regular file (a device, a pipe) there is
- * nothing to move: it is written at once. */
+#include "files/files.h"
+
 typedef struct output {
-    char *target, *written;
-    mode_t mode; /* of the file that is replaced, 0: there is none */
+    const char *option, *path; /* of the command line; path is NULL where the option was not given */
+    char written[32];          /* to be written: a path of the descriptor, for functions that want a path */
+    bp_output file;
 } output;
 
-/* "-": the commit copies what was written to standard output. */
+/* "-": the commit copies the output to standard output. */
 bool output_is_standard(const char *path);
-/* Both keep the ending of `path`, which says what kind of picture to draw; links are followed. NULL path: no output. false when
- * it cannot be written; errno says why. */
-bool output_init(const char *path, output *o);
-/* Moves what was written to its target. false when that fails; errno says why. */
-bool output_commit(output *o);
-/* Removes what was written and not committed. */
-void output_finish(output *o);
+
+/* NULL path: no output, and the other functions do nothing. EXIT_GO_ON, or an exit code when the message is out. */
+int output_init(const char *option, const char *path, output *o);
+/* To be closed by the caller. NULL when that fails; errno says why. */
+FILE *output_stream(const output *o);
+/* Says that the output cannot be written because of `reason`. */
+int output_fail(const output *o, const char *reason);
+/* Gives all outputs their names, or none unless the last step of one fails, a rename. EXIT_GO_ON, or an exit code when the message is
+ * out. */
+int outputs_commit(output *outputs, size_t count);
+/* Removes what was not committed. */
+void outputs_finish(output *outputs, size_t count);
 
 #endif

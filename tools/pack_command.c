@@ -10,17 +10,16 @@
 #include "pack_report.h"
 #include "picture_packing.h"
 
-/* Both files beside where they will be, when there is a placement. Details name the target, not the file beside it. */
 static int write_files(const pack_answer *a, const pack_options *options, const output *csv, const output *picture)
 {
-    if (csv->written != NULL) {
+    if (csv->path != NULL) {
         bp_status status = bp_packing_file_write(a->file, a->offsets, csv->written);
         if (status == BP_ERR_IO)
-            return cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+            return output_fail(csv, strerror(errno));
         if (status != BP_OK)
             return cli_fail_status(status);
     }
-    if (picture->written == NULL)
+    if (picture->path == NULL)
         return EXIT_GO_ON;
     char title[256], proof[PACK_PROOF_CHARS];
     const char *slash = strrchr(a->path, '/');
@@ -28,7 +27,7 @@ static int write_files(const pack_answer *a, const pack_options *options, const 
              bp_packing_item_count(bp_packing_file_packing(a->file)));
     pack_proof_text(a, proof);
     const packing_picture input = {title, proof, a->file, a->offsets, a->result.bytes, a->result.bound};
-    const char *error = picture_draw_packing(&input, picture->written);
+    const char *error = picture_draw_packing(&input, picture);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", options->plot, error);
 }
 
@@ -60,27 +59,20 @@ static int judge(const pack_answer *answers, const pack_options *options)
 /* Files appear when all of them were written and the answer is out. */
 static int answer(const pack_answer *answers, const pack_options *options)
 {
-    output csv, picture = {0};
-    int code = EXIT_GO_ON;
+    output outputs[2] = {{0}}, *csv = &outputs[0], *picture = &outputs[1];
     bool placed = pack_answer_is_placed(&answers[0]); /* files are of one instance */
-    if (!output_init(placed ? options->output : NULL, &csv))
-        code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
-    else if (!output_init(placed ? options->plot : NULL, &picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
+    int code = output_init("-o", placed ? options->output : NULL, csv);
     if (code == EXIT_GO_ON)
-        code = write_files(&answers[0], options, &csv, &picture);
+        code = output_init("--plot", placed ? options->plot : NULL, picture);
+    if (code == EXIT_GO_ON)
+        code = write_files(&answers[0], options, csv, picture);
     if (code == EXIT_GO_ON)
         code = print(answers, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    if (code == EXIT_GO_ON && !output_commit(&csv))
-        code = output_is_standard(options->output)
-                   ? cli_flush()
-                   : cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
-    if (code == EXIT_GO_ON && !output_commit(&picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
-    output_finish(&csv);
-    output_finish(&picture);
+    if (code == EXIT_GO_ON)
+        code = outputs_commit(outputs, 2);
+    outputs_finish(outputs, 2);
     return code == EXIT_GO_ON ? judge(answers, options) : code;
 }
 

@@ -220,14 +220,14 @@ static void draw_page(cairo_t *cr, const void *user)
     draw_footnote(cr, p);
 }
 
-const char *picture_draw(const picture_input *input, const char *path)
+const char *picture_draw(const picture_input *input, const output *to)
 {
     picture_layout layout;
     const char *error = picture_layout_init(input, &layout);
     if (error == NULL) {
         page p = arrange(input, &layout);
         const picture_page drawn = {p.width, p.height, draw_page, &p};
-        error = picture_write(&drawn, path);
+        error = picture_write(&drawn, to);
     }
     picture_layout_finish(&layout);
     return error;

@@ -4,6 +4,8 @@
 
 #include <bucketpool/bucketpool.h>
 
+#include "outputs.h"
+
 typedef struct picture_input {
     const char *title; /* the first line is the heading, further lines are set smaller; NULL: none */
     const bp_buckets *buckets;
@@ -13,9 +15,9 @@ typedef struct picture_input {
 } picture_input;
 
 /* Draws one panel per plan and role: steps to the right, memory upwards, the plans of a role in one scale. The format is that
- * of the ending of `path`: .svg, .png or .pdf. Same input, fonts and cairo give the same bytes in every process; within one,
+ * of the ending of the output's path: .svg, .png or .pdf. Same input, fonts and cairo give the same bytes in every process; within one,
  * cairo numbers the ids of later SVGs on.
- * The file is there whole or not at all. NULL, or an error text that lives until this thread's next call. */
-const char *picture_draw(const picture_input *input, const char *path);
+ * NULL, or an error text that lives until this thread's next call. */
+const char *picture_draw(const picture_input *input, const output *to);
 
 #endif

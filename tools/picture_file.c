@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -169,51 +168,16 @@ static const char *draw_apart(const picture_page *p, format f, FILE *file)
     return WEXITSTATUS(status) == 0 ? NULL : *text != '\0' ? text : "drawing has failed";
 }
 
-/* Beside the file it will replace; with the mode that an ordinary creation gives. */
-static FILE *open_temporary(const char *path, char *temporary, size_t room)
+const char *picture_write(const picture_page *page, const output *to)
 {
-    for (unsigned tries = 0; tries < 100; tries++) {
-        snprintf(temporary, room, "%s.%ld-%u.tmp", path, (long)getpid(), tries);
-        int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (file >= 0)
-            return fdopen(file, "wb");
-        if (errno != EEXIST)
-            return NULL;
-    }
-    return NULL;
-}
-
-static const char *save(const picture_page *p, format f, const char *path)
-{
-    size_t room = strlen(path) + 48;
-    char *temporary = malloc(room);
-    if (temporary == NULL)
-        return "out of memory while drawing";
-    FILE *file = open_temporary(path, temporary, room);
-    if (file == NULL) {
-        free(temporary);
-        return fail("cannot be created: %s", strerror(errno));
-    }
-    const char *reason = draw_apart(p, f, file);
-    if (reason == NULL && fsync(fileno(file)) != 0)
-        reason = strerror(errno);
-    if (fclose(file) != 0 && reason == NULL)
-        reason = strerror(errno);
-    if (reason == NULL && rename(temporary, path) != 0)
-        reason = strerror(errno);
-    if (reason != NULL)
-        unlink(temporary);
-    free(temporary);
-    return reason == NULL ? NULL : fail("cannot be written: %s", reason);
-}
-
-const char *picture_write(const picture_page *page, const char *path)
-{
-    format f = format_of(path);
+    format f = format_of(to->path);
     if (f == FORMAT_NONE)
         return "a picture's name ends in .svg, .png or .pdf";
-    char *target = realpath(path, NULL); /* a symbolic link keeps pointing to the new file */
-    const char *error = save(page, f, target != NULL ? target : path);
-    free(target);
-    return error;
+    FILE *file = output_stream(to);
+    if (file == NULL)
+        return fail("cannot be written: %s", strerror(errno));
+    const char *reason = draw_apart(page, f, file);
+    if (fclose(file) != 0 && reason == NULL)
+        reason = strerror(errno);
+    return reason == NULL ? NULL : fail("cannot be written: %s", reason);
 }

@@ -4,6 +4,8 @@
 
 #include <cairo.h>
 
+#include "outputs.h"
+
 /* Points of an SVG or PDF; a PNG has two pixels for each. */
 typedef struct picture_page {
     double width, height;
@@ -11,7 +13,7 @@ typedef struct picture_page {
     const void *user;
 } picture_page;
 
-/* In the format of the ending of `path`, whole or not at all. NULL, or an error text that lives until this thread's next call. */
-const char *picture_write(const picture_page *page, const char *path);
+/* In the format of the ending of the output's path. NULL, or an error text that lives until this thread's next call. */
+const char *picture_write(const picture_page *page, const output *to);
 
 #endif

@@ -95,9 +95,9 @@ static void draw_page(cairo_t *cr, const void *user)
                  "Rightwards: bytes. Downwards: roles, their units, and the buckets of these.");
 }
 
-const char *picture_draw_flame(const snapshot_picture *input, const char *path)
+const char *picture_draw_flame(const snapshot_picture *input, const output *to)
 {
     const picture_page page = {WIDTH + 2.0 * MARGIN, MARGIN + HEADING + ROW * LEVELS + BELOW + MARGIN, draw_page,
                                input};
-    return picture_write(&page, path);
+    return picture_write(&page, to);
 }

@@ -8,45 +8,45 @@
 static const char no_cairo[] =
     "this build has no cairo; install its development files and configure again to draw pictures";
 
-const char *picture_draw(const picture_input *input, const char *path)
+const char *picture_draw(const picture_input *input, const output *to)
 {
     (void)input;
-    (void)path;
+    (void)to;
     return no_cairo;
 }
 
-const char *picture_draw_packing(const packing_picture *input, const char *path)
+const char *picture_draw_packing(const packing_picture *input, const output *to)
 {
     (void)input;
-    (void)path;
+    (void)to;
     return no_cairo;
 }
 
-const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const char *path)
+const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const output *to)
 {
     (void)view;
     (void)subtitle;
-    (void)path;
+    (void)to;
     return no_cairo;
 }
 
-const char *picture_draw_tradeoff(const tradeoff_picture *input, const char *path)
+const char *picture_draw_tradeoff(const tradeoff_picture *input, const output *to)
 {
     (void)input;
-    (void)path;
+    (void)to;
     return no_cairo;
 }
 
-const char *picture_draw_snapshot(const snapshot_picture *input, const char *path)
+const char *picture_draw_snapshot(const snapshot_picture *input, const output *to)
 {
     (void)input;
-    (void)path;
+    (void)to;
     return no_cairo;
 }
 
-const char *picture_draw_flame(const snapshot_picture *input, const char *path)
+const char *picture_draw_flame(const snapshot_picture *input, const output *to)
 {
     (void)input;
-    (void)path;
+    (void)to;
     return no_cairo;
 }

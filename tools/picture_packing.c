@@ -248,7 +248,7 @@ static void draw_page(cairo_t *cr, const void *user)
                  "colour. Grey is unused.");
 }
 
-const char *picture_draw_packing(const packing_picture *input, const char *path)
+const char *picture_draw_packing(const packing_picture *input, const output *to)
 {
     page p = {.input = input, .packing = bp_packing_file_packing(input->file)};
     p.plot = (picture_box){MARGIN + PICTURE_LEFT, MARGIN + HEADING, PLOT_WIDTH, PLOT_HEIGHT, 0};
@@ -257,7 +257,7 @@ const char *picture_draw_packing(const packing_picture *input, const char *path)
     const char *error = find_boxes(&p);
     const picture_page drawn = {p.plot.x + p.plot.width + MARGIN, p.plot.y + p.plot.height + BELOW, draw_page, &p};
     if (error == NULL)
-        error = picture_write(&drawn, path);
+        error = picture_write(&drawn, to);
     free(p.boxes);
     return error;
 }

@@ -4,6 +4,8 @@
 
 #include <bucketpool/formats.h>
 
+#include "outputs.h"
+
 typedef struct packing_picture {
     const char *title, *proof;
     const bp_packing_file *file;
@@ -13,6 +15,6 @@ typedef struct packing_picture {
 
 /* Time to the right, memory upwards, a box for each interval of an item, labelled where there is room. As picture_draw in everything
  * else. */
-const char *picture_draw_packing(const packing_picture *input, const char *path);
+const char *picture_draw_packing(const packing_picture *input, const output *to);
 
 #endif

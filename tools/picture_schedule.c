@@ -308,7 +308,7 @@ static void find_live(schedule_picture *p)
     }
 }
 
-const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const char *path)
+const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const output *to)
 {
     schedule_picture p = {.view = view,
                           .subtitle = subtitle,
@@ -324,7 +324,7 @@ const char *picture_draw_schedule(const schedule_view *view, const char *subtitl
         p.height = MARGIN + LANES + rows * (ROW + GAP) + (double)view->role_count * (PLOT_HEIGHT + PICTURE_BELOW + 20) +
                    MARGIN + 10;
         const picture_page page = {WIDTH + PICTURE_LEFT + 2 * MARGIN, p.height, draw_page, &p};
-        error = picture_write(&page, path);
+        error = picture_write(&page, to);
     }
     lane_items_finish(&p.lanes);
     free(p.live);

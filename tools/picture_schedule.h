@@ -2,10 +2,11 @@
 #ifndef BP_TOOLS_PICTURE_SCHEDULE_H
 #define BP_TOOLS_PICTURE_SCHEDULE_H
 
+#include "outputs.h"
 #include "schedule_view.h"
 
 /* The model's name, a line below it; steps to the right; a row each for gathers, compute and reductions, and below, for each role, the live bytes, by kinds of buckets.
  * As picture_draw otherwise. */
-const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const char *path);
+const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const output *to);
 
 #endif

@@ -334,13 +334,13 @@ static void draw_page(cairo_t *cr, const void *user)
         "has no memory. Below: live bytes, dark those of the plan.");
 }
 
-const char *picture_draw_snapshot(const snapshot_picture *input, const char *path)
+const char *picture_draw_snapshot(const snapshot_picture *input, const output *to)
 {
     page p = {.input = input, .pool = input->pool};
     const char *error = arrange(&p);
     const picture_page drawn = {MARGIN + LEFT + PLOT_WIDTH + MARGIN, p.live.y + p.live.height + BELOW, draw_page, &p};
     if (error == NULL)
-        error = picture_write(&drawn, path);
+        error = picture_write(&drawn, to);
     free(p.bands);
     free(p.track_offsets);
     return error;

@@ -2,6 +2,7 @@
 #ifndef BP_TOOLS_PICTURE_SNAPSHOT_H
 #define BP_TOOLS_PICTURE_SNAPSHOT_H
 
+#include "outputs.h"
 #include "view/timeline.h"
 
 typedef struct snapshot_picture {
@@ -11,9 +12,9 @@ typedef struct snapshot_picture {
 
 /* Time to the right; above the slabs, address upwards, a box for each request while it is live; below the live bytes. As picture_draw in
  * everything else. */
-const char *picture_draw_snapshot(const snapshot_picture *input, const char *path);
+const char *picture_draw_snapshot(const snapshot_picture *input, const output *to);
 
 /* What is live at the peak: bytes to the right, in rows roles, their units, and their buckets. */
-const char *picture_draw_flame(const snapshot_picture *input, const char *path);
+const char *picture_draw_flame(const snapshot_picture *input, const output *to);
 
 #endif

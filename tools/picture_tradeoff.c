@@ -233,7 +233,7 @@ static void draw_page(cairo_t *cr, const void *user)
     draw_stall_axis(cr, p);
 }
 
-const char *picture_draw_tradeoff(const tradeoff_picture *input, const char *path)
+const char *picture_draw_tradeoff(const tradeoff_picture *input, const output *to)
 {
     page p = {.input = input};
     bp_tradeoff_point first = at(&p, 0), last = at(&p, count_points(&p) - 1);
@@ -246,5 +246,5 @@ const char *picture_draw_tradeoff(const tradeoff_picture *input, const char *pat
     p.pool.like = p.exposed.like = first.bytes > 0 ? first.bytes : 1;
     const picture_page drawn = {p.pool.x + p.pool.width + PICTURE_RIGHT + MARGIN,
                                 p.exposed.y + p.exposed.height + BELOW, draw_page, &p};
-    return picture_write(&drawn, path);
+    return picture_write(&drawn, to);
 }

@@ -4,6 +4,8 @@
 
 #include <bucketpool/whatif.h>
 
+#include "outputs.h"
+
 typedef struct tradeoff_picture {
     const char *title, *subtitle;
     const bp_tradeoff *tradeoff;
@@ -12,6 +14,6 @@ typedef struct tradeoff_picture {
 
 /* Stalls to the right; above the bytes of the pool and their lower bound, below the bytes that the stalls expose. As picture_draw in
  * everything else. */
-const char *picture_draw_tradeoff(const tradeoff_picture *input, const char *path);
+const char *picture_draw_tradeoff(const tradeoff_picture *input, const output *to);
 
 #endif

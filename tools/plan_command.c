@@ -21,26 +21,25 @@ static const bp_plan *plan_to_write(const analysis *a, const plan_options *optio
     return a->plans[0];
 }
 
-/* Writes both files beside where they will be. Details name the target, not the file beside it. */
 static int write_files(const analysis *a, const plan_options *options, const output *plan, const output *picture)
 {
-    if (plan->written != NULL) {
+    if (plan->path != NULL) {
         bp_status status = bp_plan_write(plan_to_write(a, options), plan->written);
         if (status == BP_ERR_IO)
-            return cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
+            return output_fail(plan, strerror(errno));
         if (status == BP_ERR_UNSUPPORTED)
             return cli_fail(options->fallback == BP_FALLBACK_DYNAMIC ? EXIT_BAD_INPUT : EXIT_NEGATIVE, "-o: %s",
                             bp_error_detail());
         if (status != BP_OK)
             return cli_fail_status(status);
     }
-    if (picture->written == NULL)
+    if (picture->path == NULL)
         return EXIT_GO_ON;
     char title[512], schedule[SCHEDULE_TEXT_CHARS];
     snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, %s", a->name, options->dp, options->ep, options->tp,
              analysis_schedule_text(a, options, schedule));
     const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
-    const char *error = picture_draw(&input, picture->written);
+    const char *error = picture_draw(&input, picture);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", options->plot, error);
 }
 
@@ -71,26 +70,19 @@ static bool all_fit(const analysis *analyses, size_t count, const plan_options *
 /* Files appear when all of them were written and the answer is out. */
 static int answer(const analysis *analyses, size_t count, const plan_options *options)
 {
-    output plan = {0}, picture = {0};
-    int code = EXIT_GO_ON;
-    if (!output_init(options->output, &plan))
-        code = cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
-    else if (!output_init(options->plot, &picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
+    output outputs[2] = {{0}}, *plan = &outputs[0], *picture = &outputs[1];
+    int code = output_init("-o", options->output, plan);
     if (code == EXIT_GO_ON)
-        code = write_files(&analyses[0], options, &plan, &picture);
+        code = output_init("--plot", options->plot, picture);
+    if (code == EXIT_GO_ON)
+        code = write_files(&analyses[0], options, plan, picture);
     if (code == EXIT_GO_ON)
         code = print(analyses, count, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    if (code == EXIT_GO_ON && !output_commit(&plan))
-        code = output_is_standard(options->output)
-                   ? cli_flush()
-                   : cli_fail(EXIT_ENVIRONMENT, "-o %s: cannot be written: %s", options->output, strerror(errno));
-    if (code == EXIT_GO_ON && !output_commit(&picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", options->plot, strerror(errno));
-    output_finish(&plan);
-    output_finish(&picture);
+    if (code == EXIT_GO_ON)
+        code = outputs_commit(outputs, 2);
+    outputs_finish(outputs, 2);
     return code;
 }
 

@@ -71,7 +71,7 @@ static int drive(const run_options *options, const analysis *a, run_setup *setup
 
 /* ---- answering ------------------------------------------------------------------------------------------------------------ */
 
-/* The last step's events, written beside the file that they are for. */
+/* The last step's events. */
 static int write_trace(const run_options *options, const analysis *a, const run_setup *setup, const output *file)
 {
     uint64_t steps = bp_schedule_step_count(a->schedule), first = (options->steps - 1) * steps;
@@ -82,7 +82,7 @@ static int write_trace(const run_options *options, const analysis *a, const run_
         status = bp_units_write(model, file->written);
     bp_model_destroy(&model);
     if (status == BP_ERR_IO)
-        return cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be written: %s", options->trace, strerror(errno));
+        return output_fail(file, strerror(errno));
     return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
 }
 
@@ -125,16 +125,16 @@ static int answer(const run_options *options, const analysis *a, const run_setup
     bool finished = outcome->status == BP_OK && outcome->result.corrupted == 0 && !outcome->interrupted;
     if (outcome->status != BP_OK && run_exit_code(outcome->status) != EXIT_NEGATIVE) /* says nothing about the plan */
         return run_fail(options, outcome->status, outcome->detail);
-    if (!output_init(finished ? options->trace : NULL, &trace))
-        return cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be written: %s", options->trace, strerror(errno));
-    int code = trace.written != NULL ? write_trace(options, a, setup, &trace) : EXIT_GO_ON;
+    int code = output_init("--trace", finished ? options->trace : NULL, &trace);
+    if (code == EXIT_GO_ON && trace.path != NULL)
+        code = write_trace(options, a, setup, &trace);
     if (code == EXIT_GO_ON)
         code = print(options, setup, a, outcome);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    if (code == EXIT_GO_ON && !output_commit(&trace))
-        code = cli_fail(EXIT_ENVIRONMENT, "--trace %s: cannot be written: %s", options->trace, strerror(errno));
-    output_finish(&trace);
+    if (code == EXIT_GO_ON)
+        code = outputs_commit(&trace, 1);
+    outputs_finish(&trace, 1);
     if (code == EXIT_GO_ON)
         code = judge(options, setup, a, outcome);
     return code == EXIT_GO_ON ? run_profile_judge(&setup->profile) : code;

@@ -118,12 +118,12 @@ static int parse(int argc, char **argv, command_options *options)
 
 static int draw(const command_options *o, const schedule_view *v, const output *picture)
 {
-    if (picture->written == NULL)
+    if (picture->path == NULL)
         return EXIT_GO_ON;
     char subtitle[SCHEDULE_TEXT_CHARS + 64], schedule[SCHEDULE_TEXT_CHARS];
     snprintf(subtitle, sizeof subtitle, "dp %u, ep %u, tp %u, %s", o->planning.dp, o->planning.ep, o->planning.tp,
              analysis_schedule_text(v->analysed, &o->planning, schedule));
-    const char *error = picture_draw_schedule(v, subtitle, picture->written);
+    const char *error = picture_draw_schedule(v, subtitle, picture);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", o->planning.plot, error);
 }
 
@@ -134,17 +134,17 @@ static int answer(const command_options *o, const schedule_view *v)
     if (o->steps.given && o->steps.last >= v->steps)
         return cli_fail(EXIT_BAD_INPUT, "--steps %u-%u: the schedule has the steps 0 to %u", o->steps.first,
                         o->steps.last, v->steps - 1);
-    if (!output_init(o->planning.plot, &picture))
-        return cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", o->planning.plot, strerror(errno));
-    int code = draw(o, v, &picture);
+    int code = output_init("--plot", o->planning.plot, &picture);
+    if (code == EXIT_GO_ON)
+        code = draw(o, v, &picture);
     if (code == EXIT_GO_ON)
         code = o->planning.json ? schedule_report_print(v, &o->planning)
                                 : schedule_table_print(v, &o->planning, &o->steps);
     if (code == EXIT_GO_ON)
         code = cli_flush();
-    if (code == EXIT_GO_ON && !output_commit(&picture))
-        code = cli_fail(EXIT_ENVIRONMENT, "--plot %s: cannot be written: %s", o->planning.plot, strerror(errno));
-    output_finish(&picture);
+    if (code == EXIT_GO_ON)
+        code = outputs_commit(&picture, 1);
+    outputs_finish(&picture, 1);
     return code;
 }
 

@@ -1,13 +1,13 @@
 #include "formats/file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/fail.h"
+#include "files/files.h"
 #include "formats/detail.h"
 
 static bp_status fail_io(const char *path, const char *what, int reason)
@@ -16,19 +16,11 @@ static bp_status fail_io(const char *path, const char *what, int reason)
     return bp_fail_quoting(status, "%.300s: %s: %s", path, what, strerror(reason));
 }
 
-/* Opens for reading and looks at what it is; directories are refused. */
+/* As bp_input_open; paths are other people's bytes. */
 static bp_status open_to_read(const char *path, int *file, struct stat *about)
 {
-    int opened = open(path, O_RDONLY | O_CLOEXEC);
-    if (opened < 0)
-        return fail_io(path, "cannot be opened", errno);
-    int reason = fstat(opened, about) != 0 ? errno : S_ISDIR(about->st_mode) ? EISDIR : 0;
-    if (reason != 0) {
-        close(opened);
-        return fail_io(path, "cannot be read", reason);
-    }
-    *file = opened;
-    return BP_OK;
+    bp_status status = bp_input_open(path, file, about);
+    return status == BP_OK ? BP_OK : bp_fail_quoting(status, "%s", bp_error_detail());
 }
 
 static bp_status fail_too_large(const char *path, size_t largest)
@@ -45,9 +37,7 @@ static bp_status read_all(const char *path, int file, size_t expected, size_t la
     if (buffer == NULL)
         return bp_fail_memory(capacity);
     for (;;) {
-        ssize_t got = read(file, buffer + used, capacity - 1 - used);
-        if (got < 0 && errno == EINTR)
-            continue;
+        ssize_t got = bp_input_read(file, buffer + used, capacity - 1 - used);
         if (got < 0 || used + (size_t)got > largest) {
             int reason = errno;
             free(buffer);
@@ -123,103 +113,18 @@ bp_status bp_file_is_directory(const char *path, bool *is_directory)
     return BP_OK;
 }
 
-/* Errno, or 0. */
-static int write_all(int file, const char *data, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t part = write(file, data, bytes);
-        if (part < 0 && errno == EINTR)
-            continue;
-        if (part <= 0)
-            return part < 0 ? errno : EIO;
-        data += part;
-        bytes -= (size_t)part;
-    }
-    return 0;
-}
-
-static bp_status write_directly(const char *path, const void *data, size_t bytes)
-{
-    int file = open(path, O_WRONLY | O_CLOEXEC);
-    if (file < 0)
-        return fail_io(path, "cannot be written", errno);
-    int reason = write_all(file, data, bytes);
-    if (close(file) != 0 && reason == 0)
-        reason = errno;
-    return reason == 0 ? BP_OK : fail_io(path, "cannot be written", reason);
-}
-
-/* A new file beside `path` with the mode an ordinary creation gives (mkstemp would make it private). */
-static int create_beside(const char *path, char *temporary, size_t temporary_bytes)
-{
-    static unsigned counter;
-    for (int tries = 0; tries < 100; tries++) {
-        unsigned number = __atomic_fetch_add(&counter, 1, __ATOMIC_RELAXED);
-        snprintf(temporary, temporary_bytes, "%s.%ld-%u.tmp", path, (long)getpid(), number);
-        int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (file >= 0 || errno != EEXIST)
-            return file;
-    }
-    return -1;
-}
-
-/* A rename is on the disk when its directory is. A filesystem that cannot sync directories still renamed. */
-static void sync_directory_of(const char *path)
-{
-    char *directory = NULL;
-    if (bp_file_directory(path, &directory) != BP_OK)
-        return;
-    int file = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (file >= 0) {
-        fsync(file);
-        close(file);
-    }
-    free(directory);
-}
-
-/* `mode`: of the file that is replaced, 0 for none. */
-static bp_status replace_file(const char *path, mode_t mode, const void *data, size_t bytes)
-{
-    size_t temporary_bytes = strlen(path) + 48;
-    char *temporary = malloc(temporary_bytes);
-    if (temporary == NULL)
-        return bp_fail_memory(temporary_bytes);
-    int file = create_beside(path, temporary, temporary_bytes);
-    if (file < 0) {
-        int reason = errno;
-        free(temporary);
-        return fail_io(path, "cannot be created", reason);
-    }
-    int reason = mode != 0 && fchmod(file, mode) != 0 ? errno : 0;
-    if (reason == 0)
-        reason = write_all(file, data, bytes);
-    if (reason == 0 && fsync(file) != 0)
-        reason = errno;
-    if (close(file) != 0 && reason == 0)
-        reason = errno;
-    if (reason == 0 && rename(temporary, path) != 0)
-        reason = errno;
-    if (reason != 0)
-        unlink(temporary);
-    else
-        sync_directory_of(path);
-    free(temporary);
-    return reason == 0 ? BP_OK : fail_io(path, "cannot be written", reason);
-}
-
 bp_status bp_file_write(const char *path, const void *data, size_t bytes)
 {
-    struct stat about;
-    if (stat(path, &about) != 0)
-        return errno == ENOENT ? replace_file(path, 0, data, bytes) : fail_io(path, "cannot be written", errno);
-    if (S_ISDIR(about.st_mode))
-        return fail_io(path, "cannot be written", EISDIR);
-    if (!S_ISREG(about.st_mode)) /* renaming over /dev/stdout would destroy it */
-        return write_directly(path, data, bytes);
-    char *target = realpath(path, NULL); /* a symbolic link keeps pointing to the new file */
-    if (target == NULL)
-        return fail_io(path, "cannot be written", errno);
-    bp_status status = replace_file(target, about.st_mode & 07777, data, bytes);
-    free(target);
+    bp_output output;
+    bp_status status = bp_output_open(&output, path);
+    if (status == BP_OK) {
+        bp_output_add(&output, data, bytes);
+        status = bp_output_commit(&output);
+        bp_output_finish(&output);
+    }
+    int reason = errno;
+    if (status != BP_OK)
+        status = bp_fail_quoting(status, "%s", bp_error_detail());
+    errno = reason;
     return status;
 }

@@ -13,7 +13,7 @@
 /* A million items make a CSV file of about 40 MiB. */
 #define BP_LARGEST_CSV_BYTES ((size_t)256 << 20)
 
-/* Reads a file (or a pipe) of at most `largest` bytes. `*text` is terminated by a NUL that `*bytes` does not count;
+/* Reads what bp_input_open opens, at most `largest` bytes. `*text` is terminated by a NUL that `*bytes` does not count;
  * free() it. Errors: BP_ERR_IO with the path and the reason. */
 bp_status bp_file_read(const char *path, size_t largest, char **text, size_t *bytes);
 
@@ -24,8 +24,7 @@ bp_status bp_file_read_at(const char *path, uint64_t offset, size_t bytes, void 
 /* BP_ERR_IO when nothing is there or it cannot be looked at. */
 bp_status bp_file_is_directory(const char *path, bool *is_directory);
 
-/* Writes a file through a temporary one beside it, fsync and rename: on failure neither a part of the file nor the
- * temporary one is left, and an older file keeps its content. Pipes and devices are written directly. */
+/* Writes a file by way of bp_output: whole or not at all. On BP_ERR_IO errno says why, too. */
 bp_status bp_file_write(const char *path, const void *data, size_t bytes);
 
 /* "<directory>/<name>"; free() it. */

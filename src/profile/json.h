@@ -2,7 +2,7 @@
 #ifndef BP_PROFILE_JSON_H
 #define BP_PROFILE_JSON_H
 
-#include "profile/output.h"
+#include "files/files.h"
 
 /* A string in quotes, of UTF-8 whatever the pieces have. */
 void bp_json_text(bp_output *output, const char *const *pieces, size_t count);

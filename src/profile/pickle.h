@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "profile/output.h"
+#include "files/files.h"
 
 void bp_pickle_begin(bp_output *output);
 void bp_pickle_end(bp_output *output);

@@ -1,7 +1,9 @@
 /* Steps, recordings by hand, and the files that they leave. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/fail.h"
 #include "profile/profile.h"
@@ -29,7 +31,38 @@ static bp_status write_scene(const bp_scene *scene, uint32_t format, const char 
     bp_output output;
     BP_TRY(bp_output_open(&output, path));
     bp_status status = format == BP_PROFILE_PICKLE ? bp_snapshot_write(scene, &output) : bp_trace_write(scene, &output);
-    return bp_output_close(&output, status);
+    if (status == BP_OK)
+        status = bp_output_commit(&output);
+    bp_output_finish(&output);
+    return status;
+}
+
+/* `path` is the caller's to cut and mend. */
+static bp_status make_parents(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        int made = mkdir(path, 0777), error = errno;
+        struct stat about;
+        /* some filesystems refuse to make a folder that exists with other errors than EEXIST */
+        if (made != 0 && (stat(path, &about) != 0 || !S_ISDIR(about.st_mode)))
+            return bp_fail(BP_ERR_IO, "%.300s: the folder cannot be made: %s", path,
+                           strerror(error == EEXIST ? ENOTDIR : error));
+        *slash = '/';
+    }
+    return BP_OK;
+}
+
+/* Makes the folder of `path` and its parents; other processes may do so at the same time. */
+static bp_status make_folder_of(const char *path)
+{
+    char *copy;
+    if (strchr(path, '/') == NULL)
+        return BP_OK;
+    BP_TRY(bp_copy_string(path, &copy));
+    bp_status status = make_parents(copy);
+    free(copy);
+    return status;
 }
 
 /* Digits that the numbers of all ranks have, so that names sort; at least two. */
@@ -61,7 +94,7 @@ static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
 {
     char *path;
     BP_TRY(make_path(p, file, &path));
-    bp_status status = bp_output_make_folder(path);
+    bp_status status = make_folder_of(path);
     if (status == BP_OK)
         status = write_scene(scene, files[file].format, path);
     if (status != BP_OK) {

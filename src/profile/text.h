@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "profile/output.h"
+#include "files/files.h"
 
 /* The next character of `text`: its bytes there (0: the end), and whether they are a character of UTF-8; if not, it is one byte, for which U+FFFD
  * is written. */

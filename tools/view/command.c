@@ -15,7 +15,7 @@
 enum { OUTPUT_HTML, OUTPUT_SVG, OUTPUT_FLAME, OUTPUT_COUNT };
 static const char *const output_options[OUTPUT_COUNT] = {"--html", "--plot", "--flame"};
 
-static int draw(const view_file *file, int which, const char *shown, const char *path)
+static int draw(const view_file *file, int which, const output *to)
 {
     char label[VIEW_LABEL_CHARS], step[VIEW_LABEL_CHARS], title[2 * VIEW_LABEL_CHARS + 80];
     const view_pool *pool = view_file_highest(file);
@@ -23,18 +23,18 @@ static int draw(const view_file *file, int which, const char *shown, const char 
     view_file_step(file, step);
     snprintf(title, sizeof title, "%.60s, %s%s%s", pool->about.name, label, *step != '\0' ? ", " : "", step);
     const snapshot_picture input = {title, pool};
-    const char *error = which == OUTPUT_SVG ? picture_draw_snapshot(&input, path) : picture_draw_flame(&input, path);
-    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "%s %s: %s", output_options[which], shown, error);
+    const char *error = which == OUTPUT_SVG ? picture_draw_snapshot(&input, to) : picture_draw_flame(&input, to);
+    return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "%s %s: %s", to->option, to->path, error);
 }
 
-static int write_files(const view_file *files, size_t count, const char *const *paths, const output *outputs)
+static int write_files(const view_file *files, size_t count, const output *outputs)
 {
     int code = EXIT_GO_ON;
-    if (outputs[OUTPUT_HTML].written != NULL && !view_page_write(files, count, outputs[OUTPUT_HTML].written))
-        return cli_fail(EXIT_ENVIRONMENT, "--html %s: cannot be written: %s", paths[OUTPUT_HTML], strerror(errno));
+    if (outputs[OUTPUT_HTML].path != NULL && !view_page_write(files, count, &outputs[OUTPUT_HTML]))
+        return output_fail(&outputs[OUTPUT_HTML], strerror(errno));
     for (int i = OUTPUT_SVG; code == EXIT_GO_ON && i < OUTPUT_COUNT; i++) {
-        if (outputs[i].written != NULL)
-            code = draw(&files[0], i, paths[i], outputs[i].written);
+        if (outputs[i].path != NULL)
+            code = draw(&files[0], i, &outputs[i]);
     }
     return code;
 }
@@ -53,22 +53,15 @@ static int answer(const view_file *files, const view_options *options)
     const char *const paths[OUTPUT_COUNT] = {options->html, options->plot, options->flame};
     output outputs[OUTPUT_COUNT] = {{0}};
     int code = EXIT_GO_ON;
-    for (int i = 0; i < OUTPUT_COUNT && code == EXIT_GO_ON; i++) {
-        if (!output_init(paths[i], &outputs[i]))
-            code = cli_fail(EXIT_ENVIRONMENT, "%s %s: cannot be written: %s", output_options[i], paths[i],
-                            strerror(errno));
-    }
+    for (int i = 0; i < OUTPUT_COUNT && code == EXIT_GO_ON; i++)
+        code = output_init(output_options[i], paths[i], &outputs[i]);
     if (code == EXIT_GO_ON)
-        code = write_files(files, options->file_count, paths, outputs);
+        code = write_files(files, options->file_count, outputs);
     if (code == EXIT_GO_ON)
         code = print(files, options->file_count, options);
-    for (int i = 0; i < OUTPUT_COUNT && code == EXIT_GO_ON; i++) {
-        if (!output_commit(&outputs[i]))
-            code = cli_fail(EXIT_ENVIRONMENT, "%s %s: cannot be written: %s", output_options[i], paths[i],
-                            strerror(errno));
-    }
-    for (int i = 0; i < OUTPUT_COUNT; i++)
-        output_finish(&outputs[i]);
+    if (code == EXIT_GO_ON)
+        code = outputs_commit(outputs, OUTPUT_COUNT);
+    outputs_finish(outputs, OUTPUT_COUNT);
     return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }
 

@@ -154,9 +154,9 @@ static void write_page(FILE *file, const view_file *files, size_t count)
     fwrite(view_page_text + after, 1, view_page_bytes - after, file);
 }
 
-bool view_page_write(const view_file *files, size_t count, const char *path)
+bool view_page_write(const view_file *files, size_t count, const output *to)
 {
-    FILE *file = fopen(path, "wb");
+    FILE *file = output_stream(to);
     if (file == NULL)
         return false;
     write_page(file, files, count);
