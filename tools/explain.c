@@ -54,6 +54,8 @@ static int answer(const whatif *answers, size_t count, const plan_options *optio
     if (code == EXIT_GO_ON)
         code = draw(&answers[0], options, &picture);
     if (code == EXIT_GO_ON)
+        code = outputs_sync(&picture, 1);
+    if (code == EXIT_GO_ON)
         code = print(answers, count, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();

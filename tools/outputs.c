@@ -41,29 +41,36 @@ int output_fail(const output *o, const char *reason)
     return cli_fail(EXIT_ENVIRONMENT, "%s %s: cannot be written: %s", o->option, o->path, reason);
 }
 
-/* The last of commit's steps: copies to what cannot be replaced first, as they fail more easily than renames. */
-enum { STEP_SYNC, STEP_COPY, STEP_RENAME, STEPS };
-
-static bp_status commit_step(output *o, int step)
+static int fail(const output *o)
 {
-    if (step == STEP_SYNC)
-        return bp_output_sync(&o->file);
-    return (step == STEP_COPY) == (o->file.in_place >= 0) ? bp_output_commit(&o->file) : BP_OK;
+    if (output_is_standard(o->path))
+        return cli_fail_standard(o->file.error);
+    return cli_fail(EXIT_ENVIRONMENT, "%s %s", o->option, bp_error_detail());
+}
+
+/* `is_copied`: of the outputs that are copied to a pipe or a device, else of those that are renamed. */
+static int commit(output *outputs, size_t count, bool is_copied)
+{
+    for (size_t i = 0; i < count; i++) {
+        output *o = &outputs[i];
+        if (o->path != NULL && (o->file.in_place >= 0) == is_copied && bp_output_commit(&o->file) != BP_OK)
+            return fail(o);
+    }
+    return EXIT_GO_ON;
+}
+
+int outputs_sync(output *outputs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (outputs[i].path != NULL && bp_output_sync(&outputs[i].file) != BP_OK)
+            return fail(&outputs[i]);
+    }
+    return commit(outputs, count, true);
 }
 
 int outputs_commit(output *outputs, size_t count)
 {
-    for (int step = STEP_SYNC; step < STEPS; step++) {
-        for (size_t i = 0; i < count; i++) {
-            output *o = &outputs[i];
-            if (o->path == NULL || commit_step(o, step) == BP_OK)
-                continue;
-            if (!output_is_standard(o->path))
-                return cli_fail(EXIT_ENVIRONMENT, "%s %s", o->option, bp_error_detail());
-            return cli_fail_standard(o->file.error);
-        }
-    }
-    return EXIT_GO_ON;
+    return commit(outputs, count, false);
 }
 
 void outputs_finish(output *outputs, size_t count)

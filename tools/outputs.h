@@ -14,7 +14,7 @@ typedef struct output {
     bp_output file;
 } output;
 
-/* "-": the commit copies the output to standard output. */
+/* "-": the output is copied to standard output. */
 bool output_is_standard(const char *path);
 
 /* NULL path: no output, and the other functions do nothing. EXIT_GO_ON, or an exit code when the message is out. */
@@ -23,8 +23,10 @@ int output_init(const char *option, const char *path, output *o);
 FILE *output_stream(const output *o);
 /* Says that the output cannot be written because of `reason`. */
 int output_fail(const output *o, const char *reason);
-/* Gives all outputs their names, or none unless the last step of one fails, a rename. EXIT_GO_ON, or an exit code when the message is
- * out. */
+/* Before the answer: everything that may fail for want of room. Files are complete but for their names; what cannot be renamed
+ * (standard output, pipes, devices) is written. EXIT_GO_ON, or an exit code when the message is out. */
+int outputs_sync(output *outputs, size_t count);
+/* After the answer: gives files their names. As outputs_sync. */
 int outputs_commit(output *outputs, size_t count);
 /* Removes what was not committed. */
 void outputs_finish(output *outputs, size_t count);

@@ -67,6 +67,8 @@ static int answer(const pack_answer *answers, const pack_options *options)
     if (code == EXIT_GO_ON)
         code = write_files(&answers[0], options, csv, picture);
     if (code == EXIT_GO_ON)
+        code = outputs_sync(outputs, 2);
+    if (code == EXIT_GO_ON)
         code = print(answers, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();

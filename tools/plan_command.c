@@ -77,6 +77,8 @@ static int answer(const analysis *analyses, size_t count, const plan_options *op
     if (code == EXIT_GO_ON)
         code = write_files(&analyses[0], options, plan, picture);
     if (code == EXIT_GO_ON)
+        code = outputs_sync(outputs, 2);
+    if (code == EXIT_GO_ON)
         code = print(analyses, count, options);
     if (code == EXIT_GO_ON)
         code = cli_flush();

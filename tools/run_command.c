@@ -129,6 +129,8 @@ static int answer(const run_options *options, const analysis *a, const run_setup
     if (code == EXIT_GO_ON && trace.path != NULL)
         code = write_trace(options, a, setup, &trace);
     if (code == EXIT_GO_ON)
+        code = outputs_sync(&trace, 1);
+    if (code == EXIT_GO_ON)
         code = print(options, setup, a, outcome);
     if (code == EXIT_GO_ON)
         code = cli_flush();

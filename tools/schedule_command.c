@@ -138,6 +138,8 @@ static int answer(const command_options *o, const schedule_view *v)
     if (code == EXIT_GO_ON)
         code = draw(o, v, &picture);
     if (code == EXIT_GO_ON)
+        code = outputs_sync(&picture, 1);
+    if (code == EXIT_GO_ON)
         code = o->planning.json ? schedule_report_print(v, &o->planning)
                                 : schedule_table_print(v, &o->planning, &o->steps);
     if (code == EXIT_GO_ON)

@@ -21,10 +21,10 @@
 
 ssize_t __real_write(int file, const void *data, size_t bytes);
 int __real_fsync(int file);
-int __real_rename(const char *from, const char *to);
+int __real_renameat(int from_folder, const char *from, int to_folder, const char *to);
 ssize_t __wrap_write(int file, const void *data, size_t bytes);
 int __wrap_fsync(int file);
-int __wrap_rename(const char *from, const char *to);
+int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to);
 
 static bool write_is_odd; /* a byte at a time, interrupted in between */
 static int write_error, fsync_error, rename_error;
@@ -51,10 +51,10 @@ int __wrap_fsync(int file)
     return fsync_error != 0 ? -1 : __real_fsync(file);
 }
 
-int __wrap_rename(const char *from, const char *to)
+int __wrap_renameat(int from_folder, const char *from, int to_folder, const char *to)
 {
     errno = rename_error;
-    return rename_error != 0 ? -1 : __real_rename(from, to);
+    return rename_error != 0 ? -1 : __real_renameat(from_folder, from, to_folder, to);
 }
 
 static char folder[64];

@@ -241,7 +241,7 @@ static void test_read_errors(void **state)
     write_text("large.json", "{}");
     assert_int_equal(truncate(in_scratch("large.json"), (off_t)1 << 40), 0);
     assert_fails(bp_model_read(in_scratch("large.json"), NULL, &model), BP_ERR_IO, "large.json", "larger than");
-    assert_fails(bp_model_read("/dev/zero", NULL, &model), BP_ERR_IO, "/dev/zero", "larger than");
+    assert_fails(bp_model_read("/dev/zero", NULL, &model), BP_ERR_IO, "/dev/zero: is a character device");
     if (geteuid() != 0) { /* root reads everything */
         write_text("secret.json", "{}");
         assert_int_equal(chmod(in_scratch("secret.json"), 0), 0);

@@ -265,7 +265,7 @@ static void test_read(void **state)
     write_text("x.csv", HEADER "a,0,1,\n");
     assert_fails(bp_packing_file_read(in_scratch("x.csv"), &file), BP_ERR_FORMAT, "/x.csv:2:7:");
     assert_fails(bp_packing_file_read(in_scratch("gone.csv"), &file), BP_ERR_IO, "gone.csv", "No such file");
-    assert_fails(bp_packing_file_read("/dev/zero", &file), BP_ERR_IO, "/dev/zero", "larger than");
+    assert_fails(bp_packing_file_read("/dev/zero", &file), BP_ERR_IO, "/dev/zero: is a character device");
     assert_fails(bp_packing_file_read(NULL, &file), BP_ERR_INVALID_ARGUMENT, "path");
     assert_fails(bp_packing_file_read("x", NULL), BP_ERR_INVALID_ARGUMENT, "path");
     assert_fails(bp_packing_file_parse(NULL, 0, "x", &file), BP_ERR_INVALID_ARGUMENT, "NULL");

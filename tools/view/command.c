@@ -58,6 +58,8 @@ static int answer(const view_file *files, const view_options *options)
     if (code == EXIT_GO_ON)
         code = write_files(files, options->file_count, outputs);
     if (code == EXIT_GO_ON)
+        code = outputs_sync(outputs, OUTPUT_COUNT);
+    if (code == EXIT_GO_ON)
         code = print(files, options->file_count, options);
     if (code == EXIT_GO_ON)
         code = outputs_commit(outputs, OUTPUT_COUNT);
