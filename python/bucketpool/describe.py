@@ -8,10 +8,13 @@ torch and transformers are needed when it runs, not to import this."""
 
 import argparse
 import copy
+import fcntl
 import importlib
 import json
 import os
 import re
+import secrets
+import stat
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
@@ -39,9 +42,19 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
+_DESCRIPTORS = ("/dev/stdin", "/dev/stdout", "/dev/fd/", "/proc/self/fd/")
+
+
+def _open_input(path: str, flags: int) -> int:
+    """Regular files and descriptors of this process: anything else could block or never end."""
+    if not path.startswith(_DESCRIPTORS) and not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(0, "not a regular file")
+    return os.open(path, flags)
+
+
 def _read(path: str) -> Dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=_open_input) as file:
             values = json.load(file)
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}") from error
@@ -209,6 +222,33 @@ def describe(model: str, dtype: Optional[str] = None) -> Dict[str, Any]:
 # ---- at a prompt ---------------------------------------------------------------------------------------------------------
 
 
+def _write(path: str, text: str) -> None:
+    """Whole or not at all, as src/files/files.c does, which also removes what a killed writer leaves under this name. Raises OSError."""
+    target = os.path.realpath(path)
+    if os.path.islink(path) and not os.path.exists(path):
+        raise OSError(0, f"a symbolic link to {target}, which does not exist; create that file or remove the link")
+    if path.startswith(_DESCRIPTORS) or (os.path.exists(path) and not os.path.isfile(path)):
+        with open(path, "a" if path.startswith(_DESCRIPTORS) else "w", encoding="utf-8") as file:
+            file.write(text)
+        return
+    mode = stat.S_IMODE(os.stat(target).st_mode) & 0o777 if os.path.exists(target) else None
+    if mode is not None and not os.access(target, os.W_OK):
+        raise OSError(0, "Permission denied")
+    staged = os.path.join(os.path.dirname(target), f".bucketpool-{secrets.token_hex(8)}")
+    with open(staged, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else 0o600)) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(text)
+            file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+            os.replace(staged, target)
+        except BaseException:
+            os.unlink(staged)
+            raise
+
+
 def main(arguments: List[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bucketpool describe", description="Writes a model of transformers as units.json, which "
                                      "`bucketpool plan` reads. The model is built on the meta device; layer lists become units.")
@@ -228,8 +268,7 @@ def main(arguments: List[str]) -> int:
         if options.output is None:
             sys.stdout.write(text)
         else:
-            with open(options.output, "w", encoding="utf-8") as file:
-                file.write(text)
+            _write(options.output, text)
     except OSError as error:
         print(f"python -m bucketpool describe: {options.output}: {error.strerror}", file=sys.stderr)
         return 2

@@ -61,7 +61,7 @@ static int follow(const char *path, char at[PATH_MAX], bool *is_link)
     *is_link = false;
     if (strlen(path) >= PATH_MAX)
         return ENAMETOOLONG;
-    strcpy(at, path);
+    memcpy(at, path, strlen(path) + 1);
     for (int links = 0; links < MOST_LINKS; links++) {
         ssize_t bytes = is_descriptor(at) ? -1 : readlink(at, target, sizeof target - 1);
         if (bytes < 0)

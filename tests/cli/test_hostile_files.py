@@ -16,7 +16,7 @@ import unittest
 
 from answers import InFolder
 
-SOURCE, PROGRAM = sys.argv[1], os.path.abspath(sys.argv[2])
+SOURCE, PROGRAM = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 MODELS = os.path.join(SOURCE, "examples", "models")
 MODEL = os.path.join(MODELS, "Llama-3.1-8B")
 SNAPSHOT = os.path.join(SOURCE, "examples", "files", "step_1", "snapshot_rank00.pickle")
@@ -63,6 +63,17 @@ def as_nobody(umask=0o022):
             os.setgid(NOBODY)
             os.setuid(NOBODY)
     return {"preexec_fn": change}
+
+
+def may_be_nobody():
+    """False where the source lies in a folder of root's own."""
+    try:
+        return run("plan", MODEL, **as_nobody()).returncode == 0
+    except PermissionError:
+        return False
+
+
+needs_nobody = unittest.skipUnless(may_be_nobody(), "another user than root cannot read the build folder")
 
 
 class InSharedFolder(InFolder):
@@ -125,6 +136,7 @@ class Targets(InSharedFolder):
         self.refused(self.plan(self.path("x" * 256)), 3, "File name too long")
         self.refused(self.plan("/x" * 3000), 3, "File name too long")
 
+    @needs_nobody
     def test_modes(self):
         for umask, mode in ((0o022, 0o644), (0o077, 0o600), (0o007, 0o660)):
             for name, words in WRITERS.items():
@@ -142,6 +154,7 @@ class Targets(InSharedFolder):
             self.answered(run(*words, self.path(name)))
             self.assertEqual(stat.S_IMODE(os.stat(self.path(name)).st_mode), 0o755, name)
 
+    @needs_nobody
     @unittest.skipUnless(os.geteuid() == 0, "needs root")
     def test_owners(self):
         path = self.write("plan.json")
@@ -155,12 +168,14 @@ class Targets(InSharedFolder):
         about = os.stat(path)
         self.assertEqual((about.st_uid, about.st_gid, stat.S_IMODE(about.st_mode)), (NOBODY, NOBODY, 0o622))
 
+    @needs_nobody
     def test_protected_files(self):
         path = self.write("plan.json")
         os.chmod(path, 0o444)
         self.refused(self.plan(path, **as_nobody()), 3, f"-o {path}: cannot be written: Permission denied")
         self.assertEqual((self.read("plan.json"), self.names()), (b"old", ["plan.json"]))
 
+    @needs_nobody
     def test_protected_folders(self):
         os.mkdir(self.path("folder"), 0o555)
         for name, words in WRITERS.items():
@@ -366,6 +381,58 @@ class Writers(InSharedFolder):
                                 capture_output=True, text=True, timeout=LIMIT, check=False)
         self.one_line(result, 3, "cannot be written: No space left on device")
         self.assertEqual(result.stdout, "oldplan.json\nrest\n")
+
+
+class Python(InSharedFolder):
+    """`python -m bucketpool describe` reads and writes by itself."""
+
+    def python(self, *arguments, **more):
+        environment = {**os.environ, "PYTHONPATH": os.path.join(SOURCE, "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=LIMIT, env=environment, check=False, **more)
+
+    def write_by_it(self, target, **more):
+        return self.python("-c", "import sys; from bucketpool import describe; describe._write(sys.argv[1], 'new')", target, **more)
+
+    def test_inputs(self):
+        os.mkfifo(self.path("config.json"))
+        for path in (self.folder, self.path("config.json")):
+            result = self.python("-m", "bucketpool", "describe", path)
+            self.assertEqual((result.returncode, result.stderr),
+                             (2, f"python -m bucketpool describe: {self.path('config.json')}: not a regular file\n"))
+
+    def test_outputs(self):
+        for name, words in (("units.json", None), ("x" * 255, None), ("link.json", None), ("gone.json", "does not exist"),
+                            ("units.json/x", "Not a directory"), ("folder", "Is a directory")):
+            if name == "link.json":
+                os.symlink(self.write("target.json"), self.path(name))
+            elif name == "gone.json":
+                os.symlink("nothing", self.path(name))
+            elif name == "folder":
+                os.mkdir(self.path(name))
+            result = self.write_by_it(self.path(name))
+            if words is not None:
+                self.assertIn(words, result.stderr)
+            else:
+                self.assertEqual((result.stderr, self.read(name)), ("", b"new"))
+        self.assertTrue(os.path.islink(self.path("link.json")))
+        os.chmod(self.path("units.json"), 0o4640)
+        os.chmod(self.path("target.json"), 0o444)
+        self.write_by_it(self.path("units.json"))
+        self.assertEqual(stat.S_IMODE(os.stat(self.path("units.json")).st_mode), 0o640)
+        script = f"import os; from bucketpool import describe; os.geteuid() or os.setuid({NOBODY}); describe._write('target.json', 'newer')"
+        self.assertIn("Permission denied", self.python("-c", script, cwd=self.folder).stderr)
+        self.assertEqual(self.read("target.json"), b"new")
+        self.assertEqual(self.write_by_it("/dev/stdout").stdout, "new")
+        self.assertEqual([name for name in self.names() if name.startswith(".")], [])
+
+    def test_killed_writers(self):
+        """The command removes what this one leaves."""
+        script = "import os, signal; from bucketpool import describe; os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL); " \
+                 "describe._write('units.json', 'new')"
+        self.python("-c", script, cwd=self.folder)
+        self.assertEqual([name.startswith(STAGED) for name in self.names()], [True])
+        self.answered(self.plan(self.path("plan.json")))
+        self.assertEqual(self.names(), ["plan.json"])
 
 
 class Inputs(InSharedFolder):
