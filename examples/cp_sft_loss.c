@@ -59,7 +59,7 @@ static bp_status split_ranks(uint32_t color, uint32_t rank, bp_comm **comm)
     MPI_Comm part;
     if (MPI_Comm_split(MPI_COMM_WORLD, (int)color, (int)rank, &part) != MPI_SUCCESS)
         return bp_error_record(BP_ERR_COMM, "MPI_Comm_split failed");
-    const bp_status status = bp_comm_create_mpi(&part, comm);
+    const bp_status status = bp_comm_create_mpi(&part, 0, comm);
     MPI_Comm_free(&part); /* bp_comm_create_mpi made its own of it */
     return status;
 }
@@ -344,7 +344,7 @@ int main(int argc, char **argv)
     int code = parse(argc, argv, &j.s);
     if (code != GO_ON)
         return code;
-    must(&j, bp_comm_create_mpi(NULL, &j.world)); /* starts MPI */
+    must(&j, bp_comm_create_mpi(NULL, 0, &j.world)); /* starts MPI */
     j.rank = bp_comm_rank(j.world);
     must(&j, find_place(&j));
     bp_status status = make_loss(&j);

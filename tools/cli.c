@@ -42,7 +42,7 @@ int cli_fail_status(bp_status status)
     if (status == BP_ERR_INFEASIBLE || status == BP_ERR_MISMATCH)
         code = EXIT_NEGATIVE;
     else if (status == BP_ERR_NO_HOST_MEMORY || status == BP_ERR_NO_DEVICE_MEMORY || status == BP_ERR_NO_DEVICE ||
-             status == BP_ERR_INTERNAL || status == BP_ERR_DEVICE || status == BP_ERR_COMM)
+             status == BP_ERR_INTERNAL || status == BP_ERR_DEVICE || status == BP_ERR_COMM || status == BP_ERR_TIMEOUT)
         code = EXIT_ENVIRONMENT;
     return cli_fail(code, "%s", bp_error_detail());
 }

@@ -23,7 +23,8 @@ int run_exit_code(bp_status status)
     case BP_ERR_NO_DEVICE:
     case BP_ERR_INTERNAL:
     case BP_ERR_DEVICE:
-    case BP_ERR_COMM: return EXIT_ENVIRONMENT;
+    case BP_ERR_COMM:
+    case BP_ERR_TIMEOUT: return EXIT_ENVIRONMENT;
     default: return EXIT_BAD_INPUT;
     }
 }

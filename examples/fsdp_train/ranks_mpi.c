@@ -7,7 +7,7 @@
 
 bp_status ranks_create_mpi(bp_comm **comm)
 {
-    return bp_comm_create_mpi(NULL, comm);
+    return bp_comm_create_mpi(NULL, 0, comm);
 }
 
 void ranks_abort_mpi(int code)

@@ -29,6 +29,21 @@ typedef struct bp_comm bp_comm;
 
 typedef enum bp_reduction { BP_REDUCE_SUM = 0, BP_REDUCE_MAX = 1, BP_REDUCE_MIN = 2 } bp_reduction;
 
+/* ---- time-outs ------------------------------------------------------------------------------------------------------
+
+ * A rank that is stopped, stuck or dead leaves the others waiting. With a time-out, exchanges (and so all agreements between ranks: of
+ * registrations, of the log-prob client) end with BP_ERR_TIMEOUT on the ranks that wait. The error names the missing ranks where the
+ * transport tells them apart: MPI does, NCCL does not. all_gather, all_reduce and reduce_scatter have no time-out here: their memory
+ * belongs to the caller, and a late rank would write into it.
+ *
+ * A communicator that timed out is broken: every later call fails at once with BP_ERR_TIMEOUT and the first error, and nothing is
+ * deregistered from it any more. Destroying it waits for nobody: memory that a late rank may still write into is leaked on purpose.
+ * bp_comm_abort ends what it wraps.
+ *
+ * Fields `timeout_ms`: milliseconds; 0: the environment variable BUCKETPOOL_COMM_TIMEOUT (whole seconds; 0 or unset: none);
+ * BP_COMM_NO_TIMEOUT: none, whatever the variable says. Choose more than the longest time between two ranks' arrivals at an agreement. */
+#define BP_COMM_NO_TIMEOUT UINT32_MAX
+
 /* ---- communicators ------------------------------------------------------------------------------------------------- */
 
 /* One rank: exchanges and collectives copy. The caller owns it: bp_comm_destroy. */
@@ -39,7 +54,9 @@ BP_API bp_status bp_comm_create_self(bp_comm **comm);
 typedef struct bp_comm_callbacks {
     size_t size;
     uint32_t rank, ranks;
-    /* Collective, blocking, host memory: every rank gives `bytes`, `all` gets those of all ranks in rank order. */
+    /* Collective, blocking, host memory: every rank gives `bytes`, `all` gets those of all ranks in rank order. The time-out is the
+     * caller's: a function that gives up records which ranks are missing and returns BP_ERR_TIMEOUT, which breaks the communicator.
+     * Nothing may write to `all` afterwards. */
     bp_status (*exchange)(void *user, const void *mine, uint64_t bytes, void *all);
     /* In the order of `stream`: enqueue there, or wait for it first. Memory of the stream's device. */
     bp_status (*all_gather)(void *user, const void *mine, void *all, uint64_t bytes, bp_stream *stream);
@@ -64,7 +81,7 @@ BP_API uint32_t bp_comm_ranks(const bp_comm *comm);
 /* "self", "nccl", or the name given. Lives as long as the communicator. */
 BP_API const char *bp_comm_name(const bp_comm *comm);
 
-/* Collective: `bytes` of host memory from every rank to all. */
+/* Collective: `bytes` of host memory from every rank to all. Errors: BP_ERR_TIMEOUT, what the communicator reports. */
 BP_API bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void *all);
 
 /* Collective, in stream order: device memory (host memory for communicators of CPUs). all_gather: `bytes` from each rank.

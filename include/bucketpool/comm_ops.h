@@ -30,6 +30,7 @@ typedef struct bp_comm_ops {
     const char *name;            /* "nccl"; static */
     void (*destroy)(void *self); /* not what is wrapped */
     bp_status (*traits)(void *self, bp_comm_traits *traits);
+    /* BP_ERR_TIMEOUT breaks the communicator; nothing may write to `all` afterwards. */
     bp_status (*exchange)(void *self, const void *mine, uint64_t bytes, void *all);
 
     /* As in comm.h; may be NULL. */

@@ -40,7 +40,9 @@ typedef enum bp_status {
     BP_ERR_MISMATCH = 12,  /* two things that must agree do not: a plan and its model, a size and its plan */
     BP_ERR_INTERNAL = 13,  /* the library broke its own invariant; please report */
     BP_ERR_DEVICE = 14,    /* the device or its driver failed; the detail has its own words */
-    BP_ERR_COMM = 15       /* a communicator failed, here or on the rank that the detail names */
+    BP_ERR_COMM = 15,      /* a communicator failed, here or on the rank that the detail names */
+    BP_ERR_TIMEOUT =
+        16 /* ranks did not answer within the communicator's time-out; the detail names them where they are known */
 } bp_status;
 
 /* The status in two or three words, e.g. "invalid argument". Never NULL; "unknown status" for others.

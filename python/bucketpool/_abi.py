@@ -34,6 +34,7 @@ BP_ERR_MISMATCH = 12
 BP_ERR_INTERNAL = 13
 BP_ERR_DEVICE = 14
 BP_ERR_COMM = 15
+BP_ERR_TIMEOUT = 16
 
 # ---- device.h ------------------------------------------------------------------------------------------------------
 
@@ -429,6 +430,7 @@ BP_REGISTER_NONE = 0
 BP_REGISTER_BUFFER = 1
 BP_REGISTER_WINDOW = 2
 BP_REGISTER_SYMMETRIC = 3
+BP_COMM_NO_TIMEOUT = 0xffffffff
 BP_TRAFFIC_GATHER = 1
 BP_TRAFFIC_REDUCE_SCATTER = 2
 BP_TRAFFIC_FLOAT_AVG = 4
@@ -825,7 +827,7 @@ class bp_nccl_functions(Sized):
 
 class bp_nccl_config(Sized):
     _fields_ = [("size", c_size_t), ("comm", c_void_p), ("functions", POINTER(bp_nccl_functions)), ("device", c_void_p),
-                ("control", c_void_p), ("name", c_char_p)]
+                ("control", c_void_p), ("name", c_char_p), ("timeout_ms", c_uint32)]
 
 
 # ---- pinned.h ------------------------------------------------------------------------------------------------------

@@ -72,6 +72,10 @@ class CommError(Error):
     """A communicator failed, here or on the rank that the message names."""
 
 
+class RankTimeout(CommError, TimeoutError):
+    """Ranks did not answer within the time-out of a communicator. The message names them where they are known."""
+
+
 OF_STATUS: Dict[int, Type[Error]] = {
     _abi.BP_ERR_INVALID_ARGUMENT: InvalidArgument,
     _abi.BP_ERR_NO_HOST_MEMORY: NoHostMemory,
@@ -88,6 +92,7 @@ OF_STATUS: Dict[int, Type[Error]] = {
     _abi.BP_ERR_INTERNAL: InternalError,
     _abi.BP_ERR_DEVICE: DeviceError,
     _abi.BP_ERR_COMM: CommError,
+    _abi.BP_ERR_TIMEOUT: RankTimeout,
 }
 for _status, _kind in OF_STATUS.items():
     _kind.status = _status

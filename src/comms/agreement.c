@@ -81,7 +81,7 @@ static void end_words(const bp_comm *comm, size_t bytes)
 
 bp_status bp_verdict_agree(bp_comm *comm, bp_verdict *verdict)
 {
-    BP_TRY(bp_comm_exchange(comm, verdict, sizeof *verdict, comm->records));
+    BP_TRY(bp_comm_agree(comm, "agreement on the outcome of a step", verdict, sizeof *verdict, comm->records));
     end_words(comm, sizeof *verdict);
     decide(comm, sizeof *verdict, verdict);
     return BP_OK;
@@ -191,7 +191,7 @@ bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours 
     };
     uint8_t record[BP_COMM_RECORD_BYTES] = {0}; /* of one size in all versions of this library */
     memcpy(record, proposal, sizeof *proposal);
-    BP_TRY(bp_comm_exchange(comm, record, sizeof record, comm->records));
+    BP_TRY(bp_comm_agree(comm, "agreement on the plan to register", record, sizeof record, comm->records));
     end_words(comm, sizeof record);
     meet_neighbours(comm, proposal, neighbours);
     decide(comm, sizeof record, &proposal->verdict);
@@ -210,9 +210,10 @@ bp_status bp_window_proposal_agree(bp_comm *comm, const bp_window_proposal *prop
         NUMBER(bp_window_proposal, bytes, "its bytes"), NUMBER(bp_window_proposal, kind, "the kind asked for"),
         NUMBER(bp_window_proposal, exact, "exact"),
     };
-    char about[64];
+    char about[64], what[64];
     snprintf(about, sizeof about, "slab %llu: ", (unsigned long long)proposal->slab);
-    BP_TRY(bp_comm_exchange(comm, proposal, sizeof *proposal, comm->records));
+    snprintf(what, sizeof what, "agreement on the window of slab %llu", (unsigned long long)proposal->slab);
+    BP_TRY(bp_comm_agree(comm, what, proposal, sizeof *proposal, comm->records));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!compare(comm, sizeof *proposal, &fields[i], about, verdict))
             break;

@@ -5,18 +5,30 @@
 #include "core/fail.h"
 #include "devices/device.h"
 
-bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void *all)
+static bp_status end_call(bp_comm *comm, const char *what, const bp_comm_call *call, const char *function,
+                          bp_status status)
 {
-    BP_TRY(bp_comm_check(comm, "bp_comm_exchange"));
+    status = bp_comm_call_end(call, comm->name, function, status);
+    return status == BP_ERR_TIMEOUT ? bp_comm_break(comm, what) : status;
+}
+
+bp_status bp_comm_agree(bp_comm *comm, const char *what, const void *mine, uint64_t bytes, void *all)
+{
+    uint64_t sum;
+    BP_TRY(bp_comm_check(comm, what));
     if (bytes == 0)
         return BP_OK;
-    uint64_t sum;
     if (mine == NULL || all == NULL || !bp_mul_u64(bytes, comm->traits.ranks, &sum))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_exchange: %llu bytes from each of %u ranks of communicator %s",
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu bytes from each of %u ranks of communicator %s", what,
                        (unsigned long long)bytes, comm->traits.ranks, comm->name);
     bp_comm_call call;
     bp_comm_call_begin(&call);
-    return bp_comm_call_end(&call, comm->name, "exchange", comm->ops->exchange(comm->self, mine, bytes, all));
+    return end_call(comm, what, &call, "exchange", comm->ops->exchange(comm->self, mine, bytes, all));
+}
+
+bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void *all)
+{
+    return bp_comm_agree(comm, "bp_comm_exchange", mine, bytes, all);
 }
 
 static bp_status check_stream(const bp_comm *comm, bp_stream *stream, const char *function)
@@ -68,8 +80,8 @@ bp_status bp_comm_all_gather(bp_comm *comm, const void *mine, void *all, uint64_
         return BP_OK;
     bp_comm_call call;
     bp_comm_call_begin(&call);
-    return bp_comm_call_end(&call, comm->name, "all_gather",
-                            comm->ops->all_gather(comm->self, mine, all, bytes, stream));
+    return end_call(comm, "bp_comm_all_gather", &call, "all_gather",
+                    comm->ops->all_gather(comm->self, mine, all, bytes, stream));
 }
 
 bp_status bp_comm_all_reduce(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
@@ -83,8 +95,8 @@ bp_status bp_comm_all_reduce(bp_comm *comm, const void *from, void *to, uint64_t
         return BP_OK;
     bp_comm_call call;
     bp_comm_call_begin(&call);
-    return bp_comm_call_end(&call, comm->name, "all_reduce",
-                            comm->ops->all_reduce(comm->self, from, to, count, dtype, reduction, stream));
+    return end_call(comm, "bp_comm_all_reduce", &call, "all_reduce",
+                    comm->ops->all_reduce(comm->self, from, to, count, dtype, reduction, stream));
 }
 
 bp_status bp_comm_reduce_scatter(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
@@ -98,6 +110,6 @@ bp_status bp_comm_reduce_scatter(bp_comm *comm, const void *from, void *to, uint
         return BP_OK;
     bp_comm_call call;
     bp_comm_call_begin(&call);
-    return bp_comm_call_end(&call, comm->name, "reduce_scatter",
-                            comm->ops->reduce_scatter(comm->self, from, to, count, dtype, reduction, stream));
+    return end_call(comm, "bp_comm_reduce_scatter", &call, "reduce_scatter",
+                    comm->ops->reduce_scatter(comm->self, from, to, count, dtype, reduction, stream));
 }

@@ -133,16 +133,29 @@ bp_status bp_comm_check(const bp_comm *comm, const char *function)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no communicator", function);
     if (bp_comm_is_alive(comm))
         return BP_OK;
-    bool elsewhere = atomic_load(&((bp_comm *)comm)->state) == BP_COMM_FORGOTTEN;
+    const int state = atomic_load(&((bp_comm *)comm)->state);
+    if (state == BP_COMM_BROKEN)
+        return bp_fail(BP_ERR_TIMEOUT, "%s: communicator %s is broken: %s", function, comm->name, comm->first_error);
     return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: communicator %s was aborted%s", function, comm->name,
-                   elsewhere ? " or destroyed by its owner, and forgotten" : "");
+                   state == BP_COMM_FORGOTTEN ? " or destroyed by its owner, and forgotten" : "");
 }
 
-/* The first who ends it, whatever other threads do. */
+/* True for the first caller. */
 static bool end(bp_comm *comm, bp_comm_state how)
 {
-    int alive = BP_COMM_ALIVE;
-    return atomic_compare_exchange_strong(&comm->state, &alive, how);
+    int state = BP_COMM_ALIVE;
+    if (atomic_compare_exchange_strong(&comm->state, &state, how))
+        return true;
+    return state == BP_COMM_BROKEN && atomic_compare_exchange_strong(&comm->state, &state, how);
+}
+
+bp_status bp_comm_break(bp_comm *comm, const char *what)
+{
+    int alive = BP_COMM_ALIVE; /* another thread may abort it meanwhile */
+    snprintf(comm->first_error, sizeof comm->first_error, "%s over communicator %s: %s", what, comm->name,
+             bp_error_detail());
+    (void)atomic_compare_exchange_strong(&comm->state, &alive, BP_COMM_BROKEN);
+    return bp_error_record(BP_ERR_TIMEOUT, comm->first_error);
 }
 
 bp_status bp_comm_abort(bp_comm *comm)

@@ -15,7 +15,15 @@ typedef struct bp_comm_range {
     struct bp_comm_range *next;
 } bp_comm_range;
 
-typedef enum bp_comm_state { BP_COMM_ALIVE = 0, BP_COMM_ABORTED = 1, BP_COMM_FORGOTTEN = 2 } bp_comm_state;
+typedef enum bp_comm_state {
+    BP_COMM_ALIVE = 0,
+    BP_COMM_ABORTED = 1,
+    BP_COMM_FORGOTTEN = 2,
+    BP_COMM_BROKEN = 3 /* an agreement timed out */
+} bp_comm_state;
+
+/* bp_error_record keeps so much. */
+#define BP_COMM_DETAIL_BYTES 512
 
 struct bp_comm {
     const bp_comm_ops *ops;
@@ -25,8 +33,9 @@ struct bp_comm {
     atomic_uint
         references; /* the caller's; one for each registration, and for each communicator that exchanges over it */
     atomic_int state;
-    bp_comm_range *ranges; /* registered with it; one call at a time */
-    uint8_t *records;      /* room for one record of each rank, so that agreeing needs no memory */
+    bp_comm_range *ranges;                  /* registered with it; one call at a time */
+    uint8_t *records;                       /* room for one record of each rank, so that agreeing needs no memory */
+    char first_error[BP_COMM_DETAIL_BYTES]; /* of BP_COMM_BROKEN */
 };
 
 #define BP_COMM_RECORD_BYTES 768u /* the same in all versions of this library */
@@ -39,12 +48,25 @@ static inline bool bp_comm_is_alive(const bp_comm *comm)
     return atomic_load_explicit(&((bp_comm *)comm)->state, memory_order_acquire) == BP_COMM_ALIVE;
 }
 
-/* BP_OK, or the error of no communicator or one that was aborted. */
+/* Its owner has aborted it or given it up, and goes on without it. A communicator that timed out keeps failing instead. */
+static inline bool bp_comm_was_ended(const bp_comm *comm)
+{
+    const int state = atomic_load_explicit(&((bp_comm *)comm)->state, memory_order_acquire);
+    return state == BP_COMM_ABORTED || state == BP_COMM_FORGOTTEN;
+}
+
+/* BP_OK, or the error of no communicator, one that was aborted, or one that timed out. */
 bp_status bp_comm_check(const bp_comm *comm, const char *function);
+
+/* After a time-out, whose words are this thread's detail: `what` timed out, and every later call is refused with these words. Returns
+ * BP_ERR_TIMEOUT. */
+bp_status bp_comm_break(bp_comm *comm, const char *what);
+
+/* bp_comm_exchange whose error says what it was for. A time-out breaks the communicator. */
+bp_status bp_comm_agree(bp_comm *comm, const char *what, const void *mine, uint64_t bytes, void *all);
 
 /* A provider's or a caller's function must say why it fails; where it does not, its status has to do. `before` keeps the detail
  * that the thread had, which calls that succeed leave alone. */
-#define BP_COMM_DETAIL_BYTES 512
 typedef struct bp_comm_call {
     char before[BP_COMM_DETAIL_BYTES];
 } bp_comm_call;

@@ -19,7 +19,7 @@ void bp_parties_agree(bp_registration *r, bp_verdict *verdict)
 {
     for (size_t i = 0; i < r->party_count; i++) {
         bp_party *party = &r->parties[i];
-        if (party->lost || !bp_comm_is_alive(party->comm))
+        if (party->lost || bp_comm_was_ended(party->comm))
             continue;
         bp_verdict agreed = *verdict;
         bp_status status = bp_verdict_agree(party->comm, &agreed);

@@ -118,7 +118,7 @@ static void register_window(bp_registration *r, bp_registered *window, bp_verdic
     window->granted = BP_REGISTER_NONE;
     window->handle = NULL;
     window->because[0] = '\0';
-    if (!bp_comm_is_alive(party->comm))
+    if (bp_comm_was_ended(party->comm))
         snprintf(window->because, sizeof window->because, "communicator %s was aborted", party->comm->name);
     if (party->lost || !bp_comm_is_alive(party->comm))
         return;

@@ -26,6 +26,7 @@ const char *bp_status_name(bp_status status)
     case BP_ERR_INTERNAL: return "internal error";
     case BP_ERR_DEVICE: return "device error";
     case BP_ERR_COMM: return "communicator error";
+    case BP_ERR_TIMEOUT: return "timed out";
     }
     return "unknown status";
 }

@@ -1,4 +1,5 @@
-/* Communicators of MPI: processes on CPUs. Everything blocks, and is of host memory. */
+/* Communicators of MPI: processes on CPUs. Everything blocks, and is of host memory. With a time-out, exchanges are point-to-point messages
+ * that are polled until a deadline, so that the ranks that have not come are known. */
 #include <bucketpool/comm_mpi.h>
 #include <bucketpool/comm_ops.h>
 
@@ -6,13 +7,16 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/fail.h"
+#include "core/timeout.h"
 #include "mpi/halves.h"
 
 #define REDUCTIONS 3
@@ -23,6 +27,15 @@ typedef struct bp_mpi {
     MPI_Op fp16[REDUCTIONS], bf16[REDUCTIONS];
     int rank, ranks;
     atomic_bool aborted;
+    uint64_t timeout_ms; /* 0: exchanges wait for ever */
+    uint64_t offered, shortest;
+    /* Of exchanges with a time-out. After one that failed, MPI may still read and write all of it: it is never freed then. */
+    uint8_t *room; /* a piece of each rank */
+    uint64_t room_bytes;
+    MPI_Request *requests; /* receives by rank, sends by rank */
+    MPI_Status *statuses;
+    int *indices;
+    bool stuck;
 } bp_mpi;
 
 static bp_status fail(int error, const char *call)
@@ -43,8 +56,9 @@ static bp_status fail(int error, const char *call)
 /* ---- MPI itself ----------------------------------------------------------------------------------------------------- */
 
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned users;    /* communicators of this library */
-static bool started_here; /* so it is ended here, with the last of them */
+static unsigned users;        /* communicators of this library */
+static bool started_here;     /* so it is ended here, with the last of them */
+static atomic_bool timed_out; /* some communicator did: MPI_Finalize would wait for the missing rank */
 
 static bp_status start(void)
 {
@@ -78,7 +92,7 @@ static void leave_mpi(void)
     int ended = 0;
     pthread_mutex_lock(&users_lock);
     MPI_Finalized(&ended);
-    if (--users == 0 && started_here && !ended)
+    if (--users == 0 && started_here && !ended && !timed_out)
         MPI_Finalize();
     pthread_mutex_unlock(&users_lock);
 }
@@ -148,15 +162,145 @@ static bp_status gather(const bp_mpi *comm, const uint8_t *mine, uint8_t *all, u
     return BP_OK;
 }
 
-static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *all)
-{
-    return gather(self, mine, all, bytes);
-}
-
 static bp_status all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
 {
     BP_TRY(bp_stream_synchronize(stream));
     return gather(self, mine, all, bytes);
+}
+
+/* ---- exchanges with a time-out -------------------------------------------------------------------------------------- */
+
+enum { LEAST_PIECE = 4096, MOST_PIECE = 65536, ROOM_BYTES = 16 << 20, SPINS = 200 };
+
+/* The same on all ranks. */
+static uint64_t piece_bytes(const bp_mpi *comm, uint64_t bytes)
+{
+    uint64_t piece = ROOM_BYTES / (uint64_t)comm->ranks;
+    piece = piece < LEAST_PIECE ? LEAST_PIECE : piece > MOST_PIECE ? MOST_PIECE : piece;
+    return bytes < piece ? bytes : piece;
+}
+
+/* A rank that gets no memory lets the others time out. */
+static bp_status make_room(bp_mpi *comm, uint64_t piece)
+{
+    const size_t ranks = (size_t)comm->ranks;
+    if (comm->requests == NULL) {
+        comm->requests = malloc(2 * ranks * sizeof *comm->requests);
+        comm->statuses = malloc(2 * ranks * sizeof *comm->statuses);
+        comm->indices = malloc(2 * ranks * sizeof *comm->indices);
+    }
+    if (comm->requests == NULL || comm->statuses == NULL || comm->indices == NULL)
+        return bp_fail_memory(2 * ranks * (sizeof *comm->requests + sizeof *comm->statuses + sizeof *comm->indices));
+    if (piece <= comm->room_bytes)
+        return BP_OK;
+    uint8_t *room = malloc(ranks * piece);
+    if (room == NULL)
+        return bp_fail_memory(ranks * piece);
+    free(comm->room);
+    comm->room = room;
+    comm->room_bytes = piece;
+    return BP_OK;
+}
+
+static void free_room(bp_mpi *comm)
+{
+    free(comm->room);
+    free(comm->requests);
+    free(comm->statuses);
+    free(comm->indices);
+}
+
+/* Polls without a pause at first: the other ranks are on their way, as a rule. */
+static void pause_polling(unsigned polls)
+{
+    if (polls < SPINS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = polls < 2 * SPINS ? 20000 : 200000}, NULL);
+}
+
+static bp_status fail_missing(const bp_mpi *comm)
+{
+    bp_rank_list missing = {.count = 0};
+    for (int rank = 0; rank < comm->ranks; rank++)
+        if (comm->requests[rank] != MPI_REQUEST_NULL || comm->requests[comm->ranks + rank] != MPI_REQUEST_NULL)
+            bp_rank_list_add(&missing, (uint32_t)rank);
+    return bp_timeout_fail(&missing, (uint32_t)comm->ranks, comm->timeout_ms);
+}
+
+static bp_status fail_some(const bp_mpi *comm, int error, int count)
+{
+    for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
+        if (comm->statuses[i].MPI_ERROR != MPI_SUCCESS)
+            return fail(comm->statuses[i].MPI_ERROR, "an exchange by MPI_Isend and MPI_Irecv");
+    return fail(error, "MPI_Testsome");
+}
+
+static bp_status await_all(const bp_mpi *comm, uint64_t deadline_ns)
+{
+    int left = 2 * (comm->ranks - 1);
+    for (unsigned polls = 0; left > 0; polls++) {
+        int count = 0;
+        int error = MPI_Testsome(2 * comm->ranks, comm->requests, &count, comm->indices, comm->statuses);
+        if (error != MPI_SUCCESS)
+            return fail_some(comm, error, count);
+        left -= count != MPI_UNDEFINED ? count : 0;
+        if (left > 0 && count == 0) {
+            if (bp_clock_ns() > deadline_ns)
+                return fail_missing(comm);
+            pause_polling(polls);
+        }
+    }
+    return BP_OK;
+}
+
+/* Messages of one sender arrive in order, so that one tag serves all exchanges. */
+static bp_status exchange_piece(bp_mpi *comm, const uint8_t *mine, uint64_t bytes, uint64_t deadline_ns)
+{
+    uint8_t *own = comm->room + (uint64_t)comm->rank * bytes;
+    const int now = (int)bytes;
+    for (int i = 0; i < 2 * comm->ranks; i++)
+        comm->requests[i] = MPI_REQUEST_NULL;
+    memcpy(own, mine, bytes);
+    for (int step = 1; step < comm->ranks; step++) {
+        int from = (comm->rank + comm->ranks - step) % comm->ranks;
+        MPI_TRY(
+            MPI_Irecv(comm->room + (uint64_t)from * bytes, now, MPI_BYTE, from, 0, comm->comm, &comm->requests[from]),
+            "MPI_Irecv");
+    }
+    for (int step = 1; step < comm->ranks; step++) {
+        int to = (comm->rank + step) % comm->ranks;
+        MPI_TRY(MPI_Isend(own, now, MPI_BYTE, to, 0, comm->comm, &comm->requests[comm->ranks + to]), "MPI_Isend");
+    }
+    return await_all(comm, deadline_ns);
+}
+
+static bp_status exchange_in_time(bp_mpi *comm, const uint8_t *mine, uint64_t bytes, uint8_t *all)
+{
+    const uint64_t piece = piece_bytes(comm, bytes), deadline_ns = bp_clock_ns() + comm->timeout_ms * 1000000;
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t now = bytes - done < piece ? bytes - done : piece;
+        BP_TRY(exchange_piece(comm, mine + done, now, deadline_ns));
+        for (uint64_t rank = 0; rank < (uint64_t)comm->ranks; rank++)
+            memcpy(all + rank * bytes + done, comm->room + rank * now, now);
+        done += now;
+    }
+    return BP_OK;
+}
+
+static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *all)
+{
+    bp_mpi *comm = self;
+    if (comm->timeout_ms == 0)
+        return gather(comm, mine, all, bytes);
+    if (comm->stuck)
+        return bp_fail(BP_ERR_COMM, "an earlier exchange of this communicator failed; end this job and start it again");
+    BP_TRY(make_room(comm, piece_bytes(comm, bytes)));
+    bp_status status = exchange_in_time(comm, mine, bytes, all);
+    comm->stuck = status != BP_OK;
+    if (status == BP_ERR_TIMEOUT)
+        timed_out = true;
+    return status;
 }
 
 /* ---- reducing ------------------------------------------------------------------------------------------------------- */
@@ -226,6 +370,58 @@ static bp_status reduce_scatter(void *self, const void *from, void *to, uint64_t
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
+/* What all ranks of a communicator begin when they make it: here nobody can be asked who is missing. */
+static bp_status await_creation(bp_mpi *comm, MPI_Request *request, const char *call)
+{
+    const uint64_t deadline_ns = bp_clock_ns() + comm->timeout_ms * 1000000;
+    int done = 0;
+    if (comm->timeout_ms == 0) {
+        MPI_TRY(MPI_Wait(request, MPI_STATUS_IGNORE), call);
+        return BP_OK;
+    }
+    for (unsigned polls = 0; !done; polls++) {
+        MPI_TRY(MPI_Test(request, &done, MPI_STATUS_IGNORE), call);
+        if (!done && bp_clock_ns() > deadline_ns) {
+            comm->stuck = true;
+            timed_out = true;
+            return bp_fail(
+                BP_ERR_TIMEOUT,
+                "bp_comm_create_mpi: not all ranks have made the communicator within %g s (%s); it is unknown "
+                "which; look for a process that is stopped, stuck or dead, then end all ranks",
+                (double)comm->timeout_ms / 1000, call);
+        }
+        if (!done)
+            pause_polling(polls);
+    }
+    return BP_OK;
+}
+
+static bp_status duplicate(MPI_Comm given, bp_mpi *comm)
+{
+    MPI_Request request;
+    int error = MPI_Comm_idup(given, &comm->comm, &request);
+    if (error == MPI_SUCCESS) {
+        bp_status status = await_creation(comm, &request, "MPI_Comm_idup");
+        comm->stuck = status != BP_OK;
+        return status;
+    }
+    comm->comm = MPI_COMM_NULL;
+    (void)fail(error, "MPI_Comm_idup");
+    return bp_error_record(BP_ERR_UNSUPPORTED, bp_error_detail());
+}
+
+/* A variable that is set on one host only would let ranks exchange in two ways, which do not meet: the shortest time-out holds for all. */
+static bp_status agree_on_timeout(bp_mpi *comm)
+{
+    MPI_Request request;
+    comm->offered = comm->timeout_ms == 0 ? UINT64_MAX : comm->timeout_ms;
+    MPI_TRY(MPI_Iallreduce(&comm->offered, &comm->shortest, 1, MPI_UINT64_T, MPI_MIN, comm->comm, &request),
+            "MPI_Iallreduce");
+    BP_TRY(await_creation(comm, &request, "MPI_Iallreduce"));
+    comm->timeout_ms = comm->shortest == UINT64_MAX ? 0 : comm->shortest;
+    return BP_OK;
+}
+
 static bp_status build(const void *mpi_comm, bp_mpi *comm)
 {
     MPI_Comm given = MPI_COMM_WORLD;
@@ -233,19 +429,15 @@ static bp_status build(const void *mpi_comm, bp_mpi *comm)
         memcpy(&given, mpi_comm, sizeof(MPI_Comm));
     if (given == MPI_COMM_NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_mpi: the communicator is MPI_COMM_NULL");
-    int error = MPI_Comm_dup(given, &comm->comm);
-    if (error != MPI_SUCCESS) {
-        comm->comm = MPI_COMM_NULL;
-        (void)fail(error, "MPI_Comm_dup");
-        return bp_error_record(BP_ERR_UNSUPPORTED, bp_error_detail());
-    }
+    BP_TRY(duplicate(given, comm));
     MPI_TRY(MPI_Comm_set_errhandler(comm->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     MPI_TRY(MPI_Comm_rank(comm->comm, &comm->rank), "MPI_Comm_rank");
     MPI_TRY(MPI_Comm_size(comm->comm, &comm->ranks), "MPI_Comm_size");
+    BP_TRY(agree_on_timeout(comm));
     return make_halves(comm);
 }
 
-/* Freeing may wait for the other ranks, who may be gone when a communicator was aborted; and MPI may be over already. */
+/* Freeing may wait for the other ranks, who may be gone when a communicator was aborted or timed out; and MPI may be over already. */
 static void destroy(void *self)
 {
     bp_mpi *comm = self;
@@ -253,10 +445,13 @@ static void destroy(void *self)
     MPI_Finalized(&ended);
     if (!ended) {
         free_halves(comm);
-        if (comm->comm != MPI_COMM_NULL && !comm->aborted)
+        if (comm->comm != MPI_COMM_NULL && !comm->aborted && !comm->stuck)
             MPI_Comm_free(&comm->comm);
     }
     leave_mpi();
+    if (comm->stuck)
+        return;
+    free_room(comm);
     free(comm);
 }
 
@@ -286,16 +481,19 @@ static const bp_comm_ops ops = {.size = sizeof ops,
                                 .reduce_scatter = reduce_scatter,
                                 .abort = abort_comm};
 
-bp_status bp_comm_create_mpi(const void *mpi_comm, bp_comm **comm)
+bp_status bp_comm_create_mpi(const void *mpi_comm, uint32_t timeout_ms, bp_comm **comm)
 {
+    uint64_t chosen_ms;
     if (comm == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_mpi: needs an output");
+    BP_TRY(bp_timeout_choose(timeout_ms, &chosen_ms));
     BP_TRY(take_mpi());
     bp_mpi *created = calloc(1, sizeof *created);
     if (created == NULL) {
         leave_mpi();
         return bp_fail_memory(sizeof *created);
     }
+    created->timeout_ms = chosen_ms;
     created->comm = MPI_COMM_NULL;
     created->half = MPI_DATATYPE_NULL;
     for (int i = 0; i < REDUCTIONS; i++)

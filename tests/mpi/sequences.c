@@ -21,7 +21,7 @@ uint32_t rank, ranks;
 bool open_everything(void)
 {
     void *none = NULL;
-    if (bp_comm_create_mpi(NULL, &everybody) != BP_OK || open_host(&none) != 0) {
+    if (bp_comm_create_mpi(NULL, 0, &everybody) != BP_OK || open_host(&none) != 0) {
         printf("no MPI or no host device: %s\n", bp_error_detail());
         return false;
     }

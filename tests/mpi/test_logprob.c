@@ -87,7 +87,7 @@ static void heads_are_like_the_truth(void **state)
 int main(void)
 {
     void *none = NULL;
-    if (bp_comm_create_mpi(NULL, &everybody) != BP_OK || open_host(&none) != 0 ||
+    if (bp_comm_create_mpi(NULL, 0, &everybody) != BP_OK || open_host(&none) != 0 ||
         bp_stream_create(device, "work", &stream) != BP_OK)
         return 1;
     ranks = bp_comm_ranks(everybody);

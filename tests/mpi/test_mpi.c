@@ -40,8 +40,8 @@ static void test_start(void **state)
 {
     (void)state;
     assert_int_equal(is_started(), by_caller);
-    assert_fails(bp_comm_create_mpi(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "output");
-    assert_ok(bp_comm_create_mpi(NULL, &everybody));
+    assert_fails(bp_comm_create_mpi(NULL, 0, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_ok(bp_comm_create_mpi(NULL, 0, &everybody));
     assert_true(is_started());
     int expected_rank, expected_ranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &expected_rank);
@@ -53,7 +53,7 @@ static void test_start(void **state)
     assert_string_equal(bp_comm_name(everybody), "mpi");
     MPI_Comm null = MPI_COMM_NULL;
     bp_comm *none = NULL;
-    assert_fails(bp_comm_create_mpi(&null, &none), BP_ERR_INVALID_ARGUMENT, "MPI_COMM_NULL");
+    assert_fails(bp_comm_create_mpi(&null, 0, &none), BP_ERR_INVALID_ARGUMENT, "MPI_COMM_NULL");
     assert_false(is_over());
 }
 
@@ -75,7 +75,7 @@ static void test_other_communicators(void **state)
     MPI_Comm reversed, part;
     bp_comm *comm = NULL;
     MPI_Comm_split(MPI_COMM_WORLD, 0, (int)(ranks - rank), &reversed);
-    assert_ok(bp_comm_create_mpi(&reversed, &comm));
+    assert_ok(bp_comm_create_mpi(&reversed, 0, &comm));
     MPI_Comm_free(&reversed); /* the library has its own */
     assert_int_equal(bp_comm_rank(comm), ranks - 1 - rank);
     uint32_t all[64];
@@ -84,7 +84,7 @@ static void test_other_communicators(void **state)
         assert_int_equal(all[i], ranks - 1 - i);
     bp_comm_destroy(&comm);
     MPI_Comm_split(MPI_COMM_WORLD, (int)rank % 2, (int)rank, &part);
-    assert_ok(bp_comm_create_mpi(&part, &comm));
+    assert_ok(bp_comm_create_mpi(&part, 0, &comm));
     assert_int_equal(bp_comm_ranks(comm), ranks / 2 + (ranks % 2 != 0 && rank % 2 == 0));
     assert_ok(bp_comm_abort(comm));
     assert_fails(bp_comm_exchange(comm, &rank, sizeof rank, all), BP_ERR_INVALID_ARGUMENT, "was aborted");
@@ -279,17 +279,17 @@ static void test_end(void **state)
 {
     (void)state;
     bp_comm *second = NULL;
-    assert_ok(bp_comm_create_mpi(NULL, &second));
+    assert_ok(bp_comm_create_mpi(NULL, 0, &second));
     bp_comm_destroy(&everybody);
     assert_false(is_over());
     bp_comm_destroy(&second);
     assert_int_equal(is_over(), !by_caller);
     if (by_caller) {
-        assert_ok(bp_comm_create_mpi(NULL, &second));
+        assert_ok(bp_comm_create_mpi(NULL, 0, &second));
         MPI_Finalize();
         bp_comm_destroy(&second); /* the caller was early: nothing is left to free */
     }
-    assert_fails(bp_comm_create_mpi(NULL, &second), BP_ERR_INVALID_ARGUMENT, "finalised");
+    assert_fails(bp_comm_create_mpi(NULL, 0, &second), BP_ERR_INVALID_ARGUMENT, "finalised");
     assert_null(second);
 }
 

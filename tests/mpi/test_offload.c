@@ -43,7 +43,7 @@ static void close_registered(store *s, bp_registration **registration)
 static int start(void **state)
 {
     (void)state;
-    assert_ok(bp_comm_create_mpi(NULL, &everybody));
+    assert_ok(bp_comm_create_mpi(NULL, 0, &everybody));
     rank = bp_comm_rank(everybody);
     ranks = bp_comm_ranks(everybody);
     return 0;

@@ -156,12 +156,12 @@ static void test_status_names(void **state)
     assert_string_equal(bp_status_name(BP_ERR_UNSUPPORTED), "unsupported");
     assert_string_equal(bp_status_name(BP_ERR_INFEASIBLE), "infeasible");
     assert_string_equal(bp_status_name(BP_ERR_MISMATCH), "mismatch");
-    for (int i = 0; i <= BP_ERR_COMM; i++) {
+    for (int i = 0; i <= BP_ERR_TIMEOUT; i++) {
         assert_string_not_equal(bp_status_name((bp_status)i), "unknown status");
         for (int k = 0; k < i; k++)
             assert_string_not_equal(bp_status_name((bp_status)i), bp_status_name((bp_status)k));
     }
-    assert_string_equal(bp_status_name((bp_status)(BP_ERR_COMM + 1)), "unknown status");
+    assert_string_equal(bp_status_name((bp_status)(BP_ERR_TIMEOUT + 1)), "unknown status");
     assert_string_equal(bp_status_name((bp_status)-1), "unknown status");
     unsigned major, minor, patch;
     char rest;
