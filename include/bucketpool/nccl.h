@@ -49,6 +49,9 @@ typedef struct bp_nccl_config {
     bp_comm *
         control; /* exchanges go over it, with the same ranks in the same order; NULL: over NCCL itself, on a stream of its own */
     const char *name; /* in messages; copied. NULL: "nccl" */
+    /* As comm.h says, of exchanges over NCCL itself and of calls that NCCL answers with ncclInProgress. NCCL does not tell which ranks are
+     * missing: a control communicator may, with a time-out of its own. */
+    uint32_t timeout_ms;
 } bp_nccl_config;
 
 BP_API bp_status bp_nccl_config_init(bp_nccl_config *config, size_t size);

@@ -6,6 +6,7 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/timeout.h"
 
 /* ---- results -------------------------------------------------------------------------------------------------------- */
 
@@ -29,11 +30,12 @@ static bool is_aborted(bp_nccl *nccl)
     return aborted;
 }
 
-/* Communicators that do not block answer "in progress"; their calls are over when the communicator says so. */
+/* Communicators that do not block answer "in progress"; their calls are over when the communicator says so, or it is late. */
 static int settle(bp_nccl *nccl, int result)
 {
     const struct timespec pause = {.tv_nsec = 50000};
-    while (result == BP_NCCL_IN_PROGRESS) {
+    const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
+    while (result == BP_NCCL_IN_PROGRESS && (nccl->timeout_ms == 0 || bp_clock_ns() < deadline_ns)) {
         nanosleep(&pause, NULL);
         if (!bp_nccl_state(nccl, &result))
             break;
@@ -53,9 +55,21 @@ static bp_status fail(bp_nccl *nccl, bp_status status, int result, const char *c
                    nccl->ranks, text != NULL ? text : "unknown error", result, more ? ": " : "", more ? last : "");
 }
 
+bp_status bp_nccl_fail_timeout(bp_nccl *nccl, const char *call)
+{
+    nccl->stuck = true;
+    return bp_fail(
+        BP_ERR_TIMEOUT,
+        "%s (rank %d of %d) has not ended within %g s; NCCL does not tell which ranks are missing: look for a "
+        "process that is stopped, stuck or dead, then end all ranks",
+        call, nccl->rank, nccl->ranks, (double)nccl->timeout_ms / 1000);
+}
+
 bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
 {
     result = settle(nccl, result);
+    if (result == BP_NCCL_IN_PROGRESS && !is_aborted(nccl))
+        return bp_nccl_fail_timeout(nccl, call);
     return result == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_COMM, result, call);
 }
 
@@ -223,6 +237,7 @@ static bp_status build(const bp_nccl_config *config, bp_nccl *nccl)
     if (nccl->control != NULL)
         bp_comm_retain(nccl->control);
     BP_TRY(bp_copy_string(config->name != NULL ? config->name : "nccl", &nccl->name));
+    BP_TRY(bp_timeout_choose(config->timeout_ms, &nccl->timeout_ms));
     BP_TRY(take_functions(nccl, config->functions));
     BP_TRY(bp_nccl_version(&nccl->f, &nccl->version));
     bp_nccl_version_name(nccl->version, nccl->version_name, sizeof nccl->version_name);
@@ -234,9 +249,16 @@ static bp_status build(const bp_nccl_config *config, bp_nccl *nccl)
     return status;
 }
 
+/* Kept for ever, where tools that look for leaks find them. */
+static _Atomic(bp_nccl *) stuck_ones;
+
 static void destroy(void *self)
 {
     bp_nccl *nccl = self;
+    if (nccl->stuck && !is_aborted(nccl)) { /* the work may still touch the stream, memory, this struct */
+        nccl->next_stuck = atomic_exchange(&stuck_ones, nccl);
+        return;
+    }
     bp_nccl_exchange_finish(nccl);
     bp_comm_destroy(&nccl->control);
     bp_device_release(nccl->device);

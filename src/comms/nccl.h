@@ -39,8 +39,13 @@ typedef struct bp_nccl {
     /* Of exchanges over NCCL itself: a piece of this rank, followed by those of all. */
     bp_stream *stream;
     uint8_t *memory;
-    uint8_t *staging;    /* the same on the host: what work of the stream reads and writes outlives the call */
-    bool unsettled;      /* an exchange failed, and its work may still be on its way */
+    uint8_t *staging; /* the same on the host: what work of the stream reads and writes outlives the call */
+    bool unsettled;   /* an exchange failed, and its work may still be on its way */
+    struct bp_nccl *next_stuck;
+    bool stuck;          /* timed out, or failed on its way: what is on its way may never end, unless NCCL is aborted */
+    uint64_t timeout_ms; /* 0: none */
+    atomic_uint arrived; /* exchanges whose work is over; counted by the stream where there is a time-out */
+    unsigned started;
     bp_cuda_scope scope; /* between bp_nccl_enter and bp_nccl_leave */
     bool entered;
     void *granted; /* what NCCL writes, maybe after a call that was given up because the communicator was aborted */
@@ -48,8 +53,11 @@ typedef struct bp_nccl {
     const void *unaligned;
 } bp_nccl;
 
-/* BP_OK, or BP_ERR_COMM with NCCL's words. Waits for calls of communicators that do not block. */
+/* BP_OK, or BP_ERR_COMM with NCCL's words. Waits for calls of communicators that do not block. Errors: BP_ERR_TIMEOUT too. */
 bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call);
+
+/* BP_ERR_TIMEOUT. */
+bp_status bp_nccl_fail_timeout(bp_nccl *nccl, const char *call);
 
 /* What ncclCommGetAsyncError says. False: it was aborted, and is not asked any more. */
 bool bp_nccl_state(bp_nccl *nccl, int *state);
@@ -64,7 +72,7 @@ void bp_nccl_version_name(int version, char *name, size_t bytes);
 /* What exchanges over NCCL itself need, made once. */
 bp_status bp_nccl_exchange_init(bp_nccl *nccl);
 void bp_nccl_exchange_finish(bp_nccl *nccl);
-/* Waits for work of an exchange that failed half-way. */
+/* Waits for work of an exchange that failed half-way. Errors: BP_ERR_TIMEOUT. */
 bp_status bp_nccl_exchange_settle(bp_nccl *nccl);
 
 /* The communicator's functions, in the file of their subject. */

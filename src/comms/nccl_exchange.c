@@ -4,10 +4,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/timeout.h"
 
 #define PIECE 2048u
 
@@ -46,8 +48,39 @@ void bp_nccl_exchange_finish(bp_nccl *nccl)
     free(nccl->staging);
 }
 
+static void count_arrival(void *arrived)
+{
+    atomic_fetch_add_explicit((atomic_uint *)arrived, 1, memory_order_release);
+}
+
+static bool has_arrived(const bp_nccl *nccl)
+{
+    return atomic_load_explicit(&((bp_nccl *)nccl)->arrived, memory_order_acquire) == nccl->started;
+}
+
+/* The driver waits for ever: here the stream counts, and the host looks. An error of NCCL ends the wait early. */
+static bp_status await_arrival(bp_nccl *nccl)
+{
+    const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
+    int state = BP_NCCL_SUCCESS;
+    while (!has_arrived(nccl)) {
+        if (!bp_nccl_state(nccl, &state)) /* aborted: the work ends by itself */
+            return BP_OK;
+        if (state != BP_NCCL_SUCCESS && state != BP_NCCL_IN_PROGRESS) {
+            nccl->stuck = true;
+            return bp_nccl_check(nccl, state, "an exchange");
+        }
+        if (bp_clock_ns() > deadline_ns)
+            return bp_nccl_fail_timeout(nccl, "ncclAllGather");
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
+    return BP_OK;
+}
+
 bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
 {
+    if (nccl->unsettled && nccl->timeout_ms > 0)
+        BP_TRY(await_arrival(nccl));
     if (nccl->unsettled)
         BP_TRY(bp_stream_synchronize(nccl->stream));
     nccl->unsettled = false;
@@ -64,16 +97,26 @@ static bp_status finish(bp_nccl *nccl)
     return bp_nccl_check(nccl, state, "an exchange");
 }
 
-static bp_status exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
+static bp_status enqueue(bp_nccl *nccl, uint64_t bytes)
 {
     uint8_t *all = nccl->memory + PIECE;
+    BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, nccl->staging, bytes));
+    BP_TRY(bp_nccl_all_gather(nccl, nccl->memory, all, bytes, nccl->stream));
+    return bp_stream_copy(nccl->stream, nccl->staging + PIECE, all, bytes * (uint64_t)nccl->ranks);
+}
+
+static bp_status exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
+{
     BP_TRY(bp_nccl_exchange_settle(nccl));
     memcpy(nccl->staging, mine, bytes);
     nccl->unsettled = true;
-    BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, nccl->staging, bytes));
-    BP_TRY(bp_nccl_all_gather(nccl, nccl->memory, all, bytes, nccl->stream));
-    BP_TRY(bp_stream_copy(nccl->stream, nccl->staging + PIECE, all, bytes * (uint64_t)nccl->ranks));
-    return finish(nccl);
+    nccl->started++;
+    bp_status status = enqueue(nccl, bytes);
+    if (nccl->timeout_ms > 0 && status != BP_ERR_TIMEOUT) { /* then NCCL may enqueue more behind this */
+        bp_status counted = bp_stream_call(nccl->stream, count_arrival, &nccl->arrived);
+        status = status == BP_OK ? counted : status;
+    }
+    return status == BP_OK ? finish(nccl) : status;
 }
 
 static bp_status exchange_pieces(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes, uint8_t *all)

@@ -2,6 +2,7 @@
 #include "exchange.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -26,7 +27,12 @@ static void await(exchange_room *room, const uint32_t *count)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PATIENCE_S;
+    until.tv_sec += room->timeout_ms > 0 ? room->timeout_ms / 1000 : PATIENCE_S;
+    until.tv_nsec += (long)(room->timeout_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
     while (*count < room->ranks && !room->given_up)
         if (pthread_cond_timedwait(&room->changed, &room->lock, &until) == ETIMEDOUT) {
             room->given_up = true;
@@ -47,6 +53,7 @@ static void leave(exchange_room *room)
 {
     uint64_t round = room->round;
     if (++room->leaving == room->ranks) {
+        memset(room->given, 0, sizeof room->given);
         room->here = room->leaving = 0;
         room->round++;
         room->exchanges++;
@@ -54,6 +61,18 @@ static void leave(exchange_room *room)
     }
     while (room->round == round && !room->given_up)
         pthread_cond_wait(&room->changed, &room->lock);
+}
+
+/* A rank that had come is not missing, even if it has given up meanwhile. */
+static bp_status fail(const exchange_room *room)
+{
+    char words[128] = "missing:";
+    if (room->timeout_ms == 0)
+        return bp_error_record(BP_ERR_IO, "ranks do not exchange the same number of bytes, or not all came");
+    for (uint32_t i = 0; i < room->ranks; i++)
+        if (room->given[i] == NULL)
+            snprintf(words + strlen(words), sizeof words - strlen(words), " %u", i);
+    return bp_error_record(BP_ERR_TIMEOUT, words);
 }
 
 static bp_status exchange(void *user, const void *mine, uint64_t bytes, void *all)
@@ -75,9 +94,9 @@ static bp_status exchange(void *user, const void *mine, uint64_t bytes, void *al
             memcpy((char *)all + i * bytes, room->given[i], bytes);
     }
     leave(room);
-    bool done = equal && !room->given_up;
+    bp_status status = equal && !room->given_up ? BP_OK : fail(room);
     pthread_mutex_unlock(&room->lock);
-    return done ? BP_OK : bp_error_record(BP_ERR_IO, "ranks do not exchange the same number of bytes, or not all came");
+    return status;
 }
 
 static bp_status count_abort(void *user)

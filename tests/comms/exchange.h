@@ -9,7 +9,7 @@
 
 #define EXCHANGE_RANKS 8
 
-/* Where the ranks of one communicator meet. Whoever waits for 20 seconds gives up, and all with him. */
+/* Where the ranks of one communicator meet. A rank that waits for 20 seconds, or `timeout_ms`, gives up, and all with it. */
 typedef struct exchange_room {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -18,7 +18,8 @@ typedef struct exchange_room {
     const void *given[EXCHANGE_RANKS];
     uint64_t bytes[EXCHANGE_RANKS];
     bool given_up;
-    uint64_t exchanges; /* that all took part in */
+    unsigned timeout_ms; /* 0: none: giving up is no time-out */
+    uint64_t exchanges;  /* that all took part in */
 } exchange_room;
 
 /* The user of a rank's callbacks. */

@@ -34,6 +34,7 @@ typedef struct team_options {
     const bp_plan *plan; /* of every rank's pool; NULL: no pools */
     const bp_plan *odd_plan;
     uint32_t odd_rank;              /* has odd_plan instead, where that is given */
+    uint32_t timeout_ms;            /* of r->comm */
     int spare_devices;              /* more than the ranks need */
     int fake_attribute, fake_value; /* fake_cuda_set_attribute, where not 0 */
 } team_options;
@@ -43,6 +44,7 @@ struct team {
     exchange_room room;
     rank ranks[MOST_RANKS];
     atomic_uint wrong; /* expectations of threads that were not met */
+    bool leaks;        /* streams and memory, on purpose */
     bool breaks_rules; /* of NCCL: a test that does so on purpose looks at them itself */
 };
 
