@@ -11,8 +11,8 @@ from .capture import Capture, CaptureSummary
 from .comm import Comm
 from .device import Device, Event, Stream, Usage
 from .errors import (CaptureError, CommError, DeviceError, Error, FileError, FormatError, Infeasible, InternalError,
-                     InvalidArgument, Mismatch, NoDevice, NoDeviceMemory, NoHostMemory, ScheduleError, SizeOverflow,
-                     Unsupported)
+                     InvalidArgument, Mismatch, NoDevice, NoDeviceMemory, NoHostMemory, RankTimeout, ScheduleError,
+                     SizeOverflow, Unsupported)
 from .model import GivenBucket, Model, Parameter, Unit
 from .plan import Assignment, Plan, PlanRole, PlanSlab
 from .pool import BoundRequest, LiveRequest, Pool, PoolSlab, Statistics
@@ -24,7 +24,7 @@ __all__ = ["Assignment", "BoundRequest", "Bucket", "Buckets", "Capture", "Captur
            "CommError", "Device", "DeviceError", "Entry", "Error", "Event", "FileError", "FormatError",
            "GivenBucket", "Infeasible", "InternalError", "InvalidArgument", "LiveRequest", "Mismatch",
            "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Parameter", "Plan", "PlanRole",
-           "PlanSlab", "Pool", "PoolSlab", "Registration", "Request", "Schedule", "ScheduleError",
+           "PlanSlab", "Pool", "PoolSlab", "RankTimeout", "Registration", "Request", "Schedule", "ScheduleError",
            "ScheduleEvent", "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported",
            "Usage", "View", "Wait", "Window", "__version__"]
 

@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional
 from . import _abi
 from ._library import call, configured, core, recorded
 from .device import Device
+from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back
 from .names import decoded, encoded, optional, whole
 
@@ -46,7 +47,8 @@ class Comm(Owner[CommHandle]):
         in rank order. all_gather(mine, all, bytes, stream), all_reduce(source, to, count, dtype, reduction, stream),
         reduce_scatter(the same): addresses of memory of the stream's device, stream a bp_stream address (_abi.py),
         dtype a bp_dtype, reduction a bp_reduction; in the stream's order: enqueue there or wait for it first. What
-        they raise is the error of the call that called them."""
+        they raise is the error of the call that called them; after RankTimeout, which exchange raises where it gives
+        up, every later call fails with it at once."""
         callbacks = _abi.bp_comm_callbacks(rank=whole(rank, 32, "rank"), ranks=whole(ranks, 32, "ranks"))
         fields: Any = dict(_abi.bp_comm_callbacks._fields_)  # type: ignore[arg-type]
         for field, function in (("exchange", exchange), ("all_gather", all_gather), ("all_reduce", all_reduce),
@@ -58,12 +60,14 @@ class Comm(Owner[CommHandle]):
                          encoded("callback" if name is None else name, "a communicator's name"))
 
     @classmethod
-    def nccl(cls, comm: int, device: Device, name: Optional[str] = None) -> "Comm":
+    def nccl(cls, comm: int, device: Device, name: Optional[str] = None, timeout: Optional[float] = None) -> "Comm":
         """An ncclComm_t of this process, by its address, through the copy of NCCL that is loaded. It stays its maker's,
-        who destroys it later. device: that of the communicator's GPU. Raises InvalidArgument, Unsupported (no NCCL is
+        who destroys it later. device: that of the communicator's GPU. timeout: seconds that an exchange waits for the
+        other ranks; 0: for ever; None: as BUCKETPOOL_COMM_TIMEOUT says. Raises InvalidArgument, Unsupported (no NCCL is
         loaded), CommError."""
         config = configured(core().bp_nccl_config_init, _abi.bp_nccl_config, comm=whole(comm, 64, "a communicator"),
-                            device=device.handle.value, name=optional(name, "a communicator's name"))
+                            device=device.handle.value, name=optional(name, "a communicator's name"),
+                            timeout_ms=_milliseconds(timeout))
         return cls._made(CommHandle(device.handle), core().bp_comm_create_nccl, ctypes.byref(config))
 
     @property
@@ -88,6 +92,16 @@ class Comm(Owner[CommHandle]):
 
     def __repr__(self) -> str:
         return "<Comm, closed>" if self.closed else f"<Comm {self.name!r}: rank {self.rank} of {self.ranks}>"
+
+
+def _milliseconds(timeout: Optional[float]) -> int:
+    if timeout is None:
+        return 0
+    if timeout == 0:
+        return _abi.BP_COMM_NO_TIMEOUT
+    if not 0.001 <= timeout <= 1000000:
+        raise InvalidArgument(f"timeout: expected seconds, 0 or in [0.001, 1000000], got {timeout!r}")
+    return int(timeout * 1000)
 
 
 def _answered(function: Callable[..., Any]) -> Callable[..., int]:

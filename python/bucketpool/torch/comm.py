@@ -6,13 +6,17 @@ and is the cause of the exception.
 
 Ranks compare before they do something together: sizes, dtypes, options. Where one differs, or has failed before, all
 ranks get an exception that names it, and none is left waiting. That is a small exchange of host memory for each call;
-trust() leaves it out. Calls with one group come from one thread at a time, in the same order on all ranks, as
-torch's collectives do."""
+trust() leaves it out. A rank that does not come is named after the time-out of the group (set_timeout()), and later
+calls with the group fail at once. Calls with one group come from one thread at a time, in the same order on all ranks,
+as torch's collectives do."""
 
 import atexit
 import ctypes
+import datetime
+import os
 import struct
 import threading
+import time
 import weakref
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
@@ -21,7 +25,7 @@ import torch.distributed as dist
 
 from .. import _abi
 from .._library import call, core, made, recorded, status_of, words_of
-from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch
+from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch, RankTimeout
 from . import _tensors
 
 _OPERATIONS = {
@@ -46,6 +50,9 @@ class GroupComm:
         self.name = f"torch group {group.group_name}"
         self.devices = _devices_of(group)
         self.trusting = False
+        self.own_timeout = _timeout_of(group, self.devices)
+        self.timeout = _from_environment() or self.own_timeout
+        self._first_timeout = ""
         self.lock = threading.RLock()  # of calls: one at a time
         self.clients: Any = None  # of logprob and cp, made there
         self._raised: Optional[BaseException] = None
@@ -130,7 +137,7 @@ class GroupComm:
         everybody = bytearray(len(mine) * self.ranks)
         try:
             self._gather_host(torch.frombuffer(bytearray(mine), dtype=torch.uint8),
-                              torch.frombuffer(everybody, dtype=torch.uint8))
+                              torch.frombuffer(everybody, dtype=torch.uint8), what)
         except Error:
             raise
         except Exception as error:
@@ -138,14 +145,45 @@ class GroupComm:
                 f"{what}: the ranks of {self.name} could not compare: {type(error).__name__}: {error}") from error
         return bytes(everybody)
 
-    def _gather_host(self, mine: torch.Tensor, everybody: torch.Tensor) -> None:
-        if "cpu" in self.devices:
-            dist.all_gather_into_tensor(everybody, mine, group=self.group)
+    def _gather_host(self, mine: torch.Tensor, everybody: torch.Tensor, what: str = "an exchange") -> None:
+        if self._first_timeout:
+            raise RankTimeout(f"{what}: {self.name} is broken: {self._first_timeout}")
+        group = self.group
+        arrivals = _Arrivals(group, self.rank, self.ranks)
+        began = time.monotonic()
+        try:
+            if "cpu" in self.devices:
+                self._gather_cpu(mine, everybody, group)
+            else:
+                self._gather_cuda(mine, everybody, group)
+        except Exception as error:
+            late = time.monotonic() - began >= self.timeout
+            missing = arrivals.tell_missing() if late else arrivals.hear_missing()
+            if not missing:
+                raise
+            self._first_timeout = (f"{what} over {self.name}: {missing} not answered within {self.timeout:g} s; look "
+                                   "there for a process that is stopped, stuck or dead, then end all ranks")
+            raise RankTimeout(self._first_timeout) from error
+
+    def _gather_cpu(self, mine: torch.Tensor, everybody: torch.Tensor, group: dist.ProcessGroup) -> None:
+        if self.timeout == self.own_timeout:
+            dist.all_gather_into_tensor(everybody, mine, group=group)
             return
+        options = dist.distributed_c10d.AllgatherOptions()
+        options.timeout = datetime.timedelta(seconds=self.timeout)
+        group._allgather_base(everybody, mine, options).wait()
+
+    def _gather_cuda(self, mine: torch.Tensor, everybody: torch.Tensor, group: dist.ProcessGroup) -> None:
         cuda: Any = torch.cuda
+        until = time.monotonic() + self.timeout
         with cuda.stream(cuda.Stream()):  # not behind the work of the current one
             gathered = torch.empty(everybody.numel(), dtype=torch.uint8, device="cuda")
-            dist.all_gather_into_tensor(gathered, mine.cuda(), group=self.group)
+            work: Any = dist.all_gather_into_tensor(gathered, mine.cuda(), group=group, async_op=True)
+            while not work.is_completed():  # copying would wait for ever
+                if time.monotonic() >= until:
+                    raise TimeoutError(f"NCCL has not gathered within {self.timeout:g} s")
+                time.sleep(2e-5)
+            work.wait()
             everybody.copy_(gathered)
 
     # ---- what the library calls ------------------------------------------------------------------------------------
@@ -209,6 +247,103 @@ class GroupComm:
             source, target,
             [count * self.ranks, count], number, stream, lambda given, reduced: dist.reduce_scatter_tensor(
                 reduced, given, op=_OPERATIONS[reduction], group=self.group))
+
+
+# ---- ranks that do not answer --------------------------------------------------------------------------------------
+
+_VARIABLE = "BUCKETPOOL_COMM_TIMEOUT"
+_counts: Dict[str, int] = {}  # of arrivals, by group: they outlive communicators, as the store's keys do
+
+
+class _Arrivals:
+    """The arrival of this rank at an exchange, noted in the store of the group, and who else has noted theirs.
+
+    A gather that times out does not tell which ranks are missing. The store does: each rank keeps one key there, the
+    number of its arrivals. The first rank that times out leaves the names to the others, whose connections to it break
+    at once."""
+    def __init__(self, group: dist.ProcessGroup, rank: int, ranks: int) -> None:
+        self._store = _store_of(group)
+        self._ranks = ranks
+        self._number = _counts[group.group_name] = _counts.get(group.group_name, 0) + 1
+        if self._store is not None:
+            self._store.set(f"bucketpool/{rank}", str(self._number))
+
+    def tell_missing(self) -> str:
+        """"rank 2 of 4 has", "ranks 2, 5 of 8 have"; "" where all have come."""
+        if self._store is None:
+            return f"ranks of {self._ranks} (it is unknown which: the group shows no store) have"
+        missing = self._bounded(self._absent)
+        if missing is None:
+            return (f"ranks of {self._ranks} (it is unknown which: the store of the group does not answer either, so "
+                    "look at the rank that serves it, rank 0 as a rule, first) have")
+        if not missing:
+            return ""
+        names = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+        one = len(missing) == 1
+        words = f"{'rank' if one else 'ranks'} {names} of {self._ranks} {'has' if one else 'have'}"
+        self._bounded(lambda: self._store.set(f"bucketpool/missing/{self._number}", words))
+        return words
+
+    def hear_missing(self) -> str:
+        """What another rank has told about this exchange, "" if none does within a few seconds."""
+        key = f"bucketpool/missing/{self._number}"
+
+        def listen() -> str:
+            until = time.monotonic() + _PATIENCE
+            while not self._store.check([key]):
+                if time.monotonic() > until:
+                    return ""
+                time.sleep(0.05)
+            return str(self._store.get(key).decode())
+
+        return (self._bounded(listen) or "") if self._store is not None else ""
+
+    def _absent(self) -> List[int]:
+        keys = [f"bucketpool/{rank}" for rank in range(self._ranks)]
+        return [
+            rank for rank, key in enumerate(keys)
+            if not self._store.check([key]) or int(self._store.get(key)) < self._number
+        ]
+
+    @staticmethod
+    def _bounded(ask: Callable[[], Any]) -> Any:
+        """None where the store does not answer: the process that serves it may be the one that is missing."""
+        answers: List[Any] = []
+
+        def run() -> None:
+            try:
+                answers.append(ask())
+            except Exception:  # noqa: B902: a store that is gone raises what it likes
+                pass
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(2 * _PATIENCE)
+        return answers[0] if answers else None
+
+
+def _store_of(group: dist.ProcessGroup) -> Any:
+    store = getattr(group, "get_group_store", None)
+    if store is not None:
+        return store()
+    known = dist.distributed_c10d._world.pg_map.get(group)  # before PyTorch 2.7
+    return known[1] if known else None
+
+
+def _timeout_of(group: dist.ProcessGroup, devices: List[str]) -> float:
+    """Seconds, of the group itself."""
+    options = getattr(group._get_backend(torch.device("cpu" if "cpu" in devices else "cuda")), "options", None)
+    timeout = getattr(options, "_timeout", None) or dist.distributed_c10d.default_pg_timeout
+    return float(timeout.total_seconds())
+
+
+def _from_environment() -> float:
+    value = os.environ.get(_VARIABLE, "")
+    if not value:
+        return 0.0
+    if not value.isascii() or not value.isdigit() or int(value) > 1000000:
+        raise InvalidArgument(f"{_VARIABLE}: expected seconds in [0, 1000000] (0: no time-out), got {value!r}")
+    return float(value)
 
 
 def _numbers(facts: Dict[str, int]) -> List[int]:
@@ -278,6 +413,18 @@ def trust(group: dist.ProcessGroup, trusting: bool = True) -> None:
     comm = comm_of(group)
     if comm is not None:
         comm.trusting = trusting
+
+
+def set_timeout(group: dist.ProcessGroup, seconds: Optional[float]) -> None:
+    """Exchanges of calls with this group wait so long for a rank. None: the group's own timeout, which is also the one
+    at first, unless BUCKETPOOL_COMM_TIMEOUT (seconds) is set. Say the same on all ranks, and more than the longest time
+    between two ranks' arrivals at a call. RankTimeout names the ranks that are missing, and is raised for every later
+    call with the group: end the job then. Collectives of tensors keep torch's timeout."""
+    if seconds is not None and not 0 < seconds <= 1e6:
+        raise InvalidArgument(f"set_timeout: expected seconds in (0, 1000000], got {seconds!r}")
+    comm = comm_of(group)
+    if comm is not None:
+        comm.timeout = comm.own_timeout if seconds is None else float(seconds)
 
 
 @atexit.register

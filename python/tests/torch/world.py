@@ -46,9 +46,10 @@ def _environment(values):
                 os.environ[name] = value
 
 
-def run(function, *arguments, ranks=2, seconds=60, environment=None):
+def run(function, *arguments, ranks=2, seconds=60, environment=None, silent=()):
     """function(*arguments) in each of `ranks` processes; what each returned, by rank. Raises AssertionError with the
-    first traceback. environment: of new processes, where the loader has to see it as they start."""
+    first traceback. environment: of new processes, where the loader has to see it as they start. silent: ranks that
+    never answer; they are killed in the end."""
     context = multiprocessing.get_context("spawn") if environment else _CONTEXT
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
@@ -62,10 +63,10 @@ def run(function, *arguments, ranks=2, seconds=60, environment=None):
             processes.append(process)
         answers, until = {}, time.monotonic() + seconds
         try:
-            while len(answers) < ranks:
-                waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in answers]
+            while len(answers) < ranks - len(silent):
+                waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in answers and rank not in silent]
                 ready = multiprocessing.connection.wait(waiting, max(0.0, until - time.monotonic()))
-                assert ready, f"ranks {sorted(set(range(ranks)) - set(answers))} said nothing for {seconds} s"
+                assert ready, f"ranks {sorted(set(range(ranks)) - set(answers) - set(silent))} said nothing for {seconds} s"
                 for pipe in ready:
                     rank = pipes.index(pipe)
                     try:
@@ -79,4 +80,4 @@ def run(function, *arguments, ranks=2, seconds=60, environment=None):
             for process in processes:
                 process.kill()
                 process.join()
-        return [answers[rank] for rank in range(ranks)]
+        return [answers.get(rank) for rank in range(ranks)]
