@@ -259,6 +259,25 @@ class Comms(unittest.TestCase):
             bp.Comm.callback(0, 2, refuses).exchange(b"abc")
         self.assertIn("not today", str(caught.exception))
 
+    def test_a_rank_that_does_not_answer(self):
+        calls = []
+
+        def gives_up(*_arguments):
+            calls.append(1)
+            raise bp.RankTimeout("rank 1 of 2 has not answered within 5 s")
+
+        comm = bp.Comm.callback(0, 2, gives_up, name="pair")
+        for words in ("bp_comm_exchange over communicator pair: rank 1 of 2", "communicator pair is broken: "):
+            with self.assertRaises(bp.RankTimeout) as caught:
+                comm.exchange(b"abc")
+            self.assertIn(words, str(caught.exception))
+            self.assertIsInstance(caught.exception, (bp.CommError, TimeoutError))
+        self.assertEqual(len(calls), 1)
+        with bp.Device.host() as device:
+            for wrong in (-1, 0.0001, 1e7, float("nan")):
+                with self.assertRaisesRegex(bp.InvalidArgument, "timeout: expected seconds"):
+                    bp.Comm.nccl(1, device, timeout=wrong)
+
     def test_no_exception_passes_for_success(self):
         class Mute(Exception):
             def __str__(self):

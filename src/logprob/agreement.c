@@ -38,8 +38,9 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
     if (status != BP_OK)
         snprintf(own.words, sizeof own.words, "%s", bp_error_detail());
     bp_status exchanged = bp_comm_exchange(comm, &own, sizeof own, told);
-    if (status == BP_OK)
-        status = exchanged;
+    if (exchanged != BP_OK)
+        return status != BP_OK ? bp_error_record(status, own.words)
+                               : bp_fail(exchanged, "%s: %s", call, bp_error_detail());
     if (status == BP_OK)
         status = check_fared(call, told, ranks);
     return status == BP_OK ? check_same(call, names, told, ranks) : status;
