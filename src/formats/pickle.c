@@ -8,185 +8,232 @@
 #include "formats/detail.h"
 #include "formats/pickle_machine.h"
 
-void bp_pickle_record(const bp_pickle_machine *m, const char *format, ...)
+void bp_pickle_record(const bp_pickle_cursor *c, const char *format, ...)
 {
     char what[BP_DETAIL_BYTES / 2];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    bp_fail_quoting(BP_ERR_FORMAT, "%.240s: byte %zu: %s", m->origin, m->opcode_at, what);
+    bp_fail_quoting(BP_ERR_FORMAT, "%.240s: byte %zu: %s", c->origin, c->opcode_at, what);
 }
 
 /* ---- arguments -------------------------------------------------------------------------------------------------------------- */
 
-bp_status bp_pickle_take(bp_pickle_machine *m, uint64_t bytes, const unsigned char **argument)
+bp_status bp_pickle_take(bp_pickle_cursor *c, uint64_t bytes, const unsigned char **argument)
 {
-    size_t left = (size_t)(m->end - m->at);
+    size_t left = (size_t)(c->end - c->at);
     if (bytes > left)
-        return bp_pickle_fail(m, "%llu bytes belong here, %zu are left", (unsigned long long)bytes, left);
-    *argument = m->at;
-    m->at += bytes;
+        return bp_pickle_fail(c, "%llu bytes belong here, %zu are left", (unsigned long long)bytes, left);
+    *argument = c->at;
+    c->at += bytes;
     return BP_OK;
 }
 
 /* Little-endian, of at most 8 bytes. */
-bp_status bp_pickle_take_number(bp_pickle_machine *m, size_t bytes, uint64_t *number)
+bp_status bp_pickle_take_number(bp_pickle_cursor *c, size_t bytes, uint64_t *number)
 {
     const unsigned char *argument = NULL;
-    BP_TRY(bp_pickle_take(m, bytes, &argument));
+    BP_TRY(bp_pickle_take(c, bytes, &argument));
     *number = 0;
     for (size_t i = 0; i < bytes; i++)
         *number |= (uint64_t)argument[i] << 8 * i;
     return BP_OK;
 }
 
-/* ---- stack ------------------------------------------------------------------------------------------------------------------ */
+/* ---- arrays ------------------------------------------------------------------------------------------------------------------ */
 
-static bp_status grow(bp_pickle_value ***array, size_t *capacity, size_t count)
+static bp_pickle_ref *refs(const bp_pickle_array *array)
 {
-    size_t larger = *capacity > 0 ? *capacity : 256;
-    while (larger <= count)
-        larger *= 2;
-    if (larger == *capacity)
+    return array->memory;
+}
+
+static bp_pickle_container *container_of(const bp_pickle_machine *m, bp_pickle_ref ref)
+{
+    return (bp_pickle_container *)m->containers.memory + (ref & ~BP_PICKLE_IS_CONTAINER);
+}
+
+/* Room for `count` elements. Memory that the budget does not allow is the file's fault, not the machine's. */
+static bp_status grow(bp_pickle_machine *m, bp_pickle_array *array, size_t count, size_t element_bytes)
+{
+    if (count <= array->capacity)
         return BP_OK;
-    void *moved = realloc(*array, larger * sizeof(bp_pickle_value *));
+    size_t larger = array->capacity + array->capacity / 2 + 256;
+    larger = larger > count ? larger : count;
+    size_t more = (larger - array->capacity) * element_bytes;
+    if (more > m->budget - m->granted)
+        return bp_pickle_fail(&m->c,
+                              "the values so far need more than %zu bytes of memory, the most for a pickle of %zu "
+                              "bytes; record fewer events",
+                              m->budget, (size_t)(m->c.end - m->c.begin));
+    void *moved = realloc(array->memory, larger * element_bytes);
     if (moved == NULL)
-        return bp_fail_memory(larger * sizeof(bp_pickle_value *));
-    *array = moved;
-    memset(*array + *capacity, 0, (larger - *capacity) * sizeof(bp_pickle_value *));
-    *capacity = larger;
+        return bp_fail_memory(larger * element_bytes);
+    array->memory = moved;
+    array->capacity = larger;
+    m->granted += more;
     return BP_OK;
 }
 
-bp_status bp_pickle_push(bp_pickle_machine *m, bp_pickle_value *value)
+/* ---- stack ------------------------------------------------------------------------------------------------------------------ */
+
+static bp_status push(bp_pickle_machine *m, bp_pickle_ref ref)
 {
-    if (value == NULL)
-        return bp_fail_memory(sizeof *value);
-    BP_TRY(grow(&m->stack, &m->stack_capacity, m->stack_count));
-    m->stack[m->stack_count++] = value;
+    BP_TRY(grow(m, &m->stack, m->stack.count + 1, sizeof ref));
+    refs(&m->stack)[m->stack.count++] = ref;
     return BP_OK;
 }
 
 /* Values of the stack above the last mark. */
 static size_t count_above_mark(const bp_pickle_machine *m)
 {
-    return m->stack_count - (m->mark_count > 0 ? m->marks[m->mark_count - 1] : 0);
+    return m->stack.count - (m->mark_count > 0 ? m->marks[m->mark_count - 1] : 0);
 }
 
 bp_status bp_pickle_need(const bp_pickle_machine *m, size_t count)
 {
     if (count_above_mark(m) < count)
-        return bp_pickle_fail(m, "opcode 0x%02x takes %zu values, the stack has %zu", m->begin[m->opcode_at], count,
-                              count_above_mark(m));
+        return bp_pickle_fail(&m->c, "opcode 0x%02x takes %zu values, the stack has %zu", m->c.begin[m->c.opcode_at],
+                              count, count_above_mark(m));
     return BP_OK;
 }
 
 static bp_status push_mark(bp_pickle_machine *m)
 {
     if (m->mark_count == BP_PICKLE_MOST_MARKS)
-        return bp_pickle_fail(m, "more than %d lists and dictionaries inside each other", BP_PICKLE_MOST_MARKS);
-    m->marks[m->mark_count++] = m->stack_count;
+        return bp_pickle_fail(&m->c, "more than %d lists and dictionaries inside each other", BP_PICKLE_MOST_MARKS);
+    m->marks[m->mark_count++] = m->stack.count;
     return BP_OK;
 }
 
-/* Takes the mark away; *items are the values above it, which leave the stack, too, but stay readable until the next push. */
-static bp_status pop_mark(bp_pickle_machine *m, bp_pickle_value ***items, size_t *count)
+/* Takes the mark away; the values above it leave the stack, too, but stay readable at its end until the next push. */
+static bp_status pop_mark(bp_pickle_machine *m, size_t *count)
 {
     if (m->mark_count == 0)
-        return bp_pickle_fail(m, "opcode 0x%02x without a mark", m->begin[m->opcode_at]);
+        return bp_pickle_fail(&m->c, "opcode 0x%02x without a mark", m->c.begin[m->c.opcode_at]);
     *count = count_above_mark(m);
-    m->stack_count = m->marks[--m->mark_count];
-    *items = m->stack + m->stack_count;
+    m->stack.count = m->marks[--m->mark_count];
     return BP_OK;
 }
 
 /* ---- containers -------------------------------------------------------------------------------------------------------------- */
 
-static bp_status push_container(bp_pickle_machine *m, bp_pickle_kind kind, bp_pickle_value *const *items, size_t count)
+/* Containers of up to 64 items take steps of an eighth to a quarter, larger ones powers of two: the capacity follows from the count. */
+static size_t capacity_for(size_t count)
 {
-    bp_pickle_value *value = bp_pickle_new(&m->pickle, kind);
-    if (value == NULL || !bp_pickle_append(&m->pickle, value, items, count))
-        return bp_fail_memory(count * sizeof(bp_pickle_value *));
-    return bp_pickle_push(m, value);
+    size_t power = 8;
+    if (count <= 8)
+        return count;
+    while (power < count)
+        power *= 2;
+    size_t step = power / 8;
+    return power > 64 ? power : (count + step - 1) / step * step;
+}
+
+/* Appends what has just been popped from the stack. */
+static bp_status append(bp_pickle_machine *m, bp_pickle_container *container, size_t count)
+{
+    size_t total = container->count + count, capacity = capacity_for(total);
+    if (capacity > capacity_for(container->count)) {
+        BP_TRY(grow(m, &m->items, m->items.count + capacity, sizeof(bp_pickle_ref)));
+        bp_pickle_ref *items = m->items.memory;
+        if (container->count > 0)
+            memcpy(items + m->items.count, items + container->first, container->count * sizeof *items);
+        container->first = (uint32_t)m->items.count;
+        m->items.count += capacity;
+    }
+    if (count > 0)
+        memcpy(refs(&m->items) + container->first + container->count, refs(&m->stack) + m->stack.count,
+               count * sizeof(bp_pickle_ref));
+    container->count = (uint32_t)total & BP_PICKLE_MOST_COUNT;
+    return BP_OK;
+}
+
+static bp_status push_container(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
+{
+    BP_TRY(grow(m, &m->containers, m->containers.count + 1, sizeof(bp_pickle_container)));
+    bp_pickle_ref ref = BP_PICKLE_IS_CONTAINER | (bp_pickle_ref)m->containers.count++;
+    *container_of(m, ref) = (bp_pickle_container){.shape = (kind - BP_PICKLE_LIST) & 3u};
+    BP_TRY(append(m, container_of(m, ref), count));
+    return push(m, ref);
 }
 
 static bp_status push_short_tuple(bp_pickle_machine *m, size_t count)
 {
     BP_TRY(bp_pickle_need(m, count));
-    m->stack_count -= count;
-    return push_container(m, BP_PICKLE_TUPLE, m->stack + m->stack_count, count);
+    m->stack.count -= count;
+    return push_container(m, BP_PICKLE_TUPLE, count);
 }
 
 static bp_status push_marked(bp_pickle_machine *m, bp_pickle_kind kind)
 {
-    bp_pickle_value **items = NULL;
     size_t count = 0;
-    BP_TRY(pop_mark(m, &items, &count));
+    BP_TRY(pop_mark(m, &count));
     if (kind == BP_PICKLE_DICTIONARY && count % 2 != 0)
-        return bp_pickle_fail(m, "a dictionary's last key has no value");
-    return push_container(m, kind, items, count);
+        return bp_pickle_fail(&m->c, "a dictionary's last key has no value");
+    return push_container(m, kind, count);
 }
 
-/* The items go into the container below them. */
-static bp_status extend(bp_pickle_machine *m, bp_pickle_kind kind, bp_pickle_value *const *items, size_t count)
+/* The items that have just been popped go into the container below them. */
+static bp_status extend(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
 {
-    if (m->stack_count == 0 || count_above_mark(m) == 0 || m->stack[m->stack_count - 1]->kind != kind)
-        return bp_pickle_fail(m, "items without a %s to put them into", kind == BP_PICKLE_LIST ? "list" : "dictionary");
+    bp_pickle_ref into = count_above_mark(m) > 0 ? refs(&m->stack)[m->stack.count - 1] : 0;
+    if ((into & BP_PICKLE_IS_CONTAINER) == 0 || container_of(m, into)->shape != (unsigned)kind - BP_PICKLE_LIST)
+        return bp_pickle_fail(&m->c, "items without a %s to put them into",
+                              kind == BP_PICKLE_LIST ? "list" : "dictionary");
     if (kind == BP_PICKLE_DICTIONARY && count % 2 != 0)
-        return bp_pickle_fail(m, "a dictionary's last key has no value");
-    if (!bp_pickle_append(&m->pickle, m->stack[m->stack_count - 1], items, count))
-        return bp_fail_memory(count * sizeof(bp_pickle_value *));
-    return BP_OK;
+        return bp_pickle_fail(&m->c, "a dictionary's last key has no value");
+    return append(m, container_of(m, into), count);
 }
 
 static bp_status extend_short(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
 {
     BP_TRY(bp_pickle_need(m, count + 1));
-    m->stack_count -= count;
-    return extend(m, kind, m->stack + m->stack_count, count);
+    m->stack.count -= count;
+    return extend(m, kind, count);
 }
 
 static bp_status extend_marked(bp_pickle_machine *m, bp_pickle_kind kind)
 {
-    bp_pickle_value **items = NULL;
     size_t count = 0;
-    BP_TRY(pop_mark(m, &items, &count));
-    return extend(m, kind, items, count);
+    BP_TRY(pop_mark(m, &count));
+    return extend(m, kind, count);
 }
 
 /* ---- memo ------------------------------------------------------------------------------------------------------------------- */
 
 static bp_status put(bp_pickle_machine *m, uint64_t index)
 {
+    size_t bytes = (size_t)(m->c.end - m->c.begin), before = m->memo.capacity;
     BP_TRY(bp_pickle_need(m, 1));
-    if (index >= (uint64_t)(m->end - m->begin)) /* whoever counts its values from 0 stays below */
-        return bp_pickle_fail(m, "number %llu of the memo; a pickle of %zu bytes does not have so many",
-                              (unsigned long long)index, (size_t)(m->end - m->begin));
-    BP_TRY(grow(&m->memo, &m->memo_capacity, index));
-    m->memo_count += m->memo[index] == NULL;
-    m->memo[index] = m->stack[m->stack_count - 1];
+    if (index >= bytes) /* a writer that counts its values from 0 stays below */
+        return bp_pickle_fail(&m->c, "number %llu of the memo; a pickle of %zu bytes does not have so many",
+                              (unsigned long long)index, bytes);
+    BP_TRY(grow(m, &m->memo, index + 1, sizeof(bp_pickle_ref)));
+    memset(refs(&m->memo) + before, 0xff, (m->memo.capacity - before) * sizeof(bp_pickle_ref)); /* BP_PICKLE_NO_REF */
+    m->memo.count += refs(&m->memo)[index] == BP_PICKLE_NO_REF;
+    refs(&m->memo)[index] = refs(&m->stack)[m->stack.count - 1];
     return BP_OK;
 }
 
 static bp_status put_numbered(bp_pickle_machine *m, size_t bytes)
 {
     uint64_t index = 0;
-    BP_TRY(bp_pickle_take_number(m, bytes, &index));
+    BP_TRY(bp_pickle_take_number(&m->c, bytes, &index));
     return put(m, index);
 }
 
 static bp_status get(bp_pickle_machine *m, uint64_t index)
 {
-    if (index >= m->memo_capacity || m->memo[index] == NULL)
-        return bp_pickle_fail(m, "number %llu of the memo is not there", (unsigned long long)index);
-    return bp_pickle_push(m, m->memo[index]);
+    if (index >= m->memo.capacity || refs(&m->memo)[index] == BP_PICKLE_NO_REF)
+        return bp_pickle_fail(&m->c, "number %llu of the memo is not there", (unsigned long long)index);
+    return push(m, refs(&m->memo)[index]);
 }
 
 static bp_status get_numbered(bp_pickle_machine *m, size_t bytes)
 {
     uint64_t index = 0;
-    BP_TRY(bp_pickle_take_number(m, bytes, &index));
+    BP_TRY(bp_pickle_take_number(&m->c, bytes, &index));
     return get(m, index);
 }
 
@@ -195,11 +242,11 @@ static bp_status take_line(bp_pickle_machine *m, uint64_t *number)
 {
     size_t digits = 0;
     *number = 0;
-    for (; m->at < m->end && *m->at >= '0' && *m->at <= '9' && digits < 12; digits++)
-        *number = *number * 10 + (uint64_t)(*m->at++ - '0');
-    if (digits == 0 || m->at == m->end || *m->at != '\n')
-        return bp_pickle_fail(m, "a number of the memo of up to 12 digits and a line end belong here");
-    m->at++;
+    for (; m->c.at < m->c.end && *m->c.at >= '0' && *m->c.at <= '9' && digits < 12; digits++)
+        *number = *number * 10 + (uint64_t)(*m->c.at++ - '0');
+    if (digits == 0 || m->c.at == m->c.end || *m->c.at != '\n')
+        return bp_pickle_fail(&m->c, "a number of the memo of up to 12 digits and a line end belong here");
+    m->c.at++;
     return BP_OK;
 }
 
@@ -222,38 +269,26 @@ static bp_status get_line(bp_pickle_machine *m)
 static bp_status check_frame(bp_pickle_machine *m)
 {
     uint64_t bytes = 0;
-    BP_TRY(bp_pickle_take_number(m, 8, &bytes));
-    if (bytes > (uint64_t)(m->end - m->at))
-        return bp_pickle_fail(m, "a frame of %llu bytes, %zu are left", (unsigned long long)bytes,
-                              (size_t)(m->end - m->at));
+    BP_TRY(bp_pickle_take_number(&m->c, 8, &bytes));
+    if (bytes > (uint64_t)(m->c.end - m->c.at))
+        return bp_pickle_fail(&m->c, "a frame of %llu bytes, %zu are left", (unsigned long long)bytes,
+                              (size_t)(m->c.end - m->c.at));
     return BP_OK;
 }
 
 static bp_status step(bp_pickle_machine *m, unsigned char opcode)
 {
+    bool is_scalar = false;
+    bp_pickle_value decoded; /* for its errors: it is decoded again when it is asked for */
+    BP_TRY(bp_pickle_decode(&m->c, opcode, &is_scalar, &decoded));
+    if (is_scalar)
+        return push(m, (bp_pickle_ref)m->c.opcode_at);
     switch (opcode) {
     case 0x95: return check_frame(m);
     case '(': return push_mark(m);
-    case 'N': return bp_pickle_push(m, m->none);
-    case 0x88: return bp_pickle_push(m, m->booleans[1]);
-    case 0x89: return bp_pickle_push(m, m->booleans[0]);
-    case 'K': return bp_pickle_push_unsigned(m, 1);
-    case 'M': return bp_pickle_push_unsigned(m, 2);
-    case 'J': return bp_pickle_push_signed(m, 4);
-    case 0x8a: return bp_pickle_push_long(m, 1);
-    case 0x8b: return bp_pickle_push_long(m, 4);
-    case 'G': return bp_pickle_push_float(m);
-    case 0x8c: return bp_pickle_push_text(m, BP_PICKLE_STRING, 1);
-    case 'X': return bp_pickle_push_text(m, BP_PICKLE_STRING, 4);
-    case 0x8d: return bp_pickle_push_text(m, BP_PICKLE_STRING, 8);
-    case 'U': return bp_pickle_push_text(m, BP_PICKLE_STRING, 1); /* of Python 2 */
-    case 'T': return bp_pickle_push_text(m, BP_PICKLE_STRING, 4);
-    case 'C': return bp_pickle_push_text(m, BP_PICKLE_BYTES, 1);
-    case 'B': return bp_pickle_push_text(m, BP_PICKLE_BYTES, 4);
-    case 0x8e: return bp_pickle_push_text(m, BP_PICKLE_BYTES, 8);
-    case ']': return push_container(m, BP_PICKLE_LIST, NULL, 0);
-    case '}': return push_container(m, BP_PICKLE_DICTIONARY, NULL, 0);
-    case ')': return push_container(m, BP_PICKLE_TUPLE, NULL, 0);
+    case ']': return push_container(m, BP_PICKLE_LIST, 0);
+    case '}': return push_container(m, BP_PICKLE_DICTIONARY, 0);
+    case ')': return push_container(m, BP_PICKLE_TUPLE, 0);
     case 0x85: return push_short_tuple(m, 1);
     case 0x86: return push_short_tuple(m, 2);
     case 0x87: return push_short_tuple(m, 3);
@@ -267,7 +302,7 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
     case 'p': return put_line(m);
     case 'q': return put_numbered(m, 1);
     case 'r': return put_numbered(m, 4);
-    case 0x94: return put(m, m->memo_count);
+    case 0x94: return put(m, m->memo.count);
     case 'g': return get_line(m);
     case 'h': return get_numbered(m, 1);
     case 'j': return get_numbered(m, 4);
@@ -277,63 +312,58 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
 
 static bp_status begin(bp_pickle_machine *m)
 {
-    if (m->end - m->begin < 2 || m->begin[0] != 0x80)
-        return bp_pickle_fail(m, "no pickle of protocol %d to %d begins here", BP_PICKLE_LEAST_PROTOCOL,
+    if (m->c.end - m->c.begin < 2 || m->c.begin[0] != 0x80)
+        return bp_pickle_fail(&m->c, "no pickle of protocol %d to %d begins here", BP_PICKLE_LEAST_PROTOCOL,
                               BP_PICKLE_MOST_PROTOCOL);
-    unsigned protocol = m->begin[1];
+    unsigned protocol = m->c.begin[1];
     if (protocol < BP_PICKLE_LEAST_PROTOCOL || protocol > BP_PICKLE_MOST_PROTOCOL)
-        return bp_pickle_fail(m, "a pickle of protocol %u; %d to %d are read", protocol, BP_PICKLE_LEAST_PROTOCOL,
+        return bp_pickle_fail(&m->c, "a pickle of protocol %u; %d to %d are read", protocol, BP_PICKLE_LEAST_PROTOCOL,
                               BP_PICKLE_MOST_PROTOCOL);
-    m->at += 2;
-    BP_TRY(grow(&m->stack, &m->stack_capacity, 0)); /* marks point into it from the first on */
-    m->none = bp_pickle_new(&m->pickle, BP_PICKLE_NONE);
-    for (int i = 0; i < 2; i++) {
-        m->booleans[i] = bp_pickle_new(&m->pickle, BP_PICKLE_BOOL);
-        if (m->none == NULL || m->booleans[i] == NULL)
-            return bp_fail_memory(sizeof(bp_pickle_value));
-        m->booleans[i]->magnitude = (uint64_t)i;
-    }
+    m->c.at += 2;
     return BP_OK;
 }
 
 static bp_status end(bp_pickle_machine *m)
 {
-    if (m->stack_count != 1 || m->mark_count != 0)
-        return bp_pickle_fail(m, "the pickle ends with %zu values and %zu marks; one value belongs there",
-                              m->stack_count, m->mark_count);
-    if (m->at != m->end)
-        return bp_pickle_fail(m, "%zu bytes behind the end of the pickle", (size_t)(m->end - m->at));
-    m->pickle.value = m->stack[0];
+    if (m->stack.count != 1 || m->mark_count != 0)
+        return bp_pickle_fail(&m->c, "the pickle ends with %zu values and %zu marks; one value belongs there",
+                              m->stack.count, m->mark_count);
+    if (m->c.at != m->c.end)
+        return bp_pickle_fail(&m->c, "%zu bytes behind the end of the pickle", (size_t)(m->c.end - m->c.at));
     return BP_OK;
 }
 
 static bp_status run(bp_pickle_machine *m)
 {
     BP_TRY(begin(m));
-    while (m->at < m->end) {
-        m->opcode_at = (size_t)(m->at - m->begin);
-        unsigned char opcode = *m->at++;
+    while (m->c.at < m->c.end) {
+        m->c.opcode_at = (size_t)(m->c.at - m->c.begin);
+        unsigned char opcode = *m->c.at++;
         if (opcode == '.')
             return end(m);
         BP_TRY(step(m, opcode));
     }
-    m->opcode_at = (size_t)(m->end - m->begin);
-    return bp_pickle_fail(m, "the file ends here, the pickle does not");
+    m->c.opcode_at = (size_t)(m->c.end - m->c.begin);
+    return bp_pickle_fail(&m->c, "the file ends here, the pickle does not");
 }
 
-bp_status bp_pickle_parse(const void *data, size_t bytes, const char *origin, bp_pickle *pickle)
+bp_status bp_pickle_parse(const void *data, size_t bytes, size_t budget, const char *origin, bp_pickle *pickle)
 {
     if (bytes > BP_PICKLE_MOST_BYTES)
         return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: %zu bytes, more than the %zu that are read", origin, bytes,
                                BP_PICKLE_MOST_BYTES);
-    bp_pickle_machine m = {.origin = origin, .begin = data, .at = data};
-    m.end = m.begin + bytes;
+    bp_pickle_machine m = {.c = {.origin = origin, .begin = data, .at = data}, .budget = budget};
+    m.c.end = m.c.begin + bytes;
     bp_status status = run(&m);
-    free(m.stack);
-    free(m.memo);
+    bp_pickle read = {
+        .data = data, .bytes = bytes, .containers = m.containers.memory, .items = m.items.memory, .granted = m.granted};
+    if (status == BP_OK)
+        read.root = refs(&m.stack)[0];
+    free(m.stack.memory);
+    free(m.memo.memory);
     if (status != BP_OK)
-        bp_pickle_finish(&m.pickle);
+        bp_pickle_finish(&read);
     else
-        *pickle = m.pickle;
+        *pickle = read;
     return status;
 }

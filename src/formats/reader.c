@@ -7,6 +7,12 @@
 #include "formats/detail.h"
 #include "formats/file.h"
 
+size_t bp_reader_budget(size_t bytes)
+{
+    const size_t most = (size_t)2 << 30, least = (size_t)64 << 20;
+    return bytes < (most - least) / 16 ? 16 * bytes + least : most;
+}
+
 bp_status bp_reader_options_init(bp_reader_options *options, size_t size)
 {
     if (options == NULL || size < sizeof *options)

@@ -5,6 +5,11 @@
 #include <bucketpool/formats.h>
 
 #include <jansson.h>
+#include <stddef.h>
+
+/* Bytes of memory that a reader may allocate for an input of so many bytes: 16 times as many and 64 MiB, at most 2 GiB. An input that needs
+ * more is refused, BP_ERR_FORMAT. */
+size_t bp_reader_budget(size_t bytes);
 
 /* The options a caller gave, defaults where there are none. Errors: BP_ERR_INVALID_ARGUMENT. */
 bp_status bp_reader_options_take(const bp_reader_options *options, bp_reader_options *taken);

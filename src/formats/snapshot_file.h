@@ -26,22 +26,23 @@ typedef struct bp_snapshot_part {
 struct bp_snapshot {
     bp_snapshot_about about;
     bp_snapshot_part *pools;
-    bp_pickle memory; /* of everything here; its value is not used */
+    struct bp_snapshot_block *blocks; /* memory of everything here */
 };
 
 typedef struct bp_snapshot_reader {
     const char *origin;
+    const bp_pickle *pickle;
     bp_snapshot *snapshot;
-    struct bp_snapshot_copied *copied; /* a hash table: texts that are in several places are copied once */
+    struct bp_snapshot_copied *copied; /* a hash table: equal texts are copied once */
     size_t copied_count, copied_capacity;
-    uint64_t
-        left; /* entries that may still be made: values can be in several places, their number is bounded by the bytes */
+    size_t budget,
+        left; /* bytes for tables: a list may be in many places, so that the file's size does not bound its entries */
 } bp_snapshot_reader;
 
-/* Where a value is: "bucketpool.pools[0].events[17]". */
+/* A value with its path: "bucketpool.pools[0].events[17]". */
 typedef struct bp_snapshot_at {
     bp_snapshot_reader *reader;
-    const bp_pickle_value *value; /* NULL: not there */
+    bp_pickle_value value; /* BP_PICKLE_ABSENT: not there */
     const struct bp_snapshot_at *parent;
     const char *member; /* NULL: an item */
     size_t index;
@@ -63,7 +64,11 @@ bp_status bp_snapshot_text_or_none(const bp_snapshot_at *at, const char **text);
 /* Zeroed room for the items of a list, or for `more` more; a list that is not there has none. */
 bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void **entries, size_t *count);
 bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries);
+/* The same for the time of reading: free() it. */
+bp_status bp_snapshot_scratch(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries);
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text);
+
+void bp_snapshot_free(bp_snapshot *snapshot);
 
 /* snapshot_pool.c: the half of ours. snapshot_torch.c: segments and device_traces. */
 bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours);

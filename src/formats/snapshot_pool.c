@@ -10,7 +10,7 @@
 /* A name, or the number of one of a role. */
 static bp_status read_name(const bp_snapshot_at *at, const char **name)
 {
-    if (at->value == NULL || at->value->kind != BP_PICKLE_INTEGER)
+    if (at->value.kind != BP_PICKLE_INTEGER)
         return bp_snapshot_text_or_none(at, name);
     char text[32];
     uint64_t number = 0;
@@ -53,7 +53,7 @@ static bp_status read_roles(const bp_snapshot_at *plan, bp_snapshot_part *pool)
 static bp_status read_plan(const bp_snapshot_at *at, bp_snapshot_part *pool)
 {
     bp_snapshot_at plan = bp_snapshot_member(at, "plan"), optimal = bp_snapshot_member(&plan, "optimal");
-    if (plan.value == NULL || plan.value->kind == BP_PICKLE_NONE)
+    if (plan.value.kind <= BP_PICKLE_NONE)
         return BP_OK;
     pool->about.has_plan = 1;
     BP_TRY(read_member(&plan, "bytes", &pool->about.plan_bytes));
@@ -65,19 +65,20 @@ static bp_status read_plan(const bp_snapshot_at *at, bp_snapshot_part *pool)
 static bp_status read_statistics(const bp_snapshot_at *at, bp_snapshot_part *pool)
 {
     bp_snapshot_at statistics = bp_snapshot_member(at, "statistics");
-    const bp_pickle_value *v = statistics.value;
-    if (v == NULL || v->kind != BP_PICKLE_DICTIONARY)
+    const bp_pickle *pickle = at->reader->pickle;
+    const bp_pickle_value *v = &statistics.value;
+    if (v->kind != BP_PICKLE_DICTIONARY)
         return BP_OK;
     void *entries = NULL;
     BP_TRY(bp_snapshot_room(at->reader, v->count / 2, sizeof *pool->statistics, &entries));
     pool->statistics = entries;
     for (size_t i = 0; i + 1 < v->count; i += 2) {
-        const bp_pickle_value *key = v->items[i], *value = v->items[i + 1];
-        if (key->kind != BP_PICKLE_STRING || value->kind != BP_PICKLE_INTEGER || value->is_negative)
+        bp_pickle_value key = bp_pickle_get(pickle, v->items[i]), value = bp_pickle_get(pickle, v->items[i + 1]);
+        if (key.kind != BP_PICKLE_STRING || value.kind != BP_PICKLE_INTEGER || value.is_negative)
             continue;
         bp_snapshot_statistic *entry = &pool->statistics[pool->about.statistics];
-        BP_TRY(bp_snapshot_copy(at->reader, key->text, key->count, &entry->name));
-        entry->value = value->magnitude;
+        BP_TRY(bp_snapshot_copy(at->reader, key.text, key.count, &entry->name));
+        entry->value = value.magnitude;
         pool->about.statistics++;
     }
     return BP_OK;
@@ -185,7 +186,7 @@ static bp_status read_event(const bp_snapshot_at *item, const bp_snapshot_part *
                             bp_snapshot_event *event)
 {
     uint64_t numbers[EVENT_NUMBERS];
-    if (!bp_pickle_is_list(item->value) || item->value->count < EVENT_NUMBERS)
+    if (!bp_pickle_is_list(item->value) || item->value.count < EVENT_NUMBERS)
         return bp_snapshot_fail(item, "expected a list of kind, id, stream, step, time_ns and address");
     for (size_t i = 0; i < EVENT_NUMBERS; i++) {
         bp_snapshot_at number = bp_snapshot_item(item, i);
@@ -255,7 +256,7 @@ static bp_status read_pool(const bp_snapshot_at *at, bp_snapshot_part *pool)
 {
     bp_snapshot_at lost = bp_snapshot_member(at, "lost_events");
     pool->about.size = sizeof pool->about;
-    if (at->value == NULL || at->value->kind != BP_PICKLE_DICTIONARY)
+    if (at->value.kind != BP_PICKLE_DICTIONARY)
         return bp_snapshot_fail(at, "expected a dictionary");
     BP_TRY(read_member_text(at, "name", &pool->about.name));
     BP_TRY(read_member_text(at, "allocator", &pool->about.allocator));
@@ -274,8 +275,9 @@ static bp_status read_pool(const bp_snapshot_at *at, bp_snapshot_part *pool)
 
 static bp_status read_offset(const bp_snapshot_at *ours, int64_t *offset)
 {
-    const bp_pickle_value *v = bp_pickle_find(ours->value, "realtime_offset_ns");
-    bool good = v != NULL && v->kind == BP_PICKLE_INTEGER && v->magnitude <= INT64_MAX;
+    bp_snapshot_at member = bp_snapshot_member(ours, "realtime_offset_ns");
+    const bp_pickle_value *v = &member.value;
+    bool good = v->kind == BP_PICKLE_INTEGER && v->magnitude <= INT64_MAX;
     *offset = !good ? 0 : v->is_negative ? -(int64_t)v->magnitude : (int64_t)v->magnitude;
     return BP_OK;
 }
@@ -293,7 +295,7 @@ static bp_status read_heading(const bp_snapshot_at *ours, bp_snapshot_about *abo
     about->rank = (uint32_t)number;
     BP_TRY(bp_snapshot_number(&ranks, UINT32_MAX, &number));
     about->ranks = (uint32_t)number;
-    about->has_step = step.value != NULL && step.value->kind == BP_PICKLE_INTEGER;
+    about->has_step = step.value.kind == BP_PICKLE_INTEGER;
     BP_TRY(bp_snapshot_number_or_0(&step, &about->step));
     BP_TRY(read_member_text(ours, "version", &about->version));
     BP_TRY(read_member_text(ours, "label", &about->label));

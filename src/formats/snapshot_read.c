@@ -5,17 +5,20 @@
 #include "core/fail.h"
 #include "formats/detail.h"
 #include "formats/file.h"
+#include "formats/reader.h"
 #include "formats/snapshot_file.h"
 
-static bp_status read_root(bp_snapshot_reader *reader, const bp_pickle_value *value)
+static bp_status read_root(bp_snapshot_reader *reader)
 {
-    bp_snapshot_at root = {.reader = reader, .value = value};
+    bp_snapshot_at root = {.reader = reader, .value = bp_pickle_get(reader->pickle, reader->pickle->root)};
     bp_snapshot_at ours = bp_snapshot_member(&root, "bucketpool");
-    if (value->kind != BP_PICKLE_DICTIONARY)
+    bp_snapshot_at segments = bp_snapshot_member(&root, "segments"),
+                   traces = bp_snapshot_member(&root, "device_traces");
+    if (root.value.kind != BP_PICKLE_DICTIONARY)
         return bp_snapshot_fail(&root, "not a snapshot: expected a dictionary");
-    if (ours.value != NULL)
+    if (ours.value.kind != BP_PICKLE_ABSENT)
         return bp_snapshot_read_ours(&ours);
-    if (bp_pickle_find(value, "segments") == NULL || bp_pickle_find(value, "device_traces") == NULL)
+    if (segments.value.kind == BP_PICKLE_ABSENT || traces.value.kind == BP_PICKLE_ABSENT)
         return bp_snapshot_fail(&root, "not a snapshot: expected \"bucketpool\", or \"segments\" and "
                                        "\"device_traces\" as PyTorch writes them");
     return bp_snapshot_read_torch(&root);
@@ -69,22 +72,24 @@ bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, 
 {
     if (data == NULL || origin == NULL || snapshot == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_snapshot_parse: data, origin and snapshot must not be NULL");
+    const size_t budget = bp_reader_budget(bytes) / 2; /* half for values, half for tables: these outlive the values */
     bp_pickle pickle = {0};
-    BP_TRY(bp_pickle_parse(data, bytes, origin, &pickle));
+    BP_TRY(bp_pickle_parse(data, bytes, budget, origin, &pickle));
     bp_snapshot *read = calloc(1, sizeof *read);
     if (read == NULL) {
         bp_pickle_finish(&pickle);
         return bp_fail_memory(sizeof *read);
     }
     read->about = (bp_snapshot_about){.size = sizeof read->about, .version = "", .label = "", .coordinates = ""};
-    bp_snapshot_reader reader = {.origin = origin, .snapshot = read, .left = bytes};
-    bp_status status = read_root(&reader, pickle.value);
+    bp_snapshot_reader reader = {
+        .origin = origin, .pickle = &pickle, .snapshot = read, .budget = budget, .left = budget};
+    bp_status status = read_root(&reader);
     if (status == BP_OK)
         status = check_sums(read, origin);
     free(reader.copied);
     bp_pickle_finish(&pickle);
     if (status != BP_OK) {
-        bp_snapshot_destroy(&read);
+        bp_snapshot_free(read);
         return status;
     }
     widen_times(read);
@@ -108,7 +113,6 @@ void bp_snapshot_destroy(bp_snapshot **snapshot)
 {
     if (snapshot == NULL || *snapshot == NULL)
         return;
-    bp_pickle_finish(&(*snapshot)->memory);
-    free(*snapshot);
+    bp_snapshot_free(*snapshot);
     *snapshot = NULL;
 }

@@ -59,9 +59,9 @@ bp_status bp_torch_find_slabs(bp_torch_device *d)
     }
     merge_slabs(d);
     void *mapped = NULL, *changes = NULL;
-    BP_TRY(bp_snapshot_room(d->reader, pool->about.slabs, sizeof *d->mapped, &mapped));
-    BP_TRY(bp_snapshot_room(d->reader, d->event_count, sizeof *pool->slab_events, &changes));
+    BP_TRY(bp_snapshot_scratch(d->reader, pool->about.slabs, sizeof *d->mapped, &mapped));
     d->mapped = mapped;
+    BP_TRY(bp_snapshot_room(d->reader, d->mapping_count, sizeof *pool->slab_events, &changes));
     pool->slab_events = changes;
     for (size_t i = 0; i < pool->about.slabs; i++) {
         bp_snapshot_slab *slab = &pool->slabs[i];

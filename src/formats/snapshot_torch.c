@@ -29,15 +29,15 @@ static bp_status read_range(const bp_snapshot_at *at, const char *address_name, 
     return BP_OK;
 }
 
-static bp_torch_action action_of(const bp_pickle_value *name)
+static bp_torch_action action_of(bp_pickle_value name)
 {
     static const struct {
         const char *name;
         bp_torch_action action;
     } actions[] = {{"alloc", BP_TORCH_ALLOC},     {"free_completed", BP_TORCH_FREE}, {"segment_alloc", BP_TORCH_MAP},
                    {"segment_map", BP_TORCH_MAP}, {"segment_free", BP_TORCH_UNMAP},  {"segment_unmap", BP_TORCH_UNMAP}};
-    for (size_t i = 0; name != NULL && name->kind == BP_PICKLE_STRING && i < sizeof actions / sizeof *actions; i++) {
-        if (strlen(actions[i].name) == name->count && memcmp(actions[i].name, name->text, name->count) == 0)
+    for (size_t i = 0; name.kind == BP_PICKLE_STRING && i < sizeof actions / sizeof *actions; i++) {
+        if (strlen(actions[i].name) == name.count && memcmp(actions[i].name, name.text, name.count) == 0)
             return actions[i].action;
     }
     return BP_TORCH_OTHER;
@@ -45,10 +45,11 @@ static bp_torch_action action_of(const bp_pickle_value *name)
 
 static bp_status read_event(const bp_snapshot_at *item, uint64_t earliest, bp_torch_event *event)
 {
-    bp_snapshot_at time = bp_snapshot_member(item, "time_us"), stream = bp_snapshot_member(item, "stream");
-    event->action = action_of(bp_pickle_find(item->value, "action"));
+    bp_snapshot_at action = bp_snapshot_member(item, "action");
+    event->action = action_of(action.value);
     if (event->action == BP_TORCH_OTHER)
         return BP_OK;
+    bp_snapshot_at time = bp_snapshot_member(item, "time_us"), stream = bp_snapshot_member(item, "stream");
     BP_TRY(read_range(item, "addr", "size", &event->address, &event->bytes));
     BP_TRY(bp_snapshot_number_or_0(&stream, &event->stream));
     uint64_t time_us = 0;
@@ -56,7 +57,7 @@ static bp_status read_event(const bp_snapshot_at *item, uint64_t earliest, bp_to
     if (time_us > UINT64_MAX / 1000)
         return bp_snapshot_fail(&time, "%llu, which no clock says", (unsigned long long)time_us);
     event->time_ns = time_us * 1000 < earliest ? earliest : time_us * 1000;
-    event->frames = bp_pickle_find(item->value, "frames");
+    event->frames = bp_pickle_find(item->reader->pickle, item->value, "frames");
     return BP_OK;
 }
 
@@ -64,8 +65,10 @@ static bp_status read_event(const bp_snapshot_at *item, uint64_t earliest, bp_to
 static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
 {
     void *entries = NULL;
-    size_t count = 0;
-    BP_TRY(bp_snapshot_list(trace, sizeof *d->events, &entries, &count));
+    if (trace->value.kind > BP_PICKLE_NONE && !bp_pickle_is_list(trace->value))
+        return bp_snapshot_fail(trace, "expected a list");
+    size_t count = bp_pickle_is_list(trace->value) ? trace->value.count : 0;
+    BP_TRY(bp_snapshot_scratch(d->reader, count, sizeof *d->events, &entries));
     d->events = entries;
     uint64_t earliest = 0;
     for (size_t i = 0; i < count; i++) {
@@ -74,34 +77,36 @@ static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
         BP_TRY(read_event(&item, earliest, event));
         earliest = event->time_ns > earliest ? event->time_ns : earliest;
         d->event_count += event->action != BP_TORCH_OTHER;
+        d->mapping_count += bp_torch_is_mapping(event);
     }
     for (size_t i = 0; earliest == 0 && i < d->event_count; i++)
         d->events[i].time_ns = i * 1000;
     return BP_OK;
 }
 
-static bool is_active(const bp_pickle_value *state)
+static bool is_active(const bp_snapshot_at *block)
 {
-    return state != NULL && state->kind == BP_PICKLE_STRING && state->count >= 7 &&
-           memcmp(state->text, "active_", 7) == 0;
+    bp_snapshot_at state = bp_snapshot_member(block, "state");
+    return state.value.kind == BP_PICKLE_STRING && state.value.count >= 7 &&
+           memcmp(state.value.text, "active_", 7) == 0;
 }
 
 /* Blocks without an address follow each other. */
 static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, uint64_t address)
 {
     bp_snapshot_at blocks = bp_snapshot_member(segment, "blocks");
-    size_t count = bp_pickle_is_list(blocks.value) ? blocks.value->count : 0;
+    size_t count = bp_pickle_is_list(blocks.value) ? blocks.value.count : 0;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at block = bp_snapshot_item(&blocks, i), own = bp_snapshot_member(&block, "address");
         uint64_t bytes = 0;
-        if (own.value != NULL)
+        if (own.value.kind != BP_PICKLE_ABSENT)
             BP_TRY(bp_snapshot_number(&own, UINT64_MAX, &address));
         BP_TRY(read_number(&block, "size", &bytes));
         if (bytes > UINT64_MAX - address)
             return bp_snapshot_fail(&block, "ends past the end of 64-bit addresses");
-        if (is_active(bp_pickle_find(block.value, "state")))
-            d->moments[d->moment_count++] =
-                (bp_torch_moment){address, bytes, SIZE_MAX, bp_pickle_find(block.value, "frames")};
+        if (is_active(&block))
+            d->moments[d->moment_count++] = (bp_torch_moment){address, bytes, BP_TORCH_END,
+                                                              bp_pickle_find(d->reader->pickle, block.value, "frames")};
         address += bytes;
     }
     return BP_OK;
@@ -109,22 +114,29 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
 
 static bool is_of(const bp_torch_device *d, const bp_snapshot_at *segment)
 {
-    const bp_pickle_value *device = bp_pickle_find(segment->value, "device");
-    return device == NULL ? d->number == 0
-                          : device->kind == BP_PICKLE_INTEGER && !device->is_negative && device->magnitude == d->number;
+    bp_snapshot_at device = bp_snapshot_member(segment, "device");
+    const bp_pickle_value *v = &device.value;
+    return v->kind == BP_PICKLE_ABSENT ? d->number == 0
+                                       : v->kind == BP_PICKLE_INTEGER && !v->is_negative && v->magnitude == d->number;
 }
 
 /* Room for all that can happen at addresses and all slabs, then the blocks and segments of the end. */
 static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segments)
 {
-    size_t count = bp_pickle_is_list(segments->value) ? segments->value->count : 0, blocks = 0;
+    size_t count = bp_pickle_is_list(segments->value) ? segments->value.count : 0, blocks = 0, own = 0;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at segment = bp_snapshot_item(segments, i), list = bp_snapshot_member(&segment, "blocks");
-        blocks += is_of(d, &segment) && bp_pickle_is_list(list.value) ? list.value->count : 0;
+        bool is_own = is_of(d, &segment);
+        own += is_own;
+        blocks += is_own && bp_pickle_is_list(list.value) ? list.value.count : 0;
     }
     void *moments = NULL, *slabs = NULL;
-    BP_TRY(bp_snapshot_room(d->reader, blocks + d->event_count, sizeof *d->moments, &moments));
-    BP_TRY(bp_snapshot_room(d->reader, count + d->event_count, sizeof *d->pool->slabs, &slabs));
+    size_t most = blocks + d->event_count - d->mapping_count;
+    if (most > UINT32_MAX - 1)
+        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: %zu allocations; at most 2^32 - 2 are read", d->reader->origin,
+                               most);
+    BP_TRY(bp_snapshot_scratch(d->reader, most, sizeof *d->moments, &moments));
+    BP_TRY(bp_snapshot_room(d->reader, own + d->mapping_count, sizeof *d->pool->slabs, &slabs));
     d->moments = moments;
     d->pool->slabs = slabs;
     for (size_t i = 0; i < count; i++) {
@@ -149,33 +161,35 @@ static int by_address_and_time(const void *left, const void *right)
     return (a->event > b->event) - (a->event < b->event);
 }
 
-static bool is_python(const bp_pickle_value *filename)
+static bool is_python(bp_pickle_value filename)
 {
-    return filename != NULL && filename->kind == BP_PICKLE_STRING && filename->count > 3 &&
-           memcmp(filename->text + filename->count - 3, ".py", 3) == 0;
+    return filename.kind == BP_PICKLE_STRING && filename.count > 3 &&
+           memcmp(filename.text + filename.count - 3, ".py", 3) == 0;
 }
 
 /* The innermost frame of Python, else the innermost. */
-static bp_status name_request(bp_torch_device *d, const bp_pickle_value *frames, bp_snapshot_request *request)
+static bp_status name_request(bp_torch_device *d, bp_pickle_ref frames, bp_snapshot_request *request)
 {
-    const bp_pickle_value *chosen = NULL;
-    size_t count = frames == NULL || !bp_pickle_is_list(frames) ? 0
-                   : frames->count < MOST_FRAMES                ? frames->count
-                                                                : MOST_FRAMES;
-    for (size_t i = 0; i < count && chosen == NULL; i++)
-        chosen = is_python(bp_pickle_find(frames->items[i], "filename")) ? frames->items[i] : NULL;
-    if (chosen == NULL && count > 0)
-        chosen = frames->items[0];
-    bp_snapshot_at at = {.reader = d->reader, .value = chosen};
-    bp_snapshot_at name = bp_snapshot_member(&at, "name"), filename = bp_snapshot_member(&at, "filename");
-    const bp_pickle_value *line = bp_pickle_find(chosen, "line");
+    bp_snapshot_at list = {.reader = d->reader, .value = bp_pickle_get(d->reader->pickle, frames)}, chosen = list;
+    size_t count = !bp_pickle_is_list(list.value) ? 0 : list.value.count < MOST_FRAMES ? list.value.count : MOST_FRAMES;
+    bool found = false;
+    for (size_t i = 0; i < count && !found; i++) {
+        bp_snapshot_at frame = bp_snapshot_item(&list, i), filename = bp_snapshot_member(&frame, "filename");
+        found = is_python(filename.value);
+        if (found || i == 0)
+            chosen = frame;
+    }
     request->bucket = request->unit = "";
-    if (name.value != NULL && name.value->kind == BP_PICKLE_STRING)
-        BP_TRY(bp_snapshot_text(&name, &request->bucket));
-    if (filename.value != NULL && filename.value->kind == BP_PICKLE_STRING)
-        BP_TRY(bp_snapshot_text(&filename, &request->unit));
-    if (line != NULL && line->kind == BP_PICKLE_INTEGER && !line->is_negative && line->magnitude <= UINT32_MAX)
-        request->ordinal = (uint32_t)line->magnitude;
+    if (count > 0) {
+        bp_snapshot_at name = bp_snapshot_member(&chosen, "name"), filename = bp_snapshot_member(&chosen, "filename");
+        bp_snapshot_at line = bp_snapshot_member(&chosen, "line");
+        if (name.value.kind == BP_PICKLE_STRING)
+            BP_TRY(bp_snapshot_text(&name, &request->bucket));
+        if (filename.value.kind == BP_PICKLE_STRING)
+            BP_TRY(bp_snapshot_text(&filename, &request->unit));
+        if (line.value.kind == BP_PICKLE_INTEGER && !line.value.is_negative && line.value.magnitude <= UINT32_MAX)
+            request->ordinal = (uint32_t)line.value.magnitude;
+    }
     return BP_OK;
 }
 
@@ -196,27 +210,42 @@ static void add_live(bp_torch_device *d, const bp_torch_moment *moment, uint32_t
     *live = (bp_snapshot_live){.size = sizeof *live, .id = id, .address = moment->address};
 }
 
-/* The moments of one address, in their order. What ends without having begun, and blocks of the end that never began, were live at the start. */
-static bp_status find_requests_at(bp_torch_device *d, const bp_torch_moment *moments, size_t count)
+/* Of the moments of one address, in their order, the one that begins a request: an allocation, or an end and a block of the end that never
+ * began, which were live at the start. */
+static bool begins_request(const bp_torch_device *d, const bp_torch_moment *moment, bool open)
 {
+    return !open || (moment->event != BP_TORCH_END && d->events[moment->event].action == BP_TORCH_ALLOC);
+}
+
+/* An address has a request after an allocation and a block of the end, and none after an end. */
+static bool is_open_after(const bp_torch_device *d, const bp_torch_moment *moment)
+{
+    return moment->event == BP_TORCH_END || d->events[moment->event].action == BP_TORCH_ALLOC;
+}
+
+static bool is_same_address(const bp_torch_device *d, size_t moment)
+{
+    return moment > 0 && d->moments[moment - 1].address == d->moments[moment].address;
+}
+
+/* Room for just the requests that there are. */
+static bp_status make_room(bp_torch_device *d)
+{
+    size_t requests = 0, live = 0;
     bool open = false;
-    uint32_t id = 0;
-    for (size_t i = 0; i < count; i++) {
-        bp_torch_event *event = moments[i].event != SIZE_MAX ? &d->events[moments[i].event] : NULL;
-        bool begins = event != NULL && event->action == BP_TORCH_ALLOC;
-        if (begins || !open) {
-            bp_torch_moment named = moments[i];
-            if (event != NULL && !begins)
-                named.frames = NULL; /* they say who freed it */
-            BP_TRY(add_request(d, &named, &id));
-            if (!begins)
-                add_live(d, &moments[i], id);
-        }
-        if (event != NULL)
-            event->request = id;
-        d->pool->requests[id].holds += event == NULL;
-        open = begins || event == NULL;
+    for (size_t i = 0; i < d->moment_count; i++) {
+        const bp_torch_moment *moment = &d->moments[i];
+        open = open && is_same_address(d, i);
+        bool begins = begins_request(d, moment, open);
+        requests += begins;
+        live += begins && (moment->event == BP_TORCH_END || d->events[moment->event].action != BP_TORCH_ALLOC);
+        open = is_open_after(d, moment);
     }
+    void *all = NULL, *at_start = NULL;
+    BP_TRY(bp_snapshot_room(d->reader, requests, sizeof *d->pool->requests, &all));
+    BP_TRY(bp_snapshot_room(d->reader, live, sizeof *d->pool->live, &at_start));
+    d->pool->requests = all;
+    d->pool->live = at_start;
     return BP_OK;
 }
 
@@ -225,20 +254,28 @@ static bp_status find_requests(bp_torch_device *d)
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
         if (!bp_torch_is_mapping(event))
-            d->moments[d->moment_count++] = (bp_torch_moment){event->address, event->bytes, i, event->frames};
+            d->moments[d->moment_count++] = (bp_torch_moment){event->address, event->bytes, (uint32_t)i, event->frames};
     }
-    if (d->moment_count > UINT32_MAX)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: %zu allocations", d->reader->origin, d->moment_count);
-    void *requests = NULL, *live = NULL;
-    BP_TRY(bp_snapshot_room(d->reader, d->moment_count, sizeof *d->pool->requests, &requests));
-    BP_TRY(bp_snapshot_room(d->reader, d->moment_count, sizeof *d->pool->live, &live));
-    d->pool->requests = requests;
-    d->pool->live = live;
     qsort(d->moments, d->moment_count, sizeof *d->moments, by_address_and_time);
-    for (size_t first = 0, end; first < d->moment_count; first = end) {
-        for (end = first; end < d->moment_count && d->moments[end].address == d->moments[first].address;)
-            end++;
-        BP_TRY(find_requests_at(d, d->moments + first, end - first));
+    BP_TRY(make_room(d));
+    bool open = false;
+    uint32_t id = 0;
+    for (size_t i = 0; i < d->moment_count; i++) {
+        bp_torch_moment moment = d->moments[i];
+        bp_torch_event *event = moment.event != BP_TORCH_END ? &d->events[moment.event] : NULL;
+        bool allocates = event != NULL && event->action == BP_TORCH_ALLOC;
+        open = open && is_same_address(d, i);
+        if (begins_request(d, &moment, open)) {
+            if (event != NULL && !allocates)
+                moment.frames = BP_PICKLE_NO_REF; /* they are those of its end */
+            BP_TRY(add_request(d, &moment, &id));
+            if (!allocates)
+                add_live(d, &moment, id);
+        }
+        if (event != NULL)
+            event->request = id;
+        d->pool->requests[id].holds += event == NULL;
+        open = is_open_after(d, &moment);
     }
     return BP_OK;
 }
@@ -246,7 +283,7 @@ static bp_status find_requests(bp_torch_device *d)
 static bp_status add_events(bp_torch_device *d)
 {
     void *entries = NULL;
-    BP_TRY(bp_snapshot_room(d->reader, d->event_count, sizeof *d->pool->events, &entries));
+    BP_TRY(bp_snapshot_room(d->reader, d->event_count - d->mapping_count, sizeof *d->pool->events, &entries));
     d->pool->events = entries;
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
@@ -286,7 +323,6 @@ bp_status bp_snapshot_read_torch(const bp_snapshot_at *root)
     bp_snapshot_at traces = bp_snapshot_member(root, "device_traces");
     void *pools = NULL;
     size_t count = 0;
-    reader->left = reader->left <= UINT64_MAX / 16 ? 16 * reader->left : UINT64_MAX; /* several tables for each event */
     BP_TRY(bp_snapshot_list(&traces, sizeof *reader->snapshot->pools, &pools, &count));
     reader->snapshot->pools = pools;
     if (count > MOST_DEVICES)
@@ -295,7 +331,12 @@ bp_status bp_snapshot_read_torch(const bp_snapshot_at *root)
         bp_snapshot_at trace = bp_snapshot_item(&traces, i);
         bp_torch_device device = {
             .reader = reader, .pool = &reader->snapshot->pools[reader->snapshot->about.pools], .number = i};
-        BP_TRY(read_device(&device, root, &trace));
+        bp_status status = read_device(&device, root, &trace);
+        free(device.events);
+        free(device.moments);
+        free(device.mapped);
+        if (status != BP_OK)
+            return status;
         bool is_empty = device.pool->about.slabs == 0 && device.event_count == 0;
         reader->snapshot->about.pools += !is_empty;
     }

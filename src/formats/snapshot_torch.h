@@ -13,25 +13,27 @@ typedef enum bp_torch_action {
 } bp_torch_action;
 
 typedef struct bp_torch_event {
-    bp_torch_action action;
     uint64_t address, bytes, stream, time_ns;
-    const bp_pickle_value *frames;
+    bp_pickle_ref frames;
     uint32_t request; /* of allocations and their ends */
+    bp_torch_action action;
 } bp_torch_event;
 
 /* What happens at an address: of the trace, or, with no event, a block of the end. */
 typedef struct bp_torch_moment {
     uint64_t address, bytes;
-    size_t event; /* SIZE_MAX: a block of the end */
-    const bp_pickle_value *frames;
+    uint32_t event; /* BP_TORCH_END: a block of the end */
+    bp_pickle_ref frames;
 } bp_torch_moment;
+#define BP_TORCH_END UINT32_MAX
 
+/* Its arrays are freed when the device has been read; the pool stays. */
 typedef struct bp_torch_device {
     bp_snapshot_reader *reader;
     bp_snapshot_part *pool;
     size_t number;
     bp_torch_event *events;
-    size_t event_count;
+    size_t event_count, mapping_count;
     bp_torch_moment *moments;
     size_t moment_count;
     uint64_t *mapped; /* bytes of each slab, now */

@@ -6,10 +6,9 @@
 
 #include "core/fail.h"
 #include "formats/detail.h"
-#include "formats/pickle_values.h"
 #include "formats/snapshot_file.h"
 
-enum { PATH_CHARS = 160, MOST_TEXT = 512 };
+enum { PATH_CHARS = 160, MOST_TEXT = 512, BLOCK_BYTES = 1 << 16, ALIGNMENT = 8 };
 
 static void print_path(const bp_snapshot_at *at, char path[PATH_CHARS])
 {
@@ -38,22 +37,27 @@ bp_status bp_snapshot_fail(const bp_snapshot_at *at, const char *format, ...)
 
 bp_snapshot_at bp_snapshot_member(const bp_snapshot_at *at, const char *name)
 {
-    return (bp_snapshot_at){
-        .reader = at->reader, .value = bp_pickle_find(at->value, name), .parent = at, .member = name};
+    const bp_pickle *pickle = at->reader->pickle;
+    return (bp_snapshot_at){.reader = at->reader,
+                            .value = bp_pickle_get(pickle, bp_pickle_find(pickle, at->value, name)),
+                            .parent = at,
+                            .member = name};
 }
 
 bp_snapshot_at bp_snapshot_item(const bp_snapshot_at *at, size_t index)
 {
-    bool there = bp_pickle_is_list(at->value) && index < at->value->count;
+    bool there = bp_pickle_is_list(at->value) && index < at->value.count;
+    bp_pickle_ref ref = there ? at->value.items[index] : BP_PICKLE_NO_REF;
     return (bp_snapshot_at){
-        .reader = at->reader, .value = there ? at->value->items[index] : NULL, .parent = at, .index = index};
+        .reader = at->reader, .value = bp_pickle_get(at->reader->pickle, ref), .parent = at, .index = index};
 }
 
 bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t most, uint64_t *number)
 {
-    const bp_pickle_value *v = at->value;
-    if (v == NULL || v->kind != BP_PICKLE_INTEGER || v->is_negative)
-        return bp_snapshot_fail(at, "%s, expected an integer that is not negative", v == NULL ? "missing" : "not that");
+    const bp_pickle_value *v = &at->value;
+    if (v->kind != BP_PICKLE_INTEGER || v->is_negative)
+        return bp_snapshot_fail(at, "%s, expected an integer that is not negative",
+                                v->kind == BP_PICKLE_ABSENT ? "missing" : "not that");
     if (v->magnitude > most)
         return bp_snapshot_fail(at, "%llu, expected at most %llu", (unsigned long long)v->magnitude,
                                 (unsigned long long)most);
@@ -64,22 +68,98 @@ bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t most, uint64_t *
 bp_status bp_snapshot_number_or_0(const bp_snapshot_at *at, uint64_t *number)
 {
     *number = 0;
-    return at->value == NULL || at->value->kind == BP_PICKLE_NONE ? BP_OK : bp_snapshot_number(at, UINT64_MAX, number);
+    return at->value.kind <= BP_PICKLE_NONE ? BP_OK : bp_snapshot_number(at, UINT64_MAX, number);
 }
 
 bp_status bp_snapshot_truth(const bp_snapshot_at *at, int *truth)
 {
-    const bp_pickle_value *v = at->value;
-    if (v == NULL || (v->kind != BP_PICKLE_BOOL && v->kind != BP_PICKLE_INTEGER))
-        return bp_snapshot_fail(at, "%s, expected True or False", v == NULL ? "missing" : "not that");
+    const bp_pickle_value *v = &at->value;
+    if (v->kind != BP_PICKLE_BOOL && v->kind != BP_PICKLE_INTEGER)
+        return bp_snapshot_fail(at, "%s, expected True or False", v->kind == BP_PICKLE_ABSENT ? "missing" : "not that");
     *truth = v->magnitude != 0;
     return BP_OK;
 }
 
+/* ---- memory -------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct bp_snapshot_block {
+    struct bp_snapshot_block *next;
+    size_t used, capacity;
+    _Alignas(ALIGNMENT) char memory[];
+} bp_snapshot_block;
+
+/* Takes the bytes from the budget. */
+static bp_status take(bp_snapshot_reader *reader, size_t count, size_t element_bytes)
+{
+    if (count > reader->left / element_bytes)
+        return bp_fail_quoting(
+            BP_ERR_FORMAT,
+            "%.300s: its lists need more than %zu bytes of memory, the most for a file of %zu bytes, "
+            "with a list in many places counted in each; record fewer events",
+            reader->origin, reader->budget, reader->pickle->bytes);
+    reader->left -= count * element_bytes;
+    return BP_OK;
+}
+
+/* NULL: out of memory. */
+static void *allocate(bp_snapshot *snapshot, size_t bytes)
+{
+    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    bp_snapshot_block *block = snapshot->blocks;
+    if (block == NULL || block->capacity - block->used < rounded) {
+        size_t capacity = rounded > BLOCK_BYTES ? rounded : BLOCK_BYTES;
+        block = calloc(1, sizeof *block + capacity);
+        if (block == NULL)
+            return NULL;
+        *block = (bp_snapshot_block){.next = snapshot->blocks, .capacity = capacity};
+        snapshot->blocks = block;
+    }
+    void *memory = block->memory + block->used;
+    block->used += rounded;
+    return memory;
+}
+
+void bp_snapshot_free(bp_snapshot *snapshot)
+{
+    while (snapshot->blocks != NULL) {
+        bp_snapshot_block *next = snapshot->blocks->next;
+        free(snapshot->blocks);
+        snapshot->blocks = next;
+    }
+    free(snapshot);
+}
+
+bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries)
+{
+    BP_TRY(take(reader, count, element_bytes));
+    *entries = allocate(reader->snapshot, count * element_bytes);
+    return *entries != NULL ? BP_OK : bp_fail_memory(count * element_bytes);
+}
+
+bp_status bp_snapshot_scratch(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries)
+{
+    BP_TRY(take(reader, count, element_bytes));
+    *entries = calloc(count + 1, element_bytes);
+    return *entries != NULL ? BP_OK : bp_fail_memory(count * element_bytes);
+}
+
+bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void **entries, size_t *count)
+{
+    if (at->value.kind > BP_PICKLE_NONE && !bp_pickle_is_list(at->value))
+        return bp_snapshot_fail(at, "expected a list");
+    size_t items = bp_pickle_is_list(at->value) ? at->value.count : 0;
+    BP_TRY(bp_snapshot_room(at->reader, items, element_bytes, entries));
+    *count = items;
+    return BP_OK;
+}
+
+/* ---- texts that are copied once ------------------------------------------------------------------------------------------------ */
+
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text)
 {
     size_t taken = count < MOST_TEXT ? count : MOST_TEXT;
-    char *copy = bp_pickle_allocate(&reader->snapshot->memory, taken + 1);
+    BP_TRY(take(reader, taken + ALIGNMENT, 1));
+    char *copy = allocate(reader->snapshot, taken + 1);
     if (copy == NULL)
         return bp_fail_memory(taken + 1);
     for (size_t i = 0; i < taken; i++)
@@ -90,18 +170,27 @@ bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t
     return BP_OK;
 }
 
-/* ---- texts that are copied once ------------------------------------------------------------------------------------------------ */
-
 typedef struct bp_snapshot_copied {
-    const bp_pickle_value *value;
+    const char *bytes; /* in the pickle; NULL: an empty place */
+    uint32_t count, hash;
     const char *text;
 } bp_snapshot_copied;
 
-/* Where a value is in the table, or would be. */
-static bp_snapshot_copied *find_copied(bp_snapshot_copied *table, size_t capacity, const bp_pickle_value *value)
+/* FNV-1a. */
+static uint32_t hash_of(const char *bytes, size_t count)
 {
-    size_t at = (size_t)((uintptr_t)value / sizeof *value * 0x9e3779b97f4a7c15u >> 20) & (capacity - 1);
-    while (table[at].value != NULL && table[at].value != value)
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ (unsigned char)bytes[i]) * 16777619u;
+    return hash;
+}
+
+/* The entry of a text in the table, or the empty place for it: linear probing. */
+static bp_snapshot_copied *find_copied(bp_snapshot_copied *table, size_t capacity, const bp_snapshot_copied *wanted)
+{
+    size_t at = (wanted->hash * 0x9e3779b97f4a7c15u >> 20) & (capacity - 1);
+    while (table[at].bytes != NULL && (table[at].hash != wanted->hash || table[at].count != wanted->count ||
+                                       memcmp(table[at].bytes, wanted->bytes, wanted->count) != 0))
         at = (at + 1) & (capacity - 1);
     return &table[at];
 }
@@ -109,12 +198,11 @@ static bp_snapshot_copied *find_copied(bp_snapshot_copied *table, size_t capacit
 static bp_status grow_copied(bp_snapshot_reader *reader)
 {
     size_t capacity = reader->copied_capacity > 0 ? 2 * reader->copied_capacity : 256;
-    bp_snapshot_copied *larger = calloc(capacity, sizeof *larger);
-    if (larger == NULL)
-        return bp_fail_memory(capacity * sizeof *larger);
+    void *larger = NULL;
+    BP_TRY(bp_snapshot_scratch(reader, capacity, sizeof *reader->copied, &larger));
     for (size_t i = 0; i < reader->copied_capacity; i++) {
-        if (reader->copied[i].value != NULL)
-            *find_copied(larger, capacity, reader->copied[i].value) = reader->copied[i];
+        if (reader->copied[i].bytes != NULL)
+            *find_copied(larger, capacity, &reader->copied[i]) = reader->copied[i];
     }
     free(reader->copied);
     reader->copied = larger;
@@ -124,12 +212,16 @@ static bp_status grow_copied(bp_snapshot_reader *reader)
 
 static bp_status copy_once(bp_snapshot_reader *reader, const bp_pickle_value *value, const char **text)
 {
+    size_t count = value->count < MOST_TEXT ? value->count : MOST_TEXT;
+    const bp_snapshot_copied wanted = {value->text, (uint32_t)count, hash_of(value->text, count), NULL};
     if (2 * (reader->copied_count + 1) > reader->copied_capacity)
         BP_TRY(grow_copied(reader));
-    bp_snapshot_copied *entry = find_copied(reader->copied, reader->copied_capacity, value);
-    if (entry->value == NULL) {
-        BP_TRY(bp_snapshot_copy(reader, value->text, value->count, &entry->text));
-        entry->value = value;
+    bp_snapshot_copied *entry = find_copied(reader->copied, reader->copied_capacity, &wanted);
+    if (entry->bytes == NULL) {
+        const char *copy = NULL;
+        BP_TRY(bp_snapshot_copy(reader, value->text, count, &copy));
+        *entry = wanted;
+        entry->text = copy;
         reader->copied_count++;
     }
     *text = entry->text;
@@ -138,41 +230,18 @@ static bp_status copy_once(bp_snapshot_reader *reader, const bp_pickle_value *va
 
 bp_status bp_snapshot_text(const bp_snapshot_at *at, const char **text)
 {
-    const bp_pickle_value *v = at->value;
-    if (v != NULL && v->kind == BP_PICKLE_NONE) {
+    const bp_pickle_value *v = &at->value;
+    if (v->kind == BP_PICKLE_NONE) {
         *text = "";
         return BP_OK;
     }
-    if (v == NULL || v->kind != BP_PICKLE_STRING)
-        return bp_snapshot_fail(at, "%s, expected a string", v == NULL ? "missing" : "not that");
+    if (v->kind != BP_PICKLE_STRING)
+        return bp_snapshot_fail(at, "%s, expected a string", v->kind == BP_PICKLE_ABSENT ? "missing" : "not that");
     return copy_once(at->reader, v, text);
 }
 
 bp_status bp_snapshot_text_or_none(const bp_snapshot_at *at, const char **text)
 {
     *text = "";
-    return at->value == NULL ? BP_OK : bp_snapshot_text(at, text);
-}
-
-bp_status bp_snapshot_room(bp_snapshot_reader *reader, size_t count, size_t element_bytes, void **entries)
-{
-    if (count > reader->left)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: lists that are in it many times over are not read",
-                               reader->origin);
-    reader->left -= count;
-    *entries = bp_pickle_allocate(&reader->snapshot->memory, count * element_bytes);
-    if (*entries == NULL)
-        return bp_fail_memory(count * element_bytes);
-    memset(*entries, 0, count * element_bytes);
-    return BP_OK;
-}
-
-bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void **entries, size_t *count)
-{
-    if (at->value != NULL && at->value->kind != BP_PICKLE_NONE && !bp_pickle_is_list(at->value))
-        return bp_snapshot_fail(at, "expected a list");
-    size_t items = bp_pickle_is_list(at->value) ? at->value->count : 0;
-    BP_TRY(bp_snapshot_room(at->reader, items, element_bytes, entries));
-    *count = items;
-    return BP_OK;
+    return at->value.kind == BP_PICKLE_ABSENT ? BP_OK : bp_snapshot_text(at, text);
 }

@@ -139,6 +139,44 @@ def torch():
     return {"segments": segments, "device_traces": [trace, []], "allocator_settings": {}, "external_annotations": []}
 
 
+def torch_training(events, depth=0, seed=1):
+    """A trace of PyTorch's allocator with so many entries, as training makes them: blocks of all sizes in segments, most of them freed soon,
+    some at the end of the step. With `depth`, every entry has a list of frames of its own, whose frames are shared (torch/csrc/cuda/Module.cpp)."""
+    chance = random.Random(seed)
+    known = [{"name": f"forward_{i}" if i % 4 else "c10::alloc", "filename": f"/train/model_{i % 40}.py" if i % 4 else "??", "line": i}
+             for i in range(4000)]
+    trace, live, time = [], [], 1_700_000_000_000_000
+    segment = 512 * MIB
+    base, step = 0x7F0000000000, 64 << 10
+    free = [base + i * step for i in range(32 * segment // step)][::-1]
+    for i in range(32):
+        trace.append({"action": "segment_alloc", "addr": base + i * segment, "size": segment, "stream": 0, "time_us": time, "frames": []})
+
+    def event(action, address, size):
+        first = chance.randrange(len(known) - depth) if depth else 0
+        trace.append({"action": action, "addr": address, "size": size, "stream": 0, "time_us": time, "frames": known[first:first + depth],
+                      "compile_context": "N/A", "user_metadata": ""})
+    while len(trace) < events:
+        time += chance.randrange(3, 40)
+        if free and (len(live) < 1000 or chance.random() < 0.5):
+            block = (free.pop(), chance.randrange(512, step, 512))
+            live.append(block)
+            event("alloc", *block)
+        else:
+            at = -1 - min(int(chance.expovariate(0.05)), len(live) - 1)
+            block = live.pop(at)
+            event("free_requested", *block)
+            event("free_completed", *block)
+            free.append(block[0])
+    blocks = sorted(live)
+    segments = [{"device": 0, "address": base + i * segment, "total_size": segment, "stream": 0, "segment_type": "large", "frames": [], "blocks": []}
+                for i in range(32)]
+    for address, size in blocks:
+        segments[(address - base) // segment]["blocks"].append(
+            {"address": address, "size": size, "requested_size": size, "state": "active_allocated", "frames": []})
+    return {"segments": segments, "device_traces": [trace, []], "allocator_settings": {}, "external_annotations": []}
+
+
 def write(path, snapshot, protocol=2):
     with open(path, "wb") as file:
         pickle.dump(snapshot, file, protocol=protocol)

@@ -8,90 +8,101 @@
 
 /* In memory of its exact size, so that a sanitizer sees reads behind the end; the pickle points into it. */
 static char *held;
+static bp_pickle p;
+static size_t budget = 1 << 20;
 
-static bp_status parse_bytes(const char *data, size_t bytes, bp_pickle *pickle)
+static bp_status parse_bytes(const char *data, size_t bytes)
 {
     free(held);
     held = malloc(bytes > 0 ? bytes : 1);
     assert_non_null(held);
     memcpy(held, data, bytes);
-    *pickle = (bp_pickle){0};
-    bp_status status = bp_pickle_parse(held, bytes, "d/x.pickle", pickle);
-    assert_true((status == BP_OK) == (pickle->value != NULL));
+    p = (bp_pickle){0};
+    bp_status status = bp_pickle_parse(held, bytes, budget, "d/x.pickle", &p);
+    assert_true((status == BP_OK) == (p.data != NULL));
     return status;
 }
 
-#define PARSE(data, pickle) parse_bytes(data, sizeof(data) - 1, pickle)
-#define REFUSES(data, ...)                                                                                             \
-    do {                                                                                                               \
-        bp_pickle refused;                                                                                             \
-        assert_fails(PARSE(data, &refused), BP_ERR_FORMAT, "d/x.pickle: byte ", __VA_ARGS__);                          \
-    } while (0)
-
-static void assert_integer(const bp_pickle_value *value, uint64_t magnitude, bool is_negative)
+static bp_pickle_value root(void)
 {
-    assert_int_equal(value->kind, BP_PICKLE_INTEGER);
-    assert_true(value->magnitude == magnitude);
-    assert_int_equal(value->is_negative, is_negative);
+    return bp_pickle_get(&p, p.root);
 }
 
-static void assert_text(const bp_pickle_value *value, const char *text)
+static bp_pickle_value item(size_t index)
 {
-    assert_int_equal(value->kind, BP_PICKLE_STRING);
-    assert_int_equal(value->count, strlen(text));
-    assert_memory_equal(value->text, text, value->count);
+    assert_true(index < root().count);
+    return bp_pickle_get(&p, root().items[index]);
+}
+
+static bp_pickle_value find(const char *key)
+{
+    return bp_pickle_get(&p, bp_pickle_find(&p, root(), key));
+}
+
+#define PARSE(data) parse_bytes(data, sizeof(data) - 1)
+#define REFUSES(data, ...) assert_fails(PARSE(data), BP_ERR_FORMAT, "d/x.pickle: byte ", __VA_ARGS__)
+
+static void assert_integer(bp_pickle_value value, uint64_t magnitude, bool is_negative)
+{
+    assert_int_equal(value.kind, BP_PICKLE_INTEGER);
+    assert_true(value.magnitude == magnitude);
+    assert_int_equal(value.is_negative, is_negative);
+}
+
+static void assert_text(bp_pickle_value value, const char *text)
+{
+    assert_int_equal(value.kind, BP_PICKLE_STRING);
+    assert_int_equal(value.count, strlen(text));
+    assert_memory_equal(value.text, text, value.count);
 }
 
 static void test_integers(void **state)
 {
     (void)state;
-    bp_pickle p;
     assert_ok(PARSE(
         P2 "](K\xffM\x01\x02J\xff\xff\xff\xffJ\x00\x00\x00\x80\x8a\x00\x8a\x01\x80\x8a\x09\xff\xff\xff\xff\xff\xff\xff"
-           "\xff\x00\x8a\x09\x01\x00\x00\x00\x00\x00\x00\x00\xff\x8b\x02\x00\x00\x00\x00\x01\x88\x89Ne.",
-        &p));
+           "\xff\x00\x8a\x09\x01\x00\x00\x00\x00\x00\x00\x00\xff\x8b\x02\x00\x00\x00\x00\x01\x88\x89Ne."));
     const struct {
         uint64_t magnitude;
         bool is_negative;
     } expected[] = {{255, false}, {513, false},        {1, true},          {2147483648u, true}, {0, false},
                     {128, true},  {UINT64_MAX, false}, {UINT64_MAX, true}, {256, false}};
-    assert_int_equal(p.value->count, 12);
+    assert_int_equal(root().count, 12);
     for (size_t i = 0; i < 9; i++)
-        assert_integer(p.value->items[i], expected[i].magnitude, expected[i].is_negative);
-    assert_int_equal(p.value->items[9]->kind, BP_PICKLE_BOOL);
-    assert_int_equal(p.value->items[9]->magnitude, 1);
-    assert_int_equal(p.value->items[10]->magnitude, 0);
-    assert_int_equal(p.value->items[11]->kind, BP_PICKLE_NONE);
+        assert_integer(item(i), expected[i].magnitude, expected[i].is_negative);
+    assert_int_equal(item(9).kind, BP_PICKLE_BOOL);
+    assert_int_equal(item(9).magnitude, 1);
+    assert_int_equal(item(10).magnitude, 0);
+    assert_int_equal(item(11).kind, BP_PICKLE_NONE);
     bp_pickle_finish(&p);
-    assert_null(p.value);
+    assert_null(p.containers);
     REFUSES(P2 "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.", "byte 2", "9 bytes", "64 bits");
     REFUSES(P2 "\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xff.", "byte 2", "64 bits");
+    REFUSES(P2 "\x8a\x0a\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00.", "byte 2", "10 bytes", "64 bits");
     REFUSES(P2 "\x8a\x09\xff", "9 bytes belong here, 1 are left");
 }
 
 static void test_texts(void **state)
 {
     (void)state;
-    bp_pickle p;
     assert_ok(PARSE(P4 "(X\x02\x00\x00\x00h\xc3\x8c\x01"
                        "a\x8d\x01\x00\x00\x00\x00\x00\x00\x00"
                        "bU\x01"
                        "cT\x01\x00\x00\x00"
                        "dC\x01"
                        "eB\x01\x00\x00\x00"
-                       "f\x8e\x00\x00\x00\x00\x00\x00\x00\x00G\x3f\xf8\x00\x00\x00\x00\x00\x00t.",
-                    &p));
-    assert_int_equal(p.value->kind, BP_PICKLE_TUPLE);
-    assert_int_equal(p.value->count, 9);
-    assert_text(p.value->items[0], "h\xc3");
-    assert_text(p.value->items[1], "a");
-    assert_text(p.value->items[2], "b");
-    assert_text(p.value->items[3], "c");
-    assert_text(p.value->items[4], "d");
-    assert_int_equal(p.value->items[5]->kind, BP_PICKLE_BYTES);
-    assert_int_equal(p.value->items[7]->count, 0);
-    assert_int_equal(p.value->items[8]->kind, BP_PICKLE_FLOAT);
-    assert_true(p.value->items[8]->real == 1.5);
+                       "f\x8e\x00\x00\x00\x00\x00\x00\x00\x00G\x3f\xf8\x00\x00\x00\x00\x00\x00t."));
+    assert_int_equal(root().kind, BP_PICKLE_TUPLE);
+    assert_int_equal(root().count, 9);
+    assert_text(item(0), "h\xc3");
+    assert_text(item(1), "a");
+    assert_text(item(2), "b");
+    assert_text(item(3), "c");
+    assert_text(item(4), "d");
+    assert_int_equal(item(5).kind, BP_PICKLE_BYTES);
+    assert_int_equal(item(7).count, 0);
+    assert_int_equal(item(8).kind, BP_PICKLE_FLOAT);
+    assert_true(item(8).real == 1.5);
     bp_pickle_finish(&p);
     REFUSES(P2 "X\xff\xff\xff\xff"
                "ab",
@@ -104,31 +115,28 @@ static void test_texts(void **state)
 static void test_containers(void **state)
 {
     (void)state;
-    bp_pickle p;
     assert_ok(PARSE(P2 "}(X\x01\x00\x00\x00"
                        "a](K\x01K\x02"
                        "eX\x01\x00\x00\x00"
                        "bK\x07uX\x01\x00\x00\x00"
-                       "aK\x09s.",
-                    &p));
-    assert_int_equal(p.value->count, 6);
-    assert_integer(bp_pickle_find(p.value, "a"), 9, false); /* the last one, as in Python */
-    assert_integer(bp_pickle_find(p.value, "b"), 7, false);
-    assert_null(bp_pickle_find(p.value, "ab"));
-    assert_null(bp_pickle_find(p.value, ""));
-    assert_null(bp_pickle_find(NULL, "a"));
-    assert_true(bp_pickle_is_list(p.value->items[1]));
-    assert_int_equal(p.value->items[1]->count, 2);
+                       "aK\x09s."));
+    assert_int_equal(root().count, 6);
+    assert_integer(find("a"), 9, false); /* the last one, as in Python */
+    assert_integer(find("b"), 7, false);
+    assert_int_equal(find("ab").kind, BP_PICKLE_ABSENT);
+    assert_int_equal(find("").kind, BP_PICKLE_ABSENT);
+    assert_int_equal(bp_pickle_find(&p, (bp_pickle_value){.kind = BP_PICKLE_ABSENT}, "a"), BP_PICKLE_NO_REF);
+    assert_true(bp_pickle_is_list(item(1)));
+    assert_int_equal(item(1).count, 2);
     bp_pickle_finish(&p);
     assert_ok(PARSE(P2 "(K\x01\x85K\x02K\x03\x86K\x04K\x05K\x06\x87)]K\x07"
                        "a(K\x08l(K\x01K\x02"
-                       "dt.",
-                    &p));
+                       "dt."));
     static const uint32_t counts[] = {1, 2, 3, 0, 1, 1, 2};
-    assert_int_equal(p.value->count, 7);
+    assert_int_equal(root().count, 7);
     for (size_t i = 0; i < 7; i++)
-        assert_int_equal(p.value->items[i]->count, counts[i]);
-    assert_null(bp_pickle_find(p.value->items[6], "a"));
+        assert_int_equal(item(i).count, counts[i]);
+    assert_int_equal(bp_pickle_find(&p, item(6), "a"), BP_PICKLE_NO_REF);
     bp_pickle_finish(&p);
 }
 
@@ -143,30 +151,121 @@ static void test_long_lists(void **state)
         data[5 + 3 * i] = 'a';
     }
     data[sizeof data - 1] = '.';
-    bp_pickle p;
-    assert_ok(parse_bytes(data, sizeof data, &p));
-    assert_int_equal(p.value->count, ITEMS);
+    assert_ok(parse_bytes(data, sizeof data));
+    assert_int_equal(root().count, ITEMS);
     for (size_t i = 0; i < ITEMS; i++)
-        assert_integer(p.value->items[i], i % 128, false);
+        assert_integer(item(i), i % 128, false);
+    bp_pickle_finish(&p);
+}
+
+/* Lists that grow in turn, a batch at a time: what each has so far moves, or stays where it has room. */
+static void test_lists_that_grow_in_turn(void **state)
+{
+    (void)state;
+    enum { LISTS = 3, ROUNDS = 60 };
+    static char data[1 << 16];
+    size_t bytes = 0;
+    memcpy(data, P4 "](", 4);
+    bytes = 4;
+    for (int i = 0; i < LISTS; i++) {
+        data[bytes++] = ']';
+        data[bytes++] = '\x94';
+    }
+    data[bytes++] = 'e';
+    size_t expected[LISTS] = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < LISTS; i++) {
+            data[bytes++] = '(';
+            data[bytes++] = 'h';
+            data[bytes++] = (char)i;
+            data[bytes++] = '(';
+            for (int k = 0; k < (round + i) % 5; k++) {
+                data[bytes++] = 'K';
+                data[bytes++] = (char)(expected[i]++ % 128);
+            }
+            data[bytes++] = 'e';
+            data[bytes++] = 'e'; /* into the outer list, once more */
+        }
+    }
+    data[bytes++] = '.';
+    assert_ok(parse_bytes(data, bytes));
+    assert_int_equal(root().count, LISTS + LISTS * ROUNDS);
+    for (size_t i = 0; i < root().count; i++) {
+        assert_int_equal(item(i).count, expected[i % LISTS]);
+        for (size_t k = 0; k < item(i).count; k++)
+            assert_integer(bp_pickle_get(&p, item(i).items[k]), k % 128, false);
+    }
+    bp_pickle_finish(&p);
+}
+
+/* The most that each opcode costs, against the size of the data: an array has at most half more than it needs. */
+static void test_budget(void **state)
+{
+    (void)state;
+    enum { OPCODES = 1 << 18 };
+    static char data[2 * OPCODES + 4];
+    const struct {
+        const char *repeated, *begin, *end;
+    } cases[] = {{"]", "(", "t"},     /* empty lists */
+                 {"]\x94", "(", "t"}, /* in the memo */
+                 {"h\x00", "]\x94(", "e"},
+                 {"N", "(", "t"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t unit = i % 3 == 0 ? 1 : 2, begin = strlen(cases[i].begin);
+        memcpy(data, P4, 2);
+        memcpy(data + 2, cases[i].begin, begin);
+        size_t bytes = 2 + begin;
+        for (size_t k = 0; k < OPCODES; k++, bytes += unit)
+            memcpy(data + bytes, cases[i].repeated, unit);
+        data[bytes++] = cases[i].end[0];
+        data[bytes++] = '.';
+        budget = SIZE_MAX;
+        assert_ok(parse_bytes(data, bytes));
+        assert_true(p.granted <= 30 * bytes + 16384);
+        budget = p.granted;
+        bp_pickle_finish(&p);
+        assert_ok(parse_bytes(data, bytes));
+        bp_pickle_finish(&p);
+        budget--;
+        assert_fails(parse_bytes(data, bytes), BP_ERR_FORMAT, "d/x.pickle: byte ", "record fewer events");
+        budget = 1 << 20;
+    }
+}
+
+/* Pairs of the pair before, 200 times over: 2^200 items for a reader that copies. */
+static void test_shared_pairs(void **state)
+{
+    (void)state;
+    static char data[4 + 200 * 4 + 1];
+    memcpy(data, P4 ")\x94", 4);
+    for (int i = 0; i < 200; i++)
+        memcpy(data + 4 + 4 * (size_t)i, (const char[]){'h', (char)i, '\x86', '\x94'}, 4);
+    data[sizeof data - 1] = '.';
+    assert_ok(parse_bytes(data, sizeof data));
+    bp_pickle_value value = root();
+    for (int depth = 0; depth < 200; depth++) {
+        assert_int_equal(value.count, 2);
+        assert_int_equal(value.items[0], value.items[1]);
+        value = bp_pickle_get(&p, value.items[0]);
+    }
+    assert_int_equal(value.count, 0);
+    assert_true(p.granted < 16384);
     bp_pickle_finish(&p);
 }
 
 static void test_memo(void **state)
 {
     (void)state;
-    bp_pickle p;
     assert_ok(PARSE(
         P4 "\x95\x16\x00\x00\x00\x00\x00\x00\x00]\x94(\x8c\x01x\x94h\x01r\x07\x00\x00\x00j\x07\x00\x00\x00g7\np8\nh\x08"
-           "e.",
-        &p));
-    assert_int_equal(p.value->count, 5);
+           "e."));
+    assert_int_equal(root().count, 5);
     for (size_t i = 0; i < 5; i++)
-        assert_ptr_equal(p.value->items[i], p.value->items[0]);
+        assert_int_equal(root().items[i], root().items[0]);
     bp_pickle_finish(&p);
     assert_ok(PARSE(P2 "]q\x00h\x00"
-                       "a.",
-                    &p)); /* a list in itself */
-    assert_ptr_equal(p.value->items[0], p.value);
+                       "a.")); /* a list in itself */
+    assert_int_equal(root().items[0], p.root);
     bp_pickle_finish(&p);
     REFUSES(P2 "]h\x05.", "byte 3", "number 5 of the memo is not there");
     REFUSES(P2 "]j\xff\xff\xff\xff.", "number 4294967295");
@@ -211,8 +310,7 @@ static void test_what_is_no_data(void **state)
                    {'I', "0x49 is no opcode"}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const char data[] = {'\x80', 4, 'N', refused[i].opcode, '.'};
-        bp_pickle p;
-        assert_fails(parse_bytes(data, sizeof data, &p), BP_ERR_FORMAT, "d/x.pickle: byte 3", refused[i].name);
+        assert_fails(parse_bytes(data, sizeof data), BP_ERR_FORMAT, "d/x.pickle: byte 3", refused[i].name);
     }
 }
 
@@ -245,15 +343,21 @@ static void test_what_does_not_end(void **state)
             "last key has no value");
     static char marks[2 + 2000] = P2;
     memset(marks + 2, '(', 2000);
-    bp_pickle p;
-    assert_fails(parse_bytes(marks, sizeof marks, &p), BP_ERR_FORMAT, "byte 1002", "more than 1000");
+    assert_fails(parse_bytes(marks, sizeof marks), BP_ERR_FORMAT, "byte 1002", "more than 1000");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_integers),          cmocka_unit_test(test_texts), cmocka_unit_test(test_containers),
-        cmocka_unit_test(test_long_lists),        cmocka_unit_test(test_memo),  cmocka_unit_test(test_what_is_no_data),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_containers),
+        cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_lists_that_grow_in_turn),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_shared_pairs),
+        cmocka_unit_test(test_memo),
+        cmocka_unit_test(test_what_is_no_data),
         cmocka_unit_test(test_what_does_not_end),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
