@@ -22,7 +22,8 @@ typedef enum bp_json_dialect {
 } bp_json_dialect;
 
 /* The document in `text`, an object or a list of at most 64 levels; json_decref() it. Duplicate keys are refused.
- * Errors: BP_ERR_FORMAT "<origin>:<line>:<column>: ...", BP_ERR_NO_HOST_MEMORY. */
+ * Errors: BP_ERR_FORMAT "<origin>:<line>:<column>: ...", also where the values need more memory than
+ * bp_reader_budget; BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bp_json_dialect dialect, json_t **document);
 
 bp_json_at bp_json_root(json_t *document, const char *origin);

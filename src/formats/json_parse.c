@@ -11,15 +11,28 @@
 
 #include "core/fail.h"
 #include "formats/detail.h"
+#include "formats/reader.h"
 
 #define DEEPEST 64
 #define LONGEST_NUMBER 500
+
+/* Bytes that values take on a 64-bit machine, with the overhead of malloc: jansson 2.14, hashtable.c and value.c. An empty object has a table
+ * of eight buckets; texts also take their length. */
+enum {
+    OBJECT_BYTES = 224,
+    LIST_BYTES = 128,
+    MEMBER_BYTES = 112,
+    ELEMENT_BYTES = 16,
+    TEXT_BYTES = 80,
+    NUMBER_BYTES = 32
+};
 
 typedef struct parser {
     const char *text, *at, *end;
     const char *origin;
     unsigned depth;
-    bool python; /* NaN, Infinity and -Infinity are {} */
+    size_t taken, budget; /* bytes of the values */
+    bool python;          /* NaN, Infinity and -Infinity are {} */
 } parser;
 
 /* ---- errors ----------------------------------------------------------------------------------------------------------------- */
@@ -50,6 +63,19 @@ static bp_status fail_expected(const parser *p, const char *expected)
     while (length < left && length < 20 && strchr(marks, p->at[0]) == NULL && strchr(marks, p->at[length]) == NULL)
         length++;
     return fail_at(p, p->at, "expected %s, got '%.*s'", expected, (int)length, p->at);
+}
+
+/* Counts bytes before they are allocated. */
+static bp_status charge(parser *p, size_t bytes)
+{
+    p->taken += bytes;
+    if (p->taken <= p->budget)
+        return BP_OK;
+    return fail_at(
+        p, p->at,
+        "its values need more than %zu bytes of memory, the limit for a document of %zu bytes; split it, or make "
+        "sure that this is the file that you meant",
+        p->budget, (size_t)(p->end - p->text));
 }
 
 /* jansson's constructors refuse what is not UTF-8, and fail without memory; only malloc sets errno. */
@@ -266,6 +292,7 @@ static bp_status parse_member(parser *p, json_t *object)
     const char *where = p->at;
     string key = {0};
     json_t *value = NULL;
+    BP_TRY(charge(p, MEMBER_BYTES));
     BP_TRY(parse_text(p, &key));
     bp_status status =
         json_object_getn(object, key.bytes, key.count) == NULL
@@ -285,6 +312,7 @@ static bp_status parse_member(parser *p, json_t *object)
 static bp_status parse_element(parser *p, json_t *list)
 {
     json_t *value = NULL;
+    BP_TRY(charge(p, ELEMENT_BYTES));
     BP_TRY(parse_value(p, &value));
     return json_array_append_new(list, value) == 0 ? BP_OK : bp_fail_memory(sizeof value);
 }
@@ -295,6 +323,7 @@ static bp_status parse_values(parser *p, bool object, json_t **made)
     const char close = object ? '}' : ']', *where = p->at++;
     if (p->depth == DEEPEST)
         return fail_at(p, where, "nested deeper than %d levels", DEEPEST);
+    BP_TRY(charge(p, object ? OBJECT_BYTES : LIST_BYTES));
     json_t *values = object ? json_object() : json_array();
     if (values == NULL)
         return bp_fail_memory(sizeof *values);
@@ -319,7 +348,9 @@ static bp_status parse_string(parser *p, json_t **value)
 {
     const char *where = p->at;
     string read = {0};
+    BP_TRY(charge(p, TEXT_BYTES));
     BP_TRY(parse_text(p, &read));
+    p->taken += read.count;
     errno = 0;
     json_t *made = json_stringn(read.bytes, read.count);
     bp_status status = made != NULL ? BP_OK : fail_made(p, where, read.count);
@@ -337,11 +368,14 @@ static bp_status parse_value(parser *p, json_t **value)
     if (first == '"')
         return parse_string(p, value);
     if (p->python && (take_word(p, "NaN") || take_word(p, "Infinity") || take_word(p, "-Infinity"))) {
+        BP_TRY(charge(p, OBJECT_BYTES));
         *value = json_object();
         return *value != NULL ? BP_OK : bp_fail_memory(sizeof **value);
     }
-    if (first == '-' || is_digit(p))
+    if (first == '-' || is_digit(p)) {
+        BP_TRY(charge(p, NUMBER_BYTES));
         return parse_number(p, value);
+    }
     *value = take_word(p, "true")    ? json_true()
              : take_word(p, "false") ? json_false()
              : take_word(p, "null")  ? json_null()
@@ -351,7 +385,12 @@ static bp_status parse_value(parser *p, json_t **value)
 
 bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bp_json_dialect dialect, json_t **document)
 {
-    parser p = {text, text, text + bytes, origin, 0, dialect == BP_JSON_OF_PYTHON};
+    parser p = {.text = text,
+                .at = text,
+                .end = text + bytes,
+                .origin = origin,
+                .budget = bp_reader_budget(bytes),
+                .python = dialect == BP_JSON_OF_PYTHON};
     if (bytes == 0)
         return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: empty, expected a JSON document", origin);
     skip_space(&p);
