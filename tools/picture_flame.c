@@ -58,14 +58,22 @@ static void draw_box(cairo_t *cr, const picture_box *box, uint32_t colour, doubl
     picture_text(cr, &plain, box->x + 5, box->y + 34, 0, box->width - 9, amount);
 }
 
-static void draw_level(cairo_t *cr, const view_pool *pool, int level)
+/* Boxes below LEAST_EXTENT of the same parent are drawn as one. Returns how many are not drawn for that. */
+static size_t draw_level(cairo_t *cr, const view_pool *pool, int level)
 {
     static const double alphas[LEVELS] = {0.16, 1, 0.8, 0.6};
     double done = 0;
+    size_t merged = 0;
     for (size_t first = 0, end; first < pool->at_peak_count; first = end) {
         uint64_t bytes = 0;
-        for (end = first; end < pool->at_peak_count && is_together(pool, first, end, level); end++)
+        for (end = first; end < pool->at_peak_count; end++) {
+            bool is_next = !is_together(pool, end > first ? end - 1 : first, end, level);
+            if (is_next && (WIDTH * (double)bytes / (double)pool->peak_bytes >= LEAST_EXTENT || level == 0 ||
+                            !is_together(pool, first, end, level - 1)))
+                break;
+            merged += is_next;
             bytes += request_of(pool, end)->bytes;
+        }
         size_t role = pool->role_of[pool->spans[pool->at_peak[first]].request];
         const picture_box box = {MARGIN + WIDTH * done / (double)pool->peak_bytes,
                                  MARGIN + HEADING + ROW * level,
@@ -77,6 +85,7 @@ static void draw_level(cairo_t *cr, const view_pool *pool, int level)
                  name_of(pool, first, level), bytes);
         done += (double)bytes;
     }
+    return merged;
 }
 
 static void draw_page(cairo_t *cr, const void *user)
@@ -89,10 +98,16 @@ static void draw_page(cairo_t *cr, const void *user)
              (double)pool->peak_ns / 1e6, pool->at_peak_count);
     picture_text(cr, &heading, MARGIN, MARGIN + 12, 0, WIDTH, input->title);
     picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, WIDTH, text);
+    size_t merged = 0;
     for (int level = 0; level < LEVELS; level++)
-        draw_level(cr, pool, level);
+        merged += draw_level(cr, pool, level);
     picture_text(cr, &quiet, MARGIN, MARGIN + HEADING + ROW * LEVELS + 24, 0, WIDTH,
                  "Rightwards: bytes. Downwards: roles, their units, and the buckets of these.");
+    if (merged > 0) {
+        snprintf(text, sizeof text, "%zu boxes are narrower than %.1f points and drawn with the one before them.",
+                 merged, LEAST_EXTENT);
+        picture_text(cr, &quiet, MARGIN, MARGIN + HEADING + ROW * LEVELS + 40, 0, WIDTH, text);
+    }
 }
 
 const char *picture_draw_flame(const snapshot_picture *input, const output *to)

@@ -22,8 +22,9 @@ enum {
     BELOW = 78
 };
 #define LEAST_EXTENT 0.4
+#define GONE_SHADE 0.22 /* of what is below */
 
-/* So many boxes that an image of them is smaller than they are, and looks the same. */
+/* More boxes than these, and ranges without memory, become an image, which is smaller than they are. */
 #define MOST_BOXES 4000
 
 static const picture_style heading = {17, true, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY},
@@ -37,6 +38,7 @@ typedef struct page {
     uint64_t *track_offsets;
     picture_box live;
     double bottom; /* of the bands */
+    bool is_image;
 } page;
 
 /* ---- where things are ----------------------------------------------------------------------------------------------------------- */
@@ -63,13 +65,14 @@ static const char *arrange(page *p)
             i < pool->about.slabs ? (double)pool->slabs[i].bytes : (double)p->track_offsets[pool->track_count];
         total += p->bands[i].bytes;
     }
-    double count = fmax((double)p->band_count, 1), gaps = SLAB_GAP * (count - 1);
+    double count = fmax((double)p->band_count, 1), gap = fmin(SLAB_GAP, SLABS_HEIGHT / 3.0 / count);
+    double gaps = gap * (count - 1);
     double least = fmin(LEAST_SLAB, fmax(SLABS_HEIGHT - gaps, 0) / count), rest = SLABS_HEIGHT - gaps - least * count;
     for (size_t i = 0; i < p->band_count; i++) {
         picture_box *band = &p->bands[i];
         *band = (picture_box){MARGIN + LEFT,        y, PLOT_WIDTH, least + fmax(rest, 0) * band->bytes / total,
                               fmax(band->bytes, 1), 0};
-        y += band->height + SLAB_GAP;
+        y += band->height + gap;
     }
     p->bottom = MARGIN + HEADING + SLABS_HEIGHT;
     uint64_t most = pool->peak_bytes;
@@ -81,53 +84,32 @@ static const char *arrange(page *p)
 
 /* ---- slabs ------------------------------------------------------------------------------------------------------------------------ */
 
-static void add_boxes(cairo_t *cr, const page *p, size_t role)
+static picture_box box_of(const page *p, const view_span *span)
+{
+    bool outside = span->slab == VIEW_OUTSIDE;
+    const picture_box *band = &p->bands[outside ? p->band_count - 1 : span->slab];
+    double offset = (double)(outside ? p->track_offsets[span->offset] : span->offset);
+    double height = band->height * fmin((double)p->pool->requests[span->request].bytes / band->bytes, 1);
+    double x = x_of(p, span->begin_ns), y = band->y + band->height * (1 - offset / band->bytes) - height;
+    return (picture_box){x,           y, fmax(x_of(p, span->end_ns) - x, LEAST_EXTENT), fmax(height, LEAST_EXTENT),
+                         band->bytes, 0};
+}
+
+static void draw_boxes(cairo_t *cr, const page *p)
 {
     const view_pool *pool = p->pool;
-    for (size_t i = 0; i < pool->span_count; i++) {
-        const view_span *span = &pool->spans[i];
-        if (pool->role_of[span->request] != role)
-            continue;
-        bool outside = span->slab == VIEW_OUTSIDE;
-        const picture_box *band = &p->bands[outside ? p->band_count - 1 : span->slab];
-        double offset = (double)(outside ? p->track_offsets[span->offset] : span->offset);
-        double height = band->height * fmin((double)pool->requests[span->request].bytes / band->bytes, 1);
-        double x = x_of(p, span->begin_ns), y = band->y + band->height * (1 - offset / band->bytes) - height;
-        cairo_rectangle(cr, x, y, fmax(x_of(p, span->end_ns) - x, LEAST_EXTENT), fmax(height, LEAST_EXTENT));
-    }
-}
-
-static void fill_boxes(cairo_t *cr, const page *p, bool edged)
-{
-    for (size_t role = 0; role < p->pool->role_count; role++) {
+    for (size_t role = 0; role < pool->role_count; role++) {
         picture_colour(cr, picture_kind_colours[role % PICTURE_KINDS], 1);
-        add_boxes(cr, p, role);
+        for (size_t i = 0; i < pool->span_count; i++) {
+            picture_box box = box_of(p, &pool->spans[i]);
+            if (pool->role_of[pool->spans[i].request] == role)
+                cairo_rectangle(cr, box.x, box.y, box.width, box.height);
+        }
         cairo_fill_preserve(cr);
         picture_colour(cr, 0xffffff, 1);
-        cairo_set_line_width(cr, edged ? 0.5 : 0);
-        if (edged)
-            cairo_stroke(cr);
-        cairo_new_path(cr);
+        cairo_set_line_width(cr, 0.5);
+        cairo_stroke(cr);
     }
-}
-
-static void fill_boxes_as_image(cairo_t *cr, const page *p)
-{
-    const double scale = 2;
-    cairo_surface_t *image =
-        cairo_image_surface_create(CAIRO_FORMAT_ARGB32, (int)(PLOT_WIDTH * scale), (int)(SLABS_HEIGHT * scale));
-    cairo_t *to_image = cairo_create(image);
-    cairo_scale(to_image, scale, scale);
-    cairo_translate(to_image, -(MARGIN + LEFT), -(MARGIN + HEADING));
-    fill_boxes(to_image, p, false);
-    cairo_save(cr);
-    cairo_translate(cr, MARGIN + LEFT, MARGIN + HEADING);
-    cairo_scale(cr, 1 / scale, 1 / scale);
-    cairo_set_source_surface(cr, image, 0, 0);
-    cairo_paint(cr);
-    cairo_restore(cr);
-    cairo_destroy(to_image);
-    cairo_surface_destroy(image);
 }
 
 static void draw_band(cairo_t *cr, const page *p, size_t index)
@@ -136,9 +118,11 @@ static void draw_band(cairo_t *cr, const page *p, size_t index)
     const view_pool *pool = p->pool;
     const char *name = index < pool->about.slabs ? pool->slabs[index].group : "outside slabs";
     char amount[PICTURE_BYTES_CHARS];
-    picture_colour(cr, PICTURE_UNUSED, 1);
-    cairo_rectangle(cr, band->x, band->y, band->width, band->height);
-    cairo_fill(cr);
+    if (!p->is_image) {
+        picture_colour(cr, PICTURE_UNUSED, 1);
+        cairo_rectangle(cr, band->x, band->y, band->width, band->height);
+        cairo_fill(cr);
+    }
     if (band->height < 9)
         return;
     picture_text(cr, &plain, band->x - 8, band->y + 11, 1, LEFT - 10, *name != '\0' ? name : "slab");
@@ -147,19 +131,29 @@ static void draw_band(cairo_t *cr, const page *p, size_t index)
         picture_text(cr, &quiet, band->x - 8, band->y + 25, 1, LEFT - 10, amount);
 }
 
-/* Where a slab has no memory, nothing is reserved either. */
-static void draw_gone(cairo_t *cr, const page *p, uint32_t slab, uint64_t begin_ns, uint64_t end_ns)
+typedef void (*gone_function)(void *user, const page *p, const picture_box *box);
+
+static void draw_gone(void *user, const page *p, const picture_box *box)
 {
-    const picture_box *band = &p->bands[slab];
-    double x = x_of(p, begin_ns);
-    picture_colour(cr, 0xffffff, 0.78);
-    cairo_rectangle(cr, x, band->y, x_of(p, end_ns) - x, band->height);
+    cairo_t *cr = user;
+    (void)p;
+    picture_colour(cr, 0xffffff, 1 - GONE_SHADE);
+    cairo_rectangle(cr, box->x, box->y, box->width, box->height);
     cairo_fill(cr);
 }
 
-static void draw_residency(cairo_t *cr, const page *p)
+static picture_box gone_box(const page *p, uint32_t slab, uint64_t begin_ns, uint64_t end_ns)
+{
+    const picture_box *band = &p->bands[slab];
+    double x = x_of(p, begin_ns);
+    return (picture_box){x, band->y, x_of(p, end_ns) - x, band->height, 0, 0};
+}
+
+/* Times in which a slab has no memory; nothing is reserved then. */
+static void find_gone(const page *p, gone_function each, void *user)
 {
     const view_pool *pool = p->pool;
+    picture_box box;
     uint64_t *since = calloc(pool->about.slabs + 1, sizeof *since); /* UINT64_MAX: it has memory */
     for (size_t i = 0; since != NULL && i < pool->about.slabs; i++)
         since[i] = pool->slabs[i].resident_at_start ? UINT64_MAX : 0;
@@ -168,67 +162,171 @@ static void draw_residency(cairo_t *cr, const page *p)
         if (bp_snapshot_slab_event_get(pool->snapshot, pool->index, i, &event) != BP_OK)
             continue;
         uint64_t now = event.time_ns - pool->first_ns, *before = &since[event.slab];
-        if (event.gained && *before != UINT64_MAX)
-            draw_gone(cr, p, event.slab, *before, now);
+        if (event.gained && *before != UINT64_MAX) {
+            box = gone_box(p, event.slab, *before, now);
+            each(user, p, &box);
+        }
         if (event.gained || *before == UINT64_MAX)
             *before = event.gained ? UINT64_MAX : now;
     }
     for (uint32_t i = 0; since != NULL && i < pool->about.slabs; i++) {
-        if (since[i] != UINT64_MAX)
-            draw_gone(cr, p, i, since[i], pool->length_ns);
+        if (since[i] == UINT64_MAX)
+            continue;
+        box = gone_box(p, i, since[i], pool->length_ns);
+        each(user, p, &box);
     }
     free(since);
 }
 
+/* ---- slabs as an image ------------------------------------------------------------------------------------------------------------- */
+
+/* Two pixels a point. Each pixel is painted once, by the first that takes it: `next` leads over those of a row that have been, so that the
+ * work is bounded by boxes times rows whatever they cover. */
+enum { SCALE = 2, COLUMNS = PLOT_WIDTH * SCALE, ROWS = SLABS_HEIGHT * SCALE };
+
+typedef struct canvas {
+    unsigned char *data;
+    int stride;
+    uint16_t (*next)[COLUMNS + 1];
+    uint32_t colour;
+} canvas;
+
+static int pixel(double place, int most)
+{
+    return place <= 0 ? 0 : place >= most ? most : (int)place;
+}
+
+/* The first pixel from a column on that has not been painted; halves the path to it. */
+static int skip_painted(uint16_t *next, int column)
+{
+    while (next[column] != column) {
+        next[column] = next[next[column]];
+        column = next[column];
+    }
+    return column;
+}
+
+/* A box takes at least a pixel. */
+static void paint(canvas *c, const picture_box *box)
+{
+    int x0 = pixel((box->x - MARGIN - LEFT) * SCALE, COLUMNS - 1),
+        y0 = pixel((box->y - MARGIN - HEADING) * SCALE, ROWS - 1);
+    int x1 = pixel(ceil((box->x + box->width - MARGIN - LEFT) * SCALE - 0.5), COLUMNS);
+    int y1 = pixel(ceil((box->y + box->height - MARGIN - HEADING) * SCALE - 0.5), ROWS);
+    for (int y = y0; y < y1 || y == y0; y++) {
+        uint32_t *row = (uint32_t *)(void *)(c->data + (ptrdiff_t)y * c->stride);
+        for (int x = skip_painted(c->next[y], x0); x < x1 || x == x0; x = skip_painted(c->next[y], x)) {
+            row[x] = 0xff000000u | c->colour;
+            c->next[y][x] = (uint16_t)(x + 1);
+        }
+    }
+}
+
+static void paint_gone(void *user, const page *p, const picture_box *box)
+{
+    (void)p;
+    if (box->width * SCALE >= 1)
+        paint(user, box);
+}
+
+static void paint_all(canvas *c, const page *p)
+{
+    const view_pool *pool = p->pool;
+    for (int y = 0; y < ROWS; y++) {
+        for (int x = 0; x <= COLUMNS; x++)
+            c->next[y][x] = (uint16_t)x;
+    }
+    const uint32_t unused = PICTURE_UNUSED & 255;
+    c->colour = 0x010101u * (uint32_t)(255 - GONE_SHADE * (255 - unused));
+    find_gone(p, paint_gone, c);
+    for (size_t i = 0; i < pool->span_count; i++) {
+        const picture_box box = box_of(p, &pool->spans[i]);
+        c->colour = picture_kind_colours[pool->role_of[pool->spans[i].request] % PICTURE_KINDS];
+        paint(c, &box);
+    }
+    c->colour = PICTURE_UNUSED;
+    for (size_t i = 0; i < p->band_count; i++)
+        paint(c, &p->bands[i]);
+}
+
+static void draw_image(cairo_t *cr, const page *p)
+{
+    cairo_surface_t *image = cairo_image_surface_create(CAIRO_FORMAT_ARGB32, COLUMNS, ROWS);
+    canvas c = {cairo_image_surface_get_data(image), cairo_image_surface_get_stride(image), NULL, 0};
+    c.next = calloc(ROWS, sizeof *c.next);
+    if (c.data != NULL && c.next != NULL)
+        paint_all(&c, p);
+    free(c.next);
+    cairo_surface_mark_dirty(image);
+    cairo_save(cr);
+    cairo_translate(cr, MARGIN + LEFT, MARGIN + HEADING);
+    cairo_scale(cr, 1.0 / SCALE, 1.0 / SCALE);
+    cairo_set_source_surface(cr, image, 0, 0);
+    cairo_paint(cr);
+    cairo_restore(cr);
+    cairo_surface_destroy(image);
+}
+
 /* ---- live bytes ------------------------------------------------------------------------------------------------------------------- */
 
-typedef struct change {
-    uint64_t time_ns, bytes;
-    bool begins;
-} change;
+/* A line of live bytes. Changes in the same quarter of a point are drawn as one: from the first over the least and the most to the last. */
+typedef struct curve {
+    cairo_t *cr;
+    const page *p;
+    double x;
+    uint64_t first, least, most, last;
+} curve;
 
-static int by_time(const void *left, const void *right)
+static void draw_column(const curve *c)
 {
-    const change *a = left, *b = right;
-    if (a->time_ns != b->time_ns)
-        return a->time_ns < b->time_ns ? -1 : 1;
-    return (int)a->begins - (int)b->begins;
+    const picture_box *box = &c->p->live;
+    const uint64_t values[] = {c->first, c->least, c->most, c->last};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        if (i == 0 || values[i] != values[i - 1])
+            cairo_line_to(c->cr, c->x, box->y + box->height * (1 - (double)values[i] / box->bytes));
+    }
+}
+
+static void add_change(curve *c, double x, uint64_t live)
+{
+    if (x - c->x >= 0.25) {
+        draw_column(c);
+        *c = (curve){c->cr, c->p, x, c->last, c->last, c->last, c->last};
+    }
+    c->least = live < c->least ? live : c->least;
+    c->most = live > c->most ? live : c->most;
+    c->last = live;
 }
 
 /* The area below all live bytes, or below those that the plan knows. */
 static void draw_curve(cairo_t *cr, const page *p, bool planned, double alpha)
 {
     const view_pool *pool = p->pool;
-    change *changes = calloc(2 * pool->span_count + 1, sizeof *changes);
-    size_t count = 0;
-    uint64_t live = 0;
+    view_changes changes;
+    const view_span *span = NULL;
+    bool begins = false;
     double bottom = p->live.y + p->live.height;
-    for (size_t i = 0; changes != NULL && i < pool->span_count; i++) {
-        const view_span *span = &pool->spans[i];
+    curve c = {.cr = cr, .p = p, .x = p->live.x};
+    cairo_move_to(cr, p->live.x, bottom);
+    bool good = view_changes_init(pool, &changes);
+    while (good && view_changes_next(&changes, &span, &begins)) {
         const bp_snapshot_request *request = &pool->requests[span->request];
         if (planned && strcmp(request->placement, "planned") != 0)
             continue;
-        changes[count++] = (change){span->begin_ns, request->bytes, true};
-        if (span->end_event != SIZE_MAX)
-            changes[count++] = (change){span->end_ns, request->bytes, false};
+        uint64_t live = begins ? c.last + request->bytes : c.last - request->bytes;
+        add_change(&c, x_of(p, begins ? span->begin_ns : span->end_ns), live);
     }
-    if (count > 0)
-        qsort(changes, count, sizeof *changes, by_time);
-    cairo_move_to(cr, p->live.x, bottom);
-    for (size_t i = 0; i < count; i++) {
-        double x = x_of(p, changes[i].time_ns);
-        cairo_line_to(cr, x, bottom - p->live.height * (double)live / p->live.bytes);
-        live = changes[i].begins ? live + changes[i].bytes : live - changes[i].bytes;
-        cairo_line_to(cr, x, bottom - p->live.height * (double)live / p->live.bytes);
-    }
-    cairo_line_to(cr, p->live.x + p->live.width, bottom - p->live.height * (double)live / p->live.bytes);
+    view_changes_finish(&changes);
+    draw_column(&c);
+    c.x = p->live.x + p->live.width;
+    c.first = c.least = c.most = c.last;
+    draw_column(&c);
     cairo_line_to(cr, p->live.x + p->live.width, bottom);
     cairo_close_path(cr);
     picture_colour(cr, PICTURE_GREY, alpha);
     cairo_fill_preserve(cr);
     cairo_set_line_width(cr, 0.6); /* so that a moment is seen, too */
     cairo_stroke(cr);
-    free(changes);
 }
 
 static void draw_level(cairo_t *cr, const page *p, uint64_t bytes, const picture_style *style, const char *what)
@@ -320,11 +418,12 @@ static void draw_page(cairo_t *cr, const void *user)
     draw_legend(cr, p);
     for (size_t i = 0; i < p->band_count; i++)
         draw_band(cr, p, i);
-    if (p->pool->span_count > MOST_BOXES)
-        fill_boxes_as_image(cr, p);
-    else
-        fill_boxes(cr, p, true);
-    draw_residency(cr, p); /* over what is held while it is gone */
+    if (p->is_image) {
+        draw_image(cr, p);
+    } else {
+        draw_boxes(cr, p);
+        find_gone(p, draw_gone, cr); /* over what is held meanwhile */
+    }
     draw_live(cr, p);
     draw_peak(cr, p);
     draw_time_axis(cr, p);
@@ -332,11 +431,20 @@ static void draw_page(cairo_t *cr, const void *user)
         cr, &quiet, MARGIN, p->live.y + p->live.height + 48, 0, LEFT + PLOT_WIDTH,
         "Rightwards: time. Above: slabs, addresses upwards; a box is a bucket while it is live, grey is unused, white "
         "has no memory. Below: live bytes, dark those of the plan.");
+    if (p->is_image) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "An image: of %zu boxes those that share a pixel are drawn as one, the first of them.",
+                 p->pool->span_count);
+        picture_text(cr, &quiet, MARGIN, p->live.y + p->live.height + 64, 0, LEFT + PLOT_WIDTH, text);
+    }
 }
 
 const char *picture_draw_snapshot(const snapshot_picture *input, const output *to)
 {
     page p = {.input = input, .pool = input->pool};
+    p.is_image =
+        p.pool->span_count > MOST_BOXES || p.pool->about.slab_events > MOST_BOXES || p.pool->about.slabs > MOST_BOXES;
     const char *error = arrange(&p);
     const picture_page drawn = {MARGIN + LEFT + PLOT_WIDTH + MARGIN, p.live.y + p.live.height + BELOW, draw_page, &p};
     if (error == NULL)

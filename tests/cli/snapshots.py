@@ -147,9 +147,9 @@ def torch_training(events, depth=0, seed=1):
              for i in range(4000)]
     trace, live, time = [], [], 1_700_000_000_000_000
     segment = 512 * MIB
-    base, step = 0x7F0000000000, 64 << 10
-    free = [base + i * step for i in range(32 * segment // step)][::-1]
-    for i in range(32):
+    base, step = 0x7F0000000000, MIB
+    free = [base + i * step for i in range(4 * segment // step)][::-1]
+    for i in range(4):
         trace.append({"action": "segment_alloc", "addr": base + i * segment, "size": segment, "stream": 0, "time_us": time, "frames": []})
 
     def event(action, address, size):
@@ -170,7 +170,7 @@ def torch_training(events, depth=0, seed=1):
             free.append(block[0])
     blocks = sorted(live)
     segments = [{"device": 0, "address": base + i * segment, "total_size": segment, "stream": 0, "segment_type": "large", "frames": [], "blocks": []}
-                for i in range(32)]
+                for i in range(4)]
     for address, size in blocks:
         segments[(address - base) // segment]["blocks"].append(
             {"address": address, "size": size, "requested_size": size, "state": "active_allocated", "frames": []})

@@ -91,8 +91,9 @@ static bp_status fail_returns(const view_pool *pool)
 {
     char text[200];
     snprintf(text, sizeof text,
-             "pool %.60s: its slabs come back too often: with them buckets are live again more than %d times",
-             pool->about.name, VIEW_MOST_RETURNS);
+             "pool %.60s: its slabs come back too often: with them buckets are live again more than %zu times; record "
+             "fewer steps",
+             pool->about.name, view_most_returns(pool));
     return bp_error_record(BP_ERR_FORMAT, text);
 }
 
@@ -105,7 +106,7 @@ static bp_status make(view_player *p)
         return status;
     sort_slabs(p);
     if (!view_play(p))
-        return p->returns > VIEW_MOST_RETURNS
+        return p->returns > view_most_returns(p->pool)
                    ? fail_returns(p->pool)
                    : bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
     if (!view_find_peak(p->pool, p->peak_event, p->peak_slab_events))
@@ -143,4 +144,47 @@ void view_pool_finish(view_pool *pool)
     free(pool->tracks);
     free(pool->at_peak);
     *pool = (view_pool){0};
+}
+
+/* ---- changes in the order of time ---------------------------------------------------------------------------------------------- */
+
+static _Thread_local const view_span *sorted_spans;
+
+static int by_end(const void *left, const void *right)
+{
+    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    if (sorted_spans[a].end_ns != sorted_spans[b].end_ns)
+        return sorted_spans[a].end_ns < sorted_spans[b].end_ns ? -1 : 1;
+    return (a > b) - (a < b);
+}
+
+bool view_changes_init(const view_pool *pool, view_changes *changes)
+{
+    *changes = (view_changes){.pool = pool, .ends = calloc(pool->span_count + 1, sizeof *changes->ends)};
+    for (size_t i = 0; changes->ends != NULL && i < pool->span_count; i++) {
+        if (pool->spans[i].end_event != SIZE_MAX)
+            changes->ends[changes->end_count++] = (uint32_t)i;
+    }
+    sorted_spans = pool->spans;
+    if (changes->end_count > 0)
+        qsort(changes->ends, changes->end_count, sizeof *changes->ends, by_end);
+    return changes->ends != NULL;
+}
+
+bool view_changes_next(view_changes *c, const view_span **span, bool *begins)
+{
+    const view_span *spans = c->pool->spans;
+    bool has_begin = c->next_begin < c->pool->span_count, has_end = c->next_end < c->end_count;
+    if (!has_begin && !has_end)
+        return false;
+    uint32_t end = has_end ? c->ends[c->next_end] : 0;
+    *begins = has_begin && (!has_end || end >= c->next_begin || spans[end].end_ns > spans[c->next_begin].begin_ns);
+    *span = *begins ? &spans[c->next_begin++] : &spans[c->ends[c->next_end++]];
+    return true;
+}
+
+void view_changes_finish(view_changes *changes)
+{
+    free(changes->ends);
+    *changes = (view_changes){0};
 }

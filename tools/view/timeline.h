@@ -60,6 +60,19 @@ void view_pool_finish(view_pool *pool);
 /* Free bytes at the peak of those that slabs had, 0 to 1. */
 double view_pool_free_share(const view_pool *pool);
 
+/* Beginnings and ends of spans in the order of time; at the same time ends first, except of spans that begin then. */
+typedef struct view_changes {
+    const view_pool *pool;
+    uint32_t *ends; /* spans that end, by time */
+    size_t end_count, next_end, next_begin;
+} view_changes;
+
+/* false: out of memory. Finish it either way. */
+bool view_changes_init(const view_pool *pool, view_changes *changes);
+/* false: there are no more. */
+bool view_changes_next(view_changes *changes, const view_span **span, bool *begins);
+void view_changes_finish(view_changes *changes);
+
 /* timeline_peak.c, of timeline.c: what was live at the event of the peak, and what lay free; so many slab events were before it. */
 bool view_find_peak(view_pool *pool, size_t peak_event, size_t slab_events);
 

@@ -185,7 +185,7 @@ static bool change_slab(view_player *p, const bp_snapshot_slab_event *event)
     for (uint32_t id = p->first_held[event->slab]; id != VIEW_NO_REQUEST; id = p->holds[id].next) {
         if (!gained)
             end_span(p, id, event->time_ns);
-        else if (p->returns++ == VIEW_MOST_RETURNS || !begin_span(p, id, event->time_ns))
+        else if (p->returns++ == view_most_returns(p->pool) || !begin_span(p, id, event->time_ns))
             return false;
     }
     return true;

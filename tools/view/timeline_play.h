@@ -4,8 +4,13 @@
 
 #include "view/timeline.h"
 
-/* Spans that may come of slabs that get their memory back: a file can say so of any number of buckets any number of times. */
-enum { VIEW_NO_SPAN = UINT32_MAX, VIEW_NO_REQUEST = UINT32_MAX, VIEW_MOST_RETURNS = 1 << 22 };
+enum { VIEW_NO_SPAN = UINT32_MAX, VIEW_NO_REQUEST = UINT32_MAX };
+
+/* Spans that may come of slabs that get their memory back: a short file can have many of them for many buckets. */
+static inline size_t view_most_returns(const view_pool *pool)
+{
+    return ((size_t)1 << 16) + 4 * (pool->about.live + pool->about.events + pool->about.slab_events);
+}
 
 /* A request that is held: live while there is memory below it. */
 typedef struct view_hold {
@@ -29,7 +34,7 @@ typedef struct view_player {
     size_t free_count;
 } view_player;
 
-/* timeline_play.c, of timeline.c: fills the spans and peaks. False: out of memory, or more than VIEW_MOST_RETURNS. */
+/* timeline_play.c, of timeline.c: fills the spans and peaks. False: out of memory, or more than view_most_returns. */
 bool view_play(view_player *p);
 
 #endif
