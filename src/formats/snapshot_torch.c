@@ -105,8 +105,11 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
         if (bytes > UINT64_MAX - address)
             return bp_snapshot_fail(&block, "ends past the end of 64-bit addresses");
         if (is_active(&block))
-            d->moments[d->moment_count++] = (bp_torch_moment){address, bytes, BP_TORCH_END,
-                                                              bp_pickle_find(d->reader->pickle, block.value, "frames")};
+            d->moments[d->moment_count++] =
+                (bp_torch_moment){.address = address,
+                                  .bytes = bytes,
+                                  .event = BP_TORCH_END,
+                                  .frames = bp_pickle_find(d->reader->pickle, block.value, "frames")};
         address += bytes;
     }
     return BP_OK;
@@ -132,9 +135,6 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
     }
     void *moments = NULL, *slabs = NULL;
     size_t most = blocks + d->event_count - d->mapping_count;
-    if (most > UINT32_MAX - 1)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: %zu allocations; at most 2^32 - 2 are read", d->reader->origin,
-                               most);
     BP_TRY(bp_snapshot_scratch(d->reader, most, sizeof *d->moments, &moments));
     BP_TRY(bp_snapshot_room(d->reader, own + d->mapping_count, sizeof *d->pool->slabs, &slabs));
     d->moments = moments;
@@ -212,15 +212,15 @@ static void add_live(bp_torch_device *d, const bp_torch_moment *moment, uint32_t
 
 /* Of the moments of one address, in their order, the one that begins a request: an allocation, or an end and a block of the end that never
  * began, which were live at the start. */
-static bool begins_request(const bp_torch_device *d, const bp_torch_moment *moment, bool open)
+static bool begins_request(const bp_torch_moment *moment, bool open)
 {
-    return !open || (moment->event != BP_TORCH_END && d->events[moment->event].action == BP_TORCH_ALLOC);
+    return !open || moment->allocates;
 }
 
 /* An address has a request after an allocation and a block of the end, and none after an end. */
-static bool is_open_after(const bp_torch_device *d, const bp_torch_moment *moment)
+static bool is_open_after(const bp_torch_moment *moment)
 {
-    return moment->event == BP_TORCH_END || d->events[moment->event].action == BP_TORCH_ALLOC;
+    return moment->allocates || moment->event == BP_TORCH_END;
 }
 
 static bool is_same_address(const bp_torch_device *d, size_t moment)
@@ -236,10 +236,10 @@ static bp_status make_room(bp_torch_device *d)
     for (size_t i = 0; i < d->moment_count; i++) {
         const bp_torch_moment *moment = &d->moments[i];
         open = open && is_same_address(d, i);
-        bool begins = begins_request(d, moment, open);
+        bool begins = begins_request(moment, open);
         requests += begins;
-        live += begins && (moment->event == BP_TORCH_END || d->events[moment->event].action != BP_TORCH_ALLOC);
-        open = is_open_after(d, moment);
+        live += begins && !moment->allocates;
+        open = is_open_after(moment);
     }
     void *all = NULL, *at_start = NULL;
     BP_TRY(bp_snapshot_room(d->reader, requests, sizeof *d->pool->requests, &all));
@@ -254,7 +254,11 @@ static bp_status find_requests(bp_torch_device *d)
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
         if (!bp_torch_is_mapping(event))
-            d->moments[d->moment_count++] = (bp_torch_moment){event->address, event->bytes, (uint32_t)i, event->frames};
+            d->moments[d->moment_count++] = (bp_torch_moment){.address = event->address,
+                                                              .bytes = event->bytes,
+                                                              .event = (uint32_t)i & BP_TORCH_END,
+                                                              .allocates = event->action == BP_TORCH_ALLOC,
+                                                              .frames = event->frames};
     }
     qsort(d->moments, d->moment_count, sizeof *d->moments, by_address_and_time);
     BP_TRY(make_room(d));
@@ -263,19 +267,18 @@ static bp_status find_requests(bp_torch_device *d)
     for (size_t i = 0; i < d->moment_count; i++) {
         bp_torch_moment moment = d->moments[i];
         bp_torch_event *event = moment.event != BP_TORCH_END ? &d->events[moment.event] : NULL;
-        bool allocates = event != NULL && event->action == BP_TORCH_ALLOC;
         open = open && is_same_address(d, i);
-        if (begins_request(d, &moment, open)) {
-            if (event != NULL && !allocates)
+        if (begins_request(&moment, open)) {
+            if (event != NULL && !moment.allocates)
                 moment.frames = BP_PICKLE_NO_REF; /* they are those of its end */
             BP_TRY(add_request(d, &moment, &id));
-            if (!allocates)
+            if (!moment.allocates)
                 add_live(d, &moment, id);
         }
         if (event != NULL)
             event->request = id;
         d->pool->requests[id].holds += event == NULL;
-        open = is_open_after(d, &moment);
+        open = is_open_after(&moment);
     }
     return BP_OK;
 }

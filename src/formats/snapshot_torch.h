@@ -22,10 +22,10 @@ typedef struct bp_torch_event {
 /* What happens at an address: of the trace, or, with no event, a block of the end. */
 typedef struct bp_torch_moment {
     uint64_t address, bytes;
-    uint32_t event; /* BP_TORCH_END: a block of the end */
+    uint32_t event : 31, allocates : 1; /* BP_TORCH_END: a block of the end */
     bp_pickle_ref frames;
 } bp_torch_moment;
-#define BP_TORCH_END UINT32_MAX
+#define BP_TORCH_END 0x7fffffffu
 
 /* Its arrays are freed when the device has been read; the pool stays. */
 typedef struct bp_torch_device {

@@ -317,6 +317,19 @@ class Pictures(Case):
         with open(self.path("ours--plot.svg"), encoding="utf-8") as file:
             self.assertIn("<svg", file.read())
 
+    def test_blocks_that_are_freed_within_their_microsecond(self):
+        """The curve stays between nothing and the peak: in PyTorch's traces many an end is at the time of its beginning."""
+        trace = [{"action": action, "addr": snapshots.BASE + i * snapshots.MIB, "size": snapshots.MIB, "stream": 0, "time_us": 1000 + i // 4}
+                 for i in range(40) for action in ("alloc", "free_completed")]
+        path = self.write("x.pickle", {"segments": [], "device_traces": [trace]})
+        result = run(path, "--plot", self.path("x.svg"))
+        if "no cairo" in result.stderr:
+            self.skipTest("no cairo")
+        self.good(result)
+        with open(self.path("x.svg"), encoding="utf-8") as file:
+            heights = [float(y) for path in re.findall(r' d="([^"]*)"', file.read()) for y in re.findall(r"[ML] \S+ (\S+)", path)]
+        self.assertGreater(min(heights), -20)
+
 
 class Page(Case):
     def page(self, *files, **more):
@@ -351,6 +364,63 @@ class Page(Case):
         for request, slab, offset, *_ in spans:
             self.assertLessEqual(offset + pool["requests"][request]["bytes"], pool["slabs"][slab]["bytes"] if slab >= 0 else 1 << 60)
         self.assertEqual(drawn["peakBytes"], play(pool, first)[0])
+
+    def sampled(self, snapshot):
+        """The page of a long recording has its largest boxes, all that are live at the peak, and the live bytes of everything."""
+        (drawn,) = self.data(self.page(self.write("x.pickle", snapshot, 4)))["files"][0]["pools"]
+        spans = [drawn["spans"][i:i + 7] for i in range(0, len(drawn["spans"]), 7)]
+        wide = 2 * len(drawn["roles"]) + 1
+        curve = [drawn["curve"][i:i + wide] for i in range(0, len(drawn["curve"]), wide)]
+        self.assertLess(len(spans), drawn["allSpans"])
+        self.assertEqual({span[0] for span in spans}, set(range(len(drawn["requests"]))))
+        self.assertTrue(all(span[1] < len(drawn["slabs"]) for span in spans))
+        self.assertEqual([moment[0] for moment in curve], sorted(moment[0] for moment in curve))
+        self.assertEqual(max(sum(moment[1:]) for moment in curve), drawn["peakBytes"])
+        self.assertLessEqual(len(curve), 2 * 4096)
+        return drawn, spans, curve
+
+    def test_of_a_long_recording(self):
+        snapshot = snapshots.torch_training(170_000)
+        drawn, spans, curve = self.sampled(snapshot)
+        self.assertEqual(len(spans), 50_000)
+        self.assertEqual(drawn["allSpans"], sum(entry["action"] == "alloc" for entry in snapshot["device_traces"][0]))
+        at_peak = [span for span in spans if span[3] <= drawn["peakTime"] and (span[4] > drawn["peakTime"] or span[6] & 2)]
+        self.assertEqual(sum(drawn["requests"][span[0]][5] for span in at_peak), drawn["peakBytes"])
+        live = [block["size"] for segment in snapshot["segments"] for block in segment["blocks"]]
+        self.assertEqual(sum(curve[-1][1:]), sum(live))
+        self.assertEqual(drawn["allSlabs"], len(drawn["slabs"]))
+
+    def test_of_many_segments(self):
+        """3000 segments, of which the odd ones lose their memory for a moment again and again and the even ones for long."""
+        trace, time, gap = [], 1_700_000_000_000_000, 4 * snapshots.MIB
+        def event(action, segment, size):
+            trace.append({"action": action, "addr": snapshots.BASE + segment * gap, "size": size, "stream": 0, "time_us": time, "frames": []})
+        for turn in range(20):
+            for segment in range(3000):
+                time += 10
+                if turn == 0 or segment % 2:
+                    event("segment_alloc", segment, 512 * (segment + 1))
+                event("alloc", segment, 512)
+                event("free_completed", segment, 512)
+                if segment % 2 or turn == 10:
+                    event("segment_free", segment, 512 * (segment + 1))
+                    time += 1
+                if turn == 10 and not segment % 2:
+                    time += 100
+                    event("segment_alloc", segment, 512 * (segment + 1))
+                elif segment % 2:
+                    event("segment_alloc", segment, 512 * (segment + 1))
+                    event("segment_free", segment, 512 * (segment + 1))
+        segments = [{"device": 0, "address": snapshots.BASE + i * gap, "total_size": 512 * (i + 1), "stream": 0, "blocks": []}
+                    for i in range(0, 3000, 2)]
+        drawn, _, _ = self.sampled({"segments": segments, "device_traces": [trace]})
+        self.assertEqual((drawn["allSlabs"], [slab[1] for slab in drawn["slabs"]]), (3000, [512 * (i + 1) for i in range(2000, 3000)]))
+        events = [drawn["slabEvents"][i:i + 3] for i in range(0, len(drawn["slabEvents"]), 3)]
+        has = [slab[4] for slab in drawn["slabs"]]
+        for gained, slab, _ in events:
+            self.assertNotEqual(has[slab], gained)
+            has[slab] = gained
+        self.assertEqual(has, [int(i % 2 == 0) for i in range(2000, 3000)])
 
     def hostile(self):
         snapshot = snapshots.ours(units=3)

@@ -161,14 +161,15 @@ static int by_end(const void *left, const void *right)
 bool view_changes_init(const view_pool *pool, view_changes *changes)
 {
     *changes = (view_changes){.pool = pool, .ends = calloc(pool->span_count + 1, sizeof *changes->ends)};
-    for (size_t i = 0; changes->ends != NULL && i < pool->span_count; i++) {
+    if (changes->ends == NULL)
+        return false;
+    for (size_t i = 0; i < pool->span_count; i++) {
         if (pool->spans[i].end_event != SIZE_MAX)
             changes->ends[changes->end_count++] = (uint32_t)i;
     }
     sorted_spans = pool->spans;
-    if (changes->end_count > 0)
-        qsort(changes->ends, changes->end_count, sizeof *changes->ends, by_end);
-    return changes->ends != NULL;
+    qsort(changes->ends, changes->end_count, sizeof *changes->ends, by_end);
+    return true;
 }
 
 bool view_changes_next(view_changes *c, const view_span **span, bool *begins)
