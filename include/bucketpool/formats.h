@@ -4,7 +4,8 @@
  * (malformed; also overflowing sizes) and one line of detail: the file, the line or JSON path, what was wrong, what
  * would be right. BP_ERR_UNSUPPORTED is for well-formed input that the library has no model of: an unknown model_type,
  * a tensor of more than BP_MAX_DIMS dimensions. BP_ERR_INVALID_ARGUMENT is for what the caller passed: NULL, options.
- * The detail is UTF-8 without control characters whatever the file contains. Nothing is half-read: on error no model
+ * JSON and snapshots whose values need more memory than 16 times the input and 256 MiB, or more than 2 GiB, are
+ * BP_ERR_FORMAT. The detail is UTF-8 without control characters whatever the file contains. Nothing is half-read: on error no model
  * exists. Host-side only; separate calls may run in separate threads. */
 #ifndef BUCKETPOOL_FORMATS_H
 #define BUCKETPOOL_FORMATS_H

@@ -9,7 +9,7 @@
 
 size_t bp_reader_budget(size_t bytes)
 {
-    const size_t most = (size_t)2 << 30, least = (size_t)64 << 20;
+    const size_t most = (size_t)2 << 30, least = (size_t)256 << 20;
     return bytes < (most - least) / 16 ? 16 * bytes + least : most;
 }
 

@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* Bytes of memory that a reader may allocate for an input of so many bytes: 16 times as many and 64 MiB, at most 2 GiB. An input that needs
+/* Bytes of memory that a reader may allocate for an input of so many bytes: 16 times as many and 256 MiB, at most 2 GiB. An input that needs
  * more is refused, BP_ERR_FORMAT. */
 size_t bp_reader_budget(size_t bytes);
 

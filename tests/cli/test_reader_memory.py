@@ -17,7 +17,7 @@ import snapshots
 TOOL = os.path.abspath(sys.argv[2])
 MIB = 1 << 20
 # What readers may take (src/formats/reader.h), and what the file and the process take beside that.
-FACTOR, CONSTANT, PROCESS = 16, 64 * MIB, 24 * MIB
+FACTOR, CONSTANT, PROCESS = 16, 256 * MIB, 24 * MIB
 FULL = int(os.environ.get("BUCKETPOOL_EXAMPLES", "0")) > 1000
 
 
@@ -103,14 +103,14 @@ class Pickles(Case):
     def test_an_event_in_many_places(self):
         for action in (b"alloc", b"free_completed", b"segment_alloc", b"segment_free", b"oom"):
             with self.subTest(action=action):
-                path = self.trace("x.pickle", self.event(action), b"h\x06" * 2_000_000)
+                path = self.trace("x.pickle", self.event(action), b"h\x06" * 6_000_000)
                 self.refuses("view", path, "its lists need more than", "for a file of ", "record fewer events")
 
     def test_events_that_are_within_the_budget(self):
         """The most that passes: what the command makes of the reader's tables is bounded with them."""
         for action in (b"alloc", b"free_completed", b"segment_alloc", b"segment_free"):
             with self.subTest(action=action):
-                path = self.trace("x.pickle", self.event(action), b"h\x06" * 120_000)
+                path = self.trace("x.pickle", self.event(action), b"h\x06" * 500_000)
                 for options in ([], ["--html", self.path("x.html")], ["--plot", self.path("x.svg")], ["--flame", self.path("f.svg")]):
                     measured = Measured("view", path, *options)
                     self.assertIn(measured.code, (0, 2, 3), measured.words)
