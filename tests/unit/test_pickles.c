@@ -203,7 +203,7 @@ static void test_budget(void **state)
 {
     (void)state;
     enum { OPCODES = 1 << 18 };
-    static char data[2 * OPCODES + 4];
+    static char data[2 * OPCODES + 8];
     const struct {
         const char *repeated, *begin, *end;
     } cases[] = {{"]", "(", "t"},     /* empty lists */
