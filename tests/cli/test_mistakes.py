@@ -283,7 +283,7 @@ class Interrupts(InFolder):
         often = {**os.environ, "BUCKETPOOL_PROGRESS": "0.01"}
         with subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=often) as process:
             errors = ""
-            while not re.search(r"(measurement ([6-9]|\d\d)|turn ([3-9]|\d\d+)) of", errors):  # something was measured
+            while not re.search(r"(measurement \d{3,}|turn \d\d+) of", errors):  # something was measured
                 line = process.stderr.readline()
                 self.assertNotEqual(line, "", errors)
                 errors += line
