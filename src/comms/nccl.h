@@ -36,18 +36,18 @@ typedef struct bp_nccl {
     uint32_t lacks;
     pthread_mutex_t asking; /* who asks it for its state does so before it is aborted, or not at all */
     bool aborted;
+    bool unsettled; /* an exchange failed, and its work may still be on its way */
+    bool stuck;     /* timed out, or failed on its way: the work may never end, unless NCCL is aborted */
+    bool entered;
+    bp_cuda_scope scope; /* between bp_nccl_enter and bp_nccl_leave */
+    uint64_t timeout_ms; /* 0: none */
+    struct bp_nccl *next_stuck;
     /* Of exchanges over NCCL itself: a piece of this rank, followed by those of all. */
     bp_stream *stream;
     uint8_t *memory;
-    uint8_t *staging; /* the same on the host: what work of the stream reads and writes outlives the call */
-    bool unsettled;   /* an exchange failed, and its work may still be on its way */
-    struct bp_nccl *next_stuck;
-    bool stuck;          /* timed out, or failed on its way: what is on its way may never end, unless NCCL is aborted */
-    uint64_t timeout_ms; /* 0: none */
-    atomic_uint arrived; /* exchanges whose work is over; counted by the stream where there is a time-out */
-    unsigned started;
-    bp_cuda_scope scope; /* between bp_nccl_enter and bp_nccl_leave */
-    bool entered;
+    uint8_t *staging;    /* the same on the host: what work of the stream reads and writes outlives the call */
+    unsigned started;    /* exchanges */
+    atomic_uint arrived; /* those whose work is over; counted by the stream where there is a time-out */
     void *granted; /* what NCCL writes, maybe after a call that was given up because the communicator was aborted */
     /* A registered address that is not on the device's recommended granularity; NULL: all were. */
     const void *unaligned;

@@ -37,7 +37,8 @@ static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *al
     rank *r = self;
     meeting *m = r->at;
     if (++r->exchanges == r->exchange_fails_at)
-        return bp_error_record(BP_ERR_COMM, "the exchange was cut");
+        return bp_error_record(r->exchange_fails_with != BP_OK ? r->exchange_fails_with : BP_ERR_COMM,
+                               "the exchange was cut");
     pthread_mutex_lock(&m->lock);
     if (m->arrived == 0)
         m->bytes = bytes;

@@ -40,6 +40,7 @@ typedef struct rank {
     uint32_t refused; /* bits 1 << kind: BP_OK without a handle */
     int fail_at;      /* the how-manieth registration fails; 0: none */
     int exchange_fails_at;
+    bp_status exchange_fails_with; /* BP_OK: BP_ERR_COMM */
     int registrations, exchanges, deregistrations, wrong;
     registered log[MOST_LOGGED];
     size_t logged;

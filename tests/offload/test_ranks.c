@@ -385,6 +385,33 @@ static void test_aborted(void **state)
     }
 }
 
+/* A communicator that timed out is still there: a rank that offloaded without the others would be at another step than they are. */
+static void test_timed_out(void **state)
+{
+    (void)state;
+    scene *s = new_line(2);
+    register_all(s);
+    for (uint32_t i = 0; i < 2; i++) {
+        s->ends[0][i].exchange_fails_at = s->ends[0][i].exchanges + 1;
+        s->ends[0][i].exchange_fails_with = BP_ERR_TIMEOUT;
+    }
+    const char *words = "agreement on the outcome of a step over communicator dp: the exchange was cut";
+    call_all(s, &KEPT, BEGIN_OFFLOAD);
+    assert_common(s, BP_ERR_TIMEOUT, words, "");
+    assert_all(s, "shards", BP_RESIDENT);
+    call_all(s, &KEPT, BEGIN_OFFLOAD);
+    assert_common(s, BP_ERR_TIMEOUT, words, "is broken");
+    assert_all(s, "shards", BP_RESIDENT);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_ok(bp_comm_abort(s->handles[0][i]));
+    advance_all(s, &KEPT, BEGIN_RESTORE);
+    advance_all(s, &KEPT, BEGIN_OFFLOAD);
+    assert_bytes_everywhere(s);
+    for (uint32_t i = 0; i < 2; i++)
+        bp_registration_destroy(&s->made[i]);
+    close_scene(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_grid),
         cmocka_unit_test(test_ends_while_away),
         cmocka_unit_test(test_aborted),
+        cmocka_unit_test(test_timed_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
