@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <string.h>
+
 #include "deals.h"
 #include "ranks.h"
 
@@ -216,11 +218,38 @@ static void broken_communicators_are_told(void **state)
     bp_comm_destroy(&comm);
 }
 
+static bp_status time_out(void *user, const void *mine, uint64_t bytes, void *all)
+{
+    (void)user, (void)mine, (void)bytes, (void)all;
+    return bp_error_record(BP_ERR_TIMEOUT, "rank 0 of 2 has not answered");
+}
+
+/* The error names the call and the communicator; a rank that fails by itself keeps its own words. */
+static void time_outs_are_told(void **state)
+{
+    (void)state;
+    const bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 1, .ranks = 2, .exchange = time_out};
+    for (int fails = 0; fails < 2; fails++) {
+        bp_comm *comm = NULL;
+        bp_cp_split *split = NULL;
+        assert_ok(bp_comm_create_callback(&callbacks, NULL, "line", &comm));
+        deal_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = fails ? 5 : 2, .rank = 1, .comm = comm};
+        assert_fails(split_of(&options, &split), fails ? BP_ERR_MISMATCH : BP_ERR_TIMEOUT,
+                     fails ? "5" : "bp_comm_exchange over communicator line: rank 0 of 2 has not answered");
+        assert_int_equal(strncmp(bp_error_detail(), "bp_cp_split_create: ", 20), 0);
+        assert_int_equal(strstr(bp_error_detail(), "has not answered") == NULL, fails);
+        assert_null(split);
+        bp_comm_destroy(&comm);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_batches_are_split), cmocka_unit_test(other_batches_are_told_everywhere),
-        cmocka_unit_test(a_rank_that_fails_takes_all_with_it),
-        cmocka_unit_test(communicators_have_the_ranks_of_the_split), cmocka_unit_test(broken_communicators_are_told)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_batches_are_split),
+                                       cmocka_unit_test(other_batches_are_told_everywhere),
+                                       cmocka_unit_test(a_rank_that_fails_takes_all_with_it),
+                                       cmocka_unit_test(communicators_have_the_ranks_of_the_split),
+                                       cmocka_unit_test(broken_communicators_are_told),
+                                       cmocka_unit_test(time_outs_are_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
