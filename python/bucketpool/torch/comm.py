@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
 
 from .. import _abi
 from .._library import call, core, made, recorded, status_of, words_of
@@ -117,7 +118,8 @@ class GroupComm:
             mine = _TOLD.pack(0, *_numbers(facts), b"")
         else:
             mine = _TOLD.pack(status_of(failure), *_numbers({}), words_of(failure)[:_WORDS])
-        everybody = [_TOLD.unpack_from(self._exchanged(mine, what), r * _TOLD.size) for r in range(self.ranks)]
+        answers = self._exchanged(mine, what)
+        everybody = [_TOLD.unpack_from(answers, r * _TOLD.size) for r in range(self.ranks)]
         if failure is not None:
             raise failure
         for r, (failed, *_, message) in enumerate(everybody):
@@ -169,7 +171,7 @@ class GroupComm:
         if self.timeout == self.own_timeout:
             dist.all_gather_into_tensor(everybody, mine, group=group)
             return
-        options = dist.distributed_c10d.AllgatherOptions()
+        options = AllgatherOptions()
         options.timeout = datetime.timedelta(seconds=self.timeout)
         group._allgather_base(everybody, mine, options).wait()
 
@@ -265,8 +267,11 @@ class _Arrivals:
         self._store = _store_of(group)
         self._ranks = ranks
         self._number = _counts[group.group_name] = _counts.get(group.group_name, 0) + 1
-        if self._store is not None:
-            self._store.set(f"bucketpool/{rank}", str(self._number))
+        try:
+            if self._store is not None:
+                self._store.set(f"bucketpool/{rank}", str(self._number))
+        except Exception:  # noqa: B902: exchanges can do without the store
+            self._store = None
 
     def tell_missing(self) -> str:
         """"rank 2 of 4 has", "ranks 2, 5 of 8 have"; "" where all have come."""
@@ -323,11 +328,13 @@ class _Arrivals:
 
 
 def _store_of(group: dist.ProcessGroup) -> Any:
-    store = getattr(group, "get_group_store", None)
-    if store is not None:
-        return store()
-    known = dist.distributed_c10d._world.pg_map.get(group)  # before PyTorch 2.7
-    return known[1] if known else None
+    try:
+        return group.get_group_store()
+    except AttributeError:  # before PyTorch 2.7
+        known = dist.distributed_c10d._world.pg_map.get(group)
+        return known[1] if known else None
+    except RuntimeError:  # made without one
+        return None
 
 
 def _timeout_of(group: dist.ProcessGroup, devices: List[str]) -> float:

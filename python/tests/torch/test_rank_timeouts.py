@@ -115,6 +115,23 @@ def test_the_store_stopped_too():
         assert took < SECONDS + AFTER and at_once < SECONDS, answer
 
 
+def count_exchanges():
+    import torch.distributed as dist
+    from bucketpool.torch import comm
+
+    ours, gathers = comm.comm_of(dist.group.WORLD), []
+    gather = ours._gather_host
+    ours._gather_host = lambda *arguments: (gathers.append(1), gather(*arguments))
+    for _ in range(3):
+        ours.agree("a call", {"size": 7}, {})
+    return len(gathers), int(dist.group.WORLD.get_group_store().get(f"bucketpool/{dist.get_rank()}"))
+
+
+def test_an_agreement_is_one_exchange():
+    """Whatever the number of ranks; each rank has noted its arrivals."""
+    assert world.run(count_exchanges, ranks=RANKS) == [(3, 3)] * RANKS
+
+
 def refuse_values():
     import torch.distributed as dist
     from bucketpool import errors
