@@ -372,7 +372,7 @@ static bp_status reduce_scatter(void *self, const void *from, void *to, uint64_t
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
-/* What all ranks of a communicator begin when they make it: here nobody can be asked who is missing. */
+/* Waits for a call that all ranks make together. The ranks that are missing are unknown: there is no communicator to tell yet. */
 static bp_status await_creation(bp_mpi *comm, const char *call)
 {
     const uint64_t deadline_ns = comm->timeout_ms > 0 ? bp_clock_ns() + comm->timeout_ms * 1000000 : UINT64_MAX;
@@ -502,7 +502,7 @@ bp_status bp_comm_create_mpi(const void *mpi_comm, uint32_t timeout_ms, bp_comm 
     bp_status status = build(mpi_comm, created);
     if (status != BP_OK) {
         destroy(created);
-        return status; /* NOLINT(clang-analyzer-optin.mpi.MPI-Checker): MPI_Test ends requests, time-outs leave them */
+        return status;
     }
     return bp_comm_create(&ops, created, NULL, comm);
 }
