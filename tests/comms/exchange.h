@@ -9,7 +9,7 @@
 
 #define EXCHANGE_RANKS 8
 
-/* Where the ranks of one communicator meet. A rank that waits for 20 seconds, or `timeout_ms`, gives up, and all with it. */
+/* The meeting place of the ranks of one communicator. A rank that waits for 20 seconds, or `timeout_ms`, gives up, and all with it. */
 typedef struct exchange_room {
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -290,7 +290,7 @@ class _Arrivals:
         return words
 
     def hear_missing(self) -> str:
-        """What another rank has told about this exchange, "" if none does within a few seconds."""
+        """The words of the rank that timed out first in this exchange; "" if there is none within a few seconds."""
         key = f"bucketpool/missing/{self._number}"
 
         def listen() -> str:

@@ -33,7 +33,7 @@ def _failed(function):
 
 
 def _group(how):
-    """Whose time-out is SECONDS: its own, that of set_timeout(), that of the environment."""
+    """A group with a time-out of SECONDS: its own, that of set_timeout(), or that of the environment."""
     import torch.distributed as dist
     from bucketpool.torch import comm
 
