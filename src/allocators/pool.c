@@ -16,8 +16,6 @@
 #include "core/arith.h"
 #include "core/fail.h"
 
-_Thread_local char bp_this_thread;
-
 bp_status bp_pool_config_init(bp_pool_config *config, size_t size)
 {
     if (config == NULL || size < sizeof *config)

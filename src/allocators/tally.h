@@ -3,6 +3,7 @@
 #ifndef BP_ALLOCATORS_TALLY_H
 #define BP_ALLOCATORS_TALLY_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,15 +17,22 @@ typedef struct bp_tally {
     _Atomic uint64_t peak;
 } bp_tally;
 
-/* Its address tells threads apart. */
-extern _Thread_local char bp_this_thread __attribute__((tls_model("initial-exec"), visibility("hidden")));
+/* Tells threads apart: the address of their control block. No variable of our own: an initial-exec one would put all thread-local data
+ * of the library, 512 bytes of error text, into the small static block that a process shares among the libraries it loads late. */
+static inline const void *bp_tally_thread(void)
+{
+#if __has_builtin(__builtin_thread_pointer)
+    return __builtin_thread_pointer();
+#else
+    return (const void *)pthread_self(); /* the same address, by a call */
+#endif
+}
 
 static inline bool bp_tally_is_owner(bp_tally *t)
 {
-    const void *owner = atomic_load_explicit(&t->owner, memory_order_relaxed);
-    return owner == &bp_this_thread ||
-           (owner == NULL && atomic_compare_exchange_strong_explicit(&t->owner, &owner, (const void *)&bp_this_thread,
-                                                                     memory_order_relaxed, memory_order_relaxed));
+    const void *owner = atomic_load_explicit(&t->owner, memory_order_relaxed), *self = bp_tally_thread();
+    return owner == self || (owner == NULL && atomic_compare_exchange_strong_explicit(
+                                                  &t->owner, &owner, self, memory_order_relaxed, memory_order_relaxed));
 }
 
 static inline uint64_t bp_tally_read(const _Atomic uint64_t *counter)

@@ -5,6 +5,7 @@
 #include "core/fail.h"
 #include "version.h"
 
+/* Allocated with a thread's first use: shared libraries reach it by __tls_get_addr, which is no cost where a call has failed. */
 static _Thread_local char thread_detail[BP_DETAIL_BYTES];
 
 const char *bp_status_name(bp_status status)

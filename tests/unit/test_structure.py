@@ -118,6 +118,16 @@ class Structure(unittest.TestCase):
         text = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
         return re.search(r"\(SONAME\).*\[(.+)\]", text).group(1)
 
+    def test_static_tls(self):
+        """Libraries that a process loads late share a small static TLS block: dlopen fails where it is full."""
+        for library in filter(None, (CORE, FORMATS, MPI, LOGPROB)):
+            text = subprocess.run(["readelf", "-dlW", library], check=True, capture_output=True, text=True).stdout
+            segments = re.findall(r"^ +TLS +(?:0x\w+ +){4}(0x\w+)", text, re.MULTILINE)
+            if "STATIC_TLS" in text:
+                self.assertLessEqual(sum(int(size, 16) for size in segments), 16, library)
+            else:
+                self.assertIn("Dynamic section", text)
+
     def test_exported_symbols(self):
         declared = set()
         for path in sources("include"):
