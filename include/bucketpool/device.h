@@ -7,7 +7,12 @@
  *   cuda   a GPU: cuda.h.
  *
  * Thread safety: everything may be called from any thread at once, except that nothing may use an object while it is being
- * destroyed. Capture: host and null devices have no graphs. */
+ * destroyed. Capture: host and null devices have no graphs.
+ *
+ * fork(): a device, a communicator and all that is made of them (streams, events, pools, captures, offloads, leases, profiles, pinned memory,
+ * registrations, clients) serve the process that made them. In a forked child each call with one is BP_ERR_INVALID_ARGUMENT and names both
+ * processes; destroying one sets the pointer to NULL and leaves the object as it is, as its threads and locks are not there; getters read
+ * the copy. Slabs of the host device are not in the child: touching one is SIGSEGV. The child may make devices of its own. */
 #ifndef BUCKETPOOL_DEVICE_H
 #define BUCKETPOOL_DEVICE_H
 
@@ -36,7 +41,8 @@ typedef struct bp_host_config {
 
 BP_API bp_status bp_host_config_init(bp_host_config *config, size_t size);
 
-/* Physical memory is anonymous files, so that unmapped memory really goes back and mapping again shows the same bytes.
+/* Physical memory is shared anonymous mappings, so that unmapped memory really goes back and mapping again shows the same bytes. No child
+ * inherits them.
  * `config` NULL: the defaults. The caller owns the device: bp_device_destroy.
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_device_create_host(const bp_host_config *config, bp_device **device);
@@ -106,6 +112,9 @@ BP_API void bp_device_destroy(bp_device **device);
 
 /* "host", "null", "trace(host)". Lives as long as the device. */
 BP_API const char *bp_device_name(const bp_device *device);
+
+/* 1: this process was forked from the one that made the device, which is of no use here: see above. */
+BP_API int bp_device_is_inherited(const bp_device *device);
 
 /* 1: host functions, and the host, may read and write the device's memory; 0: bp_stream_copy does. */
 BP_API int bp_device_is_host_accessible(const bp_device *device);

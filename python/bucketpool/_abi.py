@@ -1007,6 +1007,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_device_create_trace": (c_int, [c_void_p, bp_device_trace, c_void_p, POINTER(c_void_p)]),
         "bp_device_destroy": (None, [POINTER(c_void_p)]),
         "bp_device_name": (c_char_p, [c_void_p]),
+        "bp_device_is_inherited": (c_int, [c_void_p]),
         "bp_device_is_host_accessible": (c_int, [c_void_p]),
         "bp_device_synchronize": (c_int, [c_void_p]),
         "bp_device_usage_get": (c_int, [c_void_p, POINTER(bp_device_usage)]),

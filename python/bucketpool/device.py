@@ -38,7 +38,6 @@ class Usage(NamedTuple):
 class Device(Owner[DeviceHandle]):
     """Made by Device.host(), null() or cuda(). Lives on while it has streams, events or pools. Any thread."""
 
-    _has_threads = True
     ordinal: Optional[int] = None  # of a GPU, as the driver counts
 
     def __init__(self) -> None:
@@ -142,8 +141,6 @@ class Device(Owner[DeviceHandle]):
 class Stream(Owner[StreamHandle]):
     """Work in order. Closing it waits for its work. Any thread."""
 
-    _has_threads = True
-
     def __init__(self, device: Device, name: Optional[str] = None, native: Optional[int] = None,
                  keeps: Any = None) -> None:
         handle = StreamHandle(keeps)
@@ -241,8 +238,6 @@ class Stream(Owner[StreamHandle]):
 
 class Event(Owner[EventHandle]):
     """A mark in a stream."""
-
-    _has_threads = True
 
     def __init__(self, device: Device) -> None:
         handle = EventHandle()

@@ -5,10 +5,10 @@ closing an object in one thread while another is inside one of its calls is safe
 garbage collector finds objects. What the library keeps alive by itself (a device, while it has streams, events or
 pools) needs no reference from here.
 
-Nothing is ended at three moments: on a thread of a device, inside one of the library's calls back into Python, where
-waiting for streams would wait for itself (it is ended at the next occasion); in a forked child, whose devices have no
-threads; and when the interpreter has begun to exit, which waits for calls that would run Python and leaves the rest
-to the system."""
+Nothing is ended at two moments: on a thread of a device, inside one of the library's calls back into Python, where
+waiting for streams would wait for itself (it is ended at the next occasion); and when the interpreter has begun to
+exit, which waits for calls that would run Python and leaves the rest to the system. In a forked child the library
+itself refuses the parent's devices, and leaves them as they are when they are ended."""
 
 import atexit
 import collections
@@ -33,7 +33,6 @@ class _Life:
     """Of the process: held by reference where modules may be gone already."""
 
     over = False  # the interpreter exits
-    generation = 0  # how often this process is a forked child
     here = _Here()
     late: Deque[Tuple[str, int, Tuple[Any, ...]]] = collections.deque()  # to be ended at the next occasion
     at_exit: List[Callable[[], None]] = []
@@ -63,11 +62,10 @@ class Handle(c_void_p):
     def __init__(self, *keeps: Any) -> None:
         super().__init__()
         self.keeps = keeps
-        self.generation = _Life.generation
         end_late()
 
     def __del__(self, life: Type[_Life] = _Life) -> None:
-        if not self.value or life.over or self.generation != life.generation:
+        if not self.value or life.over:
             return
         if life.here.callbacks:
             life.late.append((self.destroy, self.value, self.keeps))
@@ -87,13 +85,7 @@ class Owner(Generic[H]):
         handle = self._handle
         if handle is None:
             raise InvalidArgument(f"this {type(self).__name__} is closed")
-        if handle.generation != _Life.generation and self._has_threads:
-            raise InvalidArgument(
-                f"this {type(self).__name__} was made before the process forked, and its threads are not in the child: "
-                "make devices and pools in the process that uses them")
         return handle
-
-    _has_threads: ClassVar[bool] = False
 
     @property
     def closed(self) -> bool:
@@ -135,14 +127,13 @@ def _exit() -> None:
 
 
 def after_fork(function: Callable[[], None]) -> None:
-    """Called in forked children, which lack the threads of what was made before."""
+    """Called in forked children, which lack the threads of the parent."""
     _Life.after_fork.append(function)
 
 
 def _forked() -> None:
     for function in _Life.after_fork:
         function()
-    _Life.generation += 1
     _Life.here = _Here()
     _Life.late.clear()
 

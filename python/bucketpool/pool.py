@@ -110,8 +110,6 @@ class Pool(Owner[PoolHandle]):
     finish first. Closing gives the memory back, except what numpy arrays or tensors still look at: then the last of
     them does."""
 
-    _has_threads = True
-
     def __init__(self, device: Device, plan: Plan, name: Optional[str] = None, allocator: str = "plan",
                  selection: str = "assigned", strict: str = "error", guard: str = "environment",
                  persistent_bytes: int = 0, overflow_bytes: int = 0, extra_requests: int = 4096,

@@ -242,6 +242,7 @@ bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id)
 {
     if (pool == NULL || bind == NULL || id == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: needs a pool, a request and a place for its id");
+    BP_TRY(bp_device_check(pool->device, "bp_pool_bind"));
     BP_TRY(check_bind(bind));
     pthread_mutex_lock(&pool->binding);
     bp_status status = bind_locked(pool, bind, id);
@@ -281,6 +282,7 @@ bp_status bp_pool_bind_buckets(bp_pool *pool, const bp_buckets *buckets, int lan
 {
     if (pool == NULL || buckets == NULL || ids == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind_buckets: needs a pool, buckets and a place for the ids");
+    BP_TRY(bp_device_check(pool->device, "bp_pool_bind_buckets"));
     bp_status status = BP_OK;
     if (pool->annotations != NULL)
         bp_nvtx_push("bind", pool->name);

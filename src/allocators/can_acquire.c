@@ -149,6 +149,7 @@ bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t c
 {
     if (pool == NULL || can == NULL || (ids == NULL && count > 0) || (releasing == NULL && releasing_count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_can_acquire: needs a pool, ids and a place for its answer");
+    BP_TRY(bp_device_check(pool->device, "bp_pool_can_acquire"));
     BP_TRY(check_ids(pool, ids, count));
     BP_TRY(check_twice(pool, ids, count));
     BP_TRY(check_ids(pool, releasing, releasing_count));

@@ -297,6 +297,7 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
     bp_capture_config defaults = {.size = sizeof defaults};
     if (pool == NULL || capture == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: needs a pool and an output");
+    BP_TRY(bp_device_check(pool->device, "bp_capture_begin"));
     if (config == NULL)
         config = &defaults;
     BP_TRY(check_begin(pool, config));
@@ -406,6 +407,7 @@ bp_status bp_capture_end(bp_capture *capture)
 {
     if (capture == NULL || capture->pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_end: no capture, or its pool was destroyed");
+    BP_TRY(bp_device_check(capture->pool->device, "bp_capture_end"));
     if (capture->ended)
         return bp_fail(BP_ERR_CAPTURE, "%s has ended already", capture->name);
     BP_TRY(check_balance(capture));
@@ -456,6 +458,8 @@ void bp_capture_abandon(bp_capture **capture)
         return;
     bp_capture *c = *capture;
     *capture = NULL;
+    if (c->pool != NULL && !bp_device_is_here(c->pool->device))
+        return;
     if (c->pool != NULL && !c->ended) {
         drop_holds(c);
         leave(c);

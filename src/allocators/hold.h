@@ -54,7 +54,7 @@ BP_HOT bp_status bp_check_call(const bp_pool *pool, const uint32_t *ids, size_t 
 {
     if (pool == NULL || (ids == NULL && count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
-    return BP_OK;
+    return bp_device_check(pool->device, function);
 }
 
 /* Counters of calls that end early; shared, but not on the paths that succeed. */

@@ -13,6 +13,7 @@ static bp_status check(const bp_capture *capture, const char *function)
 {
     if (capture == NULL || capture->pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no capture, or its pool was destroyed", function);
+    BP_TRY(bp_device_check(capture->pool->device, function));
     if (!capture->ended)
         return bp_fail(BP_ERR_CAPTURE, "%s: %s has not ended yet (bp_capture_end)", function, capture->name);
     if (capture->is_void)

@@ -54,6 +54,7 @@ struct bp_lending {
     pthread_mutex_t mutex;
     uint64_t tensors;
     bool pool_is_gone;
+    bp_process process; /* a forked child may end tensors of its parent, which lent them */
     bp_device *device;
     bp_slabs slabs;
 };
@@ -78,6 +79,8 @@ static void destroy(bp_lending *lending)
 static void give_back(lent *l)
 {
     bp_lending *lending = l->lending;
+    if (!bp_process_is_here(&lending->process))
+        return;
     pthread_mutex_lock(&lending->mutex);
     bool last = --lending->tensors == 0 && lending->pool_is_gone;
     pthread_mutex_unlock(&lending->mutex);
@@ -108,6 +111,8 @@ static bp_status lending_of(bp_pool *pool, bp_lending **lending)
             status = bp_fail_memory(sizeof *pool->lending);
         else
             pthread_mutex_init(&pool->lending->mutex, NULL);
+        if (status == BP_OK)
+            pool->lending->process = pool->device->process;
     }
     *lending = pool->lending;
     pthread_mutex_unlock(&pool->binding);
@@ -235,6 +240,7 @@ bp_status bp_pool_lend(bp_pool *pool, const bp_lend *lend, void **managed)
     if (pool == NULL || lend == NULL || managed == NULL || lend->size < sizeof *lend)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_pool_lend: needs a pool, what to lend (bp_lend_init) and a place for the tensor");
+    BP_TRY(bp_device_check(pool->device, "bp_pool_lend"));
     dl_tensor tensor = {0};
     int64_t numel;
     bp_lending *lending;
@@ -261,6 +267,8 @@ void bp_lent_back(void **managed)
 
 uint64_t bp_pool_lent_count(bp_pool *pool)
 {
+    if (!bp_device_is_here(pool->device)) /* its locks may be held by threads that are not there */
+        return 0;
     pthread_mutex_lock(&pool->binding);
     bp_lending *lending = pool->lending;
     pthread_mutex_unlock(&pool->binding);

@@ -239,6 +239,7 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     bp_pool_config defaults;
     if (device == NULL || plan == NULL || pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: needs a device, a plan and a place for the pool");
+    BP_TRY(bp_device_check(device, "bp_pool_create"));
     if (config == NULL) {
         BP_TRY(bp_pool_config_init(&defaults, sizeof defaults));
         config = &defaults;
@@ -293,6 +294,9 @@ void bp_pool_destroy(bp_pool **pool)
     if (pool == NULL || *pool == NULL)
         return;
     bp_pool *p = *pool;
+    *pool = NULL;
+    if (!bp_device_is_here(p->device))
+        return;
     bp_capture_pool_gone(p);
     if (p->bounds != NULL) { /* a pool that never served has nothing to wait for */
         wait_for_work(p->device);
@@ -323,7 +327,6 @@ void bp_pool_destroy(bp_pool **pool)
     free(p->slab_infos);
     free(p->residency.closed);
     free(p);
-    *pool = NULL;
 }
 
 const char *bp_pool_name(const bp_pool *pool)
@@ -368,7 +371,7 @@ static bp_status check_callbacks(const bp_pool *pool, const bp_slab_callbacks *c
     if (pool == NULL || callbacks == NULL || callbacks->size < sizeof *callbacks || callbacks->attach == NULL ||
         callbacks->detach == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and both callbacks", function);
-    return BP_OK;
+    return bp_device_check(pool->device, function);
 }
 
 bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user)

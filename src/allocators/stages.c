@@ -56,6 +56,7 @@ bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream)
     if (pool == NULL || lane >= BP_LANE_COUNT)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_lane: needs a pool and a lane below %u, got %u",
                        BP_LANE_COUNT, lane);
+    BP_TRY(bp_device_check(pool->device, "bp_pool_set_lane"));
     BP_TRY(bp_capture_refuse(pool, "bp_pool_set_lane"));
     if (stream != NULL)
         BP_TRY(bp_stream_check(stream, pool->device, "bp_pool_set_lane"));

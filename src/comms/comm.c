@@ -59,6 +59,7 @@ static bp_status build(const bp_comm_ops *ops, void *self, const char *name, bp_
     void *memory;
     BP_TRY(bp_new_array(comm->traits.ranks, BP_COMM_RECORD_BYTES, &memory));
     comm->records = memory;
+    BP_TRY(bp_process_init(&comm->process));
     atomic_init(&comm->references, 1);
     return BP_OK;
 }
@@ -96,7 +97,8 @@ void bp_comm_retain(bp_comm *comm)
 
 void bp_comm_release(bp_comm *comm)
 {
-    if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) > 1)
+    if (!bp_process_is_here(&comm->process) ||
+        atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) > 1)
         return;
     comm->ops->destroy(comm->self);
     free_comm(comm);
@@ -131,6 +133,7 @@ bp_status bp_comm_check(const bp_comm *comm, const char *function)
 {
     if (comm == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no communicator", function);
+    BP_TRY(bp_process_check(&comm->process, function, "communicator", comm->name));
     if (bp_comm_is_alive(comm))
         return BP_OK;
     const int state = atomic_load(&((bp_comm *)comm)->state);
@@ -160,7 +163,7 @@ bp_status bp_comm_break(bp_comm *comm, const char *what)
 
 bp_status bp_comm_abort(bp_comm *comm)
 {
-    if (comm == NULL || !end(comm, BP_COMM_ABORTED))
+    if (comm == NULL || !bp_process_is_here(&comm->process) || !end(comm, BP_COMM_ABORTED))
         return bp_comm_check(comm, "bp_comm_abort");
     if (comm->ops->abort == NULL)
         return BP_OK;

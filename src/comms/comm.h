@@ -7,6 +7,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "core/process.h"
+
 /* Memory that is registered with a communicator, or about to be. The owner of the range keeps it; its address stays. */
 typedef struct bp_comm_range {
     const uint8_t *address;
@@ -30,6 +32,7 @@ struct bp_comm {
     void *self;
     bp_comm_traits traits;
     char *name;
+    bp_process process; /* that made it: for its peers a forked child is not there */
     atomic_uint
         references; /* the caller's; one for each registration, and for each communicator that exchanges over it */
     atomic_int state;

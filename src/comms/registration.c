@@ -175,6 +175,7 @@ static bp_status create(bp_pool *pool, const bp_registration_entry *entries, siz
         return bp_registration_decline(entries, count, status);
     bp_registration *r = memory;
     r->pool = pool;
+    r->process = bp_pool_device(pool)->process;
     status = bp_registration_prepare(r, pool, entries, count);
     status = r->party_count > 0 ? bp_registration_compare(r, status) : bp_registration_decline(entries, count, status);
     if (status == BP_OK)
@@ -192,6 +193,8 @@ static bp_status create(bp_pool *pool, const bp_registration_entry *entries, siz
 bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
                                  bp_registration **registration)
 {
+    if (pool != NULL)
+        BP_TRY(bp_device_check(bp_pool_device(pool), "bp_registration_create"));
     const bool annotated = pool != NULL && bp_pool_is_annotated(pool);
     if (annotated)
         bp_nvtx_push("register", bp_pool_name(pool));
@@ -207,5 +210,6 @@ void bp_registration_destroy(bp_registration **registration)
         return;
     bp_registration *r = *registration;
     *registration = NULL;
-    let_go(r);
+    if (bp_process_is_here(&r->process))
+        let_go(r);
 }

@@ -38,7 +38,8 @@ typedef struct bp_party {
 } bp_party;
 
 struct bp_registration {
-    bp_pool *pool; /* NULL: it is gone */
+    bp_pool *pool;      /* NULL: it is gone */
+    bp_process process; /* that made it */
     const char *pool_name;
     bp_registered_entry *entries;
     size_t entry_count;

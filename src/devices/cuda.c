@@ -35,6 +35,7 @@ bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope)
 {
     if (device == NULL || scope == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_enter: needs a device and a scope");
+    BP_TRY(bp_device_check(device, "bp_cuda_enter"));
     const bp_cuda *cuda = bp_cuda_of(device);
     if (cuda != NULL)
         BP_TRY(bp_cuda_push(cuda));

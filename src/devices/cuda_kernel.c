@@ -68,6 +68,7 @@ bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_mo
     const bp_cuda *cuda = device != NULL ? bp_cuda_of(device) : NULL;
     if (cuda == NULL || image == NULL || module == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_create: needs a cuda device, an image and an output");
+    BP_TRY(bp_device_check(device, "bp_cuda_module_create"));
     if (cuda->driver.cuModuleLoadData == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "bp_cuda_module_create: the driver table of device %d has version 1, without functions for "
@@ -95,6 +96,8 @@ void bp_cuda_module_destroy(bp_cuda_module **module)
         return;
     bp_cuda_module *gone = *module;
     *module = NULL;
+    if (!bp_device_is_here(gone->device))
+        return;
     if (bp_cuda_push(gone->cuda) == BP_OK) {
         (void)gone->cuda->driver.cuModuleUnload(gone->handle);
         bp_cuda_pop(gone->cuda);
@@ -149,6 +152,7 @@ bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cud
 {
     if (module == NULL || name == NULL || kernel == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_kernel: needs a module, a name and an output");
+    BP_TRY(bp_device_check(module->device, "bp_cuda_module_kernel"));
     bp_status status = BP_OK;
     pthread_mutex_lock(&module->lock);
     bp_cuda_kernel *known = module->kernels;

@@ -103,6 +103,9 @@ bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **dev
     if (status == BP_OK)
         BP_TRY(check_traits(ops, &traits));
     void *memory;
+    bp_process process;
+    if (status == BP_OK)
+        status = bp_process_init(&process);
     if (status == BP_OK)
         status = bp_new_array(1, sizeof(bp_device), &memory);
     if (status != BP_OK) {
@@ -113,6 +116,7 @@ bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **dev
     created->ops = ops;
     created->self = self;
     created->traits = traits;
+    created->process = process;
     atomic_init(&created->references, 1);
     pthread_mutex_init(&created->rings_lock, NULL); /* cannot fail for a plain mutex */
     *device = created;
@@ -132,7 +136,7 @@ void bp_device_retain(bp_device *device)
 
 void bp_device_release(bp_device *device)
 {
-    if (atomic_fetch_sub_explicit(&device->references, 1, memory_order_acq_rel) > 1)
+    if (!bp_device_is_here(device) || atomic_fetch_sub_explicit(&device->references, 1, memory_order_acq_rel) > 1)
         return;
     bp_stream *stream = atomic_load_explicit(&device->streams, memory_order_acquire);
     while (stream != NULL) {
@@ -159,6 +163,11 @@ const char *bp_device_name(const bp_device *device)
     return device->ops->name;
 }
 
+int bp_device_is_inherited(const bp_device *device)
+{
+    return !bp_device_is_here(device);
+}
+
 int bp_device_is_host_accessible(const bp_device *device)
 {
     return device->traits.host_accessible != 0;
@@ -168,6 +177,7 @@ bp_status bp_device_synchronize(bp_device *device)
 {
     if (device == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_synchronize: no device");
+    BP_TRY(bp_device_check(device, "bp_device_synchronize"));
     return device->ops->synchronize(device->self);
 }
 
@@ -175,7 +185,7 @@ static bp_status check_pages(const bp_device *device, const void *address, uint6
 {
     if (device == NULL || address == NULL || bytes == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and memory", function);
-    return BP_OK;
+    return bp_device_check(device, function);
 }
 
 bp_status bp_device_pin(bp_device *device, void *address, uint64_t bytes)

@@ -9,6 +9,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "core/process.h"
+
 /* Bytes or objects, now and at most. */
 typedef struct bp_device_counter {
     _Atomic uint64_t now;
@@ -19,6 +21,7 @@ struct bp_device {
     const bp_device_ops *ops;
     void *self;
     bp_device_traits traits;
+    bp_process process;     /* that made it */
     atomic_uint references; /* the caller's, and one for each stream, event and pool */
     bp_device_counter committed_bytes, allocated_bytes, live_streams, live_events;
     atomic_uint captured_pools;   /* of which a capture has begun and not ended */
@@ -27,6 +30,19 @@ struct bp_device {
     pthread_mutex_t rings_lock;   /* of unused_rings; not on any hot path */
     struct bp_stream_points *unused_rings;
 };
+
+/* Devices, and what is made of them, serve the process that made them. In a forked child calls are refused, and what destroys leaves
+ * everything as it is: threads and locks of the parent are not there, and pages that nobody writes to are shared with it. */
+static inline bool bp_device_is_here(const bp_device *device)
+{
+    return bp_process_is_here(&device->process);
+}
+
+/* BP_OK, or the error of a call in a forked child. */
+static inline bp_status bp_device_check(const bp_device *device, const char *function)
+{
+    return bp_process_check(&device->process, function, "device", device->ops->name);
+}
 
 /* For pools and decorators, which keep their device alive. */
 void bp_device_retain(bp_device *device);

@@ -15,6 +15,7 @@ bp_status bp_event_create(bp_device *device, bp_event **event)
 {
     if (device == NULL || event == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_event_create: needs a device and an output");
+    BP_TRY(bp_device_check(device, "bp_event_create"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_event), &memory));
     bp_event *created = memory;
@@ -35,6 +36,10 @@ void bp_event_destroy(bp_event **event)
     if (event == NULL || *event == NULL)
         return;
     bp_device *device = (*event)->device;
+    if (!bp_device_is_here(device)) {
+        *event = NULL;
+        return;
+    }
     (void)device->ops->event_destroy(device->self, (*event)->raw);
     bp_device_discount(&device->live_events, 1);
     free(*event);
@@ -65,5 +70,6 @@ bp_status bp_event_synchronize(bp_event *event)
 {
     if (event == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_event_synchronize: no event");
+    BP_TRY(bp_device_check(event->device, "bp_event_synchronize"));
     return event->device->ops->event_synchronize(event->device->self, event->raw);
 }

@@ -61,6 +61,10 @@ void bp_graph_destroy(bp_graph **graph)
     if (graph == NULL || *graph == NULL)
         return;
     bp_device *device = (*graph)->device;
+    if (!bp_device_is_here(device)) {
+        *graph = NULL;
+        return;
+    }
     (void)device->ops->graph_destroy(device->self, (*graph)->raw);
     free(*graph);
     *graph = NULL;

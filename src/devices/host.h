@@ -97,7 +97,7 @@ typedef struct bp_host_event_block {
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 
 typedef struct bp_host_memory {
-    int file; /* -1: unused */
+    void *pages; /* a mapping that keeps the memory; NULL: unused */
     uint64_t bytes;
 } bp_host_memory;
 

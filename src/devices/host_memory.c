@@ -1,11 +1,12 @@
-/* Memory of the host device. Physical memory is anonymous files, mapped into reserved address space. */
+/* Memory of the host device. Physical memory is a shared anonymous mapping, which mremap maps a second time into reserved address space:
+ * private memory cannot be mapped twice, and lose its first address while it keeps its bytes. Shared memory would let a forked child write
+ * into its parent's slabs, and keep memory that the parent gives back: no child inherits these mappings (MADV_DONTFORK). */
 #include "devices/host.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "core/fail.h"
 #include "core/memory.h"
@@ -52,18 +53,17 @@ static bp_status fail_memory(const bp_host *host, uint64_t bytes, const char *op
 
 /* ---- physical memory --------------------------------------------------------------------------------------------- */
 
-static bp_status make_file(const bp_host *host, uint64_t bytes, int *file)
+static bp_status make_pages(const bp_host *host, uint64_t bytes, void **pages)
 {
-    int made = memfd_create("bucketpool", MFD_CLOEXEC);
-    if (made < 0)
-        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: no file for a commit of %llu bytes: %s", (unsigned long long)bytes,
-                       strerror(errno));
-    if (bytes > INT64_MAX || ftruncate(made, (off_t)bytes) != 0) {
-        int reason = bytes > INT64_MAX ? EFBIG : errno;
-        close(made);
+    void *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made == MAP_FAILED)
+        return fail_memory(host, bytes, "commit", errno);
+    if (madvise(made, bytes, MADV_DONTFORK) != 0) {
+        int reason = errno;
+        munmap(made, bytes);
         return fail_memory(host, bytes, "commit", reason);
     }
-    *file = made;
+    *pages = made;
     return BP_OK;
 }
 
@@ -71,11 +71,11 @@ static bp_status make_file(const bp_host *host, uint64_t bytes, int *file)
 static bp_status find_entry(bp_host *host, size_t *entry)
 {
     size_t i = 0;
-    while (i < host->memory_count && host->memories[i].file >= 0)
+    while (i < host->memory_count && host->memories[i].pages != NULL)
         i++;
     if (i == host->memory_count) {
         BP_TRY(bp_grow_array((void **)&host->memories, &host->memory_capacity, i, sizeof *host->memories));
-        host->memories[host->memory_count++] = (bp_host_memory){.file = -1};
+        host->memories[host->memory_count++] = (bp_host_memory){0};
     }
     *entry = i;
     return BP_OK;
@@ -90,7 +90,7 @@ bp_status bp_host_commit(void *self, uint64_t bytes, uint64_t *handle)
     pthread_mutex_lock(&host->lock);
     bp_status status = find_entry(host, &entry);
     if (status == BP_OK)
-        status = make_file(host, bytes, &host->memories[entry].file);
+        status = make_pages(host, bytes, &host->memories[entry].pages);
     if (status == BP_OK)
         host->memories[entry].bytes = bytes;
     pthread_mutex_unlock(&host->lock);
@@ -104,7 +104,7 @@ bp_status bp_host_commit(void *self, uint64_t bytes, uint64_t *handle)
 static bool find_memory(bp_host *host, uint64_t handle, bp_host_memory *memory)
 {
     pthread_mutex_lock(&host->lock);
-    bool found = handle > 0 && handle <= host->memory_count && host->memories[handle - 1].file >= 0;
+    bool found = handle > 0 && handle <= host->memory_count && host->memories[handle - 1].pages != NULL;
     if (found)
         *memory = host->memories[handle - 1];
     pthread_mutex_unlock(&host->lock);
@@ -118,10 +118,12 @@ bp_status bp_host_decommit(void *self, uint64_t handle)
     if (!find_memory(host, handle, &memory))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: decommit of handle %llu, which there is not",
                        (unsigned long long)handle);
+    if (munmap(memory.pages, memory.bytes) != 0)
+        return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: decommit of %llu bytes: %s", (unsigned long long)memory.bytes,
+                       strerror(errno));
     pthread_mutex_lock(&host->lock);
-    host->memories[handle - 1].file = -1;
+    host->memories[handle - 1].pages = NULL;
     pthread_mutex_unlock(&host->lock);
-    close(memory.file);
     give_back(host, memory.bytes);
     return BP_OK;
 }
@@ -145,7 +147,8 @@ bp_status bp_host_map(void *self, void *address, uint64_t bytes, uint64_t handle
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of %llu bytes of handle %llu, which has %llu",
                        (unsigned long long)bytes, (unsigned long long)handle, (unsigned long long)memory.bytes);
     BP_TRY(bp_address_space_check(&host->space, address, bytes, host->traits.granularity, "map"));
-    if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory.file, 0) == MAP_FAILED) {
+    /* An old size of 0 leaves the first mapping as it is; the second has its flags, MADV_DONTFORK too. */
+    if (mremap(memory.pages, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
         int reason = errno;
         map_nothing(address, bytes); /* the kernel may have removed the reservation already */
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "host: map of %llu bytes at %p: %s", (unsigned long long)bytes, address,
@@ -232,7 +235,7 @@ void bp_host_memory_finish(bp_host *host)
         free(allocation);
     }
     for (size_t i = 0; i < host->memory_count; i++)
-        if (host->memories[i].file >= 0)
-            close(host->memories[i].file);
+        if (host->memories[i].pages != NULL)
+            munmap(host->memories[i].pages, host->memories[i].bytes);
     free(host->memories);
 }

@@ -235,6 +235,7 @@ bp_status bp_stream_create(bp_device *device, const char *name, bp_stream **stre
 {
     if (device == NULL || stream == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_create: needs a device and an output");
+    BP_TRY(bp_device_check(device, "bp_stream_create"));
     return create_stream(device, false, 0, name, stream);
 }
 
@@ -242,6 +243,7 @@ bp_status bp_stream_import(bp_device *device, uint64_t native, const char *name,
 {
     if (device == NULL || stream == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_import: needs a device and an output");
+    BP_TRY(bp_device_check(device, "bp_stream_import"));
     if (device->ops->stream_import == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "bp_stream_import: device %s has no native streams", device->ops->name);
     return create_stream(device, true, native, name, stream);
@@ -253,7 +255,7 @@ void bp_stream_destroy(bp_stream **stream)
         return;
     bp_stream *s = *stream;
     *stream = NULL;
-    if (!atomic_exchange(&s->alive, false))
+    if (!bp_device_is_here(s->device) || !atomic_exchange(&s->alive, false))
         return;
     bp_device *device = s->device;
     /* Until its work is done others wait for its points, and record some. Where the provider refuses to wait that stays so until
@@ -287,6 +289,7 @@ bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, cons
 {
     if (stream == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no stream", function);
+    BP_TRY(bp_device_check(stream->device, function));
     if (!atomic_load_explicit(&stream->alive, memory_order_relaxed))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: stream %s (number %u) was destroyed", function, stream->name,
                        stream->number);

@@ -365,6 +365,7 @@ bp_status bp_device_create_trace(bp_device *inner, bp_device_trace *trace, void 
 {
     if (inner == NULL || trace == NULL || device == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_trace: needs a device, a function and an output");
+    BP_TRY(bp_device_check(inner, "bp_device_create_trace"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(trace_device), &memory));
     trace_device *created = memory;

@@ -186,9 +186,12 @@ void bp_lm_head_destroy(bp_lm_head **head)
 {
     if (head == NULL || *head == NULL)
         return;
-    finish(*head);
-    free(*head);
+    bp_lm_head *gone = *head;
     *head = NULL;
+    if (bp_device_is_inherited(gone->base.device)) /* work of the parent would be waited for */
+        return;
+    finish(gone);
+    free(gone);
 }
 
 /* ---- what it is ----------------------------------------------------------------------------------------------------- */

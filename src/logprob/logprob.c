@@ -55,9 +55,12 @@ void bp_logprob_destroy(bp_logprob **client)
 {
     if (client == NULL || *client == NULL)
         return;
-    bp_base_finish(&(*client)->base);
-    free(*client);
+    bp_logprob *gone = *client;
     *client = NULL;
+    if (bp_device_is_inherited(gone->base.device)) /* work of the parent would be waited for */
+        return;
+    bp_base_finish(&gone->base);
+    free(gone);
 }
 
 bp_status bp_logprob_info_get(const bp_logprob *client, bp_logprob_info *info)

@@ -175,6 +175,7 @@ bp_status bp_offload_group_get(const bp_offload *offload, size_t index, bp_offlo
     if (offload == NULL || group == NULL || group->size < sizeof *group || index >= offload->group_count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_group_get: group %zu of %zu", index,
                        offload != NULL ? offload->group_count : 0);
+    BP_TRY(bp_process_check(&offload->process, "bp_offload_group_get", "the offload of pool", offload->pool_name));
     look(offload, &offload->groups[index], group);
     return BP_OK;
 }
@@ -187,6 +188,7 @@ bp_status bp_offload_group_find(const bp_offload *offload, const char *name, bp_
     const bp_group *found = find(offload, name);
     if (found == NULL)
         return fail_unknown(offload, name, "bp_offload_group_find");
+    BP_TRY(bp_process_check(&offload->process, "bp_offload_group_find", "the offload of pool", offload->pool_name));
     look(offload, found, group);
     return BP_OK;
 }

@@ -35,8 +35,7 @@ static bp_status take(bp_offload *offload, bp_group *group, bp_lease *lease)
 bp_status bp_lease_take(bp_offload *offload, const char *group, const char *reader, bp_lease **lease)
 {
     bp_group *found = NULL;
-    if (offload == NULL || offload->pool == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lease_take: no offload, or its pool was destroyed");
+    BP_TRY(bp_offload_check(offload, "bp_lease_take"));
     if (reader == NULL || lease == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lease_take: needs the reader's name and an output");
     BP_TRY(bp_group_find(offload, group, "bp_lease_take", &found));
@@ -63,6 +62,8 @@ void bp_lease_return(bp_lease **lease)
     bp_lease *returned = *lease;
     bp_offload *offload = returned->offload;
     *lease = NULL;
+    if (!bp_process_is_here(&offload->process))
+        return;
     pthread_mutex_lock(&offload->lock);
     *returned->at = returned->next;
     if (returned->next != NULL)

@@ -132,6 +132,8 @@ void bp_offload_destroy(bp_offload **offload)
         return;
     bp_offload *o = *offload;
     *offload = NULL;
+    if (!bp_process_is_here(&o->process))
+        return;
     if (o->pool != NULL) {
         open_groups(o);
         bp_residency_leave(o->pool);
@@ -148,6 +150,7 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     void *memory;
     if (pool == NULL || offload == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: needs a pool and an output");
+    BP_TRY(bp_device_check(pool->device, "bp_offload_create"));
     if (config == NULL) {
         BP_TRY(bp_offload_config_init(&defaults, sizeof defaults));
         config = &defaults;
@@ -164,6 +167,7 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     pthread_mutex_init(&made->lock, NULL); /* cannot fail for a plain mutex */
     made->pool = pool;
     made->device = pool->device;
+    made->process = pool->device->process;
     bp_device_retain(pool->device);
     made->source = (bp_host_source){.backing = config->backing, .chunk_bytes = choose_chunk(pool, chunk_bytes)};
     made->progress = config->progress;
@@ -182,7 +186,7 @@ bp_status bp_offload_check(const bp_offload *offload, const char *function)
 {
     if (offload == NULL || offload->pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no offload, or its pool was destroyed", function);
-    return BP_OK;
+    return bp_device_check(offload->device, function);
 }
 
 bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far)
@@ -196,7 +200,8 @@ bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far)
 void bp_offload_trim(bp_offload *offload)
 {
     bool staged = false;
-    if (offload == NULL || offload->pool == NULL || atomic_load(&offload->device->captured_pools) > 0 ||
+    if (offload == NULL || offload->pool == NULL || !bp_device_is_here(offload->device) ||
+        atomic_load(&offload->device->captured_pools) > 0 ||
         !bp_copies_settle(offload)) /* drivers unpin nothing while they capture, and what is not unpinned stays lent */
         return;
     for (size_t i = 0; i < offload->group_count; i++) {

@@ -40,6 +40,7 @@ struct bp_offload {
     atomic_uint references; /* the caller's, and one for each lease */
     bp_pool *pool;          /* NULL: it was destroyed */
     bp_device *device;
+    bp_process process; /* that made it */
     char *pool_name;
     bp_host_source source;
     bp_offload_progress *progress;

@@ -98,6 +98,7 @@ bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp
     void *memory;
     if (device == NULL || pinned == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: needs a device and an output");
+    BP_TRY(bp_device_check(device, "bp_pinned_create"));
     if (config == NULL) {
         BP_TRY(bp_pinned_config_init(&defaults, sizeof defaults));
         config = &defaults;
@@ -134,7 +135,8 @@ void bp_pinned_retain(bp_pinned *pinned)
 /* Memory that the device does not let go of stays mapped: it may still be written to. */
 void bp_pinned_release(bp_pinned *pinned)
 {
-    if (atomic_fetch_sub_explicit(&pinned->references, 1, memory_order_acq_rel) > 1)
+    if (!bp_device_is_here(pinned->source.device) ||
+        atomic_fetch_sub_explicit(&pinned->references, 1, memory_order_acq_rel) > 1)
         return;
     for (size_t i = 0; i < pinned->planned.count; i++)
         (void)bp_pages_give_back(&pinned->source, &pinned->planned.pieces[i].pages);
@@ -193,7 +195,7 @@ static bp_status check_piece(const bp_pinned *pinned, uint64_t bytes, uint64_t a
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_pinned_allocate: an alignment of %llu bytes, expected a power of two up to %llu",
                        (unsigned long long)alignment, (unsigned long long)BP_HUGE_PAGE_BYTES);
-    return BP_OK;
+    return bp_device_check(pinned->source.device, "bp_pinned_allocate");
 }
 
 bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address)
@@ -227,6 +229,7 @@ bp_status bp_pinned_free(bp_pinned *pinned, void *address)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_free: needs pinned memory");
     if (address == NULL)
         return BP_OK;
+    BP_TRY(bp_device_check(pinned->source.device, "bp_pinned_free"));
     pthread_mutex_lock(&pinned->lock);
     bp_status status = free_piece(pinned, address);
     pthread_mutex_unlock(&pinned->lock);

@@ -1,4 +1,5 @@
 /* What pinned memory says of itself. */
+#include "devices/device.h"
 #include "pinned/pinned.h"
 
 static bp_pinned_statistics statistics_of(const bp_pinned *pinned)
@@ -26,6 +27,7 @@ bp_status bp_pinned_statistics_get(const bp_pinned *pinned, bp_pinned_statistics
     if (pinned == NULL || statistics == NULL || statistics->size < sizeof *statistics)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_pinned_statistics_get: needs pinned memory and statistics of %zu bytes", sizeof *statistics);
+    BP_TRY(bp_device_check(pinned->source.device, "bp_pinned_statistics_get"));
     pthread_mutex_t *lock = (pthread_mutex_t *)&pinned->lock; /* looking changes nothing else */
     const size_t size = statistics->size;
     pthread_mutex_lock(lock);

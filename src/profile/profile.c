@@ -166,8 +166,11 @@ bp_status bp_profile_create(bp_pool *const *pools, size_t count, const bp_profil
     }
     BP_TRY(check_config(config));
     BP_TRY(check_pools(pools, count));
+    for (size_t i = 0; i < count; i++)
+        BP_TRY(bp_device_check(pools[i]->device, "bp_profile_create"));
     BP_TRY(bp_new_array(1, sizeof **profile, &memory));
     bp_profile *made = memory;
+    made->process = pools[0]->device->process;
     bp_status status = copy_config(config, made);
     if (status == BP_OK)
         status = add_pools(pools, count, config, made);
@@ -183,8 +186,11 @@ void bp_profile_destroy(bp_profile **profile)
 {
     if (profile == NULL || *profile == NULL)
         return;
-    if ((*profile)->open != BP_OPEN_NOTHING)
-        (void)bp_profile_stop(*profile);
-    destroy(*profile);
+    bp_profile *p = *profile;
     *profile = NULL;
+    if (!bp_process_is_here(&p->process))
+        return;
+    if (p->open != BP_OPEN_NOTHING)
+        (void)bp_profile_stop(p);
+    destroy(p);
 }

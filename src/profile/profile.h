@@ -76,7 +76,8 @@ struct bp_profile {
     char label[BP_NAME_BYTES];
     uint64_t first_ns, last_ns; /* of the last recording */
     int64_t realtime_offset_ns;
-    char *paths[2]; /* pickle, trace: written last; NULL: none */
+    bp_process process; /* that made it */
+    char *paths[2];     /* pickle, trace: written last; NULL: none */
 };
 
 /* ---- recording.c ---------------------------------------------------------------------------------------------------- */

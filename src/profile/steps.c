@@ -154,10 +154,17 @@ static bool is_chosen(const bp_profile *p, uint64_t step)
     return false;
 }
 
+/* A forked child would write over its parent's files. */
+static bp_status check_process(const bp_profile *profile, const char *function)
+{
+    return bp_process_check(&profile->process, function, "the profile in", profile->directory);
+}
+
 bp_status bp_profile_step(bp_profile *profile, uint64_t step)
 {
     if (profile == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_step: no profile");
+    BP_TRY(check_process(profile, "bp_profile_step"));
     bp_status written = profile->open == BP_OPEN_STEP ? finish(profile) : BP_OK, begun = BP_OK;
     for (size_t i = 0; i < profile->count; i++) {
         if (profile->pools[i].pool != NULL)
@@ -175,6 +182,7 @@ bp_status bp_profile_start(bp_profile *profile, const char *label)
     if (profile == NULL || label == NULL || !bp_profile_is_name(label))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_profile_start: needs a profile and a label of letters, digits, '_' and '-', at most 63");
+    BP_TRY(check_process(profile, "bp_profile_start"));
     if (profile->open == BP_OPEN_STEP)
         return bp_fail(BP_ERR_SCHEDULE, "bp_profile_start: step %llu is being recorded already",
                        (unsigned long long)profile->step);
@@ -189,6 +197,7 @@ bp_status bp_profile_stop(bp_profile *profile)
 {
     if (profile == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_stop: no profile");
+    BP_TRY(check_process(profile, "bp_profile_stop"));
     if (profile->open == BP_OPEN_NOTHING)
         return bp_fail(BP_ERR_SCHEDULE, "bp_profile_stop: nothing is being recorded");
     return finish(profile);
@@ -214,6 +223,7 @@ bp_status bp_profile_write(bp_profile *profile, uint32_t format, const char *pat
     if (profile == NULL || path == NULL || path[0] == '\0' ||
         (format != BP_PROFILE_PICKLE && format != BP_PROFILE_TRACE))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_write: needs a profile, one format and a path");
+    BP_TRY(check_process(profile, "bp_profile_write"));
     bp_status status = bp_scene_init(profile, &scene);
     if (status == BP_OK)
         status = write_scene(&scene, format, path);

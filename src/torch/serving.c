@@ -9,6 +9,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/process.h"
 #include "torch/arena.h"
 
 #define VARIABLE "BUCKETPOOL_TORCH_BYTES"
@@ -17,6 +18,9 @@
 static pthread_mutex_t locks[BP_TORCH_DEVICES];
 static bp_torch_arena *arenas[BP_TORCH_DEVICES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bp_process
+    process; /* that the locks are of: a forked child, in which they may be held for good, is not served */
+static bp_status begun;
 static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;   /* taken last */
 static char refusal[sizeof((bp_torch_statistics *)NULL)->because]; /* of a device that is not served */
 
@@ -24,12 +28,17 @@ static void make_locks(void)
 {
     for (size_t i = 0; i < BP_TORCH_DEVICES; i++)
         pthread_mutex_init(&locks[i], NULL); /* cannot fail for a plain mutex */
+    begun = bp_process_init(&process);
 }
 
-static void lock(int ordinal)
+static bp_status lock(const char *function, int ordinal)
 {
     pthread_once(&once, make_locks);
+    if (begun != BP_OK)
+        return bp_fail(begun, "%s: no handler of forks could be registered", function);
+    BP_TRY(bp_process_check(&process, function, "the allocator of", "PyTorch"));
     pthread_mutex_lock(&locks[ordinal]);
+    return BP_OK;
 }
 
 static void unlock(int ordinal)
@@ -76,7 +85,7 @@ static bp_status check(const bp_torch_config *config)
 bp_status bp_torch_serve(const bp_torch_config *config)
 {
     BP_TRY(check(config));
-    lock(config->ordinal);
+    BP_TRY(lock("bp_torch_serve", config->ordinal));
     bp_torch_arena **arena = &arenas[config->ordinal];
     bp_status status = *arena == NULL
                            ? bp_torch_arena_create(config, arena)
@@ -114,7 +123,7 @@ static bp_status stop(int32_t ordinal)
 bp_status bp_torch_stop(int32_t ordinal)
 {
     BP_TRY(check_index("bp_torch_stop", ordinal));
-    lock(ordinal);
+    BP_TRY(lock("bp_torch_stop", ordinal));
     bp_status status = stop(ordinal);
     unlock(ordinal);
     return status;
@@ -126,7 +135,7 @@ bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *statisti
     if (statistics == NULL || statistics->size < sizeof *statistics)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_statistics_get: needs an output of %zu bytes",
                        sizeof *statistics);
-    lock(ordinal);
+    BP_TRY(lock("bp_torch_statistics_get", ordinal));
     const bp_torch_arena *arena = arenas[ordinal];
     bp_status status = arena != NULL ? BP_OK : not_served("bp_torch_statistics_get", ordinal);
     if (status == BP_OK) {
@@ -196,7 +205,8 @@ void *bp_torch_malloc(size_t bytes, int device, void *stream)
         refuse_unserved();
         return NULL;
     }
-    lock(device);
+    if (lock("bp_torch_malloc", device) != BP_OK)
+        return NULL;
     bp_status status = arenas[device] != NULL ? BP_OK : serve_by_environment(device);
     if (status == BP_OK)
         status = bp_torch_arena_allocate(arenas[device], bytes, (uintptr_t)stream, &address);
@@ -209,9 +219,8 @@ void *bp_torch_malloc(size_t bytes, int device, void *stream)
 void bp_torch_free(void *address, size_t bytes, int device, void *stream)
 {
     (void)bytes;
-    if (!is_index(device) || address == NULL)
+    if (!is_index(device) || address == NULL || lock("bp_torch_free", device) != BP_OK)
         return;
-    lock(device);
     if (arenas[device] != NULL)
         bp_torch_arena_free(arenas[device], address, (uintptr_t)stream);
     unlock(device);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "../contract/support.h"
+#include "../support/children.h"
 #include "batches.h"
 #include "faults.h"
 #include "hosts.h"
@@ -375,6 +376,44 @@ static void clients_do_not_know_each_other(void **state)
     }
 }
 
+typedef struct inherited {
+    bp_logprob *client;
+    const batch *b;
+    bp_stream *stream;
+} inherited;
+
+static void use_and_destroy(void *argument)
+{
+    inherited *i = argument;
+    bp_logprob_batch call = call_of(i->b, whole_shard(i->b));
+    bp_logprob_outputs outputs = outputs_of(i->b);
+    must_refuse(bp_logprob_forward(i->client, &call, &outputs, i->stream));
+    must_refuse(bp_logprob_forward(i->client, &call, &outputs, NULL));
+    must_refuse(bp_logprob_check(i->client));
+    bp_logprob_destroy(&i->client);
+    must(i->client == NULL);
+}
+
+/* A forked child does not wait for work that its parent has on its way. */
+static void a_child_is_refused(void **state)
+{
+    (void)state;
+    batch b = new_batch(&SMALL);
+    inherited i = {.client = new_client(device, &b, ALL, 1), .b = &b};
+    gate g = {0};
+    assert_ok(bp_stream_create(device, "held", &i.stream));
+    block(i.stream, &g);
+    enqueue_forward(i.client, &b, i.stream);
+    assert_int_equal(status_of_child(use_and_destroy, &i), 0);
+    unblock(&g);
+    enqueue_backward(i.client, &b, i.stream);
+    assert_ok(bp_stream_synchronize(i.stream));
+    assert_true_results(&b);
+    bp_logprob_destroy(&i.client);
+    bp_stream_destroy(&i.stream);
+    free_batch(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(work_waits_for_its_turn),
@@ -387,6 +426,7 @@ int main(void)
                                        cmocka_unit_test(calls_that_failed_have_ended),
                                        cmocka_unit_test(a_check_waits),
                                        cmocka_unit_test(streams_may_go_first),
+                                       cmocka_unit_test(a_child_is_refused),
                                        cmocka_unit_test(clients_do_not_know_each_other)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -82,9 +82,12 @@ void bp_cp_destroy(bp_cp **cp)
 {
     if (cp == NULL || *cp == NULL)
         return;
-    finish(*cp);
-    free(*cp);
+    bp_cp *gone = *cp;
     *cp = NULL;
+    if (bp_device_is_inherited(gone->device)) /* work of the parent would be waited for */
+        return;
+    finish(gone);
+    free(gone);
 }
 
 bp_pool *bp_cp_pool(const bp_cp *cp)

@@ -124,9 +124,12 @@ void bp_loss_destroy(bp_loss **loss)
 {
     if (loss == NULL || *loss == NULL)
         return;
-    finish(*loss);
-    free(*loss);
+    bp_loss *gone = *loss;
     *loss = NULL;
+    if (bp_device_is_inherited(gone->device)) /* work of the parent would be waited for */
+        return;
+    finish(gone);
+    free(gone);
 }
 
 bp_pool *bp_loss_pool(const bp_loss *loss)
