@@ -16,8 +16,7 @@ typedef enum outcome {
     CLAIMED = 0,
     HELD,       /* by another request */
     UNKNOWN,    /* no such id */
-    TWICE,      /* twice in this call */
-    RACE,       /* another call is at work on the request */
+    RACE,       /* a call is at work on the request: another one, or this one, as it has the request twice */
     OTHER_LANE, /* not the lane's stream */
     MOST_HOLDS,
     MOST_STREAMS,
@@ -63,7 +62,6 @@ BP_HOT outcome claim(acquiring *a, uint32_t id, bp_bound **request)
     uint64_t found = 0;
     if (atomic_compare_exchange_strong_explicit(r->word, &found, mine | BP_WORD_BUSY, memory_order_acq_rel,
                                                 memory_order_relaxed)) {
-        atomic_store_explicit(&r->claim, a, memory_order_relaxed);
         outcome o = claim_place(a, r, id);
         if (o != CLAIMED)
             atomic_store_explicit(r->word, 0, memory_order_release);
@@ -74,13 +72,12 @@ BP_HOT outcome claim(acquiring *a, uint32_t id, bp_bound **request)
         return HELD;
     }
     if (found & BP_WORD_BUSY)
-        return atomic_load_explicit(&r->claim, memory_order_relaxed) == a ? TWICE : RACE;
+        return RACE;
     if (BP_WORD_HOLDS(found) == BP_MOST_HOLDS)
         return MOST_HOLDS;
     if (!atomic_compare_exchange_strong_explicit(r->word, &found, found | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
         return RACE;
-    atomic_store_explicit(&r->claim, a, memory_order_relaxed);
     if (bp_hold_find(r, a->stream) < BP_HOLD_STREAMS)
         return CLAIMED;
     atomic_store_explicit(r->word, found, memory_order_release);
@@ -329,8 +326,7 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
     switch (o) {
     case HELD: return a->status == BP_ERR_NO_DEVICE_MEMORY ? a->status : bp_fail_held(a->pool, id, a->holder);
     case UNKNOWN: return bp_fail_unknown(a->pool, id);
-    case TWICE: return bp_fail_twice(a->pool, id);
-    case RACE: return bp_fail_race(a->pool, id);
+    case RACE: return bp_fail_busy(a->pool, a->ids, failed);
     case OTHER_LANE: return fail_lane(a, id);
     case MOST_HOLDS: return bp_fail_order(a->pool, id, "is held 65535 times already");
     case MOST_STREAMS: return bp_fail_streams(a->pool, id);

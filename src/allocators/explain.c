@@ -142,6 +142,15 @@ bp_status bp_fail_race(const bp_pool *pool, uint32_t id)
     return bp_fail_order(pool, id, "is being acquired or released by another call at the same time");
 }
 
+bp_status bp_fail_busy(const bp_pool *pool, const uint32_t *ids, size_t index)
+{
+    for (size_t i = 0; i < index; i++) {
+        if (ids[i] == ids[index])
+            return bp_fail_twice(pool, ids[index]);
+    }
+    return bp_fail_race(pool, ids[index]);
+}
+
 bp_status bp_fail_streams(const bp_pool *pool, uint32_t id)
 {
     char what[64];

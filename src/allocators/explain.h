@@ -26,6 +26,8 @@ bp_status bp_fail_twice(const bp_pool *pool, uint32_t id);
 
 /* Another call is at work on a request, or too many streams hold it. */
 bp_status bp_fail_race(const bp_pool *pool, uint32_t id);
+/* A call is at work on ids[index]: this one, where the id is among those before it, or another. */
+bp_status bp_fail_busy(const bp_pool *pool, const uint32_t *ids, size_t index);
 bp_status bp_fail_streams(const bp_pool *pool, uint32_t id);
 
 /* The error of a request for which something is out of order: "<pool>: <request> <what>; acquire <n>, step <s>". */

@@ -90,7 +90,6 @@ static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *wa
         !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
         return bp_fail_race(capture->pool, id);
-    atomic_store_explicit(&r->claim, capture, memory_order_relaxed);
     bp_status status = order_claimed(capture, id, waits);
     atomic_store_explicit(r->word, word, memory_order_release);
     return status;

@@ -99,7 +99,6 @@ typedef struct bp_bound {
     uint8_t used;        /* the hold was used: it is no unused prefetch */
     uint64_t live_bytes; /* aligned: what it adds to what is live */
     uint64_t key;
-    _Atomic(const void *) claim; /* the call that is at work: tells a request that is twice in one call */
     bp_word own_word;
 
     _Atomic uint64_t acquires, releases, hash, since_acquire, since_step;
@@ -112,6 +111,7 @@ typedef struct bp_bound {
     uint32_t preferred;   /* the plan's segment, or the first it had; BP_NONE: none yet */
     uint32_t class_index; /* whose copies it may get; BP_NONE: of no class */
     uint32_t known;
+    bool stopped; /* BUSY until its offloaded memory is back; under the binding lock */
     uint64_t bytes, used_bytes;
     bp_placement placement;
 } bp_bound;

@@ -29,30 +29,27 @@ typedef struct releasing {
 static const char *const not_live[] = {
     [RELEASE] = "is released, but not live", [GIVE_UP] = "is given up, but not live", [USE] = "is used, but not live"};
 
-static bp_status fail_not_live(const bp_pool *pool, uint32_t id, purpose p, uint64_t word)
+static bp_status fail_not_live(const releasing *c, size_t index, uint64_t word)
 {
+    const uint32_t id = c->ids[index];
     if ((word & BP_WORD_BUSY) != 0 && BP_WORD_ID(word) == id)
-        return bp_fail_race(pool, id);
-    return bp_fail_order(pool, id, not_live[p]);
+        return bp_fail_busy(c->pool, c->ids, index);
+    return bp_fail_order(c->pool, id, not_live[c->purpose]);
 }
 
 /* Fills *request where it succeeds. */
-BP_HOT bp_status claim(releasing *c, uint32_t id, bp_bound **request)
+BP_HOT bp_status claim(releasing *c, size_t index, bp_bound **request)
 {
     bp_pool *pool = c->pool;
+    const uint32_t id = c->ids[index];
     if (id >= bp_bound_count(pool))
         return bp_fail_unknown(pool, id);
     bp_bound *r = &pool->bounds[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
-    if (BP_WORD_ID(word) != id || (word & BP_WORD_BUSY) != 0) {
-        if (BP_WORD_ID(word) == id && atomic_load_explicit(&r->claim, memory_order_relaxed) == c)
-            return bp_fail_twice(pool, id);
-        return fail_not_live(pool, id, c->purpose, word);
-    }
-    if (!atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
+    if (BP_WORD_ID(word) != id || (word & BP_WORD_BUSY) != 0 ||
+        !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
-        return fail_not_live(pool, id, c->purpose, word);
-    atomic_store_explicit(&r->claim, c, memory_order_relaxed);
+        return fail_not_live(c, index, word);
     bp_status status = BP_OK;
     if (c->purpose == GIVE_UP && (r->used || BP_WORD_HOLDS(word) > 1))
         status =
@@ -273,7 +270,7 @@ static bp_status claim_all(releasing *c)
 {
     for (size_t i = 0; i < c->count; i++) {
         bp_bound *r;
-        bp_status status = claim(c, c->ids[i], &r);
+        bp_status status = claim(c, i, &r);
         if (status != BP_OK) {
             unclaim(c, i);
             return status;
@@ -312,7 +309,7 @@ static bp_status release_one(releasing *c)
 {
     const uint32_t id = c->ids[0];
     bp_bound *r = NULL;
-    BP_TRY(claim(c, id, &r));
+    BP_TRY(claim(c, 0, &r));
     bp_status status = take_points(c, r);
     if (status == BP_OK)
         status = finish(c);

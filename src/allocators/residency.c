@@ -93,13 +93,6 @@ static bp_status fail_busy(const bp_pool *pool, uint32_t id, const char *group)
         pool->name, group, bp_explain_request(pool, id, request));
 }
 
-static bool is_stopped(const bp_pool *pool, uint32_t id)
-{
-    const bp_bound *r = &pool->bounds[id];
-    return (atomic_load_explicit(r->word, memory_order_acquire) & BP_WORD_BUSY) != 0 &&
-           atomic_load_explicit(&r->claim, memory_order_relaxed) == &pool->residency;
-}
-
 /* Marks a live request as one that a call is at work on, as long as the slab is closed. */
 static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
 {
@@ -109,7 +102,7 @@ static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
         !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
         return fail_busy(pool, id, group);
-    atomic_store_explicit(&r->claim, &pool->residency, memory_order_relaxed);
+    r->stopped = true;
     return BP_OK;
 }
 
@@ -141,7 +134,7 @@ static bp_status stop_holder(bp_pool *pool, uint32_t holder, const char *group)
                        group);
     if (!is_lasting(pool, holder))
         return fail_live(pool, holder, group);
-    return is_stopped(pool, holder) ? BP_OK : stop_request(pool, holder, group); /* it may have several segments */
+    return pool->bounds[holder].stopped ? BP_OK : stop_request(pool, holder, group); /* it may have several segments */
 }
 
 static void open_segment(bp_pool *pool, uint32_t s)
@@ -151,6 +144,7 @@ static void open_segment(bp_pool *pool, uint32_t s)
         bp_free_segment(pool, s);
     } else if (holder < bp_bound_count(pool) && pool->bounds[holder].first == s) {
         bp_word *word = pool->bounds[holder].word;
+        pool->bounds[holder].stopped = false;
         atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY,
                               memory_order_release);
     }

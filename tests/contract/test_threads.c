@@ -11,7 +11,9 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "allocators/pool.h"
 #include "overlaps.h"
 
 #define THREADS 4
@@ -274,6 +276,38 @@ static void test_one_request(void **state)
     }
 }
 
+/* A call that meets another one at its work says so, also where this thread's call before was about the same request. */
+static void test_busy_request(void **state)
+{
+    (void)state;
+    for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
+        kit k = open_kit(&ALLOCATORS[a], light_device());
+        const uint32_t id = param(&k, 0), twice[] = {param(&k, 1), id, id};
+        bp_word *word = k.pool->bounds[id].word;
+        for (int round = 0; round < 2; round++) {
+            bool busy = round == 1;
+            if (busy) /* as another thread leaves it between its first step and its second */
+                atomic_store(word, (uint64_t)id + 1 + BP_WORD_BUSY);
+            bp_status status = bp_pool_acquire(k.pool, &id, 1, k.streams[0], NULL);
+            assert_int_equal(status, busy ? BP_ERR_SCHEDULE : BP_OK);
+            assert_true(!busy || strstr(bp_error_detail(), "by another call at the same time") != NULL);
+            if (busy)
+                atomic_store(word, (uint64_t)id + 1 + BP_WORD_HOLD + BP_WORD_BUSY);
+            status = bp_pool_release(k.pool, &id, 1, k.streams[0]);
+            assert_int_equal(status, busy ? BP_ERR_SCHEDULE : BP_OK);
+            assert_true(!busy || strstr(bp_error_detail(), "by another call at the same time") != NULL);
+        }
+        atomic_store(word, 0);
+        assert_int_equal(bp_pool_acquire(k.pool, twice, 3, k.streams[0], NULL), BP_ERR_INVALID_ARGUMENT);
+        assert_non_null(strstr(bp_error_detail(), "twice in one call"));
+        assert_ok(bp_pool_acquire(k.pool, twice, 2, k.streams[0], NULL));
+        assert_int_equal(bp_pool_release(k.pool, twice, 3, k.streams[0]), BP_ERR_INVALID_ARGUMENT);
+        assert_non_null(strstr(bp_error_detail(), "twice in one call"));
+        assert_ok(bp_pool_release(k.pool, twice, 2, k.streams[0]));
+        end_kit(&k);
+    }
+}
+
 /* ---- binding beside the hot path ----------------------------------------------------------------------------------- */
 
 static atomic_int binding_done;
@@ -323,6 +357,7 @@ int main(void)
         cmocka_unit_test(test_contention),
         cmocka_unit_test(test_contention_for_overlaps),
         cmocka_unit_test(test_one_request),
+        cmocka_unit_test(test_busy_request),
         cmocka_unit_test(test_binding_beside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
