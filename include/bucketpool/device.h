@@ -47,6 +47,7 @@ BP_API bp_status bp_host_config_init(bp_host_config *config, size_t size);
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_device_create_host(const bp_host_config *config, bp_device **device);
 
+/* Each address of memory in stream order is given once, 2^63 bytes in all: then BP_ERR_NO_DEVICE_MEMORY. */
 BP_API bp_status bp_device_create_null(bp_device **device);
 
 /* What a trace device is about to do. Fields that an operation does not have are 0. */

@@ -4,15 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/arith.h"
 #include "core/fail.h"
 #include "core/memory.h"
 #include "devices/address_space.h"
 
 #define GRANULARITY 4096u
 #define ALLOCATION_ALIGNMENT 256u
-/* What is allocated in stream order costs nothing either: addresses that no user process can have, each given once
- * (but for the 2^55th byte). */
-#define ALLOCATED_FROM (UINT64_C(1) << 55)
+/* What is allocated in stream order costs nothing either: addresses of the upper half, which no user process can have, each given once. */
+#define ALLOCATED_FROM (UINT64_C(1) << 63)
+#define ALLOCATED_BYTES (ALLOCATED_FROM - ALLOCATION_ALIGNMENT) /* the end of the last one is an address, too */
+#define ADDRESS_BYTES (UINT64_C(1) << 56) /* of any process: more than that can be mapped nowhere */
 
 typedef struct null_device {
     bp_address_space space;
@@ -62,6 +64,9 @@ static bp_status commit(void *self, uint64_t bytes, uint64_t *handle)
 {
     null_device *null = self;
     BP_TRY(bp_address_space_check_bytes(&null->space, bytes, "commit"));
+    if (bytes > ADDRESS_BYTES)
+        return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "null: commit of %llu bytes, an address space has %llu",
+                       (unsigned long long)bytes, (unsigned long long)ADDRESS_BYTES);
     *handle = atomic_fetch_add(&null->handles, 1) + 1;
     return BP_OK;
 }
@@ -90,9 +95,17 @@ static bp_status allocate(void *self, uint64_t bytes, void *stream, void **addre
 {
     (void)stream;
     null_device *null = self;
-    uint64_t step = (bytes / ALLOCATION_ALIGNMENT + 1) * ALLOCATION_ALIGNMENT;
-    uint64_t offset = atomic_fetch_add_explicit(&null->allocated_bytes, step, memory_order_relaxed);
-    *address = as_pointer(ALLOCATED_FROM | (offset & (ALLOCATED_FROM - 1)));
+    uint64_t offset = atomic_load_explicit(&null->allocated_bytes, memory_order_relaxed), step;
+    do {
+        uint64_t left = ALLOCATED_BYTES - offset;
+        if (!bp_round_up_u64(bytes > 0 ? bytes : 1, ALLOCATION_ALIGNMENT, &step) || step > left)
+            return bp_fail(BP_ERR_NO_DEVICE_MEMORY,
+                           "null: allocate of %llu bytes, %llu of %llu addresses are left: each is given once; make "
+                           "another device",
+                           (unsigned long long)bytes, (unsigned long long)left, (unsigned long long)ALLOCATED_BYTES);
+    } while (!atomic_compare_exchange_weak_explicit(&null->allocated_bytes, &offset, offset + step,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    *address = as_pointer(ALLOCATED_FROM + offset);
     return BP_OK;
 }
 

@@ -413,6 +413,29 @@ static void test_destroyed_streams(void **state)
 
 /* ---- null -------------------------------------------------------------------------------------------------------- */
 
+/* Sizes that wrap, and more than there are addresses: no two live allocations share a byte. */
+static void test_null_addresses(void **state)
+{
+    (void)state;
+    bp_device *device;
+    bp_stream *stream;
+    uint64_t handle = 0, most = UINT64_C(1) << 62;
+    char *first, *second;
+    void *memory = NULL;
+    assert_ok(bp_device_create_null(&device));
+    assert_ok(bp_stream_create(device, NULL, &stream));
+    assert_fails(bp_device_allocate(device, UINT64_MAX, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "null",
+                 "18446744073709551615 bytes");
+    assert_fails(bp_device_commit(device, UINT64_MAX - 4095, &handle), BP_ERR_NO_DEVICE_MEMORY, "null");
+    assert_ok(bp_device_allocate(device, most, stream, (void **)&first));
+    assert_ok(bp_device_allocate(device, most - 256, stream, (void **)&second));
+    assert_true((uintptr_t)second - (uintptr_t)first >= most && (uintptr_t)second + (most - 256) > (uintptr_t)second);
+    assert_fails(bp_device_allocate(device, 1, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "1 bytes, 0 of");
+    assert_int_equal(usage_of(device).allocated_bytes, 2 * most - 256);
+    bp_stream_destroy(&stream);
+    bp_device_destroy(&device);
+}
+
 static void add_one(void *argument)
 {
     ++*(int *)argument;
@@ -656,17 +679,12 @@ static void test_operation_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mapping_keeps_bytes),
-        cmocka_unit_test(test_protection),
-        cmocka_unit_test(test_reservations),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_host_config),
-        cmocka_unit_test(test_tables_are_checked),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_destroyed_streams),
-        cmocka_unit_test(test_null_device),
-        cmocka_unit_test(test_trace_refuses_each),
-        cmocka_unit_test(test_trace_leaves_the_detail_alone),
+        cmocka_unit_test(test_mapping_keeps_bytes), cmocka_unit_test(test_protection),
+        cmocka_unit_test(test_reservations),        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_host_config),         cmocka_unit_test(test_tables_are_checked),
+        cmocka_unit_test(test_arguments),           cmocka_unit_test(test_destroyed_streams),
+        cmocka_unit_test(test_null_device),         cmocka_unit_test(test_null_addresses),
+        cmocka_unit_test(test_trace_refuses_each),  cmocka_unit_test(test_trace_leaves_the_detail_alone),
         cmocka_unit_test(test_operation_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
