@@ -33,6 +33,10 @@ static bp_status read_summary(const bp_json_at *root, bp_plan_summary *summary)
     BP_TRY(read_name(root, "policy", &text));
     bp_json_at policy = bp_json_member(root, "policy");
     BP_TRY(bp_json_fail_at(&policy, bp_policy_parse(text, &summary->policy)));
+    if (summary->policy == BP_POLICY_DYNAMIC)
+        return bp_json_fail(&policy,
+                            "is \"dynamic\", whose requests have no addresses and which is never saved; make such "
+                            "a plan from the model");
     BP_TRY(read_whole(root, "copies", 0, UINT32_MAX, &number));
     summary->copies = (uint32_t)number;
     BP_TRY(read_whole(root, "alignment", 1, MOST_BYTES, &summary->alignment));

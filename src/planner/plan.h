@@ -82,8 +82,9 @@ static inline size_t bp_predecessors_of(const bp_plan *plan, size_t assignment, 
 {
     size_t end = assignment + 1 < plan->assignment_count ? plan->assignments[assignment + 1].first_predecessor
                                                          : plan->predecessor_count;
-    *first = plan->predecessors + plan->assignments[assignment].first_predecessor;
-    return end - plan->assignments[assignment].first_predecessor;
+    const size_t begin = plan->assignments[assignment].first_predecessor;
+    *first = end > begin ? plan->predecessors + begin : NULL; /* a plan without any has no array to point into */
+    return end - begin;
 }
 
 #endif

@@ -170,12 +170,41 @@ static void test_broken_documents(void **state)
     document = plan_document();
     json_object_set_new(document, "surprise", json_true());
     assert_refused(document, "surprise");
+    document = plan_document(); /* never written: it has no addresses */
+    json_object_set_new(document, "policy", json_string("dynamic"));
+    assert_refused(document, "$.policy");
     document = plan_document();
     json_object_set_new(document, "alignment", json_integer(3));
     assert_refused(document, "power of two");
     document = plan_document();
     json_object_set_new(document, "assignments", json_array());
     assert_refused(document, "$.assignments");
+}
+
+/* One request, which follows nobody. */
+static void test_no_predecessors(void **state)
+{
+    (void)state;
+    bp_plan_summary summary = {
+        .size = sizeof summary, .feasible = 1, .stable = 1, .policy = BP_POLICY_MAX, .alignment = 256, .bytes = 256};
+    const bp_plan_slab slab = {.size = sizeof slab, .group = "param", .bytes = 256};
+    const bp_assignment only = {.size = sizeof only, .unit = "a", .dtype = BP_DTYPE_BF16, .bytes = 256};
+    bp_assignment found = {.size = sizeof found, .predecessors = (const uint32_t *)&summary, .predecessor_count = 9};
+    bp_plan_builder *builder;
+    bp_plan *plan, *read = NULL;
+    assert_int_equal(bp_plan_builder_create(&summary, &builder), BP_OK);
+    assert_int_equal(bp_plan_builder_add_slab(builder, &slab), BP_OK);
+    assert_int_equal(bp_plan_builder_add_assignment(builder, &only), BP_OK);
+    assert_int_equal(bp_plan_builder_finish(&builder, &plan), BP_OK);
+    assert_int_equal(bp_plan_set_model(plan, "one"), BP_OK);
+    assert_int_equal(bp_plan_assignment_get(plan, 0, &found), BP_OK);
+    assert_int_equal(found.predecessor_count, 0);
+    assert_null(found.predecessors);
+    assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_OK);
+    assert_int_equal(bp_plan_read(in_scratch("plan.json"), &read), BP_OK);
+    assert_same_plan(plan, read);
+    bp_plan_destroy(&read);
+    bp_plan_destroy(&plan);
 }
 
 static void test_unsaveable_plans(void **state)
@@ -196,6 +225,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_round_trip, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_edited_assignments, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_broken_documents, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_no_predecessors, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_unsaveable_plans, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
