@@ -16,6 +16,7 @@ typedef enum operation {
     OP_HAS,
     OP_COUNT,
     OP_CEIL,
+    OP_FLOOR,
     OP_CHOOSE,
     OP_OR,
     OP_AND,
@@ -137,6 +138,8 @@ static int parse_primary(parser *p)
         return parse_call(p, OP_COUNT, 1);
     if (accept(p, "ceil"))
         return parse_call(p, OP_CEIL, 2);
+    if (accept(p, "floor"))
+        return parse_call(p, OP_FLOOR, 2);
     if (accept(p, "'")) {
         const char *end = strchr(p->at, '\'');
         if (end == NULL)
@@ -312,6 +315,17 @@ static bp_status evaluate_equality(const evaluation *e, const node *n, bool *equ
     return BP_OK;
 }
 
+static bp_status fail_rest(const evaluation *e, const node *n, int64_t a, int64_t b)
+{
+    const node *left = &e->expression->nodes[n->operand[0]], *right = &e->expression->nodes[n->operand[1]];
+    if (left->op == OP_FIELD && right->op == OP_FIELD)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "field \"%s\" is %lld, expected a multiple of field \"%s\", which is %lld",
+                       label(e, left->operand[0]), (long long)a, label(e, right->operand[0]), (long long)b);
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "\"%s\": %lld is no multiple of %lld", e->expression->source, (long long)a,
+                   (long long)b);
+}
+
 static bp_status evaluate_arithmetic(const evaluation *e, const node *n, int64_t *result)
 {
     int64_t a, b;
@@ -326,11 +340,13 @@ static bp_status evaluate_arithmetic(const evaluation *e, const node *n, int64_t
     case OP_LESS_EQUAL: *result = a <= b; break;
     case OP_GREATER: *result = a > b; break;
     case OP_GREATER_EQUAL: *result = a >= b; break;
-    default: /* division, remainder, division rounding up: all of values that are not negative */
+    default: /* division, exact, rounding down and up, and its remainder: all of values that are not negative */
         if (b <= 0 || a < 0)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "\"%s\": %lld cannot be divided by %lld", e->expression->source,
                            (long long)a, (long long)b);
-        *result = n->op == OP_REMAINDER ? a % b : n->op == OP_DIVIDE ? a / b : a / b + (a % b != 0);
+        if (n->op == OP_DIVIDE && a % b != 0)
+            return fail_rest(e, n, a, b);
+        *result = n->op == OP_REMAINDER ? a % b : a / b + (n->op == OP_CEIL && a % b != 0);
     }
     if (overflow)
         return bp_fail(BP_ERR_OVERFLOW, "\"%s\" does not fit 64 bits", e->expression->source);

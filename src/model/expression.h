@@ -3,7 +3,8 @@
  *   heads*head_dim    first_dense <= layer && n_experts > 0    pattern[layer] == 'M'    layer in dense_layers
  *   has(kinds) ? kinds[layer] == 'attention' : layer % 4 == 3      count(pattern)      ceil(hidden, 16)
  *
- * Operators, loosest first: ?:  ||  &&  == != < <= > >= in  + -  * / %  ! and unary -. Truth is 1 or 0. Arithmetic is checked. */
+ * Operators, loosest first: ?:  ||  &&  == != < <= > >= in  + -  * / %  ! and unary -. Truth is 1 or 0. Arithmetic is checked, and / must
+ * leave no rest: models round by ceil(a, b) and floor(a, b), which the table then says. */
 #ifndef BP_MODEL_EXPRESSION_H
 #define BP_MODEL_EXPRESSION_H
 
@@ -44,7 +45,7 @@ typedef struct bp_expression bp_expression;
 bp_status bp_expression_create(const char *source, const bp_scope *names, bp_expression **expression);
 void bp_expression_destroy(bp_expression **expression);
 
-/* Errors: BP_ERR_INVALID_ARGUMENT (a missing field is used, an index is outside its list, a division by zero), BP_ERR_OVERFLOW. */
+/* Errors: BP_ERR_INVALID_ARGUMENT (a missing field is used, an index is outside its list, a division by zero or with a rest), BP_ERR_OVERFLOW. */
 bp_status bp_expression_value(const bp_expression *expression, const bp_scope *scope, bp_value *value);
 /* The same where a number is needed. */
 bp_status bp_expression_number(const bp_expression *expression, const bp_scope *scope, int64_t *number);

@@ -113,6 +113,9 @@ static void test_config_fields(void **state)
           ", \"intermediate_size\": 128, \"num_attention_heads\": 4, "                                                 \
           "\"num_hidden_layers\": 2, \"vocab_size\": 100}")
     assert_ok(FIELD("64"));
+    assert_fails(FIELD("66"), BP_ERR_FORMAT, "d/config.json", "\"hidden_size\" is 66", "\"num_attention_heads\"",
+                 "is 4");
+    assert_ok(FIELD("66, \"head_dim\": 16")); /* which need not follow from the two */
     assert_fails(FIELD("64.5"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "a fraction (64.5)");
     assert_fails(FIELD("-64"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "-64");
     assert_fails(FIELD("0"), BP_ERR_FORMAT, "d/config.json", "hidden_size");
@@ -120,6 +123,18 @@ static void test_config_fields(void **state)
     assert_fails(FIELD("Infinity"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "Infinity");
     assert_fails(FIELD("[1, \"x\"]"), BP_ERR_FORMAT, "d/config.json", "hidden_size", "list");
 #undef FIELD
+}
+
+/* As its modelling code does: patches that an image does not fill are not made. */
+static void test_config_rounding(void **state)
+{
+    (void)state;
+#define VIT(image)                                                                                                     \
+    numel_of("{\"model_type\": \"vit\", \"hidden_size\": 8, \"intermediate_size\": 8, \"num_attention_heads\": 2, "    \
+             "\"num_hidden_layers\": 1, \"patch_size\": 16, \"image_size\": " image "}")
+    assert_int_equal(VIT("47"), VIT("32"));
+    assert_int_equal(VIT("48"), VIT("32") + (9 - 4) * 8);
+#undef VIT
 }
 
 static void test_config_dtype(void **state)
@@ -258,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_notes),
         cmocka_unit_test(test_wrapper_ties),
         cmocka_unit_test(test_config_fields),
+        cmocka_unit_test(test_config_rounding),
         cmocka_unit_test(test_config_dtype),
         cmocka_unit_test(test_config_of_python),
         cmocka_unit_test(test_config_multimodal),

@@ -72,7 +72,8 @@ static const bp_arch_field vit_fields[] = {
 
 static const bp_arch_tensor vit_first[] = {
     {"vit.embeddings.cls_token", "1; 1; hidden", "", NULL, NULL, NULL, 0},
-    {"vit.embeddings.position_embeddings", "1; (image/patch)*(image/patch) + 1; hidden", "", NULL, NULL, NULL, 0},
+    {"vit.embeddings.position_embeddings", "1; floor(image, patch)*floor(image, patch) + 1; hidden", "", NULL, NULL,
+     NULL, 0},
     {"vit.embeddings.patch_embeddings.projection", "hidden; colors; patch; patch", "", NULL, NULL, "1", LINEAR},
     TENSORS_END,
 };

@@ -151,7 +151,7 @@ static const bp_arch_field lfm2_fields[] = {
     FIELD_FLAG("adjusts", "block_auto_adjust_ff_dim", "1"),
     FIELD_SIZE("multiple", "block_multiple_of", "256"),
     FIELD_SIZE("factor", "block_ffn_dim_multiplier", "1"),
-    FIELD_FIXED("inner", "adjusts ? ceil(factor*(2*given_inner/3), multiple)*multiple : given_inner"),
+    FIELD_FIXED("inner", "adjusts ? ceil(factor*floor(2*given_inner, 3), multiple)*multiple : given_inner"),
     FIELD_LIST("kinds", "layer_types"),
     FIELD_LIST("attention_layers", "full_attn_idxs"),
     {"tied", "tie_embedding|tie_word_embeddings", BP_FIELD_FLAG, "1", NULL},
