@@ -53,7 +53,8 @@ BP_API const char *bp_status_name(bp_status status);
  * this thread's next failing call. Succeeding calls leave it alone. */
 BP_API const char *bp_error_detail(void);
 
-/* Records `detail` (copied, cut at 511 bytes) for the calling thread and returns `status`. For libraries built on this one
+/* Records `detail` (copied, cut at 511 bytes; control characters and bytes that are not UTF-8 become '?') for the calling thread and returns
+ * `status`. For libraries built on this one
  * and for providers of devices and communicators; plain callers have no use for it. */
 BP_API bp_status bp_error_record(bp_status status, const char *detail);
 

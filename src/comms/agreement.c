@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/text.h"
 
 _Static_assert(sizeof(bp_proposal) <= BP_COMM_RECORD_BYTES, "a record holds a proposal");
 _Static_assert(sizeof(bp_window_proposal) <= BP_COMM_RECORD_BYTES, "a record holds a window");
@@ -70,19 +71,26 @@ static void decide(const bp_comm *comm, size_t bytes, bp_verdict *verdict)
         quote(comm, said, first_refused, refused - 1, verdict);
 }
 
-/* What comes from elsewhere ends somewhere. */
-static void end_words(const bp_comm *comm, size_t bytes)
+/* What comes from elsewhere may be anything: words end and can be printed, a status is one that callers know. */
+static void check_received(const bp_comm *comm, size_t bytes)
 {
     for (uint32_t rank = 0; rank < comm->traits.ranks; rank++) {
         bp_verdict *v = (bp_verdict *)(comm->records + rank * bytes);
         v->words[sizeof v->words - 1] = '\0';
+        bp_make_printable(v->words);
+        if (bp_is_status(v->status))
+            continue;
+        char words[sizeof v->words];
+        snprintf(words, sizeof words, "sent status %u, which is unknown: %s", v->status, v->words);
+        memcpy(v->words, words, sizeof words);
+        v->status = BP_ERR_COMM;
     }
 }
 
 bp_status bp_verdict_agree(bp_comm *comm, bp_verdict *verdict)
 {
     BP_TRY(bp_comm_agree(comm, "agreement on the outcome of a step", verdict, sizeof *verdict, comm->records));
-    end_words(comm, sizeof *verdict);
+    check_received(comm, sizeof *verdict);
     decide(comm, sizeof *verdict, verdict);
     return BP_OK;
 }
@@ -192,7 +200,7 @@ bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours 
     uint8_t record[BP_COMM_RECORD_BYTES] = {0}; /* of one size in all versions of this library */
     memcpy(record, proposal, sizeof *proposal);
     BP_TRY(bp_comm_agree(comm, "agreement on the plan to register", record, sizeof record, comm->records));
-    end_words(comm, sizeof record);
+    check_received(comm, sizeof record);
     meet_neighbours(comm, proposal, neighbours);
     decide(comm, sizeof record, &proposal->verdict);
     if (proposal->verdict.status != BP_OK)

@@ -190,6 +190,9 @@ bp_status bp_comm_call_end(const bp_comm_call *call, const char *comm, const cha
 {
     if (status == BP_OK)
         return bp_error_record(BP_OK, call->before);
+    if (!bp_is_status(status))
+        return bp_fail(BP_ERR_COMM, "%s of communicator %s returned %d, which is no status%s%s", what, comm,
+                       (int)status, bp_error_detail()[0] != '\0' ? ": " : "", bp_error_detail());
     if (bp_error_detail()[0] == '\0')
         return bp_fail(status, "%s of communicator %s failed: %s", what, comm, bp_status_name(status));
     return status;

@@ -5,9 +5,17 @@
 #include <bucketpool/status.h>
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #define BP_DETAIL_BYTES 512
+#define BP_STATUS_COUNT 16
+
+/* What comes from other ranks and from callbacks may be anything. */
+static inline bool bp_is_status(int64_t number)
+{
+    return number >= 0 && number < BP_STATUS_COUNT;
+}
 
 __attribute__((format(printf, 2, 3))) static inline void bp_record_formatted(bp_status status, const char *format, ...)
 {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/text.h"
 #include "version.h"
 
 /* Allocated with a thread's first use: shared libraries reach it by __tls_get_addr, which is no cost where a call has failed. */
@@ -43,6 +44,7 @@ bp_status bp_error_record(bp_status status, const char *detail)
     if (length > 0)
         memmove(thread_detail, detail, length); /* a caller may pass our own buffer back */
     thread_detail[length] = '\0';
+    bp_make_printable(thread_detail);
     return status;
 }
 

@@ -14,7 +14,7 @@ bp_status bp_csv_fail(const bp_csv *csv, bp_csv_place place, const char *format,
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return bp_fail_quoting(BP_ERR_FORMAT, "%.300s:%zu:%zu: %s", csv->origin, place.line, place.column, what);
+    return bp_fail(BP_ERR_FORMAT, "%.300s:%zu:%zu: %s", csv->origin, place.line, place.column, what);
 }
 
 void bp_csv_init(bp_csv *csv, const char *text, size_t bytes, const char *origin, char *room)

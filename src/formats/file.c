@@ -13,20 +13,12 @@
 static bp_status fail_io(const char *path, const char *what, int reason)
 {
     bp_status status = reason == ENOMEM ? BP_ERR_NO_HOST_MEMORY : BP_ERR_IO;
-    return bp_fail_quoting(status, "%.300s: %s: %s", path, what, strerror(reason));
-}
-
-/* As bp_input_open; paths are other people's bytes. */
-static bp_status open_to_read(const char *path, int *file, struct stat *about)
-{
-    bp_status status = bp_input_open(path, file, about);
-    return status == BP_OK ? BP_OK : bp_fail_quoting(status, "%s", bp_error_detail());
+    return bp_fail(status, "%.300s: %s: %s", path, what, strerror(reason));
 }
 
 static bp_status fail_too_large(const char *path, size_t largest)
 {
-    return bp_fail_quoting(BP_ERR_IO, "%.300s: larger than %zu bytes, the most that is read of such a file", path,
-                           largest);
+    return bp_fail(BP_ERR_IO, "%.300s: larger than %zu bytes, the most that is read of such a file", path, largest);
 }
 
 /* Reads to the end. One byte more than expected is asked for, so that a growing file or a pipe is noticed. */
@@ -66,7 +58,7 @@ bp_status bp_file_read(const char *path, size_t largest, char **text, size_t *by
 {
     int file = -1;
     struct stat about = {0};
-    BP_TRY(open_to_read(path, &file, &about));
+    BP_TRY(bp_input_open(path, &file, &about));
     bool is_regular = S_ISREG(about.st_mode);
     bp_status status;
     if (is_regular && (uint64_t)about.st_size > largest)
@@ -82,11 +74,11 @@ bp_status bp_file_read_at(const char *path, uint64_t offset, size_t bytes, void 
 {
     int file = -1;
     struct stat about = {0};
-    BP_TRY(open_to_read(path, &file, &about));
+    BP_TRY(bp_input_open(path, &file, &about));
     bp_status status = BP_OK;
     size_t used = 0;
     if (!S_ISREG(about.st_mode))
-        status = bp_fail_quoting(BP_ERR_IO, "%.300s: not a regular file", path);
+        status = bp_fail(BP_ERR_IO, "%.300s: not a regular file", path);
     while (status == BP_OK && used < bytes) {
         ssize_t part = pread(file, (char *)data + used, bytes - used, (off_t)(offset + used));
         if (part == 0)
@@ -124,7 +116,6 @@ bp_status bp_file_write(const char *path, const void *data, size_t bytes)
     }
     int reason = errno;
     if (status != BP_OK)
-        status = bp_fail_quoting(status, "%s", bp_error_detail());
-    errno = reason;
+        errno = reason;
     return status;
 }

@@ -63,7 +63,7 @@ bp_status bp_json_fail(const bp_json_at *at, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return bp_fail_quoting(BP_ERR_FORMAT, "%s: %s", where, what);
+    return bp_fail(BP_ERR_FORMAT, "%s: %s", where, what);
 }
 
 bp_status bp_json_fail_at(const bp_json_at *at, bp_status status)

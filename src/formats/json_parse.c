@@ -51,7 +51,7 @@ __attribute__((format(printf, 3, 4))) static bp_status fail_at(const parser *p, 
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return bp_fail_quoting(BP_ERR_FORMAT, "%.300s:%zu:%zu: %s", p->origin, line, column, what);
+    return bp_fail(BP_ERR_FORMAT, "%.300s:%zu:%zu: %s", p->origin, line, column, what);
 }
 
 static bp_status fail_expected(const parser *p, const char *expected)
@@ -392,7 +392,7 @@ bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bp_j
                 .budget = bp_reader_budget(bytes),
                 .python = dialect == BP_JSON_OF_PYTHON};
     if (bytes == 0)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: empty, expected a JSON document", origin);
+        return bp_fail(BP_ERR_FORMAT, "%.300s: empty, expected a JSON document", origin);
     skip_space(&p);
     if (p.at == p.end || (*p.at != '{' && *p.at != '['))
         return fail_expected(&p, "an object or a list");

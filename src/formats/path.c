@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/text.h"
 
 bool bp_has_suffix(const char *text, const char *suffix)
 {

@@ -15,7 +15,7 @@ void bp_pickle_record(const bp_pickle_cursor *c, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    bp_fail_quoting(BP_ERR_FORMAT, "%.240s: byte %zu: %s", c->origin, c->opcode_at, what);
+    (void)bp_fail(BP_ERR_FORMAT, "%.240s: byte %zu: %s", c->origin, c->opcode_at, what);
 }
 
 /* ---- arguments -------------------------------------------------------------------------------------------------------------- */
@@ -350,8 +350,8 @@ static bp_status run(bp_pickle_machine *m)
 bp_status bp_pickle_parse(const void *data, size_t bytes, size_t budget, const char *origin, bp_pickle *pickle)
 {
     if (bytes > BP_PICKLE_MOST_BYTES)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: %zu bytes, more than the %zu that are read", origin, bytes,
-                               BP_PICKLE_MOST_BYTES);
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %zu bytes, more than the %zu that are read", origin, bytes,
+                       BP_PICKLE_MOST_BYTES);
     bp_pickle_machine m = {.c = {.origin = origin, .begin = data, .at = data}, .budget = budget};
     m.c.end = m.c.begin + bytes;
     bp_status status = run(&m);

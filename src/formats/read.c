@@ -21,11 +21,10 @@ static bp_status read_document(const char *path, json_t *document, const char *t
     if (json_object_get(document, "model_type") != NULL || json_object_get(document, "text_config") != NULL ||
         bp_has_suffix(path, "config.json"))
         return bp_config_from_json(document, path, options, model);
-    return bp_fail_quoting(BP_ERR_FORMAT,
-                           "%.300s: not a model%s%.60s%s: expected \"format\": \"bucketpool.units/1\", a published "
-                           "configuration with \"model_type\", or a safetensors index with \"weight_map\"",
-                           path, format != NULL ? " but \"" : "", format != NULL ? format : "",
-                           format != NULL ? "\"" : "");
+    return bp_fail(BP_ERR_FORMAT,
+                   "%.300s: not a model%s%.60s%s: expected \"format\": \"bucketpool.units/1\", a published "
+                   "configuration with \"model_type\", or a safetensors index with \"weight_map\"",
+                   path, format != NULL ? " but \"" : "", format != NULL ? format : "", format != NULL ? "\"" : "");
 }
 
 static bp_status read_json(const char *path, const bp_reader_options *options, bp_model **model)

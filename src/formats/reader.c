@@ -30,8 +30,7 @@ bp_status bp_reader_options_take(const bp_reader_options *options, bp_reader_opt
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: size %zu, expected at least %zu", options->size,
                        sizeof *options);
     if (options->name != NULL && !bp_is_name(options->name))
-        return bp_fail_quoting(BP_ERR_INVALID_ARGUMENT, "reader options: \"%.60s\" cannot be a model's name",
-                               options->name);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: \"%.60s\" cannot be a model's name", options->name);
     if (options->dtype != BP_DTYPE_NONE && bp_dtype_bits(options->dtype) == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: %d is no dtype", (int)options->dtype);
     *taken = *options;

@@ -20,18 +20,18 @@ static bp_status read_length(const unsigned char *data, size_t bytes, uint64_t f
                              uint64_t *length)
 {
     if (bytes < LENGTH_BYTES)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: %zu bytes, a safetensors file has at least %d", origin, bytes,
-                               LENGTH_BYTES + 2);
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %zu bytes, a safetensors file has at least %d", origin, bytes,
+                       LENGTH_BYTES + 2);
     uint64_t value = 0;
     for (int i = 0; i < LENGTH_BYTES; i++)
         value |= (uint64_t)data[i] << 8 * i;
     if (value > LARGEST_HEADER_BYTES)
-        return bp_fail_quoting(BP_ERR_FORMAT,
-                               "%.300s: a header of %llu bytes, at most %u are allowed; is this a safetensors file?",
-                               origin, (unsigned long long)value, LARGEST_HEADER_BYTES);
+        return bp_fail(BP_ERR_FORMAT,
+                       "%.300s: a header of %llu bytes, at most %u are allowed; is this a safetensors file?", origin,
+                       (unsigned long long)value, LARGEST_HEADER_BYTES);
     if (value > file_bytes - LENGTH_BYTES)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: a header of %llu bytes in a file of %llu; is it cut?", origin,
-                               (unsigned long long)value, (unsigned long long)file_bytes);
+        return bp_fail(BP_ERR_FORMAT, "%.300s: a header of %llu bytes in a file of %llu; is it cut?", origin,
+                       (unsigned long long)value, (unsigned long long)file_bytes);
     *length = value;
     return BP_OK;
 }
@@ -48,7 +48,7 @@ static bp_status add_file(bp_tensors *tensors, const char *path, size_t file)
         return bp_fail_memory(length + 1);
     bp_status status = bp_file_read_at(path, LENGTH_BYTES, length, header, &got, &file_bytes);
     if (status == BP_OK && (got < length || file_bytes < LENGTH_BYTES + length))
-        status = bp_fail_quoting(BP_ERR_IO, "%.300s: became shorter while it was read", path);
+        status = bp_fail(BP_ERR_IO, "%.300s: became shorter while it was read", path);
     if (status == BP_OK)
         status = bp_tensors_add_header(tensors, header, length, file_bytes - LENGTH_BYTES - length, path, file);
     free(header);
@@ -157,8 +157,8 @@ bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_byt
     uint64_t length = 0;
     BP_TRY(read_length(data, bytes, file_bytes, origin, &length));
     if (bytes - LENGTH_BYTES < length)
-        return bp_fail_quoting(BP_ERR_INVALID_ARGUMENT, "%.300s: %zu bytes given, the header ends at %llu", origin,
-                               bytes, (unsigned long long)length + LENGTH_BYTES);
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%.300s: %zu bytes given, the header ends at %llu", origin, bytes,
+                       (unsigned long long)length + LENGTH_BYTES);
     bp_tensors tensors;
     BP_TRY(bp_tensors_init(&tensors));
     bp_status status = bp_tensors_add_header(&tensors, (const char *)data + LENGTH_BYTES, (size_t)length,

@@ -95,7 +95,7 @@ static bp_status list_files(const char *directory, json_t *indices, json_t *file
 {
     DIR *entries = opendir(directory);
     if (entries == NULL)
-        return bp_fail_quoting(BP_ERR_IO, "%.300s: cannot be listed: %s", directory, strerror(errno));
+        return bp_fail(BP_ERR_IO, "%.300s: cannot be listed: %s", directory, strerror(errno));
     bp_status status = BP_OK;
     const struct dirent *entry;
     while (status == BP_OK && (errno = 0, entry = readdir(entries)) != NULL) {
@@ -106,7 +106,7 @@ static bp_status list_files(const char *directory, json_t *indices, json_t *file
             status = bp_fail_memory(strlen(entry->d_name));
     }
     if (status == BP_OK && errno != 0)
-        status = bp_fail_quoting(BP_ERR_IO, "%.300s: cannot be listed: %s", directory, strerror(errno));
+        status = bp_fail(BP_ERR_IO, "%.300s: cannot be listed: %s", directory, strerror(errno));
     closedir(entries);
     return status;
 }
@@ -133,8 +133,8 @@ static bp_status check_complete(const bp_shards *shards)
     }
     if (total == 0 || total == shards->count)
         return BP_OK;
-    return bp_fail_quoting(BP_ERR_FORMAT, "%.200s: %zu shards like %.100s, expected %lu", shards->directory,
-                           shards->count, shards->names[0], total);
+    return bp_fail(BP_ERR_FORMAT, "%.200s: %zu shards like %.100s, expected %lu", shards->directory, shards->count,
+                   shards->names[0], total);
 }
 
 /* Chooses between what list_files found. */
@@ -144,8 +144,8 @@ static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files,
     if (json_object_size(indices) == 1)
         only = json_object_iter_key(json_object_iter(indices));
     else if (json_object_size(indices) > 1 && json_object_get(indices, only) == NULL)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: has %zu index files; name the one to read", shards->directory,
-                               json_object_size(indices));
+        return bp_fail(BP_ERR_FORMAT, "%.300s: has %zu index files; name the one to read", shards->directory,
+                       json_object_size(indices));
     if (json_object_size(indices) > 0)
         return bp_file_join(shards->directory, only, index);
     if (json_object_get(files, "model.safetensors") != NULL) {
@@ -154,8 +154,7 @@ static bp_status choose_files(bp_shards *shards, json_t *indices, json_t *files,
             return bp_fail_memory(sizeof *files);
     }
     if (json_object_size(files) == 0)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: has neither config.json nor safetensors files",
-                               shards->directory);
+        return bp_fail(BP_ERR_FORMAT, "%.300s: has neither config.json nor safetensors files", shards->directory);
     BP_TRY(take_names(shards, files));
     return check_complete(shards);
 }

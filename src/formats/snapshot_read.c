@@ -60,10 +60,10 @@ static bp_status check_sums(const bp_snapshot *snapshot, const char *origin)
         for (size_t i = 0; i < pool->about.slabs; i++)
             fits = fits && bp_add_u64(slabs, pool->slabs[i].bytes, &slabs);
         if (!fits)
-            return bp_fail_quoting(BP_ERR_FORMAT,
-                                   "%.300s: pool %zu: the bytes of its requests or slabs add up to more "
-                                   "than 64 bits",
-                                   origin, p);
+            return bp_fail(BP_ERR_FORMAT,
+                           "%.300s: pool %zu: the bytes of its requests or slabs add up to more "
+                           "than 64 bits",
+                           origin, p);
     }
     return BP_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/text.h"
 #include "formats/detail.h"
 #include "formats/snapshot_file.h"
 
@@ -32,7 +33,7 @@ bp_status bp_snapshot_fail(const bp_snapshot_at *at, const char *format, ...)
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     print_path(at, path);
-    return bp_fail_quoting(BP_ERR_FORMAT, "%.160s: %s%s%s", at->reader->origin, path, *path != '\0' ? ": " : "", what);
+    return bp_fail(BP_ERR_FORMAT, "%.160s: %s%s%s", at->reader->origin, path, *path != '\0' ? ": " : "", what);
 }
 
 bp_snapshot_at bp_snapshot_member(const bp_snapshot_at *at, const char *name)
@@ -92,11 +93,10 @@ typedef struct bp_snapshot_block {
 static bp_status take(bp_snapshot_reader *reader, size_t count, size_t element_bytes)
 {
     if (count > reader->left / element_bytes)
-        return bp_fail_quoting(
-            BP_ERR_FORMAT,
-            "%.300s: its lists need more than %zu bytes of memory, the most for a file of %zu bytes, "
-            "with a list in many places counted in each; record fewer events",
-            reader->origin, reader->budget, reader->pickle->bytes);
+        return bp_fail(BP_ERR_FORMAT,
+                       "%.300s: its lists need more than %zu bytes of memory, the most for a file of %zu bytes, "
+                       "with a list in many places counted in each; record fewer events",
+                       reader->origin, reader->budget, reader->pickle->bytes);
     reader->left -= count * element_bytes;
     return BP_OK;
 }

@@ -182,18 +182,17 @@ static bp_status check_extents(extent *places, size_t count, uint64_t data_bytes
     uint64_t reached = 0;
     for (size_t i = 0; i < count; i++) {
         if (places[i].begin < reached)
-            return bp_fail_quoting(BP_ERR_FORMAT, "%.150s: the data of \"%.*s\" and \"%.*s\" overlap at byte %llu",
-                                   origin, BP_QUOTED, places[i - 1].name, BP_QUOTED, places[i].name,
-                                   (unsigned long long)places[i].begin);
+            return bp_fail(BP_ERR_FORMAT, "%.150s: the data of \"%.*s\" and \"%.*s\" overlap at byte %llu", origin,
+                           BP_QUOTED, places[i - 1].name, BP_QUOTED, places[i].name,
+                           (unsigned long long)places[i].begin);
         if (places[i].begin > reached)
-            return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: bytes %llu to %llu before \"%.*s\" belong to no tensor",
-                                   origin, (unsigned long long)reached, (unsigned long long)places[i].begin, BP_QUOTED,
-                                   places[i].name);
+            return bp_fail(BP_ERR_FORMAT, "%.300s: bytes %llu to %llu before \"%.*s\" belong to no tensor", origin,
+                           (unsigned long long)reached, (unsigned long long)places[i].begin, BP_QUOTED, places[i].name);
         reached = places[i].end;
     }
     if (reached != data_bytes)
-        return bp_fail_quoting(BP_ERR_FORMAT, "%.300s: %llu bytes behind the last tensor belong to none", origin,
-                               (unsigned long long)(data_bytes - reached));
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %llu bytes behind the last tensor belong to none", origin,
+                       (unsigned long long)(data_bytes - reached));
     return BP_OK;
 }
 

@@ -31,7 +31,7 @@ static bp_status add_pattern(bp_unit_patterns *patterns, char *text)
     while (bytes > 0 && text[bytes - 1] == ' ')
         text[--bytes] = '\0';
     if (bytes == 0 || text[0] == '.' || text[bytes - 1] == '.' || strstr(text, "..") != NULL || !bp_is_name(text))
-        return bp_fail_quoting(
+        return bp_fail(
             BP_ERR_INVALID_ARGUMENT,
             "units: \"%.60s\" is no pattern; expected names with dots and N for a number, as in " BP_DEFAULT_UNITS,
             text);

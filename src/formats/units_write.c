@@ -55,9 +55,9 @@ static bp_status check_name(const char *what, const char *name)
 {
     if (bp_is_name(name))
         return BP_OK;
-    return bp_fail_quoting(BP_ERR_INVALID_ARGUMENT,
-                           "%s \"%.*s\" cannot be written: a name is UTF-8, not empty and without control characters",
-                           what, BP_QUOTED, name);
+    return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                   "%s \"%.*s\" cannot be written: a name is UTF-8, not empty and without control characters", what,
+                   BP_QUOTED, name);
 }
 
 static bp_status add_units(units_writer *writer)
@@ -112,9 +112,8 @@ static bp_status add_bucket(units_writer *writer, size_t index)
         BP_TRY(check_name("bucket", b.name));
     json_t *owner = json_array_get(writer->units, (size_t)(uint32_t)b.unit);
     if (b.unit != BP_OUTSIDE && json_object_get(owner, "parameters") != NULL)
-        return bp_fail_quoting(BP_ERR_INVALID_ARGUMENT,
-                               "unit \"%.*s\" cannot be written: it has parameters and buckets", BP_QUOTED,
-                               bp_model_unit_name(writer->model, (size_t)b.unit));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "unit \"%.*s\" cannot be written: it has parameters and buckets",
+                       BP_QUOTED, bp_model_unit_name(writer->model, (size_t)b.unit));
     json_t *item = json_object(), *roles = json_array();
     if (b.name != NULL)
         set(writer, item, "name", json_string(b.name));

@@ -9,10 +9,14 @@ bool bp_is_alone(const bp_comm *comm)
 
 static bp_status check_fared(const char *call, const bp_told *told, uint32_t ranks)
 {
-    for (uint32_t r = 0; r < ranks; r++)
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (!bp_is_status(told[r].status))
+            return bp_fail(BP_ERR_COMM, "%s: rank %u of %u sent status %lld, which is unknown: %.*s", call, r, ranks,
+                           (long long)told[r].status, BP_TOLD_WORDS - 1, told[r].words);
         if (told[r].status != BP_OK)
             return bp_fail((bp_status)told[r].status, "%s: rank %u of %u failed: %s: %.*s", call, r, ranks,
                            bp_status_name((bp_status)told[r].status), BP_TOLD_WORDS - 1, told[r].words);
+    }
     return BP_OK;
 }
 

@@ -8,11 +8,13 @@
 
 #include <bucketpool/comm_ops.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "../planner/worlds.h"
+#include "comms/agreement.h"
 #include "exchange.h"
 #include "numbers.h"
 
@@ -325,9 +327,50 @@ static void what_callbacks_answer_is_passed_on(void **state)
     r.answer = BP_ERR_NO_DEVICE_MEMORY;
     assert_fails(bp_comm_all_reduce(comm, memory, memory, 5, BP_DTYPE_FP32, BP_REDUCE_SUM, stream),
                  BP_ERR_NO_DEVICE_MEMORY, "the group said no");
+    r.answer = (bp_status)77;
+    assert_fails(bp_comm_exchange(comm, memory, 5, memory), BP_ERR_COMM, "77", "no status", "the group said no");
     r.answer = BP_OK;
     assert_ok(bp_comm_exchange(comm, memory, 5, memory));
     bp_comm_destroy(&comm);
+}
+
+/* The other of two ranks sends what it wants: a status, and a byte for all else. */
+typedef struct hostile_rank {
+    uint32_t status;
+    uint8_t byte;
+} hostile_rank;
+
+static bp_status receive(void *user, const void *mine, uint64_t bytes, void *all)
+{
+    const hostile_rank *other = user;
+    uint8_t *theirs = (uint8_t *)all + bytes;
+    memcpy(all, mine, bytes);
+    memset(theirs, other->byte, bytes);
+    memcpy(theirs, &other->status, sizeof other->status);
+    memset(theirs + offsetof(bp_verdict, named), 0, sizeof(uint32_t));
+    return BP_OK;
+}
+
+static void what_other_ranks_send_is_checked(void **state)
+{
+    static const uint32_t sent[] = {BP_ERR_IO, 16, 4711, UINT32_MAX, 1u << 31};
+    (void)state;
+    for (size_t i = 0; i < sizeof sent / sizeof *sent; i++) {
+        hostile_rank other = {.status = sent[i], .byte = i % 2 == 0 ? 0x1b : 0xff};
+        bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 0, .ranks = 2, .exchange = receive};
+        bp_comm *comm = NULL;
+        bp_verdict verdict;
+        char number[16];
+        assert_ok(bp_comm_create_callback(&callbacks, &other, "pair", &comm));
+        bp_verdict_take(&verdict, BP_OK);
+        assert_ok(bp_verdict_agree(comm, &verdict));
+        for (const char *c = verdict.words; *c != '\0'; c++)
+            assert_true(*c >= 0x20 && *c < 0x7f);
+        snprintf(number, sizeof number, "status %u", sent[i]);
+        bool known = sent[i] == BP_ERR_IO;
+        assert_fails(bp_verdict_status(&verdict), known ? BP_ERR_IO : BP_ERR_COMM, "rank 1", known ? "???" : number);
+        bp_comm_destroy(&comm);
+    }
 }
 
 static void missing_collectives_are_unsupported(void **state)
@@ -487,6 +530,7 @@ int main(void)
                                        cmocka_unit_test(callbacks_get_what_was_asked_for),
                                        cmocka_unit_test(callbacks_have_a_name_by_default),
                                        cmocka_unit_test(what_callbacks_answer_is_passed_on),
+                                       cmocka_unit_test(what_other_ranks_send_is_checked),
                                        cmocka_unit_test(missing_collectives_are_unsupported),
                                        cmocka_unit_test(an_aborted_communicator_does_nothing_more),
                                        cmocka_unit_test(a_forgotten_communicator_is_not_touched),

@@ -12,6 +12,7 @@
 #include "ranks.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "../planner/worlds.h"
 
@@ -243,6 +244,28 @@ static void time_outs_are_told(void **state)
     }
 }
 
+/* What the other of two ranks sends is nothing that this library sends. */
+static bp_status receive_noise(void *user, const void *mine, uint64_t bytes, void *all)
+{
+    (void)user;
+    memcpy(all, mine, bytes);
+    memset((char *)all + bytes, 0xff, bytes);
+    return BP_OK;
+}
+
+static void a_rank_that_sends_noise_is_named(void **state)
+{
+    (void)state;
+    bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 0, .ranks = 2, .exchange = receive_noise};
+    deal_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = 2};
+    bp_cp_split *split = NULL;
+    assert_ok(bp_comm_create_callback(&callbacks, NULL, "pair", &options.comm));
+    assert_int_equal(split_of(&options, &split), BP_ERR_COMM);
+    assert_non_null(strstr(bp_error_detail(), "rank 1 of 2 sent status -1, which is unknown: ???"));
+    assert_null(split);
+    bp_comm_destroy(&options.comm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(equal_batches_are_split),
@@ -250,6 +273,7 @@ int main(void)
                                        cmocka_unit_test(a_rank_that_fails_takes_all_with_it),
                                        cmocka_unit_test(communicators_have_the_ranks_of_the_split),
                                        cmocka_unit_test(broken_communicators_are_told),
-                                       cmocka_unit_test(time_outs_are_told)};
+                                       cmocka_unit_test(time_outs_are_told),
+                                       cmocka_unit_test(a_rank_that_sends_noise_is_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

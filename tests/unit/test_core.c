@@ -202,6 +202,36 @@ static void test_error_record(void **state)
     assert_string_equal(bp_error_detail(), "number 5");
 }
 
+/* Whoever's words they are, they can be printed and decoded. */
+static void test_hostile_details(void **state)
+{
+    static const struct {
+        const char *recorded, *shown;
+    } details[] = {{"a\033[2Jb\nc\x7f", "a?[2Jb?c?"},
+                   {"gr\xc3\xbc\xc3\x9f \xe2\x82\xac", "gr\xc3\xbc\xc3\x9f \xe2\x82\xac"},
+                   {"\xff\xc3", "??"},
+                   {"\xc2\x9b"
+                    "31m",
+                    "??31m"},
+                   {"\xed\xa0\x80", "???"},
+                   {"\xc0\x80", "??"}};
+    char text[600];
+    (void)state;
+    for (size_t i = 0; i < sizeof details / sizeof *details; i++) {
+        bp_error_record(BP_ERR_COMM, details[i].recorded);
+        assert_string_equal(bp_error_detail(), details[i].shown);
+    }
+    memset(text, 'y', sizeof text); /* cut in the middle of a character */
+    memcpy(text + 510, "\xc3\xbc", 3);
+    bp_error_record(BP_ERR_COMM, text);
+    assert_int_equal(strlen(bp_error_detail()), 511);
+    assert_int_equal(bp_error_detail()[510], '?');
+    assert_false(bp_is_status(-1) || bp_is_status(BP_STATUS_COUNT));
+    assert_true(bp_is_status(BP_STATUS_COUNT - 1));
+    assert_string_not_equal(bp_status_name((bp_status)(BP_STATUS_COUNT - 1)), "unknown status");
+    assert_string_equal(bp_status_name((bp_status)BP_STATUS_COUNT), "unknown status");
+}
+
 /* The two threads take turns, so that a shared detail would be seen. */
 static pthread_barrier_t turn;
 
@@ -323,10 +353,15 @@ static void test_sha256(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dtype_table),  cmocka_unit_test(test_dtype_spellings),
-        cmocka_unit_test(test_dtype_bytes),  cmocka_unit_test(test_status_names),
-        cmocka_unit_test(test_error_record), cmocka_unit_test(test_error_detail_of_threads),
-        cmocka_unit_test(test_arithmetic),   cmocka_unit_test(test_sha256),
+        cmocka_unit_test(test_dtype_table),
+        cmocka_unit_test(test_dtype_spellings),
+        cmocka_unit_test(test_dtype_bytes),
+        cmocka_unit_test(test_status_names),
+        cmocka_unit_test(test_error_record),
+        cmocka_unit_test(test_hostile_details),
+        cmocka_unit_test(test_error_detail_of_threads),
+        cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_sha256),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

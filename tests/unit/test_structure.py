@@ -42,7 +42,7 @@ EMULATION = {os.path.join("src", "logprob", "cuda", "device.cuh"): "simt.h"}
 # What libc is: the loader has thread-local storage.
 LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # Of the core's headers, those that only define inline functions: other libraries may use them.
-INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/timeout.h"}
+INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/text.h", "core/timeout.h"}
 
 
 def includes(path):
