@@ -112,10 +112,9 @@ bp_status bp_file_write(const char *path, const void *data, size_t bytes)
     if (status == BP_OK) {
         bp_output_add(&output, data, bytes);
         status = bp_output_commit(&output);
+        int reason = errno;
         bp_output_finish(&output);
-    }
-    int reason = errno;
-    if (status != BP_OK)
         errno = reason;
+    }
     return status;
 }
