@@ -41,8 +41,7 @@ typedef enum bp_status {
     BP_ERR_INTERNAL = 13,  /* the library broke its own invariant; please report */
     BP_ERR_DEVICE = 14,    /* the device or its driver failed; the detail has its own words */
     BP_ERR_COMM = 15,      /* a communicator failed, here or on the rank that the detail names */
-    BP_ERR_TIMEOUT =
-        16 /* ranks did not answer within the communicator's time-out; the detail names them where they are known */
+    BP_ERR_TIMEOUT = 16,   /* ranks did not answer in time; the detail names them where the transport tells */
 } bp_status;
 
 /* The status in two or three words, e.g. "invalid argument". Never NULL; "unknown status" for others.
@@ -54,8 +53,7 @@ BP_API const char *bp_status_name(bp_status status);
 BP_API const char *bp_error_detail(void);
 
 /* Records `detail` (copied, cut at 511 bytes; control characters and bytes that are not UTF-8 become '?') for the calling thread and returns
- * `status`. For libraries built on this one
- * and for providers of devices and communicators; plain callers have no use for it. */
+ * `status`. For libraries built on this one and for providers of devices and communicators; plain callers have no use for it. */
 BP_API bp_status bp_error_record(bp_status status, const char *detail);
 
 /* "major.minor.patch" of the library that is loaded (not of the header). Static. */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #define BP_DETAIL_BYTES 512
-#define BP_STATUS_COUNT 16
+#define BP_STATUS_COUNT 17
 
 /* What comes from other ranks and from callbacks may be anything. */
 static inline bool bp_is_status(int64_t number)

@@ -20,7 +20,7 @@ def rules():
 
 def run(arguments, **settings):
     environment = dict(os.environ, **settings)
-    return subprocess.run([PROGRAM, *arguments], env=environment, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run([PROGRAM, *arguments], env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
 class Rules(unittest.TestCase):

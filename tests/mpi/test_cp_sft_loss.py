@@ -18,7 +18,7 @@ FLOATS = ("loss", "gradient norm", "entropy", "perplexity", "least logit", "larg
 LARGE = " on each rank with 131072 tokens, vocabulary 151936 and bf16"
 
 
-def start(ranks, *options, other=None, seconds=100):
+def start(ranks, *options, other=None, seconds=300):
     """`other`: the options of one rank more."""
     command = [MPIRUN, str(ranks), PROGRAM, *map(str, options)]
     if other is not None:
@@ -154,8 +154,8 @@ class CpSftLoss(unittest.TestCase):
     def all_fail(self, ranks, where, other, words):
         """`other`: what the last rank is given, if not the same."""
         other = other or where
-        result = start(ranks - 1, *arrangement(*where), other=arrangement(*other[:3]) + other[3:], seconds=20) if ranks > 1 \
-            else start(1, *arrangement(*where), seconds=20)
+        result = start(ranks - 1, *arrangement(*where), other=arrangement(*other[:3]) + other[3:], seconds=200) if ranks > 1 \
+            else start(1, *arrangement(*where), seconds=200)
         self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
         for rank in range(ranks):
             self.assertRegex(result.stderr, f"cp_sft_loss: rank {rank}: .*{re.escape(words)}")
@@ -175,7 +175,7 @@ class CpSftLoss(unittest.TestCase):
 
     def test_options(self):
         def alone(*options):
-            return subprocess.run([PROGRAM, *options], capture_output=True, text=True, timeout=20)
+            return subprocess.run([PROGRAM, *options], capture_output=True, text=True, timeout=600)
 
         for options, words in ((("--cp", "0"), "--cp is a whole number from 1 to 4096, not \"0\""),
                                (("--tp", "-1"), "--tp is a whole number"), (("--seed", "7x"), "--seed is a whole number"),

@@ -20,7 +20,7 @@ class Timeouts(unittest.TestCase):
         mpirun takes for a failure: it kills the stopped ones then."""
         with tempfile.TemporaryDirectory() as folder:
             run = subprocess.run([MPIRUN, str(RANKS), PROGRAM, what, folder, str(survivors)], capture_output=True, text=True,
-                                 check=False, timeout=300, env={**os.environ, **(environment or {})})
+                                 check=False, timeout=600, env={**os.environ, **(environment or {})})
         steps = {}
         for rank, step, status, seconds, words in LINE.findall(run.stdout):
             steps[int(rank), step] = (status, float(seconds), words)

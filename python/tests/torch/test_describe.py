@@ -50,7 +50,7 @@ def total(model):
 
 
 def command(*arguments, **environment):
-    return subprocess.run([sys.executable, "-m", "bucketpool", *arguments], capture_output=True, text=True, timeout=120,
+    return subprocess.run([sys.executable, "-m", "bucketpool", *arguments], capture_output=True, text=True, timeout=600,
                           env={**os.environ, **environment})
 
 

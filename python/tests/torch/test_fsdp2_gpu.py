@@ -199,7 +199,7 @@ print("closed")
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(FAKE_NCCL, "libnccl.so.2")), reason=f"no emulated NCCL in {FAKE_NCCL}")
 def test_registration_with_the_communicators_of_process_groups():
-    done = subprocess.run([sys.executable, "-c", REGISTERED], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, "-c", REGISTERED], capture_output=True, text=True, timeout=600,
                           env={**os.environ, "LD_LIBRARY_PATH": FAKES + ":" + FAKE_NCCL})
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

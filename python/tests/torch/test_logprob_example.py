@@ -17,7 +17,7 @@ def printed(*command):
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [os.path.join(ROOT, "python"), environment.get("PYTHONPATH")]))
     done = subprocess.run([sys.executable, *command, "--steps", "3"], env=environment, capture_output=True, text=True,
-                          timeout=100)
+                          timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("step")]
     assert len(lines) == 3, done.stdout

@@ -236,7 +236,7 @@ class Streams(unittest.TestCase):
         stream, which is a different one on every thread, is refused."""
         script = os.path.join(HERE, "megatron_streams.py")
         done = subprocess.run([sys.executable, script], capture_output=True, text=True,
-                              env=dict(os.environ, LD_LIBRARY_PATH=FAKES, FAKE_CUDA="report=1"), timeout=120,
+                              env=dict(os.environ, LD_LIBRARY_PATH=FAKES, FAKE_CUDA="report=1"), timeout=600,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout.splitlines()[-1])

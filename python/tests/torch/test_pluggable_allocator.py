@@ -75,7 +75,7 @@ def test_segments_on_the_emulated_driver(how):
     driver = os.path.join(BUILD, "tests", "fakes", "cuda")
     assert os.path.exists(os.path.join(driver, "libcuda.so.1"))
     bytes_of = {"BUCKETPOOL_TORCH_BYTES": "64m"} if how == "environment" else {}
-    done = subprocess.run([sys.executable, "-c", SEGMENTS, how], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, "-c", SEGMENTS, how], capture_output=True, text=True, timeout=600,
                           env={**os.environ, "LD_LIBRARY_PATH": driver, **bytes_of})
     assert done.returncode == 0 and done.stdout == "served\n", done.stdout + done.stderr
 
@@ -152,7 +152,7 @@ print("served")
 
 def run_served(code, **environment):
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    done = subprocess.run([sys.executable, "-c", code, "pool", tests], capture_output=True, text=True, timeout=100,
+    done = subprocess.run([sys.executable, "-c", code, "pool", tests], capture_output=True, text=True, timeout=600,
                           env={**os.environ, **environment})
     assert done.returncode == 0 and done.stdout == "served\n", done.stdout + done.stderr
 

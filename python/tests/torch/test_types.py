@@ -14,5 +14,5 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 
 def test_strict(tmp_path):
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "bucketpool"],
-                          capture_output=True, text=True, timeout=300, cwd=os.path.join(ROOT, "python"))
+                          capture_output=True, text=True, timeout=600, cwd=os.path.join(ROOT, "python"))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -122,7 +122,7 @@ def test_tensors_that_outlive_the_interpreter():
             "torch.kept = sys.kept = [view.torch(), torch.from_dlpack(view), view]\n"
             "g = (torch.ones(1000, requires_grad=True) * view.torch()).sum(); torch.graph = g\n"
             "served.pool.close()\n")
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100,
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600,
                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 

@@ -46,7 +46,7 @@ def _environment(values):
                 os.environ[name] = value
 
 
-def run(function, *arguments, ranks=2, seconds=60, environment=None, silent=()):
+def run(function, *arguments, ranks=2, seconds=300, environment=None, silent=()):
     """function(*arguments) in each of `ranks` processes; what each returned, by rank. Raises AssertionError with the
     first traceback. environment: of new processes, where the loader has to see it as they start. silent: ranks that
     never answer; they are killed in the end."""
