@@ -148,32 +148,58 @@ bp_status bp_add_slab(bp_plan *plan, const char *group, uint64_t bytes)
     return BP_OK;
 }
 
+static bool has_address(const bp_assembly *a, uint32_t role, uint32_t request)
+{
+    return a->buckets->requests[request].role == role && a->places[request].class_index != BP_NO_CLASS;
+}
+
+/* Numbers the (class, copy) pairs that requests use, copy by copy: classes x copies may be many more. Linear in requests and classes. */
+static bp_status number_slots(bp_assembly *a, size_t class_count, uint32_t role)
+{
+    uint32_t count = (uint32_t)a->buckets->request_count, copies = 0;
+    for (uint32_t r = 0; r < count; r++) {
+        if (has_address(a, role, r))
+            copies = a->places[r].copy + 1 > copies ? a->places[r].copy + 1 : copies;
+    }
+    void *memory;
+    BP_TRY(bp_new_array(copies + class_count, sizeof(uint32_t), &memory));
+    uint32_t *first = memory, *slot_of_class = first + copies;
+    for (uint32_t copy = 0; copy < copies; copy++)
+        first[copy] = UINT32_MAX;
+    for (uint32_t r = count; r-- > 0;) { /* a list for each copy, linked through the slots */
+        if (has_address(a, role, r)) {
+            a->slots[r] = first[a->places[r].copy];
+            first[a->places[r].copy] = r;
+        }
+    }
+    size_t begin = a->slot_count;
+    for (uint32_t copy = 0; copy < copies; copy++, begin = a->slot_count) {
+        for (uint32_t r = first[copy], next; r != UINT32_MAX; r = next) {
+            uint32_t *slot = &slot_of_class[a->places[r].class_index];
+            next = a->slots[r];
+            if (*slot <= begin) /* 1 more than a slot of this copy would be */
+                *slot = (uint32_t)++a->slot_count;
+            a->slots[r] = *slot - 1;
+        }
+    }
+    free(memory);
+    return BP_OK;
+}
+
 /* The addresses of the role's requests, and its slab. */
 static bp_status assign(bp_assembly *a, const bp_role_layout *layout, const bp_role_data *role)
 {
     bp_plan *plan = a->plan;
     const bp_buffer_data *buffers = plan->buffers + role->first_buffer;
-    /* slots are numbered by the copies that are used: more may have been asked for, by far */
-    size_t copies = 1;
+    BP_TRY(number_slots(a, layout->class_count, role->info.role));
     for (uint32_t r = 0; r < a->buckets->request_count; r++) {
-        if (a->buckets->requests[r].role == role->info.role && a->places[r].class_index != BP_NO_CLASS)
-            copies = a->places[r].copy + (size_t)1 > copies ? a->places[r].copy + (size_t)1 : copies;
-    }
-    if (layout->class_count > (UINT32_MAX - 1 - a->slot_count) / copies)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%zu classes of %zu copies are more than a plan can have",
-                       layout->class_count, copies);
-    for (uint32_t r = 0; r < a->buckets->request_count; r++) {
-        const bp_request_data *request = &a->buckets->requests[r];
-        const bp_place *place = &a->places[r];
-        if (request->role != role->info.role || place->class_index == BP_NO_CLASS)
+        if (!has_address(a, role->info.role, r))
             continue;
-        const bp_buffer_data *buffer = &buffers[place->class_index];
-        a->slots[r] = (uint32_t)(a->slot_count + (size_t)place->class_index * copies + place->copy);
+        const bp_buffer_data *buffer = &buffers[a->places[r].class_index];
         bp_assignment_data *assignment = &plan->assignments[a->assignments[r]];
-        assignment->offset = buffer->offset + place->copy * buffer->stride;
+        assignment->offset = buffer->offset + a->places[r].copy * buffer->stride;
         assignment->slab = (uint16_t)plan->slab_count;
     }
-    a->slot_count += layout->class_count * copies;
     return bp_add_slab(plan, bp_role_name((bp_role)role->info.role),
                        role->info.pool_bytes + role->info.persistent_bytes);
 }
