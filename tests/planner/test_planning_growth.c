@@ -1,0 +1,246 @@
+/* Planning time and memory grow about as fast as the number of units, for every stage and policy.
+ *
+ * Four times the units may take ten times the processor time: n log n and caches keep below, n squared takes sixteen. It is the best of
+ * several tries: other processes disturb single ones. Bytes that are asked for do not depend on the machine. Linked with
+ * -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc against the static library. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/plan.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "worlds.h"
+
+#define UNITS 5000u
+#define GROWTH 4u
+#define MOST_TIMES 10
+#define MOST_BYTES 6
+#define NOISE 0.02 /* seconds: below that, a stage of the larger plan is of page faults */
+#define TRIES 8
+#define LITTLE_WORK                                                                                                    \
+    (UINT64_C(1) << 20) /* of the packer, which may spend it all in the larger plan and not in the smaller */
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+
+static uint64_t bytes_asked;
+
+void *__wrap_malloc(size_t bytes)
+{
+    bytes_asked += bytes;
+    return __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    bytes_asked += count * bytes;
+    return __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+    bytes_asked += bytes;
+    return __real_realloc(memory, bytes);
+}
+
+/* ---- stages --------------------------------------------------------------------------------------------------------- */
+
+enum { MOST_STAGES = 32 };
+
+typedef struct figure {
+    char stage[48];
+    double seconds;
+    uint64_t bytes;
+} figure;
+
+typedef struct figures {
+    figure list[MOST_STAGES];
+    size_t count;
+    double began;
+} figures;
+
+static double processor_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void begin_stage(figures *f)
+{
+    bytes_asked = 0;
+    f->began = processor_seconds();
+}
+
+static void end_stage(figures *f, const char *stage, const char *policy)
+{
+    assert_true(f->count < MOST_STAGES);
+    figure *added = &f->list[f->count++];
+    *added = (figure){.seconds = processor_seconds() - f->began, .bytes = bytes_asked};
+    snprintf(added->stage, sizeof added->stage, "%s %s", stage, policy);
+}
+
+/* Units of three kinds with buckets of many sizes. */
+static bp_model *make_model(uint32_t units)
+{
+    bp_model *model = new_model();
+    for (uint32_t u = 0; u < units; u++) {
+        int32_t unit = add_numbered_unit(model, u);
+        add_bucket(model, unit, BP_DTYPE_BF16, 4096 * (1 + u % 3), 0);
+        add_bucket(model, unit, BP_DTYPE_BF16, 128 * (1 + u * 7919 % 97), 0);
+        if (u % 3 == 1)
+            add_bucket(model, unit, BP_DTYPE_FP32, 65536, 0);
+    }
+    return model;
+}
+
+static void plan_and_check(const world *w, bp_policy policy, uint32_t joint, const char *name, uint64_t work,
+                           figures *f)
+{
+    bp_plan_config config = plan_config(policy, 0, BP_FALLBACK_PERSISTENT);
+    char fingerprint[BP_FINGERPRINT_CHARS];
+    bp_plan *plan;
+    config.joint = joint;
+    config.work = work;
+    begin_stage(f);
+    assert_ok(bp_plan_create(w->buckets, w->schedule, &config, &plan));
+    end_stage(f, "plan", name);
+    if (policy != BP_POLICY_DYNAMIC) {
+        begin_stage(f);
+        assert_ok(bp_plan_check(plan, w->buckets, w->schedule));
+        end_stage(f, "check", name);
+        begin_stage(f);
+        assert_ok(bp_plan_validate(plan));
+        end_stage(f, "validate", name);
+        begin_stage(f);
+        assert_ok(bp_plan_fingerprint(plan, fingerprint));
+        end_stage(f, "fingerprint", name);
+    }
+    begin_stage(f);
+    bp_plan_destroy(&plan);
+    end_stage(f, "destroy", name);
+}
+
+typedef struct subject {
+    uint32_t kept, prefetch; /* kept: parameters stay gathered after forward, so that all units are live at once */
+    uint64_t work;
+} subject;
+
+static void run_stages(const subject *s, uint32_t units, figures *f)
+{
+    world w = {.model = make_model(units)};
+    bp_buckets_config config;
+    bp_schedule_config timing;
+    assert_ok(bp_buckets_config_init(&config, sizeof config));
+    assert_ok(bp_schedule_config_init(&timing, sizeof timing));
+    config.bucketing = BP_BUCKETING_GIVEN;
+    config.padding = BP_PADDING_GIVEN;
+    config.roles = PARAM | GRAD | GRAD_COMM | STATE;
+    config.grad_comm_dtype = BP_DTYPE_FP32;
+    timing.keep_after_forward = s->kept;
+    timing.prefetch = s->prefetch;
+    f->count = 0;
+    begin_stage(f);
+    assert_ok(bp_buckets_create(w.model, &config, &w.buckets));
+    end_stage(f, "buckets", "");
+    begin_stage(f);
+    assert_ok(bp_schedule_create_training(w.buckets, &timing, &w.schedule));
+    end_stage(f, "schedule", "");
+    plan_and_check(&w, BP_POLICY_DYNAMIC, 0, "dynamic", s->work, f);
+    plan_and_check(&w, BP_POLICY_FIXED, 0, "fixed", s->work, f);
+    plan_and_check(&w, BP_POLICY_MAX, 0, "max", s->work, f);
+    plan_and_check(&w, BP_POLICY_SCHEDULED, 0, "scheduled", s->work, f);
+    plan_and_check(&w, BP_POLICY_SCHEDULED, 1, "joint", s->work, f);
+    end_world(&w);
+}
+
+static bool is_slow(const figure *small, const figure *large)
+{
+    return large->seconds > MOST_TIMES * small->seconds + NOISE;
+}
+
+/* The least processor time of each stage in several tries, until all of them grow little enough. */
+static void hold_growth(const subject *s)
+{
+    figures least[2];
+    size_t grows = 1;
+    for (int i = 0; i < TRIES && grows > 0; i++) {
+        grows = 0;
+        for (int k = 0; k < 2; k++) {
+            figures now;
+            run_stages(s, k == 0 ? UNITS : GROWTH * UNITS, &now);
+            for (size_t stage = 0; i > 0 && stage < now.count; stage++)
+                if (least[k].list[stage].seconds < now.list[stage].seconds)
+                    now.list[stage].seconds = least[k].list[stage].seconds;
+            least[k] = now;
+        }
+        for (size_t stage = 0; stage < least[0].count; stage++)
+            grows += is_slow(&least[0].list[stage], &least[1].list[stage]);
+    }
+    for (size_t stage = 0; stage < least[0].count; stage++) {
+        const figure *small = &least[0].list[stage], *large = &least[1].list[stage];
+        bool big = large->bytes > MOST_BYTES * small->bytes;
+        if (big || is_slow(small, large))
+            print_error("%s: %u units take %.4f s and %llu bytes, %u take %.4f s and %llu bytes\n", small->stage, UNITS,
+                        small->seconds, (unsigned long long)small->bytes, GROWTH * UNITS, large->seconds,
+                        (unsigned long long)large->bytes);
+        grows += big;
+    }
+    assert_int_equal(grows, 0);
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------------------------- */
+
+static void test_stages_grow_linearly(void **state)
+{
+    (void)state;
+    hold_growth(&(subject){.prefetch = 1, .work = LITTLE_WORK});
+}
+
+static void test_stages_grow_linearly_where_all_units_are_live(void **state)
+{
+    (void)state;
+    hold_growth(&(subject){.kept = 1, .prefetch = 1, .work = LITTLE_WORK});
+}
+
+/* Classes times copies is 4.9e9 here, and only 2 x 70,000 pairs of them are used. */
+static void test_copies_that_no_request_uses_take_no_memory(void **state)
+{
+    (void)state;
+    const uint32_t units = 70000;
+    bp_model *model = new_model();
+    for (uint32_t u = 0; u < units; u++)
+        add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_BF16, 128, 0);
+    for (uint32_t b = 1; b < units; b++)
+        add_bucket(model, (int32_t)units - 1, BP_DTYPE_BF16, 128, 0);
+    world w = make_world(model, (world_options){.roles = PARAM, .prefetch = units, .grad_units = 2});
+    bytes_asked = 0;
+    bp_plan *plan = make_max(&w, 0);
+    assert_true(bytes_asked < (uint64_t)4000 * units);
+    assert_int_equal(role_at(plan, 0).copies, units);
+    assert_int_equal(role_at(plan, 0).buffers, units);
+    assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
+    bp_plan_destroy(&plan);
+    end_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stages_grow_linearly),
+        cmocka_unit_test(test_stages_grow_linearly_where_all_units_are_live),
+        cmocka_unit_test(test_copies_that_no_request_uses_take_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
