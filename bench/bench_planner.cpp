@@ -31,14 +31,19 @@ void must(bp_status status)
     }
 }
 
-bp_buckets *make_buckets(const bp_model *model, bp_bucketing bucketing, bp_padding padding, uint32_t dp)
+// All but the copies of fp8 parameters.
+constexpr uint32_t SIX_ROLES = (BP_ROLE_BIT(BP_ROLE_COUNT) - 1) & ~BP_ROLE_BIT(BP_ROLE_PARAM_TRANSPOSE);
+
+bp_buckets *make_buckets(const bp_model *model, bp_bucketing bucketing, bp_padding padding, uint32_t dp,
+                         uint32_t roles = BP_ROLE_BIT(BP_ROLE_PARAM))
 {
     bp_buckets_config config;
     must(bp_buckets_config_init(&config, sizeof config));
     config.bucketing = bucketing;
     config.padding = padding;
     config.dp = dp;
-    config.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
+    config.roles = roles;
+    config.grad_comm_dtype = BP_DTYPE_FP32;
     bp_buckets *buckets;
     must(bp_buckets_create(model, &config, &buckets));
     return buckets;
@@ -123,6 +128,54 @@ void max_of_large_model(benchmark::State &state)
     bp_schedule_destroy(&schedule);
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&model);
+}
+
+// How the time of a plan grows with the layers of a model: layers of thirteen sizes, of two buckets each.
+void grow(benchmark::State &state, bp_policy policy, uint32_t roles)
+{
+    bp_model *model;
+    must(bp_model_create("growth", &model));
+    for (unsigned u = 0; u < (unsigned)state.range(0); u++) {
+        uint32_t unit;
+        must(bp_model_add_unit(model, ("layers." + std::to_string(u)).c_str(), BP_OUTSIDE, &unit));
+        for (unsigned b = 0; b < 2; b++) {
+            bp_given_bucket bucket = {};
+            bucket.size = sizeof bucket;
+            bucket.unit = (int32_t)unit;
+            bucket.dtype = b > 0 ? BP_DTYPE_FP32 : BP_DTYPE_BF16;
+            bucket.numel = 4096 * (1 + (7 * u + b) % 13);
+            must(bp_model_add_bucket(model, &bucket));
+        }
+    }
+    for (auto _ : state) {
+        bp_buckets *buckets = make_buckets(model, BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1, roles);
+        bp_schedule *schedule = make_schedule(buckets);
+        bp_plan *plan = make_plan(buckets, schedule, policy);
+        state.counters["requests"] = (double)bp_plan_assignment_count(plan);
+        bp_plan_destroy(&plan);
+        bp_schedule_destroy(&schedule);
+        bp_buckets_destroy(&buckets);
+    }
+    state.counters["s_per_request"] = benchmark::Counter(state.counters["requests"] * (double)state.iterations(),
+                                                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+    bp_model_destroy(&model);
+}
+
+void register_growth()
+{
+    const struct {
+        const char *name;
+        bp_policy policy;
+    } policies[] = {{"fixed", BP_POLICY_FIXED}, {"max", BP_POLICY_MAX}, {"scheduled", BP_POLICY_SCHEDULED}};
+    for (const auto &p : policies)
+        for (uint32_t roles : {BP_ROLE_BIT(BP_ROLE_PARAM), SIX_ROLES}) {
+            std::string name = std::string("growth/") + p.name + (roles == SIX_ROLES ? "/roles:6" : "/roles:1");
+            benchmark::RegisterBenchmark(name.c_str(), grow, p.policy, roles)
+                ->Arg(1000)
+                ->Arg(10000)
+                ->Arg(100000)
+                ->Unit(benchmark::kMillisecond);
+        }
 }
 
 // From given buckets to a schedule-aware plan; how far its bytes are from what no plan can be below.
@@ -237,6 +290,7 @@ int main(int argc, char **argv)
     benchmark::RegisterBenchmark("max/large", max_of_large_model)->Args({10000, 64})->Unit(benchmark::kMillisecond);
     for (uint32_t prefetch : {1u, 2u})
         register_hybrids(prefetch);
+    register_growth();
     for (const std::string &model : models)
         benchmark::RegisterBenchmark(("file_to_plan/" + model).c_str(), file_to_plan, models_folder + "/" + model)
             ->Unit(benchmark::kMillisecond);
