@@ -1,8 +1,8 @@
 #include "formats/detail.h"
 #include "formats/file.h"
 
-#include <stdio.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -22,7 +22,7 @@ static void measure(const bp_problem *p, bp_order *order, uint32_t *leaving)
     uint32_t waiting = 0;
     order->width = 0;
     for (uint32_t at = 0; at < p->count; at++) {
-        waiting += 1 - leaving[at];
+        waiting = waiting + 1 - leaving[at];
         order->width = waiting > order->width ? waiting : order->width;
     }
 }

@@ -15,6 +15,7 @@
 
 #include "../planner/worlds.h"
 #include "comms/agreement.h"
+#include "core/fail.h"
 #include "exchange.h"
 #include "numbers.h"
 
@@ -353,7 +354,7 @@ static bp_status receive(void *user, const void *mine, uint64_t bytes, void *all
 
 static void what_other_ranks_send_is_checked(void **state)
 {
-    static const uint32_t sent[] = {BP_ERR_IO, 16, 4711, UINT32_MAX, 1u << 31};
+    static const uint32_t sent[] = {BP_ERR_IO, BP_STATUS_COUNT, 4711, UINT32_MAX, 1u << 31};
     (void)state;
     for (size_t i = 0; i < sizeof sent / sizeof *sent; i++) {
         hostile_rank other = {.status = sent[i], .byte = i % 2 == 0 ? 0x1b : 0xff};

@@ -354,10 +354,8 @@ static void test_binding_beside(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contention),
-        cmocka_unit_test(test_contention_for_overlaps),
-        cmocka_unit_test(test_one_request),
-        cmocka_unit_test(test_busy_request),
+        cmocka_unit_test(test_contention),     cmocka_unit_test(test_contention_for_overlaps),
+        cmocka_unit_test(test_one_request),    cmocka_unit_test(test_busy_request),
         cmocka_unit_test(test_binding_beside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -158,7 +158,8 @@ static void test_config_of_python(void **state)
     assert_ok(parse("{" LLAMA
                     ", \"lists\": [[], [1, 2], [[1]], [null], [true, 3], [\"a\"]], \"rope_scaling\": {\"a\": 1.5}}"));
     assert_ok(parse("{" LLAMA ", \"quantization_config\": {\"bits\": NaN}, \"empty\": [], \"names\": [\"a\", \"b\"]}"));
-    assert_fails(parse("{" LLAMA ", \"limit\": Infinity,, \"x\": 1}"), BP_ERR_FORMAT, ":1:", "the name of a member, got ','");
+    assert_fails(parse("{" LLAMA ", \"limit\": Infinity,, \"x\": 1}"), BP_ERR_FORMAT,
+                 ":1:", "the name of a member, got ','");
 }
 
 static void test_config_multimodal(void **state)
