@@ -249,6 +249,20 @@ def installation():
     took("install", begin, cpu_begin)
 
 
+def integers():
+    """Reports of unsigned arithmetic that wraps where it is not meant to: clang's sanitizer, which is not part of b_sanitize."""
+    if not shutil.which("clang"):
+        count("integers", "skipped", "clang is not installed")
+        return
+    wraps = "-fsanitize=unsigned-integer-overflow"
+    ignored = os.path.join(os.getcwd(), "tests", "integer_overflow.ignore")
+    leg("integers", [f"-Dc_args=-g1 {wraps} -fno-sanitize-recover=unsigned-integer-overflow -fsanitize-ignorelist={ignored}",
+                     f"-Dc_link_args={wraps}", f"-Dcpp_link_args={wraps}", "-Db_lundef=false", "-Doptimization=1", "-Dkernels=disabled",
+                     "-Dcairo=disabled", "-Dmpi=disabled", "-Dopenmp=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+        {"CC": "clang", "CXX": "clang++", "BUCKETPOOL_BRIEF": "1"}, suites=("unit", "packing", "planner", "contract", "comms", "fuzz"),
+        builds_all=False)
+
+
 def fuzz():
     """A minute of fuzzing for each reader, from the seed corpus."""
     if not shutil.which("clang"):
@@ -305,6 +319,7 @@ def main():
         good = run(["meson", "test", "-C", os.path.join(BUILDS, "plain"), "--benchmark", "--verbose"],
                    os.path.join(BUILDS, "benchmarks.log"))
         count("benchmarks run (figures in build-check/benchmarks.log)", "passed" if good else "failed")
+        integers()
         fuzz()
     return finish()
 

@@ -4,7 +4,8 @@
 
 #include "view/timeline.h"
 
-enum { VIEW_NO_SPAN = UINT32_MAX, VIEW_NO_REQUEST = UINT32_MAX };
+#define VIEW_NO_SPAN UINT32_MAX
+#define VIEW_NO_REQUEST UINT32_MAX
 
 /* Spans that may come of slabs that get their memory back: a short file can have many of them for many buckets. */
 static inline size_t view_most_returns(const view_pool *pool)
