@@ -17,7 +17,7 @@
 /* Milliseconds; 0: none. `given` is a field of a configuration, as comm.h says. */
 static inline bp_status bp_timeout_choose(uint32_t given, uint64_t *timeout_ms)
 {
-    const char *variable = getenv(BP_TIMEOUT_VARIABLE);
+    const char *variable = secure_getenv(BP_TIMEOUT_VARIABLE);
     char *end = NULL;
     if (given != 0 || variable == NULL || variable[0] == '\0') {
         *timeout_ms = given == BP_COMM_NO_TIMEOUT ? 0 : given;
