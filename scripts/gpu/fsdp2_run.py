@@ -31,7 +31,7 @@ def parts(context):
         yield variant(f"varying lengths {each}", 40, "--variant", each, "--lengths", *fewer)
     yield compared(python, "same losses, varying lengths", names)
     for each in LARGEST:
-        sizes = ["--seconds", "8", "--start", "4", "--resolution", "8"] if context.rehearse else ["--seconds", "40"]
+        sizes = ["--seconds", "40", "--start", "4", "--resolution", "8"] if context.rehearse else ["--seconds", "40"]
         yield python.script(f"largest batch {each}", 46, "fsdp2/largest_batch.py", "--variant", each, *sizes)
     yield example(context, python)
     yield python.script("captured step", 80, "fsdp2/capture.py", "--seconds", "75")
