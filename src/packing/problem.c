@@ -1,7 +1,6 @@
 #include "packing/problem.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/fail.h"
 #include "packing/sections.h"
@@ -134,18 +133,14 @@ static bp_status collect_sections(const bp_problem *p, const uint32_t *items, ui
     return BP_OK;
 }
 
-bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, bp_problem *subset)
+bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, uint32_t *number_of,
+                            bp_problem *subset)
 {
-    void *memory = NULL;
     uint32_t *sections = NULL, section_count;
     bp_status status = new_items(count, subset);
     if (status == BP_OK)
         status = collect_sections(problem, items, count, &sections, &section_count);
-    if (status == BP_OK)
-        status = bp_new_array(problem->count, sizeof(uint32_t), &memory);
-    uint32_t *number_of = memory;
     if (status == BP_OK) {
-        memset(number_of, 0xff, problem->count * sizeof *number_of); /* BP_NO_ITEM */
         for (uint32_t i = 0; i < count; i++) {
             number_of[items[i]] = i;
             subset->sizes[i] = problem->sizes[items[i]];
@@ -153,9 +148,10 @@ bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, ui
         }
         subset->count = count;
         status = complete_from(problem, sections, section_count, number_of, subset);
+        for (uint32_t i = 0; i < count; i++)
+            number_of[items[i]] = BP_NO_ITEM;
     }
     free(sections);
-    free(number_of);
     if (status != BP_OK)
         bp_problem_finish(subset);
     return status;

@@ -25,8 +25,10 @@ bp_status bp_problem_init(const bp_packing *packing, bp_problem *problem);
 void bp_problem_finish(bp_problem *problem);
 
 /* The problem of some of the items, which are in increasing order. A placement of all has one of these in it, so what is proven of the
- * smaller problem holds for the larger. */
-bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, bp_problem *subset);
+ * smaller problem holds for the larger. `number_of`, by item of the whole, is BP_NO_ITEM everywhere before and after: many small subsets
+ * of a large problem share it, as each would take longer to clear it than to be made. */
+bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, uint32_t count, uint32_t *number_of,
+                            bp_problem *subset);
 
 /* The parts of the problem that no conflict joins, in the order of their first items. The caller finishes each and frees the array. */
 bp_status bp_problem_split(const bp_problem *problem, bp_problem **parts, uint32_t *count);

@@ -211,7 +211,7 @@ static int by_size(const void *left, const void *right)
 }
 
 /* Raises what is proven with the items of at least `least` alone, which a sweep can exhaust where it cannot all of them. */
-static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, uint64_t share)
+static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, uint32_t *number_of, uint64_t share)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->p->count; i++) {
@@ -220,7 +220,7 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
     }
     bp_problem large;
     bp_order order = {0};
-    BP_TRY(bp_problem_subset(s->p, items, count, &large));
+    BP_TRY(bp_problem_subset(s->p, items, count, number_of, &large));
     bp_status status = bp_order_init(&large, &order);
     bp_work part = bp_work_part(s->work, share);
     bool impossible = order.width <= BP_SWEEP_WIDTH;
@@ -242,7 +242,7 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
 /* From few large items to more and more: every distinct size, or as many as are worth it, is a threshold once. */
 static bp_status try_proofs(solving *s, uint64_t share)
 {
-    void *memory, *items = NULL;
+    void *memory, *numbers = NULL;
     BP_TRY(bp_new_array(s->p->count, sizeof(uint64_t), &memory));
     uint64_t *sizes = memory;
     memcpy(sizes, s->p->sizes, s->p->count * sizeof *sizes);
@@ -252,12 +252,15 @@ static bp_status try_proofs(solving *s, uint64_t share)
         if (distinct == 0 || sizes[i] != sizes[distinct - 1])
             sizes[distinct++] = sizes[i];
     }
-    bp_status status = bp_new_array(s->p->count, sizeof(uint32_t), &items);
+    bp_status status = bp_new_array(2 * (size_t)s->p->count, sizeof(uint32_t), &numbers);
+    uint32_t *items = numbers; /* and, behind them, their numbers in a subset */
+    for (uint32_t i = 0; status == BP_OK && i < s->p->count; i++)
+        items[s->p->count + i] = BP_NO_ITEM;
     uint32_t tried = distinct - 1 < MOST_THRESHOLDS ? distinct - 1 : MOST_THRESHOLDS;
     for (uint32_t t = tried; status == BP_OK && t > 0 && goes_on(s); t--)
-        status = prove_with_large(s, sizes[(uint64_t)t * (distinct - 1) / tried], items, share);
+        status = prove_with_large(s, sizes[(uint64_t)t * (distinct - 1) / tried], items, items + s->p->count, share);
     free(sizes);
-    free(items);
+    free(numbers);
     return status;
 }
 

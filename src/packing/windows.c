@@ -18,6 +18,7 @@ typedef struct windowing {
     uint32_t count;
     uint64_t *fixed, *found; /* by number in the window */
     uint32_t *seen;          /* by item: the latest window that has it */
+    uint32_t *number_of;     /* by item: for bp_problem_subset */
     uint32_t windows;
 } windowing;
 
@@ -74,7 +75,7 @@ static bp_status search_window(windowing *w, uint64_t share, bp_answer *answer)
     bp_problem window;
     bp_searcher *searcher = NULL;
     bp_work part = bp_work_part(w->work, share);
-    BP_TRY(bp_problem_subset(w->p, w->items, w->count, &window));
+    BP_TRY(bp_problem_subset(w->p, w->items, w->count, w->number_of, &window));
     bp_status status =
         bp_searcher_create(&window, w->config->capacity, w->fixed, w->config->series, w->found, &searcher);
     if (status == BP_OK)
@@ -152,12 +153,15 @@ bp_status bp_windows(const bp_problem *problem, const bp_order *order, const bp_
     windowing w = {.p = problem, .order = order, .config = config, .work = work, .offsets = offsets};
     void *numbers = NULL, *places = NULL;
     *result = (bp_windows_result){0};
-    bp_status status = bp_new_array(2 * (size_t)problem->count, sizeof *w.items, &numbers);
+    bp_status status = bp_new_array(3 * (size_t)problem->count, sizeof *w.items, &numbers);
     if (status == BP_OK)
         status = bp_new_array(2 * (size_t)problem->count, sizeof *w.fixed, &places);
     if (status == BP_OK) {
         w.items = numbers;
         w.seen = w.items + problem->count;
+        w.number_of = w.seen + problem->count;
+        for (uint32_t i = 0; i < problem->count; i++)
+            w.number_of[i] = BP_NO_ITEM;
         w.fixed = places;
         w.found = w.fixed + problem->count;
         status = place_all(&w, result);

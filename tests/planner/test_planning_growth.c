@@ -214,6 +214,31 @@ static void test_stages_grow_linearly_where_all_units_are_live(void **state)
     hold_growth(&(subject){.kept = 1, .prefetch = 1, .work = LITTLE_WORK});
 }
 
+static uint64_t bytes_of_packing(uint32_t units)
+{
+    world w = make_world(make_model(units), (world_options){.roles = PARAM | GRAD, .prefetch = 2, .grad_units = 2});
+    bp_plan_config config = plan_config(BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
+    config.joint = 1;
+    bytes_asked = 0;
+    bp_plan *plan = NULL;
+    assert_ok(bp_plan_create(w.buckets, w.schedule, &config, &plan));
+    uint64_t bytes = bytes_asked;
+    bp_plan_destroy(&plan);
+    end_world(&w);
+    return bytes;
+}
+
+/* Windows are small problems of a few hundred items each, and their number grows with that of the units. */
+static void test_windows_of_the_packer_take_no_memory_of_the_whole(void **state)
+{
+    (void)state;
+    uint64_t small = bytes_of_packing(2 * UNITS), large = bytes_of_packing(2 * GROWTH * UNITS);
+    if (large > MOST_BYTES * small)
+        print_error("%llu bytes for %u units, %llu for %u\n", (unsigned long long)small, 2 * UNITS,
+                    (unsigned long long)large, 2 * GROWTH * UNITS);
+    assert_true(large <= MOST_BYTES * small);
+}
+
 /* Classes times copies is 4.9e9 here, and only 2 x 70,000 pairs of them are used. */
 static void test_copies_that_no_request_uses_take_no_memory(void **state)
 {
@@ -240,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_grow_linearly),
         cmocka_unit_test(test_stages_grow_linearly_where_all_units_are_live),
+        cmocka_unit_test(test_windows_of_the_packer_take_no_memory_of_the_whole),
         cmocka_unit_test(test_copies_that_no_request_uses_take_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
