@@ -35,7 +35,7 @@ class Running:
     def __init__(self, run, part):
         self.run, self.entry, self.output = run, {"name": part.name, "outcome": "running", "seconds": 0.0}, ""
         self.begin = time.monotonic()
-        self.deadline = self.begin + min(part.seconds, run.left())
+        self.deadline = self.begin + min(part.seconds * run.patience, run.left())
 
     def left(self):
         return self.deadline - time.monotonic()
@@ -97,9 +97,11 @@ class Running:
 
 
 class Run:
-    """Executes parts in order until the budget is used up. `folder`: for files of the parts."""
+    """Executes parts in order until the budget is used up. `folder`: for files of the parts; `patience`: times the seconds of a part that it may
+    take."""
 
-    def __init__(self, results, telemetry, folder, seconds):
+    def __init__(self, results, telemetry, folder, seconds, patience=1):
+        self.patience = patience
         self.results, self.telemetry, self.folder = results, telemetry, folder
         self.begin = time.monotonic()
         self.deadline = self.begin + seconds - RESERVE_SECONDS

@@ -19,7 +19,8 @@ def start(run, folder):
     """The process; its results go to `folder`."""
     if not BUILD:
         pytest.skip("BUCKETPOOL_BUILD names no build folder")
-    return subprocess.Popen([sys.executable, "scripts/gpu", run, "--rehearse", "--build", BUILD, "--keep", "--commit", "rehearsed", "--output", folder],
+    return subprocess.Popen([sys.executable, "scripts/gpu", run, "--rehearse", "--build", BUILD, "--keep", "--commit", "rehearsed", "--seconds", "1500",
+                             "--output", folder],
                             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -28,12 +29,16 @@ def recorded(run, folder):
         return json.load(file)
 
 
+def has_begun(run, folder):
+    return os.path.exists(os.path.join(folder, f"rehearsal-{run}.json"))
+
+
 @functools.cache
 def run_once(run):
     """Exit status, output, document and seconds: of a run that fails, too."""
     with tempfile.TemporaryDirectory() as folder:
         begin, process = time.monotonic(), start(run, folder)
-        text = process.communicate(timeout=400)[0]
+        text = process.communicate(timeout=1600)[0]
         return process.returncode, text, recorded(run, folder), time.monotonic() - begin
 
 
@@ -51,11 +56,13 @@ def rehearsed(run):
 
 
 def killed(run):
-    """Kills a rehearsal after a third of its time: the parts that were done are recorded, and the one that ran is named."""
-    parts, seconds = rehearsed(run)
+    """Kills a rehearsal after a third of its parts: the parts that were done are recorded, and the one that ran is named."""
+    parts, _ = rehearsed(run)
     with tempfile.TemporaryDirectory() as folder:
         process = start(run, folder)
-        time.sleep(seconds / 3)
+        until = time.monotonic() + 300
+        while time.monotonic() < until and not (has_begun(run, folder) and len(recorded(run, folder)["parts"]) > len(parts) / 3):
+            time.sleep(0.1)
         process.send_signal(signal.SIGKILL)
         printed = [line for line in process.communicate(timeout=60)[0].splitlines() if line.startswith("  ")]
         document = recorded(run, folder)
