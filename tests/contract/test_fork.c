@@ -265,6 +265,9 @@ static void fork_again(void *argument)
 
 static void test_children(void **state)
 {
+#if defined(__SANITIZE_THREAD__)
+    skip(); /* ThreadSanitizer ends children that start threads */
+#endif
     static void (*const uses[])(void *) = {use_devices, use_pools, use_others, destroy_all, live_in_child, fork_again};
     (void)state;
     for (size_t row = 0; row < device_count(); row++) {
