@@ -83,7 +83,10 @@ static inline size_t bp_predecessors_of(const bp_plan *plan, size_t assignment, 
     size_t end = assignment + 1 < plan->assignment_count ? plan->assignments[assignment + 1].first_predecessor
                                                          : plan->predecessor_count;
     const size_t begin = plan->assignments[assignment].first_predecessor;
-    *first = end > begin ? plan->predecessors + begin : NULL; /* a plan without any has no array to point into */
+    *first = NULL;
+    if (end <= begin) /* a plan without any has no array to point into */
+        return 0;
+    *first = plan->predecessors + begin;
     return end - begin;
 }
 

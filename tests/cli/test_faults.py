@@ -125,7 +125,10 @@ class Faults(unittest.TestCase):
     def sweep(self, *arguments, files=(), timed=False):
         server = Server(self.folder, arguments)
         self.addCleanup(server.close)
-        self.assertEqual(server.run(0), 0, server.read("stderr"))
+        whole = server.run(0)
+        if b"this build has no cairo" in server.read("stderr"):
+            self.skipTest("this build has no cairo")
+        self.assertEqual(whole, 0, server.read("stderr"))
         places = int(server.read("count"))
         self.assertGreater(places, 20)
         expected = {name: comparable(name, server.read(name), timed) for name in ("stdout", *files)}
