@@ -46,7 +46,8 @@ def run(*arguments, **more):
 
 
 def has_pictures():
-    return "no cairo" not in run("plan", MODEL, "--plot", "/dev/null/x.svg").stderr
+    with tempfile.TemporaryDirectory() as folder:
+        return "no cairo" not in run("plan", MODEL, "--plot", os.path.join(folder, "x.svg")).stderr
 
 
 PICTURES = (".svg", ".png", ".pdf")
