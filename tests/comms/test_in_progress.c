@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "../fakes/nccl/abi.h"
-#include "plans.h"
+#include "plan_fixture.h"
 #include "team.h"
 
 #define IN_PROGRESS 7
@@ -69,22 +69,6 @@ static int abort_late(void *comm)
         *pending.out = comm;
     pending.out = NULL;
     return real.ncclCommAbort(comm);
-}
-
-static bp_plan *plan;
-
-static int set_up(void **state)
-{
-    (void)state;
-    plan = plan_of(UNITS);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    bp_plan_destroy(&plan);
-    return 0;
 }
 
 static void begin(team *t, bp_comm *control, int each, bp_comm **comm)

@@ -10,24 +10,8 @@
 #include <string.h>
 
 #include "../fakes/nccl/fake_nccl.h"
-#include "plans.h"
+#include "plan_fixture.h"
 #include "team.h"
-
-static bp_plan *plan;
-
-static int set_up(void **state)
-{
-    (void)state;
-    plan = plan_of(UNITS);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    bp_plan_destroy(&plan);
-    return 0;
-}
 
 /* ---- kinds by version ---------------------------------------------------------------------------------------------- */
 

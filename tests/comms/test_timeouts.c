@@ -13,26 +13,10 @@
 #include "../fakes/cuda/fake_cuda.h"
 #include "../fakes/nccl/abi.h"
 #include "../fakes/nccl/fake_nccl.h"
-#include "plans.h"
+#include "plan_fixture.h"
 #include "team.h"
 
 enum { RANKS = 4, MISSING = 2, TIMEOUT_MS = 300 };
-
-static bp_plan *plan;
-
-static int set_up(void **state)
-{
-    (void)state;
-    plan = plan_of(UNITS);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    bp_plan_destroy(&plan);
-    return 0;
-}
 
 static double now(void)
 {
