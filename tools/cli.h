@@ -47,4 +47,7 @@ bool cli_parse_bytes(const char *text, uint64_t *bytes);
 /* Whether standard output wants colour: a terminal, unless NO_COLOR is set or `when` says "always" or "never". */
 bool cli_wants_color(const char *when);
 
+/* Bytes of the UTF-8 character that `at` begins with (RFC 3629), 0 where it begins with none. */
+size_t cli_character_bytes(const unsigned char *at);
+
 #endif

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli.h"
+
 #define LONGEST_TEXT 512
 
 void picture_colour(cairo_t *cr, uint32_t colour, double alpha)
@@ -10,29 +12,11 @@ void picture_colour(cairo_t *cr, uint32_t colour, double alpha)
     cairo_set_source_rgba(cr, (colour >> 16) / 255.0, (colour >> 8 & 255) / 255.0, (colour & 255) / 255.0, alpha);
 }
 
-/* Bytes of the UTF-8 character that `text` begins with, 0: it begins with none. */
-static size_t character_bytes(const unsigned char *text)
-{
-    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
-    if (*text < 0x80)
-        return 1;
-    size_t bytes = *text >= 0xf0 ? 4 : *text >= 0xe0 ? 3 : *text >= 0xc0 ? 2 : 0;
-    if (bytes == 0 || *text >= 0xf8)
-        return 0;
-    uint32_t value = *text & (0x7fu >> bytes);
-    for (size_t i = 1; i < bytes; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        value = value << 6 | (text[i] & 0x3f);
-    }
-    return value < smallest[bytes] || value > 0x10ffff || (value >= 0xd800 && value < 0xe000) ? 0 : bytes;
-}
-
 static void clean(const char *text, char cleaned[LONGEST_TEXT])
 {
     size_t at = 0;
     while (*text != '\0' && at + 5 < LONGEST_TEXT) {
-        size_t bytes = character_bytes((const unsigned char *)text);
+        size_t bytes = cli_character_bytes((const unsigned char *)text);
         if (bytes == 0 || (unsigned char)*text < ' ' || *text == 0x7f) {
             cleaned[at++] = '?';
             text++;
