@@ -67,7 +67,9 @@ static inline void bp_count_shared(_Atomic uint64_t *counter)
 BP_HOT bp_status bp_check_stream(bp_pool *pool, bp_stream *stream, const char *function)
 {
     bp_status status = BP_OK;
-    if (!bp_stream_is_usable(stream, pool->device))
+    if (stream == NULL)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no stream", function);
+    else if (!bp_stream_is_usable(stream, pool->device))
         status = bp_stream_check(stream, pool->device, function);
     else if (atomic_load_explicit(&pool->watch, memory_order_relaxed) != 0)
         status = bp_capture_check_stream(pool, stream, function);
