@@ -75,7 +75,6 @@ static void finish(analysis *a)
     free(a->name);
     bp_buckets_destroy(&a->buckets);
     bp_schedule_destroy(&a->schedule);
-    bp_schedule_destroy(&a->untraded);
     for (size_t i = 0; i < a->plan_count; i++)
         bp_plan_destroy(&a->plans[i]);
     *a = (analysis){0};
@@ -94,9 +93,7 @@ static int analyse(const char *path, const plan_options *options, analysis *a)
 
 static int plan(const char *path, const plan_options *options, analysis *a)
 {
-    bp_status status = analysis_trade(options, a);
-    if (status == BP_OK)
-        status = make_plans(options, a);
+    bp_status status = make_plans(options, a);
     return status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
 }
 

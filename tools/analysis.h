@@ -29,7 +29,6 @@ typedef struct analysis {
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;
-    bp_schedule *untraded; /* before overlap was given up; NULL: none was allowed to be */
     bp_plan *plans[MOST_POLICIES];
     size_t plan_count;
 } analysis;

@@ -58,7 +58,6 @@ static bp_status note_numbers(const plan_options *o, bp_plan *plan)
                    {"microbatches", s->microbatches, 0},
                    {"combined", s->combined, 0},
                    {"overlap_window", s->overlap_window, 0},
-                   {"allow_stalls", s->stalls, 0},
                    {"optimizer_tensors", o->optimizer_tensors, OPTIONS_OPTIMIZER_TENSORS},
                    {"joint", o->joint, 0},
                    {"work", o->work, 0},

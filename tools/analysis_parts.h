@@ -14,8 +14,6 @@ int analysis_fail(const char *path, bp_status status);
 
 /* analysis_schedule.c: generated or recorded, united with those of further files. */
 int analysis_make_schedule(const char *path, const plan_options *options, const bp_model *model, analysis *a);
-/* analysis_trade.c: gives up overlap where that was allowed and makes policy scheduled's plan smaller. */
-bp_status analysis_trade(const plan_options *options, analysis *a);
 
 /* analysis_share.c: one analysis of all parts, whose models share a pool and run one after the other. */
 int analysis_unite(const plan_options *options, const analysis *parts, size_t count, analysis *united);

@@ -275,8 +275,6 @@ const char *analysis_schedule_text(const analysis *a, const plan_options *option
         append(text, ", %zu recorded schedule%s", recorded, recorded == 1 ? "" : "s");
     if (recorded > 0 && o->overlap_window > 0)
         append(text, ", overlap window %u", o->overlap_window);
-    if (o->stalls > 0)
-        append(text, ", %u stall%s allowed", o->stalls, o->stalls == 1 ? "" : "s");
     return text;
 }
 

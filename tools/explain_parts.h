@@ -9,6 +9,5 @@ void explain_policies(const analysis *a, const plan_options *options);
 /* The what-if answers: a table and sentences each. EXIT_GO_ON, or the exit code after a message. */
 int explain_alternatives(const whatif *w, bool color);
 void explain_peaks(const whatif *w);
-int explain_tradeoff(const whatif *w, const plan_options *options, bool color);
 
 #endif

@@ -27,7 +27,7 @@ static const struct argp_option plan_table[] = {
     {"gpu", OPT_GPU, "NAME", 0, "The same by name: " GPU_NAMES, 0},
     {0, 0, 0, 0, "Output:", 6},
     {"json", OPT_JSON, 0, 0, "Print a document: bucketpool.report/1, of explain bucketpool.whatif/1", 0},
-    {"plot", OPT_PLOT, "FILE", 0, "Draw the pool, of explain what giving up overlap saves (.svg, .png or .pdf)", 0},
+    {"plot", OPT_PLOT, "FILE", 0, "plan: draw the pool (.svg, .png or .pdf)", 0},
     {"output", 'o', "PLAN", 0,
      "plan: write it (of the one policy named, or of scheduled); -: on standard output, instead of the tables", 0},
     {"color", OPT_COLOR, "WHEN", 0, "auto, always or never (default auto)", 0},
@@ -121,9 +121,10 @@ static int check_own(const plan_options *o, const char *command)
     bool explains = strcmp(command, "explain") == 0;
     if (explains && o->output != NULL)
         return cli_fail(EXIT_BAD_INPUT, "explain writes no plan; -o belongs to plan");
-    if (explains && (o->json || o->plot != NULL) && !makes_scheduled(o))
-        return cli_fail(EXIT_BAD_INPUT, "--%s of explain is about policy scheduled, which --policy leaves out",
-                        o->json ? "json" : "plot");
+    if (explains && o->plot != NULL)
+        return cli_fail(EXIT_BAD_INPUT, "explain draws nothing; --plot belongs to plan");
+    if (explains && o->json && !makes_scheduled(o))
+        return cli_fail(EXIT_BAD_INPUT, "--json of explain is about policy scheduled, which --policy leaves out");
     if (options_check_policies(o, o->policies, o->policy_count) != EXIT_GO_ON)
         return EXIT_BAD_INPUT;
     if (o->plot != NULL && plans > 1)
@@ -147,8 +148,7 @@ int options_parse(int argc, char **argv, const char *command, plan_options *opti
               "index, a units.json, one of these on standard input (-), or the name of a bundled model such as "
               "Llama-3.1-8B. Exit: 0 answered, 1 infeasible, 2 bad input, 3 environment."
             : "Says which unit sets which buffer of MODEL, why the policies differ, what other schedules would take, "
-              "which "
-              "units set the peak, and what giving up overlap saves.\vMODEL is as for plan.",
+              "and which units set the peak.\vMODEL is as for plan.",
         options_planning,
         0,
         0};

@@ -20,7 +20,6 @@ enum {
     OPT_MICROBATCHES,
     OPT_COMBINED,
     OPT_OVERLAP_WINDOW,
-    OPT_ALLOW_STALLS,
     OPT_SCHEDULES,
     OPT_SHARE,
 };
@@ -46,8 +45,6 @@ static const struct argp_option table[] = {
      "The pipeline runs the forward of one microbatch and the backward of another side by side", 0},
     {"overlap-window", OPT_OVERLAP_WINDOW, "N", 0,
      "Recorded schedules: memory that one lane released is kept from the next N units of another (default 0)", 0},
-    {"allow-stalls", OPT_ALLOW_STALLS, "N", 0, "Gives up overlap in up to N steps where that saves most (default 0)",
-     0},
     {"schedules", OPT_SCHEDULES, "FILE,...", 0,
      "Further units.json of the same units and buckets: what they recorded is planned too", 0},
     {"share", OPT_SHARE, 0, 0, "The MODELs share one pool, one after the other", 0},
@@ -167,7 +164,6 @@ static int parse(int key, char *text, schedule_options *o)
     case OPT_MICROBATCHES: return parse_microbatches(text, &o->microbatches);
     case OPT_COMBINED: o->combined = true; return EXIT_GO_ON;
     case OPT_OVERLAP_WINDOW: return value_u32("overlap-window", text, 0, &o->overlap_window);
-    case OPT_ALLOW_STALLS: return value_u32("allow-stalls", text, 0, &o->stalls);
     case OPT_SCHEDULES: return value_list("schedules", text, add_other, o);
     default: o->share = true; return EXIT_GO_ON;
     }

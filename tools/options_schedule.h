@@ -24,8 +24,7 @@ typedef struct schedule_options {
     bool keep_after_forward, recompute, combined;
     uint32_t microbatches;
     uint32_t overlap_window; /* of recorded schedules */
-    uint32_t stalls;
-    char **others; /* files with further recorded schedules */
+    char **others;           /* files with further recorded schedules */
     size_t other_count;
     bool share;     /* the models share one pool */
     uint32_t given; /* bits of the options on the command line, for options_schedule_generating */

@@ -3,7 +3,6 @@
 #include "picture_packing.h"
 #include "picture_schedule.h"
 #include "picture_snapshot.h"
-#include "picture_tradeoff.h"
 
 static const char no_cairo[] =
     "this build has no cairo; install its development files and configure again to draw pictures";
@@ -26,13 +25,6 @@ const char *picture_draw_schedule(const schedule_view *view, const char *subtitl
 {
     (void)view;
     (void)subtitle;
-    (void)to;
-    return no_cairo;
-}
-
-const char *picture_draw_tradeoff(const tradeoff_picture *input, const output *to)
-{
-    (void)input;
     (void)to;
     return no_cairo;
 }

@@ -41,7 +41,6 @@ static void schedule_options_members(document *d, const schedule_options *o)
     document_number(d, "microbatches", o->microbatches);
     document_flag(d, "combined", o->combined);
     document_number(d, "overlap_window", o->overlap_window);
-    document_number(d, "allow_stalls", o->stalls);
     document_list(d, "schedules");
     for (size_t i = 0; i < o->other_count; i++)
         document_text(d, NULL, o->others[i]);
@@ -135,31 +134,6 @@ static void print_role(document *d, const bp_plan *plan, size_t index)
     document_end(d);
 }
 
-void report_wait(document *d, const report_waiting *w)
-{
-    document_object(d, NULL);
-    document_number(d, "step", w->step);
-    document_text(d, "unit", w->unit);
-    document_text(d, "bucket", w->bucket);
-    document_text(d, "role", w->role);
-    document_object(d, "for");
-    document_text(d, "unit", w->for_unit);
-    document_text(d, "bucket", w->for_bucket);
-    document_text(d, "role", w->for_role);
-    document_end(d);
-    document_number(d, "exposed_bytes", w->exposed_bytes);
-    document_end(d);
-}
-
-static void print_wait(document *d, const bp_plan *plan, size_t index)
-{
-    bp_plan_wait w = {.size = sizeof w};
-    if (document_check(d, bp_plan_wait_get(plan, index, &w)))
-        report_wait(d, &(report_waiting){w.step, w.unit, cli_bucket(w.bucket, w.ordinal), bp_role_name((bp_role)w.role),
-                                         w.for_unit, cli_bucket(w.for_bucket, w.for_ordinal),
-                                         bp_role_name((bp_role)w.for_role), w.exposed_bytes});
-}
-
 static void print_policy(document *d, const analysis *a, const bp_plan *plan, const plan_options *o)
 {
     bp_plan_summary s = {.size = sizeof s};
@@ -176,10 +150,6 @@ static void print_policy(document *d, const analysis *a, const bp_plan *plan, co
     document_list(d, "roles");
     for (size_t i = 0; i < bp_plan_role_count(plan); i++)
         print_role(d, plan, i);
-    document_end(d);
-    document_list(d, "waits");
-    for (size_t i = 0; i < bp_plan_wait_count(plan); i++)
-        print_wait(d, plan, i);
     document_end(d);
     if (!s.feasible)
         document_text(d, "infeasible_because", s.infeasible_because);

@@ -11,15 +11,6 @@ void report_options(document *d, const analysis *a, const plan_options *options)
 /* A list of the names of the roles in a BP_ROLE_BIT mask. */
 void report_roles(document *d, const char *key, uint32_t mask);
 
-/* A collective that waits for another one, as an element of a list. */
-typedef struct report_waiting {
-    uint64_t step;
-    const char *unit, *bucket, *role, *for_unit, *for_bucket, *for_role;
-    uint64_t exposed_bytes;
-} report_waiting;
-
-void report_wait(document *d, const report_waiting *waiting);
-
 /* Prints the report of all models to standard output. Returns EXIT_GO_ON or the exit code after a message. */
 int report_print(const analysis *analyses, size_t count, const plan_options *options);
 

@@ -71,19 +71,6 @@ static void print_overlap(document *d, const schedule_view *v, size_t index)
     document_end(d);
 }
 
-static void print_wait(document *d, const schedule_view *v, size_t index)
-{
-    bp_wait wait = {.size = sizeof wait};
-    if (!document_check(d, bp_schedule_wait(v->analysed->schedule, index, &wait)))
-        return;
-    document_object(d, NULL);
-    document_number(d, "step", wait.step);
-    document_number(d, "waits", wait.waits);
-    document_number(d, "waits_for", wait.waits_for);
-    document_number(d, "exposed_bytes", wait.exposed_bytes);
-    document_end(d);
-}
-
 static void print_list(document *d, const char *key, const schedule_view *v, size_t count,
                        void print(document *, const schedule_view *, size_t))
 {
@@ -106,7 +93,6 @@ int schedule_report_print(const schedule_view *v, const plan_options *options)
     print_list(&d, "events", v, v->event_count, print_event);
     print_list(&d, "peaks", v, v->role_count, print_peak);
     print_list(&d, "overlaps", v, bp_schedule_overlap_count(schedule), print_overlap);
-    print_list(&d, "waits", v, bp_schedule_wait_count(schedule), print_wait);
     document_end(&d);
     return document_finish(&d);
 }

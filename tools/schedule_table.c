@@ -150,24 +150,6 @@ static void print_overlaps(const schedule_view *v)
         printf("  and %zu more; --json lists all\n", count - MOST_PAIRS);
 }
 
-static void print_waits(const schedule_view *v, const plan_options *options)
-{
-    size_t count = bp_schedule_wait_count(v->analysed->schedule);
-    if (count > 0)
-        printf("\nOverlap is given up in %zu place%s:\n", count, count == 1 ? "" : "s");
-    else if (options->schedule.stalls > 0)
-        printf("\nGiving up overlap in %u step%s saves nothing: as much is live elsewhere.\n", options->schedule.stalls,
-               options->schedule.stalls == 1 ? "" : "s");
-    for (size_t i = 0; i < count; i++) {
-        bp_wait wait = {.size = sizeof wait};
-        char waits[EVENTS_TEXT_CHARS], waited[EVENTS_TEXT_CHARS], step[STEP_TEXT_CHARS];
-        if (bp_schedule_wait(v->analysed->schedule, i, &wait) == BP_OK)
-            printf("  step %u (%s): %s waits for %s; %s of collectives no longer run under compute\n", wait.step,
-                   analysis_step_text(v->analysed, wait.step, step), schedule_request_text(v, wait.waits, waits),
-                   schedule_request_text(v, wait.waits_for, waited), cli_bytes(wait.exposed_bytes));
-    }
-}
-
 int schedule_table_print(const schedule_view *v, const plan_options *options, const step_range *range)
 {
     step_range all = {0, v->steps - 1, false};
@@ -182,6 +164,5 @@ int schedule_table_print(const schedule_view *v, const plan_options *options, co
     int code = print_steps(v, options, shown, range->given ? range : &all);
     free(shown);
     print_overlaps(v);
-    print_waits(v, options);
     return code;
 }

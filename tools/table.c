@@ -128,7 +128,6 @@ int table_print_model(const analysis *a, const plan_options *options)
         if (bp_plan_summary_get(a->plans[p], &summary) == BP_OK && !summary.feasible)
             printf("\n%s is infeasible: %s.\n", bp_policy_name(summary.policy), summary.infeasible_because);
     }
-    table_print_waits(a, options);
     if (options->budget > 0) {
         putchar('\n');
         print_budget(a, options);

@@ -159,22 +159,3 @@ int table_print_totals(const analysis *a, const plan_options *options, bool colo
         add_bound(&s, &c, joint, "joint bound");
     return sheet_finish(&s);
 }
-
-/* Waits belong to the schedule: the plans of all policies have the same. */
-void table_print_waits(const analysis *a, const plan_options *options)
-{
-    size_t count = a->plan_count > 0 ? bp_plan_wait_count(a->plans[0]) : 0;
-    if (count > 0)
-        printf("\nWaits that the schedule did not have:\n");
-    else if (options->schedule.stalls > 0)
-        printf("\nNo stall of up to %u saves anything.\n", options->schedule.stalls);
-    for (size_t i = 0; i < count; i++) {
-        bp_plan_wait w = {.size = sizeof w};
-        char step[STEP_TEXT_CHARS];
-        if (bp_plan_wait_get(a->plans[0], i, &w) == BP_OK)
-            printf("In step %u (%s) %s/%s (%s) waits for %s/%s (%s): %s of collectives no longer run under compute.\n",
-                   w.step, analysis_step_text(a, w.step, step), w.unit, cli_bucket(w.bucket, w.ordinal),
-                   bp_role_name((bp_role)w.role), w.for_unit, cli_bucket(w.for_bucket, w.for_ordinal),
-                   bp_role_name((bp_role)w.for_role), cli_bytes(w.exposed_bytes));
-    }
-}

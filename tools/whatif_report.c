@@ -60,41 +60,6 @@ static void print_peak(document *d, const whatif *w, size_t index)
     document_end(d);
 }
 
-static void print_wait(document *d, const whatif *w, size_t point, size_t index)
-{
-    bp_wait wait = {.size = sizeof wait};
-    named_request waits, other;
-    if (!document_check(d, bp_tradeoff_wait(w->tradeoff, point, index, &wait)))
-        return;
-    if (!whatif_request(w, wait.waits, &waits) || !whatif_request(w, wait.waits_for, &other)) {
-        document_check(d, BP_ERR_INTERNAL);
-        return;
-    }
-    report_wait(d, &(report_waiting){wait.step, waits.unit, cli_bucket(waits.bucket, waits.ordinal),
-                                     bp_role_name((bp_role)waits.role), other.unit,
-                                     cli_bucket(other.bucket, other.ordinal), bp_role_name((bp_role)other.role),
-                                     wait.exposed_bytes});
-}
-
-static void print_point(document *d, const whatif *w, size_t index)
-{
-    bp_tradeoff_point point = {.size = sizeof point};
-    if (!document_check(d, bp_tradeoff_get(w->tradeoff, index, &point)))
-        return;
-    document_object(d, NULL);
-    document_number(d, "stalls", point.stalls);
-    document_number(d, "bytes", point.bytes);
-    document_number(d, "lower_bound_bytes", point.lower_bound_bytes);
-    document_flag(d, "optimal", point.optimal);
-    document_number(d, "saved_bytes", whatif_saved(w->tradeoff, index));
-    document_number(d, "exposed_bytes", point.exposed_bytes);
-    document_list(d, "waits");
-    for (size_t i = 0; i < point.waits; i++)
-        print_wait(d, w, index, i);
-    document_end(d);
-    document_end(d);
-}
-
 static void print_model(document *d, const whatif *w, const plan_options *options)
 {
     document_object(d, NULL);
@@ -112,11 +77,6 @@ static void print_model(document *d, const whatif *w, const plan_options *option
     for (size_t i = 0; i < bp_peaks_count(w->peaks); i++)
         print_peak(d, w, i);
     document_end(d);
-    document_list(d, "tradeoff");
-    for (size_t i = 0; i < bp_tradeoff_count(w->tradeoff); i++)
-        print_point(d, w, i);
-    document_end(d);
-    document_flag(d, "complete", bp_tradeoff_is_complete(w->tradeoff));
     document_end(d);
 }
 

@@ -98,22 +98,6 @@ typedef struct bp_plan_role {
 BP_API size_t bp_plan_role_count(const bp_plan *plan);
 BP_API bp_status bp_plan_role_get(const bp_plan *plan, size_t index, bp_plan_role *role);
 
-/* A wait that the plan adds, as bp_wait has it, with names. */
-typedef struct bp_plan_wait {
-    size_t size;
-    uint32_t step;
-    const char *unit, *bucket; /* what waits; bucket NULL: "bucket.<ordinal>" */
-    uint32_t ordinal, role;
-    const char *for_unit, *for_bucket; /* what it waits for */
-    uint32_t for_ordinal, for_role;
-    uint64_t exposed_bytes; /* of collectives that no longer run under compute */
-} bp_plan_wait;
-
-/* Every wait that the plan adds to the schedule. None by default: a plan gives no two requests the same bytes where that would stall
- * an overlap, unless the schedule was traded for bytes (bp_schedule_create_traded). */
-BP_API size_t bp_plan_wait_count(const bp_plan *plan);
-BP_API bp_status bp_plan_wait_get(const bp_plan *plan, size_t index, bp_plan_wait *wait);
-
 typedef enum bp_buffer_kind { BP_BUFFER_POOLED = 1, BP_BUFFER_PERSISTENT = 2, BP_BUFFER_DYNAMIC = 3 } bp_buffer_kind;
 
 /* One size class of a role: `copies` buffers of `bytes` each. */

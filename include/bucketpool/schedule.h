@@ -134,46 +134,6 @@ BP_API bp_status bp_schedule_create_united(const bp_schedule *const *schedules, 
 BP_API bp_status bp_schedule_create_of_part(const bp_schedule *schedule, const bp_buckets *united, size_t index,
                                             bp_schedule **of_part);
 
-/* ---- waits in exchange for bytes ---------------------------------------------------------------------------------- */
-
-typedef struct bp_trade_config {
-    size_t size;
-    uint32_t stalls;    /* in how many steps (recorded: pairs of units) overlap may be given up, at most */
-    uint32_t roles;     /* BP_ROLE_BIT mask of those whose memory counts, 0: all */
-    uint32_t joint;     /* 1: all these roles share a slab; 0: each has its own, and the sum counts */
-    uint64_t alignment; /* bytes sizes are rounded up to; a power of two */
-} bp_trade_config;
-
-/* No stalls, all roles, not joint, 256 bytes. */
-BP_API bp_status bp_trade_config_init(bp_trade_config *config, size_t size);
-
-/* A schedule that gives up overlap where that lowers the largest live sum most. In a step that is chosen, nothing is held for
- * compute that comes later (its gathers wait for the step after) and nothing whose compute is over (the step waits for its
- * reduction). Of a recorded schedule, pairs of the overlap window are dropped. The steps are chosen one by one, always at the peak;
- * fewer than asked for when no more lowers it or the search has done its work. Cuts in slabs whose largest sum they do not lower are
- * given back. What is given up is listed as waits.
- * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
-BP_API bp_status bp_schedule_create_traded(const bp_buckets *buckets, const bp_schedule *schedule,
-                                           const bp_trade_config *config, bp_schedule **traded);
-
-/* A wait that the schedule has because overlap was given up. Where what computes has no request, outside units, `waits_for` is the
- * request that waits. */
-typedef struct bp_wait {
-    size_t size;
-    uint32_t step;      /* the step whose overlap is lost */
-    uint32_t waits;     /* request that waits: its gather, or the gradient that needs the memory */
-    uint32_t waits_for; /* request whose compute or reduction it waits for; the largest when there are several */
-    uint64_t
-        exposed_bytes; /* of the collectives that wait or are waited for, if they no longer run under compute: the price; 0
-                               while they have other compute left to run under */
-} bp_wait;
-
-/* In the order of the steps: the step's for each reduction that drained into it, then each gather's for the step, one for each unit
- * and role. (Recorded: one of each pair, at the first step where it counts.) None unless the schedule was made by
- * bp_schedule_create_traded. */
-BP_API size_t bp_schedule_wait_count(const bp_schedule *schedule);
-BP_API bp_status bp_schedule_wait(const bp_schedule *schedule, size_t index, bp_wait *wait);
-
 BP_API void bp_schedule_destroy(bp_schedule **schedule);
 
 typedef struct bp_step {

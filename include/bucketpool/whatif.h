@@ -1,4 +1,4 @@
-/* What-if: what plans of other schedules take, which units set the peak, and what giving up overlap saves.
+/* What-if: what plans of other schedules take, and which units set the peak.
  *
  * All of it is about policy scheduled, and as pure and deterministic as its plans. Finished objects may be read from
  * many threads. Capture-safe, as nothing touches a device. */
@@ -18,12 +18,11 @@ typedef struct bp_alternatives bp_alternatives;
 typedef struct bp_alternatives_config {
     size_t size;
     uint32_t most_prefetch; /* depths from 0 to this are planned */
-    uint32_t stalls;        /* that each schedule may give up overlap in, as in bp_trade_config */
     uint64_t work;          /* bound of the search per slab; the present choice has that of its own configuration */
     const bp_plan *present; /* the present choice's plan, of policy scheduled, if it is there; else it is made */
 } bp_alternatives_config;
 
-/* Depths 0 to 4, no stalls, 2^24: of any bundled model all plans take a second together. */
+/* Depths 0 to 4, 2^24: of any bundled model all plans take a second together. */
 BP_API bp_status bp_alternatives_config_init(bp_alternatives_config *config, size_t size);
 
 /* What plans take where units are gathered further ahead or less far, where gathers and reductions run on separate
@@ -31,7 +30,7 @@ BP_API bp_status bp_alternatives_config_init(bp_alternatives_config *config, siz
  * the present choice. What makes no difference is left as it is: streams without parameters and gradients, joint
  * slabs for a single role.
  * Units with a prefetch of their own (overrides) keep it. The policy of `plan` does not count.
- * Errors: as bp_schedule_create_training, bp_schedule_create_traded and bp_plan_create have; BP_ERR_INVALID_ARGUMENT
+ * Errors: as bp_schedule_create_training and bp_plan_create have; BP_ERR_INVALID_ARGUMENT
  * also for a most_prefetch above BP_MOST_WHATIF_PREFETCH. The caller owns the result: bp_alternatives_destroy. It
  * keeps nothing of its inputs. */
 BP_API bp_status bp_alternatives_create(const bp_buckets *buckets, const bp_schedule_config *schedule,
@@ -101,50 +100,6 @@ typedef struct bp_peak_holder {
 
 /* By bytes, the largest first; equal ones by unit, then role. */
 BP_API bp_status bp_peaks_holder(const bp_peaks *peaks, size_t peak, size_t index, bp_peak_holder *holder);
-
-/* ---- what giving up overlap saves ----------------------------------------------------------------------------------- */
-
-typedef struct bp_tradeoff bp_tradeoff;
-
-typedef struct bp_tradeoff_config {
-    size_t size;
-    uint32_t most_stalls; /* 0: as many as lower anything */
-    uint64_t work;        /* bound of the search per slab; the plan without stalls has that of its own configuration */
-    uint64_t total_work;  /* after which no more numbers of stalls are tried: the curve is then thinned */
-    const bp_plan *present; /* the plan without stalls, of policy scheduled, if it is there; else it is made */
-} bp_tradeoff_config;
-
-/* All stalls, 2^24, and 2^31 in all, which is more than any bundled model takes. */
-BP_API bp_status bp_tradeoff_config_init(bp_tradeoff_config *config, size_t size);
-
-/* The curve of bytes over stalls: for each number of stalls that makes the plan smaller than with fewer, the plan of
- * the schedule that bp_schedule_create_traded makes with so many. The curve never rises. With one slab and a prefetch
- * of 1 no other choice of so many steps has a lower bound; with several slabs, or deeper prefetch, the greedy choice
- * of steps can be worse than the best one.
- * `schedule` is one without stalls. The policy of `plan` does not count.
- * Errors: as bp_schedule_create_traded and bp_plan_create have; BP_ERR_INVALID_ARGUMENT also for a schedule that was
- * traded already. The caller owns the result: bp_tradeoff_destroy. It keeps nothing of its inputs. */
-BP_API bp_status bp_tradeoff_create(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *plan,
-                                    const bp_tradeoff_config *config, bp_tradeoff **tradeoff);
-BP_API void bp_tradeoff_destroy(bp_tradeoff **tradeoff);
-
-typedef struct bp_tradeoff_point {
-    size_t size;
-    uint32_t stalls; /* steps (recorded: pairs of units) whose overlap is given up */
-    uint32_t optimal;
-    uint64_t bytes;             /* of policy scheduled */
-    uint64_t lower_bound_bytes; /* as in bp_plan_summary */
-    uint64_t exposed_bytes; /* of collectives that no longer run under compute, in one run of the schedule: the price */
-    size_t waits;           /* bp_wait */
-} bp_tradeoff_point;
-
-/* By stalls; the first point has none, and each takes fewer bytes than the one before. */
-BP_API size_t bp_tradeoff_count(const bp_tradeoff *tradeoff);
-/* 1: every number of stalls was tried; 0: the work ended before that. */
-BP_API uint32_t bp_tradeoff_is_complete(const bp_tradeoff *tradeoff);
-BP_API bp_status bp_tradeoff_get(const bp_tradeoff *tradeoff, size_t index, bp_tradeoff_point *point);
-/* In the order of the steps. */
-BP_API bp_status bp_tradeoff_wait(const bp_tradeoff *tradeoff, size_t point, size_t index, bp_wait *wait);
 
 #ifdef __cplusplus
 }

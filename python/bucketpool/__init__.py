@@ -17,7 +17,7 @@ from .model import GivenBucket, Model, Parameter, Unit
 from .plan import Assignment, Plan, PlanRole, PlanSlab
 from .pool import BoundRequest, LiveRequest, Pool, PoolSlab, Statistics
 from .registration import Entry, Registration, Window
-from .schedule import Schedule, ScheduleEvent, Step, Wait
+from .schedule import Schedule, ScheduleEvent, Step
 from .view import View
 
 __all__ = ["Assignment", "BoundRequest", "Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Comm",
@@ -26,6 +26,6 @@ __all__ = ["Assignment", "BoundRequest", "Bucket", "Buckets", "Capture", "Captur
            "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Parameter", "Plan", "PlanRole",
            "PlanSlab", "Pool", "PoolSlab", "RankTimeout", "Registration", "Request", "Schedule", "ScheduleError",
            "ScheduleEvent", "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported",
-           "Usage", "View", "Wait", "Window", "__version__"]
+           "Usage", "View", "Window", "__version__"]
 
 __version__ = "0.1.0"

@@ -225,16 +225,6 @@ class bp_recorded_config(Sized):
     _fields_ = [("size", c_size_t), ("overlap_window", c_uint32), ("partial", c_uint32)]
 
 
-class bp_trade_config(Sized):
-    _fields_ = [("size", c_size_t), ("stalls", c_uint32), ("roles", c_uint32), ("joint", c_uint32),
-                ("alignment", c_uint64)]
-
-
-class bp_wait(Sized):
-    _fields_ = [("size", c_size_t), ("step", c_uint32), ("waits", c_uint32), ("waits_for", c_uint32),
-                ("exposed_bytes", c_uint64)]
-
-
 class bp_step(Sized):
     _fields_ = [("size", c_size_t), ("phase", c_int), ("unit", c_int32), ("forward_unit", c_int32)]
 
@@ -283,12 +273,6 @@ class bp_plan_role(Sized):
                 ("lower_bound_bytes", c_uint64), ("lower_bound_step", c_uint32), ("buffers", c_size_t),
                 ("live_units", c_uint32), ("roles", c_uint32), ("proven_bytes", c_uint64), ("optimal", c_uint32),
                 ("method", c_char_p)]
-
-
-class bp_plan_wait(Sized):
-    _fields_ = [("size", c_size_t), ("step", c_uint32), ("unit", c_char_p), ("bucket", c_char_p), ("ordinal", c_uint32),
-                ("role", c_uint32), ("for_unit", c_char_p), ("for_bucket", c_char_p), ("for_ordinal", c_uint32),
-                ("for_role", c_uint32), ("exposed_bytes", c_uint64)]
 
 
 class bp_plan_buffer(Sized):
@@ -963,8 +947,7 @@ BP_MOST_WHATIF_PREFETCH = 64
 
 
 class bp_alternatives_config(Sized):
-    _fields_ = [("size", c_size_t), ("most_prefetch", c_uint32), ("stalls", c_uint32), ("work", c_uint64),
-                ("present", c_void_p)]
+    _fields_ = [("size", c_size_t), ("most_prefetch", c_uint32), ("work", c_uint64), ("present", c_void_p)]
 
 
 class bp_alternative(Sized):
@@ -982,16 +965,6 @@ class bp_peak(Sized):
 
 class bp_peak_holder(Sized):
     _fields_ = [("size", c_size_t), ("unit", c_uint32), ("role", c_uint32), ("bytes", c_uint64)]
-
-
-class bp_tradeoff_config(Sized):
-    _fields_ = [("size", c_size_t), ("most_stalls", c_uint32), ("work", c_uint64), ("total_work", c_uint64),
-                ("present", c_void_p)]
-
-
-class bp_tradeoff_point(Sized):
-    _fields_ = [("size", c_size_t), ("stalls", c_uint32), ("optimal", c_uint32), ("bytes", c_uint64),
-                ("lower_bound_bytes", c_uint64), ("exposed_bytes", c_uint64), ("waits", c_size_t)]
 
 
 FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
@@ -1094,10 +1067,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_schedule_create_recorded": (c_int, [c_void_p, c_void_p, POINTER(bp_recorded_config), POINTER(c_void_p)]),
         "bp_schedule_create_united": (c_int, [POINTER(c_void_p), c_size_t, POINTER(c_void_p)]),
         "bp_schedule_create_of_part": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(c_void_p)]),
-        "bp_trade_config_init": (c_int, [POINTER(bp_trade_config), c_size_t]),
-        "bp_schedule_create_traded": (c_int, [c_void_p, c_void_p, POINTER(bp_trade_config), POINTER(c_void_p)]),
-        "bp_schedule_wait_count": (c_size_t, [c_void_p]),
-        "bp_schedule_wait": (c_int, [c_void_p, c_size_t, POINTER(bp_wait)]),
         "bp_schedule_destroy": (None, [POINTER(c_void_p)]),
         "bp_schedule_step_count": (c_size_t, [c_void_p]),
         "bp_schedule_step": (c_int, [c_void_p, c_size_t, POINTER(bp_step)]),
@@ -1115,8 +1084,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_plan_summary_get": (c_int, [c_void_p, POINTER(bp_plan_summary)]),
         "bp_plan_role_count": (c_size_t, [c_void_p]),
         "bp_plan_role_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_role)]),
-        "bp_plan_wait_count": (c_size_t, [c_void_p]),
-        "bp_plan_wait_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_wait)]),
         "bp_plan_buffer_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_plan_buffer)]),
         "bp_plan_witness_count": (c_size_t, [c_void_p, c_size_t]),
         "bp_plan_witness_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_plan_witness)]),
@@ -1294,14 +1261,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_peaks_count": (c_size_t, [c_void_p]),
         "bp_peaks_get": (c_int, [c_void_p, c_size_t, POINTER(bp_peak)]),
         "bp_peaks_holder": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_peak_holder)]),
-        "bp_tradeoff_config_init": (c_int, [POINTER(bp_tradeoff_config), c_size_t]),
-        "bp_tradeoff_create": (c_int, [c_void_p, c_void_p, POINTER(bp_plan_config), POINTER(bp_tradeoff_config),
-                                       POINTER(c_void_p)]),
-        "bp_tradeoff_destroy": (None, [POINTER(c_void_p)]),
-        "bp_tradeoff_count": (c_size_t, [c_void_p]),
-        "bp_tradeoff_is_complete": (c_uint32, [c_void_p]),
-        "bp_tradeoff_get": (c_int, [c_void_p, c_size_t, POINTER(bp_tradeoff_point)]),
-        "bp_tradeoff_wait": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_wait)]),
     },
     "formats": {
         "bp_reader_options_init": (c_int, [POINTER(bp_reader_options), c_size_t]),

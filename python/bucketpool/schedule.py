@@ -8,7 +8,7 @@ from ._library import call, configured, core, filled
 from .buckets import Buckets
 from .handle import Handle, Owner
 from .model import Model
-from .names import member, name_of, role_bits, whole
+from .names import member, name_of, whole
 
 
 class ScheduleHandle(Handle):
@@ -21,16 +21,6 @@ class Step(NamedTuple):
     phase: str
     unit: Optional[int]
     forward_unit: Optional[int]
-
-
-class Wait(NamedTuple):
-    """A wait that a traded schedule has: request `waits` for request `waits_for`. exposed_bytes of collectives no
-    longer overlap."""
-
-    step: int
-    waits: int
-    waits_for: int
-    exposed_bytes: int
 
 
 class ScheduleEvent(NamedTuple):
@@ -48,10 +38,10 @@ def _unit(unit: int) -> Optional[int]:
 
 
 class Schedule(Owner[ScheduleHandle]):
-    """Made by training(), recorded(), united(), of_part() or traded(). Keeps nothing of what it was made of."""
+    """Made by training(), recorded(), united() or of_part(). Keeps nothing of what it was made of."""
 
     def __init__(self) -> None:
-        raise TypeError("schedules are made by Schedule.training, recorded, united, of_part or traded")
+        raise TypeError("schedules are made by Schedule.training, recorded, united or of_part")
 
     @classmethod
     def _made(cls, function: Any, *arguments: Any) -> "Schedule":
@@ -111,15 +101,6 @@ class Schedule(Owner[ScheduleHandle]):
         """A part's schedule for the buckets that Buckets.united made, of which it is number `index`."""
         return cls._made(core().bp_schedule_create_of_part, schedule.handle, united.handle, whole(index, 63, "a part"))
 
-    @classmethod
-    def traded(cls, buckets: Buckets, schedule: "Schedule", stalls: int, roles: Iterable[Any] = (), joint: bool = False,
-               alignment: int = 256) -> "Schedule":
-        """One that gives up overlap in at most `stalls` steps where that saves most bytes; waits lists what it gave
-        up."""
-        config = configured(core().bp_trade_config_init, _abi.bp_trade_config, stalls=stalls, roles=role_bits(roles),
-                            joint=int(joint), alignment=alignment)
-        return cls._made(core().bp_schedule_create_traded, buckets.handle, schedule.handle, ctypes.byref(config))
-
     @property
     def step_count(self) -> int:
         return int(core().bp_schedule_step_count(self.handle))
@@ -136,13 +117,6 @@ class Schedule(Owner[ScheduleHandle]):
         count, handle = ctypes.c_size_t(), self.handle
         found = core().bp_schedule_intervals(handle, whole(request, 63, "a request"), ctypes.byref(count))
         return [(found[index].begin, found[index].end) for index in range(count.value)]
-
-    @property
-    def waits(self) -> List[Wait]:
-        library, handle = core(), self.handle
-        waits = (filled(library.bp_schedule_wait, _abi.bp_wait, handle, index)
-                 for index in range(library.bp_schedule_wait_count(handle)))
-        return [Wait(w.step, w.waits, w.waits_for, w.exposed_bytes) for w in waits]
 
     def events(self, buckets: Buckets) -> List[ScheduleEvent]:
         """The schedule as acquires and releases, by step, releases first. Raises InvalidArgument (other buckets)."""

@@ -254,9 +254,6 @@ class Plans(unittest.TestCase):
         self.assertEqual(sum(e.requests for e in events if e.acquire), sum(e.requests for e in events if not e.acquire))
         both = bp.Schedule.united([schedule, bp.Schedule.training(buckets, passes="eval")])
         self.assertEqual(both.step_count, 15)
-        traded = bp.Schedule.traded(buckets, schedule, stalls=2)
-        self.assertTrue(traded.waits)
-        self.assertLess(bp.Plan(buckets, traded).bytes, bp.Plan(buckets, schedule).bytes)
         with self.assertRaises(TypeError):
             bp.Schedule()
 

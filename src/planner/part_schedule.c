@@ -37,7 +37,7 @@ static bp_status add_resting(bp_schedule *s, const bp_request_group *group)
     if ((BP_ROLES_STATE & BP_ROLE_BIT(group->role)) && s->step_count > 0) {
         uint32_t steps = (uint32_t)s->step_count;
         bp_interval_lanes lanes = bp_role_lanes(group->role);
-        bp_use use = {0, steps, 0, steps, lanes.acquire, lanes.release};
+        bp_use use = {0, steps, lanes.acquire, lanes.release};
         BP_TRY(bp_schedule_add_use(s, &use));
     }
     return bp_schedule_close_span(s);
@@ -48,26 +48,22 @@ static bp_status add_spans(bp_schedule *s, const bp_schedule *from, uint32_t fir
     for (size_t i = 0; i < from->span_count; i++) {
         const bp_span *span = &from->spans[i];
         BP_TRY(bp_schedule_add_span(s, first_request + span->first_request, span->request_count));
-        for (uint32_t k = 0; k < span->use_count; k++)
-            BP_TRY(bp_schedule_add_use(s, &from->uses[span->first_use + k]));
+        for (uint32_t k = 0; k < span->interval_count; k++) {
+            bp_use use = bp_schedule_use(from, span->first_interval + k);
+            BP_TRY(bp_schedule_add_use(s, &use));
+        }
         BP_TRY(bp_schedule_close_span(s));
     }
     return BP_OK;
 }
 
-static bp_status add_windows_and_waits(bp_schedule *s, const bp_schedule *from, uint32_t first_request)
+static bp_status add_windows(bp_schedule *s, const bp_schedule *from, uint32_t first_request)
 {
     for (size_t i = 0; i < from->window_count; i++) {
         bp_window window = from->windows[i];
         window.earlier += first_request;
         window.later += first_request;
         BP_TRY(bp_schedule_add_window(s, &window));
-    }
-    for (size_t i = 0; i < from->wait_count; i++) {
-        bp_wait wait = from->waits[i];
-        wait.waits += first_request;
-        wait.waits_for += first_request;
-        BP_TRY(bp_schedule_add_wait(s, &wait));
     }
     return BP_OK;
 }
@@ -83,7 +79,7 @@ static bp_status embed(bp_schedule *s, const bp_schedule *from, const bp_buckets
         if (united->groups[g].first >= part->first_request + part->request_count)
             BP_TRY(add_resting(s, &united->groups[g]));
     }
-    BP_TRY(add_windows_and_waits(s, from, part->first_request));
+    BP_TRY(add_windows(s, from, part->first_request));
     return bp_schedule_derive_overlaps(s);
 }
 

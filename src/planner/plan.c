@@ -31,7 +31,6 @@ void bp_plan_destroy(bp_plan **plan)
     free(p->roles);
     free(p->buffers);
     free(p->witnesses);
-    free(p->waits);
     free(p->slabs);
     free(p->assignments);
     free(p->classes);
@@ -64,29 +63,6 @@ bp_status bp_plan_role_get(const bp_plan *plan, size_t index, bp_plan_role *role
 {
     BP_TRY(check_entry("role", index, plan->role_count, role->size, sizeof *role));
     *role = plan->roles[index].info;
-    return BP_OK;
-}
-
-size_t bp_plan_wait_count(const bp_plan *plan)
-{
-    return plan->wait_count;
-}
-
-bp_status bp_plan_wait_get(const bp_plan *plan, size_t index, bp_plan_wait *wait)
-{
-    BP_TRY(check_entry("wait", index, plan->wait_count, wait->size, sizeof *wait));
-    const bp_wait_data *w = &plan->waits[index];
-    *wait = (bp_plan_wait){.size = sizeof *wait,
-                           .step = w->step,
-                           .unit = plan->units[w->unit],
-                           .bucket = w->bucket,
-                           .ordinal = w->ordinal,
-                           .role = w->role,
-                           .for_unit = plan->units[w->for_unit],
-                           .for_bucket = w->for_bucket,
-                           .for_ordinal = w->for_ordinal,
-                           .for_role = w->for_role,
-                           .exposed_bytes = w->exposed_bytes};
     return BP_OK;
 }
 

@@ -38,13 +38,6 @@ typedef struct bp_witness_data {
     uint32_t unit, ordinal, role;
 } bp_witness_data;
 
-typedef struct bp_wait_data {
-    uint64_t exposed_bytes;
-    const char *bucket, *for_bucket;
-    uint32_t step, unit, ordinal, for_unit, for_ordinal;
-    uint8_t role, for_role;
-} bp_wait_data;
-
 typedef struct bp_option {
     char *key, *value;
 } bp_option;
@@ -63,8 +56,6 @@ struct bp_plan {
     size_t buffer_count, buffer_capacity;
     bp_witness_data *witnesses;
     size_t witness_count, witness_capacity;
-    bp_wait_data *waits;
-    size_t wait_count, wait_capacity;
     bp_plan_slab *slabs;
     size_t slab_count, slab_capacity;
     bp_assignment_data *assignments;

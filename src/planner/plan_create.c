@@ -360,10 +360,6 @@ static bp_status keep_names(bp_assembly *a)
         BP_TRY(keep_name(plan, &plan->buffers[i].set_by_bucket, &newest, &copy));
     for (size_t i = 0; i < plan->witness_count; i++)
         BP_TRY(keep_name(plan, &plan->witnesses[i].bucket, &newest, &copy));
-    for (size_t i = 0; i < plan->wait_count; i++) {
-        BP_TRY(keep_name(plan, &plan->waits[i].bucket, &newest, &copy));
-        BP_TRY(keep_name(plan, &plan->waits[i].for_bucket, &newest, &copy));
-    }
     void *memory;
     BP_TRY(bp_new_array(a->buckets->unit_count, sizeof *plan->units, &memory));
     plan->units = memory;
@@ -371,24 +367,6 @@ static bp_status keep_names(bp_assembly *a)
     for (size_t u = 0; u < plan->unit_count; u++)
         BP_TRY(bp_strings_add(&plan->strings, a->buckets->units[u].name, &plan->units[u]));
     return bp_plan_set_model(plan, a->buckets->model);
-}
-
-/* The waits of a schedule that was traded for bytes, with names. */
-static bp_status note_waits(bp_assembly *a)
-{
-    for (size_t i = 0; i < a->schedule->wait_count; i++) {
-        const bp_wait *wait = &a->schedule->waits[i];
-        BP_TRY(bp_grow_array((void **)&a->plan->waits, &a->plan->wait_capacity, a->plan->wait_count,
-                             sizeof *a->plan->waits));
-        bp_wait_data *noted = &a->plan->waits[a->plan->wait_count++];
-        *noted = (bp_wait_data){.exposed_bytes = wait->exposed_bytes,
-                                .step = wait->step,
-                                .role = a->buckets->requests[wait->waits].role,
-                                .for_role = a->buckets->requests[wait->waits_for].role};
-        bp_name_request(a, wait->waits, &noted->bucket, &noted->unit, &noted->ordinal);
-        bp_name_request(a, wait->waits_for, &noted->for_bucket, &noted->for_unit, &noted->for_ordinal);
-    }
-    return BP_OK;
 }
 
 static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
@@ -422,7 +400,6 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
     plan->summary.optimal = plan->summary.feasible;
     for (size_t r = 0; r < plan->role_count; r++)
         plan->summary.optimal = plan->summary.optimal && plan->roles[r].info.optimal;
-    BP_TRY(note_waits(a));
     BP_TRY(keep_names(a));
     if (packed != 0)
         return bp_find_range_predecessors(a->schedule, a->slots, a->assignments, plan);

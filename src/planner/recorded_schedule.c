@@ -159,7 +159,7 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
         for (; at < r->count && r->found[at].request == i; at++) {
             bp_interval live = r->found[at].interval;
             bp_interval_lanes lanes = r->found[at].lanes;
-            bp_use use = {live.begin, live.end, live.begin, live.end, lanes.acquire, lanes.release};
+            bp_use use = {live.begin, live.end, lanes.acquire, lanes.release};
             BP_TRY(bp_schedule_add_use(schedule, &use));
         }
         BP_TRY(bp_schedule_close_span(schedule));

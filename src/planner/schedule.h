@@ -13,14 +13,11 @@
 typedef struct bp_span {
     uint32_t first_request, request_count;
     uint32_t first_interval, interval_count;
-    uint32_t first_use, use_count;
 } bp_span;
 
-/* What intervals are made of: one acquire and what it is held for. Compute needs it in [needed_begin, needed_end). It is held
- * before that because it is gathered ahead, and after because its reduction drains. */
+/* One acquire and its release. Uses of a span that touch or overlap make one interval. */
 typedef struct bp_use {
     uint32_t begin, end;
-    uint32_t needed_begin, needed_end;
     uint8_t acquire_lane, release_lane;
 } bp_use;
 
@@ -41,7 +38,7 @@ struct bp_schedule {
     size_t step_count, step_capacity;
     bp_span *spans; /* in the order of the requests; together all of them */
     size_t span_count, span_capacity;
-    bp_use *uses; /* of each span by begin */
+    bp_use *uses; /* of the span that is being added */
     size_t use_count, use_capacity;
     bp_interval *intervals;
     size_t interval_count, interval_capacity;
@@ -51,8 +48,6 @@ struct bp_schedule {
     size_t window_count, window_capacity;
     bp_overlap *overlaps; /* of the windows */
     size_t overlap_count;
-    bp_wait *waits;
-    size_t wait_count, wait_capacity;
     size_t request_count; /* of the buckets it was made for */
 };
 
@@ -65,18 +60,10 @@ bp_status bp_schedule_add_span(bp_schedule *schedule, uint32_t first_request, ui
 bp_status bp_schedule_add_use(bp_schedule *schedule, const bp_use *use);
 bp_status bp_schedule_close_span(bp_schedule *schedule);
 
-/* Waits are kept in order of their steps. */
-bp_status bp_schedule_add_wait(bp_schedule *schedule, const bp_wait *wait);
-
-/* Makes the intervals anew from uses that were shortened. */
-bp_status bp_schedule_renew_intervals(bp_schedule *schedule);
-
-bp_status bp_schedule_copy(const bp_schedule *schedule, bp_schedule **copy);
-
 /* The lanes on which a request in `role` is acquired and released where nothing else is known. */
 bp_interval_lanes bp_role_lanes(uint32_t role);
 
-/* On which lanes an interval, by its index in `intervals`, begins and ends. */
-void bp_schedule_interval_lanes(const bp_schedule *schedule, size_t interval, uint32_t *acquire, uint32_t *release);
+/* An interval, by its index in `intervals`, and the lanes on which it begins and ends. */
+bp_use bp_schedule_use(const bp_schedule *schedule, size_t interval);
 
 #endif

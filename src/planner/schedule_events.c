@@ -21,11 +21,10 @@ static void add_event(event_list *list, const bp_schedule_event *event)
 static void add_piece(event_list *list, const bp_schedule *s, const bp_span *span, uint32_t first, uint32_t count)
 {
     for (uint32_t k = 0; k < span->interval_count; k++) {
-        uint32_t acquire, release;
-        bp_schedule_interval_lanes(s, span->first_interval + k, &acquire, &release);
-        const bp_interval *live = &s->intervals[span->first_interval + k];
-        add_event(list, &(bp_schedule_event){sizeof(bp_schedule_event), live->begin, 1, acquire, first, count});
-        add_event(list, &(bp_schedule_event){sizeof(bp_schedule_event), live->end, 0, release, first, count});
+        bp_use live = bp_schedule_use(s, span->first_interval + k);
+        add_event(list,
+                  &(bp_schedule_event){sizeof(bp_schedule_event), live.begin, 1, live.acquire_lane, first, count});
+        add_event(list, &(bp_schedule_event){sizeof(bp_schedule_event), live.end, 0, live.release_lane, first, count});
     }
 }
 

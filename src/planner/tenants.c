@@ -30,7 +30,7 @@ static void merge_intervals(bp_interval *intervals, uint32_t first, uint32_t *us
     *used = first + kept;
 }
 
-/* With the tails of overlap windows: copies are not shared where that would stall. */
+/* With the tails of overlap windows: copies are not shared where an acquire would wait. */
 static void collect(const bp_buckets *buckets, const bp_schedule *schedule, const bp_tail *tails, size_t tail_count,
                     bp_tenants *t)
 {

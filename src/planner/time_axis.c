@@ -100,9 +100,7 @@ static uint32_t gather_step(const bp_pass *pass, uint32_t turn, uint32_t ahead)
 
 static bp_use use_of_turns(const bp_pass *pass, uint32_t first, uint32_t last, uint32_t ahead)
 {
-    uint32_t end = step_of(pass, last + 1);
-    return (bp_use){
-        .begin = gather_step(pass, first, ahead), .end = end, .needed_begin = step_of(pass, first), .needed_end = end};
+    return (bp_use){.begin = gather_step(pass, first, ahead), .end = step_of(pass, last + 1)};
 }
 
 bp_use bp_use_forward(const bp_pass *pass, const bp_run *run, uint32_t ahead)

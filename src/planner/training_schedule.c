@@ -117,9 +117,9 @@ static bp_status add_kept(generator *g, const bp_request_group *group, const bp_
     const bp_run *run = &g->order.runs[g->order.first_of_unit[group->unit]]; /* whose backward comes last */
     bp_use use = bp_use_forward(first, run, g->depths[group->unit].forward);
     if (last->evaluation)
-        use.end = use.needed_end = last->end;
+        use.end = last->end;
     else
-        use.end = use.needed_end = bp_use_backward(&g->axis, last, run, 0).end;
+        use.end = bp_use_backward(&g->axis, last, run, 0).end;
     return add_use(g, group, use);
 }
 
@@ -159,7 +159,7 @@ static bp_status add_live(generator *g, const bp_request_group *group, liveness 
 {
     uint32_t steps = (uint32_t)g->schedule->step_count;
     if (live == LIVE_ALWAYS)
-        return add_use(g, group, (bp_use){0, steps, 0, steps, 0, 0});
+        return add_use(g, group, (bp_use){0, steps, 0, 0});
     bool is_row_wise = live == LIVE_PARAM || live == LIVE_ROW_WISE;
     if (is_row_wise && g->config->keep_after_forward)
         return add_all_kept(g, group);

@@ -38,12 +38,10 @@ static bp_status add_steps(bp_schedule *united, part *parts, size_t count)
 
 static bp_status add_uses(bp_schedule *united, const part *p, const bp_span *span)
 {
-    for (uint32_t i = 0; i < span->use_count; i++) {
-        bp_use use = p->schedule->uses[span->first_use + i];
+    for (uint32_t i = 0; i < span->interval_count; i++) {
+        bp_use use = bp_schedule_use(p->schedule, span->first_interval + i);
         use.begin += p->first_step;
         use.end += p->first_step;
-        use.needed_begin += p->first_step;
-        use.needed_end += p->first_step;
         BP_TRY(bp_schedule_add_use(united, &use));
     }
     return BP_OK;
@@ -71,7 +69,7 @@ static bp_status add_spans(bp_schedule *united, part *parts, size_t count)
     return BP_OK;
 }
 
-static bp_status add_windows_and_waits(bp_schedule *united, const part *p)
+static bp_status add_windows(bp_schedule *united, const part *p)
 {
     for (size_t i = 0; i < p->schedule->window_count; i++) {
         bp_window window = p->schedule->windows[i];
@@ -79,11 +77,6 @@ static bp_status add_windows_and_waits(bp_schedule *united, const part *p)
         window.first_step += p->first_step;
         window.end_step += p->first_step;
         BP_TRY(bp_schedule_add_window(united, &window));
-    }
-    for (size_t i = 0; i < p->schedule->wait_count; i++) {
-        bp_wait wait = p->schedule->waits[i];
-        wait.step += p->first_step;
-        BP_TRY(bp_schedule_add_wait(united, &wait));
     }
     return BP_OK;
 }
@@ -93,7 +86,7 @@ static bp_status unite(bp_schedule *united, part *parts, size_t count)
     BP_TRY(add_steps(united, parts, count));
     BP_TRY(add_spans(united, parts, count));
     for (size_t i = 0; i < count; i++)
-        BP_TRY(add_windows_and_waits(united, &parts[i]));
+        BP_TRY(add_windows(united, &parts[i]));
     return bp_schedule_derive_overlaps(united);
 }
 

@@ -35,23 +35,13 @@ bp_status bp_alternatives_config_init(bp_alternatives_config *config, size_t siz
 
 /* ---- one schedule --------------------------------------------------------------------------------------------------- */
 
-static bp_status make_schedule(const survey *s, const bp_alternative *choice, const bp_plan_config *plan,
-                               bp_schedule **schedule)
+static bp_status make_schedule(const survey *s, const bp_alternative *choice, bp_schedule **schedule)
 {
     bp_schedule_config config = *s->schedule;
-    bp_schedule *made;
     config.prefetch = choice->prefetch;
     config.prefetch_backward = choice->prefetch_backward;
     config.streams = choice->streams;
-    BP_TRY(bp_schedule_create_training(s->buckets, &config, &made));
-    if (s->config->stalls == 0) {
-        *schedule = made;
-        return BP_OK;
-    }
-    bp_trade_config trade = bp_whatif_trade(plan, s->config->stalls);
-    bp_status status = bp_schedule_create_traded(s->buckets, made, &trade, schedule);
-    bp_schedule_destroy(&made);
-    return status;
+    return bp_schedule_create_training(s->buckets, &config, schedule);
 }
 
 static bp_status add_sums(const survey *s, const bp_schedule *schedule, const bp_plan_config *plan,
@@ -89,7 +79,7 @@ static bp_status add_choice(survey *s, bp_alternative choice)
     choice.is_present = is_present(s, &choice);
     plan.joint = choice.joint;
     BP_TRY(bp_grow_array((void **)&s->made->items, &s->made->capacity, s->made->count, sizeof *s->made->items));
-    BP_TRY(make_schedule(s, &choice, &plan, &schedule));
+    BP_TRY(make_schedule(s, &choice, &schedule));
     bp_status status = add_sums(s, schedule, &plan, &choice);
     bp_schedule_destroy(&schedule);
     if (status == BP_OK)

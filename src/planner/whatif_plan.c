@@ -2,8 +2,6 @@
 #include "core/fail.h"
 #include "planner/whatif.h"
 
-#define ALL_ROLES (BP_ROLE_BIT(BP_ROLE_COUNT) - 1)
-
 bp_status bp_whatif_sums(const bp_plan *plan, bp_plan_sums *sums)
 {
     bp_plan_summary summary = {.size = sizeof summary};
@@ -15,7 +13,6 @@ bp_status bp_whatif_sums(const bp_plan *plan, bp_plan_sums *sums)
     for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
         bp_plan_role role = {.size = sizeof role};
         BP_TRY(bp_plan_role_get(plan, i, &role));
-        sums->unproven += !role.optimal;
         if (!bp_add_u64(sums->proven_bytes, role.proven_bytes, &sums->proven_bytes))
             return bp_fail(BP_ERR_OVERFLOW, "what the roles of model \"%s\" need does not fit 64 bits",
                            bp_plan_model(plan));
@@ -34,16 +31,6 @@ bp_status bp_whatif_plan(const bp_buckets *buckets, const bp_schedule *schedule,
     bp_status status = bp_whatif_sums(plan, sums);
     bp_plan_destroy(&plan);
     return status;
-}
-
-/* State keeps a slab of its own. */
-bp_trade_config bp_whatif_trade(const bp_plan_config *config, uint32_t stalls)
-{
-    return (bp_trade_config){.size = sizeof(bp_trade_config),
-                             .stalls = stalls,
-                             .roles = config->joint ? ALL_ROLES & ~BP_ROLES_STATE : ALL_ROLES,
-                             .joint = config->joint != 0,
-                             .alignment = config->alignment};
 }
 
 bp_status bp_whatif_check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)

@@ -199,7 +199,7 @@ class Faults(unittest.TestCase):
         self.sweep("schedule", "units.json")
 
     def test_schedule_json(self):
-        self.sweep("schedule", "units.json", "--json", "--allow-stalls", "1")
+        self.sweep("schedule", "units.json", "--json")
 
     def test_schedule_picture(self):
         self.sweep("schedule", "units.json", "--plot", "schedule.svg", files=["schedule.svg"])

@@ -54,7 +54,7 @@ class Commands(InFolder):
     def test_a_folder_is_no_output_file(self):
         target = os.path.join(self.folder, "x.svg")
         os.mkdir(target)
-        for command, option in (("plan", "-o"), ("plan", "--plot"), ("explain", "--plot"), ("schedule", "--plot")):
+        for command, option in (("plan", "-o"), ("plan", "--plot"), ("schedule", "--plot")):
             self.refused(run(command, MODEL, option, target), 3, f"{option} {target}: cannot be written: Is a directory")
         self.assertEqual((os.listdir(self.folder), os.listdir(target)), (["x.svg"], []))
 

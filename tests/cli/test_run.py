@@ -93,7 +93,7 @@ class Models(Case):
                  ("--policy", "dynamic", "--guard", *ALL_ROLES), ("--scale", "1048576"), ("--passes", "both"),
                  ("--prefetch-backward", "0"), ("--unit-prefetch", "backbone.layers.9=4:2"), ("--keep-after-forward",),
                  ("--streams", "unified", *ALL_ROLES), ("--outside", "successor"), ("--combined", "--delay", "100"),
-                 ("--microbatches", "3", "--prefetch", "2"), ("--allow-stalls", "4", "--prefetch", "2"),
+                 ("--microbatches", "3", "--prefetch", "2"),
                  ("--param-dtype", "fp8", "--recompute", "--passes", "both", *ALL_ROLES),
                  ("--combined", "--streams", "unified", "--outside", "successor", "--passes", "both", *ALL_ROLES))
         for options in every[::4 if BRIEF else 1]:

@@ -70,7 +70,7 @@ class Bytes(Case):
                  ("--policy", "scheduled", *ALL_ROLES), ("--policy", "scheduled", "--joint", "--streams", "unified"),
                  ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES), ("--streams", "unified", *ALL_ROLES),
                  ("--keep-after-forward",), ("--eval",), ("--passes", "both"), ("--microbatches", "3", "--prefetch", "2"),
-                 ("--param-dtype", "fp8", "--recompute", "--passes", "both", *ALL_ROLES), ("--allow-stalls", "4"),
+                 ("--param-dtype", "fp8", "--recompute", "--passes", "both", *ALL_ROLES),
                  ("--combined", "--streams", "unified", "--outside", "successor", "--passes", "both", *ALL_ROLES))
         for options in every[::3 if BRIEF else 1]:
             self.same(NANO, "--ep", "8", "--scale", SMALL, "--steps", "5", *options)

@@ -239,34 +239,6 @@ class Document(Case):
         self.assertEqual([e["lane"] for e in found["events"]], [3, 2, 0, 7])
         self.assertIn("lanes gather, reduce, outer_reduce, 7.", run("schedule", self.path("units.json"), "--roles", "param").stdout)
 
-    def test_stalls(self):
-        """Two large units beside each other: overlap given up between them saves one of them."""
-        path = self.units("units.json", (1000, 1000, 100000, 100000, 1000, 1000))
-        plain, traded = document(path, "--roles", "param"), self.check(path, "--roles", "param", "--allow-stalls", "2")
-        self.assertEqual(plain["waits"], [])
-        self.assertEqual(plain["peaks"][0]["bytes"], 2 * aligned(200000))
-        self.assertLess(traded["peaks"][0]["bytes"], plain["peaks"][0]["bytes"])
-        self.assertIn(len(traded["waits"]), (1, 2))
-        for wait in traded["waits"]:
-            self.assertGreaterEqual(wait["exposed_bytes"], 200000)
-            self.assertEqual({traded["requests"][wait[k]]["unit"] for k in ("waits", "waits_for")}, {"layers.2", "layers.3"})
-        text = run("schedule", path, "--roles", "param", "--allow-stalls", "2").stdout
-        self.assertIn("Overlap is given up", text)
-        self.assertIn("waits for", text)
-        self.assertIn("saves nothing", run("schedule", QWEN, "--allow-stalls", "1").stdout)
-        self.assertIn("No stall of up to 1 saves anything.", run("plan", QWEN, "--allow-stalls", "1").stdout)
-
-    def test_more_stalls_are_never_worse(self):
-        path = self.units("units.json", [n << 19 for n in (8, 5, 5, 8)])
-        before = None
-        for stalls in range(9):
-            with self.subTest(stalls=stalls):
-                report = json.loads(run("plan", path, "--prefetch", "2", "--allow-stalls", str(stalls), "--json").stdout)
-                policies = report["models"][0]["policies"]
-                found = next(p for p in policies if p["policy"] == "scheduled")["bytes"]
-                self.assertLessEqual(found, before if before is not None else found)
-                before = found
-
 
 class United(Case):
     """Several recordings of a model, and several models in one pool."""
@@ -397,8 +369,7 @@ class Plans(Case):
                                  (("--eval",), {"schedule": "evaluation", "eval": "1"}),
                                  (("--keep-after-forward", "--recompute"), {"keep_after_forward": "1", "recompute": "1"}),
                                  (("--streams", "unified", "--outside", "successor"), {"streams": "unified", "outside": "successor"}),
-                                 (("--microbatches", "4", "--combined"), {"microbatches": "4", "combined": "1"}),
-                                 (("--allow-stalls", "3"), {"allow_stalls": "3"})):
+                                 (("--microbatches", "4", "--combined"), {"microbatches": "4", "combined": "1"})):
             self.assertEqual(options(*arguments), plain | noted)
 
     def test_the_schedule_is_said(self):
@@ -406,8 +377,7 @@ class Plans(Case):
                                  (("--unit-prefetch", "model.layers.9=4"), "prefetch 1, 1 unit otherwise;"),
                                  (("--passes", "both", "--grad-units", "3"), "training and evaluation, gradients of 3 units;"),
                                  (("--streams", "unified", "--keep-after-forward"), "kept after forward, unified streams;"),
-                                 (("--microbatches", "4", "--combined", "--allow-stalls", "2"),
-                                  "prefetch 1, 4 microbatches, combined passes, 2 stalls allowed;")):
+                                 (("--microbatches", "4", "--combined"), "prefetch 1, 4 microbatches, combined passes;")):
             for command in ("plan", "schedule"):
                 policy = ("--policy", "max") if command == "plan" else ()
                 self.assertIn(words, run(command, QWEN, *arguments, *policy).stdout.splitlines()[1])
@@ -452,7 +422,7 @@ class Mistakes(Case):
                  (("--unit-prefetch", "model.layers.3=1,"), "empty"), (("--passes", "twice"), "train, eval, both"),
                  (("--streams", "one"), "separate, unified"), (("--outside", "all"), "nothing, successor"),
                  (("--microbatches", "0"), "1 to 1024"), (("--microbatches", "1025"), "1 to 1024"),
-                 (("--overlap-window", "-1"), "--overlap-window"), (("--allow-stalls", "many"), "--allow-stalls"),
+                 (("--overlap-window", "-1"), "--overlap-window"),
                  (("--grad-units", "0"), "--grad-units"), (("--steps", "5-3"), "--steps"), (("--steps", "-3"), "--steps"),
                  (("--steps", "a-b"), "--steps"), (("--steps", "3-56"), "0 to 55"), (("--steps", "99999999999"), "--steps"),
                  (("--role", "x"), "--role"), (("--role", "state"), "no buckets"), (("--json", "--steps", "1"), "--steps"),

@@ -223,13 +223,6 @@ static void list_events(const bp_schedule *schedule, const bp_buckets *buckets)
 /* What is made of a schedule. */
 static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
 {
-    bp_trade_config config;
-    assert_int_equal(bp_trade_config_init(&config, sizeof config), BP_OK);
-    for (config.stalls = 0; config.stalls < 40; config.stalls += 13) {
-        bp_schedule *traded;
-        RETRY_OUT(traded, bp_schedule_create_traded(buckets, schedule, &config, &traded));
-        bp_schedule_destroy(&traded);
-    }
     const bp_schedule *schedules[] = {schedule, schedule};
     bp_schedule *united;
     RETRY_OUT(united, bp_schedule_create_united(schedules, 2, &united));
@@ -244,25 +237,18 @@ static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
     bp_buckets_destroy(&both);
 }
 
-/* What other schedules take, what sets the peak, what giving up overlap saves. */
+/* What other schedules take, and what sets the peak. */
 static void compare_all(const bp_buckets *buckets, const bp_schedule *schedule, const bp_schedule_config *timing)
 {
     bp_plan_config config;
     bp_alternatives_config others;
-    bp_tradeoff_config curve;
     assert_int_equal(bp_plan_config_init(&config, sizeof config), BP_OK);
     assert_int_equal(bp_alternatives_config_init(&others, sizeof others), BP_OK);
-    assert_int_equal(bp_tradeoff_config_init(&curve, sizeof curve), BP_OK);
-    config.work = others.work = curve.work = 1000;
+    config.work = others.work = 1000;
     others.most_prefetch = 0;
-    others.stalls = 1;
-    curve.total_work = 20000;
     bp_alternatives *alternatives;
     RETRY_OUT(alternatives, bp_alternatives_create(buckets, timing, &config, &others, &alternatives));
     bp_alternatives_destroy(&alternatives);
-    bp_tradeoff *tradeoff;
-    RETRY_OUT(tradeoff, bp_tradeoff_create(buckets, schedule, &config, &curve, &tradeoff));
-    bp_tradeoff_destroy(&tradeoff);
     bp_plan *plan;
     bp_peaks *peaks;
     config.policy = BP_POLICY_SCHEDULED;

@@ -27,7 +27,6 @@ static bp_alternatives_config survey_config(void)
     bp_alternatives_config config;
     assert_ok(bp_alternatives_config_init(&config, sizeof config));
     assert_int_equal(config.most_prefetch, 4);
-    assert_int_equal(config.stalls, 0);
     config.work = WORK;
     return config;
 }
@@ -47,21 +46,14 @@ static bp_alternative alternative_at(const bp_alternatives *alternatives, size_t
 }
 
 /* Plans the alternative by itself. */
-static void check_alternative(const world *w, bp_schedule_config timing, bp_plan_config config, uint32_t stalls,
-                              const bp_alternative *a)
+static void check_alternative(const world *w, bp_schedule_config timing, bp_plan_config config, const bp_alternative *a)
 {
     timing.prefetch = a->prefetch;
     timing.prefetch_backward = a->prefetch_backward;
     timing.streams = a->streams;
     config.joint = a->joint;
-    bp_trade_config trade;
-    assert_ok(bp_trade_config_init(&trade, sizeof trade));
-    trade.stalls = stalls;
-    trade.joint = a->joint;
-    trade.roles = a->joint ? PARAM | TRANSPOSE | GRAD | GRAD_COMM : 0;
-    bp_schedule *made = NULL, *schedule = NULL;
-    assert_ok(bp_schedule_create_training(w->buckets, &timing, &made));
-    assert_ok(bp_schedule_create_traded(w->buckets, made, &trade, &schedule));
+    bp_schedule *schedule = NULL;
+    assert_ok(bp_schedule_create_training(w->buckets, &timing, &schedule));
     bp_plan *plan = NULL, *max = NULL;
     config.policy = BP_POLICY_SCHEDULED;
     assert_ok(bp_plan_create(w->buckets, schedule, &config, &plan));
@@ -78,7 +70,6 @@ static void check_alternative(const world *w, bp_schedule_config timing, bp_plan
     bp_plan_destroy(&plan);
     bp_plan_destroy(&max);
     bp_schedule_destroy(&schedule);
-    bp_schedule_destroy(&made);
 }
 
 /* A plan that is there is not made again: told by one of something else. */
@@ -97,15 +88,6 @@ static void test_present_plan(void **state)
     assert_int_equal(alternative_at(made, 1).bytes, 1280);
     assert_int_equal(alternative_at(made, 1).live_bytes, 1280 + 1024);
     bp_alternatives_destroy(&made);
-    bp_tradeoff_config curve;
-    bp_tradeoff *tradeoff = NULL;
-    bp_tradeoff_point point = {.size = sizeof point};
-    assert_ok(bp_tradeoff_config_init(&curve, sizeof curve));
-    curve.present = of_other;
-    assert_ok(bp_tradeoff_create(w.buckets, w.schedule, &plan, &curve, &tradeoff));
-    assert_ok(bp_tradeoff_get(tradeoff, 0, &point));
-    assert_int_equal(point.bytes, 1280);
-    bp_tradeoff_destroy(&tradeoff);
     bp_plan_destroy(&of_other);
     end_world(&w);
     end_world(&other);
@@ -114,32 +96,29 @@ static void test_present_plan(void **state)
 static void test_alternatives_are_plans(void **state)
 {
     (void)state;
-    for (uint32_t stalls = 0; stalls <= 3; stalls += 3) {
-        world w = make_world(make_mixed(), DEFAULTS);
-        bp_schedule_config timing = training_config();
-        bp_plan_config plan = scheduled_config(1);
-        bp_alternatives_config config = survey_config();
-        timing.streams = BP_STREAMS_UNIFIED;
-        timing.prefetch = 2;
-        config.stalls = stalls;
-        bp_alternatives *made = NULL;
-        assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-        assert_int_equal(bp_alternatives_count(made), 5 * 2 * 2);
-        for (size_t i = 0; i < bp_alternatives_count(made); i++) {
-            bp_alternative a = alternative_at(made, i);
-            assert_int_equal(a.prefetch, i / 4);
-            assert_int_equal(a.prefetch_backward, i / 4);
-            assert_int_equal(a.streams, i / 2 % 2);
-            assert_int_equal(a.joint, i % 2);
-            assert_int_equal(a.is_present, i == 2 * 4 + 3);
-            assert_true(a.live_bytes <= a.lower_bound_bytes);
-            assert_true(!a.joint || a.live_bytes == a.lower_bound_bytes);
-            check_alternative(&w, timing, plan, stalls, &a);
-        }
-        bp_alternatives_destroy(&made);
-        assert_null(made);
-        end_world(&w);
+    world w = make_world(make_mixed(), DEFAULTS);
+    bp_schedule_config timing = training_config();
+    bp_plan_config plan = scheduled_config(1);
+    bp_alternatives_config config = survey_config();
+    timing.streams = BP_STREAMS_UNIFIED;
+    timing.prefetch = 2;
+    bp_alternatives *made = NULL;
+    assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
+    assert_int_equal(bp_alternatives_count(made), 5 * 2 * 2);
+    for (size_t i = 0; i < bp_alternatives_count(made); i++) {
+        bp_alternative a = alternative_at(made, i);
+        assert_int_equal(a.prefetch, i / 4);
+        assert_int_equal(a.prefetch_backward, i / 4);
+        assert_int_equal(a.streams, i / 2 % 2);
+        assert_int_equal(a.joint, i % 2);
+        assert_int_equal(a.is_present, i == 2 * 4 + 3);
+        assert_true(a.live_bytes <= a.lower_bound_bytes);
+        assert_true(!a.joint || a.live_bytes == a.lower_bound_bytes);
+        check_alternative(&w, timing, plan, &a);
     }
+    bp_alternatives_destroy(&made);
+    assert_null(made);
+    end_world(&w);
 }
 
 /* A present choice that no row has comes first; copies that are too few for deep prefetch make max infeasible. */
@@ -165,7 +144,7 @@ static void test_present_choice(void **state)
         assert_int_equal(a.is_present, i == 0);
         assert_int_equal(a.prefetch_backward, i == 0 ? 0 : (i - 1) / 4);
         infeasible += a.max_bytes == 0;
-        check_alternative(&w, timing, plan, 0, &a);
+        check_alternative(&w, timing, plan, &a);
     }
     assert_true(infeasible > 0 && infeasible < 1 + 4 * 4);
     bp_alternatives_destroy(&made);

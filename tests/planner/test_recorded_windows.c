@@ -1,4 +1,4 @@
-/* Overlap windows of recorded schedules, and what giving them up saves: against the rules told plainly, and by hand. */
+/* Overlap windows of recorded schedules: against the rules told plainly, and by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -248,103 +248,6 @@ static void test_windows_as_told(void **state)
     assert_true(overlaps > 3000);
 }
 
-/* ---- trading, told plainly --------------------------------------------------------------------------------------------- */
-
-static uint64_t sum_of(const told *t, uint32_t step)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < t->requests; i++) {
-        bool counts = t->live[step][i];
-        for (uint32_t later = 0; later < t->requests; later++)
-            counts |= t->window[step][i][later] > 0;
-        sum += counts ? t->bytes[i] : 0;
-    }
-    return sum;
-}
-
-static uint64_t value_of(const told *t)
-{
-    uint64_t value = 0;
-    for (uint32_t step = 0; step < t->steps; step++)
-        value = sum_of(t, step) > value ? sum_of(t, step) : value;
-    return value;
-}
-
-static void drop_pair(told *t, int32_t earlier, int32_t later)
-{
-    for (uint32_t step = 0; step < t->steps; step++)
-        for (uint32_t i = 0; i < t->requests; i++)
-            for (uint32_t k = 0; k < t->requests; k++)
-                if (t->unit_of[i] == earlier && t->unit_of[k] == later)
-                    t->window[step][i][k] = 0;
-}
-
-/* Drops the pair of units that lowers the value most; whether there is one. Of several any does: what it is worth is compared. */
-static bool drop_best(told *t)
-{
-    static told best, tried;
-    uint64_t before = value_of(t), least = before;
-    for (int32_t a = 0; a < MOST_UNITS; a++) {
-        for (int32_t b = 0; b < MOST_UNITS; b++) {
-            tried = *t;
-            drop_pair(&tried, a, b);
-            if (value_of(&tried) >= least)
-                continue;
-            least = value_of(&tried);
-            best = tried;
-        }
-    }
-    if (least < before)
-        *t = best;
-    return least < before;
-}
-
-/* With one stall the library saves what the best pair does, with more no less, with any number all that windows cost. */
-static void test_trades_as_told(void **state)
-{
-    (void)state;
-    static told t;
-    size_t lowered = 0;
-    for (uint32_t round = 0; round < 1500; round++) {
-        seed(round);
-        uint32_t width = 1 + random_below(3);
-        recording r = record(record_at_random(2 + random_below(MOST_UNITS - 1)), width);
-        bp_trade_config config;
-        assert_ok(bp_trade_config_init(&config, sizeof config));
-        uint64_t values[4], least;
-        for (uint32_t stalls = 0; stalls < 4; stalls++) {
-            config.stalls = stalls < 3 ? stalls : UINT32_MAX;
-            bp_schedule *traded;
-            assert_ok(bp_schedule_create_traded(r.buckets, r.schedule, &config, &traded));
-            read_recording(&r, &t);
-            tell_windows(&t, width);
-            size_t waits = bp_schedule_wait_count(traded);
-            assert_true(waits <= config.stalls);
-            for (size_t i = 0; i < waits; i++) {
-                bp_wait wait = {.size = sizeof wait};
-                assert_ok(bp_schedule_wait(traded, i, &wait));
-                assert_true(t.events[wait.step].acquire);
-                drop_pair(&t, t.unit_of[wait.waits_for], t.unit_of[wait.waits]);
-            }
-            assert_overlaps(&t, traded); /* what is listed is what was dropped */
-            values[stalls] = value_of(&t);
-            bp_schedule_destroy(&traded);
-        }
-        read_recording(&r, &t);
-        tell_windows(&t, width);
-        assert_int_equal(values[0], value_of(&t));
-        bool falls = drop_best(&t);
-        assert_int_equal(values[1], value_of(&t));
-        assert_true(values[2] <= values[1] && values[3] <= values[2] && (falls || values[1] == values[0]));
-        memset(t.window, 0, sizeof t.window);
-        least = value_of(&t);
-        assert_int_equal(values[3], least); /* given up pair by pair, until only what is live together counts */
-        lowered += falls;
-        end_recording(&r);
-    }
-    assert_true(lowered > 200);
-}
-
 /* ---- by hand --------------------------------------------------------------------------------------------------------- */
 
 /* As FSDP2's host runs forward: gather 0, compute and release it, gather 1, ...; the gather of 1 is to run under 0. */
@@ -372,25 +275,12 @@ static void test_host_order(void **state)
         {3, 0}, {0, 1}, {1, 2}, {2, 3}}; /* the last of the step and the first of the next */
     assert_int_equal(bp_schedule_overlap_count(r.schedule), 4);
     assert_memory_equal(bp_schedule_overlaps(r.schedule), expected, sizeof expected);
-    bp_trade_config config;
-    assert_ok(bp_trade_config_init(&config, sizeof config));
-    config.stalls = 1;
-    bp_schedule *traded;
-    assert_ok(bp_schedule_create_traded(r.buckets, r.schedule, &config, &traded));
-    assert_int_equal(bp_schedule_overlap_count(traded), 3); /* 2 and 3 were the largest together */
-    assert_int_equal(bp_schedule_wait_count(traded), 1);
-    bp_wait wait = {.size = sizeof wait};
-    assert_ok(bp_schedule_wait(traded, 0, &wait));
-    assert_int_equal(wait.step, 6);
-    assert_int_equal(wait.waits, 3);
-    assert_int_equal(wait.waits_for, 2);
-    assert_int_equal(wait.exposed_bytes, 1024);
-    bp_schedule_destroy(&traded);
     const bp_schedule *parts[] = {r.schedule, r.schedule};
-    assert_ok(bp_schedule_create_united(parts, 2, &traded));
-    assert_int_equal(bp_schedule_overlap_count(traded), 4);
-    assert_memory_equal(bp_schedule_overlaps(traded), expected, sizeof expected);
-    bp_schedule_destroy(&traded);
+    bp_schedule *united;
+    assert_ok(bp_schedule_create_united(parts, 2, &united));
+    assert_int_equal(bp_schedule_overlap_count(united), 4);
+    assert_memory_equal(bp_schedule_overlaps(united), expected, sizeof expected);
+    bp_schedule_destroy(&united);
     end_recording(&r);
 }
 
@@ -407,10 +297,9 @@ static void test_same_lane(void **state)
     }
     recording r = record(model, 5);
     assert_int_equal(bp_schedule_overlap_count(r.schedule), 0);
-    uint32_t acquire, release;
-    bp_schedule_interval_lanes(r.schedule, 0, &acquire, &release);
-    assert_int_equal(acquire, 7);
-    assert_int_equal(release, 7);
+    bp_use use = bp_schedule_use(r.schedule, 0);
+    assert_int_equal(use.acquire_lane, 7);
+    assert_int_equal(use.release_lane, 7);
     end_recording(&r);
 }
 
@@ -475,8 +364,7 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows_as_told),    cmocka_unit_test(test_trades_as_told),
-        cmocka_unit_test(test_host_order),         cmocka_unit_test(test_same_lane),
+        cmocka_unit_test(test_windows_as_told),    cmocka_unit_test(test_host_order), cmocka_unit_test(test_same_lane),
         cmocka_unit_test(test_windows_of_a_union), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

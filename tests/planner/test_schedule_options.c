@@ -371,10 +371,9 @@ static void test_lanes_of_roles(void **state)
         size_t count;
         const bp_interval *first = bp_schedule_intervals(w.schedule, r, &count);
         for (size_t i = 0; i < count; i++, intervals++) {
-            uint32_t acquire, release;
-            bp_schedule_interval_lanes(w.schedule, (size_t)(first + i - w.schedule->intervals), &acquire, &release);
-            assert_int_equal(acquire, lanes[request.role][0]);
-            assert_int_equal(release, lanes[request.role][1]);
+            bp_use use = bp_schedule_use(w.schedule, (size_t)(first + i - w.schedule->intervals));
+            assert_int_equal(use.acquire_lane, lanes[request.role][0]);
+            assert_int_equal(use.release_lane, lanes[request.role][1]);
         }
     }
     assert_int_equal(intervals, 4 * BP_ROLE_COUNT);

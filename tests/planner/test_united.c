@@ -126,33 +126,6 @@ static void test_intervals_of_a_union(void **state)
     end_world(&w);
 }
 
-/* Waits come along, at their new steps. */
-static void test_waits_of_a_union(void **state)
-{
-    (void)state;
-    world w = world_of_kinds("xzzx");
-    bp_trade_config config;
-    assert_ok(bp_trade_config_init(&config, sizeof config));
-    config.stalls = 2;
-    bp_schedule *traded, *united;
-    assert_ok(bp_schedule_create_traded(w.buckets, w.schedule, &config, &traded));
-    assert_int_equal(bp_schedule_wait_count(traded), 2);
-    const bp_schedule *parts[] = {traded, traded};
-    assert_ok(bp_schedule_create_united(parts, 2, &united));
-    assert_int_equal(bp_schedule_wait_count(united), 4);
-    for (size_t i = 0; i < 4; i++) {
-        bp_wait wait = {.size = sizeof wait}, expected = {.size = sizeof expected};
-        assert_ok(bp_schedule_wait(united, i, &wait));
-        assert_ok(bp_schedule_wait(traded, i % 2, &expected));
-        assert_int_equal(wait.step, expected.step + 8 * (i / 2));
-        assert_int_equal(wait.waits, expected.waits);
-        assert_int_equal(wait.waits_for, expected.waits_for);
-    }
-    bp_schedule_destroy(&united);
-    bp_schedule_destroy(&traded);
-    end_world(&w);
-}
-
 /* ---- models --------------------------------------------------------------------------------------------------------- */
 
 static bp_buckets *unite(const bp_buckets *first, const bp_buckets *second)
@@ -333,13 +306,9 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conflicts_are_united),
-        cmocka_unit_test(test_intervals_of_a_union),
-        cmocka_unit_test(test_waits_of_a_union),
-        cmocka_unit_test(test_united_buckets),
-        cmocka_unit_test(test_united_nested_units),
-        cmocka_unit_test(test_schedules_of_parts),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_conflicts_are_united), cmocka_unit_test(test_intervals_of_a_union),
+        cmocka_unit_test(test_united_buckets),       cmocka_unit_test(test_united_nested_units),
+        cmocka_unit_test(test_schedules_of_parts),   cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

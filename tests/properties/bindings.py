@@ -52,7 +52,7 @@ Assignment, Bind, Bucket, BucketsConfig, GivenBucket, HostConfig, Interval, Live
 PlanClass, PlanConfig, PlanRole, PlanSlab, PlanSummary, PoolConfig, PoolEvent, PoolSlab, Request, ScheduleConfig = (
     _abi.bp_plan_class, _abi.bp_plan_config, _abi.bp_plan_role, _abi.bp_plan_slab, _abi.bp_plan_summary,
     _abi.bp_pool_config, _abi.bp_pool_event, _abi.bp_pool_slab, _abi.bp_request, _abi.bp_schedule_config)
-Step, TradeConfig, UnitPrefetch, Wait = _abi.bp_step, _abi.bp_trade_config, _abi.bp_unit_prefetch, _abi.bp_wait
+Step, UnitPrefetch = _abi.bp_step, _abi.bp_unit_prefetch
 MessageFunction, HostFunction = _abi.bp_message_function, _abi.bp_host_function
 
 

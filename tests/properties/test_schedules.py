@@ -28,7 +28,6 @@ class Case:
     units: tuple
     roles: int
     options: worlds.Options
-    stalls: int  # overlap that is given up for bytes
     policy: str
     fallback: int
     alignment: int
@@ -53,7 +52,7 @@ def cases(draw):
     return Case(
         units=made_of,
         roles=draw(st.sampled_from((both, both, 1 << b.ROLE_PARAM, 1 << b.ROLE_GRAD))),
-        options=draw(worlds.options(len(made_of))), stalls=draw(st.sampled_from((0, 0, 1, 4))), policy=policy,
+        options=draw(worlds.options(len(made_of))), policy=policy,
         fallback=draw(st.sampled_from((b.FALLBACK_PERSISTENT, b.FALLBACK_DYNAMIC))),
         alignment=draw(st.sampled_from((256, 64, 1))), allocator=draw(st.sampled_from([allocators[0]] + allocators)),
         selection=selection, strict=strict, lanes=draw(st.booleans()),
@@ -110,11 +109,8 @@ class Run:
         buckets = worlds.make_buckets(lib, case.units, case.roles)
         self.undo.append((lib.bp_buckets_destroy, buckets))
         self.requests = worlds.read_requests(lib, buckets)
-        untraded = worlds.make_schedule(lib, buckets, case.options)
-        self.undo.append((lib.bp_schedule_destroy, untraded))
-        schedule = worlds.trade(lib, buckets, untraded, case.stalls, case.alignment)
+        schedule = worlds.make_schedule(lib, buckets, case.options)
         self.undo.append((lib.bp_schedule_destroy, schedule))
-        self.compare_traded(untraded, schedule)
         self.intervals = worlds.read_intervals(lib, schedule, self.requests)
         self.steps = []  # the units that compute
         for t in range(lib.bp_schedule_step_count(schedule)):
@@ -143,16 +139,6 @@ class Run:
     def unmake(self):
         for destroy, thing in reversed(self.undo):
             destroy(byref(thing))
-
-    def compare_traded(self, untraded, traded):
-        """Every request is held where it was and computed with, or at fewer steps; the others wait and are listed."""
-        before, after = (worlds.read_intervals(lib, schedule, self.requests) for schedule in (untraded, traded))
-        for old, new in zip(before, after):
-            assert all(any(a <= begin and end <= z for a, z in old) for begin, end in new), f"{old} became {new}"
-        waits = lib.bp_schedule_wait_count(traded)
-        assert (waits > 0) == (before != after), f"{waits} waits"
-        assert self.case.stalls or not waits
-        event("traded" if waits else "as it was")
 
     # ---- what a runtime does -----------------------------------------------------------------------------------------
 

@@ -135,13 +135,6 @@ def make_schedule(lib, buckets, wanted):
     return made(lib, "bp_schedule_create_training", buckets, config)
 
 
-def trade(lib, buckets, schedule, stalls, alignment):
-    config = b.TradeConfig()
-    check(lib, lib.bp_trade_config_init(ctypes.byref(config), ctypes.sizeof(config)), "bp_trade_config_init")
-    config.stalls, config.alignment = stalls, alignment
-    return made(lib, "bp_schedule_create_traded", buckets, schedule, config)
-
-
 def read_intervals(lib, schedule, requests) -> list:
     result = []
     for request in requests:
