@@ -12,7 +12,7 @@ device = bp.Device.host()  # GPUs: Device.cuda(); your own streams: device.impor
 gather, compute = device.stream("gather"), device.stream("compute")
 with bp.Pool(device, plan) as pool:
     ids = pool.bind_buckets(buckets)  # once, when the runtime starts
-    for event in schedule.events(buckets):
+    for event in schedule.events:
         requests = ids[event.first:event.first + event.requests]
         if event.acquire:
             for view in pool.acquire(requests, gather):  # gather waits for whoever had the memory

@@ -198,7 +198,7 @@ static int add_others(const char *path, const plan_options *options, analysis *a
         code = record_other(options->schedule.others[i - 1], options, a, &all[i]);
     if (code == EXIT_GO_ON) {
         all[0] = a->schedule;
-        bp_status status = bp_schedule_create_united((const bp_schedule *const *)all, count, &united);
+        bp_status status = bp_schedule_create_merged((const bp_schedule *const *)all, count, &united);
         code = status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
     }
     if (code == EXIT_GO_ON) {
@@ -270,7 +270,7 @@ const char *analysis_schedule_text(const analysis *a, const plan_options *option
         append_generated(o, text);
     if (a->recorded == a->models)
         append(text, "recorded schedule%s of %zu events", recorded == 1 ? "" : "s",
-               bp_schedule_step_count(a->schedule));
+               bp_schedule_get_info(a->schedule)->step_count);
     else if (recorded > 0)
         append(text, ", %zu recorded schedule%s", recorded, recorded == 1 ? "" : "s");
     if (recorded > 0 && o->overlap_window > 0)
@@ -292,10 +292,11 @@ const char *analysis_step_text(const analysis *a, uint32_t index, char text[STEP
                                         [BP_PHASE_OUTSIDE] = "outside units",
                                         [BP_PHASE_BACKWARD_GATHER] = "gathers after the backward of",
                                         [BP_PHASE_COMBINED] = "backward of"};
-    bp_step step = {.size = sizeof step};
+    const bp_schedule_info *info = bp_schedule_get_info(a->schedule);
     *text = '\0';
-    if (bp_schedule_step(a->schedule, index, &step) != BP_OK)
+    if (index >= info->step_count)
         return text;
+    bp_step step = info->steps[index];
     if (step.phase == BP_PHASE_OUTSIDE)
         snprintf(text, STEP_TEXT_CHARS, "%s", whats[step.phase]);
     else

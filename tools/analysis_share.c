@@ -63,9 +63,9 @@ static bp_status unite_schedules(const analysis *parts, size_t count, analysis *
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the models' schedules");
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < count; i++)
-        status = bp_schedule_create_of_part(parts[i].schedule, united->buckets, i, &schedules[i]);
+        status = bp_schedule_create_embedded(parts[i].schedule, united->buckets, i, &schedules[i]);
     if (status == BP_OK)
-        status = bp_schedule_create_united((const bp_schedule *const *)schedules, count, &united->schedule);
+        status = bp_schedule_create_merged((const bp_schedule *const *)schedules, count, &united->schedule);
     for (size_t i = 0; i < count; i++)
         bp_schedule_destroy(&schedules[i]);
     free(schedules);

@@ -44,7 +44,7 @@ static bp_status fail_memory(void)
 static bp_status make_arrays(driver *d)
 {
     const program *p = &d->program;
-    size_t intervals = 0, count;
+    size_t intervals = 0;
     d->interval = calloc((size_t)p->requests + 1, sizeof *d->interval);
     d->owned = calloc((size_t)p->held_count + 1, sizeof *d->owned);
     d->captured_operations = calloc(d->operations_each + 1, sizeof *d->captured_operations);
@@ -54,8 +54,7 @@ static bp_status make_arrays(driver *d)
         return fail_memory();
     for (uint32_t i = 0; i < p->requests; i++) {
         d->interval[i] = intervals;
-        (void)bp_schedule_intervals(d->config.schedule, i, &count);
-        intervals += count;
+        intervals += bp_schedule_get_info(d->config.schedule)->requests[i].interval_count;
     }
     d->checks = calloc(intervals + 1, sizeof *d->checks);
     if (d->checks == NULL)

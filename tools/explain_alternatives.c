@@ -6,20 +6,12 @@
 #include "sheet.h"
 #include "table_totals.h"
 
-static bp_alternative at(const whatif *w, size_t index)
-{
-    bp_alternative alternative = {.size = sizeof alternative};
-    if (bp_alternatives_get(w->alternatives, index, &alternative) != BP_OK)
-        alternative.bytes = UINT64_MAX;
-    return alternative;
-}
-
-static bp_alternative find_present(const whatif *w)
+static const bp_alternative *find_present(const bp_alternatives_info *info)
 {
     size_t i = 0;
-    while (i + 1 < bp_alternatives_count(w->alternatives) && !at(w, i).is_present)
+    while (i + 1 < info->alternative_count && !info->alternatives[i].is_present)
         i++;
-    return at(w, i);
+    return &info->alternatives[i];
 }
 
 static void add_line(sheet *s, const bp_alternative *a, uint64_t present)
@@ -46,26 +38,24 @@ static void add_line(sheet *s, const bp_alternative *a, uint64_t present)
 }
 
 /* Fewer bytes may be found for a plan that is not proven. */
-static void print_search(const whatif *w)
+static void print_search(const bp_alternatives_info *info)
 {
     bool proven = true;
-    for (size_t i = 0; i < bp_alternatives_count(w->alternatives); i++) {
-        bp_alternative a = at(w, i);
-        proven = proven && (a.optimal || a.is_present);
-    }
+    for (size_t i = 0; i < info->alternative_count; i++)
+        proven = proven && (info->alternatives[i].optimal || info->alternatives[i].is_present);
     if (!proven)
         puts("What is not proven was searched for briefly: plan may find less with the same options.");
 }
 
 /* What can be had without gathering less far ahead. */
-static void print_best(const whatif *w, const bp_alternative *present)
+static void print_best(const bp_alternatives_info *info, const bp_alternative *present)
 {
     bp_alternative best = *present;
-    for (size_t i = 0; i < bp_alternatives_count(w->alternatives); i++) {
-        bp_alternative a = at(w, i);
-        if (a.prefetch == present->prefetch && a.prefetch_backward == present->prefetch_backward &&
-            a.bytes < best.bytes)
-            best = a;
+    for (size_t i = 0; i < info->alternative_count; i++) {
+        const bp_alternative *a = &info->alternatives[i];
+        if (a->prefetch == present->prefetch && a->prefetch_backward == present->prefetch_backward &&
+            a->bytes < best.bytes)
+            best = *a;
     }
     if (best.bytes == present->bytes) {
         puts("With the present prefetch none of them takes less.");
@@ -86,17 +76,16 @@ int explain_alternatives(const whatif *w, bool color)
     }
     static const char *const titles[] = {"PREFETCH", "STREAMS", "SLABS",     "SCHEDULED", "PROVEN",
                                          "LIVE",     "MAX",     "x PRESENT", ""};
-    bp_alternative present = find_present(w);
+    const bp_alternatives_info *info = bp_alternatives_get_info(w->alternatives);
+    const bp_alternative *present = find_present(info);
     sheet s = sheet_new(color);
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         sheet_add_column(&s, titles[i], i == 3 || (i >= 5 && i <= 7));
-    for (size_t i = 0; i < bp_alternatives_count(w->alternatives); i++) {
-        bp_alternative a = at(w, i);
-        add_line(&s, &a, present.bytes);
-    }
+    for (size_t i = 0; i < info->alternative_count; i++)
+        add_line(&s, &info->alternatives[i], present->bytes);
     int code = sheet_finish(&s);
     puts("LIVE is what all roles have live at once: no allocator takes less. MAX has a slab for each role.");
-    print_search(w);
-    print_best(w, &present);
+    print_search(info);
+    print_best(info, present);
     return code;
 }

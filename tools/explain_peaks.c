@@ -8,23 +8,21 @@
 enum { MOST_HOLDERS = 6 }; /* that are named */
 
 /* "layers.75 (975.0 MiB) and layers.76 (975.0 MiB)"; with the role where the slab is that of several. */
-static void print_holders(const whatif *w, size_t index, const bp_peak *peak)
+static void print_holders(const whatif *w, const bp_peak *peak)
 {
     bool joint = (peak->roles & (peak->roles - 1)) != 0;
-    size_t named = peak->holders > MOST_HOLDERS ? MOST_HOLDERS - 1 : peak->holders;
+    size_t named = peak->holder_count > MOST_HOLDERS ? MOST_HOLDERS - 1 : peak->holder_count;
     for (size_t i = 0; i < named; i++) {
-        bp_peak_holder holder = {.size = sizeof holder};
-        if (bp_peaks_holder(w->peaks, index, i, &holder) != BP_OK)
-            return;
+        bp_peak_holder holder = peak->holders[i];
         printf("%s%s (%s%s%s)",
-               i == 0                   ? ""
-               : i + 1 == peak->holders ? " and "
-                                        : ", ",
+               i == 0                        ? ""
+               : i + 1 == peak->holder_count ? " and "
+                                             : ", ",
                bp_buckets_unit_name(w->analysed->buckets, holder.unit), joint ? bp_role_name((bp_role)holder.role) : "",
                joint ? " " : "", cli_bytes(holder.bytes));
     }
-    if (named < peak->holders)
-        printf(" and %zu more", peak->holders - named);
+    if (named < peak->holder_count)
+        printf(" and %zu more", peak->holder_count - named);
 }
 
 static void print_step(const whatif *w, uint32_t step)
@@ -36,35 +34,35 @@ static void print_step(const whatif *w, uint32_t step)
 /* What the peak would be without these. */
 static void print_next(const whatif *w, const bp_peak *peak)
 {
-    uint64_t lower = peak->sets > 1 ? peak->below_bytes : peak->next_bytes;
-    uint32_t step = peak->sets > 1 ? peak->below_step : peak->next_step;
-    if (peak->sets > 1)
-        printf(" %u other set%s of units reach%s it too, %u steps in all.", peak->sets - 1, peak->sets == 2 ? "" : "s",
-               peak->sets == 2 ? "es" : "", peak->steps);
+    uint64_t lower = peak->set_count > 1 ? peak->below_bytes : peak->next_bytes;
+    uint32_t step = peak->set_count > 1 ? peak->below_step : peak->next_step;
+    if (peak->set_count > 1)
+        printf(" %u other set%s of units reach%s it too, %u steps in all.", peak->set_count - 1,
+               peak->set_count == 2 ? "" : "s", peak->set_count == 2 ? "es" : "", peak->step_count);
     if (lower == 0) {
         puts(" No step holds less.");
         return;
     }
     printf(" %s the peak would be %s, %s less, in ",
-           peak->sets > 1       ? "Without any of these sets"
-           : peak->holders == 1 ? "Without it"
-                                : "If they did not come together,",
+           peak->set_count > 1       ? "Without any of these sets"
+           : peak->holder_count == 1 ? "Without it"
+                                     : "If they did not come together,",
            cli_bytes(lower), cli_bytes(peak->bytes - lower));
     print_step(w, step);
     puts(".");
 }
 
-static void explain_peak(const whatif *w, size_t index, const bp_peak *peak)
+static void explain_peak(const whatif *w, const bp_peak *peak)
 {
     char roles[ROLES_TEXT_CHARS];
     printf("%s: ", names_roles(peak->roles, roles));
-    print_holders(w, index, peak);
-    if (peak->steps == 0) {
+    print_holders(w, peak);
+    if (peak->step_count == 0) {
         printf(" set the peak of %s. They are not live in one step: the overlap window keeps them apart.\n",
                cli_bytes(peak->bytes));
         return;
     }
-    printf(" set%s the peak of %s in ", peak->holders == 1 ? "s" : "", cli_bytes(peak->bytes));
+    printf(" set%s the peak of %s in ", peak->holder_count == 1 ? "s" : "", cli_bytes(peak->bytes));
     print_step(w, peak->step);
     putchar('.');
     print_next(w, peak);
@@ -73,9 +71,9 @@ static void explain_peak(const whatif *w, size_t index, const bp_peak *peak)
 void explain_peaks(const whatif *w)
 {
     puts("\nWhat sets the peak");
-    for (size_t i = 0; i < bp_peaks_count(w->peaks); i++) {
-        bp_peak peak = {.size = sizeof peak};
-        if (bp_peaks_get(w->peaks, i, &peak) == BP_OK && peak.bytes > 0 && (peak.roles & ~BP_ROLES_STATE) != 0)
-            explain_peak(w, i, &peak);
+    const bp_peaks_info *info = bp_peaks_get_info(w->peaks);
+    for (size_t i = 0; i < info->peak_count; i++) {
+        if (info->peaks[i].bytes > 0 && (info->peaks[i].roles & ~BP_ROLES_STATE) != 0)
+            explain_peak(w, &info->peaks[i]);
     }
 }

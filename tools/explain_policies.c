@@ -222,7 +222,7 @@ void explain_policies(const analysis *a, const plan_options *options)
     printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
            analysis_schedule_text(a, options, schedule));
     if (a->recorded == 0)
-        printf(": an iteration has %zu steps of compute", bp_schedule_step_count(a->schedule));
+        printf(": an iteration has %zu steps of compute", bp_schedule_get_info(a->schedule)->step_count);
     puts(".");
     for (size_t role = 0; role < bp_plan_role_count(a->plans[0]); role++) {
         putchar('\n');

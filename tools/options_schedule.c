@@ -133,7 +133,7 @@ static int add_other(const char *word, void *user)
 static int parse_microbatches(const char *text, uint32_t *microbatches)
 {
     uint64_t number = 0;
-    int code = value_number("microbatches", text, 1, BP_MOST_MICROBATCHES, &number);
+    int code = value_number("microbatches", text, 1, BP_MAX_MICROBATCHES, &number);
     *microbatches = (uint32_t)number;
     return code;
 }

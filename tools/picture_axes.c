@@ -38,10 +38,13 @@ void picture_draw_memory_axis(const picture_view *v)
     picture_text(v->cr, &quiet, v->box->x - 7, name_y, 1, 0, name);
 }
 
+/* false: there is no such step, or no unit computes in it. */
 static bool step_at(const picture_view *v, size_t index, bp_step *step)
 {
-    step->size = sizeof *step;
-    return index < v->layout->steps && bp_schedule_step(v->input->schedule, index, step) == BP_OK && step->unit >= 0;
+    if (index >= v->layout->steps)
+        return false;
+    *step = bp_schedule_get_info(v->input->schedule)->steps[index];
+    return step->unit >= 0;
 }
 
 /* The last component of a dotted name. */

@@ -7,19 +7,17 @@
 
 static bool computes(const schedule_view *v, uint32_t index, int32_t unit)
 {
-    bp_step step = {.size = sizeof step};
-    return bp_schedule_step(v->analysed->schedule, index, &step) == BP_OK && step.phase != BP_PHASE_RECORDED &&
-           (step.unit == unit || step.forward_unit == unit);
+    const bp_step *step = &bp_schedule_get_info(v->analysed->schedule)->steps[index];
+    return step->phase != BP_PHASE_RECORDED && (step->unit == unit || step->forward_unit == unit);
 }
 
 /* The interval of the event's requests that begins with it. */
 static bp_interval interval_of(const schedule_view *v, const bp_schedule_event *event)
 {
-    size_t count;
-    const bp_interval *intervals = bp_schedule_intervals(v->analysed->schedule, event->first_request, &count);
-    for (size_t i = 0; i < count; i++) {
-        if (intervals[i].begin == event->step)
-            return intervals[i];
+    const bp_scheduled_request *r = &bp_schedule_get_info(v->analysed->schedule)->requests[event->first_request];
+    for (size_t i = 0; i < r->interval_count; i++) {
+        if (r->intervals[i].begin == event->step)
+            return r->intervals[i];
     }
     return (bp_interval){event->step, event->step + 1};
 }
@@ -72,8 +70,8 @@ static void add_events(const schedule_view *v, lane_items *lanes)
 static void add_steps(const schedule_view *v, lane_items *lanes)
 {
     for (uint32_t i = 0; i < v->steps; i++) {
-        bp_step step = {.size = sizeof step};
-        if (bp_schedule_step(v->analysed->schedule, i, &step) != BP_OK || step.phase == BP_PHASE_RECORDED)
+        bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[i];
+        if (step.phase == BP_PHASE_RECORDED)
             continue;
         lane_item *last = lanes->count > 0 ? &lanes->items[lanes->count - 1] : NULL;
         if (last != NULL && step.phase == BP_PHASE_BACKWARD_GATHER && last->unit == step.unit)

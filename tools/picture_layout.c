@@ -24,7 +24,9 @@ static const char *find_request(const picture_input *input, size_t index, found_
     if (bp_buckets_request(input->buckets, index, &found->request) != BP_OK ||
         bp_buckets_get(input->buckets, found->request.bucket, &found->bucket) != BP_OK)
         return bp_error_detail();
-    found->intervals = bp_schedule_intervals(input->schedule, index, &found->interval_count);
+    const bp_scheduled_request *live = &bp_schedule_get_info(input->schedule)->requests[index];
+    found->intervals = live->intervals;
+    found->interval_count = live->interval_count;
     return NULL;
 }
 
@@ -63,11 +65,8 @@ static const char *allocate(const picture_input *input, const picture_layout *la
                             uint64_t **total)
 {
     size_t intervals = 1;
-    for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++) {
-        size_t count;
-        bp_schedule_intervals(input->schedule, r, &count);
-        intervals += count;
-    }
+    for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++)
+        intervals += bp_schedule_get_info(input->schedule)->requests[r].interval_count;
     panel->rects = calloc(intervals, sizeof *panel->rects);
     panel->live = calloc((layout->steps + 1) * PICTURE_KINDS, sizeof *panel->live);
     *total = calloc(layout->steps + 1, sizeof **total);
@@ -232,7 +231,8 @@ static const char *find_roles(const picture_input *input, picture_layout *layout
 
 const char *picture_layout_init(const picture_input *input, picture_layout *layout)
 {
-    *layout = (picture_layout){.plan_count = input->plan_count, .steps = bp_schedule_step_count(input->schedule)};
+    *layout =
+        (picture_layout){.plan_count = input->plan_count, .steps = bp_schedule_get_info(input->schedule)->step_count};
     if (input->plan_count == 0)
         return "there is nothing to draw: no plans";
     layout->common_chars = names_common_chars(input->buckets);

@@ -288,8 +288,8 @@ static void find_live(schedule_picture *p)
     const schedule_view *v = p->view;
     for (uint32_t i = 0; i < bp_buckets_request_count(v->analysed->buckets); i++) {
         request_view r;
-        size_t count;
-        const bp_interval *intervals = bp_schedule_intervals(v->analysed->schedule, i, &count);
+        const bp_interval *intervals = bp_schedule_get_info(v->analysed->schedule)->requests[i].intervals;
+        size_t count = bp_schedule_get_info(v->analysed->schedule)->requests[i].interval_count;
         if (!schedule_view_request(v, i, &r) || count == 0)
             continue;
         bool shown = false;

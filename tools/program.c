@@ -68,9 +68,9 @@ typedef struct compute_steps {
  * when a unit computes. */
 static size_t computing_units(const bp_schedule *schedule, uint32_t index, size_t units[2])
 {
-    bp_step step = {.size = sizeof step};
+    bp_step step = bp_schedule_get_info(schedule)->steps[index];
     size_t count = 0;
-    if (bp_schedule_step(schedule, index, &step) != BP_OK || step.phase == BP_PHASE_RECORDED)
+    if (step.phase == BP_PHASE_RECORDED)
         return 0;
     if (step.unit >= 0)
         units[count++] = (size_t)step.unit;
@@ -152,9 +152,9 @@ static void add_interval(const pass *a, uint32_t request, uint32_t interval, con
 static void walk(pass *a, const bp_buckets *buckets)
 {
     for (uint32_t i = 0; i < a->p->requests; i++) {
-        size_t count;
+        size_t count = bp_schedule_get_info(a->schedule)->requests[i].interval_count;
         bp_request r = {.size = sizeof r};
-        const bp_interval *live = bp_schedule_intervals(a->schedule, i, &count);
+        const bp_interval *live = bp_schedule_get_info(a->schedule)->requests[i].intervals;
         bool always = count == 1 && live[0].begin == 0 && live[0].end == a->p->steps;
         if (always && bp_buckets_request(buckets, i, &r) == BP_OK && (BP_ROLES_STATE & BP_ROLE_BIT(r.role))) {
             add(a, ACTION_DRAIN, a->p->steps - 1, i, 0);
@@ -204,7 +204,7 @@ static bp_status make_program(const bp_buckets *buckets, const bp_schedule *sche
 bp_status program_init(const bp_buckets *buckets, const bp_schedule *schedule, program *p)
 {
     *p = (program){0};
-    size_t requests = bp_buckets_request_count(buckets), steps = bp_schedule_step_count(schedule);
+    size_t requests = bp_buckets_request_count(buckets), steps = bp_schedule_get_info(schedule)->step_count;
     if (requests >= UINT32_MAX || steps >= UINT32_MAX - 2)
         return bp_error_record(BP_ERR_OVERFLOW, "more requests or steps than can be driven");
     p->requests = (uint32_t)requests;

@@ -48,7 +48,7 @@ static bp_status iterate(const run_options *options, run_setup *setup)
 
 static int drive(const run_options *options, const analysis *a, run_setup *setup, run_outcome *outcome)
 {
-    progress_init(&setup->progress, "step", options->steps * bp_schedule_step_count(a->schedule));
+    progress_init(&setup->progress, "step", options->steps * bp_schedule_get_info(a->schedule)->step_count);
     interrupt_watch();
     bp_status status = iterate(options, setup);
     if (status == BP_OK)
@@ -74,7 +74,7 @@ static int drive(const run_options *options, const analysis *a, run_setup *setup
 /* The last step's events. */
 static int write_trace(const run_options *options, const analysis *a, const run_setup *setup, const output *file)
 {
-    uint64_t steps = bp_schedule_step_count(a->schedule), first = (options->steps - 1) * steps;
+    uint64_t steps = bp_schedule_get_info(a->schedule)->step_count, first = (options->steps - 1) * steps;
     bp_model *model = NULL;
     bp_status status =
         trace_model(a->name, a->buckets, setup->pool, driver_program(setup->driver), first, first + steps - 1, &model);

@@ -146,8 +146,8 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
     print_scale(o, setup, &summary);
     print_memory(setup, outcome);
     print_line("steps", "%llu of %llu training steps with %zu steps of the schedule, %.2f s",
-               (unsigned long long)r->iterations, (unsigned long long)o->steps, bp_schedule_step_count(a->schedule),
-               seconds(r->wall_ns));
+               (unsigned long long)r->iterations, (unsigned long long)o->steps,
+               bp_schedule_get_info(a->schedule)->step_count, seconds(r->wall_ns));
     print_line("acquires", "%llu, and %llu releases, in %.3f ms of calls: %.2f million a second",
                (unsigned long long)s->acquires, (unsigned long long)s->releases, 1e3 * seconds(r->call_ns),
                1e-6 * per_second(s->acquires, r->call_ns));
@@ -184,7 +184,7 @@ static void print_run(document *d, const run_options *o, const run_setup *setup,
     document_text(d, "device_model", *setup->device_model != '\0' ? setup->device_model : NULL);
     document_text(d, "allocator", bp_pool_allocator_name(setup->pool));
     document_number(d, "steps", o->steps);
-    document_number(d, "schedule_steps", bp_schedule_step_count(a->schedule));
+    document_number(d, "schedule_steps", bp_schedule_get_info(a->schedule)->step_count);
     document_number(d, "scale", setup->plan.scale);
     document_flag(d, "scale_picked", o->scale == 0);
     document_text(d, "selection", run_selection_name(o));

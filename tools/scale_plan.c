@@ -82,10 +82,8 @@ uint64_t iteration_bytes(const bp_buckets *buckets, const bp_schedule *schedule)
     uint64_t sum = 0;
     for (size_t i = 0; i < bp_buckets_request_count(buckets); i++) {
         bp_request r = {.size = sizeof r};
-        size_t count;
-        uint64_t bytes;
-        bp_schedule_intervals(schedule, i, &count);
-        if (bp_buckets_request(buckets, i, &r) != BP_OK || __builtin_mul_overflow(r.bytes, (uint64_t)count, &bytes) ||
+        uint64_t bytes, count = bp_schedule_get_info(schedule)->requests[i].interval_count;
+        if (bp_buckets_request(buckets, i, &r) != BP_OK || __builtin_mul_overflow(r.bytes, count, &bytes) ||
             __builtin_add_overflow(sum, bytes, &sum))
             return UINT64_MAX;
     }

@@ -25,9 +25,7 @@ static void print_request(document *d, const schedule_view *v, size_t index)
 
 static void print_step(document *d, const schedule_view *v, size_t index)
 {
-    bp_step step = {.size = sizeof step};
-    if (!document_check(d, bp_schedule_step(v->analysed->schedule, index, &step)))
-        return;
+    bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[index];
     document_object(d, NULL);
     document_text(d, "phase", schedule_view_phase_name(step.phase));
     print_unit(d, "unit", v, step.unit);
@@ -64,7 +62,7 @@ static void print_peak(document *d, const schedule_view *v, size_t index)
 
 static void print_overlap(document *d, const schedule_view *v, size_t index)
 {
-    const bp_overlap *overlap = &bp_schedule_overlaps(v->analysed->schedule)[index];
+    const bp_overlap *overlap = &bp_schedule_get_info(v->analysed->schedule)->overlaps[index];
     document_object(d, NULL);
     document_number(d, "earlier", overlap->earlier);
     document_number(d, "later", overlap->later);
@@ -92,7 +90,7 @@ int schedule_report_print(const schedule_view *v, const plan_options *options)
     print_list(&d, "steps", v, v->steps, print_step);
     print_list(&d, "events", v, v->event_count, print_event);
     print_list(&d, "peaks", v, v->role_count, print_peak);
-    print_list(&d, "overlaps", v, bp_schedule_overlap_count(schedule), print_overlap);
+    print_list(&d, "overlaps", v, bp_schedule_get_info(schedule)->overlap_count, print_overlap);
     document_end(&d);
     return document_finish(&d);
 }

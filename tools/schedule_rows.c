@@ -13,8 +13,7 @@ static void show(const schedule_view *v, uint32_t step, bool *shown)
 
 static bp_phase direction_of(const schedule_view *v, uint32_t index)
 {
-    bp_step step = {.size = sizeof step};
-    return bp_schedule_step(v->analysed->schedule, index, &step) == BP_OK ? names_direction(&step) : BP_PHASE_FORWARD;
+    return names_direction(&bp_schedule_get_info(v->analysed->schedule)->steps[index]);
 }
 
 static uint32_t count_rows(const schedule_view *v, const bool *shown)

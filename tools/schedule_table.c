@@ -85,9 +85,7 @@ static bool is_recorded(const schedule_view *v)
 static void add_step(sheet *s, const schedule_view *v, uint32_t index)
 {
     char text[EVENTS_TEXT_CHARS];
-    bp_step step = {.size = sizeof step};
-    if (bp_schedule_step(v->analysed->schedule, index, &step) != BP_OK)
-        return;
+    bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[index];
     sheet_add_line(s);
     snprintf(text, sizeof text, "%u", index);
     sheet_set_cell(s, 0, text);
@@ -135,8 +133,8 @@ static int print_steps(const schedule_view *v, const plan_options *options, cons
 
 static void print_overlaps(const schedule_view *v)
 {
-    size_t count = bp_schedule_overlap_count(v->analysed->schedule);
-    const bp_overlap *overlaps = bp_schedule_overlaps(v->analysed->schedule);
+    size_t count = bp_schedule_get_info(v->analysed->schedule)->overlap_count;
+    const bp_overlap *overlaps = bp_schedule_get_info(v->analysed->schedule)->overlaps;
     char earlier[EVENTS_TEXT_CHARS], later[EVENTS_TEXT_CHARS];
     if (count == 0)
         return;

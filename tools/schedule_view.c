@@ -84,8 +84,8 @@ static bool add_requests(schedule_view *v)
     uint64_t sum = 0;
     for (uint32_t i = 0; i < bp_buckets_request_count(v->analysed->buckets); i++) {
         request_view r;
-        size_t count;
-        const bp_interval *intervals = bp_schedule_intervals(v->analysed->schedule, i, &count);
+        const bp_interval *intervals = bp_schedule_get_info(v->analysed->schedule)->requests[i].intervals;
+        size_t count = bp_schedule_get_info(v->analysed->schedule)->requests[i].interval_count;
         if (!schedule_view_request(v, i, &r) || r.request.bytes > UINT64_MAX - v->alignment)
             return false;
         uint64_t bytes = schedule_view_bytes(v, &r);
@@ -126,15 +126,12 @@ static bool is_shown(const schedule_view *v, const bp_schedule_event *event)
     return shown;
 }
 
-static bp_status find_events(schedule_view *v)
+static void find_events(schedule_view *v)
 {
-    size_t count = 0;
-    bp_status status = bp_schedule_events_create(v->analysed->schedule, v->analysed->buckets, &v->events, &count);
-    if (status != BP_OK)
-        return status;
-    for (size_t i = 0; i < count; i++) {
-        if (is_shown(v, &v->events[i]))
-            v->events[v->event_count++] = v->events[i];
+    const bp_schedule_info *info = bp_schedule_get_info(v->analysed->schedule);
+    for (size_t i = 0; i < info->event_count; i++) {
+        if (is_shown(v, &info->events[i]))
+            v->events[v->event_count++] = info->events[i];
     }
     size_t at = 0;
     for (uint32_t step = 0; step <= v->steps; step++) {
@@ -143,7 +140,6 @@ static bp_status find_events(schedule_view *v)
             at++;
     }
     v->first_event[v->steps + 1] = v->event_count;
-    return BP_OK;
 }
 
 static int make(schedule_view *v, uint32_t roles)
@@ -155,22 +151,23 @@ static int make(schedule_view *v, uint32_t roles)
         failed = failed || v->roles[i].by_step == NULL;
     }
     v->first_event = calloc((size_t)v->steps + 2, sizeof *v->first_event);
-    if (failed || v->first_event == NULL)
+    v->events = calloc(bp_schedule_get_info(v->analysed->schedule)->event_count + 1, sizeof *v->events);
+    if (failed || v->first_event == NULL || v->events == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     if (v->role_count == 0)
         return cli_fail(EXIT_BAD_INPUT, "%s has no buckets in the roles asked for", v->analysed->name);
     if (!add_requests(v))
         return cli_fail(EXIT_BAD_INPUT, "%s: the sum of all buckets does not fit 64 bits", v->analysed->name);
     add_up(v);
-    bp_status status = find_events(v);
-    return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
+    find_events(v);
+    return EXIT_GO_ON;
 }
 
 int schedule_view_init(const analysis *a, uint32_t roles, uint64_t alignment, schedule_view *v)
 {
     *v = (schedule_view){.analysed = a,
                          .alignment = alignment,
-                         .steps = (uint32_t)bp_schedule_step_count(a->schedule),
+                         .steps = (uint32_t)bp_schedule_get_info(a->schedule)->step_count,
                          .common_chars = names_common_chars(a->buckets)};
     return make(v, roles);
 }
@@ -179,7 +176,7 @@ void schedule_view_finish(schedule_view *v)
 {
     for (size_t i = 0; i < v->role_count; i++)
         free(v->roles[i].by_step);
-    bp_schedule_events_destroy(&v->events);
+    free(v->events);
     free(v->first_event);
     *v = (schedule_view){0};
 }

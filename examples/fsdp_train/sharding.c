@@ -130,10 +130,9 @@ size_t sharding_unit(const sharding *s, int32_t unit, bucket **buckets)
 
 static bool is_live(const bp_schedule *schedule, size_t request, size_t step)
 {
-    size_t count;
-    const bp_interval *intervals = bp_schedule_intervals(schedule, request, &count);
-    for (size_t i = 0; i < count; i++) {
-        if (step >= intervals[i].begin && step < intervals[i].end)
+    const bp_scheduled_request *live = &bp_schedule_get_info(schedule)->requests[request];
+    for (size_t i = 0; i < live->interval_count; i++) {
+        if (step >= live->intervals[i].begin && step < live->intervals[i].end)
             return true;
     }
     return false;
@@ -142,7 +141,7 @@ static bool is_live(const bp_schedule *schedule, size_t request, size_t step)
 bp_status sharding_most_live(const sharding *s, uint64_t alignment, uint64_t *bytes)
 {
     uint64_t most = 0;
-    for (size_t step = 0; step < bp_schedule_step_count(s->schedule); step++) {
+    for (size_t step = 0; step < bp_schedule_get_info(s->schedule)->step_count; step++) {
         uint64_t live = 0;
         for (size_t i = 0; i < bp_buckets_request_count(s->buckets); i++) {
             bp_request request = {.size = sizeof request};

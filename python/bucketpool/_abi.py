@@ -207,7 +207,7 @@ BP_OUTSIDE_PREFETCHES_SUCCESSOR = 1
 BP_LANE_COUNT = 16
 BP_LANE_ANY = 0xffffffff
 BP_PREFETCH_SAME = 0xffffffff
-BP_MOST_MICROBATCHES = 1024
+BP_MAX_MICROBATCHES = 1024
 
 
 class bp_unit_prefetch(Structure):
@@ -225,21 +225,31 @@ class bp_recorded_config(Sized):
     _fields_ = [("size", c_size_t), ("overlap_window", c_uint32), ("partial", c_uint32)]
 
 
-class bp_step(Sized):
-    _fields_ = [("size", c_size_t), ("phase", c_int), ("unit", c_int32), ("forward_unit", c_int32)]
+class bp_step(Structure):
+    _fields_ = [("phase", c_int), ("unit", c_int32), ("forward_unit", c_int32)]
 
 
 class bp_interval(Structure):
     _fields_ = [("begin", c_uint32), ("end", c_uint32)]
 
 
+class bp_scheduled_request(Structure):
+    _fields_ = [("intervals", POINTER(bp_interval)), ("interval_count", c_size_t)]
+
+
 class bp_overlap(Structure):
     _fields_ = [("earlier", c_uint32), ("later", c_uint32)]
 
 
-class bp_schedule_event(Sized):
-    _fields_ = [("size", c_size_t), ("step", c_uint32), ("acquire", c_uint32), ("lane", c_uint32),
-                ("first_request", c_uint32), ("request_count", c_uint32)]
+class bp_schedule_event(Structure):
+    _fields_ = [("step", c_uint32), ("acquire", c_uint32), ("lane", c_uint32), ("first_request", c_uint32),
+                ("request_count", c_uint32)]
+
+
+class bp_schedule_info(Structure):
+    _fields_ = [("step_count", c_size_t), ("steps", POINTER(bp_step)), ("request_count", c_size_t),
+                ("requests", POINTER(bp_scheduled_request)), ("overlap_count", c_size_t),
+                ("overlaps", POINTER(bp_overlap)), ("event_count", c_size_t), ("events", POINTER(bp_schedule_event))]
 
 
 # ---- plan.h --------------------------------------------------------------------------------------------------------
@@ -943,28 +953,35 @@ class bp_torch_statistics(Sized):
 
 # ---- whatif.h ------------------------------------------------------------------------------------------------------
 
-BP_MOST_WHATIF_PREFETCH = 64
+BP_MAX_WHATIF_PREFETCH = 64
 
 
 class bp_alternatives_config(Sized):
-    _fields_ = [("size", c_size_t), ("most_prefetch", c_uint32), ("work", c_uint64), ("present", c_void_p)]
+    _fields_ = [("size", c_size_t), ("max_prefetch", c_uint32), ("work", c_uint64), ("present", c_void_p)]
 
 
-class bp_alternative(Sized):
-    _fields_ = [("size", c_size_t), ("prefetch", c_uint32), ("prefetch_backward", c_uint32), ("streams", c_int),
-                ("joint", c_uint32), ("is_present", c_uint32), ("optimal", c_uint32), ("bytes", c_uint64),
-                ("lower_bound_bytes", c_uint64), ("proven_bytes", c_uint64), ("max_bytes", c_uint64),
-                ("live_bytes", c_uint64)]
+class bp_alternative(Structure):
+    _fields_ = [("prefetch", c_uint32), ("prefetch_backward", c_uint32), ("streams", c_int), ("joint", c_uint32),
+                ("is_present", c_uint32), ("optimal", c_uint32), ("bytes", c_uint64), ("lower_bound_bytes", c_uint64),
+                ("proven_bytes", c_uint64), ("max_bytes", c_uint64), ("live_bytes", c_uint64)]
 
 
-class bp_peak(Sized):
-    _fields_ = [("size", c_size_t), ("roles", c_uint32), ("step", c_uint32), ("bytes", c_uint64), ("holders", c_size_t),
-                ("steps", c_uint32), ("sets", c_uint32), ("next_bytes", c_uint64), ("next_step", c_uint32),
-                ("below_step", c_uint32), ("below_bytes", c_uint64)]
+class bp_alternatives_info(Structure):
+    _fields_ = [("alternative_count", c_size_t), ("alternatives", POINTER(bp_alternative))]
 
 
-class bp_peak_holder(Sized):
-    _fields_ = [("size", c_size_t), ("unit", c_uint32), ("role", c_uint32), ("bytes", c_uint64)]
+class bp_peak_holder(Structure):
+    _fields_ = [("unit", c_uint32), ("role", c_uint32), ("bytes", c_uint64)]
+
+
+class bp_peak(Structure):
+    _fields_ = [("roles", c_uint32), ("step", c_uint32), ("bytes", c_uint64), ("holder_count", c_size_t),
+                ("holders", POINTER(bp_peak_holder)), ("step_count", c_uint32), ("set_count", c_uint32),
+                ("next_bytes", c_uint64), ("next_step", c_uint32), ("below_step", c_uint32), ("below_bytes", c_uint64)]
+
+
+class bp_peaks_info(Structure):
+    _fields_ = [("peak_count", c_size_t), ("peaks", POINTER(bp_peak))]
 
 
 FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
@@ -1065,17 +1082,10 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_schedule_create_training": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(c_void_p)]),
         "bp_recorded_config_init": (c_int, [POINTER(bp_recorded_config), c_size_t]),
         "bp_schedule_create_recorded": (c_int, [c_void_p, c_void_p, POINTER(bp_recorded_config), POINTER(c_void_p)]),
-        "bp_schedule_create_united": (c_int, [POINTER(c_void_p), c_size_t, POINTER(c_void_p)]),
-        "bp_schedule_create_of_part": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(c_void_p)]),
+        "bp_schedule_create_merged": (c_int, [POINTER(c_void_p), c_size_t, POINTER(c_void_p)]),
+        "bp_schedule_create_embedded": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(c_void_p)]),
         "bp_schedule_destroy": (None, [POINTER(c_void_p)]),
-        "bp_schedule_step_count": (c_size_t, [c_void_p]),
-        "bp_schedule_step": (c_int, [c_void_p, c_size_t, POINTER(bp_step)]),
-        "bp_schedule_intervals": (POINTER(bp_interval), [c_void_p, c_size_t, POINTER(c_size_t)]),
-        "bp_schedule_overlap_count": (c_size_t, [c_void_p]),
-        "bp_schedule_overlaps": (POINTER(bp_overlap), [c_void_p]),
-        "bp_schedule_events_create": (c_int, [c_void_p, c_void_p, POINTER(POINTER(bp_schedule_event)),
-                                              POINTER(c_size_t)]),
-        "bp_schedule_events_destroy": (None, [POINTER(POINTER(bp_schedule_event))]),
+        "bp_schedule_get_info": (POINTER(bp_schedule_info), [c_void_p]),
         "bp_policy_name": (c_char_p, [c_int]),
         "bp_policy_parse": (c_int, [c_char_p, POINTER(c_int)]),
         "bp_plan_config_init": (c_int, [POINTER(bp_plan_config), c_size_t]),
@@ -1254,13 +1264,10 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_alternatives_create": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(bp_plan_config),
                                            POINTER(bp_alternatives_config), POINTER(c_void_p)]),
         "bp_alternatives_destroy": (None, [POINTER(c_void_p)]),
-        "bp_alternatives_count": (c_size_t, [c_void_p]),
-        "bp_alternatives_get": (c_int, [c_void_p, c_size_t, POINTER(bp_alternative)]),
+        "bp_alternatives_get_info": (POINTER(bp_alternatives_info), [c_void_p]),
         "bp_peaks_create": (c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
         "bp_peaks_destroy": (None, [POINTER(c_void_p)]),
-        "bp_peaks_count": (c_size_t, [c_void_p]),
-        "bp_peaks_get": (c_int, [c_void_p, c_size_t, POINTER(bp_peak)]),
-        "bp_peaks_holder": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_peak_holder)]),
+        "bp_peaks_get_info": (POINTER(bp_peaks_info), [c_void_p]),
     },
     "formats": {
         "bp_reader_options_init": (c_int, [POINTER(bp_reader_options), c_size_t]),

@@ -116,6 +116,14 @@ def filled(function: Any, kind: Type[T], *arguments: Any) -> T:
     return struct
 
 
+def viewed(function: Any, handle: Any) -> Any:
+    """The view that bp_x_get_info gives of an object. It keeps the handle, and so the object, alive; what is read from
+    it must be copied before it goes."""
+    info = function(handle).contents
+    info.handle = handle
+    return info
+
+
 def configured(init: Any, kind: Type[T], /, **values: Any) -> T:
     """A configuration with the library's defaults and these values; None leaves the default."""
     struct = kind()

@@ -4,8 +4,9 @@ import ctypes
 from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from . import _abi
-from ._library import call, configured, core, filled
+from ._library import call, configured, core, viewed
 from .buckets import Buckets
+from .errors import InvalidArgument
 from .handle import Handle, Owner
 from .model import Model
 from .names import member, name_of, whole
@@ -38,10 +39,10 @@ def _unit(unit: int) -> Optional[int]:
 
 
 class Schedule(Owner[ScheduleHandle]):
-    """Made by training(), recorded(), united() or of_part(). Keeps nothing of what it was made of."""
+    """Made by training(), recorded(), merged() or embedded(). Keeps nothing of its inputs, and never changes."""
 
     def __init__(self) -> None:
-        raise TypeError("schedules are made by Schedule.training, recorded, united or of_part")
+        raise TypeError("schedules are made by Schedule.training, recorded, merged or embedded")
 
     @classmethod
     def _made(cls, function: Any, *arguments: Any) -> "Schedule":
@@ -58,12 +59,12 @@ class Schedule(Owner[ScheduleHandle]):
                  overrides: Mapping[int, Tuple[int, Optional[int]]] = {}) -> "Schedule":
         """A training step as FSDP runtimes run it, by default Megatron-FSDP's with double buffering.
 
-        prefetch: units gathered ahead; prefetch_backward None: as forward. grad_units: units whose gradients are live
+        prefetch: prefetch depth; prefetch_backward None: as forward. grad_units: units whose gradients are live
         at once. passes: "train", "eval", "both". keep_after_forward: parameters stay until their backward (ZeRO-2).
         recompute: activation checkpointing. streams: "separate", "unified". outside: what embedding and output layer
         gather ahead, "nothing" or "successor". microbatches: forward passes in flight in a 1F1B stage; combined:
-        forward and backward side by side. overrides: unit -> (forward, backward) prefetch of its own, backward None:
-        as forward. Raises InvalidArgument, Unsupported (more than 2^25 steps)."""
+        forward and backward at the same time. overrides: unit -> prefetch depths (forward, backward), backward None: as
+        forward. Raises InvalidArgument, Unsupported (more than 2^25 steps)."""
         own = (_abi.bp_unit_prefetch * len(overrides))()
         for entry, (unit, (forward, backward)) in zip(own, overrides.items()):
             entry.unit, entry.forward = whole(unit, 32, "a unit"), whole(forward, 32, "prefetch")
@@ -90,43 +91,54 @@ class Schedule(Owner[ScheduleHandle]):
         return cls._made(core().bp_schedule_create_recorded, model.handle, buckets.handle, ctypes.byref(config))
 
     @classmethod
-    def united(cls, schedules: Iterable["Schedule"]) -> "Schedule":
-        """Several schedules of the same buckets: what conflicts in any of them conflicts. Raises InvalidArgument."""
+    def merged(cls, schedules: Iterable["Schedule"]) -> "Schedule":
+        """Several schedules of the same buckets, one after the other: requests that conflict in one of them conflict.
+        Raises InvalidArgument."""
         kept = [schedule.handle for schedule in schedules]
         pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
-        return cls._made(core().bp_schedule_create_united, pointers, len(kept))
+        return cls._made(core().bp_schedule_create_merged, pointers, len(kept))
 
     @classmethod
-    def of_part(cls, schedule: "Schedule", united: Buckets, index: int) -> "Schedule":
-        """A part's schedule for the buckets that Buckets.united made, of which it is number `index`."""
-        return cls._made(core().bp_schedule_create_of_part, schedule.handle, united.handle, whole(index, 63, "a part"))
+    def embedded(cls, schedule: "Schedule", buckets: Buckets, index: int) -> "Schedule":
+        """The schedule of one of several models that share a pool, for the buckets that Buckets.united made of theirs;
+        its own are number `index`. Raises InvalidArgument."""
+        return cls._made(core().bp_schedule_create_embedded, schedule.handle, buckets.handle, whole(index, 63, "a part"))
+
+    @property
+    def _info(self) -> Any:
+        return viewed(core().bp_schedule_get_info, self.handle)
 
     @property
     def step_count(self) -> int:
-        return int(core().bp_schedule_step_count(self.handle))
+        return int(self._info.step_count)
 
     @property
     def steps(self) -> List[Step]:
-        library, handle = core(), self.handle
-        steps = (filled(library.bp_schedule_step, _abi.bp_step, handle, index)
-                 for index in range(library.bp_schedule_step_count(handle)))
-        return [Step(name_of("BP_PHASE_", s.phase), _unit(s.unit), _unit(s.forward_unit)) for s in steps]
+        info = self._info
+        return [Step(name_of("BP_PHASE_", s.phase), _unit(s.unit), _unit(s.forward_unit))
+                for s in info.steps[:info.step_count]]
 
     def intervals(self, request: int) -> List[Tuple[int, int]]:
-        """Steps [begin, end) in which a request is live, by its index; [] where this schedule never uses it."""
-        count, handle = ctypes.c_size_t(), self.handle
-        found = core().bp_schedule_intervals(handle, whole(request, 63, "a request"), ctypes.byref(count))
-        return [(found[index].begin, found[index].end) for index in range(count.value)]
+        """Steps [begin, end) in which a request is live; [] where this schedule never uses it. Raises InvalidArgument
+        (no such request)."""
+        info, index = self._info, whole(request, 63, "a request")
+        if index >= info.request_count:
+            raise InvalidArgument(f"request {index} of {info.request_count}")
+        found = info.requests[index]
+        return [(i.begin, i.end) for i in found.intervals[:found.interval_count]]
 
-    def events(self, buckets: Buckets) -> List[ScheduleEvent]:
-        """The schedule as acquires and releases, by step, releases first. Raises InvalidArgument (other buckets)."""
-        pointer, count = ctypes.POINTER(_abi.bp_schedule_event)(), ctypes.c_size_t()
-        call(core().bp_schedule_events_create, self.handle, buckets.handle, ctypes.byref(pointer), ctypes.byref(count))
-        try:
-            entries = (pointer[index] for index in range(count.value))
-            return [ScheduleEvent(e.step, bool(e.acquire), e.lane, e.first_request, e.request_count) for e in entries]
-        finally:
-            core().bp_schedule_events_destroy(ctypes.byref(pointer))
+    @property
+    def overlaps(self) -> List[Tuple[int, int]]:
+        """Pairs of requests (earlier, later) that are never live together but conflict, because of an overlap window."""
+        info = self._info
+        return [(o.earlier, o.later) for o in info.overlaps[:info.overlap_count]]
+
+    @property
+    def events(self) -> List[ScheduleEvent]:
+        """Acquires and releases, by step, releases first."""
+        info = self._info
+        return [ScheduleEvent(e.step, bool(e.acquire), e.lane, e.first_request, e.request_count)
+                for e in info.events[:info.event_count]]
 
     def __repr__(self) -> str:
         return "<Schedule, closed>" if self.closed else f"<Schedule: {self.step_count} steps>"

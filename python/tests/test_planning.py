@@ -237,7 +237,7 @@ class Plans(unittest.TestCase):
                 (["passes", "eval"], lambda: bp.Schedule.training(buckets, passes="night")),
                 (["999"], lambda: bp.Schedule.training(buckets, overrides={999: (1, None)})),
                 (["events"], lambda: bp.Schedule.recorded(model, buckets)),
-                ([], lambda: bp.Schedule.united([]))):
+                ([], lambda: bp.Schedule.merged([]))):
             with self.assertRaises(bp.InvalidArgument) as caught:
                 function()
             for word in words:
@@ -249,10 +249,12 @@ class Plans(unittest.TestCase):
         self.assertEqual((schedule.steps[0].phase, schedule.steps[0].unit), ("forward", 0))
         self.assertEqual((schedule.steps[9].phase, schedule.steps[9].unit), ("backward", 0))
         self.assertEqual(schedule.intervals(0)[0], (0, 1))
-        self.assertEqual(schedule.intervals(10 ** 6), [])
-        events = schedule.events(buckets)
+        with self.assertRaisesRegex(bp.InvalidArgument, "request 1000000 of"):
+            schedule.intervals(10 ** 6)
+        self.assertEqual(schedule.overlaps, [])
+        events = schedule.events
         self.assertEqual(sum(e.requests for e in events if e.acquire), sum(e.requests for e in events if not e.acquire))
-        both = bp.Schedule.united([schedule, bp.Schedule.training(buckets, passes="eval")])
+        both = bp.Schedule.merged([schedule, bp.Schedule.training(buckets, passes="eval")])
         self.assertEqual(both.step_count, 15)
         with self.assertRaises(TypeError):
             bp.Schedule()
@@ -261,7 +263,7 @@ class Plans(unittest.TestCase):
         a, b = world()[0], world(sizes=(4000, 10))[0]
         united = bp.Buckets.united({"policy": a, "reference": b})
         self.assertEqual(united.units, [f"policy/u{n}" for n in range(5)] + ["reference/u0", "reference/u1"])
-        schedule = bp.Schedule.united([bp.Schedule.of_part(bp.Schedule.training(part), united, index)
+        schedule = bp.Schedule.merged([bp.Schedule.embedded(bp.Schedule.training(part), united, index)
                                        for index, part in enumerate((a, b))])
         plan = bp.Plan(united, schedule)
         plan.check(united, schedule)

@@ -25,7 +25,7 @@ class Serving(unittest.TestCase):
         wrong, seen = [], 0
         for _ in range(ROUNDS):
             held = {}
-            for event in served.schedule.events(served.buckets):
+            for event in served.schedule.events:
                 ids = served.ids[event.first:event.first + event.requests]
                 if event.acquire:
                     for view in served.pool.acquire(ids, gather):

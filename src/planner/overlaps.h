@@ -8,10 +8,10 @@
 bp_status bp_schedule_add_window(bp_schedule *schedule, const bp_window *window);
 
 /* Windows of a recorded schedule: what is released on one lane is kept from the next `width` units that acquire on another, also
- * round the end of the recording. Derives the overlaps. overlap_window.c */
+ * round the end of the recording. The spans are there. */
 bp_status bp_schedule_add_overlap_window(bp_schedule *schedule, const bp_buckets *buckets, uint32_t width);
 
-/* Drops the windows of requests that are live together, and makes the overlaps from the others. The intervals are there. */
+/* Drops the windows of requests that are live together, and makes the overlaps from the others. The list of requests is there. */
 bp_status bp_schedule_derive_overlaps(bp_schedule *schedule);
 
 /* Steps in which a request that was released still keeps off what is acquired. */

@@ -442,8 +442,8 @@ static bp_status check_times(const check *c)
 /* No bytes are shared where that would make an acquire wait that the schedule wants to overlap. */
 static bp_status check_overlaps(const check *c)
 {
-    size_t count = bp_schedule_overlap_count(c->schedule);
-    const bp_overlap *overlaps = bp_schedule_overlaps(c->schedule);
+    size_t count = c->schedule->overlap_count;
+    const bp_overlap *overlaps = c->schedule->overlaps;
     for (size_t i = 0; i < count; i++) {
         uint32_t earlier = c->assignment_of[overlaps[i].earlier], later = c->assignment_of[overlaps[i].later];
         if (earlier == NOBODY || later == NOBODY)

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "core/structs.h"
 #include "planner/overlaps.h"
 #include "planner/schedule.h"
 
@@ -38,13 +39,11 @@ typedef struct recording {
     bool partial; /* requests may have no events */
 } recording;
 
+static const bp_recorded_config recorded_defaults = {.size = sizeof recorded_defaults};
+
 bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_recorded_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_recorded_config){.size = sizeof *config};
-    return BP_OK;
+    return bp_struct_init("bp_recorded_config_init", config, size, &recorded_defaults, sizeof recorded_defaults);
 }
 
 static bp_status fail_event(const recording *r, size_t at, const bp_model_event *event, uint32_t request,
@@ -146,9 +145,12 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
     }
     if (r->count > 0)
         qsort(r->found, r->count, sizeof *r->found, by_request);
+    const bp_request_group *group = buckets->groups;
     size_t at = 0;
     for (uint32_t i = 0; i < buckets->request_count; i++) {
-        BP_TRY(bp_schedule_add_span(schedule, i, 1));
+        while (group + 1 < buckets->groups + buckets->group_count && group[1].first <= i)
+            group++;
+        BP_TRY(bp_schedule_add_span(schedule, i, 1, i == group->first));
         if ((at == r->count || r->found[at].request != i) && !r->partial) {
             const bp_request_data *request = &buckets->requests[i];
             const bp_bucket_data *b = &buckets->buckets[request->bucket];
@@ -167,22 +169,25 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
     return BP_OK;
 }
 
-bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets,
-                                      const bp_recorded_config *config, bp_schedule **schedule)
+bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets, const bp_recorded_config *given,
+                                      bp_schedule **schedule)
 {
+    bp_recorded_config config = recorded_defaults;
     if (model == NULL || buckets == NULL || schedule == NULL || model->event_count == 0 ||
-        model->unit_count != buckets->unit_count || (config != NULL && config->size < sizeof *config))
+        model->unit_count != buckets->unit_count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_schedule_create_recorded: needs a model with events, its buckets, and no or an initialised "
-                       "configuration");
+                       "bp_schedule_create_recorded: needs a model with events and its buckets");
+    BP_TRY(bp_struct_read("bp_schedule_create_recorded", given, true, &config, sizeof config));
     bp_schedule *created;
     BP_TRY(bp_schedule_new(buckets->request_count, &created));
-    recording r = {.model = model, .buckets = buckets, .partial = config != NULL && config->partial};
+    recording r = {.model = model, .buckets = buckets, .partial = config.partial != 0};
     for (size_t g = 0; g < buckets->group_count; g++)
         r.roles |= BP_ROLE_BIT(buckets->groups[g].role);
     bp_status status = record(&r, model, created);
-    if (status == BP_OK && config != NULL && config->overlap_window > 0)
-        status = bp_schedule_add_overlap_window(created, buckets, config->overlap_window);
+    if (status == BP_OK && config.overlap_window > 0)
+        status = bp_schedule_add_overlap_window(created, buckets, config.overlap_window);
+    if (status == BP_OK)
+        status = bp_schedule_finish(created);
     free(r.live_since);
     free(r.found);
     if (status != BP_OK) {

@@ -1,19 +1,10 @@
+/* Schedules: building one from steps and spans, and what a finished one shows. */
 #include "planner/schedule.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/fail.h"
-
-bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size)
-{
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_schedule_config){
-        .size = sizeof *config, .prefetch = 1, .prefetch_backward = BP_PREFETCH_SAME, .grad_units = 2};
-    return BP_OK;
-}
+#include "planner/overlaps.h"
 
 bp_status bp_schedule_new(size_t request_count, bp_schedule **schedule)
 {
@@ -34,7 +25,9 @@ void bp_schedule_destroy(bp_schedule **schedule)
     free((*schedule)->intervals);
     free((*schedule)->lanes);
     free((*schedule)->windows);
+    free((*schedule)->requests);
     free((*schedule)->overlaps);
+    free((*schedule)->events);
     free(*schedule);
     *schedule = NULL;
 }
@@ -57,14 +50,14 @@ bp_status bp_schedule_add_step(bp_schedule *s, bp_phase phase, int32_t unit, int
     if (s->step_count >= INT32_MAX)
         return bp_fail(BP_ERR_OVERFLOW, "the schedule has more than %d steps", INT32_MAX);
     BP_TRY(bp_grow_array((void **)&s->steps, &s->step_capacity, s->step_count, sizeof *s->steps));
-    s->steps[s->step_count++] = (bp_step){sizeof(bp_step), phase, unit, forward_unit};
+    s->steps[s->step_count++] = (bp_step){phase, unit, forward_unit};
     return BP_OK;
 }
 
-bp_status bp_schedule_add_span(bp_schedule *s, uint32_t first_request, uint32_t request_count)
+bp_status bp_schedule_add_span(bp_schedule *s, uint32_t first_request, uint32_t request_count, bool starts_group)
 {
     BP_TRY(bp_grow_array((void **)&s->spans, &s->span_capacity, s->span_count, sizeof *s->spans));
-    s->spans[s->span_count++] = (bp_span){first_request, request_count, (uint32_t)s->interval_count, 0};
+    s->spans[s->span_count++] = (bp_span){first_request, request_count, (uint32_t)s->interval_count, 0, starts_group};
     s->use_count = 0;
     return BP_OK;
 }
@@ -115,38 +108,6 @@ bp_status bp_schedule_close_span(bp_schedule *s)
     return BP_OK;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
-
-size_t bp_schedule_step_count(const bp_schedule *schedule)
-{
-    return schedule->step_count;
-}
-
-bp_status bp_schedule_step(const bp_schedule *schedule, size_t index, bp_step *step)
-{
-    if (index >= schedule->step_count || step->size < sizeof *step)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "step %zu of %zu, size %zu", index, schedule->step_count, step->size);
-    *step = schedule->steps[index];
-    return BP_OK;
-}
-
-const bp_interval *bp_schedule_intervals(const bp_schedule *schedule, size_t request, size_t *count)
-{
-    *count = 0;
-    size_t low = 0, high = schedule->span_count; /* the last span that begins at or before the request */
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (schedule->spans[middle].first_request <= request)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (request >= schedule->request_count || low == 0 || schedule->spans[low - 1].interval_count == 0)
-        return NULL;
-    *count = schedule->spans[low - 1].interval_count;
-    return schedule->intervals + schedule->spans[low - 1].first_interval;
-}
-
 bp_use bp_schedule_use(const bp_schedule *schedule, size_t interval)
 {
     const bp_interval *i = &schedule->intervals[interval];
@@ -154,12 +115,105 @@ bp_use bp_schedule_use(const bp_schedule *schedule, size_t interval)
     return (bp_use){i->begin, i->end, lanes->acquire, lanes->release};
 }
 
-size_t bp_schedule_overlap_count(const bp_schedule *schedule)
+/* ---- events -------------------------------------------------------------------------------------------------------- */
+
+/* Events in order: by step, releases first. */
+static size_t rank_of(uint32_t step, uint32_t acquire)
 {
-    return schedule->overlap_count;
+    return 2 * (size_t)step + acquire;
 }
 
-const bp_overlap *bp_schedule_overlaps(const bp_schedule *schedule)
+/* A counting sort: O(intervals + steps). Spans come in the order of the requests, so events of the same rank do. `starts`: where the
+ * events of each rank begin, for twice as many ranks as steps and two more. */
+static void sort_events(bp_schedule *s, uint32_t *starts, uint32_t *spans)
 {
-    return schedule->overlap_count > 0 ? schedule->overlaps : NULL;
+    for (size_t i = 0; i < s->interval_count; i++) {
+        starts[rank_of(s->intervals[i].begin, 1) + 1]++;
+        starts[rank_of(s->intervals[i].end, 0) + 1]++;
+    }
+    for (size_t rank = 0; rank < rank_of((uint32_t)s->step_count, 1); rank++)
+        starts[rank + 1] += starts[rank];
+    for (size_t i = 0; i < s->span_count; i++) {
+        const bp_span *span = &s->spans[i];
+        for (uint32_t k = 0; k < span->interval_count; k++) {
+            bp_use use = bp_schedule_use(s, span->first_interval + k);
+            uint32_t acquire = starts[rank_of(use.begin, 1)]++, release = starts[rank_of(use.end, 0)]++;
+            s->events[acquire] =
+                (bp_schedule_event){use.begin, 1, use.acquire_lane, span->first_request, span->request_count};
+            s->events[release] =
+                (bp_schedule_event){use.end, 0, use.release_lane, span->first_request, span->request_count};
+            spans[acquire] = spans[release] = (uint32_t)i;
+        }
+    }
+}
+
+/* Requests of a unit and role that are acquired or released together become one event: recorded schedules have a span for each
+ * request. */
+static size_t merge_neighbours(bp_schedule *s, const uint32_t *spans, size_t count)
+{
+    size_t merged = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bp_schedule_event *e = &s->events[i];
+        bp_schedule_event *last = merged > 0 ? &s->events[merged - 1] : NULL;
+        if (last != NULL && last->step == e->step && last->acquire == e->acquire && last->lane == e->lane &&
+            last->first_request + last->request_count == e->first_request && !s->spans[spans[i]].starts_group)
+            last->request_count += e->request_count;
+        else
+            s->events[merged++] = *e;
+    }
+    return merged;
+}
+
+static bp_status list_events(bp_schedule *s)
+{
+    size_t count = 2 * s->interval_count;
+    uint32_t *starts = NULL, *spans = NULL;
+    bp_status status = bp_new_array(count, sizeof *s->events, (void **)&s->events);
+    if (status == BP_OK)
+        status = bp_new_array(rank_of((uint32_t)s->step_count, 1) + 1, sizeof *starts, (void **)&starts);
+    if (status == BP_OK)
+        status = bp_new_array(count, sizeof *spans, (void **)&spans);
+    if (status == BP_OK) {
+        sort_events(s, starts, spans);
+        s->info.event_count = merge_neighbours(s, spans, count);
+    }
+    free(starts);
+    free(spans);
+    return status;
+}
+
+/* ---- finishing ------------------------------------------------------------------------------------------------------- */
+
+static bp_status list_requests(bp_schedule *s)
+{
+    BP_TRY(bp_new_array(s->request_count, sizeof *s->requests, (void **)&s->requests));
+    for (size_t i = 0; i < s->span_count; i++) {
+        const bp_span *span = &s->spans[i];
+        for (uint32_t k = 0; k < span->request_count && span->interval_count > 0; k++)
+            s->requests[span->first_request + k] =
+                (bp_scheduled_request){s->intervals + span->first_interval, span->interval_count};
+    }
+    return BP_OK;
+}
+
+bp_status bp_schedule_finish(bp_schedule *s)
+{
+    free(s->uses);
+    s->uses = NULL;
+    BP_TRY(list_requests(s));
+    BP_TRY(bp_schedule_derive_overlaps(s));
+    BP_TRY(list_events(s));
+    s->info.step_count = s->step_count;
+    s->info.steps = s->steps;
+    s->info.request_count = s->request_count;
+    s->info.requests = s->requests;
+    s->info.overlap_count = s->overlap_count;
+    s->info.overlaps = s->overlaps;
+    s->info.events = s->events;
+    return BP_OK;
+}
+
+const bp_schedule_info *bp_schedule_get_info(const bp_schedule *schedule)
+{
+    return schedule != NULL ? &schedule->info : NULL;
 }

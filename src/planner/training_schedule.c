@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "core/structs.h"
 #include "planner/run_order.h"
 #include "planner/schedule.h"
 #include "planner/time_axis.h"
@@ -23,7 +24,15 @@ typedef struct generator {
     bool *has_transpose; /* by bucket */
 } generator;
 
-/* ---- what is asked for --------------------------------------------------------------------------------------------- */
+/* ---- configuration ------------------------------------------------------------------------------------------------- */
+
+static const bp_schedule_config schedule_defaults = {
+    .size = sizeof schedule_defaults, .prefetch = 1, .prefetch_backward = BP_PREFETCH_SAME, .grad_units = 2};
+
+bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size)
+{
+    return bp_struct_init("bp_schedule_config_init", config, size, &schedule_defaults, sizeof schedule_defaults);
+}
 
 static bp_status check_config(const bp_schedule_config *c)
 {
@@ -39,9 +48,9 @@ static bp_status check_config(const bp_schedule_config *c)
     if ((unsigned)c->outside > BP_OUTSIDE_PREFETCHES_SUCCESSOR)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "outside %d: expected nothing (%d) or successor (%d)", (int)c->outside,
                        BP_OUTSIDE_PREFETCHES_NOTHING, BP_OUTSIDE_PREFETCHES_SUCCESSOR);
-    if (c->microbatches > BP_MOST_MICROBATCHES)
+    if (c->microbatches > BP_MAX_MICROBATCHES)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%u microbatches in flight, at most %u are planned", c->microbatches,
-                       BP_MOST_MICROBATCHES);
+                       BP_MAX_MICROBATCHES);
     if (c->override_count > 0 && c->overrides == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "override_count is %u, but there are no overrides", c->override_count);
     return BP_OK;
@@ -182,7 +191,7 @@ static bp_status add_group(generator *g, const bp_request_group *group)
         uint32_t next = first + 1;
         while (next < end && liveness_of(g, next) == live)
             next++;
-        BP_TRY(bp_schedule_add_span(g->schedule, first, next - first));
+        BP_TRY(bp_schedule_add_span(g->schedule, first, next - first, first == group->first));
         BP_TRY(add_live(g, group, live));
         BP_TRY(bp_schedule_close_span(g->schedule));
         first = next;
@@ -198,17 +207,18 @@ static bp_status generate(generator *g)
     BP_TRY(bp_time_axis_init(&g->order, g->config, g->schedule, &g->axis));
     for (size_t i = 0; i < g->buckets->group_count; i++)
         BP_TRY(add_group(g, &g->buckets->groups[i]));
-    return BP_OK;
+    return bp_schedule_finish(g->schedule);
 }
 
-bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *config,
+bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *given,
                                       bp_schedule **schedule)
 {
-    if (buckets == NULL || config == NULL || schedule == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_schedule_create_training: needs buckets and an initialised configuration");
-    BP_TRY(check_config(config));
-    generator g = {.buckets = buckets, .config = config};
+    bp_schedule_config config = schedule_defaults;
+    if (buckets == NULL || schedule == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_training: needs buckets and an output");
+    BP_TRY(bp_struct_read("bp_schedule_create_training", given, false, &config, sizeof config));
+    BP_TRY(check_config(&config));
+    generator g = {.buckets = buckets, .config = &config};
     BP_TRY(bp_schedule_new(buckets->request_count, &g.schedule));
     bp_status status = generate(&g);
     bp_run_order_finish(&g.order);

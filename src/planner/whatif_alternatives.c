@@ -1,9 +1,13 @@
-/* What plans of other schedules take. */
+/* What-if: how many bytes plans of other schedules need. */
 #include <stdlib.h>
 
+#include <bucketpool/whatif.h>
+
+#include "core/arith.h"
 #include "core/fail.h"
+#include "core/structs.h"
 #include "planner/bound.h"
-#include "planner/whatif.h"
+#include "planner/plan.h"
 
 #define DEFAULT_WORK (UINT64_C(1) << 24)
 #define ALL_ROLES (BP_ROLE_BIT(BP_ROLE_COUNT) - 1)
@@ -13,6 +17,7 @@
 struct bp_alternatives {
     bp_alternative *items;
     size_t count, capacity;
+    bp_alternatives_info info;
 };
 
 typedef struct survey {
@@ -24,13 +29,50 @@ typedef struct survey {
     bp_alternatives *made;
 } survey;
 
+static const bp_alternatives_config alternatives_defaults = {
+    .size = sizeof alternatives_defaults, .max_prefetch = 4, .work = DEFAULT_WORK};
+
 bp_status bp_alternatives_config_init(bp_alternatives_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_alternatives_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_alternatives_config){.size = sizeof *config, .most_prefetch = 4, .work = DEFAULT_WORK};
+    return bp_struct_init("bp_alternatives_config_init", config, size, &alternatives_defaults,
+                          sizeof alternatives_defaults);
+}
+
+/* What a plan needs. */
+typedef struct plan_bytes {
+    uint64_t bytes, lower_bound_bytes, proven_bytes;
+    bool optimal, feasible;
+} plan_bytes;
+
+static bp_status read_sums(const bp_plan *plan, plan_bytes *sums)
+{
+    bp_plan_summary summary = {.size = sizeof summary};
+    BP_TRY(bp_plan_summary_get(plan, &summary));
+    *sums = (plan_bytes){.bytes = summary.bytes,
+                         .lower_bound_bytes = summary.lower_bound_bytes,
+                         .optimal = summary.optimal,
+                         .feasible = summary.feasible};
+    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
+        bp_plan_role role = {.size = sizeof role};
+        BP_TRY(bp_plan_role_get(plan, i, &role));
+        if (!bp_add_u64(sums->proven_bytes, role.proven_bytes, &sums->proven_bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "what the roles of model \"%s\" need does not fit 64 bits",
+                           bp_plan_model(plan));
+    }
     return BP_OK;
+}
+
+static bp_status plan_sums(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
+                           bp_policy policy, uint64_t work, plan_bytes *sums)
+{
+    bp_plan_config changed = *config;
+    bp_plan *plan;
+    changed.policy = policy;
+    changed.work = work;
+    BP_TRY(bp_plan_create(buckets, schedule, &changed, &plan));
+    bp_status status = read_sums(plan, sums);
+    bp_plan_destroy(&plan);
+    return status;
 }
 
 /* ---- one schedule --------------------------------------------------------------------------------------------------- */
@@ -47,14 +89,14 @@ static bp_status make_schedule(const survey *s, const bp_alternative *choice, bp
 static bp_status add_sums(const survey *s, const bp_schedule *schedule, const bp_plan_config *plan,
                           bp_alternative *choice)
 {
-    bp_plan_sums scheduled, max;
+    plan_bytes scheduled, max;
     bp_bound live;
     if (choice->is_present && s->config->present != NULL)
-        BP_TRY(bp_whatif_sums(s->config->present, &scheduled));
+        BP_TRY(read_sums(s->config->present, &scheduled));
     else
-        BP_TRY(bp_whatif_plan(s->buckets, schedule, plan, BP_POLICY_SCHEDULED,
-                              choice->is_present ? plan->work : s->config->work, &scheduled));
-    BP_TRY(bp_whatif_plan(s->buckets, schedule, plan, BP_POLICY_MAX, 0, &max));
+        BP_TRY(plan_sums(s->buckets, schedule, plan, BP_POLICY_SCHEDULED,
+                         choice->is_present ? plan->work : s->config->work, &scheduled));
+    BP_TRY(plan_sums(s->buckets, schedule, plan, BP_POLICY_MAX, 0, &max));
     BP_TRY(bp_bound_of(s->buckets, schedule, ALL_ROLES, plan->alignment, NULL, NULL, &live));
     choice->optimal = scheduled.optimal;
     choice->bytes = scheduled.bytes;
@@ -75,7 +117,6 @@ static bp_status add_choice(survey *s, bp_alternative choice)
 {
     bp_plan_config plan = *s->plan;
     bp_schedule *schedule;
-    choice.size = sizeof choice;
     choice.is_present = is_present(s, &choice);
     plan.joint = choice.joint;
     BP_TRY(bp_grow_array((void **)&s->made->items, &s->made->capacity, s->made->count, sizeof *s->made->items));
@@ -103,10 +144,10 @@ static bp_status add_all(survey *s)
     bool streams_matter =
         (roles & GRADIENTS) != 0 && (roles & PARAMETERS) != 0 && s->schedule->passes != BP_PASSES_EVAL;
     bool joint_matters = (shared & (shared - 1)) != 0;
-    uint32_t most = s->config->most_prefetch;
-    if (s->present.prefetch != s->present.prefetch_backward || s->present.prefetch > most)
+    uint32_t max = s->config->max_prefetch;
+    if (s->present.prefetch != s->present.prefetch_backward || s->present.prefetch > max)
         BP_TRY(add_choice(s, s->present));
-    for (uint32_t prefetch = 0; prefetch <= most; prefetch++) {
+    for (uint32_t prefetch = 0; prefetch <= max; prefetch++) {
         for (int streams = BP_STREAMS_SEPARATE; streams <= BP_STREAMS_UNIFIED; streams++) {
             for (uint32_t joint = 0; joint <= 1; joint++) {
                 if ((!streams_matter && (bp_streams)streams != s->present.streams) ||
@@ -126,26 +167,33 @@ bp_status bp_alternatives_create(const bp_buckets *buckets, const bp_schedule_co
                                  const bp_plan_config *plan, const bp_alternatives_config *config,
                                  bp_alternatives **alternatives)
 {
-    if (buckets == NULL || schedule == NULL || schedule->size < sizeof *schedule || plan == NULL ||
-        plan->size < sizeof *plan || config == NULL || config->size < sizeof *config || alternatives == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_alternatives_create: needs buckets and initialised configurations of a schedule, a plan and "
-                       "the alternatives");
-    if (config->most_prefetch > BP_MOST_WHATIF_PREFETCH)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "most_prefetch is %u, at most %u are compared", config->most_prefetch,
-                       BP_MOST_WHATIF_PREFETCH);
+    static const char function[] = "bp_alternatives_create";
+    bp_schedule_config schedule_config;
+    bp_plan_config plan_config;
+    bp_alternatives_config own_config = alternatives_defaults;
+    if (buckets == NULL || alternatives == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs buckets and an output", function);
+    BP_TRY(bp_schedule_config_init(&schedule_config, sizeof schedule_config));
+    BP_TRY(bp_struct_read(function, schedule, false, &schedule_config, sizeof schedule_config));
+    BP_TRY(bp_plan_config_init(&plan_config, sizeof plan_config));
+    BP_TRY(bp_struct_read(function, plan, false, &plan_config, sizeof plan_config));
+    BP_TRY(bp_struct_read(function, config, false, &own_config, sizeof own_config));
+    if (own_config.max_prefetch > BP_MAX_WHATIF_PREFETCH)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "max_prefetch is %u, at most %u are compared", own_config.max_prefetch,
+                       BP_MAX_WHATIF_PREFETCH);
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_alternatives), &memory));
-    survey s = {buckets, schedule, plan, config, {.joint = plan->joint != 0}, memory};
-    s.present.prefetch = s.present.prefetch_backward = schedule->prefetch;
-    if (schedule->prefetch_backward != BP_PREFETCH_SAME)
-        s.present.prefetch_backward = schedule->prefetch_backward;
-    s.present.streams = schedule->streams;
+    survey s = {buckets, &schedule_config, &plan_config, &own_config, {.joint = plan_config.joint != 0}, memory};
+    s.present.prefetch = s.present.prefetch_backward = schedule_config.prefetch;
+    if (schedule_config.prefetch_backward != BP_PREFETCH_SAME)
+        s.present.prefetch_backward = schedule_config.prefetch_backward;
+    s.present.streams = schedule_config.streams;
     bp_status status = add_all(&s);
     if (status != BP_OK) {
         bp_alternatives_destroy(&s.made);
         return status;
     }
+    s.made->info = (bp_alternatives_info){s.made->count, s.made->items};
     *alternatives = s.made;
     return BP_OK;
 }
@@ -159,16 +207,7 @@ void bp_alternatives_destroy(bp_alternatives **alternatives)
     *alternatives = NULL;
 }
 
-size_t bp_alternatives_count(const bp_alternatives *alternatives)
+const bp_alternatives_info *bp_alternatives_get_info(const bp_alternatives *alternatives)
 {
-    return alternatives->count;
-}
-
-bp_status bp_alternatives_get(const bp_alternatives *alternatives, size_t index, bp_alternative *alternative)
-{
-    if (index >= alternatives->count || alternative->size < sizeof *alternative)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alternative %zu of %zu, size %zu of at least %zu", index,
-                       alternatives->count, alternative->size, sizeof *alternative);
-    *alternative = alternatives->items[index];
-    return BP_OK;
+    return alternatives != NULL ? &alternatives->info : NULL;
 }

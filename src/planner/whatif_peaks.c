@@ -1,23 +1,20 @@
-/* What holds memory where the lower bound of a plan is reached, and what would be the peak without it. */
+/* What-if: what is live where the lower bound of a plan is reached, and the peak without it. */
 #include <stdlib.h>
 #include <string.h>
+
+#include <bucketpool/whatif.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "planner/bound.h"
 #include "planner/plan.h"
-#include "planner/whatif.h"
-
-typedef struct peak_data {
-    bp_peak info;
-    size_t first_holder;
-} peak_data;
 
 struct bp_peaks {
-    peak_data *peaks;
+    bp_peak *peaks;
     size_t count;
-    bp_peak_holder *holders;
+    bp_peak_holder *holders; /* of the peaks, one after the other */
     size_t holder_count, holder_capacity;
+    bp_peaks_info info;
 };
 
 /* What a step has, from what changes as it begins. */
@@ -59,15 +56,15 @@ static bp_status add_holder(bp_peaks *made, uint32_t unit, uint32_t role, uint64
     if (bytes == 0)
         return BP_OK;
     BP_TRY(bp_grow_array((void **)&made->holders, &made->holder_capacity, made->holder_count, sizeof *made->holders));
-    made->holders[made->holder_count++] = (bp_peak_holder){sizeof(bp_peak_holder), unit, role, bytes};
+    made->holders[made->holder_count++] = (bp_peak_holder){unit, role, bytes};
     return BP_OK;
 }
 
 /* One entry for each unit in a role, the largest first. */
-static void merge_holders(bp_peaks *made, peak_data *peak)
+static void merge_holders(bp_peaks *made, size_t first, bp_peak *peak)
 {
-    bp_peak_holder *holders = made->holders + peak->first_holder;
-    size_t count = made->holder_count - peak->first_holder, kept = 0;
+    bp_peak_holder *holders = made->holders + first;
+    size_t count = made->holder_count - first, kept = 0;
     if (count == 0)
         return;
     qsort(holders, count, sizeof *holders, by_unit);
@@ -77,8 +74,8 @@ static void merge_holders(bp_peaks *made, peak_data *peak)
         else
             holders[++kept] = holders[i];
     }
-    peak->info.holders = kept + 1;
-    made->holder_count = peak->first_holder + kept + 1;
+    peak->holder_count = kept + 1;
+    made->holder_count = first + kept + 1;
     qsort(holders, kept + 1, sizeof *holders, by_bytes);
 }
 
@@ -122,7 +119,7 @@ static void add_changes(finder *f, size_t index, uint64_t bytes, bool holds)
 }
 
 /* Fills the steps; the holders are those that are live in the peak's step. Counts the spans that they are. */
-static bp_status sum_steps(finder *f, const peak_data *peak, uint32_t *holding)
+static bp_status sum_steps(finder *f, const bp_peak *peak, uint32_t *holding)
 {
     *holding = 0;
     memset(f->steps, 0, (f->schedule->step_count + 1) * sizeof *f->steps);
@@ -130,9 +127,9 @@ static bp_status sum_steps(finder *f, const peak_data *peak, uint32_t *holding)
         const bp_span *span = &f->schedule->spans[i];
         uint64_t bytes;
         BP_TRY(bytes_of(f, span, &bytes));
-        if (!(peak->info.roles & BP_ROLE_BIT(f->buckets->requests[span->first_request].role)) || bytes == 0)
+        if (!(peak->roles & BP_ROLE_BIT(f->buckets->requests[span->first_request].role)) || bytes == 0)
             continue;
-        bool holds = bp_span_is_live(f->schedule, span, peak->info.step);
+        bool holds = bp_span_is_live(f->schedule, span, peak->step);
         *holding += holds;
         add_changes(f, i, bytes, holds);
     }
@@ -156,7 +153,7 @@ static void look_elsewhere(finder *f, uint32_t holding, bp_peak *peak)
     for (uint32_t step = 0; step < f->schedule->step_count; step++) {
         const step_sums *s = &f->steps[step];
         if (s->live == peak->bytes)
-            f->sets[peak->steps++] = s->set;
+            f->sets[peak->step_count++] = s->set;
         if (s->holding < holding && s->live > peak->next_bytes) {
             peak->next_bytes = s->live;
             peak->next_step = step;
@@ -166,20 +163,20 @@ static void look_elsewhere(finder *f, uint32_t holding, bp_peak *peak)
             peak->below_step = step;
         }
     }
-    qsort(f->sets, peak->steps, sizeof *f->sets, by_value);
-    for (uint32_t i = 0; i < peak->steps; i++)
-        peak->sets += i == 0 || f->sets[i] != f->sets[i - 1];
+    qsort(f->sets, peak->step_count, sizeof *f->sets, by_value);
+    for (uint32_t i = 0; i < peak->step_count; i++)
+        peak->set_count += i == 0 || f->sets[i] != f->sets[i - 1];
 }
 
 /* ---- a peak ---------------------------------------------------------------------------------------------------------- */
 
-static bp_status add_live(finder *f, const peak_data *peak)
+static bp_status add_live(finder *f, const bp_peak *peak)
 {
     for (size_t i = 0; i < f->schedule->span_count; i++) {
         const bp_span *span = &f->schedule->spans[i];
         const bp_request_data *first = &f->buckets->requests[span->first_request];
         uint64_t bytes;
-        if (!(peak->info.roles & BP_ROLE_BIT(first->role)) || !bp_span_is_live(f->schedule, span, peak->info.step))
+        if (!(peak->roles & BP_ROLE_BIT(first->role)) || !bp_span_is_live(f->schedule, span, peak->step))
             continue;
         BP_TRY(bytes_of(f, span, &bytes));
         BP_TRY(add_holder(f->made, (uint32_t)f->buckets->buckets[first->bucket].unit, first->role, bytes));
@@ -197,26 +194,24 @@ static bp_status add_witnesses(finder *f, const bp_role_data *role)
     return BP_OK;
 }
 
-static bp_status find_peak(finder *f, const bp_role_data *role, peak_data *peak)
+static bp_status find_peak(finder *f, const bp_role_data *role, bp_peak *peak)
 {
     uint32_t holding;
-    peak->first_holder = f->made->holder_count;
-    peak->info = (bp_peak){.size = sizeof peak->info,
-                           .roles = role->info.roles,
-                           .step = role->info.lower_bound_step,
-                           .bytes = role->info.lower_bound_bytes};
-    if (peak->info.bytes == 0)
+    size_t first = f->made->holder_count;
+    *peak = (bp_peak){
+        .roles = role->info.roles, .step = role->info.lower_bound_step, .bytes = role->info.lower_bound_bytes};
+    if (peak->bytes == 0)
         return BP_OK;
     BP_TRY(sum_steps(f, peak, &holding));
-    bool of_step = peak->info.step < f->schedule->step_count && f->steps[peak->info.step].live == peak->info.bytes;
+    bool of_step = peak->step < f->schedule->step_count && f->steps[peak->step].live == peak->bytes;
     if (!of_step && f->schedule->overlap_count == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_peaks_create: the plan's bound of %llu bytes is not reached in step %u of this schedule",
-                       (unsigned long long)peak->info.bytes, peak->info.step);
+                       (unsigned long long)peak->bytes, peak->step);
     if (of_step)
-        look_elsewhere(f, holding, &peak->info);
+        look_elsewhere(f, holding, peak);
     BP_TRY(of_step ? add_live(f, peak) : add_witnesses(f, role));
-    merge_holders(f->made, peak);
+    merge_holders(f->made, first, peak);
     return BP_OK;
 }
 
@@ -233,6 +228,12 @@ static bp_status find_all(finder *f)
         BP_TRY(find_peak(f, &f->plan->roles[i], &f->made->peaks[i]));
         f->made->count++;
     }
+    const bp_peak_holder *holders = f->made->holders; /* they do not move any more */
+    for (size_t i = 0; i < f->made->count; i++) {
+        f->made->peaks[i].holders = holders;
+        holders += f->made->peaks[i].holder_count;
+    }
+    f->made->info = (bp_peaks_info){f->made->count, f->made->peaks};
     return BP_OK;
 }
 
@@ -270,22 +271,7 @@ void bp_peaks_destroy(bp_peaks **peaks)
     *peaks = NULL;
 }
 
-size_t bp_peaks_count(const bp_peaks *peaks)
+const bp_peaks_info *bp_peaks_get_info(const bp_peaks *peaks)
 {
-    return peaks->count;
-}
-
-bp_status bp_peaks_get(const bp_peaks *peaks, size_t index, bp_peak *peak)
-{
-    BP_TRY(bp_whatif_check_entry("peak", index, peaks->count, peak->size, sizeof *peak));
-    *peak = peaks->peaks[index].info;
-    return BP_OK;
-}
-
-bp_status bp_peaks_holder(const bp_peaks *peaks, size_t peak, size_t index, bp_peak_holder *holder)
-{
-    BP_TRY(bp_whatif_check_entry("peak", peak, peaks->count, holder->size, sizeof *holder));
-    BP_TRY(bp_whatif_check_entry("holder", index, peaks->peaks[peak].info.holders, holder->size, sizeof *holder));
-    *holder = peaks->holders[peaks->peaks[peak].first_holder + index];
-    return BP_OK;
+    return peaks != NULL ? &peaks->info : NULL;
 }

@@ -213,7 +213,7 @@ static void test_shared_weights(void **state)
     assert_ok(bp_model_set_order(model, order, 8));
     kit k = kit_with(model, TRAINING, 0, BP_SELECT_ASSIGNED);
     size_t intervals;
-    bp_schedule_intervals(k.w.schedule, 0, &intervals);
+    intervals_of(k.w.schedule, 0, &intervals);
     assert_true(intervals >= 3);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
     walk(&k, 4, addresses, true);

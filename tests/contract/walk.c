@@ -27,7 +27,7 @@ typedef struct walker {
 static bool has_edge(const kit *k, size_t request, uint32_t step, bool begin)
 {
     size_t count;
-    const bp_interval *intervals = bp_schedule_intervals(k->w.schedule, request, &count);
+    const bp_interval *intervals = intervals_of(k->w.schedule, request, &count);
     for (size_t i = 0; i < count; i++) {
         if ((begin ? intervals[i].begin : intervals[i].end) == step)
             return true;
@@ -109,7 +109,7 @@ static bool has_memory(const bp_device *device)
 
 void walk(kit *k, unsigned times, void **addresses, bool stable)
 {
-    size_t steps = bp_schedule_step_count(k->w.schedule);
+    size_t steps = bp_schedule_get_info(k->w.schedule)->step_count;
     walker w = {.k = k,
                 .now = calloc(k->requests, sizeof *w.now),
                 .bytes = calloc(k->requests, sizeof *w.bytes),

@@ -39,7 +39,7 @@ static uint32_t unit_at(const training *t, size_t request)
 static size_t interval_count(const training *t, size_t request)
 {
     size_t count;
-    (void)bp_schedule_intervals(t->k->w.schedule, request, &count);
+    (void)intervals_of(t->k->w.schedule, request, &count);
     return count;
 }
 
@@ -187,7 +187,7 @@ static void consume(training *t, size_t request, size_t interval)
 static size_t edge_at(const training *t, size_t request, uint32_t step, bool begin)
 {
     size_t count;
-    const bp_interval *intervals = bp_schedule_intervals(t->k->w.schedule, request, &count);
+    const bp_interval *intervals = intervals_of(t->k->w.schedule, request, &count);
     for (size_t i = 0; i < count; i++) {
         if ((begin ? intervals[i].begin : intervals[i].end) == step)
             return i;
@@ -197,7 +197,7 @@ static size_t edge_at(const training *t, size_t request, uint32_t step, bool beg
 
 void training_iterate(training *t)
 {
-    const uint32_t steps = (uint32_t)bp_schedule_step_count(t->k->w.schedule);
+    const uint32_t steps = (uint32_t)bp_schedule_get_info(t->k->w.schedule)->step_count;
     t->next_event = 2;
     for (uint32_t step = 0; step <= steps; step++) {
         for (size_t r = 0; r < t->k->requests; r++) {

@@ -54,9 +54,9 @@ static inline void fuzz_repeat(const bp_buckets *buckets, const bp_schedule *sch
 {
     const bp_schedule *twice[] = {schedule, schedule};
     bp_schedule *united = NULL;
-    if (!fuzz_good(bp_schedule_create_united(twice, 2, &united)))
+    if (!fuzz_good(bp_schedule_create_merged(twice, 2, &united)))
         return;
-    if (bp_schedule_overlap_count(united) != bp_schedule_overlap_count(schedule))
+    if (bp_schedule_get_info(united)->overlap_count != bp_schedule_get_info(schedule)->overlap_count)
         fuzz_stop("a schedule has other overlaps when it runs twice");
     fuzz_policies(buckets, united, 0);
     bp_schedule_destroy(&united);

@@ -18,7 +18,7 @@
 static void assert_bounds(const bp_plan *plan, const world *w, const naive_requests *all)
 {
     uint64_t total = 0;
-    uint32_t steps = (uint32_t)bp_schedule_step_count(w->schedule);
+    uint32_t steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count;
     for (size_t r = 0; r < bp_plan_role_count(plan); r++) {
         bp_plan_role role = role_at(plan, r);
         uint32_t first_step;
@@ -171,7 +171,7 @@ void assert_max_holds(const world *w, uint32_t copies)
     naive_collect(w, &all);
     bp_plan *plan = make_max(w, copies);
     bp_plan_summary summary = summary_of(plan);
-    uint32_t steps = (uint32_t)bp_schedule_step_count(w->schedule), most = 0;
+    uint32_t steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count, most = 0;
     assert_plan_holds(plan, w);
     for (size_t r = 0; r < bp_plan_role_count(plan); r++) {
         bp_plan_role role = role_at(plan, r);
@@ -216,7 +216,7 @@ static void assert_fixed_holds(const world *w, uint32_t copies, bp_fallback fall
     static naive_requests all, rest;
     naive_collect(w, &all);
     bp_plan *plan = make_plan(w, BP_POLICY_FIXED, copies, fallback);
-    uint32_t steps = (uint32_t)bp_schedule_step_count(w->schedule), most = 0;
+    uint32_t steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count, most = 0;
     bool any_rest = false;
     assert_plan_holds(plan, w);
     for (size_t r = 0; r < bp_plan_role_count(plan); r++) {

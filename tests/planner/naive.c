@@ -36,7 +36,7 @@ void naive_collect(const world *w, naive_requests *all)
                                request.bytes,
                                NULL,
                                0};
-        naive.intervals = bp_schedule_intervals(w->schedule, i, &naive.interval_count);
+        naive.intervals = intervals_of(w->schedule, i, &naive.interval_count);
         if (naive.interval_count == 0 || naive.bytes == 0)
             continue;
         assert_true(all->count < MOST_REQUESTS);
@@ -113,7 +113,7 @@ bool naive_check(const bp_plan *plan, const world *w)
     }
     static naive_event events[MOST_EVENTS];
     static bool ordered[MOST_EVENTS][MOST_EVENTS];
-    uint32_t event_count = 0, steps = (uint32_t)bp_schedule_step_count(w->schedule);
+    uint32_t event_count = 0, steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count;
     for (uint32_t r = 0; r < all.count; r++) {
         for (size_t i = 0; i < 2 * all.items[r].interval_count; i++) {
             const bp_interval *interval = &all.items[r].intervals[i / 2];

@@ -211,28 +211,19 @@ static void plan_all(const bp_buckets *buckets, const bp_schedule *schedule)
     }
 }
 
-static void list_events(const bp_schedule *schedule, const bp_buckets *buckets)
-{
-    bp_schedule_event *events;
-    size_t count;
-    RETRY_OUT(events, bp_schedule_events_create(schedule, buckets, &events, &count));
-    assert_true(count > 0);
-    bp_schedule_events_destroy(&events);
-}
-
 /* What is made of a schedule. */
 static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
 {
     const bp_schedule *schedules[] = {schedule, schedule};
     bp_schedule *united;
-    RETRY_OUT(united, bp_schedule_create_united(schedules, 2, &united));
+    RETRY_OUT(united, bp_schedule_create_merged(schedules, 2, &united));
     bp_schedule_destroy(&united);
     const bp_buckets *parts[] = {buckets, buckets};
     static const char *const names[] = {"policy", "reference"};
     bp_buckets *both;
     RETRY_OUT(both, bp_buckets_create_united(parts, names, 2, &both));
     bp_schedule *of_part;
-    RETRY_OUT(of_part, bp_schedule_create_of_part(schedule, both, 1, &of_part));
+    RETRY_OUT(of_part, bp_schedule_create_embedded(schedule, both, 1, &of_part));
     bp_schedule_destroy(&of_part);
     bp_buckets_destroy(&both);
 }
@@ -245,7 +236,7 @@ static void compare_all(const bp_buckets *buckets, const bp_schedule *schedule, 
     assert_int_equal(bp_plan_config_init(&config, sizeof config), BP_OK);
     assert_int_equal(bp_alternatives_config_init(&others, sizeof others), BP_OK);
     config.work = others.work = 1000;
-    others.most_prefetch = 0;
+    others.max_prefetch = 0;
     bp_alternatives *alternatives;
     RETRY_OUT(alternatives, bp_alternatives_create(buckets, timing, &config, &others, &alternatives));
     bp_alternatives_destroy(&alternatives);
@@ -264,7 +255,6 @@ static void schedule_all(const bp_buckets *buckets)
     assert_int_equal(bp_schedule_config_init(&config, sizeof config), BP_OK);
     bp_schedule *schedule;
     RETRY_OUT(schedule, bp_schedule_create_training(buckets, &config, &schedule));
-    list_events(schedule, buckets);
     plan_all(buckets, schedule);
     remake_all(buckets, schedule);
     if (bp_buckets_unit_count(buckets) <= 2) /* else it takes long */
@@ -288,7 +278,7 @@ static void record_with_window(const bp_model *model, const bp_buckets *buckets)
     config.overlap_window = 2;
     bp_schedule *schedule;
     RETRY_OUT(schedule, bp_schedule_create_recorded(model, buckets, &config, &schedule));
-    assert_true(bp_schedule_overlap_count(schedule) > 0);
+    assert_true(bp_schedule_get_info(schedule)->overlap_count > 0);
     remake_all(buckets, schedule);
     bp_schedule_destroy(&schedule);
 }

@@ -26,7 +26,7 @@ static bp_alternatives_config survey_config(void)
 {
     bp_alternatives_config config;
     assert_ok(bp_alternatives_config_init(&config, sizeof config));
-    assert_int_equal(config.most_prefetch, 4);
+    assert_int_equal(config.max_prefetch, 4);
     config.work = WORK;
     return config;
 }
@@ -40,9 +40,8 @@ static bp_schedule_config training_config(void)
 
 static bp_alternative alternative_at(const bp_alternatives *alternatives, size_t index)
 {
-    bp_alternative alternative = {.size = sizeof alternative};
-    assert_ok(bp_alternatives_get(alternatives, index, &alternative));
-    return alternative;
+    assert_true(index < bp_alternatives_get_info(alternatives)->alternative_count);
+    return bp_alternatives_get_info(alternatives)->alternatives[index];
 }
 
 /* Plans the alternative by itself. */
@@ -104,8 +103,8 @@ static void test_alternatives_are_plans(void **state)
     timing.prefetch = 2;
     bp_alternatives *made = NULL;
     assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    assert_int_equal(bp_alternatives_count(made), 5 * 2 * 2);
-    for (size_t i = 0; i < bp_alternatives_count(made); i++) {
+    assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5 * 2 * 2);
+    for (size_t i = 0; i < bp_alternatives_get_info(made)->alternative_count; i++) {
         bp_alternative a = alternative_at(made, i);
         assert_int_equal(a.prefetch, i / 4);
         assert_int_equal(a.prefetch_backward, i / 4);
@@ -134,12 +133,12 @@ static void test_present_choice(void **state)
     timing.overrides = &override;
     timing.override_count = 1;
     plan.copies = 3;
-    config.most_prefetch = 3;
+    config.max_prefetch = 3;
     bp_alternatives *made = NULL;
     assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    assert_int_equal(bp_alternatives_count(made), 1 + 4 * 4);
+    assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 1 + 4 * 4);
     size_t infeasible = 0;
-    for (size_t i = 0; i < bp_alternatives_count(made); i++) {
+    for (size_t i = 0; i < bp_alternatives_get_info(made)->alternative_count; i++) {
         bp_alternative a = alternative_at(made, i);
         assert_int_equal(a.is_present, i == 0);
         assert_int_equal(a.prefetch_backward, i == 0 ? 0 : (i - 1) / 4);
@@ -161,7 +160,7 @@ static void test_what_makes_no_difference(void **state)
     bp_alternatives_config config = survey_config();
     bp_alternatives *made = NULL;
     assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    assert_int_equal(bp_alternatives_count(made), 5);
+    assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5);
     /* live at once: a unit of 300 elements; both of 300; and one of 200 with them; 1200, 1280 and 1024 bytes are 1280, 1280, 1024 */
     static const uint64_t takes[] = {1280, 2 * 1280, 2 * 1280 + 1024, 2 * 1280 + 2 * 1024, 2 * 1280 + 2 * 1024 + 512};
     for (size_t i = 0; i < 5; i++) {
@@ -177,7 +176,7 @@ static void test_what_makes_no_difference(void **state)
     w = make_world(make_mixed(), options);
     timing.passes = BP_PASSES_EVAL; /* gradients are there but never live */
     assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    assert_int_equal(bp_alternatives_count(made), 5 * 2);
+    assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5 * 2);
     bp_alternatives_destroy(&made);
     end_world(&w);
 }
@@ -193,13 +192,13 @@ static void test_errors(void **state)
     bp_alternatives_config config = survey_config();
     bp_alternatives *made = NULL;
     assert_fails(bp_alternatives_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_alternatives_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "size 3");
+    assert_fails(bp_alternatives_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "is 3;");
     assert_fails(bp_alternatives_create(NULL, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_create(w.buckets, NULL, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_create(w.buckets, &timing, NULL, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, NULL, &made), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    config.most_prefetch = BP_MOST_WHATIF_PREFETCH + 1;
+    config.max_prefetch = BP_MAX_WHATIF_PREFETCH + 1;
     assert_fails(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, "65");
     config = survey_config();
     timing.grad_units = 0;
@@ -211,10 +210,7 @@ static void test_errors(void **state)
     plan = scheduled_config(0);
     assert_null(made);
     assert_ok(bp_alternatives_create(w.buckets, &timing, &plan, &config, &made));
-    bp_alternative alternative = {.size = sizeof alternative};
-    assert_fails(bp_alternatives_get(made, 5, &alternative), BP_ERR_INVALID_ARGUMENT, "alternative 5 of 5");
-    alternative.size = 1;
-    assert_fails(bp_alternatives_get(made, 0, &alternative), BP_ERR_INVALID_ARGUMENT, "size 1");
+    assert_null(bp_alternatives_get_info(NULL));
     bp_alternatives_destroy(&made);
     bp_alternatives_destroy(&made);
     bp_alternatives_destroy(NULL);

@@ -25,16 +25,15 @@ static bp_plan_config scheduled_config(uint32_t joint)
 
 static bp_peak peak_at(const bp_peaks *peaks, size_t index)
 {
-    bp_peak peak = {.size = sizeof peak};
-    assert_ok(bp_peaks_get(peaks, index, &peak));
-    return peak;
+    assert_true(index < bp_peaks_get_info(peaks)->peak_count);
+    return bp_peaks_get_info(peaks)->peaks[index];
 }
 
 static bp_peak_holder holder_at(const bp_peaks *peaks, size_t peak, size_t index)
 {
-    bp_peak_holder holder = {.size = sizeof holder};
-    assert_ok(bp_peaks_holder(peaks, peak, index, &holder));
-    return holder;
+    bp_peak found = peak_at(peaks, peak);
+    assert_true(index < found.holder_count);
+    return found.holders[index];
 }
 
 static bp_peaks *find_peaks(const world *w, uint32_t joint)
@@ -54,18 +53,18 @@ static void test_one_pair_sets_the_peak(void **state)
     (void)state;
     world w = world_of_kinds("xzyx");
     bp_peaks *peaks = find_peaks(&w, 0);
-    assert_int_equal(bp_peaks_count(peaks), 1);
+    assert_int_equal(bp_peaks_get_info(peaks)->peak_count, 1);
     bp_peak peak = peak_at(peaks, 0);
     assert_int_equal(peak.roles, PARAM);
     assert_int_equal(peak.bytes, 1280 + 1024);
     assert_int_equal(peak.step, 1);
-    assert_int_equal(peak.steps, 2);
-    assert_int_equal(peak.sets, 1);
+    assert_int_equal(peak.step_count, 2);
+    assert_int_equal(peak.set_count, 1);
     assert_int_equal(peak.next_bytes, 1280 + 512);
     assert_int_equal(peak.next_step, 0);
     assert_int_equal(peak.below_bytes, 1280 + 512);
     assert_int_equal(peak.below_step, 0);
-    assert_int_equal(peak.holders, 2);
+    assert_int_equal(peak.holder_count, 2);
     assert_int_equal(holder_at(peaks, 0, 0).unit, 1);
     assert_int_equal(holder_at(peaks, 0, 0).bytes, 1280);
     assert_int_equal(holder_at(peaks, 0, 1).unit, 2);
@@ -83,8 +82,8 @@ static void test_two_pairs_set_the_peak(void **state)
     bp_peaks *peaks = find_peaks(&w, 0);
     bp_peak peak = peak_at(peaks, 0);
     assert_int_equal(peak.bytes, 2 * 1280);
-    assert_int_equal(peak.steps, 4);
-    assert_int_equal(peak.sets, 2);
+    assert_int_equal(peak.step_count, 4);
+    assert_int_equal(peak.set_count, 2);
     assert_int_equal(peak.next_bytes, peak.bytes);
     assert_int_equal(peak.next_step, 3);
     assert_int_equal(peak.below_bytes, 1280 + 512);
@@ -103,7 +102,7 @@ static uint64_t held_in(const world *w, uint32_t unit, uint32_t role, uint32_t s
         size_t count;
         assert_ok(bp_buckets_request(w->buckets, r, &request));
         assert_ok(bp_buckets_get(w->buckets, request.bucket, &bucket));
-        const bp_interval *live = bp_schedule_intervals(w->schedule, r, &count);
+        const bp_interval *live = intervals_of(w->schedule, r, &count);
         for (size_t k = 0; k < count; k++) {
             if (bucket.unit == (int32_t)unit && request.role == role && live[k].begin <= step && step < live[k].end)
                 sum += aligned(request.bytes);
@@ -146,7 +145,7 @@ static void check_peak(const world *w, const bp_peaks *peaks, size_t index)
 {
     static step_set sets[128];
     bp_peak peak = peak_at(peaks, index);
-    uint32_t steps = (uint32_t)bp_schedule_step_count(w->schedule), reach = 0, different = 0;
+    uint32_t steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count, reach = 0, different = 0;
     uint64_t next = 0, below = 0, sum = 0;
     assert_true(steps <= 128);
     for (uint32_t step = 0; step < steps; step++)
@@ -163,13 +162,13 @@ static void check_peak(const world *w, const bp_peaks *peaks, size_t index)
         below = set->sum < peak.bytes && set->sum > below ? set->sum : below;
         next = !holds_all(set, &sets[peak.step]) && set->sum > next ? set->sum : next;
     }
-    assert_int_equal(peak.steps, reach);
-    assert_int_equal(peak.sets, different);
+    assert_int_equal(peak.step_count, reach);
+    assert_int_equal(peak.set_count, different);
     assert_int_equal(peak.next_bytes, next);
     assert_int_equal(peak.below_bytes, below);
     assert_true(next == 0 || sets[peak.next_step].sum == next);
     assert_true(below == 0 || sets[peak.below_step].sum == below);
-    for (size_t i = 0; i < peak.holders; i++) {
+    for (size_t i = 0; i < peak.holder_count; i++) {
         bp_peak_holder holder = holder_at(peaks, index, i);
         assert_true(holder.bytes > 0 && (i == 0 || holder.bytes <= holder_at(peaks, index, i - 1).bytes));
         assert_int_equal(holder.bytes, sets[peak.step].bytes[holder.unit][holder.role]);
@@ -191,11 +190,11 @@ static void test_peaks_of_any_schedule(void **state)
         options.eval = random_below(4) == 0;
         world w = make_world(model, options);
         bp_peaks *peaks = find_peaks(&w, random_below(2));
-        for (size_t i = 0; i < bp_peaks_count(peaks); i++) {
+        for (size_t i = 0; i < bp_peaks_get_info(peaks)->peak_count; i++) {
             if (peak_at(peaks, i).bytes > 0)
                 check_peak(&w, peaks, i);
             else
-                assert_int_equal(peak_at(peaks, i).holders, 0);
+                assert_int_equal(peak_at(peaks, i).holder_count, 0);
         }
         bp_peaks_destroy(&peaks);
         end_world(&w);
@@ -230,11 +229,11 @@ static void test_windows_set_the_peak(void **state)
     bp_peaks *peaks = find_peaks(&w, 0);
     bp_peak peak = peak_at(peaks, 0);
     assert_int_equal(peak.bytes, 768 + 512);
-    assert_int_equal(peak.steps, 0);
-    assert_int_equal(peak.sets, 0);
+    assert_int_equal(peak.step_count, 0);
+    assert_int_equal(peak.set_count, 0);
     assert_int_equal(peak.next_bytes, 0);
     assert_int_equal(peak.below_bytes, 0);
-    assert_int_equal(peak.holders, 2);
+    assert_int_equal(peak.holder_count, 2);
     assert_int_equal(holder_at(peaks, 0, 0).unit, 1);
     assert_int_equal(holder_at(peaks, 0, 0).role, BP_ROLE_PARAM);
     assert_int_equal(holder_at(peaks, 0, 1).unit, 2);
@@ -261,13 +260,7 @@ static void test_errors(void **state)
     assert_fails(bp_peaks_create(w.buckets, w.schedule, again, &peaks), BP_ERR_INVALID_ARGUMENT, "file");
     assert_null(peaks);
     assert_ok(bp_peaks_create(w.buckets, w.schedule, plan, &peaks)); /* of any policy */
-    bp_peak peak = {.size = sizeof peak};
-    bp_peak_holder holder = {.size = sizeof holder};
-    assert_fails(bp_peaks_get(peaks, 1, &peak), BP_ERR_INVALID_ARGUMENT, "peak 1 of 1");
-    assert_fails(bp_peaks_holder(peaks, 1, 0, &holder), BP_ERR_INVALID_ARGUMENT, "peak 1 of 1");
-    assert_fails(bp_peaks_holder(peaks, 0, 2, &holder), BP_ERR_INVALID_ARGUMENT, "holder 2 of 2");
-    peak.size = 1;
-    assert_fails(bp_peaks_get(peaks, 0, &peak), BP_ERR_INVALID_ARGUMENT, "size 1");
+    assert_null(bp_peaks_get_info(NULL));
     bp_peaks_destroy(&peaks);
     bp_peaks_destroy(&peaks);
     bp_peaks_destroy(NULL);

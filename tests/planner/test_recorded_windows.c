@@ -200,18 +200,18 @@ static bool is_told(const told *t, uint32_t earlier, uint32_t later)
 
 static size_t assert_overlaps(const told *t, const bp_schedule *schedule)
 {
-    const bp_overlap *overlaps = bp_schedule_overlaps(schedule);
+    const bp_overlap *overlaps = bp_schedule_get_info(schedule)->overlaps;
     size_t count = 0;
     for (uint32_t later = 0; later < t->requests; later++) {
         for (uint32_t earlier = 0; earlier < t->requests; earlier++) {
             if (!is_told(t, earlier, later))
                 continue;
-            assert_true(count < bp_schedule_overlap_count(schedule));
+            assert_true(count < bp_schedule_get_info(schedule)->overlap_count);
             assert_int_equal(overlaps[count].earlier, earlier);
             assert_int_equal(overlaps[count++].later, later);
         }
     }
-    assert_int_equal(count, bp_schedule_overlap_count(schedule));
+    assert_int_equal(count, bp_schedule_get_info(schedule)->overlap_count);
     return count;
 }
 
@@ -268,18 +268,18 @@ static void test_host_order(void **state)
     (void)state;
     static const uint64_t numel[] = {64, 128, 192, 256};
     recording none = record(record_in_host_order(numel, 4), 0);
-    assert_int_equal(bp_schedule_overlap_count(none.schedule), 0);
+    assert_int_equal(bp_schedule_get_info(none.schedule)->overlap_count, 0);
     end_recording(&none);
     recording r = record(record_in_host_order(numel, 4), 1);
     static const bp_overlap expected[] = {
         {3, 0}, {0, 1}, {1, 2}, {2, 3}}; /* the last of the step and the first of the next */
-    assert_int_equal(bp_schedule_overlap_count(r.schedule), 4);
-    assert_memory_equal(bp_schedule_overlaps(r.schedule), expected, sizeof expected);
+    assert_int_equal(bp_schedule_get_info(r.schedule)->overlap_count, 4);
+    assert_memory_equal(bp_schedule_get_info(r.schedule)->overlaps, expected, sizeof expected);
     const bp_schedule *parts[] = {r.schedule, r.schedule};
     bp_schedule *united;
-    assert_ok(bp_schedule_create_united(parts, 2, &united));
-    assert_int_equal(bp_schedule_overlap_count(united), 4);
-    assert_memory_equal(bp_schedule_overlaps(united), expected, sizeof expected);
+    assert_ok(bp_schedule_create_merged(parts, 2, &united));
+    assert_int_equal(bp_schedule_get_info(united)->overlap_count, 4);
+    assert_memory_equal(bp_schedule_get_info(united)->overlaps, expected, sizeof expected);
     bp_schedule_destroy(&united);
     end_recording(&r);
 }
@@ -296,7 +296,7 @@ static void test_same_lane(void **state)
         add_lane_event(model, 0, u, -1, 7);
     }
     recording r = record(model, 5);
-    assert_int_equal(bp_schedule_overlap_count(r.schedule), 0);
+    assert_int_equal(bp_schedule_get_info(r.schedule)->overlap_count, 0);
     bp_use use = bp_schedule_use(r.schedule, 0);
     assert_int_equal(use.acquire_lane, 7);
     assert_int_equal(use.release_lane, 7);
@@ -314,10 +314,10 @@ static void test_windows_of_a_union(void **state)
     bp_schedule *training, *united;
     assert_ok(bp_schedule_create_training(r.buckets, &config, &training));
     const bp_schedule *parts[] = {training, r.schedule};
-    assert_ok(bp_schedule_create_united(parts, 2, &united));
+    assert_ok(bp_schedule_create_merged(parts, 2, &united));
     static const bp_overlap left[] = {{2, 0}}; /* neighbours meet in training */
-    assert_int_equal(bp_schedule_overlap_count(united), 1);
-    assert_memory_equal(bp_schedule_overlaps(united), left, sizeof left);
+    assert_int_equal(bp_schedule_get_info(united)->overlap_count, 1);
+    assert_memory_equal(bp_schedule_get_info(united)->overlaps, left, sizeof left);
     bp_schedule_destroy(&united);
     bp_schedule_destroy(&training);
     end_recording(&r);
@@ -328,7 +328,7 @@ static void test_errors(void **state)
     (void)state;
     bp_recorded_config config;
     assert_fails(bp_recorded_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_recorded_config_init(&config, 4), BP_ERR_INVALID_ARGUMENT, "size 4");
+    assert_fails(bp_recorded_config_init(&config, 4), BP_ERR_INVALID_ARGUMENT, "is 4;");
     bp_model *model = new_model();
     add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_FP32, 64, 0);
     bp_model_event event = {.size = sizeof event, .acquire = 1, .bucket = -1, .lane = BP_LANE_COUNT};
@@ -354,8 +354,7 @@ static void test_errors(void **state)
     bp_schedule *schedule = NULL;
     assert_fails(bp_schedule_create_recorded(model, buckets, &config, &schedule), BP_ERR_UNSUPPORTED, "overlap window");
     config.size = 0;
-    assert_fails(bp_schedule_create_recorded(model, buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT,
-                 "initialised");
+    assert_fails(bp_schedule_create_recorded(model, buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "is 0;");
     assert_null(schedule);
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&model);

@@ -16,15 +16,14 @@
 #define ALL_ROLES (PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE)
 
 typedef struct events {
-    bp_schedule_event *list;
+    const bp_schedule_event *list;
     size_t count;
 } events;
 
-static events events_of(const world *w)
+static events events_of(const bp_schedule *schedule)
 {
-    events e = {0};
-    assert_ok(bp_schedule_events_create(w->schedule, w->buckets, &e.list, &e.count));
-    return e;
+    const bp_schedule_info *info = bp_schedule_get_info(schedule);
+    return (events){info->events, info->event_count};
 }
 
 static bp_request request_at(const world *w, uint32_t index)
@@ -75,7 +74,7 @@ static void assert_intervals(const world *w, const events *e)
 {
     for (uint32_t request = 0; request < bp_buckets_request_count(w->buckets); request++) {
         size_t count, ends = 0;
-        const bp_interval *intervals = bp_schedule_intervals(w->schedule, request, &count);
+        const bp_interval *intervals = intervals_of(w->schedule, request, &count);
         for (size_t i = 0; i < e->count; i++) {
             const bp_schedule_event *event = &e->list[i];
             if (request < event->first_request || request - event->first_request >= event->request_count)
@@ -99,20 +98,17 @@ static void assert_lanes(const world *w, const events *e)
     for (size_t i = 0; i < e->count; i++) {
         uint32_t role = request_at(w, e->list[i].first_request).role;
         assert_int_equal(e->list[i].lane, e->list[i].acquire ? acquires[role] : releases[role]);
-        assert_int_equal(e->list[i].size, sizeof e->list[i]);
     }
 }
 
 static void assert_events(world *w)
 {
-    events e = events_of(w);
+    events e = events_of(w->schedule);
     for (size_t i = 0; i < e.count; i++)
         assert_one_group(w, &e.list[i]);
     assert_order(w, &e);
     assert_intervals(w, &e);
     assert_lanes(w, &e);
-    bp_schedule_events_destroy(&e.list);
-    assert_null(e.list);
     end_world(w);
 }
 
@@ -151,7 +147,7 @@ static void assert_text(const world *w, const char *expected)
 {
     char text[512] = "";
     size_t length = 0;
-    events e = events_of(w);
+    events e = events_of(w->schedule);
     for (size_t i = 0; i < e.count; i++) {
         const bp_schedule_event *event = &e.list[i];
         length += (size_t)snprintf(text + length, sizeof text - length, "%s%c%u", i > 0 ? " " : "",
@@ -161,7 +157,6 @@ static void assert_text(const world *w, const char *expected)
         length += (size_t)snprintf(text + length, sizeof text - length, "@%u", event->step);
     }
     assert_string_equal(text, expected);
-    bp_schedule_events_destroy(&e.list);
 }
 
 /* Unit 0 has two buckets, unit 1 one: parameters 0, 1 and 4, gradients 2, 3 and 5. */
@@ -217,39 +212,39 @@ static void test_recorded_lanes(void **state)
     world_options options = {.roles = PARAM, .recorded = 1};
     world w = make_world(model, options);
     static const uint32_t lanes[] = {5, 6, BP_LANE_GATHER, BP_LANE_COMPUTE};
-    events e = events_of(&w);
+    events e = events_of(w.schedule);
     assert_int_equal(e.count, 4);
     for (size_t i = 0; i < e.count; i++)
         assert_int_equal(e.list[i].lane, lanes[i]);
-    bp_schedule_events_destroy(&e.list);
     end_world(&w);
 }
 
-static void test_errors(void **state)
+/* Two runs of a schedule have its events twice, but for what is live over the border. */
+static void test_merged(void **state)
 {
     (void)state;
-    world w = world_of_kinds("xy"), other = world_of_kinds("xyz");
-    bp_schedule_event *list = NULL;
-    size_t count = 7;
-    assert_fails(bp_schedule_events_create(NULL, w.buckets, &list, &count), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_events_create(w.schedule, NULL, &list, &count), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_events_create(w.schedule, w.buckets, NULL, &count), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_events_create(w.schedule, w.buckets, &list, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_events_create(w.schedule, other.buckets, &list, &count), BP_ERR_INVALID_ARGUMENT,
-                 "buckets");
-    assert_null(list);
-    assert_int_equal(count, 7);
-    bp_schedule_events_destroy(NULL);
-    bp_schedule_events_destroy(&list);
-    end_world(&w);
-    end_world(&other);
+    for (uint64_t number = 0; number < 60; number++) {
+        seed(number);
+        bp_model *model = random_model(1 + random_below(6));
+        record_randomly(model, number % 2 == 0);
+        world_options options = {.roles = PARAM, .recorded = 1};
+        world w = make_world(model, options);
+        const bp_schedule *twice[] = {w.schedule, w.schedule};
+        bp_schedule *merged = NULL;
+        assert_ok(bp_schedule_create_merged(twice, 2, &merged));
+        events once = events_of(w.schedule), both = events_of(merged);
+        assert_int_equal(both.count, 2 * once.count);
+        bp_schedule_destroy(&w.schedule);
+        w.schedule = merged;
+        assert_events(&w);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training),       cmocka_unit_test(test_recorded),       cmocka_unit_test(test_two_units),
-        cmocka_unit_test(test_recorded_order), cmocka_unit_test(test_recorded_lanes), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_recorded_order), cmocka_unit_test(test_recorded_lanes), cmocka_unit_test(test_merged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,7 +50,7 @@ static void note_step(player *p, bp_phase phase, int unit, int forward_unit)
         live[GRADIENT] = p->gradient[u];
         live[SHARD] = live[MAIN_GRADIENT] = live[OPTIMIZER] = true;
     }
-    p->steps[p->step_count++] = (bp_step){sizeof(bp_step), phase, unit, forward_unit};
+    p->steps[p->step_count++] = (bp_step){phase, unit, forward_unit};
 }
 
 static void gather(player *p, int unit, bool backward)
@@ -155,7 +155,7 @@ static bp_model *model_of_units(int n)
 static bool is_live(const bp_schedule *schedule, size_t request, uint32_t step)
 {
     size_t count;
-    const bp_interval *intervals = bp_schedule_intervals(schedule, request, &count);
+    const bp_interval *intervals = intervals_of(schedule, request, &count);
     for (size_t i = 0; i < count; i++)
         if (intervals[i].begin <= step && step < intervals[i].end)
             return true;
@@ -181,10 +181,9 @@ static void assert_same_steps(const player *p, const bp_schedule *schedule)
 {
     int unit_of[MOST_PLAYED_UNITS * KINDS], kind_of[MOST_PLAYED_UNITS * KINDS];
     size_t requests = list_requests(p, unit_of, kind_of);
-    assert_int_equal(bp_schedule_step_count(schedule), p->step_count);
+    assert_int_equal(bp_schedule_get_info(schedule)->step_count, p->step_count);
     for (uint32_t t = 0; t < (uint32_t)p->step_count; t++) {
-        bp_step step = {.size = sizeof step};
-        assert_ok(bp_schedule_step(schedule, t, &step));
+        bp_step step = bp_schedule_get_info(schedule)->steps[t];
         assert_int_equal(step.phase, p->steps[t].phase);
         assert_int_equal(step.unit, p->steps[t].unit);
         assert_int_equal(step.forward_unit, p->steps[t].forward_unit);
@@ -203,7 +202,7 @@ static void assert_same_conflicts(const player *p, const bp_schedule *schedule)
             bool played = false, planned = false;
             for (int t = 0; t < p->step_count; t++)
                 played |= p->live[t][unit_of[a]][kind_of[a]] && p->live[t][unit_of[b]][kind_of[b]];
-            for (uint32_t t = 0; t < bp_schedule_step_count(schedule); t++)
+            for (uint32_t t = 0; t < bp_schedule_get_info(schedule)->step_count; t++)
                 planned |= is_live(schedule, a, t) && is_live(schedule, b, t);
             assert_int_equal(played, planned);
         }
@@ -282,7 +281,7 @@ static void assert_live(const bp_schedule_config *config, uint32_t roles, const 
     bp_schedule *schedule;
     assert_ok(bp_schedule_create_training(w.buckets, config, &schedule));
     for (size_t r = 0; r < bp_buckets_request_count(w.buckets); r++) {
-        assert_int_equal(bp_schedule_step_count(schedule), strlen(expected[r]));
+        assert_int_equal(bp_schedule_get_info(schedule)->step_count, strlen(expected[r]));
         for (uint32_t t = 0; expected[r][t] != '\0'; t++)
             if (is_live(schedule, r, t) != (expected[r][t] == 'X'))
                 fail_msg("request %zu, step %u: expected %c of %s", r, t, expected[r][t], expected[r]);
@@ -369,7 +368,7 @@ static void test_lanes_of_roles(void **state)
         bp_request request = {.size = sizeof request};
         assert_ok(bp_buckets_request(w.buckets, r, &request));
         size_t count;
-        const bp_interval *first = bp_schedule_intervals(w.schedule, r, &count);
+        const bp_interval *first = intervals_of(w.schedule, r, &count);
         for (size_t i = 0; i < count; i++, intervals++) {
             bp_use use = bp_schedule_use(w.schedule, (size_t)(first + i - w.schedule->intervals));
             assert_int_equal(use.acquire_lane, lanes[request.role][0]);
@@ -397,7 +396,7 @@ static void test_config_errors(void **state)
     config.outside = (bp_outside)9;
     assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "outside 9");
     config = default_config();
-    config.microbatches = BP_MOST_MICROBATCHES + 1;
+    config.microbatches = BP_MAX_MICROBATCHES + 1;
     assert_fails(bp_schedule_create_training(w.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "1025", "1024");
     config = default_config();
     config.override_count = 1;

@@ -244,12 +244,12 @@ static void test_live_in_evaluation(void **state)
         bp_request r = {.size = sizeof r};
         size_t count;
         assert_ok(bp_buckets_request(w.buckets, i, &r));
-        const bp_interval *live = bp_schedule_intervals(w.schedule, i, &count);
+        const bp_interval *live = intervals_of(w.schedule, i, &count);
         if (!(STATE & BP_ROLE_BIT(r.role)))
             continue;
         assert_int_equal(count, 1);
         assert_int_equal(live[0].begin, 0);
-        assert_int_equal(live[0].end, bp_schedule_step_count(w.schedule));
+        assert_int_equal(live[0].end, bp_schedule_get_info(w.schedule)->step_count);
     }
     end_world(&w);
 }

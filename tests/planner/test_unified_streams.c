@@ -59,8 +59,8 @@ static bool rows_conflict(const row *a, const row *b)
 static bool requests_conflict(const bp_schedule *schedule, size_t a, size_t b)
 {
     size_t count[2];
-    const bp_interval *x = bp_schedule_intervals(schedule, a, &count[0]);
-    const bp_interval *y = bp_schedule_intervals(schedule, b, &count[1]);
+    const bp_interval *x = intervals_of(schedule, a, &count[0]);
+    const bp_interval *y = intervals_of(schedule, b, &count[1]);
     for (size_t i = 0; i < count[0]; i++)
         for (size_t k = 0; k < count[1]; k++)
             if (x[i].begin < y[k].end && y[k].begin < x[i].end)

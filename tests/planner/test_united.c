@@ -16,8 +16,8 @@
 static bool conflict(const bp_schedule *schedule, size_t a, size_t b)
 {
     size_t count[2];
-    const bp_interval *x = bp_schedule_intervals(schedule, a, &count[0]);
-    const bp_interval *y = bp_schedule_intervals(schedule, b, &count[1]);
+    const bp_interval *x = intervals_of(schedule, a, &count[0]);
+    const bp_interval *y = intervals_of(schedule, b, &count[1]);
     for (size_t i = 0; i < count[0]; i++)
         for (size_t k = 0; k < count[1]; k++)
             if (x[i].begin < y[k].end && y[k].begin < x[i].end)
@@ -63,10 +63,10 @@ static void test_conflicts_are_united(void **state)
         size_t count = 1 + random_below(3), steps = 0;
         for (size_t i = 0; i < count; i++) {
             parts[i] = draw_schedule(w.buckets);
-            steps += bp_schedule_step_count(parts[i]);
+            steps += bp_schedule_get_info(parts[i])->step_count;
         }
-        assert_ok(bp_schedule_create_united((const bp_schedule *const *)parts, count, &united));
-        assert_int_equal(bp_schedule_step_count(united), steps);
+        assert_ok(bp_schedule_create_merged((const bp_schedule *const *)parts, count, &united));
+        assert_int_equal(bp_schedule_get_info(united)->step_count, steps);
         size_t requests = bp_buckets_request_count(w.buckets);
         for (size_t a = 0; a < requests; a++) {
             for (size_t b = 0; b < requests; b++) {
@@ -78,11 +78,10 @@ static void test_conflicts_are_united(void **state)
             }
         }
         plan_and_check(w.buckets, united);
-        for (size_t i = 0, at = 0; i < count; at += bp_schedule_step_count(parts[i++])) {
-            for (size_t k = 0; k < bp_schedule_step_count(parts[i]); k++) {
-                bp_step step = {.size = sizeof step}, expected = {.size = sizeof expected};
-                assert_ok(bp_schedule_step(united, at + k, &step));
-                assert_ok(bp_schedule_step(parts[i], k, &expected));
+        for (size_t i = 0, at = 0; i < count; at += bp_schedule_get_info(parts[i++])->step_count) {
+            for (size_t k = 0; k < bp_schedule_get_info(parts[i])->step_count; k++) {
+                bp_step step = bp_schedule_get_info(united)->steps[at + k];
+                bp_step expected = bp_schedule_get_info(parts[i])->steps[k];
                 assert_int_equal(step.phase, expected.phase);
                 assert_int_equal(step.unit, expected.unit);
             }
@@ -106,9 +105,9 @@ static void test_intervals_of_a_union(void **state)
     bp_schedule *evaluation, *united;
     assert_ok(bp_schedule_create_training(w.buckets, &config, &evaluation));
     const bp_schedule *parts[] = {w.schedule, evaluation};
-    assert_ok(bp_schedule_create_united(parts, 2, &united));
+    assert_ok(bp_schedule_create_merged(parts, 2, &united));
     size_t count;
-    const bp_interval *first = bp_schedule_intervals(united, 0, &count); /* unit 0: steps 0, 2 and 3, and 4 */
+    const bp_interval *first = intervals_of(united, 0, &count); /* unit 0: steps 0, 2 and 3, and 4 */
     assert_int_equal(count, 2);
     assert_int_equal(first[1].begin, 2);
     assert_int_equal(first[1].end, 5);
@@ -117,7 +116,7 @@ static void test_intervals_of_a_union(void **state)
     do
         assert_ok(bp_buckets_request(w.buckets, grad++, &request));
     while (request.role != BP_ROLE_GRAD);
-    const bp_interval *gradient = bp_schedule_intervals(united, grad - 1, &count);
+    const bp_interval *gradient = intervals_of(united, grad - 1, &count);
     assert_int_equal(count, 1);
     assert_int_equal(gradient->begin, 3);
     assert_int_equal(gradient->end, 4);
@@ -209,7 +208,7 @@ static void test_united_nested_units(void **state)
     static const bp_interval expected[] = {{0, 2}, {1, 2}, {2, 4}, {3, 4}};
     for (size_t r = 0; r < 4; r++) {
         size_t count;
-        const bp_interval *live = bp_schedule_intervals(schedule, r, &count);
+        const bp_interval *live = intervals_of(schedule, r, &count);
         assert_int_equal(count, 1);
         assert_memory_equal(live, &expected[r], sizeof *live);
     }
@@ -231,8 +230,8 @@ static void test_schedules_of_parts(void **state)
         bp_buckets *buckets = unite(a.buckets, b.buckets);
         bp_schedule *own[] = {draw_schedule(a.buckets), draw_schedule(b.buckets)}, *parts[2], *united;
         for (size_t i = 0; i < 2; i++)
-            assert_ok(bp_schedule_create_of_part(own[i], buckets, i, &parts[i]));
-        assert_ok(bp_schedule_create_united((const bp_schedule *const *)parts, 2, &united));
+            assert_ok(bp_schedule_create_embedded(own[i], buckets, i, &parts[i]));
+        assert_ok(bp_schedule_create_merged((const bp_schedule *const *)parts, 2, &united));
         size_t first = bp_buckets_request_count(a.buckets), requests = bp_buckets_request_count(buckets);
         for (size_t x = 0; x < requests; x++) {
             for (size_t y = 0; y < requests; y++) {
@@ -240,8 +239,8 @@ static void test_schedules_of_parts(void **state)
                 assert_ok(bp_buckets_request(buckets, x, &p));
                 assert_ok(bp_buckets_request(buckets, y, &q));
                 size_t live[2];
-                bp_schedule_intervals(united, x, &live[0]);
-                bp_schedule_intervals(united, y, &live[1]);
+                intervals_of(united, x, &live[0]);
+                intervals_of(united, y, &live[1]);
                 bool has_state = ((BP_ROLE_BIT(p.role) | BP_ROLE_BIT(q.role)) & STATE) != 0;
                 bool expected =
                     (x < first) == (y < first) && !has_state
@@ -250,8 +249,7 @@ static void test_schedules_of_parts(void **state)
                 assert_int_equal(conflict(united, x, y), expected);
             }
         }
-        bp_step step = {.size = sizeof step};
-        assert_ok(bp_schedule_step(united, bp_schedule_step_count(united) - 1, &step));
+        bp_step step = bp_schedule_get_info(united)->steps[bp_schedule_get_info(united)->step_count - 1];
         assert_true(step.unit >= (int32_t)bp_buckets_unit_count(a.buckets));
         plan_and_check(buckets, united);
         for (size_t i = 0; i < 2; i++) {
@@ -273,11 +271,11 @@ static void test_errors(void **state)
     world w = world_of_kinds("xyz"), other = world_of_kinds("xy");
     bp_schedule *schedule = NULL;
     const bp_schedule *parts[] = {w.schedule, other.schedule}, *missing[] = {w.schedule, NULL};
-    assert_fails(bp_schedule_create_united(parts, 0, &schedule), BP_ERR_INVALID_ARGUMENT, "at least one");
-    assert_fails(bp_schedule_create_united(NULL, 2, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_create_united(parts, 2, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_create_united(parts, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "schedule 1", "2 requests");
-    assert_fails(bp_schedule_create_united(missing, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "schedule 1");
+    assert_fails(bp_schedule_create_merged(parts, 0, &schedule), BP_ERR_INVALID_ARGUMENT, "at least one");
+    assert_fails(bp_schedule_create_merged(NULL, 2, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_merged(parts, 2, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_merged(parts, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "schedule 1", "2 requests");
+    assert_fails(bp_schedule_create_merged(missing, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "schedule 1");
     bp_buckets *united = NULL;
     const bp_buckets *buckets[] = {w.buckets, other.buckets}, *none[] = {w.buckets, NULL};
     static const char *const twice[] = {"a", "a"}, *const empty[] = {"a", ""}, *const slash[] = {"a", "b/c"},
@@ -290,13 +288,13 @@ static void test_errors(void **state)
     assert_fails(bp_buckets_create_united(buckets, unnamed, 2, &united), BP_ERR_INVALID_ARGUMENT, "part 0");
     assert_null(united);
     assert_ok(bp_buckets_create_united(buckets, good, 2, &united));
-    assert_fails(bp_schedule_create_of_part(w.schedule, united, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "part 2",
+    assert_fails(bp_schedule_create_embedded(w.schedule, united, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "part 2",
                  "2 parts");
-    assert_fails(bp_schedule_create_of_part(w.schedule, united, 1, &schedule), BP_ERR_INVALID_ARGUMENT, "3 requests",
+    assert_fails(bp_schedule_create_embedded(w.schedule, united, 1, &schedule), BP_ERR_INVALID_ARGUMENT, "3 requests",
                  "2");
-    assert_fails(bp_schedule_create_of_part(w.schedule, w.buckets, 0, &schedule), BP_ERR_INVALID_ARGUMENT, "0 parts");
-    assert_fails(bp_schedule_create_of_part(NULL, united, 0, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_schedule_create_of_part(w.schedule, NULL, 0, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_embedded(w.schedule, w.buckets, 0, &schedule), BP_ERR_INVALID_ARGUMENT, "0 parts");
+    assert_fails(bp_schedule_create_embedded(NULL, united, 0, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_schedule_create_embedded(w.schedule, NULL, 0, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_null(schedule);
     bp_buckets_destroy(&united);
     end_world(&w);

@@ -205,6 +205,14 @@ void end_world(world *w)
     bp_model_destroy(&w->model);
 }
 
+const bp_interval *intervals_of(const bp_schedule *schedule, size_t request, size_t *count)
+{
+    const bp_schedule_info *info = bp_schedule_get_info(schedule);
+    assert_true(request < info->request_count);
+    *count = info->requests[request].interval_count;
+    return info->requests[request].intervals;
+}
+
 world world_of_kinds(const char *kinds)
 {
     bp_model *model = new_model();

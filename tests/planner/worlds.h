@@ -72,6 +72,9 @@ typedef struct world {
 world make_world(bp_model *model, world_options options);
 void end_world(world *w);
 
+/* The intervals of a request. */
+const bp_interval *intervals_of(const bp_schedule *schedule, size_t request, size_t *count);
+
 /* Kinds of units, a letter each, in order; 'x' 100 elements, 'y' 200, 'z' 300. */
 world world_of_kinds(const char *kinds);
 

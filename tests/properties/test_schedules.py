@@ -113,8 +113,8 @@ class Run:
         self.undo.append((lib.bp_schedule_destroy, schedule))
         self.intervals = worlds.read_intervals(lib, schedule, self.requests)
         self.steps = []  # the units that compute
-        for t in range(lib.bp_schedule_step_count(schedule)):
-            step = filled(lib, "bp_schedule_step", b.Step, schedule, t)
+        info = lib.bp_schedule_get_info(schedule).contents
+        for step in info.steps[:info.step_count]:
             self.steps.append({f"u{unit}" for unit in (step.unit, step.forward_unit) if unit >= 0})
         self.floor = worlds.make_plan(lib, buckets, schedule, b.POLICY_DYNAMIC, 0, b.FALLBACK_PERSISTENT,
                                       case.alignment)

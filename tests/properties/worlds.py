@@ -136,12 +136,9 @@ def make_schedule(lib, buckets, wanted):
 
 
 def read_intervals(lib, schedule, requests) -> list:
-    result = []
-    for request in requests:
-        count = ctypes.c_size_t()
-        array = lib.bp_schedule_intervals(schedule, request.index, ctypes.byref(count))
-        result.append([(array[i].begin, array[i].end) for i in range(count.value)])
-    return result
+    info = lib.bp_schedule_get_info(schedule).contents
+    found = [info.requests[request.index] for request in requests]
+    return [[(i.begin, i.end) for i in live.intervals[:live.interval_count]] for live in found]
 
 
 def make_plan(lib, buckets, schedule, policy, copies, fallback, alignment):

@@ -129,7 +129,7 @@ class Planned:
         self.model: Model = models[0]
         self.buckets = Buckets(self.model, bucketing="given", padding="given", dp=1, roles=ROLES)
         schedules = [Schedule.recorded(model, self.buckets, partial=True) for model in models]
-        self.schedule: Schedule = schedules[0] if len(schedules) == 1 else Schedule.united(schedules)
+        self.schedule: Schedule = schedules[0] if len(schedules) == 1 else Schedule.merged(schedules)
         by_place = {(slot.unit, self._ordinals[slot]): slot for slot in largest}
         self.slots: List[Slot] = [by_place[request.unit, request.ordinal] for request in self.buckets.requests]
         self.sizes: Dict[Slot, Size] = largest
