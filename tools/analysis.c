@@ -122,11 +122,11 @@ static int check_heeded(const plan_options *options, const analysis *analyses, s
 /* All parts become one analysis, the only one of the list. */
 static int share(const plan_options *options, analysis *analyses, size_t *count)
 {
-    analysis united = {0};
-    int code = analysis_unite(options, analyses, *count, &united);
+    analysis merged = {0};
+    int code = analysis_merge(options, analyses, *count, &merged);
     for (size_t i = 0; i < *count; i++)
         finish(&analyses[i]);
-    analyses[0] = united;
+    analyses[0] = merged;
     *count = 1;
     return code;
 }

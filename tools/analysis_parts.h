@@ -12,11 +12,11 @@ bool analysis_sum_state(const plan_options *options, analysis *a);
 /* The library's detail, about this file. */
 int analysis_fail(const char *path, bp_status status);
 
-/* analysis_schedule.c: generated or recorded, united with those of further files. */
+/* analysis_schedule.c: generated or recorded, merged with those of further files. */
 int analysis_make_schedule(const char *path, const plan_options *options, const bp_model *model, analysis *a);
 
 /* analysis_share.c: one analysis of all parts, whose models share a pool and run one after the other. */
-int analysis_unite(const plan_options *options, const analysis *parts, size_t count, analysis *united);
+int analysis_merge(const plan_options *options, const analysis *parts, size_t count, analysis *merged);
 
 /* analysis_notes.c: what a saved plan remembers of how it was made. */
 bp_status analysis_note(const plan_options *options, const analysis *a, bp_plan *plan);

@@ -190,7 +190,7 @@ static int record_other(const char *path, const plan_options *options, const ana
 static int add_others(const char *path, const plan_options *options, analysis *a)
 {
     size_t count = options->schedule.other_count + 1;
-    bp_schedule **all = calloc(count, sizeof *all), *united = NULL;
+    bp_schedule **all = calloc(count, sizeof *all), *merged = NULL;
     if (all == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     int code = EXIT_GO_ON;
@@ -198,12 +198,12 @@ static int add_others(const char *path, const plan_options *options, analysis *a
         code = record_other(options->schedule.others[i - 1], options, a, &all[i]);
     if (code == EXIT_GO_ON) {
         all[0] = a->schedule;
-        bp_status status = bp_schedule_create_merged((const bp_schedule *const *)all, count, &united);
+        bp_status status = bp_schedule_create_merged((const bp_schedule *const *)all, count, &merged);
         code = status == BP_OK ? EXIT_GO_ON : analysis_fail(path, status);
     }
     if (code == EXIT_GO_ON) {
         bp_schedule_destroy(&a->schedule);
-        a->schedule = united;
+        a->schedule = merged;
     }
     for (size_t i = 1; i < count; i++)
         bp_schedule_destroy(&all[i]);

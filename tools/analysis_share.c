@@ -43,29 +43,29 @@ static bool join_names(char *const *names, size_t count, char **joined)
     return *joined != NULL;
 }
 
-static bp_status unite_buckets(const analysis *parts, size_t count, char *const *names, analysis *united)
+static bp_status merge_buckets(const analysis *parts, size_t count, char *const *names, analysis *merged)
 {
     const bp_buckets **buckets = calloc(count, sizeof *buckets);
     if (buckets == NULL)
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the models' buckets");
     for (size_t i = 0; i < count; i++)
         buckets[i] = parts[i].buckets;
-    bp_status status = bp_buckets_create_united(buckets, (const char *const *)names, count, &united->buckets);
+    bp_status status = bp_buckets_create_united(buckets, (const char *const *)names, count, &merged->buckets);
     free(buckets);
     return status;
 }
 
 /* One after the other. */
-static bp_status unite_schedules(const analysis *parts, size_t count, analysis *united)
+static bp_status merge_schedules(const analysis *parts, size_t count, analysis *merged)
 {
     bp_schedule **schedules = calloc(count, sizeof *schedules);
     if (schedules == NULL)
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the models' schedules");
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < count; i++)
-        status = bp_schedule_create_embedded(parts[i].schedule, united->buckets, i, &schedules[i]);
+        status = bp_schedule_create_embedded(parts[i].schedule, merged->buckets, i, &schedules[i]);
     if (status == BP_OK)
-        status = bp_schedule_create_merged((const bp_schedule *const *)schedules, count, &united->schedule);
+        status = bp_schedule_create_merged((const bp_schedule *const *)schedules, count, &merged->schedule);
     for (size_t i = 0; i < count; i++)
         bp_schedule_destroy(&schedules[i]);
     free(schedules);
@@ -73,43 +73,43 @@ static bp_status unite_schedules(const analysis *parts, size_t count, analysis *
 }
 
 /* Rules that all parts have, else none. */
-static void unite_rules(const analysis *parts, size_t count, analysis *united)
+static void merge_rules(const analysis *parts, size_t count, analysis *merged)
 {
-    united->bucketing = parts[0].bucketing;
-    united->padding = parts[0].padding;
-    united->layout = parts[0].layout;
+    merged->bucketing = parts[0].bucketing;
+    merged->padding = parts[0].padding;
+    merged->layout = parts[0].layout;
     for (size_t i = 0; i < count; i++) {
-        if (parts[i].bucketing != united->bucketing)
-            united->bucketing = 0;
-        if (parts[i].padding != united->padding)
-            united->padding = 0;
-        if (parts[i].layout != united->layout)
-            united->layout = 0;
-        united->recorded += parts[i].recorded;
-        united->models += parts[i].models;
-        united->parameters += parts[i].parameters;
-        united->prediction_parameters += parts[i].prediction_parameters;
-        size_t used = strlen(united->notes);
+        if (parts[i].bucketing != merged->bucketing)
+            merged->bucketing = 0;
+        if (parts[i].padding != merged->padding)
+            merged->padding = 0;
+        if (parts[i].layout != merged->layout)
+            merged->layout = 0;
+        merged->recorded += parts[i].recorded;
+        merged->models += parts[i].models;
+        merged->parameters += parts[i].parameters;
+        merged->prediction_parameters += parts[i].prediction_parameters;
+        size_t used = strlen(merged->notes);
         if (parts[i].notes[0] != '\0')
-            snprintf(united->notes + used, sizeof united->notes - used, "%s%s: %s", used > 0 ? "; " : "", parts[i].name,
+            snprintf(merged->notes + used, sizeof merged->notes - used, "%s%s: %s", used > 0 ? "; " : "", parts[i].name,
                      parts[i].notes);
     }
 }
 
-int analysis_unite(const plan_options *options, const analysis *parts, size_t count, analysis *united)
+int analysis_merge(const plan_options *options, const analysis *parts, size_t count, analysis *merged)
 {
     char **names = calloc(count, sizeof *names);
     int code = EXIT_GO_ON;
-    if (names == NULL || !name_parts(parts, count, names) || !join_names(names, count, &united->name))
+    if (names == NULL || !name_parts(parts, count, names) || !join_names(names, count, &merged->name))
         code = cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    unite_rules(parts, count, united);
+    merge_rules(parts, count, merged);
     if (code == EXIT_GO_ON) {
-        bp_status status = unite_buckets(parts, count, names, united);
+        bp_status status = merge_buckets(parts, count, names, merged);
         if (status == BP_OK)
-            status = unite_schedules(parts, count, united);
+            status = merge_schedules(parts, count, merged);
         code = status == BP_OK ? EXIT_GO_ON : analysis_fail("--share", status);
     }
-    if (code == EXIT_GO_ON && !analysis_sum_state(options, united))
+    if (code == EXIT_GO_ON && !analysis_sum_state(options, merged))
         code = cli_fail(EXIT_BAD_INPUT, "--share: the models' state does not fit 64 bits");
     for (size_t i = 0; names != NULL && i < count; i++)
         free(names[i]);

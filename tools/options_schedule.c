@@ -25,10 +25,10 @@ enum {
 };
 
 static const struct argp_option table[] = {
-    {"prefetch", OPT_PREFETCH, "N", 0, "Units gathered ahead of the one that computes (default 1)", 3},
+    {"prefetch", OPT_PREFETCH, "N", 0, "Prefetch depth: units gathered ahead of the one that computes (default 1)", 3},
     {"prefetch-backward", OPT_PREFETCH_BACKWARD, "N", 0, "The same in backward (default: as forward)", 0},
     {"unit-prefetch", OPT_UNIT_PREFETCH, "UNIT=F[:B],...", 0,
-     "UNIT is gathered F units ahead, B in backward (default: F); may be repeated", 0},
+     "Prefetch depth of UNIT: F, B in backward (default: F); may be repeated", 0},
     {"grad-units", OPT_GRAD_UNITS, "N", 0, "Units whose gradients are live while their reduction drains (default 2)",
      0},
     {"passes", OPT_PASSES, "P", 0, "train, eval or both: a training step, then an evaluation (default train)", 0},

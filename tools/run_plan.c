@@ -124,7 +124,7 @@ static bool find_difference(const bp_plan *one, const bp_plan *other, char in_on
     return false;
 }
 
-/* A plan can hold for other options than its own, for example with fewer units gathered ahead, and then the checker accepts it. */
+/* A plan can hold for other options than its own, for example with a smaller prefetch depth, and then the checker accepts it. */
 static int compare_options(const run_options *options, const analysis *a, const bp_plan *plan)
 {
     bp_plan *here = NULL;

@@ -247,8 +247,8 @@ typedef struct bp_buckets bp_buckets;
  * model), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *config, bp_buckets **buckets);
 /* The buckets of several models that share a pool (policy and reference, chunks of a virtual pipeline). Unit u of part p is called
- * "<names[p]>/<u's name>"; units and requests follow part by part. Parts are only read, names copied. Schedules are united with
- * bp_schedule_create_embedded and bp_schedule_create_merged.
+ * "<names[p]>/<u's name>"; units and requests follow part by part. Parts are only read, names copied. Their schedules go through
+ * bp_schedule_create_embedded, then bp_schedule_create_merged.
  * Errors: BP_ERR_INVALID_ARGUMENT (no parts, a name twice, empty or with a '/'), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_buckets_create_united(const bp_buckets *const *parts, const char *const *names, size_t count,
                                           bp_buckets **united);

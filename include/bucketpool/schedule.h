@@ -1,13 +1,14 @@
 /* Schedules: when each request is live in one iteration.
  *
- * Time is counted in steps. A step is one unit's forward or backward compute; a recorded schedule counts its events. A request is
- * live in half-open intervals [begin, end) of steps. Two requests conflict when their intervals overlap. The schedule repeats: the
- * first step of the next iteration follows the last step.
+ * Time is counted in steps. A step is one unit's forward or backward compute; a recorded schedule counts its events.
+ * A request is live in half-open intervals [begin, end) of steps. Two requests conflict when their intervals overlap.
+ * The schedule repeats: the first step of the next iteration follows the last step.
  *
- * The id of a request is its index in the buckets that the schedule was made for (bp_buckets_request).
+ * A request is named by its index in the buckets that the schedule was made for (bp_buckets_request).
  *
- * Schedules are host data: no function here touches a device or a stream, and all of them may be called during a capture. The same
- * input gives the same schedule. A finished schedule is never changed; any number of threads may read it. */
+ * Schedules are host data: no function here touches a device or a stream, and all of them may be called during a
+ * capture. The same input gives the same schedule. A finished schedule is never changed; any number of threads may
+ * read it. */
 #ifndef BUCKETPOOL_SCHEDULE_H
 #define BUCKETPOOL_SCHEDULE_H
 
@@ -34,18 +35,19 @@ enum { BP_LANE_GATHER = 0, BP_LANE_COMPUTE = 1, BP_LANE_REDUCE = 2, BP_LANE_OUTE
 #define BP_LANE_COUNT 16u
 #define BP_LANE_ANY UINT32_MAX
 
-/* BP_PASSES_TRAIN: forward and backward. BP_PASSES_EVAL: forward only. BP_PASSES_BOTH: a training step, then an evaluation. */
+/* BP_PASSES_TRAIN: forward and backward. BP_PASSES_EVAL: forward only. BP_PASSES_BOTH: a training step, then an
+ *   evaluation. */
 typedef enum bp_passes { BP_PASSES_TRAIN = 0, BP_PASSES_EVAL = 1, BP_PASSES_BOTH = 2 } bp_passes;
 
 /* BP_STREAMS_SEPARATE: all-gathers and reduce-scatters run at the same time.
- * BP_STREAMS_UNIFIED: one stream for both. In backward the reduce-scatter of unit u+1 ends before the all-gather of unit u-1 starts.
- *   Source: Megatron-LM issue 6471. */
+ * BP_STREAMS_UNIFIED: one stream for both. In backward the reduce-scatter of unit u+1 ends before the all-gather of
+ *   unit u-1 starts. Source: Megatron-LM issue 6471. */
 typedef enum bp_streams { BP_STREAMS_SEPARATE = 0, BP_STREAMS_UNIFIED = 1 } bp_streams;
 
 /* Prefetch from parameters outside units (embedding, output layer).
  * BP_OUTSIDE_PREFETCHES_NOTHING: these parameters have no steps. The first unit is gathered in its own step.
- * BP_OUTSIDE_PREFETCHES_SUCCESSOR: a step comes before the first unit, and one between forward and backward. The units that
- *   run next are gathered in it. */
+ * BP_OUTSIDE_PREFETCHES_SUCCESSOR: a step comes before the first unit, and one between forward and backward. The
+ *   units that run next are gathered in it. */
 typedef enum bp_outside { BP_OUTSIDE_PREFETCHES_NOTHING = 0, BP_OUTSIDE_PREFETCHES_SUCCESSOR = 1 } bp_outside;
 
 /* The prefetch depth of one unit, instead of the schedule's. An element of an array: it never grows. */
@@ -63,10 +65,11 @@ typedef struct bp_schedule_config {
     uint32_t grad_units; /* units whose gradients are live at once while their reduce-scatter runs; at least 1 */
     bp_passes passes;
     uint32_t prefetch_backward; /* prefetch depth in backward; BP_PREFETCH_SAME: as forward */
-    /* 1: parameters are not resharded after forward. They are live until their backward ends, in an evaluation until the pass
-     * ends. */
+    /* 1: parameters are not resharded after forward. They are live until their backward ends, in an evaluation until
+     * the pass ends. */
     uint32_t keep_after_forward;
-    /* 1: activation checkpointing. With fp8, backward also gathers the row-wise parameters, each in its unit's own step. */
+    /* 1: activation checkpointing. With fp8, backward also gathers the row-wise parameters, each in its unit's own
+     * step. */
     uint32_t recompute;
     bp_streams streams;
     bp_outside outside;
@@ -77,66 +80,70 @@ typedef struct bp_schedule_config {
     const bp_unit_prefetch *overrides; /* at most one for each unit; read during the call only */
 } bp_schedule_config;
 
-/* Defaults: prefetch depth 1 in both directions, gradients of 2 units, training, separate streams, resharding after forward, no
- * recompute, no pipeline, no overrides.
+/* Defaults: prefetch depth 1 in both directions, gradients of 2 units, training, separate streams, resharding after
+ * forward, no recompute, no pipeline, no overrides.
  * Errors: BP_ERR_INVALID_ARGUMENT (NULL, a size that is no struct's). */
 BP_API bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size);
 
 #define BP_MAX_MICROBATCHES 1024u
 
 /* A training or evaluation step as FSDP runtimes run it; by default Megatron-FSDP's with double buffering:
- * - Forward runs the units in order. A unit is gathered `prefetch` steps before it computes and released after its step.
- * - Backward runs the units in reverse order, with the same rule. The last unit is gathered again when backward begins.
- * - A unit's gradients are acquired in its backward step. They are released when the backward of grad_units - 1 further units
- *   has ended, because their reduce-scatter has ended then.
+ * - Forward runs the units in order. A unit is gathered `prefetch` steps before it computes and released after its
+ *   step.
+ * - Backward runs the units in reverse order, with the same rule. The last unit is gathered again when backward
+ *   begins.
+ * - A unit's gradients are acquired in its backward step. They are released when the backward of grad_units - 1
+ *   further units has ended, because their reduce-scatter has ended then.
  * - With param_transpose requests, fp8 parameters are live row-wise in forward and transposed in backward.
  * - The copy for the outer reduction (grad_comm) is live with its gradients.
  * - The roles of BP_ROLES_STATE are live in all steps.
  * A nested unit runs within its parent: the parent is live from its own step to the step of its last descendant.
- * 1F1B with m microbatches in flight has m forward passes, then m pairs of a forward and a backward pass, then m backward passes.
- * Nothing is gathered across the border of two passes. The schedule holds two passes of each kind, because more passes add no
- * conflict.
+ * 1F1B with m microbatches in flight has m forward passes, then m pairs of a forward and a backward pass, then m
+ * backward passes. Nothing is gathered across the border of two passes. The schedule holds two passes of each kind,
+ * because more passes add no conflict.
  * Source: Megatron-LM d98e8a64, AllGatherPipeline and GradReducePipeline; docs/schedules.md lists every event.
  *
  * The caller owns the schedule: bp_schedule_destroy. It keeps nothing of its inputs.
- * Errors: BP_ERR_INVALID_ARGUMENT (grad_units 0, no units, an unknown unit or two overrides of one unit, an unknown enumerator,
- * more than BP_MAX_MICROBATCHES), BP_ERR_UNSUPPORTED (more than 2^25 steps; a config of a newer library), BP_ERR_OVERFLOW,
- * BP_ERR_NO_HOST_MEMORY. */
+ * Errors: BP_ERR_INVALID_ARGUMENT (grad_units 0, no units, an unknown unit or two overrides of one unit, an unknown
+ * enumerator, more than BP_MAX_MICROBATCHES), BP_ERR_UNSUPPORTED (more than 2^25 steps; a config of a newer library),
+ * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *config,
                                              bp_schedule **schedule);
 
 typedef struct bp_recorded_config {
     size_t size;
-    /* Units that are kept apart from memory that another lane released. A recording is in the order of the host, and the host runs
-     * ahead of its streams: FSDP2 releases unit u before it acquires unit u+1, but the all-gather of u+1 is to run while u
-     * computes. Shared memory would make that all-gather wait. So memory that one lane released is not given to the next
-     * `overlap_window` units that other lanes acquire. 0: only requests that the host held at the same time conflict. */
+    /* Units that are kept apart from memory that another lane released. A recording is in the order of the host, and
+     * the host runs ahead of its streams: FSDP2 releases unit u before it acquires unit u+1, but the all-gather of
+     * u+1 is to run while u computes. Shared memory would make that all-gather wait. So memory that one lane released
+     * is not given to the next `overlap_window` units that other lanes acquire. 0: only requests that the host held
+     * at the same time conflict. */
     uint32_t overlap_window;
-    uint32_t
-        partial; /* 1: requests without events are never live (an evaluation has no gradients); 0: they are an error */
+    /* 1: requests without events are never live (an evaluation has no gradients). 0: they are an error. */
+    uint32_t partial;
 } bp_recorded_config;
 
 /* Defaults: no overlap window, every request must have events. Errors: as bp_schedule_config_init. */
 BP_API bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size);
 
-/* The events of the model (bp_model_add_event), one step each. Events of roles without requests are skipped.
- * `config` NULL: the defaults. The caller owns the schedule: bp_schedule_destroy. It keeps nothing of its inputs.
- * Errors: BP_ERR_SCHEDULE names the event or the request (a release without an acquire, a second acquire, an acquire without a
- * release, an event of an unknown request, a request without events unless `partial`); BP_ERR_INVALID_ARGUMENT (no events, buckets
- * of another model); BP_ERR_UNSUPPORTED (an overlap window that keeps requests apart more than 2^22 times; a config of a newer
- * library); BP_ERR_NO_HOST_MEMORY. */
+/* The events of the model (bp_model_add_event), one step each. Events of roles without requests are skipped. `config`
+ * NULL: the defaults. The caller owns the schedule: bp_schedule_destroy. It keeps nothing of its inputs.
+ * Errors: BP_ERR_SCHEDULE names the event or the request (a release without an acquire, a second acquire, an acquire
+ * without a release, an event of an unknown request, a request without events unless `partial`);
+ * BP_ERR_INVALID_ARGUMENT (no events, buckets of another model); BP_ERR_UNSUPPORTED (an overlap window that keeps
+ * requests apart more than 2^22 times; a config of a newer library); BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets,
                                              const bp_recorded_config *config, bp_schedule **schedule);
 
-/* Several schedules of the same buckets, one after the other. Requests that conflict in one of them conflict in the merged schedule.
- * The inputs are only read. The caller owns the schedule: bp_schedule_destroy.
+/* Several schedules of the same buckets, one after the other. Requests that conflict in one of them conflict in the
+ * merged schedule. The inputs are only read. The caller owns the schedule: bp_schedule_destroy.
  * Errors: BP_ERR_INVALID_ARGUMENT (count 0, schedules of other buckets), BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED (as
  * bp_schedule_create_recorded), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, size_t count, bp_schedule **schedule);
 
-/* The schedule of one of several models that share a pool. `schedule` was made for the buckets that are number `index` of those that
- * bp_buckets_create_united made `buckets` of. The created schedule is for `buckets`: the requests of the other models are never live,
- * except for their state, which is live in all steps. Merge the embedded schedules to run the models one after the other.
+/* The schedule of one of several models that share a pool. `schedule` was made for the buckets that are number
+ * `index` of those that bp_buckets_create_united made `buckets` of. The created schedule is for `buckets`: the
+ * requests of the other models are never live, except for their state, which is live in all steps. Merge the embedded
+ * schedules to run the models one after the other.
  * The caller owns the schedule: bp_schedule_destroy. It keeps nothing of its inputs.
  * Errors: BP_ERR_INVALID_ARGUMENT (no such index, a schedule of other buckets), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_embedded(const bp_schedule *schedule, const bp_buckets *buckets, size_t index,
@@ -145,9 +152,10 @@ BP_API bp_status bp_schedule_create_embedded(const bp_schedule *schedule, const 
 /* NULL and a pointer to NULL are accepted. What bp_schedule_get_info gave ends with the schedule. */
 BP_API void bp_schedule_destroy(bp_schedule **schedule);
 
-/* ---- the finished schedule ------------------------------------------------------------------------------------------- */
+/* ---- the finished schedule -------------------------------------------------------------------------------- */
 
-/* Elements of the arrays below never grow. What is added later comes as an array of its own, at the end of bp_schedule_info. */
+/* Elements of the arrays below never grow. What is added later comes as an array of its own, at the end of
+ * bp_schedule_info. */
 typedef struct bp_step {
     bp_phase phase;
     int32_t unit;         /* the unit that computes; recorded: the unit of the event; BP_OUTSIDE: none */
@@ -164,18 +172,20 @@ typedef struct bp_scheduled_request {
     size_t interval_count;        /* 0: never live (gradients in an evaluation) */
 } bp_scheduled_request;
 
-/* Two requests that are never live together but conflict, because of an overlap window: `later` is acquired so soon after another lane
- * released `earlier` that it would wait if they shared memory. */
+/* Two requests that are never live together but conflict, because of an overlap window: `later` is acquired so soon
+ * after another lane released `earlier` that it would wait if they shared memory. */
 typedef struct bp_overlap {
     uint32_t earlier, later; /* requests */
 } bp_overlap;
 
 /* An acquire or a release of consecutive requests, all of one unit and role. */
 typedef struct bp_schedule_event {
-    uint32_t step; /* release: the first step in which the requests are not live; the step count: after the last step */
+    /* Of a release: the first step in which the requests are not live, the step count if they are live to the end. */
+    uint32_t step;
     uint32_t acquire; /* 1: acquire, 0: release */
-    uint32_t
-        lane; /* as recorded; else by role: parameters are acquired on BP_LANE_GATHER and released on BP_LANE_COMPUTE, ... */
+    /* As recorded, else by role. Parameters are acquired on BP_LANE_GATHER and released on BP_LANE_COMPUTE. Gradients
+     * are acquired on BP_LANE_COMPUTE and released on BP_LANE_REDUCE, grad_comm on BP_LANE_OUTER_REDUCE. */
+    uint32_t lane;
     uint32_t first_request, request_count;
 } bp_schedule_event;
 

@@ -1,8 +1,8 @@
 /* What-if: how many bytes plans of other schedules need, and which units set the peak.
  *
- * All of it is about policy scheduled. It is host data like plans: pure, deterministic, without device or stream, allowed during a
- * capture. Finished objects are never changed; any number of threads may read them. Elements of arrays never grow; what is added
- * later comes as an array of its own beside them. */
+ * All of it is about policy scheduled. It is host data like plans: pure, deterministic, without device or stream,
+ * allowed during a capture. Finished objects are never changed; any number of threads may read them. Elements of
+ * arrays never grow; what is added later comes as an array of its own beside them. */
 #ifndef BUCKETPOOL_WHATIF_H
 #define BUCKETPOOL_WHATIF_H
 
@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* ---- other schedules ---------------------------------------------------------------------------------------------- */
+/* ---- other schedules -------------------------------------------------------------------------------------- */
 
 typedef struct bp_alternatives bp_alternatives;
 
@@ -21,20 +21,19 @@ typedef struct bp_alternatives bp_alternatives;
 typedef struct bp_alternatives_config {
     size_t size;
     uint32_t max_prefetch; /* prefetch depths from 0 to this one are planned; at most BP_MAX_WHATIF_PREFETCH */
-    uint64_t
-        work; /* limit of the search for each slab; the present choice is searched with the limit of its own plan config */
-    const bp_plan
-        *present; /* the plan of the present choice, of policy scheduled; NULL: it is made; read during the call only */
+    uint64_t work;         /* limit of the search for each slab; the present choice has that of its own plan config */
+    /* The plan of the present choice, of policy scheduled; NULL: it is made. Read during the call only. */
+    const bp_plan *present;
 } bp_alternatives_config;
 
 /* Defaults: prefetch depths 0 to 4, work 2^24. For any bundled model that takes about a second in all.
  * Errors: BP_ERR_INVALID_ARGUMENT (NULL, a size that is no struct's). */
 BP_API bp_status bp_alternatives_config_init(bp_alternatives_config *config, size_t size);
 
-/* Plans every combination of: the prefetch depth, separate or unified streams, a slab for each role or one slab for all. Everything
- * else is as in `schedule` and `plan`, which are the present choice. A setting that changes nothing is not varied: streams without
- * parameters or without gradients, joint slabs with a single role. Units with overrides keep their prefetch depth. The policy of
- * `plan` does not count.
+/* Plans every combination of: the prefetch depth, separate or unified streams, a slab for each role or one slab for
+ * all. Everything else is as in `schedule` and `plan`, which are the present choice. A setting that changes nothing
+ * is not varied: streams without parameters or without gradients, joint slabs with a single role. Units with
+ * overrides keep their prefetch depth. The policy of `plan` does not count.
  * The caller owns the result: bp_alternatives_destroy. It keeps nothing of its inputs.
  * Errors: as bp_schedule_create_training and bp_plan_create; BP_ERR_INVALID_ARGUMENT also for a max_prefetch above
  * BP_MAX_WHATIF_PREFETCH. */
@@ -66,14 +65,15 @@ typedef struct bp_alternatives_info {
 /* The view and its array belong to the object and live as long as it. alternatives NULL: NULL. */
 BP_API const bp_alternatives_info *bp_alternatives_get_info(const bp_alternatives *alternatives);
 
-/* ---- what sets the peak --------------------------------------------------------------------------------------------- */
+/* ---- what sets the peak ----------------------------------------------------------------------------------- */
 
 typedef struct bp_peaks bp_peaks;
 
-/* For each entry of the plan's roles: what is live where the lower bound is reached, and the peak if these holders were not live
- * together. The plan must have been made of these buckets and this schedule by bp_plan_create.
+/* For each entry of the plan's roles: what is live where the lower bound is reached, and the peak if these holders
+ * were not live together. The plan must have been made of these buckets and this schedule by bp_plan_create.
  * The caller owns the result: bp_peaks_destroy. It keeps nothing of its inputs.
- * Errors: BP_ERR_INVALID_ARGUMENT (a schedule or a plan of other buckets, a plan from a file), BP_ERR_NO_HOST_MEMORY. */
+ * Errors: BP_ERR_INVALID_ARGUMENT (a schedule or a plan of other buckets, a plan from a file), BP_ERR_NO_HOST_MEMORY.
+ */
 BP_API bp_status bp_peaks_create(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan *plan,
                                  bp_peaks **peaks);
 /* NULL and a pointer to NULL are accepted. */
@@ -95,9 +95,9 @@ typedef struct bp_peak {
     /* Where overlap windows set the bound no step reaches it: then everything from here on is 0. */
     uint32_t step_count; /* steps that reach the peak */
     uint32_t set_count;  /* different sets of holders that reach it, with this one */
-    uint64_t
-        next_bytes; /* largest live sum of a step in which not all these holders are live; `bytes` where another set reaches
-                             the peak */
+    /* Largest live sum of a step in which not all these holders are live. `bytes` where another set reaches the
+     * peak. */
+    uint64_t next_bytes;
     uint32_t next_step;   /* the first step with next_bytes */
     uint32_t below_step;  /* the first step with below_bytes */
     uint64_t below_bytes; /* largest live sum of a step that does not reach the peak; 0: all steps reach it */

@@ -72,7 +72,7 @@ class Buckets(Owner[BucketsHandle]):
     @classmethod
     def united(cls, parts: Mapping[str, "Buckets"]) -> "Buckets":
         """Those of several models that share a pool: unit u of part p is then called "p/u". Schedule.embedded and
-        united go with it."""
+        merged go with it."""
         kept = [part.handle for part in parts.values()]
         pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
         names = (ctypes.c_char_p * len(kept))(*[encoded(name, "a part's name") for name in parts])

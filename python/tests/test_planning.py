@@ -2,6 +2,7 @@
 
 Argument: the command, whose plans must be the same; none: those tests skip."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import tempfile
 import unittest
 
 import bucketpool as bp
-from bucketpool._library import core
+from bucketpool import _abi
+from bucketpool._library import call, core, viewed
+from bucketpool.schedule import ScheduleHandle
 from support import MODELS, needs_numpy, numpy, world
 
 COMMAND = sys.argv.pop(1) if len(sys.argv) > 1 and os.path.exists(sys.argv[1]) else None
@@ -258,6 +261,34 @@ class Plans(unittest.TestCase):
         self.assertEqual(both.step_count, 15)
         with self.assertRaises(TypeError):
             bp.Schedule()
+
+    def test_configs_of_other_versions(self):
+        """ctypes structs with fewer fields than the library's, and with more."""
+        buckets, _, _ = world()
+        fields = _abi.bp_schedule_config._fields_
+
+        class Older(ctypes.Structure):
+            _fields_ = fields[:3]
+
+        class Newer(ctypes.Structure):
+            _fields_ = [*fields, ("later", ctypes.c_uint64)]
+
+        def first_interval(config):
+            schedule = ScheduleHandle()
+            call(core().bp_schedule_create_training, buckets.handle,
+                 ctypes.cast(ctypes.byref(config), ctypes.POINTER(_abi.bp_schedule_config)), ctypes.byref(schedule))
+            info = viewed(core().bp_schedule_get_info, schedule)
+            return info.requests[info.request_count - 2].intervals[0].begin  # the last unit's parameters
+
+        for prefetch in range(4):
+            self.assertEqual(first_interval(Older(ctypes.sizeof(Older), prefetch, 2)), 4 - prefetch)
+        newer = Newer()
+        call(core().bp_schedule_config_init, ctypes.cast(ctypes.byref(newer), ctypes.POINTER(_abi.bp_schedule_config)),
+             ctypes.sizeof(newer))
+        self.assertEqual((newer.size, newer.prefetch, first_interval(newer)), (ctypes.sizeof(Newer), 1, 3))
+        newer.later = 1
+        with self.assertRaisesRegex(bp.Unsupported, "update the library"):
+            first_interval(newer)
 
     def test_several_models_share_a_pool(self):
         a, b = world()[0], world(sizes=(4000, 10))[0]
