@@ -1,6 +1,6 @@
 /* Pools: a plan made real on a device, and the serving of its buckets.
  *
- * A runtime creates a pool from a plan, binds its requests once, and then acquires and releases by id:
+ * A runtime creates a pool from a plan, and then acquires and releases by id, which is the request's index in the plan (bp_plan_find):
  *
  *   bp_pool_acquire(pool, ids, count, gather_stream, addresses);    the gather stream may write the buckets
  *   ... enqueue the all-gather on gather_stream, make compute_stream wait for it, enqueue the layer ...
@@ -8,7 +8,7 @@
  *
  * Contract, for every allocator and every device:
  * - All memory is made when the pool is created, at planned size. Nothing grows, and a request has one address for the life
- *   of the pool (unless the caller chose otherwise: BP_SELECT_ANY, dynamic requests, overflow).
+ *   of the pool (unless the caller chose otherwise: bp_strict, dynamic requests, overflow).
  * - Acquire orders the stream after every release point of memory that the request overlaps, whatever order requests come
  *   in. Release ends the hold and records release points: one on each stream that acquired, used or released it. A release
  *   point is the stream's position at the call, so that later work of that stream is not waited for. Points more than 255
@@ -23,7 +23,7 @@
  * Thread safety: acquire, try_acquire, can_acquire, use, release, give_up and the getters may be called from any thread at
  * once for different requests. Two calls at once on one request are an error of the caller that is reported, not a race. Binding may
  * run beside them, and so may destroying a stream that no call names (its requests are released on another one). Creating and
- * destroying pools, lanes, seal, tracing: one thread, no calls beside it.
+ * destroying pools, the setters, seal, tracing: one thread, no calls beside it.
  * Streams: of the pool's device. Capture: capture.h.
  *
  * Sources: Megatron-LM's FixedPoolAllocator and MaxPoolAllocator (PR 5462) for the policies and strict assignment; RMM and
@@ -43,27 +43,10 @@ typedef struct bp_pool bp_pool;
 
 /* ---- creation ----------------------------------------------------------------------------------------------------- */
 
-/* Who answers requests.
- * BP_ALLOCATOR_PLAN: as the plan's policy says.
- * BP_ALLOCATOR_DYNAMIC: every acquire allocates in stream order, every release frees: the floor of memory, no stable addresses.
- * BP_ALLOCATOR_FIXED_POOL, BP_ALLOCATOR_MAX_POOL: size classes with copies, from plans whose buffers do not overlap partly.
- * BP_ALLOCATOR_SCHEDULED: the plan's offsets as they are, of any plan with addresses; buffers may overlap partly. */
-typedef enum bp_allocator {
-    BP_ALLOCATOR_PLAN = 0,
-    BP_ALLOCATOR_DYNAMIC = 1,
-    BP_ALLOCATOR_FIXED_POOL = 2,
-    BP_ALLOCATOR_MAX_POOL = 3,
-    BP_ALLOCATOR_SCHEDULED = 4
-} bp_allocator;
-
-/* Which copy of its class a request of a fixed or max pool gets: the one its plan assigns, or the lowest free one
- * (Megatron's behaviour). Other allocators have one place per request and ignore it. */
-typedef enum bp_selection { BP_SELECT_ASSIGNED = 1, BP_SELECT_ANY = 2 } bp_selection;
-
-/* Strict assignment: a request gets the buffer it had before: with BP_SELECT_ASSIGNED the plan's, with BP_SELECT_ANY the one of its
- * first acquire. When another request holds that buffer while another copy of the class is free:
- * BP_STRICT_OFF: the free copy is taken and counted. BP_STRICT_WARN: it is taken, counted and reported to on_message.
- * BP_STRICT_ERROR: the acquire is refused. */
+/* Strict assignment: a request of a size class gets the copy that the plan assigns to it. When another request holds that copy while another
+ * one of the class is free:
+ * BP_STRICT_ERROR: the acquire is refused. BP_STRICT_WARN: the lowest free copy is taken, counted and reported to on_message.
+ * BP_STRICT_OFF: it is taken and counted. Requests in no class have one place and are not concerned. */
 typedef enum bp_strict { BP_STRICT_OFF = 1, BP_STRICT_WARN = 2, BP_STRICT_ERROR = 3 } bp_strict;
 
 /* Guard mode finds uses after release and writes past the end, on devices whose memory the host can reach. It changes the
@@ -97,8 +80,6 @@ typedef void bp_message_function(void *user, const char *text);
 typedef struct bp_pool_config {
     size_t size;
     const char *name; /* in messages; copied. NULL: the plan's model */
-    bp_allocator allocator;
-    bp_selection selection;
     bp_strict strict;
     bp_guard guard;
     bp_capture_check capture_check;
@@ -111,14 +92,13 @@ typedef struct bp_pool_config {
     void *user;
 } bp_pool_config;
 
-/* As the plan says, assigned copies, strict error, guard, capture checks and annotations by environment, 4096 extra requests, no extra
- * memory. */
+/* Strict error, guard, capture checks and annotations by environment, 4096 extra requests, no extra memory. */
 BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
 
-/* Makes the plan real: every slab at full size, at a multiple of the plan's alignment. The plan is read, not kept: any number of pools may be made from it, and
- * pools share nothing. `config` NULL: the defaults. The caller owns the pool: bp_pool_destroy.
+/* Makes the plan real: every slab at full size, at a multiple of the plan's alignment. The plan's policy decides how requests are served. The
+ * plan is read, not kept: any number of pools may be made from it, and pools share nothing. `config` NULL: the defaults. The caller owns the pool: bp_pool_destroy.
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_INFEASIBLE (an infeasible plan), BP_ERR_MISMATCH (another fingerprint than expected,
- * naming both; a plan that contradicts itself), BP_ERR_UNSUPPORTED (an allocator that cannot serve this plan; guard where the
+ * naming both; a plan that contradicts itself), BP_ERR_UNSUPPORTED (guard where the
  * device cannot; annotations where the library was built without), BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY and whatever the device reports. Everything
  * made so far is undone. */
 BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool);
@@ -128,81 +108,75 @@ BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp
  * Accepts NULL and pointers to NULL; sets *pool to NULL. */
 BP_API void bp_pool_destroy(bp_pool **pool);
 
-/* 1: NVTX ranges and memory regions are on. */
-BP_API int bp_pool_is_annotated(const bp_pool *pool);
-/* What it was made on; not a reference of its own. */
-BP_API bp_device *bp_pool_device(const bp_pool *pool);
-/* "dynamic", "fixed_pool", "max_pool", "scheduled". Static. */
-BP_API const char *bp_pool_allocator_name(const bp_pool *pool);
-/* As in messages, and the fingerprint of the plan that it was made from. Live as long as the pool. */
-BP_API const char *bp_pool_name(const bp_pool *pool);
-BP_API const char *bp_pool_fingerprint(const bp_pool *pool);
+/* A slab as made. */
+typedef struct bp_pool_slab {
+    void *address;
+    uint64_t bytes;         /* as made */
+    uint64_t planned_bytes; /* 0 for persistent and overflow memory */
+    const char *group;      /* the plan's release group; "persistent", "overflow" */
+} bp_pool_slab;
 
-/* ---- binding ------------------------------------------------------------------------------------------------------ */
+typedef struct bp_pool_info {
+    const char *name; /* as in messages */
+    bp_policy policy;
+    const char *fingerprint; /* of the plan that it was made from */
+    bp_device *device;       /* not a reference of its own */
+    uint64_t alignment;
+    int32_t annotated;               /* 1: NVTX ranges and memory regions are on */
+    int32_t guarded;                 /* 1: guard mode */
+    size_t request_count;            /* those of the plan, then those that were bound */
+    const bp_plan_request *requests; /* by id. slab and offset are the plan's, 0 for others */
+    size_t slab_count;
+    const bp_pool_slab *slabs;
+} bp_pool_info;
 
-/* Where a request's memory comes from.
- * BP_PLACE_PLANNED: from the plan; it is an error if the plan does not have the request.
- * BP_PLACE_PERSISTENT: memory of its own from config.persistent_bytes (parameters outside units).
- * BP_PLACE_DYNAMIC: allocated at each acquire in stream order. Where the device is out of memory, acquire waits for what is on its
- *   way back, which try_acquire does not. */
-typedef enum bp_placement { BP_PLACE_PLANNED = 1, BP_PLACE_PERSISTENT = 2, BP_PLACE_DYNAMIC = 3 } bp_placement;
+/* The pool as it was made, with what was bound since. Lives as long as the pool; not to be read beside bp_pool_bind. NULL for NULL. */
+BP_API const bp_pool_info *bp_pool_get_info(const bp_pool *pool);
 
-/* What the acquiring stream writes before the caller's work: nothing, zeros after used_bytes (padding that reductions and
- * norms read), zeros everywhere. Not repeated when a live request is acquired again. */
-typedef enum bp_zero { BP_ZERO_NOTHING = 0, BP_ZERO_PADDING = 1, BP_ZERO_ALL = 2 } bp_zero;
+/* ---- requests ----------------------------------------------------------------------------------------------------- */
 
+/* A request beside the plan. */
 typedef struct bp_bind {
     size_t size;
-    const char *unit;    /* copied; "" for requests outside units (not planned, so persistent or dynamic) */
+    const char *unit;    /* copied; "" for parameters outside units */
     uint32_t ordinal;    /* of the bucket in its unit */
     uint32_t role;       /* a bp_role */
-    bp_dtype dtype;      /* of the elements; the plan has its storage dtype */
-    uint64_t bytes;      /* with padding; must be the plan's. 0: a bucket without elements, whose address is NULL */
+    bp_dtype dtype;      /* of the elements */
+    uint64_t bytes;      /* with padding. 0: a bucket without elements, whose address is NULL */
     uint64_t used_bytes; /* without padding, for BP_ZERO_PADDING; at most `bytes` */
+    /* BP_PLACE_PERSISTENT: memory of its own from config.persistent_bytes.
+     * BP_PLACE_DYNAMIC: allocated at each acquire in stream order. Where the device is out of memory, acquire waits for memory that streams are
+     * about to free; try_acquire does not. */
     bp_placement placement;
-    bp_zero zero;
-    /* The lane that every acquire of this request is on, BP_LANE_ANY: not known. Where all requests that share memory name
-     * the same lane, release points on that lane's stream need no event; acquiring on another stream is then an error. */
-    uint32_t acquire_lane;
 } bp_bind;
 
-/* Planned, no zeros, any lane. */
+/* Persistent, outside units. */
 BP_API bp_status bp_bind_init(bp_bind *bind, size_t size);
 
-/* Checks a request against the plan and gives it an id: 0, 1, 2, ... in the order of binding. Binding an equal request again
- * gives the same id (models that take turns with one plan); this is not for the hot path.
- * Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_MISMATCH (the plan does not have it, has another dtype or size, or it was bound
- * differently before: all name the two); BP_ERR_NO_DEVICE_MEMORY (persistent_bytes used up, with the numbers);
- * BP_ERR_NO_HOST_MEMORY, BP_ERR_UNSUPPORTED (more than extra_requests beyond the plan's; dynamic on a sealed pool). */
+/* Gives a request that the plan does not have an id: the next after those of the plan and those bound before. Requests of the plan need no
+ * binding: their ids are bp_plan_find's. Not for the hot path; one that binds twice has two requests.
+ * Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_NO_DEVICE_MEMORY (persistent_bytes used up, with the numbers); BP_ERR_NO_HOST_MEMORY;
+ * BP_ERR_UNSUPPORTED (more than extra_requests; dynamic on a sealed pool); BP_ERR_SCHEDULE (group "persistent" is offloaded). */
 BP_API bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id);
 
-/* Binds every request of `buckets` as planned, in request order; ids has room for bp_buckets_request_count. With the dynamic
- * allocator, and where a fixed plan left a request dynamic, as dynamic. Gathered roles (param, param_transpose) get
- * BP_LANE_GATHER, the others BP_LANE_COMPUTE, when `lanes` is not 0; else BP_LANE_ANY. */
-BP_API bp_status bp_pool_bind_buckets(bp_pool *pool, const bp_buckets *buckets, int lanes, uint32_t *ids);
+/* Promises that every acquire of these requests is on `stream`; acquiring one on another stream is then an error. Where all requests that
+ * share memory have the same stream, releases on it need no event. NULL: any stream, as at first. Not while captured.
+ * Changing a promise waits for the streams that were promised before. Errors: BP_ERR_INVALID_ARGUMENT (unknown ids, a destroyed stream or
+ * one of another device), BP_ERR_SCHEDULE (a promise changes while requests are live), BP_ERR_CAPTURE. */
+BP_API bp_status bp_pool_set_stream(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream);
 
-/* Says which stream a lane is. Acquires of requests with a lane fail until then. Changing it later needs a pool without live bytes
- * and waits for the
- * lane's stream before. `stream` NULL unbinds. */
-BP_API bp_status bp_pool_set_lane(bp_pool *pool, uint32_t lane, bp_stream *stream);
+/* Bytes that the acquiring stream clears before the caller's work: none, those after used_bytes (padding that reductions and norms read),
+ * all. Not repeated when a live request is acquired again. */
+typedef enum bp_zero { BP_ZERO_NOTHING = 0, BP_ZERO_PADDING = 1, BP_ZERO_ALL = 2 } bp_zero;
 
-/* What a request is. Strings live as long as the pool. */
-typedef struct bp_pool_request {
-    size_t size;
-    const char *unit;
-    const char *bucket; /* NULL: "bucket.<ordinal>" */
-    uint32_t ordinal, role;
-    bp_dtype dtype; /* storage */
-    bp_placement placement;
-    uint64_t bytes;
-    uint32_t holds; /* now; 0: it is not live */
-} bp_pool_request;
+/* From the next acquire on. Errors: BP_ERR_INVALID_ARGUMENT (unknown ids). */
+BP_API bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_zero zero);
 
-/* By id, from 0 to bp_pool_statistics.requests. Errors: BP_ERR_INVALID_ARGUMENT. */
-BP_API bp_status bp_pool_request_get(const bp_pool *pool, uint32_t id, bp_pool_request *request);
+/* How often a request is held now; 0: it is not live, or unknown. Any thread. */
+BP_API uint32_t bp_pool_references(const bp_pool *pool, uint32_t id);
 
-/* The request's memory. Stable for planned requests with BP_SELECT_ASSIGNED and strict error, and for persistent ones; for others
- * it is that of the hold it has now. Errors: BP_ERR_SCHEDULE when it has no memory now. */
+/* The request's memory. Stable for planned requests with strict error, and for persistent ones; for others it is that of the hold it has
+ * now, or the plan's while it has none. Errors: BP_ERR_INVALID_ARGUMENT (an unknown id), BP_ERR_SCHEDULE (it has no memory now). */
 BP_API bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint64_t *bytes);
 
 /* ---- the hot path ------------------------------------------------------------------------------------------------- */
@@ -212,8 +186,9 @@ BP_API bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **addres
 /* Takes all `count` ids for work on `stream`. A live request gives the same address again and counts one more hold; the stream is
  * then ordered as if it had acquired first. addresses may be NULL.
  * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, one twice in a call, a destroyed stream or one of another device),
- * BP_ERR_SCHEDULE (the memory is held: names the holder; another lane's stream; two threads on one request; more than
- * BP_HOLD_STREAMS streams or 65535 holds; a sealed pool would have to deviate), BP_ERR_NO_DEVICE_MEMORY (dynamic), and what the device reports. */
+ * BP_ERR_SCHEDULE (the memory is held: names the holder; another stream than bp_pool_set_stream promised; two threads on one request;
+ * more than BP_HOLD_STREAMS streams or 65535 holds; a sealed pool would have to deviate; the plan's schedule never uses the request, so
+ * that it has no memory), BP_ERR_NO_DEVICE_MEMORY (dynamic), and what the device reports. */
 BP_API bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses);
 
 /* As acquire, but says no (*acquired 0, BP_OK) where memory is held by others, or the device is out of it: for prefetching as
@@ -264,7 +239,7 @@ BP_API void bp_pool_set_step(bp_pool *pool, uint64_t step);
 typedef struct bp_pool_statistics {
     size_t size;
     uint64_t slab_bytes; /* of all slabs, as made: planned bytes, persistent, overflow, rounding, guard pages */
-    uint64_t requests;   /* bound */
+    uint64_t requests;   /* of the plan, and bound */
     uint64_t acquires;   /* holds begun; counts each id */
     uint64_t repeated;   /* of these: of requests that were live */
     uint64_t releases;   /* holds ended, without given_up */
@@ -272,7 +247,7 @@ typedef struct bp_pool_statistics {
     uint64_t said_no;    /* try_acquire calls that said no */
     uint64_t refused;    /* calls that ended in an error */
     uint64_t records;    /* release points that took an event */
-    uint64_t elided;     /* release points that needed none, because of lanes */
+    uint64_t elided;     /* release points that needed none, because of bp_pool_set_stream */
     uint64_t waits;      /* of streams for release points */
     uint64_t deviations; /* acquires that got another buffer than before */
     uint64_t overflows;  /* acquires served from overflow memory */
@@ -347,45 +322,6 @@ BP_API bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_ev
  * Errors: BP_ERR_SCHEDULE when the steps do not stand alone (released before it was acquired, or not at all: by name),
  * BP_ERR_MISMATCH (a unit that the model does not have), BP_ERR_INVALID_ARGUMENT (no events in these steps). */
 BP_API bp_status bp_pool_trace_to_model(const bp_pool *pool, uint64_t first_step, uint64_t last_step, bp_model *model);
-
-/* ---- slabs -------------------------------------------------------------------------------------------------------- */
-
-typedef struct bp_pool_slab {
-    size_t size;
-    void *address;
-    uint64_t bytes;         /* as made */
-    uint64_t planned_bytes; /* 0 for persistent and overflow memory */
-    const char *group;      /* the plan's release group; "persistent", "overflow". Lives as long as the pool */
-    int32_t resident;       /* 1: has its memory; 0: offloaded (offload.h) */
-} bp_pool_slab;
-
-BP_API size_t bp_pool_slab_count(const bp_pool *pool);
-BP_API bp_status bp_pool_slab_get(const bp_pool *pool, size_t index, bp_pool_slab *slab);
-
-/* What wants to know when a slab has memory: registration with communicators, offload. */
-typedef struct bp_slab_callbacks {
-    size_t size;
-    /* The slab has memory from now on: called when it is added and whenever memory comes back. A failure undoes what brought
-     * the memory. */
-    bp_status (*attach)(void *user, uint32_t slab, void *address, uint64_t bytes);
-    /* It is about to lose it; in the reverse order of attach. */
-    void (*detach)(void *user, uint32_t slab, void *address, uint64_t bytes);
-    /* The pool is being destroyed, everything is detached; `user` is not used any more. May be NULL. */
-    void (*gone)(void *user);
-    /* Asked before slabs lose their memory and before attach hears that it is back, with how that went here so far: how it went for all
-     * who take part (ranks of communicators). May be NULL: nobody else does. */
-    bp_status (*agree)(void *user, bp_status so_far);
-    /* Whether graphs that are captured now keep what attach made for the slab (addresses of windows), and so are void once it is
-     * detached. May be NULL: they do not. */
-    int (*is_captured)(void *user, uint32_t slab);
-} bp_slab_callbacks;
-
-/* Adds callbacks to every slab, after those added before; attach is called at once for each, in slab order. When one fails those before
- * it are detached again in reverse and its status is returned. The table is copied; `user` must stay valid.
- * Errors: BP_ERR_SCHEDULE when the pool is sealed, BP_ERR_CAPTURE while it is being captured. */
-BP_API bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
-/* Removes them again, with detach for each slab in reverse. Errors: BP_ERR_INVALID_ARGUMENT (not attached). */
-BP_API bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
 
 #ifdef __cplusplus
 }

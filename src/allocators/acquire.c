@@ -14,10 +14,11 @@
 
 typedef enum outcome {
     CLAIMED = 0,
-    HELD,       /* by another request */
-    UNKNOWN,    /* no such id */
-    RACE,       /* a call is at work on the request: another one, or this one, as it has the request twice */
-    OTHER_LANE, /* not the lane's stream */
+    HELD,         /* by another request */
+    UNKNOWN,      /* no such id */
+    RACE,         /* a call is at work on the request: another one, or this one, as it has the request twice */
+    OTHER_STREAM, /* not the one that bp_pool_set_stream promised */
+    NO_MEMORY,    /* the plan's schedule never uses it */
     MOST_HOLDS,
     MOST_STREAMS,
     SEALED, /* dynamic, and the pool takes no such requests any more */
@@ -35,14 +36,16 @@ typedef struct acquiring {
 } acquiring;
 
 /* Memory for a request whose word was just claimed. */
-BP_HOT outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
+BP_HOT outcome claim_place(acquiring *a, bp_entry *r, uint32_t id)
 {
     if (r->kind == BP_KIND_DIRECT)
         return r->count == 1 || bp_claim_segments(a->pool, r->first + 1, r->count - 1, id, &a->holder) ? CLAIMED : HELD;
     if (r->kind == BP_KIND_CHOSEN)
-        return a->pool->ops->claim(a->pool, id, &a->holder) ? CLAIMED : HELD;
+        return bp_claim_chosen(a->pool, id, &a->holder) ? CLAIMED : HELD;
     if (r->kind == BP_KIND_EMPTY)
         return CLAIMED;
+    if (r->kind == BP_KIND_UNUSED)
+        return NO_MEMORY;
     if (bp_is_fixed(a->pool))
         return SEALED;
     a->status = bp_dynamic_claim(a->pool, id, a->stream, a->patient);
@@ -50,14 +53,14 @@ BP_HOT outcome claim_place(acquiring *a, bp_bound *r, uint32_t id)
 }
 
 /* Fills *request where it succeeds. */
-BP_HOT outcome claim(acquiring *a, uint32_t id, bp_bound **request)
+BP_HOT outcome claim(acquiring *a, uint32_t id, bp_entry **request)
 {
     bp_pool *pool = a->pool;
-    if (id >= bp_bound_count(pool))
+    if (id >= bp_request_count(pool))
         return UNKNOWN;
-    bp_bound *r = *request = &pool->bounds[id];
-    if (r->lane != BP_LANE_ANY && atomic_load_explicit(&pool->lanes[r->lane], memory_order_relaxed) != a->stream)
-        return OTHER_LANE;
+    bp_entry *r = *request = &pool->entries[id];
+    if (r->only != NULL && r->only != a->stream)
+        return OTHER_STREAM;
     const uint64_t mine = (uint64_t)id + 1;
     uint64_t found = 0;
     if (atomic_compare_exchange_strong_explicit(r->word, &found, mine | BP_WORD_BUSY, memory_order_acq_rel,
@@ -89,7 +92,7 @@ static void unclaim(acquiring *a, size_t count)
 {
     while (count-- > 0) {
         uint32_t id = a->ids[count];
-        bp_bound *r = &a->pool->bounds[id];
+        bp_entry *r = &a->pool->entries[id];
         uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
         if (BP_WORD_HOLDS(word) > 0) {
             atomic_store_explicit(r->word, word & ~BP_WORD_BUSY, memory_order_release);
@@ -103,13 +106,13 @@ static void unclaim(acquiring *a, size_t count)
 
 /* ---- ordering ------------------------------------------------------------------------------------------------------- */
 
-BP_HOT bool is_fresh(const bp_bound *r)
+BP_HOT bool is_fresh(const bp_entry *r)
 {
     return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
 }
 
 /* Collects what one request's memory has to be waited for. */
-BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_bound *r)
+BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_entry *r)
 {
     const bp_pool *pool = a->pool;
     if (!is_fresh(r)) {
@@ -136,13 +139,13 @@ BP_HOT bp_status order(const acquiring *a, bp_waits *w)
     if (w->count == 0 && w->issued == 0)
         return BP_OK;
     BP_TRY(bp_waits_issue(w));
-    bp_count(&a->pool->bounds[a->ids[0]].waits, w->issued);
-    bp_count(&a->pool->bounds[a->ids[0]].records, w->recorded);
+    bp_count(&a->pool->entries[a->ids[0]].waits, w->issued);
+    bp_count(&a->pool->entries[a->ids[0]].records, w->recorded);
     return BP_OK;
 }
 
 /* Whether anything has to be done to a request's memory before it is handed out. */
-BP_HOT bool needs_preparing(const bp_pool *pool, const bp_bound *r)
+BP_HOT bool needs_preparing(const bp_pool *pool, const bp_entry *r)
 {
     return r->zero != BP_ZERO_NOTHING || r->kind == BP_KIND_DYNAMIC || pool->guarded;
 }
@@ -153,13 +156,13 @@ static bp_status prepare(acquiring *a)
     bp_pool *pool = a->pool;
     bool wrote = false;
     for (size_t i = 0; i < a->count; i++) {
-        bp_bound *r = &pool->bounds[a->ids[i]];
+        bp_entry *r = &pool->entries[a->ids[i]];
         if (!needs_preparing(pool, r) || !is_fresh(r))
             continue;
         bp_status status = pool->guarded ? bp_guarded_open(pool, a->ids[i], a->stream) : BP_OK;
         if (status == BP_OK && r->kind == BP_KIND_DYNAMIC) /* after what guard mode writes */
             status = bp_dynamic_mark(pool, a->ids[i], a->stream);
-        uint64_t from = r->zero == BP_ZERO_PADDING ? r->used_bytes : 0;
+        uint64_t from = r->zero == BP_ZERO_PADDING ? pool->requests[a->ids[i]].used_bytes : 0;
         if (status == BP_OK && r->zero != BP_ZERO_NOTHING && from < r->bytes) {
             if (pool->annotations != NULL)
                 bp_annotations_open(pool, a->ids[i]);
@@ -171,11 +174,11 @@ static bp_status prepare(acquiring *a)
             if (wrote) /* zeros that are on their way must not meet the next user */
                 bp_stream_synchronize(a->stream);
             for (size_t k = 0; pool->annotations != NULL && k <= i; k++) {
-                if (is_fresh(&pool->bounds[a->ids[k]]))
+                if (is_fresh(&pool->entries[a->ids[k]]))
                     bp_annotations_shut(pool, a->ids[k]);
             }
             for (size_t k = 0; pool->guarded && k <= i; k++) {
-                if (is_fresh(&pool->bounds[a->ids[k]]))
+                if (is_fresh(&pool->entries[a->ids[k]]))
                     bp_guarded_shut(pool, a->ids[k]);
             }
             return status;
@@ -192,13 +195,13 @@ static inline uint64_t mix(uint64_t value)
     return value ^ value >> 29;
 }
 
-static void note_dynamic(bp_bound *r)
+static void note_dynamic(bp_entry *r)
 {
     bp_count(&r->dynamic, 1);
     bp_count(&r->records, 1); /* the mark of the allocation */
 }
 
-BP_HOT void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t number)
+BP_HOT void commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t number)
 {
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
     bp_count(&r->acquires, 1);
@@ -225,7 +228,7 @@ BP_HOT void commit(acquiring *a, uint32_t id, bp_bound *r, uint64_t number)
     atomic_store_explicit(r->word, word + BP_WORD_HOLD, memory_order_release);
 }
 
-BP_HOT uint64_t new_bytes(const bp_bound *r)
+BP_HOT uint64_t new_bytes(const bp_entry *r)
 {
     return is_fresh(r) ? r->live_bytes : 0;
 }
@@ -235,7 +238,7 @@ static bp_status order_and_prepare(acquiring *a)
     bp_waits w;
     bp_waits_init(&w, a->pool, a->stream);
     for (size_t i = 0; i < a->count; i++)
-        BP_TRY(collect_request(a, &w, &a->pool->bounds[a->ids[i]]));
+        BP_TRY(collect_request(a, &w, &a->pool->entries[a->ids[i]]));
     BP_TRY(order(a, &w));
     return prepare(a);
 }
@@ -245,7 +248,7 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < a->count; i++) {
-        bp_bound *r;
+        bp_entry *r;
         outcome o = claim(a, a->ids[i], &r);
         if (o != CLAIMED) {
             unclaim(a, i);
@@ -261,7 +264,7 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
     }
     uint64_t number = bp_tally_acquire(&a->pool->tally, a->count, bytes);
     for (size_t i = 0; i < a->count; i++) {
-        bp_bound *r = &a->pool->bounds[a->ids[i]];
+        bp_entry *r = &a->pool->entries[a->ids[i]];
         if (addresses != NULL)
             addresses[i] = atomic_load_explicit(&r->address, memory_order_relaxed);
         commit(a, a->ids[i], r, number + i);
@@ -273,7 +276,7 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
 static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
 {
     const uint32_t id = a->ids[0];
-    bp_bound *r;
+    bp_entry *r;
     *failed = 0;
     outcome o = claim(a, id, &r);
     if (o != CLAIMED)
@@ -297,16 +300,12 @@ static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------- */
 
-static bp_status fail_lane(const acquiring *a, uint32_t id)
+static bp_status fail_stream(const acquiring *a, uint32_t id)
 {
     char what[160];
-    const bp_bound *r = &a->pool->bounds[id];
-    const bp_stream *lane = atomic_load_explicit(&a->pool->lanes[r->lane], memory_order_relaxed);
-    if (lane == NULL)
-        snprintf(what, sizeof what, "is acquired on lane %u, which has no stream yet (bp_pool_set_lane)", r->lane);
-    else
-        snprintf(what, sizeof what, "is acquired on lane %u, stream %.40s, not on stream %.40s", r->lane, lane->name,
-                 a->stream->name);
+    const bp_stream *only = a->pool->entries[id].only;
+    snprintf(what, sizeof what, "is acquired on stream %.40s; bp_pool_set_stream promised stream %.40s",
+             a->stream->name, only->name);
     return bp_fail_order(a->pool, id, what);
 }
 
@@ -327,7 +326,8 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
     case HELD: return a->status == BP_ERR_NO_DEVICE_MEMORY ? a->status : bp_fail_held(a->pool, id, a->holder);
     case UNKNOWN: return bp_fail_unknown(a->pool, id);
     case RACE: return bp_fail_busy(a->pool, a->ids, failed);
-    case OTHER_LANE: return fail_lane(a, id);
+    case OTHER_STREAM: return fail_stream(a, id);
+    case NO_MEMORY: return bp_fail_order(a->pool, id, "has no memory: the plan's schedule never uses it");
     case MOST_HOLDS: return bp_fail_order(a->pool, id, "is held 65535 times already");
     case MOST_STREAMS: return bp_fail_streams(a->pool, id);
     case SEALED: return fail_dynamic(a->pool, id);

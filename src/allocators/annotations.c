@@ -18,18 +18,13 @@ bp_status bp_annotations_choose(bp_annotate wanted, bool *chosen)
     return BP_OK;
 }
 
-int bp_pool_is_annotated(const bp_pool *pool)
-{
-    return pool->annotations != NULL;
-}
-
 /* ---- slabs ---------------------------------------------------------------------------------------------------------- */
 
 static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     bp_pool *pool = user;
     char text[TEXT_BYTES];
-    snprintf(text, sizeof text, "%.80s, slab %u (%.40s)", pool->name, slab, pool->slab_infos[slab].group);
+    snprintf(text, sizeof text, "%.80s, slab %u (%.40s)", pool->info.name, slab, pool->slab_infos[slab].group);
     pool->annotations->heaps[slab] = bp_nvtx_heap_register(text, address, bytes);
     return BP_OK;
 }
@@ -48,12 +43,12 @@ bp_status bp_annotations_start(bp_pool *pool)
     void *memory;
     BP_TRY(bp_new_array(1, sizeof *pool->annotations, &memory));
     pool->annotations = memory;
-    BP_TRY(bp_new_array(pool->known_capacity, sizeof *pool->annotations->requests, &memory));
+    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->annotations->requests, &memory));
     pool->annotations->requests = memory;
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *pool->annotations->heaps, &memory));
     pool->annotations->heaps = memory;
     pool->annotations->graph = bp_nvtx_register("graph");
-    const bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach, .detach = detach};
+    const bp_slab_callbacks callbacks = {.attach = attach, .detach = detach};
     BP_TRY(bp_slabs_attach(&pool->slabs, &callbacks, pool));
     atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_ANNOTATIONS, memory_order_relaxed);
     return BP_OK;
@@ -64,7 +59,7 @@ void bp_annotations_finish(bp_pool *pool)
     bp_annotations *all = pool->annotations;
     if (all->requests == NULL)
         return;
-    uint32_t count = bp_bound_count(pool);
+    uint32_t count = bp_request_count(pool);
     for (uint32_t id = 0; id < count; id++)
         bp_annotations_event(pool, BP_EVENT_RELEASE, id);
     bp_annotations_capture(pool, NULL);
@@ -84,17 +79,17 @@ void bp_annotations_destroy(bp_pool *pool)
 void bp_annotations_bind(bp_pool *pool, uint32_t id)
 {
     char text[TEXT_BYTES], number[24];
-    const bp_known *known = &pool->known[pool->bounds[id].known];
-    snprintf(number, sizeof number, "bucket.%u", known->ordinal);
-    snprintf(text, sizeof text, "%.80s/%.60s %s", known->unit[0] != '\0' ? known->unit : "outside units",
-             known->bucket != NULL ? known->bucket : number, bp_role_name((bp_role)known->role));
+    const bp_plan_request *request = &pool->requests[id];
+    snprintf(number, sizeof number, "bucket.%u", request->ordinal);
+    snprintf(text, sizeof text, "%.80s/%.60s %s", request->unit[0] != '\0' ? request->unit : "outside units",
+             request->bucket != NULL ? request->bucket : number, bp_role_name((bp_role)request->role));
     pool->annotations->requests[id].name = bp_nvtx_register(text);
 }
 
 /* Memory of slabs only: what the device allocates for one acquire has no heap. */
 void bp_annotations_open(bp_pool *pool, uint32_t id)
 {
-    const bp_bound *r = &pool->bounds[id];
+    const bp_entry *r = &pool->entries[id];
     bp_annotation *a = &pool->annotations->requests[id];
     if (a->open != NULL || (r->kind != BP_KIND_DIRECT && r->kind != BP_KIND_CHOSEN))
         return;
@@ -129,7 +124,7 @@ void bp_annotations_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id)
 void bp_annotations_step(bp_pool *pool, uint64_t step)
 {
     char text[TEXT_BYTES];
-    snprintf(text, sizeof text, "%.80s step %llu", pool->name, (unsigned long long)step);
+    snprintf(text, sizeof text, "%.80s step %llu", pool->info.name, (unsigned long long)step);
     bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->step, 0, memory_order_relaxed));
     bp_nvtx_end(atomic_exchange_explicit(&pool->annotations->step, bp_nvtx_start_text(text), memory_order_relaxed));
 }

@@ -30,7 +30,7 @@ static uint32_t times(const question *q, uint32_t id)
 /* Whether a request will be live when all releases have happened. */
 static bool stays_live(const question *q, uint32_t id)
 {
-    uint64_t word = word_of(q->pool->bounds[id].word);
+    uint64_t word = word_of(q->pool->entries[id].word);
     return BP_WORD_ID(word) == id && ((word & BP_WORD_BUSY) != 0 || BP_WORD_HOLDS(word) > times(q, id));
 }
 
@@ -51,7 +51,7 @@ static bool would_be_free(const question *q, uint32_t segment, size_t position)
         is_chosen(q, segment))
         return false;
     for (size_t i = 0; i < position; i++) {
-        const bp_bound *r = &q->pool->bounds[q->ids[i]];
+        const bp_entry *r = &q->pool->entries[q->ids[i]];
         if (r->kind == BP_KIND_DIRECT && segment >= r->first && segment - r->first < r->count)
             return false;
     }
@@ -73,7 +73,7 @@ static bool would_overflow(question *q, size_t position)
         return false;
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t segment = pool->overflow_first + i;
-        if (pool->segments[segment].bytes >= pool->bounds[q->ids[position]].bytes && would_take(q, segment, position))
+        if (pool->segments[segment].bytes >= pool->entries[q->ids[position]].bytes && would_take(q, segment, position))
             return true;
     }
     return false;
@@ -82,22 +82,16 @@ static bool would_overflow(question *q, size_t position)
 static bool would_be_given(question *q, size_t position)
 {
     const bp_pool *pool = q->pool;
-    const bp_bound *r = &pool->bounds[q->ids[position]];
-    const bp_known *known = &pool->known[r->known];
-    if (r->class_index ==
-        BP_NONE) { /* one place, of one segment or several; only several of the scheduled allocator overlap */
-        bool is_free = known->count > 0;
-        for (uint32_t s = known->first; is_free && s < known->first + known->count; s++)
-            is_free = would_be_free(q, s, position);
-        if (!is_free)
-            return would_overflow(q, position);
-        q->chosen[q->chosen_count++] = (bp_range){known->first, known->count};
+    const bp_entry *r = &pool->entries[q->ids[position]];
+    bool is_free = true;
+    for (uint32_t s = r->home.first; is_free && s < r->home.first + r->home.count; s++)
+        is_free = would_be_free(q, s, position);
+    if (is_free) {
+        q->chosen[q->chosen_count++] = r->home;
         return true;
     }
-    if (r->preferred != BP_NONE && would_take(q, r->preferred, position))
-        return true;
-    const bp_range *copies = &pool->classes[r->class_index];
-    for (uint32_t i = 0; bp_strict_segment(pool, r) == BP_NONE && i < copies->count; i++) {
+    const bp_range *copies = r->class_index != BP_NONE ? &pool->classes[r->class_index] : NULL;
+    for (uint32_t i = 0; bp_may_deviate(pool, r) && i < copies->count; i++) {
         if (would_take(q, pool->copies[copies->first + i], position))
             return true;
     }
@@ -107,13 +101,15 @@ static bool would_be_given(question *q, size_t position)
 static bool would_serve(question *q, size_t position)
 {
     uint32_t id = q->ids[position];
-    const bp_bound *r = &q->pool->bounds[id];
+    const bp_entry *r = &q->pool->entries[id];
     if (stays_live(q, id))
         return (word_of(r->word) & BP_WORD_BUSY) == 0;
     if (r->kind == BP_KIND_EMPTY)
         return true;
     if (r->kind == BP_KIND_DYNAMIC)
         return !bp_is_fixed(q->pool);
+    if (r->kind == BP_KIND_UNUSED)
+        return false;
     if (r->kind == BP_KIND_CHOSEN)
         return would_be_given(q, position);
     for (uint32_t s = r->first; s < r->first + r->count; s++) {
@@ -125,7 +121,7 @@ static bool would_serve(question *q, size_t position)
 
 static bp_status check_ids(const bp_pool *pool, const uint32_t *ids, size_t count)
 {
-    uint32_t bound = bp_bound_count(pool);
+    uint32_t bound = bp_request_count(pool);
     for (size_t i = 0; i < count; i++) {
         if (ids[i] >= bound)
             return bp_fail_unknown(pool, ids[i]);

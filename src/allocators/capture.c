@@ -14,7 +14,7 @@
 /* The word of a request that is live; 0: it is not. */
 static uint64_t live_word(const bp_pool *pool, uint32_t id)
 {
-    uint64_t word = atomic_load_explicit(pool->bounds[id].word, memory_order_acquire);
+    uint64_t word = atomic_load_explicit(pool->entries[id].word, memory_order_acquire);
     return BP_WORD_ID(word) == id && BP_WORD_HOLDS(word) > 0 ? word : 0;
 }
 
@@ -36,7 +36,7 @@ bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id)
 void bp_capture_touch(bp_pool *pool, uint32_t id)
 {
     bp_capture *capture = pool->capturing;
-    const bp_bound *r = &pool->bounds[id];
+    const bp_entry *r = &pool->entries[id];
     bp_captured_hold *held = bp_capture_find_held(capture, id);
     if (held != NULL)
         atomic_store_explicit(&held->touched, true, memory_order_relaxed);
@@ -64,19 +64,19 @@ bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const 
     if (capture != 0)
         return bp_fail(BP_ERR_CAPTURE,
                        "%s: pool %.40s: stream %s is being captured, the pool is not: declare it with bp_capture_begin",
-                       function, pool->name, bp_stream_name(stream));
+                       function, pool->info.name, bp_stream_name(stream));
     return bp_fail(
         BP_ERR_CAPTURE,
         "%s: pool %.40s: stream %s takes no part in %s: let it wait for an event of the capture's first stream before",
-        function, pool->name, bp_stream_name(stream), pool->capturing->name);
+        function, pool->info.name, bp_stream_name(stream), pool->capturing->name);
 }
 
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function)
 {
     if (!bp_is_capturing(pool))
         return BP_OK;
-    return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s is being captured (%s): do it before or after", function, pool->name,
-                   pool->capturing->name);
+    return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s is being captured (%s): do it before or after", function,
+                   pool->info.name, pool->capturing->name);
 }
 
 bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function)
@@ -85,7 +85,7 @@ bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function)
     if (atomic_load(&pool->device->captured_pools) == 0)
         return BP_OK;
     return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s: another pool of device %s is being captured: do it before or after",
-                   function, pool->name, bp_device_name(pool->device));
+                   function, pool->info.name, bp_device_name(pool->device));
 }
 
 bool bp_capture_is_launching(const bp_pool *pool, const bool *chosen)
@@ -115,8 +115,8 @@ static bool has_points(const bp_pool *pool, const bp_stream *stream)
                 return true;
         }
     }
-    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
-        const bp_bound *r = &pool->bounds[id];
+    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
+        const bp_entry *r = &pool->entries[id];
         for (uint32_t i = 0; live_word(pool, id) != 0 && i < r->streams; i++) {
             if (r->hold[i].stream == stream)
                 return true;
@@ -137,7 +137,7 @@ static bp_status quiesce(bp_pool *pool, const char *name)
         if (capture != 0)
             return bp_fail(BP_ERR_CAPTURE,
                            "pool %.40s: %s: stream %s is being captured already: call bp_capture_begin before",
-                           pool->name, name, s->name);
+                           pool->info.name, name, s->name);
         BP_TRY(bp_stream_quiesce(s));
     }
     for (uint32_t s = 0; s < pool->segment_capacity; s++)
@@ -160,10 +160,10 @@ static bp_status check_owned(const bp_pool *pool, const bp_capture_config *confi
     for (size_t i = 0; i < config->owned_count; i++) {
         uint32_t id = config->owned[i];
         char request[BP_REQUEST_BYTES];
-        if (id >= bp_bound_count(pool))
+        if (id >= bp_request_count(pool))
             return bp_fail_unknown(pool, id);
-        if (live_word(pool, id) == 0 || pool->bounds[id].kind == BP_KIND_DYNAMIC)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: a capture cannot own %s, which is %s", pool->name,
+        if (live_word(pool, id) == 0 || pool->entries[id].kind == BP_KIND_DYNAMIC)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: a capture cannot own %s, which is %s", pool->info.name,
                            bp_explain_request(pool, id, request), live_word(pool, id) == 0 ? "not live" : "dynamic");
         for (size_t k = 0; k < i; k++) {
             if (config->owned[k] == id)
@@ -177,18 +177,18 @@ static bp_status fail_live(const bp_pool *pool, uint32_t id)
 {
     char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
     return bp_fail(BP_ERR_SCHEDULE,
-                   "pool %.40s cannot be captured: %s is live since %s; release it, or name it as owned", pool->name,
-                   bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
+                   "pool %.40s cannot be captured: %s is live since %s; release it, or name it as owned",
+                   pool->info.name, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
 }
 
 /* Notes what is live, and takes the streams of those holds away for the time of the capture: their work is done. */
 static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_capture *capture)
 {
     uint32_t live = 0;
-    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
+    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
         if (live_word(pool, id) == 0)
             continue;
-        if (pool->bounds[id].placement != BP_PLACE_PERSISTENT && pool->bounds[id].kind != BP_KIND_EMPTY &&
+        if (pool->requests[id].placement != BP_PLACE_PERSISTENT && pool->entries[id].kind != BP_KIND_EMPTY &&
             !is_owned(config, id))
             return fail_live(pool, id);
         live++;
@@ -198,8 +198,8 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
     capture->held = memory;
     BP_TRY(bp_new_array(live, sizeof *capture->used, &memory));
     capture->used = memory;
-    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
-        bp_bound *r = &pool->bounds[id];
+    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
+        bp_entry *r = &pool->entries[id];
         if (live_word(pool, id) == 0)
             continue;
         bp_captured_hold *held = &capture->held[capture->held_count++];
@@ -211,7 +211,7 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
 }
 
 /* Points outside are done and their events may be recorded again inside, so those entries of a hold are not needed any more. */
-static void give_streams_back(bp_bound *r, const bp_captured_hold *held)
+static void give_streams_back(bp_entry *r, const bp_captured_hold *held)
 {
     r->streams = 0;
     r->used = held->used;
@@ -235,8 +235,8 @@ bp_status bp_capture_config_init(bp_capture_config *config, size_t size)
 static void count_calls(const bp_pool *pool, uint64_t *acquires, uint64_t *releases, uint64_t *waits)
 {
     *acquires = *releases = *waits = 0;
-    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
-        const bp_bound *r = &pool->bounds[id];
+    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
+        const bp_entry *r = &pool->entries[id];
         *acquires += bp_read(&r->acquires);
         *releases += bp_read(&r->releases) + bp_read(&r->given_up);
         *waits += bp_read(&r->waits);
@@ -288,7 +288,7 @@ static bp_status check_begin(const bp_pool *pool, const bp_capture_config *confi
     BP_TRY(bp_capture_refuse(pool, "bp_capture_begin"));
     if (pool->guarded)
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "pool %.40s is in guard mode, which waits for streams: it cannot be captured", pool->name);
+                       "pool %.40s is in guard mode, which waits for streams: it cannot be captured", pool->info.name);
     return check_owned(pool, config);
 }
 
@@ -309,7 +309,7 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
         return status;
     }
     for (uint32_t i = 0; i < made->held_count; i++)
-        pool->bounds[made->held[i].id].streams = 0;
+        pool->entries[made->held[i].id].streams = 0;
     count_calls(pool, &made->acquires, &made->releases, &made->waits);
     made->next = pool->captures;
     pool->captures = pool->capturing = made;
@@ -334,16 +334,16 @@ static bool is_touched(const bp_capture *capture, uint32_t segment)
 static bp_status check_balance(const bp_capture *capture)
 {
     const bp_pool *pool = capture->pool;
-    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
+    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
         const bp_captured_hold *held = bp_capture_find_held(capture, id);
         const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
         char request[BP_REQUEST_BYTES];
         if (now == before)
             continue;
         return bp_fail(BP_ERR_SCHEDULE,
-                       "pool %.40s: %s cannot end: %s is held %u times, and was %u times when it began", pool->name,
-                       capture->name, bp_explain_request(pool, id, request), (unsigned)BP_WORD_HOLDS(now),
-                       (unsigned)BP_WORD_HOLDS(before));
+                       "pool %.40s: %s cannot end: %s is held %u times, and was %u times when it began",
+                       pool->info.name, capture->name, bp_explain_request(pool, id, request),
+                       (unsigned)BP_WORD_HOLDS(now), (unsigned)BP_WORD_HOLDS(before));
     }
     return BP_OK;
 }
@@ -357,7 +357,7 @@ static void leave(bp_capture *capture)
             pool->segments[s].fence = 0;
     }
     for (uint32_t i = 0; i < capture->held_count; i++)
-        give_streams_back(&pool->bounds[capture->held[i].id], &capture->held[i]);
+        give_streams_back(&pool->entries[capture->held[i].id], &capture->held[i]);
     if (pool->annotations != NULL)
         bp_annotations_capture(pool, NULL);
     pool->capturing = NULL;
@@ -386,7 +386,7 @@ static bp_status list_segments(bp_capture *capture)
     }
     for (uint32_t i = 0; i < capture->held_count; i++) {
         const bp_captured_hold *held = &capture->held[i];
-        if (atomic_load_explicit(&held->touched, memory_order_relaxed) && pool->bounds[held->id].kind != BP_KIND_EMPTY)
+        if (atomic_load_explicit(&held->touched, memory_order_relaxed) && pool->entries[held->id].kind != BP_KIND_EMPTY)
             capture->used[capture->used_count++] = held->id;
     }
     return BP_OK;
@@ -427,8 +427,8 @@ bp_status bp_capture_end(bp_capture *capture)
 static void drop_holds(const bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
-    for (uint32_t id = 0; id < bp_bound_count(pool); id++) {
-        bp_bound *r = &pool->bounds[id];
+    for (uint32_t id = 0; id < bp_request_count(pool); id++) {
+        bp_entry *r = &pool->entries[id];
         const bp_captured_hold *held = bp_capture_find_held(capture, id);
         if (held != NULL) {
             for (uint32_t n = BP_WORD_HOLDS(live_word(pool, id)); n > BP_WORD_HOLDS(held->word); n--)

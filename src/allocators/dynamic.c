@@ -1,4 +1,4 @@
-/* Dynamic requests, and the allocator that makes every request one. Memory is the device's own stream-ordered memory; a stream
+/* Dynamic requests. Memory is the device's own stream-ordered memory; a stream
  * of the pool's, the reaper, waits for the release points and frees, so that no stream of the caller waits for another. */
 #include "allocators/dynamic.h"
 
@@ -7,15 +7,6 @@
 #include "allocators/slots.h"
 #include "core/fail.h"
 
-static bp_status lay_out_nothing(bp_pool *pool, const bp_plan *plan)
-{
-    (void)pool;
-    (void)plan;
-    return BP_OK;
-}
-
-const bp_allocator_ops bp_dynamic_ops = {.name = "dynamic", .lay_out = lay_out_nothing};
-
 bp_status bp_dynamic_prepare(bp_pool *pool)
 {
     return pool->reaper != NULL ? BP_OK : bp_stream_create(pool->device, "reaper", &pool->reaper);
@@ -23,7 +14,7 @@ bp_status bp_dynamic_prepare(bp_pool *pool)
 
 bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool patient)
 {
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     void *address;
     bp_status status = bp_device_allocate(pool->device, r->bytes, stream, &address);
     if (status == BP_ERR_NO_DEVICE_MEMORY && patient) { /* memory may be on its way back */
@@ -39,7 +30,7 @@ bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool p
 
 bp_status bp_dynamic_mark(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     uint64_t point;
     bool recorded;
     BP_TRY(bp_stream_record_point(stream, &point, &recorded));
@@ -56,15 +47,15 @@ static void keep_unfreed(bp_pool *pool, void *address, uint64_t bytes)
     if (pool->unfreed_count < BP_MOST_UNFREED)
         pool->unfreed[pool->unfreed_count++] = (bp_unfreed){address, bytes};
     pthread_mutex_unlock(&pool->binding);
-    snprintf(text, sizeof text, "pool %.40s: the device did not take %llu bytes of dynamic memory back", pool->name,
-             (unsigned long long)bytes);
+    snprintf(text, sizeof text, "pool %.40s: the device did not take %llu bytes of dynamic memory back",
+             pool->info.name, (unsigned long long)bytes);
     if (pool->on_message != NULL)
         pool->on_message(pool->user, text);
 }
 
 void bp_dynamic_unclaim(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     void *address = atomic_load_explicit(&r->address, memory_order_relaxed);
     atomic_store_explicit(&r->address, NULL, memory_order_relaxed);
     if (bp_device_free(pool->device, address, r->bytes, stream) != BP_OK)
@@ -80,9 +71,9 @@ void bp_dynamic_finish(bp_pool *pool)
 {
     if (pool->reaper == NULL)
         return;
-    uint32_t count = bp_bound_count(pool);
+    uint32_t count = bp_request_count(pool);
     for (uint32_t id = 0; id < count; id++) {
-        bp_bound *r = &pool->bounds[id];
+        bp_entry *r = &pool->entries[id];
         void *address = atomic_load_explicit(&r->address, memory_order_relaxed);
         if (r->kind == BP_KIND_DYNAMIC && address != NULL)
             bp_device_free(pool->device, address, r->bytes, pool->reaper);

@@ -9,19 +9,19 @@
 
 const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])
 {
-    const bp_known *known = &pool->known[pool->bounds[id].known];
-    const char *role = bp_role_name((bp_role)known->role);
-    const char *unit = known->unit[0] != '\0' ? known->unit : "outside units";
-    if (known->bucket != NULL)
-        snprintf(text, BP_REQUEST_BYTES, "%s of %.80s, bucket %.40s", role, unit, known->bucket);
+    const bp_plan_request *request = &pool->requests[id];
+    const char *role = bp_role_name((bp_role)request->role);
+    const char *unit = request->unit[0] != '\0' ? request->unit : "outside units";
+    if (request->bucket != NULL)
+        snprintf(text, BP_REQUEST_BYTES, "%s of %.80s, bucket %.40s", role, unit, request->bucket);
     else
-        snprintf(text, BP_REQUEST_BYTES, "%s of %.80s, bucket.%u", role, unit, known->ordinal);
+        snprintf(text, BP_REQUEST_BYTES, "%s of %.80s, bucket.%u", role, unit, request->ordinal);
     return text;
 }
 
 const char *bp_explain_since(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])
 {
-    const bp_bound *r = &pool->bounds[id];
+    const bp_entry *r = &pool->entries[id];
     const bp_stream *stream =
         atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
     snprintf(text, BP_REQUEST_BYTES, "acquire %llu (stream %s, step %llu)",
@@ -45,7 +45,7 @@ void bp_explain_deviation(const bp_pool *pool, uint32_t id, uint32_t before, uin
     char request[BP_REQUEST_BYTES], first[BP_REQUEST_BYTES], second[BP_REQUEST_BYTES];
     explain_buffer(pool, before, first);
     explain_buffer(pool, now, second);
-    snprintf(text, BP_EXPLANATION_BYTES, "pool %.40s: %s moved from %s to %s", pool->name,
+    snprintf(text, BP_EXPLANATION_BYTES, "pool %.40s: %s moved from %s to %s", pool->info.name,
              bp_explain_request(pool, id, request), first, second);
 }
 
@@ -57,10 +57,9 @@ static void explain_moment(const bp_pool *pool, char text[64])
 }
 
 /* Of the memory that a request may have: what the holder has of it. */
-static uint32_t find_held(const bp_pool *pool, const bp_bound *r, uint32_t holder)
+static uint32_t find_held(const bp_pool *pool, const bp_entry *r, uint32_t holder)
 {
-    const bp_known *known = &pool->known[r->known];
-    for (uint32_t s = known->first; s < known->first + known->count; s++) {
+    for (uint32_t s = r->home.first; s < r->home.first + r->home.count; s++) {
         if (bp_segment_holder(&pool->segments[s]) == holder)
             return s;
     }
@@ -70,17 +69,16 @@ static uint32_t find_held(const bp_pool *pool, const bp_bound *r, uint32_t holde
         if (bp_segment_holder(&pool->segments[s]) == holder)
             return s;
     }
-    return known->first; /* it has been released meanwhile */
+    return r->home.first; /* it has been released meanwhile */
 }
 
 bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
 {
-    const bp_bound *r = &pool->bounds[id];
-    const bp_known *known = &pool->known[r->known];
+    const bp_entry *r = &pool->entries[id];
     char request[BP_REQUEST_BYTES], buffer[BP_REQUEST_BYTES], other[BP_REQUEST_BYTES], moment[64];
     bp_explain_request(pool, id, request);
     explain_moment(pool, moment);
-    if (known->count > 0)
+    if (r->home.count > 0)
         explain_buffer(pool, find_held(pool, r, holder), buffer);
     else
         snprintf(buffer, sizeof buffer, "its buffer");
@@ -89,20 +87,20 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
             BP_ERR_SCHEDULE,
             "pool %.40s: %s cannot have %s: the launch of a graph has it (between bp_capture_before_launch and "
             "bp_capture_launched); %s",
-            pool->name, request, buffer, moment);
+            pool->info.name, request, buffer, moment);
     if (holder == BP_HELD_BY_OFFLOAD)
-        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: its group is offloaded; %s", pool->name,
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: its group is offloaded; %s", pool->info.name,
                        request, buffer, moment);
-    if (holder == BP_NONE || holder >= bp_bound_count(pool))
-        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->name,
+    if (holder == BP_NONE || holder >= bp_request_count(pool))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->info.name,
                        request, buffer, moment);
-    const bp_bound *h = &pool->bounds[holder];
+    const bp_entry *h = &pool->entries[holder];
     if (BP_WORD_HOLDS(atomic_load_explicit(h->word, memory_order_relaxed)) == 0)
         return bp_fail(BP_ERR_SCHEDULE,
-                       "pool %.40s: %s cannot have %s: %s is acquired or released at the same time; %s", pool->name,
-                       request, buffer, bp_explain_request(pool, holder, other), moment);
+                       "pool %.40s: %s cannot have %s: %s is acquired or released at the same time; %s",
+                       pool->info.name, request, buffer, bp_explain_request(pool, holder, other), moment);
     char since[BP_REQUEST_BYTES];
-    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: %s holds it since %s; %s", pool->name, request,
+    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: %s holds it since %s; %s", pool->info.name, request,
                    buffer, bp_explain_request(pool, holder, other), bp_explain_since(pool, holder, since), moment);
 }
 
@@ -110,20 +108,20 @@ bp_status bp_fail_order(const bp_pool *pool, uint32_t id, const char *what)
 {
     char request[BP_REQUEST_BYTES], moment[64];
     explain_moment(pool, moment);
-    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s %s; %s", pool->name, bp_explain_request(pool, id, request), what,
-                   moment);
+    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s %s; %s", pool->info.name, bp_explain_request(pool, id, request),
+                   what, moment);
 }
 
 bp_status bp_fail_unknown(const bp_pool *pool, uint32_t id)
 {
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: request %u is not bound; there are %u", pool->name, id,
-                   atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_relaxed));
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: request %u is not bound; there are %u", pool->info.name, id,
+                   atomic_load_explicit((atomic_uint *)&pool->request_count, memory_order_relaxed));
 }
 
 bp_status bp_fail_twice(const bp_pool *pool, uint32_t id)
 {
     char request[BP_REQUEST_BYTES];
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: %s is twice in one call", pool->name,
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "pool %.40s: %s is twice in one call", pool->info.name,
                    bp_explain_request(pool, id, request));
 }
 

@@ -12,7 +12,7 @@ static bp_status permit(bp_pool *pool, uint32_t first, uint32_t count, bp_access
 }
 
 /* Bytes from the request's start to the end of what belongs to it alone. */
-static uint64_t room_of(const bp_pool *pool, const bp_bound *r)
+static uint64_t room_of(const bp_pool *pool, const bp_entry *r)
 {
     uint32_t last = r->first + r->count - 1;
     return (uint64_t)(pool->segments[last].address - pool->segments[r->first].address) + pool->places[last].room;
@@ -51,7 +51,7 @@ bp_status bp_guarded_start(bp_pool *pool)
 
 bp_status bp_guarded_open(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     if (r->kind == BP_KIND_EMPTY)
         return BP_OK;
     if (r->kind == BP_KIND_DYNAMIC) /* the device's own memory: no page of it is ours to close */
@@ -63,7 +63,7 @@ bp_status bp_guarded_open(bp_pool *pool, uint32_t id, bp_stream *stream)
 
 bp_status bp_guarded_check(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
         return BP_OK;
     for (uint32_t i = 0; i < r->streams; i++)
@@ -74,16 +74,16 @@ bp_status bp_guarded_check(bp_pool *pool, uint32_t id, bp_stream *stream)
     uint64_t bad = bp_guard_check(address, r->bytes, room_of(pool, r));
     if (bad != 0) {
         char name[BP_REQUEST_BYTES];
-        return bp_fail(BP_ERR_SCHEDULE, "pool %s: %s was written past its end: byte %llu of %llu, at %p", pool->name,
-                       bp_explain_request(pool, id, name), (unsigned long long)bad, (unsigned long long)r->bytes,
-                       (void *)(address + bad));
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s: %s was written past its end: byte %llu of %llu, at %p",
+                       pool->info.name, bp_explain_request(pool, id, name), (unsigned long long)bad,
+                       (unsigned long long)r->bytes, (void *)(address + bad));
     }
     return BP_OK;
 }
 
 void bp_guarded_shut(bp_pool *pool, uint32_t id)
 {
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
         return;
     permit(pool, r->first, r->count, BP_ACCESS_NONE); /* what stays open is only not watched */

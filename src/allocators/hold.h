@@ -7,7 +7,7 @@
 #include "core/fail.h"
 
 /* The stream's place in the hold: where it is, else a free one, else that of a stream that is over. BP_HOLD_STREAMS: there is none. */
-static inline uint32_t bp_hold_find(const bp_bound *r, const bp_stream *stream)
+static inline uint32_t bp_hold_find(const bp_entry *r, const bp_stream *stream)
 {
     uint32_t i = 0;
     while (i < r->streams && r->hold[i].stream != stream)
@@ -20,7 +20,7 @@ static inline uint32_t bp_hold_find(const bp_bound *r, const bp_stream *stream)
 }
 
 /* The stream's entry, made where there is none; there must be a place for it. */
-static inline bp_hold_stream *bp_hold_entry(bp_bound *r, bp_stream *stream)
+static inline bp_hold_stream *bp_hold_entry(bp_entry *r, bp_stream *stream)
 {
     uint32_t i = bp_hold_find(r, stream);
     bool is_new = i == r->streams || r->hold[i].stream != stream;
@@ -31,7 +31,7 @@ static inline bp_hold_stream *bp_hold_entry(bp_bound *r, bp_stream *stream)
 }
 
 /* Notes that a stream acquires or uses; there must be a place for it. */
-static inline void bp_hold_touch(bp_bound *r, bp_stream *stream, bool acquires)
+static inline void bp_hold_touch(bp_entry *r, bp_stream *stream, bool acquires)
 {
     bp_hold_stream *h = bp_hold_entry(r, stream);
     h->open += h->open < UINT16_MAX;
@@ -41,7 +41,7 @@ static inline void bp_hold_touch(bp_bound *r, bp_stream *stream, bool acquires)
 }
 
 /* Frees the memory and the word of a request that nobody holds any more. */
-static inline void bp_hold_free_place(bp_pool *pool, bp_bound *r)
+static inline void bp_hold_free_place(bp_pool *pool, bp_entry *r)
 {
     const bool shares_word = r->kind == BP_KIND_DIRECT;
     for (uint32_t s = shares_word; s < r->count; s++)

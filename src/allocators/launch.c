@@ -35,15 +35,15 @@ static bp_status fail_segment(const bp_capture *capture, uint32_t segment, uint3
     const bp_pool *pool = capture->pool;
     char request[BP_REQUEST_BYTES];
     if (holder == BP_HELD_BY_OFFLOAD)
-        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be launched: group %.40s of it is offloaded", pool->name,
-                       capture->name, pool->slab_infos[pool->places[segment].slab].group);
-    if (holder >= bp_bound_count(pool))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be launched: group %.40s of it is offloaded",
+                       pool->info.name, capture->name, pool->slab_infos[pool->places[segment].slab].group);
+    if (holder >= bp_request_count(pool))
         return bp_fail(BP_ERR_SCHEDULE,
-                       "pool %.40s: %s cannot be launched: the launch of another graph has buffer %u of it", pool->name,
-                       capture->name, segment);
+                       "pool %.40s: %s cannot be launched: the launch of another graph has buffer %u of it",
+                       pool->info.name, capture->name, segment);
     return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be launched: %s holds buffer %u of it since acquire %llu",
-                   pool->name, capture->name, bp_explain_request(pool, holder, request), segment,
-                   (unsigned long long)bp_read(&pool->bounds[holder].since_acquire));
+                   pool->info.name, capture->name, bp_explain_request(pool, holder, request), segment,
+                   (unsigned long long)bp_read(&pool->entries[holder].since_acquire));
 }
 
 static bp_status claim_segments(const bp_capture *capture)
@@ -66,7 +66,7 @@ static bp_status claim_segments(const bp_capture *capture)
 static bp_status order_claimed(const bp_capture *capture, uint32_t id, bp_waits *waits)
 {
     const bp_pool *pool = capture->pool;
-    const bp_bound *r = &pool->bounds[id];
+    const bp_entry *r = &pool->entries[id];
     const uint32_t at = bp_hold_find(r, waits->waiter);
     if (r->first != bp_capture_find_held(capture, id)->first)
         return bp_fail_order(
@@ -82,7 +82,7 @@ static bp_status order_claimed(const bp_capture *capture, uint32_t id, bp_waits 
 
 static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *waits)
 {
-    bp_bound *r = &capture->pool->bounds[id];
+    bp_entry *r = &capture->pool->entries[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
     if (BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0)
         return bp_fail_order(capture->pool, id, "is used by a graph that is to be launched, but is not live");

@@ -41,31 +41,18 @@ static int by_place(const void *a, const void *b)
     return (x->class_index > y->class_index) - (x->class_index < y->class_index);
 }
 
-static void get_assignment(const bp_plan *plan, size_t index, bp_assignment *a)
-{
-    *a = (bp_assignment){.size = sizeof *a};
-    bp_plan_assignment_get(plan, index, a);
-}
-
-static uint64_t slab_bytes(const bp_plan *plan, uint32_t slab)
-{
-    bp_plan_slab info = {.size = sizeof info};
-    bp_plan_slab_get(plan, slab, &info);
-    return info.bytes;
-}
-
 /* Where a request's memory ends: aligned, unless the slab ends before. */
-static uint64_t end_of(const bp_plan *plan, uint64_t alignment, const bp_assignment *a)
+static uint64_t end_of(const bp_plan_info *plan, const bp_plan_request *r)
 {
-    uint64_t end = a->offset + a->bytes, last = slab_bytes(plan, a->slab);
-    return bp_round_up_u64(end, alignment, &end) && end < last ? end : last;
+    uint64_t end = r->offset + r->bytes, last = plan->slabs[r->slab].bytes;
+    return bp_round_up_u64(end, plan->alignment, &end) && end < last ? end : last;
 }
 
-static bp_status fail_request(const bp_pool *pool, size_t index, const char *what)
+static bp_status fail_request(const bp_plan_info *plan, size_t index, const char *what)
 {
-    const bp_known *known = &pool->known[index];
+    const bp_plan_request *r = &plan->requests[index];
     return bp_fail(BP_ERR_MISMATCH, "the plan contradicts itself: %s of %s, bucket %u, %s",
-                   bp_role_name((bp_role)known->role), known->unit, known->ordinal, what);
+                   bp_role_name((bp_role)r->role), r->unit, r->ordinal, what);
 }
 
 /* Sorted spans become segments. */
@@ -100,26 +87,25 @@ static uint32_t find_segment(const bp_pool *pool, uint32_t slab, uint64_t offset
 
 /* ---- buffers -------------------------------------------------------------------------------------------------------- */
 
-static bp_status add_classes(bp_pool *pool, const bp_plan *plan, spans *list)
+static bp_status add_classes(bp_pool *pool, const bp_plan_info *plan, spans *list)
 {
-    pool->class_count = (uint32_t)bp_plan_class_count(plan);
+    pool->class_count = (uint32_t)plan->class_count;
     for (uint32_t i = 0; i < pool->class_count; i++) {
-        bp_plan_class c = {.size = sizeof c};
-        BP_TRY(bp_plan_class_get(plan, i, &c));
-        if (c.copies > BP_MOST_SEGMENTS - list->count) /* before memory is taken for them */
+        const bp_plan_class *c = &plan->classes[i];
+        if (c->copies > BP_MOST_SEGMENTS - list->count) /* before memory is taken for them */
             return fail_many();
-        for (uint32_t copy = 0; copy < c.copies; copy++)
-            BP_TRY(add_span(list, c.slab, c.offset + copy * c.stride, c.bytes, i));
+        for (uint32_t copy = 0; copy < c->copies; copy++)
+            BP_TRY(add_span(list, c->slab, c->offset + copy * c->stride, c->bytes, i));
     }
     return BP_OK;
 }
 
-static bp_status add_assignments(const bp_pool *pool, const bp_plan *plan, spans *list)
+static bp_status add_requests(const bp_plan_info *plan, spans *list)
 {
-    for (size_t i = 0; i < pool->planned_count; i++) {
-        bp_assignment a;
-        get_assignment(plan, i, &a);
-        BP_TRY(add_span(list, a.slab, a.offset, end_of(plan, pool->alignment, &a) - a.offset, BP_NONE));
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        if (r->placement == BP_PLACE_PLANNED)
+            BP_TRY(add_span(list, r->slab, r->offset, end_of(plan, r) - r->offset, BP_NONE));
     }
     return BP_OK;
 }
@@ -153,24 +139,20 @@ static bp_status merge_equal(spans *list)
 }
 
 /* Every request's buffer. */
-static bp_status find_buffers(bp_pool *pool, const bp_plan *plan)
+static bp_status find_buffers(bp_pool *pool, const bp_plan_info *plan)
 {
-    for (size_t i = 0; i < pool->planned_count; i++) {
-        bp_assignment a;
-        get_assignment(plan, i, &a);
-        uint32_t segment = find_segment(pool, a.slab, a.offset);
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        if (r->placement != BP_PLACE_PLANNED)
+            continue;
+        uint32_t segment = find_segment(pool, r->slab, r->offset);
         const bp_segment_place *place = &pool->places[segment];
-        if (a.bytes > place->room)
-            return fail_request(pool, i, "is larger than its buffer");
-        if (place->class_index != BP_NONE) {
-            bp_plan_class c = {.size = sizeof c};
-            BP_TRY(bp_plan_class_get(plan, place->class_index, &c));
-            if (c.dtype != a.dtype)
-                return fail_request(pool, i, "is of another dtype than its class");
-        }
-        pool->known[i].first = segment;
-        pool->known[i].count = 1;
-        pool->known[i].class_index = place->class_index;
+        if (r->bytes > place->room)
+            return fail_request(plan, i, "is larger than its buffer");
+        if (place->class_index != BP_NONE && plan->classes[place->class_index].dtype != r->dtype)
+            return fail_request(plan, i, "is of another dtype than its class");
+        pool->entries[i].home = (bp_range){segment, 1};
+        pool->entries[i].class_index = place->class_index;
     }
     return BP_OK;
 }
@@ -202,12 +184,12 @@ static bp_status list_copies(bp_pool *pool)
     return BP_OK;
 }
 
-bp_status bp_lay_out_buffers(bp_pool *pool, const bp_plan *plan)
+static bp_status lay_out_buffers(bp_pool *pool, const bp_plan_info *plan)
 {
     spans list = {0};
     bp_status status = add_classes(pool, plan, &list);
     if (status == BP_OK)
-        status = add_assignments(pool, plan, &list);
+        status = add_requests(plan, &list);
     if (status == BP_OK && list.count > 0) {
         qsort(list.items, list.count, sizeof *list.items, by_place);
         status = merge_equal(&list);
@@ -223,15 +205,14 @@ bp_status bp_lay_out_buffers(bp_pool *pool, const bp_plan *plan)
 /* ---- cuts ----------------------------------------------------------------------------------------------------------- */
 
 /* Ends of requests, as empty spans; sorted and without repetition they become the ranges between them. */
-static bp_status add_ends(const bp_pool *pool, const bp_plan *plan, spans *list)
+static bp_status add_ends(const bp_plan_info *plan, spans *list)
 {
-    for (size_t i = 0; i < pool->planned_count; i++) {
-        bp_assignment a;
-        get_assignment(plan, i, &a);
-        if (a.bytes == 0)
-            return fail_request(pool, i, "has no bytes");
-        BP_TRY(add_span(list, a.slab, a.offset, 0, BP_NONE));
-        BP_TRY(add_span(list, a.slab, end_of(plan, pool->alignment, &a), 0, BP_NONE));
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        if (r->placement != BP_PLACE_PLANNED)
+            continue;
+        BP_TRY(add_span(list, r->slab, r->offset, 0, BP_NONE));
+        BP_TRY(add_span(list, r->slab, end_of(plan, r), 0, BP_NONE));
     }
     return BP_OK;
 }
@@ -249,24 +230,23 @@ static void cut_at_ends(spans *list)
     list->count = kept;
 }
 
-static void find_ranges(bp_pool *pool, const bp_plan *plan)
+static void find_ranges(bp_pool *pool, const bp_plan_info *plan)
 {
-    for (size_t i = 0; i < pool->planned_count; i++) {
-        bp_assignment a;
-        get_assignment(plan, i, &a);
-        uint32_t first = find_segment(pool, a.slab, a.offset);
-        uint32_t last = find_segment(pool, a.slab, end_of(plan, pool->alignment, &a));
-        pool->known[i].first = first;
-        pool->known[i].count = last - first;
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        if (r->placement != BP_PLACE_PLANNED)
+            continue;
+        uint32_t first = find_segment(pool, r->slab, r->offset), last = find_segment(pool, r->slab, end_of(plan, r));
+        pool->entries[i].home = (bp_range){first, last - first};
         for (uint32_t s = first + 1; s < last; s++)
             pool->places[s].joined = true;
     }
 }
 
-bp_status bp_lay_out_cuts(bp_pool *pool, const bp_plan *plan)
+static bp_status lay_out_cuts(bp_pool *pool, const bp_plan_info *plan)
 {
     spans list = {0};
-    bp_status status = add_ends(pool, plan, &list);
+    bp_status status = add_ends(plan, &list);
     if (status == BP_OK && list.count > 0) {
         qsort(list.items, list.count, sizeof *list.items, by_place);
         cut_at_ends(&list);
@@ -279,6 +259,13 @@ bp_status bp_lay_out_cuts(bp_pool *pool, const bp_plan *plan)
     return BP_OK;
 }
 
+bp_status bp_lay_out(bp_pool *pool, const bp_plan_info *plan)
+{
+    for (size_t i = 0; i < plan->request_count; i++)
+        pool->entries[i].class_index = BP_NONE;
+    return plan->policy == BP_POLICY_SCHEDULED ? lay_out_cuts(pool, plan) : lay_out_buffers(pool, plan);
+}
+
 /* ---- slabs ---------------------------------------------------------------------------------------------------------- */
 
 static bp_status fail_guarded(void)
@@ -289,7 +276,7 @@ static bp_status fail_guarded(void)
 /* Segments that are joined keep their distances; the others begin on a page, after a page that belongs to nobody. */
 static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
 {
-    const uint64_t page = pool->page_bytes, step = pool->alignment > page ? pool->alignment : page;
+    const uint64_t page = pool->page_bytes, step = pool->info.alignment > page ? pool->info.alignment : page;
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         bp_segment_place *place = &pool->places[s];
         uint64_t *end = &sizes[place->slab]; /* of what is laid out so far */
@@ -310,12 +297,12 @@ static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
     return BP_OK;
 }
 
-bp_status bp_lay_out_slabs(bp_pool *pool, const bp_plan *plan, uint64_t *sizes)
+bp_status bp_lay_out_slabs(bp_pool *pool, const bp_plan_info *plan, uint64_t *sizes)
 {
-    for (uint32_t i = 0; i < bp_plan_slab_count(plan); i++)
-        sizes[i] = pool->guarded ? 0 : slab_bytes(plan, i);
+    for (size_t i = 0; i < plan->slab_count; i++)
+        sizes[i] = pool->guarded ? 0 : plan->slabs[i].bytes;
     if (pool->guarded)
-        return set_apart(pool, bp_plan_slab_count(plan), sizes);
+        return set_apart(pool, plan->slab_count, sizes);
     for (uint32_t s = 0; s < pool->planned_segments; s++)
         pool->places[s].made_offset = pool->places[s].offset;
     return BP_OK;

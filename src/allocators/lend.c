@@ -195,25 +195,26 @@ static bp_status check_residency(const bp_pool *pool, uint32_t id, const void *a
 /* The tensor, but for whom it keeps and what deletes it. */
 static bp_status describe(const bp_pool *pool, const bp_lend *lend, dl_tensor *tensor, int64_t *numel)
 {
-    bp_pool_request request = {.size = sizeof request};
     uint64_t bytes;
-    BP_TRY(bp_pool_request_get(pool, lend->id, &request));
-    if (request.placement == BP_PLACE_DYNAMIC)
+    if (lend->id >= bp_request_count(pool))
+        return bp_fail_unknown(pool, lend->id);
+    const bp_plan_request *request = &pool->requests[lend->id];
+    if (request->placement == BP_PLACE_DYNAMIC)
         return bp_fail(
             BP_ERR_UNSUPPORTED,
             "%s of %s, bucket %u is dynamic: its memory goes with its release, so that tensors over it would be left "
             "without; plan it, or bind it as persistent",
-            bp_role_name((bp_role)request.role), request.unit, request.ordinal);
+            bp_role_name((bp_role)request->role), request->unit, request->ordinal);
     BP_TRY(bp_pool_address(pool, lend->id, &tensor->data, &bytes));
     BP_TRY(check_residency(pool, lend->id, tensor->data));
     BP_TRY(choose_device(pool->device, &tensor->device));
-    bp_dtype dtype = lend->dtype == BP_DTYPE_NONE ? request.dtype : lend->dtype;
+    bp_dtype dtype = lend->dtype == BP_DTYPE_NONE ? request->dtype : lend->dtype;
     BP_TRY(choose_type(dtype, &tensor->dtype));
     uint64_t each = tensor->dtype.bits / 8;
     if (bytes % each != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "%s of %s, bucket %u has %llu bytes, no whole number of %s of %llu bytes",
-                       bp_role_name((bp_role)request.role), request.unit, request.ordinal, (unsigned long long)bytes,
+                       bp_role_name((bp_role)request->role), request->unit, request->ordinal, (unsigned long long)bytes,
                        bp_dtype_name(dtype), (unsigned long long)each);
     *numel = (int64_t)(bytes / each);
     tensor->ndim = 1;

@@ -8,36 +8,30 @@
 #include "allocators/capture.h"
 #include "allocators/dynamic.h"
 #include "allocators/guarded.h"
-#include "allocators/known.h"
 #include "allocators/layout.h"
 #include "allocators/lend.h"
 #include "allocators/recorder.h"
+#include "allocators/requests.h"
 #include "allocators/residency.h"
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/structs.h"
+
+static const bp_pool_config defaults = {.size = sizeof defaults, .strict = BP_STRICT_ERROR, .extra_requests = 4096};
 
 bp_status bp_pool_config_init(bp_pool_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_pool_config){
-        .size = sizeof *config, .selection = BP_SELECT_ASSIGNED, .strict = BP_STRICT_ERROR, .extra_requests = 4096};
-    return BP_OK;
+    return bp_struct_init("bp_pool_config_init", config, size, &defaults, sizeof defaults);
 }
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
 static bp_status check_config(const bp_pool_config *c)
 {
-    if (c->size < sizeof *c)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: the configuration was not initialised");
-    if ((unsigned)c->allocator > BP_ALLOCATOR_SCHEDULED || (unsigned)c->guard > BP_GUARD_ON ||
-        c->selection < BP_SELECT_ASSIGNED || c->selection > BP_SELECT_ANY || c->strict < BP_STRICT_OFF ||
-        c->strict > BP_STRICT_ERROR || (unsigned)c->capture_check > BP_CAPTURE_CHECK_ALWAYS)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_pool_create: allocator %d, selection %d, strict %d, guard %d or capture check %d is unknown",
-                       (int)c->allocator, (int)c->selection, (int)c->strict, (int)c->guard, (int)c->capture_check);
+    if ((unsigned)c->guard > BP_GUARD_ON || c->strict < BP_STRICT_OFF || c->strict > BP_STRICT_ERROR ||
+        (unsigned)c->capture_check > BP_CAPTURE_CHECK_ALWAYS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: strict %d, guard %d or capture check %d is unknown",
+                       (int)c->strict, (int)c->guard, (int)c->capture_check);
     return BP_OK;
 }
 
@@ -54,37 +48,15 @@ static bp_status check_fingerprint(const bp_plan *plan, const char *expected)
     return BP_OK;
 }
 
-static bp_status choose_allocator(bp_pool *pool, const bp_plan *plan, bp_allocator wanted, bp_policy policy)
-{
-    static const bp_allocator_ops *const all[] = {[BP_ALLOCATOR_DYNAMIC] = &bp_dynamic_ops,
-                                                  [BP_ALLOCATOR_FIXED_POOL] = &bp_fixed_pool_ops,
-                                                  [BP_ALLOCATOR_MAX_POOL] = &bp_max_pool_ops,
-                                                  [BP_ALLOCATOR_SCHEDULED] = &bp_scheduled_ops};
-    static const bp_allocator of_policy[] = {[BP_POLICY_DYNAMIC] = BP_ALLOCATOR_DYNAMIC,
-                                             [BP_POLICY_FIXED] = BP_ALLOCATOR_FIXED_POOL,
-                                             [BP_POLICY_MAX] = BP_ALLOCATOR_MAX_POOL,
-                                             [BP_POLICY_SCHEDULED] = BP_ALLOCATOR_SCHEDULED};
-    if (wanted == BP_ALLOCATOR_PLAN) {
-        if (policy < BP_POLICY_DYNAMIC || policy > BP_POLICY_SCHEDULED)
-            return bp_fail(BP_ERR_UNSUPPORTED, "no allocator serves plans of policy %d", (int)policy);
-        wanted = of_policy[policy];
-    }
-    pool->ops = all[wanted];
-    if (wanted != BP_ALLOCATOR_DYNAMIC && bp_plan_assignment_count(plan) == 0 && policy == BP_POLICY_DYNAMIC)
-        return bp_fail(BP_ERR_UNSUPPORTED, "the %s allocator needs a plan with addresses; this one is dynamic",
-                       pool->ops->name);
-    return BP_OK;
-}
-
 /* The buffers for unplanned passes: as many of the largest request's size as fit, at least one. */
 static uint64_t choose_overflow(bp_pool *pool, uint64_t overflow_bytes)
 {
     uint64_t largest = 0;
     for (uint32_t i = 0; i < pool->planned_count; i++)
-        largest = pool->known[i].bytes > largest ? pool->known[i].bytes : largest;
+        largest = pool->requests[i].bytes > largest ? pool->requests[i].bytes : largest;
     if (overflow_bytes == 0 || largest == 0)
         return 0;
-    uint64_t step = pool->alignment > 256 ? pool->alignment : 256;
+    uint64_t step = pool->info.alignment > 256 ? pool->info.alignment : 256;
     if (!bp_round_up_u64(largest, step, &largest) || largest > overflow_bytes)
         largest = overflow_bytes;
     uint64_t count = overflow_bytes / largest;
@@ -95,7 +67,7 @@ static uint64_t choose_overflow(bp_pool *pool, uint64_t overflow_bytes)
 static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
 {
     void *memory;
-    uint32_t persistent = persistent_bytes > 0 ? pool->known_capacity - pool->planned_count : 0;
+    uint32_t persistent = persistent_bytes > 0 ? pool->request_capacity - pool->planned_count : 0;
     pool->next_persistent = pool->planned_segments;
     pool->overflow_first = pool->planned_segments + persistent;
     pool->segment_capacity = pool->overflow_first + pool->overflow_count;
@@ -106,32 +78,27 @@ static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
         memcpy(memory, pool->places, pool->planned_segments * sizeof *pool->places);
     free(pool->places);
     pool->places = memory;
-    BP_TRY(bp_new_array((size_t)1 + pool->segment_capacity + pool->known_capacity, sizeof *pool->fences, &memory));
+    BP_TRY(bp_new_array((size_t)1 + pool->segment_capacity + pool->request_capacity, sizeof *pool->fences, &memory));
     pool->fences = memory;
-    BP_TRY(bp_new_array(pool->known_capacity, sizeof *pool->bounds, &memory));
-    pool->bounds = memory;
     return BP_OK;
 }
 
 static bp_status add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const char *group)
 {
     bp_pool_slab *info = &pool->slab_infos[pool->slabs.count];
-    *info = (bp_pool_slab){.size = sizeof *info, .planned_bytes = planned};
+    *info = (bp_pool_slab){.planned_bytes = planned};
     BP_TRY(bp_strings_add(&pool->strings, group, &info->group));
-    BP_TRY(bp_slabs_add(&pool->slabs, bytes > 0 ? bytes : 1, pool->alignment));
+    BP_TRY(bp_slabs_add(&pool->slabs, bytes > 0 ? bytes : 1, pool->info.alignment));
     info->address = pool->slabs.slabs[pool->slabs.count - 1].address;
     info->bytes = pool->slabs.slabs[pool->slabs.count - 1].bytes;
     return BP_OK;
 }
 
-static bp_status make_slabs(bp_pool *pool, const bp_plan *plan, const uint64_t *sizes, uint64_t persistent_bytes,
+static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint64_t *sizes, uint64_t persistent_bytes,
                             uint64_t overflow_each)
 {
-    for (size_t i = 0; i < bp_plan_slab_count(plan) && pool->ops != &bp_dynamic_ops; i++) {
-        bp_plan_slab slab = {.size = sizeof slab};
-        BP_TRY(bp_plan_slab_get(plan, i, &slab));
-        BP_TRY(add_slab(pool, sizes[i], slab.bytes, slab.group));
-    }
+    for (size_t i = 0; i < plan->slab_count; i++)
+        BP_TRY(add_slab(pool, sizes[i], plan->slabs[i].bytes, plan->slabs[i].group));
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         bp_segment_place *place = &pool->places[s];
         pool->segments[s].address = pool->slabs.slabs[place->slab].address + place->made_offset;
@@ -158,20 +125,17 @@ static bp_status make_slabs(bp_pool *pool, const bp_plan *plan, const uint64_t *
 }
 
 /* Everything that needs memory. */
-static bp_status build(bp_pool *pool, const bp_plan *plan, const bp_pool_config *config)
+static bp_status build(bp_pool *pool, const bp_plan_info *plan, const bp_pool_config *config, bool annotated)
 {
-    BP_TRY(bp_copy_string(config->name != NULL ? config->name : bp_plan_model(plan), &pool->name));
-    BP_TRY(bp_known_init(pool, plan, config->extra_requests));
-    BP_TRY(pool->ops->lay_out(pool, plan));
+    BP_TRY(bp_strings_add(&pool->strings, config->name != NULL ? config->name : plan->model, &pool->info.name));
+    BP_TRY(bp_requests_init(pool, plan, config->extra_requests));
+    BP_TRY(bp_lay_out(pool, plan));
     uint64_t overflow_each = choose_overflow(pool, config->overflow_bytes);
-    size_t slabs = bp_plan_slab_count(plan);
+    size_t slabs = plan->slab_count;
     void *memory;
     BP_TRY(make_arrays(pool, config->persistent_bytes));
-    for (uint32_t s = 0; s < pool->segment_capacity; s++) {
-        atomic_init(&pool->segments[s].lane, BP_LANE_UNBOUND);
-        if (s < pool->planned_segments)
-            pool->segments[s].bytes = pool->places[s].room;
-    }
+    for (uint32_t s = 0; s < pool->planned_segments; s++)
+        pool->segments[s].bytes = pool->places[s].room;
     BP_TRY(bp_new_array(slabs + 2, sizeof *pool->slab_infos, &memory));
     pool->slab_infos = memory;
     BP_TRY(bp_new_array(slabs + 2, sizeof *pool->residency.closed, &memory));
@@ -183,20 +147,25 @@ static bp_status build(bp_pool *pool, const bp_plan *plan, const bp_pool_config 
         status = make_slabs(pool, plan, sizes, config->persistent_bytes, overflow_each);
     free(sizes);
     BP_TRY(status);
-    return pool->guarded ? bp_guarded_start(pool) : BP_OK;
+    pool->info.slabs = pool->slab_infos;
+    pool->info.slab_count = pool->slabs.count;
+    if (pool->guarded)
+        BP_TRY(bp_guarded_start(pool));
+    if (annotated)
+        BP_TRY(bp_annotations_start(pool));
+    pool->info.annotated = annotated;
+    return bp_requests_start(pool);
 }
 
-static bp_status build_annotated(bp_pool *pool, const bp_plan *plan, const bp_pool_config *config)
+static bp_status build_annotated(bp_pool *pool, const bp_plan_info *plan, const bp_pool_config *config)
 {
     bool annotated;
     BP_TRY(bp_annotations_choose(config->annotate, &annotated));
-    if (!annotated)
-        return build(pool, plan, config);
-    bp_nvtx_push("create", config->name != NULL ? config->name : bp_plan_model(plan));
-    bp_status status = build(pool, plan, config);
-    if (status == BP_OK)
-        status = bp_annotations_start(pool);
-    bp_nvtx_pop();
+    if (annotated)
+        bp_nvtx_push("create", config->name != NULL ? config->name : plan->model);
+    bp_status status = build(pool, plan, config, annotated);
+    if (annotated)
+        bp_nvtx_pop();
     return status;
 }
 
@@ -211,6 +180,7 @@ static bp_status choose_guard(bp_pool *pool, bp_guard guard)
     pool->guarded = guard == BP_GUARD_ON ||
                     (guard == BP_GUARD_ENVIRONMENT && possible && variable != NULL && strcmp(variable, "1") == 0);
     pool->page_bytes = pool->device->traits.page_bytes;
+    pool->info.guarded = pool->guarded;
     return BP_OK;
 }
 
@@ -223,29 +193,18 @@ static void choose_capture_check(bp_pool *pool, bp_capture_check check)
     atomic_init(&pool->watch, check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0);
 }
 
-static bp_status check_plan(const bp_plan *plan, const bp_pool_config *config, bp_plan_summary *summary)
-{
-    BP_TRY(check_config(config));
-    *summary = (bp_plan_summary){.size = sizeof *summary};
-    BP_TRY(bp_plan_summary_get(plan, summary));
-    if (!summary->feasible)
-        return bp_fail(BP_ERR_INFEASIBLE, "the plan is infeasible: %s", summary->infeasible_because);
-    BP_TRY(bp_plan_validate(plan));
-    return check_fingerprint(plan, config->fingerprint);
-}
-
 bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool)
 {
-    bp_pool_config defaults;
     if (device == NULL || plan == NULL || pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_create: needs a device, a plan and a place for the pool");
     BP_TRY(bp_device_check(device, "bp_pool_create"));
-    if (config == NULL) {
-        BP_TRY(bp_pool_config_init(&defaults, sizeof defaults));
-        config = &defaults;
-    }
-    bp_plan_summary summary;
-    BP_TRY(check_plan(plan, config, &summary));
+    bp_pool_config full = defaults;
+    BP_TRY(bp_struct_read("bp_pool_create", config, true, &full, sizeof full));
+    BP_TRY(check_config(&full));
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    if (!info->feasible)
+        return bp_fail(BP_ERR_INFEASIBLE, "the plan is infeasible: %s", info->infeasible_because);
+    BP_TRY(check_fingerprint(plan, full.fingerprint));
     size_t bytes = (sizeof **pool + 63) / 64 * 64;
     bp_pool *made = aligned_alloc(64, bytes);
     if (made == NULL)
@@ -255,20 +214,17 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     bp_device_retain(device);
     bp_slabs_init(device, &made->slabs);
     pthread_mutex_init(&made->binding, NULL); /* cannot fail for a plain mutex */
-    made->strict = config->strict;
-    made->selection = config->selection;
-    made->alignment = summary.alignment;
-    made->plan_is_stable = summary.stable != 0;
-    made->on_message = config->on_message;
-    made->user = config->user;
-    choose_capture_check(made, config->capture_check);
+    made->strict = full.strict;
+    made->on_message = full.on_message;
+    made->user = full.user;
+    made->info = (bp_pool_info){
+        .policy = info->policy, .fingerprint = made->fingerprint, .device = device, .alignment = info->alignment};
+    choose_capture_check(made, full.capture_check);
     bp_status status = bp_plan_fingerprint(plan, made->fingerprint);
     if (status == BP_OK)
-        status = choose_allocator(made, plan, config->allocator, summary.policy);
+        status = choose_guard(made, full.guard);
     if (status == BP_OK)
-        status = choose_guard(made, config->guard);
-    if (status == BP_OK)
-        status = build_annotated(made, plan, config);
+        status = build_annotated(made, info, &full);
     if (status != BP_OK) {
         bp_pool_destroy(&made);
         return status;
@@ -298,7 +254,7 @@ void bp_pool_destroy(bp_pool **pool)
     if (!bp_device_is_here(p->device))
         return;
     bp_capture_pool_gone(p);
-    if (p->bounds != NULL) { /* a pool that never served has nothing to wait for */
+    if (p->fences != NULL) { /* a pool that never served has nothing to wait for */
         wait_for_work(p->device);
         bp_dynamic_finish(p);
     }
@@ -315,61 +271,28 @@ void bp_pool_destroy(bp_pool **pool)
     bp_recorder_destroy(&p->recording);
     bp_strings_finish(&p->strings);
     pthread_mutex_destroy(&p->binding);
-    free(p->name);
-    free(p->known);
-    free(p->table);
+    free(p->requests);
     free(p->places);
     free(p->copies);
     free(p->classes);
     free(p->segments);
     free(p->fences);
-    free(p->bounds);
+    free(p->entries);
     free(p->slab_infos);
     free(p->residency.closed);
     free(p);
 }
 
-const char *bp_pool_name(const bp_pool *pool)
+const bp_pool_info *bp_pool_get_info(const bp_pool *pool)
 {
-    return pool->name;
-}
-
-const char *bp_pool_fingerprint(const bp_pool *pool)
-{
-    return pool->fingerprint;
-}
-
-bp_device *bp_pool_device(const bp_pool *pool)
-{
-    return pool->device;
-}
-
-const char *bp_pool_allocator_name(const bp_pool *pool)
-{
-    return pool->ops->name;
+    return pool != NULL ? &pool->info : NULL;
 }
 
 /* ---- slabs ---------------------------------------------------------------------------------------------------------- */
 
-size_t bp_pool_slab_count(const bp_pool *pool)
-{
-    return pool->slabs.count;
-}
-
-bp_status bp_pool_slab_get(const bp_pool *pool, size_t index, bp_pool_slab *slab)
-{
-    if (pool == NULL || slab == NULL || index >= pool->slabs.count || slab->size < sizeof *slab)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_slab_get: slab %zu of %zu", index,
-                       pool != NULL ? pool->slabs.count : 0);
-    *slab = pool->slab_infos[index];
-    slab->resident = pool->slabs.slabs[index].mapped;
-    return BP_OK;
-}
-
 static bp_status check_callbacks(const bp_pool *pool, const bp_slab_callbacks *callbacks, const char *function)
 {
-    if (pool == NULL || callbacks == NULL || callbacks->size < sizeof *callbacks || callbacks->attach == NULL ||
-        callbacks->detach == NULL)
+    if (pool == NULL || callbacks == NULL || callbacks->attach == NULL || callbacks->detach == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and both callbacks", function);
     return bp_device_check(pool->device, function);
 }
@@ -379,7 +302,7 @@ bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void
     BP_TRY(check_callbacks(pool, callbacks, "bp_pool_attach"));
     BP_TRY(bp_capture_refuse(pool, "bp_pool_attach"));
     if (bp_pool_is_sealed(pool))
-        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: attach before that", pool->name);
+        return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: attach before that", pool->info.name);
     return bp_slabs_attach(&pool->slabs, callbacks, user);
 }
 

@@ -4,7 +4,7 @@
  *             memory of a single request); where plans let requests overlap partly, slabs are cut at every end of a
  *             request and a request has several segments.
  *   fence     the release points of one hold: what the next user of its memory waits for
- *   bound     a request that was bound, by id
+ *   entry     a request, by id: the hot half. The other half is the plan's description of it, pool->requests.
  *
  * Who may write what: a request's word is claimed with one compare-and-swap that sets BUSY; until it is stored back without BUSY
  * everything of that request belongs to the claiming call. A segment belongs to the request in its word. Fields that other threads
@@ -39,7 +39,7 @@ typedef _Atomic uint64_t bp_word;
 
 typedef struct bp_point {
     bp_stream *stream;
-    uint64_t point; /* BP_NO_POINT: the lanes said that the next user is on this very stream */
+    uint64_t point; /* BP_NO_POINT: the next user is on this very stream, as bp_pool_set_stream promised */
 } bp_point;
 
 #define BP_NO_POINT UINT64_MAX
@@ -51,13 +51,11 @@ typedef struct bp_fence {
 
 typedef struct bp_segment {
     bp_word word;
-    uint32_t fence;   /* of the hold that ended last; written by the owner as it ends its own */
-    atomic_uint lane; /* of all requests of this memory; BP_LANE_ANY: of several; BP_LANE_UNBOUND: none is bound yet */
+    uint32_t fence;                  /* of the hold that ended last; written by the owner as it ends its own */
+    _Atomic(const bp_stream *) only; /* on which all requests of this memory are acquired; NULL: on several, or any */
     uint8_t *address;
     uint64_t bytes;
 } bp_segment;
-
-#define BP_LANE_UNBOUND (UINT32_MAX - 1)
 
 /* The cold half of a segment. */
 typedef struct bp_segment_place {
@@ -83,17 +81,18 @@ typedef struct bp_hold_stream {
 } bp_hold_stream;
 
 /* How a request gets its memory.
- * BP_KIND_DIRECT: always the same segments; its word is that of the first. BP_KIND_CHOSEN: the allocator chooses.
- * BP_KIND_DYNAMIC: the device allocates. BP_KIND_EMPTY: there is none. */
-typedef enum bp_kind { BP_KIND_DIRECT, BP_KIND_CHOSEN, BP_KIND_DYNAMIC, BP_KIND_EMPTY } bp_kind;
+ * BP_KIND_DIRECT: always the same segments; its word is that of the first. BP_KIND_CHOSEN: those of the plan, or others where they are held
+ * (assignment.c). BP_KIND_DYNAMIC: the device allocates. BP_KIND_EMPTY: it has no bytes. BP_KIND_UNUSED: it has bytes, but the plan's
+ * schedule never uses it. */
+typedef enum bp_kind { BP_KIND_DIRECT, BP_KIND_CHOSEN, BP_KIND_DYNAMIC, BP_KIND_EMPTY, BP_KIND_UNUSED } bp_kind;
 
-/* A request that was bound. What every acquire and release touches comes first. */
-typedef struct bp_bound {
+/* A request. What every acquire and release touches comes first. */
+typedef struct bp_entry {
     bp_word *word; /* its own, or that of its only possible first segment: then one claim takes both */
     _Atomic(uint8_t *) address;
     uint32_t first, count; /* segments of the hold it has, or had last */
     uint32_t fence;        /* that the end of the hold is written to */
-    uint32_t lane;         /* that it is acquired on */
+    const bp_stream *only; /* that it is acquired on; NULL: any */
     uint8_t kind, zero;
     uint8_t streams;     /* of the hold */
     uint8_t used;        /* the hold was used: it is no unused prefetch */
@@ -108,13 +107,11 @@ typedef struct bp_bound {
     bp_hold_stream hold[BP_HOLD_STREAMS];
 
     _Atomic uint64_t waits, repeated, given_up, deviations, overflows, dynamic;
-    uint32_t preferred;   /* the plan's segment, or the first it had; BP_NONE: none yet */
+    bp_range home;        /* segments that the plan assigns; count 0: none */
     uint32_t class_index; /* whose copies it may get; BP_NONE: of no class */
-    uint32_t known;
-    bool stopped; /* BUSY until its offloaded memory is back; under the binding lock */
-    uint64_t bytes, used_bytes;
-    bp_placement placement;
-} bp_bound;
+    uint64_t bytes;       /* with padding */
+    bool stopped;         /* BUSY until its offloaded memory is back; under the binding lock */
+} bp_entry;
 
 struct bp_pool;
 
@@ -124,18 +121,6 @@ typedef struct bp_residents {
     void (*gone)(void *user);
     atomic_bool *closed; /* by slab: its memory is away, or on its way */
 } bp_residents;
-
-/* Who gives a free request its memory. */
-typedef struct bp_allocator_ops {
-    const char *name;
-    /* Cold: cuts the plan's slabs into segments and finds those of every request (layout.h). */
-    bp_status (*lay_out)(struct bp_pool *pool, const bp_plan *plan);
-    /* Hot: claims memory for request `id` of kind BP_KIND_CHOSEN, whose word is claimed: fills first, count, fence and address.
-     * false: `*holder` has it. */
-    bool (*claim)(struct bp_pool *pool, uint32_t id, uint32_t *holder);
-} bp_allocator_ops;
-
-extern const bp_allocator_ops bp_dynamic_ops, bp_fixed_pool_ops, bp_max_pool_ops, bp_scheduled_ops;
 
 typedef struct bp_recorder bp_recorder;
 typedef struct bp_annotations bp_annotations;
@@ -148,19 +133,6 @@ typedef struct bp_lending bp_lending; /* lend.h */
 #define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
 #define BP_WATCH_ASK 2u       /* ask the driver about the call's stream */
 
-/* A request that is known by name: those of the plan first, then what was bound beside it. */
-typedef struct bp_known {
-    const char *unit;
-    const char *bucket; /* NULL: "bucket.<ordinal>" */
-    uint64_t key;       /* of unit, ordinal and role: the same on every rank */
-    uint64_t bytes;
-    uint32_t ordinal, role;
-    bp_dtype dtype;        /* storage */
-    uint32_t first, count; /* segments; count 0: none */
-    uint32_t class_index;  /* BP_NONE: of no class */
-    uint32_t id;           /* BP_NONE: not bound yet */
-} bp_known;
-
 /* Dynamic memory that the device refused to take back; tried again when the pool goes. */
 typedef struct bp_unfreed {
     void *address;
@@ -171,32 +143,31 @@ typedef struct bp_unfreed {
 /* Lines of the cache are kept apart on purpose: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct bp_pool {
     bp_device *device;
-    const bp_allocator_ops *ops;
-    bp_bound *bounds;
-    atomic_uint bound_count;
+    bp_entry *entries; /* by id */
+    atomic_uint request_count;
     bp_segment *segments;
     bp_fence *fences; /* fence 0 is empty and stays so */
     atomic_uint sealed, overflow_allowed;
-    atomic_uint watch; /* BP_WATCH bits: 0 where acquire, use and release have nothing to do with captures */
-    _Atomic(bp_stream *) lanes[BP_LANE_COUNT];
-    atomic_uint listeners;           /* 0: nobody wants to know what happens */
+    atomic_uint watch;     /* BP_WATCH bits: 0 where acquire, use and release have nothing to do with captures */
+    atomic_uint listeners; /* 0: nobody wants to know what happens */
     _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
     bp_annotations *annotations;     /* NULL: there are none */
     bool guarded;
     bp_strict strict;
-    bp_selection selection;
 
     _Alignas(64) bp_tally tally;
     _Atomic uint64_t step, said_no, refused;
 
     /* cold from here on */
     _Alignas(64) pthread_mutex_t binding; /* bind, and what bind changes */
-    char *name;
+    bp_pool_info info;
     bp_strings strings;
     bp_slabs slabs;
     bp_pool_slab *slab_infos;
+    bp_plan_request *requests; /* by id */
+    uint32_t planned_count, request_capacity;
     bp_lending *lending; /* NULL: nothing was lent; made under `binding` */
-    uint64_t alignment, page_bytes;
+    uint64_t page_bytes;
     bp_segment_place *places;
     uint32_t planned_segments, segment_capacity;
     uint32_t *copies; /* segments of the classes, class by class */
@@ -206,17 +177,12 @@ struct bp_pool {
     uint32_t next_persistent;                /* segment */
     uint32_t persistent_slab;
     uint64_t persistent_bytes, persistent_used;
-    bp_known *known;
-    uint32_t *table; /* finds `known` by key: open addressing, index + 1, 0 is empty */
-    size_t table_size;
-    uint32_t planned_count, known_count, known_capacity;
     bp_stream *reaper; /* frees dynamic memory after its release points */
     bp_unfreed unfreed[BP_MOST_UNFREED];
     uint32_t unfreed_count;
     bool guarding;          /* guard mode has begun: its traces must be removed */
     bp_recorder *recording; /* the caller's last one, also when stopped */
     bool profiled;          /* a profile has the pool */
-    bool plan_is_stable;
     char fingerprint[BP_FINGERPRINT_CHARS];
     bp_capture_check capture_check;
     struct bp_capture *capturing; /* NULL: none */
@@ -227,10 +193,10 @@ struct bp_pool {
     void *user;
 };
 
-/* How many requests are bound: their ids are below. */
-BP_HOT uint32_t bp_bound_count(const bp_pool *pool)
+/* Ids are below. */
+BP_HOT uint32_t bp_request_count(const bp_pool *pool)
 {
-    return atomic_load_explicit((atomic_uint *)&pool->bound_count, memory_order_acquire);
+    return atomic_load_explicit((atomic_uint *)&pool->request_count, memory_order_acquire);
 }
 
 BP_HOT bool bp_is_capturing(const bp_pool *pool)
@@ -253,5 +219,12 @@ static inline uint64_t bp_read(const _Atomic uint64_t *counter)
 {
     return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_relaxed);
 }
+
+/* Adds callbacks to every slab, after those added before; attach is called at once for each, in slab order. When one fails those before
+ * it are detached again in reverse and its status is returned. The table is copied; `user` must stay valid.
+ * Errors: BP_ERR_SCHEDULE when the pool is sealed, BP_ERR_CAPTURE while it is being captured. */
+BP_API bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
+/* Removes them again, with detach for each slab in reverse. Errors: BP_ERR_INVALID_ARGUMENT (not attached). */
+BP_API bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
 
 #endif

@@ -62,7 +62,7 @@ static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, u
         clock_gettime(CLOCK_MONOTONIC, &time);
         now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
     }
-    const void *address = atomic_load_explicit(&pool->bounds[id].address, memory_order_relaxed);
+    const void *address = atomic_load_explicit(&pool->entries[id].address, memory_order_relaxed);
     uint64_t index = atomic_fetch_add(&recorder->next, 1);
     bp_record *record = &recorder->ring[index & recorder->mask];
     if (is_lapped(recorder, index)) /* this thread slept meanwhile: the event is forgotten already */
@@ -88,7 +88,7 @@ bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder)
 {
     const bp_recorder *other = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
     if (other != NULL && other != recorder)
-        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s is being recorded already: %s first", pool->name,
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s is being recorded already: %s first", pool->info.name,
                        other == pool->recording ? "end the trace (bp_pool_trace_stop)"
                                                 : "stop the profile (bp_profile_stop)");
     atomic_store_explicit(&recorder->next, 0, memory_order_relaxed);
@@ -172,13 +172,13 @@ typedef struct window {
 
 static bool is_left_out(const bp_pool *pool, uint32_t id)
 {
-    const bp_bound *r = &pool->bounds[id];
-    return pool->known[r->known].unit[0] == '\0' || r->placement == BP_PLACE_PERSISTENT || r->kind == BP_KIND_EMPTY;
+    const bp_plan_request *r = &pool->requests[id];
+    return r->unit[0] == '\0' || r->placement == BP_PLACE_PERSISTENT || r->bytes == 0;
 }
 
 static bp_status find_unit(window *w, const bp_model *model, uint32_t id)
 {
-    const char *name = w->pool->known[w->pool->bounds[id].known].unit;
+    const char *name = w->pool->requests[id].unit;
     for (size_t u = 0; u < bp_model_unit_count(model); u++) {
         if (strcmp(bp_model_unit_name(model, u), name) == 0) {
             w->units[id] = (int32_t)u;
@@ -220,7 +220,7 @@ static bp_status check_window(window *w, const bp_model *model)
 
 static bp_status check_ends(window *w)
 {
-    uint32_t count = bp_bound_count(w->pool);
+    uint32_t count = bp_request_count(w->pool);
     for (uint32_t id = 0; id < count; id++) {
         char name[BP_REQUEST_BYTES];
         if (w->open[id] != 0)
@@ -243,15 +243,13 @@ static bp_status add_events(const window *w, bp_model *model)
         if (w->left_out[i])
             continue;
         BP_TRY(bp_pool_trace_get(w->pool, i, &e));
-        const bp_bound *bound = &w->pool->bounds[e.id];
-        const bp_known *known = &w->pool->known[bound->known];
-        bool on_lane = e.kind == BP_EVENT_ACQUIRE && bound->lane != BP_LANE_ANY;
+        const bp_plan_request *request = &w->pool->requests[e.id];
         const bp_model_event event = {.size = sizeof event,
                                       .acquire = e.kind == BP_EVENT_ACQUIRE,
                                       .unit = w->units[e.id],
-                                      .bucket = (int32_t)known->ordinal,
-                                      .role = known->role,
-                                      .lane = on_lane ? bound->lane : BP_MODEL_EVENT_NO_LANE};
+                                      .bucket = (int32_t)request->ordinal,
+                                      .role = request->role,
+                                      .lane = BP_MODEL_EVENT_NO_LANE};
         BP_TRY(bp_model_add_event(model, &event));
     }
     return BP_OK;
@@ -260,7 +258,7 @@ static bp_status add_events(const window *w, bp_model *model)
 static bp_status fill_model(window *w, bp_model *model)
 {
     void *memory;
-    uint32_t count = bp_bound_count(w->pool);
+    uint32_t count = bp_request_count(w->pool);
     BP_TRY(bp_new_array(count, sizeof *w->units, &memory));
     w->units = memory;
     BP_TRY(bp_new_array(count, sizeof *w->open, &memory));

@@ -38,13 +38,13 @@ static bp_status fail_not_live(const releasing *c, size_t index, uint64_t word)
 }
 
 /* Fills *request where it succeeds. */
-BP_HOT bp_status claim(releasing *c, size_t index, bp_bound **request)
+BP_HOT bp_status claim(releasing *c, size_t index, bp_entry **request)
 {
     bp_pool *pool = c->pool;
     const uint32_t id = c->ids[index];
-    if (id >= bp_bound_count(pool))
+    if (id >= bp_request_count(pool))
         return bp_fail_unknown(pool, id);
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
     if (BP_WORD_ID(word) != id || (word & BP_WORD_BUSY) != 0 ||
         !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
@@ -68,13 +68,13 @@ BP_HOT bp_status claim(releasing *c, size_t index, bp_bound **request)
 static void unclaim(releasing *c, size_t count)
 {
     while (count-- > 0) {
-        bp_word *word = c->pool->bounds[c->ids[count]].word;
+        bp_word *word = c->pool->entries[c->ids[count]].word;
         atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY,
                               memory_order_release);
     }
 }
 
-BP_HOT bool is_last(const bp_bound *r)
+BP_HOT bool is_last(const bp_entry *r)
 {
     return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 1;
 }
@@ -82,16 +82,16 @@ BP_HOT bool is_last(const bp_bound *r)
 /* ---- points --------------------------------------------------------------------------------------------------------- */
 
 /* The stream on which every next user of the request's memory will be, so that order on it comes for free. NULL: not known. */
-BP_HOT const bp_stream *next_stream(const bp_pool *pool, const bp_bound *r)
+BP_HOT const bp_stream *next_stream(const bp_pool *pool, const bp_entry *r)
 {
-    if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
+    if (r->count == 0)
         return NULL;
-    uint32_t lane = atomic_load_explicit(&pool->segments[r->first].lane, memory_order_relaxed);
+    const bp_stream *only = atomic_load_explicit(&pool->segments[r->first].only, memory_order_relaxed);
     for (uint32_t s = r->first + 1; s < r->first + r->count; s++) {
-        if (atomic_load_explicit(&pool->segments[s].lane, memory_order_relaxed) != lane)
+        if (atomic_load_explicit(&pool->segments[s].only, memory_order_relaxed) != only)
             return NULL;
     }
-    return lane < BP_LANE_COUNT ? atomic_load_explicit(&pool->lanes[lane], memory_order_relaxed) : NULL;
+    return only;
 }
 
 BP_HOT const bp_point *find_taken(const releasing *c, const bp_stream *stream)
@@ -110,7 +110,7 @@ static bp_status take_point(releasing *c, bp_stream *stream)
         return BP_OK;
     if (c->taken_count == MOST_STREAMS_PER_CALL)
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: one call releases requests of more than %d streams",
-                       c->pool->name, MOST_STREAMS_PER_CALL);
+                       c->pool->info.name, MOST_STREAMS_PER_CALL);
     bool recorded;
     bp_point *p = &c->taken[c->taken_count];
     p->stream = stream;
@@ -126,7 +126,7 @@ BP_HOT bool closes(const bp_hold_stream *h)
 }
 
 /* The points that the end of one hold of a request needs. */
-BP_HOT bp_status take_points(releasing *c, const bp_bound *r)
+BP_HOT bp_status take_points(releasing *c, const bp_entry *r)
 {
     const bp_stream *next = next_stream(c->pool, r);
     bool last = is_last(r), seen = c->stream == NULL;
@@ -158,7 +158,7 @@ BP_HOT bp_hold_stream after_release(const releasing *c, bool last, const bp_hold
 }
 
 /* A hold goes on: takes the call's points over into it. */
-static void note_points(const releasing *c, bp_bound *r)
+static void note_points(const releasing *c, bp_entry *r)
 {
     if (c->stream != NULL)
         bp_hold_entry(r, c->stream);
@@ -178,7 +178,7 @@ BP_HOT void add_point(const bp_hold_stream *h, bp_fence *fence, uint32_t *count)
 }
 
 /* The last hold ends: its release points, of all its streams. Returns how many need no event. */
-BP_HOT uint32_t write_fence(const releasing *c, const bp_bound *r, bp_fence *fence)
+BP_HOT uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fence)
 {
     bool seen = c->stream == NULL;
     uint32_t count = 0, elided = 0;
@@ -197,7 +197,7 @@ BP_HOT uint32_t write_fence(const releasing *c, const bp_bound *r, bp_fence *fen
     return elided;
 }
 
-BP_HOT void end_hold(releasing *c, uint32_t id, bp_bound *r)
+BP_HOT void end_hold(releasing *c, uint32_t id, bp_entry *r)
 {
     bp_pool *pool = c->pool;
     if (r->kind != BP_KIND_DYNAMIC && r->kind != BP_KIND_EMPTY) {
@@ -212,7 +212,7 @@ BP_HOT void end_hold(releasing *c, uint32_t id, bp_bound *r)
     bp_hold_free_place(pool, r);
 }
 
-BP_HOT void commit(releasing *c, uint32_t id, bp_bound *r)
+BP_HOT void commit(releasing *c, uint32_t id, bp_entry *r)
 {
     bp_count(c->purpose == GIVE_UP ? &r->given_up : &r->releases, 1);
     if (is_last(r)) {
@@ -227,7 +227,7 @@ BP_HOT void commit(releasing *c, uint32_t id, bp_bound *r)
 }
 
 /* Lets the reaper wait for the release points of dynamic memory. */
-static bp_status order_reaper(const releasing *c, const bp_bound *r)
+static bp_status order_reaper(const releasing *c, const bp_entry *r)
 {
     bp_fence fence;
     write_fence(c, r, &fence);
@@ -243,7 +243,7 @@ static bp_status finish_memory(releasing *c)
 {
     bp_pool *pool = c->pool;
     for (size_t i = 0; i < c->count; i++) {
-        const bp_bound *r = &pool->bounds[c->ids[i]];
+        const bp_entry *r = &pool->entries[c->ids[i]];
         if (!is_last(r))
             continue;
         if (pool->guarded)
@@ -252,7 +252,7 @@ static bp_status finish_memory(releasing *c)
             BP_TRY(order_reaper(c, r));
     }
     for (size_t i = 0; i < c->count; i++) {
-        const bp_bound *r = &pool->bounds[c->ids[i]];
+        const bp_entry *r = &pool->entries[c->ids[i]];
         if (is_last(r) && pool->guarded && r->kind != BP_KIND_DYNAMIC)
             bp_guarded_shut(pool, c->ids[i]);
     }
@@ -262,14 +262,14 @@ static bp_status finish_memory(releasing *c)
 static bp_status take_all_points(releasing *c)
 {
     for (size_t i = 0; i < c->count; i++)
-        BP_TRY(take_points(c, &c->pool->bounds[c->ids[i]]));
+        BP_TRY(take_points(c, &c->pool->entries[c->ids[i]]));
     return BP_OK;
 }
 
 static bp_status claim_all(releasing *c)
 {
     for (size_t i = 0; i < c->count; i++) {
-        bp_bound *r;
+        bp_entry *r;
         bp_status status = claim(c, i, &r);
         if (status != BP_OK) {
             unclaim(c, i);
@@ -285,7 +285,7 @@ BP_HOT bp_status finish(releasing *c)
     if (c->pool->guarded || c->dynamic)
         BP_TRY(finish_memory(c));
     if (c->taken_count > 0)
-        bp_count(&c->pool->bounds[c->ids[0]].records, c->taken_count);
+        bp_count(&c->pool->entries[c->ids[0]].records, c->taken_count);
     return BP_OK;
 }
 
@@ -300,7 +300,7 @@ static bp_status release(releasing *c)
         return status;
     }
     for (size_t i = 0; i < c->count; i++)
-        commit(c, c->ids[i], &c->pool->bounds[c->ids[i]]);
+        commit(c, c->ids[i], &c->pool->entries[c->ids[i]]);
     return BP_OK;
 }
 
@@ -308,7 +308,7 @@ static bp_status release(releasing *c)
 static bp_status release_one(releasing *c)
 {
     const uint32_t id = c->ids[0];
-    bp_bound *r = NULL;
+    bp_entry *r = NULL;
     BP_TRY(claim(c, 0, &r));
     bp_status status = take_points(c, r);
     if (status == BP_OK)
@@ -367,7 +367,7 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
     start(&c, pool, ids, count, stream, USE);
     BP_TRY(count_refused(pool, claim_all(&c)));
     for (size_t i = 0; i < count; i++) {
-        bp_hold_touch(&pool->bounds[ids[i]], stream, false);
+        bp_hold_touch(&pool->entries[ids[i]], stream, false);
         if (bp_is_capturing(pool))
             bp_capture_touch(pool, ids[i]);
         bp_record_event(pool, BP_EVENT_USE, ids[i], stream);

@@ -6,21 +6,26 @@
 #include "allocators/explain.h"
 #include "core/fail.h"
 #include "core/lines.h"
+#include "core/structs.h"
 
-/* How often a request is held now, 0: not at all. */
 static uint32_t holds_of(const bp_pool *pool, uint32_t id)
 {
-    uint64_t word = atomic_load_explicit(pool->bounds[id].word, memory_order_relaxed);
+    uint64_t word = atomic_load_explicit(pool->entries[id].word, memory_order_relaxed);
     return BP_WORD_ID(word) == id ? BP_WORD_HOLDS(word) : 0;
+}
+
+uint32_t bp_pool_references(const bp_pool *pool, uint32_t id)
+{
+    return pool != NULL && id < bp_request_count(pool) ? holds_of(pool, id) : 0;
 }
 
 bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statistics)
 {
-    if (pool == NULL || statistics == NULL || statistics->size < sizeof *statistics)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_statistics_get: needs a pool and statistics with their size");
-    bp_pool_statistics s = {.size = sizeof s, .requests = bp_bound_count(pool)};
+    if (pool == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_statistics_get: needs a pool");
+    bp_pool_statistics s = {.size = sizeof s, .requests = bp_request_count(pool)};
     for (uint32_t id = 0; id < s.requests; id++) {
-        const bp_bound *r = &pool->bounds[id];
+        const bp_entry *r = &pool->entries[id];
         s.acquires += bp_read(&r->acquires);
         s.repeated += bp_read(&r->repeated);
         s.releases += bp_read(&r->releases);
@@ -39,22 +44,21 @@ bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statis
     s.refused = bp_read(&pool->refused);
     s.live_bytes = bp_tally_live(&pool->tally);
     s.peak_live_bytes = bp_read(&pool->tally.peak);
-    *statistics = s;
-    return BP_OK;
+    return bp_struct_write("bp_pool_statistics_get", &s, sizeof s, statistics);
 }
 
 static void get_live(const bp_pool *pool, uint32_t id, uint32_t holds, bp_live_request *live)
 {
-    const bp_bound *r = &pool->bounds[id];
-    const bp_known *known = &pool->known[r->known];
+    const bp_entry *r = &pool->entries[id];
+    const bp_plan_request *request = &pool->requests[id];
     const bp_stream *stream =
         atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);
     *live = (bp_live_request){.size = sizeof *live,
                               .id = id,
-                              .role = known->role,
-                              .ordinal = known->ordinal,
+                              .role = request->role,
+                              .ordinal = request->ordinal,
                               .holds = holds,
-                              .unit = known->unit,
+                              .unit = request->unit,
                               .stream = stream != NULL ? stream->name : "",
                               .address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed),
                               .bytes = r->bytes,
@@ -66,43 +70,19 @@ bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t cap
 {
     if (pool == NULL || count == NULL || (entries == NULL && capacity > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: needs a pool and a place for the count");
-    size_t found = 0, stride = capacity > 0 ? entries[0].size : 0; /* the caller's struct may be a newer, longer one */
-    if (capacity > 0 && stride < sizeof *entries)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: the first entry has no size");
-    for (uint32_t id = 0, end = bp_bound_count(pool); id < end; id++) {
+    size_t found = 0, stride = capacity > 0 ? entries[0].size : 0; /* the caller's struct may be longer, or shorter */
+    for (uint32_t id = 0, end = bp_request_count(pool); id < end; id++) {
         uint32_t holds = holds_of(pool, id);
         if (holds == 0)
             continue;
-        if (found < capacity)
-            get_live(pool, id, holds, (bp_live_request *)((char *)entries + found * stride));
+        if (found < capacity) {
+            bp_live_request live;
+            get_live(pool, id, holds, &live);
+            BP_TRY(bp_struct_init("bp_pool_live", (char *)entries + found * stride, stride, &live, sizeof live));
+        }
         found++;
     }
     *count = found;
-    return BP_OK;
-}
-
-static bp_placement placement_of(const bp_bound *r)
-{
-    return r->kind == BP_KIND_DYNAMIC ? BP_PLACE_DYNAMIC : r->placement;
-}
-
-bp_status bp_pool_request_get(const bp_pool *pool, uint32_t id, bp_pool_request *request)
-{
-    if (pool == NULL || request == NULL || request->size < sizeof *request)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_request_get: needs a pool and a request with its size");
-    if (id >= bp_bound_count(pool))
-        return bp_fail_unknown(pool, id);
-    const bp_bound *r = &pool->bounds[id];
-    const bp_known *known = &pool->known[r->known];
-    *request = (bp_pool_request){.size = sizeof *request,
-                                 .unit = known->unit,
-                                 .bucket = known->bucket,
-                                 .ordinal = known->ordinal,
-                                 .role = known->role,
-                                 .dtype = known->dtype,
-                                 .placement = placement_of(r),
-                                 .bytes = r->bytes,
-                                 .holds = holds_of(pool, id)};
     return BP_OK;
 }
 
@@ -114,7 +94,7 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
     bp_lines_init(&l, text, capacity);
     char line[BP_EXPLANATION_BYTES], request[BP_REQUEST_BYTES];
     uint64_t live_requests = 0, hash = 0, acquires = 0;
-    for (uint32_t id = 0, end = bp_bound_count(pool); id < end; id++) {
+    for (uint32_t id = 0, end = bp_request_count(pool); id < end; id++) {
         uint32_t holds = holds_of(pool, id);
         if (holds == 0)
             continue;
@@ -130,7 +110,7 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
     BP_TRY(bp_pool_sequence(pool, &hash, &acquires));
     snprintf(line, sizeof line,
              "pool %.40s (%s): %llu live requests, %llu bytes; %llu acquires, sequence %016llx, step %llu\n",
-             pool->name, pool->ops->name, (unsigned long long)live_requests,
+             pool->info.name, bp_policy_name(pool->info.policy), (unsigned long long)live_requests,
              (unsigned long long)(bp_tally_live(&pool->tally)), (unsigned long long)acquires, (unsigned long long)hash,
              (unsigned long long)bp_read(&pool->step));
     bp_lines_add(&l, line);
@@ -143,8 +123,8 @@ bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquir
     if (pool == NULL || hash == NULL || acquires == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_sequence: needs a pool and places for hash and count");
     uint64_t sum = 0;
-    for (uint32_t id = 0, end = bp_bound_count(pool); id < end; id++)
-        sum += bp_read(&pool->bounds[id].hash);
+    for (uint32_t id = 0, end = bp_request_count(pool); id < end; id++)
+        sum += bp_read(&pool->entries[id].hash);
     *hash = sum;
     *acquires = bp_tally_acquires(&pool->tally);
     return BP_OK;
@@ -154,20 +134,16 @@ bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint
 {
     if (pool == NULL || address == NULL || bytes == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_address: needs a pool and places for address and bytes");
-    if (id >= bp_bound_count(pool))
+    if (id >= bp_request_count(pool))
         return bp_fail_unknown(pool, id);
-    const bp_bound *r = &pool->bounds[id];
-    if ((r->kind == BP_KIND_CHOSEN || r->kind == BP_KIND_DYNAMIC) && holds_of(pool, id) == 0) {
-        bool assigned =
-            r->kind == BP_KIND_CHOSEN && (pool->selection == BP_SELECT_ASSIGNED || r->class_index == BP_NONE);
-        if (!assigned)
-            return bp_fail_order(pool, id,
-                                 "has no memory now: it is not live, and its buffer is chosen when it is acquired");
-        *address = pool->segments[pool->known[r->known].first].address;
-        *bytes = r->bytes;
+    const bp_entry *r = &pool->entries[id];
+    *bytes = r->bytes;
+    if (holds_of(pool, id) == 0 && (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_UNUSED))
+        return bp_fail_order(pool, id, "has no memory now: it is not live");
+    if (holds_of(pool, id) == 0 && r->kind == BP_KIND_CHOSEN) {
+        *address = pool->segments[r->home.first].address;
         return BP_OK;
     }
     *address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed);
-    *bytes = r->bytes;
     return BP_OK;
 }

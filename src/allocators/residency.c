@@ -13,12 +13,13 @@ bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user))
 {
     BP_TRY(bp_capture_refuse_any(pool, "bp_offload_create"));
     if (pool->residency.user != NULL)
-        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has an offload already", pool->name);
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has an offload already", pool->info.name);
     if (pool->guarded)
-        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s is in guard mode: its memory cannot be offloaded", pool->name);
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s is in guard mode: its memory cannot be offloaded",
+                       pool->info.name);
     if (pool->device->traits.no_memory)
-        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: device %s has no memory that could be offloaded", pool->name,
-                       bp_device_name(pool->device));
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s: device %s has no memory that could be offloaded",
+                       pool->info.name, bp_device_name(pool->device));
     pool->residency.user = user;
     pool->residency.gone = gone;
     return BP_OK;
@@ -45,11 +46,8 @@ bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab)
 /* Of what does not change while another call is at work on the request. */
 uint32_t bp_home_slab(const bp_pool *pool, uint32_t id)
 {
-    const bp_bound *r = &pool->bounds[id];
-    const bp_known *known = &pool->known[r->known];
-    if (r->kind == BP_KIND_DIRECT)
-        return pool->places[r->first].slab;
-    return r->kind == BP_KIND_CHOSEN && known->count > 0 ? pool->places[known->first].slab : BP_NONE;
+    const bp_range *home = &pool->entries[id].home;
+    return home->count > 0 ? pool->places[home->first].slab : BP_NONE;
 }
 
 bool bp_is_away(const bp_pool *pool, uint32_t id)
@@ -63,8 +61,8 @@ bool bp_is_away(const bp_pool *pool, uint32_t id)
 /* Whether the request's memory lasts as long as the pool: then it is live without being in use. */
 static bool is_lasting(const bp_pool *pool, uint32_t id)
 {
-    const bp_bound *r = &pool->bounds[id];
-    return r->placement == BP_PLACE_PERSISTENT || (BP_ROLES_STATE & BP_ROLE_BIT(pool->known[r->known].role)) != 0;
+    const bp_plan_request *r = &pool->requests[id];
+    return r->placement == BP_PLACE_PERSISTENT || (BP_ROLES_STATE & BP_ROLE_BIT(r->role)) != 0;
 }
 
 /* The next segment after `s` that is in use by somebody, in a chosen slab; segment_capacity: there is none. Persistent ones that were not
@@ -90,13 +88,13 @@ static bp_status fail_busy(const bp_pool *pool, uint32_t id, const char *group)
         BP_ERR_SCHEDULE,
         "pool %.40s: group %.40s cannot be offloaded: %s is being acquired or released by another call at the "
         "same time",
-        pool->name, group, bp_explain_request(pool, id, request));
+        pool->info.name, group, bp_explain_request(pool, id, request));
 }
 
 /* Marks a live request as one that a call is at work on, as long as the slab is closed. */
 static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
 {
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
     if ((word & BP_WORD_BUSY) != 0 || BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0 ||
         !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
@@ -109,9 +107,9 @@ static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
 static bp_status fail_live(const bp_pool *pool, uint32_t id, const char *group)
 {
     char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
-    if (BP_WORD_HOLDS(atomic_load_explicit(pool->bounds[id].word, memory_order_relaxed)) == 0)
+    if (BP_WORD_HOLDS(atomic_load_explicit(pool->entries[id].word, memory_order_relaxed)) == 0)
         return fail_busy(pool, id, group);
-    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: group %.40s cannot be offloaded: %s is live since %s", pool->name,
+    return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: group %.40s cannot be offloaded: %s is live since %s", pool->info.name,
                    group, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
 }
 
@@ -120,7 +118,7 @@ static bp_status fail_launching(const bp_pool *pool, const char *group)
     return bp_fail(BP_ERR_SCHEDULE,
                    "pool %.40s: group %.40s cannot be offloaded: the launch of a graph has its memory (between "
                    "bp_capture_before_launch and bp_capture_launched)",
-                   pool->name, group);
+                   pool->info.name, group);
 }
 
 /* Of a segment that is not free. */
@@ -128,13 +126,13 @@ static bp_status stop_holder(bp_pool *pool, uint32_t holder, const char *group)
 {
     if (holder == BP_HELD_BY_LAUNCH)
         return fail_launching(pool, group);
-    if (holder >= bp_bound_count(pool)) /* released a moment ago, or being bound */
+    if (holder >= bp_request_count(pool)) /* released a moment ago, or being bound */
         return bp_fail(BP_ERR_SCHEDULE,
-                       "pool %.40s: group %.40s cannot be offloaded: other calls use it at this moment", pool->name,
-                       group);
+                       "pool %.40s: group %.40s cannot be offloaded: other calls use it at this moment",
+                       pool->info.name, group);
     if (!is_lasting(pool, holder))
         return fail_live(pool, holder, group);
-    return pool->bounds[holder].stopped ? BP_OK : stop_request(pool, holder, group); /* it may have several segments */
+    return pool->entries[holder].stopped ? BP_OK : stop_request(pool, holder, group); /* it may have several segments */
 }
 
 static void open_segment(bp_pool *pool, uint32_t s)
@@ -142,9 +140,9 @@ static void open_segment(bp_pool *pool, uint32_t s)
     uint32_t holder = bp_segment_holder(&pool->segments[s]);
     if (holder == BP_HELD_BY_OFFLOAD) {
         bp_free_segment(pool, s);
-    } else if (holder < bp_bound_count(pool) && pool->bounds[holder].first == s) {
-        bp_word *word = pool->bounds[holder].word;
-        pool->bounds[holder].stopped = false;
+    } else if (holder < bp_request_count(pool) && pool->entries[holder].first == s) {
+        bp_word *word = pool->entries[holder].word;
+        pool->entries[holder].stopped = false;
         atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) & ~BP_WORD_BUSY,
                               memory_order_release);
     }
@@ -217,7 +215,7 @@ bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, con
             return bp_fail(BP_ERR_CAPTURE,
                            "pool %.40s: group %.40s cannot be offloaded: %s has collectives in it, whose windows end; "
                            "destroy it, or say BP_OFFLOAD_RECAPTURE and capture it anew",
-                           pool->name, group, c->name);
+                           pool->info.name, group, c->name);
     }
     return BP_OK;
 }

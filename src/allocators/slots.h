@@ -48,23 +48,20 @@ static inline bool bp_claim_segments(bp_pool *pool, uint32_t first, uint32_t cou
 /* Notes where a hold is. */
 static inline void bp_take_place(bp_pool *pool, uint32_t id, uint32_t first, uint32_t count)
 {
-    bp_bound *r = &pool->bounds[id];
+    bp_entry *r = &pool->entries[id];
     r->first = first;
     r->count = count;
     r->fence = bp_fence_of(pool, first, count, id);
     atomic_store_explicit(&r->address, pool->segments[first].address, memory_order_relaxed);
 }
 
-/* Memory for unplanned passes, where it is allowed and free. `in_the_way`: who has the request's own. */
+/* Of requests of kind BP_KIND_CHOSEN (assignment.c). Whether the request may get another copy of its class than the plan's, and overflow memory. */
+bool bp_may_deviate(const bp_pool *pool, const bp_entry *request);
 bool bp_may_overflow(const bp_pool *pool, uint32_t id);
-bool bp_claim_overflow(bp_pool *pool, uint32_t id, uint32_t in_the_way);
-
-/* Strict assignment, over the copies of a class: the preferred buffer first, then, as far as `strict` allows, another copy, then
- * overflow memory. */
-bool bp_claim_strictly(bp_pool *pool, uint32_t id, uint32_t *holder);
-/* Counts, remembers and reports where a request was given its memory; once nothing can fail any more. */
+/* Claims memory for a request whose word is claimed: the plan's, else another copy of its class, else overflow memory. false: `*holder` has
+ * the plan's. */
+bool bp_claim_chosen(bp_pool *pool, uint32_t id, uint32_t *holder);
+/* Counts and reports where a request was given its memory; once nothing can fail any more. */
 void bp_note_choice(bp_pool *pool, uint32_t id);
-/* The segment that strict assignment holds a request to now; BP_NONE: any copy of its class. */
-uint32_t bp_strict_segment(const bp_pool *pool, const bp_bound *request);
 
 #endif

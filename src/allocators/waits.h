@@ -72,7 +72,7 @@ BP_HOT bp_status bp_waits_add(bp_waits *w, const bp_fence *fence)
 }
 
 /* The zeros that the first acquire of a live request may still be writing. */
-static inline bp_status bp_waits_add_zeros(bp_waits *w, const bp_bound *r)
+static inline bp_status bp_waits_add_zeros(bp_waits *w, const bp_entry *r)
 {
     if (r->zero == BP_ZERO_NOTHING || r->streams == 0)
         return BP_OK;

@@ -80,15 +80,15 @@ bp_status bp_nccl_check_pool(const bp_comm *comm, const bp_pool *pool)
     if (comm->ops->register_memory != bp_nccl_register)
         return BP_OK;
     int gpu = bp_cuda_of(((const bp_nccl *)comm->self)->device)->info.ordinal;
-    const bp_device *device = bp_pool_device(pool);
+    const bp_device *device = bp_pool_get_info(pool)->device;
     const bp_cuda *cuda = bp_cuda_of(device);
     if (cuda == NULL)
         return bp_fail(BP_ERR_MISMATCH,
                        "communicator %s is of GPU %d, pool %s is on device %s, which is no cuda device", comm->name,
-                       gpu, bp_pool_name(pool), bp_device_name(device));
+                       gpu, bp_pool_get_info(pool)->name, bp_device_name(device));
     if (cuda->info.ordinal != gpu)
         return bp_fail(BP_ERR_MISMATCH, "communicator %s is of GPU %d, pool %s is on GPU %d", comm->name, gpu,
-                       bp_pool_name(pool), cuda->info.ordinal);
+                       bp_pool_get_info(pool)->name, cuda->info.ordinal);
     return BP_OK;
 }
 

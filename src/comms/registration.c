@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "allocators/pool.h"
 #include "comms/nccl.h"
 #include "core/fail.h"
 #include "devices/device.h"
@@ -71,7 +72,7 @@ static void gone(void *user)
 /* An exchange that could end up in a capture is not made. */
 static void lose_captured(bp_registration *r)
 {
-    const bool captured = atomic_load(&bp_pool_device(r->pool)->captured_pools) > 0;
+    const bool captured = atomic_load(&bp_pool_get_info(r->pool)->device->captured_pools) > 0;
     for (size_t i = 0; i < r->party_count; i++)
         r->parties[i].lost = captured && bp_nccl_exchanges_on_device(r->parties[i].comm);
 }
@@ -96,12 +97,8 @@ static int is_captured(void *user, uint32_t slab)
     return 0;
 }
 
-static const bp_slab_callbacks callbacks = {.size = sizeof callbacks,
-                                            .attach = attach,
-                                            .detach = detach,
-                                            .gone = gone,
-                                            .agree = agree,
-                                            .is_captured = is_captured};
+static const bp_slab_callbacks callbacks = {
+    .attach = attach, .detach = detach, .gone = gone, .agree = agree, .is_captured = is_captured};
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
@@ -129,9 +126,9 @@ static bp_status check(bp_pool *pool, const bp_registration_entry *entries, size
 
 static bp_status check_capture(const bp_pool *pool)
 {
-    return bp_pool_is_capturing(pool)
-               ? bp_fail(BP_ERR_CAPTURE, "pool %s is being captured: register before that", bp_pool_name(pool))
-               : BP_OK;
+    return bp_pool_is_capturing(pool) ? bp_fail(BP_ERR_CAPTURE, "pool %s is being captured: register before that",
+                                                bp_pool_get_info(pool)->name)
+                                      : BP_OK;
 }
 
 static bp_status attach_to_pool(bp_registration *r)
@@ -175,7 +172,7 @@ static bp_status create(bp_pool *pool, const bp_registration_entry *entries, siz
         return bp_registration_decline(entries, count, status);
     bp_registration *r = memory;
     r->pool = pool;
-    r->process = bp_pool_device(pool)->process;
+    r->process = bp_pool_get_info(pool)->device->process;
     status = bp_registration_prepare(r, pool, entries, count);
     status = r->party_count > 0 ? bp_registration_compare(r, status) : bp_registration_decline(entries, count, status);
     if (status == BP_OK)
@@ -194,10 +191,10 @@ bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *ent
                                  bp_registration **registration)
 {
     if (pool != NULL)
-        BP_TRY(bp_device_check(bp_pool_device(pool), "bp_registration_create"));
-    const bool annotated = pool != NULL && bp_pool_is_annotated(pool);
+        BP_TRY(bp_device_check(bp_pool_get_info(pool)->device, "bp_registration_create"));
+    const bool annotated = pool != NULL && bp_pool_get_info(pool)->annotated;
     if (annotated)
-        bp_nvtx_push("register", bp_pool_name(pool));
+        bp_nvtx_push("register", bp_pool_get_info(pool)->name);
     bp_status status = create(pool, entries, count, registration);
     if (annotated)
         bp_nvtx_pop();

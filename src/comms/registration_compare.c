@@ -33,7 +33,7 @@ void bp_parties_agree(bp_registration *r, bp_verdict *verdict)
 static void fill(const bp_registration *r, const bp_party *party, bp_proposal *proposal)
 {
     const bp_comm *comm = party->comm;
-    const char *fingerprint = bp_pool_fingerprint(r->pool);
+    const char *fingerprint = bp_pool_get_info(r->pool)->fingerprint;
     snprintf(proposal->library, sizeof proposal->library, "%s", bp_version());
     memcpy(proposal->fingerprint, fingerprint, strnlen(fingerprint, sizeof proposal->fingerprint - 1));
     snprintf(proposal->provider, sizeof proposal->provider, "%s",

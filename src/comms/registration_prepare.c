@@ -87,24 +87,14 @@ static bp_status list_windows(bp_registration *r, const bp_pool_slab *slabs)
 static bp_status take_slabs(bp_registration *r, const bp_pool *pool)
 {
     void *memory;
-    r->slab_count = bp_pool_slab_count(pool);
+    const bp_pool_slab *slabs = bp_pool_get_info(pool)->slabs;
+    r->slab_count = bp_pool_get_info(pool)->slab_count;
     BP_TRY(bp_new_array(r->slab_count, sizeof *r->groups, &memory));
     r->groups = memory;
-    BP_TRY(bp_new_array(r->slab_count, sizeof(bp_pool_slab), &memory));
-    bp_pool_slab *slabs = memory;
-    bp_status status = BP_OK;
-    for (size_t s = 0; s < r->slab_count && status == BP_OK; s++) {
-        slabs[s].size = sizeof slabs[s];
-        status = bp_pool_slab_get(pool, s, &slabs[s]);
-        if (status == BP_OK)
-            status = bp_strings_add(&r->strings, slabs[s].group, &r->groups[s]);
-    }
-    if (status == BP_OK)
-        status = check_groups(r, slabs);
-    if (status == BP_OK)
-        status = list_windows(r, slabs);
-    free(slabs);
-    return status;
+    for (size_t s = 0; s < r->slab_count; s++)
+        BP_TRY(bp_strings_add(&r->strings, slabs[s].group, &r->groups[s]));
+    BP_TRY(check_groups(r, slabs));
+    return list_windows(r, slabs);
 }
 
 /* Twice the same memory with one communicator is never what is meant: NCCL forbids windows that overlap. */
@@ -141,7 +131,7 @@ void bp_registration_drop_ranges(bp_registration *r)
 bp_status bp_registration_prepare(bp_registration *r, bp_pool *pool, const bp_registration_entry *entries, size_t count)
 {
     BP_TRY(take_entries(r, entries, count));
-    BP_TRY(bp_strings_add(&r->strings, bp_pool_name(pool), &r->pool_name));
+    BP_TRY(bp_strings_add(&r->strings, bp_pool_get_info(pool)->name, &r->pool_name));
     if (bp_pool_is_sealed(pool))
         return bp_fail(BP_ERR_SCHEDULE, "pool %s is sealed: register before that", r->pool_name);
     for (size_t i = 0; i < r->party_count; i++)

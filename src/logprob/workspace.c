@@ -94,44 +94,28 @@ static bp_status make_plan(planning *p, const char *name, const bp_workspace_nee
     return bp_plan_create(p->buckets, p->schedule, &config, &p->plan);
 }
 
-static bp_status bind_needs(bp_pool *pool, const bp_workspace_need *needs, size_t count, uint32_t *ids)
+/* Units are in the order of the needs that have bytes, and so are the plan's requests. */
+static void find_needs(const bp_workspace_need *needs, size_t count, uint32_t *ids)
 {
-    for (size_t i = 0; i < count; i++) {
-        bp_bind bind;
-        ids[i] = NO_ID;
-        if (needs[i].bytes == 0)
-            continue;
-        BP_TRY(bp_bind_init(&bind, sizeof bind));
-        bind.unit = needs[i].name;
-        bind.role = BP_ROLE_PARAM;
-        bind.dtype = BP_DTYPE_UINT8;
-        bind.bytes = bind.used_bytes = needs[i].bytes;
-        BP_TRY(bp_pool_bind(pool, &bind, &ids[i]));
-    }
-    return BP_OK;
-}
-
-static bp_status count_bytes(const bp_pool *pool, const bp_plan *plan, bp_workspace *w)
-{
-    bp_plan_summary summary = {.size = sizeof summary};
-    bp_pool_statistics statistics = {.size = sizeof statistics};
-    BP_TRY(bp_plan_summary_get(plan, &summary));
-    BP_TRY(bp_pool_statistics_get(pool, &statistics));
-    w->planned_bytes = summary.bytes;
-    w->bytes = statistics.slab_bytes;
-    return BP_OK;
+    uint32_t next = 0;
+    for (size_t i = 0; i < count; i++)
+        ids[i] = needs[i].bytes > 0 ? next++ : NO_ID;
 }
 
 static bp_status make_pool(bp_device *device, const char *name, const planning *p, const bp_workspace_need *needs,
                            size_t count, bp_workspace *w)
 {
     bp_pool_config config;
+    bp_pool_statistics statistics = {.size = sizeof statistics};
     BP_TRY(bp_pool_config_init(&config, sizeof config));
     config.name = name;
     config.extra_requests = 0;
     BP_TRY(bp_pool_create(device, p->plan, &config, &w->pool));
-    BP_TRY(bind_needs(w->pool, needs, count, w->ids));
-    return count_bytes(w->pool, p->plan, w);
+    find_needs(needs, count, w->ids);
+    BP_TRY(bp_pool_statistics_get(w->pool, &statistics));
+    w->planned_bytes = bp_plan_get_info(p->plan)->bytes;
+    w->bytes = statistics.slab_bytes;
+    return BP_OK;
 }
 
 bp_status bp_workspace_init(bp_device *device, const char *name, const bp_workspace_need *needs, size_t count,

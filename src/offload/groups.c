@@ -50,9 +50,9 @@ static uint32_t passing_roles(const bp_pool *pool, uint32_t slab)
 {
     uint32_t roles = 0;
     for (uint32_t i = 0; i < pool->planned_count; i++) {
-        const bp_known *known = &pool->known[i];
-        if (known->count > 0 && pool->places[known->first].slab == slab)
-            roles |= BP_ROLE_BIT(known->role);
+        const bp_plan_request *r = &pool->requests[i];
+        if (r->placement == BP_PLACE_PLANNED && r->slab == slab)
+            roles |= BP_ROLE_BIT(r->role);
     }
     return roles & ~BP_ROLES_STATE;
 }

@@ -59,7 +59,7 @@ static bp_status get_pinned(bp_offload *offload, bp_pinned *given)
 
 static bp_status build(bp_offload *offload, const bp_offload_config *config)
 {
-    BP_TRY(bp_copy_string(bp_pool_name(offload->pool), &offload->pool_name));
+    BP_TRY(bp_copy_string(bp_pool_get_info(offload->pool)->name, &offload->pool_name));
     BP_TRY(bp_groups_list(offload));
     BP_TRY(get_pinned(offload, config->pinned));
     return bp_movers_create(offload->device, &offload->movers);

@@ -10,24 +10,22 @@ typedef struct bp_assembly {
     const bp_schedule *schedule;
     const bp_plan_config *config;
     bp_plan *plan;
-    bp_place *places;      /* by request */
-    uint32_t *slots;       /* by request: number of its (class, copy), or of its pool; UINT32_MAX: it has no address */
-    uint32_t *assignments; /* by request */
-    size_t slot_count;
+    bp_place *places; /* by request */
 } bp_assembly;
 
-/* Bucket name (it points into the buckets), unit and ordinal of a request. */
-void bp_name_request(const bp_assembly *a, uint32_t request, const char **bucket, uint32_t *unit, uint32_t *ordinal);
+/* The request's address: in the slab that is added next. */
+void bp_place_request(bp_plan *plan, uint32_t request, uint64_t offset);
 
-bp_status bp_add_witness(bp_assembly *a, uint32_t request);
-/* Those that are live in the step that sets the bound of the role's entry. */
-bp_status bp_add_witnesses(bp_assembly *a, bp_role_data *role);
+/* Appends to the witnesses of the role that is added next. */
+bp_status bp_add_witness(bp_plan *plan, uint32_t request);
+/* Those that are live in the step that sets the role's lower bound. */
+bp_status bp_add_witnesses(bp_assembly *a, const bp_plan_role *role);
 
 /* A slab of `bytes` whose release group is `group`. */
 bp_status bp_add_slab(bp_plan *plan, const char *group, uint64_t bytes);
 
-/* Adds an entry with its sums and its slab: the plan's totals grow. */
-bp_status bp_add_role(bp_plan *plan, const bp_role_data *role);
+/* Adds a role whose buffers and witnesses are those of the plan from `begin` on: the plan's totals grow. */
+bp_status bp_add_role(bp_plan *plan, bp_plan_role *role, bp_role_ranges begin);
 
 /* Pools of policy scheduled for the roles of the mask: one for each role, or one for all. */
 bp_status bp_assemble_scheduled(bp_assembly *a, uint32_t roles);

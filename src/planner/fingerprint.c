@@ -1,4 +1,4 @@
-/* SHA-256 over a plan's slabs and assignments. The bytes that are hashed are described in docs/formats.md. */
+/* SHA-256 over a plan's slabs, requests and classes. The bytes that are hashed are described in docs/formats.md. */
 #include <string.h>
 
 #include "core/fail.h"
@@ -28,26 +28,22 @@ bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRI
     bp_sha256 sha;
     bp_sha256_init(&sha);
     hash_text(&sha, "bucketpool.plan/1");
-    hash_number(&sha, plan->summary.alignment);
+    hash_number(&sha, plan->info.alignment);
     hash_number(&sha, plan->slab_count);
     for (size_t i = 0; i < plan->slab_count; i++) {
         hash_text(&sha, plan->slabs[i].group);
         hash_number(&sha, plan->slabs[i].bytes);
     }
-    hash_number(&sha, plan->assignment_count);
-    for (size_t i = 0; i < plan->assignment_count; i++) {
-        const bp_assignment_data *a = &plan->assignments[i];
+    hash_number(&sha, plan->request_count);
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
         char text[24];
-        hash_text(&sha, plan->units[a->unit]);
-        hash_text(&sha, bp_bucket_label(a->bucket, a->ordinal, text));
-        const uint64_t numbers[] = {a->ordinal, a->role, a->dtype, a->bytes, a->slab, a->offset};
+        hash_text(&sha, r->unit);
+        hash_text(&sha, bp_bucket_label(r->bucket, r->ordinal, text));
+        const uint64_t numbers[] = {r->ordinal, r->role,   r->dtype, r->placement,
+                                    r->slab,    r->offset, r->bytes, r->used_bytes};
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             hash_number(&sha, numbers[k]);
-        const uint32_t *predecessors;
-        size_t predecessor_count = bp_predecessors_of(plan, i, &predecessors);
-        hash_number(&sha, predecessor_count);
-        for (size_t k = 0; k < predecessor_count; k++)
-            hash_number(&sha, predecessors[k]);
     }
     hash_number(&sha, plan->class_count);
     for (size_t i = 0; i < plan->class_count; i++) {

@@ -1,17 +1,19 @@
+/* Plans as objects: their contents, finding a request, names and options. */
 #include "planner/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
+#include "model/buckets.h"
 
 bp_status bp_plan_new(bp_plan **plan)
 {
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **plan, &memory));
     *plan = memory;
-    (*plan)->summary.size = sizeof(*plan)->summary;
-    (*plan)->summary.infeasible_because = "";
+    (*plan)->info.model = "";
+    (*plan)->info.infeasible_because = "";
     return BP_OK;
 }
 
@@ -21,134 +23,135 @@ void bp_plan_destroy(bp_plan **plan)
         return;
     bp_plan *p = *plan;
     bp_strings_finish(&p->strings);
-    free(p->model);
-    for (size_t i = 0; i < p->option_count; i++) {
-        free(p->options[i].key);
-        free(p->options[i].value);
-    }
-    free(p->options);
-    free(p->units);
+    free(p->requests);
+    free(p->slabs);
+    free(p->classes);
     free(p->roles);
+    free(p->ranges);
     free(p->buffers);
     free(p->witnesses);
-    free(p->slabs);
-    free(p->assignments);
-    free(p->classes);
-    free(p->predecessors);
+    free(p->options);
+    free(p->table);
     free(p);
     *plan = NULL;
 }
 
-static bp_status check_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)
+void bp_plan_publish(bp_plan *plan)
 {
-    if (index >= count || size < expected)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s %zu of %zu, size %zu of at least %zu", what, index, count, size,
-                       expected);
+    bp_plan_info *info = &plan->info;
+    for (size_t i = 0; i < plan->role_count; i++) {
+        bp_plan_role *role = &plan->roles[i];
+        role->buffers = role->buffer_count > 0 ? plan->buffers + plan->ranges[i].first_buffer : NULL;
+        role->witnesses = role->witness_count > 0 ? plan->witnesses + plan->ranges[i].first_witness : NULL;
+    }
+    info->requests = plan->requests;
+    info->request_count = plan->request_count;
+    info->slabs = plan->slabs;
+    info->slab_count = plan->slab_count;
+    info->classes = plan->classes;
+    info->class_count = plan->class_count;
+    info->roles = plan->roles;
+    info->role_count = plan->role_count;
+    info->options = plan->options;
+    info->option_count = plan->option_count;
+}
+
+const bp_plan_info *bp_plan_get_info(const bp_plan *plan)
+{
+    return plan != NULL ? &plan->info : NULL;
+}
+
+/* ---- finding a request ---------------------------------------------------------------------------------------------- */
+
+const char *bp_plan_describe(const bp_plan_request *request, char text[BP_PLAN_REQUEST_BYTES])
+{
+    char label[24];
+    snprintf(text, BP_PLAN_REQUEST_BYTES, "%s of %.80s, %.60s", bp_role_name((bp_role)request->role), request->unit,
+             bp_bucket_label(request->bucket, request->ordinal, label));
+    return text;
+}
+
+/* FNV-1a of the name, then ordinal and role. */
+uint64_t bp_plan_key(const char *unit, uint32_t ordinal, uint32_t role)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *unit != '\0'; unit++)
+        hash = (hash ^ (uint8_t)*unit) * 0x100000001b3u;
+    hash = (hash ^ ordinal) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ hash >> 29 ^ role) * 0xbf58476d1ce4e5b9u;
+    return hash ^ hash >> 32;
+}
+
+/* The request's place in the table, or the empty one where it would be. */
+static size_t find_place(const bp_plan *plan, const char *unit, uint32_t ordinal, uint32_t role)
+{
+    size_t at = bp_plan_key(unit, ordinal, role) & (plan->table_size - 1);
+    for (; plan->table[at] != 0; at = (at + 1) & (plan->table_size - 1)) {
+        const bp_plan_request *r = &plan->requests[plan->table[at] - 1];
+        if (r->ordinal == ordinal && r->role == role && strcmp(r->unit, unit) == 0)
+            break;
+    }
+    return at;
+}
+
+bp_status bp_plan_make_table(bp_plan *plan)
+{
+    void *memory;
+    plan->table_size = 16;
+    while (plan->table_size < 2 * plan->request_count)
+        plan->table_size *= 2;
+    BP_TRY(bp_new_array(plan->table_size, sizeof *plan->table, &memory));
+    plan->table = memory;
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        size_t at = find_place(plan, r->unit, r->ordinal, r->role);
+        char text[BP_PLAN_REQUEST_BYTES];
+        if (plan->table[at] != 0)
+            return bp_fail(BP_ERR_MISMATCH, "request %zu (%s) occurs twice", i, bp_plan_describe(r, text));
+        plan->table[at] = (uint32_t)i + 1;
+    }
     return BP_OK;
 }
 
-bp_status bp_plan_summary_get(const bp_plan *plan, bp_plan_summary *summary)
+static bp_status fail_find(const bp_plan *plan, const bp_plan_request *wanted, const char *what)
 {
-    BP_TRY(check_entry("summary", 0, 1, summary->size, sizeof *summary));
-    *summary = plan->summary;
+    char text[BP_PLAN_REQUEST_BYTES];
+    return bp_fail(BP_ERR_MISMATCH, "plan of %.60s: %s %s", plan->info.model[0] != '\0' ? plan->info.model : "a model",
+                   bp_plan_describe(wanted, text), what);
+}
+
+bp_status bp_plan_find(const bp_plan *plan, const char *unit, uint32_t ordinal, bp_role role, bp_dtype dtype,
+                       uint64_t bytes, uint32_t *id)
+{
+    if (plan == NULL || unit == NULL || id == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_find: needs a plan, a unit and a place for the id");
+    const bp_plan_request wanted = {.unit = unit, .ordinal = ordinal, .role = (uint32_t)role};
+    size_t at = find_place(plan, unit, ordinal, (uint32_t)role);
+    if (plan->table[at] == 0)
+        return fail_find(plan, &wanted,
+                         "is not in the plan: another model, other bucketing, or no such role (frozen buckets have no "
+                         "gradients)");
+    const bp_plan_request *found = &plan->requests[plan->table[at] - 1];
+    char what[160];
+    if (dtype != BP_DTYPE_NONE && bp_dtype_storage(dtype) != found->dtype) {
+        snprintf(what, sizeof what, "has dtype %s in the plan, not %s", bp_dtype_name(found->dtype),
+                 bp_dtype_name(dtype));
+        return fail_find(plan, found, what);
+    }
+    if (bytes != BP_BYTES_ANY && bytes != found->bytes) {
+        snprintf(what, sizeof what, "has %llu bytes in the plan, not %llu", (unsigned long long)found->bytes,
+                 (unsigned long long)bytes);
+        return fail_find(plan, found, what);
+    }
+    if (found->placement == BP_PLACE_NONE && found->bytes > 0)
+        return fail_find(plan, found,
+                         plan->info.feasible ? "has no memory: the plan's schedule never uses it"
+                                             : "has no memory: the plan is infeasible");
+    *id = plan->table[at] - 1;
     return BP_OK;
 }
 
-size_t bp_plan_role_count(const bp_plan *plan)
-{
-    return plan->role_count;
-}
-
-bp_status bp_plan_role_get(const bp_plan *plan, size_t index, bp_plan_role *role)
-{
-    BP_TRY(check_entry("role", index, plan->role_count, role->size, sizeof *role));
-    *role = plan->roles[index].info;
-    return BP_OK;
-}
-
-bp_status bp_plan_buffer_get(const bp_plan *plan, size_t role_index, size_t buffer, bp_plan_buffer *out)
-{
-    BP_TRY(check_entry("role", role_index, plan->role_count, out->size, sizeof *out));
-    BP_TRY(check_entry("buffer", buffer, plan->roles[role_index].info.buffers, out->size, sizeof *out));
-    const bp_buffer_data *b = &plan->buffers[plan->roles[role_index].first_buffer + buffer];
-    *out = (bp_plan_buffer){.size = sizeof *out,
-                            .kind = (bp_buffer_kind)b->kind,
-                            .dtype = (bp_dtype)b->dtype,
-                            .rank = b->rank,
-                            .copies = b->copies,
-                            .bytes = b->bytes,
-                            .set_by_unit = plan->units[b->set_by_unit],
-                            .set_by_bucket = b->set_by_bucket,
-                            .set_by_ordinal = b->set_by_ordinal,
-                            .tenants = b->tenants};
-    return BP_OK;
-}
-
-size_t bp_plan_witness_count(const bp_plan *plan, size_t role_index)
-{
-    return role_index < plan->role_count ? plan->roles[role_index].witness_count : 0;
-}
-
-bp_status bp_plan_witness_get(const bp_plan *plan, size_t role_index, size_t index, bp_plan_witness *witness)
-{
-    BP_TRY(check_entry("role", role_index, plan->role_count, witness->size, sizeof *witness));
-    BP_TRY(check_entry("witness", index, plan->roles[role_index].witness_count, witness->size, sizeof *witness));
-    const bp_witness_data *w = &plan->witnesses[plan->roles[role_index].first_witness + index];
-    *witness = (bp_plan_witness){.size = sizeof *witness,
-                                 .unit = plan->units[w->unit],
-                                 .bucket = w->bucket,
-                                 .ordinal = w->ordinal,
-                                 .bytes = w->bytes,
-                                 .role = w->role};
-    return BP_OK;
-}
-
-size_t bp_plan_slab_count(const bp_plan *plan)
-{
-    return plan->slab_count;
-}
-
-bp_status bp_plan_slab_get(const bp_plan *plan, size_t index, bp_plan_slab *slab)
-{
-    BP_TRY(check_entry("slab", index, plan->slab_count, slab->size, sizeof *slab));
-    *slab = plan->slabs[index];
-    return BP_OK;
-}
-
-size_t bp_plan_class_count(const bp_plan *plan)
-{
-    return plan->class_count;
-}
-
-bp_status bp_plan_class_get(const bp_plan *plan, size_t index, bp_plan_class *out)
-{
-    BP_TRY(check_entry("class", index, plan->class_count, out->size, sizeof *out));
-    *out = plan->classes[index];
-    return BP_OK;
-}
-
-size_t bp_plan_assignment_count(const bp_plan *plan)
-{
-    return plan->assignment_count;
-}
-
-bp_status bp_plan_assignment_get(const bp_plan *plan, size_t index, bp_assignment *assignment)
-{
-    BP_TRY(check_entry("assignment", index, plan->assignment_count, assignment->size, sizeof *assignment));
-    const bp_assignment_data *a = &plan->assignments[index];
-    *assignment = (bp_assignment){.size = sizeof *assignment,
-                                  .unit = plan->units[a->unit],
-                                  .bucket = a->bucket,
-                                  .unit_index = a->unit,
-                                  .ordinal = a->ordinal,
-                                  .role = a->role,
-                                  .dtype = (bp_dtype)a->dtype,
-                                  .slab = a->slab,
-                                  .offset = a->offset,
-                                  .bytes = a->bytes};
-    assignment->predecessor_count = bp_predecessors_of(plan, index, &assignment->predecessors);
-    return BP_OK;
-}
+/* ---- names and options ---------------------------------------------------------------------------------------------- */
 
 bp_status bp_plan_set_group(bp_plan *plan, size_t slab, const char *group)
 {
@@ -164,23 +167,7 @@ bp_status bp_plan_set_model(bp_plan *plan, const char *name)
 {
     if (plan == NULL || name == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_set_model: needs a plan and a name");
-    char *copy;
-    BP_TRY(bp_copy_string(name, &copy));
-    free(plan->model);
-    plan->model = copy;
-    return BP_OK;
-}
-
-const char *bp_plan_model(const bp_plan *plan)
-{
-    return plan->model != NULL ? plan->model : "";
-}
-
-static void remove_option(bp_plan *plan, size_t index)
-{
-    free(plan->options[index].key);
-    free(plan->options[index].value);
-    memmove(plan->options + index, plan->options + index + 1, (--plan->option_count - index) * sizeof *plan->options);
+    return bp_strings_add(&plan->strings, name, &plan->info.model);
 }
 
 bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *value)
@@ -192,37 +179,19 @@ bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *value)
         i++;
     if (value == NULL) {
         if (i < plan->option_count)
-            remove_option(plan, i);
+            memmove(plan->options + i, plan->options + i + 1, (--plan->option_count - i) * sizeof *plan->options);
+        bp_plan_publish(plan);
         return BP_OK;
     }
-    bp_option option = {0};
-    BP_TRY(bp_copy_string(value, &option.value));
+    bp_plan_option option = {0};
+    BP_TRY(bp_strings_add(&plan->strings, value, &option.value));
     if (i < plan->option_count) {
-        free(plan->options[i].value);
         plan->options[i].value = option.value;
         return BP_OK;
     }
-    bp_status status = bp_copy_string(key, &option.key);
-    if (status == BP_OK)
-        status = bp_grow_array((void **)&plan->options, &plan->option_capacity, i, sizeof *plan->options);
-    if (status != BP_OK) {
-        free(option.key);
-        free(option.value);
-        return status;
-    }
+    BP_TRY(bp_strings_add(&plan->strings, key, &option.key));
+    BP_TRY(bp_grow_array((void **)&plan->options, &plan->option_capacity, i, sizeof *plan->options));
     plan->options[plan->option_count++] = option;
-    return BP_OK;
-}
-
-size_t bp_plan_option_count(const bp_plan *plan)
-{
-    return plan->option_count;
-}
-
-bp_status bp_plan_option(const bp_plan *plan, size_t index, const char **key, const char **value)
-{
-    BP_TRY(check_entry("option", index, plan->option_count, 0, 0));
-    *key = plan->options[index].key;
-    *value = plan->options[index].value;
+    bp_plan_publish(plan);
     return BP_OK;
 }

@@ -1,4 +1,4 @@
-/* The plan's own data. */
+/* The plan's own data: what bp_plan_info shows, in arrays that can still grow. */
 #ifndef BP_PLANNER_PLAN_H
 #define BP_PLANNER_PLAN_H
 
@@ -8,77 +8,51 @@
 
 #include "core/memory.h"
 
-typedef struct bp_assignment_data {
-    uint64_t offset, bytes;
-    const char *bucket; /* NULL: "bucket.<ordinal>" */
-    uint32_t unit, ordinal;
-    uint32_t first_predecessor;
-    uint16_t slab;
-    uint8_t role, dtype;
-} bp_assignment_data;
-
-typedef struct bp_buffer_data {
-    uint64_t bytes;  /* of one copy, aligned */
-    uint64_t offset; /* of copy 0 in the role's slab; copies are `stride` apart */
-    uint64_t stride;
-    uint32_t copies, rank, tenants;
-    uint32_t set_by_unit, set_by_ordinal;
-    const char *set_by_bucket;
-    uint8_t kind, dtype;
-} bp_buffer_data;
-
-typedef struct bp_role_data {
-    bp_plan_role info;
-    size_t first_buffer, first_witness, witness_count;
-} bp_role_data;
-
-typedef struct bp_witness_data {
-    uint64_t bytes;
-    const char *bucket;
-    uint32_t unit, ordinal, role;
-} bp_witness_data;
-
-typedef struct bp_option {
-    char *key, *value;
-} bp_option;
+/* Where a role's buffers and witnesses begin in those of the plan. */
+typedef struct bp_role_ranges {
+    size_t first_buffer, first_witness;
+} bp_role_ranges;
 
 struct bp_plan {
-    bp_strings strings; /* names of units, buckets, release groups */
-    bp_plan_summary summary;
-    char *model;
-    bp_option *options;
-    size_t option_count, option_capacity;
-    const char **units;
-    size_t unit_count, unit_capacity;
-    bp_role_data *roles;
-    size_t role_count, role_capacity;
-    bp_buffer_data *buffers;
-    size_t buffer_count, buffer_capacity;
-    bp_witness_data *witnesses;
-    size_t witness_count, witness_capacity;
+    bp_plan_info info; /* arrays as of the last bp_plan_publish */
+    bp_strings strings;
+    bp_plan_request *requests;
+    size_t request_count;
     bp_plan_slab *slabs;
     size_t slab_count, slab_capacity;
-    bp_assignment_data *assignments;
-    size_t assignment_count, assignment_capacity;
     bp_plan_class *classes;
     size_t class_count, class_capacity;
-    uint32_t *predecessors;
-    size_t predecessor_count, predecessor_capacity;
+    bp_plan_role *roles;
+    bp_role_ranges *ranges; /* by role */
+    size_t role_count, role_capacity, range_capacity;
+    bp_plan_buffer *buffers;
+    size_t buffer_count, buffer_capacity;
+    uint32_t *witnesses;
+    size_t witness_count, witness_capacity;
+    bp_plan_option *options;
+    size_t option_count, option_capacity;
+    uint32_t *table; /* finds requests by name: open addressing, request + 1, 0 is empty */
+    size_t table_size;
 };
 
 bp_status bp_plan_new(bp_plan **plan);
 
-/* The assignment's predecessors end where the next one's begin. */
-static inline size_t bp_predecessors_of(const bp_plan *plan, size_t assignment, const uint32_t **first)
-{
-    size_t end = assignment + 1 < plan->assignment_count ? plan->assignments[assignment + 1].first_predecessor
-                                                         : plan->predecessor_count;
-    const size_t begin = plan->assignments[assignment].first_predecessor;
-    *first = NULL;
-    if (end <= begin) /* a plan without any has no array to point into */
-        return 0;
-    *first = plan->predecessors + begin;
-    return end - begin;
-}
+/* Makes the arrays visible in plan->info. After every change. */
+void bp_plan_publish(bp_plan *plan);
+
+/* Hash of a request's name: the same on every rank. */
+uint64_t bp_plan_key(const char *unit, uint32_t ordinal, uint32_t role);
+
+/* Makes the table, once all requests are there. Errors: BP_ERR_MISMATCH naming a request that is there twice, BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_plan_make_table(bp_plan *plan);
+
+/* "param of layers.3, bucket.0", for messages. */
+#define BP_PLAN_REQUEST_BYTES 192
+const char *bp_plan_describe(const bp_plan_request *request, char text[BP_PLAN_REQUEST_BYTES]);
+
+/* A plan with these contents but for roles, all copied: for readers of saved plans. bytes and bounds are taken as they are.
+ * Errors: BP_ERR_MISMATCH (requests or classes outside their slabs, not aligned, a request twice), BP_ERR_INVALID_ARGUMENT
+ * (unknown dtypes, roles, placements; more than 65535 slabs), BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_plan_from_info(const bp_plan_info *info, bp_plan **plan);
 
 #endif

@@ -1,22 +1,20 @@
-/* Assembles a plan: asks the policy role by role, lays the classes out in the role's slab, and works out bytes, bounds,
- * witnesses and predecessors. */
+/* Assembles a plan: asks the policy role by role, lays the classes out in the role's slab, and works out bytes, bounds and
+ * witnesses. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/structs.h"
 #include "planner/assembly.h"
 #include "planner/bound.h"
-#include "planner/predecessors.h"
+
+static const bp_plan_config defaults = {
+    .size = sizeof defaults, .policy = BP_POLICY_MAX, .fallback = BP_FALLBACK_PERSISTENT, .alignment = 256};
 
 bp_status bp_plan_config_init(bp_plan_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_plan_config){
-        .size = sizeof *config, .policy = BP_POLICY_MAX, .fallback = BP_FALLBACK_PERSISTENT, .alignment = 256};
-    return BP_OK;
+    return bp_struct_init("bp_plan_config_init", config, size, &defaults, sizeof defaults);
 }
 
 static const struct {
@@ -58,77 +56,62 @@ static bp_status fail_role(uint32_t role)
     return bp_fail(BP_ERR_OVERFLOW, "the buffers of role %s do not fit 64 bits", bp_role_name((bp_role)role));
 }
 
-/* Copies of the shared classes one set after the other, then the persistent ones. Fills offsets and the role's sums. */
-static bp_status lay_out(const bp_role_layout *layout, bp_buffer_data *buffers, bp_plan_role *info)
+/* Copies of the shared classes one set after the other, then the persistent ones. Fills the classes' offsets and the role's sums. */
+static bp_status lay_out(bp_role_layout *layout, bp_plan_role *role)
 {
     uint64_t stride = 0, at = 0;
     for (size_t i = 0; i < layout->class_count; i++) {
         if (layout->classes[i].kind == BP_BUFFER_POOLED && !bp_add_u64(stride, layout->classes[i].bytes, &stride))
-            return fail_role(info->role);
+            return fail_role(role->role);
     }
-    if (!bp_mul_u64(stride, layout->copies, &info->pool_bytes))
-        return fail_role(info->role);
-    uint64_t persistent = info->pool_bytes;
+    if (!bp_mul_u64(stride, layout->copies, &role->pool_bytes))
+        return fail_role(role->role);
+    layout->stride = stride;
+    uint64_t persistent = role->pool_bytes;
     for (size_t i = 0; i < layout->class_count; i++) {
-        const bp_class *c = &layout->classes[i];
-        bool pooled = c->kind == BP_BUFFER_POOLED;
-        uint64_t *cursor = pooled ? &at : &persistent;
-        buffers[i] = (bp_buffer_data){.bytes = c->bytes,
-                                      .offset = *cursor,
-                                      .stride = pooled ? stride : 0,
-                                      .copies = c->copies,
-                                      .rank = c->rank,
-                                      .tenants = c->users,
-                                      .kind = c->kind,
-                                      .dtype = c->dtype};
+        bp_class *c = &layout->classes[i];
+        uint64_t *cursor = c->kind == BP_BUFFER_POOLED ? &at : &persistent;
+        c->offset = *cursor;
         if (!bp_add_u64(*cursor, c->bytes, cursor))
-            return fail_role(info->role);
+            return fail_role(role->role);
     }
-    info->persistent_bytes = persistent - info->pool_bytes;
+    role->persistent_bytes = persistent - role->pool_bytes;
     return BP_OK;
 }
 
-void bp_name_request(const bp_assembly *a, uint32_t request, const char **bucket, uint32_t *unit, uint32_t *ordinal)
+/* The classes as the report shows them. */
+static bp_status add_buffers(bp_plan *plan, const bp_role_layout *layout, bp_plan_role *role)
 {
-    const bp_bucket_data *b = &a->buckets->buckets[a->buckets->requests[request].bucket];
-    *bucket = b->name; /* copied to the plan's strings by keep_names */
-    *unit = (uint32_t)b->unit;
-    *ordinal = b->ordinal;
-}
-
-static bp_status add_buffers(bp_assembly *a, const bp_role_layout *layout, bp_role_data *role)
-{
-    bp_plan *plan = a->plan;
-    size_t total = plan->buffer_count + layout->class_count;
-    role->first_buffer = plan->buffer_count;
-    role->info.buffers = layout->class_count;
-    if (layout->class_count == 0)
-        return BP_OK;
-    BP_TRY(bp_grow_array((void **)&plan->buffers, &plan->buffer_capacity, total, sizeof *plan->buffers));
-    bp_buffer_data *buffers = plan->buffers + plan->buffer_count;
-    BP_TRY(lay_out(layout, buffers, &role->info));
-    for (size_t i = 0; i < layout->class_count; i++)
-        bp_name_request(a, layout->classes[i].set_by, &buffers[i].set_by_bucket, &buffers[i].set_by_unit,
-                        &buffers[i].set_by_ordinal);
-    plan->buffer_count = total;
+    role->buffer_count = layout->class_count;
+    for (size_t i = 0; i < layout->class_count; i++) {
+        const bp_class *c = &layout->classes[i];
+        BP_TRY(
+            bp_grow_array((void **)&plan->buffers, &plan->buffer_capacity, plan->buffer_count, sizeof *plan->buffers));
+        plan->buffers[plan->buffer_count++] = (bp_plan_buffer){.kind = (bp_buffer_kind)c->kind,
+                                                               .dtype = (bp_dtype)c->dtype,
+                                                               .rank = c->rank,
+                                                               .copies = c->copies,
+                                                               .bytes = c->bytes,
+                                                               .set_by = c->set_by,
+                                                               .users = c->users};
+    }
     return BP_OK;
 }
 
 /* The classes that a runtime may choose copies from. */
-static bp_status add_classes(bp_plan *plan, const bp_role_data *role)
+static bp_status add_classes(bp_plan *plan, const bp_role_layout *layout)
 {
-    for (size_t i = role->first_buffer; i < role->first_buffer + role->info.buffers; i++) {
-        const bp_buffer_data *b = &plan->buffers[i];
-        if (b->kind != BP_BUFFER_POOLED || b->copies == 0)
+    for (size_t i = 0; i < layout->class_count; i++) {
+        const bp_class *c = &layout->classes[i];
+        if (c->kind != BP_BUFFER_POOLED || c->copies == 0)
             continue;
         BP_TRY(bp_grow_array((void **)&plan->classes, &plan->class_capacity, plan->class_count, sizeof *plan->classes));
-        plan->classes[plan->class_count++] = (bp_plan_class){.size = sizeof *plan->classes,
-                                                             .slab = (uint32_t)plan->slab_count,
-                                                             .dtype = (bp_dtype)b->dtype,
-                                                             .copies = b->copies,
-                                                             .offset = b->offset,
-                                                             .stride = b->stride,
-                                                             .bytes = b->bytes};
+        plan->classes[plan->class_count++] = (bp_plan_class){.slab = (uint32_t)plan->slab_count,
+                                                             .dtype = (bp_dtype)c->dtype,
+                                                             .copies = c->copies,
+                                                             .offset = c->offset,
+                                                             .stride = layout->stride,
+                                                             .bytes = c->bytes};
     }
     return BP_OK;
 }
@@ -142,102 +125,65 @@ bp_status bp_add_slab(bp_plan *plan, const char *group, uint64_t bytes)
 {
     BP_TRY(bp_grow_array((void **)&plan->slabs, &plan->slab_capacity, plan->slab_count, sizeof *plan->slabs));
     bp_plan_slab *slab = &plan->slabs[plan->slab_count];
-    *slab = (bp_plan_slab){.size = sizeof *slab, .bytes = bytes};
+    *slab = (bp_plan_slab){.bytes = bytes};
     BP_TRY(bp_strings_add(&plan->strings, group, &slab->group));
     plan->slab_count++;
     return BP_OK;
 }
 
-static bool has_address(const bp_assembly *a, uint32_t role, uint32_t request)
+void bp_place_request(bp_plan *plan, uint32_t request, uint64_t offset)
 {
-    return a->buckets->requests[request].role == role && a->places[request].class_index != BP_NO_CLASS;
-}
-
-/* Numbers the (class, copy) pairs that requests use, copy by copy: classes x copies may be many more. Linear in requests and classes. */
-static bp_status number_slots(bp_assembly *a, size_t class_count, uint32_t role)
-{
-    uint32_t count = (uint32_t)a->buckets->request_count, copies = 0;
-    for (uint32_t r = 0; r < count; r++) {
-        if (has_address(a, role, r))
-            copies = a->places[r].copy + 1 > copies ? a->places[r].copy + 1 : copies;
-    }
-    void *memory;
-    BP_TRY(bp_new_array(copies + class_count, sizeof(uint32_t), &memory));
-    uint32_t *first = memory, *slot_of_class = first + copies;
-    for (uint32_t copy = 0; copy < copies; copy++)
-        first[copy] = UINT32_MAX;
-    for (uint32_t r = count; r-- > 0;) { /* a list for each copy, linked through the slots */
-        if (has_address(a, role, r)) {
-            a->slots[r] = first[a->places[r].copy];
-            first[a->places[r].copy] = r;
-        }
-    }
-    size_t begin = a->slot_count;
-    for (uint32_t copy = 0; copy < copies; copy++, begin = a->slot_count) {
-        for (uint32_t r = first[copy], next; r != UINT32_MAX; r = next) {
-            uint32_t *slot = &slot_of_class[a->places[r].class_index];
-            next = a->slots[r];
-            if (*slot <= begin) /* 1 more than a slot of this copy would be */
-                *slot = (uint32_t)++a->slot_count;
-            a->slots[r] = *slot - 1;
-        }
-    }
-    free(memory);
-    return BP_OK;
+    bp_plan_request *r = &plan->requests[request];
+    r->placement = BP_PLACE_PLANNED;
+    r->slab = (uint32_t)plan->slab_count;
+    r->offset = offset;
 }
 
 /* The addresses of the role's requests, and its slab. */
-static bp_status assign(bp_assembly *a, const bp_role_layout *layout, const bp_role_data *role)
+static bp_status assign(bp_assembly *a, const bp_role_layout *layout, const bp_plan_role *role)
 {
-    bp_plan *plan = a->plan;
-    const bp_buffer_data *buffers = plan->buffers + role->first_buffer;
-    BP_TRY(number_slots(a, layout->class_count, role->info.role));
-    for (uint32_t r = 0; r < a->buckets->request_count; r++) {
-        if (!has_address(a, role->info.role, r))
+    for (uint32_t r = 0; r < a->plan->request_count; r++) {
+        if (a->plan->requests[r].role != role->role || a->plan->requests[r].bytes == 0 ||
+            a->places[r].class_index == BP_NO_CLASS)
             continue;
-        const bp_buffer_data *buffer = &buffers[a->places[r].class_index];
-        bp_assignment_data *assignment = &plan->assignments[a->assignments[r]];
-        assignment->offset = buffer->offset + a->places[r].copy * buffer->stride;
-        assignment->slab = (uint16_t)plan->slab_count;
+        const bp_class *c = &layout->classes[a->places[r].class_index];
+        uint64_t stride = c->kind == BP_BUFFER_POOLED ? layout->stride : 0;
+        bp_place_request(a->plan, r, c->offset + a->places[r].copy * stride);
     }
-    return bp_add_slab(plan, bp_role_name((bp_role)role->info.role),
-                       role->info.pool_bytes + role->info.persistent_bytes);
+    return bp_add_slab(a->plan, bp_role_name((bp_role)role->role), role->pool_bytes + role->persistent_bytes);
 }
 
-bp_status bp_add_witness(bp_assembly *a, uint32_t request)
+bp_status bp_add_witness(bp_plan *plan, uint32_t request)
 {
-    bp_plan *plan = a->plan;
     BP_TRY(bp_grow_array((void **)&plan->witnesses, &plan->witness_capacity, plan->witness_count,
                          sizeof *plan->witnesses));
-    bp_witness_data *witness = &plan->witnesses[plan->witness_count++];
-    bp_round_up_u64(a->buckets->requests[request].bytes, a->config->alignment,
-                    &witness->bytes); /* the bound checked it */
-    bp_name_request(a, request, &witness->bucket, &witness->unit, &witness->ordinal);
-    witness->role = a->buckets->requests[request].role;
+    plan->witnesses[plan->witness_count++] = request;
     return BP_OK;
 }
 
-bp_status bp_add_witnesses(bp_assembly *a, bp_role_data *role)
+bp_status bp_add_witnesses(bp_assembly *a, const bp_plan_role *role)
 {
-    role->first_witness = a->plan->witness_count;
     for (size_t i = 0; i < a->schedule->span_count; i++) {
         const bp_span *span = &a->schedule->spans[i];
-        if (!(role->info.roles & BP_ROLE_BIT(a->buckets->requests[span->first_request].role)) ||
-            !bp_span_is_live(a->schedule, span, role->info.lower_bound_step))
+        if (!(role->roles & BP_ROLE_BIT(a->buckets->requests[span->first_request].role)) ||
+            !bp_span_is_live(a->schedule, span, role->lower_bound_step))
             continue;
         for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++)
-            BP_TRY(bp_add_witness(a, r));
+            BP_TRY(bp_add_witness(a->plan, r));
     }
-    role->witness_count = a->plan->witness_count - role->first_witness;
     return BP_OK;
 }
 
-bp_status bp_add_role(bp_plan *plan, const bp_role_data *role)
+bp_status bp_add_role(bp_plan *plan, bp_plan_role *role, bp_role_ranges begin)
 {
-    if (!bp_add_u64(plan->summary.bytes, role->info.bytes, &plan->summary.bytes) ||
-        !bp_add_u64(plan->summary.lower_bound_bytes, role->info.lower_bound_bytes, &plan->summary.lower_bound_bytes))
-        return fail_role(role->info.role);
+    if (!bp_add_u64(plan->info.bytes, role->bytes, &plan->info.bytes) ||
+        !bp_add_u64(plan->info.lower_bound_bytes, role->lower_bound_bytes, &plan->info.lower_bound_bytes))
+        return fail_role(role->role);
+    role->buffer_count = plan->buffer_count - begin.first_buffer;
+    role->witness_count = plan->witness_count - begin.first_witness;
     BP_TRY(bp_grow_array((void **)&plan->roles, &plan->role_capacity, plan->role_count, sizeof *plan->roles));
+    BP_TRY(bp_grow_array((void **)&plan->ranges, &plan->range_capacity, plan->role_count, sizeof *plan->ranges));
+    plan->ranges[plan->role_count] = begin;
     plan->roles[plan->role_count++] = *role;
     return BP_OK;
 }
@@ -253,8 +199,8 @@ static bp_status note_infeasible(bp_plan *plan, uint32_t role, const bp_role_lay
              "%u buffer set%s too few for role %s: %u units that share buffers are live at once in step %u%s",
              layout->copies, layout->copies == 1 ? " is" : "s are", bp_role_name((bp_role)role), layout->live_units,
              layout->live_step, why);
-    plan->summary.feasible = 0;
-    return bp_strings_add(&plan->strings, text, &plan->summary.infeasible_because);
+    plan->info.feasible = 0;
+    return bp_strings_add(&plan->strings, text, &plan->info.infeasible_because);
 }
 
 static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function *decide, bp_tenants *tenants,
@@ -265,79 +211,38 @@ static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function 
     BP_TRY(bp_tenants_init(a->buckets, a->schedule, role_id, tenants));
     layout->places = a->places;
     BP_TRY(decide(&input, layout));
-    bp_role_data role = {.info = {.size = sizeof role.info,
-                                  .role = role_id,
-                                  .roles = BP_ROLE_BIT(role_id),
-                                  .copies = layout->copies,
-                                  .method = ""}};
-    role.info.live_units = tenants->most_live;
+    const bp_role_ranges begin = {plan->buffer_count, plan->witness_count};
+    bp_plan_role role = {.role = role_id,
+                         .roles = BP_ROLE_BIT(role_id),
+                         .copies = layout->copies,
+                         .live_units = tenants->most_live,
+                         .method = ""};
     bp_bound bound, dynamic;
-    BP_TRY(bp_bound_of(a->buckets, a->schedule, role.info.roles, a->config->alignment, NULL, NULL, &bound));
-    BP_TRY(
-        bp_bound_of(a->buckets, a->schedule, role.info.roles, a->config->alignment, is_dynamic, a->places, &dynamic));
-    role.info.lower_bound_bytes = bound.bytes;
-    role.info.lower_bound_step = bound.step;
-    role.info.dynamic_bytes = dynamic.bytes;
-    BP_TRY(add_buffers(a, layout, &role));
-    if (!bp_add_u64(role.info.pool_bytes, role.info.persistent_bytes, &role.info.bytes) ||
-        !bp_add_u64(role.info.bytes, dynamic.bytes, &role.info.bytes))
+    BP_TRY(bp_bound_of(a->buckets, a->schedule, role.roles, a->config->alignment, NULL, NULL, &bound));
+    BP_TRY(bp_bound_of(a->buckets, a->schedule, role.roles, a->config->alignment, is_dynamic, a->places, &dynamic));
+    role.lower_bound_bytes = role.proven_bytes = bound.bytes;
+    role.lower_bound_step = bound.step;
+    role.dynamic_bytes = dynamic.bytes;
+    BP_TRY(lay_out(layout, &role));
+    BP_TRY(add_buffers(plan, layout, &role));
+    if (!bp_add_u64(role.pool_bytes, role.persistent_bytes, &role.bytes) ||
+        !bp_add_u64(role.bytes, dynamic.bytes, &role.bytes))
         return fail_role(role_id);
-    role.info.proven_bytes = bound.bytes;
-    role.info.optimal = layout->feasible && role.info.bytes == bound.bytes;
+    role.optimal = layout->feasible && role.bytes == bound.bytes;
     if (dynamic.bytes > 0)
-        plan->summary.stable = 0;
+        plan->info.stable = 0;
     if (layout->feasible && layout->class_count > 0) {
-        BP_TRY(add_classes(plan, &role));
+        BP_TRY(add_classes(plan, layout));
         BP_TRY(assign(a, layout, &role));
     }
     BP_TRY(bp_add_witnesses(a, &role));
-    plan->summary.copies = layout->copies > plan->summary.copies ? layout->copies : plan->summary.copies;
-    if (!layout->feasible && plan->summary.feasible)
+    plan->info.copies = layout->copies > plan->info.copies ? layout->copies : plan->info.copies;
+    if (!layout->feasible && plan->info.feasible)
         BP_TRY(note_infeasible(plan, role_id, layout));
-    return bp_add_role(plan, &role);
+    return bp_add_role(plan, &role, begin);
 }
 
-/* Entries for all requests that are ever live and that the policy gives an address, in the order of the requests. */
-static bp_status prepare(bp_assembly *a)
-{
-    size_t count = a->buckets->request_count;
-    void *memory;
-    BP_TRY(bp_new_array(count, sizeof *a->places, &memory));
-    a->places = memory;
-    BP_TRY(bp_new_array(count, sizeof *a->slots, &memory));
-    a->slots = memory;
-    BP_TRY(bp_new_array(count, sizeof *a->assignments, &memory));
-    a->assignments = memory;
-    BP_TRY(bp_new_array(count, sizeof *a->plan->assignments, &memory));
-    a->plan->assignments = memory;
-    a->plan->assignment_count = a->plan->assignment_capacity = count;
-    for (uint32_t r = 0; r < count; r++) {
-        const bp_request_data *request = &a->buckets->requests[r];
-        bp_assignment_data *assignment = &a->plan->assignments[r];
-        assignment->bytes = request->bytes;
-        assignment->role = request->role;
-        assignment->dtype = request->dtype;
-        bp_name_request(a, r, &assignment->bucket, &assignment->unit, &assignment->ordinal);
-        a->places[r] = (bp_place){BP_NO_CLASS, 0};
-        a->slots[r] = UINT32_MAX;
-        a->assignments[r] = r;
-    }
-    return BP_OK;
-}
-
-/* Drops requests without an address, and renumbers. */
-static void compact(bp_assembly *a)
-{
-    uint32_t kept = 0;
-    for (uint32_t r = 0; r < a->buckets->request_count; r++) {
-        a->assignments[r] = kept;
-        if (a->slots[r] != UINT32_MAX)
-            a->plan->assignments[kept++] = a->plan->assignments[r];
-    }
-    a->plan->assignment_count = kept;
-}
-
-/* Names so far point into the buckets: give the plan copies. Equal neighbours share one. */
+/* A copy of a name that points into the buckets. Equal neighbours share one. */
 static bp_status keep_name(bp_plan *plan, const char **name, const char **newest, const char **newest_copy)
 {
     if (*name == NULL)
@@ -350,29 +255,61 @@ static bp_status keep_name(bp_plan *plan, const char **name, const char **newest
     return BP_OK;
 }
 
-static bp_status keep_names(bp_assembly *a)
+/* All requests, without memory until a policy gives it. */
+static bp_status add_requests(bp_assembly *a)
 {
     bp_plan *plan = a->plan;
-    const char *newest = NULL, *copy = NULL;
-    for (size_t i = 0; i < plan->assignment_count; i++)
-        BP_TRY(keep_name(plan, &plan->assignments[i].bucket, &newest, &copy));
-    for (size_t i = 0; i < plan->buffer_count; i++)
-        BP_TRY(keep_name(plan, &plan->buffers[i].set_by_bucket, &newest, &copy));
-    for (size_t i = 0; i < plan->witness_count; i++)
-        BP_TRY(keep_name(plan, &plan->witnesses[i].bucket, &newest, &copy));
+    size_t count = a->buckets->request_count;
     void *memory;
-    BP_TRY(bp_new_array(a->buckets->unit_count, sizeof *plan->units, &memory));
-    plan->units = memory;
-    plan->unit_count = plan->unit_capacity = a->buckets->unit_count;
-    for (size_t u = 0; u < plan->unit_count; u++)
-        BP_TRY(bp_strings_add(&plan->strings, a->buckets->units[u].name, &plan->units[u]));
+    BP_TRY(bp_new_array(count, sizeof *a->places, &memory));
+    a->places = memory;
+    BP_TRY(bp_new_array(count, sizeof *plan->requests, &memory));
+    plan->requests = memory;
+    plan->request_count = count;
+    const char *unit = NULL, *unit_copy = NULL, *bucket = NULL, *bucket_copy = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const bp_request_data *request = &a->buckets->requests[i];
+        const bp_bucket_data *b = &a->buckets->buckets[request->bucket];
+        bp_plan_request *r = &plan->requests[i];
+        *r = (bp_plan_request){.unit = a->buckets->units[b->unit].name,
+                               .bucket = b->name,
+                               .ordinal = b->ordinal,
+                               .role = request->role,
+                               .dtype = (bp_dtype)request->dtype,
+                               .bytes = request->bytes};
+        BP_TRY(keep_name(plan, &r->unit, &unit, &unit_copy));
+        BP_TRY(keep_name(plan, &r->bucket, &bucket, &bucket_copy));
+        BP_TRY(bp_dtype_bytes(r->dtype, request->numel, &r->used_bytes));
+        r->used_bytes = r->used_bytes < r->bytes ? r->used_bytes : r->bytes;
+        a->places[i] = (bp_place){BP_NO_CLASS, 0};
+    }
     return bp_plan_set_model(plan, a->buckets->model);
+}
+
+/* What is live and got no address is dynamic; in an infeasible plan nothing has memory. */
+static void close_placements(bp_assembly *a)
+{
+    bp_plan *plan = a->plan;
+    for (size_t i = 0; i < plan->request_count && !plan->info.feasible; i++) {
+        bp_plan_request *r = &plan->requests[i];
+        r->placement = BP_PLACE_NONE;
+        r->slab = 0;
+        r->offset = 0;
+    }
+    for (size_t s = 0; s < a->schedule->span_count && plan->info.feasible; s++) {
+        const bp_span *span = &a->schedule->spans[s];
+        for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
+            bp_plan_request *request = &plan->requests[r];
+            if (span->interval_count > 0 && request->bytes > 0 && request->placement == BP_PLACE_NONE)
+                request->placement = BP_PLACE_DYNAMIC;
+        }
+    }
 }
 
 static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
 {
     bp_plan *plan = a->plan;
-    BP_TRY(prepare(a));
+    BP_TRY(add_requests(a));
     uint32_t present = 0;
     for (size_t g = 0; g < a->buckets->group_count; g++)
         present |= BP_ROLE_BIT(a->buckets->groups[g].role);
@@ -389,56 +326,56 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
         free(layout.classes);
         BP_TRY(status);
     }
-    if (!plan->summary.feasible) {
-        plan->summary.stable = 0;
+    if (!plan->info.feasible) {
+        plan->info.stable = 0;
         plan->slab_count = 0;
         plan->class_count = 0;
-        for (size_t r = 0; r < a->buckets->request_count; r++)
-            a->slots[r] = UINT32_MAX;
     }
-    compact(a);
-    plan->summary.optimal = plan->summary.feasible;
+    close_placements(a);
+    plan->info.optimal = plan->info.feasible;
     for (size_t r = 0; r < plan->role_count; r++)
-        plan->summary.optimal = plan->summary.optimal && plan->roles[r].info.optimal;
-    BP_TRY(keep_names(a));
-    if (packed != 0)
-        return bp_find_range_predecessors(a->schedule, a->slots, a->assignments, plan);
-    return bp_find_predecessors(a->schedule, a->slots, a->slot_count, a->assignments, plan);
+        plan->info.optimal = plan->info.optimal && plan->roles[r].optimal;
+    bp_plan_publish(plan);
+    return bp_plan_make_table(plan);
+}
+
+static bp_status check_config(const bp_plan_config *config, size_t *policy)
+{
+    if (config->alignment == 0 || (config->alignment & (config->alignment - 1)) != 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu is no power of two",
+                       (unsigned long long)config->alignment);
+    if (config->fallback != BP_FALLBACK_PERSISTENT && config->fallback != BP_FALLBACK_DYNAMIC)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "fallback %d is unknown", (int)config->fallback);
+    for (*policy = 0; *policy < POLICY_COUNT; ++*policy) {
+        if (policies[*policy].policy == config->policy)
+            return BP_OK;
+    }
+    return bp_fail(BP_ERR_INVALID_ARGUMENT, "policy %d is unknown", (int)config->policy);
 }
 
 bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
                          bp_plan **plan)
 {
-    if (buckets == NULL || schedule == NULL || config == NULL || plan == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_plan_create: needs buckets, a schedule and an initialised configuration");
+    if (buckets == NULL || schedule == NULL || plan == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_create: needs buckets, a schedule and a place for the plan");
+    bp_plan_config full = defaults;
+    BP_TRY(bp_struct_read("bp_plan_create", config, true, &full, sizeof full));
     if (schedule->request_count != buckets->request_count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule was made for %zu requests, these buckets have %zu",
                        schedule->request_count, buckets->request_count);
     if (buckets->request_count == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no requests in the roles asked for: nothing to place",
                        buckets->model);
-    if (config->alignment == 0 || (config->alignment & (config->alignment - 1)) != 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu is no power of two",
-                       (unsigned long long)config->alignment);
-    if (config->fallback != BP_FALLBACK_PERSISTENT && config->fallback != BP_FALLBACK_DYNAMIC)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d is no fallback", (int)config->fallback);
-    size_t p = 0;
-    while (p < POLICY_COUNT && policies[p].policy != config->policy)
-        p++;
-    if (p == POLICY_COUNT)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%d is no policy", (int)config->policy);
-    bp_assembly a = {.buckets = buckets, .schedule = schedule, .config = config};
+    size_t p;
+    BP_TRY(check_config(&full, &p));
+    bp_assembly a = {.buckets = buckets, .schedule = schedule, .config = &full};
     BP_TRY(bp_plan_new(&a.plan));
-    a.plan->summary.policy = config->policy;
-    a.plan->summary.alignment = config->alignment;
-    a.plan->summary.feasible = 1;
-    a.plan->summary.stable = policies[p].stable;
-    a.plan->summary.infeasible_because = "";
+    a.plan->info.policy = full.policy;
+    a.plan->info.alignment = full.alignment;
+    a.plan->info.feasible = 1;
+    a.plan->info.stable = policies[p].stable;
     bp_status status = assemble(&a, policies[p].decide);
     free(a.places);
-    free(a.slots);
-    free(a.assignments);
     if (status != BP_OK) {
         bp_plan_destroy(&a.plan);
         return status;

@@ -34,19 +34,17 @@ static uint32_t witness_step(const bp_assembly *a, const bp_scheduled_pool *pool
 }
 
 /* The bound is what is live in one step, or, where overlap windows add conflicts, a larger set of requests in conflict. */
-static bp_status find_bound(bp_assembly *a, const bp_scheduled_pool *pool, bp_role_data *role)
+static bp_status find_bound(bp_assembly *a, const bp_scheduled_pool *pool, bp_plan_role *role)
 {
     bp_bound live;
-    BP_TRY(bp_bound_of(a->buckets, a->schedule, role->info.roles, a->config->alignment, NULL, NULL, &live));
-    role->info.lower_bound_bytes = pool->result.bound;
-    role->info.lower_bound_step = live.step;
+    BP_TRY(bp_bound_of(a->buckets, a->schedule, role->roles, a->config->alignment, NULL, NULL, &live));
+    role->lower_bound_bytes = pool->result.bound;
+    role->lower_bound_step = live.step;
     if (live.bytes == pool->result.bound)
         return bp_add_witnesses(a, role);
-    role->info.lower_bound_step = witness_step(a, pool);
-    role->first_witness = a->plan->witness_count;
+    role->lower_bound_step = witness_step(a, pool);
     for (size_t i = 0; i < pool->witness_count; i++)
-        BP_TRY(bp_add_witness(a, pool->witness[i]));
-    role->witness_count = pool->witness_count;
+        BP_TRY(bp_add_witness(a->plan, pool->witness[i]));
     return BP_OK;
 }
 
@@ -54,27 +52,21 @@ static bp_status add_pool(bp_assembly *a, uint32_t roles, const bp_scheduled_poo
 {
     bool joint = (roles & (roles - 1)) != 0;
     uint32_t first = (uint32_t)__builtin_ctz(roles);
-    bp_role_data role = {.first_buffer = a->plan->buffer_count,
-                         .info = {.size = sizeof role.info,
-                                  .role = first,
-                                  .roles = roles,
-                                  .bytes = pool->result.bytes,
-                                  .pool_bytes = pool->result.bytes,
-                                  .proven_bytes = pool->result.proven,
-                                  .optimal = pool->result.optimal,
-                                  .method = pool->result.method}};
-    BP_TRY(count_live_units(a, roles, &role.info.live_units));
+    const bp_role_ranges begin = {a->plan->buffer_count, a->plan->witness_count};
+    bp_plan_role role = {.role = first,
+                         .roles = roles,
+                         .bytes = pool->result.bytes,
+                         .pool_bytes = pool->result.bytes,
+                         .proven_bytes = pool->result.proven,
+                         .optimal = pool->result.optimal != 0,
+                         .method = pool->result.method};
+    BP_TRY(count_live_units(a, roles, &role.live_units));
     BP_TRY(find_bound(a, pool, &role));
-    for (size_t i = 0; i < pool->count; i++) {
-        bp_assignment_data *assignment = &a->plan->assignments[a->assignments[pool->requests[i]]];
-        assignment->offset = pool->offsets[i];
-        assignment->slab = (uint16_t)a->plan->slab_count;
-        a->slots[pool->requests[i]] = (uint32_t)a->slot_count;
-    }
-    a->slot_count++;
+    for (size_t i = 0; i < pool->count; i++)
+        bp_place_request(a->plan, pool->requests[i], pool->offsets[i]);
     if (pool->count > 0)
         BP_TRY(bp_add_slab(a->plan, joint ? JOINT_GROUP : bp_role_name((bp_role)first), pool->result.bytes));
-    return bp_add_role(a->plan, &role);
+    return bp_add_role(a->plan, &role, begin);
 }
 
 static bp_status assemble_pool(bp_assembly *a, uint32_t roles)

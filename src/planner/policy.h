@@ -1,5 +1,5 @@
 /* The seam between plan assembly and the policies: a policy decides, for one role, which size classes there are and which
- * class and copy each request uses. Offsets, predecessors and sums are the assembly's business. */
+ * class and copy each request uses. Offsets and sums are the assembly's business. */
 #ifndef BP_PLANNER_POLICY_H
 #define BP_PLANNER_POLICY_H
 
@@ -9,7 +9,8 @@
 
 /* A size class of a role. */
 typedef struct bp_class {
-    uint64_t bytes; /* of one copy, aligned */
+    uint64_t bytes;  /* of one copy, aligned */
+    uint64_t offset; /* of copy 0 in the role's slab; written by the assembly */
     uint32_t copies, rank, users;
     uint32_t set_by; /* the request that needs the most */
     uint8_t kind;    /* bp_buffer_kind */
@@ -27,6 +28,7 @@ typedef struct bp_role_layout {
     bp_class *classes;
     size_t class_count, class_capacity;
     bp_place *places; /* by request, of all roles; a policy writes those of its own */
+    uint64_t stride;  /* from a copy of a shared class to the next; written by the assembly */
     uint32_t copies;
     bool feasible, proven;          /* proven: that it is not feasible */
     uint32_t live_units, live_step; /* of the units that share buffers: how many at once, and in which step first */

@@ -46,18 +46,15 @@ typedef struct plan_bytes {
 
 static bp_status read_sums(const bp_plan *plan, plan_bytes *sums)
 {
-    bp_plan_summary summary = {.size = sizeof summary};
-    BP_TRY(bp_plan_summary_get(plan, &summary));
-    *sums = (plan_bytes){.bytes = summary.bytes,
-                         .lower_bound_bytes = summary.lower_bound_bytes,
-                         .optimal = summary.optimal,
-                         .feasible = summary.feasible};
-    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
-        bp_plan_role role = {.size = sizeof role};
-        BP_TRY(bp_plan_role_get(plan, i, &role));
-        if (!bp_add_u64(sums->proven_bytes, role.proven_bytes, &sums->proven_bytes))
-            return bp_fail(BP_ERR_OVERFLOW, "what the roles of model \"%s\" need does not fit 64 bits",
-                           bp_plan_model(plan));
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    *sums = (plan_bytes){.bytes = info->bytes,
+                         .lower_bound_bytes = info->lower_bound_bytes,
+                         .optimal = info->optimal,
+                         .feasible = info->feasible};
+    for (size_t i = 0; i < info->role_count; i++) {
+        if (!bp_add_u64(sums->proven_bytes, info->roles[i].proven_bytes, &sums->proven_bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "the proven bytes of the roles of model \"%s\" do not fit 64 bits",
+                           info->model);
     }
     return BP_OK;
 }

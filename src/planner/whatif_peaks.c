@@ -95,7 +95,7 @@ static bp_status bytes_of(const finder *f, const bp_span *span, uint64_t *bytes)
     *bytes = 0;
     for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
         uint64_t aligned;
-        if (!bp_round_up_u64(f->buckets->requests[r].bytes, f->plan->summary.alignment, &aligned) ||
+        if (!bp_round_up_u64(f->buckets->requests[r].bytes, f->plan->info.alignment, &aligned) ||
             !bp_add_u64(*bytes, aligned, bytes))
             return bp_fail(BP_ERR_OVERFLOW, "a unit of model \"%s\" does not fit 64 bits", f->buckets->model);
     }
@@ -185,21 +185,23 @@ static bp_status add_live(finder *f, const bp_peak *peak)
 }
 
 /* Overlap windows keep more from a request than any step has. */
-static bp_status add_witnesses(finder *f, const bp_role_data *role)
+static bp_status add_witnesses(finder *f, const bp_plan_role *role)
 {
-    for (size_t i = role->first_witness; i < role->first_witness + role->witness_count; i++) {
-        const bp_witness_data *w = &f->plan->witnesses[i];
-        BP_TRY(add_holder(f->made, w->unit, w->role, w->bytes));
+    for (size_t i = 0; i < role->witness_count; i++) {
+        const bp_request_data *r = &f->buckets->requests[role->witnesses[i]];
+        uint64_t bytes;
+        bp_round_up_u64(r->bytes, f->plan->info.alignment, &bytes); /* the plan's bound checked it */
+        BP_TRY(add_holder(f->made, (uint32_t)f->buckets->buckets[r->bucket].unit, r->role, bytes));
     }
     return BP_OK;
 }
 
-static bp_status find_peak(finder *f, const bp_role_data *role, bp_peak *peak)
+static bp_status find_peak(finder *f, const bp_plan_role *role, bp_peak *peak)
 {
     uint32_t holding;
     size_t first = f->made->holder_count;
     *peak = (bp_peak){
-        .roles = role->info.roles, .step = role->info.lower_bound_step, .bytes = role->info.lower_bound_bytes};
+        .roles = role->roles, .step = role->lower_bound_step, .bytes = role->lower_bound_bytes};
     if (peak->bytes == 0)
         return BP_OK;
     BP_TRY(sum_steps(f, peak, &holding));

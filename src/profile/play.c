@@ -30,7 +30,7 @@ typedef struct play {
 
 static void tell_block(const play *p, const part *t, uint32_t id, bool begins)
 {
-    const bp_bound *r = &t->scene->pool->bounds[id];
+    const bp_entry *r = &t->scene->pool->entries[id];
     const bp_live_note *hold = &t->holds[id];
     const bp_block block = {.pool = t->scene->pool,
                             .id = id,
@@ -47,7 +47,7 @@ static void tell_block(const play *p, const part *t, uint32_t id, bool begins)
 /* Whether there is memory below a hold. */
 static bool has_memory(const part *t, uint32_t id)
 {
-    const bp_bound *r = &t->scene->pool->bounds[id];
+    const bp_entry *r = &t->scene->pool->entries[id];
     if (!t->holds[id].live || r->bytes == 0)
         return false;
     if (r->kind == BP_KIND_DYNAMIC)

@@ -81,19 +81,15 @@ static bp_status copy_config(const bp_profile_config *c, bp_profile *profile)
 static bp_status note_plan(const bp_plan *plan, bp_plan_note *note)
 {
     void *memory;
-    bp_plan_summary summary = {.size = sizeof summary};
-    BP_TRY(bp_plan_summary_get(plan, &summary));
-    BP_TRY(bp_new_array(bp_plan_role_count(plan), sizeof *note->roles, &memory));
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    BP_TRY(bp_new_array(info->role_count, sizeof *note->roles, &memory));
     note->roles = memory;
-    note->bytes = summary.bytes;
-    note->lower_bound_bytes = summary.lower_bound_bytes;
-    note->optimal = summary.optimal != 0;
-    for (note->role_count = 0; note->role_count < bp_plan_role_count(plan); note->role_count++) {
-        bp_plan_role role = {.size = sizeof role};
-        BP_TRY(bp_plan_role_get(plan, note->role_count, &role));
-        note->roles[note->role_count] =
-            (bp_role_note){role.roles != 0 ? role.roles : BP_ROLE_BIT(role.role), role.bytes, role.lower_bound_bytes};
-    }
+    note->role_count = info->role_count;
+    note->bytes = info->bytes;
+    note->lower_bound_bytes = info->lower_bound_bytes;
+    note->optimal = info->optimal != 0;
+    for (size_t i = 0; i < info->role_count; i++)
+        note->roles[i] = (bp_role_note){info->roles[i].roles, info->roles[i].bytes, info->roles[i].lower_bound_bytes};
     return BP_OK;
 }
 
@@ -107,7 +103,7 @@ static bp_status check_pools(bp_pool *const *pools, size_t count)
         for (size_t k = 0; k < i; k++) {
             if (pools[k] == pools[i])
                 return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: pools[%zu] and pools[%zu] are both %.40s",
-                               k, i, bp_pool_name(pools[i]));
+                               k, i, bp_pool_get_info(pools[i])->name);
         }
     }
     return BP_OK;

@@ -27,9 +27,9 @@ void bp_profile_note_clocks(bp_profile *profile)
 
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes)
 {
-    uint32_t count = bp_bound_count(pool);
+    uint32_t count = bp_request_count(pool);
     for (uint32_t id = 0; id < count; id++) {
-        const bp_bound *r = &pool->bounds[id];
+        const bp_entry *r = &pool->entries[id];
         uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
         notes[id] = (bp_live_note){0};
         if (BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0)
@@ -91,8 +91,7 @@ static void pool_gone(void *user)
     p->pool = NULL;
 }
 
-static const bp_slab_callbacks callbacks = {
-    .size = sizeof callbacks, .attach = gain, .detach = lose, .gone = pool_gone};
+static const bp_slab_callbacks callbacks = {.attach = gain, .detach = lose, .gone = pool_gone};
 
 /* ---- a pool --------------------------------------------------------------------------------------------------------- */
 
@@ -106,9 +105,9 @@ static bp_status make_arrays(bp_profiled *p)
     p->resident_first = memory;
     BP_TRY(bp_new_array(BP_SLAB_EVENTS, sizeof *p->slab_events, &memory));
     p->slab_events = memory;
-    BP_TRY(bp_new_array(p->pool->known_capacity, sizeof *p->begin, &memory));
+    BP_TRY(bp_new_array(p->pool->request_capacity, sizeof *p->begin, &memory));
     p->begin = memory;
-    BP_TRY(bp_new_array(p->pool->known_capacity, sizeof *p->end, &memory));
+    BP_TRY(bp_new_array(p->pool->request_capacity, sizeof *p->end, &memory));
     p->end = memory;
     return BP_OK;
 }
@@ -117,7 +116,7 @@ bp_status bp_profiled_init(bp_profiled *profiled, uint64_t entries)
 {
     bp_pool *pool = profiled->pool;
     if (pool->profiled)
-        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has a profile already: destroy that first", pool->name);
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has a profile already: destroy that first", pool->info.name);
     BP_TRY(make_arrays(profiled));
     BP_TRY(bp_recorder_create((size_t)entries, true, &profiled->recorder));
     BP_TRY(bp_pool_attach(pool, &callbacks, profiled));

@@ -10,7 +10,7 @@
 
 bool bp_scene_is_dynamic(const bp_pool *pool, uint32_t id)
 {
-    return pool->bounds[id].kind == BP_KIND_DYNAMIC;
+    return pool->entries[id].kind == BP_KIND_DYNAMIC;
 }
 
 uint32_t bp_scene_slab(const bp_pool *pool, uint32_t id, const uint8_t *address)
@@ -25,11 +25,11 @@ uint32_t bp_scene_slab(const bp_pool *pool, uint32_t id, const uint8_t *address)
 
 void bp_scene_name(const bp_pool *pool, uint32_t id, bp_request_name *name)
 {
-    const bp_known *known = &pool->known[pool->bounds[id].known];
-    snprintf(name->number, sizeof name->number, "bucket.%u", known->ordinal);
-    name->unit = known->unit[0] != '\0' ? known->unit : "outside units";
-    name->bucket = known->bucket != NULL ? known->bucket : name->number;
-    const char *pieces[BP_NAME_PIECES] = {bp_role_name((bp_role)known->role), " ", name->unit, "/", name->bucket};
+    const bp_plan_request *request = &pool->requests[id];
+    snprintf(name->number, sizeof name->number, "bucket.%u", request->ordinal);
+    name->unit = request->unit[0] != '\0' ? request->unit : "outside units";
+    name->bucket = request->bucket != NULL ? request->bucket : name->number;
+    const char *pieces[BP_NAME_PIECES] = {bp_role_name((bp_role)request->role), " ", name->unit, "/", name->bucket};
     memcpy(name->pieces, pieces, sizeof pieces);
 }
 
@@ -102,7 +102,7 @@ static void fill_unrecorded(bp_scene_pool *s)
 static bp_status init_pool(const bp_profile *profile, const bp_profiled *of, bp_scene_pool *s)
 {
     void *memory;
-    uint32_t count = bp_bound_count(of->pool);
+    uint32_t count = bp_request_count(of->pool);
     *s = (bp_scene_pool){.of = of, .pool = of->pool, .count = count};
     bp_live_note **arrays[] = {&s->begin, &s->end, &s->now};
     for (size_t i = 0; i < 3; i++) {

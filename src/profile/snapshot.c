@@ -33,7 +33,7 @@ static void write_request_frame(bp_output *o, const bp_pool *pool, uint32_t id)
 {
     bp_request_name name;
     bp_scene_name(pool, id, &name);
-    write_frame(o, name.pieces, BP_NAME_PIECES, name.unit, pool->known[pool->bounds[id].known].ordinal);
+    write_frame(o, name.pieces, BP_NAME_PIECES, name.unit, pool->requests[id].ordinal);
 }
 
 static void write_slab_frame(bp_output *o, const bp_pool *pool, uint32_t slab)
@@ -41,7 +41,7 @@ static void write_slab_frame(bp_output *o, const bp_pool *pool, uint32_t slab)
     char number[32];
     snprintf(number, sizeof number, "slab %u (", slab);
     const char *const pieces[] = {number, pool->slab_infos[slab].group, ")"};
-    write_frame(o, pieces, 3, pool->name, slab);
+    write_frame(o, pieces, 3, pool->info.name, slab);
 }
 
 static void write_no_frames(bp_output *o)
@@ -149,7 +149,7 @@ static size_t collect(const bp_scene_pool *s, held *blocks)
 {
     size_t count = 0;
     for (uint32_t id = 0; id < s->count; id++) {
-        const bp_bound *r = &s->pool->bounds[id];
+        const bp_entry *r = &s->pool->entries[id];
         if (s->now[id].live && r->bytes > 0 && r->kind != BP_KIND_DYNAMIC)
             blocks[count++] = (held){number_of(s->now[id].address), r->bytes, id};
     }
@@ -177,7 +177,7 @@ static void write_slabs(bp_output *o, bp_pickle_list *list, const bp_scene_pool 
 static void write_dynamic(bp_output *o, bp_pickle_list *list, const bp_scene_pool *s)
 {
     for (uint32_t id = 0; id < s->count; id++) {
-        const bp_bound *bound = &s->pool->bounds[id];
+        const bp_entry *bound = &s->pool->entries[id];
         if (!s->now[id].live || bound->kind != BP_KIND_DYNAMIC || bound->bytes == 0)
             continue;
         const held block = {number_of(s->now[id].address), bound->bytes, id};

@@ -99,26 +99,27 @@ static void write_slabs(bp_output *o, const bp_scene_pool *s)
 
 static bp_status write_requests(bp_output *o, const bp_scene_pool *s)
 {
-    static const char *const placements[] = {
-        [BP_PLACE_PLANNED] = "planned", [BP_PLACE_PERSISTENT] = "persistent", [BP_PLACE_DYNAMIC] = "dynamic"};
+    static const char *const placements[] = {[BP_PLACE_NONE] = "none",
+                                             [BP_PLACE_PLANNED] = "planned",
+                                             [BP_PLACE_PERSISTENT] = "persistent",
+                                             [BP_PLACE_DYNAMIC] = "dynamic"};
     bp_pickle_list list;
     bp_pickle_key(o, "requests");
     bp_pickle_begin_list(o, &list);
     for (uint32_t id = 0; id < s->count; id++) {
-        bp_pool_request r = {.size = sizeof r};
+        const bp_plan_request *r = &s->pool->requests[id];
         bp_request_name name;
-        BP_TRY(bp_pool_request_get(s->pool, id, &r));
         bp_scene_name(s->pool, id, &name);
         bp_pickle_item(o, &list);
         bp_pickle_begin_dict(o);
-        bp_pickle_member_string(o, "unit", r.unit);
+        bp_pickle_member_string(o, "unit", r->unit);
         bp_pickle_member_string(o, "bucket", name.bucket);
-        bp_pickle_member_number(o, "ordinal", r.ordinal);
-        bp_pickle_member_string(o, "role", bp_role_name((bp_role)r.role));
-        bp_pickle_member_string(o, "dtype", bp_dtype_name(r.dtype));
-        bp_pickle_member_number(o, "bytes", r.bytes);
-        bp_pickle_member_string(o, "placement", placements[r.placement]);
-        bp_pickle_member_number(o, "holds", r.holds);
+        bp_pickle_member_number(o, "ordinal", r->ordinal);
+        bp_pickle_member_string(o, "role", bp_role_name((bp_role)r->role));
+        bp_pickle_member_string(o, "dtype", bp_dtype_name(r->dtype));
+        bp_pickle_member_number(o, "bytes", r->bytes);
+        bp_pickle_member_string(o, "placement", placements[r->placement]);
+        bp_pickle_member_number(o, "holds", bp_pool_references(s->pool, id));
         bp_pickle_end_dict(o);
     }
     bp_pickle_end_list(o);
@@ -218,8 +219,8 @@ static void write_events(bp_output *o, const bp_scene_pool *s)
 static bp_status write_pool(bp_output *o, const bp_scene_pool *s)
 {
     bp_pickle_begin_dict(o);
-    bp_pickle_member_string(o, "name", s->pool->name);
-    bp_pickle_member_string(o, "allocator", s->pool->ops->name);
+    bp_pickle_member_string(o, "name", s->pool->info.name);
+    bp_pickle_member_string(o, "allocator", bp_policy_name(s->pool->info.policy));
     bp_pickle_member_string(o, "fingerprint", s->pool->fingerprint);
     bp_pickle_member_string(o, "device", bp_device_name(s->pool->device));
     write_plan(o, &s->of->plan);

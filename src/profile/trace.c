@@ -63,7 +63,7 @@ static void write_slice(writer *w, const slice *s)
 {
     bp_request_name name;
     const bp_block *b = &s->block;
-    const bp_known *known = &b->pool->known[b->pool->bounds[b->id].known];
+    const bp_plan_request *request = &b->pool->requests[b->id];
     uint64_t ns = s->end_ns - s->begin_ns;
     bp_scene_name(b->pool, b->id, &name);
     begin_event(w, "X");
@@ -71,7 +71,7 @@ static void write_slice(writer *w, const slice *s)
     bp_json_print(w->output, ",\"tid\":%" PRIu32, bp_track_number(s->track));
     write_time(w, s->begin_ns);
     bp_json_print(w->output, ",\"dur\":%" PRIu64 ".%03" PRIu64 ",\"args\":{\"pool\":", ns / 1000, ns % 1000);
-    bp_json_string(w->output, b->pool->name);
+    bp_json_string(w->output, b->pool->info.name);
     bp_json_print(w->output, ",\"unit\":");
     bp_json_string(w->output, name.unit);
     bp_json_print(w->output, ",\"bucket\":");
@@ -79,7 +79,7 @@ static void write_slice(writer *w, const slice *s)
     bp_json_print(
         w->output,
         ",\"role\":\"%s\",\"dtype\":\"%s\",\"bytes\":%" PRIu64 ",\"address\":\"0x%" PRIxPTR "\",\"step\":%" PRIu64 "}}",
-        bp_role_name((bp_role)known->role), bp_dtype_name(known->dtype), b->bytes, (uintptr_t)b->address, b->step);
+        bp_role_name((bp_role)request->role), bp_dtype_name(request->dtype), b->bytes, (uintptr_t)b->address, b->step);
 }
 
 /* ---- the story ------------------------------------------------------------------------------------------------------ */
@@ -101,7 +101,7 @@ static void tell_slab(void *user, const bp_pool *pool, uint32_t slab, bool gaine
     if (from_before)
         return;
     snprintf(number, sizeof number, "slab %" PRIu32 " (", slab);
-    const char *const name[] = {number, pool->slab_infos[slab].group, ") of ", pool->name,
+    const char *const name[] = {number, pool->slab_infos[slab].group, ") of ", pool->info.name,
                                 gained ? " gets memory" : " loses its memory"};
     begin_event(w, "i");
     bp_json_text(w->output, name, 5);
@@ -137,7 +137,7 @@ static void tell_block(void *user, const bp_block *block, bool begins, uint64_t 
 {
     writer *w = user;
     slice *s = &w->slices[index_of(w, block->pool)][block->id];
-    uint32_t role = block->pool->known[block->pool->bounds[block->id].known].role;
+    uint32_t role = block->pool->requests[block->id].role;
     w->live[role] += begins ? block->bytes : -block->bytes;
     write_counter(w, "live bytes: ", bp_role_name((bp_role)role), w->live[role], time_ns);
     if (begins)

@@ -158,15 +158,18 @@ static bp_status check_ordinal(const bp_torch_arena *arena)
 
 static bp_status hold(bp_torch_arena *arena)
 {
-    bp_pool_request request = {.size = sizeof request};
     void *address;
-    BP_TRY(bp_pool_request_get(arena->pool, arena->request, &request));
-    if (request.placement != BP_PLACE_PERSISTENT)
+    const bp_pool_info *info = bp_pool_get_info(arena->pool);
+    if (arena->request >= info->request_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_serve: pool %.80s has %zu requests, not number %u",
+                       info->name, info->request_count, arena->request);
+    const bp_plan_request *request = &info->requests[arena->request];
+    if (request->placement != BP_PLACE_PERSISTENT)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_serve: request %u of pool %.80s is not persistent",
-                       arena->request, bp_pool_name(arena->pool));
-    if (request.holds > 0)
+                       arena->request, info->name);
+    if (bp_pool_references(arena->pool, arena->request) > 0)
         return bp_fail(BP_ERR_SCHEDULE, "bp_torch_serve: request %u of pool %.80s is held already", arena->request,
-                       bp_pool_name(arena->pool));
+                       info->name);
     BP_TRY(bp_stream_create(arena->device, "torch", &arena->holder));
     bp_status status = bp_pool_acquire(arena->pool, &arena->request, 1, arena->holder, &address);
     if (status == BP_OK)
@@ -176,9 +179,9 @@ static bp_status hold(bp_torch_arena *arena)
         return status;
     }
     uint64_t skipped = (BP_TORCH_STEP - (uintptr_t)address % BP_TORCH_STEP) % BP_TORCH_STEP;
-    skipped = bp_least_u64(skipped, request.bytes);
+    skipped = bp_least_u64(skipped, request->bytes);
     arena->address = (uint8_t *)address + skipped;
-    arena->statistics.bytes = request.bytes - skipped;
+    arena->statistics.bytes = request->bytes - skipped;
     return BP_OK;
 }
 
@@ -213,7 +216,7 @@ bp_status bp_torch_arena_create(const bp_torch_config *config, bp_torch_arena **
     void *memory;
     bp_torch_config source = *config;
     if (config->pool != NULL)
-        source.device = bp_pool_device(config->pool);
+        source.device = bp_pool_get_info(config->pool)->device;
     BP_TRY(bp_new_array(1, sizeof **arena, &memory));
     bp_torch_arena *made = memory;
     *made = (bp_torch_arena){.ordinal = config->ordinal, .pool = config->pool, .request = config->request};

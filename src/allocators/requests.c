@@ -1,0 +1,336 @@
+/* Requests: the plan's get their entries when the pool is made, others are bound beside them. Streams and zeroing are set for either. */
+#include "allocators/requests.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocators/annotations.h"
+#include "allocators/capture.h"
+#include "allocators/dynamic.h"
+#include "allocators/explain.h"
+#include "allocators/guarded.h"
+#include "allocators/residency.h"
+#include "allocators/slots.h"
+#include "core/arith.h"
+#include "core/fail.h"
+#include "core/structs.h"
+#include "planner/plan.h"
+
+/* ---- entries -------------------------------------------------------------------------------------------------------- */
+
+/* The way in which the request will get its memory. */
+static bp_kind choose_kind(const bp_pool *pool, const bp_entry *r, const bp_plan_request *request)
+{
+    if (request->bytes == 0)
+        return BP_KIND_EMPTY;
+    if (request->placement == BP_PLACE_NONE)
+        return BP_KIND_UNUSED;
+    if (request->placement == BP_PLACE_DYNAMIC)
+        return BP_KIND_DYNAMIC;
+    bool only_place = request->placement == BP_PLACE_PERSISTENT ||
+                      ((r->class_index == BP_NONE || pool->strict == BP_STRICT_ERROR) && pool->overflow_count == 0);
+    return only_place ? BP_KIND_DIRECT : BP_KIND_CHOSEN;
+}
+
+/* Fills the entry of a request whose description, home and class are there. Errors: BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
+static bp_status fill_entry(bp_pool *pool, uint32_t id)
+{
+    const bp_plan_request *request = &pool->requests[id];
+    bp_entry *r = &pool->entries[id];
+    char text[BP_PLAN_REQUEST_BYTES];
+    if (!bp_round_up_u64(request->bytes, pool->info.alignment, &r->live_bytes))
+        return bp_fail(BP_ERR_OVERFLOW, "%s: %llu bytes", bp_plan_describe(request, text),
+                       (unsigned long long)request->bytes);
+    r->kind = (uint8_t)choose_kind(pool, r, request);
+    r->bytes = request->bytes;
+    r->key = bp_plan_key(request->unit, request->ordinal, request->role);
+    r->word = &r->own_word;
+    if (r->kind == BP_KIND_DIRECT) {
+        r->word = &pool->segments[r->home.first].word;
+        bp_take_place(pool, id, r->home.first, r->home.count);
+    }
+    if (r->kind == BP_KIND_DYNAMIC)
+        BP_TRY(bp_dynamic_prepare(pool));
+    if (pool->annotations != NULL)
+        bp_annotations_bind(pool, id);
+    return BP_OK;
+}
+
+/* Gives the description names of the pool's own. Requests of one unit are neighbours: they share one. */
+static bp_status copy_names(bp_pool *pool, uint32_t id)
+{
+    bp_plan_request *request = &pool->requests[id];
+    const char *before = id > 0 ? request[-1].unit : NULL;
+    if (before != NULL && strcmp(before, request->unit) == 0)
+        request->unit = before;
+    else
+        BP_TRY(bp_strings_add(&pool->strings, request->unit, &request->unit));
+    return request->bucket == NULL ? BP_OK : bp_strings_add(&pool->strings, request->bucket, &request->bucket);
+}
+
+bp_status bp_requests_init(bp_pool *pool, const bp_plan_info *plan, uint32_t extra)
+{
+    void *memory;
+    if (plan->request_count > UINT32_MAX / 4 || extra > UINT32_MAX / 4)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%zu requests and %u extra ones are more than a pool serves",
+                       plan->request_count, extra);
+    pool->planned_count = (uint32_t)plan->request_count;
+    pool->request_capacity = pool->planned_count + extra;
+    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->requests, &memory));
+    pool->requests = memory;
+    BP_TRY(bp_new_array(pool->request_capacity, sizeof *pool->entries, &memory));
+    pool->entries = memory;
+    for (uint32_t id = 0; id < pool->planned_count; id++) {
+        pool->requests[id] = plan->requests[id];
+        BP_TRY(copy_names(pool, id));
+    }
+    return BP_OK;
+}
+
+bp_status bp_requests_start(bp_pool *pool)
+{
+    for (uint32_t id = 0; id < pool->planned_count; id++)
+        BP_TRY(fill_entry(pool, id));
+    atomic_store_explicit(&pool->request_count, pool->planned_count, memory_order_release);
+    pool->info.requests = pool->requests;
+    pool->info.request_count = pool->planned_count;
+    return BP_OK;
+}
+
+/* ---- binding -------------------------------------------------------------------------------------------------------- */
+
+bp_status bp_bind_init(bp_bind *bind, size_t size)
+{
+    static const bp_bind defaults = {.size = sizeof defaults, .unit = "", .placement = BP_PLACE_PERSISTENT};
+    return bp_struct_init("bp_bind_init", bind, size, &defaults, sizeof defaults);
+}
+
+static bp_status check_bind(const bp_bind *b)
+{
+    if (b->unit == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: the request's unit is NULL");
+    if (b->role >= BP_ROLE_COUNT || bp_dtype_bits(b->dtype) == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: role %u or dtype %d is unknown", b->unit, b->ordinal,
+                       b->role, (int)b->dtype);
+    if (b->placement != BP_PLACE_PERSISTENT && b->placement != BP_PLACE_DYNAMIC)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s, bucket %u: placement %d; expected persistent or dynamic: requests of the plan are not "
+                       "bound, bp_plan_find has their ids",
+                       b->unit, b->ordinal, (int)b->placement);
+    if (b->used_bytes > b->bytes)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s, bucket %u: %llu used bytes of %llu", b->unit, b->ordinal,
+                       (unsigned long long)b->used_bytes, (unsigned long long)b->bytes);
+    return BP_OK;
+}
+
+/* Finds memory for a persistent request in its slab. It is taken once nothing can fail any more. */
+static bp_status find_persistent(bp_pool *pool, const bp_plan_request *request)
+{
+    uint64_t step = pool->info.alignment > 256 ? pool->info.alignment : 256, bytes, room = pool->persistent_bytes;
+    char text[BP_PLAN_REQUEST_BYTES];
+    bp_plan_describe(request, text);
+    if (room > 0 && bp_residency_is_closed(pool, pool->persistent_slab))
+        return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be bound: group persistent is offloaded",
+                       pool->info.name, text);
+    if (!bp_round_up_u64(request->bytes, step, &bytes))
+        return bp_fail(BP_ERR_OVERFLOW, "%s: %llu bytes", text, (unsigned long long)request->bytes);
+    if (bytes > room - pool->persistent_used)
+        return bp_fail(
+            BP_ERR_NO_DEVICE_MEMORY,
+            "pool %.40s: %s needs %llu bytes of persistent memory; %llu of %llu are used: make the pool with more "
+            "persistent_bytes",
+            pool->info.name, text, (unsigned long long)bytes, (unsigned long long)pool->persistent_used,
+            (unsigned long long)room);
+    uint32_t s = pool->next_persistent;
+    pool->segments[s].address = pool->slabs.slabs[pool->persistent_slab].address + pool->persistent_used;
+    pool->segments[s].bytes = bytes;
+    pool->places[s] = (bp_segment_place){.offset = pool->persistent_used,
+                                         .made_offset = pool->persistent_used,
+                                         .room = bytes,
+                                         .slab = pool->persistent_slab,
+                                         .class_index = BP_NONE};
+    return pool->guarded ? bp_guarded_add(pool, s) : BP_OK;
+}
+
+/* Under the binding lock. */
+static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
+{
+    uint32_t next = atomic_load_explicit(&pool->request_count, memory_order_relaxed);
+    if (b->placement == BP_PLACE_DYNAMIC && b->bytes > 0 && bp_pool_is_sealed(pool))
+        return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s is sealed: it takes no dynamic requests", pool->info.name);
+    if (next == pool->request_capacity)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "pool %.40s has room for %u requests beyond the plan's: make it with more extra_requests",
+                       pool->info.name, pool->request_capacity - pool->planned_count);
+    bp_plan_request *request = &pool->requests[next];
+    *request = (bp_plan_request){.unit = b->unit,
+                                 .ordinal = b->ordinal,
+                                 .role = b->role,
+                                 .dtype = bp_dtype_storage(b->dtype),
+                                 .placement = b->placement,
+                                 .bytes = b->bytes,
+                                 .used_bytes = b->used_bytes};
+    bool persistent = b->placement == BP_PLACE_PERSISTENT && b->bytes > 0;
+    if (persistent)
+        BP_TRY(find_persistent(pool, request));
+    BP_TRY(copy_names(pool, next));
+    pool->entries[next] = (bp_entry){.class_index = BP_NONE};
+    if (persistent)
+        pool->entries[next].home = (bp_range){pool->next_persistent, 1};
+    BP_TRY(fill_entry(pool, next));
+    if (persistent)
+        pool->persistent_used += pool->places[pool->next_persistent++].room;
+    atomic_store_explicit(&pool->request_count, next + 1, memory_order_release);
+    pool->info.request_count = next + 1;
+    *id = next;
+    return BP_OK;
+}
+
+bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id)
+{
+    bp_bind full = {.unit = "", .placement = BP_PLACE_PERSISTENT};
+    if (pool == NULL || id == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_bind: needs a pool and a place for the id");
+    BP_TRY(bp_device_check(pool->device, "bp_pool_bind"));
+    BP_TRY(bp_struct_read("bp_pool_bind", bind, false, &full, sizeof full));
+    BP_TRY(check_bind(&full));
+    pthread_mutex_lock(&pool->binding);
+    bp_status status = bind_locked(pool, &full, id);
+    pthread_mutex_unlock(&pool->binding);
+    return status;
+}
+
+/* ---- streams -------------------------------------------------------------------------------------------------------- */
+
+static bp_status check_ids(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
+{
+    if (pool == NULL || (ids == NULL && count > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
+    BP_TRY(bp_device_check(pool->device, function));
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] >= bp_request_count(pool))
+            return bp_fail_unknown(pool, ids[i]);
+    }
+    return BP_OK;
+}
+
+/* Streams by segment while they are worked out: NULL: no request yet. */
+typedef struct stream_survey {
+    const bp_pool *pool;
+    const bp_stream **only;
+    const bp_stream *several; /* an address that is no stream's */
+} stream_survey;
+
+static void survey_segment(const stream_survey *v, uint32_t segment, const bp_stream *stream)
+{
+    const bp_stream **common = &v->only[segment];
+    if (stream == NULL || (*common != NULL && *common != stream))
+        *common = v->several;
+    else if (*common == NULL)
+        *common = stream;
+}
+
+static void survey_request(const stream_survey *v, const bp_entry *r)
+{
+    const bp_pool *pool = v->pool;
+    for (uint32_t i = 0; i < r->home.count; i++)
+        survey_segment(v, r->home.first + i, r->only);
+    if (r->kind != BP_KIND_CHOSEN)
+        return;
+    if (r->class_index != BP_NONE) {
+        const bp_range *copies = &pool->classes[r->class_index];
+        for (uint32_t i = 0; i < copies->count; i++)
+            survey_segment(v, pool->copies[copies->first + i], r->only);
+    }
+    for (uint32_t i = 0; i < pool->overflow_count; i++)
+        survey_segment(v, pool->overflow_first + i, r->only);
+}
+
+/* The points that were left out on a stream whose work is done: nobody has to wait for them any more. */
+static void drop_left_out(bp_pool *pool, const bp_stream *stream)
+{
+    uint32_t count = 1 + pool->segment_capacity + bp_request_count(pool);
+    for (uint32_t f = 0; f < count; f++) {
+        bp_fence *fence = &pool->fences[f];
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < fence->count; i++) {
+            if (fence->points[i].stream != stream || fence->points[i].point != BP_NO_POINT)
+                fence->points[kept++] = fence->points[i];
+        }
+        fence->count = kept;
+    }
+}
+
+/* Release points on a segment's old stream were left out because the next user would be on it. */
+static bp_status end_promise(bp_pool *pool, const bp_stream *before)
+{
+    if (bp_tally_live(&pool->tally) != 0)
+        return bp_fail(BP_ERR_SCHEDULE,
+                       "bp_pool_set_stream: pool %.40s promised stream %.40s for memory of live requests; release them "
+                       "first",
+                       pool->info.name, bp_stream_name(before));
+    BP_TRY(bp_stream_quiesce((bp_stream *)before));
+    drop_left_out(pool, before);
+    return BP_OK;
+}
+
+static bp_status change_segments(bp_pool *pool, const stream_survey *v)
+{
+    const bp_stream *ended = NULL;
+    for (uint32_t s = 0; s < pool->segment_capacity; s++) {
+        const bp_stream *now = v->only[s] == v->several ? NULL : v->only[s];
+        const bp_stream *before = atomic_load_explicit(&pool->segments[s].only, memory_order_relaxed);
+        if (before != NULL && before != now && before != ended) {
+            BP_TRY(end_promise(pool, before));
+            ended = before;
+        }
+    }
+    for (uint32_t s = 0; s < pool->segment_capacity; s++)
+        atomic_store_explicit(&pool->segments[s].only, v->only[s] == v->several ? NULL : v->only[s],
+                              memory_order_relaxed);
+    return BP_OK;
+}
+
+/* Works out which segments have one stream for all their requests. */
+static bp_status survey_streams(bp_pool *pool)
+{
+    void *memory;
+    BP_TRY(bp_new_array(pool->segment_capacity, sizeof(const bp_stream *), &memory));
+    stream_survey v = {pool, memory, memory};
+    for (uint32_t id = 0; id < bp_request_count(pool); id++)
+        survey_request(&v, &pool->entries[id]);
+    bp_status status = change_segments(pool, &v);
+    free(memory);
+    return status;
+}
+
+bp_status bp_pool_set_stream(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
+{
+    static const char function[] = "bp_pool_set_stream";
+    BP_TRY(check_ids(pool, ids, count, function));
+    BP_TRY(bp_capture_refuse(pool, function));
+    if (stream != NULL)
+        BP_TRY(bp_stream_check(stream, pool->device, function));
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof(const bp_stream *), &memory));
+    const bp_stream **before = memory;
+    for (size_t i = 0; i < count; i++) {
+        before[i] = pool->entries[ids[i]].only;
+        pool->entries[ids[i]].only = stream;
+    }
+    bp_status status = survey_streams(pool);
+    for (size_t i = count; status != BP_OK && i-- > 0;) /* backwards: an id may be there twice */
+        pool->entries[ids[i]].only = before[i];
+    free(memory);
+    return status;
+}
+
+bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_zero zero)
+{
+    BP_TRY(check_ids(pool, ids, count, "bp_pool_set_zero"));
+    if ((unsigned)zero > BP_ZERO_ALL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_zero: zero %d is unknown", (int)zero);
+    for (size_t i = 0; i < count; i++)
+        pool->entries[ids[i]].zero = (uint8_t)zero;
+    return BP_OK;
+}
