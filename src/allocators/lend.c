@@ -243,7 +243,7 @@ bp_status bp_pool_lend(bp_pool *pool, const bp_lend *lend, void **managed)
                        "bp_pool_lend: needs a pool, what to lend (bp_lend_init) and a place for the tensor");
     BP_TRY(bp_device_check(pool->device, "bp_pool_lend"));
     dl_tensor tensor = {0};
-    int64_t numel;
+    int64_t numel = 0;
     bp_lending *lending;
     BP_TRY(describe(pool, lend, &tensor, &numel));
     BP_TRY(lending_of(pool, &lending));
