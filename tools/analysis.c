@@ -49,12 +49,11 @@ static bp_status make_plans(const plan_options *options, analysis *a)
 uint64_t analysis_needed(const analysis *a, const bp_plan *plan)
 {
     uint64_t sum = a->state.total;
-    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
-        bp_plan_role role = {.size = sizeof role};
-        if (bp_plan_role_get(plan, i, &role) != BP_OK)
-            return UINT64_MAX;
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    for (size_t i = 0; i < info->role_count; i++) {
+        const bp_plan_role *role = &info->roles[i];
         /* shards in these roles are those that the state counts */
-        if (!(BP_ROLES_STATE & BP_ROLE_BIT(role.role)) && __builtin_add_overflow(sum, role.bytes, &sum))
+        if (!(BP_ROLES_STATE & BP_ROLE_BIT(role->role)) && __builtin_add_overflow(sum, role->bytes, &sum))
             return UINT64_MAX;
     }
     return sum;
@@ -63,8 +62,7 @@ uint64_t analysis_needed(const analysis *a, const bp_plan *plan)
 static bool is_infeasible(const analysis *a)
 {
     for (size_t i = 0; i < a->plan_count; i++) {
-        bp_plan_summary summary = {.size = sizeof summary};
-        if (bp_plan_summary_get(a->plans[i], &summary) != BP_OK || !summary.feasible)
+        if (!bp_plan_get_info(a->plans[i])->feasible)
             return true;
     }
     return false;

@@ -23,15 +23,15 @@ static operation *next_operation(driver *d)
 /* `held`: where the operation is kept when it is not of the iteration. NULL: there is nothing to do. */
 static operation *make_operation(driver *d, uint8_t stream, uint32_t request, operation *held)
 {
-    if (!d->config.has_memory || d->bytes[request] == 0)
+    if (!d->config.has_memory || d->requests[request].bytes == 0)
         return NULL;
     operation *o = held != NULL ? held : next_operation(d);
     const staging *through = &d->staging[d->capturing ? STAGING_GRAPHS : STAGING_EAGER][stream];
     *o = (operation){.driver = d,
                      .hold = d->holds[request],
-                     .bytes = d->bytes[request],
+                     .bytes = d->requests[request].bytes,
                      .staged = through->memory,
-                     .piece = through->memory != NULL ? through->bytes : d->bytes[request],
+                     .piece = through->memory != NULL ? through->bytes : d->requests[request].bytes,
                      .number = d->issued++,
                      .iteration = d->result.position.iteration,
                      .step = d->result.position.step,
@@ -55,7 +55,7 @@ size_t driver_batch(driver *d, const program_entry *entries, size_t count)
     bool replayed = d->replayed[entries[0].request];
     for (; n < count && d->program.group_of[entries[n].request] == group && d->replayed[entries[n].request] == replayed;
          n++)
-        d->called[n] = d->ids[entries[n].request];
+        d->called[n] = entries[n].request;
     return n;
 }
 
@@ -285,9 +285,9 @@ static bp_status count_checks(driver *d)
     uint64_t each = 0, ran = atomic_load(&d->checked);
     char text[160];
     for (size_t i = 0; i < p->begins[ACTION_COMPUTE][p->steps]; i++)
-        each += d->bytes[p->entries[ACTION_COMPUTE][i].request] > 0;
+        each += d->requests[p->entries[ACTION_COMPUTE][i].request].bytes > 0;
     for (size_t i = 0; i < p->begins[ACTION_DRAIN][p->steps]; i++)
-        each += d->bytes[p->entries[ACTION_DRAIN][i].request] > 0;
+        each += d->requests[p->entries[ACTION_DRAIN][i].request].bytes > 0;
     uint64_t given = d->config.has_memory ? each * d->result.position.iteration : 0;
     if (d->stopped || driver_is_corrupted(d) || ran == given)
         return BP_OK;

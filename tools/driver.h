@@ -25,15 +25,13 @@ typedef bool driver_progress(void *user, uint64_t steps_done);
 
 typedef struct driver_config {
     bp_device *device;
-    bp_pool *pool; /* with every request bound */
+    bp_pool *pool; /* of a plan of these buckets; its requests say how many bytes are filled */
     const bp_buckets *buckets;
     const bp_schedule *schedule;
-    const uint32_t *ids;   /* by request; copied */
-    const uint64_t *bytes; /* by request, as bound; copied */
     uint64_t seed;         /* of the patterns */
     bool has_memory;       /* false: addresses are only addresses, nothing is filled or checked */
     uint32_t steps_ahead;  /* 1 to MOST_STEPS_AHEAD */
-    bool lanes;            /* tell the pool which stream each lane is */
+    bool promises;         /* tell the pool on which stream each request is acquired */
     driver_graphs graphs;  /* needs a device with graphs, and a plan with addresses for every bucket */
     uint32_t max_pause_us; /* before pieces of the streams' work, at random */
     uint64_t piece_bytes;  /* that go through the host at once where it cannot reach the device's memory; 0: 4 MiB */

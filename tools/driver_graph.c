@@ -61,7 +61,7 @@ static bp_status make_arrays(driver *d)
         return fail_memory();
     count_checks(d);
     for (uint32_t i = 0; i < p->held_count; i++)
-        d->owned[i] = d->ids[p->held[i].request];
+        d->owned[i] = p->held[i].request;
     return BP_OK;
 }
 

@@ -27,7 +27,6 @@ static bp_status make_arrays(driver *d)
     d->operations_each = d->config.has_memory ? (size_t)(p->fills + p->checks) : 0;
     size_t operations;
     if (__builtin_mul_overflow(d->operations_each, d->arenas, &operations) ||
-        !new_array(p->requests, sizeof *d->ids, &d->ids) || !new_array(p->requests, sizeof *d->bytes, &d->bytes) ||
         !new_array(p->group_count, sizeof *d->events, &d->events) ||
         !new_array(p->requests, sizeof *d->holds, &d->holds) ||
         !new_array(p->requests, sizeof *d->replayed, &d->replayed) ||
@@ -36,9 +35,19 @@ static bp_status make_arrays(driver *d)
         !new_array(operations, sizeof *d->operations, &d->operations) ||
         !new_array(p->held_count, sizeof *d->held_operations, &d->held_operations))
         return fail_memory();
-    memcpy(d->ids, d->config.ids, p->requests * sizeof *d->ids);
-    memcpy(d->bytes, d->config.bytes, p->requests * sizeof *d->bytes);
+    d->requests = bp_pool_get_info(d->config.pool)->requests;
     return BP_OK;
+}
+
+/* Tells the pool which requests are acquired on the stream. */
+static bp_status promise_stream(driver *d, int stream)
+{
+    size_t count = 0;
+    for (uint32_t id = 0; id < d->program.requests; id++) {
+        if (program_acquire_stream(d->requests[id].role) == stream)
+            d->called[count++] = id;
+    }
+    return bp_pool_set_stream(d->config.pool, d->called, count, d->streams[stream]);
 }
 
 static bp_status make_streams(driver *d)
@@ -47,8 +56,8 @@ static bp_status make_streams(driver *d)
         if (!d->program.streams[s])
             continue;
         bp_status status = bp_stream_create(d->config.device, stream_names[s], &d->streams[s]);
-        if (status == BP_OK && d->config.lanes)
-            status = bp_pool_set_lane(d->config.pool, (uint32_t)s, d->streams[s]);
+        if (status == BP_OK && d->config.promises)
+            status = promise_stream(d, s);
         for (uint32_t slot = 0; status == BP_OK && slot < d->config.steps_ahead; slot++)
             status = bp_event_create(d->config.device, &d->window[slot].events[s]);
         if (status != BP_OK)
@@ -71,7 +80,7 @@ static uint64_t piece_bytes(const driver *d, uint64_t page)
 {
     uint64_t largest = 1, most = d->config.piece_bytes > 0 ? d->config.piece_bytes : PIECE_BYTES;
     for (uint32_t i = 0; i < d->program.requests; i++)
-        largest = d->bytes[i] > largest ? d->bytes[i] : largest;
+        largest = d->requests[i].bytes > largest ? d->requests[i].bytes : largest;
     return round_up(largest < most ? largest : most, page);
 }
 
@@ -150,8 +159,6 @@ bp_status driver_create(const driver_config *config, driver **created)
         status = make_staging(d);
     if (status == BP_OK)
         status = driver_graphs_make(d);
-    d->config.ids = NULL; /* the copies count */
-    d->config.bytes = NULL;
     *created = d;
     if (status != BP_OK)
         driver_destroy(created);
@@ -175,8 +182,7 @@ void driver_destroy(driver **destroyed)
         bp_event_destroy(&d->events[i].filled);
     }
     free_staging(d);
-    void *const arrays[] = {d->ids,    d->bytes,    d->events,     d->holds,          d->served,
-                            d->called, d->replayed, d->operations, d->held_operations};
+    void *const arrays[] = {d->events, d->holds, d->served, d->called, d->replayed, d->operations, d->held_operations};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         free(arrays[i]);
     program_finish(&d->program);

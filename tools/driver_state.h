@@ -61,8 +61,7 @@ typedef struct driver_graph {
 struct driver {
     driver_config config;
     program program;
-    uint32_t *ids;
-    uint64_t *bytes;
+    const bp_plan_request *requests; /* of the pool */
     bp_stream *streams[STREAM_COUNT];
     staging staging[STAGING_KINDS][STREAM_COUNT];
     window_slot window[MOST_STEPS_AHEAD];

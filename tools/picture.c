@@ -68,7 +68,7 @@ static void name_differences(page *p)
     add_text(text, room, layout->role_count > 1 ? ")" : "");
     for (size_t plan = 0; layout->plan_count > 1 && plan < layout->plan_count; plan++) {
         add_text(text, room, plan > 0 ? ", " : layout->role_count > 1 ? " and policy (" : "policy (");
-        add_text(text, room, bp_policy_name(layout->panels[plan].summary.policy));
+        add_text(text, room, bp_policy_name(layout->panels[plan].plan->policy));
     }
     add_text(text, room,
              layout->plan_count > 1 ? "); steps and colours are the same." : "; steps and colours are the same.");
@@ -193,7 +193,7 @@ static double most_bytes(const picture_layout *layout, size_t role)
         const picture_panel *panel = &layout->panels[i];
         if (panel->drawn_before)
             continue;
-        uint64_t bytes = panel->summary.feasible ? panel->role.bytes : 0;
+        uint64_t bytes = panel->plan->feasible ? panel->role.bytes : 0;
         bytes = panel->role.lower_bound_bytes > bytes ? panel->role.lower_bound_bytes : bytes;
         most = bytes > most ? bytes : most;
     }

@@ -30,12 +30,6 @@ static const char *find_request(const picture_input *input, size_t index, found_
     return NULL;
 }
 
-static bool is_of(const picture_input *input, const bp_assignment *assignment, const found_request *found)
-{
-    return assignment->role == found->request.role && assignment->ordinal == found->bucket.ordinal &&
-           strcmp(assignment->unit, bp_buckets_unit_name(input->buckets, (size_t)found->bucket.unit)) == 0;
-}
-
 static int by_value(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -45,7 +39,7 @@ static int by_value(const void *a, const void *b)
 /* Where buffers begin: some request of each begins there, too. Offsets of a plan without buffers mean nothing as lines. */
 static const char *find_starts(picture_panel *panel)
 {
-    if (panel->role.buffers == 0 || panel->rect_count == 0)
+    if (panel->role.buffer_count == 0 || panel->rect_count == 0)
         return NULL;
     panel->starts = malloc(panel->rect_count * sizeof *panel->starts);
     if (panel->starts == NULL)
@@ -88,53 +82,43 @@ static void sum_changes(uint64_t *changes, size_t count)
         changes[i] += changes[i - 1];
 }
 
-static const char *place(const bp_assignment *assignment, const found_request *found, uint8_t kind,
-                         picture_panel *panel)
+static void place(const bp_plan_request *planned, const found_request *found, uint8_t kind, picture_panel *panel)
 {
-    bp_plan_slab slab = {.size = sizeof slab};
-    if (bp_plan_slab_get(panel->plan, assignment->slab, &slab) != BP_OK)
-        return bp_error_detail();
-    panel->slab_bytes = slab.bytes;
+    panel->slab_bytes = panel->plan->slabs[planned->slab].bytes;
     for (size_t k = 0; k < found->interval_count; k++)
-        panel->rects[panel->rect_count++] = (picture_rect){.offset = assignment->offset,
-                                                           .bytes = assignment->bytes,
+        panel->rects[panel->rect_count++] = (picture_rect){.offset = planned->offset,
+                                                           .bytes = planned->bytes,
                                                            .begin = found->intervals[k].begin,
                                                            .end = found->intervals[k].end,
                                                            .unit = (uint32_t)found->bucket.unit,
                                                            .kind = kind};
-    return NULL;
 }
 
-/* Places the role's requests by the plan's assignments, which are in the order of the requests; the rest is dynamic. */
+/* Places the role's requests where the plan has them; the rest is dynamic. */
 static const char *place_requests(const picture_input *input, picture_layout *layout, picture_panel *panel,
                                   uint64_t *total)
 {
-    size_t next = 0, count = bp_plan_assignment_count(panel->plan);
-    for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++) {
+    const uint64_t mask = panel->plan->alignment - 1;
+    if (panel->plan->request_count != bp_buckets_request_count(input->buckets))
+        return "a plan has other requests than these buckets: it was made for another model";
+    for (size_t r = 0; r < panel->plan->request_count && !panel->drawn_before; r++) {
         found_request found;
+        const bp_plan_request *planned = &panel->plan->requests[r];
+        if (!(panel->role.roles & BP_ROLE_BIT(planned->role)))
+            continue;
         const char *error = find_request(input, r, &found);
         if (error != NULL)
             return error;
-        bp_assignment assignment = {.size = sizeof assignment};
-        bool placed = next < count && bp_plan_assignment_get(panel->plan, next, &assignment) == BP_OK &&
-                      is_of(input, &assignment, &found);
-        next += placed;
-        if (panel->drawn_before || !(panel->role.roles & BP_ROLE_BIT(found.request.role)))
-            continue;
-        const char *role = found.request.role != panel->role.role ? bp_role_name((bp_role)found.request.role) : "";
+        const char *role = planned->role != panel->role.role ? bp_role_name((bp_role)planned->role) : "";
         uint8_t kind = picture_kind_of(&found.bucket, role, layout->kinds);
-        uint64_t mask = panel->summary.alignment > 0 ? panel->summary.alignment - 1 : 0;
-        uint64_t bytes = (found.request.bytes + mask) & ~mask;
+        uint64_t bytes = (planned->bytes + mask) & ~mask;
         add_live(&found, bytes, total);
-        if (placed)
-            error = place(&assignment, &found, kind, panel);
-        else if (panel->summary.feasible)
+        if (planned->placement == BP_PLACE_PLANNED)
+            place(planned, &found, kind, panel);
+        else if (panel->plan->feasible)
             add_live(&found, bytes, panel->live + kind * (layout->steps + 1));
-        if (error != NULL)
-            return error;
     }
-    return next == count ? NULL
-                         : "a plan has assignments that these buckets do not have: it was made for another model";
+    return NULL;
 }
 
 /* Sums over the steps, and what a plan that was read from a file does not say. */
@@ -157,7 +141,7 @@ static void add_up(const picture_layout *layout, uint64_t *total, picture_panel 
         }
         sum += (double)total[step];
     }
-    if (panel->role_index == SIZE_MAX) {
+    if (panel->is_worked_out) {
         panel->role.bytes = panel->slab_bytes + panel->live_bytes;
         panel->role.lower_bound_bytes = most;
         panel->role.lower_bound_step = most_step;
@@ -169,18 +153,14 @@ static void add_up(const picture_layout *layout, uint64_t *total, picture_panel 
 static const char *init_panel(const picture_input *input, picture_layout *layout, const bp_plan *plan, uint32_t role,
                               picture_panel *panel)
 {
-    panel->plan = plan;
-    panel->summary.size = sizeof panel->summary;
-    if (bp_plan_summary_get(plan, &panel->summary) != BP_OK)
-        return bp_error_detail();
-    panel->role_index = SIZE_MAX;
-    for (size_t i = 0; i < bp_plan_role_count(plan) && panel->role_index == SIZE_MAX; i++) {
-        panel->role.size = sizeof panel->role;
-        if (bp_plan_role_get(plan, i, &panel->role) == BP_OK && (panel->role.roles & BP_ROLE_BIT(role)))
-            panel->role_index = i;
+    panel->plan = bp_plan_get_info(plan);
+    panel->is_worked_out = true;
+    panel->role = (bp_plan_role){.role = role, .roles = BP_ROLE_BIT(role)};
+    for (size_t i = 0; i < panel->plan->role_count && panel->is_worked_out; i++) {
+        panel->is_worked_out = !(panel->plan->roles[i].roles & BP_ROLE_BIT(role));
+        if (!panel->is_worked_out)
+            panel->role = panel->plan->roles[i];
     }
-    if (panel->role_index == SIZE_MAX)
-        panel->role = (bp_plan_role){.size = sizeof panel->role, .role = role, .roles = BP_ROLE_BIT(role)};
     panel->drawn_before = panel->role.role != role;
     uint64_t *total = NULL;
     const char *error = allocate(input, layout, panel, &total);
@@ -200,11 +180,9 @@ static bool is_always_drawn_before(const picture_input *input, uint32_t role)
     size_t plans = 0;
     for (size_t p = 0; p < input->plan_count; p++) {
         bool drawn = false;
-        for (size_t i = 0; i < bp_plan_role_count(input->plans[p]); i++) {
-            bp_plan_role entry = {.size = sizeof entry};
-            drawn = drawn || (bp_plan_role_get(input->plans[p], i, &entry) == BP_OK && entry.role != role &&
-                              (entry.roles & BP_ROLE_BIT(role)));
-        }
+        const bp_plan_info *plan = bp_plan_get_info(input->plans[p]);
+        for (size_t i = 0; i < plan->role_count; i++)
+            drawn = drawn || (plan->roles[i].role != role && (plan->roles[i].roles & BP_ROLE_BIT(role)));
         plans += drawn;
     }
     return plans == input->plan_count;

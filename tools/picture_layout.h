@@ -17,10 +17,9 @@ typedef struct picture_rect {
 
 /* One role of one plan, or all roles that share its slab. */
 typedef struct picture_panel {
-    const bp_plan *plan;
-    bp_plan_summary summary;
-    bp_plan_role role;   /* of a plan that says nothing of its roles: only role, bytes and bound, worked out here */
-    size_t role_index;   /* in the plan; SIZE_MAX: the plan says nothing of it */
+    const bp_plan_info *plan;
+    bp_plan_role role;   /* of a plan that was read from a file: only role, bytes and bound, worked out here */
+    bool is_worked_out;  /* of such a plan */
     bool drawn_before;   /* a slab of several roles, in the row of the first of them */
     uint64_t slab_bytes; /* of what has an address */
     uint64_t live_bytes; /* the largest sum of what has none */

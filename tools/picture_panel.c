@@ -22,12 +22,11 @@ static void name_witnesses(const picture_view *v, char *text, size_t room)
     size_t units = 0, length = 0;
     const char *before = "";
     *text = '\0';
-    for (size_t i = 0; i < bp_plan_witness_count(v->panel->plan, v->panel->role_index); i++) {
-        bp_plan_witness witness = {.size = sizeof witness};
-        if (bp_plan_witness_get(v->panel->plan, v->panel->role_index, i, &witness) != BP_OK ||
-            strcmp(witness.unit, before) == 0)
+    for (size_t i = 0; i < v->panel->role.witness_count; i++) {
+        const char *unit = v->panel->plan->requests[v->panel->role.witnesses[i]].unit;
+        if (strcmp(unit, before) == 0)
             continue;
-        before = witness.unit;
+        before = unit;
         size_t skipped = strlen(before) > v->layout->common_chars ? v->layout->common_chars : 0;
         if (units++ < 3 && length < room)
             length +=
@@ -177,12 +176,12 @@ static void draw_heading(const picture_view *v)
     if (p->role.copies > 0 && p->role.pool_bytes > 0)
         snprintf(sets, sizeof sets, " with %u buffer set%s", p->role.copies, p->role.copies > 1 ? "s" : "");
     snprintf(text, sizeof text, "%s, policy %s%s: %s", names_roles(p->role.roles, roles),
-             bp_policy_name(p->summary.policy), sets,
-             p->drawn_before       ? "in one slab, drawn above"
-             : p->summary.feasible ? bytes
-                                   : "impossible");
+             bp_policy_name(p->plan->policy), sets,
+             p->drawn_before     ? "in one slab, drawn above"
+             : p->plan->feasible ? bytes
+                                 : "impossible");
     picture_text(v->cr, &heading, v->box->x, v->box->y - 26, 0, room, text);
-    if (!p->summary.feasible || p->drawn_before)
+    if (!p->plan->feasible || p->drawn_before)
         return;
     compare(&p->role, compared, sizeof compared);
     if (p->used < 0.001)
@@ -205,13 +204,13 @@ static void draw_frame(const picture_view *v)
 static void draw_memory(const picture_view *v, bool bound_is_labelled)
 {
     draw_frame(v);
-    if (v->panel->summary.feasible) {
+    if (v->panel->plan->feasible) {
         picture_draw_slab(v);
         draw_brackets(v);
         draw_top(v);
     } else {
         picture_text(v->cr, &plain, v->box->x + v->box->width / 2, v->box->y + v->box->height / 3, 0.5,
-                     v->box->width - 16, v->panel->summary.infeasible_because);
+                     v->box->width - 16, v->panel->plan->infeasible_because);
     }
     draw_bound(v, bound_is_labelled);
 }
@@ -244,7 +243,7 @@ void picture_panel_draw(cairo_t *cr, const picture_input *input, const picture_l
     draw_heading(&v);
     if (panel->drawn_before)
         return;
-    if (!panel->summary.feasible || !draw_enlarged(&v)) {
+    if (!panel->plan->feasible || !draw_enlarged(&v)) {
         picture_draw_memory_axis(&v);
         draw_memory(&v, true);
     }

@@ -17,6 +17,11 @@ static const struct {
     [BP_ROLE_OPTIMIZER] = {BP_LANE_COMPUTE, BP_LANE_COMPUTE, BP_LANE_COMPUTE},
 };
 
+int program_acquire_stream(uint32_t role)
+{
+    return streams_of[role].acquire;
+}
+
 static bp_status fail_memory(void)
 {
     return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the steps of the schedule");

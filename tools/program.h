@@ -50,4 +50,7 @@ typedef struct program {
 bp_status program_init(const bp_buckets *buckets, const bp_schedule *schedule, program *p);
 void program_finish(program *p);
 
+/* The stream that requests of a role are acquired on. */
+int program_acquire_stream(uint32_t role);
+
 #endif

@@ -74,87 +74,80 @@ void report_options(document *d, const analysis *a, const plan_options *o)
     document_end(d);
 }
 
-static void print_buffer(document *d, const bp_plan *plan, size_t role, size_t index)
+static void print_place(document *d, const bp_plan_request *r)
 {
-    static const char *const kinds[] = {"", "pooled", "persistent", "dynamic"};
-    bp_plan_buffer b = {.size = sizeof b};
-    if (!document_check(d, bp_plan_buffer_get(plan, role, index, &b)))
-        return;
+    document_text(d, "unit", r->unit);
+    document_text(d, "bucket", cli_bucket(r->bucket, r->ordinal));
+}
+
+static void print_buffer(document *d, const bp_plan_info *plan, const bp_plan_buffer *b)
+{
     document_object(d, NULL);
-    document_text(d, "dtype", bp_dtype_name(b.dtype));
-    document_number(d, "rank", b.rank);
-    document_number(d, "copies", b.copies);
-    document_number(d, "bytes", b.bytes);
+    document_text(d, "dtype", bp_dtype_name(b->dtype));
+    document_number(d, "rank", b->rank);
+    document_number(d, "copies", b->copies);
+    document_number(d, "bytes", b->bytes);
     document_object(d, "set_by");
-    document_text(d, "unit", b.set_by_unit);
-    document_text(d, "bucket", cli_bucket(b.set_by_bucket, b.set_by_ordinal));
+    print_place(d, &plan->requests[b->set_by]);
     document_end(d);
-    document_text(d, "kind", kinds[b.kind]);
-    document_number(d, "users", b.tenants);
-    document_end(d);
-}
-
-static void print_witness(document *d, const bp_plan *plan, size_t role, size_t index)
-{
-    bp_plan_witness w = {.size = sizeof w};
-    if (!document_check(d, bp_plan_witness_get(plan, role, index, &w)))
-        return;
-    document_object(d, NULL);
-    document_text(d, "unit", w.unit);
-    document_text(d, "bucket", cli_bucket(w.bucket, w.ordinal));
-    document_number(d, "bytes", w.bytes);
+    document_text(d, "kind", b->kind == BP_BUFFER_POOLED ? "pooled" : "persistent");
+    document_number(d, "users", b->users);
     document_end(d);
 }
 
-static void print_role(document *d, const bp_plan *plan, size_t index)
+static void print_witness(document *d, const bp_plan_info *plan, uint32_t request)
 {
-    bp_plan_role role = {.size = sizeof role};
-    if (!document_check(d, bp_plan_role_get(plan, index, &role)))
-        return;
+    const uint64_t mask = plan->alignment - 1;
     document_object(d, NULL);
-    document_text(d, "role", bp_role_name((bp_role)role.role));
-    report_roles(d, "roles", role.roles);
-    document_number(d, "bytes", role.bytes);
-    document_number(d, "lower_bound_bytes", role.lower_bound_bytes);
-    document_number(d, "lower_bound_step", role.lower_bound_step);
+    print_place(d, &plan->requests[request]);
+    document_number(d, "bytes", (plan->requests[request].bytes + mask) & ~mask);
+    document_end(d);
+}
+
+static void print_role(document *d, const bp_plan_info *plan, const bp_plan_role *role)
+{
+    document_object(d, NULL);
+    document_text(d, "role", bp_role_name((bp_role)role->role));
+    report_roles(d, "roles", role->roles);
+    document_number(d, "bytes", role->bytes);
+    document_number(d, "lower_bound_bytes", role->lower_bound_bytes);
+    document_number(d, "lower_bound_step", role->lower_bound_step);
     document_list(d, "witness");
-    for (size_t i = 0; i < bp_plan_witness_count(plan, index); i++)
-        print_witness(d, plan, index, i);
+    for (size_t i = 0; i < role->witness_count; i++)
+        print_witness(d, plan, role->witnesses[i]);
     document_end(d);
-    document_number(d, "proven_bytes", role.proven_bytes);
-    document_flag(d, "optimal", role.optimal);
-    document_text(d, "method", role.method);
-    document_number(d, "pool_bytes", role.pool_bytes);
-    document_number(d, "persistent_bytes", role.persistent_bytes);
-    document_number(d, "dynamic_bytes", role.dynamic_bytes);
+    document_number(d, "proven_bytes", role->proven_bytes);
+    document_flag(d, "optimal", role->optimal);
+    document_text(d, "method", role->method);
+    document_number(d, "pool_bytes", role->pool_bytes);
+    document_number(d, "persistent_bytes", role->persistent_bytes);
+    document_number(d, "dynamic_bytes", role->dynamic_bytes);
     document_list(d, "buffers");
-    for (size_t i = 0; i < role.buffers; i++)
-        print_buffer(d, plan, index, i);
+    for (size_t i = 0; i < role->buffer_count; i++)
+        print_buffer(d, plan, &role->buffers[i]);
     document_end(d);
     document_end(d);
 }
 
-static void print_policy(document *d, const analysis *a, const bp_plan *plan, const plan_options *o)
+static void print_policy(document *d, const analysis *a, const bp_plan *of, const plan_options *o)
 {
-    bp_plan_summary s = {.size = sizeof s};
-    if (!document_check(d, bp_plan_summary_get(plan, &s)))
-        return;
+    const bp_plan_info *plan = bp_plan_get_info(of);
     document_object(d, NULL);
-    document_text(d, "policy", bp_policy_name(s.policy));
-    document_number(d, "bytes", s.bytes);
-    document_number(d, "lower_bound_bytes", s.lower_bound_bytes);
-    document_flag(d, "optimal", s.optimal);
-    document_flag(d, "feasible", s.feasible);
-    document_flag(d, "stable", s.stable);
-    document_number(d, "copies", s.copies);
+    document_text(d, "policy", bp_policy_name(plan->policy));
+    document_number(d, "bytes", plan->bytes);
+    document_number(d, "lower_bound_bytes", plan->lower_bound_bytes);
+    document_flag(d, "optimal", plan->optimal);
+    document_flag(d, "feasible", plan->feasible);
+    document_flag(d, "stable", plan->stable);
+    document_number(d, "copies", plan->copies);
     document_list(d, "roles");
-    for (size_t i = 0; i < bp_plan_role_count(plan); i++)
-        print_role(d, plan, i);
+    for (size_t i = 0; i < plan->role_count; i++)
+        print_role(d, plan, &plan->roles[i]);
     document_end(d);
-    if (!s.feasible)
-        document_text(d, "infeasible_because", s.infeasible_because);
+    if (!plan->feasible)
+        document_text(d, "infeasible_because", plan->infeasible_because);
     if (o->budget > 0) {
-        uint64_t needed = analysis_needed(a, plan);
+        uint64_t needed = analysis_needed(a, of);
         document_number(d, "needed_bytes", needed);
         document_flag(d, "fits", needed <= o->budget);
     }

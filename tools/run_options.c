@@ -16,10 +16,9 @@ enum {
     OPT_GRAPH,
     OPT_STEPS,
     OPT_SCALE,
-    OPT_SELECT,
     OPT_STRICT,
     OPT_GUARD,
-    OPT_NO_LANES,
+    OPT_NO_PROMISES,
     OPT_NVTX,
     OPT_DELAY,
     OPT_SEED,
@@ -53,12 +52,10 @@ static const struct argp_option run_table[] = {
     {"delay", OPT_DELAY, "US", 0, "Streams pause at random, up to this many microseconds (default 0)", 0},
     {"seed", OPT_SEED, "N", 0, "Of the patterns and the pauses (default 1)", 0},
     {0, 0, 0, 0, "Pool:", 6},
-    {"select", OPT_SELECT, "WHICH", 0,
-     "assigned: each bucket gets the copy its plan says; any: the lowest free one (default assigned)", 0},
     {"strict", OPT_STRICT, "HOW", 0,
-     "What happens when a bucket would get another buffer than before: off, warn or error (default error)", 0},
+     "What happens when a bucket's buffer is held while another copy is free: off, warn or error (default error)", 0},
     {"guard", OPT_GUARD, 0, 0, "Guard mode: touching released memory traps, writes past the end are found", 0},
-    {"no-lanes", OPT_NO_LANES, 0, 0, "Do not tell the pool which stream acquires which bucket", 0},
+    {"no-promises", OPT_NO_PROMISES, 0, 0, "Do not tell the pool which stream acquires which bucket", 0},
     {"nvtx", OPT_NVTX, 0, 0,
      "NVTX ranges and memory regions, for profilers and compute-sanitizer (default: where one of them is attached)", 0},
     {0, 0, 0, 0, "Output:", 7},
@@ -82,17 +79,11 @@ static const choice policies[] = {{"dynamic", BP_POLICY_DYNAMIC},
                                   {"max", BP_POLICY_MAX},
                                   {"scheduled", BP_POLICY_SCHEDULED},
                                   {0, 0}};
-static const choice selections[] = {{"assigned", BP_SELECT_ASSIGNED}, {"any", BP_SELECT_ANY}, {0, 0}};
 static const choice stricts[] = {{"off", BP_STRICT_OFF}, {"warn", BP_STRICT_WARN}, {"error", BP_STRICT_ERROR}, {0, 0}};
 
 const char *run_graphs_name(const run_options *options)
 {
     return choice_name(graphs, (int)options->graphs);
-}
-
-const char *run_selection_name(const run_options *options)
-{
-    return choice_name(selections, (int)options->selection);
 }
 
 const char *run_strict_name(const run_options *options)
@@ -153,17 +144,13 @@ static int parse_one(int key, char *text, run_options *o)
         o->delay_us = (uint32_t)number;
         return code;
     case OPT_SEED: return value_number("seed", text, 0, INT64_MAX, &o->seed);
-    case OPT_SELECT:
-        code = value_choice("select", text, selections, &value);
-        o->selection = (bp_selection)value;
-        return code;
     case OPT_STRICT:
         code = value_choice("strict", text, stricts, &value);
         o->strict = (bp_strict)value;
         return code;
     case OPT_GUARD: o->guard = true; return EXIT_GO_ON;
     case OPT_NVTX: o->nvtx = true; return EXIT_GO_ON;
-    case OPT_NO_LANES: o->lanes = false; return EXIT_GO_ON;
+    case OPT_NO_PROMISES: o->promises = false; return EXIT_GO_ON;
     case OPT_JSON: o->json = true; return EXIT_GO_ON;
     case OPT_TRACE: o->trace = text; return value_file("--trace", text);
     case OPT_PROFILE:
@@ -235,13 +222,8 @@ static int check(const run_options *o)
 
 int run_options_parse(int argc, char **argv, run_options *options)
 {
-    *options = (run_options){.policy = BP_POLICY_SCHEDULED,
-                             .steps = 3,
-                             .scale = 1,
-                             .selection = BP_SELECT_ASSIGNED,
-                             .strict = BP_STRICT_ERROR,
-                             .lanes = true,
-                             .seed = 1};
+    *options = (run_options){
+        .policy = BP_POLICY_SCHEDULED, .steps = 3, .scale = 1, .strict = BP_STRICT_ERROR, .promises = true, .seed = 1};
     options_init(&options->planning);
     options->planning.policy_count = 0; /* planned after the scale is known */
     static const struct argp argp = {

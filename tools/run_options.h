@@ -17,9 +17,8 @@ typedef struct run_options {
     uint64_t scale;   /* a power of two, 0: picked */
     const char *plan; /* a plan file, NULL: planned here */
     bool unchecked;
-    bp_selection selection;
     bp_strict strict;
-    bool guard, lanes, nvtx;
+    bool guard, promises, nvtx;
     driver_graphs graphs;
     uint32_t delay_us;
     uint64_t seed;
@@ -35,7 +34,6 @@ int run_options_parse(int argc, char **argv, run_options *options);
 void run_options_finish(run_options *options);
 
 const char *run_graphs_name(const run_options *options);
-const char *run_selection_name(const run_options *options);
 const char *run_strict_name(const run_options *options);
 
 #endif

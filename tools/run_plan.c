@@ -34,12 +34,6 @@ static uint64_t scale_for(uint64_t bytes, uint64_t most)
     return scale;
 }
 
-static uint64_t bytes_of(const bp_plan *plan)
-{
-    bp_plan_summary summary = {.size = sizeof summary};
-    return bp_plan_summary_get(plan, &summary) == BP_OK ? summary.bytes : UINT64_MAX;
-}
-
 /* Where to begin looking: what the time of a step asks for. The null device's steps take none. */
 static uint64_t first_scale(const run_options *options, const analysis *a)
 {
@@ -61,7 +55,7 @@ static int plan_here(const run_options *options, const analysis *a, run_plan *pl
         if (status != BP_OK)
             return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%s: %s",
                             options->planning.models[0], bp_error_detail());
-        bool fits = scaled_bytes(bytes_of(plan->full), plan->scale) <= memory_for_auto();
+        bool fits = scaled_bytes(bp_plan_get_info(plan->full)->bytes, plan->scale) <= memory_for_auto();
         if (options->scale != 0 || options->device == RUN_NULL || fits || plan->scale >= MOST_SCALE)
             return EXIT_GO_ON;
     }
@@ -72,10 +66,10 @@ static int plan_here(const run_options *options, const analysis *a, run_plan *pl
 /* The value of an option that is noted in a plan; NULL: not noted, the default. */
 static const char *noted(const bp_plan *plan, const char *key)
 {
-    const char *name, *value;
-    for (size_t i = 0; i < bp_plan_option_count(plan); i++) {
-        if (bp_plan_option(plan, i, &name, &value) == BP_OK && strcmp(name, key) == 0)
-            return value;
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    for (size_t i = 0; i < info->option_count; i++) {
+        if (strcmp(info->options[i].key, key) == 0)
+            return info->options[i].value;
     }
     return NULL;
 }
@@ -110,15 +104,14 @@ static void describe_option(const char *key, const char *value, char text[160])
 static bool find_difference(const bp_plan *one, const bp_plan *other, char in_one[160], char in_other[160])
 {
     static const char *const making[] = {"buffers", "joint", "work", NULL};
-    const char *key, *value;
-    for (size_t i = 0; i < bp_plan_option_count(one); i++) {
-        if (bp_plan_option(one, i, &key, &value) != BP_OK || is_one_of(key, making))
+    const bp_plan_info *info = bp_plan_get_info(one);
+    for (size_t i = 0; i < info->option_count; i++) {
+        const bp_plan_option *o = &info->options[i];
+        const char *others = noted(other, o->key);
+        if (is_one_of(o->key, making) || (others != NULL && strcmp(o->value, others) == 0))
             continue;
-        const char *others = noted(other, key);
-        if (others != NULL && strcmp(value, others) == 0)
-            continue;
-        describe_option(key, value, in_one);
-        describe_option(key, others, in_other);
+        describe_option(o->key, o->value, in_one);
+        describe_option(o->key, others, in_other);
         return true;
     }
     return false;
@@ -145,9 +138,8 @@ static int compare_options(const run_options *options, const analysis *a, const 
 
 static int check_plan(const run_options *options, const analysis *a, const bp_plan *plan)
 {
-    const char *model = bp_plan_model(plan);
     int code = EXIT_GO_ON;
-    if (model == NULL || strcmp(model, a->name) == 0)
+    if (strcmp(bp_plan_get_info(plan)->model, a->name) == 0)
         code = compare_options(options, a, plan);
     if (code != EXIT_GO_ON)
         return code;
@@ -158,29 +150,49 @@ static int check_plan(const run_options *options, const analysis *a, const bp_pl
     return compare_options(options, a, plan);
 }
 
+/* Whatever it was planned with: the driver's requests must be the plan's. */
+static int match_requests(const run_options *options, const analysis *a, const bp_plan *plan)
+{
+    for (size_t i = 0; i < bp_buckets_request_count(a->buckets); i++) {
+        bp_request r = {.size = sizeof r};
+        bp_bucket b = {.size = sizeof b};
+        uint32_t id = 0;
+        bp_status status = bp_buckets_request(a->buckets, i, &r);
+        if (status == BP_OK)
+            status = bp_buckets_get(a->buckets, r.bucket, &b);
+        if (status == BP_OK)
+            status = bp_plan_find(plan, bp_buckets_unit_name(a->buckets, (size_t)b.unit), b.ordinal, (bp_role)r.role,
+                                  r.dtype, r.bytes, &id);
+        if (status != BP_OK)
+            return cli_fail(EXIT_NEGATIVE, "%s does not fit %s: %s", options->plan, a->name, bp_error_detail());
+        if (id != i)
+            return cli_fail(EXIT_NEGATIVE,
+                            "%s does not fit %s: its requests are numbered otherwise (%u for %zu); give the "
+                            "run the plan's --roles",
+                            options->plan, a->name, id, i);
+    }
+    return EXIT_GO_ON;
+}
+
 static int read_plan(const run_options *options, const analysis *a, run_plan *plan)
 {
     bp_status status = bp_plan_read(strcmp(options->plan, "-") == 0 ? "/dev/stdin" : options->plan, &plan->full);
     if (status != BP_OK)
         return cli_fail_status(status);
-    int code = options->unchecked ? EXIT_GO_ON : check_plan(options, a, plan->full);
+    int code = options->unchecked ? match_requests(options, a, plan->full) : check_plan(options, a, plan->full);
     if (code != EXIT_GO_ON)
         return code;
     plan->scale = first_scale(options, a);
-    uint64_t for_memory = scale_for(bytes_of(plan->full), memory_for_auto());
+    uint64_t for_memory = scale_for(bp_plan_get_info(plan->full)->bytes, memory_for_auto());
     if (options->scale == 0 && options->device != RUN_NULL && for_memory > plan->scale)
         plan->scale = for_memory;
-    bp_plan_summary summary = {.size = sizeof summary};
-    status = bp_plan_summary_get(plan->full, &summary);
-    if (status != BP_OK)
-        return cli_fail_status(status);
-    uint64_t enough = 256 * plan->scale;
-    if (summary.alignment % plan->scale != 0)
+    uint64_t enough = 256 * plan->scale, alignment = bp_plan_get_info(plan->full)->alignment;
+    if (alignment % plan->scale != 0)
         return cli_fail(EXIT_BAD_INPUT,
                         "%s has alignment %llu, which scale %llu does not divide: plan it with --align %llu, or run at "
                         "--scale %llu or less",
-                        options->plan, (unsigned long long)summary.alignment, (unsigned long long)plan->scale,
-                        (unsigned long long)enough, (unsigned long long)summary.alignment);
+                        options->plan, (unsigned long long)alignment, (unsigned long long)plan->scale,
+                        (unsigned long long)enough, (unsigned long long)alignment);
     return EXIT_GO_ON;
 }
 
@@ -195,16 +207,13 @@ int run_plan_init(const run_options *options, const analysis *a, run_plan *plan)
     progress_unwatch(&p);
     if (code != EXIT_GO_ON)
         return code;
-    bp_plan_summary summary = {.size = sizeof summary};
-    bp_status status = bp_plan_summary_get(plan->full, &summary);
-    if (status == BP_OK && !summary.feasible)
-        return cli_fail(EXIT_NEGATIVE, "%s is infeasible: %s", bp_policy_name(summary.policy),
-                        summary.infeasible_because);
-    if (status == BP_OK && !summary.stable && options->graphs != DRIVER_GRAPHS_OFF)
+    const bp_plan_info *info = bp_plan_get_info(plan->full);
+    if (!info->feasible)
+        return cli_fail(EXIT_NEGATIVE, "%s is infeasible: %s", bp_policy_name(info->policy), info->infeasible_because);
+    if (!info->stable && options->graphs != DRIVER_GRAPHS_OFF)
         return cli_fail(EXIT_BAD_INPUT,
                         "--graph needs buckets with addresses that stay, and the plan leaves some dynamic");
-    if (status == BP_OK && plan->scale > 1)
-        status = scale_plan(plan->full, plan->scale, &plan->scaled);
+    bp_status status = plan->scale > 1 ? scale_plan(plan->full, plan->scale, &plan->scaled) : BP_OK;
     return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
 }
 

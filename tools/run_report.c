@@ -58,7 +58,8 @@ const char *run_failure_text(const run_setup *setup, const analysis *a, const ru
         request_names names = names_of(a, c->request);
         snprintf(text, 1024, "%s: %.120s/%.80s (%s) is corrupted: byte %llu of %llu is 0x%02x instead of 0x%02x", place,
                  names.unit, names.bucket, names.role, (unsigned long long)c->difference.offset,
-                 (unsigned long long)setup->bytes[c->request], c->difference.found, c->difference.expected);
+                 (unsigned long long)bp_pool_get_info(setup->pool)->requests[c->request].bytes, c->difference.found,
+                 c->difference.expected);
     }
     return text;
 }
@@ -76,13 +77,13 @@ __attribute__((format(printf, 2, 3))) static void print_line(const char *label, 
     putchar('\n');
 }
 
-static void print_scale(const run_options *o, const run_setup *setup, const bp_plan_summary *summary)
+static void print_scale(const run_options *o, const run_setup *setup, const bp_plan_info *plan)
 {
     if (setup->plan.scale == 1)
         return;
     print_line("scale", "%llu%s: sizes and offsets divided, planned at alignment %llu",
                (unsigned long long)setup->plan.scale, o->scale == 0 ? ", picked" : "",
-               (unsigned long long)summary->alignment);
+               (unsigned long long)plan->alignment);
 }
 
 static void print_memory(const run_setup *setup, const run_outcome *outcome)
@@ -129,21 +130,17 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
 {
     const bp_pool_statistics *s = &outcome->statistics;
     const driver_result *r = &outcome->result;
-    bp_plan_summary summary = {.size = sizeof summary};
-    bp_status status = bp_plan_summary_get(setup->plan.full, &summary);
-    if (status != BP_OK)
-        return cli_fail_status(status);
+    const bp_plan_info *plan = bp_plan_get_info(setup->plan.full);
     table_print_heading(a, &o->planning);
     print_line("device", "%s%s%s", bp_device_name(setup->device), *setup->device_model != '\0' ? ", " : "",
                setup->device_model);
-    print_line("plan", "policy %s, %s, %.2f x the bound of %s", bp_policy_name(summary.policy),
-               cli_bytes(summary.bytes),
-               summary.lower_bound_bytes > 0 ? (double)summary.bytes / (double)summary.lower_bound_bytes : 1.0,
-               cli_bytes(summary.lower_bound_bytes));
-    print_line("pool", "allocator %s, %s copies, strict %s%s%s%s", bp_pool_allocator_name(setup->pool),
-               run_selection_name(o), run_strict_name(o), o->guard ? ", guarded" : "", o->lanes ? "" : ", no lanes",
-               bp_pool_is_annotated(setup->pool) ? ", annotated" : "");
-    print_scale(o, setup, &summary);
+    print_line("plan", "policy %s, %s, %.2f x the bound of %s", bp_policy_name(plan->policy), cli_bytes(plan->bytes),
+               plan->lower_bound_bytes > 0 ? (double)plan->bytes / (double)plan->lower_bound_bytes : 1.0,
+               cli_bytes(plan->lower_bound_bytes));
+    print_line("pool", "strict %s%s%s%s", run_strict_name(o), o->guard ? ", guarded" : "",
+               o->promises ? "" : ", no promised streams",
+               bp_pool_get_info(setup->pool)->annotated ? ", annotated" : "");
+    print_scale(o, setup, plan);
     print_memory(setup, outcome);
     print_line("steps", "%llu of %llu training steps with %zu steps of the schedule, %.2f s",
                (unsigned long long)r->iterations, (unsigned long long)o->steps,
@@ -161,18 +158,17 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
 
 static void print_plan(document *d, const run_setup *setup)
 {
-    bp_plan_summary s = {.size = sizeof s};
+    const bp_plan_info *plan = bp_plan_get_info(setup->plan.full);
     char fingerprint[BP_FINGERPRINT_CHARS];
-    if (!document_check(d, bp_plan_summary_get(setup->plan.full, &s)) ||
-        !document_check(d, bp_plan_fingerprint(setup->plan.full, fingerprint)))
+    if (!document_check(d, bp_plan_fingerprint(setup->plan.full, fingerprint)))
         return;
     document_object(d, "plan");
-    document_text(d, "policy", bp_policy_name(s.policy));
-    document_number(d, "bytes", s.bytes);
-    document_number(d, "lower_bound_bytes", s.lower_bound_bytes);
-    document_flag(d, "stable", s.stable);
-    document_number(d, "copies", s.copies);
-    document_number(d, "alignment", s.alignment);
+    document_text(d, "policy", bp_policy_name(plan->policy));
+    document_number(d, "bytes", plan->bytes);
+    document_number(d, "lower_bound_bytes", plan->lower_bound_bytes);
+    document_flag(d, "stable", plan->stable);
+    document_number(d, "copies", plan->copies);
+    document_number(d, "alignment", plan->alignment);
     document_text(d, "fingerprint", fingerprint);
     document_end(d);
 }
@@ -182,16 +178,14 @@ static void print_run(document *d, const run_options *o, const run_setup *setup,
     document_object(d, "run");
     document_text(d, "device", bp_device_name(setup->device));
     document_text(d, "device_model", *setup->device_model != '\0' ? setup->device_model : NULL);
-    document_text(d, "allocator", bp_pool_allocator_name(setup->pool));
     document_number(d, "steps", o->steps);
     document_number(d, "schedule_steps", bp_schedule_get_info(a->schedule)->step_count);
     document_number(d, "scale", setup->plan.scale);
     document_flag(d, "scale_picked", o->scale == 0);
-    document_text(d, "selection", run_selection_name(o));
     document_text(d, "strict", run_strict_name(o));
     document_flag(d, "guard", o->guard);
-    document_flag(d, "lanes", o->lanes);
-    document_flag(d, "annotated", bp_pool_is_annotated(setup->pool));
+    document_flag(d, "promised_streams", o->promises);
+    document_flag(d, "annotated", bp_pool_get_info(setup->pool)->annotated);
     document_text(d, "graph", run_graphs_name(o));
     document_number(d, "delay_us", o->delay_us);
     document_number(d, "seed", o->seed);

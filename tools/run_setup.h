@@ -1,4 +1,4 @@
-/* What a run needs: the plan, at the scale that it is driven at, and a pool made of it with every request bound. */
+/* What a run needs: the plan, at the scale that it is driven at, and a pool made of it. */
 #ifndef TOOLS_RUN_SETUP_H
 #define TOOLS_RUN_SETUP_H
 
@@ -13,8 +13,6 @@ typedef struct run_setup {
     char device_model[64]; /* of a GPU; "" otherwise */
     bp_pool *pool;
     driver *driver;
-    uint32_t *ids;   /* by request */
-    uint64_t *bytes; /* by request, scaled */
     uint32_t steps_ahead;
     progress progress;
     run_profile profile;

@@ -1,79 +1,74 @@
 #include "scale_plan.h"
 
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "planner/plan.h"
+
 uint64_t scaled_bytes(uint64_t bytes, uint64_t scale)
 {
     return bytes / scale + (bytes % scale != 0);
 }
 
-static bp_status add_slabs(const bp_plan *plan, uint64_t scale, bp_plan_builder *builder)
+/* Copies of the plan's arrays, to be scaled. */
+typedef struct arrays {
+    bp_plan_slab *slabs;
+    bp_plan_class *classes;
+    bp_plan_request *requests;
+} arrays;
+
+static bool copy_arrays(const bp_plan_info *plan, arrays *a)
 {
-    bp_status status = BP_OK;
-    for (size_t i = 0; status == BP_OK && i < bp_plan_slab_count(plan); i++) {
-        bp_plan_slab slab = {.size = sizeof slab};
-        status = bp_plan_slab_get(plan, i, &slab);
-        slab.bytes = scaled_bytes(slab.bytes, scale);
-        if (status == BP_OK)
-            status = bp_plan_builder_add_slab(builder, &slab);
-    }
-    return status;
+    a->slabs = malloc((plan->slab_count + 1) * sizeof *a->slabs);
+    a->classes = malloc((plan->class_count + 1) * sizeof *a->classes);
+    a->requests = malloc((plan->request_count + 1) * sizeof *a->requests);
+    if (a->slabs == NULL || a->classes == NULL || a->requests == NULL)
+        return false;
+    for (size_t i = 0; i < plan->slab_count; i++)
+        a->slabs[i] = plan->slabs[i];
+    for (size_t i = 0; i < plan->class_count; i++)
+        a->classes[i] = plan->classes[i];
+    for (size_t i = 0; i < plan->request_count; i++)
+        a->requests[i] = plan->requests[i];
+    return true;
 }
 
-static bp_status add_classes(const bp_plan *plan, uint64_t scale, bp_plan_builder *builder)
+static void scale_arrays(const bp_plan_info *plan, uint64_t scale, arrays *a)
 {
-    bp_status status = BP_OK;
-    for (size_t i = 0; status == BP_OK && i < bp_plan_class_count(plan); i++) {
-        bp_plan_class c = {.size = sizeof c};
-        status = bp_plan_class_get(plan, i, &c);
-        c.offset = scaled_bytes(c.offset, scale);
-        c.stride = scaled_bytes(c.stride, scale);
-        c.bytes = scaled_bytes(c.bytes, scale);
-        if (status == BP_OK)
-            status = bp_plan_builder_add_class(builder, &c);
+    for (size_t i = 0; i < plan->slab_count; i++)
+        a->slabs[i].bytes = scaled_bytes(a->slabs[i].bytes, scale);
+    for (size_t i = 0; i < plan->class_count; i++) {
+        bp_plan_class *c = &a->classes[i];
+        c->offset = scaled_bytes(c->offset, scale);
+        c->stride = scaled_bytes(c->stride, scale);
+        c->bytes = scaled_bytes(c->bytes, scale);
     }
-    return status;
-}
-
-static bp_status add_assignments(const bp_plan *plan, uint64_t scale, bp_plan_builder *builder)
-{
-    bp_status status = BP_OK;
-    for (size_t i = 0; status == BP_OK && i < bp_plan_assignment_count(plan); i++) {
-        bp_assignment a = {.size = sizeof a};
-        status = bp_plan_assignment_get(plan, i, &a);
-        a.offset = scaled_bytes(a.offset, scale);
-        a.bytes = scaled_bytes(a.bytes, scale);
-        if (status == BP_OK)
-            status = bp_plan_builder_add_assignment(builder, &a);
+    for (size_t i = 0; i < plan->request_count; i++) {
+        bp_plan_request *r = &a->requests[i];
+        r->offset = scaled_bytes(r->offset, scale);
+        r->bytes = scaled_bytes(r->bytes, scale);
+        r->used_bytes = scaled_bytes(r->used_bytes, scale);
     }
-    return status;
 }
 
 bp_status scale_plan(const bp_plan *plan, uint64_t scale, bp_plan **scaled)
 {
-    bp_plan_summary summary = {.size = sizeof summary};
-    bp_plan_builder *builder = NULL;
-    bp_status status = bp_plan_summary_get(plan, &summary);
-    if (status != BP_OK)
-        return status;
-    summary.alignment /= scale;
-    summary.bytes = scaled_bytes(summary.bytes, scale);
-    summary.lower_bound_bytes = scaled_bytes(summary.lower_bound_bytes, scale);
-    status = bp_plan_builder_create(&summary, &builder);
-    if (status == BP_OK)
-        status = add_slabs(plan, scale, builder);
-    if (status == BP_OK)
-        status = add_classes(plan, scale, builder);
-    if (status == BP_OK)
-        status = add_assignments(plan, scale, builder);
-    bp_plan *made = NULL;
-    if (status == BP_OK)
-        status = bp_plan_builder_finish(&builder, &made);
-    bp_plan_builder_destroy(&builder);
-    if (status == BP_OK)
-        status = bp_plan_set_model(made, bp_plan_model(plan));
-    if (status == BP_OK)
-        *scaled = made;
-    else
-        bp_plan_destroy(&made);
+    bp_plan_info info = *bp_plan_get_info(plan);
+    arrays a = {0};
+    bp_status status = bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the scaled plan");
+    if (copy_arrays(&info, &a)) {
+        scale_arrays(&info, scale, &a);
+        info.alignment /= scale;
+        info.bytes = scaled_bytes(info.bytes, scale);
+        info.lower_bound_bytes = scaled_bytes(info.lower_bound_bytes, scale);
+        info.slabs = a.slabs;
+        info.classes = a.classes;
+        info.requests = a.requests;
+        status = bp_plan_from_info(&info, scaled);
+    }
+    free(a.slabs);
+    free(a.classes);
+    free(a.requests);
     return status;
 }
 

@@ -26,12 +26,14 @@ void table_print_heading(const analysis *a, const plan_options *o)
 }
 
 /* A class of shared buffers, a line. */
-static void add_buffer(sheet *s, const char *policy, const char *role, const bp_plan_buffer *b)
+static void add_buffer(sheet *s, const char *policy, const char *role, const bp_plan_info *plan,
+                       const bp_plan_buffer *b)
 {
     char rank[16], copies[16], set_by[256];
     snprintf(rank, sizeof rank, "%u", b->rank);
     snprintf(copies, sizeof copies, "%u", b->copies);
-    snprintf(set_by, sizeof set_by, "%.160s/%.80s", b->set_by_unit, cli_bucket(b->set_by_bucket, b->set_by_ordinal));
+    const bp_plan_request *largest = &plan->requests[b->set_by];
+    snprintf(set_by, sizeof set_by, "%.160s/%.80s", largest->unit, cli_bucket(largest->bucket, largest->ordinal));
     sheet_add_line(s);
     const char *const cells[] = {
         policy, role, bp_dtype_name(b->dtype), rank, copies, cli_bytes(b->bytes), cli_bytes(b->bytes * b->copies),
@@ -48,32 +50,26 @@ static void add_sum(sheet *s, const char *policy, const char *role, uint64_t byt
         sheet_set_cell(s, i, cells[i]);
 }
 
-static void add_role(sheet *s, const bp_plan *plan, const char *policy, size_t index)
+static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *role)
 {
-    bp_plan_role role = {.size = sizeof role};
-    if (bp_plan_role_get(plan, index, &role) != BP_OK)
-        return;
     char text[ROLES_TEXT_CHARS];
-    const char *name = names_roles(role.roles, text);
+    const char *policy = bp_policy_name(plan->policy), *name = names_roles(role->roles, text);
     size_t persistent = 0;
-    for (size_t i = 0; i < role.buffers; i++) {
-        bp_plan_buffer b = {.size = sizeof b};
-        if (bp_plan_buffer_get(plan, index, i, &b) != BP_OK)
-            continue;
-        persistent += b.kind == BP_BUFFER_PERSISTENT;
-        if (b.kind == BP_BUFFER_POOLED)
-            add_buffer(s, policy, name, &b);
+    for (size_t i = 0; i < role->buffer_count; i++) {
+        persistent += role->buffers[i].kind == BP_BUFFER_PERSISTENT;
+        if (role->buffers[i].kind == BP_BUFFER_POOLED)
+            add_buffer(s, policy, name, plan, &role->buffers[i]);
     }
-    if (role.buffers == 0 && role.pool_bytes > 0)
-        add_sum(s, policy, name, role.pool_bytes, "one offset for each bucket");
+    if (role->buffer_count == 0 && role->pool_bytes > 0)
+        add_sum(s, policy, name, role->pool_bytes, "one offset for each bucket");
     char what[96];
     snprintf(what, sizeof what, "%zu buckets that keep memory of their own", persistent);
     if (persistent > 0)
-        add_sum(s, policy, name, role.persistent_bytes, what);
-    snprintf(what, sizeof what, "allocated on demand, at most, in step %u", role.lower_bound_step);
-    if (role.dynamic_bytes > 0)
-        add_sum(s, policy, name, role.dynamic_bytes,
-                role.dynamic_bytes == role.lower_bound_bytes ? what : "allocated on demand, at most");
+        add_sum(s, policy, name, role->persistent_bytes, what);
+    snprintf(what, sizeof what, "allocated on demand, at most, in step %u", role->lower_bound_step);
+    if (role->dynamic_bytes > 0)
+        add_sum(s, policy, name, role->dynamic_bytes,
+                role->dynamic_bytes == role->lower_bound_bytes ? what : "allocated on demand, at most");
 }
 
 static int print_buffers(const analysis *a, bool color)
@@ -83,11 +79,9 @@ static int print_buffers(const analysis *a, bool color)
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         sheet_add_column(&s, titles[i], i >= 3 && i <= 6);
     for (size_t p = 0; p < a->plan_count; p++) {
-        bp_plan_summary summary = {.size = sizeof summary};
-        if (bp_plan_summary_get(a->plans[p], &summary) != BP_OK)
-            continue;
-        for (size_t i = 0; i < bp_plan_role_count(a->plans[p]); i++)
-            add_role(&s, a->plans[p], bp_policy_name(summary.policy), i);
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        for (size_t i = 0; i < plan->role_count; i++)
+            add_role(&s, plan, &plan->roles[i]);
     }
     return sheet_finish(&s);
 }
@@ -102,12 +96,10 @@ static void print_budget(const analysis *a, const plan_options *o)
         bp_dtype_name(analysis_trained_dtype(o->main_grad_dtype)), cli_bytes(s->grad_shards), o->optimizer_tensors,
         bp_dtype_name(analysis_trained_dtype(o->optimizer_dtype)), cli_bytes(s->optimizer));
     for (size_t p = 0; p < a->plan_count; p++) {
-        bp_plan_summary summary = {.size = sizeof summary};
-        if (bp_plan_summary_get(a->plans[p], &summary) != BP_OK)
-            continue;
         uint64_t needed = analysis_needed(a, a->plans[p]);
         bool fits = needed <= o->budget;
-        printf("%s: %s %s of %s (%s), %s %s activations and everything else.\n", bp_policy_name(summary.policy),
+        printf("%s: %s %s of %s (%s), %s %s activations and everything else.\n",
+               bp_policy_name(bp_plan_get_info(a->plans[p])->policy),
                fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(o->budget), o->budget_name,
                fits ? cli_bytes(o->budget - needed) : cli_bytes(needed - o->budget),
                fits ? "are left for" : "too much before");
@@ -124,9 +116,9 @@ int table_print_model(const analysis *a, const plan_options *options)
     if (code == EXIT_GO_ON)
         code = table_print_totals(a, options, color);
     for (size_t p = 0; p < a->plan_count; p++) {
-        bp_plan_summary summary = {.size = sizeof summary};
-        if (bp_plan_summary_get(a->plans[p], &summary) == BP_OK && !summary.feasible)
-            printf("\n%s is infeasible: %s.\n", bp_policy_name(summary.policy), summary.infeasible_because);
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        if (!plan->feasible)
+            printf("\n%s is infeasible: %s.\n", bp_policy_name(plan->policy), plan->infeasible_because);
     }
     if (options->budget > 0) {
         putchar('\n');
@@ -162,15 +154,13 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
         sheet_set_cell(&s, column++, text);
         sheet_set_cell(&s, column++, cli_bytes(a->state.outside));
         for (size_t p = 0; p < a->plan_count; p++) {
-            bp_plan_summary summary = {.size = sizeof summary};
-            if (bp_plan_summary_get(a->plans[p], &summary) != BP_OK)
-                continue;
+            const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
             char ratio[16];
             if (p == 0)
-                sheet_set_cell(&s, column++, cli_bytes(summary.lower_bound_bytes));
-            sheet_set_cell(&s, column++, summary.feasible ? cli_bytes(summary.bytes) : "infeasible");
+                sheet_set_cell(&s, column++, cli_bytes(plan->lower_bound_bytes));
+            sheet_set_cell(&s, column++, plan->feasible ? cli_bytes(plan->bytes) : "infeasible");
             sheet_set_cell(&s, column++,
-                           summary.feasible ? table_ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
+                           plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes, ratio) : "-");
             if (options->budget > 0)
                 sheet_set_cell(&s, column++, analysis_needed(a, a->plans[p]) <= options->budget ? "yes" : "no");
         }

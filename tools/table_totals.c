@@ -23,23 +23,16 @@ static bool is_joint(const bp_plan_role *role)
     return (role->roles & (role->roles - 1)) != 0;
 }
 
-static bp_plan_role role_at(const bp_plan *plan, size_t index)
-{
-    bp_plan_role role = {.size = sizeof role};
-    if (bp_plan_role_get(plan, index, &role) != BP_OK)
-        role.roles = 0;
-    return role;
-}
-
 static columns find_columns(const analysis *a)
 {
     columns c = {.role_count = 0};
     uint32_t used = 0;
     for (size_t p = 0; p < a->plan_count; p++) {
-        for (size_t i = 0; i < bp_plan_role_count(a->plans[p]); i++) {
-            bp_plan_role role = role_at(a->plans[p], i);
-            c.joint |= is_joint(&role) ? role.roles : 0;
-            used |= is_joint(&role) ? 0 : role.roles;
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
+        for (size_t i = 0; i < plan->role_count; i++) {
+            const bp_plan_role *role = &plan->roles[i];
+            c.joint |= is_joint(role) ? role->roles : 0;
+            used |= is_joint(role) ? 0 : role->roles;
         }
     }
     for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
@@ -62,18 +55,17 @@ static void add_columns(sheet *s, const columns *c, bool budget)
 }
 
 /* What the plan takes, or could take at least, for a column's roles; "" where it has no entry of its own for them. */
-static const char *bytes_text(const bp_plan *plan, uint32_t roles, bool bound)
+static const char *bytes_text(const bp_plan_info *plan, uint32_t roles, bool bound)
 {
-    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
-        bp_plan_role role = role_at(plan, i);
-        if (role.roles == roles)
-            return cli_bytes(bound ? role.lower_bound_bytes : role.bytes);
+    for (size_t i = 0; i < plan->role_count; i++) {
+        if (plan->roles[i].roles == roles)
+            return cli_bytes(bound ? plan->roles[i].lower_bound_bytes : plan->roles[i].bytes);
     }
     return "";
 }
 
 /* Returns the column after those of the roles. */
-static size_t set_roles(sheet *s, const columns *c, const bp_plan *plan, bool bound)
+static size_t set_roles(sheet *s, const columns *c, const bp_plan_info *plan, bool bound)
 {
     size_t column = 1;
     for (size_t i = 0; i < c->role_count; i++)
@@ -83,62 +75,54 @@ static size_t set_roles(sheet *s, const columns *c, const bp_plan *plan, bool bo
     return column;
 }
 
-static const char *addresses_text(const bp_plan_summary *s)
+static const char *addresses_text(const bp_plan_info *s)
 {
     return !s->feasible ? "infeasible" : s->stable ? "one each" : "change";
 }
 
 /* Whether fewer bytes are known to be impossible. That more are needed than it takes is not said of a policy that does not look. */
-static const char *proven_text(const bp_plan_summary *s)
+static const char *proven_text(const bp_plan_info *s)
 {
     return !s->feasible ? "-" : s->optimal ? "optimal" : s->policy == BP_POLICY_SCHEDULED ? "not proven" : "";
 }
 
-static void add_policy(sheet *s, const columns *c, const analysis *a, const plan_options *o, const bp_plan *plan)
+static void add_policy(sheet *s, const columns *c, const analysis *a, const plan_options *o, const bp_plan *of)
 {
-    bp_plan_summary summary = {.size = sizeof summary};
+    const bp_plan_info *plan = bp_plan_get_info(of);
     char ratio[16];
-    if (bp_plan_summary_get(plan, &summary) != BP_OK)
-        return;
     sheet_add_line(s);
-    sheet_set_cell(s, 0, bp_policy_name(summary.policy));
+    sheet_set_cell(s, 0, bp_policy_name(plan->policy));
     size_t column = set_roles(s, c, plan, false);
-    sheet_set_cell(s, column++, cli_bytes(summary.bytes));
-    sheet_set_cell(s, column++,
-                   summary.feasible ? table_ratio_text(summary.bytes, summary.lower_bound_bytes, ratio) : "-");
-    sheet_set_cell(s, column++, proven_text(&summary));
-    sheet_set_cell(s, column++, addresses_text(&summary));
-    if (!summary.feasible)
+    sheet_set_cell(s, column++, cli_bytes(plan->bytes));
+    sheet_set_cell(s, column++, plan->feasible ? table_ratio_text(plan->bytes, plan->lower_bound_bytes, ratio) : "-");
+    sheet_set_cell(s, column++, proven_text(plan));
+    sheet_set_cell(s, column++, addresses_text(plan));
+    if (!plan->feasible)
         sheet_color_line(s, "red");
-    else if (summary.stable && summary.optimal)
+    else if (plan->stable && plan->optimal)
         sheet_color_line(s, "green");
     if (o->budget > 0) {
-        uint64_t needed = analysis_needed(a, plan);
+        uint64_t needed = analysis_needed(a, of);
         sheet_set_cell(s, column++, cli_bytes(needed));
         sheet_set_cell(s, column++, needed <= o->budget ? "yes" : "no");
     }
 }
 
 /* What no plan can beat: with a slab for each role, or jointly. */
-static void add_bound(sheet *s, const columns *c, const bp_plan *plan, const char *name)
+static void add_bound(sheet *s, const columns *c, const bp_plan_info *plan, const char *name)
 {
-    bp_plan_summary summary = {.size = sizeof summary};
-    if (bp_plan_summary_get(plan, &summary) != BP_OK)
-        return;
     sheet_add_line(s);
     sheet_set_cell(s, 0, name);
     size_t column = set_roles(s, c, plan, true);
-    sheet_set_cell(s, column++, cli_bytes(summary.lower_bound_bytes));
+    sheet_set_cell(s, column++, cli_bytes(plan->lower_bound_bytes));
     sheet_set_cell(s, column, "1.00");
 }
 
-static bool has_joint(const bp_plan *plan)
+static bool has_joint(const bp_plan_info *plan)
 {
     bool any = false;
-    for (size_t i = 0; i < bp_plan_role_count(plan); i++) {
-        bp_plan_role role = role_at(plan, i);
-        any = any || is_joint(&role);
-    }
+    for (size_t i = 0; i < plan->role_count; i++)
+        any = any || is_joint(&plan->roles[i]);
     return any;
 }
 
@@ -146,11 +130,11 @@ int table_print_totals(const analysis *a, const plan_options *options, bool colo
 {
     sheet s = sheet_new(color);
     columns c = find_columns(a);
-    const bp_plan *apart = NULL, *joint = NULL;
+    const bp_plan_info *apart = NULL, *joint = NULL;
     add_columns(&s, &c, options->budget > 0);
     for (size_t p = 0; p < a->plan_count; p++) {
-        const bp_plan **kind = has_joint(a->plans[p]) ? &joint : &apart;
-        *kind = *kind != NULL ? *kind : a->plans[p];
+        const bp_plan_info *plan = bp_plan_get_info(a->plans[p]), **kind = has_joint(plan) ? &joint : &apart;
+        *kind = *kind != NULL ? *kind : plan;
         add_policy(&s, &c, a, options, a->plans[p]);
     }
     if (apart != NULL)

@@ -8,8 +8,7 @@
 static const bp_plan *scheduled_plan(const analysis *a)
 {
     for (size_t i = 0; i < a->plan_count; i++) {
-        bp_plan_summary summary = {.size = sizeof summary};
-        if (bp_plan_summary_get(a->plans[i], &summary) == BP_OK && summary.policy == BP_POLICY_SCHEDULED)
+        if (bp_plan_get_info(a->plans[i])->policy == BP_POLICY_SCHEDULED)
             return a->plans[i];
     }
     return NULL;

@@ -83,29 +83,18 @@ static bp_status make_plan(const bp_buckets *buckets, bp_plan **plan)
 
 /* ---- the pool -------------------------------------------------------------------------------------------------------------- */
 
-/* Bucket ids in order of shapes and tensors, spread out to where tensors without bytes have a place, too. */
-static void place_ids(const bench_tensors *tensors, const uint32_t *bound, bench_memory *memory)
+/* Ids in order of shapes and tensors, spread out to where tensors without bytes have a place, too. */
+static bp_status place_ids(const bench_tensors *tensors, bench_memory *memory)
 {
-    size_t next = 0;
+    uint32_t next = 0;
+    memory->ids = calloc(memory->shapes * BENCH_MOST_TENSORS, sizeof *memory->ids);
+    if (memory->ids == NULL)
+        return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the tensors");
     for (size_t s = 0; s < memory->shapes; s++) {
         for (size_t i = 0; i < BENCH_MOST_TENSORS; i++)
-            memory->ids[s * BENCH_MOST_TENSORS + i] = tensors[s].bytes[i] > 0 ? bound[next++] : NO_ID;
+            memory->ids[s * BENCH_MOST_TENSORS + i] = tensors[s].bytes[i] > 0 ? next++ : NO_ID;
     }
-}
-
-static bp_status bind(const bp_buckets *buckets, const bench_tensors *tensors, bench_memory *memory)
-{
-    uint32_t *bound = calloc(bp_buckets_request_count(buckets) + 1, sizeof *bound);
-    memory->ids = calloc(memory->shapes * BENCH_MOST_TENSORS, sizeof *memory->ids);
-    bp_status status = BP_ERR_NO_HOST_MEMORY;
-    if (bound == NULL || memory->ids == NULL)
-        (void)bp_error_record(status, "out of memory for the tensors");
-    else
-        status = bp_pool_bind_buckets(memory->pool, buckets, 0, bound);
-    if (status == BP_OK)
-        place_ids(tensors, bound, memory);
-    free(bound);
-    return status;
+    return BP_OK;
 }
 
 static bp_status make_pool(bp_device *device, const bp_buckets *buckets, const bench_tensors *tensors,
@@ -116,7 +105,7 @@ static bp_status make_pool(bp_device *device, const bp_buckets *buckets, const b
     if (status == BP_OK)
         status = bp_pool_create(device, plan, NULL, &memory->pool);
     if (status == BP_OK)
-        status = bind(buckets, tensors, memory);
+        status = place_ids(tensors, memory);
     bp_plan_destroy(&plan);
     return status;
 }

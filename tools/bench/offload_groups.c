@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "allocators/pool.h"
 #include "machine.h"
+#include "planner/plan.h"
 
 #define PAGE 4096u
 #define PART_BYTES (UINT64_C(256) << 20)
@@ -26,66 +28,57 @@ static size_t group_parts(const bench_groups *g)
 
 /* ---- the plan -------------------------------------------------------------------------------------------------------------- */
 
-static bp_status add_group(bp_plan_builder *builder, bench_groups *g, uint32_t number)
+static void add_group(bench_groups *g, uint32_t number, bp_plan_slab *slab, bp_plan_request *requests)
 {
-    const bp_plan_slab slab = {.size = sizeof slab, .bytes = group_bytes(g), .group = g->names[number]};
-    bp_status status = bp_plan_builder_add_slab(builder, &slab);
-    for (uint64_t offset = 0; status == BP_OK && offset < slab.bytes; offset += PART_BYTES) {
+    snprintf(g->names[number], sizeof g->names[number], "state.%u", number);
+    *slab = (bp_plan_slab){.bytes = group_bytes(g), .group = g->names[number]};
+    for (uint64_t offset = 0; offset < slab->bytes; offset += PART_BYTES) {
         bench_part *part = &g->parts[g->part_count];
-        part->bytes = slab.bytes - offset < PART_BYTES ? slab.bytes - offset : PART_BYTES;
-        const bp_assignment assignment = {.size = sizeof assignment,
-                                          .unit = UNIT,
-                                          .ordinal = (uint32_t)g->part_count++,
-                                          .role = BP_ROLE_STATE,
-                                          .dtype = BP_DTYPE_UINT8,
-                                          .slab = number,
-                                          .offset = offset,
-                                          .bytes = part->bytes};
-        status = bp_plan_builder_add_assignment(builder, &assignment);
+        part->bytes = slab->bytes - offset < PART_BYTES ? slab->bytes - offset : PART_BYTES;
+        requests[g->part_count] = (bp_plan_request){.unit = UNIT,
+                                                    .ordinal = (uint32_t)g->part_count,
+                                                    .role = BP_ROLE_STATE,
+                                                    .dtype = BP_DTYPE_UINT8,
+                                                    .placement = BP_PLACE_PLANNED,
+                                                    .slab = number,
+                                                    .offset = offset,
+                                                    .bytes = part->bytes,
+                                                    .used_bytes = part->bytes};
+        g->part_count++;
     }
-    return status;
 }
 
 static bp_status make_plan(bench_groups *g, bp_plan **plan)
 {
-    const bp_plan_summary summary = {.size = sizeof summary,
-                                     .policy = BP_POLICY_SCHEDULED,
-                                     .feasible = 1,
-                                     .stable = 1,
-                                     .optimal = 1,
-                                     .alignment = PAGE,
-                                     .bytes = g->bytes,
-                                     .lower_bound_bytes = g->bytes};
-    bp_plan_builder *builder = NULL;
-    bp_status status = bp_plan_builder_create(&summary, &builder);
-    for (uint32_t i = 0; status == BP_OK && i < g->count; i++) {
-        snprintf(g->names[i], sizeof g->names[i], "state.%u", i);
-        status = add_group(builder, g, i);
-    }
-    if (status == BP_OK)
-        status = bp_plan_builder_finish(&builder, plan);
-    bp_plan_builder_destroy(&builder);
+    bp_plan_slab slabs[BENCH_OFFLOAD_MOST_GROUPS];
+    bp_plan_request *requests = calloc(g->count * group_parts(g), sizeof *requests);
+    if (requests == NULL)
+        return fail_memory();
+    for (uint32_t i = 0; i < g->count; i++)
+        add_group(g, i, &slabs[i], requests);
+    const bp_plan_info info = {.policy = BP_POLICY_SCHEDULED,
+                               .feasible = 1,
+                               .stable = 1,
+                               .optimal = 1,
+                               .alignment = PAGE,
+                               .bytes = g->bytes,
+                               .lower_bound_bytes = g->bytes,
+                               .request_count = g->part_count,
+                               .requests = requests,
+                               .slab_count = g->count,
+                               .slabs = slabs};
+    bp_status status = bp_plan_from_info(&info, plan);
+    free(requests);
     return status;
 }
 
 /* ---- the pool -------------------------------------------------------------------------------------------------------------- */
 
-static bp_status hold(bench_groups *g, uint32_t ordinal)
+static bp_status hold(bench_groups *g, uint32_t id)
 {
-    bp_bind bind;
-    uint32_t id = 0;
     void *address = NULL;
-    bp_status status = bp_bind_init(&bind, sizeof bind);
-    bind.unit = UNIT;
-    bind.ordinal = ordinal;
-    bind.role = BP_ROLE_STATE;
-    bind.dtype = BP_DTYPE_UINT8;
-    bind.bytes = bind.used_bytes = g->parts[ordinal].bytes;
-    if (status == BP_OK)
-        status = bp_pool_bind(g->pool, &bind, &id);
-    if (status == BP_OK)
-        status = bp_pool_acquire(g->pool, &id, 1, g->device->stream, &address);
-    g->parts[ordinal].address = address;
+    bp_status status = bp_pool_acquire(g->pool, &id, 1, g->device->stream, &address);
+    g->parts[id].address = address;
     return status;
 }
 
@@ -113,8 +106,7 @@ static void note_copied(void *user, const char *group, uint64_t copied_bytes, ui
 
 static bp_status make_pool(bench_groups *g)
 {
-    static const bp_slab_callbacks callbacks = {
-        .size = sizeof callbacks, .attach = note_mapped, .detach = note_unmapped};
+    static const bp_slab_callbacks callbacks = {.attach = note_mapped, .detach = note_unmapped};
     bp_plan *plan = NULL;
     g->parts = calloc(g->count * group_parts(g), sizeof *g->parts);
     if (g->parts == NULL)
