@@ -55,7 +55,6 @@ typedef struct step {
     bp_pool *pool;
     bp_stream *gather, *compute;
     bp_event *gathered[UNITS], *fork, *join;
-    uint32_t ids[UNITS];
     uint8_t *shards, *results; /* page-locked host memory; what goes in, what comes out */
 } step;
 
@@ -64,14 +63,14 @@ static void run(const step *s)
 {
     check(bp_event_record(s->fork, s->compute));
     check(bp_stream_wait(s->gather, s->fork));
-    for (int u = 0; u < UNITS; u++) {
+    for (uint32_t u = 0; u < UNITS; u++) { /* the request of unit u is number u */
         void *address;
-        check(bp_pool_acquire(s->pool, &s->ids[u], 1, s->gather, &address));
+        check(bp_pool_acquire(s->pool, &u, 1, s->gather, &address));
         check(bp_stream_copy(s->gather, address, s->shards + (size_t)u * BYTES, BYTES)); /* the all-gather */
         check(bp_event_record(s->gathered[u], s->gather));
         check(bp_stream_wait(s->compute, s->gathered[u]));
         check(bp_stream_copy(s->compute, s->results + (size_t)u * BYTES, address, BYTES)); /* the layer */
-        check(bp_pool_release(s->pool, &s->ids[u], 1, s->compute));
+        check(bp_pool_release(s->pool, &u, 1, s->compute));
     }
     check(bp_event_record(s->join, s->gather));
     check(bp_stream_wait(s->compute, s->join));
@@ -85,7 +84,6 @@ int main(void)
     bp_plan *plan = make_plan(&buckets);
     step s = {0};
     check(bp_pool_create(device, plan, NULL, &s.pool));
-    check(bp_pool_bind_buckets(s.pool, buckets, 0, s.ids));
     check(bp_stream_create(device, "gather", &s.gather));
     check(bp_stream_create(device, "compute", &s.compute));
     for (int u = 0; u < UNITS; u++)

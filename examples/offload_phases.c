@@ -73,16 +73,13 @@ static void start(trainer *t)
 {
     bp_buckets *buckets;
     bp_plan *plan = make_plan(&buckets);
-    uint32_t ids[MOST_REQUESTS];
     check(bp_device_create_host(NULL, &t->device));
     check(bp_stream_create(t->device, "compute", &t->compute));
     check(bp_pool_create(t->device, plan, NULL, &t->pool));
-    check(bp_pool_bind_buckets(t->pool, buckets, 0, ids));
-    for (uint32_t id = 0; id < bp_buckets_request_count(buckets); id++) {
-        bp_pool_request request = {.size = sizeof request};
-        check(bp_pool_request_get(t->pool, ids[id], &request));
-        if ((BP_ROLES_STATE & BP_ROLE_BIT(request.role)) != 0)
-            t->state[t->state_count++] = ids[id];
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    for (uint32_t id = 0; id < info->request_count; id++) {
+        if ((BP_ROLES_STATE & BP_ROLE_BIT(info->requests[id].role)) != 0)
+            t->state[t->state_count++] = id;
     }
     check(bp_pool_acquire(t->pool, t->state, t->state_count, t->compute, NULL));
     check(bp_offload_create(t->pool, NULL, &t->offload));
@@ -105,16 +102,15 @@ static void check_bytes(const trainer *t, int round)
 {
     check(bp_stream_synchronize(t->compute));
     for (uint32_t i = 0; i < t->state_count; i++) {
-        bp_pool_request request = {.size = sizeof request};
+        const bp_plan_request *request = &bp_pool_get_info(t->pool)->requests[t->state[i]];
         void *address;
         uint64_t bytes;
-        check(bp_pool_request_get(t->pool, t->state[i], &request));
         check(bp_pool_address(t->pool, t->state[i], &address, &bytes));
-        const uint8_t expected = request.role == BP_ROLE_MAIN_GRAD ? 0 : (uint8_t)(16 * round + (int)i + 1);
+        const uint8_t expected = request->role == BP_ROLE_MAIN_GRAD ? 0 : (uint8_t)(16 * round + (int)i + 1);
         for (uint64_t at = 0; at < bytes; at++) {
             if (((const uint8_t *)address)[at] == expected)
                 continue;
-            fprintf(stderr, "%s of %s is wrong at byte %llu\n", bp_role_name((bp_role)request.role), request.unit,
+            fprintf(stderr, "%s of %s is wrong at byte %llu\n", bp_role_name((bp_role)request->role), request->unit,
                     (unsigned long long)at);
             exit(1);
         }

@@ -62,7 +62,7 @@ int main(void)
     check(bp_schedule_create_training(buckets, &schedule_config, &schedule));
     check(bp_plan_create(buckets, schedule, &plan_config, &plan));
 
-    /* the plan made real; requests are bound once */
+    /* the plan made real; the request of unit u is number u */
     bp_device *device;
     bp_pool *pool;
     bp_stream *gather, *computing;
@@ -70,11 +70,12 @@ int main(void)
     uint32_t ids[UNITS];
     check(bp_device_create_host(NULL, &device));
     check(bp_pool_create(device, plan, NULL, &pool));
-    check(bp_pool_bind_buckets(pool, buckets, 1, ids));
+    for (uint32_t id = 0; id < UNITS; id++)
+        ids[id] = id;
     check(bp_stream_create(device, "gather", &gather));
     check(bp_stream_create(device, "compute", &computing));
     check(bp_event_create(device, &gathered));
-    check(bp_pool_set_lane(pool, BP_LANE_GATHER, gather));
+    check(bp_pool_set_stream(pool, ids, UNITS, gather)); /* saves events: every acquire is on `gather` */
 
     layer layers[UNITS];
     memset(layers, 0, sizeof layers);

@@ -20,17 +20,11 @@ int main(int argc, char **argv)
     TRY(bp_stream_create(device, "gather", &gather)); /* your own: bp_stream_import */
     TRY(bp_stream_create(device, "compute", &compute));
     TRY(bp_event_create(device, &gathered));
-    for (size_t i = 0; i < bp_plan_assignment_count(plan); i++) {
-        bp_assignment a = {.size = sizeof a};
-        bp_bind bind;
-        uint32_t id;
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    for (uint32_t id = 0; id < info->request_count; id++) { /* by name: bp_plan_find */
         void *address;
-        TRY(bp_plan_assignment_get(plan, i, &a));
-        TRY(bp_bind_init(&bind, sizeof bind));
-        bind.unit = a.unit, bind.ordinal = a.ordinal, bind.role = a.role, bind.dtype = a.dtype, bind.bytes = a.bytes;
-        TRY(bp_pool_bind(pool, &bind, &id));                  /* once, when the runtime starts */
         TRY(bp_pool_acquire(pool, &id, 1, gather, &address)); /* `gather` waits for whoever had the memory */
-        TRY(bp_stream_fill(gather, address, 1, a.bytes));     /* your all-gather */
+        TRY(bp_stream_fill(gather, address, 1, info->requests[id].bytes)); /* your all-gather */
         TRY(bp_event_record(gathered, gather));
         TRY(bp_stream_wait(compute, gathered)); /* then your layer, on `compute` */
         TRY(bp_pool_release(pool, &id, 1, compute));

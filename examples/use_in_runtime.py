@@ -11,9 +11,8 @@ plan = bp.Plan(buckets, schedule)
 device = bp.Device.host()  # GPUs: Device.cuda(); your own streams: device.import_stream(torch.cuda.Stream())
 gather, compute = device.stream("gather"), device.stream("compute")
 with bp.Pool(device, plan) as pool:
-    ids = pool.bind_buckets(buckets)  # once, when the runtime starts
     for event in schedule.events:
-        requests = ids[event.first:event.first + event.requests]
+        requests = range(event.first, event.first + event.requests)  # ids are indices in the plan: plan.find by name
         if event.acquire:
             for view in pool.acquire(requests, gather):  # gather waits for whoever had the memory
                 gather.fill(view, 1)  # your all-gather, into view.address, view.numpy() or view.torch()

@@ -35,23 +35,36 @@ static uint64_t persistent_bytes(trainer *t)
 
 /* ---- binding -------------------------------------------------------------------------------------------------------- */
 
-static bp_status bind_planned(trainer *t)
+/* Ids of the plan's requests are those of the buckets. */
+static bp_status find_planned(trainer *t)
 {
     sharding *s = &t->sharding;
-    size_t count = bp_buckets_request_count(s->buckets);
-    uint32_t *ids = malloc(count * sizeof *ids);
-    if (ids == NULL)
-        return fail_memory();
-    bp_status status = bp_pool_bind_buckets(t->pool, s->buckets, 1, ids);
-    for (size_t i = 0; status == BP_OK && i < count; i++) {
+    for (uint32_t id = 0; id < bp_buckets_request_count(s->buckets); id++) {
         bp_request request = {.size = sizeof request};
-        status = bp_buckets_request(s->buckets, i, &request);
-        s->list[request.bucket].ids[request.role] = ids[i];
+        TRY(bp_buckets_request(s->buckets, id, &request));
+        s->list[request.bucket].ids[request.role] = id;
         if ((BP_ROLES_STATE & BP_ROLE_BIT(request.role)) != 0)
-            t->lasting[t->lasting_count++] = ids[i];
+            t->lasting[t->lasting_count++] = id;
+    }
+    t->lasting_planned = t->lasting_count;
+    return BP_OK;
+}
+
+/* Gathered requests are acquired on the gather stream, others on compute: releases there need no event. */
+static bp_status promise_streams(trainer *t)
+{
+    const bp_plan_info *plan = bp_plan_get_info(t->sharding.plan);
+    uint32_t *ids = malloc((plan->request_count + 1) * sizeof *ids);
+    bp_status status = ids != NULL ? BP_OK : fail_memory();
+    for (int gathered = 0; status == BP_OK && gathered < 2; gathered++) {
+        size_t count = 0;
+        for (uint32_t id = 0; id < plan->request_count; id++) {
+            if ((plan->requests[id].role == BP_ROLE_PARAM) == gathered)
+                ids[count++] = id;
+        }
+        status = bp_pool_set_stream(t->pool, ids, count, gathered ? t->gather : t->compute);
     }
     free(ids);
-    t->lasting_planned = t->lasting_count;
     return status;
 }
 
@@ -157,11 +170,10 @@ bp_status memory_create(trainer *t)
 {
     uint32_t activations;
     TRY(make_pool(t));
-    TRY(bind_planned(t));
+    TRY(find_planned(t));
     TRY(bind_outside(t));
     TRY(bind_activations(t, &activations));
-    TRY(bp_pool_set_lane(t->pool, BP_LANE_GATHER, t->gather));
-    TRY(bp_pool_set_lane(t->pool, BP_LANE_COMPUTE, t->compute));
+    TRY(promise_streams(t));
     TRY(bp_pool_acquire(t->pool, t->lasting, t->lasting_count, t->compute, NULL));
     for (size_t i = 0; i < t->sharding.count; i++) {
         TRY(find_bucket(t, &t->sharding.list[i]));
@@ -196,29 +208,26 @@ bp_status memory_peak(const trainer *t, uint64_t *bytes)
     *bytes = 0;
     for (int role = 0; t->options->policy == BP_POLICY_DYNAMIC && role < BP_ROLE_COUNT; role++)
         *bytes += t->most_bytes[role];
-    for (size_t i = 0; i < bp_pool_slab_count(t->pool); i++) {
-        bp_pool_slab slab = {.size = sizeof slab};
-        TRY(bp_pool_slab_get(t->pool, i, &slab));
-        *bytes += slab.planned_bytes;
-    }
+    const bp_pool_info *pool = bp_pool_get_info(t->pool);
+    for (size_t i = 0; i < pool->slab_count; i++)
+        *bytes += pool->slabs[i].planned_bytes;
     return BP_OK;
 }
 
 bp_status memory_check(const trainer *t)
 {
-    bp_plan_summary summary = {.size = sizeof summary};
+    const bp_plan_info *plan = bp_plan_get_info(t->sharding.plan);
     bp_pool_statistics statistics = {.size = sizeof statistics};
     uint64_t peak, live;
     if (t->options->steps == 0)
         return BP_OK;
-    TRY(bp_plan_summary_get(t->sharding.plan, &summary));
     TRY(bp_pool_statistics_get(t->pool, &statistics));
     TRY(memory_peak(t, &peak));
     TRY(sharding_most_live(&t->sharding, ALIGNMENT, &live));
     live += t->persistent_bytes;
-    if (peak != summary.bytes)
+    if (peak != plan->bytes)
         return fail(BP_ERR_MISMATCH, "the pool took %llu bytes, the plan has %llu", (unsigned long long)peak,
-                    (unsigned long long)summary.bytes);
+                    (unsigned long long)plan->bytes);
     if (statistics.peak_live_bytes != live)
         return fail(BP_ERR_MISMATCH, "%llu bytes were live at most, the schedule has %llu",
                     (unsigned long long)statistics.peak_live_bytes, (unsigned long long)live);

@@ -18,7 +18,7 @@ static bp_status group_of(const trainer *t, size_t index, bp_offload_group *grou
 /* Windows of NCCL are other ones afterwards. */
 static bool graph_has_windows(const trainer *t)
 {
-    for (size_t slab = 0; t->graph != NULL && slab < bp_pool_slab_count(t->pool); slab++) {
+    for (size_t slab = 0; t->graph != NULL && slab < bp_pool_get_info(t->pool)->slab_count; slab++) {
         if (bp_capture_pins_slab(t->capture, (uint32_t)slab))
             return true;
     }

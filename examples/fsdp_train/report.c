@@ -27,15 +27,14 @@ bp_status report_registration(const trainer *t)
 
 static bp_status report_pool(const trainer *t)
 {
-    bp_plan_summary summary = {.size = sizeof summary};
+    const bp_plan_info *plan = bp_plan_get_info(t->sharding.plan);
     bp_pool_statistics statistics = {.size = sizeof statistics};
     uint64_t peak;
-    TRY(bp_plan_summary_get(t->sharding.plan, &summary));
     TRY(bp_pool_statistics_get(t->pool, &statistics));
     TRY(memory_peak(t, &peak));
     printf("pool %s: peak %" PRIu64 " bytes, planned %" PRIu64 ", bound %" PRIu64 ", live at once %" PRIu64
            "; outside units and activations %" PRIu64 "\n",
-           bp_policy_name(summary.policy), peak, summary.bytes, summary.lower_bound_bytes,
+           bp_policy_name(plan->policy), peak, plan->bytes, plan->lower_bound_bytes,
            statistics.peak_live_bytes - t->persistent_bytes, t->persistent_bytes);
     printf("order %" PRIu64 " acquires, %" PRIu64 " waits, %" PRIu64 " release points, %" PRIu64 " elided, %" PRIu64
            " deviations\n",

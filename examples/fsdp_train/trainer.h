@@ -68,7 +68,7 @@ bp_status trainer_step(trainer *t, uint64_t step, double *loss);
 
 /* ---- memory.c ------------------------------------------------------------------------------------------------------- */
 
-/* The pool, with every request bound, what lasts acquired, and lanes. */
+/* The pool, with memory for what the plan does not have, what lasts acquired, and the streams of all requests. */
 bp_status memory_create(trainer *t);
 /* Weights of a unit in their buckets' memory, as it is now. */
 weights memory_weights(const trainer *t, int32_t unit);
