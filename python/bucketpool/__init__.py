@@ -14,16 +14,16 @@ from .errors import (CaptureError, CommError, DeviceError, Error, FileError, For
                      InvalidArgument, Mismatch, NoDevice, NoDeviceMemory, NoHostMemory, RankTimeout, ScheduleError,
                      SizeOverflow, Unsupported)
 from .model import GivenBucket, Model, Parameter, Unit
-from .plan import Assignment, Plan, PlanRole, PlanSlab
-from .pool import BoundRequest, LiveRequest, Pool, PoolSlab, Statistics
+from .plan import Plan, PlanRequest, PlanRole, PlanSlab
+from .pool import LiveRequest, Pool, PoolSlab, Statistics
 from .registration import Entry, Registration, Window
 from .schedule import Schedule, ScheduleEvent, Step
 from .view import View
 
-__all__ = ["Assignment", "BoundRequest", "Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Comm",
+__all__ = ["Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Comm",
            "CommError", "Device", "DeviceError", "Entry", "Error", "Event", "FileError", "FormatError",
            "GivenBucket", "Infeasible", "InternalError", "InvalidArgument", "LiveRequest", "Mismatch",
-           "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Parameter", "Plan", "PlanRole",
+           "Model", "NoDevice", "NoDeviceMemory", "NoHostMemory", "Parameter", "Plan", "PlanRequest", "PlanRole",
            "PlanSlab", "Pool", "PoolSlab", "RankTimeout", "Registration", "Request", "Schedule", "ScheduleError",
            "ScheduleEvent", "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported",
            "Usage", "View", "Window", "__version__"]

@@ -260,9 +260,13 @@ BP_POLICY_MAX = 3
 BP_POLICY_SCHEDULED = 4
 BP_FALLBACK_PERSISTENT = 1
 BP_FALLBACK_DYNAMIC = 2
+BP_PLACE_NONE = 0
+BP_PLACE_PLANNED = 1
+BP_PLACE_PERSISTENT = 2
+BP_PLACE_DYNAMIC = 3
 BP_BUFFER_POOLED = 1
 BP_BUFFER_PERSISTENT = 2
-BP_BUFFER_DYNAMIC = 3
+BP_BYTES_ANY = 0xffffffffffffffff
 BP_FINGERPRINT_CHARS = 65
 
 
@@ -271,55 +275,49 @@ class bp_plan_config(Sized):
                 ("alignment", c_uint64), ("joint", c_uint32), ("work", c_uint64)]
 
 
-class bp_plan_summary(Sized):
-    _fields_ = [("size", c_size_t), ("policy", c_int), ("copies", c_uint32), ("feasible", c_uint32),
-                ("stable", c_uint32), ("optimal", c_uint32), ("alignment", c_uint64), ("bytes", c_uint64),
-                ("lower_bound_bytes", c_uint64), ("infeasible_because", c_char_p)]
+class bp_plan_request(Structure):
+    _fields_ = [("unit", c_char_p), ("bucket", c_char_p), ("ordinal", c_uint32), ("role", c_uint32), ("dtype", c_int),
+                ("placement", c_int), ("slab", c_uint32), ("offset", c_uint64), ("bytes", c_uint64),
+                ("used_bytes", c_uint64)]
 
 
-class bp_plan_role(Sized):
-    _fields_ = [("size", c_size_t), ("role", c_uint32), ("copies", c_uint32), ("bytes", c_uint64),
-                ("pool_bytes", c_uint64), ("persistent_bytes", c_uint64), ("dynamic_bytes", c_uint64),
-                ("lower_bound_bytes", c_uint64), ("lower_bound_step", c_uint32), ("buffers", c_size_t),
-                ("live_units", c_uint32), ("roles", c_uint32), ("proven_bytes", c_uint64), ("optimal", c_uint32),
-                ("method", c_char_p)]
+class bp_plan_slab(Structure):
+    _fields_ = [("bytes", c_uint64), ("group", c_char_p)]
 
 
-class bp_plan_buffer(Sized):
-    _fields_ = [("size", c_size_t), ("kind", c_int), ("dtype", c_int), ("rank", c_uint32), ("copies", c_uint32),
-                ("bytes", c_uint64), ("set_by_unit", c_char_p), ("set_by_bucket", c_char_p),
-                ("set_by_ordinal", c_uint32), ("tenants", c_uint32)]
+class bp_plan_class(Structure):
+    _fields_ = [("slab", c_uint32), ("dtype", c_int), ("copies", c_uint32), ("offset", c_uint64), ("stride", c_uint64),
+                ("bytes", c_uint64)]
 
 
-class bp_plan_witness(Sized):
-    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("bucket", c_char_p), ("ordinal", c_uint32),
-                ("bytes", c_uint64), ("role", c_uint32)]
+class bp_plan_buffer(Structure):
+    _fields_ = [("kind", c_int), ("dtype", c_int), ("rank", c_uint32), ("copies", c_uint32), ("bytes", c_uint64),
+                ("set_by", c_uint32), ("users", c_uint32)]
 
 
-class bp_plan_slab(Sized):
-    _fields_ = [("size", c_size_t), ("bytes", c_uint64), ("group", c_char_p)]
+class bp_plan_role(Structure):
+    _fields_ = [("role", c_uint32), ("roles", c_uint32), ("copies", c_uint32), ("live_units", c_uint32),
+                ("bytes", c_uint64), ("pool_bytes", c_uint64), ("persistent_bytes", c_uint64),
+                ("dynamic_bytes", c_uint64), ("lower_bound_bytes", c_uint64), ("lower_bound_step", c_uint32),
+                ("optimal", c_int32), ("proven_bytes", c_uint64), ("method", c_char_p), ("buffer_count", c_size_t),
+                ("buffers", POINTER(bp_plan_buffer)), ("witness_count", c_size_t), ("witnesses", POINTER(c_uint32))]
 
 
-class bp_assignment(Sized):
-    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("bucket", c_char_p), ("unit_index", c_uint32),
-                ("ordinal", c_uint32), ("role", c_uint32), ("dtype", c_int), ("slab", c_uint32), ("offset", c_uint64),
-                ("bytes", c_uint64), ("predecessors", POINTER(c_uint32)), ("predecessor_count", c_size_t)]
+class bp_plan_option(Structure):
+    _fields_ = [("key", c_char_p), ("value", c_char_p)]
 
 
-class bp_plan_class(Sized):
-    _fields_ = [("size", c_size_t), ("slab", c_uint32), ("dtype", c_int), ("copies", c_uint32), ("offset", c_uint64),
-                ("stride", c_uint64), ("bytes", c_uint64)]
+class bp_plan_info(Structure):
+    _fields_ = [("model", c_char_p), ("policy", c_int), ("copies", c_uint32), ("feasible", c_int32),
+                ("stable", c_int32), ("optimal", c_int32), ("alignment", c_uint64), ("bytes", c_uint64),
+                ("lower_bound_bytes", c_uint64), ("infeasible_because", c_char_p), ("request_count", c_size_t),
+                ("requests", POINTER(bp_plan_request)), ("slab_count", c_size_t), ("slabs", POINTER(bp_plan_slab)),
+                ("class_count", c_size_t), ("classes", POINTER(bp_plan_class)), ("role_count", c_size_t),
+                ("roles", POINTER(bp_plan_role)), ("option_count", c_size_t), ("options", POINTER(bp_plan_option))]
 
 
 # ---- pool.h --------------------------------------------------------------------------------------------------------
 
-BP_ALLOCATOR_PLAN = 0
-BP_ALLOCATOR_DYNAMIC = 1
-BP_ALLOCATOR_FIXED_POOL = 2
-BP_ALLOCATOR_MAX_POOL = 3
-BP_ALLOCATOR_SCHEDULED = 4
-BP_SELECT_ASSIGNED = 1
-BP_SELECT_ANY = 2
 BP_STRICT_OFF = 1
 BP_STRICT_WARN = 2
 BP_STRICT_ERROR = 3
@@ -333,9 +331,6 @@ BP_CAPTURE_CHECK_ENVIRONMENT = 0
 BP_CAPTURE_CHECK_OFF = 1
 BP_CAPTURE_CHECK_INSIDE = 2
 BP_CAPTURE_CHECK_ALWAYS = 3
-BP_PLACE_PLANNED = 1
-BP_PLACE_PERSISTENT = 2
-BP_PLACE_DYNAMIC = 3
 BP_ZERO_NOTHING = 0
 BP_ZERO_PADDING = 1
 BP_ZERO_ALL = 2
@@ -350,21 +345,25 @@ bp_message_function = CFUNCTYPE(None, c_void_p, c_char_p)
 
 
 class bp_pool_config(Sized):
-    _fields_ = [("size", c_size_t), ("name", c_char_p), ("allocator", c_int), ("selection", c_int), ("strict", c_int),
-                ("guard", c_int), ("capture_check", c_int), ("annotate", c_int), ("extra_requests", c_uint32),
-                ("persistent_bytes", c_uint64), ("overflow_bytes", c_uint64), ("fingerprint", c_char_p),
-                ("on_message", bp_message_function), ("user", c_void_p)]
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("strict", c_int), ("guard", c_int), ("capture_check", c_int),
+                ("annotate", c_int), ("extra_requests", c_uint32), ("persistent_bytes", c_uint64),
+                ("overflow_bytes", c_uint64), ("fingerprint", c_char_p), ("on_message", bp_message_function),
+                ("user", c_void_p)]
+
+
+class bp_pool_slab(Structure):
+    _fields_ = [("address", c_void_p), ("bytes", c_uint64), ("planned_bytes", c_uint64), ("group", c_char_p)]
+
+
+class bp_pool_info(Structure):
+    _fields_ = [("name", c_char_p), ("policy", c_int), ("fingerprint", c_char_p), ("device", c_void_p),
+                ("alignment", c_uint64), ("annotated", c_int32), ("guarded", c_int32), ("request_count", c_size_t),
+                ("requests", POINTER(bp_plan_request)), ("slab_count", c_size_t), ("slabs", POINTER(bp_pool_slab))]
 
 
 class bp_bind(Sized):
     _fields_ = [("size", c_size_t), ("unit", c_char_p), ("ordinal", c_uint32), ("role", c_uint32), ("dtype", c_int),
-                ("bytes", c_uint64), ("used_bytes", c_uint64), ("placement", c_int), ("zero", c_int),
-                ("acquire_lane", c_uint32)]
-
-
-class bp_pool_request(Sized):
-    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("bucket", c_char_p), ("ordinal", c_uint32), ("role", c_uint32),
-                ("dtype", c_int), ("placement", c_int), ("bytes", c_uint64), ("holds", c_uint32)]
+                ("bytes", c_uint64), ("used_bytes", c_uint64), ("placement", c_int)]
 
 
 class bp_pool_statistics(Sized):
@@ -384,18 +383,6 @@ class bp_live_request(Sized):
 class bp_pool_event(Sized):
     _fields_ = [("size", c_size_t), ("kind", c_int), ("id", c_uint32), ("stream", c_uint32), ("step", c_uint64),
                 ("time_ns", c_uint64), ("address", c_void_p)]
-
-
-class bp_pool_slab(Sized):
-    _fields_ = [("size", c_size_t), ("address", c_void_p), ("bytes", c_uint64), ("planned_bytes", c_uint64),
-                ("group", c_char_p), ("resident", c_int32)]
-
-
-class bp_slab_callbacks(Sized):
-    _fields_ = [("size", c_size_t), ("attach", CFUNCTYPE(c_int, c_void_p, c_uint32, c_void_p, c_uint64)),
-                ("detach", CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_uint64)),
-                ("gone", CFUNCTYPE(None, c_void_p)), ("agree", CFUNCTYPE(c_int, c_void_p, c_int)),
-                ("is_captured", CFUNCTYPE(c_int, c_void_p, c_uint32))]
 
 
 # ---- capture.h -----------------------------------------------------------------------------------------------------
@@ -1091,46 +1078,22 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_plan_config_init": (c_int, [POINTER(bp_plan_config), c_size_t]),
         "bp_plan_create": (c_int, [c_void_p, c_void_p, POINTER(bp_plan_config), POINTER(c_void_p)]),
         "bp_plan_destroy": (None, [POINTER(c_void_p)]),
-        "bp_plan_summary_get": (c_int, [c_void_p, POINTER(bp_plan_summary)]),
-        "bp_plan_role_count": (c_size_t, [c_void_p]),
-        "bp_plan_role_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_role)]),
-        "bp_plan_buffer_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_plan_buffer)]),
-        "bp_plan_witness_count": (c_size_t, [c_void_p, c_size_t]),
-        "bp_plan_witness_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_plan_witness)]),
-        "bp_plan_slab_count": (c_size_t, [c_void_p]),
-        "bp_plan_slab_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_slab)]),
+        "bp_plan_get_info": (POINTER(bp_plan_info), [c_void_p]),
+        "bp_plan_find": (c_int, [c_void_p, c_char_p, c_uint32, c_int, c_int, c_uint64, POINTER(c_uint32)]),
         "bp_plan_set_group": (c_int, [c_void_p, c_size_t, c_char_p]),
-        "bp_plan_class_count": (c_size_t, [c_void_p]),
-        "bp_plan_class_get": (c_int, [c_void_p, c_size_t, POINTER(bp_plan_class)]),
-        "bp_plan_assignment_count": (c_size_t, [c_void_p]),
-        "bp_plan_assignment_get": (c_int, [c_void_p, c_size_t, POINTER(bp_assignment)]),
         "bp_plan_set_model": (c_int, [c_void_p, c_char_p]),
-        "bp_plan_model": (c_char_p, [c_void_p]),
         "bp_plan_set_option": (c_int, [c_void_p, c_char_p, c_char_p]),
-        "bp_plan_option_count": (c_size_t, [c_void_p]),
-        "bp_plan_option": (c_int, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_char_p)]),
         "bp_plan_fingerprint": (c_int, [c_void_p, c_char_p]),
         "bp_plan_check": (c_int, [c_void_p, c_void_p, c_void_p]),
-        "bp_plan_validate": (c_int, [c_void_p]),
-        "bp_plan_builder_create": (c_int, [POINTER(bp_plan_summary), POINTER(c_void_p)]),
-        "bp_plan_builder_add_slab": (c_int, [c_void_p, POINTER(bp_plan_slab)]),
-        "bp_plan_builder_add_class": (c_int, [c_void_p, POINTER(bp_plan_class)]),
-        "bp_plan_builder_add_assignment": (c_int, [c_void_p, POINTER(bp_assignment)]),
-        "bp_plan_builder_finish": (c_int, [POINTER(c_void_p), POINTER(c_void_p)]),
-        "bp_plan_builder_destroy": (None, [POINTER(c_void_p)]),
         "bp_pool_config_init": (c_int, [POINTER(bp_pool_config), c_size_t]),
         "bp_pool_create": (c_int, [c_void_p, c_void_p, POINTER(bp_pool_config), POINTER(c_void_p)]),
         "bp_pool_destroy": (None, [POINTER(c_void_p)]),
-        "bp_pool_is_annotated": (c_int, [c_void_p]),
-        "bp_pool_device": (c_void_p, [c_void_p]),
-        "bp_pool_allocator_name": (c_char_p, [c_void_p]),
-        "bp_pool_name": (c_char_p, [c_void_p]),
-        "bp_pool_fingerprint": (c_char_p, [c_void_p]),
+        "bp_pool_get_info": (POINTER(bp_pool_info), [c_void_p]),
         "bp_bind_init": (c_int, [POINTER(bp_bind), c_size_t]),
         "bp_pool_bind": (c_int, [c_void_p, POINTER(bp_bind), POINTER(c_uint32)]),
-        "bp_pool_bind_buckets": (c_int, [c_void_p, c_void_p, c_int, POINTER(c_uint32)]),
-        "bp_pool_set_lane": (c_int, [c_void_p, c_uint32, c_void_p]),
-        "bp_pool_request_get": (c_int, [c_void_p, c_uint32, POINTER(bp_pool_request)]),
+        "bp_pool_set_stream": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p]),
+        "bp_pool_set_zero": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_int]),
+        "bp_pool_references": (c_uint32, [c_void_p, c_uint32]),
         "bp_pool_address": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_uint64)]),
         "bp_pool_acquire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p, POINTER(c_void_p)]),
         "bp_pool_try_acquire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p, POINTER(c_void_p),
@@ -1153,10 +1116,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_pool_trace_count": (c_size_t, [c_void_p]),
         "bp_pool_trace_get": (c_int, [c_void_p, c_size_t, POINTER(bp_pool_event)]),
         "bp_pool_trace_to_model": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p]),
-        "bp_pool_slab_count": (c_size_t, [c_void_p]),
-        "bp_pool_slab_get": (c_int, [c_void_p, c_size_t, POINTER(bp_pool_slab)]),
-        "bp_pool_attach": (c_int, [c_void_p, POINTER(bp_slab_callbacks), c_void_p]),
-        "bp_pool_detach": (c_int, [c_void_p, POINTER(bp_slab_callbacks), c_void_p]),
         "bp_capture_config_init": (c_int, [POINTER(bp_capture_config), c_size_t]),
         "bp_capture_begin": (c_int, [c_void_p, POINTER(bp_capture_config), POINTER(c_void_p)]),
         "bp_capture_end": (c_int, [c_void_p]),

@@ -118,7 +118,7 @@ class Buckets(Owner[BucketsHandle]):
 
     @property
     def requests(self) -> List[Request]:
-        """In the order in which bind_buckets gives ids."""
+        """By id."""
         library, handle = core(), self.handle
         buckets: Dict[int, Bucket] = {}
         requests = []

@@ -1,14 +1,14 @@
 """Plans: where each request lives, how many bytes that takes, and how few it could take."""
 
 import ctypes
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _abi
-from ._library import call, configured, core, filled, formats
+from ._library import call, configured, core, formats, viewed
 from .buckets import Buckets
 from .handle import Handle, Owner
-from .names import (Path, decoded, dtype_name, encoded, encoded_path, member, name_of, optional, role_name, role_names,
-                    whole)
+from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, member, name_of, optional, role,
+                    role_name, role_names, whole)
 from .schedule import Schedule
 
 
@@ -39,18 +39,26 @@ class PlanSlab(NamedTuple):
     group: str
 
 
-class Assignment(NamedTuple):
-    """A request's place. predecessors: assignments whose release an acquire waits for. bytes: padded, not aligned."""
+class PlanRequest(NamedTuple):
+    """A request; its id is its index. placement: "planned" (slab and offset are its place), "persistent", "dynamic" or
+    "none" (no bytes, or the schedule never uses it). bytes: padded, not aligned; used_bytes: without padding."""
 
     unit: str
     ordinal: int
     role: str
     dtype: str
+    placement: str
     slab: int
     offset: int
     bytes: int
+    used_bytes: int
     bucket: Optional[str]
-    predecessors: Tuple[int, ...]
+
+
+def request_of(r: _abi.bp_plan_request) -> PlanRequest:
+    return PlanRequest(decoded(r.unit), r.ordinal, role_name(r.role), dtype_name(r.dtype),
+                       name_of("BP_PLACE_", r.placement), r.slab, r.offset, r.bytes, r.used_bytes,
+                       None if r.bucket is None else decoded(r.bucket))
 
 
 class Plan(Owner[PlanHandle]):
@@ -84,50 +92,50 @@ class Plan(Owner[PlanHandle]):
         """Writes the plan, whole or not at all. Raises FileError."""
         call(formats().bp_plan_write, self.handle, encoded_path(path))
 
-    def _summary(self) -> _abi.bp_plan_summary:
-        return filled(core().bp_plan_summary_get, _abi.bp_plan_summary, self.handle)
+    @property
+    def _info(self) -> Any:
+        return viewed(core().bp_plan_get_info, self.handle)
 
     @property
     def policy(self) -> str:
-        return name_of("BP_POLICY_", self._summary().policy)
+        return name_of("BP_POLICY_", self._info.policy)
 
     @property
     def bytes(self) -> int:
         """Of all roles."""
-        return int(self._summary().bytes)
+        return int(self._info.bytes)
 
     @property
     def lower_bound_bytes(self) -> int:
         """No plan with a slab for each role takes less."""
-        return int(self._summary().lower_bound_bytes)
+        return int(self._info.lower_bound_bytes)
 
     @property
     def copies(self) -> int:
-        return int(self._summary().copies)
+        return int(self._info.copies)
 
     @property
     def alignment(self) -> int:
-        return int(self._summary().alignment)
+        return int(self._info.alignment)
 
     @property
     def optimal(self) -> bool:
         """The bytes are proven to be the least possible."""
-        return bool(self._summary().optimal)
+        return bool(self._info.optimal)
 
     @property
     def stable(self) -> bool:
-        """Every request has one address for the whole run."""
-        return bool(self._summary().stable)
+        """Every request that is ever live has one address for the whole run."""
+        return bool(self._info.stable)
 
     @property
     def feasible(self) -> bool:
-        return bool(self._summary().feasible)
+        return bool(self._info.feasible)
 
     @property
     def infeasible_because(self) -> str:
         """"" where it is feasible."""
-        handle = self.handle  # the text is the plan's
-        return decoded(filled(core().bp_plan_summary_get, _abi.bp_plan_summary, handle).infeasible_because)
+        return decoded(self._info.infeasible_because)
 
     @property
     def fingerprint(self) -> str:
@@ -138,39 +146,38 @@ class Plan(Owner[PlanHandle]):
 
     @property
     def slabs(self) -> List[PlanSlab]:
-        library, handle = core(), self.handle
-        slabs = (filled(library.bp_plan_slab_get, _abi.bp_plan_slab, handle, index)
-                 for index in range(library.bp_plan_slab_count(handle)))
-        return [PlanSlab(s.bytes, decoded(s.group)) for s in slabs]
+        info = self._info
+        return [PlanSlab(s.bytes, decoded(s.group)) for s in info.slabs[:info.slab_count]]
 
     @property
     def roles(self) -> List[PlanRole]:
-        library, handle = core(), self.handle
-        roles = (filled(library.bp_plan_role_get, _abi.bp_plan_role, handle, index)
-                 for index in range(library.bp_plan_role_count(handle)))
+        """[] of plans that were read from a file."""
+        info = self._info
         return [
             PlanRole(tuple(role_names(r.roles)), r.copies, r.bytes, r.pool_bytes, r.persistent_bytes, r.dynamic_bytes,
                      r.lower_bound_bytes, r.lower_bound_step, r.proven_bytes, bool(r.optimal), r.live_units,
-                     decoded(r.method)) for r in roles
+                     decoded(r.method)) for r in info.roles[:info.role_count]
         ]
 
     @property
-    def assignments(self) -> List[Assignment]:
-        """Of the requests that have an address, in their order; [] of dynamic and infeasible plans."""
-        library, handle = core(), self.handle
-        entries = (filled(library.bp_plan_assignment_get, _abi.bp_assignment, handle, index)
-                   for index in range(library.bp_plan_assignment_count(handle)))
-        return [
-            Assignment(decoded(a.unit), a.ordinal, role_name(a.role), dtype_name(a.dtype), a.slab, a.offset, a.bytes,
-                       None if a.bucket is None else decoded(a.bucket),
-                       tuple(a.predecessors[:a.predecessor_count]) if a.predecessor_count else ()) for a in entries
-        ]
+    def requests(self) -> List[PlanRequest]:
+        """By id: those of the buckets, in their order."""
+        info = self._info
+        return [request_of(r) for r in info.requests[:info.request_count]]
+
+    def find(self, unit: str, ordinal: int, role: Any, dtype: DType = None, bytes: Optional[int] = None) -> int:
+        """The id of a request. dtype and bytes (with padding) are those that the runtime has, None: not compared.
+        Raises Mismatch (not in the plan, another dtype or size, never used by the plan's schedule)."""
+        id = ctypes.c_uint32()
+        call(core().bp_plan_find, self.handle, encoded(unit, "a unit's name"), whole(ordinal, 32, "an ordinal"),
+             _role(role), _dtype(dtype), _abi.BP_BYTES_ANY if bytes is None else whole(bytes, 63, "bytes"),
+             ctypes.byref(id))
+        return id.value
 
     @property
     def model(self) -> str:
         """The model's name, for saving and display."""
-        handle = self.handle
-        return decoded(core().bp_plan_model(handle))
+        return decoded(self._info.model)
 
     @model.setter
     def model(self, name: str) -> None:
@@ -179,13 +186,8 @@ class Plan(Owner[PlanHandle]):
     @property
     def options(self) -> Dict[str, str]:
         """What it was planned with, as text, for saving and display."""
-        library, handle = core(), self.handle
-        key, value = ctypes.c_char_p(), ctypes.c_char_p()
-        options = {}
-        for index in range(library.bp_plan_option_count(handle)):
-            call(library.bp_plan_option, handle, index, ctypes.byref(key), ctypes.byref(value))
-            options[decoded(key.value)] = decoded(value.value)
-        return options
+        info = self._info
+        return {decoded(o.key): decoded(o.value) for o in info.options[:info.option_count]}
 
     def set_option(self, key: str, value: Optional[str]) -> None:
         """None removes it."""
@@ -203,6 +205,10 @@ class Plan(Owner[PlanHandle]):
     def __repr__(self) -> str:
         if self.closed:
             return "<Plan, closed>"
-        summary = self._summary()
-        policy = name_of("BP_POLICY_", summary.policy)
-        return f"<Plan {policy}: {summary.bytes} bytes, at least {summary.lower_bound_bytes}>"
+        info = self._info
+        policy = name_of("BP_POLICY_", info.policy)
+        return f"<Plan {policy}: {info.bytes} bytes, at least {info.lower_bound_bytes}>"
+
+
+# Arguments of these names hide the functions.
+_role, _dtype = role, dtype

@@ -4,15 +4,14 @@ import ctypes
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, dlpack
-from ._library import call, configured, core, filled
-from .buckets import Buckets
+from ._library import call, configured, core, filled, viewed
 from .device import Device, Stream
 from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back
 from .model import Model
-from .names import (DType, decoded, dtype, dtype_name, encoded, fingerprint_text, lane, member, name_of, optional, role,
-                    role_name, whole)
-from .plan import Plan
+from .names import (DType, decoded, dtype, encoded, fingerprint_text, member, name_of, optional, role, role_name,
+                    whole)
+from .plan import Plan, PlanRequest, request_of
 from .view import View
 
 Held = Union[int, View]
@@ -59,27 +58,13 @@ class LiveRequest(NamedTuple):
     step: int
 
 
-class BoundRequest(NamedTuple):
-    """What an id stands for. dtype: as stored."""
-
-    unit: str
-    ordinal: int
-    role: str
-    dtype: str
-    bytes: int
-    placement: str
-    bucket: Optional[str]
-    holds: int
-
-
 class PoolSlab(NamedTuple):
-    """A slab as made: planned_bytes 0 for persistent and overflow memory; resident False: offloaded."""
+    """A slab as made: planned_bytes 0 for persistent and overflow memory."""
 
     address: int
     bytes: int
     planned_bytes: int
     group: str
-    resident: bool
 
 
 class Record:
@@ -87,7 +72,7 @@ class Record:
 
     __slots__ = ("unit", "ordinal", "role", "dtype", "bytes", "text", "holds", "epoch")
 
-    def __init__(self, r: _abi.bp_pool_request) -> None:
+    def __init__(self, r: _abi.bp_plan_request) -> None:
         self.unit, self.ordinal, self.role = decoded(r.unit), int(r.ordinal), role_name(r.role)
         self.dtype, self.bytes = int(r.dtype), int(r.bytes)
         bucket = f"bucket.{r.ordinal}" if r.bucket is None else decoded(r.bucket)
@@ -97,27 +82,26 @@ class Record:
 
 
 class Pool(Owner[PoolHandle]):
-    """All memory is made here, at planned size. The plan is read, not kept.
+    """All memory is made here, at planned size. The plan is read, not kept; its policy decides how requests are
+    served, and its requests have their index there as id (Plan.find).
 
-    name: in messages. allocator: "plan" (as the plan says), "dynamic", "fixed_pool", "max_pool", "scheduled".
-    selection: "assigned", "any". strict: "off", "warn", "error". guard: "environment", "off", "on". persistent_bytes,
-    overflow_bytes: memory beside the plan's. extra_requests: how many may be bound beyond the plan's. fingerprint: of
-    the plan that is expected. on_message: called with a line of text, on the thread whose call it is about; must not
-    call the pool. Raises Infeasible, Mismatch (another fingerprint), Unsupported, NoDeviceMemory.
+    name: in messages. strict: whether a request may have another copy of its size class than the plan's where that is
+    held: "error", "warn", "off". guard: "environment", "off", "on". persistent_bytes, overflow_bytes: memory beside
+    the plan's. extra_requests: how many may be bound beyond the plan's. fingerprint: of the plan that is expected.
+    on_message: called with a line of text, on the thread whose call it is about; must not call the pool. Raises
+    Infeasible, Mismatch (another fingerprint), Unsupported, NoDeviceMemory.
 
     Threads: acquire, try_acquire, use, release, give_up and what reads may be called from several threads for
     different requests; calls release the GIL while they are in the library. close() beside a call lets the call
     finish first. Closing gives the memory back, except what numpy arrays or tensors still look at: then the last of
     them does."""
 
-    def __init__(self, device: Device, plan: Plan, name: Optional[str] = None, allocator: str = "plan",
-                 selection: str = "assigned", strict: str = "error", guard: str = "environment",
-                 persistent_bytes: int = 0, overflow_bytes: int = 0, extra_requests: int = 4096,
-                 fingerprint: Optional[str] = None, on_message: Optional[Callable[[str], Any]] = None) -> None:
+    def __init__(self, device: Device, plan: Plan, name: Optional[str] = None, strict: str = "error",
+                 guard: str = "environment", persistent_bytes: int = 0, overflow_bytes: int = 0,
+                 extra_requests: int = 4096, fingerprint: Optional[str] = None,
+                 on_message: Optional[Callable[[str], Any]] = None) -> None:
         listener = None if on_message is None else _abi.bp_message_function(_told(on_message))
         config = configured(core().bp_pool_config_init, _abi.bp_pool_config, name=optional(name, "a pool's name"),
-                            allocator=member("BP_ALLOCATOR_", allocator,
-                                             "allocator"), selection=member("BP_SELECT_", selection, "selection"),
                             strict=member("BP_STRICT_", strict,
                                           "strict"), guard=member("BP_GUARD_", guard,
                                                                   "guard"), persistent_bytes=persistent_bytes,
@@ -129,56 +113,62 @@ class Pool(Owner[PoolHandle]):
         self._handle = handle
         self.device = device
         self._records: List[Record] = []
+        self._learn()
 
-    # ---- binding ---------------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------------------------
 
-    def bind_buckets(self, buckets: Buckets, lanes: bool = False) -> List[int]:
-        """Binds every request of the buckets as planned; their ids, in the order of buckets.requests.
+    @property
+    def _info(self) -> Any:
+        return viewed(core().bp_pool_get_info, self.handle)
 
-        lanes: gathered roles are only acquired on the gather lane's stream and the others on the compute lane's,
-        which saves events; set_lane says which they are. Raises Mismatch."""
-        handle = self.handle
-        ids = (ctypes.c_uint32 * core().bp_buckets_request_count(buckets.handle))()
-        call(core().bp_pool_bind_buckets, handle, buckets.handle, int(lanes), ids)
-        self._learn(handle)
-        return list(ids)
+    def _learn(self) -> None:
+        info = self._info
+        self._records += [Record(r) for r in info.requests[len(self._records):info.request_count]]
 
     def bind(self, unit: str, ordinal: int, role: Any, dtype: DType, bytes: int, used_bytes: Optional[int] = None,
-             placement: str = "planned", zero: str = "nothing", lane: Any = None) -> int:
-        """Checks a request against the plan and gives it an id; an equal request has the same id.
+             placement: str = "persistent") -> int:
+        """A request beside the plan, and its id: the next after those that there are. Requests of the plan are not
+        bound: Plan.find.
 
-        bytes: with padding, as planned; used_bytes: without, for zero="padding"; None: all. placement: "planned",
-        "persistent", "dynamic". zero: "nothing", "padding", "all": what the acquiring stream clears first. lane: name
-        or number that every acquire is on, None: any. Raises Mismatch (not in the plan, another size or dtype),
-        NoDeviceMemory, Unsupported."""
+        bytes: with padding; used_bytes: without, None: all. placement: "persistent", "dynamic". Raises NoDeviceMemory,
+        Unsupported, InvalidArgument."""
         handle = self.handle
         struct = configured(core().bp_bind_init, _abi.bp_bind, unit=encoded(unit, "a unit's name"), ordinal=ordinal,
                             role=_role(role), dtype=_dtype(dtype), bytes=bytes,
                             used_bytes=bytes if used_bytes is None else used_bytes,
-                            placement=member("BP_PLACE_", placement,
-                                             "placement"), zero=member("BP_ZERO_", zero,
-                                                                       "zero"), acquire_lane=_lane(lane))
+                            placement=member("BP_PLACE_", placement, "placement"))
         id = ctypes.c_uint32()
         call(core().bp_pool_bind, handle, ctypes.byref(struct), ctypes.byref(id))
-        self._learn(handle)
+        self._learn()
         return id.value
 
-    def _learn(self, handle: PoolHandle) -> None:
-        count = filled(core().bp_pool_statistics_get, _abi.bp_pool_statistics, handle).requests
-        while len(self._records) < count:
-            self._records.append(
-                Record(filled(core().bp_pool_request_get, _abi.bp_pool_request, handle, len(self._records))))
+    def set_stream(self, ids: Iterable[int], stream: Optional[Stream]) -> None:
+        """Promises that these requests are only acquired on the stream, which saves events where all requests that
+        share memory have the same. None: any stream again. Raises ScheduleError (live requests), CaptureError."""
+        array, count = _array(ids)
+        call(core().bp_pool_set_stream, self.handle, array, count, None if stream is None else stream.handle)
 
-    def set_lane(self, lane: Any, stream: Optional[Stream]) -> None:
-        """Says which stream a lane is; None unbinds. Changing it later needs a pool without live requests."""
-        call(core().bp_pool_set_lane, self.handle, _lane(lane), None if stream is None else stream.handle)
+    def set_zero(self, ids: Iterable[int], zero: str) -> None:
+        """What the acquiring stream clears first: "nothing", "padding" (bytes after used_bytes), "all"."""
+        array, count = _array(ids)
+        call(core().bp_pool_set_zero, self.handle, array, count, member("BP_ZERO_", zero, "zero"))
 
-    def request(self, id: int) -> BoundRequest:
-        """What an id stands for. Raises InvalidArgument."""
-        handle = self.handle
-        r = filled(core().bp_pool_request_get, _abi.bp_pool_request, handle, whole(id, 32, "an id"))
-        return BoundRequest(decoded(r.unit), r.ordinal, role_name(r.role), dtype_name(r.dtype), r.bytes,
-                            name_of("BP_PLACE_", r.placement), None if r.bucket is None else decoded(r.bucket), r.holds)
+    @property
+    def requests(self) -> List[PlanRequest]:
+        """By id: those of the plan, then those that were bound."""
+        info = self._info
+        return [request_of(r) for r in info.requests[:info.request_count]]
+
+    def request(self, id: int) -> PlanRequest:
+        """The request with this id. Raises InvalidArgument."""
+        info, index = self._info, whole(id, 32, "an id")
+        if index >= info.request_count:
+            raise InvalidArgument(f"request {index} of {info.request_count}")
+        return request_of(info.requests[index])
+
+    def references(self, id: int) -> int:
+        """How often a request is held now; 0: it is not live."""
+        return int(core().bp_pool_references(self.handle, whole(id, 32, "an id")))
 
     def address(self, id: int) -> Tuple[int, int]:
         """(address, bytes) of a request. Raises ScheduleError where it has no memory now (dynamic)."""
@@ -270,7 +260,7 @@ class Pool(Owner[PoolHandle]):
         """After a capture was given up, which ended holds: the views of these are released."""
         handle = self.handle
         for id, record in enumerate(self._records):
-            holds = filled(core().bp_pool_request_get, _abi.bp_pool_request, handle, id).holds
+            holds = core().bp_pool_references(handle, id)
             if holds != record.holds:
                 record.holds = int(holds)
                 record.epoch += holds == 0
@@ -293,19 +283,17 @@ class Pool(Owner[PoolHandle]):
 
     @property
     def name(self) -> str:
-        handle = self.handle
-        return decoded(core().bp_pool_name(handle))
+        return decoded(self._info.name)
 
     @property
-    def allocator(self) -> str:
-        """"dynamic", "fixed_pool", "max_pool", "scheduled"."""
-        return decoded(core().bp_pool_allocator_name(self.handle))
+    def policy(self) -> str:
+        """Of the plan that it was made from."""
+        return name_of("BP_POLICY_", self._info.policy)
 
     @property
     def fingerprint(self) -> str:
         """Of the plan that it was made from."""
-        handle = self.handle
-        return decoded(core().bp_pool_fingerprint(handle))
+        return decoded(self._info.fingerprint)
 
     @property
     def statistics(self) -> Statistics:
@@ -321,10 +309,9 @@ class Pool(Owner[PoolHandle]):
 
     @property
     def slabs(self) -> List[PoolSlab]:
-        library, handle = core(), self.handle
-        slabs = (filled(library.bp_pool_slab_get, _abi.bp_pool_slab, handle, index)
-                 for index in range(library.bp_pool_slab_count(handle)))
-        return [PoolSlab(s.address or 0, s.bytes, s.planned_bytes, decoded(s.group), bool(s.resident)) for s in slabs]
+        info = self._info
+        return [PoolSlab(s.address or 0, s.bytes, s.planned_bytes, decoded(s.group))
+                for s in info.slabs[:info.slab_count]]
 
     def live(self) -> List[LiveRequest]:
         """The requests that are held now, in the order of ids."""
@@ -370,14 +357,14 @@ class Pool(Owner[PoolHandle]):
         dlpack.take_back()
 
     def __repr__(self) -> str:
-        return "<Pool, closed>" if self.closed else f"<Pool {self.name!r} on {self.device.name}: {self.allocator}>"
+        return "<Pool, closed>" if self.closed else f"<Pool {self.name!r} on {self.device.name}: {self.policy}>"
 
 
 def _array(ids: Iterable[int]) -> Tuple[Any, int]:
     numbers = ids if isinstance(ids, (list, tuple)) else list(ids)
     for id in numbers:
         if not isinstance(id, int) or not 0 <= id <= 0xFFFFFFFF:
-            raise InvalidArgument(f"an id is a number from bind or bind_buckets, not {id!r}")
+            raise InvalidArgument(f"an id is a request's index in the plan or a number from bind, not {id!r}")
     return (ctypes.c_uint32 * len(numbers))(*numbers), len(numbers)
 
 
@@ -391,4 +378,4 @@ def _told(on_message: Callable[[str], Any]) -> Callable[[Any, bytes], None]:
 
 
 # Arguments of these names hide the functions.
-_role, _dtype, _lane = role, dtype, lane
+_role, _dtype = role, dtype

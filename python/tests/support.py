@@ -40,7 +40,7 @@ class Served:
         self.buckets, self.schedule, self.plan = world(sizes, dtype, policy, roles, apart)
         self.device = bp.Device.host() if device is None else device
         self.pool = bp.Pool(self.device, self.plan, **options)
-        self.ids = self.pool.bind_buckets(self.buckets)
+        self.ids = list(range(len(self.plan.requests)))
         self.stream = self.device.stream("main")
 
     def param(self, unit):

@@ -57,12 +57,12 @@ class Serving(unittest.TestCase):
     def test_addresses_are_the_plans(self):
         served = Served()
         slabs = served.pool.slabs
-        for id, assignment in zip(served.ids, served.plan.assignments):
-            where = slabs[assignment.slab].address + assignment.offset
-            self.assertEqual(served.pool.address(id), (where, assignment.bytes))
+        for id, request in enumerate(served.plan.requests):
+            where = slabs[request.slab].address + request.offset
+            self.assertEqual(served.pool.address(id), (where, request.bytes))
             view, = served.pool.acquire([id], served.stream)
             self.assertEqual((view.address, view.bytes, view.unit, view.role, view.dtype, view.ordinal),
-                             (where, assignment.bytes, assignment.unit, assignment.role, "bf16", 0))
+                             (where, request.bytes, request.unit, request.role, "bf16", 0))
             view.release()
 
     def test_who_holds_what(self):
@@ -78,8 +78,8 @@ class Serving(unittest.TestCase):
         served.pool.release([view.id], served.stream)  # by number: the last hold
         self.assertTrue(again.released)
         self.assertEqual(served.pool.live(), [])
-        self.assertEqual(served.pool.request(view.id),
-                         bp.BoundRequest("u1", 0, "param", "bf16", 6000, "planned", None, 0))
+        self.assertEqual(served.pool.request(view.id), served.plan.requests[view.id])
+        self.assertEqual(served.pool.references(view.id), 0)
 
     def test_try_acquire_and_can_acquire(self):
         served = Served(sizes=(1000, 1000, 1000), policy="max", roles=("param",))
@@ -108,28 +108,38 @@ class Serving(unittest.TestCase):
         with self.assertRaises(bp.ScheduleError):
             served.pool.release([served.param(2)], served.stream)
 
+    def test_requests_of_the_plan_are_found(self):
+        served = Served()
+        plan = served.plan
+        self.assertEqual([plan.find(r.unit, r.ordinal, r.role, r.dtype, r.bytes) for r in plan.requests], served.ids)
+        self.assertEqual(plan.find("u1", 0, "param"), served.param(1))
+        for words, arguments in ((["u9"], ("u9", 0, "param", "bf16", 6000)),
+                                 (["6000", "7000"], ("u1", 0, "param", "bf16", 7000)),
+                                 (["bf16", "fp32"], ("u1", 0, "param", "fp32", 6000)),
+                                 (["u1", "bucket.1"], ("u1", 1, "param"))):
+            with self.assertRaises(bp.Mismatch) as caught:
+                plan.find(*arguments)
+            for word in words:
+                self.assertIn(word, str(caught.exception))
+
     def test_binding(self):
         served = Served(persistent_bytes=8192)
         pool = served.pool
-        self.assertEqual(pool.bind("u1", 0, "param", "bf16", 6000), served.param(1))
-        for words, arguments in ((["u9"], ("u9", 0, "param", "bf16", 6000)), (["6000", "7000"], ("u1", 0, "param", "bf16", 7000)),
-                                 (["bf16", "fp32"], ("u1", 0, "param", "fp32", 6000))):
-            with self.assertRaises(bp.Mismatch) as caught:
-                pool.bind(*arguments)
-            for word in words:
-                self.assertIn(word, str(caught.exception))
-        outside = pool.bind("", 0, "param", "fp8_e4m3", 100, placement="persistent", zero="all")
+        outside = pool.bind("", 0, "param", "fp8_e4m3", 100)
+        self.assertEqual(outside, len(served.plan.requests))
+        self.assertEqual(pool.requests[:-1], served.plan.requests)
+        self.assertEqual((pool.requests[-1].placement, pool.requests[-1].bytes), ("persistent", 100))
+        pool.set_zero([outside], "all")
         view, = pool.acquire([outside], served.stream)
         self.assertEqual((view.unit, view.dtype, view.bytes), ("", "uint8", 100))
         served.stream.synchronize()
         self.assertEqual(bytes(bytes_of(view)), bytes(100))
         with self.assertRaises(bp.NoDeviceMemory) as caught:
-            pool.bind("", 1, "param", "bf16", 1 << 20, placement="persistent")
+            pool.bind("", 1, "param", "bf16", 1 << 20)
         self.assertIsInstance(caught.exception, MemoryError)
-        with self.assertRaises(bp.InvalidArgument):
-            pool.bind("u1", 0, "param", "bf16", -5)
-        with self.assertRaises(bp.InvalidArgument):
-            pool.bind("u1", 0, "param", "bf16", 6000, placement="somewhere")
+        for wrong in ({"bytes": -5}, {"placement": "somewhere"}, {"placement": "planned"}, {"used_bytes": 7000}):
+            with self.assertRaises(bp.InvalidArgument, msg=wrong):
+                pool.bind("u1", 0, "param", "bf16", **{"bytes": 6000, **wrong})
 
     def test_hostile_ids(self):
         served = Served()
@@ -148,33 +158,33 @@ class Serving(unittest.TestCase):
             served.pool.acquire([served.ids[0]], other.stream)
         self.assertFalse(view.released)
 
-    def test_lanes(self):
-        buckets, _, plan = world()
+    def test_promised_streams(self):
+        _, _, plan = world()
         device = bp.Device.host()
-        with bp.Pool(device, plan, name="lanes") as pool:
-            ids = pool.bind_buckets(buckets, lanes=True)
+        with bp.Pool(device, plan, name="promises") as pool:
+            ids = range(len(plan.requests))
             gather, other = device.stream("gather"), device.stream("other")
-            with self.assertRaises(bp.ScheduleError):
-                pool.acquire(ids[:1], gather)
-            pool.set_lane("gather", gather)
+            pool.set_stream(ids, gather)
             pool.release(pool.acquire(ids[:1], gather), gather)
+            self.assertEqual((pool.statistics.elided, pool.statistics.records), (1, 0))
             with self.assertRaises(bp.ScheduleError) as caught:
                 pool.acquire(ids[:1], other)
-            self.assertIn("other", str(caught.exception))
+            for word in ("other", "gather"):
+                self.assertIn(word, str(caught.exception))
+            pool.set_stream(ids, None)
+            pool.release(pool.acquire(ids[:1], other), other)
+            self.assertEqual(pool.statistics.records, 1)
         self.assertTrue(pool.closed)
 
     def test_messages(self):
         """A request that finds its buffer taken, and another one free, says so."""
         heard = []
-        served = Served(sizes=(1000, 1000, 1000), policy="max", roles=("param",), selection="any", strict="warn",
-                        on_message=heard.append)
+        served = Served(sizes=(1000, 1000, 1000), policy="max", roles=("param",), strict="warn", on_message=heard.append)
         first = served.take(0)
-        first.release()
-        served.take(1)  # has the lowest free buffer, the first one's
-        again = served.take(0)
-        self.assertNotEqual(again.address, first.address)
+        third = served.take(2)  # the plan has it where the first is
+        self.assertNotEqual(third.address, first.address)
         self.assertEqual((len(heard), served.pool.statistics.deviations), (1, 1))
-        self.assertIn("u0", heard[0])
+        self.assertIn("u2", heard[0])
 
     def test_fingerprints(self):
         _, _, plan = world()

@@ -236,7 +236,7 @@ class Arrays(unittest.TestCase):
 
     def test_empty_buckets(self):
         served = Served(sizes=(0, 1000), dtype="fp32", roles=("param",))
-        id = served.pool.bind("u0", 0, "param", "fp32", 0)
+        id = served.param(0)
         view, = served.pool.acquire([id], served.stream)
         self.assertEqual((view.address, view.bytes, view.numpy().shape), (0, 0, (0,)))
         self.assertEqual(numpy.from_dlpack(view).shape, (0,))
@@ -246,10 +246,10 @@ class Arrays(unittest.TestCase):
         served = Served(dtype="fp32")
         view = served.take(0)
         arrays = [view.numpy() for _ in range(3)]
-        self.assertEqual(served.pool.request(view.id).holds, 1)
+        self.assertEqual(served.pool.references(view.id), 1)
         self.assertEqual(lent(served.pool), 3)
         view.release()
-        self.assertEqual(served.pool.request(view.id).holds, 0)
+        self.assertEqual(served.pool.references(view.id), 0)
         del arrays
         gc.collect()
         self.assertEqual(lent(served.pool), 0)

@@ -91,7 +91,7 @@ class Pipelines(unittest.TestCase):
                     ours = Ours(seed, policy)
                     plan = ours.installed.plan
                     self.assertEqual({role_and_id: len(addresses) for role_and_id, addresses in ours.addresses.items()},
-                                     {(each.role, bucket_id_of(each.bucket)): 1 for each in plan.assignments})
+                                     {(each.role, bucket_id_of(each.bucket)): 1 for each in plan.requests})
                     self.assertEqual((ours.statistics.deviations, ours.statistics.refused), (0, 0))
                     if policy == "scheduled":
                         self.assertTrue(plan.optimal)
@@ -116,7 +116,7 @@ class Pipelines(unittest.TestCase):
                 with pooled.install() as installed:
                     model = wrap(random_stack(3), expert_parallel=2, policy=policy)
                 step(model, 0)
-            self.assertEqual({each.dtype for each in installed.plan.assignments if each.role == "grad"}, {expected})
+            self.assertEqual({each.dtype for each in installed.plan.requests if each.role == "grad"}, {expected})
 
     def test_hybrid_sharding(self) -> None:
         """Replicated or sharded over outer groups; the outer reduction's copy is pooled where gradients are
@@ -132,8 +132,8 @@ class Pipelines(unittest.TestCase):
                     for number in range(2):
                         step(model, number)
                         model.zero_grad()
-                    copies = [each for each in installed.plan.assignments if each.role == "grad_comm"]
-                    gradients = {each.bucket: each.bytes for each in installed.plan.assignments if each.role == "grad"}
+                    copies = [each for each in installed.plan.requests if each.role == "grad_comm"]
+                    gradients = {each.bucket: each.bytes for each in installed.plan.requests if each.role == "grad"}
                     self.assertEqual({each.bucket: each.bytes * RANKS // 2 for each in copies},
                                      gradients if comm else {})
                     self.assertEqual(installed.pool.statistics.refused, 0)
@@ -163,7 +163,7 @@ class TheirLayouts(unittest.TestCase):
     """The policies fixed and max are their allocators."""
 
     def _offsets(self, plan: bucketpool.Plan) -> Dict[int, int]:
-        return {bucket_id_of(each.bucket): each.offset for each in plan.assignments if each.role == "param"}
+        return {bucket_id_of(each.bucket): each.offset for each in plan.requests if each.role == "param"}
 
     def test_max(self) -> None:
         """Buckets that take turns there take turns here: of one dtype and rank, in two copies."""

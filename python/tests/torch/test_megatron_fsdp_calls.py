@@ -113,7 +113,7 @@ class Fp8(unittest.TestCase):
         units = pooled.describe(groups)
         self.assertEqual((units.roles, units.grad_dtype), (("param", "param_transpose", "grad"), None))
         plan = units.plan()
-        self.assertEqual({(each.role, each.dtype) for each in plan.assignments},
+        self.assertEqual({(each.role, each.dtype) for each in plan.requests},
                          {("param", "uint8"), ("param_transpose", "uint8"), ("grad", "bf16")})
         served = pooled.PooledBuckets(plan, CPU)
         rows, columns = (served.allocator(role, groups) for role in ("param", "param_transpose"))
@@ -201,7 +201,7 @@ class Streams(unittest.TestCase):
         reduce stream wait, not compute.)"""
         groups = [Group(unit, "fp32", 4096) for unit in range(4)]
         served = Served(groups)
-        offsets = {each.bucket: each.offset for each in make_plan(groups).assignments if each.role == "grad"}
+        offsets = {each.bucket: each.offset for each in make_plan(groups).requests if each.role == "grad"}
         first = 0
         second = next(index for index in range(1, 4) if offsets[bucket_name(index)] == offsets[bucket_name(first)])
         native = served.pooled.pool.device

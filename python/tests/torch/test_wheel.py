@@ -22,7 +22,7 @@ model = bp.Model.read(sys.argv[1])
 buckets = bp.Buckets(model, dp=8, roles=["param"])
 plan = bp.Plan(buckets, bp.Schedule.training(buckets))
 with bp.Device.host() as device, bp.Pool(device, plan) as pool:
-    ids, stream = pool.bind_buckets(buckets), device.stream()
+    ids, stream = range(len(plan.requests)), device.stream()
     view, = pool.acquire(ids[:1], stream)
     stream.fill(view, 7)
     view.release()

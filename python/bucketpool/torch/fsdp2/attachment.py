@@ -65,10 +65,9 @@ class Attachment(Source):
         self._live: Dict[int, _Lease] = {}
         self._apart: Set[int] = set()
         self._failure: Optional[Exception] = None
-        ids = pool.bind_buckets(planned.buckets)
         self._requests: Dict[Tuple[str, str], List[int]] = {}
         self._sizes: Dict[int, Tuple[Slot, Size]] = {}
-        for request, slot in sorted(zip(ids, planned.slots), key=lambda each: each[1].instance):
+        for request, slot in sorted(enumerate(planned.slots), key=lambda each: each[1].instance):
             self._requests.setdefault((slot.unit, slot.role), []).append(request)
             self._sizes[request] = (slot, planned.sizes[slot])
         install(groups, self)

@@ -53,10 +53,10 @@ def _refuse(plan: Plan) -> None:
         raise Unsupported(f"the plan of policy {plan.policy} leaves buckets without an address: plan by scheduled, "
                           f"max, or fixed with fallback persistent")
     roles: Dict[int, str] = {}
-    for assignment in plan.assignments:
-        other = roles.setdefault(assignment.slab, assignment.role)
-        if other != assignment.role and {other, assignment.role} & set(ROLES):
-            raise Unsupported(f"the plan has {other} and {assignment.role} buckets in one slab, which Megatron-FSDP "
+    for request in plan.requests:
+        other = roles.setdefault(request.slab, request.role) if request.placement == "planned" else request.role
+        if other != request.role and {other, request.role} & set(ROLES):
+            raise Unsupported(f"the plan has {other} and {request.role} buckets in one slab, which Megatron-FSDP "
                               f"cannot use: it frees gradients when its queue of reductions drains, not where the "
                               f"schedule says. Plan without joint")
 
@@ -80,20 +80,22 @@ class PooledBuckets:
         native = device_for(self.device)
         self.pool = Pool(native, plan, persistent_bytes=outside_bytes, **pool_options)
         self.streams = Streams(native, self.device)
-        self.planned = self._bind(plan)
+        self.planned = self._find(plan)
         self._outside: Dict[Tuple[str, int], Planned] = {}
         self.allocated: Set[int] = set()  # requests that one of the allocators holds
 
-    def _bind(self, plan: Plan) -> Dict[Tuple[str, int], Planned]:
+    @staticmethod
+    def _find(plan: Plan) -> Dict[Tuple[str, int], Planned]:
         planned = {}
-        for each in plan.assignments:
+        for id, each in enumerate(plan.requests):
+            if each.placement != "planned":
+                continue
             bucket_id = bucket_id_of(each.bucket)
             if bucket_id is None or each.role not in ROLES:
                 raise InvalidArgument(f"the plan's {each.role} bucket {each.bucket or each.ordinal} of unit "
                                       f"{each.unit} is none of Megatron-FSDP's: plan the units.json that "
                                       f"describe(model).write() makes, with its --roles")
-            request = self.pool.bind(each.unit, each.ordinal, each.role, each.dtype, each.bytes)
-            planned[each.role, bucket_id] = Planned(request, each.dtype, each.bytes)
+            planned[each.role, bucket_id] = Planned(id, each.dtype, each.bytes)
         return planned
 
     def bind_outside(self, role: str, bucket_id: int, dtype: str, size_bytes: int) -> Planned:
