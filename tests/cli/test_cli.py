@@ -169,7 +169,7 @@ class Files(unittest.TestCase):
         self.assertEqual(plan["format"], "bucketpool.plan/1")
         self.assertEqual((plan["policy"], plan["model"]), ("scheduled", "Nemotron-3-Nano-30B-A3B"))
         self.assertEqual(sum(s["bytes"] for s in plan["slabs"]), 2 * 457261056)
-        self.assertEqual(len(plan["assignments"]), 150)
+        self.assertEqual(len(plan["requests"]), 150)
         self.assertRegex(plan["fingerprint"], "^[0-9a-f]{64}$")
         again = run("plan", NANO, "--ep", "8", "--policy", "scheduled", "-o", self.path("again.json"))
         self.assertEqual(again.returncode, 0)

@@ -66,7 +66,7 @@ class Bytes(Case):
             self.same(*arguments, "--policy", "dynamic", graphs=("off",))
 
     def test_options(self):
-        every = (("--no-lanes",), ("--select", "any"), ("--prefetch", "4"), ("--prefetch", "0", "--grad-units", "1"),
+        every = (("--no-promises",), ("--strict", "off"), ("--prefetch", "4"), ("--prefetch", "0", "--grad-units", "1"),
                  ("--policy", "scheduled", *ALL_ROLES), ("--policy", "scheduled", "--joint", "--streams", "unified"),
                  ("--param-dtype", "fp8", "--grad-comm-dtype", "bf16", *ALL_ROLES), ("--streams", "unified", *ALL_ROLES),
                  ("--keep-after-forward",), ("--eval",), ("--passes", "both"), ("--microbatches", "3", "--prefetch", "2"),

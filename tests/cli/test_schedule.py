@@ -352,7 +352,7 @@ class United(Case):
         with open(self.path("plan.json"), encoding="utf-8") as file:
             plan = json.load(file)
         self.assertEqual((plan["model"], plan["options"]["share"]), ("Qwen3-0.6B + Qwen3-0.6B#2", "1"))
-        self.assertEqual(len({a["unit"] for a in plan["assignments"]}), 56)
+        self.assertEqual(len({a["unit"] for a in plan["requests"]}), 56)
 
 
 class Plans(Case):
