@@ -19,7 +19,7 @@ static void escape(bp_output *o, const char *at, size_t length)
     bp_output_add(o, at, length);
 }
 
-void bp_json_text(bp_output *output, const char *const *pieces, size_t count)
+void bp_trace_text(bp_output *output, const char *const *pieces, size_t count)
 {
     size_t length;
     bool is_valid;
@@ -35,12 +35,12 @@ void bp_json_text(bp_output *output, const char *const *pieces, size_t count)
     bp_output_byte(output, '"');
 }
 
-void bp_json_string(bp_output *output, const char *text)
+void bp_trace_string(bp_output *output, const char *text)
 {
-    bp_json_text(output, &text, 1);
+    bp_trace_text(output, &text, 1);
 }
 
-void bp_json_print(bp_output *output, const char *format, ...)
+void bp_trace_print(bp_output *output, const char *format, ...)
 {
     char text[401];
     va_list args;

@@ -39,7 +39,7 @@ static uint64_t realtime(const writer *w, uint64_t time_ns)
 /* Up to the name. */
 static void begin_event(writer *w, const char *phase)
 {
-    bp_json_print(w->output, "%s\n{\"ph\":\"%s\",\"pid\":%" PRIu32 ",\"name\":", w->is_first ? "" : ",", phase,
+    bp_trace_print(w->output, "%s\n{\"ph\":\"%s\",\"pid\":%" PRIu32 ",\"name\":", w->is_first ? "" : ",", phase,
                   w->scene->profile->rank);
     w->is_first = false;
 }
@@ -47,16 +47,16 @@ static void begin_event(writer *w, const char *phase)
 static void write_time(const writer *w, uint64_t time_ns)
 {
     uint64_t ns = realtime(w, time_ns) - w->base_ns;
-    bp_json_print(w->output, ",\"ts\":%" PRIu64 ".%03" PRIu64, ns / 1000, ns % 1000);
+    bp_trace_print(w->output, ",\"ts\":%" PRIu64 ".%03" PRIu64, ns / 1000, ns % 1000);
 }
 
 static void write_counter(writer *w, const char *first, const char *second, uint64_t value, uint64_t time_ns)
 {
     const char *const name[] = {first, second};
     begin_event(w, "C");
-    bp_json_text(w->output, name, 2);
+    bp_trace_text(w->output, name, 2);
     write_time(w, time_ns);
-    bp_json_print(w->output, ",\"args\":{\"bytes\":%" PRIu64 "}}", value);
+    bp_trace_print(w->output, ",\"args\":{\"bytes\":%" PRIu64 "}}", value);
 }
 
 static void write_slice(writer *w, const slice *s)
@@ -67,16 +67,16 @@ static void write_slice(writer *w, const slice *s)
     uint64_t ns = s->end_ns - s->begin_ns;
     bp_scene_name(b->pool, b->id, &name);
     begin_event(w, "X");
-    bp_json_text(w->output, name.pieces, BP_NAME_PIECES);
-    bp_json_print(w->output, ",\"tid\":%" PRIu32, bp_track_number(s->track));
+    bp_trace_text(w->output, name.pieces, BP_NAME_PIECES);
+    bp_trace_print(w->output, ",\"tid\":%" PRIu32, bp_track_number(s->track));
     write_time(w, s->begin_ns);
-    bp_json_print(w->output, ",\"dur\":%" PRIu64 ".%03" PRIu64 ",\"args\":{\"pool\":", ns / 1000, ns % 1000);
-    bp_json_string(w->output, b->pool->info.name);
-    bp_json_print(w->output, ",\"unit\":");
-    bp_json_string(w->output, name.unit);
-    bp_json_print(w->output, ",\"bucket\":");
-    bp_json_string(w->output, name.bucket);
-    bp_json_print(
+    bp_trace_print(w->output, ",\"dur\":%" PRIu64 ".%03" PRIu64 ",\"args\":{\"pool\":", ns / 1000, ns % 1000);
+    bp_trace_string(w->output, b->pool->info.name);
+    bp_trace_print(w->output, ",\"unit\":");
+    bp_trace_string(w->output, name.unit);
+    bp_trace_print(w->output, ",\"bucket\":");
+    bp_trace_string(w->output, name.bucket);
+    bp_trace_print(
         w->output,
         ",\"role\":\"%s\",\"dtype\":\"%s\",\"bytes\":%" PRIu64 ",\"address\":\"0x%" PRIxPTR "\",\"step\":%" PRIu64 "}}",
         bp_role_name((bp_role)request->role), bp_dtype_name(request->dtype), b->bytes, (uintptr_t)b->address, b->step);
@@ -104,9 +104,9 @@ static void tell_slab(void *user, const bp_pool *pool, uint32_t slab, bool gaine
     const char *const name[] = {number, pool->slab_infos[slab].group, ") of ", pool->info.name,
                                 gained ? " gets memory" : " loses its memory"};
     begin_event(w, "i");
-    bp_json_text(w->output, name, 5);
+    bp_trace_text(w->output, name, 5);
     write_time(w, time_ns);
-    bp_json_print(w->output, ",\"s\":\"p\",\"args\":{\"slab\":%" PRIu32 ",\"bytes\":%" PRIu64 "}}", slab,
+    bp_trace_print(w->output, ",\"s\":\"p\",\"args\":{\"slab\":%" PRIu32 ",\"bytes\":%" PRIu64 "}}", slab,
                   pool->slabs.slabs[slab].bytes);
 }
 
@@ -165,11 +165,11 @@ static void write_process(writer *w)
     snprintf(number, sizeof number, "rank %" PRIu32, w->scene->profile->rank);
     const char *const name[] = {number, coordinates[0] != '\0' ? " " : "", coordinates};
     begin_event(w, "M");
-    bp_json_print(w->output, "\"process_name\",\"args\":{\"name\":");
-    bp_json_text(w->output, name, 3);
-    bp_json_print(w->output, "}}");
+    bp_trace_print(w->output, "\"process_name\",\"args\":{\"name\":");
+    bp_trace_text(w->output, name, 3);
+    bp_trace_print(w->output, "}}");
     begin_event(w, "M");
-    bp_json_print(w->output, "\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}", w->scene->profile->rank);
+    bp_trace_print(w->output, "\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}", w->scene->profile->rank);
 }
 
 static const char *stream_name(const writer *w, const bp_stream_tracks *tracks)
@@ -194,11 +194,11 @@ static void write_track(writer *w, bp_track track)
     const char *const name[] = {stream_name(w, &w->tracks.streams[track.stream]), number,
                                 track.track == 0 ? ", from before" : ""};
     begin_event(w, "M");
-    bp_json_print(w->output, "\"thread_name\",\"tid\":%" PRIu32 ",\"args\":{\"name\":", bp_track_number(track));
-    bp_json_text(w->output, name, 3);
-    bp_json_print(w->output, "}}");
+    bp_trace_print(w->output, "\"thread_name\",\"tid\":%" PRIu32 ",\"args\":{\"name\":", bp_track_number(track));
+    bp_trace_text(w->output, name, 3);
+    bp_trace_print(w->output, "}}");
     begin_event(w, "M");
-    bp_json_print(w->output, "\"thread_sort_index\",\"tid\":%" PRIu32 ",\"args\":{\"sort_index\":%" PRIu32 "}}",
+    bp_trace_print(w->output, "\"thread_sort_index\",\"tid\":%" PRIu32 ",\"args\":{\"sort_index\":%" PRIu32 "}}",
                   bp_track_number(track), bp_track_number(track));
 }
 
@@ -219,14 +219,14 @@ static void begin_file(writer *w)
     uint64_t lost = 0;
     for (size_t i = 0; i < w->scene->count; i++)
         lost += w->scene->pools[i].first;
-    bp_json_print(w->output, "{\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":%" PRIu64, w->base_ns);
-    bp_json_print(w->output, ",\"otherData\":{\"format\":\"bucketpool.trace/1\",\"version\":\"%s\",\"rank\":%" PRIu32,
+    bp_trace_print(w->output, "{\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":%" PRIu64, w->base_ns);
+    bp_trace_print(w->output, ",\"otherData\":{\"format\":\"bucketpool.trace/1\",\"version\":\"%s\",\"rank\":%" PRIu32,
                   bp_version(), p->rank);
-    bp_json_print(w->output, ",\"ranks\":%" PRIu32 ",\"coordinates\":\"%s\",\"label\":\"%s\",\"lost_events\":%" PRIu64,
+    bp_trace_print(w->output, ",\"ranks\":%" PRIu32 ",\"coordinates\":\"%s\",\"label\":\"%s\",\"lost_events\":%" PRIu64,
                   p->ranks, p->coordinates, p->by_hand ? p->label : "", lost);
     if (p->recorded && !p->by_hand)
-        bp_json_print(w->output, ",\"step\":%" PRIu64, p->step);
-    bp_json_print(w->output, "},\"traceEvents\":[");
+        bp_trace_print(w->output, ",\"step\":%" PRIu64, p->step);
+    bp_trace_print(w->output, "},\"traceEvents\":[");
     write_process(w);
 }
 
@@ -270,7 +270,7 @@ bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
     if (status == BP_OK) {
         end_open_slices(&w);
         write_tracks(&w);
-        bp_json_print(output, "\n]}\n");
+        bp_trace_print(output, "\n]}\n");
     }
     finish(&w);
     return status;
