@@ -1,16 +1,10 @@
 /* The hot path, first half: acquiring. A call claims all its requests, then orders the stream after the release points of their memory,
  * then commits. Nothing before the commit is visible, so that a call that fails gives its claims back and has changed nothing. */
-#include "allocators/annotations.h"
-#include "allocators/capture.h"
 #include "allocators/dynamic.h"
+#include "allocators/engine.h"
 #include "allocators/explain.h"
-#include "allocators/guarded.h"
-#include "allocators/hold.h"
-#include "allocators/recorder.h"
+#include "allocators/observers.h"
 #include "allocators/residency.h"
-#include "allocators/slots.h"
-#include "allocators/waits.h"
-#include "core/fail.h"
 
 typedef enum outcome {
     CLAIMED = 0,
@@ -147,42 +141,30 @@ BP_HOT bp_status order(const acquiring *a, bp_waits *w)
 /* Whether anything has to be done to a request's memory before it is handed out. */
 BP_HOT bool needs_preparing(const bp_pool *pool, const bp_entry *r)
 {
-    return r->zero != BP_ZERO_NOTHING || r->kind == BP_KIND_DYNAMIC || pool->guarded;
+    return bp_observed(pool, BP_OBSERVERS_PREPARE) != 0 || r->kind == BP_KIND_DYNAMIC;
 }
 
-/* What has to be written before the caller's work, on the stream. */
+static bp_status prepare_request(acquiring *a, uint32_t id)
+{
+    BP_TRY(bp_observers_prepare(a->pool, id, a->stream));
+    bp_status status = a->pool->entries[id].kind == BP_KIND_DYNAMIC ? bp_dynamic_mark(a->pool, id, a->stream) : BP_OK;
+    if (status != BP_OK)
+        bp_observers_undo(a->pool, id, a->stream);
+    return status;
+}
+
+/* What has to happen before the caller's work, on the stream. */
 static bp_status prepare(acquiring *a)
 {
-    bp_pool *pool = a->pool;
-    bool wrote = false;
     for (size_t i = 0; i < a->count; i++) {
-        bp_entry *r = &pool->entries[a->ids[i]];
-        if (!needs_preparing(pool, r) || !is_fresh(r))
-            continue;
-        bp_status status = pool->guarded ? bp_guarded_open(pool, a->ids[i], a->stream) : BP_OK;
-        if (status == BP_OK && r->kind == BP_KIND_DYNAMIC) /* after what guard mode writes */
-            status = bp_dynamic_mark(pool, a->ids[i], a->stream);
-        uint64_t from = r->zero == BP_ZERO_PADDING ? pool->requests[a->ids[i]].used_bytes : 0;
-        if (status == BP_OK && r->zero != BP_ZERO_NOTHING && from < r->bytes) {
-            if (pool->annotations != NULL)
-                bp_annotations_open(pool, a->ids[i]);
-            uint8_t *address = atomic_load_explicit(&r->address, memory_order_relaxed);
-            status = pool->device->ops->fill(pool->device->self, a->stream->raw, address + from, 0, r->bytes - from);
-            wrote = wrote || status == BP_OK;
+        const bp_entry *r = &a->pool->entries[a->ids[i]];
+        bp_status status = is_fresh(r) && needs_preparing(a->pool, r) ? prepare_request(a, a->ids[i]) : BP_OK;
+        while (status != BP_OK && i-- > 0) {
+            if (is_fresh(&a->pool->entries[a->ids[i]]))
+                bp_observers_undo(a->pool, a->ids[i], a->stream);
         }
-        if (status != BP_OK) {
-            if (wrote) /* zeros that are on their way must not meet the next user */
-                bp_stream_synchronize(a->stream);
-            for (size_t k = 0; pool->annotations != NULL && k <= i; k++) {
-                if (is_fresh(&pool->entries[a->ids[k]]))
-                    bp_annotations_shut(pool, a->ids[k]);
-            }
-            for (size_t k = 0; pool->guarded && k <= i; k++) {
-                if (is_fresh(&pool->entries[a->ids[k]]))
-                    bp_guarded_shut(pool, a->ids[k]);
-            }
+        if (status != BP_OK)
             return status;
-        }
     }
     return BP_OK;
 }
@@ -217,14 +199,12 @@ BP_HOT void commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t number)
         atomic_store_explicit(&r->since_acquire, number, memory_order_relaxed);
         atomic_store_explicit(&r->since_step, bp_read(&a->pool->step), memory_order_relaxed);
         atomic_store_explicit(&r->since_stream, a->stream, memory_order_release);
-        bp_record_event(a->pool, BP_EVENT_ACQUIRE, id, a->stream);
+        bp_note_event(a->pool, BP_EVENT_ACQUIRE, id, a->stream);
     } else {
         bp_hold_touch(r, a->stream, true);
         bp_count(&r->repeated, 1);
-        bp_record_event(a->pool, BP_EVENT_HOLD, id, a->stream);
+        bp_note_event(a->pool, BP_EVENT_HOLD, id, a->stream);
     }
-    if (bp_is_capturing(a->pool))
-        bp_capture_touch(a->pool, id);
     atomic_store_explicit(r->word, word + BP_WORD_HOLD, memory_order_release);
 }
 

@@ -1,5 +1,7 @@
 #include "allocators/annotations.h"
 
+#include "allocators/observers.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -50,28 +52,8 @@ bp_status bp_annotations_start(bp_pool *pool)
     pool->annotations->graph = bp_nvtx_register("graph");
     const bp_slab_callbacks callbacks = {.attach = attach, .detach = detach};
     BP_TRY(bp_slabs_attach(&pool->slabs, &callbacks, pool));
-    atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_ANNOTATIONS, memory_order_relaxed);
+    bp_observe(pool, BP_OBSERVER_ANNOTATIONS);
     return BP_OK;
-}
-
-void bp_annotations_finish(bp_pool *pool)
-{
-    bp_annotations *all = pool->annotations;
-    if (all->requests == NULL)
-        return;
-    uint32_t count = bp_request_count(pool);
-    for (uint32_t id = 0; id < count; id++)
-        bp_annotations_event(pool, BP_EVENT_RELEASE, id);
-    bp_annotations_capture(pool, NULL);
-    bp_nvtx_end(atomic_exchange_explicit(&all->step, 0, memory_order_relaxed));
-}
-
-void bp_annotations_destroy(bp_pool *pool)
-{
-    free(pool->annotations->requests);
-    free(pool->annotations->heaps);
-    free(pool->annotations);
-    pool->annotations = NULL;
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
@@ -86,19 +68,21 @@ void bp_annotations_bind(bp_pool *pool, uint32_t id)
     pool->annotations->requests[id].name = bp_nvtx_register(text);
 }
 
-/* Memory of slabs only: what the device allocates for one acquire has no heap. */
-void bp_annotations_open(bp_pool *pool, uint32_t id)
+/* The region of a request. Memory of slabs only: what the device allocates for one acquire has no heap. */
+static bp_status open_region(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
+    (void)stream;
     const bp_entry *r = &pool->entries[id];
     bp_annotation *a = &pool->annotations->requests[id];
     if (a->open != NULL || (r->kind != BP_KIND_DIRECT && r->kind != BP_KIND_CHOSEN))
-        return;
+        return BP_OK;
     void *heap = pool->annotations->heaps[pool->places[r->first].slab];
     a->open = atomic_load_explicit(&r->address, memory_order_relaxed);
     bp_nvtx_region_register(heap, a->open, r->bytes, a->name);
+    return BP_OK;
 }
 
-void bp_annotations_shut(bp_pool *pool, uint32_t id)
+static void close_region(bp_pool *pool, uint32_t id)
 {
     bp_annotation *a = &pool->annotations->requests[id];
     if (a->open != NULL)
@@ -106,17 +90,47 @@ void bp_annotations_shut(bp_pool *pool, uint32_t id)
     a->open = NULL;
 }
 
-void bp_annotations_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id)
+static void undo_region(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
+    (void)stream;
+    close_region(pool, id);
+}
+
+static void note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
+{
+    (void)stream;
     bp_annotation *a = &pool->annotations->requests[id];
     if (kind == BP_EVENT_ACQUIRE) {
-        bp_annotations_open(pool, id);
         a->range = bp_nvtx_start(a->name);
     } else if (kind == BP_EVENT_RELEASE || kind == BP_EVENT_GIVE_UP) {
-        bp_annotations_shut(pool, id);
+        close_region(pool, id);
         bp_nvtx_end(a->range);
         a->range = 0;
     }
+}
+
+const bp_observer bp_annotations_observer = {.prepare = open_region, .undo = undo_region, .note = note};
+
+/* ---- the end -------------------------------------------------------------------------------------------------------- */
+
+void bp_annotations_finish(bp_pool *pool)
+{
+    bp_annotations *all = pool->annotations;
+    if (all->requests == NULL)
+        return;
+    uint32_t count = bp_request_count(pool);
+    for (uint32_t id = 0; id < count; id++)
+        note(pool, BP_EVENT_RELEASE, id, NULL);
+    bp_annotations_capture(pool, NULL);
+    bp_nvtx_end(atomic_exchange_explicit(&all->step, 0, memory_order_relaxed));
+}
+
+void bp_annotations_destroy(bp_pool *pool)
+{
+    free(pool->annotations->requests);
+    free(pool->annotations->heaps);
+    free(pool->annotations);
+    pool->annotations = NULL;
 }
 
 /* ---- stages --------------------------------------------------------------------------------------------------------- */

@@ -31,11 +31,7 @@ void bp_annotations_destroy(bp_pool *pool);
 
 /* A request was bound. */
 void bp_annotations_bind(bp_pool *pool, uint32_t id);
-/* Hot, but only where annotations are on: nothing of ours is allocated or locked. */
-void bp_annotations_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id);
-/* A request's memory is about to be written before its acquire is known as an event; and is not live after all. */
-void bp_annotations_open(bp_pool *pool, uint32_t id);
-void bp_annotations_shut(bp_pool *pool, uint32_t id);
+/* On the path of acquires and releases it is bp_annotations_observer that is called: nothing of ours is allocated or locked. */
 void bp_annotations_step(bp_pool *pool, uint64_t step);
 /* `name` NULL: it is over. */
 void bp_annotations_capture(bp_pool *pool, const char *name);

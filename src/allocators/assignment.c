@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 #include "allocators/capture.h"
+#include "allocators/engine.h"
 #include "allocators/explain.h"
 #include "allocators/residency.h"
-#include "allocators/slots.h"
 #include "core/fail.h"
 
 bool bp_may_deviate(const bp_pool *pool, const bp_entry *r)

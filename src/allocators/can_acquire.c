@@ -1,7 +1,7 @@
 /* Whether an acquire would be served, counting what is about to be released: the claims of acquire, played through without making
  * them. */
+#include "allocators/engine.h"
 #include "allocators/explain.h"
-#include "allocators/hold.h"
 #include "core/fail.h"
 
 #define MOST_CHOICES 256

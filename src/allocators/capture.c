@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "allocators/annotations.h"
+#include "allocators/engine.h"
 #include "allocators/explain.h"
-#include "allocators/recorder.h"
-#include "allocators/slots.h"
+#include "allocators/observers.h"
 #include "core/fail.h"
 
 /* The word of a request that is live; 0: it is not. */
@@ -33,8 +33,11 @@ bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id)
 
 /* ---- on the path of calls ------------------------------------------------------------------------------------------- */
 
-void bp_capture_touch(bp_pool *pool, uint32_t id)
+static void note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
+    (void)stream;
+    if (kind != BP_EVENT_ACQUIRE && kind != BP_EVENT_HOLD && kind != BP_EVENT_USE)
+        return;
     bp_capture *capture = pool->capturing;
     const bp_entry *r = &pool->entries[id];
     bp_captured_hold *held = bp_capture_find_held(capture, id);
@@ -44,13 +47,16 @@ void bp_capture_touch(bp_pool *pool, uint32_t id)
         atomic_fetch_or_explicit(&capture->touched[s / 64], UINT64_C(1) << s % 64, memory_order_relaxed);
 }
 
-bp_status bp_capture_check_release(const bp_pool *pool, uint32_t id, uint64_t word)
+static bp_status check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
+    (void)stream;
     const bp_captured_hold *held = bp_capture_find_held(pool->capturing, id);
     if (held == NULL || BP_WORD_HOLDS(word) > BP_WORD_HOLDS(held->word))
         return BP_OK;
     return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
 }
+
+const bp_observer bp_capture_observer = {.check = check, .note = note};
 
 bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function)
 {
@@ -316,6 +322,7 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
     pool->capture_number++;
     atomic_fetch_add(&pool->device->captured_pools, 1);
     const unsigned ask = pool->capture_check != BP_CAPTURE_CHECK_OFF ? BP_WATCH_ASK : 0;
+    bp_observe(pool, BP_OBSERVER_CAPTURE);
     atomic_store_explicit(&pool->watch, BP_WATCH_CAPTURING | ask, memory_order_release);
     if (pool->annotations != NULL)
         bp_annotations_capture(pool, made->name);
@@ -360,6 +367,7 @@ static void leave(bp_capture *capture)
         give_streams_back(&pool->entries[capture->held[i].id], &capture->held[i]);
     if (pool->annotations != NULL)
         bp_annotations_capture(pool, NULL);
+    bp_unobserve(pool, BP_OBSERVER_CAPTURE);
     pool->capturing = NULL;
     atomic_fetch_sub(&pool->device->captured_pools, 1);
     atomic_store_explicit(&pool->watch, pool->capture_check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0,
@@ -432,11 +440,11 @@ static void drop_holds(const bp_capture *capture)
         const bp_captured_hold *held = bp_capture_find_held(capture, id);
         if (held != NULL) {
             for (uint32_t n = BP_WORD_HOLDS(live_word(pool, id)); n > BP_WORD_HOLDS(held->word); n--)
-                bp_record_event(pool, BP_EVENT_UNHOLD, id, NULL);
+                bp_note_event(pool, BP_EVENT_UNHOLD, id, NULL);
             atomic_store_explicit(r->word, held->word, memory_order_release);
         } else if (live_word(pool, id) != 0) {
             bp_tally_release(&pool->tally, r->live_bytes);
-            bp_record_event(pool, BP_EVENT_GIVE_UP, id, NULL);
+            bp_note_event(pool, BP_EVENT_GIVE_UP, id, NULL);
             for (uint32_t s = r->first + (r->kind == BP_KIND_DIRECT); s < r->first + r->count; s++)
                 bp_free_segment(pool, s);
             atomic_store_explicit(r->word, 0, memory_order_release);

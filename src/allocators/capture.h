@@ -47,11 +47,8 @@ struct bp_capture {
 /* Whether the stream may be used as it is by a pool that is, or is not, being captured. Called where the pool's watch is not 0. */
 bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function);
 
-/* Notes which memory a capture touches: an acquire or use of `id` inside. No allocation, no lock. */
-void bp_capture_touch(bp_pool *pool, uint32_t id);
-
-/* Whether one of the holds in `word` may end inside: not one that there was before. */
-bp_status bp_capture_check_release(const bp_pool *pool, uint32_t id, uint64_t word);
+/* On the path of acquires and releases it is bp_capture_observer that is called: it notes which memory a capture touches, and refuses to end
+ * what was live before. */
 
 /* NULL: it was not live when the capture began. */
 bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id);

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "allocators/slots.h"
+#include "allocators/engine.h"
 #include "core/fail.h"
 
 bp_status bp_dynamic_prepare(bp_pool *pool)

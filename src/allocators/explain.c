@@ -3,8 +3,8 @@
 #include <stdio.h>
 
 #include "allocators/capture.h"
+#include "allocators/engine.h"
 #include "allocators/residency.h"
-#include "allocators/slots.h"
 #include "core/fail.h"
 
 const char *bp_explain_request(const bp_pool *pool, uint32_t id, char text[BP_REQUEST_BYTES])

@@ -1,6 +1,7 @@
 #include "allocators/guarded.h"
 
 #include "allocators/explain.h"
+#include "allocators/observers.h"
 #include "core/fail.h"
 
 /* Pages are opened and closed segment by segment: one that two segments share could not be closed for one of them alone. */
@@ -28,6 +29,7 @@ bp_status bp_guarded_add(bp_pool *pool, uint32_t segment)
 bp_status bp_guarded_start(bp_pool *pool)
 {
     pool->guarding = true;
+    bp_observe(pool, BP_OBSERVER_GUARD);
     for (size_t i = 0; i < pool->slabs.count; i++) {
         if (pool->slab_infos[i].planned_bytes > 0)
             BP_TRY(bp_guard_permit(pool->device, pool->slabs.slabs[i].address, pool->slabs.slabs[i].bytes,
@@ -49,22 +51,43 @@ bp_status bp_guarded_start(bp_pool *pool)
     return BP_OK;
 }
 
-bp_status bp_guarded_open(bp_pool *pool, uint32_t id, bp_stream *stream)
+static void close_request(bp_pool *pool, uint32_t id)
+{
+    bp_entry *r = &pool->entries[id];
+    if (r->count == 0)
+        return;
+    permit(pool, r->first, r->count, BP_ACCESS_NONE); /* what stays open is only not watched */
+    bp_guard_close(pool->segments[r->first].address, room_of(pool, r));
+}
+
+/* Opens the memory of a request for work on `stream`. */
+static bp_status prepare(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     bp_entry *r = &pool->entries[id];
     if (r->kind == BP_KIND_EMPTY)
         return BP_OK;
     if (r->kind == BP_KIND_DYNAMIC) /* the device's own memory: no page of it is ours to close */
         return bp_stream_fill(stream, atomic_load_explicit(&r->address, memory_order_relaxed), 0xff, r->bytes);
-    BP_TRY(permit(pool, r->first, r->count, BP_ACCESS_READ_WRITE));
+    bp_status status = permit(pool, r->first, r->count, BP_ACCESS_READ_WRITE);
+    if (status != BP_OK) {
+        close_request(pool, id);
+        return status;
+    }
     bp_guard_open(pool->segments[r->first].address, r->bytes, room_of(pool, r));
     return BP_OK;
 }
 
-bp_status bp_guarded_check(bp_pool *pool, uint32_t id, bp_stream *stream)
+static void undo(bp_pool *pool, uint32_t id, bp_stream *stream)
+{
+    (void)stream;
+    close_request(pool, id);
+}
+
+/* Waits for the streams of a hold that is to end and checks its redzone: it is whole again after an error, and the hold goes on. */
+static bp_status check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     bp_entry *r = &pool->entries[id];
-    if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
+    if (BP_WORD_HOLDS(word) > 1 || r->count == 0)
         return BP_OK;
     for (uint32_t i = 0; i < r->streams; i++)
         BP_TRY(bp_stream_quiesce(r->hold[i].stream));
@@ -81,14 +104,7 @@ bp_status bp_guarded_check(bp_pool *pool, uint32_t id, bp_stream *stream)
     return BP_OK;
 }
 
-void bp_guarded_shut(bp_pool *pool, uint32_t id)
-{
-    bp_entry *r = &pool->entries[id];
-    if (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_EMPTY)
-        return;
-    permit(pool, r->first, r->count, BP_ACCESS_NONE); /* what stays open is only not watched */
-    bp_guard_close(pool->segments[r->first].address, room_of(pool, r));
-}
+const bp_observer bp_guard_observer = {.prepare = prepare, .undo = undo, .check = check, .close = close_request};
 
 void bp_guarded_finish(bp_pool *pool)
 {

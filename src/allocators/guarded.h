@@ -8,13 +8,7 @@
 bp_status bp_guarded_start(bp_pool *pool);
 /* Closes one more segment. */
 bp_status bp_guarded_add(bp_pool *pool, uint32_t segment);
-/* Opens a request whose memory was just claimed for work on `stream`. */
-bp_status bp_guarded_open(bp_pool *pool, uint32_t id, bp_stream *stream);
-/* Waits for the streams of a hold that is to end and checks its redzone. `stream`: where it is released, or NULL.
- * Errors: BP_ERR_SCHEDULE when something wrote past its end; the redzone is whole again and the hold goes on. */
-bp_status bp_guarded_check(bp_pool *pool, uint32_t id, bp_stream *stream);
-/* Closes a request's memory. */
-void bp_guarded_shut(bp_pool *pool, uint32_t id);
+/* On the path of acquires and releases it is bp_guard_observer that is called. */
 /* Opens everything, before the memory goes back. */
 void bp_guarded_finish(bp_pool *pool);
 

@@ -126,10 +126,6 @@ typedef struct bp_recorder bp_recorder;
 typedef struct bp_annotations bp_annotations;
 typedef struct bp_lending bp_lending; /* lend.h */
 
-/* Who wants to know of acquires and releases: bits. */
-#define BP_LISTENER_RECORDER 1u
-#define BP_LISTENER_ANNOTATIONS 2u
-
 #define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
 #define BP_WATCH_ASK 2u       /* ask the driver about the call's stream */
 
@@ -149,7 +145,7 @@ struct bp_pool {
     bp_fence *fences; /* fence 0 is empty and stays so */
     atomic_uint sealed, overflow_allowed;
     atomic_uint watch;     /* BP_WATCH bits: 0 where acquire, use and release have nothing to do with captures */
-    atomic_uint listeners; /* 0: nobody wants to know what happens */
+    atomic_uint observers; /* bits of those that are on (observers.h) */
     _Atomic(bp_recorder *) recorder; /* NULL: nothing is recorded */
     bp_annotations *annotations;     /* NULL: there are none */
     bool guarded;

@@ -1,5 +1,7 @@
 #include "allocators/recorder.h"
 
+#include "allocators/observers.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -75,14 +77,14 @@ static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, u
         forget_all(recorder);
 }
 
-void bp_recorder_tell(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
+static void note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
     bp_recorder *recorder = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
     if (recorder != NULL)
         add(pool, recorder, kind, id, stream);
-    if (pool->annotations != NULL)
-        bp_annotations_event(pool, kind, id);
 }
+
+const bp_observer bp_recorder_observer = {.note = note};
 
 bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder)
 {
@@ -94,7 +96,7 @@ bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder)
     atomic_store_explicit(&recorder->next, 0, memory_order_relaxed);
     atomic_store_explicit(&recorder->whole, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->recorder, recorder, memory_order_release);
-    atomic_fetch_or_explicit(&pool->listeners, BP_LISTENER_RECORDER, memory_order_release);
+    bp_observe(pool, BP_OBSERVER_RECORDER);
     return BP_OK;
 }
 
@@ -102,7 +104,7 @@ void bp_recorder_stop(bp_pool *pool, const bp_recorder *recorder)
 {
     if (recorder == NULL || atomic_load_explicit(&pool->recorder, memory_order_relaxed) != recorder)
         return;
-    atomic_fetch_and_explicit(&pool->listeners, ~BP_LISTENER_RECORDER, memory_order_release);
+    bp_unobserve(pool, BP_OBSERVER_RECORDER);
     atomic_store_explicit(&pool->recorder, NULL, memory_order_release);
 }
 

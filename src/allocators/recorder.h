@@ -1,5 +1,4 @@
-/* Events of requests, for those who want to know: the event ring, in which one fetch-and-add finds a record's place, so that many threads
- * record at once; and annotations. */
+/* The event ring: one fetch-and-add finds a record's place, so that many threads record at once. */
 #ifndef BP_ALLOCATORS_RECORDER_H
 #define BP_ALLOCATORS_RECORDER_H
 
@@ -45,14 +44,5 @@ static inline uint64_t bp_recorder_oldest(const bp_recorder *recorder)
 }
 
 bp_pool_event bp_recorder_read(const bp_recorder *recorder, uint64_t number);
-
-/* Hot where somebody wants to know. */
-void bp_recorder_tell(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream);
-
-static inline void bp_record_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
-{
-    if (atomic_load_explicit(&pool->listeners, memory_order_relaxed) != 0)
-        bp_recorder_tell(pool, kind, id, stream);
-}
 
 #endif

@@ -1,12 +1,9 @@
 /* The hot path, second half: use, release, giving up. A call claims all its requests, records the release points it needs (one per stream,
  * whatever the number of requests), then commits: a call that fails gives its claims back and has changed nothing. */
 #include "allocators/dynamic.h"
+#include "allocators/engine.h"
 #include "allocators/explain.h"
-#include "allocators/guarded.h"
-#include "allocators/hold.h"
-#include "allocators/recorder.h"
-#include "allocators/waits.h"
-#include "core/fail.h"
+#include "allocators/observers.h"
 
 typedef enum purpose { RELEASE, GIVE_UP, USE } purpose;
 
@@ -56,8 +53,6 @@ BP_HOT bp_status claim(releasing *c, size_t index, bp_entry **request)
             bp_fail_order(pool, id, r->used ? "is given up, but was used" : "is given up, but held more than once");
     else if (c->stream != NULL && bp_hold_find(r, c->stream) == BP_HOLD_STREAMS)
         status = bp_fail_streams(pool, id);
-    else if (c->purpose != USE && bp_is_capturing(pool))
-        status = bp_capture_check_release(pool, id, word);
     if (status != BP_OK)
         atomic_store_explicit(r->word, word, memory_order_release);
     c->dynamic |= r->kind == BP_KIND_DYNAMIC;
@@ -205,8 +200,8 @@ BP_HOT void end_hold(releasing *c, uint32_t id, bp_entry *r)
         for (uint32_t s = r->first; s < r->first + r->count; s++)
             pool->segments[s].fence = r->fence;
     }
-    bp_record_event(pool, c->purpose == GIVE_UP ? BP_EVENT_GIVE_UP : BP_EVENT_RELEASE, id,
-                    c->stream != NULL ? c->stream : r->hold[0].stream);
+    bp_note_event(pool, c->purpose == GIVE_UP ? BP_EVENT_GIVE_UP : BP_EVENT_RELEASE, id,
+                  c->stream != NULL ? c->stream : r->hold[0].stream);
     if (r->kind == BP_KIND_DYNAMIC) /* now that its address is recorded: another may get it */
         bp_dynamic_free(pool, id);
     bp_hold_free_place(pool, r);
@@ -221,7 +216,7 @@ BP_HOT void commit(releasing *c, uint32_t id, bp_entry *r)
         return;
     }
     note_points(c, r);
-    bp_record_event(c->pool, BP_EVENT_UNHOLD, id, c->stream);
+    bp_note_event(c->pool, BP_EVENT_UNHOLD, id, c->stream);
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
     atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_HOLD, memory_order_release);
 }
@@ -238,23 +233,19 @@ static bp_status order_reaper(const releasing *c, const bp_entry *r)
     return BP_OK;
 }
 
-/* What guards and dynamic memory need at the end of holds. Everything that can fail comes first. */
+/* What observers and dynamic memory need at the end of holds. Everything that can fail comes first. */
 static bp_status finish_memory(releasing *c)
 {
     bp_pool *pool = c->pool;
     for (size_t i = 0; i < c->count; i++) {
         const bp_entry *r = &pool->entries[c->ids[i]];
-        if (!is_last(r))
-            continue;
-        if (pool->guarded)
-            BP_TRY(bp_guarded_check(pool, c->ids[i], c->stream));
-        if (r->kind == BP_KIND_DYNAMIC)
+        BP_TRY(bp_observers_check(pool, c->ids[i], atomic_load_explicit(r->word, memory_order_relaxed), c->stream));
+        if (is_last(r) && r->kind == BP_KIND_DYNAMIC)
             BP_TRY(order_reaper(c, r));
     }
     for (size_t i = 0; i < c->count; i++) {
-        const bp_entry *r = &pool->entries[c->ids[i]];
-        if (is_last(r) && pool->guarded && r->kind != BP_KIND_DYNAMIC)
-            bp_guarded_shut(pool, c->ids[i]);
+        if (is_last(&pool->entries[c->ids[i]]))
+            bp_observers_close(pool, c->ids[i]);
     }
     return BP_OK;
 }
@@ -282,7 +273,7 @@ static bp_status claim_all(releasing *c)
 /* What follows the claims. */
 BP_HOT bp_status finish(releasing *c)
 {
-    if (c->pool->guarded || c->dynamic)
+    if (bp_observed(c->pool, BP_OBSERVERS_CHECK) != 0 || c->dynamic)
         BP_TRY(finish_memory(c));
     if (c->taken_count > 0)
         bp_count(&c->pool->entries[c->ids[0]].records, c->taken_count);
@@ -368,9 +359,7 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
     BP_TRY(count_refused(pool, claim_all(&c)));
     for (size_t i = 0; i < count; i++) {
         bp_hold_touch(&pool->entries[ids[i]], stream, false);
-        if (bp_is_capturing(pool))
-            bp_capture_touch(pool, ids[i]);
-        bp_record_event(pool, BP_EVENT_USE, ids[i], stream);
+        bp_note_event(pool, BP_EVENT_USE, ids[i], stream);
     }
     unclaim(&c, count);
     return BP_OK;

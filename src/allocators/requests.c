@@ -7,10 +7,11 @@
 #include "allocators/annotations.h"
 #include "allocators/capture.h"
 #include "allocators/dynamic.h"
+#include "allocators/engine.h"
 #include "allocators/explain.h"
 #include "allocators/guarded.h"
+#include "allocators/observers.h"
 #include "allocators/residency.h"
-#include "allocators/slots.h"
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
@@ -325,6 +326,8 @@ bp_status bp_pool_set_stream(bp_pool *pool, const uint32_t *ids, size_t count, b
     return status;
 }
 
+/* ---- zeros ---------------------------------------------------------------------------------------------------------- */
+
 bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_zero zero)
 {
     BP_TRY(check_ids(pool, ids, count, "bp_pool_set_zero"));
@@ -332,5 +335,26 @@ bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_zero: zero %d is unknown", (int)zero);
     for (size_t i = 0; i < count; i++)
         pool->entries[ids[i]].zero = (uint8_t)zero;
+    if (zero != BP_ZERO_NOTHING)
+        bp_observe(pool, BP_OBSERVER_ZEROS);
     return BP_OK;
 }
+
+static bp_status write_zeros(bp_pool *pool, uint32_t id, bp_stream *stream)
+{
+    const bp_entry *r = &pool->entries[id];
+    uint64_t from = r->zero == BP_ZERO_PADDING ? pool->requests[id].used_bytes : 0;
+    if (r->zero == BP_ZERO_NOTHING || from >= r->bytes)
+        return BP_OK;
+    uint8_t *address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed);
+    return pool->device->ops->fill(pool->device->self, stream->raw, address + from, 0, r->bytes - from);
+}
+
+/* Zeros that are on their way must not meet the next user. */
+static void wait_for_zeros(bp_pool *pool, uint32_t id, bp_stream *stream)
+{
+    if (pool->entries[id].zero != BP_ZERO_NOTHING)
+        bp_stream_synchronize(stream);
+}
+
+const bp_observer bp_zeros_observer = {.prepare = write_zeros, .undo = wait_for_zeros};

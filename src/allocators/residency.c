@@ -1,8 +1,8 @@
 #include "allocators/residency.h"
 
 #include "allocators/capture.h"
+#include "allocators/engine.h"
 #include "allocators/explain.h"
-#include "allocators/slots.h"
 #include "core/fail.h"
 
 static const uint64_t AWAY_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;

@@ -1,0 +1,226 @@
+/* The engine of a pool, which acquire.c and release.c are made of: claiming segments, the streams of a hold, waiting for release points.
+ * Hot; every claim is a compare-and-swap on a word. */
+#ifndef BP_ALLOCATORS_ENGINE_H
+#define BP_ALLOCATORS_ENGINE_H
+
+#include "allocators/capture.h"
+#include "allocators/pool.h"
+#include "core/fail.h"
+
+/* ---- segments ------------------------------------------------------------------------------------------------------- */
+
+/* Whose a segment is, BP_NONE: nobody's. */
+static inline uint32_t bp_segment_holder(const bp_segment *segment)
+{
+    return BP_WORD_ID(atomic_load_explicit((bp_word *)&segment->word, memory_order_relaxed));
+}
+
+/* The fence that a hold of `count` segments from `first` ends with. A single segment has one of its own, which only its holders write;
+ * a request with several has one, as its segments may be taken by different others next. */
+static inline uint32_t bp_fence_of(const bp_pool *pool, uint32_t first, uint32_t count, uint32_t id)
+{
+    return count == 1 ? 1 + first : 1 + pool->segment_capacity + id;
+}
+
+static inline bool bp_claim_segment(bp_pool *pool, uint32_t segment, uint32_t id, uint32_t *holder)
+{
+    uint64_t found = 0;
+    if (atomic_compare_exchange_strong_explicit(&pool->segments[segment].word, &found, (uint64_t)id + 1,
+                                                memory_order_acq_rel, memory_order_relaxed))
+        return true;
+    *holder = BP_WORD_ID(found);
+    return false;
+}
+
+static inline void bp_free_segment(bp_pool *pool, uint32_t segment)
+{
+    atomic_store_explicit(&pool->segments[segment].word, 0, memory_order_release);
+}
+
+/* All segments from `first`, or none. */
+static inline bool bp_claim_segments(bp_pool *pool, uint32_t first, uint32_t count, uint32_t id, uint32_t *holder)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (bp_claim_segment(pool, first + i, id, holder))
+            continue;
+        while (i-- > 0)
+            bp_free_segment(pool, first + i);
+        return false;
+    }
+    return true;
+}
+
+/* Notes where a hold is. */
+static inline void bp_take_place(bp_pool *pool, uint32_t id, uint32_t first, uint32_t count)
+{
+    bp_entry *r = &pool->entries[id];
+    r->first = first;
+    r->count = count;
+    r->fence = bp_fence_of(pool, first, count, id);
+    atomic_store_explicit(&r->address, pool->segments[first].address, memory_order_relaxed);
+}
+
+/* Of requests of kind BP_KIND_CHOSEN (assignment.c). Whether the request may get another copy of its class than the plan's, and overflow memory. */
+bool bp_may_deviate(const bp_pool *pool, const bp_entry *request);
+bool bp_may_overflow(const bp_pool *pool, uint32_t id);
+/* Claims memory for a request whose word is claimed: the plan's, else another copy of its class, else overflow memory. false: `*holder` has
+ * the plan's. */
+bool bp_claim_chosen(bp_pool *pool, uint32_t id, uint32_t *holder);
+/* Counts and reports where a request was given its memory; once nothing can fail any more. */
+void bp_note_choice(bp_pool *pool, uint32_t id);
+
+/* ---- holds ---------------------------------------------------------------------------------------------------------- */
+
+/* The streams that touch a request's memory while it is live. They belong to the call that has claimed the request's word. */
+
+/* The stream's place in the hold: where it is, else a free one, else that of a stream that is over. BP_HOLD_STREAMS: there is none. */
+static inline uint32_t bp_hold_find(const bp_entry *r, const bp_stream *stream)
+{
+    uint32_t i = 0;
+    while (i < r->streams && r->hold[i].stream != stream)
+        i++;
+    if (i < BP_HOLD_STREAMS)
+        return i;
+    for (i = 0; i < BP_HOLD_STREAMS && !bp_stream_is_over(r->hold[i].stream);)
+        i++;
+    return i;
+}
+
+/* The stream's entry, made where there is none; there must be a place for it. */
+static inline bp_hold_stream *bp_hold_entry(bp_entry *r, bp_stream *stream)
+{
+    uint32_t i = bp_hold_find(r, stream);
+    bool is_new = i == r->streams || r->hold[i].stream != stream;
+    r->streams += i == r->streams;
+    if (is_new)
+        r->hold[i] = (bp_hold_stream){.stream = stream, .point = BP_NO_POINT};
+    return &r->hold[i];
+}
+
+/* Notes that a stream acquires or uses; there must be a place for it. */
+static inline void bp_hold_touch(bp_entry *r, bp_stream *stream, bool acquires)
+{
+    bp_hold_stream *h = bp_hold_entry(r, stream);
+    h->open += h->open < UINT16_MAX;
+    h->acquired |= acquires;
+    h->point = BP_NO_POINT;
+    r->used |= !acquires;
+}
+
+/* Frees the memory and the word of a request that nobody holds any more. */
+static inline void bp_hold_free_place(bp_pool *pool, bp_entry *r)
+{
+    const bool shares_word = r->kind == BP_KIND_DIRECT;
+    for (uint32_t s = shares_word; s < r->count; s++)
+        bp_free_segment(pool, r->first + s);
+    atomic_store_explicit(r->word, 0, memory_order_release);
+}
+
+/* What every call on ids checks first. */
+BP_HOT bp_status bp_check_call(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
+{
+    if (pool == NULL || (ids == NULL && count > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
+    return bp_device_check(pool->device, function);
+}
+
+/* Counters of calls that end early; shared, but not on the paths that succeed. */
+static inline void bp_count_shared(_Atomic uint64_t *counter)
+{
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+/* And of the stream that a call names. */
+BP_HOT bp_status bp_check_stream(bp_pool *pool, bp_stream *stream, const char *function)
+{
+    bp_status status = BP_OK;
+    if (stream == NULL)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no stream", function);
+    else if (!bp_stream_is_usable(stream, pool->device))
+        status = bp_stream_check(stream, pool->device, function);
+    else if (atomic_load_explicit(&pool->watch, memory_order_relaxed) != 0)
+        status = bp_capture_check_stream(pool, stream, function);
+    if (status != BP_OK)
+        bp_count_shared(&pool->refused);
+    return status;
+}
+
+/* ---- waits ---------------------------------------------------------------------------------------------------------- */
+
+/* Release points are collected first, the latest of each stream, then waited for. */
+
+#define BP_WAITS_BATCH 32 /* streams whose points are collected before any is waited for */
+
+/* Not initialised as a whole: the room for points would take longer than the rest of the call. */
+typedef struct bp_waits {
+    bp_stream *waiter;
+    bool captured; /* the points are of the capture that the pool is in */
+    uint32_t count, issued, recorded;
+    bp_point points[BP_WAITS_BATCH];
+} bp_waits;
+
+BP_HOT void bp_waits_init(bp_waits *w, const bp_pool *pool, bp_stream *waiter)
+{
+    w->waiter = waiter;
+    w->captured = bp_is_capturing(pool);
+    w->count = w->issued = w->recorded = 0;
+}
+
+/* Waits for what was collected. */
+static inline bp_status bp_waits_issue(bp_waits *w)
+{
+    for (uint32_t i = 0; i < w->count; i++) {
+        const bp_point *p = &w->points[i];
+        BP_TRY(w->captured ? bp_stream_wait_captured(w->waiter, p->stream, p->point)
+                           : bp_stream_wait_point(w->waiter, p->stream, p->point));
+    }
+    w->issued += w->count;
+    w->count = 0;
+    return BP_OK;
+}
+
+/* Marks the position of now on a stream, inside a capture or outside. */
+BP_HOT bp_status bp_take_point(bool captured, bp_stream *stream, uint64_t *point, bool *recorded)
+{
+    return captured ? bp_stream_record_captured(stream, point, recorded)
+                    : bp_stream_record_point(stream, point, recorded);
+}
+
+BP_HOT bp_status bp_waits_add(bp_waits *w, const bp_fence *fence)
+{
+    for (uint32_t i = 0; i < fence->count; i++) {
+        bp_point p = fence->points[i];
+        if (p.stream == w->waiter)
+            continue;
+        if (p.point ==
+            BP_NO_POINT) { /* left out for a next user on that stream, who is another: the position of now stands in */
+            bool recorded;
+            BP_TRY(bp_take_point(w->captured, p.stream, &p.point, &recorded));
+            if (!recorded)
+                continue;
+            w->recorded++;
+        }
+        uint32_t k = 0;
+        while (k < w->count && w->points[k].stream != p.stream)
+            k++;
+        if (k == BP_WAITS_BATCH) {
+            BP_TRY(bp_waits_issue(w));
+            k = 0;
+        }
+        if (k == w->count)
+            w->points[w->count++] = p;
+        else if (p.point > w->points[k].point)
+            w->points[k].point = p.point;
+    }
+    return BP_OK;
+}
+
+/* The zeros that the first acquire of a live request may still be writing. */
+static inline bp_status bp_waits_add_zeros(bp_waits *w, const bp_entry *r)
+{
+    if (r->zero == BP_ZERO_NOTHING || r->streams == 0)
+        return BP_OK;
+    return bp_waits_add(w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream, .point = BP_NO_POINT}}});
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* Modules that take part in serving without the engine knowing them: guard mode, annotations, zeroing, captures, the recorder. The engine calls
+ * those that are on, in the order of the bits. */
+#ifndef BP_ALLOCATORS_OBSERVERS_H
+#define BP_ALLOCATORS_OBSERVERS_H
+
+#include "allocators/pool.h"
+
+/* Bits of pool->observers. */
+#define BP_OBSERVER_GUARD 1u
+#define BP_OBSERVER_ANNOTATIONS 2u
+#define BP_OBSERVER_ZEROS 4u
+#define BP_OBSERVER_CAPTURE 8u
+#define BP_OBSERVER_RECORDER 16u
+#define BP_OBSERVERS 5
+
+/* Of these some function is there. */
+#define BP_OBSERVERS_PREPARE (BP_OBSERVER_GUARD | BP_OBSERVER_ANNOTATIONS | BP_OBSERVER_ZEROS)
+#define BP_OBSERVERS_CHECK (BP_OBSERVER_GUARD | BP_OBSERVER_CAPTURE)
+
+/* Each may be NULL. Requests are claimed by the call that observers hear of. */
+typedef struct bp_observer {
+    /* A request that was not live gets memory, before the caller's work on `stream`. A failure, which leaves nothing of its own behind,
+     * takes the acquire back. */
+    bp_status (*prepare)(bp_pool *pool, uint32_t id, bp_stream *stream);
+    /* The acquire is taken back after all. */
+    void (*undo)(bp_pool *pool, uint32_t id, bp_stream *stream);
+    /* A reference is about to end, `word` is the request's; `stream` NULL: given up. A failure refuses the release. */
+    bp_status (*check)(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream);
+    /* The last reference ends, and nothing can fail any more. */
+    void (*close)(bp_pool *pool, uint32_t id);
+    /* It has happened. */
+    void (*note)(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream);
+} bp_observer;
+
+/* Where the modules define them. */
+extern const bp_observer bp_guard_observer, bp_annotations_observer, bp_zeros_observer, bp_capture_observer,
+    bp_recorder_observer;
+
+static inline void bp_observe(bp_pool *pool, unsigned bit)
+{
+    atomic_fetch_or_explicit(&pool->observers, bit, memory_order_release);
+}
+
+static inline void bp_unobserve(bp_pool *pool, unsigned bit)
+{
+    atomic_fetch_and_explicit(&pool->observers, ~bit, memory_order_release);
+}
+
+/* Those of `bits` that are on. */
+BP_HOT unsigned bp_observed(const bp_pool *pool, unsigned bits)
+{
+    return atomic_load_explicit((atomic_uint *)&pool->observers, memory_order_relaxed) & bits;
+}
+
+/* All or nothing. */
+bp_status bp_observers_prepare(bp_pool *pool, uint32_t id, bp_stream *stream);
+void bp_observers_undo(bp_pool *pool, uint32_t id, bp_stream *stream);
+bp_status bp_observers_check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream);
+void bp_observers_close(bp_pool *pool, uint32_t id);
+void bp_observers_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream);
+
+BP_HOT void bp_note_event(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
+{
+    if (bp_observed(pool, ~0u) != 0)
+        bp_observers_note(pool, kind, id, stream);
+}
+
+#endif
