@@ -1,10 +1,9 @@
 #include "allocators/annotations.h"
 
-#include "allocators/observers.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "allocators/observers.h"
 #include "core/fail.h"
 
 #define TEXT_BYTES 192

@@ -1,13 +1,12 @@
 #include "allocators/recorder.h"
 
-#include "allocators/observers.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "allocators/annotations.h"
 #include "allocators/explain.h"
+#include "allocators/observers.h"
 #include "core/fail.h"
 
 bp_status bp_recorder_create(size_t entries, bool timestamps, bp_recorder **recorder)
