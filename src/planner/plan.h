@@ -52,7 +52,7 @@ const char *bp_plan_describe(const bp_plan_request *request, char text[BP_PLAN_R
 
 /* A plan with these contents but for roles, all copied: for readers of saved plans. bytes and bounds are taken as they are.
  * Errors: BP_ERR_MISMATCH (requests or classes outside their slabs, not aligned, a request twice), BP_ERR_INVALID_ARGUMENT
- * (unknown dtypes, roles, placements; more than 65535 slabs), BP_ERR_NO_HOST_MEMORY. */
+ * (unknown policy, dtypes, roles, placements; more than 65535 slabs), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_plan_from_info(const bp_plan_info *info, bp_plan **plan);
 
 #endif

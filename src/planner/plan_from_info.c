@@ -58,6 +58,8 @@ static bp_status check_class(const bp_plan_info *info, size_t index)
 
 static bp_status check_info(const bp_plan_info *info)
 {
+    if (info->policy < BP_POLICY_DYNAMIC || info->policy > BP_POLICY_SCHEDULED)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the plan's policy %d is unknown", (int)info->policy);
     if (info->alignment == 0 || (info->alignment & (info->alignment - 1)) != 0)
         return bp_fail(BP_ERR_MISMATCH, "the plan's alignment %llu is no power of two",
                        (unsigned long long)info->alignment);
