@@ -178,8 +178,8 @@ BP_API const bp_plan_info *bp_plan_get_info(const bp_plan *plan);
 
 /* The id of a request, by a hash of its name: O(1). `dtype` and `bytes` (with padding) are what the runtime has; BP_DTYPE_NONE and
  * BP_BYTES_ANY are not compared. fp8 and uint8 are one storage dtype.
- * Errors: BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_MISMATCH (the plan does not have the request; another dtype or size: names both; the plan's
- * schedule never uses it, so that it has no memory). */
+ * Errors: BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_MISMATCH (the plan does not have the request, as that of a bucket without elements; another dtype
+ * or size: names both; the plan's schedule never uses it, so that it has no memory). */
 BP_API bp_status bp_plan_find(const bp_plan *plan, const char *unit, uint32_t ordinal, bp_role role, bp_dtype dtype,
                               uint64_t bytes, uint32_t *id);
 #define BP_BYTES_ANY UINT64_MAX

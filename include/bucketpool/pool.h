@@ -57,7 +57,7 @@ typedef enum bp_strict { BP_STRICT_OFF = 1, BP_STRICT_WARN = 2, BP_STRICT_ERROR 
  * BP_GUARD_ENVIRONMENT: on when BUCKETPOOL_GUARD=1 is set and the device can. */
 typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON = 2 } bp_guard;
 
-/* What profilers (nsys) and compute-sanitizer are told through NVTX: ranges around creation, binding, registration, captures and steps, a range for each
+/* What profilers (nsys) and compute-sanitizer are told through NVTX: ranges around creation, registration, captures and steps, a range for each
  * hold, and the memory of live requests as regions of their slab, so that a touch of memory that nobody holds is found. Regions come and
  * go with acquire and release on the host: compute-sanitizer must make launches blocking (--force-blocking-launches yes).
  * BP_ANNOTATE_ENVIRONMENT: on when a tool is attached (NVTX_INJECTION64_PATH) or BUCKETPOOL_NVTX=1 is set, and the library was built
@@ -221,7 +221,7 @@ BP_API bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t coun
 
 /* ---- stages of a run ---------------------------------------------------------------------------------------------- */
 
-/* From now on every deviation is an error, whatever `strict` says: requests keep the buffer they have had, dynamic requests and
+/* From now on every deviation is an error, whatever `strict` says: requests get the copy that the plan assigns, dynamic requests and
  * overflow are refused. Errors: BP_ERR_SCHEDULE while a live request holds dynamic or overflow memory. */
 BP_API bp_status bp_pool_seal(bp_pool *pool);
 BP_API int bp_pool_is_sealed(const bp_pool *pool);
@@ -249,7 +249,7 @@ typedef struct bp_pool_statistics {
     uint64_t records;    /* release points that took an event */
     uint64_t elided;     /* release points that needed none, because of bp_pool_set_stream */
     uint64_t waits;      /* of streams for release points */
-    uint64_t deviations; /* acquires that got another buffer than before */
+    uint64_t deviations; /* acquires that got another copy than the plan's */
     uint64_t overflows;  /* acquires served from overflow memory */
     uint64_t dynamic;    /* acquires that allocated */
     uint64_t live_requests;

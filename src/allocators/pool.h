@@ -200,7 +200,7 @@ BP_HOT bool bp_is_capturing(const bp_pool *pool)
     return (atomic_load_explicit((atomic_uint *)&pool->watch, memory_order_relaxed) & BP_WATCH_CAPTURING) != 0;
 }
 
-/* Whether requests must keep the buffer they had: sealed, or inside a capture, where addresses become part of a graph. */
+/* Whether requests must get the copy that the plan assigns: sealed, or inside a capture, where addresses become part of a graph. */
 static inline bool bp_is_fixed(const bp_pool *pool)
 {
     return atomic_load_explicit((atomic_uint *)&pool->sealed, memory_order_relaxed) != 0 || bp_is_capturing(pool);
