@@ -311,13 +311,14 @@ class Retelling:
             del self.live[request]
 
 
-def initial_slabs(entries):
-    had = set()
+def initial_slabs(pool, entries):
+    """The first entries, in the order of slabs; after a gap without events those that came back since follow at once."""
+    order, had = [s["address"] for s in pool["slabs"]], []
     for e in entries:
-        if e["action"] != "segment_map":
+        if e["action"] != "segment_map" or had and order.index(e["addr"]) < order.index(had[-1]):
             break
-        had.add(e["addr"])
-    return had
+        had.append(e["addr"])
+    return set(had)
 
 
 def check_agreement(snapshot):
@@ -326,7 +327,7 @@ def check_agreement(snapshot):
     if len(ours["pools"]) != 1:
         return
     pool, entries = ours["pools"][0], snapshot["device_traces"][0]
-    told = Retelling(pool, initial_slabs(entries) if ours["gap"] else None)
+    told = Retelling(pool, initial_slabs(pool, entries) if ours["gap"] else None)
     times = itertools.accumulate((e[4] for e in pool["events"]), max)  # threads read the clock after they took their place
     marks = [(t, 1, e) for t, e in zip(times, pool["events"])] + [(e[2], 0, e) for e in pool["slab_events"]]
     for _, is_request, e in sorted(marks, key=lambda m: m[:2]):

@@ -106,7 +106,7 @@ class Programs(unittest.TestCase):
                     reached.add("another address")
         self.assertEqual(reached, check.ACTIONS | {f"kind {k}" for k in range(1, 7)} | {
             "planned", "persistent", "dynamic", "lost", "slab moves", "live before", "gap", "a slab away", "plan", "no plan",
-            "another address", "fixed_pool", "max_pool", "scheduled"})
+            "another address", "fixed", "max", "scheduled"})
 
     def test_names_are_text(self):
         """Bytes that are no UTF-8 are replaced one by one, the rest stays."""
@@ -166,12 +166,18 @@ class Programs(unittest.TestCase):
         def at(action, change, last=False):
             return lambda s: change(s["device_traces"][0], entry_at(s, action, last))
 
+        def is_freed(s, p):
+            """The block that the first entry of that kind allocates."""
+            entries = s["device_traces"][0]
+            allocated = next((e["addr"] for e in entries if e["action"] == "alloc"), None)
+            return any(e["action"] == "free_requested" and e["addr"] == allocated for e in entries)
+
         self.broken_by("actions", at("alloc", lambda t, i: t[i].update(action="malloc")))
         self.broken_by("outside", at("segment_map", lambda t, i: t.pop(i)), lambda s, p: not p["slab_events"])
         self.broken_by("outside", at("alloc", lambda t, i: t[i].update(addr=4096)))
         self.broken_by("blocks overlap", at("alloc", lambda t, i: t.insert(i + 1, t[i])))
         self.broken_by("free", at("free_requested", lambda t, i: t.pop(i)))
-        self.broken_by("free", at("alloc", lambda t, i: t.pop(i)))
+        self.broken_by("free", at("alloc", lambda t, i: t.pop(i)), is_freed)
         self.broken_by("end state", at("free_completed", lambda t, i: (t.pop(i), t.pop(i - 1)), last=True),
                        lambda s, p: [e["action"] for e in s["device_traces"][0][-1:]] == ["free_completed"])
         self.broken_by("order", at("alloc", lambda t, i: t[i].update(time_us=1), last=True))

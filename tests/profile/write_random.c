@@ -66,7 +66,7 @@ static void bind_extra(run *r)
 
 static uint32_t slab_of(const run *r, uint32_t i)
 {
-    const bp_bound *b = &r->k.pool->bounds[r->ids[i]];
+    const bp_entry *b = &r->k.pool->entries[r->ids[i]];
     const uint8_t *address = b->address;
     for (uint32_t s = 0; b->kind != BP_KIND_DYNAMIC && s < r->k.pool->slabs.count; s++) {
         const bp_slab *slab = &r->k.pool->slabs.slabs[s];
@@ -98,6 +98,9 @@ static void acquire(run *r)
 static void release(run *r)
 {
     uint32_t i = below(r, r->count);
+    for (uint32_t n = 0; n < r->count && r->holds[i] == 0;
+         n++) /* the next one that is live: memory changes hands often */
+        i = (i + 1) % r->count;
     if (r->holds[i] == 0 || (r->holds[i] == 1 && r->is_held_for_ever[i]))
         return;
     if (r->holds[i] == 1 && !r->used[i] && below(r, 4) == 0) {
@@ -225,7 +228,7 @@ static void one_program(uint64_t seed)
     r.k = begin_kit(device_at((seed / 3) % 2)->create(), UNITS, TRAINING, row->policy, 0);
     bp_pool_config config = config_of(row);
     config.persistent_bytes = 16384;
-    open_pool(&r.k, &config, 0);
+    open_pool(&r.k, &config);
     for (; r.count < r.k.requests && r.count < MOST - EXTRA; r.count++)
         r.ids[r.count] = r.k.ids[r.count];
     bind_extra(&r);
@@ -235,7 +238,7 @@ static void one_program(uint64_t seed)
     must_be_ok(bp_profile_stop(r.profile));
     snprintf(path, sizeof path, "%s/first.pickle", r.folder);
     must_be_ok(bp_profile_write(r.profile, BP_PROFILE_PICKLE, path));
-    if (seed % 5 == 0)
+    if (seed / ALLOCATOR_COUNT % 5 == 0) /* of every row */
         (void)bp_pool_seal(r.k.pool);
     walk_at_random(&r);
     for (uint32_t s = 0; s < r.k.pool->slabs.count; s++) { /* the pool goes with all its memory */
