@@ -85,7 +85,7 @@ static void open_rank(scene *s, uint32_t i, const char *units)
     s->kits[i] = begin_kit(new_host(), units, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
-    open_pool(&s->kits[i], &config, 0);
+    open_pool(&s->kits[i], &config);
 }
 
 static void add_entry(scene *s, uint32_t i, uint32_t comm, const char *group)
@@ -553,7 +553,7 @@ static void test_pool_first(void **state)
     for (uint32_t i = 0; i < 2; i++) { /* another pool may lie where the first one was */
         bp_pool_config config = pool_config();
         config.persistent_bytes = 4096;
-        open_pool(&s->kits[i], &config, 0);
+        open_pool(&s->kits[i], &config);
         s->made[i] = NULL;
     }
     create(s);

@@ -11,7 +11,7 @@ typedef struct named_case {
     contract_case *function;
 } named_case;
 
-extern const named_case HOLD_CASES[], BINDING_CASES[], PLACE_CASES[], REPORT_CASES[], RANDOM_CASES[],
+extern const named_case HOLD_CASES[], REQUEST_CASES[], PLACE_CASES[], REPORT_CASES[], RANDOM_CASES[],
     EDGE_CASES[]; /* each ends with a NULL */
 
 #endif

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocators/pool.h"
 #include "cases.h"
 
 static uint32_t bind_outside(const kit *k, uint32_t ordinal, bp_placement placement, uint64_t bytes)
@@ -24,9 +25,8 @@ static uint32_t bind_outside(const kit *k, uint32_t ordinal, bp_placement placem
 static void assert_apart_from_slabs(const kit *k, const void *address, uint64_t bytes, const char *except)
 {
     bool within = false;
-    for (size_t i = 0; i < bp_pool_slab_count(k->pool); i++) {
-        bp_pool_slab slab = {.size = sizeof slab};
-        assert_ok(bp_pool_slab_get(k->pool, i, &slab));
+    for (size_t i = 0; i < bp_pool_get_info(k->pool)->slab_count; i++) {
+        const bp_pool_slab slab = bp_pool_get_info(k->pool)->slabs[i];
         const char *from = slab.address, *at = address;
         if (strcmp(slab.group, except) == 0)
             within |= at >= from && at + bytes <= from + slab.bytes;
@@ -39,9 +39,8 @@ static void assert_apart_from_slabs(const kit *k, const void *address, uint64_t 
 /* open_kit has 4096 bytes of persistent memory, or what the device's granularity makes of them. */
 static uint64_t persistent_bytes(const kit *k)
 {
-    for (size_t i = 0; i < bp_pool_slab_count(k->pool); i++) {
-        bp_pool_slab slab = {.size = sizeof slab};
-        assert_ok(bp_pool_slab_get(k->pool, i, &slab));
+    for (size_t i = 0; i < bp_pool_get_info(k->pool)->slab_count; i++) {
+        const bp_pool_slab slab = bp_pool_get_info(k->pool)->slabs[i];
         if (strcmp(slab.group, "persistent") == 0)
             return slab.bytes;
     }
@@ -125,11 +124,10 @@ static void test_odd_buckets(const allocator_row *allocator, const device_row *d
 {
     kit k = begin_kit(device->create(), "300,0 300f 300q 300,0", TRAINING, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     walk(&k, 2, NULL, false);
-    bool planned = allocator->pooled;
-    bp_bind bind = bind_of("u0", 1, BP_ROLE_PARAM, BP_DTYPE_BF16, 0);
-    bind.placement = planned ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC;
+    bp_bind bind = bind_of("u0", 1, BP_ROLE_PARAM, BP_DTYPE_BF16, 0); /* the plan has no request for it */
+    bind.placement = allocator->pooled ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
     uint32_t id = 99;
     assert_ok(bp_pool_bind(k.pool, &bind, &id));
     for (int round = 0; round < 2; round++) {
@@ -145,10 +143,8 @@ static void test_odd_buckets(const allocator_row *allocator, const device_row *d
     assert_null(addresses[0]);
     assert_non_null(addresses[1]);
     assert_ok(bp_pool_release(k.pool, both, 2, k.streams[0]));
-    if (planned) {
-        bind = bind_of("u1", 0, BP_ROLE_GRAD, BP_DTYPE_BF16, 600);
-        assert_fails(bp_pool_bind(k.pool, &bind, &id), BP_ERR_MISMATCH, "u1", "grad");
-    }
+    assert_fails(bp_plan_find(k.plan, "u1", 0, BP_ROLE_GRAD, BP_DTYPE_BF16, 600, &id), BP_ERR_MISMATCH, "u1", "grad",
+                 "frozen");
     end_kit(&k);
 }
 
@@ -167,19 +163,17 @@ static void assert_holds(const kit *k, const void *address, uint8_t value, uint6
 
 static void test_zeros(const allocator_row *allocator, const device_row *device)
 {
-    kit k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
+    kit k = begin_kit(device->create(), "250/300 250/300 250/300 250/300", TRAINING, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     config.persistent_bytes = 1024;
-    assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
-    uint32_t ids[4];
-    static const char *const units[] = {"u0", "u1", "u2", ""};
-    for (uint32_t i = 0; i < 4; i++) { /* u0: all, u1: padding, u2: nothing, persistent: padding */
-        bp_bind bind = bind_of(units[i], 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
-        bind.used_bytes = 500;
-        bind.zero = i == 0 ? BP_ZERO_ALL : i == 2 ? BP_ZERO_NOTHING : BP_ZERO_PADDING;
-        bind.placement = i == 3 ? BP_PLACE_PERSISTENT : allocator->pooled ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC;
-        assert_ok(bp_pool_bind(k.pool, &bind, &ids[i]));
-    }
+    open_pool(&k, &config);
+    uint32_t ids[] = {param(&k, 0), param(&k, 1), param(&k, 2), UINT32_MAX};
+    bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
+    bind.used_bytes = 500;
+    assert_ok(bp_pool_bind(k.pool, &bind, &ids[3]));
+    /* u0: all, u1: padding, u2: nothing, persistent: padding */
+    assert_ok(bp_pool_set_zero(k.pool, ids, 1, BP_ZERO_ALL));
+    assert_ok(bp_pool_set_zero(k.pool, (const uint32_t[]){ids[3], ids[1]}, 2, BP_ZERO_PADDING));
     for (int round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < 4; i++) {
             uint8_t *address = take(&k, ids[i], k.streams[0]);
@@ -208,16 +202,46 @@ static void test_zeros(const allocator_row *allocator, const device_row *device)
     end_kit(&k);
 }
 
+/* Of the plan's requests and of others, from the next acquire on; all ids or none. */
+static void test_set_zero(const allocator_row *allocator, const device_row *device)
+{
+    kit k = open_kit(allocator, device);
+    uint32_t id = param(&k, 0), with_none[] = {id, statistics_of(k.pool).requests};
+    assert_ok(bp_pool_set_zero(k.pool, NULL, 0, BP_ZERO_ALL));
+    assert_fails(bp_pool_set_zero(k.pool, with_none, 2, BP_ZERO_ALL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_set_zero(k.pool, NULL, 1, BP_ZERO_ALL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_set_zero(NULL, &id, 1, BP_ZERO_ALL), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_set_zero(k.pool, &id, 1, (bp_zero)3), BP_ERR_INVALID_ARGUMENT, "3");
+    if (device->memory) {
+        uint8_t *address = take(&k, id, k.streams[0]);
+        fill(&k, address, 0xd0, 600);
+        assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_ALL)); /* live: from the next one on */
+        take(&k, id, k.streams[0]);
+        assert_holds(&k, address, 0xd0, 600);
+        drop(&k, id, k.streams[0]);
+        drop(&k, id, k.streams[0]);
+        address = take(&k, id, k.streams[0]);
+        assert_holds(&k, address, 0, 600);
+        fill(&k, address, 0xd0, 600);
+        drop(&k, id, k.streams[0]);
+        assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_NOTHING));
+        address = take(&k, id, k.streams[0]);
+        if (allocator->assigned)
+            assert_holds(&k, address, 0xd0, 600);
+        drop(&k, id, k.streams[0]);
+    }
+    walk(&k, 1, NULL, false);
+    end_kit(&k);
+}
+
 static void test_addresses(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
     void *address = NULL, *before[SNAPSHOT_LIVE];
     uint64_t bytes;
-    for (size_t i = 0; i < k.requests && allocator->assigned; i++) {
-        assert_ok(bp_pool_address(k.pool, k.ids[i], &before[i], &bytes));
-        bp_request request = {.size = sizeof request};
-        assert_ok(bp_buckets_request(k.w.buckets, i, &request));
-        assert_int_equal(bytes, request.bytes);
+    for (uint32_t id = 0; id < k.requests && allocator->assigned; id++) {
+        assert_ok(bp_pool_address(k.pool, id, &before[id], &bytes));
+        assert_int_equal(bytes, bp_plan_get_info(k.plan)->requests[id].bytes);
     }
     walk(&k, 1, allocator->assigned ? before : NULL, allocator->assigned);
     if (!allocator->pooled)
@@ -261,11 +285,10 @@ static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 static void test_slabs(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
-    int count = (int)bp_pool_slab_count(k.pool);
+    int count = (int)bp_pool_get_info(k.pool)->slab_count;
     uint64_t sum = 0, planned = 0;
     for (int i = 0; i < count; i++) {
-        bp_pool_slab slab = {.size = sizeof slab};
-        assert_ok(bp_pool_slab_get(k.pool, (size_t)i, &slab));
+        const bp_pool_slab slab = bp_pool_get_info(k.pool)->slabs[i];
         assert_true(slab.bytes >= slab.planned_bytes);
         assert_true((slab.planned_bytes == 0) == (strcmp(slab.group, "persistent") == 0));
         sum += slab.bytes;
@@ -274,12 +297,10 @@ static void test_slabs(const allocator_row *allocator, const device_row *device)
     assert_int_equal(count, allocator->pooled ? 3 : 1); /* param, grad, persistent */
     assert_int_equal(sum, statistics_of(k.pool).slab_bytes);
     if (allocator->pooled)
-        assert_int_equal(planned, summary_of(k.plan).bytes);
-    assert_fails(bp_pool_slab_get(k.pool, (size_t)count, &(bp_pool_slab){.size = sizeof(bp_pool_slab)}),
-                 BP_ERR_INVALID_ARGUMENT, NULL);
+        assert_int_equal(planned, bp_plan_get_info(k.plan)->bytes);
     attachment log = {0};
     attached one = {&log, 1}, two = {&log, 2};
-    bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = attach, .detach = detach};
+    bp_slab_callbacks callbacks = {.attach = attach, .detach = detach};
     log.refuse = count; /* the last: those before it are detached again, backwards */
     assert_fails(bp_pool_attach(k.pool, &callbacks, &one), BP_ERR_IO, "refused by the test");
     assert_int_equal(log.count, 2 * (count - 1));
@@ -313,6 +334,7 @@ const named_case PLACE_CASES[] = {{"persistent requests", test_persistent},
                                   {"dynamic requests", test_dynamic},
                                   {"odd buckets", test_odd_buckets},
                                   {"zeros", test_zeros},
+                                  {"set zero", test_set_zero},
                                   {"addresses", test_addresses},
                                   {"slabs", test_slabs},
                                   {NULL, NULL}};

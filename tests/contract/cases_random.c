@@ -15,9 +15,9 @@
 typedef struct naive {
     const allocator_row *allocator;
     size_t requests;
-    bp_assignment places[SNAPSHOT_LIVE]; /* of the plan */
-    int64_t class_of[SNAPSHOT_LIVE];     /* -1: memory of its own */
-    uint32_t copies[SNAPSHOT_LIVE];      /* of a class */
+    bp_plan_request places[SNAPSHOT_LIVE]; /* of the plan */
+    int64_t class_of[SNAPSHOT_LIVE];       /* -1: memory of its own */
+    uint32_t copies[SNAPSHOT_LIVE];        /* of a class */
     uint32_t holds[SNAPSHOT_LIVE];
     bool used[SNAPSHOT_LIVE];
     uint64_t acquires, repeated, releases, given_up, said_no, refused;
@@ -26,12 +26,12 @@ typedef struct naive {
 static naive naive_of(const kit *k, const allocator_row *allocator)
 {
     naive n = {.allocator = allocator, .requests = k->requests};
-    for (size_t i = 0; i < bp_plan_assignment_count(k->plan); i++) {
-        n.places[i] = assignment_at(k->plan, i);
+    const bp_plan_info *plan = bp_plan_get_info(k->plan);
+    for (size_t i = 0; i < plan->request_count; i++) {
+        n.places[i] = plan->requests[i];
         n.class_of[i] = -1;
-        for (size_t c = 0; c < bp_plan_class_count(k->plan); c++) {
-            bp_plan_class class = {.size = sizeof class};
-            assert_ok(bp_plan_class_get(k->plan, c, &class));
+        for (size_t c = 0; c < plan->class_count; c++) {
+            const bp_plan_class class = plan->classes[c];
             uint64_t beyond = n.places[i].offset - class.offset; /* copies lie between those of other classes */
             if (class.slab == n.places[i].slab && n.places[i].offset >= class.offset && beyond % class.stride == 0 &&
                 beyond / class.stride < class.copies) {
@@ -51,7 +51,7 @@ static bool fits(const naive *n, const uint32_t *holds)
     for (size_t i = 0; i < n->requests; i++) {
         uint32_t same_class = 0;
         for (size_t j = 0; j < n->requests && holds[i] > 0; j++) {
-            const bp_assignment *a = &n->places[i], *b = &n->places[j];
+            const bp_plan_request *a = &n->places[i], *b = &n->places[j];
             bool overlap = a->slab == b->slab && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
             if (n->allocator->assigned && i != j && holds[j] > 0 && overlap)
                 return false;
@@ -198,7 +198,7 @@ static void test_random_calls(const allocator_row *allocator, const device_row *
         k.w = make_world(random_model(8), TRAINING);
         k.plan = make_plan(&k.w, allocator->policy, 0, BP_FALLBACK_PERSISTENT);
         bp_pool_config config = config_of(allocator);
-        open_pool(&k, &config, 0);
+        open_pool(&k, &config);
         assert_true(k.requests <= SNAPSHOT_LIVE);
         naive n = naive_of(&k, allocator);
         for (int step = 0; step < 600; step++) {

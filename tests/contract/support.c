@@ -19,14 +19,11 @@
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
 const allocator_row ALLOCATORS[] = {
-    {"dynamic", "dynamic", BP_POLICY_DYNAMIC, BP_ALLOCATOR_PLAN, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, false, false},
-    {"fixed_pool", "fixed_pool", BP_POLICY_FIXED, BP_ALLOCATOR_PLAN, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true, true},
-    {"max_pool", "max_pool", BP_POLICY_MAX, BP_ALLOCATOR_PLAN, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true, true},
-    {"max_pool, any copy", "max_pool", BP_POLICY_MAX, BP_ALLOCATOR_MAX_POOL, BP_SELECT_ANY, BP_STRICT_OFF, true, false},
-    {"scheduled, of max", "scheduled", BP_POLICY_MAX, BP_ALLOCATOR_SCHEDULED, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true,
-     true},
-    {"scheduled", "scheduled", BP_POLICY_SCHEDULED, BP_ALLOCATOR_SCHEDULED, BP_SELECT_ASSIGNED, BP_STRICT_ERROR, true,
-     true},
+    {"dynamic", BP_POLICY_DYNAMIC, BP_STRICT_ERROR, false, false},
+    {"fixed", BP_POLICY_FIXED, BP_STRICT_ERROR, true, true},
+    {"max", BP_POLICY_MAX, BP_STRICT_ERROR, true, true},
+    {"max, any copy", BP_POLICY_MAX, BP_STRICT_OFF, true, false},
+    {"scheduled", BP_POLICY_SCHEDULED, BP_STRICT_ERROR, true, true},
 };
 const size_t ALLOCATOR_COUNT = sizeof ALLOCATORS / sizeof *ALLOCATORS;
 
@@ -196,20 +193,34 @@ bp_pool_config pool_config(void)
 bp_pool_config config_of(const allocator_row *row)
 {
     bp_pool_config config = pool_config();
-    config.allocator = row->allocator;
-    config.selection = row->selection;
     config.strict = row->strict;
     return config;
 }
 
-void open_pool(kit *k, const bp_pool_config *config, int lanes)
+void open_pool(kit *k, const bp_pool_config *config)
 {
     assert_ok(bp_pool_create(k->device, k->plan, config, &k->pool));
-    k->requests = bp_buckets_request_count(k->w.buckets);
+    number_requests(k);
+}
+
+void number_requests(kit *k)
+{
+    k->requests = bp_plan_get_info(k->plan)->request_count;
+    assert_int_equal(bp_pool_get_info(k->pool)->request_count, k->requests);
     free(k->ids);
     k->ids = calloc(k->requests + 1, sizeof *k->ids);
     assert_non_null(k->ids);
-    assert_ok(bp_pool_bind_buckets(k->pool, k->w.buckets, lanes, k->ids));
+    for (uint32_t i = 0; i < k->requests; i++)
+        k->ids[i] = i;
+}
+
+void promise_stream(const kit *k, bp_role role, bp_stream *stream)
+{
+    const bp_plan_request *requests = bp_pool_get_info(k->pool)->requests;
+    for (uint32_t id = 0; id < k->requests; id++) {
+        if (requests[id].role == role)
+            assert_ok(bp_pool_set_stream(k->pool, &id, 1, stream));
+    }
 }
 
 kit open_kit(const allocator_row *row, const device_row *device)
@@ -217,40 +228,27 @@ kit open_kit(const allocator_row *row, const device_row *device)
     kit k = begin_kit(device->create(), UNITS, TRAINING, row->policy, 0);
     bp_pool_config config = config_of(row);
     config.persistent_bytes = 4096;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return k;
-}
-
-static size_t find_request(const kit *k, uint32_t unit, bp_role role, uint32_t ordinal, bp_request *request)
-{
-    for (size_t i = 0; i < bp_buckets_request_count(k->w.buckets); i++) {
-        bp_bucket bucket = {.size = sizeof bucket};
-        *request = (bp_request){.size = sizeof *request};
-        assert_ok(bp_buckets_request(k->w.buckets, i, request));
-        assert_ok(bp_buckets_get(k->w.buckets, request->bucket, &bucket));
-        if (bucket.unit == (int32_t)unit && bucket.ordinal == ordinal && request->role == role)
-            return i;
-    }
-    fail_msg("no request u%u/%u, role %d", unit, ordinal, (int)role);
-    return 0;
 }
 
 uint32_t id_of(const kit *k, uint32_t unit, bp_role role, uint32_t ordinal)
 {
-    bp_request request;
-    return k->ids[find_request(k, unit, role, ordinal, &request)];
+    const bp_pool_info *info = bp_pool_get_info(k->pool);
+    char name[16];
+    snprintf(name, sizeof name, "u%u", unit);
+    for (uint32_t id = 0; id < info->request_count; id++) {
+        const bp_plan_request *r = &info->requests[id];
+        if (strcmp(r->unit, name) == 0 && r->ordinal == ordinal && r->role == role)
+            return id;
+    }
+    fail_msg("no request %s/%u, role %d", name, ordinal, (int)role);
+    return 0;
 }
 
 uint32_t param(const kit *k, uint32_t unit)
 {
     return id_of(k, unit, BP_ROLE_PARAM, 0);
-}
-
-bp_request request_of(const kit *k, uint32_t unit, bp_role role, uint32_t ordinal)
-{
-    bp_request request;
-    find_request(k, unit, role, ordinal, &request);
-    return request;
 }
 
 bp_bind bind_of(const char *unit, uint32_t ordinal, bp_role role, bp_dtype dtype, uint64_t bytes)

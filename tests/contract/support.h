@@ -1,7 +1,8 @@
-/* What the tests of pools are made of: rows of allocators and devices, pools of small worlds, streams held up by gates. */
+/* Fixtures of the tests of pools: rows of allocators and devices, pools of small worlds, streams held up by gates. */
 #ifndef BP_TEST_CONTRACT_SUPPORT_H
 #define BP_TEST_CONTRACT_SUPPORT_H
 
+#include <bucketpool/device_ops.h>
 #include <bucketpool/pool.h>
 
 #include <stdatomic.h>
@@ -12,11 +13,8 @@
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct allocator_row {
-    const char *name; /* of the row */
-    const char *allocator_name;
-    bp_policy policy; /* of the plan it is given */
-    bp_allocator allocator;
-    bp_selection selection;
+    const char *name;
+    bp_policy policy; /* of the plan */
     bp_strict strict;
     bool pooled;   /* memory is shared and made at creation */
     bool assigned; /* one address per request */
@@ -77,7 +75,7 @@ typedef struct kit {
     bp_device *device;
     bp_stream *streams[KIT_STREAMS]; /* "s0" to "s3" */
     bp_pool *pool;
-    uint32_t *ids; /* of the requests of the buckets, in their order */
+    uint32_t *ids; /* of the requests of the plan: 0, 1, ... */
     size_t requests;
 } kit;
 
@@ -89,15 +87,18 @@ void end_kit(kit *k); /* everything is given back: asserted */
 
 bp_pool_config pool_config(void);
 bp_pool_config config_of(const allocator_row *row);
-/* Makes the pool and binds all requests of the buckets. */
-void open_pool(kit *k, const bp_pool_config *config, int lanes);
+/* Makes the pool. */
+void open_pool(kit *k, const bp_pool_config *config);
+/* The ids of a pool that the caller made. */
+void number_requests(kit *k);
+/* All requests of the role are acquired on the stream from now on. */
+void promise_stream(const kit *k, bp_role role, bp_stream *stream);
 /* Both, of UNITS. */
 kit open_kit(const allocator_row *row, const device_row *device);
 
 uint32_t id_of(const kit *k, uint32_t unit, bp_role role, uint32_t ordinal);
 /* Parameters, first bucket. */
 uint32_t param(const kit *k, uint32_t unit);
-bp_request request_of(const kit *k, uint32_t unit, bp_role role, uint32_t ordinal);
 bp_bind bind_of(const char *unit, uint32_t ordinal, bp_role role, bp_dtype dtype, uint64_t bytes);
 
 /* One id; asserted. */

@@ -49,7 +49,7 @@ static kit open_annotated(const allocator_row *row, const device_row *device, bp
     bp_pool_config config = config_of(row);
     config.annotate = annotate;
     config.name = "annotated";
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return k;
 }
 
@@ -60,18 +60,18 @@ static void test_holds(void **state)
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         const fake_nvtx_counts before = seen();
         kit k = open_annotated(&ALLOCATORS[a], &HOST, BP_ANNOTATE_ON);
-        assert_true(bp_pool_is_annotated(k.pool));
+        assert_true(bp_pool_get_info(k.pool)->annotated);
         fake_nvtx_counts now = seen();
-        assert_int_equal(now.heaps - before.heaps, bp_pool_slab_count(k.pool));
-        assert_int_equal(now.open_heaps, bp_pool_slab_count(k.pool));
-        assert_int_equal(now.pushes - before.pushes, 2); /* creation and binding */
+        assert_int_equal(now.heaps - before.heaps, bp_pool_get_info(k.pool)->slab_count);
+        assert_int_equal(now.open_heaps, bp_pool_get_info(k.pool)->slab_count);
+        assert_int_equal(now.pushes - before.pushes, 1); /* creation */
         uint32_t u0 = param(&k, 0), u1 = param(&k, 1);
         const bool in_slabs = ALLOCATORS[a].pooled;
         const unsigned char *address = take(&k, u0, k.streams[0]);
         assert_string_equal(seen().text, "u0/bucket.0 param");
         if (in_slabs)
             assert_string_equal(seen().region, "u0/bucket.0 param");
-        const bp_request r = request_of(&k, 0, BP_ROLE_PARAM, 0);
+        const bp_plan_request r = bp_pool_get_info(k.pool)->requests[u0];
         assert_int_equal(region_bytes(address), in_slabs ? r.bytes : 0);
         assert_int_equal(region_bytes(address + r.bytes), 0);
         take(&k, u0, k.streams[1]); /* again: still one */
@@ -120,12 +120,11 @@ static void test_zeros_and_refusals(void **state)
     bp_pool_config config = pool_config();
     config.annotate = BP_ANNOTATE_ON;
     config.persistent_bytes = 1 << 16;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1000);
     uint32_t id;
-    bind.placement = BP_PLACE_PERSISTENT;
-    bind.zero = BP_ZERO_ALL;
     assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_ALL));
     const unsigned char *address = take(&k, id, k.streams[0]);
     assert_int_equal(region_bytes(address), 1000);
     assert_int_equal(seen().open_regions, 1);
@@ -148,7 +147,6 @@ static void test_stages(void **state)
     (void)state;
     kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_ON);
     assert_true(saw("create annotated"));
-    assert_true(saw("bind annotated"));
     for (uint64_t step = 40; step < 43; step++)
         bp_pool_set_step(k.pool, step);
     assert_true(saw("annotated step 40"));
@@ -200,7 +198,7 @@ static void test_off(void **state)
     (void)state;
     const fake_nvtx_counts before = seen();
     kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_OFF);
-    assert_false(bp_pool_is_annotated(k.pool));
+    assert_false(bp_pool_get_info(k.pool)->annotated);
     walk(&k, 1, NULL, false);
     bp_pool_set_step(k.pool, 1);
     end_kit(&k);
@@ -225,7 +223,7 @@ static void test_environment(void **state)
         if (cases[i].variable != NULL)
             setenv("BUCKETPOOL_NVTX", cases[i].variable, 1);
         kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_ENVIRONMENT);
-        assert_int_equal(bp_pool_is_annotated(k.pool), cases[i].on);
+        assert_int_equal(bp_pool_get_info(k.pool)->annotated, cases[i].on);
         end_kit(&k);
     }
     setenv("NVTX_INJECTION64_PATH", path, 1);

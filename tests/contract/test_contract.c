@@ -47,7 +47,7 @@ static void add(const named_case *cases)
 int main(int argc, char **argv)
 {
     add(HOLD_CASES);
-    add(BINDING_CASES);
+    add(REQUEST_CASES);
     add(PLACE_CASES);
     add(REPORT_CASES);
     add(RANDOM_CASES);

@@ -79,14 +79,10 @@ static kit faulty_kit(const allocator_row *row, faults *f, uint32_t *ids)
 {
     kit k = begin_kit(new_faulty(new_device(), f), UNITS, TRAINING, row->policy, 0);
     bp_pool_config config = config_of(row);
-    assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
-    for (int u = 0; u < 4; u++) {
-        const char unit[] = {'u', (char)('0' + u), '\0'};
-        bp_bind bind = bind_of(unit, 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
-        bind.zero = BP_ZERO_ALL;
-        bind.placement = row->pooled ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC;
-        assert_ok(bp_pool_bind(k.pool, &bind, &ids[u]));
-    }
+    open_pool(&k, &config);
+    for (uint32_t u = 0; u < 4; u++)
+        ids[u] = param(&k, u);
+    assert_ok(bp_pool_set_zero(k.pool, ids, 4, BP_ZERO_ALL));
     return k;
 }
 
@@ -192,7 +188,7 @@ static void test_creation(void **state)
         }
         assert_true(met >= 3); /* reserve, commit and map */
         bp_pool_destroy(&k.pool);
-        open_pool(&k, &config, 0);
+        open_pool(&k, &config);
         walk(&k, 1, NULL, false);
         end_kit(&k);
     }
@@ -211,7 +207,7 @@ static void test_undoing(void **state)
         assert_int_equal(k.pool == NULL, f.met);
         f = none();
         bp_pool_destroy(&k.pool);
-        open_pool(&k, NULL, 0);
+        open_pool(&k, NULL);
         take(&k, param(&k, 0), k.streams[0]);
         inject(&f, nth, nth % 2);
         bp_pool_destroy(&k.pool);
@@ -243,7 +239,7 @@ static void test_too_little_device_memory(void **state)
     assert_null(k.pool);
     assert_int_equal(usage_of(k.device).committed_bytes, 0); /* the slabs that did fit are given back */
     config.persistent_bytes = 1 << 18;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     bp_pool *second = NULL;
     config.persistent_bytes = 1 << 20;
     assert_fails(bp_pool_create(k.device, k.plan, &config, &second), BP_ERR_NO_DEVICE_MEMORY, NULL);
@@ -255,7 +251,7 @@ static void test_too_little_device_memory(void **state)
     assert_false(try_take(&k, id, k.streams[0]));
     bp_pool_destroy(&k.pool);
     config.persistent_bytes = 1 << 19;
-    open_pool(&k, &config, 0); /* what was given back can be had again */
+    open_pool(&k, &config); /* what was given back can be had again */
     end_kit(&k);
 }
 
@@ -351,9 +347,9 @@ static void test_no_host_memory(void **state)
         config.persistent_bytes = 5000;
         config.name = "patient";
         RETRY(bp_pool_create(k.device, k.plan, &config, &k.pool));
-        k.requests = bp_buckets_request_count(k.w.buckets);
-        k.ids = calloc(k.requests, sizeof *k.ids);
-        RETRY(bp_pool_bind_buckets(k.pool, k.w.buckets, 0, k.ids));
+        number_requests(&k);
+        RETRY(bp_pool_set_stream(k.pool, k.ids, k.requests, k.streams[0]));
+        RETRY(bp_pool_set_stream(k.pool, k.ids, k.requests, NULL));
         for (uint32_t i = 0; i < 50; i++) {
             char unit[16];
             uint32_t id;

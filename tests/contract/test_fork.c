@@ -147,7 +147,7 @@ static void use_pools(void *argument)
     kit *k = &f->s.k;
     bp_pool *pool = k->pool, *made;
     bp_bind bind = bind_of("new", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 100);
-    bp_slab_callbacks callbacks = {.size = sizeof callbacks, .attach = nothing, .detach = nothing_more};
+    bp_slab_callbacks callbacks = {.attach = nothing, .detach = nothing_more};
     bp_capture *capture;
     bp_lend lend;
     void *address;
@@ -155,8 +155,8 @@ static void use_pools(void *argument)
     int answer;
     must_refuse(bp_pool_create(k->device, k->plan, NULL, &made));
     must_refuse(bp_pool_bind(pool, &bind, &id));
-    must_refuse(bp_pool_bind_buckets(pool, k->w.buckets, 0, k->ids));
-    must_refuse(bp_pool_set_lane(pool, 0, NULL));
+    must_refuse(bp_pool_set_stream(pool, &f->id, 1, NULL));
+    must_refuse(bp_pool_set_zero(pool, &f->id, 1, BP_ZERO_ALL));
     must_refuse(bp_pool_acquire(pool, &f->id, 1, f->stream, &address));
     must_refuse(bp_pool_acquire(pool, &f->id, 1, NULL, &address));
     must_refuse(bp_pool_try_acquire(pool, &f->id, 1, f->stream, &address, &answer));

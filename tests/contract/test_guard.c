@@ -81,7 +81,7 @@ static kit guarded_kit(const allocator_row *row, bp_device *device, uint64_t ali
     bp_pool_config config = config_of(row);
     config.guard = BP_GUARD_ON;
     config.persistent_bytes = 2048;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return k;
 }
 
@@ -91,7 +91,7 @@ static void test_use_after_release(void **state)
     static const uint64_t alignments[] = {256, 4096};
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         /* Scheduled buffers overlap others, and so are not set apart: only pages of their own plan's making trap. */
-        int first = ALLOCATORS[a].allocator == BP_ALLOCATOR_SCHEDULED ? 1 : 0;
+        int first = ALLOCATORS[a].policy == BP_POLICY_SCHEDULED ? 1 : 0;
         for (int i = first; i < 2 && ALLOCATORS[a].pooled; i++) {
             kit k = guarded_kit(&ALLOCATORS[a], i == 0 ? new_host() : device_at(2)->create(), alignments[i]);
             for (int round = 0; round < 2; round++) {
@@ -144,20 +144,16 @@ static void test_fresh_memory_is_nan(void **state)
 {
     (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-        kit k = begin_kit(new_host(), UNITS, TRAINING, ALLOCATORS[a].policy, 0);
+        kit k = begin_kit(new_host(), "225/300 225/300 225/300", TRAINING, ALLOCATORS[a].policy, 0);
         bp_pool_config config = config_of(&ALLOCATORS[a]);
         config.guard = BP_GUARD_ON;
-        assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
-        static const char *const units[] = {"u0", "u1", "u2"};
+        open_pool(&k, &config);
+        assert_int_equal(bp_pool_get_info(k.pool)->guarded, 1);
         static const bp_zero zeros[] = {BP_ZERO_NOTHING, BP_ZERO_PADDING, BP_ZERO_ALL};
         for (int round = 0; round < 2; round++) {
-            for (int i = 0; i < 3; i++) {
-                bp_bind bind = bind_of(units[i], 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
-                bind.zero = zeros[i];
-                bind.used_bytes = 450;
-                bind.placement = ALLOCATORS[a].pooled ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC;
-                uint32_t id;
-                assert_ok(bp_pool_bind(k.pool, &bind, &id));
+            for (uint32_t i = 0; i < 3; i++) {
+                uint32_t id = param(&k, i);
+                assert_ok(bp_pool_set_zero(k.pool, &id, 1, zeros[i]));
                 uint8_t *address = take(&k, id, k.streams[0]);
                 assert_ok(bp_stream_synchronize(k.streams[0]));
                 assert_bytes(address, 450, i == 2 ? 0 : 0xff);
@@ -244,10 +240,12 @@ static bool is_on(bp_device *device, bp_guard guard, const char *environment)
     kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.guard = guard;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     unsetenv("BUCKETPOOL_GUARD");
     bp_pool_statistics s = statistics_of(k.pool);
-    bool larger = s.slab_bytes > 2 * aligned(summary_of(k.plan).bytes) + 8192;
+    assert_int_equal(bp_pool_get_info(k.pool)->guarded,
+                     s.slab_bytes > 2 * aligned(bp_plan_get_info(k.plan)->bytes) + 8192);
+    bool larger = s.slab_bytes > 2 * aligned(bp_plan_get_info(k.plan)->bytes) + 8192;
     walk(&k, 1, NULL, false);
     end_kit(&k);
     return larger;
@@ -291,7 +289,7 @@ static void test_partial_overlaps(void **state)
     static const place places[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 300}};
     bp_pool_config config = pool_config();
     config.guard = BP_GUARD_ON;
-    kit k = open_places(new_host(), places, 4, ALL_OF_THEM, &config);
+    kit k = open_places(new_host(), places, 4, &config);
     uint8_t *live[4] = {NULL};
     seed(3);
     for (int step = 0; step < 400; step++) {

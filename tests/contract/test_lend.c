@@ -42,7 +42,7 @@ static kit three_units(bp_device *device)
     kit k = begin_kit(device, "1000 1000 1000", PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return k;
 }
 

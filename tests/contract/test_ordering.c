@@ -18,7 +18,7 @@
 static kit four(bp_device *device)
 {
     kit k = begin_kit(device, FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL, 0);
+    open_pool(&k, NULL);
     assert_ptr_equal(address_of(&k, param(&k, 0)), address_of(&k, param(&k, 2)));
     assert_ptr_not_equal(address_of(&k, param(&k, 0)), address_of(&k, param(&k, 1)));
     return k;
@@ -184,13 +184,9 @@ static void test_zeros_are_ordered(void **state)
 {
     (void)state;
     kit k = begin_kit(new_slow_device(100, 3), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    assert_ok(bp_pool_create(k.device, k.plan, NULL, &k.pool));
-    uint32_t ids[2];
-    for (int i = 0; i < 2; i++) {
-        bp_bind bind = bind_of(i == 0 ? "u0" : "u2", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, BYTES);
-        bind.zero = i == 0 ? BP_ZERO_NOTHING : BP_ZERO_ALL;
-        assert_ok(bp_pool_bind(k.pool, &bind, &ids[i]));
-    }
+    open_pool(&k, NULL);
+    const uint32_t ids[] = {param(&k, 0), param(&k, 2)};
+    assert_ok(bp_pool_set_zero(k.pool, &ids[1], 1, BP_ZERO_ALL));
     gate g = {0};
     uint8_t *address = take(&k, ids[0], k.streams[0]);
     check old = {.address = address, .bytes = BYTES, .value = 0x77}, zero = {.address = address, .bytes = BYTES};
@@ -213,7 +209,7 @@ static void test_dynamic_is_freed_in_order(void **state)
     (void)state;
     for (int blocked = 0; blocked < HOLDS; blocked++) {
         kit k = begin_kit(new_device(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
-        open_pool(&k, NULL, 0);
+        open_pool(&k, NULL);
         gate g = {0};
         check checks[4];
         uint32_t id = param(&k, 0);
@@ -250,7 +246,7 @@ static void test_random_streams(void **state)
     enum { ROUNDS = 300 };
     seed(5);
     kit k = begin_kit(new_slow_device(60, 11), UNITS, TRAINING, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL, 0);
+    open_pool(&k, NULL);
     check *checks = calloc(ROUNDS, sizeof *checks);
     void **live = calloc(k.requests, sizeof *live);
     size_t used = 0, held = 0;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "overlaps.h"
+#include "planner/plan.h"
 
 /* 0 and 2 are the halves of 4; 1 overlaps both; 3 lies apart. */
 static const place CHAIN[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 500}, {0, 2000}};
@@ -16,7 +17,7 @@ static const place CHAIN[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 500},
 static void test_overlapping_requests(void **state)
 {
     (void)state;
-    kit k = open_places(new_device(), CHAIN, 5, ALL_OF_THEM, NULL);
+    kit k = open_places(new_device(), CHAIN, 5, NULL);
     bp_pool_set_step(k.pool, 60606);
     take(&k, 0, k.streams[0]);
     assert_refused(&k, 1, k.streams[0], "r1.", "r0.", "60606");
@@ -47,9 +48,9 @@ static void test_overlapping_requests(void **state)
 }
 
 /* Held up on s0: who starts is told by `waits`, a '1' for each of `then` in turn, on s1. */
-static void assert_chain(lists kind, uint32_t first, const char *then, const char *waits)
+static void assert_chain(uint32_t first, const char *then, const char *waits)
 {
-    kit k = open_places(new_device(), CHAIN, 5, kind, NULL);
+    kit k = open_places(new_device(), CHAIN, 5, NULL);
     gate g = {0};
     flag done[8] = {0};
     bp_stream *streams[8];
@@ -64,7 +65,7 @@ static void assert_chain(lists kind, uint32_t first, const char *then, const cha
     }
     for (size_t i = 0; then[i] != '\0'; i++) {
         if (waits[i] == '1' ? !stays_down(&done[i]) : !is_raised_soon(&done[i]))
-            fail_msg("lists %d, held up: %u, then %s: number %zu %s", (int)kind, first, then, i,
+            fail_msg("held up: %u, then %s: number %zu %s", first, then, i,
                      waits[i] == '1' ? "did not wait" : "waited");
     }
     unblock(&g);
@@ -78,47 +79,43 @@ static void assert_chain(lists kind, uint32_t first, const char *then, const cha
 static void test_chains(void **state)
 {
     (void)state;
-    for (int kind = ALL_OF_THEM; kind <= NO_LISTS; kind++) {
-        assert_chain((lists)kind, 0, "1", "1");
-        assert_chain((lists)kind, 0, "2", "0"); /* apart */
-        assert_chain((lists)kind, 0, "32", "00");
-        assert_chain((lists)kind, 0, "12", "11");     /* 2 after 1 after 0 */
-        assert_chain((lists)kind, 0, "21", "01");     /* 1 after both */
-        assert_chain((lists)kind, 0, "14", "11");     /* 4 after 1, and after 0 where 1 is not */
-        assert_chain((lists)kind, 0, "2320", "0001"); /* the same again, when its neighbours have been */
-        assert_chain((lists)kind, 0, "24", "01");
-        assert_chain((lists)kind, 4, "0212", "1111");
-        assert_chain((lists)kind, 2, "0143", "0110");
-        assert_chain((lists)kind, 2, "01010", "01111");
-        assert_chain((lists)kind, 3, "01240", "00000");
-    }
+    assert_chain(0, "1", "1");
+    assert_chain(0, "2", "0"); /* apart */
+    assert_chain(0, "32", "00");
+    assert_chain(0, "12", "11");     /* 2 after 1 after 0 */
+    assert_chain(0, "21", "01");     /* 1 after both */
+    assert_chain(0, "14", "11");     /* 4 after 1, and after 0 where 1 is not */
+    assert_chain(0, "2320", "0001"); /* the same again, when its neighbours have been */
+    assert_chain(0, "24", "01");
+    assert_chain(4, "0212", "1111");
+    assert_chain(2, "0143", "0110");
+    assert_chain(2, "01010", "01111");
+    assert_chain(3, "01240", "00000");
 }
 
 /* A tenant of some of the bytes must not hide an older one of the others. */
 static void test_hidden_tenants(void **state)
 {
     (void)state;
-    for (int kind = ALL_OF_THEM; kind <= NO_LISTS; kind++) {
-        static const place places[] = {{0, 1024}, {256, 256}, {0, 256}, {768, 256}, {512, 256}};
-        for (uint32_t last = 2; last < 5; last++) {
-            kit k = open_places(new_device(), places, 5, (lists)kind, NULL);
-            gate g = {0};
-            flag done = 0;
-            take(&k, 0, k.streams[0]);
-            block(k.streams[0], &g);
-            drop(&k, 0, k.streams[0]);
-            take(&k, 1, k.streams[1]); /* waits for 0, and its stream is not looked at again */
-            drop(&k, 1, k.streams[1]);
-            for (int again = 0; again < 2; again++) {
-                take(&k, last, k.streams[2 + again]);
-                drop(&k, last, k.streams[2 + again]);
-            }
-            raise_on(k.streams[3], &done);
-            assert_true(stays_down(&done));
-            unblock(&g);
-            assert_true(is_raised_soon(&done));
-            end_kit(&k);
+    static const place places[] = {{0, 1024}, {256, 256}, {0, 256}, {768, 256}, {512, 256}};
+    for (uint32_t last = 2; last < 5; last++) {
+        kit k = open_places(new_device(), places, 5, NULL);
+        gate g = {0};
+        flag done = 0;
+        take(&k, 0, k.streams[0]);
+        block(k.streams[0], &g);
+        drop(&k, 0, k.streams[0]);
+        take(&k, 1, k.streams[1]); /* waits for 0, and its stream is not looked at again */
+        drop(&k, 1, k.streams[1]);
+        for (int again = 0; again < 2; again++) {
+            take(&k, last, k.streams[2 + again]);
+            drop(&k, last, k.streams[2 + again]);
         }
+        raise_on(k.streams[3], &done);
+        assert_true(stays_down(&done));
+        unblock(&g);
+        assert_true(is_raised_soon(&done));
+        end_kit(&k);
     }
 }
 
@@ -176,13 +173,13 @@ static void acquire_some(const kit *k, model *m, bool bytes)
     }
 }
 
-static void assert_like_the_model(bp_device *device, lists kind, unsigned steps, bool bytes)
+static void assert_like_the_model(bp_device *device, unsigned steps, bool bytes)
 {
     model m = {.checks = calloc(3 * (size_t)steps, sizeof(check))};
     m.count = random_places(m.places);
     for (uint32_t i = 0; i < m.count; i++)
         m.tags[i] = (uint8_t)(i * 6);
-    kit k = open_places(device, m.places, m.count, kind, NULL);
+    kit k = open_places(device, m.places, m.count, NULL);
     for (unsigned step = 0; step < steps; step++) {
         uint32_t i = random_below(m.count);
         if (m.holds[i] > 0 && random_below(2) == 0) {
@@ -214,38 +211,40 @@ static void test_random_schedules(void **state)
     (void)state;
     seed(99);
     for (int round = 0; round < 60; round++)
-        assert_like_the_model(new_null(), (lists)(round % 3), 400, false);
+        assert_like_the_model(new_null(), 400, false);
     for (int round = 0; round < 6; round++)
-        assert_like_the_model(new_slow_device(40, (uint64_t)round), (lists)(round % 3), 200, true);
+        assert_like_the_model(new_slow_device(40, (uint64_t)round), 200, true);
 }
 
 /* Whether a plan of policy max can be had of these, and a pool of it. Three requests of 1000 bytes on two copies. */
-static bp_status try_classes(const bp_plan_class *classes, size_t count, const bp_assignment *odd)
+static bp_status try_classes(const bp_plan_class *classes, size_t count, const bp_plan_request *odd)
 {
-    bp_plan_summary summary = {
-        .size = sizeof summary, .policy = BP_POLICY_MAX, .copies = 2, .feasible = 1, .stable = 1, .alignment = 256};
-    bp_plan_slab slab = {.size = sizeof slab, .group = "param", .bytes = 8192};
-    bp_plan_builder *builder = NULL;
-    bp_plan *plan = NULL;
-    bp_pool *pool = NULL;
-    assert_ok(bp_plan_builder_create(&summary, &builder));
-    assert_ok(bp_plan_builder_add_slab(builder, &slab));
-    bp_status status = BP_OK;
-    for (size_t i = 0; status == BP_OK && i < count; i++)
-        status = bp_plan_builder_add_class(builder, &classes[i]);
     static const uint64_t offsets[] = {0, 1024, 0};
     static const char *const units[] = {"a", "b", "c"};
-    for (size_t i = 0; status == BP_OK && i < 3; i++) {
-        bp_assignment a = {.size = sizeof a, .dtype = BP_DTYPE_UINT8, .bytes = 1000, .offset = offsets[i]};
+    const bp_plan_slab slab = {.group = "param", .bytes = 8192};
+    bp_plan_request requests[3];
+    for (size_t i = 0; i < 3; i++) {
+        requests[i] = (bp_plan_request){
+            .dtype = BP_DTYPE_UINT8, .placement = BP_PLACE_PLANNED, .bytes = 1000, .offset = offsets[i]};
         if (i == 2 && odd != NULL)
-            a = *odd;
-        a.unit = units[i];
-        status = bp_plan_builder_add_assignment(builder, &a);
+            requests[i] = *odd;
+        requests[i].unit = units[i];
     }
-    if (status == BP_OK)
-        status = bp_plan_builder_finish(&builder, &plan);
-    bp_plan_builder_destroy(&builder);
+    const bp_plan_info info = {.policy = BP_POLICY_MAX,
+                               .copies = 2,
+                               .feasible = 1,
+                               .stable = 1,
+                               .alignment = 256,
+                               .request_count = 3,
+                               .requests = requests,
+                               .slab_count = 1,
+                               .slabs = &slab,
+                               .class_count = count,
+                               .classes = classes};
+    bp_plan *plan = NULL;
+    bp_pool *pool = NULL;
     bp_device *device = new_null();
+    bp_status status = bp_plan_from_info(&info, &plan);
     if (status == BP_OK)
         status = bp_pool_create(device, plan, NULL, &pool);
     assert_int_equal(pool != NULL, status == BP_OK);
@@ -259,8 +258,7 @@ static bp_status try_classes(const bp_plan_class *classes, size_t count, const b
 static void test_contradictions(void **state)
 {
     (void)state;
-    const bp_plan_class good = {
-        .size = sizeof good, .dtype = BP_DTYPE_UINT8, .copies = 2, .stride = 1024, .bytes = 1024};
+    const bp_plan_class good = {.dtype = BP_DTYPE_UINT8, .copies = 2, .stride = 1024, .bytes = 1024};
     bp_plan_class apart = good, classes[2] = {good, good};
     apart.offset = 4096;
     assert_ok(try_classes(&good, 1, NULL));
@@ -276,15 +274,54 @@ static void test_contradictions(void **state)
         classes[1] = wrong[i];
         assert_int_equal(try_classes(classes, 2, NULL), BP_ERR_MISMATCH);
     }
-    const bp_assignment fits = {.size = sizeof fits, .dtype = BP_DTYPE_UINT8, .bytes = 1000, .offset = 1024};
-    bp_assignment odd[3] = {fits, fits, fits};
+    const bp_plan_request fits = {
+        .dtype = BP_DTYPE_UINT8, .placement = BP_PLACE_PLANNED, .bytes = 1000, .offset = 1024};
+    bp_plan_request odd[4] = {fits, fits, fits, fits};
     odd[0].offset = 512;  /* across two copies */
     odd[1].bytes = 1500;  /* more than a copy */
     odd[2].offset = 1280; /* within one, but not at its beginning */
     odd[2].bytes = 700;
+    odd[3].dtype = BP_DTYPE_BF16; /* in a class of another dtype */
     assert_ok(try_classes(&good, 1, &fits));
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 4; i++)
         assert_int_equal(try_classes(&good, 1, &odd[i]), BP_ERR_MISMATCH);
+}
+
+/* A plan may list requests without bytes, and those that nothing ever uses: no range of a slab is theirs. */
+static void test_without_memory(void **state)
+{
+    (void)state;
+    const bp_plan_slab slab = {.group = "param", .bytes = 1024};
+    const bp_plan_request requests[] = {
+        {.unit = "empty", .dtype = BP_DTYPE_UINT8},
+        {.unit = "first", .dtype = BP_DTYPE_UINT8, .placement = BP_PLACE_PLANNED, .bytes = 1000},
+        {.unit = "unused", .dtype = BP_DTYPE_UINT8, .bytes = 1000},
+        {.unit = "second", .dtype = BP_DTYPE_UINT8, .placement = BP_PLACE_PLANNED, .offset = 512, .bytes = 512}};
+    const bp_plan_info info = {.policy = BP_POLICY_SCHEDULED,
+                               .feasible = 1,
+                               .alignment = 256,
+                               .request_count = 4,
+                               .requests = requests,
+                               .slab_count = 1,
+                               .slabs = &slab};
+    kit k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_SCHEDULED, 0);
+    assert_ok(bp_plan_from_info(&info, &k.plan));
+    open_pool(&k, NULL);
+    uint32_t id = 99;
+    assert_ok(bp_plan_find(k.plan, "empty", 0, BP_ROLE_PARAM, BP_DTYPE_FP8_E4M3, 0, &id));
+    assert_int_equal(id, 0);
+    assert_fails(bp_plan_find(k.plan, "unused", 0, BP_ROLE_PARAM, BP_DTYPE_UINT8, 1000, &id), BP_ERR_MISMATCH,
+                 "has no memory");
+    const uint32_t both[] = {0, 1};
+    void *addresses[2] = {&k, &k};
+    assert_ok(bp_pool_acquire(k.pool, both, 2, k.streams[0], addresses));
+    assert_null(addresses[0]);
+    assert_ptr_equal(addresses[1], bp_pool_get_info(k.pool)->slabs[0].address);
+    assert_refused(&k, 2, k.streams[0], "unused", "has no memory");
+    assert_refused(&k, 3, k.streams[0], "second", "first");
+    assert_ok(bp_pool_release(k.pool, both, 2, k.streams[0]));
+    take(&k, 3, k.streams[0]);
+    end_kit(&k);
 }
 
 int main(void)
@@ -292,7 +329,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_overlapping_requests), cmocka_unit_test(test_chains),
         cmocka_unit_test(test_hidden_tenants),       cmocka_unit_test(test_random_schedules),
-        cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_contradictions),       cmocka_unit_test(test_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

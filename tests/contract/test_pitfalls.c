@@ -97,16 +97,15 @@ static void test_watching(void **state)
 
 /* ---- schedules ----------------------------------------------------------------------------------------------------- */
 
-static kit kit_with(bp_model *model, world_options options, uint32_t copies, bp_selection selection)
+static kit kit_with(bp_model *model, world_options options, uint32_t copies, bp_strict strict)
 {
     kit k = begin_kit(new_device(), NULL, options, BP_POLICY_MAX, 0);
     k.w = make_world(model, options);
     k.plan = make_max(&k.w, copies);
     bp_pool_config config = pool_config();
-    config.selection = selection;
-    config.strict = selection == BP_SELECT_ANY ? BP_STRICT_OFF : BP_STRICT_ERROR;
+    config.strict = strict;
     config.persistent_bytes = 65536;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return k;
 }
 
@@ -114,7 +113,7 @@ static kit kit_with(bp_model *model, world_options options, uint32_t copies, bp_
 static void test_outside_parameters_prefetch(void **state)
 {
     (void)state;
-    kit k = kit_with(model_of(UNITS), PARAM_ONLY, 2, BP_SELECT_ASSIGNED);
+    kit k = kit_with(model_of(UNITS), PARAM_ONLY, 2, BP_STRICT_ERROR);
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 20000);
     bind.placement = BP_PLACE_PERSISTENT;
     uint32_t embedding, output, next = param(&k, 2);
@@ -141,9 +140,9 @@ static void test_outside_parameters_prefetch(void **state)
 static void test_big_unit_arrives_late(void **state)
 {
     (void)state;
-    static const bp_selection selections[] = {BP_SELECT_ASSIGNED, BP_SELECT_ANY};
+    static const bp_strict levels[] = {BP_STRICT_ERROR, BP_STRICT_OFF};
     for (size_t i = 0; i < 2; i++) {
-        kit k = kit_with(model_of("100 120 90 110 100 130 100 9000,50"), PARAM_ONLY, 0, selections[i]);
+        kit k = kit_with(model_of("100 120 90 110 100 130 100 9000,50"), PARAM_ONLY, 0, levels[i]);
         void *addresses[7];
         uint64_t committed = usage_of(k.device).committed_bytes, slabs = statistics_of(k.pool).slab_bytes;
         for (int round = 0; round < 4; round++) {
@@ -193,8 +192,8 @@ static void test_one_forward_one_backward(void **state)
     assert_fails(bp_schedule_create_recorded(unbalanced, buckets, NULL, &schedule), BP_ERR_SCHEDULE, NULL);
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&unbalanced);
-    kit k = kit_with(recorded_model("500 500 500 500", steady), options, 3, BP_SELECT_ASSIGNED);
-    assert_int_equal(role_at(k.plan, 0).live_units, 3);
+    kit k = kit_with(recorded_model("500 500 500 500", steady), options, 3, BP_STRICT_ERROR);
+    assert_int_equal(bp_plan_get_info(k.plan)->roles[0].live_units, 3);
     void *addresses[4] = {NULL};
     walk(&k, 5, addresses, true);
     bp_plan *two = make_max(&k.w, 2);
@@ -211,7 +210,7 @@ static void test_shared_weights(void **state)
     bp_model *model = model_of("500 400,100 500 600");
     static const uint32_t order[] = {0, 1, 0, 2, 1, 0, 3, 1};
     assert_ok(bp_model_set_order(model, order, 8));
-    kit k = kit_with(model, TRAINING, 0, BP_SELECT_ASSIGNED);
+    kit k = kit_with(model, TRAINING, 0, BP_STRICT_ERROR);
     size_t intervals;
     intervals_of(k.w.schedule, 0, &intervals);
     assert_true(intervals >= 3);
@@ -230,7 +229,7 @@ static void test_odd_units(void **state)
         for (int any = 0; any < 2; any++) {
             world_options options = TRAINING;
             options.roles |= m == 2 ? TRANSPOSE : 0;
-            kit k = kit_with(model_of(models[m]), options, 0, any ? BP_SELECT_ANY : BP_SELECT_ASSIGNED);
+            kit k = kit_with(model_of(models[m]), options, 0, any ? BP_STRICT_OFF : BP_STRICT_ERROR);
             void *addresses[SNAPSHOT_LIVE] = {NULL};
             walk(&k, 4, addresses, !any);
             end_kit(&k);
@@ -244,16 +243,14 @@ static void test_fp8(void **state)
     (void)state;
     world_options options = {.roles = PARAM | TRANSPOSE, .prefetch = 1, .grad_units = 2};
     kit k = begin_kit(new_device(), "300q 300q 300q", options, BP_POLICY_MAX, 0);
-    assert_ok(bp_pool_create(k.device, k.plan, NULL, &k.pool));
+    open_pool(&k, NULL);
     uint32_t ids[6], wrong;
     static const char *const units[] = {"u0", "u1", "u2"};
     for (uint32_t i = 0; i < 6; i++) {
-        bp_bind bind =
-            bind_of(units[i % 3], 0, i < 3 ? BP_ROLE_PARAM : BP_ROLE_PARAM_TRANSPOSE, BP_DTYPE_FP8_E4M3, 300);
-        bp_bind bf16 = bind;
-        bf16.dtype = BP_DTYPE_BF16;
-        assert_fails(bp_pool_bind(k.pool, &bf16, &wrong), BP_ERR_MISMATCH, units[i % 3], "bf16", "uint8");
-        assert_ok(bp_pool_bind(k.pool, &bind, &ids[i]));
+        const bp_role role = i < 3 ? BP_ROLE_PARAM : BP_ROLE_PARAM_TRANSPOSE;
+        assert_fails(bp_plan_find(k.plan, units[i % 3], 0, role, BP_DTYPE_BF16, 300, &wrong), BP_ERR_MISMATCH,
+                     units[i % 3], "bf16", "uint8");
+        assert_ok(bp_plan_find(k.plan, units[i % 3], 0, role, BP_DTYPE_FP8_E4M3, 300, &ids[i]));
     }
     assert_ptr_equal(address_of(&k, ids[0]), address_of(&k, ids[2]));
     assert_ptr_not_equal(address_of(&k, ids[0]), address_of(&k, ids[3]));
@@ -267,7 +264,7 @@ static void test_roles(void **state)
     (void)state;
     world_options options = {.prefetch = 2, .grad_units = 3, .grad_comm_dtype = BP_DTYPE_FP32};
     options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
-    kit k = kit_with(model_of("300q,40 200 300q,40 100f,70 20"), options, 0, BP_SELECT_ASSIGNED);
+    kit k = kit_with(model_of("300q,40 200 300q,40 100f,70 20"), options, 0, BP_STRICT_ERROR);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
     walk(&k, 4, addresses, true);
     end_kit(&k);
@@ -280,8 +277,8 @@ static void test_fixed_with_dynamic_rest(void **state)
     kit k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_FIXED, 0);
     k.w = make_world(model_of(UNITS), TRAINING);
     k.plan = make_plan(&k.w, BP_POLICY_FIXED, 0, BP_FALLBACK_DYNAMIC);
-    open_pool(&k, NULL, 0);
-    assert_string_equal(bp_pool_allocator_name(k.pool), "fixed_pool");
+    open_pool(&k, NULL);
+    assert_int_equal(bp_pool_get_info(k.pool)->policy, BP_POLICY_FIXED);
     walk(&k, 3, NULL, false);
     assert_int_equal(statistics_of(k.pool).dynamic, 3 * 3); /* u4: forward, backward, gradient */
     void *address;
@@ -294,25 +291,23 @@ static void test_fixed_with_dynamic_rest(void **state)
     end_kit(&k);
 }
 
-/* Strictness without anyone to tell, and choices that an allocator has not. */
+/* Strictness without anyone to tell, and where there is nothing to choose. */
 static void test_choices_that_do_not_apply(void **state)
 {
     (void)state;
-    kit k = begin_kit(new_device(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
-    config.allocator = BP_ALLOCATOR_SCHEDULED;
-    config.selection = BP_SELECT_ANY;
     config.strict = BP_STRICT_WARN;
-    open_pool(&k, &config, 0);
+    kit k = begin_kit(new_device(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0); /* its requests are in no class */
+    open_pool(&k, &config);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
     walk(&k, 2, addresses, true);
-    take(&k, param(&k, 0), k.streams[0]);
-    assert_refused(&k, param(&k, 2), k.streams[0], "u2", "u0"); /* though another buffer is free */
-    bp_pool_destroy(&k.pool);
-    config.allocator = BP_ALLOCATOR_MAX_POOL;
-    open_pool(&k, &config, 0);
-    take(&k, param(&k, 0), k.streams[0]);
-    drop(&k, param(&k, 0), k.streams[0]);
+    for (uint32_t u = 0; u < 2; u++)
+        take(&k, param(&k, u), k.streams[0]);
+    assert_refused(&k, param(&k, 2), k.streams[0], "u2");
+    assert_int_equal(statistics_of(k.pool).deviations, 0);
+    end_kit(&k);
+    k = begin_kit(new_device(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    open_pool(&k, &config);
     take(&k, param(&k, 2), k.streams[0]);
     take(&k, param(&k, 0), k.streams[0]); /* a deviation, and no on_message */
     assert_int_equal(statistics_of(k.pool).deviations, 1);
@@ -341,11 +336,9 @@ static void test_instances(void **state)
     kit k[3];
     pthread_t threads[3];
     for (size_t i = 0; i < 3; i++)
-        k[i] = kit_with(model_of("100 100 100 900,50"), PARAM_ONLY, 0, BP_SELECT_ASSIGNED);
-    for (size_t s = 0; s < bp_pool_slab_count(k[0].pool); s++) {
-        bp_pool_slab first = {.size = sizeof first}, other = {.size = sizeof other};
-        assert_ok(bp_pool_slab_get(k[0].pool, s, &first));
-        assert_ok(bp_pool_slab_get(k[1].pool, s, &other));
+        k[i] = kit_with(model_of("100 100 100 900,50"), PARAM_ONLY, 0, BP_STRICT_ERROR);
+    for (size_t s = 0; s < bp_pool_get_info(k[0].pool)->slab_count; s++) {
+        const bp_pool_slab first = bp_pool_get_info(k[0].pool)->slabs[s], other = bp_pool_get_info(k[1].pool)->slabs[s];
         assert_string_equal(first.group, other.group);
         if (strcmp(first.group, "param") != 0)
             continue;

@@ -1,4 +1,4 @@
-/* Any free copy, strict assignment, sealing and overflow. */
+/* Strict assignment: the plan's copy or any free one; sealing and overflow. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,15 +25,16 @@ static void on_message(void *user, const char *text)
     snprintf(m->last, sizeof m->last, "%s", text);
 }
 
-static kit any_copy(bp_strict strict, bp_selection selection, uint32_t copies, messages *m)
+static kit six_units(bp_strict strict, uint32_t copies, messages *m)
 {
-    kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, copies);
+    world_options options = PARAM_ONLY;
+    options.prefetch = copies - 1;
+    kit k = begin_kit(new_device(), SIX, options, BP_POLICY_MAX, copies);
     bp_pool_config config = pool_config();
-    config.selection = selection;
     config.strict = strict;
     config.on_message = m != NULL ? on_message : NULL;
     config.user = m;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return k;
 }
 
@@ -42,58 +43,83 @@ static uint64_t deviations(const kit *k)
     return statistics_of(k->pool).deviations;
 }
 
-/* The lowest free copy first, and the same again after that. */
-static void assert_remembers(bp_strict level)
+static const bp_strict LEVELS[] = {BP_STRICT_OFF, BP_STRICT_WARN, BP_STRICT_ERROR};
+
+/* Which copy the plan assigns. */
+static uint64_t copy_of(const kit *k, uint32_t unit)
 {
-    messages m = {0};
-    kit k = any_copy(level, BP_SELECT_ANY, 3, &m);
-    char *copy[3], *u4;
+    const bp_plan_info *plan = bp_plan_get_info(k->plan);
+    assert_int_equal(plan->class_count, 1);
+    return (plan->requests[param(k, unit)].offset - plan->classes[0].offset) / plan->classes[0].stride;
+}
+
+/* A request gets the copy that the plan assigns, whatever the level, in whatever order requests come. */
+static void test_planned_copies(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        messages m = {0};
+        kit k = six_units(LEVELS[i], 3, &m);
+        const char *begin = bp_pool_get_info(k.pool)->slabs[0].address;
+        char *copy[6];
+        for (uint32_t u = 0; u < 6; u++) {
+            assert_int_equal(copy_of(&k, u), u % 3);
+            copy[u] = address_of(&k, param(&k, u));
+            assert_ptr_equal(copy[u], begin + u % 3 * aligned(2000));
+        }
+        static const uint32_t order[] = {4, 2, 3, 0, 5, 1, 2, 1, 0};
+        for (size_t j = 0; j < sizeof order / sizeof *order; j++) { /* one of a copy live beside two others */
+            uint32_t u = order[j];
+            assert_ptr_equal(take(&k, param(&k, u), k.streams[0]), copy[u]);
+            if (j % 3 == 2)
+                for (size_t back = j - 2; back <= j; back++)
+                    drop(&k, param(&k, order[back]), k.streams[0]);
+        }
+        take(&k, param(&k, 5), k.streams[0]); /* though the first is free and lower */
+        assert_ptr_equal(address_of(&k, param(&k, 5)), copy[2]);
+        assert_int_equal(deviations(&k), 0);
+        assert_int_equal(m.count, 0);
+        end_kit(&k);
+    }
+}
+
+/* Where it is held: the lowest free one; and its own again when that is free. */
+static void test_lowest_free_copy(void **state)
+{
+    (void)state;
+    kit k = six_units(BP_STRICT_OFF, 3, NULL);
+    char *copy[3];
     for (uint32_t u = 0; u < 3; u++)
-        copy[u] = take(&k, param(&k, u), k.streams[0]);
-    assert_true(copy[0] < copy[1] && copy[1] < copy[2]);
-    for (uint32_t u = 0; u < 3; u++)
-        drop(&k, param(&k, 2 - u), k.streams[0]);
-    for (uint32_t u = 2; u < 3; u--) /* in another order: each gets its own */
-        assert_ptr_equal(take(&k, param(&k, u), k.streams[0]), copy[u]);
-    drop(&k, param(&k, 1), k.streams[0]);
-    u4 = take(&k, param(&k, 4), k.streams[0]); /* the only free one */
-    assert_ptr_equal(u4, copy[1]);
-    drop(&k, param(&k, 0), k.streams[0]);
-    drop(&k, param(&k, 4), k.streams[0]);
-    assert_ptr_equal(take(&k, param(&k, 4), k.streams[0]), copy[1]); /* though copy 0 is free and lower */
-    assert_int_equal(deviations(&k), 0);
-    assert_int_equal(m.count, 0);
+        copy[u] = address_of(&k, param(&k, u));
+    take(&k, param(&k, 2), k.streams[0]);
+    assert_ptr_equal(take(&k, param(&k, 5), k.streams[0]), copy[0]);
+    assert_ptr_equal(take(&k, param(&k, 3), k.streams[0]), copy[1]); /* u3's own has gone to u5 */
+    assert_int_equal(deviations(&k), 2);
+    assert_false(try_take(&k, param(&k, 1), k.streams[0]));
+    drop(&k, param(&k, 2), k.streams[0]);
+    assert_ptr_equal(take(&k, param(&k, 1), k.streams[0]), copy[2]);
+    for (uint32_t u = 1; u < 6; u += 2)
+        drop(&k, param(&k, u), k.streams[0]);
+    for (uint32_t u = 5; u > 2; u--) {
+        assert_ptr_equal(address_of(&k, param(&k, u)), copy[u - 3]); /* the plan's, while it has none */
+        assert_ptr_equal(take(&k, param(&k, u), k.streams[0]), copy[u - 3]);
+    }
+    assert_int_equal(deviations(&k), 3);
     end_kit(&k);
 }
 
-static void test_remembers(void **state)
-{
-    (void)state;
-    assert_remembers(BP_STRICT_WARN);
-    assert_remembers(BP_STRICT_ERROR);
-}
-
-/* pool.h, strict assignment: "a request gets the buffer it had before", and only what happens when that is held depends on
- * the level. */
-static void test_remembers_when_off(void **state)
-{
-    (void)state;
-    assert_remembers(BP_STRICT_OFF);
-}
-
-/* Another holds what u0 had, and a copy is free. */
+/* Another holds the copy of u0, and one is free. */
 static void test_deviation(void **state)
 {
     (void)state;
-    static const bp_strict levels[] = {BP_STRICT_OFF, BP_STRICT_WARN, BP_STRICT_ERROR};
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 3; i++) {
         messages m = {0};
-        bool assigned = i >= 3, allowed = levels[i % 3] != BP_STRICT_ERROR;
-        kit k = any_copy(levels[i % 3], assigned ? BP_SELECT_ASSIGNED : BP_SELECT_ANY, 2, &m);
+        bool allowed = LEVELS[i] != BP_STRICT_ERROR;
+        kit k = six_units(LEVELS[i], 2, &m);
         bp_pool_set_step(k.pool, 31337);
         char *first = take(&k, param(&k, 0), k.streams[0]);
         drop(&k, param(&k, 0), k.streams[0]);
-        assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first); /* lowest, or as the plan says */
+        assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first); /* as the plan says */
         assert_int_equal(m.count, 0);
         if (!allowed) {
             int acquired = 9, can = 9;
@@ -104,7 +130,7 @@ static void test_deviation(void **state)
             assert_int_equal(acquired, 0);
             assert_ok(bp_pool_can_acquire(k.pool, &id, 1, NULL, 0, &can));
             assert_int_equal(can, 0);
-            take(&k, param(&k, 1), k.streams[0]); /* the free copy is for whoever had none */
+            take(&k, param(&k, 1), k.streams[0]); /* the free copy is for those that the plan gives it to */
             drop(&k, param(&k, 1), k.streams[0]);
             drop(&k, param(&k, 2), k.streams[0]);
             assert_ptr_equal(take(&k, id, k.streams[0]), first);
@@ -119,7 +145,7 @@ static void test_deviation(void **state)
         assert_ptr_equal(take(&k, param(&k, 0), k.streams[1]), other); /* live: no new deviation */
         assert_refused(&k, param(&k, 4), k.streams[0], "u4");          /* all are held: never allowed */
         assert_int_equal(deviations(&k), 1);
-        if (levels[i % 3] == BP_STRICT_WARN) {
+        if (LEVELS[i] == BP_STRICT_WARN) {
             assert_int_equal(m.count, 1);
             assert_non_null(strstr(m.last, "u0"));
             assert_null(strchr(m.last, '\n'));
@@ -133,21 +159,23 @@ static void test_deviation(void **state)
     }
 }
 
-/* Not the one that holds the buffer that the plan had in mind. */
+/* A refusal names who holds the plan's copy, whoever that is of. */
 static void test_names_who_holds_it(void **state)
 {
     (void)state;
-    kit k = any_copy(BP_STRICT_ERROR, BP_SELECT_ANY, 2, NULL);
-    char *low = take(&k, param(&k, 1), k.streams[0]); /* the plan's copy 1 */
-    drop(&k, param(&k, 1), k.streams[0]);
-    assert_ptr_equal(take(&k, param(&k, 0), k.streams[0]), low);
-    char *high = take(&k, param(&k, 3), k.streams[0]);
-    assert_ptr_not_equal(high, low);
-    assert_refused(&k, param(&k, 1), k.streams[0], "u1", "u0");
-    assert_null(strstr(bp_error_detail(), "u3"));
-    drop(&k, param(&k, 0), k.streams[0]);
-    assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), low);
+    kit k = six_units(BP_STRICT_ERROR, 2, NULL);
+    take(&k, param(&k, 0), k.streams[0]);
+    take(&k, param(&k, 3), k.streams[0]);
+    assert_refused(&k, param(&k, 1), k.streams[0], "u1", "u3");
+    assert_null(strstr(bp_error_detail(), "u0"));
+    assert_refused(&k, param(&k, 2), k.streams[0], "u2", "u0");
+    end_kit(&k);
+    k = six_units(BP_STRICT_OFF, 2, NULL);
+    take(&k, param(&k, 0), k.streams[0]);
+    take(&k, param(&k, 2), k.streams[0]); /* the copy of u1 */
     assert_refused(&k, param(&k, 1), k.streams[0], "u1", "u2");
+    assert_null(strstr(bp_error_detail(), "u0"));
+    assert_refused(&k, param(&k, 4), k.streams[0], "u4", "u0");
     end_kit(&k);
 }
 
@@ -155,7 +183,7 @@ static void test_names_who_holds_it(void **state)
 static void test_deviation_is_ordered(void **state)
 {
     (void)state;
-    kit k = any_copy(BP_STRICT_OFF, BP_SELECT_ANY, 2, NULL);
+    kit k = six_units(BP_STRICT_OFF, 2, NULL);
     gate g = {0};
     flag done = 0;
     void *low = take(&k, param(&k, 0), k.streams[0]), *high = take(&k, param(&k, 1), k.streams[0]);
@@ -177,7 +205,7 @@ static void test_seal(void **state)
     static const bp_strict levels[] = {BP_STRICT_OFF, BP_STRICT_WARN};
     for (size_t i = 0; i < 2; i++) {
         messages m = {0};
-        kit k = any_copy(levels[i], BP_SELECT_ANY, 2, &m);
+        kit k = six_units(levels[i], 2, &m);
         void *low = take(&k, param(&k, 0), k.streams[0]);
         void *high = take(&k, param(&k, 1), k.streams[0]);
         drop(&k, param(&k, 0), k.streams[0]);
@@ -203,7 +231,7 @@ static void test_seal(void **state)
 static void test_three_buffers(void **state)
 {
     (void)state;
-    kit k = any_copy(BP_STRICT_OFF, BP_SELECT_ANY, 3, NULL);
+    kit k = six_units(BP_STRICT_OFF, 3, NULL);
     bool live[6] = {false};
     unsigned held = 0, said_no = 0;
     seed(17);
@@ -239,27 +267,25 @@ static void test_three_buffers(void **state)
 static void test_overflow(void **state)
 {
     (void)state;
-    static const bp_selection selections[] = {BP_SELECT_ASSIGNED, BP_SELECT_ANY};
+    static const bp_strict levels[] = {BP_STRICT_ERROR, BP_STRICT_OFF};
     for (size_t i = 0; i < 2; i++) {
         kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
         bp_pool_config config = pool_config();
-        config.selection = selections[i];
+        config.strict = levels[i];
         assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
         assert_fails(bp_pool_allow_overflow(k.pool, 1), BP_ERR_UNSUPPORTED, NULL);
         bp_pool_destroy(&k.pool);
         config.overflow_bytes = 2 * aligned(2000); /* two requests at once */
-        open_pool(&k, &config, 0);
+        open_pool(&k, &config);
         uint64_t committed = usage_of(k.device).committed_bytes;
         void *own[4], *places[2];
         for (uint32_t u = 0; u < 2; u++)
             own[u] = take(&k, param(&k, u), k.streams[0]);
         assert_refused(&k, param(&k, 2), k.streams[0], "u2"); /* until it is allowed */
         assert_ok(bp_pool_allow_overflow(k.pool, 1));
-        bp_pool_slab slab = {.size = sizeof slab};
-        size_t last = bp_pool_slab_count(k.pool);
-        do
-            assert_ok(bp_pool_slab_get(k.pool, --last, &slab));
-        while (strcmp(slab.group, "overflow") != 0);
+        const bp_pool_info *info = bp_pool_get_info(k.pool);
+        const bp_pool_slab slab = info->slabs[info->slab_count - 1];
+        assert_string_equal(slab.group, "overflow");
         for (uint32_t u = 0; u < 2; u++) {
             places[u] = take(&k, param(&k, 2 + u), k.streams[0]);
             assert_ptr_not_equal(places[u], own[0]);
@@ -288,7 +314,7 @@ static void test_overflow(void **state)
         assert_refused(&k, param(&k, 4), k.streams[0], "u4");
         drop(&k, param(&k, 0), k.streams[0]);
         drop(&k, param(&k, 2), k.streams[0]);
-        own[2] = take(&k, param(&k, 2), k.streams[0]); /* overflow is no buffer to be remembered */
+        own[2] = take(&k, param(&k, 2), k.streams[0]); /* the plan's again */
         assert_ptr_equal(own[2], own[0]);
         assert_ok(bp_pool_seal(k.pool));
         assert_fails(bp_pool_allow_overflow(k.pool, 1), BP_ERR_SCHEDULE, NULL);
@@ -306,7 +332,7 @@ static void test_overflow_and_seal(void **state)
     kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.overflow_bytes = aligned(2000);
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     assert_ok(bp_pool_allow_overflow(k.pool, 1));
     take(&k, param(&k, 0), k.streams[0]);
     take(&k, param(&k, 1), k.streams[0]);
@@ -326,7 +352,7 @@ static void test_small_overflow(void **state)
     kit k = begin_kit(new_device(), "1000,100 1000,100 1000,100", PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.overflow_bytes = aligned(200);
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     assert_ok(bp_pool_allow_overflow(k.pool, 1));
     for (uint32_t u = 0; u < 2; u++) {
         take(&k, id_of(&k, u, BP_ROLE_PARAM, 0), k.streams[0]);
@@ -341,7 +367,7 @@ static void test_small_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_remembers),          cmocka_unit_test(test_remembers_when_off),
+        cmocka_unit_test(test_planned_copies),     cmocka_unit_test(test_lowest_free_copy),
         cmocka_unit_test(test_deviation),          cmocka_unit_test(test_deviation_is_ordered),
         cmocka_unit_test(test_names_who_holds_it), cmocka_unit_test(test_seal),
         cmocka_unit_test(test_three_buffers),      cmocka_unit_test(test_overflow),

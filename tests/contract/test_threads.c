@@ -118,8 +118,7 @@ static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned
     cells *all = calloc(1, sizeof *all);
     worker workers[THREADS];
     pthread_t threads[THREADS];
-    bp_pool_slab slab = {.size = sizeof slab};
-    assert_ok(bp_pool_slab_get(k->pool, 0, &slab));
+    const bp_pool_slab slab = bp_pool_get_info(k->pool)->slabs[0];
     all->base = slab.address;
     assert_ok(bp_pool_trace_start(k->pool, 1024, 1));
     for (int t = 0; t < THREADS; t++) {
@@ -178,14 +177,12 @@ static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned
 }
 
 /* Twelve units of one size on `copies` buffers. */
-static void share_buffers(bp_device *device, bp_selection selection, bp_strict strict, uint32_t copies, unsigned rounds,
-                          bool memory)
+static void share_buffers(bp_device *device, bp_strict strict, uint32_t copies, unsigned rounds, bool memory)
 {
     kit k = begin_kit(device, "300 300 300 300 300 300 300 300 300 300 300 300", PARAM_ONLY, BP_POLICY_MAX, copies);
     bp_pool_config config = pool_config();
-    config.selection = selection;
     config.strict = strict;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     uint64_t bytes[12];
     for (size_t i = 0; i < 12; i++)
         bytes[i] = 600;
@@ -195,12 +192,12 @@ static void share_buffers(bp_device *device, bp_selection selection, bp_strict s
 static void test_contention(void **state)
 {
     (void)state;
-    share_buffers(new_null(), BP_SELECT_ANY, BP_STRICT_OFF, 4, 10000, false);
-    share_buffers(new_null(), BP_SELECT_ANY, BP_STRICT_OFF, 3, 5000, false);
-    share_buffers(new_null(), BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 2, 5000, false);
-    share_buffers(new_null(), BP_SELECT_ANY, BP_STRICT_ERROR, 4, 5000, false);
-    share_buffers(new_device(), BP_SELECT_ANY, BP_STRICT_OFF, 4, 1500, true);
-    share_buffers(new_device(), BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 3, 1500, true);
+    share_buffers(new_null(), BP_STRICT_OFF, 4, 10000, false);
+    share_buffers(new_null(), BP_STRICT_OFF, 3, 5000, false);
+    share_buffers(new_null(), BP_STRICT_ERROR, 2, 5000, false);
+    share_buffers(new_null(), BP_STRICT_WARN, 4, 5000, false);
+    share_buffers(new_device(), BP_STRICT_OFF, 4, 1500, true);
+    share_buffers(new_device(), BP_STRICT_ERROR, 3, 1500, true);
 }
 
 /* Buffers that overlap partly: two that conflict are never both held, however the threads meet. */
@@ -216,9 +213,8 @@ static void test_contention_for_overlaps(void **state)
         for (size_t i = 0; i < THREADS * PER_THREAD; i++)
             bytes[i] = places[i].bytes;
         bool memory = round % 3 == 2;
-        kit k =
-            open_places(memory ? new_slow_device(5, 1) : new_null(), places, THREADS * PER_THREAD, ALL_OF_THEM, NULL);
-        contend(&k, bytes, summary_of(k.plan).bytes, memory ? 300 : 5000, memory);
+        kit k = open_places(memory ? new_slow_device(5, 1) : new_null(), places, THREADS * PER_THREAD, NULL);
+        contend(&k, bytes, bp_plan_get_info(k.plan)->bytes, memory ? 300 : 5000, memory);
     }
 }
 
@@ -283,7 +279,7 @@ static void test_busy_request(void **state)
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         kit k = open_kit(&ALLOCATORS[a], light_device());
         const uint32_t id = param(&k, 0), twice[] = {param(&k, 1), id, id};
-        bp_word *word = k.pool->bounds[id].word;
+        bp_word *word = k.pool->entries[id].word;
         for (int round = 0; round < 2; round++) {
             bool busy = round == 1;
             if (busy) /* as another thread leaves it between its first step and its second */
@@ -322,8 +318,6 @@ static void *bind_many(void *argument)
         snprintf(unit, sizeof unit, "extra %u", i);
         bp_bind bind = {.size = sizeof bind, .unit = unit, .dtype = BP_DTYPE_BF16, .bytes = 2, .used_bytes = 2};
         bind.placement = i % 2 == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
-        bind.zero = BP_ZERO_NOTHING;
-        bind.acquire_lane = BP_LANE_ANY;
         wrong += bp_pool_bind(k->pool, &bind, &id) != BP_OK || id != k->requests + i;
         wrong += bp_pool_acquire(k->pool, &id, 1, k->streams[3], NULL) != BP_OK;
         wrong += bp_pool_release(k->pool, &id, 1, k->streams[3]) != BP_OK;
@@ -338,7 +332,7 @@ static void test_binding_beside(void **state)
     kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 250 * 256;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     pthread_t thread;
     void *wrong = NULL;
     assert_int_equal(pthread_create(&thread, NULL, bind_many, &k), 0);

@@ -123,7 +123,7 @@ static kit recorded_kit(const allocator_row *row)
     kit k = begin_kit(new_null(), UNITS, PARAM_ONLY, row->policy, 0);
     bp_pool_config config = config_of(row);
     config.persistent_bytes = 1024;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     assert_ok(bp_pool_trace_start(k.pool, 4096, 0));
     return k;
 }
@@ -142,8 +142,8 @@ static uint64_t bound_of(const bp_model *model, bp_policy policy, uint64_t *byte
     assert_ok(bp_schedule_create_recorded(model, buckets, NULL, &schedule));
     bp_plan_config planning = plan_config(policy, 0, BP_FALLBACK_PERSISTENT);
     assert_ok(bp_plan_create(buckets, schedule, &planning, &plan));
-    uint64_t bound = role_at(plan, 0).lower_bound_bytes;
-    *bytes = summary_of(plan).bytes;
+    uint64_t bound = bp_plan_get_info(plan)->roles[0].lower_bound_bytes;
+    *bytes = bp_plan_get_info(plan)->bytes;
     bp_plan_destroy(&plan);
     bp_schedule_destroy(&schedule);
     bp_buckets_destroy(&buckets);

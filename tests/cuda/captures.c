@@ -17,7 +17,7 @@ kit open_max(void)
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
     config.overflow_bytes = 8192;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return k;
 }
 
@@ -79,4 +79,4 @@ static void detach_nothing(void *user, uint32_t slab, void *address, uint64_t by
     --*(int *)user;
 }
 
-const bp_slab_callbacks COUNTING = {.size = sizeof COUNTING, .attach = attach_nothing, .detach = detach_nothing};
+const bp_slab_callbacks COUNTING = {.attach = attach_nothing, .detach = detach_nothing};

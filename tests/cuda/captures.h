@@ -5,6 +5,7 @@
 #include <bucketpool/capture.h>
 
 #include "../contract/support.h"
+#include "allocators/pool.h"
 
 /* Of UNITS, with buffers of two units, persistent and overflow memory. */
 kit open_max(void);

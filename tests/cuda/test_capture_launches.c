@@ -86,8 +86,10 @@ static void test_launching(void **state)
     assert_fails(bp_capture_before_launch(captures[1], k.streams[1]), BP_ERR_SCHEDULE, "capture.1", "another graph");
     assert_ok(bp_pool_attach(k.pool, &COUNTING, &attached));
     assert_ok(bp_pool_detach(k.pool, &COUNTING, &attached));
-    assert_ok(bp_pool_set_lane(k.pool, BP_LANE_REDUCE, k.streams[2]));
-    drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2]));
+    const uint32_t next = param(&k, 1);
+    assert_ok(bp_pool_set_stream(k.pool, &next, 1, k.streams[2]));
+    drop(&k, next, (take(&k, next, k.streams[2]), k.streams[2]));
+    assert_ok(bp_pool_set_stream(k.pool, &next, 1, NULL));
     assert_ok(bp_graph_launch(graphs[0], k.streams[0]));
     assert_ok(bp_capture_launched(captures[0], k.streams[0]));
     assert_ok(bp_capture_before_launch(captures[1], k.streams[1]));
@@ -106,10 +108,9 @@ static void test_owned_moved(void **state)
     (void)state;
     kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
-    config.selection = BP_SELECT_ANY;
     config.strict = BP_STRICT_OFF;
-    open_pool(&k, &config, 0);
-    uint32_t owned = param(&k, 0), other = param(&k, 1);
+    open_pool(&k, &config);
+    uint32_t owned = param(&k, 0), other = param(&k, 2);
     void *address = take(&k, owned, k.streams[0]);
     bp_capture *capture = begin_owned(&k, owned);
     assert_ok(bp_graph_begin(k.streams[1]));
@@ -176,8 +177,8 @@ static void test_owned_zeros(void **state)
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
     uint32_t id;
     bind.placement = BP_PLACE_PERSISTENT;
-    bind.zero = BP_ZERO_ALL;
     assert_ok(bp_pool_bind(k.pool, &bind, &id));
+    assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_ALL));
     take(&k, id, k.streams[0]);
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[1]));

@@ -76,7 +76,7 @@ typedef struct graph {
 typedef struct program {
     uint64_t random;
     kit *k;
-    bool lanes, in_capture[POOLS];
+    bool promised, in_capture[POOLS];
     bp_pool *pools[POOLS];
     uint32_t *ids[POOLS];
     lives lives[POOLS];
@@ -108,7 +108,7 @@ static bp_request request_at(const program *p, uint32_t index)
 /* Of the stream that a request is acquired on. */
 static uint32_t pick_stream(program *p, uint32_t index)
 {
-    if (!p->lanes)
+    if (!p->promised)
         return pick(p, KIT_STREAMS);
     return request_at(p, index).role == BP_ROLE_PARAM ? 0 : 1;
 }
@@ -364,32 +364,32 @@ static void launch(program *p, const graph *g)
 static void renew_stream(program *p)
 {
     uint32_t s = pick(p, KIT_STREAMS);
-    if (p->lanes)
+    if (p->promised)
         return;
     bp_stream_destroy(&p->k->streams[s]);
     assert_ok(bp_stream_create(p->k->device, NULL, &p->k->streams[s]));
 }
 
 /* How many launches there were. */
-static uint32_t run(const allocator_row *row, int lanes, uint64_t seed)
+static uint32_t run(const allocator_row *row, bool promised, uint64_t seed)
 {
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, row->policy, 0);
-    program p = {.random = seed * 0x9e3779b97f4a7c15u + 1, .k = &k, .lanes = lanes != 0};
+    program p = {.random = seed * 0x9e3779b97f4a7c15u + 1, .k = &k, .promised = promised};
     bp_pool_config config = config_of(row);
     if (seed % 3 == 0)
         config.overflow_bytes = 8192;
     atomic_store(&wrong, 0);
     for (uint32_t pool = 0; pool < POOLS; pool++) {
-        open_pool(&k, &config, lanes);
+        open_pool(&k, &config);
         p.pools[pool] = k.pool;
         p.ids[pool] = calloc(k.requests, sizeof(uint32_t));
         assert_non_null(p.ids[pool]);
         memcpy(p.ids[pool], k.ids, k.requests * sizeof(uint32_t));
         if (config.overflow_bytes > 0)
             assert_ok(bp_pool_allow_overflow(k.pool, 1));
-        if (lanes) {
-            assert_ok(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]));
-            assert_ok(bp_pool_set_lane(k.pool, BP_LANE_COMPUTE, k.streams[1]));
+        if (promised) {
+            promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
+            promise_stream(&k, BP_ROLE_GRAD, k.streams[1]);
         }
     }
     for (int i = 0; i < 400; i++) {
@@ -413,8 +413,8 @@ static uint32_t run(const allocator_row *row, int lanes, uint64_t seed)
         forget(&p.graphs[g]);
     give_looks(p.looks);
     if (atomic_load(&wrong) != 0)
-        fail_msg("%s, lanes %d, seed %llu: %d reads found other bytes", row->name, lanes, (unsigned long long)seed,
-                 atomic_load(&wrong));
+        fail_msg("%s, promised streams %d, seed %llu: %d reads found other bytes", row->name, promised,
+                 (unsigned long long)seed, atomic_load(&wrong));
     for (uint32_t pool = 0; pool < POOLS; pool++) {
         free(p.ids[pool]);
         k.pool = p.pools[pool];
@@ -476,7 +476,7 @@ static void test_threads(void **state)
     (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
     bp_pool_config config = pool_config();
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     program p = {.random = 99, .k = &k, .pools = {k.pool}, .ids = {k.ids}}, beside = p;
     graph g = {0};
     atomic_store(&wrong, 0);

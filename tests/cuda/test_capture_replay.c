@@ -48,14 +48,14 @@ static void destroy(captured *c)
     bp_capture_destroy(&c->capture);
 }
 
-static kit open_row(const allocator_row *row, int lanes)
+static kit open_row(const allocator_row *row, bool promised)
 {
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, row->policy, 0);
     bp_pool_config config = config_of(row);
-    open_pool(&k, &config, lanes);
-    if (lanes) {
-        assert_ok(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]));
-        assert_ok(bp_pool_set_lane(k.pool, BP_LANE_COMPUTE, k.streams[1]));
+    open_pool(&k, &config);
+    if (promised) {
+        promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
+        promise_stream(&k, BP_ROLE_GRAD, k.streams[1]);
     }
     return k;
 }
@@ -63,13 +63,13 @@ static kit open_row(const allocator_row *row, int lanes)
 /* ---- iterations ---------------------------------------------------------------------------------------------------- */
 
 /* `eager`: a bit for each iteration that is not replayed. */
-static void run_iterations(const allocator_row *row, int lanes, uint32_t eager)
+static void run_iterations(const allocator_row *row, bool promised, uint32_t eager)
 {
-    kit k = open_row(row, lanes);
+    kit k = open_row(row, promised);
     training t;
     training_begin(&t, &k);
     training_set_iteration(&t, 1000);
-    training_iterate(&t); /* so that every request has had its buffer */
+    training_iterate(&t); /* eagerly, once */
     training_assert_outputs(&t);
     captured c = begin(&t);
     training_iterate(&t);
@@ -97,9 +97,9 @@ static void test_iterations(void **state)
     for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
         if (!ALLOCATORS[i].pooled)
             continue;
-        for (int lanes = 0; lanes < 2; lanes++) {
-            run_iterations(&ALLOCATORS[i], lanes, 0);
-            run_iterations(&ALLOCATORS[i], lanes, 0x5aa);
+        for (int promised = 0; promised < 2; promised++) {
+            run_iterations(&ALLOCATORS[i], promised, 0);
+            run_iterations(&ALLOCATORS[i], promised, 0x5aa);
         }
     }
 }
@@ -112,7 +112,7 @@ static void test_back_to_back(void **state)
     for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
         if (!ALLOCATORS[i].pooled)
             continue;
-        kit k = open_row(&ALLOCATORS[i], 0);
+        kit k = open_row(&ALLOCATORS[i], false);
         training t, other;
         training_begin(&t, &k);
         training_begin(&other, &k);
@@ -150,7 +150,7 @@ static void test_layers(void **state)
     for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
         if (!ALLOCATORS[i].pooled)
             continue;
-        kit k = open_row(&ALLOCATORS[i], 0);
+        kit k = open_row(&ALLOCATORS[i], false);
         training t;
         captured layers[LAYERS];
         training_begin(&t, &k);
@@ -190,7 +190,7 @@ static void test_owned_and_persistent(void **state)
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
     bind.placement = BP_PLACE_PERSISTENT;
     uint32_t ids[2] = {0, param(&k, 0)};
@@ -255,10 +255,10 @@ static void test_points_of_another_pool(void **state)
     (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     bp_pool *first = k.pool;
     drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[1]));
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     captured c = {0};
     assert_ok(bp_capture_begin(k.pool, NULL, &c.capture));
     assert_ok(bp_graph_begin(k.streams[1]));

@@ -149,7 +149,7 @@ static void test_matrix_registration(void **state)
     (void)state;
     kit k = open_max();
     int before = 0, inside = 0, after = 0;
-    const int slabs = (int)bp_pool_slab_count(k.pool);
+    const int slabs = (int)bp_pool_get_info(k.pool)->slab_count;
     assert_ok(bp_pool_attach(k.pool, &COUNTING, &before));
     assert_int_equal(before, slabs);
     bp_capture *capture = begin(&k);
@@ -157,7 +157,7 @@ static void test_matrix_registration(void **state)
     drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
     assert_fails(bp_pool_attach(k.pool, &COUNTING, &inside), BP_ERR_CAPTURE, "capture.0", "before or after");
     assert_fails(bp_pool_detach(k.pool, &COUNTING, &before), BP_ERR_CAPTURE, "bp_pool_detach");
-    assert_fails(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]), BP_ERR_CAPTURE, "bp_pool_set_lane");
+    assert_fails(bp_pool_set_stream(k.pool, k.ids, 1, k.streams[0]), BP_ERR_CAPTURE, "bp_pool_set_stream");
     bp_graph *graph = end_graph(k.streams[0]);
     assert_ok(bp_capture_end(capture));
     assert_int_equal(before, slabs);
@@ -201,26 +201,24 @@ static void test_no_deviation_inside(void **state)
     (void)state;
     kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
-    config.selection = BP_SELECT_ANY;
     config.strict = BP_STRICT_OFF;
     config.overflow_bytes = 8192;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     assert_ok(bp_pool_allow_overflow(k.pool, 1));
-    void *first = take(&k, param(&k, 0), k.streams[0]); /* remembered: the first copy */
-    drop(&k, param(&k, 0), k.streams[0]);
+    void *first = address_of(&k, param(&k, 0)); /* the first copy, of u0 and u2 */
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
-    assert_ptr_equal(take(&k, param(&k, 1), k.streams[0]), first); /* it has never had one: any */
-    assert_refused(&k, param(&k, 0), k.streams[0], "u0", "u1, bucket.0 holds it");
-    drop(&k, param(&k, 1), k.streams[0]);
+    assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first);
+    assert_refused(&k, param(&k, 0), k.streams[0], "u0", "u2, bucket.0 holds it");
+    drop(&k, param(&k, 2), k.streams[0]);
     assert_ptr_equal(take(&k, param(&k, 0), k.streams[0]), first);
     drop(&k, param(&k, 0), k.streams[0]);
     bp_graph *graph = end_graph(k.streams[0]);
     assert_ok(bp_capture_end(capture));
-    assert_ptr_equal(take(&k, param(&k, 1), k.streams[0]), first);
+    assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first);
     assert_ptr_not_equal(take(&k, param(&k, 0), k.streams[0]), first); /* outside it may move again */
     drop(&k, param(&k, 0), k.streams[0]);
-    drop(&k, param(&k, 1), k.streams[0]);
+    drop(&k, param(&k, 2), k.streams[0]);
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     end_kit(&k);
@@ -264,7 +262,7 @@ static void test_stream_destroyed_by_another(void **state)
     bp_device_destroy(&inner);
     kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     bp_stream *made;
     assert_ok(bp_stream_create(k.device, "victim", &made));
     victim = made;
@@ -284,7 +282,7 @@ static void test_undeclared(void **state)
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     uint32_t id = param(&k, 0);
     take(&k, id, k.streams[0]);
     assert_ok(bp_graph_begin(k.streams[1]));
@@ -307,7 +305,7 @@ static void test_launch_on_captured_stream(void **state)
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
     drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
@@ -332,7 +330,7 @@ static void test_undeclared_and_unchecked(void **state)
     kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_OFF;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     uint32_t id = param(&k, 0);
     take(&k, id, k.streams[0]);
     assert_ok(bp_graph_begin(k.streams[1]));
@@ -416,9 +414,8 @@ static void test_touched_slabs(void **state)
     drop(&k, id, k.streams[0]);
     bp_graph *graph = end_graph(k.streams[0]);
     assert_ok(bp_capture_end(capture));
-    for (uint32_t s = 0; s < bp_pool_slab_count(k.pool); s++) {
-        bp_pool_slab slab = {.size = sizeof slab};
-        assert_ok(bp_pool_slab_get(k.pool, s, &slab));
+    for (uint32_t s = 0; s < bp_pool_get_info(k.pool)->slab_count; s++) {
+        const bp_pool_slab slab = bp_pool_get_info(k.pool)->slabs[s];
         bool inside = (char *)address >= (char *)slab.address && (char *)address < (char *)slab.address + slab.bytes;
         assert_int_equal(bp_capture_touches_slab(capture, s), inside);
     }

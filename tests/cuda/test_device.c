@@ -169,10 +169,9 @@ static void test_handles_and_granularity(void **state)
     assert_int_equal(info_of(device).multicast_granularity, 1 << 20);
     kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config pool = pool_config();
-    open_pool(&k, &pool, 0);
-    for (size_t s = 0; s < bp_pool_slab_count(k.pool); s++) {
-        bp_pool_slab slab = {.size = sizeof slab};
-        assert_ok(bp_pool_slab_get(k.pool, s, &slab));
+    open_pool(&k, &pool);
+    for (size_t s = 0; s < bp_pool_get_info(k.pool)->slab_count; s++) {
+        const bp_pool_slab slab = bp_pool_get_info(k.pool)->slabs[s];
         assert_int_equal(slab.bytes % (1 << 20), 0);
         assert_int_equal((uintptr_t)slab.address % (1 << 20), 0);
         fake_cuda_segment segment;
@@ -201,7 +200,7 @@ static void test_plain_memory(void **state)
         cuda.memory_bytes = UINT64_C(24) << 20;
         kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
         bp_pool_config pool = pool_config();
-        open_pool(&k, &pool, 0);
+        open_pool(&k, &pool);
         assert_int_equal(info_of(k.device).stream_ordered, pools);
         uint32_t id = param(&k, 0), dynamic;
         void *address = take(&k, id, k.streams[0]);
@@ -233,7 +232,7 @@ static void use_everything(bp_device *device)
 {
     kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     walk(&k, 1, NULL, false);
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
@@ -309,7 +308,7 @@ static void test_memory_in_context(void **state)
     bp_cuda_config cuda = on_table();
     kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config pools = pool_config();
-    open_pool(&k, &pools, 0);
+    open_pool(&k, &pools);
     end_kit(&k);
     assert_clean();
 }
@@ -345,10 +344,9 @@ static void test_imported_streams(void **state)
         bp_pool *pool;
         bp_pool_config pools = pool_config();
         assert_ok(bp_pool_create(device, k.plan, &pools, &pool));
-        open_pool(&k, &pools, 0);
+        open_pool(&k, &pools);
         bp_pool *unused = k.pool;
         k.pool = pool;
-        assert_ok(bp_pool_bind_buckets(k.pool, k.w.buckets, 0, k.ids));
         drop(&k, param(&k, 0), (take(&k, param(&k, 0), stream), own));
         drop(&k, param(&k, 0), (take(&k, param(&k, 0), own), stream));
         take(&k, param(&k, 0), own);
@@ -396,7 +394,7 @@ static void test_stream_that_cannot_be_waited_for(void **state)
         bp_cuda_config cuda = on_table();
         kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
         bp_pool_config pools = pool_config();
-        open_pool(&k, &pools, 0);
+        open_pool(&k, &pools);
         bp_stream *stream;
         uint64_t native;
         assert_ok(bp_stream_native(k.streams[3], &native));
@@ -441,7 +439,7 @@ static void test_out_of_memory(void **state)
     assert_null(k.pool);
     assert_int_equal(fake_cuda_used(0), 0);
     pool.overflow_bytes = 0;
-    open_pool(&k, &pool, 0);
+    open_pool(&k, &pool);
     walk(&k, 1, NULL, false);
     end_kit(&k);
     config.memory = UINT64_C(1) << 30;
@@ -481,18 +479,18 @@ static bool try_everything(void)
     world w = make_world(model_of("300 300 300"), TRAINING);
     bp_plan *plan = make_plan(&w, BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
     static uint8_t page[8192] __attribute__((aligned(4096)));
-    uint32_t ids[6] = {0}, dynamic = 0;
+    const uint32_t ids[] = {0, 1, 2, 3, 4, 5};
+    uint32_t dynamic = 0;
     void *address = NULL;
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
     bind.placement = BP_PLACE_DYNAMIC;
-    bind.zero = BP_ZERO_ALL;
     bp_status status = bp_device_create_cuda(&cuda, &device);
     for (int i = 0; status == BP_OK && i < 3; i++)
         status = bp_stream_create(device, NULL, &streams[i]);
 #define TRY(call) status = status == BP_OK ? (call) : status
     TRY(bp_pool_create(device, plan, NULL, &pool));
-    TRY(bp_pool_bind_buckets(pool, w.buckets, 0, ids));
     TRY(bp_pool_bind(pool, &bind, &dynamic));
+    TRY(bp_pool_set_zero(pool, &dynamic, 1, BP_ZERO_ALL));
     TRY(bp_event_create(device, &event));
     bool pinned = false;
     TRY(bp_device_pin(device, page, sizeof page));
@@ -649,7 +647,7 @@ static void test_pool_serves_after_failures(void **state)
             bp_cuda_config cuda = on_table();
             kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
             bp_pool_config pools = pool_config();
-            open_pool(&k, &pools, 0);
+            open_pool(&k, &pools);
             uint32_t owned = param(&k, 0);
             take(&k, owned, k.streams[2]);
             drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[3]));

@@ -50,12 +50,12 @@ static void assert_calls(uint64_t records, uint64_t waits)
     }
 }
 
-static kit four(int lanes)
+static kit four(bool promised)
 {
     kit k = begin_kit(new_cuda(), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL, lanes);
-    if (lanes)
-        assert_ok(bp_pool_set_lane(k.pool, BP_LANE_GATHER, k.streams[0]));
+    open_pool(&k, NULL);
+    if (promised)
+        promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
     return k;
 }
 
@@ -70,7 +70,7 @@ static void unit_of(const kit *k, uint32_t unit, uint32_t *ids)
 static void test_same_stream(void **state)
 {
     (void)state;
-    kit k = four(1);
+    kit k = four(true);
     start_counting(); /* from the first call of the pool on */
     for (uint32_t i = 0; i < PAIRS; i++) {
         take(&k, param(&k, i % 4), k.streams[0]);
@@ -80,11 +80,11 @@ static void test_same_stream(void **state)
     end_kit(&k);
 }
 
-/* Gathered on s0, done with on s1: the acquiring lane's own point needs no event. */
+/* Gathered on s0, done with on s1: the promised stream's own point needs no event. */
 static void test_two_streams(void **state)
 {
     (void)state;
-    kit k = four(1);
+    kit k = four(true);
     for (uint32_t u = 0; u < 2; u++) {
         take(&k, param(&k, u), k.streams[0]);
         start_counting();
@@ -104,7 +104,7 @@ static void test_two_streams(void **state)
 static void test_distinct_streams(void **state)
 {
     (void)state;
-    kit k = four(1);
+    kit k = four(true);
     uint32_t id = param(&k, 0);
     take(&k, id, k.streams[0]);
     start_counting();
@@ -121,11 +121,11 @@ static void test_distinct_streams(void **state)
     end_kit(&k);
 }
 
-/* Without lanes the acquiring stream leaves a point too, which its own next acquire does not wait for. */
-static void test_any_lane(void **state)
+/* Without promises the acquiring stream leaves a point too, which its own next acquire does not wait for. */
+static void test_any_stream(void **state)
 {
     (void)state;
-    kit k = four(0);
+    kit k = four(false);
     take(&k, param(&k, 0), k.streams[0]);
     start_counting();
     drop(&k, param(&k, 0), k.streams[0]);
@@ -144,7 +144,7 @@ static void test_any_lane(void **state)
 static void test_arrays(void **state)
 {
     (void)state;
-    kit k = four(1);
+    kit k = four(true);
     uint32_t ids[8];
     unit_of(&k, 0, ids);
     unit_of(&k, 1, ids + 4);
@@ -169,7 +169,7 @@ static void test_arrays(void **state)
 static void test_what_fails_asks_nothing(void **state)
 {
     (void)state;
-    kit k = four(1);
+    kit k = four(true);
     uint32_t id = param(&k, 2);
     int answer;
     take(&k, param(&k, 0), k.streams[0]);
@@ -191,7 +191,7 @@ static void test_exact_point(void **state)
 {
     (void)state;
     for (int later = 0; later < 2; later++) {
-        kit k = four(1);
+        kit k = four(true);
         gate g = {0};
         flag done = 0;
         take(&k, param(&k, 0), k.streams[0]);
@@ -217,7 +217,7 @@ int main(void)
 {
     const struct CMUnitTest counted[] = {
         cmocka_unit_test(test_same_stream),      cmocka_unit_test(test_two_streams),
-        cmocka_unit_test(test_distinct_streams), cmocka_unit_test(test_any_lane),
+        cmocka_unit_test(test_distinct_streams), cmocka_unit_test(test_any_stream),
         cmocka_unit_test(test_arrays),           cmocka_unit_test(test_what_fails_asks_nothing),
     };
     const struct CMUnitTest anywhere[] = {cmocka_unit_test(test_exact_point)};

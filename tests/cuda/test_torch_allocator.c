@@ -285,7 +285,7 @@ static void test_pool(void **state)
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 6 * MIB;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 6 * MIB);
     bind.placement = BP_PLACE_PERSISTENT;
     bp_torch_config torch;
@@ -317,7 +317,7 @@ static void test_pool_between_steps(void **state)
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 6 * MIB;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     bp_bind first = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_UINT8, 256),
             bind = bind_of("", 1, BP_ROLE_PARAM, BP_DTYPE_UINT8, 4 * MIB);
     first.placement = bind.placement = BP_PLACE_PERSISTENT;

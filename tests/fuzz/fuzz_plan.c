@@ -1,4 +1,4 @@
-/* Fuzzes bp_plan_parse; a plan that can be read is valid, can be written and can be served. */
+/* Fuzzes bp_plan_parse; a plan that can be read can be written and served. */
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bp_status status = bp_plan_parse((const char *)data, size, "input", &plan);
     if ((status == BP_OK) != (plan != NULL) || (status != BP_OK && *bp_error_detail() == '\0'))
         abort();
-    if (plan != NULL && (bp_plan_validate(plan) != BP_OK || bp_plan_write(plan, "/dev/null") != BP_OK))
+    if (plan != NULL && bp_plan_write(plan, "/dev/null") != BP_OK)
         abort();
     if (plan != NULL)
         fuzz_serve(plan);

@@ -1,10 +1,11 @@
-/* Fuzzes plans as a builder takes them, and the pools that are made of them: whatever is accepted is served without two live
+/* Fuzzes the contents of plans, and the pools that are made of them: whatever is accepted is served without two live
  * requests on the same bytes. The input is numbers; files and their fingerprints are not in the way here. */
 #include <bucketpool/bucketpool.h>
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/plan.h"
 #include "serving.h"
 #include "target.h"
 
@@ -33,49 +34,65 @@ static uint64_t next_number(input *in)
     return value >> (first - 250) * 8;
 }
 
-static bp_status add_parts(input *in, bp_plan_builder *builder, uint64_t unit_bytes)
+#define MOST_SLABS 3
+#define MOST_CLASSES 2
+#define MOST_REQUESTS 23
+
+typedef struct parts {
+    bp_plan_slab slabs[MOST_SLABS];
+    bp_plan_class classes[MOST_CLASSES];
+    bp_plan_request requests[MOST_REQUESTS];
+    char units[MOST_REQUESTS][8];
+} parts;
+
+static void fill(input *in, parts *p, bp_plan_info *info)
 {
-    bp_status status = BP_OK;
-    for (int i = 0, slabs = next_byte(in) % 3 + 1; status == BP_OK && i < slabs; i++)
-        status = bp_plan_builder_add_slab(
-            builder,
-            &(bp_plan_slab){.size = sizeof(bp_plan_slab), .bytes = next_number(in) * unit_bytes, .group = "g"});
-    for (int i = 0, classes = next_byte(in) % 3; status == BP_OK && i < classes; i++) {
-        bp_plan_class c = {.size = sizeof c, .dtype = BP_DTYPE_BF16};
-        c.slab = next_byte(in) % 3;
-        c.copies = (uint32_t)next_number(in);
-        c.offset = next_number(in) * unit_bytes;
-        c.stride = next_number(in) * unit_bytes;
-        c.bytes = next_number(in) * unit_bytes;
-        status = bp_plan_builder_add_class(builder, &c);
+    const uint64_t unit_bytes = info->alignment;
+    info->slab_count = next_byte(in) % MOST_SLABS + 1;
+    for (size_t i = 0; i < info->slab_count; i++)
+        p->slabs[i] = (bp_plan_slab){.bytes = next_number(in) * unit_bytes, .group = "g"};
+    info->class_count = next_byte(in) % (MOST_CLASSES + 1);
+    for (size_t i = 0; i < info->class_count; i++) {
+        bp_plan_class *c = &p->classes[i];
+        c->dtype = BP_DTYPE_BF16;
+        c->slab = next_byte(in) % 3;
+        c->copies = (uint32_t)next_number(in);
+        c->offset = next_number(in) * unit_bytes;
+        c->stride = next_number(in) * unit_bytes;
+        c->bytes = next_number(in) * unit_bytes;
     }
-    for (uint32_t i = 0, requests = next_byte(in) % 24; status == BP_OK && i < requests; i++) {
-        char unit[8];
-        snprintf(unit, sizeof unit, "u%u", next_byte(in) % 16u);
-        bp_assignment a = {.size = sizeof a, .unit = unit, .dtype = BP_DTYPE_BF16};
-        a.ordinal = next_byte(in) % 4;
-        a.role = next_byte(in) % BP_ROLE_COUNT;
-        a.slab = next_byte(in) % 3;
-        a.offset = next_number(in) * unit_bytes;
-        a.bytes = next_number(in) * (next_byte(in) % 2 ? 1 : unit_bytes);
-        status = bp_plan_builder_add_assignment(builder, &a);
+    info->request_count = next_byte(in) % (MOST_REQUESTS + 1);
+    for (size_t i = 0; i < info->request_count; i++) {
+        bp_plan_request *r = &p->requests[i];
+        snprintf(p->units[i], sizeof p->units[i], "u%u", next_byte(in) % 16u);
+        r->unit = p->units[i];
+        r->dtype = BP_DTYPE_BF16;
+        r->ordinal = next_byte(in) % 4;
+        uint8_t kind = next_byte(in); /* mostly planned */
+        r->role = kind % BP_ROLE_COUNT;
+        r->placement = kind < 224 ? BP_PLACE_PLANNED : (bp_placement)(kind % 4);
+        r->slab = next_byte(in) % 3;
+        r->offset = next_number(in) * unit_bytes;
+        r->bytes = next_number(in) * (next_byte(in) % 2 ? 1 : unit_bytes);
+        r->used_bytes = r->bytes;
     }
-    return status;
+    info->slabs = p->slabs;
+    info->classes = p->classes;
+    info->requests = p->requests;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     input in = {data, size};
-    bp_plan_summary summary = {.size = sizeof summary, .feasible = 1, .stable = 1};
-    bp_plan_builder *builder = NULL;
+    parts p;
     bp_plan *plan = NULL;
-    summary.policy = (bp_policy)(next_byte(&in) % 6);
-    summary.alignment = 1ull << next_byte(&in) % 20;
-    if (!fuzz_good(bp_plan_builder_create(&summary, &builder)))
-        return 0;
-    if (fuzz_good(add_parts(&in, builder, summary.alignment)) && fuzz_good(bp_plan_builder_finish(&builder, &plan)))
+    memset(&p, 0, sizeof p);
+    bp_plan_info info = {.feasible = 1, .stable = 1};
+    info.policy = (bp_policy)(next_byte(&in) % 6);
+    info.alignment = 1ull << next_byte(&in) % 20;
+    fill(&in, &p, &info);
+    if (fuzz_good(bp_plan_from_info(&info, &plan)))
         fuzz_serve(plan);
-    bp_plan_builder_destroy(&builder);
     bp_plan_destroy(&plan);
     return 0;
 }

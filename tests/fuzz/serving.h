@@ -1,4 +1,4 @@
-/* A plan that was read must also be served without trouble: by every allocator, on the device without memory. */
+/* A plan that was read must also be served without trouble: at every level of strict assignment, on the device without memory. */
 #ifndef BP_FUZZ_SERVING_H
 #define BP_FUZZ_SERVING_H
 
@@ -47,30 +47,31 @@ static inline void fuzz_walk(bp_pool *pool, const uint32_t *ids, size_t count, b
 
 static inline void fuzz_serve_with(bp_device *device, const bp_plan *plan, const bp_pool_config *config)
 {
+    const bp_plan_info *info = bp_plan_get_info(plan);
     bp_pool *pool = NULL;
     bp_stream *stream = NULL;
     uint32_t ids[FUZZ_MOST_REQUESTS];
-    size_t count = bp_plan_assignment_count(plan);
+    size_t count = 0;
     if (!fuzz_good(bp_pool_create(device, plan, config, &pool)))
         return;
     if (bp_stream_create(device, NULL, &stream) != BP_OK)
         fuzz_stop("no stream");
-    for (size_t i = 0; i < count; i++) {
-        bp_assignment a = {.size = sizeof a};
-        bp_bind bind;
-        bp_bind_init(&bind, sizeof bind);
-        if (bp_plan_assignment_get(plan, i, &a) != BP_OK)
-            fuzz_stop("no assignment");
-        bind.unit = a.unit;
-        bind.ordinal = a.ordinal;
-        bind.role = a.role;
-        bind.dtype = a.dtype;
-        bind.bytes = a.bytes;
-        if (bp_pool_bind(pool, &bind, &ids[i]) != BP_OK)
-            fuzz_stop("a request of the plan cannot be bound");
+    if (config->overflow_bytes > 0)
+        fuzz_good(bp_pool_allow_overflow(pool, 1)); /* there is none where no request has bytes */
+    for (uint32_t i = 0; i < info->request_count; i++) {
+        const bp_plan_request *r = &info->requests[i];
+        uint32_t id;
+        bp_status found = bp_plan_find(plan, r->unit, r->ordinal, (bp_role)r->role, r->dtype, r->bytes, &id);
+        if (found == BP_OK && id == i)
+            ids[count++] = i;
+        else if (found != BP_ERR_MISMATCH || bp_pool_acquire(pool, &i, 1, stream, NULL) != BP_ERR_SCHEDULE)
+            fuzz_stop("a request without memory is found or served");
     }
     for (int round = 0; round < 2; round++)
         fuzz_walk(pool, ids, count, stream);
+    if (bp_pool_set_stream(pool, ids, count, stream) != BP_OK)
+        fuzz_stop("no stream can be promised");
+    fuzz_walk(pool, ids, count, stream);
     bp_stream_destroy(&stream);
     bp_pool_destroy(&pool);
 }
@@ -78,17 +79,16 @@ static inline void fuzz_serve_with(bp_device *device, const bp_plan *plan, const
 static inline void fuzz_serve(const bp_plan *plan)
 {
     bp_device *device = NULL;
-    if (bp_plan_assignment_count(plan) > FUZZ_MOST_REQUESTS)
+    if (bp_plan_get_info(plan)->request_count > FUZZ_MOST_REQUESTS)
         return;
     if (bp_device_create_null(&device) != BP_OK)
         fuzz_stop("no device");
-    for (int allocator = BP_ALLOCATOR_DYNAMIC; allocator <= BP_ALLOCATOR_SCHEDULED; allocator++) {
-        for (int any = 0; any < 2; any++) {
+    for (int strict = BP_STRICT_OFF; strict <= BP_STRICT_ERROR; strict++) {
+        for (int overflow = 0; overflow < 2; overflow++) {
             bp_pool_config config;
             bp_pool_config_init(&config, sizeof config);
-            config.allocator = (bp_allocator)allocator;
-            config.selection = any ? BP_SELECT_ANY : BP_SELECT_ASSIGNED;
-            config.strict = any ? BP_STRICT_OFF : BP_STRICT_ERROR;
+            config.strict = (bp_strict)strict;
+            config.overflow_bytes = overflow ? 4096 : 0;
             config.extra_requests = 1;
             fuzz_serve_with(device, plan, &config);
         }

@@ -123,7 +123,7 @@ static void print_report(const bp_registration *registration)
 static void assert_windows(const kit *k, const bp_registration *registration, bp_register_kind kind)
 {
     size_t count = bp_registration_window_count(registration);
-    assert_int_equal(count, bp_pool_slab_count(k->pool));
+    assert_int_equal(count, bp_pool_get_info(k->pool)->slab_count);
     for (size_t i = 0; i < count; i++) {
         bp_window window = {.size = sizeof window};
         assert_ok(bp_registration_window_get(registration, i, &window));
@@ -179,7 +179,7 @@ static int run_rank(const rank *r)
         return r->count > 1 ? SKIPPED : 1;
     }
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL, 0);
+    open_pool(&k, NULL);
     assert_ok(bp_nccl_config_init(&config, sizeof config));
     config.comm = handle;
     config.device = k.device;

@@ -226,7 +226,7 @@ static kit open_with(const char *units)
 {
     kit k = begin_kit(new_host(), units, TRAINING, BP_POLICY_SCHEDULED, 0);
     bp_pool_config config = pool_config();
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return k;
 }
 
@@ -263,7 +263,7 @@ static void test_plans_differ(void **state)
     char named[64], mine[64] = "", *all = calloc(ranks, 512);
     assert_non_null(all);
     snprintf(named, sizeof named, "rank %u of communicator mpi has the plan with", ranks - 1);
-    snprintf(mine, sizeof mine, "%.60s", bp_pool_fingerprint(k.pool));
+    snprintf(mine, sizeof mine, "%.60s", bp_pool_get_info(k.pool)->fingerprint);
     assert_fails(bp_registration_create(k.pool, &entry, 1, &registration), BP_ERR_MISMATCH, named, mine);
     char detail[512] = "";
     snprintf(detail, sizeof detail, "%s", bp_error_detail());

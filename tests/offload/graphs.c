@@ -17,8 +17,7 @@ bp_capture_config capture_config(const store *s, uint32_t *owned)
     assert_ok(bp_capture_config_init(&config, sizeof config));
     config.owned = owned;
     for (size_t i = 0; i < s->k.requests; i++) {
-        bp_pool_request request = request_at(s, s->k.ids[i]);
-        if (is_state(&request) && request.holds > 0)
+        if (is_state(request_at(s, s->k.ids[i])) && bp_pool_references(s->k.pool, s->k.ids[i]) > 0)
             owned[config.owned_count++] = s->k.ids[i];
     }
     return config;
@@ -26,10 +25,10 @@ bp_capture_config capture_config(const store *s, uint32_t *owned)
 
 static uint64_t common_bytes(const store *s)
 {
-    uint64_t bytes = request_at(s, of_role(s, BP_ROLE_STATE)).bytes;
+    uint64_t bytes = request_at(s, of_role(s, BP_ROLE_STATE))->bytes;
     const bp_role others[] = {BP_ROLE_PARAM, BP_ROLE_GRAD};
     for (size_t i = 0; i < 2; i++) {
-        uint64_t other = request_at(s, of_role(s, others[i])).bytes;
+        uint64_t other = request_at(s, of_role(s, others[i]))->bytes;
         bytes = other < bytes ? other : bytes;
     }
     return bytes;

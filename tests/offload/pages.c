@@ -11,12 +11,11 @@ pages open_pages(bp_device *device, const bp_offload_config *config)
 {
     pages p = {.k = begin_kit(device, "50000 50000 70000", TRAINING, BP_POLICY_MAX, 0)};
     bp_pool_config pool = pool_config();
-    open_pool(&p.k, &pool, 0);
+    open_pool(&p.k, &pool);
     assert_ok(bp_offload_create(p.k.pool, config, &p.offload));
-    assert_int_equal(bp_pool_slab_count(p.k.pool), 2);
+    assert_int_equal(bp_pool_get_info(p.k.pool)->slab_count, 2);
     for (uint32_t i = 0; i < 2; i++) {
-        p.slabs[i].size = sizeof p.slabs[i];
-        assert_ok(bp_pool_slab_get(p.k.pool, i, &p.slabs[i]));
+        p.slabs[i] = bp_pool_get_info(p.k.pool)->slabs[i];
         assert_true(p.slabs[i].bytes > 20 * PAGE);
         write_pages(&p.slabs[i], i);
     }

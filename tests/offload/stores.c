@@ -36,7 +36,7 @@ static bp_plan *plan_store(const world *w, const store_options *options)
     if (options->joint)
         config.policy = BP_POLICY_SCHEDULED;
     assert_ok(bp_plan_create(w->buckets, w->schedule, &config, &plan));
-    for (size_t i = 0; i < bp_plan_slab_count(plan); i++)
+    for (size_t i = 0; i < bp_plan_get_info(plan)->slab_count; i++)
         if (options->groups[i] != NULL)
             assert_ok(bp_plan_set_group(plan, i, options->groups[i]));
     return plan;
@@ -48,17 +48,15 @@ static void bind_persistent(store *s, uint64_t bytes)
     if (bytes == 0)
         return;
     bp_bind bind = bind_of("", 7, BP_ROLE_PARAM, BP_DTYPE_BF16, bytes / ALIGNMENT * ALIGNMENT);
-    bind.placement = BP_PLACE_PERSISTENT;
     assert_ok(bp_pool_bind(s->k.pool, &bind, &s->persistent));
 }
 
 static void note_slabs(store *s)
 {
-    s->slab_count = bp_pool_slab_count(s->k.pool);
+    s->slab_count = bp_pool_get_info(s->k.pool)->slab_count;
     assert_true(s->slab_count <= MOST_SLABS);
     for (size_t i = 0; i < s->slab_count; i++) {
-        s->slabs[i].size = sizeof s->slabs[i];
-        assert_ok(bp_pool_slab_get(s->k.pool, i, &s->slabs[i]));
+        s->slabs[i] = bp_pool_get_info(s->k.pool)->slabs[i];
         s->bytes[i] = calloc(1, s->slabs[i].bytes);
         s->known[i] = calloc(1, s->slabs[i].bytes);
         assert_true(s->bytes[i] != NULL && s->known[i] != NULL);
@@ -68,8 +66,7 @@ static void note_slabs(store *s)
 static void hold_state(store *s)
 {
     for (size_t i = 0; i < s->k.requests; i++) {
-        bp_pool_request request = request_at(s, s->k.ids[i]);
-        if (is_state(&request))
+        if (is_state(request_at(s, s->k.ids[i])))
             take(&s->k, s->k.ids[i], s->k.streams[0]);
     }
     if (s->persistent != UINT32_MAX)
@@ -89,7 +86,7 @@ store open_store(bp_device *device, const store_options *options, const bp_offlo
     pool.guard = BP_GUARD_OFF;
     pool.persistent_bytes = o->persistent_bytes;
     pool.overflow_bytes = o->overflow_bytes;
-    open_pool(&s.k, &pool, 0);
+    open_pool(&s.k, &pool);
     bind_persistent(&s, o->persistent_bytes);
     note_slabs(&s);
     if (o->bare)
@@ -253,14 +250,13 @@ bool group_is_zero(store *s, const char *group)
 
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 
-bp_pool_request request_at(const store *s, uint32_t id)
+const bp_plan_request *request_at(const store *s, uint32_t id)
 {
-    bp_pool_request request = {.size = sizeof request};
-    assert_ok(bp_pool_request_get(s->k.pool, id, &request));
-    return request;
+    assert_true(id < bp_pool_get_info(s->k.pool)->request_count);
+    return &bp_pool_get_info(s->k.pool)->requests[id];
 }
 
-bool is_state(const bp_pool_request *request)
+bool is_state(const bp_plan_request *request)
 {
     return (BP_ROLE_BIT(request->role) & BP_ROLES_STATE) != 0;
 }
@@ -268,7 +264,7 @@ bool is_state(const bp_pool_request *request)
 uint32_t of_role(const store *s, bp_role role)
 {
     for (size_t i = 0; i < s->k.requests; i++)
-        if (request_at(s, s->k.ids[i]).role == (uint32_t)role && request_at(s, s->k.ids[i]).bytes > 0)
+        if (request_at(s, s->k.ids[i])->role == (uint32_t)role)
             return s->k.ids[i];
     fail_msg("no request of role %d", (int)role);
     return 0;

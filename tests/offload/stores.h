@@ -97,8 +97,8 @@ void assert_same_state(const store *s, const store_state *before);
 
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 
-bp_pool_request request_at(const store *s, uint32_t id);
-bool is_state(const bp_pool_request *request);
+const bp_plan_request *request_at(const store *s, uint32_t id);
+bool is_state(const bp_plan_request *request);
 /* The first request of the role; of the unit. */
 uint32_t of_role(const store *s, bp_role role);
 /* Where the requests of a role are. */

@@ -10,6 +10,7 @@
 
 #include <bucketpool/dlpack.h>
 
+#include "allocators/pool.h"
 #include "stores.h"
 
 /* The call fails so, and leaves everything as it was. */
@@ -86,13 +87,15 @@ static void test_binding(void **state)
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
     bp_bind bind = bind_of("", 11, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
     bind.placement = BP_PLACE_PERSISTENT;
-    uint32_t id = 77, ids[64];
+    uint32_t id = 77, dynamic;
     assert_ok(bp_offload_begin(s.offload, "persistent", BP_OFFLOAD_KEEP));
     assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
     assert_ok(bp_offload_finish(s.offload, "persistent"));
     assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
     assert_int_equal(id, 77);
-    assert_ok(bp_pool_bind_buckets(s.k.pool, s.k.w.buckets, 0, ids)); /* planned ones again */
+    bind.placement = BP_PLACE_DYNAMIC; /* of other memory */
+    assert_ok(bp_pool_bind(s.k.pool, &bind, &dynamic));
+    bind.placement = BP_PLACE_PERSISTENT;
     assert_ok(bp_restore_begin(s.offload, "persistent", BP_RESTORE_LEAVE));
     assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
     assert_ok(bp_restore_finish(s.offload, "persistent"));
@@ -191,7 +194,7 @@ static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
     o->wrong += slab >= MOST_SLABS || bytes == 0 || o->attached[slab]-- != 1;
 }
 
-static const bp_slab_callbacks WATCHING = {.size = sizeof WATCHING, .attach = attach, .detach = detach};
+static const bp_slab_callbacks WATCHING = {.attach = attach, .detach = detach};
 
 static void assert_attached(const store *s, const observer *o, const char *away)
 {

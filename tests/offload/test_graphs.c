@@ -164,7 +164,7 @@ static void test_offload_launching(void **state)
     assert_int_equal(pthread_join(opener, NULL), 0);
     bring_back(&s, "param", BP_RESTORE_LEAVE);
     bring_back(&s, "grad", BP_RESTORE_LEAVE);
-    uint64_t bytes = request_at(&s, from).bytes;
+    uint64_t bytes = request_at(&s, from)->bytes;
     const bp_role roles[] = {BP_ROLE_STATE, BP_ROLE_PARAM, BP_ROLE_GRAD};
     uint8_t *found[3];
     for (size_t i = 0; i < 3; i++) {

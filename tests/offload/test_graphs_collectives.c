@@ -8,6 +8,7 @@
 
 #include "../comms/ranks.h"
 #include "../support/driver.h"
+#include "allocators/pool.h"
 #include "faults.h"
 #include "graphs.h"
 
@@ -50,8 +51,7 @@ static int is_captured(void *user, uint32_t slab)
     return w->captured && (w->slab == UINT32_MAX || w->slab == slab);
 }
 
-static const bp_slab_callbacks WINDOWS = {
-    .size = sizeof WINDOWS, .attach = attach, .detach = detach, .is_captured = is_captured};
+static const bp_slab_callbacks WINDOWS = {.attach = attach, .detach = detach, .is_captured = is_captured};
 
 /* The slabs of these groups are pinned, and no others. */
 static void assert_pins(const store *s, const recorded *r, const char *const *groups, size_t count)

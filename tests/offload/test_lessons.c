@@ -55,8 +55,7 @@ static void test_weight_sync(void **state)
     store s = open_store(new_slow_device(50, 9), NULL, NULL);
     for (int step = 0; step < 5; step++) {
         for (size_t i = 0; i < s.k.requests; i++) { /* an iteration writes everything */
-            bp_pool_request request = request_at(&s, s.k.ids[i]);
-            if (is_state(&request))
+            if (is_state(request_at(&s, s.k.ids[i])))
                 write_request(&s, s.k.ids[i], s.k.streams[0]);
             else
                 work_on(&s, s.k.ids[i], s.k.streams[1], s.k.streams[2]);

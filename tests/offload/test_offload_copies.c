@@ -190,10 +190,9 @@ static void test_memory_goes(void **state)
     bp_offload_config config = config_with(BP_BACKING_PINNED, 0);
     pages p = {.k = begin_kit(new_host(), "8000000", PARAM_ONLY, BP_POLICY_MAX, 0)};
     bp_pool_config pool = pool_config();
-    open_pool(&p.k, &pool, 0);
+    open_pool(&p.k, &pool);
     assert_ok(bp_offload_create(p.k.pool, &config, &p.offload));
-    p.slabs[0].size = sizeof p.slabs[0];
-    assert_ok(bp_pool_slab_get(p.k.pool, 0, &p.slabs[0]));
+    p.slabs[0] = bp_pool_get_info(p.k.pool)->slabs[0];
     for (uint32_t flags = BP_OFFLOAD_KEEP; flags <= BP_OFFLOAD_DISCARD; flags++) {
         write_pages(&p.slabs[0], flags);
         const uint64_t before = shared_bytes();

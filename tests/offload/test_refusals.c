@@ -77,7 +77,7 @@ static void test_configurations(void **state)
     assert_null(s.offload);
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
     bp_offload *second = NULL;
-    assert_fails(bp_offload_create(s.k.pool, NULL, &second), BP_ERR_SCHEDULE, bp_pool_name(s.k.pool));
+    assert_fails(bp_offload_create(s.k.pool, NULL, &second), BP_ERR_SCHEDULE, bp_pool_get_info(s.k.pool)->name);
     assert_null(second);
     bp_offload_destroy(&s.offload);
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload)); /* one after the other is fine */
@@ -107,13 +107,13 @@ static void test_unsupported(void **state)
     (void)state;
     bp_offload *offload = NULL;
     kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL, 0);
+    open_pool(&k, NULL);
     assert_fails(bp_offload_create(k.pool, NULL, &offload), BP_ERR_UNSUPPORTED, "null");
     end_kit(&k);
     k = begin_kit(new_host(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.guard = BP_GUARD_ON;
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     assert_fails(bp_offload_create(k.pool, NULL, &offload), BP_ERR_UNSUPPORTED, "guard");
     assert_null(offload);
     end_kit(&k);

@@ -64,8 +64,8 @@ static bp_status agree(void *user, bp_status so_far)
     return so_far != BP_OK || others == BP_OK ? so_far : bp_error_record(others, "rank 1 failed");
 }
 
-static const bp_slab_callbacks plain = {.size = sizeof plain, .attach = attach, .detach = detach};
-static const bp_slab_callbacks asking = {.size = sizeof asking, .attach = attach, .detach = detach, .agree = agree};
+static const bp_slab_callbacks plain = {.attach = attach, .detach = detach};
+static const bp_slab_callbacks asking = {.attach = attach, .detach = detach, .agree = agree};
 
 static bp_status maybe_fail(void *user, const bp_device_call *call)
 {

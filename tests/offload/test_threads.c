@@ -128,10 +128,9 @@ static void *work_often(void *argument)
         w->wrong += status != BP_OK;
         if (status != BP_OK)
             continue;
-        bp_pool_request request = {.size = sizeof request};
-        w->wrong += bp_pool_request_get(w->s->k.pool, id, &request) != BP_OK;
-        check c = {.address = address, .bytes = request.bytes, .value = (uint8_t)i};
-        w->wrong += bp_stream_fill(w->stream, address, (uint8_t)i, request.bytes) != BP_OK;
+        const uint64_t bytes = bp_pool_get_info(w->s->k.pool)->requests[id].bytes;
+        check c = {.address = address, .bytes = bytes, .value = (uint8_t)i};
+        w->wrong += bp_stream_fill(w->stream, address, (uint8_t)i, bytes) != BP_OK;
         if (i % 16 == 0)
             check_on(w->stream, &c);
         w->wrong += bp_pool_release(w->s->k.pool, &id, 1, w->stream) != BP_OK;

@@ -39,7 +39,7 @@ static kit open_ring(size_t entries)
 {
     kit k = begin_kit(new_null(), EIGHT, TRAINING, BP_POLICY_MAX, 9);
     bp_pool_config config = pool_config();
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     assert_ok(bp_pool_trace_start(k.pool, entries, 1));
     return k;
 }

@@ -105,12 +105,10 @@ static void test_threads(void **state)
         bp_profile_config settings;
         member members[POOLS];
         bp_pool *second, *pools[POOLS];
-        config.selection = BP_SELECT_ANY;
         config.strict = BP_STRICT_OFF;
-        open_pool(&a, &config, 0);
-        open_pool(&b, &config, 0);
+        open_pool(&a, &config);
+        open_pool(&b, &config);
         assert_ok(bp_pool_create(a.device, a.plan, &config, &second));
-        assert_ok(bp_pool_bind_buckets(second, a.w.buckets, 0, a.ids)); /* the same ids */
         bind_all(&members[0], &a, a.pool);
         bind_all(&members[1], &b, b.pool);
         bind_all(&members[2], &a, second);
@@ -150,7 +148,7 @@ static void test_handed_over(void **state)
     uint32_t ids[2];
     void *address;
     config.strict = BP_STRICT_OFF;
-    open_pool(&a, &config, 0);
+    open_pool(&a, &config);
     assert_ok(bp_pool_create(a.device, a.plan, &config, &second));
     bp_pool *const pools[] = {a.pool, second};
     for (int i = 0; i < 2; i++) {

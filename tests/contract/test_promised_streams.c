@@ -1,0 +1,341 @@
+/* Streams that requests are promised to be acquired on: reuse there needs no event, and another stream is an error, not a race. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "support.h"
+
+#define FOUR "1000 1000 1000 1000"
+
+static op_counts counts;
+
+static unsigned long recorded(void)
+{
+    return atomic_load(&counts.calls[BP_OP_EVENT_RECORD]);
+}
+
+/* Nothing is promised yet. */
+static kit four(world_options options)
+{
+    kit k = begin_kit(new_counted(new_device(), &counts), FOUR, options, BP_POLICY_MAX, 0);
+    open_pool(&k, NULL);
+    return k;
+}
+
+/* Parameters on s0, gradients on s1. */
+static kit four_promised(world_options options)
+{
+    kit k = four(options);
+    promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
+    promise_stream(&k, BP_ROLE_GRAD, k.streams[1]);
+    return k;
+}
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    kit k = four(PARAM_ONLY);
+    uint32_t id = param(&k, 0), with_none[] = {id, (uint32_t)k.requests};
+    assert_ok(bp_pool_set_stream(k.pool, NULL, 0, k.streams[0]));
+    assert_fails(bp_pool_set_stream(NULL, &id, 1, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_set_stream(k.pool, NULL, 1, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_set_stream(k.pool, with_none, 2, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
+    bp_device *other = new_device();
+    bp_stream *foreign = NULL;
+    assert_ok(bp_stream_create(other, "foreigner", &foreign));
+    assert_fails(bp_pool_set_stream(k.pool, &id, 1, foreign), BP_ERR_INVALID_ARGUMENT, "foreigner");
+    bp_stream_destroy(&foreign);
+    bp_device_destroy(&other);
+    for (int i = 0; i < KIT_STREAMS; i++) { /* nothing was promised */
+        take(&k, id, k.streams[i]);
+        drop(&k, id, k.streams[i]);
+    }
+    assert_int_equal(statistics_of(k.pool).elided, 0);
+    assert_ok(bp_pool_set_stream(k.pool, &id, 1, k.streams[0]));
+    assert_ok(bp_pool_set_stream(k.pool, &id, 1, k.streams[0])); /* again: no change */
+    assert_refused(&k, id, k.streams[1], "u0", "s1");
+    assert_ok(bp_pool_set_stream(k.pool, &id, 1, NULL));
+    take(&k, id, k.streams[1]);
+    end_kit(&k);
+}
+
+/* An id may be there twice, also where the call fails and is undone. */
+static void test_ids_twice(void **state)
+{
+    (void)state;
+    kit k = four(PARAM_ONLY);
+    uint32_t u0 = param(&k, 0), u2 = param(&k, 2), twice[] = {u0, u2, u0};
+    assert_ok(bp_pool_set_stream(k.pool, twice, 3, k.streams[0]));
+    assert_refused(&k, u0, k.streams[1], "u0", "s1");
+    take(&k, u0, k.streams[0]);
+    drop(&k, u0, k.streams[0]);
+    assert_int_equal(statistics_of(k.pool).elided, 1);
+    take(&k, u2, k.streams[0]);
+    assert_fails(bp_pool_set_stream(k.pool, twice, 3, k.streams[1]), BP_ERR_SCHEDULE, "s0");
+    assert_refused(&k, u0, k.streams[1], "u0", "s1");
+    assert_refused(&k, u2, k.streams[1], "u2", "s1");
+    drop(&k, u2, k.streams[0]);
+    assert_int_equal(statistics_of(k.pool).elided, 2);
+    assert_ok(bp_pool_set_stream(k.pool, twice, 3, k.streams[1]));
+    take(&k, u0, k.streams[1]);
+    end_kit(&k);
+}
+
+static void test_nothing_is_recorded(void **state)
+{
+    (void)state;
+    kit k = four_promised(TRAINING);
+    unsigned long before = recorded();
+    for (uint32_t u = 0; u < 4; u++) {
+        take(&k, param(&k, u), k.streams[0]);
+        drop(&k, param(&k, u), k.streams[0]);
+        uint32_t grad = id_of(&k, u, BP_ROLE_GRAD, 0);
+        take(&k, grad, k.streams[1]);
+        drop(&k, grad, k.streams[1]);
+    }
+    bp_pool_statistics s = statistics_of(k.pool);
+    assert_int_equal(recorded(), before);
+    assert_int_equal(s.records, 0);
+    assert_int_equal(s.elided, 8);
+    assert_int_equal(s.waits, 0);
+    take(&k, param(&k, 0), k.streams[0]);
+    drop(&k, param(&k, 0), k.streams[2]); /* that stream's point takes an event, the promised one's still none */
+    s = statistics_of(k.pool);
+    assert_int_equal(recorded(), before + 1);
+    assert_int_equal(s.records, 1);
+    assert_int_equal(s.elided, 9);
+    uint32_t id = param(&k, 2);
+    take(&k, id, k.streams[0]);
+    assert_int_equal(statistics_of(k.pool).waits, 1);
+    assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[3]));
+    drop(&k, id, k.streams[0]);
+    assert_int_equal(recorded(), before + 2);
+    assert_int_equal(statistics_of(k.pool).elided, 10);
+    end_kit(&k);
+}
+
+/* Points are left out only where all requests of the memory have the stream: u0 and u2 share, u1 and u3 do. With strict assignment off,
+ * where all four may have any copy, all four must. */
+static void test_all_that_share(void **state)
+{
+    (void)state;
+    for (int any = 0; any < 2; any++) {
+        kit k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+        bp_pool_config config = pool_config();
+        config.strict = any ? BP_STRICT_OFF : BP_STRICT_ERROR;
+        open_pool(&k, &config);
+        static const uint32_t order[] = {0, 2, 1, 3};
+        for (unsigned promised = 0; promised <= 4; promised++) {
+            if (promised > 0) {
+                uint32_t id = param(&k, order[promised - 1]);
+                assert_ok(bp_pool_set_stream(k.pool, &id, 1, k.streams[0]));
+            }
+            for (uint32_t u = 0; u < 4; u++) {
+                const bool all = any ? promised == 4 : promised >= (u % 2 == 0 ? 2 : 4);
+                uint64_t before = statistics_of(k.pool).elided;
+                take(&k, param(&k, u), k.streams[0]);
+                drop(&k, param(&k, u), k.streams[0]);
+                assert_int_equal(statistics_of(k.pool).elided - before, all);
+            }
+        }
+        end_kit(&k);
+    }
+}
+
+/* Requests beside the plan have promises too. */
+static void test_bound_requests(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+    bp_pool_config config = pool_config();
+    config.persistent_bytes = 4096;
+    open_pool(&k, &config);
+    for (int placement = 0; placement < 2; placement++) {
+        bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
+        bind.placement = placement == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
+        uint32_t id;
+        assert_ok(bp_pool_bind(k.pool, &bind, &id));
+        assert_ok(bp_pool_set_stream(k.pool, &id, 1, k.streams[0]));
+        assert_refused(&k, id, k.streams[1], "outside", "s1");
+        uint64_t before = statistics_of(k.pool).elided;
+        take(&k, id, k.streams[0]);
+        drop(&k, id, k.streams[0]);
+        if (placement == 0)
+            assert_int_equal(statistics_of(k.pool).elided, before + 1);
+        assert_ok(bp_pool_set_stream(k.pool, &id, 1, NULL));
+        take(&k, id, k.streams[1]);
+        drop(&k, id, k.streams[1]);
+    }
+    end_kit(&k);
+}
+
+/* The order that needs no event is there: other streams that took part are waited for. */
+static void test_order(void **state)
+{
+    (void)state;
+    kit k = four_promised(PARAM_ONLY);
+    for (int by_use = 0; by_use < 2; by_use++) {
+        gate g = {0};
+        flag done = 0;
+        uint32_t id = param(&k, 0);
+        take(&k, id, k.streams[0]);
+        block(k.streams[1], &g); /* the layer's compute */
+        if (by_use)
+            assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[1]));
+        drop(&k, id, k.streams[by_use ? 0 : 1]);
+        take(&k, param(&k, 2), k.streams[0]);
+        raise_on(k.streams[0], &done);
+        assert_true(stays_down(&done));
+        unblock(&g);
+        assert_true(is_raised_soon(&done));
+        drop(&k, param(&k, 2), k.streams[0]);
+    }
+    end_kit(&k);
+}
+
+static void test_another_stream(void **state)
+{
+    (void)state;
+    kit k = four_promised(TRAINING);
+    assert_refused(&k, param(&k, 0), k.streams[1], "u0", "s1");
+    assert_refused(&k, id_of(&k, 0, BP_ROLE_GRAD, 0), k.streams[0], "u0", "s0");
+    uint32_t ids[] = {param(&k, 0), id_of(&k, 0, BP_ROLE_GRAD, 0)};
+    snapshot before = snapshot_of(k.pool);
+    int acquired = 9;
+    assert_fails(bp_pool_acquire(k.pool, ids, 2, k.streams[0], NULL), BP_ERR_SCHEDULE, "u0");
+    assert_fails(bp_pool_try_acquire(k.pool, ids, 2, k.streams[0], NULL, &acquired), BP_ERR_SCHEDULE, "u0");
+    assert_int_equal(acquired, 9);
+    assert_unchanged(k.pool, &before);
+    take(&k, ids[0], k.streams[0]);
+    assert_refused(&k, ids[0], k.streams[2], "u0", "s2"); /* a further hold is an acquire too */
+    assert_ok(bp_pool_use(k.pool, ids, 1, k.streams[2])); /* used and released it may be anywhere */
+    drop(&k, ids[0], k.streams[3]);
+    end_kit(&k);
+}
+
+static void take_long(void *argument)
+{
+    pause_us(30000);
+    atomic_store((flag *)argument, 1);
+}
+
+/* Points without events mean nothing on another stream: a change waits for the stream that was promised, and not while requests are live. */
+static void test_changes(void **state)
+{
+    (void)state;
+    for (int dropped = 0; dropped < 2; dropped++) { /* another stream, or none */
+        kit k = four_promised(PARAM_ONLY);
+        uint32_t id = param(&k, 0);
+        bp_stream *next = dropped ? NULL : k.streams[1];
+        take(&k, id, k.streams[0]);
+        assert_fails(bp_pool_set_stream(k.pool, &id, 1, next), BP_ERR_SCHEDULE, "s0", "live");
+        assert_refused(&k, id, k.streams[1], "u0"); /* nothing changed */
+        flag done = 0;
+        assert_ok(bp_stream_call(k.streams[0], take_long, &done));
+        drop(&k, id, k.streams[0]);
+        assert_int_equal(statistics_of(k.pool).elided, 1);
+        assert_ok(bp_pool_set_stream(k.pool, k.ids, k.requests, next));
+        assert_int_equal(done, 1);
+        if (!dropped)
+            assert_refused(&k, id, k.streams[0], "u0");
+        uint64_t elided = statistics_of(k.pool).elided, waits = statistics_of(k.pool).waits;
+        take(&k, param(&k, 2), k.streams[1]);
+        assert_int_equal(statistics_of(k.pool).waits, waits); /* that work is done */
+        drop(&k, param(&k, 2), k.streams[1]);
+        assert_int_equal(statistics_of(k.pool).elided - elided, !dropped);
+        end_kit(&k);
+    }
+}
+
+/* A promised stream that has gone is of no use until another one is promised. */
+static void test_a_stream_that_goes(void **state)
+{
+    (void)state;
+    kit k = four(PARAM_ONLY);
+    bp_stream *passing = NULL, *gone;
+    uint32_t id = param(&k, 0);
+    assert_ok(bp_stream_create(k.device, "passing", &passing));
+    gone = passing;
+    promise_stream(&k, BP_ROLE_PARAM, passing);
+    take(&k, id, passing);
+    drop(&k, id, passing);
+    bp_stream_destroy(&passing);
+    assert_fails(bp_pool_acquire(k.pool, &id, 1, gone, NULL), BP_ERR_INVALID_ARGUMENT, "passing");
+    assert_fails(bp_pool_set_stream(k.pool, &id, 1, gone), BP_ERR_INVALID_ARGUMENT, "passing");
+    assert_refused(&k, id, k.streams[0], "u0");
+    promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
+    take(&k, param(&k, 2), k.streams[0]);
+    drop(&k, param(&k, 2), k.streams[0]);
+    end_kit(&k);
+}
+
+/* The schedule, on streams that pause: gathers on s0, releases on s1. */
+static void test_walk(void **state)
+{
+    (void)state;
+    kit k = begin_kit(new_counted(new_slow_device(50, 9), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+    open_pool(&k, NULL);
+    promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
+    void *addresses[SNAPSHOT_LIVE] = {NULL};
+    walk(&k, 8, addresses, true);
+    bp_pool_statistics s = statistics_of(k.pool);
+    assert_int_equal(s.elided, s.releases); /* the acquiring stream's point of each */
+    assert_int_equal(s.records, s.releases);
+    end_kit(&k);
+}
+
+/* A promise that ends because a neighbour has another one, or none, while work of the promised stream is on its way: the neighbour is
+ * ordered after it, and the other way round. */
+static void test_a_late_neighbour(void **state)
+{
+    (void)state;
+    for (int promised = 0; promised < 2; promised++) {
+        kit k = four_promised(PARAM_ONLY);
+        uint32_t first = param(&k, 0), second = param(&k, 2);
+        flag done = 0;
+        take(&k, first, k.streams[0]);
+        assert_ok(bp_stream_call(k.streams[0], take_long, &done));
+        drop(&k, first, k.streams[0]); /* no event */
+        assert_int_equal(statistics_of(k.pool).elided, 1);
+        assert_ok(bp_pool_set_stream(k.pool, &second, 1, promised ? k.streams[1] : NULL));
+        assert_int_equal(done, 1);
+        for (int back = 0; back < 2; back++) {
+            const uint32_t ids[] = {back ? second : first, back ? first : second};
+            bp_stream *from = k.streams[back ? 1 : 0], *to = k.streams[back ? 0 : 1];
+            gate g = {0};
+            flag reached = 0;
+            take(&k, ids[0], from);
+            block(from, &g);
+            drop(&k, ids[0], from);
+            take(&k, ids[1], to);
+            raise_on(to, &reached);
+            assert_true(stays_down(&reached));
+            unblock(&g);
+            assert_true(is_raised_soon(&reached));
+            drop(&k, ids[1], to);
+        }
+        assert_int_equal(statistics_of(k.pool).elided, 1);
+        end_kit(&k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_ids_twice),
+        cmocka_unit_test(test_all_that_share),
+        cmocka_unit_test(test_nothing_is_recorded),
+        cmocka_unit_test(test_bound_requests),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_another_stream),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_a_late_neighbour),
+        cmocka_unit_test(test_a_stream_that_goes),
+        cmocka_unit_test(test_walk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
