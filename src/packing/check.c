@@ -1,5 +1,5 @@
-/* The independent checker: a sweep over time with the live items sorted by offset. Shares no arithmetic with the packers, so that
- * a mistake there shows here. */
+/* The independent checker: a sweep over time with the live items in a bit set, ordered by offset. O(n log n) in items and intervals.
+ * Shares no arithmetic with the packers, so that a mistake there shows here. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,28 +23,108 @@ static int compare_moments(const void *left, const void *right)
     return (a->item > b->item) - (a->item < b->item);
 }
 
+/* ---- live items ------------------------------------------------------------------------------------------------------ */
+
+#define LEVELS 6 /* 64^6 members */
+
+/* Ranks of live items. A bit of a level says that a word of the level below has bits: neighbours are found in a step for each level. */
+typedef struct rank_set {
+    uint64_t *level[LEVELS]; /* one array, the members first */
+} rank_set;
+
+static bp_status set_init(rank_set *set, size_t members)
+{
+    size_t begin[LEVELS], total = 0;
+    for (int l = 0; l < LEVELS; l++) {
+        begin[l] = total;
+        members = members / 64 + 1;
+        total += members;
+    }
+    void *memory;
+    BP_TRY(bp_new_array(total, sizeof(uint64_t), &memory));
+    for (int l = 0; l < LEVELS; l++)
+        set->level[l] = (uint64_t *)memory + begin[l];
+    return BP_OK;
+}
+
+static void set_add(rank_set *set, size_t rank)
+{
+    for (int l = 0; l < LEVELS; l++, rank /= 64)
+        set->level[l][rank / 64] |= UINT64_C(1) << rank % 64;
+}
+
+static void set_remove(rank_set *set, size_t rank)
+{
+    for (int l = 0; l < LEVELS; l++, rank /= 64) {
+        set->level[l][rank / 64] &= ~(UINT64_C(1) << rank % 64);
+        if (set->level[l][rank / 64] != 0)
+            return;
+    }
+}
+
+/* The nearest member below `rank` or above it. */
+static bool set_neighbour(const rank_set *set, size_t rank, bool above, size_t *found)
+{
+    for (int l = 0; l < LEVELS; l++, rank /= 64) {
+        const uint64_t lower = (UINT64_C(1) << rank % 64) - 1;
+        uint64_t word = set->level[l][rank / 64] & (above ? ~lower << 1 : lower);
+        if (word == 0)
+            continue;
+        for (*found = rank / 64;; word = set->level[--l][*found]) {
+            *found = *found * 64 + (size_t)(above ? __builtin_ctzll(word) : 63 - __builtin_clzll(word));
+            if (l == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
 typedef struct check {
     const bp_packing *packing;
     const uint64_t *offsets;
-    uint32_t *live; /* items that are live, by offset */
-    size_t live_count;
+    uint32_t *by_offset; /* items in the order of offsets */
+    uint32_t *ranks;     /* by item: where in by_offset */
+    rank_set live;
     uint32_t *times_live; /* by item: its intervals may overlap each other */
     uint32_t low, high;   /* the items at fault */
 } check;
 
-/* Where in `live` the first item is that begins at or above `offset`. */
-static size_t position_of(const check *c, uint64_t offset)
+static int compare_offsets(const void *left, const void *right, void *offsets)
 {
-    size_t low = 0, high = c->live_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (c->offsets[c->live[middle]] < offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    const uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    const uint64_t x = ((const uint64_t *)offsets)[a], y = ((const uint64_t *)offsets)[b];
+    if (x != y)
+        return x < y ? -1 : 1;
+    return (a > b) - (a < b);
 }
+
+static bp_status check_init(check *c)
+{
+    const size_t count = c->packing->count;
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof *c->by_offset, &memory));
+    c->by_offset = memory;
+    BP_TRY(bp_new_array(count, sizeof *c->ranks, &memory));
+    c->ranks = memory;
+    BP_TRY(bp_new_array(count, sizeof *c->times_live, &memory));
+    c->times_live = memory;
+    for (size_t i = 0; i < count; i++)
+        c->by_offset[i] = (uint32_t)i;
+    qsort_r(c->by_offset, count, sizeof *c->by_offset, compare_offsets, (void *)c->offsets);
+    for (size_t i = 0; i < count; i++)
+        c->ranks[c->by_offset[i]] = (uint32_t)i;
+    return set_init(&c->live, count);
+}
+
+static void check_finish(check *c)
+{
+    free(c->by_offset);
+    free(c->ranks);
+    free(c->times_live);
+    free(c->live.level[0]);
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------------------------------- */
 
 static bp_status fail_overlap(check *c, uint32_t one, uint32_t other)
 {
@@ -56,28 +136,30 @@ static bp_status fail_overlap(check *c, uint32_t one, uint32_t other)
                    (unsigned long long)c->packing->sizes[high], (unsigned long long)c->offsets[high]);
 }
 
+/* Live items share no bytes, so that only the neighbours can reach into the item. */
 static bp_status enter(check *c, uint32_t item)
 {
     if (c->times_live[item]++ > 0)
         return BP_OK;
-    size_t at = position_of(c, c->offsets[item]);
-    if (at < c->live_count && c->offsets[c->live[at]] - c->offsets[item] < c->packing->sizes[item])
-        return fail_overlap(c, item, c->live[at]);
-    if (at > 0 && c->offsets[item] - c->offsets[c->live[at - 1]] < c->packing->sizes[c->live[at - 1]])
-        return fail_overlap(c, item, c->live[at - 1]);
-    memmove(c->live + at + 1, c->live + at, (c->live_count - at) * sizeof *c->live);
-    c->live[at] = item;
-    c->live_count++;
+    size_t found;
+    if (set_neighbour(&c->live, c->ranks[item], true, &found)) {
+        const uint32_t above = c->by_offset[found];
+        if (c->offsets[above] - c->offsets[item] < c->packing->sizes[item])
+            return fail_overlap(c, item, above);
+    }
+    if (set_neighbour(&c->live, c->ranks[item], false, &found)) {
+        const uint32_t below = c->by_offset[found];
+        if (c->offsets[item] - c->offsets[below] < c->packing->sizes[below])
+            return fail_overlap(c, item, below);
+    }
+    set_add(&c->live, c->ranks[item]);
     return BP_OK;
 }
 
 static void leave(check *c, uint32_t item)
 {
-    if (--c->times_live[item] > 0)
-        return;
-    size_t at = position_of(c, c->offsets[item]);
-    c->live_count--;
-    memmove(c->live + at, c->live + at + 1, (c->live_count - at) * sizeof *c->live);
+    if (--c->times_live[item] == 0)
+        set_remove(&c->live, c->ranks[item]);
 }
 
 static bp_status check_end(check *c, uint32_t item, uint64_t bytes)
@@ -136,20 +218,15 @@ static bp_status run(check *c, uint64_t bytes)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_check: needs a packing and offsets");
     if (packing->count == 0)
         return BP_OK;
-    void *live = NULL, *times = NULL, *moments = NULL;
-    bp_status status = bp_new_array(packing->count, sizeof *c->live, &live);
-    if (status == BP_OK)
-        status = bp_new_array(packing->count, sizeof *c->times_live, &times);
+    void *moments = NULL;
+    bp_status status = check_init(c);
     if (status == BP_OK)
         status = bp_new_array(2 * packing->life_count, sizeof(moment), &moments);
-    c->live = live;
-    c->times_live = times;
     if (status == BP_OK)
         status = check_times(c, moments, bytes);
     if (status == BP_OK)
         status = check_pairs(c, bytes);
-    free(live);
-    free(times);
+    check_finish(c);
     free(moments);
     return status;
 }
