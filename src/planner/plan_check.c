@@ -51,6 +51,14 @@ static bp_status check_identity(const check *c, size_t index)
                  (unsigned long long)r->bytes);
         return fail_request(c, index, what);
     }
+    uint64_t used;
+    BP_TRY(bp_dtype_bytes((bp_dtype)r->dtype, r->numel, &used));
+    used = used < r->bytes ? used : r->bytes;
+    if (planned->used_bytes != used) {
+        snprintf(what, sizeof what, "uses %llu bytes; the buckets use %llu", (unsigned long long)planned->used_bytes,
+                 (unsigned long long)used);
+        return fail_request(c, index, what);
+    }
     return BP_OK;
 }
 

@@ -27,15 +27,11 @@ void naive_collect(const world *w, naive_requests *all)
         bp_bucket bucket = {.size = sizeof bucket};
         assert_ok(bp_buckets_request(w->buckets, i, &request));
         assert_ok(bp_buckets_get(w->buckets, request.bucket, &bucket));
-        naive_request naive = {bp_buckets_unit_name(w->buckets, (size_t)bucket.unit),
-                               bucket.unit,
-                               request.role,
-                               bucket.ordinal,
-                               request.dtype,
-                               request.numel,
-                               request.bytes,
-                               NULL,
-                               0};
+        naive_request naive = {(uint32_t)i,    bp_buckets_unit_name(w->buckets, (size_t)bucket.unit),
+                               bucket.unit,    request.role,
+                               bucket.ordinal, request.dtype,
+                               request.numel,  request.bytes,
+                               NULL,           0};
         naive.intervals = intervals_of(w->schedule, i, &naive.interval_count);
         if (naive.interval_count == 0 || naive.bytes == 0)
             continue;
@@ -54,95 +50,72 @@ bool live_at(const naive_request *request, uint32_t step)
 
 /* ---- the checker --------------------------------------------------------------------------------------------------- */
 
-/* An interval of an assignment in the first or the second of two repetitions of the step. */
-typedef struct naive_event {
-    uint32_t request, assignment, begin, end;
-} naive_event;
-
-#define MOST_EVENTS 1024
-
-static int compare_events(const void *left, const void *right)
+static uint64_t naive_used_bytes(const bp_request *request)
 {
-    const naive_event *a = left, *b = right;
-    if (a->begin != b->begin)
-        return a->begin < b->begin ? -1 : 1;
-    return (a->request > b->request) - (a->request < b->request);
+    uint64_t bytes = (request->numel * bp_dtype_bits(request->dtype) + 7) / 8;
+    return bytes < request->bytes ? bytes : request->bytes;
 }
 
-/* The event's acquire waits for the latest release of each predecessor, and so for all that this one had waited for. */
-static void naive_wait(const bp_plan *plan, const naive_event *events, uint32_t event,
-                       bool ordered[MOST_EVENTS][MOST_EVENTS])
+/* Whether the plan's request is the buckets' of the same number, and lies where it may where it has an address. */
+static bool naive_place(const bp_plan_info *plan, const world *w, uint32_t id)
 {
-    bp_assignment a = assignment_at(plan, events[event].assignment);
-    memset(ordered[event], 0, sizeof ordered[event]);
-    for (size_t i = 0; i < a.predecessor_count; i++) {
-        int32_t latest = -1;
-        for (uint32_t e = 0; e < event; e++)
-            if (events[e].assignment == a.predecessors[i] && events[e].end <= events[event].begin)
-                latest = (int32_t)e;
-        for (uint32_t e = 0; latest >= 0 && e < event; e++)
-            ordered[event][e] = ordered[event][e] || ordered[latest][e];
-        if (latest >= 0)
-            ordered[event][latest] = true;
-    }
+    const bp_plan_request *planned = &plan->requests[id];
+    bp_request request = {.size = sizeof request};
+    bp_bucket bucket = {.size = sizeof bucket};
+    char label[32], planned_label[32];
+    size_t intervals;
+    assert_ok(bp_buckets_request(w->buckets, id, &request));
+    assert_ok(bp_buckets_get(w->buckets, request.bucket, &bucket));
+    intervals_of(w->schedule, id, &intervals);
+    snprintf(label, sizeof label, "bucket.%u", bucket.ordinal);
+    snprintf(planned_label, sizeof planned_label, "bucket.%u", planned->ordinal);
+    if (strcmp(planned->unit, bp_buckets_unit_name(w->buckets, (size_t)bucket.unit)) != 0 ||
+        strcmp(planned->bucket != NULL ? planned->bucket : planned_label, bucket.name != NULL ? bucket.name : label) !=
+            0 ||
+        planned->ordinal != bucket.ordinal || planned->role != request.role || planned->dtype != request.dtype ||
+        planned->bytes != request.bytes || planned->used_bytes != naive_used_bytes(&request))
+        return false;
+    if (planned->placement != BP_PLACE_PLANNED)
+        return intervals == 0 || request.bytes == 0;
+    return planned->slab < plan->slab_count && planned->offset % ALIGNMENT == 0 &&
+           planned->offset + planned->bytes <= plan->slabs[planned->slab].bytes;
+}
+
+static bool naive_share_block(const bp_plan_request *a, const bp_plan_request *b)
+{
+    for (uint64_t x = a->offset / ALIGNMENT; x < (a->offset + aligned(a->bytes)) / ALIGNMENT; x++)
+        for (uint64_t y = b->offset / ALIGNMENT; y < (b->offset + aligned(b->bytes)) / ALIGNMENT; y++)
+            if (a->slab == b->slab && x == y)
+                return true;
+    return false;
 }
 
 bool naive_check(const bp_plan *plan, const world *w)
 {
     static naive_requests all;
+    const bp_plan_info *info = bp_plan_get_info(plan);
     naive_collect(w, &all);
-    size_t assignments = bp_plan_assignment_count(plan), blocks = 0;
-    int32_t assignment_of[MOST_REQUESTS];
-    memset(assignment_of, -1, sizeof assignment_of);
-    if (assignments != all.count)
+    if (info->request_count != bp_buckets_request_count(w->buckets))
         return false;
-    for (size_t i = 0; i < assignments; i++) {
-        bp_assignment a = assignment_at(plan, i);
-        size_t r = 0;
-        while (r < all.count && (strcmp(all.items[r].unit_name, a.unit) != 0 || all.items[r].role != a.role ||
-                                 all.items[r].ordinal != a.ordinal))
-            r++;
-        if (r == all.count || assignment_of[r] >= 0 || all.items[r].bytes != a.bytes || all.items[r].dtype != a.dtype)
+    for (uint32_t i = 0; i < info->request_count; i++)
+        if (!naive_place(info, w, i))
             return false;
-        assignment_of[r] = (int32_t)i;
-        if (a.slab >= bp_plan_slab_count(plan) || a.offset % ALIGNMENT != 0 ||
-            a.offset + a.bytes > slab_at(plan, a.slab).bytes)
-            return false;
-        if ((a.offset + aligned(a.bytes)) / ALIGNMENT > blocks)
-            blocks = (a.offset + aligned(a.bytes)) / ALIGNMENT;
-    }
-    static naive_event events[MOST_EVENTS];
-    static bool ordered[MOST_EVENTS][MOST_EVENTS];
-    uint32_t event_count = 0, steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count;
-    for (uint32_t r = 0; r < all.count; r++) {
-        for (size_t i = 0; i < 2 * all.items[r].interval_count; i++) {
-            const bp_interval *interval = &all.items[r].intervals[i / 2];
-            uint32_t passed = i % 2 * steps;
-            assert_true(event_count < MOST_EVENTS && interval->begin < interval->end && interval->end <= steps);
-            events[event_count++] =
-                (naive_event){r, (uint32_t)assignment_of[r], passed + interval->begin, passed + interval->end};
+    for (size_t i = 0; i < all.count; i++) {
+        for (size_t k = 0; k < i; k++) {
+            const naive_request *a = &all.items[i], *b = &all.items[k];
+            bool conflict = false;
+            for (uint32_t step = 0; step < bp_schedule_get_info(w->schedule)->step_count; step++)
+                conflict = conflict || (live_at(a, step) && live_at(b, step));
+            for (size_t o = 0; o < bp_schedule_get_info(w->schedule)->overlap_count; o++) {
+                const bp_overlap *overlap = &bp_schedule_get_info(w->schedule)->overlaps[o];
+                conflict = conflict || (overlap->earlier == a->id && overlap->later == b->id) ||
+                           (overlap->earlier == b->id && overlap->later == a->id);
+            }
+            if (conflict && naive_share_block(&info->requests[a->id], &info->requests[b->id]))
+                return false;
         }
     }
-    qsort(events, event_count, sizeof *events, compare_events);
-    size_t slabs = bp_plan_slab_count(plan);
-    int32_t *user = malloc((blocks * slabs + 1) * sizeof *user); /* by block: its latest event, -1: none yet */
-    assert_non_null(user);
-    memset(user, -1, blocks * slabs * sizeof *user);
-    bool good = true;
-    for (uint32_t e = 0; e < event_count; e++) {
-        bp_assignment a = assignment_at(plan, events[e].assignment);
-        naive_wait(plan, events, e, ordered);
-        for (size_t b = 0; b < aligned(a.bytes) / ALIGNMENT; b++) {
-            int32_t *block = &user[(a.offset / ALIGNMENT + b) * slabs + a.slab];
-            const naive_event *before = *block < 0 ? NULL : &events[*block];
-            if (before != NULL && before->request != events[e].request &&
-                (before->end > events[e].begin || (events[e].begin >= steps && !ordered[e][*block])))
-                good = false;
-            *block = (int32_t)e;
-        }
-    }
-    free(user);
-    return good;
+    return true;
 }
 
 /* ---- the bound and the policies ------------------------------------------------------------------------------------ */
@@ -228,15 +201,15 @@ uint32_t naive_rank(const naive_requests *all, const naive_request *request)
     return rank;
 }
 
-uint64_t naive_class(const naive_requests *all, const naive_request *like, uint32_t *tenants)
+uint64_t naive_class(const naive_requests *all, const naive_request *like, uint32_t *users)
 {
     uint64_t bytes = 0;
-    *tenants = 0;
+    *users = 0;
     for (size_t i = 0; i < all->count; i++) {
         const naive_request *other = &all->items[i];
         if (other->role != like->role || other->dtype != like->dtype || naive_rank(all, other) != naive_rank(all, like))
             continue;
-        ++*tenants;
+        ++*users;
         if (aligned(other->bytes) > bytes)
             bytes = aligned(other->bytes);
     }
@@ -252,9 +225,9 @@ uint64_t naive_set_bytes(const naive_requests *all, uint32_t role)
         for (size_t k = 0; k < i; k++)
             counted = counted || (all->items[k].role == role && all->items[k].dtype == request->dtype &&
                                   naive_rank(all, &all->items[k]) == naive_rank(all, request));
-        uint32_t tenants;
+        uint32_t users;
         if (!counted)
-            bytes += naive_class(all, request, &tenants);
+            bytes += naive_class(all, request, &users);
     }
     return bytes;
 }
@@ -308,41 +281,39 @@ void naive_fingerprint(const bp_plan *plan, char text[BP_FINGERPRINT_CHARS])
     bp_sha256 sha;
     bp_sha256_init(&sha);
     bp_sha256_update(&sha, "bucketpool.plan/1", sizeof "bucketpool.plan/1");
-    hash_number(&sha, summary_of(plan).alignment);
-    hash_number(&sha, bp_plan_slab_count(plan));
-    for (size_t i = 0; i < bp_plan_slab_count(plan); i++) {
-        bp_plan_slab slab = slab_at(plan, i);
-        bp_sha256_update(&sha, slab.group, strlen(slab.group) + 1);
-        hash_number(&sha, slab.bytes);
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    hash_number(&sha, info->alignment);
+    hash_number(&sha, info->slab_count);
+    for (size_t i = 0; i < info->slab_count; i++) {
+        bp_sha256_update(&sha, info->slabs[i].group, strlen(info->slabs[i].group) + 1);
+        hash_number(&sha, info->slabs[i].bytes);
     }
-    hash_number(&sha, bp_plan_assignment_count(plan));
-    for (size_t i = 0; i < bp_plan_assignment_count(plan); i++) {
-        bp_assignment a = assignment_at(plan, i);
+    hash_number(&sha, info->request_count);
+    for (size_t i = 0; i < info->request_count; i++) {
+        const bp_plan_request *r = &info->requests[i];
         char label[32];
-        snprintf(label, sizeof label, "bucket.%u", a.ordinal);
-        const char *bucket = a.bucket != NULL ? a.bucket : label;
-        bp_sha256_update(&sha, a.unit, strlen(a.unit) + 1);
+        snprintf(label, sizeof label, "bucket.%u", r->ordinal);
+        const char *bucket = r->bucket != NULL ? r->bucket : label;
+        bp_sha256_update(&sha, r->unit, strlen(r->unit) + 1);
         bp_sha256_update(&sha, bucket, strlen(bucket) + 1);
-        hash_number(&sha, a.ordinal);
-        hash_number(&sha, a.role);
-        hash_number(&sha, (uint64_t)a.dtype);
-        hash_number(&sha, a.bytes);
-        hash_number(&sha, a.slab);
-        hash_number(&sha, a.offset);
-        hash_number(&sha, a.predecessor_count);
-        for (size_t k = 0; k < a.predecessor_count; k++)
-            hash_number(&sha, a.predecessors[k]);
+        hash_number(&sha, r->ordinal);
+        hash_number(&sha, r->role);
+        hash_number(&sha, (uint64_t)r->dtype);
+        hash_number(&sha, (uint64_t)r->placement);
+        hash_number(&sha, r->slab);
+        hash_number(&sha, r->offset);
+        hash_number(&sha, r->bytes);
+        hash_number(&sha, r->used_bytes);
     }
-    hash_number(&sha, bp_plan_class_count(plan));
-    for (size_t i = 0; i < bp_plan_class_count(plan); i++) {
-        bp_plan_class c = {.size = sizeof c};
-        assert_int_equal(bp_plan_class_get(plan, i, &c), BP_OK);
-        hash_number(&sha, c.slab);
-        hash_number(&sha, (uint64_t)c.dtype);
-        hash_number(&sha, c.copies);
-        hash_number(&sha, c.offset);
-        hash_number(&sha, c.stride);
-        hash_number(&sha, c.bytes);
+    hash_number(&sha, info->class_count);
+    for (size_t i = 0; i < info->class_count; i++) {
+        const bp_plan_class *c = &info->classes[i];
+        hash_number(&sha, c->slab);
+        hash_number(&sha, (uint64_t)c->dtype);
+        hash_number(&sha, c->copies);
+        hash_number(&sha, c->offset);
+        hash_number(&sha, c->stride);
+        hash_number(&sha, c->bytes);
     }
     uint8_t digest[32];
     bp_sha256_finish(&sha, digest);

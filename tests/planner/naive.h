@@ -9,6 +9,7 @@
 #include "worlds.h"
 
 typedef struct naive_request {
+    uint32_t id;
     const char *unit_name;
     int32_t unit;
     uint32_t role, ordinal;
@@ -28,8 +29,8 @@ void naive_collect(const world *w, naive_requests *all);
 
 bool live_at(const naive_request *request, uint32_t step);
 
-/* What bp_plan_check promises, told for each block of ALIGNMENT bytes. As offsets are aligned, two
- * assignments share bytes just when they share a block. */
+/* What bp_plan_check promises, told for each step and each block of ALIGNMENT bytes. As offsets are aligned, two requests share bytes
+ * exactly when they share a block. */
 bool naive_check(const bp_plan *plan, const world *w);
 
 uint64_t naive_bound(const naive_requests *all, uint32_t steps, uint32_t role, uint32_t *first_step);
@@ -41,7 +42,7 @@ uint32_t naive_copies(const naive_requests *all, uint32_t role, uint64_t chosen,
 uint32_t naive_rank(const naive_requests *all, const naive_request *request);
 
 /* Max's class for `like`: its bytes and how many use it. */
-uint64_t naive_class(const naive_requests *all, const naive_request *like, uint32_t *tenants);
+uint64_t naive_class(const naive_requests *all, const naive_request *like, uint32_t *users);
 
 /* One buffer of each of max's classes. */
 uint64_t naive_set_bytes(const naive_requests *all, uint32_t role);

@@ -59,13 +59,13 @@ static void check_alternative(const world *w, bp_schedule_config timing, bp_plan
     config.policy = BP_POLICY_MAX;
     assert_ok(bp_plan_create(w->buckets, schedule, &config, &max));
     uint64_t proven = 0;
-    for (size_t i = 0; i < bp_plan_role_count(plan); i++)
-        proven += role_at(plan, i).proven_bytes;
-    assert_int_equal(a->bytes, summary_of(plan).bytes);
-    assert_int_equal(a->lower_bound_bytes, summary_of(plan).lower_bound_bytes);
-    assert_int_equal(a->optimal, summary_of(plan).optimal);
+    for (size_t i = 0; i < bp_plan_get_info(plan)->role_count; i++)
+        proven += bp_plan_get_info(plan)->roles[i].proven_bytes;
+    assert_int_equal(a->bytes, bp_plan_get_info(plan)->bytes);
+    assert_int_equal(a->lower_bound_bytes, bp_plan_get_info(plan)->lower_bound_bytes);
+    assert_int_equal(a->optimal, bp_plan_get_info(plan)->optimal);
     assert_int_equal(a->proven_bytes, proven);
-    assert_int_equal(a->max_bytes, summary_of(max).feasible ? summary_of(max).bytes : 0);
+    assert_int_equal(a->max_bytes, bp_plan_get_info(max)->feasible ? bp_plan_get_info(max)->bytes : 0);
     bp_plan_destroy(&plan);
     bp_plan_destroy(&max);
     bp_schedule_destroy(&schedule);

@@ -61,7 +61,7 @@ static void test_recorded_buckets(void **state)
                 config.work = 1 << 20; /* by default some of these worlds are searched for seconds */
                 bp_plan *plan = NULL;
                 assert_ok(bp_plan_create(w.buckets, w.schedule, &config, &plan));
-                assert_int_equal(summary_of(plan).feasible, 1);
+                assert_int_equal(bp_plan_get_info(plan)->feasible, 1);
                 assert_plan_holds(plan, &w);
                 bp_plan_destroy(&plan);
             }

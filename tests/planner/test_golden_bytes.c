@@ -54,9 +54,8 @@ static void plan_params(const request *r, uint64_t *bytes, uint64_t *bound)
     config.policy = r->policy;
     bp_plan *plan;
     assert_int_equal(bp_plan_create(buckets, schedule, &config, &plan), BP_OK);
-    bp_plan_role param = {.size = sizeof param}, grad = {.size = sizeof grad};
-    assert_int_equal(bp_plan_role_get(plan, 0, &param), BP_OK);
-    assert_int_equal(bp_plan_role_get(plan, 1, &grad), BP_OK);
+    assert_int_equal(bp_plan_get_info(plan)->role_count, 2);
+    const bp_plan_role param = bp_plan_get_info(plan)->roles[0], grad = bp_plan_get_info(plan)->roles[1];
     *bytes = param.bytes;
     *bound = param.lower_bound_bytes;
     /* gradients of the same dtype conflict exactly as parameters do with one unit of prefetch */

@@ -121,8 +121,9 @@ static void plan_and_check(const world *w, bp_policy policy, uint32_t joint, con
         assert_ok(bp_plan_check(plan, w->buckets, w->schedule));
         end_stage(f, "check", name);
         begin_stage(f);
-        assert_ok(bp_plan_validate(plan));
-        end_stage(f, "validate", name);
+        bp_plan *copy = copy_plan(plan);
+        end_stage(f, "copy", name);
+        bp_plan_destroy(&copy);
         begin_stage(f);
         assert_ok(bp_plan_fingerprint(plan, fingerprint));
         end_stage(f, "fingerprint", name);
@@ -253,8 +254,8 @@ static void test_copies_that_no_request_uses_take_no_memory(void **state)
     bytes_asked = 0;
     bp_plan *plan = make_max(&w, 0);
     assert_true(bytes_asked < (uint64_t)4000 * units);
-    assert_int_equal(role_at(plan, 0).copies, units);
-    assert_int_equal(role_at(plan, 0).buffers, units);
+    assert_int_equal(bp_plan_get_info(plan)->roles[0].copies, units);
+    assert_int_equal(bp_plan_get_info(plan)->roles[0].buffer_count, units);
     assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
     bp_plan_destroy(&plan);
     end_world(&w);

@@ -15,13 +15,22 @@
 
 static bp_plan_buffer find_buffer(const bp_plan *plan, size_t role, bp_buffer_kind kind, bp_dtype dtype, uint32_t rank)
 {
-    for (size_t b = 0; b < role_at(plan, role).buffers; b++) {
-        bp_plan_buffer buffer = buffer_at(plan, role, b);
+    const bp_plan_role *in = &bp_plan_get_info(plan)->roles[role];
+    for (size_t b = 0; b < in->buffer_count; b++) {
+        const bp_plan_buffer buffer = in->buffers[b];
         if (buffer.kind == kind && buffer.dtype == dtype && buffer.rank == rank)
             return buffer;
     }
     fail_msg("no buffer of %s, rank %u", bp_dtype_name(dtype), rank);
     return (bp_plan_buffer){0};
+}
+
+/* The request that the size class is as large as. */
+static void assert_set_by(const bp_plan *plan, const bp_plan_buffer *buffer, const char *unit, uint32_t ordinal)
+{
+    const bp_plan_request *request = &bp_plan_get_info(plan)->requests[buffer->set_by];
+    assert_string_equal(request->unit, unit);
+    assert_int_equal(request->ordinal, ordinal);
 }
 
 /* ---- max ----------------------------------------------------------------------------------------------------------- */
@@ -40,12 +49,11 @@ static void test_max_ranks_by_unpadded(void **state)
     bp_plan_buffer first = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0);
     bp_plan_buffer second = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 1);
     assert_int_equal(first.bytes, 2048);
-    assert_int_equal(first.tenants, 2);
+    assert_int_equal(first.users, 2);
     assert_int_equal(second.bytes, 4096);
-    assert_int_equal(second.tenants, 1);
-    assert_string_equal(second.set_by_unit, "a");
-    assert_int_equal(second.set_by_ordinal, 1);
-    assert_int_equal(summary_of(plan).bytes, 2 * (2048 + 4096));
+    assert_int_equal(second.users, 1);
+    assert_set_by(plan, &second, "a", 1);
+    assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * (2048 + 4096));
     bp_plan_destroy(&plan);
     end_world(&w);
 }
@@ -64,9 +72,8 @@ static void test_max_ties_by_larger_index(void **state)
     bp_plan_buffer second = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 1);
     assert_int_equal(find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0).bytes, 4096);
     assert_int_equal(second.bytes, 2048);
-    assert_string_equal(second.set_by_unit, "a");
-    assert_int_equal(second.set_by_ordinal, 0);
-    assert_int_equal(summary_of(plan).bytes, 2 * (4096 + 2048));
+    assert_set_by(plan, &second, "a", 0);
+    assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * (4096 + 2048));
     bp_plan_destroy(&plan);
     end_world(&w);
 }
@@ -83,10 +90,10 @@ static void test_max_fp8_is_uint8(void **state)
     bp_plan *plan = make_max(&w, 0);
     bp_plan_buffer shared = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_UINT8, 0);
     assert_int_equal(shared.bytes, 2048);
-    assert_int_equal(shared.tenants, 2);
-    assert_string_equal(shared.set_by_unit, "b");
-    assert_int_equal(find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_INT8, 0).tenants, 1);
-    assert_int_equal(assignment_at(plan, 0).dtype, BP_DTYPE_UINT8);
+    assert_int_equal(shared.users, 2);
+    assert_set_by(plan, &shared, "b", 0);
+    assert_int_equal(find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_INT8, 0).users, 1);
+    assert_int_equal(bp_plan_get_info(plan)->requests[0].dtype, BP_DTYPE_UINT8);
     bp_plan_destroy(&plan);
     end_world(&w);
 }
@@ -128,7 +135,7 @@ static void test_many_copies(void **state)
     static const uint32_t copies[] = {1u << 10, (1u << 30) - 1, 1u << 30, 1u << 31, UINT32_MAX};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
         bp_plan *plan = make_max(&w, copies[i]);
-        assert_int_equal(summary_of(plan).bytes, UINT64_C(5) * 256 * copies[i]);
+        assert_int_equal(bp_plan_get_info(plan)->bytes, UINT64_C(5) * 256 * copies[i]);
         assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
         bp_plan_destroy(&plan);
     }
@@ -163,7 +170,7 @@ static uint64_t max_bytes_of(const tiny_unit *units, uint32_t count, uint64_t sc
     }
     world w = make_world(model, DEFAULTS);
     bp_plan *plan = make_max(&w, copies);
-    uint64_t bytes = summary_of(plan).bytes;
+    uint64_t bytes = bp_plan_get_info(plan)->bytes;
     bp_plan_destroy(&plan);
     end_world(&w);
     return bytes;
@@ -198,16 +205,16 @@ static void assert_fixed_bytes(const char *kinds, uint64_t pool, uint64_t persis
 {
     world w = world_of_kinds(kinds);
     bp_plan *plan = make_plan(&w, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
-    assert_int_equal(role_at(plan, 0).pool_bytes, pool);
-    assert_int_equal(role_at(plan, 0).persistent_bytes, persistent);
-    assert_int_equal(summary_of(plan).bytes, pool + persistent);
-    assert_int_equal(summary_of(plan).stable, 1);
+    assert_int_equal(bp_plan_get_info(plan)->roles[0].pool_bytes, pool);
+    assert_int_equal(bp_plan_get_info(plan)->roles[0].persistent_bytes, persistent);
+    assert_int_equal(bp_plan_get_info(plan)->bytes, pool + persistent);
+    assert_int_equal(bp_plan_get_info(plan)->stable, 1);
     bp_plan_destroy(&plan);
     plan = make_plan(&w, BP_POLICY_FIXED, 2, BP_FALLBACK_DYNAMIC);
-    assert_int_equal(role_at(plan, 0).pool_bytes, pool);
-    assert_int_equal(role_at(plan, 0).dynamic_bytes, dynamic);
-    assert_int_equal(summary_of(plan).bytes, pool + dynamic);
-    assert_int_equal(summary_of(plan).stable, persistent == 0);
+    assert_int_equal(bp_plan_get_info(plan)->roles[0].pool_bytes, pool);
+    assert_int_equal(bp_plan_get_info(plan)->roles[0].dynamic_bytes, dynamic);
+    assert_int_equal(bp_plan_get_info(plan)->bytes, pool + dynamic);
+    assert_int_equal(bp_plan_get_info(plan)->stable, persistent == 0);
     bp_plan_destroy(&plan);
     end_world(&w);
 }
@@ -235,11 +242,11 @@ static void test_fixed_ignores_padding(void **state)
     add_bucket(model, add_unit(model, "d", BP_OUTSIDE), BP_DTYPE_FP16, 1000, 1024);
     world w = make_world(model, PARAM_ONLY);
     bp_plan *plan = make_plan(&w, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
-    assert_int_equal(role_at(plan, 0).pool_bytes, 2 * 8192);
-    assert_int_equal(role_at(plan, 0).persistent_bytes, 2 * 2048);
+    assert_int_equal(bp_plan_get_info(plan)->roles[0].pool_bytes, 2 * 8192);
+    assert_int_equal(bp_plan_get_info(plan)->roles[0].persistent_bytes, 2 * 2048);
     bp_plan_buffer pooled = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0);
-    assert_string_equal(pooled.set_by_unit, "c");
-    assert_int_equal(pooled.tenants, 2);
+    assert_set_by(plan, &pooled, "c", 0);
+    assert_int_equal(pooled.users, 2);
     assert_plan_holds(plan, &w);
     bp_plan_destroy(&plan);
     end_world(&w);
@@ -252,15 +259,15 @@ static void test_infeasible(void **state)
     (void)state;
     world w = world_of_kinds("xxx");
     bp_plan *plan = make_max(&w, 1);
-    bp_plan_summary summary = summary_of(plan);
-    assert_int_equal(summary.feasible, 0);
-    assert_int_equal(bp_plan_assignment_count(plan), 0);
-    assert_non_null(strstr(summary.infeasible_because, "1"));
-    assert_non_null(strstr(summary.infeasible_because, "2"));
-    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_UNSUPPORTED, summary.infeasible_because);
+    const bp_plan_info *info = bp_plan_get_info(plan);
+    assert_int_equal(info->feasible, 0);
+    assert_int_equal(info->requests[0].placement, BP_PLACE_NONE);
+    assert_non_null(strstr(info->infeasible_because, "1"));
+    assert_non_null(strstr(info->infeasible_because, "2"));
+    assert_fails(bp_plan_check(plan, w.buckets, w.schedule), BP_ERR_UNSUPPORTED, info->infeasible_because);
     bp_plan_destroy(&plan);
     plan = make_plan(&w, BP_POLICY_FIXED, 1, BP_FALLBACK_DYNAMIC);
-    assert_int_equal(summary_of(plan).feasible, 0);
+    assert_int_equal(bp_plan_get_info(plan)->feasible, 0);
     bp_plan_destroy(&plan);
     end_world(&w);
 }
@@ -275,9 +282,9 @@ static void test_alignment(void **state)
         bp_plan *plan = NULL;
         assert_ok(bp_plan_create(w.buckets, w.schedule, &config, &plan));
         uint64_t z = (1200 + alignment - 1) / alignment * alignment, y = (800 + alignment - 1) / alignment * alignment;
-        assert_int_equal(summary_of(plan).bytes, 2 * z);
-        assert_int_equal(summary_of(plan).lower_bound_bytes, y + z);
-        assert_int_equal(summary_of(plan).alignment, alignment);
+        assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * z);
+        assert_int_equal(bp_plan_get_info(plan)->lower_bound_bytes, y + z);
+        assert_int_equal(bp_plan_get_info(plan)->alignment, alignment);
         assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
         bp_plan_destroy(&plan);
     }

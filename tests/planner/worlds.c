@@ -10,13 +10,14 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "planner/plan.h"
 #include "worlds.h"
 
 const world_options DEFAULTS = {.roles = PARAM | GRAD, .prefetch = 1, .grad_units = 2};
 const world_options PARAM_ONLY = {.roles = PARAM, .prefetch = 1, .grad_units = 2};
-const edit NO_EDIT = {.skip = SIZE_MAX, .index = SIZE_MAX};
 
 void check_ok(bp_status status, const char *call, const char *file, int line)
 {
@@ -245,69 +246,39 @@ bp_plan *make_max(const world *w, uint32_t copies)
     return make_plan(w, BP_POLICY_MAX, copies, BP_FALLBACK_PERSISTENT);
 }
 
-bp_plan_summary summary_of(const bp_plan *plan)
-{
-    bp_plan_summary summary = {.size = sizeof summary};
-    assert_ok(bp_plan_summary_get(plan, &summary));
-    return summary;
-}
-
-bp_plan_role role_at(const bp_plan *plan, size_t index)
-{
-    bp_plan_role role = {.size = sizeof role};
-    assert_ok(bp_plan_role_get(plan, index, &role));
-    return role;
-}
-
-bp_plan_buffer buffer_at(const bp_plan *plan, size_t role, size_t index)
-{
-    bp_plan_buffer buffer = {.size = sizeof buffer};
-    assert_ok(bp_plan_buffer_get(plan, role, index, &buffer));
-    return buffer;
-}
-
-bp_assignment assignment_at(const bp_plan *plan, size_t index)
-{
-    bp_assignment assignment = {.size = sizeof assignment};
-    assert_ok(bp_plan_assignment_get(plan, index, &assignment));
-    return assignment;
-}
-
-bp_plan_slab slab_at(const bp_plan *plan, size_t index)
-{
-    bp_plan_slab slab = {.size = sizeof slab};
-    assert_ok(bp_plan_slab_get(plan, index, &slab));
-    return slab;
-}
-
 uint64_t aligned(uint64_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-bp_status rebuild(const bp_plan *plan, const edit *e, bp_plan **out)
+static void *copy_array(const void *array, size_t count, size_t element_bytes)
 {
-    bp_plan_summary summary = summary_of(plan);
-    bp_plan_builder *builder = NULL;
-    bp_status status = bp_plan_builder_create(&summary, &builder);
-    for (size_t i = 0; status == BP_OK && i < bp_plan_slab_count(plan); i++) {
-        bp_plan_slab slab = slab_at(plan, i);
-        slab.bytes += e->more_slab_bytes;
-        status = bp_plan_builder_add_slab(builder, &slab);
-    }
-    for (size_t i = 0; status == BP_OK && i < bp_plan_class_count(plan); i++) {
-        bp_plan_class c = {.size = sizeof c};
-        status = bp_plan_class_get(plan, i, &c);
-        if (status == BP_OK)
-            status = bp_plan_builder_add_class(builder, &c);
-    }
-    for (size_t i = 0; status == BP_OK && i < bp_plan_assignment_count(plan); i++) {
-        bp_assignment a = i == e->index ? e->with : assignment_at(plan, i);
-        if (i != e->skip)
-            status = bp_plan_builder_add_assignment(builder, &a);
-    }
-    if (status == BP_OK)
-        status = bp_plan_builder_finish(&builder, out);
-    bp_plan_builder_destroy(&builder);
-    return status;
+    void *copy = malloc(count * element_bytes + 1);
+    assert_non_null(copy);
+    if (count > 0)
+        memcpy(copy, array, count * element_bytes);
+    return copy;
+}
+
+contents copy_contents(const bp_plan *plan)
+{
+    contents c = {.info = *bp_plan_get_info(plan)};
+    c.info.requests = c.requests = copy_array(c.info.requests, c.info.request_count, sizeof *c.requests);
+    c.info.slabs = c.slabs = copy_array(c.info.slabs, c.info.slab_count, sizeof *c.slabs);
+    c.info.classes = c.classes = copy_array(c.info.classes, c.info.class_count, sizeof *c.classes);
+    return c;
+}
+
+void free_contents(contents *c)
+{
+    free(c->requests);
+    free(c->slabs);
+    free(c->classes);
+}
+
+bp_plan *copy_plan(const bp_plan *plan)
+{
+    bp_plan *copy = NULL;
+    assert_ok(bp_plan_from_info(bp_plan_get_info(plan), &copy));
+    return copy;
 }

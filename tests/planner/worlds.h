@@ -84,24 +84,21 @@ bp_plan_config plan_config(bp_policy policy, uint32_t copies, bp_fallback fallba
 bp_plan *make_plan(const world *w, bp_policy policy, uint32_t copies, bp_fallback fallback);
 bp_plan *make_max(const world *w, uint32_t copies);
 
-bp_plan_summary summary_of(const bp_plan *plan);
-bp_plan_role role_at(const bp_plan *plan, size_t index);
-bp_plan_buffer buffer_at(const bp_plan *plan, size_t role, size_t index);
-bp_assignment assignment_at(const bp_plan *plan, size_t index);
-bp_plan_slab slab_at(const bp_plan *plan, size_t index);
-
 uint64_t aligned(uint64_t bytes);
 
-/* What a rebuilt plan is to differ in. */
-typedef struct edit {
-    size_t skip;  /* assignment to leave out */
-    size_t index; /* assignment to replace by `with` */
-    bp_assignment with;
-    uint64_t more_slab_bytes;
-} edit;
+/* What a plan contains, to be changed before another plan is made of it (bp_plan_from_info). `info` has the arrays; its counts may be
+ * lowered. */
+typedef struct contents {
+    bp_plan_info info;
+    bp_plan_request *requests;
+    bp_plan_slab *slabs;
+    bp_plan_class *classes;
+} contents;
 
-extern const edit NO_EDIT;
+contents copy_contents(const bp_plan *plan);
+void free_contents(contents *c);
 
-bp_status rebuild(const bp_plan *plan, const edit *e, bp_plan **out);
+/* The same plan, as one that was saved and read. */
+bp_plan *copy_plan(const bp_plan *plan);
 
 #endif

@@ -3,7 +3,9 @@
 
 #include <jansson.h>
 
-/* A plan of four units with two roles, so that copies, slabs and predecessors all appear. */
+#include "planner/plan.h"
+
+/* A plan of four units with two roles, so that copies, slabs and classes all appear. */
 static bp_plan *make_plan(void)
 {
     static const char text[] = "{\"format\": \"bucketpool.units/1\", \"model\": \"tiny\", \"units\": ["
@@ -42,23 +44,20 @@ static void assert_same_plan(const bp_plan *a, const bp_plan *b)
     assert_int_equal(bp_plan_fingerprint(a, x), BP_OK);
     assert_int_equal(bp_plan_fingerprint(b, y), BP_OK);
     assert_string_equal(x, y);
-    assert_string_equal(bp_plan_model(a), bp_plan_model(b));
-    bp_plan_summary s = {.size = sizeof s}, t = {.size = sizeof t};
-    assert_int_equal(bp_plan_summary_get(a, &s), BP_OK);
-    assert_int_equal(bp_plan_summary_get(b, &t), BP_OK);
-    assert_int_equal(s.bytes, t.bytes);
-    assert_int_equal(s.lower_bound_bytes, t.lower_bound_bytes);
-    assert_int_equal(s.policy, t.policy);
-    assert_int_equal(s.copies, t.copies);
-    assert_int_equal(s.optimal, t.optimal);
-    assert_int_equal(bp_plan_assignment_count(a), bp_plan_assignment_count(b));
-    for (size_t i = 0; i < bp_plan_assignment_count(a); i++) {
-        bp_assignment p = {.size = sizeof p}, q = {.size = sizeof q};
-        assert_int_equal(bp_plan_assignment_get(a, i, &p), BP_OK);
-        assert_int_equal(bp_plan_assignment_get(b, i, &q), BP_OK);
-        assert_int_equal(p.predecessor_count, q.predecessor_count);
-        if (p.predecessor_count > 0)
-            assert_memory_equal(p.predecessors, q.predecessors, p.predecessor_count * sizeof *p.predecessors);
+    const bp_plan_info *s = bp_plan_get_info(a), *t = bp_plan_get_info(b);
+    assert_string_equal(s->model, t->model);
+    assert_int_equal(s->bytes, t->bytes);
+    assert_int_equal(s->lower_bound_bytes, t->lower_bound_bytes);
+    assert_int_equal(s->policy, t->policy);
+    assert_int_equal(s->copies, t->copies);
+    assert_int_equal(s->optimal, t->optimal);
+    assert_int_equal(s->request_count, t->request_count);
+    for (size_t i = 0; i < s->request_count; i++) {
+        const bp_plan_request *p = &s->requests[i], *q = &t->requests[i];
+        assert_string_equal(p->unit, q->unit);
+        assert_true(p->ordinal == q->ordinal && p->role == q->role && p->dtype == q->dtype);
+        assert_true(p->placement == q->placement && p->slab == q->slab && p->offset == q->offset);
+        assert_true(p->bytes == q->bytes && p->used_bytes == q->used_bytes);
     }
 }
 
@@ -66,18 +65,15 @@ static void test_round_trip(void **state)
 {
     (void)state;
     bp_plan *plan = make_plan(), *read = NULL;
-    bp_plan_slab slab = {.size = sizeof slab};
     assert_int_equal(bp_plan_set_group(plan, 0, "actor's"), BP_OK);
     assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_OK);
     assert_int_equal(bp_plan_read(in_scratch("plan.json"), &read), BP_OK);
     assert_same_plan(plan, read);
-    const char *key, *value;
-    assert_int_equal(bp_plan_option_count(read), 1);
-    assert_int_equal(bp_plan_option(read, 0, &key, &value), BP_OK);
-    assert_string_equal(key, "dp");
-    assert_string_equal(value, "1");
-    assert_int_equal(bp_plan_slab_get(read, 0, &slab), BP_OK);
-    assert_string_equal(slab.group, "actor's");
+    const bp_plan_info *info = bp_plan_get_info(read);
+    assert_int_equal(info->option_count, 1);
+    assert_string_equal(info->options[0].key, "dp");
+    assert_string_equal(info->options[0].value, "1");
+    assert_string_equal(info->slabs[0].group, "actor's");
     bp_plan_destroy(&read);
     bp_plan_destroy(&plan);
 }
@@ -105,14 +101,14 @@ static void assert_refused(json_t *document, const char *word)
     json_decref(document);
 }
 
-static json_t *assignment(json_t *document, size_t index)
+static json_t *request(json_t *document, size_t index)
 {
-    json_t *found = json_array_get(json_object_get(document, "assignments"), index);
+    json_t *found = json_array_get(json_object_get(document, "requests"), index);
     assert_non_null(found);
     return found;
 }
 
-static void test_edited_assignments(void **state)
+static void test_edited_requests(void **state)
 {
     (void)state;
     /* every number that places or sizes a bucket is covered by the fingerprint, even where the plan stays well-formed */
@@ -121,7 +117,10 @@ static void test_edited_assignments(void **state)
         json_int_t value;
         const char *word;
     } edits[] = {{"offset", 256, "fingerprint"},
-                 {"bytes", 1998, "fingerprint"},
+                 {"bytes", 2002, "fingerprint"},
+                 {"bytes", 1998, "used_bytes"}, /* fewer than are used */
+                 {"used_bytes", 1998, "fingerprint"},
+                 {"used_bytes", 2001, "used_bytes"},
                  {"ordinal", 7, "fingerprint"},
                  {"offset", 100, "not aligned"},
                  {"offset", 1 << 30, "beyond its slab"},
@@ -131,34 +130,47 @@ static void test_edited_assignments(void **state)
                  {"bytes", 0, "bytes"}};
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         json_t *document = plan_document();
-        json_object_set_new(assignment(document, 0), edits[i].member, json_integer(edits[i].value));
+        json_object_set_new(request(document, 0), edits[i].member, json_integer(edits[i].value));
         assert_refused(document, edits[i].word);
     }
     json_t *document = plan_document();
-    json_object_set_new(assignment(document, 0), "unit", json_string("z"));
+    json_object_set_new(request(document, 0), "unit", json_string("z"));
     assert_refused(document, "fingerprint");
     document = plan_document();
-    json_object_set_new(assignment(document, 0), "dtype", json_string("fp16"));
+    json_object_set_new(request(document, 0), "dtype", json_string("fp16"));
     assert_refused(document, "fingerprint");
     document = plan_document();
-    json_object_set_new(assignment(document, 0), "role", json_string("gradient"));
-    assert_refused(document, "$.assignments[0].role");
+    json_object_set_new(request(document, 0), "role", json_string("gradient"));
+    assert_refused(document, "$.requests[0].role");
     document = plan_document();
-    json_array_append_new(json_object_get(document, "assignments"), json_deep_copy(assignment(document, 1)));
+    json_array_append_new(json_object_get(document, "requests"), json_deep_copy(request(document, 1)));
     assert_refused(document, "occurs twice");
+    static const char *const parts[] = {"slab", "offset"}; /* half an address */
+    for (size_t i = 0; i < 2; i++) {
+        document = plan_document();
+        json_object_del(request(document, 0), parts[i]);
+        assert_refused(document, parts[i]);
+    }
     document = plan_document();
-    json_array_append_new(json_object_get(assignment(document, 0), "predecessors"), json_integer(99));
-    assert_refused(document, "$.assignments[0].predecessors");
+    json_object_del(request(document, 0), "slab"); /* no memory: as if the schedule never used it */
+    json_object_del(request(document, 0), "offset");
+    assert_refused(document, "fingerprint");
     document = plan_document();
-    json_array_append_new(json_object_get(assignment(document, 0), "predecessors"), json_integer(0));
-    assert_refused(document, "predecessor");
+    json_array_remove(json_object_get(document, "requests"), 0);
+    assert_refused(document, "fingerprint");
+    static const char *const members[] = {"unit", "bucket", "ordinal", "role", "dtype", "bytes", "used_bytes"};
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        document = plan_document();
+        json_object_del(request(document, 0), members[i]);
+        assert_refused(document, members[i]);
+    }
 }
 
 static void test_broken_documents(void **state)
 {
     (void)state;
-    static const char *const members[] = {"format", "model", "policy",      "copies",      "alignment", "bytes",
-                                          "bound",  "slabs", "assignments", "fingerprint", "options"};
+    static const char *const members[] = {"format", "model", "policy",   "copies",      "alignment", "bytes",
+                                          "bound",  "slabs", "requests", "fingerprint", "options"};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         json_t *document = plan_document();
         json_object_del(document, members[i]);
@@ -177,32 +189,37 @@ static void test_broken_documents(void **state)
     json_object_set_new(document, "alignment", json_integer(3));
     assert_refused(document, "power of two");
     document = plan_document();
-    json_object_set_new(document, "assignments", json_array());
-    assert_refused(document, "$.assignments");
+    json_object_set_new(document, "requests", json_array());
+    assert_refused(document, "$.requests");
 }
 
-/* One request, which follows nobody. */
-static void test_no_predecessors(void **state)
+/* Gradients that evaluation never uses have no address, in the file as in the plan. */
+static void test_unused_requests(void **state)
 {
     (void)state;
-    bp_plan_summary summary = {
-        .size = sizeof summary, .feasible = 1, .stable = 1, .policy = BP_POLICY_MAX, .alignment = 256, .bytes = 256};
-    const bp_plan_slab slab = {.size = sizeof slab, .group = "param", .bytes = 256};
-    const bp_assignment only = {.size = sizeof only, .unit = "a", .dtype = BP_DTYPE_BF16, .bytes = 256};
-    bp_assignment found = {.size = sizeof found, .predecessors = (const uint32_t *)&summary, .predecessor_count = 9};
-    bp_plan_builder *builder;
+    const bp_plan_request requests[] = {
+        {.unit = "a", .dtype = BP_DTYPE_BF16, .placement = BP_PLACE_PLANNED, .bytes = 256},
+        {.unit = "a", .role = BP_ROLE_GRAD, .dtype = BP_DTYPE_FP32, .bytes = 512}};
+    const bp_plan_slab slab = {.group = "param", .bytes = 256};
+    const bp_plan_info info = {.model = "one",
+                               .policy = BP_POLICY_MAX,
+                               .feasible = 1,
+                               .stable = 1,
+                               .alignment = 256,
+                               .bytes = 256,
+                               .request_count = 2,
+                               .requests = requests,
+                               .slab_count = 1,
+                               .slabs = &slab};
     bp_plan *plan, *read = NULL;
-    assert_int_equal(bp_plan_builder_create(&summary, &builder), BP_OK);
-    assert_int_equal(bp_plan_builder_add_slab(builder, &slab), BP_OK);
-    assert_int_equal(bp_plan_builder_add_assignment(builder, &only), BP_OK);
-    assert_int_equal(bp_plan_builder_finish(&builder, &plan), BP_OK);
-    assert_int_equal(bp_plan_set_model(plan, "one"), BP_OK);
-    assert_int_equal(bp_plan_assignment_get(plan, 0, &found), BP_OK);
-    assert_int_equal(found.predecessor_count, 0);
-    assert_null(found.predecessors);
+    assert_int_equal(bp_plan_from_info(&info, &plan), BP_OK);
     assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_OK);
     assert_int_equal(bp_plan_read(in_scratch("plan.json"), &read), BP_OK);
     assert_same_plan(plan, read);
+    assert_int_equal(bp_plan_get_info(read)->requests[1].placement, BP_PLACE_NONE);
+    uint32_t id = 9;
+    assert_int_equal(bp_plan_find(read, "a", 0, BP_ROLE_GRAD, BP_DTYPE_FP32, 512, &id), BP_ERR_MISMATCH);
+    assert_int_equal(id, 9);
     bp_plan_destroy(&read);
     bp_plan_destroy(&plan);
 }
@@ -217,15 +234,25 @@ static void test_unsaveable_plans(void **state)
     plan = make_plan();
     assert_int_equal(bp_plan_write(plan, in_scratch("no/folder/plan.json")), BP_ERR_IO);
     bp_plan_destroy(&plan);
+    const bp_plan_request request = {.unit = "a", .dtype = BP_DTYPE_BF16, .bytes = 256};
+    bp_plan_info info = {
+        .model = "m", .policy = BP_POLICY_MAX, .stable = 1, .alignment = 256, .request_count = 1, .requests = &request};
+    assert_int_equal(bp_plan_from_info(&info, &plan), BP_OK);
+    assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_ERR_UNSUPPORTED); /* infeasible */
+    bp_plan_destroy(&plan);
+    info.feasible = 1;
+    assert_int_equal(bp_plan_from_info(&info, &plan), BP_OK);
+    assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_ERR_UNSUPPORTED); /* nothing is ever live */
+    bp_plan_destroy(&plan);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_round_trip, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_edited_assignments, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_edited_requests, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_broken_documents, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_no_predecessors, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_unused_requests, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_unsaveable_plans, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
