@@ -151,7 +151,7 @@ void grow(benchmark::State &state, bp_policy policy, uint32_t roles)
         bp_buckets *buckets = make_buckets(model, BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1, roles);
         bp_schedule *schedule = make_schedule(buckets);
         bp_plan *plan = make_plan(buckets, schedule, policy);
-        state.counters["requests"] = (double)bp_plan_assignment_count(plan);
+        state.counters["requests"] = (double)bp_plan_get_info(plan)->request_count;
         bp_plan_destroy(&plan);
         bp_schedule_destroy(&schedule);
         bp_buckets_destroy(&buckets);
@@ -183,21 +183,20 @@ void schedule_hybrids(benchmark::State &state, hybrid_widths widths, uint32_t pr
 {
     bp_model *model;
     must(hybrid_model_create((uint32_t)state.range(0), widths, &model));
-    bp_plan_summary summary = {};
-    summary.size = sizeof summary;
+    bp_plan_info info = {};
     for (auto _ : state) {
         bp_buckets *buckets = make_buckets(model, BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1);
         bp_schedule *schedule = make_schedule(buckets, prefetch);
         bp_plan *plan = make_plan(buckets, schedule, BP_POLICY_SCHEDULED);
-        must(bp_plan_summary_get(plan, &summary));
+        info = *bp_plan_get_info(plan);
         bp_plan_destroy(&plan);
         bp_schedule_destroy(&schedule);
         bp_buckets_destroy(&buckets);
     }
-    state.counters["MiB"] = (double)summary.bytes / (1 << 20);
-    state.counters["bound_MiB"] = (double)summary.lower_bound_bytes / (1 << 20);
-    state.counters["gap_percent"] = 100 * ((double)summary.bytes / (double)summary.lower_bound_bytes - 1);
-    state.counters["optimal"] = summary.optimal;
+    state.counters["MiB"] = (double)info.bytes / (1 << 20);
+    state.counters["bound_MiB"] = (double)info.lower_bound_bytes / (1 << 20);
+    state.counters["gap_percent"] = 100 * ((double)info.bytes / (double)info.lower_bound_bytes - 1);
+    state.counters["optimal"] = info.optimal;
     bp_model_destroy(&model);
 }
 

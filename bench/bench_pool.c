@@ -186,14 +186,14 @@ static void one_request(const char *group, uint64_t bytes)
 {
     if (!bench_begin(group))
         return;
-    world null = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = bytes, .lanes = 1});
-    world host = world_create(&(world_options){.host = 1, .units = 50, .buckets = 1, .bytes = bytes, .lanes = 1});
+    world null = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = bytes, .promised = 1});
+    world host = world_create(&(world_options){.host = 1, .units = 50, .buckets = 1, .bytes = bytes, .promised = 1});
     work on_null = work_on(&null, 0), on_host = work_on(&host, 0);
     rivals r;
     expect(&null, &on_null, 0, 0);
     expect(&host, &on_host, 0, 0);
-    bench_add("null device, lanes, no event", run_pairs, &on_null, 0);
-    bench_add("host device, lanes, no event", run_pairs, &on_host, 0);
+    bench_add("null device, promised stream, no event", run_pairs, &on_null, 0);
+    bench_add("host device, promised stream, no event", run_pairs, &on_host, 0);
     add_rivals(&r, 50, 4, bytes);
     bench_end();
     remove_rivals(&r);
@@ -203,8 +203,8 @@ static void one_request(const char *group, uint64_t bytes)
 
 /* The three ways in which a pair takes events. */
 typedef struct events {
-    world with_lanes, without;
-    work none, one_stream, lanes_two, any_two;
+    world promised, without;
+    work none, one_stream, promised_two, any_two;
     share record, record_wait, records_wait;
 } events;
 
@@ -212,14 +212,14 @@ static void events_create(events *e, int host)
 {
     world_options options = {.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB};
     e->without = world_create(&options);
-    options.lanes = 1;
-    e->with_lanes = world_create(&options);
-    e->none = work_on(&e->with_lanes, 0);
+    options.promised = 1;
+    e->promised = world_create(&options);
+    e->none = work_on(&e->promised, 0);
     e->one_stream = work_on(&e->without, 0);
-    e->lanes_two = work_on(&e->with_lanes, 1);
+    e->promised_two = work_on(&e->promised, 1);
     e->any_two = work_on(&e->without, 1);
     /* of buffers of their own, so that points of one work are not waited for by another */
-    e->lanes_two.ids += 8;
+    e->promised_two.ids += 8;
     e->any_two.ids += 8;
     e->record = share_create(&e->without, 1, 0);
     e->record_wait = share_create(&e->without, 1, 1);
@@ -231,7 +231,7 @@ static void events_destroy(events *e)
     share_destroy(&e->record);
     share_destroy(&e->record_wait);
     share_destroy(&e->records_wait);
-    world_destroy(&e->with_lanes);
+    world_destroy(&e->promised);
     world_destroy(&e->without);
 }
 
@@ -242,14 +242,14 @@ static void with_events(const char *group, int host)
     events e;
     rivals r;
     events_create(&e, host);
-    expect(&e.with_lanes, &e.none, 0, 0);
+    expect(&e.promised, &e.none, 0, 0);
     expect(&e.without, &e.one_stream, 1, 0);
-    expect(&e.with_lanes, &e.lanes_two, 1, 1);
+    expect(&e.promised, &e.promised_two, 1, 1);
     expect(&e.without, &e.any_two, 2, 1);
-    bench_add("lanes, one stream: no event", run_pairs, &e.none, 0);
-    size_t one = bench_add("any lane, one stream: a record", run_pairs, &e.one_stream, 0);
-    size_t two = bench_add("lanes, two streams: a record, a wait", run_pairs, &e.lanes_two, 0);
-    size_t any = bench_add("any lane, two streams: two records, a wait", run_pairs, &e.any_two, 0);
+    bench_add("promised, one stream: no event", run_pairs, &e.none, 0);
+    size_t one = bench_add("any stream, one stream: a record", run_pairs, &e.one_stream, 0);
+    size_t two = bench_add("promised, two streams: a record, a wait", run_pairs, &e.promised_two, 0);
+    size_t any = bench_add("any stream, two streams: two records, a wait", run_pairs, &e.any_two, 0);
     bench_less(one, bench_add("device alone: a record", run_share, &e.record, 0));
     bench_less(two, bench_add("device alone: a record, a wait", run_share, &e.record_wait, 0));
     bench_less(any, bench_add("device alone: two records, a wait", run_share, &e.records_wait, 0));
@@ -300,14 +300,14 @@ static void busy_host(const char *group)
     events e;
     busy two, any, record_wait, records_wait;
     events_create(&e, 1);
-    busy_init(&two, run_pairs, &e.lanes_two, e.with_lanes.streams[0], e.with_lanes.streams[1]);
+    busy_init(&two, run_pairs, &e.promised_two, e.promised.streams[0], e.promised.streams[1]);
     busy_init(&any, run_pairs, &e.any_two, e.without.streams[0], e.without.streams[1]);
     busy_init(&record_wait, run_share, &e.record_wait, e.without.streams[2], e.without.streams[3]);
     busy_init(&records_wait, run_share, &e.records_wait, e.without.streams[2], e.without.streams[3]);
-    bench_add("lanes, one stream: no event", run_pairs, &e.none, 0);
-    size_t entry = bench_add_run("lanes, two streams: a record, a wait", run_busy, &two, 4096);
+    bench_add("promised, one stream: no event", run_pairs, &e.none, 0);
+    size_t entry = bench_add_run("promised, two streams: a record, a wait", run_busy, &two, 4096);
     bench_less(entry, bench_add_run("device alone: a record, a wait", run_busy, &record_wait, 4096));
-    entry = bench_add_run("any lane, two streams: two records, a wait", run_busy, &any, 4096);
+    entry = bench_add_run("any stream, two streams: two records, a wait", run_busy, &any, 4096);
     bench_less(entry, bench_add_run("device alone: two records, a wait", run_busy, &records_wait, 4096));
     bench_end();
     events_destroy(&e);
@@ -367,7 +367,7 @@ static void pool_size(const char *group, uint32_t requests)
 {
     if (!bench_begin(group))
         return;
-    world w = world_create(&(world_options){.units = requests / 2, .buckets = 2, .bytes = 4 * KIB, .lanes = 1});
+    world w = world_create(&(world_options){.units = requests / 2, .buckets = 2, .bytes = 4 * KIB, .promised = 1});
     work k = work_on(&w, 0);
     uint8_t *evicting = malloc(EVICTING_BYTES);
     if (evicting == NULL)
@@ -426,7 +426,7 @@ static void arrays(const char *group, int host, int two_streams)
 {
     if (!bench_begin(group))
         return;
-    world w = world_create(&(world_options){.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB, .lanes = 1});
+    world w = world_create(&(world_options){.host = host, .units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = 1});
     share once = share_create(&w, 1, 1);
     work k = work_on(&w, two_streams);
     k.each = 4;
@@ -483,12 +483,8 @@ static void crew_apart(crew *c, unsigned threads, int interleaved)
 
 static void crew_one_class(crew *c, unsigned threads, int own_streams)
 {
-    c->world = world_create(&(world_options){.units = TEAM_MOST,
-                                             .buckets = 1,
-                                             .bytes = 4 * KIB,
-                                             .lanes = !own_streams,
-                                             .selection = BP_SELECT_ANY,
-                                             .strict = BP_STRICT_OFF});
+    c->world = world_create(&(world_options){
+        .units = TEAM_MOST, .buckets = 1, .bytes = 4 * KIB, .promised = !own_streams, .strict = BP_STRICT_OFF});
     for (uint32_t t = 0; t < TEAM_MOST; t++) {
         bp_stream *stream = c->world.streams[own_streams ? t : 0];
         c->works[t] = (work){c->world.pool, &c->world.ids[t], 1, 1, stream, stream};
@@ -543,7 +539,7 @@ static void tracing(const char *group)
     world w[3];
     work k[3];
     for (int i = 0; i < 3; i++) {
-        w[i] = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = 4 * KIB, .lanes = 1});
+        w[i] = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = 4 * KIB, .promised = 1});
         k[i] = work_on(&w[i], 0);
         if (i > 0)
             must(bp_pool_trace_start(w[i].pool, 4096, i == 2));
@@ -558,26 +554,19 @@ static void choices(const char *group)
 {
     static const struct {
         const char *name;
-        bp_selection selection;
         bp_strict strict;
-        int held; /* the buffer that requests had before */
-    } modes[] = {{"assigned copy, strict error", BP_SELECT_ASSIGNED, BP_STRICT_ERROR, 0},
-                 {"assigned copy, strict off", BP_SELECT_ASSIGNED, BP_STRICT_OFF, 0},
-                 {"any copy, strict error", BP_SELECT_ANY, BP_STRICT_ERROR, 0},
-                 {"any copy, strict off", BP_SELECT_ANY, BP_STRICT_OFF, 0},
-                 {"any copy, strict off, deviating", BP_SELECT_ANY, BP_STRICT_OFF, 1}};
+        int held; /* the buffer that the plan assigns */
+    } modes[] = {{"strict error", BP_STRICT_ERROR, 0},
+                 {"strict off", BP_STRICT_OFF, 0},
+                 {"strict off, another copy", BP_STRICT_OFF, 1}};
     enum { MODES = sizeof modes / sizeof *modes };
     if (!bench_begin(group))
         return;
     world w[MODES];
     work k[MODES];
     for (int i = 0; i < MODES; i++) {
-        w[i] = world_create(&(world_options){.units = 50,
-                                             .buckets = 1,
-                                             .bytes = 4 * KIB,
-                                             .lanes = 1,
-                                             .selection = modes[i].selection,
-                                             .strict = modes[i].strict});
+        w[i] = world_create(
+            &(world_options){.units = 50, .buckets = 1, .bytes = 4 * KIB, .promised = 1, .strict = modes[i].strict});
         k[i] = work_on(&w[i], 0);
         expect(&w[i], &k[i], 0, 0);
         if (modes[i].held)

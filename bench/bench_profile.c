@@ -62,7 +62,7 @@ static void run_pairs_and_clock(void *user, size_t pairs)
 static work work_create(uint64_t entries, int with_profile)
 {
     bp_profile_config config;
-    work k = {.w = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = 4096, .lanes = 1})};
+    work k = {.w = world_create(&(world_options){.units = 50, .buckets = 4, .bytes = 4096, .promised = 1})};
     if (!with_profile)
         return k;
     must(bp_profile_config_init(&config, sizeof config));

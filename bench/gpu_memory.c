@@ -194,8 +194,8 @@ static void layers(const gpu *g, uint64_t bytes, const char *group)
 {
     if (!bench_begin(group) || !gpu_has_room(g, 8 * bytes))
         return;
-    world w =
-        world_create(&(world_options){.device = gpu_device(g), .units = 8, .buckets = 1, .bytes = bytes, .lanes = 1});
+    world w = world_create(
+        &(world_options){.device = gpu_device(g), .units = 8, .buckets = 1, .bytes = bytes, .promised = 1});
     memory m = {.gpu = g, .bytes = bytes, .world = &w};
     default_pool pool;
     const int kept = keep_freed(g, &pool);

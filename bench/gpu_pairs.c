@@ -124,28 +124,28 @@ static void expect(run *r, uint64_t records, uint64_t waits)
     exit(1);
 }
 
-/* Units of a model, whose requests name the gather lane or any. */
-static world make_world(const gpu *g, int lanes)
+/* Units of a model, whose requests are promised to stream 0 or to none. */
+static world make_world(const gpu *g, int promised)
 {
     return world_create(
-        &(world_options){.units = 50, .buckets = 4, .bytes = BYTES, .device = gpu_device(g), .lanes = lanes});
+        &(world_options){.units = 50, .buckets = 4, .bytes = BYTES, .device = gpu_device(g), .promised = promised});
 }
 
 static void one_record(const gpu *g)
 {
     if (!bench_begin("gpu: a record and a wait"))
         return;
-    world lanes = make_world(g, 1);
-    run bare = bare_run(g, &lanes, 1, 1), two = pool_run(g, &lanes, 1, 1), unit = pool_run(g, &lanes, 1, 4);
+    world promised = make_world(g, 1);
+    run bare = bare_run(g, &promised, 1, 1), two = pool_run(g, &promised, 1, 1), unit = pool_run(g, &promised, 1, 4);
     expect(&two, 1, 1);
     expect(&unit, 1, 1);
     bench_add_run("driver alone: cuEventRecord, cuStreamWaitEvent", run_bare, &bare, PAIRS);
     bench_add_run("driver alone, once more: what the noise is", run_bare, &bare, PAIRS);
-    bench_add_run("pool, lanes, two streams", run_pool, &two, PAIRS);
-    bench_add_run("pool, lanes, two streams, a unit of 4 in one call", run_pool, &unit, PAIRS);
+    bench_add_run("pool, promised stream, two streams", run_pool, &two, PAIRS);
+    bench_add_run("pool, promised stream, two streams, a unit of 4 in one call", run_pool, &unit, PAIRS);
     bench_end();
     end_bare(&bare);
-    world_destroy(&lanes);
+    world_destroy(&promised);
 }
 
 static void two_records(const gpu *g)
@@ -156,7 +156,7 @@ static void two_records(const gpu *g)
     run bare = bare_run(g, &any, 2, 1), two = pool_run(g, &any, 1, 1);
     expect(&two, 2, 1);
     bench_add_run("driver alone: 2 cuEventRecord, cuStreamWaitEvent", run_bare, &bare, PAIRS);
-    bench_add_run("pool, any lane, two streams", run_pool, &two, PAIRS);
+    bench_add_run("pool, any stream, two streams", run_pool, &two, PAIRS);
     bench_end();
     end_bare(&bare);
     world_destroy(&any);
@@ -166,14 +166,14 @@ static void no_event(const gpu *g)
 {
     if (!bench_begin("gpu: no call of the driver"))
         return;
-    world lanes = make_world(g, 1);
-    run bare = bare_run(g, &lanes, 1, 0), one = pool_run(g, &lanes, 0, 1);
+    world promised = make_world(g, 1);
+    run bare = bare_run(g, &promised, 1, 0), one = pool_run(g, &promised, 0, 1);
     expect(&one, 0, 0);
     bench_add_run("driver alone: cuEventRecord", run_bare, &bare, PAIRS);
-    bench_add_run("pool, lanes, one stream", run_pool, &one, PAIRS);
+    bench_add_run("pool, promised stream", run_pool, &one, PAIRS);
     bench_end();
     end_bare(&bare);
-    world_destroy(&lanes);
+    world_destroy(&promised);
 }
 
 void gpu_pairs(const gpu *g)

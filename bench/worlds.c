@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "planner/plan.h"
+
 #define PIECE 4096u
 
 void must(bp_status status)
@@ -38,6 +40,8 @@ static void create_ids(world *w, uint32_t count)
     w->ids = calloc(count, sizeof *w->ids);
     if (w->ids == NULL)
         must(BP_ERR_NO_HOST_MEMORY);
+    for (uint32_t i = 0; i < count; i++)
+        w->ids[i] = i;
 }
 
 static bp_buckets *create_buckets(uint32_t units, uint32_t buckets, uint64_t bytes)
@@ -90,51 +94,50 @@ world world_create(const world_options *options)
     bp_plan *plan = create_plan(buckets);
     bp_pool_config config;
     must(bp_pool_config_init(&config, sizeof config));
-    if (options->selection != 0)
-        config.selection = options->selection;
     if (options->strict != 0)
         config.strict = options->strict;
     config.guard = BP_GUARD_OFF;
     must(bp_pool_create(w.device, plan, &config, &w.pool));
-    must(bp_pool_bind_buckets(w.pool, buckets, options->lanes, w.ids));
-    if (options->lanes)
-        must(bp_pool_set_lane(w.pool, BP_LANE_GATHER, w.streams[0]));
+    if (options->promised)
+        must(bp_pool_set_stream(w.pool, w.ids, w.count, w.streams[0]));
     bp_plan_destroy(&plan);
     bp_buckets_destroy(&buckets);
     return w;
 }
 
-/* Where request i of a slab lies. */
+/* Where request i of a slab lies, and the stream that it is promised to. */
 typedef struct place {
     uint64_t offset, bytes;
-    uint32_t lane;
+    uint32_t stream;
 } place;
 
-static bp_plan *create_placed_plan(const place *places, uint32_t requests, uint64_t slab_bytes)
+static bp_plan *create_placed_plan(const place *places, uint32_t count, uint64_t slab_bytes)
 {
-    bp_plan_summary summary = {.size = sizeof summary,
-                               .policy = BP_POLICY_SCHEDULED,
+    bp_plan_request *requests = calloc(count, sizeof *requests);
+    if (requests == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    for (uint32_t i = 0; i < count; i++)
+        requests[i] = (bp_plan_request){.unit = "slab",
+                                        .ordinal = i,
+                                        .role = BP_ROLE_PARAM,
+                                        .dtype = BP_DTYPE_UINT8,
+                                        .placement = BP_PLACE_PLANNED,
+                                        .offset = places[i].offset,
+                                        .bytes = places[i].bytes,
+                                        .used_bytes = places[i].bytes};
+    const bp_plan_slab slab = {.group = "param", .bytes = slab_bytes};
+    const bp_plan_info info = {.policy = BP_POLICY_SCHEDULED,
                                .feasible = 1,
                                .stable = 1,
                                .alignment = 256,
-                               .bytes = slab_bytes};
-    bp_plan_slab slab = {.size = sizeof slab, .group = "param", .bytes = slab_bytes};
-    bp_plan_builder *builder;
-    must(bp_plan_builder_create(&summary, &builder));
-    must(bp_plan_builder_add_slab(builder, &slab));
-    for (uint32_t i = 0; i < requests; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "r%u", i);
-        bp_assignment a = {.size = sizeof a,
-                           .unit = name,
-                           .role = BP_ROLE_PARAM,
-                           .dtype = BP_DTYPE_UINT8,
-                           .bytes = places[i].bytes,
-                           .offset = places[i].offset};
-        must(bp_plan_builder_add_assignment(builder, &a));
-    }
+                               .bytes = slab_bytes,
+                               .request_count = count,
+                               .requests = requests,
+                               .slab_count = 1,
+                               .slabs = &slab};
     bp_plan *plan;
-    must(bp_plan_builder_finish(&builder, &plan));
+    must(bp_plan_from_info(&info, &plan));
+    free(requests);
     return plan;
 }
 
@@ -146,20 +149,18 @@ static world create_placed(const place *places, uint32_t requests, uint64_t slab
     bp_plan *plan = create_placed_plan(places, requests, slab_bytes);
     must(bp_pool_create(w.device, plan, NULL, &w.pool));
     bp_plan_destroy(&plan);
-    for (uint32_t i = 0; i < WORLD_STREAMS; i++)
-        must(bp_pool_set_lane(w.pool, i, w.streams[i]));
-    for (uint32_t i = 0; i < requests; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "r%u", i);
-        bp_bind bind;
-        must(bp_bind_init(&bind, sizeof bind));
-        bind.unit = name;
-        bind.role = BP_ROLE_PARAM;
-        bind.dtype = BP_DTYPE_UINT8;
-        bind.bytes = bind.used_bytes = places[i].bytes;
-        bind.acquire_lane = places[i].lane;
-        must(bp_pool_bind(w.pool, &bind, &w.ids[i]));
+    uint32_t *promised = calloc(requests, sizeof *promised);
+    if (promised == NULL)
+        must(BP_ERR_NO_HOST_MEMORY);
+    for (uint32_t stream = 0; stream < WORLD_STREAMS; stream++) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < requests; i++) {
+            if (places[i].stream == stream)
+                promised[count++] = i;
+        }
+        must(bp_pool_set_stream(w.pool, promised, count, w.streams[stream]));
     }
+    free(promised);
     return w;
 }
 
@@ -188,7 +189,7 @@ world world_create_overlapping(uint32_t requests, uint32_t deep)
     const uint64_t slab_bytes = (uint64_t)2 * deep * PIECE;
     for (uint32_t i = 0; i < requests; i++) {
         const uint64_t bytes = (uint64_t)(i / 2 % deep + 1) * PIECE;
-        places[i] = (place){i % 2 == 0 ? 0 : slab_bytes - bytes, bytes, BP_LANE_GATHER};
+        places[i] = (place){i % 2 == 0 ? 0 : slab_bytes - bytes, bytes, 0};
     }
     world w = create_placed(places, requests, slab_bytes);
     free(places);

@@ -11,16 +11,15 @@ typedef struct world_options {
     int host;                /* else the null device */
     uint32_t units, buckets; /* buckets of each unit */
     uint64_t bytes;          /* of a bucket */
-    int lanes;               /* requests name the gather lane, which is stream 0 */
-    bp_selection selection;
-    bp_strict strict; /* 0: the defaults */
+    int promised;            /* all requests are acquired on stream 0, and the pool knows */
+    bp_strict strict;        /* 0: the default */
 } world_options;
 
 typedef struct world {
     bp_device *device;
     bp_stream *streams[WORLD_STREAMS];
     bp_pool *pool;
-    uint32_t *ids; /* unit by unit */
+    uint32_t *ids; /* all, unit by unit: ids[i] is i */
     uint32_t count;
 } world;
 
@@ -29,12 +28,12 @@ void must(bp_status status);
 
 /* Equal units that share two buffer sets, by the max policy. */
 world world_create(const world_options *options);
-/* Requests with a piece of one slab each, on the null device. Lane k is stream k; the first quarter of the requests names lane 0, and so
- * on; or request i names lane i modulo 4. */
+/* Requests with a piece of one slab each, on the null device. The first quarter of the requests is promised to stream 0, and so on; or
+ * request i to stream i modulo 4. */
 world world_create_apart(uint32_t requests, int interleaved);
 /* One slab of 2 x `deep` pieces and `requests` requests: even ones reach 1, 2, .. `deep` pieces up from its bottom, odd ones down from
- * its top; ids [2k] and [2k + 1] have k % deep + 1 pieces, which are that many segments. All on
- * the gather lane, which is stream 0, of the null device. */
+ * its top; ids [2k] and [2k + 1] have k % deep + 1 pieces, which are that many segments. All are
+ * promised to stream 0 of the null device. */
 world world_create_overlapping(uint32_t requests, uint32_t deep);
 void world_destroy(world *w);
 

@@ -99,8 +99,6 @@ typedef struct world {
     bp_buckets *buckets;
     bp_schedule *schedule;
     bp_plan *plan;
-    uint32_t *ids;
-    uint64_t *bytes;
 } world;
 
 static bp_schedule_config default_schedule(void)
@@ -156,16 +154,6 @@ static world make_world(bp_schedule_config schedule_config)
     bp_plan_config plan_config;
     OK(bp_plan_config_init(&plan_config, sizeof plan_config));
     OK(bp_plan_create(w.buckets, w.schedule, &plan_config, &w.plan));
-    size_t count = bp_buckets_request_count(w.buckets);
-    w.ids = calloc(count, sizeof *w.ids);
-    w.bytes = calloc(count, sizeof *w.bytes);
-    assert_non_null(w.ids);
-    assert_non_null(w.bytes);
-    for (size_t i = 0; i < count; i++) {
-        bp_request r = {.size = sizeof r};
-        OK(bp_buckets_request(w.buckets, i, &r));
-        w.bytes[i] = r.bytes;
-    }
     return w;
 }
 
@@ -175,8 +163,6 @@ static void end_world(world *w)
     bp_schedule_destroy(&w->schedule);
     bp_buckets_destroy(&w->buckets);
     bp_model_destroy(&w->model);
-    free(w->ids);
-    free(w->bytes);
 }
 
 /* ---- programs ------------------------------------------------------------------------------------------------------------------ */
@@ -269,18 +255,14 @@ static outcome drive_in_pieces(world *w, bp_device *device, bool has_memory, int
     bp_pool *pool = NULL;
     driver *d = NULL;
     outcome o = {.status = bp_pool_create(device, w->plan, NULL, &pool)};
-    if (o.status == BP_OK)
-        o.status = bp_pool_bind_buckets(pool, w->buckets, 1, w->ids);
     const driver_config config = {.device = device,
                                   .pool = pool,
                                   .buckets = w->buckets,
                                   .schedule = w->schedule,
-                                  .ids = w->ids,
-                                  .bytes = w->bytes,
                                   .seed = 1,
                                   .has_memory = has_memory,
                                   .steps_ahead = MOST_STEPS_AHEAD,
-                                  .lanes = true,
+                                  .promises = true,
                                   .piece_bytes = piece_bytes};
     if (o.status == BP_OK)
         o.status = driver_create(&config, &d);
@@ -497,7 +479,8 @@ static void test_forgotten_waits_are_found(void **state)
         assert_int_equal(o.result.first.at.iteration, 0);
         assert_in_range(o.result.first.at.step, 0, bp_schedule_get_info(w.schedule)->step_count - 1);
         assert_in_range(o.result.first.request, 0, bp_buckets_request_count(w.buckets) - 1);
-        assert_in_range(o.result.first.difference.offset, 0, w.bytes[o.result.first.request] - 1);
+        assert_in_range(o.result.first.difference.offset, 0,
+                        bp_plan_get_info(w.plan)->requests[o.result.first.request].bytes - 1);
     }
     bp_device_destroy(&host);
     end_world(&w);
