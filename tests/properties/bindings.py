@@ -29,14 +29,10 @@ ROLE_PARAM, ROLE_GRAD, ROLE_STATE, ROLE_MAIN_GRAD, ROLE_OPTIMIZER = constants(
 POLICY_DYNAMIC, POLICY_FIXED, POLICY_MAX, POLICY_SCHEDULED = constants("POLICY_", "DYNAMIC FIXED MAX SCHEDULED")
 FALLBACK_PERSISTENT, FALLBACK_DYNAMIC = constants("FALLBACK_", "PERSISTENT DYNAMIC")
 BUCKETING_GIVEN, PADDING_GIVEN = constants("", "BUCKETING_GIVEN PADDING_GIVEN")
-ALLOCATOR_PLAN, ALLOCATOR_DYNAMIC, ALLOCATOR_FIXED_POOL, ALLOCATOR_MAX_POOL, ALLOCATOR_SCHEDULED = constants(
-    "ALLOCATOR_", "PLAN DYNAMIC FIXED_POOL MAX_POOL SCHEDULED")
-SELECT_ASSIGNED, SELECT_ANY = constants("SELECT_", "ASSIGNED ANY")
 STRICT_OFF, STRICT_WARN, STRICT_ERROR = constants("STRICT_", "OFF WARN ERROR")
 GUARD_OFF, = constants("GUARD_", "OFF")
-PLANNED, PERSISTENT, DYNAMIC = constants("PLACE_", "PLANNED PERSISTENT DYNAMIC")
+UNPLACED, PLANNED, PERSISTENT, DYNAMIC = constants("PLACE_", "NONE PLANNED PERSISTENT DYNAMIC")
 ZERO_NOTHING, ZERO_PADDING, ZERO_ALL = constants("ZERO_", "NOTHING PADDING ALL")
-LANE_GATHER, LANE_COMPUTE, LANE_REDUCE, LANE_COUNT, LANE_ANY = constants("LANE_", "GATHER COMPUTE REDUCE COUNT ANY")
 HOLD_STREAMS, = constants("", "HOLD_STREAMS")
 PACK_PLACED, PACK_INFEASIBLE, PACK_NOT_FOUND = constants("PACK_", "PLACED INFEASIBLE NOT_FOUND")
 EVENT_ACQUIRE, EVENT_HOLD, EVENT_USE, EVENT_UNHOLD, EVENT_RELEASE, EVENT_GIVE_UP = constants(
@@ -46,13 +42,12 @@ EVENT_ACQUIRE, EVENT_HOLD, EVENT_USE, EVENT_UNHOLD, EVENT_RELEASE, EVENT_GIVE_UP
 MOST_HOLDS = 65535
 EXACT_POINTS = 255  # release points up to this many releases of their stream old are exact
 
-Assignment, Bind, Bucket, BucketsConfig, GivenBucket, HostConfig, Interval, LiveRequest, PackConfig, PackResult = (
-    _abi.bp_assignment, _abi.bp_bind, _abi.bp_bucket, _abi.bp_buckets_config, _abi.bp_given_bucket, _abi.bp_host_config,
-    _abi.bp_interval, _abi.bp_live_request, _abi.bp_pack_config, _abi.bp_pack_result)
-PlanClass, PlanConfig, PlanRole, PlanSlab, PlanSummary, PoolConfig, PoolEvent, PoolSlab, Request, ScheduleConfig = (
-    _abi.bp_plan_class, _abi.bp_plan_config, _abi.bp_plan_role, _abi.bp_plan_slab, _abi.bp_plan_summary,
-    _abi.bp_pool_config, _abi.bp_pool_event, _abi.bp_pool_slab, _abi.bp_request, _abi.bp_schedule_config)
-Step, UnitPrefetch = _abi.bp_step, _abi.bp_unit_prefetch
+Bind, Bucket, BucketsConfig, GivenBucket, HostConfig, Interval, LiveRequest, PackConfig, PackResult = (
+    _abi.bp_bind, _abi.bp_bucket, _abi.bp_buckets_config, _abi.bp_given_bucket, _abi.bp_host_config, _abi.bp_interval,
+    _abi.bp_live_request, _abi.bp_pack_config, _abi.bp_pack_result)
+PlanConfig, PlanInfo, PlanRequest, PlanSlab, PoolConfig, PoolEvent, Request, ScheduleConfig, Step, UnitPrefetch = (
+    _abi.bp_plan_config, _abi.bp_plan_info, _abi.bp_plan_request, _abi.bp_plan_slab, _abi.bp_pool_config,
+    _abi.bp_pool_event, _abi.bp_request, _abi.bp_schedule_config, _abi.bp_step, _abi.bp_unit_prefetch)
 MessageFunction, HostFunction = _abi.bp_message_function, _abi.bp_host_function
 
 
@@ -90,6 +85,9 @@ def load(path: str, libraries=("core",)) -> ctypes.CDLL:
         for name, (result, arguments) in _abi.FUNCTIONS[library].items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
+    # src/planner/plan.h: not of the interface
+    lib.bp_plan_from_info.restype = ctypes.c_int
+    lib.bp_plan_from_info.argtypes = [ctypes.POINTER(PlanInfo), ctypes.POINTER(c_void_p)]
     return lib
 
 

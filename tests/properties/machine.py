@@ -7,8 +7,7 @@ observed.py, which also see a wait too many."""
 import ctypes
 import sys
 from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass, replace
-from typing import Optional
+from dataclasses import dataclass
 
 from hypothesis import note
 from hypothesis import strategies as st
@@ -17,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import bindings as b
 import worlds
 from bindings import OK, SCHEDULE, check, detail, filled, ids_array, made
-from model import Binding, Home, Model, Setting, SizeClass
+from model import Description, Home, Model, Setting, SizeClass
 from observed import Device, Gates, Stream, Tape
 
 # Functions that may have the device do nothing but this; dynamic requests allocate by definition.
@@ -37,19 +36,15 @@ class World:
     copies: int
     fallback: int
     alignment: int
-    scatter: tuple  # offsets of a scattered plan, order of a first-fit one
-    predecessors: bool
-    allocator: str  # "plan", "named", "scheduled", "dynamic"
-    selection: int
+    scatter: tuple  # offsets of a scattered plan, with some requests that have none; order of a first-fit one
     strict: int
     overflow_bytes: int
     persistent_bytes: int
     extra_requests: int
-    binding: str  # "buckets", "lanes", "each"
-    binds: tuple  # (dtype as declared, zero, lane) of each request bound alone, repeated as needed
-    reverse: bool
+    used: tuple  # percents of the bytes of requests, in plans of the test's own
+    zeros: tuple  # of each request, repeated as needed
+    promises: tuple  # number of the stream of each request, -1: none; repeated as needed
     streams: int
-    lane_streams: Optional[tuple]
     trace: bool
 
 
@@ -59,9 +54,9 @@ def pools(draw):
     both = 1 << b.ROLE_PARAM | 1 << b.ROLE_GRAD
     overflow = draw(st.sampled_from((0, 0, 0, 64, 700, 4096, 20000)))
     zeros = st.sampled_from((b.ZERO_NOTHING, b.ZERO_NOTHING, b.ZERO_PADDING, b.ZERO_ALL))
-    lanes = st.sampled_from((b.LANE_ANY, b.LANE_ANY, b.LANE_GATHER, b.LANE_COMPUTE, 15))
-    bound = st.tuples(st.booleans(), zeros, lanes, st.integers(0, 100))
     streams = draw(st.integers(1, 4))
+    promise = st.integers(-1, streams - 1)
+    promises = st.just((-1,)) | promise.map(lambda one: (one,)) | st.lists(promise, min_size=2, max_size=4).map(tuple)
     return World(
         units=units, roles=draw(st.sampled_from((both, both, 1 << b.ROLE_PARAM, 1 << b.ROLE_GRAD))),
         prefetch=draw(st.integers(0, 3)), grad_units=draw(st.integers(1, 3)),
@@ -69,15 +64,12 @@ def pools(draw):
         copies=draw(st.sampled_from((0, 0, 1, 2, 3, 4))),
         fallback=draw(st.sampled_from((b.FALLBACK_PERSISTENT, b.FALLBACK_DYNAMIC))),
         alignment=draw(st.sampled_from((256, 64, 16, 1))),
-        scatter=tuple(draw(st.lists(st.integers(0, 40), min_size=6, max_size=6))), predecessors=draw(st.booleans()),
-        allocator=draw(st.sampled_from(("plan", "plan", "plan", "named", "scheduled", "dynamic"))),
-        selection=draw(st.sampled_from((b.SELECT_ASSIGNED, b.SELECT_ANY))),
+        scatter=tuple(draw(st.lists(st.integers(0, 40), min_size=6, max_size=6))),
         strict=draw(st.sampled_from((b.STRICT_ERROR, b.STRICT_WARN, b.STRICT_OFF))),
         overflow_bytes=overflow, persistent_bytes=draw(st.sampled_from((0, 512, 4096))),
         extra_requests=draw(st.sampled_from((0, 2, 4))),
-        binding=draw(st.sampled_from(("buckets", "lanes", "each", "each"))),
-        binds=tuple(draw(st.lists(bound, min_size=1, max_size=4))), reverse=draw(st.booleans()), streams=streams,
-        lane_streams=None if draw(st.integers(0, 7)) == 7 else draw(st.tuples(*[st.integers(0, streams - 1)] * 3)),
+        used=tuple(draw(st.lists(st.integers(0, 100), min_size=1, max_size=4))),
+        zeros=tuple(draw(st.lists(zeros, min_size=1, max_size=4))), promises=draw(promises), streams=streams,
         trace=draw(st.booleans()))
 
 
@@ -163,34 +155,32 @@ class Pool(RuleBasedStateMachine):
                 self._pool(world, plan)
             finally:
                 self.lib.bp_plan_destroy(byref(plan))
-            self._bind(world, buckets)
         finally:
             self.lib.bp_buckets_destroy(byref(buckets))
-        if world.lane_streams:
-            for lane, stream in zip((b.LANE_GATHER, b.LANE_COMPUTE, 15), world.lane_streams):
-                self.model.lanes[lane] = self.streams[stream]
-                status = self.lib.bp_pool_set_lane(self.pool, lane, self.streams[stream].handle)
-                check(self.lib, status, "bp_pool_set_lane")
+        for i in range(len(self.wanted)):
+            self.zero([i], world.zeros[i % len(world.zeros)])
+        for number, stream in enumerate(self.streams):
+            self.promise([i for i in range(len(self.wanted)) if world.promises[i % len(world.promises)] == number],
+                         stream)
         if world.trace:
             check(self.lib, self.lib.bp_pool_trace_start(self.pool, 5000, 0), "bp_pool_trace_start")
             self.tracing = True
 
     def _plan(self, world, buckets, schedule):
         if world.policy in ("first_fit", "scattered"):
-            placeable = [w for w in self.wanted if w.bytes]
             if world.policy == "scattered":
                 offsets = [world.scatter[i % len(world.scatter)] * world.alignment * (1 if world.alignment > 16 else 16)
-                           + (i // len(world.scatter)) * world.alignment if w.bytes else None
-                           for i, w in enumerate(self.wanted)]
+                           + (i // len(world.scatter)) * world.alignment for i in range(len(self.wanted))]
+                offsets[1:] = [None if world.scatter[i % len(world.scatter)] > 36 else offset
+                               for i, offset in enumerate(offsets[1:], 1)]
             else:
                 intervals = worlds.read_intervals(self.lib, schedule, self.wanted)
                 order = sorted(range(len(self.wanted)), key=lambda i: (world.scatter[i % len(world.scatter)], i))
                 offsets = worlds.first_fit(self.wanted, intervals, world.alignment, order)
-            assert placeable
-            return worlds.build_plan(self.lib, self.wanted, offsets, world.alignment, world.predecessors)
+            return worlds.build_plan(self.lib, self.wanted, offsets, world.alignment, world.used)
         policy = {"fixed": b.POLICY_FIXED, "max": b.POLICY_MAX, "dynamic": b.POLICY_DYNAMIC}[world.policy]
         plan = worlds.make_plan(self.lib, buckets, schedule, policy, world.copies, world.fallback, world.alignment)
-        if not filled(self.lib, "bp_plan_summary_get", b.PlanSummary, plan).feasible:
+        if not worlds.plan_info(self.lib, plan).feasible:
             pool = c_void_p()
             status = self.lib.bp_pool_create(self.device.handle, plan, None, byref(pool))
             assert status == b.INFEASIBLE and not pool.value, f"an infeasible plan: {status} {detail(self.lib)}"
@@ -200,105 +190,93 @@ class Pool(RuleBasedStateMachine):
         return plan
 
     def _pool(self, world, plan):
-        placed = worlds.read_assignments(self.lib, plan)
-        classes = worlds.read_classes(self.lib, plan)
-        policy = {"fixed": "fixed_pool", "max": "max_pool", "dynamic": "dynamic"}.get(world.policy, "scheduled")
-        kind, expected = b.ALLOCATOR_PLAN, policy
-        if world.allocator == "dynamic":
-            kind, expected = b.ALLOCATOR_DYNAMIC, "dynamic"
-        elif world.allocator == "scheduled" and policy != "dynamic" and placed:
-            kind, expected = b.ALLOCATOR_SCHEDULED, "scheduled"
-        elif world.allocator == "named":
-            kind = {"fixed_pool": b.ALLOCATOR_FIXED_POOL, "max_pool": b.ALLOCATOR_MAX_POOL,
-                    "dynamic": b.ALLOCATOR_DYNAMIC, "scheduled": b.ALLOCATOR_SCHEDULED}[policy]
+        info = worlds.plan_info(self.lib, plan)
         self.on_message = b.MessageFunction(lambda user, text: self.messages.append(text.decode()))
-        # the header does not say whether requests that a plan cannot place are the plan's
-        unplanned = len(self.wanted) if len(placed) < len(self.wanted) or expected == "dynamic" else 0
         config = worlds.pool_config(
-            self.lib, allocator=kind, selection=world.selection, strict=world.strict,
-            overflow_bytes=world.overflow_bytes, persistent_bytes=world.persistent_bytes, on_message=self.on_message,
-            extra_requests=world.extra_requests + unplanned)
-        if policy == "dynamic":  # no addresses to serve
-            self._refused_allocator(plan, b.ALLOCATOR_SCHEDULED)
+            self.lib, strict=world.strict, overflow_bytes=world.overflow_bytes, persistent_bytes=world.persistent_bytes,
+            on_message=self.on_message, extra_requests=world.extra_requests)
         fingerprint = ctypes.create_string_buffer(65)
         check(self.lib, self.lib.bp_plan_fingerprint(plan, fingerprint), "bp_plan_fingerprint")
         config.fingerprint = fingerprint.value
         self.pool = made(self.lib, "bp_pool_create", self.device.handle, plan, config)
-        name = self.lib.bp_pool_allocator_name(self.pool).decode()
-        assert name == expected, f"allocator {name}, expected {expected}"
-        seen("allocator " + name)
-        slabs = worlds.slab_addresses(self.lib, self.pool)
-        homes, size_classes = {}, []
-        if name != "dynamic":
-            for number in range(self.lib.bp_plan_slab_count(plan)):
-                planned = filled(self.lib, "bp_plan_slab_get", b.PlanSlab, plan, number)
-                assert slabs[number].planned_bytes == planned.bytes and slabs[number].group == planned.group
-                assert slabs[number].bytes >= planned.bytes
-            pooled = name in ("fixed_pool", "max_pool")
-            for p in placed:
-                kind = worlds.class_of(p, classes) if pooled else None
-                homes[p.key] = Home(slabs[p.slab].address + p.offset, p.bytes, kind)
-            for c in classes:
-                first = slabs[c.slab].address + c.offset
-                size_classes.append(SizeClass(tuple(first + k * c.stride for k in range(c.copies)), c.bytes))
+        made_of = self.lib.bp_pool_get_info(self.pool).contents
+        assert (made_of.policy, made_of.fingerprint, made_of.alignment, made_of.request_count) == (
+            info.policy, fingerprint.value, info.alignment, info.request_count)
+        seen(f"policy {info.policy}")
+        slabs = worlds.pool_slabs(self.lib, self.pool)
+        for slab, planned in zip(slabs, info.slabs[:info.slab_count]):
+            assert slab.planned_bytes == planned.bytes and slab.group == planned.group and slab.bytes >= planned.bytes
+        size_classes = []
+        for c in info.classes[:info.class_count]:
+            first = slabs[c.slab].address + c.offset
+            size_classes.append(SizeClass(tuple(first + k * c.stride for k in range(c.copies)), c.bytes))
         overflow = next(((s.address, s.address + s.bytes) for s in slabs if s.group == b"overflow"), (0, 0))
-        summary = filled(self.lib, "bp_plan_summary_get", b.PlanSummary, plan)
-        self.model = Model(Setting(name, summary.alignment, world.selection, world.strict, homes, size_classes,
-                                   world.overflow_bytes, overflow, world.persistent_bytes,
-                                   next((s.bytes for s in slabs if s.group == b"persistent"), 0), config.extra_requests,
-                                   max((p.bytes for p in placed), default=0)))
+        placed = [r for r in info.requests[:info.request_count] if r.placement == b.PLANNED]
+        room = next((s.bytes for s in slabs if s.group == b"persistent"), 0)
+        self.model = Model(Setting(info.alignment, world.strict, size_classes, world.overflow_bytes, overflow,
+                                   world.persistent_bytes, room, world.extra_requests,
+                                   max((r.bytes for r in placed), default=0)))
         self.model.clocks = self.clocks
+        for number, wanted in enumerate(self.wanted):
+            r = info.requests[number]
+            assert (r.unit.decode(), r.ordinal, r.role, r.dtype, r.bytes) == (*wanted.key, wanted.dtype, wanted.bytes)
+            home = None
+            if r.placement == b.PLANNED:
+                home = Home(slabs[r.slab].address + r.offset, worlds.class_of(r, info))
+            self.model.planned(Description(*wanted.key, r.dtype, r.bytes, r.used_bytes, r.placement), home)
+            self._find(plan, r, number)
         self.inside = [(s.address, s.address + s.bytes) for s in slabs]
 
-    def _refused_allocator(self, plan, kind):
-        pool = c_void_p()
-        config = worlds.pool_config(self.lib, allocator=kind)
-        status = self.lib.bp_pool_create(self.device.handle, plan, config, byref(pool))
-        assert status == b.UNSUPPORTED and not pool.value, f"an allocator that cannot serve the plan: {status}"
+    def _find(self, plan, r, number):
+        """The id of a request of the plan by its name, where it has memory."""
+        found = c_uint32(NOT_LIVE)
+        status = self.lib.bp_plan_find(plan, r.unit, r.ordinal, r.role, r.dtype, r.bytes, byref(found))
+        expected = (b.MISMATCH, NOT_LIVE) if r.placement == b.UNPLACED else (OK, number)
+        assert (status, found.value) == expected, f"request {number}: {status} {found.value} {detail(self.lib)}"
 
-    def _binding_of(self, wanted, declared, zero, lane, percent):
-        setting = self.model.setting
-        planned = wanted.key in setting.homes or (not wanted.bytes and setting.allocator != "dynamic")
-        dtype = wanted.declared if declared else wanted.dtype
-        return Binding(wanted.unit, wanted.ordinal, wanted.role, dtype, wanted.bytes, wanted.bytes * percent // 100,
-                       b.PLANNED if planned else b.DYNAMIC, zero, lane)
-
-    def _bind(self, world, buckets):
-        if world.binding == "each":
-            order = list(self.wanted)
-            if world.reverse:
-                order.reverse()
-            for index, wanted in enumerate(order):
-                self.bind_one(self._binding_of(wanted, *world.binds[index % len(world.binds)]))
-            return
-        lanes = world.binding == "lanes"
-        ids = ids_array([NOT_LIVE] * len(self.wanted))
-        check(self.lib, self.lib.bp_pool_bind_buckets(self.pool, buckets, lanes, ids), "bp_pool_bind_buckets")
-        for i, wanted in zip(ids, self.wanted):
-            lane = (b.LANE_GATHER if wanted.role == b.ROLE_PARAM else b.LANE_COMPUTE) if lanes else b.LANE_ANY
-            binding = self._binding_of(wanted, False, b.ZERO_NOTHING, lane, 0)
-            # the header says neither which dtype nor which used_bytes bind_buckets binds: such are never bound again
-            self.model.bound(replace(binding, used=-1), i)
-
-    def bind_one(self, binding):
+    def bind_one(self, new):
         """Binds and compares with the forecast."""
         struct = b.Bind()
         check(self.lib, self.lib.bp_bind_init(byref(struct), ctypes.sizeof(struct)), "bp_bind_init")
-        struct.unit, struct.ordinal, struct.role = binding.unit.encode(), binding.ordinal, binding.role
-        struct.dtype, struct.bytes, struct.used_bytes = binding.dtype, binding.bytes, binding.used
-        struct.placement, struct.zero, struct.acquire_lane = binding.placement, binding.zero, binding.lane
+        struct.unit, struct.ordinal, struct.role = new.unit.encode(), new.ordinal, new.role
+        struct.dtype, struct.bytes, struct.used_bytes = new.dtype, new.bytes, new.used
+        struct.placement = new.placement
         given = c_uint32(NOT_LIVE)
-        expected = self.model.forecast_bind(binding)
+        expected = self.model.forecast_bind(new)
         self.fleet.gates.open()  # binding is no hot path
         status = self.lib.bp_pool_bind(self.pool, byref(struct), byref(given))
         seen(f"bind {status}")
-        assert status in expected, f"{binding}: {status} {detail(self.lib)}, expected {sorted(expected)}"
+        assert status in expected, f"{new}: {status} {detail(self.lib)}, expected {sorted(expected)}"
         if status == OK:
-            self.model.bound(binding, given.value)
+            self.model.bound(new, given.value)
         else:
             assert given.value == NOT_LIVE, "an id although binding failed"
             self.model.refuse(certain=False)
             self.says_something()
+
+    def zero(self, ids, zero):
+        """Sets what acquires clear, and compares with what is right."""
+        wrong = zero > b.ZERO_ALL or any(i >= len(self.model.requests) for i in ids)
+        status = self.lib.bp_pool_set_zero(self.pool, ids_array(ids), len(ids), zero)
+        assert status == (b.INVALID_ARGUMENT if wrong else OK), f"set_zero {ids} {zero}: {status} {detail(self.lib)}"
+        for i in ids if status == OK else ():
+            self.model.requests[i].zero = zero
+        if status != OK:
+            self.model.refuse(certain=False)
+
+    def promise(self, ids, stream):
+        """Sets the stream of requests, and compares with the forecast."""
+        expected = self.model.stream_statuses(ids, stream, stream is self.fleet.foreign)
+        self.fleet.gates.open()  # changing a promise waits for the streams
+        handle = stream.handle if stream else None
+        status = self.device.call("bp_pool_set_stream", self.pool, ids_array(ids), len(ids), handle)
+        note(f"{ids} are promised to {stream}: {status}")
+        seen(f"promise {status}")
+        assert status in expected, f"set_stream {ids} {stream}: {status} {detail(self.lib)}, expected {expected}"
+        for i in ids if status == OK else ():
+            self.model.requests[i].promised = stream
+        if status != OK:
+            self.model.refuse(certain=False)
 
     # ---- picking -----------------------------------------------------------------------------------------------------
 
@@ -313,9 +291,9 @@ class Pool(RuleBasedStateMachine):
                 chosen.append(left.pop(pick % len(left)))
         return chosen
 
-    def lane_stream(self, request, otherwise) -> Stream:
+    def promised(self, request, otherwise) -> Stream:
         """The stream that a request has to be acquired on."""
-        stream = self.model.lanes.get(request.bound.lane, otherwise)
+        stream = request.promised or otherwise
         return stream if stream.alive else otherwise
 
     def acquirable(self, picks, number):
@@ -326,11 +304,11 @@ class Pool(RuleBasedStateMachine):
             forecast = model.forecast_acquire(ids, on)
             return not forecast.errors and forecast.memory == "free"
 
-        fresh = [r for r in model.requests if not r.holds and sure([r.id], self.lane_stream(r, stream))]
+        fresh = [r for r in model.requests if not r.holds and sure([r.id], self.promised(r, stream))]
         chosen = []
         for request in self.some(picks, fresh):
             if not chosen:
-                stream = self.lane_stream(request, stream)
+                stream = self.promised(request, stream)
             if sure(chosen + [request.id], stream):
                 chosen.append(request.id)
         return chosen, stream
@@ -417,7 +395,7 @@ class Pool(RuleBasedStateMachine):
 
     def begin(self, request, stream, half):
         """A request came to life: see the zeros it was promised, then write over them."""
-        count, zero = request.bound.bytes, request.bound.zero
+        count, zero = request.bound.bytes, request.zeroed
         self.stripes[request.id] = []
         if not count:
             return
@@ -543,7 +521,7 @@ class Pool(RuleBasedStateMachine):
         live = [r.id for r in self.model.live()]
         ids = self.some(picks, live)
         if ids:
-            stream = self.lane_stream(self.model.requests[ids[0]], self.stream(number))
+            stream = self.promised(self.model.requests[ids[0]], self.stream(number))
             note(f"acquire again {ids} on {stream}")
             self.acquire(ids, stream, False)
 
@@ -687,48 +665,27 @@ class Pool(RuleBasedStateMachine):
         else:
             model.refuse(certain=False)
 
-    @rule(pick=st.integers(0, 40),
-          change=st.sampled_from(("none", "none", "bytes", "zero", "lane", "used", "dtype", "role")))
-    def bind_again(self, pick, change):
-        bound = [r for r in self.model.requests if r.bound.used >= 0]
-        if not bound:
-            return
-        old = bound[pick % len(bound)].bound
-        other_dtype = b.FP32 if old.dtype != b.FP32 else b.FP16
-        new = {"none": old, "bytes": replace(old, bytes=old.bytes + 1), "zero": replace(old, zero=(old.zero + 1) % 3),
-               "lane": replace(old, lane=3), "used": replace(old, used=old.used + 1 if old.used < old.bytes else 0),
-               "dtype": replace(old, dtype=other_dtype), "role": replace(old, role=b.ROLE_STATE)}[change]
-        self.bind_one(new)
+    @rule(ordinal=st.integers(0, 2), placement=st.sampled_from((b.PERSISTENT, b.DYNAMIC, b.PLANNED, b.UNPLACED)),
+          size=st.integers(0, 900), overlong=st.sampled_from((0, 0, 0, 0, 1)), unit=st.sampled_from(("", "", "u0")))
+    def bind_extra(self, ordinal, placement, size, overlong, unit):
+        """Beside the plan, also under the name of a request that the plan has, or that was bound before."""
+        self.bind_one(Description(unit, ordinal, b.ROLE_PARAM, b.BF16, size, size + overlong, placement))
 
-    @rule(ordinal=st.integers(0, 2), placement=st.sampled_from((b.PERSISTENT, b.DYNAMIC, b.PLANNED)),
-          size=st.integers(0, 900), zero=st.sampled_from((b.ZERO_NOTHING, b.ZERO_ALL)),
-          overlong=st.sampled_from((0, 0, 0, 0, 1)), unit=st.sampled_from(("", "", "u0")))
-    def bind_extra(self, ordinal, placement, size, zero, overlong, unit):
-        if unit:
-            ordinal, size = ordinal + 50, 0 if placement == b.PLANNED else size
-        if not self.model.by_key.get((unit, ordinal, b.ROLE_PARAM)):
-            used = size + overlong
-            self.bind_one(Binding(unit, ordinal, b.ROLE_PARAM, b.BF16, size, used, placement, zero, b.LANE_ANY))
+    @rule(picks=PICKS, odd=ODD, zero=st.sampled_from((b.ZERO_NOTHING, b.ZERO_PADDING, b.ZERO_ALL, b.ZERO_ALL + 1)))
+    def set_zero(self, picks, odd, zero):
+        self.zero(self.anything(picks, odd), zero)
 
-    @rule(lane=st.sampled_from((0, 1, 15, 16)), number=st.integers(0, 4), empty=st.booleans())
-    def set_lane(self, lane, number, empty):
-        if empty:  # lanes move only where nothing is live
+    @rule(picks=PICKS, odd=ODD, number=st.integers(-1, 3), wrong=WRONG_STREAM, everything=st.booleans(),
+          empty=st.booleans())
+    def set_stream(self, picks, odd, number, wrong, everything, empty):
+        if empty:  # promises change only where nothing is live
             for request in self.model.live():
                 for _ in range(request.holds):
-                    self.release([request.id], self.lane_stream(request, self.stream(number)))
-        stream = None if number == 4 else self.stream(number)
-        expected = self.model.lane_statuses(lane, stream)
-        self.fleet.gates.open()  # changing a lane waits for the streams
-        status = self.device.call("bp_pool_set_lane", self.pool, lane, stream.handle if stream else None)
-        note(f"lane {lane} is {stream}: {status}")
-        seen(f"lane {status}")
-        assert status in expected, f"set_lane {lane} {stream}: {status} {detail(self.lib)}, expected {expected}"
-        if status != OK:
-            self.model.refuse(certain=False)
-        elif stream:
-            self.model.lanes[lane] = stream
-        else:
-            self.model.lanes.pop(lane, None)
+                    self.release([request.id], self.promised(request, self.stream(number)))
+        stream = self.dead[number % len(self.dead)] if wrong == 1 else self.stream(number) if number >= 0 else None
+        if stream is self.fleet.nothing:
+            stream = None  # any stream is no mistake here
+        self.promise(range(len(self.model.requests)) if everything else self.anything(picks, odd), stream)
 
     @rule()
     def another_stream(self):
@@ -768,7 +725,7 @@ class Pool(RuleBasedStateMachine):
         if really:
             return
         ids, stream = self.acquirable([pick], number)
-        ids = [i for i in ids if self.model.requests[i].placement == b.PLANNED and self.model.requests[i].bound.bytes]
+        ids = [i for i in ids if self.model.requests[i].bound.placement == b.PLANNED]
         if not ids:
             return
         note(f"churn {ids} on {stream}")
@@ -848,7 +805,7 @@ class Pool(RuleBasedStateMachine):
             assert least <= number <= most, f"{name} {number}, expected {least}..{most}"
         live = {"live_requests": len(model.live()), "live_bytes": model.live_bytes(), "peak_live_bytes": model.peak,
                 "requests": len(model.requests)}
-        if all(r.placement != b.DYNAMIC for r in model.requests):  # dynamic memory may be ordered by means of its own
+        if all(r.bound.placement != b.DYNAMIC for r in model.requests):  # it may be ordered by means of its own
             live.update(records=self.records)
             if len(self.dead) == 2:  # a wait for a destroyed stream needs nothing of the device and may count
                 live.update(waits=self.waits)
@@ -862,7 +819,7 @@ class Pool(RuleBasedStateMachine):
             assert status == OK and address == (request.address or 0), f"{what}, holds {request.address:#x}"
         elif status == OK:
             assert request.where != "dynamic" or not request.bound.bytes, f"{what}, which is not live"
-            if self.model.stable(request) and request.home is not None:
+            if self.model.stable(request) and request.home:
                 assert address == request.home.address, f"{what}, its place is {request.home.address:#x}"
         else:
             assert status == SCHEDULE, what
@@ -870,7 +827,7 @@ class Pool(RuleBasedStateMachine):
                 assert not self.model.stable(request), f"{what}: has one for good"
         if status == OK:
             assert size == request.bound.bytes, f"{what}: {size} bytes"
-            if address and request.bound.bytes and request.placement != b.DYNAMIC:
+            if address and request.bound.bytes and request.bound.placement != b.DYNAMIC:
                 inside = any(begin <= address and address + size <= end for begin, end in self.inside)
                 assert inside, f"{what}: in no slab"
 

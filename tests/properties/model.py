@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from bindings import (DYNAMIC, EVENT_ACQUIRE, EVENT_GIVE_UP, EVENT_HOLD, EVENT_RELEASE, EVENT_UNHOLD, EVENT_USE,
-                      EXACT_POINTS, HOLD_STREAMS, INVALID_ARGUMENT, LANE_ANY, MISMATCH, NO_DEVICE_MEMORY, OK,
-                      PERSISTENT, PLANNED, SCHEDULE, SELECT_ANY, STRICT_ERROR, STRICT_WARN, UNSUPPORTED)
+                      EXACT_POINTS, HOLD_STREAMS, INVALID_ARGUMENT, NO_DEVICE_MEMORY, OK, PERSISTENT, PLANNED, SCHEDULE,
+                      STRICT_ERROR, UNPLACED, UNSUPPORTED, ZERO_NOTHING)
 from observed import Clock, Stream, merge
 
 FREE, HELD, UNSURE = "free", "held", "unsure"
@@ -17,11 +17,10 @@ FREE, HELD, UNSURE = "free", "held", "unsure"
 
 @dataclass(frozen=True)
 class Home:
-    """An assignment of the plan: absolute addresses, and the class it is a copy of."""
+    """Where the plan puts a request: an absolute address, and the class it is a copy of."""
 
     address: int
-    bytes: int
-    kind: Optional[int] = None  # index of its class; None: memory of a single request, or an allocator without classes
+    kind: Optional[int] = None  # index of its class; None: in none
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,8 @@ class SizeClass:
 class Setting:
     """What a pool is made with."""
 
-    allocator: str
     alignment: int
-    selection: int
     strict: int
-    homes: dict  # (unit, ordinal, role) -> Home
     classes: list  # of SizeClass
     overflow_bytes: int = 0
     overflow_range: tuple = (0, 0)
@@ -49,7 +45,9 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Binding:
+class Description:
+    """A request as the plan or its binding says it is."""
+
     unit: str
     ordinal: int
     role: int
@@ -57,8 +55,6 @@ class Binding:
     bytes: int
     used: int
     placement: int
-    zero: int
-    lane: int
 
     @property
     def key(self):
@@ -68,13 +64,15 @@ class Binding:
 @dataclass(eq=False)
 class Request:
     id: int
-    bound: Binding
-    home: Optional[Home]
-    placement: int  # as served: whatever is bound as planned is dynamic where the allocator is
-    first: Optional[int] = None  # where its first acquire put it: its home under BP_SELECT_ANY
+    bound: Description
+    home: Optional[Home] = None
+    promised: Optional[Stream] = None  # on which it is always acquired
+    zero: int = ZERO_NOTHING
+    first: Optional[int] = None  # persistent: where its first acquire put it
     # of the hold it has now
     holds: int = 0
     address: Optional[int] = None
+    zeroed: int = ZERO_NOTHING
     where: str = ""  # "plan", "overflow", "dynamic", "persistent", "nothing"
     acquired_on: list = field(default_factory=list)
     streams: list = field(default_factory=list)  # that acquired, used or released
@@ -133,15 +131,13 @@ class Model:
     def __init__(self, setting: Setting):
         self.setting = setting
         self.requests: list[Request] = []
-        self.by_key: dict = {}
-        self.lanes: dict[int, Stream] = {}
         self.sealed = False
         self.overflow_allowed = False
         self.step = 0
         self.sequence = 0  # a hash of the keys acquired so far, in order
         self.events: list = []  # (kind, id, step, stream or None)
         self.past: list[Tenancy] = []
-        self.extras = [0, 0]  # requests beyond the plan's, at least and at most: are those it cannot place its own?
+        self.extras = 0  # requests beyond the plan's
         self.persistent_taken = [0, 0]  # at least, at most
         self.counts = dict.fromkeys(("acquires", "repeated", "releases", "given_up", "said_no", "overflows"), 0)
         self.refused = [0, 0]  # at least, at most: the header does not say which calls count
@@ -163,52 +159,26 @@ class Model:
 
     def stable(self, request: Request) -> bool:
         """Whether its address is promised for good."""
-        if request.placement == PERSISTENT:
+        if request.bound.placement == PERSISTENT:
             return True
-        return (request.placement == PLANNED and self.setting.selection != SELECT_ANY
-                and self.setting.strict == STRICT_ERROR and not self.overflow_allowed)
+        return (request.bound.placement == PLANNED and self.setting.strict == STRICT_ERROR
+                and not self.overflow_allowed)
 
-    def home_of(self, request: Request) -> Optional[int]:
-        """The buffer it had before, in the sense of bp_strict."""
-        if request.home is None:
-            return None
-        if request.home.kind is not None and self.setting.selection == SELECT_ANY:
-            return request.first
-        return request.home.address
+    # ---- requests ----------------------------------------------------------------------------------------------------
 
-    # ---- binding -----------------------------------------------------------------------------------------------------
+    def planned(self, description: Description, home: Optional[Home]) -> None:
+        self.requests.append(Request(len(self.requests), description, home))
 
-    def forecast_bind(self, new: Binding) -> set:
+    def forecast_bind(self, new: Description) -> set:
         """Statuses that binding may answer."""
-        known = self.by_key.get(new.key)
-        if new.used > new.bytes:
-            return {INVALID_ARGUMENT} | ({MISMATCH} if known or new.placement == PLANNED else set())
-        if known:
-            same = known.bound == new
-            return {OK} if same else {MISMATCH}
-        errors = set()
-        may = {UNSUPPORTED} if self.extras[1] >= self.setting.extra_requests else set()
-        home = self.setting.homes.get(new.key)
-        if new.placement == PLANNED:
-            if new.bytes and self.setting.allocator == "dynamic":  # whether it asks the plan is not said
-                return {OK, MISMATCH} | may | (set() if new.unit else {INVALID_ARGUMENT}) | (
-                    {UNSUPPORTED} if self.sealed else set())
-            if new.bytes and (home is None or home.bytes != new.bytes):
-                errors.add(MISMATCH)
-                if home is None:
-                    errors |= may
-                if not new.unit:
-                    errors.add(INVALID_ARGUMENT)
-            elif not new.bytes and home is not None:
-                errors.add(MISMATCH)
-            elif not new.bytes:  # never placed, so whether it is the plan's or an extra one cannot be told
-                return {OK, MISMATCH, UNSUPPORTED} | (set() if new.unit else {INVALID_ARGUMENT})
-            return errors or {OK}
-        if self.extras[0] >= self.setting.extra_requests:
+        if new.used > new.bytes or new.placement not in (PERSISTENT, DYNAMIC):
+            return {INVALID_ARGUMENT}
+        errors, may = set(), set()
+        if self.extras >= self.setting.extra_requests:
             errors.add(UNSUPPORTED)
         if new.placement == DYNAMIC and self.sealed:
             errors.add(UNSUPPORTED)
-            may = may | (set() if new.bytes else {OK})
+            may = set() if new.bytes else {OK}
         if new.placement == PERSISTENT:
             if self.persistent_taken[0] + new.bytes > self.setting.persistent_room:
                 errors.add(NO_DEVICE_MEMORY)
@@ -216,22 +186,28 @@ class Model:
                 may = may | {NO_DEVICE_MEMORY}
         return (errors or {OK}) | may
 
-    def bound(self, new: Binding, given: int) -> None:
-        known = self.by_key.get(new.key)
-        if known:
-            assert given == known.id, f"bound again as {given}, was {known.id}"
-            return
-        assert given == len(self.requests), f"id {given} of binding number {len(self.requests)}"
-        home = self.setting.homes.get(new.key) if new.placement == PLANNED else None
-        dynamic = self.setting.allocator == "dynamic" and new.placement == PLANNED and new.bytes
-        request = Request(given, new, home, DYNAMIC if dynamic else new.placement)
-        self.requests.append(request)
-        self.by_key[new.key] = request
-        self.extras[0] += new.unit == ""
-        self.extras[1] += new.key not in self.setting.homes
+    def bound(self, new: Description, given: int) -> None:
+        assert given == len(self.requests), f"id {given} of request number {len(self.requests)}"
+        self.requests.append(Request(given, new))
+        self.extras += 1
         if new.placement == PERSISTENT:
             self.persistent_taken[0] += new.bytes
             self.persistent_taken[1] += self.aligned(new.bytes)
+
+    def stream_statuses(self, ids, stream: Optional[Stream], foreign: bool) -> set:
+        """Of bp_pool_set_stream."""
+        wrong = any(i >= len(self.requests) for i in ids)
+        if wrong or foreign or (stream is not None and not stream.alive):
+            return {INVALID_ARGUMENT}
+        ended = {r.promised for r in self.known(ids) if r.promised not in (None, stream)}
+        if not ended or not self.live():
+            return {OK}
+        # Certain where all memory is promised to one stream. Else whether memory is shared with requests of other
+        # streams, so that nothing depends on the promise, is not modelled.
+        everyone = len({r.promised for r in self.requests}) == 1
+        holding = any(r.bound.bytes for r in self.live())
+        placed = any(r.bound.placement in (PLANNED, PERSISTENT) and r.bound.bytes for r in self.known(ids))
+        return {SCHEDULE} if everyone and holding and placed else {OK, SCHEDULE}
 
     # ---- forecasts ---------------------------------------------------------------------------------------------------
 
@@ -256,17 +232,17 @@ class Model:
         errors = self.mistakes(ids, stream, foreign)
         fails = bool(errors)
         for request in self.known(ids):
-            lane = request.bound.lane
-            if lane != LANE_ANY and self.lanes.get(lane) is not stream:
+            if request.promised not in (None, stream):
                 errors.add(SCHEDULE)
-                if lane not in self.lanes:
-                    errors.add(INVALID_ARGUMENT)  # not bound yet: the header names no status
                 fails = fails or request.bound.bytes > 0
+            if request.bound.placement == UNPLACED:
+                errors.add(SCHEDULE)
+                fails = True
             many = self.too_many_streams(request, stream)
             if many is not False:
                 errors.add(SCHEDULE)
                 fails = fails or bool(many)
-            if self.sealed and request.placement == DYNAMIC and not request.holds:
+            if self.sealed and request.bound.placement == DYNAMIC and not request.holds:
                 errors.add(SCHEDULE)
                 fails = fails or request.bound.bytes > 0
         memory, inner = self.memory(ids)
@@ -291,15 +267,11 @@ class Model:
             if request.home is None:
                 continue
             count = request.bound.bytes
-            home = self.home_of(request)
-            free = []
+            home = request.home.address
             if request.home.kind is not None:
                 size_class = self.setting.classes[request.home.kind]
                 free = [a for a in size_class.copies if is_free(a, size_class.bytes, ranges + mine)]
-                if home is None or (home not in free and deviate):
-                    place = free[0] if free else None
-                else:
-                    place = home if home in free else None
+                place = home if home in free else free[0] if free and deviate else None
                 taken = size_class.bytes
             else:
                 place = home if is_free(home, count, ranges + mine) else None
@@ -308,8 +280,7 @@ class Model:
                 mine.append((place, place + taken))
                 continue
             # Held. Would it be free without the others of this call? Then another order may have served it.
-            alone = (is_free(home, taken, ranges) if home is not None
-                     else any(is_free(a, taken, ranges) for a in self.setting.classes[request.home.kind].copies))
+            alone = is_free(home, taken, ranges)
             inner = inner or alone
             sure, maybe = self.overflow_room(len(overflow), count)
             if sure:
@@ -317,8 +288,6 @@ class Model:
             elif maybe:
                 answer = UNSURE if answer == FREE else answer
                 overflow.append(-1)
-            elif alone and request.home.kind is not None and self.setting.selection == SELECT_ANY:
-                answer = UNSURE if answer == FREE else answer
             else:
                 answer = HELD
         return answer, inner
@@ -344,8 +313,10 @@ class Model:
         if self.sealed:
             for request in self.known(ids):
                 stays = request.holds > (request.id in releasing)
-                if request.placement == DYNAMIC and not stays:
+                if request.bound.placement == DYNAMIC and not stays:
                     return ({OK}, {0}) if request.bound.bytes else ({OK}, {0, 1})
+        if any(r.bound.placement == UNPLACED for r in self.known(ids)):
+            return {OK}, {0}
         return {OK}, {FREE: {1}, HELD: {0}, UNSURE: {0, 1}}[memory]
 
     def forecast_use(self, ids, stream: Stream, foreign=False) -> Forecast:
@@ -392,7 +363,7 @@ class Model:
                 request.holds += 1
                 request.shared = True
                 request.left.pop(stream, None)
-                if request.bound.zero:  # the first stream writes zeros; how exactly others wait for them is not said
+                if request.zeroed:  # the first stream writes zeros; how exactly others wait for them is not said
                     allowed = merge(allowed, clock_of(request.acquired_on[0]))
                 self.events.append((EVENT_HOLD, i, self.step, stream))
             else:
@@ -433,21 +404,19 @@ class Model:
             clash = [r.id for begin, end, r in standing if begin < address + count and address < end]
             assert not clash, f"{what} overlaps live {clash}"
             request.where = self._where(request, address, what, standing)
-        home = self.home_of(request)
         if request.where == "overflow":
             self.counts["overflows"] += 1
             self.deviations[1] += 1
-        elif request.where == "plan" and home is not None and address != home:
+        elif request.where == "plan" and address != request.home.address:
             self.deviations[0] += 1
             self.deviations[1] += 1
-        elif request.where == "plan" and request.first is None:
-            request.first = address
-        if request.placement == DYNAMIC:
+        if request.bound.placement == DYNAMIC:
             self.dynamic[0] += count > 0
             self.dynamic[1] += 1
         request.address, request.holds, request.step = address, 1, self.step
         request.streams, request.acquired_on, request.left = [], [], {}
         request.used = request.shared = False
+        request.zeroed = request.zero
         request.needed, request.allowed, request.waits = {}, {}, {}
         if not count:
             return
@@ -470,21 +439,20 @@ class Model:
     def _where(self, request: Request, address: int, what: str, standing) -> str:
         """Which memory it was given, and whether it may have been."""
         setting, count = self.setting, request.bound.bytes
-        if request.placement == DYNAMIC:
+        if request.bound.placement == DYNAMIC:
             return "dynamic"
-        if request.placement == PERSISTENT:
+        if request.bound.placement == PERSISTENT:
             assert request.first in (None, address), f"{what}: persistent memory moved from {request.first:#x}"
             request.first = address
             return "persistent"
         held = [(begin, end) for begin, end, r in standing if r.where == "plan"]
-        home = self.home_of(request)
+        home = request.home.address
         begin, end = setting.overflow_range
         if begin <= address < end:
             assert self.overflow_allowed and not self.sealed, f"{what}: overflow, which is not allowed"
             assert address + count <= end, f"{what} ends behind the overflow memory"
-            if home is not None:
-                width = count if request.home.kind is None else setting.classes[request.home.kind].bytes
-                assert any(b < home + width and home < e for b, e in held), f"{what}: overflow although its own is free"
+            width = count if request.home.kind is None else setting.classes[request.home.kind].bytes
+            assert any(b < home + width and home < e for b, e in held), f"{what}: overflow although its own is free"
             return "overflow"
         if request.home.kind is None:
             assert address == home, f"{what}: its one place is {home:#x}"
@@ -492,14 +460,11 @@ class Model:
         size_class = setting.classes[request.home.kind]
         free = [a for a in size_class.copies if all(a + size_class.bytes <= b or e <= a for b, e in held)]
         assert address in free, f"{what}: not a free copy of its class"
-        if home is None:
-            assert address == free[0], f"{what}: not the lowest free copy {free[0]:#x}"
-        elif address != home:
+        if address != home:
             may = setting.strict != STRICT_ERROR and not self.sealed
             assert may, f"{what}: assigned {home:#x}, and strict"
-            # "any" without strictness: the lowest free one and the one it had are both what the header can mean
-            lowest = setting.selection == SELECT_ANY and address == free[0] and setting.strict != STRICT_WARN
-            assert home not in free or lowest, f"{what}: its own {home:#x} is free"
+            assert home not in free, f"{what}: its own {home:#x} is free"
+            assert address == free[0], f"{what}: not the lowest free copy {free[0]:#x}"
         return "plan"
 
     def used(self, ids, stream: Stream) -> None:
@@ -540,15 +505,7 @@ class Model:
 
     def seal_statuses(self) -> set:
         holding = [r for r in self.live() if r.where in ("dynamic", "overflow") or
-                   (r.placement == DYNAMIC and not r.bound.bytes)]
+                   (r.bound.placement == DYNAMIC and not r.bound.bytes)]
         if not holding:
             return {OK}
         return {SCHEDULE} if any(r.bound.bytes for r in holding) else {OK, SCHEDULE}
-
-    def lane_statuses(self, lane: int, stream: Optional[Stream]) -> set:
-        if lane >= 16 or (stream is not None and not stream.alive):
-            return {INVALID_ARGUMENT}
-        if lane in self.lanes and self.live():  # whether naming the same stream again is a change is not said
-            harmless = self.lanes[lane] is stream or all(not r.bound.bytes for r in self.live())
-            return {OK, SCHEDULE} if harmless else {SCHEDULE}
-        return {OK}

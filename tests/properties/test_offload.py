@@ -5,7 +5,7 @@ Arguments: the core library. BUCKETPOOL_EXAMPLES: how many pools (default 200). 
 import ctypes
 import sys
 import unittest
-from ctypes import byref, c_uint32
+from ctypes import byref
 from dataclasses import dataclass, field
 
 from examples import EXAMPLES, SETTINGS
@@ -91,23 +91,21 @@ class Offload(RuleBasedStateMachine):
         config.joint = joint
         plan = made(lib, "bp_plan_create", buckets, schedule, config)
         for slab, name in renamed.items():
-            if slab < lib.bp_plan_slab_count(plan) and not joint:
+            if slab < worlds.plan_info(lib, plan).slab_count and not joint:
                 check(lib, lib.bp_plan_set_group(plan, slab, name), "bp_plan_set_group")
         self.pool = made(lib, "bp_pool_create", self.device, plan, worlds.pool_config(lib))
-        ids = (c_uint32 * (len(wanted) + 1))()
-        check(lib, lib.bp_pool_bind_buckets(self.pool, buckets, 0, ids), "bp_pool_bind_buckets")
         lib.bp_plan_destroy(byref(plan))
         lib.bp_schedule_destroy(byref(schedule))
         lib.bp_buckets_destroy(byref(buckets))
         self._note_slabs()
-        self._note_requests(wanted, ids)
+        self._note_requests(wanted)
         config = o.OffloadConfig(chunk_bytes=chunk, backing=backing)
         self.offload = made(lib, "bp_offload_create", self.pool, config)
         assert lib.bp_offload_group_count(self.offload) == len(self.groups)
 
     def _note_slabs(self):
         self.slabs, self.groups = [], []
-        for slab in worlds.slab_addresses(self.lib, self.pool):
+        for slab in worlds.pool_slabs(self.lib, self.pool):
             noted = Slab(slab.address, slab.group, bytearray(slab.bytes), bytearray(slab.bytes))
             self.slabs.append(noted)
             group = next((g for g in self.groups if g.name == slab.group), None)
@@ -115,16 +113,16 @@ class Offload(RuleBasedStateMachine):
                 self.groups.append(group := Group(slab.group, []))
             group.slabs.append(noted)
 
-    def _note_requests(self, wanted, ids):
+    def _note_requests(self, wanted):
         self.requests = []
         for want in wanted:
             if not want.bytes:
                 continue
             address, count = ctypes.c_void_p(), ctypes.c_uint64()
-            check(self.lib, self.lib.bp_pool_address(self.pool, ids[want.index], byref(address), byref(count)),
+            check(self.lib, self.lib.bp_pool_address(self.pool, want.index, byref(address), byref(count)),
                   "bp_pool_address")
             slab = next(s for s in self.slabs if 0 <= address.value - s.address < len(s.bytes))
-            request = Request(ids[want.index], want.role, slab, address.value - slab.address, want.bytes)
+            request = Request(want.index, want.role, slab, address.value - slab.address, want.bytes)
             self.requests.append(request)
             if request.lasting:
                 self._call("bp_pool_acquire", self.pool, ids_array([request.id]), 1, self.streams[0], None)
@@ -316,6 +314,7 @@ class Offload(RuleBasedStateMachine):
             if group.residency == o.OFFLOADING:
                 self._call("bp_offload_finish", self.offload, group.name)
                 group.residency = o.OFFLOADED
+                group.offloads += 1
             if group.residency == o.OFFLOADED:
                 self._call("bp_restore_begin", self.offload, group.name, o.LEAVE)
                 group.fill, group.residency = o.LEAVE, o.RESTORING
@@ -323,7 +322,7 @@ class Offload(RuleBasedStateMachine):
                 self._call("bp_restore_finish", self.offload, group.name)
                 self._restored(group)
         self.compare()
-        assert all(slab.resident for slab in worlds.slab_addresses(self.lib, self.pool))
+        self.groups_are_as_expected()
         self.lib.bp_offload_destroy(byref(self.offload))
         self.lib.bp_pool_destroy(byref(self.pool))
 

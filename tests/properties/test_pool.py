@@ -57,15 +57,13 @@ class Properties(unittest.TestCase):
         schedule = worlds.make_schedule(lib, buckets, worlds.Options(prefetch=0, grad_units=1))
         plan = worlds.make_plan(lib, buckets, schedule, b.POLICY_MAX, 0, b.FALLBACK_PERSISTENT, 256)
         pool = made(lib, "bp_pool_create", device.handle, plan, worlds.pool_config(lib))
-        ids = ids_array([9])
-        check(lib, lib.bp_pool_bind_buckets(pool, buckets, 0, ids), "bp_pool_bind_buckets")
         self.addCleanup(device.close)
         for stream in made_streams:
             self.addCleanup(device.destroy_stream, stream)
         for destroy, thing in ((lib.bp_plan_destroy, plan), (lib.bp_schedule_destroy, schedule),
                                (lib.bp_buckets_destroy, buckets), (lib.bp_pool_destroy, pool)):
             self.addCleanup(destroy, byref(thing))
-        return pool, ids, [stream.handle for stream in made_streams]
+        return pool, ids_array([0]), [stream.handle for stream in made_streams]
 
     def test_most_holds_of_a_request(self):
         """A request is held 65535 times and not once more, and goes when all are released."""

@@ -31,10 +31,8 @@ class Case:
     policy: str
     fallback: int
     alignment: int
-    allocator: int
-    selection: int
     strict: int
-    lanes: bool
+    promised: bool  # the pool knows on which streams requests are acquired
     early: tuple  # after which steps the next step's parameters are tried: 0 no, 1 keep them, 2 give them up again
     held: tuple  # which stream is held back from which step on: 0 none, 1 gather, 2 compute, 3 reduce
     opened: int  # every how many steps the gates open
@@ -44,18 +42,14 @@ class Case:
 def cases(draw):
     policy = draw(st.sampled_from(("fixed", "max", "first_fit", "dynamic")))
     both = 1 << b.ROLE_PARAM | 1 << b.ROLE_GRAD
-    selection, strict = draw(st.sampled_from((
-        (b.SELECT_ASSIGNED, b.STRICT_ERROR), (b.SELECT_ASSIGNED, b.STRICT_ERROR), (b.SELECT_ASSIGNED, b.STRICT_OFF),
-        (b.SELECT_ANY, b.STRICT_OFF), (b.SELECT_ANY, b.STRICT_WARN))))  # any and strict may refuse what is planned
     made_of = draw(worlds.units(most=8))
-    allocators = [b.ALLOCATOR_PLAN, b.ALLOCATOR_DYNAMIC] + ([b.ALLOCATOR_SCHEDULED] if policy != "dynamic" else [])
     return Case(
         units=made_of,
         roles=draw(st.sampled_from((both, both, 1 << b.ROLE_PARAM, 1 << b.ROLE_GRAD))),
         options=draw(worlds.options(len(made_of))), policy=policy,
         fallback=draw(st.sampled_from((b.FALLBACK_PERSISTENT, b.FALLBACK_DYNAMIC))),
-        alignment=draw(st.sampled_from((256, 64, 1))), allocator=draw(st.sampled_from([allocators[0]] + allocators)),
-        selection=selection, strict=strict, lanes=draw(st.booleans()),
+        alignment=draw(st.sampled_from((256, 64, 1))),
+        strict=draw(st.sampled_from((b.STRICT_ERROR, b.STRICT_WARN, b.STRICT_OFF))), promised=draw(st.booleans()),
         early=tuple(draw(st.just((0,)) | st.lists(st.integers(0, 2), min_size=1, max_size=5))),
         held=tuple(draw(st.lists(st.sampled_from((0, 0, 1, 2, 3)), min_size=1, max_size=5))),
         opened=draw(st.integers(1, 12)))
@@ -121,20 +115,17 @@ class Run:
         self.undo.append((lib.bp_plan_destroy, self.floor))
         if case.policy == "first_fit":
             offsets = worlds.first_fit(self.requests, self.intervals, case.alignment)
-            plan = worlds.build_plan(lib, self.requests, offsets, case.alignment, predecessors=True)
+            plan = worlds.build_plan(lib, self.requests, offsets, case.alignment)
         else:
             policy = {"fixed": b.POLICY_FIXED, "max": b.POLICY_MAX, "dynamic": b.POLICY_DYNAMIC}[case.policy]
             plan = worlds.make_plan(lib, buckets, schedule, policy, 0, case.fallback, case.alignment)
         self.undo.append((lib.bp_plan_destroy, plan))
-        config = worlds.pool_config(lib, allocator=case.allocator, selection=case.selection, strict=case.strict)
+        config = worlds.pool_config(lib, strict=case.strict)
         self.pool = made(lib, "bp_pool_create", self.m.device, plan, config)
         self.undo.append((lib.bp_pool_destroy, self.pool))
-        ids = ids_array([0] * len(self.requests))
-        check(lib, lib.bp_pool_bind_buckets(self.pool, buckets, case.lanes, ids), "bp_pool_bind_buckets")
-        self.ids = list(ids)
-        if case.lanes:
-            for lane, stream in ((b.LANE_GATHER, self.m.gather), (b.LANE_COMPUTE, self.m.compute)):
-                check(lib, lib.bp_pool_set_lane(self.pool, lane, stream.handle), "bp_pool_set_lane")
+        for parameters, stream in ((True, self.m.gather), (False, self.m.compute)) if case.promised else ():
+            ids = [r for r in range(len(self.requests)) if self.is_parameter(r) == parameters]
+            check(lib, lib.bp_pool_set_stream(self.pool, ids_array(ids), len(ids), stream.handle), "bp_pool_set_stream")
 
     def unmake(self):
         for destroy, thing in reversed(self.undo):
@@ -147,7 +138,7 @@ class Run:
 
     def acquire(self, chosen, stream, attempt):
         """Takes requests in one call and fills them on the stream."""
-        ids = ids_array([self.ids[r] for r in chosen])
+        ids = ids_array(chosen)
         addresses = (c_void_p * max(1, len(chosen)))()
         if attempt:
             yes = c_int(7)
@@ -189,7 +180,7 @@ class Run:
             for r in ending:
                 self.read(r, stream, "last read")
                 del self.live[r]
-            ids = ids_array([self.ids[r] for r in ending])
+            ids = ids_array(ending)
             check(lib, lib.bp_pool_release(self.pool, ids, len(ending), stream.handle), "bp_pool_release")
 
     def starting(self, step):
@@ -223,7 +214,7 @@ class Run:
             else:
                 self.tried_early = True
                 if early == 2:
-                    ids = ids_array([self.ids[r] for r in chosen])
+                    ids = ids_array(chosen)
                     for r in chosen:
                         self.read(r, m.gather, "given up")
                         del self.live[r]
@@ -256,7 +247,7 @@ class Run:
     def judge(self):
         statistics = filled(lib, "bp_pool_statistics_get", b.Statistics, self.pool)
         everything = range(len(self.requests))
-        floor = filled(lib, "bp_plan_summary_get", b.PlanSummary, self.floor).lower_bound_bytes
+        floor = worlds.plan_info(lib, self.floor).lower_bound_bytes
         roles = sorted({request.role for request in self.requests})
         by_role = [self.largest_sum([r for r in everything if self.requests[r].role == role]) for role in roles]
         assert floor == sum(by_role), f"the plan's bound {floor}, from the intervals {by_role}"
@@ -269,9 +260,9 @@ class Run:
         assert statistics.acquires == self.acquires
         assert (statistics.given_up, statistics.said_no) == (self.given_up, self.said_no)
         assert statistics.releases == self.acquires - self.given_up
-        if self.case.selection == b.SELECT_ASSIGNED and not self.tried_early:  # early ones may go where it is free
+        if not self.tried_early:  # early ones may go where it is free
             assert statistics.deviations == 0, f"{statistics.deviations} deviations although the schedule was followed"
-        event(f"{self.case.policy} by {lib.bp_pool_allocator_name(self.pool).decode()}")
+        event(f"{self.case.policy}, strict {self.case.strict}")
 
 
 class Schedules(unittest.TestCase):

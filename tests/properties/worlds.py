@@ -23,7 +23,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request as the library derived it from a bucket."""
+    """A request as the library derived it from a bucket. Its index is its id."""
 
     index: int
     unit: str
@@ -31,22 +31,10 @@ class Wanted:
     role: int
     dtype: int  # storage
     bytes: int
-    declared: int  # dtype of the bucket where it has the same storage, else as `dtype`
 
     @property
     def key(self):
         return self.unit, self.ordinal, self.role
-
-
-@dataclass(frozen=True)
-class Placed:
-    """An assignment of a plan."""
-
-    key: tuple
-    dtype: int
-    slab: int
-    offset: int
-    bytes: int
 
 
 def shapes():
@@ -90,8 +78,7 @@ def read_requests(lib, buckets) -> list:
         request = filled(lib, "bp_buckets_request", b.Request, buckets, index)
         bucket = filled(lib, "bp_buckets_get", b.Bucket, buckets, request.bucket)
         unit = lib.bp_buckets_unit_name(buckets, bucket.unit).decode()
-        declared = b.FP8 if request.role == b.ROLE_PARAM and bucket.dtype == b.FP8 else request.dtype
-        result.append(Wanted(index, unit, bucket.ordinal, request.role, request.dtype, request.bytes, declared))
+        result.append(Wanted(index, unit, bucket.ordinal, request.role, request.dtype, request.bytes))
     return result
 
 
@@ -171,48 +158,31 @@ def first_fit(requests, intervals, alignment, order=None) -> list:
     return offsets
 
 
-def build_plan(lib, requests, offsets, alignment, predecessors):
-    """A plan of one slab through bp_plan_builder. `predecessors`: whether each assignment lists those that it
-    overlaps."""
-    chosen = [i for i, offset in enumerate(offsets) if offset is not None]
-    total = max(offsets[i] + align(requests[i].bytes, alignment) for i in chosen)
-    summary = b.PlanSummary(policy=b.POLICY_SCHEDULED, copies=0, feasible=1, stable=1, optimal=0, alignment=alignment,
-                            bytes=total, lower_bound_bytes=0, infeasible_because=b"")
-    builder = made(lib, "bp_plan_builder_create", summary)
+def build_plan(lib, requests, offsets, alignment, used=(100,)):
+    """A plan of one slab. Requests without an offset have no memory. `used`: percents of the requests' bytes, repeated."""
+    total = max(offset + align(request.bytes, alignment) for request, offset in zip(requests, offsets)
+                if offset is not None)
+    planned = (b.PlanRequest * len(requests))(*(
+        b.PlanRequest(unit=r.unit.encode(), ordinal=r.ordinal, role=r.role, dtype=r.dtype, bytes=r.bytes,
+                      used_bytes=r.bytes * used[i % len(used)] // 100, offset=offset or 0,
+                      placement=b.UNPLACED if offset is None else b.PLANNED)
+        for i, (r, offset) in enumerate(zip(requests, offsets))))
     slab = b.PlanSlab(bytes=total, group=b"joint")
-    check(lib, lib.bp_plan_builder_add_slab(builder, ctypes.byref(slab)), "bp_plan_builder_add_slab")
-    for i in chosen:
-        request, begin = requests[i], offsets[i]
-        others = [n for n, j in enumerate(chosen) if j != i and offsets[j] < begin + align(request.bytes, alignment)
-                  and begin < offsets[j] + align(requests[j].bytes, alignment)] if predecessors else []
-        assignment = b.Assignment(unit=request.unit.encode(), ordinal=request.ordinal, role=request.role,
-                                  dtype=request.dtype, slab=0, offset=begin, bytes=request.bytes,
-                                  predecessors=b.ids_array(others), predecessor_count=len(others))
-        status = lib.bp_plan_builder_add_assignment(builder, ctypes.byref(assignment))
-        check(lib, status, "bp_plan_builder_add_assignment")
-    plan = ctypes.c_void_p()
-    check(lib, lib.bp_plan_builder_finish(ctypes.byref(builder), ctypes.byref(plan)), "bp_plan_builder_finish")
-    return plan
+    info = b.PlanInfo(policy=b.POLICY_SCHEDULED, feasible=1, stable=1, alignment=alignment, bytes=total,
+                      request_count=len(planned), requests=planned, slab_count=1, slabs=ctypes.pointer(slab))
+    return made(lib, "bp_plan_from_info", info)
 
 
-def read_assignments(lib, plan) -> list:
-    result = []
-    for index in range(lib.bp_plan_assignment_count(plan)):
-        a = filled(lib, "bp_plan_assignment_get", b.Assignment, plan, index)
-        result.append(Placed((a.unit.decode(), a.ordinal, a.role), a.dtype, a.slab, a.offset, a.bytes))
-    return result
+def plan_info(lib, plan):
+    return lib.bp_plan_get_info(plan).contents
 
 
-def read_classes(lib, plan) -> list:
-    count = lib.bp_plan_class_count(plan)
-    return [filled(lib, "bp_plan_class_get", b.PlanClass, plan, index) for index in range(count)]
-
-
-def class_of(placed, classes) -> Optional[int]:
-    """The class that an assignment is a copy of."""
-    for index, c in enumerate(classes):
+def class_of(placed, info) -> Optional[int]:
+    """The class that a request of a plan is a copy of."""
+    for index in range(info.class_count):
+        c = info.classes[index]
         copies = [c.offset + copy * c.stride for copy in range(c.copies)]
-        if c.slab == placed.slab and placed.offset in copies and placed.bytes:
+        if c.slab == placed.slab and placed.offset in copies:
             return index
     return None
 
@@ -226,5 +196,6 @@ def pool_config(lib, **values):
     return config
 
 
-def slab_addresses(lib, pool) -> list:
-    return [filled(lib, "bp_pool_slab_get", b.PoolSlab, pool, index) for index in range(lib.bp_pool_slab_count(pool))]
+def pool_slabs(lib, pool) -> list:
+    info = lib.bp_pool_get_info(pool).contents
+    return info.slabs[:info.slab_count]
