@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "../contract/support.h"
+#include "allocators/observers.h"
 #include "allocators/recorder.h"
 
 #define EIGHT "300 300 300 300 300 300 300 300"
@@ -86,7 +87,7 @@ static void lap(int signal)
     (void)signal;
     signals++;
     for (unsigned i = 0; i <= TINY; i++)
-        bp_recorder_tell(k->pool, BP_EVENT_USE, param(k, 1), k->streams[1]);
+        bp_recorder_observer.note(k->pool, BP_EVENT_USE, param(k, 1), k->streams[1]);
 }
 
 /* What is there is of one piece. */
@@ -115,7 +116,7 @@ static void test_interrupted_anywhere(void **state)
     assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
     for (unsigned i = 0; signals < (int)SIGNALS && i < MOST_EVENTS; i++) {
         int seen = signals;
-        bp_recorder_tell(k.pool, BP_EVENT_USE, param(&k, 0), k.streams[0]);
+        bp_recorder_observer.note(k.pool, BP_EVENT_USE, param(&k, 0), k.streams[0]);
         if (signals == seen)
             continue;
         assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
