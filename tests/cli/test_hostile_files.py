@@ -31,7 +31,7 @@ STAGED = ".bucketpool-"
 WRITERS = {
     "plan.json": ("plan", MODEL, "-o"),
     "plan.svg": ("plan", MODEL, "--plot"),
-    "explain.pdf": ("explain", MODEL, "--plot"),
+    "schedule.pdf": ("schedule", MODEL, "--plot"),
     "schedule.png": ("schedule", MODEL, "--plot"),
     "trace.json": ("run", MODEL, "--device", "null", "--steps", "1", "--trace"),
     "packing.csv": ("pack", PACKING, "-o"),
