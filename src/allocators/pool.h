@@ -216,11 +216,4 @@ static inline uint64_t bp_read(const _Atomic uint64_t *counter)
     return atomic_load_explicit((_Atomic uint64_t *)counter, memory_order_relaxed);
 }
 
-/* Adds callbacks to every slab, after those added before; attach is called at once for each, in slab order. When one fails those before
- * it are detached again in reverse and its status is returned. The table is copied; `user` must stay valid.
- * Errors: BP_ERR_SCHEDULE when the pool is sealed, BP_ERR_CAPTURE while it is being captured. */
-BP_API bp_status bp_pool_attach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
-/* Removes them again, with detach for each slab in reverse. Errors: BP_ERR_INVALID_ARGUMENT (not attached). */
-BP_API bp_status bp_pool_detach(bp_pool *pool, const bp_slab_callbacks *callbacks, void *user);
-
 #endif

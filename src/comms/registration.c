@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-#include "allocators/pool.h"
 #include "comms/nccl.h"
 #include "core/fail.h"
 #include "devices/device.h"
+#include "memory/slab_callbacks.h"
 #include "nvtx/nvtx.h"
 
 const char *bp_register_kind_name(bp_register_kind kind)

@@ -5,6 +5,7 @@
 #include <bucketpool/pool.h>
 
 #include "devices/device.h"
+#include "memory/slab_callbacks.h"
 
 typedef struct bp_slab {
     uint8_t *address;
@@ -14,23 +15,6 @@ typedef struct bp_slab {
     bool mapped;    /* at the address: the slab has its memory */
     bool absent;    /* observers were told that it has none */
 } bp_slab;
-
-/* Residency observer: called when a slab is mapped and unmapped. Registration with communicators, annotations, captures. */
-typedef struct bp_slab_callbacks {
-    /* The slab has memory from now on: called when it is added and whenever memory comes back. A failure undoes what brought
-     * the memory. */
-    bp_status (*attach)(void *user, uint32_t slab, void *address, uint64_t bytes);
-    /* It is about to lose it; in the reverse order of attach. */
-    void (*detach)(void *user, uint32_t slab, void *address, uint64_t bytes);
-    /* The pool is being destroyed, everything is detached; `user` is not used any more. May be NULL. */
-    void (*gone)(void *user);
-    /* Asked before slabs lose their memory and before attach hears that it is back, with how that went here so far: how it went for all
-     * who take part (ranks of communicators). May be NULL: nobody else does. */
-    bp_status (*agree)(void *user, bp_status so_far);
-    /* Whether graphs that are captured now keep what attach made for the slab (addresses of windows), and so are void once it is
-     * detached. May be NULL: they do not. */
-    int (*is_captured)(void *user, uint32_t slab);
-} bp_slab_callbacks;
 
 typedef struct bp_slab_observer {
     bp_slab_callbacks callbacks;

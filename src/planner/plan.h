@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "core/memory.h"
+#include "planner/plan_from_info.h"
 
 /* Where a role's buffers and witnesses begin in those of the plan. */
 typedef struct bp_role_ranges {
@@ -49,10 +50,5 @@ bp_status bp_plan_make_table(bp_plan *plan);
 /* "param of layers.3, bucket.0", for messages. */
 #define BP_PLAN_REQUEST_BYTES 192
 const char *bp_plan_describe(const bp_plan_request *request, char text[BP_PLAN_REQUEST_BYTES]);
-
-/* A plan with these contents but for roles, all copied: for readers of saved plans. bytes and bounds are taken as they are.
- * Errors: BP_ERR_MISMATCH (requests or classes outside their slabs, not aligned, a request twice), BP_ERR_INVALID_ARGUMENT
- * (unknown policy, dtypes, roles, placements; more than 65535 slabs), BP_ERR_NO_HOST_MEMORY. */
-BP_API bp_status bp_plan_from_info(const bp_plan_info *info, bp_plan **plan);
 
 #endif

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "allocators/pool.h"
+#include "memory/slab_callbacks.h"
 #include "machine.h"
-#include "planner/plan.h"
+#include "planner/plan_from_info.h"
 
 #define PAGE 4096u
 #define PART_BYTES (UINT64_C(256) << 20)
