@@ -3,10 +3,10 @@
  *
  * The instances run in turns, and a figure is the median of its turns. Time is the processor's, so that what else runs counts less;
  * "wall" is the clock's. Reading a file is not counted. */
+#include "formats/packing_file.h"
 #include "json_head.h"
 
 #include <bucketpool/bucketpool.h>
-#include <bucketpool/formats.h>
 
 #include <dirent.h>
 #include <stdlib.h>

@@ -22,7 +22,7 @@ OUTPUT = os.path.join(ROOT, "python", "bucketpool", "_abi.py")
 
 # Headers of libraries of their own; all others are the core's. MPI's communicators are for C programs: Python has its
 # own groups.
-LIBRARIES = {"formats": "formats", "snapshot": "formats", "logprob": "logprob", "lm_head": "logprob", "loss": "logprob",
+LIBRARIES = {"formats": "formats", "logprob": "logprob", "lm_head": "logprob", "loss": "logprob",
              "cp": "logprob"}
 LEFT_OUT = ("bucketpool", "comm_mpi")
 

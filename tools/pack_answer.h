@@ -2,8 +2,7 @@
 #ifndef TOOLS_PACK_ANSWER_H
 #define TOOLS_PACK_ANSWER_H
 
-#include <bucketpool/formats.h>
-
+#include "formats/packing_file.h"
 #include "pack_options.h"
 
 typedef struct pack_answer {

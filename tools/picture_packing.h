@@ -2,8 +2,7 @@
 #ifndef BP_TOOLS_PICTURE_PACKING_H
 #define BP_TOOLS_PICTURE_PACKING_H
 
-#include <bucketpool/formats.h>
-
+#include "formats/packing_file.h"
 #include "outputs.h"
 
 typedef struct packing_picture {

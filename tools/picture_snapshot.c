@@ -53,7 +53,7 @@ static const char *arrange(page *p)
 {
     const view_pool *pool = p->pool;
     double total = 1, y = MARGIN + HEADING;
-    p->band_count = pool->about.slabs + (pool->track_count > 0);
+    p->band_count = pool->info->slab_count + (pool->track_count > 0);
     p->bands = calloc(p->band_count + 1, sizeof *p->bands);
     p->track_offsets = calloc(pool->track_count + 1, sizeof *p->track_offsets);
     if (p->bands == NULL || p->track_offsets == NULL)
@@ -62,7 +62,7 @@ static const char *arrange(page *p)
         p->track_offsets[i + 1] = p->track_offsets[i] + pool->tracks[i];
     for (size_t i = 0; i < p->band_count; i++) {
         p->bands[i].bytes =
-            i < pool->about.slabs ? (double)pool->slabs[i].bytes : (double)p->track_offsets[pool->track_count];
+            i < pool->info->slab_count ? (double)pool->slabs[i].bytes : (double)p->track_offsets[pool->track_count];
         total += p->bands[i].bytes;
     }
     double count = fmax((double)p->band_count, 1), gap = fmin(SLAB_GAP, SLABS_HEIGHT / 3.0 / count);
@@ -76,8 +76,8 @@ static const char *arrange(page *p)
     }
     p->bottom = MARGIN + HEADING + SLABS_HEIGHT;
     uint64_t most = pool->peak_bytes;
-    if (pool->about.has_plan && pool->about.plan_bytes > most)
-        most = pool->about.plan_bytes;
+    if (pool->info->has_plan && pool->info->plan_bytes > most)
+        most = pool->info->plan_bytes;
     p->live = (picture_box){MARGIN + LEFT, p->bottom + GAP, PLOT_WIDTH, LIVE_HEIGHT, fmax((double)most, 1) * 1.12, 0};
     return NULL;
 }
@@ -116,7 +116,7 @@ static void draw_band(cairo_t *cr, const page *p, size_t index)
 {
     const picture_box *band = &p->bands[index];
     const view_pool *pool = p->pool;
-    const char *name = index < pool->about.slabs ? pool->slabs[index].group : "outside slabs";
+    const char *name = index < pool->info->slab_count ? pool->slabs[index].group : "outside slabs";
     char amount[PICTURE_BYTES_CHARS];
     if (!p->is_image) {
         picture_colour(cr, PICTURE_UNUSED, 1);
@@ -154,13 +154,11 @@ static void find_gone(const page *p, gone_function each, void *user)
 {
     const view_pool *pool = p->pool;
     picture_box box;
-    uint64_t *since = calloc(pool->about.slabs + 1, sizeof *since); /* UINT64_MAX: it has memory */
-    for (size_t i = 0; since != NULL && i < pool->about.slabs; i++)
+    uint64_t *since = calloc(pool->info->slab_count + 1, sizeof *since); /* UINT64_MAX: it has memory */
+    for (size_t i = 0; since != NULL && i < pool->info->slab_count; i++)
         since[i] = pool->slabs[i].resident_at_start ? UINT64_MAX : 0;
-    for (size_t i = 0; since != NULL && i < pool->about.slab_events; i++) {
-        bp_snapshot_slab_event event = {.size = sizeof event};
-        if (bp_snapshot_slab_event_get(pool->snapshot, pool->index, i, &event) != BP_OK)
-            continue;
+    for (size_t i = 0; since != NULL && i < pool->info->slab_event_count; i++) {
+        bp_snapshot_slab_event event = pool->info->slab_events[i];
         uint64_t now = event.time_ns - pool->first_ns, *before = &since[event.slab];
         if (event.gained && *before != UINT64_MAX) {
             box = gone_box(p, event.slab, *before, now);
@@ -169,7 +167,7 @@ static void find_gone(const page *p, gone_function each, void *user)
         if (event.gained || *before == UINT64_MAX)
             *before = event.gained ? UINT64_MAX : now;
     }
-    for (uint32_t i = 0; since != NULL && i < pool->about.slabs; i++) {
+    for (uint32_t i = 0; since != NULL && i < pool->info->slab_count; i++) {
         if (since[i] == UINT64_MAX)
             continue;
         box = gone_box(p, i, since[i], pool->length_ns);
@@ -353,11 +351,11 @@ static void draw_live(cairo_t *cr, const page *p)
     const picture_view view = {.cr = cr, .box = &p->live};
     picture_draw_memory_axis(&view);
     draw_curve(cr, p, false, 0.4);
-    if (!p->pool->about.has_plan)
+    if (!p->pool->info->has_plan)
         return;
     draw_curve(cr, p, true, 0.6);
     cairo_set_dash(cr, dashes, 2, 0);
-    draw_level(cr, p, p->pool->about.lower_bound_bytes, &mark, "lower bound of the plan");
+    draw_level(cr, p, p->pool->info->lower_bound_bytes, &mark, "lower bound of the plan");
     cairo_set_dash(cr, NULL, 0, 0);
 }
 
@@ -443,8 +441,8 @@ static void draw_page(cairo_t *cr, const void *user)
 const char *picture_draw_snapshot(const snapshot_picture *input, const output *to)
 {
     page p = {.input = input, .pool = input->pool};
-    p.is_image =
-        p.pool->span_count > MOST_BOXES || p.pool->about.slab_events > MOST_BOXES || p.pool->about.slabs > MOST_BOXES;
+    p.is_image = p.pool->span_count > MOST_BOXES || p.pool->info->slab_event_count > MOST_BOXES ||
+                 p.pool->info->slab_count > MOST_BOXES;
     const char *error = arrange(&p);
     const picture_page drawn = {MARGIN + LEFT + PLOT_WIDTH + MARGIN, p.live.y + p.live.height + BELOW, draw_page, &p};
     if (error == NULL)

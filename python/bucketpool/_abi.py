@@ -657,26 +657,6 @@ class bp_lend(Sized):
     _fields_ = [("size", c_size_t), ("id", c_uint32), ("dtype", c_int), ("versioned", c_int32)]
 
 
-# ---- pack.h --------------------------------------------------------------------------------------------------------
-
-BP_PACK_PLACED = 1
-BP_PACK_INFEASIBLE = 2
-BP_PACK_NOT_FOUND = 3
-
-
-class bp_pack_config(Sized):
-    _fields_ = [("size", c_size_t), ("capacity", c_uint64), ("work", c_uint64), ("known", POINTER(c_uint64))]
-
-
-class bp_pack_result(Sized):
-    _fields_ = [("size", c_size_t), ("outcome", c_int), ("optimal", c_uint32), ("bytes", c_uint64), ("bound", c_uint64),
-                ("proven", c_uint64), ("work", c_uint64), ("method", c_char_p)]
-
-
-class bp_packing_fault(Sized):
-    _fields_ = [("size", c_size_t), ("found", c_uint32), ("item", c_uint32), ("other", c_uint32)]
-
-
 # ---- formats.h -----------------------------------------------------------------------------------------------------
 
 
@@ -860,6 +840,26 @@ class bp_offload_group(Sized):
                 ("restores", c_uint64), ("leases", c_uint32), ("pinned", c_int32)]
 
 
+# ---- pack.h --------------------------------------------------------------------------------------------------------
+
+BP_PACK_PLACED = 1
+BP_PACK_INFEASIBLE = 2
+BP_PACK_NOT_FOUND = 3
+
+
+class bp_pack_config(Sized):
+    _fields_ = [("size", c_size_t), ("capacity", c_uint64), ("work", c_uint64), ("known", POINTER(c_uint64))]
+
+
+class bp_pack_result(Sized):
+    _fields_ = [("size", c_size_t), ("outcome", c_int), ("optimal", c_uint32), ("bytes", c_uint64), ("bound", c_uint64),
+                ("proven", c_uint64), ("work", c_uint64), ("method", c_char_p)]
+
+
+class bp_packing_fault(Sized):
+    _fields_ = [("size", c_size_t), ("found", c_uint32), ("item", c_uint32), ("other", c_uint32)]
+
+
 # ---- profile.h -----------------------------------------------------------------------------------------------------
 
 BP_PROFILE_PICKLE = 1
@@ -871,55 +871,6 @@ class bp_profile_config(Sized):
                 ("profile_step_count", c_size_t), ("max_entries", c_uint64), ("rank", c_uint32), ("ranks", c_uint32),
                 ("record_ranks", POINTER(c_uint32)), ("record_rank_count", c_size_t), ("coordinates", c_char_p),
                 ("formats", c_uint32), ("plans", POINTER(c_void_p))]
-
-
-# ---- snapshot.h ----------------------------------------------------------------------------------------------------
-
-
-class bp_snapshot_about(Sized):
-    _fields_ = [("size", c_size_t), ("is_ours", c_int), ("version", c_char_p), ("label", c_char_p),
-                ("coordinates", c_char_p), ("rank", c_uint32), ("ranks", c_uint32), ("has_step", c_int),
-                ("step", c_uint64), ("first_time_ns", c_uint64), ("last_time_ns", c_uint64),
-                ("realtime_offset_ns", c_int64), ("pools", c_size_t)]
-
-
-class bp_snapshot_pool(Sized):
-    _fields_ = [("size", c_size_t), ("name", c_char_p), ("allocator", c_char_p), ("fingerprint", c_char_p),
-                ("device", c_char_p), ("has_plan", c_int), ("optimal", c_int), ("plan_bytes", c_uint64),
-                ("lower_bound_bytes", c_uint64), ("roles", c_size_t), ("statistics", c_size_t), ("slabs", c_size_t),
-                ("requests", c_size_t), ("streams", c_size_t), ("live", c_size_t), ("events", c_size_t),
-                ("slab_events", c_size_t), ("lost_events", c_uint64)]
-
-
-class bp_snapshot_role(Sized):
-    _fields_ = [("size", c_size_t), ("role", c_char_p), ("bytes", c_uint64), ("lower_bound_bytes", c_uint64)]
-
-
-class bp_snapshot_slab(Sized):
-    _fields_ = [("size", c_size_t), ("address", c_uint64), ("bytes", c_uint64), ("planned_bytes", c_uint64),
-                ("group", c_char_p), ("resident", c_int), ("resident_at_start", c_int)]
-
-
-class bp_snapshot_request(Sized):
-    _fields_ = [("size", c_size_t), ("unit", c_char_p), ("bucket", c_char_p), ("role", c_char_p), ("dtype", c_char_p),
-                ("placement", c_char_p), ("ordinal", c_uint32), ("bytes", c_uint64), ("holds", c_uint64)]
-
-
-class bp_snapshot_stream(Sized):
-    _fields_ = [("size", c_size_t), ("number", c_uint64), ("name", c_char_p)]
-
-
-class bp_snapshot_live(Sized):
-    _fields_ = [("size", c_size_t), ("id", c_uint32), ("address", c_uint64), ("stream", c_uint64), ("step", c_uint64)]
-
-
-class bp_snapshot_event(Sized):
-    _fields_ = [("size", c_size_t), ("kind", c_int), ("id", c_uint32), ("stream", c_uint64), ("step", c_uint64),
-                ("time_ns", c_uint64), ("address", c_uint64)]
-
-
-class bp_snapshot_slab_event(Sized):
-    _fields_ = [("size", c_size_t), ("gained", c_int), ("slab", c_uint32), ("time_ns", c_uint64)]
 
 
 # ---- torch_allocator.h ---------------------------------------------------------------------------------------------
@@ -1165,20 +1116,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_pool_lend": (c_int, [c_void_p, POINTER(bp_lend), POINTER(c_void_p)]),
         "bp_lent_back": (None, [POINTER(c_void_p)]),
         "bp_pool_lent_count": (c_uint64, [c_void_p]),
-        "bp_packing_create": (c_int, [POINTER(c_void_p)]),
-        "bp_packing_destroy": (None, [POINTER(c_void_p)]),
-        "bp_packing_add_item": (c_int, [c_void_p, c_uint64, POINTER(c_size_t)]),
-        "bp_packing_add_interval": (c_int, [c_void_p, c_size_t, c_uint64, c_uint64]),
-        "bp_packing_add_conflict": (c_int, [c_void_p, c_size_t, c_size_t]),
-        "bp_packing_item_count": (c_size_t, [c_void_p]),
-        "bp_packing_item_size": (c_uint64, [c_void_p, c_size_t]),
-        "bp_packing_interval_count": (c_size_t, [c_void_p]),
-        "bp_packing_interval": (c_int, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_uint64), POINTER(c_uint64)]),
-        "bp_packing_bound": (c_int, [c_void_p, POINTER(c_uint32), POINTER(c_size_t), POINTER(c_uint64)]),
-        "bp_pack_config_init": (c_int, [POINTER(bp_pack_config), c_size_t]),
-        "bp_pack": (c_int, [c_void_p, POINTER(bp_pack_config), POINTER(c_uint64), POINTER(bp_pack_result)]),
-        "bp_packing_check": (c_int, [c_void_p, POINTER(c_uint64), c_uint64]),
-        "bp_packing_find_fault": (c_int, [c_void_p, POINTER(c_uint64), c_uint64, POINTER(bp_packing_fault)]),
         "bp_nccl_find": (c_int, [POINTER(bp_nccl_functions)]),
         "bp_nccl_config_init": (c_int, [POINTER(bp_nccl_config), c_size_t]),
         "bp_comm_create_nccl": (c_int, [POINTER(bp_nccl_config), POINTER(c_void_p)]),
@@ -1204,6 +1141,20 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_offload_group_find": (c_int, [c_void_p, c_char_p, POINTER(bp_offload_group)]),
         "bp_lease_take": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p)]),
         "bp_lease_return": (None, [POINTER(c_void_p)]),
+        "bp_packing_create": (c_int, [POINTER(c_void_p)]),
+        "bp_packing_destroy": (None, [POINTER(c_void_p)]),
+        "bp_packing_add_item": (c_int, [c_void_p, c_uint64, POINTER(c_size_t)]),
+        "bp_packing_add_interval": (c_int, [c_void_p, c_size_t, c_uint64, c_uint64]),
+        "bp_packing_add_conflict": (c_int, [c_void_p, c_size_t, c_size_t]),
+        "bp_packing_item_count": (c_size_t, [c_void_p]),
+        "bp_packing_item_size": (c_uint64, [c_void_p, c_size_t]),
+        "bp_packing_interval_count": (c_size_t, [c_void_p]),
+        "bp_packing_interval": (c_int, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_uint64), POINTER(c_uint64)]),
+        "bp_packing_bound": (c_int, [c_void_p, POINTER(c_uint32), POINTER(c_size_t), POINTER(c_uint64)]),
+        "bp_pack_config_init": (c_int, [POINTER(bp_pack_config), c_size_t]),
+        "bp_pack": (c_int, [c_void_p, POINTER(bp_pack_config), POINTER(c_uint64), POINTER(bp_pack_result)]),
+        "bp_packing_check": (c_int, [c_void_p, POINTER(c_uint64), c_uint64]),
+        "bp_packing_find_fault": (c_int, [c_void_p, POINTER(c_uint64), c_uint64, POINTER(bp_packing_fault)]),
         "bp_profile_config_init": (c_int, [POINTER(bp_profile_config), c_size_t]),
         "bp_profile_create": (c_int, [POINTER(c_void_p), c_size_t, POINTER(bp_profile_config), POINTER(c_void_p)]),
         "bp_profile_destroy": (None, [POINTER(c_void_p)]),
@@ -1240,26 +1191,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_plan_write": (c_int, [c_void_p, c_char_p]),
         "bp_plan_read": (c_int, [c_char_p, POINTER(c_void_p)]),
         "bp_plan_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_void_p)]),
-        "bp_packing_file_read": (c_int, [c_char_p, POINTER(c_void_p)]),
-        "bp_packing_file_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_void_p)]),
-        "bp_packing_file_destroy": (None, [POINTER(c_void_p)]),
-        "bp_packing_file_packing": (c_void_p, [c_void_p]),
-        "bp_packing_file_id": (c_char_p, [c_void_p, c_size_t]),
-        "bp_packing_file_offsets": (POINTER(c_uint64), [c_void_p]),
-        "bp_packing_file_write": (c_int, [c_void_p, POINTER(c_uint64), c_char_p]),
-        "bp_snapshot_read": (c_int, [c_char_p, POINTER(c_void_p)]),
-        "bp_snapshot_parse": (c_int, [c_void_p, c_size_t, c_char_p, POINTER(c_void_p)]),
-        "bp_snapshot_destroy": (None, [POINTER(c_void_p)]),
-        "bp_snapshot_about_get": (c_int, [c_void_p, POINTER(bp_snapshot_about)]),
-        "bp_snapshot_pool_get": (c_int, [c_void_p, c_size_t, POINTER(bp_snapshot_pool)]),
-        "bp_snapshot_role_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_role)]),
-        "bp_snapshot_slab_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_slab)]),
-        "bp_snapshot_request_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_request)]),
-        "bp_snapshot_stream_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_stream)]),
-        "bp_snapshot_live_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_live)]),
-        "bp_snapshot_event_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_event)]),
-        "bp_snapshot_slab_event_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(bp_snapshot_slab_event)]),
-        "bp_snapshot_statistic_get": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(c_char_p), POINTER(c_uint64)]),
     },
     "logprob": {
         "bp_cp_multiple": (c_int, [c_uint32, c_uint32, c_int, POINTER(c_uint64)]),

@@ -1,44 +1,28 @@
-/* A packing instance and the rows that it was read from. */
+/* Packing instances in files, for the command (version node BUCKETPOOL_PRIVATE); not installed. */
 #ifndef BP_FORMATS_PACKING_FILE_H
 #define BP_FORMATS_PACKING_FILE_H
 
-#include <bucketpool/formats.h>
+#include <bucketpool/pack.h>
 
-#include "formats/csv.h"
+/* Packing instances as CSV: a header line with the columns id, lower, upper, size and optionally gaps and offset, in any order; a
+ * row an item, live in [lower, upper) except in its gaps ("a-b" ranges [a, b), separated by spaces). docs/formats.md.
+ * Errors name file, line and column: intervals that end before they start, gaps that are empty, overlap or leave the interval,
+ * negative numbers, sizes whose sum does not fit 64 bits, an id twice, a missing or unknown column, a row too long or too short.
+ * Source of the format: google/minimalloc. */
+typedef struct bp_packing_file bp_packing_file;
 
-typedef enum bp_packing_column {
-    BP_COLUMN_ID,
-    BP_COLUMN_LOWER,
-    BP_COLUMN_UPPER,
-    BP_COLUMN_SIZE,
-    BP_COLUMN_GAPS,
-    BP_COLUMN_OFFSET,
-    BP_COLUMN_COUNT
-} bp_packing_column;
-
-extern const char *const bp_packing_column_names[BP_COLUMN_COUNT];
-
-typedef struct bp_packing_row {
-    const char *cells[BP_COLUMN_COUNT]; /* as given; NULL: no such column */
-    size_t id_at;                       /* where in its line the id stands */
-} bp_packing_row;
-
-struct bp_packing_file {
-    bp_packing *packing;
-    bp_packing_column columns[BP_COLUMN_COUNT]; /* in the order of the file */
-    size_t column_count;
-    bool has_column[BP_COLUMN_COUNT];
-    bp_packing_row *rows; /* row i is line i + 2 */
-    uint64_t *offsets;    /* of the rows */
-    size_t row_count, row_capacity;
-    char *text; /* of the cells */
-};
-
-/* Adds the intervals that item `item` is live in: [begin, end) without the gaps of `field`, NULL for none. */
-bp_status bp_packing_add_life(bp_packing *packing, size_t item, uint64_t begin, uint64_t end, const bp_csv *csv,
-                              const bp_csv_field *field);
-
-/* Takes the digits at `*text` and moves behind them. false: there are none, or the number does not fit 64 bits. */
-bool bp_take_number(const char **text, uint64_t *number);
+/* The caller owns the file: bp_packing_file_destroy, which accepts NULL and pointers to NULL and sets *file to NULL. */
+BP_API bp_status bp_packing_file_read(const char *path, bp_packing_file **file);
+/* `origin` names the text in errors. */
+BP_API bp_status bp_packing_file_parse(const char *text, size_t bytes, const char *origin, bp_packing_file **file);
+BP_API void bp_packing_file_destroy(bp_packing_file **file);
+/* The instance, items in the order of the rows. Lives as long as the file. */
+BP_API const bp_packing *bp_packing_file_packing(const bp_packing_file *file);
+/* NULL when there is no such item. Lives as long as the file. */
+BP_API const char *bp_packing_file_id(const bp_packing_file *file, size_t item);
+/* The offset column; NULL when the file has none. Lives as long as the file. */
+BP_API const uint64_t *bp_packing_file_offsets(const bp_packing_file *file);
+/* Writes the same rows with an `offset` column (replaced when there was one), atomically. Errors: BP_ERR_IO. */
+BP_API bp_status bp_packing_file_write(const bp_packing_file *file, const uint64_t *offsets, const char *path);
 
 #endif

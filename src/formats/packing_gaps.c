@@ -4,7 +4,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "formats/packing_file.h"
+#include "formats/packing_rows.h"
 
 typedef struct gap {
     uint64_t begin, end;

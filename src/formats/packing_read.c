@@ -6,7 +6,7 @@
 #include "core/fail.h"
 #include "formats/detail.h"
 #include "formats/file.h"
-#include "formats/packing_file.h"
+#include "formats/packing_rows.h"
 
 #define EXPECTED_COLUMNS "id, lower, upper, size and optionally gaps and offset"
 

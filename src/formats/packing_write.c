@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "formats/packing_file.h"
+#include "formats/packing_rows.h"
 #include "formats/written.h"
 
 /* In quotes where it must be, quotes in it doubled. */

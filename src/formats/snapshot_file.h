@@ -2,30 +2,11 @@
 #ifndef BP_FORMATS_SNAPSHOT_FILE_H
 #define BP_FORMATS_SNAPSHOT_FILE_H
 
-#include <bucketpool/snapshot.h>
-
 #include "formats/pickle.h"
-
-typedef struct bp_snapshot_statistic {
-    const char *name;
-    uint64_t value;
-} bp_snapshot_statistic;
-
-typedef struct bp_snapshot_part {
-    bp_snapshot_pool about;
-    bp_snapshot_role *roles;
-    bp_snapshot_statistic *statistics;
-    bp_snapshot_slab *slabs;
-    bp_snapshot_request *requests;
-    bp_snapshot_stream *streams;
-    bp_snapshot_live *live;
-    bp_snapshot_event *events;
-    bp_snapshot_slab_event *slab_events;
-} bp_snapshot_part;
+#include "formats/snapshot.h"
 
 struct bp_snapshot {
-    bp_snapshot_about about;
-    bp_snapshot_part *pools;
+    bp_snapshot_info info;
     struct bp_snapshot_block *blocks; /* memory of everything here */
 };
 

@@ -34,15 +34,14 @@ static bp_status read_member_text(const bp_snapshot_at *at, const char *name, co
 
 /* ---- the plan and statistics -------------------------------------------------------------------------------------------------- */
 
-static bp_status read_roles(const bp_snapshot_at *plan, bp_snapshot_part *pool)
+static bp_status read_roles(const bp_snapshot_at *plan, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(plan, "roles");
     void *entries = NULL;
-    BP_TRY(bp_snapshot_list(&list, sizeof *pool->roles, &entries, &pool->about.roles));
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->roles, &entries, &pool->role_count));
     pool->roles = entries;
-    for (size_t i = 0; i < pool->about.roles; i++) {
+    for (size_t i = 0; i < pool->role_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
-        pool->roles[i].size = sizeof *pool->roles;
         BP_TRY(read_name(&role, &pool->roles[i].role));
         BP_TRY(read_member(&item, "bytes", &pool->roles[i].bytes));
         BP_TRY(read_member(&item, "lower_bound_bytes", &pool->roles[i].lower_bound_bytes));
@@ -50,19 +49,19 @@ static bp_status read_roles(const bp_snapshot_at *plan, bp_snapshot_part *pool)
     return BP_OK;
 }
 
-static bp_status read_plan(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_plan(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at plan = bp_snapshot_member(at, "plan"), optimal = bp_snapshot_member(&plan, "optimal");
     if (plan.value.kind <= BP_PICKLE_NONE)
         return BP_OK;
-    pool->about.has_plan = 1;
-    BP_TRY(read_member(&plan, "bytes", &pool->about.plan_bytes));
-    BP_TRY(read_member(&plan, "lower_bound_bytes", &pool->about.lower_bound_bytes));
-    BP_TRY(bp_snapshot_truth(&optimal, &pool->about.optimal));
+    pool->has_plan = 1;
+    BP_TRY(read_member(&plan, "bytes", &pool->plan_bytes));
+    BP_TRY(read_member(&plan, "lower_bound_bytes", &pool->lower_bound_bytes));
+    BP_TRY(bp_snapshot_truth(&optimal, &pool->optimal));
     return read_roles(&plan, pool);
 }
 
-static bp_status read_statistics(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_statistics(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at statistics = bp_snapshot_member(at, "statistics");
     const bp_pickle *pickle = at->reader->pickle;
@@ -76,26 +75,25 @@ static bp_status read_statistics(const bp_snapshot_at *at, bp_snapshot_part *poo
         bp_pickle_value key = bp_pickle_get(pickle, v->items[i]), value = bp_pickle_get(pickle, v->items[i + 1]);
         if (key.kind != BP_PICKLE_STRING || value.kind != BP_PICKLE_INTEGER || value.is_negative)
             continue;
-        bp_snapshot_statistic *entry = &pool->statistics[pool->about.statistics];
+        bp_snapshot_statistic *entry = &pool->statistics[pool->statistic_count];
         BP_TRY(bp_snapshot_copy(at->reader, key.text, key.count, &entry->name));
         entry->value = value.magnitude;
-        pool->about.statistics++;
+        pool->statistic_count++;
     }
     return BP_OK;
 }
 
 /* ---- slabs, requests, streams --------------------------------------------------------------------------------------------------- */
 
-static bp_status read_slabs(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_slabs(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(at, "slabs");
     void *entries = NULL;
-    BP_TRY(bp_snapshot_list(&list, sizeof *pool->slabs, &entries, &pool->about.slabs));
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->slabs, &entries, &pool->slab_count));
     pool->slabs = entries;
-    for (size_t i = 0; i < pool->about.slabs; i++) {
+    for (size_t i = 0; i < pool->slab_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i), resident = bp_snapshot_member(&item, "resident");
         bp_snapshot_slab *slab = &pool->slabs[i];
-        slab->size = sizeof *slab;
         BP_TRY(read_member(&item, "address", &slab->address));
         BP_TRY(read_member(&item, "bytes", &slab->bytes));
         if (slab->bytes > UINT64_MAX - slab->address)
@@ -109,18 +107,17 @@ static bp_status read_slabs(const bp_snapshot_at *at, bp_snapshot_part *pool)
     return BP_OK;
 }
 
-static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(at, "requests");
     void *entries = NULL;
-    BP_TRY(bp_snapshot_list(&list, sizeof *pool->requests, &entries, &pool->about.requests));
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->requests, &entries, &pool->request_count));
     pool->requests = entries;
-    for (size_t i = 0; i < pool->about.requests; i++) {
+    for (size_t i = 0; i < pool->request_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
         bp_snapshot_at ordinal = bp_snapshot_member(&item, "ordinal"), holds = bp_snapshot_member(&item, "holds");
         bp_snapshot_request *request = &pool->requests[i];
         uint64_t number = 0;
-        request->size = sizeof *request;
         BP_TRY(read_member_text(&item, "unit", &request->unit));
         BP_TRY(read_member_text(&item, "bucket", &request->bucket));
         BP_TRY(bp_snapshot_number(&ordinal, UINT32_MAX, &number));
@@ -134,15 +131,14 @@ static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_part *pool)
     return BP_OK;
 }
 
-static bp_status read_streams(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_streams(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(at, "streams");
     void *entries = NULL;
-    BP_TRY(bp_snapshot_list(&list, sizeof *pool->streams, &entries, &pool->about.streams));
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->streams, &entries, &pool->stream_count));
     pool->streams = entries;
-    for (size_t i = 0; i < pool->about.streams; i++) {
+    for (size_t i = 0; i < pool->stream_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i);
-        pool->streams[i].size = sizeof *pool->streams;
         BP_TRY(read_member(&item, "number", &pool->streams[i].number));
         BP_TRY(read_member_text(&item, "name", &pool->streams[i].name));
     }
@@ -161,18 +157,17 @@ static bp_status read_id(const bp_snapshot_at *at, size_t count, const char *wha
     return BP_OK;
 }
 
-static bp_status read_live(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_live(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(at, "live");
     void *entries = NULL;
-    BP_TRY(bp_snapshot_list(&list, sizeof *pool->live, &entries, &pool->about.live));
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->live, &entries, &pool->live_count));
     pool->live = entries;
-    for (size_t i = 0; i < pool->about.live; i++) {
+    for (size_t i = 0; i < pool->live_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i), id = bp_snapshot_member(&item, "id");
         bp_snapshot_at stream = bp_snapshot_member(&item, "stream"), step = bp_snapshot_member(&item, "step");
         bp_snapshot_at address = bp_snapshot_member(&item, "address");
-        pool->live[i].size = sizeof *pool->live;
-        BP_TRY(read_id(&id, pool->about.requests, "request", &pool->live[i].id));
+        BP_TRY(read_id(&id, pool->request_count, "request", &pool->live[i].id));
         BP_TRY(bp_snapshot_number_or_0(&address, &pool->live[i].address));
         BP_TRY(bp_snapshot_number_or_0(&stream, &pool->live[i].stream));
         BP_TRY(bp_snapshot_number_or_0(&step, &pool->live[i].step));
@@ -182,7 +177,7 @@ static bp_status read_live(const bp_snapshot_at *at, bp_snapshot_part *pool)
 
 enum { EVENT_KIND, EVENT_ID, EVENT_STREAM, EVENT_STEP, EVENT_TIME, EVENT_ADDRESS, EVENT_NUMBERS };
 
-static bp_status read_event(const bp_snapshot_at *item, const bp_snapshot_part *pool, uint64_t earliest,
+static bp_status read_event(const bp_snapshot_at *item, const bp_snapshot_pool *pool, uint64_t earliest,
                             bp_snapshot_event *event)
 {
     uint64_t numbers[EVENT_NUMBERS];
@@ -195,8 +190,7 @@ static bp_status read_event(const bp_snapshot_at *item, const bp_snapshot_part *
     if (numbers[EVENT_KIND] < BP_EVENT_ACQUIRE || numbers[EVENT_KIND] > BP_EVENT_GIVE_UP)
         return bp_snapshot_fail(item, "kind %llu; 1 to 6 are known", (unsigned long long)numbers[EVENT_KIND]);
     bp_snapshot_at id = bp_snapshot_item(item, EVENT_ID);
-    BP_TRY(read_id(&id, pool->about.requests, "request", &event->id));
-    event->size = sizeof *event;
+    BP_TRY(read_id(&id, pool->request_count, "request", &event->id));
     event->kind = (bp_pool_event_kind)numbers[EVENT_KIND];
     event->stream = numbers[EVENT_STREAM];
     event->step = numbers[EVENT_STEP];
@@ -206,14 +200,14 @@ static bp_status read_event(const bp_snapshot_at *item, const bp_snapshot_part *
     return BP_OK;
 }
 
-static bp_status read_events(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_events(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(at, "events");
     void *entries = NULL;
-    BP_TRY(bp_snapshot_list(&list, sizeof *pool->events, &entries, &pool->about.events));
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->events, &entries, &pool->event_count));
     pool->events = entries;
     uint64_t earliest = 0;
-    for (size_t i = 0; i < pool->about.events; i++) {
+    for (size_t i = 0; i < pool->event_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i);
         BP_TRY(read_event(&item, pool, earliest, &pool->events[i]));
         earliest = pool->events[i].time_ns;
@@ -222,26 +216,25 @@ static bp_status read_events(const bp_snapshot_at *at, bp_snapshot_part *pool)
 }
 
 /* Slabs are resident at the start as their first event finds them. */
-static void find_residency(bp_snapshot_part *pool)
+static void find_residency(bp_snapshot_pool *pool)
 {
-    for (size_t i = pool->about.slab_events; i-- > 0;)
+    for (size_t i = pool->slab_event_count; i-- > 0;)
         pool->slabs[pool->slab_events[i].slab].resident_at_start = !pool->slab_events[i].gained;
 }
 
-static bp_status read_slab_events(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_slab_events(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(at, "slab_events");
     void *entries = NULL;
-    BP_TRY(bp_snapshot_list(&list, sizeof *pool->slab_events, &entries, &pool->about.slab_events));
+    BP_TRY(bp_snapshot_list(&list, sizeof *pool->slab_events, &entries, &pool->slab_event_count));
     pool->slab_events = entries;
     uint64_t earliest = 0;
-    for (size_t i = 0; i < pool->about.slab_events; i++) {
+    for (size_t i = 0; i < pool->slab_event_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i), gained = bp_snapshot_item(&item, 0);
         bp_snapshot_at slab = bp_snapshot_item(&item, 1), time = bp_snapshot_item(&item, 2);
         bp_snapshot_slab_event *event = &pool->slab_events[i];
-        event->size = sizeof *event;
         BP_TRY(bp_snapshot_truth(&gained, &event->gained));
-        BP_TRY(read_id(&slab, pool->about.slabs, "slab", &event->slab));
+        BP_TRY(read_id(&slab, pool->slab_count, "slab", &event->slab));
         BP_TRY(bp_snapshot_number(&time, UINT64_MAX, &event->time_ns));
         event->time_ns = event->time_ns < earliest ? earliest : event->time_ns;
         earliest = event->time_ns;
@@ -252,17 +245,16 @@ static bp_status read_slab_events(const bp_snapshot_at *at, bp_snapshot_part *po
 
 /* ---- the file ---------------------------------------------------------------------------------------------------------------------- */
 
-static bp_status read_pool(const bp_snapshot_at *at, bp_snapshot_part *pool)
+static bp_status read_pool(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 {
     bp_snapshot_at lost = bp_snapshot_member(at, "lost_events");
-    pool->about.size = sizeof pool->about;
     if (at->value.kind != BP_PICKLE_DICTIONARY)
         return bp_snapshot_fail(at, "expected a dictionary");
-    BP_TRY(read_member_text(at, "name", &pool->about.name));
-    BP_TRY(read_member_text(at, "allocator", &pool->about.allocator));
-    BP_TRY(read_member_text(at, "fingerprint", &pool->about.fingerprint));
-    BP_TRY(read_member_text(at, "device", &pool->about.device));
-    BP_TRY(bp_snapshot_number_or_0(&lost, &pool->about.lost_events));
+    BP_TRY(read_member_text(at, "name", &pool->name));
+    BP_TRY(read_member_text(at, "allocator", &pool->allocator));
+    BP_TRY(read_member_text(at, "fingerprint", &pool->fingerprint));
+    BP_TRY(read_member_text(at, "device", &pool->device));
+    BP_TRY(bp_snapshot_number_or_0(&lost, &pool->lost_events));
     BP_TRY(read_plan(at, pool));
     BP_TRY(read_statistics(at, pool));
     BP_TRY(read_slabs(at, pool));
@@ -282,7 +274,7 @@ static bp_status read_offset(const bp_snapshot_at *ours, int64_t *offset)
     return BP_OK;
 }
 
-static bp_status read_heading(const bp_snapshot_at *ours, bp_snapshot_about *about)
+static bp_status read_heading(const bp_snapshot_at *ours, bp_snapshot_info *info)
 {
     bp_snapshot_at rank = bp_snapshot_member(ours, "rank"), ranks = bp_snapshot_member(ours, "ranks");
     bp_snapshot_at step = bp_snapshot_member(ours, "step"), format = bp_snapshot_member(ours, "format");
@@ -292,17 +284,17 @@ static bp_status read_heading(const bp_snapshot_at *ours, bp_snapshot_about *abo
     if (strcmp(name, FORMAT) != 0)
         return bp_snapshot_fail(&format, "\"%.40s\", expected \"" FORMAT "\"", name);
     BP_TRY(bp_snapshot_number(&rank, UINT32_MAX, &number));
-    about->rank = (uint32_t)number;
+    info->rank = (uint32_t)number;
     BP_TRY(bp_snapshot_number(&ranks, UINT32_MAX, &number));
-    about->ranks = (uint32_t)number;
-    about->has_step = step.value.kind == BP_PICKLE_INTEGER;
-    BP_TRY(bp_snapshot_number_or_0(&step, &about->step));
-    BP_TRY(read_member_text(ours, "version", &about->version));
-    BP_TRY(read_member_text(ours, "label", &about->label));
-    BP_TRY(read_member_text(ours, "coordinates", &about->coordinates));
-    BP_TRY(read_member(ours, "first_time_ns", &about->first_time_ns));
-    BP_TRY(read_member(ours, "last_time_ns", &about->last_time_ns));
-    return read_offset(ours, &about->realtime_offset_ns);
+    info->ranks = (uint32_t)number;
+    info->has_step = step.value.kind == BP_PICKLE_INTEGER;
+    BP_TRY(bp_snapshot_number_or_0(&step, &info->step));
+    BP_TRY(read_member_text(ours, "version", &info->version));
+    BP_TRY(read_member_text(ours, "label", &info->label));
+    BP_TRY(read_member_text(ours, "coordinates", &info->coordinates));
+    BP_TRY(read_member(ours, "first_time_ns", &info->first_time_ns));
+    BP_TRY(read_member(ours, "last_time_ns", &info->last_time_ns));
+    return read_offset(ours, &info->realtime_offset_ns);
 }
 
 bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours)
@@ -310,13 +302,13 @@ bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours)
     bp_snapshot *snapshot = ours->reader->snapshot;
     bp_snapshot_at pools = bp_snapshot_member(ours, "pools");
     void *entries = NULL;
-    snapshot->about.is_ours = 1;
-    BP_TRY(read_heading(ours, &snapshot->about));
-    BP_TRY(bp_snapshot_list(&pools, sizeof *snapshot->pools, &entries, &snapshot->about.pools));
-    snapshot->pools = entries;
-    for (size_t i = 0; i < snapshot->about.pools; i++) {
+    snapshot->info.is_ours = 1;
+    BP_TRY(read_heading(ours, &snapshot->info));
+    BP_TRY(bp_snapshot_list(&pools, sizeof *snapshot->info.pools, &entries, &snapshot->info.pool_count));
+    snapshot->info.pools = entries;
+    for (size_t i = 0; i < snapshot->info.pool_count; i++) {
         bp_snapshot_at pool = bp_snapshot_item(&pools, i);
-        BP_TRY(read_pool(&pool, &snapshot->pools[i]));
+        BP_TRY(read_pool(&pool, &snapshot->info.pools[i]));
     }
     return BP_OK;
 }

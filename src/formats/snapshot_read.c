@@ -1,4 +1,4 @@
-/* Which halves a snapshot has, and what is asked of one. */
+/* Reads a snapshot: the object, and which of its two halves counts. */
 #include <stdlib.h>
 
 #include "core/arith.h"
@@ -27,37 +27,37 @@ static bp_status read_root(bp_snapshot_reader *reader)
 /* Times of recording, as far as they are not said: those of the events. */
 static void widen_times(bp_snapshot *snapshot)
 {
-    bp_snapshot_about *about = &snapshot->about;
-    bool any = about->is_ours;
-    for (size_t p = 0; p < about->pools; p++) {
-        const bp_snapshot_part *pool = &snapshot->pools[p];
-        for (size_t i = 0; i < pool->about.events; i++) {
+    bp_snapshot_info *info = &snapshot->info;
+    bool any = info->is_ours;
+    for (size_t p = 0; p < info->pool_count; p++) {
+        const bp_snapshot_pool *pool = &snapshot->info.pools[p];
+        for (size_t i = 0; i < pool->event_count; i++) {
             uint64_t time = pool->events[i].time_ns;
-            about->first_time_ns = any && about->first_time_ns < time ? about->first_time_ns : time;
-            about->last_time_ns = any && about->last_time_ns > time ? about->last_time_ns : time;
+            info->first_time_ns = any && info->first_time_ns < time ? info->first_time_ns : time;
+            info->last_time_ns = any && info->last_time_ns > time ? info->last_time_ns : time;
             any = true;
         }
-        for (size_t i = 0; i < pool->about.slab_events; i++) {
+        for (size_t i = 0; i < pool->slab_event_count; i++) {
             uint64_t time = pool->slab_events[i].time_ns;
-            about->first_time_ns = any && about->first_time_ns < time ? about->first_time_ns : time;
-            about->last_time_ns = any && about->last_time_ns > time ? about->last_time_ns : time;
+            info->first_time_ns = any && info->first_time_ns < time ? info->first_time_ns : time;
+            info->last_time_ns = any && info->last_time_ns > time ? info->last_time_ns : time;
             any = true;
         }
     }
-    if (about->last_time_ns < about->first_time_ns)
-        about->last_time_ns = about->first_time_ns;
+    if (info->last_time_ns < info->first_time_ns)
+        info->last_time_ns = info->first_time_ns;
 }
 
 /* Whoever adds live bytes up need not check. */
 static bp_status check_sums(const bp_snapshot *snapshot, const char *origin)
 {
-    for (size_t p = 0; p < snapshot->about.pools; p++) {
-        const bp_snapshot_part *pool = &snapshot->pools[p];
+    for (size_t p = 0; p < snapshot->info.pool_count; p++) {
+        const bp_snapshot_pool *pool = &snapshot->info.pools[p];
         uint64_t requests = 0, slabs = 0;
         bool fits = true;
-        for (size_t i = 0; i < pool->about.requests; i++)
+        for (size_t i = 0; i < pool->request_count; i++)
             fits = fits && bp_add_u64(requests, pool->requests[i].bytes, &requests);
-        for (size_t i = 0; i < pool->about.slabs; i++)
+        for (size_t i = 0; i < pool->slab_count; i++)
             fits = fits && bp_add_u64(slabs, pool->slabs[i].bytes, &slabs);
         if (!fits)
             return bp_fail(BP_ERR_FORMAT,
@@ -80,7 +80,7 @@ bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, 
         bp_pickle_finish(&pickle);
         return bp_fail_memory(sizeof *read);
     }
-    read->about = (bp_snapshot_about){.size = sizeof read->about, .version = "", .label = "", .coordinates = ""};
+    read->info = (bp_snapshot_info){.version = "", .label = "", .coordinates = ""};
     bp_snapshot_reader reader = {
         .origin = origin, .pickle = &pickle, .snapshot = read, .budget = budget, .left = budget};
     bp_status status = read_root(&reader);
@@ -115,4 +115,9 @@ void bp_snapshot_destroy(bp_snapshot **snapshot)
         return;
     bp_snapshot_free(*snapshot);
     *snapshot = NULL;
+}
+
+const bp_snapshot_info *bp_snapshot_get_info(const bp_snapshot *snapshot)
+{
+    return snapshot != NULL ? &snapshot->info : NULL;
 }

@@ -14,7 +14,7 @@ static int by_address(const void *left, const void *right)
 static void merge_slabs(bp_torch_device *d)
 {
     bp_snapshot_slab *slabs = d->pool->slabs;
-    size_t count = d->pool->about.slabs, kept = 0;
+    size_t count = d->pool->slab_count, kept = 0;
     qsort(slabs, count, sizeof *slabs, by_address);
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_slab *last = kept > 0 ? &slabs[kept - 1] : NULL;
@@ -26,12 +26,12 @@ static void merge_slabs(bp_torch_device *d)
         last->bytes = end > last->bytes ? end : last->bytes;
         last->planned_bytes += slabs[i].planned_bytes;
     }
-    d->pool->about.slabs = kept;
+    d->pool->slab_count = kept;
 }
 
 static size_t slab_of(const bp_torch_device *d, uint64_t address)
 {
-    size_t low = 0, high = d->pool->about.slabs;
+    size_t low = 0, high = d->pool->slab_count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
         *(d->pool->slabs[middle].address <= address ? &low : &high) = middle;
@@ -51,22 +51,21 @@ static bool map(bp_torch_device *d, const bp_torch_event *event, bool forward, s
 
 bp_status bp_torch_find_slabs(bp_torch_device *d)
 {
-    bp_snapshot_part *pool = d->pool;
+    bp_snapshot_pool *pool = d->pool;
     for (size_t i = 0; i < d->event_count; i++) {
         if (bp_torch_is_mapping(&d->events[i]))
-            pool->slabs[pool->about.slabs++] =
+            pool->slabs[pool->slab_count++] =
                 (bp_snapshot_slab){.address = d->events[i].address, .bytes = d->events[i].bytes};
     }
     merge_slabs(d);
     void *mapped = NULL, *changes = NULL;
-    BP_TRY(bp_snapshot_scratch(d->reader, pool->about.slabs, sizeof *d->mapped, &mapped));
+    BP_TRY(bp_snapshot_scratch(d->reader, pool->slab_count, sizeof *d->mapped, &mapped));
     d->mapped = mapped;
     BP_TRY(bp_snapshot_room(d->reader, d->mapping_count, sizeof *pool->slab_events, &changes));
     pool->slab_events = changes;
-    for (size_t i = 0; i < pool->about.slabs; i++) {
+    for (size_t i = 0; i < pool->slab_count; i++) {
         bp_snapshot_slab *slab = &pool->slabs[i];
         d->mapped[i] = slab->planned_bytes;
-        slab->size = sizeof *slab;
         slab->group = "segment";
         slab->resident = slab->planned_bytes > 0;
         slab->planned_bytes = 0;
@@ -76,16 +75,13 @@ bp_status bp_torch_find_slabs(bp_torch_device *d)
         if (bp_torch_is_mapping(&d->events[i]))
             map(d, &d->events[i], false, &slab);
     }
-    for (size_t i = 0; i < pool->about.slabs; i++)
+    for (size_t i = 0; i < pool->slab_count; i++)
         pool->slabs[i].resident_at_start = d->mapped[i] > 0;
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
         if (bp_torch_is_mapping(event) && map(d, event, true, &slab))
-            pool->slab_events[pool->about.slab_events++] =
-                (bp_snapshot_slab_event){.size = sizeof *pool->slab_events,
-                                         .gained = event->action == BP_TORCH_MAP,
-                                         .slab = (uint32_t)slab,
-                                         .time_ns = event->time_ns};
+            pool->slab_events[pool->slab_event_count++] = (bp_snapshot_slab_event){
+                .gained = event->action == BP_TORCH_MAP, .slab = (uint32_t)slab, .time_ns = event->time_ns};
     }
     return BP_OK;
 }

@@ -143,7 +143,7 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
         bp_snapshot_at segment = bp_snapshot_item(segments, i);
         if (!is_of(d, &segment))
             continue;
-        bp_snapshot_slab *slab = &d->pool->slabs[d->pool->about.slabs++];
+        bp_snapshot_slab *slab = &d->pool->slabs[d->pool->slab_count++];
         BP_TRY(read_range(&segment, "address", "total_size", &slab->address, &slab->bytes));
         slab->planned_bytes = slab->bytes; /* at the end, until slabs are made of segments */
         BP_TRY(read_blocks(d, &segment, slab->address));
@@ -195,19 +195,18 @@ static bp_status name_request(bp_torch_device *d, bp_pickle_ref frames, bp_snaps
 
 static bp_status add_request(bp_torch_device *d, const bp_torch_moment *moment, uint32_t *id)
 {
-    bp_snapshot_request *request = &d->pool->requests[d->pool->about.requests];
-    request->size = sizeof *request;
+    bp_snapshot_request *request = &d->pool->requests[d->pool->request_count];
     request->role = request->dtype = "";
     request->placement = "dynamic";
     request->bytes = moment->bytes;
-    *id = (uint32_t)d->pool->about.requests++;
+    *id = (uint32_t)d->pool->request_count++;
     return name_request(d, moment->frames, request);
 }
 
 static void add_live(bp_torch_device *d, const bp_torch_moment *moment, uint32_t id)
 {
-    bp_snapshot_live *live = &d->pool->live[d->pool->about.live++];
-    *live = (bp_snapshot_live){.size = sizeof *live, .id = id, .address = moment->address};
+    bp_snapshot_live *live = &d->pool->live[d->pool->live_count++];
+    *live = (bp_snapshot_live){.id = id, .address = moment->address};
 }
 
 /* Of the moments of one address, in their order, the one that begins a request: an allocation, or an end and a block of the end that never
@@ -292,9 +291,8 @@ static bp_status add_events(bp_torch_device *d)
         const bp_torch_event *event = &d->events[i];
         if (bp_torch_is_mapping(event))
             continue;
-        bp_snapshot_event *out = &d->pool->events[d->pool->about.events++];
-        *out = (bp_snapshot_event){.size = sizeof *out,
-                                   .kind = event->action == BP_TORCH_ALLOC ? BP_EVENT_ACQUIRE : BP_EVENT_RELEASE,
+        bp_snapshot_event *out = &d->pool->events[d->pool->event_count++];
+        *out = (bp_snapshot_event){.kind = event->action == BP_TORCH_ALLOC ? BP_EVENT_ACQUIRE : BP_EVENT_RELEASE,
                                    .id = event->request,
                                    .stream = event->stream,
                                    .time_ns = event->time_ns,
@@ -310,9 +308,9 @@ static bp_status read_device(bp_torch_device *d, const bp_snapshot_at *root, con
     bp_snapshot_at segments = bp_snapshot_member(root, "segments");
     char name[32];
     snprintf(name, sizeof name, "cuda:%zu", d->number);
-    d->pool->about = (bp_snapshot_pool){.size = sizeof d->pool->about, .allocator = "", .fingerprint = ""};
-    BP_TRY(bp_snapshot_copy(d->reader, name, strlen(name), &d->pool->about.name));
-    d->pool->about.device = d->pool->about.name;
+    d->pool[0] = (bp_snapshot_pool){.allocator = "", .fingerprint = ""};
+    BP_TRY(bp_snapshot_copy(d->reader, name, strlen(name), &d->pool->name));
+    d->pool->device = d->pool->name;
     BP_TRY(read_trace(d, trace));
     BP_TRY(read_segments(d, &segments));
     BP_TRY(bp_torch_find_slabs(d));
@@ -326,22 +324,22 @@ bp_status bp_snapshot_read_torch(const bp_snapshot_at *root)
     bp_snapshot_at traces = bp_snapshot_member(root, "device_traces");
     void *pools = NULL;
     size_t count = 0;
-    BP_TRY(bp_snapshot_list(&traces, sizeof *reader->snapshot->pools, &pools, &count));
-    reader->snapshot->pools = pools;
+    BP_TRY(bp_snapshot_list(&traces, sizeof *reader->snapshot->info.pools, &pools, &count));
+    reader->snapshot->info.pools = pools;
     if (count > MOST_DEVICES)
         return bp_snapshot_fail(&traces, "%zu devices, at most %d are read", count, MOST_DEVICES);
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at trace = bp_snapshot_item(&traces, i);
         bp_torch_device device = {
-            .reader = reader, .pool = &reader->snapshot->pools[reader->snapshot->about.pools], .number = i};
+            .reader = reader, .pool = &reader->snapshot->info.pools[reader->snapshot->info.pool_count], .number = i};
         bp_status status = read_device(&device, root, &trace);
         free(device.events);
         free(device.moments);
         free(device.mapped);
         if (status != BP_OK)
             return status;
-        bool is_empty = device.pool->about.slabs == 0 && device.event_count == 0;
-        reader->snapshot->about.pools += !is_empty;
+        bool is_empty = device.pool->slab_count == 0 && device.event_count == 0;
+        reader->snapshot->info.pool_count += !is_empty;
     }
     return BP_OK;
 }

@@ -19,7 +19,7 @@ typedef struct bp_torch_event {
     bp_torch_action action;
 } bp_torch_event;
 
-/* What happens at an address: of the trace, or, with no event, a block of the end. */
+/* Something that happens at an address: an event of the trace or, without one, a block of the end. */
 typedef struct bp_torch_moment {
     uint64_t address, bytes;
     uint32_t event : 31, allocates : 1; /* BP_TORCH_END: a block of the end */
@@ -30,7 +30,7 @@ typedef struct bp_torch_moment {
 /* Its arrays are freed when the device has been read; the pool stays. */
 typedef struct bp_torch_device {
     bp_snapshot_reader *reader;
-    bp_snapshot_part *pool;
+    bp_snapshot_pool *pool;
     size_t number;
     bp_torch_event *events;
     size_t event_count, mapping_count;

@@ -1,9 +1,8 @@
 /* Fuzzes bp_packing_file_parse; what can be read can be written, and small instances can be packed. */
-#include <bucketpool/formats.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "formats/packing_file.h"
 #include "target.h"
 
 enum { MOST_ITEMS = 12, WORK = 20000 };

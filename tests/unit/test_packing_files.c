@@ -1,4 +1,5 @@
 /* Packing instances as CSV: what is read, every refusal with its place, and what is written. */
+#include "formats/packing_file.h"
 #include "scratch.h"
 
 static bp_status parse_bytes(const char *text, size_t bytes, bp_packing_file **file)

@@ -1,9 +1,9 @@
 /* Snapshots from pickles: what is answered of ours and of PyTorch's, and what is refused with its place. */
 #include "scratch.h"
 
-#include <bucketpool/snapshot.h>
-
 #include <jansson.h>
+
+#include "formats/snapshot.h"
 
 static unsigned char made[1 << 16];
 static size_t made_bytes;
@@ -94,39 +94,28 @@ static void test_ours(void **state)
                    "[[1, 0, 4, 5, 300, 4096], [5, 1, 4, 5, 200, 9], [5, 0, 4, 5, 950, 4096, 77]], \"slab_events\": "
                    "[[1, 0, 250], [0, 0, 800]], \"lost_events\": 11, "),
               &snapshot));
-    bp_snapshot_about about = {.size = sizeof about};
-    assert_ok(bp_snapshot_about_get(snapshot, &about));
+    bp_snapshot_info about = *bp_snapshot_get_info(snapshot);
     assert_true(about.is_ours && about.has_step && about.step == 5 && about.rank == 3 && about.ranks == 8);
     assert_true(about.first_time_ns == 100 && about.last_time_ns == 950); /* an event is later than it says */
-    assert_true(about.realtime_offset_ns == -7 && about.pools == 1);
+    assert_true(about.realtime_offset_ns == -7 && about.pool_count == 1);
     assert_string_equal(about.coordinates, "p0");
-    bp_snapshot_pool pool = {.size = sizeof pool};
-    assert_ok(bp_snapshot_pool_get(snapshot, 0, &pool));
+    bp_snapshot_pool pool = bp_snapshot_get_info(snapshot)->pools[0];
     assert_true(pool.has_plan && pool.optimal && pool.plan_bytes == 96 && pool.lower_bound_bytes == 90);
-    assert_true(pool.requests == 2 && pool.events == 3 && pool.statistics == 1 && pool.lost_events == 11);
+    assert_true(pool.request_count == 2 && pool.event_count == 3 && pool.statistic_count == 1 &&
+                pool.lost_events == 11);
     assert_string_equal(pool.allocator, ""); /* not there */
-    bp_snapshot_request request = {.size = sizeof request};
-    assert_ok(bp_snapshot_request_get(snapshot, 0, 1, &request));
+    bp_snapshot_request request = pool.requests[1];
     assert_string_equal(request.role, "grad"); /* by its number */
     assert_int_equal(request.bytes, 32);
-    bp_snapshot_event event = {.size = sizeof event};
-    assert_ok(bp_snapshot_event_get(snapshot, 0, 1, &event));
+    bp_snapshot_event event = pool.events[1];
     assert_true(event.kind == BP_EVENT_RELEASE && event.id == 1 && event.time_ns == 300); /* times do not go back */
-    bp_snapshot_slab slab = {.size = sizeof slab};
-    assert_ok(bp_snapshot_slab_get(snapshot, 0, 0, &slab));
+    bp_snapshot_slab slab = pool.slabs[0];
     assert_true(!slab.resident && !slab.resident_at_start && slab.planned_bytes == 96);
-    bp_snapshot_live live = {.size = sizeof live};
-    assert_ok(bp_snapshot_live_get(snapshot, 0, 0, &live));
+    bp_snapshot_live live = pool.live[0];
     assert_true(live.id == 1 && live.address == 9 && live.stream == 4 && live.step == 2);
-    const char *name;
-    uint64_t value;
-    assert_ok(bp_snapshot_statistic_get(snapshot, 0, 0, &name, &value));
-    assert_string_equal(name, "acquires");
-    assert_int_equal(value, 7);
-    assert_fails(bp_snapshot_event_get(snapshot, 0, 3, &event), BP_ERR_INVALID_ARGUMENT, "event 3", "3");
-    assert_fails(bp_snapshot_event_get(snapshot, 1, 0, &event), BP_ERR_INVALID_ARGUMENT, "pool 1", "1");
-    event.size = 3;
-    assert_fails(bp_snapshot_event_get(snapshot, 0, 0, &event), BP_ERR_INVALID_ARGUMENT, "size");
+    assert_string_equal(pool.statistics[0].name, "acquires");
+    assert_int_equal(pool.statistics[0].value, 7);
+    assert_null(bp_snapshot_get_info(NULL));
     bp_snapshot_destroy(&snapshot);
     assert_null(snapshot);
     bp_snapshot_destroy(&snapshot);
@@ -210,18 +199,15 @@ static void test_torch(void **state)
         "{\"action\": "
         "\"segment_free\", \"addr\": 5000, \"size\": 10, \"time_us\": 9}], []]}",
         &snapshot));
-    bp_snapshot_about about = {.size = sizeof about};
-    bp_snapshot_pool pool = {.size = sizeof pool};
-    assert_ok(bp_snapshot_about_get(snapshot, &about));
-    assert_true(!about.is_ours && about.pools == 1 && about.first_time_ns == 5000 && about.last_time_ns == 9000);
-    assert_ok(bp_snapshot_pool_get(snapshot, 0, &pool));
+    bp_snapshot_info about = *bp_snapshot_get_info(snapshot);
+    bp_snapshot_pool pool = about.pools[0];
+    assert_true(!about.is_ours && about.pool_count == 1 && about.first_time_ns == 5000 && about.last_time_ns == 9000);
     assert_string_equal(pool.name, "cuda:0");
-    assert_true(pool.slabs == 2 && pool.requests == 3 && pool.live == 2 && pool.events == 3 && pool.slab_events == 2);
-    bp_snapshot_slab slab = {.size = sizeof slab};
-    assert_ok(bp_snapshot_slab_get(snapshot, 0, 1, &slab));
+    assert_true(pool.slab_count == 2 && pool.request_count == 3 && pool.live_count == 2 && pool.event_count == 3 &&
+                pool.slab_event_count == 2);
+    bp_snapshot_slab slab = pool.slabs[1];
     assert_true(slab.address == 5000 && slab.bytes == 10 && !slab.resident && !slab.resident_at_start);
-    bp_snapshot_request request = {.size = sizeof request};
-    assert_ok(bp_snapshot_request_get(snapshot, 0, 0, &request));
+    bp_snapshot_request request = pool.requests[0];
     assert_string_equal(request.bucket, "f"); /* Python's frame */
     assert_string_equal(request.unit, "m.py");
     assert_true(request.ordinal == 12 && request.holds == 1 && request.bytes == 40);
@@ -235,8 +221,7 @@ static void test_names(void **state)
     (void)state;
     bp_snapshot *snapshot;
     assert_ok(parse(POOL("\"allocator\": \"a\\u001bb\\u00e9\", "), &snapshot));
-    bp_snapshot_pool pool = {.size = sizeof pool};
-    assert_ok(bp_snapshot_pool_get(snapshot, 0, &pool));
+    bp_snapshot_pool pool = bp_snapshot_get_info(snapshot)->pools[0];
     assert_string_equal(pool.allocator, "a?b\xc3\xa9");
     bp_snapshot_destroy(&snapshot);
 }

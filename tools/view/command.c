@@ -21,7 +21,7 @@ static int draw(const view_file *file, int which, const output *to)
     const view_pool *pool = view_file_highest(file);
     view_file_label(file, label);
     view_file_step(file, step);
-    snprintf(title, sizeof title, "%.60s, %s%s%s", pool->about.name, label, *step != '\0' ? ", " : "", step);
+    snprintf(title, sizeof title, "%.60s, %s%s%s", pool->info->name, label, *step != '\0' ? ", " : "", step);
     const snapshot_picture input = {title, pool};
     const char *error = which == OUTPUT_SVG ? picture_draw_snapshot(&input, to) : picture_draw_flame(&input, to);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "%s %s: %s", to->option, to->path, error);

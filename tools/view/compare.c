@@ -25,7 +25,7 @@ static uint64_t length_of(const view_pool *pool)
 
 static uint64_t events_of(const view_pool *pool)
 {
-    return pool->about.events + pool->about.lost_events;
+    return pool->info->event_count + pool->info->lost_events;
 }
 
 const view_metric view_metrics[VIEW_METRICS] = {{"live peak", peak_of, true},
@@ -37,7 +37,7 @@ const view_metric view_metrics[VIEW_METRICS] = {{"live peak", peak_of, true},
 const view_pool *view_find_pool(const view_file *file, const char *name)
 {
     for (size_t i = 0; i < file->pool_count; i++) {
-        if (strcmp(file->pools[i].about.name, name) == 0)
+        if (strcmp(file->pools[i].info->name, name) == 0)
             return &file->pools[i];
     }
     return NULL;
@@ -45,7 +45,7 @@ const view_pool *view_find_pool(const view_file *file, const char *name)
 
 bool view_is_first_of_name(const view_file *files, size_t file, size_t pool)
 {
-    const char *name = files[file].pools[pool].about.name;
+    const char *name = files[file].pools[pool].info->name;
     for (size_t i = 0; i < file; i++) {
         if (view_find_pool(&files[i], name) != NULL)
             return false;

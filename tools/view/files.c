@@ -8,27 +8,22 @@
 
 int view_file_init(const char *path, const view_options *options, bp_snapshot *snapshot, view_file *file)
 {
-    *file = (view_file){.path = path, .snapshot = snapshot, .about.size = sizeof file->about};
-    bp_status status = bp_snapshot_about_get(file->snapshot, &file->about);
-    if (status != BP_OK)
-        return cli_fail_status(status);
-    file->pools = calloc(file->about.pools + 1, sizeof *file->pools);
+    *file = (view_file){.path = path, .snapshot = snapshot, .info = bp_snapshot_get_info(snapshot)};
+    file->pools = calloc(file->info->pool_count + 1, sizeof *file->pools);
     if (file->pools == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    for (size_t i = 0; i < file->about.pools; i++) {
-        bp_snapshot_pool pool = {.size = sizeof pool};
-        status = bp_snapshot_pool_get(file->snapshot, i, &pool);
-        if (status == BP_OK && options->pool != NULL && strcmp(pool.name, options->pool) != 0)
+    for (size_t i = 0; i < file->info->pool_count; i++) {
+        if (options->pool != NULL && strcmp(file->info->pools[i].name, options->pool) != 0)
             continue;
-        if (status == BP_OK)
-            status = view_pool_init(file->snapshot, i, &file->pools[file->pool_count++]);
+        bp_status status = view_pool_init(file->info, i, &file->pools[file->pool_count++]);
         if (status == BP_ERR_FORMAT)
             return cli_fail(EXIT_BAD_INPUT, "%.300s: %s", path, bp_error_detail());
         if (status != BP_OK)
             return cli_fail_status(status);
     }
     if (file->pool_count == 0 && options->pool != NULL)
-        return cli_fail(EXIT_BAD_INPUT, "%.300s: no pool \"%.60s\", of %zu", path, options->pool, file->about.pools);
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: no pool \"%.60s\", of %zu", path, options->pool,
+                        file->info->pool_count);
     if (file->pool_count == 0)
         return cli_fail(EXIT_BAD_INPUT, "%.300s: no pool; there is nothing to look at", path);
     return EXIT_GO_ON;
@@ -46,20 +41,20 @@ void view_file_finish(view_file *file)
 void view_file_label(const view_file *file, char label[VIEW_LABEL_CHARS])
 {
     const char *slash = strrchr(file->path, '/');
-    if (!file->about.is_ours)
+    if (!file->info->is_ours)
         snprintf(label, VIEW_LABEL_CHARS, "%.100s", slash != NULL ? slash + 1 : file->path);
     else
-        snprintf(label, VIEW_LABEL_CHARS, "rank %u%s%.70s", file->about.rank,
-                 *file->about.coordinates != '\0' ? " " : "", file->about.coordinates);
+        snprintf(label, VIEW_LABEL_CHARS, "rank %u%s%.70s", file->info->rank,
+                 *file->info->coordinates != '\0' ? " " : "", file->info->coordinates);
 }
 
 void view_file_step(const view_file *file, char text[VIEW_LABEL_CHARS])
 {
     *text = '\0';
-    if (file->about.has_step)
-        snprintf(text, VIEW_LABEL_CHARS, "step %llu", (unsigned long long)file->about.step);
-    else if (*file->about.label != '\0')
-        snprintf(text, VIEW_LABEL_CHARS, "%.100s", file->about.label);
+    if (file->info->has_step)
+        snprintf(text, VIEW_LABEL_CHARS, "step %llu", (unsigned long long)file->info->step);
+    else if (*file->info->label != '\0')
+        snprintf(text, VIEW_LABEL_CHARS, "%.100s", file->info->label);
 }
 
 const view_pool *view_file_highest(const view_file *file)

@@ -8,7 +8,7 @@
 typedef struct view_file {
     const char *path;
     bp_snapshot *snapshot;
-    bp_snapshot_about about;
+    const bp_snapshot_info *info;
     view_pool *pools;
     size_t pool_count;
 } view_file;

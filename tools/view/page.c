@@ -108,29 +108,29 @@ static bool choose_spans(sample *s, double *weights, size_t most)
 
 static bool choose_slabs(sample *s, double *weights)
 {
-    for (size_t i = 0; i < s->pool->about.slabs; i++)
+    for (size_t i = 0; i < s->pool->info->slab_count; i++)
         weights[i] = (double)s->pool->slabs[i].bytes;
-    return number_largest(weights, s->pool->about.slabs, s->is_whole ? SIZE_MAX : MOST_SLABS, s->slab_at);
+    return number_largest(weights, s->pool->info->slab_count, s->is_whole ? SIZE_MAX : MOST_SLABS, s->slab_at);
 }
 
 /* false: out of memory. Finish it either way. */
 static bool make_sample(const view_pool *pool, size_t most, sample *s)
 {
     *s = (sample){.pool = pool,
-                  .is_whole = pool->span_count <= most && pool->about.slabs <= MOST_SLABS &&
-                              pool->about.requests <= 4 * most && pool->about.slab_events <= most};
-    size_t larger = pool->span_count > pool->about.slabs ? pool->span_count : pool->about.slabs;
+                  .is_whole = pool->span_count <= most && pool->info->slab_count <= MOST_SLABS &&
+                              pool->info->request_count <= 4 * most && pool->info->slab_event_count <= most};
+    size_t larger = pool->span_count > pool->info->slab_count ? pool->span_count : pool->info->slab_count;
     double *weights = calloc(larger + 1, sizeof *weights);
     s->span_at = calloc(pool->span_count + 1, sizeof *s->span_at);
-    s->request_at = calloc(pool->about.requests + 1, sizeof *s->request_at);
-    s->slab_at = calloc(pool->about.slabs + 1, sizeof *s->slab_at);
+    s->request_at = calloc(pool->info->request_count + 1, sizeof *s->request_at);
+    s->slab_at = calloc(pool->info->slab_count + 1, sizeof *s->slab_at);
     s->track_at = calloc(pool->track_count + 1, sizeof *s->track_at);
     bool good = weights != NULL && s->span_at != NULL && s->request_at != NULL && s->slab_at != NULL &&
                 s->track_at != NULL && choose_slabs(s, weights) && choose_spans(s, weights, most);
-    for (size_t i = 0; good && s->is_whole && i < pool->about.requests; i++)
+    for (size_t i = 0; good && s->is_whole && i < pool->info->request_count; i++)
         s->request_at[i] = 1;
     if (good) {
-        number_used(s->request_at, pool->about.requests);
+        number_used(s->request_at, pool->info->request_count);
         number_used(s->track_at, pool->track_count);
     }
     free(weights);
@@ -163,7 +163,7 @@ static bool write_curve(FILE *file, const view_pool *pool)
     double wide = (double)(pool->length_ns > 0 ? pool->length_ns : 1) / COLUMNS;
     moment highest = {0}, last = {0};
     bool good = view_changes_init(pool, &changes);
-    fprintf(file, "\"allSpans\":%zu,\"allSlabs\":%zu,\n\"curve\":[", pool->span_count, pool->about.slabs);
+    fprintf(file, "\"allSpans\":%zu,\"allSlabs\":%zu,\n\"curve\":[", pool->span_count, pool->info->slab_count);
     const char *between = "";
     while (good && view_changes_next(&changes, &span, &begins)) {
         const bp_snapshot_request *request = &pool->requests[span->request];
@@ -177,7 +177,7 @@ static bool write_curve(FILE *file, const view_pool *pool)
             highest = (moment){0};
             column = at;
         }
-        bool planned = !pool->about.has_plan || strcmp(request->placement, "planned") == 0;
+        bool planned = !pool->info->has_plan || strcmp(request->placement, "planned") == 0;
         uint64_t *group = &last.groups[pool->role_of[span->request] + (planned ? 0 : pool->role_count)];
         *group = begins ? *group + request->bytes : *group - request->bytes;
         last.total = begins ? last.total + request->bytes : last.total - request->bytes;
@@ -208,15 +208,14 @@ static bool write_slab_events(FILE *file, const sample *s)
     const char *between = "";
     uint64_t least = s->is_whole ? 0 : pool->length_ns / COLUMNS;
     uint64_t *since =
-        calloc(pool->about.slabs + 1, sizeof *since); /* UINT64_MAX: it has memory, or its loss is written */
+        calloc(pool->info->slab_count + 1, sizeof *since); /* UINT64_MAX: it has memory, or its loss is written */
     if (since == NULL)
         return false;
-    for (size_t i = 0; i < pool->about.slabs; i++)
+    for (size_t i = 0; i < pool->info->slab_count; i++)
         since[i] = UINT64_MAX;
-    for (size_t i = 0; i < pool->about.slab_events; i++) {
-        bp_snapshot_slab_event event = {.size = sizeof event};
-        if (bp_snapshot_slab_event_get(pool->snapshot, pool->index, i, &event) != BP_OK ||
-            s->slab_at[event.slab] == NOT_SHOWN)
+    for (size_t i = 0; i < pool->info->slab_event_count; i++) {
+        bp_snapshot_slab_event event = pool->info->slab_events[i];
+        if (s->slab_at[event.slab] == NOT_SHOWN)
             continue;
         uint64_t time_ns = event.time_ns - pool->first_ns, lost_ns = since[event.slab];
         since[event.slab] = event.gained || least == 0 ? UINT64_MAX : lost_ns < time_ns ? lost_ns : time_ns;
@@ -228,7 +227,7 @@ static bool write_slab_events(FILE *file, const sample *s)
         if (!is_short)
             write_slab_event(file, &between, event.gained, s->slab_at[event.slab], time_ns);
     }
-    for (size_t i = 0; i < pool->about.slabs; i++) {
+    for (size_t i = 0; i < pool->info->slab_count; i++) {
         if (since[i] != UINT64_MAX)
             write_slab_event(file, &between, 0, s->slab_at[i], since[i]);
     }
@@ -240,7 +239,7 @@ static bool write_slabs(FILE *file, const sample *s)
 {
     const view_pool *pool = s->pool;
     fprintf(file, "\"slabs\":[");
-    for (size_t i = 0; i < pool->about.slabs; i++) {
+    for (size_t i = 0; i < pool->info->slab_count; i++) {
         const bp_snapshot_slab *slab = &pool->slabs[i];
         if (s->slab_at[i] == NOT_SHOWN)
             continue;
@@ -263,10 +262,8 @@ static bool write_slabs(FILE *file, const sample *s)
 static void write_streams(FILE *file, const view_pool *pool)
 {
     fprintf(file, "\"streams\":[");
-    for (size_t i = 0; i < pool->about.streams; i++) {
-        bp_snapshot_stream stream = {.size = sizeof stream};
-        if (bp_snapshot_stream_get(pool->snapshot, pool->index, i, &stream) != BP_OK)
-            continue;
+    for (size_t i = 0; i < pool->info->stream_count; i++) {
+        bp_snapshot_stream stream = pool->info->streams[i];
         fprintf(file, "%s[%llu,", i > 0 ? "," : "", (unsigned long long)stream.number);
         view_json_text(file, stream.name);
         putc(']', file);
@@ -283,7 +280,7 @@ static void write_requests(FILE *file, const sample *s)
         view_json_text(file, pool->roles[i].name);
     }
     fprintf(file, "],\n\"requests\":[");
-    for (size_t i = 0; i < pool->about.requests; i++) {
+    for (size_t i = 0; i < pool->info->request_count; i++) {
         const bp_snapshot_request *request = &pool->requests[i];
         if (s->request_at[i] == NOT_SHOWN)
             continue;
@@ -323,13 +320,13 @@ static bool write_pool(FILE *file, const view_pool *pool, size_t most)
     sample s;
     bool good = make_sample(pool, most, &s);
     putc('{', file);
-    write_text(file, "name", pool->about.name);
-    write_text(file, "allocator", pool->about.allocator);
-    write_text(file, "device", pool->about.device);
-    write_text(file, "fingerprint", pool->about.fingerprint);
-    if (pool->about.has_plan)
-        fprintf(file, "\"plan\":[%llu,%llu,%d],", (unsigned long long)pool->about.plan_bytes,
-                (unsigned long long)pool->about.lower_bound_bytes, pool->about.optimal);
+    write_text(file, "name", pool->info->name);
+    write_text(file, "allocator", pool->info->allocator);
+    write_text(file, "device", pool->info->device);
+    write_text(file, "fingerprint", pool->info->fingerprint);
+    if (pool->info->has_plan)
+        fprintf(file, "\"plan\":[%llu,%llu,%d],", (unsigned long long)pool->info->plan_bytes,
+                (unsigned long long)pool->info->lower_bound_bytes, pool->info->optimal);
     write_number(file, "length", pool->length_ns);
     write_number(file, "slabBytes", pool->slab_bytes);
     write_number(file, "peakBytes", pool->peak_bytes);
@@ -337,14 +334,14 @@ static bool write_pool(FILE *file, const view_pool *pool, size_t most)
     write_number(file, "peakSlabBytes", pool->peak_slab_bytes);
     write_number(file, "peakFree", pool->peak_free_bytes);
     write_number(file, "peakLargestFree", pool->peak_largest_free);
-    write_number(file, "lost", pool->about.lost_events);
+    write_number(file, "lost", pool->info->lost_events);
     if (good) {
         good = write_slabs(file, &s) && (s.is_whole || write_curve(file, pool));
         write_streams(file, pool);
         write_requests(file, &s);
         write_spans(file, &s);
     }
-    fprintf(file, "\"events\":%zu}", pool->about.events);
+    fprintf(file, "\"events\":%zu}", pool->info->event_count);
     finish_sample(&s);
     return good;
 }
@@ -359,8 +356,8 @@ static bool write_file(FILE *file, const view_file *f, size_t most)
     write_text(file, "file", slash != NULL ? slash + 1 : f->path);
     write_text(file, "label", label);
     write_text(file, "step", step);
-    write_text(file, "version", f->about.version);
-    write_number(file, "ranks", f->about.ranks);
+    write_text(file, "version", f->info->version);
+    write_number(file, "ranks", f->info->ranks);
     fprintf(file, "\"pools\":[");
     bool good = true;
     for (size_t i = 0; good && i < f->pool_count; i++) {

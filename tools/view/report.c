@@ -45,14 +45,14 @@ static void add_pool(sheet *s, const view_file *file, const view_pool *pool, boo
     char label[VIEW_LABEL_CHARS], at[VIEW_TIME_CHARS], free_share[CELL], events[CELL], lost[CELL];
     view_file_label(file, label);
     percent(view_pool_free_share(pool), free_share);
-    snprintf(events, sizeof events, "%zu", pool->about.events);
-    snprintf(lost, sizeof lost, "%llu", (unsigned long long)pool->about.lost_events);
-    bool has_plan = pool->about.has_plan, has_slabs = pool->peak_slab_bytes > 0;
+    snprintf(events, sizeof events, "%zu", pool->info->event_count);
+    snprintf(lost, sizeof lost, "%llu", (unsigned long long)pool->info->lost_events);
+    bool has_plan = pool->info->has_plan, has_slabs = pool->peak_slab_bytes > 0;
     const char *const cells[] = {label,
-                                 pool->about.name,
+                                 pool->info->name,
                                  cli_bytes(pool->slab_bytes),
-                                 has_plan ? cli_bytes(pool->about.plan_bytes) : "-",
-                                 has_plan ? cli_bytes(pool->about.lower_bound_bytes) : "-",
+                                 has_plan ? cli_bytes(pool->info->plan_bytes) : "-",
+                                 has_plan ? cli_bytes(pool->info->lower_bound_bytes) : "-",
                                  cli_bytes(pool->peak_bytes),
                                  view_time(pool->peak_ns, at),
                                  has_slabs ? free_share : "-",
@@ -123,7 +123,7 @@ static int print_holders(const view_pool *pool, bool color)
     holder *holders = find_holders(pool, &count);
     if (holders == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    printf("\nPool %s, at its peak of %s, %s after the beginning: %zu buckets live\n", pool->about.name,
+    printf("\nPool %s, at its peak of %s, %s after the beginning: %zu buckets live\n", pool->info->name,
            cli_bytes(pool->peak_bytes), view_time(pool->peak_ns, at), pool->at_peak_count);
     sheet s = sheet_new(color);
     add_columns(&s, titles, sizeof titles / sizeof *titles, 3);
@@ -166,11 +166,11 @@ int view_report_file(const view_file *file, const view_options *options)
     view_file_label(file, label);
     view_file_step(file, step);
     printf("%s%s%s: ", color ? "\033[1m" : "", file->path, color ? "\033[0m" : "");
-    if (file->about.is_ours)
-        printf("%s of %u%s%s, ", label, file->about.ranks, *step != '\0' ? ", " : "", step);
+    if (file->info->is_ours)
+        printf("%s of %u%s%s, ", label, file->info->ranks, *step != '\0' ? ", " : "", step);
     else
         printf("of PyTorch's allocator, ");
-    printf("%s recorded\n\n", view_time(file->about.last_time_ns - file->about.first_time_ns, time));
+    printf("%s recorded\n\n", view_time(file->info->last_time_ns - file->info->first_time_ns, time));
     sheet s = sheet_new(color);
     add_columns(&s, pool_titles + 1, POOL_CELLS - 1, 1);
     for (size_t i = 0; i < file->pool_count; i++)
@@ -237,7 +237,7 @@ static int print_spread(const view_file *files, size_t count, bool color)
     for (size_t f = 0; f < count; f++) {
         for (size_t p = 0; p < files[f].pool_count; p++) {
             for (size_t m = 0; m < VIEW_METRICS && view_is_first_of_name(files, f, p); m++)
-                good = good && add_metric(&s, files, count, files[f].pools[p].about.name, &view_metrics[m]);
+                good = good && add_metric(&s, files, count, files[f].pools[p].info->name, &view_metrics[m]);
         }
     }
     putchar('\n');

@@ -41,14 +41,14 @@ static void print_live(document *d, const view_pool *pool, size_t index)
 static void print_pool(document *d, const view_pool *pool)
 {
     document_object(d, NULL);
-    document_text(d, "pool", pool->about.name);
-    document_text(d, "allocator", pool->about.allocator);
-    document_text(d, "device", pool->about.device);
+    document_text(d, "pool", pool->info->name);
+    document_text(d, "allocator", pool->info->allocator);
+    document_text(d, "device", pool->info->device);
     document_number(d, "slab_bytes", pool->slab_bytes);
-    number_or_null(d, "plan_bytes", pool->about.has_plan, pool->about.plan_bytes);
-    number_or_null(d, "lower_bound_bytes", pool->about.has_plan, pool->about.lower_bound_bytes);
-    document_number(d, "events", pool->about.events);
-    document_number(d, "lost_events", pool->about.lost_events);
+    number_or_null(d, "plan_bytes", pool->info->has_plan, pool->info->plan_bytes);
+    number_or_null(d, "lower_bound_bytes", pool->info->has_plan, pool->info->lower_bound_bytes);
+    document_number(d, "events", pool->info->event_count);
+    document_number(d, "lost_events", pool->info->lost_events);
     document_number(d, "peak_bytes", pool->peak_bytes);
     document_number(d, "peak_ns", pool->peak_ns);
     document_number(d, "peak_slab_bytes", pool->peak_slab_bytes);
@@ -69,12 +69,12 @@ static void print_file(document *d, const view_file *file)
 {
     document_object(d, NULL);
     document_text(d, "file", file->path);
-    number_or_null(d, "rank", file->about.is_ours, file->about.rank);
-    number_or_null(d, "ranks", file->about.is_ours, file->about.ranks);
-    document_text(d, "coordinates", file->about.coordinates);
-    number_or_null(d, "step", file->about.has_step, file->about.step);
-    document_text(d, "label", file->about.label);
-    document_number(d, "length_ns", file->about.last_time_ns - file->about.first_time_ns);
+    number_or_null(d, "rank", file->info->is_ours, file->info->rank);
+    number_or_null(d, "ranks", file->info->is_ours, file->info->ranks);
+    document_text(d, "coordinates", file->info->coordinates);
+    number_or_null(d, "step", file->info->has_step, file->info->step);
+    document_text(d, "label", file->info->label);
+    document_number(d, "length_ns", file->info->last_time_ns - file->info->first_time_ns);
     document_list(d, "pools");
     for (size_t i = 0; i < file->pool_count; i++)
         print_pool(d, &file->pools[i]);
@@ -114,7 +114,7 @@ int view_report_json(const view_file *files, size_t count)
     for (size_t f = 0; f < count; f++) {
         for (size_t p = 0; p < files[f].pool_count; p++) {
             for (size_t m = 0; count > 1 && m < VIEW_METRICS && view_is_first_of_name(files, f, p); m++)
-                print_metric(&d, files, count, files[f].pools[p].about.name, &view_metrics[m]);
+                print_metric(&d, files, count, files[f].pools[p].info->name, &view_metrics[m]);
         }
     }
     document_end(&d);

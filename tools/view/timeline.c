@@ -16,10 +16,10 @@ static int by_address(const void *left, const void *right)
 
 static void sort_slabs(view_player *p)
 {
-    for (size_t i = 0; i < p->pool->about.slabs; i++)
+    for (size_t i = 0; i < p->pool->info->slab_count; i++)
         p->by_address[i] = (uint32_t)i;
     sorted_slabs = p->pool->slabs;
-    qsort(p->by_address, p->pool->about.slabs, sizeof *p->by_address, by_address);
+    qsort(p->by_address, p->pool->info->slab_count, sizeof *p->by_address, by_address);
 }
 
 static uint8_t find_role(view_pool *pool, const char *name)
@@ -40,51 +40,37 @@ static uint8_t find_role(view_pool *pool, const char *name)
 static bool allocate(view_player *p)
 {
     view_pool *pool = p->pool;
-    size_t spans = pool->about.live + pool->about.events + 1;
-    pool->requests = calloc(pool->about.requests + 1, sizeof *pool->requests);
-    pool->role_of = calloc(pool->about.requests + 1, sizeof *pool->role_of);
-    pool->slabs = calloc(pool->about.slabs + 1, sizeof *pool->slabs);
+    size_t spans = pool->info->live_count + pool->info->event_count + 1;
+    pool->role_of = calloc(pool->info->request_count + 1, sizeof *pool->role_of);
     pool->tracks = calloc(spans, sizeof *pool->tracks);
-    p->holds = calloc(pool->about.requests + 1, sizeof *p->holds);
-    p->first_held = calloc(pool->about.slabs + 1, sizeof *p->first_held);
-    p->resident = calloc(pool->about.slabs + 1, sizeof *p->resident);
-    p->by_address = calloc(pool->about.slabs + 1, sizeof *p->by_address);
+    p->holds = calloc(pool->info->request_count + 1, sizeof *p->holds);
+    p->first_held = calloc(pool->info->slab_count + 1, sizeof *p->first_held);
+    p->resident = calloc(pool->info->slab_count + 1, sizeof *p->resident);
+    p->by_address = calloc(pool->info->slab_count + 1, sizeof *p->by_address);
     p->free_tracks = calloc(spans, sizeof *p->free_tracks);
-    return pool->requests != NULL && pool->role_of != NULL && pool->slabs != NULL && pool->tracks != NULL &&
-           p->holds != NULL && p->first_held != NULL && p->resident != NULL && p->by_address != NULL &&
-           p->free_tracks != NULL;
+    return pool->role_of != NULL && pool->tracks != NULL && p->holds != NULL && p->first_held != NULL &&
+           p->resident != NULL && p->by_address != NULL && p->free_tracks != NULL;
 }
 
-static bp_status fill(view_player *p)
+static void fill(view_player *p)
 {
     view_pool *pool = p->pool;
-    for (size_t i = 0; i < pool->about.requests; i++) {
-        pool->requests[i].size = sizeof *pool->requests;
-        bp_status status = bp_snapshot_request_get(pool->snapshot, pool->index, i, &pool->requests[i]);
-        if (status != BP_OK)
-            return status;
+    for (size_t i = 0; i < pool->info->request_count; i++) {
         pool->role_of[i] = find_role(pool, pool->requests[i].role);
         p->holds[i].span = VIEW_NO_SPAN;
     }
-    for (size_t i = 0; i < pool->about.slabs; i++) {
-        pool->slabs[i].size = sizeof *pool->slabs;
-        bp_status status = bp_snapshot_slab_get(pool->snapshot, pool->index, i, &pool->slabs[i]);
-        if (status != BP_OK)
-            return status;
+    for (size_t i = 0; i < pool->info->slab_count; i++) {
         pool->slab_bytes += pool->slabs[i].bytes;
         p->resident[i] = pool->slabs[i].resident_at_start != 0;
         p->first_held[i] = VIEW_NO_REQUEST;
     }
-    for (size_t i = 0; i < pool->about.roles; i++) {
-        bp_snapshot_role role = {.size = sizeof role};
-        if (bp_snapshot_role_get(pool->snapshot, pool->index, i, &role) != BP_OK)
-            continue;
+    for (size_t i = 0; i < pool->info->role_count; i++) {
+        bp_snapshot_role role = pool->info->roles[i];
         view_role *found = &pool->roles[find_role(pool, role.role)];
         found->in_plan = true;
         found->plan_bytes = role.bytes;
         found->lower_bound_bytes = role.lower_bound_bytes;
     }
-    return BP_OK;
 }
 
 static bp_status fail_returns(const view_pool *pool)
@@ -93,7 +79,7 @@ static bp_status fail_returns(const view_pool *pool)
     snprintf(text, sizeof text,
              "pool %.60s: its slabs come back too often: with them buckets are live again more than %zu times; record "
              "fewer steps",
-             pool->about.name, view_most_returns(pool));
+             pool->info->name, view_most_returns(pool));
     return bp_error_record(BP_ERR_FORMAT, text);
 }
 
@@ -101,9 +87,7 @@ static bp_status make(view_player *p)
 {
     if (!allocate(p))
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory while the events are played");
-    bp_status status = fill(p);
-    if (status != BP_OK)
-        return status;
+    fill(p);
     sort_slabs(p);
     if (!view_play(p))
         return p->returns > view_most_returns(p->pool)
@@ -114,19 +98,16 @@ static bp_status make(view_player *p)
     return BP_OK;
 }
 
-bp_status view_pool_init(const bp_snapshot *snapshot, size_t index, view_pool *pool)
+bp_status view_pool_init(const bp_snapshot_info *snapshot, size_t index, view_pool *pool)
 {
-    bp_snapshot_about about = {.size = sizeof about};
-    *pool = (view_pool){.snapshot = snapshot, .index = index, .about.size = sizeof pool->about};
-    bp_status status = bp_snapshot_about_get(snapshot, &about);
-    if (status == BP_OK)
-        status = bp_snapshot_pool_get(snapshot, index, &pool->about);
-    if (status != BP_OK)
-        return status;
-    pool->first_ns = about.first_time_ns;
-    pool->length_ns = about.last_time_ns - about.first_time_ns;
+    const bp_snapshot_pool *info = &snapshot->pools[index];
+    *pool = (view_pool){.info = info,
+                        .first_ns = snapshot->first_time_ns,
+                        .length_ns = snapshot->last_time_ns - snapshot->first_time_ns,
+                        .requests = info->requests,
+                        .slabs = info->slabs};
     view_player p = {.pool = pool};
-    status = make(&p);
+    bp_status status = make(&p);
     free(p.holds);
     free(p.first_held);
     free(p.resident);
@@ -137,9 +118,7 @@ bp_status view_pool_init(const bp_snapshot *snapshot, size_t index, view_pool *p
 
 void view_pool_finish(view_pool *pool)
 {
-    free(pool->requests);
     free(pool->role_of);
-    free(pool->slabs);
     free(pool->spans);
     free(pool->tracks);
     free(pool->at_peak);

@@ -2,7 +2,7 @@
 #ifndef TOOLS_VIEW_TIMELINE_H
 #define TOOLS_VIEW_TIMELINE_H
 
-#include <bucketpool/snapshot.h>
+#include "formats/snapshot.h"
 
 #include <stdbool.h>
 
@@ -30,13 +30,11 @@ typedef struct view_role {
 } view_role;
 
 typedef struct view_pool {
-    const bp_snapshot *snapshot;
-    size_t index;
-    bp_snapshot_pool about;
+    const bp_snapshot_pool *info;
     uint64_t first_ns, length_ns; /* of recording */
-    bp_snapshot_request *requests;
+    const bp_snapshot_request *requests;
     uint8_t *role_of; /* by request */
-    bp_snapshot_slab *slabs;
+    const bp_snapshot_slab *slabs;
     view_span *spans; /* in the order of their beginnings */
     size_t span_count;
     uint64_t *tracks; /* outside slabs: the most bytes of each */
@@ -53,8 +51,8 @@ typedef struct view_pool {
     uint64_t peak_largest_free; /* the largest range of these */
 } view_pool;
 
-/* Errors: BP_ERR_NO_HOST_MEMORY, BP_ERR_FORMAT (more spans than are sensible). Finish it either way. */
-bp_status view_pool_init(const bp_snapshot *snapshot, size_t index, view_pool *pool);
+/* Keeps pointers into the snapshot. Errors: BP_ERR_NO_HOST_MEMORY, BP_ERR_FORMAT (more spans than are sensible). Finish it either way. */
+bp_status view_pool_init(const bp_snapshot_info *snapshot, size_t index, view_pool *pool);
 void view_pool_finish(view_pool *pool);
 
 /* Free bytes at the peak of those that slabs had, 0 to 1. */

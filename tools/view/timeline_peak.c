@@ -28,16 +28,13 @@ static int by_owner(const void *left, const void *right)
 /* Slabs that have memory after so many of their events; false: out of memory. */
 static bool find_residency(const view_pool *pool, size_t slab_events, bool **resident)
 {
-    *resident = calloc(pool->about.slabs + 1, sizeof **resident);
+    *resident = calloc(pool->info->slab_count + 1, sizeof **resident);
     if (*resident == NULL)
         return false;
-    for (size_t i = 0; i < pool->about.slabs; i++)
+    for (size_t i = 0; i < pool->info->slab_count; i++)
         (*resident)[i] = pool->slabs[i].resident_at_start != 0;
-    for (size_t i = 0; i < slab_events; i++) {
-        bp_snapshot_slab_event event = {.size = sizeof event};
-        if (bp_snapshot_slab_event_get(pool->snapshot, pool->index, i, &event) == BP_OK)
-            (*resident)[event.slab] = event.gained != 0;
-    }
+    for (size_t i = 0; i < slab_events; i++)
+        (*resident)[pool->info->slab_events[i].slab] = pool->info->slab_events[i].gained != 0;
     return true;
 }
 
@@ -67,7 +64,7 @@ static size_t add_free_ranges(view_pool *pool, uint32_t slab, size_t at)
 static void measure(view_pool *pool, const bool *resident)
 {
     size_t at = 0;
-    for (uint32_t slab = 0; slab < pool->about.slabs; slab++) {
+    for (uint32_t slab = 0; slab < pool->info->slab_count; slab++) {
         while (at < pool->at_peak_count && pool->spans[pool->at_peak[at]].slab < slab)
             at++;
         if (!resident[slab])

@@ -49,7 +49,7 @@ static void give_track(view_player *p, uint32_t track)
 static uint32_t find_slab(const view_player *p, uint64_t address)
 {
     const bp_snapshot_slab *slabs = p->pool->slabs;
-    size_t low = 0, high = p->pool->about.slabs;
+    size_t low = 0, high = p->pool->info->slab_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         *(slabs[p->by_address[middle]].address <= address ? &low : &high) =
@@ -195,13 +195,12 @@ static bool change_slab(view_player *p, const bp_snapshot_slab_event *event)
 static bool play_slabs(view_player *p, uint64_t until_ns)
 {
     const view_pool *pool = p->pool;
-    while (p->next_slab_event < pool->about.slab_events) {
-        bp_snapshot_slab_event event = {.size = sizeof event};
-        bool known = bp_snapshot_slab_event_get(pool->snapshot, pool->index, p->next_slab_event, &event) == BP_OK;
-        if (known && event.time_ns > until_ns)
+    while (p->next_slab_event < pool->info->slab_event_count) {
+        const bp_snapshot_slab_event *event = &pool->info->slab_events[p->next_slab_event];
+        if (event->time_ns > until_ns)
             return true;
         p->next_slab_event++;
-        if (known && !change_slab(p, &event))
+        if (!change_slab(p, event))
             return false;
     }
     return true;
@@ -211,10 +210,8 @@ static bool play_live(view_player *p)
 {
     const view_pool *pool = p->pool;
     bool good = true;
-    for (size_t i = 0; good && i < pool->about.live; i++) {
-        bp_snapshot_live live = {.size = sizeof live};
-        if (bp_snapshot_live_get(pool->snapshot, pool->index, i, &live) != BP_OK)
-            continue;
+    for (size_t i = 0; good && i < pool->info->live_count; i++) {
+        bp_snapshot_live live = pool->info->live[i];
         const bp_snapshot_event before = {
             .id = live.id, .address = live.address, .stream = live.stream, .step = live.step};
         good = begin_hold(p, &before);
@@ -226,10 +223,8 @@ bool view_play(view_player *p)
 {
     view_pool *pool = p->pool;
     bool good = play_live(p);
-    for (size_t i = 0; good && i < pool->about.events; i++) {
-        bp_snapshot_event event = {.size = sizeof event};
-        if (bp_snapshot_event_get(pool->snapshot, pool->index, i, &event) != BP_OK)
-            continue;
+    for (size_t i = 0; good && i < pool->info->event_count; i++) {
+        bp_snapshot_event event = pool->info->events[i];
         good = play_slabs(p, event.time_ns);
         p->number++;
         if (good && event.kind == BP_EVENT_ACQUIRE)

@@ -10,7 +10,7 @@
 /* Spans that may come of slabs that get their memory back: a short file can have many of them for many buckets. */
 static inline size_t view_most_returns(const view_pool *pool)
 {
-    return ((size_t)1 << 16) + 4 * (pool->about.live + pool->about.events + pool->about.slab_events);
+    return ((size_t)1 << 16) + 4 * (pool->info->live_count + pool->info->event_count + pool->info->slab_event_count);
 }
 
 /* A request that is held: live while there is memory below it. */

@@ -1,0 +1,109 @@
+/* Snapshots that profiles wrote (profile.h, docs/snapshots.md), read back by bucketpool-formats. For the command (version node
+ * BUCKETPOOL_PRIVATE); not installed.
+ *
+ * Also those that PyTorch writes of its own allocator (torch.cuda.memory._dump_snapshot): a pool for each device, in which every allocation is
+ * a request of its own, called after its innermost Python frame. What they do not say is "" or 0.
+ *
+ * Files are pickles, of which only plain data is read: nothing in them is ever run. Numbers are as the file has them; what refers to something
+ * (ids, slabs) has been checked. Errors are those of formats.h: BP_ERR_IO, BP_ERR_FORMAT with the file and the place in it. Texts are UTF-8
+ * without control characters and live as long as the snapshot. Host-side only; separate calls may run in separate threads. */
+#ifndef BP_FORMATS_SNAPSHOT_H
+#define BP_FORMATS_SNAPSHOT_H
+
+#include <bucketpool/pool.h>
+
+typedef struct bp_snapshot bp_snapshot;
+
+/* The caller owns the snapshot: bp_snapshot_destroy, which accepts NULL and pointers to NULL and sets *snapshot to NULL. */
+BP_API bp_status bp_snapshot_read(const char *path, bp_snapshot **snapshot);
+/* `origin` names the data in errors. */
+BP_API bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, bp_snapshot **snapshot);
+BP_API void bp_snapshot_destroy(bp_snapshot **snapshot);
+
+/* A role of the plan. */
+typedef struct bp_snapshot_role {
+    const char *role;
+    uint64_t bytes, lower_bound_bytes;
+} bp_snapshot_role;
+
+typedef struct bp_snapshot_slab {
+    uint64_t address, bytes, planned_bytes;
+    const char *group;
+    int resident;          /* at the end of recording */
+    int resident_at_start; /* as its events have it */
+} bp_snapshot_slab;
+
+typedef struct bp_snapshot_request {
+    const char *unit, *bucket, *role, *dtype, *placement;
+    uint32_t ordinal;
+    uint64_t bytes, holds;
+} bp_snapshot_request;
+
+typedef struct bp_snapshot_stream {
+    uint64_t number;
+    const char *name;
+} bp_snapshot_stream;
+
+/* A request that was live before the oldest event. */
+typedef struct bp_snapshot_live {
+    uint32_t id;
+    uint64_t address, stream, step;
+} bp_snapshot_live;
+
+typedef struct bp_snapshot_event {
+    bp_pool_event_kind kind;
+    uint32_t id;
+    uint64_t stream, step, time_ns, address;
+} bp_snapshot_event;
+
+typedef struct bp_snapshot_slab_event {
+    int gained; /* 1: the slab has memory from then on, 0: not */
+    uint32_t slab;
+    uint64_t time_ns;
+} bp_snapshot_slab_event;
+
+/* A number of bp_pool_statistics, by its name there. */
+typedef struct bp_snapshot_statistic {
+    const char *name;
+    uint64_t value;
+} bp_snapshot_statistic;
+
+typedef struct bp_snapshot_pool {
+    const char *name, *allocator, *fingerprint, *device;
+    int has_plan, optimal;
+    uint64_t plan_bytes, lower_bound_bytes;
+    uint64_t lost_events;
+    size_t role_count;
+    bp_snapshot_role *roles;
+    size_t statistic_count;
+    bp_snapshot_statistic *statistics;
+    size_t slab_count;
+    bp_snapshot_slab *slabs;
+    size_t request_count;
+    bp_snapshot_request *requests;
+    size_t stream_count;
+    bp_snapshot_stream *streams;
+    size_t live_count;
+    bp_snapshot_live *live;
+    size_t event_count;
+    bp_snapshot_event *events; /* in the order of the file, whose times do not go back */
+    size_t slab_event_count;
+    bp_snapshot_slab_event *slab_events;
+} bp_snapshot_pool;
+
+typedef struct bp_snapshot_info {
+    int is_ours; /* 0: of PyTorch's allocator, without the members of bucketpool */
+    const char *version, *label, *coordinates;
+    uint32_t rank, ranks;
+    int has_step;
+    uint64_t step;
+    uint64_t first_time_ns, last_time_ns; /* of recording, and no later or earlier than any event */
+    int64_t realtime_offset_ns;           /* added to a time: the system's clock */
+    size_t pool_count;
+    bp_snapshot_pool *pools;
+} bp_snapshot_info;
+
+/* The contents. Live as long as the snapshot. NULL for NULL. */
+BP_API const bp_snapshot_info *bp_snapshot_get_info(const bp_snapshot *snapshot);
+
+#endif
