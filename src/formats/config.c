@@ -13,12 +13,6 @@
 /* Of a nested object that tables read (attn_config); larger ones are lists of labels, of which only the number is taken. */
 #define MOST_INNER 100
 
-/* Some configurations carry what Python writes ("time_step_limit": [0.0, Infinity]). No table reads such a field. */
-bp_status bp_config_load(const char *text, size_t bytes, const char *origin, json_t **document)
-{
-    return bp_json_parse(text, bytes, origin, BP_JSON_OF_PYTHON, document);
-}
-
 /* Integers and booleans are the same to the tables, and so is a factor that is written 1.0. */
 static bool is_whole(const json_t *value)
 {
@@ -275,7 +269,8 @@ bp_status bp_config_parse(const char *text, size_t bytes, const char *origin, co
     bp_reader_options taken;
     BP_TRY(bp_reader_options_take(options, &taken));
     json_t *document = NULL;
-    BP_TRY(bp_config_load(text, bytes, origin, &document));
+    bool not_numbers; /* as in "time_step_limit": [0.0, Infinity], which no table reads */
+    BP_TRY(bp_json_parse(text, bytes, origin, &not_numbers, &document));
     bp_status status = bp_config_from_json(document, origin, &taken, model);
     json_decref(document);
     return status;

@@ -105,6 +105,16 @@ bp_status bp_file_is_directory(const char *path, bool *is_directory)
     return BP_OK;
 }
 
+bp_status bp_file_exists(const char *path, bool *exists)
+{
+    struct stat about;
+    bool found = stat(path, &about) == 0;
+    if (!found && errno != ENOENT)
+        return fail_io(path, "cannot be opened", errno);
+    *exists = found;
+    return BP_OK;
+}
+
 bp_status bp_file_write(const char *path, const void *data, size_t bytes)
 {
     bp_output output;

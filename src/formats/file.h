@@ -24,6 +24,9 @@ bp_status bp_file_read_at(const char *path, uint64_t offset, size_t bytes, void 
 /* BP_ERR_IO when nothing is there or it cannot be looked at. */
 bp_status bp_file_is_directory(const char *path, bool *is_directory);
 
+/* Also of a directory. false where nothing is there; BP_ERR_IO when the path cannot be looked at. */
+bp_status bp_file_exists(const char *path, bool *exists);
+
 /* Writes a file by way of bp_output: whole or not at all. On BP_ERR_IO errno says why, too. */
 bp_status bp_file_write(const char *path, const void *data, size_t bytes);
 
@@ -33,7 +36,7 @@ bp_status bp_file_join(const char *directory, const char *name, char **path);
 /* The directory part of a path, "." without one; free() it. */
 bp_status bp_file_directory(const char *path, char **directory);
 
-/* What a model read from `path` is called: the name of the directory, or of the file without its extension. Files that
+/* The name of a model that was read from `path`: that of the directory, or of the file without its extension. Files that
  * are called the same in every model (config.json, model.safetensors, ...) take their directory's. Never empty; free()
  * it. */
 bp_status bp_file_model_name(const char *path, char **name);

@@ -16,15 +16,12 @@ typedef struct bp_json_at {
     const char *origin; /* the file, for errors */
 } bp_json_at;
 
-typedef enum bp_json_dialect {
-    BP_JSON_STRICT,
-    BP_JSON_OF_PYTHON /* NaN, Infinity and -Infinity, which Python's json module writes, are {} */
-} bp_json_dialect;
-
 /* The document in `text`, an object or a list of at most 64 levels; json_decref() it. Duplicate keys are refused.
+ * `not_numbers`: NULL refuses NaN, Infinity and -Infinity, which Python's json module writes; else they are {}, and it says whether there
+ * are any.
  * Errors: BP_ERR_FORMAT "<origin>:<line>:<column>: ...", also where the values need more memory than
  * bp_reader_budget; BP_ERR_NO_HOST_MEMORY. */
-bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bp_json_dialect dialect, json_t **document);
+bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bool *not_numbers, json_t **document);
 
 bp_json_at bp_json_root(json_t *document, const char *origin);
 bp_json_at bp_json_member(const bp_json_at *object,
@@ -38,7 +35,7 @@ bp_status bp_json_fail_kind(const bp_json_at *at, const char *expected);
 /* As bp_fail_at, with the origin and the path. */
 bp_status bp_json_fail_at(const bp_json_at *at, bp_status status);
 
-/* What a value is, for messages: `-4`, `a fraction (1.5)`, `"text"`, `an object`. */
+/* Describes a value for messages: `-4`, `a fraction (1.5)`, `"text"`, `an object`. */
 #define BP_JSON_DESCRIPTION_BYTES 80
 void bp_json_describe(const json_t *value, char description[BP_JSON_DESCRIPTION_BYTES]);
 

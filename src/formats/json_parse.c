@@ -32,7 +32,7 @@ typedef struct parser {
     const char *origin;
     unsigned depth;
     size_t taken, budget; /* bytes of the values */
-    bool python;          /* NaN, Infinity and -Infinity are {} */
+    bool *not_numbers;    /* whether there are NaN, Infinity or -Infinity; NULL: refused */
 } parser;
 
 /* ---- errors ----------------------------------------------------------------------------------------------------------------- */
@@ -367,7 +367,8 @@ static bp_status parse_value(parser *p, json_t **value)
         return parse_values(p, first == '{', value);
     if (first == '"')
         return parse_string(p, value);
-    if (p->python && (take_word(p, "NaN") || take_word(p, "Infinity") || take_word(p, "-Infinity"))) {
+    if (p->not_numbers != NULL && (take_word(p, "NaN") || take_word(p, "Infinity") || take_word(p, "-Infinity"))) {
+        *p->not_numbers = true;
         BP_TRY(charge(p, OBJECT_BYTES));
         *value = json_object();
         return *value != NULL ? BP_OK : bp_fail_memory(sizeof **value);
@@ -383,14 +384,16 @@ static bp_status parse_value(parser *p, json_t **value)
     return *value != NULL ? BP_OK : fail_expected(p, "a value");
 }
 
-bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bp_json_dialect dialect, json_t **document)
+bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bool *not_numbers, json_t **document)
 {
     parser p = {.text = text,
                 .at = text,
                 .end = text + bytes,
                 .origin = origin,
                 .budget = bp_reader_budget(bytes),
-                .python = dialect == BP_JSON_OF_PYTHON};
+                .not_numbers = not_numbers};
+    if (not_numbers != NULL)
+        *not_numbers = false;
     if (bytes == 0)
         return bp_fail(BP_ERR_FORMAT, "%.300s: empty, expected a JSON document", origin);
     skip_space(&p);

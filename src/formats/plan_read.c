@@ -259,7 +259,7 @@ bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_p
     if (text == NULL || origin == NULL || plan == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_parse: text, origin and plan must not be NULL");
     json_t *document = NULL;
-    BP_TRY(bp_json_parse(text, bytes, origin, BP_JSON_STRICT, &document));
+    BP_TRY(bp_json_parse(text, bytes, origin, NULL, &document));
     bp_json_at root = bp_json_root(document, origin);
     bp_status status = read_document(&root, plan);
     json_decref(document);

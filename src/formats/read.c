@@ -1,4 +1,4 @@
-/* What a path is, and which reader it goes to. */
+/* Reads a model by the kind of its path. */
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>
@@ -7,15 +7,21 @@
 #include "core/fail.h"
 #include "formats/detail.h"
 #include "formats/file.h"
+#include "formats/json.h"
 #include "formats/reader.h"
 
-/* What a JSON document is can be seen from its first members. */
-static bp_status read_document(const char *path, json_t *document, const char *text, size_t bytes,
-                               const bp_reader_options *options, bp_model **model)
+static bool is_units(const json_t *document)
 {
     const char *format = json_string_value(json_object_get(document, "format"));
-    if (format != NULL && strncmp(format, "bucketpool.units", strlen("bucketpool.units")) == 0)
-        return bp_units_parse(text, bytes, path, options, model);
+    return format != NULL && strncmp(format, "bucketpool.units", strlen("bucketpool.units")) == 0;
+}
+
+/* The first members of a document say which kind it is. */
+static bp_status read_document(const char *path, json_t *document, const bp_reader_options *options, bp_model **model)
+{
+    const char *format = json_string_value(json_object_get(document, "format"));
+    if (is_units(document))
+        return bp_units_from_json(document, path, options, model);
     if (json_object_get(document, "weight_map") != NULL)
         return bp_safetensors_from_index(document, path, options, model);
     if (json_object_get(document, "model_type") != NULL || json_object_get(document, "text_config") != NULL ||
@@ -33,26 +39,31 @@ static bp_status read_json(const char *path, const bp_reader_options *options, b
     size_t bytes = 0;
     BP_TRY(bp_file_read(path, BP_LARGEST_JSON_BYTES, &text, &bytes));
     json_t *document = NULL;
-    bp_status status = bp_config_load(text, bytes, path, &document);
+    bool not_numbers = false;
+    bp_status status = bp_json_parse(text, bytes, path, &not_numbers, &document);
+    if (status == BP_OK && not_numbers && is_units(document)) {
+        json_decref(document);
+        document = NULL;
+        status = bp_json_parse(text, bytes, path, NULL, &document); /* fails, and says where it is */
+    }
     if (status == BP_OK)
-        status = read_document(path, document, text, bytes, options, model);
+        status = read_document(path, document, options, model);
     json_decref(document);
     free(text);
     return status;
 }
 
-/* The configuration in a directory, or the path itself. *path is NULL when the directory has none. */
-static bp_status find_config(const char *directory, char **config)
+/* A directory is read by its configuration. One that cannot be read is an error: safetensors say less. */
+static bp_status read_directory(const char *path, const bp_reader_options *options, bp_model **model)
 {
-    char *path = NULL;
-    BP_TRY(bp_file_join(directory, "config.json", &path));
-    bool is_directory = false;
-    if (bp_file_is_directory(path, &is_directory) != BP_OK || is_directory) {
-        free(path);
-        path = NULL;
-    }
-    *config = path;
-    return BP_OK;
+    char *config = NULL;
+    bool exists = false;
+    BP_TRY(bp_file_join(path, "config.json", &config));
+    bp_status status = bp_file_exists(config, &exists);
+    if (status == BP_OK)
+        status = exists ? read_json(config, options, model) : bp_safetensors_read(path, options, model);
+    free(config);
+    return status;
 }
 
 bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_model **model)
@@ -63,13 +74,8 @@ bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_m
     BP_TRY(bp_reader_options_take(options, &taken));
     bool is_directory = false;
     BP_TRY(bp_file_is_directory(path, &is_directory));
-    if (is_directory) {
-        char *config = NULL;
-        BP_TRY(find_config(path, &config));
-        bp_status status = config != NULL ? read_json(config, &taken, model) : bp_safetensors_read(path, &taken, model);
-        free(config);
-        return status;
-    }
+    if (is_directory)
+        return read_directory(path, &taken, model);
     if (bp_has_suffix(path, ".safetensors") || bp_has_suffix(path, ".safetensors.index.json"))
         return bp_safetensors_read(path, &taken, model);
     return read_json(path, &taken, model);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/structs.h"
 #include "formats/detail.h"
 #include "formats/file.h"
 
@@ -13,27 +14,22 @@ size_t bp_reader_budget(size_t bytes)
     return bytes < (most - least) / 16 ? 16 * bytes + least : most;
 }
 
+static const bp_reader_options defaults = {.size = sizeof defaults};
+
 bp_status bp_reader_options_init(bp_reader_options *options, size_t size)
 {
-    if (options == NULL || size < sizeof *options)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_reader_options_init: size %zu, expected at least %zu", size,
-                       sizeof *options);
-    *options = (bp_reader_options){.size = sizeof *options};
-    return BP_OK;
+    return bp_struct_init("bp_reader_options_init", options, size, &defaults, sizeof defaults);
 }
 
 bp_status bp_reader_options_take(const bp_reader_options *options, bp_reader_options *taken)
 {
-    if (options == NULL)
-        return bp_reader_options_init(taken, sizeof *taken);
-    if (options->size < sizeof *options)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: size %zu, expected at least %zu", options->size,
-                       sizeof *options);
-    if (options->name != NULL && !bp_is_name(options->name))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: \"%.60s\" cannot be a model's name", options->name);
-    if (options->dtype != BP_DTYPE_NONE && bp_dtype_bits(options->dtype) == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: %d is no dtype", (int)options->dtype);
-    *taken = *options;
+    bp_reader_options read = defaults;
+    BP_TRY(bp_struct_read("reader options", options, true, &read, sizeof read));
+    if (read.name != NULL && !bp_is_name(read.name))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: \"%.60s\" cannot be a model's name", read.name);
+    if (read.dtype != BP_DTYPE_NONE && bp_dtype_bits(read.dtype) == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "reader options: %d is no dtype", (int)read.dtype);
+    *taken = read;
     return BP_OK;
 }
 

@@ -1,4 +1,4 @@
-/* What the readers share. */
+/* Options, names and last steps of the readers of models. */
 #ifndef BP_FORMATS_READER_H
 #define BP_FORMATS_READER_H
 
@@ -20,9 +20,8 @@ bp_status bp_reader_choose_name(const bp_reader_options *options, const char *gi
 /* Validates what was read. On success the model is the caller's, else it is destroyed: pass the status so far. */
 bp_status bp_reader_hand_over(bp_status status, const char *origin, bp_model *read, bp_model **model);
 
-/* Parses JSON as Python writes it: NaN and Infinity become {}, at the same columns. */
-bp_status bp_config_load(const char *text, size_t bytes, const char *origin, json_t **document);
 /* The readers below take checked options. */
+bp_status bp_units_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model);
 bp_status bp_config_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model);
 /* The shards are beside `path`. */
 bp_status bp_safetensors_from_index(json_t *document, const char *path, const bp_reader_options *options,

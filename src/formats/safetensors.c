@@ -100,7 +100,7 @@ static bp_status read_index(const char *path, const bp_reader_options *options, 
     size_t bytes = 0;
     BP_TRY(bp_file_read(path, BP_LARGEST_JSON_BYTES, &text, &bytes));
     json_t *document = NULL;
-    bp_status status = bp_json_parse(text, bytes, path, BP_JSON_STRICT, &document);
+    bp_status status = bp_json_parse(text, bytes, path, NULL, &document);
     free(text);
     if (status == BP_OK)
         status = bp_safetensors_from_index(document, path, options, model);

@@ -38,7 +38,7 @@ static const struct {
     {"U64", BP_DTYPE_UINT64},
 };
 
-/* Where a tensor's data lies, to find overlaps and holes. */
+/* The place of a tensor's data, to find overlaps and holes. */
 typedef struct extent {
     uint64_t begin, end;
     const char *name;
@@ -231,7 +231,7 @@ bp_status bp_tensors_add_header(bp_tensors *tensors, const char *header, size_t 
                                 const char *origin, size_t file)
 {
     json_t *document = NULL;
-    BP_TRY(bp_json_parse(header, bytes, origin, BP_JSON_STRICT, &document));
+    BP_TRY(bp_json_parse(header, bytes, origin, NULL, &document));
     bp_json_at root = bp_json_root(document, origin);
     size_t count = json_object_size(document);
     extent *places = calloc(count + 1, sizeof *places);

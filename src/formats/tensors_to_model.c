@@ -157,7 +157,7 @@ static bp_status add_units(bp_model *model, const bp_tensor_units *units, uint32
     return BP_OK;
 }
 
-/* Sorts tensors by unit, keeping their order within one; those outside come last. `starts` has an entry for each unit
+/* Sorts tensors by unit, keeping their order within one; persistent ones come last. `starts` has an entry for each unit
  * of the model and two more. */
 static void sort_by_unit(const bp_tensors *tensors, const bp_tensor_units *units, const uint32_t *in_model,
                          size_t *starts, size_t *sorted)

@@ -171,7 +171,7 @@ static bp_status create_model(bp_units_reader *reader, const bp_json_at *root, c
     return status;
 }
 
-static bp_status read_model(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model)
+bp_status bp_units_from_json(json_t *document, const char *origin, const bp_reader_options *options, bp_model **model)
 {
     bp_json_at root = bp_json_root(document, origin);
     bp_units_reader reader = {.units = json_object(), .buckets = json_array()};
@@ -193,8 +193,8 @@ bp_status bp_units_parse(const char *text, size_t bytes, const char *origin, con
     bp_reader_options taken;
     BP_TRY(bp_reader_options_take(options, &taken));
     json_t *document = NULL;
-    BP_TRY(bp_json_parse(text, bytes, origin, BP_JSON_STRICT, &document));
-    bp_status status = read_model(document, origin, &taken, model);
+    BP_TRY(bp_json_parse(text, bytes, origin, NULL, &document));
+    bp_status status = bp_units_from_json(document, origin, &taken, model);
     json_decref(document);
     return status;
 }

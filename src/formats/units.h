@@ -1,4 +1,4 @@
-/* What the reader and the writer of bucketpool.units/1 share. The format is described in docs/formats.md. */
+/* Shared by the reader and the writer of bucketpool.units/1. docs/formats.md describes the format. */
 #ifndef BP_FORMATS_UNITS_H
 #define BP_FORMATS_UNITS_H
 
@@ -14,7 +14,7 @@
 typedef struct bp_units_reader {
     bp_model *model;
     json_t *units;   /* name -> index */
-    json_t *buckets; /* for each unit, then for outside: name -> ordinal */
+    json_t *buckets; /* for each unit, then for persistent ones: name -> ordinal */
 } bp_units_reader;
 
 /* The index of the unit that `at` names. */

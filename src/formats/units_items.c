@@ -1,3 +1,4 @@
+/* Reads the parameters and buckets of bucketpool.units/1, in the order of the model. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,8 +7,7 @@
 
 typedef bp_status add_item(bp_units_reader *reader, const bp_json_at *item, int32_t unit);
 
-/* What stands at a place of the model: an element of a unit's list; the list behind those of all units is that of
- * outside. */
+/* The item at a place of the model: an element of a unit's list. The list after those of all units is that of persistent parameters. */
 typedef struct item_place {
     size_t list, element;
     bool is_taken;

@@ -243,6 +243,34 @@ static void test_read_of_other_documents(void **state)
     assert_fails(read_text("config.json", "{}"), BP_ERR_FORMAT, "config.json: $.model_type", "missing");
 }
 
+/* A configuration that is there and cannot be read: no other file of the directory is taken for it. */
+static void test_unreadable_configuration(void **state)
+{
+    (void)state;
+    bp_model *model = NULL;
+    make_directory("u");
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    const uint64_t header_bytes = sizeof header - 1;
+    char file[8 + sizeof header - 1 + 4] = {0};
+    memcpy(file, &header_bytes, sizeof header_bytes); /* of a little-endian machine */
+    memcpy(file + 8, header, sizeof header - 1);
+    write_bytes("u/model.safetensors", file, sizeof file);
+    assert_ok(bp_model_read(in_scratch("u"), NULL, &model));
+    bp_model_destroy(&model);
+    make_directory("u/config.json");
+    assert_fails(bp_model_read(in_scratch("u"), NULL, &model), BP_ERR_IO, "u/config.json", "directory");
+    assert_int_equal(rmdir(in_scratch("u/config.json")), 0);
+    assert_int_equal(symlink("config.json", in_scratch("u/config.json")), 0);
+    assert_fails(bp_model_read(in_scratch("u"), NULL, &model), BP_ERR_IO, "u/config.json", "symbolic links");
+    assert_int_equal(unlink(in_scratch("u/config.json")), 0);
+    if (geteuid() != 0) { /* root reads everything */
+        write_text("u/config.json", "{" LLAMA "}");
+        assert_int_equal(chmod(in_scratch("u/config.json"), 0), 0);
+        assert_fails(bp_model_read(in_scratch("u"), NULL, &model), BP_ERR_IO, "u/config.json", "denied");
+    }
+    assert_null(model);
+}
+
 static void test_read_errors(void **state)
 {
     (void)state;
@@ -252,7 +280,6 @@ static void test_read_errors(void **state)
     assert_fails(bp_model_read(in_scratch("gone.json"), NULL, &model), BP_ERR_IO, "gone.json", "No such file");
     assert_fails(bp_model_read("", NULL, &model), BP_ERR_IO, "No such file");
     make_directory("d");
-    make_directory("d/config.json");
     assert_fails(bp_model_read(in_scratch("d"), NULL, &model), BP_ERR_FORMAT, "/d:", "neither config.json");
     write_text("large.json", "{}");
     assert_int_equal(truncate(in_scratch("large.json"), (off_t)1 << 40), 0);
@@ -280,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_config_multimodal),
         cmocka_unit_test_setup_teardown(test_read_chooses, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_read_of_other_documents, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_unreadable_configuration, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_read_errors, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,14 +54,14 @@ static void test_arguments(void **state)
     bp_model *model = NULL;
     bp_reader_options options = {.size = 4};
     assert_fails(bp_units_parse(NULL, 0, "x", NULL, &model), BP_ERR_INVALID_ARGUMENT, "NULL");
-    assert_fails(bp_units_parse("{}", 2, "x", &options, &model), BP_ERR_INVALID_ARGUMENT, "size 4");
+    assert_fails(bp_units_parse("{}", 2, "x", &options, &model), BP_ERR_INVALID_ARGUMENT, "size of a struct is 4");
     assert_ok(bp_reader_options_init(&options, sizeof options));
     options.name = "";
     assert_fails(bp_units_parse("{}", 2, "x", &options, &model), BP_ERR_INVALID_ARGUMENT, "name");
     options.name = NULL;
     options.dtype = (bp_dtype)99;
     assert_fails(bp_units_parse("{}", 2, "x", &options, &model), BP_ERR_INVALID_ARGUMENT, "99");
-    assert_fails(bp_reader_options_init(&options, 3), BP_ERR_INVALID_ARGUMENT, "size 3");
+    assert_fails(bp_reader_options_init(&options, 3), BP_ERR_INVALID_ARGUMENT, "size of a struct is 3");
     assert_fails(bp_units_write(NULL, "x"), BP_ERR_INVALID_ARGUMENT, "model");
 }
 
