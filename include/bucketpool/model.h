@@ -130,33 +130,7 @@ BP_API bp_status bp_model_add_note(bp_model *model, const char *note);
 /* The note at `index`, NULL past the end. The string lives as long as the model. */
 BP_API const char *bp_model_note(const bp_model *model, size_t index);
 
-/* ---- models from architecture tables ------------------------------------------------------------------------------ */
-
-/* The values of a published configuration: integers, booleans (0 or 1), strings, and lists of either. */
-typedef struct bp_arch_config bp_arch_config;
-
-BP_API bp_status bp_arch_config_create(bp_arch_config **config);
-BP_API void bp_arch_config_destroy(bp_arch_config **config);
-/* All copy their arguments. A later value of the same key replaces the earlier. */
-BP_API bp_status bp_arch_config_set_int(bp_arch_config *config, const char *key, int64_t value);
-BP_API bp_status bp_arch_config_set_string(bp_arch_config *config, const char *key, const char *value);
-BP_API bp_status bp_arch_config_set_ints(bp_arch_config *config, const char *key, const int64_t *values, size_t count);
-BP_API bp_status bp_arch_config_set_strings(bp_arch_config *config, const char *key, const char *const *values,
-                                            size_t count);
-/* An explicit null, which some families tell from a key that is not there. */
-BP_API bp_status bp_arch_config_set_null(bp_arch_config *config, const char *key);
-/* A key that is present but of a kind no table reads (a fraction, an object): an error only if a table needs it. */
-BP_API bp_status bp_arch_config_set_unusable(bp_arch_config *config, const char *key, const char *what);
-
-/* Builds the parameters of a model from the table of its family ("model_type" in the configuration). Names and shapes are
- * those of the published modelling code; tied embeddings appear once; multi-token prediction layers are units of their own.
- * Errors: BP_ERR_UNSUPPORTED (unknown model_type; the detail lists the known ones), BP_ERR_INVALID_ARGUMENT (a missing,
- * zero, negative or unusable field, by name), BP_ERR_OVERFLOW. */
-BP_API bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype,
-                                            bp_model **model);
-
-/* The i-th known model_type in alphabetical order, NULL past the end. Static strings. */
-BP_API const char *bp_arch_model_type(size_t index);
+/* ---- models made of models ------------------------------------------------------------------------------------------ */
 
 /* Which module layout the parameters have.
  * BP_LAYOUT_HF: the published modelling code. BP_LAYOUT_MEGATRON: what Megatron-Core builds from it: query, key and value

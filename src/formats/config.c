@@ -1,3 +1,4 @@
+/* Reads published configurations: config.json of Hugging Face. */
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>
@@ -7,9 +8,8 @@
 #include "formats/detail.h"
 #include "formats/json.h"
 #include "formats/reader.h"
+#include "model/arch_config.h"
 
-/* Published configurations have about a hundred members. */
-#define MOST_MEMBERS 10000
 /* Of a nested object that tables read (attn_config); larger ones are lists of labels, of which only the number is taken. */
 #define MOST_INNER 100
 
@@ -24,85 +24,129 @@ static int64_t whole_value(const json_t *value)
     return json_is_integer(value) ? json_integer_value(value) : json_is_true(value) || json_is_real(value);
 }
 
-static bp_status set_list(bp_arch_config *config, const char *key, json_t *list)
+/* A list as tables read it: kept until the model is made. */
+typedef struct kept_list {
+    struct kept_list *next;
+    union {
+        int64_t number;
+        const char *text;
+    } values[];
+} kept_list;
+
+/* The context of a bp_arch_config. */
+typedef struct published {
+    const json_t *text, *whole;
+    const char *model_type;
+    int tie; /* tie_word_embeddings of a wrapper, -1: as in the file */
+    kept_list *lists;
+} published;
+
+static bp_status read_list(published *from, const json_t *list, bp_arch_entry *entry)
 {
     size_t count = json_array_size(list), wholes = 0, strings = 0;
     for (size_t i = 0; i < count; i++) {
         wholes += is_whole(json_array_get(list, i));
         strings += json_is_string(json_array_get(list, i));
     }
-    if (wholes < count && strings < count)
-        return bp_arch_config_set_unusable(config, key, "a list of other than integers or strings");
-    void *values = calloc(count + 1, sizeof(int64_t)); /* pointers are not larger */
-    if (values == NULL)
-        return bp_fail_memory((count + 1) * sizeof(int64_t));
-    bp_status status;
-    if (wholes == count) {
-        int64_t *numbers = values;
-        for (size_t i = 0; i < count; i++)
-            numbers[i] = whole_value(json_array_get(list, i));
-        status = bp_arch_config_set_ints(config, key, numbers, count);
-    } else {
-        const char **texts = values;
-        for (size_t i = 0; i < count; i++)
-            texts[i] = json_string_value(json_array_get(list, i));
-        status = bp_arch_config_set_strings(config, key, texts, count);
+    if (wholes < count && strings < count) {
+        snprintf(entry->unusable, sizeof entry->unusable, "a list of other than integers or strings");
+        return BP_OK;
     }
-    free(values);
-    return status;
+    size_t bytes = sizeof(kept_list) + (count + 1) * sizeof(int64_t); /* pointers are not larger */
+    kept_list *kept = calloc(1, bytes);
+    if (kept == NULL)
+        return bp_fail_memory(bytes);
+    kept->next = from->lists;
+    from->lists = kept;
+    int64_t *numbers = (int64_t *)(void *)kept->values;
+    const char **texts = (const char **)(void *)kept->values;
+    for (size_t i = 0; i < count; i++) {
+        if (wholes == count)
+            numbers[i] = whole_value(json_array_get(list, i));
+        else
+            texts[i] = json_string_value(json_array_get(list, i));
+    }
+    entry->value = wholes == count ? (bp_value){.kind = BP_VALUE_INTS, .numbers = numbers, .length = count}
+                                   : (bp_value){.kind = BP_VALUE_TEXTS, .texts = texts, .length = count};
+    return BP_OK;
 }
 
-#define MOST_KEY 200
+static bp_value text_value(const char *text)
+{
+    return (bp_value){.kind = BP_VALUE_TEXT, .text = text, .length = strlen(text)};
+}
 
-static bp_status set_value(bp_arch_config *config, const char *key, json_t *value)
+static bp_value int_value(int64_t number)
+{
+    return (bp_value){.kind = BP_VALUE_INT, .number = number};
+}
+
+static bp_status read_value(published *from, const json_t *value, bp_arch_entry *entry)
 {
     if (json_is_null(value))
-        return bp_arch_config_set_null(config, key);
-    if (is_whole(value))
-        return bp_arch_config_set_int(config, key, whole_value(value));
-    if (json_is_string(value))
-        return bp_arch_config_set_string(config, key, json_string_value(value));
-    if (json_is_array(value))
-        return set_list(config, key, value);
-    char what[BP_JSON_DESCRIPTION_BYTES] = "an empty object, NaN or Infinity";
-    if (!json_is_object(value) || json_object_size(value) > 0)
-        bp_json_describe(value, what);
-    return bp_arch_config_set_unusable(config, key, what);
+        entry->is_null = true;
+    else if (is_whole(value))
+        entry->value = int_value(whole_value(value));
+    else if (json_is_string(value))
+        entry->value = text_value(json_string_value(value));
+    else if (json_is_array(value))
+        return read_list(from, value, entry);
+    else if (json_is_object(value) && json_object_size(value) == 0)
+        snprintf(entry->unusable, sizeof entry->unusable, "an empty object, NaN or Infinity");
+    else
+        bp_json_describe(value, entry->unusable);
+    return BP_OK;
 }
 
 /* Members of an object go by "object.member", and their number by "object.#". */
-static bp_status set_inner_members(bp_arch_config *config, const char *outer, json_t *object)
+static bp_status find_in(published *from, const json_t *object, const char *key, size_t length, bp_arch_entry *entry,
+                         bool *found)
 {
-    char name[MOST_KEY];
-    const char *key;
-    json_t *value;
-    snprintf(name, sizeof name, "%.90s.#", outer);
-    BP_TRY(bp_arch_config_set_int(config, name, (int64_t)json_object_size(object)));
-    if (json_object_size(object) > MOST_INNER)
-        return BP_OK;
-    json_object_foreach(object, key, value)
-    {
+    const json_t *value = json_object_getn(object, key, length);
+    const char *dot = memchr(key, '.', length);
+    if (value == NULL && dot != NULL) {
+        const json_t *inner = json_object_getn(object, key, (size_t)(dot - key));
+        size_t rest = length - (size_t)(dot + 1 - key);
+        if (json_is_object(inner) && rest == 1 && dot[1] == '#') {
+            entry->value = int_value((int64_t)json_object_size(inner));
+            *found = true;
+            return BP_OK;
+        }
+        if (json_object_size(inner) <= MOST_INNER)
+            value = json_object_getn(inner, dot + 1, rest);
         if (json_is_object(value))
-            continue;
-        snprintf(name, sizeof name, "%.90s.%.90s", outer, key);
-        BP_TRY(set_value(config, name, value));
+            value = NULL;
     }
-    return BP_OK;
+    *found = value != NULL;
+    return value != NULL ? read_value(from, value, entry) : BP_OK;
 }
 
-static bp_status set_members(bp_arch_config *config, json_t *object)
+static bool is_key(const char *key, size_t length, const char *name)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach(object, key, value)
-    {
-        if (strcmp(key, "text_config") == 0 || strcmp(key, "quantization_config") == 0)
-            continue;
-        BP_TRY(set_value(config, key, value));
-        if (json_is_object(value))
-            BP_TRY(set_inner_members(config, key, value));
+    return strlen(name) == length && memcmp(key, name, length) == 0;
+}
+
+/* The text part's value, also where it is null, else the whole's. */
+static bp_status find_value(void *context, const char *key, size_t length, bp_arch_entry *entry, bool *found)
+{
+    published *from = context;
+    *found = true;
+    if (is_key(key, length, "model_type"))
+        entry->value = text_value(from->model_type);
+    else if (is_key(key, length, "tie_word_embeddings") && from->tie >= 0)
+        entry->value = int_value(from->tie);
+    else
+        BP_TRY(find_in(from, from->text, key, length, entry, found));
+    return *found || from->text == from->whole ? BP_OK : find_in(from, from->whole, key, length, entry, found);
+}
+
+static void finish_published(published *from)
+{
+    while (from->lists != NULL) {
+        kept_list *next = from->lists->next;
+        free(from->lists);
+        from->lists = next;
     }
-    return BP_OK;
 }
 
 /* The member of the text part, else of the whole; null is absent. */
@@ -160,7 +204,8 @@ static const struct {
     {"vipllava", UNTIED},
 };
 
-static bp_status set_wrapper_tie(bp_arch_config *config, const json_t *whole, const json_t *text)
+/* 1 or 0, -1: as the members say. */
+static int wrapper_tie(const json_t *whole, const json_t *text)
 {
     const json_t *own = json_object_get(whole, "tie_word_embeddings");
     const char *type = json_string_value(json_object_get(whole, "model_type"));
@@ -169,10 +214,9 @@ static bp_status set_wrapper_tie(bp_arch_config *config, const json_t *whole, co
             continue;
         if (wrappers[i].unstated == AS_TEXT)
             own = json_object_get(text, "tie_word_embeddings");
-        return bp_arch_config_set_int(config, "tie_word_embeddings",
-                                      json_is_boolean(own) ? json_is_true(own) : wrappers[i].unstated == TIED);
+        return json_is_boolean(own) ? json_is_true(own) : wrappers[i].unstated == TIED;
     }
-    return json_is_true(own) ? bp_arch_config_set_int(config, "tie_word_embeddings", 1) : BP_OK;
+    return json_is_true(own) ? 1 : -1;
 }
 
 /* "vision_config", "audio_config": of a wrapper every other part, of a text model's own file the towers. */
@@ -217,34 +261,26 @@ static bp_status convert(const bp_json_at *text, const bp_json_at *whole, const 
                          bp_model **model)
 {
     bp_json_at type = find_member(text, whole, "model_type");
-    const char *model_type = NULL;
+    published from = {.text = text->value, .whole = whole->value, .tie = -1};
     if (type.value == NULL)
         return bp_json_fail(&type, "is missing; a published configuration names its model family there");
-    BP_TRY(bp_json_name(&type, &model_type));
+    BP_TRY(bp_json_name(&type, &from.model_type));
+    if (from.text != from.whole)
+        from.tie = wrapper_tie(from.whole, from.text);
     bp_dtype dtype = BP_DTYPE_NONE;
     BP_TRY(choose_dtype(text, whole, options->dtype, &dtype));
     char *name = NULL;
     BP_TRY(bp_reader_choose_name(options, NULL, whole->origin, &name));
-    bp_arch_config *config = NULL;
     bp_model *made = NULL;
-    bp_status status = bp_arch_config_create(&config);
-    if (status == BP_OK)
-        status = set_members(config, whole->value);
-    if (status == BP_OK && text->value != whole->value)
-        status = set_members(config, text->value);
-    if (status == BP_OK && text->value != whole->value)
-        status = set_wrapper_tie(config, whole->value, text->value);
-    if (status == BP_OK) /* a null of the text part has hidden the whole's */
-        status = bp_arch_config_set_string(config, "model_type", model_type);
-    if (status == BP_OK)
-        status = bp_fail_at(whole->origin, bp_model_from_architecture(name, config, dtype, &made));
+    const bp_arch_config config = {find_value, &from};
+    bp_status status = bp_fail_at(whole->origin, bp_model_from_architecture(name, &config, dtype, &made));
     if (status == BP_OK)
         status = note_other_parts(whole->value, text->value != whole->value, made);
     if (status == BP_OK)
         *model = made;
     else
         bp_model_destroy(&made);
-    bp_arch_config_destroy(&config);
+    finish_published(&from);
     free(name);
     return status;
 }
@@ -256,8 +292,6 @@ bp_status bp_config_from_json(json_t *document, const char *origin, const bp_rea
     bp_json_at text = bp_json_member(&whole, "text_config");
     if (!json_is_object(text.value))
         text = whole;
-    if (json_object_size(whole.value) > MOST_MEMBERS || json_object_size(text.value) > MOST_MEMBERS)
-        return bp_json_fail(&whole, "more than %d members; this is no configuration", MOST_MEMBERS);
     return convert(&text, &whole, options, model);
 }
 

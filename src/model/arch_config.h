@@ -1,4 +1,5 @@
-/* Values of a published configuration by key. */
+/* Models of published configurations: the interface between the tables of families (architecture.h) and the reader of config.json. Other
+ * libraries of ours use it (version node BUCKETPOOL_PRIVATE); it is not installed. */
 #ifndef BP_MODEL_ARCH_CONFIG_H
 #define BP_MODEL_ARCH_CONFIG_H
 
@@ -8,15 +9,29 @@
 
 #include "model/expression.h"
 
+/* The value of a key. Texts end with NUL; booleans are the integers 0 and 1. */
 typedef struct bp_arch_entry {
-    char *key;
-    bp_value value;      /* lists and texts point into `memory` */
-    char *unusable_what; /* set: the key is there, but of a kind no table reads */
-    bool is_null;
-    void *memory;
+    bp_value value;    /* texts and lists live until the model is made */
+    bool is_null;      /* an explicit null, which some families tell from a key that is not there */
+    char unusable[80]; /* not "": a kind that no table reads, described; an error only if a table needs it */
 } bp_arch_entry;
 
-/* NULL when the key is not there. */
-const bp_arch_entry *bp_arch_config_find(const bp_arch_config *config, const char *key, size_t key_length);
+/* A published configuration. `find` looks a key up; no terminator is expected behind its `length` bytes. "a.b" is member b of the object a,
+ * "a.#" the number of members of a. *found is false where the configuration does not have the key. Errors: BP_ERR_NO_HOST_MEMORY. */
+typedef struct bp_arch_config {
+    bp_status (*find)(void *context, const char *key, size_t length, bp_arch_entry *entry, bool *found);
+    void *context;
+} bp_arch_config;
+
+/* Builds the parameters of a model from the table of its family ("model_type" in the configuration). Names and shapes are
+ * those of the published modelling code; tied embeddings appear once; multi-token prediction layers are units of their own. The caller owns
+ * the model.
+ * Errors: BP_ERR_UNSUPPORTED (unknown model_type), BP_ERR_INVALID_ARGUMENT (a missing, zero, negative or unusable field, by name),
+ * BP_ERR_OVERFLOW, BP_ERR_NO_HOST_MEMORY. */
+BP_API bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype,
+                                            bp_model **model);
+
+/* The i-th known model_type in alphabetical order, NULL past the end. Static strings. */
+BP_API const char *bp_arch_model_type(size_t index);
 
 #endif

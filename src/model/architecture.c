@@ -36,6 +36,7 @@ typedef struct compiled_table {
 typedef struct builder {
     const bp_arch_family *family;
     const bp_arch_config *config;
+    const char *model_type;
     bp_model *model;
     bp_dtype dtype;
     const char *names[MOST_FIELDS];
@@ -111,22 +112,32 @@ static bp_status compile_table(builder *b, const bp_arch_tensor *rows, compiled_
 
 /* ---- fields ------------------------------------------------------------------------------------------------------- */
 
-/* The first of the alternatives "a|b" that the configuration has; `key` gets its name. */
-static const bp_arch_entry *find_field(const bp_arch_config *config, const char *keys, char key[MOST_NAME])
+static bp_status find_key(const bp_arch_config *config, const char *key, size_t length, bp_arch_entry *entry,
+                          bool *found)
 {
-    const bp_arch_entry *null_entry = NULL;
+    *entry = (bp_arch_entry){0};
+    *found = false;
+    return config->find(config->context, key, length, entry, found);
+}
+
+/* The first of the alternatives "a|b" that the configuration has, else one that is null; `key` gets its name. */
+static bp_status find_field(const bp_arch_config *config, const char *keys, char key[MOST_NAME], bp_arch_entry *entry,
+                            bool *found)
+{
+    bool has_null = false;
     for (const char *at = keys; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
         size_t length = strcspn(at, "|");
-        const bp_arch_entry *entry = bp_arch_config_find(config, at, length);
-        if (entry != NULL && entry->is_null)
-            null_entry = entry;
-        if (entry != NULL && !entry->is_null) {
+        BP_TRY(find_key(config, at, length, entry, found));
+        has_null = has_null || (*found && entry->is_null);
+        if (*found && !entry->is_null) {
             snprintf(key, MOST_NAME, "%.*s", (int)length, at);
-            return entry;
+            return BP_OK;
         }
     }
     snprintf(key, MOST_NAME, "%.*s", (int)strcspn(keys, "|"), keys);
-    return null_entry;
+    *entry = (bp_arch_entry){.is_null = has_null};
+    *found = has_null;
+    return BP_OK;
 }
 
 static const char *describe(const bp_arch_entry *entry, char text[64])
@@ -136,7 +147,7 @@ static const char *describe(const bp_arch_entry *entry, char text[64])
     case BP_VALUE_TEXT: snprintf(text, 64, "\"%.40s\"", entry->value.text); break;
     case BP_VALUE_INTS:
     case BP_VALUE_TEXTS: snprintf(text, 64, "a list"); break;
-    default: snprintf(text, 64, "%.60s", entry->unusable_what); break;
+    default: snprintf(text, 64, "%.60s", entry->unusable); break;
     }
     return text;
 }
@@ -147,7 +158,7 @@ static bp_status read_present(const bp_arch_field *field, const char *key, const
         "a positive integer", "an integer that is not negative",      "true or false",
         "a list or a text",   "a positive integer or a list of them", "an integer"};
     const bp_value *v = &entry->value;
-    bool good = entry->unusable_what == NULL;
+    bool good = entry->unusable[0] == '\0';
     switch (field->kind) {
     case BP_FIELD_SIZE: good = good && v->kind == BP_VALUE_INT && v->number > 0; break;
     case BP_FIELD_COUNT: good = good && v->kind == BP_VALUE_INT && v->number >= 0; break;
@@ -183,17 +194,18 @@ static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *va
     if (field->keys == NULL)
         return compute_field(b, field->missing, value);
     char key[MOST_NAME];
-    const bp_arch_entry *entry = find_field(b->config, field->keys, key);
-    /* "auto" asks for what is computed when the key is missing */
-    bool is_auto = entry != NULL && entry->value.kind == BP_VALUE_TEXT && field->kind == BP_FIELD_SIZE &&
-                   strcmp(entry->value.text, "auto") == 0;
-    if (entry != NULL && !entry->is_null && !is_auto)
-        return read_present(field, key, entry, value);
-    const char *source = entry != NULL && entry->is_null && field->null != NULL ? field->null : field->missing;
+    bp_arch_entry entry;
+    bool found = false;
+    BP_TRY(find_field(b->config, field->keys, key, &entry, &found));
+    /* "auto" asks for the value that is computed when the key is missing */
+    bool is_auto = found && entry.value.kind == BP_VALUE_TEXT && field->kind == BP_FIELD_SIZE &&
+                   strcmp(entry.value.text, "auto") == 0;
+    if (found && !entry.is_null && !is_auto)
+        return read_present(field, key, &entry, value);
+    const char *source = found && entry.is_null && field->null != NULL ? field->null : field->missing;
     if (source == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\" is %s; model_type \"%s\" requires it", key,
-                       entry != NULL ? "null" : "missing",
-                       bp_arch_config_find(b->config, "model_type", strlen("model_type"))->value.text);
+                       found ? "null" : "missing", b->model_type);
     return compute_field(b, source, value);
 }
 
@@ -364,11 +376,13 @@ static bp_status note_predictions(builder *b)
 {
     char note[160];
     for (size_t i = 0; b->family->predictions == NULL && i < sizeof prediction_keys / sizeof *prediction_keys; i++) {
-        const bp_arch_entry *entry = bp_arch_config_find(b->config, prediction_keys[i], strlen(prediction_keys[i]));
-        if (entry == NULL || entry->value.kind != BP_VALUE_INT || entry->value.number < 1)
+        bp_arch_entry entry;
+        bool found;
+        BP_TRY(find_key(b->config, prediction_keys[i], strlen(prediction_keys[i]), &entry, &found));
+        if (!found || entry.value.kind != BP_VALUE_INT || entry.value.number < 1)
             continue;
         snprintf(note, sizeof note, "not counted: %lld multi-token prediction layer%s (%s)",
-                 (long long)entry->value.number, entry->value.number == 1 ? "" : "s", prediction_keys[i]);
+                 (long long)entry.value.number, entry.value.number == 1 ? "" : "s", prediction_keys[i]);
         return bp_model_add_note(b->model, note);
     }
     return BP_OK;
@@ -425,16 +439,19 @@ const char *bp_arch_model_type(size_t index)
     return next;
 }
 
-static bp_status find_family(const bp_arch_config *config, const bp_arch_family **family)
+static bp_status find_family(builder *b)
 {
-    const bp_arch_entry *entry = bp_arch_config_find(config, "model_type", strlen("model_type"));
-    if (entry == NULL || entry->value.kind != BP_VALUE_TEXT)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"model_type\" is %s", entry == NULL ? "missing" : "not a text");
+    bp_arch_entry entry;
+    bool found;
+    BP_TRY(find_key(b->config, "model_type", strlen("model_type"), &entry, &found));
+    if (!found || entry.value.kind != BP_VALUE_TEXT)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"model_type\" is %s", found ? "not a text" : "missing");
+    b->model_type = entry.value.text;
     const char *type;
     for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
         for (size_t i = 0; (type = type_of(f, i)) != NULL; i++) {
-            if (strcmp(type, entry->value.text) == 0) {
-                *family = bp_arch_families[f];
+            if (strcmp(type, b->model_type) == 0) {
+                b->family = bp_arch_families[f];
                 return BP_OK;
             }
         }
@@ -442,7 +459,7 @@ static bp_status find_family(const bp_arch_config *config, const bp_arch_family 
     return bp_fail(BP_ERR_UNSUPPORTED,
                    "unknown model_type \"%.60s\"; plan the model's safetensors, or the units.json that "
                    "`python -m bucketpool describe CONFIG -o units.json` writes (docs/models.md lists the known types)",
-                   entry->value.text);
+                   b->model_type);
 }
 
 bp_status bp_model_from_architecture(const char *name, const bp_arch_config *config, bp_dtype dtype, bp_model **model)
@@ -450,7 +467,7 @@ bp_status bp_model_from_architecture(const char *name, const bp_arch_config *con
     if (config == NULL || model == NULL || bp_dtype_bits(dtype) == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_from_architecture: needs a configuration and a dtype");
     builder b = {.config = config, .dtype = dtype};
-    BP_TRY(find_family(config, &b.family));
+    BP_TRY(find_family(&b));
     BP_TRY(bp_model_create(name, &b.model));
     bp_status status = build(&b);
     for (size_t i = 0; i < MOST_FIELDS; i++)

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/arch_config.h"
 #include "planner/plan.h"
 
 void *__real_malloc(size_t bytes);
@@ -114,25 +115,23 @@ static void assert_status(bp_status status, bool failed, const char *call, int l
         }                                                                                                              \
     } while (0)
 
-static bp_arch_config *make_config(void)
+static bp_status find_value(void *context, const char *key, size_t length, bp_arch_entry *entry, bool *found)
 {
-    static const char *const ints[] = {"hidden_size",         "intermediate_size",   "num_hidden_layers",
-                                       "num_attention_heads", "num_key_value_heads", "vocab_size",
-                                       "tie_word_embeddings"};
-    static const int64_t values[] = {64, 256, 2, 8, 4, 1000, 0}, list[] = {1, 2};
-    static const char *const texts[] = {"a", "b"};
-    bp_arch_config *config;
-    RETRY_OUT(config, bp_arch_config_create(&config));
-    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
-        RETRY(bp_arch_config_set_int(config, ints[i], values[i]));
-    RETRY(bp_arch_config_set_string(config, "model_type", "mixtral"));
-    RETRY(bp_arch_config_set_string(config, "model_type", "llama"));
-    RETRY(bp_arch_config_set_ints(config, "list", list, 2));
-    RETRY(bp_arch_config_set_strings(config, "list", texts, 2));
-    RETRY(bp_arch_config_set_strings(config, "texts", texts, 2));
-    RETRY(bp_arch_config_set_null(config, "nothing"));
-    RETRY(bp_arch_config_set_unusable(config, "fraction", "a fraction"));
-    return config;
+    (void)context;
+    static const struct {
+        const char *key;
+        int64_t value;
+    } values[] = {{"hidden_size", 64},        {"intermediate_size", 256}, {"num_hidden_layers", 2},
+                  {"num_attention_heads", 8}, {"num_key_value_heads", 4}, {"vocab_size", 1000},
+                  {"tie_word_embeddings", 0}};
+    *found = strlen("model_type") == length && memcmp(key, "model_type", length) == 0;
+    if (*found)
+        entry->value = (bp_value){.kind = BP_VALUE_TEXT, .text = "llama", .length = strlen("llama")};
+    for (size_t i = 0; !*found && i < sizeof values / sizeof *values; i++) {
+        *found = strlen(values[i].key) == length && memcmp(key, values[i].key, length) == 0;
+        entry->value = (bp_value){.kind = BP_VALUE_INT, .number = values[i].value};
+    }
+    return BP_OK;
 }
 
 static void copy_plan(const bp_plan *plan)
@@ -276,9 +275,9 @@ static void bucket_all(const bp_model *model, bp_bucketing only)
 static void test_architecture(void **state)
 {
     (void)state;
-    bp_arch_config *config = make_config();
+    const bp_arch_config config = {find_value, NULL};
     bp_model *model, *laid_out, *shard;
-    RETRY_OUT(model, bp_model_from_architecture("tiny", config, BP_DTYPE_BF16, &model));
+    RETRY_OUT(model, bp_model_from_architecture("tiny", &config, BP_DTYPE_BF16, &model));
     assert_int_equal(bp_model_unit_count(model), 2);
     RETRY_OUT(laid_out, bp_model_with_layout(model, BP_LAYOUT_MEGATRON, &laid_out));
     RETRY_OUT(shard, bp_model_shard(laid_out, 2, 1, &shard));
@@ -287,7 +286,6 @@ static void test_architecture(void **state)
     bp_model_destroy(&shard);
     bp_model_destroy(&laid_out);
     bp_model_destroy(&model);
-    bp_arch_config_destroy(&config);
 }
 
 /* Nested and repeated units, given buckets and events: the parts of a model that architectures do not have. */

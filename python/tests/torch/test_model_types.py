@@ -44,6 +44,7 @@ def ours(path):
 
 def known_types():
     function, types = core().bp_arch_model_type, []
+    function.restype = ctypes.c_char_p  # of our own libraries, not in _abi.py
     while (name := function(ctypes.c_size_t(len(types)))) is not None:
         types.append(name.decode())
     return types
