@@ -11,7 +11,7 @@
 
 static void choose_rules(const plan_options *options, const bp_model *model, analysis *a)
 {
-    bool gives = bp_model_given_bucket_count(model) > 0 && bp_model_parameter_count(model) == 0;
+    bool gives = bp_model_get_info(model)->given_bucket_count > 0 && bp_model_get_info(model)->parameter_count == 0;
     a->bucketing = options->bucketing != 0 ? options->bucketing : gives ? BP_BUCKETING_GIVEN : BP_BUCKETING_MEGATRON;
     a->padding = options->padding != 0                   ? options->padding
                  : a->bucketing == BP_BUCKETING_MEGATRON ? BP_PADDING_MEGATRON_LCM
@@ -24,10 +24,10 @@ static void choose_rules(const plan_options *options, const bp_model *model, ana
 
 static void copy_notes(const bp_model *model, analysis *a)
 {
-    const char *note;
+    const bp_model_info *info = bp_model_get_info(model);
     size_t used = 0;
-    for (size_t i = 0; (note = bp_model_note(model, i)) != NULL && used < sizeof a->notes; i++)
-        used += (size_t)snprintf(a->notes + used, sizeof a->notes - used, "%s%s", i > 0 ? "; " : "", note);
+    for (size_t i = 0; i < info->note_count && used < sizeof a->notes; i++)
+        used += (size_t)snprintf(a->notes + used, sizeof a->notes - used, "%s%s", i > 0 ? "; " : "", info->notes[i]);
 }
 
 /* The model as one rank of tp and ep holds it, in the layout asked for. Destroys what it was made from. */
@@ -38,8 +38,8 @@ static bp_status localise(const plan_options *options, analysis *a, bp_model **m
     if (status == BP_OK) {
         bp_model_destroy(model);
         *model = next;
-        a->parameters = bp_model_numel(*model);
-        a->prediction_parameters = bp_model_prediction_numel(*model);
+        a->parameters = bp_model_get_info(*model)->numel;
+        a->prediction_parameters = bp_model_get_info(*model)->prediction_numel;
         status = bp_model_shard(*model, options->tp, options->ep, &next);
     }
     if (status == BP_OK) {
@@ -101,7 +101,7 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
         return code;
     choose_rules(options, *model, a);
     copy_notes(*model, a);
-    a->name = strdup(bp_model_name(*model));
+    a->name = strdup(bp_model_get_info(*model)->name);
     if (a->name == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     bp_status status = localise(options, a, model);
@@ -138,11 +138,10 @@ bool analysis_sum_state(const plan_options *options, analysis *a)
     bp_dtype main_grad = analysis_trained_dtype(options->main_grad_dtype),
              optimizer = analysis_trained_dtype(options->optimizer_dtype);
     state_bytes *s = &a->state;
-    s->outside = bp_buckets_outside_bytes(a->buckets);
-    for (size_t i = 0; i < bp_buckets_count(a->buckets); i++) {
-        bp_bucket b = {.size = sizeof b};
-        if (bp_buckets_get(a->buckets, i, &b) != BP_OK)
-            return false;
+    const bp_buckets_info *info = bp_buckets_get_info(a->buckets);
+    s->outside = info->persistent_bytes;
+    for (size_t i = 0; i < info->bucket_count; i++) {
+        bp_bucket b = info->buckets[i];
         uint64_t trained = trains && !b.frozen ? shard_of(b.grad_padded_numel, b.shards) : 0;
         if (!add_tensors(b.dtype, shard_of(b.padded_numel, b.shards), 1, &s->param_shards) ||
             !add_tensors(main_grad, trained, 1, &s->grad_shards) ||

@@ -11,8 +11,8 @@
 
 static bool find_unit(const bp_buckets *buckets, const char *name, uint32_t *unit)
 {
-    for (size_t u = 0; u < bp_buckets_unit_count(buckets); u++) {
-        if (strcmp(bp_buckets_unit_name(buckets, u), name) == 0) {
+    for (size_t u = 0; u < bp_buckets_get_info(buckets)->unit_count; u++) {
+        if (strcmp(bp_buckets_get_info(buckets)->units[u].name, name) == 0) {
             *unit = (uint32_t)u;
             return true;
         }
@@ -94,9 +94,9 @@ static int fail_difference(const char *path, const analysis *a, const char *what
 /* The next request of a role, or SIZE_MAX. */
 static size_t next_request(const bp_buckets *buckets, int32_t role, size_t index)
 {
-    bp_request r = {.size = sizeof r};
-    for (; index < bp_buckets_request_count(buckets); index++) {
-        if (bp_buckets_request(buckets, index, &r) == BP_OK && (int32_t)r.role == role)
+    const bp_buckets_info *info = bp_buckets_get_info(buckets);
+    for (; index < info->request_count; index++) {
+        if ((int32_t)info->requests[index].role == role)
             return index;
     }
     return SIZE_MAX;
@@ -105,7 +105,7 @@ static size_t next_request(const bp_buckets *buckets, int32_t role, size_t index
 /* "layers.3/all (grad)" */
 static void describe(const bp_buckets *buckets, const bp_request *r, const bp_bucket *b, char text[160])
 {
-    snprintf(text, 160, "%.60s/%.40s (%s)", bp_buckets_unit_name(buckets, (size_t)b->unit),
+    snprintf(text, 160, "%.60s/%.40s (%s)", bp_buckets_get_info(buckets)->units[b->unit].name,
              cli_bucket(b->name, b->ordinal), bp_role_name((bp_role)r->role));
 }
 
@@ -113,13 +113,18 @@ static void describe(const bp_buckets *buckets, const bp_request *r, const bp_bu
 static bool is_same_request(const bp_buckets *one, size_t index, const bp_buckets *other, size_t others, char text[512])
 {
     char planned[160] = "", needed[160] = "";
-    bp_request x = {.size = sizeof x}, y = {.size = sizeof y};
-    bp_bucket b = {.size = sizeof b}, c = {.size = sizeof c};
-    if (index != SIZE_MAX && bp_buckets_request(one, index, &x) == BP_OK && bp_buckets_get(one, x.bucket, &b) == BP_OK)
+    bp_request x = {0}, y = {0};
+    bp_bucket b = {0}, c = {0};
+    if (index != SIZE_MAX) {
+        x = bp_buckets_get_info(one)->requests[index];
+        b = bp_buckets_get_info(one)->buckets[x.bucket];
         describe(one, &x, &b, planned);
-    if (others != SIZE_MAX && bp_buckets_request(other, others, &y) == BP_OK &&
-        bp_buckets_get(other, y.bucket, &c) == BP_OK)
+    }
+    if (others != SIZE_MAX) {
+        y = bp_buckets_get_info(other)->requests[others];
+        c = bp_buckets_get_info(other)->buckets[y.bucket];
         describe(other, &y, &c, needed);
+    }
     if (*planned == '\0' || *needed == '\0')
         snprintf(text, 512, *needed == '\0' ? "it has no memory for %s" : "%s is not planned",
                  *needed == '\0' ? planned : needed);
@@ -149,13 +154,14 @@ static int compare_role(const char *path, const analysis *a, const bp_buckets *o
 static int compare(const char *path, const analysis *a, const bp_buckets *other)
 {
     char text[256] = "";
-    size_t units = bp_buckets_unit_count(a->buckets);
-    if (bp_buckets_unit_count(other) != units) {
-        snprintf(text, sizeof text, "it has %zu units, not %zu", bp_buckets_unit_count(other), units);
+    size_t units = bp_buckets_get_info(a->buckets)->unit_count;
+    if (bp_buckets_get_info(other)->unit_count != units) {
+        snprintf(text, sizeof text, "it has %zu units, not %zu", bp_buckets_get_info(other)->unit_count, units);
         return fail_difference(path, a, text);
     }
     for (size_t u = 0; u < units; u++) {
-        const char *name = bp_buckets_unit_name(a->buckets, u), *others = bp_buckets_unit_name(other, u);
+        const char *name = bp_buckets_get_info(a->buckets)->units[u].name,
+                   *others = bp_buckets_get_info(other)->units[u].name;
         if (strcmp(name, others) != 0) {
             snprintf(text, sizeof text, "its unit %zu is \"%.80s\", not \"%.80s\"", u, others, name);
             return fail_difference(path, a, text);
@@ -173,7 +179,7 @@ static int record_other(const char *path, const plan_options *options, const ana
     analysis other = {0};
     bp_model *model = NULL;
     int code = analysis_read(path, options, &other, &model);
-    if (code == EXIT_GO_ON && bp_model_event_count(model) == 0)
+    if (code == EXIT_GO_ON && bp_model_get_info(model)->event_count == 0)
         code = cli_fail(EXIT_BAD_INPUT, "--schedules %s: it has no recorded schedule", path);
     if (code == EXIT_GO_ON)
         code = compare(path, a, other.buckets);
@@ -214,7 +220,7 @@ static int add_others(const char *path, const plan_options *options, analysis *a
 int analysis_make_schedule(const char *path, const plan_options *options, const bp_model *model, analysis *a)
 {
     a->models = 1;
-    a->recorded = bp_model_event_count(model) > 0;
+    a->recorded = bp_model_get_info(model)->event_count > 0;
     int code = EXIT_GO_ON;
     if (a->recorded > 0) {
         bp_status status = record(&options->schedule, model, a->buckets, false, &a->schedule);
@@ -280,7 +286,7 @@ const char *analysis_schedule_text(const analysis *a, const plan_options *option
 
 static const char *unit_name(const analysis *a, int32_t unit)
 {
-    const char *name = unit >= 0 ? bp_buckets_unit_name(a->buckets, (size_t)unit) : NULL;
+    const char *name = unit >= 0 ? bp_buckets_get_info(a->buckets)->units[unit].name : NULL;
     return name != NULL ? name : "outside";
 }
 

@@ -50,7 +50,7 @@ static bp_status merge_buckets(const analysis *parts, size_t count, char *const 
         return bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the models' buckets");
     for (size_t i = 0; i < count; i++)
         buckets[i] = parts[i].buckets;
-    bp_status status = bp_buckets_create_united(buckets, (const char *const *)names, count, &merged->buckets);
+    bp_status status = bp_buckets_create_merged(buckets, (const char *const *)names, count, &merged->buckets);
     free(buckets);
     return status;
 }

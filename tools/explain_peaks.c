@@ -18,8 +18,8 @@ static void print_holders(const whatif *w, const bp_peak *peak)
                i == 0                        ? ""
                : i + 1 == peak->holder_count ? " and "
                                              : ", ",
-               bp_buckets_unit_name(w->analysed->buckets, holder.unit), joint ? bp_role_name((bp_role)holder.role) : "",
-               joint ? " " : "", cli_bytes(holder.bytes));
+               bp_buckets_get_info(w->analysed->buckets)->units[holder.unit].name,
+               joint ? bp_role_name((bp_role)holder.role) : "", joint ? " " : "", cli_bytes(holder.bytes));
     }
     if (named < peak->holder_count)
         printf(" and %zu more", peak->holder_count - named);

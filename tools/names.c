@@ -7,11 +7,11 @@
 
 size_t names_common_chars(const bp_buckets *buckets)
 {
-    size_t units = bp_buckets_unit_count(buckets);
-    const char *first = units > 0 ? bp_buckets_unit_name(buckets, 0) : "";
+    size_t units = bp_buckets_get_info(buckets)->unit_count;
+    const char *first = units > 0 ? bp_buckets_get_info(buckets)->units[0].name : "";
     size_t common = strlen(first);
     for (size_t u = 0; u < units; u++) {
-        const char *name = bp_buckets_unit_name(buckets, u);
+        const char *name = bp_buckets_get_info(buckets)->units[u].name;
         size_t same = 0;
         while (same < common && name[same] == first[same])
             same++;
@@ -21,7 +21,7 @@ size_t names_common_chars(const bp_buckets *buckets)
     while (common > 0 && first[common - 1] != '.')
         common--;
     for (size_t u = 0; u < units; u++)
-        number = number || !isalpha((unsigned char)bp_buckets_unit_name(buckets, u)[common]);
+        number = number || !isalpha((unsigned char)bp_buckets_get_info(buckets)->units[u].name[common]);
     if (number && common > 0)
         common--;
     while (common > 0 && first[common - 1] != '.')

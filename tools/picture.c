@@ -171,9 +171,9 @@ static void draw_footnote(cairo_t *cr, const page *p)
     const picture_style style = {11, false, PICTURE_GREY};
     char text[400], outside[PICTURE_BYTES_CHARS], kept[160] = "";
     double y = p->height - MARGIN;
-    uint64_t outside_bytes = bp_buckets_outside_bytes(p->input->buckets);
-    picture_format_bytes(outside_bytes, outside);
-    if (outside_bytes > 0)
+    uint64_t persistent_bytes = bp_buckets_get_info(p->input->buckets)->persistent_bytes;
+    picture_format_bytes(persistent_bytes, outside);
+    if (persistent_bytes > 0)
         snprintf(kept, sizeof kept, "Not shown: %s of parameters outside units, which are gathered once and kept.",
                  outside);
     bool mixed = (double)p->layout->steps > p->plot_width;

@@ -57,7 +57,7 @@ static const char *last_word(const char *name)
 /* Every how many units there is room for a name, or for its last word. */
 static uint32_t name_stride(const picture_view *v, bool last_words)
 {
-    size_t runs = 0, units = bp_buckets_unit_count(v->input->buckets);
+    size_t runs = 0, units = bp_buckets_get_info(v->input->buckets)->unit_count;
     double widest = 0;
     int32_t before = -1;
     bp_step step;

@@ -18,16 +18,12 @@ typedef struct found_request {
     size_t interval_count;
 } found_request;
 
-static const char *find_request(const picture_input *input, size_t index, found_request *found)
+static found_request find_request(const picture_input *input, size_t index)
 {
-    *found = (found_request){.request.size = sizeof found->request, .bucket.size = sizeof found->bucket};
-    if (bp_buckets_request(input->buckets, index, &found->request) != BP_OK ||
-        bp_buckets_get(input->buckets, found->request.bucket, &found->bucket) != BP_OK)
-        return bp_error_detail();
+    const bp_buckets_info *buckets = bp_buckets_get_info(input->buckets);
     const bp_scheduled_request *live = &bp_schedule_get_info(input->schedule)->requests[index];
-    found->intervals = live->intervals;
-    found->interval_count = live->interval_count;
-    return NULL;
+    const bp_request *request = &buckets->requests[index];
+    return (found_request){*request, buckets->buckets[request->bucket], live->intervals, live->interval_count};
 }
 
 static int by_value(const void *a, const void *b)
@@ -59,7 +55,7 @@ static const char *allocate(const picture_input *input, const picture_layout *la
                             uint64_t **total)
 {
     size_t intervals = 1;
-    for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++)
+    for (size_t r = 0; r < bp_buckets_get_info(input->buckets)->request_count; r++)
         intervals += bp_schedule_get_info(input->schedule)->requests[r].interval_count;
     panel->rects = calloc(intervals, sizeof *panel->rects);
     panel->live = calloc((layout->steps + 1) * PICTURE_KINDS, sizeof *panel->live);
@@ -99,16 +95,13 @@ static const char *place_requests(const picture_input *input, picture_layout *la
                                   uint64_t *total)
 {
     const uint64_t mask = panel->plan->alignment - 1;
-    if (panel->plan->request_count != bp_buckets_request_count(input->buckets))
+    if (panel->plan->request_count != bp_buckets_get_info(input->buckets)->request_count)
         return "a plan has other requests than these buckets: it was made for another model";
     for (size_t r = 0; r < panel->plan->request_count && !panel->drawn_before; r++) {
-        found_request found;
         const bp_plan_request *planned = &panel->plan->requests[r];
         if (!(panel->role.roles & BP_ROLE_BIT(planned->role)))
             continue;
-        const char *error = find_request(input, r, &found);
-        if (error != NULL)
-            return error;
+        const found_request found = find_request(input, r);
         const char *role = planned->role != panel->role.role ? bp_role_name((bp_role)planned->role) : "";
         uint8_t kind = picture_kind_of(&found.bucket, role, layout->kinds);
         uint64_t bytes = (planned->bytes + mask) & ~mask;
@@ -192,11 +185,8 @@ static bool is_always_drawn_before(const picture_input *input, uint32_t role)
 static const char *find_roles(const picture_input *input, picture_layout *layout)
 {
     bool used[BP_ROLE_COUNT] = {false};
-    for (size_t r = 0; r < bp_buckets_request_count(input->buckets); r++) {
-        found_request found;
-        const char *error = find_request(input, r, &found);
-        if (error != NULL)
-            return error;
+    for (size_t r = 0; r < bp_buckets_get_info(input->buckets)->request_count; r++) {
+        found_request found = find_request(input, r);
         if (found.request.role < BP_ROLE_COUNT && found.interval_count > 0)
             used[found.request.role] = true;
     }

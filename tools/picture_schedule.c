@@ -286,7 +286,7 @@ static void add_live(schedule_picture *p, size_t role, unsigned kind, uint64_t b
 static void find_live(schedule_picture *p)
 {
     const schedule_view *v = p->view;
-    for (uint32_t i = 0; i < bp_buckets_request_count(v->analysed->buckets); i++) {
+    for (uint32_t i = 0; i < bp_buckets_get_info(v->analysed->buckets)->request_count; i++) {
         request_view r;
         const bp_interval *intervals = bp_schedule_get_info(v->analysed->schedule)->requests[i].intervals;
         size_t count = bp_schedule_get_info(v->analysed->schedule)->requests[i].interval_count;

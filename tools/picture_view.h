@@ -34,7 +34,7 @@ static inline void picture_line(const picture_view *v, double x1, double y1, dou
 
 static inline const char *picture_unit_name(const picture_view *v, size_t unit)
 {
-    return bp_buckets_unit_name(v->input->buckets, unit) + v->layout->common_chars;
+    return bp_buckets_get_info(v->input->buckets)->units[unit].name + v->layout->common_chars;
 }
 
 /* picture_memory.c: the slab, its buffers and what is live. */

@@ -36,17 +36,13 @@ static bool same_streams(const program_group *g, uint32_t role)
 }
 
 /* Requests are ordered by unit, role, bucket. */
-static bp_status make_groups(const bp_buckets *buckets, program *p, int32_t *unit_of)
+static void make_groups(const bp_buckets *buckets, program *p, int32_t *unit_of)
 {
     int32_t before = BP_OUTSIDE;
+    const bp_buckets_info *info = bp_buckets_get_info(buckets);
     for (uint32_t i = 0; i < p->requests; i++) {
-        bp_request r = {.size = sizeof r};
-        bp_bucket b = {.size = sizeof b};
-        bp_status status = bp_buckets_request(buckets, i, &r);
-        if (status == BP_OK)
-            status = bp_buckets_get(buckets, r.bucket, &b);
-        if (status != BP_OK)
-            return status;
+        bp_request r = info->requests[i];
+        bp_bucket b = info->buckets[r.bucket];
         unit_of[i] = b.unit;
         if (i == 0 || b.unit != before || !same_streams(&p->groups[p->group_count - 1], r.role)) {
             program_group *g = &p->groups[p->group_count++];
@@ -58,7 +54,6 @@ static bp_status make_groups(const bp_buckets *buckets, program *p, int32_t *uni
         p->group_of[i] = p->group_count - 1;
         p->groups[p->group_of[i]].count++;
     }
-    return BP_OK;
 }
 
 /* ---- steps in which units compute ----------------------------------------------------------------------------------------- */
@@ -88,7 +83,7 @@ static bp_status find_compute_steps(const bp_buckets *buckets, const bp_schedule
                                     compute_steps *c)
 {
     size_t units[2];
-    c->units = bp_buckets_unit_count(buckets);
+    c->units = bp_buckets_get_info(buckets)->unit_count;
     c->begins = calloc(c->units + 2, sizeof *c->begins);
     c->steps = calloc(2 * (size_t)steps + 1, sizeof *c->steps);
     if (c->begins == NULL || c->steps == NULL)
@@ -158,10 +153,10 @@ static void walk(pass *a, const bp_buckets *buckets)
 {
     for (uint32_t i = 0; i < a->p->requests; i++) {
         size_t count = bp_schedule_get_info(a->schedule)->requests[i].interval_count;
-        bp_request r = {.size = sizeof r};
+        const bp_request *r = &bp_buckets_get_info(buckets)->requests[i];
         const bp_interval *live = bp_schedule_get_info(a->schedule)->requests[i].intervals;
         bool always = count == 1 && live[0].begin == 0 && live[0].end == a->p->steps;
-        if (always && bp_buckets_request(buckets, i, &r) == BP_OK && (BP_ROLES_STATE & BP_ROLE_BIT(r.role))) {
+        if (always && (BP_ROLES_STATE & BP_ROLE_BIT(r->role))) {
             add(a, ACTION_DRAIN, a->p->steps - 1, i, 0);
             if (a->fills)
                 a->p->held[a->p->held_count++] = (program_entry){i, 0};
@@ -189,9 +184,8 @@ static bp_status make_entries(program *p)
 static bp_status make_program(const bp_buckets *buckets, const bp_schedule *schedule, program *p, int32_t *unit_of,
                               compute_steps *compute)
 {
-    bp_status status = make_groups(buckets, p, unit_of);
-    if (status == BP_OK)
-        status = find_compute_steps(buckets, schedule, p->steps, compute);
+    make_groups(buckets, p, unit_of);
+    bp_status status = find_compute_steps(buckets, schedule, p->steps, compute);
     if (status != BP_OK)
         return status;
     pass a = {p, schedule, compute, unit_of, false};
@@ -209,7 +203,7 @@ static bp_status make_program(const bp_buckets *buckets, const bp_schedule *sche
 bp_status program_init(const bp_buckets *buckets, const bp_schedule *schedule, program *p)
 {
     *p = (program){0};
-    size_t requests = bp_buckets_request_count(buckets), steps = bp_schedule_get_info(schedule)->step_count;
+    size_t requests = bp_buckets_get_info(buckets)->request_count, steps = bp_schedule_get_info(schedule)->step_count;
     if (requests >= UINT32_MAX || steps >= UINT32_MAX - 2)
         return bp_error_record(BP_ERR_OVERFLOW, "more requests or steps than can be driven");
     p->requests = (uint32_t)requests;

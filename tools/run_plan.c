@@ -153,17 +153,13 @@ static int check_plan(const run_options *options, const analysis *a, const bp_pl
 /* Whatever it was planned with: the driver's requests must be the plan's. */
 static int match_requests(const run_options *options, const analysis *a, const bp_plan *plan)
 {
-    for (size_t i = 0; i < bp_buckets_request_count(a->buckets); i++) {
-        bp_request r = {.size = sizeof r};
-        bp_bucket b = {.size = sizeof b};
+    const bp_buckets_info *buckets = bp_buckets_get_info(a->buckets);
+    for (size_t i = 0; i < buckets->request_count; i++) {
+        const bp_request *r = &buckets->requests[i];
+        const bp_bucket *b = &buckets->buckets[r->bucket];
         uint32_t id = 0;
-        bp_status status = bp_buckets_request(a->buckets, i, &r);
-        if (status == BP_OK)
-            status = bp_buckets_get(a->buckets, r.bucket, &b);
-        if (status == BP_OK)
-            status = bp_plan_find(plan, bp_buckets_unit_name(a->buckets, (size_t)b.unit), b.ordinal, (bp_role)r.role,
-                                  r.dtype, r.bytes, &id);
-        if (status != BP_OK)
+        if (bp_plan_find(plan, buckets->units[b->unit].name, b->ordinal, (bp_role)r->role, r->dtype, r->bytes, &id) !=
+            BP_OK)
             return cli_fail(EXIT_NEGATIVE, "%s does not fit %s: %s", options->plan, a->name, bp_error_detail());
         if (id != i)
             return cli_fail(EXIT_NEGATIVE,

@@ -26,12 +26,12 @@ typedef struct request_names {
 
 static request_names names_of(const analysis *a, uint32_t request)
 {
-    bp_request r = {.size = sizeof r};
-    bp_bucket b = {.size = sizeof b};
-    if (bp_buckets_request(a->buckets, request, &r) != BP_OK || bp_buckets_get(a->buckets, r.bucket, &b) != BP_OK)
+    const bp_buckets_info *info = bp_buckets_get_info(a->buckets);
+    if (request >= info->request_count)
         return (request_names){"", "", ""};
-    return (request_names){bp_buckets_unit_name(a->buckets, (size_t)b.unit), cli_bucket(b.name, b.ordinal),
-                           bp_role_name((bp_role)r.role)};
+    bp_request r = info->requests[request];
+    bp_bucket b = info->buckets[r.bucket];
+    return (request_names){info->units[b.unit].name, cli_bucket(b.name, b.ordinal), bp_role_name((bp_role)r.role)};
 }
 
 static bool was_refused(const run_outcome *outcome)

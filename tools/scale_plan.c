@@ -75,11 +75,10 @@ bp_status scale_plan(const bp_plan *plan, uint64_t scale, bp_plan **scaled)
 uint64_t iteration_bytes(const bp_buckets *buckets, const bp_schedule *schedule)
 {
     uint64_t sum = 0;
-    for (size_t i = 0; i < bp_buckets_request_count(buckets); i++) {
-        bp_request r = {.size = sizeof r};
+    const bp_buckets_info *info = bp_buckets_get_info(buckets);
+    for (size_t i = 0; i < info->request_count; i++) {
         uint64_t bytes, count = bp_schedule_get_info(schedule)->requests[i].interval_count;
-        if (bp_buckets_request(buckets, i, &r) != BP_OK || __builtin_mul_overflow(r.bytes, count, &bytes) ||
-            __builtin_add_overflow(sum, bytes, &sum))
+        if (__builtin_mul_overflow(info->requests[i].bytes, count, &bytes) || __builtin_add_overflow(sum, bytes, &sum))
             return UINT64_MAX;
     }
     return sum;

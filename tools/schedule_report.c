@@ -5,7 +5,7 @@
 
 static void print_unit(document *d, const char *key, const schedule_view *v, int32_t unit)
 {
-    document_text(d, key, unit >= 0 ? bp_buckets_unit_name(v->analysed->buckets, (size_t)unit) : NULL);
+    document_text(d, key, unit >= 0 ? bp_buckets_get_info(v->analysed->buckets)->units[unit].name : NULL);
 }
 
 static void print_request(document *d, const schedule_view *v, size_t index)
@@ -86,7 +86,7 @@ int schedule_report_print(const schedule_view *v, const plan_options *options)
     document_text(&d, "format", "bucketpool.schedule/1");
     document_text(&d, "model", v->analysed->name);
     report_options(&d, v->analysed, options);
-    print_list(&d, "requests", v, bp_buckets_request_count(v->analysed->buckets), print_request);
+    print_list(&d, "requests", v, bp_buckets_get_info(v->analysed->buckets)->request_count, print_request);
     print_list(&d, "steps", v, v->steps, print_step);
     print_list(&d, "events", v, v->event_count, print_event);
     print_list(&d, "peaks", v, v->role_count, print_peak);

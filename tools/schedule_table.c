@@ -50,7 +50,7 @@ static void print_summary(const schedule_view *v)
 
 static const char *unit_name(const schedule_view *v, int32_t unit)
 {
-    return unit >= 0 ? bp_buckets_unit_name(v->analysed->buckets, (size_t)unit) : "";
+    return unit >= 0 ? bp_buckets_get_info(v->analysed->buckets)->units[unit].name : "";
 }
 
 static void set_units(sheet *s, size_t column, const schedule_view *v, const bp_step *step)

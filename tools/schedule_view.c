@@ -7,12 +7,11 @@
 
 bool schedule_view_request(const schedule_view *v, uint32_t index, request_view *r)
 {
-    const bp_buckets *buckets = v->analysed->buckets;
-    *r = (request_view){.request.size = sizeof r->request, .bucket.size = sizeof r->bucket};
-    if (bp_buckets_request(buckets, index, &r->request) != BP_OK ||
-        bp_buckets_get(buckets, r->request.bucket, &r->bucket) != BP_OK)
+    const bp_buckets_info *info = bp_buckets_get_info(v->analysed->buckets);
+    if (index >= info->request_count)
         return false;
-    r->unit = bp_buckets_unit_name(buckets, (size_t)r->bucket.unit);
+    const bp_bucket *bucket = &info->buckets[info->requests[index].bucket];
+    *r = (request_view){info->requests[index], *bucket, info->units[bucket->unit].name};
     return true;
 }
 
@@ -56,7 +55,7 @@ const char *schedule_view_phase_name(bp_phase phase)
 static void find_roles(schedule_view *v, uint32_t roles)
 {
     uint32_t used = 0;
-    for (uint32_t i = 0; i < bp_buckets_request_count(v->analysed->buckets); i++) {
+    for (uint32_t i = 0; i < bp_buckets_get_info(v->analysed->buckets)->request_count; i++) {
         request_view r;
         if (schedule_view_request(v, i, &r))
             used |= BP_ROLE_BIT(r.request.role);
@@ -82,7 +81,7 @@ static bool add_bytes(live_bytes *live, uint64_t bytes, const bp_interval *inter
 static bool add_requests(schedule_view *v)
 {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < bp_buckets_request_count(v->analysed->buckets); i++) {
+    for (uint32_t i = 0; i < bp_buckets_get_info(v->analysed->buckets)->request_count; i++) {
         request_view r;
         const bp_interval *intervals = bp_schedule_get_info(v->analysed->schedule)->requests[i].intervals;
         size_t count = bp_schedule_get_info(v->analysed->schedule)->requests[i].interval_count;

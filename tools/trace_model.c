@@ -16,7 +16,7 @@ typedef struct used_bucket {
 } used_bucket;
 
 typedef struct tracing {
-    const bp_buckets *buckets;
+    const bp_buckets_info *buckets;
     used_bucket *used;     /* by bucket */
     size_t *first_of_unit; /* buckets are ordered by unit */
     bp_model *model;
@@ -33,18 +33,14 @@ static bool needs_split(const bp_bucket *b, const used_bucket *used)
            (!is_float || asked != unasked || b->grad_numel != b->numel || b->grad_padded_numel != b->padded_numel);
 }
 
-static bp_status find_used(tracing *t, const program *p)
+static void find_used(tracing *t, const program *p)
 {
     for (uint32_t i = 0; i < p->requests; i++) {
-        bp_request r = {.size = sizeof r};
-        bp_status status = bp_buckets_request(t->buckets, i, &r);
-        if (status != BP_OK)
-            return status;
+        bp_request r = t->buckets->requests[i];
         t->used[r.bucket].roles |= BP_ROLE_BIT(r.role);
         if (BP_ROLE_BIT(r.role) & GRADIENT_ROLES)
             t->used[r.bucket].grad_dtype = r.dtype;
     }
-    return BP_OK;
 }
 
 static bp_status add_bucket(const tracing *t, const bp_bucket *b, const used_bucket *used)
@@ -85,18 +81,13 @@ static bp_status add_gradient(const tracing *t, const bp_bucket *b, const used_b
 /* The buckets of one unit from number `first` on, then those that stand for gradients. *next is behind them. */
 static bp_status add_unit_buckets(tracing *t, size_t first, size_t *next)
 {
-    bp_bucket b = {.size = sizeof b};
-    size_t count = bp_buckets_count(t->buckets), end = first;
-    int32_t unit = BP_OUTSIDE;
+    const bp_bucket *buckets = t->buckets->buckets;
+    size_t count = t->buckets->bucket_count, end = first;
+    int32_t unit = buckets[first].unit;
     uint32_t split = 0;
-    for (; end < count; end++) {
-        bp_status status = bp_buckets_get(t->buckets, end, &b);
-        if (status == BP_OK && end > first && b.unit != unit)
-            break;
-        unit = b.unit;
-        t->used[end].grad_ordinal = needs_split(&b, &t->used[end]) ? split++ : NOT_SPLIT;
-        if (status == BP_OK)
-            status = add_bucket(t, &b, &t->used[end]);
+    for (; end < count && buckets[end].unit == unit; end++) {
+        t->used[end].grad_ordinal = needs_split(&buckets[end], &t->used[end]) ? split++ : NOT_SPLIT;
+        bp_status status = add_bucket(t, &buckets[end], &t->used[end]);
         if (status != BP_OK)
             return status;
     }
@@ -106,9 +97,7 @@ static bp_status add_unit_buckets(tracing *t, size_t first, size_t *next)
         if (t->used[i].grad_ordinal == NOT_SPLIT)
             continue;
         t->used[i].grad_ordinal += (uint32_t)(end - first);
-        bp_status status = bp_buckets_get(t->buckets, i, &b);
-        if (status == BP_OK)
-            status = add_gradient(t, &b, &t->used[i]);
+        bp_status status = add_gradient(t, &buckets[i], &t->used[i]);
         if (status != BP_OK)
             return status;
     }
@@ -116,12 +105,12 @@ static bp_status add_unit_buckets(tracing *t, size_t first, size_t *next)
     return BP_OK;
 }
 
-static bp_status add_units(const bp_buckets *buckets, bp_model *model)
+static bp_status add_units(const bp_buckets_info *buckets, bp_model *model)
 {
     bp_status status = BP_OK;
-    for (size_t i = 0; status == BP_OK && i < bp_buckets_unit_count(buckets); i++) {
+    for (size_t i = 0; status == BP_OK && i < buckets->unit_count; i++) {
         uint32_t unit;
-        status = bp_model_add_unit(model, bp_buckets_unit_name(buckets, i), BP_OUTSIDE, &unit);
+        status = bp_model_add_unit(model, buckets->units[i].name, BP_OUTSIDE, &unit);
     }
     return status;
 }
@@ -141,14 +130,10 @@ static bp_status add_held(const tracing *t, const program *p, uint32_t acquires)
 {
     bp_status status = BP_OK;
     for (uint32_t i = 0; status == BP_OK && i < p->held_count; i++) {
-        bp_request r = {.size = sizeof r};
-        bp_bucket b = {.size = sizeof b};
-        status = bp_buckets_request(t->buckets, p->held[i].request, &r);
-        if (status == BP_OK)
-            status = bp_buckets_get(t->buckets, r.bucket, &b);
-        if (status == BP_OK)
-            status = add_event(t, (bp_model_event){sizeof(bp_model_event), acquires, b.unit, (int32_t)b.ordinal, r.role,
-                                                   BP_MODEL_EVENT_NO_LANE});
+        bp_request r = t->buckets->requests[p->held[i].request];
+        bp_bucket b = t->buckets->buckets[r.bucket];
+        status = add_event(t, (bp_model_event){sizeof(bp_model_event), acquires, b.unit, (int32_t)b.ordinal, r.role,
+                                               BP_MODEL_EVENT_NO_LANE});
     }
     return status;
 }
@@ -156,21 +141,17 @@ static bp_status add_held(const tracing *t, const program *p, uint32_t acquires)
 static bp_status add_events(const tracing *t, const program *p, const bp_model *recorded)
 {
     bp_status status = add_held(t, p, 1);
-    for (size_t i = 0; status == BP_OK && i < bp_model_event_count(recorded); i++) {
-        bp_model_event event = {.size = sizeof event};
-        status = bp_model_event_get(recorded, i, &event);
-        if (status == BP_OK)
-            status = add_event(t, event);
-    }
+    const bp_model_info *info = bp_model_get_info(recorded);
+    for (size_t i = 0; status == BP_OK && i < info->event_count; i++)
+        status = add_event(t, info->events[i]);
     return status == BP_OK ? add_held(t, p, 0) : status;
 }
 
 static bp_status build(tracing *t, const program *p, const bp_model *recorded)
 {
-    bp_status status = find_used(t, p);
-    if (status == BP_OK)
-        status = add_units(t->buckets, t->model);
-    for (size_t i = 0; status == BP_OK && i < bp_buckets_count(t->buckets);)
+    find_used(t, p);
+    bp_status status = add_units(t->buckets, t->model);
+    for (size_t i = 0; status == BP_OK && i < t->buckets->bucket_count;)
         status = add_unit_buckets(t, i, &i);
     return status == BP_OK ? add_events(t, p, recorded) : status;
 }
@@ -179,16 +160,17 @@ bp_status trace_model(const char *name, const bp_buckets *buckets, const bp_pool
                       uint64_t first_step, uint64_t last_step, bp_model **model)
 {
     bp_model *recorded = NULL; /* units and events only: buckets get their numbers later */
-    tracing t = {.buckets = buckets,
-                 .used = calloc(bp_buckets_count(buckets) + 1, sizeof *t.used),
-                 .first_of_unit = calloc(bp_buckets_unit_count(buckets) + 1, sizeof *t.first_of_unit)};
+    const bp_buckets_info *info = bp_buckets_get_info(buckets);
+    tracing t = {.buckets = info,
+                 .used = calloc(info->bucket_count + 1, sizeof *t.used),
+                 .first_of_unit = calloc(info->unit_count + 1, sizeof *t.first_of_unit)};
     bp_status status = BP_OK;
     if (t.used == NULL || t.first_of_unit == NULL)
         status = bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the trace");
     if (status == BP_OK)
         status = bp_model_create(name, &recorded);
     if (status == BP_OK)
-        status = add_units(buckets, recorded);
+        status = add_units(info, recorded);
     if (status == BP_OK)
         status = bp_pool_trace_to_model(pool, first_step, last_step, recorded);
     if (status == BP_OK)

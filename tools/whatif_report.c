@@ -26,7 +26,7 @@ static void print_alternative(document *d, const bp_alternative *a)
 static void print_holder(document *d, const whatif *w, const bp_peak_holder *holder)
 {
     document_object(d, NULL);
-    document_text(d, "unit", bp_buckets_unit_name(w->analysed->buckets, holder->unit));
+    document_text(d, "unit", bp_buckets_get_info(w->analysed->buckets)->units[holder->unit].name);
     document_text(d, "role", bp_role_name((bp_role)holder->role));
     document_number(d, "bytes", holder->bytes);
     document_end(d);

@@ -39,9 +39,8 @@ static uint64_t persistent_bytes(trainer *t)
 static bp_status find_planned(trainer *t)
 {
     sharding *s = &t->sharding;
-    for (uint32_t id = 0; id < bp_buckets_request_count(s->buckets); id++) {
-        bp_request request = {.size = sizeof request};
-        TRY(bp_buckets_request(s->buckets, id, &request));
+    for (uint32_t id = 0; id < bp_buckets_get_info(s->buckets)->request_count; id++) {
+        bp_request request = bp_buckets_get_info(s->buckets)->requests[id];
         s->list[request.bucket].ids[request.role] = id;
         if ((BP_ROLES_STATE & BP_ROLE_BIT(request.role)) != 0)
             t->lasting[t->lasting_count++] = id;

@@ -70,14 +70,13 @@ static bp_status place_tensors(model *m, sharding *s)
 
 static bp_status list_buckets(sharding *s)
 {
-    s->count = bp_buckets_count(s->buckets);
+    s->count = bp_buckets_get_info(s->buckets)->bucket_count;
     s->list = calloc(s->count, sizeof *s->list);
     if (s->list == NULL)
         return fail_memory();
     for (size_t i = 0; i < s->count; i++) {
         bucket *b = &s->list[i];
-        b->info.size = sizeof b->info;
-        TRY(bp_buckets_get(s->buckets, i, &b->info));
+        b->info = bp_buckets_get_info(s->buckets)->buckets[i];
         b->shard = b->info.padded_numel / s->ranks;
         b->element_bytes = bp_dtype_bits(b->info.dtype) / 8;
         b->bytes[BP_ROLE_PARAM] = b->bytes[BP_ROLE_GRAD] = b->info.padded_numel * b->element_bytes;
@@ -143,9 +142,8 @@ bp_status sharding_most_live(const sharding *s, uint64_t alignment, uint64_t *by
     uint64_t most = 0;
     for (size_t step = 0; step < bp_schedule_get_info(s->schedule)->step_count; step++) {
         uint64_t live = 0;
-        for (size_t i = 0; i < bp_buckets_request_count(s->buckets); i++) {
-            bp_request request = {.size = sizeof request};
-            TRY(bp_buckets_request(s->buckets, i, &request));
+        for (size_t i = 0; i < bp_buckets_get_info(s->buckets)->request_count; i++) {
+            bp_request request = bp_buckets_get_info(s->buckets)->requests[i];
             if (is_live(s->schedule, i, step))
                 live += (request.bytes + alignment - 1) / alignment * alignment;
         }

@@ -52,7 +52,7 @@ typedef enum bp_outside { BP_OUTSIDE_PREFETCHES_NOTHING = 0, BP_OUTSIDE_PREFETCH
 
 /* The prefetch depth of one unit, instead of the schedule's. An element of an array: it never grows. */
 typedef struct bp_unit_prefetch {
-    uint32_t unit;     /* index as in bp_buckets_unit_name */
+    uint32_t unit;     /* index of a unit of the buckets */
     uint32_t forward;  /* prefetch depth in forward */
     uint32_t backward; /* in backward; BP_PREFETCH_SAME: as forward */
 } bp_unit_prefetch;
@@ -141,7 +141,7 @@ BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buc
 BP_API bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, size_t count, bp_schedule **schedule);
 
 /* The schedule of one of several models that share a pool. `schedule` was made for the buckets that are number
- * `index` of those that bp_buckets_create_united made `buckets` of. The created schedule is for `buckets`: the
+ * `index` of those that bp_buckets_create_merged made `buckets` of. The created schedule is for `buckets`: the
  * requests of the other models are never live, except for their state, which is live in all steps. Merge the embedded
  * schedules to run the models one after the other.
  * The caller owns the schedule: bp_schedule_destroy. It keeps nothing of its inputs.

@@ -81,7 +81,7 @@ BP_API void bp_peaks_destroy(bp_peaks **peaks);
 
 /* A unit in a role, live at the peak. */
 typedef struct bp_peak_holder {
-    uint32_t unit; /* index as in bp_buckets_unit_name */
+    uint32_t unit; /* index of a unit of the buckets */
     uint32_t role;
     uint64_t bytes; /* aligned; those of a peak add up to its bytes */
 } bp_peak_holder;

@@ -166,6 +166,19 @@ class bp_model_event(Sized):
                 ("lane", c_uint32)]
 
 
+class bp_unit(Structure):
+    _fields_ = [("name", c_char_p), ("parent", c_int32)]
+
+
+class bp_model_info(Structure):
+    _fields_ = [("name", c_char_p), ("unit_count", c_size_t), ("units", POINTER(bp_unit)),
+                ("parameter_count", c_size_t), ("parameters", POINTER(bp_parameter)), ("given_bucket_count", c_size_t),
+                ("given_buckets", POINTER(bp_given_bucket)), ("event_count", c_size_t),
+                ("events", POINTER(bp_model_event)), ("order_count", c_size_t), ("order", POINTER(c_uint32)),
+                ("note_count", c_size_t), ("notes", POINTER(c_char_p)), ("numel", c_uint64),
+                ("prediction_numel", c_uint64)]
+
+
 class bp_buckets_config(Sized):
     _fields_ = [("size", c_size_t), ("bucketing", c_int), ("padding", c_int), ("dp", c_uint32), ("ep", c_uint32),
                 ("flat_alignment", c_uint64), ("param_dtype", c_int), ("grad_dtype", c_int), ("grad_comm_dtype", c_int),
@@ -173,16 +186,21 @@ class bp_buckets_config(Sized):
                 ("optimizer_tensors", c_uint32)]
 
 
-class bp_bucket(Sized):
-    _fields_ = [("size", c_size_t), ("unit", c_int32), ("ordinal", c_uint32), ("name", c_char_p), ("dtype", c_int),
-                ("numel", c_uint64), ("padded_numel", c_uint64), ("expert", c_uint32), ("frozen", c_uint32),
-                ("shards", c_uint32), ("parameter_count", c_uint32), ("grad_numel", c_uint64),
-                ("grad_padded_numel", c_uint64)]
+class bp_bucket(Structure):
+    _fields_ = [("name", c_char_p), ("numel", c_uint64), ("padded_numel", c_uint64), ("grad_numel", c_uint64),
+                ("grad_padded_numel", c_uint64), ("unit", c_int32), ("ordinal", c_uint32), ("dtype", c_int),
+                ("grad_dtype", c_int), ("expert", c_uint32), ("frozen", c_uint32), ("shards", c_uint32),
+                ("parameter_count", c_uint32), ("roles", c_uint32)]
 
 
-class bp_request(Sized):
-    _fields_ = [("size", c_size_t), ("bucket", c_uint32), ("role", c_uint32), ("dtype", c_int), ("numel", c_uint64),
-                ("bytes", c_uint64)]
+class bp_request(Structure):
+    _fields_ = [("numel", c_uint64), ("bytes", c_uint64), ("bucket", c_uint32), ("role", c_uint32), ("dtype", c_int)]
+
+
+class bp_buckets_info(Structure):
+    _fields_ = [("unit_count", c_size_t), ("units", POINTER(bp_unit)), ("bucket_count", c_size_t),
+                ("buckets", POINTER(bp_bucket)), ("request_count", c_size_t), ("requests", POINTER(bp_request)),
+                ("persistent_bytes", c_uint64)]
 
 
 # ---- schedule.h ----------------------------------------------------------------------------------------------------
@@ -974,38 +992,19 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_model_add_parameter": (c_int, [c_void_p, POINTER(bp_parameter)]),
         "bp_model_add_bucket": (c_int, [c_void_p, POINTER(bp_given_bucket)]),
         "bp_model_add_event": (c_int, [c_void_p, POINTER(bp_model_event)]),
-        "bp_model_event_count": (c_size_t, [c_void_p]),
-        "bp_model_event_get": (c_int, [c_void_p, c_size_t, POINTER(bp_model_event)]),
         "bp_model_set_order": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
         "bp_model_validate": (c_int, [c_void_p]),
-        "bp_model_name": (c_char_p, [c_void_p]),
-        "bp_model_unit_count": (c_size_t, [c_void_p]),
-        "bp_model_unit_name": (c_char_p, [c_void_p, c_size_t]),
-        "bp_model_unit_parent": (c_int32, [c_void_p, c_size_t]),
-        "bp_model_parameter_count": (c_size_t, [c_void_p]),
-        "bp_model_parameter": (c_int, [c_void_p, c_size_t, POINTER(bp_parameter)]),
-        "bp_model_given_bucket_count": (c_size_t, [c_void_p]),
-        "bp_model_given_bucket": (c_int, [c_void_p, c_size_t, POINTER(bp_given_bucket)]),
-        "bp_model_order": (POINTER(c_uint32), [c_void_p, POINTER(c_size_t)]),
-        "bp_model_numel": (c_uint64, [c_void_p]),
-        "bp_model_prediction_numel": (c_uint64, [c_void_p]),
         "bp_model_add_note": (c_int, [c_void_p, c_char_p]),
-        "bp_model_note": (c_char_p, [c_void_p, c_size_t]),
+        "bp_model_get_info": (POINTER(bp_model_info), [c_void_p]),
         "bp_model_with_layout": (c_int, [c_void_p, c_int, POINTER(c_void_p)]),
         "bp_model_shard": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_void_p)]),
         "bp_role_name": (c_char_p, [c_int]),
         "bp_role_parse": (c_int, [c_char_p, POINTER(c_int)]),
         "bp_buckets_config_init": (c_int, [POINTER(bp_buckets_config), c_size_t]),
         "bp_buckets_create": (c_int, [c_void_p, POINTER(bp_buckets_config), POINTER(c_void_p)]),
-        "bp_buckets_create_united": (c_int, [POINTER(c_void_p), POINTER(c_char_p), c_size_t, POINTER(c_void_p)]),
+        "bp_buckets_create_merged": (c_int, [POINTER(c_void_p), POINTER(c_char_p), c_size_t, POINTER(c_void_p)]),
         "bp_buckets_destroy": (None, [POINTER(c_void_p)]),
-        "bp_buckets_count": (c_size_t, [c_void_p]),
-        "bp_buckets_get": (c_int, [c_void_p, c_size_t, POINTER(bp_bucket)]),
-        "bp_buckets_unit_count": (c_size_t, [c_void_p]),
-        "bp_buckets_unit_name": (c_char_p, [c_void_p, c_size_t]),
-        "bp_buckets_outside_bytes": (c_uint64, [c_void_p]),
-        "bp_buckets_request_count": (c_size_t, [c_void_p]),
-        "bp_buckets_request": (c_int, [c_void_p, c_size_t, POINTER(bp_request)]),
+        "bp_buckets_get_info": (POINTER(bp_buckets_info), [c_void_p]),
         "bp_schedule_config_init": (c_int, [POINTER(bp_schedule_config), c_size_t]),
         "bp_schedule_create_training": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(c_void_p)]),
         "bp_recorded_config_init": (c_int, [POINTER(bp_recorded_config), c_size_t]),

@@ -1,10 +1,10 @@
 """Buckets: a model's parameters as a runtime flattens them, and the requests for memory that come of them."""
 
 import ctypes
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Any, Iterable, Iterator, List, Mapping, NamedTuple, Optional
 
 from . import _abi
-from ._library import call, configured, core, filled
+from ._library import call, configured, core
 from .handle import Handle, Owner
 from .model import Model
 from .names import DType, decoded, dtype, dtype_name, encoded, member, role_bits, role_name
@@ -70,51 +70,53 @@ class Buckets(Owner[BucketsHandle]):
         self._handle = handle
 
     @classmethod
-    def united(cls, parts: Mapping[str, "Buckets"]) -> "Buckets":
+    def merged(cls, parts: Mapping[str, "Buckets"]) -> "Buckets":
         """Those of several models that share a pool: unit u of part p is then called "p/u". Schedule.embedded and
         merged go with it."""
         kept = [part.handle for part in parts.values()]
         pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
         names = (ctypes.c_char_p * len(kept))(*[encoded(name, "a part's name") for name in parts])
         handle = BucketsHandle()
-        call(core().bp_buckets_create_united, pointers, names, len(kept), ctypes.byref(handle))
+        call(core().bp_buckets_create_merged, pointers, names, len(kept), ctypes.byref(handle))
         buckets = cls.__new__(cls)
         buckets._handle = handle
         return buckets
 
+    def _all(self) -> List[Bucket]:
+        handle = self.handle
+        info = core().bp_buckets_get_info(handle).contents
+        units = [decoded(unit.name) for unit in info.units[:info.unit_count]]
+        return [
+            Bucket(None if b.unit < 0 else units[b.unit], b.ordinal, None if b.name is None else decoded(b.name),
+                   dtype_name(b.dtype), b.numel, b.padded_numel, bool(b.expert), bool(b.frozen), b.shards,
+                   b.parameter_count, b.grad_numel, b.grad_padded_numel, None if b.unit < 0 else b.unit)
+            for b in info.buckets[:info.bucket_count]
+        ]
+
     def __len__(self) -> int:
-        return int(core().bp_buckets_count(self.handle))
+        handle = self.handle
+        return int(core().bp_buckets_get_info(handle).contents.bucket_count)
 
     def __getitem__(self, index: int) -> Bucket:
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"bucket {index} of {count}")
-        handle = self.handle
-        return self._bucket(filled(core().bp_buckets_get, _abi.bp_bucket, handle, index % count), handle)
+        return self._all()[index]
 
     def __iter__(self) -> Iterator[Bucket]:
-        return (self[index] for index in range(len(self)))
-
-    @staticmethod
-    def _bucket(b: _abi.bp_bucket, handle: BucketsHandle) -> Bucket:
-        unit = None if b.unit < 0 else decoded(core().bp_buckets_unit_name(handle, b.unit))
-        return Bucket(unit, b.ordinal,
-                      None if b.name is None else decoded(b.name), dtype_name(b.dtype), b.numel, b.padded_numel,
-                      bool(b.expert), bool(b.frozen), b.shards, b.parameter_count, b.grad_numel, b.grad_padded_numel,
-                      None if b.unit < 0 else b.unit)
+        return iter(self._all())
 
     @property
     def units(self) -> List[str]:
-        library, handle = core(), self.handle
-        return [
-            decoded(library.bp_buckets_unit_name(handle, index))
-            for index in range(library.bp_buckets_unit_count(handle))
-        ]
+        handle = self.handle
+        info = core().bp_buckets_get_info(handle).contents
+        return [decoded(unit.name) for unit in info.units[:info.unit_count]]
 
     @property
-    def outside_bytes(self) -> int:
-        """Of all parameters outside units, gathered."""
-        return int(core().bp_buckets_outside_bytes(self.handle))
+    def persistent_bytes(self) -> int:
+        """Of all persistent parameters (outside units), gathered."""
+        handle = self.handle
+        return int(core().bp_buckets_get_info(handle).contents.persistent_bytes)
 
     @property
     def requests(self) -> List[Request]:

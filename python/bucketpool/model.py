@@ -4,7 +4,7 @@ import ctypes
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _abi
-from ._library import call, configured, core, filled, formats, put
+from ._library import call, configured, core, formats, put
 from .errors import InvalidArgument
 from .handle import Handle, Owner
 from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, lane, member, optional, role,
@@ -191,74 +191,66 @@ class Model(Owner[ModelHandle]):
 
     @property
     def name(self) -> str:
-        return decoded(core().bp_model_name(self.handle))
+        handle = self.handle
+        return decoded(core().bp_model_get_info(handle).contents.name)
 
     @property
     def units(self) -> List[Unit]:
-        library, handle = core(), self.handle
-        return [
-            Unit(decoded(library.bp_model_unit_name(handle, index)),
-                 _of_unit(library.bp_model_unit_parent(handle, index)))
-            for index in range(library.bp_model_unit_count(handle))
-        ]
+        handle = self.handle
+        info = core().bp_model_get_info(handle).contents
+        return [Unit(decoded(unit.name), _of_unit(unit.parent)) for unit in info.units[:info.unit_count]]
 
     @property
     def parameters(self) -> List[Parameter]:
-        library, handle = core(), self.handle
-        return [
-            _parameter(filled(library.bp_model_parameter, _abi.bp_parameter, handle, index))
-            for index in range(library.bp_model_parameter_count(handle))
-        ]
+        handle = self.handle
+        info = core().bp_model_get_info(handle).contents
+        return [_parameter(parameter) for parameter in info.parameters[:info.parameter_count]]
 
     @property
     def buckets(self) -> List[GivenBucket]:
         """Those of add_bucket."""
-        library, handle = core(), self.handle
-        given = []
-        for index in range(library.bp_model_given_bucket_count(handle)):
-            b = filled(library.bp_model_given_bucket, _abi.bp_given_bucket, handle, index)
-            given.append(
-                GivenBucket(None if b.name is None else decoded(b.name), _of_unit(b.unit), dtype_name(b.dtype), b.numel,
-                            b.padded_numel, bool(b.expert), bool(b.frozen), tuple(role_names(b.roles))))
-        return given
+        handle = self.handle
+        info = core().bp_model_get_info(handle).contents
+        return [
+            GivenBucket(None if b.name is None else decoded(b.name), _of_unit(b.unit), dtype_name(b.dtype), b.numel,
+                        b.padded_numel, bool(b.expert), bool(b.frozen), tuple(role_names(b.roles)))
+            for b in info.given_buckets[:info.given_bucket_count]
+        ]
 
     @property
     def events(self) -> List[Event]:
         """Of the schedule that the model brings along."""
-        library, handle = core(), self.handle
-        events = []
-        for index in range(library.bp_model_event_count(handle)):
-            e = filled(library.bp_model_event_get, _abi.bp_model_event, handle, index)
-            events.append(
-                Event(bool(e.acquire), e.unit, role_name(e.role), None if e.bucket < 0 else e.bucket,
-                      None if e.lane == _abi.BP_MODEL_EVENT_NO_LANE else e.lane))
-        return events
+        handle = self.handle
+        info = core().bp_model_get_info(handle).contents
+        return [
+            Event(bool(e.acquire), e.unit, role_name(e.role), None if e.bucket < 0 else e.bucket,
+                  None if e.lane == _abi.BP_MODEL_EVENT_NO_LANE else e.lane) for e in info.events[:info.event_count]
+        ]
 
     @property
     def order(self) -> List[int]:
         """In which units run forward, as set or by default."""
-        count = ctypes.c_size_t()
         handle = self.handle
-        array = core().bp_model_order(handle, ctypes.byref(count))
-        return array[:count.value] if count.value else []
+        info = core().bp_model_get_info(handle).contents
+        return list(info.order[:info.order_count])
 
     @property
     def notes(self) -> List[str]:
         """Sentences about parts of the file that are not counted: a vision tower, prediction layers that no table knows."""
-        found: List[str] = []
-        while (note := core().bp_model_note(self.handle, len(found))) is not None:
-            found.append(decoded(note))
-        return found
+        handle = self.handle
+        info = core().bp_model_get_info(handle).contents
+        return [decoded(note) for note in info.notes[:info.note_count]]
 
     @property
     def numel(self) -> int:
         """Elements of all parameters and given buckets, without multi-token prediction layers."""
-        return int(core().bp_model_numel(self.handle))
+        handle = self.handle
+        return int(core().bp_model_get_info(handle).contents.numel)
 
     def __repr__(self) -> str:
         if self.closed:
             return "<Model, closed>"
-        return f"<Model {self.name!r}: {core().bp_model_unit_count(self.handle)} units, {self.numel} elements>"
+        return f"<Model {self.name!r}: {len(self.units)} units, {self.numel} elements>"
 
 
 def _parameter(p: _abi.bp_parameter) -> Parameter:

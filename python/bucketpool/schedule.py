@@ -100,7 +100,7 @@ class Schedule(Owner[ScheduleHandle]):
 
     @classmethod
     def embedded(cls, schedule: "Schedule", buckets: Buckets, index: int) -> "Schedule":
-        """The schedule of one of several models that share a pool, for the buckets that Buckets.united made of theirs;
+        """The schedule of one of several models that share a pool, for the buckets that Buckets.merged made of theirs;
         its own are number `index`. Raises InvalidArgument."""
         return cls._made(core().bp_schedule_create_embedded, schedule.handle, buckets.handle, whole(index, 63, "a part"))
 

@@ -57,6 +57,23 @@ class Models(unittest.TestCase):
         self.assertEqual(model.numel, 15 + 56 + 1)
         self.assertEqual(model.order, [0])
 
+    def test_structs_of_an_older_caller(self):
+        """As a program that was compiled when the struct ended earlier: what it lacks is as the defaults are."""
+        class Older(ctypes.Structure):
+            _fields_ = [field for field in _abi.bp_parameter._fields_
+                        if field[0] not in ("copies", "tp_dim", "tp_parts", "expert_dim")]
+
+        model = bp.Model("m")
+        older = Older()
+        as_known = ctypes.cast(ctypes.pointer(older), ctypes.POINTER(_abi.bp_parameter))
+        call(core().bp_parameter_init, as_known, ctypes.sizeof(older))
+        self.assertEqual((older.size, older.unit), (ctypes.sizeof(Older), _abi.BP_OUTSIDE))
+        older.name, older.dims, older.dtype = b"w", 1, _abi.BP_DTYPE_BF16
+        older.shape[0] = 4
+        call(core().bp_model_add_parameter, model.handle, as_known)
+        parameter, = model.parameters
+        self.assertEqual((parameter.name, parameter.copies, parameter.tp_dim, parameter.expert_dim), ("w", 1, None, None))
+
     def test_files_hold_the_same_model(self):
         model = bp.Model("recorded")
         for unit in (model.add_unit("a"), model.add_unit("b")):
@@ -295,7 +312,7 @@ class Plans(unittest.TestCase):
 
     def test_several_models_share_a_pool(self):
         a, b = world()[0], world(sizes=(4000, 10))[0]
-        united = bp.Buckets.united({"policy": a, "reference": b})
+        united = bp.Buckets.merged({"policy": a, "reference": b})
         self.assertEqual(united.units, [f"policy/u{n}" for n in range(5)] + ["reference/u0", "reference/u1"])
         schedule = bp.Schedule.merged([bp.Schedule.embedded(bp.Schedule.training(part), united, index)
                                        for index, part in enumerate((a, b))])
@@ -313,7 +330,7 @@ class Plans(unittest.TestCase):
             buckets[len(buckets)]
         by_role = [r for r in buckets.requests if r.role == "param"]
         self.assertEqual(sum(r.bytes for r in by_role), sum(2 * b.padded_numel for b in listed if b.unit is not None))
-        self.assertGreater(buckets.outside_bytes, 0)
+        self.assertGreater(buckets.persistent_bytes, 0)
 
 
 if __name__ == "__main__":

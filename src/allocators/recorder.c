@@ -180,8 +180,8 @@ static bool is_left_out(const bp_pool *pool, uint32_t id)
 static bp_status find_unit(window *w, const bp_model *model, uint32_t id)
 {
     const char *name = w->pool->requests[id].unit;
-    for (size_t u = 0; u < bp_model_unit_count(model); u++) {
-        if (strcmp(bp_model_unit_name(model, u), name) == 0) {
+    for (size_t u = 0; u < bp_model_get_info(model)->unit_count; u++) {
+        if (strcmp(bp_model_get_info(model)->units[u].name, name) == 0) {
             w->units[id] = (int32_t)u;
             return BP_OK;
         }

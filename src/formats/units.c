@@ -77,7 +77,7 @@ static bp_status read_event_bucket(const bp_units_reader *reader, const bp_json_
     if (found == NULL)
         return bp_json_fail(
             at, "unit \"%.*s\" has no bucket \"%.*s\" in this file; buckets made of parameters go by number", 60,
-            bp_model_unit_name(reader->model, (size_t)unit), 60, name);
+            bp_model_get_info(reader->model)->units[unit].name, 60, name);
     *bucket = (int32_t)json_integer_value(found);
     return BP_OK;
 }

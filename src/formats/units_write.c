@@ -9,7 +9,7 @@
 /* A document in the making. jansson's setters take ownership and fail on NULL, so one flag at the end covers every
  * allocation; names have been checked before. */
 typedef struct units_writer {
-    const bp_model *model;
+    const bp_model_info *model;
     json_t *root, *units;
     bool has_failed;
 } units_writer;
@@ -37,7 +37,7 @@ static void set_true(units_writer *writer, json_t *object, const char *key, uint
         set(writer, object, key, json_true());
 }
 
-/* The list `key` of a unit or of outside, made when it is first asked for. */
+/* The list `key` of a unit or of "outside", made when it is first asked for. */
 static json_t *list_of(units_writer *writer, int32_t unit, const char *key)
 {
     json_t *owner =
@@ -62,14 +62,14 @@ static bp_status check_name(const char *what, const char *name)
 
 static bp_status add_units(units_writer *writer)
 {
-    for (size_t i = 0; i < bp_model_unit_count(writer->model); i++) {
-        const char *name = bp_model_unit_name(writer->model, i);
+    for (size_t i = 0; i < writer->model->unit_count; i++) {
+        const char *name = writer->model->units[i].name;
         BP_TRY(check_name("unit", name));
         json_t *unit = json_object();
         set(writer, unit, "name", json_string(name));
-        int32_t parent = bp_model_unit_parent(writer->model, i);
+        int32_t parent = writer->model->units[i].parent;
         if (parent != BP_OUTSIDE)
-            set(writer, unit, "parent", json_string(bp_model_unit_name(writer->model, (size_t)parent)));
+            set(writer, unit, "parent", json_string(writer->model->units[parent].name));
         append(writer, writer->units, unit);
     }
     return BP_OK;
@@ -77,8 +77,7 @@ static bp_status add_units(units_writer *writer)
 
 static bp_status add_parameter(units_writer *writer, size_t index)
 {
-    bp_parameter p = {.size = sizeof p};
-    BP_TRY(bp_model_parameter(writer->model, index, &p));
+    bp_parameter p = writer->model->parameters[index];
     BP_TRY(check_name("parameter", p.name));
     json_t *item = json_object(), *shape = json_array();
     for (uint32_t i = 0; i < p.dims; i++)
@@ -106,14 +105,13 @@ static bp_status add_parameter(units_writer *writer, size_t index)
 
 static bp_status add_bucket(units_writer *writer, size_t index)
 {
-    bp_given_bucket b = {.size = sizeof b};
-    BP_TRY(bp_model_given_bucket(writer->model, index, &b));
+    bp_given_bucket b = writer->model->given_buckets[index];
     if (b.name != NULL)
         BP_TRY(check_name("bucket", b.name));
     json_t *owner = json_array_get(writer->units, (size_t)(uint32_t)b.unit);
     if (b.unit != BP_OUTSIDE && json_object_get(owner, "parameters") != NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "unit \"%.*s\" cannot be written: it has parameters and buckets",
-                       BP_QUOTED, bp_model_unit_name(writer->model, (size_t)b.unit));
+                       BP_QUOTED, writer->model->units[b.unit].name);
     json_t *item = json_object(), *roles = json_array();
     if (b.name != NULL)
         set(writer, item, "name", json_string(b.name));
@@ -157,11 +155,11 @@ static void drop_positions(const units_writer *writer, const char *key)
 /* The order is written when it is not the one that a model has by itself. */
 static void add_order(units_writer *writer)
 {
-    size_t count, expected = 0, units = bp_model_unit_count(writer->model);
-    const uint32_t *order = bp_model_order(writer->model, &count);
+    size_t count = writer->model->order_count, expected = 0, units = writer->model->unit_count;
+    const uint32_t *order = writer->model->order;
     bool is_default = true;
     for (size_t i = 0; i < units; i++) {
-        if (bp_model_unit_parent(writer->model, i) == BP_OUTSIDE) {
+        if (writer->model->units[i].parent == BP_OUTSIDE) {
             is_default = is_default && expected < count && order[expected] == i;
             expected++;
         }
@@ -170,24 +168,18 @@ static void add_order(units_writer *writer)
         return;
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++)
-        append(writer, list, json_string(bp_model_unit_name(writer->model, order[i])));
+        append(writer, list, json_string(writer->model->units[order[i]].name));
     set(writer, writer->root, "order", list);
 }
 
-static bp_status add_schedule(units_writer *writer)
+static void add_schedule(units_writer *writer)
 {
-    size_t count = bp_model_event_count(writer->model);
+    size_t count = writer->model->event_count;
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++) {
-        bp_model_event e = {.size = sizeof e};
-        bp_status status = bp_model_event_get(writer->model, i, &e);
-        if (status != BP_OK) {
-            json_decref(list);
-            return status;
-        }
+        bp_model_event e = writer->model->events[i];
         json_t *event = json_object();
-        set(writer, event, e.acquire ? "acquire" : "release",
-            json_string(bp_model_unit_name(writer->model, (size_t)e.unit)));
+        set(writer, event, e.acquire ? "acquire" : "release", json_string(writer->model->units[e.unit].name));
         set(writer, event, "role",
             e.role < BP_ROLE_COUNT ? json_string(bp_role_name((bp_role)e.role)) : json_integer(e.role));
         if (e.bucket >= 0)
@@ -201,25 +193,25 @@ static bp_status add_schedule(units_writer *writer)
         set(writer, writer->root, "schedule", list);
     else
         json_decref(list);
-    return BP_OK;
 }
 
 static bp_status fill_document(units_writer *writer)
 {
-    const char *name = bp_model_name(writer->model);
+    const char *name = writer->model->name;
     BP_TRY(check_name("model", name));
     set(writer, writer->root, "format", json_string(BP_UNITS_FORMAT));
     set(writer, writer->root, "model", json_string(name));
     set(writer, writer->root, "units", json_incref(writer->units));
     BP_TRY(add_units(writer));
-    for (size_t i = 0; i < bp_model_parameter_count(writer->model); i++)
+    for (size_t i = 0; i < writer->model->parameter_count; i++)
         BP_TRY(add_parameter(writer, i));
-    for (size_t i = 0; i < bp_model_given_bucket_count(writer->model); i++)
+    for (size_t i = 0; i < writer->model->given_bucket_count; i++)
         BP_TRY(add_bucket(writer, i));
     drop_positions(writer, "parameters");
     drop_positions(writer, "buckets");
     add_order(writer);
-    return add_schedule(writer);
+    add_schedule(writer);
+    return BP_OK;
 }
 
 bp_status bp_units_write(const bp_model *model, const char *path)
@@ -227,7 +219,7 @@ bp_status bp_units_write(const bp_model *model, const char *path)
     if (path == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_units_write: no path");
     BP_TRY(bp_model_validate(model));
-    units_writer writer = {.model = model, .root = json_object(), .units = json_array()};
+    units_writer writer = {.model = bp_model_get_info(model), .root = json_object(), .units = json_array()};
     bp_status status =
         writer.root != NULL && writer.units != NULL ? fill_document(&writer) : bp_fail_memory(sizeof(json_t));
     if (status == BP_OK && writer.has_failed)

@@ -1,4 +1,4 @@
-/* What an architecture table is made of. A family of models is one constant bp_arch_family: fields read from the published
+/* Architecture tables. A family of models is one constant bp_arch_family: fields read from the published
  * configuration, and the tensors of the layers, the prediction layers and outside units. A new family is a new table. */
 #ifndef BP_MODEL_ARCHITECTURE_H
 #define BP_MODEL_ARCHITECTURE_H

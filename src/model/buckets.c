@@ -6,21 +6,20 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/structs.h"
+
+static const bp_buckets_config defaults = {.size = sizeof defaults,
+                                           .bucketing = BP_BUCKETING_MEGATRON,
+                                           .padding = BP_PADDING_MEGATRON_LCM,
+                                           .dp = 64,
+                                           .ep = 1,
+                                           .flat_alignment = 128,
+                                           .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD),
+                                           .optimizer_tensors = 3};
 
 bp_status bp_buckets_config_init(bp_buckets_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_buckets_config){.size = sizeof *config,
-                                  .bucketing = BP_BUCKETING_MEGATRON,
-                                  .padding = BP_PADDING_MEGATRON_LCM,
-                                  .dp = 64,
-                                  .ep = 1,
-                                  .flat_alignment = 128,
-                                  .roles = BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_GRAD),
-                                  .optimizer_tensors = 3};
-    return BP_OK;
+    return bp_struct_init("bp_buckets_config_init", config, size, &defaults, sizeof defaults);
 }
 
 const char *bp_bucket_label(const char *name, uint32_t ordinal, char text[24])
@@ -40,32 +39,35 @@ bp_dtype bp_gradient_dtype(const bp_buckets_config *config, bp_dtype dtype)
     return bp_dtype_is_gradient(dtype) ? dtype : BP_DTYPE_BF16;
 }
 
-bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket_data *bucket)
+bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket)
 {
     BP_TRY(bp_grow_array((void **)&buckets->buckets, &buckets->bucket_capacity, buckets->bucket_count,
                          sizeof *buckets->buckets));
-    buckets->buckets[buckets->bucket_count++] = *bucket;
+    bp_bucket *added = &buckets->buckets[buckets->bucket_count++];
+    *added = *bucket;
+    if (added->frozen)
+        added->grad_numel = added->grad_padded_numel = 0;
     return BP_OK;
 }
 
-/* Sizes in bytes were not looked at while grouping: every bucket must have one, and outside parameters a sum. */
+/* Sizes in bytes were not looked at while grouping: every bucket must have one, and persistent parameters a sum. */
 static bp_status check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
 {
-    bp_request_data trained;
+    bp_request trained;
     for (size_t i = 0; i < buckets->bucket_count; i++) {
-        const bp_bucket_data *b = &buckets->buckets[i];
+        const bp_bucket *b = &buckets->buckets[i];
         uint64_t bytes;
-        BP_TRY(bp_dtype_bytes((bp_dtype)b->dtype, b->padded_numel, &bytes));
+        BP_TRY(bp_dtype_bytes(b->dtype, b->padded_numel, &bytes));
         if (!b->frozen && b->grad_numel > 0) {
             uint64_t grad_bytes;
-            BP_TRY(bp_dtype_bytes((bp_dtype)b->grad_dtype, b->grad_padded_numel, &grad_bytes));
+            BP_TRY(bp_dtype_bytes(b->grad_dtype, b->grad_padded_numel, &grad_bytes));
         }
         if (config->roles & BP_ROLE_BIT(BP_ROLE_MAIN_GRAD))
             BP_TRY(bp_trained_shard(b, config, BP_ROLE_MAIN_GRAD, &trained));
         if (config->roles & BP_ROLE_BIT(BP_ROLE_OPTIMIZER))
             BP_TRY(bp_trained_shard(b, config, BP_ROLE_OPTIMIZER, &trained));
-        if (b->unit < 0 && !bp_add_u64(buckets->outside_bytes, bytes, &buckets->outside_bytes))
-            return bp_fail(BP_ERR_OVERFLOW, "the parameters outside units do not fit 64 bits");
+        if (b->unit < 0 && !bp_add_u64(buckets->persistent_bytes, bytes, &buckets->persistent_bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "the persistent parameters do not fit 64 bits");
     }
     return BP_OK;
 }
@@ -119,10 +121,13 @@ static bp_status copy_units(const bp_model *model, bp_buckets *buckets)
     return BP_OK;
 }
 
-bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *config, bp_buckets **out)
+bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *given, bp_buckets **out)
 {
-    if (model == NULL || config == NULL || out == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create: needs a model and an initialised configuration");
+    if (model == NULL || out == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create: model and buckets must not be NULL");
+    bp_buckets_config taken = defaults;
+    const bp_buckets_config *config = &taken;
+    BP_TRY(bp_struct_read("bp_buckets_create", given, false, &taken, sizeof taken));
     BP_TRY(check_config(model, config));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **out, &memory));
@@ -143,6 +148,7 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *conf
         bp_buckets_destroy(&buckets);
         return status;
     }
+    bp_buckets_publish(buckets);
     *out = buckets;
     return BP_OK;
 }
@@ -162,64 +168,18 @@ void bp_buckets_destroy(bp_buckets **buckets)
     *buckets = NULL;
 }
 
-size_t bp_buckets_count(const bp_buckets *buckets)
+void bp_buckets_publish(bp_buckets *buckets)
 {
-    return buckets->bucket_count;
+    buckets->info = (bp_buckets_info){.unit_count = buckets->unit_count,
+                                      .units = buckets->units,
+                                      .bucket_count = buckets->bucket_count,
+                                      .buckets = buckets->buckets,
+                                      .request_count = buckets->request_count,
+                                      .requests = buckets->requests,
+                                      .persistent_bytes = buckets->persistent_bytes};
 }
 
-bp_status bp_buckets_get(const bp_buckets *buckets, size_t index, bp_bucket *bucket)
+const bp_buckets_info *bp_buckets_get_info(const bp_buckets *buckets)
 {
-    if (index >= buckets->bucket_count || bucket->size < sizeof *bucket)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket %zu of %zu, size %zu", index, buckets->bucket_count,
-                       bucket->size);
-    const bp_bucket_data *b = &buckets->buckets[index];
-    *bucket = (bp_bucket){.size = sizeof *bucket,
-                          .unit = b->unit,
-                          .ordinal = b->ordinal,
-                          .name = b->name,
-                          .dtype = (bp_dtype)b->dtype,
-                          .numel = b->numel,
-                          .padded_numel = b->padded_numel,
-                          .expert = b->expert,
-                          .frozen = b->frozen,
-                          .shards = b->shards,
-                          .parameter_count = b->parameter_count,
-                          .grad_numel = b->frozen ? 0 : b->grad_numel,
-                          .grad_padded_numel = b->frozen ? 0 : b->grad_padded_numel};
-    return BP_OK;
-}
-
-size_t bp_buckets_unit_count(const bp_buckets *buckets)
-{
-    return buckets->unit_count;
-}
-
-const char *bp_buckets_unit_name(const bp_buckets *buckets, size_t unit)
-{
-    return unit < buckets->unit_count ? buckets->units[unit].name : NULL;
-}
-
-uint64_t bp_buckets_outside_bytes(const bp_buckets *buckets)
-{
-    return buckets->outside_bytes;
-}
-
-size_t bp_buckets_request_count(const bp_buckets *buckets)
-{
-    return buckets->request_count;
-}
-
-bp_status bp_buckets_request(const bp_buckets *buckets, size_t index, bp_request *request)
-{
-    if (index >= buckets->request_count || request->size < sizeof *request)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "request %zu of %zu, size %zu", index, buckets->request_count,
-                       request->size);
-    const bp_request_data *r = &buckets->requests[index];
-    *request = (bp_request){.size = sizeof *request,
-                            .bucket = r->bucket,
-                            .role = r->role,
-                            .dtype = (bp_dtype)r->dtype,
-                            .numel = r->numel,
-                            .bytes = r->bytes};
-    return BP_OK;
+    return buckets != NULL ? &buckets->info : NULL;
 }

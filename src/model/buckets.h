@@ -9,32 +9,13 @@
 #include "core/memory.h"
 #include "model/model.h"
 
-typedef struct bp_bucket_data {
-    const char *name; /* NULL: "bucket.<ordinal>" */
-    uint64_t numel, padded_numel;
-    uint64_t grad_numel, grad_padded_numel; /* differ where a bucket is packed as bytes or partly frozen */
-    int32_t unit;
-    uint32_t ordinal;
-    uint32_t shards;
-    uint32_t parameter_count;
-    uint32_t roles; /* that it takes part in */
-    uint8_t dtype, grad_dtype;
-    uint8_t expert, frozen;
-} bp_bucket_data;
-
-typedef struct bp_request_data {
-    uint64_t numel, bytes;
-    uint32_t bucket;
-    uint8_t role, dtype;
-} bp_request_data;
-
 /* The requests of one unit in one role: they are acquired and released together by the generated schedules. */
 typedef struct bp_request_group {
     uint32_t unit, role;
     uint32_t first, count; /* requests */
 } bp_request_group;
 
-/* Of buckets that several others were united in: where those of one begin. */
+/* Of merged buckets: the units and requests of one part. */
 typedef struct bp_buckets_part {
     uint32_t first_unit, unit_count;
     uint32_t first_request, request_count;
@@ -42,19 +23,20 @@ typedef struct bp_buckets_part {
 
 struct bp_buckets {
     bp_strings strings;
+    bp_buckets_info info; /* the arrays below, once they are complete */
     const char *model;
     bp_unit *units;
     size_t unit_count;
     uint32_t *order; /* units in forward order */
     size_t order_count;
-    bp_bucket_data *buckets;
+    bp_bucket *buckets;
     size_t bucket_count, bucket_capacity;
-    bp_request_data *requests;
+    bp_request *requests;
     size_t request_count;
     bp_request_group *groups;
     size_t group_count;
-    uint64_t outside_bytes;
-    bp_buckets_part *parts; /* none where nothing was united */
+    uint64_t persistent_bytes;
+    bp_buckets_part *parts; /* of merged buckets */
     size_t part_count;
 };
 
@@ -69,18 +51,21 @@ static inline bool bp_dtype_is_fp8(bp_dtype dtype)
     return dtype == BP_DTYPE_FP8_E4M3 || dtype == BP_DTYPE_FP8_E5M2;
 }
 
-/* The stages of bp_buckets_create. grouping.c: buckets of all parameters, unit by unit, outside last. */
+/* The stages of bp_buckets_create. grouping.c: buckets of all parameters, unit by unit, those of persistent ones last. */
 bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
 /* given_buckets.c: appends the buckets that the model brings along, then puts all in order of units. */
 bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets);
 bp_status bp_buckets_order_by_unit(bp_buckets *buckets);
-/* requests.c. The shard of what is trained, in the roles main_grad and optimizer: its elements are those of the gradients, also where
- * parameters are packed as bytes. 0 bytes where nothing is. */
-bp_status bp_trained_shard(const bp_bucket_data *bucket, const bp_buckets_config *config, uint32_t role,
-                           bp_request_data *request);
+/* requests.c. The shard of the trained parameters in the roles main_grad and optimizer: its elements are those of the gradients, also where
+ * parameters are packed as bytes. 0 bytes where nothing is trained. */
+bp_status bp_trained_shard(const bp_bucket *bucket, const bp_buckets_config *config, uint32_t role,
+                           bp_request *request);
 bp_status bp_buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config);
 
-bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket_data *bucket);
+/* A frozen bucket has no gradients, whatever `bucket` says. */
+bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket);
+/* Lets the view show the arrays: the last step. */
+void bp_buckets_publish(bp_buckets *buckets);
 /* The dtype that gradients of parameters of `dtype` are communicated in. */
 bp_dtype bp_gradient_dtype(const bp_buckets_config *config, bp_dtype dtype);
 

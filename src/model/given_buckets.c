@@ -1,11 +1,10 @@
-/* Buckets that the model brings along. */
+/* Buckets that the model brings along, and the order of all by unit. */
 #include <stdlib.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
 #include "model/buckets.h"
 
-/* Buckets as the model gives them. */
 bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     void *memory;
@@ -29,18 +28,18 @@ bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *
         if (status == BP_OK && (given->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0)
             status = bp_fail(BP_ERR_UNSUPPORTED, "bucket %s: roles 0x%x: roles of a runtime's own are not planned",
                              bp_bucket_label(given->name, *ordinal, text), given->roles);
-        bp_bucket_data bucket = {.unit = given->unit,
-                                 .ordinal = (*ordinal)++,
-                                 .numel = given->numel,
-                                 .padded_numel = padded,
-                                 .grad_numel = given->numel,
-                                 .grad_padded_numel = padded,
-                                 .shards = shards,
-                                 .roles = given->roles != 0 ? given->roles : ~0u,
-                                 .dtype = (uint8_t)given->dtype,
-                                 .grad_dtype = (uint8_t)bp_gradient_dtype(config, given->dtype),
-                                 .expert = given->expert != 0,
-                                 .frozen = given->frozen != 0 || !bp_dtype_is_float(given->dtype)};
+        bp_bucket bucket = {.unit = given->unit,
+                            .ordinal = (*ordinal)++,
+                            .numel = given->numel,
+                            .padded_numel = padded,
+                            .grad_numel = given->numel,
+                            .grad_padded_numel = padded,
+                            .shards = shards,
+                            .roles = given->roles != 0 ? given->roles : ~0u,
+                            .dtype = given->dtype,
+                            .grad_dtype = bp_gradient_dtype(config, given->dtype),
+                            .expert = given->expert != 0,
+                            .frozen = given->frozen != 0 || !bp_dtype_is_float(given->dtype)};
         if (status == BP_OK && given->name != NULL)
             status = bp_strings_add(&buckets->strings, given->name, &bucket.name);
         if (status == BP_OK)
@@ -50,7 +49,7 @@ bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *
     return status;
 }
 
-/* Given buckets may come in any order: the rest of the library has them by unit, outside last. Stable. */
+/* Given buckets may come in any order: the rest of the library has them by unit, those of persistent parameters last. Stable. */
 bp_status bp_buckets_order_by_unit(bp_buckets *buckets)
 {
     void *memory;
@@ -61,7 +60,7 @@ bp_status bp_buckets_order_by_unit(bp_buckets *buckets)
         free(starts);
         return status;
     }
-    bp_bucket_data *sorted = memory;
+    bp_bucket *sorted = memory;
     for (size_t i = 0; i < buckets->bucket_count; i++) {
         int32_t unit = buckets->buckets[i].unit;
         starts[(unit >= 0 ? (size_t)unit : buckets->unit_count) + 1]++;

@@ -26,7 +26,7 @@ typedef struct grouping {
     size_t count, capacity;
     bp_parameter *local;   /* the parameters with the dtypes asked for */
     int32_t *outermost;    /* of each unit: itself where it is not nested */
-    int32_t *first, *last; /* groups of each unit, and of outside at the end; -1: none */
+    int32_t *first, *last; /* groups of each unit, and of persistent parameters at the end; -1: none */
 } grouping;
 
 static bp_dtype parameter_dtype(const bp_parameter *p, bp_dtype asked)
@@ -119,21 +119,20 @@ typedef struct group_naming {
 } group_naming;
 
 /* "experts", "experts.frozen", "dense.fp32"; further buckets of a group "dense.1", "dense.2". */
-static bp_status name_bucket(bp_buckets *buckets, const group_naming *naming, bp_bucket_data *bucket)
+static bp_status name_bucket(bp_buckets *buckets, const group_naming *naming, bp_bucket *bucket)
 {
     char name[64];
     int used =
         snprintf(name, sizeof name, "%s%s", bucket->expert ? "experts" : "dense", bucket->frozen ? ".frozen" : "");
     if (naming->dtype_in_name)
-        used += snprintf(name + used, sizeof name - (size_t)used, ".%s", bp_dtype_name((bp_dtype)bucket->dtype));
+        used += snprintf(name + used, sizeof name - (size_t)used, ".%s", bp_dtype_name(bucket->dtype));
     if (naming->made > 0)
         snprintf(name + used, sizeof name - (size_t)used, ".%u", naming->made);
     return bp_strings_add(&buckets->strings, name, &bucket->name);
 }
 
 /* Sizes of a bucket that holds parameters of several dtypes as bytes. */
-static bp_status size_packed(const grouping *g, const group *from, size_t count, uint32_t shards,
-                             bp_bucket_data *bucket)
+static bp_status size_packed(const grouping *g, const group *from, size_t count, uint32_t shards, bp_bucket *bucket)
 {
     bucket->dtype = BP_DTYPE_UINT8;
     bucket->grad_dtype = BP_DTYPE_NONE;
@@ -145,7 +144,7 @@ static bp_status size_packed(const grouping *g, const group *from, size_t count,
         BP_TRY(bp_dtype_bytes(p->dtype, padded, &padded_bytes));
         bool has_gradient = !(p->flags & BP_PARAMETER_FROZEN) && bp_dtype_is_float(p->dtype);
         if (has_gradient && bucket->grad_dtype == BP_DTYPE_NONE)
-            bucket->grad_dtype = (uint8_t)bp_gradient_dtype(g->config, p->dtype);
+            bucket->grad_dtype = bp_gradient_dtype(g->config, p->dtype);
         if (!bp_add_u64(bucket->numel, bytes, &bucket->numel) ||
             !bp_add_u64(bucket->padded_numel, padded_bytes, &bucket->padded_numel) ||
             !bp_add_u64(bucket->grad_padded_numel, has_gradient ? padded : 0, &bucket->grad_padded_numel))
@@ -155,8 +154,7 @@ static bp_status size_packed(const grouping *g, const group *from, size_t count,
     return BP_OK;
 }
 
-static bp_status size_uniform(const grouping *g, const group *from, size_t count, uint32_t shards,
-                              bp_bucket_data *bucket)
+static bp_status size_uniform(const grouping *g, const group *from, size_t count, uint32_t shards, bp_bucket *bucket)
 {
     const bp_buckets_config *config = g->config;
     void *memory;
@@ -171,8 +169,8 @@ static bp_status size_uniform(const grouping *g, const group *from, size_t count
             bucket->grad_numel += bp_parameter_numel(p) * p->copies;
         }
     }
-    bucket->dtype = (uint8_t)from->dtype;
-    bucket->grad_dtype = (uint8_t)bp_gradient_dtype(config, from->dtype);
+    bucket->dtype = from->dtype;
+    bucket->grad_dtype = bp_gradient_dtype(config, from->dtype);
     bp_status status = bp_padded_numel(config->padding, from->parameters, count, shards, config->flat_alignment,
                                        &bucket->padded_numel);
     if (status == BP_OK)
@@ -200,13 +198,13 @@ static bp_status make_buckets(const grouping *g, group *from, group_naming namin
             return bp_fail(BP_ERR_UNSUPPORTED, "unit \"%s\" splits into more than %d buckets of different rows",
                            from->unit >= 0 ? g->model->units[from->unit].name : "(outside)", MOST_SPLITS);
         uint32_t shards = from->expert ? g->config->dp / g->config->ep : g->config->dp;
-        bp_bucket_data bucket = {.unit = from->unit,
-                                 .ordinal = *before,
-                                 .shards = shards,
-                                 .parameter_count = (uint32_t)together,
-                                 .expert = from->expert,
-                                 .frozen = from->frozen,
-                                 .roles = ~0u};
+        bp_bucket bucket = {.unit = from->unit,
+                            .ordinal = *before,
+                            .shards = shards,
+                            .parameter_count = (uint32_t)together,
+                            .expert = from->expert,
+                            .frozen = from->frozen,
+                            .roles = ~0u};
         if (from->dtype != BP_DTYPE_NONE)
             BP_TRY(size_uniform(g, from, together, shards, &bucket));
         else
@@ -235,7 +233,7 @@ static bp_status make_unit_buckets(const grouping *g, int32_t first, bp_buckets 
     return BP_OK;
 }
 
-/* Buckets of all groups, unit by unit, outside last; within a unit in the order in which the groups appeared. */
+/* Buckets of all groups, unit by unit, those of persistent parameters last; within a unit in the order in which the groups appeared. */
 bp_status bp_buckets_derive(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
 {
     grouping g = {.model = model, .config = config};

@@ -101,7 +101,7 @@ static void stack(bp_parameter *fused, const bp_parameter *source)
 
 typedef enum fusion_result { FUSION_NONE, FUSION_FIRST, FUSION_ABSORBED } fusion_result;
 
-/* Whether `p` begins a fused parameter (which is then *fused, named in `name`), was absorbed by one, or stays alone. */
+/* Tells if `p` begins a fused parameter (which is then *fused, named in `name`), was absorbed by one, or stays alone. */
 static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_parameter *fused, char name[MOST_NAME])
 {
     name_parts parts;

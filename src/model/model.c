@@ -7,18 +7,53 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/structs.h"
 
 /* Sizes stay below 2^63 bits, so that sums of a few of them cannot wrap and signed callers are safe. */
 #define LARGEST_BITS (UINT64_MAX >> 1)
 
+static const bp_parameter default_parameter = {
+    .size = sizeof default_parameter, .unit = BP_OUTSIDE, .copies = 1, .tp_dim = -1, .expert_dim = -1};
+static const bp_given_bucket default_bucket = {.size = sizeof default_bucket, .unit = BP_OUTSIDE};
+static const bp_model_event default_event = {
+    .size = sizeof default_event, .bucket = -1, .lane = BP_MODEL_EVENT_NO_LANE};
+
 bp_status bp_parameter_init(bp_parameter *parameter, size_t size)
 {
-    if (parameter == NULL || size < sizeof *parameter)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_parameter_init: size %zu, expected at least %zu", size,
-                       sizeof *parameter);
-    *parameter =
-        (bp_parameter){.size = sizeof *parameter, .unit = BP_OUTSIDE, .copies = 1, .tp_dim = -1, .expert_dim = -1};
-    return BP_OK;
+    return bp_struct_init("bp_parameter_init", parameter, size, &default_parameter, sizeof default_parameter);
+}
+
+/* Shows the model as it is now. */
+static void publish(bp_model *model)
+{
+    model->info = (bp_model_info){.name = model->name,
+                                  .unit_count = model->unit_count,
+                                  .units = model->units,
+                                  .parameter_count = model->parameter_count,
+                                  .parameters = model->parameters,
+                                  .given_bucket_count = model->bucket_count,
+                                  .given_buckets = model->buckets,
+                                  .event_count = model->event_count,
+                                  .events = model->events,
+                                  .order_count = model->order_count,
+                                  .order = model->order,
+                                  .note_count = model->note_count,
+                                  .notes = model->notes,
+                                  .numel = model->numel,
+                                  .prediction_numel = model->prediction_numel};
+}
+
+/* Arrays may move: also where the call that asked for room fails later, the view shows them where they are. */
+static bp_status make_room(bp_model *model, void **array, size_t *capacity, size_t count, size_t element_bytes)
+{
+    bp_status status = bp_grow_array(array, capacity, count, element_bytes);
+    publish(model);
+    return status;
+}
+
+const bp_model_info *bp_model_get_info(const bp_model *model)
+{
+    return model != NULL ? &model->info : NULL;
 }
 
 bp_status bp_model_create(const char *name, bp_model **model)
@@ -33,6 +68,7 @@ bp_status bp_model_create(const char *name, bp_model **model)
         bp_model_destroy(&created);
         return status;
     }
+    publish(created);
     *model = created;
     return BP_OK;
 }
@@ -60,9 +96,10 @@ bp_status bp_model_add_unit(bp_model *model, const char *name, int32_t parent, u
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "unit \"%s\": parent %d is not an earlier unit", name, parent);
     if (model->unit_count >= INT32_MAX)
         return bp_fail(BP_ERR_OVERFLOW, "more than %d units", INT32_MAX);
-    BP_TRY(bp_grow_array((void **)&model->units, &model->unit_capacity, model->unit_count, sizeof *model->units));
+    BP_TRY(make_room(model, (void **)&model->units, &model->unit_capacity, model->unit_count, sizeof *model->units));
     if (!model->order_is_set && parent == BP_OUTSIDE)
-        BP_TRY(bp_grow_array((void **)&model->order, &model->order_capacity, model->order_count, sizeof *model->order));
+        BP_TRY(
+            make_room(model, (void **)&model->order, &model->order_capacity, model->order_count, sizeof *model->order));
     bp_unit *added = &model->units[model->unit_count];
     BP_TRY(bp_strings_add(&model->strings, name, &added->name));
     added->parent = parent;
@@ -71,6 +108,7 @@ bp_status bp_model_add_unit(bp_model *model, const char *name, int32_t parent, u
     if (unit != NULL)
         *unit = (uint32_t)model->unit_count;
     model->unit_count++;
+    publish(model);
     return BP_OK;
 }
 
@@ -127,10 +165,10 @@ static bp_status check_parameter(const bp_model *model, const bp_parameter *p)
 
 bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter)
 {
-    if (model == NULL || parameter == NULL || parameter->size < sizeof *parameter || parameter->name == NULL ||
-        *parameter->name == '\0')
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_parameter: a parameter needs a model, a size and a name");
-    bp_parameter p = *parameter;
+    bp_parameter p = default_parameter;
+    BP_TRY(bp_struct_read("bp_model_add_parameter", parameter, false, &p, sizeof p));
+    if (model == NULL || p.name == NULL || *p.name == '\0')
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_parameter: a parameter needs a model and a name");
     BP_TRY(check_parameter(model, &p));
     if (p.copies == 0)
         p.copies = 1;
@@ -142,19 +180,21 @@ bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter)
             return bp_fail(BP_ERR_OVERFLOW, "parameter \"%s\": the product of its dimensions does not fit 64 bits",
                            p.name);
     }
-    BP_TRY(bp_grow_array((void **)&model->parameters, &model->parameter_capacity, model->parameter_count,
-                         sizeof *model->parameters));
+    BP_TRY(make_room(model, (void **)&model->parameters, &model->parameter_capacity, model->parameter_count,
+                     sizeof *model->parameters));
     BP_TRY(bp_strings_add(&model->strings, p.name, &p.name));
     BP_TRY(add_to_totals(model, "parameter", p.name, numel, bp_dtype_bits(p.dtype), p.flags & BP_PARAMETER_PREDICTION));
     model->parameters[model->parameter_count++] = p;
+    publish(model);
     return BP_OK;
 }
 
 bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket)
 {
-    if (model == NULL || bucket == NULL || bucket->size < sizeof *bucket)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_bucket: a bucket needs a model and a size");
-    bp_given_bucket b = *bucket;
+    bp_given_bucket b = default_bucket;
+    BP_TRY(bp_struct_read("bp_model_add_bucket", bucket, false, &b, sizeof b));
+    if (model == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_bucket: model must not be NULL");
     const char *name = b.name != NULL ? b.name : "(unnamed)";
     BP_TRY(check_unit(model, "bucket", name, b.unit));
     if (bp_dtype_bits(b.dtype) == 0)
@@ -162,31 +202,36 @@ bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket)
     if (b.padded_numel != 0 && b.padded_numel < b.numel)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\": padded_numel %llu is smaller than numel %llu", name,
                        (unsigned long long)b.padded_numel, (unsigned long long)b.numel);
-    BP_TRY(
-        bp_grow_array((void **)&model->buckets, &model->bucket_capacity, model->bucket_count, sizeof *model->buckets));
+    BP_TRY(make_room(model, (void **)&model->buckets, &model->bucket_capacity, model->bucket_count,
+                     sizeof *model->buckets));
     if (b.name != NULL)
         BP_TRY(bp_strings_add(&model->strings, b.name, &b.name));
     uint64_t padding = b.padded_numel > b.numel ? b.padded_numel - b.numel : 0;
-    BP_TRY(add_to_totals(model, "bucket", name, b.numel, bp_dtype_bits(b.dtype), 0));
     if (padding > LARGEST_BITS / 64)
         return bp_fail(BP_ERR_OVERFLOW, "bucket \"%s\": padded_numel %llu is too large", name,
                        (unsigned long long)b.padded_numel);
+    BP_TRY(add_to_totals(model, "bucket", name, b.numel, bp_dtype_bits(b.dtype), 0));
     model->buckets[model->bucket_count++] = b;
+    publish(model);
     return BP_OK;
 }
 
 bp_status bp_model_add_event(bp_model *model, const bp_model_event *event)
 {
-    if (model == NULL || event == NULL || event->size < sizeof *event)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_event: an event needs a model and a size");
-    if (event->unit < 0 || (size_t)event->unit >= model->unit_count)
+    bp_model_event e = default_event;
+    BP_TRY(bp_struct_read("bp_model_add_event", event, false, &e, sizeof e));
+    if (model == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_event: model must not be NULL");
+    if (e.unit < 0 || (size_t)e.unit >= model->unit_count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "event %zu: unit %d does not exist, there are %zu", model->event_count,
-                       event->unit, model->unit_count);
-    if (event->lane >= BP_LANE_COUNT && event->lane != BP_MODEL_EVENT_NO_LANE)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "event %zu: lane %u, there are %u", model->event_count, event->lane,
+                       e.unit, model->unit_count);
+    if (e.lane >= BP_LANE_COUNT && e.lane != BP_MODEL_EVENT_NO_LANE)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "event %zu: lane %u, there are %u", model->event_count, e.lane,
                        BP_LANE_COUNT);
-    BP_TRY(bp_grow_array((void **)&model->events, &model->event_capacity, model->event_count, sizeof *model->events));
-    model->events[model->event_count++] = *event;
+    BP_TRY(
+        make_room(model, (void **)&model->events, &model->event_capacity, model->event_count, sizeof *model->events));
+    model->events[model->event_count++] = e;
+    publish(model);
     return BP_OK;
 }
 
@@ -217,6 +262,7 @@ bp_status bp_model_set_order(bp_model *model, const uint32_t *units, size_t coun
     model->order = memcpy(memory, units, count * sizeof *units);
     model->order_count = model->order_capacity = count;
     model->order_is_set = 1;
+    publish(model);
     return BP_OK;
 }
 
@@ -286,101 +332,15 @@ bp_status bp_model_validate(const bp_model *model)
     return status == BP_OK ? check_bucket_names(model) : status;
 }
 
-const char *bp_model_name(const bp_model *model)
-{
-    return model->name;
-}
-
-size_t bp_model_unit_count(const bp_model *model)
-{
-    return model->unit_count;
-}
-
-const char *bp_model_unit_name(const bp_model *model, size_t unit)
-{
-    return unit < model->unit_count ? model->units[unit].name : NULL;
-}
-
-int32_t bp_model_unit_parent(const bp_model *model, size_t unit)
-{
-    return unit < model->unit_count ? model->units[unit].parent : BP_OUTSIDE;
-}
-
-/* The getters of one entry by index share their checks and messages. */
-static bp_status get_entry(const char *what, size_t index, size_t count, size_t size, size_t expected)
-{
-    if (index >= count)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s %zu does not exist, there are %zu", what, index, count);
-    if (size < expected)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: size %zu, expected at least %zu", what, size, expected);
-    return BP_OK;
-}
-
-size_t bp_model_parameter_count(const bp_model *model)
-{
-    return model->parameter_count;
-}
-
-bp_status bp_model_parameter(const bp_model *model, size_t index, bp_parameter *parameter)
-{
-    BP_TRY(get_entry("parameter", index, model->parameter_count, parameter->size, sizeof *parameter));
-    *parameter = model->parameters[index];
-    return BP_OK;
-}
-
-size_t bp_model_given_bucket_count(const bp_model *model)
-{
-    return model->bucket_count;
-}
-
-bp_status bp_model_given_bucket(const bp_model *model, size_t index, bp_given_bucket *bucket)
-{
-    BP_TRY(get_entry("bucket", index, model->bucket_count, bucket->size, sizeof *bucket));
-    *bucket = model->buckets[index];
-    return BP_OK;
-}
-
-size_t bp_model_event_count(const bp_model *model)
-{
-    return model->event_count;
-}
-
-bp_status bp_model_event_get(const bp_model *model, size_t index, bp_model_event *event)
-{
-    BP_TRY(get_entry("event", index, model->event_count, event->size, sizeof *event));
-    *event = model->events[index];
-    return BP_OK;
-}
-
-const uint32_t *bp_model_order(const bp_model *model, size_t *count)
-{
-    *count = model->order_count;
-    return model->order;
-}
-
-uint64_t bp_model_numel(const bp_model *model)
-{
-    return model->numel;
-}
-
-uint64_t bp_model_prediction_numel(const bp_model *model)
-{
-    return model->prediction_numel;
-}
-
 bp_status bp_model_add_note(bp_model *model, const char *note)
 {
     if (model == NULL || note == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_add_note: model and note must not be NULL");
-    BP_TRY(bp_grow_array((void **)&model->notes, &model->note_capacity, model->note_count, sizeof *model->notes));
+    BP_TRY(make_room(model, (void **)&model->notes, &model->note_capacity, model->note_count, sizeof *model->notes));
     BP_TRY(bp_strings_add(&model->strings, note, &model->notes[model->note_count]));
     model->note_count++;
+    publish(model);
     return BP_OK;
-}
-
-const char *bp_model_note(const bp_model *model, size_t index)
-{
-    return model != NULL && index < model->note_count ? model->notes[index] : NULL;
 }
 
 bp_status bp_model_copy_frame(const bp_model *model, bp_model **out)

@@ -1,4 +1,4 @@
-/* The model's own data, for the passes of this folder. */
+/* The data of a model, for the passes of this folder. */
 #ifndef BP_MODEL_MODEL_H
 #define BP_MODEL_MODEL_H
 
@@ -6,12 +6,8 @@
 
 #include "core/memory.h"
 
-typedef struct bp_unit {
-    const char *name;
-    int32_t parent;
-} bp_unit;
-
 struct bp_model {
+    bp_model_info info; /* the arrays below, after each change */
     bp_strings strings; /* every name of the model */
     const char *name;
     bp_unit *units;

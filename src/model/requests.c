@@ -31,15 +31,14 @@ static uint64_t ceil_divide(uint64_t value, uint64_t by)
     return value / by + (value % by != 0);
 }
 
-bp_status bp_trained_shard(const bp_bucket_data *b, const bp_buckets_config *config, uint32_t role,
-                           bp_request_data *request)
+bp_status bp_trained_shard(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
 {
     bool optimizer = role == BP_ROLE_OPTIMIZER;
     bp_dtype dtype = optimizer ? config->optimizer_dtype : config->main_grad_dtype;
     uint64_t tensors = optimizer ? config->optimizer_tensors : 1, each;
     dtype = dtype != BP_DTYPE_NONE ? dtype : BP_DTYPE_FP32;
-    request->role = (uint8_t)role;
-    request->dtype = (uint8_t)bp_dtype_storage(dtype);
+    request->role = role;
+    request->dtype = bp_dtype_storage(dtype);
     request->numel = b->frozen ? 0 : b->grad_numel;
     request->bytes = 0;
     if (request->numel == 0)
@@ -51,9 +50,8 @@ bp_status bp_trained_shard(const bp_bucket_data *b, const bp_buckets_config *con
     return BP_OK;
 }
 
-/* What a bucket needs in a role; false when it takes no part. */
-static bool request_of(const bp_bucket_data *b, const bp_buckets_config *config, uint32_t role,
-                       bp_request_data *request)
+/* The request of a bucket in a role; false when it takes no part. */
+static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
 {
     uint64_t padded;
     if (!(config->roles & b->roles & BP_ROLE_BIT(role)) || b->numel == 0)
@@ -62,10 +60,10 @@ static bool request_of(const bp_bucket_data *b, const bp_buckets_config *config,
     case BP_ROLE_PARAM:
     case BP_ROLE_STATE:
     case BP_ROLE_PARAM_TRANSPOSE:
-        if (role == BP_ROLE_PARAM_TRANSPOSE && !bp_dtype_is_fp8((bp_dtype)b->dtype))
+        if (role == BP_ROLE_PARAM_TRANSPOSE && !bp_dtype_is_fp8(b->dtype))
             return false;
         request->numel = b->numel;
-        request->dtype = (uint8_t)bp_dtype_storage((bp_dtype)b->dtype);
+        request->dtype = bp_dtype_storage(b->dtype);
         padded = role == BP_ROLE_STATE ? ceil_divide(b->padded_numel, b->shards) : b->padded_numel;
         break;
     case BP_ROLE_MAIN_GRAD:
@@ -79,14 +77,14 @@ static bool request_of(const bp_bucket_data *b, const bp_buckets_config *config,
         if (role == BP_ROLE_GRAD_COMM)
             padded = ceil_divide(padded, b->shards);
     }
-    request->role = (uint8_t)role;
-    return bp_dtype_bytes((bp_dtype)request->dtype, padded, &request->bytes) == BP_OK;
+    request->role = role;
+    return bp_dtype_bytes(request->dtype, padded, &request->bytes) == BP_OK;
 }
 
 bp_status bp_buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config)
 {
     size_t most = 0;
-    bp_request_data request = {0};
+    bp_request request = {0};
     for (size_t i = 0; i < buckets->bucket_count && buckets->buckets[i].unit >= 0; i++) {
         for (uint32_t role = 0; role < BP_ROLE_COUNT; role++)
             most += request_of(&buckets->buckets[i], config, role, &request);

@@ -1,4 +1,4 @@
-/* What one rank holds under tensor and expert parallelism. */
+/* The part of one rank under tensor and expert parallelism. */
 #include "model/model.h"
 
 #include <stdbool.h>

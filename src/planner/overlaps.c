@@ -64,7 +64,7 @@ static void collect_acquires(window_maker *m)
 
 static bool is_same_run(const window_maker *m, const acquire *a, const acquire *b)
 {
-    const bp_request_data *x = &m->buckets->requests[a->request], *y = &m->buckets->requests[b->request];
+    const bp_request *x = &m->buckets->requests[a->request], *y = &m->buckets->requests[b->request];
     return a->lane == b->lane && x->role == y->role &&
            m->buckets->buckets[x->bucket].unit == m->buckets->buckets[y->bucket].unit;
 }

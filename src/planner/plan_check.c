@@ -31,8 +31,8 @@ static bp_status fail_request(const check *c, size_t index, const char *what)
 static bp_status check_identity(const check *c, size_t index)
 {
     const bp_plan_request *planned = &c->plan->requests[index];
-    const bp_request_data *r = &c->buckets->requests[index];
-    const bp_bucket_data *b = &c->buckets->buckets[r->bucket];
+    const bp_request *r = &c->buckets->requests[index];
+    const bp_bucket *b = &c->buckets->buckets[r->bucket];
     char what[200], plan_label[24], bucket_label[24];
     const char *unit = c->buckets->units[b->unit].name, *label = bp_bucket_label(b->name, b->ordinal, bucket_label);
     if (strcmp(planned->unit, unit) != 0 || planned->ordinal != b->ordinal || planned->role != r->role ||

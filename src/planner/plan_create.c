@@ -268,8 +268,8 @@ static bp_status add_requests(bp_assembly *a)
     plan->request_count = count;
     const char *unit = NULL, *unit_copy = NULL, *bucket = NULL, *bucket_copy = NULL;
     for (size_t i = 0; i < count; i++) {
-        const bp_request_data *request = &a->buckets->requests[i];
-        const bp_bucket_data *b = &a->buckets->buckets[request->bucket];
+        const bp_request *request = &a->buckets->requests[i];
+        const bp_bucket *b = &a->buckets->buckets[request->bucket];
         bp_plan_request *r = &plan->requests[i];
         *r = (bp_plan_request){.unit = a->buckets->units[b->unit].name,
                                .bucket = b->name,

@@ -8,7 +8,7 @@
 
 /* The buckets of a tenant, in order: what must be equal for units to share buffers. */
 typedef struct shape {
-    const bp_request_data *requests;
+    const bp_request *requests;
     uint32_t count;
     uint32_t tenant;
 } shape;
@@ -25,7 +25,7 @@ static int compare_shapes(const shape *a, const shape *b)
     if (a->count != b->count)
         return a->count < b->count ? -1 : 1;
     for (uint32_t i = 0; i < a->count; i++) {
-        const bp_request_data *x = &a->requests[i], *y = &b->requests[i];
+        const bp_request *x = &a->requests[i], *y = &b->requests[i];
         if (x->numel != y->numel)
             return x->numel < y->numel ? -1 : 1;
         if (x->dtype != y->dtype)

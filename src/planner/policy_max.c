@@ -106,7 +106,7 @@ static bp_status enter(const bp_policy_input *input, uint32_t request, size_t ra
 static bp_status rank_tenants(const bp_policy_input *input, const uint32_t *copies, ranked *scratch, rank_table *ranks,
                               bp_role_layout *layout)
 {
-    const bp_request_data *requests = input->buckets->requests;
+    const bp_request *requests = input->buckets->requests;
     for (size_t t = 0; t < input->tenants->count; t++) {
         const bp_tenant *tenant = &input->tenants->tenants[t];
         uint64_t seen = 0; /* dtypes of this tenant that are done */

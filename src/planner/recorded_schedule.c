@@ -49,7 +49,7 @@ bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size)
 static bp_status fail_event(const recording *r, size_t at, const bp_model_event *event, uint32_t request,
                             const char *what)
 {
-    const bp_bucket_data *b = &r->buckets->buckets[r->buckets->requests[request].bucket];
+    const bp_bucket *b = &r->buckets->buckets[r->buckets->requests[request].bucket];
     char text[24];
     return bp_fail(BP_ERR_SCHEDULE, "event %zu: %s of %s/%s (%s) %s", at, event->acquire ? "acquire" : "release",
                    r->buckets->units[event->unit].name, bp_bucket_label(b->name, b->ordinal, text),
@@ -152,8 +152,8 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
             group++;
         BP_TRY(bp_schedule_add_span(schedule, i, 1, i == group->first));
         if ((at == r->count || r->found[at].request != i) && !r->partial) {
-            const bp_request_data *request = &buckets->requests[i];
-            const bp_bucket_data *b = &buckets->buckets[request->bucket];
+            const bp_request *request = &buckets->requests[i];
+            const bp_bucket *b = &buckets->buckets[request->bucket];
             char text[24];
             return bp_fail(BP_ERR_SCHEDULE, "%s/%s (%s) has no events in the schedule", buckets->units[b->unit].name,
                            bp_bucket_label(b->name, b->ordinal, text), bp_role_name((bp_role)request->role));

@@ -22,7 +22,7 @@ typedef struct placing {
 
 static bool is_in(const placing *p, uint32_t request)
 {
-    const bp_request_data *r = &p->buckets->requests[request];
+    const bp_request *r = &p->buckets->requests[request];
     return (p->roles & BP_ROLE_BIT(r->role)) != 0 && r->bytes > 0;
 }
 

@@ -383,7 +383,7 @@ typedef enum liveness { LIVE_PARAM, LIVE_ROW_WISE, LIVE_TRANSPOSE, LIVE_GRADIENT
 
 static liveness liveness_of(const generator *g, uint32_t request)
 {
-    const bp_request_data *r = &g->buckets->requests[request];
+    const bp_request *r = &g->buckets->requests[request];
     switch (r->role) {
     case BP_ROLE_PARAM: return g->has_transpose[r->bucket] ? LIVE_ROW_WISE : LIVE_PARAM;
     case BP_ROLE_PARAM_TRANSPOSE: return LIVE_TRANSPOSE;

@@ -174,7 +174,7 @@ static bp_status add_live(finder *f, const bp_peak *peak)
 {
     for (size_t i = 0; i < f->schedule->span_count; i++) {
         const bp_span *span = &f->schedule->spans[i];
-        const bp_request_data *first = &f->buckets->requests[span->first_request];
+        const bp_request *first = &f->buckets->requests[span->first_request];
         uint64_t bytes;
         if (!(peak->roles & BP_ROLE_BIT(first->role)) || !bp_span_is_live(f->schedule, span, peak->step))
             continue;
@@ -188,7 +188,7 @@ static bp_status add_live(finder *f, const bp_peak *peak)
 static bp_status add_witnesses(finder *f, const bp_plan_role *role)
 {
     for (size_t i = 0; i < role->witness_count; i++) {
-        const bp_request_data *r = &f->buckets->requests[role->witnesses[i]];
+        const bp_request *r = &f->buckets->requests[role->witnesses[i]];
         uint64_t bytes;
         bp_round_up_u64(r->bytes, f->plan->info.alignment, &bytes); /* the plan's bound checked it */
         BP_TRY(add_holder(f->made, (uint32_t)f->buckets->buckets[r->bucket].unit, r->role, bytes));

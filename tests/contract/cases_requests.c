@@ -27,13 +27,11 @@ static void test_find(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
     const bp_pool_info *pool = bp_pool_get_info(k.pool);
-    assert_int_equal(k.requests, bp_buckets_request_count(k.w.buckets));
+    assert_int_equal(k.requests, bp_buckets_get_info(k.w.buckets)->request_count);
     assert_int_equal(pool->request_count, k.requests);
     for (uint32_t i = 0; i < k.requests; i++) {
-        bp_request request = {.size = sizeof request};
-        bp_bucket bucket = {.size = sizeof bucket};
-        assert_ok(bp_buckets_request(k.w.buckets, i, &request));
-        assert_ok(bp_buckets_get(k.w.buckets, request.bucket, &bucket));
+        bp_request request = bp_buckets_get_info(k.w.buckets)->requests[i];
+        bp_bucket bucket = bp_buckets_get_info(k.w.buckets)->buckets[request.bucket];
         const char unit[] = {'u', (char)('0' + bucket.unit), '\0'};
         const bp_role role = (bp_role)request.role;
         uint32_t id = 77777, again = 77777;

@@ -180,7 +180,7 @@ static void test_a_trace_is_a_schedule(void **state)
         for (uint64_t step = 1; step <= 3; step++) {
             bp_model *model = model_of(UNITS);
             assert_ok(bp_pool_trace_to_model(k.pool, step, step, model));
-            events[step] = bp_model_event_count(model);
+            events[step] = bp_model_get_info(model)->event_count;
             uint64_t bytes;
             assert_int_equal(bound_of(model, BP_POLICY_DYNAMIC, &bytes), peak);
             assert_int_equal(bytes, peak);
@@ -192,7 +192,7 @@ static void test_a_trace_is_a_schedule(void **state)
         assert_int_equal(events[2], events[1] + 2);
         bp_model *model = model_of(UNITS);
         assert_ok(bp_pool_trace_to_model(k.pool, 0, 3, model));
-        assert_int_equal(bp_model_event_count(model), events[1] + events[2] + events[3]);
+        assert_int_equal(bp_model_get_info(model)->event_count, events[1] + events[2] + events[3]);
         bp_model_destroy(&model);
         end_kit(&k);
     }
@@ -214,10 +214,9 @@ static void test_order_of_events(void **state)
     } expected[] = {{1, 1, 1}, {1, 0, 0}, {1, 1, 0}, {0, 0, 0}, {0, 1, 0}, {0, 1, 1}};
     bp_model *model = model_of(UNITS);
     assert_ok(bp_pool_trace_to_model(k.pool, 0, UINT64_MAX, model));
-    assert_int_equal(bp_model_event_count(model), 6);
+    assert_int_equal(bp_model_get_info(model)->event_count, 6);
     for (size_t i = 0; i < 6; i++) {
-        bp_model_event event = {.size = sizeof event};
-        assert_ok(bp_model_event_get(model, i, &event));
+        bp_model_event event = bp_model_get_info(model)->events[i];
         assert_int_equal(event.acquire, expected[i].acquire);
         assert_int_equal(event.unit, expected[i].unit);
         assert_int_equal(event.bucket, expected[i].bucket);
@@ -231,7 +230,7 @@ static void assert_no_schedule(const kit *k, uint64_t first, uint64_t last, bp_s
 {
     bp_model *model = model_of(UNITS);
     assert_fails(bp_pool_trace_to_model(k->pool, first, last, model), expected, name);
-    assert_int_equal(bp_model_event_count(model), 0); /* all or nothing */
+    assert_int_equal(bp_model_get_info(model)->event_count, 0); /* all or nothing */
     bp_model_destroy(&model);
 }
 
@@ -252,7 +251,7 @@ static void test_windows(void **state)
     drop(&k, u1, k.streams[0]);
     bp_model *model = model_of(UNITS);
     assert_ok(bp_pool_trace_to_model(k.pool, 10, 12, model));
-    assert_int_equal(bp_model_event_count(model), 6);
+    assert_int_equal(bp_model_get_info(model)->event_count, 6);
     assert_fails(bp_pool_trace_to_model(NULL, 10, 12, model), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_trace_to_model(k.pool, 12, 10, model), BP_ERR_INVALID_ARGUMENT, NULL);
     bp_model_destroy(&model);
@@ -267,7 +266,7 @@ static void test_windows(void **state)
     bp_model_destroy(&model);
     model = model_of("300,100 300,100"); /* has no u4 */
     assert_fails(bp_pool_trace_to_model(k.pool, 10, 12, model), BP_ERR_MISMATCH, "u4");
-    assert_int_equal(bp_model_event_count(model), 0);
+    assert_int_equal(bp_model_get_info(model)->event_count, 0);
     bp_model_destroy(&model);
     /* What the ring has forgotten is missing. */
     assert_ok(bp_pool_trace_start(k.pool, 2, 0));

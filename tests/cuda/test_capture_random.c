@@ -100,8 +100,7 @@ static bp_stream *stream_at(const program *p, uint32_t stream)
 
 static bp_request request_at(const program *p, uint32_t index)
 {
-    bp_request request = {.size = sizeof request};
-    assert_ok(bp_buckets_request(p->k->w.buckets, index, &request));
+    bp_request request = bp_buckets_get_info(p->k->w.buckets)->requests[index];
     return request;
 }
 

@@ -24,15 +24,13 @@ static uint8_t *output_of(const training *t, size_t request, size_t interval)
 
 static bp_request request_at(const training *t, size_t request)
 {
-    bp_request found = {.size = sizeof found};
-    assert_ok(bp_buckets_request(t->k->w.buckets, request, &found));
+    bp_request found = bp_buckets_get_info(t->k->w.buckets)->requests[request];
     return found;
 }
 
 static uint32_t unit_at(const training *t, size_t request)
 {
-    bp_bucket bucket = {.size = sizeof bucket};
-    assert_ok(bp_buckets_get(t->k->w.buckets, request_at(t, request).bucket, &bucket));
+    bp_bucket bucket = bp_buckets_get_info(t->k->w.buckets)->buckets[request_at(t, request).bucket];
     return (uint32_t)bucket.unit;
 }
 

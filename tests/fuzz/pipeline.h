@@ -30,7 +30,7 @@ static inline int fuzz_good(bp_status status)
 static inline void fuzz_ids(const bp_buckets *buckets, const bp_plan *plan)
 {
     const bp_plan_info *info = bp_plan_get_info(plan);
-    if (info->request_count != bp_buckets_request_count(buckets))
+    if (info->request_count != bp_buckets_get_info(buckets)->request_count)
         fuzz_stop("a plan has other requests than the buckets");
     for (size_t i = 0; i < info->request_count; i++) {
         const bp_plan_request *r = &info->requests[i];
@@ -94,11 +94,11 @@ static inline void fuzz_plan_model(const bp_model *model)
 {
     static const bp_padding paddings[] = {BP_PADDING_MEGATRON_LCM, BP_PADDING_MEGATRON_SPLIT, BP_PADDING_FLAT,
                                           BP_PADDING_GIVEN, BP_PADDING_FSDP2};
-    if (bp_model_unit_count(model) > FUZZ_MOST_UNITS)
+    if (bp_model_get_info(model)->unit_count > FUZZ_MOST_UNITS)
         return;
     bp_model *fused = NULL, *local = NULL;
     if (fuzz_good(bp_model_with_layout(model, BP_LAYOUT_MEGATRON, &fused)))
-        fuzz_good(bp_model_shard(fused, bp_model_unit_count(model) % 2 + 1, 2, &local));
+        fuzz_good(bp_model_shard(fused, bp_model_get_info(model)->unit_count % 2 + 1, 2, &local));
     for (int i = 0; i < 15; i++) {
         uint32_t copies = i % 3 == 0 ? 0 : i % 3 == 1 ? 2 : 1u << 30;
         bp_buckets_config config;
@@ -122,7 +122,7 @@ static inline void fuzz_plan_model(const bp_model *model)
             fuzz_repeat(buckets, schedule);
         }
         bp_schedule_destroy(&schedule);
-        if (bp_model_event_count(model) > 0 &&
+        if (bp_model_get_info(model)->event_count > 0 &&
             fuzz_good(bp_schedule_create_recorded(model, buckets, &recorded_config, &schedule))) {
             fuzz_policies(buckets, schedule, copies);
             fuzz_repeat(buckets, schedule);

@@ -22,12 +22,10 @@
 void naive_collect(const world *w, naive_requests *all)
 {
     all->count = 0;
-    for (size_t i = 0; i < bp_buckets_request_count(w->buckets); i++) {
-        bp_request request = {.size = sizeof request};
-        bp_bucket bucket = {.size = sizeof bucket};
-        assert_ok(bp_buckets_request(w->buckets, i, &request));
-        assert_ok(bp_buckets_get(w->buckets, request.bucket, &bucket));
-        naive_request naive = {(uint32_t)i,    bp_buckets_unit_name(w->buckets, (size_t)bucket.unit),
+    for (size_t i = 0; i < bp_buckets_get_info(w->buckets)->request_count; i++) {
+        bp_request request = bp_buckets_get_info(w->buckets)->requests[i];
+        bp_bucket bucket = bp_buckets_get_info(w->buckets)->buckets[request.bucket];
+        naive_request naive = {(uint32_t)i,    bp_buckets_get_info(w->buckets)->units[bucket.unit].name,
                                bucket.unit,    request.role,
                                bucket.ordinal, request.dtype,
                                request.numel,  request.bytes,
@@ -60,16 +58,14 @@ static uint64_t naive_used_bytes(const bp_request *request)
 static bool naive_place(const bp_plan_info *plan, const world *w, uint32_t id)
 {
     const bp_plan_request *planned = &plan->requests[id];
-    bp_request request = {.size = sizeof request};
-    bp_bucket bucket = {.size = sizeof bucket};
     char label[32], planned_label[32];
     size_t intervals;
-    assert_ok(bp_buckets_request(w->buckets, id, &request));
-    assert_ok(bp_buckets_get(w->buckets, request.bucket, &bucket));
+    bp_request request = bp_buckets_get_info(w->buckets)->requests[id];
+    bp_bucket bucket = bp_buckets_get_info(w->buckets)->buckets[request.bucket];
     intervals_of(w->schedule, id, &intervals);
     snprintf(label, sizeof label, "bucket.%u", bucket.ordinal);
     snprintf(planned_label, sizeof planned_label, "bucket.%u", planned->ordinal);
-    if (strcmp(planned->unit, bp_buckets_unit_name(w->buckets, (size_t)bucket.unit)) != 0 ||
+    if (strcmp(planned->unit, bp_buckets_get_info(w->buckets)->units[bucket.unit].name) != 0 ||
         strcmp(planned->bucket != NULL ? planned->bucket : planned_label, bucket.name != NULL ? bucket.name : label) !=
             0 ||
         planned->ordinal != bucket.ordinal || planned->role != request.role || planned->dtype != request.dtype ||
@@ -95,7 +91,7 @@ bool naive_check(const bp_plan *plan, const world *w)
     static naive_requests all;
     const bp_plan_info *info = bp_plan_get_info(plan);
     naive_collect(w, &all);
-    if (info->request_count != bp_buckets_request_count(w->buckets))
+    if (info->request_count != bp_buckets_get_info(w->buckets)->request_count)
         return false;
     for (uint32_t i = 0; i < info->request_count; i++)
         if (!naive_place(info, w, i))

@@ -183,7 +183,7 @@ static void remake_all(const bp_buckets *buckets, const bp_schedule *schedule)
     const bp_buckets *parts[] = {buckets, buckets};
     static const char *const names[] = {"policy", "reference"};
     bp_buckets *both;
-    RETRY_OUT(both, bp_buckets_create_united(parts, names, 2, &both));
+    RETRY_OUT(both, bp_buckets_create_merged(parts, names, 2, &both));
     bp_schedule *of_part;
     RETRY_OUT(of_part, bp_schedule_create_embedded(schedule, both, 1, &of_part));
     bp_schedule_destroy(&of_part);
@@ -219,7 +219,7 @@ static void schedule_all(const bp_buckets *buckets)
     RETRY_OUT(schedule, bp_schedule_create_training(buckets, &config, &schedule));
     plan_all(buckets, schedule);
     remake_all(buckets, schedule);
-    if (bp_buckets_unit_count(buckets) <= 2) /* else it takes long */
+    if (bp_buckets_get_info(buckets)->unit_count <= 2) /* else it takes long */
         compare_all(buckets, schedule, &config);
     bp_schedule_destroy(&schedule);
     const bp_unit_prefetch override = {0, 3, 2};
@@ -278,7 +278,7 @@ static void test_architecture(void **state)
     const bp_arch_config config = {find_value, NULL};
     bp_model *model, *laid_out, *shard;
     RETRY_OUT(model, bp_model_from_architecture("tiny", &config, BP_DTYPE_BF16, &model));
-    assert_int_equal(bp_model_unit_count(model), 2);
+    assert_int_equal(bp_model_get_info(model)->unit_count, 2);
     RETRY_OUT(laid_out, bp_model_with_layout(model, BP_LAYOUT_MEGATRON, &laid_out));
     RETRY_OUT(shard, bp_model_shard(laid_out, 2, 1, &shard));
     RETRY(bp_model_validate(shard));
@@ -338,15 +338,15 @@ static void test_hand_made(void **state)
     }
     RETRY(bp_model_set_order(model, order, 20));
     RETRY(bp_model_validate(model));
-    assert_int_equal(bp_model_unit_count(model), 11);
-    assert_int_equal(bp_model_given_bucket_count(model), 20);
-    assert_int_equal(bp_model_event_count(model), 22);
-    assert_int_equal(bp_model_parameter_count(model), 1);
+    assert_int_equal(bp_model_get_info(model)->unit_count, 11);
+    assert_int_equal(bp_model_get_info(model)->given_bucket_count, 20);
+    assert_int_equal(bp_model_get_info(model)->event_count, 22);
+    assert_int_equal(bp_model_get_info(model)->parameter_count, 1);
     uint64_t numel = 5 + 10;
     for (uint32_t u = 0; u < 10; u++)
         for (uint32_t b = 0; b <= u % 3; b++)
             numel += 100 + 10 * u + b;
-    assert_int_equal(bp_model_numel(model), numel);
+    assert_int_equal(bp_model_get_info(model)->numel, numel);
     bucket_all(model, BP_BUCKETING_GIVEN);
 
     bp_buckets_config config;

@@ -102,14 +102,13 @@ static bool check_model(const char *path, unsigned long long tensors, unsigned l
     }
     lines l = {0};
     uint64_t sum = 0;
-    for (size_t i = 0; i < bp_model_parameter_count(model); i++) {
-        bp_parameter p = {.size = sizeof p};
-        assert_int_equal(bp_model_parameter(model, i, &p), BP_OK);
+    for (size_t i = 0; i < bp_model_get_info(model)->parameter_count; i++) {
+        bp_parameter p = bp_model_get_info(model)->parameters[i];
         sum += expand(&p, &l);
     }
     digest_lines(&l, computed);
     bool same = l.count == tensors && sum == numel && strcmp(computed, digest) == 0;
-    assert_int_equal(sum, bp_model_numel(model) + bp_model_prediction_numel(model));
+    assert_int_equal(sum, bp_model_get_info(model)->numel + bp_model_get_info(model)->prediction_numel);
     if (!same) {
         print_error("%s: %zu parameters with %llu elements, expected %llu with %llu\n", path, l.count,
                     (unsigned long long)sum, tensors, numel);

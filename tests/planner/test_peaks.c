@@ -96,12 +96,10 @@ static void test_two_pairs_set_the_peak(void **state)
 static uint64_t held_in(const world *w, uint32_t unit, uint32_t role, uint32_t step)
 {
     uint64_t sum = 0;
-    for (size_t r = 0; r < bp_buckets_request_count(w->buckets); r++) {
-        bp_request request = {.size = sizeof request};
-        bp_bucket bucket = {.size = sizeof bucket};
+    for (size_t r = 0; r < bp_buckets_get_info(w->buckets)->request_count; r++) {
         size_t count;
-        assert_ok(bp_buckets_request(w->buckets, r, &request));
-        assert_ok(bp_buckets_get(w->buckets, request.bucket, &bucket));
+        const bp_request request = bp_buckets_get_info(w->buckets)->requests[r];
+        const bp_bucket bucket = bp_buckets_get_info(w->buckets)->buckets[request.bucket];
         const bp_interval *live = intervals_of(w->schedule, r, &count);
         for (size_t k = 0; k < count; k++) {
             if (bucket.unit == (int32_t)unit && request.role == role && live[k].begin <= step && step < live[k].end)
@@ -123,7 +121,7 @@ static step_set set_of(const world *w, uint32_t roles, uint32_t step)
 {
     step_set set;
     memset(&set, 0, sizeof set);
-    for (uint32_t unit = 0; unit < bp_buckets_unit_count(w->buckets); unit++) {
+    for (uint32_t unit = 0; unit < bp_buckets_get_info(w->buckets)->unit_count; unit++) {
         for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
             set.bytes[unit][role] = roles & BP_ROLE_BIT(role) ? held_in(w, unit, role, step) : 0;
             set.sum += set.bytes[unit][role];

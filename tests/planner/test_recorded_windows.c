@@ -119,14 +119,12 @@ static bool is_of(const told *t, const bp_model_event *event, uint32_t request)
 static void read_recording(const recording *r, told *t)
 {
     memset(t, 0, sizeof *t);
-    t->requests = (uint32_t)bp_buckets_request_count(r->buckets);
-    t->steps = (uint32_t)bp_model_event_count(r->model);
+    t->requests = (uint32_t)bp_buckets_get_info(r->buckets)->request_count;
+    t->steps = (uint32_t)bp_model_get_info(r->model)->event_count;
     assert_true(t->requests <= MOST_HELD && t->steps <= MOST_EVENTS);
     for (uint32_t i = 0; i < t->requests; i++) {
-        bp_request request = {.size = sizeof request};
-        bp_bucket bucket = {.size = sizeof bucket};
-        assert_ok(bp_buckets_request(r->buckets, i, &request));
-        assert_ok(bp_buckets_get(r->buckets, request.bucket, &bucket));
+        bp_request request = bp_buckets_get_info(r->buckets)->requests[i];
+        bp_bucket bucket = bp_buckets_get_info(r->buckets)->buckets[request.bucket];
         t->unit_of[i] = bucket.unit;
         t->bucket_of[i] = (int32_t)bucket.ordinal;
         t->bytes[i] = aligned(request.bytes);
@@ -137,7 +135,7 @@ static void read_recording(const recording *r, told *t)
     for (uint32_t step = 0; step < t->steps; step++) {
         bp_model_event *event = &t->events[step];
         event->size = sizeof *event;
-        assert_ok(bp_model_event_get(r->model, step, event));
+        *event = bp_model_get_info(r->model)->events[step];
         for (uint32_t i = 0; i < t->requests; i++)
             live[i] = is_of(t, event, i) ? event->acquire : live[i];
         memcpy(t->live[step], live, sizeof live);

@@ -28,15 +28,13 @@ static events events_of(const bp_schedule *schedule)
 
 static bp_request request_at(const world *w, uint32_t index)
 {
-    bp_request request = {.size = sizeof request};
-    assert_ok(bp_buckets_request(w->buckets, index, &request));
+    bp_request request = bp_buckets_get_info(w->buckets)->requests[index];
     return request;
 }
 
 static int32_t unit_at(const world *w, uint32_t request)
 {
-    bp_bucket bucket = {.size = sizeof bucket};
-    assert_ok(bp_buckets_get(w->buckets, request_at(w, request).bucket, &bucket));
+    bp_bucket bucket = bp_buckets_get_info(w->buckets)->buckets[request_at(w, request).bucket];
     return bucket.unit;
 }
 
@@ -72,7 +70,7 @@ static void assert_order(const world *w, const events *e)
 /* Acquires and releases of each request, in the order of the events, are the ends of its intervals. */
 static void assert_intervals(const world *w, const events *e)
 {
-    for (uint32_t request = 0; request < bp_buckets_request_count(w->buckets); request++) {
+    for (uint32_t request = 0; request < bp_buckets_get_info(w->buckets)->request_count; request++) {
         size_t count, ends = 0;
         const bp_interval *intervals = intervals_of(w->schedule, request, &count);
         for (size_t i = 0; i < e->count; i++) {

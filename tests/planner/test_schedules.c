@@ -56,7 +56,7 @@ static void assert_training_step(uint32_t n, world_options options)
         for (int role = BP_ROLE_STATE; role <= BP_ROLE_OPTIMIZER; role++)
             assert_intervals(&w, request++, 0, steps, 0, 0);
     }
-    assert_int_equal(bp_buckets_request_count(w.buckets), request);
+    assert_int_equal(bp_buckets_get_info(w.buckets)->request_count, request);
     for (uint32_t i = 0; i < steps; i++) {
         bp_step step = bp_schedule_get_info(w.schedule)->steps[i];
         assert_int_equal(step.phase, i < n ? BP_PHASE_FORWARD : BP_PHASE_BACKWARD);

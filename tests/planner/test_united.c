@@ -67,7 +67,7 @@ static void test_conflicts_are_united(void **state)
         }
         assert_ok(bp_schedule_create_merged((const bp_schedule *const *)parts, count, &united));
         assert_int_equal(bp_schedule_get_info(united)->step_count, steps);
-        size_t requests = bp_buckets_request_count(w.buckets);
+        size_t requests = bp_buckets_get_info(w.buckets)->request_count;
         for (size_t a = 0; a < requests; a++) {
             for (size_t b = 0; b < requests; b++) {
                 bool expected = false, first = conflict(parts[0], a, b);
@@ -111,10 +111,10 @@ static void test_intervals_of_a_union(void **state)
     assert_int_equal(count, 2);
     assert_int_equal(first[1].begin, 2);
     assert_int_equal(first[1].end, 5);
-    bp_request request = {.size = sizeof request};
+    bp_request request;
     size_t grad = 0;
     do
-        assert_ok(bp_buckets_request(w.buckets, grad++, &request));
+        request = bp_buckets_get_info(w.buckets)->requests[grad++];
     while (request.role != BP_ROLE_GRAD);
     const bp_interval *gradient = intervals_of(united, grad - 1, &count);
     assert_int_equal(count, 1);
@@ -132,7 +132,7 @@ static bp_buckets *unite(const bp_buckets *first, const bp_buckets *second)
     const bp_buckets *parts[] = {first, second};
     const char *const names[] = {"policy", "reference"};
     bp_buckets *united;
-    assert_ok(bp_buckets_create_united(parts, names, 2, &united));
+    assert_ok(bp_buckets_create_merged(parts, names, 2, &united));
     return united;
 }
 
@@ -140,13 +140,11 @@ static bp_buckets *unite(const bp_buckets *first, const bp_buckets *second)
 static void assert_same_requests(const bp_buckets *united, const bp_buckets *part, size_t first_unit,
                                  size_t first_request, const char *prefix)
 {
-    for (size_t i = 0; i < bp_buckets_request_count(part); i++) {
-        bp_request request = {.size = sizeof request}, expected = {.size = sizeof expected};
-        bp_bucket bucket = {.size = sizeof bucket}, expected_bucket = {.size = sizeof expected_bucket};
-        assert_ok(bp_buckets_request(united, first_request + i, &request));
-        assert_ok(bp_buckets_request(part, i, &expected));
-        assert_ok(bp_buckets_get(united, request.bucket, &bucket));
-        assert_ok(bp_buckets_get(part, expected.bucket, &expected_bucket));
+    for (size_t i = 0; i < bp_buckets_get_info(part)->request_count; i++) {
+        bp_request request = bp_buckets_get_info(united)->requests[first_request + i];
+        bp_request expected = bp_buckets_get_info(part)->requests[i];
+        bp_bucket bucket = bp_buckets_get_info(united)->buckets[request.bucket];
+        bp_bucket expected_bucket = bp_buckets_get_info(part)->buckets[expected.bucket];
         assert_int_equal(request.role, expected.role);
         assert_int_equal(request.bytes, expected.bytes);
         assert_int_equal(request.numel, expected.numel);
@@ -154,9 +152,9 @@ static void assert_same_requests(const bp_buckets *united, const bp_buckets *par
         assert_int_equal(bucket.unit, expected_bucket.unit + (int32_t)first_unit);
         assert_int_equal(bucket.ordinal, expected_bucket.ordinal);
         assert_int_equal(bucket.padded_numel, expected_bucket.padded_numel);
-        const char *name = bp_buckets_unit_name(united, (size_t)bucket.unit);
+        const char *name = bp_buckets_get_info(united)->units[bucket.unit].name;
         assert_memory_equal(name, prefix, strlen(prefix));
-        assert_string_equal(name + strlen(prefix), bp_buckets_unit_name(part, (size_t)expected_bucket.unit));
+        assert_string_equal(name + strlen(prefix), bp_buckets_get_info(part)->units[expected_bucket.unit].name);
     }
 }
 
@@ -165,16 +163,17 @@ static void test_united_buckets(void **state)
     (void)state;
     world a = make_world(make_mixed(), DEFAULTS), b = make_world(make_fp8(), DEFAULTS);
     bp_buckets *united = unite(a.buckets, b.buckets);
-    size_t units = bp_buckets_unit_count(a.buckets), requests = bp_buckets_request_count(a.buckets);
-    assert_int_equal(bp_buckets_unit_count(united), units + bp_buckets_unit_count(b.buckets));
-    assert_int_equal(bp_buckets_request_count(united), requests + bp_buckets_request_count(b.buckets));
-    assert_int_equal(bp_buckets_count(united), bp_buckets_count(a.buckets) + bp_buckets_count(b.buckets));
-    assert_int_equal(bp_buckets_outside_bytes(united), bp_buckets_outside_bytes(a.buckets));
-    assert_true(bp_buckets_outside_bytes(united) > 0);
+    size_t units = bp_buckets_get_info(a.buckets)->unit_count, requests = bp_buckets_get_info(a.buckets)->request_count;
+    assert_int_equal(bp_buckets_get_info(united)->unit_count, units + bp_buckets_get_info(b.buckets)->unit_count);
+    assert_int_equal(bp_buckets_get_info(united)->request_count,
+                     requests + bp_buckets_get_info(b.buckets)->request_count);
+    assert_int_equal(bp_buckets_get_info(united)->bucket_count,
+                     bp_buckets_get_info(a.buckets)->bucket_count + bp_buckets_get_info(b.buckets)->bucket_count);
+    assert_int_equal(bp_buckets_get_info(united)->persistent_bytes, bp_buckets_get_info(a.buckets)->persistent_bytes);
+    assert_true(bp_buckets_get_info(united)->persistent_bytes > 0);
     assert_same_requests(united, a.buckets, 0, 0, "policy/");
     assert_same_requests(united, b.buckets, units, requests, "reference/");
-    bp_bucket last = {.size = sizeof last};
-    assert_ok(bp_buckets_get(united, bp_buckets_count(united) - 1, &last));
+    bp_bucket last = bp_buckets_get_info(united)->buckets[bp_buckets_get_info(united)->bucket_count - 1];
     assert_int_equal(last.unit, BP_OUTSIDE);
     bp_schedule *schedule; /* the parts' units one after the other, as chunks of a virtual pipeline */
     bp_schedule_config config;
@@ -232,12 +231,12 @@ static void test_schedules_of_parts(void **state)
         for (size_t i = 0; i < 2; i++)
             assert_ok(bp_schedule_create_embedded(own[i], buckets, i, &parts[i]));
         assert_ok(bp_schedule_create_merged((const bp_schedule *const *)parts, 2, &united));
-        size_t first = bp_buckets_request_count(a.buckets), requests = bp_buckets_request_count(buckets);
+        size_t first = bp_buckets_get_info(a.buckets)->request_count,
+               requests = bp_buckets_get_info(buckets)->request_count;
         for (size_t x = 0; x < requests; x++) {
             for (size_t y = 0; y < requests; y++) {
-                bp_request p = {.size = sizeof p}, q = {.size = sizeof q};
-                assert_ok(bp_buckets_request(buckets, x, &p));
-                assert_ok(bp_buckets_request(buckets, y, &q));
+                bp_request p = bp_buckets_get_info(buckets)->requests[x];
+                bp_request q = bp_buckets_get_info(buckets)->requests[y];
                 size_t live[2];
                 intervals_of(united, x, &live[0]);
                 intervals_of(united, y, &live[1]);
@@ -250,7 +249,7 @@ static void test_schedules_of_parts(void **state)
             }
         }
         bp_step step = bp_schedule_get_info(united)->steps[bp_schedule_get_info(united)->step_count - 1];
-        assert_true(step.unit >= (int32_t)bp_buckets_unit_count(a.buckets));
+        assert_true(step.unit >= (int32_t)bp_buckets_get_info(a.buckets)->unit_count);
         plan_and_check(buckets, united);
         for (size_t i = 0; i < 2; i++) {
             bp_schedule_destroy(&own[i]);
@@ -280,14 +279,14 @@ static void test_errors(void **state)
     const bp_buckets *buckets[] = {w.buckets, other.buckets}, *none[] = {w.buckets, NULL};
     static const char *const twice[] = {"a", "a"}, *const empty[] = {"a", ""}, *const slash[] = {"a", "b/c"},
                              *const good[] = {"a", "b"}, *const unnamed[] = {NULL, "b"};
-    assert_fails(bp_buckets_create_united(buckets, good, 0, &united), BP_ERR_INVALID_ARGUMENT, "at least one");
-    assert_fails(bp_buckets_create_united(none, good, 2, &united), BP_ERR_INVALID_ARGUMENT, "part 1");
-    assert_fails(bp_buckets_create_united(buckets, twice, 2, &united), BP_ERR_INVALID_ARGUMENT, "\"a\"");
-    assert_fails(bp_buckets_create_united(buckets, empty, 2, &united), BP_ERR_INVALID_ARGUMENT, "part 1");
-    assert_fails(bp_buckets_create_united(buckets, slash, 2, &united), BP_ERR_INVALID_ARGUMENT, "\"b/c\"");
-    assert_fails(bp_buckets_create_united(buckets, unnamed, 2, &united), BP_ERR_INVALID_ARGUMENT, "part 0");
+    assert_fails(bp_buckets_create_merged(buckets, good, 0, &united), BP_ERR_INVALID_ARGUMENT, "at least one");
+    assert_fails(bp_buckets_create_merged(none, good, 2, &united), BP_ERR_INVALID_ARGUMENT, "part 1");
+    assert_fails(bp_buckets_create_merged(buckets, twice, 2, &united), BP_ERR_INVALID_ARGUMENT, "\"a\"");
+    assert_fails(bp_buckets_create_merged(buckets, empty, 2, &united), BP_ERR_INVALID_ARGUMENT, "part 1");
+    assert_fails(bp_buckets_create_merged(buckets, slash, 2, &united), BP_ERR_INVALID_ARGUMENT, "\"b/c\"");
+    assert_fails(bp_buckets_create_merged(buckets, unnamed, 2, &united), BP_ERR_INVALID_ARGUMENT, "part 0");
     assert_null(united);
-    assert_ok(bp_buckets_create_united(buckets, good, 2, &united));
+    assert_ok(bp_buckets_create_merged(buckets, good, 2, &united));
     assert_fails(bp_schedule_create_embedded(w.schedule, united, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "part 2",
                  "2 parts");
     assert_fails(bp_schedule_create_embedded(w.schedule, united, 1, &schedule), BP_ERR_INVALID_ARGUMENT, "3 requests",

@@ -122,11 +122,10 @@ void record_randomly(bp_model *model, bool by_bucket)
     size_t requests = 0;
     int32_t unit_of[MOST_REQUESTS], bucket_of[MOST_REQUESTS];
     bool live[MOST_REQUESTS] = {false}, used[MOST_REQUESTS] = {false};
-    for (int32_t u = 0; u < (int32_t)bp_model_unit_count(model); u++) {
+    for (int32_t u = 0; u < (int32_t)bp_model_get_info(model)->unit_count; u++) {
         int32_t ordinal = 0;
-        for (size_t b = 0; b < bp_model_given_bucket_count(model); b++) {
-            bp_given_bucket bucket = {.size = sizeof bucket};
-            assert_ok(bp_model_given_bucket(model, b, &bucket));
+        for (size_t b = 0; b < bp_model_get_info(model)->given_bucket_count; b++) {
+            bp_given_bucket bucket = bp_model_get_info(model)->given_buckets[b];
             if (bucket.unit != u || (!by_bucket && ordinal > 0))
                 continue;
             unit_of[requests] = u;

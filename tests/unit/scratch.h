@@ -125,8 +125,7 @@ static inline void check_ok(bp_status status, const char *file, int line)
 
 static inline bp_parameter parameter_at(const bp_model *model, size_t index)
 {
-    bp_parameter parameter = {.size = sizeof parameter};
-    assert_ok(bp_model_parameter(model, index, &parameter));
+    bp_parameter parameter = bp_model_get_info(model)->parameters[index];
     return parameter;
 }
 
@@ -138,7 +137,7 @@ static inline bp_parameter assert_parameter(const bp_model *model, size_t index,
     if (unit == NULL)
         assert_int_equal(parameter.unit, BP_OUTSIDE);
     else
-        assert_string_equal(bp_model_unit_name(model, (size_t)parameter.unit), unit);
+        assert_string_equal(bp_model_get_info(model)->units[parameter.unit].name, unit);
     return parameter;
 }
 

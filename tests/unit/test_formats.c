@@ -16,7 +16,7 @@ static bp_status parse_as(const char *text, bp_dtype asked, bp_dtype *dtype, uin
     if (model != NULL && dtype != NULL)
         *dtype = parameter_at(model, 0).dtype;
     if (model != NULL && numel != NULL)
-        *numel = bp_model_numel(model);
+        *numel = bp_model_get_info(model)->numel;
     bp_model_destroy(&model);
     return status;
 }
@@ -30,11 +30,10 @@ static void assert_note(const char *text, const char *note)
 {
     bp_model *model = NULL;
     assert_ok(bp_config_parse(text, strlen(text), "d/config.json", NULL, &model));
-    if (note == NULL)
-        assert_null(bp_model_note(model, 0));
-    else
-        assert_non_null(strstr(bp_model_note(model, 0), note));
-    assert_null(bp_model_note(model, 1));
+    const bp_model_info *info = bp_model_get_info(model);
+    assert_int_equal(info->note_count, note != NULL ? 1 : 0);
+    if (note != NULL)
+        assert_non_null(strstr(info->notes[0], note));
     bp_model_destroy(&model);
 }
 
@@ -55,7 +54,7 @@ static uint64_t numel_of(const char *text)
 {
     bp_model *model = NULL;
     assert_ok(bp_config_parse(text, strlen(text), "d/config.json", NULL, &model));
-    uint64_t numel = bp_model_numel(model);
+    uint64_t numel = bp_model_get_info(model)->numel;
     bp_model_destroy(&model);
     return numel;
 }
@@ -186,7 +185,7 @@ static void assert_reads_as(const char *path, const char *name)
 {
     bp_model *model = NULL;
     assert_ok(bp_model_read(path, NULL, &model));
-    assert_string_equal(bp_model_name(model), name);
+    assert_string_equal(bp_model_get_info(model)->name, name);
     bp_model_destroy(&model);
 }
 

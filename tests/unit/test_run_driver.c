@@ -177,11 +177,9 @@ static size_t count_entries(const program *p, program_action action, uint32_t st
 
 static bool computes_in(const world *w, uint32_t request, uint32_t index)
 {
-    bp_request r = {.size = sizeof r};
-    bp_bucket b = {.size = sizeof b};
     bp_step step = bp_schedule_get_info(w->schedule)->steps[index];
-    OK(bp_buckets_request(w->buckets, request, &r));
-    OK(bp_buckets_get(w->buckets, r.bucket, &b));
+    bp_request r = bp_buckets_get_info(w->buckets)->requests[request];
+    bp_bucket b = bp_buckets_get_info(w->buckets)->buckets[r.bucket];
     return step.unit == b.unit || step.forward_unit == b.unit;
 }
 
@@ -190,8 +188,7 @@ static bool computes_in(const world *w, uint32_t request, uint32_t index)
 static size_t assert_interval(const world *w, const program *p, const bp_interval *live, uint32_t request,
                               uint32_t number)
 {
-    bp_request r = {.size = sizeof r};
-    OK(bp_buckets_request(w->buckets, request, &r));
+    bp_request r = bp_buckets_get_info(w->buckets)->requests[request];
     bool gathered = r.role == BP_ROLE_PARAM || r.role == BP_ROLE_PARAM_TRANSPOSE;
     program_action begin = gathered ? ACTION_GATHER : ACTION_PRODUCE;
     program_action check = gathered ? ACTION_COMPUTE : ACTION_DRAIN;
@@ -214,9 +211,8 @@ static void assert_program(const world *w)
     size_t intervals = 0, held = 0, checks = 0;
     for (uint32_t i = 0; i < p.requests; i++) {
         size_t count = bp_schedule_get_info(w->schedule)->requests[i].interval_count;
-        bp_request r = {.size = sizeof r};
         const bp_interval *live = bp_schedule_get_info(w->schedule)->requests[i].intervals;
-        OK(bp_buckets_request(w->buckets, i, &r));
+        bp_request r = bp_buckets_get_info(w->buckets)->requests[i];
         if (BP_ROLES_STATE & BP_ROLE_BIT(r.role)) {
             assert_int_equal(p.held[held++].request, i);
             assert_int_equal(count_entries(&p, ACTION_DRAIN, p.steps - 1, i, 0), 1);
@@ -478,7 +474,7 @@ static void test_forgotten_waits_are_found(void **state)
         assert_true(o.result.corrupted > 0);
         assert_int_equal(o.result.first.at.iteration, 0);
         assert_in_range(o.result.first.at.step, 0, bp_schedule_get_info(w.schedule)->step_count - 1);
-        assert_in_range(o.result.first.request, 0, bp_buckets_request_count(w.buckets) - 1);
+        assert_in_range(o.result.first.request, 0, bp_buckets_get_info(w.buckets)->request_count - 1);
         assert_in_range(o.result.first.difference.offset, 0,
                         bp_plan_get_info(w.plan)->requests[o.result.first.request].bytes - 1);
     }

@@ -145,8 +145,8 @@ static void test_shapes_and_dtypes(void **state)
     end(&file);
     bp_model *model = NULL;
     assert_ok(parse(&file, NULL, &model));
-    assert_string_equal(bp_model_name(model), "x");
-    assert_int_equal(bp_model_parameter_count(model), 3);
+    assert_string_equal(bp_model_get_info(model)->name, "x");
+    assert_int_equal(bp_model_get_info(model)->parameter_count, 3);
     bp_parameter scalar = assert_parameter(model, 0, "scalar", NULL);
     assert_int_equal(scalar.dims, 0);
     assert_int_equal(scalar.dtype, BP_DTYPE_INT64);
@@ -155,7 +155,7 @@ static void test_shapes_and_dtypes(void **state)
     assert_int_equal(packed.shape[1], 3);
     assert_int_equal(packed.dtype, BP_DTYPE_FP4_E2M1);
     assert_int_equal(parameter_at(model, 2).dtype, BP_DTYPE_FP8_E8M0);
-    assert_int_equal(bp_model_numel(model), 1 + 6 + 3);
+    assert_int_equal(bp_model_get_info(model)->numel, 1 + 6 + 3);
     bp_model_destroy(&model);
 }
 
@@ -176,10 +176,10 @@ static void test_units_by_number(void **state)
     bp_model *model = NULL;
     assert_ok(parse(&file, NULL, &model));
     const char *const units[] = {"encoder.layers.2", "encoder.layers.10", "decoder.layers.0", "decoder.layers.1"};
-    assert_int_equal(bp_model_unit_count(model), 4);
+    assert_int_equal(bp_model_get_info(model)->unit_count, 4);
     for (size_t i = 0; i < 4; i++) {
-        assert_string_equal(bp_model_unit_name(model, i), units[i]);
-        assert_int_equal(bp_model_unit_parent(model, i), BP_OUTSIDE);
+        assert_string_equal(bp_model_get_info(model)->units[i].name, units[i]);
+        assert_int_equal(bp_model_get_info(model)->units[i].parent, BP_OUTSIDE);
     }
     assert_parameter(model, 0, "encoder.layers.2.layers.7.w", "encoder.layers.2");
     assert_int_equal(assert_parameter(model, 1, "encoder.layers.10.mlp.up.weight", "encoder.layers.10").flags,
@@ -207,10 +207,10 @@ static void test_nested_units(void **state)
     assert_ok(parse(&file, "layers.N.experts.N, layers.N,embed", &model));
     const char *const units[] = {"layers.0", "layers.1", "layers.1.mlp.experts.9", "layers.1.mlp.experts.10", "embed"};
     const int32_t parents[] = {BP_OUTSIDE, BP_OUTSIDE, 1, 1, BP_OUTSIDE};
-    assert_int_equal(bp_model_unit_count(model), 5);
+    assert_int_equal(bp_model_get_info(model)->unit_count, 5);
     for (size_t i = 0; i < 5; i++) {
-        assert_string_equal(bp_model_unit_name(model, i), units[i]);
-        assert_int_equal(bp_model_unit_parent(model, i), parents[i]);
+        assert_string_equal(bp_model_get_info(model)->units[i].name, units[i]);
+        assert_int_equal(bp_model_get_info(model)->units[i].parent, parents[i]);
     }
     assert_parameter(model, 2, "layers.1.mlp.experts.9.w", "layers.1.mlp.experts.9");
     bp_model_destroy(&model);
@@ -240,7 +240,7 @@ static void test_experts(void **state)
     end(&file);
     bp_model *model = NULL;
     assert_ok(parse(&file, NULL, &model));
-    assert_int_equal(bp_model_parameter_count(model), 9);
+    assert_int_equal(bp_model_get_info(model)->parameter_count, 9);
     bp_parameter run = assert_parameter(model, 0, "layers.0.experts.*.w1.weight", "layers.0");
     assert_int_equal(run.copies, 3);
     assert_int_equal(run.flags, BP_PARAMETER_EXPERT_COPIES | BP_PARAMETER_GEMM);
@@ -275,8 +275,8 @@ static void assert_reads(const char *path, const char *name, size_t parameters)
 {
     bp_model *model = NULL;
     assert_ok(bp_model_read(path, NULL, &model));
-    assert_string_equal(bp_model_name(model), name);
-    assert_int_equal(bp_model_parameter_count(model), parameters);
+    assert_string_equal(bp_model_get_info(model)->name, name);
+    assert_int_equal(bp_model_get_info(model)->parameter_count, parameters);
     bp_model_destroy(&model);
 }
 
@@ -424,9 +424,9 @@ static void test_many_tensors(void **state)
     bp_model *model = NULL;
     assert_ok(bp_safetensors_read(scratch, NULL, &model));
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &stop);
-    assert_int_equal(bp_model_unit_count(model), LAYERS);
-    assert_int_equal(bp_model_parameter_count(model), LAYERS * SHARDS);
-    assert_int_equal(bp_model_numel(model), LAYERS * SHARDS * EXPERTS);
+    assert_int_equal(bp_model_get_info(model)->unit_count, LAYERS);
+    assert_int_equal(bp_model_get_info(model)->parameter_count, LAYERS * SHARDS);
+    assert_int_equal(bp_model_get_info(model)->numel, LAYERS * SHARDS * EXPERTS);
     bp_model_destroy(&model);
     assert_true(stop.tv_sec - start.tv_sec < 30);
 }

@@ -216,43 +216,37 @@ static bp_model *make_model(void)
 
 static void assert_same_models(const bp_model *a, const bp_model *b)
 {
-    assert_string_equal(bp_model_name(a), bp_model_name(b));
-    assert_int_equal(bp_model_unit_count(a), bp_model_unit_count(b));
-    for (size_t i = 0; i < bp_model_unit_count(a); i++) {
-        assert_string_equal(bp_model_unit_name(a, i), bp_model_unit_name(b, i));
-        assert_int_equal(bp_model_unit_parent(a, i), bp_model_unit_parent(b, i));
+    assert_string_equal(bp_model_get_info(a)->name, bp_model_get_info(b)->name);
+    assert_int_equal(bp_model_get_info(a)->unit_count, bp_model_get_info(b)->unit_count);
+    for (size_t i = 0; i < bp_model_get_info(a)->unit_count; i++) {
+        assert_string_equal(bp_model_get_info(a)->units[i].name, bp_model_get_info(b)->units[i].name);
+        assert_int_equal(bp_model_get_info(a)->units[i].parent, bp_model_get_info(b)->units[i].parent);
     }
-    assert_int_equal(bp_model_parameter_count(a), bp_model_parameter_count(b));
-    for (size_t i = 0; i < bp_model_parameter_count(a); i++) {
+    assert_int_equal(bp_model_get_info(a)->parameter_count, bp_model_get_info(b)->parameter_count);
+    for (size_t i = 0; i < bp_model_get_info(a)->parameter_count; i++) {
         bp_parameter p = parameter_at(a, i), q = parameter_at(b, i);
         assert_string_equal(p.name, q.name);
         p.name = q.name = NULL;
         assert_memory_equal(&p, &q, sizeof p);
     }
-    assert_int_equal(bp_model_given_bucket_count(a), bp_model_given_bucket_count(b));
-    for (size_t i = 0; i < bp_model_given_bucket_count(a); i++) {
-        bp_given_bucket p = {.size = sizeof p}, q = {.size = sizeof q};
-        assert_ok(bp_model_given_bucket(a, i, &p));
-        assert_ok(bp_model_given_bucket(b, i, &q));
+    assert_int_equal(bp_model_get_info(a)->given_bucket_count, bp_model_get_info(b)->given_bucket_count);
+    for (size_t i = 0; i < bp_model_get_info(a)->given_bucket_count; i++) {
+        bp_given_bucket p = bp_model_get_info(a)->given_buckets[i], q = bp_model_get_info(b)->given_buckets[i];
         assert_true((p.name == NULL) == (q.name == NULL) && (p.name == NULL || strcmp(p.name, q.name) == 0));
         assert_true(p.unit == q.unit && p.dtype == q.dtype && p.numel == q.numel && p.padded_numel == q.padded_numel);
         assert_true(p.expert == q.expert && p.frozen == q.frozen && p.roles == q.roles);
     }
-    size_t count, other;
-    const uint32_t *order = bp_model_order(a, &count), *others = bp_model_order(b, &other);
-    assert_int_equal(count, other);
-    for (size_t i = 0; i < count; i++)
-        assert_int_equal(order[i], others[i]);
-    assert_int_equal(bp_model_event_count(a), bp_model_event_count(b));
-    for (size_t i = 0; i < bp_model_event_count(a); i++) {
-        bp_model_event p = {.size = sizeof p}, q = {.size = sizeof q};
-        assert_ok(bp_model_event_get(a, i, &p));
-        assert_ok(bp_model_event_get(b, i, &q));
+    assert_int_equal(bp_model_get_info(a)->order_count, bp_model_get_info(b)->order_count);
+    for (size_t i = 0; i < bp_model_get_info(a)->order_count; i++)
+        assert_int_equal(bp_model_get_info(a)->order[i], bp_model_get_info(b)->order[i]);
+    assert_int_equal(bp_model_get_info(a)->event_count, bp_model_get_info(b)->event_count);
+    for (size_t i = 0; i < bp_model_get_info(a)->event_count; i++) {
+        bp_model_event p = bp_model_get_info(a)->events[i], q = bp_model_get_info(b)->events[i];
         assert_true(p.acquire == q.acquire && p.unit == q.unit && p.bucket == q.bucket && p.role == q.role &&
                     p.lane == q.lane);
     }
-    assert_int_equal(bp_model_numel(a), bp_model_numel(b));
-    assert_int_equal(bp_model_prediction_numel(a), bp_model_prediction_numel(b));
+    assert_int_equal(bp_model_get_info(a)->numel, bp_model_get_info(b)->numel);
+    assert_int_equal(bp_model_get_info(a)->prediction_numel, bp_model_get_info(b)->prediction_numel);
 }
 
 static void test_roundtrip(void **state)
@@ -276,7 +270,7 @@ static void test_roundtrip(void **state)
     bp_reader_options options = options_with_units(NULL);
     options.name = "other";
     assert_ok(bp_model_read(in_scratch("u.json"), &options, &read));
-    assert_string_equal(bp_model_name(read), "other");
+    assert_string_equal(bp_model_get_info(read)->name, "other");
     bp_model_destroy(&read);
     bp_model_destroy(&model);
 }

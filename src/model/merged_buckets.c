@@ -50,143 +50,144 @@ static bp_status join_names(bp_strings *strings, const char *part, const char *u
     return status;
 }
 
-/* What messages call the model. */
-static bp_status name_model(bp_buckets *u, const char *const *names, size_t count)
+/* The name of the model in messages. */
+static bp_status name_model(bp_buckets *m, const char *const *names, size_t count)
 {
     char text[128];
     if (count == 1)
-        return bp_strings_add(&u->strings, names[0], &u->model);
+        return bp_strings_add(&m->strings, names[0], &m->model);
     snprintf(text, sizeof text, "%.80s and %zu more", names[0], count - 1);
-    return bp_strings_add(&u->strings, text, &u->model);
+    return bp_strings_add(&m->strings, text, &m->model);
 }
 
 /* ---- sizes --------------------------------------------------------------------------------------------------------- */
 
-static bp_status count_parts(const bp_buckets *const *parts, size_t count, bp_buckets *u)
+static bp_status count_parts(const bp_buckets *const *parts, size_t count, bp_buckets *m)
 {
     for (size_t i = 0; i < count; i++) {
         const bp_buckets *part = parts[i];
-        u->parts[i] = (bp_buckets_part){(uint32_t)u->unit_count, (uint32_t)part->unit_count, (uint32_t)u->request_count,
+        m->parts[i] = (bp_buckets_part){(uint32_t)m->unit_count, (uint32_t)part->unit_count, (uint32_t)m->request_count,
                                         (uint32_t)part->request_count};
-        u->unit_count += part->unit_count;
-        u->order_count += part->order_count;
-        u->bucket_count += part->bucket_count;
-        u->request_count += part->request_count;
-        u->group_count += part->group_count;
-        if (u->unit_count > INT32_MAX || u->bucket_count > INT32_MAX || u->request_count > INT32_MAX)
+        m->unit_count += part->unit_count;
+        m->order_count += part->order_count;
+        m->bucket_count += part->bucket_count;
+        m->request_count += part->request_count;
+        m->group_count += part->group_count;
+        if (m->unit_count > INT32_MAX || m->bucket_count > INT32_MAX || m->request_count > INT32_MAX)
             return bp_fail(BP_ERR_OVERFLOW, "%zu parts have more than %d units, buckets or requests", i + 1, INT32_MAX);
-        if (!bp_add_u64(u->outside_bytes, part->outside_bytes, &u->outside_bytes))
-            return bp_fail(BP_ERR_OVERFLOW, "the parameters outside units of %zu parts do not fit 64 bits", i + 1);
+        if (!bp_add_u64(m->persistent_bytes, part->persistent_bytes, &m->persistent_bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "the persistent parameters of %zu parts do not fit 64 bits", i + 1);
     }
     return BP_OK;
 }
 
-static bp_status allocate(bp_buckets *u)
+static bp_status allocate(bp_buckets *m)
 {
-    BP_TRY(bp_new_array(u->unit_count, sizeof *u->units, (void **)&u->units));
-    BP_TRY(bp_new_array(u->order_count, sizeof *u->order, (void **)&u->order));
-    BP_TRY(bp_new_array(u->bucket_count, sizeof *u->buckets, (void **)&u->buckets));
-    BP_TRY(bp_new_array(u->request_count, sizeof *u->requests, (void **)&u->requests));
-    return bp_new_array(u->group_count, sizeof *u->groups, (void **)&u->groups);
+    BP_TRY(bp_new_array(m->unit_count, sizeof *m->units, (void **)&m->units));
+    BP_TRY(bp_new_array(m->order_count, sizeof *m->order, (void **)&m->order));
+    BP_TRY(bp_new_array(m->bucket_count, sizeof *m->buckets, (void **)&m->buckets));
+    BP_TRY(bp_new_array(m->request_count, sizeof *m->requests, (void **)&m->requests));
+    return bp_new_array(m->group_count, sizeof *m->groups, (void **)&m->groups);
 }
 
 /* ---- contents ------------------------------------------------------------------------------------------------------ */
 
-/* What of each array has been filled. */
+/* The filled part of each array. */
 typedef struct position {
     size_t units, order, buckets, requests, groups;
 } position;
 
-static bp_status add_units(bp_buckets *u, const bp_buckets *part, const char *name, position *at)
+static bp_status add_units(bp_buckets *m, const bp_buckets *part, const char *name, position *at)
 {
     for (size_t i = 0; i < part->unit_count; i++) {
-        bp_unit *unit = &u->units[at->units + i];
+        bp_unit *unit = &m->units[at->units + i];
         int32_t parent = part->units[i].parent;
         unit->parent = parent < 0 ? parent : parent + (int32_t)at->units;
-        BP_TRY(join_names(&u->strings, name, part->units[i].name, &unit->name));
+        BP_TRY(join_names(&m->strings, name, part->units[i].name, &unit->name));
     }
     for (size_t i = 0; i < part->order_count; i++)
-        u->order[at->order + i] = part->order[i] + (uint32_t)at->units;
+        m->order[at->order + i] = part->order[i] + (uint32_t)at->units;
     return BP_OK;
 }
 
-/* Those in units, or those outside, which come last. */
-static bp_status add_buckets(bp_buckets *u, const bp_buckets *part, size_t first_unit, bool outside, position *at)
+/* Those in units, or those of persistent parameters, which come last. */
+static bp_status add_buckets(bp_buckets *m, const bp_buckets *part, size_t first_unit, bool persistent, position *at)
 {
     for (size_t i = 0; i < part->bucket_count; i++) {
-        const bp_bucket_data *from = &part->buckets[i];
-        if ((from->unit < 0) != outside)
+        const bp_bucket *from = &part->buckets[i];
+        if ((from->unit < 0) != persistent)
             continue;
-        bp_bucket_data *bucket = &u->buckets[at->buckets++];
+        bp_bucket *bucket = &m->buckets[at->buckets++];
         *bucket = *from;
-        if (!outside)
+        if (!persistent)
             bucket->unit += (int32_t)first_unit;
         if (from->name != NULL)
-            BP_TRY(bp_strings_add(&u->strings, from->name, &bucket->name));
+            BP_TRY(bp_strings_add(&m->strings, from->name, &bucket->name));
     }
     return BP_OK;
 }
 
-static void add_requests(bp_buckets *u, const bp_buckets *part, size_t first_bucket, const position *at)
+static void add_requests(bp_buckets *m, const bp_buckets *part, size_t first_bucket, const position *at)
 {
     for (size_t i = 0; i < part->request_count; i++) {
-        bp_request_data *request = &u->requests[at->requests + i];
+        bp_request *request = &m->requests[at->requests + i];
         *request = part->requests[i];
         request->bucket += (uint32_t)first_bucket; /* of buckets in units, which come first */
     }
     for (size_t i = 0; i < part->group_count; i++) {
-        bp_request_group *group = &u->groups[at->groups + i];
+        bp_request_group *group = &m->groups[at->groups + i];
         *group = part->groups[i];
         group->unit += (uint32_t)at->units;
         group->first += (uint32_t)at->requests;
     }
 }
 
-static bp_status fill(bp_buckets *u, const bp_buckets *const *parts, const char *const *names, size_t count)
+static bp_status fill(bp_buckets *m, const bp_buckets *const *parts, const char *const *names, size_t count)
 {
     position at = {0};
-    BP_TRY(name_model(u, names, count));
+    BP_TRY(name_model(m, names, count));
     for (size_t i = 0; i < count; i++) {
         const bp_buckets *part = parts[i];
         size_t first_bucket = at.buckets;
-        BP_TRY(add_units(u, part, names[i], &at));
-        BP_TRY(add_buckets(u, part, at.units, false, &at));
-        add_requests(u, part, first_bucket, &at);
+        BP_TRY(add_units(m, part, names[i], &at));
+        BP_TRY(add_buckets(m, part, at.units, false, &at));
+        add_requests(m, part, first_bucket, &at);
         at.units += part->unit_count;
         at.order += part->order_count;
         at.requests += part->request_count;
         at.groups += part->group_count;
     }
     for (size_t i = 0; i < count; i++)
-        BP_TRY(add_buckets(u, parts[i], 0, true, &at));
+        BP_TRY(add_buckets(m, parts[i], 0, true, &at));
     return BP_OK;
 }
 
-bp_status bp_buckets_create_united(const bp_buckets *const *parts, const char *const *names, size_t count,
-                                   bp_buckets **united)
+bp_status bp_buckets_create_merged(const bp_buckets *const *parts, const char *const *names, size_t count,
+                                   bp_buckets **merged)
 {
-    if (parts == NULL || names == NULL || count == 0 || united == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create_united: needs at least one part and its name");
+    if (parts == NULL || names == NULL || count == 0 || merged == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create_merged: needs at least one part and its name");
     for (size_t i = 0; i < count; i++) {
         if (parts[i] == NULL)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create_united: part %zu is missing", i);
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_buckets_create_merged: part %zu is missing", i);
     }
     BP_TRY(check_names(names, count));
     void *memory;
-    BP_TRY(bp_new_array(1, sizeof **united, &memory));
-    bp_buckets *u = memory;
-    u->part_count = count;
-    bp_status status = bp_new_array(count, sizeof *u->parts, (void **)&u->parts);
+    BP_TRY(bp_new_array(1, sizeof **merged, &memory));
+    bp_buckets *m = memory;
+    m->part_count = count;
+    bp_status status = bp_new_array(count, sizeof *m->parts, (void **)&m->parts);
     if (status == BP_OK)
-        status = count_parts(parts, count, u);
+        status = count_parts(parts, count, m);
     if (status == BP_OK)
-        status = allocate(u);
+        status = allocate(m);
     if (status == BP_OK)
-        status = fill(u, parts, names, count);
+        status = fill(m, parts, names, count);
     if (status != BP_OK) {
-        bp_buckets_destroy(&u);
+        bp_buckets_destroy(&m);
         return status;
     }
-    *united = u;
+    bp_buckets_publish(m);
+    *merged = m;
     return BP_OK;
 }
