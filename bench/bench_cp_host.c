@@ -53,7 +53,7 @@ static void open_batch(size_t tokens, size_t token_bytes, batch *b)
 {
     bp_cp_config config;
     bp_cp_split_config split;
-    *b = (batch){.info = {.size = sizeof b->info}, .token_bytes = token_bytes};
+    *b = (batch){.token_bytes = token_bytes};
     for (size_t i = 0; i <= SEQUENCES; i++)
         b->cu[i] = i == SEQUENCES ? (int64_t)tokens : (int64_t)(tokens * i * (i + 3) / (SEQUENCES * (SEQUENCES + 3)));
     must(bp_device_create_host(NULL, &b->device));
@@ -67,7 +67,7 @@ static void open_batch(size_t tokens, size_t token_bytes, batch *b)
     split.ranks = RANKS;
     split.rank = 1;
     must(bp_cp_split_create(&split, &b->split));
-    must(bp_cp_split_info_get(b->split, &b->info));
+    b->info = *bp_cp_split_get_info(b->split);
     b->packed = take(tokens * token_bytes);
     b->local = take(b->info.local_tokens * token_bytes);
 }

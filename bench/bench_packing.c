@@ -52,7 +52,7 @@ static void add_file(bench *b, const char *path)
     instance *i = &b->instances[b->count++];
     snprintf(i->path, sizeof i->path, "%s", path);
     must(bp_packing_file_read(path, &i->file), path);
-    i->offsets = calloc(bp_packing_item_count(bp_packing_file_packing(i->file)) + 1, sizeof *i->offsets);
+    i->offsets = calloc(bp_packing_get_info(bp_packing_file_packing(i->file))->item_count + 1, sizeof *i->offsets);
     i->result.size = sizeof i->result;
     if (i->offsets == NULL)
         must(BP_ERR_NO_HOST_MEMORY, path);

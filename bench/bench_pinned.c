@@ -105,7 +105,9 @@ static void measure_small(bp_device *device, uint64_t bytes)
         config.allocator = allocators[i];
         p[i].bytes = bytes;
         must(bp_pinned_create(device, &config, &p[i].pinned));
-        const char *name = bp_pinned_allocator_name(p[i].pinned);
+        bp_pinned_statistics statistics = {.size = sizeof statistics};
+        must(bp_pinned_statistics_get(p[i].pinned, &statistics));
+        const char *name = statistics.allocator;
         if (i < 2)
             fill(p[i].pinned);
         if (i != 1 || strcmp(name, "plain") != 0)

@@ -42,7 +42,7 @@ bp_device *gpu_device(const gpu *g)
     bp_cuda_config config;
     bp_device *device;
     must(bp_cuda_config_init(&config, sizeof config));
-    config.driver = &g->driver;
+    config.driver = g->library_name;
     must(bp_device_create_cuda(&config, &device));
     return device;
 }
@@ -53,15 +53,15 @@ int gpu_open(gpu *g, const char *library)
     bp_device *device;
     int number;
     size_t left, total;
-    *g = (gpu){.driver = {.size = sizeof g->driver}, .info = {.size = sizeof g->info}};
+    *g = (gpu){.library_name = library};
     if (bp_cuda_driver_load(library, &g->driver) != BP_OK)
         return 0;
     must(bp_cuda_config_init(&config, sizeof config));
-    config.driver = &g->driver;
+    config.driver = library;
     if (bp_device_create_cuda(&config, &device) != BP_OK)
         return 0;
     g->library = dlopen(library != NULL ? library : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    must(bp_cuda_info_get(device, &g->info));
+    g->info = *bp_cuda_get_info(device);
     gpu_must(g, g->driver.cuDeviceGet(&number, 0), "the first GPU");
     gpu_must(g, g->driver.cuDevicePrimaryCtxRetain(&g->context, number), "its context");
     gpu_must(g, g->driver.cuCtxPushCurrent(g->context), "making the context current");

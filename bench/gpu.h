@@ -4,8 +4,11 @@
 
 #include <bucketpool/cuda.h>
 
+#include "devices/cuda_driver.h"
+
 typedef struct gpu {
     bp_cuda_driver driver;
+    const char *library_name; /* NULL: the machine's driver */
     void *library, *context;
     bp_cuda_info info;
     uint64_t free_bytes, total_bytes;

@@ -74,8 +74,7 @@ static void make_splits(cp_bench *b)
 
 static bp_cp_split_info info_of(const bp_cp_split *split)
 {
-    bp_cp_split_info info = {.size = sizeof info};
-    must(bp_cp_split_info_get(split, &info));
+    const bp_cp_split_info info = *bp_cp_split_get_info(split);
     return info;
 }
 

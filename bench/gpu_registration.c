@@ -60,10 +60,8 @@ static double run_create(void *user, size_t pairs)
 
 static void find_granted(registering *r)
 {
-    bp_window window = {.size = sizeof window};
     bp_registration *registration = create(r);
-    must(bp_registration_window_get(registration, 0, &window));
-    r->granted = window.granted;
+    r->granted = bp_registration_get_info(registration)->windows[0].granted;
     bp_registration_destroy(&registration);
 }
 

@@ -130,8 +130,7 @@ int main(void)
         check(bp_stream_synchronize(s.compute));
         wrong += memcmp(s.shards, s.results, UNITS * BYTES) != 0;
     }
-    bp_capture_summary summary = {.size = sizeof summary};
-    check(bp_capture_summary_get(capture, &summary));
+    const bp_capture_info summary = *bp_capture_get_info(capture);
     printf("%d steps, %llu of them launches of a graph with %llu acquires; %d wrong\n", STEPS,
            (unsigned long long)summary.launches, (unsigned long long)summary.acquires, wrong);
 

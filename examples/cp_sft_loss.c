@@ -115,7 +115,6 @@ static bp_status make_logprobs(job *j)
 static bp_status split_batch(const job *j, micro_batch *b)
 {
     bp_cp_split_config config;
-    bp_cp_split_info info = {.size = sizeof info};
     uint64_t saved_bytes;
     TRY(bp_cp_split_config_init(&config, sizeof config));
     config.cu_seqlens = b->packed.cu_seqlens;
@@ -124,9 +123,9 @@ static bp_status split_batch(const job *j, micro_batch *b)
     config.rank = j->cp_rank;
     config.multiple = j->multiple;
     TRY(bp_cp_split_create(&config, &b->split));
-    TRY(bp_cp_split_info_get(b->split, &info));
-    TRY(bp_logprob_saved_bytes(info.local_tokens, 1, &saved_bytes));
-    return make_local(&j->model, info.local_tokens, saved_bytes, &b->local) ? BP_OK : no_memory();
+    const uint64_t tokens = bp_cp_split_get_info(b->split)->local_tokens;
+    TRY(bp_logprob_saved_bytes(tokens, 1, &saved_bytes));
+    return make_local(&j->model, tokens, saved_bytes, &b->local) ? BP_OK : no_memory();
 }
 
 static bp_status to_local(const job *j, const micro_batch *b, void *packed, void *local, uint64_t bytes,
@@ -345,7 +344,7 @@ int main(int argc, char **argv)
     if (code != GO_ON)
         return code;
     must(&j, bp_comm_create_mpi(NULL, 0, &j.world)); /* starts MPI */
-    j.rank = bp_comm_rank(j.world);
+    j.rank = bp_comm_get_info(j.world)->rank;
     must(&j, find_place(&j));
     bp_status status = make_loss(&j);
     if (status == BP_OK) {

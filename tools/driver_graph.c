@@ -220,7 +220,7 @@ static bp_status capture(driver *d, driver_graph *g)
         return BP_OK;
     }
     snprintf(detail, sizeof detail, "%s", bp_error_detail());
-    bp_capture_abandon(&g->capture);
+    bp_capture_destroy(&g->capture);
     return bp_error_record(status, detail);
 }
 

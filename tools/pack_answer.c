@@ -20,17 +20,17 @@ static int fail_about(const char *path, bp_status status)
 
 static size_t item_count(const pack_answer *a)
 {
-    return bp_packing_item_count(bp_packing_file_packing(a->file));
+    return bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
 }
 
 static int check_capacity(const pack_answer *a, uint64_t capacity)
 {
     const bp_packing *packing = bp_packing_file_packing(a->file);
     for (size_t i = 0; capacity > 0 && i < item_count(a); i++) {
-        if (bp_packing_item_size(packing, i) > capacity)
+        if (bp_packing_get_info(packing)->sizes[i] > capacity)
             return cli_fail(EXIT_BAD_INPUT, "%.400s: --capacity %llu is less than item \"%.*s\" takes, %llu", a->path,
                             (unsigned long long)capacity, ID_CHARS, bp_packing_file_id(a->file, i),
-                            (unsigned long long)bp_packing_item_size(packing, i));
+                            (unsigned long long)bp_packing_get_info(packing)->sizes[i]);
     }
     return EXIT_GO_ON;
 }
@@ -99,7 +99,7 @@ static void describe_fault(pack_answer *a, const bp_packing_fault *fault, uint64
 {
     const bp_packing *packing = bp_packing_file_packing(a->file);
     const char *one = bp_packing_file_id(a->file, fault->item), *other = bp_packing_file_id(a->file, fault->other);
-    unsigned long long size = bp_packing_item_size(packing, fault->item), at = a->offsets[fault->item];
+    unsigned long long size = bp_packing_get_info(packing)->sizes[fault->item], at = a->offsets[fault->item];
     if (fault->item == fault->other)
         snprintf(a->fault, sizeof a->fault, "item \"%.*s\" takes %llu at %llu and ends behind the capacity of %llu",
                  ID_CHARS, one, size, at, (unsigned long long)most);
@@ -107,7 +107,7 @@ static void describe_fault(pack_answer *a, const bp_packing_fault *fault, uint64
         snprintf(a->fault, sizeof a->fault,
                  "items \"%.*s\" (%llu at %llu) and \"%.*s\" (%llu at %llu) share bytes and are live at the same time",
                  ID_CHARS, one, size, at, ID_CHARS, other,
-                 (unsigned long long)bp_packing_item_size(packing, fault->other),
+                 (unsigned long long)bp_packing_get_info(packing)->sizes[fault->other],
                  (unsigned long long)a->offsets[fault->other]);
 }
 
@@ -118,7 +118,7 @@ static int check_offsets(pack_answer *a, uint64_t capacity)
     uint64_t total = 0;
     memcpy(a->offsets, bp_packing_file_offsets(a->file), item_count(a) * sizeof *a->offsets);
     for (size_t i = 0; i < item_count(a); i++) {
-        uint64_t size = bp_packing_item_size(packing, i), end = a->offsets[i] + size; /* fits, or was not read */
+        uint64_t size = bp_packing_get_info(packing)->sizes[i], end = a->offsets[i] + size; /* fits, or was not read */
         total = size > 0 && end > total ? end : total;
     }
     uint64_t most = capacity > 0 ? capacity : total;

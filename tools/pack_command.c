@@ -24,7 +24,7 @@ static int write_files(const pack_answer *a, const pack_options *options, const 
     char title[256], proof[PACK_PROOF_CHARS];
     const char *slash = strrchr(a->path, '/');
     snprintf(title, sizeof title, "%.120s: %zu items", slash != NULL ? slash + 1 : a->path,
-             bp_packing_item_count(bp_packing_file_packing(a->file)));
+             bp_packing_get_info(bp_packing_file_packing(a->file))->item_count);
     pack_proof_text(a, proof);
     const packing_picture input = {title, proof, a->file, a->offsets, a->result.bytes, a->result.bound};
     const char *error = picture_draw_packing(&input, picture);

@@ -61,7 +61,7 @@ static void print_heading(const pack_answer *a, const pack_options *options)
 {
     bool color = cli_wants_color(options->color);
     const bp_packing *packing = bp_packing_file_packing(a->file);
-    size_t items = bp_packing_item_count(packing), intervals = bp_packing_interval_count(packing);
+    size_t items = bp_packing_get_info(packing)->item_count, intervals = bp_packing_get_info(packing)->interval_count;
     printf("%s%s%s: %zu item%s, live in %zu interval%s\n\n", color ? "\033[1m" : "", a->path, color ? "\033[0m" : "",
            items, plural(items), intervals, plural(intervals));
 }
@@ -125,7 +125,7 @@ static const char *verdict_text(const pack_answer *a)
 static void add_answer(sheet *s, const pack_answer *a, bool with_method)
 {
     char items[24], total[24], bound[24], gap[GAP_CHARS];
-    snprintf(items, sizeof items, "%zu", bp_packing_item_count(bp_packing_file_packing(a->file)));
+    snprintf(items, sizeof items, "%zu", bp_packing_get_info(bp_packing_file_packing(a->file))->item_count);
     snprintf(total, sizeof total, "%llu", (unsigned long long)a->result.bytes);
     snprintf(bound, sizeof bound, "%llu", (unsigned long long)a->result.bound);
     sheet_add_line(s);
@@ -174,7 +174,7 @@ static void print_answer(document *d, const pack_answer *a, const pack_options *
     const bp_pack_result *r = &a->result;
     char reason[PACK_REASON_CHARS];
     pack_answer_reason(a, options, reason);
-    size_t items = bp_packing_item_count(bp_packing_file_packing(a->file));
+    size_t items = bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
     document_object(d, NULL);
     document_text(d, "file", a->path);
     document_number(d, "items", items);

@@ -43,16 +43,16 @@ static int from_large_to_small(const void *left, const void *right)
 /* Items of one size have one colour, the largest the first one. */
 static void colour_boxes(page *p, uint64_t *sizes)
 {
-    size_t items = bp_packing_item_count(p->packing), count = 0;
+    size_t items = bp_packing_get_info(p->packing)->item_count, count = 0;
     for (size_t i = 0; i < items; i++)
-        sizes[i] = bp_packing_item_size(p->packing, i);
+        sizes[i] = bp_packing_get_info(p->packing)->sizes[i];
     qsort(sizes, items, sizeof *sizes, from_large_to_small);
     for (size_t i = 0; i < items; i++) {
         if (i == 0 || sizes[i] != sizes[count - 1])
             sizes[count++] = sizes[i];
     }
     for (size_t i = 0; i < p->count; i++) {
-        uint64_t size = bp_packing_item_size(p->packing, p->boxes[i].item);
+        uint64_t size = bp_packing_get_info(p->packing)->sizes[p->boxes[i].item];
         const uint64_t *found = bsearch(&size, sizes, count, sizeof *sizes, from_large_to_small);
         p->boxes[i].colour = found != NULL ? (uint32_t)((found - sizes) % PICTURE_KINDS) : 0;
     }
@@ -60,7 +60,8 @@ static void colour_boxes(page *p, uint64_t *sizes)
 
 static const char *find_boxes(page *p)
 {
-    size_t count = bp_packing_interval_count(p->packing), items = bp_packing_item_count(p->packing);
+    const bp_packing_info *info = bp_packing_get_info(p->packing);
+    size_t count = info->interval_count, items = info->item_count;
     p->boxes = calloc(count + 1, sizeof *p->boxes);
     uint64_t *sizes = calloc(items + 1, sizeof *sizes);
     if (p->boxes == NULL || sizes == NULL) {
@@ -69,14 +70,11 @@ static const char *find_boxes(page *p)
     }
     p->first = UINT64_MAX;
     for (size_t i = 0; i < count; i++) {
-        size_t item;
-        uint64_t begin, end;
-        if (bp_packing_interval(p->packing, i, &item, &begin, &end) != BP_OK)
-            continue;
-        p->first = begin < p->first ? begin : p->first;
-        p->last = end > p->last ? end : p->last;
-        if (bp_packing_item_size(p->packing, item) > 0)
-            p->boxes[p->count++] = (box){(uint32_t)item, 0, begin, end};
+        const bp_packing_interval *interval = &info->intervals[i];
+        p->first = interval->begin < p->first ? interval->begin : p->first;
+        p->last = interval->end > p->last ? interval->end : p->last;
+        if (info->sizes[interval->item] > 0)
+            p->boxes[p->count++] = (box){interval->item, 0, interval->begin, interval->end};
     }
     colour_boxes(p, sizes);
     free(sizes);
@@ -98,7 +96,7 @@ static double y_of(const picture_box *plot, double bytes)
 /* Where a box lies: left, top, width and height. */
 static picture_box extent_of(const picture_box *plot, const page *p, const box *b)
 {
-    double offset = (double)p->input->offsets[b->item], size = (double)bp_packing_item_size(p->packing, b->item);
+    double offset = (double)p->input->offsets[b->item], size = (double)bp_packing_get_info(p->packing)->sizes[b->item];
     double left = x_of(plot, p, b->begin), top = y_of(plot, offset + size), bottom = y_of(plot, offset);
     return (picture_box){left, top, fmax(x_of(plot, p, b->end) - left, LEAST_EXTENT), fmax(bottom - top, LEAST_EXTENT),
                          0};

@@ -36,7 +36,7 @@ void run_profile_step(run_profile *profile, uint64_t step)
 
 void run_profile_end(run_profile *profile)
 {
-    if (profile->profile != NULL && bp_profile_is_recording(profile->profile))
+    if (profile->profile != NULL && bp_profile_get_info(profile->profile)->recording)
         note(profile, bp_profile_stop(profile->profile));
 }
 

@@ -82,18 +82,16 @@ static bp_status make_host(const run_options *options, const bp_plan_info *plan,
 static bp_status make_cuda(const run_options *options, const bp_plan_info *plan, run_setup *setup)
 {
     bp_cuda_config config;
-    bp_cuda_info info = {.size = sizeof info};
     bp_status status = bp_cuda_config_init(&config, sizeof config);
     config.ordinal = options->ordinal;
     if (status == BP_OK)
         status = bp_device_create_cuda(&config, &setup->device);
-    if (status == BP_OK)
-        status = bp_cuda_info_get(setup->device, &info);
     if (status != BP_OK)
         return status;
-    snprintf(setup->device_model, sizeof setup->device_model, "%s", info.name);
-    setup->steps_ahead = steps_ahead(plan, info.total_bytes / 8 * 7);
-    return check_room(plan, info.total_bytes / 8 * 7, "device's");
+    const bp_cuda_info *info = bp_cuda_get_info(setup->device);
+    snprintf(setup->device_model, sizeof setup->device_model, "%s", info->name);
+    setup->steps_ahead = steps_ahead(plan, info->total_bytes / 8 * 7);
+    return check_room(plan, info->total_bytes / 8 * 7, "device's");
 }
 
 static bp_status make_device(const run_options *options, run_setup *setup)

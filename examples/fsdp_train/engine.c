@@ -46,27 +46,25 @@ static const char *const kernel_names[] = {
 #define KERNEL_NAME(name) "fsdp_train_" #name,
     OPERATIONS(KERNEL_NAME)};
 
-static bp_status load_kernels(engine *e, bp_device *device)
+static bp_status load_kernels(engine *e, driver *cuda)
 {
     const void *image = kernels_image();
     if (image == NULL)
         return fail(BP_ERR_UNSUPPORTED,
                     "this fsdp_train was built without nvcc, so it has no kernels for GPUs: install "
                     "the CUDA toolkit and build again, or use --device host");
-    TRY(bp_cuda_module_create(device, image, &e->module));
-    for (int i = 0; i < OPERATION_COUNT; i++)
-        TRY(bp_cuda_module_kernel(e->module, kernel_names[i], &e->kernels[i]));
-    return BP_OK;
+    e->cuda = cuda;
+    return driver_load(cuda, image, kernel_names, OPERATION_COUNT, e->kernels);
 }
 
 static bp_status launch(const engine *e, int operation, const work *w, bp_stream *stream)
 {
     void *arguments[] = {(void *)w};
     uint64_t blocks = (w->items + THREADS - 1) / THREADS;
-    bp_cuda_grid grid = {.size = sizeof grid,
-                         .blocks = {blocks < MOST_BLOCKS ? (uint32_t)blocks : MOST_BLOCKS, 1, 1},
-                         .threads = {THREADS, 1, 1}};
-    return w->items == 0 ? BP_OK : bp_cuda_launch(e->kernels[operation], &grid, arguments, stream);
+    if (w->items == 0)
+        return BP_OK;
+    return driver_launch(e->cuda, e->kernels[operation], blocks < MOST_BLOCKS ? (uint32_t)blocks : MOST_BLOCKS, THREADS,
+                         arguments, stream);
 }
 
 /* ---- slow streams --------------------------------------------------------------------------------------------------- */
@@ -95,7 +93,7 @@ bp_status engine_dawdle(engine *e, bp_stream *stream)
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
-bp_status engine_create(engine_kind kind, bp_device *device, size_t calls, engine *e)
+bp_status engine_create(engine_kind kind, driver *cuda, size_t calls, engine *e)
 {
     *e = (engine){.kind = kind};
     if (kind == ENGINE_HOST) {
@@ -103,12 +101,11 @@ bp_status engine_create(engine_kind kind, bp_device *device, size_t calls, engin
         e->capacity = calls;
         return e->calls != NULL ? BP_OK : fail_memory();
     }
-    return kind == ENGINE_CUDA ? load_kernels(e, device) : BP_OK;
+    return kind == ENGINE_CUDA ? load_kernels(e, cuda) : BP_OK;
 }
 
 void engine_destroy(engine *e)
 {
-    bp_cuda_module_destroy(&e->module);
     free(e->calls);
     e->calls = NULL;
 }

@@ -4,6 +4,7 @@
 
 #include <bucketpool/bucketpool.h>
 
+#include "driver.h"
 #include "operations.h"
 #include "work.h"
 
@@ -19,16 +20,16 @@ typedef struct engine {
     engine_kind kind;
     engine_call *calls; /* of the step */
     size_t capacity, used;
-    bp_cuda_module *module;
-    bp_cuda_kernel *kernels[OPERATION_COUNT];
+    driver *cuda;
+    void *kernels[OPERATION_COUNT];
     /* streams that sleep before each piece of work */
     const bp_stream *slow[3];
     size_t slow_count;
     unsigned slow_us;
 } engine;
 
-/* For a device of the kind; NULL for ENGINE_NOW. `calls`: at most so many in a step. */
-bp_status engine_create(engine_kind kind, bp_device *device, size_t calls, engine *e);
+/* `cuda`: of ENGINE_CUDA, which keeps it; else NULL. `calls`: at most so many in a step. */
+bp_status engine_create(engine_kind kind, driver *cuda, size_t calls, engine *e);
 void engine_destroy(engine *e);
 
 /* The stream sleeps before each piece of work from now on. */

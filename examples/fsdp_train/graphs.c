@@ -32,7 +32,7 @@ static bp_status capture(trainer *t)
         return BP_OK;
     }
     (void)snprintf(detail, sizeof detail, "%s", bp_error_detail());
-    bp_capture_abandon(&t->capture);
+    bp_capture_destroy(&t->capture);
     return bp_error_record(status, detail);
 }
 

@@ -49,7 +49,7 @@ static bp_status train(trainer *t, bool speaks, double *seconds)
     }
     if (t->offload != NULL)
         TRY(restore_all(t));
-    if (t->profile != NULL && bp_profile_is_recording(t->profile))
+    if (t->profile != NULL && bp_profile_get_info(t->profile)->recording)
         TRY(bp_profile_stop(t->profile)); /* writes the last step: destroying would not say why that failed */
     return speaks ? report_end(t, median(seconds, t->options->steps)) : memory_check(t);
 }
@@ -57,7 +57,7 @@ static bp_status train(trainer *t, bool speaks, double *seconds)
 /* Ranks that go different ways would wait for each other for ever. */
 static bp_status check_options(const options *o, bp_comm *control)
 {
-    const uint32_t ranks = bp_comm_ranks(control);
+    const uint32_t ranks = bp_comm_get_info(control)->ranks;
     char mine[SHARED_OPTIONS_BYTES], *all = calloc(ranks, sizeof mine);
     if (all == NULL)
         return fail_memory();
@@ -74,7 +74,7 @@ static bp_status check_options(const options *o, bp_comm *control)
 
 static bp_status run(const options *o, const launched *l, bp_comm *control, trainer *t)
 {
-    bool speaks = bp_comm_rank(control) == 0;
+    bool speaks = bp_comm_get_info(control)->rank == 0;
     TRY(trainer_create(o, l, control, t));
     if (speaks)
         report_begin(t);

@@ -9,17 +9,22 @@ static bool is_kept(const char *group)
     return strcmp(group, "state") == 0 || strcmp(group, "optimizer") == 0 || strcmp(group, "persistent") == 0;
 }
 
-static bp_status group_of(const trainer *t, size_t index, bp_offload_group *group)
+#define MOST_GROUPS 16
+
+/* The groups of the pool now. */
+static bp_status groups_of(const trainer *t, bp_offload_group *groups, size_t *count)
 {
-    *group = (bp_offload_group){.size = sizeof *group};
-    return bp_offload_group_get(t->offload, index, group);
+    groups[0].size = sizeof groups[0];
+    TRY(bp_offload_groups(t->offload, groups, MOST_GROUPS, count));
+    return *count <= MOST_GROUPS ? BP_OK : fail(BP_ERR_INTERNAL, "more than %d groups", MOST_GROUPS);
 }
 
 /* Windows of NCCL are other ones afterwards. */
 static bool graph_has_windows(const trainer *t)
 {
-    for (size_t slab = 0; t->graph != NULL && slab < bp_pool_get_info(t->pool)->slab_count; slab++) {
-        if (bp_capture_pins_slab(t->capture, (uint32_t)slab))
+    const bp_capture_info *info = bp_capture_get_info(t->capture);
+    for (size_t i = 0; t->graph != NULL && i < info->slab_count; i++) {
+        if (info->slabs[i].has_collectives)
             return true;
     }
     return false;
@@ -35,18 +40,17 @@ static bp_status committed(const trainer *t, uint64_t *bytes)
 
 bp_status offload_all(trainer *t)
 {
-    bp_offload_group group;
+    bp_offload_group groups[MOST_GROUPS];
+    size_t count;
     bool stale = graph_has_windows(t);
     TRY(committed(t, &t->away_before));
-    for (size_t i = 0; i < bp_offload_group_count(t->offload); i++) {
-        TRY(group_of(t, i, &group));
-        uint32_t flags = is_kept(group.name) ? BP_OFFLOAD_KEEP : BP_OFFLOAD_DISCARD;
-        TRY(bp_offload_begin(t->offload, group.name, stale ? flags | BP_OFFLOAD_RECAPTURE : flags));
+    TRY(groups_of(t, groups, &count));
+    for (size_t i = 0; i < count; i++) {
+        uint32_t flags = is_kept(groups[i].name) ? BP_OFFLOAD_KEEP : BP_OFFLOAD_DISCARD;
+        TRY(bp_offload_begin(t->offload, groups[i].name, stale ? flags | BP_OFFLOAD_RECAPTURE : flags));
     }
-    for (size_t i = 0; i < bp_offload_group_count(t->offload); i++) {
-        TRY(group_of(t, i, &group));
-        TRY(bp_offload_finish(t->offload, group.name));
-    }
+    for (size_t i = 0; i < count; i++)
+        TRY(bp_offload_finish(t->offload, groups[i].name));
     if (stale)
         graph_forget(t);
     t->offloads++;
@@ -55,16 +59,17 @@ bp_status offload_all(trainer *t)
 
 bp_status restore_all(trainer *t)
 {
-    bp_offload_group group;
-    for (size_t i = 0; i < bp_offload_group_count(t->offload); i++) {
-        TRY(group_of(t, i, &group));
-        if (group.residency == BP_OFFLOADED)
-            TRY(bp_restore_begin(t->offload, group.name, BP_RESTORE_LEAVE));
+    bp_offload_group groups[MOST_GROUPS];
+    size_t count;
+    TRY(groups_of(t, groups, &count));
+    for (size_t i = 0; i < count; i++) {
+        if (groups[i].residency == BP_OFFLOADED)
+            TRY(bp_restore_begin(t->offload, groups[i].name, BP_RESTORE_LEAVE));
     }
-    for (size_t i = 0; i < bp_offload_group_count(t->offload); i++) {
-        TRY(group_of(t, i, &group));
-        if (group.residency == BP_RESTORING)
-            TRY(bp_restore_finish(t->offload, group.name));
+    TRY(groups_of(t, groups, &count));
+    for (size_t i = 0; i < count; i++) {
+        if (groups[i].residency == BP_RESTORING)
+            TRY(bp_restore_finish(t->offload, groups[i].name));
     }
     return BP_OK;
 }

@@ -33,9 +33,10 @@ typedef struct nccl_ranks {
     bp_comm *wrapped; /* what collectives use */
 } nccl_ranks;
 
-/* Loads NCCL from `file` (NULL: libnccl.so.2) and makes a communicator of the ranks of `control`, on the device's GPU. */
+/* Loads NCCL from `file` (NULL: libnccl.so.2) and makes a communicator of the ranks of `control`, on the GPU whose context is current, which is the
+ * device's. */
 bp_status nccl_ranks_create(const char *file, bp_device *device, bp_comm *control, nccl_ranks *n);
 /* After everything that uses it. */
-void nccl_ranks_destroy(bp_device *device, nccl_ranks *n);
+void nccl_ranks_destroy(nccl_ranks *n);
 
 #endif

@@ -1,7 +1,6 @@
 /* NCCL is loaded when a GPU is asked for, so that nobody else needs it. */
 #include "ranks.h"
 
-#include <bucketpool/cuda.h>
 #include <bucketpool/nccl.h>
 
 #include <dlfcn.h>
@@ -33,12 +32,12 @@ static bp_status agree_on_id(nccl_ranks *n, bp_comm *control, unique_id *id)
     struct {
         unique_id id;
         int result;
-    } mine = {.result = 0}, *all = calloc(bp_comm_ranks(control), sizeof mine);
+    } mine = {.result = 0}, *all = calloc(bp_comm_get_info(control)->ranks, sizeof mine);
     if (all == NULL)
         return fail_memory();
     get_unique_id *make;
     *(void **)&make = dlsym(n->library, "ncclGetUniqueId");
-    if (bp_comm_rank(control) == 0)
+    if (bp_comm_get_info(control)->rank == 0)
         mine.result = make != NULL ? make(&mine.id) : 1;
     bp_status status = bp_comm_exchange(control, &mine, sizeof mine, all);
     if (status == BP_OK) {
@@ -49,19 +48,16 @@ static bp_status agree_on_id(nccl_ranks *n, bp_comm *control, unique_id *id)
     return status;
 }
 
-static bp_status join(nccl_ranks *n, bp_device *device, bp_comm *control)
+static bp_status join(nccl_ranks *n, bp_comm *control)
 {
     unique_id id;
-    bp_cuda_scope scope;
     comm_init_rank *init;
     *(void **)&init = dlsym(n->library, "ncclCommInitRank");
     TRY(agree_on_id(n, control, &id));
     if (init == NULL)
         return fail(BP_ERR_COMM, "this NCCL has no ncclCommInitRank");
-    TRY(bp_cuda_enter(device, &scope));
-    int result = init(&n->comm, (int)bp_comm_ranks(control), id, (int)bp_comm_rank(control));
-    bp_cuda_leave(&scope);
-    return check(n, result, "ncclCommInitRank");
+    return check(n, init(&n->comm, (int)bp_comm_get_info(control)->ranks, id, (int)bp_comm_get_info(control)->rank),
+                 "ncclCommInitRank");
 }
 
 bp_status nccl_ranks_create(const char *file, bp_device *device, bp_comm *control, nccl_ranks *n)
@@ -71,7 +67,7 @@ bp_status nccl_ranks_create(const char *file, bp_device *device, bp_comm *contro
     n->library = dlopen(file != NULL ? file : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (n->library == NULL)
         return fail(BP_ERR_UNSUPPORTED, "NCCL cannot be loaded: %s; say where it is with --nccl FILE", dlerror());
-    TRY(join(n, device, control));
+    TRY(join(n, control));
     TRY(bp_nccl_config_init(&config, sizeof config));
     config.comm = n->comm;
     config.device = device;
@@ -79,16 +75,13 @@ bp_status nccl_ranks_create(const char *file, bp_device *device, bp_comm *contro
     return bp_comm_create_nccl(&config, &n->wrapped);
 }
 
-void nccl_ranks_destroy(bp_device *device, nccl_ranks *n)
+void nccl_ranks_destroy(nccl_ranks *n)
 {
     comm_destroy *destroy = NULL;
-    bp_cuda_scope scope;
     bp_comm_destroy(&n->wrapped);
     if (n->library != NULL)
         *(void **)&destroy = dlsym(n->library, "ncclCommDestroy");
-    if (n->comm == NULL || destroy == NULL || bp_cuda_enter(device, &scope) != BP_OK)
-        return;
-    (void)destroy(n->comm);
-    bp_cuda_leave(&scope);
+    if (n->comm != NULL && destroy != NULL)
+        (void)destroy(n->comm);
     n->comm = NULL;
 }

@@ -11,7 +11,7 @@ void report_begin(const trainer *t)
     const options *o = t->options;
     printf("model %s: %u units, %" PRIu64 " parameters in %zu buckets, %" PRIu64 " tokens a step\n", o->stack,
            t->model.units, model_numel(&t->model), t->sharding.count, o->rows * o->length);
-    printf("ranks %u, collectives of %s, on device %s\n", t->sharding.ranks, bp_comm_name(t->comm),
+    printf("ranks %u, collectives of %s, on device %s\n", t->sharding.ranks, bp_comm_get_info(t->comm)->name,
            bp_device_name(t->device));
 }
 
@@ -56,7 +56,7 @@ bp_status report_end(const trainer *t, double seconds_a_step)
         printf("offload %" PRIu64 " times, of %" PRIu64 " bytes committed %" PRIu64 " left\n", t->offloads,
                t->away_before, t->away_bytes);
     if (t->profile != NULL && o->steps > 0)
-        printf("profile %s\n", bp_profile_path(t->profile, BP_PROFILE_PICKLE));
+        printf("profile %s\n", bp_profile_get_info(t->profile)->pickle_path);
     printf("time %.3f ms a step, the median\n", 1e3 * seconds_a_step);
     return BP_OK;
 }

@@ -23,6 +23,7 @@ static bp_status make_device(trainer *t, const launched *l)
         TRY(bp_cuda_config_init(&config, sizeof config));
         config.ordinal = (int32_t)l->local_rank;
         TRY(bp_device_create_cuda(&config, &t->device));
+        TRY(driver_init(&t->cuda, config.ordinal));
     }
     t->comm = t->control;
     if (o->cuda && (t->sharding.ranks > 1 || o->registered || o->nccl != NULL)) {
@@ -31,7 +32,7 @@ static bp_status make_device(trainer *t, const launched *l)
     }
     /* operations of a unit, both ways, and two for each bucket */
     size_t calls = t->model.units * 48 + 2 * t->sharding.count + 32;
-    return engine_create(o->cuda ? ENGINE_CUDA : ENGINE_HOST, t->device, calls, &t->engine);
+    return engine_create(o->cuda ? ENGINE_CUDA : ENGINE_HOST, &t->cuda, calls, &t->engine);
 }
 
 static bp_status make_streams(trainer *t)
@@ -112,7 +113,7 @@ static bp_status make_profile(trainer *t)
 bp_status trainer_create(const options *o, const launched *l, bp_comm *control, trainer *t)
 {
     *t = (trainer){.options = o, .control = control};
-    uint32_t rank = bp_comm_rank(control), ranks = bp_comm_ranks(control);
+    uint32_t rank = bp_comm_get_info(control)->rank, ranks = bp_comm_get_info(control)->ranks;
     model_make(o, &t->model);
     t->rows = data_rows(o, rank, ranks);
     t->most_rows = data_most_rows(o, ranks);
@@ -154,7 +155,8 @@ void trainer_destroy(trainer *t)
     bp_stream_destroy(&t->reduce);
     bp_stream_destroy(&t->compute);
     engine_destroy(&t->engine);
-    nccl_ranks_destroy(t->device, &t->nccl);
+    nccl_ranks_destroy(&t->nccl);
+    driver_finish(&t->cuda);
     bp_device_destroy(&t->device);
     sharding_destroy(&t->sharding);
 }

@@ -29,6 +29,7 @@ typedef struct trainer {
     const options *options;
     model model;
     sharding sharding;
+    driver cuda;
     engine engine;
     net net;
     bp_comm *control; /* all ranks, from the host */

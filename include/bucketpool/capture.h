@@ -75,11 +75,6 @@ BP_API bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config
  * captured). */
 BP_API bp_status bp_capture_end(bp_capture *capture);
 
-/* Gives a capture up whose graph will never run: what was acquired inside is free again, what was live before is as it was, and the
- * capture is destroyed. Work inside never runs, so nothing is waited for. Accepts NULL and pointers to NULL; sets *capture to NULL. A
- * capture that has ended is only destroyed. */
-BP_API void bp_capture_abandon(bp_capture **capture);
-
 /* Before each launch of the graph on `stream`: orders the stream after every release point in the graph's memory, and takes that memory
  * until bp_capture_launched; but for what live requests hold: they must stay live until then. Called again without a launch in between, it starts over.
  * Errors: BP_ERR_SCHEDULE (a request that is not the capture's own, or another launch, holds memory of the graph; an owned one is not live:
@@ -93,27 +88,33 @@ BP_API bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream
  * and as before_launch; then the call can be made again. */
 BP_API bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream);
 
-/* Forgets the graph; the pool goes on without it. Abandons a capture that has not ended. The graph must not be launched any more. Accepts
- * NULL and pointers to NULL; sets *capture to NULL. A pool that is destroyed first leaves captures behind that only can be destroyed. */
+/* Forgets the graph, which must not be launched any more. A capture that has not ended is abandoned, as a graph that will never run: requests
+ * acquired inside are free again, requests that were live before are as they were; nothing is waited for, as work inside never runs. Accepts
+ * NULL and pointers to NULL; sets *capture to NULL. Captures of a pool that was destroyed first can only be destroyed. */
 BP_API void bp_capture_destroy(bp_capture **capture);
 
-typedef struct bp_capture_summary {
-    size_t size;
-    const char *name;  /* lives as long as the capture */
-    int32_t ended;     /* 1: there is a graph to launch */
-    uint64_t acquires; /* inside, each id */
-    uint64_t releases; /* inside */
-    uint64_t waits;    /* edges for release points */
-    uint64_t bytes;    /* of slabs that the graph touches, as segments lie; each once */
+/* A slab that the graph touches: it must have its memory when the graph is launched. */
+typedef struct bp_capture_slab {
+    uint32_t slab; /* of the pool */
+    int32_t
+        has_collectives; /* 1: as bp_capture_config.collectives says, so that offloading the slab makes the graph void */
+} bp_capture_slab;
+
+/* All but the name is 0 until the capture has ended. */
+typedef struct bp_capture_info {
+    const char *name;
+    int32_t ended;                /* 1: there is a graph to launch */
+    uint64_t acquires;            /* inside, each id */
+    uint64_t releases;            /* inside */
+    uint64_t waits;               /* edges for release events */
+    uint64_t bytes;               /* of slabs that the graph touches, as segments lie; each once */
+    const bp_capture_slab *slabs; /* in the order of the pool's */
+    size_t slab_count;
     uint64_t launches;
-} bp_capture_summary;
+} bp_capture_info;
 
-BP_API bp_status bp_capture_summary_get(const bp_capture *capture, bp_capture_summary *summary);
-
-/* Whether the graph touches the slab: then the slab must have its memory when the graph is launched. */
-BP_API int bp_capture_touches_slab(const bp_capture *capture, uint32_t slab);
-/* Whether it has collectives there (bp_capture_config.collectives), so that offloading the slab makes the graph void. */
-BP_API int bp_capture_pins_slab(const bp_capture *capture, uint32_t slab);
+/* Lives as long as the capture; not to be read beside bp_capture_end and bp_capture_launched, which change it. NULL for NULL. */
+BP_API const bp_capture_info *bp_capture_get_info(const bp_capture *capture);
 
 /* 1 while a capture of the pool has begun and not ended. Any thread. */
 BP_API int bp_pool_is_capturing(const bp_pool *pool);

@@ -76,10 +76,15 @@ BP_API bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, voi
  * NULL and pointers to NULL; sets *comm to NULL. */
 BP_API void bp_comm_destroy(bp_comm **comm);
 
-BP_API uint32_t bp_comm_rank(const bp_comm *comm);
-BP_API uint32_t bp_comm_ranks(const bp_comm *comm);
-/* "self", "nccl", or the name given. Lives as long as the communicator. */
-BP_API const char *bp_comm_name(const bp_comm *comm);
+/* A communicator, as it was made. */
+typedef struct bp_comm_info {
+    const char *name;
+    const char *version_name; /* of the library underneath: "NCCL 2.28.9"; "" */
+    uint32_t rank, ranks;
+} bp_comm_info;
+
+/* Lives as long as the communicator and never changes. NULL for NULL. Any thread, also while capturing and in a forked child. */
+BP_API const bp_comm_info *bp_comm_get_info(const bp_comm *comm);
 
 /* Collective: `bytes` of host memory from every rank to all. Errors: BP_ERR_TIMEOUT, what the communicator reports. */
 BP_API bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void *all);
@@ -154,24 +159,33 @@ BP_API bp_status bp_registration_create(bp_pool *pool, const bp_registration_ent
  * communicators that it names; the pool may go first (and deregisters then). Accepts NULL and pointers to NULL; sets *registration to NULL. */
 BP_API void bp_registration_destroy(bp_registration **registration);
 
-/* A slab with a communicator. Strings live as long as the registration. */
-typedef struct bp_window {
-    size_t size;
-    uint32_t slab;
-    uint32_t entry;
+/* A slab with a communicator. */
+typedef struct bp_registration_window {
+    uint32_t slab;  /* of the pool */
+    uint32_t entry; /* that asked for it */
     void *address;
     uint64_t bytes;
     bp_register_kind asked, granted;
     void *handle;        /* ncclWindow_t or the handle of ncclCommRegister; NULL: none */
     const char *because; /* why less than asked was granted; "" */
-} bp_window;
+} bp_registration_window;
 
-BP_API size_t bp_registration_window_count(const bp_registration *registration);
-BP_API bp_status bp_registration_window_get(const bp_registration *registration, size_t index, bp_window *window);
+/* Why a window would be silently useless although it was granted; holds for all windows of an entry. */
+typedef struct bp_registration_warning {
+    uint32_t entry;
+    const char *text;
+} bp_registration_warning;
 
-/* What would make a window silently useless although it was granted: a sentence each, the same for all windows of an entry. */
-BP_API size_t bp_registration_warning_count(const bp_registration *registration, uint32_t entry);
-BP_API const char *bp_registration_warning(const bp_registration *registration, uint32_t entry, size_t index);
+typedef struct bp_registration_info {
+    const bp_registration_window *windows; /* slab by slab, within a slab in the order of entries */
+    size_t window_count;
+    const bp_registration_warning *warnings; /* in the order of entries */
+    size_t warning_count;
+} bp_registration_info;
+
+/* Lives as long as the registration. `granted`, `handle` and `because` of windows change when their slab is offloaded or restored, and when
+ * the pool is destroyed: not to be read beside these calls. NULL for NULL. */
+BP_API const bp_registration_info *bp_registration_get_info(const bp_registration *registration);
 
 /* The report as text: a line for each window and each warning. As bp_pool_dump. Whether registration removes copies cannot be told from
  * one process: the report says what was granted, not what it gains. */

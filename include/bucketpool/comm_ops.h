@@ -1,7 +1,9 @@
 /* For providers: the table of functions that makes a communicator. Users of communicators read comm.h.
  *
  * Every function gets the provider's `self` first. Functions that return bp_status record a detail (bp_error_record) where they
- * decide to fail. Calls of one communicator come one at a time. */
+ * decide to fail. Calls of one communicator come one at a time.
+ *
+ * A provider's table may be shorter than the library's, of an older header: functions after its end are missing ones. */
 #ifndef BUCKETPOOL_COMM_OPS_H
 #define BUCKETPOOL_COMM_OPS_H
 
@@ -11,11 +13,9 @@
 extern "C" {
 #endif
 
-#define BP_COMM_OPS_VERSION 1u
-
 /* Constant for the life of a communicator. */
 typedef struct bp_comm_traits {
-    size_t size;
+    size_t size; /* set by the library: `traits` fills at most so many bytes, and leaves it alone */
     uint32_t rank, ranks;
     bp_register_kind best;    /* kind that can be asked for; each lesser one can too, but for those in `lacks` */
     uint32_t lacks;           /* bits 1 << kind */
@@ -26,7 +26,6 @@ typedef struct bp_comm_traits {
 
 typedef struct bp_comm_ops {
     size_t size;                 /* sizeof(bp_comm_ops) */
-    uint32_t version;            /* BP_COMM_OPS_VERSION */
     const char *name;            /* "nccl"; static */
     void (*destroy)(void *self); /* not what is wrapped */
     bp_status (*traits)(void *self, bp_comm_traits *traits);
@@ -52,9 +51,9 @@ typedef struct bp_comm_ops {
     bp_status (*abort)(void *self); /* may be NULL */
 } bp_comm_ops;
 
-/* `ops` must outlive the communicator; `self` is handed to `ops->destroy` in the end, also when this call fails after its arguments were
- * accepted. Errors: BP_ERR_INVALID_ARGUMENT (a missing function; nothing was taken over), BP_ERR_UNSUPPORTED (another version; nothing
- * was taken over), BP_ERR_NO_HOST_MEMORY, what `traits` returns. */
+/* A communicator from a table, which is copied; its name stays the provider's. `self` is handed to `ops->destroy` in the end, also when this call fails after its arguments were
+ * accepted. Errors: BP_ERR_INVALID_ARGUMENT (a missing function; nothing was taken over), BP_ERR_UNSUPPORTED (a newer table with
+ * functions that this library does not know; nothing was taken over), BP_ERR_NO_HOST_MEMORY, what `traits` returns. */
 BP_API bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, bp_comm **comm);
 
 #ifdef __cplusplus

@@ -80,7 +80,6 @@ BP_API bp_status bp_cp_split_create(const bp_cp_split_config *config, bp_cp_spli
 BP_API void bp_cp_split_destroy(bp_cp_split **split);
 
 typedef struct bp_cp_split_info {
-    size_t size;
     uint32_t ranks, rank;
     uint64_t sequences;                                  /* with a dummy that was added */
     uint64_t data_sequences;                             /* without any dummy */
@@ -90,7 +89,8 @@ typedef struct bp_cp_split_info {
     uint64_t fingerprint; /* of lengths, padding and ranks; equal on all CP ranks */
 } bp_cp_split_info;
 
-BP_API bp_status bp_cp_split_info_get(const bp_cp_split *split, bp_cp_split_info *info);
+/* Lives as long as the split and never changes. NULL for NULL. Any thread. */
+BP_API const bp_cp_split_info *bp_cp_split_get_info(const bp_cp_split *split);
 
 /* Where sequences begin in packed, padded or local order, and the end: `count` values, sequences + 1, of int32 or int64, to host memory, aligned
  * or not. Errors: BP_ERR_INVALID_ARGUMENT (gathered order, another count), BP_ERR_OVERFLOW (int32 does not hold them). */

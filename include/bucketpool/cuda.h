@@ -19,7 +19,6 @@
 #ifndef BUCKETPOOL_CUDA_H
 #define BUCKETPOOL_CUDA_H
 
-#include <bucketpool/cuda_driver.h>
 #include <bucketpool/device.h>
 
 #ifdef __cplusplus
@@ -33,8 +32,8 @@ typedef enum bp_cuda_memory { BP_CUDA_VIRTUAL = 0, BP_CUDA_PLAIN = 1 } bp_cuda_m
 
 typedef struct bp_cuda_config {
     size_t size;
-    int32_t ordinal;              /* of the device, as the driver counts (CUDA_VISIBLE_DEVICES applies) */
-    const bp_cuda_driver *driver; /* copied; NULL: bp_cuda_driver_load(NULL) */
+    int32_t ordinal;    /* of the device, as the driver counts (CUDA_VISIBLE_DEVICES applies) */
+    const char *driver; /* library of the driver, a path or a name for dlopen; NULL: "libcuda.so.1" */
     bp_cuda_memory memory;
     uint64_t memory_bytes; /* commits beyond it are BP_ERR_NO_DEVICE_MEMORY. 0: what the device has */
     int32_t no_fabric;     /* 1: never ask for fabric handles */
@@ -45,13 +44,12 @@ BP_API bp_status bp_cuda_config_init(bp_cuda_config *config, size_t size);
 
 /* `config` NULL: the defaults. The caller owns the device: bp_device_destroy. The current context stays as it was.
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_DEVICE (no driver, too old, no GPU, no such ordinal: the detail tells which),
- * BP_ERR_UNSUPPORTED (a device without virtual memory management when that is asked for; an incomplete driver table),
+ * BP_ERR_UNSUPPORTED (a device without virtual memory management when that is asked for),
  * BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY. */
 BP_API bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device);
 
-/* What was found. */
+/* A GPU, as it was found. */
 typedef struct bp_cuda_info {
-    size_t size;
     char name[64];          /* "NVIDIA H200" */
     int32_t ordinal;        /* as the driver counts */
     int32_t driver_version; /* 13000: CUDA 13.0 */
@@ -60,57 +58,12 @@ typedef struct bp_cuda_info {
     int32_t rdma;           /* 1: slabs are made for GPUDirect RDMA */
     int32_t peers;          /* other devices that may access slabs */
     int32_t stream_ordered; /* 1: dynamic requests use the driver's stream-ordered allocator */
-    uint64_t recommended_granularity, multicast_granularity; /* 0: no multicast */
-    uint64_t total_bytes;
+    uint64_t recommended_granularity, multicast_granularity; /* bytes; 0: no multicast */
+    uint64_t total_bytes;                                    /* of memory */
 } bp_cuda_info;
 
-/* Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device). */
-BP_API bp_status bp_cuda_info_get(const bp_device *device, bp_cuda_info *info);
-
-/* ---- for libraries that use the current context ------------------------------------------------------------------------ */
-
-/* Between the two the device's primary context is current on the calling thread; afterwards that is which was before, even where something
- * in between has made another one current. For calls into the CUDA runtime and what is built on it. Pairs nest; leave on the thread that
- * entered. With another device nothing happens, and BP_OK. */
-typedef struct bp_cuda_scope {
-    const void *entered; /* the library's; NULL: there is nothing to leave */
-} bp_cuda_scope;
-
-/* Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_DEVICE: then there is nothing to leave, and *scope is not written. */
-BP_API bp_status bp_cuda_enter(const bp_device *device, bp_cuda_scope *scope);
-BP_API void bp_cuda_leave(bp_cuda_scope *scope);
-
-/* ---- kernels -------------------------------------------------------------------------------------------------------- */
-
-/* Code on the device: for clients of the library that bring kernels of their own. */
-typedef struct bp_cuda_module bp_cuda_module;
-typedef struct bp_cuda_kernel bp_cuda_kernel;
-
-/* Loads a fatbin, a cubin or PTX; `image` is read during the call. The caller owns the module, which keeps its device:
- * bp_cuda_module_destroy. Not while capturing. Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device; an image that is none of these),
- * BP_ERR_UNSUPPORTED (no code for this GPU in the image; PTX that the driver cannot compile; a driver table of version 1),
- * BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE, BP_ERR_DEVICE. */
-BP_API bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
-/* Work that was launched must be done, graphs that hold its kernels gone. Accepts NULL and pointers to NULL; sets *module to NULL. */
-BP_API void bp_cuda_module_destroy(bp_cuda_module **module);
-
-/* A kernel by the name it has in the image, the same for each call with that name; lives as long as the module. It is loaded here, not by
- * its first launch, which may be captured therefore (drivers load kernels lazily: CUDA programming guide, lazy loading). Any thread.
- * Errors: BP_ERR_INVALID_ARGUMENT (there is none: names it), BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE, BP_ERR_DEVICE. */
-BP_API bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
-
-typedef struct bp_cuda_grid {
-    size_t size;
-    uint32_t blocks[3], threads[3];
-    uint32_t shared_bytes; /* dynamic shared memory of a block */
-} bp_cuda_grid;
-
-/* One launch in stream order; may be captured. `arguments` point to the values of the kernel's parameters, in order; they are copied. Takes
- * one driver call where the device's context is current or any other with which the driver launches; else the context is made current
- * around it. Allocates nothing. Any thread. Errors: BP_ERR_INVALID_ARGUMENT (another device's stream, an empty grid), BP_ERR_CAPTURE,
- * BP_ERR_DEVICE (a grid that the GPU does not run: names kernel and sizes). */
-BP_API bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments,
-                                bp_stream *stream);
+/* Lives as long as the device and never changes. NULL: no device, or not a cuda device. Any thread, also while capturing. */
+BP_API const bp_cuda_info *bp_cuda_get_info(const bp_device *device);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,6 @@
  *   host   the embedded default: real memory, real streams (each a worker thread with an ordered queue), real events.
  *          Nothing runs earlier than its order allows, so a missing dependency shows up as wrong bytes.
  *   null   addresses without memory, streams that run nothing: for planning at full size and for measuring bookkeeping.
- *   trace  another device, with every call reported to a function that may make it fail: for tests.
  *   cuda   a GPU: cuda.h.
  *
  * Thread safety: everything may be called from any thread at once, except that nothing may use an object while it is being
@@ -50,72 +49,12 @@ BP_API bp_status bp_device_create_host(const bp_host_config *config, bp_device *
 /* Each address of memory in stream order is given once, 2^63 bytes in all: then BP_ERR_NO_DEVICE_MEMORY. */
 BP_API bp_status bp_device_create_null(bp_device **device);
 
-/* What a trace device is about to do. Fields that an operation does not have are 0. */
-typedef enum bp_device_operation {
-    BP_OP_RESERVE = 0,
-    BP_OP_UNRESERVE = 1,
-    BP_OP_COMMIT = 2,
-    BP_OP_DECOMMIT = 3,
-    BP_OP_MAP = 4,
-    BP_OP_UNMAP = 5,
-    BP_OP_PROTECT = 6,
-    BP_OP_ALLOCATE = 7,
-    BP_OP_FREE = 8,
-    BP_OP_STREAM_CREATE = 9,
-    BP_OP_STREAM_IMPORT = 10,
-    BP_OP_STREAM_DESTROY = 11,
-    BP_OP_STREAM_SYNCHRONIZE = 12,
-    BP_OP_SYNCHRONIZE = 13,
-    BP_OP_CALL = 14,
-    BP_OP_FILL = 15,
-    BP_OP_COPY = 16,
-    BP_OP_EVENT_CREATE = 17,
-    BP_OP_EVENT_DESTROY = 18,
-    BP_OP_EVENT_RECORD = 19,
-    BP_OP_STREAM_WAIT = 20,
-    BP_OP_EVENT_SYNCHRONIZE = 21,
-    BP_OP_PIN = 22,
-    BP_OP_UNPIN = 23,
-    BP_OP_CAPTURE_OF = 24,
-    BP_OP_GRAPH_BEGIN = 25,
-    BP_OP_GRAPH_END = 26,
-    BP_OP_GRAPH_LAUNCH = 27,
-    BP_OP_GRAPH_DESTROY = 28
-} bp_device_operation;
-#define BP_OP_COUNT 29
-
-/* "reserve", "stream_wait", ...; "invalid" otherwise. Static. */
-BP_API const char *bp_device_operation_name(bp_device_operation operation);
-
-typedef struct bp_device_call {
-    size_t size;
-    bp_device_operation operation;
-    uint32_t access;     /* protect: a bp_access */
-    const void *address; /* memory operations, fill, copy (destination) */
-    uint64_t bytes;
-    uint64_t handle;    /* physical memory: decommit, map */
-    const void *stream; /* the device's own objects: the same pointer names the same stream or event while it lives */
-    const void *event;
-    const void *graph;
-} bp_device_call;
-
-/* Called before each call, on the calling thread. Anything but BP_OK is returned instead of making the call (functions
- * that record a detail of their own should do so; else one is made). Undoing calls (unreserve, decommit, unmap, free, destroys)
- * can be made to fail like any other. */
-typedef bp_status bp_device_trace(void *user, const bp_device_call *call);
-
-/* Decorates `inner`, which it keeps alive: the caller may destroy its own reference at once. */
-BP_API bp_status bp_device_create_trace(bp_device *inner, bp_device_trace *trace, void *user, bp_device **device);
-
 /* Gives up the caller's reference; the device goes when its streams, events and pools are gone too. Accepts NULL and
  * pointers to NULL; sets *device to NULL. */
 BP_API void bp_device_destroy(bp_device **device);
 
-/* "host", "null", "trace(host)". Lives as long as the device. */
+/* "host", "null", "cuda", or as the provider says. Lives as long as the device. */
 BP_API const char *bp_device_name(const bp_device *device);
-
-/* 1: this process was forked from the one that made the device, which is of no use here: see above. */
-BP_API int bp_device_is_inherited(const bp_device *device);
 
 /* 1: host functions, and the host, may read and write the device's memory; 0: bp_stream_copy does. */
 BP_API int bp_device_is_host_accessible(const bp_device *device);
@@ -155,9 +94,6 @@ BP_API void bp_stream_destroy(bp_stream **stream);
 BP_API const char *bp_stream_name(const bp_stream *stream);
 /* The handle that a runtime knows the stream by (CUstream). Errors: BP_ERR_UNSUPPORTED where the device has none. */
 BP_API bp_status bp_stream_native(const bp_stream *stream, uint64_t *native);
-/* BP_OK where work for `device` may be put on the stream; else BP_ERR_INVALID_ARGUMENT: NULL, destroyed (by name), of another device
- * (names both). `function`: whom the message is from. */
-BP_API bp_status bp_stream_check(const bp_stream *stream, const bp_device *device, const char *function);
 BP_API bp_status bp_stream_synchronize(bp_stream *stream);
 
 /* Work in stream order. The function runs on a thread of the device (null device: at once, on the caller's), must not call

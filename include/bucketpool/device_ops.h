@@ -10,7 +10,9 @@
  *
  * event_record and stream_wait are on the acquire/release path of pools: they must not allocate, synchronise or lock.
  *
- * Source of the shape: UMF's memory provider tables (versioned, with a size); CUDA's virtual memory management for
+ * A provider's table may be shorter than the library's, of an older header: functions after its end are missing ones.
+ *
+ * Source of the shape: UMF's memory provider tables; CUDA's virtual memory management for
  * reserve, commit, map. */
 #ifndef BUCKETPOOL_DEVICE_OPS_H
 #define BUCKETPOOL_DEVICE_OPS_H
@@ -21,11 +23,9 @@
 extern "C" {
 #endif
 
-#define BP_DEVICE_OPS_VERSION 2u
-
 /* What a device can do; constant for its life. */
 typedef struct bp_device_traits {
-    size_t size;
+    size_t size;              /* set by the library: `traits` fills at most so many bytes, and leaves it alone */
     uint64_t granularity;     /* bytes, a power of two: reserve, commit and map take multiples of it */
     uint64_t page_bytes;      /* protect takes multiples of it; 0: no protection */
     uint32_t host_accessible; /* 1: the host may read and write mapped memory */
@@ -36,7 +36,6 @@ typedef enum bp_access { BP_ACCESS_NONE = 0, BP_ACCESS_READ_WRITE = 1 } bp_acces
 
 typedef struct bp_device_ops {
     size_t size;      /* sizeof(bp_device_ops) */
-    uint32_t version; /* BP_DEVICE_OPS_VERSION */
     const char *name; /* "host"; static */
     /* Called once, when nothing uses the device any more: every stream and event is destroyed, everything is unmapped. */
     void (*destroy)(void *self);
@@ -101,14 +100,11 @@ typedef struct bp_device_ops {
     bp_status (*graph_destroy)(void *self, void *graph);
 } bp_device_ops;
 
-/* A device from a table. `ops` must outlive the device; `self` is handed to `ops->destroy` in the end, also when this call
+/* A device from a table, which is copied; its name stays the provider's. `self` is handed to `ops->destroy` in the end, also when this call
  * fails after its arguments were accepted (then *device is not written and self is gone).
- * Errors: BP_ERR_INVALID_ARGUMENT (NULL, a missing function: nothing was taken over), BP_ERR_UNSUPPORTED (another version:
- * nothing was taken over), BP_ERR_NO_HOST_MEMORY, what `traits` returns. */
+ * Errors: BP_ERR_INVALID_ARGUMENT (NULL, a missing function: nothing was taken over), BP_ERR_UNSUPPORTED (a newer table with functions that
+ * this library does not know: nothing was taken over), BP_ERR_NO_HOST_MEMORY, what `traits` returns. */
 BP_API bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **device);
-
-/* The table and self of a device: for decorators. Valid while the device lives. */
-BP_API const bp_device_ops *bp_device_table(const bp_device *device, void **self);
 
 #ifdef __cplusplus
 }

@@ -54,19 +54,19 @@ BP_API bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *c
 BP_API void bp_lm_head_destroy(bp_lm_head **head);
 
 typedef struct bp_lm_head_info {
-    size_t size;
     const char *kernels;      /* as in bp_logprob_info */
-    const char *products;     /* "cblas", "cublas". Static */
+    const char *products;     /* "cblas", "cublas" */
     uint32_t threads;         /* of the kernels */
     uint64_t chunk_bytes;     /* of one chunk workspace; there are two, one where one chunk is all */
-    uint64_t other_bytes;     /* partial sums, widened panels, what cuBLAS works in */
-    uint64_t workspace_bytes; /* what was made */
-    uint64_t planned_bytes;   /* what the plan says */
+    uint64_t other_bytes;     /* partial sums, widened panels, memory that cuBLAS works in */
+    uint64_t workspace_bytes; /* all of them */
+    uint64_t planned_bytes;   /* of workspaces, as their plan says */
     uint64_t vocab;           /* of all ranks together */
+    bp_pool *pool;            /* as in bp_logprob_info */
 } bp_lm_head_info;
 
-BP_API bp_status bp_lm_head_info_get(const bp_lm_head *head, bp_lm_head_info *info);
-BP_API bp_pool *bp_lm_head_pool(const bp_lm_head *head);
+/* Lives as long as the head and never changes. NULL for NULL. Any thread. */
+BP_API const bp_lm_head_info *bp_lm_head_get_info(const bp_lm_head *head);
 
 typedef struct bp_lm_head_batch {
     size_t size;

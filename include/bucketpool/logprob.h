@@ -26,7 +26,7 @@
  * runs. On host devices at most 64 pieces of work are on their way: more wait.
  *
  * Capture: calls may be captured (cuda; one rank: collectives are not captured). The workspaces come from a pool: declare it, with
- * bp_logprob_pool, as capture.h says.
+ * bp_logprob_info.pool, as capture.h says.
  *
  * Sources: Megatron-LM's vocabulary-parallel cross entropy and SkyRL's ChunkedDistributedLogprob for the contract; Milakov and
  * Gimelshein, "Online normalizer calculation for softmax" (2018) for merging partial sums. */
@@ -96,18 +96,16 @@ BP_API bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *c
 BP_API void bp_logprob_destroy(bp_logprob **client);
 
 typedef struct bp_logprob_info {
-    size_t size;
-    const char *kernels;      /* "plain", "avx2", "avx512", "cuda". Static */
-    uint32_t threads;         /* 1 on cuda */
-    uint64_t workspace_bytes; /* what the plan of its workspaces says, and what was made */
-    uint64_t planned_bytes;
-    uint64_t vocab; /* of all ranks together */
+    const char *kernels; /* "plain", "avx2", "avx512", "cuda" */
+    uint32_t threads;    /* 1 on cuda */
+    uint64_t workspace_bytes;
+    uint64_t planned_bytes; /* of workspaces, as their plan says */
+    uint64_t vocab;         /* of all ranks together */
+    bp_pool *pool;          /* serves the workspaces: for statistics, registration and captures. Not a reference */
 } bp_logprob_info;
 
-BP_API bp_status bp_logprob_info_get(const bp_logprob *client, bp_logprob_info *info);
-
-/* What serves the workspaces; for statistics, registration and captures. Not a reference of its own. */
-BP_API bp_pool *bp_logprob_pool(const bp_logprob *client);
+/* Lives as long as the client and never changes. NULL for NULL. Any thread. */
+BP_API const bp_logprob_info *bp_logprob_get_info(const bp_logprob *client);
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
 

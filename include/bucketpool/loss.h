@@ -65,9 +65,6 @@ BP_API bp_status bp_loss_create(bp_device *device, const bp_loss_config *config,
 /* Waits for its work. Accepts NULL and pointers to NULL; sets *loss to NULL. */
 BP_API void bp_loss_destroy(bp_loss **loss);
 
-/* What serves its workspace. Not a reference of its own. */
-BP_API bp_pool *bp_loss_pool(const bp_loss *loss);
-
 /* ---- a step -------------------------------------------------------------------------------------------------------- */
 
 /* Forgets what was added, and errors. What the last reduce made stays until the next. */
@@ -140,16 +137,21 @@ BP_API bp_status bp_loss_statistics_get(const bp_loss *loss, bp_loss_statistics 
  * once. Takes the epsilon from `step`. Errors: BP_ERR_OVERFLOW. */
 BP_API bp_status bp_loss_statistics_merge(const bp_loss_statistics *step, bp_loss_statistics *total);
 
-/* A sequence of this DP rank, all its CP ranks together; in the order they were added, dummies left out. */
+/* A sequence of this DP rank, all its CP ranks together. */
 typedef struct bp_loss_sequence {
-    size_t size;
     uint64_t valid;
     double logprob_sum, entropy_sum;
     double perplexity; /* 0 without valid tokens */
 } bp_loss_sequence;
 
-BP_API uint64_t bp_loss_sequence_count(const bp_loss *loss);
-BP_API bp_status bp_loss_sequence_get(const bp_loss *loss, uint64_t index, bp_loss_sequence *sequence);
+typedef struct bp_loss_info {
+    bp_pool *pool;                     /* serves the workspace. Not a reference */
+    const bp_loss_sequence *sequences; /* of the last reduce, in the order they were added, without dummies */
+    uint64_t sequence_count;           /* 0: there was no reduce, or it failed */
+} bp_loss_info;
+
+/* Lives as long as the client; bp_loss_reduce changes the sequences. NULL for NULL. */
+BP_API const bp_loss_info *bp_loss_get_info(const bp_loss *loss);
 
 #ifdef __cplusplus
 }

@@ -13,13 +13,10 @@
 extern "C" {
 #endif
 
-#define BP_NCCL_FUNCTIONS_VERSION 1u
-
 /* Functions of one copy, by their own names; without NCCL's types: results, data types and reductions are int, handles are pointers,
  * streams are CUstream. Those marked may be NULL. */
 typedef struct bp_nccl_functions {
-    size_t size;      /* sizeof(bp_nccl_functions) */
-    uint32_t version; /* BP_NCCL_FUNCTIONS_VERSION */
+    size_t size; /* sizeof(bp_nccl_functions) */
     int (*ncclGetVersion)(int *version);
     const char *(*ncclGetErrorString)(int result);
     const char *(*ncclGetLastError)(void *comm);
@@ -37,14 +34,10 @@ typedef struct bp_nccl_functions {
     int (*ncclCommWindowDeregister)(void *comm, void *window);                                        /* may be NULL */
 } bp_nccl_functions;
 
-/* Fills the table from the copy of NCCL that this process has loaded; functions->size must be set. Loads nothing. Errors:
- * BP_ERR_UNSUPPORTED (none is loaded; several are: names their files; older than 2.19), BP_ERR_INVALID_ARGUMENT. */
-BP_API bp_status bp_nccl_find(bp_nccl_functions *functions);
-
 typedef struct bp_nccl_config {
     size_t size;
     void *comm;                         /* ncclComm_t; stays the caller's */
-    const bp_nccl_functions *functions; /* copied; NULL: bp_nccl_find */
+    const bp_nccl_functions *functions; /* copied; NULL: of the one copy of NCCL that this process has loaded */
     bp_device *device;                  /* the cuda device of the communicator's GPU */
     bp_comm *
         control; /* exchanges go over it, with the same ranks in the same order; NULL: over NCCL itself, on a stream of its own */
@@ -57,7 +50,8 @@ typedef struct bp_nccl_config {
 BP_API bp_status bp_nccl_config_init(bp_nccl_config *config, size_t size);
 
 /* Wraps a communicator. Not collective. Errors: BP_ERR_INVALID_ARGUMENT (an incomplete table, a control communicator of other ranks, a
- * communicator that NCCL calls broken), BP_ERR_UNSUPPORTED (NCCL missing or older than 2.19), BP_ERR_MISMATCH (another GPU than the
+ * communicator that NCCL calls broken), BP_ERR_UNSUPPORTED (without a table: no copy of NCCL is loaded, or several are: names
+ * their files; NCCL older than 2.19), BP_ERR_MISMATCH (another GPU than the
  * device's: names both), BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY. */
 BP_API bp_status bp_comm_create_nccl(const bp_nccl_config *config, bp_comm **comm);
 

@@ -133,9 +133,6 @@ typedef enum bp_residency {
     BP_RESTORING = 4 /* begun: has its memory */
 } bp_residency;
 
-/* "resident", "offloading", "offloaded", "restoring"; "invalid" otherwise. Static. */
-BP_API const char *bp_residency_name(bp_residency residency);
-
 typedef struct bp_offload_group {
     size_t size;
     const char *name; /* lives as long as the offload */
@@ -152,11 +149,10 @@ typedef struct bp_offload_group {
     int32_t pinned;              /* 1: its host memory is pinned */
 } bp_offload_group;
 
-/* In the order of their first slab. */
-BP_API size_t bp_offload_group_count(const bp_offload *offload);
-BP_API bp_status bp_offload_group_get(const bp_offload *offload, size_t index, bp_offload_group *group);
-/* By name. Errors: BP_ERR_INVALID_ARGUMENT (no such group). */
-BP_API bp_status bp_offload_group_find(const bp_offload *offload, const char *name, bp_offload_group *group);
+/* A snapshot of all groups, in the order of their first slab: which there are and what their names are never changes. Fills up to `capacity`
+ * entries, which follow each other groups[0].size bytes apart (set it to sizeof groups[0]); *count is how many groups there are. Any thread,
+ * also after the pool was destroyed. Errors: BP_ERR_INVALID_ARGUMENT. */
+BP_API bp_status bp_offload_groups(const bp_offload *offload, bp_offload_group *groups, size_t capacity, size_t *count);
 
 /* ---- readers ------------------------------------------------------------------------------------------------------- */
 

@@ -40,13 +40,20 @@ BP_API bp_status bp_packing_add_interval(bp_packing *packing, size_t item, uint6
  * Errors: BP_ERR_INVALID_ARGUMENT (no such item, an item with itself), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_add_conflict(bp_packing *packing, size_t item, size_t other);
 
-BP_API size_t bp_packing_item_count(const bp_packing *packing);
-/* 0 for what is no item. */
-BP_API uint64_t bp_packing_item_size(const bp_packing *packing, size_t item);
-/* Intervals as they were added, numbered from 0. Errors: BP_ERR_INVALID_ARGUMENT (no such interval). */
-BP_API size_t bp_packing_interval_count(const bp_packing *packing);
-BP_API bp_status bp_packing_interval(const bp_packing *packing, size_t index, size_t *item, uint64_t *begin,
-                                     uint64_t *end);
+typedef struct bp_packing_interval {
+    uint64_t begin, end; /* half-open */
+    uint32_t item;
+} bp_packing_interval;
+
+typedef struct bp_packing_info {
+    const uint64_t *sizes; /* by item */
+    size_t item_count;
+    const bp_packing_interval *intervals; /* as they were added */
+    size_t interval_count;
+} bp_packing_info;
+
+/* Lives as long as the packing; adding an item or an interval changes it and may move its arrays. NULL for NULL. */
+BP_API const bp_packing_info *bp_packing_get_info(const bp_packing *packing);
 
 /* The largest sum of sizes found of items that all conflict with each other: no placement takes less. For items with intervals
  * only that is the largest sum live at once; added conflicts are counted where they extend such a set.

@@ -12,7 +12,7 @@
  * the system says which that is: sysfs and mbind, which need no library (hwloc reads the same file).
  *
  * jemalloc is the program's own where it is linked with one or preloads it; else the system's is loaded. Debian's cannot be loaded into a
- * process that was not started with it (it wants more static thread-local storage than is left): bp_pinned_because says so, and what to do.
+ * process that was not started with it (it wants more static thread-local storage than is left): bp_pinned_statistics.because says so, and what to do.
  *
  * Thread safety: any thread. Capture: allocating may pin, which drivers refuse while capturing; freeing a planned piece unpins.
  *
@@ -77,14 +77,13 @@ typedef struct bp_pinned_statistics {
     uint64_t huge_bytes;       /* of all memory so far, in huge pages when it was touched; 0: the system does not say */
     uint64_t touch_ns, pin_ns; /* that first touches and pinning have taken so far */
     int32_t numa_node;         /* -1: none chosen */
+    /* Strings live as long as the pinned memory. */
+    const char *allocator; /* "jemalloc 5.3.0 (the program's)", "jemalloc 5.3.0 (libjemalloc.so.2)", "plain" */
+    const char *because;   /* why it is plain, and what would change that; "" where nothing else was asked for */
 } bp_pinned_statistics;
 
+/* Any thread, beside all other calls. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_pinned_statistics_get(const bp_pinned *pinned, bp_pinned_statistics *statistics);
-
-/* "jemalloc 5.3.0 (the program's)", "jemalloc 5.3.0 (libjemalloc.so.2)", "plain". Lives as long as `pinned`. */
-BP_API const char *bp_pinned_allocator_name(const bp_pinned *pinned);
-/* Why it is plain, and what would change that; "" where nothing else was asked for. Lives as long as `pinned`. */
-BP_API const char *bp_pinned_because(const bp_pinned *pinned);
 
 #ifdef __cplusplus
 }

@@ -73,10 +73,14 @@ BP_API bp_status bp_profile_step(bp_profile *profile, uint64_t step);
 BP_API bp_status bp_profile_start(bp_profile *profile, const char *label);
 BP_API bp_status bp_profile_stop(bp_profile *profile);
 
-/* 1: recording now. */
-BP_API int bp_profile_is_recording(const bp_profile *profile);
-/* The file that was written last in a format (one BP_PROFILE bit), "" for none yet. Until the next call. */
-BP_API const char *bp_profile_path(const bp_profile *profile, uint32_t format);
+typedef struct bp_profile_info {
+    int32_t recording;       /* 1: now */
+    const char *pickle_path; /* file that was written last; "": none yet */
+    const char *trace_path;
+} bp_profile_info;
+
+/* Lives as long as the profile; the next call for it may change what is shown, paths included. NULL for NULL. */
+BP_API const bp_profile_info *bp_profile_get_info(const bp_profile *profile);
 
 /* What the pools have now and what they recorded, as a file at `path`: at any time, also when something went wrong. The ring goes on. Errors:
  * BP_ERR_INVALID_ARGUMENT, BP_ERR_IO, BP_ERR_NO_HOST_MEMORY. */

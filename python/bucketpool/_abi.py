@@ -5,7 +5,7 @@ What each thing means is in the header of its section. Objects are c_void_p; enu
 has, for each library, the result and the arguments of its functions; _library.py declares them."""
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
-                    c_size_t, c_uint, c_uint16, c_uint32, c_uint64, c_uint8, c_ulonglong, c_void_p, sizeof)
+                    c_size_t, c_uint32, c_uint64, c_uint8, c_void_p, sizeof)
 from typing import Any, Dict, List, Tuple
 
 
@@ -38,51 +38,12 @@ BP_ERR_TIMEOUT = 16
 
 # ---- device.h ------------------------------------------------------------------------------------------------------
 
-BP_OP_RESERVE = 0
-BP_OP_UNRESERVE = 1
-BP_OP_COMMIT = 2
-BP_OP_DECOMMIT = 3
-BP_OP_MAP = 4
-BP_OP_UNMAP = 5
-BP_OP_PROTECT = 6
-BP_OP_ALLOCATE = 7
-BP_OP_FREE = 8
-BP_OP_STREAM_CREATE = 9
-BP_OP_STREAM_IMPORT = 10
-BP_OP_STREAM_DESTROY = 11
-BP_OP_STREAM_SYNCHRONIZE = 12
-BP_OP_SYNCHRONIZE = 13
-BP_OP_CALL = 14
-BP_OP_FILL = 15
-BP_OP_COPY = 16
-BP_OP_EVENT_CREATE = 17
-BP_OP_EVENT_DESTROY = 18
-BP_OP_EVENT_RECORD = 19
-BP_OP_STREAM_WAIT = 20
-BP_OP_EVENT_SYNCHRONIZE = 21
-BP_OP_PIN = 22
-BP_OP_UNPIN = 23
-BP_OP_CAPTURE_OF = 24
-BP_OP_GRAPH_BEGIN = 25
-BP_OP_GRAPH_END = 26
-BP_OP_GRAPH_LAUNCH = 27
-BP_OP_GRAPH_DESTROY = 28
-BP_OP_COUNT = 29
 bp_host_function = CFUNCTYPE(None, c_void_p)
 
 
 class bp_host_config(Sized):
     _fields_ = [("size", c_size_t), ("memory_bytes", c_uint64), ("granularity", c_uint64), ("queue_length", c_uint32),
                 ("max_delay_us", c_uint32), ("delay_seed", c_uint64)]
-
-
-class bp_device_call(Sized):
-    _fields_ = [("size", c_size_t), ("operation", c_int), ("access", c_uint32), ("address", c_void_p),
-                ("bytes", c_uint64), ("handle", c_uint64), ("stream", c_void_p), ("event", c_void_p),
-                ("graph", c_void_p)]
-
-
-bp_device_trace = CFUNCTYPE(c_int, c_void_p, POINTER(bp_device_call))
 
 
 class bp_device_usage(Sized):
@@ -415,9 +376,14 @@ class bp_capture_config(Sized):
                 ("collectives", c_int)]
 
 
-class bp_capture_summary(Sized):
-    _fields_ = [("size", c_size_t), ("name", c_char_p), ("ended", c_int32), ("acquires", c_uint64),
-                ("releases", c_uint64), ("waits", c_uint64), ("bytes", c_uint64), ("launches", c_uint64)]
+class bp_capture_slab(Structure):
+    _fields_ = [("slab", c_uint32), ("has_collectives", c_int32)]
+
+
+class bp_capture_info(Structure):
+    _fields_ = [("name", c_char_p), ("ended", c_int32), ("acquires", c_uint64), ("releases", c_uint64),
+                ("waits", c_uint64), ("bytes", c_uint64), ("slabs", POINTER(bp_capture_slab)), ("slab_count", c_size_t),
+                ("launches", c_uint64)]
 
 
 # ---- comm.h --------------------------------------------------------------------------------------------------------
@@ -445,19 +411,30 @@ class bp_comm_callbacks(Sized):
                 ("abort", CFUNCTYPE(c_int, c_void_p)), ("destroy", CFUNCTYPE(None, c_void_p))]
 
 
+class bp_comm_info(Structure):
+    _fields_ = [("name", c_char_p), ("version_name", c_char_p), ("rank", c_uint32), ("ranks", c_uint32)]
+
+
 class bp_registration_entry(Sized):
     _fields_ = [("size", c_size_t), ("comm", c_void_p), ("group", c_char_p), ("kind", c_int), ("exact", c_int32),
                 ("traffic", c_uint32)]
 
 
-class bp_window(Sized):
-    _fields_ = [("size", c_size_t), ("slab", c_uint32), ("entry", c_uint32), ("address", c_void_p), ("bytes", c_uint64),
-                ("asked", c_int), ("granted", c_int), ("handle", c_void_p), ("because", c_char_p)]
+class bp_registration_window(Structure):
+    _fields_ = [("slab", c_uint32), ("entry", c_uint32), ("address", c_void_p), ("bytes", c_uint64), ("asked", c_int),
+                ("granted", c_int), ("handle", c_void_p), ("because", c_char_p)]
+
+
+class bp_registration_warning(Structure):
+    _fields_ = [("entry", c_uint32), ("text", c_char_p)]
+
+
+class bp_registration_info(Structure):
+    _fields_ = [("windows", POINTER(bp_registration_window)), ("window_count", c_size_t),
+                ("warnings", POINTER(bp_registration_warning)), ("warning_count", c_size_t)]
 
 
 # ---- comm_ops.h ----------------------------------------------------------------------------------------------------
-
-BP_COMM_OPS_VERSION = 1
 
 
 class bp_comm_traits(Sized):
@@ -466,7 +443,7 @@ class bp_comm_traits(Sized):
 
 
 class bp_comm_ops(Sized):
-    _fields_ = [("size", c_size_t), ("version", c_uint32), ("name", c_char_p), ("destroy", CFUNCTYPE(None, c_void_p)),
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("destroy", CFUNCTYPE(None, c_void_p)),
                 ("traits", CFUNCTYPE(c_int, c_void_p, POINTER(bp_comm_traits))),
                 ("exchange", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_void_p)),
                 ("all_gather", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p)),
@@ -496,11 +473,10 @@ class bp_cp_split_config(Sized):
                 ("total_multiple", c_uint64), ("last_is_dummy", c_int32), ("comm", c_void_p)]
 
 
-class bp_cp_split_info(Sized):
-    _fields_ = [("size", c_size_t), ("ranks", c_uint32), ("rank", c_uint32), ("sequences", c_uint64),
-                ("data_sequences", c_uint64), ("data_tokens", c_uint64), ("packed_tokens", c_uint64),
-                ("padded_tokens", c_uint64), ("local_tokens", c_uint64), ("longest", c_uint64),
-                ("fingerprint", c_uint64)]
+class bp_cp_split_info(Structure):
+    _fields_ = [("ranks", c_uint32), ("rank", c_uint32), ("sequences", c_uint64), ("data_sequences", c_uint64),
+                ("data_tokens", c_uint64), ("packed_tokens", c_uint64), ("padded_tokens", c_uint64),
+                ("local_tokens", c_uint64), ("longest", c_uint64), ("fingerprint", c_uint64)]
 
 
 class bp_cp_tensor(Structure):
@@ -517,84 +493,6 @@ class bp_cp_rearrangement(Sized):
                 ("to", bp_cp_tensor), ("shift", c_int), ("fill", c_uint8 * 16), ("fill_bytes", c_uint32)]
 
 
-# ---- cuda_driver.h -------------------------------------------------------------------------------------------------
-
-BP_CUDA_DRIVER_VERSION = 2
-
-
-class bp_cu_allocation_prop(Structure):
-    _fields_ = [("type", c_int), ("handle_types", c_int), ("location_type", c_int), ("location_id", c_int),
-                ("win32_metadata", c_void_p), ("compression_type", c_uint8), ("gpu_direct_rdma_capable", c_uint8),
-                ("usage", c_uint16), ("reserved", c_uint8 * 4)]
-
-
-class bp_cu_access(Structure):
-    _fields_ = [("location_type", c_int), ("location_id", c_int), ("flags", c_int)]
-
-
-class bp_cu_multicast_prop(Structure):
-    _fields_ = [("devices", c_uint32), ("bytes", c_size_t), ("handle_types", c_uint64), ("flags", c_uint64)]
-
-
-class bp_cuda_driver(Sized):
-    _fields_ = [("size", c_size_t), ("version", c_uint32), ("cuInit", CFUNCTYPE(c_int, c_uint)),
-                ("cuDriverGetVersion", CFUNCTYPE(c_int, POINTER(c_int))),
-                ("cuGetErrorName", CFUNCTYPE(c_int, c_int, POINTER(c_char_p))),
-                ("cuGetErrorString", CFUNCTYPE(c_int, c_int, POINTER(c_char_p))),
-                ("cuDeviceGetCount", CFUNCTYPE(c_int, POINTER(c_int))),
-                ("cuDeviceGet", CFUNCTYPE(c_int, POINTER(c_int), c_int)),
-                ("cuDeviceGetName", CFUNCTYPE(c_int, c_char_p, c_int, c_int)),
-                ("cuDeviceGetAttribute", CFUNCTYPE(c_int, POINTER(c_int), c_int, c_int)),
-                ("cuDeviceCanAccessPeer", CFUNCTYPE(c_int, POINTER(c_int), c_int, c_int)),
-                ("cuDevicePrimaryCtxRetain", CFUNCTYPE(c_int, POINTER(c_void_p), c_int)),
-                ("cuDevicePrimaryCtxRelease", CFUNCTYPE(c_int, c_int)),
-                ("cuCtxPushCurrent", CFUNCTYPE(c_int, c_void_p)),
-                ("cuCtxPopCurrent", CFUNCTYPE(c_int, POINTER(c_void_p))),
-                ("cuCtxGetCurrent", CFUNCTYPE(c_int, POINTER(c_void_p))), ("cuCtxSynchronize", CFUNCTYPE(c_int)),
-                ("cuMemGetInfo", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(c_size_t))),
-                ("cuMemGetAllocationGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_allocation_prop),
-                                                            c_int)),
-                ("cuMulticastGetGranularity", CFUNCTYPE(c_int, POINTER(c_size_t), POINTER(bp_cu_multicast_prop),
-                                                        c_int)),
-                ("cuMemAddressReserve", CFUNCTYPE(c_int, POINTER(c_uint64), c_size_t, c_size_t, c_uint64, c_ulonglong)),
-                ("cuMemAddressFree", CFUNCTYPE(c_int, c_uint64, c_size_t)),
-                ("cuMemCreate", CFUNCTYPE(c_int, POINTER(c_ulonglong), c_size_t, POINTER(bp_cu_allocation_prop),
-                                          c_ulonglong)),
-                ("cuMemRelease", CFUNCTYPE(c_int, c_ulonglong)),
-                ("cuMemMap", CFUNCTYPE(c_int, c_uint64, c_size_t, c_size_t, c_ulonglong, c_ulonglong)),
-                ("cuMemUnmap", CFUNCTYPE(c_int, c_uint64, c_size_t)),
-                ("cuMemSetAccess", CFUNCTYPE(c_int, c_uint64, c_size_t, POINTER(bp_cu_access), c_size_t)),
-                ("cuMemAlloc", CFUNCTYPE(c_int, POINTER(c_uint64), c_size_t)),
-                ("cuMemFree", CFUNCTYPE(c_int, c_uint64)),
-                ("cuMemAllocAsync", CFUNCTYPE(c_int, POINTER(c_uint64), c_size_t, c_void_p)),
-                ("cuMemFreeAsync", CFUNCTYPE(c_int, c_uint64, c_void_p)),
-                ("cuMemHostRegister", CFUNCTYPE(c_int, c_void_p, c_size_t, c_uint)),
-                ("cuMemHostUnregister", CFUNCTYPE(c_int, c_void_p)),
-                ("cuStreamCreate", CFUNCTYPE(c_int, POINTER(c_void_p), c_uint)),
-                ("cuStreamDestroy", CFUNCTYPE(c_int, c_void_p)), ("cuStreamSynchronize", CFUNCTYPE(c_int, c_void_p)),
-                ("cuStreamGetCtx", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
-                ("cuStreamWaitEvent", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint)),
-                ("cuStreamGetCaptureInfo", CFUNCTYPE(c_int, c_void_p, POINTER(c_int), POINTER(c_uint64),
-                                                     POINTER(c_void_p), POINTER(POINTER(c_void_p)), POINTER(c_size_t))),
-                ("cuLaunchHostFunc", CFUNCTYPE(c_int, c_void_p, CFUNCTYPE(None, c_void_p), c_void_p)),
-                ("cuMemsetD8Async", CFUNCTYPE(c_int, c_uint64, c_uint8, c_size_t, c_void_p)),
-                ("cuMemcpyAsync", CFUNCTYPE(c_int, c_uint64, c_uint64, c_size_t, c_void_p)),
-                ("cuEventCreate", CFUNCTYPE(c_int, POINTER(c_void_p), c_uint)),
-                ("cuEventDestroy", CFUNCTYPE(c_int, c_void_p)), ("cuEventRecord", CFUNCTYPE(c_int, c_void_p, c_void_p)),
-                ("cuEventSynchronize", CFUNCTYPE(c_int, c_void_p)),
-                ("cuStreamBeginCapture", CFUNCTYPE(c_int, c_void_p, c_int)),
-                ("cuStreamEndCapture", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p))),
-                ("cuGraphInstantiate", CFUNCTYPE(c_int, POINTER(c_void_p), c_void_p, c_ulonglong)),
-                ("cuGraphLaunch", CFUNCTYPE(c_int, c_void_p, c_void_p)),
-                ("cuGraphExecDestroy", CFUNCTYPE(c_int, c_void_p)), ("cuGraphDestroy", CFUNCTYPE(c_int, c_void_p)),
-                ("cuModuleLoadData", CFUNCTYPE(c_int, POINTER(c_void_p), c_void_p)),
-                ("cuModuleUnload", CFUNCTYPE(c_int, c_void_p)),
-                ("cuModuleGetFunction", CFUNCTYPE(c_int, POINTER(c_void_p), c_void_p, c_char_p)),
-                ("cuFuncLoad", CFUNCTYPE(c_int, c_void_p)),
-                ("cuLaunchKernel", CFUNCTYPE(c_int, c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
-                                             c_void_p, POINTER(c_void_p), POINTER(c_void_p)))]
-
-
 # ---- cuda.h --------------------------------------------------------------------------------------------------------
 
 BP_CUDA_VIRTUAL = 0
@@ -602,30 +500,21 @@ BP_CUDA_PLAIN = 1
 
 
 class bp_cuda_config(Sized):
-    _fields_ = [("size", c_size_t), ("ordinal", c_int32), ("driver", POINTER(bp_cuda_driver)), ("memory", c_int),
+    _fields_ = [("size", c_size_t), ("ordinal", c_int32), ("driver", c_char_p), ("memory", c_int),
                 ("memory_bytes", c_uint64), ("no_fabric", c_int32)]
 
 
-class bp_cuda_info(Sized):
-    _fields_ = [("size", c_size_t), ("name", c_char * 64), ("ordinal", c_int32), ("driver_version", c_int32),
-                ("compute_major", c_int32), ("compute_minor", c_int32), ("handle_types", c_int32), ("rdma", c_int32),
-                ("peers", c_int32), ("stream_ordered", c_int32), ("recommended_granularity", c_uint64),
-                ("multicast_granularity", c_uint64), ("total_bytes", c_uint64)]
-
-
-class bp_cuda_scope(Structure):
-    _fields_ = [("entered", c_void_p)]
-
-
-class bp_cuda_grid(Sized):
-    _fields_ = [("size", c_size_t), ("blocks", c_uint32 * 3), ("threads", c_uint32 * 3), ("shared_bytes", c_uint32)]
+class bp_cuda_info(Structure):
+    _fields_ = [("name", c_char * 64), ("ordinal", c_int32), ("driver_version", c_int32), ("compute_major", c_int32),
+                ("compute_minor", c_int32), ("handle_types", c_int32), ("rdma", c_int32), ("peers", c_int32),
+                ("stream_ordered", c_int32), ("recommended_granularity", c_uint64), ("multicast_granularity", c_uint64),
+                ("total_bytes", c_uint64)]
 
 
 # ---- device_ops.h --------------------------------------------------------------------------------------------------
 
 BP_ACCESS_NONE = 0
 BP_ACCESS_READ_WRITE = 1
-BP_DEVICE_OPS_VERSION = 2
 
 
 class bp_device_traits(Sized):
@@ -634,7 +523,7 @@ class bp_device_traits(Sized):
 
 
 class bp_device_ops(Sized):
-    _fields_ = [("size", c_size_t), ("version", c_uint32), ("name", c_char_p), ("destroy", CFUNCTYPE(None, c_void_p)),
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("destroy", CFUNCTYPE(None, c_void_p)),
                 ("traits", CFUNCTYPE(c_int, c_void_p, POINTER(bp_device_traits))),
                 ("reserve", CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, POINTER(c_void_p))),
                 ("unreserve", CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64)),
@@ -671,7 +560,7 @@ class bp_device_ops(Sized):
 # ---- dlpack.h ------------------------------------------------------------------------------------------------------
 
 
-class bp_lend(Sized):
+class bp_export_config(Sized):
     _fields_ = [("size", c_size_t), ("id", c_uint32), ("dtype", c_int), ("versioned", c_int32)]
 
 
@@ -705,9 +594,9 @@ class bp_logprob_config(Sized):
                 ("comm", c_void_p), ("targets", c_int), ("threads", c_uint32), ("kernels", c_uint32)]
 
 
-class bp_logprob_info(Sized):
-    _fields_ = [("size", c_size_t), ("kernels", c_char_p), ("threads", c_uint32), ("workspace_bytes", c_uint64),
-                ("planned_bytes", c_uint64), ("vocab", c_uint64)]
+class bp_logprob_info(Structure):
+    _fields_ = [("kernels", c_char_p), ("threads", c_uint32), ("workspace_bytes", c_uint64),
+                ("planned_bytes", c_uint64), ("vocab", c_uint64), ("pool", c_void_p)]
 
 
 class bp_logprob_batch(Sized):
@@ -735,10 +624,10 @@ class bp_lm_head_config(Sized):
                 ("partial_hidden_grad", c_int32)]
 
 
-class bp_lm_head_info(Sized):
-    _fields_ = [("size", c_size_t), ("kernels", c_char_p), ("products", c_char_p), ("threads", c_uint32),
-                ("chunk_bytes", c_uint64), ("other_bytes", c_uint64), ("workspace_bytes", c_uint64),
-                ("planned_bytes", c_uint64), ("vocab", c_uint64)]
+class bp_lm_head_info(Structure):
+    _fields_ = [("kernels", c_char_p), ("products", c_char_p), ("threads", c_uint32), ("chunk_bytes", c_uint64),
+                ("other_bytes", c_uint64), ("workspace_bytes", c_uint64), ("planned_bytes", c_uint64),
+                ("vocab", c_uint64), ("pool", c_void_p)]
 
 
 class bp_lm_head_batch(Sized):
@@ -777,18 +666,19 @@ class bp_loss_statistics(Sized):
                 ("epsilon", c_double), ("loss", c_double), ("entropy", c_double), ("perplexity", c_double)]
 
 
-class bp_loss_sequence(Sized):
-    _fields_ = [("size", c_size_t), ("valid", c_uint64), ("logprob_sum", c_double), ("entropy_sum", c_double),
-                ("perplexity", c_double)]
+class bp_loss_sequence(Structure):
+    _fields_ = [("valid", c_uint64), ("logprob_sum", c_double), ("entropy_sum", c_double), ("perplexity", c_double)]
+
+
+class bp_loss_info(Structure):
+    _fields_ = [("pool", c_void_p), ("sequences", POINTER(bp_loss_sequence)), ("sequence_count", c_uint64)]
 
 
 # ---- nccl.h --------------------------------------------------------------------------------------------------------
 
-BP_NCCL_FUNCTIONS_VERSION = 1
-
 
 class bp_nccl_functions(Sized):
-    _fields_ = [("size", c_size_t), ("version", c_uint32), ("ncclGetVersion", CFUNCTYPE(c_int, POINTER(c_int))),
+    _fields_ = [("size", c_size_t), ("ncclGetVersion", CFUNCTYPE(c_int, POINTER(c_int))),
                 ("ncclGetErrorString", CFUNCTYPE(c_char_p, c_int)), ("ncclGetLastError", CFUNCTYPE(c_char_p, c_void_p)),
                 ("ncclCommCount", CFUNCTYPE(c_int, c_void_p, POINTER(c_int))),
                 ("ncclCommUserRank", CFUNCTYPE(c_int, c_void_p, POINTER(c_int))),
@@ -826,7 +716,8 @@ class bp_pinned_statistics(Sized):
     _fields_ = [("size", c_size_t), ("pinned_bytes", c_uint64), ("peak_pinned_bytes", c_uint64),
                 ("planned_pieces", c_uint64), ("planned_bytes", c_uint64), ("small_pieces", c_uint64),
                 ("small_bytes", c_uint64), ("slab_bytes", c_uint64), ("slab_used_bytes", c_uint64),
-                ("huge_bytes", c_uint64), ("touch_ns", c_uint64), ("pin_ns", c_uint64), ("numa_node", c_int32)]
+                ("huge_bytes", c_uint64), ("touch_ns", c_uint64), ("pin_ns", c_uint64), ("numa_node", c_int32),
+                ("allocator", c_char_p), ("because", c_char_p)]
 
 
 # ---- offload.h -----------------------------------------------------------------------------------------------------
@@ -865,6 +756,15 @@ BP_PACK_INFEASIBLE = 2
 BP_PACK_NOT_FOUND = 3
 
 
+class bp_packing_interval(Structure):
+    _fields_ = [("begin", c_uint64), ("end", c_uint64), ("item", c_uint32)]
+
+
+class bp_packing_info(Structure):
+    _fields_ = [("sizes", POINTER(c_uint64)), ("item_count", c_size_t), ("intervals", POINTER(bp_packing_interval)),
+                ("interval_count", c_size_t)]
+
+
 class bp_pack_config(Sized):
     _fields_ = [("size", c_size_t), ("capacity", c_uint64), ("work", c_uint64), ("known", POINTER(c_uint64))]
 
@@ -889,6 +789,10 @@ class bp_profile_config(Sized):
                 ("profile_step_count", c_size_t), ("max_entries", c_uint64), ("rank", c_uint32), ("ranks", c_uint32),
                 ("record_ranks", POINTER(c_uint32)), ("record_rank_count", c_size_t), ("coordinates", c_char_p),
                 ("formats", c_uint32), ("plans", POINTER(c_void_p))]
+
+
+class bp_profile_info(Structure):
+    _fields_ = [("recording", c_int32), ("pickle_path", c_char_p), ("trace_path", c_char_p)]
 
 
 # ---- torch_allocator.h ---------------------------------------------------------------------------------------------
@@ -949,11 +853,8 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_host_config_init": (c_int, [POINTER(bp_host_config), c_size_t]),
         "bp_device_create_host": (c_int, [POINTER(bp_host_config), POINTER(c_void_p)]),
         "bp_device_create_null": (c_int, [POINTER(c_void_p)]),
-        "bp_device_operation_name": (c_char_p, [c_int]),
-        "bp_device_create_trace": (c_int, [c_void_p, bp_device_trace, c_void_p, POINTER(c_void_p)]),
         "bp_device_destroy": (None, [POINTER(c_void_p)]),
         "bp_device_name": (c_char_p, [c_void_p]),
-        "bp_device_is_inherited": (c_int, [c_void_p]),
         "bp_device_is_host_accessible": (c_int, [c_void_p]),
         "bp_device_synchronize": (c_int, [c_void_p]),
         "bp_device_usage_get": (c_int, [c_void_p, POINTER(bp_device_usage)]),
@@ -962,7 +863,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_stream_destroy": (None, [POINTER(c_void_p)]),
         "bp_stream_name": (c_char_p, [c_void_p]),
         "bp_stream_native": (c_int, [c_void_p, POINTER(c_uint64)]),
-        "bp_stream_check": (c_int, [c_void_p, c_void_p, c_char_p]),
         "bp_stream_synchronize": (c_int, [c_void_p]),
         "bp_stream_call": (c_int, [c_void_p, bp_host_function, c_void_p]),
         "bp_stream_fill": (c_int, [c_void_p, c_void_p, c_uint8, c_uint64]),
@@ -1059,20 +959,15 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_capture_config_init": (c_int, [POINTER(bp_capture_config), c_size_t]),
         "bp_capture_begin": (c_int, [c_void_p, POINTER(bp_capture_config), POINTER(c_void_p)]),
         "bp_capture_end": (c_int, [c_void_p]),
-        "bp_capture_abandon": (None, [POINTER(c_void_p)]),
         "bp_capture_before_launch": (c_int, [c_void_p, c_void_p]),
         "bp_capture_launched": (c_int, [c_void_p, c_void_p]),
         "bp_capture_destroy": (None, [POINTER(c_void_p)]),
-        "bp_capture_summary_get": (c_int, [c_void_p, POINTER(bp_capture_summary)]),
-        "bp_capture_touches_slab": (c_int, [c_void_p, c_uint32]),
-        "bp_capture_pins_slab": (c_int, [c_void_p, c_uint32]),
+        "bp_capture_get_info": (POINTER(bp_capture_info), [c_void_p]),
         "bp_pool_is_capturing": (c_int, [c_void_p]),
         "bp_comm_create_self": (c_int, [POINTER(c_void_p)]),
         "bp_comm_create_callback": (c_int, [POINTER(bp_comm_callbacks), c_void_p, c_char_p, POINTER(c_void_p)]),
         "bp_comm_destroy": (None, [POINTER(c_void_p)]),
-        "bp_comm_rank": (c_uint32, [c_void_p]),
-        "bp_comm_ranks": (c_uint32, [c_void_p]),
-        "bp_comm_name": (c_char_p, [c_void_p]),
+        "bp_comm_get_info": (POINTER(bp_comm_info), [c_void_p]),
         "bp_comm_exchange": (c_int, [c_void_p, c_void_p, c_uint64, c_void_p]),
         "bp_comm_all_gather": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, c_void_p]),
         "bp_comm_all_reduce": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p]),
@@ -1083,29 +978,16 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_registration_entry_init": (c_int, [POINTER(bp_registration_entry), c_size_t]),
         "bp_registration_create": (c_int, [c_void_p, POINTER(bp_registration_entry), c_size_t, POINTER(c_void_p)]),
         "bp_registration_destroy": (None, [POINTER(c_void_p)]),
-        "bp_registration_window_count": (c_size_t, [c_void_p]),
-        "bp_registration_window_get": (c_int, [c_void_p, c_size_t, POINTER(bp_window)]),
-        "bp_registration_warning_count": (c_size_t, [c_void_p, c_uint32]),
-        "bp_registration_warning": (c_char_p, [c_void_p, c_uint32, c_size_t]),
+        "bp_registration_get_info": (POINTER(bp_registration_info), [c_void_p]),
         "bp_registration_report": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
         "bp_comm_create": (c_int, [POINTER(bp_comm_ops), c_void_p, c_char_p, POINTER(c_void_p)]),
-        "bp_cuda_driver_load": (c_int, [c_char_p, POINTER(bp_cuda_driver)]),
         "bp_cuda_config_init": (c_int, [POINTER(bp_cuda_config), c_size_t]),
         "bp_device_create_cuda": (c_int, [POINTER(bp_cuda_config), POINTER(c_void_p)]),
-        "bp_cuda_info_get": (c_int, [c_void_p, POINTER(bp_cuda_info)]),
-        "bp_cuda_enter": (c_int, [c_void_p, POINTER(bp_cuda_scope)]),
-        "bp_cuda_leave": (None, [POINTER(bp_cuda_scope)]),
-        "bp_cuda_module_create": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
-        "bp_cuda_module_destroy": (None, [POINTER(c_void_p)]),
-        "bp_cuda_module_kernel": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
-        "bp_cuda_launch": (c_int, [c_void_p, POINTER(bp_cuda_grid), POINTER(c_void_p), c_void_p]),
+        "bp_cuda_get_info": (POINTER(bp_cuda_info), [c_void_p]),
         "bp_device_create": (c_int, [POINTER(bp_device_ops), c_void_p, POINTER(c_void_p)]),
-        "bp_device_table": (POINTER(bp_device_ops), [c_void_p, POINTER(c_void_p)]),
-        "bp_lend_init": (c_int, [POINTER(bp_lend), c_size_t]),
-        "bp_pool_lend": (c_int, [c_void_p, POINTER(bp_lend), POINTER(c_void_p)]),
-        "bp_lent_back": (None, [POINTER(c_void_p)]),
-        "bp_pool_lent_count": (c_uint64, [c_void_p]),
-        "bp_nccl_find": (c_int, [POINTER(bp_nccl_functions)]),
+        "bp_export_config_init": (c_int, [POINTER(bp_export_config), c_size_t]),
+        "bp_pool_export": (c_int, [c_void_p, POINTER(bp_export_config), POINTER(c_void_p)]),
+        "bp_export_delete": (None, [POINTER(c_void_p)]),
         "bp_nccl_config_init": (c_int, [POINTER(bp_nccl_config), c_size_t]),
         "bp_comm_create_nccl": (c_int, [POINTER(bp_nccl_config), POINTER(c_void_p)]),
         "bp_pinned_config_init": (c_int, [POINTER(bp_pinned_config), c_size_t]),
@@ -1114,8 +996,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_pinned_allocate": (c_int, [c_void_p, c_uint64, c_uint64, POINTER(c_void_p)]),
         "bp_pinned_free": (c_int, [c_void_p, c_void_p]),
         "bp_pinned_statistics_get": (c_int, [c_void_p, POINTER(bp_pinned_statistics)]),
-        "bp_pinned_allocator_name": (c_char_p, [c_void_p]),
-        "bp_pinned_because": (c_char_p, [c_void_p]),
         "bp_offload_config_init": (c_int, [POINTER(bp_offload_config), c_size_t]),
         "bp_offload_create": (c_int, [c_void_p, POINTER(bp_offload_config), POINTER(c_void_p)]),
         "bp_offload_destroy": (None, [POINTER(c_void_p)]),
@@ -1124,10 +1004,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_restore_begin": (c_int, [c_void_p, c_char_p, c_int]),
         "bp_restore_finish": (c_int, [c_void_p, c_char_p]),
         "bp_offload_trim": (None, [c_void_p]),
-        "bp_residency_name": (c_char_p, [c_int]),
-        "bp_offload_group_count": (c_size_t, [c_void_p]),
-        "bp_offload_group_get": (c_int, [c_void_p, c_size_t, POINTER(bp_offload_group)]),
-        "bp_offload_group_find": (c_int, [c_void_p, c_char_p, POINTER(bp_offload_group)]),
+        "bp_offload_groups": (c_int, [c_void_p, POINTER(bp_offload_group), c_size_t, POINTER(c_size_t)]),
         "bp_lease_take": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p)]),
         "bp_lease_return": (None, [POINTER(c_void_p)]),
         "bp_packing_create": (c_int, [POINTER(c_void_p)]),
@@ -1135,10 +1012,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_packing_add_item": (c_int, [c_void_p, c_uint64, POINTER(c_size_t)]),
         "bp_packing_add_interval": (c_int, [c_void_p, c_size_t, c_uint64, c_uint64]),
         "bp_packing_add_conflict": (c_int, [c_void_p, c_size_t, c_size_t]),
-        "bp_packing_item_count": (c_size_t, [c_void_p]),
-        "bp_packing_item_size": (c_uint64, [c_void_p, c_size_t]),
-        "bp_packing_interval_count": (c_size_t, [c_void_p]),
-        "bp_packing_interval": (c_int, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_uint64), POINTER(c_uint64)]),
+        "bp_packing_get_info": (POINTER(bp_packing_info), [c_void_p]),
         "bp_packing_bound": (c_int, [c_void_p, POINTER(c_uint32), POINTER(c_size_t), POINTER(c_uint64)]),
         "bp_pack_config_init": (c_int, [POINTER(bp_pack_config), c_size_t]),
         "bp_pack": (c_int, [c_void_p, POINTER(bp_pack_config), POINTER(c_uint64), POINTER(bp_pack_result)]),
@@ -1150,8 +1024,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_profile_step": (c_int, [c_void_p, c_uint64]),
         "bp_profile_start": (c_int, [c_void_p, c_char_p]),
         "bp_profile_stop": (c_int, [c_void_p]),
-        "bp_profile_is_recording": (c_int, [c_void_p]),
-        "bp_profile_path": (c_char_p, [c_void_p, c_uint32]),
+        "bp_profile_get_info": (POINTER(bp_profile_info), [c_void_p]),
         "bp_profile_write": (c_int, [c_void_p, c_uint32, c_char_p]),
         "bp_torch_config_init": (c_int, [POINTER(bp_torch_config), c_size_t]),
         "bp_torch_serve": (c_int, [POINTER(bp_torch_config)]),
@@ -1187,7 +1060,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_cp_split_config_init": (c_int, [POINTER(bp_cp_split_config), c_size_t]),
         "bp_cp_split_create": (c_int, [POINTER(bp_cp_split_config), POINTER(c_void_p)]),
         "bp_cp_split_destroy": (None, [POINTER(c_void_p)]),
-        "bp_cp_split_info_get": (c_int, [c_void_p, POINTER(bp_cp_split_info)]),
+        "bp_cp_split_get_info": (POINTER(bp_cp_split_info), [c_void_p]),
         "bp_cp_split_cu_seqlens": (c_int, [c_void_p, c_int, c_int, c_uint64, c_void_p]),
         "bp_cp_split_map": (c_int, [c_void_p, c_int, c_int, c_int, c_uint64, POINTER(c_int64)]),
         "bp_cp_config_init": (c_int, [POINTER(bp_cp_config), c_size_t]),
@@ -1202,8 +1075,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_logprob_config_init": (c_int, [POINTER(bp_logprob_config), c_size_t]),
         "bp_logprob_create": (c_int, [c_void_p, POINTER(bp_logprob_config), POINTER(c_void_p)]),
         "bp_logprob_destroy": (None, [POINTER(c_void_p)]),
-        "bp_logprob_info_get": (c_int, [c_void_p, POINTER(bp_logprob_info)]),
-        "bp_logprob_pool": (c_void_p, [c_void_p]),
+        "bp_logprob_get_info": (POINTER(bp_logprob_info), [c_void_p]),
         "bp_logprob_batch_init": (c_int, [POINTER(bp_logprob_batch), c_size_t]),
         "bp_logprob_saved_bytes": (c_int, [c_uint64, c_int, POINTER(c_uint64)]),
         "bp_logprob_outputs_init": (c_int, [POINTER(bp_logprob_outputs), c_size_t]),
@@ -1216,8 +1088,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_lm_head_config_init": (c_int, [POINTER(bp_lm_head_config), c_size_t]),
         "bp_lm_head_create": (c_int, [c_void_p, POINTER(bp_lm_head_config), POINTER(c_void_p)]),
         "bp_lm_head_destroy": (None, [POINTER(c_void_p)]),
-        "bp_lm_head_info_get": (c_int, [c_void_p, POINTER(bp_lm_head_info)]),
-        "bp_lm_head_pool": (c_void_p, [c_void_p]),
+        "bp_lm_head_get_info": (POINTER(bp_lm_head_info), [c_void_p]),
         "bp_lm_head_batch_init": (c_int, [POINTER(bp_lm_head_batch), c_size_t]),
         "bp_lm_head_forward": (c_int, [c_void_p, POINTER(bp_lm_head_batch), POINTER(bp_logprob_outputs), c_void_p]),
         "bp_lm_head_gradients_init": (c_int, [POINTER(bp_lm_head_gradients), c_size_t]),
@@ -1226,7 +1097,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_loss_config_init": (c_int, [POINTER(bp_loss_config), c_size_t]),
         "bp_loss_create": (c_int, [c_void_p, POINTER(bp_loss_config), POINTER(c_void_p)]),
         "bp_loss_destroy": (None, [POINTER(c_void_p)]),
-        "bp_loss_pool": (c_void_p, [c_void_p]),
         "bp_loss_begin": (c_int, [c_void_p]),
         "bp_loss_values_init": (c_int, [POINTER(bp_loss_values), c_size_t]),
         "bp_loss_add": (c_int, [c_void_p, c_void_p, POINTER(bp_loss_values), c_void_p]),
@@ -1238,7 +1108,6 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_loss_statistics_init": (c_int, [POINTER(bp_loss_statistics), c_size_t]),
         "bp_loss_statistics_get": (c_int, [c_void_p, POINTER(bp_loss_statistics)]),
         "bp_loss_statistics_merge": (c_int, [POINTER(bp_loss_statistics), POINTER(bp_loss_statistics)]),
-        "bp_loss_sequence_count": (c_uint64, [c_void_p]),
-        "bp_loss_sequence_get": (c_int, [c_void_p, c_uint64, POINTER(bp_loss_sequence)]),
+        "bp_loss_get_info": (POINTER(bp_loss_info), [c_void_p]),
     },
 }

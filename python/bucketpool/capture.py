@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 from . import _abi
-from ._library import call, configured, core, filled
+from ._library import call, configured, core, viewed
 from .device import Stream
 from .errors import CaptureError
 from .handle import Handle, Owner
@@ -18,7 +18,7 @@ class CaptureHandle(Handle):
 
 
 class CaptureSummary(NamedTuple):
-    """As bp_capture_summary in capture.h. bytes: of slabs that the graph touches."""
+    """As bp_capture_info in capture.h. bytes: of slabs that the graph touches."""
 
     name: str
     ended: bool
@@ -72,7 +72,7 @@ class Capture(Owner[CaptureHandle]):
     def _abandon(self) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
-            core().bp_capture_abandon(ctypes.byref(handle))
+            core().bp_capture_destroy(ctypes.byref(handle))
             if not self.pool.closed:
                 self.pool._taken_back()
 
@@ -91,5 +91,5 @@ class Capture(Owner[CaptureHandle]):
 
     @property
     def summary(self) -> CaptureSummary:
-        s = filled(core().bp_capture_summary_get, _abi.bp_capture_summary, self.handle)
+        s = viewed(core().bp_capture_get_info, self.handle)
         return CaptureSummary(decoded(s.name), bool(s.ended), s.acquires, s.releases, s.waits, s.bytes, s.launches)

@@ -4,7 +4,7 @@ import ctypes
 from typing import Any, Callable, Optional
 
 from . import _abi
-from ._library import call, configured, core, recorded
+from ._library import call, configured, core, recorded, viewed
 from .device import Device
 from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back
@@ -71,17 +71,20 @@ class Comm(Owner[CommHandle]):
         return cls._made(CommHandle(device.handle), core().bp_comm_create_nccl, ctypes.byref(config))
 
     @property
+    def _info(self) -> _abi.bp_comm_info:
+        return viewed(core().bp_comm_get_info, self.handle)
+
+    @property
     def rank(self) -> int:
-        return int(core().bp_comm_rank(self.handle))
+        return int(self._info.rank)
 
     @property
     def ranks(self) -> int:
-        return int(core().bp_comm_ranks(self.handle))
+        return int(self._info.ranks)
 
     @property
     def name(self) -> str:
-        handle = self.handle
-        return decoded(core().bp_comm_name(handle))
+        return decoded(self._info.name)
 
     def exchange(self, mine: bytes) -> bytes:
         """Collective: the bytes of every rank, in rank order; all give the same number. Raises CommError, or what

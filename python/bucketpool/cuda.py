@@ -1,11 +1,11 @@
-"""The few calls of the CUDA driver that Python makes itself, through the driver that the library finds."""
+"""The few calls of the CUDA driver that Python makes itself."""
 
 import ctypes
 import functools
-from typing import Any
+from contextlib import contextmanager
+from ctypes import c_char_p, c_int, c_uint, c_void_p
+from typing import Any, Iterator
 
-from . import _abi
-from ._library import call, core
 from .errors import DeviceError
 
 _WITHOUT_TIMES = 2  # CU_EVENT_DISABLE_TIMING
@@ -13,30 +13,52 @@ _WITHOUT_TIMES = 2  # CU_EVENT_DISABLE_TIMING
 
 @functools.lru_cache(maxsize=None)
 def _driver() -> Any:
-    driver: Any = _abi.bp_cuda_driver()
-    call(core().bp_cuda_driver_load, None, ctypes.byref(driver))
+    """The library that the device has loaded and started."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    pointer = ctypes.POINTER
+    for name, arguments in {"cuGetErrorName": [c_int, pointer(c_char_p)], "cuDeviceGet": [pointer(c_int), c_int],
+                            "cuDevicePrimaryCtxRetain": [pointer(c_void_p), c_int],
+                            "cuDevicePrimaryCtxRelease_v2": [c_int], "cuCtxPushCurrent_v2": [c_void_p],
+                            "cuCtxPopCurrent_v2": [pointer(c_void_p)], "cuEventCreate": [pointer(c_void_p), c_uint],
+                            "cuEventDestroy_v2": [c_void_p], "cuEventRecord": [c_void_p, c_void_p],
+                            "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint]}.items():
+        getattr(driver, name).argtypes = arguments
     return driver
 
 
-def _made(driver: Any, function: str, *arguments: Any) -> None:
+def _made(function: str, *arguments: Any) -> None:
+    driver = _driver()
     result = getattr(driver, function)(*arguments)
     if result != 0:
-        name = ctypes.c_char_p()
+        name = c_char_p()
         driver.cuGetErrorName(result, ctypes.byref(name))
         raise DeviceError(f"{function} failed with {result}, {(name.value or b'an unknown error').decode()}")
 
 
-def wait(device: ctypes.c_void_p, earlier: int, later: int) -> None:
-    """Makes native stream `later` wait for what native stream `earlier` has been given so far. Enqueues only; may be
-    captured."""
-    driver, scope, event = _driver(), _abi.bp_cuda_scope(), ctypes.c_void_p()
-    call(core().bp_cuda_enter, device, ctypes.byref(scope))
+@contextmanager
+def _current(ordinal: int) -> Iterator[None]:
+    """The GPU's primary context is current on this thread."""
+    driver, device, context = _driver(), c_int(), c_void_p()
+    _made("cuDeviceGet", ctypes.byref(device), ordinal)
+    _made("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
     try:
-        _made(driver, "cuEventCreate", ctypes.byref(event), _WITHOUT_TIMES)
+        _made("cuCtxPushCurrent_v2", context)
         try:
-            _made(driver, "cuEventRecord", event, earlier)
-            _made(driver, "cuStreamWaitEvent", later, event, 0)
+            yield
         finally:
-            driver.cuEventDestroy(event)  # what was enqueued still counts
+            driver.cuCtxPopCurrent_v2(ctypes.byref(context))
     finally:
-        core().bp_cuda_leave(ctypes.byref(scope))
+        driver.cuDevicePrimaryCtxRelease_v2(device)
+
+
+def wait(ordinal: int, earlier: int, later: int) -> None:
+    """Makes native stream `later` of a GPU wait for the work that native stream `earlier` has been given so far.
+    Enqueues only; may be captured."""
+    event = c_void_p()
+    with _current(ordinal):
+        _made("cuEventCreate", ctypes.byref(event), _WITHOUT_TIMES)
+        try:
+            _made("cuEventRecord", event, earlier)
+            _made("cuStreamWaitEvent", later, event, 0)
+        finally:
+            _driver().cuEventDestroy_v2(event)  # work that was enqueued still counts

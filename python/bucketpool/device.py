@@ -128,7 +128,7 @@ class Device(Owner[DeviceHandle]):
                 "for no order")
         native = 1 if consumer is None else whole(consumer, 64, "a native stream")
         if earlier.native != native:
-            cuda.wait(self.handle, earlier.native, native)
+            cuda.wait(self.ordinal, earlier.native, native)
 
     def synchronize(self) -> None:
         """Waits until all work of all streams is done, without the GIL."""

@@ -26,15 +26,15 @@ _is_valid.restype, _is_valid.argtypes = c_int, [ctypes.py_object, c_char_p]
 class LentHandle(Handle):
     """A tensor that is given back when Python no longer refers to it."""
 
-    destroy = "bp_lent_back"
+    destroy = "bp_export_delete"
 
 
 def lend(pool: Handle, id: int, dtype: int, versioned: bool) -> LentHandle:
     """A tensor over a request's memory, which keeps it mapped. Raises Unsupported, InvalidArgument, ScheduleError
     (dlpack.h)."""
-    what = configured(core().bp_lend_init, _abi.bp_lend, id=id, dtype=dtype, versioned=int(versioned))
+    what = configured(core().bp_export_config_init, _abi.bp_export_config, id=id, dtype=dtype, versioned=int(versioned))
     handle = LentHandle()
-    call(core().bp_pool_lend, pool, ctypes.byref(what), ctypes.byref(handle))
+    call(core().bp_pool_export, pool, ctypes.byref(what), ctypes.byref(handle))
     return handle
 
 

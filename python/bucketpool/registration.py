@@ -4,7 +4,7 @@ import ctypes
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from . import _abi
-from ._library import call, configured, core, filled
+from ._library import call, configured, core, viewed
 from .comm import Comm
 from .errors import InvalidArgument
 from .handle import Handle, Owner
@@ -64,18 +64,16 @@ class Registration(Owner[RegistrationHandle]):
 
     @property
     def windows(self) -> List[Window]:
-        library, handle = core(), self.handle
-        got = (filled(library.bp_registration_window_get, _abi.bp_window, handle, index)
-               for index in range(library.bp_registration_window_count(handle)))
+        info = viewed(core().bp_registration_get_info, self.handle)
         return [Window(w.slab, w.entry, w.address or 0, w.bytes, name_of("BP_REGISTER_", w.asked),
-                       name_of("BP_REGISTER_", w.granted), decoded(w.because)) for w in got]
+                       name_of("BP_REGISTER_", w.granted), decoded(w.because))
+                for w in info.windows[:info.window_count]]
 
     def warnings(self, entry: int) -> List[str]:
         """What would make an entry's windows silently useless although they were granted."""
-        library, handle = core(), self.handle
+        info = viewed(core().bp_registration_get_info, self.handle)
         entry = whole(entry, 63, "an entry")
-        return [decoded(library.bp_registration_warning(handle, entry, index))
-                for index in range(library.bp_registration_warning_count(handle, entry))]
+        return [decoded(w.text) for w in info.warnings[:info.warning_count] if w.entry == entry]
 
     def report(self) -> str:
         """A line for each window and each warning."""

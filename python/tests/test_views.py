@@ -14,7 +14,7 @@ from support import Served, committed, needs_numpy, numpy
 
 
 def lent(pool):
-    return core().bp_pool_lent_count(pool.handle)
+    return core().bp_pool_export_count(pool.handle)
 
 
 class Released(unittest.TestCase):
@@ -258,7 +258,7 @@ class Arrays(unittest.TestCase):
 class Null(unittest.TestCase):
     def test_status_of_the_interface(self):
         """What ctypes declares of the new functions is what the library does."""
-        self.assertEqual(core().bp_pool_lend(None, None, None), _abi.BP_ERR_INVALID_ARGUMENT)
+        self.assertEqual(core().bp_pool_export(None, None, None), _abi.BP_ERR_INVALID_ARGUMENT)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 #include "allocators/explain.h"
 #include "allocators/observers.h"
 #include "core/fail.h"
+#include "core/structs.h"
 
 /* The word of a request that is live; 0: it is not. */
 static uint64_t live_word(const bp_pool *pool, uint32_t id)
@@ -229,13 +230,12 @@ static void give_streams_back(bp_entry *r, const bp_captured_hold *held)
 
 /* ---- beginning ------------------------------------------------------------------------------------------------------ */
 
+static const bp_capture_config capture_config_defaults = {.size = sizeof capture_config_defaults};
+
 bp_status bp_capture_config_init(bp_capture_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_capture_config){.size = sizeof *config};
-    return BP_OK;
+    return bp_struct_init("bp_capture_config_init", config, size, &capture_config_defaults,
+                          sizeof capture_config_defaults);
 }
 
 static void count_calls(const bp_pool *pool, uint64_t *acquires, uint64_t *releases, uint64_t *waits)
@@ -257,6 +257,7 @@ static void free_capture(bp_capture *capture)
     free(capture->used);
     free(capture->slabs);
     free(capture->pinned);
+    free(capture->shown);
     free(capture);
 }
 
@@ -277,6 +278,9 @@ static bp_status make(bp_pool *pool, const bp_capture_config *config, bp_capture
     made->slab_count = (uint32_t)pool->slabs.count;
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->pinned, &memory));
     made->pinned = memory;
+    BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->shown, &memory));
+    made->shown = memory;
+    made->info = (bp_capture_info){.name = made->name, .slabs = made->shown};
     made->collectives = config->collectives;
     BP_TRY(note_held(pool, config, made));
     BP_TRY(bp_stream_prepare_captures(pool->device));
@@ -285,9 +289,9 @@ static bp_status make(bp_pool *pool, const bp_capture_config *config, bp_capture
 
 static bp_status check_begin(const bp_pool *pool, const bp_capture_config *config)
 {
-    if (config->size < sizeof *config || (config->owned == NULL && config->owned_count > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_capture_begin: the configuration was not initialised, or has no owned ids");
+    if (config->owned == NULL && config->owned_count > 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: %zu owned ids are missing (NULL)",
+                       config->owned_count);
     if ((unsigned)config->collectives > BP_CAPTURE_COLLECTIVES_ALL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: collectives %d is unknown",
                        (int)config->collectives);
@@ -300,12 +304,12 @@ static bp_status check_begin(const bp_pool *pool, const bp_capture_config *confi
 
 bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_capture **capture)
 {
-    bp_capture_config defaults = {.size = sizeof defaults};
+    bp_capture_config own = capture_config_defaults;
     if (pool == NULL || capture == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: needs a pool and an output");
     BP_TRY(bp_device_check(pool->device, "bp_capture_begin"));
-    if (config == NULL)
-        config = &defaults;
+    BP_TRY(bp_struct_read("bp_capture_begin", config, true, &own, sizeof own));
+    config = &own;
     BP_TRY(check_begin(pool, config));
     bp_capture *made = NULL;
     bp_status status = make(pool, config, &made);
@@ -388,7 +392,7 @@ static bp_status list_segments(bp_capture *capture)
         if (!is_touched(capture, s))
             continue;
         capture->slabs[pool->places[s].slab] = true;
-        capture->bytes += pool->segments[s].bytes;
+        capture->info.bytes += pool->segments[s].bytes;
         if (bp_segment_holder(&pool->segments[s]) == BP_NONE)
             capture->segments[capture->segment_count++] = s;
     }
@@ -408,6 +412,8 @@ static void note_pinned(bp_capture *capture)
             capture->collectives == BP_CAPTURE_COLLECTIVES_ALL ||
             (capture->collectives == BP_CAPTURE_COLLECTIVES_AUTO && bp_slabs_are_captured(&capture->pool->slabs, i));
         capture->pinned[i] = capture->slabs[i] && assumed;
+        if (capture->slabs[i])
+            capture->shown[capture->info.slab_count++] = (bp_capture_slab){i, capture->pinned[i]};
     }
 }
 
@@ -422,10 +428,11 @@ bp_status bp_capture_end(bp_capture *capture)
     BP_TRY(list_segments(capture));
     uint64_t acquires, releases, waits;
     count_calls(capture->pool, &acquires, &releases, &waits);
-    capture->acquires = acquires - capture->acquires;
-    capture->releases = releases - capture->releases;
-    capture->waits = waits - capture->waits;
     note_pinned(capture);
+    capture->info.acquires = acquires - capture->acquires;
+    capture->info.releases = releases - capture->releases;
+    capture->info.waits = waits - capture->waits;
+    capture->info.ended = 1;
     leave(capture);
     capture->ended = true;
     return BP_OK;
@@ -460,7 +467,7 @@ static void unlink_capture(bp_pool *pool, const bp_capture *capture)
     *at = capture->next;
 }
 
-void bp_capture_abandon(bp_capture **capture)
+void bp_capture_destroy(bp_capture **capture)
 {
     if (capture == NULL || *capture == NULL)
         return;
@@ -479,11 +486,6 @@ void bp_capture_abandon(bp_capture **capture)
     free_capture(c);
 }
 
-void bp_capture_destroy(bp_capture **capture)
-{
-    bp_capture_abandon(capture);
-}
-
 void bp_capture_pool_gone(bp_pool *pool)
 {
     if (pool->capturing != NULL)
@@ -494,28 +496,7 @@ void bp_capture_pool_gone(bp_pool *pool)
 
 /* ---- looking -------------------------------------------------------------------------------------------------------- */
 
-bp_status bp_capture_summary_get(const bp_capture *capture, bp_capture_summary *summary)
+const bp_capture_info *bp_capture_get_info(const bp_capture *capture)
 {
-    if (capture == NULL || summary == NULL || summary->size < sizeof *summary)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_summary_get: needs a capture and a summary of %zu bytes",
-                       sizeof *summary);
-    *summary = (bp_capture_summary){.size = sizeof *summary, .name = capture->name, .ended = capture->ended};
-    if (!capture->ended)
-        return BP_OK;
-    summary->acquires = capture->acquires;
-    summary->releases = capture->releases;
-    summary->waits = capture->waits;
-    summary->bytes = capture->bytes;
-    summary->launches = capture->launches;
-    return BP_OK;
-}
-
-int bp_capture_pins_slab(const bp_capture *capture, uint32_t slab)
-{
-    return bp_capture_touches_slab(capture, slab) && capture->pinned[slab];
-}
-
-int bp_capture_touches_slab(const bp_capture *capture, uint32_t slab)
-{
-    return capture->ended && slab < capture->slab_count && capture->slabs[slab];
+    return capture != NULL ? &capture->info : NULL;
 }

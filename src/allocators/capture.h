@@ -34,8 +34,9 @@ struct bp_capture {
     bool *pinned; /* of these: with collectives, whose windows are in the graph */
     bp_capture_collectives collectives;
     uint32_t slab_count;
-    uint64_t acquires, releases, waits; /* until the end: what the pool had counted when it began */
-    uint64_t bytes, launches;
+    uint64_t acquires, releases, waits; /* that the pool had counted when it began */
+    bp_capture_slab *shown;             /* touched slabs, of the info */
+    bp_capture_info info;
     struct bp_capture *next; /* of the pool's */
 };
 

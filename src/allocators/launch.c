@@ -138,7 +138,7 @@ static bp_status post(bp_capture *capture, bp_stream *stream)
     BP_TRY(bp_stream_record_point(stream, &point, &recorded));
     if (capture->used_count > 0)
         BP_TRY(bp_pool_use(pool, capture->used, capture->used_count, stream));
-    capture->launches++;
+    capture->info.launches++;
     for (uint32_t i = 0; i < capture->segment_count && recorded; i++) {
         uint32_t s = capture->segments[i], fence = bp_fence_of(pool, s, 1, BP_NONE);
         pool->fences[fence] = (bp_fence){.count = 1, .points = {{.stream = stream, .point = point}}};

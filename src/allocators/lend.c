@@ -9,6 +9,7 @@
 #include "allocators/explain.h"
 #include "allocators/residency.h"
 #include "core/fail.h"
+#include "core/structs.h"
 
 /* ---- DLPack --------------------------------------------------------------------------------------------------------- */
 
@@ -137,14 +138,14 @@ void bp_lending_pool_gone(bp_pool *pool)
         destroy(lending);
 }
 
-/* ---- lending -------------------------------------------------------------------------------------------------------- */
+/* ---- export --------------------------------------------------------------------------------------------------------- */
 
-bp_status bp_lend_init(bp_lend *lend, size_t size)
+static const bp_export_config export_config_defaults = {.size = sizeof export_config_defaults};
+
+bp_status bp_export_config_init(bp_export_config *config, size_t size)
 {
-    if (lend == NULL || size < sizeof *lend)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lend_init: size %zu, expected at least %zu", size, sizeof *lend);
-    *lend = (bp_lend){.size = sizeof *lend};
-    return BP_OK;
+    return bp_struct_init("bp_export_config_init", config, size, &export_config_defaults,
+                          sizeof export_config_defaults);
 }
 
 static bp_status choose_type(bp_dtype dtype, dl_dtype *type)
@@ -159,21 +160,22 @@ static bp_status choose_type(bp_dtype dtype, dl_dtype *type)
     bool is_integer =
         dtype == BP_DTYPE_INT8 || dtype == BP_DTYPE_INT16 || dtype == BP_DTYPE_INT32 || dtype == BP_DTYPE_INT64;
     if (bits == 0 || (codes[dtype] == CODE_INT && !is_integer))
-        return bp_fail(BP_ERR_UNSUPPORTED, "DLPack 1.0 has no %s: lend the memory as uint8", bp_dtype_name(dtype));
+        return bp_fail(BP_ERR_UNSUPPORTED, "DLPack 1.0 has no %s: export the memory as uint8", bp_dtype_name(dtype));
     *type = (dl_dtype){.code = codes[dtype], .bits = dtype == BP_DTYPE_BOOL ? 8 : (uint8_t)bits, .lanes = 1};
     return BP_OK;
 }
 
 static bp_status choose_device(const bp_device *device, dl_device *where)
 {
-    bp_cuda_info info = {.size = sizeof info};
+    const bp_cuda_info *info = bp_cuda_get_info(device);
     *where = (dl_device){.type = DEVICE_CPU};
     if (device->traits.host_accessible)
         return BP_OK;
-    if (bp_cuda_info_get(device, &info) != BP_OK)
-        return bp_fail(BP_ERR_UNSUPPORTED, "memory of device %s cannot be lent: it is neither the host's nor a GPU's",
+    if (info == NULL)
+        return bp_fail(BP_ERR_UNSUPPORTED,
+                       "memory of device %s cannot be exported: it is neither the host's nor a GPU's",
                        bp_device_name(device));
-    *where = (dl_device){.type = DEVICE_CUDA, .id = info.ordinal};
+    *where = (dl_device){.type = DEVICE_CUDA, .id = info->ordinal};
     return BP_OK;
 }
 
@@ -193,22 +195,22 @@ static bp_status check_residency(const bp_pool *pool, uint32_t id, const void *a
 }
 
 /* The tensor, but for whom it keeps and what deletes it. */
-static bp_status describe(const bp_pool *pool, const bp_lend *lend, dl_tensor *tensor, int64_t *numel)
+static bp_status describe(const bp_pool *pool, const bp_export_config *config, dl_tensor *tensor, int64_t *numel)
 {
     uint64_t bytes;
-    if (lend->id >= bp_request_count(pool))
-        return bp_fail_unknown(pool, lend->id);
-    const bp_plan_request *request = &pool->requests[lend->id];
+    if (config->id >= bp_request_count(pool))
+        return bp_fail_unknown(pool, config->id);
+    const bp_plan_request *request = &pool->requests[config->id];
     if (request->placement == BP_PLACE_DYNAMIC)
         return bp_fail(
             BP_ERR_UNSUPPORTED,
             "%s of %s, bucket %u is dynamic: its memory goes with its release, so that tensors over it would be left "
             "without; plan it, or bind it as persistent",
             bp_role_name((bp_role)request->role), request->unit, request->ordinal);
-    BP_TRY(bp_pool_address(pool, lend->id, &tensor->data, &bytes));
-    BP_TRY(check_residency(pool, lend->id, tensor->data));
+    BP_TRY(bp_pool_address(pool, config->id, &tensor->data, &bytes));
+    BP_TRY(check_residency(pool, config->id, tensor->data));
     BP_TRY(choose_device(pool->device, &tensor->device));
-    bp_dtype dtype = lend->dtype == BP_DTYPE_NONE ? request->dtype : lend->dtype;
+    bp_dtype dtype = config->dtype == BP_DTYPE_NONE ? request->dtype : config->dtype;
     BP_TRY(choose_type(dtype, &tensor->dtype));
     uint64_t each = tensor->dtype.bits / 8;
     if (bytes % each != 0)
@@ -236,21 +238,23 @@ static void fill(lent *l, bool versioned, const dl_tensor *tensor, int64_t numel
     own->strides = &l->stride;
 }
 
-bp_status bp_pool_lend(bp_pool *pool, const bp_lend *lend, void **managed)
+bp_status bp_pool_export(bp_pool *pool, const bp_export_config *config, void **managed)
 {
-    if (pool == NULL || lend == NULL || managed == NULL || lend->size < sizeof *lend)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_pool_lend: needs a pool, what to lend (bp_lend_init) and a place for the tensor");
-    BP_TRY(bp_device_check(pool->device, "bp_pool_lend"));
+    bp_export_config own = export_config_defaults;
+    if (pool == NULL || managed == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_export: needs a pool and a place for the tensor");
+    BP_TRY(bp_device_check(pool->device, "bp_pool_export"));
+    BP_TRY(bp_struct_read("bp_pool_export", config, false, &own, sizeof own));
+    config = &own;
     dl_tensor tensor = {0};
     int64_t numel = 0;
     bp_lending *lending;
-    BP_TRY(describe(pool, lend, &tensor, &numel));
+    BP_TRY(describe(pool, config, &tensor, &numel));
     BP_TRY(lending_of(pool, &lending));
     lent *l = calloc(1, sizeof *l);
     if (l == NULL)
         return bp_fail_memory(sizeof *l);
-    fill(l, lend->versioned != 0, &tensor, numel, lending);
+    fill(l, config->versioned != 0, &tensor, numel, lending);
     pthread_mutex_lock(&lending->mutex);
     lending->tensors++;
     pthread_mutex_unlock(&lending->mutex);
@@ -258,7 +262,7 @@ bp_status bp_pool_lend(bp_pool *pool, const bp_lend *lend, void **managed)
     return BP_OK;
 }
 
-void bp_lent_back(void **managed)
+void bp_export_delete(void **managed)
 {
     if (managed == NULL || *managed == NULL)
         return;
@@ -266,7 +270,7 @@ void bp_lent_back(void **managed)
     *managed = NULL;
 }
 
-uint64_t bp_pool_lent_count(bp_pool *pool)
+uint64_t bp_pool_export_count(bp_pool *pool)
 {
     if (!bp_device_is_here(pool->device)) /* its locks may be held by threads that are not there */
         return 0;

@@ -204,7 +204,7 @@ static bool has_collectives(const bp_capture *capture, const bool *chosen)
 {
     bool found = false;
     for (uint32_t i = 0; i < capture->slab_count && !found; i++)
-        found = chosen[i] && bp_capture_pins_slab(capture, i);
+        found = chosen[i] && capture->ended && capture->pinned[i];
     return found;
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/structs.h"
 
 typedef struct callback_comm {
     bp_comm_ops ops; /* lacks what the caller's functions lack */
@@ -63,10 +64,8 @@ static bp_status abort_callback(void *self)
 
 static bp_status check(const bp_comm_callbacks *callbacks, const bp_comm *const *comm)
 {
-    if (callbacks == NULL || comm == NULL || callbacks->size < sizeof *callbacks)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_comm_create_callback: needs callbacks with their size (%zu) and an output",
-                       sizeof *callbacks);
+    if (comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: needs an output");
     if (callbacks->exchange == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: needs a function exchange");
     if (callbacks->rank >= callbacks->ranks)
@@ -77,13 +76,15 @@ static bp_status check(const bp_comm_callbacks *callbacks, const bp_comm *const 
 
 bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, void *user, const char *name, bp_comm **comm)
 {
+    bp_comm_callbacks own = {.size = sizeof own};
+    BP_TRY(bp_struct_read("bp_comm_create_callback", callbacks, false, &own, sizeof own));
+    callbacks = &own;
     BP_TRY(check(callbacks, (const bp_comm *const *)comm));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(callback_comm), &memory));
     callback_comm *created = memory;
     *created = (callback_comm){.callbacks = *callbacks, .user = user};
     created->ops = (bp_comm_ops){.size = sizeof created->ops,
-                                 .version = BP_COMM_OPS_VERSION,
                                  .name = "callback",
                                  .destroy = destroy,
                                  .traits = traits,

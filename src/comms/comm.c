@@ -6,17 +6,12 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/structs.h"
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
 static bp_status check_table(const bp_comm_ops *ops)
 {
-    if (ops->version != BP_COMM_OPS_VERSION)
-        return bp_fail(BP_ERR_UNSUPPORTED, "bp_comm_create: the table has version %u, expected %u", ops->version,
-                       BP_COMM_OPS_VERSION);
-    if (ops->size < sizeof *ops)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: the table has %zu bytes, expected at least %zu",
-                       ops->size, sizeof *ops);
     if (ops->name == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: the table has no name");
     const char *missing = ops->destroy == NULL    ? "destroy"
@@ -46,7 +41,8 @@ static bp_status check_traits(const bp_comm_ops *ops, const bp_comm_traits *trai
 
 static bp_status build(const bp_comm_ops *ops, void *self, const char *name, bp_comm *comm)
 {
-    comm->ops = ops;
+    comm->table = *ops;
+    comm->ops = &comm->table;
     comm->self = self;
     comm->traits = (bp_comm_traits){.size = sizeof comm->traits, .version_name = ""};
     bp_comm_call call;
@@ -59,6 +55,10 @@ static bp_status build(const bp_comm_ops *ops, void *self, const char *name, bp_
     void *memory;
     BP_TRY(bp_new_array(comm->traits.ranks, BP_COMM_RECORD_BYTES, &memory));
     comm->records = memory;
+    comm->info = (bp_comm_info){.name = comm->name,
+                                .version_name = comm->traits.version_name,
+                                .rank = comm->traits.rank,
+                                .ranks = comm->traits.ranks};
     BP_TRY(bp_process_init(&comm->process));
     atomic_init(&comm->references, 1);
     return BP_OK;
@@ -73,8 +73,11 @@ static void free_comm(bp_comm *comm)
 
 bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, bp_comm **comm)
 {
-    if (ops == NULL || comm == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: needs a table and an output");
+    bp_comm_ops own = {.size = sizeof own};
+    if (comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: needs an output");
+    BP_TRY(bp_struct_read("bp_comm_create", ops, false, &own, sizeof own));
+    ops = &own;
     BP_TRY(check_table(ops));
     void *memory = NULL;
     bp_status status = bp_new_array(1, sizeof(bp_comm), &memory);
@@ -112,19 +115,9 @@ void bp_comm_destroy(bp_comm **comm)
     *comm = NULL;
 }
 
-uint32_t bp_comm_rank(const bp_comm *comm)
+const bp_comm_info *bp_comm_get_info(const bp_comm *comm)
 {
-    return comm->traits.rank;
-}
-
-uint32_t bp_comm_ranks(const bp_comm *comm)
-{
-    return comm->traits.ranks;
-}
-
-const char *bp_comm_name(const bp_comm *comm)
-{
-    return comm->name;
+    return comm != NULL ? &comm->info : NULL;
 }
 
 /* ---- the end of those that cannot go on ----------------------------------------------------------------------------- */

@@ -28,10 +28,12 @@ typedef enum bp_comm_state {
 #define BP_COMM_DETAIL_BYTES 512
 
 struct bp_comm {
-    const bp_comm_ops *ops;
+    bp_comm_ops table;      /* the provider's, copied */
+    const bp_comm_ops *ops; /* that table */
     void *self;
     bp_comm_traits traits;
     char *name;
+    bp_comm_info info;
     bp_process process; /* that made it: for its peers a forked child is not there */
     atomic_uint
         references; /* the caller's; one for each registration, and for each communicator that exchanges over it */

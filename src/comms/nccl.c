@@ -6,6 +6,7 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/structs.h"
 #include "core/timeout.h"
 
 /* ---- results -------------------------------------------------------------------------------------------------------- */
@@ -126,14 +127,10 @@ static bp_status take_functions(bp_nccl *nccl, const bp_nccl_functions *function
     nccl->f.size = sizeof nccl->f;
     if (functions == NULL)
         return bp_nccl_find(&nccl->f);
-    if (functions->size < sizeof *functions || functions->version != BP_NCCL_FUNCTIONS_VERSION)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_comm_create_nccl: the table has version %u and %zu bytes, expected version %u and %zu",
-                       functions->version, functions->size, BP_NCCL_FUNCTIONS_VERSION, sizeof *functions);
-    const char *missing = bp_nccl_missing(functions);
+    BP_TRY(bp_struct_read("bp_comm_create_nccl", functions, false, &nccl->f, sizeof nccl->f));
+    const char *missing = bp_nccl_missing(&nccl->f);
     if (missing != NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: the table has no function %s", missing);
-    nccl->f = *functions;
     return BP_OK;
 }
 
@@ -149,20 +146,17 @@ static void choose_kinds(bp_nccl *nccl)
 
 /* ---- making --------------------------------------------------------------------------------------------------------- */
 
+static const bp_nccl_config nccl_config_defaults = {.size = sizeof nccl_config_defaults};
+
 bp_status bp_nccl_config_init(bp_nccl_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_nccl_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_nccl_config){.size = sizeof *config};
-    return BP_OK;
+    return bp_struct_init("bp_nccl_config_init", config, size, &nccl_config_defaults, sizeof nccl_config_defaults);
 }
 
 static bp_status check_config(const bp_nccl_config *config, bp_comm *const *comm)
 {
-    if (config == NULL || comm == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_comm_create_nccl: needs a configuration that was initialised, and an output");
+    if (comm == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs an output");
     if (config->comm == NULL || config->device == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs %s",
                        config->comm == NULL ? "a communicator of NCCL" : "the device of the communicator's GPU");
@@ -303,7 +297,6 @@ static bp_status abort_comm(void *self)
 }
 
 static const bp_comm_ops ops = {.size = sizeof ops,
-                                .version = BP_COMM_OPS_VERSION,
                                 .name = "nccl",
                                 .destroy = destroy,
                                 .traits = traits,
@@ -318,6 +311,9 @@ static const bp_comm_ops ops = {.size = sizeof ops,
 
 bp_status bp_comm_create_nccl(const bp_nccl_config *config, bp_comm **comm)
 {
+    bp_nccl_config own = nccl_config_defaults;
+    BP_TRY(bp_struct_read("bp_comm_create_nccl", config, false, &own, sizeof own));
+    config = &own;
     BP_TRY(check_config(config, comm));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_nccl), &memory));

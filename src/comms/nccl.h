@@ -62,6 +62,10 @@ bp_status bp_nccl_fail_timeout(bp_nccl *nccl, const char *call);
 /* What ncclCommGetAsyncError says. False: it was aborted, and is not asked any more. */
 bool bp_nccl_state(bp_nccl *nccl, int *state);
 
+/* Fills the table from the copy of NCCL that this process has loaded. Loads nothing. Errors: BP_ERR_UNSUPPORTED (none is loaded; several are:
+ * names their files; older than 2.19), BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_nccl_find(bp_nccl_functions *functions);
+
 /* The first function that a table lacks of those that must be there, NULL: none. */
 const char *bp_nccl_missing(const bp_nccl_functions *functions);
 /* Errors: BP_ERR_UNSUPPORTED, older than 2.19. `version` is an output. */

@@ -120,7 +120,7 @@ static void look_up(void *copy, bp_nccl_functions *f)
 /* Who holds a communicator keeps its copy loaded: no reference is kept here. */
 static bp_status fill(void *copy, bp_nccl_functions *functions)
 {
-    bp_nccl_functions found = {.size = functions->size, .version = BP_NCCL_FUNCTIONS_VERSION};
+    bp_nccl_functions found = {.size = sizeof found};
     int version;
     look_up(copy, &found);
     const char *missing = bp_nccl_missing(&found);
@@ -134,9 +134,6 @@ static bp_status fill(void *copy, bp_nccl_functions *functions)
 
 bp_status bp_nccl_find(bp_nccl_functions *functions)
 {
-    if (functions == NULL || functions->size < sizeof *functions)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_nccl_find: needs a table of %zu bytes with its size set",
-                       sizeof *functions);
     objects o = {.status = BP_OK};
     void *copy = NULL;
     (void)dl_iterate_phdr(note_object, &o);

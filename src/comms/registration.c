@@ -7,6 +7,7 @@
 
 #include "comms/nccl.h"
 #include "core/fail.h"
+#include "core/structs.h"
 #include "devices/device.h"
 #include "memory/slab_callbacks.h"
 #include "nvtx/nvtx.h"
@@ -22,13 +23,13 @@ const char *bp_register_kind_name(bp_register_kind kind)
     return "invalid";
 }
 
+static const bp_registration_entry registration_entry_defaults = {.size = sizeof registration_entry_defaults,
+                                                                  .kind = BP_REGISTER_SYMMETRIC};
+
 bp_status bp_registration_entry_init(bp_registration_entry *entry, size_t size)
 {
-    if (entry == NULL || size < sizeof *entry)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_entry_init: size %zu, expected at least %zu", size,
-                       sizeof *entry);
-    *entry = (bp_registration_entry){.size = sizeof *entry, .kind = BP_REGISTER_SYMMETRIC};
-    return BP_OK;
+    return bp_struct_init("bp_registration_entry_init", entry, size, &registration_entry_defaults,
+                          sizeof registration_entry_defaults);
 }
 
 /* ---- what the pool calls -------------------------------------------------------------------------------------------- */
@@ -92,7 +93,7 @@ static int is_captured(void *user, uint32_t slab)
 {
     const bp_registration *r = user;
     for (size_t i = 0; i < r->window_count; i++)
-        if (r->windows[i].slab == slab && r->windows[i].granted != BP_REGISTER_NONE)
+        if (r->shown[i].slab == slab && r->shown[i].granted != BP_REGISTER_NONE)
             return 1;
     return 0;
 }
@@ -102,10 +103,20 @@ static const bp_slab_callbacks callbacks = {
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
+static const bp_registration_entry *caller_entry(const bp_registration_entry *entries, size_t index)
+{
+    return (const void *)((const char *)entries + index * entries->size);
+}
+
+bp_registration_entry bp_registration_entry_at(const bp_registration_entry *entries, size_t index)
+{
+    bp_registration_entry entry = registration_entry_defaults; /* which was checked: it is read */
+    (void)bp_struct_read("bp_registration_create", caller_entry(entries, index), false, &entry, sizeof entry);
+    return entry;
+}
+
 static bp_status check_entry(const bp_registration_entry *entry, size_t index)
 {
-    if (entry->size < sizeof *entry)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu was not initialised", index);
     if (entry->comm == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: entry %zu has no communicator", index);
     if ((unsigned)entry->kind > BP_REGISTER_SYMMETRIC)
@@ -119,8 +130,16 @@ static bp_status check(bp_pool *pool, const bp_registration_entry *entries, size
 {
     if (pool == NULL || entries == NULL || count == 0 || registration == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: needs a pool, entries and an output");
-    for (size_t i = 0; i < count; i++)
-        BP_TRY(check_entry(&entries[i], i));
+    for (size_t i = 0; i < count; i++) {
+        bp_registration_entry own = registration_entry_defaults;
+        const bp_registration_entry *entry = caller_entry(entries, i);
+        BP_TRY(bp_struct_read("bp_registration_create", entry, false, &own, sizeof own));
+        if (entry->size != entries->size)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "bp_registration_create: entry %zu has %zu bytes, entry 0 has %zu: entries are of one size",
+                           i, entry->size, entries->size);
+        BP_TRY(check_entry(&own, i));
+    }
     return BP_OK;
 }
 
@@ -183,6 +202,10 @@ static bp_status create(bp_pool *pool, const bp_registration_entry *entries, siz
         let_go(r);
         return status;
     }
+    r->info = (bp_registration_info){.windows = r->shown,
+                                     .window_count = r->window_count,
+                                     .warnings = r->warnings,
+                                     .warning_count = r->warning_count};
     *registration = r;
     return BP_OK;
 }

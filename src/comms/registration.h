@@ -12,11 +12,7 @@
 /* A slab with an entry's communicator. */
 typedef struct bp_registered {
     bp_comm_range range; /* noted with the communicator as long as the registration lives */
-    uint32_t slab, entry;
-    void *address;
-    uint64_t bytes;
-    bp_register_kind asked, granted;
-    void *handle;
+    bp_registration_window *shown;
     char because[BP_BECAUSE_BYTES];
 } bp_registered;
 
@@ -26,8 +22,6 @@ typedef struct bp_registered_entry {
     bp_register_kind kind;
     bool exact;
     uint32_t traffic;
-    const char **warnings;
-    size_t warning_count, warning_capacity;
 } bp_registered_entry;
 
 /* A communicator of the registration, once, however many entries it has. */
@@ -45,9 +39,13 @@ struct bp_registration {
     size_t entry_count;
     bp_party *parties; /* in the order in which entries name them first */
     size_t party_count;
-    bp_registered *windows; /* slab by slab, within a slab entry by entry */
+    bp_registered *windows;        /* slab by slab, within a slab entry by entry */
+    bp_registration_window *shown; /* the same */
     size_t window_count;
-    const char **groups; /* of the pool's slabs */
+    bp_registration_warning *warnings; /* entry by entry */
+    size_t warning_count, warning_capacity;
+    bp_registration_info info; /* shows these arrays */
+    const char **groups;       /* of the pool's slabs */
     size_t slab_count;
     bp_strings strings;
     bool reached;  /* the pool has shown it a slab */
@@ -57,8 +55,11 @@ struct bp_registration {
 
 static inline bp_comm *bp_comm_of(const bp_registration *r, const bp_registered *window)
 {
-    return r->parties[r->entries[window->entry].party].comm;
+    return r->parties[r->entries[window->shown->entry].party].comm;
 }
+
+/* An entry of the caller's, whose structs may be shorter or longer than ours, and all of one size. */
+bp_registration_entry bp_registration_entry_at(const bp_registration_entry *entries, size_t index);
 
 /* Everything that is decided without the other ranks: slabs, groups, what is registered already. What was made stays in `*r` on
  * failure too. */

@@ -55,11 +55,11 @@ static bp_status compare_windows(const bp_registration *r, const bp_party *party
             continue;
         bp_window_proposal proposal;
         memset(&proposal, 0, sizeof proposal);
-        proposal.slab = window->slab;
-        proposal.bytes = window->bytes;
-        proposal.kind = (uint64_t)window->asked;
-        proposal.exact = r->entries[window->entry].exact;
-        snprintf(proposal.group, sizeof proposal.group, "%s", r->groups[window->slab]);
+        proposal.slab = window->shown->slab;
+        proposal.bytes = window->shown->bytes;
+        proposal.kind = (uint64_t)window->shown->asked;
+        proposal.exact = r->entries[window->shown->entry].exact;
+        snprintf(proposal.group, sizeof proposal.group, "%s", r->groups[window->shown->slab]);
         BP_TRY(bp_window_proposal_agree(party->comm, &proposal, verdict));
     }
     return BP_OK;
@@ -79,10 +79,11 @@ static bp_status compare(const bp_registration *r, bp_party *party, bp_verdict *
 /* The communicator of entry `i`, where it is the first that names it. */
 static bp_comm *first_named(const bp_registration_entry *entries, size_t i)
 {
+    bp_comm *comm = bp_registration_entry_at(entries, i).comm;
     for (size_t k = 0; k < i; k++)
-        if (entries[k].comm == entries[i].comm)
+        if (bp_registration_entry_at(entries, k).comm == comm)
             return NULL;
-    return entries[i].comm;
+    return comm;
 }
 
 bp_status bp_registration_decline(const bp_registration_entry *entries, size_t count, bp_status status)

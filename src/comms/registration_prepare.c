@@ -27,18 +27,18 @@ static bp_status take_entries(bp_registration *r, const bp_registration_entry *e
     r->parties = memory;
     for (size_t i = 0; i < count; i++) { /* first of all: they are needed to tell the others of any failure */
         uint32_t party;
-        BP_TRY(take_party(r, entries[i].comm, &party));
+        BP_TRY(take_party(r, bp_registration_entry_at(entries, i).comm, &party));
     }
     BP_TRY(bp_new_array(count, sizeof *r->entries, &memory));
     r->entries = memory;
     for (size_t i = 0; i < count; i++) {
+        const bp_registration_entry given = bp_registration_entry_at(entries, i);
         bp_registered_entry *entry = &r->entries[r->entry_count++];
-        *entry = (bp_registered_entry){
-            .kind = entries[i].kind, .exact = entries[i].exact != 0, .traffic = entries[i].traffic};
-        BP_TRY(take_party(r, entries[i].comm, &entry->party));
-        if (entries[i].group != NULL)
-            BP_TRY(bp_strings_add(&r->strings, entries[i].group, &entry->group));
-        BP_TRY(bp_comm_check(entries[i].comm, "bp_registration_create"));
+        *entry = (bp_registered_entry){.kind = given.kind, .exact = given.exact != 0, .traffic = given.traffic};
+        BP_TRY(take_party(r, given.comm, &entry->party));
+        if (given.group != NULL)
+            BP_TRY(bp_strings_add(&r->strings, given.group, &entry->group));
+        BP_TRY(bp_comm_check(given.comm, "bp_registration_create"));
     }
     return BP_OK;
 }
@@ -69,17 +69,21 @@ static bp_status list_windows(bp_registration *r, const bp_pool_slab *slabs)
     void *memory;
     BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->windows, &memory));
     r->windows = memory;
+    BP_TRY(bp_new_array(r->slab_count * r->entry_count, sizeof *r->shown, &memory));
+    r->shown = memory;
     for (size_t s = 0; s < r->slab_count; s++)
         for (size_t e = 0; e < r->entry_count; e++) {
             const bp_registered_entry *entry = &r->entries[e];
             if (!is_of(entry, &slabs[s]))
                 continue;
-            bp_registered *window = &r->windows[r->window_count++];
-            window->slab = (uint32_t)s;
-            window->entry = (uint32_t)e;
-            window->address = slabs[s].address;
-            window->bytes = slabs[s].bytes;
-            window->asked = entry->kind;
+            bp_registered *window = &r->windows[r->window_count];
+            window->shown = &r->shown[r->window_count++];
+            *window->shown = (bp_registration_window){.slab = (uint32_t)s,
+                                                      .entry = (uint32_t)e,
+                                                      .address = slabs[s].address,
+                                                      .bytes = slabs[s].bytes,
+                                                      .asked = entry->kind,
+                                                      .because = window->because};
         }
     return BP_OK;
 }
@@ -103,13 +107,14 @@ static bp_status note_ranges(bp_registration *r)
     for (size_t i = 0; i < r->window_count; i++) {
         bp_registered *window = &r->windows[i];
         bp_comm *comm = bp_comm_of(r, window);
-        window->range = (bp_comm_range){.address = window->address, .bytes = window->bytes, .owner = r->pool_name};
+        window->range =
+            (bp_comm_range){.address = window->shown->address, .bytes = window->shown->bytes, .owner = r->pool_name};
         for (const bp_comm_range *other = comm->ranges; other != NULL; other = other->next)
-            if (other->address < window->range.address + window->bytes &&
+            if (other->address < window->range.address + window->shown->bytes &&
                 window->range.address < other->address + other->bytes)
                 return bp_fail(BP_ERR_SCHEDULE,
                                "slab %u (%s) of pool %s is registered with communicator %s already, by %s %s",
-                               window->slab, r->groups[window->slab], r->pool_name, comm->name,
+                               window->shown->slab, r->groups[window->shown->slab], r->pool_name, comm->name,
                                other->owner == r->pool_name ? "an earlier entry for pool" : "pool", other->owner);
         window->range.next = comm->ranges;
         comm->ranges = &window->range;
@@ -145,8 +150,8 @@ void bp_registration_free(bp_registration *r)
     bp_registration_drop_ranges(r);
     for (size_t i = 0; i < r->party_count; i++)
         bp_comm_release(r->parties[i].comm);
-    for (size_t i = 0; i < r->entry_count; i++)
-        free((void *)r->entries[i].warnings);
+    free(r->warnings);
+    free(r->shown);
     bp_strings_finish(&r->strings);
     free((void *)r->groups);
     free(r->windows);

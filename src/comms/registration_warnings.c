@@ -7,29 +7,28 @@
 
 typedef struct collector {
     bp_registration *r;
-    bp_registered_entry *entry;
+    uint32_t entry;
     bp_status status;
 } collector;
 
 static void add(void *user, const char *sentence)
 {
     collector *c = user;
-    bp_registered_entry *entry = c->entry;
+    bp_registration *r = c->r;
     if (c->status == BP_OK)
-        c->status = bp_grow_array((void **)&entry->warnings, &entry->warning_capacity, entry->warning_count,
-                                  sizeof *entry->warnings);
+        c->status = bp_grow_array((void **)&r->warnings, &r->warning_capacity, r->warning_count, sizeof *r->warnings);
     if (c->status == BP_OK)
-        c->status = bp_strings_add(&c->r->strings, sentence, &entry->warnings[entry->warning_count]);
+        c->status = bp_strings_add(&r->strings, sentence, &r->warnings[r->warning_count].text);
     if (c->status == BP_OK)
-        entry->warning_count++;
+        r->warnings[r->warning_count++].entry = c->entry;
 }
 
 static bp_register_kind best_granted(const bp_registration *r, size_t entry)
 {
     bp_register_kind best = BP_REGISTER_NONE;
     for (size_t i = 0; i < r->window_count; i++)
-        if (r->windows[i].entry == entry && r->windows[i].granted > best)
-            best = r->windows[i].granted;
+        if (r->shown[i].entry == entry && r->shown[i].granted > best)
+            best = r->shown[i].granted;
     return best;
 }
 
@@ -42,20 +41,20 @@ static void add_of_ranks(collector *c, const bp_party *party)
                  party->comm->traits.rank, party->neighbours.in_process, party->comm->name);
         add(c, sentence);
     }
-    if (party->neighbours.several_hosts && (c->entry->traffic & BP_TRAFFIC_GATHER) != 0)
+    if (party->neighbours.several_hosts && (c->r->entries[c->entry].traffic & BP_TRAFFIC_GATHER) != 0)
         add(c, "the ranks are on several hosts: an all-gather needs its send side registered too, the shards");
 }
 
 bp_status bp_registration_collect_warnings(bp_registration *r)
 {
     for (size_t i = 0; i < r->entry_count; i++) {
-        collector c = {.r = r, .entry = &r->entries[i], .status = BP_OK};
-        const bp_party *party = &r->parties[c.entry->party];
+        collector c = {.r = r, .entry = (uint32_t)i, .status = BP_OK};
+        const bp_party *party = &r->parties[r->entries[i].party];
         bp_register_kind kind = best_granted(r, i);
         if (kind == BP_REGISTER_NONE)
             continue;
         if (party->comm->ops->warnings != NULL)
-            party->comm->ops->warnings(party->comm->self, kind, c.entry->traffic, add, &c);
+            party->comm->ops->warnings(party->comm->self, kind, r->entries[i].traffic, add, &c);
         add_of_ranks(&c, party);
         BP_TRY(c.status);
     }

@@ -41,7 +41,6 @@ static bp_status reduce(void *self, const void *from, void *to, uint64_t count, 
 }
 
 static const bp_comm_ops ops = {.size = sizeof ops,
-                                .version = BP_COMM_OPS_VERSION,
                                 .name = "self",
                                 .destroy = destroy,
                                 .traits = traits,

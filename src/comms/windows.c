@@ -36,7 +36,7 @@ static void prepare(bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
 static void ask(bp_comm *comm, const bp_registered *window, bp_register_kind kind, void **handle, bp_verdict *verdict)
 {
     const char *because = NULL;
-    bp_status status = bp_comm_register(comm, window->address, window->bytes, kind, handle, &because);
+    bp_status status = bp_comm_register(comm, window->shown->address, window->shown->bytes, kind, handle, &because);
     bool granted = status == BP_OK && *handle != NULL;
     if (status != BP_OK)
         *handle = NULL;
@@ -86,7 +86,7 @@ static void agree(bp_party *party, bp_verdict *verdict)
  * kind is to be tried. */
 static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_kind kind, bp_verdict *verdict)
 {
-    bp_party *party = &r->parties[r->entries[window->entry].party];
+    bp_party *party = &r->parties[r->entries[window->shown->entry].party];
     bp_verdict mine = *verdict;
     void *handle = NULL;
     prepare(party->comm, kind, &mine);
@@ -98,8 +98,8 @@ static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_k
     if (together)
         agree(party, &mine);
     if (mine.status == BP_OK && mine.granted) {
-        window->granted = kind;
-        window->handle = handle;
+        window->shown->granted = kind;
+        window->shown->handle = handle;
         return true;
     }
     give_back(party->comm, kind, handle, window);
@@ -113,17 +113,17 @@ static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_k
 
 static void register_window(bp_registration *r, bp_registered *window, bp_verdict *verdict)
 {
-    const bp_registered_entry *entry = &r->entries[window->entry];
+    const bp_registered_entry *entry = &r->entries[window->shown->entry];
     const bp_party *party = &r->parties[entry->party];
-    window->granted = BP_REGISTER_NONE;
-    window->handle = NULL;
+    window->shown->granted = BP_REGISTER_NONE;
+    window->shown->handle = NULL;
     window->because[0] = '\0';
     if (bp_comm_was_ended(party->comm))
         snprintf(window->because, sizeof window->because, "communicator %s was aborted", party->comm->name);
     if (party->lost || !bp_comm_is_alive(party->comm))
         return;
-    int least = entry->exact ? (int)window->asked : BP_REGISTER_BUFFER;
-    for (int kind = (int)window->asked; kind >= least && kind > BP_REGISTER_NONE; kind--)
+    int least = entry->exact ? (int)window->shown->asked : BP_REGISTER_BUFFER;
+    for (int kind = (int)window->shown->asked; kind >= least && kind > BP_REGISTER_NONE; kind--)
         if (settle_kind(r, window, (bp_register_kind)kind, verdict))
             return;
 }
@@ -132,12 +132,12 @@ void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *becaus
 {
     for (size_t i = r->window_count; i-- > 0;) {
         bp_registered *window = &r->windows[i];
-        if (window->slab != slab)
+        if (window->shown->slab != slab)
             continue;
         snprintf(window->because, sizeof window->because, "%s", because);
-        give_back(bp_comm_of(r, window), window->granted, window->handle, window);
-        window->handle = NULL;
-        window->granted = BP_REGISTER_NONE;
+        give_back(bp_comm_of(r, window), window->shown->granted, window->shown->handle, window);
+        window->shown->handle = NULL;
+        window->shown->granted = BP_REGISTER_NONE;
     }
 }
 
@@ -146,7 +146,7 @@ bp_status bp_windows_register(bp_registration *r, uint32_t slab, bp_status so_fa
     bp_verdict verdict;
     bp_verdict_take(&verdict, so_far);
     for (size_t i = 0; i < r->window_count; i++)
-        if (r->windows[i].slab == slab)
+        if (r->shown[i].slab == slab)
             register_window(r, &r->windows[i], &verdict);
     bp_parties_agree(r, &verdict);
     if (verdict.status != BP_OK)

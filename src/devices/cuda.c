@@ -6,6 +6,7 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/structs.h"
 
 #define READ_WRITE 3
 
@@ -52,41 +53,11 @@ void bp_cuda_leave(bp_cuda_scope *scope)
 
 /* ---- making --------------------------------------------------------------------------------------------------------- */
 
+static const bp_cuda_config cuda_config_defaults = {.size = sizeof cuda_config_defaults};
+
 bp_status bp_cuda_config_init(bp_cuda_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_cuda_config_init: needs a configuration of %zu bytes, size %zu was given", sizeof *config,
-                       size);
-    *config = (bp_cuda_config){.size = sizeof *config};
-    return BP_OK;
-}
-
-static bool may_be_missing(size_t place)
-{
-    return place == offsetof(bp_cuda_driver, cuMulticastGetGranularity) ||
-           place == offsetof(bp_cuda_driver, cuFuncLoad);
-}
-
-/* The first place of the table that is empty and should not be. `bytes`: how long it is. */
-static bp_status check_driver(const bp_cuda_driver *driver, size_t *bytes)
-{
-    if (driver->version != 1 && driver->version != BP_CUDA_DRIVER_VERSION)
-        return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create_cuda: the driver table has version %u, expected 1 to %u",
-                       driver->version, BP_CUDA_DRIVER_VERSION);
-    const size_t expected = driver->version == 1 ? BP_CUDA_DRIVER_SIZE_1 : sizeof *driver;
-    if (driver->size < expected)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: the driver table has %zu bytes, expected %zu",
-                       driver->size, expected);
-    const size_t first = offsetof(bp_cuda_driver, cuInit), step = sizeof driver->cuInit;
-    for (size_t at = first; at < expected; at += step) {
-        static const char none[sizeof driver->cuInit];
-        if (!may_be_missing(at) && memcmp((const char *)driver + at, none, step) == 0)
-            return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create_cuda: function %zu of the driver table is missing",
-                           (at - first) / step);
-    }
-    *bytes = expected;
-    return BP_OK;
+    return bp_struct_init("bp_cuda_config_init", config, size, &cuda_config_defaults, sizeof cuda_config_defaults);
 }
 
 static int attribute(const bp_cuda *cuda, int which)
@@ -115,7 +86,7 @@ static bp_status describe(bp_cuda *cuda)
     bp_cuda_info *info = &cuda->info;
     size_t left;
     size_t total = 0;
-    *info = (bp_cuda_info){.size = sizeof *info, .ordinal = cuda->config.ordinal};
+    *info = (bp_cuda_info){.ordinal = cuda->config.ordinal};
     int error = cuda->driver.cuDeviceGetName(info->name, sizeof info->name, cuda->device);
     if (error == BP_CU_SUCCESS)
         error = cuda->driver.cuDriverGetVersion(&info->driver_version);
@@ -199,12 +170,12 @@ static bp_status traits(void *self, bp_device_traits *traits)
 }
 
 #define SHARED_FUNCTIONS                                                                                               \
-    .size = sizeof(bp_device_ops), .version = BP_DEVICE_OPS_VERSION, .name = "cuda", .destroy = destroy,               \
-    .traits = traits, .allocate = bp_cuda_allocate, .free = bp_cuda_free, .stream_create = bp_cuda_stream_create,      \
-    .stream_import = bp_cuda_stream_import, .stream_destroy = bp_cuda_stream_destroy,                                  \
-    .stream_synchronize = bp_cuda_stream_synchronize, .synchronize = bp_cuda_synchronize, .call = bp_cuda_call,        \
-    .fill = bp_cuda_fill, .copy = bp_cuda_copy, .event_create = bp_cuda_event_create,                                  \
-    .event_destroy = bp_cuda_event_destroy, .event_record = bp_cuda_event_record, .stream_wait = bp_cuda_stream_wait,  \
+    .size = sizeof(bp_device_ops), .name = "cuda", .destroy = destroy, .traits = traits, .allocate = bp_cuda_allocate, \
+    .free = bp_cuda_free, .stream_create = bp_cuda_stream_create, .stream_import = bp_cuda_stream_import,              \
+    .stream_destroy = bp_cuda_stream_destroy, .stream_synchronize = bp_cuda_stream_synchronize,                        \
+    .synchronize = bp_cuda_synchronize, .call = bp_cuda_call, .fill = bp_cuda_fill, .copy = bp_cuda_copy,              \
+    .event_create = bp_cuda_event_create, .event_destroy = bp_cuda_event_destroy,                                      \
+    .event_record = bp_cuda_event_record, .stream_wait = bp_cuda_stream_wait,                                          \
     .event_synchronize = bp_cuda_event_synchronize, .stream_native = bp_cuda_stream_native, .pin = bp_cuda_pin,        \
     .unpin = bp_cuda_unpin, .capture_of = bp_cuda_capture_of, .graph_begin = bp_cuda_graph_begin,                      \
     .graph_end = bp_cuda_graph_end, .graph_launch = bp_cuda_graph_launch, .graph_destroy = bp_cuda_graph_destroy
@@ -225,42 +196,25 @@ static const bp_device_ops plain_ops = {
     .unmap = bp_cuda_plain_unmap,
 };
 
-static bp_status get_driver(const bp_cuda_config *config, bp_cuda_driver *driver)
+bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda_driver *driver, bp_device **device)
 {
-    if (config->driver == NULL)
-        return bp_cuda_driver_load(NULL, driver);
-    size_t bytes;
-    BP_TRY(check_driver(config->driver, &bytes));
-    *driver = (bp_cuda_driver){0};
-    memcpy(driver, config->driver, bytes);
-    return bp_cuda_start(driver, "of the caller's table");
-}
-
-static bp_status check_config(const bp_cuda_config *config)
-{
-    if (config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: the configuration was not initialised");
-    if (config->memory != BP_CUDA_VIRTUAL && config->memory != BP_CUDA_PLAIN)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: memory of kind %d", (int)config->memory);
-    return BP_OK;
-}
-
-bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device)
-{
-    bp_cuda_config defaults = {.size = sizeof defaults};
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_config completed = cuda_config_defaults;
     if (device == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: needs an output");
-    if (config == NULL)
-        config = &defaults;
-    BP_TRY(check_config(config));
-    BP_TRY(get_driver(config, &driver));
+    BP_TRY(bp_struct_read("bp_device_create_cuda", config, true, &completed, sizeof completed));
+    if (completed.memory != BP_CUDA_VIRTUAL && completed.memory != BP_CUDA_PLAIN)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_cuda: memory of kind %d", (int)completed.memory);
+    bp_cuda_driver loaded;
+    if (driver == NULL)
+        BP_TRY(bp_cuda_driver_load(completed.driver, &loaded));
+    else
+        BP_TRY(bp_cuda_start(driver, "of the caller's table"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda), &memory));
     bp_cuda *cuda = memory;
-    cuda->driver = driver;
-    cuda->config = *config;
-    cuda->config.driver = NULL;
+    cuda->driver = driver != NULL ? *driver : loaded;
+    cuda->config = completed;
+    cuda->config.driver = NULL;            /* the caller's */
     pthread_mutex_init(&cuda->lock, NULL); /* cannot fail for a plain mutex */
     bp_status status = open_context(cuda);
     if (status == BP_OK)
@@ -269,7 +223,12 @@ bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device
         destroy(cuda);
         return status;
     }
-    return bp_device_create(config->memory == BP_CUDA_PLAIN ? &plain_ops : &virtual_ops, cuda, device);
+    return bp_device_create(completed.memory == BP_CUDA_PLAIN ? &plain_ops : &virtual_ops, cuda, device);
+}
+
+bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device)
+{
+    return bp_device_create_cuda_from(config, NULL, device);
 }
 
 /* ---- looking -------------------------------------------------------------------------------------------------------- */
@@ -277,15 +236,11 @@ bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device
 const bp_cuda *bp_cuda_of(const bp_device *device)
 {
     device = bp_device_undecorated(device);
-    return device->ops == &virtual_ops || device->ops == &plain_ops ? device->self : NULL;
+    return device->ops->destroy == destroy ? device->self : NULL;
 }
 
-bp_status bp_cuda_info_get(const bp_device *device, bp_cuda_info *info)
+const bp_cuda_info *bp_cuda_get_info(const bp_device *device)
 {
     const bp_cuda *cuda = device != NULL ? bp_cuda_of(device) : NULL;
-    if (cuda == NULL || info == NULL || info->size < sizeof *info)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_info_get: needs a cuda device and an output of %zu bytes",
-                       sizeof *info);
-    *info = cuda->info;
-    return BP_OK;
+    return cuda != NULL ? &cuda->info : NULL;
 }

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "devices/cuda_driver.h"
 #include "devices/device.h"
 
 /* Results of the driver (CUresult) that are told apart. */
@@ -40,9 +41,6 @@ enum {
     BP_CU_CAPTURED_EVENT = 907,
     BP_CU_CAPTURE_WRONG_THREAD = 908
 };
-
-/* Bytes of a driver's table of version 1. */
-#define BP_CUDA_DRIVER_SIZE_1 offsetof(bp_cuda_driver, cuModuleLoadData)
 
 #define BP_CU_ON_DEVICE 1 /* where memory is, or who reaches it: a device by its handle */
 
@@ -82,6 +80,9 @@ typedef struct bp_cuda {
     uint64_t committed_bytes;
 } bp_cuda;
 
+/* As bp_device_create_cuda, with the functions of a table, which is copied, in place of `config->driver`. */
+bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda_driver *driver, bp_device **device);
+
 /* Between the two the device's context is current; afterwards that is which was before, even where something in between has made
  * another one current. */
 bp_status bp_cuda_push(const bp_cuda *cuda);
@@ -98,7 +99,7 @@ static inline bp_status bp_cuda_check(const bp_cuda *cuda, int error, const char
     return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, what);
 }
 
-/* NULL: another device. Looks through decorators made by bp_device_create_trace. */
+/* NULL: another device. Looks through decorators. */
 const bp_cuda *bp_cuda_of(const bp_device *device);
 
 /* The device's functions, in the file of their subject. */

@@ -1,5 +1,5 @@
 /* The driver's functions, found at run time: versioned lookup, so that one table fits the drivers of CUDA 12 and 13. */
-#include <bucketpool/cuda_driver.h>
+#include "devices/cuda_driver.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -137,20 +137,10 @@ bp_status bp_cuda_start(const bp_cuda_driver *driver, const char *library)
     return BP_OK;
 }
 
-/* The part of the table that the caller has room for. */
-static void hand_over(const bp_cuda_driver *found, bp_cuda_driver *driver)
-{
-    const bool whole = driver->size >= sizeof *driver;
-    const size_t bytes = whole ? sizeof *driver : BP_CUDA_DRIVER_SIZE_1;
-    memcpy(driver, found, bytes);
-    driver->size = bytes;
-    driver->version = whole ? BP_CUDA_DRIVER_VERSION : 1;
-}
-
 bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
 {
-    if (driver == NULL || driver->size < BP_CUDA_DRIVER_SIZE_1)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_driver_load: needs a table of %zu bytes", sizeof *driver);
+    if (driver == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_driver_load: needs a table");
     if (library == NULL)
         library = "libcuda.so.1";
     void *handle = dlopen(library, RTLD_LAZY | RTLD_LOCAL); /* stays open: drivers do not survive being closed */
@@ -165,9 +155,9 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
                        "the driver %s has no function cuGetProcAddress_v2; those of CUDA 12.0 and later do", library);
     find_function *find;
     memcpy(&find, &symbol, sizeof symbol);
-    bp_cuda_driver found = {.size = sizeof found, .version = BP_CUDA_DRIVER_VERSION};
+    bp_cuda_driver found;
     BP_TRY(fill(find, library, &found));
     BP_TRY(bp_cuda_start(&found, library));
-    hand_over(&found, driver);
+    *driver = found;
     return BP_OK;
 }

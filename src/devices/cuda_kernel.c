@@ -69,11 +69,6 @@ bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_mo
     if (cuda == NULL || image == NULL || module == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_create: needs a cuda device, an image and an output");
     BP_TRY(bp_device_check(device, "bp_cuda_module_create"));
-    if (cuda->driver.cuModuleLoadData == NULL)
-        return bp_fail(BP_ERR_UNSUPPORTED,
-                       "bp_cuda_module_create: the driver table of device %d has version 1, without functions for "
-                       "kernels: fill one of version %u",
-                       cuda->info.ordinal, BP_CUDA_DRIVER_VERSION);
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_module), &memory));
     bp_cuda_module *made = memory;
@@ -170,8 +165,8 @@ bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cud
 
 static bp_status check(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, const bp_stream *stream)
 {
-    if (kernel == NULL || grid == NULL || grid->size < sizeof *grid)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_launch: needs a kernel and a grid with its size set");
+    if (kernel == NULL || grid == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_launch: needs a kernel and a grid");
     BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, "bp_cuda_launch"));
     const bp_cuda *cuda = kernel->module->cuda;
     if (bp_cuda_of(stream->device) != cuda)

@@ -5,6 +5,7 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/structs.h"
 
 static bool is_power_of_two(uint64_t value)
 {
@@ -60,12 +61,6 @@ static const char *missing_function(const bp_device_ops *ops)
 
 static bp_status check_table(const bp_device_ops *ops)
 {
-    if (ops->version != BP_DEVICE_OPS_VERSION)
-        return bp_fail(BP_ERR_UNSUPPORTED, "bp_device_create: the table has version %u, expected %u", ops->version,
-                       BP_DEVICE_OPS_VERSION);
-    if (ops->size < sizeof *ops)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the table has %zu bytes, expected at least %zu",
-                       ops->size, sizeof *ops);
     if (ops->name == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the table has no name");
     const char *missing = missing_function(ops);
@@ -95,8 +90,11 @@ static bp_status check_traits(const bp_device_ops *ops, const bp_device_traits *
 
 bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **device)
 {
-    if (ops == NULL || device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: needs a table and an output");
+    bp_device_ops own = {.size = sizeof own};
+    if (device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: needs an output");
+    BP_TRY(bp_struct_read("bp_device_create", ops, false, &own, sizeof own));
+    ops = &own;
     BP_TRY(check_table(ops));
     bp_device_traits traits = {.size = sizeof traits};
     bp_status status = ops->traits(self, &traits);
@@ -113,7 +111,8 @@ bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **dev
         return status;
     }
     bp_device *created = memory;
-    created->ops = ops;
+    created->table = own;
+    created->ops = &created->table;
     created->self = self;
     created->traits = traits;
     created->process = process;
@@ -246,14 +245,14 @@ bp_status bp_device_free(bp_device *device, void *address, uint64_t bytes, bp_st
 
 bp_status bp_device_usage_get(const bp_device *device, bp_device_usage *usage)
 {
-    if (device == NULL || usage == NULL || usage->size < sizeof *usage)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_usage_get: needs a device and a usage of %zu bytes",
-                       sizeof *usage);
-    usage->committed_bytes = atomic_load(&device->committed_bytes.now);
-    usage->peak_committed_bytes = atomic_load(&device->committed_bytes.peak);
-    usage->allocated_bytes = atomic_load(&device->allocated_bytes.now);
-    usage->peak_allocated_bytes = atomic_load(&device->allocated_bytes.peak);
-    usage->streams = atomic_load(&device->live_streams.now);
-    usage->events = atomic_load(&device->live_events.now);
-    return BP_OK;
+    if (device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_usage_get: needs a device");
+    const bp_device_usage now = {.size = sizeof now,
+                                 .committed_bytes = atomic_load(&device->committed_bytes.now),
+                                 .peak_committed_bytes = atomic_load(&device->committed_bytes.peak),
+                                 .allocated_bytes = atomic_load(&device->allocated_bytes.now),
+                                 .peak_allocated_bytes = atomic_load(&device->allocated_bytes.peak),
+                                 .streams = atomic_load(&device->live_streams.now),
+                                 .events = atomic_load(&device->live_events.now)};
+    return bp_struct_write("bp_device_usage_get", &now, sizeof now, usage);
 }

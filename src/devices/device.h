@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "core/process.h"
+#include "devices/clients.h"
 
 /* Bytes or objects, now and at most. */
 typedef struct bp_device_counter {
@@ -18,11 +19,13 @@ typedef struct bp_device_counter {
 } bp_device_counter;
 
 struct bp_device {
-    const bp_device_ops *ops;
+    bp_device_ops table;      /* the provider's, copied */
+    const bp_device_ops *ops; /* that table */
     void *self;
     bp_device_traits traits;
-    bp_process process;     /* that made it */
-    atomic_uint references; /* the caller's, and one for each stream, event and pool */
+    const bp_device *decorated; /* whose streams and memory this device hands through; NULL: none */
+    bp_process process;         /* that made it */
+    atomic_uint references;     /* the caller's, and one for each stream, event and pool */
     bp_device_counter committed_bytes, allocated_bytes, live_streams, live_events;
     atomic_uint captured_pools;   /* of which a capture has begun and not ended */
     atomic_uint stream_numbers;   /* of streams ever made */
@@ -48,8 +51,16 @@ static inline bp_status bp_device_check(const bp_device *device, const char *fun
 void bp_device_retain(bp_device *device);
 void bp_device_release(bp_device *device);
 
-/* The device under decorators made by bp_device_create_trace; itself, where there are none. */
-const bp_device *bp_device_undecorated(const bp_device *device);
+/* The table and self of a device: for decorators. Valid while the device lives. */
+BP_API const bp_device_ops *bp_device_table(const bp_device *device, void **self);
+
+/* The device under its decorators; itself, where there are none. */
+static inline const bp_device *bp_device_undecorated(const bp_device *device)
+{
+    while (device->decorated != NULL)
+        device = device->decorated;
+    return device;
+}
 
 /* Physical memory with the device's usage counted; otherwise the table's commit and decommit. Stream-ordered memory
  * likewise. */

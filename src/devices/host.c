@@ -6,6 +6,7 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "core/structs.h"
 
 #define QUEUE_LENGTH 16384u
 
@@ -127,7 +128,6 @@ static void destroy(void *self)
 
 static const bp_device_ops host_ops = {
     .size = sizeof host_ops,
-    .version = BP_DEVICE_OPS_VERSION,
     .name = "host",
     .destroy = destroy,
     .traits = traits,
@@ -154,13 +154,11 @@ static const bp_device_ops host_ops = {
     .event_synchronize = bp_host_event_synchronize,
 };
 
+static const bp_host_config host_config_defaults = {.size = sizeof host_config_defaults, .queue_length = QUEUE_LENGTH};
+
 bp_status bp_host_config_init(bp_host_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_host_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_host_config){.size = sizeof *config, .queue_length = QUEUE_LENGTH};
-    return BP_OK;
+    return bp_struct_init("bp_host_config_init", config, size, &host_config_defaults, sizeof host_config_defaults);
 }
 
 /* Puts defaults in the place of zeros. */
@@ -184,13 +182,11 @@ static bp_status complete_config(bp_host_config *config, uint64_t page_bytes)
 
 bp_status bp_device_create_host(const bp_host_config *config, bp_device **device)
 {
-    if (device == NULL || (config != NULL && config->size < sizeof *config))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_device_create_host: needs an output and a configuration of %zu bytes", sizeof *config);
+    if (device == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_host: needs an output");
     uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    bp_host_config completed = {.size = sizeof completed};
-    if (config != NULL)
-        completed = *config;
+    bp_host_config completed = host_config_defaults;
+    BP_TRY(bp_struct_read("bp_device_create_host", config, true, &completed, sizeof completed));
     BP_TRY(complete_config(&completed, page_bytes));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_host), &memory));

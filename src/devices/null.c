@@ -179,7 +179,6 @@ static bp_status copy(void *self, void *stream, void *to, const void *from, uint
 
 static const bp_device_ops null_ops = {
     .size = sizeof null_ops,
-    .version = BP_DEVICE_OPS_VERSION,
     .name = "null",
     .destroy = destroy,
     .traits = traits,

@@ -4,7 +4,7 @@
 
 bool bp_is_alone(const bp_comm *comm)
 {
-    return comm == NULL || bp_comm_ranks(comm) == 1;
+    return comm == NULL || bp_comm_get_info(comm)->ranks == 1;
 }
 
 static bp_status check_fared(const char *call, const bp_told *told, uint32_t ranks)
@@ -37,7 +37,7 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
         told[0] = *mine;
         return status;
     }
-    const uint32_t ranks = bp_comm_ranks(comm);
+    const uint32_t ranks = bp_comm_get_info(comm)->ranks;
     bp_told own = *mine;
     if (status != BP_OK)
         snprintf(own.words, sizeof own.words, "%s", bp_error_detail());
@@ -53,8 +53,8 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
 bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_told *mine, const char *const *names)
 {
     bp_told told[BP_MOST_RANKS];
-    if (!bp_is_alone(comm) && bp_comm_ranks(comm) > BP_MOST_RANKS)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks, at most %d can compare", call, bp_comm_ranks(comm),
+    if (!bp_is_alone(comm) && bp_comm_get_info(comm)->ranks > BP_MOST_RANKS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks, at most %d can compare", call, bp_comm_get_info(comm)->ranks,
                        BP_MOST_RANKS);
     return bp_ranks_tell(call, comm, mine, names, told);
 }

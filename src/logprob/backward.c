@@ -1,5 +1,7 @@
 /* The backward pass: reads the logits again and writes their gradient. */
 #include "core/fail.h"
+#include "core/structs.h"
+#include "devices/clients.h"
 #include "logprob/arguments.h"
 #include "logprob/logprob.h"
 
@@ -43,19 +45,23 @@ bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch,
                               bp_stream *stream)
 {
     const char *call = "bp_logprob_backward";
-    if (client == NULL || batch == NULL || batch->size < sizeof *batch || gradients == NULL ||
-        gradients->size < sizeof *gradients)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client, a batch of %zu bytes and gradients of %zu bytes",
-                       call, sizeof *batch, sizeof *gradients);
+    bp_logprob_batch own;
+    bp_logprob_gradients wanted;
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_logprob_batch_init(&own, sizeof own));
+    BP_TRY(bp_logprob_gradients_init(&wanted, sizeof wanted));
+    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
+    BP_TRY(bp_struct_read(call, gradients, false, &wanted, sizeof wanted));
     bp_batch_work checked;
     bp_token_rows grad;
-    BP_TRY(bp_check_batch(call, client, batch, &checked));
+    BP_TRY(bp_check_batch(call, client, &own, &checked));
     if (checked.token_count == 0)
         return BP_OK;
     bp_gradient_work work = {.tokens = checked.tokens, .logits = checked.work};
-    BP_TRY(bp_check_upstream(call, &gradients->logprob_grad, &gradients->entropy_grad, gradients->saved,
-                             gradients->saved_bytes, checked.tokens.batch, checked.tokens.sequence, &work));
-    BP_TRY(check_gradient(call, &checked, gradients, &grad));
+    BP_TRY(bp_check_upstream(call, &wanted.logprob_grad, &wanted.entropy_grad, wanted.saved, wanted.saved_bytes,
+                             checked.tokens.batch, checked.tokens.sequence, &work));
+    BP_TRY(check_gradient(call, &checked, &wanted, &grad));
     work.out = grad.data;
     work.out_batch_stride = grad.batch_stride;
     work.out_stride = grad.stride;

@@ -12,10 +12,9 @@
 
 bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
 {
-    bp_cuda_info info = {.size = sizeof info};
     if (bp_device_is_host_accessible(device))
         return bp_engine_create_host(threads, kernels, columns, engine);
-    if (bp_cuda_info_get(device, &info) == BP_OK)
+    if (bp_cuda_get_info(device) != NULL)
         return bp_engine_create_cuda(device, engine);
     return bp_fail(BP_ERR_UNSUPPORTED, "there are no log-probability kernels for device %s: host and cuda have some",
                    bp_device_name(device));

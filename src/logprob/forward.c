@@ -1,5 +1,6 @@
 /* The forward pass: one read of the logits, one exchange. */
 #include "core/fail.h"
+#include "core/structs.h"
 #include "logprob/arguments.h"
 #include "logprob/logprob.h"
 
@@ -49,16 +50,20 @@ bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch, 
                              bp_stream *stream)
 {
     const char *call = "bp_logprob_forward";
-    if (client == NULL || batch == NULL || batch->size < sizeof *batch || outputs == NULL ||
-        outputs->size < sizeof *outputs)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client, a batch of %zu bytes and outputs of %zu bytes",
-                       call, sizeof *batch, sizeof *outputs);
+    bp_logprob_batch own;
+    bp_logprob_outputs wanted;
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_logprob_batch_init(&own, sizeof own));
+    BP_TRY(bp_logprob_outputs_init(&wanted, sizeof wanted));
+    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
+    BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
     bp_batch_work work;
     bp_outputs_work out;
-    BP_TRY(bp_check_batch(call, client, batch, &work));
+    BP_TRY(bp_check_batch(call, client, &own, &work));
     if (work.token_count == 0)
         return BP_OK;
-    BP_TRY(bp_check_outputs(call, outputs, work.tokens.batch, work.tokens.sequence, &out));
+    BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
     bp_base *base = &client->base;
     return bp_base_end(base, stream, enqueue(base, &work, &out, bp_base_stream(base, stream)));
 }

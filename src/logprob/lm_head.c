@@ -5,40 +5,42 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "core/structs.h"
+#include "devices/clients.h"
 #include "logprob/arguments.h"
 
 #define DEFAULT_CHUNK 1024
 
+static const bp_lm_head_config lm_head_config_defaults = {.size = sizeof lm_head_config_defaults,
+                                                          .dtype = BP_DTYPE_BF16,
+                                                          .chunk = DEFAULT_CHUNK,
+                                                          .targets = BP_TARGETS_ANY,
+                                                          .kernels =
+                                                              BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
+
 bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_lm_head_config){.size = sizeof *config,
-                                  .dtype = BP_DTYPE_BF16,
-                                  .chunk = DEFAULT_CHUNK,
-                                  .targets = BP_TARGETS_ANY,
-                                  .kernels = BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
-    return BP_OK;
+    return bp_struct_init("bp_lm_head_config_init", config, size, &lm_head_config_defaults,
+                          sizeof lm_head_config_defaults);
 }
+
+static const bp_lm_head_batch lm_head_batch_defaults = {.size = sizeof lm_head_batch_defaults,
+                                                        .hidden = {.dtype = BP_DTYPE_BF16},
+                                                        .target_dtype = BP_DTYPE_INT64,
+                                                        .temperature = 1};
 
 bp_status bp_lm_head_batch_init(bp_lm_head_batch *batch, size_t size)
 {
-    if (batch == NULL || size < sizeof *batch)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_batch_init: size %zu, expected at least %zu", size,
-                       sizeof *batch);
-    *batch = (bp_lm_head_batch){
-        .size = sizeof *batch, .hidden = {.dtype = BP_DTYPE_BF16}, .target_dtype = BP_DTYPE_INT64, .temperature = 1};
-    return BP_OK;
+    return bp_struct_init("bp_lm_head_batch_init", batch, size, &lm_head_batch_defaults, sizeof lm_head_batch_defaults);
 }
+
+static const bp_lm_head_gradients lm_head_gradients_defaults = {.size = sizeof lm_head_gradients_defaults,
+                                                                .hidden_grad = {.dtype = BP_DTYPE_FP32}};
 
 bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size_t size)
 {
-    if (gradients == NULL || size < sizeof *gradients)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_gradients_init: size %zu, expected at least %zu", size,
-                       sizeof *gradients);
-    *gradients = (bp_lm_head_gradients){.size = sizeof *gradients, .hidden_grad = {.dtype = BP_DTYPE_FP32}};
-    return BP_OK;
+    return bp_struct_init("bp_lm_head_gradients_init", gradients, size, &lm_head_gradients_defaults,
+                          sizeof lm_head_gradients_defaults);
 }
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
@@ -75,8 +77,7 @@ static bp_status make_products(bp_device *device, const bp_lm_head_config *confi
 {
     if (bp_device_is_host_accessible(device))
         return bp_products_create_blas(head->chunk, config->vocab, config->hidden, config->dtype, &head->products);
-    bp_cuda_info info = {.size = sizeof info};
-    if (bp_cuda_info_get(device, &info) == BP_OK)
+    if (bp_cuda_get_info(device) != NULL)
         return bp_products_create_cublas(device, head->chunk, config->hidden, config->dtype, &head->products);
     return bp_fail(BP_ERR_UNSUPPORTED,
                    "bp_lm_head_create: there are no matrix products for device %s: host and cuda have some",
@@ -87,7 +88,7 @@ static bp_status make_exchanged(const bp_device *device, const bp_comm *comm, bp
 {
     if (!head->sums || head->forward_only || !bp_device_is_host_accessible(device))
         return BP_OK;
-    const size_t count = (size_t)bp_comm_ranks(comm) * BP_EXCHANGED_NUMEL;
+    const size_t count = (size_t)bp_comm_get_info(comm)->ranks * BP_EXCHANGED_NUMEL;
     head->exchanged = calloc(count, sizeof *head->exchanged);
     return head->exchanged != NULL ? BP_OK : bp_fail_memory(count * sizeof *head->exchanged);
 }
@@ -102,7 +103,7 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
     head->dtype = config->dtype;
     head->hidden = config->hidden;
     head->forward_only = config->forward_only != 0;
-    head->sums = config->comm != NULL && bp_comm_ranks(config->comm) > 1 && config->partial_hidden_grad == 0;
+    head->sums = config->comm != NULL && bp_comm_get_info(config->comm)->ranks > 1 && config->partial_hidden_grad == 0;
     BP_TRY(check_sizes(call, config, head->chunk));
     BP_TRY(make_products(device, config, head));
     BP_TRY(make_exchanged(device, config->comm, head));
@@ -159,15 +160,29 @@ static void finish(bp_lm_head *head)
     free(head->exchanged);
 }
 
+static void describe(bp_lm_head *head)
+{
+    const bp_base *base = &head->base;
+    const uint64_t chunk = chunk_bytes(head, base->columns);
+    head->info = (bp_lm_head_info){.kernels = base->engine->kernels,
+                                   .products = head->products->name,
+                                   .threads = base->engine->threads,
+                                   .chunk_bytes = chunk,
+                                   .other_bytes = base->workspace.bytes - head->chunk_count * chunk,
+                                   .workspace_bytes = base->workspace.bytes,
+                                   .planned_bytes = base->workspace.planned_bytes,
+                                   .vocab = base->shards.vocab,
+                                   .pool = base->workspace.pool};
+}
+
 bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, bp_lm_head **head)
 {
-    bp_status status = BP_OK;
-    if (device == NULL || config == NULL || config->size < sizeof *config || head == NULL)
-        status =
-            bp_fail(BP_ERR_INVALID_ARGUMENT,
-                    "bp_lm_head_create: needs a device, a configuration of %zu bytes and an output", sizeof *config);
-    if (config == NULL || config->size < sizeof *config)
-        return status;       /* else the other ranks learn of it */
+    bp_lm_head_config own = lm_head_config_defaults;
+    BP_TRY(bp_struct_read("bp_lm_head_create", config, false, &own, sizeof own));
+    bp_status status = BP_OK; /* from here on the other ranks learn of failures */
+    if (device == NULL || head == NULL)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_create: needs a device and an output");
+    config = &own;
     bp_lm_head unmade = {0}; /* where there is no memory, the other ranks must still learn of it */
     bp_lm_head *made = calloc(1, sizeof *made);
     if (status == BP_OK)
@@ -178,6 +193,7 @@ bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, 
         free(made);
         return status;
     }
+    describe(made);
     *head = made;
     return BP_OK;
 }
@@ -196,28 +212,9 @@ void bp_lm_head_destroy(bp_lm_head **head)
 
 /* ---- what it is ----------------------------------------------------------------------------------------------------- */
 
-bp_status bp_lm_head_info_get(const bp_lm_head *head, bp_lm_head_info *info)
+const bp_lm_head_info *bp_lm_head_get_info(const bp_lm_head *head)
 {
-    if (head == NULL || info == NULL || info->size < sizeof *info)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_info_get: needs a head and an output of %zu bytes",
-                       sizeof *info);
-    const bp_base *base = &head->base;
-    const uint64_t chunk = chunk_bytes(head, base->columns);
-    *info = (bp_lm_head_info){.size = sizeof *info,
-                              .kernels = base->engine->kernels,
-                              .products = head->products->name,
-                              .threads = base->engine->threads,
-                              .chunk_bytes = chunk,
-                              .other_bytes = base->workspace.bytes - head->chunk_count * chunk,
-                              .workspace_bytes = base->workspace.bytes,
-                              .planned_bytes = base->workspace.planned_bytes,
-                              .vocab = base->shards.vocab};
-    return BP_OK;
-}
-
-bp_pool *bp_lm_head_pool(const bp_lm_head *head)
-{
-    return head == NULL ? NULL : head->base.workspace.pool;
+    return head != NULL ? &head->info : NULL;
 }
 
 bp_status bp_lm_head_check(bp_lm_head *head)

@@ -17,6 +17,7 @@ enum { BP_WORK_CHUNK = BP_WORK_OWN, BP_WORK_SCRATCH = BP_WORK_OWN + 2, BP_WORK_S
  * caller's stream is all that a caller needs to know, and a captured one takes it along. */
 struct bp_lm_head {
     bp_base base;
+    bp_lm_head_info info;
     bp_products *products;
     bp_stream *multiplies;
     bp_event *moved;     /* from one of the two streams to the other: waited for at once */

@@ -1,6 +1,8 @@
 /* The fused head's backward pass: logits again, their gradient in the same memory, and the products of that. The logits of the next piece
  * are multiplied before this piece's gradient is waited for, so that kernels run beside products. */
 #include "core/fail.h"
+#include "core/structs.h"
+#include "devices/clients.h"
 #include "logprob/lm_head.h"
 
 typedef struct backward {
@@ -124,14 +126,18 @@ bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch, c
                               bp_stream *stream)
 {
     const char *call = "bp_lm_head_backward";
-    if (head == NULL || batch == NULL || batch->size < sizeof *batch || gradients == NULL ||
-        gradients->size < sizeof *gradients)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a head, a batch of %zu bytes and gradients of %zu bytes",
-                       call, sizeof *batch, sizeof *gradients);
+    bp_lm_head_batch own;
+    bp_lm_head_gradients wanted;
+    if (head == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a head", call);
+    BP_TRY(bp_lm_head_batch_init(&own, sizeof own));
+    BP_TRY(bp_lm_head_gradients_init(&wanted, sizeof wanted));
+    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
+    BP_TRY(bp_struct_read(call, gradients, false, &wanted, sizeof wanted));
     bp_head_batch work;
     bp_head_gradients out;
-    BP_TRY(bp_check_head_batch(call, head, batch, &work));
-    BP_TRY(bp_check_head_gradients(call, head, &work, gradients, &out));
+    BP_TRY(bp_check_head_batch(call, head, &own, &work));
+    BP_TRY(bp_check_head_gradients(call, head, &work, &wanted, &out));
     bp_base *base = &head->base;
     bp_stream *used = bp_base_stream(base, stream);
     BP_TRY(bp_stream_check(used, base->device, call)); /* where the pool does not look */

@@ -1,5 +1,6 @@
 /* The fused head's forward pass, and what both passes begin with: the logits of a piece. */
 #include "core/fail.h"
+#include "core/structs.h"
 #include "logprob/arguments.h"
 #include "logprob/lm_head.h"
 
@@ -101,16 +102,20 @@ bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, co
                              bp_stream *stream)
 {
     const char *call = "bp_lm_head_forward";
-    if (head == NULL || batch == NULL || batch->size < sizeof *batch || outputs == NULL ||
-        outputs->size < sizeof *outputs)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a head, a batch of %zu bytes and outputs of %zu bytes", call,
-                       sizeof *batch, sizeof *outputs);
+    bp_lm_head_batch own;
+    bp_logprob_outputs wanted;
+    if (head == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a head", call);
+    BP_TRY(bp_lm_head_batch_init(&own, sizeof own));
+    BP_TRY(bp_logprob_outputs_init(&wanted, sizeof wanted));
+    BP_TRY(bp_struct_read(call, batch, false, &own, sizeof own));
+    BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
     bp_head_batch work;
     bp_outputs_work out;
-    BP_TRY(bp_check_head_batch(call, head, batch, &work));
+    BP_TRY(bp_check_head_batch(call, head, &own, &work));
     if (work.token_count == 0)
         return BP_OK;
-    BP_TRY(bp_check_outputs(call, outputs, work.tokens.batch, work.tokens.sequence, &out));
+    BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
     bp_base *base = &head->base;
     return bp_base_end(base, stream, enqueue(head, &work, &out, bp_base_stream(base, stream)));
 }

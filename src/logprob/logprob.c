@@ -5,29 +5,30 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/structs.h"
+#include "devices/clients.h"
 
 #define PLANE_BYTES 4u /* of a saved value */
 
+static const bp_logprob_config logprob_config_defaults = {.size = sizeof logprob_config_defaults,
+                                                          .targets = BP_TARGETS_ANY,
+                                                          .kernels =
+                                                              BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
+
 bp_status bp_logprob_config_init(bp_logprob_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_logprob_config){.size = sizeof *config,
-                                  .targets = BP_TARGETS_ANY,
-                                  .kernels = BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
-    return BP_OK;
+    return bp_struct_init("bp_logprob_config_init", config, size, &logprob_config_defaults,
+                          sizeof logprob_config_defaults);
 }
 
 bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, bp_logprob **client)
 {
-    bp_status status = BP_OK;
-    if (device == NULL || config == NULL || config->size < sizeof *config || client == NULL)
-        status =
-            bp_fail(BP_ERR_INVALID_ARGUMENT,
-                    "bp_logprob_create: needs a device, a configuration of %zu bytes and an output", sizeof *config);
-    if (config == NULL || config->size < sizeof *config)
-        return status; /* else the other ranks learn of it */
+    bp_logprob_config own = logprob_config_defaults;
+    BP_TRY(bp_struct_read("bp_logprob_create", config, false, &own, sizeof own));
+    bp_status status = BP_OK; /* from here on the other ranks learn of failures */
+    if (device == NULL || client == NULL)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_create: needs a device and an output");
+    config = &own;
     const bp_base_config base = {.call = "bp_logprob_create",
                                  .name = "logprob",
                                  .max_tokens = config->max_tokens,
@@ -47,6 +48,12 @@ bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, 
         free(made);
         return status;
     }
+    made->info = (bp_logprob_info){.kernels = made->base.engine->kernels,
+                                   .threads = made->base.engine->threads,
+                                   .workspace_bytes = made->base.workspace.bytes,
+                                   .planned_bytes = made->base.workspace.planned_bytes,
+                                   .vocab = made->base.shards.vocab,
+                                   .pool = made->base.workspace.pool};
     *client = made;
     return BP_OK;
 }
@@ -63,51 +70,34 @@ void bp_logprob_destroy(bp_logprob **client)
     free(gone);
 }
 
-bp_status bp_logprob_info_get(const bp_logprob *client, bp_logprob_info *info)
+const bp_logprob_info *bp_logprob_get_info(const bp_logprob *client)
 {
-    if (client == NULL || info == NULL || info->size < sizeof *info)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_info_get: needs a client and an output of %zu bytes",
-                       sizeof *info);
-    const bp_base *base = &client->base;
-    *info = (bp_logprob_info){.size = sizeof *info,
-                              .kernels = base->engine->kernels,
-                              .threads = base->engine->threads,
-                              .workspace_bytes = base->workspace.bytes,
-                              .planned_bytes = base->workspace.planned_bytes,
-                              .vocab = base->shards.vocab};
-    return BP_OK;
+    return client != NULL ? &client->info : NULL;
 }
 
-bp_pool *bp_logprob_pool(const bp_logprob *client)
-{
-    return client == NULL ? NULL : client->base.workspace.pool;
-}
+static const bp_logprob_batch logprob_batch_defaults = {
+    .size = sizeof logprob_batch_defaults, .target_dtype = BP_DTYPE_INT64, .temperature = 1};
 
 bp_status bp_logprob_batch_init(bp_logprob_batch *batch, size_t size)
 {
-    if (batch == NULL || size < sizeof *batch)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_batch_init: size %zu, expected at least %zu", size,
-                       sizeof *batch);
-    *batch = (bp_logprob_batch){.size = sizeof *batch, .target_dtype = BP_DTYPE_INT64, .temperature = 1};
-    return BP_OK;
+    return bp_struct_init("bp_logprob_batch_init", batch, size, &logprob_batch_defaults, sizeof logprob_batch_defaults);
 }
+
+static const bp_logprob_outputs logprob_outputs_defaults = {.size = sizeof logprob_outputs_defaults};
 
 bp_status bp_logprob_outputs_init(bp_logprob_outputs *outputs, size_t size)
 {
-    if (outputs == NULL || size < sizeof *outputs)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_outputs_init: size %zu, expected at least %zu", size,
-                       sizeof *outputs);
-    *outputs = (bp_logprob_outputs){.size = sizeof *outputs};
-    return BP_OK;
+    return bp_struct_init("bp_logprob_outputs_init", outputs, size, &logprob_outputs_defaults,
+                          sizeof logprob_outputs_defaults);
 }
+
+static const bp_logprob_gradients logprob_gradients_defaults = {.size = sizeof logprob_gradients_defaults,
+                                                                .logits_grad = {.dtype = BP_DTYPE_FP32}};
 
 bp_status bp_logprob_gradients_init(bp_logprob_gradients *gradients, size_t size)
 {
-    if (gradients == NULL || size < sizeof *gradients)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_logprob_gradients_init: size %zu, expected at least %zu", size,
-                       sizeof *gradients);
-    *gradients = (bp_logprob_gradients){.size = sizeof *gradients, .logits_grad = {.dtype = BP_DTYPE_FP32}};
-    return BP_OK;
+    return bp_struct_init("bp_logprob_gradients_init", gradients, size, &logprob_gradients_defaults,
+                          sizeof logprob_gradients_defaults);
 }
 
 bp_status bp_logprob_saved_bytes(uint64_t tokens, int with_entropy, uint64_t *bytes)

@@ -8,6 +8,7 @@
 
 struct bp_logprob {
     bp_base base;
+    bp_logprob_info info;
 };
 
 /* What forward and backward share: the batch as checked values and work. `tokens` 0: nothing to do, nothing else is set. */

@@ -1,5 +1,7 @@
 /* The least and the largest logit of each token. */
 #include "core/fail.h"
+#include "core/structs.h"
+#include "devices/clients.h"
 #include "logprob/arguments.h"
 #include "logprob/logprob.h"
 
@@ -9,10 +11,12 @@ bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, co
     static const bp_token_values none = {0};
     static int64_t unread;
     const char *call = "bp_logprob_range";
-    if (client == NULL || batch == NULL || batch->size < sizeof *batch)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client and a batch of %zu bytes", call, sizeof *batch);
     bp_batch_work checked;
-    bp_logprob_batch given = *batch;
+    bp_logprob_batch given;
+    if (client == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
+    BP_TRY(bp_logprob_batch_init(&given, sizeof given));
+    BP_TRY(bp_struct_read(call, batch, false, &given, sizeof given));
     if (given.target.data == NULL)
         given.target = (bp_token_values){.data = &unread};
     BP_TRY(bp_check_batch(call, client, &given, &checked));

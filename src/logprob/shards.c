@@ -54,7 +54,7 @@ bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, 
         *shards = (bp_shards){.ranks = 1, .first = (int64_t)mine->start, .vocab = mine->columns};
         return BP_OK;
     }
-    const uint32_t ranks = bp_comm_ranks(comm);
+    const uint32_t ranks = bp_comm_get_info(comm)->ranks;
     if (ranks > BP_MOST_RANKS)
         return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, at most %d can", call, ranks,
                        BP_MOST_RANKS);

@@ -63,10 +63,10 @@ static bp_status add_events(bp_model *model, const bp_workspace_need *needs, siz
 /* What the device rounds slabs up to, as far as it tells: then the plan says what is made, to the byte. */
 static uint64_t find_granularity(const bp_device *device)
 {
-    bp_cuda_info info = {.size = sizeof info};
-    if (!bp_device_is_host_accessible(device) && bp_cuda_info_get(device, &info) == BP_OK)
-        return info.multicast_granularity > info.recommended_granularity ? info.multicast_granularity
-                                                                         : info.recommended_granularity;
+    const bp_cuda_info *info = bp_cuda_get_info(device);
+    if (info != NULL)
+        return info->multicast_granularity > info->recommended_granularity ? info->multicast_granularity
+                                                                           : info->recommended_granularity;
     long page = sysconf(_SC_PAGESIZE);
     return page > 0 ? (uint64_t)page : 4096;
 }

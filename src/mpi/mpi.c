@@ -472,7 +472,6 @@ static bp_status abort_comm(void *self)
 }
 
 static const bp_comm_ops ops = {.size = sizeof ops,
-                                .version = BP_COMM_OPS_VERSION,
                                 .name = "mpi",
                                 .destroy = destroy,
                                 .traits = traits,

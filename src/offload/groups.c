@@ -4,6 +4,7 @@
 
 #include "allocators/capture.h"
 #include "allocators/residency.h"
+#include "core/structs.h"
 #include "offload/offload.h"
 
 #define LIST_BYTES 200
@@ -144,51 +145,45 @@ bp_status bp_group_fail_residency(const bp_offload *offload, const bp_group *gro
 
 /* ---- looking -------------------------------------------------------------------------------------------------------- */
 
-size_t bp_offload_group_count(const bp_offload *offload)
+static bp_offload_group group_of(const bp_group *g)
 {
-    return offload->group_count;
+    return (bp_offload_group){.size = sizeof(bp_offload_group),
+                              .name = g->name,
+                              .residency = g->residency,
+                              .slabs = g->slab_count,
+                              .bytes = g->bytes,
+                              .resident_bytes = g->resident_bytes,
+                              .kept_bytes = g->kept_bytes,
+                              .host_bytes = g->host_bytes,
+                              .unreturned_bytes = g->unreturned_bytes,
+                              .copied_bytes = g->copied_bytes,
+                              .offloads = g->offloads,
+                              .restores = g->restores,
+                              .leases = g->lease_count,
+                              .pinned = g->pinned};
 }
 
-static void look(const bp_offload *offload, const bp_group *g, bp_offload_group *group)
+static bp_status write_groups(const bp_offload *offload, bp_offload_group *groups, size_t capacity)
 {
-    pthread_mutex_t *lock = (pthread_mutex_t *)&offload->lock;
+    const size_t stride = groups != NULL ? groups->size : 0;
+    for (size_t i = 0; i < offload->group_count && i < capacity; i++) {
+        const bp_offload_group group = group_of(&offload->groups[i]);
+        void *place = (char *)groups + i * stride;
+        BP_TRY(bp_struct_init("bp_offload_groups", place, stride, &group, sizeof group));
+    }
+    return BP_OK;
+}
+
+bp_status bp_offload_groups(const bp_offload *offload, bp_offload_group *groups, size_t capacity, size_t *count)
+{
+    if (offload == NULL || (groups == NULL && capacity > 0) || count == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_groups: needs an offload, room for groups and a count");
+    BP_TRY(bp_process_check(&offload->process, "bp_offload_groups", "the offload of pool", offload->pool_name));
+    pthread_mutex_t *lock = (pthread_mutex_t *)&offload->lock; /* looking changes nothing else */
     pthread_mutex_lock(lock);
-    *group = (bp_offload_group){.size = sizeof *group,
-                                .name = g->name,
-                                .residency = g->residency,
-                                .slabs = g->slab_count,
-                                .bytes = g->bytes,
-                                .resident_bytes = g->resident_bytes,
-                                .kept_bytes = g->kept_bytes,
-                                .host_bytes = g->host_bytes,
-                                .unreturned_bytes = g->unreturned_bytes,
-                                .copied_bytes = g->copied_bytes,
-                                .offloads = g->offloads,
-                                .restores = g->restores,
-                                .leases = g->lease_count,
-                                .pinned = g->pinned};
+    bp_status status = write_groups(offload, groups, capacity);
     pthread_mutex_unlock(lock);
-}
-
-bp_status bp_offload_group_get(const bp_offload *offload, size_t index, bp_offload_group *group)
-{
-    if (offload == NULL || group == NULL || group->size < sizeof *group || index >= offload->group_count)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_group_get: group %zu of %zu", index,
-                       offload != NULL ? offload->group_count : 0);
-    BP_TRY(bp_process_check(&offload->process, "bp_offload_group_get", "the offload of pool", offload->pool_name));
-    look(offload, &offload->groups[index], group);
-    return BP_OK;
-}
-
-bp_status bp_offload_group_find(const bp_offload *offload, const char *name, bp_offload_group *group)
-{
-    if (offload == NULL || name == NULL || group == NULL || group->size < sizeof *group)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_offload_group_find: needs an offload, a name and a group of %zu bytes", sizeof *group);
-    const bp_group *found = find(offload, name);
-    if (found == NULL)
-        return fail_unknown(offload, name, "bp_offload_group_find");
-    BP_TRY(bp_process_check(&offload->process, "bp_offload_group_find", "the offload of pool", offload->pool_name));
-    look(offload, found, group);
-    return BP_OK;
+    if (status == BP_OK)
+        *count = offload->group_count;
+    return status;
 }

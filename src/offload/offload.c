@@ -6,6 +6,7 @@
 #include "allocators/capture.h"
 #include "allocators/residency.h"
 #include "core/arith.h"
+#include "core/structs.h"
 #include "offload/copies.h"
 #include "pinned/pinned.h"
 
@@ -13,22 +14,20 @@
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
+static const bp_offload_config offload_config_defaults = {.size = sizeof offload_config_defaults,
+                                                          .chunk_bytes = CHUNK_BYTES};
+
 bp_status bp_offload_config_init(bp_offload_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_offload_config){.size = sizeof *config, .chunk_bytes = CHUNK_BYTES};
-    return BP_OK;
+    return bp_struct_init("bp_offload_config_init", config, size, &offload_config_defaults,
+                          sizeof offload_config_defaults);
 }
 
 static bp_status check_config(const bp_offload_config *config, uint64_t *chunk_bytes)
 {
     const uint64_t wanted = config->chunk_bytes > 0 ? config->chunk_bytes : CHUNK_BYTES;
-    if (config->size < sizeof *config || (unsigned)config->backing > BP_BACKING_STAGED)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_offload_create: the configuration was not initialised, or its backing %d is unknown",
-                       (int)config->backing);
+    if ((unsigned)config->backing > BP_BACKING_STAGED)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: backing %d is unknown", (int)config->backing);
     if (!bp_round_up_u64(wanted, (uint64_t)sysconf(_SC_PAGESIZE), chunk_bytes))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: chunk_bytes is %llu, which no memory has",
                        (unsigned long long)wanted);
@@ -145,16 +144,14 @@ void bp_offload_destroy(bp_offload **offload)
 
 bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_offload **offload)
 {
-    bp_offload_config defaults;
+    bp_offload_config own = offload_config_defaults;
     uint64_t chunk_bytes;
     void *memory;
     if (pool == NULL || offload == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: needs a pool and an output");
     BP_TRY(bp_device_check(pool->device, "bp_offload_create"));
-    if (config == NULL) {
-        BP_TRY(bp_offload_config_init(&defaults, sizeof defaults));
-        config = &defaults;
-    }
+    BP_TRY(bp_struct_read("bp_offload_create", config, true, &own, sizeof own));
+    config = &own;
     BP_TRY(check_config(config, &chunk_bytes));
     BP_TRY(bp_new_array(1, sizeof(bp_offload), &memory));
     bp_offload *made = memory;

@@ -59,6 +59,9 @@ bp_status bp_offload_check(const bp_offload *offload, const char *function);
 bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far);
 void bp_offload_release(bp_offload *offload);
 
+/* "resident", "offloading", "offloaded", "restoring"; "invalid" otherwise. Static. */
+const char *bp_residency_name(bp_residency residency);
+
 /* Finds the pool's groups. */
 bp_status bp_groups_list(bp_offload *offload);
 void bp_groups_free(bp_offload *offload);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/structs.h"
 #include "packing/instance.h"
 
 /* An item's life begins or ends. Ends come before beginnings at the same time. */
@@ -240,13 +241,10 @@ bp_status bp_packing_check(const bp_packing *packing, const uint64_t *offsets, u
 bp_status bp_packing_find_fault(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes,
                                 bp_packing_fault *fault)
 {
-    if (fault == NULL || fault->size < sizeof *fault)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_find_fault: fault of size %zu, expected at least %zu",
-                       fault != NULL ? fault->size : 0, sizeof *fault);
     check c = {.packing = packing, .offsets = offsets};
     bp_status status = run(&c, bytes);
     if (status != BP_OK && status != BP_ERR_MISMATCH)
         return status;
-    *fault = (bp_packing_fault){sizeof *fault, status == BP_ERR_MISMATCH, c.low, c.high};
-    return BP_OK;
+    const bp_packing_fault found = {sizeof found, status == BP_ERR_MISMATCH, c.low, c.high};
+    return bp_struct_write("bp_packing_find_fault", &found, sizeof found, fault);
 }

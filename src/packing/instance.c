@@ -36,6 +36,8 @@ bp_status bp_packing_add_item(bp_packing *packing, uint64_t size, size_t *item)
     if (item != NULL)
         *item = packing->count;
     packing->count++;
+    packing->info.sizes = packing->sizes;
+    packing->info.item_count = packing->count;
     return BP_OK;
 }
 
@@ -49,7 +51,9 @@ bp_status bp_packing_add_interval(bp_packing *packing, size_t item, uint64_t beg
                        (unsigned long long)begin, (unsigned long long)end);
     BP_TRY(
         bp_grow_array((void **)&packing->lives, &packing->life_capacity, packing->life_count, sizeof *packing->lives));
-    packing->lives[packing->life_count++] = (bp_life){begin, end, (uint32_t)item};
+    packing->lives[packing->life_count++] = (bp_packing_interval){begin, end, (uint32_t)item};
+    packing->info.intervals = packing->lives;
+    packing->info.interval_count = packing->life_count;
     return BP_OK;
 }
 
@@ -64,29 +68,7 @@ bp_status bp_packing_add_conflict(bp_packing *packing, size_t item, size_t other
     return BP_OK;
 }
 
-size_t bp_packing_item_count(const bp_packing *packing)
+const bp_packing_info *bp_packing_get_info(const bp_packing *packing)
 {
-    return packing != NULL ? packing->count : 0;
-}
-
-uint64_t bp_packing_item_size(const bp_packing *packing, size_t item)
-{
-    return packing != NULL && item < packing->count ? packing->sizes[item] : 0;
-}
-
-size_t bp_packing_interval_count(const bp_packing *packing)
-{
-    return packing != NULL ? packing->life_count : 0;
-}
-
-bp_status bp_packing_interval(const bp_packing *packing, size_t index, size_t *item, uint64_t *begin, uint64_t *end)
-{
-    size_t count = bp_packing_interval_count(packing);
-    if (index >= count || item == NULL || begin == NULL || end == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_packing_interval: interval %zu of %zu", index, count);
-    const bp_life *life = &packing->lives[index];
-    *item = life->item;
-    *begin = life->begin;
-    *end = life->end;
-    return BP_OK;
+    return packing != NULL ? &packing->info : NULL;
 }

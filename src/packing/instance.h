@@ -6,11 +6,6 @@
 
 #include "core/memory.h"
 
-typedef struct bp_life {
-    uint64_t begin, end;
-    uint32_t item;
-} bp_life;
-
 typedef struct bp_pair {
     uint32_t item, other;
 } bp_pair;
@@ -18,10 +13,11 @@ typedef struct bp_pair {
 struct bp_packing {
     uint64_t *sizes;
     size_t count, capacity;
-    bp_life *lives;
+    bp_packing_interval *lives;
     size_t life_count, life_capacity;
     bp_pair *pairs;
     size_t pair_count, pair_capacity;
+    bp_packing_info info; /* shows these arrays */
 };
 
 #endif

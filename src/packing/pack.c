@@ -2,17 +2,16 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "core/structs.h"
 #include "packing/solve.h"
 
 #define DEFAULT_WORK (UINT64_C(1) << 30) /* a second or three */
 
+static const bp_pack_config pack_config_defaults = {.size = sizeof pack_config_defaults};
+
 bp_status bp_pack_config_init(bp_pack_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pack_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_pack_config){.size = sizeof *config};
-    return BP_OK;
+    return bp_struct_init("bp_pack_config_init", config, size, &pack_config_defaults, sizeof pack_config_defaults);
 }
 
 bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t *count, uint64_t *bound)
@@ -151,39 +150,41 @@ static void finish(packer *p)
     bp_problem_finish(&p->whole);
 }
 
-static void report(const packer *p, bp_pack_result *result)
+static bp_pack_result result_of(const packer *p)
 {
     uint64_t capacity = p->config->capacity;
     bool fits = capacity == 0 || p->height <= capacity;
-    *result = (bp_pack_result){.size = sizeof *result,
-                               .outcome = fits                   ? BP_PACK_PLACED
-                                          : p->proven > capacity ? BP_PACK_INFEASIBLE
-                                                                 : BP_PACK_NOT_FOUND,
-                               .optimal = p->height == p->proven,
-                               .bytes = p->height,
-                               .bound = p->whole.bound,
-                               .proven = p->proven,
-                               .work = p->work.spent,
-                               .method = p->method != NULL ? p->method : "nothing to place"};
+    return (bp_pack_result){.size = sizeof(bp_pack_result),
+                            .outcome = fits                   ? BP_PACK_PLACED
+                                       : p->proven > capacity ? BP_PACK_INFEASIBLE
+                                                              : BP_PACK_NOT_FOUND,
+                            .optimal = p->height == p->proven,
+                            .bytes = p->height,
+                            .bound = p->whole.bound,
+                            .proven = p->proven,
+                            .work = p->work.spent,
+                            .method = p->method != NULL ? p->method : "nothing to place"};
 }
 
 bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint64_t *offsets, bp_pack_result *result)
 {
-    if (packing == NULL || config == NULL || result == NULL || config->size < sizeof *config ||
-        result->size < sizeof *result || (offsets == NULL && packing->count > 0))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_pack: needs a packing, an initialised configuration, room for offsets and "
-                       "a result whose size is set");
-    packer p = {.packing = packing, .config = config};
-    p.work.limit = config->work != 0 ? config->work : DEFAULT_WORK;
+    bp_pack_config own = pack_config_defaults;
+    bp_pack_result made = {.size = sizeof made};
+    if (packing == NULL || (offsets == NULL && packing->count > 0))
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pack: needs a packing and room for offsets");
+    BP_TRY(bp_struct_read("bp_pack", config, false, &own, sizeof own));
+    BP_TRY(bp_struct_check("bp_pack", result, result != NULL ? result->size : 0)); /* before the search */
+    packer p = {.packing = packing, .config = &own};
+    p.work.limit = own.work != 0 ? own.work : DEFAULT_WORK;
     BP_TRY(bp_problem_init(packing, &p.whole));
     bp_status status = check_config(&p);
     if (status == BP_OK)
         status = solve_parts(&p);
     if (status == BP_OK) {
-        report(&p, result);
-        for (size_t i = 0; result->outcome == BP_PACK_PLACED && i < packing->count; i++)
+        made = result_of(&p);
+        for (size_t i = 0; made.outcome == BP_PACK_PLACED && i < packing->count; i++)
             offsets[i] = p.offsets[i];
+        status = bp_struct_write("bp_pack", &made, sizeof made, result);
     }
     finish(&p);
     return status;

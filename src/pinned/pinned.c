@@ -7,6 +7,7 @@
 
 #include "core/arith.h"
 #include "core/memory.h"
+#include "core/structs.h"
 #include "devices/device.h"
 #include "pinned/jemalloc.h"
 #include "pinned/numa.h"
@@ -16,22 +17,19 @@
 #define DEFAULT_PLANNED_BYTES (UINT64_C(1) << 20)
 #define DEFAULT_ALIGNMENT 64u
 
+static const bp_pinned_config pinned_config_defaults = {
+    .size = sizeof pinned_config_defaults, .allocator = BP_PINNED_AUTO, .numa_node = -1};
+
 bp_status bp_pinned_config_init(bp_pinned_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_config_init: needs a config of at least %zu bytes, got %zu",
-                       sizeof *config, size);
-    *config = (bp_pinned_config){.size = sizeof *config, .allocator = BP_PINNED_AUTO, .numa_node = -1};
-    return BP_OK;
+    return bp_struct_init("bp_pinned_config_init", config, size, &pinned_config_defaults,
+                          sizeof pinned_config_defaults);
 }
 
 /* ---- creation ----------------------------------------------------------------------------------------------------- */
 
 static bp_status check_config(const bp_pinned_config *config)
 {
-    if (config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: the config has size %zu, expected at least %zu",
-                       config->size, sizeof *config);
     if (config->allocator != BP_PINNED_AUTO && config->allocator != BP_PINNED_JEMALLOC &&
         config->allocator != BP_PINNED_PLAIN)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: allocator is %d", (int)config->allocator);
@@ -94,15 +92,13 @@ static bp_status choose_node(bp_pinned *pinned)
 
 bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp_pinned **pinned)
 {
-    bp_pinned_config defaults;
+    bp_pinned_config own = pinned_config_defaults;
     void *memory;
     if (device == NULL || pinned == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: needs a device and an output");
     BP_TRY(bp_device_check(device, "bp_pinned_create"));
-    if (config == NULL) {
-        BP_TRY(bp_pinned_config_init(&defaults, sizeof defaults));
-        config = &defaults;
-    }
+    BP_TRY(bp_struct_read("bp_pinned_create", config, true, &own, sizeof own));
+    config = &own;
     BP_TRY(check_config(config));
     BP_TRY(bp_new_array(1, sizeof(bp_pinned), &memory));
     bp_pinned *created = memory;

@@ -1,4 +1,5 @@
 /* What pinned memory says of itself. */
+#include "core/structs.h"
 #include "devices/device.h"
 #include "pinned/pinned.h"
 
@@ -19,30 +20,19 @@ static bp_pinned_statistics statistics_of(const bp_pinned *pinned)
         .touch_ns = pinned->source.touch_ns,
         .pin_ns = pinned->source.pin_ns,
         .numa_node = pinned->source.node,
+        .allocator = pinned->name,
+        .because = pinned->because,
     };
 }
 
 bp_status bp_pinned_statistics_get(const bp_pinned *pinned, bp_pinned_statistics *statistics)
 {
-    if (pinned == NULL || statistics == NULL || statistics->size < sizeof *statistics)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_pinned_statistics_get: needs pinned memory and statistics of %zu bytes", sizeof *statistics);
+    if (pinned == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_statistics_get: needs pinned memory");
     BP_TRY(bp_device_check(pinned->source.device, "bp_pinned_statistics_get"));
     pthread_mutex_t *lock = (pthread_mutex_t *)&pinned->lock; /* looking changes nothing else */
-    const size_t size = statistics->size;
     pthread_mutex_lock(lock);
-    *statistics = statistics_of(pinned);
+    const bp_pinned_statistics now = statistics_of(pinned);
     pthread_mutex_unlock(lock);
-    statistics->size = size;
-    return BP_OK;
-}
-
-const char *bp_pinned_allocator_name(const bp_pinned *pinned)
-{
-    return pinned->name;
-}
-
-const char *bp_pinned_because(const bp_pinned *pinned)
-{
-    return pinned->because;
+    return bp_struct_write("bp_pinned_statistics_get", &now, sizeof now, statistics);
 }

@@ -135,15 +135,15 @@ static bp_status keep_known(placing *p)
     uint64_t bytes = 0, side_by_side = 0;
     BP_TRY(bp_bound_of(p->buckets, p->schedule, p->roles, p->config->alignment, NULL, NULL, &live));
     for (size_t i = 0; i < p->pool->count; i++) {
-        uint64_t end = p->known[i] + bp_packing_item_size(p->packing, i);
+        uint64_t end = p->known[i] + bp_packing_get_info(p->packing)->sizes[i];
         bytes = end > bytes ? end : bytes;
         p->pool->offsets[i] = p->known[i];
-        if (!bp_add_u64(side_by_side, bp_packing_item_size(p->packing, i), &side_by_side))
+        if (!bp_add_u64(side_by_side, bp_packing_get_info(p->packing)->sizes[i], &side_by_side))
             side_by_side = UINT64_MAX;
     }
     for (size_t i = 0, at = 0; side_by_side < bytes && i < p->pool->count; i++) {
         p->pool->offsets[i] = at;
-        at += bp_packing_item_size(p->packing, i);
+        at += bp_packing_get_info(p->packing)->sizes[i];
     }
     bytes = side_by_side < bytes ? side_by_side : bytes;
     p->pool->result.outcome = BP_PACK_PLACED;

@@ -5,25 +5,23 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/structs.h"
 
 #define DEFAULT_ENTRIES 100000u
 #define DEFAULT_DIRECTORY "memory_snapshots"
 
+static const bp_profile_config profile_config_defaults = {.size = sizeof profile_config_defaults};
+
 bp_status bp_profile_config_init(bp_profile_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_profile_config){.size = sizeof *config};
-    return BP_OK;
+    return bp_struct_init("bp_profile_config_init", config, size, &profile_config_defaults,
+                          sizeof profile_config_defaults);
 }
 
 /* ---- what was configured -------------------------------------------------------------------------------------------- */
 
 static bp_status check_config(const bp_profile_config *c)
 {
-    if (c->size < sizeof *c)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: the configuration was not initialised");
     if (c->directory != NULL && c->directory[0] == '\0')
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: directory is empty; \".\" is the current one");
     if (c->max_entries > BP_MOST_ENTRIES)
@@ -151,15 +149,13 @@ static void destroy(bp_profile *profile)
 
 bp_status bp_profile_create(bp_pool *const *pools, size_t count, const bp_profile_config *config, bp_profile **profile)
 {
-    bp_profile_config defaults;
+    bp_profile_config own = profile_config_defaults;
     void *memory;
     if (pools == NULL || count == 0 || profile == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_profile_create: needs at least one pool and a place for the profile");
-    if (config == NULL) {
-        BP_TRY(bp_profile_config_init(&defaults, sizeof defaults));
-        config = &defaults;
-    }
+    BP_TRY(bp_struct_read("bp_profile_create", config, true, &own, sizeof own));
+    config = &own;
     BP_TRY(check_config(config));
     BP_TRY(check_pools(pools, count));
     for (size_t i = 0; i < count; i++)
@@ -167,6 +163,7 @@ bp_status bp_profile_create(bp_pool *const *pools, size_t count, const bp_profil
     BP_TRY(bp_new_array(1, sizeof **profile, &memory));
     bp_profile *made = memory;
     made->process = pools[0]->device->process;
+    made->info = (bp_profile_info){.pickle_path = "", .trace_path = ""};
     bp_status status = copy_config(config, made);
     if (status == BP_OK)
         status = add_pools(pools, count, config, made);

@@ -66,13 +66,13 @@ struct bp_profile {
     size_t step_count;
     uint32_t rank, ranks, formats;
     bool records; /* this rank does */
+    bp_profile_info info;
     char coordinates[BP_NAME_BYTES];
     bp_open open;
-    bool recording; /* rings run */
-    bool recorded;  /* something was, ever */
-    bool ending;    /* the recording has ended in this call: nothing has happened since */
-    bool by_hand;   /* the last recording is */
-    uint64_t step;  /* of the last recording */
+    bool recorded; /* something was, ever */
+    bool ending;   /* the recording has ended in this call: nothing has happened since */
+    bool by_hand;  /* the last recording is */
+    uint64_t step; /* of the last recording */
     char label[BP_NAME_BYTES];
     uint64_t first_ns, last_ns; /* of the last recording */
     int64_t realtime_offset_ns;

@@ -61,7 +61,7 @@ static void drop_slab_events(bp_profiled *p)
 static void note_slab(bp_profiled *p, uint32_t slab, bool gained)
 {
     p->resident[slab] = gained;
-    if (!p->profile->recording)
+    if (!p->profile->info.recording)
         return;
     if (p->slab_event_count == BP_SLAB_EVENTS)
         drop_slab_events(p);
@@ -175,7 +175,8 @@ bp_status bp_profile_begin(bp_profile *profile)
         p->begin_count = bp_profile_note_live(p->pool, p->begin);
     }
     bp_profile_note_clocks(profile);
-    profile->recording = profile->recorded = true;
+    profile->recorded = true;
+    profile->info.recording = 1;
     return BP_OK;
 }
 
@@ -183,7 +184,7 @@ void bp_profile_end(bp_profile *profile)
 {
     stop_rings(profile, profile->count);
     profile->last_ns = bp_profile_now_ns();
-    profile->recording = false;
+    profile->info.recording = 0;
     for (size_t i = 0; i < profile->count; i++) {
         bp_profiled *p = &profile->pools[i];
         if (p->pool != NULL)

@@ -74,7 +74,7 @@ static bool find_events(bp_scene_pool *s)
 static void fill_recorded(const bp_profile *profile, bp_scene_pool *s)
 {
     const bp_profiled *p = s->of;
-    if (profile->recording)
+    if (profile->info.recording)
         memcpy(s->end, s->now, s->count * sizeof *s->end);
     else
         memcpy(s->end, p->end, p->end_count * sizeof *s->end);
@@ -132,8 +132,8 @@ bp_status bp_scene_init(const bp_profile *profile, bp_scene *scene)
             BP_TRY(init_pool(profile, of, &scene->pools[scene->count++]));
     }
     scene->now_ns = bp_profile_now_ns();
-    scene->last_ns = profile->recorded && !profile->recording ? profile->last_ns : scene->now_ns;
-    scene->has_gap = profile->recorded && !profile->recording && !profile->ending;
+    scene->last_ns = profile->recorded && !profile->info.recording ? profile->last_ns : scene->now_ns;
+    scene->has_gap = profile->recorded && !profile->info.recording && !profile->ending;
     return BP_OK;
 }
 

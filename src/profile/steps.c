@@ -103,6 +103,7 @@ static bp_status write_file(bp_profile *p, const bp_scene *scene, size_t file)
     }
     free(p->paths[file]);
     p->paths[file] = path;
+    *(file == 0 ? &p->info.pickle_path : &p->info.trace_path) = path;
     return BP_OK;
 }
 
@@ -127,7 +128,7 @@ static bp_status finish(bp_profile *p)
 {
     bp_status status = BP_OK;
     p->open = BP_OPEN_NOTHING;
-    if (p->recording) {
+    if (p->info.recording) {
         bp_profile_end(p);
         p->ending = true;
         status = write_files(p);
@@ -203,18 +204,9 @@ bp_status bp_profile_stop(bp_profile *profile)
     return finish(profile);
 }
 
-int bp_profile_is_recording(const bp_profile *profile)
+const bp_profile_info *bp_profile_get_info(const bp_profile *profile)
 {
-    return profile->recording;
-}
-
-const char *bp_profile_path(const bp_profile *profile, uint32_t format)
-{
-    for (size_t i = 0; i < FORMATS; i++) {
-        if (files[i].format == format && profile->paths[i] != NULL)
-            return profile->paths[i];
-    }
-    return "";
+    return profile != NULL ? &profile->info : NULL;
 }
 
 bp_status bp_profile_write(bp_profile *profile, uint32_t format, const char *path)

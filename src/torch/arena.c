@@ -148,11 +148,13 @@ static bp_status own_device(const bp_torch_config *config, bp_device **device)
 
 static bp_status check_ordinal(const bp_torch_arena *arena)
 {
-    bp_cuda_info info = {.size = sizeof info};
-    BP_TRY(bp_cuda_info_get(arena->device, &info));
-    if (info.ordinal != arena->ordinal)
+    const bp_cuda_info *info = bp_cuda_get_info(arena->device);
+    if (info == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_serve: device %s is not a cuda device",
+                       bp_device_name(arena->device));
+    if (info->ordinal != arena->ordinal)
         return bp_fail(BP_ERR_MISMATCH, "bp_torch_serve: PyTorch's device %d was to be served from device %d (%s)",
-                       (int)arena->ordinal, (int)info.ordinal, info.name);
+                       (int)arena->ordinal, (int)info->ordinal, info->name);
     return BP_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/process.h"
+#include "core/structs.h"
 #include "torch/arena.h"
 
 #define VARIABLE "BUCKETPOOL_TORCH_BYTES"
@@ -48,13 +49,11 @@ static void unlock(int ordinal)
 
 /* ---- configuration ------------------------------------------------------------------------------------------------------ */
 
+static const bp_torch_config torch_config_defaults = {.size = sizeof torch_config_defaults};
+
 bp_status bp_torch_config_init(bp_torch_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_torch_config){.size = sizeof *config};
-    return BP_OK;
+    return bp_struct_init("bp_torch_config_init", config, size, &torch_config_defaults, sizeof torch_config_defaults);
 }
 
 static bool is_index(int ordinal)
@@ -72,8 +71,6 @@ static bp_status check_index(const char *function, int ordinal)
 
 static bp_status check(const bp_torch_config *config)
 {
-    if (config == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_serve: needs a configuration of %zu bytes", sizeof *config);
     BP_TRY(check_index("bp_torch_serve", config->ordinal));
     if ((config->pool == NULL) == (config->bytes == 0) || (config->pool != NULL && config->device != NULL))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
@@ -84,6 +81,9 @@ static bp_status check(const bp_torch_config *config)
 
 bp_status bp_torch_serve(const bp_torch_config *config)
 {
+    bp_torch_config own = torch_config_defaults;
+    BP_TRY(bp_struct_read("bp_torch_serve", config, false, &own, sizeof own));
+    config = &own;
     BP_TRY(check(config));
     BP_TRY(lock("bp_torch_serve", config->ordinal));
     bp_torch_arena **arena = &arenas[config->ordinal];
@@ -132,16 +132,11 @@ bp_status bp_torch_stop(int32_t ordinal)
 bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *statistics)
 {
     BP_TRY(check_index("bp_torch_statistics_get", ordinal));
-    if (statistics == NULL || statistics->size < sizeof *statistics)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_torch_statistics_get: needs an output of %zu bytes",
-                       sizeof *statistics);
     BP_TRY(lock("bp_torch_statistics_get", ordinal));
     const bp_torch_arena *arena = arenas[ordinal];
     bp_status status = arena != NULL ? BP_OK : not_served("bp_torch_statistics_get", ordinal);
-    if (status == BP_OK) {
-        *statistics = arena->statistics;
-        statistics->size = sizeof *statistics;
-    }
+    if (status == BP_OK)
+        status = bp_struct_write("bp_torch_statistics_get", &arena->statistics, sizeof arena->statistics, statistics);
     unlock(ordinal);
     return status;
 }
@@ -170,7 +165,8 @@ static bool read_bytes(const char *text, uint64_t *bytes)
 
 static bp_status serve_by_environment(int ordinal)
 {
-    bp_torch_config config = {.size = sizeof config, .ordinal = ordinal};
+    bp_torch_config config = torch_config_defaults;
+    config.ordinal = ordinal;
     const char *variable = secure_getenv(VARIABLE);
     if (variable == NULL)
         return bp_fail(BP_ERR_SCHEDULE, "neither bp_torch_serve was called for it nor " VARIABLE " is set");

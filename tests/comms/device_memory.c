@@ -5,7 +5,7 @@
 
 static bp_cuda_driver driver_of(rank *r, void **context)
 {
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_driver driver;
     fake_cuda_table(&driver);
     int device = r->team->options.shared_device ? 0 : (int)r->number;
     expect(r, driver.cuDevicePrimaryCtxRetain(context, device) == 0);

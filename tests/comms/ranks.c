@@ -128,7 +128,6 @@ static bp_status abort_rank(void *self)
 }
 
 const bp_comm_ops RANK_OPS = {.size = sizeof RANK_OPS,
-                              .version = BP_COMM_OPS_VERSION,
                               .name = "scripted",
                               .destroy = destroy,
                               .traits = traits,

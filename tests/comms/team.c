@@ -6,14 +6,13 @@
 
 #include <cmocka.h>
 
-#include <bucketpool/cuda.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../fakes/cuda/fake_cuda.h"
 #include "../fakes/nccl/abi.h"
+#include "devices/cuda.h"
 #include "team.h"
 
 /* ---- expectations -------------------------------------------------------------------------------------------------- */
@@ -96,15 +95,14 @@ int cuCtxSetCurrent(void *context);
 
 static bool open_device(rank *r)
 {
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_driver driver;
     fake_cuda_table(&driver);
     bp_cuda_config config;
     bool made = expect(r, driver.cuInit(0) == 0) && expect_ok(r, bp_cuda_config_init(&config, sizeof config));
     if (!made)
         return false;
-    config.driver = &driver;
     config.ordinal = r->team->options.shared_device ? 0 : (int32_t)r->number;
-    return expect_ok(r, bp_device_create_cuda(&config, &r->device)) &&
+    return expect_ok(r, bp_device_create_cuda_from(&config, &driver, &r->device)) &&
            expect_ok(r, bp_stream_create(r->device, "work", &r->stream));
 }
 
@@ -112,7 +110,7 @@ static bool open_device(rank *r)
 static bool open_nccl(rank *r, const unique_id *id)
 {
     void *context = NULL;
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_driver driver;
     fake_cuda_table(&driver);
     int device = r->team->options.shared_device ? 0 : (int)r->number;
     bool made = expect(r, driver.cuDevicePrimaryCtxRetain(&context, device) == 0) &&
@@ -237,12 +235,12 @@ bp_status register_all(rank *r, bp_register_kind kind)
     return bp_registration_create(r->pool, &entry, 1, &r->registration);
 }
 
-bp_window window_at(const bp_registration *registration, size_t index)
+bp_registration_window window_at(const bp_registration *registration, size_t index)
 {
-    bp_window w = {.size = sizeof w};
-    if (bp_registration_window_get(registration, index, &w) != BP_OK)
-        memset(&w, 0xff, sizeof w);
-    return w;
+    const bp_registration_info *info = bp_registration_get_info(registration);
+    bp_registration_window w;
+    memset(&w, 0xff, sizeof w);
+    return index < info->window_count ? info->windows[index] : w;
 }
 
 char *report_of(const bp_registration *registration)

@@ -73,7 +73,7 @@ bool expect_word(rank *r, const char *text, const char *word, const char *file, 
 /* Of all slabs, with r->comm. */
 bp_registration_entry entry_of(const rank *r, bp_register_kind kind);
 bp_status register_all(rank *r, bp_register_kind kind);
-bp_window window_at(const bp_registration *registration, size_t index);
+bp_registration_window window_at(const bp_registration *registration, size_t index);
 /* The report, in memory of the caller. */
 char *report_of(const bp_registration *registration);
 

@@ -211,7 +211,7 @@ static void register_and_note(rank *r, void *user)
     if (!expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC)))
         return;
     for (size_t i = 0; i < 2; i++) {
-        bp_window w = window_at(r->registration, i);
+        bp_registration_window w = window_at(r->registration, i);
         o->granted[r->number][i] = w.granted;
         snprintf(o->because[r->number][i], sizeof o->because[0][0], "%s", w.because);
         expect(r, (w.handle != NULL) == (w.granted != BP_REGISTER_NONE));

@@ -40,9 +40,9 @@ static uint8_t byte_of(uint32_t number, uint64_t i)
 static void exchange_sizes(rank *r, void *user)
 {
     const uint64_t sizes[] = {1, 8, 4096, 0, 100003, 3};
-    uint32_t ranks = bp_comm_ranks(r->comm);
+    uint32_t ranks = bp_comm_get_info(r->comm)->ranks;
     (void)user;
-    expect(r, ranks == r->team->options.ranks && bp_comm_rank(r->comm) == r->number);
+    expect(r, ranks == r->team->options.ranks && bp_comm_get_info(r->comm)->rank == r->number);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         uint64_t bytes = sizes[s], wrong = 0;
         uint8_t *mine = malloc(bytes + 1), *all = malloc(bytes * ranks + 1);
@@ -77,7 +77,7 @@ typedef struct buffers {
 static buffers open_buffers(rank *r, bp_dtype dtype)
 {
     buffers b = {.dtype = dtype};
-    b.bytes = COUNT * bp_comm_ranks(r->comm) * element_bytes(dtype);
+    b.bytes = COUNT * bp_comm_get_info(r->comm)->ranks * element_bytes(dtype);
     b.host = malloc(b.bytes);
     b.from = device_allocate(r, b.bytes);
     b.to = device_allocate(r, b.bytes);
@@ -109,7 +109,7 @@ static void gather_all(rank *r, void *user)
         expect_ok(r, bp_comm_all_gather(r->comm, b.from, b.to, COUNT * element_bytes(b.dtype), r->stream));
         fetch(r, &b, b.to);
         size_t wrong = 0;
-        for (uint32_t other = 0; other < bp_comm_ranks(r->comm); other++)
+        for (uint32_t other = 0; other < bp_comm_get_info(r->comm)->ranks; other++)
             for (size_t i = 0; i < COUNT; i++)
                 wrong += !has_number(b.host, other * COUNT + i, b.dtype, number_at(other, i));
         expect(r, wrong == 0);
@@ -127,7 +127,8 @@ static size_t wrong_numbers(const rank *r, const buffers *b, size_t first, size_
 {
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++)
-        wrong += !has_number(b->host, i, b->dtype, reduced_number(bp_comm_ranks(r->comm), first + i, reduction));
+        wrong +=
+            !has_number(b->host, i, b->dtype, reduced_number(bp_comm_get_info(r->comm)->ranks, first + i, reduction));
     return wrong;
 }
 
@@ -190,7 +191,7 @@ static void order_work(rank *r, void *user)
     expect_ok(r, bp_comm_all_reduce(r->comm, b.from, b.to, 1, BP_DTYPE_INT32, BP_REDUCE_MAX, r->stream));
     expect_ok(r, bp_stream_fill(r->stream, b.from, 0xFF, 4));
     fetch(r, &b, b.to);
-    expect(r, has_number(b.host, 0, BP_DTYPE_INT32, 0x01010101 * (int)bp_comm_ranks(r->comm)));
+    expect(r, has_number(b.host, 0, BP_DTYPE_INT32, 0x01010101 * (int)bp_comm_get_info(r->comm)->ranks));
     close_buffers(r, &b);
 }
 
@@ -207,7 +208,7 @@ static void replay_captured(rank *r, void *user)
     bp_graph *graph = NULL;
     bp_comm *self = NULL;
     buffers b = open_buffers(r, BP_DTYPE_INT32);
-    const uint32_t ranks = bp_comm_ranks(r->comm);
+    const uint32_t ranks = bp_comm_get_info(r->comm)->ranks;
     uint32_t *found = (uint32_t *)(void *)b.host;
     expect_ok(r, bp_comm_create_self(&self));
     expect_ok(r, bp_graph_begin(r->stream));
@@ -267,7 +268,6 @@ static bp_status count_gather(void *self, const void *mine, void *all, uint64_t 
 static void refuse_to_be_captured(rank *r, void *user)
 {
     static const bp_comm_ops blocking = {.size = sizeof blocking,
-                                         .version = BP_COMM_OPS_VERSION,
                                          .name = "blocking",
                                          .destroy = forget,
                                          .traits = alone,

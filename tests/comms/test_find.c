@@ -7,14 +7,14 @@
 
 #include <cmocka.h>
 
-#include <bucketpool/nccl.h>
-
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "comms/nccl.h"
 
 enum { NEWEST, V2_19, V2_18, FOLDERS };
 static const char *folders[FOLDERS];
@@ -50,13 +50,12 @@ static bool is_found(int version, bool buffers, bool windows)
         return false;
     }
     int found = 0;
-    return f.size == sizeof f && f.version == BP_NCCL_FUNCTIONS_VERSION && f.ncclGetVersion(&found) == 0 &&
-           found == version && f.ncclGetErrorString != NULL && f.ncclGetLastError != NULL && f.ncclCommCount != NULL &&
-           f.ncclCommUserRank != NULL && f.ncclCommCuDevice != NULL && f.ncclCommGetAsyncError != NULL &&
-           f.ncclCommAbort != NULL && f.ncclAllGather != NULL && f.ncclAllReduce != NULL &&
-           f.ncclReduceScatter != NULL && (f.ncclCommRegister != NULL) == buffers &&
-           (f.ncclCommDeregister != NULL) == buffers && (f.ncclCommWindowRegister != NULL) == windows &&
-           (f.ncclCommWindowDeregister != NULL) == windows;
+    return f.size == sizeof f && f.ncclGetVersion(&found) == 0 && found == version && f.ncclGetErrorString != NULL &&
+           f.ncclGetLastError != NULL && f.ncclCommCount != NULL && f.ncclCommUserRank != NULL &&
+           f.ncclCommCuDevice != NULL && f.ncclCommGetAsyncError != NULL && f.ncclCommAbort != NULL &&
+           f.ncclAllGather != NULL && f.ncclAllReduce != NULL && f.ncclReduceScatter != NULL &&
+           (f.ncclCommRegister != NULL) == buffers && (f.ncclCommDeregister != NULL) == buffers &&
+           (f.ncclCommWindowRegister != NULL) == windows && (f.ncclCommWindowDeregister != NULL) == windows;
 }
 
 /* ---- cases --------------------------------------------------------------------------------------------------------- */
@@ -64,13 +63,6 @@ static bool is_found(int version, bool buffers, bool windows)
 static bool none_is_loaded(void)
 {
     return is_refused(BP_ERR_UNSUPPORTED, "NCCL", "") && dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD) == NULL;
-}
-
-static bool bad_arguments(void)
-{
-    bp_nccl_functions small = {.size = 8};
-    return load(NEWEST, RTLD_LOCAL) && bp_nccl_find(NULL) == BP_ERR_INVALID_ARGUMENT &&
-           bp_nccl_find(&small) == BP_ERR_INVALID_ARGUMENT && small.ncclGetVersion == NULL;
 }
 
 static bool too_old(void)
@@ -127,7 +119,6 @@ static void assert_in_child(bool (*holds)(void))
     }
 
 IN_CHILD(none_is_loaded)
-IN_CHILD(bad_arguments)
 IN_CHILD(too_old)
 IN_CHILD(without_windows)
 IN_CHILD(with_windows)
@@ -143,13 +134,10 @@ int main(int count, char **arguments)
     }
     for (int i = 0; i < FOLDERS; i++)
         folders[i] = arguments[i + 1];
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_none_is_loaded),
-                                       cmocka_unit_test(test_bad_arguments),
-                                       cmocka_unit_test(test_too_old),
-                                       cmocka_unit_test(test_without_windows),
-                                       cmocka_unit_test(test_with_windows),
-                                       cmocka_unit_test(test_loaded_for_everybody),
-                                       cmocka_unit_test(test_loaded_twice_is_one_copy),
-                                       cmocka_unit_test(test_several_copies)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_none_is_loaded),       cmocka_unit_test(test_too_old),
+        cmocka_unit_test(test_without_windows),      cmocka_unit_test(test_with_windows),
+        cmocka_unit_test(test_loaded_for_everybody), cmocka_unit_test(test_loaded_twice_is_one_copy),
+        cmocka_unit_test(test_several_copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void the_pool_goes_first(void **state)
             assert_nothing_broken();
             /* what is left knows its windows, and that they are gone */
             for (uint32_t i = 0; i < 2; i++) {
-                bp_window w = window_at(t.ranks[i].registration, 0);
+                bp_registration_window w = window_at(t.ranks[i].registration, 0);
                 assert_null(w.handle);
             }
             unsigned calls = fake_nccl_calls("ncclCommWindowDeregister") + fake_nccl_calls("ncclCommDeregister");
@@ -263,7 +263,7 @@ static void register_beside_capture(rank *r, void *user)
         expect(r, status == BP_ERR_CAPTURE);
     else
         expect_words(r, bp_error_detail(), "rank 1");
-    bp_capture_abandon(&capture);
+    bp_capture_destroy(&capture);
 }
 
 static void a_capture_of_one_rank_stops_all(void **state)
@@ -301,7 +301,7 @@ static void a_sealed_pool_of_one_rank_stops_all(void **state)
 /* Another device is current for the caller, and stays so, whatever NCCL leaves behind. */
 static void with_another_device(rank *r, void *user)
 {
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_driver driver;
     void *other = NULL, *now = NULL;
     int device = (int)r->team->options.ranks; /* the spare one */
     fake_cuda_table(&driver);
@@ -368,7 +368,7 @@ static void register_with_second(rank *r, void *user)
 {
     second_clique *clique = user;
     void *context = NULL, *handle = NULL;
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_driver driver;
     fake_cuda_table(&driver);
     int number = 1 - (int)r->number;
     expect(r, driver.cuDevicePrimaryCtxRetain(&context, (int)r->number) == 0);
@@ -391,7 +391,7 @@ static void register_with_second(rank *r, void *user)
     bp_registration_entry entries[2] = {entry_of(r, BP_REGISTER_SYMMETRIC), entry_of(r, BP_REGISTER_SYMMETRIC)};
     entries[1].comm = comm;
     expect_ok(r, bp_registration_create(r->pool, entries, 2, &r->registration));
-    expect(r, bp_registration_window_count(r->registration) == 4);
+    expect(r, bp_registration_get_info(r->registration)->window_count == 4);
     for (size_t i = 0; i < 4; i++) /* slab by slab */
         expect(r, window_at(r->registration, i).slab == i / 2 && window_at(r->registration, i).entry == i % 2);
     bp_registration_destroy(&r->registration);

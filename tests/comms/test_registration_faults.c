@@ -229,11 +229,10 @@ static void assert_created(const scene *s)
     }
 }
 
-static bp_window window_of(const bp_registration *r, size_t index)
+static bp_registration_window window_of(const bp_registration *r, size_t index)
 {
-    bp_window window = {.size = sizeof window};
-    assert_ok(bp_registration_window_get(r, index, &window));
-    return window;
+    assert_true(index < bp_registration_get_info(r)->window_count);
+    return bp_registration_get_info(r)->windows[index];
 }
 
 /* ---- tests ---------------------------------------------------------------------------------------------------------- */
@@ -246,9 +245,9 @@ static void test_order(void **state)
     create(s);
     assert_created(s);
     for (uint32_t i = 0; i < RANKS; i++) {
-        assert_int_equal(bp_registration_window_count(s->made[i]), 3); /* param, grad, persistent */
+        assert_int_equal(bp_registration_get_info(s->made[i])->window_count, 3); /* param, grad, persistent */
         for (size_t w = 0; w < 3; w++) {
-            bp_window window = window_of(s->made[i], w);
+            bp_registration_window window = window_of(s->made[i], w);
             assert_int_equal(window.slab, w);
             assert_int_equal(window.entry, w == 2);
             assert_int_equal(window.granted, BP_REGISTER_SYMMETRIC);
@@ -256,11 +255,12 @@ static void test_order(void **state)
             assert_ptr_equal(window.handle, &s->ends[0][i].log[w]);
             assert_ptr_equal(window.address, s->ends[0][i].log[w].address);
         }
-        assert_int_equal(bp_registration_warning_count(s->made[i], 0), 2); /* averages, and one process */
-        assert_string_equal(bp_registration_warning(s->made[i], 0, 0), "averages are slow");
-        assert_non_null(strstr(bp_registration_warning(s->made[i], 1, 0), "one process"));
-        assert_null(bp_registration_warning(s->made[i], 1, 1));
-        assert_int_equal(bp_registration_warning_count(s->made[i], 7), 0);
+        const bp_registration_info *info = bp_registration_get_info(s->made[i]);
+        assert_int_equal(info->warning_count, 3); /* of entry 0 averages and one process, of entry 1 the latter */
+        assert_string_equal(info->warnings[0].text, "averages are slow");
+        for (size_t w = 0; w < 3; w++)
+            assert_int_equal(info->warnings[w].entry, w == 2);
+        assert_non_null(strstr(info->warnings[2].text, "one process"));
     }
     destroy(s);
     for (uint32_t i = 0; i < RANKS; i++)
@@ -316,7 +316,7 @@ static void test_refusals(void **state)
             create(s);
             assert_created(s);
             for (uint32_t i = 0; i < RANKS; i++) {
-                bp_window window = window_of(s->made[i], 0);
+                bp_registration_window window = window_of(s->made[i], 0);
                 assert_int_equal(window.granted, cases[c].granted);
                 assert_true((window.handle != NULL) == (cases[c].granted != BP_REGISTER_NONE));
                 assert_string_equal(window.because, window_of(s->made[0], 0).because);
@@ -387,7 +387,7 @@ static void test_grid(void **state)
                               "out of window slots");
                 create(s);
                 assert_created(s);
-                assert_int_equal(bp_registration_window_count(s->made[0]), 3);
+                assert_int_equal(bp_registration_get_info(s->made[0])->window_count, 3);
                 destroy(s);
                 close_scene(s);
             }
@@ -579,7 +579,7 @@ static void test_destroyed_in_a_capture(void **state)
     assert_int_equal(live_in(s), 3);
     create(s);
     assert_refused_registration(s, BP_ERR_CAPTURE, "is being captured");
-    bp_capture_abandon(&capture);
+    bp_capture_destroy(&capture);
     create(s);
     assert_refused_registration(s, BP_ERR_SCHEDULE, "is registered with communicator dp already, by pool");
     bp_pool_destroy(&s->kits[0].pool);

@@ -35,9 +35,10 @@ typedef struct wanted {
 
 static const char *warning_with(const rank *r, const char *word)
 {
-    for (size_t i = 0; i < bp_registration_warning_count(r->registration, 0); i++) {
-        const char *text = bp_registration_warning(r->registration, 0, i);
-        if (text != NULL && strcasestr(text, word) != NULL)
+    const bp_registration_info *info = bp_registration_get_info(r->registration);
+    for (size_t i = 0; i < info->warning_count; i++) {
+        const char *text = info->warnings[i].text;
+        if (strcasestr(text, word) != NULL)
             return text;
     }
     return NULL;
@@ -45,8 +46,9 @@ static const char *warning_with(const rank *r, const char *word)
 
 static void print_warnings(const rank *r)
 {
-    for (size_t i = 0; i < bp_registration_warning_count(r->registration, 0); i++)
-        fprintf(stderr, "    %s\n", bp_registration_warning(r->registration, 0, i));
+    const bp_registration_info *info = bp_registration_get_info(r->registration);
+    for (size_t i = 0; i < info->warning_count; i++)
+        fprintf(stderr, "    %s\n", info->warnings[i].text);
 }
 
 static void register_and_read(rank *r, void *user)
@@ -57,7 +59,7 @@ static void register_and_read(rank *r, void *user)
     if (!expect_ok(r, bp_registration_create(r->pool, &entry, 1, &r->registration)))
         return;
     if (w->word == NULL) {
-        if (!expect(r, bp_registration_warning_count(r->registration, 0) == 0))
+        if (!expect(r, bp_registration_get_info(r->registration)->warning_count == 0))
             print_warnings(r);
         return;
     }
@@ -183,8 +185,8 @@ static void register_and_ask_why(rank *r, void *user)
     if (!expect_ok(r, register_all(r, w->asked)))
         return;
     char *report = report_of(r->registration);
-    for (size_t i = 0; i < bp_registration_window_count(r->registration); i++) {
-        bp_window window = window_at(r->registration, i);
+    for (size_t i = 0; i < bp_registration_get_info(r->registration)->window_count; i++) {
+        bp_registration_window window = window_at(r->registration, i);
         expect(r, window.granted == w->granted);
         expect_words(r, window.because, w->word);
         expect_words(r, report, window.because);
@@ -246,7 +248,7 @@ static void the_report_has_whole_lines(void **state)
     assert_ok(bp_registration_report(registration, NULL, 0, &needed));
     char *whole = report_of(registration);
     assert_int_equal(strlen(whole) + 1, needed);
-    assert_true(lines_of(whole) >= 2 + bp_registration_warning_count(registration, 0));
+    assert_true(lines_of(whole) >= 2 + bp_registration_get_info(registration)->warning_count);
     assert_int_equal(whole[needed - 2], '\n');
     assert_non_null(strstr(whole, "param"));
     assert_non_null(strstr(whole, "grad"));

@@ -91,10 +91,10 @@ bp_device *new_null(void)
     return device;
 }
 
-static bp_status count_call(void *user, const bp_device_call *call)
+static bp_status count_call(void *user, const device_call *call)
 {
     op_counts *counts = user;
-    if (call->operation < BP_OP_COUNT)
+    if (call->operation < OP_COUNT)
         atomic_fetch_add(&counts->calls[call->operation], 1);
     return BP_OK;
 }
@@ -102,7 +102,7 @@ static bp_status count_call(void *user, const bp_device_call *call)
 bp_device *new_counted(bp_device *inner, op_counts *counts)
 {
     bp_device *device = NULL;
-    assert_ok(bp_device_create_trace(inner, count_call, counts, &device));
+    assert_ok(trace_device_create(inner, count_call, counts, &device));
     bp_device_destroy(&inner);
     return device;
 }

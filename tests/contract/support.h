@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "../planner/worlds.h"
+#include "../support/trace_device.h"
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
@@ -48,7 +49,7 @@ bp_device *new_slow_host(uint32_t max_delay_us, uint64_t delay_seed);
 bp_device *new_null(void);
 
 typedef struct op_counts {
-    atomic_ulong calls[BP_OP_COUNT];
+    atomic_ulong calls[OP_COUNT];
 } op_counts;
 
 /* Takes `inner` over; counts each call before it is made. */

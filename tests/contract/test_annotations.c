@@ -183,7 +183,7 @@ static void test_early_ends(void **state)
     assert_ok(bp_capture_begin(k.pool, NULL, &capture));
     take(&k, param(&k, 0), k.streams[0]);
     assert_int_equal(seen().open_ranges, 2);
-    bp_capture_abandon(&capture);
+    bp_capture_destroy(&capture);
     assert_int_equal(seen().open_ranges, 0);
     assert_int_equal(seen().open_regions, 0);
     take(&k, param(&k, 0), k.streams[0]);

@@ -22,41 +22,41 @@
 typedef struct faults {
     unsigned until; /* 0: none; 1: the next call fails */
     bool keep;      /* and all after it */
-    uint32_t only;  /* BP_OP_COUNT: any operation */
+    uint32_t only;  /* OP_COUNT: any operation */
     bool met;
-    bp_device_operation where;
+    device_operation where;
     bp_status status;
 } faults;
 
-static bp_status maybe_fail(void *user, const bp_device_call *call)
+static bp_status maybe_fail(void *user, const device_call *call)
 {
     faults *f = user;
-    if (f->only != BP_OP_COUNT && f->only != call->operation)
+    if (f->only != OP_COUNT && f->only != call->operation)
         return BP_OK;
     if (!(f->met && f->keep) && (f->until == 0 || --f->until > 0))
         return BP_OK;
     f->met = true;
     f->where = call->operation;
     char detail[80];
-    snprintf(detail, sizeof detail, "injected into %s", bp_device_operation_name(call->operation));
+    snprintf(detail, sizeof detail, "injected into %s", device_operation_name(call->operation));
     return bp_error_record(f->status, detail);
 }
 
 static void inject(faults *f, unsigned nth, bool keep)
 {
-    *f = (faults){.until = nth, .keep = keep, .only = BP_OP_COUNT, .status = BP_ERR_IO};
+    *f = (faults){.until = nth, .keep = keep, .only = OP_COUNT, .status = BP_ERR_IO};
 }
 
 static faults none(void)
 {
-    return (faults){.only = BP_OP_COUNT};
+    return (faults){.only = OP_COUNT};
 }
 
 static bp_device *new_faulty(bp_device *inner, faults *f)
 {
     bp_device *device = NULL;
     *f = none();
-    assert_ok(bp_device_create_trace(inner, maybe_fail, f, &device));
+    assert_ok(trace_device_create(inner, maybe_fail, f, &device));
     bp_device_destroy(&inner);
     return device;
 }
@@ -113,12 +113,12 @@ static void test_calls(void **state)
                         continue;
                     }
                     met++;
-                    if (was.where == BP_OP_FREE && status == BP_OK) {
+                    if (was.where == OP_FREE && status == BP_OK) {
                         done =
                             true; /* a release in which others were freed cannot be undone: what is left is freed later */
                         continue;
                     }
-                    assert_fails(status, BP_ERR_IO, "injected into", keep ? "" : bp_device_operation_name(was.where));
+                    assert_fails(status, BP_ERR_IO, "injected into", keep ? "" : device_operation_name(was.where));
                     assert_int_equal(answer, 9);
                     assert_unchanged(k.pool, &before);
                     assert_true(nth < 100);
@@ -140,7 +140,7 @@ static void test_dynamic_out_of_memory(void **state)
     uint32_t ids[4];
     kit k = faulty_kit(&ALLOCATORS[0], &f, ids);
     for (unsigned nth = 1; nth <= 2; nth++) { /* and it stays so: a pool may wait for its streams and try again */
-        const faults full = {.until = nth, .keep = true, .only = BP_OP_ALLOCATE, .status = BP_ERR_NO_DEVICE_MEMORY};
+        const faults full = {.until = nth, .keep = true, .only = OP_ALLOCATE, .status = BP_ERR_NO_DEVICE_MEMORY};
         int answer = 9;
         f = full;
         assert_ok(bp_pool_try_acquire(k.pool, ids, 2, k.streams[0], NULL, &answer));
@@ -180,7 +180,7 @@ static void test_creation(void **state)
                 continue;
             }
             met++;
-            assert_fails(status, BP_ERR_IO, "injected into", bp_device_operation_name(was.where));
+            assert_fails(status, BP_ERR_IO, "injected into", device_operation_name(was.where));
             assert_null(k.pool);
             assert_int_equal(usage_of(k.device).committed_bytes, 0);
             assert_int_equal(usage_of(k.device).streams, before.streams);
@@ -334,7 +334,7 @@ static void test_no_host_memory(void **state)
         bp_device *inner = NULL, *device = NULL;
         faults f = none();
         RETRY(bp_device_create_host(NULL, &inner));
-        RETRY(bp_device_create_trace(inner, maybe_fail, &f, &device));
+        RETRY(trace_device_create(inner, maybe_fail, &f, &device));
         bp_device_destroy(&inner);
         bp_stream *stream = NULL;
         bp_event *event = NULL;

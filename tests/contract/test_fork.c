@@ -20,6 +20,8 @@
 
 #include "../offload/stores.h"
 #include "../support/children.h"
+#include "../support/trace_device.h"
+#include "allocators/lend.h"
 #include "allocators/pool.h"
 #include "offload/offload.h"
 #include "pinned/pinned.h"
@@ -108,7 +110,7 @@ static void no_work(void *argument)
     (void)argument;
 }
 
-static bp_status allow(void *user, const bp_device_call *call)
+static bp_status allow(void *user, const device_call *call)
 {
     (void)user, (void)call;
     return BP_OK;
@@ -124,7 +126,7 @@ static void use_devices(void *argument)
     char bytes[8] = "";
     must(bp_device_is_inherited(device));
     must_refuse(bp_device_synchronize(device));
-    must_refuse(bp_device_create_trace(device, allow, NULL, &traced));
+    must_refuse(trace_device_create(device, allow, NULL, &traced));
     must_refuse(bp_stream_create(device, NULL, &stream));
     must_refuse(bp_stream_import(device, 0, NULL, &stream));
     must_refuse(bp_stream_synchronize(f->stream));
@@ -149,7 +151,7 @@ static void use_pools(void *argument)
     bp_bind bind = bind_of("new", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 100);
     bp_slab_callbacks callbacks = {.attach = nothing, .detach = nothing_more};
     bp_capture *capture;
-    bp_lend lend;
+    bp_export_config lend;
     void *address;
     uint32_t id;
     int answer;
@@ -167,10 +169,10 @@ static void use_pools(void *argument)
     must_refuse(bp_pool_attach(pool, &callbacks, NULL));
     must_refuse(bp_pool_detach(pool, &callbacks, NULL));
     must_refuse(bp_capture_begin(pool, NULL, &capture));
-    must(bp_lend_init(&lend, sizeof lend) == BP_OK);
+    must(bp_export_config_init(&lend, sizeof lend) == BP_OK);
     lend.id = f->id;
-    must_refuse(bp_pool_lend(pool, &lend, &address));
-    must(bp_pool_lent_count(pool) == 0);
+    must_refuse(bp_pool_export(pool, &lend, &address));
+    must(bp_pool_export_count(pool) == 0);
     bp_pool_statistics statistics = {.size = sizeof statistics}; /* of the copy */
     must(bp_pool_statistics_get(pool, &statistics) == BP_OK);
 }
@@ -180,7 +182,7 @@ static void use_others(void *argument)
     family *f = argument;
     kit *k = &f->s.k;
     bp_offload *offload;
-    bp_offload_group group = {.size = sizeof group};
+    size_t count;
     bp_lease *lease;
     bp_pinned *pinned;
     bp_profile *profile;
@@ -211,8 +213,7 @@ static void use_others(void *argument)
     must_refuse(bp_offload_finish(f->s.offload, "optimizer"));
     must_refuse(bp_restore_begin(f->s.offload, "optimizer", BP_RESTORE_LEAVE));
     must_refuse(bp_restore_finish(f->s.offload, "optimizer"));
-    must_refuse(bp_offload_group_get(f->s.offload, 0, &group));
-    must_refuse(bp_offload_group_find(f->s.offload, "optimizer", &group));
+    must_refuse(bp_offload_groups(f->s.offload, NULL, 0, &count));
     must_refuse(bp_lease_take(f->s.offload, "optimizer", "child", &lease));
     bp_offload_trim(f->s.offload);
 }

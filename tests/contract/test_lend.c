@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "allocators/lend.h"
 #include "support.h"
 
 /* As the specification has them, written down once more. */
@@ -48,13 +49,13 @@ static kit three_units(bp_device *device)
 
 static void *lend(const kit *k, uint32_t id, bp_dtype dtype, int32_t versioned)
 {
-    bp_lend what;
+    bp_export_config what;
     void *made = NULL;
-    assert_ok(bp_lend_init(&what, sizeof what));
+    assert_ok(bp_export_config_init(&what, sizeof what));
     what.id = id;
     what.dtype = dtype;
     what.versioned = versioned;
-    assert_ok(bp_pool_lend(k->pool, &what, &made));
+    assert_ok(bp_pool_export(k->pool, &what, &made));
     return made;
 }
 
@@ -84,10 +85,10 @@ static void test_tensors(void **state)
     assert_int_equal(versioned->flags, 0);
     assert_int_equal(versioned->dl.device_type, bp_device_is_host_accessible(k.device) ? 1 : 2);
     assert_int_equal(versioned->dl.device_id, 0);
-    assert_int_equal(bp_pool_lent_count(k.pool), 2);
+    assert_int_equal(bp_pool_export_count(k.pool), 2);
     plain->deleter(plain);
     versioned->deleter(versioned);
-    assert_int_equal(bp_pool_lent_count(k.pool), 0);
+    assert_int_equal(bp_pool_export_count(k.pool), 0);
     drop(&k, param(&k, 0), k.streams[0]);
     end_kit(&k);
 }
@@ -103,10 +104,10 @@ static void test_tensors_hold_nothing(void **state)
     assert_int_equal(live_count(k.pool), 0);
     assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), address);
     drop(&k, param(&k, 2), k.streams[0]);
-    bp_lent_back(&saved);
+    bp_export_delete(&saved);
     assert_null(saved);
-    bp_lent_back(&saved);
-    bp_lent_back(NULL);
+    bp_export_delete(&saved);
+    bp_export_delete(NULL);
     end_kit(&k);
 }
 
@@ -173,7 +174,7 @@ static void test_pools_that_have_lent_and_got_back(void **state)
     (void)state;
     kit k = three_units(new_device());
     void *made = lend(&k, param(&k, 0), BP_DTYPE_NONE, 1);
-    bp_lent_back(&made);
+    bp_export_delete(&made);
     bp_pool_destroy(&k.pool);
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
     end_kit(&k);
@@ -183,7 +184,7 @@ static void *give_back(void *tensors)
 {
     void **made = tensors;
     for (int i = 0; i < 64; i++)
-        bp_lent_back(&made[i]);
+        bp_export_delete(&made[i]);
     return NULL;
 }
 
@@ -197,7 +198,7 @@ static void test_threads(void **state)
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < 64; i++)
             made[t][i] = lend(&k, param(&k, 0), BP_DTYPE_UINT8, i % 2);
-    assert_int_equal(bp_pool_lent_count(k.pool), 256);
+    assert_int_equal(bp_pool_export_count(k.pool), 256);
     for (int t = 0; t < 4; t++)
         assert_int_equal(pthread_create(&threads[t], NULL, give_back, made[t]), 0);
     bp_pool_destroy(&k.pool);
@@ -211,36 +212,36 @@ static void test_refusals(void **state)
 {
     (void)state;
     kit k = three_units(new_device());
-    bp_lend what;
+    bp_export_config what;
     void *made = &k;
-    assert_fails(bp_lend_init(&what, 4), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_ok(bp_lend_init(&what, sizeof what));
-    assert_fails(bp_pool_lend(NULL, &what, &made), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_export_config_init(&what, 4), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_ok(bp_export_config_init(&what, sizeof what));
+    assert_fails(bp_pool_export(NULL, &what, &made), BP_ERR_INVALID_ARGUMENT, NULL);
     what.id = 99;
-    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_INVALID_ARGUMENT, "99");
+    assert_fails(bp_pool_export(k.pool, &what, &made), BP_ERR_INVALID_ARGUMENT, "99");
     what.id = param(&k, 0);
     what.dtype = BP_DTYPE_FP8_E4M3;
-    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "fp8_e4m3", "uint8");
+    assert_fails(bp_pool_export(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "fp8_e4m3", "uint8");
     what.dtype = (bp_dtype)-3;
-    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_UNSUPPORTED, NULL);
+    assert_fails(bp_pool_export(k.pool, &what, &made), BP_ERR_UNSUPPORTED, NULL);
     bp_bind odd = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_UINT8, 1001);
     odd.placement = BP_PLACE_PERSISTENT;
     assert_ok(bp_pool_bind(k.pool, &odd, &what.id));
     what.dtype = BP_DTYPE_BF16;
-    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_INVALID_ARGUMENT, "1001", "bf16");
+    assert_fails(bp_pool_export(k.pool, &what, &made), BP_ERR_INVALID_ARGUMENT, "1001", "bf16");
     bp_bind dynamic = bind_of("", 1, BP_ROLE_PARAM, BP_DTYPE_UINT8, 1000);
     dynamic.placement = BP_PLACE_DYNAMIC;
     assert_ok(bp_pool_bind(k.pool, &dynamic, &what.id));
     take(&k, what.id, k.streams[0]);
-    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "dynamic");
+    assert_fails(bp_pool_export(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "dynamic");
     drop(&k, what.id, k.streams[0]);
     assert_ptr_equal(made, &k);
-    assert_int_equal(bp_pool_lent_count(k.pool), 0);
+    assert_int_equal(bp_pool_export_count(k.pool), 0);
     end_kit(&k);
     k = three_units(new_null());
     what.id = param(&k, 0);
     what.dtype = BP_DTYPE_NONE;
-    assert_fails(bp_pool_lend(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "null");
+    assert_fails(bp_pool_export(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "null");
     end_kit(&k);
 }
 

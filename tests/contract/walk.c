@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 
+#include "devices/device.h"
 #include "support.h"
 
 typedef struct walker {

@@ -80,3 +80,13 @@ static void detach_nothing(void *user, uint32_t slab, void *address, uint64_t by
 }
 
 const bp_slab_callbacks COUNTING = {.attach = attach_nothing, .detach = detach_nothing};
+
+const bp_capture_slab *touched_slab(const bp_capture *capture, uint32_t slab)
+{
+    const bp_capture_info *info = bp_capture_get_info(capture);
+    for (size_t i = 0; i < info->slab_count; i++) {
+        if (info->slabs[i].slab == slab)
+            return &info->slabs[i];
+    }
+    return NULL;
+}

@@ -24,4 +24,7 @@ void assert_serves(kit *k);
 /* Count the slabs that are attached, in the int that `user` points to. */
 extern const bp_slab_callbacks COUNTING;
 
+/* NULL: the graph does not touch the slab. */
+const bp_capture_slab *touched_slab(const bp_capture *capture, uint32_t slab);
+
 #endif

@@ -1,5 +1,5 @@
 /* Compiled where the toolkit's headers are: what cuda_driver.h and the emulated driver say of the driver's ABI is what cuda.h says. */
-#include <bucketpool/cuda_driver.h>
+#include "devices/cuda_driver.h"
 #include <cuda.h>
 
 #include <stddef.h>

@@ -40,7 +40,7 @@ static void test_launches(void **state)
     /* another capture cannot begin while a launch is under way, nor the graph be launched while it runs */
     second = begin(&k);
     assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "capture.1");
-    bp_capture_abandon(&second);
+    bp_capture_destroy(&second);
     /* waits for eager work, and is waited for by it */
     gate g = {0};
     flag ran = 0, after = 0;

@@ -284,7 +284,7 @@ static void capture(program *p, graph *g)
         if (!(which >> pool & 1))
             continue;
         if (abandon)
-            bp_capture_abandon(&g->captures[pool]);
+            bp_capture_destroy(&g->captures[pool]);
         else
             assert_ok(bp_capture_end(g->captures[pool]));
         p->lives[pool] = before[pool];

@@ -82,8 +82,7 @@ static void run_iterations(const allocator_row *row, bool promised, uint32_t eag
             launch(&c, i % 3 == 2 ? k.streams[3] : t.compute);
         training_assert_outputs(&t);
     }
-    bp_capture_summary summary = {.size = sizeof summary};
-    assert_ok(bp_capture_summary_get(c.capture, &summary));
+    const bp_capture_info summary = *bp_capture_get_info(c.capture);
     assert_true(summary.acquires > 0 && summary.acquires == summary.releases && summary.waits > 0 && summary.bytes > 0);
     assert_int_equal(summary.launches, ITERATIONS - (uint32_t)__builtin_popcount(eager & ((1u << ITERATIONS) - 1)));
     destroy(&c);

@@ -22,7 +22,6 @@ static void configure(const fake_cuda_config *config)
 {
     fake_cuda_reset();
     fake_cuda_configure(config);
-    table = (bp_cuda_driver){.size = sizeof table};
     fake_cuda_table(&table);
     assert_int_equal(table.cuInit(0), config->devices > 0 ? 0 : BP_CU_NO_DEVICE);
 }
@@ -38,21 +37,19 @@ static bp_cuda_config on_table(void)
 {
     bp_cuda_config config;
     assert_ok(bp_cuda_config_init(&config, sizeof config));
-    config.driver = &table;
     return config;
 }
 
 static bp_device *make(const bp_cuda_config *config)
 {
     bp_device *device = NULL;
-    assert_ok(bp_device_create_cuda(config, &device));
+    assert_ok(bp_device_create_cuda_from(config, &table, &device));
     return device;
 }
 
 static bp_cuda_info info_of(const bp_device *device)
 {
-    bp_cuda_info info = {.size = sizeof info};
-    assert_ok(bp_cuda_info_get(device, &info));
+    const bp_cuda_info info = *bp_cuda_get_info(device);
     return info;
 }
 
@@ -74,42 +71,30 @@ static void test_finding(void **state)
     configure(&config);
     bp_cuda_config cuda = on_table();
     cuda.ordinal = 1;
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_NO_DEVICE, "no device 1", "has 1");
+    assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_NO_DEVICE, "no device 1", "has 1");
     cuda.ordinal = -1;
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_NO_DEVICE, "no device -1");
+    assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_NO_DEVICE, "no device -1");
     cuda.ordinal = 0;
     cuda.memory = (bp_cuda_memory)7;
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_INVALID_ARGUMENT, "kind 7");
+    assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_INVALID_ARGUMENT, "kind 7");
     cuda.memory = BP_CUDA_VIRTUAL;
     cuda.size = 8;
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_INVALID_ARGUMENT, "not initialised");
-    assert_fails(bp_device_create_cuda(&cuda, NULL), BP_ERR_INVALID_ARGUMENT, "output");
-    cuda = on_table();
-    bp_cuda_driver broken = table;
-    cuda.driver = &broken;
-    broken.cuMemUnmap = NULL;
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_UNSUPPORTED, "missing");
-    broken = table;
-    broken.version = 99;
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_UNSUPPORTED, "version 99", "expected 1 to 2");
-    broken = table;
-    broken.size = 8;
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_INVALID_ARGUMENT, "8 bytes");
+    assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_INVALID_ARGUMENT,
+                 "the size of a struct is 8");
+    assert_fails(bp_device_create_cuda_from(&cuda, &table, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     assert_null(device);
     config.devices = 0;
     configure(&config);
     cuda = on_table();
-    assert_fails(bp_device_create_cuda(&cuda, &device), BP_ERR_NO_DEVICE, "no GPU");
+    assert_fails(bp_device_create_cuda_from(&cuda, &table, &device), BP_ERR_NO_DEVICE, "no GPU");
     assert_clean();
 }
 
 static void test_loading(void **state)
 {
     (void)state;
-    bp_cuda_driver driver = {.size = 4};
-    assert_fails(bp_cuda_driver_load(NULL, &driver), BP_ERR_INVALID_ARGUMENT, "table");
+    bp_cuda_driver driver;
     assert_fails(bp_cuda_driver_load(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "table");
-    driver.size = sizeof driver;
     assert_fails(bp_cuda_driver_load("/nowhere/libcuda.so.1", &driver), BP_ERR_NO_DEVICE, "no CUDA driver", "/nowhere");
     assert_fails(bp_cuda_driver_load("libc.so.6", &driver), BP_ERR_NO_DEVICE, "libc.so.6", "no CUDA driver");
     fake_cuda_config config = defaults();
@@ -195,7 +180,8 @@ static void test_plain_memory(void **state)
         fake_cuda_set_attribute(102, 0);
         bp_cuda_config cuda = on_table();
         bp_device *none = NULL;
-        assert_fails(bp_device_create_cuda(&cuda, &none), BP_ERR_UNSUPPORTED, "virtual memory", "BP_CUDA_PLAIN");
+        assert_fails(bp_device_create_cuda_from(&cuda, &table, &none), BP_ERR_UNSUPPORTED, "virtual memory",
+                     "BP_CUDA_PLAIN");
         cuda.memory = BP_CUDA_PLAIN;
         cuda.memory_bytes = UINT64_C(24) << 20;
         kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
@@ -337,8 +323,7 @@ static void test_imported_streams(void **state)
         uint64_t again;
         assert_ok(bp_stream_native(stream, &again));
         assert_int_equal(again, handle < 2 ? 1 : native);
-        kit k =
-            begin_kit(make(&(bp_cuda_config){.size = sizeof cuda, .driver = &table}), NULL, TRAINING, BP_POLICY_MAX, 0);
+        kit k = begin_kit(make(&(bp_cuda_config){.size = sizeof cuda}), NULL, TRAINING, BP_POLICY_MAX, 0);
         k.w = make_world(model_of(UNITS), TRAINING);
         k.plan = make_plan(&k.w, BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
         bp_pool *pool;
@@ -484,7 +469,7 @@ static bool try_everything(void)
     void *address = NULL;
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
     bind.placement = BP_PLACE_DYNAMIC;
-    bp_status status = bp_device_create_cuda(&cuda, &device);
+    bp_status status = bp_device_create_cuda_from(&cuda, &table, &device);
     for (int i = 0; status == BP_OK && i < 3; i++)
         status = bp_stream_create(device, NULL, &streams[i]);
 #define TRY(call) status = status == BP_OK ? (call) : status
@@ -532,7 +517,7 @@ static bool try_everything(void)
 #undef TRY
     if (status != BP_OK)
         assert_true(strlen(bp_error_detail()) > 10);
-    bp_capture_abandon(&capture);
+    bp_capture_destroy(&capture);
     bp_graph_destroy(&graph);
     bp_pool_destroy(&pool);
     bp_event_destroy(&event);
@@ -626,7 +611,7 @@ static bool capture_and_launch(kit *k, uint32_t owned)
             assert_ok(bp_capture_launched(capture, NULL));
         }
     }
-    bp_capture_abandon(&capture);
+    bp_capture_destroy(&capture);
     bp_graph_destroy(&graph);
     return fine;
 }

@@ -22,7 +22,7 @@ static void launch(const bp_cuda_kernel *kernel, void *words, uint32_t number, b
 {
     add_words_work work = {(uintptr_t)words, WORDS, number};
     void *arguments[] = {&work};
-    const bp_cuda_grid grid = {sizeof grid, {WORDS / 256 + 1, 1, 1}, {256, 1, 1}, 0};
+    const bp_cuda_grid grid = {{WORDS / 256 + 1, 1, 1}, {256, 1, 1}, 0};
     assert_ok(bp_cuda_launch(kernel, &grid, arguments, stream));
 }
 

@@ -1,15 +1,13 @@
 /* bp_cuda_driver_load finds the emulated driver, and tells a stub, an old driver and none apart. Arguments: the three libraries. */
 #include "fake_support.h"
 
-#include <bucketpool/cuda_driver.h>
-
 #include <string.h>
 
 static const char *emulated, *stub, *old;
 
 static void test_the_emulated_driver_is_found(void **state)
 {
-    bp_cuda_driver driver = {.size = sizeof driver}, table;
+    bp_cuda_driver driver, table;
     (void)state;
     fake_cuda_reset();
     assert_int_equal(bp_cuda_driver_load(emulated, &driver), BP_OK);
@@ -21,7 +19,7 @@ static void test_the_emulated_driver_is_found(void **state)
 static void test_without_multicast(void **state)
 {
     fake_cuda_config config;
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_driver driver;
     (void)state;
     fake_cuda_config_init(&config);
     config.version = 12000;
@@ -33,7 +31,7 @@ static void test_without_multicast(void **state)
 
 static void is_no_device(const char *library, const char *words)
 {
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_driver driver;
     assert_int_equal(bp_cuda_driver_load(library, &driver), BP_ERR_NO_DEVICE);
     if (strstr(bp_error_detail(), words) == NULL)
         fail_msg("\"%s\" does not say \"%s\"", bp_error_detail(), words);

@@ -345,7 +345,7 @@ static void test_configuration(void **state)
     (void)state;
     bp_device *host = new_host();
     bp_torch_config config;
-    assert_fails(bp_torch_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "size 3");
+    assert_fails(bp_torch_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "size of a struct is 3");
     assert_ok(bp_torch_config_init(&config, sizeof config));
     assert_fails(bp_torch_serve(&config), BP_ERR_INVALID_ARGUMENT, "either a pool or a number of bytes");
     config.bytes = MIB;
@@ -489,10 +489,9 @@ static void test_devices_do_not_wait_for_each_other(void **state)
     bp_torch_config config;
     bp_cuda_config cuda;
     assert_ok(bp_cuda_config_init(&cuda, sizeof cuda));
-    cuda.driver = driver();
     cuda.ordinal = 1;
     assert_ok(bp_torch_config_init(&config, sizeof config));
-    if (bp_device_create_cuda(&cuda, &config.device) != BP_OK)
+    if (bp_device_create_cuda_from(&cuda, driver(), &config.device) != BP_OK)
         skip(); /* one GPU */
     config.ordinal = 1;
     config.bytes = 2 * MIB;

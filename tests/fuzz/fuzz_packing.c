@@ -22,7 +22,7 @@ static void check_offsets(const bp_packing *packing, const uint64_t *offsets, ui
     bp_status status = bp_packing_check(packing, offsets, bytes);
     if (status != (fault.found ? BP_ERR_MISMATCH : BP_OK))
         stop("two checks disagree");
-    if (fault.found && (fault.item > fault.other || fault.other >= bp_packing_item_count(packing)))
+    if (fault.found && (fault.item > fault.other || fault.other >= bp_packing_get_info(packing)->item_count))
         stop("a fault names no items");
 }
 
@@ -46,12 +46,12 @@ static bp_pack_result pack(const bp_packing *packing, uint64_t capacity, uint64_
 static void pack_small(const bp_packing *packing)
 {
     uint64_t offsets[MOST_ITEMS] = {0}, bound = 0, largest = 0;
-    size_t items = bp_packing_item_count(packing), witnesses = 0;
+    size_t items = bp_packing_get_info(packing)->item_count, witnesses = 0;
     uint32_t witness[MOST_ITEMS];
     if (bp_packing_bound(packing, witness, &witnesses, &bound) != BP_OK)
         stop("an instance has no bound");
     for (size_t i = 0; i < items; i++) {
-        uint64_t size = bp_packing_item_size(packing, i);
+        uint64_t size = bp_packing_get_info(packing)->sizes[i];
         largest = size > largest ? size : largest;
     }
     bp_pack_result best = pack(packing, 0, offsets);
@@ -75,8 +75,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     const bp_packing *packing = bp_packing_file_packing(file);
     const uint64_t *offsets = bp_packing_file_offsets(file);
-    size_t items = bp_packing_item_count(packing);
-    if (items == 0 || bp_packing_file_id(file, items - 1) == NULL || bp_packing_interval_count(packing) < items)
+    size_t items = bp_packing_get_info(packing)->item_count;
+    if (items == 0 || bp_packing_file_id(file, items - 1) == NULL ||
+        bp_packing_get_info(packing)->interval_count < items)
         abort();
     if (offsets != NULL && bp_packing_file_write(file, offsets, "/dev/null") != BP_OK)
         stop("a file cannot be written");

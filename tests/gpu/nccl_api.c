@@ -6,7 +6,7 @@
 #include <string.h>
 
 nccl_api nccl;
-bp_cuda_driver cuda = {.size = sizeof cuda};
+bp_cuda_driver cuda;
 
 static void *library;
 

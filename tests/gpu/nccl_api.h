@@ -2,7 +2,7 @@
 #ifndef BP_TEST_NCCL_API_H
 #define BP_TEST_NCCL_API_H
 
-#include <bucketpool/cuda_driver.h>
+#include "devices/cuda_driver.h"
 
 #include <stdbool.h>
 #include <stdio.h>

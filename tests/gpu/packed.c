@@ -68,8 +68,7 @@ bp_cp_split *new_split(const uint64_t *cu, uint32_t sequences, uint32_t ranks, u
 
 bp_cp_split_info info_of(const bp_cp_split *split)
 {
-    bp_cp_split_info info = {.size = sizeof info};
-    assert_ok(bp_cp_split_info_get(split, &info));
+    const bp_cp_split_info info = *bp_cp_split_get_info(split);
     return info;
 }
 

@@ -242,7 +242,6 @@ static int run_rules(const options *o, size_t first, size_t end)
 {
     static rules r;
     unsigned counts[OUTCOMES] = {0};
-    r.driver.size = sizeof r.driver;
     if (bp_cuda_driver_load(o->library, &r.driver) != BP_OK) {
         printf("no CUDA driver: %s\n", bp_error_detail());
         return 77;

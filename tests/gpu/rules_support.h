@@ -2,7 +2,7 @@
 #ifndef BP_TESTS_RULES_SUPPORT_H
 #define BP_TESTS_RULES_SUPPORT_H
 
-#include <bucketpool/cuda_driver.h>
+#include "devices/cuda_driver.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -227,7 +227,7 @@ static void launched_graphs_make_the_same_bits(void **state)
     bp_logprob *client = new_client(gpu, &b, BP_KERNELS_PLAIN, 0);
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
-    assert_ok(bp_capture_begin(bp_logprob_pool(client), NULL, &capture));
+    assert_ok(bp_capture_begin(bp_logprob_get_info(client)->pool, NULL, &capture));
     assert_ok(bp_graph_begin(stream));
     run_whole(client, &t);
     assert_ok(bp_graph_end(stream, &graph));

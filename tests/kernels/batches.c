@@ -265,8 +265,7 @@ bool has_kernels(bp_device *device, const kernels_row *row)
     static bool said;
     batch one = {.o = {.batch = 1, .sequence = 1, .columns = 1}};
     bp_logprob *client = new_client(device, &one, row->bit, 1);
-    bp_logprob_info info = {.size = sizeof info};
-    assert_ok(bp_logprob_info_get(client, &info));
+    const bp_logprob_info info = *bp_logprob_get_info(client);
     bool has = strcmp(info.kernels, row->name) == 0;
     if (!has && !said)
         print_message("this machine or build has no %s kernels\n", row->name);

@@ -11,10 +11,10 @@
 
 #include "../contract/support.h"
 
-bp_status fail_at(void *user, const bp_device_call *call)
+bp_status fail_at(void *user, const device_call *call)
 {
     faults *f = user;
-    if (f->spares_waits && call->operation == BP_OP_STREAM_SYNCHRONIZE)
+    if (f->spares_waits && call->operation == OP_STREAM_SYNCHRONIZE)
         return BP_OK;
     if (f->until == 0 || --f->until > 0)
         return BP_OK;
@@ -23,10 +23,10 @@ bp_status fail_at(void *user, const bp_device_call *call)
     return bp_error_record(BP_ERR_IO, "injected");
 }
 
-bool undoes(bp_device_operation operation)
+bool undoes(device_operation operation)
 {
-    return operation == BP_OP_UNRESERVE || operation == BP_OP_DECOMMIT || operation == BP_OP_UNMAP ||
-           operation == BP_OP_FREE || operation == BP_OP_STREAM_DESTROY || operation == BP_OP_EVENT_DESTROY;
+    return operation == OP_UNRESERVE || operation == OP_DECOMMIT || operation == OP_UNMAP || operation == OP_FREE ||
+           operation == OP_STREAM_DESTROY || operation == OP_EVENT_DESTROY;
 }
 
 void assert_quiet(const void *memory, size_t bytes)

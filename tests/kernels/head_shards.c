@@ -42,9 +42,9 @@ static bool others_are_left_alone(const head_batch *h, shard part)
 
 static bool same_everywhere(bp_comm *comm, const view *v, const char *name)
 {
-    uint8_t *all = malloc(v->bytes * bp_comm_ranks(comm));
+    uint8_t *all = malloc(v->bytes * bp_comm_get_info(comm)->ranks);
     bool same = all != NULL && OK(bp_comm_exchange(comm, v->memory, v->bytes, all));
-    for (uint32_t r = 0; r < bp_comm_ranks(comm) && same; r++)
+    for (uint32_t r = 0; r < bp_comm_get_info(comm)->ranks && same; r++)
         same = memcmp(all + r * v->bytes, v->memory, v->bytes) == 0;
     if (!same)
         fprintf(stderr, "ranks have other %s\n", name);
@@ -79,15 +79,15 @@ static bool repeats(bp_lm_head *head, head_batch *h, shard part, bp_stream *stre
 
 bool sharded_head_is_true(bp_device *device, bp_stream *stream, bp_comm *comm, head_batch *h, split where)
 {
-    uint32_t rank = bp_comm_rank(comm);
+    uint32_t rank = bp_comm_get_info(comm)->rank;
     shard part = {where.edges[rank], where.edges[rank + 1]};
     bp_lm_head_config config = head_config_of(h, part);
-    bp_lm_head_info info = {.size = sizeof info};
     bp_lm_head *head = NULL;
     config.comm = comm;
     config.threads = 1;
-    bool good = OK(bp_lm_head_create(device, &config, &head)) && OK(bp_lm_head_info_get(head, &info)) &&
-                info.vocab == h->o.columns && info.planned_bytes == info.workspace_bytes;
+    bool good = OK(bp_lm_head_create(device, &config, &head));
+    const bp_lm_head_info *info = bp_lm_head_get_info(head);
+    good = good && info->vocab == h->o.columns && info->planned_bytes == info->workspace_bytes;
     good = good && run_part(head, h, part, stream) && is_true(h, part) && others_are_left_alone(h, part);
     good = good && same_everywhere(comm, &h->tokens.logprob, "log-probabilities") &&
            same_everywhere(comm, &h->tokens.entropy, "entropies") &&

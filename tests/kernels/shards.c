@@ -33,7 +33,6 @@ static bool make_client(bp_device *device, bp_comm *comm, const batch *b, shard 
                         bp_logprob **client)
 {
     bp_logprob_config config;
-    bp_logprob_info info = {.size = sizeof info};
     bp_logprob_config_init(&config, sizeof config);
     config.max_tokens = token_count(b);
     config.vocab = part.end - part.first;
@@ -41,8 +40,10 @@ static bool make_client(bp_device *device, bp_comm *comm, const batch *b, shard 
     config.comm = comm;
     config.kernels = kernels;
     config.threads = 1;
-    return OK(bp_logprob_create(device, &config, client)) && OK(bp_logprob_info_get(*client, &info)) &&
-           info.vocab == b->o.columns && info.workspace_bytes == info.planned_bytes;
+    if (!OK(bp_logprob_create(device, &config, client)))
+        return false;
+    const bp_logprob_info *info = bp_logprob_get_info(*client);
+    return info->vocab == b->o.columns && info->workspace_bytes == info->planned_bytes;
 }
 
 static bool run_shard(bp_logprob *client, batch *b, shard part, bp_stream *stream)
@@ -77,9 +78,9 @@ static bool others_are_poison(const batch *b, shard part)
 
 static bool same_on_all_ranks(bp_comm *comm, const view *v, const char *name)
 {
-    uint8_t *all = malloc(v->bytes * bp_comm_ranks(comm));
+    uint8_t *all = malloc(v->bytes * bp_comm_get_info(comm)->ranks);
     bool same = all != NULL && OK(bp_comm_exchange(comm, v->memory, v->bytes, all));
-    for (uint32_t r = 0; r < bp_comm_ranks(comm) && same; r++)
+    for (uint32_t r = 0; r < bp_comm_get_info(comm)->ranks && same; r++)
         same = memcmp(all + r * v->bytes, v->memory, v->bytes) == 0;
     if (!same)
         fprintf(stderr, "ranks have other %s\n", name);
@@ -143,7 +144,7 @@ static bool repeats(bp_logprob *client, bp_stream *stream, bool alone, batch *b,
 
 bool sharded_is_true(bp_device *device, bp_stream *stream, bp_comm *comm, batch *b, split where, uint32_t kernels)
 {
-    uint32_t rank = bp_comm_rank(comm);
+    uint32_t rank = bp_comm_get_info(comm)->rank;
     shard part = {where.edges[rank], where.edges[rank + 1]};
     bp_logprob *client = NULL;
     bool good = make_client(device, comm, b, part, kernels, &client) && run_shard(client, b, part, stream);
@@ -179,7 +180,7 @@ static bp_logprob_config good_config(bp_comm *comm)
     bp_logprob_config_init(&config, sizeof config);
     config.max_tokens = 10;
     config.vocab = 50;
-    config.vocab_start = 50 * (uint64_t)bp_comm_rank(comm);
+    config.vocab_start = 50 * (uint64_t)bp_comm_get_info(comm)->rank;
     config.comm = comm;
     return config;
 }
@@ -195,7 +196,7 @@ static bool is_refused(bp_device *device, const bp_logprob_config *config, bp_st
 
 bool bad_shards_are_refused(bp_device *device, bp_comm *comm)
 {
-    uint32_t rank = bp_comm_rank(comm), last = bp_comm_ranks(comm) - 1;
+    uint32_t rank = bp_comm_get_info(comm)->rank, last = bp_comm_get_info(comm)->ranks - 1;
     bool good = true;
     for (size_t i = 0; i < BAD_SHARDS_COUNT; i++) {
         const bad_shards *bad = &BAD_SHARDS[i];

@@ -44,10 +44,10 @@ static bool split_equally(host_rank *r)
     options.total_multiple = 2 * (uint64_t)r->ranks * 20;
     if (!is_status(split_of(&options, &split), BP_OK, NULL, "an equal batch"))
         return false;
-    bp_cp_split_info info = {.size = sizeof info};
+    bp_cp_split_info info;
     uint64_t prints[EXCHANGE_RANKS] = {0};
-    bool good = is_status(bp_cp_split_info_get(split, &info), BP_OK, NULL, "info") && info.rank == r->number &&
-                (r->ranks == 1 || r->seat.room->exchanges == before + 1);
+    info = *bp_cp_split_get_info(split);
+    bool good = info.rank == r->number && (r->ranks == 1 || r->seat.room->exchanges == before + 1);
     if (!good)
         fprintf(stderr, "rank %u: %llu exchanges instead of 1\n", r->number,
                 (unsigned long long)(r->seat.room->exchanges - before));

@@ -56,14 +56,14 @@ static void everything_may_be_missing(void **state)
     assert_fails(bp_cp_rearrange(NULL, s.h.split, &r, NULL), BAD, "bp_cp_rearrange");
     assert_fails(bp_cp_rearrange(client, NULL, &r, NULL), BAD, "bp_cp_rearrange");
     assert_fails(bp_cp_rearrange(client, s.h.split, NULL, NULL), BAD, "bp_cp_rearrange");
-    r.size = sizeof r - 1;
+    r.size = sizeof(size_t);
     assert_refused_move(BAD, "bp_cp_rearrange");
     r.from.data = NULL;
     assert_refused_move(BAD, "from");
     r.to.data = NULL;
     assert_refused_move(BAD, "to");
     assert_fails(bp_cp_rearrangement_init(NULL, sizeof r), BAD, "bp_cp_rearrangement_init");
-    assert_fails(bp_cp_rearrangement_init(&r, sizeof r - 1), BAD, "bp_cp_rearrangement_init");
+    assert_fails(bp_cp_rearrangement_init(&r, sizeof(size_t)), BAD, "bp_cp_rearrangement_init");
 }
 
 static void tensors_have_the_tokens_of_the_split(void **state)

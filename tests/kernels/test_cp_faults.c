@@ -102,10 +102,11 @@ static bool run_often(host_rank *r)
 {
     bp_cp *cp = NULL;
     bp_cp_split *split = NULL;
-    bp_cp_split_info info = {.size = sizeof info};
+    bp_cp_split_info info;
     static uint8_t packed[180 * 8];
-    if (!OK(create_client(r, &cp)) || !OK(create_split(r, 0, &split)) || !OK(bp_cp_split_info_get(split, &info)))
+    if (!OK(create_client(r, &cp)) || !OK(create_split(r, 0, &split)))
         return false;
+    info = *bp_cp_split_get_info(split);
     uint8_t *local = malloc(info.local_tokens * 8), *whole = malloc(sizeof packed);
     bp_cp_rearrangement there;
     bp_cp_rearrangement_init(&there, sizeof there);
@@ -158,7 +159,7 @@ static void calls_that_failed_have_ended(void **state)
     (void)state;
     faults f = {0};
     bp_device *slow = new_slow_host(2000, 5), *faulty = NULL;
-    assert_ok(bp_device_create_trace(slow, fail_at, &f, &faulty));
+    assert_ok(trace_device_create(slow, fail_at, &f, &faulty));
     bp_device_destroy(&slow);
     bp_cp *cp = new_cp(faulty, 1);
     sample s = new_sample(4);
@@ -180,7 +181,7 @@ static void clients_are_made_whole_or_not_at_all(void **state)
     bp_device *inner = new_host(), *faulty = NULL;
     bp_comm *self = NULL;
     assert_ok(bp_comm_create_self(&self));
-    assert_ok(bp_device_create_trace(inner, fail_at, &f, &faulty));
+    assert_ok(trace_device_create(inner, fail_at, &f, &faulty));
     bp_device_destroy(&inner);
     host_rank r = {.ranks = 1, .device = faulty, .comm = self};
     bool met = true;

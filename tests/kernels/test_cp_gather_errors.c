@@ -73,8 +73,7 @@ static void end_party(party *p)
 
 static call good_call(party *p)
 {
-    bp_cp_split_info info = {.size = sizeof info};
-    bp_cp_split_info_get(p->split, &info);
+    const bp_cp_split_info info = *bp_cp_split_get_info(p->split);
     memset(p->local, 0x77, sizeof p->local);
     memset(p->whole, 0x77, sizeof p->whole);
     return (call){.cp = p->cp,
@@ -129,15 +128,13 @@ static void other_bytes(call *c, party *p)
 }
 static void other_order(call *c, party *p)
 {
-    bp_cp_split_info info = {.size = sizeof info};
-    bp_cp_split_info_get(p->split, &info);
+    const bp_cp_split_info info = *bp_cp_split_get_info(p->split);
     c->order = BP_CP_PADDED;
     c->whole.tokens = info.padded_tokens;
 }
 static void other_batch(call *c, party *p)
 {
-    bp_cp_split_info info = {.size = sizeof info};
-    bp_cp_split_info_get(p->other, &info);
+    const bp_cp_split_info info = *bp_cp_split_get_info(p->other);
     c->split = p->other;
     c->local.tokens = info.local_tokens;
     c->whole.tokens = info.packed_tokens;
@@ -342,8 +339,7 @@ static bool run_foreign_split(host_rank *r)
     bp_cp_split *foreign = NULL;
     options.ranks = 4;
     good = good && OK(split_of(&options, &foreign));
-    bp_cp_split_info info = {.size = sizeof info};
-    bp_cp_split_info_get(foreign, &info);
+    const bp_cp_split_info info = *bp_cp_split_get_info(foreign);
     for (int backward = 0; backward < 2 && good; backward++) {
         call c = good_call(&p);
         c.split = foreign;

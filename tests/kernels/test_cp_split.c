@@ -27,8 +27,7 @@ static bp_cp_split *new_split(const deal_options *options)
 
 static bp_cp_split_info info_of(const bp_cp_split *split)
 {
-    bp_cp_split_info info = {.size = sizeof info};
-    assert_ok(bp_cp_split_info_get(split, &info));
+    const bp_cp_split_info info = *bp_cp_split_get_info(split);
     return info;
 }
 

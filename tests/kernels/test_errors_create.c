@@ -169,19 +169,19 @@ static void workspaces_are_what_their_plan_says(void **state)
     for (size_t i = 0; i < 4; i++) {
         bp_logprob_config config = good_config();
         bp_logprob *client = NULL;
-        bp_logprob_info info = {.size = sizeof info};
+        bp_logprob_info info;
         bp_pool_statistics statistics = {.size = sizeof statistics};
         config.max_tokens = tokens[i];
         config.threads = 3;
         config.kernels = BP_KERNELS_PLAIN;
         assert_ok(bp_logprob_create(device, &config, &client));
-        assert_ok(bp_logprob_info_get(client, &info));
+        info = *bp_logprob_get_info(client);
         assert_int_equal(info.workspace_bytes, info.planned_bytes);
         assert_in_range(info.workspace_bytes, 16 * tokens[i], 16 * tokens[i] + 3 * 65536);
         assert_true(info.vocab == 100 && info.threads >= 1 && info.threads <= 3);
         assert_string_equal(info.kernels, "plain");
-        assert_non_null(bp_logprob_pool(client));
-        assert_ok(bp_pool_statistics_get(bp_logprob_pool(client), &statistics));
+        assert_non_null(bp_logprob_get_info(client)->pool);
+        assert_ok(bp_pool_statistics_get(bp_logprob_get_info(client)->pool, &statistics));
         assert_int_equal(statistics.slab_bytes, info.workspace_bytes);
         bp_logprob_destroy(&client);
         assert_null(client);
@@ -194,10 +194,10 @@ static void plain_kernels_are_always_there(void **state)
     (void)state;
     bp_logprob_config config = good_config();
     bp_logprob *client = NULL;
-    bp_logprob_info info = {.size = sizeof info};
+    bp_logprob_info info;
     config.kernels = 0;
     assert_ok(bp_logprob_create(device, &config, &client));
-    assert_ok(bp_logprob_info_get(client, &info));
+    info = *bp_logprob_get_info(client);
     assert_string_equal(info.kernels, "plain");
     bp_logprob_destroy(&client);
 }

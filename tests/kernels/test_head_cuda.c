@@ -75,8 +75,7 @@ static void test_info(void **state)
     (void)state;
     bp_device *device = new_cuda();
     bp_lm_head *head = new_head(device, &some, BP_TARGETS_ANY);
-    bp_lm_head_info info = {.size = sizeof info};
-    assert_ok(bp_lm_head_info_get(head, &info));
+    const bp_lm_head_info info = *bp_lm_head_get_info(head);
     assert_string_equal(info.products, "cublas");
     assert_string_equal(info.kernels, "cuda");
     assert_int_equal(info.workspace_bytes, info.planned_bytes);
@@ -107,7 +106,7 @@ static void replay(bp_device *device, bp_targets targets)
     const uint64_t bits = bits_of(&w.here);
     if (targets == BP_TARGETS_CHECKED) /* one of them is bad */
         assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
-    assert_ok(bp_capture_begin(bp_lm_head_pool(head), NULL, &capture));
+    assert_ok(bp_capture_begin(bp_lm_head_get_info(head)->pool, NULL, &capture));
     assert_ok(bp_graph_begin(w.stream));
     call(head, &w, w.stream);
     assert_ok(bp_graph_end(w.stream, &graph));

@@ -147,7 +147,7 @@ static bp_device *new_faulty(faults *f)
 {
     bp_device *inner = new_host(), *faulty = NULL;
     *f = (faults){0};
-    assert_ok(bp_device_create_trace(inner, fail_at, f, &faulty));
+    assert_ok(trace_device_create(inner, fail_at, f, &faulty));
     bp_device_destroy(&inner);
     return faulty;
 }
@@ -170,7 +170,7 @@ static void test_creation_on_a_failing_device(void **state)
             bp_lm_head_destroy(&head);
         if (!was.met)
             break;
-        if (!undoes(was.where) && was.where != BP_OP_STREAM_SYNCHRONIZE && was.where != BP_OP_SYNCHRONIZE)
+        if (!undoes(was.where) && was.where != OP_STREAM_SYNCHRONIZE && was.where != OP_SYNCHRONIZE)
             assert_int_equal(status, BP_ERR_IO);
         assert_int_equal(usage_of(faulty).committed_bytes, 0);
         assert_int_equal(usage_of(faulty).streams, 0);
@@ -194,9 +194,9 @@ static bool fail_once(bp_device *faulty, bp_lm_head *head, head_tensors *t, bp_s
     *f = (faults){0};
     assert_ok(bp_device_synchronize(faulty)); /* waiting itself may have failed */
     if (was.met && status == BP_OK)
-        fail_msg("call %u of the device, %s, failed, and nobody heard of it", nth, bp_device_operation_name(was.where));
+        fail_msg("call %u of the device, %s, failed, and nobody heard of it", nth, device_operation_name(was.where));
     size_t live;
-    assert_ok(bp_pool_live(bp_lm_head_pool(head), NULL, 0, &live));
+    assert_ok(bp_pool_live(bp_lm_head_get_info(head)->pool, NULL, 0, &live));
     assert_int_equal(live, 0);
     run(head, t, stream);
     assert_true(bits_of(t) == bits);

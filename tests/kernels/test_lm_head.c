@@ -279,7 +279,7 @@ static void memory_is_two_chunks(void **state)
         head_options o = {.batch = 1, .sequence = i == 0 ? 400 : 4000, .hidden = 8, .columns = 1000, .chunk = 64};
         bp_lm_head_config config;
         bp_lm_head *head = NULL;
-        bp_lm_head_info info = {.size = sizeof info};
+        bp_lm_head_info info;
         bp_pool_statistics statistics = {.size = sizeof statistics};
         assert_ok(bp_lm_head_config_init(&config, sizeof config));
         config.max_tokens = o.sequence;
@@ -287,13 +287,13 @@ static void memory_is_two_chunks(void **state)
         config.vocab = o.columns;
         config.chunk = o.chunk;
         assert_ok(bp_lm_head_create(device, &config, &head));
-        assert_ok(bp_lm_head_info_get(head, &info));
+        info = *bp_lm_head_get_info(head);
         assert_string_equal(info.products, "cblas");
         assert_int_equal(info.vocab, 1000);
         assert_in_range(info.chunk_bytes, 64 * 1000 * 4, 64 * 1000 * 4 + 65536);
         assert_int_equal(info.workspace_bytes, info.planned_bytes);
         assert_in_range(info.workspace_bytes, 2 * info.chunk_bytes, 2 * info.chunk_bytes + info.other_bytes + 65536);
-        assert_ok(bp_pool_statistics_get(bp_lm_head_pool(head), &statistics));
+        assert_ok(bp_pool_statistics_get(bp_lm_head_get_info(head)->pool, &statistics));
         assert_int_equal(statistics.slab_bytes, info.workspace_bytes);
         workspace[i] = info.workspace_bytes;
         bp_lm_head_destroy(&head);

@@ -158,9 +158,9 @@ static void begin_stage(stage *g, uint64_t max_sequences)
 {
     g->c = new_corpus(&SMALL);
     g->p = new_pack(&g->c, 1, 0, 1);
-    bp_cp_split_info info = {.size = sizeof info};
+    bp_cp_split_info info;
     assert_ok(split_pack(&g->p, 0, NULL, &g->split));
-    assert_ok(bp_cp_split_info_get(g->split, &info));
+    info = *bp_cp_split_get_info(g->split);
     g->v = new_slice(&g->c, &g->p, info.local_tokens, 0, 0, 1, WITH_ALL, 1);
     bp_loss_config config = good_config();
     config.max_sequences = max_sequences == 0 ? info.sequences : max_sequences;
@@ -270,9 +270,9 @@ static void sequences_have_a_limit(void **state)
     (void)state;
     stage g;
     begin_stage(&g, 0);
-    bp_cp_split_info info = {.size = sizeof info};
+    bp_cp_split_info info;
     char most[32];
-    assert_ok(bp_cp_split_info_get(g.split, &info));
+    info = *bp_cp_split_get_info(g.split);
     snprintf(most, sizeof most, "%llu", (unsigned long long)info.sequences);
     assert_ok(bp_loss_begin(g.loss));
     assert_ok(bp_loss_add(g.loss, g.split, &g.v.values, g.stream));
@@ -345,9 +345,9 @@ static void splits_of_other_ranks_are_refused(void **state)
     begin_stage(&g, 0);
     pack p = new_pack(&g.c, 2, 0, 1);
     bp_cp_split *other = NULL;
-    bp_cp_split_info info = {.size = sizeof info};
+    bp_cp_split_info info;
     assert_ok(split_pack(&p, 1, NULL, &other));
-    assert_ok(bp_cp_split_info_get(other, &info));
+    info = *bp_cp_split_get_info(other);
     slice v = new_slice(&g.c, &p, info.local_tokens, 1, 0, 1, WITH_ALL, 1);
     assert_ok(bp_loss_begin(g.loss));
     assert_fails(bp_loss_add(g.loss, other, &v.values, g.stream), BP_ERR_INVALID_ARGUMENT, "2", "1");
@@ -422,10 +422,9 @@ static void there_may_be_no_statistics(void **state)
     stage g;
     begin_stage(&g, 0);
     bp_loss_statistics s = {.size = sizeof s, .valid = 99};
-    bp_loss_sequence one = {.size = sizeof one, .valid = 99};
     assert_fails(bp_loss_statistics_get(g.loss, &s), BP_ERR_SCHEDULE, "bp_loss_statistics_get");
-    assert_int_equal(bp_loss_sequence_count(g.loss), 0);
-    assert_int_not_equal(bp_loss_sequence_get(g.loss, 0, &one), BP_OK);
+    assert_int_equal(bp_loss_get_info(g.loss)->sequence_count, 0);
+    assert_null(bp_loss_get_info(NULL));
     assert_ok(bp_loss_begin(g.loss));
     assert_ok(bp_loss_count_set(g.loss, 4)); /* a count is no statistics */
     assert_fails(bp_loss_statistics_get(g.loss, &s), BP_ERR_SCHEDULE, "bp_loss_statistics_get");
@@ -433,13 +432,11 @@ static void there_may_be_no_statistics(void **state)
     assert_fails(bp_loss_statistics_get(g.loss, &s), BP_ERR_SCHEDULE, "bp_loss_statistics_get");
     assert_ok(bp_loss_reduce(g.loss, BP_OK, g.stream));
     assert_fails(bp_loss_statistics_get(g.loss, NULL), BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_get");
-    assert_fails(bp_loss_sequence_get(g.loss, SMALL.sequences, &one), BP_ERR_INVALID_ARGUMENT, "6");
-    assert_fails(bp_loss_sequence_get(g.loss, 0, NULL), BP_ERR_INVALID_ARGUMENT, "bp_loss_sequence_get");
-    s.size = one.size = 0;
+    assert_int_equal(bp_loss_get_info(g.loss)->sequence_count, SMALL.sequences);
+    s.size = 0;
     assert_fails(bp_loss_statistics_get(g.loss, &s), BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_get");
-    assert_fails(bp_loss_sequence_get(g.loss, 0, &one), BP_ERR_INVALID_ARGUMENT, "bp_loss_sequence_get");
-    assert_true(s.valid == 99 && one.valid == 99);
-    assert_non_null(bp_loss_pool(g.loss));
+    assert_true(s.valid == 99);
+    assert_non_null(bp_loss_get_info(g.loss)->pool);
     end_stage(&g);
 }
 

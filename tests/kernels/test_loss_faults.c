@@ -142,9 +142,9 @@ static bool change_batch(seat *at, step_fault fault)
     other.pads_itself = true;
     other.total_multiple = 0;
     bp_cp_split_destroy(&at->splits[0]);
-    bp_cp_split_info info = {.size = sizeof info};
+    bp_cp_split_info info;
     EXPECT(split_pack(&other, at->cp_rank, NULL, &at->splits[0]) == BP_OK);
-    EXPECT(bp_cp_split_info_get(at->splits[0], &info) == BP_OK);
+    info = *bp_cp_split_get_info(at->splits[0]);
     at->slices[0].values.tokens = info.local_tokens;
     return info.local_tokens <= at->slices[0].tokens;
 }

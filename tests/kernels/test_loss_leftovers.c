@@ -27,10 +27,10 @@ typedef struct late {
     bp_loss_values values;
 } late;
 
-static bp_status maybe_fail(void *user, const bp_device_call *call)
+static bp_status maybe_fail(void *user, const device_call *call)
 {
     late *l = user;
-    if (call->operation != BP_OP_CALL || l->calls_until == 0 || --l->calls_until > 0)
+    if (call->operation != OP_CALL || l->calls_until == 0 || --l->calls_until > 0)
         return BP_OK;
     return bp_error_record(BP_ERR_DEVICE, "injected");
 }
@@ -53,7 +53,7 @@ static late *new_late(uint32_t max_delay_us)
     assert_ok(bp_host_config_init(&host_config, sizeof host_config));
     host_config.max_delay_us = max_delay_us;
     assert_ok(bp_device_create_host(&host_config, &host));
-    assert_ok(bp_device_create_trace(host, maybe_fail, l, &l->device));
+    assert_ok(trace_device_create(host, maybe_fail, l, &l->device));
     bp_device_destroy(&host);
     for (int i = 0; i <= SEQUENCES; i++)
         cu[i] = i;

@@ -257,14 +257,15 @@ static bool run_rolled(host_rank *r)
 {
     bp_cp_split *split = NULL;
     bp_loss *loss = NULL;
-    bp_cp_split_info info = {.size = sizeof info};
+    bp_cp_split_info info;
     bp_loss_config config;
     bp_loss_values values;
     uint8_t mask[TOKENS];
     float logprob[TOKENS];
     int64_t here[TOKENS], next[TOKENS];
     EXPECT(golden_split(r->ranks, r->number, &split) == BP_OK);
-    EXPECT(bp_cp_split_info_get(split, &info) == BP_OK && info.local_tokens <= TOKENS);
+    info = *bp_cp_split_get_info(split);
+    EXPECT(info.local_tokens <= TOKENS);
     EXPECT(bp_cp_split_map(split, BP_CP_PACKED, BP_CP_LOCAL, BP_CP_KEEP, info.local_tokens, here) == BP_OK);
     EXPECT(bp_cp_split_map(split, BP_CP_PACKED, BP_CP_LOCAL, BP_CP_NEXT, info.local_tokens, next) == BP_OK);
     for (uint64_t i = 0; i < info.local_tokens; i++) {
@@ -289,7 +290,7 @@ static bool run_rolled(host_rank *r)
     const rolled right = roll(false), wrong = roll(true);
     EXPECT(s.valid == right.valid && s.valid != wrong.valid);
     EXPECT(is_close(s.loss, -right.sum / (double)right.valid) && !is_close(s.loss, -wrong.sum / (double)wrong.valid));
-    EXPECT(bp_loss_sequence_count(loss) == 2);
+    EXPECT(bp_loss_get_info(loss)->sequence_count == 2);
     bp_loss_destroy(&loss);
     bp_cp_split_destroy(&split);
     return true;

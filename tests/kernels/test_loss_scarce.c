@@ -147,7 +147,7 @@ static bool begin_faulty(host_rank *r, faulty_rank *x)
 {
     x->inner = *r;
     x->f = (faults){0};
-    EXPECT(bp_device_create_trace(r->device, fail_at, &x->f, &x->inner.device) == BP_OK);
+    EXPECT(trace_device_create(r->device, fail_at, &x->f, &x->inner.device) == BP_OK);
     EXPECT(bp_stream_create(x->inner.device, "faulty", &x->inner.stream) == BP_OK);
     return true;
 }
@@ -217,7 +217,7 @@ static bool run_steps_on_a_device(host_rank *r)
         x.f = (faults){0};
         if (was.met && status == BP_OK)
             fprintf(stderr, "call %u of the device, %s, failed, and nobody heard of it\n", nth + 1,
-                    bp_device_operation_name(was.where));
+                    device_operation_name(was.where));
         EXPECT(!was.met || status != BP_OK);
         EXPECT(bp_device_synchronize(x.inner.device) == BP_OK);
         EXPECT(agree(r, status, was.met, &met));

@@ -71,8 +71,7 @@ static void device_memory_stays_as_it_was_made(void **state)
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(own, "s", &stream));
     bp_logprob *client = new_client(own, &b, BP_KERNELS_PLAIN, 2);
-    bp_logprob_info info = {.size = sizeof info};
-    assert_ok(bp_logprob_info_get(client, &info));
+    const bp_logprob_info info = *bp_logprob_get_info(client);
     bp_device_usage before = usage_of(own);
     assert_int_equal(before.committed_bytes, info.workspace_bytes);
     serve(client, &b, stream, 20);

@@ -260,7 +260,7 @@ static void calls_that_failed_have_ended(void **state)
     (void)state;
     faults f = {0};
     bp_device *slow = new_slow_host(2000, 5), *faulty = NULL;
-    assert_ok(bp_device_create_trace(slow, fail_at, &f, &faulty));
+    assert_ok(trace_device_create(slow, fail_at, &f, &faulty));
     bp_device_destroy(&slow);
     batch b = new_batch(&SMALL);
     for (int checked = 0; checked < 2; checked++) {

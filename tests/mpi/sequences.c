@@ -25,8 +25,8 @@ bool open_everything(void)
         printf("no MPI or no host device: %s\n", bp_error_detail());
         return false;
     }
-    rank = bp_comm_rank(everybody);
-    ranks = bp_comm_ranks(everybody);
+    rank = bp_comm_get_info(everybody)->rank;
+    ranks = bp_comm_get_info(everybody)->ranks;
     return true;
 }
 
@@ -81,8 +81,7 @@ bp_cp_split *new_split(const sequences *s, uint32_t cp, uint32_t cp_rank)
 
 bp_cp_split_info info_of(const bp_cp_split *split)
 {
-    bp_cp_split_info info = {.size = sizeof info};
-    assert_ok(bp_cp_split_info_get(split, &info));
+    const bp_cp_split_info info = *bp_cp_split_get_info(split);
     return info;
 }
 

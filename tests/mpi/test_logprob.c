@@ -90,7 +90,7 @@ int main(void)
     if (bp_comm_create_mpi(NULL, 0, &everybody) != BP_OK || open_host(&none) != 0 ||
         bp_stream_create(device, "work", &stream) != BP_OK)
         return 1;
-    ranks = bp_comm_ranks(everybody);
+    ranks = bp_comm_get_info(everybody)->ranks;
     const struct CMUnitTest tests[] = {cmocka_unit_test(shards_are_like_one_rank),
                                        cmocka_unit_test(shards_that_do_not_tile_are_refused),
                                        cmocka_unit_test(heads_are_like_the_truth)};

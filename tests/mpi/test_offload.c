@@ -44,8 +44,8 @@ static int start(void **state)
 {
     (void)state;
     assert_ok(bp_comm_create_mpi(NULL, 0, &everybody));
-    rank = bp_comm_rank(everybody);
-    ranks = bp_comm_ranks(everybody);
+    rank = bp_comm_get_info(everybody)->rank;
+    ranks = bp_comm_get_info(everybody)->ranks;
     return 0;
 }
 
@@ -116,7 +116,7 @@ static void test_short(void **state)
             advance_to(&s, &KEPT, BEGIN_RESTORE);
             store_state before = state_of(&s);
             if (rank == who)
-                inject(&f, nth, BP_OP_COMMIT, false, BP_ERR_NO_DEVICE_MEMORY);
+                inject(&f, nth, OP_COMMIT, false, BP_ERR_NO_DEVICE_MEMORY);
             assert_fails(bp_restore_begin(s.offload, "shards", BP_RESTORE_LEAVE), BP_ERR_NO_DEVICE_MEMORY, named,
                          "injected");
             no_faults(&f);

@@ -11,14 +11,14 @@
 #include "../support/driver.h"
 #include "faults.h"
 
-static bp_status maybe_fail(void *user, const bp_device_call *call)
+static bp_status maybe_fail(void *user, const device_call *call)
 {
     faults *f = user;
-    f->reservations += call->operation == BP_OP_RESERVE || call->operation == BP_OP_UNRESERVE;
-    if (f->only != BP_OP_COUNT && f->only != call->operation)
+    f->reservations += call->operation == OP_RESERVE || call->operation == OP_UNRESERVE;
+    if (f->only != OP_COUNT && f->only != call->operation)
         return BP_OK;
-    bool is_end = call->operation == BP_OP_STREAM_DESTROY || call->operation == BP_OP_EVENT_DESTROY ||
-                  call->operation == BP_OP_UNPIN;
+    bool is_end =
+        call->operation == OP_STREAM_DESTROY || call->operation == OP_EVENT_DESTROY || call->operation == OP_UNPIN;
     if (has_driver() && is_end)
         return BP_OK; /* else they are there when the driver's context ends, which it minds */
     if (!(f->met && f->keep) && (f->until == 0 || --f->until > 0))
@@ -27,7 +27,7 @@ static bp_status maybe_fail(void *user, const bp_device_call *call)
         f->where = call->operation;
     f->met = true;
     char detail[80];
-    snprintf(detail, sizeof detail, "injected into %s", bp_device_operation_name(call->operation));
+    snprintf(detail, sizeof detail, "injected into %s", device_operation_name(call->operation));
     return bp_error_record(f->status, detail);
 }
 
@@ -38,14 +38,14 @@ void inject(faults *f, unsigned nth, uint32_t only, bool keep, bp_status status)
 
 void no_faults(faults *f)
 {
-    inject(f, 0, BP_OP_COUNT, false, BP_OK);
+    inject(f, 0, OP_COUNT, false, BP_OK);
 }
 
 bp_device *new_faulty(bp_device *inner, faults *f)
 {
     bp_device *device = NULL;
-    *f = (faults){.only = BP_OP_COUNT};
-    assert_ok(bp_device_create_trace(inner, maybe_fail, f, &device));
+    *f = (faults){.only = OP_COUNT};
+    assert_ok(trace_device_create(inner, maybe_fail, f, &device));
     bp_device_destroy(&inner);
     return device;
 }

@@ -2,16 +2,17 @@
 #ifndef BP_TEST_OFFLOAD_FAULTS_H
 #define BP_TEST_OFFLOAD_FAULTS_H
 
+#include "../support/trace_device.h"
 #include "stores.h"
 
 typedef struct faults {
     unsigned until; /* 0: none; 1: the next call fails */
     bool keep;      /* and all after it */
-    uint32_t only;  /* BP_OP_COUNT: any operation */
+    uint32_t only;  /* OP_COUNT: any operation */
     bp_status status;
     bool met;
-    bp_device_operation where; /* the first that failed */
-    unsigned reservations;     /* calls of reserve and unreserve so far */
+    device_operation where; /* the first that failed */
+    unsigned reservations;  /* calls of reserve and unreserve so far */
 } faults;
 
 /* Takes `inner` over. */

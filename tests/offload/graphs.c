@@ -95,3 +95,19 @@ void assert_replays(store *s, const recorded *r)
     expect_copy(s, of_role(s, BP_ROLE_GRAD), state);
     assert_bytes(s);
 }
+
+const bp_capture_slab *touched_slab(const bp_capture *capture, uint32_t slab)
+{
+    const bp_capture_info *info = bp_capture_get_info(capture);
+    for (size_t i = 0; i < info->slab_count; i++) {
+        if (info->slabs[i].slab == slab)
+            return &info->slabs[i];
+    }
+    return NULL;
+}
+
+bool has_collectives(const bp_capture *capture, uint32_t slab)
+{
+    const bp_capture_slab *touched = touched_slab(capture, slab);
+    return touched != NULL && touched->has_collectives;
+}

@@ -19,6 +19,10 @@ void replay(const recorded *r, bp_stream *stream);
 /* New bytes in the state, launched: they have come out in the gradients; what is known of the bytes follows. */
 void assert_replays(store *s, const recorded *r);
 
+/* NULL: the graph does not touch the slab. */
+const bp_capture_slab *touched_slab(const bp_capture *capture, uint32_t slab);
+bool has_collectives(const bp_capture *capture, uint32_t slab);
+
 /* The configuration that a capture of the store needs: requests that are live are owned. `owned` has room for all. */
 bp_capture_config capture_config(const store *s, uint32_t *owned);
 

@@ -12,16 +12,31 @@
 
 bp_offload_group group_of(const bp_offload *offload, const char *name)
 {
-    bp_offload_group group = {.size = sizeof group};
-    assert_ok(bp_offload_group_find(offload, name, &group));
-    return group;
+    bp_offload_group groups[MOST_GROUPS] = {{.size = sizeof groups[0]}};
+    size_t count = 0;
+    assert_ok(bp_offload_groups(offload, groups, MOST_GROUPS, &count));
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(groups[i].name, name) == 0)
+            return groups[i];
+    }
+    fail_msg("there is no group %s", name);
+    return groups[0];
+}
+
+size_t group_count(const bp_offload *offload)
+{
+    size_t count = 0;
+    assert_ok(bp_offload_groups(offload, NULL, 0, &count));
+    return count;
 }
 
 bp_offload_group group_at(const bp_offload *offload, size_t index)
 {
-    bp_offload_group group = {.size = sizeof group};
-    assert_ok(bp_offload_group_get(offload, index, &group));
-    return group;
+    bp_offload_group groups[MOST_GROUPS] = {{.size = sizeof groups[0]}};
+    size_t count = 0;
+    assert_ok(bp_offload_groups(offload, groups, MOST_GROUPS, &count));
+    assert_true(index < count);
+    return groups[index];
 }
 
 bool is_in_group(const store *s, size_t slab, const char *group)
@@ -112,7 +127,7 @@ void bring_back(store *s, const char *group, bp_restore fill)
 
 store_state state_of(const store *s)
 {
-    store_state state = {.pool = snapshot_of(s->k.pool), .count = bp_offload_group_count(s->offload)};
+    store_state state = {.pool = snapshot_of(s->k.pool), .count = group_count(s->offload)};
     assert_true(state.count <= MOST_GROUPS);
     for (size_t i = 0; i < state.count; i++)
         state.groups[i] = group_at(s->offload, i);
@@ -123,7 +138,7 @@ store_state state_of(const store *s)
 void assert_same_state(const store *s, const store_state *before)
 {
     assert_unchanged(s->k.pool, &before->pool);
-    assert_int_equal(bp_offload_group_count(s->offload), before->count);
+    assert_int_equal(group_count(s->offload), before->count);
     assert_int_equal(usage_of(s->k.device).committed_bytes, before->committed_bytes);
     for (size_t i = 0; i < before->count; i++) {
         const bp_offload_group now = group_at(s->offload, i), *was = &before->groups[i];

@@ -5,6 +5,8 @@
 
 #include <cmocka.h>
 
+#include <string.h>
+
 #include "pages.h"
 
 pages open_pages(bp_device *device, const bp_offload_config *config)
@@ -41,9 +43,15 @@ bp_offload_config config_with(bp_backing backing, uint64_t chunk_bytes)
 
 bp_offload_group group_in(const bp_offload *offload, const char *name)
 {
-    bp_offload_group group = {.size = sizeof group};
-    assert_ok(bp_offload_group_find(offload, name, &group));
-    return group;
+    bp_offload_group groups[8] = {{.size = sizeof groups[0]}};
+    size_t count = 0;
+    assert_ok(bp_offload_groups(offload, groups, 8, &count));
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(groups[i].name, name) == 0)
+            return groups[i];
+    }
+    fail_msg("there is no group %s", name);
+    return groups[0];
 }
 
 static uint32_t word_at(uint64_t index, uint32_t seed)

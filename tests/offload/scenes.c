@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../support/trace_device.h"
 #include "scenes.h"
 
 static const store_options SHARDS = {.groups = {[2] = "shards", [3] = "shards", [4] = "shards"},
@@ -28,20 +29,20 @@ static bool is_registered(const watch *w, const void *address)
     return false;
 }
 
-static bp_status look_on(void *user, const bp_device_call *call)
+static bp_status look_on(void *user, const device_call *call)
 {
     watch *w = user;
     faults *f = &w->faults;
-    if (call->operation == BP_OP_MAP || call->operation == BP_OP_UNMAP)
+    if (call->operation == OP_MAP || call->operation == OP_UNMAP)
         w->wrong += is_registered(w, call->address);
-    if (f->only != BP_OP_COUNT && f->only != call->operation)
+    if (f->only != OP_COUNT && f->only != call->operation)
         return BP_OK;
     if (f->until == 0 || --f->until > 0)
         return BP_OK;
     f->met = true;
     f->where = call->operation;
     char detail[80];
-    snprintf(detail, sizeof detail, "injected into %s", bp_device_operation_name(call->operation));
+    snprintf(detail, sizeof detail, "injected into %s", device_operation_name(call->operation));
     return bp_error_record(f->status, detail);
 }
 
@@ -51,8 +52,8 @@ static void open_rank(scene *s, uint32_t i)
 {
     bp_device *inner = new_host(), *device = NULL;
     bp_offload_config config = offload_config(16384, i % 2 == 0 ? BP_BACKING_PINNED : BP_BACKING_STAGED);
-    s->watches[i] = (watch){.s = s, .rank = i, .faults = {.only = BP_OP_COUNT}};
-    assert_ok(bp_device_create_trace(inner, look_on, &s->watches[i], &device));
+    s->watches[i] = (watch){.s = s, .rank = i, .faults = {.only = OP_COUNT}};
+    assert_ok(trace_device_create(inner, look_on, &s->watches[i], &device));
     bp_device_destroy(&inner);
     bp_pinned_config pinned; /* memory that is not used goes back to the system at once: a touch afterwards traps */
     assert_ok(bp_pinned_config_init(&pinned, sizeof pinned));

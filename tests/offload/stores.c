@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "devices/device.h"
 #include "stores.h"
 
 #define COMPARED_BYTES UINT64_C(4096)

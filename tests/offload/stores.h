@@ -63,6 +63,7 @@ bool group_is_zero(store *s, const char *group);
 /* ---- groups -------------------------------------------------------------------------------------------------------- */
 
 bp_offload_group group_of(const bp_offload *offload, const char *name);
+size_t group_count(const bp_offload *offload);
 bp_offload_group group_at(const bp_offload *offload, size_t index);
 bool is_in_group(const store *s, size_t slab, const char *group);
 uint64_t bytes_of_group(const store *s, const char *group);

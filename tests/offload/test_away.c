@@ -11,6 +11,7 @@
 #include <bucketpool/dlpack.h>
 
 #include "allocators/pool.h"
+#include "allocators/lend.h"
 #include "stores.h"
 
 /* The call fails so, and leaves everything as it was. */
@@ -242,21 +243,21 @@ static void test_lending(void **state)
     (void)state;
     store s = open_store(new_device(), NULL, NULL);
     void *made = &s;
-    bp_lend what;
-    assert_ok(bp_lend_init(&what, sizeof what));
+    bp_export_config what;
+    assert_ok(bp_export_config_init(&what, sizeof what));
     what.id = of_role(&s, BP_ROLE_STATE);
     const char *group = group_of_request(&s, what.id);
     keep(&s, group);
-    assert_fails(bp_pool_lend(s.k.pool, &what, &made), BP_ERR_SCHEDULE, group, "offloaded");
+    assert_fails(bp_pool_export(s.k.pool, &what, &made), BP_ERR_SCHEDULE, group, "offloaded");
     assert_ptr_equal(made, &s);
-    assert_int_equal(bp_pool_lent_count(s.k.pool), 0);
+    assert_int_equal(bp_pool_export_count(s.k.pool), 0);
     what.id = param(&s.k, 0); /* not of the group */
-    assert_ok(bp_pool_lend(s.k.pool, &what, &made));
-    bp_lent_back(&made);
+    assert_ok(bp_pool_export(s.k.pool, &what, &made));
+    bp_export_delete(&made);
     bring_back(&s, group, BP_RESTORE_LEAVE);
     what.id = of_role(&s, BP_ROLE_STATE);
-    assert_ok(bp_pool_lend(s.k.pool, &what, &made));
-    bp_lent_back(&made);
+    assert_ok(bp_pool_export(s.k.pool, &what, &made));
+    bp_export_delete(&made);
     assert_bytes(&s);
     close_store(&s);
 }

@@ -37,7 +37,7 @@ typedef struct program {
 
 static void note_groups(program *p)
 {
-    p->count = bp_offload_group_count(p->s.offload);
+    p->count = group_count(p->s.offload);
     assert_in_range(p->count, 1, MOST_GROUPS);
     for (size_t i = 0; i < p->count; i++) {
         expected *e = &p->groups[i];

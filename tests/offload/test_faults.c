@@ -25,7 +25,7 @@ static const trip TRIPS[] = {{"shards", true, BP_RESTORE_LEAVE},
 
 static void assert_bytes_of_others(store *s, const trip *t)
 {
-    for (size_t i = 0; i < bp_offload_group_count(s->offload); i++) {
+    for (size_t i = 0; i < group_count(s->offload); i++) {
         bp_offload_group other = group_at(s->offload, i);
         if (!is_in_group(s, slab_of_group(s, other.name), t->group))
             assert_group_bytes(s, other.name);
@@ -45,7 +45,7 @@ static void assert_failed_well(store *s, const trip *t, stage which, const fault
             assert_group_bytes(s, t->group);
         return;
     }
-    if (f->where == BP_OP_DECOMMIT) {
+    if (f->where == OP_DECOMMIT) {
         assert_int_equal(now.residency, BP_OFFLOADED);
         assert_true(now.unreturned_bytes > 0 && now.unreturned_bytes <= now.bytes);
         assert_int_equal(now.resident_bytes, 0);
@@ -81,7 +81,7 @@ static unsigned fail_each_call(store *s, faults *f, const trip *t, stage which, 
         unsigned reservations = f->reservations;
         if (undoing_too)
             assert_ok(bp_device_synchronize(s->k.device)); /* waiting fails, too */
-        inject(f, nth, BP_OP_COUNT, undoing_too, BP_ERR_IO);
+        inject(f, nth, OP_COUNT, undoing_too, BP_ERR_IO);
         bp_status status = make_stage(s, t, which);
         faults was = *f;
         no_faults(f);
@@ -155,7 +155,7 @@ static void test_in_vain(void **state)
     faults f;
     bp_offload_config config = offload_config(16384, BP_BACKING_PINNED);
     store s = open_store(new_faulty(new_slow_device(50, 3), &f), &SHARDS, &config);
-    inject(&f, 2, BP_OP_COPY, false, BP_ERR_IO);
+    inject(&f, 2, OP_COPY, false, BP_ERR_IO);
     assert_fails(bp_offload_begin(s.offload, "shards", BP_OFFLOAD_KEEP), BP_ERR_IO, "injected");
     no_faults(&f);
     keep(&s, "param");
@@ -163,7 +163,7 @@ static void test_in_vain(void **state)
     bring_back(&s, "param", BP_RESTORE_LEAVE);
     assert_bytes(&s);
     assert_ok(bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP));
-    inject(&f, 1, BP_OP_UNMAP, false, BP_ERR_IO);
+    inject(&f, 1, OP_UNMAP, false, BP_ERR_IO);
     assert_fails(bp_offload_finish(s.offload, "param"), BP_ERR_IO, "injected");
     no_faults(&f);
     discard(&s, "param");
@@ -181,7 +181,7 @@ static void test_creation(void **state)
     bp_device_usage before = usage_of(s.k.device);
     unsigned met = 0;
     for (unsigned nth = 1; s.offload == NULL; nth++) {
-        inject(&f, nth, BP_OP_COUNT, false, BP_ERR_IO);
+        inject(&f, nth, OP_COUNT, false, BP_ERR_IO);
         bp_status status = bp_offload_create(s.k.pool, NULL, &s.offload);
         faults was = f;
         no_faults(&f);
@@ -211,7 +211,7 @@ static void test_ends(void **state)
                 for (stage which = BEGIN_OFFLOAD; which < (stage)stages; which++)
                     assert_ok(make_stage(&s, &TRIPS[0], which));
                 assert_ok(bp_device_synchronize(s.k.device)); /* waiting fails, too */
-                inject(&f, nth, BP_OP_COUNT, true, BP_ERR_IO);
+                inject(&f, nth, OP_COUNT, true, BP_ERR_IO);
                 if (pool_first)
                     bp_pool_destroy(&s.k.pool);
                 drop_store(&s);

@@ -54,7 +54,7 @@ static void check_inside(bool second_is)
     bp_lease_return(&lease);
     bp_offload_trim(s.offload); /* a driver does not unpin now */
     assert_int_equal(group_of(s.offload, "state").host_bytes, bytes_of_group(&s, "state"));
-    bp_capture_abandon(&capture);
+    bp_capture_destroy(&capture);
     bp_offload_trim(s.offload);
     assert_int_equal(group_of(s.offload, "state").host_bytes, 0);
     finish_offload(&s, "optimizer");
@@ -112,7 +112,7 @@ static void test_offload_of_a_graph(void **state)
     store s = open_store(new_cuda(), NULL, NULL);
     recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
     for (uint32_t slab = 0; slab < s.slab_count; slab++)
-        assert_int_equal(bp_capture_pins_slab(r.capture, slab), 0);
+        assert_false(has_collectives(r.capture, slab));
     assert_replays(&s, &r);
     for (int round = 0; round < 2; round++) {
         for (size_t i = 0; i < 3; i++) {
@@ -212,7 +212,7 @@ static void test_offload_of_persistent(void **state)
     drop(&s.k, gradient, stream);
     assert_ok(bp_graph_end(stream, &r.graph));
     assert_ok(bp_capture_end(r.capture));
-    assert_true(bp_capture_touches_slab(r.capture, (uint32_t)slab_of_group(&s, "persistent")));
+    assert_non_null(touched_slab(r.capture, (uint32_t)slab_of_group(&s, "persistent")));
     keep(&s, "persistent");
     assert_fails(bp_capture_before_launch(r.capture, stream), BP_ERR_SCHEDULE, "persistent");
     bring_back(&s, "persistent", BP_RESTORE_LEAVE);

@@ -60,9 +60,8 @@ static void assert_pins(const store *s, const recorded *r, const char *const *gr
         bool expected = false;
         for (size_t i = 0; i < count; i++)
             expected = expected || is_in_group(s, slab, groups[i]);
-        assert_int_equal(bp_capture_pins_slab(r->capture, slab), expected);
+        assert_int_equal(has_collectives(r->capture, slab), expected);
     }
-    assert_int_equal(bp_capture_pins_slab(r->capture, 1000), 0);
 }
 
 static void test_which_slabs_are_pinned(void **state)
@@ -156,7 +155,7 @@ static void test_stays_with_other_windows(void **state)
     recorded r = record_graph(&s, "iteration", BP_CAPTURE_COLLECTIVES_AUTO);
     recorded pure = record_graph(&s, "pure", BP_CAPTURE_COLLECTIVES_NONE);
     for (int round = 0; round < 2; round++) {
-        const bp_device_operation failing = round == 0 ? BP_OP_EVENT_SYNCHRONIZE : BP_OP_UNMAP;
+        const device_operation failing = round == 0 ? OP_EVENT_SYNCHRONIZE : OP_UNMAP;
         assert_ok(bp_offload_begin(s.offload, "grad", BP_OFFLOAD_KEEP | BP_OFFLOAD_RECAPTURE));
         inject(&f, 1, failing, false, BP_ERR_IO);
         assert_fails(bp_offload_finish(s.offload, "grad"), BP_ERR_IO, "injected");

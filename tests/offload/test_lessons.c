@@ -204,7 +204,7 @@ static void test_named_groups(void **state)
     (void)state;
     store s =
         open_store(new_device(), &(store_options){.groups = {[3] = "training only", [4] = "training only"}}, NULL);
-    assert_int_equal(bp_offload_group_count(s.offload), 4);
+    assert_int_equal(group_count(s.offload), 4);
     bp_offload_group group = group_of(s.offload, "training only");
     assert_int_equal(group.slabs, 2);
     assert_int_equal(group.bytes, s.slabs[3].bytes + s.slabs[4].bytes);

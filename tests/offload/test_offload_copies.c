@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../support/trace_device.h"
 #include "pages.h"
 
 #define CHUNK (3 * PAGE) /* divides no slab of these tests */
@@ -162,12 +163,12 @@ static void test_events_do_not_grow(void **state)
     for (int staged = 0; staged < 2; staged++) {
         bp_offload_config config = config_with(staged ? BP_BACKING_STAGED : BP_BACKING_PINNED, PAGE);
         pages p = open_pages(new_counted(new_host(), &counts), &config);
-        unsigned long events = atomic_load(&counts.calls[BP_OP_EVENT_CREATE]);
-        unsigned long copies = atomic_load(&counts.calls[BP_OP_COPY]);
+        unsigned long events = atomic_load(&counts.calls[OP_EVENT_CREATE]);
+        unsigned long copies = atomic_load(&counts.calls[OP_COPY]);
         go_and_come(&p, "param");
         go_and_come(&p, "param");
-        assert_int_equal(atomic_load(&counts.calls[BP_OP_EVENT_CREATE]), events + 1);
-        assert_int_equal(atomic_load(&counts.calls[BP_OP_COPY]), copies + 4 * (p.slabs[0].bytes / PAGE));
+        assert_int_equal(atomic_load(&counts.calls[OP_EVENT_CREATE]), events + 1);
+        assert_int_equal(atomic_load(&counts.calls[OP_COPY]), copies + 4 * (p.slabs[0].bytes / PAGE));
         assert_pages(&p.slabs[0], 0);
         close_pages(&p);
     }
@@ -209,11 +210,11 @@ static void test_memory_goes(void **state)
 /* ---- order ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct faults {
-    bp_device_operation operation;
+    device_operation operation;
     unsigned until; /* 1: the next */
 } faults;
 
-static bp_status maybe_fail(void *user, const bp_device_call *call)
+static bp_status maybe_fail(void *user, const device_call *call)
 {
     faults *f = user;
     return f->until > 0 && call->operation == f->operation && --f->until == 0 ? BP_ERR_IO : BP_OK;
@@ -228,7 +229,7 @@ static void test_failures_do_not_wait(void **state)
         seen s = {0};
         faults f = {.until = 0};
         bp_device *inner = new_host(), *device = NULL;
-        assert_ok(bp_device_create_trace(inner, maybe_fail, &f, &device));
+        assert_ok(trace_device_create(inner, maybe_fail, &f, &device));
         bp_device_destroy(&inner);
         bp_offload_config config = config_with(staged ? BP_BACKING_STAGED : BP_BACKING_PINNED, CHUNK);
         config.progress = watch;
@@ -238,7 +239,7 @@ static void test_failures_do_not_wait(void **state)
         block(p.k.streams[2], &g);
         assert_ok(bp_stream_fill(p.k.streams[2], p.slabs[1].address, 0x5a, p.slabs[1].bytes));
         for (unsigned nth = 1; nth <= 4; nth++) {
-            f = (faults){BP_OP_COPY, nth};
+            f = (faults){OP_COPY, nth};
             assert_fails(bp_offload_begin(p.offload, "grad", BP_OFFLOAD_KEEP), BP_ERR_IO, "copy");
             assert_int_equal(f.until, 0);
             bp_offload_group group = group_in(p.offload, "grad");

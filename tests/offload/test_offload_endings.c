@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "../support/trace_device.h"
 #include "pages.h"
 
 /* From resident to each of the four states, with copies on their way where there are some. */
@@ -66,7 +67,9 @@ static void assert_over(bp_offload *offload)
     assert_fails(bp_restore_finish(offload, "param"), BP_ERR_INVALID_ARGUMENT, "pool was destroyed");
     assert_fails(bp_lease_take(offload, "param", "late", &lease), BP_ERR_INVALID_ARGUMENT, "pool");
     bp_offload_trim(offload);
-    assert_int_equal(bp_offload_group_count(offload), 2);
+    size_t count = 0;
+    assert_ok(bp_offload_groups(offload, NULL, 0, &count));
+    assert_int_equal(count, 2);
     bp_offload_group group = group_in(offload, "param");
     assert_string_equal(group.name, "param");
     assert_int_equal(group.host_bytes, 0);
@@ -110,10 +113,10 @@ static void test_lease_comes_late(void **state)
 }
 
 /* Copies that were begun for nothing are waited for before their memory goes. */
-static bp_status fail_copy(void *user, const bp_device_call *call)
+static bp_status fail_copy(void *user, const device_call *call)
 {
     unsigned *until = user;
-    return *until > 0 && call->operation == BP_OP_COPY && --*until == 0 ? BP_ERR_IO : BP_OK;
+    return *until > 0 && call->operation == OP_COPY && --*until == 0 ? BP_ERR_IO : BP_OK;
 }
 
 static void test_abandoned_copies(void **state)
@@ -122,7 +125,7 @@ static void test_abandoned_copies(void **state)
     for (int ending = 0; ending < 3; ending++) {
         unsigned until = 0;
         bp_device *inner = new_slow_host(300, 5), *device = NULL;
-        assert_ok(bp_device_create_trace(inner, fail_copy, &until, &device));
+        assert_ok(trace_device_create(inner, fail_copy, &until, &device));
         bp_device_destroy(&inner);
         bp_offload_config config = config_with(ending == 1 ? BP_BACKING_STAGED : BP_BACKING_PINNED, PAGE);
         pages p = open_pages(device, &config);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../support/trace_device.h"
 #include "graphs.h"
 #include "scenes.h"
 
@@ -17,10 +18,9 @@
 
 static const trip KEPT = {"shards", true, BP_RESTORE_LEAVE};
 
-static bp_window window_of(const bp_registration *r, size_t index)
+static bp_registration_window window_of(const bp_registration *r, size_t index)
 {
-    bp_window window = {.size = sizeof window};
-    assert_ok(bp_registration_window_get(r, index, &window));
+    const bp_registration_window window = bp_registration_get_info(r)->windows[index];
     return window;
 }
 
@@ -43,7 +43,7 @@ static void test_windows(void **state)
         assert_all_ok(s);
         assert_int_equal(live_in(s), RANKS * (SLABS - 3));
         for (size_t w = 0; w < SLABS; w++) {
-            bp_window window = window_of(s->made[1], w);
+            bp_registration_window window = window_of(s->made[1], w);
             bool away = w >= 2 && w <= 4;
             assert_int_equal(window.handle == NULL, away);
             assert_int_equal(window.granted, away ? BP_REGISTER_NONE : BP_REGISTER_SYMMETRIC);
@@ -56,7 +56,7 @@ static void test_windows(void **state)
         for (int i = 0; i < 3; i++)
             assert_ptr_equal(s->ends[0][1].log[logged + (size_t)i].address, addresses[2 + i]);
         for (size_t w = 0; w < SLABS; w++) {
-            bp_window window = window_of(s->made[1], w);
+            bp_registration_window window = window_of(s->made[1], w);
             assert_ptr_equal(window.address, addresses[w]);
             assert_int_equal(window.granted, BP_REGISTER_SYMMETRIC);
             assert_non_null(window.handle);
@@ -190,7 +190,7 @@ static void test_captured(void **state)
             assert_ok(bp_capture_begin(captured->k.pool, &config, &capture));
             call_all(s, &KEPT, which);
             assert_common(s, BP_ERR_CAPTURE, named, "capture");
-            bp_capture_abandon(&capture);
+            bp_capture_destroy(&capture);
             assert_all(s, "shards", residency_before(which));
             advance_all(s, &KEPT, BEGIN_RESTORE);
             advance_all(s, &KEPT, BEGIN_OFFLOAD);
@@ -214,7 +214,7 @@ static void test_out_of_memory(void **state)
             store_state before[RANKS];
             for (uint32_t i = 0; i < RANKS; i++)
                 before[i] = state_of(&s->stores[i]);
-            inject(&s->watches[who].faults, nth, BP_OP_COMMIT, false, BP_ERR_NO_DEVICE_MEMORY);
+            inject(&s->watches[who].faults, nth, OP_COMMIT, false, BP_ERR_NO_DEVICE_MEMORY);
             call_all(s, &KEPT, BEGIN_RESTORE);
             assert_true(s->watches[who].faults.met);
             no_faults(&s->watches[who].faults);
@@ -287,7 +287,7 @@ static unsigned fail_each_call(scene *s, uint32_t who, stage which)
     snprintf(named, sizeof named, s->comms == 1 ? "rank %u of communicator dp" : "of communicator", who);
     for (unsigned nth = 1; nth < 200; nth += is_brief() ? 4 : 1) {
         advance_all(s, &KEPT, which);
-        inject(f, nth, BP_OP_COUNT, false, BP_ERR_IO);
+        inject(f, nth, OP_COUNT, false, BP_ERR_IO);
         call_all(s, &KEPT, which);
         faults was = *f;
         no_faults(f);
@@ -298,7 +298,7 @@ static unsigned fail_each_call(scene *s, uint32_t who, stage which)
         met++;
         if (s->status[who] == BP_OK)
             hear_late(s, who, which, named);
-        else if (was.where == BP_OP_DECOMMIT) {
+        else if (was.where == OP_DECOMMIT) {
             for (uint32_t i = 0; i < s->ranks; i++) /* too late to be undone */
                 assert_true(i == who || s->status[i] == BP_OK || s->status[i] == BP_ERR_IO);
         } else {

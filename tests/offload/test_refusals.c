@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "../support/driver.h"
+#include "offload/offload.h"
 #include "stores.h"
 
 static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
@@ -93,7 +94,7 @@ static void test_idle(void **state)
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
     assert_int_equal(usage_of(s.k.device).committed_bytes, before.committed_bytes);
     assert_int_equal(usage_of(s.k.device).allocated_bytes, before.allocated_bytes);
-    for (size_t i = 0; i < bp_offload_group_count(s.offload); i++)
+    for (size_t i = 0; i < group_count(s.offload); i++)
         assert_int_equal(group_at(s.offload, i).host_bytes, 0);
     bp_offload_trim(s.offload);
     bp_offload_destroy(&s.offload);
@@ -124,7 +125,7 @@ static void test_groups(void **state)
     (void)state;
     static const char *const NAMES[] = {"param", "grad", "state", "main_grad", "optimizer", "persistent"};
     store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
-    assert_int_equal(bp_offload_group_count(s.offload), 6);
+    assert_int_equal(group_count(s.offload), 6);
     for (size_t i = 0; i < 6; i++) {
         bp_offload_group group = group_at(s.offload, i);
         assert_string_equal(group.name, NAMES[i]);
@@ -132,11 +133,17 @@ static void test_groups(void **state)
         assert_int_equal(group.bytes, bytes_of_group(&s, NAMES[i]));
         assert_int_equal(group.residency, BP_RESIDENT);
     }
-    bp_offload_group group = {.size = sizeof group};
-    assert_fails(bp_offload_group_get(s.offload, 6, &group), BP_ERR_INVALID_ARGUMENT, "6");
-    assert_fails(bp_offload_group_find(s.offload, "params", &group), BP_ERR_INVALID_ARGUMENT, "params");
-    group.size = 4;
-    assert_fails(bp_offload_group_get(s.offload, 0, &group), BP_ERR_INVALID_ARGUMENT, NULL);
+    bp_offload_group group = {.size = 4};
+    size_t count = 99;
+    assert_fails(bp_offload_groups(s.offload, &group, 1, &count), BP_ERR_INVALID_ARGUMENT, "size of a struct is 4");
+    assert_fails(bp_offload_groups(s.offload, NULL, 1, &count), BP_ERR_INVALID_ARGUMENT, "room");
+    assert_fails(bp_offload_groups(s.offload, &group, 1, NULL), BP_ERR_INVALID_ARGUMENT, "count");
+    assert_fails(bp_offload_groups(NULL, &group, 1, &count), BP_ERR_INVALID_ARGUMENT, "offload");
+    assert_int_equal(count, 99);
+    group.size = sizeof group;
+    assert_ok(bp_offload_groups(s.offload, &group, 1, &count));
+    assert_int_equal(count, 6);
+    assert_string_equal(group.name, NAMES[0]);
     assert_refuses(&s, bp_offload_begin(s.offload, "params", BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, "params",
                    "param", "grad", "state", "main_grad", "optimizer", "persistent");
     assert_refuses(&s, bp_offload_finish(s.offload, "params"), BP_ERR_INVALID_ARGUMENT, "params");

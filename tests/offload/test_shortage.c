@@ -24,9 +24,8 @@ static bp_device *new_limited(void)
     if (has_driver()) {
         bp_cuda_config config;
         assert_ok(bp_cuda_config_init(&config, sizeof config));
-        config.driver = driver();
         config.memory_bytes = LIMIT;
-        assert_ok(bp_device_create_cuda(&config, &device));
+        assert_ok(bp_device_create_cuda_from(&config, driver(), &device));
         return device;
     }
     bp_host_config config;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../support/trace_device.h"
 #include "memory/slabs.h"
 
 #define SLABS 3
@@ -20,10 +21,10 @@
 typedef struct world {
     bp_device *device;
     bp_slabs slabs;
-    char heard[256];           /* "a0" observer a attached slab 0, "-a0" detached it, "a?" was asked */
-    bp_device_operation fails; /* BP_OP_COUNT: nothing does */
-    unsigned fails_in;         /* the first call is 1 */
-    bp_status others;          /* what the others say when asked next */
+    char heard[256];        /* "a0" observer a attached slab 0, "-a0" detached it, "a?" was asked */
+    device_operation fails; /* OP_COUNT: nothing does */
+    unsigned fails_in;      /* the first call is 1 */
+    bp_status others;       /* what the others say when asked next */
 } world;
 
 typedef struct listener {
@@ -67,7 +68,7 @@ static bp_status agree(void *user, bp_status so_far)
 static const bp_slab_callbacks plain = {.attach = attach, .detach = detach};
 static const bp_slab_callbacks asking = {.attach = attach, .detach = detach, .agree = agree};
 
-static bp_status maybe_fail(void *user, const bp_device_call *call)
+static bp_status maybe_fail(void *user, const device_call *call)
 {
     world *w = user;
     if (call->operation != w->fails || w->fails_in == 0 || --w->fails_in > 0)
@@ -77,10 +78,10 @@ static bp_status maybe_fail(void *user, const bp_device_call *call)
 
 static void start(world *w)
 {
-    *w = (world){.fails = (bp_device_operation)BP_OP_COUNT};
+    *w = (world){.fails = (device_operation)OP_COUNT};
     bp_device *host = NULL;
     assert_int_equal(bp_device_create_host(NULL, &host), BP_OK);
-    assert_int_equal(bp_device_create_trace(host, maybe_fail, w, &w->device), BP_OK);
+    assert_int_equal(trace_device_create(host, maybe_fail, w, &w->device), BP_OK);
     bp_device_destroy(&host);
     bp_slabs_init(w->device, &w->slabs);
     for (int i = 0; i < SLABS; i++)
@@ -102,7 +103,7 @@ static void finish(world *w)
     bp_device_destroy(&w->device);
 }
 
-static void fail_next(world *w, bp_device_operation operation, unsigned nth)
+static void fail_next(world *w, device_operation operation, unsigned nth)
 {
     w->fails = operation;
     w->fails_in = nth;
@@ -175,7 +176,7 @@ static void unmapping_fails(void **state)
         listen(&w, &a, 'a', &plain);
         memset(w.slabs.slabs[0].address, 7, PAGE);
         w.heard[0] = '\0';
-        fail_next(&w, BP_OP_UNMAP, nth);
+        fail_next(&w, OP_UNMAP, nth);
         assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
         assert_string_equal(bp_error_detail(), "injected");
         expect_heard(&w, "-a2 -a0 a0 a2 ");
@@ -209,7 +210,7 @@ static void memory_is_not_taken_back(void **state)
     start(&w);
     listen(&w, &a, 'a', &plain);
     w.heard[0] = '\0';
-    fail_next(&w, BP_OP_DECOMMIT, 1);
+    fail_next(&w, OP_DECOMMIT, 1);
     assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
     assert_false(w.slabs.slabs[2].mapped);
     assert_true(w.slabs.slabs[2].committed);
@@ -226,7 +227,7 @@ static void memory_is_not_taken_back(void **state)
 static void loading_fails(void **state)
 {
     (void)state;
-    static const bp_device_operation operations[] = {BP_OP_COMMIT, BP_OP_MAP};
+    static const device_operation operations[] = {OP_COMMIT, OP_MAP};
     for (unsigned i = 0; i < 4; i++) {
         world w;
         listener a;
@@ -276,7 +277,7 @@ static void undoing_fails(void **state)
     listen(&w, &a, 'a', &plain);
     assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
     a.refuses = 2;
-    fail_next(&w, BP_OP_UNMAP, 1);
+    fail_next(&w, OP_UNMAP, 1);
     assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_COMM);
     assert_true(w.slabs.slabs[2].mapped && w.slabs.slabs[2].committed && w.slabs.slabs[2].absent);
     assert_int_equal(committed(&w), 5 * PAGE);
@@ -285,7 +286,7 @@ static void undoing_fails(void **state)
     assert_int_equal(committed(&w), 6 * PAGE);
     assert_int_equal(bp_slabs_detach(&w.slabs, &plain, &a), BP_OK);
     memset(w.slabs.slabs[2].address, 7, 3 * PAGE);
-    fail_next(&w, BP_OP_UNMAP, 2);
+    fail_next(&w, OP_UNMAP, 2);
     assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
     assert_int_equal(w.slabs.slabs[2].address[0], 7);
     assert_int_equal(w.slabs.slabs[2].address[3 * PAGE - 1], 7);

@@ -97,7 +97,7 @@ static bp_packing *build(const instance *in)
         RETRY(bp_packing_add_interval(packing, in->lives[i].item, in->lives[i].begin, in->lives[i].end));
     for (uint32_t i = 0; i < in->pair_count; i++)
         RETRY(bp_packing_add_conflict(packing, in->pairs[i].item, in->pairs[i].other));
-    assert_int_equal(bp_packing_item_count(packing), in->count);
+    assert_int_equal(bp_packing_get_info(packing)->item_count, in->count);
     return packing;
 }
 

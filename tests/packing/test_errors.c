@@ -38,14 +38,13 @@ static void test_items_and_intervals(void **state)
     (void)state;
     bp_packing *packing = NULL;
     assert_ok(bp_packing_create(&packing));
-    assert_int_equal(bp_packing_item_count(packing), 0);
+    assert_int_equal(bp_packing_get_info(packing)->item_count, 0);
     assert_fails(bp_packing_add_interval(packing, 0, 0, 1), BP_ERR_INVALID_ARGUMENT, "0");
     for (size_t i = 0; i < 5; i++)
         assert_ok(bp_packing_add_item(packing, 100 + i, NULL));
-    assert_int_equal(bp_packing_item_count(packing), 5);
-    assert_int_equal(bp_packing_item_size(packing, 4), 104);
-    assert_int_equal(bp_packing_item_size(packing, 5), 0);
-    assert_int_equal(bp_packing_item_size(packing, SIZE_MAX), 0);
+    assert_int_equal(bp_packing_get_info(packing)->item_count, 5);
+    assert_int_equal(bp_packing_get_info(packing)->sizes[4], 104);
+    assert_null(bp_packing_get_info(NULL));
     assert_fails(bp_packing_add_interval(packing, 5, 0, 1), BP_ERR_INVALID_ARGUMENT, "5");
     assert_fails(bp_packing_add_interval(packing, SIZE_MAX, 0, 1), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_packing_add_interval(packing, (size_t)UINT32_MAX + 1, 0, 1), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -71,16 +70,11 @@ static void test_intervals_are_given_back(void **state)
     seed(1);
     instance in = random_instance((random_options){.items = 20, .steps = 30, .lives = 4, .most_size = 9});
     bp_packing *packing = make_packing(&in);
-    assert_int_equal(bp_packing_interval_count(packing), in.life_count);
-    size_t item = 77;
-    uint64_t begin = 77, end = 77;
-    assert_fails(bp_packing_interval(packing, in.life_count, &item, &begin, &end), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_packing_interval(packing, SIZE_MAX, &item, &begin, &end), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_packing_interval(NULL, 0, &item, &begin, &end), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_true(item == 77 && begin == 77 && end == 77);
+    assert_int_equal(bp_packing_get_info(packing)->interval_count, in.life_count);
     for (uint32_t i = 0; i < in.life_count; i++) {
-        assert_ok(bp_packing_interval(packing, i, &item, &begin, &end));
-        assert_true(item == in.lives[i].item && begin == in.lives[i].begin && end == in.lives[i].end);
+        const bp_packing_interval interval = bp_packing_get_info(packing)->intervals[i];
+        assert_true(interval.item == in.lives[i].item && interval.begin == in.lives[i].begin &&
+                    interval.end == in.lives[i].end);
     }
     bp_packing_destroy(&packing);
     end_instance(&in);
@@ -116,7 +110,7 @@ static void test_missing_arguments(void **state)
     assert_fails(bp_packing_find_fault(NULL, offsets, 77, &fault), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_packing_find_fault(packing, NULL, 77, &fault), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_packing_find_fault(packing, offsets, 77, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    fault.size = sizeof fault - 1;
+    fault.size = sizeof(size_t);
     assert_fails(bp_packing_find_fault(packing, offsets, 77, &fault), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_int_equal(fault.found, 77);
     for (size_t i = 0; i < 3; i++)
@@ -135,17 +129,17 @@ static void test_struct_sizes(void **state)
     memset(&config, 0xA5, sizeof config);
     bp_pack_config before = config;
     assert_fails(bp_pack_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_pack_config_init(&config, sizeof config - 1), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pack_config_init(&config, sizeof(size_t)), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pack_config_init(&config, 0), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_memory_equal(&config, &before, sizeof config);
     config = new_config();
     assert_true(config.size == sizeof config && config.capacity == 0 && config.work == 0 && config.known == NULL);
-    config.size--;
+    config.size = sizeof(size_t);
     assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
     config.size = 0;
     assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
     config.size = sizeof config;
-    static const size_t too_small[] = {0, 8, sizeof(bp_pack_result) - 1};
+    static const size_t too_small[] = {0, 1, sizeof(size_t)};
     for (size_t i = 0; i < sizeof too_small / sizeof *too_small; i++) {
         uint64_t offsets[3] = {77, 77, 77};
         bp_pack_result result = {.size = too_small[i], .bytes = 77, .work = 77};

@@ -293,18 +293,18 @@ static void test_name(void **state)
     (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
-    const char *name = bp_pinned_allocator_name(pinned);
+    const char *name = statistics_of(pinned).allocator;
     print_message("%s\n", name);
     assert_memory_equal(name, "jemalloc ", 9);
     assert_in_range(strtol(name + 9, NULL, 10), 5, 99);
     assert_non_null(strstr(name, expected_name));
     assert_null(strchr(name, '-'));
-    assert_string_equal(bp_pinned_because(pinned), "");
+    assert_string_equal(statistics_of(pinned).because, "");
     bp_pinned_destroy(&pinned);
     bp_pinned_config plain = small_config(BP_PINNED_PLAIN, 0);
     pinned = new_pinned(device, &plain);
-    assert_string_equal(bp_pinned_allocator_name(pinned), "plain");
-    assert_string_equal(bp_pinned_because(pinned), "");
+    assert_string_equal(statistics_of(pinned).allocator, "plain");
+    assert_string_equal(statistics_of(pinned).because, "");
     bp_pinned_destroy(&pinned);
     end_device(&device);
 }

@@ -1,4 +1,5 @@
 #include "support.h"
+#include "devices/device.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ static struct {
     bool misused;
     bp_device *host, *pinning;
     bp_device_ops ops;
-    bp_device_operation operation;
+    device_operation operation;
     unsigned nth;
     bool keep, failed;
 } world = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -78,7 +79,7 @@ static void keep_host(void *self)
     (void)self;
 }
 
-static bp_status maybe_fail(void *user, const bp_device_call *call)
+static bp_status maybe_fail(void *user, const device_call *call)
 {
     (void)user;
     pthread_mutex_lock(&world.lock);
@@ -100,8 +101,8 @@ bp_device *new_device(void)
     world.ops.unpin = unpin;
     world.ops.destroy = keep_host;
     assert_ok(bp_device_create(&world.ops, self, &world.pinning));
-    assert_ok(bp_device_create_trace(world.pinning, maybe_fail, NULL, &device));
-    fail_device(BP_OP_PIN, 0, false);
+    assert_ok(trace_device_create(world.pinning, maybe_fail, NULL, &device));
+    fail_device(OP_PIN, 0, false);
     return device;
 }
 
@@ -114,7 +115,7 @@ void end_device(bp_device **device)
     assert_false(world.misused);
 }
 
-void fail_device(bp_device_operation operation, unsigned nth, bool keep)
+void fail_device(device_operation operation, unsigned nth, bool keep)
 {
     world.operation = operation;
     world.nth = nth;

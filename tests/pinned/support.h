@@ -14,6 +14,8 @@
 
 #include <stdbool.h>
 
+#include "../support/trace_device.h"
+
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 
@@ -29,7 +31,7 @@ bp_device *new_device(void);
 void end_device(bp_device **device);
 
 /* Its next call `nth` of `operation` (pin, unpin) fails, and with `keep` all after it. 0: none. */
-void fail_device(bp_device_operation operation, unsigned nth, bool keep);
+void fail_device(device_operation operation, unsigned nth, bool keep);
 bool has_failed(void);
 
 bool is_pinned(const void *address, uint64_t bytes);

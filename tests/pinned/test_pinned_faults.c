@@ -126,7 +126,7 @@ static void test_create_arena(void **state)
     (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
-    const bool has_jemalloc = strcmp(bp_pinned_allocator_name(pinned), "plain") != 0;
+    const bool has_jemalloc = strcmp(statistics_of(pinned).allocator, "plain") != 0;
     bp_pinned_destroy(&pinned);
     const size_t mapped = mapped_pages();
     unsigned without = 0, refused = 0;
@@ -142,8 +142,8 @@ static void test_create_arena(void **state)
                 continue;
             if (met) {
                 assert_false(asked);
-                assert_string_equal(bp_pinned_allocator_name(pinned), "plain");
-                assert_non_null(strstr(bp_pinned_because(pinned), "makes no arena"));
+                assert_string_equal(statistics_of(pinned).allocator, "plain");
+                assert_non_null(strstr(statistics_of(pinned).because, "makes no arena"));
                 without++;
             }
             walk(pinned, nth, 200, MIB, NULL);
@@ -207,10 +207,10 @@ static void test_device_fails(void **state)
     const state_before before = look(pinned);
     const size_t mapped = mapped_pages();
     for (unsigned turn = 0; turn < 20; turn++) {
-        fail_device(BP_OP_PIN, 1, false);
+        fail_device(OP_PIN, 1, false);
         assert_fails(bp_pinned_allocate(pinned, 100, 0, &small), BP_ERR_DEVICE, "injected");
         assert_true(has_failed());
-        fail_device(BP_OP_PIN, 1, false);
+        fail_device(OP_PIN, 1, false);
         assert_fails(bp_pinned_allocate(pinned, 8 * MIB, 0, &planned), BP_ERR_DEVICE, "injected");
         assert_true(small == NULL && planned == NULL);
         assert_unchanged(pinned, &before);
@@ -220,14 +220,14 @@ static void test_device_fails(void **state)
     assert_ok(bp_pinned_allocate(pinned, 8 * MIB, 0, &planned));
     memset(planned, 9, 8 * MIB);
     const state_before both = look(pinned);
-    fail_device(BP_OP_UNPIN, 1, false);
+    fail_device(OP_UNPIN, 1, false);
     assert_fails(bp_pinned_free(pinned, planned), BP_ERR_DEVICE, "injected");
     assert_unchanged(pinned, &both);
     assert_int_equal(((uint8_t *)planned)[8 * MIB - 1], 9); /* still there */
     assert_ok(bp_pinned_free(pinned, small));               /* asks the device for nothing */
     assert_ok(bp_pinned_free(pinned, planned));
     assert_ok(bp_pinned_allocate(pinned, 8 * MIB, 0, &planned));
-    fail_device(BP_OP_UNPIN, 1, false);
+    fail_device(OP_UNPIN, 1, false);
     assert_fails(bp_pinned_free(pinned, planned), BP_ERR_DEVICE, "injected");
     bp_pinned_destroy(&pinned); /* tries again */
     end_device(&device);
@@ -245,9 +245,9 @@ static void test_device_keeps(void **state)
     assert_ok(bp_pinned_allocate(pinned, MIB, 0, &planned));
     kept[0] = (void *)((uintptr_t)small / 4096 * 4096);
     kept[1] = planned;
-    fail_device(BP_OP_UNPIN, 1, true);
+    fail_device(OP_UNPIN, 1, true);
     bp_pinned_destroy(&pinned);
-    fail_device(BP_OP_UNPIN, 0, false);
+    fail_device(OP_UNPIN, 0, false);
     memset(small, 1, 100);
     memset(planned, 2, MIB);
     assert_int_equal(pinned_ranges(), 2);

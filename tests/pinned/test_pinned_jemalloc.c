@@ -49,7 +49,7 @@ static void test_plain_process(void **state)
     bp_device *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_JEMALLOC, 0);
     bp_pinned *pinned = new_pinned(device, NULL), *asked = NULL;
-    const char *name = bp_pinned_allocator_name(pinned), *because = bp_pinned_because(pinned);
+    const char *name = statistics_of(pinned).allocator, *because = statistics_of(pinned).because;
     if (strcmp(name, "plain") != 0) {
         assert_non_null(strstr(name, "(libjemalloc.so.2)"));
         assert_string_equal(because, "");

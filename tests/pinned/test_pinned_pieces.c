@@ -149,15 +149,15 @@ static void test_arguments(void **state)
     bp_device *device = new_device();
     bp_pinned *pinned = NULL;
     bp_pinned_config good = small_config(BP_PINNED_PLAIN, 0), bad;
-    assert_fails(bp_pinned_config_init(NULL, sizeof good), BP_ERR_INVALID_ARGUMENT, "config");
-    assert_fails(bp_pinned_config_init(&good, 8), BP_ERR_INVALID_ARGUMENT, "got 8");
+    assert_fails(bp_pinned_config_init(NULL, sizeof good), BP_ERR_INVALID_ARGUMENT, "missing");
+    assert_fails(bp_pinned_config_init(&good, 8), BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
     assert_fails(bp_pinned_create(NULL, &good, &pinned), BP_ERR_INVALID_ARGUMENT, "device");
     assert_fails(bp_pinned_create(device, &good, NULL), BP_ERR_INVALID_ARGUMENT, "output");
 #define REFUSES(field, value, word)                                                                                    \
     bad = good;                                                                                                        \
     bad.field = (value);                                                                                               \
     assert_fails(bp_pinned_create(device, &bad, &pinned), BP_ERR_INVALID_ARGUMENT, word)
-    REFUSES(size, 8, "size 8");
+    REFUSES(size, 8, "size of a struct is 8");
     REFUSES(allocator, (bp_pinned_allocator)3, "allocator is 3");
     REFUSES(touch_threads, 65, "touch_threads is 65");
     REFUSES(numa_node, -2, "numa_node is -2");
@@ -178,8 +178,8 @@ static void test_arguments(void **state)
     assert_fails(bp_pinned_statistics_get(NULL, &small), BP_ERR_INVALID_ARGUMENT, "statistics");
     assert_null(address);
     assert_int_equal(pinned_ranges(), 0);
-    assert_string_equal(bp_pinned_allocator_name(pinned), "plain");
-    assert_string_equal(bp_pinned_because(pinned), "");
+    assert_string_equal(statistics_of(pinned).allocator, "plain");
+    assert_string_equal(statistics_of(pinned).because, "");
     bp_pinned_destroy(&pinned);
     end_device(&device);
 }

@@ -77,15 +77,15 @@ static void test_steps(void **state)
     static const bool recorded[] = {true, true, false, false, true};
     static const uint64_t steps[] = {0, 1, 2, 100, 1};
     assert_int_equal(count_names(config.directory), -1); /* nothing yet to write */
-    assert_string_equal(bp_profile_path(profile, BP_PROFILE_PICKLE), "");
+    assert_string_equal(bp_profile_get_info(profile)->pickle_path, "");
     for (size_t i = 0; i < 5; i++) {
         assert_ok(bp_profile_step(profile, steps[i]));
-        assert_int_equal(bp_profile_is_recording(profile), recorded[i]);
+        assert_int_equal(bp_profile_get_info(profile)->recording, recorded[i]);
         assert_int_equal(step_of(&k), steps[i]);
     }
     assert_int_equal(count_names(config.directory), 2);
-    assert_string_equal(bp_profile_path(profile, BP_PROFILE_PICKLE), inside("deep/er/step_1/snapshot_rank00.pickle"));
-    assert_int_equal(remove(bp_profile_path(profile, BP_PROFILE_PICKLE)), 0);
+    assert_string_equal(bp_profile_get_info(profile)->pickle_path, inside("deep/er/step_1/snapshot_rank00.pickle"));
+    assert_int_equal(remove(bp_profile_get_info(profile)->pickle_path), 0);
     bp_profile_destroy(&profile); /* writes step 1 again */
     assert_null(profile);
     assert_true(is_file(inside("deep/er/step_0/snapshot_rank00.pickle")));
@@ -118,11 +118,10 @@ static void test_by_hand(void **state)
     assert_int_equal(step_of(&k), 7);
     assert_ok(bp_profile_stop(profile));
     assert_int_equal(count_names(config.directory), 1);
-    assert_string_equal(bp_profile_path(profile, BP_PROFILE_PICKLE),
+    assert_string_equal(bp_profile_get_info(profile)->pickle_path,
                         inside("deep/er/evaluation-1/snapshot_rank0123_p0d1c0t1.pickle"));
-    assert_string_equal(bp_profile_path(profile, BP_PROFILE_TRACE),
+    assert_string_equal(bp_profile_get_info(profile)->trace_path,
                         inside("deep/er/evaluation-1/trace_rank0123_p0d1c0t1.json"));
-    assert_string_equal(bp_profile_path(profile, 4), "");
     assert_ok(bp_profile_step(profile, 0));
     assert_fails(bp_profile_start(profile, "other"), BP_ERR_SCHEDULE, "step 0");
     assert_ok(bp_profile_stop(profile)); /* of the step */
@@ -143,7 +142,7 @@ static void test_ranks_that_do_not_record(void **state)
     config.record_rank_count = 2;
     bp_profile *profile = profile_of(&k, &config);
     assert_ok(bp_profile_step(profile, 0));
-    assert_int_equal(bp_profile_is_recording(profile), 0);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 0);
     assert_int_equal(step_of(&k), 0);
     assert_ok(bp_profile_stop(profile)); /* what other ranks may, this may */
     assert_fails(bp_profile_stop(profile), BP_ERR_SCHEDULE, "nothing");
@@ -154,12 +153,12 @@ static void test_ranks_that_do_not_record(void **state)
     config.record_ranks = mine;
     profile = profile_of(&k, &config);
     assert_ok(bp_profile_step(profile, 0));
-    assert_int_equal(bp_profile_is_recording(profile), 1);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 1);
     bp_profile_destroy(&profile);
     config.record_rank_count = 0;
     profile = profile_of(&k, &config);
     assert_ok(bp_profile_step(profile, 0));
-    assert_int_equal(bp_profile_is_recording(profile), 0);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 0);
     bp_profile_destroy(&profile);
     end_kit(&k);
 }
@@ -173,9 +172,9 @@ static void test_no_steps(void **state)
     config.profile_steps = none;
     bp_profile *profile = profile_of(&k, &config);
     assert_ok(bp_profile_step(profile, 0));
-    assert_int_equal(bp_profile_is_recording(profile), 0);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 0);
     assert_ok(bp_profile_start(profile, "by_hand"));
-    assert_int_equal(bp_profile_is_recording(profile), 1);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 1);
     bp_profile_destroy(&profile);
     assert_true(is_file(inside("deep/er/by_hand/snapshot_rank00.pickle")));
     end_kit(&k);
@@ -198,14 +197,14 @@ static void test_creation(void **state)
     bp_profile_config config, good = settings();
     bp_pool *const twice[] = {k.pool, k.pool}, *const none[] = {NULL};
     static const uint32_t beyond[] = {1};
-    assert_fails(bp_profile_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, "size");
-    assert_fails(bp_profile_config_init(&config, 8), BP_ERR_INVALID_ARGUMENT, "size 8");
+    assert_fails(bp_profile_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, "missing");
+    assert_fails(bp_profile_config_init(&config, 8), BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
     assert_fails(bp_profile_create(NULL, 1, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pool");
     assert_fails(bp_profile_create(&k.pool, 0, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pool");
     assert_fails(bp_profile_create(&k.pool, 1, NULL, NULL), BP_ERR_INVALID_ARGUMENT, "place");
     assert_fails(bp_profile_create(twice, 2, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pools[0] and pools[1]");
     assert_fails(bp_profile_create(none, 1, NULL, &profile), BP_ERR_INVALID_ARGUMENT, "pools[0]");
-    refuse(&k, (config = good, config.size = 8, &config), "initialised");
+    refuse(&k, (config = good, config.size = 8, &config), "size of a struct is 8");
     refuse(&k, (config = good, config.directory = "", &config), "directory");
     refuse(&k, (config = good, config.max_entries = ((uint64_t)1 << 30) + 1, &config), "max_entries");
     refuse(&k, (config = good, config.formats = 4, &config), "formats");
@@ -235,7 +234,7 @@ static void test_sealed_later(void **state)
     take(&k, param(&k, 0), k.streams[0]);
     drop(&k, param(&k, 0), k.streams[0]);
     assert_ok(bp_profile_step(profile, 5));
-    assert_true(is_file(bp_profile_path(profile, BP_PROFILE_PICKLE)));
+    assert_true(is_file(bp_profile_get_info(profile)->pickle_path));
     bp_profile_destroy(&profile); /* leaves a sealed pool */
     end_kit(&k);
 }
@@ -267,7 +266,7 @@ static void test_traces_of_the_caller(void **state)
     assert_ok(bp_pool_trace_start(k.pool, 100, 0)); /* between recordings anybody may */
     take(&k, param(&k, 0), k.streams[0]);
     assert_fails(bp_profile_step(profile, 0), BP_ERR_SCHEDULE, "bp_pool_trace_stop");
-    assert_int_equal(bp_profile_is_recording(profile), 0);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 0);
     assert_fails(bp_profile_start(profile, "a"), BP_ERR_SCHEDULE, "bp_pool_trace_stop");
     drop(&k, param(&k, 0), k.streams[0]);
     assert_int_equal(bp_pool_trace_count(k.pool), 2);
@@ -276,7 +275,7 @@ static void test_traces_of_the_caller(void **state)
     assert_fails(bp_pool_trace_start(k.pool, 100, 0), BP_ERR_SCHEDULE, "bp_profile_stop");
     take(&k, param(&k, 0), k.streams[0]);
     bp_pool_trace_stop(k.pool); /* of nothing: the profile goes on */
-    assert_int_equal(bp_profile_is_recording(profile), 1);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 1);
     drop(&k, param(&k, 0), k.streams[0]);
     assert_int_equal(bp_pool_trace_count(k.pool), 2); /* the caller's stays what it was */
     assert_ok(bp_profile_stop(profile));

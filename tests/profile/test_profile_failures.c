@@ -111,7 +111,7 @@ static void fail_step(uint64_t step, const char *why)
 {
     train();
     assert_fails(bp_profile_step(profile, step), BP_ERR_IO, folder, why);
-    assert_int_equal(bp_profile_is_recording(profile), 1);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 1);
     assert_true(files_of((unsigned)step - 1) <= 0);
     train();
 }
@@ -127,7 +127,7 @@ static void test_disks(void **state)
     fsync_error = 0, rename_error = EACCES;
     fail_step(3, strerror(EACCES));
     rename_error = 0;
-    assert_string_equal(bp_profile_path(profile, BP_PROFILE_PICKLE), "");
+    assert_string_equal(bp_profile_get_info(profile)->pickle_path, "");
     assert_ok(bp_profile_step(profile, 4));
     assert_int_equal(files_of(3), 2);
 }
@@ -182,7 +182,7 @@ static void test_paths(void **state)
     assert_ok(bp_profile_step(profile, 0));
     train();
     assert_fails(bp_profile_step(profile, 1), BP_ERR_IO, path, strerror(ENOTDIR));
-    assert_int_equal(bp_profile_is_recording(profile), 1);
+    assert_int_equal(bp_profile_get_info(profile)->recording, 1);
     assert_ok(bp_profile_step(profile, 2));
     snprintf(path, sizeof path, "%s/nowhere/file", folder);
     assert_fails(bp_profile_write(profile, BP_PROFILE_PICKLE, path), BP_ERR_IO, path, strerror(ENOENT));
@@ -263,7 +263,7 @@ static void test_no_memory(void **state)
         shortage.fails = nth;
         bp_status status = bp_profile_step(profile, 1);
         assert_int_equal(status, stop_failing() ? BP_ERR_NO_HOST_MEMORY : BP_OK);
-        assert_int_equal(bp_profile_is_recording(profile), 1);
+        assert_int_equal(bp_profile_get_info(profile)->recording, 1);
         train();
     }
     assert_ok(bp_profile_stop(profile));

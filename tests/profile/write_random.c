@@ -160,7 +160,7 @@ static void record(run *r, uint64_t step)
 {
     if (below(r, 3) > 0) {
         must_be_ok(bp_profile_step(r->profile, step));
-    } else if (bp_profile_is_recording(r->profile)) {
+    } else if (bp_profile_get_info(r->profile)->recording) {
         must_be_ok(bp_profile_stop(r->profile));
     } else {
         char label[32];

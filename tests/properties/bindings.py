@@ -88,6 +88,9 @@ def load(path: str, libraries=("core",)) -> ctypes.CDLL:
     # src/planner/plan.h: not of the interface
     lib.bp_plan_from_info.restype = ctypes.c_int
     lib.bp_plan_from_info.argtypes = [ctypes.POINTER(PlanInfo), ctypes.POINTER(c_void_p)]
+    if "core" in libraries:  # exported for our own libraries and tests
+        lib.bp_device_table.restype, lib.bp_device_table.argtypes = (
+            ctypes.POINTER(_abi.bp_device_ops), [c_void_p, ctypes.POINTER(c_void_p)])
     return lib
 
 

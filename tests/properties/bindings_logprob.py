@@ -15,7 +15,7 @@ AVERAGED, SUMMED = constants("LOSS_", "AVERAGED SUMMED")
 
 SplitConfig, SplitInfo, CpTensor, CpConfig, Rearrangement = (
     _abi.bp_cp_split_config, _abi.bp_cp_split_info, _abi.bp_cp_tensor, _abi.bp_cp_config, _abi.bp_cp_rearrangement)
-TokenValues, LossSequence, CommCallbacks = _abi.bp_token_values, _abi.bp_loss_sequence, _abi.bp_comm_callbacks
+TokenValues, CommCallbacks = _abi.bp_token_values, _abi.bp_comm_callbacks
 Exchange, AllGather = (dict(CommCallbacks._fields_)[name] for name in ("exchange", "all_gather"))
 
 

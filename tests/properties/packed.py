@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import bindings as b
 import bindings_logprob as lp
-from bindings import check, filled, made
+from bindings import check, made
 from bindings_logprob import GATHERED, KEEP, LOCAL, NEXT, PACKED, PADDED
 
 ORDERS = (PACKED, PADDED, LOCAL, GATHERED)
@@ -87,7 +87,7 @@ class Batch:
 
 class Split:
     def __init__(self, lib, handle):
-        self.lib, self.handle, self.info = lib, handle, filled(lib, "bp_cp_split_info_get", lp.SplitInfo, handle)
+        self.lib, self.handle, self.info = lib, handle, lib.bp_cp_split_get_info(handle).contents
 
     def __enter__(self):
         return self

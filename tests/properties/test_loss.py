@@ -230,9 +230,10 @@ class Rank:
 
     def check_sequences(self):
         expected = [sequence for _, tokens in self.packs for sequence in tokens]
-        assert lib.bp_loss_sequence_count(self.loss) == len(expected)
+        info = lib.bp_loss_get_info(self.loss).contents
+        assert info.sequence_count == len(expected)
         for number, sequence in enumerate(expected):
-            one = filled(lib, "bp_loss_sequence_get", lp.LossSequence, self.loss, number)
+            one = info.sequences[number]
             valid = [t for t in sequence if t.mask]
             assert one.valid == len(valid) and close(one.perplexity, perplexity(valid))
             assert close(one.logprob_sum, math.fsum(t.logprob for t in valid))

@@ -5,7 +5,7 @@ Arguments: the core library. BUCKETPOOL_EXAMPLES: how many pools (default 200). 
 import ctypes
 import sys
 import unittest
-from ctypes import byref
+from ctypes import byref, c_size_t, c_uint32
 from dataclasses import dataclass, field
 
 from examples import EXAMPLES, SETTINGS
@@ -18,7 +18,7 @@ from hypothesis.stateful import (RuleBasedStateMachine, initialize, invariant, p
 import bindings as b
 import bindings_offload as o
 import worlds
-from bindings import OK, SCHEDULE, UNSUPPORTED, check, detail, filled, ids_array, made
+from bindings import OK, SCHEDULE, UNSUPPORTED, check, detail, ids_array, made
 
 ROLES = (b.ROLE_PARAM, b.ROLE_GRAD, b.ROLE_STATE, o.ROLE_MAIN_GRAD, o.ROLE_OPTIMIZER)
 NAMES = (b"weights", b"training", b"x")
@@ -101,7 +101,7 @@ class Offload(RuleBasedStateMachine):
         self._note_requests(wanted)
         config = o.OffloadConfig(chunk_bytes=chunk, backing=backing)
         self.offload = made(lib, "bp_offload_create", self.pool, config)
-        assert lib.bp_offload_group_count(self.offload) == len(self.groups)
+        assert len(self._groups_now()) == len(self.groups)
 
     def _note_slabs(self):
         self.slabs, self.groups = [], []
@@ -291,11 +291,16 @@ class Offload(RuleBasedStateMachine):
                 for i, known in enumerate(slab.known):
                     assert not known or found[i] == slab.bytes[i], f"byte {i} of {group.name}"
 
+    def _groups_now(self):
+        count, groups = c_size_t(), (o.Group * 16)()
+        groups[0].size = ctypes.sizeof(o.Group)
+        check(self.lib, self.lib.bp_offload_groups(self.offload, groups, len(groups), byref(count)), "bp_offload_groups")
+        return groups[:count.value]
+
     @precondition(lambda self: self.offload is not None)
     @invariant()
     def groups_are_as_expected(self):
-        for index, group in enumerate(self.groups):
-            now = filled(self.lib, "bp_offload_group_get", o.Group, self.offload, index)
+        for now, group in zip(self._groups_now(), self.groups):
             size = sum(len(slab.bytes) for slab in group.slabs)
             assert (now.name, now.residency, now.slabs, now.bytes) == (
                 group.name, group.residency, len(group.slabs), size)

@@ -124,7 +124,7 @@ class Packing:
                 check(lib, lib.bp_packing_add_interval(self.handle, number, begin, end), "bp_packing_add_interval")
         for pair in instance.pairs:
             check(lib, lib.bp_packing_add_conflict(self.handle, *pair), "bp_packing_add_conflict")
-        assert lib.bp_packing_item_count(self.handle) == len(instance.sizes)
+        assert lib.bp_packing_get_info(self.handle).contents.item_count == len(instance.sizes)
         return self
 
     def __exit__(self, *_):

@@ -5,18 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <bucketpool/cuda.h>
 #include <bucketpool/logprob.h>
 
 #include "core/fail.h"
+#include "devices/clients.h"
 #include "kernels.h"
 #include "logprob/cuda/image.h"
 
 const uint64_t bp_cuda_image[] = {0};
 
 bp_status __wrap_bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine);
-bp_status __wrap_bp_cuda_info_get(const bp_device *device, bp_cuda_info *info);
-bp_status __real_bp_cuda_info_get(const bp_device *device, bp_cuda_info *info);
+const bp_cuda_info *__wrap_bp_cuda_get_info(const bp_device *device);
+const bp_cuda_info *__real_bp_cuda_get_info(const bp_device *device);
 bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
 void __wrap_bp_cuda_module_destroy(bp_cuda_module **module);
 bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel);
@@ -31,12 +31,10 @@ bp_status __wrap_bp_engine_create_host(uint32_t threads, uint32_t kernels, uint6
     return BP_OK;
 }
 
-bp_status __wrap_bp_cuda_info_get(const bp_device *device, bp_cuda_info *info)
+const bp_cuda_info *__wrap_bp_cuda_get_info(const bp_device *device)
 {
-    if (device != NULL)
-        return __real_bp_cuda_info_get(device, info);
-    info->compute_major = 9; /* of the engine above */
-    return BP_OK;
+    static const bp_cuda_info of_engine = {.compute_major = 9};
+    return device != NULL ? __real_bp_cuda_get_info(device) : &of_engine;
 }
 
 bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module)

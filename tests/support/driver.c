@@ -88,7 +88,6 @@ static void load(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* a stream that is held up must not hold up its neighbours */
     const char *name = has_real_driver() ? NULL : wanted();
-    table.size = sizeof table;
     bp_status status = bp_cuda_driver_load(name, &table);
     int devices = 0, device;
     if (status != BP_OK)
@@ -124,9 +123,8 @@ bp_device *new_cuda(void)
     bp_cuda_config config;
     bp_device *device = NULL;
     bp_status status = bp_cuda_config_init(&config, sizeof config);
-    config.driver = driver();
     if (status == BP_OK)
-        status = bp_device_create_cuda(&config, &device);
+        status = bp_device_create_cuda_from(&config, driver(), &device);
     if (status != BP_OK)
         fail_msg("%s: %s", bp_status_name(status), bp_error_detail());
     return device;

@@ -3,7 +3,7 @@
 #ifndef BP_TEST_DRIVER_H
 #define BP_TEST_DRIVER_H
 
-#include <bucketpool/cuda.h>
+#include "devices/cuda.h"
 
 #include <stdbool.h>
 

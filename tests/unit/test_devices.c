@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../support/trace_device.h"
 #include "devices/device.h"
 
 #define PAGE 4096u
@@ -242,7 +243,7 @@ static void test_host_config(void **state)
     (void)state;
     bp_device *device = NULL;
     bp_host_config config;
-    assert_fails(bp_host_config_init(&config, 4), BP_ERR_INVALID_ARGUMENT, "size 4");
+    assert_fails(bp_host_config_init(&config, 4), BP_ERR_INVALID_ARGUMENT, "size of a struct is 4");
     assert_fails(bp_host_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, "bp_host_config_init");
     assert_fails(bp_device_create_host(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     config = small_config();
@@ -254,7 +255,7 @@ static void test_host_config(void **state)
     config.queue_length = 100;
     assert_fails(bp_device_create_host(&config, &device), BP_ERR_INVALID_ARGUMENT, "length 100");
     config.size = 1;
-    assert_fails(bp_device_create_host(&config, &device), BP_ERR_INVALID_ARGUMENT, "configuration");
+    assert_fails(bp_device_create_host(&config, &device), BP_ERR_INVALID_ARGUMENT, "size of a struct is 1");
     assert_null(device);
     device = make_host(NULL);
     assert_string_equal(bp_device_name(device), "host");
@@ -293,14 +294,20 @@ static void test_tables_are_checked(void **state)
     ops.destroy = count_destroy;
     ops.traits = answer_traits;
     answer = (bp_device_traits){.size = sizeof answer, .granularity = 4096};
-    assert_fails(bp_device_create(NULL, self, &device), BP_ERR_INVALID_ARGUMENT, "table");
+    assert_fails(bp_device_create(NULL, self, &device), BP_ERR_INVALID_ARGUMENT, "missing");
     assert_fails(bp_device_create(&ops, self, NULL), BP_ERR_INVALID_ARGUMENT, "output");
-    ops.version = 3;
-    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_UNSUPPORTED, "version 3", "expected 2");
-    ops.version = BP_DEVICE_OPS_VERSION;
-    ops.size -= 8;
-    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "bytes");
-    ops.size += 16; /* a later table, with more at its end */
+    ops.size = 8;
+    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "size of a struct is 8");
+    ops.size =
+        offsetof(bp_device_ops, event_synchronize); /* an older table, which ends before a function that is needed */
+    assert_fails(bp_device_create(&ops, self, &device), BP_ERR_INVALID_ARGUMENT, "event_synchronize");
+    ops.size = sizeof ops;
+    struct {
+        bp_device_ops known;
+        void (*later)(void);
+    } newer = {ops, (void (*)(void))count_destroy};
+    newer.known.size = sizeof newer;
+    assert_fails(bp_device_create(&newer.known, self, &device), BP_ERR_UNSUPPORTED, "update the library");
     const size_t first = offsetof(bp_device_ops, destroy), last = offsetof(bp_device_ops, event_synchronize);
     for (size_t at = first; at <= last; at += sizeof(void (*)(void))) {
         bp_device_ops lacking = ops;
@@ -512,11 +519,11 @@ static void test_null_device(void **state)
 typedef struct tracing {
     int refused;   /* operation that is refused, -1: none */
     bool detailed; /* the refusal has a detail of its own */
-    bp_device_call last[BP_OP_COUNT];
-    int counts[BP_OP_COUNT];
+    device_call last[OP_COUNT];
+    int counts[OP_COUNT];
 } tracing;
 
-static bp_status trace(void *user, const bp_device_call *call)
+static bp_status trace(void *user, const device_call *call)
 {
     tracing *t = user;
     t->last[call->operation] = *call;
@@ -526,12 +533,12 @@ static bp_status trace(void *user, const bp_device_call *call)
     return t->detailed ? bp_error_record(BP_ERR_NO_DEVICE, "the cable is out") : BP_ERR_NO_DEVICE;
 }
 
-static bool refuses(const tracing *t, bp_device_operation operation, bp_status status)
+static bool refuses(const tracing *t, device_operation operation, bp_status status)
 {
     bool refused = t->refused == (int)operation;
     assert_int_equal(status, refused ? BP_ERR_NO_DEVICE : BP_OK);
     if (refused)
-        assert_non_null(strstr(bp_error_detail(), t->detailed ? "the cable" : bp_device_operation_name(operation)));
+        assert_non_null(strstr(bp_error_detail(), t->detailed ? "the cable" : device_operation_name(operation)));
     return refused;
 }
 
@@ -540,22 +547,22 @@ static void use_memory(tracing *t, bp_device *device)
     void *self, *address;
     uint64_t handle;
     const bp_device_ops *ops = bp_device_table(device, &self);
-    if (refuses(t, BP_OP_RESERVE, ops->reserve(self, 2 * PAGE, PAGE, &address)))
+    if (refuses(t, OP_RESERVE, ops->reserve(self, 2 * PAGE, PAGE, &address)))
         return;
-    if (!refuses(t, BP_OP_COMMIT, bp_device_commit(device, PAGE, &handle))) {
-        if (!refuses(t, BP_OP_MAP, ops->map(self, address, PAGE, handle))) {
-            assert_ptr_equal(t->last[BP_OP_MAP].address, address);
-            assert_int_equal(t->last[BP_OP_MAP].bytes, PAGE);
-            assert_int_equal(t->last[BP_OP_MAP].handle, handle);
-            refuses(t, BP_OP_PROTECT, ops->protect(self, address, PAGE, BP_ACCESS_READ_WRITE));
-            assert_int_equal(t->last[BP_OP_PROTECT].access, BP_ACCESS_READ_WRITE);
-            refuses(t, BP_OP_UNMAP, ops->unmap(self, address, PAGE));
+    if (!refuses(t, OP_COMMIT, bp_device_commit(device, PAGE, &handle))) {
+        if (!refuses(t, OP_MAP, ops->map(self, address, PAGE, handle))) {
+            assert_ptr_equal(t->last[OP_MAP].address, address);
+            assert_int_equal(t->last[OP_MAP].bytes, PAGE);
+            assert_int_equal(t->last[OP_MAP].handle, handle);
+            refuses(t, OP_PROTECT, ops->protect(self, address, PAGE, BP_ACCESS_READ_WRITE));
+            assert_int_equal(t->last[OP_PROTECT].access, BP_ACCESS_READ_WRITE);
+            refuses(t, OP_UNMAP, ops->unmap(self, address, PAGE));
         }
-        bool left = refuses(t, BP_OP_DECOMMIT, bp_device_decommit(device, PAGE, handle));
+        bool left = refuses(t, OP_DECOMMIT, bp_device_decommit(device, PAGE, handle));
         assert_int_equal(usage_of(device).committed_bytes, left ? PAGE : 0);
     }
-    refuses(t, BP_OP_UNRESERVE, ops->unreserve(self, address, 2 * PAGE));
-    assert_ptr_equal(t->last[BP_OP_UNRESERVE].address, address);
+    refuses(t, OP_UNRESERVE, ops->unreserve(self, address, 2 * PAGE));
+    assert_ptr_equal(t->last[OP_UNRESERVE].address, address);
 }
 
 static void use_stream(tracing *t, bp_device *device, bp_stream *stream, bp_event *event)
@@ -563,26 +570,26 @@ static void use_stream(tracing *t, bp_device *device, bp_stream *stream, bp_even
     int calls = 0;
     char bytes[8] = {0};
     void *memory;
-    if (!refuses(t, BP_OP_ALLOCATE, bp_device_allocate(device, 100, stream, &memory))) {
-        bool left = refuses(t, BP_OP_FREE, bp_device_free(device, memory, 100, stream));
+    if (!refuses(t, OP_ALLOCATE, bp_device_allocate(device, 100, stream, &memory))) {
+        bool left = refuses(t, OP_FREE, bp_device_free(device, memory, 100, stream));
         assert_int_equal(usage_of(device).allocated_bytes, left ? 100 : 0);
-        assert_ptr_equal(t->last[BP_OP_FREE].stream, stream->raw);
+        assert_ptr_equal(t->last[OP_FREE].stream, stream->raw);
     }
-    bool refused = refuses(t, BP_OP_CALL, bp_stream_call(stream, add_one, &calls));
-    refuses(t, BP_OP_FILL, bp_stream_fill(stream, bytes, 3, 4));
-    refuses(t, BP_OP_COPY, bp_stream_copy(stream, bytes + 4, bytes, 4));
-    refuses(t, BP_OP_STREAM_SYNCHRONIZE, bp_stream_synchronize(stream));
-    refuses(t, BP_OP_SYNCHRONIZE, bp_device_synchronize(device));
+    bool refused = refuses(t, OP_CALL, bp_stream_call(stream, add_one, &calls));
+    refuses(t, OP_FILL, bp_stream_fill(stream, bytes, 3, 4));
+    refuses(t, OP_COPY, bp_stream_copy(stream, bytes + 4, bytes, 4));
+    refuses(t, OP_STREAM_SYNCHRONIZE, bp_stream_synchronize(stream));
+    refuses(t, OP_SYNCHRONIZE, bp_device_synchronize(device));
     assert_int_equal(calls, refused ? 0 : 1);
-    assert_int_equal(bytes[7], t->refused == BP_OP_FILL || t->refused == BP_OP_COPY ? 0 : 3);
-    refuses(t, BP_OP_EVENT_RECORD, bp_event_record(event, stream));
-    assert_ptr_equal(t->last[BP_OP_EVENT_RECORD].stream, stream->raw);
-    assert_non_null(t->last[BP_OP_EVENT_RECORD].event);
-    refuses(t, BP_OP_STREAM_WAIT, bp_stream_wait(stream, event));
-    refuses(t, BP_OP_EVENT_SYNCHRONIZE, bp_event_synchronize(event));
+    assert_int_equal(bytes[7], t->refused == OP_FILL || t->refused == OP_COPY ? 0 : 3);
+    refuses(t, OP_EVENT_RECORD, bp_event_record(event, stream));
+    assert_ptr_equal(t->last[OP_EVENT_RECORD].stream, stream->raw);
+    assert_non_null(t->last[OP_EVENT_RECORD].event);
+    refuses(t, OP_STREAM_WAIT, bp_stream_wait(stream, event));
+    refuses(t, OP_EVENT_SYNCHRONIZE, bp_event_synchronize(event));
     uint64_t point;
     bool recorded;
-    refuses(t, BP_OP_EVENT_RECORD, bp_stream_record_point(stream, &point, &recorded));
+    refuses(t, OP_EVENT_RECORD, bp_stream_record_point(stream, &point, &recorded));
 }
 
 /* Everything that can be done is tried while one operation is refused; the address sanitizer finds what is left
@@ -591,7 +598,7 @@ static void use_all(tracing *t, bool of_host)
 {
     bp_device *inner, *device;
     assert_ok(of_host ? bp_device_create_host(NULL, &inner) : bp_device_create_null(&inner));
-    assert_ok(bp_device_create_trace(inner, trace, t, &device));
+    assert_ok(trace_device_create(inner, trace, t, &device));
     bp_device_destroy(&inner);
     assert_string_equal(bp_device_name(device), of_host ? "trace(host)" : "trace(null)");
     bp_error_record(BP_OK, "before");
@@ -600,9 +607,9 @@ static void use_all(tracing *t, bool of_host)
     bp_stream *stream, *other;
     bp_event *event;
     bp_status status = bp_stream_create(device, NULL, &stream);
-    if (t->refused == BP_OP_STREAM_CREATE || t->refused == BP_OP_EVENT_CREATE) {
-        refuses(t, (bp_device_operation)t->refused, status);
-        refuses(t, BP_OP_EVENT_CREATE, t->refused == BP_OP_EVENT_CREATE ? bp_event_create(device, &event) : BP_OK);
+    if (t->refused == OP_STREAM_CREATE || t->refused == OP_EVENT_CREATE) {
+        refuses(t, (device_operation)t->refused, status);
+        refuses(t, OP_EVENT_CREATE, t->refused == OP_EVENT_CREATE ? bp_event_create(device, &event) : BP_OK);
         assert_int_equal(usage_of(device).streams, 0);
         assert_int_equal(usage_of(device).events, 0);
     } else {
@@ -613,7 +620,7 @@ static void use_all(tracing *t, bool of_host)
             use_stream(t, device, stream, event);
         bp_stream *copy = other;
         bp_stream_destroy(&other);
-        assert_ok(t->refused == BP_OP_STREAM_WAIT ? BP_OK : bp_stream_wait_point(stream, copy, 0));
+        assert_ok(t->refused == OP_STREAM_WAIT ? BP_OK : bp_stream_wait_point(stream, copy, 0));
         bp_event_destroy(&event);
         bp_stream_destroy(&stream);
         assert_int_equal(usage_of(device).streams, 0);
@@ -625,12 +632,12 @@ static void test_trace_refuses_each(void **state)
 {
     (void)state;
     size_t files = open_files();
-    for (int refused = -1; refused < BP_OP_COUNT; refused++) {
+    for (int refused = -1; refused < OP_COUNT; refused++) {
         for (int detailed = 0; detailed < 2; detailed++) {
             tracing t = {.refused = refused, .detailed = detailed != 0};
             use_all(&t, true);
-            for (int i = 0; i < BP_OP_COUNT && refused < 0; i++)
-                assert_true(t.counts[i] > 0 || i == BP_OP_STREAM_IMPORT || i >= BP_OP_PIN); /* of devices that can */
+            for (int i = 0; i < OP_COUNT && refused < 0; i++)
+                assert_true(t.counts[i] > 0 || i == OP_STREAM_IMPORT || i >= OP_PIN); /* of devices that can */
             t = (tracing){.refused = refused, .detailed = detailed != 0};
             use_all(&t, false);
         }
@@ -641,14 +648,14 @@ static void test_trace_refuses_each(void **state)
 static void test_trace_leaves_the_detail_alone(void **state)
 {
     (void)state;
-    tracing t = {.refused = BP_OP_SYNCHRONIZE};
+    tracing t = {.refused = OP_SYNCHRONIZE};
     bp_device *inner, *device, *outer;
     assert_ok(bp_device_create_null(&inner));
-    assert_fails(bp_device_create_trace(NULL, trace, &t, &device), BP_ERR_INVALID_ARGUMENT, "device");
-    assert_fails(bp_device_create_trace(inner, NULL, &t, &device), BP_ERR_INVALID_ARGUMENT, "function");
-    assert_fails(bp_device_create_trace(inner, trace, &t, NULL), BP_ERR_INVALID_ARGUMENT, "output");
-    assert_ok(bp_device_create_trace(inner, trace, &t, &device));
-    assert_ok(bp_device_create_trace(device, trace, &t, &outer));
+    assert_fails(trace_device_create(NULL, trace, &t, &device), BP_ERR_INVALID_ARGUMENT, "device");
+    assert_fails(trace_device_create(inner, NULL, &t, &device), BP_ERR_INVALID_ARGUMENT, "function");
+    assert_fails(trace_device_create(inner, trace, &t, NULL), BP_ERR_INVALID_ARGUMENT, "output");
+    assert_ok(trace_device_create(inner, trace, &t, &device));
+    assert_ok(trace_device_create(device, trace, &t, &outer));
     bp_device_destroy(&inner);
     bp_device_destroy(&device);
     assert_string_equal(bp_device_name(outer), "trace(trace(null))");
@@ -657,7 +664,7 @@ static void test_trace_leaves_the_detail_alone(void **state)
     bp_error_record(BP_OK, "before");
     assert_ok(bp_stream_synchronize(stream));
     assert_string_equal(bp_error_detail(), "before");
-    assert_int_equal(t.counts[BP_OP_STREAM_SYNCHRONIZE], 2);
+    assert_int_equal(t.counts[OP_STREAM_SYNCHRONIZE], 2);
     assert_fails(bp_device_synchronize(outer), BP_ERR_NO_DEVICE, "synchronize", "trace(trace(null))", "no device");
     bp_stream_destroy(&stream);
     bp_device_destroy(&outer);
@@ -666,14 +673,14 @@ static void test_trace_leaves_the_detail_alone(void **state)
 static void test_operation_names(void **state)
 {
     (void)state;
-    for (int i = 0; i < BP_OP_COUNT; i++) {
-        assert_string_not_equal(bp_device_operation_name((bp_device_operation)i), "invalid");
+    for (int i = 0; i < OP_COUNT; i++) {
+        assert_string_not_equal(device_operation_name((device_operation)i), "invalid");
         for (int k = 0; k < i; k++)
-            assert_string_not_equal(bp_device_operation_name((bp_device_operation)i),
-                                    bp_device_operation_name((bp_device_operation)k));
+            assert_string_not_equal(device_operation_name((device_operation)i),
+                                    device_operation_name((device_operation)k));
     }
-    assert_string_equal(bp_device_operation_name((bp_device_operation)BP_OP_COUNT), "invalid");
-    assert_string_equal(bp_device_operation_name(BP_OP_STREAM_WAIT), "stream_wait");
+    assert_string_equal(device_operation_name((device_operation)OP_COUNT), "invalid");
+    assert_string_equal(device_operation_name(OP_STREAM_WAIT), "stream_wait");
 }
 
 int main(void)

@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
+#include "../support/trace_device.h"
 #include "devices/device.h"
 
 static size_t until_failure; /* 0: none is asked for; 1: the next one fails */
@@ -149,7 +150,7 @@ static void test_host(void **state)
     bp_device_destroy(&device);
 }
 
-static bp_status allow(void *user, const bp_device_call *call)
+static bp_status allow(void *user, const device_call *call)
 {
     (void)user;
     (void)call;
@@ -164,7 +165,7 @@ static void test_null_and_trace(void **state)
     bp_event *event;
     void *self, *space;
     RETRY_OUT(null, bp_device_create_null(&null));
-    RETRY_OUT(device, bp_device_create_trace(null, allow, NULL, &device));
+    RETRY_OUT(device, trace_device_create(null, allow, NULL, &device));
     bp_device_destroy(&null);
     RETRY_OUT(stream, bp_stream_create(device, NULL, &stream));
     RETRY_OUT(event, bp_event_create(device, &event));

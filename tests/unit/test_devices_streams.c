@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "../support/trace_device.h"
 #include "devices/host.h"
 
 #define THREADS 4
@@ -542,17 +543,17 @@ static void test_points_gone_round(void **state)
 
 /* Holds one call up, or refuses it: the first of an operation, with this event if it is not NULL. */
 typedef struct hold_up {
-    bp_device_operation operation;
+    device_operation operation;
     const void *event;
     bool refuse;
     atomic_bool arrived, go_on;
     atomic_int events_destroyed;
 } hold_up;
 
-static bp_status hold(void *user, const bp_device_call *call)
+static bp_status hold(void *user, const device_call *call)
 {
     hold_up *h = user;
-    if (call->operation == BP_OP_EVENT_DESTROY)
+    if (call->operation == OP_EVENT_DESTROY)
         atomic_fetch_add(&h->events_destroyed, 1);
     if (call->operation != h->operation || (h->event != NULL && call->event != h->event) ||
         atomic_exchange(&h->arrived, true))
@@ -575,9 +576,9 @@ static void test_point_that_is_not_recorded(void **state)
 {
     (void)state;
     for (int refuse = 0; refuse < 2; refuse++) {
-        hold_up h = {.operation = BP_OP_EVENT_RECORD, .event = &h, .refuse = refuse != 0};
+        hold_up h = {.operation = OP_EVENT_RECORD, .event = &h, .refuse = refuse != 0};
         bp_device *inner = make_device(0, 0), *device;
-        assert_ok(bp_device_create_trace(inner, hold, &h, &device));
+        assert_ok(trace_device_create(inner, hold, &h, &device));
         bp_device_destroy(&inner);
         bp_stream *a = make_stream(device), *b = make_stream(device);
         static atomic_bool open;
@@ -724,9 +725,9 @@ static void *destroy_stream(void *argument)
 static void test_destroy_while_waited_for(void **state)
 {
     (void)state;
-    hold_up h = {.operation = BP_OP_STREAM_WAIT};
+    hold_up h = {.operation = OP_STREAM_WAIT};
     bp_device *inner = make_device(0, 0), *device;
-    assert_ok(bp_device_create_trace(inner, hold, &h, &device));
+    assert_ok(trace_device_create(inner, hold, &h, &device));
     bp_device_destroy(&inner);
     bp_stream *streams[2] = {make_stream(device), make_stream(device)};
     pthread_t waiter, destroyer;
@@ -755,9 +756,9 @@ static void test_destroy_while_waited_for(void **state)
 static void test_destroy_while_recorded(void **state)
 {
     (void)state;
-    hold_up h = {.operation = BP_OP_EVENT_RECORD};
+    hold_up h = {.operation = OP_EVENT_RECORD};
     bp_device *inner = make_device(0, 0), *device;
-    assert_ok(bp_device_create_trace(inner, hold, &h, &device));
+    assert_ok(trace_device_create(inner, hold, &h, &device));
     bp_device_destroy(&inner);
     bp_stream *stream = make_stream(device);
     pthread_t recorder, destroyer;

@@ -36,12 +36,10 @@ static const char *lives_of(const bp_packing_file *file)
     static char text[512];
     const bp_packing *packing = bp_packing_file_packing(file);
     size_t used = 0;
-    for (size_t i = 0; i < bp_packing_interval_count(packing); i++) {
-        size_t item;
-        uint64_t begin, end;
-        assert_ok(bp_packing_interval(packing, i, &item, &begin, &end));
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%zu:[%llu,%llu)", i > 0 ? " " : "", item,
-                                 (unsigned long long)begin, (unsigned long long)end);
+    for (size_t i = 0; i < bp_packing_get_info(packing)->interval_count; i++) {
+        const bp_packing_interval interval = bp_packing_get_info(packing)->intervals[i];
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%u:[%llu,%llu)", i > 0 ? " " : "", interval.item,
+                                 (unsigned long long)interval.begin, (unsigned long long)interval.end);
     }
     return text;
 }
@@ -51,9 +49,9 @@ static void test_rows(void **state)
     (void)state;
     bp_packing_file *file = parse_good("id,lower,upper,size,gaps\na,0,9,100,1-4\nb,2,5,7,\n");
     const bp_packing *packing = bp_packing_file_packing(file);
-    assert_int_equal(bp_packing_item_count(packing), 2);
-    assert_int_equal(bp_packing_item_size(packing, 0), 100);
-    assert_int_equal(bp_packing_item_size(packing, 1), 7);
+    assert_int_equal(bp_packing_get_info(packing)->item_count, 2);
+    assert_int_equal(bp_packing_get_info(packing)->sizes[0], 100);
+    assert_int_equal(bp_packing_get_info(packing)->sizes[1], 7);
     assert_string_equal(bp_packing_file_id(file, 0), "a");
     assert_string_equal(bp_packing_file_id(file, 1), "b");
     assert_null(bp_packing_file_id(file, 2));
@@ -72,7 +70,7 @@ static void test_columns_in_any_order(void **state)
     (void)state;
     bp_packing_file *file = parse_good("offset,size,gaps,upper,id,lower\n50,8,,7,x,3\n0,9,4-5,6,y,3\n");
     const uint64_t *offsets = bp_packing_file_offsets(file);
-    assert_int_equal(bp_packing_item_size(bp_packing_file_packing(file), 1), 9);
+    assert_int_equal(bp_packing_get_info(bp_packing_file_packing(file))->sizes[1], 9);
     assert_int_equal(offsets[0], 50);
     assert_int_equal(offsets[1], 0);
     assert_string_equal(bp_packing_file_id(file, 1), "y");
@@ -85,7 +83,7 @@ static void assert_reads_like_plain(const char *text)
     bp_packing_file *file = parse_good(text);
     assert_string_equal(bp_packing_file_id(file, 0), "a");
     assert_string_equal(lives_of(file), "0:[0,2) 1:[2,5)");
-    assert_int_equal(bp_packing_item_size(bp_packing_file_packing(file), 1), 7);
+    assert_int_equal(bp_packing_get_info(bp_packing_file_packing(file))->sizes[1], 7);
     bp_packing_file_destroy(&file);
 }
 
@@ -135,7 +133,7 @@ static void test_largest_numbers(void **state)
     bp_packing_file *file = parse_good("id,lower,upper,size,gaps,offset\n"
                                        "a,0,18446744073709551615,18446744073709551615,1-18446744073709551614,0\n"
                                        "b,007,8,0,,18446744073709551615\n");
-    assert_true(bp_packing_item_size(bp_packing_file_packing(file), 0) == UINT64_MAX);
+    assert_true(bp_packing_get_info(bp_packing_file_packing(file))->sizes[0] == UINT64_MAX);
     assert_true(bp_packing_file_offsets(file)[1] == UINT64_MAX);
     assert_string_equal(lives_of(file), "0:[0,1) 0:[18446744073709551614,18446744073709551615) 1:[7,8)");
     bp_packing_file_destroy(&file);
@@ -280,7 +278,7 @@ static const char *written(const char *text, const uint64_t *offsets)
     bp_packing_file *file = parse_good(text), *again = NULL;
     assert_ok(bp_packing_file_write(file, offsets, in_scratch("out.csv")));
     assert_ok(bp_packing_file_read(in_scratch("out.csv"), &again));
-    size_t count = bp_packing_item_count(bp_packing_file_packing(file));
+    size_t count = bp_packing_get_info(bp_packing_file_packing(file))->item_count;
     assert_memory_equal(bp_packing_file_offsets(again), offsets, count * sizeof *offsets);
     for (size_t i = 0; i < count; i++)
         assert_string_equal(bp_packing_file_id(again, i), bp_packing_file_id(file, i));
@@ -339,17 +337,13 @@ static void test_large(void **state)
     assert_int_equal(fclose(out), 0);
     bp_packing_file *file;
     assert_ok(parse_bytes(text, bytes, &file));
-    assert_int_equal(bp_packing_item_count(bp_packing_file_packing(file)), 5001);
-    assert_int_equal(bp_packing_interval_count(bp_packing_file_packing(file)), 2 * 5000 + 10001);
+    assert_int_equal(bp_packing_get_info(bp_packing_file_packing(file))->item_count, 5001);
+    assert_int_equal(bp_packing_get_info(bp_packing_file_packing(file))->interval_count, 2 * 5000 + 10001);
     assert_string_equal(bp_packing_file_id(file, 4321), "item 4321");
-    size_t item;
-    uint64_t begin, end;
-    assert_ok(bp_packing_interval(bp_packing_file_packing(file), 10000 + 7, &item, &begin, &end));
-    assert_int_equal(item, 5000);
-    assert_int_equal(begin, 14);
-    assert_int_equal(end, 15);
-    assert_fails(bp_packing_interval(bp_packing_file_packing(file), 20001, &item, &begin, &end),
-                 BP_ERR_INVALID_ARGUMENT, "20001 of 20001");
+    const bp_packing_interval interval = bp_packing_get_info(bp_packing_file_packing(file))->intervals[10000 + 7];
+    assert_int_equal(interval.item, 5000);
+    assert_int_equal(interval.begin, 14);
+    assert_int_equal(interval.end, 15);
     bp_packing_file_destroy(&file);
     free(text);
 }

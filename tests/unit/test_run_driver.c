@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "../support/trace_device.h"
+#include "devices/device.h"
 #include "driver.h"
 #include "pattern.h"
 
@@ -486,18 +488,18 @@ static void test_forgotten_waits_are_found(void **state)
 
 static int calls_left;
 
-static bp_status fail_once(void *user, const bp_device_call *call)
+static bp_status fail_once(void *user, const device_call *call)
 {
     (void)user;
     switch (call->operation) { /* what undoes must not fail here: nobody could go on */
-    case BP_OP_UNRESERVE:
-    case BP_OP_DECOMMIT:
-    case BP_OP_UNMAP:
-    case BP_OP_FREE:
-    case BP_OP_STREAM_DESTROY:
-    case BP_OP_EVENT_DESTROY:
-    case BP_OP_STREAM_SYNCHRONIZE:
-    case BP_OP_SYNCHRONIZE: return BP_OK;
+    case OP_UNRESERVE:
+    case OP_DECOMMIT:
+    case OP_UNMAP:
+    case OP_FREE:
+    case OP_STREAM_DESTROY:
+    case OP_EVENT_DESTROY:
+    case OP_STREAM_SYNCHRONIZE:
+    case OP_SYNCHRONIZE: return BP_OK;
     default: return --calls_left == 0 ? bp_error_record(BP_ERR_NO_DEVICE_MEMORY, "one call failed") : BP_OK;
     }
 }
@@ -510,7 +512,7 @@ static void test_failing_devices(void **state)
     for (int at = 1; failed; at += at < 200 ? 7 : 61) {
         bp_device *host, *device;
         OK(bp_device_create_host(NULL, &host));
-        OK(bp_device_create_trace(host, fail_once, NULL, &device));
+        OK(trace_device_create(host, fail_once, NULL, &device));
         bp_device_destroy(&host);
         calls_left = at;
         outcome o = drive(&w, device, true, 2);

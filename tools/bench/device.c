@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "devices/cuda_driver.h"
 #include "machine.h"
 
 static bp_status make_host(bench_device *d)
@@ -22,7 +23,7 @@ static bp_status make_host(bench_device *d)
 /* What the driver says. The context is current for the question only. */
 static bp_status ask_memory(int32_t ordinal, uint64_t *free_bytes, uint64_t *all_bytes)
 {
-    bp_cuda_driver driver = {.size = sizeof driver};
+    bp_cuda_driver driver;
     int number;
     void *context;
     size_t left = 0, total = 0;
@@ -47,20 +48,18 @@ static bp_status ask_memory(int32_t ordinal, uint64_t *free_bytes, uint64_t *all
 static bp_status make_cuda(int32_t ordinal, bench_device *d)
 {
     bp_cuda_config config;
-    bp_cuda_info info = {.size = sizeof info};
     uint64_t all;
     bp_status status = bp_cuda_config_init(&config, sizeof config);
     config.ordinal = ordinal;
     if (status == BP_OK)
         status = bp_device_create_cuda(&config, &d->device);
-    if (status == BP_OK)
-        status = bp_cuda_info_get(d->device, &info);
-    if (status == BP_OK)
-        status = ask_memory(ordinal, &d->free_bytes, &all);
-    snprintf(d->model, sizeof d->model, "%s", info.name);
-    d->granularity = info.recommended_granularity > info.multicast_granularity ? info.recommended_granularity
-                                                                               : info.multicast_granularity;
-    return status;
+    if (status != BP_OK)
+        return status;
+    const bp_cuda_info *info = bp_cuda_get_info(d->device);
+    snprintf(d->model, sizeof d->model, "%s", info->name);
+    d->granularity = info->recommended_granularity > info->multicast_granularity ? info->recommended_granularity
+                                                                                 : info->multicast_granularity;
+    return ask_memory(ordinal, &d->free_bytes, &all);
 }
 
 bp_status bench_device_init(bool cuda, int32_t ordinal, bench_device *d)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bench/gemm.h"
+#include "devices/cuda_driver.h"
 
 /* cublas_api.h and library_types.h: CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_*, CUBLAS_COMPUTE_32F and its variant without TF32,
  * CUBLAS_GEMM_DEFAULT. */
@@ -125,7 +126,6 @@ static bp_status make_handle(cublas_gemm *g, const bench_device *device, int32_t
 {
     uint64_t native = 0;
     void *stream; /* the same bits */
-    g->driver.size = sizeof g->driver;
     bp_status status = bp_cuda_driver_load(NULL, &g->driver);
     if (status == BP_OK)
         status = bp_stream_native(device->stream, &native);

@@ -179,22 +179,20 @@ static bp_status with_tensors(head_bench *h)
 static int run_head(head_bench *h)
 {
     bench *b = h->bench;
-    bp_lm_head_info info = {.size = sizeof info};
     bp_status status = make_head(h);
     if (status == BP_ERR_NO_DEVICE_MEMORY) {
         bench_refuse_row(h->row, bp_error_detail());
         return EXIT_GO_ON;
     }
-    if (status == BP_OK)
-        status = bp_lm_head_info_get(h->head, &info);
     if (status != BP_OK)
         return bench_fail(b, status);
-    int code = bench_note_kernels(b, info.kernels, info.threads);
+    const bp_lm_head_info *info = bp_lm_head_get_info(h->head);
+    int code = bench_note_kernels(b, info->kernels, info->threads);
     if (code != EXIT_GO_ON)
         return code;
-    snprintf(b->products, sizeof b->products, "%s", info.products);
-    h->row->workspace_bytes = info.workspace_bytes;
-    h->row->planned_bytes = info.planned_bytes;
+    snprintf(b->products, sizeof b->products, "%s", info->products);
+    h->row->workspace_bytes = info->workspace_bytes;
+    h->row->planned_bytes = info->planned_bytes;
     status = with_tensors(h);
     return status == BP_OK ? EXIT_GO_ON : bench_fail(b, status);
 }

@@ -123,18 +123,16 @@ static bp_status warm_up(logits_bench *l, bench_row *row)
 {
     bench *b = l->bench;
     bench_sample sample = {0};
-    bp_logprob_info info = {.size = sizeof info};
+    const bp_logprob_info *info = bp_logprob_get_info(l->client);
     bp_status status = bench_poison(b, l->shape);
     if (status == BP_OK)
         status = measure(l, row, 1, &sample);
     if (status == BP_OK)
         status = bench_row_memory(b, &row->peak_bytes);
     if (status == BP_OK)
-        status = bp_logprob_info_get(l->client, &info);
-    if (status == BP_OK)
         status = bench_check_logits(b, row);
-    row->workspace_bytes = info.workspace_bytes;
-    row->planned_bytes = info.planned_bytes;
+    row->workspace_bytes = info->workspace_bytes;
+    row->planned_bytes = info->planned_bytes;
     l->repeats = bench_repeats(&sample);
     return status;
 }
@@ -192,18 +190,16 @@ static bp_status with_tensors(logits_bench *l)
 static int run_client(logits_bench *l)
 {
     bench *b = l->bench;
-    bp_logprob_info info = {.size = sizeof info};
     bp_status status = make_client(l);
     if (status == BP_ERR_NO_DEVICE_MEMORY) {
         for (size_t i = 0; i < b->options->chunk.count; i++)
             bench_refuse_row(&l->rows[i], bp_error_detail());
         return EXIT_GO_ON;
     }
-    if (status == BP_OK)
-        status = bp_logprob_info_get(l->client, &info);
     if (status != BP_OK)
         return bench_fail(b, status);
-    int code = bench_note_kernels(b, info.kernels, info.threads);
+    const bp_logprob_info *info = bp_logprob_get_info(l->client);
+    int code = bench_note_kernels(b, info->kernels, info->threads);
     if (code != EXIT_GO_ON)
         return code;
     status = with_tensors(l);

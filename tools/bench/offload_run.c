@@ -123,11 +123,13 @@ static bp_status note_backing(bench_offload *b)
     b->kept.size = sizeof b->kept;
     b->pinned = true;
     bp_status status = bp_pinned_statistics_get(g->kept, &b->kept);
-    for (uint32_t i = 0; status == BP_OK && i < g->count; i++) {
-        bp_offload_group group = {.size = sizeof group};
-        status = bp_offload_group_find(g->offload, g->names[i], &group);
-        b->host_bytes += group.host_bytes;
-        b->pinned = b->pinned && group.pinned != 0;
+    bp_offload_group groups[BENCH_OFFLOAD_MOST_GROUPS] = {{.size = sizeof groups[0]}};
+    size_t count = 0;
+    if (status == BP_OK)
+        status = bp_offload_groups(g->offload, groups, BENCH_OFFLOAD_MOST_GROUPS, &count);
+    for (size_t i = 0; i < count && i < BENCH_OFFLOAD_MOST_GROUPS; i++) { /* all of them are the bench's */
+        b->host_bytes += groups[i].host_bytes;
+        b->pinned = b->pinned && groups[i].pinned != 0;
     }
     return status;
 }

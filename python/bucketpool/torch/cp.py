@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi
-from .._library import call, configured, filled, made
+from .._library import call, configured, made, viewed
 from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
@@ -81,7 +81,7 @@ class PackedSplit:
                             sequences=len(begins) - 1, ranks=self.ranks, rank=self.rank, multiple=multiple,
                             last_is_dummy=int(last_is_dummy))
         self._handle = made(library().bp_cp_split_create, ctypes.byref(config))
-        info = filled(library().bp_cp_split_info_get, _abi.bp_cp_split_info, self._handle)
+        info = viewed(library().bp_cp_split_get_info, self._handle)
         self.sequences, self.longest = info.sequences, info.longest
         self.packed_tokens, self.padded_tokens = info.packed_tokens, info.padded_tokens
         self.local_tokens = info.local_tokens

@@ -26,7 +26,7 @@ def served_on_device(**options):
 
 
 def lent(pool):
-    return core().bp_pool_lent_count(pool.handle)
+    return core().bp_pool_export_count(pool.handle)
 
 
 @pytest.mark.parametrize("name, dtype", [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16),

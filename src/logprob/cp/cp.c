@@ -4,23 +4,23 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "core/structs.h"
+#include "devices/clients.h"
 #include "logprob/agreement.h"
 #include "logprob/base.h"
 
 static const char *const call = "bp_cp_create";
 
+static const bp_cp_config cp_config_defaults = {.size = sizeof cp_config_defaults};
+
 bp_status bp_cp_config_init(bp_cp_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cp_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_cp_config){.size = sizeof *config};
-    return BP_OK;
+    return bp_struct_init("bp_cp_config_init", config, size, &cp_config_defaults, sizeof cp_config_defaults);
 }
 
 static bp_status make_workspace(bp_device *device, const bp_cp_config *config, bp_cp *cp)
 {
-    const uint64_t ranks = cp->comm != NULL ? bp_comm_ranks(cp->comm) : 1;
+    const uint64_t ranks = cp->comm != NULL ? bp_comm_get_info(cp->comm)->ranks : 1;
     const uint64_t slice = config->max_gathered_bytes / ranks;
     const bp_workspace_need needs[BP_CP_WORKSPACES] = {{"gathered", config->max_gathered_bytes, BP_STAGE_OWN},
                                                        {"slice", slice, BP_STAGE_OWN}};
@@ -59,8 +59,9 @@ static bp_status compare(const bp_cp_config *config, bp_status status)
 
 bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp)
 {
-    if (config == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a configuration of %zu bytes", call, sizeof *config);
+    bp_cp_config own = cp_config_defaults;
+    BP_TRY(bp_struct_read(call, config, false, &own, sizeof own));
+    config = &own;
     bp_status status = BP_OK;
     bp_cp *made = calloc(1, sizeof *made);
     if (device == NULL || cp == NULL)

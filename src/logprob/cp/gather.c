@@ -1,6 +1,7 @@
 /* Everybody's local tokens to everybody, and its backward. */
 #include "core/arith.h"
 #include "core/fail.h"
+#include "devices/clients.h"
 #include "logprob/agreement.h"
 #include "logprob/base.h"
 #include "logprob/cp/cp.h"
@@ -26,10 +27,11 @@ static bp_status check_ranks(const bp_cp *cp, const gathering *g)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "%s: a split for %u CP ranks, but this client was made without their communicator", g->call,
                        info->ranks);
-    if (cp->comm != NULL && (info->ranks != bp_comm_ranks(cp->comm) || info->rank != bp_comm_rank(cp->comm)))
+    if (cp->comm != NULL &&
+        (info->ranks != bp_comm_get_info(cp->comm)->ranks || info->rank != bp_comm_get_info(cp->comm)->rank))
         return bp_fail(BP_ERR_MISMATCH,
                        "%s: a split for rank %u of %u CP ranks, the communicator has %u and this is rank %u", g->call,
-                       info->rank, info->ranks, bp_comm_ranks(cp->comm), bp_comm_rank(cp->comm));
+                       info->rank, info->ranks, bp_comm_get_info(cp->comm)->ranks, bp_comm_get_info(cp->comm)->rank);
     return BP_OK;
 }
 

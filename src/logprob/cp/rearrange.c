@@ -3,18 +3,19 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/structs.h"
+#include "devices/clients.h"
 #include "logprob/arguments.h"
 #include "logprob/base.h"
 #include "logprob/cp/cp.h"
 
+static const bp_cp_rearrangement cp_rearrangement_defaults = {
+    .size = sizeof cp_rearrangement_defaults, .from_order = BP_CP_PACKED, .to_order = BP_CP_LOCAL, .shift = BP_CP_KEEP};
+
 bp_status bp_cp_rearrangement_init(bp_cp_rearrangement *rearrangement, size_t size)
 {
-    if (rearrangement == NULL || size < sizeof *rearrangement)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cp_rearrangement_init: size %zu, expected at least %zu", size,
-                       sizeof *rearrangement);
-    *rearrangement = (bp_cp_rearrangement){
-        .size = sizeof *rearrangement, .from_order = BP_CP_PACKED, .to_order = BP_CP_LOCAL, .shift = BP_CP_KEEP};
-    return BP_OK;
+    return bp_struct_init("bp_cp_rearrangement_init", rearrangement, size, &cp_rearrangement_defaults,
+                          sizeof cp_rearrangement_defaults);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------------------------------- */
@@ -140,11 +141,11 @@ bp_status bp_cp_rearrange(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearr
                           bp_stream *stream)
 {
     const char *call = "bp_cp_rearrange";
-    bp_cp_rearrangement checked;
-    if (cp == NULL || split == NULL || rearrangement == NULL || rearrangement->size < sizeof *rearrangement)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client, a split and a rearrangement of %zu bytes", call,
-                       sizeof *rearrangement);
-    BP_TRY(check(call, split, rearrangement, &checked));
+    bp_cp_rearrangement own = cp_rearrangement_defaults, checked;
+    if (cp == NULL || split == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client and a split", call);
+    BP_TRY(bp_struct_read(call, rearrangement, false, &own, sizeof own));
+    BP_TRY(check(call, split, &own, &checked));
     bp_stream *used = stream != NULL ? stream : cp->own;
     BP_TRY(bp_stream_check(used, cp->device, call));
     return bp_call_end(cp->own, stream, bp_cp_enqueue(cp, split, &checked, used));

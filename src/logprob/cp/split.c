@@ -6,6 +6,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "core/structs.h"
 #include "logprob/agreement.h"
 
 static const char *const call = "bp_cp_split_create";
@@ -27,13 +28,13 @@ bp_status bp_cp_multiple(uint32_t ranks, uint32_t tp, int fp8, uint64_t *multipl
     return BP_OK;
 }
 
+static const bp_cp_split_config cp_split_config_defaults = {
+    .size = sizeof cp_split_config_defaults, .cu_dtype = BP_DTYPE_INT64, .ranks = 1};
+
 bp_status bp_cp_split_config_init(bp_cp_split_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cp_split_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_cp_split_config){.size = sizeof *config, .cu_dtype = BP_DTYPE_INT64, .ranks = 1};
-    return BP_OK;
+    return bp_struct_init("bp_cp_split_config_init", config, size, &cp_split_config_defaults,
+                          sizeof cp_split_config_defaults);
 }
 
 /* ---- what the caller says ------------------------------------------------------------------------------------------- */
@@ -44,10 +45,11 @@ static bp_status check_ranks(const bp_cp_split_config *config)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: rank %u of %u CP ranks", call, config->rank, config->ranks);
     if (config->comm == NULL)
         return BP_OK;
-    if (bp_comm_ranks(config->comm) != config->ranks || bp_comm_rank(config->comm) != config->rank)
+    if (bp_comm_get_info(config->comm)->ranks != config->ranks || bp_comm_get_info(config->comm)->rank != config->rank)
         return bp_fail(BP_ERR_MISMATCH,
                        "%s: rank %u of %u CP ranks, but the communicator has %u ranks, and this is rank %u of them",
-                       call, config->rank, config->ranks, bp_comm_ranks(config->comm), bp_comm_rank(config->comm));
+                       call, config->rank, config->ranks, bp_comm_get_info(config->comm)->ranks,
+                       bp_comm_get_info(config->comm)->rank);
     return BP_OK;
 }
 
@@ -197,7 +199,6 @@ static void describe(const bp_cp_split_config *config, bp_cp_split *split)
 {
     bp_cp_split_info *info = &split->info;
     const uint64_t n = info->sequences;
-    info->size = sizeof *info;
     info->ranks = config->ranks;
     info->rank = config->rank;
     info->data_sequences = config->sequences - (config->last_is_dummy != 0);
@@ -254,9 +255,9 @@ static bp_status compare(bp_comm *comm, const bp_cp_split *split, bp_status stat
 
 bp_status bp_cp_split_create(const bp_cp_split_config *config, bp_cp_split **split)
 {
-    if (config == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a configuration of %zu bytes and an output", call,
-                       sizeof *config);
+    bp_cp_split_config own = cp_split_config_defaults;
+    BP_TRY(bp_struct_read(call, config, false, &own, sizeof own));
+    config = &own;
     bp_cp_split *made = NULL;
     bp_status status =
         split != NULL ? make(config, &made) : bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs an output", call);
@@ -277,11 +278,7 @@ void bp_cp_split_destroy(bp_cp_split **split)
     *split = NULL;
 }
 
-bp_status bp_cp_split_info_get(const bp_cp_split *split, bp_cp_split_info *info)
+const bp_cp_split_info *bp_cp_split_get_info(const bp_cp_split *split)
 {
-    if (split == NULL || info == NULL || info->size < sizeof *info)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cp_split_info_get: needs a split and an output of %zu bytes",
-                       sizeof *info);
-    *info = split->info;
-    return BP_OK;
+    return split != NULL ? &split->info : NULL;
 }

@@ -160,12 +160,11 @@ static bp_status find_kernels(cuda_engine *engine)
 
 static bp_status check_device(const bp_device *device)
 {
-    bp_cuda_info info = {.size = sizeof info};
-    BP_TRY(bp_cuda_info_get(device, &info));
-    if (info.compute_major < LEAST_MAJOR)
+    const bp_cuda_info *info = bp_cuda_get_info(device);
+    if (info->compute_major < LEAST_MAJOR)
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "%s has compute capability %d.%d: log-probability kernels need %d.0 or later", info.name,
-                       info.compute_major, info.compute_minor, LEAST_MAJOR);
+                       "%s has compute capability %d.%d: log-probability kernels need %d.0 or later", info->name,
+                       info->compute_major, info->compute_minor, LEAST_MAJOR);
     return BP_OK;
 }
 

@@ -16,8 +16,7 @@ bp_status bp_cuda_launch_work(const bp_cuda_kernel *kernel, uint64_t blocks, uin
                               const void *work, bp_stream *stream)
 {
     void *arguments[] = {(void *)work};
-    bp_cuda_grid grid = {.size = sizeof grid,
-                         .blocks = {blocks < MOST_BLOCKS ? (uint32_t)blocks : MOST_BLOCKS, (uint32_t)parts, 1},
+    bp_cuda_grid grid = {.blocks = {blocks < MOST_BLOCKS ? (uint32_t)blocks : MOST_BLOCKS, (uint32_t)parts, 1},
                          .threads = {threads, 1, 1}};
     return blocks == 0 ? BP_OK : bp_cuda_launch(kernel, &grid, arguments, stream);
 }

@@ -2,7 +2,7 @@
 #ifndef BP_LOGPROB_CUDA_LAUNCH_H
 #define BP_LOGPROB_CUDA_LAUNCH_H
 
-#include <bucketpool/cuda.h>
+#include "devices/clients.h"
 
 #define BP_CUDA_THREADS 128u /* of a block: what kernels are compiled for, but where a header says otherwise */
 

@@ -3,12 +3,11 @@
  * block by block. */
 #include "logprob/products.h"
 
-#include <bucketpool/cuda.h>
-
 #include <stdlib.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "devices/clients.h"
 #include "logprob/cuda/cublas.h"
 #include "logprob/cuda/rows.h"
 
@@ -221,10 +220,11 @@ static bp_status start(cublas *c, uint64_t rows, uint64_t hidden, bp_dtype dtype
         .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad, .place = place};
     static const bp_products_ops without = {
         .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad};
-    bp_cuda_info info = {.size = sizeof info};
-    BP_TRY(bp_cuda_info_get(c->device, &info));
+    const bp_cuda_info *info = bp_cuda_get_info(c->device);
+    if (info == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuBLAS needs a cuda device, not %s", bp_device_name(c->device));
     BP_TRY(choose_scratch(c, rows, hidden, dtype));
-    BP_TRY(bp_cublas_open(info.driver_version, &c->library));
+    BP_TRY(bp_cublas_open(info->driver_version, &c->library));
     BP_TRY(start_handle(c));
     BP_TRY(start_rows(c));
     c->products.ops = c->rows != NULL ? &with_kernels : &without;

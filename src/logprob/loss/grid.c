@@ -17,7 +17,7 @@ static const char *const same[] = {"tp", "cp", "dp", "max_sequences", "gradients
 
 static bp_status check_sizes(const bp_loss_config *config)
 {
-    const uint64_t ranks = config->comm != NULL ? bp_comm_ranks(config->comm) : 1;
+    const uint64_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
     uint64_t places;
     if (config->tp == 0 || config->cp == 0 || config->dp == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: tp %u, cp %u, dp %u: none may be 0", call, config->tp, config->cp,
@@ -79,7 +79,7 @@ static bp_status make_room(bp_comm *comm, uint32_t ranks, bp_told **told)
 
 bp_status bp_loss_grid_init(const bp_loss_config *config, bp_status status, bp_loss_grid *grid)
 {
-    const uint32_t ranks = config->comm != NULL ? bp_comm_ranks(config->comm) : 1;
+    const uint32_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
     bp_told few[BP_MOST_RANKS], *told = few;
     if (ranks > BP_MOST_RANKS)
         BP_TRY(make_room(config->comm, ranks, &told));

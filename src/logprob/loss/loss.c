@@ -5,19 +5,19 @@
 #include <stdlib.h>
 
 #include "core/arith.h"
+#include "core/structs.h"
+#include "devices/clients.h"
 #include "logprob/agreement.h"
 #include "logprob/base.h"
 
 static const char *const call = "bp_loss_create";
 
+static const bp_loss_config loss_config_defaults = {
+    .size = sizeof loss_config_defaults, .tp = 1, .cp = 1, .dp = 1, .epsilon = 1e-5, .gradients = BP_LOSS_AVERAGED};
+
 bp_status bp_loss_config_init(bp_loss_config *config, size_t size)
 {
-    if (config == NULL || size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_config_init: size %zu, expected at least %zu", size,
-                       sizeof *config);
-    *config = (bp_loss_config){
-        .size = sizeof *config, .tp = 1, .cp = 1, .dp = 1, .epsilon = 1e-5, .gradients = BP_LOSS_AVERAGED};
-    return BP_OK;
+    return bp_struct_init("bp_loss_config_init", config, size, &loss_config_defaults, sizeof loss_config_defaults);
 }
 
 static bp_status check_config(const bp_loss_config *config)
@@ -78,7 +78,7 @@ static bp_status make(bp_device *device, const bp_loss_config *config, bp_loss *
     loss->grid.tp_rank = config->tp_rank;
     loss->grid.cp_rank = config->cp_rank;
     loss->grid.dp_rank = config->dp_rank;
-    BP_TRY(make_words(config, config->comm != NULL ? bp_comm_ranks(config->comm) : 1, loss));
+    BP_TRY(make_words(config, config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1, loss));
     BP_TRY(bp_engine_create(device, config->threads, BP_KERNELS_PLAIN, 1, &loss->engine));
     BP_TRY(bp_stream_create(device, "loss", &loss->own));
     BP_TRY(bp_event_create(device, &loss->done));
@@ -100,8 +100,9 @@ static void finish(bp_loss *loss)
 
 bp_status bp_loss_create(bp_device *device, const bp_loss_config *config, bp_loss **loss)
 {
-    if (config == NULL || config->size < sizeof *config)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a configuration of %zu bytes", call, sizeof *config);
+    bp_loss_config own = loss_config_defaults;
+    BP_TRY(bp_struct_read(call, config, false, &own, sizeof own));
+    config = &own;
     bp_status status = BP_OK;
     bp_loss unmade = {0}; /* where there is no memory, the other ranks must still learn of it */
     bp_loss *made = calloc(1, sizeof *made);
@@ -116,6 +117,7 @@ bp_status bp_loss_create(bp_device *device, const bp_loss_config *config, bp_los
         free(made);
         return status;
     }
+    made->info = (bp_loss_info){.pool = made->workspace.pool, .sequences = made->sequences};
     *loss = made;
     return BP_OK;
 }
@@ -132,7 +134,7 @@ void bp_loss_destroy(bp_loss **loss)
     free(gone);
 }
 
-bp_pool *bp_loss_pool(const bp_loss *loss)
+const bp_loss_info *bp_loss_get_info(const bp_loss *loss)
 {
-    return loss == NULL ? NULL : loss->workspace.pool;
+    return loss != NULL ? &loss->info : NULL;
 }

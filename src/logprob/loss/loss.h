@@ -56,7 +56,7 @@ struct bp_loss {
     bool has_statistics;
     bp_loss_statistics statistics;
     bp_loss_sequence *sequences; /* of this DP rank */
-    uint64_t sequence_count;
+    bp_loss_info info;
 };
 
 static inline uint32_t bp_loss_rank_at(const bp_loss_grid *grid, uint32_t dp, uint32_t cp, uint32_t tp)

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "core/arith.h"
+#include "core/structs.h"
 #include "logprob/loss/loss.h"
 
 #define SAME 1e-4 /* relative; different tokens are far beyond it */
@@ -103,7 +104,7 @@ static bp_status check_ranks(const bp_loss *loss)
 /* A sequence, all its CP ranks together; of TP ranks one. */
 static bp_loss_sequence sum_sequence(const bp_loss *loss, uint32_t dp, uint64_t index, bool has_logprob)
 {
-    bp_loss_sequence sequence = {.size = sizeof sequence};
+    bp_loss_sequence sequence = {0};
     for (uint32_t c = 0; c < loss->grid.cp; c++) {
         const bp_loss_record *record = bp_loss_word_of(loss, bp_loss_rank_at(&loss->grid, dp, c, 0))->records + index;
         sequence.valid += record->valid;
@@ -159,66 +160,45 @@ bp_status bp_loss_combine(bp_loss *loss)
     }
     divide(&made);
     loss->statistics = made;
-    loss->sequence_count = loss->mine->sequences;
     return BP_OK;
 }
 
 /* ---- for callers ---------------------------------------------------------------------------------------------------- */
 
+static const bp_loss_statistics loss_statistics_defaults = {
+    .size = sizeof loss_statistics_defaults, .logit_min = INFINITY, .logit_max = -INFINITY};
+
 bp_status bp_loss_statistics_init(bp_loss_statistics *statistics, size_t size)
 {
-    if (statistics == NULL || size < sizeof *statistics)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_init: size %zu, expected at least %zu", size,
-                       sizeof *statistics);
-    *statistics = (bp_loss_statistics){.size = sizeof *statistics, .logit_min = INFINITY, .logit_max = -INFINITY};
-    return BP_OK;
+    return bp_struct_init("bp_loss_statistics_init", statistics, size, &loss_statistics_defaults,
+                          sizeof loss_statistics_defaults);
 }
 
 bp_status bp_loss_statistics_get(const bp_loss *loss, bp_loss_statistics *statistics)
 {
-    if (loss == NULL || statistics == NULL || statistics->size < sizeof *statistics)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_get: needs a client and an output of %zu bytes",
-                       sizeof *statistics);
+    if (loss == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_get: needs a client");
     if (!loss->has_statistics)
         return bp_fail(BP_ERR_SCHEDULE, "bp_loss_statistics_get: there was no bp_loss_reduce yet, or the last failed");
-    *statistics = loss->statistics;
-    return BP_OK;
+    return bp_struct_write("bp_loss_statistics_get", &loss->statistics, sizeof loss->statistics, statistics);
 }
 
 bp_status bp_loss_statistics_merge(const bp_loss_statistics *step, bp_loss_statistics *total)
 {
-    if (step == NULL || step->size < sizeof *step || total == NULL || total->size < sizeof *total)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_merge: needs two statistics of %zu bytes",
-                       sizeof *step);
-    bp_loss_statistics sum = *total;
-    if (!bp_add_u64(sum.sequences, step->sequences, &sum.sequences) ||
-        !bp_add_u64(sum.tokens, step->tokens, &sum.tokens) || !bp_add_u64(sum.valid, step->valid, &sum.valid) ||
-        !bp_add_u64(sum.perplexity_sequences, step->perplexity_sequences, &sum.perplexity_sequences))
+    const char *call = "bp_loss_statistics_merge";
+    bp_loss_statistics sum = loss_statistics_defaults, added = loss_statistics_defaults;
+    BP_TRY(bp_struct_read(call, step, false, &added, sizeof added));
+    BP_TRY(bp_struct_read(call, total, false, &sum, sizeof sum));
+    if (!bp_add_u64(sum.sequences, added.sequences, &sum.sequences) ||
+        !bp_add_u64(sum.tokens, added.tokens, &sum.tokens) || !bp_add_u64(sum.valid, added.valid, &sum.valid) ||
+        !bp_add_u64(sum.perplexity_sequences, added.perplexity_sequences, &sum.perplexity_sequences))
         return bp_fail(BP_ERR_OVERFLOW, "bp_loss_statistics_merge: counts do not fit 64 bits");
-    sum.logprob_sum += step->logprob_sum;
-    sum.entropy_sum += step->entropy_sum;
-    sum.perplexity_sum += step->perplexity_sum;
-    sum.logit_min = least(sum.logit_min, step->logit_min);
-    sum.logit_max = greatest(sum.logit_max, step->logit_max);
-    sum.epsilon = step->epsilon;
+    sum.logprob_sum += added.logprob_sum;
+    sum.entropy_sum += added.entropy_sum;
+    sum.perplexity_sum += added.perplexity_sum;
+    sum.logit_min = least(sum.logit_min, added.logit_min);
+    sum.logit_max = greatest(sum.logit_max, added.logit_max);
+    sum.epsilon = added.epsilon;
     divide(&sum);
-    *total = sum;
-    return BP_OK;
-}
-
-uint64_t bp_loss_sequence_count(const bp_loss *loss)
-{
-    return loss != NULL && loss->has_statistics ? loss->sequence_count : 0;
-}
-
-bp_status bp_loss_sequence_get(const bp_loss *loss, uint64_t index, bp_loss_sequence *sequence)
-{
-    if (loss == NULL || sequence == NULL || sequence->size < sizeof *sequence)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_sequence_get: needs a client and an output of %zu bytes",
-                       sizeof *sequence);
-    if (index >= bp_loss_sequence_count(loss))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_sequence_get: sequence %llu of %llu",
-                       (unsigned long long)index, (unsigned long long)bp_loss_sequence_count(loss));
-    *sequence = loss->sequences[index];
-    return BP_OK;
+    return bp_struct_write(call, &sum, sizeof sum, total);
 }

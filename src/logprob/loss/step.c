@@ -1,6 +1,8 @@
 /* A step: sums of micro-batches, the exchange, seeds of gradients. */
 #include <string.h>
 
+#include "core/structs.h"
+#include "devices/clients.h"
 #include "logprob/arguments.h"
 #include "logprob/base.h"
 #include "logprob/cp/split.h"
@@ -16,13 +18,11 @@ bp_status bp_loss_begin(bp_loss *loss)
 
 /* ---- sums ----------------------------------------------------------------------------------------------------------- */
 
+static const bp_loss_values loss_values_defaults = {.size = sizeof loss_values_defaults};
+
 bp_status bp_loss_values_init(bp_loss_values *values, size_t size)
 {
-    if (values == NULL || size < sizeof *values)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_values_init: size %zu, expected at least %zu", size,
-                       sizeof *values);
-    *values = (bp_loss_values){.size = sizeof *values};
-    return BP_OK;
+    return bp_struct_init("bp_loss_values_init", values, size, &loss_values_defaults, sizeof loss_values_defaults);
 }
 
 /* A split of this rank, and as many local tokens as it has, each with a mask. */
@@ -110,8 +110,11 @@ static void count_batch(const bp_cp_split *split, const bp_loss_values *values, 
 static bp_status add(const char *call, bp_loss *loss, const bp_cp_split *split, const bp_loss_values *values,
                      bp_stream *stream)
 {
-    if (split == NULL || values == NULL || values->size < sizeof *values)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a split and values of %zu bytes", call, sizeof *values);
+    bp_loss_values own = loss_values_defaults;
+    if (split == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a split", call);
+    BP_TRY(bp_struct_read(call, values, false, &own, sizeof own));
+    values = &own;
     BP_TRY(bp_stream_check(bp_loss_stream(loss, stream), loss->device, call));
     BP_TRY(bp_check_not_captured(call, bp_loss_stream(loss, stream)));
     BP_TRY(check_values(call, loss, split, values));
@@ -193,10 +196,12 @@ bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream)
     if (loss->mine->status == BP_OK)
         keep_failure(loss->mine, fetch_records(loss, bp_loss_stream(loss, stream)));
     loss->has_statistics = false;
+    loss->info.sequence_count = 0;
     loss->count = BP_COUNT_FAILED;
     BP_TRY(exchange(loss, loss->word_bytes));
     BP_TRY(bp_loss_combine(loss));
     loss->has_statistics = true;
+    loss->info.sequence_count = loss->mine->sequences;
     loss->count = BP_COUNT_KNOWN;
     loss->valid = loss->statistics.valid;
     return BP_OK;

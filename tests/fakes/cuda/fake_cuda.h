@@ -10,7 +10,7 @@
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 
-#include <bucketpool/cuda_driver.h>
+#include "devices/cuda_driver.h"
 
 #include "fake_kernels.h"
 

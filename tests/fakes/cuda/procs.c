@@ -58,8 +58,6 @@ int cuGetProcAddress(const char *name, void **function, int version, uint64_t fl
 FAKE_API void fake_cuda_table(bp_cuda_driver *driver)
 {
     *driver = (bp_cuda_driver){
-        .size = sizeof *driver,
-        .version = BP_CUDA_DRIVER_VERSION,
         .cuInit = cuInit,
         .cuDriverGetVersion = cuDriverGetVersion,
         .cuGetErrorName = cuGetErrorName,

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <bucketpool/cuda_driver.h>
+#include "devices/cuda_driver.h"
 
 #include "abi.h"
 

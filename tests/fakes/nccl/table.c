@@ -7,7 +7,6 @@ void fake_nccl_table(bp_nccl_functions *table)
     int version = fake.set.version;
     fake_unlock();
     *table = (bp_nccl_functions){.size = sizeof *table,
-                                 .version = BP_NCCL_FUNCTIONS_VERSION,
                                  .ncclGetVersion = ncclGetVersion,
                                  .ncclGetErrorString = ncclGetErrorString,
                                  .ncclGetLastError = ncclGetLastError,

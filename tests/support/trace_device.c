@@ -1,11 +1,11 @@
-/* The trace device: another device, with each call shown to a function that may refuse it. */
-#include "devices/device.h"
+#include "trace_device.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
 #include "core/memory.h"
+#include "devices/device.h"
 
 typedef struct trace_device {
     bp_device_ops ops; /* lacks what the inner device lacks */
@@ -13,48 +13,48 @@ typedef struct trace_device {
     bp_device *inner;
     const bp_device_ops *inner_ops;
     void *inner_self;
-    bp_device_trace *trace;
+    device_trace *trace;
     void *user;
 } trace_device;
 
-const char *bp_device_operation_name(bp_device_operation operation)
+const char *device_operation_name(device_operation operation)
 {
     switch (operation) {
-    case BP_OP_RESERVE: return "reserve";
-    case BP_OP_UNRESERVE: return "unreserve";
-    case BP_OP_COMMIT: return "commit";
-    case BP_OP_DECOMMIT: return "decommit";
-    case BP_OP_MAP: return "map";
-    case BP_OP_UNMAP: return "unmap";
-    case BP_OP_PROTECT: return "protect";
-    case BP_OP_ALLOCATE: return "allocate";
-    case BP_OP_FREE: return "free";
-    case BP_OP_STREAM_CREATE: return "stream_create";
-    case BP_OP_STREAM_IMPORT: return "stream_import";
-    case BP_OP_STREAM_DESTROY: return "stream_destroy";
-    case BP_OP_STREAM_SYNCHRONIZE: return "stream_synchronize";
-    case BP_OP_SYNCHRONIZE: return "synchronize";
-    case BP_OP_CALL: return "call";
-    case BP_OP_FILL: return "fill";
-    case BP_OP_COPY: return "copy";
-    case BP_OP_EVENT_CREATE: return "event_create";
-    case BP_OP_EVENT_DESTROY: return "event_destroy";
-    case BP_OP_EVENT_RECORD: return "event_record";
-    case BP_OP_STREAM_WAIT: return "stream_wait";
-    case BP_OP_EVENT_SYNCHRONIZE: return "event_synchronize";
-    case BP_OP_PIN: return "pin";
-    case BP_OP_UNPIN: return "unpin";
-    case BP_OP_CAPTURE_OF: return "capture_of";
-    case BP_OP_GRAPH_BEGIN: return "graph_begin";
-    case BP_OP_GRAPH_END: return "graph_end";
-    case BP_OP_GRAPH_LAUNCH: return "graph_launch";
-    case BP_OP_GRAPH_DESTROY: return "graph_destroy";
+    case OP_RESERVE: return "reserve";
+    case OP_UNRESERVE: return "unreserve";
+    case OP_COMMIT: return "commit";
+    case OP_DECOMMIT: return "decommit";
+    case OP_MAP: return "map";
+    case OP_UNMAP: return "unmap";
+    case OP_PROTECT: return "protect";
+    case OP_ALLOCATE: return "allocate";
+    case OP_FREE: return "free";
+    case OP_STREAM_CREATE: return "stream_create";
+    case OP_STREAM_IMPORT: return "stream_import";
+    case OP_STREAM_DESTROY: return "stream_destroy";
+    case OP_STREAM_SYNCHRONIZE: return "stream_synchronize";
+    case OP_SYNCHRONIZE: return "synchronize";
+    case OP_CALL: return "call";
+    case OP_FILL: return "fill";
+    case OP_COPY: return "copy";
+    case OP_EVENT_CREATE: return "event_create";
+    case OP_EVENT_DESTROY: return "event_destroy";
+    case OP_EVENT_RECORD: return "event_record";
+    case OP_STREAM_WAIT: return "stream_wait";
+    case OP_EVENT_SYNCHRONIZE: return "event_synchronize";
+    case OP_PIN: return "pin";
+    case OP_UNPIN: return "unpin";
+    case OP_CAPTURE_OF: return "capture_of";
+    case OP_GRAPH_BEGIN: return "graph_begin";
+    case OP_GRAPH_END: return "graph_end";
+    case OP_GRAPH_LAUNCH: return "graph_launch";
+    case OP_GRAPH_DESTROY: return "graph_destroy";
     }
     return "invalid";
 }
 
 /* Shows the call. The detail is emptied meanwhile, to see whether the function records one. */
-static bp_status show(trace_device *trace, const bp_device_call *call)
+static bp_status show(trace_device *trace, const device_call *call)
 {
     char before[BP_DETAIL_BYTES];
     snprintf(before, sizeof before, "%s", bp_error_detail());
@@ -63,12 +63,12 @@ static bp_status show(trace_device *trace, const bp_device_call *call)
     if (status == BP_OK)
         return bp_error_record(BP_OK, before);
     if (bp_error_detail()[0] == '\0')
-        return bp_fail(status, "injected failure of %s on device %s: %s", bp_device_operation_name(call->operation),
+        return bp_fail(status, "injected failure of %s on device %s: %s", device_operation_name(call->operation),
                        trace->name, bp_status_name(status));
     return status;
 }
 
-#define SHOW(operation_, ...) BP_TRY(show(self, &(bp_device_call){sizeof(bp_device_call), (operation_), __VA_ARGS__}))
+#define SHOW(operation_, ...) BP_TRY(show(self, &(device_call){(operation_), __VA_ARGS__}))
 
 static void destroy(void *self)
 {
@@ -88,63 +88,63 @@ static bp_status traits(void *self, bp_device_traits *traits)
 static bp_status reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_RESERVE, .bytes = bytes);
+    SHOW(OP_RESERVE, .bytes = bytes);
     return trace->inner_ops->reserve(trace->inner_self, bytes, alignment, address);
 }
 
 static bp_status unreserve(void *self, void *address, uint64_t bytes)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_UNRESERVE, .address = address, .bytes = bytes);
+    SHOW(OP_UNRESERVE, .address = address, .bytes = bytes);
     return trace->inner_ops->unreserve(trace->inner_self, address, bytes);
 }
 
 static bp_status commit(void *self, uint64_t bytes, uint64_t *handle)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_COMMIT, .bytes = bytes);
+    SHOW(OP_COMMIT, .bytes = bytes);
     return trace->inner_ops->commit(trace->inner_self, bytes, handle);
 }
 
 static bp_status decommit(void *self, uint64_t handle)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_DECOMMIT, .handle = handle);
+    SHOW(OP_DECOMMIT, .handle = handle);
     return trace->inner_ops->decommit(trace->inner_self, handle);
 }
 
 static bp_status map(void *self, void *address, uint64_t bytes, uint64_t handle)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_MAP, .address = address, .bytes = bytes, .handle = handle);
+    SHOW(OP_MAP, .address = address, .bytes = bytes, .handle = handle);
     return trace->inner_ops->map(trace->inner_self, address, bytes, handle);
 }
 
 static bp_status unmap(void *self, void *address, uint64_t bytes)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_UNMAP, .address = address, .bytes = bytes);
+    SHOW(OP_UNMAP, .address = address, .bytes = bytes);
     return trace->inner_ops->unmap(trace->inner_self, address, bytes);
 }
 
 static bp_status protect(void *self, void *address, uint64_t bytes, bp_access access)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_PROTECT, .access = (uint32_t)access, .address = address, .bytes = bytes);
+    SHOW(OP_PROTECT, .access = (uint32_t)access, .address = address, .bytes = bytes);
     return trace->inner_ops->protect(trace->inner_self, address, bytes, access);
 }
 
 static bp_status allocate(void *self, uint64_t bytes, void *stream, void **address)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_ALLOCATE, .bytes = bytes, .stream = stream);
+    SHOW(OP_ALLOCATE, .bytes = bytes, .stream = stream);
     return trace->inner_ops->allocate(trace->inner_self, bytes, stream, address);
 }
 
 static bp_status free_memory(void *self, void *address, uint64_t bytes, void *stream)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_FREE, .address = address, .bytes = bytes, .stream = stream);
+    SHOW(OP_FREE, .address = address, .bytes = bytes, .stream = stream);
     return trace->inner_ops->free(trace->inner_self, address, bytes, stream);
 }
 
@@ -153,56 +153,56 @@ static bp_status free_memory(void *self, void *address, uint64_t bytes, void *st
 static bp_status create_stream(void *self, void **stream)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_STREAM_CREATE, .stream = NULL);
+    SHOW(OP_STREAM_CREATE, .stream = NULL);
     return trace->inner_ops->stream_create(trace->inner_self, stream);
 }
 
 static bp_status import_stream(void *self, uint64_t native, void **stream)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_STREAM_IMPORT, .stream = NULL);
+    SHOW(OP_STREAM_IMPORT, .stream = NULL);
     return trace->inner_ops->stream_import(trace->inner_self, native, stream);
 }
 
 static bp_status destroy_stream(void *self, void *stream)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_STREAM_DESTROY, .stream = stream);
+    SHOW(OP_STREAM_DESTROY, .stream = stream);
     return trace->inner_ops->stream_destroy(trace->inner_self, stream);
 }
 
 static bp_status synchronize_stream(void *self, void *stream)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_STREAM_SYNCHRONIZE, .stream = stream);
+    SHOW(OP_STREAM_SYNCHRONIZE, .stream = stream);
     return trace->inner_ops->stream_synchronize(trace->inner_self, stream);
 }
 
 static bp_status synchronize(void *self)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_SYNCHRONIZE, .stream = NULL);
+    SHOW(OP_SYNCHRONIZE, .stream = NULL);
     return trace->inner_ops->synchronize(trace->inner_self);
 }
 
 static bp_status call(void *self, void *stream, bp_host_function *function, void *argument)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_CALL, .stream = stream);
+    SHOW(OP_CALL, .stream = stream);
     return trace->inner_ops->call(trace->inner_self, stream, function, argument);
 }
 
 static bp_status fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_FILL, .address = address, .bytes = bytes, .stream = stream);
+    SHOW(OP_FILL, .address = address, .bytes = bytes, .stream = stream);
     return trace->inner_ops->fill(trace->inner_self, stream, address, value, bytes);
 }
 
 static bp_status copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_COPY, .address = to, .bytes = bytes, .stream = stream);
+    SHOW(OP_COPY, .address = to, .bytes = bytes, .stream = stream);
     return trace->inner_ops->copy(trace->inner_self, stream, to, from, bytes);
 }
 
@@ -211,35 +211,35 @@ static bp_status copy(void *self, void *stream, void *to, const void *from, uint
 static bp_status create_event(void *self, void **event)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_EVENT_CREATE, .event = NULL);
+    SHOW(OP_EVENT_CREATE, .event = NULL);
     return trace->inner_ops->event_create(trace->inner_self, event);
 }
 
 static bp_status destroy_event(void *self, void *event)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_EVENT_DESTROY, .event = event);
+    SHOW(OP_EVENT_DESTROY, .event = event);
     return trace->inner_ops->event_destroy(trace->inner_self, event);
 }
 
 static bp_status record_event(void *self, void *event, void *stream)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_EVENT_RECORD, .stream = stream, .event = event);
+    SHOW(OP_EVENT_RECORD, .stream = stream, .event = event);
     return trace->inner_ops->event_record(trace->inner_self, event, stream);
 }
 
 static bp_status wait_for_event(void *self, void *stream, void *event)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_STREAM_WAIT, .stream = stream, .event = event);
+    SHOW(OP_STREAM_WAIT, .stream = stream, .event = event);
     return trace->inner_ops->stream_wait(trace->inner_self, stream, event);
 }
 
 static bp_status synchronize_event(void *self, void *event)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_EVENT_SYNCHRONIZE, .event = event);
+    SHOW(OP_EVENT_SYNCHRONIZE, .event = event);
     return trace->inner_ops->event_synchronize(trace->inner_self, event);
 }
 
@@ -254,49 +254,49 @@ static bp_status native_of_stream(void *self, void *stream, uint64_t *native)
 static bp_status pin(void *self, void *address, uint64_t bytes)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_PIN, .address = address, .bytes = bytes);
+    SHOW(OP_PIN, .address = address, .bytes = bytes);
     return trace->inner_ops->pin(trace->inner_self, address, bytes);
 }
 
 static bp_status unpin(void *self, void *address, uint64_t bytes)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_UNPIN, .address = address, .bytes = bytes);
+    SHOW(OP_UNPIN, .address = address, .bytes = bytes);
     return trace->inner_ops->unpin(trace->inner_self, address, bytes);
 }
 
 static bp_status capture_of_stream(void *self, void *stream, uint64_t *capture)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_CAPTURE_OF, .stream = stream);
+    SHOW(OP_CAPTURE_OF, .stream = stream);
     return trace->inner_ops->capture_of(trace->inner_self, stream, capture);
 }
 
 static bp_status begin_graph(void *self, void *stream)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_GRAPH_BEGIN, .stream = stream);
+    SHOW(OP_GRAPH_BEGIN, .stream = stream);
     return trace->inner_ops->graph_begin(trace->inner_self, stream);
 }
 
 static bp_status end_graph(void *self, void *stream, void **graph)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_GRAPH_END, .stream = stream);
+    SHOW(OP_GRAPH_END, .stream = stream);
     return trace->inner_ops->graph_end(trace->inner_self, stream, graph);
 }
 
 static bp_status launch_graph(void *self, void *graph, void *stream)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_GRAPH_LAUNCH, .stream = stream, .graph = graph);
+    SHOW(OP_GRAPH_LAUNCH, .stream = stream, .graph = graph);
     return trace->inner_ops->graph_launch(trace->inner_self, graph, stream);
 }
 
 static bp_status destroy_graph(void *self, void *graph)
 {
     trace_device *trace = self;
-    SHOW(BP_OP_GRAPH_DESTROY, .graph = graph);
+    SHOW(OP_GRAPH_DESTROY, .graph = graph);
     return trace->inner_ops->graph_destroy(trace->inner_self, graph);
 }
 
@@ -304,7 +304,6 @@ static bp_status destroy_graph(void *self, void *graph)
 
 static const bp_device_ops trace_ops = {
     .size = sizeof trace_ops,
-    .version = BP_DEVICE_OPS_VERSION,
     .destroy = destroy,
     .traits = traits,
     .reserve = reserve,
@@ -361,11 +360,11 @@ static void leave_out(bp_device_ops *ops, const bp_device_ops *inner)
     }
 }
 
-bp_status bp_device_create_trace(bp_device *inner, bp_device_trace *trace, void *user, bp_device **device)
+bp_status trace_device_create(bp_device *inner, device_trace *trace, void *user, bp_device **device)
 {
     if (inner == NULL || trace == NULL || device == NULL)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create_trace: needs a device, a function and an output");
-    BP_TRY(bp_device_check(inner, "bp_device_create_trace"));
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "trace_device_create: needs a device, a function and an output");
+    BP_TRY(bp_device_check(inner, "trace_device_create"));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(trace_device), &memory));
     trace_device *created = memory;
@@ -378,12 +377,7 @@ bp_status bp_device_create_trace(bp_device *inner, bp_device_trace *trace, void 
     created->ops.name = created->name;
     leave_out(&created->ops, created->inner_ops);
     bp_device_retain(inner);
-    return bp_device_create(&created->ops, created, device);
-}
-
-const bp_device *bp_device_undecorated(const bp_device *device)
-{
-    while (device->ops->destroy == destroy)
-        device = ((const trace_device *)device->self)->inner;
-    return device;
+    BP_TRY(bp_device_create(&created->ops, created, device));
+    (*device)->decorated = inner;
+    return BP_OK;
 }

@@ -1,20 +1,13 @@
-/* For providers and tests: the functions of the CUDA driver that the cuda device calls, as a table.
+/* Functions of the CUDA driver that the cuda device calls, as a table: so that tests can put an emulated driver in their place.
  *
  * The table has no CUDA types, so that nothing here needs CUDA's headers: handles are pointers, device addresses are
  * uint64_t, results are int (CUresult). Signatures are those of the driver's ABI as CUDA 12.0 has it, for drivers of CUDA 12 and 13.
- * bp_cuda_driver_load finds them in the machine's driver; a test or a runtime may fill a table of its own instead.
  *
  * Source: the CUDA driver API reference; cuGetProcAddress for versions. */
-#ifndef BUCKETPOOL_CUDA_DRIVER_H
-#define BUCKETPOOL_CUDA_DRIVER_H
+#ifndef BP_DEVICES_CUDA_DRIVER_H
+#define BP_DEVICES_CUDA_DRIVER_H
 
 #include <bucketpool/status.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-#define BP_CUDA_DRIVER_VERSION 2u
 
 /* CUmemAllocationProp: what cuMemCreate makes. */
 typedef struct bp_cu_allocation_prop {
@@ -44,11 +37,7 @@ typedef struct bp_cu_multicast_prop {
     uint64_t flags;
 } bp_cu_multicast_prop;
 
-/* Tables of version 1 end before cuModuleLoadData; such a device has no kernels. */
 typedef struct bp_cuda_driver {
-    size_t size;      /* sizeof(bp_cuda_driver) */
-    uint32_t version; /* BP_CUDA_DRIVER_VERSION */
-
     int (*cuInit)(unsigned flags);
     int (*cuDriverGetVersion)(int *version); /* 12080 is 12.8 */
     int (*cuGetErrorName)(int error, const char **name);
@@ -111,7 +100,6 @@ typedef struct bp_cuda_driver {
     int (*cuGraphExecDestroy)(void *executable);
     int (*cuGraphDestroy)(void *graph);
 
-    /* ---- since version 2 ---- */
     int (*cuModuleLoadData)(void **module, const void *image);
     int (*cuModuleUnload)(void *module);
     int (*cuModuleGetFunction)(void **function, void *module, const char *name);
@@ -121,13 +109,10 @@ typedef struct bp_cuda_driver {
                           void **extra);
 } bp_cuda_driver;
 
-/* Fills the table from a driver's library and initialises it (cuInit). `library`: a path or a name for dlopen; NULL: "libcuda.so.1". The
- * library stays loaded. driver->size must be set; a table of version 1 is filled as such. Errors: BP_ERR_INVALID_ARGUMENT;
- * BP_ERR_NO_DEVICE, whose detail tells the cases apart: no driver on this machine (the loader's words), a stub of the toolkit, a driver
- * older than CUDA 12.0, a driver that does not start (by name and number). Any thread. Does not touch the current context. */
+/* Fills the table from a driver's library and initialises the driver (cuInit). `library`: a path or a name for dlopen; NULL: "libcuda.so.1".
+ * The library stays loaded. Does not touch the current context. Any thread. Errors: BP_ERR_INVALID_ARGUMENT; BP_ERR_NO_DEVICE, whose detail
+ * tells the cases apart: no driver on this machine (the loader's words), a stub of the toolkit, a driver older than CUDA 12.0, a driver that
+ * does not start (by name and number). */
 BP_API bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver);
 
-#ifdef __cplusplus
-}
-#endif
 #endif
