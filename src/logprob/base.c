@@ -138,7 +138,7 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
     bp_base made = {0};
     if (status == BP_OK)
         status = check_config(config);
-    BP_TRY(bp_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
+    BP_TRY(bp_vocab_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
     status = bp_ranks_agree(config->call, made.shards.comm, make(device, config, &made));
     if (status != BP_OK) {
         bp_base_finish(&made);

@@ -36,7 +36,7 @@ typedef struct bp_base {
     bp_bad_target *bad; /* NULL: any target will do */
     bool keeps_bad;     /* the workspace is held as long as the base lives */
     bp_workspace workspace;
-    bp_shards shards;
+    bp_vocab_shards shards;
     uint64_t max_tokens, columns;
     int64_t start; /* the id of column 0 */
 } bp_base;

@@ -44,14 +44,14 @@ static bp_told told_of(const bp_shard *mine, bp_status status)
     return told;
 }
 
-bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
-                         bp_status status, bp_shards *shards)
+bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
+                               bp_status status, bp_vocab_shards *shards)
 {
     if (status == BP_OK)
         status = check_mine(call, mine);
     if (bp_is_alone(comm)) {
         BP_TRY(status);
-        *shards = (bp_shards){.ranks = 1, .first = (int64_t)mine->start, .vocab = mine->columns};
+        *shards = (bp_vocab_shards){.ranks = 1, .first = (int64_t)mine->start, .vocab = mine->columns};
         return BP_OK;
     }
     const uint32_t ranks = bp_comm_get_info(comm)->ranks;
@@ -63,9 +63,9 @@ bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, 
     BP_TRY(bp_ranks_tell(call, comm, &own, names, told));
     BP_TRY(check_tiling(call, told, ranks));
     const uint64_t *last = told[ranks - 1].values;
-    *shards = (bp_shards){.comm = comm,
-                          .ranks = ranks,
-                          .first = (int64_t)told[0].values[TOLD_START],
-                          .vocab = last[TOLD_START] + last[TOLD_COLUMNS] - told[0].values[TOLD_START]};
+    *shards = (bp_vocab_shards){.comm = comm,
+                                .ranks = ranks,
+                                .first = (int64_t)told[0].values[TOLD_START],
+                                .vocab = last[TOLD_START] + last[TOLD_COLUMNS] - told[0].values[TOLD_START]};
     return BP_OK;
 }

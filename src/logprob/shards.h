@@ -4,12 +4,12 @@
 
 #include <bucketpool/comm.h>
 
-typedef struct bp_shards {
+typedef struct bp_vocab_shards {
     bp_comm *comm; /* NULL: one rank */
     uint32_t ranks;
     int64_t first;  /* the id of the vocabulary's first column */
     uint64_t vocab; /* of all ranks together */
-} bp_shards;
+} bp_vocab_shards;
 
 #define BP_SHARD_SAME 4
 
@@ -21,7 +21,7 @@ typedef struct bp_shard {
 
 /* Collective. Errors as bp_logprob_create has them, the same on all ranks. `names`: of what is the same; NULL ends them. `status`: how this rank fared
  * until here: where it failed all fail. */
-bp_status bp_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
-                         bp_status status, bp_shards *shards);
+bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *mine, const char *const *names,
+                               bp_status status, bp_vocab_shards *shards);
 
 #endif

@@ -38,7 +38,7 @@ static bp_status claim(bp_offload *offload, bp_group *group)
 }
 
 /* Host memory for all of the group's bytes: what it has already, or new. */
-static bp_status find_memory(bp_offload *offload, bp_group *group, bp_host_memory **memory)
+static bp_status find_memory(bp_offload *offload, bp_group *group, bp_backing_memory **memory)
 {
     void *array;
     *memory = group->memory != NULL ? group->memory : bp_copies_reclaim(offload, group);
@@ -48,28 +48,28 @@ static bp_status find_memory(bp_offload *offload, bp_group *group, bp_host_memor
     uint64_t *bytes = array;
     for (uint32_t i = 0; i < group->slab_count; i++)
         bytes[i] = offload->pool->slabs.slabs[group->slabs[i]].bytes;
-    bp_status status = bp_host_memory_create(&offload->source, group->name, bytes, group->slab_count, memory);
+    bp_status status = bp_backing_memory_create(&offload->source, group->name, bytes, group->slab_count, memory);
     free(array);
     return status;
 }
 
 /* The group's memory is nobody's any more, and its bytes can go to `memory` (NULL: they are given up). */
-static bp_status prepare(bp_offload *offload, bp_group *group, bp_host_memory *memory, bp_job **job)
+static bp_status prepare(bp_offload *offload, bp_group *group, bp_backing_memory *memory, bp_job **job)
 {
     BP_TRY(bp_job_create_away(offload, group, memory, job));
     return bp_residency_close(offload->pool, group->chosen, group->name);
 }
 
-static void abandon(bp_offload *offload, const bp_group *group, bp_job *job, bp_host_memory *memory)
+static void abandon(bp_offload *offload, const bp_group *group, bp_job *job, bp_backing_memory *memory)
 {
-    bp_host_memory *orphan = memory != group->memory ? memory : NULL;
+    bp_backing_memory *orphan = memory != group->memory ? memory : NULL;
     if (job != NULL)
         bp_copies_abandon(job, orphan);
     else
-        bp_host_memory_destroy(&offload->source, &orphan);
+        bp_backing_memory_destroy(&offload->source, &orphan);
 }
 
-static void commit(bp_group *group, bp_job *job, bp_host_memory *memory, uint32_t flags)
+static void commit(bp_group *group, bp_job *job, bp_backing_memory *memory, uint32_t flags)
 {
     group->job = job;
     group->recapture = (flags & BP_OFFLOAD_RECAPTURE) != 0;
@@ -83,7 +83,7 @@ static void commit(bp_group *group, bp_job *job, bp_host_memory *memory, uint32_
 /* All agree twice: no copy reads memory that another rank's failure gives back to the caller, and all hear of one that cannot begin. */
 static bp_status begin(bp_offload *offload, bp_group *group, uint32_t flags)
 {
-    bp_host_memory *memory = NULL;
+    bp_backing_memory *memory = NULL;
     bp_job *job = NULL;
     bp_status status = (flags & BP_OFFLOAD_KEEP) != 0 ? find_memory(offload, group, &memory) : BP_OK;
     if (status == BP_OK)
@@ -139,7 +139,7 @@ static bool is_absent(const bp_offload *offload, const bp_group *group)
 
 static void stay(bp_offload *offload, bp_group *group)
 {
-    bp_host_memory_forget(group->memory);
+    bp_backing_memory_forget(group->memory);
     bp_residency_open(offload->pool, group->chosen);
     bp_group_set(offload, group, BP_RESIDENT);
 }

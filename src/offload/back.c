@@ -83,7 +83,7 @@ bp_status bp_restore_finish(bp_offload *offload, const char *group)
     BP_TRY(bp_capture_refuse_any(offload->pool, "bp_restore_finish"));
     BP_TRY(bp_group_find(offload, group, "bp_restore_finish", &found));
     BP_TRY(arrive(offload, found));
-    bp_host_memory_forget(found->memory);
+    bp_backing_memory_forget(found->memory);
     pthread_mutex_lock(&offload->lock);
     found->restores++;
     pthread_mutex_unlock(&offload->lock);

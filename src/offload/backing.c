@@ -53,7 +53,7 @@ void bp_host_source_drop_stages(bp_host_source *source)
 
 /* ---- pieces --------------------------------------------------------------------------------------------------------- */
 
-static bp_status get_ordinary(const char *group, const bp_host_memory *all, uint64_t bytes, void **memory)
+static bp_status get_ordinary(const char *group, const bp_backing_memory *all, uint64_t bytes, void **memory)
 {
     void *mapping = bytes <= SIZE_MAX
                         ? mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -67,8 +67,8 @@ static bp_status get_ordinary(const char *group, const bp_host_memory *all, uint
 }
 
 /* What pinned memory says, and whom it is about. */
-static bp_status get_pinned(const bp_host_source *source, const char *group, const bp_host_memory *all, uint64_t bytes,
-                            void **memory)
+static bp_status get_pinned(const bp_host_source *source, const char *group, const bp_backing_memory *all,
+                            uint64_t bytes, void **memory)
 {
     char because[BP_DETAIL_BYTES];
     bp_status status = bp_pinned_allocate(source->pinned, bytes, 0, memory);
@@ -79,7 +79,7 @@ static bp_status get_pinned(const bp_host_source *source, const char *group, con
                    (unsigned long long)bytes, (unsigned long long)all->bytes, because);
 }
 
-static void give_back_pieces(const bp_host_source *source, bp_host_memory *memory)
+static void give_back_pieces(const bp_host_source *source, bp_backing_memory *memory)
 {
     for (size_t i = memory->count; i-- > 0;) {
         bp_kept *piece = &memory->pieces[i];
@@ -91,7 +91,7 @@ static void give_back_pieces(const bp_host_source *source, bp_host_memory *memor
     }
 }
 
-static bp_status get_pieces(bp_host_source *source, const char *group, bool pinned, bp_host_memory *memory)
+static bp_status get_pieces(bp_host_source *source, const char *group, bool pinned, bp_backing_memory *memory)
 {
     memory->pinned = pinned;
     for (size_t i = 0; i < memory->count; i++) {
@@ -106,13 +106,13 @@ static bp_status get_pieces(bp_host_source *source, const char *group, bool pinn
     return BP_OK;
 }
 
-static bp_status get_staged(bp_host_source *source, const char *group, bp_host_memory *memory)
+static bp_status get_staged(bp_host_source *source, const char *group, bp_backing_memory *memory)
 {
     BP_TRY(get_stages(source));
     return get_pieces(source, group, false, memory);
 }
 
-static bp_status get(bp_host_source *source, const char *group, bp_host_memory *memory)
+static bp_status get(bp_host_source *source, const char *group, bp_backing_memory *memory)
 {
     if (source->backing == BP_BACKING_STAGED)
         return get_staged(source, group, memory);
@@ -121,11 +121,11 @@ static bp_status get(bp_host_source *source, const char *group, bp_host_memory *
                                                                                  : status;
 }
 
-bp_status bp_host_memory_create(bp_host_source *source, const char *group, const uint64_t *bytes, size_t count,
-                                bp_host_memory **memory)
+bp_status bp_backing_memory_create(bp_host_source *source, const char *group, const uint64_t *bytes, size_t count,
+                                   bp_backing_memory **memory)
 {
     size_t size = sizeof **memory + count * sizeof(bp_kept); /* there is memory for more than that for each slab */
-    bp_host_memory *made = calloc(1, size);
+    bp_backing_memory *made = calloc(1, size);
     if (made == NULL)
         return bp_fail_memory(size);
     made->count = count;
@@ -142,7 +142,7 @@ bp_status bp_host_memory_create(bp_host_source *source, const char *group, const
     return BP_OK;
 }
 
-void bp_host_memory_destroy(bp_host_source *source, bp_host_memory **memory)
+void bp_backing_memory_destroy(bp_host_source *source, bp_backing_memory **memory)
 {
     if (*memory == NULL)
         return;
@@ -151,7 +151,7 @@ void bp_host_memory_destroy(bp_host_source *source, bp_host_memory **memory)
     *memory = NULL;
 }
 
-uint64_t bp_host_memory_kept(const bp_host_memory *memory)
+uint64_t bp_backing_memory_kept(const bp_backing_memory *memory)
 {
     uint64_t kept = 0;
     for (size_t i = 0; memory != NULL && i < memory->count; i++)
@@ -159,7 +159,7 @@ uint64_t bp_host_memory_kept(const bp_host_memory *memory)
     return kept;
 }
 
-void bp_host_memory_forget(bp_host_memory *memory)
+void bp_backing_memory_forget(bp_backing_memory *memory)
 {
     for (size_t i = 0; memory != NULL && i < memory->count; i++)
         memory->pieces[i].kept = 0;

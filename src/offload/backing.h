@@ -22,21 +22,21 @@ typedef struct bp_kept {
     uint64_t kept; /* of them are the slab's, to be restored. What comes back depends on this alone */
 } bp_kept;
 
-typedef struct bp_host_memory {
+typedef struct bp_backing_memory {
     bool pinned;
     uint64_t bytes; /* of all pieces */
     size_t count;
     bp_kept pieces[]; /* of the group's slabs, in their order */
-} bp_host_memory;
+} bp_backing_memory;
 
 /* For slabs of these sizes. All or nothing. `group` is for messages. Errors: BP_ERR_NO_HOST_MEMORY (with the numbers), what the device reports. */
-bp_status bp_host_memory_create(bp_host_source *source, const char *group, const uint64_t *bytes, size_t count,
-                                bp_host_memory **memory);
+bp_status bp_backing_memory_create(bp_host_source *source, const char *group, const uint64_t *bytes, size_t count,
+                                   bp_backing_memory **memory);
 /* No copy may use it any more. Accepts pointers to NULL. */
-void bp_host_memory_destroy(bp_host_source *source, bp_host_memory **memory);
+void bp_backing_memory_destroy(bp_host_source *source, bp_backing_memory **memory);
 
-uint64_t bp_host_memory_kept(const bp_host_memory *memory);
-void bp_host_memory_forget(bp_host_memory *memory);
+uint64_t bp_backing_memory_kept(const bp_backing_memory *memory);
+void bp_backing_memory_forget(bp_backing_memory *memory);
 
 void bp_host_source_drop_stages(bp_host_source *source);
 

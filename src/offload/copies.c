@@ -32,7 +32,7 @@ static bp_status create(bp_offload *offload, bp_group *group, bp_job **job)
     return BP_OK;
 }
 
-static void use_memory(bp_job *job, const bp_host_memory *memory)
+static void use_memory(bp_job *job, const bp_backing_memory *memory)
 {
     const bp_host_source *source = &job->offload->source;
     job->staged = !memory->pinned;
@@ -46,7 +46,7 @@ static void add_piece(bp_job *job, size_t piece, const bp_kept *kept, uint64_t b
     job->bytes += bytes;
 }
 
-bp_status bp_job_create_away(bp_offload *offload, bp_group *group, bp_host_memory *memory, bp_job **job)
+bp_status bp_job_create_away(bp_offload *offload, bp_group *group, bp_backing_memory *memory, bp_job **job)
 {
     BP_TRY(create(offload, group, job));
     (*job)->away = true;
@@ -60,7 +60,7 @@ bp_status bp_job_create_away(bp_offload *offload, bp_group *group, bp_host_memor
 
 bp_status bp_job_create_back(bp_offload *offload, bp_group *group, bp_job **job)
 {
-    const bp_host_memory *memory = group->memory;
+    const bp_backing_memory *memory = group->memory;
     BP_TRY(create(offload, group, job));
     (*job)->fill = group->fill == BP_RESTORE_ZERO;
     if (memory == NULL)
@@ -255,7 +255,7 @@ bp_status bp_copies_start(bp_job *job)
 
 static void free_job(bp_job *job)
 {
-    bp_host_memory_destroy(&job->offload->source, &job->orphan);
+    bp_backing_memory_destroy(&job->offload->source, &job->orphan);
     free(job);
 }
 
@@ -275,7 +275,7 @@ bp_status bp_copies_wait(bp_offload *offload, bp_group *group)
     return bp_error_record(status, words);
 }
 
-void bp_copies_abandon(bp_job *job, bp_host_memory *orphan)
+void bp_copies_abandon(bp_job *job, bp_backing_memory *orphan)
 {
     bp_offload *offload = job->offload;
     job->orphan = orphan;
@@ -291,10 +291,10 @@ void bp_copies_abandon(bp_job *job, bp_host_memory *orphan)
     offload->abandoned = job;
 }
 
-bp_host_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group)
+bp_backing_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group)
 {
     for (bp_job *job = offload->abandoned; job != NULL; job = job->next) {
-        bp_host_memory *memory = job->orphan;
+        bp_backing_memory *memory = job->orphan;
         if (job->group == group && memory != NULL) {
             job->orphan = NULL;
             return memory;

@@ -28,15 +28,15 @@ typedef struct bp_job {
     atomic_bool cancelled, over;
     bp_walk moved, arrived; /* of the helper's functions */
     uint64_t moved_chunks, copied_bytes;
-    uint64_t copied_before; /* what the group said of the copies before these */
-    bp_host_memory *orphan; /* of a job that was abandoned: goes with it */
+    uint64_t copied_before;    /* what the group said of the copies before these */
+    bp_backing_memory *orphan; /* of a job that was abandoned: goes with it */
     struct bp_job *next;
     size_t count;
     bp_job_piece pieces[];
 } bp_job;
 
 /* To or from `memory` (NULL: nothing is copied). The copies have not begun. */
-bp_status bp_job_create_away(bp_offload *offload, bp_group *group, bp_host_memory *memory, bp_job **job);
+bp_status bp_job_create_away(bp_offload *offload, bp_group *group, bp_backing_memory *memory, bp_job **job);
 bp_status bp_job_create_back(bp_offload *offload, bp_group *group, bp_job **job);
 
 /* Enqueues everything, and marks its end with the group's event. After a failure the job can only be abandoned. Does not wait. */
@@ -46,9 +46,9 @@ bp_status bp_copies_wait(bp_offload *offload, bp_group *group);
 
 /* Nobody wants the job any more: progress is silent. It is freed when nothing of it can be on its way, and `orphan` (may be NULL) with
  * it. Does not wait. */
-void bp_copies_abandon(bp_job *job, bp_host_memory *orphan);
+void bp_copies_abandon(bp_job *job, bp_backing_memory *orphan);
 /* Memory that a job of the group was abandoned with: what follows on the same streams may use it again. NULL: there is none. */
-bp_host_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group);
+bp_backing_memory *bp_copies_reclaim(bp_offload *offload, const bp_group *group);
 /* Waits for what was abandoned, if there is any, and frees it. false: the device refuses to wait. */
 bool bp_copies_settle(bp_offload *offload);
 

@@ -131,7 +131,7 @@ void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency)
     group->residency = residency;
     group->resident_bytes = resident;
     group->unreturned_bytes = unreturned;
-    group->kept_bytes = away ? bp_host_memory_kept(group->memory) : 0;
+    group->kept_bytes = away ? bp_backing_memory_kept(group->memory) : 0;
     group->host_bytes = group->memory != NULL ? group->memory->bytes : 0;
     group->pinned = group->memory != NULL && group->memory->pinned;
     pthread_mutex_unlock(&offload->lock);

@@ -82,7 +82,7 @@ static void let_go(bp_offload *offload)
     }
     if (bp_copies_settle(offload)) {
         for (size_t i = 0; i < offload->group_count; i++)
-            bp_host_memory_destroy(&offload->source, &offload->groups[i].memory);
+            bp_backing_memory_destroy(&offload->source, &offload->groups[i].memory);
         bp_host_source_drop_stages(&offload->source);
         bp_pinned_destroy(&offload->source.pinned);
     } else {
@@ -203,8 +203,8 @@ void bp_offload_trim(bp_offload *offload)
         return;
     for (size_t i = 0; i < offload->group_count; i++) {
         bp_group *group = &offload->groups[i];
-        if (bp_host_memory_kept(group->memory) == 0)
-            bp_host_memory_destroy(&offload->source, &group->memory);
+        if (bp_backing_memory_kept(group->memory) == 0)
+            bp_backing_memory_destroy(&offload->source, &group->memory);
         staged |= group->memory != NULL && !group->memory->pinned;
         bp_group_set(offload, group, group->residency);
     }

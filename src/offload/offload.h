@@ -22,11 +22,11 @@ typedef struct bp_group {
     bool joint; /* a slab of it is for several roles that take turns */
     bool lost;  /* an offload that was destroyed has left it away */
 
-    bool recapture;         /* graphs with collectives in it become void */
-    bp_restore fill;        /* of what was discarded */
-    bp_host_memory *memory; /* NULL: none now */
-    struct bp_job *job;     /* the copies on their way; NULL: none, or they could not begin */
-    bp_event *done;         /* after the copies that began last; NULL: none ever did */
+    bool recapture;            /* graphs with collectives in it become void */
+    bp_restore fill;           /* of what was discarded */
+    bp_backing_memory *memory; /* NULL: none now */
+    struct bp_job *job;        /* the copies on their way; NULL: none, or they could not begin */
+    bp_event *done;            /* after the copies that began last; NULL: none ever did */
 
     /* under the lock */
     bp_residency residency;

@@ -24,10 +24,10 @@ static size_t lower_bound(const bp_pieces *pieces, const void *address)
     return first;
 }
 
-void bp_pieces_add(bp_pieces *pieces, const bp_piece *piece)
+void bp_pieces_add(bp_pieces *pieces, const bp_pinned_piece *piece)
 {
     const size_t index = lower_bound(pieces, piece->address);
-    bp_piece *place = &pieces->pieces[index];
+    bp_pinned_piece *place = &pieces->pieces[index];
     memmove(place + 1, place, (pieces->count - index) * sizeof *place);
     *place = *piece;
     pieces->count++;
@@ -45,7 +45,7 @@ bool bp_pieces_find(const bp_pieces *pieces, const void *address, size_t *index)
 
 void bp_pieces_remove(bp_pieces *pieces, size_t index)
 {
-    bp_piece *place = &pieces->pieces[index];
+    bp_pinned_piece *place = &pieces->pieces[index];
     pieces->bytes -= place->bytes;
     pieces->count--;
     memmove(place, place + 1, (pieces->count - index) * sizeof *place);

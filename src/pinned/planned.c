@@ -3,7 +3,7 @@
 
 bp_status bp_planned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address)
 {
-    bp_piece piece = {.bytes = bytes};
+    bp_pinned_piece piece = {.bytes = bytes};
     BP_TRY(bp_pieces_reserve(&pinned->planned));
     BP_TRY(bp_pinned_get_pages(pinned, bytes, alignment, &piece.pages));
     piece.address = piece.pages.address;

@@ -32,7 +32,7 @@ bp_status bp_small_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignmen
     uint8_t *at = small->ops->take(small, bytes, alignment);
     if (at == NULL)
         return fail_full(small, bytes, alignment);
-    bp_pieces_add(&small->pieces, &(bp_piece){.address = at, .bytes = bytes});
+    bp_pieces_add(&small->pieces, &(bp_pinned_piece){.address = at, .bytes = bytes});
     *address = at;
     return BP_OK;
 }
@@ -40,7 +40,7 @@ bp_status bp_small_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignmen
 void bp_small_free(bp_pinned *pinned, size_t index)
 {
     bp_small *small = &pinned->small;
-    const bp_piece piece = small->pieces.pieces[index];
+    const bp_pinned_piece piece = small->pieces.pieces[index];
     small->ops->give(small, piece.address, piece.bytes);
     bp_pieces_remove(&small->pieces, index);
 }

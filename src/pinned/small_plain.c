@@ -18,7 +18,7 @@ static uint8_t *take(bp_small *small, uint64_t bytes, uint64_t alignment)
     const uintptr_t slab = (uintptr_t)small->slab.address, slab_end = slab + small->slab.bytes;
     uintptr_t from = slab;
     for (size_t i = 0; i <= small->pieces.count; i++) {
-        const bp_piece *next = i < small->pieces.count ? &small->pieces.pieces[i] : NULL;
+        const bp_pinned_piece *next = i < small->pieces.count ? &small->pieces.pieces[i] : NULL;
         const uintptr_t to = next != NULL ? (uintptr_t)next->address : slab_end;
         const uintptr_t at = round_up(from, step);
         if (at <= to && bytes <= to - at)

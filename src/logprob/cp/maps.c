@@ -100,7 +100,7 @@ static void map_group(const bp_sequence_group *group, bp_cp_order from, bp_cp_or
 {
     const uint64_t places = bp_group_places(group, to);
     for (uint64_t i = 0; i < places; i++) {
-        const bp_place place = bp_place_at(group, to, i);
+        const bp_token_place place = bp_place_at(group, to, i);
         const uint64_t source = bp_source_of(group, from, shift, &place);
         map[place.position] = source == BP_NOWHERE ? -1 : (int64_t)source;
     }

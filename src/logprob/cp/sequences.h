@@ -22,11 +22,11 @@ typedef struct bp_sequence_group {
 } bp_sequence_group;
 
 /* A place in some order: its number in the whole batch, and the token that belongs there. */
-typedef struct bp_place {
+typedef struct bp_token_place {
     uint64_t position;
     uint64_t offset; /* in the sequence; from its length on it is padding */
     uint32_t sequence;
-} bp_place;
+} bp_token_place;
 
 /* How many places of an order belong to the group. */
 BP_DEVICE uint64_t bp_group_places(const bp_sequence_group *group, bp_cp_order order)
@@ -57,10 +57,10 @@ BP_DEVICE uint32_t bp_sequence_at(const uint64_t *starts, uint32_t count, uint64
 }
 
 /* Place `index` of those of the group in a rank's local order. */
-BP_DEVICE bp_place bp_place_on_rank(const bp_sequence_group *group, uint32_t rank, uint64_t index)
+BP_DEVICE bp_token_place bp_place_on_rank(const bp_sequence_group *group, uint32_t rank, uint64_t index)
 {
     const uint64_t ranks = group->ranks;
-    bp_place place;
+    bp_token_place place;
     place.position = group->padded[0] / ranks + index;
     place.sequence = bp_sequence_at(group->padded, group->count, place.position * ranks);
     const uint64_t begin = group->padded[place.sequence] / ranks;
@@ -76,19 +76,19 @@ BP_DEVICE bp_place bp_place_on_rank(const bp_sequence_group *group, uint32_t ran
 }
 
 /* Place `index` of those of the group in an order. */
-BP_DEVICE bp_place bp_place_at(const bp_sequence_group *group, bp_cp_order order, uint64_t index)
+BP_DEVICE bp_token_place bp_place_at(const bp_sequence_group *group, bp_cp_order order, uint64_t index)
 {
     if (order == BP_CP_LOCAL)
         return bp_place_on_rank(group, group->rank, index);
     if (order == BP_CP_GATHERED) {
         const uint64_t each = bp_group_places(group, BP_CP_LOCAL);
         const uint64_t rank = index / each;
-        bp_place place = bp_place_on_rank(group, (uint32_t)rank, index - rank * each);
+        bp_token_place place = bp_place_on_rank(group, (uint32_t)rank, index - rank * each);
         place.position += rank * (group->padded_tokens / group->ranks);
         return place;
     }
     const uint64_t *starts = order == BP_CP_PACKED ? group->packed : group->padded;
-    bp_place place;
+    bp_token_place place;
     place.position = starts[0] + index;
     place.sequence = bp_sequence_at(starts, group->count, place.position);
     place.offset = place.position - starts[place.sequence];
@@ -127,7 +127,7 @@ BP_DEVICE uint64_t bp_position_in(const bp_sequence_group *group, bp_cp_order or
 
 /* Where in order `from` a place finds its token. */
 BP_DEVICE uint64_t bp_source_of(const bp_sequence_group *group, bp_cp_order from, bp_cp_shift shift,
-                                const bp_place *place)
+                                const bp_token_place *place)
 {
     const uint64_t length = bp_sequence_length(group, place->sequence);
     uint64_t offset = place->offset;
@@ -140,7 +140,7 @@ BP_DEVICE uint64_t bp_source_of(const bp_sequence_group *group, bp_cp_order from
 }
 
 /* Whether a place holds a token of the data: no padding, no dummy. */
-BP_DEVICE int bp_is_data(const bp_sequence_group *group, const bp_place *place)
+BP_DEVICE int bp_is_data(const bp_sequence_group *group, const bp_token_place *place)
 {
     return place->sequence < group->data && place->offset < bp_sequence_length(group, place->sequence);
 }

@@ -123,7 +123,7 @@ BP_DEVICE void make_seeds(const bp_seed_work &work)
     const uint64_t places = bp_group_places(&work.group, BP_CP_LOCAL);
     const uint64_t step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
     for (uint64_t index = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; index < places; index += step) {
-        const bp_place place = bp_place_at(&work.group, BP_CP_LOCAL, index);
+        const bp_token_place place = bp_place_at(&work.group, BP_CP_LOCAL, index);
         const int64_t at = static_cast<int64_t>(place.position);
         const bool is_valid = bp_is_data(&work.group, &place) != 0 && work.mask[at * work.mask_stride] != 0;
         work.seed[at * work.seed_stride] = is_valid ? work.value : 0;

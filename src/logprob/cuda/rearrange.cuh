@@ -92,7 +92,7 @@ template <class W> BP_DEVICE void rearrange_tokens(const bp_rearrange_work &work
     const uint32_t lanes = bp_lanes_of_token(words), lane = threadIdx.x % lanes;
     const uint64_t tokens = blockDim.x / lanes, step = gridDim.x * tokens; /* of a block, of the grid */
     for (uint64_t index = blockIdx.x * tokens + threadIdx.x / lanes; index < places; index += step) {
-        const bp_place place = bp_place_at(&work.group, to, index);
+        const bp_token_place place = bp_place_at(&work.group, to, index);
         const uint64_t source = bp_source_of(&work.group, from, static_cast<bp_cp_shift>(work.shift), &place);
         char *token = static_cast<char *>(work.to) + static_cast<int64_t>(place.position) * work.to_stride;
         if (source == BP_NOWHERE)

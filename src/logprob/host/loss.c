@@ -48,7 +48,7 @@ static bp_loss_record sum_sequence(const bp_sums_work *work, uint32_t sequence)
     bp_loss_record record = {.logit_min = INFINITY, .logit_max = -INFINITY};
     uint64_t run;
     for (uint64_t i = begin; i < end; i += run) {
-        const bp_place place = bp_place_at(group, BP_CP_LOCAL, i);
+        const bp_token_place place = bp_place_at(group, BP_CP_LOCAL, i);
         run = bp_run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place);
         add_tokens(work, place.position, bp_data_of_run(group, &place, run), &record);
     }
@@ -84,7 +84,7 @@ static void seed_places(const void *context, uint64_t begin, uint64_t end)
     const bp_sequence_group *group = &work->group;
     uint64_t run;
     for (uint64_t i = begin; i < end; i += run) {
-        const bp_place place = bp_place_at(group, BP_CP_LOCAL, i);
+        const bp_token_place place = bp_place_at(group, BP_CP_LOCAL, i);
         run = bp_least_u64(bp_run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place), end - i);
         seed_run(work, place.position, run, bp_data_of_run(group, &place, run));
     }

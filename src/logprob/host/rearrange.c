@@ -47,7 +47,7 @@ static void copy_places(const void *context, uint64_t begin, uint64_t end)
     const bp_cp_shift shift = (bp_cp_shift)work->shift;
     uint64_t run;
     for (uint64_t i = begin; i < end; i += run) {
-        const bp_place place = bp_place_at(&work->group, to, i);
+        const bp_token_place place = bp_place_at(&work->group, to, i);
         run = bp_least_u64(bp_run_at(&work->group, from, to, shift, &place), end - i);
         copy_run(work, bp_source_of(&work->group, from, shift, &place), place.position, run);
     }

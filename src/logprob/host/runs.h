@@ -12,7 +12,7 @@ static inline int bp_is_in_chunks(const bp_sequence_group *group, bp_cp_order or
 
 /* How many places from `place` on, in order `to`, take their tokens one after the other from order `from`, or have none all. */
 static inline uint64_t bp_run_at(const bp_sequence_group *group, bp_cp_order from, bp_cp_order to, bp_cp_shift shift,
-                                 const bp_place *place)
+                                 const bp_token_place *place)
 {
     const uint64_t length = bp_sequence_length(group, place->sequence), offset = place->offset;
     const uint64_t padded = group->padded[place->sequence + 1] - group->padded[place->sequence];
@@ -28,7 +28,7 @@ static inline uint64_t bp_run_at(const bp_sequence_group *group, bp_cp_order fro
 }
 
 /* Of those, the first that hold tokens of the data. */
-static inline uint64_t bp_data_of_run(const bp_sequence_group *group, const bp_place *place, uint64_t run)
+static inline uint64_t bp_data_of_run(const bp_sequence_group *group, const bp_token_place *place, uint64_t run)
 {
     const uint64_t length = bp_sequence_length(group, place->sequence);
     return bp_is_data(group, place) ? bp_least_u64(run, length - place->offset) : 0;
