@@ -321,6 +321,35 @@ class Interface(unittest.TestCase):
         for status, kind in errors.OF_STATUS.items():
             self.assertEqual(kind("x").status, status)
 
+    def test_structs_of_older_and_newer_callers(self):
+        from bucketpool import _abi
+        from bucketpool._library import core
+
+        class Older(ctypes.Structure):
+            _fields_ = _abi.bp_host_config._fields_[:2]
+
+        class Newer(ctypes.Structure):
+            _fields_ = [*_abi.bp_host_config._fields_, ("later", ctypes.c_uint64)]
+
+        class OlderUsage(ctypes.Structure):
+            _fields_ = _abi.bp_device_usage._fields_[:2]
+
+        library = ctypes.CDLL(core()._name)  # with no types declared
+        device = ctypes.c_void_p()
+        for kind in Older, Newer:
+            config = kind()
+            self.assertEqual(library.bp_host_config_init(ctypes.byref(config), ctypes.sizeof(kind)), _abi.BP_OK)
+            self.assertEqual(config.size, ctypes.sizeof(kind))
+            status = library.bp_device_create_host(ctypes.byref(config), ctypes.byref(device))
+            self.assertEqual(status, _abi.BP_OK)
+            usage = OlderUsage(ctypes.sizeof(OlderUsage), 77)
+            self.assertEqual(library.bp_device_usage_get(device, ctypes.byref(usage)), _abi.BP_OK)
+            self.assertEqual((usage.size, usage.committed_bytes), (ctypes.sizeof(OlderUsage), 0))
+            library.bp_device_destroy(ctypes.byref(device))
+        config.later = 1
+        self.assertEqual(library.bp_device_create_host(ctypes.byref(config), ctypes.byref(device)),
+                         _abi.BP_ERR_UNSUPPORTED)
+
 
 if __name__ == "__main__":
     unittest.main()
