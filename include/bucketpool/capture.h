@@ -4,7 +4,7 @@
  *
  *   bp_capture_begin(pool, NULL, &capture);           waits until all memory of the pool is at rest
  *   cudaStreamBeginCapture(...)                       or bp_graph_begin
- *   ... acquire, use, release as ever, on streams of the capture ...
+ *   ... acquire, use, release as usual, on streams of the capture ...
  *   cudaStreamEndCapture(...)                         or bp_graph_end
  *   bp_capture_end(capture);                          what was acquired inside must have been released inside
  *

@@ -46,7 +46,7 @@ typedef enum bp_reduction { BP_REDUCE_SUM = 0, BP_REDUCE_MAX = 1, BP_REDUCE_MIN 
 
 /* ---- communicators ------------------------------------------------------------------------------------------------- */
 
-/* One rank: exchanges and collectives copy. The caller owns it: bp_comm_destroy. */
+/* One rank: exchanges and collectives copy. The caller owns it: bp_comm_destroy. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_comm_create_self(bp_comm **comm);
 
 /* Functions of the caller, called on the thread of the call. They return BP_OK or another status (bp_error_record for the words). The
@@ -68,7 +68,9 @@ typedef struct bp_comm_callbacks {
     void (*destroy)(void *user);    /* may be NULL */
 } bp_comm_callbacks;
 
-/* `name` is copied and appears in messages; NULL: "callback". Errors: BP_ERR_INVALID_ARGUMENT (rank not below ranks, no exchange). */
+/* The table is copied. `user` is handed to `destroy` with the last reference, or stays the caller's where this call fails. `name` is copied and
+ * appears in messages; NULL: "callback". The caller owns the communicator: bp_comm_destroy. Errors: BP_ERR_INVALID_ARGUMENT (rank not below
+ * ranks, no exchange), BP_ERR_UNSUPPORTED (a newer table with functions that this library does not know), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, void *user, const char *name,
                                          bp_comm **comm);
 
@@ -86,15 +88,18 @@ typedef struct bp_comm_info {
 /* Lives as long as the communicator and never changes. NULL for NULL. Any thread, also while capturing and in a forked child. */
 BP_API const bp_comm_info *bp_comm_get_info(const bp_comm *comm);
 
-/* Collective: `bytes` of host memory from every rank to all. Errors: BP_ERR_TIMEOUT, what the communicator reports. */
+/* Collective: an all-gather of host memory. Each rank gives `bytes` bytes; `all` has room for ranks x bytes and gets those of all ranks in rank
+ * order. Blocks; not to be called while a stream of the communicator's device is being captured, unless the provider uses none. Errors: BP_ERR_TIMEOUT, what the communicator reports. */
 BP_API bp_status bp_comm_exchange(bp_comm *comm, const void *mine, uint64_t bytes, void *all);
 
 /* Collective, in stream order: device memory (host memory for communicators of CPUs). all_gather: `bytes` from each rank.
  * reduce_scatter: `count` elements arrive at each rank, ranks * count are given. fp32, fp16, bf16, int32 and int64. Errors:
  * BP_ERR_UNSUPPORTED (a dtype, or a communicator without it). */
 BP_API bp_status bp_comm_all_gather(bp_comm *comm, const void *mine, void *all, uint64_t bytes, bp_stream *stream);
+/* `count` elements from each rank, reduced; `to` may be `from`. Errors: as all_gather. */
 BP_API bp_status bp_comm_all_reduce(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                     bp_reduction reduction, bp_stream *stream);
+/* `from` has ranks x count elements, `to` gets the `count` of this rank. Errors: as all_gather. */
 BP_API bp_status bp_comm_reduce_scatter(bp_comm *comm, const void *from, void *to, uint64_t count, bp_dtype dtype,
                                         bp_reduction reduction, bp_stream *stream);
 

@@ -5,8 +5,12 @@
  *   null   addresses without memory, streams that run nothing: for planning at full size and for measuring bookkeeping.
  *   cuda   a GPU: cuda.h.
  *
+ * Errors of every call: BP_ERR_INVALID_ARGUMENT (NULL, a stream that was destroyed, by name, or one of another device), BP_ERR_CAPTURE (what
+ * a driver refuses while a stream is being captured), BP_ERR_DEVICE (the driver's own words). Comments name further ones.
+ *
  * Thread safety: everything may be called from any thread at once, except that nothing may use an object while it is being
- * destroyed. Capture: host and null devices have no graphs.
+ * destroyed. Capture: work, records and waits on streams may be captured; creating, destroying and synchronizing are refused by drivers
+ * meanwhile. Host and null devices have no graphs.
  *
  * fork(): a device, a communicator and all that is made of them (streams, events, pools, captures, offloads, leases, profiles, pinned memory,
  * registrations, clients) serve the process that made them. In a forked child each call with one is BP_ERR_INVALID_ARGUMENT and names both
@@ -38,6 +42,7 @@ typedef struct bp_host_config {
     uint64_t delay_seed;   /* of those pauses */
 } bp_host_config;
 
+/* Fills the struct with the defaults, whatever is in it. Errors: BP_ERR_INVALID_ARGUMENT (a size that is none). */
 BP_API bp_status bp_host_config_init(bp_host_config *config, size_t size);
 
 /* Physical memory is shared anonymous mappings, so that unmapped memory really goes back and mapping again shows the same bytes. No child
@@ -46,7 +51,8 @@ BP_API bp_status bp_host_config_init(bp_host_config *config, size_t size);
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_device_create_host(const bp_host_config *config, bp_device **device);
 
-/* Each address of memory in stream order is given once, 2^63 bytes in all: then BP_ERR_NO_DEVICE_MEMORY. */
+/* The caller owns the device: bp_device_destroy. Each address of memory in stream order is given once, 2^63 bytes in all: then
+ * BP_ERR_NO_DEVICE_MEMORY. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_device_create_null(bp_device **device);
 
 /* Gives up the caller's reference; the device goes when its streams, events and pools are gone too. Accepts NULL and
@@ -73,12 +79,14 @@ typedef struct bp_device_usage {
     uint64_t events;
 } bp_device_usage;
 
+/* Counters change while others use the device: each is right for a moment of the call. Any thread, also while capturing. Errors:
+ * BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_device_usage_get(const bp_device *device, bp_device_usage *usage);
 
 /* ---- streams ------------------------------------------------------------------------------------------------------ */
 
 /* A new stream. `name` is copied (NULL: "stream.<n>") and appears in messages. The caller owns it: bp_stream_destroy.
- * A stream prepares the events that mark its release points here, so that none are made later. */
+ * A stream prepares its release events here, so that none are made later. Errors: BP_ERR_NO_HOST_MEMORY, what the device reports. */
 BP_API bp_status bp_stream_create(bp_device *device, const char *name, bp_stream **stream);
 
 /* A stream that the caller's runtime made, by its native handle. Handles are reused by drivers, so streams are never told apart
@@ -91,19 +99,25 @@ BP_API bp_status bp_stream_import(bp_device *device, uint64_t native, const char
  * that). Accepts NULL and pointers to NULL; sets *stream to NULL. */
 BP_API void bp_stream_destroy(bp_stream **stream);
 
+/* Lives as long as the device. */
 BP_API const char *bp_stream_name(const bp_stream *stream);
 /* The handle that a runtime knows the stream by (CUstream). Errors: BP_ERR_UNSUPPORTED where the device has none. */
 BP_API bp_status bp_stream_native(const bp_stream *stream, uint64_t *native);
+/* The host waits for all work of the stream. */
 BP_API bp_status bp_stream_synchronize(bp_stream *stream);
 
 /* Work in stream order. The function runs on a thread of the device (null device: at once, on the caller's), must not call
  * back into the device, and its argument must stay valid until then. */
 BP_API bp_status bp_stream_call(bp_stream *stream, bp_host_function *function, void *argument);
+/* Each of `bytes` bytes at `address` gets the value, in stream order; any size and alignment. Memory of the device. */
 BP_API bp_status bp_stream_fill(bp_stream *stream, void *address, uint8_t value, uint64_t bytes);
+/* Copies `bytes` bytes in stream order; any size and alignment. Memory of the device, or of the host, which must stay valid until then: where it
+ * is not pinned the call may wait for the copy. The two ranges must not overlap. */
 BP_API bp_status bp_stream_copy(bp_stream *stream, void *to, const void *from, uint64_t bytes);
 
 /* ---- events ------------------------------------------------------------------------------------------------------- */
 
+/* The caller owns the event: bp_event_destroy. Errors: BP_ERR_NO_HOST_MEMORY, what the device reports. */
 BP_API bp_status bp_event_create(bp_device *device, bp_event **event);
 /* Waits that were made on it hold. Accepts NULL and pointers to NULL; sets *event to NULL. */
 BP_API void bp_event_destroy(bp_event **event);

@@ -1,7 +1,7 @@
 /* Export of a pool's memory to other libraries: DLPack tensors that do not own it.
  *
  * An exported tensor keeps the memory mapped, so that no address in it ever points at nothing, also after bp_pool_destroy; it holds no buffer.
- * The request is acquired and released as ever, and after its release the tensor's bytes are those of whoever has the buffer next. So who
+ * The request is acquired and released as usual, and after its release the tensor's bytes are those of whoever has the buffer next. So who
  * saves a tensor for longer (a graph of automatic differentiation) delays no reuse, and reads what is there then.
  *
  * The tensor's deleter is called by whoever took it, from any thread, also when the language that the caller is written in is gone: it is C,

@@ -10,7 +10,7 @@
  * A target outside the vocabulary still has the gradient -p / T. All arithmetic is fp32 or wider. One pass over the logits makes both
  * outputs, a second one the gradient; nothing of the logits' size is allocated. Logits of which one is NaN or +inf, and rows where all
  * are -inf, have no distribution: their outputs and gradients are NaN, but for the log-probability of a target outside the vocabulary,
- * which is 0 as ever. Where x - M is beyond fp32 (logits of 2e38 and -2e38) p is 0; results beyond their dtype are infinite.
+ * which is 0 as always. Where x - M is beyond fp32 (logits of 2e38 and -2e38) p is 0; results beyond their dtype are infinite.
  *
  * Tensors: per-token ones are views with strides, in elements, negative ones too; a stride of 0 reads one value again and again, and is
  * refused where it would be written. Logits need the natural alignment of their dtype only. Input is never written but for the gradient

@@ -1,17 +1,17 @@
-/* Offload: the memory of release groups goes back to the device, and comes back at the same addresses.
+/* Offload: the physical memory of release groups is given back to the device, and mapped again later at the same addresses.
  *
  * A release group is the slabs of a pool whose plan gives them one name: by default a group for each role ("param", "grad", "state",
  * "main_grad", "optimizer"), "joint" for a joint slab, "persistent" and "overflow" for what the pool adds; bp_plan_set_group names others.
- * Each group goes and comes on its own; nothing goes along with another.
+ * Each group is offloaded and restored on its own.
  *
  *   bp_offload_create(pool, NULL, &offload);
  *   bp_offload_begin(offload, "optimizer", BP_OFFLOAD_KEEP);        copies run beside what the device does next
  *   bp_offload_begin(offload, "main_grad", BP_OFFLOAD_DISCARD);
  *   ... work that does not touch them ...
- *   bp_offload_finish(offload, "optimizer");                        now the device has its memory back
+ *   bp_offload_finish(offload, "optimizer");                        now the memory is the device's
  *   bp_offload_finish(offload, "main_grad");
  *   ... generate ...
- *   bp_restore_begin(offload, "optimizer", BP_RESTORE_LEAVE);       memory and windows are back, bytes are on their way
+ *   bp_restore_begin(offload, "optimizer", BP_RESTORE_LEAVE);       memory is mapped and registered, copies run
  *   bp_restore_begin(offload, "main_grad", BP_RESTORE_ZERO);
  *   bp_restore_finish(offload, "optimizer");
  *   bp_restore_finish(offload, "main_grad");
@@ -20,20 +20,20 @@
  *
  * What counts as in use: a live request refuses the offload of its group, unless it is one whose memory lasts as long as the pool: of a
  * state role (state, main_grad, optimizer), or persistent. Those stay live; their bytes are what `keep` is for. From bp_offload_begin to the
- * end of bp_restore_finish acquiring, using and releasing requests of the group is BP_ERR_SCHEDULE (try_acquire says no, can_acquire 0), and
- * so is binding persistent requests while "persistent" is away.
+ * end of bp_restore_finish acquiring, using and releasing requests of the group is BP_ERR_SCHEDULE (try_acquire is busy, can_acquire 0), and
+ * so is binding persistent requests while "persistent" is offloaded.
  *
  * Order: copies start after everything that any stream of the device has been given before bp_offload_begin (streams that are being captured
  * are not waited for). Work on native streams that were never imported is not waited for. Touching the memory between bp_offload_begin and
  * bp_restore_finish is an error of the caller, which traps once it is unmapped.
  *
- * Registered memory (comm.h): windows are deregistered before the memory goes and registered again when it is back. Then bp_offload_begin,
+ * Registered memory (comm.h): windows are deregistered before the memory is unmapped and registered again after it is mapped. Then bp_offload_begin,
  * bp_offload_finish and bp_restore_begin are collective over the communicators of the registration, for the same groups in the same order on
  * all ranks, with no collective of theirs on its way: where one rank fails all of them get the error, naming it, and nothing has changed on
  * any (but for memory that one rank's device does not take back: bp_offload_finish). bp_restore_finish is not collective. Without registration
  * nothing is exchanged.
  *
- * Graphs: memory that a graph only computes in may go and come back. A graph with collectives in it has the addresses of windows, which are
+ * Graphs: memory that a graph only computes in may be offloaded and restored. A graph with collectives in it has the addresses of windows, which are
  * other ones afterwards: see bp_capture_config.collectives and BP_OFFLOAD_RECAPTURE.
  *
  * Thread safety: one call at a time for an offload, beside acquires and releases of other groups; leases, groups and their getters from any
@@ -79,12 +79,12 @@ BP_API bp_status bp_offload_config_init(bp_offload_config *config, size_t size);
  * memory, guard mode), BP_ERR_CAPTURE, BP_ERR_NO_HOST_MEMORY, what the device reports. */
 BP_API bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_offload **offload);
 
-/* Waits for copies on their way, lets go of host memory and of kept bytes. Groups that are away stay away, for good: restore them before, or
+/* Waits for copies on their way, lets go of host memory and of kept bytes. Groups that are offloaded stay so: restore them before, or
  * destroy the pool. The pool may go first: then this call and the getters are left, others are BP_ERR_INVALID_ARGUMENT. Leases must have been returned. Accepts NULL and pointers to NULL;
  * sets *offload to NULL. */
 BP_API void bp_offload_destroy(bp_offload **offload);
 
-/* ---- away ---------------------------------------------------------------------------------------------------------- */
+/* ---- offloading -------------------------------------------------------------------------------------------------------- */
 
 /* What becomes of the bytes of the group's slabs, all that were made: kept on the host, or given up. A bit may be added to either.
  * BP_OFFLOAD_RECAPTURE: the caller will capture anew the graphs that have collectives in the group; launching one of them afterwards is
@@ -103,17 +103,17 @@ BP_API bp_status bp_offload_begin(bp_offload *offload, const char *group, uint32
 /* Waits for the copies, deregisters, and gives the memory back to the device. Errors: BP_ERR_SCHEDULE (not begun), and what the device reports:
  * where a copy failed, or memory could not be unmapped, the group is resident again, as if nothing had begun; in the latter case with other
  * windows, so that with BP_OFFLOAD_RECAPTURE graphs with collectives in it have to be captured anew all the same. Memory that was unmapped but
- * that the device does not take back is reported too, by this rank alone; the group is away then (bp_offload_group.unreturned_bytes), and has
+ * that the device does not take back is reported too, by this rank alone; the group is offloaded then (bp_offload_group.unreturned_bytes), and has
  * that memory again after restoring. */
 BP_API bp_status bp_offload_finish(bp_offload *offload, const char *group);
 
-/* ---- back ---------------------------------------------------------------------------------------------------------- */
+/* ---- restoring --------------------------------------------------------------------------------------------------------- */
 
-/* What discarded memory has in it afterwards: zeros, or whatever there is. Kept bytes always come back as they were. */
+/* What discarded memory has in it afterwards: zeros, or whatever there is. Kept bytes are always restored. */
 typedef enum bp_restore { BP_RESTORE_ZERO = 1, BP_RESTORE_LEAVE = 2 } bp_restore;
 
-/* Memory at the same addresses, registered again; bytes are on their way. Errors: BP_ERR_SCHEDULE (not away), BP_ERR_NO_DEVICE_MEMORY (bytes
- * wanted and left) and what the device and the communicators report: everything is undone, the group is away as before with its bytes still on
+/* Memory at the same addresses, registered again; bytes are on their way. Errors: BP_ERR_SCHEDULE (not offloaded), BP_ERR_NO_DEVICE_MEMORY (bytes
+ * wanted and left) and what the device and the communicators report: everything is undone, the group is offloaded as before with its bytes still on
  * the host, and the call can be made again when there is memory. */
 BP_API bp_status bp_restore_begin(bp_offload *offload, const char *group, bp_restore fill);
 
@@ -124,7 +124,7 @@ BP_API bp_status bp_restore_finish(bp_offload *offload, const char *group);
 /* Gives back host memory that holds no bytes now; nothing while a pool of the device is being captured. */
 BP_API void bp_offload_trim(bp_offload *offload);
 
-/* ---- what is where ------------------------------------------------------------------------------------------------- */
+/* ---- residency ----------------------------------------------------------------------------------------------------- */
 
 typedef enum bp_residency {
     BP_RESIDENT = 1,

@@ -24,7 +24,9 @@ extern "C" {
 /* An instance: items with sizes, and which of them conflict. */
 typedef struct bp_packing bp_packing;
 
+/* Without items. The caller owns it: bp_packing_destroy. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_packing_create(bp_packing **packing);
+/* Accepts NULL and pointers to NULL; sets *packing to NULL. */
 BP_API void bp_packing_destroy(bp_packing **packing);
 
 /* Adds an item that is never live; items are numbered from 0. It takes space when it has an interval or a conflict, and a size: one of

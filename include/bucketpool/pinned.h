@@ -1,6 +1,6 @@
 /* Pinned host memory: pages that stay where they are, which a device copies to and from at full speed.
  *
- * Pinning is slow (a driver takes seconds for tens of GiB), so memory is pinned once and lent again and again:
+ * Pinning is slow (a driver takes seconds for tens of GiB), so memory is pinned once and handed out again and again:
  *
  *   planned  pieces of at least config.planned_bytes, which are known in advance and large: each is memory of its own, to the page. No size
  *            class rounds it up, and giving it back gives it back to the system.
@@ -54,7 +54,7 @@ BP_API bp_status bp_pinned_config_init(bp_pinned_config *config, size_t size);
  * Errors: BP_ERR_INVALID_ARGUMENT (names the field; a NUMA node that this process cannot use), BP_ERR_UNSUPPORTED (jemalloc was asked for
  * and cannot be had: why, and what to do), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp_pinned **pinned);
-/* Gives up the caller's reference; others (offloads) keep theirs. Memory that is still lent ends with the last one; what the device does not
+/* Gives up the caller's reference; others (offloads) keep theirs. Memory that is still allocated ends with the last one; what the device does not
  * unpin then stays mapped, as it may still write there. Accepts NULL and pointers to NULL; sets *pinned to NULL. */
 BP_API void bp_pinned_destroy(bp_pinned **pinned);
 
@@ -62,16 +62,16 @@ BP_API void bp_pinned_destroy(bp_pinned **pinned);
  * BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY (the slab is full, most_bytes reached, the system has none: with the numbers),
  * BP_ERR_CAPTURE and what else the device reports. */
 BP_API bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address);
-/* No copy may use it any more. Errors: BP_ERR_INVALID_ARGUMENT (nothing that is lent was allocated there: also twice), what the device reports
- * (then a planned piece is still lent; it can be freed again, and is when `pinned` ends). NULL is fine. */
+/* No copy may use it any more. Errors: BP_ERR_INVALID_ARGUMENT (nothing is allocated there: also freed twice), what the device reports
+ * (then a planned piece is still allocated; it can be freed again, and is when `pinned` ends). NULL is fine. */
 BP_API bp_status bp_pinned_free(bp_pinned *pinned, void *address);
 
 typedef struct bp_pinned_statistics {
     size_t size;
     uint64_t pinned_bytes; /* now: the slab and planned pieces */
     uint64_t peak_pinned_bytes;
-    uint64_t planned_pieces, planned_bytes; /* lent now */
-    uint64_t small_pieces, small_bytes;     /* lent now, as asked for */
+    uint64_t planned_pieces, planned_bytes; /* allocated now */
+    uint64_t small_pieces, small_bytes;     /* allocated now, as asked for */
     uint64_t slab_bytes;                    /* 0: not needed yet */
     uint64_t slab_used_bytes;               /* of it, with what size classes take: from mallctl with jemalloc */
     uint64_t huge_bytes;       /* of all memory so far, in huge pages when it was touched; 0: the system does not say */

@@ -23,17 +23,17 @@ _is_valid: Any = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = c_int, [ctypes.py_object, c_char_p]
 
 
-class LentHandle(Handle):
+class ExportHandle(Handle):
     """A tensor that is given back when Python no longer refers to it."""
 
     destroy = "bp_export_delete"
 
 
-def lend(pool: Handle, id: int, dtype: int, versioned: bool) -> LentHandle:
+def lend(pool: Handle, id: int, dtype: int, versioned: bool) -> ExportHandle:
     """A tensor over a request's memory, which keeps it mapped. Raises Unsupported, InvalidArgument, ScheduleError
     (dlpack.h)."""
     what = configured(core().bp_export_config_init, _abi.bp_export_config, id=id, dtype=dtype, versioned=int(versioned))
-    handle = LentHandle()
+    handle = ExportHandle()
     call(core().bp_pool_export, pool, ctypes.byref(what), ctypes.byref(handle))
     return handle
 
@@ -43,14 +43,14 @@ class _Offered:
 
     __slots__ = ("lent", "capsule", "name")
 
-    def __init__(self, lent: LentHandle, capsule: Any, name: bytes) -> None:
+    def __init__(self, lent: ExportHandle, capsule: Any, name: bytes) -> None:
         self.lent, self.capsule, self.name = lent, capsule, name
 
     def references(self) -> int:
         return sys.getrefcount(self.capsule)
 
 
-_ALONE = _Offered(LentHandle(), object(), b"").references()
+_ALONE = _Offered(ExportHandle(), object(), b"").references()
 _offered: Set[_Offered] = set()
 
 
