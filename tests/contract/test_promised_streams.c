@@ -14,7 +14,7 @@ static op_counts counts;
 
 static unsigned long recorded(void)
 {
-    return atomic_load(&counts.calls[BP_OP_EVENT_RECORD]);
+    return atomic_load(&counts.calls[OP_EVENT_RECORD]);
 }
 
 /* Nothing is promised yet. */

@@ -483,7 +483,7 @@ static int begin(void **state)
     (void)state;
     k = begin_kit(new_host(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
-    open_pool(&k, &config, 0);
+    open_pool(&k, &config);
     return 0;
 }
 
