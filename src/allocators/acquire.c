@@ -47,7 +47,7 @@ BP_HOT outcome claim_place(acquiring *a, bp_entry *r, uint32_t id)
 }
 
 /* Fills *request where it succeeds. */
-BP_HOT outcome claim(acquiring *a, uint32_t id, bp_entry **request)
+BP_HOT outcome acquire_claim(acquiring *a, uint32_t id, bp_entry **request)
 {
     bp_pool *pool = a->pool;
     if (id >= bp_request_count(pool))
@@ -82,7 +82,7 @@ BP_HOT outcome claim(acquiring *a, uint32_t id, bp_entry **request)
 }
 
 /* Gives the claims of the first `count` ids back. */
-static void unclaim(acquiring *a, size_t count)
+static void acquire_unclaim(acquiring *a, size_t count)
 {
     while (count-- > 0) {
         uint32_t id = a->ids[count];
@@ -128,7 +128,7 @@ BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_entry
 }
 
 /* Waits for what was collected. */
-BP_HOT bp_status order(const acquiring *a, bp_waits *w)
+BP_HOT bp_status acquire_order(const acquiring *a, bp_waits *w)
 {
     if (w->count == 0 && w->issued == 0)
         return BP_OK;
@@ -154,7 +154,7 @@ static bp_status prepare_request(acquiring *a, uint32_t id)
 }
 
 /* What has to happen before the caller's work, on the stream. */
-static bp_status prepare(acquiring *a)
+static bp_status acquire_prepare(acquiring *a)
 {
     for (size_t i = 0; i < a->count; i++) {
         const bp_entry *r = &a->pool->entries[a->ids[i]];
@@ -171,7 +171,7 @@ static bp_status prepare(acquiring *a)
 
 /* ---- committing ----------------------------------------------------------------------------------------------------- */
 
-static inline uint64_t mix(uint64_t value)
+static inline uint64_t acquire_mix(uint64_t value)
 {
     value = (value ^ value >> 31) * 0x9e3779b97f4a7c15u;
     return value ^ value >> 29;
@@ -183,11 +183,11 @@ static void note_dynamic(bp_entry *r)
     bp_count(&r->records, 1); /* the mark of the allocation */
 }
 
-BP_HOT void commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t number)
+BP_HOT void acquire_commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t number)
 {
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
     bp_count(&r->acquires, 1);
-    bp_count(&r->hash, mix(r->key + number * 0xd1342543de82ef95u));
+    bp_count(&r->hash, acquire_mix(r->key + number * 0xd1342543de82ef95u));
     if (BP_WORD_HOLDS(word) == 0) {
         if (r->kind == BP_KIND_CHOSEN)
             bp_note_choice(a->pool, id);
@@ -219,8 +219,8 @@ static bp_status order_and_prepare(acquiring *a)
     bp_waits_init(&w, a->pool, a->stream);
     for (size_t i = 0; i < a->count; i++)
         BP_TRY(collect_request(a, &w, &a->pool->entries[a->ids[i]]));
-    BP_TRY(order(a, &w));
-    return prepare(a);
+    BP_TRY(acquire_order(a, &w));
+    return acquire_prepare(a);
 }
 
 /* CLAIMED: done. */
@@ -229,9 +229,9 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
     uint64_t bytes = 0;
     for (size_t i = 0; i < a->count; i++) {
         bp_entry *r;
-        outcome o = claim(a, a->ids[i], &r);
+        outcome o = acquire_claim(a, a->ids[i], &r);
         if (o != CLAIMED) {
-            unclaim(a, i);
+            acquire_unclaim(a, i);
             *failed = i;
             return o;
         }
@@ -239,7 +239,7 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
     }
     a->status = order_and_prepare(a);
     if (a->status != BP_OK) {
-        unclaim(a, a->count);
+        acquire_unclaim(a, a->count);
         return FAILED;
     }
     uint64_t number = bp_tally_acquire(&a->pool->tally, a->count, bytes);
@@ -247,7 +247,7 @@ static outcome acquire(acquiring *a, void **addresses, size_t *failed)
         bp_entry *r = &a->pool->entries[a->ids[i]];
         if (addresses != NULL)
             addresses[i] = atomic_load_explicit(&r->address, memory_order_relaxed);
-        commit(a, a->ids[i], r, number + i);
+        acquire_commit(a, a->ids[i], r, number + i);
     }
     return CLAIMED;
 }
@@ -258,23 +258,23 @@ static outcome acquire_one(acquiring *a, void **addresses, size_t *failed)
     const uint32_t id = a->ids[0];
     bp_entry *r;
     *failed = 0;
-    outcome o = claim(a, id, &r);
+    outcome o = acquire_claim(a, id, &r);
     if (o != CLAIMED)
         return o;
     bp_waits w;
     bp_waits_init(&w, a->pool, a->stream);
     a->status = collect_request(a, &w, r);
     if (a->status == BP_OK)
-        a->status = order(a, &w);
+        a->status = acquire_order(a, &w);
     if (a->status == BP_OK && needs_preparing(a->pool, r))
-        a->status = prepare(a);
+        a->status = acquire_prepare(a);
     if (a->status != BP_OK) {
-        unclaim(a, 1);
+        acquire_unclaim(a, 1);
         return FAILED;
     }
     if (addresses != NULL)
         addresses[0] = atomic_load_explicit(&r->address, memory_order_relaxed);
-    commit(a, id, r, bp_tally_acquire(&a->pool->tally, 1, new_bytes(r)));
+    acquire_commit(a, id, r, bp_tally_acquire(&a->pool->tally, 1, new_bytes(r)));
     return CLAIMED;
 }
 

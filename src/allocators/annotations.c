@@ -21,7 +21,7 @@ bp_status bp_annotations_choose(bp_annotate wanted, bool *chosen)
 
 /* ---- slabs ---------------------------------------------------------------------------------------------------------- */
 
-static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
+static bp_status annotations_attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     bp_pool *pool = user;
     char text[TEXT_BYTES];
@@ -30,7 +30,7 @@ static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes
     return BP_OK;
 }
 
-static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
+static void annotations_detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     const bp_pool *pool = user;
     (void)address;
@@ -49,7 +49,7 @@ bp_status bp_annotations_start(bp_pool *pool)
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *pool->annotations->heaps, &memory));
     pool->annotations->heaps = memory;
     pool->annotations->graph = bp_nvtx_register("graph");
-    const bp_slab_callbacks callbacks = {.attach = attach, .detach = detach};
+    const bp_slab_callbacks callbacks = {.attach = annotations_attach, .detach = annotations_detach};
     BP_TRY(bp_slabs_attach(&pool->slabs, &callbacks, pool));
     bp_observe(pool, BP_OBSERVER_ANNOTATIONS);
     return BP_OK;
@@ -95,7 +95,7 @@ static void undo_region(bp_pool *pool, uint32_t id, bp_stream *stream)
     close_region(pool, id);
 }
 
-static void note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
+static void annotations_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
     (void)stream;
     bp_annotation *a = &pool->annotations->requests[id];
@@ -108,7 +108,7 @@ static void note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_s
     }
 }
 
-const bp_observer bp_annotations_observer = {.prepare = open_region, .undo = undo_region, .note = note};
+const bp_observer bp_annotations_observer = {.prepare = open_region, .undo = undo_region, .note = annotations_note};
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
 
@@ -119,7 +119,7 @@ void bp_annotations_finish(bp_pool *pool)
         return;
     uint32_t count = bp_request_count(pool);
     for (uint32_t id = 0; id < count; id++)
-        note(pool, BP_EVENT_RELEASE, id, NULL);
+        annotations_note(pool, BP_EVENT_RELEASE, id, NULL);
     bp_annotations_capture(pool, NULL);
     bp_nvtx_end(atomic_exchange_explicit(&all->step, 0, memory_order_relaxed));
 }

@@ -34,7 +34,7 @@ static bool stays_live(const question *q, uint32_t id)
     return BP_WORD_ID(word) == id && ((word & BP_WORD_BUSY) != 0 || BP_WORD_HOLDS(word) > times(q, id));
 }
 
-static bool is_chosen(const question *q, uint32_t segment)
+static bool can_acquire_is_chosen(const question *q, uint32_t segment)
 {
     for (uint32_t i = 0; i < q->chosen_count; i++) {
         if (segment >= q->chosen[i].first && segment - q->chosen[i].first < q->chosen[i].count)
@@ -48,7 +48,7 @@ static bool would_be_free(const question *q, uint32_t segment, size_t position)
 {
     uint32_t holder = bp_segment_holder(&q->pool->segments[segment]);
     if (holder == BP_HELD_BY_LAUNCH || holder == BP_HELD_BY_OFFLOAD || (holder != BP_NONE && stays_live(q, holder)) ||
-        is_chosen(q, segment))
+        can_acquire_is_chosen(q, segment))
         return false;
     for (size_t i = 0; i < position; i++) {
         const bp_entry *r = &q->pool->entries[q->ids[i]];
@@ -119,7 +119,7 @@ static bool would_serve(question *q, size_t position)
     return true;
 }
 
-static bp_status check_ids(const bp_pool *pool, const uint32_t *ids, size_t count)
+static bp_status can_acquire_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count)
 {
     uint32_t bound = bp_request_count(pool);
     for (size_t i = 0; i < count; i++) {
@@ -146,9 +146,9 @@ bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t c
     if (pool == NULL || can == NULL || (ids == NULL && count > 0) || (releasing == NULL && releasing_count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_can_acquire: needs a pool, ids and a place for its answer");
     BP_TRY(bp_device_check(pool->device, "bp_pool_can_acquire"));
-    BP_TRY(check_ids(pool, ids, count));
+    BP_TRY(can_acquire_check_ids(pool, ids, count));
     BP_TRY(check_twice(pool, ids, count));
-    BP_TRY(check_ids(pool, releasing, releasing_count));
+    BP_TRY(can_acquire_check_ids(pool, releasing, releasing_count));
     question q; /* not initialised as a whole: the choices are many */
     q.pool = pool;
     q.ids = ids;

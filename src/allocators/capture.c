@@ -34,7 +34,7 @@ bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id)
 
 /* ---- on the path of calls ------------------------------------------------------------------------------------------- */
 
-static void note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
+static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
     (void)stream;
     if (kind != BP_EVENT_ACQUIRE && kind != BP_EVENT_HOLD && kind != BP_EVENT_USE)
@@ -48,7 +48,7 @@ static void note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_s
         atomic_fetch_or_explicit(&capture->touched[s / 64], UINT64_C(1) << s % 64, memory_order_relaxed);
 }
 
-static bp_status check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
+static bp_status capture_check_own(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     (void)stream;
     const bp_captured_hold *held = bp_capture_find_held(pool->capturing, id);
@@ -57,7 +57,7 @@ static bp_status check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *str
     return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
 }
 
-const bp_observer bp_capture_observer = {.check = check, .note = note};
+const bp_observer bp_capture_observer = {.check = capture_check_own, .note = capture_note};
 
 bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const char *function)
 {
@@ -180,7 +180,7 @@ static bp_status check_owned(const bp_pool *pool, const bp_capture_config *confi
     return BP_OK;
 }
 
-static bp_status fail_live(const bp_pool *pool, uint32_t id)
+static bp_status capture_fail_live(const bp_pool *pool, uint32_t id)
 {
     char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
     return bp_fail(BP_ERR_SCHEDULE,
@@ -197,7 +197,7 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
             continue;
         if (pool->requests[id].placement != BP_PLACE_PERSISTENT && pool->entries[id].kind != BP_KIND_EMPTY &&
             !is_owned(config, id))
-            return fail_live(pool, id);
+            return capture_fail_live(pool, id);
         live++;
     }
     void *memory;
@@ -261,7 +261,7 @@ static void free_capture(bp_capture *capture)
     free(capture);
 }
 
-static bp_status make(bp_pool *pool, const bp_capture_config *config, bp_capture **capture)
+static bp_status capture_make(bp_pool *pool, const bp_capture_config *config, bp_capture **capture)
 {
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **capture, &memory));
@@ -312,7 +312,7 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
     config = &own;
     BP_TRY(check_begin(pool, config));
     bp_capture *made = NULL;
-    bp_status status = make(pool, config, &made);
+    bp_status status = capture_make(pool, config, &made);
     if (status != BP_OK) {
         if (made != NULL)
             free_capture(made);
@@ -360,7 +360,7 @@ static bp_status check_balance(const bp_capture *capture)
 }
 
 /* Leaves the pool as if nothing of the capture had been on a stream: nothing has. */
-static void leave(bp_capture *capture)
+static void capture_leave(bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
     for (uint32_t s = 0; s < pool->segment_capacity; s++) {
@@ -433,7 +433,7 @@ bp_status bp_capture_end(bp_capture *capture)
     capture->info.releases = releases - capture->releases;
     capture->info.waits = waits - capture->waits;
     capture->info.ended = 1;
-    leave(capture);
+    capture_leave(capture);
     capture->ended = true;
     return BP_OK;
 }
@@ -477,7 +477,7 @@ void bp_capture_destroy(bp_capture **capture)
         return;
     if (c->pool != NULL && !c->ended) {
         drop_holds(c);
-        leave(c);
+        capture_leave(c);
     }
     if (c->pool != NULL && c->armed)
         bp_capture_disarm(c);

@@ -61,7 +61,7 @@ static void close_request(bp_pool *pool, uint32_t id)
 }
 
 /* Opens the memory of a request for work on `stream`. */
-static bp_status prepare(bp_pool *pool, uint32_t id, bp_stream *stream)
+static bp_status guarded_prepare(bp_pool *pool, uint32_t id, bp_stream *stream)
 {
     bp_entry *r = &pool->entries[id];
     if (r->kind == BP_KIND_EMPTY)
@@ -84,7 +84,7 @@ static void undo(bp_pool *pool, uint32_t id, bp_stream *stream)
 }
 
 /* Waits for the streams of a hold that is to end and checks its redzone: it is whole again after an error, and the hold goes on. */
-static bp_status check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
+static bp_status guarded_check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     bp_entry *r = &pool->entries[id];
     if (BP_WORD_HOLDS(word) > 1 || r->count == 0)
@@ -104,7 +104,8 @@ static bp_status check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *str
     return BP_OK;
 }
 
-const bp_observer bp_guard_observer = {.prepare = prepare, .undo = undo, .check = check, .close = close_request};
+const bp_observer bp_guard_observer = {
+    .prepare = guarded_prepare, .undo = undo, .check = guarded_check, .close = close_request};
 
 void bp_guarded_finish(bp_pool *pool)
 {

@@ -7,7 +7,7 @@
 
 static const uint64_t LAUNCH_WORD = (uint64_t)BP_HELD_BY_LAUNCH + 1;
 
-static bp_status check(const bp_capture *capture, const char *function)
+static bp_status launch_check(const bp_capture *capture, const char *function)
 {
     if (capture == NULL || capture->pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no capture, or its pool was destroyed", function);
@@ -93,7 +93,7 @@ static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *wa
     return status;
 }
 
-static bp_status order(const bp_capture *capture, bp_stream *stream)
+static bp_status launch_order(const bp_capture *capture, bp_stream *stream)
 {
     const bp_pool *pool = capture->pool;
     bp_waits waits;
@@ -107,14 +107,14 @@ static bp_status order(const bp_capture *capture, bp_stream *stream)
 
 bp_status bp_capture_before_launch(bp_capture *capture, bp_stream *stream)
 {
-    BP_TRY(check(capture, "bp_capture_before_launch"));
+    BP_TRY(launch_check(capture, "bp_capture_before_launch"));
     BP_TRY(bp_check_stream(capture->pool, stream, "bp_capture_before_launch"));
     if (!capture->armed)
         BP_TRY(claim_segments(capture));
     if (!capture->armed && capture->pool->annotations != NULL)
         bp_annotations_launch(capture->pool, capture->segments, capture->segment_count);
     atomic_store_explicit(&capture->armed, true, memory_order_relaxed);
-    bp_status status = order(capture, stream);
+    bp_status status = launch_order(capture, stream);
     if (status != BP_OK)
         bp_capture_disarm(capture);
     return status;
@@ -149,7 +149,7 @@ static bp_status post(bp_capture *capture, bp_stream *stream)
 
 bp_status bp_capture_launched(bp_capture *capture, bp_stream *stream)
 {
-    BP_TRY(check(capture, "bp_capture_launched"));
+    BP_TRY(launch_check(capture, "bp_capture_launched"));
     if (!capture->armed)
         return bp_fail(BP_ERR_SCHEDULE, "bp_capture_launched: %s: bp_capture_before_launch comes before each launch",
                        capture->name);

@@ -21,7 +21,7 @@ static bp_status fail_many(void)
     return bp_fail(BP_ERR_UNSUPPORTED, "the plan has more than %u buffers", BP_MOST_SEGMENTS);
 }
 
-static bp_status add_span(spans *list, uint32_t slab, uint64_t offset, uint64_t bytes, uint32_t class_index)
+static bp_status layout_add_span(spans *list, uint32_t slab, uint64_t offset, uint64_t bytes, uint32_t class_index)
 {
     if (list->count >= BP_MOST_SEGMENTS)
         return fail_many();
@@ -48,7 +48,7 @@ static uint64_t end_of(const bp_plan_info *plan, const bp_plan_request *r)
     return bp_round_up_u64(end, plan->alignment, &end) && end < last ? end : last;
 }
 
-static bp_status fail_request(const bp_plan_info *plan, size_t index, const char *what)
+static bp_status layout_fail_request(const bp_plan_info *plan, size_t index, const char *what)
 {
     const bp_plan_request *r = &plan->requests[index];
     return bp_fail(BP_ERR_MISMATCH, "the plan contradicts itself: %s of %s, bucket %u, %s",
@@ -87,7 +87,7 @@ static uint32_t find_segment(const bp_pool *pool, uint32_t slab, uint64_t offset
 
 /* ---- buffers -------------------------------------------------------------------------------------------------------- */
 
-static bp_status add_classes(bp_pool *pool, const bp_plan_info *plan, spans *list)
+static bp_status layout_add_classes(bp_pool *pool, const bp_plan_info *plan, spans *list)
 {
     pool->class_count = (uint32_t)plan->class_count;
     for (uint32_t i = 0; i < pool->class_count; i++) {
@@ -95,17 +95,17 @@ static bp_status add_classes(bp_pool *pool, const bp_plan_info *plan, spans *lis
         if (c->copies > BP_MOST_SEGMENTS - list->count) /* before memory is taken for them */
             return fail_many();
         for (uint32_t copy = 0; copy < c->copies; copy++)
-            BP_TRY(add_span(list, c->slab, c->offset + copy * c->stride, c->bytes, i));
+            BP_TRY(layout_add_span(list, c->slab, c->offset + copy * c->stride, c->bytes, i));
     }
     return BP_OK;
 }
 
-static bp_status add_requests(const bp_plan_info *plan, spans *list)
+static bp_status layout_add_requests(const bp_plan_info *plan, spans *list)
 {
     for (size_t i = 0; i < plan->request_count; i++) {
         const bp_plan_request *r = &plan->requests[i];
         if (r->placement == BP_PLACE_PLANNED)
-            BP_TRY(add_span(list, r->slab, r->offset, end_of(plan, r) - r->offset, BP_NONE));
+            BP_TRY(layout_add_span(list, r->slab, r->offset, end_of(plan, r) - r->offset, BP_NONE));
     }
     return BP_OK;
 }
@@ -148,9 +148,9 @@ static bp_status find_buffers(bp_pool *pool, const bp_plan_info *plan)
         uint32_t segment = find_segment(pool, r->slab, r->offset);
         const bp_segment_place *place = &pool->places[segment];
         if (r->bytes > place->room)
-            return fail_request(plan, i, "is larger than its buffer");
+            return layout_fail_request(plan, i, "is larger than its buffer");
         if (place->class_index != BP_NONE && plan->classes[place->class_index].dtype != r->dtype)
-            return fail_request(plan, i, "is of another dtype than its class");
+            return layout_fail_request(plan, i, "is of another dtype than its class");
         pool->entries[i].home = (bp_range){segment, 1};
         pool->entries[i].class_index = place->class_index;
     }
@@ -187,9 +187,9 @@ static bp_status list_copies(bp_pool *pool)
 static bp_status lay_out_buffers(bp_pool *pool, const bp_plan_info *plan)
 {
     spans list = {0};
-    bp_status status = add_classes(pool, plan, &list);
+    bp_status status = layout_add_classes(pool, plan, &list);
     if (status == BP_OK)
-        status = add_requests(plan, &list);
+        status = layout_add_requests(plan, &list);
     if (status == BP_OK && list.count > 0) {
         qsort(list.items, list.count, sizeof *list.items, by_place);
         status = merge_equal(&list);
@@ -211,8 +211,8 @@ static bp_status add_ends(const bp_plan_info *plan, spans *list)
         const bp_plan_request *r = &plan->requests[i];
         if (r->placement != BP_PLACE_PLANNED)
             continue;
-        BP_TRY(add_span(list, r->slab, r->offset, 0, BP_NONE));
-        BP_TRY(add_span(list, r->slab, end_of(plan, r), 0, BP_NONE));
+        BP_TRY(layout_add_span(list, r->slab, r->offset, 0, BP_NONE));
+        BP_TRY(layout_add_span(list, r->slab, end_of(plan, r), 0, BP_NONE));
     }
     return BP_OK;
 }

@@ -69,7 +69,7 @@ typedef struct lent {
     int64_t shape, stride;
 } lent;
 
-static void destroy(bp_lending *lending)
+static void export_destroy(bp_lending *lending)
 {
     bp_slabs_finish(&lending->slabs);
     bp_device_release(lending->device);
@@ -77,7 +77,7 @@ static void destroy(bp_lending *lending)
     free(lending);
 }
 
-static void give_back(lent *l)
+static void export_give_back(lent *l)
 {
     bp_lending *lending = l->lending;
     if (!bp_process_is_here(&lending->process))
@@ -87,19 +87,19 @@ static void give_back(lent *l)
     pthread_mutex_unlock(&lending->mutex);
     if (last) { /* whoever had tensors used streams that nobody here knows, and unmapping waits for no work */
         (void)bp_device_synchronize(lending->device);
-        destroy(lending);
+        export_destroy(lending);
     }
     free(l);
 }
 
 static void delete_plain(dl_managed *self)
 {
-    give_back((lent *)self);
+    export_give_back((lent *)self);
 }
 
 static void delete_versioned(dl_managed_versioned *self)
 {
-    give_back((lent *)self);
+    export_give_back((lent *)self);
 }
 
 static bp_status lending_of(bp_pool *pool, bp_lending **lending)
@@ -135,7 +135,7 @@ void bp_lending_pool_gone(bp_pool *pool)
     bool unused = lending->tensors == 0;
     pthread_mutex_unlock(&lending->mutex);
     if (unused)
-        destroy(lending);
+        export_destroy(lending);
 }
 
 /* ---- export --------------------------------------------------------------------------------------------------------- */
@@ -195,7 +195,7 @@ static bp_status check_residency(const bp_pool *pool, uint32_t id, const void *a
 }
 
 /* The tensor, but for whom it keeps and what deletes it. */
-static bp_status describe(const bp_pool *pool, const bp_export_config *config, dl_tensor *tensor, int64_t *numel)
+static bp_status export_describe(const bp_pool *pool, const bp_export_config *config, dl_tensor *tensor, int64_t *numel)
 {
     uint64_t bytes;
     if (config->id >= bp_request_count(pool))
@@ -223,7 +223,7 @@ static bp_status describe(const bp_pool *pool, const bp_export_config *config, d
     return BP_OK;
 }
 
-static void fill(lent *l, bool versioned, const dl_tensor *tensor, int64_t numel, bp_lending *lending)
+static void export_fill(lent *l, bool versioned, const dl_tensor *tensor, int64_t numel, bp_lending *lending)
 {
     l->lending = lending;
     l->shape = numel;
@@ -249,12 +249,12 @@ bp_status bp_pool_export(bp_pool *pool, const bp_export_config *config, void **m
     dl_tensor tensor = {0};
     int64_t numel = 0;
     bp_lending *lending;
-    BP_TRY(describe(pool, config, &tensor, &numel));
+    BP_TRY(export_describe(pool, config, &tensor, &numel));
     BP_TRY(lending_of(pool, &lending));
     lent *l = calloc(1, sizeof *l);
     if (l == NULL)
         return bp_fail_memory(sizeof *l);
-    fill(l, config->versioned != 0, &tensor, numel, lending);
+    export_fill(l, config->versioned != 0, &tensor, numel, lending);
     pthread_mutex_lock(&lending->mutex);
     lending->tensors++;
     pthread_mutex_unlock(&lending->mutex);
@@ -266,7 +266,7 @@ void bp_export_delete(void **managed)
 {
     if (managed == NULL || *managed == NULL)
         return;
-    give_back(*managed);
+    export_give_back(*managed);
     *managed = NULL;
 }
 

@@ -26,7 +26,7 @@ bp_status bp_pool_config_init(bp_pool_config *config, size_t size)
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-static bp_status check_config(const bp_pool_config *c)
+static bp_status pool_check_config(const bp_pool_config *c)
 {
     if ((unsigned)c->guard > BP_GUARD_ON || c->strict < BP_STRICT_OFF || c->strict > BP_STRICT_ERROR ||
         (unsigned)c->capture_check > BP_CAPTURE_CHECK_ALWAYS)
@@ -64,7 +64,7 @@ static uint64_t choose_overflow(bp_pool *pool, uint64_t overflow_bytes)
     return largest;
 }
 
-static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
+static bp_status pool_make_arrays(bp_pool *pool, uint64_t persistent_bytes)
 {
     void *memory;
     uint32_t persistent = persistent_bytes > 0 ? pool->request_capacity - pool->planned_count : 0;
@@ -83,7 +83,7 @@ static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
     return BP_OK;
 }
 
-static bp_status add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const char *group)
+static bp_status pool_add_slab(bp_pool *pool, uint64_t bytes, uint64_t planned, const char *group)
 {
     bp_pool_slab *info = &pool->slab_infos[pool->slabs.count];
     *info = (bp_pool_slab){.planned_bytes = planned};
@@ -98,19 +98,19 @@ static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint6
                             uint64_t overflow_each)
 {
     for (size_t i = 0; i < plan->slab_count; i++)
-        BP_TRY(add_slab(pool, sizes[i], plan->slabs[i].bytes, plan->slabs[i].group));
+        BP_TRY(pool_add_slab(pool, sizes[i], plan->slabs[i].bytes, plan->slabs[i].group));
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         bp_segment_place *place = &pool->places[s];
         pool->segments[s].address = pool->slabs.slabs[place->slab].address + place->made_offset;
     }
     if (persistent_bytes > 0) {
         pool->persistent_slab = (uint32_t)pool->slabs.count;
-        BP_TRY(add_slab(pool, persistent_bytes, 0, "persistent"));
+        BP_TRY(pool_add_slab(pool, persistent_bytes, 0, "persistent"));
         pool->persistent_bytes = pool->slabs.slabs[pool->persistent_slab].bytes;
     }
     if (pool->overflow_count == 0)
         return BP_OK;
-    BP_TRY(add_slab(pool, pool->overflow_count * overflow_each, 0, "overflow"));
+    BP_TRY(pool_add_slab(pool, pool->overflow_count * overflow_each, 0, "overflow"));
     for (uint32_t i = 0; i < pool->overflow_count; i++) {
         uint32_t s = pool->overflow_first + i;
         pool->segments[s].address = pool->slabs.slabs[pool->slabs.count - 1].address + i * overflow_each;
@@ -125,7 +125,7 @@ static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint6
 }
 
 /* Everything that needs memory. */
-static bp_status build(bp_pool *pool, const bp_plan_info *plan, const bp_pool_config *config, bool annotated)
+static bp_status pool_build(bp_pool *pool, const bp_plan_info *plan, const bp_pool_config *config, bool annotated)
 {
     BP_TRY(bp_strings_add(&pool->strings, config->name != NULL ? config->name : plan->model, &pool->info.name));
     BP_TRY(bp_requests_init(pool, plan, config->extra_requests));
@@ -133,7 +133,7 @@ static bp_status build(bp_pool *pool, const bp_plan_info *plan, const bp_pool_co
     uint64_t overflow_each = choose_overflow(pool, config->overflow_bytes);
     size_t slabs = plan->slab_count;
     void *memory;
-    BP_TRY(make_arrays(pool, config->persistent_bytes));
+    BP_TRY(pool_make_arrays(pool, config->persistent_bytes));
     for (uint32_t s = 0; s < pool->planned_segments; s++)
         pool->segments[s].bytes = pool->places[s].room;
     BP_TRY(bp_new_array(slabs + 2, sizeof *pool->slab_infos, &memory));
@@ -163,7 +163,7 @@ static bp_status build_annotated(bp_pool *pool, const bp_plan_info *plan, const 
     BP_TRY(bp_annotations_choose(config->annotate, &annotated));
     if (annotated)
         bp_nvtx_push("create", config->name != NULL ? config->name : plan->model);
-    bp_status status = build(pool, plan, config, annotated);
+    bp_status status = pool_build(pool, plan, config, annotated);
     if (annotated)
         bp_nvtx_pop();
     return status;
@@ -200,7 +200,7 @@ bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_c
     BP_TRY(bp_device_check(device, "bp_pool_create"));
     bp_pool_config full = defaults;
     BP_TRY(bp_struct_read("bp_pool_create", config, true, &full, sizeof full));
-    BP_TRY(check_config(&full));
+    BP_TRY(pool_check_config(&full));
     const bp_plan_info *info = bp_plan_get_info(plan);
     if (!info->feasible)
         return bp_fail(BP_ERR_INFEASIBLE, "the plan is infeasible: %s", info->infeasible_because);

@@ -55,7 +55,8 @@ static void forget_all(bp_recorder *recorder)
 }
 
 /* The clock comes before the place: who gets memory after an event has its place reads a later time than the event has. */
-static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
+static void recorder_add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, uint32_t id,
+                         const bp_stream *stream)
 {
     uint64_t number = stream != NULL ? stream->number : 0, now = 0;
     if (recorder->timestamps) {
@@ -76,14 +77,14 @@ static void add(bp_pool *pool, bp_recorder *recorder, bp_pool_event_kind kind, u
         forget_all(recorder);
 }
 
-static void note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
+static void recorder_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
     bp_recorder *recorder = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
     if (recorder != NULL)
-        add(pool, recorder, kind, id, stream);
+        recorder_add(pool, recorder, kind, id, stream);
 }
 
-const bp_observer bp_recorder_observer = {.note = note};
+const bp_observer bp_recorder_observer = {.note = recorder_note};
 
 bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder)
 {
@@ -237,7 +238,7 @@ static bp_status check_ends(window *w)
     return BP_OK;
 }
 
-static bp_status add_events(const window *w, bp_model *model)
+static bp_status recorder_add_events(const window *w, bp_model *model)
 {
     for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++) {
         bp_pool_event e = {.size = sizeof e};
@@ -256,7 +257,7 @@ static bp_status add_events(const window *w, bp_model *model)
     return BP_OK;
 }
 
-static bp_status fill_model(window *w, bp_model *model)
+static bp_status recorder_fill_model(window *w, bp_model *model)
 {
     void *memory;
     uint32_t count = bp_request_count(w->pool);
@@ -270,7 +271,7 @@ static bp_status fill_model(window *w, bp_model *model)
         w->units[id] = NO_UNIT;
     BP_TRY(check_window(w, model));
     BP_TRY(check_ends(w));
-    return add_events(w, model);
+    return recorder_add_events(w, model);
 }
 
 bp_status bp_pool_trace_to_model(const bp_pool *pool, uint64_t first_step, uint64_t last_step, bp_model *model)
@@ -278,7 +279,7 @@ bp_status bp_pool_trace_to_model(const bp_pool *pool, uint64_t first_step, uint6
     if (pool == NULL || model == NULL || first_step > last_step)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_to_model: needs a pool, a model and steps in order");
     window w = {.pool = pool, .first_step = first_step, .last_step = last_step};
-    bp_status status = fill_model(&w, model);
+    bp_status status = recorder_fill_model(&w, model);
     free(w.units);
     free(w.open);
     free(w.left_out);

@@ -35,7 +35,7 @@ static bp_status fail_not_live(const releasing *c, size_t index, uint64_t word)
 }
 
 /* Fills *request where it succeeds. */
-BP_HOT bp_status claim(releasing *c, size_t index, bp_entry **request)
+BP_HOT bp_status release_claim(releasing *c, size_t index, bp_entry **request)
 {
     bp_pool *pool = c->pool;
     const uint32_t id = c->ids[index];
@@ -60,7 +60,7 @@ BP_HOT bp_status claim(releasing *c, size_t index, bp_entry **request)
     return status;
 }
 
-static void unclaim(releasing *c, size_t count)
+static void release_unclaim(releasing *c, size_t count)
 {
     while (count-- > 0) {
         bp_word *word = c->pool->entries[c->ids[count]].word;
@@ -121,7 +121,7 @@ BP_HOT bool closes(const bp_hold_stream *h)
 }
 
 /* The points that the end of one hold of a request needs. */
-BP_HOT bp_status take_points(releasing *c, const bp_entry *r)
+BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
 {
     const bp_stream *next = next_stream(c->pool, r);
     bool last = is_last(r), seen = c->stream == NULL;
@@ -207,7 +207,7 @@ BP_HOT void end_hold(releasing *c, uint32_t id, bp_entry *r)
     bp_hold_free_place(pool, r);
 }
 
-BP_HOT void commit(releasing *c, uint32_t id, bp_entry *r)
+BP_HOT void release_commit(releasing *c, uint32_t id, bp_entry *r)
 {
     bp_count(c->purpose == GIVE_UP ? &r->given_up : &r->releases, 1);
     if (is_last(r)) {
@@ -253,7 +253,7 @@ static bp_status finish_memory(releasing *c)
 static bp_status take_all_points(releasing *c)
 {
     for (size_t i = 0; i < c->count; i++)
-        BP_TRY(take_points(c, &c->pool->entries[c->ids[i]]));
+        BP_TRY(release_take_points(c, &c->pool->entries[c->ids[i]]));
     return BP_OK;
 }
 
@@ -261,9 +261,9 @@ static bp_status claim_all(releasing *c)
 {
     for (size_t i = 0; i < c->count; i++) {
         bp_entry *r;
-        bp_status status = claim(c, i, &r);
+        bp_status status = release_claim(c, i, &r);
         if (status != BP_OK) {
-            unclaim(c, i);
+            release_unclaim(c, i);
             return status;
         }
     }
@@ -271,7 +271,7 @@ static bp_status claim_all(releasing *c)
 }
 
 /* What follows the claims. */
-BP_HOT bp_status finish(releasing *c)
+BP_HOT bp_status release_finish(releasing *c)
 {
     if (bp_observed(c->pool, BP_OBSERVERS_CHECK) != 0 || c->dynamic)
         BP_TRY(finish_memory(c));
@@ -280,18 +280,18 @@ BP_HOT bp_status finish(releasing *c)
     return BP_OK;
 }
 
-static bp_status release(releasing *c)
+static bp_status release_all(releasing *c)
 {
     BP_TRY(claim_all(c));
     bp_status status = take_all_points(c);
     if (status == BP_OK)
-        status = finish(c);
+        status = release_finish(c);
     if (status != BP_OK) {
-        unclaim(c, c->count);
+        release_unclaim(c, c->count);
         return status;
     }
     for (size_t i = 0; i < c->count; i++)
-        commit(c, c->ids[i], &c->pool->entries[c->ids[i]]);
+        release_commit(c, c->ids[i], &c->pool->entries[c->ids[i]]);
     return BP_OK;
 }
 
@@ -300,15 +300,15 @@ static bp_status release_one(releasing *c)
 {
     const uint32_t id = c->ids[0];
     bp_entry *r = NULL;
-    BP_TRY(claim(c, 0, &r));
-    bp_status status = take_points(c, r);
+    BP_TRY(release_claim(c, 0, &r));
+    bp_status status = release_take_points(c, r);
     if (status == BP_OK)
-        status = finish(c);
+        status = release_finish(c);
     if (status != BP_OK) {
-        unclaim(c, 1);
+        release_unclaim(c, 1);
         return status;
     }
-    commit(c, id, r);
+    release_commit(c, id, r);
     return BP_OK;
 }
 
@@ -322,7 +322,7 @@ static bp_status count_refused(bp_pool *pool, bp_status status)
 }
 
 /* Not initialised as a whole: the room for points would take longer than the rest of the call. */
-BP_HOT void start(releasing *c, bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, purpose p)
+BP_HOT void release_start(releasing *c, bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, purpose p)
 {
     c->pool = pool;
     c->ids = ids;
@@ -338,16 +338,16 @@ bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_release"));
     BP_TRY(bp_check_stream(pool, stream, "bp_pool_release"));
     releasing c;
-    start(&c, pool, ids, count, stream, RELEASE);
-    return count == 0 ? BP_OK : count_refused(pool, count == 1 ? release_one(&c) : release(&c));
+    release_start(&c, pool, ids, count, stream, RELEASE);
+    return count == 0 ? BP_OK : count_refused(pool, count == 1 ? release_one(&c) : release_all(&c));
 }
 
 bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)
 {
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_give_up"));
     releasing c;
-    start(&c, pool, ids, count, NULL, GIVE_UP);
-    return count == 0 ? BP_OK : count_refused(pool, release(&c));
+    release_start(&c, pool, ids, count, NULL, GIVE_UP);
+    return count == 0 ? BP_OK : count_refused(pool, release_all(&c));
 }
 
 bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
@@ -355,12 +355,12 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_use"));
     BP_TRY(bp_check_stream(pool, stream, "bp_pool_use"));
     releasing c;
-    start(&c, pool, ids, count, stream, USE);
+    release_start(&c, pool, ids, count, stream, USE);
     BP_TRY(count_refused(pool, claim_all(&c)));
     for (size_t i = 0; i < count; i++) {
         bp_hold_touch(&pool->entries[ids[i]], stream, false);
         bp_note_event(pool, BP_EVENT_USE, ids[i], stream);
     }
-    unclaim(&c, count);
+    release_unclaim(&c, count);
     return BP_OK;
 }

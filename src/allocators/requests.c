@@ -58,7 +58,7 @@ static bp_status fill_entry(bp_pool *pool, uint32_t id)
 }
 
 /* Gives the description names of the pool's own. Requests of one unit are neighbours: they share one. */
-static bp_status copy_names(bp_pool *pool, uint32_t id)
+static bp_status requests_copy_names(bp_pool *pool, uint32_t id)
 {
     bp_plan_request *request = &pool->requests[id];
     const char *before = id > 0 ? request[-1].unit : NULL;
@@ -83,7 +83,7 @@ bp_status bp_requests_init(bp_pool *pool, const bp_plan_info *plan, uint32_t ext
     pool->entries = memory;
     for (uint32_t id = 0; id < pool->planned_count; id++) {
         pool->requests[id] = plan->requests[id];
-        BP_TRY(copy_names(pool, id));
+        BP_TRY(requests_copy_names(pool, id));
     }
     return BP_OK;
 }
@@ -174,7 +174,7 @@ static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
     bool persistent = b->placement == BP_PLACE_PERSISTENT && b->bytes > 0;
     if (persistent)
         BP_TRY(find_persistent(pool, request));
-    BP_TRY(copy_names(pool, next));
+    BP_TRY(requests_copy_names(pool, next));
     pool->entries[next] = (bp_entry){.class_index = BP_NONE};
     if (persistent)
         pool->entries[next].home = (bp_range){pool->next_persistent, 1};
@@ -203,7 +203,7 @@ bp_status bp_pool_bind(bp_pool *pool, const bp_bind *bind, uint32_t *id)
 
 /* ---- streams -------------------------------------------------------------------------------------------------------- */
 
-static bp_status check_ids(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
+static bp_status requests_check_ids(const bp_pool *pool, const uint32_t *ids, size_t count, const char *function)
 {
     if (pool == NULL || (ids == NULL && count > 0))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a pool and ids", function);
@@ -308,7 +308,7 @@ static bp_status survey_streams(bp_pool *pool)
 bp_status bp_pool_set_stream(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     static const char function[] = "bp_pool_set_stream";
-    BP_TRY(check_ids(pool, ids, count, function));
+    BP_TRY(requests_check_ids(pool, ids, count, function));
     BP_TRY(bp_capture_refuse(pool, function));
     if (stream != NULL)
         BP_TRY(bp_stream_check(stream, pool->device, function));
@@ -330,7 +330,7 @@ bp_status bp_pool_set_stream(bp_pool *pool, const uint32_t *ids, size_t count, b
 
 bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_zero zero)
 {
-    BP_TRY(check_ids(pool, ids, count, "bp_pool_set_zero"));
+    BP_TRY(requests_check_ids(pool, ids, count, "bp_pool_set_zero"));
     if ((unsigned)zero > BP_ZERO_ALL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_set_zero: zero %d is unknown", (int)zero);
     for (size_t i = 0; i < count; i++)

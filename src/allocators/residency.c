@@ -104,7 +104,7 @@ static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
     return BP_OK;
 }
 
-static bp_status fail_live(const bp_pool *pool, uint32_t id, const char *group)
+static bp_status residency_fail_live(const bp_pool *pool, uint32_t id, const char *group)
 {
     char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
     if (BP_WORD_HOLDS(atomic_load_explicit(pool->entries[id].word, memory_order_relaxed)) == 0)
@@ -131,7 +131,7 @@ static bp_status stop_holder(bp_pool *pool, uint32_t holder, const char *group)
                        "pool %.40s: group %.40s cannot be offloaded: other calls use it at this moment",
                        pool->info.name, group);
     if (!is_lasting(pool, holder))
-        return fail_live(pool, holder, group);
+        return residency_fail_live(pool, holder, group);
     return pool->entries[holder].stopped ? BP_OK : stop_request(pool, holder, group); /* it may have several segments */
 }
 

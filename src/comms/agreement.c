@@ -152,7 +152,7 @@ static void print_value(const bp_comm *comm, size_t bytes, const field *f, uint3
 }
 
 /* Whether all ranks have the same in the field; else the verdict says who has not. `about` begins the sentence. */
-static bool compare(const bp_comm *comm, size_t bytes, const field *f, const char *about, bp_verdict *verdict)
+static bool agreement_compare(const bp_comm *comm, size_t bytes, const field *f, const char *about, bp_verdict *verdict)
 {
     uint32_t most = find_majority(comm, bytes, f), first = UINT32_MAX, differing = 0;
     for (uint32_t rank = comm->traits.ranks; rank-- > 0;)
@@ -206,7 +206,7 @@ bp_status bp_proposal_agree(bp_comm *comm, bp_proposal *proposal, bp_neighbours 
     if (proposal->verdict.status != BP_OK)
         return BP_OK;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!compare(comm, sizeof record, &fields[i], "", &proposal->verdict))
+        if (!agreement_compare(comm, sizeof record, &fields[i], "", &proposal->verdict))
             break;
     return BP_OK;
 }
@@ -223,7 +223,7 @@ bp_status bp_window_proposal_agree(bp_comm *comm, const bp_window_proposal *prop
     snprintf(what, sizeof what, "agreement on the window of slab %llu", (unsigned long long)proposal->slab);
     BP_TRY(bp_comm_agree(comm, what, proposal, sizeof *proposal, comm->records));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!compare(comm, sizeof *proposal, &fields[i], about, verdict))
+        if (!agreement_compare(comm, sizeof *proposal, &fields[i], about, verdict))
             break;
     return BP_OK;
 }

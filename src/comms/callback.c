@@ -14,7 +14,7 @@ typedef struct callback_comm {
     bool made; /* only then is `user` ours to destroy */
 } callback_comm;
 
-static void destroy(void *self)
+static void callback_destroy(void *self)
 {
     callback_comm *comm = self;
     if (comm->made && comm->callbacks.destroy != NULL)
@@ -22,7 +22,7 @@ static void destroy(void *self)
     free(comm);
 }
 
-static bp_status traits(void *self, bp_comm_traits *traits)
+static bp_status callback_traits(void *self, bp_comm_traits *traits)
 {
     const callback_comm *comm = self;
     traits->rank = comm->callbacks.rank;
@@ -30,27 +30,27 @@ static bp_status traits(void *self, bp_comm_traits *traits)
     return BP_OK;
 }
 
-static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *all)
+static bp_status callback_exchange(void *self, const void *mine, uint64_t bytes, void *all)
 {
     const callback_comm *comm = self;
     return comm->callbacks.exchange(comm->user, mine, bytes, all);
 }
 
-static bp_status all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
+static bp_status callback_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
 {
     const callback_comm *comm = self;
     return comm->callbacks.all_gather(comm->user, mine, all, bytes, stream);
 }
 
-static bp_status all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
-                            bp_reduction reduction, bp_stream *stream)
+static bp_status callback_all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                     bp_reduction reduction, bp_stream *stream)
 {
     const callback_comm *comm = self;
     return comm->callbacks.all_reduce(comm->user, from, to, count, dtype, reduction, stream);
 }
 
-static bp_status reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
-                                bp_reduction reduction, bp_stream *stream)
+static bp_status callback_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                         bp_reduction reduction, bp_stream *stream)
 {
     const callback_comm *comm = self;
     return comm->callbacks.reduce_scatter(comm->user, from, to, count, dtype, reduction, stream);
@@ -62,7 +62,7 @@ static bp_status abort_callback(void *self)
     return comm->callbacks.abort(comm->user);
 }
 
-static bp_status check(const bp_comm_callbacks *callbacks, const bp_comm *const *comm)
+static bp_status callback_check(const bp_comm_callbacks *callbacks, const bp_comm *const *comm)
 {
     if (comm == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_callback: needs an output");
@@ -79,19 +79,19 @@ bp_status bp_comm_create_callback(const bp_comm_callbacks *callbacks, void *user
     bp_comm_callbacks own = {.size = sizeof own};
     BP_TRY(bp_struct_read("bp_comm_create_callback", callbacks, false, &own, sizeof own));
     callbacks = &own;
-    BP_TRY(check(callbacks, (const bp_comm *const *)comm));
+    BP_TRY(callback_check(callbacks, (const bp_comm *const *)comm));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(callback_comm), &memory));
     callback_comm *created = memory;
     *created = (callback_comm){.callbacks = *callbacks, .user = user};
     created->ops = (bp_comm_ops){.size = sizeof created->ops,
                                  .name = "callback",
-                                 .destroy = destroy,
-                                 .traits = traits,
-                                 .exchange = exchange,
-                                 .all_gather = callbacks->all_gather != NULL ? all_gather : NULL,
-                                 .all_reduce = callbacks->all_reduce != NULL ? all_reduce : NULL,
-                                 .reduce_scatter = callbacks->reduce_scatter != NULL ? reduce_scatter : NULL,
+                                 .destroy = callback_destroy,
+                                 .traits = callback_traits,
+                                 .exchange = callback_exchange,
+                                 .all_gather = callbacks->all_gather != NULL ? callback_all_gather : NULL,
+                                 .all_reduce = callbacks->all_reduce != NULL ? callback_all_reduce : NULL,
+                                 .reduce_scatter = callbacks->reduce_scatter != NULL ? callback_reduce_scatter : NULL,
                                  .abort = callbacks->abort != NULL ? abort_callback : NULL};
     BP_TRY(bp_comm_create(&created->ops, created, name, comm));
     created->made = true;

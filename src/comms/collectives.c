@@ -45,8 +45,8 @@ static bp_status check_stream(const bp_comm *comm, bp_stream *stream, const char
 }
 
 /* Of `bytes` from every rank. */
-static bp_status check(const bp_comm *comm, const char *function, bool present, const void *from, const void *to,
-                       uint64_t bytes, bp_stream *stream)
+static bp_status collectives_check(const bp_comm *comm, const char *function, bool present, const void *from,
+                                   const void *to, uint64_t bytes, bp_stream *stream)
 {
     uint64_t sum;
     if (!present)
@@ -75,7 +75,7 @@ static bp_status check_reduction(const bp_comm *comm, const char *function, uint
 bp_status bp_comm_all_gather(bp_comm *comm, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
 {
     BP_TRY(bp_comm_check(comm, "bp_comm_all_gather"));
-    BP_TRY(check(comm, "bp_comm_all_gather", comm->ops->all_gather != NULL, mine, all, bytes, stream));
+    BP_TRY(collectives_check(comm, "bp_comm_all_gather", comm->ops->all_gather != NULL, mine, all, bytes, stream));
     if (bytes == 0)
         return BP_OK;
     bp_comm_call call;
@@ -90,7 +90,7 @@ bp_status bp_comm_all_reduce(bp_comm *comm, const void *from, void *to, uint64_t
     uint64_t bytes;
     BP_TRY(bp_comm_check(comm, "bp_comm_all_reduce"));
     BP_TRY(check_reduction(comm, "bp_comm_all_reduce", count, dtype, reduction, &bytes));
-    BP_TRY(check(comm, "bp_comm_all_reduce", comm->ops->all_reduce != NULL, from, to, bytes, stream));
+    BP_TRY(collectives_check(comm, "bp_comm_all_reduce", comm->ops->all_reduce != NULL, from, to, bytes, stream));
     if (bytes == 0)
         return BP_OK;
     bp_comm_call call;
@@ -105,7 +105,8 @@ bp_status bp_comm_reduce_scatter(bp_comm *comm, const void *from, void *to, uint
     uint64_t bytes;
     BP_TRY(bp_comm_check(comm, "bp_comm_reduce_scatter"));
     BP_TRY(check_reduction(comm, "bp_comm_reduce_scatter", count, dtype, reduction, &bytes));
-    BP_TRY(check(comm, "bp_comm_reduce_scatter", comm->ops->reduce_scatter != NULL, from, to, bytes, stream));
+    BP_TRY(
+        collectives_check(comm, "bp_comm_reduce_scatter", comm->ops->reduce_scatter != NULL, from, to, bytes, stream));
     if (bytes == 0)
         return BP_OK;
     bp_comm_call call;

@@ -10,7 +10,7 @@
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-static bp_status check_table(const bp_comm_ops *ops)
+static bp_status comm_check_table(const bp_comm_ops *ops)
 {
     if (ops->name == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: the table has no name");
@@ -28,7 +28,7 @@ static bp_status check_table(const bp_comm_ops *ops)
     return BP_OK;
 }
 
-static bp_status check_traits(const bp_comm_ops *ops, const bp_comm_traits *traits)
+static bp_status comm_check_traits(const bp_comm_ops *ops, const bp_comm_traits *traits)
 {
     if (traits->rank >= traits->ranks)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: communicator %s has rank %u of %u ranks", ops->name,
@@ -39,7 +39,7 @@ static bp_status check_traits(const bp_comm_ops *ops, const bp_comm_traits *trai
     return BP_OK;
 }
 
-static bp_status build(const bp_comm_ops *ops, void *self, const char *name, bp_comm *comm)
+static bp_status comm_build(const bp_comm_ops *ops, void *self, const char *name, bp_comm *comm)
 {
     comm->table = *ops;
     comm->ops = &comm->table;
@@ -48,7 +48,7 @@ static bp_status build(const bp_comm_ops *ops, void *self, const char *name, bp_
     bp_comm_call call;
     bp_comm_call_begin(&call);
     BP_TRY(bp_comm_call_end(&call, ops->name, "traits", ops->traits(self, &comm->traits)));
-    BP_TRY(check_traits(ops, &comm->traits));
+    BP_TRY(comm_check_traits(ops, &comm->traits));
     if (comm->traits.version_name == NULL)
         comm->traits.version_name = "";
     BP_TRY(bp_copy_string(name != NULL ? name : ops->name, &comm->name));
@@ -78,11 +78,11 @@ bp_status bp_comm_create(const bp_comm_ops *ops, void *self, const char *name, b
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create: needs an output");
     BP_TRY(bp_struct_read("bp_comm_create", ops, false, &own, sizeof own));
     ops = &own;
-    BP_TRY(check_table(ops));
+    BP_TRY(comm_check_table(ops));
     void *memory = NULL;
     bp_status status = bp_new_array(1, sizeof(bp_comm), &memory);
     if (status == BP_OK)
-        status = build(ops, self, name, memory);
+        status = comm_build(ops, self, name, memory);
     if (status != BP_OK) {
         if (memory != NULL)
             free_comm(memory);
@@ -137,7 +137,7 @@ bp_status bp_comm_check(const bp_comm *comm, const char *function)
 }
 
 /* True for the first caller. */
-static bool end(bp_comm *comm, bp_comm_state how)
+static bool comm_end(bp_comm *comm, bp_comm_state how)
 {
     int state = BP_COMM_ALIVE;
     if (atomic_compare_exchange_strong(&comm->state, &state, how))
@@ -156,7 +156,7 @@ bp_status bp_comm_break(bp_comm *comm, const char *what)
 
 bp_status bp_comm_abort(bp_comm *comm)
 {
-    if (comm == NULL || !bp_process_is_here(&comm->process) || !end(comm, BP_COMM_ABORTED))
+    if (comm == NULL || !bp_process_is_here(&comm->process) || !comm_end(comm, BP_COMM_ABORTED))
         return bp_comm_check(comm, "bp_comm_abort");
     if (comm->ops->abort == NULL)
         return BP_OK;
@@ -168,7 +168,7 @@ bp_status bp_comm_abort(bp_comm *comm)
 void bp_comm_forget(bp_comm *comm)
 {
     if (comm != NULL)
-        (void)end(comm, BP_COMM_FORGOTTEN);
+        (void)comm_end(comm, BP_COMM_FORGOTTEN);
 }
 
 /* ---- calls of the provider ------------------------------------------------------------------------------------------ */

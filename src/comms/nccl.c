@@ -44,7 +44,7 @@ static int settle(bp_nccl *nccl, int result)
     return result;
 }
 
-static bp_status fail(bp_nccl *nccl, bp_status status, int result, const char *call)
+static bp_status nccl_fail(bp_nccl *nccl, bp_status status, int result, const char *call)
 {
     if (is_aborted(nccl))
         return bp_fail(status, "communicator %s (rank %d of %d) was aborted during %s", nccl->name, nccl->rank,
@@ -71,7 +71,7 @@ bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
     result = settle(nccl, result);
     if (result == BP_NCCL_IN_PROGRESS && !is_aborted(nccl))
         return bp_nccl_fail_timeout(nccl, call);
-    return result == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_COMM, result, call);
+    return result == BP_NCCL_SUCCESS ? BP_OK : nccl_fail(nccl, BP_ERR_COMM, result, call);
 }
 
 /* ---- functions ------------------------------------------------------------------------------------------------------ */
@@ -153,7 +153,7 @@ bp_status bp_nccl_config_init(bp_nccl_config *config, size_t size)
     return bp_struct_init("bp_nccl_config_init", config, size, &nccl_config_defaults, sizeof nccl_config_defaults);
 }
 
-static bp_status check_config(const bp_nccl_config *config, bp_comm *const *comm)
+static bp_status nccl_check_config(const bp_nccl_config *config, bp_comm *const *comm)
 {
     if (comm == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_comm_create_nccl: needs an output");
@@ -172,16 +172,16 @@ static bp_status check_health(bp_nccl *nccl)
     int state = BP_NCCL_SUCCESS;
     int result = nccl->f.ncclCommGetAsyncError(nccl->comm, &state);
     if (result != BP_NCCL_SUCCESS)
-        return fail(nccl, BP_ERR_INVALID_ARGUMENT, result, "ncclCommGetAsyncError");
+        return nccl_fail(nccl, BP_ERR_INVALID_ARGUMENT, result, "ncclCommGetAsyncError");
     if (state == BP_NCCL_IN_PROGRESS)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "communicator %s is still being made (ncclInProgress): wait until ncclCommGetAsyncError answers "
                        "ncclSuccess",
                        nccl->name);
-    return state == BP_NCCL_SUCCESS ? BP_OK : fail(nccl, BP_ERR_INVALID_ARGUMENT, state, "the last operation");
+    return state == BP_NCCL_SUCCESS ? BP_OK : nccl_fail(nccl, BP_ERR_INVALID_ARGUMENT, state, "the last operation");
 }
 
-static bp_status ask(bp_nccl *nccl)
+static bp_status nccl_ask(bp_nccl *nccl)
 {
     int rank = 0, ranks = 0, ordinal = 0;
     const char *call = "ncclCommCount";
@@ -191,7 +191,7 @@ static bp_status ask(bp_nccl *nccl)
     if (result == BP_NCCL_SUCCESS)
         result = nccl->f.ncclCommCuDevice(nccl->comm, &ordinal), call = "ncclCommCuDevice";
     if (result != BP_NCCL_SUCCESS)
-        return fail(nccl, BP_ERR_INVALID_ARGUMENT, result, call);
+        return nccl_fail(nccl, BP_ERR_INVALID_ARGUMENT, result, call);
     if (rank < 0 || rank >= ranks)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "communicator %s has rank %d of %d ranks", nccl->name, rank, ranks);
     nccl->rank = rank;
@@ -217,11 +217,11 @@ static bp_status check_control(const bp_nccl *nccl)
 static bp_status build_current(bp_nccl *nccl)
 {
     BP_TRY(check_health(nccl));
-    BP_TRY(ask(nccl));
+    BP_TRY(nccl_ask(nccl));
     return nccl->control != NULL ? check_control(nccl) : bp_nccl_exchange_init(nccl);
 }
 
-static bp_status build(const bp_nccl_config *config, bp_nccl *nccl)
+static bp_status nccl_build(const bp_nccl_config *config, bp_nccl *nccl)
 {
     pthread_mutex_init(&nccl->asking, NULL);
     nccl->comm = config->comm;
@@ -246,7 +246,7 @@ static bp_status build(const bp_nccl_config *config, bp_nccl *nccl)
 /* Kept for ever, where tools that look for leaks find them. */
 static _Atomic(bp_nccl *) stuck_ones;
 
-static void destroy(void *self)
+static void nccl_destroy(void *self)
 {
     bp_nccl *nccl = self;
     if (nccl->stuck && !is_aborted(nccl)) { /* the work may still touch the stream, memory, this struct */
@@ -261,7 +261,7 @@ static void destroy(void *self)
     free(nccl);
 }
 
-static bp_status traits(void *self, bp_comm_traits *traits)
+static bp_status nccl_traits(void *self, bp_comm_traits *traits)
 {
     const bp_nccl *nccl = self;
     *traits = (bp_comm_traits){.size = sizeof *traits,
@@ -277,7 +277,7 @@ static bp_status traits(void *self, bp_comm_traits *traits)
 
 /* NCCL frees it: from now on it is asked neither for its state nor for its words. Others may be waiting for this: it is aborted even where
  * the device cannot be made current, as NCCL does so itself. */
-static bp_status abort_comm(void *self)
+static bp_status nccl_abort_comm(void *self)
 {
     bp_nccl *nccl = self;
     bp_cuda_scope scope = {NULL};
@@ -298,8 +298,8 @@ static bp_status abort_comm(void *self)
 
 static const bp_comm_ops ops = {.size = sizeof ops,
                                 .name = "nccl",
-                                .destroy = destroy,
-                                .traits = traits,
+                                .destroy = nccl_destroy,
+                                .traits = nccl_traits,
                                 .exchange = bp_nccl_exchange,
                                 .all_gather = bp_nccl_all_gather,
                                 .all_reduce = bp_nccl_all_reduce,
@@ -307,20 +307,20 @@ static const bp_comm_ops ops = {.size = sizeof ops,
                                 .register_memory = bp_nccl_register,
                                 .deregister_memory = bp_nccl_deregister,
                                 .warnings = bp_nccl_warnings,
-                                .abort = abort_comm};
+                                .abort = nccl_abort_comm};
 
 bp_status bp_comm_create_nccl(const bp_nccl_config *config, bp_comm **comm)
 {
     bp_nccl_config own = nccl_config_defaults;
     BP_TRY(bp_struct_read("bp_comm_create_nccl", config, false, &own, sizeof own));
     config = &own;
-    BP_TRY(check_config(config, comm));
+    BP_TRY(nccl_check_config(config, comm));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_nccl), &memory));
     bp_nccl *nccl = memory;
-    bp_status status = build(config, nccl);
+    bp_status status = nccl_build(config, nccl);
     if (status != BP_OK) {
-        destroy(nccl);
+        nccl_destroy(nccl);
         return status;
     }
     return bp_comm_create(&ops, nccl, nccl->name, comm);

@@ -25,7 +25,7 @@ static int nccl_op(bp_reduction reduction)
 }
 
 /* The stream as NCCL takes it, with the communicator's device current. */
-static bp_status enter(const bp_nccl *nccl, bp_stream *stream, void **native, bp_cuda_scope *scope)
+static bp_status nccl_collectives_enter(const bp_nccl *nccl, bp_stream *stream, void **native, bp_cuda_scope *scope)
 {
     uint64_t handle;
     if (bp_device_undecorated(stream->device) != bp_device_undecorated(nccl->device))
@@ -42,7 +42,7 @@ bp_status bp_nccl_all_gather(void *self, const void *mine, void *all, uint64_t b
     bp_nccl *nccl = self;
     void *native;
     bp_cuda_scope scope;
-    BP_TRY(enter(nccl, stream, &native, &scope));
+    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
     int result = nccl->f.ncclAllGather(mine, all, bytes, NCCL_UINT8, nccl->comm, native);
     bp_status status = bp_nccl_check(nccl, result, "ncclAllGather");
     bp_cuda_leave(&scope);
@@ -55,7 +55,7 @@ bp_status bp_nccl_all_reduce(void *self, const void *from, void *to, uint64_t co
     bp_nccl *nccl = self;
     void *native;
     bp_cuda_scope scope;
-    BP_TRY(enter(nccl, stream, &native, &scope));
+    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
     int result = nccl->f.ncclAllReduce(from, to, count, nccl_dtype(dtype), nccl_op(reduction), nccl->comm, native);
     bp_status status = bp_nccl_check(nccl, result, "ncclAllReduce");
     bp_cuda_leave(&scope);
@@ -68,7 +68,7 @@ bp_status bp_nccl_reduce_scatter(void *self, const void *from, void *to, uint64_
     bp_nccl *nccl = self;
     void *native;
     bp_cuda_scope scope;
-    BP_TRY(enter(nccl, stream, &native, &scope));
+    BP_TRY(nccl_collectives_enter(nccl, stream, &native, &scope));
     int result = nccl->f.ncclReduceScatter(from, to, count, nccl_dtype(dtype), nccl_op(reduction), nccl->comm, native);
     bp_status status = bp_nccl_check(nccl, result, "ncclReduceScatter");
     bp_cuda_leave(&scope);

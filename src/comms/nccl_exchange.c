@@ -88,7 +88,7 @@ bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
 }
 
 /* What went wrong on the way, here or on another rank, is told by the communicator afterwards. */
-static bp_status finish(bp_nccl *nccl)
+static bp_status nccl_exchange_finish(bp_nccl *nccl)
 {
     BP_TRY(bp_nccl_exchange_settle(nccl));
     int state = BP_NCCL_SUCCESS;
@@ -97,7 +97,7 @@ static bp_status finish(bp_nccl *nccl)
     return bp_nccl_check(nccl, state, "an exchange");
 }
 
-static bp_status enqueue(bp_nccl *nccl, uint64_t bytes)
+static bp_status nccl_exchange_enqueue(bp_nccl *nccl, uint64_t bytes)
 {
     uint8_t *all = nccl->memory + PIECE;
     BP_TRY(bp_stream_copy(nccl->stream, nccl->memory, nccl->staging, bytes));
@@ -105,25 +105,25 @@ static bp_status enqueue(bp_nccl *nccl, uint64_t bytes)
     return bp_stream_copy(nccl->stream, nccl->staging + PIECE, all, bytes * (uint64_t)nccl->ranks);
 }
 
-static bp_status exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
+static bp_status nccl_exchange_piece(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes)
 {
     BP_TRY(bp_nccl_exchange_settle(nccl));
     memcpy(nccl->staging, mine, bytes);
     nccl->unsettled = true;
     nccl->started++;
-    bp_status status = enqueue(nccl, bytes);
+    bp_status status = nccl_exchange_enqueue(nccl, bytes);
     if (nccl->timeout_ms > 0 && status != BP_ERR_TIMEOUT) { /* then NCCL may enqueue more behind this */
         bp_status counted = bp_stream_call(nccl->stream, count_arrival, &nccl->arrived);
         status = status == BP_OK ? counted : status;
     }
-    return status == BP_OK ? finish(nccl) : status;
+    return status == BP_OK ? nccl_exchange_finish(nccl) : status;
 }
 
 static bp_status exchange_pieces(bp_nccl *nccl, const uint8_t *mine, uint64_t bytes, uint8_t *all)
 {
     for (uint64_t done = 0; done < bytes;) {
         uint64_t now = bytes - done < PIECE ? bytes - done : PIECE;
-        BP_TRY(exchange_piece(nccl, mine + done, now));
+        BP_TRY(nccl_exchange_piece(nccl, mine + done, now));
         for (uint64_t rank = 0; rank < (uint64_t)nccl->ranks; rank++)
             memcpy(all + rank * bytes + done, nccl->staging + PIECE + rank * now, now);
         done += now;

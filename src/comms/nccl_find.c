@@ -89,7 +89,7 @@ static bp_status find_copy(const objects *o, void **copy)
                    found, names);
 }
 
-static void look_up(void *copy, bp_nccl_functions *f)
+static void nccl_find_look_up(void *copy, bp_nccl_functions *f)
 {
     const struct {
         void *place;
@@ -118,11 +118,11 @@ static void look_up(void *copy, bp_nccl_functions *f)
 }
 
 /* Who holds a communicator keeps its copy loaded: no reference is kept here. */
-static bp_status fill(void *copy, bp_nccl_functions *functions)
+static bp_status nccl_find_fill(void *copy, bp_nccl_functions *functions)
 {
     bp_nccl_functions found = {.size = sizeof found};
     int version;
-    look_up(copy, &found);
+    nccl_find_look_up(copy, &found);
     const char *missing = bp_nccl_missing(&found);
     if (found.ncclGetVersion != NULL)
         BP_TRY(bp_nccl_version(&found, &version));
@@ -142,7 +142,7 @@ bp_status bp_nccl_find(bp_nccl_functions *functions)
         status = find_copy(&o, &copy);
     free_objects(&o);
     BP_TRY(status);
-    status = fill(copy, functions);
+    status = nccl_find_fill(copy, functions);
     dlclose(copy);
     return status;
 }

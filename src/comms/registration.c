@@ -35,23 +35,23 @@ bp_status bp_registration_entry_init(bp_registration_entry *entry, size_t size)
 /* ---- what the pool calls -------------------------------------------------------------------------------------------- */
 
 /* Who tries again begins anew. */
-static void begin(bp_registration *r)
+static void registration_begin(bp_registration *r)
 {
     for (size_t i = 0; i < r->party_count; i++)
         r->parties[i].lost = false;
 }
 
-static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
+static bp_status registration_attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     bp_registration *r = user;
     (void)address; /* known: a slab stays where it is */
     (void)bytes;
     r->reached = true;
-    begin(r);
+    registration_begin(r);
     return bp_windows_register(r, slab, BP_OK);
 }
 
-static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
+static void registration_detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     (void)address;
     (void)bytes;
@@ -59,7 +59,7 @@ static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 }
 
 /* Other pools may get the same addresses now. */
-static void gone(void *user)
+static void registration_gone(void *user)
 {
     bp_registration *r = user;
     r->pool = NULL;
@@ -79,7 +79,7 @@ static void lose_captured(bp_registration *r)
 }
 
 /* Slabs are about to lose their memory on all ranks, or none. */
-static bp_status agree(void *user, bp_status so_far)
+static bp_status registration_agree(void *user, bp_status so_far)
 {
     bp_verdict verdict;
     bp_verdict_take(&verdict, so_far);
@@ -98,8 +98,11 @@ static int is_captured(void *user, uint32_t slab)
     return 0;
 }
 
-static const bp_slab_callbacks callbacks = {
-    .attach = attach, .detach = detach, .gone = gone, .agree = agree, .is_captured = is_captured};
+static const bp_slab_callbacks callbacks = {.attach = registration_attach,
+                                            .detach = registration_detach,
+                                            .gone = registration_gone,
+                                            .agree = registration_agree,
+                                            .is_captured = is_captured};
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
@@ -125,8 +128,8 @@ static bp_status check_entry(const bp_registration_entry *entry, size_t index)
     return BP_OK;
 }
 
-static bp_status check(bp_pool *pool, const bp_registration_entry *entries, size_t count,
-                       bp_registration *const *registration)
+static bp_status registration_check(bp_pool *pool, const bp_registration_entry *entries, size_t count,
+                                    bp_registration *const *registration)
 {
     if (pool == NULL || entries == NULL || count == 0 || registration == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_registration_create: needs a pool, entries and an output");
@@ -162,7 +165,7 @@ static bp_status attach_to_pool(bp_registration *r)
 }
 
 /* A pool that is being captured does not let go: then the registration ends with the pool. */
-static void let_go(bp_registration *r)
+static void registration_let_go(bp_registration *r)
 {
     if (r->attached && bp_pool_detach(r->pool, &callbacks, r) != BP_OK)
         r->orphaned = true;
@@ -171,7 +174,7 @@ static void let_go(bp_registration *r)
 }
 
 /* What is left to fail on one rank alone, told to all. */
-static bp_status finish(bp_registration *r)
+static bp_status registration_finish(bp_registration *r)
 {
     bp_verdict verdict;
     bp_verdict_take(&verdict, bp_registration_collect_warnings(r));
@@ -179,10 +182,10 @@ static bp_status finish(bp_registration *r)
     return bp_verdict_status(&verdict);
 }
 
-static bp_status create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
-                        bp_registration **registration)
+static bp_status registration_create(bp_pool *pool, const bp_registration_entry *entries, size_t count,
+                                     bp_registration **registration)
 {
-    BP_TRY(check(pool, entries, count, registration));
+    BP_TRY(registration_check(pool, entries, count, registration));
     void *memory = NULL;
     bp_status status = check_capture(pool);
     if (status == BP_OK)
@@ -197,9 +200,9 @@ static bp_status create(bp_pool *pool, const bp_registration_entry *entries, siz
     if (status == BP_OK)
         status = attach_to_pool(r);
     if (status == BP_OK)
-        status = finish(r);
+        status = registration_finish(r);
     if (status != BP_OK) {
-        let_go(r);
+        registration_let_go(r);
         return status;
     }
     r->info = (bp_registration_info){.windows = r->shown,
@@ -218,7 +221,7 @@ bp_status bp_registration_create(bp_pool *pool, const bp_registration_entry *ent
     const bool annotated = pool != NULL && bp_pool_get_info(pool)->annotated;
     if (annotated)
         bp_nvtx_push("register", bp_pool_get_info(pool)->name);
-    bp_status status = create(pool, entries, count, registration);
+    bp_status status = registration_create(pool, entries, count, registration);
     if (annotated)
         bp_nvtx_pop();
     return status;
@@ -231,5 +234,5 @@ void bp_registration_destroy(bp_registration **registration)
     bp_registration *r = *registration;
     *registration = NULL;
     if (bp_process_is_here(&r->process))
-        let_go(r);
+        registration_let_go(r);
 }

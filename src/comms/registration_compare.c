@@ -8,7 +8,7 @@
 #include "core/fail.h"
 
 /* An exchange that fails leaves the others at another step than this rank: with them nothing more is agreed. */
-static void lose(bp_party *party, bp_status status, bp_verdict *verdict)
+static void registration_compare_lose(bp_party *party, bp_status status, bp_verdict *verdict)
 {
     party->lost = true;
     if (verdict->status == BP_OK)
@@ -24,13 +24,13 @@ void bp_parties_agree(bp_registration *r, bp_verdict *verdict)
         bp_verdict agreed = *verdict;
         bp_status status = bp_verdict_agree(party->comm, &agreed);
         if (status != BP_OK)
-            lose(party, status, verdict);
+            registration_compare_lose(party, status, verdict);
         else
             *verdict = agreed;
     }
 }
 
-static void fill(const bp_registration *r, const bp_party *party, bp_proposal *proposal)
+static void registration_compare_fill(const bp_registration *r, const bp_party *party, bp_proposal *proposal)
 {
     const bp_comm *comm = party->comm;
     const char *fingerprint = bp_pool_get_info(r->pool)->fingerprint;
@@ -65,11 +65,11 @@ static bp_status compare_windows(const bp_registration *r, const bp_party *party
     return BP_OK;
 }
 
-static bp_status compare(const bp_registration *r, bp_party *party, bp_verdict *verdict)
+static bp_status registration_compare_both(const bp_registration *r, bp_party *party, bp_verdict *verdict)
 {
     bp_proposal proposal;
     memset(&proposal, 0, sizeof proposal);
-    fill(r, party, &proposal);
+    registration_compare_fill(r, party, &proposal);
     proposal.verdict = *verdict;
     BP_TRY(bp_proposal_agree(party->comm, &proposal, &party->neighbours));
     *verdict = proposal.verdict;
@@ -113,9 +113,9 @@ bp_status bp_registration_compare(bp_registration *r, bp_status prepared)
     bp_verdict verdict;
     bp_verdict_take(&verdict, prepared);
     for (size_t i = 0; i < r->party_count; i++) {
-        bp_status status = compare(r, &r->parties[i], &verdict);
+        bp_status status = registration_compare_both(r, &r->parties[i], &verdict);
         if (status != BP_OK)
-            lose(&r->parties[i], status, &verdict);
+            registration_compare_lose(&r->parties[i], status, &verdict);
     }
     bp_parties_agree(r, &verdict);
     return bp_verdict_status(&verdict);

@@ -44,7 +44,7 @@ static bp_status take_entries(bp_registration *r, const bp_registration_entry *e
 }
 
 /* Persistent and overflow memory has to be asked for by name. */
-static bool is_of(const bp_registered_entry *entry, const bp_pool_slab *slab)
+static bool registration_prepare_is_of(const bp_registered_entry *entry, const bp_pool_slab *slab)
 {
     return entry->group != NULL ? strcmp(entry->group, slab->group) == 0 : slab->planned_bytes > 0;
 }
@@ -55,7 +55,7 @@ static bp_status check_groups(const bp_registration *r, const bp_pool_slab *slab
         const bp_registered_entry *entry = &r->entries[i];
         bool found = entry->group == NULL;
         for (size_t s = 0; s < r->slab_count && !found; s++)
-            found = is_of(entry, &slabs[s]);
+            found = registration_prepare_is_of(entry, &slabs[s]);
         if (!found)
             return bp_fail(BP_ERR_INVALID_ARGUMENT,
                            "entry %zu (communicator %s): pool %s has no slab of group \"%s\" among its %zu", i,
@@ -74,7 +74,7 @@ static bp_status list_windows(bp_registration *r, const bp_pool_slab *slabs)
     for (size_t s = 0; s < r->slab_count; s++)
         for (size_t e = 0; e < r->entry_count; e++) {
             const bp_registered_entry *entry = &r->entries[e];
-            if (!is_of(entry, &slabs[s]))
+            if (!registration_prepare_is_of(entry, &slabs[s]))
                 continue;
             bp_registered *window = &r->windows[r->window_count];
             window->shown = &r->shown[r->window_count++];

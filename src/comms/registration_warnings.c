@@ -11,7 +11,7 @@ typedef struct collector {
     bp_status status;
 } collector;
 
-static void add(void *user, const char *sentence)
+static void registration_warnings_add(void *user, const char *sentence)
 {
     collector *c = user;
     bp_registration *r = c->r;
@@ -39,10 +39,11 @@ static void add_of_ranks(collector *c, const bp_party *party)
         snprintf(sentence, sizeof sentence,
                  "ranks %u and %u of communicator %s live in one process: memory is not shared between them by handle",
                  party->comm->traits.rank, party->neighbours.in_process, party->comm->name);
-        add(c, sentence);
+        registration_warnings_add(c, sentence);
     }
     if (party->neighbours.several_hosts && (c->r->entries[c->entry].traffic & BP_TRAFFIC_GATHER) != 0)
-        add(c, "the ranks are on several hosts: an all-gather needs its send side registered too, the shards");
+        registration_warnings_add(
+            c, "the ranks are on several hosts: an all-gather needs its send side registered too, the shards");
 }
 
 bp_status bp_registration_collect_warnings(bp_registration *r)
@@ -54,7 +55,7 @@ bp_status bp_registration_collect_warnings(bp_registration *r)
         if (kind == BP_REGISTER_NONE)
             continue;
         if (party->comm->ops->warnings != NULL)
-            party->comm->ops->warnings(party->comm->self, kind, r->entries[i].traffic, add, &c);
+            party->comm->ops->warnings(party->comm->self, kind, r->entries[i].traffic, registration_warnings_add, &c);
         add_of_ranks(&c, party);
         BP_TRY(c.status);
     }

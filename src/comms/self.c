@@ -5,12 +5,12 @@
 
 #include "core/fail.h"
 
-static void destroy(void *self)
+static void self_destroy(void *self)
 {
     (void)self;
 }
 
-static bp_status traits(void *self, bp_comm_traits *traits)
+static bp_status self_traits(void *self, bp_comm_traits *traits)
 {
     (void)self;
     traits->ranks = 1;
@@ -18,14 +18,14 @@ static bp_status traits(void *self, bp_comm_traits *traits)
     return BP_OK;
 }
 
-static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *all)
+static bp_status self_exchange(void *self, const void *mine, uint64_t bytes, void *all)
 {
     (void)self;
     memmove(all, mine, bytes);
     return BP_OK;
 }
 
-static bp_status all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
+static bp_status self_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
 {
     (void)self;
     return mine == all ? BP_OK : bp_stream_copy(stream, all, mine, bytes);
@@ -37,15 +37,15 @@ static bp_status reduce(void *self, const void *from, void *to, uint64_t count, 
     (void)reduction;
     uint64_t bytes;
     BP_TRY(bp_dtype_bytes(dtype, count, &bytes));
-    return all_gather(self, from, to, bytes, stream);
+    return self_all_gather(self, from, to, bytes, stream);
 }
 
 static const bp_comm_ops ops = {.size = sizeof ops,
                                 .name = "self",
-                                .destroy = destroy,
-                                .traits = traits,
-                                .exchange = exchange,
-                                .all_gather = all_gather,
+                                .destroy = self_destroy,
+                                .traits = self_traits,
+                                .exchange = self_exchange,
+                                .all_gather = self_all_gather,
                                 .all_reduce = reduce,
                                 .reduce_scatter = reduce};
 

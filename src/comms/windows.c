@@ -7,14 +7,14 @@
 #include "comms/nccl.h"
 #include "core/fail.h"
 
-static void refuse(bp_verdict *verdict, const char *because)
+static void windows_refuse(bp_verdict *verdict, const char *because)
 {
     bp_verdict_take(verdict, BP_OK);
     snprintf(verdict->words, sizeof verdict->words, "%s", because);
 }
 
 /* Whether this rank can ask at all. */
-static void prepare(bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
+static void windows_prepare(bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
 {
     char words[sizeof verdict->words];
     const char *version = comm->traits.version_name;
@@ -28,12 +28,13 @@ static void prepare(bp_comm *comm, bp_register_kind kind, bp_verdict *verdict)
     if (status != BP_OK)
         bp_verdict_take(verdict, status);
     else
-        refuse(verdict, able ? "" : words);
+        windows_refuse(verdict, able ? "" : words);
     verdict->granted = able && status == BP_OK;
 }
 
 /* This rank's own try. */
-static void ask(bp_comm *comm, const bp_registered *window, bp_register_kind kind, void **handle, bp_verdict *verdict)
+static void windows_ask(bp_comm *comm, const bp_registered *window, bp_register_kind kind, void **handle,
+                        bp_verdict *verdict)
 {
     const char *because = NULL;
     bp_status status = bp_comm_register(comm, window->shown->address, window->shown->bytes, kind, handle, &because);
@@ -43,7 +44,7 @@ static void ask(bp_comm *comm, const bp_registered *window, bp_register_kind kin
     if (status != BP_OK || granted)
         bp_verdict_take(verdict, status);
     else
-        refuse(verdict, because != NULL && because[0] != '\0' ? because : "it gave no reason");
+        windows_refuse(verdict, because != NULL && because[0] != '\0' ? because : "it gave no reason");
     verdict->granted = granted;
 }
 
@@ -61,7 +62,7 @@ static void note_refusal(bp_registered *window, bp_register_kind kind, const cha
 }
 
 /* What fails now cannot be mended, and there is nobody to return it to: the window keeps the words. */
-static void give_back(bp_comm *comm, bp_register_kind kind, void *handle, bp_registered *window)
+static void windows_give_back(bp_comm *comm, bp_register_kind kind, void *handle, bp_registered *window)
 {
     char before[BP_DETAIL_BYTES];
     if (handle == NULL || !bp_comm_is_alive(comm))
@@ -73,7 +74,7 @@ static void give_back(bp_comm *comm, bp_register_kind kind, void *handle, bp_reg
 }
 
 /* What fails here fails for this call: with the others nothing more can be agreed. */
-static void agree(bp_party *party, bp_verdict *verdict)
+static void windows_agree(bp_party *party, bp_verdict *verdict)
 {
     bp_status status = bp_verdict_agree(party->comm, verdict);
     if (status == BP_OK)
@@ -89,20 +90,20 @@ static bool settle_kind(bp_registration *r, bp_registered *window, bp_register_k
     bp_party *party = &r->parties[r->entries[window->shown->entry].party];
     bp_verdict mine = *verdict;
     void *handle = NULL;
-    prepare(party->comm, kind, &mine);
-    agree(party, &mine);
+    windows_prepare(party->comm, kind, &mine);
+    windows_agree(party, &mine);
     bool together = mine.status == BP_OK && mine.granted;
     if (together)
-        ask(party->comm, window, kind, &handle, &mine);
+        windows_ask(party->comm, window, kind, &handle, &mine);
     bp_nccl_leave(party->comm);
     if (together)
-        agree(party, &mine);
+        windows_agree(party, &mine);
     if (mine.status == BP_OK && mine.granted) {
         window->shown->granted = kind;
         window->shown->handle = handle;
         return true;
     }
-    give_back(party->comm, kind, handle, window);
+    windows_give_back(party->comm, kind, handle, window);
     if (mine.status != BP_OK) {
         *verdict = mine;
         return true;
@@ -135,7 +136,7 @@ void bp_windows_deregister(bp_registration *r, uint32_t slab, const char *becaus
         if (window->shown->slab != slab)
             continue;
         snprintf(window->because, sizeof window->because, "%s", because);
-        give_back(bp_comm_of(r, window), window->shown->granted, window->shown->handle, window);
+        windows_give_back(bp_comm_of(r, window), window->shown->granted, window->shown->handle, window);
         window->shown->handle = NULL;
         window->shown->granted = BP_REGISTER_NONE;
     }

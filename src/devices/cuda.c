@@ -81,7 +81,7 @@ static bp_status find_device(bp_cuda *cuda)
     return bp_cuda_check(cuda, error, "finding the device");
 }
 
-static bp_status describe(bp_cuda *cuda)
+static bp_status cuda_describe(bp_cuda *cuda)
 {
     bp_cuda_info *info = &cuda->info;
     size_t left;
@@ -129,7 +129,7 @@ static bp_status find_peers(bp_cuda *cuda)
 /* Everything that needs the device's context. */
 static bp_status open_device(bp_cuda *cuda)
 {
-    BP_TRY(describe(cuda));
+    BP_TRY(cuda_describe(cuda));
     cuda->traits = (bp_device_traits){.size = sizeof cuda->traits, .granularity = PLAIN_GRANULARITY};
     if (cuda->config.memory == BP_CUDA_PLAIN)
         return BP_OK;
@@ -150,7 +150,7 @@ static bp_status open_context(bp_cuda *cuda)
     return bp_cuda_check(cuda, error, "opening the device");
 }
 
-static void destroy(void *self)
+static void cuda_destroy(void *self)
 {
     bp_cuda *cuda = self;
     if (cuda->context != NULL) {
@@ -163,19 +163,19 @@ static void destroy(void *self)
     free(cuda);
 }
 
-static bp_status traits(void *self, bp_device_traits *traits)
+static bp_status cuda_traits(void *self, bp_device_traits *traits)
 {
     *traits = ((bp_cuda *)self)->traits;
     return BP_OK;
 }
 
 #define SHARED_FUNCTIONS                                                                                               \
-    .size = sizeof(bp_device_ops), .name = "cuda", .destroy = destroy, .traits = traits, .allocate = bp_cuda_allocate, \
-    .free = bp_cuda_free, .stream_create = bp_cuda_stream_create, .stream_import = bp_cuda_stream_import,              \
-    .stream_destroy = bp_cuda_stream_destroy, .stream_synchronize = bp_cuda_stream_synchronize,                        \
-    .synchronize = bp_cuda_synchronize, .call = bp_cuda_call, .fill = bp_cuda_fill, .copy = bp_cuda_copy,              \
-    .event_create = bp_cuda_event_create, .event_destroy = bp_cuda_event_destroy,                                      \
-    .event_record = bp_cuda_event_record, .stream_wait = bp_cuda_stream_wait,                                          \
+    .size = sizeof(bp_device_ops), .name = "cuda", .destroy = cuda_destroy, .traits = cuda_traits,                     \
+    .allocate = bp_cuda_allocate, .free = bp_cuda_free, .stream_create = bp_cuda_stream_create,                        \
+    .stream_import = bp_cuda_stream_import, .stream_destroy = bp_cuda_stream_destroy,                                  \
+    .stream_synchronize = bp_cuda_stream_synchronize, .synchronize = bp_cuda_synchronize, .call = bp_cuda_call,        \
+    .fill = bp_cuda_fill, .copy = bp_cuda_copy, .event_create = bp_cuda_event_create,                                  \
+    .event_destroy = bp_cuda_event_destroy, .event_record = bp_cuda_event_record, .stream_wait = bp_cuda_stream_wait,  \
     .event_synchronize = bp_cuda_event_synchronize, .stream_native = bp_cuda_stream_native, .pin = bp_cuda_pin,        \
     .unpin = bp_cuda_unpin, .capture_of = bp_cuda_capture_of, .graph_begin = bp_cuda_graph_begin,                      \
     .graph_end = bp_cuda_graph_end, .graph_launch = bp_cuda_graph_launch, .graph_destroy = bp_cuda_graph_destroy
@@ -220,7 +220,7 @@ bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda
     if (status == BP_OK)
         status = open_device(cuda);
     if (status != BP_OK) {
-        destroy(cuda);
+        cuda_destroy(cuda);
         return status;
     }
     return bp_device_create(completed.memory == BP_CUDA_PLAIN ? &plain_ops : &virtual_ops, cuda, device);
@@ -236,7 +236,7 @@ bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device
 const bp_cuda *bp_cuda_of(const bp_device *device)
 {
     device = bp_device_undecorated(device);
-    return device->ops->destroy == destroy ? device->self : NULL;
+    return device->ops->destroy == cuda_destroy ? device->self : NULL;
 }
 
 const bp_cuda_info *bp_cuda_get_info(const bp_device *device)

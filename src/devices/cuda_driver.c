@@ -85,7 +85,7 @@ static bp_status fail_stub(const char *library)
                    library);
 }
 
-static bp_status fill(find_function *find, const char *library, bp_cuda_driver *driver)
+static bp_status cuda_driver_fill(find_function *find, const char *library, bp_cuda_driver *driver)
 {
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         void *function = NULL;
@@ -156,7 +156,7 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
     find_function *find;
     memcpy(&find, &symbol, sizeof symbol);
     bp_cuda_driver found;
-    BP_TRY(fill(find, library, &found));
+    BP_TRY(cuda_driver_fill(find, library, &found));
     BP_TRY(bp_cuda_start(&found, library));
     *driver = found;
     return BP_OK;

@@ -27,7 +27,7 @@ static const char *capture_advice(int error)
     }
 }
 
-static bp_status status_of(int error)
+static bp_status cuda_error_status_of(int error)
 {
     switch (error) {
     case BP_CU_OUT_OF_MEMORY: return BP_ERR_NO_DEVICE_MEMORY;
@@ -50,6 +50,6 @@ bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what
     if (error >= BP_CU_CAPTURE_FIRST && error <= BP_CU_CAPTURE_WRONG_THREAD)
         return bp_fail(BP_ERR_CAPTURE, "cuda: %s: %s (%s, %d)", what, capture_advice(error),
                        name != NULL ? name : "unknown", error);
-    return bp_fail(status_of(error), "cuda: %s: %s (%s, %d)", what,
+    return bp_fail(cuda_error_status_of(error), "cuda: %s: %s (%s, %d)", what,
                    text != NULL ? text : "the driver has no text for it", name != NULL ? name : "unknown", error);
 }

@@ -110,27 +110,27 @@ void bp_cuda_module_destroy(bp_cuda_module **module)
 /* ---- kernels -------------------------------------------------------------------------------------------------------- */
 
 /* Drivers from CUDA 12.4 on may put off loading to the first launch; older ones load here. */
-static int look_up(const bp_cuda_driver *driver, void *module, const char *name, void **function)
+static int cuda_kernel_look_up(const bp_cuda_driver *driver, void *module, const char *name, void **function)
 {
     int error = driver->cuModuleGetFunction(function, module, name);
     return error == BP_CU_SUCCESS && driver->cuFuncLoad != NULL ? driver->cuFuncLoad(*function) : error;
 }
 
-static bp_status find(const bp_cuda_module *module, const char *name, void **function)
+static bp_status cuda_kernel_find(const bp_cuda_module *module, const char *name, void **function)
 {
     const bp_cuda *cuda = module->cuda;
     BP_TRY(bp_cuda_push(cuda));
-    int error = look_up(&cuda->driver, module->handle, name, function);
+    int error = cuda_kernel_look_up(&cuda->driver, module->handle, name, function);
     bp_cuda_pop(cuda);
     if (error == BP_CU_NOT_FOUND)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_kernel: the image has no kernel \"%s\"", name);
     return bp_cuda_check(cuda, error, "loading a kernel");
 }
 
-static bp_status add(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
+static bp_status cuda_kernel_add(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
 {
     void *memory, *function = NULL;
-    BP_TRY(find(module, name, &function));
+    BP_TRY(cuda_kernel_find(module, name, &function));
     const size_t bytes = strlen(name) + 1;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_kernel) + bytes, &memory));
     bp_cuda_kernel *added = memory;
@@ -154,7 +154,7 @@ bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cud
     while (known != NULL && strcmp(known->name, name) != 0)
         known = known->next;
     if (known == NULL)
-        status = add(module, name, &known);
+        status = cuda_kernel_add(module, name, &known);
     pthread_mutex_unlock(&module->lock);
     if (status == BP_OK)
         *kernel = known;
@@ -163,7 +163,7 @@ bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cud
 
 /* ---- launches ------------------------------------------------------------------------------------------------------- */
 
-static bp_status check(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, const bp_stream *stream)
+static bp_status cuda_kernel_check(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, const bp_stream *stream)
 {
     if (kernel == NULL || grid == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_launch: needs a kernel and a grid");
@@ -205,7 +205,7 @@ static int launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void *
  * is made current. */
 bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid, void **arguments, bp_stream *stream)
 {
-    BP_TRY(check(kernel, grid, stream));
+    BP_TRY(cuda_kernel_check(kernel, grid, stream));
     const bp_cuda *cuda = kernel->module->cuda;
     const bp_cuda_stream *s = stream->raw; /* of decorated devices too: they hand it through */
     int error = s->legacy ? BP_CU_INVALID_CONTEXT : launch(kernel, grid, arguments, s->handle);

@@ -143,7 +143,7 @@ bool bp_cuda_take_block(bp_cuda *cuda, uint64_t handle, bp_cuda_memory_block *bl
     return found;
 }
 
-static bp_status check_bytes(const bp_cuda *cuda, uint64_t bytes, const char *what)
+static bp_status cuda_memory_check_bytes(const bp_cuda *cuda, uint64_t bytes, const char *what)
 {
     if (bytes == 0 || bytes % cuda->traits.granularity != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuda: %s of %llu bytes, which is no multiple of %llu", what,
@@ -178,7 +178,7 @@ bp_status bp_cuda_reserve(void *self, uint64_t bytes, uint64_t alignment, void *
 {
     bp_cuda *cuda = self;
     uint64_t reserved;
-    BP_TRY(check_bytes(cuda, bytes, "reserve"));
+    BP_TRY(cuda_memory_check_bytes(cuda, bytes, "reserve"));
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemAddressReserve(&reserved, (size_t)bytes, (size_t)alignment, 0, 0);
     bp_cuda_pop(cuda);
@@ -197,7 +197,7 @@ bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
     return bp_cuda_check(cuda, error, "giving addresses back");
 }
 
-static void release(const bp_cuda *cuda, unsigned long long handle)
+static void cuda_memory_release(const bp_cuda *cuda, unsigned long long handle)
 {
     if (bp_cuda_push(cuda) != BP_OK)
         return;
@@ -205,7 +205,7 @@ static void release(const bp_cuda *cuda, unsigned long long handle)
     bp_cuda_pop(cuda);
 }
 
-static bp_status create(bp_cuda *cuda, uint64_t bytes, unsigned long long *handle)
+static bp_status cuda_memory_create(bp_cuda *cuda, uint64_t bytes, unsigned long long *handle)
 {
     bp_cu_allocation_prop prop = prop_of(cuda);
     BP_TRY(bp_cuda_push(cuda));
@@ -215,7 +215,7 @@ static bp_status create(bp_cuda *cuda, uint64_t bytes, unsigned long long *handl
         return bp_cuda_fail_memory(cuda, error, bytes, "commit");
     bp_status status = bp_cuda_note_block(cuda, &(bp_cuda_memory_block){.handle = *handle, .bytes = bytes});
     if (status != BP_OK)
-        release(cuda, *handle);
+        cuda_memory_release(cuda, *handle);
     return status;
 }
 
@@ -223,9 +223,9 @@ bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
 {
     bp_cuda *cuda = self;
     unsigned long long made;
-    BP_TRY(check_bytes(cuda, bytes, "commit"));
+    BP_TRY(cuda_memory_check_bytes(cuda, bytes, "commit"));
     BP_TRY(bp_cuda_take_budget(cuda, bytes));
-    bp_status status = create(cuda, bytes, &made);
+    bp_status status = cuda_memory_create(cuda, bytes, &made);
     if (status == BP_OK)
         *handle = made;
     else
@@ -255,7 +255,7 @@ bp_status bp_cuda_decommit(void *self, uint64_t handle)
 bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle)
 {
     bp_cuda *cuda = self;
-    BP_TRY(check_bytes(cuda, bytes, "map"));
+    BP_TRY(cuda_memory_check_bytes(cuda, bytes, "map"));
     BP_TRY(bp_cuda_push(cuda));
     const char *what = "mapping memory";
     int error = cuda->driver.cuMemMap((uintptr_t)address, (size_t)bytes, 0, handle, 0);

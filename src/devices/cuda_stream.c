@@ -19,7 +19,7 @@ static bp_cuda_stream *take_idle(bp_cuda *cuda)
     return idle;
 }
 
-static bp_status make(void *handle, bool owned, bool legacy, void **stream)
+static bp_status cuda_stream_make(void *handle, bool owned, bool legacy, void **stream)
 {
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_stream), &memory));
@@ -38,7 +38,7 @@ bp_status bp_cuda_stream_create(void *self, void **stream)
         return BP_OK;
     }
     void *made;
-    BP_TRY(make(NULL, true, false, &made));
+    BP_TRY(cuda_stream_make(NULL, true, false, &made));
     bp_status status = bp_cuda_push(cuda);
     if (status == BP_OK) {
         int error = cuda->driver.cuStreamCreate(&((bp_cuda_stream *)made)->handle, NON_BLOCKING);
@@ -80,7 +80,7 @@ bp_status bp_cuda_stream_import(void *self, uint64_t native, void **stream)
     if (!legacy)
         BP_TRY(check_context(cuda, native));
     /* NOLINTNEXTLINE(performance-no-int-to-ptr): that is what it was */
-    return make((void *)(uintptr_t)(legacy ? BP_CU_STREAM_LEGACY : native), false, legacy, stream);
+    return cuda_stream_make((void *)(uintptr_t)(legacy ? BP_CU_STREAM_LEGACY : native), false, legacy, stream);
 }
 
 bp_status bp_cuda_stream_native(void *self, void *stream, uint64_t *native)

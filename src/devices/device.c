@@ -59,7 +59,7 @@ static const char *missing_function(const bp_device_ops *ops)
     return NULL;
 }
 
-static bp_status check_table(const bp_device_ops *ops)
+static bp_status device_check_table(const bp_device_ops *ops)
 {
     if (ops->name == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: the table has no name");
@@ -73,7 +73,7 @@ static bp_status check_table(const bp_device_ops *ops)
     return BP_OK;
 }
 
-static bp_status check_traits(const bp_device_ops *ops, const bp_device_traits *traits)
+static bp_status device_check_traits(const bp_device_ops *ops, const bp_device_traits *traits)
 {
     if (!is_power_of_two(traits->granularity) || (traits->page_bytes != 0 && !is_power_of_two(traits->page_bytes)))
         return bp_fail(
@@ -95,11 +95,11 @@ bp_status bp_device_create(const bp_device_ops *ops, void *self, bp_device **dev
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_device_create: needs an output");
     BP_TRY(bp_struct_read("bp_device_create", ops, false, &own, sizeof own));
     ops = &own;
-    BP_TRY(check_table(ops));
+    BP_TRY(device_check_table(ops));
     bp_device_traits traits = {.size = sizeof traits};
     bp_status status = ops->traits(self, &traits);
     if (status == BP_OK)
-        BP_TRY(check_traits(ops, &traits));
+        BP_TRY(device_check_traits(ops, &traits));
     void *memory;
     bp_process process;
     if (status == BP_OK)

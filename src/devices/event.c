@@ -47,7 +47,7 @@ void bp_event_destroy(bp_event **event)
     bp_device_release(device);
 }
 
-static bp_status check(const bp_event *event, const bp_stream *stream, const char *function)
+static bp_status event_check(const bp_event *event, const bp_stream *stream, const char *function)
 {
     if (event == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: no event", function);
@@ -56,13 +56,13 @@ static bp_status check(const bp_event *event, const bp_stream *stream, const cha
 
 bp_status bp_event_record(bp_event *event, bp_stream *stream)
 {
-    BP_TRY(check(event, stream, "bp_event_record"));
+    BP_TRY(event_check(event, stream, "bp_event_record"));
     return event->device->ops->event_record(event->device->self, event->raw, stream->raw);
 }
 
 bp_status bp_stream_wait(bp_stream *stream, bp_event *event)
 {
-    BP_TRY(check(event, stream, "bp_stream_wait"));
+    BP_TRY(event_check(event, stream, "bp_stream_wait"));
     return event->device->ops->stream_wait(event->device->self, stream->raw, event->raw);
 }
 

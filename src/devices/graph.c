@@ -11,7 +11,7 @@ struct bp_graph {
     void *raw; /* the provider's graph */
 };
 
-static bp_status check(const bp_stream *stream, const char *function)
+static bp_status graph_check(const bp_stream *stream, const char *function)
 {
     BP_TRY(bp_stream_check(stream, stream != NULL ? stream->device : NULL, function));
     if (stream->device->ops->graph_begin == NULL)
@@ -21,13 +21,13 @@ static bp_status check(const bp_stream *stream, const char *function)
 
 bp_status bp_graph_begin(bp_stream *stream)
 {
-    BP_TRY(check(stream, "bp_graph_begin"));
+    BP_TRY(graph_check(stream, "bp_graph_begin"));
     return stream->device->ops->graph_begin(stream->device->self, stream->raw);
 }
 
 bp_status bp_graph_end(bp_stream *stream, bp_graph **graph)
 {
-    BP_TRY(check(stream, "bp_graph_end"));
+    BP_TRY(graph_check(stream, "bp_graph_end"));
     if (graph == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_graph_end: needs an output");
     bp_device *device = stream->device;

@@ -29,7 +29,7 @@ static bp_status find_idle(bp_host *host, bp_host_stream **stream)
     return BP_OK;
 }
 
-static bp_status create_stream(void *self, void **stream)
+static bp_status host_create_stream(void *self, void **stream)
 {
     bp_host *host = self;
     bp_host_stream *found = NULL;
@@ -67,7 +67,7 @@ static bp_status synchronize_stream(void *self, void *stream)
     return BP_OK;
 }
 
-static bp_status synchronize(void *self)
+static bp_status host_synchronize(void *self)
 {
     bp_host *host = self;
     uint32_t count = atomic_load(&host->stream_count);
@@ -76,14 +76,14 @@ static bp_status synchronize(void *self)
     return BP_OK;
 }
 
-static bp_status call(void *self, void *stream, bp_host_function *function, void *argument)
+static bp_status host_call(void *self, void *stream, bp_host_function *function, void *argument)
 {
     (void)self;
     bp_host_stream_enqueue(stream, &(bp_host_work){.kind = BP_HOST_CALL, .function = function, .argument = argument});
     return BP_OK;
 }
 
-static bp_status fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes)
+static bp_status host_fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes)
 {
     (void)self;
     bp_host_stream_enqueue(stream,
@@ -91,7 +91,7 @@ static bp_status fill(void *self, void *stream, void *address, uint8_t value, ui
     return BP_OK;
 }
 
-static bp_status copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
+static bp_status host_copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
 {
     (void)self;
     bp_host_stream_enqueue(stream, &(bp_host_work){.kind = BP_HOST_COPY, .to = to, .from = from, .count = bytes});
@@ -100,14 +100,14 @@ static bp_status copy(void *self, void *stream, void *to, const void *from, uint
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 
-static bp_status traits(void *self, bp_device_traits *traits)
+static bp_status host_traits(void *self, bp_device_traits *traits)
 {
     bp_host *host = self;
     *traits = host->traits;
     return BP_OK;
 }
 
-static void destroy(void *self)
+static void host_destroy(void *self)
 {
     bp_host *host = self;
     uint32_t count = atomic_load(&host->stream_count);
@@ -129,8 +129,8 @@ static void destroy(void *self)
 static const bp_device_ops host_ops = {
     .size = sizeof host_ops,
     .name = "host",
-    .destroy = destroy,
-    .traits = traits,
+    .destroy = host_destroy,
+    .traits = host_traits,
     .reserve = bp_host_reserve,
     .unreserve = bp_host_unreserve,
     .commit = bp_host_commit,
@@ -140,13 +140,13 @@ static const bp_device_ops host_ops = {
     .protect = bp_host_protect,
     .allocate = bp_host_allocate,
     .free = bp_host_free,
-    .stream_create = create_stream,
+    .stream_create = host_create_stream,
     .stream_destroy = destroy_stream,
     .stream_synchronize = synchronize_stream,
-    .synchronize = synchronize,
-    .call = call,
-    .fill = fill,
-    .copy = copy,
+    .synchronize = host_synchronize,
+    .call = host_call,
+    .fill = host_fill,
+    .copy = host_copy,
     .event_create = bp_host_event_create,
     .event_destroy = bp_host_event_destroy,
     .event_record = bp_host_event_record,

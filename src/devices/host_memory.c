@@ -27,7 +27,7 @@ bp_status bp_host_unreserve(void *self, void *address, uint64_t bytes)
 
 /* ---- how much there is ------------------------------------------------------------------------------------------- */
 
-static bp_status take(bp_host *host, uint64_t bytes, const char *operation)
+static bp_status host_memory_take(bp_host *host, uint64_t bytes, const char *operation)
 {
     uint64_t used = atomic_load(&host->used_bytes), limit = host->config.memory_bytes;
     do {
@@ -38,7 +38,7 @@ static bp_status take(bp_host *host, uint64_t bytes, const char *operation)
     return BP_OK;
 }
 
-static void give_back(bp_host *host, uint64_t bytes)
+static void host_memory_give_back(bp_host *host, uint64_t bytes)
 {
     atomic_fetch_sub(&host->used_bytes, bytes);
 }
@@ -85,7 +85,7 @@ bp_status bp_host_commit(void *self, uint64_t bytes, uint64_t *handle)
 {
     bp_host *host = self;
     BP_TRY(bp_address_space_check_bytes(&host->space, bytes, "commit"));
-    BP_TRY(take(host, bytes, "commit"));
+    BP_TRY(host_memory_take(host, bytes, "commit"));
     size_t entry = 0;
     pthread_mutex_lock(&host->lock);
     bp_status status = find_entry(host, &entry);
@@ -97,11 +97,11 @@ bp_status bp_host_commit(void *self, uint64_t bytes, uint64_t *handle)
     if (status == BP_OK)
         *handle = entry + 1;
     else
-        give_back(host, bytes);
+        host_memory_give_back(host, bytes);
     return status;
 }
 
-static bool find_memory(bp_host *host, uint64_t handle, bp_host_memory *memory)
+static bool host_memory_find_memory(bp_host *host, uint64_t handle, bp_host_memory *memory)
 {
     pthread_mutex_lock(&host->lock);
     bool found = handle > 0 && handle <= host->memory_count && host->memories[handle - 1].pages != NULL;
@@ -115,7 +115,7 @@ bp_status bp_host_decommit(void *self, uint64_t handle)
 {
     bp_host *host = self;
     bp_host_memory memory;
-    if (!find_memory(host, handle, &memory))
+    if (!host_memory_find_memory(host, handle, &memory))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: decommit of handle %llu, which there is not",
                        (unsigned long long)handle);
     if (munmap(memory.pages, memory.bytes) != 0)
@@ -124,7 +124,7 @@ bp_status bp_host_decommit(void *self, uint64_t handle)
     pthread_mutex_lock(&host->lock);
     host->memories[handle - 1].pages = NULL;
     pthread_mutex_unlock(&host->lock);
-    give_back(host, memory.bytes);
+    host_memory_give_back(host, memory.bytes);
     return BP_OK;
 }
 
@@ -140,7 +140,7 @@ bp_status bp_host_map(void *self, void *address, uint64_t bytes, uint64_t handle
 {
     bp_host *host = self;
     bp_host_memory memory;
-    if (!find_memory(host, handle, &memory))
+    if (!host_memory_find_memory(host, handle, &memory))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "host: map of handle %llu, which there is not",
                        (unsigned long long)handle);
     if (bytes != memory.bytes)
@@ -186,13 +186,13 @@ bp_status bp_host_allocate(void *self, uint64_t bytes, void *stream, void **addr
 {
     (void)stream;
     bp_host *host = self;
-    BP_TRY(take(host, bytes, "allocate"));
+    BP_TRY(host_memory_take(host, bytes, "allocate"));
     void *memory;
     int reason = bytes > SIZE_MAX - ALLOCATION_ALIGNMENT
                      ? ENOMEM
                      : posix_memalign(&memory, ALLOCATION_ALIGNMENT, bytes + ALLOCATION_ALIGNMENT);
     if (reason != 0) {
-        give_back(host, bytes);
+        host_memory_give_back(host, bytes);
         return fail_memory(host, bytes, "allocate", reason);
     }
     bp_host_allocation *allocation = memory, *head = &host->allocations;
@@ -223,7 +223,7 @@ bp_status bp_host_free(void *self, void *address, uint64_t bytes, void *stream)
 /* Only now is there room for others: until the stream gets here its work may be using the memory. */
 void bp_host_take_back(bp_host_allocation *allocation)
 {
-    give_back(allocation->host, allocation->bytes);
+    host_memory_give_back(allocation->host, allocation->bytes);
     free(allocation);
 }
 

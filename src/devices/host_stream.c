@@ -63,7 +63,7 @@ void bp_host_stream_await(bp_host_stream *stream, uint64_t count)
     }
 }
 
-static void complete(bp_host_stream *stream, uint64_t count)
+static void host_stream_complete(bp_host_stream *stream, uint64_t count)
 {
     atomic_store(&stream->completed, count);
     if (atomic_load(&stream->wanted) > count)
@@ -107,7 +107,7 @@ static void await_work(bp_host_stream *stream, bp_host_place *place, uint64_t re
 }
 
 /* splitmix64, by Sebastiano Vigna. */
-static uint64_t next_random(uint64_t *state)
+static uint64_t host_stream_next_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -118,7 +118,7 @@ static uint64_t next_random(uint64_t *state)
 /* Before one piece of work in four. */
 static void pause_at_random(bp_host_stream *stream)
 {
-    uint64_t random = next_random(&stream->random);
+    uint64_t random = host_stream_next_random(&stream->random);
     if (random % 4 != 0)
         return;
     uint64_t pause_us = (random >> 2) % ((uint64_t)stream->max_delay_us + 1);
@@ -126,7 +126,7 @@ static void pause_at_random(bp_host_stream *stream)
     nanosleep(&pause, NULL);
 }
 
-static void run(const bp_host_work *work)
+static void host_stream_run(const bp_host_work *work)
 {
     switch (work->kind) {
     case BP_HOST_CALL: work->function(work->argument); break;
@@ -148,8 +148,8 @@ static void *serve(void *argument)
         if (stream->max_delay_us > 0)
             pause_at_random(stream);
         stopped = place->work.kind == BP_HOST_STOP;
-        run(&place->work);
-        complete(stream, number + 1);
+        host_stream_run(&place->work);
+        host_stream_complete(stream, number + 1);
     }
     return NULL;
 }

@@ -32,14 +32,14 @@ static void *as_pointer(uint64_t number)
     return pointer;
 }
 
-static void destroy(void *self)
+static void null_destroy(void *self)
 {
     null_device *null = self;
     bp_address_space_finish(&null->space);
     free(null);
 }
 
-static bp_status traits(void *self, bp_device_traits *traits)
+static bp_status null_traits(void *self, bp_device_traits *traits)
 {
     (void)self;
     *traits = (bp_device_traits){.size = sizeof *traits, .granularity = GRANULARITY, .no_memory = 1};
@@ -48,7 +48,7 @@ static bp_status traits(void *self, bp_device_traits *traits)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static bp_status reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
+static bp_status null_reserve(void *self, uint64_t bytes, uint64_t alignment, void **address)
 {
     null_device *null = self;
     return bp_address_space_reserve(&null->space, bytes, alignment, address);
@@ -60,7 +60,7 @@ static bp_status unreserve(void *self, void *address, uint64_t bytes)
     return bp_address_space_unreserve(&null->space, address, bytes);
 }
 
-static bp_status commit(void *self, uint64_t bytes, uint64_t *handle)
+static bp_status null_commit(void *self, uint64_t bytes, uint64_t *handle)
 {
     null_device *null = self;
     BP_TRY(bp_address_space_check_bytes(&null->space, bytes, "commit"));
@@ -78,20 +78,20 @@ static bp_status decommit(void *self, uint64_t handle)
     return BP_OK;
 }
 
-static bp_status map(void *self, void *address, uint64_t bytes, uint64_t handle)
+static bp_status null_map(void *self, void *address, uint64_t bytes, uint64_t handle)
 {
     (void)handle;
     null_device *null = self;
     return bp_address_space_check(&null->space, address, bytes, GRANULARITY, "map");
 }
 
-static bp_status unmap(void *self, void *address, uint64_t bytes)
+static bp_status null_unmap(void *self, void *address, uint64_t bytes)
 {
     null_device *null = self;
     return bp_address_space_check(&null->space, address, bytes, GRANULARITY, "unmap");
 }
 
-static bp_status allocate(void *self, uint64_t bytes, void *stream, void **address)
+static bp_status null_allocate(void *self, uint64_t bytes, void *stream, void **address)
 {
     (void)stream;
     null_device *null = self;
@@ -143,13 +143,13 @@ static bp_status touch_two_objects(void *self, void *first, void *second)
     return BP_OK;
 }
 
-static bp_status synchronize(void *self)
+static bp_status null_synchronize(void *self)
 {
     (void)self;
     return BP_OK;
 }
 
-static bp_status call(void *self, void *stream, bp_host_function *function, void *argument)
+static bp_status null_call(void *self, void *stream, bp_host_function *function, void *argument)
 {
     (void)self;
     (void)stream;
@@ -157,7 +157,7 @@ static bp_status call(void *self, void *stream, bp_host_function *function, void
     return BP_OK;
 }
 
-static bp_status fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes)
+static bp_status null_fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes)
 {
     (void)self;
     (void)stream;
@@ -167,7 +167,7 @@ static bp_status fill(void *self, void *stream, void *address, uint8_t value, ui
     return BP_OK;
 }
 
-static bp_status copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
+static bp_status null_copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
 {
     (void)self;
     (void)stream;
@@ -180,23 +180,23 @@ static bp_status copy(void *self, void *stream, void *to, const void *from, uint
 static const bp_device_ops null_ops = {
     .size = sizeof null_ops,
     .name = "null",
-    .destroy = destroy,
-    .traits = traits,
-    .reserve = reserve,
+    .destroy = null_destroy,
+    .traits = null_traits,
+    .reserve = null_reserve,
     .unreserve = unreserve,
-    .commit = commit,
+    .commit = null_commit,
     .decommit = decommit,
-    .map = map,
-    .unmap = unmap,
-    .allocate = allocate,
+    .map = null_map,
+    .unmap = null_unmap,
+    .allocate = null_allocate,
     .free = free_memory,
     .stream_create = create_object,
     .stream_destroy = touch_object,
     .stream_synchronize = touch_object,
-    .synchronize = synchronize,
-    .call = call,
-    .fill = fill,
-    .copy = copy,
+    .synchronize = null_synchronize,
+    .call = null_call,
+    .fill = null_fill,
+    .copy = null_copy,
     .event_create = create_object,
     .event_destroy = touch_object,
     .event_record = touch_two_objects,

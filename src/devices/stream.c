@@ -34,7 +34,7 @@ static bp_status create_points(bp_device *device, bp_stream_points **points)
 }
 
 /* A ring that a stream has left, or a new one. */
-static bp_status take_points(bp_device *device, bp_stream_points **points)
+static bp_status stream_take_points(bp_device *device, bp_stream_points **points)
 {
     pthread_mutex_lock(&device->rings_lock);
     bp_stream_points *unused = device->unused_rings;
@@ -166,7 +166,7 @@ bp_status bp_stream_prepare_captures(bp_device *device)
         if (atomic_load(&s->captured) != NULL || !atomic_load(&s->alive))
             continue;
         bp_stream_points *points, *none = NULL;
-        BP_TRY(take_points(device, &points));
+        BP_TRY(stream_take_points(device, &points));
         if (!atomic_compare_exchange_strong(&s->captured, &none, points)) /* another thread did too */
             leave_points(device, points);
         else if (bp_stream_is_over(s)) /* destroyed meanwhile */
@@ -201,13 +201,14 @@ static bp_status make_raw(bp_device *device, bool import, uint64_t native, void 
                   : device->ops->stream_create(device->self, raw);
 }
 
-static bp_status create_stream(bp_device *device, bool import, uint64_t native, const char *name, bp_stream **stream)
+static bp_status stream_create_stream(bp_device *device, bool import, uint64_t native, const char *name,
+                                      bp_stream **stream)
 {
     void *memory;
     BP_TRY(bp_new_array(1, sizeof(bp_stream), &memory));
     bp_stream *created = memory;
     bp_stream_points *points;
-    bp_status status = take_points(device, &points);
+    bp_status status = stream_take_points(device, &points);
     if (status == BP_OK) {
         status = make_raw(device, import, native, &created->raw);
         if (status != BP_OK)
@@ -236,7 +237,7 @@ bp_status bp_stream_create(bp_device *device, const char *name, bp_stream **stre
     if (device == NULL || stream == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_stream_create: needs a device and an output");
     BP_TRY(bp_device_check(device, "bp_stream_create"));
-    return create_stream(device, false, 0, name, stream);
+    return stream_create_stream(device, false, 0, name, stream);
 }
 
 bp_status bp_stream_import(bp_device *device, uint64_t native, const char *name, bp_stream **stream)
@@ -246,7 +247,7 @@ bp_status bp_stream_import(bp_device *device, uint64_t native, const char *name,
     BP_TRY(bp_device_check(device, "bp_stream_import"));
     if (device->ops->stream_import == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "bp_stream_import: device %s has no native streams", device->ops->name);
-    return create_stream(device, true, native, name, stream);
+    return stream_create_stream(device, true, native, name, stream);
 }
 
 void bp_stream_destroy(bp_stream **stream)

@@ -26,7 +26,7 @@ bool bp_take_number(const char **text, uint64_t *number)
     return true;
 }
 
-static int by_begin(const void *left, const void *right)
+static int packing_gaps_by_begin(const void *left, const void *right)
 {
     const gap *a = left, *b = right;
     if (a->begin != b->begin)
@@ -87,7 +87,7 @@ static bp_status read_gaps(const bp_csv *csv, const bp_csv_field *field, uint64_
         BP_TRY(check_gap(csv, field, &gaps[*count], begin, end));
         ++*count;
     }
-    qsort(gaps, *count, sizeof *gaps, by_begin);
+    qsort(gaps, *count, sizeof *gaps, packing_gaps_by_begin);
     for (size_t i = 1; i < *count; i++)
         BP_TRY(check_overlap(csv, field, &gaps[i], &gaps[i - 1]));
     return BP_OK;

@@ -73,7 +73,7 @@ static bp_status reserve_row(bp_packing_file *file)
 }
 
 /* Reads the fields of a row, by column. */
-static bp_status read_fields(packing_reader *r, bp_csv_field fields[BP_COLUMN_COUNT])
+static bp_status packing_read_fields(packing_reader *r, bp_csv_field fields[BP_COLUMN_COUNT])
 {
     const bp_packing_file *file = r->file;
     bp_csv_field field = {0};
@@ -92,8 +92,8 @@ static bp_status read_fields(packing_reader *r, bp_csv_field fields[BP_COLUMN_CO
     return BP_OK;
 }
 
-static bp_status read_number(const packing_reader *r, const bp_csv_field *fields, bp_packing_column column,
-                             uint64_t *number)
+static bp_status packing_read_number(const packing_reader *r, const bp_csv_field *fields, bp_packing_column column,
+                                          uint64_t *number)
 {
     const char *text = fields[column].text;
     if (!bp_take_number(&text, number) || *text != '\0')
@@ -112,7 +112,8 @@ static bp_status check_id(const packing_reader *r, const bp_csv_field *id)
     return BP_OK;
 }
 
-static bp_status read_offset(const packing_reader *r, const bp_csv_field *fields, uint64_t size, uint64_t *offset)
+static bp_status packing_read_offset(const packing_reader *r, const bp_csv_field *fields, uint64_t size,
+                                          uint64_t *offset)
 {
     const bp_csv_field *field = &fields[BP_COLUMN_OFFSET];
     uint64_t end;
@@ -120,22 +121,22 @@ static bp_status read_offset(const packing_reader *r, const bp_csv_field *fields
         return bp_csv_fail(&r->csv, field->place,
                            "item \"%.*s\" has no offset; give every item one, or leave the column out", BP_QUOTED,
                            fields[BP_COLUMN_ID].text);
-    BP_TRY(read_number(r, fields, BP_COLUMN_OFFSET, offset));
+    BP_TRY(packing_read_number(r, fields, BP_COLUMN_OFFSET, offset));
     if (!bp_add_u64(*offset, size, &end))
         return bp_csv_fail(&r->csv, field->place, "offset %llu: an item of size %llu ends there behind %llu",
                            (unsigned long long)*offset, (unsigned long long)size, (unsigned long long)UINT64_MAX);
     return BP_OK;
 }
 
-static bp_status add_item(packing_reader *r, const bp_csv_field *fields)
+static bp_status packing_read_add_item(packing_reader *r, const bp_csv_field *fields)
 {
     bp_packing_file *file = r->file;
     const bp_csv_field *gaps = file->has_column[BP_COLUMN_GAPS] ? &fields[BP_COLUMN_GAPS] : NULL;
     uint64_t lower, upper, size;
     BP_TRY(check_id(r, &fields[BP_COLUMN_ID]));
-    BP_TRY(read_number(r, fields, BP_COLUMN_LOWER, &lower));
-    BP_TRY(read_number(r, fields, BP_COLUMN_UPPER, &upper));
-    BP_TRY(read_number(r, fields, BP_COLUMN_SIZE, &size));
+    BP_TRY(packing_read_number(r, fields, BP_COLUMN_LOWER, &lower));
+    BP_TRY(packing_read_number(r, fields, BP_COLUMN_UPPER, &upper));
+    BP_TRY(packing_read_number(r, fields, BP_COLUMN_SIZE, &size));
     if (upper <= lower)
         return bp_csv_fail(&r->csv, fields[BP_COLUMN_UPPER].place,
                            "upper %llu is not above lower %llu; an item is live from lower until before upper",
@@ -145,7 +146,7 @@ static bp_status add_item(packing_reader *r, const bp_csv_field *fields)
                            "size %llu: the sizes so far add up to more than %llu, the most of 64 bits",
                            (unsigned long long)size, (unsigned long long)UINT64_MAX);
     if (file->has_column[BP_COLUMN_OFFSET])
-        BP_TRY(read_offset(r, fields, size, &file->offsets[file->row_count]));
+        BP_TRY(packing_read_offset(r, fields, size, &file->offsets[file->row_count]));
     BP_TRY(bp_fail_at(r->csv.origin, bp_packing_add_item(file->packing, size, NULL)));
     return bp_packing_add_life(file->packing, file->row_count, lower, upper, &r->csv, gaps);
 }
@@ -154,9 +155,9 @@ static bp_status read_row(packing_reader *r)
 {
     bp_packing_file *file = r->file;
     bp_csv_field fields[BP_COLUMN_COUNT] = {0};
-    BP_TRY(read_fields(r, fields));
+    BP_TRY(packing_read_fields(r, fields));
     BP_TRY(reserve_row(file));
-    BP_TRY(add_item(r, fields));
+    BP_TRY(packing_read_add_item(r, fields));
     bp_packing_row *row = &file->rows[file->row_count++];
     for (size_t column = 0; column < BP_COLUMN_COUNT; column++)
         row->cells[column] = fields[column].text;
@@ -205,7 +206,7 @@ static bp_status check_ids_differ(const packing_reader *r)
                        repeated->cells[BP_COLUMN_ID], (size_t)(earlier - file->rows) + 2);
 }
 
-static bp_status read_file(packing_reader *r)
+static bp_status packing_read_file(packing_reader *r)
 {
     BP_TRY(bp_packing_create(&r->file->packing));
     BP_TRY(read_header(r));
@@ -225,7 +226,7 @@ bp_status bp_packing_file_parse(const char *text, size_t bytes, const char *orig
         return bp_fail_memory(sizeof *reader.file);
     reader.file->text = malloc(bytes + 1);
     bp_csv_init(&reader.csv, text, bytes, origin, reader.file->text);
-    bp_status status = reader.file->text != NULL ? read_file(&reader) : bp_fail_memory(bytes + 1);
+    bp_status status = reader.file->text != NULL ? packing_read_file(&reader) : bp_fail_memory(bytes + 1);
     if (status == BP_OK)
         *file = reader.file;
     else

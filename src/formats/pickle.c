@@ -131,7 +131,7 @@ static size_t capacity_for(size_t count)
 }
 
 /* Appends what has just been popped from the stack. */
-static bp_status append(bp_pickle_machine *m, bp_pickle_container *container, size_t count)
+static bp_status pickle_append(bp_pickle_machine *m, bp_pickle_container *container, size_t count)
 {
     size_t total = container->count + count, capacity = capacity_for(total);
     if (capacity > capacity_for(container->count)) {
@@ -154,7 +154,7 @@ static bp_status push_container(bp_pickle_machine *m, bp_pickle_kind kind, size_
     BP_TRY(grow(m, &m->containers, m->containers.count + 1, sizeof(bp_pickle_container)));
     bp_pickle_ref ref = BP_PICKLE_IS_CONTAINER | (bp_pickle_ref)m->containers.count++;
     *container_of(m, ref) = (bp_pickle_container){.shape = (kind - BP_PICKLE_LIST) & 3u};
-    BP_TRY(append(m, container_of(m, ref), count));
+    BP_TRY(pickle_append(m, container_of(m, ref), count));
     return push(m, ref);
 }
 
@@ -183,7 +183,7 @@ static bp_status extend(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
                               kind == BP_PICKLE_LIST ? "list" : "dictionary");
     if (kind == BP_PICKLE_DICTIONARY && count % 2 != 0)
         return bp_pickle_fail(&m->c, "a dictionary's last key has no value");
-    return append(m, container_of(m, into), count);
+    return pickle_append(m, container_of(m, into), count);
 }
 
 static bp_status extend_short(bp_pickle_machine *m, bp_pickle_kind kind, size_t count)
@@ -223,7 +223,7 @@ static bp_status put_numbered(bp_pickle_machine *m, size_t bytes)
     return put(m, index);
 }
 
-static bp_status get(bp_pickle_machine *m, uint64_t index)
+static bp_status pickle_get(bp_pickle_machine *m, uint64_t index)
 {
     if (index >= m->memo.capacity || refs(&m->memo)[index] == BP_PICKLE_NO_REF)
         return bp_pickle_fail(&m->c, "number %llu of the memo is not there", (unsigned long long)index);
@@ -234,7 +234,7 @@ static bp_status get_numbered(bp_pickle_machine *m, size_t bytes)
 {
     uint64_t index = 0;
     BP_TRY(bp_pickle_take_number(&m->c, bytes, &index));
-    return get(m, index);
+    return pickle_get(m, index);
 }
 
 /* A line of digits, as PUT and GET of old protocols have it. */
@@ -261,7 +261,7 @@ static bp_status get_line(bp_pickle_machine *m)
 {
     uint64_t index = 0;
     BP_TRY(take_line(m, &index));
-    return get(m, index);
+    return pickle_get(m, index);
 }
 
 /* ---- the machine ------------------------------------------------------------------------------------------------------------ */
@@ -310,7 +310,7 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
     }
 }
 
-static bp_status begin(bp_pickle_machine *m)
+static bp_status pickle_begin(bp_pickle_machine *m)
 {
     if (m->c.end - m->c.begin < 2 || m->c.begin[0] != 0x80)
         return bp_pickle_fail(&m->c, "no pickle of protocol %d to %d begins here", BP_PICKLE_LEAST_PROTOCOL,
@@ -323,7 +323,7 @@ static bp_status begin(bp_pickle_machine *m)
     return BP_OK;
 }
 
-static bp_status end(bp_pickle_machine *m)
+static bp_status pickle_end(bp_pickle_machine *m)
 {
     if (m->stack.count != 1 || m->mark_count != 0)
         return bp_pickle_fail(&m->c, "the pickle ends with %zu values and %zu marks; one value belongs there",
@@ -333,14 +333,14 @@ static bp_status end(bp_pickle_machine *m)
     return BP_OK;
 }
 
-static bp_status run(bp_pickle_machine *m)
+static bp_status pickle_run(bp_pickle_machine *m)
 {
-    BP_TRY(begin(m));
+    BP_TRY(pickle_begin(m));
     while (m->c.at < m->c.end) {
         m->c.opcode_at = (size_t)(m->c.at - m->c.begin);
         unsigned char opcode = *m->c.at++;
         if (opcode == '.')
-            return end(m);
+            return pickle_end(m);
         BP_TRY(step(m, opcode));
     }
     m->c.opcode_at = (size_t)(m->c.end - m->c.begin);
@@ -354,7 +354,7 @@ bp_status bp_pickle_parse(const void *data, size_t bytes, size_t budget, const c
                        BP_PICKLE_MOST_BYTES);
     bp_pickle_machine m = {.c = {.origin = origin, .begin = data, .at = data}, .budget = budget};
     m.c.end = m.c.begin + bytes;
-    bp_status status = run(&m);
+    bp_status status = pickle_run(&m);
     bp_pickle read = {
         .data = data, .bytes = bytes, .containers = m.containers.memory, .items = m.items.memory, .granted = m.granted};
     if (status == BP_OK)

@@ -108,7 +108,7 @@ static bp_status read_index(const char *path, const bp_reader_options *options, 
     return status;
 }
 
-static bp_status read_directory(const char *path, const bp_reader_options *options, bp_model **model)
+static bp_status safetensors_read_directory(const char *path, const bp_reader_options *options, bp_model **model)
 {
     bp_shards shards;
     char *index = NULL;
@@ -120,7 +120,7 @@ static bp_status read_directory(const char *path, const bp_reader_options *optio
     return status;
 }
 
-static bp_status read_file(const char *path, const bp_reader_options *options, bp_model **model)
+static bp_status safetensors_read_file(const char *path, const bp_reader_options *options, bp_model **model)
 {
     bp_tensors tensors;
     BP_TRY(bp_tensors_init(&tensors));
@@ -140,8 +140,8 @@ bp_status bp_safetensors_read(const char *path, const bp_reader_options *options
     bool is_directory = false;
     BP_TRY(bp_file_is_directory(path, &is_directory));
     if (is_directory)
-        return read_directory(path, &taken, model);
-    return bp_has_suffix(path, ".json") ? read_index(path, &taken, model) : read_file(path, &taken, model);
+        return safetensors_read_directory(path, &taken, model);
+    return bp_has_suffix(path, ".json") ? read_index(path, &taken, model) : safetensors_read_file(path, &taken, model);
 }
 
 bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_bytes, const char *origin,

@@ -21,7 +21,7 @@ void bp_shards_finish(bp_shards *shards)
     *shards = (bp_shards){0};
 }
 
-static int compare_names(const void *a, const void *b)
+static int shards_compare_names(const void *a, const void *b)
 {
     return bp_compare_natural(*(char *const *)a, *(char *const *)b);
 }
@@ -42,7 +42,7 @@ static bp_status take_names(bp_shards *shards, json_t *names)
             return bp_fail_memory(strlen(name) + 1);
         shards->count++;
     }
-    qsort(shards->names, shards->count, sizeof *shards->names, compare_names);
+    qsort(shards->names, shards->count, sizeof *shards->names, shards_compare_names);
     return BP_OK;
 }
 

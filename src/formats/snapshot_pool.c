@@ -8,7 +8,7 @@
 #define FORMAT "bucketpool.snapshot/1"
 
 /* A name, or the number of one of a role. */
-static bp_status read_name(const bp_snapshot_at *at, const char **name)
+static bp_status snapshot_pool_read_name(const bp_snapshot_at *at, const char **name)
 {
     if (at->value.kind != BP_PICKLE_INTEGER)
         return bp_snapshot_text_or_none(at, name);
@@ -34,7 +34,7 @@ static bp_status read_member_text(const bp_snapshot_at *at, const char *name, co
 
 /* ---- the plan and statistics -------------------------------------------------------------------------------------------------- */
 
-static bp_status read_roles(const bp_snapshot_at *plan, bp_snapshot_pool *pool)
+static bp_status snapshot_pool_read_roles(const bp_snapshot_at *plan, bp_snapshot_pool *pool)
 {
     bp_snapshot_at list = bp_snapshot_member(plan, "roles");
     void *entries = NULL;
@@ -42,7 +42,7 @@ static bp_status read_roles(const bp_snapshot_at *plan, bp_snapshot_pool *pool)
     pool->roles = entries;
     for (size_t i = 0; i < pool->role_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
-        BP_TRY(read_name(&role, &pool->roles[i].role));
+        BP_TRY(snapshot_pool_read_name(&role, &pool->roles[i].role));
         BP_TRY(read_member(&item, "bytes", &pool->roles[i].bytes));
         BP_TRY(read_member(&item, "lower_bound_bytes", &pool->roles[i].lower_bound_bytes));
     }
@@ -58,7 +58,7 @@ static bp_status read_plan(const bp_snapshot_at *at, bp_snapshot_pool *pool)
     BP_TRY(read_member(&plan, "bytes", &pool->plan_bytes));
     BP_TRY(read_member(&plan, "lower_bound_bytes", &pool->lower_bound_bytes));
     BP_TRY(bp_snapshot_truth(&optimal, &pool->optimal));
-    return read_roles(&plan, pool);
+    return snapshot_pool_read_roles(&plan, pool);
 }
 
 static bp_status read_statistics(const bp_snapshot_at *at, bp_snapshot_pool *pool)
@@ -122,7 +122,7 @@ static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_pool *pool)
         BP_TRY(read_member_text(&item, "bucket", &request->bucket));
         BP_TRY(bp_snapshot_number(&ordinal, UINT32_MAX, &number));
         request->ordinal = (uint32_t)number;
-        BP_TRY(read_name(&role, &request->role));
+        BP_TRY(snapshot_pool_read_name(&role, &request->role));
         BP_TRY(read_member_text(&item, "dtype", &request->dtype));
         BP_TRY(read_member(&item, "bytes", &request->bytes));
         BP_TRY(read_member_text(&item, "placement", &request->placement));
@@ -177,8 +177,8 @@ static bp_status read_live(const bp_snapshot_at *at, bp_snapshot_pool *pool)
 
 enum { EVENT_KIND, EVENT_ID, EVENT_STREAM, EVENT_STEP, EVENT_TIME, EVENT_ADDRESS, EVENT_NUMBERS };
 
-static bp_status read_event(const bp_snapshot_at *item, const bp_snapshot_pool *pool, uint64_t earliest,
-                            bp_snapshot_event *event)
+static bp_status snapshot_pool_read_event(const bp_snapshot_at *item, const bp_snapshot_pool *pool, uint64_t earliest,
+                                          bp_snapshot_event *event)
 {
     uint64_t numbers[EVENT_NUMBERS];
     if (!bp_pickle_is_list(item->value) || item->value.count < EVENT_NUMBERS)
@@ -209,7 +209,7 @@ static bp_status read_events(const bp_snapshot_at *at, bp_snapshot_pool *pool)
     uint64_t earliest = 0;
     for (size_t i = 0; i < pool->event_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i);
-        BP_TRY(read_event(&item, pool, earliest, &pool->events[i]));
+        BP_TRY(snapshot_pool_read_event(&item, pool, earliest, &pool->events[i]));
         earliest = pool->events[i].time_ns;
     }
     return BP_OK;
@@ -265,7 +265,7 @@ static bp_status read_pool(const bp_snapshot_at *at, bp_snapshot_pool *pool)
     return read_slab_events(at, pool);
 }
 
-static bp_status read_offset(const bp_snapshot_at *ours, int64_t *offset)
+static bp_status snapshot_pool_read_offset(const bp_snapshot_at *ours, int64_t *offset)
 {
     bp_snapshot_at member = bp_snapshot_member(ours, "realtime_offset_ns");
     const bp_pickle_value *v = &member.value;
@@ -294,7 +294,7 @@ static bp_status read_heading(const bp_snapshot_at *ours, bp_snapshot_info *info
     BP_TRY(read_member_text(ours, "coordinates", &info->coordinates));
     BP_TRY(read_member(ours, "first_time_ns", &info->first_time_ns));
     BP_TRY(read_member(ours, "last_time_ns", &info->last_time_ns));
-    return read_offset(ours, &info->realtime_offset_ns);
+    return snapshot_pool_read_offset(ours, &info->realtime_offset_ns);
 }
 
 bp_status bp_snapshot_read_ours(const bp_snapshot_at *ours)

@@ -40,7 +40,7 @@ static size_t slab_of(const bp_torch_device *d, uint64_t address)
 }
 
 /* An event that maps or unmaps; `forward` or played back. Whether the slab got or lost its memory. */
-static bool map(bp_torch_device *d, const bp_torch_event *event, bool forward, size_t *slab)
+static bool snapshot_segments_map(bp_torch_device *d, const bp_torch_event *event, bool forward, size_t *slab)
 {
     *slab = slab_of(d, event->address);
     uint64_t *mapped = &d->mapped[*slab], before = *mapped;
@@ -73,13 +73,13 @@ bp_status bp_torch_find_slabs(bp_torch_device *d)
     size_t slab = 0;
     for (size_t i = d->event_count; i-- > 0;) {
         if (bp_torch_is_mapping(&d->events[i]))
-            map(d, &d->events[i], false, &slab);
+            snapshot_segments_map(d, &d->events[i], false, &slab);
     }
     for (size_t i = 0; i < pool->slab_count; i++)
         pool->slabs[i].resident_at_start = d->mapped[i] > 0;
     for (size_t i = 0; i < d->event_count; i++) {
         const bp_torch_event *event = &d->events[i];
-        if (bp_torch_is_mapping(event) && map(d, event, true, &slab))
+        if (bp_torch_is_mapping(event) && snapshot_segments_map(d, event, true, &slab))
             pool->slab_events[pool->slab_event_count++] = (bp_snapshot_slab_event){
                 .gained = event->action == BP_TORCH_MAP, .slab = (uint32_t)slab, .time_ns = event->time_ns};
     }

@@ -12,7 +12,7 @@ enum { MOST_FRAMES = 32, MOST_DEVICES = 128 };
 
 /* ---- reading -------------------------------------------------------------------------------------------------------------------- */
 
-static bp_status read_number(const bp_snapshot_at *at, const char *name, uint64_t *number)
+static bp_status snapshot_torch_read_number(const bp_snapshot_at *at, const char *name, uint64_t *number)
 {
     bp_snapshot_at member = bp_snapshot_member(at, name);
     return bp_snapshot_number(&member, UINT64_MAX, number);
@@ -21,8 +21,8 @@ static bp_status read_number(const bp_snapshot_at *at, const char *name, uint64_
 static bp_status read_range(const bp_snapshot_at *at, const char *address_name, const char *size_name,
                             uint64_t *address, uint64_t *bytes)
 {
-    BP_TRY(read_number(at, address_name, address));
-    BP_TRY(read_number(at, size_name, bytes));
+    BP_TRY(snapshot_torch_read_number(at, address_name, address));
+    BP_TRY(snapshot_torch_read_number(at, size_name, bytes));
     if (*bytes > UINT64_MAX - *address)
         return bp_snapshot_fail(at, "%llu bytes at 0x%llx go past the end of 64-bit addresses",
                                 (unsigned long long)*bytes, (unsigned long long)*address);
@@ -43,7 +43,7 @@ static bp_torch_action action_of(bp_pickle_value name)
     return BP_TORCH_OTHER;
 }
 
-static bp_status read_event(const bp_snapshot_at *item, uint64_t earliest, bp_torch_event *event)
+static bp_status snapshot_torch_read_event(const bp_snapshot_at *item, uint64_t earliest, bp_torch_event *event)
 {
     bp_snapshot_at action = bp_snapshot_member(item, "action");
     event->action = action_of(action.value);
@@ -74,7 +74,7 @@ static bp_status read_trace(bp_torch_device *d, const bp_snapshot_at *trace)
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at item = bp_snapshot_item(trace, i);
         bp_torch_event *event = &d->events[d->event_count];
-        BP_TRY(read_event(&item, earliest, event));
+        BP_TRY(snapshot_torch_read_event(&item, earliest, event));
         earliest = event->time_ns > earliest ? event->time_ns : earliest;
         d->event_count += event->action != BP_TORCH_OTHER;
         d->mapping_count += bp_torch_is_mapping(event);
@@ -101,7 +101,7 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
         uint64_t bytes = 0;
         if (own.value.kind != BP_PICKLE_ABSENT)
             BP_TRY(bp_snapshot_number(&own, UINT64_MAX, &address));
-        BP_TRY(read_number(&block, "size", &bytes));
+        BP_TRY(snapshot_torch_read_number(&block, "size", &bytes));
         if (bytes > UINT64_MAX - address)
             return bp_snapshot_fail(&block, "ends past the end of 64-bit addresses");
         if (is_active(&block))
@@ -115,7 +115,7 @@ static bp_status read_blocks(bp_torch_device *d, const bp_snapshot_at *segment, 
     return BP_OK;
 }
 
-static bool is_of(const bp_torch_device *d, const bp_snapshot_at *segment)
+static bool snapshot_torch_is_of(const bp_torch_device *d, const bp_snapshot_at *segment)
 {
     bp_snapshot_at device = bp_snapshot_member(segment, "device");
     const bp_pickle_value *v = &device.value;
@@ -129,7 +129,7 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
     size_t count = bp_pickle_is_list(segments->value) ? segments->value.count : 0, blocks = 0, own = 0;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at segment = bp_snapshot_item(segments, i), list = bp_snapshot_member(&segment, "blocks");
-        bool is_own = is_of(d, &segment);
+        bool is_own = snapshot_torch_is_of(d, &segment);
         own += is_own;
         blocks += is_own && bp_pickle_is_list(list.value) ? list.value.count : 0;
     }
@@ -141,7 +141,7 @@ static bp_status read_segments(bp_torch_device *d, const bp_snapshot_at *segment
     d->pool->slabs = slabs;
     for (size_t i = 0; i < count; i++) {
         bp_snapshot_at segment = bp_snapshot_item(segments, i);
-        if (!is_of(d, &segment))
+        if (!snapshot_torch_is_of(d, &segment))
             continue;
         bp_snapshot_slab *slab = &d->pool->slabs[d->pool->slab_count++];
         BP_TRY(read_range(&segment, "address", "total_size", &slab->address, &slab->bytes));
@@ -203,7 +203,7 @@ static bp_status add_request(bp_torch_device *d, const bp_torch_moment *moment, 
     return name_request(d, moment->frames, request);
 }
 
-static void add_live(bp_torch_device *d, const bp_torch_moment *moment, uint32_t id)
+static void snapshot_torch_add_live(bp_torch_device *d, const bp_torch_moment *moment, uint32_t id)
 {
     bp_snapshot_live *live = &d->pool->live[d->pool->live_count++];
     *live = (bp_snapshot_live){.id = id, .address = moment->address};
@@ -228,7 +228,7 @@ static bool is_same_address(const bp_torch_device *d, size_t moment)
 }
 
 /* Room for just the requests that there are. */
-static bp_status make_room(bp_torch_device *d)
+static bp_status snapshot_torch_make_room(bp_torch_device *d)
 {
     size_t requests = 0, live = 0;
     bool open = false;
@@ -260,7 +260,7 @@ static bp_status find_requests(bp_torch_device *d)
                                                               .frames = event->frames};
     }
     qsort(d->moments, d->moment_count, sizeof *d->moments, by_address_and_time);
-    BP_TRY(make_room(d));
+    BP_TRY(snapshot_torch_make_room(d));
     bool open = false;
     uint32_t id = 0;
     for (size_t i = 0; i < d->moment_count; i++) {
@@ -272,7 +272,7 @@ static bp_status find_requests(bp_torch_device *d)
                 moment.frames = BP_PICKLE_NO_REF; /* they are those of its end */
             BP_TRY(add_request(d, &moment, &id));
             if (!moment.allocates)
-                add_live(d, &moment, id);
+                snapshot_torch_add_live(d, &moment, id);
         }
         if (event != NULL)
             event->request = id;
@@ -282,7 +282,7 @@ static bp_status find_requests(bp_torch_device *d)
     return BP_OK;
 }
 
-static bp_status add_events(bp_torch_device *d)
+static bp_status snapshot_torch_add_events(bp_torch_device *d)
 {
     void *entries = NULL;
     BP_TRY(bp_snapshot_room(d->reader, d->event_count - d->mapping_count, sizeof *d->pool->events, &entries));
@@ -315,7 +315,7 @@ static bp_status read_device(bp_torch_device *d, const bp_snapshot_at *root, con
     BP_TRY(read_segments(d, &segments));
     BP_TRY(bp_torch_find_slabs(d));
     BP_TRY(find_requests(d));
-    return add_events(d);
+    return snapshot_torch_add_events(d);
 }
 
 bp_status bp_snapshot_read_torch(const bp_snapshot_at *root)

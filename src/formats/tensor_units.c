@@ -28,8 +28,8 @@ static bp_status find_stack(bp_tensor_units *units, const char *name, size_t beg
     return status;
 }
 
-static bp_status add_unit(bp_tensor_units *units, const char *name, const bp_unit_match *match, const char *pattern,
-                          size_t outer)
+static bp_status tensor_units_add_unit(bp_tensor_units *units, const char *name, const bp_unit_match *match,
+                                       const char *pattern, size_t outer)
 {
     if (units->count == units->capacity) {
         size_t wanted = units->capacity > 0 ? 2 * units->capacity : 64;
@@ -60,7 +60,7 @@ static bp_status find_units_of(bp_tensor_units *units, const bp_unit_patterns *p
     for (size_t i = 0; i < depth; i++) {
         json_t *known = json_object_getn(units->names, name, matches[i].end);
         if (known == NULL)
-            BP_TRY(add_unit(units, name, &matches[i], patterns->patterns[matches[i].pattern].text, outer));
+            BP_TRY(tensor_units_add_unit(units, name, &matches[i], patterns->patterns[matches[i].pattern].text, outer));
         outer = known != NULL ? (size_t)json_integer_value(known) : units->count - 1;
     }
     *innermost = outer;

@@ -57,7 +57,7 @@ void bp_tensors_finish(bp_tensors *tensors)
     *tensors = (bp_tensors){0};
 }
 
-static bp_status reserve(bp_tensors *tensors, size_t more)
+static bp_status tensors_reserve(bp_tensors *tensors, size_t more)
 {
     if (tensors->capacity - tensors->count >= more)
         return BP_OK;
@@ -91,7 +91,7 @@ static bp_status read_dtype(const bp_json_at *entry, bp_dtype *dtype)
 }
 
 /* The shape, and the bytes that it takes. */
-static bp_status read_shape(const bp_json_at *entry, bp_tensor *tensor, uint64_t *bytes)
+static bp_status tensors_read_shape(const bp_json_at *entry, bp_tensor *tensor, uint64_t *bytes)
 {
     bp_json_at at = bp_json_member(entry, "shape");
     BP_TRY(bp_json_expect_list(&at));
@@ -151,14 +151,14 @@ static bp_status add_name(bp_tensors *tensors, const bp_json_at *entry, size_t f
     return BP_OK;
 }
 
-static bp_status add_tensor(bp_tensors *tensors, const bp_json_at *entry, uint64_t data_bytes, size_t file,
-                            extent *place)
+static bp_status tensors_add_tensor(bp_tensors *tensors, const bp_json_at *entry, uint64_t data_bytes, size_t file,
+                                    extent *place)
 {
     bp_tensor tensor = {0};
     uint64_t bytes = 0;
     BP_TRY(bp_json_expect_object(entry, NULL));
     BP_TRY(read_dtype(entry, &tensor.dtype));
-    BP_TRY(read_shape(entry, &tensor, &bytes));
+    BP_TRY(tensors_read_shape(entry, &tensor, &bytes));
     BP_TRY(read_offsets(entry, bytes, data_bytes, place));
     BP_TRY(add_name(tensors, entry, file, &tensor.name));
     place->name = tensor.name;
@@ -222,7 +222,7 @@ static bp_status add_entries(bp_tensors *tensors, const bp_json_at *root, uint64
         if (strcmp(key, "__metadata__") == 0)
             BP_TRY(check_metadata(&entry));
         else
-            BP_TRY(add_tensor(tensors, &entry, data_bytes, file, &places[count++]));
+            BP_TRY(tensors_add_tensor(tensors, &entry, data_bytes, file, &places[count++]));
     }
     return check_extents(places, count, data_bytes, root->origin);
 }
@@ -239,7 +239,7 @@ bp_status bp_tensors_add_header(bp_tensors *tensors, const char *header, size_t 
     if (status == BP_OK)
         status = bp_json_expect_object(&root, NULL);
     if (status == BP_OK)
-        status = reserve(tensors, count);
+        status = tensors_reserve(tensors, count);
     if (status == BP_OK)
         status = add_entries(tensors, &root, data_bytes, file, places);
     free(places);

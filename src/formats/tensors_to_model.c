@@ -123,8 +123,8 @@ static bool is_gemm(const char *name, uint32_t dims)
     return is_weight && (dims == 2 || (dims == 3 && strstr(name, "experts.") != NULL));
 }
 
-static bp_status add_parameter(bp_model *model, const bp_tensor *tensor, const expert_run *run,
-                               const bp_tensor_unit *unit, int32_t in_model)
+static bp_status tensors_to_model_add_parameter(bp_model *model, const bp_tensor *tensor, const expert_run *run,
+                                                const bp_tensor_unit *unit, int32_t in_model)
 {
     bp_parameter parameter;
     BP_TRY(bp_parameter_init(&parameter, sizeof parameter));
@@ -147,7 +147,7 @@ static bp_status add_parameter(bp_model *model, const bp_tensor *tensor, const e
     return bp_model_add_parameter(model, &parameter);
 }
 
-static bp_status add_units(bp_model *model, const bp_tensor_units *units, uint32_t *in_model)
+static bp_status tensors_to_model_add_units(bp_model *model, const bp_tensor_units *units, uint32_t *in_model)
 {
     for (size_t i = 0; i < units->count; i++) {
         const bp_tensor_unit *unit = &units->units[units->order[i]];
@@ -192,14 +192,14 @@ static bp_status add_parameters(bp_model *model, const bp_tensors *tensors, cons
         const expert_run *run = whole_run(runs, index);
         if (!is_parameter(tensor->name) || (run != NULL && run->first != index))
             continue;
-        BP_TRY(add_parameter(model, tensor, run, unit != BP_NO_UNIT ? &units->units[unit] : NULL,
-                             unit != BP_NO_UNIT ? (int32_t)in_model[unit] : BP_OUTSIDE));
+        BP_TRY(tensors_to_model_add_parameter(model, tensor, run, unit != BP_NO_UNIT ? &units->units[unit] : NULL,
+                                              unit != BP_NO_UNIT ? (int32_t)in_model[unit] : BP_OUTSIDE));
     }
     return BP_OK;
 }
 
-static bp_status fill_model(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
-                            const expert_runs *runs)
+static bp_status tensors_to_model_fill_model(bp_model *model, const bp_tensors *tensors, const bp_tensor_units *units,
+                                             const expert_runs *runs)
 {
     uint32_t *in_model = calloc(units->count + 1, sizeof *in_model);
     size_t *starts = calloc(units->count + 2, sizeof *starts);
@@ -208,7 +208,7 @@ static bp_status fill_model(bp_model *model, const bp_tensors *tensors, const bp
     if (in_model == NULL || starts == NULL || sorted == NULL)
         status = bp_fail_memory((units->count + tensors->count) * sizeof *sorted);
     if (status == BP_OK)
-        status = add_units(model, units, in_model);
+        status = tensors_to_model_add_units(model, units, in_model);
     if (status == BP_OK) {
         sort_by_unit(tensors, units, in_model, starts, sorted);
         status = add_parameters(model, tensors, units, in_model, runs, sorted);
@@ -236,7 +236,7 @@ bp_status bp_tensors_to_model(const bp_tensors *tensors, const char *origin, con
     if (status == BP_OK)
         status = bp_model_create(name, &created);
     if (status == BP_OK)
-        status = bp_fail_at(origin, fill_model(created, tensors, &units, &runs));
+        status = bp_fail_at(origin, tensors_to_model_fill_model(created, tensors, &units, &runs));
     status = bp_reader_hand_over(status, origin, created, model);
     finish_runs(&runs);
     bp_tensor_units_finish(&units);

@@ -22,7 +22,7 @@ bp_status bp_units_find(const bp_units_reader *reader, const bp_json_at *at, uin
 }
 
 /* A unit by itself; its parameters and buckets are added when all units are known. */
-static bp_status add_unit(bp_units_reader *reader, const bp_json_at *unit)
+static bp_status units_add_unit(bp_units_reader *reader, const bp_json_at *unit)
 {
     static const char *const known[] = {"name", "parent", "parameters", "buckets", NULL};
     BP_TRY(bp_json_expect_object(unit, known));
@@ -137,7 +137,7 @@ static bp_status read_lists(bp_units_reader *reader, const bp_json_at *root)
     BP_TRY(bp_json_expect_list(&units));
     for (size_t i = 0; i < json_array_size(units.value); i++) {
         bp_json_at unit = bp_json_element(&units, i);
-        BP_TRY(add_unit(reader, &unit));
+        BP_TRY(units_add_unit(reader, &unit));
     }
     if (outside.value != NULL)
         BP_TRY(bp_json_expect_object(&outside, known_outside));

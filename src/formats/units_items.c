@@ -29,7 +29,7 @@ bp_status bp_units_role(const bp_json_at *at, uint64_t most, uint32_t *role)
     return BP_OK;
 }
 
-static bp_status read_shape(const bp_json_at *at, bp_parameter *parameter)
+static bp_status units_items_read_shape(const bp_json_at *at, bp_parameter *parameter)
 {
     BP_TRY(bp_json_expect_list(at));
     if (json_array_size(at->value) > BP_MAX_DIMS)
@@ -69,7 +69,7 @@ static bp_status read_flag(const bp_json_at *object, const char *key, uint32_t b
     return BP_OK;
 }
 
-static bp_status add_parameter(bp_units_reader *reader, const bp_json_at *item, int32_t unit)
+static bp_status units_items_add_parameter(bp_units_reader *reader, const bp_json_at *item, int32_t unit)
 {
     static const char *const known[] = {"name",       "shape",   "dtype",    "frozen",   "copies",
                                         "gemm",       "experts", "tp_dim",   "tp_parts", "expert_dim",
@@ -82,7 +82,7 @@ static bp_status add_parameter(bp_units_reader *reader, const bp_json_at *item, 
     uint64_t copies = 1, parts = 0;
     p.unit = unit;
     BP_TRY(bp_json_name(&name, &p.name));
-    BP_TRY(read_shape(&shape, &p));
+    BP_TRY(units_items_read_shape(&shape, &p));
     BP_TRY(bp_json_dtype(&dtype, &p.dtype));
     BP_TRY(read_optional(item, "copies", 1, UINT32_MAX, &copies));
     BP_TRY(read_optional(item, "tp_parts", 1, UINT32_MAX, &parts));
@@ -98,7 +98,7 @@ static bp_status add_parameter(bp_units_reader *reader, const bp_json_at *item, 
     return bp_json_fail_at(item, bp_model_add_parameter(reader->model, &p));
 }
 
-static bp_status read_roles(const bp_json_at *at, uint32_t *roles)
+static bp_status units_items_read_roles(const bp_json_at *at, uint32_t *roles)
 {
     if (at->value == NULL)
         return BP_OK;
@@ -131,7 +131,7 @@ static bp_status note_bucket(const bp_units_reader *reader, const bp_json_at *it
     return BP_OK;
 }
 
-static bp_status add_bucket(bp_units_reader *reader, const bp_json_at *item, int32_t unit)
+static bp_status units_items_add_bucket(bp_units_reader *reader, const bp_json_at *item, int32_t unit)
 {
     static const char *const known[] = {"name",  "dtype",    "numel", "padded_numel", "expert", "frozen",
                                         "roles", "position", NULL};
@@ -146,7 +146,7 @@ static bp_status add_bucket(bp_units_reader *reader, const bp_json_at *item, int
     BP_TRY(read_optional(item, "padded_numel", b.numel, INT64_MAX, &b.padded_numel));
     BP_TRY(read_flag(item, "expert", 1, &b.expert));
     BP_TRY(read_flag(item, "frozen", 1, &b.frozen));
-    BP_TRY(read_roles(&roles, &b.roles));
+    BP_TRY(units_items_read_roles(&roles, &b.roles));
     BP_TRY(note_bucket(reader, item, &b));
     return bp_json_fail_at(item, bp_model_add_bucket(reader->model, &b));
 }
@@ -211,6 +211,6 @@ bp_status bp_units_add_items(bp_units_reader *reader, const bp_json_at *units, c
         if (json_array_append_new(reader->buckets, json_object()) != 0)
             return bp_fail_memory(sizeof(json_t *));
     }
-    BP_TRY(add_in_order(reader, units, outside, "parameters", add_parameter));
-    return add_in_order(reader, units, outside, "buckets", add_bucket);
+    BP_TRY(add_in_order(reader, units, outside, "parameters", units_items_add_parameter));
+    return add_in_order(reader, units, outside, "buckets", units_items_add_bucket);
 }

@@ -7,7 +7,7 @@ bool bp_is_alone(const bp_comm *comm)
     return comm == NULL || bp_comm_get_info(comm)->ranks == 1;
 }
 
-static bp_status check_fared(const char *call, const bp_told *told, uint32_t ranks)
+static bp_status agreement_check_fared(const char *call, const bp_told *told, uint32_t ranks)
 {
     for (uint32_t r = 0; r < ranks; r++) {
         if (!bp_is_status(told[r].status))
@@ -46,7 +46,7 @@ bp_status bp_ranks_tell(const char *call, bp_comm *comm, const bp_told *mine, co
         return status != BP_OK ? bp_error_record(status, own.words)
                                : bp_fail(exchanged, "%s: %s", call, bp_error_detail());
     if (status == BP_OK)
-        status = check_fared(call, told, ranks);
+        status = agreement_check_fared(call, told, ranks);
     return status == BP_OK ? check_same(call, names, told, ranks) : status;
 }
 

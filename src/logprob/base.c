@@ -54,7 +54,7 @@ bp_status bp_check_not_captured(const char *call, bp_stream *stream)
 
 /* ---- life ----------------------------------------------------------------------------------------------------------- */
 
-static bp_status check_config(const bp_base_config *config)
+static bp_status base_check_config(const bp_base_config *config)
 {
     if (config->max_tokens == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens is 0", config->call);
@@ -64,7 +64,7 @@ static bp_status check_config(const bp_base_config *config)
     return BP_OK;
 }
 
-static bp_status make_workspace(bp_device *device, const bp_base_config *config, bp_base *base)
+static bp_status base_make_workspace(bp_device *device, const bp_base_config *config, bp_base *base)
 {
     uint64_t partials, gathered;
     if (!bp_mul_u64(config->max_tokens, sizeof(bp_partial), &partials) ||
@@ -121,7 +121,7 @@ static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
     return status == BP_OK ? given : status;
 }
 
-static bp_status make(bp_device *device, const bp_base_config *config, bp_base *base)
+static bp_status base_make(bp_device *device, const bp_base_config *config, bp_base *base)
 {
     base->device = device;
     base->max_tokens = config->max_tokens;
@@ -129,7 +129,7 @@ static bp_status make(bp_device *device, const bp_base_config *config, bp_base *
     base->start = (int64_t)config->shard.start;
     BP_TRY(bp_engine_create(device, config->threads, config->kernels, base->columns, &base->engine));
     BP_TRY(bp_stream_create(device, config->name, &base->own));
-    BP_TRY(make_workspace(device, config, base));
+    BP_TRY(base_make_workspace(device, config, base));
     return make_bad(config, base);
 }
 
@@ -137,9 +137,9 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
 {
     bp_base made = {0};
     if (status == BP_OK)
-        status = check_config(config);
+        status = base_check_config(config);
     BP_TRY(bp_vocab_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
-    status = bp_ranks_agree(config->call, made.shards.comm, make(device, config, &made));
+    status = bp_ranks_agree(config->call, made.shards.comm, base_make(device, config, &made));
     if (status != BP_OK) {
         bp_base_finish(&made);
         return status;
@@ -166,7 +166,7 @@ bp_stream *bp_base_stream(const bp_base *base, bp_stream *stream)
 }
 
 /* The own stream waits for every call that may note a bad target; where the memory is taken for each, the pool sees to that. */
-static bp_status follow(bp_base *base, bp_stream *stream)
+static bp_status base_follow(bp_base *base, bp_stream *stream)
 {
     if (base->bad == NULL || !base->keeps_bad)
         return BP_OK;
@@ -207,14 +207,14 @@ static bp_status end_failed(bp_base *base, bp_stream *given, bp_status status)
     if (given == NULL)
         (void)bp_stream_synchronize(base->own);
     else
-        (void)follow(base, given);
+        (void)base_follow(base, given);
     return bp_error_record(status, detail);
 }
 
 bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
 {
     if (status == BP_OK && given != NULL)
-        return follow(base, given);
+        return base_follow(base, given);
     if (status == BP_OK)
         status = base->bad != NULL ? tell_bad(base) : bp_stream_synchronize(base->own);
     return status == BP_OK ? BP_OK : end_failed(base, given, status);
@@ -243,7 +243,8 @@ bp_status bp_check_outputs(const char *call, const bp_logprob_outputs *outputs, 
 }
 
 /* All ranks' partial sums, in rank order. */
-static bp_status gather(bp_base *base, const bp_partial *partials, uint64_t tokens, bp_stream *stream, void **gathered)
+static bp_status base_gather(bp_base *base, const bp_partial *partials, uint64_t tokens, bp_stream *stream,
+                             void **gathered)
 {
     BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_GATHERED, stream, gathered));
     bp_status status =
@@ -253,8 +254,8 @@ static bp_status gather(bp_base *base, const bp_partial *partials, uint64_t toke
     return status;
 }
 
-static bp_status finish(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,
-                        const bp_outputs_work *out, bp_stream *stream)
+static bp_status base_finish(bp_base *base, const bp_tokens_work *tokens, const bp_partial *partials, float scale,
+                             const bp_outputs_work *out, bp_stream *stream)
 {
     const bp_logprob_outputs *outputs = out->outputs;
     const bp_finish_work work = {.tokens = *tokens,
@@ -281,9 +282,9 @@ bp_status bp_base_finish_partials(bp_base *base, const bp_tokens_work *tokens, c
     void *all = NULL;
     bp_status status = BP_OK;
     if (base->shards.comm != NULL)
-        status = gather(base, partials, tokens->batch * tokens->sequence, stream, &all);
+        status = base_gather(base, partials, tokens->batch * tokens->sequence, stream, &all);
     if (status == BP_OK) {
-        status = finish(base, tokens, all != NULL ? all : partials, scale, outputs, stream);
+        status = base_finish(base, tokens, all != NULL ? all : partials, scale, outputs, stream);
         bp_status given = all != NULL ? bp_workspace_give(&base->workspace, BP_WORK_GATHERED, stream) : BP_OK;
         status = status == BP_OK ? given : status;
     }

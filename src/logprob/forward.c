@@ -30,7 +30,8 @@ bp_status bp_check_batch(const char *call, const bp_logprob *client, const bp_lo
     return BP_OK;
 }
 
-static bp_status enqueue(bp_base *base, const bp_batch_work *batch, const bp_outputs_work *outputs, bp_stream *stream)
+static bp_status forward_enqueue(bp_base *base, const bp_batch_work *batch, const bp_outputs_work *outputs,
+                                 bp_stream *stream)
 {
     void *partials;
     BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, stream, &partials));
@@ -65,5 +66,5 @@ bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch, 
         return BP_OK;
     BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
     bp_base *base = &client->base;
-    return bp_base_end(base, stream, enqueue(base, &work, &out, bp_base_stream(base, stream)));
+    return bp_base_end(base, stream, forward_enqueue(base, &work, &out, bp_base_stream(base, stream)));
 }

@@ -45,7 +45,7 @@ bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size_t size
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-static bp_status check_config(const char *call, const bp_lm_head_config *config)
+static bp_status lm_head_check_config(const char *call, const bp_lm_head_config *config)
 {
     if (config->max_tokens == 0 || config->hidden == 0 || config->vocab == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens %llu, hidden %llu, vocab %llu: none may be 0", call,
@@ -62,7 +62,7 @@ static bp_status check_config(const char *call, const bp_lm_head_config *config)
 }
 
 /* Products count in 31 bits, and narrowed gradients are twice as far from each other. */
-static bp_status check_sizes(const char *call, const bp_lm_head_config *config, uint64_t chunk)
+static bp_status lm_head_check_sizes(const char *call, const bp_lm_head_config *config, uint64_t chunk)
 {
     const uint64_t most = INT32_MAX / 2;
     if (chunk > most || config->hidden > most || config->vocab > most)
@@ -96,7 +96,7 @@ static bp_status make_exchanged(const bp_device *device, const bp_comm *comm, bp
 static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp_lm_head *head)
 {
     const char *call = "bp_lm_head_create";
-    BP_TRY(check_config(call, config));
+    BP_TRY(lm_head_check_config(call, config));
     const uint64_t most = config->max_tokens, asked = (uint64_t)config->chunk;
     head->chunk = asked == 0 || asked > most ? most : asked;
     head->chunk_count = head->chunk < most ? 2 : 1;
@@ -104,7 +104,7 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
     head->hidden = config->hidden;
     head->forward_only = config->forward_only != 0;
     head->sums = config->comm != NULL && bp_comm_get_info(config->comm)->ranks > 1 && config->partial_hidden_grad == 0;
-    BP_TRY(check_sizes(call, config, head->chunk));
+    BP_TRY(lm_head_check_sizes(call, config, head->chunk));
     BP_TRY(make_products(device, config, head));
     BP_TRY(make_exchanged(device, config->comm, head));
     BP_TRY(bp_stream_create(device, "lm_head.products", &head->multiplies));
@@ -148,7 +148,7 @@ static bp_status make_base(bp_device *device, const bp_lm_head_config *config, b
 }
 
 /* Products need the device, which the base's stream keeps. */
-static void finish(bp_lm_head *head)
+static void lm_head_finish(bp_lm_head *head)
 {
     bp_stream_destroy(&head->multiplies); /* waits for it */
     if (head->products != NULL)
@@ -160,7 +160,7 @@ static void finish(bp_lm_head *head)
     free(head->exchanged);
 }
 
-static void describe(bp_lm_head *head)
+static void lm_head_describe(bp_lm_head *head)
 {
     const bp_base *base = &head->base;
     const uint64_t chunk = chunk_bytes(head, base->columns);
@@ -189,11 +189,11 @@ bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, 
         status = made != NULL ? make_own(device, config, made) : bp_fail_memory(sizeof *made);
     status = make_base(device, config, status, made != NULL ? made : &unmade);
     if (status != BP_OK || head == NULL) { /* without it BP_OK was never to be had */
-        finish(made != NULL ? made : &unmade);
+        lm_head_finish(made != NULL ? made : &unmade);
         free(made);
         return status;
     }
-    describe(made);
+    lm_head_describe(made);
     *head = made;
     return BP_OK;
 }
@@ -206,7 +206,7 @@ void bp_lm_head_destroy(bp_lm_head **head)
     *head = NULL;
     if (bp_device_is_inherited(gone->base.device)) /* work of the parent would be waited for */
         return;
-    finish(gone);
+    lm_head_finish(gone);
     free(gone);
 }
 

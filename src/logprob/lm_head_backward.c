@@ -50,7 +50,8 @@ static bp_status begin_piece(backward *b, uint64_t index)
     return bp_event_record(head->graded[index % 2], b->stream);
 }
 
-static bp_status add_weight_grad(backward *b, const bp_piece *piece, const bp_product_work *product, bool adds)
+static bp_status lm_head_backward_add_weight_grad(backward *b, const bp_piece *piece, const bp_product_work *product,
+                                                  bool adds)
 {
     bp_products *products = b->head->products;
     const bp_tokens_work tokens = bp_piece_tokens(&b->batch->tokens, piece);
@@ -85,12 +86,12 @@ static bp_status end_piece(backward *b, uint64_t index)
     if (b->out->hidden.data != NULL)
         BP_TRY(bp_head_hidden_grad(head, &piece, &product, &b->out->hidden, b->stream));
     if (b->out->weight.data != NULL)
-        BP_TRY(add_weight_grad(b, &piece, &product, b->out->adds || index > 0));
+        BP_TRY(lm_head_backward_add_weight_grad(b, &piece, &product, b->out->adds || index > 0));
     BP_TRY(bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + index % 2, head->multiplies));
     return b->out->hidden.data != NULL && head->sums ? bp_head_sum(head, &piece, &b->out->hidden, b->stream) : BP_OK;
 }
 
-static bp_status add_pieces(backward *b)
+static bp_status lm_head_backward_add_pieces(backward *b)
 {
     const uint64_t pieces = bp_piece_count(b->batch->tokens.batch, b->batch->tokens.sequence, b->head->chunk);
     BP_TRY(begin_piece(b, 0));
@@ -102,12 +103,13 @@ static bp_status add_pieces(backward *b)
     return BP_OK;
 }
 
-static bp_status enqueue(bp_lm_head *head, const bp_head_batch *batch, const bp_head_gradients *out, bp_stream *stream)
+static bp_status lm_head_backward_enqueue(bp_lm_head *head, const bp_head_batch *batch, const bp_head_gradients *out,
+                                          bp_stream *stream)
 {
     backward b = {.head = head, .batch = batch, .out = out, .stream = stream};
     bp_status status = bp_head_fork(head, stream, &b.scratch);
     if (status == BP_OK)
-        status = add_pieces(&b);
+        status = lm_head_backward_add_pieces(&b);
     return bp_head_join(head, stream, status);
 }
 
@@ -142,7 +144,7 @@ bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch, c
     bp_stream *used = bp_base_stream(base, stream);
     BP_TRY(bp_stream_check(used, base->device, call)); /* where the pool does not look */
     if (work.token_count != 0 && (out.hidden.data != NULL || out.weight.data != NULL))
-        return bp_base_end(base, stream, enqueue(head, &work, &out, used));
+        return bp_base_end(base, stream, lm_head_backward_enqueue(head, &work, &out, used));
     if (work.token_count == 0 && out.weight.data != NULL && !out.adds)
         return bp_base_end(base, stream, clear_weight_grad(head, &out.weight, used));
     return BP_OK;

@@ -62,8 +62,8 @@ bp_status bp_head_logits(bp_lm_head *head, const bp_head_batch *batch, const bp_
     return bp_head_order(head->moved, head->multiplies, stream);
 }
 
-static bp_status add_piece(bp_lm_head *head, const bp_head_batch *batch, uint64_t index, void *scratch,
-                           bool with_entropy, bp_partial *partials, bp_stream *stream)
+static bp_status lm_head_forward_add_piece(bp_lm_head *head, const bp_head_batch *batch, uint64_t index, void *scratch,
+                                           bool with_entropy, bp_partial *partials, bp_stream *stream)
 {
     bp_engine *engine = head->base.engine;
     void *chunk;
@@ -76,8 +76,8 @@ static bp_status add_piece(bp_lm_head *head, const bp_head_batch *batch, uint64_
     return bp_workspace_give(&head->base.workspace, BP_WORK_CHUNK + index % 2, stream);
 }
 
-static bp_status add_pieces(bp_lm_head *head, const bp_head_batch *batch, bool with_entropy, bp_stream *stream,
-                            void **partials)
+static bp_status lm_head_forward_add_pieces(bp_lm_head *head, const bp_head_batch *batch, bool with_entropy,
+                                            bp_stream *stream, void **partials)
 {
     void *scratch;
     const uint64_t pieces = bp_piece_count(batch->tokens.batch, batch->tokens.sequence, head->chunk);
@@ -85,15 +85,15 @@ static bp_status add_pieces(bp_lm_head *head, const bp_head_batch *batch, bool w
     if (status == BP_OK)
         status = bp_workspace_take(&head->base.workspace, BP_WORK_PARTIALS, stream, partials);
     for (uint64_t i = 0; status == BP_OK && i < pieces; i++)
-        status = add_piece(head, batch, i, scratch, with_entropy, *partials, stream);
+        status = lm_head_forward_add_piece(head, batch, i, scratch, with_entropy, *partials, stream);
     return bp_head_join(head, stream, status);
 }
 
-static bp_status enqueue(bp_lm_head *head, const bp_head_batch *batch, const bp_outputs_work *outputs,
-                         bp_stream *stream)
+static bp_status lm_head_forward_enqueue(bp_lm_head *head, const bp_head_batch *batch, const bp_outputs_work *outputs,
+                                         bp_stream *stream)
 {
     void *partials = NULL;
-    BP_TRY(add_pieces(head, batch, outputs->outputs->entropy.data != NULL, stream, &partials));
+    BP_TRY(lm_head_forward_add_pieces(head, batch, outputs->outputs->entropy.data != NULL, stream, &partials));
     bp_status status = bp_base_finish_partials(&head->base, &batch->tokens, partials, 1, outputs, stream);
     return status == BP_OK ? BP_OK : bp_head_join(head, stream, status);
 }
@@ -117,5 +117,5 @@ bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, co
         return BP_OK;
     BP_TRY(bp_check_outputs(call, &wanted, work.tokens.batch, work.tokens.sequence, &out));
     bp_base *base = &head->base;
-    return bp_base_end(base, stream, enqueue(head, &work, &out, bp_base_stream(base, stream)));
+    return bp_base_end(base, stream, lm_head_forward_enqueue(head, &work, &out, bp_base_stream(base, stream)));
 }

@@ -36,8 +36,8 @@ bp_status bp_head_hidden_grad(bp_lm_head *head, const bp_piece *piece, const bp_
     return bp_head_order(head->moved, head->multiplies, stream);
 }
 
-static bp_status place(bp_lm_head *head, const bp_piece *piece, const bp_matrix *sums, const bp_token_rows *out,
-                       bp_stream *stream)
+static bp_status lm_head_sums_place(bp_lm_head *head, const bp_piece *piece, const bp_matrix *sums,
+                                    const bp_token_rows *out, bp_stream *stream)
 {
     const bp_products_ops *ops = head->products->ops;
     const uint64_t row_bytes = head->hidden * (bp_dtype_bits(sums->dtype) / 8);
@@ -96,6 +96,6 @@ bp_status bp_head_sum(bp_lm_head *head, const bp_piece *piece, const bp_token_ro
                            (uint64_t)direct.stride == head->hidden && direct.dtype == sums.dtype;
     BP_TRY(sum(head, &sums, is_direct ? direct.data : address, piece->rows * head->hidden, stream));
     if (!is_direct)
-        BP_TRY(place(head, piece, &sums, out, stream));
+        BP_TRY(lm_head_sums_place(head, piece, &sums, out, stream));
     return bp_workspace_give(workspace, BP_WORK_SUMS, stream);
 }

@@ -36,7 +36,7 @@ static bp_status check_tiling(const char *call, const bp_told *told, uint32_t ra
     return BP_OK;
 }
 
-static bp_told told_of(const bp_shard *mine, bp_status status)
+static bp_told shards_told_of(const bp_shard *mine, bp_status status)
 {
     bp_told told = {.status = status, .values = {[TOLD_START] = mine->start, [TOLD_COLUMNS] = mine->columns}};
     for (size_t i = 0; i < BP_SHARD_SAME; i++)
@@ -58,7 +58,7 @@ bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *
     if (ranks > BP_MOST_RANKS)
         return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, at most %d can", call, ranks,
                        BP_MOST_RANKS);
-    const bp_told own = told_of(mine, status);
+    const bp_told own = shards_told_of(mine, status);
     bp_told told[BP_MOST_RANKS];
     BP_TRY(bp_ranks_tell(call, comm, &own, names, told));
     BP_TRY(check_tiling(call, told, ranks));

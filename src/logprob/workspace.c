@@ -28,7 +28,7 @@ static void planning_finish(planning *p)
 }
 
 /* A unit with one bucket for each need that has bytes. */
-static bp_status add_units(bp_model *model, const bp_workspace_need *needs, size_t count)
+static bp_status workspace_add_units(bp_model *model, const bp_workspace_need *needs, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t unit;
@@ -42,8 +42,8 @@ static bp_status add_units(bp_model *model, const bp_workspace_need *needs, size
     return BP_OK;
 }
 
-static bp_status add_events(bp_model *model, const bp_workspace_need *needs, size_t count, uint32_t stage,
-                            uint32_t acquire)
+static bp_status workspace_add_events(bp_model *model, const bp_workspace_need *needs, size_t count, uint32_t stage,
+                                      uint32_t acquire)
 {
     int32_t unit = 0;
     for (size_t i = 0; i < count; i++) {
@@ -71,8 +71,8 @@ static uint64_t find_granularity(const bp_device *device)
     return page > 0 ? (uint64_t)page : 4096;
 }
 
-static bp_status make_plan(planning *p, const char *name, const bp_workspace_need *needs, size_t count,
-                           uint64_t alignment)
+static bp_status workspace_make_plan(planning *p, const char *name, const bp_workspace_need *needs, size_t count,
+                                     uint64_t alignment)
 {
     bp_buckets_config buckets;
     bp_plan_config config;
@@ -84,10 +84,10 @@ static bp_status make_plan(planning *p, const char *name, const bp_workspace_nee
     config.policy = BP_POLICY_SCHEDULED;
     config.alignment = alignment;
     BP_TRY(bp_model_create(name, &p->model));
-    BP_TRY(add_units(p->model, needs, count));
+    BP_TRY(workspace_add_units(p->model, needs, count));
     for (uint32_t stage = 0; stage < STAGES; stage++) {
-        BP_TRY(add_events(p->model, needs, count, stage, 1));
-        BP_TRY(add_events(p->model, needs, count, stage, 0));
+        BP_TRY(workspace_add_events(p->model, needs, count, stage, 1));
+        BP_TRY(workspace_add_events(p->model, needs, count, stage, 0));
     }
     BP_TRY(bp_buckets_create(p->model, &buckets, &p->buckets));
     BP_TRY(bp_schedule_create_recorded(p->model, p->buckets, NULL, &p->schedule));
@@ -125,7 +125,7 @@ bp_status bp_workspace_init(bp_device *device, const char *name, const bp_worksp
     bp_workspace w = {NULL};
     if (count > BP_WORKSPACES)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %zu workspaces, there is room for %d", name, count, BP_WORKSPACES);
-    bp_status status = make_plan(&p, name, needs, count, find_granularity(device));
+    bp_status status = workspace_make_plan(&p, name, needs, count, find_granularity(device));
     if (status == BP_OK)
         status = make_pool(device, name, &p, needs, count, &w);
     planning_finish(&p);

@@ -25,7 +25,7 @@ static bp_status bring(bp_device *device, bp_slab *slab)
     return BP_OK;
 }
 
-static bp_status unmap(const bp_device *device, bp_slab *slab)
+static bp_status slabs_unmap(const bp_device *device, bp_slab *slab)
 {
     if (slab->mapped)
         BP_TRY(device->ops->unmap(device->self, slab->address, slab->bytes));
@@ -33,7 +33,7 @@ static bp_status unmap(const bp_device *device, bp_slab *slab)
     return BP_OK;
 }
 
-static bp_status give_back(bp_device *device, bp_slab *slab)
+static bp_status slabs_give_back(bp_device *device, bp_slab *slab)
 {
     if (slab->committed)
         BP_TRY(bp_device_decommit(device, slab->bytes, slab->handle));
@@ -44,11 +44,11 @@ static bp_status give_back(bp_device *device, bp_slab *slab)
 /* A step that fails leaves something behind that only the device can free. */
 static void drop(bp_device *device, bp_slab *slab)
 {
-    (void)unmap(device, slab);
-    (void)give_back(device, slab);
+    (void)slabs_unmap(device, slab);
+    (void)slabs_give_back(device, slab);
 }
 
-static bp_status make(const bp_slabs *slabs, uint64_t alignment, bp_slab *slab)
+static bp_status slabs_make(const bp_slabs *slabs, uint64_t alignment, bp_slab *slab)
 {
     bp_device *device = slabs->device;
     void *address;
@@ -69,7 +69,7 @@ bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment)
     if (!bp_round_up_u64(bytes, granularity, &slab.bytes))
         return bp_fail(BP_ERR_OVERFLOW, "a slab of %llu bytes does not fit 64 bits", (unsigned long long)bytes);
     BP_TRY(bp_grow_array((void **)&slabs->slabs, &slabs->capacity, slabs->count, sizeof *slabs->slabs));
-    BP_TRY(make(slabs, alignment > granularity ? alignment : granularity, &slab));
+    BP_TRY(slabs_make(slabs, alignment > granularity ? alignment : granularity, &slab));
     slabs->slabs[slabs->count++] = slab;
     return BP_OK;
 }
@@ -180,7 +180,7 @@ static bp_status unmap_chosen(bp_slabs *slabs, const bool *chosen)
 {
     for (size_t i = slabs->count; i-- > 0;) {
         if (chosen[i])
-            BP_TRY(unmap(slabs->device, &slabs->slabs[i]));
+            BP_TRY(slabs_unmap(slabs->device, &slabs->slabs[i]));
     }
     return BP_OK;
 }
@@ -199,7 +199,7 @@ static bp_status give_back_chosen(bp_slabs *slabs, const bool *chosen)
 {
     bp_status first = BP_OK;
     for (size_t i = slabs->count; i-- > 0;) {
-        bp_status status = chosen[i] ? give_back(slabs->device, &slabs->slabs[i]) : BP_OK;
+        bp_status status = chosen[i] ? slabs_give_back(slabs->device, &slabs->slabs[i]) : BP_OK;
         first = first == BP_OK ? status : first;
     }
     return first;
@@ -235,8 +235,8 @@ bp_status bp_slabs_load(bp_slabs *slabs, const bool *chosen)
         return BP_OK;
     snprintf(words, sizeof words, "%s", bp_error_detail());
     for (size_t i = slabs->count; i-- > 0;) { /* what stays mapped keeps its handle: it may have to be mapped again */
-        if (chosen[i] && unmap(slabs->device, &slabs->slabs[i]) == BP_OK)
-            (void)give_back(slabs->device, &slabs->slabs[i]);
+        if (chosen[i] && slabs_unmap(slabs->device, &slabs->slabs[i]) == BP_OK)
+            (void)slabs_give_back(slabs->device, &slabs->slabs[i]);
     }
     return bp_error_record(status, words);
 }

@@ -140,7 +140,7 @@ static bp_status find_field(const bp_arch_config *config, const char *keys, char
     return BP_OK;
 }
 
-static const char *describe(const bp_arch_entry *entry, char text[64])
+static const char *architecture_describe(const bp_arch_entry *entry, char text[64])
 {
     switch (entry->value.kind) {
     case BP_VALUE_INT: snprintf(text, 64, "%lld", (long long)entry->value.number); break;
@@ -170,7 +170,7 @@ static bp_status read_present(const bp_arch_field *field, const char *key, const
     char text[64];
     if (!good)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "field \"%s\": expected %s, got %s", key, expected[field->kind],
-                       describe(entry, text));
+                       architecture_describe(entry, text));
     *value = *v;
     return BP_OK;
 }
@@ -209,7 +209,7 @@ static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *va
     return compute_field(b, source, value);
 }
 
-static bp_status read_fields(builder *b)
+static bp_status architecture_read_fields(builder *b)
 {
     b->names[SLOT_LAYER] = "layer";
     b->names[SLOT_PREDICTION] = "prediction";
@@ -271,7 +271,8 @@ static bp_status positive(const builder *b, const bp_expression *expression, con
     return BP_OK;
 }
 
-static bp_status add_tensor(builder *b, const compiled_tensor *tensor, const char *prefix, int32_t unit, uint32_t flags)
+static bp_status architecture_add_tensor(builder *b, const compiled_tensor *tensor, const char *prefix, int32_t unit,
+                                         uint32_t flags)
 {
     bool there, has_bias;
     BP_TRY(holds(b, tensor->when, true, &there));
@@ -323,7 +324,7 @@ static bp_status add_tensor(builder *b, const compiled_tensor *tensor, const cha
 static bp_status add_table(builder *b, const compiled_table *table, const char *prefix, int32_t unit, uint32_t flags)
 {
     for (size_t i = 0; i < table->count; i++)
-        BP_TRY(add_tensor(b, &table->tensors[i], prefix, unit, flags));
+        BP_TRY(architecture_add_tensor(b, &table->tensors[i], prefix, unit, flags));
     return BP_OK;
 }
 
@@ -388,11 +389,11 @@ static bp_status note_predictions(builder *b)
     return BP_OK;
 }
 
-static bp_status build(builder *b)
+static bp_status architecture_build(builder *b)
 {
     const bp_arch_family *family = b->family;
     int64_t layers, decoder_layers, predictions;
-    BP_TRY(read_fields(b));
+    BP_TRY(architecture_read_fields(b));
     BP_TRY(compile_table(b, family->first, &b->first));
     for (int i = 0; i < BP_ARCH_BLOCKS && family->layer[i] != NULL; i++)
         BP_TRY(compile_table(b, family->layer[i], &b->layer));
@@ -416,7 +417,7 @@ static bp_status build(builder *b)
 
 /* ---- the list of families ----------------------------------------------------------------------------------------- */
 
-static const char *type_of(size_t family, size_t index)
+static const char *architecture_type_of(size_t family, size_t index)
 {
     return index < BP_ARCH_TYPES ? bp_arch_families[family]->model_types[index] : NULL;
 }
@@ -429,7 +430,7 @@ const char *bp_arch_model_type(size_t index)
         next = NULL;
         for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
             const char *type;
-            for (size_t i = 0; (type = type_of(f, i)) != NULL; i++) {
+            for (size_t i = 0; (type = architecture_type_of(f, i)) != NULL; i++) {
                 if (strcmp(type, last) > 0 && (next == NULL || strcmp(type, next) < 0))
                     next = type;
             }
@@ -449,7 +450,7 @@ static bp_status find_family(builder *b)
     b->model_type = entry.value.text;
     const char *type;
     for (size_t f = 0; bp_arch_families[f] != NULL; f++) {
-        for (size_t i = 0; (type = type_of(f, i)) != NULL; i++) {
+        for (size_t i = 0; (type = architecture_type_of(f, i)) != NULL; i++) {
             if (strcmp(type, b->model_type) == 0) {
                 b->family = bp_arch_families[f];
                 return BP_OK;
@@ -469,7 +470,7 @@ bp_status bp_model_from_architecture(const char *name, const bp_arch_config *con
     builder b = {.config = config, .dtype = dtype};
     BP_TRY(find_family(&b));
     BP_TRY(bp_model_create(name, &b.model));
-    bp_status status = build(&b);
+    bp_status status = architecture_build(&b);
     for (size_t i = 0; i < MOST_FIELDS; i++)
         bp_expression_destroy(&b.layer_fields[i]);
     destroy_table(&b.first);

@@ -51,7 +51,7 @@ bp_status bp_buckets_append(bp_buckets *buckets, const bp_bucket *bucket)
 }
 
 /* Sizes in bytes were not looked at while grouping: every bucket must have one, and persistent parameters a sum. */
-static bp_status check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
+static bp_status buckets_check_bytes(bp_buckets *buckets, const bp_buckets_config *config)
 {
     bp_request trained;
     for (size_t i = 0; i < buckets->bucket_count; i++) {
@@ -74,7 +74,7 @@ static bp_status check_bytes(bp_buckets *buckets, const bp_buckets_config *confi
 
 /* ---- the object ----------------------------------------------------------------------------------------------------- */
 
-static bp_status check_config(const bp_model *model, const bp_buckets_config *c)
+static bp_status buckets_check_config(const bp_model *model, const bp_buckets_config *c)
 {
     if (c->dp == 0 || c->ep == 0 || c->dp % c->ep != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "dp %u must be a positive multiple of ep %u", c->dp, c->ep);
@@ -128,7 +128,7 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
     bp_buckets_config taken = defaults;
     const bp_buckets_config *config = &taken;
     BP_TRY(bp_struct_read("bp_buckets_create", given, false, &taken, sizeof taken));
-    BP_TRY(check_config(model, config));
+    BP_TRY(buckets_check_config(model, config));
     void *memory;
     BP_TRY(bp_new_array(1, sizeof **out, &memory));
     bp_buckets *buckets = memory;
@@ -141,7 +141,7 @@ bp_status bp_buckets_create(const bp_model *model, const bp_buckets_config *give
             status = bp_buckets_order_by_unit(buckets);
     }
     if (status == BP_OK)
-        status = check_bytes(buckets, config);
+        status = buckets_check_bytes(buckets, config);
     if (status == BP_OK)
         status = bp_buckets_make_requests(buckets, config);
     if (status != BP_OK) {

@@ -37,7 +37,7 @@ static bp_dtype parameter_dtype(const bp_parameter *p, bp_dtype asked)
 }
 
 /* The unit's group that a parameter with this key belongs to, NULL when there is none yet. */
-static group *find_group(const grouping *g, size_t unit, const group *key)
+static group *grouping_find_group(const grouping *g, size_t unit, const group *key)
 {
     bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
     for (int32_t at = g->first[unit]; at >= 0; at = g->groups[at].next) {
@@ -52,7 +52,7 @@ static group *find_group(const grouping *g, size_t unit, const group *key)
 static bp_status add_to_group(grouping *g, const bp_parameter *p, const group *key)
 {
     size_t unit = key->unit >= 0 ? (size_t)key->unit : g->model->unit_count;
-    group *mine = find_group(g, unit, key);
+    group *mine = grouping_find_group(g, unit, key);
     if (mine == NULL) {
         BP_TRY(bp_grow_array((void **)&g->groups, &g->capacity, g->count, sizeof *g->groups));
         mine = &g->groups[g->count];

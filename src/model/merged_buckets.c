@@ -9,7 +9,7 @@
 
 /* ---- names --------------------------------------------------------------------------------------------------------- */
 
-static int compare_names(const void *a, const void *b)
+static int merged_buckets_compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -27,7 +27,7 @@ static bp_status check_names(const char *const *names, size_t count)
     void *memory;
     BP_TRY(bp_new_array(count, sizeof *names, &memory));
     const char **sorted = memcpy(memory, names, count * sizeof *names);
-    qsort(sorted, count, sizeof *sorted, compare_names);
+    qsort(sorted, count, sizeof *sorted, merged_buckets_compare_names);
     bp_status status = BP_OK;
     for (size_t i = 1; status == BP_OK && i < count; i++) {
         if (strcmp(sorted[i - 1], sorted[i]) == 0)
@@ -81,7 +81,7 @@ static bp_status count_parts(const bp_buckets *const *parts, size_t count, bp_bu
     return BP_OK;
 }
 
-static bp_status allocate(bp_buckets *m)
+static bp_status merged_buckets_allocate(bp_buckets *m)
 {
     BP_TRY(bp_new_array(m->unit_count, sizeof *m->units, (void **)&m->units));
     BP_TRY(bp_new_array(m->order_count, sizeof *m->order, (void **)&m->order));
@@ -97,7 +97,7 @@ typedef struct position {
     size_t units, order, buckets, requests, groups;
 } position;
 
-static bp_status add_units(bp_buckets *m, const bp_buckets *part, const char *name, position *at)
+static bp_status merged_buckets_add_units(bp_buckets *m, const bp_buckets *part, const char *name, position *at)
 {
     for (size_t i = 0; i < part->unit_count; i++) {
         bp_unit *unit = &m->units[at->units + i];
@@ -127,7 +127,7 @@ static bp_status add_buckets(bp_buckets *m, const bp_buckets *part, size_t first
     return BP_OK;
 }
 
-static void add_requests(bp_buckets *m, const bp_buckets *part, size_t first_bucket, const position *at)
+static void merged_buckets_add_requests(bp_buckets *m, const bp_buckets *part, size_t first_bucket, const position *at)
 {
     for (size_t i = 0; i < part->request_count; i++) {
         bp_request *request = &m->requests[at->requests + i];
@@ -142,16 +142,17 @@ static void add_requests(bp_buckets *m, const bp_buckets *part, size_t first_buc
     }
 }
 
-static bp_status fill(bp_buckets *m, const bp_buckets *const *parts, const char *const *names, size_t count)
+static bp_status merged_buckets_fill(bp_buckets *m, const bp_buckets *const *parts, const char *const *names,
+                                     size_t count)
 {
     position at = {0};
     BP_TRY(name_model(m, names, count));
     for (size_t i = 0; i < count; i++) {
         const bp_buckets *part = parts[i];
         size_t first_bucket = at.buckets;
-        BP_TRY(add_units(m, part, names[i], &at));
+        BP_TRY(merged_buckets_add_units(m, part, names[i], &at));
         BP_TRY(add_buckets(m, part, at.units, false, &at));
-        add_requests(m, part, first_bucket, &at);
+        merged_buckets_add_requests(m, part, first_bucket, &at);
         at.units += part->unit_count;
         at.order += part->order_count;
         at.requests += part->request_count;
@@ -180,9 +181,9 @@ bp_status bp_buckets_create_merged(const bp_buckets *const *parts, const char *c
     if (status == BP_OK)
         status = count_parts(parts, count, m);
     if (status == BP_OK)
-        status = allocate(m);
+        status = merged_buckets_allocate(m);
     if (status == BP_OK)
-        status = fill(m, parts, names, count);
+        status = merged_buckets_fill(m, parts, names, count);
     if (status != BP_OK) {
         bp_buckets_destroy(&m);
         return status;

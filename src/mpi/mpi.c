@@ -40,7 +40,7 @@ typedef struct bp_mpi {
     struct bp_mpi *next_stuck;
 } bp_mpi;
 
-static bp_status fail(int error, const char *call)
+static bp_status mpi_fail(int error, const char *call)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
@@ -52,7 +52,7 @@ static bp_status fail(int error, const char *call)
     do {                                                                                                               \
         int mpi_error = (call);                                                                                        \
         if (mpi_error != MPI_SUCCESS)                                                                                  \
-            return fail(mpi_error, name);                                                                              \
+            return mpi_fail(mpi_error, name);                                                                          \
     } while (0)
 
 /* ---- MPI itself ----------------------------------------------------------------------------------------------------- */
@@ -62,7 +62,7 @@ static unsigned users;        /* communicators of this library */
 static bool started_here;     /* so it is ended here, with the last of them */
 static atomic_bool timed_out; /* some communicator did: MPI_Finalize would wait for the missing rank */
 
-static bp_status start(void)
+static bp_status mpi_start(void)
 {
     int started = 0, ended = 0, provided;
     MPI_Finalized(&ended);
@@ -83,7 +83,7 @@ static bp_status start(void)
 static bp_status take_mpi(void)
 {
     pthread_mutex_lock(&users_lock);
-    bp_status status = start();
+    bp_status status = mpi_start();
     users += status == BP_OK;
     pthread_mutex_unlock(&users_lock);
     return status;
@@ -143,7 +143,7 @@ static void free_halves(bp_mpi *comm)
 /* ---- gathering ------------------------------------------------------------------------------------------------------ */
 
 /* Pieces of at most INT_MAX bytes; each rank's pieces lie `bytes` apart. */
-static bp_status gather(const bp_mpi *comm, const uint8_t *mine, uint8_t *all, uint64_t bytes)
+static bp_status mpi_gather(const bp_mpi *comm, const uint8_t *mine, uint8_t *all, uint64_t bytes)
 {
     bool in_place = mine == all + (uint64_t)comm->rank * bytes;
     for (uint64_t done = 0; done < bytes;) {
@@ -164,10 +164,10 @@ static bp_status gather(const bp_mpi *comm, const uint8_t *mine, uint8_t *all, u
     return BP_OK;
 }
 
-static bp_status all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
+static bp_status mpi_all_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
 {
     BP_TRY(bp_stream_synchronize(stream));
-    return gather(self, mine, all, bytes);
+    return mpi_gather(self, mine, all, bytes);
 }
 
 /* ---- exchanges with a time-out -------------------------------------------------------------------------------------- */
@@ -183,7 +183,7 @@ static uint64_t piece_bytes(const bp_mpi *comm, uint64_t bytes)
 }
 
 /* A rank that gets no memory lets the others time out. */
-static bp_status make_room(bp_mpi *comm, uint64_t piece)
+static bp_status mpi_make_room(bp_mpi *comm, uint64_t piece)
 {
     const size_t ranks = (size_t)comm->ranks;
     if (comm->requests == NULL) {
@@ -234,8 +234,8 @@ static bp_status fail_some(const bp_mpi *comm, int error, int count)
 {
     for (int i = 0; error == MPI_ERR_IN_STATUS && i < count; i++)
         if (comm->statuses[i].MPI_ERROR != MPI_SUCCESS)
-            return fail(comm->statuses[i].MPI_ERROR, "an exchange by MPI_Isend and MPI_Irecv");
-    return fail(error, "MPI_Testsome");
+            return mpi_fail(comm->statuses[i].MPI_ERROR, "an exchange by MPI_Isend and MPI_Irecv");
+    return mpi_fail(error, "MPI_Testsome");
 }
 
 static bp_status await_all(const bp_mpi *comm, uint64_t deadline_ns)
@@ -257,7 +257,7 @@ static bp_status await_all(const bp_mpi *comm, uint64_t deadline_ns)
 }
 
 /* Messages of one sender arrive in order, so that one tag serves all exchanges. */
-static bp_status exchange_piece(bp_mpi *comm, const uint8_t *mine, uint64_t bytes, uint64_t deadline_ns)
+static bp_status mpi_exchange_piece(bp_mpi *comm, const uint8_t *mine, uint64_t bytes, uint64_t deadline_ns)
 {
     uint8_t *own = comm->room + (uint64_t)comm->rank * bytes;
     const int now = (int)bytes;
@@ -282,7 +282,7 @@ static bp_status exchange_in_time(bp_mpi *comm, const uint8_t *mine, uint64_t by
     const uint64_t piece = piece_bytes(comm, bytes), deadline_ns = bp_clock_ns() + comm->timeout_ms * 1000000;
     for (uint64_t done = 0; done < bytes;) {
         uint64_t now = bytes - done < piece ? bytes - done : piece;
-        BP_TRY(exchange_piece(comm, mine + done, now, deadline_ns));
+        BP_TRY(mpi_exchange_piece(comm, mine + done, now, deadline_ns));
         for (uint64_t rank = 0; rank < (uint64_t)comm->ranks; rank++)
             memcpy(all + rank * bytes + done, comm->room + rank * now, now);
         done += now;
@@ -290,14 +290,14 @@ static bp_status exchange_in_time(bp_mpi *comm, const uint8_t *mine, uint64_t by
     return BP_OK;
 }
 
-static bp_status exchange(void *self, const void *mine, uint64_t bytes, void *all)
+static bp_status mpi_exchange(void *self, const void *mine, uint64_t bytes, void *all)
 {
     bp_mpi *comm = self;
     if (comm->timeout_ms == 0)
-        return gather(comm, mine, all, bytes);
+        return mpi_gather(comm, mine, all, bytes);
     if (comm->stuck)
         return bp_fail(BP_ERR_COMM, "an earlier exchange of this communicator failed; end this job and start it again");
-    BP_TRY(make_room(comm, piece_bytes(comm, bytes)));
+    BP_TRY(mpi_make_room(comm, piece_bytes(comm, bytes)));
     bp_status status = exchange_in_time(comm, mine, bytes, all);
     comm->stuck = status != BP_OK;
     if (status == BP_ERR_TIMEOUT)
@@ -326,8 +326,8 @@ static elements elements_of(const bp_mpi *comm, bp_dtype dtype, bp_reduction red
     }
 }
 
-static bp_status all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
-                            bp_reduction reduction, bp_stream *stream)
+static bp_status mpi_all_reduce(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                bp_reduction reduction, bp_stream *stream)
 {
     const bp_mpi *comm = self;
     const elements e = elements_of(comm, dtype, reduction);
@@ -359,8 +359,8 @@ static bp_status reduce_block(const bp_mpi *comm, const uint8_t *block, uint8_t 
 }
 
 /* Block by block: MPI's own reduce-scatter takes no block where it is to end up in place. */
-static bp_status reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
-                                bp_reduction reduction, bp_stream *stream)
+static bp_status mpi_reduce_scatter(void *self, const void *from, void *to, uint64_t count, bp_dtype dtype,
+                                    bp_reduction reduction, bp_stream *stream)
 {
     const bp_mpi *comm = self;
     const elements e = elements_of(comm, dtype, reduction);
@@ -403,7 +403,7 @@ static bp_status duplicate(MPI_Comm given, bp_mpi *comm)
         return status;
     }
     comm->comm = MPI_COMM_NULL;
-    (void)fail(error, "MPI_Comm_idup");
+    (void)mpi_fail(error, "MPI_Comm_idup");
     return bp_error_record(BP_ERR_UNSUPPORTED, bp_error_detail());
 }
 
@@ -418,7 +418,7 @@ static bp_status agree_on_timeout(bp_mpi *comm)
     return BP_OK;
 }
 
-static bp_status build(const void *mpi_comm, bp_mpi *comm)
+static bp_status mpi_build(const void *mpi_comm, bp_mpi *comm)
 {
     MPI_Comm given = MPI_COMM_WORLD;
     if (mpi_comm != NULL)
@@ -437,7 +437,7 @@ static bp_status build(const void *mpi_comm, bp_mpi *comm)
 static _Atomic(bp_mpi *) stuck_ones;
 
 /* Freeing may wait for the other ranks, who may be gone when a communicator was aborted or timed out; and MPI may be over already. */
-static void destroy(void *self)
+static void mpi_destroy(void *self)
 {
     bp_mpi *comm = self;
     int ended = 0;
@@ -456,7 +456,7 @@ static void destroy(void *self)
     free(comm);
 }
 
-static bp_status traits(void *self, bp_comm_traits *traits)
+static bp_status mpi_traits(void *self, bp_comm_traits *traits)
 {
     const bp_mpi *comm = self;
     *traits = (bp_comm_traits){
@@ -465,7 +465,7 @@ static bp_status traits(void *self, bp_comm_traits *traits)
 }
 
 /* Only this rank's end: MPI_Abort would end all processes. */
-static bp_status abort_comm(void *self)
+static bp_status mpi_abort_comm(void *self)
 {
     ((bp_mpi *)self)->aborted = true;
     return BP_OK;
@@ -473,13 +473,13 @@ static bp_status abort_comm(void *self)
 
 static const bp_comm_ops ops = {.size = sizeof ops,
                                 .name = "mpi",
-                                .destroy = destroy,
-                                .traits = traits,
-                                .exchange = exchange,
-                                .all_gather = all_gather,
-                                .all_reduce = all_reduce,
-                                .reduce_scatter = reduce_scatter,
-                                .abort = abort_comm};
+                                .destroy = mpi_destroy,
+                                .traits = mpi_traits,
+                                .exchange = mpi_exchange,
+                                .all_gather = mpi_all_gather,
+                                .all_reduce = mpi_all_reduce,
+                                .reduce_scatter = mpi_reduce_scatter,
+                                .abort = mpi_abort_comm};
 
 bp_status bp_comm_create_mpi(const void *mpi_comm, uint32_t timeout_ms, bp_comm **comm)
 {
@@ -498,9 +498,9 @@ bp_status bp_comm_create_mpi(const void *mpi_comm, uint32_t timeout_ms, bp_comm 
     created->half = MPI_DATATYPE_NULL;
     for (int i = 0; i < REDUCTIONS; i++)
         created->fp16[i] = created->bf16[i] = MPI_OP_NULL;
-    bp_status status = build(mpi_comm, created);
+    bp_status status = mpi_build(mpi_comm, created);
     if (status != BP_OK) {
-        destroy(created);
+        mpi_destroy(created);
         return status;
     }
     return bp_comm_create(&ops, created, NULL, comm);

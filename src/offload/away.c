@@ -26,7 +26,7 @@ static bp_status check_flags(const bp_offload *offload, const bp_group *group, u
 }
 
 /* From here on nobody gets a lease. */
-static bp_status claim(bp_offload *offload, bp_group *group)
+static bp_status away_claim(bp_offload *offload, bp_group *group)
 {
     pthread_mutex_lock(&offload->lock);
     bp_status status = group->residency == BP_RESIDENT ? bp_leases_check(offload, group)
@@ -38,7 +38,7 @@ static bp_status claim(bp_offload *offload, bp_group *group)
 }
 
 /* Host memory for all of the group's bytes: what it has already, or new. */
-static bp_status find_memory(bp_offload *offload, bp_group *group, bp_backing_memory **memory)
+static bp_status away_find_memory(bp_offload *offload, bp_group *group, bp_backing_memory **memory)
 {
     void *array;
     *memory = group->memory != NULL ? group->memory : bp_copies_reclaim(offload, group);
@@ -54,7 +54,7 @@ static bp_status find_memory(bp_offload *offload, bp_group *group, bp_backing_me
 }
 
 /* The group's memory is nobody's any more, and its bytes can go to `memory` (NULL: they are given up). */
-static bp_status prepare(bp_offload *offload, bp_group *group, bp_backing_memory *memory, bp_job **job)
+static bp_status away_prepare(bp_offload *offload, bp_group *group, bp_backing_memory *memory, bp_job **job)
 {
     BP_TRY(bp_job_create_away(offload, group, memory, job));
     return bp_residency_close(offload->pool, group->chosen, group->name);
@@ -69,7 +69,7 @@ static void abandon(bp_offload *offload, const bp_group *group, bp_job *job, bp_
         bp_backing_memory_destroy(&offload->source, &orphan);
 }
 
-static void commit(bp_group *group, bp_job *job, bp_backing_memory *memory, uint32_t flags)
+static void away_commit(bp_group *group, bp_job *job, bp_backing_memory *memory, uint32_t flags)
 {
     group->job = job;
     group->recapture = (flags & BP_OFFLOAD_RECAPTURE) != 0;
@@ -81,19 +81,19 @@ static void commit(bp_group *group, bp_job *job, bp_backing_memory *memory, uint
 }
 
 /* All agree twice: no copy reads memory that another rank's failure gives back to the caller, and all hear of one that cannot begin. */
-static bp_status begin(bp_offload *offload, bp_group *group, uint32_t flags)
+static bp_status away_begin(bp_offload *offload, bp_group *group, uint32_t flags)
 {
     bp_backing_memory *memory = NULL;
     bp_job *job = NULL;
-    bp_status status = (flags & BP_OFFLOAD_KEEP) != 0 ? find_memory(offload, group, &memory) : BP_OK;
+    bp_status status = (flags & BP_OFFLOAD_KEEP) != 0 ? away_find_memory(offload, group, &memory) : BP_OK;
     if (status == BP_OK)
-        status = prepare(offload, group, memory, &job);
+        status = away_prepare(offload, group, memory, &job);
     const bool closed = status == BP_OK;
     status = bp_offload_agree(offload, status);
     if (closed && status == BP_OK)
         status = bp_offload_agree(offload, bp_copies_start(job));
     if (closed && status == BP_OK) {
-        commit(group, job, memory, flags);
+        away_commit(group, job, memory, flags);
         return BP_OK;
     }
     if (closed)
@@ -110,7 +110,7 @@ static bp_status find_and_claim(bp_offload *offload, const char *name, uint32_t 
     BP_TRY(check_flags(offload, found, flags));
     if ((flags & BP_OFFLOAD_RECAPTURE) == 0)
         BP_TRY(bp_residency_check_graphs(offload->pool, found->chosen, found->name));
-    BP_TRY(claim(offload, found));
+    BP_TRY(away_claim(offload, found));
     *group = found;
     return BP_OK;
 }
@@ -122,7 +122,7 @@ bp_status bp_offload_begin(bp_offload *offload, const char *group, uint32_t flag
     bp_status status = find_and_claim(offload, group, flags, &found);
     if (status != BP_OK) /* the others wait to hear of it */
         return bp_offload_agree(offload, status);
-    status = begin(offload, found, flags);
+    status = away_begin(offload, found, flags);
     bp_group_set(offload, found, status == BP_OK ? BP_OFFLOADING : BP_RESIDENT);
     return status;
 }
@@ -144,7 +144,7 @@ static void stay(bp_offload *offload, bp_group *group)
     bp_group_set(offload, group, BP_RESIDENT);
 }
 
-static void leave(bp_offload *offload, bp_group *group)
+static void away_leave(bp_offload *offload, bp_group *group)
 {
     pthread_mutex_lock(&offload->lock);
     group->offloads++;
@@ -179,7 +179,7 @@ bp_status bp_offload_finish(bp_offload *offload, const char *group)
     if (status == BP_OK)
         status = unload(offload, found);
     if (is_absent(offload, found))
-        leave(offload, found);
+        away_leave(offload, found);
     else
         stay(offload, found);
     return status;

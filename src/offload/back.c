@@ -22,7 +22,7 @@ static bp_status find_away(bp_offload *offload, const char *name, bp_restore fil
     return BP_OK;
 }
 
-static bp_status start(bp_group *group, bp_job *job)
+static bp_status back_start(bp_group *group, bp_job *job)
 {
     bp_status status = bp_copies_start(job);
     if (status == BP_OK)
@@ -32,13 +32,14 @@ static bp_status start(bp_group *group, bp_job *job)
     return status;
 }
 
-static bp_status begin(bp_offload *offload, bp_group *group)
+static bp_status back_begin(bp_offload *offload, bp_group *group)
 {
     bp_job *job = NULL;
     bp_status status = bp_job_create_back(offload, group, &job);
     status = status == BP_OK ? bp_slabs_load(&offload->pool->slabs, group->chosen) : bp_offload_agree(offload, status);
     if (status == BP_OK)
-        (void)start(group, job); /* all ranks have their memory: what fails now is made anew by bp_restore_finish */
+        (void)back_start(group,
+                         job); /* all ranks have their memory: what fails now is made anew by bp_restore_finish */
     else if (job != NULL)
         bp_copies_abandon(job, NULL);
     return status;
@@ -52,7 +53,7 @@ bp_status bp_restore_begin(bp_offload *offload, const char *group, bp_restore fi
     if (status != BP_OK)
         return bp_offload_agree(offload, status);
     found->fill = fill;
-    status = begin(offload, found);
+    status = back_begin(offload, found);
     bp_group_set(offload, found, status == BP_OK ? BP_RESTORING : BP_OFFLOADED);
     return status;
 }
@@ -64,7 +65,7 @@ static bp_status start_again(bp_offload *offload, bp_group *group)
 {
     bp_job *job = NULL;
     BP_TRY(bp_job_create_back(offload, group, &job));
-    return start(group, job);
+    return back_start(group, job);
 }
 
 static bp_status arrive(bp_offload *offload, bp_group *group)

@@ -67,8 +67,8 @@ static bp_status get_ordinary(const char *group, const bp_backing_memory *all, u
 }
 
 /* What pinned memory says, and whom it is about. */
-static bp_status get_pinned(const bp_host_source *source, const char *group, const bp_backing_memory *all,
-                            uint64_t bytes, void **memory)
+static bp_status backing_get_pinned(const bp_host_source *source, const char *group, const bp_backing_memory *all,
+                                    uint64_t bytes, void **memory)
 {
     char because[BP_DETAIL_BYTES];
     bp_status status = bp_pinned_allocate(source->pinned, bytes, 0, memory);
@@ -96,7 +96,7 @@ static bp_status get_pieces(bp_host_source *source, const char *group, bool pinn
     memory->pinned = pinned;
     for (size_t i = 0; i < memory->count; i++) {
         bp_kept *piece = &memory->pieces[i];
-        bp_status status = pinned ? get_pinned(source, group, memory, piece->bytes, &piece->memory)
+        bp_status status = pinned ? backing_get_pinned(source, group, memory, piece->bytes, &piece->memory)
                                   : get_ordinary(group, memory, piece->bytes, &piece->memory);
         if (status != BP_OK) {
             give_back_pieces(source, memory);
@@ -112,7 +112,7 @@ static bp_status get_staged(bp_host_source *source, const char *group, bp_backin
     return get_pieces(source, group, false, memory);
 }
 
-static bp_status get(bp_host_source *source, const char *group, bp_backing_memory *memory)
+static bp_status backing_get(bp_host_source *source, const char *group, bp_backing_memory *memory)
 {
     if (source->backing == BP_BACKING_STAGED)
         return get_staged(source, group, memory);
@@ -133,7 +133,7 @@ bp_status bp_backing_memory_create(bp_host_source *source, const char *group, co
         made->pieces[i].bytes = bytes[i];
         made->bytes += bytes[i];
     }
-    bp_status status = get(source, group, made);
+    bp_status status = backing_get(source, group, made);
     if (status != BP_OK) {
         free(made);
         return status;

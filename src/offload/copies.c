@@ -12,7 +12,7 @@ typedef struct chunk {
 
 /* ---- jobs ----------------------------------------------------------------------------------------------------------- */
 
-static bp_status create(bp_offload *offload, bp_group *group, bp_job **job)
+static bp_status copies_create(bp_offload *offload, bp_group *group, bp_job **job)
 {
     size_t bytes = sizeof **job + group->slab_count * sizeof(bp_job_piece); /* fewer than the pool's own for slabs */
     bp_job *made = calloc(1, bytes);
@@ -39,7 +39,7 @@ static void use_memory(bp_job *job, const bp_backing_memory *memory)
     job->chunk_bytes = job->staged ? source->stage_bytes : source->chunk_bytes;
 }
 
-static void add_piece(bp_job *job, size_t piece, const bp_kept *kept, uint64_t bytes)
+static void copies_add_piece(bp_job *job, size_t piece, const bp_kept *kept, uint64_t bytes)
 {
     job->pieces[piece].host = kept->memory;
     job->pieces[piece].bytes = bytes;
@@ -48,27 +48,27 @@ static void add_piece(bp_job *job, size_t piece, const bp_kept *kept, uint64_t b
 
 bp_status bp_job_create_away(bp_offload *offload, bp_group *group, bp_backing_memory *memory, bp_job **job)
 {
-    BP_TRY(create(offload, group, job));
+    BP_TRY(copies_create(offload, group, job));
     (*job)->away = true;
     if (memory == NULL)
         return BP_OK;
     use_memory(*job, memory);
     for (size_t i = 0; i < memory->count; i++)
-        add_piece(*job, i, &memory->pieces[i], memory->pieces[i].bytes);
+        copies_add_piece(*job, i, &memory->pieces[i], memory->pieces[i].bytes);
     return BP_OK;
 }
 
 bp_status bp_job_create_back(bp_offload *offload, bp_group *group, bp_job **job)
 {
     const bp_backing_memory *memory = group->memory;
-    BP_TRY(create(offload, group, job));
+    BP_TRY(copies_create(offload, group, job));
     (*job)->fill = group->fill == BP_RESTORE_ZERO;
     if (memory == NULL)
         return BP_OK;
     use_memory(*job, memory);
     for (size_t i = 0; i < memory->count; i++) {
         if (memory->pieces[i].kept > 0)
-            add_piece(*job, i, &memory->pieces[i], memory->pieces[i].kept);
+            copies_add_piece(*job, i, &memory->pieces[i], memory->pieces[i].kept);
     }
     return BP_OK;
 }

@@ -22,7 +22,7 @@ const char *bp_residency_name(bp_residency residency)
 
 /* ---- making them ---------------------------------------------------------------------------------------------------- */
 
-static bp_group *find(const bp_offload *offload, const char *name)
+static bp_group *groups_find(const bp_offload *offload, const char *name)
 {
     for (size_t i = 0; i < offload->group_count; i++) {
         if (strcmp(offload->groups[i].name, name) == 0)
@@ -31,7 +31,7 @@ static bp_group *find(const bp_offload *offload, const char *name)
     return NULL;
 }
 
-static bp_status add_group(bp_offload *offload, const char *name, bp_group **added)
+static bp_status groups_add_group(bp_offload *offload, const char *name, bp_group **added)
 {
     const size_t slabs = offload->pool->slabs.count;
     void *memory;
@@ -58,7 +58,7 @@ static uint32_t passing_roles(const bp_pool *pool, uint32_t slab)
     return roles & ~BP_ROLES_STATE;
 }
 
-static void add_slab(bp_group *group, const bp_pool *pool, uint32_t slab)
+static void groups_add_slab(bp_group *group, const bp_pool *pool, uint32_t slab)
 {
     const uint32_t roles = passing_roles(pool, slab);
     group->chosen[slab] = true;
@@ -75,10 +75,10 @@ bp_status bp_groups_list(bp_offload *offload)
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *offload->groups, &memory));
     offload->groups = memory;
     for (uint32_t slab = 0; slab < pool->slabs.count; slab++) {
-        bp_group *group = find(offload, pool->slab_infos[slab].group);
+        bp_group *group = groups_find(offload, pool->slab_infos[slab].group);
         if (group == NULL)
-            BP_TRY(add_group(offload, pool->slab_infos[slab].group, &group));
-        add_slab(group, pool, slab);
+            BP_TRY(groups_add_group(offload, pool->slab_infos[slab].group, &group));
+        groups_add_slab(group, pool, slab);
     }
     for (size_t i = 0; i < offload->group_count; i++)
         bp_group_set(offload, &offload->groups[i], offload->groups[i].lost ? BP_OFFLOADED : BP_RESIDENT);
@@ -111,7 +111,7 @@ static bp_status fail_unknown(const bp_offload *offload, const char *name, const
 
 bp_status bp_group_find(bp_offload *offload, const char *name, const char *function, bp_group **group)
 {
-    bp_group *found = name != NULL ? find(offload, name) : NULL;
+    bp_group *found = name != NULL ? groups_find(offload, name) : NULL;
     if (found == NULL)
         return fail_unknown(offload, name != NULL ? name : "NULL", function);
     *group = found;

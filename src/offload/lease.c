@@ -13,7 +13,7 @@ struct bp_lease {
     char reader[];
 };
 
-static bp_status take(bp_offload *offload, bp_group *group, bp_lease *lease)
+static bp_status lease_take(bp_offload *offload, bp_group *group, bp_lease *lease)
 {
     pthread_mutex_lock(&offload->lock);
     bp_status status = BP_OK;
@@ -45,7 +45,7 @@ bp_status bp_lease_take(bp_offload *offload, const char *group, const char *read
         return bp_fail_memory(sizeof *made + length + 1);
     *made = (bp_lease){.offload = offload, .group = found};
     memcpy(made->reader, reader, length + 1);
-    bp_status status = take(offload, found, made);
+    bp_status status = lease_take(offload, found, made);
     if (status != BP_OK) {
         free(made);
         return status;

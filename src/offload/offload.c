@@ -23,7 +23,7 @@ bp_status bp_offload_config_init(bp_offload_config *config, size_t size)
                           sizeof offload_config_defaults);
 }
 
-static bp_status check_config(const bp_offload_config *config, uint64_t *chunk_bytes)
+static bp_status offload_check_config(const bp_offload_config *config, uint64_t *chunk_bytes)
 {
     const uint64_t wanted = config->chunk_bytes > 0 ? config->chunk_bytes : CHUNK_BYTES;
     if ((unsigned)config->backing > BP_BACKING_STAGED)
@@ -43,7 +43,7 @@ static uint64_t choose_chunk(const bp_pool *pool, uint64_t wanted)
     return largest > 0 ? bp_least_u64(wanted, largest) : wanted;
 }
 
-static bp_status get_pinned(bp_offload *offload, bp_pinned *given)
+static bp_status offload_get_pinned(bp_offload *offload, bp_pinned *given)
 {
     if (given == NULL)
         return bp_pinned_create(offload->device, NULL, &offload->source.pinned);
@@ -56,11 +56,11 @@ static bp_status get_pinned(bp_offload *offload, bp_pinned *given)
     return BP_OK;
 }
 
-static bp_status build(bp_offload *offload, const bp_offload_config *config)
+static bp_status offload_build(bp_offload *offload, const bp_offload_config *config)
 {
     BP_TRY(bp_copy_string(bp_pool_get_info(offload->pool)->name, &offload->pool_name));
     BP_TRY(bp_groups_list(offload));
-    BP_TRY(get_pinned(offload, config->pinned));
+    BP_TRY(offload_get_pinned(offload, config->pinned));
     return bp_movers_create(offload->device, &offload->movers);
 }
 
@@ -74,7 +74,7 @@ static void forget_job(bp_group *group)
 }
 
 /* Where the device does not say that copies are over, what they write to and tell of their progress is left to them. */
-static void let_go(bp_offload *offload)
+static void offload_let_go(bp_offload *offload)
 {
     for (size_t i = 0; i < offload->group_count; i++) {
         forget_job(&offload->groups[i]);
@@ -94,11 +94,11 @@ static void let_go(bp_offload *offload)
 }
 
 /* The pool goes; its slabs have what memory they have. */
-static void gone(void *user)
+static void offload_gone(void *user)
 {
     bp_offload *offload = user;
     offload->pool = NULL;
-    let_go(offload);
+    offload_let_go(offload);
     for (size_t i = 0; i < offload->group_count; i++)
         bp_group_set(offload, &offload->groups[i], offload->groups[i].residency);
 }
@@ -137,7 +137,7 @@ void bp_offload_destroy(bp_offload **offload)
         open_groups(o);
         bp_residency_leave(o->pool);
         o->pool = NULL;
-        let_go(o);
+        offload_let_go(o);
     }
     bp_offload_release(o);
 }
@@ -152,10 +152,10 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     BP_TRY(bp_device_check(pool->device, "bp_offload_create"));
     BP_TRY(bp_struct_read("bp_offload_create", config, true, &own, sizeof own));
     config = &own;
-    BP_TRY(check_config(config, &chunk_bytes));
+    BP_TRY(offload_check_config(config, &chunk_bytes));
     BP_TRY(bp_new_array(1, sizeof(bp_offload), &memory));
     bp_offload *made = memory;
-    bp_status status = bp_residency_join(pool, made, gone);
+    bp_status status = bp_residency_join(pool, made, offload_gone);
     if (status != BP_OK) {
         free(made);
         return status;
@@ -169,7 +169,7 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     made->source = (bp_host_source){.backing = config->backing, .chunk_bytes = choose_chunk(pool, chunk_bytes)};
     made->progress = config->progress;
     made->user = config->user;
-    status = build(made, config);
+    status = offload_build(made, config);
     if (status == BP_OK)
         *offload = made;
     else

@@ -132,7 +132,7 @@ static uint32_t preferred_candidate(const bp_search *s, bp_part of, uint64_t hei
 }
 
 /* Puts the candidates of one choice into the arena, preferred ones first. */
-static bp_part collect_candidates(bp_search *s, bp_part of, uint64_t height)
+static bp_part branching_collect_candidates(bp_search *s, bp_part of, uint64_t height)
 {
     const bp_problem *p = s->placing.p;
     bp_part candidates = {s->arena_used, 0};
@@ -195,7 +195,7 @@ static bool solve(bp_search *s, bp_part of)
         fits = raise_unsupported(s, of, h.lowest, &raised);
         if (!fits || raised)
             continue;
-        bp_part candidates = collect_candidates(s, of, h.lowest);
+        bp_part candidates = branching_collect_candidates(s, of, h.lowest);
         for (size_t i = 0; i < candidates.count && !s->placing.stopped; i++) {
             size_t before = s->placing.trail_count;
             if (bp_place(&s->placing, s->arena[candidates.first + i], h.lowest) && bp_search_parts(s, of))

@@ -138,7 +138,7 @@ static bp_status fail_overlap(check *c, uint32_t one, uint32_t other)
 }
 
 /* Live items share no bytes, so that only the neighbours can reach into the item. */
-static bp_status enter(check *c, uint32_t item)
+static bp_status check_enter(check *c, uint32_t item)
 {
     if (c->times_live[item]++ > 0)
         return BP_OK;
@@ -157,7 +157,7 @@ static bp_status enter(check *c, uint32_t item)
     return BP_OK;
 }
 
-static void leave(check *c, uint32_t item)
+static void check_leave(check *c, uint32_t item)
 {
     if (--c->times_live[item] == 0)
         set_remove(&c->live, c->ranks[item]);
@@ -188,9 +188,9 @@ static bp_status check_times(check *c, moment *moments, uint64_t bytes)
     qsort(moments, count, sizeof *moments, compare_moments);
     for (size_t i = 0; i < count; i++) {
         if (moments[i].begins)
-            BP_TRY(enter(c, moments[i].item));
+            BP_TRY(check_enter(c, moments[i].item));
         else
-            leave(c, moments[i].item);
+            check_leave(c, moments[i].item);
     }
     return BP_OK;
 }
@@ -212,7 +212,7 @@ static bp_status check_pairs(check *c, uint64_t bytes)
     return BP_OK;
 }
 
-static bp_status run(check *c, uint64_t bytes)
+static bp_status check_run(check *c, uint64_t bytes)
 {
     const bp_packing *packing = c->packing;
     if (packing == NULL || (c->offsets == NULL && packing->count > 0))
@@ -235,14 +235,14 @@ static bp_status run(check *c, uint64_t bytes)
 bp_status bp_packing_check(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes)
 {
     check c = {.packing = packing, .offsets = offsets};
-    return run(&c, bytes);
+    return check_run(&c, bytes);
 }
 
 bp_status bp_packing_find_fault(const bp_packing *packing, const uint64_t *offsets, uint64_t bytes,
                                 bp_packing_fault *fault)
 {
     check c = {.packing = packing, .offsets = offsets};
-    bp_status status = run(&c, bytes);
+    bp_status status = check_run(&c, bytes);
     if (status != BP_OK && status != BP_ERR_MISMATCH)
         return status;
     const bp_packing_fault found = {sizeof found, status == BP_ERR_MISMATCH, c.low, c.high};

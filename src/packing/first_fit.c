@@ -20,7 +20,7 @@ typedef struct fitting {
 
 #define NOT_PLACED UINT64_MAX
 
-static int by_begin(const void *left, const void *right)
+static int first_fit_by_begin(const void *left, const void *right)
 {
     const range *a = left, *b = right;
     return (a->begin > b->begin) - (a->begin < b->begin);
@@ -38,7 +38,7 @@ static uint64_t lowest_fit(fitting *f, uint32_t item)
     }
     f->work->spent += 8 + 4 * (uint64_t)(p->neighbours.first[item + 1] - p->neighbours.first[item]);
     if (count > 1)
-        qsort(f->taken, count, sizeof *f->taken, by_begin);
+        qsort(f->taken, count, sizeof *f->taken, first_fit_by_begin);
     uint64_t at = 0;
     for (size_t i = 0; i < count; i++) {
         if (f->taken[i].begin >= at && f->taken[i].begin - at >= p->sizes[item])

@@ -59,7 +59,7 @@ static void link_state(bp_layer *layer, uint32_t state)
     layer->table[at] = state;
 }
 
-static bp_status enlarge_table(bp_layer *layer)
+static bp_status layer_enlarge_table(bp_layer *layer)
 {
     size_t size = layer->table_size == 0 ? 64 : 4 * layer->table_size;
     void *memory;
@@ -106,7 +106,7 @@ bp_status bp_layer_room(bp_layer *layer, uint64_t **matrix)
         layer->cell_capacity = capacity;
     }
     if (2 * (layer->count + 1) > layer->table_size)
-        BP_TRY(enlarge_table(layer));
+        BP_TRY(layer_enlarge_table(layer));
     *matrix = matrix_of(layer, layer->count);
     return BP_OK;
 }

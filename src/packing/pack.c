@@ -46,7 +46,7 @@ typedef struct packer {
     const char *method;
 } packer;
 
-static bp_status check_config(const packer *p)
+static bp_status pack_check_config(const packer *p)
 {
     if (p->config->capacity != 0) {
         for (uint32_t i = 0; i < p->whole.count; i++) {
@@ -140,7 +140,7 @@ static bp_status solve_parts(packer *p)
     return BP_OK;
 }
 
-static void finish(packer *p)
+static void pack_finish(packer *p)
 {
     for (uint32_t i = 0; i < p->part_count; i++)
         bp_problem_finish(&p->parts[i]);
@@ -177,7 +177,7 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
     packer p = {.packing = packing, .config = &own};
     p.work.limit = own.work != 0 ? own.work : DEFAULT_WORK;
     BP_TRY(bp_problem_init(packing, &p.whole));
-    bp_status status = check_config(&p);
+    bp_status status = pack_check_config(&p);
     if (status == BP_OK)
         status = solve_parts(&p);
     if (status == BP_OK) {
@@ -186,6 +186,6 @@ bp_status bp_pack(const bp_packing *packing, const bp_pack_config *config, uint6
             offsets[i] = p.offsets[i];
         status = bp_struct_write("bp_pack", &made, sizeof made, result);
     }
-    finish(&p);
+    pack_finish(&p);
     return status;
 }

@@ -13,7 +13,7 @@ void bp_placing_stop(bp_placing *s, bp_status status)
         s->status = status;
 }
 
-static void note(bp_placing *s, uint64_t *where, uint64_t old)
+static void placing_note(bp_placing *s, uint64_t *where, uint64_t old)
 {
     bp_status status = bp_grow_array((void **)&s->trail, &s->trail_capacity, s->trail_count, sizeof *s->trail);
     if (status != BP_OK)
@@ -22,9 +22,9 @@ static void note(bp_placing *s, uint64_t *where, uint64_t old)
         s->trail[s->trail_count++] = (bp_change){where, old};
 }
 
-static void set(bp_placing *s, uint64_t *where, uint64_t value)
+static void placing_set(bp_placing *s, uint64_t *where, uint64_t value)
 {
-    note(s, where, *where);
+    placing_note(s, where, *where);
     *where = value;
 }
 
@@ -55,7 +55,7 @@ static bool check_section(bp_placing *s, uint32_t section)
     if (low == UINT64_MAX)
         return true;
     if (low > s->floor_of[section])
-        set(s, &s->floor_of[section], low);
+        placing_set(s, &s->floor_of[section], low);
     return s->floor_of[section] <= s->capacity && s->rest[section] <= s->capacity - s->floor_of[section];
 }
 
@@ -81,7 +81,7 @@ bool bp_raise(bp_placing *s, uint32_t item, uint64_t lowest)
     if (lowest > s->lowest[item]) {
         if (bp_is_fixed(s, item))
             return false;
-        set(s, &s->lowest[item], lowest);
+        placing_set(s, &s->lowest[item], lowest);
     }
     return true;
 }
@@ -92,11 +92,11 @@ bool bp_place(bp_placing *s, uint32_t item, uint64_t at)
     uint64_t top = at + p->sizes[item];
     s->placed[item] = true;
     s->offsets[item] = at;
-    note(s, NULL, item);
+    placing_note(s, NULL, item);
     for (uint32_t m = p->memberships.first[item]; m < p->memberships.first[item + 1]; m++) {
         uint32_t section = p->memberships.entries[m];
-        set(s, &s->rest[section], s->rest[section] - p->sizes[item]);
-        set(s, &s->floor_of[section], top);
+        placing_set(s, &s->rest[section], s->rest[section] - p->sizes[item]);
+        placing_set(s, &s->floor_of[section], top);
     }
     uint32_t raised = 0;
     s->work.spent += p->neighbours.first[item + 1] - p->neighbours.first[item];
@@ -105,7 +105,7 @@ bool bp_place(bp_placing *s, uint32_t item, uint64_t at)
         if (s->placed[other])
             continue;
         if (s->supported[other] < top)
-            set(s, &s->supported[other], top);
+            placing_set(s, &s->supported[other], top);
         if (s->lowest[other] < top) {
             s->before[raised] = s->lowest[other];
             s->raised[raised++] = other;

@@ -5,7 +5,7 @@
 #include "core/fail.h"
 #include "packing/sections.h"
 
-static void find_bound(bp_problem *p)
+static void problem_find_bound(bp_problem *p)
 {
     for (uint32_t s = 0; s < p->sections.count; s++) {
         uint64_t sum = 0;
@@ -19,11 +19,11 @@ static void find_bound(bp_problem *p)
 }
 
 /* What follows from items and sections. */
-static bp_status complete(bp_problem *p)
+static bp_status problem_complete(bp_problem *p)
 {
     BP_TRY(bp_lists_invert(&p->sections, p->count, &p->memberships));
     BP_TRY(bp_find_neighbours(&p->sections, &p->memberships, p->count, &p->neighbours));
-    find_bound(p);
+    problem_find_bound(p);
     return BP_OK;
 }
 
@@ -32,7 +32,7 @@ bp_status bp_problem_init(const bp_packing *packing, bp_problem *problem)
     *problem = (bp_problem){0};
     bp_status status = bp_sections_find(packing, problem);
     if (status == BP_OK)
-        status = complete(problem);
+        status = problem_complete(problem);
     if (status != BP_OK)
         bp_problem_finish(problem);
     return status;
@@ -103,7 +103,7 @@ static bp_status complete_from(const bp_problem *whole, const uint32_t *sections
     if (status == BP_OK)
         status = bp_list_writer_take(&w, &made->sections);
     if (status == BP_OK)
-        status = complete(made);
+        status = problem_complete(made);
     bp_list_writer_finish(&w);
     free(seen_by);
     return status;
@@ -294,10 +294,10 @@ static bp_status make_part(splitting *s, uint32_t number)
     if (status == BP_OK)
         status = bp_list_writer_take(&w, &part->sections);
     bp_list_writer_finish(&w);
-    return status == BP_OK ? complete(part) : status;
+    return status == BP_OK ? problem_complete(part) : status;
 }
 
-static bp_status split(splitting *s)
+static bp_status problem_split(splitting *s)
 {
     void *memory;
     BP_TRY(bp_new_array(s->whole->count, sizeof *s->part_of, &memory));
@@ -316,7 +316,7 @@ static bp_status split(splitting *s)
 bp_status bp_problem_split(const bp_problem *problem, bp_problem **parts, uint32_t *count)
 {
     splitting s = {.whole = problem};
-    bp_status status = split(&s);
+    bp_status status = problem_split(&s);
     free(s.part_of);
     free(s.number_in_part);
     bp_lists_finish(&s.items);

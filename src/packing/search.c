@@ -46,7 +46,7 @@ static int by_preference(const void *left, const void *right)
 #define MEASURE_BITS 20 /* of sizes and sums, so that products and shaken values fit 64 bits */
 
 /* xorshift64*. Source: Marsaglia 2003, Vigna 2016. */
-static uint64_t next_random(uint64_t *state)
+static uint64_t search_next_random(uint64_t *state)
 {
     *state ^= *state >> 12;
     *state ^= *state << 25;
@@ -73,7 +73,7 @@ static void rank_items(bp_searcher *s, const measure *measures, uint32_t shaken)
         }
         list[i].item = i;
         for (int k = 0; k < 3; k++) {
-            uint64_t percent = 100 - shaken / 2 + next_random(&s->random) % (shaken + 1);
+            uint64_t percent = 100 - shaken / 2 + search_next_random(&s->random) % (shaken + 1);
             list[i].keys[k] = values[measures[k]] * percent / 100;
         }
     }
@@ -154,7 +154,7 @@ static bp_status remember_all(bp_searcher *s, const bp_problem *problem)
     return BP_OK;
 }
 
-static bp_status prepare(bp_searcher *s, const bp_problem *problem)
+static bp_status search_prepare(bp_searcher *s, const bp_problem *problem)
 {
     void *memory;
     BP_TRY(bp_new_array(problem->count, sizeof *s->list, &memory));
@@ -178,7 +178,7 @@ bp_status bp_searcher_create(const bp_problem *problem, uint64_t capacity, const
     made->round = series == 0 ? 0 : 1;
     bp_status status = bp_placing_init(problem, capacity, fixed, offsets, &made->search.placing);
     if (status == BP_OK)
-        status = prepare(made, problem);
+        status = search_prepare(made, problem);
     if (status != BP_OK)
         bp_searcher_destroy(&made);
     *searcher = made;

@@ -93,7 +93,7 @@ static bool same_list(const bp_lists *g, uint32_t list, const uint32_t *entries,
            memcmp(g->entries + g->first[list], entries, count * sizeof *entries) == 0;
 }
 
-static bp_status enlarge_table(builder *b)
+static bp_status sections_enlarge_table(builder *b)
 {
     size_t size = b->table_size == 0 ? 64 : 2 * b->table_size;
     void *memory;
@@ -115,7 +115,7 @@ static bp_status enlarge_table(builder *b)
 static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count)
 {
     if (2 * (b->sections.lists.count + 1) > b->table_size)
-        BP_TRY(enlarge_table(b));
+        BP_TRY(sections_enlarge_table(b));
     size_t at = bp_hash_list(entries, count) & (b->table_size - 1);
     for (; b->table[at] != 0; at = (at + 1) & (b->table_size - 1)) {
         if (same_list(&b->sections.lists, b->table[at] - 1, entries, count))
@@ -250,7 +250,7 @@ static bool are_neighbours(const bp_lists *neighbours, uint32_t one, uint32_t ot
                    bp_compare_numbers) != NULL;
 }
 
-static int by_pair(const void *left, const void *right)
+static int sections_by_pair(const void *left, const void *right)
 {
     const bp_pair *a = left, *b = right;
     if (a->item != b->item)
@@ -276,10 +276,10 @@ static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pai
         set->pairs[set->count++] = (bp_pair){one, other};
         set->pairs[set->count++] = (bp_pair){other, one};
     }
-    qsort(set->pairs, set->count, sizeof *set->pairs, by_pair);
+    qsort(set->pairs, set->count, sizeof *set->pairs, sections_by_pair);
     size_t kept = 0;
     for (size_t i = 0; i < set->count; i++) {
-        if (i == 0 || by_pair(&set->pairs[i], &set->pairs[kept - 1]) != 0)
+        if (i == 0 || sections_by_pair(&set->pairs[i], &set->pairs[kept - 1]) != 0)
             set->pairs[kept++] = set->pairs[i];
     }
     set->count = kept;
@@ -290,7 +290,7 @@ static bool in_conflict(const bp_lists *neighbours, const pair_set *set, uint32_
 {
     bp_pair wanted = {one, other};
     return are_neighbours(neighbours, one, other) ||
-           bsearch(&wanted, set->pairs, set->count, sizeof *set->pairs, by_pair) != NULL;
+           bsearch(&wanted, set->pairs, set->count, sizeof *set->pairs, sections_by_pair) != NULL;
 }
 
 #define MOST_LOOKS (UINT64_C(1) << 26) /* for pairs that extend cliques; then pairs stay pairs */
@@ -316,7 +316,7 @@ static bool joins(extending *x, uint32_t item)
 }
 
 /* Puts what the item conflicts with into `candidates`, the largest first. */
-static uint32_t collect_candidates(const extending *x, uint32_t item, const bp_pair *pairs, size_t pair_count)
+static uint32_t sections_collect_candidates(const extending *x, uint32_t item, const bp_pair *pairs, size_t pair_count)
 {
     const uint64_t *sizes = x->b->problem->sizes;
     uint32_t count = 0, first = x->neighbours->first[item], end = x->neighbours->first[item + 1];
@@ -338,7 +338,7 @@ static void mark_covered(extending *x)
     for (uint32_t i = 0; i < x->count; i++) {
         for (uint32_t k = 0; k < x->count; k++) {
             bp_pair wanted = {x->clique[i], x->clique[k]};
-            bp_pair *found = bsearch(&wanted, x->set->pairs, x->set->count, sizeof wanted, by_pair);
+            bp_pair *found = bsearch(&wanted, x->set->pairs, x->set->count, sizeof wanted, sections_by_pair);
             if (found != NULL)
                 x->covered[found - x->set->pairs] = true;
         }
@@ -357,7 +357,7 @@ static bp_status extend_pairs(builder *b, extending *x)
             if (x->covered[i])
                 continue;
             if (candidates == 0 && x->looks < MOST_LOOKS)
-                candidates = collect_candidates(x, item, set->pairs + first, end - first);
+                candidates = sections_collect_candidates(x, item, set->pairs + first, end - first);
             x->clique[0] = item;
             x->clique[1] = set->pairs[i].other;
             x->count = 2;
@@ -411,7 +411,7 @@ static bp_status add_conflicts(builder *b, uint32_t *sorted)
     return status;
 }
 
-static bp_status find(builder *b)
+static bp_status sections_find(builder *b)
 {
     void *memory;
     BP_TRY(number_items(b));
@@ -430,7 +430,7 @@ static bp_status find(builder *b)
 bp_status bp_sections_find(const bp_packing *packing, bp_problem *problem)
 {
     builder b = {.packing = packing, .problem = problem};
-    bp_status status = find(&b);
+    bp_status status = sections_find(&b);
     free(b.number_of);
     free(b.moments);
     free(b.live);

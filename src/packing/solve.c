@@ -41,7 +41,7 @@ static bool goes_on(const solving *s)
     return !is_done(s) && !bp_work_is_over(s->work);
 }
 
-static void take(solving *s, const uint64_t *offsets, const char *method)
+static void solve_take(solving *s, const uint64_t *offsets, const char *method)
 {
     uint64_t height = bp_problem_height(s->p, offsets);
     if (s->best->placed && height >= s->best->height)
@@ -124,7 +124,7 @@ static bp_status decide_by_blocks(solving *s, uint64_t capacity, bp_work *work, 
     answer->found = result.found;
     if (result.found) {
         spread_blocks(s);
-        take(s, s->offsets, "order sweep of blocks");
+        solve_take(s, s->offsets, "order sweep of blocks");
     }
     return BP_OK; /* what is impossible with blocks may be possible without */
 }
@@ -136,7 +136,7 @@ static bp_status decide_by_items(solving *s, uint64_t capacity, bp_work *work, v
     answer->found = result.found;
     answer->proven = result.proven;
     if (result.found)
-        take(s, s->offsets, "order sweep");
+        solve_take(s, s->offsets, "order sweep");
     return BP_OK;
 }
 
@@ -151,7 +151,7 @@ static bp_status decide_by_search(solving *s, uint64_t capacity, bp_work *work, 
     answer->found = found == BP_ANSWER_FOUND;
     answer->proven = found == BP_ANSWER_IMPOSSIBLE ? capacity + 1 : 0;
     if (answer->found)
-        take(s, s->offsets, "search");
+        solve_take(s, s->offsets, "search");
     return BP_OK;
 }
 
@@ -177,7 +177,7 @@ static bp_status decide_by_windows(solving *s, uint64_t capacity, bp_work *work,
     answer->found = result.found;
     answer->proven = result.impossible ? capacity + 1 : 0;
     if (answer->found)
-        take(s, s->offsets, "search in windows");
+        solve_take(s, s->offsets, "search in windows");
     return BP_OK;
 }
 
@@ -189,7 +189,7 @@ static bp_status try_parity(solving *s)
     BP_TRY(bp_parity(&s->blocks, s->offsets, &found));
     if (found) {
         spread_blocks(s);
-        take(s, s->offsets, "parity");
+        solve_take(s, s->offsets, "parity");
     }
     return BP_OK;
 }
@@ -200,7 +200,7 @@ static bp_status try_first_fit(solving *s, uint64_t share)
     uint64_t height;
     BP_TRY(bp_first_fit(s->p, s->best->proven > s->target ? s->best->proven : s->target, &part, s->offsets, &height));
     s->work->spent = part.spent;
-    take(s, s->offsets, "first fit");
+    solve_take(s, s->offsets, "first fit");
     return BP_OK;
 }
 
@@ -300,7 +300,7 @@ static bp_status run_layers(solving *s)
     return BP_OK;
 }
 
-static bp_status prepare(solving *s)
+static bp_status solve_prepare(solving *s)
 {
     void *memory;
     BP_TRY(bp_new_array(s->p->count, sizeof *s->offsets, &memory));
@@ -321,7 +321,7 @@ bp_status bp_solve(const bp_problem *problem, uint64_t target, uint64_t ceiling,
         s.unit = bp_gcd_u64(problem->sizes[i], s.unit);
     s.unit = s.unit != 0 ? s.unit : 1;
     prove(&s, problem->bound);
-    bp_status status = prepare(&s);
+    bp_status status = solve_prepare(&s);
     if (status == BP_OK)
         status = run_layers(&s);
     free(s.offsets);

@@ -133,7 +133,7 @@ static uint64_t distance(const entrance *e, uint32_t x, uint32_t y)
 }
 
 /* The state with the new item above the rows of `below`, and below its other neighbours. */
-static bp_status enter(sweep *s, entrance *e, uint32_t below)
+static bp_status sweep_enter(sweep *s, entrance *e, uint32_t below)
 {
     s->work->spent += (uint64_t)e->side * (e->neighbour_count + 1);
     if (!find_distances(e, below))
@@ -177,7 +177,7 @@ static bool must_be_above(const entrance *e, uint32_t decided, uint32_t below, u
 static bp_status enter_everywhere(sweep *s, entrance *e, uint32_t decided, uint32_t below)
 {
     if (decided == e->neighbour_count)
-        return enter(s, e, below);
+        return sweep_enter(s, e, below);
     uint32_t a = e->neighbours[decided], bit = UINT32_C(1) << (a - 1);
     if (!must_be_above(e, decided, below, a))
         BP_TRY(enter_everywhere(s, e, decided + 1, below | bit));
@@ -335,7 +335,7 @@ static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
     }
 }
 
-static bp_status lay_out(const sweep *s, uint64_t *offsets)
+static bp_status sweep_lay_out(const sweep *s, uint64_t *offsets)
 {
     orientation o = {0};
     void *memory = NULL;
@@ -375,7 +375,7 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
         result->impossible = !result->found && !s.truncated;
         result->proven = result->impossible ? s.least_rejected : 0;
         if (result->found)
-            status = lay_out(&s, offsets);
+            status = sweep_lay_out(&s, offsets);
     }
     for (uint32_t at = 0; at < problem->count; at++)
         free(s.steps[at].origins);

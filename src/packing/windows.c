@@ -38,7 +38,7 @@ static bool stays(const windowing *w, uint32_t item)
     return true;
 }
 
-static void add_item(windowing *w, uint32_t item)
+static void windows_add_item(windowing *w, uint32_t item)
 {
     if (w->seen[item] == w->windows)
         return;
@@ -47,7 +47,7 @@ static void add_item(windowing *w, uint32_t item)
 }
 
 /* The items from `from` until before `end` in the order, and those before them that they conflict with, which stay. */
-static uint32_t collect(windowing *w, uint32_t from, uint32_t end)
+static uint32_t windows_collect(windowing *w, uint32_t from, uint32_t end)
 {
     const bp_lists *neighbours = &w->p->neighbours;
     uint32_t staying = 0;
@@ -55,10 +55,10 @@ static uint32_t collect(windowing *w, uint32_t from, uint32_t end)
     w->count = 0;
     for (uint32_t at = from; at < end; at++) {
         uint32_t item = w->order->items[at];
-        add_item(w, item);
+        windows_add_item(w, item);
         for (uint32_t n = neighbours->first[item]; n < neighbours->first[item + 1]; n++) {
             if (w->order->place[neighbours->entries[n]] < from)
-                add_item(w, neighbours->entries[n]);
+                windows_add_item(w, neighbours->entries[n]);
         }
     }
     qsort(w->items, w->count, sizeof *w->items, bp_compare_numbers);
@@ -100,7 +100,7 @@ static bp_status take_back(windowing *w, place *p, uint64_t share, bp_windows_re
 {
     for (uint32_t behind = p->behind; !p->found && behind <= MOST_BEHIND && !bp_work_is_over(w->work);
          behind = behind == 0 ? w->config->ahead : 2 * behind) {
-        uint32_t from = p->at > behind ? p->at - behind : 0, staying = collect(w, from, p->until);
+        uint32_t from = p->at > behind ? p->at - behind : 0, staying = windows_collect(w, from, p->until);
         bp_answer answer;
         p->fails = w->count > BP_SEARCH_ITEMS;
         if (p->fails)

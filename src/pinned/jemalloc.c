@@ -12,7 +12,7 @@
     "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4096"
 
 /* False: it lacks one. Prefixed names are another library's own business. */
-static bool look_up(void *library, bp_jemalloc *jemalloc)
+static bool jemalloc_look_up(void *library, bp_jemalloc *jemalloc)
 {
     const struct {
         void *place;
@@ -67,14 +67,14 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
 {
     bp_jemalloc found;
     const char *where = "the program's";
-    if (!look_up(RTLD_DEFAULT, &found)) {
+    if (!jemalloc_look_up(RTLD_DEFAULT, &found)) {
         where = LIBRARY;
         void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (library == NULL) {
             explain_failed_load(because);
             return false;
         }
-        if (!look_up(library, &found)) {
+        if (!jemalloc_look_up(library, &found)) {
             snprintf(because, BP_JEMALLOC_BECAUSE_BYTES, LIBRARY " has no mallctl, mallocx, dallocx or sallocx");
             return false;
         }

@@ -37,7 +37,7 @@ static bool is_worth_huge_pages(const bp_page_source *source, uint64_t bytes)
     return source->huge && bytes >= BP_HUGE_PAGE_BYTES;
 }
 
-static bp_status map(uint64_t bytes, uint64_t alignment, bp_pages *pages)
+static bp_status pages_map(uint64_t bytes, uint64_t alignment, bp_pages *pages)
 {
     const uint64_t page = bp_page_bytes();
     bp_pages made = {.bytes = bytes};
@@ -61,7 +61,7 @@ static bp_status map(uint64_t bytes, uint64_t alignment, bp_pages *pages)
 }
 
 /* A process may have too many mappings to lose part of one: then at least the memory goes. */
-static void unmap(const bp_pages *pages)
+static void pages_unmap(const bp_pages *pages)
 {
     if (munmap(pages->mapping, pages->mapping_bytes) != 0)
         madvise(pages->address, pages->bytes, MADV_DONTNEED);
@@ -76,7 +76,7 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
     if (!bp_round_up_u64(bytes, page, &bytes))
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of host memory: %llu bytes do not fit any address space",
                        (unsigned long long)bytes);
-    BP_TRY(map(bytes, alignment > least ? alignment : least, &made));
+    BP_TRY(pages_map(bytes, alignment > least ? alignment : least, &made));
     madvise(made.address, made.bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* some systems have none of either */
     if (source->node >= 0)
         (void)bp_numa_bind(made.address, made.bytes,
@@ -86,7 +86,7 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
     const uint64_t touched = now_ns();
     bp_status status = bp_device_pin(source->device, made.address, made.bytes);
     if (status != BP_OK) {
-        unmap(&made);
+        pages_unmap(&made);
         return status;
     }
     source->touch_ns += touched - begin;
@@ -100,6 +100,6 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
 bp_status bp_pages_give_back(const bp_page_source *source, const bp_pages *pages)
 {
     BP_TRY(bp_device_unpin(source->device, pages->address, pages->bytes));
-    unmap(pages);
+    pages_unmap(pages);
     return BP_OK;
 }

@@ -28,7 +28,7 @@ bp_status bp_pinned_config_init(bp_pinned_config *config, size_t size)
 
 /* ---- creation ----------------------------------------------------------------------------------------------------- */
 
-static bp_status check_config(const bp_pinned_config *config)
+static bp_status pinned_check_config(const bp_pinned_config *config)
 {
     if (config->allocator != BP_PINNED_AUTO && config->allocator != BP_PINNED_JEMALLOC &&
         config->allocator != BP_PINNED_PLAIN)
@@ -99,7 +99,7 @@ bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp
     BP_TRY(bp_device_check(device, "bp_pinned_create"));
     BP_TRY(bp_struct_read("bp_pinned_create", config, true, &own, sizeof own));
     config = &own;
-    BP_TRY(check_config(config));
+    BP_TRY(pinned_check_config(config));
     BP_TRY(bp_new_array(1, sizeof(bp_pinned), &memory));
     bp_pinned *created = memory;
     created->config = with_defaults(config);

@@ -145,7 +145,7 @@ static void *try_allocate(arena *a, uint64_t bytes, uint64_t alignment)
 
 /* Unused memory is purged when there is no room without: until then it can lie in parts, or be too large for a small piece. Not by a decay
  * of 0, at once: a background thread of the program's jemalloc would purge, too, and for a moment nobody has what it is at. */
-static void *allocate(arena *a, uint64_t bytes, uint64_t alignment)
+static void *small_jemalloc_allocate(arena *a, uint64_t bytes, uint64_t alignment)
 {
     void *address = try_allocate(a, bytes, alignment);
     if (address == NULL && control_arena(a, "purge", NULL, 0) == 0)
@@ -153,14 +153,14 @@ static void *allocate(arena *a, uint64_t bytes, uint64_t alignment)
     return address;
 }
 
-static void release(const arena *a, void *address)
+static void small_jemalloc_release(const arena *a, void *address)
 {
     a->jemalloc.dallocx(address, bp_jemalloc_arena_flags(a->index));
 }
 
 /* Extents that were handed out one by one never merge with each other: the arena gets the slab as large as it will take it, then all is
  * free. It asks for more than a piece has, so the first try that succeeds is usually for all there is. */
-static bp_status start(bp_small *small)
+static bp_status small_jemalloc_start(bp_small *small)
 {
     arena *a = small->self;
     void *primed[MOST_PRIMED];
@@ -169,14 +169,14 @@ static bp_status start(bp_small *small)
     a->slab_bytes = small->slab.bytes;
     uint64_t bytes = a->slab_bytes;
     while (a->handed_bytes < a->slab_bytes && bytes >= bp_page_bytes() && count < MOST_PRIMED) {
-        void *piece = allocate(a, bytes, 1);
+        void *piece = small_jemalloc_allocate(a, bytes, 1);
         if (piece != NULL)
             primed[count++] = piece;
         else
             bytes -= bytes / 8;
     }
     while (count > 0)
-        release(a, primed[--count]);
+        small_jemalloc_release(a, primed[--count]);
     if (a->handed_bytes == 0)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "pinned memory: %s can do nothing with a slab of %llu bytes",
                        a->jemalloc.name, (unsigned long long)a->slab_bytes);
@@ -188,21 +188,21 @@ static bool is_inside(const arena *a, const uint8_t *address, uint64_t bytes)
     return address >= a->slab && bytes <= a->slab_bytes && address <= a->slab + (a->slab_bytes - bytes);
 }
 
-static uint8_t *take(bp_small *small, uint64_t bytes, uint64_t alignment)
+static uint8_t *small_jemalloc_take(bp_small *small, uint64_t bytes, uint64_t alignment)
 {
     arena *a = small->self;
-    uint8_t *address = allocate(a, bytes, alignment);
+    uint8_t *address = small_jemalloc_allocate(a, bytes, alignment);
     if (address != NULL && !is_inside(a, address, bytes)) {
-        release(a, address);
+        small_jemalloc_release(a, address);
         return NULL;
     }
     return address;
 }
 
-static void give(bp_small *small, uint8_t *address, uint64_t bytes)
+static void small_jemalloc_give(bp_small *small, uint8_t *address, uint64_t bytes)
 {
     (void)bytes;
-    release(small->self, address);
+    small_jemalloc_release(small->self, address);
 }
 
 static bool read_size(const arena *a, const char *name, size_t *value)
@@ -211,7 +211,7 @@ static bool read_size(const arena *a, const char *name, size_t *value)
     return a->jemalloc.mallctl(name, value, &bytes, NULL, 0) == 0;
 }
 
-static uint64_t used(const bp_small *small)
+static uint64_t small_jemalloc_used(const bp_small *small)
 {
     const arena *a = small->self;
     char name[64];
@@ -236,14 +236,15 @@ static void discard(arena *a)
 }
 
 /* An arena that does not go keeps what it has of its own; nobody ever allocates from it again. */
-static void finish(bp_small *small)
+static void small_jemalloc_finish(bp_small *small)
 {
     arena *a = small->self;
     if (control_arena(a, "destroy", NULL, 0) == 0)
         discard(a);
 }
 
-static const bp_small_ops jemalloc_ops = {start, take, give, used, finish};
+static const bp_small_ops jemalloc_ops = {small_jemalloc_start, small_jemalloc_take, small_jemalloc_give,
+                                          small_jemalloc_used, small_jemalloc_finish};
 
 static bool purge_when_asked(const arena *a)
 {
@@ -268,7 +269,7 @@ bool bp_small_jemalloc_create(bp_small *small, const bp_jemalloc *jemalloc)
     }
     small->self = a;
     if (!purge_when_asked(a)) {
-        finish(small);
+        small_jemalloc_finish(small);
         return false;
     }
     small->ops = &jemalloc_ops;

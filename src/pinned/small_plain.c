@@ -1,7 +1,7 @@
 /* Whole pages, the first gap that fits. The pieces, in order, are all there is to know: what is freed is part of the gap around it. */
 #include "pinned/small.h"
 
-static bp_status start(bp_small *small)
+static bp_status small_plain_start(bp_small *small)
 {
     (void)small;
     return BP_OK;
@@ -12,7 +12,7 @@ static uintptr_t round_up(uintptr_t value, uint64_t step)
     return (value + step - 1) / step * step;
 }
 
-static uint8_t *take(bp_small *small, uint64_t bytes, uint64_t alignment)
+static uint8_t *small_plain_take(bp_small *small, uint64_t bytes, uint64_t alignment)
 {
     const uint64_t page = bp_page_bytes(), step = alignment > page ? alignment : page;
     const uintptr_t slab = (uintptr_t)small->slab.address, slab_end = slab + small->slab.bytes;
@@ -29,14 +29,14 @@ static uint8_t *take(bp_small *small, uint64_t bytes, uint64_t alignment)
     return NULL;
 }
 
-static void give(bp_small *small, uint8_t *address, uint64_t bytes)
+static void small_plain_give(bp_small *small, uint8_t *address, uint64_t bytes)
 {
     (void)small;
     (void)address;
     (void)bytes;
 }
 
-static uint64_t used(const bp_small *small)
+static uint64_t small_plain_used(const bp_small *small)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < small->pieces.count; i++)
@@ -44,9 +44,10 @@ static uint64_t used(const bp_small *small)
     return bytes;
 }
 
-static void finish(bp_small *small)
+static void small_plain_finish(bp_small *small)
 {
     (void)small;
 }
 
-const bp_small_ops bp_small_plain = {start, take, give, used, finish};
+const bp_small_ops bp_small_plain = {small_plain_start, small_plain_take, small_plain_give, small_plain_used,
+                                     small_plain_finish};

@@ -10,8 +10,8 @@ typedef struct change {
     uint64_t begins, ends;
 } change;
 
-static bp_status add_span(const bp_buckets *buckets, const bp_schedule *schedule, const bp_span *span, uint64_t bytes,
-                          change *changes)
+static bp_status bound_add_span(const bp_buckets *buckets, const bp_schedule *schedule, const bp_span *span,
+                                uint64_t bytes, change *changes)
 {
     for (uint32_t k = 0; k < span->interval_count; k++) {
         const bp_interval *interval = &schedule->intervals[span->first_interval + k];
@@ -57,7 +57,7 @@ bp_status bp_bound_of(const bp_buckets *buckets, const bp_schedule *schedule, ui
                 status = bp_fail(BP_ERR_OVERFLOW, "a unit of model \"%s\" does not fit 64 bits", buckets->model);
         }
         if (status == BP_OK)
-            status = add_span(buckets, schedule, span, sum, changes);
+            status = bound_add_span(buckets, schedule, span, sum, changes);
     }
     if (status == BP_OK)
         status = sum_changes(buckets, changes, schedule->step_count, bound);

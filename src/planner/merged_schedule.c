@@ -44,7 +44,7 @@ static bp_status merge_steps(bp_schedule *merged, merged_part *parts, size_t cou
     return BP_OK;
 }
 
-static bp_status merge_intervals(bp_schedule *merged, const merged_part *p, const bp_span *span)
+static bp_status merged_schedule_join_intervals(bp_schedule *merged, const merged_part *p, const bp_span *span)
 {
     for (uint32_t i = 0; i < span->interval_count; i++) {
         bp_use use = bp_schedule_use(p->schedule, span->first_interval + i);
@@ -80,7 +80,7 @@ static bp_status merge_spans(bp_schedule *merged, merged_part *parts, size_t cou
         BP_TRY(bp_schedule_add_span(merged, first, end - first, starts_group(&parts[0], first)));
         for (size_t i = 0; i < count; i++) {
             const bp_span *span = span_of(&parts[i]);
-            BP_TRY(merge_intervals(merged, &parts[i], span));
+            BP_TRY(merged_schedule_join_intervals(merged, &parts[i], span));
             parts[i].span += span->first_request + span->request_count == end;
         }
         BP_TRY(bp_schedule_close_span(merged));

@@ -110,8 +110,8 @@ static uint32_t first_after(const window_maker *m, uint32_t lane, uint32_t step)
 }
 
 /* The acquires of a run between two steps. */
-static bp_status add_run(window_maker *m, uint32_t earlier, uint32_t run, uint32_t after, uint32_t before,
-                         uint32_t distance)
+static bp_status overlaps_add_run(window_maker *m, uint32_t earlier, uint32_t run, uint32_t after, uint32_t before,
+                                  uint32_t distance)
 {
     for (uint32_t i = m->runs[run].first; i < m->runs[run].end; i++) {
         const acquire *later = &m->acquires[i];
@@ -128,9 +128,9 @@ static bp_status add_release(window_maker *m, uint32_t request, uint32_t step, u
     BP_TRY(list_others(m, lane));
     uint32_t first = first_after(m, lane, step), count = m->other_count[lane];
     for (uint32_t i = 0; i < count - first && i < m->width; i++)
-        BP_TRY(add_run(m, request, m->others[lane][first + i], step, UINT32_MAX, i + 1));
+        BP_TRY(overlaps_add_run(m, request, m->others[lane][first + i], step, UINT32_MAX, i + 1));
     for (uint32_t i = 0; i <= first && i < count && i + count - first < m->width; i++)
-        BP_TRY(add_run(m, request, m->others[lane][i], 0, step, i + count - first + 1));
+        BP_TRY(overlaps_add_run(m, request, m->others[lane][i], 0, step, i + count - first + 1));
     return BP_OK;
 }
 
@@ -161,7 +161,7 @@ bp_status bp_schedule_add_overlap_window(bp_schedule *schedule, const bp_buckets
 
 /* ---- pairs --------------------------------------------------------------------------------------------------------- */
 
-static int by_pair(const void *a, const void *b)
+static int overlaps_by_pair(const void *a, const void *b)
 {
     const bp_window *x = a, *y = b;
     if (x->later != y->later)
@@ -197,7 +197,7 @@ bp_status bp_schedule_derive_overlaps(bp_schedule *s)
 {
     size_t kept = 0, pairs = 0, capacity = 0;
     if (s->window_count > 0)
-        qsort(s->windows, s->window_count, sizeof *s->windows, by_pair);
+        qsort(s->windows, s->window_count, sizeof *s->windows, overlaps_by_pair);
     for (size_t i = 0; i < s->window_count;) {
         bp_overlap pair = {s->windows[i].earlier, s->windows[i].later};
         bool apart = !are_live_together(s, pair.earlier, pair.later);
@@ -218,7 +218,7 @@ bp_status bp_schedule_derive_overlaps(bp_schedule *s)
 
 /* ---- tails --------------------------------------------------------------------------------------------------------- */
 
-static int by_request(const void *a, const void *b)
+static int overlaps_by_request(const void *a, const void *b)
 {
     const bp_tail *x = a, *y = b;
     if (x->request != y->request)
@@ -258,6 +258,6 @@ bp_status bp_schedule_find_tails(const bp_schedule *schedule, bp_tail **tails, s
     for (size_t i = 0; i < schedule->window_count; i++)
         *count += add_tail(schedule, &schedule->windows[i], *tails + *count);
     if (*count > 0)
-        qsort(*tails, *count, sizeof **tails, by_request);
+        qsort(*tails, *count, sizeof **tails, overlaps_by_request);
     return BP_OK;
 }

@@ -20,7 +20,7 @@ typedef struct check {
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
 
-static bp_status fail_request(const check *c, size_t index, const char *what)
+static bp_status plan_check_fail_request(const check *c, size_t index, const char *what)
 {
     char text[BP_PLAN_REQUEST_BYTES];
     return bp_fail(BP_ERR_MISMATCH, "request %zu (%s) %s", index, bp_plan_describe(&c->plan->requests[index], text),
@@ -39,17 +39,17 @@ static bp_status check_identity(const check *c, size_t index)
         strcmp(bp_bucket_label(planned->bucket, planned->ordinal, plan_label), label) != 0) {
         snprintf(what, sizeof what, "is %s of %.80s, %.60s in the buckets", bp_role_name((bp_role)r->role), unit,
                  label);
-        return fail_request(c, index, what);
+        return plan_check_fail_request(c, index, what);
     }
     if (planned->dtype != (bp_dtype)r->dtype) {
         snprintf(what, sizeof what, "has dtype %s; the buckets have %s", bp_dtype_name(planned->dtype),
                  bp_dtype_name((bp_dtype)r->dtype));
-        return fail_request(c, index, what);
+        return plan_check_fail_request(c, index, what);
     }
     if (planned->bytes != r->bytes) {
         snprintf(what, sizeof what, "has %llu bytes; the buckets have %llu", (unsigned long long)planned->bytes,
                  (unsigned long long)r->bytes);
-        return fail_request(c, index, what);
+        return plan_check_fail_request(c, index, what);
     }
     uint64_t used;
     BP_TRY(bp_dtype_bytes((bp_dtype)r->dtype, r->numel, &used));
@@ -57,7 +57,7 @@ static bp_status check_identity(const check *c, size_t index)
     if (planned->used_bytes != used) {
         snprintf(what, sizeof what, "uses %llu bytes; the buckets use %llu", (unsigned long long)planned->used_bytes,
                  (unsigned long long)used);
-        return fail_request(c, index, what);
+        return plan_check_fail_request(c, index, what);
     }
     return BP_OK;
 }
@@ -69,21 +69,22 @@ static bp_status check_address(const check *c, size_t index)
     size_t intervals;
     bp_schedule_intervals(c->schedule, index, &intervals);
     if (r->placement != BP_PLACE_PLANNED)
-        return intervals == 0 || r->bytes == 0 ? BP_OK : fail_request(c, index, "is live but has no address");
+        return intervals == 0 || r->bytes == 0 ? BP_OK
+                                               : plan_check_fail_request(c, index, "is live but has no address");
     if (r->slab >= c->plan->slab_count) {
         snprintf(what, sizeof what, "is in slab %u; there are %zu", r->slab, c->plan->slab_count);
-        return fail_request(c, index, what);
+        return plan_check_fail_request(c, index, what);
     }
     if (r->offset % c->plan->alignment != 0) {
         snprintf(what, sizeof what, "is at offset %llu, which is no multiple of %llu", (unsigned long long)r->offset,
                  (unsigned long long)c->plan->alignment);
-        return fail_request(c, index, what);
+        return plan_check_fail_request(c, index, what);
     }
     uint64_t room = c->plan->slabs[r->slab].bytes;
     if (r->offset > room || r->bytes > room - r->offset) {
         snprintf(what, sizeof what, "has %llu bytes at %llu, beyond slab %u of %llu bytes",
                  (unsigned long long)r->bytes, (unsigned long long)r->offset, r->slab, (unsigned long long)room);
-        return fail_request(c, index, what);
+        return plan_check_fail_request(c, index, what);
     }
     return BP_OK;
 }
@@ -91,7 +92,7 @@ static bp_status check_address(const check *c, size_t index)
 /* ---- conflicts ------------------------------------------------------------------------------------------------------ */
 
 /* An item of the packing for each request, live as in the schedule where it has an address. */
-static bp_status add_items(check *c)
+static bp_status plan_check_add_items(check *c)
 {
     for (size_t i = 0; i < c->plan->request_count; i++) {
         size_t count;
@@ -170,7 +171,7 @@ static bp_status check_conflicts(check *c)
 {
     uint64_t bytes;
     bp_packing_fault fault = {.size = sizeof fault};
-    BP_TRY(add_items(c));
+    BP_TRY(plan_check_add_items(c));
     BP_TRY(add_offsets(c, &bytes));
     BP_TRY(bp_packing_find_fault(c->packing, c->offsets, bytes, &fault));
     return fault.found ? fail_conflict(c, fault.item, fault.other) : BP_OK;

@@ -57,7 +57,7 @@ static bp_status fail_role(uint32_t role)
 }
 
 /* Copies of the shared classes one set after the other, then the persistent ones. Fills the classes' offsets and the role's sums. */
-static bp_status lay_out(bp_role_layout *layout, bp_plan_role *role)
+static bp_status plan_create_lay_out(bp_role_layout *layout, bp_plan_role *role)
 {
     uint64_t stride = 0, at = 0;
     for (size_t i = 0; i < layout->class_count; i++) {
@@ -99,7 +99,7 @@ static bp_status add_buffers(bp_plan *plan, const bp_role_layout *layout, bp_pla
 }
 
 /* The classes that a runtime may choose copies from. */
-static bp_status add_classes(bp_plan *plan, const bp_role_layout *layout)
+static bp_status plan_create_add_classes(bp_plan *plan, const bp_role_layout *layout)
 {
     for (size_t i = 0; i < layout->class_count; i++) {
         const bp_class *c = &layout->classes[i];
@@ -223,7 +223,7 @@ static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function 
     role.lower_bound_bytes = role.proven_bytes = bound.bytes;
     role.lower_bound_step = bound.step;
     role.dynamic_bytes = dynamic.bytes;
-    BP_TRY(lay_out(layout, &role));
+    BP_TRY(plan_create_lay_out(layout, &role));
     BP_TRY(add_buffers(plan, layout, &role));
     if (!bp_add_u64(role.pool_bytes, role.persistent_bytes, &role.bytes) ||
         !bp_add_u64(role.bytes, dynamic.bytes, &role.bytes))
@@ -232,7 +232,7 @@ static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function 
     if (dynamic.bytes > 0)
         plan->info.stable = 0;
     if (layout->feasible && layout->class_count > 0) {
-        BP_TRY(add_classes(plan, layout));
+        BP_TRY(plan_create_add_classes(plan, layout));
         BP_TRY(assign(a, layout, &role));
     }
     BP_TRY(bp_add_witnesses(a, &role));
@@ -256,7 +256,7 @@ static bp_status keep_name(bp_plan *plan, const char **name, const char **newest
 }
 
 /* All requests, without memory until a policy gives it. */
-static bp_status add_requests(bp_assembly *a)
+static bp_status plan_create_add_requests(bp_assembly *a)
 {
     bp_plan *plan = a->plan;
     size_t count = a->buckets->request_count;
@@ -309,7 +309,7 @@ static void close_placements(bp_assembly *a)
 static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
 {
     bp_plan *plan = a->plan;
-    BP_TRY(add_requests(a));
+    BP_TRY(plan_create_add_requests(a));
     uint32_t present = 0;
     for (size_t g = 0; g < a->buckets->group_count; g++)
         present |= BP_ROLE_BIT(a->buckets->groups[g].role);
@@ -339,7 +339,7 @@ static bp_status assemble(bp_assembly *a, bp_policy_function *decide)
     return bp_plan_make_table(plan);
 }
 
-static bp_status check_config(const bp_plan_config *config, size_t *policy)
+static bp_status plan_create_check_config(const bp_plan_config *config, size_t *policy)
 {
     if (config->alignment == 0 || (config->alignment & (config->alignment - 1)) != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "alignment %llu is no power of two",
@@ -367,7 +367,7 @@ bp_status bp_plan_create(const bp_buckets *buckets, const bp_schedule *schedule,
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no requests in the roles asked for: nothing to place",
                        buckets->model);
     size_t p;
-    BP_TRY(check_config(&full, &p));
+    BP_TRY(plan_create_check_config(&full, &p));
     bp_assembly a = {.buckets = buckets, .schedule = schedule, .config = &full};
     BP_TRY(bp_plan_new(&a.plan));
     a.plan->info.policy = full.policy;

@@ -8,7 +8,7 @@
 
 /* ---- validation ----------------------------------------------------------------------------------------------------- */
 
-static bp_status fail_request(const bp_plan_info *info, size_t index, const char *what)
+static bp_status plan_fail_request(const bp_plan_info *info, size_t index, const char *what)
 {
     char text[BP_PLAN_REQUEST_BYTES];
     return bp_fail(BP_ERR_MISMATCH, "request %zu (%s) %s", index, bp_plan_describe(&info->requests[index], text), what);
@@ -22,18 +22,18 @@ static bp_status check_request(const bp_plan_info *info, size_t index)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "request %zu: no unit, or dtype %d, role %u or placement %d is unknown",
                        index, (int)r->dtype, r->role, (int)r->placement);
     if (r->used_bytes > r->bytes)
-        return fail_request(info, index, "uses more bytes than it has");
+        return plan_fail_request(info, index, "uses more bytes than it has");
     if (r->placement != BP_PLACE_PLANNED)
         return BP_OK;
     if (r->slab >= info->slab_count)
-        return fail_request(info, index, "lies in a slab that does not exist");
+        return plan_fail_request(info, index, "lies in a slab that does not exist");
     uint64_t room = info->slabs[r->slab].bytes;
     if (r->bytes == 0)
-        return fail_request(info, index, "has an address but no bytes");
+        return plan_fail_request(info, index, "has an address but no bytes");
     if (r->offset > room || r->bytes > room - r->offset)
-        return fail_request(info, index, "reaches beyond its slab");
+        return plan_fail_request(info, index, "reaches beyond its slab");
     if (r->offset % info->alignment != 0)
-        return fail_request(info, index, "has an offset that is not aligned");
+        return plan_fail_request(info, index, "has an offset that is not aligned");
     return BP_OK;
 }
 
@@ -88,7 +88,7 @@ static bp_status copy_array(const void *from, size_t count, size_t element_bytes
 }
 
 /* Requests of one unit are neighbours: they share the copy of its name. */
-static bp_status copy_names(bp_plan *plan)
+static bp_status plan_copy_names(bp_plan *plan)
 {
     const char *before = NULL, *copy = NULL;
     for (size_t i = 0; i < plan->request_count; i++) {
@@ -104,7 +104,7 @@ static bp_status copy_names(bp_plan *plan)
     return BP_OK;
 }
 
-static bp_status fill(bp_plan *plan, const bp_plan_info *info)
+static bp_status plan_fill(bp_plan *plan, const bp_plan_info *info)
 {
     plan->info = *info;
     plan->info.model = plan->info.infeasible_because = "";
@@ -122,7 +122,7 @@ static bp_status fill(bp_plan *plan, const bp_plan_info *info)
     BP_TRY(copy_array(info->requests, info->request_count, sizeof *info->requests, &memory));
     plan->requests = memory;
     plan->request_count = info->request_count;
-    BP_TRY(copy_names(plan));
+    BP_TRY(plan_copy_names(plan));
     bp_plan_publish(plan);
     for (size_t i = 0; i < info->option_count; i++)
         BP_TRY(bp_plan_set_option(plan, info->options[i].key, info->options[i].value));
@@ -136,7 +136,7 @@ bp_status bp_plan_from_info(const bp_plan_info *info, bp_plan **plan)
     BP_TRY(check_info(info));
     bp_plan *made;
     BP_TRY(bp_plan_new(&made));
-    bp_status status = fill(made, info);
+    bp_status status = plan_fill(made, info);
     if (status != BP_OK) {
         bp_plan_destroy(&made);
         return status;

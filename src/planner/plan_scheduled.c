@@ -34,7 +34,7 @@ static uint32_t witness_step(const bp_assembly *a, const bp_scheduled_pool *pool
 }
 
 /* The bound is what is live in one step, or, where overlap windows add conflicts, a larger set of requests in conflict. */
-static bp_status find_bound(bp_assembly *a, const bp_scheduled_pool *pool, bp_plan_role *role)
+static bp_status plan_scheduled_find_bound(bp_assembly *a, const bp_scheduled_pool *pool, bp_plan_role *role)
 {
     bp_bound live;
     BP_TRY(bp_bound_of(a->buckets, a->schedule, role->roles, a->config->alignment, NULL, NULL, &live));
@@ -61,7 +61,7 @@ static bp_status add_pool(bp_assembly *a, uint32_t roles, const bp_scheduled_poo
                          .optimal = pool->result.optimal != 0,
                          .method = pool->result.method};
     BP_TRY(count_live_units(a, roles, &role.live_units));
-    BP_TRY(find_bound(a, pool, &role));
+    BP_TRY(plan_scheduled_find_bound(a, pool, &role));
     for (size_t i = 0; i < pool->count; i++)
         bp_place_request(a->plan, pool->requests[i], pool->offsets[i]);
     if (pool->count > 0)

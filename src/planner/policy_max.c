@@ -78,8 +78,8 @@ static void sort_ranked(ranked *items, ranked *spare, size_t count)
         memcpy(items, from, count * sizeof *items);
 }
 
-static bp_status enter(const bp_policy_input *input, uint32_t request, size_t rank, uint32_t copy, rank_table *ranks,
-                       bp_role_layout *layout)
+static bp_status policy_max_enter(const bp_policy_input *input, uint32_t request, size_t rank, uint32_t copy,
+                                  rank_table *ranks, bp_role_layout *layout)
 {
     uint8_t dtype = input->buckets->requests[request].dtype;
     if (rank == ranks->counts[dtype]) {
@@ -123,7 +123,7 @@ static bp_status rank_tenants(const bp_policy_input *input, const uint32_t *copi
             }
             sort_ranked(scratch, scratch + tenant->request_count, count);
             for (size_t rank = 0; rank < count; rank++)
-                BP_TRY(enter(input, scratch[rank].request, rank, copies[t], ranks, layout));
+                BP_TRY(policy_max_enter(input, scratch[rank].request, rank, copies[t], ranks, layout));
         }
     }
     return BP_OK;

@@ -7,7 +7,7 @@
 #include "planner/schedule.h"
 
 /* The requests of (unit, role), NULL when there are none. Groups are sorted by unit, then role. */
-static const bp_request_group *find_group(const bp_buckets *buckets, uint32_t unit, uint32_t role)
+static const bp_request_group *recorded_schedule_find_group(const bp_buckets *buckets, uint32_t unit, uint32_t role)
 {
     size_t low = 0, high = buckets->group_count;
     while (low < high) {
@@ -103,7 +103,7 @@ static bp_status apply_event(recording *r, size_t at, const bp_model_event *even
     const char *unit = buckets->units[event->unit].name;
     if (event->role >= BP_ROLE_COUNT || !(r->roles & BP_ROLE_BIT(event->role)))
         return BP_OK; /* of a role that is not planned */
-    const bp_request_group *group = find_group(buckets, (uint32_t)event->unit, event->role);
+    const bp_request_group *group = recorded_schedule_find_group(buckets, (uint32_t)event->unit, event->role);
     if (group == NULL)
         return bp_fail(BP_ERR_SCHEDULE, "event %zu: unit %s has no bucket in role %s", at, unit,
                        bp_role_name((bp_role)event->role));
@@ -120,7 +120,7 @@ static bp_status apply_event(recording *r, size_t at, const bp_model_event *even
     return BP_OK;
 }
 
-static int by_request(const void *a, const void *b)
+static int recorded_schedule_by_request(const void *a, const void *b)
 {
     const found_interval *x = a, *y = b;
     if (x->request != y->request)
@@ -144,7 +144,7 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
                               "is never followed by a release");
     }
     if (r->count > 0)
-        qsort(r->found, r->count, sizeof *r->found, by_request);
+        qsort(r->found, r->count, sizeof *r->found, recorded_schedule_by_request);
     const bp_request_group *group = buckets->groups;
     size_t at = 0;
     for (uint32_t i = 0; i < buckets->request_count; i++) {

@@ -71,7 +71,7 @@ bp_status bp_schedule_add_use(bp_schedule *s, const bp_use *use)
     return BP_OK;
 }
 
-static int by_begin(const void *a, const void *b)
+static int schedule_by_begin(const void *a, const void *b)
 {
     const bp_use *x = a, *y = b;
     if (x->begin != y->begin)
@@ -102,7 +102,7 @@ bp_status bp_schedule_close_span(bp_schedule *s)
 {
     bp_span *span = &s->spans[s->span_count - 1];
     if (s->use_count > 1)
-        qsort(s->uses, s->use_count, sizeof *s->uses, by_begin);
+        qsort(s->uses, s->use_count, sizeof *s->uses, schedule_by_begin);
     for (size_t i = 0; i < s->use_count; i++)
         BP_TRY(add_interval(s, span, &s->uses[i]));
     return BP_OK;

@@ -26,7 +26,7 @@ static bool is_in(const placing *p, uint32_t request)
     return (p->roles & BP_ROLE_BIT(r->role)) != 0 && r->bytes > 0;
 }
 
-static bp_status add_items(placing *p)
+static bp_status scheduled_pool_add_items(placing *p)
 {
     const bp_schedule *s = p->schedule;
     for (size_t i = 0; i < s->span_count; i++) {
@@ -175,7 +175,7 @@ static bp_status pack(placing *p)
     BP_TRY(bp_new_array(requests, sizeof *p->item_of, &memory));
     p->item_of = memory;
     BP_TRY(bp_packing_create(&p->packing));
-    BP_TRY(add_items(p));
+    BP_TRY(scheduled_pool_add_items(p));
     BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->offsets, &memory));
     p->pool->offsets = memory;
     BP_TRY(bp_new_array(p->pool->count, sizeof *p->known, &memory));

@@ -8,19 +8,19 @@
 
 /* ---- from spans to tenants ------------------------------------------------------------------------------------------ */
 
-static int by_begin(const void *a, const void *b)
+static int tenants_by_begin(const void *a, const void *b)
 {
     const bp_interval *x = a, *y = b;
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
 /* Sorts and merges the newest tenant's intervals, which are the last `count` of `*used`. */
-static void merge_intervals(bp_interval *intervals, uint32_t first, uint32_t *used)
+static void tenants_merge_intervals(bp_interval *intervals, uint32_t first, uint32_t *used)
 {
     uint32_t count = *used - first, kept = 0;
     bp_interval *mine = intervals + first;
     if (count > 1)
-        qsort(mine, count, sizeof *mine, by_begin);
+        qsort(mine, count, sizeof *mine, tenants_by_begin);
     for (uint32_t i = 0; i < count; i++) {
         if (kept > 0 && mine[i].begin <= mine[kept - 1].end)
             mine[kept - 1].end = mine[i].end > mine[kept - 1].end ? mine[i].end : mine[kept - 1].end;
@@ -31,8 +31,8 @@ static void merge_intervals(bp_interval *intervals, uint32_t first, uint32_t *us
 }
 
 /* With the tails of overlap windows: copies are not shared where an acquire would wait. */
-static void collect(const bp_buckets *buckets, const bp_schedule *schedule, const bp_tail *tails, size_t tail_count,
-                    bp_tenants *t)
+static void tenants_collect(const bp_buckets *buckets, const bp_schedule *schedule, const bp_tail *tails,
+                            size_t tail_count, bp_tenants *t)
 {
     uint32_t used = 0;
     size_t span = 0, tail = 0;
@@ -54,7 +54,7 @@ static void collect(const bp_buckets *buckets, const bp_schedule *schedule, cons
         }
         if (used == first)
             continue;
-        merge_intervals(t->intervals, first, &used);
+        tenants_merge_intervals(t->intervals, first, &used);
         t->tenants[t->count++] = (bp_tenant){group->unit, group->first, group->count, first, used - first};
     }
 }
@@ -99,7 +99,7 @@ bp_status bp_tenants_init(const bp_buckets *buckets, const bp_schedule *schedule
     }
     if (status == BP_OK) {
         tenants->intervals = memory;
-        collect(buckets, schedule, tails, tail_count, tenants);
+        tenants_collect(buckets, schedule, tails, tail_count, tenants);
         status = bp_tenants_count_live(tenants);
     }
     free(tails);
@@ -140,7 +140,7 @@ static uint64_t word_mask(uint32_t begin, uint32_t end, size_t w)
 }
 
 /* Takes the tenant's steps in a copy; false, and nothing taken, when another tenant has one of them. */
-static bool take(occupancy *o, const bp_tenant *tenant, uint32_t copy)
+static bool tenants_take(occupancy *o, const bp_tenant *tenant, uint32_t copy)
 {
     const bp_interval *intervals = o->tenants->intervals + tenant->first_interval;
     for (uint32_t i = 0; i < tenant->interval_count; i++) {
@@ -156,7 +156,7 @@ static bool take(occupancy *o, const bp_tenant *tenant, uint32_t copy)
     return true;
 }
 
-static void give_back(occupancy *o, const bp_tenant *tenant, uint32_t copy)
+static void tenants_give_back(occupancy *o, const bp_tenant *tenant, uint32_t copy)
 {
     const bp_interval *intervals = o->tenants->intervals + tenant->first_interval;
     for (uint32_t i = 0; i < tenant->interval_count; i++) {
@@ -180,11 +180,11 @@ static bp_status assign_greedily(occupancy *o)
 {
     for (size_t t = 0; t < o->tenants->count; t++) {
         uint32_t copy = 0;
-        while (copy < o->copies && !take(o, &o->tenants->tenants[t], copy))
+        while (copy < o->copies && !tenants_take(o, &o->tenants->tenants[t], copy))
             copy++;
         if (copy == o->copies) {
             BP_TRY(add_copy(o));
-            take(o, &o->tenants->tenants[t], copy);
+            tenants_take(o, &o->tenants->tenants[t], copy);
         }
         o->copy_of_tenant[t] = copy;
     }
@@ -203,7 +203,7 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
         memset(o->taken[copy], 0, o->words * sizeof **o->taken);
     while (depth < count && o->trials_left > 0) {
         uint32_t most = o->in_use[depth] + 1 < copies ? o->in_use[depth] + 1 : copies;
-        while (next < most && o->trials_left > 0 && !take(o, &tenants[depth], next)) {
+        while (next < most && o->trials_left > 0 && !tenants_take(o, &tenants[depth], next)) {
             next++;
             o->trials_left--;
         }
@@ -219,7 +219,7 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
             return false;
         } else {
             depth--;
-            give_back(o, &tenants[depth], copy_of[depth]);
+            tenants_give_back(o, &tenants[depth], copy_of[depth]);
             next = copy_of[depth] + 1;
         }
     }

@@ -16,7 +16,7 @@ bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size)
     return bp_struct_init("bp_schedule_config_init", config, size, &schedule_defaults, sizeof schedule_defaults);
 }
 
-static bp_status check_config(const bp_schedule_config *c)
+static bp_status training_schedule_check_config(const bp_schedule_config *c)
 {
     if (c->grad_units == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
@@ -101,7 +101,7 @@ static bp_status link_children(const bp_buckets *buckets, run_order *order)
 /* Hostile models repeat units that nest thousands of others. */
 #define MOST_RUNS (1u << 24)
 
-static bp_status add_run(run_order *order, uint32_t unit)
+static bp_status training_schedule_add_run(run_order *order, uint32_t unit)
 {
     if (!order->holds_memory[unit])
         return BP_OK;
@@ -120,7 +120,7 @@ static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, ui
     uint32_t unit = top;
     size_t first = order->count;
     for (;;) {
-        BP_TRY(add_run(order, unit));
+        BP_TRY(training_schedule_add_run(order, unit));
         if (order->child[unit] != NO_RUN) {
             unit = order->child[unit];
             continue;
@@ -208,7 +208,7 @@ typedef struct time_axis {
 /* Steps of hostile models that are still planned: 2^24 runs there and back. */
 #define MOST_STEPS (1u << 25)
 
-static void append(time_axis *axis, bool forward, bool backward, bool evaluation)
+static void training_schedule_append(time_axis *axis, bool forward, bool backward, bool evaluation)
 {
     axis->passes[axis->count++] = (axis_pass){.forward = forward, .backward = backward, .evaluation = evaluation};
 }
@@ -221,19 +221,19 @@ static void append_training(time_axis *axis, const bp_schedule_config *config)
 {
     uint32_t in_flight = config->microbatches > 1 ? 2 : 1;
     if (in_flight == 1 && !config->combined) {
-        append(axis, true, false, false);
-        append(axis, false, true, false);
+        training_schedule_append(axis, true, false, false);
+        training_schedule_append(axis, false, true, false);
         return;
     }
     for (uint32_t i = 0; i < in_flight; i++)
-        append(axis, true, false, false);
+        training_schedule_append(axis, true, false, false);
     for (uint32_t i = 0; i < in_flight; i++) {
-        append(axis, true, config->combined, false);
+        training_schedule_append(axis, true, config->combined, false);
         if (!config->combined)
-            append(axis, false, true, false);
+            training_schedule_append(axis, false, true, false);
     }
     for (uint32_t i = 0; i < in_flight; i++)
-        append(axis, false, true, false);
+        training_schedule_append(axis, false, true, false);
 }
 
 static bp_status add_pass_steps(const run_order *order, const axis_pass *pass, bp_schedule *s)
@@ -262,7 +262,7 @@ static bp_status init_time_axis(const run_order *order, const bp_schedule_config
     if (config->passes != BP_PASSES_EVAL)
         append_training(axis, config);
     if (config->passes != BP_PASSES_TRAIN)
-        append(axis, true, false, true);
+        training_schedule_append(axis, true, false, true);
     uint32_t outside = config->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR;
     uint64_t steps = 0;
     for (uint32_t i = 0; i < axis->count; i++) {
@@ -447,7 +447,7 @@ static bp_status add_backward(generator *g, const bp_request_group *group, const
     return BP_OK;
 }
 
-static bp_status add_live(generator *g, const bp_request_group *group, liveness live)
+static bp_status training_schedule_add_live(generator *g, const bp_request_group *group, liveness live)
 {
     uint32_t steps = (uint32_t)g->schedule->step_count;
     if (live == LIVE_ALWAYS)
@@ -466,7 +466,7 @@ static bp_status add_live(generator *g, const bp_request_group *group, liveness 
     return BP_OK;
 }
 
-static bp_status add_group(generator *g, const bp_request_group *group)
+static bp_status training_schedule_add_group(generator *g, const bp_request_group *group)
 {
     uint32_t end = group->first + group->count;
     for (uint32_t first = group->first; first < end;) {
@@ -475,7 +475,7 @@ static bp_status add_group(generator *g, const bp_request_group *group)
         while (next < end && liveness_of(g, next) == live)
             next++;
         BP_TRY(bp_schedule_add_span(g->schedule, first, next - first, first == group->first));
-        BP_TRY(add_live(g, group, live));
+        BP_TRY(training_schedule_add_live(g, group, live));
         BP_TRY(bp_schedule_close_span(g->schedule));
         first = next;
     }
@@ -489,7 +489,7 @@ static bp_status generate(generator *g)
     BP_TRY(init_run_order(g->buckets, &g->order));
     BP_TRY(init_time_axis(&g->order, g->config, g->schedule, &g->axis));
     for (size_t i = 0; i < g->buckets->group_count; i++)
-        BP_TRY(add_group(g, &g->buckets->groups[i]));
+        BP_TRY(training_schedule_add_group(g, &g->buckets->groups[i]));
     return bp_schedule_finish(g->schedule);
 }
 
@@ -500,7 +500,7 @@ bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedu
     if (buckets == NULL || schedule == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_training: needs buckets and an output");
     BP_TRY(bp_struct_read("bp_schedule_create_training", given, false, &config, sizeof config));
-    BP_TRY(check_config(&config));
+    BP_TRY(training_schedule_check_config(&config));
     generator g = {.buckets = buckets, .config = &config};
     BP_TRY(bp_schedule_new(buckets->request_count, &g.schedule));
     bp_status status = generate(&g);

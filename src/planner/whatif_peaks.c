@@ -82,7 +82,7 @@ static void merge_holders(bp_peaks *made, size_t first, bp_peak *peak)
 /* ---- sums of steps --------------------------------------------------------------------------------------------------- */
 
 /* Numbers of which different sets have different sums: those of the splitmix64 generator. */
-static uint64_t number_of(uint64_t index)
+static uint64_t whatif_peaks_number_of(uint64_t index)
 {
     uint64_t z = (index + 1) * UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -111,8 +111,8 @@ static void add_changes(finder *f, size_t index, uint64_t bytes, bool holds)
         step_sums *begin = &f->steps[live->begin], *end = &f->steps[live->end];
         begin->live += bytes;
         end->live -= bytes;
-        begin->set += number_of(index);
-        end->set -= number_of(index);
+        begin->set += whatif_peaks_number_of(index);
+        end->set -= whatif_peaks_number_of(index);
         begin->holding += holds;
         end->holding -= holds;
     }
@@ -170,7 +170,7 @@ static void look_elsewhere(finder *f, uint32_t holding, bp_peak *peak)
 
 /* ---- a peak ---------------------------------------------------------------------------------------------------------- */
 
-static bp_status add_live(finder *f, const bp_peak *peak)
+static bp_status whatif_peaks_add_live(finder *f, const bp_peak *peak)
 {
     for (size_t i = 0; i < f->schedule->span_count; i++) {
         const bp_span *span = &f->schedule->spans[i];
@@ -200,8 +200,7 @@ static bp_status find_peak(finder *f, const bp_plan_role *role, bp_peak *peak)
 {
     uint32_t holding;
     size_t first = f->made->holder_count;
-    *peak = (bp_peak){
-        .roles = role->roles, .step = role->lower_bound_step, .bytes = role->lower_bound_bytes};
+    *peak = (bp_peak){.roles = role->roles, .step = role->lower_bound_step, .bytes = role->lower_bound_bytes};
     if (peak->bytes == 0)
         return BP_OK;
     BP_TRY(sum_steps(f, peak, &holding));
@@ -212,7 +211,7 @@ static bp_status find_peak(finder *f, const bp_plan_role *role, bp_peak *peak)
                        (unsigned long long)peak->bytes, peak->step);
     if (of_step)
         look_elsewhere(f, holding, peak);
-    BP_TRY(of_step ? add_live(f, peak) : add_witnesses(f, role));
+    BP_TRY(of_step ? whatif_peaks_add_live(f, peak) : add_witnesses(f, role));
     merge_holders(f->made, first, peak);
     return BP_OK;
 }

@@ -28,7 +28,7 @@ typedef struct play {
 
 /* ---- blocks and slabs ----------------------------------------------------------------------------------------------- */
 
-static void tell_block(const play *p, const part *t, uint32_t id, bool begins)
+static void play_tell_block(const play *p, const part *t, uint32_t id, bool begins)
 {
     const bp_entry *r = &t->scene->pool->entries[id];
     const bp_live_note *hold = &t->holds[id];
@@ -59,14 +59,14 @@ static bool has_memory(const part *t, uint32_t id)
 static void end_block(const play *p, const part *t, uint32_t id)
 {
     if (t->shown[id])
-        tell_block(p, t, id, false);
+        play_tell_block(p, t, id, false);
     t->from_before[id] = false;
 }
 
 static void begin_block(const play *p, const part *t, uint32_t id)
 {
     if (!t->shown[id] && has_memory(t, id))
-        tell_block(p, t, id, true);
+        play_tell_block(p, t, id, true);
 }
 
 /* Blocks that stay held lose their memory with the slab, and get it back with it. */
@@ -194,7 +194,7 @@ static uint64_t begin_of(const bp_scene *scene)
     return begin;
 }
 
-static void run(play *p, const bp_scene *scene)
+static void play_run(play *p, const bp_scene *scene)
 {
     p->begin_ns = begin_of(scene);
     for (size_t i = 0; i < p->count; i++)
@@ -225,7 +225,7 @@ static bp_status init_part(const bp_scene_pool *scene, part *t)
     return BP_OK;
 }
 
-static bp_status init(const bp_scene *scene, uint32_t device, play *p)
+static bp_status play_init(const bp_scene *scene, uint32_t device, play *p)
 {
     void *memory;
     BP_TRY(bp_new_array(scene->count, sizeof *p->parts, &memory));
@@ -240,9 +240,9 @@ static bp_status init(const bp_scene *scene, uint32_t device, play *p)
 bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *audience)
 {
     play p = {.audience = audience};
-    bp_status status = init(scene, device, &p);
+    bp_status status = play_init(scene, device, &p);
     if (status == BP_OK)
-        run(&p, scene);
+        play_run(&p, scene);
     for (size_t i = 0; i < p.count; i++) {
         free(p.parts[i].holds);
         free(p.parts[i].shown);

@@ -20,7 +20,7 @@ bp_status bp_profile_config_init(bp_profile_config *config, size_t size)
 
 /* ---- what was configured -------------------------------------------------------------------------------------------- */
 
-static bp_status check_config(const bp_profile_config *c)
+static bp_status profile_check_config(const bp_profile_config *c)
 {
     if (c->directory != NULL && c->directory[0] == '\0')
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: directory is empty; \".\" is the current one");
@@ -135,7 +135,7 @@ static bp_status add_pools(bp_pool *const *pools, size_t count, const bp_profile
     return BP_OK;
 }
 
-static void destroy(bp_profile *profile)
+static void profile_destroy(bp_profile *profile)
 {
     for (size_t i = profile->count; i-- > 0;)
         bp_profiled_finish(&profile->pools[i]);
@@ -156,7 +156,7 @@ bp_status bp_profile_create(bp_pool *const *pools, size_t count, const bp_profil
                        "bp_profile_create: needs at least one pool and a place for the profile");
     BP_TRY(bp_struct_read("bp_profile_create", config, true, &own, sizeof own));
     config = &own;
-    BP_TRY(check_config(config));
+    BP_TRY(profile_check_config(config));
     BP_TRY(check_pools(pools, count));
     for (size_t i = 0; i < count; i++)
         BP_TRY(bp_device_check(pools[i]->device, "bp_profile_create"));
@@ -168,7 +168,7 @@ bp_status bp_profile_create(bp_pool *const *pools, size_t count, const bp_profil
     if (status == BP_OK)
         status = add_pools(pools, count, config, made);
     if (status != BP_OK) {
-        destroy(made);
+        profile_destroy(made);
         return status;
     }
     *profile = made;
@@ -185,5 +185,5 @@ void bp_profile_destroy(bp_profile **profile)
         return;
     if (p->open != BP_OPEN_NOTHING)
         (void)bp_profile_stop(p);
-    destroy(p);
+    profile_destroy(p);
 }

@@ -77,7 +77,7 @@ static bp_status gain(void *user, uint32_t slab, void *address, uint64_t bytes)
     return BP_OK;
 }
 
-static void lose(void *user, uint32_t slab, void *address, uint64_t bytes)
+static void recording_lose(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     (void)address;
     (void)bytes;
@@ -91,11 +91,11 @@ static void pool_gone(void *user)
     p->pool = NULL;
 }
 
-static const bp_slab_callbacks callbacks = {.attach = gain, .detach = lose, .gone = pool_gone};
+static const bp_slab_callbacks callbacks = {.attach = gain, .detach = recording_lose, .gone = pool_gone};
 
 /* ---- a pool --------------------------------------------------------------------------------------------------------- */
 
-static bp_status make_arrays(bp_profiled *p)
+static bp_status recording_make_arrays(bp_profiled *p)
 {
     void *memory;
     size_t slabs = p->pool->slabs.count;
@@ -117,7 +117,7 @@ bp_status bp_profiled_init(bp_profiled *profiled, uint64_t entries)
     bp_pool *pool = profiled->pool;
     if (pool->profiled)
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has a profile already: destroy that first", pool->info.name);
-    BP_TRY(make_arrays(profiled));
+    BP_TRY(recording_make_arrays(profiled));
     BP_TRY(bp_recorder_create((size_t)entries, true, &profiled->recorder));
     BP_TRY(bp_pool_attach(pool, &callbacks, profiled));
     profiled->attached = pool->profiled = true;
@@ -125,7 +125,7 @@ bp_status bp_profiled_init(bp_profiled *profiled, uint64_t entries)
 }
 
 /* Cannot refuse: what a capture or the seal of the pool forbids others is only a list of the pool's here. */
-static void leave(bp_profiled *p)
+static void recording_leave(bp_profiled *p)
 {
     if (p->pool == NULL || !p->attached)
         return;
@@ -135,7 +135,7 @@ static void leave(bp_profiled *p)
 
 void bp_profiled_finish(bp_profiled *profiled)
 {
-    leave(profiled);
+    recording_leave(profiled);
     bp_recorder_destroy(&profiled->recorder);
     free(profiled->resident);
     free(profiled->resident_first);

@@ -54,7 +54,7 @@ static void write_no_frames(bp_output *o)
 
 /* ---- segments ------------------------------------------------------------------------------------------------------- */
 
-static uint64_t number_of(const void *address)
+static uint64_t snapshot_number_of(const void *address)
 {
     return (uint64_t)(uintptr_t)address;
 }
@@ -145,23 +145,24 @@ static void write_segment(bp_output *o, const range *r, const held *blocks, size
 }
 
 /* What is live in slabs, sorted into `blocks`. */
-static size_t collect(const bp_scene_pool *s, held *blocks)
+static size_t snapshot_collect(const bp_scene_pool *s, held *blocks)
 {
     size_t count = 0;
     for (uint32_t id = 0; id < s->count; id++) {
         const bp_entry *r = &s->pool->entries[id];
         if (s->now[id].live && r->bytes > 0 && r->kind != BP_KIND_DYNAMIC)
-            blocks[count++] = (held){number_of(s->now[id].address), r->bytes, id};
+            blocks[count++] = (held){snapshot_number_of(s->now[id].address), r->bytes, id};
     }
     qsort(blocks, count, sizeof *blocks, compare_held);
     return count;
 }
 
-static void write_slabs(bp_output *o, bp_pickle_list *list, const bp_scene_pool *s, const held *blocks, size_t count)
+static void snapshot_write_slabs(bp_output *o, bp_pickle_list *list, const bp_scene_pool *s, const held *blocks,
+                                 size_t count)
 {
     for (uint32_t i = 0; i < s->pool->slabs.count; i++) {
         const bp_slab *slab = &s->pool->slabs.slabs[i];
-        const range r = {.scene = s, .address = number_of(slab->address), .bytes = slab->bytes, .slab = i};
+        const range r = {.scene = s, .address = snapshot_number_of(slab->address), .bytes = slab->bytes, .slab = i};
         size_t first = 0, end;
         while (first < count && blocks[first].address < r.address)
             first++;
@@ -180,7 +181,7 @@ static void write_dynamic(bp_output *o, bp_pickle_list *list, const bp_scene_poo
         const bp_entry *bound = &s->pool->entries[id];
         if (!s->now[id].live || bound->kind != BP_KIND_DYNAMIC || bound->bytes == 0)
             continue;
-        const held block = {number_of(s->now[id].address), bound->bytes, id};
+        const held block = {snapshot_number_of(s->now[id].address), bound->bytes, id};
         const range r = {.scene = s,
                          .address = block.address,
                          .bytes = block.bytes,
@@ -201,7 +202,7 @@ static bp_status write_segments(const bp_scene *scene, bp_output *o)
         const bp_scene_pool *s = &scene->pools[i];
         BP_TRY(bp_new_array(s->count, sizeof(held), &memory));
         held *blocks = memory;
-        write_slabs(o, &list, s, blocks, collect(s, blocks));
+        snapshot_write_slabs(o, &list, s, blocks, snapshot_collect(s, blocks));
         write_dynamic(o, &list, s);
         free(blocks);
     }
@@ -225,7 +226,7 @@ static void begin_entry(tracing *t, const char *action, const void *address, uin
     bp_pickle_item(o, &t->list);
     bp_pickle_begin_dict(o);
     bp_pickle_member_string(o, "action", action);
-    bp_pickle_member_number(o, "addr", number_of(address));
+    bp_pickle_member_number(o, "addr", snapshot_number_of(address));
     bp_pickle_member_number(o, "size", bytes);
     bp_pickle_member_number(o, "stream", stream);
     bp_pickle_key(o, "time_us");

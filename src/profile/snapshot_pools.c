@@ -78,7 +78,7 @@ static bp_status write_statistics(bp_output *o, const bp_pool *pool)
     return BP_OK;
 }
 
-static void write_slabs(bp_output *o, const bp_scene_pool *s)
+static void snapshot_pools_write_slabs(bp_output *o, const bp_scene_pool *s)
 {
     bp_pickle_list list;
     bp_pickle_key(o, "slabs");
@@ -225,7 +225,7 @@ static bp_status write_pool(bp_output *o, const bp_scene_pool *s)
     bp_pickle_member_string(o, "device", bp_device_name(s->pool->device));
     write_plan(o, &s->of->plan);
     BP_TRY(write_statistics(o, s->pool));
-    write_slabs(o, s);
+    snapshot_pools_write_slabs(o, s);
     BP_TRY(write_requests(o, s));
     BP_TRY(write_streams(o, s));
     write_live(o, s);

@@ -124,7 +124,7 @@ static bp_status write_files(bp_profile *p)
 /* ---- steps ---------------------------------------------------------------------------------------------------------- */
 
 /* Ends what is open, and writes it. */
-static bp_status finish(bp_profile *p)
+static bp_status steps_finish(bp_profile *p)
 {
     bp_status status = BP_OK;
     p->open = BP_OPEN_NOTHING;
@@ -137,7 +137,7 @@ static bp_status finish(bp_profile *p)
     return status;
 }
 
-static bp_status begin(bp_profile *p, bp_open open)
+static bp_status steps_begin(bp_profile *p, bp_open open)
 {
     if (p->records)
         BP_TRY(bp_profile_begin(p));
@@ -146,7 +146,7 @@ static bp_status begin(bp_profile *p, bp_open open)
     return BP_OK;
 }
 
-static bool is_chosen(const bp_profile *p, uint64_t step)
+static bool steps_is_chosen(const bp_profile *p, uint64_t step)
 {
     for (size_t i = 0; i < p->step_count; i++) {
         if (p->steps[i] == step)
@@ -166,13 +166,13 @@ bp_status bp_profile_step(bp_profile *profile, uint64_t step)
     if (profile == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_step: no profile");
     BP_TRY(check_process(profile, "bp_profile_step"));
-    bp_status written = profile->open == BP_OPEN_STEP ? finish(profile) : BP_OK, begun = BP_OK;
+    bp_status written = profile->open == BP_OPEN_STEP ? steps_finish(profile) : BP_OK, begun = BP_OK;
     for (size_t i = 0; i < profile->count; i++) {
         if (profile->pools[i].pool != NULL)
             bp_pool_set_step(profile->pools[i].pool, step);
     }
-    if (profile->open == BP_OPEN_NOTHING && is_chosen(profile, step))
-        begun = begin(profile, BP_OPEN_STEP);
+    if (profile->open == BP_OPEN_NOTHING && steps_is_chosen(profile, step))
+        begun = steps_begin(profile, BP_OPEN_STEP);
     if (begun == BP_OK && profile->open == BP_OPEN_STEP)
         profile->step = step;
     return begun != BP_OK ? begun : written;
@@ -189,7 +189,7 @@ bp_status bp_profile_start(bp_profile *profile, const char *label)
                        (unsigned long long)profile->step);
     if (profile->open == BP_OPEN_LABEL)
         return bp_fail(BP_ERR_SCHEDULE, "bp_profile_start: %s is being recorded already", profile->label);
-    BP_TRY(begin(profile, BP_OPEN_LABEL));
+    BP_TRY(steps_begin(profile, BP_OPEN_LABEL));
     memcpy(profile->label, label, strlen(label) + 1);
     return BP_OK;
 }
@@ -201,7 +201,7 @@ bp_status bp_profile_stop(bp_profile *profile)
     BP_TRY(check_process(profile, "bp_profile_stop"));
     if (profile->open == BP_OPEN_NOTHING)
         return bp_fail(BP_ERR_SCHEDULE, "bp_profile_stop: nothing is being recorded");
-    return finish(profile);
+    return steps_finish(profile);
 }
 
 const bp_profile_info *bp_profile_get_info(const bp_profile *profile)

@@ -27,7 +27,7 @@ static bp_status stream_of(bp_torch_arena *arena, uint64_t native, bp_stream **s
 /* ---- segments --------------------------------------------------------------------------------------------------------- */
 
 /* Rather where the host need not wait. */
-static bp_status find(const bp_torch_arena *arena, uint64_t bytes, bool captured, size_t *first)
+static bp_status arena_find(const bp_torch_arena *arena, uint64_t bytes, bool captured, size_t *first)
 {
     uint64_t largest;
     const bp_torch_piece_state most = captured ? BP_TORCH_CLEAN : BP_TORCH_UNKNOWN;
@@ -54,7 +54,7 @@ static bool must_synchronize(const bp_torch_pieces *pieces, size_t first, uint64
 }
 
 /* The stream waits for whom the pieces wait for. */
-static bp_status order(bp_torch_arena *arena, size_t first, uint64_t bytes, bp_stream *stream)
+static bp_status arena_order(bp_torch_arena *arena, size_t first, uint64_t bytes, bp_stream *stream)
 {
     size_t count = bp_torch_pieces_span(&arena->pieces, first, bytes);
     for (size_t i = first; i < first + count; i++) {
@@ -85,13 +85,13 @@ bp_status bp_torch_arena_allocate(bp_torch_arena *arena, uint64_t bytes, uint64_
                        bytes == 0 ? "0 bytes" : "more than 64 bits");
     BP_TRY(stream_of(arena, native, &stream));
     BP_TRY(bp_stream_capture_of(stream, &capture));
-    BP_TRY(find(arena, bytes, capture != 0, &first));
+    BP_TRY(arena_find(arena, bytes, capture != 0, &first));
     if (must_synchronize(&arena->pieces, first, bytes)) {
         BP_TRY(bp_device_synchronize(arena->device));
         bp_torch_pieces_clean(&arena->pieces);
-        BP_TRY(find(arena, bytes, false, &first));
+        BP_TRY(arena_find(arena, bytes, false, &first));
     }
-    BP_TRY(order(arena, first, bytes, stream));
+    BP_TRY(arena_order(arena, first, bytes, stream));
     BP_TRY(bp_torch_pieces_take(&arena->pieces, first, bytes));
     arena->pieces.pieces[first].captured = capture != 0;
     count_live(&arena->statistics, bytes);
@@ -187,7 +187,7 @@ static bp_status hold(bp_torch_arena *arena)
     return BP_OK;
 }
 
-static bp_status find_memory(bp_torch_arena *arena, const bp_torch_config *config)
+static bp_status arena_find_memory(bp_torch_arena *arena, const bp_torch_config *config)
 {
     if (arena->pool != NULL)
         return hold(arena);
@@ -198,7 +198,7 @@ static bp_status find_memory(bp_torch_arena *arena, const bp_torch_config *confi
     return BP_OK;
 }
 
-static void give_back(bp_torch_arena *arena)
+static void arena_give_back(bp_torch_arena *arena)
 {
     for (size_t i = arena->import_count; i-- > 0;)
         bp_stream_destroy(&arena->imports[i].stream);
@@ -229,11 +229,11 @@ bp_status bp_torch_arena_create(const bp_torch_config *config, bp_torch_arena **
     }
     status = check_ordinal(made);
     if (status == BP_OK)
-        status = find_memory(made, config);
+        status = arena_find_memory(made, config);
     if (status == BP_OK)
         status = bp_torch_pieces_init(&made->pieces, made->statistics.bytes);
     if (status != BP_OK) {
-        give_back(made);
+        arena_give_back(made);
         return status;
     }
     *arena = made;
@@ -243,6 +243,6 @@ bp_status bp_torch_arena_create(const bp_torch_config *config, bp_torch_arena **
 bp_status bp_torch_arena_destroy(bp_torch_arena *arena)
 {
     BP_TRY(bp_device_synchronize(arena->device));
-    give_back(arena);
+    arena_give_back(arena);
     return BP_OK;
 }

@@ -77,7 +77,7 @@ static void join(bp_torch_pieces *pieces, size_t first, size_t count)
     pieces->count -= count - 1;
 }
 
-static void split(bp_torch_pieces *pieces, size_t index, uint64_t bytes)
+static void pieces_split(bp_torch_pieces *pieces, size_t index, uint64_t bytes)
 {
     bp_torch_piece *piece = &pieces->pieces[index];
     memmove(piece + 1, piece, (pieces->count - index) * sizeof *piece);
@@ -94,7 +94,7 @@ bp_status bp_torch_pieces_take(bp_torch_pieces *pieces, size_t first, uint64_t b
     const bp_torch_piece *last = &pieces->pieces[first + count - 1];
     uint64_t of_last = pieces->pieces[first].offset + bytes - last->offset;
     if (of_last < last->bytes)
-        split(pieces, first + count - 1, of_last);
+        pieces_split(pieces, first + count - 1, of_last);
     join(pieces, first, count);
     pieces->pieces[first].state = BP_TORCH_LIVE;
     pieces->pieces[first].captured = false;

@@ -69,7 +69,7 @@ static bp_status check_index(const char *function, int ordinal)
     return BP_OK;
 }
 
-static bp_status check(const bp_torch_config *config)
+static bp_status serving_check(const bp_torch_config *config)
 {
     BP_TRY(check_index("bp_torch_serve", config->ordinal));
     if ((config->pool == NULL) == (config->bytes == 0) || (config->pool != NULL && config->device != NULL))
@@ -84,7 +84,7 @@ bp_status bp_torch_serve(const bp_torch_config *config)
     bp_torch_config own = torch_config_defaults;
     BP_TRY(bp_struct_read("bp_torch_serve", config, false, &own, sizeof own));
     config = &own;
-    BP_TRY(check(config));
+    BP_TRY(serving_check(config));
     BP_TRY(lock("bp_torch_serve", config->ordinal));
     bp_torch_arena **arena = &arenas[config->ordinal];
     bp_status status = *arena == NULL
@@ -184,7 +184,7 @@ static void refuse_unserved(void)
     pthread_mutex_unlock(&refusal_lock);
 }
 
-static void refuse(bp_torch_arena *arena)
+static void serving_refuse(bp_torch_arena *arena)
 {
     if (arena == NULL) {
         refuse_unserved();
@@ -207,7 +207,7 @@ void *bp_torch_malloc(size_t bytes, int device, void *stream)
     if (status == BP_OK)
         status = bp_torch_arena_allocate(arenas[device], bytes, (uintptr_t)stream, &address);
     if (status != BP_OK)
-        refuse(arenas[device]);
+        serving_refuse(arenas[device]);
     unlock(device);
     return address;
 }

@@ -18,7 +18,7 @@ bp_status bp_cp_config_init(bp_cp_config *config, size_t size)
     return bp_struct_init("bp_cp_config_init", config, size, &cp_config_defaults, sizeof cp_config_defaults);
 }
 
-static bp_status make_workspace(bp_device *device, const bp_cp_config *config, bp_cp *cp)
+static bp_status cp_make_workspace(bp_device *device, const bp_cp_config *config, bp_cp *cp)
 {
     const uint64_t ranks = cp->comm != NULL ? bp_comm_get_info(cp->comm)->ranks : 1;
     const uint64_t slice = config->max_gathered_bytes / ranks;
@@ -29,7 +29,7 @@ static bp_status make_workspace(bp_device *device, const bp_cp_config *config, b
     return bp_workspace_init(device, "cp", needs, BP_CP_WORKSPACES, &cp->workspace);
 }
 
-static bp_status make(bp_device *device, const bp_cp_config *config, bp_cp *cp)
+static bp_status cp_make(bp_device *device, const bp_cp_config *config, bp_cp *cp)
 {
     cp->device = device;
     cp->comm = bp_is_alone(config->comm) ? NULL : config->comm;
@@ -37,10 +37,10 @@ static bp_status make(bp_device *device, const bp_cp_config *config, bp_cp *cp)
     cp->trusting = config->trusting != 0;
     BP_TRY(bp_engine_create(device, config->threads, BP_KERNELS_PLAIN, 1, &cp->engine));
     BP_TRY(bp_stream_create(device, "cp", &cp->own));
-    return make_workspace(device, config, cp);
+    return cp_make_workspace(device, config, cp);
 }
 
-static void finish(bp_cp *cp)
+static void cp_finish(bp_cp *cp)
 {
     if (cp->own != NULL)
         (void)bp_device_synchronize(cp->device); /* kernels that are on their way */
@@ -50,7 +50,7 @@ static void finish(bp_cp *cp)
         cp->engine->ops->destroy(cp->engine);
 }
 
-static bp_status compare(const bp_cp_config *config, bp_status status)
+static bp_status cp_compare(const bp_cp_config *config, bp_status status)
 {
     static const char *const names[] = {"max_gathered_bytes", "trusting", NULL};
     const bp_told mine = {.status = status, .values = {config->max_gathered_bytes, config->trusting != 0}};
@@ -67,11 +67,11 @@ bp_status bp_cp_create(bp_device *device, const bp_cp_config *config, bp_cp **cp
     if (device == NULL || cp == NULL)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and an output", call);
     else
-        status = made != NULL ? make(device, config, made) : bp_fail_memory(sizeof *made);
-    status = compare(config, status);
+        status = made != NULL ? cp_make(device, config, made) : bp_fail_memory(sizeof *made);
+    status = cp_compare(config, status);
     if (status != BP_OK || cp == NULL) { /* without it BP_OK was never to be had */
         if (made != NULL)
-            finish(made);
+            cp_finish(made);
         free(made);
         return status;
     }
@@ -87,7 +87,7 @@ void bp_cp_destroy(bp_cp **cp)
     *cp = NULL;
     if (bp_device_is_inherited(gone->device)) /* work of the parent would be waited for */
         return;
-    finish(gone);
+    cp_finish(gone);
     free(gone);
 }
 

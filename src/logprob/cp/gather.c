@@ -20,7 +20,7 @@ typedef struct gathering {
 
 /* ---- before --------------------------------------------------------------------------------------------------------- */
 
-static bp_status check_ranks(const bp_cp *cp, const gathering *g)
+static bp_status cp_gather_check_ranks(const bp_cp *cp, const gathering *g)
 {
     const bp_cp_split_info *info = &g->split->info;
     if (cp->comm == NULL && info->ranks > 1)
@@ -47,7 +47,7 @@ static bp_status check_dtype(const gathering *g)
     return BP_OK;
 }
 
-static bp_status check(const bp_cp *cp, const bp_cp_tensor *local, const bp_cp_tensor *whole, gathering *g)
+static bp_status cp_gather_check(const bp_cp *cp, const bp_cp_tensor *local, const bp_cp_tensor *whole, gathering *g)
 {
     if (g->split == NULL || local == NULL || whole == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a split and two tensors", g->call);
@@ -55,7 +55,7 @@ static bp_status check(const bp_cp *cp, const bp_cp_tensor *local, const bp_cp_t
     if (g->order != BP_CP_PACKED && g->order != BP_CP_PADDED)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: packed and padded order are possible, not %s", g->call,
                        bp_cp_order_name(g->order));
-    BP_TRY(check_ranks(cp, g));
+    BP_TRY(cp_gather_check_ranks(cp, g));
     BP_TRY(bp_check_cp_tensor(g->call, "local", g->split, BP_CP_LOCAL, local, g->backward, &g->local));
     BP_TRY(bp_check_cp_tensor(g->call, "whole", g->split, g->order, whole, !g->backward, &g->whole));
     if (local->token_bytes != whole->token_bytes)
@@ -73,7 +73,7 @@ static bp_status check(const bp_cp *cp, const bp_cp_tensor *local, const bp_cp_t
 }
 
 /* Whether all ranks are about to do the same. */
-static bp_status agree(const bp_cp *cp, const gathering *g, bp_status status)
+static bp_status cp_gather_agree(const bp_cp *cp, const gathering *g, bp_status status)
 {
     static const char *const names[] = {"a batch with the fingerprint", "bytes of a token", "an order", "a dtype",
                                         NULL};
@@ -108,7 +108,7 @@ static bool is_sendable(const gathering *g)
 }
 
 /* Workspaces, and everything before the collective. */
-static bp_status prepare(bp_cp *cp, gathering *g, bp_stream *stream)
+static bp_status cp_gather_prepare(bp_cp *cp, gathering *g, bp_stream *stream)
 {
     void *gathered, *slice;
     BP_TRY(bp_workspace_take(&cp->workspace, BP_CP_WORK_GATHERED, stream, &gathered));
@@ -140,8 +140,8 @@ static bp_status run_with_others(bp_cp *cp, gathering *g, bp_status status, bp_s
 {
     const bool sends = status == BP_OK && g->bytes != 0;
     if (sends)
-        status = prepare(cp, g, stream);
-    status = agree(cp, g, status);
+        status = cp_gather_prepare(cp, g, stream);
+    status = cp_gather_agree(cp, g, status);
     if (sends && status == BP_OK)
         status = communicate(cp, g, stream);
     if (!sends)
@@ -157,12 +157,13 @@ static bp_status run_alone(bp_cp *cp, const gathering *g, bp_stream *stream)
     return rearrange(cp, g, &g->local, BP_CP_LOCAL, &g->whole, g->order, stream);
 }
 
-static bp_status run(bp_cp *cp, gathering *g, const bp_cp_tensor *local, const bp_cp_tensor *whole, bp_stream *stream)
+static bp_status cp_gather_run(bp_cp *cp, gathering *g, const bp_cp_tensor *local, const bp_cp_tensor *whole,
+                               bp_stream *stream)
 {
     if (cp == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", g->call);
     bp_stream *used = stream != NULL ? stream : cp->own;
-    bp_status status = check(cp, local, whole, g);
+    bp_status status = cp_gather_check(cp, local, whole, g);
     if (status == BP_OK)
         status = bp_stream_check(used, cp->device, g->call);
     if (status == BP_OK)
@@ -178,12 +179,12 @@ bp_status bp_cp_gather(bp_cp *cp, const bp_cp_split *split, const bp_cp_tensor *
                        const bp_cp_tensor *whole, bp_stream *stream)
 {
     gathering g = {.call = "bp_cp_gather", .split = split, .order = order};
-    return run(cp, &g, local, whole, stream);
+    return cp_gather_run(cp, &g, local, whole, stream);
 }
 
 bp_status bp_cp_gather_backward(bp_cp *cp, const bp_cp_split *split, const bp_cp_tensor *whole, bp_cp_order order,
                                 bp_dtype dtype, const bp_cp_tensor *local, bp_stream *stream)
 {
     gathering g = {.call = "bp_cp_gather_backward", .split = split, .order = order, .backward = true, .dtype = dtype};
-    return run(cp, &g, local, whole, stream);
+    return cp_gather_run(cp, &g, local, whole, stream);
 }

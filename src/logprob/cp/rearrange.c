@@ -49,7 +49,7 @@ bp_status bp_check_cp_tensor(const char *call, const char *name, const bp_cp_spl
     return BP_OK;
 }
 
-static bp_token_rows rows_of(const bp_cp_tensor *tensor)
+static bp_token_rows cp_rearrange_rows_of(const bp_cp_tensor *tensor)
 {
     return (bp_token_rows){.data = tensor->data,
                            .dtype = BP_DTYPE_UINT8,
@@ -61,7 +61,7 @@ static bp_token_rows rows_of(const bp_cp_tensor *tensor)
 
 bp_status bp_check_cp_apart(const char *call, const bp_cp_tensor *from, const bp_cp_tensor *to)
 {
-    const bp_token_rows from_rows = rows_of(from), to_rows = rows_of(to);
+    const bp_token_rows from_rows = cp_rearrange_rows_of(from), to_rows = cp_rearrange_rows_of(to);
     if (from->tokens == 0 || to->tokens == 0 || from->token_bytes == 0 || to->token_bytes == 0)
         return BP_OK;
     if (bp_rows_meet(&from_rows, &to_rows))
@@ -79,8 +79,8 @@ static bp_status check_fill(const char *call, const bp_cp_rearrangement *r)
     return BP_OK;
 }
 
-static bp_status check(const char *call, const bp_cp_split *split, const bp_cp_rearrangement *r,
-                       bp_cp_rearrangement *checked)
+static bp_status cp_rearrange_check(const char *call, const bp_cp_split *split, const bp_cp_rearrangement *r,
+                                    bp_cp_rearrangement *checked)
 {
     *checked = *r;
     BP_TRY(bp_check_order(call, r->from_order));
@@ -145,7 +145,7 @@ bp_status bp_cp_rearrange(bp_cp *cp, const bp_cp_split *split, const bp_cp_rearr
     if (cp == NULL || split == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client and a split", call);
     BP_TRY(bp_struct_read(call, rearrangement, false, &own, sizeof own));
-    BP_TRY(check(call, split, &own, &checked));
+    BP_TRY(cp_rearrange_check(call, split, &own, &checked));
     bp_stream *used = stream != NULL ? stream : cp->own;
     BP_TRY(bp_stream_check(used, cp->device, call));
     return bp_call_end(cp->own, stream, bp_cp_enqueue(cp, split, &checked, used));

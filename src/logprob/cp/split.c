@@ -39,7 +39,7 @@ bp_status bp_cp_split_config_init(bp_cp_split_config *config, size_t size)
 
 /* ---- what the caller says ------------------------------------------------------------------------------------------- */
 
-static bp_status check_ranks(const bp_cp_split_config *config)
+static bp_status cp_split_check_ranks(const bp_cp_split_config *config)
 {
     if (config->ranks == 0 || config->rank >= config->ranks)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: rank %u of %u CP ranks", call, config->rank, config->ranks);
@@ -76,9 +76,9 @@ static bp_status check_multiples(const bp_cp_split_config *config)
     return BP_OK;
 }
 
-static bp_status check_config(const bp_cp_split_config *config)
+static bp_status cp_split_check_config(const bp_cp_split_config *config)
 {
-    BP_TRY(check_ranks(config));
+    BP_TRY(cp_split_check_ranks(config));
     if (config->cu_dtype != BP_DTYPE_INT32 && config->cu_dtype != BP_DTYPE_INT64)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: cu_seqlens are %s: int32 and int64 are possible", call,
                        bp_dtype_name(config->cu_dtype));
@@ -91,7 +91,7 @@ static bp_status check_config(const bp_cp_split_config *config)
 
 /* ---- where sequences begin -------------------------------------------------------------------------------------------- */
 
-static int64_t value_at(const void *cu, bp_dtype dtype, uint64_t index)
+static int64_t cp_split_value_at(const void *cu, bp_dtype dtype, uint64_t index)
 {
     int64_t wide;
     int32_t narrow;
@@ -105,12 +105,12 @@ static int64_t value_at(const void *cu, bp_dtype dtype, uint64_t index)
 
 static bp_status read_cu(const char *name, const void *cu, const bp_cp_split_config *config, uint64_t *starts)
 {
-    int64_t before = value_at(cu, config->cu_dtype, 0);
+    int64_t before = cp_split_value_at(cu, config->cu_dtype, 0);
     if (before != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s begin with %lld, not with 0", call, name, (long long)before);
     starts[0] = 0;
     for (uint64_t i = 0; i < config->sequences; i++) {
-        const int64_t end = value_at(cu, config->cu_dtype, i + 1);
+        const int64_t end = cp_split_value_at(cu, config->cu_dtype, i + 1);
         if (end < before)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %s fall at sequence %llu: it begins at %lld and ends at %lld",
                            call, name, (unsigned long long)i, (long long)before, (long long)end);
@@ -189,13 +189,13 @@ static bp_status place_sequences(const bp_cp_split_config *config, bp_cp_split *
 /* ---- creation ----------------------------------------------------------------------------------------------------------- */
 
 /* FNV-1a over whole words, with what is lost at the top folded back. */
-static uint64_t mix(uint64_t hash, uint64_t value)
+static uint64_t cp_split_mix(uint64_t hash, uint64_t value)
 {
     hash = (hash ^ value) * UINT64_C(0x100000001b3);
     return hash ^ hash >> 32;
 }
 
-static void describe(const bp_cp_split_config *config, bp_cp_split *split)
+static void cp_split_describe(const bp_cp_split_config *config, bp_cp_split *split)
 {
     bp_cp_split_info *info = &split->info;
     const uint64_t n = info->sequences;
@@ -206,17 +206,18 @@ static void describe(const bp_cp_split_config *config, bp_cp_split *split)
     info->packed_tokens = split->packed[n];
     info->padded_tokens = split->padded[n];
     info->local_tokens = split->padded[n] / config->ranks;
-    uint64_t hash = mix(mix(mix(UINT64_C(0xcbf29ce484222325), config->ranks), n), info->data_sequences);
+    uint64_t hash =
+        cp_split_mix(cp_split_mix(cp_split_mix(UINT64_C(0xcbf29ce484222325), config->ranks), n), info->data_sequences);
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t padded = split->padded[i + 1] - split->padded[i];
         info->longest = padded > info->longest ? padded : info->longest;
-        hash = mix(mix(hash, split->packed[i + 1]), split->padded[i + 1]);
+        hash = cp_split_mix(cp_split_mix(hash, split->packed[i + 1]), split->padded[i + 1]);
     }
     info->fingerprint = hash;
 }
 
 /* One allocation: the split, and both lists, each with room for a dummy that is added. */
-static bp_status allocate(uint64_t sequences, bp_cp_split **split)
+static bp_status cp_split_allocate(uint64_t sequences, bp_cp_split **split)
 {
     uint64_t places, bytes;
     if (!bp_add_u64(sequences, 2, &places) || !bp_mul_u64(places, 2 * sizeof(uint64_t), &bytes) ||
@@ -231,22 +232,22 @@ static bp_status allocate(uint64_t sequences, bp_cp_split **split)
     return BP_OK;
 }
 
-static bp_status make(const bp_cp_split_config *config, bp_cp_split **split)
+static bp_status cp_split_make(const bp_cp_split_config *config, bp_cp_split **split)
 {
     bp_cp_split *made;
-    BP_TRY(check_config(config));
-    BP_TRY(allocate(config->sequences, &made));
+    BP_TRY(cp_split_check_config(config));
+    BP_TRY(cp_split_allocate(config->sequences, &made));
     bp_status status = place_sequences(config, made);
     if (status != BP_OK) {
         bp_cp_split_destroy(&made);
         return status;
     }
-    describe(config, made);
+    cp_split_describe(config, made);
     *split = made;
     return BP_OK;
 }
 
-static bp_status compare(bp_comm *comm, const bp_cp_split *split, bp_status status)
+static bp_status cp_split_compare(bp_comm *comm, const bp_cp_split *split, bp_status status)
 {
     static const char *const names[] = {"a batch with the fingerprint", NULL};
     const bp_told mine = {.status = status, .values = {status == BP_OK ? split->info.fingerprint : 0}};
@@ -260,8 +261,8 @@ bp_status bp_cp_split_create(const bp_cp_split_config *config, bp_cp_split **spl
     config = &own;
     bp_cp_split *made = NULL;
     bp_status status =
-        split != NULL ? make(config, &made) : bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs an output", call);
-    status = compare(config->comm, made, status);
+        split != NULL ? cp_split_make(config, &made) : bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs an output", call);
+    status = cp_split_compare(config->comm, made, status);
     if (status != BP_OK || split == NULL) { /* without it BP_OK was never to be had */
         bp_cp_split_destroy(&made);
         return status;

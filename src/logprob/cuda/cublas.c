@@ -34,7 +34,7 @@ static bool open_any(int driver_version, int flags, bp_cublas *cublas)
     return false;
 }
 
-static bp_status look_up(bp_cublas *cublas)
+static bp_status cublas_look_up(bp_cublas *cublas)
 {
     const struct {
         const char *name;
@@ -67,7 +67,7 @@ bp_status bp_cublas_open(int driver_version, bp_cublas *cublas)
                        driver_version >= releases[0].driver_version ? "libcublas.so.13 or " : "",
                        reason != NULL ? reason : "no reason was given");
     }
-    bp_status status = look_up(&found);
+    bp_status status = cublas_look_up(&found);
     if (status != BP_OK) {
         bp_cublas_close(&found);
         return status;

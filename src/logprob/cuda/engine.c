@@ -38,7 +38,7 @@ static size_t place_of(int32_t dtype)
 
 /* ---- launches ------------------------------------------------------------------------------------------------------ */
 
-static uint64_t rows_of(const bp_tokens_work *tokens)
+static uint64_t cuda_engine_rows_of(const bp_tokens_work *tokens)
 {
     return tokens->batch * tokens->sequence;
 }
@@ -47,13 +47,13 @@ static bp_status launch_partials(bp_engine *base, const bp_partials_work *work, 
 {
     const cuda_engine *engine = (const cuda_engine *)base;
     const bp_cuda_kernel *kernel = engine->partials[place_of(work->logits.dtype)][work->with_entropy != 0];
-    return bp_cuda_launch_work(kernel, rows_of(&work->tokens), 1, BP_CUDA_THREADS, work, stream);
+    return bp_cuda_launch_work(kernel, cuda_engine_rows_of(&work->tokens), 1, BP_CUDA_THREADS, work, stream);
 }
 
 static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
-    uint64_t rows = rows_of(&work->tokens);
+    uint64_t rows = cuda_engine_rows_of(&work->tokens);
     BP_TRY(bp_cuda_launch_work(engine->finish, bp_cuda_blocks_for(rows, BP_CUDA_THREADS), 1, BP_CUDA_THREADS, work,
                                stream));
     if (work->bad == NULL || rows == 0)
@@ -77,7 +77,7 @@ static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, 
     const cuda_engine *engine = (const cuda_engine *)base;
     const bp_cuda_kernel *kernel =
         engine->gradient[place_of(work->logits.dtype)][place_of(work->out_dtype)][work->entropy_grad != NULL];
-    uint64_t rows = rows_of(&work->tokens);
+    uint64_t rows = cuda_engine_rows_of(&work->tokens);
     if (kernel == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "cuda has no kernel from logits of %s to a gradient of %s",
                        bp_dtype_name((bp_dtype)work->logits.dtype), bp_dtype_name((bp_dtype)work->out_dtype));
@@ -88,7 +88,7 @@ static bp_status launch_range(bp_engine *base, const bp_range_work *work, bp_str
 {
     const cuda_engine *engine = (const cuda_engine *)base;
     const bp_cuda_kernel *kernel = engine->range[place_of(work->logits.dtype)];
-    return bp_cuda_launch_work(kernel, rows_of(&work->tokens), 1, BP_CUDA_THREADS, work, stream);
+    return bp_cuda_launch_work(kernel, cuda_engine_rows_of(&work->tokens), 1, BP_CUDA_THREADS, work, stream);
 }
 
 static bp_status launch_rearrange(bp_engine *base, const bp_rearrange_work *work, bp_stream *stream)
@@ -108,15 +108,15 @@ static bp_status launch_seed(bp_engine *base, const bp_seed_work *work, bp_strea
 
 /* ---- life ---------------------------------------------------------------------------------------------------------- */
 
-static void destroy(bp_engine *base)
+static void cuda_engine_destroy(bp_engine *base)
 {
     cuda_engine *engine = (cuda_engine *)base;
     bp_cuda_module_destroy(&engine->module);
     free(engine);
 }
 
-static const bp_engine_ops ops = {destroy,      launch_partials,  launch_finish, launch_gradient,
-                                  launch_range, launch_rearrange, launch_sums,   launch_seed};
+static const bp_engine_ops ops = {cuda_engine_destroy, launch_partials,  launch_finish, launch_gradient,
+                                  launch_range,        launch_rearrange, launch_sums,   launch_seed};
 
 static bp_status find_partials(cuda_engine *engine, size_t in, int entropy)
 {
@@ -142,7 +142,7 @@ static bp_status find_range(cuda_engine *engine, size_t in)
     return bp_cuda_find(engine->module, name, &engine->range[in]);
 }
 
-static bp_status find_kernels(cuda_engine *engine)
+static bp_status cuda_engine_find_kernels(cuda_engine *engine)
 {
     BP_TRY(bp_cuda_find(engine->module, "bp_finish", &engine->finish));
     BP_TRY(bp_cuda_find(engine->module, "bp_finish_bad", &engine->finish_bad));
@@ -177,9 +177,9 @@ bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
     made->base = (bp_engine){.ops = &ops, .kernels = "cuda", .threads = 1};
     bp_status status = bp_cuda_module_create(device, bp_cuda_image, &made->module);
     if (status == BP_OK)
-        status = find_kernels(made);
+        status = cuda_engine_find_kernels(made);
     if (status != BP_OK) {
-        destroy(&made->base);
+        cuda_engine_destroy(&made->base);
         return status;
     }
     *engine = &made->base;

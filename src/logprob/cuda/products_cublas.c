@@ -33,7 +33,7 @@ typedef struct gemm {
 
 /* ---- errors --------------------------------------------------------------------------------------------------------- */
 
-static bp_status status_of(int error)
+static bp_status cuda_products_cublas_status_of(int error)
 {
     switch (error) {
     case BP_CUBLAS_ALLOC_FAILED: return BP_ERR_NO_DEVICE_MEMORY;
@@ -43,10 +43,10 @@ static bp_status status_of(int error)
     }
 }
 
-static bp_status fail(const bp_cublas *library, int error, const char *what)
+static bp_status cuda_products_cublas_fail(const bp_cublas *library, int error, const char *what)
 {
     const char *text = library->cublasGetStatusString(error);
-    return bp_fail(status_of(error), "cuBLAS (%s): %s: %s (%d)", library->name, what,
+    return bp_fail(cuda_products_cublas_status_of(error), "cuBLAS (%s): %s: %s (%d)", library->name, what,
                    text != NULL ? text : "unknown status", error);
 }
 
@@ -56,12 +56,12 @@ static bp_status fail_product(const cublas *c, const gemm *g, int error)
     (void)snprintf(what, sizeof what, "a product of %llu x %llu by %llu x %llu (%s, %s)", (unsigned long long)g->n,
                    (unsigned long long)g->k, (unsigned long long)g->k, (unsigned long long)g->m,
                    bp_dtype_name(g->a->dtype), bp_dtype_name(g->c->dtype));
-    return fail(&c->library, error, what);
+    return cuda_products_cublas_fail(&c->library, error, what);
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------------- */
 
-static int type_of(bp_dtype dtype)
+static int cuda_products_cublas_type_of(bp_dtype dtype)
 {
     switch (dtype) {
     case BP_DTYPE_FP16: return BP_CUBLAS_FP16;
@@ -70,10 +70,11 @@ static int type_of(bp_dtype dtype)
     }
 }
 
-static int call(const cublas *c, const gemm *g, float alpha, float beta)
+static int cuda_products_cublas_call(const cublas *c, const gemm *g, float alpha, float beta)
 {
     const bp_cublas *library = &c->library;
-    const int a = type_of(g->a->dtype), b = type_of(g->b->dtype), result = type_of(g->c->dtype);
+    const int a = cuda_products_cublas_type_of(g->a->dtype), b = cuda_products_cublas_type_of(g->b->dtype),
+              result = cuda_products_cublas_type_of(g->c->dtype);
     /* fp32 without rounding to TF32 first */
     const int sums = a == BP_CUBLAS_FP32 ? BP_CUBLAS_SUMS_FP32_PEDANTIC : BP_CUBLAS_SUMS_FP32;
     return library->cublasGemmEx(c->handle, g->transpose_a, g->transpose_b, (int)g->m, (int)g->n, (int)g->k, &alpha,
@@ -83,49 +84,50 @@ static int call(const cublas *c, const gemm *g, float alpha, float beta)
 
 /* The stream first: setting it takes the workspace away. With one of its own, work on other streams does not share cuBLAS's, whose use
  * would change bits from run to run, and nothing is allocated. */
-static bp_status run(const cublas *c, const gemm *g, const bp_product_work *work, void *stream)
+static bp_status cuda_products_cublas_run(const cublas *c, const gemm *g, const bp_product_work *work, void *stream)
 {
     int error = c->library.cublasSetStream(c->handle, stream);
     if (error != BP_CUBLAS_SUCCESS)
-        return fail(&c->library, error, "choosing a stream");
+        return cuda_products_cublas_fail(&c->library, error, "choosing a stream");
     error = c->library.cublasSetWorkspace(c->handle, work->scratch, CUBLAS_BYTES);
     if (error != BP_CUBLAS_SUCCESS)
-        return fail(&c->library, error, "giving it scratch memory");
-    error = call(c, g, work->alpha, work->adds ? 1 : 0);
+        return cuda_products_cublas_fail(&c->library, error, "giving it scratch memory");
+    error = cuda_products_cublas_call(c, g, work->alpha, work->adds ? 1 : 0);
     return error == BP_CUBLAS_SUCCESS ? BP_OK : fail_product(c, g, error);
 }
 
-static bp_status enqueue(const cublas *c, const gemm *g, const bp_product_work *work, bp_stream *stream)
+static bp_status cuda_products_cublas_enqueue(const cublas *c, const gemm *g, const bp_product_work *work,
+                                              bp_stream *stream)
 {
     bp_cuda_scope scope;
     uint64_t native;
     BP_TRY(bp_stream_native(stream, &native));
     BP_TRY(bp_cuda_enter(c->device, &scope));
     /* NOLINTNEXTLINE(performance-no-int-to-ptr): a handle, as the driver gave it */
-    bp_status status = run(c, g, work, (void *)(uintptr_t)native);
+    bp_status status = cuda_products_cublas_run(c, g, work, (void *)(uintptr_t)native);
     bp_cuda_leave(&scope);
     return status;
 }
 
-static bp_status logits(bp_products *products, const bp_product_work *w, bp_stream *stream)
+static bp_status cuda_products_cublas_logits(bp_products *products, const bp_product_work *w, bp_stream *stream)
 {
     const gemm g = {BP_CUBLAS_T, BP_CUBLAS_N, w->columns, w->rows, w->hidden, &w->b, &w->a, &w->c};
-    return enqueue((cublas *)products, &g, w, stream);
+    return cuda_products_cublas_enqueue((cublas *)products, &g, w, stream);
 }
 
-static bp_status hidden_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
+static bp_status cuda_products_cublas_hidden_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
 {
     const gemm g = {BP_CUBLAS_N, BP_CUBLAS_N, w->hidden, w->rows, w->columns, &w->b, &w->a, &w->c};
-    return enqueue((cublas *)products, &g, w, stream);
+    return cuda_products_cublas_enqueue((cublas *)products, &g, w, stream);
 }
 
-static bp_status add_weight_grad(const cublas *c, const bp_product_work *w, bp_stream *stream)
+static bp_status cuda_products_cublas_add_weight_grad(const cublas *c, const bp_product_work *w, bp_stream *stream)
 {
     const gemm g = {BP_CUBLAS_N, BP_CUBLAS_T, w->hidden, w->columns, w->rows, &w->b, &w->a, &w->c};
-    return enqueue(c, &g, w, stream);
+    return cuda_products_cublas_enqueue(c, &g, w, stream);
 }
 
-static void *row_of(const bp_matrix *matrix, uint64_t row)
+static void *cuda_products_cublas_row_of(const bp_matrix *matrix, uint64_t row)
 {
     return (uint8_t *)matrix->data + (int64_t)row * matrix->stride * (int64_t)(bp_dtype_bits(matrix->dtype) / 8);
 }
@@ -139,25 +141,25 @@ static bp_status masked_weight_grad(const cublas *c, const bp_product_work *w, b
                        "the gradient of a weight with a mask of tokens needs CUDA kernels, which this "
                        "build or this GPU is without");
     for (uint64_t row = 0; row < w->rows; row += block.rows) {
-        const bp_matrix states = {row_of(&w->b, row), w->b.dtype, w->b.stride};
+        const bp_matrix states = {cuda_products_cublas_row_of(&w->b, row), w->b.dtype, w->b.stride};
         block.rows = w->rows - row < c->block_rows ? w->rows - row : c->block_rows;
-        block.a.data = row_of(&w->a, row);
+        block.a.data = cuda_products_cublas_row_of(&w->a, row);
         block.b = (bp_matrix){(uint8_t *)w->scratch + CUBLAS_BYTES, w->b.dtype, (int64_t)w->hidden};
         block.mask.first = w->mask.first + row;
         block.adds = w->adds || row > 0;
         BP_TRY(bp_cuda_rows_copy(c->rows, &states, &block.b, block.rows, w->hidden, &block.mask, stream));
-        BP_TRY(add_weight_grad(c, &block, stream));
+        BP_TRY(cuda_products_cublas_add_weight_grad(c, &block, stream));
     }
     return BP_OK;
 }
 
-static bp_status weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
+static bp_status cuda_products_cublas_weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
 {
     const cublas *c = (cublas *)products;
-    return w->mask.data != NULL ? masked_weight_grad(c, w, stream) : add_weight_grad(c, w, stream);
+    return w->mask.data != NULL ? masked_weight_grad(c, w, stream) : cuda_products_cublas_add_weight_grad(c, w, stream);
 }
 
-static bp_status place(bp_products *products, const bp_product_work *w, bp_stream *stream)
+static bp_status cuda_products_cublas_place(bp_products *products, const bp_product_work *w, bp_stream *stream)
 {
     return bp_cuda_rows_copy(((cublas *)products)->rows, &w->a, &w->c, w->rows, w->hidden, NULL, stream);
 }
@@ -173,7 +175,7 @@ static void end_handle(const cublas *c)
     bp_cuda_leave(&scope);
 }
 
-static void destroy(bp_products *products)
+static void cuda_products_cublas_destroy(bp_products *products)
 {
     cublas *c = (cublas *)products;
     bp_cuda_rows_destroy(&c->rows);
@@ -192,7 +194,7 @@ static bp_status start_handle(cublas *c)
         what = "asking for sums in fp32";
         error = c->library.cublasSetMathMode(c->handle, BP_CUBLAS_NO_NARROW_SUMS);
     }
-    bp_status status = error == BP_CUBLAS_SUCCESS ? BP_OK : fail(&c->library, error, what);
+    bp_status status = error == BP_CUBLAS_SUCCESS ? BP_OK : cuda_products_cublas_fail(&c->library, error, what);
     bp_cuda_leave(&scope);
     return status;
 }
@@ -214,12 +216,17 @@ static bp_status choose_scratch(cublas *c, uint64_t rows, uint64_t hidden, bp_dt
     return BP_OK;
 }
 
-static bp_status start(cublas *c, uint64_t rows, uint64_t hidden, bp_dtype dtype)
+static bp_status cuda_products_cublas_start(cublas *c, uint64_t rows, uint64_t hidden, bp_dtype dtype)
 {
-    static const bp_products_ops with_kernels = {
-        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad, .place = place};
-    static const bp_products_ops without = {
-        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad};
+    static const bp_products_ops with_kernels = {.destroy = cuda_products_cublas_destroy,
+                                                 .logits = cuda_products_cublas_logits,
+                                                 .hidden_grad = cuda_products_cublas_hidden_grad,
+                                                 .weight_grad = cuda_products_cublas_weight_grad,
+                                                 .place = cuda_products_cublas_place};
+    static const bp_products_ops without = {.destroy = cuda_products_cublas_destroy,
+                                            .logits = cuda_products_cublas_logits,
+                                            .hidden_grad = cuda_products_cublas_hidden_grad,
+                                            .weight_grad = cuda_products_cublas_weight_grad};
     const bp_cuda_info *info = bp_cuda_get_info(c->device);
     if (info == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuBLAS needs a cuda device, not %s", bp_device_name(c->device));
@@ -242,9 +249,9 @@ bp_status bp_products_create_cublas(bp_device *device, uint64_t rows, uint64_t h
         return bp_fail_memory(sizeof *c);
     c->products = (bp_products){.name = "cublas", .gradient = dtype};
     c->device = device;
-    bp_status status = start(c, rows, hidden, dtype);
+    bp_status status = cuda_products_cublas_start(c, rows, hidden, dtype);
     if (status != BP_OK) {
-        destroy(&c->products);
+        cuda_products_cublas_destroy(&c->products);
         return status;
     }
     *products = &c->products;

@@ -14,7 +14,7 @@ struct bp_cuda_rows {
     const bp_cuda_kernel *same_32, *same_16, *to_bf16, *to_fp16;
 };
 
-static bp_status find_kernels(bp_cuda_rows *rows)
+static bp_status cuda_rows_find_kernels(bp_cuda_rows *rows)
 {
     BP_TRY(bp_cuda_find(rows->module, "bp_rows_32", &rows->same_32));
     BP_TRY(bp_cuda_find(rows->module, "bp_rows_16", &rows->same_16));
@@ -29,7 +29,7 @@ bp_status bp_cuda_rows_create(bp_device *device, bp_cuda_rows **rows)
         return bp_fail_memory(sizeof *made);
     bp_status status = bp_cuda_module_create(device, bp_cuda_image, &made->module);
     if (status == BP_OK)
-        status = find_kernels(made);
+        status = cuda_rows_find_kernels(made);
     if (status != BP_OK) {
         bp_cuda_rows_destroy(&made);
         return status;

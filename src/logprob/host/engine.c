@@ -26,8 +26,8 @@ typedef union host_work {
 
 /* ---- work ------------------------------------------------------------------------------------------------------------ */
 
-static bp_status enqueue(bp_engine *base, bp_job_function *function, const void *work, size_t work_bytes,
-                         bp_stream *stream)
+static bp_status host_engine_enqueue(bp_engine *base, bp_job_function *function, const void *work, size_t work_bytes,
+                                     bp_stream *stream)
 {
     host_engine *engine = (host_engine *)base;
     return bp_ring_enqueue(engine->ring, stream, function, &engine->team, work, work_bytes);
@@ -41,7 +41,7 @@ static bp_status enqueue(bp_engine *base, bp_job_function *function, const void 
     }                                                                                                                  \
     static bp_status enqueue_##name(bp_engine *engine, const bp_##name##_work *work, bp_stream *stream)                \
     {                                                                                                                  \
-        return enqueue(engine, run_##name, work, sizeof *work, stream);                                                \
+        return host_engine_enqueue(engine, run_##name, work, sizeof *work, stream);                                    \
     }
 OPERATION(partials)
 OPERATION(finish)
@@ -53,7 +53,7 @@ OPERATION(seed)
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
-static void destroy(bp_engine *base)
+static void host_engine_destroy(bp_engine *base)
 {
     host_engine *engine = (host_engine *)base;
     bp_ring_destroy(&engine->ring);
@@ -61,8 +61,8 @@ static void destroy(bp_engine *base)
     free(engine);
 }
 
-static const bp_engine_ops host_ops = {destroy,       enqueue_partials,  enqueue_finish, enqueue_gradient,
-                                       enqueue_range, enqueue_rearrange, enqueue_sums,   enqueue_seed};
+static const bp_engine_ops host_ops = {host_engine_destroy, enqueue_partials,  enqueue_finish, enqueue_gradient,
+                                       enqueue_range,       enqueue_rearrange, enqueue_sums,   enqueue_seed};
 
 bp_status bp_engine_create_host(uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine)
 {

@@ -114,7 +114,7 @@ void bp_host_partials(bp_host_team *team, const bp_partials_work *work)
 
 /* ---- outputs ------------------------------------------------------------------------------------------------------- */
 
-static void set(float *values, int64_t offset, float value)
+static void host_jobs_set(float *values, int64_t offset, float value)
 {
     if (values != NULL)
         values[offset] = value;
@@ -129,13 +129,15 @@ static void finish_rows(const void *context, uint64_t begin, uint64_t end)
             int64_t target = bp_token_target(&work->tokens, token);
             outputs = bp_row_finish(work, token, bp_target_is_within(target, work->vocab_first, work->vocab));
         }
-        set(work->logprob, bp_token_offset(&work->tokens, token, work->logprob_batch_stride, work->logprob_stride),
-            outputs.logprob);
-        set(work->entropy, bp_token_offset(&work->tokens, token, work->entropy_batch_stride, work->entropy_stride),
-            outputs.entropy);
-        set(work->saved.max, (int64_t)token, outputs.max);
-        set(work->saved.log_sum, (int64_t)token, outputs.log_sum);
-        set(work->saved.energy, (int64_t)token, outputs.energy);
+        host_jobs_set(work->logprob,
+                      bp_token_offset(&work->tokens, token, work->logprob_batch_stride, work->logprob_stride),
+                      outputs.logprob);
+        host_jobs_set(work->entropy,
+                      bp_token_offset(&work->tokens, token, work->entropy_batch_stride, work->entropy_stride),
+                      outputs.entropy);
+        host_jobs_set(work->saved.max, (int64_t)token, outputs.max);
+        host_jobs_set(work->saved.log_sum, (int64_t)token, outputs.log_sum);
+        host_jobs_set(work->saved.energy, (int64_t)token, outputs.energy);
     }
 }
 
@@ -183,7 +185,7 @@ static float upstream(const bp_tokens_work *tokens, uint64_t token, const float 
     return values != NULL ? values[bp_token_offset(tokens, token, batch_stride, stride)] : 0;
 }
 
-static bp_row_gradient values_of(const gradient_job *job, uint64_t token)
+static bp_row_gradient host_jobs_values_of(const gradient_job *job, uint64_t token)
 {
     const bp_gradient_work *work = job->work;
     int64_t target = bp_token_target(&work->tokens, token);
@@ -216,7 +218,7 @@ static void differentiate_rows(const void *context, uint64_t begin, uint64_t end
             clear_row(job, token);
             continue;
         }
-        bp_row_gradient values = values_of(job, token);
+        bp_row_gradient values = host_jobs_values_of(job, token);
         job->team->kernels->gradient[job->dtype][job->out_dtype](bp_row_of(&work->tokens, &work->logits, token), 0,
                                                                  work->logits.columns, &values, out_of(job, token));
     }
@@ -239,7 +241,7 @@ static void differentiate_together(gradient_job *job, uint64_t rows)
         }
         job->row = bp_row_of(&work->tokens, &work->logits, token);
         job->out = out_of(job, token);
-        job->values = values_of(job, token);
+        job->values = host_jobs_values_of(job, token);
         bp_host_deal(job->team, work->logits.columns, BP_PIECE_COLUMNS, differentiate_columns, job);
     }
 }

@@ -8,7 +8,7 @@
 
 /* ---- sums ----------------------------------------------------------------------------------------------------------- */
 
-static double value_at(const float *values, int64_t stride, uint64_t position)
+static double host_loss_value_at(const float *values, int64_t stride, uint64_t position)
 {
     return values != NULL ? (double)values[(int64_t)position * stride] : 0;
 }
@@ -19,7 +19,7 @@ static float lesser(float a, float b)
     return isnan(a) || a < b ? a : b;
 }
 
-static void add_range(const bp_sums_work *work, uint64_t position, bp_loss_record *record)
+static void host_loss_add_range(const bp_sums_work *work, uint64_t position, bp_loss_record *record)
 {
     const int64_t at = (int64_t)position;
     if (work->logit_min != NULL)
@@ -34,13 +34,13 @@ static void add_tokens(const bp_sums_work *work, uint64_t first, uint64_t count,
         if (work->mask[(int64_t)position * work->mask_stride] == 0)
             continue;
         record->valid++;
-        record->logprob += value_at(work->logprob, work->logprob_stride, position);
-        record->entropy += value_at(work->entropy, work->entropy_stride, position);
-        add_range(work, position, record);
+        record->logprob += host_loss_value_at(work->logprob, work->logprob_stride, position);
+        record->entropy += host_loss_value_at(work->entropy, work->entropy_stride, position);
+        host_loss_add_range(work, position, record);
     }
 }
 
-static bp_loss_record sum_sequence(const bp_sums_work *work, uint32_t sequence)
+static bp_loss_record host_loss_sum_sequence(const bp_sums_work *work, uint32_t sequence)
 {
     const bp_sequence_group *group = &work->group;
     const uint64_t begin = (group->padded[sequence] - group->padded[0]) / group->ranks;
@@ -59,7 +59,7 @@ static void sum_sequences(const void *context, uint64_t begin, uint64_t end)
 {
     const bp_sums_work *work = context;
     for (uint64_t s = begin; s < end; s++)
-        work->records[s] = sum_sequence(work, (uint32_t)s);
+        work->records[s] = host_loss_sum_sequence(work, (uint32_t)s);
 }
 
 void bp_host_sums(bp_host_team *team, const bp_sums_work *work)

@@ -36,7 +36,7 @@ static uint64_t element_bytes(bp_dtype dtype)
     return dtype == BP_DTYPE_FP32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-static void *row_of(const bp_matrix *matrix, uint64_t row)
+static void *host_products_blas_row_of(const bp_matrix *matrix, uint64_t row)
 {
     return (uint8_t *)matrix->data + (int64_t)row * matrix->stride * (int64_t)element_bytes(matrix->dtype);
 }
@@ -44,9 +44,9 @@ static void *row_of(const bp_matrix *matrix, uint64_t row)
 static block widened(const bp_matrix *matrix, uint64_t first, uint64_t count, uint64_t columns, float *scratch)
 {
     if (matrix->dtype == BP_DTYPE_FP32)
-        return (block){row_of(matrix, first), (int)matrix->stride};
+        return (block){host_products_blas_row_of(matrix, first), (int)matrix->stride};
     for (uint64_t r = 0; r < count; r++)
-        bp_widen(matrix->dtype, row_of(matrix, first + r), columns, scratch + r * columns);
+        bp_widen(matrix->dtype, host_products_blas_row_of(matrix, first + r), columns, scratch + r * columns);
     return (block){scratch, (int)columns};
 }
 
@@ -70,7 +70,7 @@ static block masked(const bp_matrix *matrix, const bp_row_mask *mask, uint64_t f
         return widened(matrix, first, count, columns, scratch);
     for (uint64_t r = 0; r < count; r++) {
         if (counts(mask, first + r))
-            bp_widen(matrix->dtype, row_of(matrix, first + r), columns, scratch + r * columns);
+            bp_widen(matrix->dtype, host_products_blas_row_of(matrix, first + r), columns, scratch + r * columns);
         else
             memset(scratch + r * columns, 0, columns * sizeof *scratch);
     }
@@ -91,8 +91,8 @@ static void run_logits(void *owner, void *job)
             const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
             const block weight = widened(&w->b, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)columns, hidden, w->alpha, states.data,
-                        states.stride, weight.data, weight.stride, 0, (float *)row_of(&w->c, row) + column,
-                        (int)w->c.stride);
+                        states.stride, weight.data, weight.stride, 0,
+                        (float *)host_products_blas_row_of(&w->c, row) + column, (int)w->c.stride);
         }
     }
 }
@@ -100,7 +100,8 @@ static void run_logits(void *owner, void *job)
 static void narrow_rows(const block *from, uint64_t rows, uint64_t columns, const bp_matrix *to, uint64_t first)
 {
     for (uint64_t r = 0; r < rows; r++)
-        bp_narrow(to->dtype, from->data + r * (uint64_t)from->stride, columns, row_of(to, first + r));
+        bp_narrow(to->dtype, from->data + r * (uint64_t)from->stride, columns,
+                  host_products_blas_row_of(to, first + r));
 }
 
 static void run_hidden_grad(void *owner, void *job)
@@ -110,14 +111,14 @@ static void run_hidden_grad(void *owner, void *job)
     const int hidden = (int)w->hidden;
     for (uint64_t row = 0; row < w->rows; row += b->token_rows) {
         const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
-        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){row_of(&w->c, row), (int)w->c.stride}
+        const block sum = w->c.dtype == BP_DTYPE_FP32 ? (block){host_products_blas_row_of(&w->c, row), (int)w->c.stride}
                                                       : (block){token_block(b, w), hidden};
         for (uint64_t column = 0; column < w->columns; column += b->weight_rows) {
             const uint64_t columns = bp_least_u64(b->weight_rows, w->columns - column);
             const block weight = widened(&w->b, column, columns, w->hidden, w->scratch);
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, hidden, (int)columns, w->alpha,
-                        (float *)row_of(&w->a, row) + column, (int)w->a.stride, weight.data, weight.stride,
-                        column > 0 || w->adds ? 1 : 0, sum.data, sum.stride);
+                        (float *)host_products_blas_row_of(&w->a, row) + column, (int)w->a.stride, weight.data,
+                        weight.stride, column > 0 || w->adds ? 1 : 0, sum.data, sum.stride);
         }
         if (w->c.dtype != BP_DTYPE_FP32)
             narrow_rows(&sum, rows, w->hidden, &w->c, row);
@@ -133,8 +134,8 @@ static void run_weight_grad(void *owner, void *job)
         const uint64_t rows = bp_least_u64(b->token_rows, w->rows - row);
         const block states = masked(&w->b, &w->mask, row, rows, w->hidden, token_block(b, w));
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)w->columns, hidden, (int)rows, w->alpha,
-                    row_of(&w->a, row), (int)w->a.stride, states.data, states.stride, row > 0 || w->adds ? 1 : 0,
-                    w->c.data, (int)w->c.stride);
+                    host_products_blas_row_of(&w->a, row), (int)w->a.stride, states.data, states.stride,
+                    row > 0 || w->adds ? 1 : 0, w->c.data, (int)w->c.stride);
     }
 }
 
@@ -148,34 +149,34 @@ static void run_place(void *owner, void *job)
 
 /* ---- in stream order -------------------------------------------------------------------------------------------------- */
 
-static bp_status enqueue(bp_products *products, bp_job_function *function, const bp_product_work *work,
-                         bp_stream *stream)
+static bp_status host_products_blas_enqueue(bp_products *products, bp_job_function *function,
+                                            const bp_product_work *work, bp_stream *stream)
 {
     blas *b = (blas *)products;
     return bp_ring_enqueue(b->ring, stream, function, b, work, sizeof *work);
 }
 
-static bp_status logits(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status host_products_blas_logits(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return enqueue(products, run_logits, work, stream);
+    return host_products_blas_enqueue(products, run_logits, work, stream);
 }
 
-static bp_status hidden_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status host_products_blas_hidden_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return enqueue(products, run_hidden_grad, work, stream);
+    return host_products_blas_enqueue(products, run_hidden_grad, work, stream);
 }
 
-static bp_status weight_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status host_products_blas_weight_grad(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return enqueue(products, run_weight_grad, work, stream);
+    return host_products_blas_enqueue(products, run_weight_grad, work, stream);
 }
 
-static bp_status place(bp_products *products, const bp_product_work *work, bp_stream *stream)
+static bp_status host_products_blas_place(bp_products *products, const bp_product_work *work, bp_stream *stream)
 {
-    return enqueue(products, run_place, work, stream);
+    return host_products_blas_enqueue(products, run_place, work, stream);
 }
 
-static void destroy(bp_products *products)
+static void host_products_blas_destroy(bp_products *products)
 {
     blas *b = (blas *)products;
     bp_ring_destroy(&b->ring);
@@ -213,8 +214,11 @@ static bp_status choose_blocks(blas *b, uint64_t rows, uint64_t columns, uint64_
 bp_status bp_products_create_blas(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products)
 {
-    static const bp_products_ops ops = {
-        .destroy = destroy, .logits = logits, .hidden_grad = hidden_grad, .weight_grad = weight_grad, .place = place};
+    static const bp_products_ops ops = {.destroy = host_products_blas_destroy,
+                                        .logits = host_products_blas_logits,
+                                        .hidden_grad = host_products_blas_hidden_grad,
+                                        .weight_grad = host_products_blas_weight_grad,
+                                        .place = host_products_blas_place};
     blas *b = calloc(1, sizeof *b);
     if (b == NULL)
         return bp_fail_memory(sizeof *b);

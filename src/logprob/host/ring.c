@@ -69,7 +69,7 @@ void bp_ring_destroy(bp_ring **ring)
     *ring = NULL;
 }
 
-static job *take(bp_ring *ring)
+static job *host_ring_take(bp_ring *ring)
 {
     pthread_mutex_lock(&ring->lock);
     while (ring->busy == BP_RING_JOBS)
@@ -83,7 +83,7 @@ static job *take(bp_ring *ring)
     return job_at(ring, i);
 }
 
-static void give(job *taken)
+static void host_ring_give(job *taken)
 {
     bp_ring *ring = taken->ring;
     pthread_mutex_lock(&ring->lock);
@@ -93,11 +93,11 @@ static void give(job *taken)
     pthread_mutex_unlock(&ring->lock);
 }
 
-static void run(void *argument)
+static void host_ring_run(void *argument)
 {
     job *running = argument;
     running->function(running->owner, running->work);
-    give(running);
+    host_ring_give(running);
 }
 
 bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *function, void *owner, const void *work,
@@ -106,12 +106,12 @@ bp_status bp_ring_enqueue(bp_ring *ring, bp_stream *stream, bp_job_function *fun
     if (work_bytes > ring->job_bytes - sizeof(job))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "a job of %zu bytes in a slot of %zu", work_bytes,
                        ring->job_bytes - sizeof(job));
-    job *taken = take(ring);
+    job *taken = host_ring_take(ring);
     taken->function = function;
     taken->owner = owner;
     memcpy(taken->work, work, work_bytes);
-    bp_status status = bp_stream_call(stream, run, taken);
+    bp_status status = bp_stream_call(stream, host_ring_run, taken);
     if (status != BP_OK)
-        give(taken);
+        host_ring_give(taken);
     return status;
 }

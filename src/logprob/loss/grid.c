@@ -15,7 +15,7 @@ static const char *const call = "bp_loss_create";
 enum { TOLD_PLACE = 6 };
 static const char *const same[] = {"tp", "cp", "dp", "max_sequences", "gradients", "an epsilon with the bits", NULL};
 
-static bp_status check_sizes(const bp_loss_config *config)
+static bp_status loss_grid_check_sizes(const bp_loss_config *config)
 {
     const uint64_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
     uint64_t places;
@@ -48,7 +48,7 @@ static bp_status place_ranks(const bp_told *told, uint32_t ranks, bp_loss_grid *
     return BP_OK;
 }
 
-static bp_told told_of(const bp_loss_config *config, bp_status status)
+static bp_told loss_grid_told_of(const bp_loss_config *config, bp_status status)
 {
     bp_told told = {.status = status,
                     .values = {config->tp, config->cp, config->dp, config->max_sequences, (uint64_t)config->gradients}};
@@ -58,7 +58,7 @@ static bp_told told_of(const bp_loss_config *config, bp_status status)
 }
 
 /* Memory for what more ranks tell than fit the stack. A rank that has none says so in a byte, or the others would wait for it. */
-static bp_status make_room(bp_comm *comm, uint32_t ranks, bp_told **told)
+static bp_status loss_grid_make_room(bp_comm *comm, uint32_t ranks, bp_told **told)
 {
     uint8_t lacking[MOST_RANKS];
     if (ranks > MOST_RANKS)
@@ -82,10 +82,10 @@ bp_status bp_loss_grid_init(const bp_loss_config *config, bp_status status, bp_l
     const uint32_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
     bp_told few[BP_MOST_RANKS], *told = few;
     if (ranks > BP_MOST_RANKS)
-        BP_TRY(make_room(config->comm, ranks, &told));
+        BP_TRY(loss_grid_make_room(config->comm, ranks, &told));
     if (status == BP_OK)
-        status = check_sizes(config);
-    const bp_told mine = told_of(config, status);
+        status = loss_grid_check_sizes(config);
+    const bp_told mine = loss_grid_told_of(config, status);
     status = bp_ranks_tell(call, config->comm, &mine, same, told);
     if (status == BP_OK)
         status = place_ranks(told, ranks, grid);

@@ -20,7 +20,7 @@ bp_status bp_loss_config_init(bp_loss_config *config, size_t size)
     return bp_struct_init("bp_loss_config_init", config, size, &loss_config_defaults, sizeof loss_config_defaults);
 }
 
-static bp_status check_config(const bp_loss_config *config)
+static bp_status loss_check_config(const bp_loss_config *config)
 {
     if (config->max_sequences == 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_sequences is 0", call);
@@ -65,9 +65,9 @@ static bp_status make_records(bp_device *device, bp_loss *loss)
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-static bp_status make(bp_device *device, const bp_loss_config *config, bp_loss *loss)
+static bp_status loss_make(bp_device *device, const bp_loss_config *config, bp_loss *loss)
 {
-    BP_TRY(check_config(config));
+    BP_TRY(loss_check_config(config));
     loss->device = device;
     loss->comm = bp_is_alone(config->comm) ? NULL : config->comm;
     loss->epsilon = config->epsilon;
@@ -85,7 +85,7 @@ static bp_status make(bp_device *device, const bp_loss_config *config, bp_loss *
     return make_records(device, loss);
 }
 
-static void finish(bp_loss *loss)
+static void loss_finish(bp_loss *loss)
 {
     bp_workspace_finish(&loss->workspace);
     bp_event_destroy(&loss->done);
@@ -109,11 +109,11 @@ bp_status bp_loss_create(bp_device *device, const bp_loss_config *config, bp_los
     if (device == NULL || loss == NULL)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a device and an output", call);
     else
-        status = made != NULL ? make(device, config, made) : bp_fail_memory(sizeof *made);
+        status = made != NULL ? loss_make(device, config, made) : bp_fail_memory(sizeof *made);
     status = bp_loss_grid_init(config, status, made != NULL ? &made->grid : &unmade.grid);
     if (status != BP_OK || loss == NULL) { /* without it BP_OK was never to be had */
         if (made != NULL)
-            finish(made);
+            loss_finish(made);
         free(made);
         return status;
     }
@@ -130,7 +130,7 @@ void bp_loss_destroy(bp_loss **loss)
     *loss = NULL;
     if (bp_device_is_inherited(gone->device)) /* work of the parent would be waited for */
         return;
-    finish(gone);
+    loss_finish(gone);
     free(gone);
 }
 

@@ -84,7 +84,7 @@ static bp_status check_copies(const bp_loss *loss, uint32_t one, uint32_t other)
     return BP_OK;
 }
 
-static bp_status check_ranks(const bp_loss *loss)
+static bp_status loss_statistics_check_ranks(const bp_loss *loss)
 {
     const bp_loss_grid *grid = &loss->grid;
     uint32_t with_tokens = UINT32_MAX;
@@ -102,7 +102,7 @@ static bp_status check_ranks(const bp_loss *loss)
 /* ---- sums ----------------------------------------------------------------------------------------------------------- */
 
 /* A sequence, all its CP ranks together; of TP ranks one. */
-static bp_loss_sequence sum_sequence(const bp_loss *loss, uint32_t dp, uint64_t index, bool has_logprob)
+static bp_loss_sequence loss_statistics_sum_sequence(const bp_loss *loss, uint32_t dp, uint64_t index, bool has_logprob)
 {
     bp_loss_sequence sequence = {0};
     for (uint32_t c = 0; c < loss->grid.cp; c++) {
@@ -117,7 +117,7 @@ static bp_loss_sequence sum_sequence(const bp_loss *loss, uint32_t dp, uint64_t 
 }
 
 /* Logits are another on every rank. */
-static void add_range(const bp_loss *loss, uint32_t dp, uint64_t index, bp_loss_statistics *s)
+static void loss_statistics_add_range(const bp_loss *loss, uint32_t dp, uint64_t index, bp_loss_statistics *s)
 {
     for (uint32_t c = 0; c < loss->grid.cp; c++)
         for (uint32_t t = 0; t < loss->grid.tp; t++) {
@@ -142,7 +142,7 @@ static void add_sequence(const bp_loss_sequence *sequence, bool has_logprob, bp_
 bp_status bp_loss_combine(bp_loss *loss)
 {
     bp_loss_statistics made;
-    BP_TRY(check_ranks(loss));
+    BP_TRY(loss_statistics_check_ranks(loss));
     BP_TRY(bp_loss_statistics_init(&made, sizeof made));
     made.epsilon = loss->epsilon;
     for (uint32_t d = 0; d < loss->grid.dp; d++) {
@@ -151,9 +151,9 @@ bp_status bp_loss_combine(bp_loss *loss)
         made.tokens += word->tokens;
         const bool has_logprob = (word->values & BP_LOSS_LOGPROB) != 0;
         for (uint64_t i = 0; i < word->sequences; i++) {
-            const bp_loss_sequence sequence = sum_sequence(loss, d, i, has_logprob);
+            const bp_loss_sequence sequence = loss_statistics_sum_sequence(loss, d, i, has_logprob);
             add_sequence(&sequence, has_logprob, &made);
-            add_range(loss, d, i, &made);
+            loss_statistics_add_range(loss, d, i, &made);
             if (d == loss->grid.dp_rank)
                 loss->sequences[i] = sequence;
         }

@@ -43,7 +43,7 @@ static bp_status check_tokens(const char *call, const bp_loss *loss, const bp_cp
     return bp_check_mask(call, mask, 1, tokens);
 }
 
-static uint64_t values_of(const bp_loss_values *values)
+static uint64_t loss_step_values_of(const bp_loss_values *values)
 {
     return (values->logprob.data != NULL ? BP_LOSS_LOGPROB : 0) | (values->entropy.data != NULL ? BP_LOSS_ENTROPY : 0) |
            (values->logit_min.data != NULL ? BP_LOSS_LOGIT_MIN : 0) |
@@ -61,7 +61,7 @@ static bp_status check_values(const char *call, const bp_loss *loss, const bp_cp
                        (unsigned long long)loss->max_sequences);
     if (tokens == 0)
         return BP_OK;
-    if (loss->mine->values != 0 && loss->mine->values != (values_of(values) | BP_LOSS_ADDED))
+    if (loss->mine->values != 0 && loss->mine->values != (loss_step_values_of(values) | BP_LOSS_ADDED))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: other values are there than in the micro-batch before", call);
     BP_TRY(bp_check_values(call, "log-probabilities", &values->logprob, 1, tokens, false));
     BP_TRY(bp_check_values(call, "entropies", &values->entropy, 1, tokens, false));
@@ -104,11 +104,11 @@ static void count_batch(const bp_cp_split *split, const bp_loss_values *values, 
     word->sequences += split->info.data_sequences;
     word->tokens += split->info.data_tokens;
     if (values->tokens != 0)
-        word->values = values_of(values) | BP_LOSS_ADDED;
+        word->values = loss_step_values_of(values) | BP_LOSS_ADDED;
 }
 
-static bp_status add(const char *call, bp_loss *loss, const bp_cp_split *split, const bp_loss_values *values,
-                     bp_stream *stream)
+static bp_status loss_step_add(const char *call, bp_loss *loss, const bp_cp_split *split, const bp_loss_values *values,
+                               bp_stream *stream)
 {
     bp_loss_values own = loss_values_defaults;
     if (split == NULL)
@@ -137,7 +137,7 @@ bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_loss_val
     const char *call = "bp_loss_add";
     if (loss == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: needs a client", call);
-    bp_status status = add(call, loss, split, values, stream);
+    bp_status status = loss_step_add(call, loss, split, values, stream);
     keep_failure(loss->mine, status);
     return status;
 }
@@ -156,7 +156,7 @@ static bp_status fetch_records(bp_loss *loss, bp_stream *stream)
 }
 
 /* Of words that are `each` bytes long. */
-static bp_status check_fared(const bp_loss *loss, uint64_t each)
+static bp_status loss_step_check_fared(const bp_loss *loss, uint64_t each)
 {
     const bp_loss_grid *grid = &loss->grid;
     const uint32_t ranks = grid->tp * grid->cp * grid->dp;
@@ -171,13 +171,13 @@ static bp_status check_fared(const bp_loss *loss, uint64_t each)
 }
 
 /* The first `bytes` of everybody's word. */
-static bp_status exchange(bp_loss *loss, uint64_t bytes)
+static bp_status loss_step_exchange(bp_loss *loss, uint64_t bytes)
 {
     if (loss->comm != NULL)
         BP_TRY(bp_comm_exchange(loss->comm, loss->mine, bytes, loss->all));
     else
         memcpy(loss->all, loss->mine, bytes);
-    return check_fared(loss, bytes);
+    return loss_step_check_fared(loss, bytes);
 }
 
 bp_status bp_loss_agree(bp_loss *loss, bp_status status)
@@ -185,7 +185,7 @@ bp_status bp_loss_agree(bp_loss *loss, bp_status status)
     if (loss == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_loss_agree: needs a client");
     keep_failure(loss->mine, status);
-    return exchange(loss, sizeof *loss->mine);
+    return loss_step_exchange(loss, sizeof *loss->mine);
 }
 
 bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream)
@@ -198,7 +198,7 @@ bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream)
     loss->has_statistics = false;
     loss->info.sequence_count = 0;
     loss->count = BP_COUNT_FAILED;
-    BP_TRY(exchange(loss, loss->word_bytes));
+    BP_TRY(loss_step_exchange(loss, loss->word_bytes));
     BP_TRY(bp_loss_combine(loss));
     loss->has_statistics = true;
     loss->info.sequence_count = loss->mine->sequences;
