@@ -1,4 +1,5 @@
-/* MPI communicators: several processes on CPUs. In the library bucketpool-mpi. */
+/** @file
+ * MPI communicators: several processes on CPUs. In the library bucketpool-mpi. */
 #ifndef BUCKETPOOL_COMM_MPI_H
 #define BUCKETPOOL_COMM_MPI_H
 
@@ -8,7 +9,7 @@
 extern "C" {
 #endif
 
-/* A duplicate of an MPI communicator, which the library frees in the end. `mpi_comm` points to an MPI_Comm; NULL: MPI_COMM_WORLD.
+/** A duplicate of an MPI communicator, which the library frees in the end. `mpi_comm` points to an MPI_Comm; NULL: MPI_COMM_WORLD.
  * MPI is initialised here if nobody has yet, and finalised when the last such communicator goes only if it was initialised here; a
  * program that has finalised MPI itself gets BP_ERR_INVALID_ARGUMENT. Collective over the communicator.
  *

@@ -1,4 +1,5 @@
-/* The cuda device: slabs, streams and events of one GPU, through the driver that the machine has.
+/** @file
+ * The cuda device: slabs, streams and events of one GPU, through the driver that the machine has.
  *
  * The driver is found at run time; a program that links this library starts and works on machines without one, where creating the
  * device is BP_ERR_NO_DEVICE. Works with the CUDA runtime of the same process: it uses the device's primary context, and no call leaves
@@ -25,44 +26,44 @@
 extern "C" {
 #endif
 
-/* What slabs are made of.
+/** What slabs are made of.
  * BP_CUDA_VIRTUAL: as above. BP_CUDA_PLAIN: cuMemAlloc, where legacy CUDA IPC is needed; such memory cannot be unmapped and mapped
  * again, nor registered as a window. */
 typedef enum bp_cuda_memory { BP_CUDA_VIRTUAL = 0, BP_CUDA_PLAIN = 1 } bp_cuda_memory;
 
 typedef struct bp_cuda_config {
     size_t size;
-    int32_t ordinal;    /* of the device, as the driver counts (CUDA_VISIBLE_DEVICES applies) */
-    const char *driver; /* library of the driver, a path or a name for dlopen; NULL: "libcuda.so.1" */
+    int32_t ordinal;    /**< of the device, as the driver counts (CUDA_VISIBLE_DEVICES applies) */
+    const char *driver; /**< library of the driver, a path or a name for dlopen; NULL: "libcuda.so.1" */
     bp_cuda_memory memory;
-    uint64_t memory_bytes; /* commits beyond it are BP_ERR_NO_DEVICE_MEMORY. 0: what the device has */
-    int32_t no_fabric;     /* 1: never ask for fabric handles */
+    uint64_t memory_bytes; /**< commits beyond it are BP_ERR_NO_DEVICE_MEMORY. 0: what the device has */
+    int32_t no_fabric;     /**< 1: never ask for fabric handles */
 } bp_cuda_config;
 
-/* Device 0, the machine's driver, virtual memory. */
+/** Device 0, the machine's driver, virtual memory. */
 BP_API bp_status bp_cuda_config_init(bp_cuda_config *config, size_t size);
 
-/* `config` NULL: the defaults. The caller owns the device: bp_device_destroy. The current context stays as it was.
+/** `config` NULL: the defaults. The caller owns the device: bp_device_destroy. The current context stays as it was.
  * Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_DEVICE (no driver, too old, no GPU, no such ordinal: the detail tells which),
  * BP_ERR_UNSUPPORTED (a device without virtual memory management when that is asked for),
  * BP_ERR_NO_HOST_MEMORY, BP_ERR_NO_DEVICE_MEMORY. */
 BP_API bp_status bp_device_create_cuda(const bp_cuda_config *config, bp_device **device);
 
-/* A GPU, as it was found. */
+/** A GPU, as it was found. */
 typedef struct bp_cuda_info {
-    char name[64];          /* "NVIDIA H200" */
-    int32_t ordinal;        /* as the driver counts */
-    int32_t driver_version; /* 13000: CUDA 13.0 */
+    char name[64];          /**< "NVIDIA H200" */
+    int32_t ordinal;        /**< as the driver counts */
+    int32_t driver_version; /**< 13000: CUDA 13.0 */
     int32_t compute_major, compute_minor;
-    int32_t handle_types;   /* that slabs are exportable as: bits 1 (file descriptor) and 8 (fabric); 0: none */
-    int32_t rdma;           /* 1: slabs are made for GPUDirect RDMA */
-    int32_t peers;          /* other devices that may access slabs */
-    int32_t stream_ordered; /* 1: dynamic requests use the driver's stream-ordered allocator */
-    uint64_t recommended_granularity, multicast_granularity; /* bytes; 0: no multicast */
-    uint64_t total_bytes;                                    /* of memory */
+    int32_t handle_types;   /**< that slabs are exportable as: bits 1 (file descriptor) and 8 (fabric); 0: none */
+    int32_t rdma;           /**< 1: slabs are made for GPUDirect RDMA */
+    int32_t peers;          /**< other devices that may access slabs */
+    int32_t stream_ordered; /**< 1: dynamic requests use the driver's stream-ordered allocator */
+    uint64_t recommended_granularity, multicast_granularity; /**< bytes; 0: no multicast */
+    uint64_t total_bytes;                                    /**< of memory */
 } bp_cuda_info;
 
-/* Lives as long as the device and never changes. NULL: no device, or not a cuda device. Any thread, also while capturing. */
+/** Lives as long as the device and never changes. NULL: no device, or not a cuda device. Any thread, also while capturing. */
 BP_API const bp_cuda_info *bp_cuda_get_info(const bp_device *device);
 
 #ifdef __cplusplus

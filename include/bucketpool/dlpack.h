@@ -1,4 +1,5 @@
-/* Export of a pool's memory to other libraries: DLPack tensors that do not own it.
+/** @file
+ * Export of a pool's memory to other libraries: DLPack tensors that do not own it.
  *
  * An exported tensor keeps the memory mapped, so that no address in it ever points at nothing, also after bp_pool_destroy; it holds no buffer.
  * The request is acquired and released as usual, and after its release the tensor's bytes are those of whoever has the buffer next. So who
@@ -22,21 +23,21 @@ extern "C" {
 
 typedef struct bp_export_config {
     size_t size;
-    uint32_t id;       /* a request whose memory does not come and go */
-    bp_dtype dtype;    /* of the tensor's elements; BP_DTYPE_NONE: as the request is stored */
-    int32_t versioned; /* 1: a DLManagedTensorVersioned of version 1.0; 0: a DLManagedTensor */
+    uint32_t id;       /**< a request whose memory does not come and go */
+    bp_dtype dtype;    /**< of the tensor's elements; BP_DTYPE_NONE: as the request is stored */
+    int32_t versioned; /**< 1: a DLManagedTensorVersioned of version 1.0; 0: a DLManagedTensor */
 } bp_export_config;
 
-/* Request 0 as stored, without a version. Errors: BP_ERR_INVALID_ARGUMENT. */
+/** Request 0 as stored, without a version. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_export_config_init(bp_export_config *config, size_t size);
 
-/* Exports a tensor of one dimension over all bytes of a request, on kDLCPU or kDLCUDA. The importer calls its deleter, or bp_export_delete.
+/** Exports a tensor of one dimension over all bytes of a request, on kDLCPU or kDLCUDA. The importer calls its deleter, or bp_export_delete.
  * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, bytes that are no whole number of elements), BP_ERR_SCHEDULE (it has no memory now, also as
  * its group is offloaded), BP_ERR_UNSUPPORTED (a dtype that DLPack lacks, a dynamic request, whose memory goes with its release, a device that
  * DLPack lacks), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_pool_export(bp_pool *pool, const bp_export_config *config, void **managed);
 
-/* Calls the deleter of a tensor of bp_pool_export. Accepts NULL and pointers to NULL; sets *managed to NULL. */
+/** Calls the deleter of a tensor of bp_pool_export. Accepts NULL and pointers to NULL; sets *managed to NULL. */
 BP_API void bp_export_delete(void **managed);
 
 #ifdef __cplusplus

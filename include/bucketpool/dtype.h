@@ -1,4 +1,5 @@
-/* Element types of parameters, gradients and state. Sizes are in bits, because packed 4-bit types exist.
+/** @file
+ * Element types of parameters, gradients and state. Sizes are in bits, because packed 4-bit types exist.
  *
  * All functions are pure and may be called from any thread, also inside a graph capture. */
 #ifndef BUCKETPOOL_DTYPE_H
@@ -10,21 +11,21 @@
 extern "C" {
 #endif
 
-/* Values are part of the ABI and of saved plans' fingerprints: never renumbered, never reused. */
+/** Values are part of the ABI and of saved plans' fingerprints: never renumbered, never reused. */
 typedef enum bp_dtype {
-    BP_DTYPE_NONE = 0, /* "not set" in configurations; never the type of a bucket */
+    BP_DTYPE_NONE = 0, /**< "not set" in configurations; never the type of a bucket */
     BP_DTYPE_FP64 = 1,
     BP_DTYPE_FP32 = 2,
     BP_DTYPE_FP16 = 3,
     BP_DTYPE_BF16 = 4,
     BP_DTYPE_FP8_E4M3 = 5,
     BP_DTYPE_FP8_E5M2 = 6,
-    BP_DTYPE_FP8_E8M0 = 7, /* block scales */
+    BP_DTYPE_FP8_E8M0 = 7, /**< block scales */
     BP_DTYPE_FP6_E2M3 = 8,
     BP_DTYPE_FP6_E3M2 = 9,
-    BP_DTYPE_FP4_E2M1 = 10, /* two elements a byte */
-    BP_DTYPE_UINT4 = 11,    /* two elements a byte */
-    BP_DTYPE_INT4 = 12,     /* two elements a byte */
+    BP_DTYPE_FP4_E2M1 = 10, /**< two elements a byte */
+    BP_DTYPE_UINT4 = 11,    /**< two elements a byte */
+    BP_DTYPE_INT4 = 12,     /**< two elements a byte */
     BP_DTYPE_UINT8 = 13,
     BP_DTYPE_INT8 = 14,
     BP_DTYPE_UINT16 = 15,
@@ -33,30 +34,30 @@ typedef enum bp_dtype {
     BP_DTYPE_INT32 = 18,
     BP_DTYPE_UINT64 = 19,
     BP_DTYPE_INT64 = 20,
-    BP_DTYPE_BOOL = 21, /* one byte an element */
+    BP_DTYPE_BOOL = 21, /**< one byte an element */
     BP_DTYPE_COMPLEX64 = 22
 } bp_dtype;
 #define BP_DTYPE_COUNT 23
 
-/* Bits of one element; 0 for BP_DTYPE_NONE and values that are no dtype. */
+/** Bits of one element; 0 for BP_DTYPE_NONE and values that are no dtype. */
 BP_API uint32_t bp_dtype_bits(bp_dtype dtype);
 
-/* Canonical lower-case name ("bf16", "fp8_e4m3"); "none" for BP_DTYPE_NONE, "invalid" for values that are no dtype. */
+/** Canonical lower-case name ("bf16", "fp8_e4m3"); "none" for BP_DTYPE_NONE, "invalid" for values that are no dtype. */
 BP_API const char *bp_dtype_name(bp_dtype dtype);
 
-/* Reads canonical names and the common other spellings (bfloat16, torch.bfloat16, float32, F32, BF16, F8_E4M3, fp8 for
+/** Reads canonical names and the common other spellings (bfloat16, torch.bfloat16, float32, F32, BF16, F8_E4M3, fp8 for
  * fp8_e4m3, ...). Case is ignored.
  * Errors: BP_ERR_INVALID_ARGUMENT, naming the spelling and listing the canonical names. */
 BP_API bp_status bp_dtype_parse(const char *name, bp_dtype *dtype);
 
-/* The type a buffer is made with: the fp8 types are stored, gathered and pooled as uint8, everything else as itself.
+/** The type a buffer is made with: the fp8 types are stored, gathered and pooled as uint8, everything else as itself.
  * Source: Megatron-FSDP's MaxPoolAllocator maps "float8" to torch.uint8. */
 BP_API bp_dtype bp_dtype_storage(bp_dtype dtype);
 
-/* 1 for the floating-point types wide enough to hold a gradient (fp64, fp32, fp16, bf16), else 0. */
+/** 1 for the floating-point types wide enough to hold a gradient (fp64, fp32, fp16, bf16), else 0. */
 BP_API int bp_dtype_is_gradient(bp_dtype dtype);
 
-/* Bytes of `numel` elements, rounded up to whole bytes.
+/** Bytes of `numel` elements, rounded up to whole bytes.
  * Errors: BP_ERR_INVALID_ARGUMENT for no dtype, BP_ERR_OVERFLOW when the bytes do not fit 64 bits. */
 BP_API bp_status bp_dtype_bytes(bp_dtype dtype, uint64_t numel, uint64_t *bytes);
 

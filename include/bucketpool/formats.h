@@ -1,4 +1,5 @@
-/* Readers and writers of files (library bucketpool-formats).
+/** @file
+ * Readers and writers of files (library bucketpool-formats).
  *
  * Errors of every reader: BP_ERR_IO (the file is missing, cannot be read, or is larger than is sensible), BP_ERR_FORMAT (malformed input,
  * overflowing sizes), BP_ERR_UNSUPPORTED (well-formed input that the library cannot model: an unknown model_type, a tensor of more than
@@ -20,28 +21,28 @@ extern "C" {
 
 typedef struct bp_reader_options {
     size_t size;
-    const char *name; /* model name; NULL: the directory's or file's */
+    const char *name; /**< model name; NULL: the directory's or file's */
     const char
-        *units;     /* safetensors: comma-separated unit names with N for the number, NULL: "layers.N,h.N,blocks.N" */
-    bp_dtype dtype; /* config.json: parameter dtype; BP_DTYPE_NONE: the configuration's, bf16 if it has none */
+        *units;     /**< safetensors: comma-separated unit names with N for the number, NULL: "layers.N,h.N,blocks.N" */
+    bp_dtype dtype; /**< config.json: parameter dtype; BP_DTYPE_NONE: the configuration's, bf16 if it has none */
 } bp_reader_options;
 
-/* No name, the common units, the file's dtype. `size` is sizeof *options. Errors: BP_ERR_INVALID_ARGUMENT (NULL, no size). */
+/** No name, the common units, the file's dtype. `size` is sizeof *options. Errors: BP_ERR_INVALID_ARGUMENT (NULL, no size). */
 BP_API bp_status bp_reader_options_init(bp_reader_options *options, size_t size);
 
-/* Reads a model by the kind of `path`: a directory with config.json, else with safetensors files; a file named
+/** Reads a model by the kind of `path`: a directory with config.json, else with safetensors files; a file named
  * *.safetensors or *.safetensors.index.json; or JSON that is a `bucketpool.units/1` document, a published
  * configuration or an index. `options` may be NULL. A config.json that is there but cannot be read is BP_ERR_IO. */
 BP_API bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_model **model);
 
-/* Parses a Hugging Face config.json. Multimodal configurations: the text part ("text_config"), with the whole's members where
+/** Parses a Hugging Face config.json. Multimodal configurations: the text part ("text_config"), with the whole's members where
  * it has none of that name; quantization_config is ignored. NaN and Infinity are accepted, as Python writes them.
  * `origin` names the text in errors and, without a name in the options, the model: "a/Qwen3-8B/config.json" is
  * Qwen3-8B. */
 BP_API bp_status bp_config_parse(const char *text, size_t bytes, const char *origin, const bp_reader_options *options,
                                  bp_model **model);
 
-/* Reads safetensors: names, shapes and dtypes from the headers of files; tensor data is never read. `path` is a file, an
+/** Reads safetensors: names, shapes and dtypes from the headers of files; tensor data is never read. `path` is a file, an
  * index file (its shards are beside it), or a directory: with an index file, else with model.safetensors, else all
  * *.safetensors in it. Files must be consistent: no holes or overlaps in the data, no tensor twice, the index neither
  * too long nor too short.
@@ -62,22 +63,22 @@ BP_API bp_status bp_config_parse(const char *text, size_t bytes, const char *ori
  * Source of the format: github.com/huggingface/safetensors, README, "Format". */
 BP_API bp_status bp_safetensors_read(const char *path, const bp_reader_options *options, bp_model **model);
 
-/* Parses the beginning of one safetensors file: `bytes` bytes (at least the header) of a file of `file_bytes`. */
+/** Parses the beginning of one safetensors file: `bytes` bytes (at least the header) of a file of `file_bytes`. */
 BP_API bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_bytes, const char *origin,
                                       const bp_reader_options *options, bp_model **model);
 
-/* Parses our own format, bucketpool.units/1: docs/formats.md. The model's name is options->name, else that of the document. `origin` names
+/** Parses our own format, bucketpool.units/1: docs/formats.md. The model's name is options->name, else that of the document. `origin` names
  * the text in errors. */
 BP_API bp_status bp_units_parse(const char *text, size_t bytes, const char *origin, const bp_reader_options *options,
                                 bp_model **model);
-/* Writes a model as bucketpool.units/1, atomically: a file is there whole or not at all. Reading it gives the same
+/** Writes a model as bucketpool.units/1, atomically: a file is there whole or not at all. Reading it gives the same
  * model. Errors: BP_ERR_INVALID_ARGUMENT (the model is not valid, a unit has parameters and given buckets, a name is
  * not UTF-8 or has control characters), BP_ERR_IO. */
 BP_API bp_status bp_units_write(const bp_model *model, const char *path);
 
-/* Writes a plan as bucketpool.plan/1 (docs/formats.md), atomically. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_IO. */
+/** Writes a plan as bucketpool.plan/1 (docs/formats.md), atomically. Errors: BP_ERR_INVALID_ARGUMENT, BP_ERR_IO. */
 BP_API bp_status bp_plan_write(const bp_plan *plan, const char *path);
-/* Reads such a plan, which the caller owns: bp_plan_destroy. The plan is validated and its fingerprint compared. */
+/** Reads such a plan, which the caller owns: bp_plan_destroy. The plan is validated and its fingerprint compared. */
 BP_API bp_status bp_plan_read(const char *path, bp_plan **plan);
 BP_API bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_plan **plan);
 

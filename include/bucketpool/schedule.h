@@ -1,4 +1,5 @@
-/* Schedules: when each request is live in one iteration.
+/** @file
+ * Schedules: when each request is live in one iteration.
  *
  * Time is counted in steps. A step is one unit's forward or backward compute; a recorded schedule counts its events.
  * A request is live in half-open intervals [begin, end) of steps. Two requests conflict when their intervals overlap.
@@ -20,74 +21,74 @@ extern "C" {
 
 typedef struct bp_schedule bp_schedule;
 
-/* What a step computes. */
+/** What a step computes. */
 typedef enum bp_phase {
     BP_PHASE_FORWARD = 0,
     BP_PHASE_BACKWARD = 1,
-    BP_PHASE_RECORDED = 2,        /* an event of a recorded schedule */
-    BP_PHASE_OUTSIDE = 3,         /* parameters outside units: embedding, output layer */
-    BP_PHASE_BACKWARD_GATHER = 4, /* unified streams: the second half of a backward step, in which all-gathers run */
-    BP_PHASE_COMBINED = 5         /* a unit's backward beside another unit's forward */
+    BP_PHASE_RECORDED = 2,        /**< an event of a recorded schedule */
+    BP_PHASE_OUTSIDE = 3,         /**< parameters outside units: embedding, output layer */
+    BP_PHASE_BACKWARD_GATHER = 4, /**< unified streams: the second half of a backward step, in which all-gathers run */
+    BP_PHASE_COMBINED = 5         /**< a unit's backward beside another unit's forward */
 } bp_phase;
 
-/* Logical streams of a schedule. Runtimes may use further lanes below BP_LANE_COUNT. */
+/** Logical streams of a schedule. Runtimes may use further lanes below BP_LANE_COUNT. */
 enum { BP_LANE_GATHER = 0, BP_LANE_COMPUTE = 1, BP_LANE_REDUCE = 2, BP_LANE_OUTER_REDUCE = 3 };
 #define BP_LANE_COUNT 16u
 #define BP_LANE_ANY UINT32_MAX
 
-/* BP_PASSES_TRAIN: forward and backward. BP_PASSES_EVAL: forward only. BP_PASSES_BOTH: a training step, then an
+/** BP_PASSES_TRAIN: forward and backward. BP_PASSES_EVAL: forward only. BP_PASSES_BOTH: a training step, then an
  *   evaluation. */
 typedef enum bp_passes { BP_PASSES_TRAIN = 0, BP_PASSES_EVAL = 1, BP_PASSES_BOTH = 2 } bp_passes;
 
-/* BP_STREAMS_SEPARATE: all-gathers and reduce-scatters run at the same time.
+/** BP_STREAMS_SEPARATE: all-gathers and reduce-scatters run at the same time.
  * BP_STREAMS_UNIFIED: one stream for both. In backward the reduce-scatter of unit u+1 ends before the all-gather of
  *   unit u-1 starts. Source: Megatron-LM issue 6471. */
 typedef enum bp_streams { BP_STREAMS_SEPARATE = 0, BP_STREAMS_UNIFIED = 1 } bp_streams;
 
-/* Prefetch from parameters outside units (embedding, output layer).
+/** Prefetch from parameters outside units (embedding, output layer).
  * BP_OUTSIDE_PREFETCHES_NOTHING: these parameters have no steps. The first unit is gathered in its own step.
  * BP_OUTSIDE_PREFETCHES_SUCCESSOR: a step comes before the first unit, and one between forward and backward. The
  *   units that run next are gathered in it. */
 typedef enum bp_outside { BP_OUTSIDE_PREFETCHES_NOTHING = 0, BP_OUTSIDE_PREFETCHES_SUCCESSOR = 1 } bp_outside;
 
-/* The prefetch depth of one unit, instead of the schedule's. An element of an array: it never grows. */
+/** The prefetch depth of one unit, instead of the schedule's. An element of an array: it never grows. */
 typedef struct bp_unit_prefetch {
-    uint32_t unit;     /* index of a unit of the buckets */
-    uint32_t forward;  /* prefetch depth in forward */
-    uint32_t backward; /* in backward; BP_PREFETCH_SAME: as forward */
+    uint32_t unit;     /**< index of a unit of the buckets */
+    uint32_t forward;  /**< prefetch depth in forward */
+    uint32_t backward; /**< in backward; BP_PREFETCH_SAME: as forward */
 } bp_unit_prefetch;
 
 #define BP_PREFETCH_SAME UINT32_MAX
 
 typedef struct bp_schedule_config {
     size_t size;
-    uint32_t prefetch;   /* prefetch depth: units that are gathered ahead of the unit that computes; 0: none */
-    uint32_t grad_units; /* units whose gradients are live at once while their reduce-scatter runs; at least 1 */
+    uint32_t prefetch;   /**< prefetch depth: units that are gathered ahead of the unit that computes; 0: none */
+    uint32_t grad_units; /**< units whose gradients are live at once while their reduce-scatter runs; at least 1 */
     bp_passes passes;
-    uint32_t prefetch_backward; /* prefetch depth in backward; BP_PREFETCH_SAME: as forward */
-    /* 1: parameters are not resharded after forward. They are live until their backward ends, in an evaluation until
+    uint32_t prefetch_backward; /**< prefetch depth in backward; BP_PREFETCH_SAME: as forward */
+    /** 1: parameters are not resharded after forward. They are live until their backward ends, in an evaluation until
      * the pass ends. */
     uint32_t keep_after_forward;
-    /* 1: activation checkpointing. With fp8, backward also gathers the row-wise parameters, each in its unit's own
+    /** 1: activation checkpointing. With fp8, backward also gathers the row-wise parameters, each in its unit's own
      * step. */
     uint32_t recompute;
     bp_streams streams;
     bp_outside outside;
-    /* Forward passes in flight in a 1F1B pipeline stage. 0 and 1: backward follows each forward. */
+    /** Forward passes in flight in a 1F1B pipeline stage. 0 and 1: backward follows each forward. */
     uint32_t microbatches;
-    uint32_t combined;       /* 1: in the steady state of 1F1B a forward and a backward pass run at the same time */
-    uint32_t override_count; /* elements of `overrides` */
-    const bp_unit_prefetch *overrides; /* at most one for each unit; read during the call only */
+    uint32_t combined;       /**< 1: in the steady state of 1F1B a forward and a backward pass run at the same time */
+    uint32_t override_count; /**< elements of `overrides` */
+    const bp_unit_prefetch *overrides; /**< at most one for each unit; read during the call only */
 } bp_schedule_config;
 
-/* Defaults: prefetch depth 1 in both directions, gradients of 2 units, training, separate streams, resharding after
+/** Defaults: prefetch depth 1 in both directions, gradients of 2 units, training, separate streams, resharding after
  * forward, no recompute, no pipeline, no overrides.
  * Errors: BP_ERR_INVALID_ARGUMENT (NULL, a size that is no struct's). */
 BP_API bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size);
 
 #define BP_MAX_MICROBATCHES 1024u
 
-/* A training or evaluation step as FSDP runtimes run it; by default Megatron-FSDP's with double buffering:
+/** A training or evaluation step as FSDP runtimes run it; by default Megatron-FSDP's with double buffering:
  * - Forward runs the units in order. A unit is gathered `prefetch` steps before it computes and released after its
  *   step.
  * - Backward runs the units in reverse order, with the same rule. The last unit is gathered again when backward
@@ -112,20 +113,20 @@ BP_API bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp
 
 typedef struct bp_recorded_config {
     size_t size;
-    /* Units that are kept apart from memory that another lane released. A recording is in the order of the host, and
+    /** Units that are kept apart from memory that another lane released. A recording is in the order of the host, and
      * the host runs ahead of its streams: FSDP2 releases unit u before it acquires unit u+1, but the all-gather of
      * u+1 is to run while u computes. Shared memory would make that all-gather wait. So memory that one lane released
      * is not given to the next `overlap_window` units that other lanes acquire. 0: only requests that the host held
      * at the same time conflict. */
     uint32_t overlap_window;
-    /* 1: requests without events are never live (an evaluation has no gradients). 0: they are an error. */
+    /** 1: requests without events are never live (an evaluation has no gradients). 0: they are an error. */
     uint32_t partial;
 } bp_recorded_config;
 
-/* Defaults: no overlap window, every request must have events. Errors: as bp_schedule_config_init. */
+/** Defaults: no overlap window, every request must have events. Errors: as bp_schedule_config_init. */
 BP_API bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size);
 
-/* The events of the model (bp_model_add_event), one step each. Events of roles without requests are skipped. `config`
+/** The events of the model (bp_model_add_event), one step each. Events of roles without requests are skipped. `config`
  * NULL: the defaults. The caller owns the schedule: bp_schedule_destroy. It keeps nothing of its inputs.
  * Errors: BP_ERR_SCHEDULE names the event or the request (a release without an acquire, a second acquire, an acquire
  * without a release, an event of an unknown request, a request without events unless `partial`);
@@ -134,13 +135,13 @@ BP_API bp_status bp_recorded_config_init(bp_recorded_config *config, size_t size
 BP_API bp_status bp_schedule_create_recorded(const bp_model *model, const bp_buckets *buckets,
                                              const bp_recorded_config *config, bp_schedule **schedule);
 
-/* Several schedules of the same buckets, one after the other. Requests that conflict in one of them conflict in the
+/** Several schedules of the same buckets, one after the other. Requests that conflict in one of them conflict in the
  * merged schedule. The inputs are only read. The caller owns the schedule: bp_schedule_destroy.
  * Errors: BP_ERR_INVALID_ARGUMENT (count 0, schedules of other buckets), BP_ERR_OVERFLOW, BP_ERR_UNSUPPORTED (as
  * bp_schedule_create_recorded), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, size_t count, bp_schedule **schedule);
 
-/* The schedule of one of several models that share a pool. `schedule` was made for the buckets that are number
+/** The schedule of one of several models that share a pool. `schedule` was made for the buckets that are number
  * `index` of those that bp_buckets_create_merged made `buckets` of. The created schedule is for `buckets`: the
  * requests of the other models are never live, except for their state, which is live in all steps. Merge the embedded
  * schedules to run the models one after the other.
@@ -149,59 +150,59 @@ BP_API bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, 
 BP_API bp_status bp_schedule_create_embedded(const bp_schedule *schedule, const bp_buckets *buckets, size_t index,
                                              bp_schedule **embedded);
 
-/* NULL and a pointer to NULL are accepted. What bp_schedule_get_info gave ends with the schedule. */
+/** NULL and a pointer to NULL are accepted. What bp_schedule_get_info gave ends with the schedule. */
 BP_API void bp_schedule_destroy(bp_schedule **schedule);
 
 /* ---- the finished schedule -------------------------------------------------------------------------------- */
 
-/* Elements of the arrays below never grow. What is added later comes as an array of its own, at the end of
+/** Elements of the arrays below never grow. What is added later comes as an array of its own, at the end of
  * bp_schedule_info. */
 typedef struct bp_step {
     bp_phase phase;
-    int32_t unit;         /* the unit that computes; recorded: the unit of the event; BP_OUTSIDE: none */
-    int32_t forward_unit; /* combined: the unit that runs forward at the same time; else BP_OUTSIDE */
+    int32_t unit;         /**< the unit that computes; recorded: the unit of the event; BP_OUTSIDE: none */
+    int32_t forward_unit; /**< combined: the unit that runs forward at the same time; else BP_OUTSIDE */
 } bp_step;
 
 typedef struct bp_interval {
-    uint32_t begin; /* first step in which the request is live */
-    uint32_t end;   /* first step in which it is not */
+    uint32_t begin; /**< first step in which the request is live */
+    uint32_t end;   /**< first step in which it is not */
 } bp_interval;
 
 typedef struct bp_scheduled_request {
-    const bp_interval *intervals; /* in increasing order; they neither overlap nor touch */
-    size_t interval_count;        /* 0: never live (gradients in an evaluation) */
+    const bp_interval *intervals; /**< in increasing order; they neither overlap nor touch */
+    size_t interval_count;        /**< 0: never live (gradients in an evaluation) */
 } bp_scheduled_request;
 
-/* Two requests that are never live together but conflict, because of an overlap window: `later` is acquired so soon
+/** Two requests that are never live together but conflict, because of an overlap window: `later` is acquired so soon
  * after another lane released `earlier` that it would wait if they shared memory. */
 typedef struct bp_overlap {
-    uint32_t earlier, later; /* requests */
+    uint32_t earlier, later; /**< requests */
 } bp_overlap;
 
-/* An acquire or a release of consecutive requests, all of one unit and role. */
+/** An acquire or a release of consecutive requests, all of one unit and role. */
 typedef struct bp_schedule_event {
-    /* Of a release: the first step in which the requests are not live, the step count if they are live to the end. */
+    /** Of a release: the first step in which the requests are not live, the step count if they are live to the end. */
     uint32_t step;
-    uint32_t acquire; /* 1: acquire, 0: release */
-    /* As recorded, else by role. Parameters are acquired on BP_LANE_GATHER and released on BP_LANE_COMPUTE. Gradients
+    uint32_t acquire; /**< 1: acquire, 0: release */
+    /** As recorded, else by role. Parameters are acquired on BP_LANE_GATHER and released on BP_LANE_COMPUTE. Gradients
      * are acquired on BP_LANE_COMPUTE and released on BP_LANE_REDUCE, grad_comm on BP_LANE_OUTER_REDUCE. */
     uint32_t lane;
     uint32_t first_request, request_count;
 } bp_schedule_event;
 
-/* Everything that a schedule says. Fields are only ever added at the end. */
+/** Everything that a schedule says. Fields are only ever added at the end. */
 typedef struct bp_schedule_info {
     size_t step_count;
     const bp_step *steps;
-    size_t request_count; /* of the buckets */
+    size_t request_count; /**< of the buckets */
     const bp_scheduled_request *requests;
     size_t overlap_count;
-    const bp_overlap *overlaps; /* by `later`, then `earlier`; each pair once in each order in which it occurs */
+    const bp_overlap *overlaps; /**< by `later`, then `earlier`; each pair once in each order in which it occurs */
     size_t event_count;
-    const bp_schedule_event *events; /* by step, in a step releases before acquires, each by first_request */
+    const bp_schedule_event *events; /**< by step, in a step releases before acquires, each by first_request */
 } bp_schedule_info;
 
-/* The view and its arrays belong to the schedule and live as long as it. schedule NULL: NULL. */
+/** The view and its arrays belong to the schedule and live as long as it. schedule NULL: NULL. */
 BP_API const bp_schedule_info *bp_schedule_get_info(const bp_schedule *schedule);
 
 #ifdef __cplusplus

@@ -121,13 +121,11 @@ class Buckets(Owner[BucketsHandle]):
     @property
     def requests(self) -> List[Request]:
         """By id."""
-        library, handle = core(), self.handle
-        buckets: Dict[int, Bucket] = {}
+        handle = self.handle
+        info = core().bp_buckets_get_info(handle).contents
+        buckets = self._all()
         requests = []
-        for index in range(library.bp_buckets_request_count(handle)):
-            r = filled(library.bp_buckets_request, _abi.bp_request, handle, index)
-            if r.bucket not in buckets:
-                buckets[r.bucket] = self[r.bucket]
+        for r in info.requests[:info.request_count]:
             bucket = buckets[r.bucket]
             requests.append(
                 Request(bucket.unit or "", bucket.ordinal, role_name(r.role), dtype_name(r.dtype), r.numel, r.bytes,

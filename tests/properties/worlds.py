@@ -7,7 +7,7 @@ from typing import Optional
 from hypothesis import strategies as st
 
 import bindings as b
-from bindings import check, filled, made
+from bindings import check, made
 
 DTYPES = (b.FP32, b.BF16, b.BF16, b.FP8, b.FP4, b.UINT8, b.INT64)
 
@@ -73,11 +73,11 @@ def make_buckets(lib, units_of_model, roles):
 
 
 def read_requests(lib, buckets) -> list:
+    info = lib.bp_buckets_get_info(buckets).contents
     result = []
-    for index in range(lib.bp_buckets_request_count(buckets)):
-        request = filled(lib, "bp_buckets_request", b.Request, buckets, index)
-        bucket = filled(lib, "bp_buckets_get", b.Bucket, buckets, request.bucket)
-        unit = lib.bp_buckets_unit_name(buckets, bucket.unit).decode()
+    for index, request in enumerate(info.requests[:info.request_count]):
+        bucket = info.buckets[request.bucket]
+        unit = info.units[bucket.unit].name.decode()
         result.append(Wanted(index, unit, bucket.ordinal, request.role, request.dtype, request.bytes))
     return result
 

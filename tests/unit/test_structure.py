@@ -141,6 +141,25 @@ class Structure(unittest.TestCase):
                 names |= set(re.findall(r"\b(bp_\w+)\(", file.read()))
         return names
 
+    def test_public_functions_have_comments(self):
+        """One comment may be for several functions in a row."""
+        for path in sources("include"):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            for block in re.findall(r"\n\n((?:[^\n]+\n)*BP_API (?:[^\n]+\n)*)", text):
+                self.assertTrue(block.startswith("/**"), f"{path}: no comment before: {block.splitlines()[0]}")
+
+    def test_static_functions_have_names_of_their_own(self):
+        """So that a name leads to one place, in a debugger, a profile and a search."""
+        files = {}
+        for path in sources("src"):
+            with open(path, encoding="utf-8") as file:
+                text = file.read() if path.endswith(".c") else ""
+            for name in re.findall(r"^(?:static|BP_HOT)\b[^;={}()]*?\b([a-z_0-9]+)\([^;{]*\)\s*\n\{", text, re.MULTILINE):
+                files.setdefault(name, set()).add(os.path.relpath(path, ROOT))
+        self.assertGreater(len(files), 1000)
+        self.assertEqual({name: sorted(paths) for name, paths in files.items() if len(paths) > 1}, {})
+
     def test_exported_symbols(self):
         declared = {"BUCKETPOOL_0.1": self.declared(sources("include")),
                     "BUCKETPOOL_PRIVATE": self.declared(os.path.join(ROOT, "src", header)
