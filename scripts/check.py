@@ -247,6 +247,13 @@ def installation():
                 [*start[:2], program, *start[2:]], log, cwd=folder, env={**os.environ, **loaded})
             count(f"install: {example}, {kind}", "passed" if works else "failed")
     took("install", begin, cpu_begin)
+    compared = good and subprocess.run([sys.executable, "scripts/abi.py", prefix, os.path.join(BUILDS, "release")], stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True)
+    if compared:
+        last = (compared.stdout.strip().split("\n") or [""])[-1]
+        count("the last release's interface", {0: "passed", 77: "skipped"}.get(compared.returncode, "failed"), last)
+        if compared.returncode not in (0, 77):
+            print(compared.stdout)
 
 
 def integers():
