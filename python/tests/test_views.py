@@ -236,7 +236,7 @@ class Arrays(unittest.TestCase):
 
     def test_empty_buckets(self):
         served = Served(sizes=(0, 1000), dtype="fp32", roles=("param",))
-        id = served.param(0)
+        id = served.pool.bind("u0", 0, "param", "fp32", 0)
         view, = served.pool.acquire([id], served.stream)
         self.assertEqual((view.address, view.bytes, view.numpy().shape), (0, 0, (0,)))
         self.assertEqual(numpy.from_dlpack(view).shape, (0,))
