@@ -11,7 +11,7 @@
  * - All memory is made when the pool is created, at planned size. Nothing grows, and a request has one address for the life
  *   of the pool (unless the caller chose otherwise: bp_strict, dynamic requests, overflow).
  * - Acquire orders the stream after every release point of memory that the request overlaps, whatever order requests come
- *   in. Release ends the hold and records release points: one on each stream that acquired, used or released it. A release
+ *   in. The release of the last reference records release points: one on each stream that acquired, used or released the request. A release
  *   point is the stream's position at the call, so that later work of that stream is not waited for. Points more than 255
  *   releases of its stream old are stood in for by a younger one of the same stream.
  * - Acquire, use and release neither allocate, nor synchronise, nor take a lock (dynamic requests allocate by definition;
@@ -21,7 +21,7 @@
  * - Errors of order are BP_ERR_SCHEDULE; the detail names the request, its buffer, who holds it, the acquire number
  *   and the step (bp_pool_set_step).
  *
- * Thread safety: acquire, try_acquire, can_acquire, use, release, give_up and the getters may be called from any thread at
+ * Thread safety: acquire, try_acquire, can_acquire, use, release, cancel and the getters may be called from any thread at
  * once for different requests. Two calls at once on one request are an error of the caller that is reported, not a race. Binding may
  * run beside them, and so may destroying a stream that no call names (its requests are released on another one). Creating and
  * destroying pools, the setters, seal, tracing: one thread, no calls beside it.
@@ -59,7 +59,7 @@ typedef enum bp_strict { BP_STRICT_OFF = 1, BP_STRICT_WARN = 2, BP_STRICT_ERROR 
 typedef enum bp_guard { BP_GUARD_ENVIRONMENT = 0, BP_GUARD_OFF = 1, BP_GUARD_ON = 2 } bp_guard;
 
 /** What profilers (nsys) and compute-sanitizer are told through NVTX: ranges around creation, registration, captures and steps, a range for each
- * hold, and the memory of live requests as regions of their slab, so that a touch of memory that nobody holds is found. Regions come and
+ * live request, and the memory of live requests as regions of their slab, so that a touch of memory that nobody holds is found. Regions come and
  * go with acquire and release on the host: compute-sanitizer must make launches blocking (--force-blocking-launches yes).
  * BP_ANNOTATE_ENVIRONMENT: on when a tool is attached (NVTX_INJECTION64_PATH) or BUCKETPOOL_NVTX=1 is set, and the library was built
  * with NVTX. Off, it costs nothing. */
@@ -105,7 +105,7 @@ BP_API bp_status bp_pool_config_init(bp_pool_config *config, size_t size);
 BP_API bp_status bp_pool_create(bp_device *device, const bp_plan *plan, const bp_pool_config *config, bp_pool **pool);
 
 /** Waits for the device's streams, one by one but for those that are being captured, runs detach callbacks in reverse order and gives the
- * memory back; outstanding holds end. Work on native streams that were never imported is not waited for.
+ * memory back; outstanding references end. Work on native streams that were never imported is not waited for.
  * Accepts NULL and pointers to NULL; sets *pool to NULL. */
 BP_API void bp_pool_destroy(bp_pool **pool);
 
@@ -173,31 +173,31 @@ typedef enum bp_zero { BP_ZERO_NOTHING = 0, BP_ZERO_PADDING = 1, BP_ZERO_ALL = 2
 /** From the next acquire on. Errors: BP_ERR_INVALID_ARGUMENT (unknown ids). */
 BP_API bp_status bp_pool_set_zero(bp_pool *pool, const uint32_t *ids, size_t count, bp_zero zero);
 
-/** How often a request is held now; 0: it is not live, or unknown. Any thread. */
+/** References to the request now; 0: it is not live, or unknown. Any thread. */
 BP_API uint32_t bp_pool_references(const bp_pool *pool, uint32_t id);
 
-/** The request's memory. Stable for planned requests with strict error, and for persistent ones; for others it is that of the hold it has
- * now, or the plan's while it has none. Errors: BP_ERR_INVALID_ARGUMENT (an unknown id), BP_ERR_SCHEDULE (it has no memory now). */
+/** The request's memory. Stable for planned requests with strict error, and for persistent ones; for others where it is live
+ * now, or the plan's place. Errors: BP_ERR_INVALID_ARGUMENT (an unknown id), BP_ERR_SCHEDULE (it has no memory now). */
 BP_API bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint64_t *bytes);
 
 /* ---- the hot path ------------------------------------------------------------------------------------------------- */
 
-#define BP_HOLD_STREAMS 8 /**< different streams that may acquire, use and release one hold */
+#define BP_LIVE_STREAMS 8 /**< different streams that may acquire, use and release one live request */
 
-/** Takes all `count` ids for work on `stream`. A live request gives the same address again and counts one more hold; the stream is
+/** Takes all `count` ids for work on `stream`. A live request gives the same address again and has one more reference; the stream is
  * then ordered as if it had acquired first. addresses may be NULL.
  * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, one twice in a call, a destroyed stream or one of another device),
  * BP_ERR_SCHEDULE (the memory is held: names the holder; another stream than bp_pool_set_stream promised; two threads on one request;
- * more than BP_HOLD_STREAMS streams or 65535 holds; a sealed pool would have to deviate; the plan's schedule never uses the request, so
+ * more than BP_LIVE_STREAMS streams or 65535 references; a sealed pool would have to deviate; the plan's schedule never uses the request, so
  * that it has no memory), BP_ERR_NO_DEVICE_MEMORY (dynamic), and what the device reports. */
 BP_API bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses);
 
-/** As acquire, but says no (*acquired 0, BP_OK) where memory is held by others, or the device is out of it: for prefetching as
+/** As acquire, but answers busy (*acquired 0, BP_OK) where memory is held by others, or the device is out of it: for prefetching as
  * far as memory goes. `acquired` is an output; addresses are written when it is 1. */
 BP_API bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream,
                                      void **addresses, int *acquired);
 
-/** Whether an acquire of `ids` would be served once one hold of each of `releasing` is released: 1 or 0. The answer holds while
+/** Whether an acquire of `ids` would be served once one reference to each of `releasing` is released: 1 or 0. The answer holds while
  * nothing else is acquired. Counts every id, so that two requests for one free buffer are no. `releasing` ids that are not live change
  * nothing. Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, one twice in `ids`), BP_ERR_UNSUPPORTED (more than 256 ids that may choose
  * their buffer). */
@@ -208,17 +208,17 @@ BP_API bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, s
  * is there remains the caller's business. Errors: BP_ERR_SCHEDULE (not live). */
 BP_API bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream);
 
-/** Ends one hold of each id. `stream` is where its last work was enqueued; it need not be the acquiring stream. Where a request is
- * held several times, a release on a stream that acquired or used it ends one acquire or use of that stream: work that another hold puts
+/** Drops one reference to each id. `stream` is where its last work was enqueued; it need not be the acquiring stream. Where a request is
+ * referenced several times, a release on a stream that acquired or used it ends one acquire or use of that stream: work that another reference puts
  * there afterwards needs a bp_pool_use of its own.
  * Errors: as acquire; BP_ERR_SCHEDULE when one is not live, or guard mode finds that it was written past its end (the request stays
  * live, the redzone is whole again). Dynamic memory that the device refuses to take back is reported to on_message and kept until the
  * pool goes. */
 BP_API bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream);
 
-/** Gives prefetched requests back that nobody used: a release on the streams that acquired them. They leave no trace in a schedule
- * made from a trace. Errors: BP_ERR_SCHEDULE when one is not live, is held more than once, or was used or released once. */
-BP_API bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count);
+/** Gives back prefetched requests that nobody used: a release on the streams that acquired them. They leave no trace in a schedule
+ * made from a trace. Errors: BP_ERR_SCHEDULE when one is not live, has more than one reference, or was used or released once. */
+BP_API bp_status bp_pool_cancel(bp_pool *pool, const uint32_t *ids, size_t count);
 
 /* ---- stages of a run ---------------------------------------------------------------------------------------------- */
 
@@ -241,11 +241,11 @@ typedef struct bp_pool_statistics {
     size_t size;
     uint64_t slab_bytes; /**< of all slabs, as made: planned bytes, persistent, overflow, rounding, guard pages */
     uint64_t requests;   /**< of the plan, and bound */
-    uint64_t acquires;   /**< holds begun; counts each id */
+    uint64_t acquires;   /**< references taken; counts each id */
     uint64_t repeated;   /**< of these: of requests that were live */
-    uint64_t releases;   /**< holds ended, without given_up */
-    uint64_t given_up;
-    uint64_t said_no;    /**< try_acquire calls that said no */
+    uint64_t releases;   /**< references dropped, without cancelled */
+    uint64_t cancelled;
+    uint64_t busy;       /**< try_acquire calls that were not served */
     uint64_t refused;    /**< calls that ended in an error */
     uint64_t records;    /**< release points that took an event */
     uint64_t elided;     /**< release points that needed none, because of bp_pool_set_stream */
@@ -267,13 +267,13 @@ typedef struct bp_live_request {
     uint32_t id;
     uint32_t role;
     uint32_t ordinal;
-    uint32_t holds;
+    uint32_t references;
     const char *unit;
     const char *stream; /**< that acquired it first */
     void *address;
     uint64_t bytes;
-    uint64_t acquire_number; /**< of its first hold */
-    uint64_t step;           /**< at its first hold */
+    uint64_t acquire_number; /**< of its first reference */
+    uint64_t step;           /**< at its first reference */
 } bp_live_request;
 
 /** Fills up to `capacity` entries (set entries[i].size first), in the order of ids; *count is how many are live. */
@@ -290,12 +290,12 @@ BP_API bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t 
 /* ---- traces ------------------------------------------------------------------------------------------------------- */
 
 typedef enum bp_pool_event_kind {
-    BP_EVENT_ACQUIRE = 1, /**< the first hold */
-    BP_EVENT_HOLD = 2,    /**< a further hold */
+    BP_EVENT_ACQUIRE = 1, /**< the first reference */
+    BP_EVENT_REF = 2,     /**< a further reference */
     BP_EVENT_USE = 3,
-    BP_EVENT_UNHOLD = 4,  /**< a release that leaves holds */
-    BP_EVENT_RELEASE = 5, /**< the last hold ends */
-    BP_EVENT_GIVE_UP = 6
+    BP_EVENT_UNREF = 4,   /**< a release that leaves references */
+    BP_EVENT_RELEASE = 5, /**< the last reference is dropped */
+    BP_EVENT_CANCEL = 6
 } bp_pool_event_kind;
 
 typedef struct bp_pool_event {

@@ -314,12 +314,12 @@ BP_ZERO_NOTHING = 0
 BP_ZERO_PADDING = 1
 BP_ZERO_ALL = 2
 BP_EVENT_ACQUIRE = 1
-BP_EVENT_HOLD = 2
+BP_EVENT_REF = 2
 BP_EVENT_USE = 3
-BP_EVENT_UNHOLD = 4
+BP_EVENT_UNREF = 4
 BP_EVENT_RELEASE = 5
-BP_EVENT_GIVE_UP = 6
-BP_HOLD_STREAMS = 8
+BP_EVENT_CANCEL = 6
+BP_LIVE_STREAMS = 8
 bp_message_function = CFUNCTYPE(None, c_void_p, c_char_p)
 
 
@@ -347,14 +347,14 @@ class bp_bind(Sized):
 
 class bp_pool_statistics(Sized):
     _fields_ = [("size", c_size_t), ("slab_bytes", c_uint64), ("requests", c_uint64), ("acquires", c_uint64),
-                ("repeated", c_uint64), ("releases", c_uint64), ("given_up", c_uint64), ("said_no", c_uint64),
+                ("repeated", c_uint64), ("releases", c_uint64), ("cancelled", c_uint64), ("busy", c_uint64),
                 ("refused", c_uint64), ("records", c_uint64), ("elided", c_uint64), ("waits", c_uint64),
                 ("deviations", c_uint64), ("overflows", c_uint64), ("dynamic", c_uint64), ("live_requests", c_uint64),
                 ("live_bytes", c_uint64), ("peak_live_bytes", c_uint64)]
 
 
 class bp_live_request(Sized):
-    _fields_ = [("size", c_size_t), ("id", c_uint32), ("role", c_uint32), ("ordinal", c_uint32), ("holds", c_uint32),
+    _fields_ = [("size", c_size_t), ("id", c_uint32), ("role", c_uint32), ("ordinal", c_uint32), ("references", c_uint32),
                 ("unit", c_char_p), ("stream", c_char_p), ("address", c_void_p), ("bytes", c_uint64),
                 ("acquire_number", c_uint64), ("step", c_uint64)]
 
@@ -942,7 +942,7 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
                                         POINTER(c_int)]),
         "bp_pool_use": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p]),
         "bp_pool_release": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p]),
-        "bp_pool_give_up": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
+        "bp_pool_cancel": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
         "bp_pool_seal": (c_int, [c_void_p]),
         "bp_pool_is_sealed": (c_int, [c_void_p]),
         "bp_pool_allow_overflow": (c_int, [c_void_p, c_int]),

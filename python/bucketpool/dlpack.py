@@ -29,7 +29,7 @@ class ExportHandle(Handle):
     destroy = "bp_export_delete"
 
 
-def lend(pool: Handle, id: int, dtype: int, versioned: bool) -> ExportHandle:
+def export(pool: Handle, id: int, dtype: int, versioned: bool) -> ExportHandle:
     """A tensor over a request's memory, which keeps it mapped. Raises Unsupported, InvalidArgument, ScheduleError
     (dlpack.h)."""
     what = configured(core().bp_export_config_init, _abi.bp_export_config, id=id, dtype=dtype, versioned=int(versioned))
@@ -41,10 +41,10 @@ def lend(pool: Handle, id: int, dtype: int, versioned: bool) -> ExportHandle:
 class _Offered:
     """A tensor in its capsule, until it is known that somebody took it."""
 
-    __slots__ = ("lent", "capsule", "name")
+    __slots__ = ("exported", "capsule", "name")
 
-    def __init__(self, lent: ExportHandle, capsule: Any, name: bytes) -> None:
-        self.lent, self.capsule, self.name = lent, capsule, name
+    def __init__(self, exported: ExportHandle, capsule: Any, name: bytes) -> None:
+        self.exported, self.capsule, self.name = exported, capsule, name
 
     def references(self) -> int:
         return sys.getrefcount(self.capsule)
@@ -57,9 +57,9 @@ _offered: Set[_Offered] = set()
 def capsule(pool: Handle, id: int, dtype: int, versioned: bool) -> Any:
     """A capsule with a tensor over a request's memory."""
     take_back()
-    lent, name = lend(pool, id, dtype, versioned), _NAMES[versioned]
-    made = _new(lent, name, None)  # a reference of this frame's own: another thread's take_back() leaves it
-    _offered.add(_Offered(lent, made, name))
+    exported, name = export(pool, id, dtype, versioned), _NAMES[versioned]
+    made = _new(exported, name, None)  # a reference of this frame's own: another thread's take_back() leaves it
+    _offered.add(_Offered(exported, made, name))
     return made
 
 
@@ -69,6 +69,6 @@ def take_back() -> None:
         refused = offer.references() <= _ALONE  # first: once nobody has it, nobody takes it any more
         taken = not _is_valid(offer.capsule, offer.name)  # a consumer renames it
         if taken:
-            offer.lent.value = None  # it is the consumer's to give back
+            offer.exported.value = None  # it is the consumer's to give back
         if taken or refused:
             _offered.discard(offer)

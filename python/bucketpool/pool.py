@@ -29,8 +29,8 @@ class Statistics(NamedTuple):
     acquires: int
     repeated: int
     releases: int
-    given_up: int
-    said_no: int
+    cancelled: int
+    busy: int
     refused: int
     records: int
     elided: int
@@ -44,13 +44,13 @@ class Statistics(NamedTuple):
 
 
 class LiveRequest(NamedTuple):
-    """A request that is held. stream: that acquired it first; acquire_number and step are those of its first hold."""
+    """A request that is held. stream: that acquired it first; acquire_number and step are those of its first reference."""
 
     id: int
     unit: str
     ordinal: int
     role: str
-    holds: int
+    references: int
     stream: str
     address: int
     bytes: int
@@ -68,17 +68,17 @@ class PoolSlab(NamedTuple):
 
 
 class Record:
-    """What Python knows of a request: its description, and which of its holds views belong to."""
+    """What Python knows of a request: its description, and which of its references views belong to."""
 
-    __slots__ = ("unit", "ordinal", "role", "dtype", "bytes", "text", "holds", "epoch")
+    __slots__ = ("unit", "ordinal", "role", "dtype", "bytes", "text", "references", "epoch")
 
     def __init__(self, r: _abi.bp_plan_request) -> None:
         self.unit, self.ordinal, self.role = decoded(r.unit), int(r.ordinal), role_name(r.role)
         self.dtype, self.bytes = int(r.dtype), int(r.bytes)
         bucket = f"bucket.{r.ordinal}" if r.bucket is None else decoded(r.bucket)
         self.text = f"{self.role} of {self.unit or 'outside units'}/{bucket}"
-        self.holds = 0
-        self.epoch = 0  # how often its last hold has ended
+        self.references = 0
+        self.epoch = 0  # how often its last reference was dropped
 
 
 class Pool(Owner[PoolHandle]):
@@ -182,7 +182,7 @@ class Pool(Owner[PoolHandle]):
         """Takes all ids for work on the stream, or none. Orders the stream after every release of memory that they
         overlap.
 
-        A live request gives the same address again and counts one more hold. Raises ScheduleError (naming request,
+        A live request gives the same address again and has one more reference. Raises ScheduleError (naming request,
         buffer and holder), InvalidArgument, NoDeviceMemory (dynamic)."""
         array, count = _array(ids)
         addresses = (ctypes.c_void_p * count)()
@@ -200,12 +200,12 @@ class Pool(Owner[PoolHandle]):
         views = []
         for id, address in zip(ids, addresses):
             record = self._records[id]
-            record.holds += 1
+            record.references += 1
             views.append(View(self, id, address or 0, stream, record))
         return views
 
     def can_acquire(self, ids: Iterable[int], releasing: Iterable[int] = ()) -> bool:
-        """Whether an acquire of ids would be served once one hold of each of `releasing` is released."""
+        """Whether an acquire of ids would be served once one reference to each of `releasing` is released."""
         array, count = _array(ids)
         others, other_count = _array(releasing)
         can = ctypes.c_int()
@@ -218,7 +218,7 @@ class Pool(Owner[PoolHandle]):
         call(core().bp_pool_use, self.handle, array, count, stream.handle)
 
     def release(self, held: Iterable[Held], stream: Stream) -> None:
-        """Ends one hold of each. held: ids or views. stream: where their last work was enqueued.
+        """Drops one reference to each. held: ids or views. stream: where their last work was enqueued.
 
         Raises ScheduleError (not live, a view that was released; guard mode: written past its end), and then nothing
         has changed."""
@@ -226,10 +226,10 @@ class Pool(Owner[PoolHandle]):
         call(core().bp_pool_release, self.handle, array, count, stream.handle)
         self._ended(array, views)
 
-    def give_up(self, held: Iterable[Held]) -> None:
+    def cancel(self, held: Iterable[Held]) -> None:
         """Gives prefetched requests back that nobody used. Raises ScheduleError (used, or held more than once)."""
         array, count, views = self._held(held)
-        call(core().bp_pool_give_up, self.handle, array, count)
+        call(core().bp_pool_cancel, self.handle, array, count)
         self._ended(array, views)
 
     def _held(self, held: Iterable[Held]) -> Tuple[Any, int, List[View]]:
@@ -249,21 +249,21 @@ class Pool(Owner[PoolHandle]):
     def _ended(self, ids: Any, views: List[View]) -> None:
         for id in ids:
             record = self._records[id]
-            record.holds -= 1
-            if record.holds <= 0:
-                record.holds = 0
+            record.references -= 1
+            if record.references <= 0:
+                record.references = 0
                 record.epoch += 1
         for view in views:
             view._released = True
 
     def _taken_back(self) -> None:
-        """After a capture was given up, which ended holds: the views of these are released."""
+        """After a capture was cancelled, which dropped references: the views of these are released."""
         handle = self.handle
         for id, record in enumerate(self._records):
-            holds = core().bp_pool_references(handle, id)
-            if holds != record.holds:
-                record.holds = int(holds)
-                record.epoch += holds == 0
+            references = core().bp_pool_references(handle, id)
+            if references != record.references:
+                record.references = int(references)
+                record.epoch += references == 0
 
     # ---- stages of a run -------------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class Pool(Owner[PoolHandle]):
                 break
             room = 2 * count.value
         return [
-            LiveRequest(e.id, decoded(e.unit), e.ordinal, role_name(e.role), e.holds, decoded(e.stream), e.address or 0,
+            LiveRequest(e.id, decoded(e.unit), e.ordinal, role_name(e.role), e.references, decoded(e.stream), e.address or 0,
                         e.bytes, e.acquire_number, e.step) for e in entries[:count.value]
         ]
 
@@ -351,7 +351,7 @@ class Pool(Owner[PoolHandle]):
              whole(last_step, 64, "a step"), model.handle)
 
     def close(self) -> None:
-        """Ends all holds, waits for the device's streams and gives the memory back; what arrays and tensors look at
+        """Drops all references, waits for the device's streams and gives the memory back; what arrays and tensors look at
         goes with the last of them. Views raise from now on."""
         super().close()
         dlpack.take_back()

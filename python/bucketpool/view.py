@@ -90,9 +90,9 @@ class View:
                 f"{self._record.text} has {self.bytes} bytes, no whole number of {kind} of {kind.itemsize} bytes")
         if self.bytes == 0:
             return numpy.empty(0, kind)
-        lent = dlpack.lend(self.pool.handle, self.id, _abi.BP_DTYPE_UINT8, False)
+        exported = dlpack.export(self.pool.handle, self.id, _abi.BP_DTYPE_UINT8, False)
         memory: Any = (ctypes.c_uint8 * self.bytes).from_address(self.address)
-        memory.keeps = lent  # as long as the array, and what is made of it, lives
+        memory.keeps = exported  # as long as the array, and what is made of it, lives
         return numpy.frombuffer(memory, kind)
 
     def _numpy_type(self, numpy: Any, wanted: DType) -> Any:

@@ -70,7 +70,7 @@ class Serving(unittest.TestCase):
         view = served.take(1)
         again, = served.pool.acquire([view.id], served.stream)
         self.assertEqual(again.address, view.address)
-        self.assertEqual([(r.id, r.unit, r.holds, r.stream) for r in served.pool.live()], [(view.id, "u1", 2, "main")])
+        self.assertEqual([(r.id, r.unit, r.references, r.stream) for r in served.pool.live()], [(view.id, "u1", 2, "main")])
         self.assertIn("u1", served.pool.dump())
         view.release()
         self.assertTrue(view.released)
@@ -90,11 +90,11 @@ class Serving(unittest.TestCase):
         self.assertTrue(served.pool.can_acquire([third], releasing=[first.id]))
         first.release()
         view, = served.pool.try_acquire([third], served.stream)
-        served.pool.give_up([view])
+        served.pool.cancel([view])
         self.assertTrue(view.released)
         self.assertFalse(second.released)
-        self.assertEqual(served.pool.statistics.given_up, 1)
-        self.assertEqual(served.pool.statistics.said_no, 1)
+        self.assertEqual(served.pool.statistics.cancelled, 1)
+        self.assertEqual(served.pool.statistics.busy, 1)
 
     def test_holders_are_named(self):
         served = Served(sizes=(1000, 1000, 1000), policy="max", roles=("param",))

@@ -13,7 +13,7 @@ from bucketpool._library import core
 from support import Served, committed, needs_numpy, numpy
 
 
-def lent(pool):
+def exports(pool):
     return core().bp_pool_export_count(pool.handle)
 
 
@@ -25,7 +25,7 @@ class Released(unittest.TestCase):
         view.release()
         self.assertTrue(view.released)
         for use in (view.release, view.numpy, view.torch, view.__dlpack__, view.check,
-                    lambda: served.pool.use([view], served.stream), lambda: served.pool.give_up([view]),
+                    lambda: served.pool.use([view], served.stream), lambda: served.pool.cancel([view]),
                     lambda: served.stream.fill(view, 1), lambda: served.stream.copy(view, bytearray(2000)),
                     lambda: served.stream.copy(bytearray(2000), view)):
             with self.assertRaises(bp.ScheduleError) as caught:
@@ -103,10 +103,10 @@ class Capsules(unittest.TestCase):
         served = Served()
         view = served.take(0)
         capsules = [view.__dlpack__() for _ in range(5)]
-        self.assertEqual(lent(served.pool), 5)
+        self.assertEqual(exports(served.pool), 5)
         del capsules
         dlpack.take_back()
-        self.assertEqual(lent(served.pool), 0)
+        self.assertEqual(exports(served.pool), 0)
         capsule = view.__dlpack__()
         served.pool.close()
         self.assertGreater(committed(served.device), 0)
@@ -129,7 +129,7 @@ class Capsules(unittest.TestCase):
 
         with unittest.mock.patch.object(dlpack, "_offered", Interrupted()):
             capsule = view.__dlpack__()
-            self.assertEqual(lent(served.pool), 1)
+            self.assertEqual(exports(served.pool), 1)
             self.assertTrue(self.pointer(capsule, b"dltensor"))
             waiting, is_valid = [capsule], dlpack._is_valid
             del capsule
@@ -142,9 +142,9 @@ class Capsules(unittest.TestCase):
 
             with unittest.mock.patch.object(dlpack, "_is_valid", taken_after):
                 dlpack.take_back()
-            self.assertEqual(lent(served.pool), 1)  # the consumer's, to give back
+            self.assertEqual(exports(served.pool), 1)  # the consumer's, to give back
             dlpack.take_back()
-            self.assertEqual(lent(served.pool), 1)
+            self.assertEqual(exports(served.pool), 1)
 
     def test_dynamic_memory_is_not_lent(self):
         """It goes with its release: an array over it would be left without."""
@@ -192,7 +192,7 @@ class Arrays(unittest.TestCase):
             numpy.from_dlpack(view)  # numpy's own words
         dlpack.take_back()
         gc.collect()
-        self.assertEqual(lent(view.pool), 0)
+        self.assertEqual(exports(view.pool), 0)
         fp8 = Served(dtype="fp8_e4m3", roles=("param",)).take(0)
         self.assertEqual((fp8.dtype, fp8.numpy().dtype), ("uint8", numpy.uint8))
         with self.assertRaises(bp.InvalidArgument) as caught:
@@ -247,12 +247,12 @@ class Arrays(unittest.TestCase):
         view = served.take(0)
         arrays = [view.numpy() for _ in range(3)]
         self.assertEqual(served.pool.references(view.id), 1)
-        self.assertEqual(lent(served.pool), 3)
+        self.assertEqual(exports(served.pool), 3)
         view.release()
         self.assertEqual(served.pool.references(view.id), 0)
         del arrays
         gc.collect()
-        self.assertEqual(lent(served.pool), 0)
+        self.assertEqual(exports(served.pool), 0)
 
 
 class Null(unittest.TestCase):

@@ -13,7 +13,7 @@ typedef enum outcome {
     RACE,         /* a call is at work on the request: another one, or this one, as it has the request twice */
     OTHER_STREAM, /* not the one that bp_pool_set_stream promised */
     NO_MEMORY,    /* the plan's schedule never uses it */
-    MOST_HOLDS,
+    MOST_REFERENCES,
     MOST_STREAMS,
     SEALED, /* dynamic, and the pool takes no such requests any more */
     FAILED  /* the device said so; the detail is recorded */
@@ -70,12 +70,12 @@ BP_HOT outcome acquire_claim(acquiring *a, uint32_t id, bp_entry **request)
     }
     if (found & BP_WORD_BUSY)
         return RACE;
-    if (BP_WORD_HOLDS(found) == BP_MOST_HOLDS)
-        return MOST_HOLDS;
+    if (BP_WORD_REFERENCES(found) == BP_MOST_REFERENCES)
+        return MOST_REFERENCES;
     if (!atomic_compare_exchange_strong_explicit(r->word, &found, found | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
         return RACE;
-    if (bp_hold_find(r, a->stream) < BP_HOLD_STREAMS)
+    if (bp_live_find(r, a->stream) < BP_LIVE_STREAMS)
         return CLAIMED;
     atomic_store_explicit(r->word, found, memory_order_release);
     return MOST_STREAMS;
@@ -88,13 +88,13 @@ static void acquire_unclaim(acquiring *a, size_t count)
         uint32_t id = a->ids[count];
         bp_entry *r = &a->pool->entries[id];
         uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
-        if (BP_WORD_HOLDS(word) > 0) {
+        if (BP_WORD_REFERENCES(word) > 0) {
             atomic_store_explicit(r->word, word & ~BP_WORD_BUSY, memory_order_release);
             continue;
         }
         if (r->kind == BP_KIND_DYNAMIC)
             bp_dynamic_unclaim(a->pool, id, a->stream);
-        bp_hold_free_place(a->pool, r);
+        bp_live_free_place(a->pool, r);
     }
 }
 
@@ -102,7 +102,7 @@ static void acquire_unclaim(acquiring *a, size_t count)
 
 BP_HOT bool is_fresh(const bp_entry *r)
 {
-    return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
+    return BP_WORD_REFERENCES(atomic_load_explicit(r->word, memory_order_relaxed)) == 0;
 }
 
 /* Collects what one request's memory has to be waited for. */
@@ -110,8 +110,8 @@ BP_HOT bp_status collect_request(const acquiring *a, bp_waits *w, const bp_entry
 {
     const bp_pool *pool = a->pool;
     if (!is_fresh(r)) {
-        uint32_t place = bp_hold_find(r, a->stream);
-        if (place < r->streams && r->hold[place].acquired)
+        uint32_t place = bp_live_find(r, a->stream);
+        if (place < r->streams && r->live[place].acquired)
             return BP_OK;                 /* ordered by its first acquire there */
         BP_TRY(bp_waits_add_zeros(w, r)); /* they come before the work of a further stream */
     }
@@ -188,24 +188,24 @@ BP_HOT void acquire_commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t numb
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
     bp_count(&r->acquires, 1);
     bp_count(&r->hash, acquire_mix(r->key + number * 0xd1342543de82ef95u));
-    if (BP_WORD_HOLDS(word) == 0) {
+    if (BP_WORD_REFERENCES(word) == 0) {
         if (r->kind == BP_KIND_CHOSEN)
             bp_note_choice(a->pool, id);
         else if (r->kind == BP_KIND_DYNAMIC)
             note_dynamic(r);
         r->streams = 1;
         r->used = 0;
-        r->hold[0] = (bp_hold_stream){.stream = a->stream, .point = BP_NO_POINT, .open = 1, .acquired = 1};
+        r->live[0] = (bp_live_stream){.stream = a->stream, .point = BP_NO_POINT, .open = 1, .acquired = 1};
         atomic_store_explicit(&r->since_acquire, number, memory_order_relaxed);
         atomic_store_explicit(&r->since_step, bp_read(&a->pool->step), memory_order_relaxed);
         atomic_store_explicit(&r->since_stream, a->stream, memory_order_release);
         bp_note_event(a->pool, BP_EVENT_ACQUIRE, id, a->stream);
     } else {
-        bp_hold_touch(r, a->stream, true);
+        bp_live_touch(r, a->stream, true);
         bp_count(&r->repeated, 1);
-        bp_note_event(a->pool, BP_EVENT_HOLD, id, a->stream);
+        bp_note_event(a->pool, BP_EVENT_REF, id, a->stream);
     }
-    atomic_store_explicit(r->word, word + BP_WORD_HOLD, memory_order_release);
+    atomic_store_explicit(r->word, word + BP_WORD_REFERENCE, memory_order_release);
 }
 
 BP_HOT uint64_t new_bytes(const bp_entry *r)
@@ -308,7 +308,7 @@ static bp_status explain(const acquiring *a, outcome o, size_t failed)
     case RACE: return bp_fail_busy(a->pool, a->ids, failed);
     case OTHER_STREAM: return fail_stream(a, id);
     case NO_MEMORY: return bp_fail_order(a->pool, id, "has no memory: the plan's schedule never uses it");
-    case MOST_HOLDS: return bp_fail_order(a->pool, id, "is held 65535 times already");
+    case MOST_REFERENCES: return bp_fail_order(a->pool, id, "has 65535 references already");
     case MOST_STREAMS: return bp_fail_streams(a->pool, id);
     case SEALED: return fail_dynamic(a->pool, id);
     default: return a->status;
@@ -344,7 +344,7 @@ bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, 
                 : count == 1 ? acquire_one(&a, addresses, &failed)
                              : acquire(&a, addresses, &failed);
     if (o == HELD || (o == RACE && bp_is_away(pool, ids[failed])))
-        bp_count_shared(&pool->said_no);
+        bp_count_shared(&pool->busy);
     else if (o != CLAIMED)
         return explain(&a, o, failed);
     *acquired = o == CLAIMED;

@@ -101,7 +101,7 @@ static void annotations_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id
     bp_annotation *a = &pool->annotations->requests[id];
     if (kind == BP_EVENT_ACQUIRE) {
         a->range = bp_nvtx_start(a->name);
-    } else if (kind == BP_EVENT_RELEASE || kind == BP_EVENT_GIVE_UP) {
+    } else if (kind == BP_EVENT_RELEASE || kind == BP_EVENT_CANCEL) {
         close_region(pool, id);
         bp_nvtx_end(a->range);
         a->range = 0;

@@ -31,7 +31,7 @@ static uint32_t times(const question *q, uint32_t id)
 static bool stays_live(const question *q, uint32_t id)
 {
     uint64_t word = word_of(q->pool->entries[id].word);
-    return BP_WORD_ID(word) == id && ((word & BP_WORD_BUSY) != 0 || BP_WORD_HOLDS(word) > times(q, id));
+    return BP_WORD_ID(word) == id && ((word & BP_WORD_BUSY) != 0 || BP_WORD_REFERENCES(word) > times(q, id));
 }
 
 static bool can_acquire_is_chosen(const question *q, uint32_t segment)

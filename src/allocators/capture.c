@@ -16,10 +16,10 @@
 static uint64_t live_word(const bp_pool *pool, uint32_t id)
 {
     uint64_t word = atomic_load_explicit(pool->entries[id].word, memory_order_acquire);
-    return BP_WORD_ID(word) == id && BP_WORD_HOLDS(word) > 0 ? word : 0;
+    return BP_WORD_ID(word) == id && BP_WORD_REFERENCES(word) > 0 ? word : 0;
 }
 
-bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id)
+bp_captured_request *bp_capture_find_held(const bp_capture *capture, uint32_t id)
 {
     uint32_t low = 0, high = capture->held_count;
     while (low < high) {
@@ -37,11 +37,11 @@ bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id)
 static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, const bp_stream *stream)
 {
     (void)stream;
-    if (kind != BP_EVENT_ACQUIRE && kind != BP_EVENT_HOLD && kind != BP_EVENT_USE)
+    if (kind != BP_EVENT_ACQUIRE && kind != BP_EVENT_REF && kind != BP_EVENT_USE)
         return;
     bp_capture *capture = pool->capturing;
     const bp_entry *r = &pool->entries[id];
-    bp_captured_hold *held = bp_capture_find_held(capture, id);
+    bp_captured_request *held = bp_capture_find_held(capture, id);
     if (held != NULL)
         atomic_store_explicit(&held->touched, true, memory_order_relaxed);
     for (uint32_t s = r->first; s < r->first + r->count; s++)
@@ -51,8 +51,8 @@ static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, co
 static bp_status capture_check_own(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     (void)stream;
-    const bp_captured_hold *held = bp_capture_find_held(pool->capturing, id);
-    if (held == NULL || BP_WORD_HOLDS(word) > BP_WORD_HOLDS(held->word))
+    const bp_captured_request *held = bp_capture_find_held(pool->capturing, id);
+    if (held == NULL || BP_WORD_REFERENCES(word) > BP_WORD_REFERENCES(held->word))
         return BP_OK;
     return bp_fail_order(pool, id, "was live before the capture began, and must be as long as it lasts");
 }
@@ -125,7 +125,7 @@ static bool has_points(const bp_pool *pool, const bp_stream *stream)
     for (uint32_t id = 0; id < bp_request_count(pool); id++) {
         const bp_entry *r = &pool->entries[id];
         for (uint32_t i = 0; live_word(pool, id) != 0 && i < r->streams; i++) {
-            if (r->hold[i].stream == stream)
+            if (r->live[i].stream == stream)
                 return true;
         }
     }
@@ -209,22 +209,22 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
         bp_entry *r = &pool->entries[id];
         if (live_word(pool, id) == 0)
             continue;
-        bp_captured_hold *held = &capture->held[capture->held_count++];
-        *held = (bp_captured_hold){
+        bp_captured_request *held = &capture->held[capture->held_count++];
+        *held = (bp_captured_request){
             .id = id, .first = r->first, .streams = r->streams, .used = r->used, .word = live_word(pool, id)};
-        memcpy(held->hold, r->hold, sizeof held->hold);
+        memcpy(held->live, r->live, sizeof held->live);
     }
     return BP_OK;
 }
 
 /* Points outside are done and their events may be recorded again inside, so those entries of a hold are not needed any more. */
-static void give_streams_back(bp_entry *r, const bp_captured_hold *held)
+static void give_streams_back(bp_entry *r, const bp_captured_request *held)
 {
     r->streams = 0;
     r->used = held->used;
     for (uint32_t i = 0; i < held->streams; i++) {
-        if (held->hold[i].point == BP_NO_POINT)
-            r->hold[r->streams++] = held->hold[i];
+        if (held->live[i].point == BP_NO_POINT)
+            r->live[r->streams++] = held->live[i];
     }
 }
 
@@ -244,7 +244,7 @@ static void count_calls(const bp_pool *pool, uint64_t *acquires, uint64_t *relea
     for (uint32_t id = 0; id < bp_request_count(pool); id++) {
         const bp_entry *r = &pool->entries[id];
         *acquires += bp_read(&r->acquires);
-        *releases += bp_read(&r->releases) + bp_read(&r->given_up);
+        *releases += bp_read(&r->releases) + bp_read(&r->cancelled);
         *waits += bp_read(&r->waits);
     }
 }
@@ -346,7 +346,7 @@ static bp_status check_balance(const bp_capture *capture)
 {
     const bp_pool *pool = capture->pool;
     for (uint32_t id = 0; id < bp_request_count(pool); id++) {
-        const bp_captured_hold *held = bp_capture_find_held(capture, id);
+        const bp_captured_request *held = bp_capture_find_held(capture, id);
         const uint64_t now = live_word(pool, id), before = held != NULL ? held->word : 0;
         char request[BP_REQUEST_BYTES];
         if (now == before)
@@ -354,7 +354,7 @@ static bp_status check_balance(const bp_capture *capture)
         return bp_fail(BP_ERR_SCHEDULE,
                        "pool %.40s: %s cannot end: %s is held %u times, and was %u times when it began",
                        pool->info.name, capture->name, bp_explain_request(pool, id, request),
-                       (unsigned)BP_WORD_HOLDS(now), (unsigned)BP_WORD_HOLDS(before));
+                       (unsigned)BP_WORD_REFERENCES(now), (unsigned)BP_WORD_REFERENCES(before));
     }
     return BP_OK;
 }
@@ -397,7 +397,7 @@ static bp_status list_segments(bp_capture *capture)
             capture->segments[capture->segment_count++] = s;
     }
     for (uint32_t i = 0; i < capture->held_count; i++) {
-        const bp_captured_hold *held = &capture->held[i];
+        const bp_captured_request *held = &capture->held[i];
         if (atomic_load_explicit(&held->touched, memory_order_relaxed) && pool->entries[held->id].kind != BP_KIND_EMPTY)
             capture->used[capture->used_count++] = held->id;
     }
@@ -439,19 +439,19 @@ bp_status bp_capture_end(bp_capture *capture)
 }
 
 /* Ends the holds of what was acquired inside; puts those back that were there before. */
-static void drop_holds(const bp_capture *capture)
+static void drop_references(const bp_capture *capture)
 {
     bp_pool *pool = capture->pool;
     for (uint32_t id = 0; id < bp_request_count(pool); id++) {
         bp_entry *r = &pool->entries[id];
-        const bp_captured_hold *held = bp_capture_find_held(capture, id);
+        const bp_captured_request *held = bp_capture_find_held(capture, id);
         if (held != NULL) {
-            for (uint32_t n = BP_WORD_HOLDS(live_word(pool, id)); n > BP_WORD_HOLDS(held->word); n--)
-                bp_note_event(pool, BP_EVENT_UNHOLD, id, NULL);
+            for (uint32_t n = BP_WORD_REFERENCES(live_word(pool, id)); n > BP_WORD_REFERENCES(held->word); n--)
+                bp_note_event(pool, BP_EVENT_UNREF, id, NULL);
             atomic_store_explicit(r->word, held->word, memory_order_release);
         } else if (live_word(pool, id) != 0) {
             bp_tally_release(&pool->tally, r->live_bytes);
-            bp_note_event(pool, BP_EVENT_GIVE_UP, id, NULL);
+            bp_note_event(pool, BP_EVENT_CANCEL, id, NULL);
             for (uint32_t s = r->first + (r->kind == BP_KIND_DIRECT); s < r->first + r->count; s++)
                 bp_free_segment(pool, s);
             atomic_store_explicit(r->word, 0, memory_order_release);
@@ -476,7 +476,7 @@ void bp_capture_destroy(bp_capture **capture)
     if (c->pool != NULL && !bp_device_is_here(c->pool->device))
         return;
     if (c->pool != NULL && !c->ended) {
-        drop_holds(c);
+        drop_references(c);
         capture_leave(c);
     }
     if (c->pool != NULL && c->armed)

@@ -8,22 +8,22 @@
 #include "allocators/pool.h"
 
 /* A request that was live when the capture began, as it was. */
-typedef struct bp_captured_hold {
+typedef struct bp_captured_request {
     uint32_t id;
     uint32_t first; /* segment */
     uint8_t streams, used;
     atomic_bool touched; /* by the capture */
     uint64_t word;
-    bp_hold_stream hold[BP_HOLD_STREAMS];
-} bp_captured_hold;
+    bp_live_stream live[BP_LIVE_STREAMS];
+} bp_captured_request;
 
 struct bp_capture {
     bp_pool *pool; /* NULL: it was destroyed */
     char name[48];
     bool ended;
-    atomic_bool is_void;    /* what it has collectives in was offloaded: it must not be launched any more */
-    atomic_bool armed;      /* between before_launch and launched: the segments are claimed */
-    bp_captured_hold *held; /* by id */
+    atomic_bool is_void;       /* what it has collectives in was offloaded: it must not be launched any more */
+    atomic_bool armed;         /* between before_launch and launched: the segments are claimed */
+    bp_captured_request *held; /* by id */
     uint32_t held_count;
     _Atomic uint64_t *touched; /* a bit for each segment */
     uint32_t *segments;        /* touched and not of a held request, once it has ended */
@@ -52,7 +52,7 @@ bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const 
  * what was live before. */
 
 /* NULL: it was not live when the capture began. */
-bp_captured_hold *bp_capture_find_held(const bp_capture *capture, uint32_t id);
+bp_captured_request *bp_capture_find_held(const bp_capture *capture, uint32_t id);
 
 /* A call that only is possible outside of captures. */
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function);

@@ -73,34 +73,34 @@ void bp_note_choice(bp_pool *pool, uint32_t id);
 
 /* The streams that touch a request's memory while it is live. They belong to the call that has claimed the request's word. */
 
-/* The stream's place in the hold: where it is, else a free one, else that of a stream that is over. BP_HOLD_STREAMS: there is none. */
-static inline uint32_t bp_hold_find(const bp_entry *r, const bp_stream *stream)
+/* The stream's place in the hold: where it is, else a free one, else that of a stream that is over. BP_LIVE_STREAMS: there is none. */
+static inline uint32_t bp_live_find(const bp_entry *r, const bp_stream *stream)
 {
     uint32_t i = 0;
-    while (i < r->streams && r->hold[i].stream != stream)
+    while (i < r->streams && r->live[i].stream != stream)
         i++;
-    if (i < BP_HOLD_STREAMS)
+    if (i < BP_LIVE_STREAMS)
         return i;
-    for (i = 0; i < BP_HOLD_STREAMS && !bp_stream_is_over(r->hold[i].stream);)
+    for (i = 0; i < BP_LIVE_STREAMS && !bp_stream_is_over(r->live[i].stream);)
         i++;
     return i;
 }
 
 /* The stream's entry, made where there is none; there must be a place for it. */
-static inline bp_hold_stream *bp_hold_entry(bp_entry *r, bp_stream *stream)
+static inline bp_live_stream *bp_live_entry(bp_entry *r, bp_stream *stream)
 {
-    uint32_t i = bp_hold_find(r, stream);
-    bool is_new = i == r->streams || r->hold[i].stream != stream;
+    uint32_t i = bp_live_find(r, stream);
+    bool is_new = i == r->streams || r->live[i].stream != stream;
     r->streams += i == r->streams;
     if (is_new)
-        r->hold[i] = (bp_hold_stream){.stream = stream, .point = BP_NO_POINT};
-    return &r->hold[i];
+        r->live[i] = (bp_live_stream){.stream = stream, .point = BP_NO_POINT};
+    return &r->live[i];
 }
 
 /* Notes that a stream acquires or uses; there must be a place for it. */
-static inline void bp_hold_touch(bp_entry *r, bp_stream *stream, bool acquires)
+static inline void bp_live_touch(bp_entry *r, bp_stream *stream, bool acquires)
 {
-    bp_hold_stream *h = bp_hold_entry(r, stream);
+    bp_live_stream *h = bp_live_entry(r, stream);
     h->open += h->open < UINT16_MAX;
     h->acquired |= acquires;
     h->point = BP_NO_POINT;
@@ -108,7 +108,7 @@ static inline void bp_hold_touch(bp_entry *r, bp_stream *stream, bool acquires)
 }
 
 /* Frees the memory and the word of a request that nobody holds any more. */
-static inline void bp_hold_free_place(bp_pool *pool, bp_entry *r)
+static inline void bp_live_free_place(bp_pool *pool, bp_entry *r)
 {
     const bool shares_word = r->kind == BP_KIND_DIRECT;
     for (uint32_t s = shares_word; s < r->count; s++)
@@ -220,7 +220,7 @@ static inline bp_status bp_waits_add_zeros(bp_waits *w, const bp_entry *r)
 {
     if (r->zero == BP_ZERO_NOTHING || r->streams == 0)
         return BP_OK;
-    return bp_waits_add(w, &(bp_fence){.count = 1, .points = {{.stream = r->hold[0].stream, .point = BP_NO_POINT}}});
+    return bp_waits_add(w, &(bp_fence){.count = 1, .points = {{.stream = r->live[0].stream, .point = BP_NO_POINT}}});
 }
 
 #endif

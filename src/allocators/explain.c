@@ -95,7 +95,7 @@ bp_status bp_fail_held(const bp_pool *pool, uint32_t id, uint32_t holder)
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot have %s: it was held a moment ago; %s", pool->info.name,
                        request, buffer, moment);
     const bp_entry *h = &pool->entries[holder];
-    if (BP_WORD_HOLDS(atomic_load_explicit(h->word, memory_order_relaxed)) == 0)
+    if (BP_WORD_REFERENCES(atomic_load_explicit(h->word, memory_order_relaxed)) == 0)
         return bp_fail(BP_ERR_SCHEDULE,
                        "pool %.40s: %s cannot have %s: %s is acquired or released at the same time; %s",
                        pool->info.name, request, buffer, bp_explain_request(pool, holder, other), moment);
@@ -152,6 +152,6 @@ bp_status bp_fail_busy(const bp_pool *pool, const uint32_t *ids, size_t index)
 bp_status bp_fail_streams(const bp_pool *pool, uint32_t id)
 {
     char what[64];
-    snprintf(what, sizeof what, "is held on %d streams already", BP_HOLD_STREAMS);
+    snprintf(what, sizeof what, "is held on %d streams already", BP_LIVE_STREAMS);
     return bp_fail_order(pool, id, what);
 }

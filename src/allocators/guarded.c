@@ -87,10 +87,10 @@ static void undo(bp_pool *pool, uint32_t id, bp_stream *stream)
 static bp_status guarded_check(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     bp_entry *r = &pool->entries[id];
-    if (BP_WORD_HOLDS(word) > 1 || r->count == 0)
+    if (BP_WORD_REFERENCES(word) > 1 || r->count == 0)
         return BP_OK;
     for (uint32_t i = 0; i < r->streams; i++)
-        BP_TRY(bp_stream_quiesce(r->hold[i].stream));
+        BP_TRY(bp_stream_quiesce(r->live[i].stream));
     if (stream != NULL)
         BP_TRY(bp_stream_quiesce(stream));
     uint8_t *address = pool->segments[r->first].address;

@@ -65,13 +65,13 @@ static bp_status order_claimed(const bp_capture *capture, uint32_t id, bp_waits 
 {
     const bp_pool *pool = capture->pool;
     const bp_entry *r = &pool->entries[id];
-    const uint32_t at = bp_hold_find(r, waits->waiter);
+    const uint32_t at = bp_live_find(r, waits->waiter);
     if (r->first != bp_capture_find_held(capture, id)->first)
         return bp_fail_order(
             pool, id, "is used by a graph that is to be launched, but is in other memory than when it was captured");
-    if (at == BP_HOLD_STREAMS)
+    if (at == BP_LIVE_STREAMS)
         return bp_fail_streams(pool, id);
-    if (at < r->streams && r->hold[at].stream == waits->waiter)
+    if (at < r->streams && r->live[at].stream == waits->waiter)
         return BP_OK;
     for (uint32_t s = r->first; s < r->first + r->count; s++)
         BP_TRY(bp_waits_add(waits, &pool->fences[pool->segments[s].fence]));
@@ -82,7 +82,7 @@ static bp_status order_used(const bp_capture *capture, uint32_t id, bp_waits *wa
 {
     bp_entry *r = &capture->pool->entries[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
-    if (BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0)
+    if (BP_WORD_ID(word) != id || BP_WORD_REFERENCES(word) == 0)
         return bp_fail_order(capture->pool, id, "is used by a graph that is to be launched, but is not live");
     if ((word & BP_WORD_BUSY) != 0 ||
         !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,

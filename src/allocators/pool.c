@@ -7,9 +7,9 @@
 #include "allocators/annotations.h"
 #include "allocators/capture.h"
 #include "allocators/dynamic.h"
+#include "allocators/export.h"
 #include "allocators/guarded.h"
 #include "allocators/layout.h"
-#include "allocators/lend.h"
 #include "allocators/recorder.h"
 #include "allocators/requests.h"
 #include "allocators/residency.h"
@@ -264,7 +264,7 @@ void bp_pool_destroy(bp_pool **pool)
     if (p->annotations != NULL)
         bp_annotations_finish(p);
     bp_slabs_detach_all(&p->slabs);
-    bp_lending_pool_gone(p);
+    bp_export_pool_gone(p);
     if (p->annotations != NULL)
         bp_annotations_destroy(p);
     bp_device_release(p->device);

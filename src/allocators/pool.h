@@ -30,10 +30,10 @@
 
 /* A word: who holds, how often, and whether a call is at work. */
 #define BP_WORD_BUSY (1ull << 63)
-#define BP_WORD_HOLD (1ull << 32)
-#define BP_WORD_HOLDS(word) ((uint32_t)((word) >> 32 & 0xffff))
+#define BP_WORD_REFERENCE (1ull << 32)
+#define BP_WORD_REFERENCES(word) ((uint32_t)((word) >> 32 & 0xffff))
 #define BP_WORD_ID(word) ((uint32_t)(word)-1) /* BP_NONE: free */
-#define BP_MOST_HOLDS 0xffffu
+#define BP_MOST_REFERENCES 0xffffu
 
 typedef _Atomic uint64_t bp_word;
 
@@ -46,7 +46,7 @@ typedef struct bp_point {
 
 typedef struct bp_fence {
     uint32_t count;
-    bp_point points[BP_HOLD_STREAMS];
+    bp_point points[BP_LIVE_STREAMS];
 } bp_fence;
 
 typedef struct bp_segment {
@@ -73,12 +73,12 @@ typedef struct bp_range {
 } bp_range;
 
 /* A stream that acquired, used or released a hold. */
-typedef struct bp_hold_stream {
+typedef struct bp_live_stream {
     bp_stream *stream;
     uint64_t point;   /* covers everything of this hold on the stream; BP_NO_POINT: none does yet */
     uint16_t open;    /* acquires and uses on it that no release on it has ended */
     uint8_t acquired; /* the stream acquired, not only used */
-} bp_hold_stream;
+} bp_live_stream;
 
 /* How a request gets its memory.
  * BP_KIND_DIRECT: always the same segments; its word is that of the first. BP_KIND_CHOSEN: those of the plan, or others where they are held
@@ -104,9 +104,9 @@ typedef struct bp_entry {
     _Atomic(const bp_stream *) since_stream;
     _Atomic uint64_t records, elided;
 
-    bp_hold_stream hold[BP_HOLD_STREAMS];
+    bp_live_stream live[BP_LIVE_STREAMS];
 
-    _Atomic uint64_t waits, repeated, given_up, deviations, overflows, dynamic;
+    _Atomic uint64_t waits, repeated, cancelled, deviations, overflows, dynamic;
     bp_range home;        /* segments that the plan assigns; count 0: none */
     uint32_t class_index; /* whose copies it may get; BP_NONE: of no class */
     uint64_t bytes;       /* with padding */
@@ -124,7 +124,7 @@ typedef struct bp_residents {
 
 typedef struct bp_recorder bp_recorder;
 typedef struct bp_annotations bp_annotations;
-typedef struct bp_lending bp_lending; /* lend.h */
+typedef struct bp_exports bp_exports; /* lend.h */
 
 #define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
 #define BP_WATCH_ASK 2u       /* ask the driver about the call's stream */
@@ -152,7 +152,7 @@ struct bp_pool {
     bp_strict strict;
 
     _Alignas(64) bp_tally tally;
-    _Atomic uint64_t step, said_no, refused;
+    _Atomic uint64_t step, busy, refused;
 
     /* cold from here on */
     _Alignas(64) pthread_mutex_t binding; /* bind, and what bind changes */
@@ -162,7 +162,7 @@ struct bp_pool {
     bp_pool_slab *slab_infos;
     bp_plan_request *requests; /* by id */
     uint32_t planned_count, request_capacity;
-    bp_lending *lending; /* NULL: nothing was lent; made under `binding` */
+    bp_exports *exports; /* NULL: nothing was lent; made under `binding` */
     uint64_t page_bytes;
     bp_segment_place *places;
     uint32_t planned_segments, segment_capacity;

@@ -196,7 +196,7 @@ static bp_status check_window(window *w, const bp_model *model)
     for (size_t i = 0; i < bp_pool_trace_count(w->pool); i++) {
         bp_pool_event e = {.size = sizeof e};
         BP_TRY(bp_pool_trace_get(w->pool, i, &e));
-        bool begins = e.kind == BP_EVENT_ACQUIRE, ends = e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_GIVE_UP;
+        bool begins = e.kind == BP_EVENT_ACQUIRE, ends = e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_CANCEL;
         w->left_out[i] = true;
         if (e.step < w->first_step || e.step > w->last_step || (!begins && !ends) || is_left_out(w->pool, e.id))
             continue;
@@ -212,8 +212,8 @@ static bp_status check_window(window *w, const bp_model *model)
                            "steps %llu to %llu do not stand alone: %s is released, but was acquired before",
                            (unsigned long long)w->first_step, (unsigned long long)w->last_step,
                            bp_explain_request(w->pool, e.id, name));
-        w->left_out[i] = e.kind == BP_EVENT_GIVE_UP;
-        if (e.kind == BP_EVENT_GIVE_UP)
+        w->left_out[i] = e.kind == BP_EVENT_CANCEL;
+        if (e.kind == BP_EVENT_CANCEL)
             w->left_out[w->open[e.id] - 1] = true;
         w->open[e.id] = begins ? i + 1 : 0;
     }

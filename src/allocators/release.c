@@ -5,7 +5,7 @@
 #include "allocators/explain.h"
 #include "allocators/observers.h"
 
-typedef enum purpose { RELEASE, GIVE_UP, USE } purpose;
+typedef enum purpose { RELEASE, CANCEL, USE } purpose;
 
 #define MOST_STREAMS_PER_CALL 64
 
@@ -24,7 +24,7 @@ typedef struct releasing {
 /* ---- claiming ------------------------------------------------------------------------------------------------------- */
 
 static const char *const not_live[] = {
-    [RELEASE] = "is released, but not live", [GIVE_UP] = "is given up, but not live", [USE] = "is used, but not live"};
+    [RELEASE] = "is released, but not live", [CANCEL] = "is cancelled, but not live", [USE] = "is used, but not live"};
 
 static bp_status fail_not_live(const releasing *c, size_t index, uint64_t word)
 {
@@ -48,10 +48,10 @@ BP_HOT bp_status release_claim(releasing *c, size_t index, bp_entry **request)
                                                  memory_order_relaxed))
         return fail_not_live(c, index, word);
     bp_status status = BP_OK;
-    if (c->purpose == GIVE_UP && (r->used || BP_WORD_HOLDS(word) > 1))
-        status =
-            bp_fail_order(pool, id, r->used ? "is given up, but was used" : "is given up, but held more than once");
-    else if (c->stream != NULL && bp_hold_find(r, c->stream) == BP_HOLD_STREAMS)
+    if (c->purpose == CANCEL && (r->used || BP_WORD_REFERENCES(word) > 1))
+        status = bp_fail_order(
+            pool, id, r->used ? "is cancelled, but was used" : "is cancelled, but has more than one reference");
+    else if (c->stream != NULL && bp_live_find(r, c->stream) == BP_LIVE_STREAMS)
         status = bp_fail_streams(pool, id);
     if (status != BP_OK)
         atomic_store_explicit(r->word, word, memory_order_release);
@@ -71,7 +71,7 @@ static void release_unclaim(releasing *c, size_t count)
 
 BP_HOT bool is_last(const bp_entry *r)
 {
-    return BP_WORD_HOLDS(atomic_load_explicit(r->word, memory_order_relaxed)) == 1;
+    return BP_WORD_REFERENCES(atomic_load_explicit(r->word, memory_order_relaxed)) == 1;
 }
 
 /* ---- points --------------------------------------------------------------------------------------------------------- */
@@ -115,7 +115,7 @@ static bp_status take_point(releasing *c, bp_stream *stream)
 }
 
 /* Whether this release is the last one of all that acquired and used on the stream. */
-BP_HOT bool closes(const bp_hold_stream *h)
+BP_HOT bool closes(const bp_live_stream *h)
 {
     return h->open <= 1;
 }
@@ -128,7 +128,7 @@ BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
     if (r->kind == BP_KIND_EMPTY)
         return BP_OK;
     for (uint32_t i = 0; i < r->streams; i++) {
-        const bp_hold_stream *h = &r->hold[i];
+        const bp_live_stream *h = &r->live[i];
         bool here = h->stream == c->stream;
         seen = seen || here;
         if (h->stream == next || (here ? !last && !closes(h) : !last || h->point != BP_NO_POINT))
@@ -142,9 +142,9 @@ BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
 /* ---- committing ----------------------------------------------------------------------------------------------------- */
 
 /* What is known of a stream of the hold after this release: fills the point. */
-BP_HOT bp_hold_stream after_release(const releasing *c, bool last, const bp_hold_stream *before)
+BP_HOT bp_live_stream after_release(const releasing *c, bool last, const bp_live_stream *before)
 {
-    bp_hold_stream h = *before;
+    bp_live_stream h = *before;
     if (h.stream == c->stream ? !last && !closes(before) : !last || h.point != BP_NO_POINT)
         return h;
     const bp_point *p = find_taken(c, h.stream);
@@ -156,9 +156,9 @@ BP_HOT bp_hold_stream after_release(const releasing *c, bool last, const bp_hold
 static void note_points(const releasing *c, bp_entry *r)
 {
     if (c->stream != NULL)
-        bp_hold_entry(r, c->stream);
+        bp_live_entry(r, c->stream);
     for (uint32_t i = 0; i < r->streams; i++) {
-        bp_hold_stream *h = &r->hold[i];
+        bp_live_stream *h = &r->live[i];
         *h = after_release(c, false, h);
         if (h->stream == c->stream)
             h->open -= h->open > 0 && h->open < UINT16_MAX;
@@ -166,7 +166,7 @@ static void note_points(const releasing *c, bp_entry *r)
     r->used = 1;
 }
 
-BP_HOT void add_point(const bp_hold_stream *h, bp_fence *fence, uint32_t *count)
+BP_HOT void add_point(const bp_live_stream *h, bp_fence *fence, uint32_t *count)
 {
     if (!bp_stream_is_over(h->stream))
         fence->points[(*count)++] = (bp_point){.stream = h->stream, .point = h->point};
@@ -178,12 +178,12 @@ BP_HOT uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fen
     bool seen = c->stream == NULL;
     uint32_t count = 0, elided = 0;
     for (uint32_t i = 0; i < r->streams; i++) {
-        const bp_hold_stream h = after_release(c, true, &r->hold[i]);
+        const bp_live_stream h = after_release(c, true, &r->live[i]);
         add_point(&h, fence, &count);
         seen = seen || h.stream == c->stream;
     }
     if (!seen) {
-        const bp_hold_stream h = after_release(c, true, &(bp_hold_stream){.stream = c->stream, .point = BP_NO_POINT});
+        const bp_live_stream h = after_release(c, true, &(bp_live_stream){.stream = c->stream, .point = BP_NO_POINT});
         add_point(&h, fence, &count);
     }
     fence->count = count;
@@ -192,7 +192,7 @@ BP_HOT uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fen
     return elided;
 }
 
-BP_HOT void end_hold(releasing *c, uint32_t id, bp_entry *r)
+BP_HOT void end_live_range(releasing *c, uint32_t id, bp_entry *r)
 {
     bp_pool *pool = c->pool;
     if (r->kind != BP_KIND_DYNAMIC && r->kind != BP_KIND_EMPTY) {
@@ -200,25 +200,25 @@ BP_HOT void end_hold(releasing *c, uint32_t id, bp_entry *r)
         for (uint32_t s = r->first; s < r->first + r->count; s++)
             pool->segments[s].fence = r->fence;
     }
-    bp_note_event(pool, c->purpose == GIVE_UP ? BP_EVENT_GIVE_UP : BP_EVENT_RELEASE, id,
-                  c->stream != NULL ? c->stream : r->hold[0].stream);
+    bp_note_event(pool, c->purpose == CANCEL ? BP_EVENT_CANCEL : BP_EVENT_RELEASE, id,
+                  c->stream != NULL ? c->stream : r->live[0].stream);
     if (r->kind == BP_KIND_DYNAMIC) /* now that its address is recorded: another may get it */
         bp_dynamic_free(pool, id);
-    bp_hold_free_place(pool, r);
+    bp_live_free_place(pool, r);
 }
 
 BP_HOT void release_commit(releasing *c, uint32_t id, bp_entry *r)
 {
-    bp_count(c->purpose == GIVE_UP ? &r->given_up : &r->releases, 1);
+    bp_count(c->purpose == CANCEL ? &r->cancelled : &r->releases, 1);
     if (is_last(r)) {
         bp_tally_release(&c->pool->tally, r->live_bytes); /* before another can have the memory, and count it too */
-        end_hold(c, id, r);
+        end_live_range(c, id, r);
         return;
     }
     note_points(c, r);
-    bp_note_event(c->pool, BP_EVENT_UNHOLD, id, c->stream);
+    bp_note_event(c->pool, BP_EVENT_UNREF, id, c->stream);
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
-    atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_HOLD, memory_order_release);
+    atomic_store_explicit(r->word, (word & ~BP_WORD_BUSY) - BP_WORD_REFERENCE, memory_order_release);
 }
 
 /* Lets the reaper wait for the release points of dynamic memory. */
@@ -342,11 +342,11 @@ bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_s
     return count == 0 ? BP_OK : count_refused(pool, count == 1 ? release_one(&c) : release_all(&c));
 }
 
-bp_status bp_pool_give_up(bp_pool *pool, const uint32_t *ids, size_t count)
+bp_status bp_pool_cancel(bp_pool *pool, const uint32_t *ids, size_t count)
 {
-    BP_TRY(bp_check_call(pool, ids, count, "bp_pool_give_up"));
+    BP_TRY(bp_check_call(pool, ids, count, "bp_pool_cancel"));
     releasing c;
-    release_start(&c, pool, ids, count, NULL, GIVE_UP);
+    release_start(&c, pool, ids, count, NULL, CANCEL);
     return count == 0 ? BP_OK : count_refused(pool, release_all(&c));
 }
 
@@ -358,7 +358,7 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
     release_start(&c, pool, ids, count, stream, USE);
     BP_TRY(count_refused(pool, claim_all(&c)));
     for (size_t i = 0; i < count; i++) {
-        bp_hold_touch(&pool->entries[ids[i]], stream, false);
+        bp_live_touch(&pool->entries[ids[i]], stream, false);
         bp_note_event(pool, BP_EVENT_USE, ids[i], stream);
     }
     release_unclaim(&c, count);

@@ -8,15 +8,15 @@
 #include "core/lines.h"
 #include "core/structs.h"
 
-static uint32_t holds_of(const bp_pool *pool, uint32_t id)
+static uint32_t references_of(const bp_pool *pool, uint32_t id)
 {
     uint64_t word = atomic_load_explicit(pool->entries[id].word, memory_order_relaxed);
-    return BP_WORD_ID(word) == id ? BP_WORD_HOLDS(word) : 0;
+    return BP_WORD_ID(word) == id ? BP_WORD_REFERENCES(word) : 0;
 }
 
 uint32_t bp_pool_references(const bp_pool *pool, uint32_t id)
 {
-    return pool != NULL && id < bp_request_count(pool) ? holds_of(pool, id) : 0;
+    return pool != NULL && id < bp_request_count(pool) ? references_of(pool, id) : 0;
 }
 
 bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statistics)
@@ -29,25 +29,25 @@ bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statis
         s.acquires += bp_read(&r->acquires);
         s.repeated += bp_read(&r->repeated);
         s.releases += bp_read(&r->releases);
-        s.given_up += bp_read(&r->given_up);
+        s.cancelled += bp_read(&r->cancelled);
         s.records += bp_read(&r->records);
         s.elided += bp_read(&r->elided);
         s.waits += bp_read(&r->waits);
         s.deviations += bp_read(&r->deviations);
         s.overflows += bp_read(&r->overflows);
         s.dynamic += bp_read(&r->dynamic);
-        s.live_requests += holds_of(pool, id) > 0;
+        s.live_requests += references_of(pool, id) > 0;
     }
     for (size_t i = 0; i < pool->slabs.count; i++)
         s.slab_bytes += pool->slabs.slabs[i].bytes;
-    s.said_no = bp_read(&pool->said_no);
+    s.busy = bp_read(&pool->busy);
     s.refused = bp_read(&pool->refused);
     s.live_bytes = bp_tally_live(&pool->tally);
     s.peak_live_bytes = bp_read(&pool->tally.peak);
     return bp_struct_write("bp_pool_statistics_get", &s, sizeof s, statistics);
 }
 
-static void get_live(const bp_pool *pool, uint32_t id, uint32_t holds, bp_live_request *live)
+static void get_live(const bp_pool *pool, uint32_t id, uint32_t references, bp_live_request *live)
 {
     const bp_entry *r = &pool->entries[id];
     const bp_plan_request *request = &pool->requests[id];
@@ -57,7 +57,7 @@ static void get_live(const bp_pool *pool, uint32_t id, uint32_t holds, bp_live_r
                               .id = id,
                               .role = request->role,
                               .ordinal = request->ordinal,
-                              .holds = holds,
+                              .references = references,
                               .unit = request->unit,
                               .stream = stream != NULL ? stream->name : "",
                               .address = atomic_load_explicit((_Atomic(uint8_t *) *)&r->address, memory_order_relaxed),
@@ -72,12 +72,12 @@ bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t cap
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_live: needs a pool and a place for the count");
     size_t found = 0, stride = capacity > 0 ? entries[0].size : 0; /* the caller's struct may be longer, or shorter */
     for (uint32_t id = 0, end = bp_request_count(pool); id < end; id++) {
-        uint32_t holds = holds_of(pool, id);
-        if (holds == 0)
+        uint32_t references = references_of(pool, id);
+        if (references == 0)
             continue;
         if (found < capacity) {
             bp_live_request live;
-            get_live(pool, id, holds, &live);
+            get_live(pool, id, references, &live);
             BP_TRY(bp_struct_init("bp_pool_live", (char *)entries + found * stride, stride, &live, sizeof live));
         }
         found++;
@@ -95,13 +95,13 @@ bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t 
     char line[BP_EXPLANATION_BYTES], request[BP_REQUEST_BYTES];
     uint64_t live_requests = 0, hash = 0, acquires = 0;
     for (uint32_t id = 0, end = bp_request_count(pool); id < end; id++) {
-        uint32_t holds = holds_of(pool, id);
-        if (holds == 0)
+        uint32_t references = references_of(pool, id);
+        if (references == 0)
             continue;
         bp_live_request live;
-        get_live(pool, id, holds, &live);
-        snprintf(line, sizeof line, "%s: %u hold%s since acquire %llu (stream %s, step %llu), %llu bytes at %p\n",
-                 bp_explain_request(pool, id, request), holds, holds == 1 ? "" : "s",
+        get_live(pool, id, references, &live);
+        snprintf(line, sizeof line, "%s: %u reference%s since acquire %llu (stream %s, step %llu), %llu bytes at %p\n",
+                 bp_explain_request(pool, id, request), references, references == 1 ? "" : "s",
                  (unsigned long long)live.acquire_number, live.stream, (unsigned long long)live.step,
                  (unsigned long long)live.bytes, live.address);
         bp_lines_add(&l, line);
@@ -138,9 +138,9 @@ bp_status bp_pool_address(const bp_pool *pool, uint32_t id, void **address, uint
         return bp_fail_unknown(pool, id);
     const bp_entry *r = &pool->entries[id];
     *bytes = r->bytes;
-    if (holds_of(pool, id) == 0 && (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_UNUSED))
+    if (references_of(pool, id) == 0 && (r->kind == BP_KIND_DYNAMIC || r->kind == BP_KIND_UNUSED))
         return bp_fail_order(pool, id, "has no memory now: it is not live");
-    if (holds_of(pool, id) == 0 && r->kind == BP_KIND_CHOSEN) {
+    if (references_of(pool, id) == 0 && r->kind == BP_KIND_CHOSEN) {
         *address = pool->segments[r->home.first].address;
         return BP_OK;
     }

@@ -96,7 +96,7 @@ static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
 {
     bp_entry *r = &pool->entries[id];
     uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
-    if ((word & BP_WORD_BUSY) != 0 || BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0 ||
+    if ((word & BP_WORD_BUSY) != 0 || BP_WORD_ID(word) != id || BP_WORD_REFERENCES(word) == 0 ||
         !atomic_compare_exchange_strong_explicit(r->word, &word, word | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
         return fail_busy(pool, id, group);
@@ -107,7 +107,7 @@ static bp_status stop_request(bp_pool *pool, uint32_t id, const char *group)
 static bp_status residency_fail_live(const bp_pool *pool, uint32_t id, const char *group)
 {
     char request[BP_REQUEST_BYTES], since[BP_REQUEST_BYTES];
-    if (BP_WORD_HOLDS(atomic_load_explicit(pool->entries[id].word, memory_order_relaxed)) == 0)
+    if (BP_WORD_REFERENCES(atomic_load_explicit(pool->entries[id].word, memory_order_relaxed)) == 0)
         return fail_busy(pool, id, group);
     return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: group %.40s cannot be offloaded: %s is live since %s", pool->info.name,
                    group, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));

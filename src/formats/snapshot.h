@@ -36,7 +36,7 @@ typedef struct bp_snapshot_slab {
 typedef struct bp_snapshot_request {
     const char *unit, *bucket, *role, *dtype, *placement;
     uint32_t ordinal;
-    uint64_t bytes, holds;
+    uint64_t bytes, references;
 } bp_snapshot_request;
 
 typedef struct bp_snapshot_stream {

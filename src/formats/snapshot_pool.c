@@ -115,7 +115,8 @@ static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_pool *pool)
     pool->requests = entries;
     for (size_t i = 0; i < pool->request_count; i++) {
         bp_snapshot_at item = bp_snapshot_item(&list, i), role = bp_snapshot_member(&item, "role");
-        bp_snapshot_at ordinal = bp_snapshot_member(&item, "ordinal"), holds = bp_snapshot_member(&item, "holds");
+        bp_snapshot_at ordinal = bp_snapshot_member(&item, "ordinal"),
+                       references = bp_snapshot_member(&item, "references");
         bp_snapshot_request *request = &pool->requests[i];
         uint64_t number = 0;
         BP_TRY(read_member_text(&item, "unit", &request->unit));
@@ -126,7 +127,7 @@ static bp_status read_requests(const bp_snapshot_at *at, bp_snapshot_pool *pool)
         BP_TRY(read_member_text(&item, "dtype", &request->dtype));
         BP_TRY(read_member(&item, "bytes", &request->bytes));
         BP_TRY(read_member_text(&item, "placement", &request->placement));
-        BP_TRY(bp_snapshot_number_or_0(&holds, &request->holds));
+        BP_TRY(bp_snapshot_number_or_0(&references, &request->references));
     }
     return BP_OK;
 }
@@ -187,7 +188,7 @@ static bp_status snapshot_pool_read_event(const bp_snapshot_at *item, const bp_s
         bp_snapshot_at number = bp_snapshot_item(item, i);
         BP_TRY(bp_snapshot_number(&number, UINT64_MAX, &numbers[i]));
     }
-    if (numbers[EVENT_KIND] < BP_EVENT_ACQUIRE || numbers[EVENT_KIND] > BP_EVENT_GIVE_UP)
+    if (numbers[EVENT_KIND] < BP_EVENT_ACQUIRE || numbers[EVENT_KIND] > BP_EVENT_CANCEL)
         return bp_snapshot_fail(item, "kind %llu; 1 to 6 are known", (unsigned long long)numbers[EVENT_KIND]);
     bp_snapshot_at id = bp_snapshot_item(item, EVENT_ID);
     BP_TRY(read_id(&id, pool->request_count, "request", &event->id));

@@ -276,7 +276,7 @@ static bp_status find_requests(bp_torch_device *d)
         }
         if (event != NULL)
             event->request = id;
-        d->pool->requests[id].holds += event == NULL;
+        d->pool->requests[id].references += event == NULL;
         open = is_open_after(&moment);
     }
     return BP_OK;

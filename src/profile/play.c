@@ -12,10 +12,10 @@ typedef struct part {
     bool begun;          /* what was there before is told */
     uint64_t time_ns;    /* of what was told last: threads read the clock before they take their places in the ring */
     uint32_t slab_event; /* next */
-    bp_live_note *holds; /* by id */
-    bool *shown;         /* by id: its block is there */
-    bool *from_before;   /* by id: and was at the beginning */
-    bool *resident;      /* by slab */
+    bp_live_note *references; /* by id */
+    bool *shown;              /* by id: its block is there */
+    bool *from_before;        /* by id: and was at the beginning */
+    bool *resident;           /* by slab */
 } part;
 
 typedef struct play {
@@ -31,7 +31,7 @@ typedef struct play {
 static void play_tell_block(const play *p, const part *t, uint32_t id, bool begins)
 {
     const bp_entry *r = &t->scene->pool->entries[id];
-    const bp_live_note *hold = &t->holds[id];
+    const bp_live_note *hold = &t->references[id];
     const bp_block block = {.pool = t->scene->pool,
                             .id = id,
                             .stream = hold->stream,
@@ -48,11 +48,11 @@ static void play_tell_block(const play *p, const part *t, uint32_t id, bool begi
 static bool has_memory(const part *t, uint32_t id)
 {
     const bp_entry *r = &t->scene->pool->entries[id];
-    if (!t->holds[id].live || r->bytes == 0)
+    if (!t->references[id].live || r->bytes == 0)
         return false;
     if (r->kind == BP_KIND_DYNAMIC)
         return true;
-    uint32_t slab = bp_scene_slab(t->scene->pool, id, t->holds[id].address);
+    uint32_t slab = bp_scene_slab(t->scene->pool, id, t->references[id].address);
     return slab != BP_NONE && t->resident[slab];
 }
 
@@ -76,13 +76,13 @@ static void change_slab(const play *p, const part *t, uint32_t slab, bool gained
     if (t->resident[slab] == gained)
         return;
     for (uint32_t id = 0; !gained && id < t->scene->count; id++) {
-        if (t->shown[id] && bp_scene_slab(pool, id, t->holds[id].address) == slab)
+        if (t->shown[id] && bp_scene_slab(pool, id, t->references[id].address) == slab)
             end_block(p, t, id);
     }
     t->resident[slab] = gained;
     p->audience->slab(p->audience->user, pool, slab, gained, p->beginning, p->time_ns);
     for (uint32_t id = 0; gained && id < t->scene->count; id++) {
-        if (t->holds[id].live && bp_scene_slab(pool, id, t->holds[id].address) == slab)
+        if (t->references[id].live && bp_scene_slab(pool, id, t->references[id].address) == slab)
             begin_block(p, t, id);
     }
 }
@@ -90,7 +90,7 @@ static void change_slab(const play *p, const part *t, uint32_t slab, bool gained
 static void take_hold(const play *p, const part *t, uint32_t id, const bp_live_note *hold)
 {
     end_block(p, t, id);
-    t->holds[id] = *hold;
+    t->references[id] = *hold;
     begin_block(p, t, id);
 }
 
@@ -104,7 +104,7 @@ static void begin_part(play *p, part *t)
     for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
         change_slab(p, t, slab, s->resident[slab]);
     for (uint32_t id = 0; id < s->count; id++) {
-        t->holds[id] = s->begin[id];
+        t->references[id] = s->begin[id];
         t->from_before[id] = has_memory(t, id) && p->time_ns == p->begin_ns;
         begin_block(p, t, id);
     }
@@ -151,7 +151,7 @@ static void play_event(play *p, part *t)
         return;
     if (e.kind == BP_EVENT_ACQUIRE)
         take_hold(p, t, e.id, &(bp_live_note){.address = e.address, .step = e.step, .stream = e.stream, .live = true});
-    else if (e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_GIVE_UP)
+    else if (e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_CANCEL)
         take_hold(p, t, e.id, &(bp_live_note){0});
 }
 
@@ -160,13 +160,13 @@ static void end_part(const play *p, const part *t)
 {
     const bp_scene_pool *s = t->scene;
     for (uint32_t id = 0; id < s->count; id++) {
-        if (t->holds[id].live && (!s->now[id].live || s->now[id].address != t->holds[id].address))
+        if (t->references[id].live && (!s->now[id].live || s->now[id].address != t->references[id].address))
             take_hold(p, t, id, &(bp_live_note){0});
     }
     for (uint32_t slab = 0; slab < s->pool->slabs.count; slab++)
         change_slab(p, t, slab, s->of->resident[slab]);
     for (uint32_t id = 0; id < s->count; id++) {
-        if (s->now[id].live && !t->holds[id].live)
+        if (s->now[id].live && !t->references[id].live)
             take_hold(p, t, id, &s->now[id]);
     }
 }
@@ -214,8 +214,8 @@ static bp_status init_part(const bp_scene_pool *scene, part *t)
 {
     void *memory;
     *t = (part){.scene = scene, .next = scene->first, .slab_event = scene->first_slab_event};
-    BP_TRY(bp_new_array(scene->count, sizeof *t->holds, &memory));
-    t->holds = memory;
+    BP_TRY(bp_new_array(scene->count, sizeof *t->references, &memory));
+    t->references = memory;
     BP_TRY(bp_new_array(scene->count, sizeof *t->shown, &memory));
     t->shown = memory;
     BP_TRY(bp_new_array(scene->count, sizeof *t->from_before, &memory));
@@ -244,7 +244,7 @@ bp_status bp_play(const bp_scene *scene, uint32_t device, const bp_audience *aud
     if (status == BP_OK)
         play_run(&p, scene);
     for (size_t i = 0; i < p.count; i++) {
-        free(p.parts[i].holds);
+        free(p.parts[i].references);
         free(p.parts[i].shown);
         free(p.parts[i].from_before);
         free(p.parts[i].resident);

@@ -32,7 +32,7 @@ uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes)
         const bp_entry *r = &pool->entries[id];
         uint64_t word = atomic_load_explicit(r->word, memory_order_acquire);
         notes[id] = (bp_live_note){0};
-        if (BP_WORD_ID(word) != id || BP_WORD_HOLDS(word) == 0)
+        if (BP_WORD_ID(word) != id || BP_WORD_REFERENCES(word) == 0)
             continue;
         const bp_stream *stream =
             atomic_load_explicit((_Atomic(const bp_stream *) *)&r->since_stream, memory_order_acquire);

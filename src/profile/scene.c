@@ -44,7 +44,7 @@ static void go_back(bp_scene_pool *s)
         if (e.id >= s->count)
             continue;
         bp_live_note *note = &s->begin[e.id];
-        bool ended = e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_GIVE_UP;
+        bool ended = e.kind == BP_EVENT_RELEASE || e.kind == BP_EVENT_CANCEL;
         if (e.kind == BP_EVENT_ACQUIRE)
             *note = (bp_live_note){0};
         else if (ended || note->unsure)

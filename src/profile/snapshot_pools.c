@@ -58,8 +58,8 @@ static bp_status write_statistics(bp_output *o, const bp_pool *pool)
                    {"acquires", s.acquires},
                    {"repeated", s.repeated},
                    {"releases", s.releases},
-                   {"given_up", s.given_up},
-                   {"said_no", s.said_no},
+                   {"cancelled", s.cancelled},
+                   {"busy", s.busy},
                    {"refused", s.refused},
                    {"records", s.records},
                    {"elided", s.elided},
@@ -119,7 +119,7 @@ static bp_status write_requests(bp_output *o, const bp_scene_pool *s)
         bp_pickle_member_string(o, "dtype", bp_dtype_name(r->dtype));
         bp_pickle_member_number(o, "bytes", r->bytes);
         bp_pickle_member_string(o, "placement", placements[r->placement]);
-        bp_pickle_member_number(o, "holds", bp_pool_references(s->pool, id));
+        bp_pickle_member_number(o, "references", bp_pool_references(s->pool, id));
         bp_pickle_end_dict(o);
     }
     bp_pickle_end_list(o);

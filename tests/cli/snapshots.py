@@ -6,7 +6,7 @@ import pickle
 import random
 import sys
 
-ACQUIRE, HOLD, USE, UNHOLD, RELEASE, GIVE_UP = range(1, 7)
+ACQUIRE, HOLD, USE, UNREF, RELEASE, CANCEL = range(1, 7)
 MIB = 1 << 20
 BASE = 0x7F2000000000
 START_NS = 5_000_000_000
@@ -35,7 +35,7 @@ class Maker:
 
     def add(self, unit, bucket, ordinal, role, bytes_, address, placement="planned"):
         self.requests.append({"unit": unit, "bucket": bucket, "ordinal": ordinal, "role": role, "dtype": "bf16", "bytes": bytes_,
-                              "placement": placement, "holds": 0})
+                              "placement": placement, "references": 0})
         self.addresses[len(self.requests) - 1] = address
         return len(self.requests) - 1
 
@@ -85,8 +85,8 @@ def ours(rank=0, ranks=1, units=12, steps=1, slow=1.0, lost=0, offload=True, scr
             slab_events.append([0, 2, maker.time])
             maker.time += 900_000
             slab_events.append([1, 2, maker.time])
-    maker.requests[maker.state]["holds"] = 1
-    maker.requests[maker.state - 1]["holds"] = 1
+    maker.requests[maker.state]["references"] = 1
+    maker.requests[maker.state - 1]["references"] = 1
     live = [{"id": i, "address": maker.addresses[i], "stream": 0, "step": 0} for i in (maker.state - 1, maker.state)]
     acquires = sum(event[0] == ACQUIRE for event in maker.events)
     pool = {

@@ -58,7 +58,7 @@ def play(pool, first):
             resident[event[1]] = bool(event[0])
         elif event[0] == snapshots.ACQUIRE:
             held[event[1]] = event[5]
-        elif event[0] in (snapshots.RELEASE, snapshots.GIVE_UP):
+        elif event[0] in (snapshots.RELEASE, snapshots.CANCEL):
             held.pop(event[1], None)
         total = sum(size[i] for i in live())
         if total > peak[0]:

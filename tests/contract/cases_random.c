@@ -18,9 +18,9 @@ typedef struct naive {
     bp_plan_request places[SNAPSHOT_LIVE]; /* of the plan */
     int64_t class_of[SNAPSHOT_LIVE];       /* -1: memory of its own */
     uint32_t copies[SNAPSHOT_LIVE];        /* of a class */
-    uint32_t holds[SNAPSHOT_LIVE];
+    uint32_t references[SNAPSHOT_LIVE];
     bool used[SNAPSHOT_LIVE];
-    uint64_t acquires, repeated, releases, given_up, said_no, refused;
+    uint64_t acquires, repeated, releases, cancelled, busy, refused;
 } naive;
 
 static naive naive_of(const kit *k, const allocator_row *allocator)
@@ -44,18 +44,18 @@ static naive naive_of(const kit *k, const allocator_row *allocator)
 }
 
 /* Whether all that are held in `holds` fit beside each other. */
-static bool fits(const naive *n, const uint32_t *holds)
+static bool fits(const naive *n, const uint32_t *references)
 {
     if (!n->allocator->pooled)
         return true;
     for (size_t i = 0; i < n->requests; i++) {
         uint32_t same_class = 0;
-        for (size_t j = 0; j < n->requests && holds[i] > 0; j++) {
+        for (size_t j = 0; j < n->requests && references[i] > 0; j++) {
             const bp_plan_request *a = &n->places[i], *b = &n->places[j];
             bool overlap = a->slab == b->slab && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
-            if (n->allocator->assigned && i != j && holds[j] > 0 && overlap)
+            if (n->allocator->assigned && i != j && references[j] > 0 && overlap)
                 return false;
-            same_class += holds[j] > 0 && n->class_of[i] >= 0 && n->class_of[j] == n->class_of[i];
+            same_class += references[j] > 0 && n->class_of[i] >= 0 && n->class_of[j] == n->class_of[i];
         }
         if (!n->allocator->assigned && n->class_of[i] >= 0 && same_class > n->copies[n->class_of[i]])
             return false;
@@ -96,7 +96,7 @@ static void acquire(kit *k, naive *n, const uint32_t *ids, size_t count)
     bool wrong = is_wrong(n, ids, count), tries = random_below(2) == 0;
     int got = -1;
     for (size_t i = 0; i < n->requests; i++)
-        after[i] = n->holds[i];
+        after[i] = n->references[i];
     for (size_t i = 0; i < count && !wrong; i++)
         after[ids[i]]++;
     bool possible = !wrong && fits(n, after);
@@ -112,12 +112,12 @@ static void acquire(kit *k, naive *n, const uint32_t *ids, size_t count)
     if (tries && !wrong)
         assert_int_equal(got, possible);
     n->refused += status != BP_OK;
-    n->said_no += tries && status == BP_OK && got == 0;
+    n->busy += tries && status == BP_OK && got == 0;
     for (size_t i = 0; i < count && possible; i++) {
         assert_ptr_equal(addresses[i], address_of(k, ids[i]));
         n->acquires++;
-        n->repeated += n->holds[ids[i]] > 0;
-        n->used[ids[i]] = n->holds[ids[i]]++ > 0; /* a second holder is somebody who uses it */
+        n->repeated += n->references[ids[i]] > 0;
+        n->used[ids[i]] = n->references[ids[i]]++ > 0; /* a second holder is somebody who uses it */
     }
 }
 
@@ -126,22 +126,22 @@ static void work(kit *k, naive *n, const uint32_t *ids, size_t count, uint32_t w
 {
     bool wrong = is_wrong(n, ids, count), possible = !wrong;
     for (size_t i = 0; i < count && !wrong; i++) {
-        uint32_t holds = n->holds[ids[i]];
-        possible = possible && holds > 0 && (what != 2 || (holds == 1 && !n->used[ids[i]]));
+        uint32_t references = n->references[ids[i]];
+        possible = possible && references > 0 && (what != 2 || (references == 1 && !n->used[ids[i]]));
     }
     bp_stream *stream = k->streams[random_below(KIT_STREAMS)];
     bp_status status = what == 0   ? bp_pool_release(k->pool, ids, count, stream)
                        : what == 1 ? bp_pool_use(k->pool, ids, count, stream)
-                                   : bp_pool_give_up(k->pool, ids, count);
+                                   : bp_pool_cancel(k->pool, ids, count);
     if (wrong)
         assert_true(status != BP_OK);
     else
         assert_int_equal(status, possible ? BP_OK : BP_ERR_SCHEDULE);
     n->refused += status != BP_OK;
     for (size_t i = 0; i < count && possible; i++) {
-        n->holds[ids[i]] -= what != 1;
+        n->references[ids[i]] -= what != 1;
         n->releases += what == 0;
-        n->given_up += what == 2;
+        n->cancelled += what == 2;
         n->used[ids[i]] |= what == 1;
     }
 }
@@ -151,9 +151,9 @@ static void ask(const kit *k, const naive *n, const uint32_t *ids, size_t count)
     uint32_t after[SNAPSHOT_LIVE], releasing[MOST_IDS];
     size_t releasing_count = 0;
     for (size_t i = 0; i < n->requests; i++)
-        after[i] = n->holds[i];
+        after[i] = n->references[i];
     for (uint32_t i = random_below((uint32_t)n->requests); i < n->requests && releasing_count < 3; i += 3) {
-        if (n->holds[i] > 0) {
+        if (n->references[i] > 0) {
             releasing[releasing_count++] = i;
             after[i]--;
         }
@@ -168,25 +168,25 @@ static void ask(const kit *k, const naive *n, const uint32_t *ids, size_t count)
 static void assert_same(const kit *k, const naive *n)
 {
     bp_live_request live[SNAPSHOT_LIVE];
-    uint32_t holds[SNAPSHOT_LIVE] = {0};
+    uint32_t references[SNAPSHOT_LIVE] = {0};
     size_t count;
     for (size_t i = 0; i < SNAPSHOT_LIVE; i++)
         live[i].size = sizeof *live;
     assert_ok(bp_pool_live(k->pool, live, SNAPSHOT_LIVE, &count));
     for (size_t i = 0; i < count; i++) {
-        holds[live[i].id] = live[i].holds;
+        references[live[i].id] = live[i].references;
         for (size_t j = 0; j < i; j++) {
             const char *a = live[i].address, *b = live[j].address;
             assert_true(a + live[i].bytes <= b || b + live[j].bytes <= a);
         }
     }
-    assert_memory_equal(holds, n->holds, n->requests * sizeof *holds);
+    assert_memory_equal(references, n->references, n->requests * sizeof *references);
     bp_pool_statistics s = statistics_of(k->pool);
     assert_int_equal(s.acquires, n->acquires);
     assert_int_equal(s.repeated, n->repeated);
     assert_int_equal(s.releases, n->releases);
-    assert_int_equal(s.given_up, n->given_up);
-    assert_int_equal(s.said_no, n->said_no);
+    assert_int_equal(s.cancelled, n->cancelled);
+    assert_int_equal(s.busy, n->busy);
     assert_int_equal(s.refused, n->refused);
 }
 
@@ -207,7 +207,7 @@ static void test_random_calls(const allocator_row *allocator, const device_row *
             if (random_below(40) == 0)
                 ids[random_below((uint32_t)count)] = (uint32_t)n.requests + random_below(3);
             uint32_t what = random_below(8);
-            for (uint32_t i = 0; what >= 4 && what < 7 && i < 20 && n.holds[ids[0]] == 0; i++)
+            for (uint32_t i = 0; what >= 4 && what < 7 && i < 20 && n.references[ids[0]] == 0; i++)
                 ids[0] = random_below((uint32_t)n.requests); /* most releases are of what is live */
             if (what < 4)
                 acquire(&k, &n, ids, what == 0 ? count : 1);
@@ -218,7 +218,7 @@ static void test_random_calls(const allocator_row *allocator, const device_row *
             assert_same(&k, &n);
         }
         assert_true(n.acquires > 50 && n.releases > 50);
-        assert_true(allocator->policy != BP_POLICY_MAX || n.said_no > 5);
+        assert_true(allocator->policy != BP_POLICY_MAX || n.busy > 5);
         end_kit(&k);
     }
 }

@@ -15,15 +15,15 @@ static void assert_adds_up(const bp_pool *pool)
 {
     bp_pool_statistics s = statistics_of(pool);
     bp_live_request live[SNAPSHOT_LIVE];
-    size_t count, holds = 0, live_bytes = 0;
+    size_t count, references = 0, live_bytes = 0;
     for (size_t i = 0; i < SNAPSHOT_LIVE; i++)
         live[i].size = sizeof *live;
     assert_ok(bp_pool_live(pool, live, SNAPSHOT_LIVE, &count));
     for (size_t i = 0; i < count; i++) {
-        holds += live[i].holds;
+        references += live[i].references;
         live_bytes += aligned(live[i].bytes);
     }
-    assert_int_equal(s.acquires, s.releases + s.given_up + holds);
+    assert_int_equal(s.acquires, s.releases + s.cancelled + references);
     assert_int_equal(s.live_requests, count);
     assert_int_equal(s.live_bytes, live_bytes);
     assert_true(s.peak_live_bytes >= s.live_bytes);
@@ -36,7 +36,7 @@ static void test_statistics(const allocator_row *allocator, const device_row *de
     bp_pool_statistics s = statistics_of(k.pool);
     assert_int_equal(s.requests, k.requests);
     assert_true(s.slab_bytes >= (allocator->pooled ? bp_plan_get_info(k.plan)->bytes : 0) + 4096);
-    assert_int_equal(s.acquires + s.repeated + s.releases + s.given_up + s.said_no + s.refused + s.records + s.elided +
+    assert_int_equal(s.acquires + s.repeated + s.releases + s.cancelled + s.busy + s.refused + s.records + s.elided +
                          s.waits + s.deviations + s.overflows + s.dynamic + s.live_requests + s.live_bytes +
                          s.peak_live_bytes,
                      0);
@@ -56,10 +56,10 @@ static void test_statistics(const allocator_row *allocator, const device_row *de
     assert_int_equal(s.live_requests, 1);
     drop(&k, pair[0], k.streams[0]);
     take(&k, pair[1], k.streams[0]);
-    assert_ok(bp_pool_give_up(k.pool, pair + 1, 1));
+    assert_ok(bp_pool_cancel(k.pool, pair + 1, 1));
     s = statistics_of(k.pool);
     assert_int_equal(s.releases, 3);
-    assert_int_equal(s.given_up, 1);
+    assert_int_equal(s.cancelled, 1);
     assert_int_equal(s.peak_live_bytes, 2 * aligned(600));
     assert_int_equal(s.dynamic, allocator->pooled ? 0 : 3);
     assert_int_equal(s.overflows, 0);
@@ -110,7 +110,7 @@ static void test_live(const allocator_row *allocator, const device_row *device)
         assert_int_equal(live[i].role, i == 2 ? BP_ROLE_GRAD : BP_ROLE_PARAM);
         assert_int_equal(live[i].ordinal, i == 2);
         assert_int_equal(live[i].bytes, i == 2 ? 200 : 600);
-        assert_int_equal(live[i].holds, i == 0 ? 2 : 1);
+        assert_int_equal(live[i].references, i == 0 ? 2 : 1);
         assert_int_equal(live[i].step, i == 2 ? 31 : 32);
     }
     assert_true(live[2].acquire_number < live[0].acquire_number);

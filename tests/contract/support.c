@@ -332,7 +332,7 @@ snapshot snapshot_of(const bp_pool *pool)
     assert_true(s.live_count <= SNAPSHOT_LIVE);
     bp_pool_statistics now = statistics_of(pool);
     const uint64_t numbers[] = {now.slab_bytes, now.requests,  now.acquires,   now.repeated,   now.releases,
-                                now.given_up,   now.overflows, now.deviations, now.live_bytes, now.live_requests};
+                                now.cancelled,  now.overflows, now.deviations, now.live_bytes, now.live_requests};
     memcpy(s.numbers, numbers, sizeof numbers);
     assert_ok(bp_pool_sequence(pool, &s.numbers[10], &s.numbers[11]));
     return s;
@@ -345,7 +345,7 @@ void assert_unchanged(const bp_pool *pool, const snapshot *before)
     assert_int_equal(now.live_count, before->live_count);
     for (size_t i = 0; i < now.live_count; i++) {
         assert_int_equal(now.live[i].id, before->live[i].id);
-        assert_int_equal(now.live[i].holds, before->live[i].holds);
+        assert_int_equal(now.live[i].references, before->live[i].references);
         assert_ptr_equal(now.live[i].address, before->live[i].address);
         assert_int_equal(now.live[i].acquire_number, before->live[i].acquire_number);
     }

@@ -84,7 +84,7 @@ static void test_holds(void **state)
         assert_int_equal(seen().open_ranges, 2);
         drop(&k, u0, k.streams[0]);
         assert_int_equal(region_bytes(address), 0);
-        assert_ok(bp_pool_give_up(k.pool, &u1, 1));
+        assert_ok(bp_pool_cancel(k.pool, &u1, 1));
         now = seen();
         assert_int_equal(now.open_regions, 0);
         assert_int_equal(now.open_ranges, 0);

@@ -71,7 +71,7 @@ static bp_status make_call(const kit *k, int which, const uint32_t *ids, int *an
     case 1: return bp_pool_use(k->pool, ids, 2, k->streams[2]);
     case 2: return bp_pool_release(k->pool, ids, 2, k->streams[3]);
     case 3: return bp_pool_try_acquire(k->pool, ids, 2, k->streams[2], NULL, answer);
-    default: return bp_pool_give_up(k->pool, ids, 2);
+    default: return bp_pool_cancel(k->pool, ids, 2);
     }
 }
 

@@ -21,7 +21,7 @@
 #include "../offload/stores.h"
 #include "../support/children.h"
 #include "../support/trace_device.h"
-#include "allocators/lend.h"
+#include "allocators/export.h"
 #include "allocators/pool.h"
 #include "offload/offload.h"
 #include "pinned/pinned.h"
@@ -165,7 +165,7 @@ static void use_pools(void *argument)
     must_refuse(bp_pool_can_acquire(pool, &f->id, 1, NULL, 0, &answer));
     must_refuse(bp_pool_use(pool, &f->id, 1, f->stream));
     must_refuse(bp_pool_release(pool, &f->id, 1, f->stream));
-    must_refuse(bp_pool_give_up(pool, &f->id, 1));
+    must_refuse(bp_pool_cancel(pool, &f->id, 1));
     must_refuse(bp_pool_attach(pool, &callbacks, NULL));
     must_refuse(bp_pool_detach(pool, &callbacks, NULL));
     must_refuse(bp_capture_begin(pool, NULL, &capture));

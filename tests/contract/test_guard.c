@@ -105,7 +105,7 @@ static void test_use_after_release(void **state)
                 assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), u0);
                 assert_access(u0, 600, true); /* the next tenant's now */
                 drop(&k, param(&k, 2), k.streams[0]);
-                assert_ok(bp_pool_give_up(k.pool, (const uint32_t[]){param(&k, 1)}, 1));
+                assert_ok(bp_pool_cancel(k.pool, (const uint32_t[]){param(&k, 1)}, 1));
                 assert_access(u1, 600, false);
             }
             end_kit(&k);

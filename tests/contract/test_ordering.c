@@ -112,7 +112,7 @@ static void test_gives_up_in_order(void **state)
     uint32_t id = param(&k, 0);
     take(&k, id, k.streams[0]);
     block(k.streams[0], &g); /* the gather of the prefetch */
-    assert_ok(bp_pool_give_up(k.pool, &id, 1));
+    assert_ok(bp_pool_cancel(k.pool, &id, 1));
     block(k.streams[0], &late);
     take(&k, param(&k, 2), k.streams[1]);
     raise_on(k.streams[1], &done);

@@ -121,7 +121,7 @@ static void test_hidden_tenants(void **state)
 
 typedef struct model {
     place places[MOST_PLACES];
-    uint32_t count, holds[MOST_PLACES];
+    uint32_t count, references[MOST_PLACES];
     check *checks;
     size_t used;
     uint8_t tags[MOST_PLACES];
@@ -130,7 +130,7 @@ typedef struct model {
 static bool is_free(const model *m, uint32_t i, const uint32_t *more, size_t more_count)
 {
     for (uint32_t j = 0; j < m->count; j++) {
-        bool held = m->holds[j] > 0;
+        bool held = m->references[j] > 0;
         for (size_t x = 0; x < more_count; x++)
             held = held || more[x] == j;
         if (j != i && held && places_overlap(&m->places[i], &m->places[j]))
@@ -161,7 +161,7 @@ static void acquire_some(const kit *k, model *m, bool bytes)
         assert_int_equal(bp_pool_acquire(k->pool, ids, count, stream, NULL), possible ? BP_OK : BP_ERR_SCHEDULE);
     for (uint32_t x = 0; x < count && possible; x++) {
         uint32_t i = ids[x];
-        if (m->holds[i]++ == 0 && bytes)
+        if (m->references[i]++ == 0 && bytes)
             assert_ok(bp_stream_fill(stream, address_of(k, i), ++m->tags[i], m->places[i].bytes));
         else if (bytes)
             assert_ok(bp_device_synchronize(k->device)); /* a second writer's order is the caller's business */
@@ -182,9 +182,9 @@ static void assert_like_the_model(bp_device *device, unsigned steps, bool bytes)
     kit k = open_places(device, m.places, m.count, NULL);
     for (unsigned step = 0; step < steps; step++) {
         uint32_t i = random_below(m.count);
-        if (m.holds[i] > 0 && random_below(2) == 0) {
+        if (m.references[i] > 0 && random_below(2) == 0) {
             drop(&k, i, k.streams[random_below(KIT_STREAMS)]);
-            m.holds[i]--;
+            m.references[i]--;
         } else
             acquire_some(&k, &m, bytes);
     }
@@ -197,11 +197,11 @@ static void assert_like_the_model(bp_device *device, unsigned steps, bool bytes)
         live[i].size = sizeof *live;
     assert_ok(bp_pool_live(k.pool, live, MOST_PLACES, &count));
     for (size_t i = 0; i < count; i++) {
-        assert_int_equal(live[i].holds, m.holds[live[i].id]);
-        m.holds[live[i].id] = 0;
+        assert_int_equal(live[i].references, m.references[live[i].id]);
+        m.references[live[i].id] = 0;
     }
     for (uint32_t i = 0; i < m.count; i++)
-        assert_int_equal(m.holds[i], 0);
+        assert_int_equal(m.references[i], 0);
     free(m.checks);
     end_kit(&k);
 }

@@ -36,7 +36,7 @@ static void serve(const kit *k, unsigned rounds)
         assert_ok(bp_pool_release(k->pool, ids, 4, k->streams[3]));
         assert_ok(bp_pool_try_acquire(k->pool, blocked, 2, k->streams[1], NULL, &answer));
         assert_int_equal(answer, 1);
-        assert_ok(bp_pool_give_up(k->pool, blocked, 2));
+        assert_ok(bp_pool_cancel(k->pool, blocked, 2));
         bp_pool_set_step(k->pool, i);
     }
 }

@@ -105,7 +105,7 @@ static void *work(void *argument)
         change_owner(w, addresses, w->bytes + first, count, w->number,
                      0); /* before the release: after it others may be there */
         if (!used && !twice && worker_random(w, 4) == 0)
-            w->wrong += bp_pool_give_up(k->pool, ids, count) != BP_OK;
+            w->wrong += bp_pool_cancel(k->pool, ids, count) != BP_OK;
         else
             w->wrong += bp_pool_release(k->pool, ids, count, w->stream) != BP_OK;
     }
@@ -158,13 +158,13 @@ static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned
     assert_int_equal(wrong, 0);
     assert_int_equal(live_count(k->pool), 0);
     bp_pool_statistics s = statistics_of(k->pool);
-    assert_int_equal(s.acquires, s.releases + s.given_up);
+    assert_int_equal(s.acquires, s.releases + s.cancelled);
     assert_int_equal(s.live_bytes, 0);
     assert_true(s.peak_live_bytes <= most_bytes);
     for (size_t i = 0; i < bp_pool_trace_count(k->pool); i++) {
         bp_pool_event event = {.size = sizeof event};
         assert_ok(bp_pool_trace_get(k->pool, i, &event));
-        assert_in_range(event.kind, BP_EVENT_ACQUIRE, BP_EVENT_GIVE_UP);
+        assert_in_range(event.kind, BP_EVENT_ACQUIRE, BP_EVENT_CANCEL);
         assert_in_range(event.id, 0, THREADS * PER_THREAD - 1);
         assert_true(event.time_ns > 0);
     }
@@ -288,7 +288,7 @@ static void test_busy_request(void **state)
             assert_int_equal(status, busy ? BP_ERR_SCHEDULE : BP_OK);
             assert_true(!busy || strstr(bp_error_detail(), "by another call at the same time") != NULL);
             if (busy)
-                atomic_store(word, (uint64_t)id + 1 + BP_WORD_HOLD + BP_WORD_BUSY);
+                atomic_store(word, (uint64_t)id + 1 + BP_WORD_REFERENCE + BP_WORD_BUSY);
             status = bp_pool_release(k.pool, &id, 1, k.streams[0]);
             assert_int_equal(status, busy ? BP_ERR_SCHEDULE : BP_OK);
             assert_true(!busy || strstr(bp_error_detail(), "by another call at the same time") != NULL);

@@ -50,14 +50,14 @@ static void test_events(void **state)
             bp_pool_acquire(k.pool, &none, 1, k.streams[0], NULL);
             if (ALLOCATORS[a].pooled)
                 assert_false(try_take(&k, param(&k, 2), k.streams[0]));
-            assert_ok(bp_pool_give_up(k.pool, &u1, 1));
+            assert_ok(bp_pool_cancel(k.pool, &u1, 1));
             drop(&k, u0, k.streams[0]);
             bp_pool_trace_stop(k.pool);
             take(&k, u1, k.streams[0]); /* after the stop */
             uint64_t end = now_ns(), last = begin;
-            static const bp_pool_event_kind kinds[] = {BP_EVENT_ACQUIRE, BP_EVENT_USE,     BP_EVENT_HOLD,
-                                                       BP_EVENT_UNHOLD,  BP_EVENT_RELEASE, BP_EVENT_ACQUIRE,
-                                                       BP_EVENT_ACQUIRE, BP_EVENT_GIVE_UP, BP_EVENT_RELEASE};
+            static const bp_pool_event_kind kinds[] = {BP_EVENT_ACQUIRE, BP_EVENT_USE,     BP_EVENT_REF,
+                                                       BP_EVENT_UNREF,   BP_EVENT_RELEASE, BP_EVENT_ACQUIRE,
+                                                       BP_EVENT_ACQUIRE, BP_EVENT_CANCEL,  BP_EVENT_RELEASE};
             const uint32_t ids[] = {u0, u0, u0, u0, u0, u0, u1, u1, u0}, streams[] = {0, 2, 1, 1, 3, 0, 0, 0, 0};
             assert_int_equal(bp_pool_trace_count(k.pool), 9);
             uint32_t first = event_at(&k, 0).stream;
@@ -65,7 +65,7 @@ static void test_events(void **state)
                 bp_pool_event event = event_at(&k, i);
                 assert_int_equal(event.kind, kinds[i]);
                 assert_int_equal(event.id, ids[i]);
-                if (event.kind != BP_EVENT_GIVE_UP) /* it names no stream */
+                if (event.kind != BP_EVENT_CANCEL) /* it names no stream */
                     assert_int_equal(event.stream - first, streams[i]);
                 assert_int_equal(event.step, i < 2 ? 70 : 71);
                 assert_true(timestamps ? event.time_ns >= last && event.time_ns <= end : event.time_ns == 0);
@@ -165,7 +165,7 @@ static void test_a_trace_is_a_schedule(void **state)
         bp_pool_set_step(k.pool, 2);
         take(&k, outside, k.streams[0]); /* outside units: not in the schedule */
         take(&k, ahead, k.streams[0]);
-        assert_ok(bp_pool_give_up(k.pool, &ahead, 1)); /* nor is this */
+        assert_ok(bp_pool_cancel(k.pool, &ahead, 1)); /* nor is this */
         walk(&k, 1, NULL, false);
         take(&k, u0, k.streams[0]); /* one interval, whatever happens within */
         take(&k, u0, k.streams[1]);

@@ -23,7 +23,7 @@ static void test_launches(void **state)
     assert_ok(bp_capture_end(capture));
     assert_fails(bp_capture_launched(capture, k.streams[0]), BP_ERR_SCHEDULE, "before_launch");
     take(&k, param(&k, 0), k.streams[1]);
-    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_SCHEDULE, "capture.0", "u0", "holds");
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_SCHEDULE, "capture.0", "u0", "references");
     drop(&k, param(&k, 0), k.streams[1]);
     assert_ok(bp_capture_before_launch(capture, k.streams[0]));
     assert_ok(bp_capture_before_launch(capture, k.streams[0]));
@@ -208,8 +208,8 @@ static void test_owned_on_most_streams(void **state)
     (void)state;
     kit k = open_max();
     uint32_t owned = param(&k, 0);
-    bp_stream *streams[BP_HOLD_STREAMS];
-    for (int i = 0; i < BP_HOLD_STREAMS; i++)
+    bp_stream *streams[BP_LIVE_STREAMS];
+    for (int i = 0; i < BP_LIVE_STREAMS; i++)
         assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
     take(&k, owned, streams[0]);
     bp_capture *capture = begin_owned(&k, owned);
@@ -218,14 +218,14 @@ static void test_owned_on_most_streams(void **state)
     drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[1]), k.streams[1]));
     bp_graph *graph = end_graph(k.streams[1]);
     assert_ok(bp_capture_end(capture));
-    for (int i = 1; i < BP_HOLD_STREAMS; i++)
+    for (int i = 1; i < BP_LIVE_STREAMS; i++)
         assert_ok(bp_pool_use(k.pool, &owned, 1, streams[i]));
     assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "8 streams");
     drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2])); /* nothing was taken */
     assert_ok(bp_capture_before_launch(capture, streams[3]));
     assert_ok(bp_capture_launched(capture, NULL));
     drop(&k, owned, streams[0]);
-    for (int i = 0; i < BP_HOLD_STREAMS; i++)
+    for (int i = 0; i < BP_LIVE_STREAMS; i++)
         bp_stream_destroy(&streams[i]);
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);

@@ -57,7 +57,7 @@ typedef struct life {
     uint32_t index; /* of the request */
     uint8_t *address;
     uint8_t value;
-    uint16_t holds;
+    uint16_t references;
     bool used, foreign; /* foreign: it was live before the capture */
     uint32_t filled_on; /* stream */
 } life;
@@ -153,13 +153,13 @@ static void acquire(program *p, uint32_t pool, uint32_t index)
         return;
     if (l != NULL) {
         assert_ptr_equal(address, l->address);
-        l->holds++;
+        l->references++;
         hand_over(p, l->filled_on, stream);
         read_on(p, l, stream);
         return;
     }
     l = &p->lives[pool].all[p->lives[pool].count++];
-    *l = (life){.index = index, .address = address, .holds = 1, .filled_on = stream};
+    *l = (life){.index = index, .address = address, .references = 1, .filled_on = stream};
     l->value = (uint8_t)(index % FIXED_EVERY == 0 ? 1 + index : 100 + pick(p, 100));
     assert_ok(bp_stream_fill(stream_at(p, stream), address, l->value, request_at(p, index).bytes));
 }
@@ -167,9 +167,9 @@ static void acquire(program *p, uint32_t pool, uint32_t index)
 static void release(program *p, uint32_t pool, life *l)
 {
     uint32_t id = p->ids[pool][l->index], stream = pick(p, KIT_STREAMS);
-    if (l->holds == 1 && l->foreign && p->in_capture[pool])
+    if (l->references == 1 && l->foreign && p->in_capture[pool])
         return;
-    if (!l->used && l->holds == 1 && pick(p, 3) == 0 && bp_pool_give_up(p->pools[pool], &id, 1) == BP_OK) {
+    if (!l->used && l->references == 1 && pick(p, 3) == 0 && bp_pool_cancel(p->pools[pool], &id, 1) == BP_OK) {
         *l = p->lives[pool].all[--p->lives[pool].count];
         return;
     }
@@ -179,7 +179,7 @@ static void release(program *p, uint32_t pool, life *l)
     }
     assert_ok(bp_pool_release(p->pools[pool], &id, 1, stream_at(p, stream)));
     l->used = true;
-    if (--l->holds == 0)
+    if (--l->references == 0)
         *l = p->lives[pool].all[--p->lives[pool].count];
 }
 
@@ -209,7 +209,7 @@ static void release_all(program *p, uint32_t pool)
 {
     lives *live = &p->lives[pool];
     for (uint32_t i = 0; i < live->count;) {
-        if (live->all[i].foreign && live->all[i].holds == 1)
+        if (live->all[i].foreign && live->all[i].references == 1)
             i++;
         else
             release(p, pool, &live->all[i]);
@@ -231,7 +231,7 @@ static void begin_pool(program *p, uint32_t pool, graph *g, lives *before)
     lives *live = &p->lives[pool];
     uint32_t owned[MOST_LIVE];
     for (uint32_t i = 0; i < live->count;) {
-        if (live->all[i].index % FIXED_EVERY == 0 && live->all[i].holds == 1) {
+        if (live->all[i].index % FIXED_EVERY == 0 && live->all[i].references == 1) {
             i++;
             continue;
         }

@@ -127,8 +127,8 @@ static void test_abandon_puts_back(void **state)
     for (size_t n = 0; n < bp_pool_trace_count(k.pool); n++) {
         bp_pool_event event = {.size = sizeof event};
         assert_ok(bp_pool_trace_get(k.pool, n, &event));
-        held += event.kind == BP_EVENT_HOLD || event.kind == BP_EVENT_ACQUIRE;
-        let_go += event.kind == BP_EVENT_UNHOLD || event.kind == BP_EVENT_GIVE_UP;
+        held += event.kind == BP_EVENT_REF || event.kind == BP_EVENT_ACQUIRE;
+        let_go += event.kind == BP_EVENT_UNREF || event.kind == BP_EVENT_CANCEL;
     }
     assert_int_equal(held, 3); /* a trace stays balanced */
     assert_int_equal(let_go, 3);

@@ -63,7 +63,7 @@ static void walk_events(const bp_snapshot_pool *pool, const bp_snapshot_info *wh
     for (size_t i = 0; i < pool->event_count; i++) {
         bp_snapshot_event event = pool->events[i];
         need(event.id < pool->request_count);
-        need(event.kind >= BP_EVENT_ACQUIRE && event.kind <= BP_EVENT_GIVE_UP);
+        need(event.kind >= BP_EVENT_ACQUIRE && event.kind <= BP_EVENT_CANCEL);
         need(event.time_ns >= earliest && event.time_ns <= whole->last_time_ns);
         earliest = event.time_ns;
     }

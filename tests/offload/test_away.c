@@ -10,8 +10,8 @@
 
 #include <bucketpool/dlpack.h>
 
+#include "allocators/export.h"
 #include "allocators/pool.h"
-#include "allocators/lend.h"
 #include "stores.h"
 
 /* The call fails so, and leaves everything as it was. */
@@ -45,7 +45,7 @@ static void check_requests(store *s, const char *group, uint32_t id, uint32_t ot
     assert_int_equal(answer, 0);
     assert_fails(bp_pool_use(s->k.pool, &id, 1, stream), BP_ERR_SCHEDULE, live ? group : "");
     assert_fails(bp_pool_release(s->k.pool, &id, 1, stream), BP_ERR_SCHEDULE, live ? group : "");
-    assert_fails(bp_pool_give_up(s->k.pool, &id, 1), BP_ERR_SCHEDULE, live ? group : "");
+    assert_fails(bp_pool_cancel(s->k.pool, &id, 1), BP_ERR_SCHEDULE, live ? group : "");
     assert_same_state(s, &before);
     work_on(s, other, stream, stream); /* the others go on */
 }

@@ -15,7 +15,7 @@ OPCODES = {"PROTO", "EMPTY_DICT", "EMPTY_LIST", "MARK", "SETITEMS", "APPENDS", "
 ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
 STATES = {"active_allocated", "inactive"}
 MOST_PER_BATCH = 1000
-ACQUIRE, HOLD, USE, UNHOLD, RELEASE, GIVE_UP = range(1, 7)
+ACQUIRE, HOLD, USE, UNREF, RELEASE, CANCEL = range(1, 7)
 
 SEGMENT = {"device": int, "address": int, "total_size": int, "allocated_size": int, "active_size": int, "requested_size": int,
            "stream": int, "segment_type": str, "segment_pool_id": list, "is_expandable": bool, "frames": list, "blocks": list}
@@ -29,10 +29,10 @@ POOL = {"name": str, "allocator": str, "fingerprint": str, "device": str, "plan"
 PLAN = {"bytes": int, "lower_bound_bytes": int, "optimal": bool, "roles": list}
 ROLE = {"role": str, "bytes": int, "lower_bound_bytes": int}
 SLAB = {"address": int, "bytes": int, "planned_bytes": int, "group": str, "resident": bool}
-REQUEST = {"unit": str, "bucket": str, "ordinal": int, "role": str, "dtype": str, "bytes": int, "placement": str, "holds": int}
+REQUEST = {"unit": str, "bucket": str, "ordinal": int, "role": str, "dtype": str, "bytes": int, "placement": str, "references": int}
 LIVE = {"id": int, "address": int, "stream": int, "step": int}
 STATISTICS = {name: int for name in (
-    "slab_bytes requests acquires repeated releases given_up said_no refused records elided waits deviations overflows dynamic "
+    "slab_bytes requests acquires repeated releases cancelled busy refused records elided waits deviations overflows dynamic "
     "live_requests live_bytes peak_live_bytes").split()}
 
 
@@ -196,7 +196,7 @@ def check_pool(pool, ours):
         check_members(request, REQUEST, "request")
         need(request["placement"] in ("planned", "persistent", "dynamic"), "placements", request["placement"])
     need(len(pool["requests"]) == pool["statistics"]["requests"], "statistics", "requests")
-    need(sum(r["holds"] > 0 for r in pool["requests"]) == pool["statistics"]["live_requests"], "statistics", "live")
+    need(sum(r["references"] > 0 for r in pool["requests"]) == pool["statistics"]["live_requests"], "statistics", "live")
     for stream in pool["streams"]:
         check_members(stream, {"number": int, "name": str}, "stream")
     streams = [s["number"] for s in pool["streams"]]
@@ -213,7 +213,7 @@ def check_events(pool, ours, streams):
     for e in pool["events"]:
         need(len(e) == 6 and all(type(n) is int for n in e), "events", e)
         kind, request, stream, _, time, address = e
-        need(ACQUIRE <= kind <= GIVE_UP and 0 <= request < len(pool["requests"]), "events", e)
+        need(ACQUIRE <= kind <= CANCEL and 0 <= request < len(pool["requests"]), "events", e)
         need(stream in streams, "streams", f"{stream} has no name")
         need(ours["first_time_ns"] <= time <= ours["last_time_ns"], "times", e)
         if kind == ACQUIRE:
@@ -221,13 +221,13 @@ def check_events(pool, ours, streams):
             live[request] = address
         else:
             need(request in live and live[request] == address, "events", f"{e}: is not live, or elsewhere")
-        if kind in (RELEASE, GIVE_UP):
+        if kind in (RELEASE, CANCEL):
             del live[request]
     for e in pool["slab_events"]:
         need(len(e) == 3 and e[0] in (0, 1) and 0 <= e[1] < len(pool["slabs"]), "slab events", e)
         need(ours["first_time_ns"] <= e[2] <= ours["last_time_ns"], "times", e)
     if not ours["gap"]:
-        held = {i for i, r in enumerate(pool["requests"]) if r["holds"] > 0}
+        held = {i for i, r in enumerate(pool["requests"]) if r["references"] > 0}
         need(set(live) == held, "end state", f"live by events {sorted(live)}, by requests {sorted(held)}")
 
 
@@ -306,7 +306,7 @@ class Retelling:
         if kind == ACQUIRE:
             self.live[request] = address
             self.show(request)
-        elif kind in (RELEASE, GIVE_UP):
+        elif kind in (RELEASE, CANCEL):
             self.hide(request)
             del self.live[request]
 

@@ -299,7 +299,7 @@ static void test_addresses_of_events(void **state)
         assert_ok(bp_pool_use(k.pool, &id, 1, k.streams[1]));
         drop(&k, id, k.streams[0]);
         take(&k, id, k.streams[0]);
-        assert_ok(bp_pool_give_up(k.pool, &id, 1));
+        assert_ok(bp_pool_cancel(k.pool, &id, 1));
         assert_int_equal(bp_pool_trace_count(k.pool), 5);
         for (size_t i = 0; i < 3; i++) {
             assert_ok(bp_pool_trace_get(k.pool, i, &event));

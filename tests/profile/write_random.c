@@ -24,7 +24,7 @@ typedef struct run {
     bp_profile *profile;
     uint64_t random;
     uint32_t ids[MOST], count;
-    unsigned holds[MOST];
+    unsigned references[MOST];
     bool is_held_for_ever[MOST], used[MOST];
     bool away[16]; /* by slab */
     char folder[512];
@@ -89,33 +89,33 @@ static void acquire(run *r)
     uint32_t i = below(r, r->count);
     int acquired = 0;
     void *address;
-    if (any_slab_is_away(r) && !r->holds[i]) /* pools with offload refuse this; here nobody does */
+    if (any_slab_is_away(r) && !r->references[i]) /* pools with offload refuse this; here nobody does */
         return;
     if (bp_pool_try_acquire(r->k.pool, &r->ids[i], 1, any_stream(r), &address, &acquired) == BP_OK && acquired)
-        r->holds[i]++;
+        r->references[i]++;
 }
 
 static void release(run *r)
 {
     uint32_t i = below(r, r->count);
-    for (uint32_t n = 0; n < r->count && r->holds[i] == 0;
+    for (uint32_t n = 0; n < r->count && r->references[i] == 0;
          n++) /* the next one that is live: memory changes hands often */
         i = (i + 1) % r->count;
-    if (r->holds[i] == 0 || (r->holds[i] == 1 && r->is_held_for_ever[i]))
+    if (r->references[i] == 0 || (r->references[i] == 1 && r->is_held_for_ever[i]))
         return;
-    if (r->holds[i] == 1 && !r->used[i] && below(r, 4) == 0) {
-        if (bp_pool_give_up(r->k.pool, &r->ids[i], 1) == BP_OK)
-            r->holds[i] = 0;
+    if (r->references[i] == 1 && !r->used[i] && below(r, 4) == 0) {
+        if (bp_pool_cancel(r->k.pool, &r->ids[i], 1) == BP_OK)
+            r->references[i] = 0;
         return;
     }
     if (bp_pool_release(r->k.pool, &r->ids[i], 1, any_stream(r)) == BP_OK)
-        r->holds[i]--;
+        r->references[i]--;
 }
 
 static void use(run *r)
 {
     uint32_t i = below(r, r->count);
-    if (r->holds[i] > 0)
+    if (r->references[i] > 0)
         (void)bp_pool_use(r->k.pool, &r->ids[i], 1, any_stream(r));
 }
 
@@ -124,7 +124,7 @@ static void move_slab(run *r)
 {
     uint32_t slab = below(r, (uint32_t)r->k.pool->slabs.count);
     for (uint32_t i = 0; i < r->count; i++)
-        if (r->holds[i] > 0 && !r->is_held_for_ever[i] && slab_of(r, i) == slab)
+        if (r->references[i] > 0 && !r->is_held_for_ever[i] && slab_of(r, i) == slab)
             return;
     const bp_slabs *slabs = &r->k.pool->slabs;
     bp_slab *s = &slabs->slabs[slab];

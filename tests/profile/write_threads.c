@@ -53,7 +53,7 @@ static void *work(void *user)
             continue;
         w->served++;
         if (below(w, 3) == 0) {
-            w->wrong += bp_pool_give_up(m->pool, ids, 2) != BP_OK;
+            w->wrong += bp_pool_cancel(m->pool, ids, 2) != BP_OK;
             continue;
         }
         w->wrong += bp_pool_use(m->pool, ids, 1, m->streams[0]) != BP_OK;

@@ -304,7 +304,7 @@ class Pool(RuleBasedStateMachine):
             forecast = model.forecast_acquire(ids, on)
             return not forecast.errors and forecast.memory == "free"
 
-        fresh = [r for r in model.requests if not r.holds and sure([r.id], self.promised(r, stream))]
+        fresh = [r for r in model.requests if not r.references and sure([r.id], self.promised(r, stream))]
         chosen = []
         for request in self.some(picks, fresh):
             if not chosen:
@@ -336,8 +336,8 @@ class Pool(RuleBasedStateMachine):
     def snapshot(self):
         statistics = filled(self.lib, "bp_pool_statistics_get", b.Statistics, self.pool)
         numbers = {name: getattr(statistics, name) for name in b.Statistics.COUNTS
-                   if name not in ("refused", "said_no", "waits")}
-        live = [(e.id, e.holds, e.address, e.bytes, e.acquire_number, e.step, e.stream, e.role, e.ordinal, e.unit)
+                   if name not in ("refused", "busy", "waits")}
+        live = [(e.id, e.references, e.address, e.bytes, e.acquire_number, e.step, e.stream, e.role, e.ordinal, e.unit)
                 for e in self.live_entries()]
         return numbers, live, self.sequence(), [self.address_of(r.id) for r in self.model.requests]
 
@@ -422,7 +422,7 @@ class Pool(RuleBasedStateMachine):
     def read(self, ids, stream, what):
         """The stream reads live requests, after the fills as a runtime would see to."""
         for i in dict.fromkeys(ids):
-            if i >= len(self.model.requests) or not self.model.requests[i].holds:
+            if i >= len(self.model.requests) or not self.model.requests[i].references:
                 continue
             for stripe in self.stripes[i]:
                 if stripe.stream is not stream:
@@ -468,7 +468,7 @@ class Pool(RuleBasedStateMachine):
         if not served:
             assert all(a == 0xDEAD for a in addresses), "addresses although nothing was served"
             if status == OK:
-                model.counts["said_no"] += 1
+                model.counts["busy"] += 1
             else:
                 model.refuse()
                 if status == SCHEDULE:
@@ -603,9 +603,9 @@ class Pool(RuleBasedStateMachine):
             self.release(ids, self.dead[number % len(self.dead)] if wrong == 1 else self.stream(number))
 
     @rule(picks=PICKS, odd=ODD, sensible=st.booleans())
-    def give_up(self, picks, odd, sensible):
+    def cancel(self, picks, odd, sensible):
         model = self.model
-        ids = (self.some(picks, [r.id for r in model.live() if r.holds == 1 and not (r.used or r.shared)]) if sensible
+        ids = (self.some(picks, [r.id for r in model.live() if r.references == 1 and not (r.used or r.shared)]) if sensible
                else self.anything(picks, odd))
         if not ids:
             return
@@ -616,7 +616,7 @@ class Pool(RuleBasedStateMachine):
                     if stream.alive:
                         self.read([i], stream, "read before giving up")
         before = self.snapshot()
-        status = self.hot("bp_pool_give_up", self.pool, ids_array(ids), len(ids))
+        status = self.hot("bp_pool_cancel", self.pool, ids_array(ids), len(ids))
         note(f"give up {ids}: {status}")
         seen(f"give up {status}")
         assert status in forecast.statuses(), f"give_up {ids}: {status} {detail(self.lib)}, {forecast}"
@@ -680,7 +680,7 @@ class Pool(RuleBasedStateMachine):
     def set_stream(self, picks, odd, number, wrong, everything, empty):
         if empty:  # promises change only where nothing is live
             for request in self.model.live():
-                for _ in range(request.holds):
+                for _ in range(request.references):
                     self.release([request.id], self.promised(request, self.stream(number)))
         stream = self.dead[number % len(self.dead)] if wrong == 1 else self.stream(number) if number >= 0 else None
         if stream is self.fleet.nothing:
@@ -776,7 +776,7 @@ class Pool(RuleBasedStateMachine):
             return
         model = self.model
         numbers, live, (value, count), addresses = self.snapshot()
-        expected = sorted((r.id, r.holds, r.address or None, r.bound.bytes, r.step, r.acquired_on[0].name)
+        expected = sorted((r.id, r.references, r.address or None, r.bound.bytes, r.step, r.acquired_on[0].name)
                           for r in model.live())
         assert [(e[0], e[1], e[2], e[3], e[5], e[6].decode()) for e in live] == expected, (live, expected)
         for entry in live:
@@ -815,7 +815,7 @@ class Pool(RuleBasedStateMachine):
 
     def _address_agrees(self, request, status, address, size):
         what = f"address of {request.id} {request.bound.key}: {status} {address}"
-        if request.holds:
+        if request.references:
             assert status == OK and address == (request.address or 0), f"{what}, holds {request.address:#x}"
         elif status == OK:
             assert request.where != "dynamic" or not request.bound.bytes, f"{what}, which is not live"

@@ -7,7 +7,7 @@ choice."""
 from dataclasses import dataclass, field
 from typing import Optional
 
-from bindings import (DYNAMIC, EVENT_ACQUIRE, EVENT_GIVE_UP, EVENT_HOLD, EVENT_RELEASE, EVENT_UNHOLD, EVENT_USE,
+from bindings import (DYNAMIC, EVENT_ACQUIRE, EVENT_CANCEL, EVENT_REF, EVENT_RELEASE, EVENT_UNREF, EVENT_USE,
                       EXACT_POINTS, HOLD_STREAMS, INVALID_ARGUMENT, NO_DEVICE_MEMORY, OK, PERSISTENT, PLANNED, SCHEDULE,
                       STRICT_ERROR, UNPLACED, UNSUPPORTED, ZERO_NOTHING)
 from observed import Clock, Stream, merge
@@ -70,7 +70,7 @@ class Request:
     zero: int = ZERO_NOTHING
     first: Optional[int] = None  # persistent: where its first acquire put it
     # of the hold it has now
-    holds: int = 0
+    references: int = 0
     address: Optional[int] = None
     zeroed: int = ZERO_NOTHING
     where: str = ""  # "plan", "overflow", "dynamic", "persistent", "nothing"
@@ -139,7 +139,7 @@ class Model:
         self.past: list[Tenancy] = []
         self.extras = 0  # requests beyond the plan's
         self.persistent_taken = [0, 0]  # at least, at most
-        self.counts = dict.fromkeys(("acquires", "repeated", "releases", "given_up", "said_no", "overflows"), 0)
+        self.counts = dict.fromkeys(("acquires", "repeated", "releases", "cancelled", "busy", "overflows"), 0)
         self.refused = [0, 0]  # at least, at most: the header does not say which calls count
         self.deviations = [0, 0]
         self.dynamic = [0, 0]
@@ -152,7 +152,7 @@ class Model:
         return (count + alignment - 1) // alignment * alignment
 
     def live(self) -> list:
-        return [r for r in self.requests if r.holds]
+        return [r for r in self.requests if r.references]
 
     def live_bytes(self) -> int:
         return sum(self.aligned(r.bound.bytes) for r in self.live())
@@ -223,7 +223,7 @@ class Model:
 
     def too_many_streams(self, request: Request, stream: Stream) -> Optional[bool]:
         """None: it depends on whether destroyed streams count."""
-        if request.holds and stream not in request.streams:
+        if request.references and stream not in request.streams:
             if len(request.streams) >= HOLD_STREAMS:
                 return True if sum(s.alive for s in request.streams) >= HOLD_STREAMS else None
         return False
@@ -242,7 +242,7 @@ class Model:
             if many is not False:
                 errors.add(SCHEDULE)
                 fails = fails or bool(many)
-            if self.sealed and request.bound.placement == DYNAMIC and not request.holds:
+            if self.sealed and request.bound.placement == DYNAMIC and not request.references:
                 errors.add(SCHEDULE)
                 fails = fails or request.bound.bytes > 0
         memory, inner = self.memory(ids)
@@ -251,9 +251,9 @@ class Model:
     def memory(self, ids, released=()) -> tuple:
         """Whether there is memory for `ids` once one hold of each of `released` has ended, and whether two of them
         exclude each other."""
-        gone = {i for i in released if i < len(self.requests) and self.requests[i].holds == 1}
+        gone = {i for i in released if i < len(self.requests) and self.requests[i].references == 1}
         live = [r for r in self.live() if r.id not in gone]
-        wanted = [r for r in self.known(ids) if not (r.holds and r.id not in gone) and r.bound.bytes]
+        wanted = [r for r in self.known(ids) if not (r.references and r.id not in gone) and r.bound.bytes]
         ranges = [(r.address, r.address + r.bound.bytes) for r in live if r.where == "plan" and r.bound.bytes]
         deviate = self.setting.strict != STRICT_ERROR and not self.sealed
         overflow = [r.address for r in live if r.where == "overflow"]
@@ -312,7 +312,7 @@ class Model:
         memory, _ = self.memory(ids, releasing)
         if self.sealed:
             for request in self.known(ids):
-                stays = request.holds > (request.id in releasing)
+                stays = request.references > (request.id in releasing)
                 if request.bound.placement == DYNAMIC and not stays:
                     return ({OK}, {0}) if request.bound.bytes else ({OK}, {0, 1})
         if any(r.bound.placement == UNPLACED for r in self.known(ids)):
@@ -325,16 +325,16 @@ class Model:
         fails = bool(errors)
         for request in self.known(ids):
             many = self.too_many_streams(request, stream)
-            if not request.holds or many is not False:
+            if not request.references or many is not False:
                 errors.add(SCHEDULE)
-                fails = fails or not request.holds or bool(many)
+                fails = fails or not request.references or bool(many)
         return Forecast(errors, fails)
 
     def forecast_give_up(self, ids) -> Forecast:
         errors = self.mistakes(ids, None)
         fails = bool(errors)
         for request in self.known(ids):
-            if request.holds != 1 or request.used or request.shared:  # shared: held once now, so it was released once
+            if request.references != 1 or request.used or request.shared:  # shared: held once now, so it was released once
                 errors.add(SCHEDULE)
                 fails = True
             if any(not s.alive for s in request.acquired_on):
@@ -357,15 +357,15 @@ class Model:
         for index, i in enumerate(ids):
             request = self.requests[i]
             address = addresses[index] or 0
-            if request.holds:
+            if request.references:
                 assert address == (request.address or 0), f"{i} moved while live: {request.address:#x} -> {address:#x}"
                 self.counts["repeated"] += 1
-                request.holds += 1
+                request.references += 1
                 request.shared = True
                 request.left.pop(stream, None)
                 if request.zeroed:  # the first stream writes zeros; how exactly others wait for them is not said
                     allowed = merge(allowed, clock_of(request.acquired_on[0]))
-                self.events.append((EVENT_HOLD, i, self.step, stream))
+                self.events.append((EVENT_REF, i, self.step, stream))
             else:
                 self._place(request, address, stream, standing)
                 if request.where == "dynamic":  # allocated in this stream's order: others come after that
@@ -413,7 +413,7 @@ class Model:
         if request.bound.placement == DYNAMIC:
             self.dynamic[0] += count > 0
             self.dynamic[1] += 1
-        request.address, request.holds, request.step = address, 1, self.step
+        request.address, request.references, request.step = address, 1, self.step
         request.streams, request.acquired_on, request.left = [], [], {}
         request.used = request.shared = False
         request.zeroed = request.zero
@@ -482,13 +482,13 @@ class Model:
             request = self.requests[i]
             if stream is not None and stream not in request.streams:
                 request.streams.append(stream)
-            self.counts["given_up" if stream is None else "releases"] += 1
-            request.holds -= 1
-            if request.holds:
+            self.counts["cancelled" if stream is None else "releases"] += 1
+            request.references -= 1
+            if request.references:
                 request.left[stream] = clock_of(stream)
-                self.events.append((EVENT_UNHOLD, i, self.step, stream))
+                self.events.append((EVENT_UNREF, i, self.step, stream))
                 continue
-            self.events.append((EVENT_GIVE_UP if stream is None else EVENT_RELEASE, i, self.step, stream))
+            self.events.append((EVENT_CANCEL if stream is None else EVENT_RELEASE, i, self.step, stream))
             alive = [s for s in request.streams if s.alive]
             for s in alive:
                 s.releases += 1

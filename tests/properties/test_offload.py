@@ -56,7 +56,7 @@ class Request:
     slab: Slab
     offset: int
     count: int
-    holds: int = 0
+    references: int = 0
 
     @property
     def lasting(self):
@@ -126,7 +126,7 @@ class Offload(RuleBasedStateMachine):
             self.requests.append(request)
             if request.lasting:
                 self._call("bp_pool_acquire", self.pool, ids_array([request.id]), 1, self.streams[0], None)
-                request.holds = 1
+                request.references = 1
                 self._write(request, self.streams[0])
 
     def _call(self, name, *arguments):
@@ -160,7 +160,7 @@ class Offload(RuleBasedStateMachine):
         wrong = set()
         if group.residency != o.RESIDENT or group.leases:
             wrong.add(SCHEDULE)
-        if any(r.holds and not r.lasting for r in self.requests if self.group_of(r) is group):
+        if any(r.references and not r.lasting for r in self.requests if self.group_of(r) is group):
             wrong.add(SCHEDULE)
         if group.name == b"joint" and flags == o.KEEP:
             wrong.add(UNSUPPORTED)
@@ -248,25 +248,25 @@ class Offload(RuleBasedStateMachine):
         status = self.lib.bp_pool_try_acquire(self.pool, ids, 1, self.streams[stream], None, byref(answer))
         check(self.lib, status, "bp_pool_try_acquire")
         assert resident or answer.value == 0
-        others = any(r.holds for r in self.requests if r.slab is request.slab)
+        others = any(r.references for r in self.requests if r.slab is request.slab)
         assert answer.value == 1 or not resident or others, "nobody holds it"
         if answer.value == 1:
-            if request.holds == 0:
+            if request.references == 0:
                 self._write(request, self.streams[stream])
                 check(self.lib, self.lib.bp_stream_synchronize(self.streams[stream]), "bp_stream_synchronize")
-            request.holds += 1
+            request.references += 1
             seen("acquire")
 
     @rule(number=st.integers(0, 99), stream=st.integers(0, 2))
     def release(self, number, stream):
-        live = [r for r in self.requests if r.holds > (1 if r.lasting else 0)]
+        live = [r for r in self.requests if r.references > (1 if r.lasting else 0)]
         if not live:
             return
         request = live[number % len(live)]
         wrong = {SCHEDULE} if self.group_of(request).residency != o.RESIDENT else set()
         status = self.lib.bp_pool_release(self.pool, ids_array([request.id]), 1, self.streams[stream])
         if self._expect(status, wrong, "release"):
-            request.holds -= 1
+            request.references -= 1
 
     @rule(number=st.integers(0, 99))
     def work(self, number):

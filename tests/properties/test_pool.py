@@ -68,10 +68,10 @@ class Properties(unittest.TestCase):
     def test_most_holds_of_a_request(self):
         """A request is held 65535 times and not once more, and goes when all are released."""
         pool, ids, (stream,) = self.single(1)
-        for _ in range(b.MOST_HOLDS):
+        for _ in range(b.MOST_REFERENCES):
             check(lib, lib.bp_pool_acquire(pool, ids, 1, stream, None), "bp_pool_acquire")
         self.assertEqual(lib.bp_pool_acquire(pool, ids, 1, stream, None), SCHEDULE)
-        for _ in range(b.MOST_HOLDS):
+        for _ in range(b.MOST_REFERENCES):
             check(lib, lib.bp_pool_release(pool, ids, 1, stream), "bp_pool_release")
         self.assertEqual(lib.bp_pool_release(pool, ids, 1, stream), SCHEDULE)
 

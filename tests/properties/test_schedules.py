@@ -95,7 +95,7 @@ class Run:
         self.case, self.m = case, MACHINE
         self.live: dict[int, list] = {}  # request -> pattern, address, event, filling stream
         self.tried_early = False
-        self.said_no = self.given_up = self.acquires = 0
+        self.busy = self.cancelled = self.acquires = 0
         self.undo: list = []
 
     def make(self):
@@ -210,7 +210,7 @@ class Run:
         chosen = [r for r in self.starting(step + 1) if self.is_parameter(r) and r not in self.live]
         if early and chosen:
             if not self.acquire(chosen, m.gather, attempt=True):
-                self.said_no += 1
+                self.busy += 1
             else:
                 self.tried_early = True
                 if early == 2:
@@ -218,8 +218,8 @@ class Run:
                     for r in chosen:
                         self.read(r, m.gather, "given up")
                         del self.live[r]
-                    check(lib, lib.bp_pool_give_up(self.pool, ids, len(chosen)), "bp_pool_give_up")
-                    self.given_up += len(chosen)
+                    check(lib, lib.bp_pool_cancel(self.pool, ids, len(chosen)), "bp_pool_cancel")
+                    self.cancelled += len(chosen)
         if (step + 1) % case.opened == 0:
             m.gates.open()
 
@@ -258,8 +258,8 @@ class Run:
                 assert peak == floor, f"peak {peak}, the plan's bound {floor}"
         assert statistics.live_requests == statistics.live_bytes == statistics.refused == statistics.overflows == 0
         assert statistics.acquires == self.acquires
-        assert (statistics.given_up, statistics.said_no) == (self.given_up, self.said_no)
-        assert statistics.releases == self.acquires - self.given_up
+        assert (statistics.cancelled, statistics.busy) == (self.cancelled, self.busy)
+        assert statistics.releases == self.acquires - self.cancelled
         if not self.tried_early:  # early ones may go where it is free
             assert statistics.deviations == 0, f"{statistics.deviations} deviations although the schedule was followed"
         event(f"{self.case.policy}, strict {self.case.strict}")

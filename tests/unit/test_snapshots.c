@@ -210,7 +210,7 @@ static void test_torch(void **state)
     bp_snapshot_request request = pool.requests[0];
     assert_string_equal(request.bucket, "f"); /* Python's frame */
     assert_string_equal(request.unit, "m.py");
-    assert_true(request.ordinal == 12 && request.holds == 1 && request.bytes == 40);
+    assert_true(request.ordinal == 12 && request.references == 1 && request.bytes == 40);
     bp_snapshot_destroy(&snapshot);
     assert_fails(parse("{\"segments\": [], \"device_traces\": [[{\"action\": \"alloc\", \"addr\": 1}]]}", &snapshot),
                  BP_ERR_FORMAT, "device_traces[0][0].size", "missing");

@@ -46,7 +46,7 @@ INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/structs.h", "core/text.h"
 # Functions of one library for the others and the command: exported as BUCKETPOOL_PRIVATE, in headers that are not installed.
 PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/packing_file.h", "formats/snapshot.h", "memory/slab_callbacks.h", "model/arch_config.h", "planner/plan_from_info.h"}
 # Others that declare such functions, for tests of Python.
-TEST_HEADERS = {"allocators/lend.h", "devices/device.h"}
+TEST_HEADERS = {"allocators/export.h", "devices/device.h"}
 
 
 def includes(path):

@@ -160,7 +160,7 @@ static bool begin_hold(view_player *p, const bp_snapshot_event *event)
     return begin_span(p, event->id, event->time_ns);
 }
 
-static void end_hold(view_player *p, const bp_snapshot_event *event)
+static void end_live_range(view_player *p, const bp_snapshot_event *event)
 {
     view_hold *h = &p->holds[event->id];
     if (!h->is_held)
@@ -229,8 +229,8 @@ bool view_play(view_player *p)
         p->number++;
         if (good && event.kind == BP_EVENT_ACQUIRE)
             good = begin_hold(p, &event);
-        else if (good && (event.kind == BP_EVENT_RELEASE || event.kind == BP_EVENT_GIVE_UP))
-            end_hold(p, &event);
+        else if (good && (event.kind == BP_EVENT_RELEASE || event.kind == BP_EVENT_CANCEL))
+            end_live_range(p, &event);
     }
     good = good && play_slabs(p, UINT64_MAX);
     for (size_t i = 0; i < pool->span_count; i++) {

@@ -195,13 +195,13 @@ def held():
     tensors = [t for p in model.parameters() for t in (p.to_local(), p.grad.to_local())]
     answers["outside"] = all(not begin <= t.data_ptr() < end for t in tensors for begin, end in places)
     addresses = {}
-    serve = attached._lend
+    serve = attached._tensor
 
     def noted(request, address, *rest):
         addresses.setdefault(request, set()).add(address)
         return serve(request, address, *rest)
 
-    attached._lend = noted
+    attached._tensor = noted
     model.zero_grad()
     models.train(model, 3)
     answers["stable"] = len(addresses) > 8 and all(len(each) == 1 for each in addresses.values())
@@ -254,15 +254,15 @@ def written_past_the_end():
 
     model = models.build("sizes")
     attached = fsdp2.attach(model, guard="on", alignment=4096)
-    lend = attached._lend
+    tensor = attached._tensor
 
     def overrun(request, address, *rest):
         slot, size = attached._sizes[request]
         if slot.unit == "(root)" and slot.role == "grad":
             ctypes.memset(address + size.bytes, 1, 1)
-        return lend(request, address, *rest)
+        return tensor(request, address, *rest)
 
-    attached._lend = overrun
+    attached._tensor = overrun
     models.loss_of(model, 0).backward()
     return said(errors.ScheduleError, attached.detach), attached.pool.closed
 

@@ -20,7 +20,7 @@ from ..memory import device_for
 from ..streams import Streams
 from .comms import Source, install, phase_of, uninstall
 from .groups import Group, groups_of
-from .lend import lend
+from .tensors import tensor_at
 from .predict import predict
 from .registration import register_groups
 from .timeline import Planned, Size, Slot, Timeline
@@ -88,7 +88,7 @@ class Attachment(Source):
             for request in sorted(fitting, key=lambda each: self._sizes[each][0].phase != phase):
                 views = self.pool.try_acquire([request], stream)
                 if views is not None:
-                    return self._lend(request, views[0].address, numel, dtype, stream)
+                    return self._tensor(request, views[0].address, numel, dtype, stream)
             reason = "unplanned overlap", f"asked for while its memory is in use by {self._holders()}"
         return self._instead(group.name, role, reason, plain)
 
@@ -97,12 +97,12 @@ class Attachment(Source):
         planned = self._sizes[request][1].numel
         return numel == planned if role == "param" else numel <= planned
 
-    def _lend(self, request: int, address: int, numel: int, dtype: torch.dtype, stream: Stream) -> torch.Tensor:
+    def _tensor(self, request: int, address: int, numel: int, dtype: torch.dtype, stream: Stream) -> torch.Tensor:
         slot, size = self._sizes[request]
         self._live[request] = _Lease(slot, stream, address, size.bytes)
         self._in_use[address] = address + size.bytes
         self.served[slot.role] += 1
-        return lend(address, numel, dtype, self.torch_device, functools.partial(self._ended, request))
+        return tensor_at(address, numel, dtype, self.torch_device, functools.partial(self._ended, request))
 
     def _holders(self) -> str:
         return " and ".join(f"{slot.bucket} of {slot.unit}" for slot in self.live()) or "nobody"

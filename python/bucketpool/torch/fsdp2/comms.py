@@ -10,7 +10,7 @@ import torch
 
 from ...errors import InvalidArgument, ScheduleError, Unsupported
 from .groups import Group
-from .lend import alias
+from .tensors import alias
 
 
 def phase_of(role: str) -> str:

@@ -8,7 +8,7 @@ from torch import nn
 
 from .comms import Source, install, phase_of, uninstall
 from .groups import Group, _field, groups_of
-from .lend import lend
+from .tensors import tensor_at
 from .timeline import Timeline
 
 
@@ -30,7 +30,7 @@ class _Recorder(Source):
             del self._in_use[address]
             self.timeline.release(slot)
 
-        return lend(address, numel, dtype, memory.device, ended)
+        return tensor_at(address, numel, dtype, memory.device, ended)
 
 
 @contextlib.contextmanager

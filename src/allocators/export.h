@@ -8,6 +8,6 @@
 BP_API uint64_t bp_pool_export_count(bp_pool *pool);
 
 /* The pool is being destroyed and its slabs have no observers any more: gives their memory back, now or with the last tensor. */
-void bp_lending_pool_gone(bp_pool *pool);
+void bp_export_pool_gone(bp_pool *pool);
 
 #endif

@@ -1,5 +1,5 @@
 /* Tensors over a pool's memory: the structs of DLPack, who is counted, and who gives the memory back. */
-#include "allocators/lend.h"
+#include "allocators/export.h"
 
 #include <bucketpool/cuda.h>
 #include <bucketpool/dlpack.h>
@@ -51,91 +51,91 @@ typedef struct dl_managed_versioned {
 /* ---- who looks at the memory ------------------------------------------------------------------------------------------ */
 
 /* Outlives the pool while there are tensors; then the slabs are here. */
-struct bp_lending {
+struct bp_exports {
     pthread_mutex_t mutex;
     uint64_t tensors;
     bool pool_is_gone;
-    bp_process process; /* a forked child may end tensors of its parent, which lent them */
+    bp_process process; /* a forked child may end tensors of its parent, which exported them */
     bp_device *device;
     bp_slabs slabs;
 };
 
-typedef struct lent {
+typedef struct exported {
     union {
         dl_managed plain;
         dl_managed_versioned versioned;
     } as;
-    bp_lending *lending;
+    bp_exports *exports;
     int64_t shape, stride;
-} lent;
+} exported;
 
-static void export_destroy(bp_lending *lending)
+static void export_destroy(bp_exports *exports)
 {
-    bp_slabs_finish(&lending->slabs);
-    bp_device_release(lending->device);
-    pthread_mutex_destroy(&lending->mutex);
-    free(lending);
+    bp_slabs_finish(&exports->slabs);
+    bp_device_release(exports->device);
+    pthread_mutex_destroy(&exports->mutex);
+    free(exports);
 }
 
-static void export_give_back(lent *l)
+static void export_give_back(exported *l)
 {
-    bp_lending *lending = l->lending;
-    if (!bp_process_is_here(&lending->process))
+    bp_exports *exports = l->exports;
+    if (!bp_process_is_here(&exports->process))
         return;
-    pthread_mutex_lock(&lending->mutex);
-    bool last = --lending->tensors == 0 && lending->pool_is_gone;
-    pthread_mutex_unlock(&lending->mutex);
+    pthread_mutex_lock(&exports->mutex);
+    bool last = --exports->tensors == 0 && exports->pool_is_gone;
+    pthread_mutex_unlock(&exports->mutex);
     if (last) { /* whoever had tensors used streams that nobody here knows, and unmapping waits for no work */
-        (void)bp_device_synchronize(lending->device);
-        export_destroy(lending);
+        (void)bp_device_synchronize(exports->device);
+        export_destroy(exports);
     }
     free(l);
 }
 
 static void delete_plain(dl_managed *self)
 {
-    export_give_back((lent *)self);
+    export_give_back((exported *)self);
 }
 
 static void delete_versioned(dl_managed_versioned *self)
 {
-    export_give_back((lent *)self);
+    export_give_back((exported *)self);
 }
 
-static bp_status lending_of(bp_pool *pool, bp_lending **lending)
+static bp_status exports_of(bp_pool *pool, bp_exports **exports)
 {
     bp_status status = BP_OK;
     pthread_mutex_lock(&pool->binding);
-    if (pool->lending == NULL) {
-        pool->lending = calloc(1, sizeof *pool->lending);
-        if (pool->lending == NULL)
-            status = bp_fail_memory(sizeof *pool->lending);
+    if (pool->exports == NULL) {
+        pool->exports = calloc(1, sizeof *pool->exports);
+        if (pool->exports == NULL)
+            status = bp_fail_memory(sizeof *pool->exports);
         else
-            pthread_mutex_init(&pool->lending->mutex, NULL);
+            pthread_mutex_init(&pool->exports->mutex, NULL);
         if (status == BP_OK)
-            pool->lending->process = pool->device->process;
+            pool->exports->process = pool->device->process;
     }
-    *lending = pool->lending;
+    *exports = pool->exports;
     pthread_mutex_unlock(&pool->binding);
     return status;
 }
 
-void bp_lending_pool_gone(bp_pool *pool)
+void bp_export_pool_gone(bp_pool *pool)
 {
-    bp_lending *lending = pool->lending;
-    if (lending == NULL) {
+    bp_exports *exports = pool->exports;
+    if (exports == NULL) {
         bp_slabs_finish(&pool->slabs);
         return;
     }
     bp_device_retain(pool->device);
-    pthread_mutex_lock(&lending->mutex);
-    lending->device = pool->device;
-    lending->slabs = pool->slabs;
-    lending->pool_is_gone = true;
-    bool unused = lending->tensors == 0;
-    pthread_mutex_unlock(&lending->mutex);
+    pthread_mutex_lock(&exports->mutex);
+    exports->device = pool->device;
+    exports->slabs = pool->slabs;
+    exports->pool_is_gone = true;
+    bool unused = exports->tensors == 0;
+    pthread_mutex_unlock(&exports->mutex);
     if (unused)
-        export_destroy(lending);
+        export_destroy(exports);
 }
 
 /* ---- export --------------------------------------------------------------------------------------------------------- */
@@ -223,9 +223,9 @@ static bp_status export_describe(const bp_pool *pool, const bp_export_config *co
     return BP_OK;
 }
 
-static void export_fill(lent *l, bool versioned, const dl_tensor *tensor, int64_t numel, bp_lending *lending)
+static void export_fill(exported *l, bool versioned, const dl_tensor *tensor, int64_t numel, bp_exports *exports)
 {
-    l->lending = lending;
+    l->exports = exports;
     l->shape = numel;
     l->stride = 1;
     dl_tensor *own = versioned ? &l->as.versioned.tensor : &l->as.plain.tensor;
@@ -248,16 +248,16 @@ bp_status bp_pool_export(bp_pool *pool, const bp_export_config *config, void **m
     config = &own;
     dl_tensor tensor = {0};
     int64_t numel = 0;
-    bp_lending *lending;
+    bp_exports *exports;
     BP_TRY(export_describe(pool, config, &tensor, &numel));
-    BP_TRY(lending_of(pool, &lending));
-    lent *l = calloc(1, sizeof *l);
+    BP_TRY(exports_of(pool, &exports));
+    exported *l = calloc(1, sizeof *l);
     if (l == NULL)
         return bp_fail_memory(sizeof *l);
-    export_fill(l, config->versioned != 0, &tensor, numel, lending);
-    pthread_mutex_lock(&lending->mutex);
-    lending->tensors++;
-    pthread_mutex_unlock(&lending->mutex);
+    export_fill(l, config->versioned != 0, &tensor, numel, exports);
+    pthread_mutex_lock(&exports->mutex);
+    exports->tensors++;
+    pthread_mutex_unlock(&exports->mutex);
     *managed = l;
     return BP_OK;
 }
@@ -275,12 +275,12 @@ uint64_t bp_pool_export_count(bp_pool *pool)
     if (!bp_device_is_here(pool->device)) /* its locks may be held by threads that are not there */
         return 0;
     pthread_mutex_lock(&pool->binding);
-    bp_lending *lending = pool->lending;
+    bp_exports *exports = pool->exports;
     pthread_mutex_unlock(&pool->binding);
-    if (lending == NULL)
+    if (exports == NULL)
         return 0;
-    pthread_mutex_lock(&lending->mutex);
-    uint64_t tensors = lending->tensors;
-    pthread_mutex_unlock(&lending->mutex);
+    pthread_mutex_lock(&exports->mutex);
+    uint64_t tensors = exports->tensors;
+    pthread_mutex_unlock(&exports->mutex);
     return tensors;
 }

@@ -38,7 +38,7 @@ static void test_repeated(const allocator_row *allocator, const device_row *devi
     size_t count;
     assert_ok(bp_pool_live(k.pool, &live, 1, &count));
     assert_int_equal(count, 1);
-    assert_int_equal(live.holds, 5);
+    assert_int_equal(live.references, 5);
     if (allocator->pooled) {
         take(&k, param(&k, 1), k.streams[0]);
         assert_false(try_take(&k, param(&k, 2), k.streams[0]));
@@ -62,18 +62,18 @@ static void test_release_errors(const allocator_row *allocator, const device_row
     bp_pool_set_step(k.pool, 4711);
     assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u3", "4711");
     assert_fails(bp_pool_use(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u3");
-    assert_fails(bp_pool_give_up(k.pool, &id, 1), BP_ERR_SCHEDULE, "u3");
+    assert_fails(bp_pool_cancel(k.pool, &id, 1), BP_ERR_SCHEDULE, "u3");
     take(&k, id, k.streams[0]);
     snapshot before = snapshot_of(k.pool);
     assert_fails(bp_pool_release(k.pool, twice, 2, k.streams[0]), BP_ERR_INVALID_ARGUMENT, "u3");
     assert_fails(bp_pool_release(k.pool, &none, 1, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_release(k.pool, with_none, 2, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_use(k.pool, with_none, 2, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_pool_give_up(k.pool, with_none, 2), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_fails(bp_pool_cancel(k.pool, with_none, 2), BP_ERR_INVALID_ARGUMENT, NULL);
     uint32_t with_idle[] = {id, param(&k, 1)};
     assert_fails(bp_pool_release(k.pool, with_idle, 2, k.streams[0]), BP_ERR_SCHEDULE, "u1");
     assert_fails(bp_pool_use(k.pool, with_idle, 2, k.streams[1]), BP_ERR_SCHEDULE, "u1");
-    assert_fails(bp_pool_give_up(k.pool, with_idle, 2), BP_ERR_SCHEDULE, "u1");
+    assert_fails(bp_pool_cancel(k.pool, with_idle, 2), BP_ERR_SCHEDULE, "u1");
     assert_unchanged(k.pool, &before);
     drop(&k, id, k.streams[1]);
     assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[1]), BP_ERR_SCHEDULE, "u3"); /* twice */
@@ -153,7 +153,7 @@ static void test_all_or_nothing(const allocator_row *allocator, const device_row
         snapshot before = snapshot_of(k.pool);
         assert_fails(bp_pool_release(k.pool, ids, 5, k.streams[1]), expected, NULL);
         assert_fails(bp_pool_use(k.pool, ids, 5, k.streams[1]), expected, NULL);
-        assert_fails(bp_pool_give_up(k.pool, ids, 5), expected, NULL);
+        assert_fails(bp_pool_cancel(k.pool, ids, 5), expected, NULL);
         assert_unchanged(k.pool, &before);
     }
     assert_ok(bp_pool_release(k.pool, good, 4, k.streams[2]));
@@ -171,7 +171,7 @@ static void test_try(const allocator_row *allocator, const device_row *device)
     assert_int_equal(try_take(&k, param(&k, 2), k.streams[0]), !allocator->pooled);
     if (allocator->pooled) {
         assert_unchanged(k.pool, &before);
-        assert_int_equal(statistics_of(k.pool).said_no, was.said_no + 1);
+        assert_int_equal(statistics_of(k.pool).busy, was.busy + 1);
         drop(&k, param(&k, 0), k.streams[1]);
         assert_true(try_take(&k, param(&k, 2), k.streams[0]));
     }
@@ -228,16 +228,16 @@ static void test_can(const allocator_row *allocator, const device_row *device)
     end_kit(&k);
 }
 
-static void test_give_up(const allocator_row *allocator, const device_row *device)
+static void test_cancel(const allocator_row *allocator, const device_row *device)
 {
     kit k = open_kit(allocator, device);
     uint32_t ids[] = {param(&k, 0), param(&k, 1)};
     assert_ok(bp_pool_acquire(k.pool, ids, 2, k.streams[0], NULL));
-    assert_ok(bp_pool_give_up(k.pool, ids, 2));
+    assert_ok(bp_pool_cancel(k.pool, ids, 2));
     assert_int_equal(live_count(k.pool), 0);
-    assert_int_equal(statistics_of(k.pool).given_up, 2);
+    assert_int_equal(statistics_of(k.pool).cancelled, 2);
     assert_int_equal(statistics_of(k.pool).releases, 0);
-    assert_fails(bp_pool_give_up(k.pool, ids, 1), BP_ERR_SCHEDULE, "u0"); /* twice */
+    assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u0"); /* twice */
     assert_fails(bp_pool_release(k.pool, ids, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0");
     take(&k, param(&k, 2), k.streams[1]); /* the memory is free again */
     take(&k, param(&k, 3), k.streams[1]);
@@ -245,10 +245,10 @@ static void test_give_up(const allocator_row *allocator, const device_row *devic
     ids[0] = param(&k, 2);
     ids[1] = param(&k, 3);
     assert_ok(bp_pool_use(k.pool, ids + 1, 1, k.streams[2]));
-    assert_fails(bp_pool_give_up(k.pool, ids, 2), BP_ERR_SCHEDULE, "u3"); /* used */
+    assert_fails(bp_pool_cancel(k.pool, ids, 2), BP_ERR_SCHEDULE, "u3"); /* used */
     assert_unchanged(k.pool, &before);
     take(&k, ids[0], k.streams[1]);
-    assert_fails(bp_pool_give_up(k.pool, ids, 1), BP_ERR_SCHEDULE, "u2"); /* held twice */
+    assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u2"); /* held twice */
     assert_int_equal(live_count(k.pool), 2);
     end_kit(&k);
 }
@@ -303,17 +303,17 @@ static void test_limits(const allocator_row *allocator, const device_row *device
 {
     kit k = open_kit(allocator, device);
     uint32_t id = param(&k, 0);
-    bp_stream *streams[BP_HOLD_STREAMS + 1];
-    for (size_t i = 0; i <= BP_HOLD_STREAMS; i++)
+    bp_stream *streams[BP_LIVE_STREAMS + 1];
+    for (size_t i = 0; i <= BP_LIVE_STREAMS; i++)
         assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
     for (int round = 0; round < 2; round++) { /* each hold has its own */
         take(&k, id, streams[round]);
-        for (size_t i = 0; i < BP_HOLD_STREAMS; i++) {
+        for (size_t i = 0; i < BP_LIVE_STREAMS; i++) {
             assert_ok(bp_pool_use(k.pool, &id, 1, streams[i]));
             assert_ok(bp_pool_use(k.pool, &id, 1, streams[i]));
         }
         snapshot before = snapshot_of(k.pool);
-        bp_stream *ninth = streams[BP_HOLD_STREAMS];
+        bp_stream *ninth = streams[BP_LIVE_STREAMS];
         assert_fails(bp_pool_use(k.pool, &id, 1, ninth), BP_ERR_SCHEDULE, "u0");
         assert_fails(bp_pool_acquire(k.pool, &id, 1, ninth, NULL), BP_ERR_SCHEDULE, "u0");
         assert_fails(bp_pool_release(k.pool, &id, 1, ninth), BP_ERR_SCHEDULE, "u0");
@@ -327,7 +327,7 @@ static void test_limits(const allocator_row *allocator, const device_row *device
     for (uint32_t i = 0; i < 65535; i++)
         assert_ok(bp_pool_release(k.pool, &id, 1, streams[0]));
     assert_int_equal(live_count(k.pool), 0);
-    for (size_t i = 0; i <= BP_HOLD_STREAMS; i++)
+    for (size_t i = 0; i <= BP_LIVE_STREAMS; i++)
         bp_stream_destroy(&streams[i]);
     end_kit(&k);
 }
@@ -353,8 +353,8 @@ static void test_null_arguments(const allocator_row *allocator, const device_row
     assert_invalid(bp_pool_use(pool, NULL, 1, s));
     assert_invalid(bp_pool_release(NULL, &id, 1, s));
     assert_invalid(bp_pool_release(pool, NULL, 1, s));
-    assert_invalid(bp_pool_give_up(NULL, &id, 1));
-    assert_invalid(bp_pool_give_up(pool, NULL, 1));
+    assert_invalid(bp_pool_cancel(NULL, &id, 1));
+    assert_invalid(bp_pool_cancel(pool, NULL, 1));
     assert_unchanged(pool, &before);
     assert_int_equal(answer, 7);
     bp_pool_destroy(NULL);
@@ -370,7 +370,7 @@ const named_case HOLD_CASES[] = {{"walk", test_walk},
                                  {"all or nothing", test_all_or_nothing},
                                  {"try acquire", test_try},
                                  {"can acquire", test_can},
-                                 {"give up", test_give_up},
+                                 {"give up", test_cancel},
                                  {"streams", test_streams},
                                  {"limits", test_limits},
                                  {"null arguments", test_null_arguments},

@@ -12,7 +12,7 @@ import torch
 from ..memory import over
 
 
-def lend(address: int, numel: int, dtype: torch.dtype, device: torch.device,
+def tensor_at(address: int, numel: int, dtype: torch.dtype, device: torch.device,
          at_end: Callable[[], None]) -> torch.Tensor:
     """A tensor of `numel` (not 0) elements of `dtype` at `address`. `at_end` is called once, on whichever thread drops
     the last reference to the tensor's storage (views count), and must not raise; nothing is called as the interpreter
