@@ -354,9 +354,9 @@ class bp_pool_statistics(Sized):
 
 
 class bp_live_request(Sized):
-    _fields_ = [("size", c_size_t), ("id", c_uint32), ("role", c_uint32), ("ordinal", c_uint32), ("references", c_uint32),
-                ("unit", c_char_p), ("stream", c_char_p), ("address", c_void_p), ("bytes", c_uint64),
-                ("acquire_number", c_uint64), ("step", c_uint64)]
+    _fields_ = [("size", c_size_t), ("id", c_uint32), ("role", c_uint32), ("ordinal", c_uint32),
+                ("references", c_uint32), ("unit", c_char_p), ("stream", c_char_p), ("address", c_void_p),
+                ("bytes", c_uint64), ("acquire_number", c_uint64), ("step", c_uint64)]
 
 
 class bp_pool_event(Sized):

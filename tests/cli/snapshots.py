@@ -6,7 +6,7 @@ import pickle
 import random
 import sys
 
-ACQUIRE, HOLD, USE, UNREF, RELEASE, CANCEL = range(1, 7)
+ACQUIRE, REF, USE, UNREF, RELEASE, CANCEL = range(1, 7)
 MIB = 1 << 20
 BASE = 0x7F2000000000
 START_NS = 5_000_000_000

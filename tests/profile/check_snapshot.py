@@ -15,7 +15,7 @@ OPCODES = {"PROTO", "EMPTY_DICT", "EMPTY_LIST", "MARK", "SETITEMS", "APPENDS", "
 ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
 STATES = {"active_allocated", "inactive"}
 MOST_PER_BATCH = 1000
-ACQUIRE, HOLD, USE, UNREF, RELEASE, CANCEL = range(1, 7)
+ACQUIRE, REF, USE, UNREF, RELEASE, CANCEL = range(1, 7)
 
 SEGMENT = {"device": int, "address": int, "total_size": int, "allocated_size": int, "active_size": int, "requested_size": int,
            "stream": int, "segment_type": str, "segment_pool_id": list, "is_expandable": bool, "frames": list, "blocks": list}

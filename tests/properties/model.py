@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from bindings import (DYNAMIC, EVENT_ACQUIRE, EVENT_CANCEL, EVENT_REF, EVENT_RELEASE, EVENT_UNREF, EVENT_USE,
-                      EXACT_POINTS, HOLD_STREAMS, INVALID_ARGUMENT, NO_DEVICE_MEMORY, OK, PERSISTENT, PLANNED, SCHEDULE,
+                      EXACT_POINTS, LIVE_STREAMS, INVALID_ARGUMENT, NO_DEVICE_MEMORY, OK, PERSISTENT, PLANNED, SCHEDULE,
                       STRICT_ERROR, UNPLACED, UNSUPPORTED, ZERO_NOTHING)
 from observed import Clock, Stream, merge
 
@@ -224,8 +224,8 @@ class Model:
     def too_many_streams(self, request: Request, stream: Stream) -> Optional[bool]:
         """None: it depends on whether destroyed streams count."""
         if request.references and stream not in request.streams:
-            if len(request.streams) >= HOLD_STREAMS:
-                return True if sum(s.alive for s in request.streams) >= HOLD_STREAMS else None
+            if len(request.streams) >= LIVE_STREAMS:
+                return True if sum(s.alive for s in request.streams) >= LIVE_STREAMS else None
         return False
 
     def forecast_acquire(self, ids, stream: Stream, foreign=False) -> Forecast:

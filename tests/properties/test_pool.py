@@ -77,7 +77,7 @@ class Properties(unittest.TestCase):
 
     def test_most_streams_of_a_hold(self):
         """Eight streams may touch a hold; the ninth is refused in every way and the eight go on."""
-        pool, ids, streams = self.single(b.HOLD_STREAMS + 1)
+        pool, ids, streams = self.single(b.LIVE_STREAMS + 1)
         for _ in range(2):
             check(lib, lib.bp_pool_acquire(pool, ids, 1, streams[0], None), "bp_pool_acquire")
             check(lib, lib.bp_pool_acquire(pool, ids, 1, streams[1], None), "bp_pool_acquire")
