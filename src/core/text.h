@@ -3,19 +3,20 @@
 #ifndef BP_CORE_TEXT_H
 #define BP_CORE_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-/* Bytes of the well-formed UTF-8 sequence at `text` (RFC 3629), 0 for anything else and for control characters. */
-static inline size_t bp_printable_bytes(const unsigned char *text)
+/* Bytes of the well-formed UTF-8 sequence at `text` (RFC 3629), 0 for anything else. `text` ends with a NUL, which is a character. */
+static inline size_t bp_character_bytes(const unsigned char *text)
 {
     unsigned char first = text[0], low = 0x80, high = 0xBF;
     if (first < 0x80)
-        return first >= 0x20 && first != 0x7F ? 1 : 0;
-    size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+        return 1;
     if (first < 0xC2 || first > 0xF4)
         return 0;
-    if (first == 0xC2 || first == 0xE0)
-        low = 0xA0; /* U+0080 to U+009F are controls; shorter encodings exist */
+    size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first == 0xE0)
+        low = 0xA0; /* shorter encodings exist */
     else if (first == 0xED)
         high = 0x9F; /* surrogates */
     else if (first == 0xF0)
@@ -29,6 +30,13 @@ static inline size_t bp_printable_bytes(const unsigned char *text)
             return 0;
     }
     return bytes;
+}
+
+/* As bp_character_bytes; 0 for control characters, too. */
+static inline size_t bp_printable_bytes(const unsigned char *text)
+{
+    bool is_control = text[0] < 0x20 || text[0] == 0x7F || (text[0] == 0xC2 && text[1] < 0xA0);
+    return is_control ? 0 : bp_character_bytes(text);
 }
 
 /* Turns control characters and bytes that are not UTF-8 into '?'. */

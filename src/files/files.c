@@ -234,7 +234,6 @@ static bp_status fail_opening(bp_output *o, int error)
     bp_status status = fail_output(o, error);
     *o->staged = '\0'; /* it was not made */
     bp_output_finish(o);
-    errno = error;
     return status;
 }
 
@@ -416,6 +415,7 @@ bp_status bp_output_commit(bp_output *output)
 void bp_output_finish(bp_output *output)
 {
     bp_output *o = output;
+    int reason = errno;
     if (*o->staged != '\0') /* while the lock is held */
         unlinkat(o->folder, o->staged, 0);
     const int files[] = {o->file, o->in_place, o->folder};
@@ -426,4 +426,5 @@ void bp_output_finish(bp_output *output)
     free(o->name);
     free(o->buffer);
     *o = (bp_output){.path = o->path, .error = o->error, .file = -1, .in_place = -1, .folder = -1};
+    errno = reason;
 }
