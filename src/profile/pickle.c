@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "profile/text.h"
+#include "core/text.h"
 
 #define MOST_PER_BATCH 1000u
 
@@ -74,10 +74,27 @@ void bp_pickle_end_list(bp_output *output)
     code(output, APPENDS, 0, 0);
 }
 
+/* Adds the text to `output` unless that is NULL, with U+FFFD for each byte that is not UTF-8. Returns its bytes. */
+static size_t add_text(bp_output *output, const char *const *pieces, size_t count)
+{
+    static const char replacement[] = "\xef\xbf\xbd";
+    size_t sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        for (const char *at = pieces[i], *next; *at != '\0'; at = next) {
+            size_t bytes = bp_character_bytes((const unsigned char *)at), added = bytes > 0 ? bytes : 3;
+            next = at + (bytes > 0 ? bytes : 1);
+            if (output != NULL)
+                bp_output_add(output, bytes > 0 ? at : replacement, added);
+            sum += added;
+        }
+    }
+    return sum;
+}
+
 void bp_pickle_text(bp_output *output, const char *const *pieces, size_t count)
 {
-    code(output, BINUNICODE, bp_text_bytes(pieces, count), 4);
-    bp_text_write(output, pieces, count);
+    code(output, BINUNICODE, add_text(NULL, pieces, count), 4);
+    add_text(output, pieces, count);
 }
 
 void bp_pickle_string(bp_output *output, const char *text)

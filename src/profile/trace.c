@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "files/json_writer.h"
 
 /* Times are told from a moment that is the same for everybody for 52 days (2^52 ns): readers take them for doubles, which have room for that, but not
  * for the nanoseconds of all times since 1970. */
@@ -19,13 +20,12 @@ typedef struct slice {
 
 typedef struct writer {
     const bp_scene *scene;
-    bp_output *output;
+    bp_json_writer json;
     bp_tracks tracks;
     slice **slices; /* by pool, by id */
     slice *from_before;
     size_t from_before_count;
     uint64_t base_ns, live[BP_ROLE_COUNT], slab_bytes;
-    bool is_first;
     bp_status status;
 } writer;
 
@@ -36,50 +36,63 @@ static uint64_t realtime(const writer *w, uint64_t time_ns)
     return (uint64_t)((int64_t)time_ns + w->scene->realtime_offset_ns);
 }
 
-/* Up to the name. */
-static void begin_event(writer *w, const char *phase)
+/* Begins the event, up to its name. */
+static bp_json_writer *begin_event(writer *w, const char *phase)
 {
-    bp_trace_print(w->output, "%s\n{\"ph\":\"%s\",\"pid\":%" PRIu32 ",\"name\":", w->is_first ? "" : ",", phase,
-                  w->scene->profile->rank);
-    w->is_first = false;
+    bp_json_writer *json = &w->json;
+    bp_json_add_line(json);
+    bp_json_add_object(json, NULL);
+    bp_json_add_text(json, "ph", phase);
+    bp_json_add_number(json, "pid", w->scene->profile->rank);
+    return json;
 }
 
-static void write_time(const writer *w, uint64_t time_ns)
+/* Ends an object or a list, and the object around it. */
+static void end_both(bp_json_writer *json)
 {
-    uint64_t ns = realtime(w, time_ns) - w->base_ns;
-    bp_trace_print(w->output, ",\"ts\":%" PRIu64 ".%03" PRIu64, ns / 1000, ns % 1000);
+    bp_json_end(json);
+    bp_json_end(json);
+}
+
+static void write_time(writer *w, uint64_t time_ns)
+{
+    bp_json_add_thousandths(&w->json, "ts", realtime(w, time_ns) - w->base_ns);
 }
 
 static void write_counter(writer *w, const char *first, const char *second, uint64_t value, uint64_t time_ns)
 {
     const char *const name[] = {first, second};
-    begin_event(w, "C");
-    bp_trace_text(w->output, name, 2);
+    bp_json_writer *json = begin_event(w, "C");
+    bp_json_add_pieces(json, "name", name, 2);
     write_time(w, time_ns);
-    bp_trace_print(w->output, ",\"args\":{\"bytes\":%" PRIu64 "}}", value);
+    bp_json_add_object(json, "args");
+    bp_json_add_number(json, "bytes", value);
+    end_both(json);
 }
 
 static void write_slice(writer *w, const slice *s)
 {
     bp_request_name name;
+    char address[24];
     const bp_block *b = &s->block;
     const bp_plan_request *request = &b->pool->requests[b->id];
-    uint64_t ns = s->end_ns - s->begin_ns;
     bp_scene_name(b->pool, b->id, &name);
-    begin_event(w, "X");
-    bp_trace_text(w->output, name.pieces, BP_NAME_PIECES);
-    bp_trace_print(w->output, ",\"tid\":%" PRIu32, bp_track_number(s->track));
+    snprintf(address, sizeof address, "0x%" PRIxPTR, (uintptr_t)b->address);
+    bp_json_writer *json = begin_event(w, "X");
+    bp_json_add_pieces(json, "name", name.pieces, BP_NAME_PIECES);
+    bp_json_add_number(json, "tid", bp_track_number(s->track));
     write_time(w, s->begin_ns);
-    bp_trace_print(w->output, ",\"dur\":%" PRIu64 ".%03" PRIu64 ",\"args\":{\"pool\":", ns / 1000, ns % 1000);
-    bp_trace_string(w->output, b->pool->info.name);
-    bp_trace_print(w->output, ",\"unit\":");
-    bp_trace_string(w->output, name.unit);
-    bp_trace_print(w->output, ",\"bucket\":");
-    bp_trace_string(w->output, name.bucket);
-    bp_trace_print(
-        w->output,
-        ",\"role\":\"%s\",\"dtype\":\"%s\",\"bytes\":%" PRIu64 ",\"address\":\"0x%" PRIxPTR "\",\"step\":%" PRIu64 "}}",
-        bp_role_name((bp_role)request->role), bp_dtype_name(request->dtype), b->bytes, (uintptr_t)b->address, b->step);
+    bp_json_add_thousandths(json, "dur", s->end_ns - s->begin_ns);
+    bp_json_add_object(json, "args");
+    bp_json_add_text(json, "pool", b->pool->info.name);
+    bp_json_add_text(json, "unit", name.unit);
+    bp_json_add_text(json, "bucket", name.bucket);
+    bp_json_add_text(json, "role", bp_role_name((bp_role)request->role));
+    bp_json_add_text(json, "dtype", bp_dtype_name(request->dtype));
+    bp_json_add_number(json, "bytes", b->bytes);
+    bp_json_add_text(json, "address", address);
+    bp_json_add_number(json, "step", b->step);
+    end_both(json);
 }
 
 /* ---- the story ------------------------------------------------------------------------------------------------------ */
@@ -103,11 +116,14 @@ static void tell_slab(void *user, const bp_pool *pool, uint32_t slab, bool gaine
     snprintf(number, sizeof number, "slab %" PRIu32 " (", slab);
     const char *const name[] = {number, pool->slab_infos[slab].group, ") of ", pool->info.name,
                                 gained ? " gets memory" : " loses its memory"};
-    begin_event(w, "i");
-    bp_trace_text(w->output, name, 5);
+    bp_json_writer *json = begin_event(w, "i");
+    bp_json_add_pieces(json, "name", name, 5);
     write_time(w, time_ns);
-    bp_trace_print(w->output, ",\"s\":\"p\",\"args\":{\"slab\":%" PRIu32 ",\"bytes\":%" PRIu64 "}}", slab,
-                  pool->slabs.slabs[slab].bytes);
+    bp_json_add_text(json, "s", "p");
+    bp_json_add_object(json, "args");
+    bp_json_add_number(json, "slab", slab);
+    bp_json_add_number(json, "bytes", pool->slabs.slabs[slab].bytes);
+    end_both(json);
 }
 
 static void begin_slice(writer *w, slice *s, const bp_block *block, uint64_t time_ns)
@@ -164,12 +180,16 @@ static void write_process(writer *w)
     const char *coordinates = w->scene->profile->coordinates;
     snprintf(number, sizeof number, "rank %" PRIu32, w->scene->profile->rank);
     const char *const name[] = {number, coordinates[0] != '\0' ? " " : "", coordinates};
+    bp_json_writer *json = begin_event(w, "M");
+    bp_json_add_text(json, "name", "process_name");
+    bp_json_add_object(json, "args");
+    bp_json_add_pieces(json, "name", name, 3);
+    end_both(json);
     begin_event(w, "M");
-    bp_trace_print(w->output, "\"process_name\",\"args\":{\"name\":");
-    bp_trace_text(w->output, name, 3);
-    bp_trace_print(w->output, "}}");
-    begin_event(w, "M");
-    bp_trace_print(w->output, "\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}", w->scene->profile->rank);
+    bp_json_add_text(json, "name", "process_sort_index");
+    bp_json_add_object(json, "args");
+    bp_json_add_number(json, "sort_index", w->scene->profile->rank);
+    end_both(json);
 }
 
 static const char *stream_name(const writer *w, const bp_stream_tracks *tracks)
@@ -193,13 +213,18 @@ static void write_track(writer *w, bp_track track)
         snprintf(number, sizeof number, " (%" PRIu32 ")", track.track);
     const char *const name[] = {stream_name(w, &w->tracks.streams[track.stream]), number,
                                 track.track == 0 ? ", from before" : ""};
+    bp_json_writer *json = begin_event(w, "M");
+    bp_json_add_text(json, "name", "thread_name");
+    bp_json_add_number(json, "tid", bp_track_number(track));
+    bp_json_add_object(json, "args");
+    bp_json_add_pieces(json, "name", name, 3);
+    end_both(json);
     begin_event(w, "M");
-    bp_trace_print(w->output, "\"thread_name\",\"tid\":%" PRIu32 ",\"args\":{\"name\":", bp_track_number(track));
-    bp_trace_text(w->output, name, 3);
-    bp_trace_print(w->output, "}}");
-    begin_event(w, "M");
-    bp_trace_print(w->output, "\"thread_sort_index\",\"tid\":%" PRIu32 ",\"args\":{\"sort_index\":%" PRIu32 "}}",
-                  bp_track_number(track), bp_track_number(track));
+    bp_json_add_text(json, "name", "thread_sort_index");
+    bp_json_add_number(json, "tid", bp_track_number(track));
+    bp_json_add_object(json, "args");
+    bp_json_add_number(json, "sort_index", bp_track_number(track));
+    end_both(json);
 }
 
 static void write_tracks(writer *w)
@@ -219,14 +244,22 @@ static void begin_file(writer *w)
     uint64_t lost = 0;
     for (size_t i = 0; i < w->scene->count; i++)
         lost += w->scene->pools[i].first;
-    bp_trace_print(w->output, "{\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":%" PRIu64, w->base_ns);
-    bp_trace_print(w->output, ",\"otherData\":{\"format\":\"bucketpool.trace/1\",\"version\":\"%s\",\"rank\":%" PRIu32,
-                  bp_version(), p->rank);
-    bp_trace_print(w->output, ",\"ranks\":%" PRIu32 ",\"coordinates\":\"%s\",\"label\":\"%s\",\"lost_events\":%" PRIu64,
-                  p->ranks, p->coordinates, p->by_hand ? p->label : "", lost);
+    bp_json_writer *json = &w->json;
+    bp_json_add_object(json, NULL);
+    bp_json_add_text(json, "displayTimeUnit", "ns");
+    bp_json_add_number(json, "baseTimeNanoseconds", w->base_ns);
+    bp_json_add_object(json, "otherData");
+    bp_json_add_text(json, "format", "bucketpool.trace/1");
+    bp_json_add_text(json, "version", bp_version());
+    bp_json_add_number(json, "rank", p->rank);
+    bp_json_add_number(json, "ranks", p->ranks);
+    bp_json_add_text(json, "coordinates", p->coordinates);
+    bp_json_add_text(json, "label", p->by_hand ? p->label : "");
+    bp_json_add_number(json, "lost_events", lost);
     if (p->recorded && !p->by_hand)
-        bp_trace_print(w->output, ",\"step\":%" PRIu64, p->step);
-    bp_trace_print(w->output, "},\"traceEvents\":[");
+        bp_json_add_number(json, "step", p->step);
+    bp_json_end(json);
+    bp_json_add_list(json, "traceEvents");
     write_process(w);
 }
 
@@ -257,7 +290,7 @@ static void finish(writer *w)
 
 bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
 {
-    writer w = {.scene = scene, .output = output, .is_first = true};
+    writer w = {.scene = scene, .json = {.output = output, .layout = BP_JSON_COMPACT, .replacement = "\\ufffd"}};
     const bp_audience audience = {.user = &w, .slab = tell_slab, .block = tell_block};
     w.base_ns = realtime(&w, scene->profile->first_ns) / BASE_NS * BASE_NS;
     bp_status status = init(scene, &w);
@@ -270,7 +303,9 @@ bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
     if (status == BP_OK) {
         end_open_slices(&w);
         write_tracks(&w);
-        bp_trace_print(output, "\n]}\n");
+        bp_json_add_line(&w.json);
+        end_both(&w.json);
+        status = bp_json_close(&w.json);
     }
     finish(&w);
     return status;

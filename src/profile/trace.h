@@ -2,7 +2,7 @@
 #ifndef BP_PROFILE_TRACE_H
 #define BP_PROFILE_TRACE_H
 
-#include "profile/json.h"
+#include "files/files.h"
 #include "profile/tracks.h"
 
 /* Errors: BP_ERR_NO_HOST_MEMORY. */
