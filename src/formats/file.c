@@ -114,17 +114,3 @@ bp_status bp_file_exists(const char *path, bool *exists)
     *exists = found;
     return BP_OK;
 }
-
-bp_status bp_file_write(const char *path, const void *data, size_t bytes)
-{
-    bp_output output;
-    bp_status status = bp_output_open(&output, path);
-    if (status == BP_OK) {
-        bp_output_add(&output, data, bytes);
-        status = bp_output_commit(&output);
-        int reason = errno;
-        bp_output_finish(&output);
-        errno = reason;
-    }
-    return status;
-}

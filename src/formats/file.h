@@ -1,4 +1,4 @@
-/* Files: read whole, read in part, written whole or not at all. */
+/* Files: read whole or in part, and their names. */
 #ifndef BP_FORMATS_FILE_H
 #define BP_FORMATS_FILE_H
 
@@ -26,9 +26,6 @@ bp_status bp_file_is_directory(const char *path, bool *is_directory);
 
 /* Also of a directory. false where nothing is there; BP_ERR_IO when the path cannot be looked at. */
 bp_status bp_file_exists(const char *path, bool *exists);
-
-/* Writes a file by way of bp_output: whole or not at all. On BP_ERR_IO errno says why, too. */
-bp_status bp_file_write(const char *path, const void *data, size_t bytes);
 
 /* "<directory>/<name>"; free() it. */
 bp_status bp_file_join(const char *directory, const char *name, char **path);

@@ -50,7 +50,4 @@ bp_status bp_json_whole(const bp_json_at *at, uint64_t least, uint64_t most, uin
 bp_status bp_json_flag(const bp_json_at *at, bool *value);
 bp_status bp_json_dtype(const bp_json_at *at, bp_dtype *dtype);
 
-/* Writes a file, as bp_file_write, of lines up to 160 columns, one line for what fits. Errors: BP_ERR_NO_HOST_MEMORY, BP_ERR_IO. */
-bp_status bp_json_write(json_t *document, const char *path);
-
 #endif

@@ -1,4 +1,4 @@
-/* The JSON parser and printer: against jansson's, errors, and text that is nested deeply on a small stack. */
+/* The JSON parser: against jansson's, errors, and text that is nested deeply on a small stack. */
 #include "scratch.h"
 
 #include <jansson.h>
@@ -127,42 +127,6 @@ static void test_python(void **state)
     json_decref(expected);
 }
 
-static void test_writing(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
-        json_t *document = NULL, *list = json_array();
-        assert_ok(parse(documents[i], &document));
-        for (size_t times = 0; times < 6; times++) { /* wider than a line */
-            assert_int_equal(json_array_append(list, document), 0);
-            assert_ok(bp_json_write(list, in_scratch("written.json")));
-            json_t *again = json_load_file(in_scratch("written.json"), 0, NULL);
-            assert_true(json_equal(list, again));
-            json_decref(again);
-        }
-        json_decref(list);
-        json_decref(document);
-    }
-    const char *text =
-        "{\"of one line\": [1, 2], \"long\": [\"0123456789012345678901234567890123456789012345678901234567\", "
-        "\"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567\"], "
-        "\"empty\": {}}";
-    char written[512];
-    json_t *document = NULL;
-    assert_ok(parse(text, &document));
-    assert_ok(bp_json_write(document, in_scratch("written.json")));
-    json_decref(document);
-    FILE *file = fopen(in_scratch("written.json"), "r");
-    assert_non_null(file);
-    written[fread(written, 1, sizeof written - 1, file)] = '\0';
-    fclose(file);
-    assert_string_equal(
-        written, "{\n  \"of one line\": [1, 2],\n  \"long\": [\n"
-                 "    \"0123456789012345678901234567890123456789012345678901234567\",\n"
-                 "    \"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567\"\n"
-                 "  ],\n  \"empty\": {}\n}\n");
-}
-
 /* ---- a stack of 128 KiB ----------------------------------------------------------------------------------------------------------- */
 
 enum { LEVELS = 1000000 };
@@ -273,7 +237,6 @@ int main(void)
         cmocka_unit_test(test_like_jansson),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_python),
-        cmocka_unit_test_setup_teardown(test_writing, scratch_setup, scratch_teardown),
         cmocka_unit_test(test_nesting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -193,6 +193,17 @@ static void test_broken_documents(void **state)
     assert_refused(document, "$.requests");
 }
 
+/* A text that a reader would refuse, or read as another one, is not written. */
+static void test_texts_that_are_not_utf8(void **state)
+{
+    (void)state;
+    bp_plan *plan = make_plan();
+    assert_ok(bp_plan_set_option(plan, "note", "\xc3"));
+    assert_fails(bp_plan_write(plan, in_scratch("no.json")), BP_ERR_INVALID_ARGUMENT, "UTF-8");
+    assert_int_equal(access(in_scratch("no.json"), F_OK), -1);
+    bp_plan_destroy(&plan);
+}
+
 /* Gradients that evaluation never uses have no address, in the file as in the plan. */
 static void test_unused_requests(void **state)
 {
@@ -254,6 +265,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_broken_documents, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_unused_requests, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_unsaveable_plans, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_texts_that_are_not_utf8, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
