@@ -47,6 +47,20 @@ int cli_fail_status(bp_status status)
     return cli_fail(code, "%s", bp_error_detail());
 }
 
+int cli_print_json(bp_json_writer *json)
+{
+    int code = EXIT_GO_ON;
+    bp_status status = bp_json_close(json);
+    if (status == BP_OK) {
+        fwrite(json->text, 1, json->bytes, stdout);
+        code = cli_flush();
+    } else {
+        code = status == BP_ERR_NO_HOST_MEMORY ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : cli_fail_status(status);
+    }
+    free(json->text);
+    return code;
+}
+
 /* A few texts at once can be arguments of one printf. */
 static char *next_text(size_t *bytes)
 {
@@ -174,18 +188,4 @@ bool cli_wants_color(const char *when)
     const char *no_color = secure_getenv("NO_COLOR"), *term = secure_getenv("TERM");
     return isatty(STDOUT_FILENO) && (no_color == NULL || *no_color == '\0') &&
            (term == NULL || strcmp(term, "dumb") != 0);
-}
-
-size_t cli_character_bytes(const unsigned char *at)
-{
-    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t bytes = *at < 0x80 ? 1 : *at >= 0xf8 ? 0 : *at >= 0xf0 ? 4 : *at >= 0xe0 ? 3 : *at >= 0xc0 ? 2 : 0;
-    uint32_t value = bytes > 1 ? *at & (0x7fu >> bytes) : *at;
-    for (size_t i = 1; i < bytes; i++) {
-        if ((at[i] & 0xc0) != 0x80)
-            return 0;
-        value = value << 6 | (at[i] & 0x3f);
-    }
-    bool good = bytes > 0 && value >= smallest[bytes] && value <= 0x10ffff && (value < 0xd800 || value > 0xdfff);
-    return good ? bytes : 0;
 }

@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+#include "files/json_writer.h"
+
 /* Pinned: scripts depend on them. */
 enum {
     EXIT_ANSWERED = 0,    /* the question was answered */
@@ -27,6 +29,8 @@ __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format,
 int cli_flush(void);
 /* The exit code for standard output that failed with this errno, as cli_flush. */
 int cli_fail_standard(int error);
+/* Closes a writer in memory, frees its text, and prints it as a whole or not at all: EXIT_GO_ON, or the exit code after a message. */
+int cli_print_json(bp_json_writer *json);
 /* The most similar of `count` names; NULL where none is similar. */
 const char *cli_nearest(const char *word, const char *const *names, size_t count);
 /* "; did you mean "--x"?", or "" for NULL. Same lifetime as cli_bytes. */
@@ -46,8 +50,5 @@ bool cli_parse_bytes(const char *text, uint64_t *bytes);
 
 /* Whether standard output wants colour: a terminal, unless NO_COLOR is set or `when` says "always" or "never". */
 bool cli_wants_color(const char *when);
-
-/* Bytes of the UTF-8 character that `at` begins with (RFC 3629), 0 where it begins with none. */
-size_t cli_character_bytes(const unsigned char *at);
 
 #endif

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli.h"
-#include "document.h"
+#include "files/json_writer.h"
 #include "sheet.h"
 
 #define GAP_CHARS 32
@@ -169,57 +169,57 @@ static const char *outcome_text(const pack_answer *a, const pack_options *option
                                                      : "not_found";
 }
 
-static void print_answer(document *d, const pack_answer *a, const pack_options *options)
+static void print_answer(bp_json_writer *d, const pack_answer *a, const pack_options *options)
 {
     const bp_pack_result *r = &a->result;
     char reason[PACK_REASON_CHARS];
     pack_answer_reason(a, options, reason);
     size_t items = bp_packing_get_info(bp_packing_file_packing(a->file))->item_count;
-    document_object(d, NULL);
-    document_text(d, "file", a->path);
-    document_number(d, "items", items);
-    document_text(d, "outcome", outcome_text(a, options));
-    document_text(d, "reason", *reason != '\0' ? reason : NULL);
+    bp_json_add_object(d, NULL);
+    bp_json_add_text(d, "file", a->path);
+    bp_json_add_number(d, "items", items);
+    bp_json_add_text(d, "outcome", outcome_text(a, options));
+    bp_json_add_text(d, "reason", *reason != '\0' ? reason : NULL);
     if (pack_answer_has_total(a)) {
-        document_number(d, "total", r->bytes);
-        document_real(d, "gap_percent", pack_answer_gap(a));
+        bp_json_add_number(d, "total", r->bytes);
+        bp_json_add_real(d, "gap_percent", pack_answer_gap(a));
     } else {
-        document_null(d, "total");
-        document_null(d, "gap_percent");
+        bp_json_add_null(d, "total");
+        bp_json_add_null(d, "gap_percent");
     }
-    document_number(d, "bound", r->bound);
-    document_number(d, "proven", r->proven);
-    document_flag(d, "optimal", r->optimal);
-    document_text(d, "method", r->method);
-    document_number(d, "work", r->work);
-    document_row(d, "witness");
+    bp_json_add_number(d, "bound", r->bound);
+    bp_json_add_number(d, "proven", r->proven);
+    bp_json_add_flag(d, "optimal", r->optimal);
+    bp_json_add_text(d, "method", r->method);
+    bp_json_add_number(d, "work", r->work);
+    bp_json_add_row(d, "witness");
     for (size_t i = 0; i < a->witness_count; i++)
-        document_text(d, NULL, bp_packing_file_id(a->file, a->witness[i]));
-    document_end(d);
+        bp_json_add_text(d, NULL, bp_packing_file_id(a->file, a->witness[i]));
+    bp_json_end(d);
     if (r->outcome == BP_PACK_PLACED) {
-        document_row(d, "offsets");
+        bp_json_add_row(d, "offsets");
         for (size_t i = 0; i < items; i++)
-            document_number(d, NULL, a->offsets[i]);
-        document_end(d);
+            bp_json_add_number(d, NULL, a->offsets[i]);
+        bp_json_end(d);
     } else {
-        document_null(d, "offsets");
+        bp_json_add_null(d, "offsets");
     }
-    document_end(d);
+    bp_json_end(d);
 }
 
 int pack_report_json(const pack_answer *answers, size_t count, const pack_options *options)
 {
-    document d = document_new();
-    document_object(&d, NULL);
-    document_text(&d, "format", "bucketpool.pack/1");
+    bp_json_writer d = {0};
+    bp_json_add_object(&d, NULL);
+    bp_json_add_text(&d, "format", "bucketpool.pack/1");
     if (options->capacity > 0)
-        document_number(&d, "capacity", options->capacity);
+        bp_json_add_number(&d, "capacity", options->capacity);
     else
-        document_null(&d, "capacity");
-    document_list(&d, "files");
+        bp_json_add_null(&d, "capacity");
+    bp_json_add_list(&d, "files");
     for (size_t i = 0; i < count; i++)
         print_answer(&d, &answers[i], options);
-    document_end(&d);
-    document_end(&d);
-    return document_finish(&d);
+    bp_json_end(&d);
+    bp_json_end(&d);
+    return cli_print_json(&d);
 }

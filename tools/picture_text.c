@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli.h"
+#include "core/text.h"
 
 #define LONGEST_TEXT 512
 
@@ -16,8 +16,8 @@ static void clean(const char *text, char cleaned[LONGEST_TEXT])
 {
     size_t at = 0;
     while (*text != '\0' && at + 5 < LONGEST_TEXT) {
-        size_t bytes = cli_character_bytes((const unsigned char *)text);
-        if (bytes == 0 || (unsigned char)*text < ' ' || *text == 0x7f) {
+        size_t bytes = bp_printable_bytes((const unsigned char *)text);
+        if (bytes == 0) {
             cleaned[at++] = '?';
             text++;
             continue;

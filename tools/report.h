@@ -3,13 +3,13 @@
 #define TOOLS_REPORT_H
 
 #include "analysis.h"
-#include "document.h"
+#include "files/json_writer.h"
 
 /* The member "options": every option that plans depend on, as chosen. */
-void report_options(document *d, const analysis *a, const plan_options *options);
+void report_options(bp_json_writer *d, const analysis *a, const plan_options *options);
 
 /* A list of the names of the roles in a BP_ROLE_BIT mask. */
-void report_roles(document *d, const char *key, uint32_t mask);
+void report_roles(bp_json_writer *d, const char *key, uint32_t mask);
 
 /* Prints the report of all models to standard output. Returns EXIT_GO_ON or the exit code after a message. */
 int report_print(const analysis *analyses, size_t count, const plan_options *options);

@@ -156,136 +156,136 @@ int run_report_lines(const run_options *o, const run_setup *setup, const analysi
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------------------- */
 
-static void print_plan(document *d, const run_setup *setup)
+static void print_plan(bp_json_writer *d, const run_setup *setup)
 {
     const bp_plan_info *plan = bp_plan_get_info(setup->plan.full);
     char fingerprint[BP_FINGERPRINT_CHARS];
-    if (!document_check(d, bp_plan_fingerprint(setup->plan.full, fingerprint)))
+    if (!bp_json_check(d, bp_plan_fingerprint(setup->plan.full, fingerprint)))
         return;
-    document_object(d, "plan");
-    document_text(d, "policy", bp_policy_name(plan->policy));
-    document_number(d, "bytes", plan->bytes);
-    document_number(d, "lower_bound_bytes", plan->lower_bound_bytes);
-    document_flag(d, "stable", plan->stable);
-    document_number(d, "copies", plan->copies);
-    document_number(d, "alignment", plan->alignment);
-    document_text(d, "fingerprint", fingerprint);
-    document_end(d);
+    bp_json_add_object(d, "plan");
+    bp_json_add_text(d, "policy", bp_policy_name(plan->policy));
+    bp_json_add_number(d, "bytes", plan->bytes);
+    bp_json_add_number(d, "lower_bound_bytes", plan->lower_bound_bytes);
+    bp_json_add_flag(d, "stable", plan->stable);
+    bp_json_add_number(d, "copies", plan->copies);
+    bp_json_add_number(d, "alignment", plan->alignment);
+    bp_json_add_text(d, "fingerprint", fingerprint);
+    bp_json_end(d);
 }
 
-static void print_run(document *d, const run_options *o, const run_setup *setup, const analysis *a)
+static void print_run(bp_json_writer *d, const run_options *o, const run_setup *setup, const analysis *a)
 {
-    document_object(d, "run");
-    document_text(d, "device", bp_device_name(setup->device));
-    document_text(d, "device_model", *setup->device_model != '\0' ? setup->device_model : NULL);
-    document_number(d, "steps", o->steps);
-    document_number(d, "schedule_steps", bp_schedule_get_info(a->schedule)->step_count);
-    document_number(d, "scale", setup->plan.scale);
-    document_flag(d, "scale_picked", o->scale == 0);
-    document_text(d, "strict", run_strict_name(o));
-    document_flag(d, "guard", o->guard);
-    document_flag(d, "promised_streams", o->promises);
-    document_flag(d, "annotated", bp_pool_get_info(setup->pool)->annotated);
-    document_text(d, "graph", run_graphs_name(o));
-    document_number(d, "delay_us", o->delay_us);
-    document_number(d, "seed", o->seed);
-    document_end(d);
+    bp_json_add_object(d, "run");
+    bp_json_add_text(d, "device", bp_device_name(setup->device));
+    bp_json_add_text(d, "device_model", *setup->device_model != '\0' ? setup->device_model : NULL);
+    bp_json_add_number(d, "steps", o->steps);
+    bp_json_add_number(d, "schedule_steps", bp_schedule_get_info(a->schedule)->step_count);
+    bp_json_add_number(d, "scale", setup->plan.scale);
+    bp_json_add_flag(d, "scale_picked", o->scale == 0);
+    bp_json_add_text(d, "strict", run_strict_name(o));
+    bp_json_add_flag(d, "guard", o->guard);
+    bp_json_add_flag(d, "promised_streams", o->promises);
+    bp_json_add_flag(d, "annotated", bp_pool_get_info(setup->pool)->annotated);
+    bp_json_add_text(d, "graph", run_graphs_name(o));
+    bp_json_add_number(d, "delay_us", o->delay_us);
+    bp_json_add_number(d, "seed", o->seed);
+    bp_json_end(d);
 }
 
-static void print_statistics(document *d, const bp_pool_statistics *s)
+static void print_statistics(bp_json_writer *d, const bp_pool_statistics *s)
 {
-    document_object(d, "statistics");
-    document_number(d, "slab_bytes", s->slab_bytes);
-    document_number(d, "peak_live_bytes", s->peak_live_bytes);
-    document_number(d, "requests", s->requests);
-    document_number(d, "acquires", s->acquires);
-    document_number(d, "repeated", s->repeated);
-    document_number(d, "releases", s->releases);
-    document_number(d, "refused", s->refused);
-    document_number(d, "records", s->records);
-    document_number(d, "elided", s->elided);
-    document_number(d, "waits", s->waits);
-    document_number(d, "deviations", s->deviations);
-    document_number(d, "dynamic", s->dynamic);
-    document_end(d);
+    bp_json_add_object(d, "statistics");
+    bp_json_add_number(d, "slab_bytes", s->slab_bytes);
+    bp_json_add_number(d, "peak_live_bytes", s->peak_live_bytes);
+    bp_json_add_number(d, "requests", s->requests);
+    bp_json_add_number(d, "acquires", s->acquires);
+    bp_json_add_number(d, "repeated", s->repeated);
+    bp_json_add_number(d, "releases", s->releases);
+    bp_json_add_number(d, "refused", s->refused);
+    bp_json_add_number(d, "records", s->records);
+    bp_json_add_number(d, "elided", s->elided);
+    bp_json_add_number(d, "waits", s->waits);
+    bp_json_add_number(d, "deviations", s->deviations);
+    bp_json_add_number(d, "dynamic", s->dynamic);
+    bp_json_end(d);
 }
 
-static void print_hash(document *d, const char *key, uint64_t hash)
+static void print_hash(bp_json_writer *d, const char *key, uint64_t hash)
 {
     char text[17];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    document_text(d, key, text);
+    bp_json_add_text(d, key, text);
 }
 
-static void print_result(document *d, const run_options *o, const run_outcome *outcome)
+static void print_result(bp_json_writer *d, const run_options *o, const run_outcome *outcome)
 {
     const driver_result *r = &outcome->result;
-    document_object(d, "sequence");
+    bp_json_add_object(d, "sequence");
     print_hash(d, "hash", outcome->sequence_hash);
-    document_number(d, "acquires", outcome->sequence_acquires);
-    document_end(d);
-    document_object(d, "graphs");
-    document_number(d, "captured", r->graphs);
-    document_number(d, "launches", r->launches);
-    document_number(d, "replayed_steps", r->replayed);
-    document_end(d);
-    document_object(d, "time");
-    document_real(d, "seconds", seconds(r->wall_ns));
-    document_real(d, "call_seconds", seconds(r->call_ns));
-    document_number(d, "calls", r->calls);
-    document_real(d, "acquires_per_second", per_second(outcome->statistics.acquires, r->call_ns));
-    document_end(d);
-    document_object(d, "verification");
-    document_flag(d, "verified", o->device != RUN_NULL);
-    document_number(d, "checked_buckets", r->checked);
-    document_number(d, "checked_bytes", r->checked_bytes);
-    document_number(d, "corrupted_buckets", r->corrupted);
+    bp_json_add_number(d, "acquires", outcome->sequence_acquires);
+    bp_json_end(d);
+    bp_json_add_object(d, "graphs");
+    bp_json_add_number(d, "captured", r->graphs);
+    bp_json_add_number(d, "launches", r->launches);
+    bp_json_add_number(d, "replayed_steps", r->replayed);
+    bp_json_end(d);
+    bp_json_add_object(d, "time");
+    bp_json_add_real(d, "seconds", seconds(r->wall_ns));
+    bp_json_add_real(d, "call_seconds", seconds(r->call_ns));
+    bp_json_add_number(d, "calls", r->calls);
+    bp_json_add_real(d, "acquires_per_second", per_second(outcome->statistics.acquires, r->call_ns));
+    bp_json_end(d);
+    bp_json_add_object(d, "verification");
+    bp_json_add_flag(d, "verified", o->device != RUN_NULL);
+    bp_json_add_number(d, "checked_buckets", r->checked);
+    bp_json_add_number(d, "checked_bytes", r->checked_bytes);
+    bp_json_add_number(d, "corrupted_buckets", r->corrupted);
     print_hash(d, "digest", r->digest);
-    document_end(d);
+    bp_json_end(d);
 }
 
-static void print_failure(document *d, const run_setup *setup, const analysis *a, const run_outcome *outcome)
+static void print_failure(bp_json_writer *d, const run_setup *setup, const analysis *a, const run_outcome *outcome)
 {
     char text[1024];
     const driver_corruption *c = &outcome->result.first;
     if (*run_failure_text(setup, a, outcome, text) == '\0') {
-        document_null(d, "failure");
+        bp_json_add_null(d, "failure");
         return;
     }
     driver_position at = position_of(outcome);
-    document_object(d, "failure");
-    document_text(d, "kind", was_refused(outcome) ? "refused" : "corrupted");
-    document_text(d, "detail", text);
-    document_number(d, "training_step", at.iteration + 1);
-    document_number(d, "schedule_step", at.step);
+    bp_json_add_object(d, "failure");
+    bp_json_add_text(d, "kind", was_refused(outcome) ? "refused" : "corrupted");
+    bp_json_add_text(d, "detail", text);
+    bp_json_add_number(d, "training_step", at.iteration + 1);
+    bp_json_add_number(d, "schedule_step", at.step);
     if (was_refused(outcome)) {
-        document_text(d, "status", bp_status_name(outcome->status));
+        bp_json_add_text(d, "status", bp_status_name(outcome->status));
     } else {
         request_names names = names_of(a, c->request);
-        document_text(d, "unit", names.unit);
-        document_text(d, "bucket", names.bucket);
-        document_text(d, "role", names.role);
-        document_number(d, "offset", c->difference.offset);
-        document_number(d, "expected", c->difference.expected);
-        document_number(d, "found", c->difference.found);
+        bp_json_add_text(d, "unit", names.unit);
+        bp_json_add_text(d, "bucket", names.bucket);
+        bp_json_add_text(d, "role", names.role);
+        bp_json_add_number(d, "offset", c->difference.offset);
+        bp_json_add_number(d, "expected", c->difference.expected);
+        bp_json_add_number(d, "found", c->difference.found);
     }
-    document_end(d);
+    bp_json_end(d);
 }
 
 int run_report_json(const run_options *o, const run_setup *setup, const analysis *a, const run_outcome *outcome)
 {
-    document d = document_new();
-    document_object(&d, NULL);
-    document_text(&d, "format", "bucketpool.run/1");
-    document_text(&d, "model", a->name);
+    bp_json_writer d = {0};
+    bp_json_add_object(&d, NULL);
+    bp_json_add_text(&d, "format", "bucketpool.run/1");
+    bp_json_add_text(&d, "model", a->name);
     report_options(&d, a, &o->planning);
     print_plan(&d, setup);
     print_run(&d, o, setup, a);
-    document_number(&d, "finished_steps", outcome->result.iterations);
-    document_flag(&d, "interrupted", outcome->interrupted);
+    bp_json_add_number(&d, "finished_steps", outcome->result.iterations);
+    bp_json_add_flag(&d, "interrupted", outcome->interrupted);
     print_statistics(&d, &outcome->statistics);
     print_result(&d, o, outcome);
     print_failure(&d, setup, a, outcome);
-    document_end(&d);
-    return document_finish(&d);
+    bp_json_end(&d);
+    return cli_print_json(&d);
 }

@@ -27,11 +27,11 @@ static int draw(const view_file *file, int which, const output *to)
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "%s %s: %s", to->option, to->path, error);
 }
 
-static int write_files(const view_file *files, size_t count, const output *outputs)
+static int write_files(const view_file *files, size_t count, output *outputs)
 {
     int code = EXIT_GO_ON;
-    if (outputs[OUTPUT_HTML].path != NULL && !view_page_write(files, count, &outputs[OUTPUT_HTML]))
-        return output_fail(&outputs[OUTPUT_HTML], strerror(errno));
+    if (outputs[OUTPUT_HTML].path != NULL && !view_page_write(files, count, &outputs[OUTPUT_HTML].file))
+        return output_fail(&outputs[OUTPUT_HTML], strerror(ENOMEM));
     for (int i = OUTPUT_SVG; code == EXIT_GO_ON && i < OUTPUT_COUNT; i++) {
         if (outputs[i].path != NULL)
             code = draw(&files[0], i, &outputs[i]);

@@ -1,27 +1,13 @@
 #include "view/page.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "view/json.h"
+#include "files/json_writer.h"
 
 /* Where the data goes in page.html, as JSON in a script element that no browser runs. */
 static const char place[] = "BUCKETPOOL_SNAPSHOTS";
-
-static void write_text(FILE *file, const char *name, const char *text)
-{
-    fprintf(file, "\"%s\":", name);
-    view_json_text(file, text);
-    putc(',', file);
-}
-
-static void write_number(FILE *file, const char *name, uint64_t number)
-{
-    fprintf(file, "\"%s\":%llu,", name, (unsigned long long)number);
-}
 
 /* ---- a sample of a long recording --------------------------------------------------------------------------------------------- */
 
@@ -146,15 +132,16 @@ typedef struct moment {
     uint64_t time_ns, total, groups[MOST_GROUPS];
 } moment;
 
-static void write_moment(FILE *file, const moment *m, size_t groups, const char *between)
+static void write_moment(bp_json_writer *json, const moment *m, size_t groups)
 {
-    fprintf(file, "%s%llu", between, (unsigned long long)m->time_ns);
+    bp_json_add_line(json);
+    bp_json_add_number(json, NULL, m->time_ns);
     for (size_t i = 0; i < groups; i++)
-        fprintf(file, ",%llu", (unsigned long long)m->groups[i]);
+        bp_json_add_number(json, NULL, m->groups[i]);
 }
 
 /* Of each of COLUMNS parts of the time the highest moment and the last one. */
-static bool write_curve(FILE *file, const view_pool *pool)
+static bool write_curve(bp_json_writer *json, const view_pool *pool)
 {
     view_changes changes;
     const view_span *span = NULL;
@@ -163,17 +150,17 @@ static bool write_curve(FILE *file, const view_pool *pool)
     double wide = (double)(pool->length_ns > 0 ? pool->length_ns : 1) / COLUMNS;
     moment highest = {0}, last = {0};
     bool good = view_changes_init(pool, &changes);
-    fprintf(file, "\"allSpans\":%zu,\"allSlabs\":%zu,\n\"curve\":[", pool->span_count, pool->info->slab_count);
-    const char *between = "";
+    bp_json_add_number(json, "allSpans", pool->span_count);
+    bp_json_add_number(json, "allSlabs", pool->info->slab_count);
+    bp_json_add_list(json, "curve");
     while (good && view_changes_next(&changes, &span, &begins)) {
         const bp_snapshot_request *request = &pool->requests[span->request];
         uint64_t time_ns = begins ? span->begin_ns : span->end_ns;
         size_t at = (size_t)((double)time_ns / wide);
         if (at > column) {
-            write_moment(file, &highest, groups, between);
-            between = ",\n";
+            write_moment(json, &highest, groups);
             if (highest.time_ns != last.time_ns)
-                write_moment(file, &last, groups, between);
+                write_moment(json, &last, groups);
             highest = (moment){0};
             column = at;
         }
@@ -185,27 +172,27 @@ static bool write_curve(FILE *file, const view_pool *pool)
         if (last.total >= highest.total)
             highest = last;
     }
-    write_moment(file, &highest, groups, between);
+    write_moment(json, &highest, groups);
     if (highest.time_ns != last.time_ns)
-        write_moment(file, &last, groups, ",\n");
-    fprintf(file, "],\n");
+        write_moment(json, &last, groups);
+    bp_json_end(json);
     view_changes_finish(&changes);
     return good;
 }
 
 /* ---- a pool ------------------------------------------------------------------------------------------------------------------------ */
 
-static void write_slab_event(FILE *file, const char **between, int gained, uint32_t slab, uint64_t time_ns)
+static void write_slab_event(bp_json_writer *json, uint32_t gained, uint32_t slab, uint64_t time_ns)
 {
-    fprintf(file, "%s%d,%u,%llu", *between, gained, slab, (unsigned long long)time_ns);
-    *between = ",";
+    bp_json_add_number(json, NULL, gained);
+    bp_json_add_number(json, NULL, slab);
+    bp_json_add_number(json, NULL, time_ns);
 }
 
 /* In a sample a slab that is without memory for less than a column stays as it is. false: out of memory. */
-static bool write_slab_events(FILE *file, const sample *s)
+static bool write_slab_events(bp_json_writer *json, const sample *s)
 {
     const view_pool *pool = s->pool;
-    const char *between = "";
     uint64_t least = s->is_whole ? 0 : pool->length_ns / COLUMNS;
     uint64_t *since =
         calloc(pool->info->slab_count + 1, sizeof *since); /* UINT64_MAX: it has memory, or its loss is written */
@@ -223,185 +210,190 @@ static bool write_slab_events(FILE *file, const sample *s)
             continue; /* until it is known for how long */
         bool is_short = lost_ns != UINT64_MAX && time_ns - lost_ns < least;
         if (lost_ns != UINT64_MAX && !is_short)
-            write_slab_event(file, &between, 0, s->slab_at[event.slab], lost_ns);
+            write_slab_event(json, 0, s->slab_at[event.slab], lost_ns);
         if (!is_short)
-            write_slab_event(file, &between, event.gained, s->slab_at[event.slab], time_ns);
+            write_slab_event(json, event.gained, s->slab_at[event.slab], time_ns);
     }
     for (size_t i = 0; i < pool->info->slab_count; i++) {
         if (since[i] != UINT64_MAX)
-            write_slab_event(file, &between, 0, s->slab_at[i], since[i]);
+            write_slab_event(json, 0, s->slab_at[i], since[i]);
     }
     free(since);
     return true;
 }
 
-static bool write_slabs(FILE *file, const sample *s)
+static bool write_slabs(bp_json_writer *json, const sample *s)
 {
     const view_pool *pool = s->pool;
-    fprintf(file, "\"slabs\":[");
+    char address[24];
+    bp_json_add_list(json, "slabs");
     for (size_t i = 0; i < pool->info->slab_count; i++) {
         const bp_snapshot_slab *slab = &pool->slabs[i];
         if (s->slab_at[i] == NOT_SHOWN)
             continue;
-        fprintf(file, "%s[\"0x%llx\",%llu,%llu,", s->slab_at[i] > 0 ? "," : "", (unsigned long long)slab->address,
-                (unsigned long long)slab->bytes, (unsigned long long)slab->planned_bytes);
-        view_json_text(file, slab->group);
-        fprintf(file, ",%d]", slab->resident_at_start);
+        snprintf(address, sizeof address, "0x%llx", (unsigned long long)slab->address);
+        bp_json_add_list(json, NULL);
+        bp_json_add_text(json, NULL, address);
+        bp_json_add_number(json, NULL, slab->bytes);
+        bp_json_add_number(json, NULL, slab->planned_bytes);
+        bp_json_add_text(json, NULL, slab->group);
+        bp_json_add_number(json, NULL, slab->resident_at_start);
+        bp_json_end(json);
     }
-    fprintf(file, "],\n\"slabEvents\":[");
-    bool good = write_slab_events(file, s);
-    fprintf(file, "],\n\"tracks\":[");
+    bp_json_end(json);
+    bp_json_add_line(json);
+    bp_json_add_list(json, "slabEvents");
+    bool good = write_slab_events(json, s);
+    bp_json_end(json);
+    bp_json_add_line(json);
+    bp_json_add_list(json, "tracks");
     for (size_t i = 0; i < pool->track_count; i++) {
         if (s->track_at[i] != NOT_SHOWN)
-            fprintf(file, "%s%llu", s->track_at[i] > 0 ? "," : "", (unsigned long long)pool->tracks[i]);
+            bp_json_add_number(json, NULL, pool->tracks[i]);
     }
-    fprintf(file, "],\n");
+    bp_json_end(json);
     return good;
 }
 
-static void write_streams(FILE *file, const view_pool *pool)
+static void write_streams(bp_json_writer *json, const view_pool *pool)
 {
-    fprintf(file, "\"streams\":[");
+    bp_json_add_list(json, "streams");
     for (size_t i = 0; i < pool->info->stream_count; i++) {
-        bp_snapshot_stream stream = pool->info->streams[i];
-        fprintf(file, "%s[%llu,", i > 0 ? "," : "", (unsigned long long)stream.number);
-        view_json_text(file, stream.name);
-        putc(']', file);
+        bp_json_add_list(json, NULL);
+        bp_json_add_number(json, NULL, pool->info->streams[i].number);
+        bp_json_add_text(json, NULL, pool->info->streams[i].name);
+        bp_json_end(json);
     }
-    fprintf(file, "],\n");
+    bp_json_end(json);
 }
 
-static void write_requests(FILE *file, const sample *s)
+static void write_requests(bp_json_writer *json, const sample *s)
 {
     const view_pool *pool = s->pool;
-    fprintf(file, "\"roles\":[");
-    for (size_t i = 0; i < pool->role_count; i++) {
-        fputs(i > 0 ? "," : "", file);
-        view_json_text(file, pool->roles[i].name);
-    }
-    fprintf(file, "],\n\"requests\":[");
+    bp_json_add_list(json, "roles");
+    for (size_t i = 0; i < pool->role_count; i++)
+        bp_json_add_text(json, NULL, pool->roles[i].name);
+    bp_json_end(json);
+    bp_json_add_list(json, "requests");
     for (size_t i = 0; i < pool->info->request_count; i++) {
         const bp_snapshot_request *request = &pool->requests[i];
         if (s->request_at[i] == NOT_SHOWN)
             continue;
-        fputs(s->request_at[i] > 0 ? ",\n[" : "[", file);
-        const char *const texts[] = {request->unit, request->bucket, request->dtype, request->placement};
-        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
-            view_json_text(file, texts[k]);
-            putc(',', file);
-        }
-        fprintf(file, "%u,%llu,%u]", pool->role_of[i], (unsigned long long)request->bytes, request->ordinal);
+        bp_json_add_line(json);
+        bp_json_add_list(json, NULL);
+        bp_json_add_text(json, NULL, request->unit);
+        bp_json_add_text(json, NULL, request->bucket);
+        bp_json_add_text(json, NULL, request->dtype);
+        bp_json_add_text(json, NULL, request->placement);
+        bp_json_add_number(json, NULL, pool->role_of[i]);
+        bp_json_add_number(json, NULL, request->bytes);
+        bp_json_add_number(json, NULL, request->ordinal);
+        bp_json_end(json);
     }
-    fprintf(file, "],\n");
+    bp_json_end(json);
 }
 
 /* Seven numbers each: request, slab (-1: none), offset, begin, end, stream, what is known of its ends (1: begun before, 2: not ended). */
-static void write_spans(FILE *file, const sample *s)
+static void write_spans(bp_json_writer *json, const sample *s)
 {
     const view_pool *pool = s->pool;
-    fprintf(file, "\"spans\":[");
+    bp_json_add_list(json, "spans");
     for (size_t i = 0; i < pool->span_count; i++) {
         const view_span *span = &pool->spans[i];
         if (s->span_at[i] == NOT_SHOWN)
             continue;
         bool outside = span->slab == VIEW_OUTSIDE;
-        fprintf(file, "%s%u,%lld,%llu,%llu,%llu,%llu,%d", s->span_at[i] > 0 ? ",\n" : "", s->request_at[span->request],
-                outside ? -1 : (long long)s->slab_at[span->slab],
-                outside ? (unsigned long long)s->track_at[span->offset] : (unsigned long long)span->offset,
-                (unsigned long long)span->begin_ns, (unsigned long long)span->end_ns, (unsigned long long)span->stream,
-                (span->begin_event == 0) + 2 * (span->end_event == SIZE_MAX));
+        bp_json_add_line(json);
+        bp_json_add_number(json, NULL, s->request_at[span->request]);
+        bp_json_add_signed(json, NULL, outside ? -1 : (int64_t)s->slab_at[span->slab]);
+        bp_json_add_number(json, NULL, outside ? s->track_at[span->offset] : span->offset);
+        bp_json_add_number(json, NULL, span->begin_ns);
+        bp_json_add_number(json, NULL, span->end_ns);
+        bp_json_add_number(json, NULL, span->stream);
+        bp_json_add_number(json, NULL, (span->begin_event == 0 ? 1u : 0u) + (span->end_event == SIZE_MAX ? 2u : 0u));
     }
-    fprintf(file, "],\n");
+    bp_json_end(json);
 }
 
 /* false: out of memory. */
-static bool write_pool(FILE *file, const view_pool *pool, size_t most)
+static bool write_pool(bp_json_writer *json, const view_pool *pool, size_t most)
 {
     sample s;
     bool good = make_sample(pool, most, &s);
-    putc('{', file);
-    write_text(file, "name", pool->info->name);
-    write_text(file, "allocator", pool->info->allocator);
-    write_text(file, "device", pool->info->device);
-    write_text(file, "fingerprint", pool->info->fingerprint);
-    if (pool->info->has_plan)
-        fprintf(file, "\"plan\":[%llu,%llu,%d],", (unsigned long long)pool->info->plan_bytes,
-                (unsigned long long)pool->info->lower_bound_bytes, pool->info->optimal);
-    write_number(file, "length", pool->length_ns);
-    write_number(file, "slabBytes", pool->slab_bytes);
-    write_number(file, "peakBytes", pool->peak_bytes);
-    write_number(file, "peakTime", pool->peak_ns);
-    write_number(file, "peakSlabBytes", pool->peak_slab_bytes);
-    write_number(file, "peakFree", pool->peak_free_bytes);
-    write_number(file, "peakLargestFree", pool->peak_largest_free);
-    write_number(file, "lost", pool->info->lost_events);
-    if (good) {
-        good = write_slabs(file, &s) && (s.is_whole || write_curve(file, pool));
-        write_streams(file, pool);
-        write_requests(file, &s);
-        write_spans(file, &s);
+    bp_json_add_object(json, NULL);
+    bp_json_add_text(json, "name", pool->info->name);
+    bp_json_add_text(json, "allocator", pool->info->allocator);
+    bp_json_add_text(json, "device", pool->info->device);
+    bp_json_add_text(json, "fingerprint", pool->info->fingerprint);
+    if (pool->info->has_plan) {
+        bp_json_add_list(json, "plan");
+        bp_json_add_number(json, NULL, pool->info->plan_bytes);
+        bp_json_add_number(json, NULL, pool->info->lower_bound_bytes);
+        bp_json_add_number(json, NULL, pool->info->optimal);
+        bp_json_end(json);
     }
-    fprintf(file, "\"events\":%zu}", pool->info->event_count);
+    bp_json_add_number(json, "length", pool->length_ns);
+    bp_json_add_number(json, "slabBytes", pool->slab_bytes);
+    bp_json_add_number(json, "peakBytes", pool->peak_bytes);
+    bp_json_add_number(json, "peakTime", pool->peak_ns);
+    bp_json_add_number(json, "peakSlabBytes", pool->peak_slab_bytes);
+    bp_json_add_number(json, "peakFree", pool->peak_free_bytes);
+    bp_json_add_number(json, "peakLargestFree", pool->peak_largest_free);
+    bp_json_add_number(json, "lost", pool->info->lost_events);
+    if (good) {
+        good = write_slabs(json, &s) && (s.is_whole || write_curve(json, pool));
+        write_streams(json, pool);
+        write_requests(json, &s);
+        write_spans(json, &s);
+    }
+    bp_json_add_number(json, "events", pool->info->event_count);
+    bp_json_end(json);
     finish_sample(&s);
     return good;
 }
 
-static bool write_file(FILE *file, const view_file *f, size_t most)
+static bool write_file(bp_json_writer *json, const view_file *f, size_t most)
 {
     char label[VIEW_LABEL_CHARS], step[VIEW_LABEL_CHARS];
     const char *slash = strrchr(f->path, '/');
     view_file_label(f, label);
     view_file_step(f, step);
-    putc('{', file);
-    write_text(file, "file", slash != NULL ? slash + 1 : f->path);
-    write_text(file, "label", label);
-    write_text(file, "step", step);
-    write_text(file, "version", f->info->version);
-    write_number(file, "ranks", f->info->ranks);
-    fprintf(file, "\"pools\":[");
+    bp_json_add_line(json);
+    bp_json_add_object(json, NULL);
+    bp_json_add_text(json, "file", slash != NULL ? slash + 1 : f->path);
+    bp_json_add_text(json, "label", label);
+    bp_json_add_text(json, "step", step);
+    bp_json_add_text(json, "version", f->info->version);
+    bp_json_add_number(json, "ranks", f->info->ranks);
+    bp_json_add_list(json, "pools");
     bool good = true;
-    for (size_t i = 0; good && i < f->pool_count; i++) {
-        fputs(i > 0 ? ",\n" : "", file);
-        good = write_pool(file, &f->pools[i], most);
-    }
-    fprintf(file, "]}");
+    for (size_t i = 0; good && i < f->pool_count; i++)
+        good = write_pool(json, &f->pools[i], most);
+    bp_json_end(json);
+    bp_json_end(json);
     return good;
 }
 
-/* false: out of memory. */
-static bool write_page(FILE *file, const view_file *files, size_t count)
+bool view_page_write(const view_file *files, size_t count, bp_output *page)
 {
+    bp_json_writer json = {.output = page, .layout = BP_JSON_COMPACT, .is_in_page = true};
     const char *middle = strstr(view_page_text, place);
-    size_t before = middle != NULL ? (size_t)(middle - view_page_text) : 0;
-    fwrite(view_page_text, 1, before, file);
-    fprintf(file, "{\"format\":\"bucketpool.page/1\",\"files\":[\n");
+    size_t before = middle != NULL ? (size_t)(middle - view_page_text) : 0, after = before + sizeof place - 1;
     size_t pools = 0;
     bool good = true;
     for (size_t i = 0; i < count; i++)
         pools += files[i].pool_count;
     size_t most = MOST_SPANS / (pools > 0 ? pools : 1);
     most = most < LEAST_SPANS ? LEAST_SPANS : most > MOST_SPANS_OF_POOL ? MOST_SPANS_OF_POOL : most;
-    for (size_t i = 0; good && i < count; i++) {
-        fputs(i > 0 ? ",\n" : "", file);
-        good = write_file(file, &files[i], most);
-    }
-    fprintf(file, "\n]}");
-    size_t after = before + sizeof place - 1;
-    fwrite(view_page_text + after, 1, view_page_bytes - after, file);
+    bp_output_add(page, view_page_text, before);
+    bp_json_add_object(&json, NULL);
+    bp_json_add_text(&json, "format", "bucketpool.page/1");
+    bp_json_add_list(&json, "files");
+    for (size_t i = 0; good && i < count; i++)
+        good = write_file(&json, &files[i], most);
+    bp_json_end(&json);
+    bp_json_end(&json);
+    good = bp_json_close(&json) == BP_OK && good;
+    bp_output_add(page, view_page_text + after, view_page_bytes - after);
     return good;
-}
-
-bool view_page_write(const view_file *files, size_t count, const output *to)
-{
-    FILE *file = output_stream(to);
-    if (file == NULL)
-        return false;
-    int reason = !write_page(file, files, count) ? ENOMEM : 0;
-    if (reason == 0 && (fflush(file) != 0 || ferror(file)))
-        reason = errno;
-    if (fclose(file) != 0 && reason == 0)
-        reason = errno;
-    if (reason != 0)
-        errno = reason;
-    return reason == 0;
 }
