@@ -59,7 +59,7 @@ static bp_status check_saveable(const bp_plan_info *plan)
     return bp_fail(BP_ERR_UNSUPPORTED, "a plan without requests that are ever live has nothing to save");
 }
 
-static void write_plan(bp_json_writer *w, const bp_plan_info *plan, const char *fingerprint)
+static void write_plan_document(bp_json_writer *w, const bp_plan_info *plan, const char *fingerprint)
 {
     bp_json_add_object(w, NULL);
     bp_json_add_text(w, "format", "bucketpool.plan/1");
@@ -100,7 +100,7 @@ bp_status bp_plan_write(const bp_plan *plan, const char *path)
     char fingerprint[BP_FINGERPRINT_CHARS];
     BP_TRY(check_saveable(bp_plan_get_info(plan)));
     BP_TRY(bp_plan_fingerprint(plan, fingerprint));
-    write_plan(&writer, bp_plan_get_info(plan), fingerprint);
+    write_plan_document(&writer, bp_plan_get_info(plan), fingerprint);
     if (writer.has_replaced)
         bp_json_check(&writer,
                       bp_fail(BP_ERR_INVALID_ARGUMENT, "a plan with names that are not UTF-8 cannot be written"));

@@ -263,7 +263,7 @@ static void begin_file(writer *w)
     write_process(w);
 }
 
-static bp_status init(const bp_scene *scene, writer *w)
+static bp_status init_trace(const bp_scene *scene, writer *w)
 {
     void *memory;
     size_t requests = 0;
@@ -293,7 +293,7 @@ bp_status bp_trace_write(const bp_scene *scene, bp_output *output)
     writer w = {.scene = scene, .json = {.output = output, .layout = BP_JSON_COMPACT, .replacement = "\\ufffd"}};
     const bp_audience audience = {.user = &w, .slab = tell_slab, .block = tell_block};
     w.base_ns = realtime(&w, scene->profile->first_ns) / BASE_NS * BASE_NS;
-    bp_status status = init(scene, &w);
+    bp_status status = init_trace(scene, &w);
     if (status == BP_OK) {
         begin_file(&w);
         status = bp_play(scene, BP_ALL_DEVICES, &audience);
