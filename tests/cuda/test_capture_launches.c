@@ -23,7 +23,7 @@ static void test_launches(void **state)
     assert_ok(bp_capture_end(capture));
     assert_fails(bp_capture_launched(capture, k.streams[0]), BP_ERR_SCHEDULE, "before_launch");
     take(&k, param(&k, 0), k.streams[1]);
-    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_SCHEDULE, "capture.0", "u0", "references");
+    assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_SCHEDULE, "capture.0", "u0", "holds");
     drop(&k, param(&k, 0), k.streams[1]);
     assert_ok(bp_capture_before_launch(capture, k.streams[0]));
     assert_ok(bp_capture_before_launch(capture, k.streams[0]));
