@@ -15,11 +15,11 @@
  *
  * Inside, release points are edges of the graph: acquiring memory that was released inside makes the graph wait for the release, and
  * nothing waits for eager work, as there is none left. Addresses are fixed in the graph, so a deviation from a request's buffer, overflow
- * memory and dynamic requests are refused inside; so are registration (bp_pool_attach, detach) and lanes (bp_pool_set_lane).
+ * memory and dynamic requests are refused inside; so are registration (bp_pool_attach, detach) and promised streams (bp_pool_set_stream).
  *
  * Requests that are live when the capture begins:
  * - persistent ones may be used inside, and stay live;
- * - others are refused, unless the configuration names them as owned: they may be used, held once more and released so often inside, and
+ * - others are refused, unless the configuration names them as owned: they may be used, acquired again and released so often inside, and
  *   must be live as before at the end;
  * after each launch they count as used by the stream of the launch.
  *

@@ -28,4 +28,4 @@ __all__ = ["Bucket", "Buckets", "Capture", "CaptureError", "CaptureSummary", "Co
            "ScheduleEvent", "SizeOverflow", "Statistics", "Step", "Stream", "Unit", "Unsupported",
            "Usage", "View", "Window", "__version__"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,5 +1,6 @@
 /* Structs of the interface that may grow: each begins with its size in bytes, as the caller was compiled. A field is only ever added at the
- * end, so that callers and library of different versions share what the older one has. */
+ * end, and not into padding that an older struct had there (it may be anything), so that callers and library of different versions share what
+ * the older one has. */
 #ifndef BP_CORE_STRUCTS_H
 #define BP_CORE_STRUCTS_H
 

@@ -104,7 +104,7 @@ def ours(rank=0, ranks=1, units=12, steps=1, slow=1.0, lost=0, offload=True, scr
         "live": live, "events": maker.events, "slab_events": slab_events, "lost_events": lost,
     }
     return {"segments": [], "device_traces": [[]], "allocator_settings": {}, "bucketpool": {
-        "format": "bucketpool.snapshot/1", "version": "0.1.0", "rank": rank, "ranks": ranks, "coordinates": f"p0d{rank}t0",
+        "format": "bucketpool.snapshot/1", "version": "0.2.0", "rank": rank, "ranks": ranks, "coordinates": f"p0d{rank}t0",
         "step": 0, "label": "", "first_time_ns": START_NS - 100_000, "last_time_ns": maker.time + 200_000,
         "realtime_offset_ns": REALTIME_NS, "pools": [pool]}}
 

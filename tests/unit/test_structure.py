@@ -161,7 +161,7 @@ class Structure(unittest.TestCase):
         self.assertEqual({name: sorted(paths) for name, paths in files.items() if len(paths) > 1}, {})
 
     def test_exported_symbols(self):
-        declared = {"BUCKETPOOL_0.1": self.declared(sources("include")),
+        declared = {"BUCKETPOOL_0.2": self.declared(sources("include")),
                     "BUCKETPOOL_PRIVATE": self.declared(os.path.join(ROOT, "src", header)
                                                            for header in PRIVATE_HEADERS | TEST_HEADERS)}
         private = set()
