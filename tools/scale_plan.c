@@ -10,44 +10,41 @@ uint64_t scaled_bytes(uint64_t bytes, uint64_t scale)
     return bytes / scale + (bytes % scale != 0);
 }
 
-/* Copies of the plan's arrays, to be scaled. */
+/* Copies of the plan's arrays, scaled. */
 typedef struct arrays {
     bp_plan_slab *slabs;
     bp_plan_class *classes;
     bp_plan_request *requests;
 } arrays;
 
-static bool copy_arrays(const bp_plan_info *plan, arrays *a)
+static bool allocate_arrays(const bp_plan_info *plan, arrays *a)
 {
     a->slabs = malloc((plan->slab_count + 1) * sizeof *a->slabs);
     a->classes = malloc((plan->class_count + 1) * sizeof *a->classes);
     a->requests = malloc((plan->request_count + 1) * sizeof *a->requests);
-    if (a->slabs == NULL || a->classes == NULL || a->requests == NULL)
-        return false;
-    for (size_t i = 0; i < plan->slab_count; i++)
-        a->slabs[i] = plan->slabs[i];
-    for (size_t i = 0; i < plan->class_count; i++)
-        a->classes[i] = plan->classes[i];
-    for (size_t i = 0; i < plan->request_count; i++)
-        a->requests[i] = plan->requests[i];
-    return true;
+    return a->slabs != NULL && a->classes != NULL && a->requests != NULL;
 }
 
 static void scale_arrays(const bp_plan_info *plan, uint64_t scale, arrays *a)
 {
-    for (size_t i = 0; i < plan->slab_count; i++)
-        a->slabs[i].bytes = scaled_bytes(a->slabs[i].bytes, scale);
+    for (size_t i = 0; i < plan->slab_count; i++) {
+        bp_plan_slab slab = plan->slabs[i];
+        slab.bytes = scaled_bytes(slab.bytes, scale);
+        a->slabs[i] = slab;
+    }
     for (size_t i = 0; i < plan->class_count; i++) {
-        bp_plan_class *c = &a->classes[i];
-        c->offset = scaled_bytes(c->offset, scale);
-        c->stride = scaled_bytes(c->stride, scale);
-        c->bytes = scaled_bytes(c->bytes, scale);
+        bp_plan_class c = plan->classes[i];
+        c.offset = scaled_bytes(c.offset, scale);
+        c.stride = scaled_bytes(c.stride, scale);
+        c.bytes = scaled_bytes(c.bytes, scale);
+        a->classes[i] = c;
     }
     for (size_t i = 0; i < plan->request_count; i++) {
-        bp_plan_request *r = &a->requests[i];
-        r->offset = scaled_bytes(r->offset, scale);
-        r->bytes = scaled_bytes(r->bytes, scale);
-        r->used_bytes = scaled_bytes(r->used_bytes, scale);
+        bp_plan_request r = plan->requests[i];
+        r.offset = scaled_bytes(r.offset, scale);
+        r.bytes = scaled_bytes(r.bytes, scale);
+        r.used_bytes = scaled_bytes(r.used_bytes, scale);
+        a->requests[i] = r;
     }
 }
 
@@ -56,7 +53,7 @@ bp_status scale_plan(const bp_plan *plan, uint64_t scale, bp_plan **scaled)
     bp_plan_info info = *bp_plan_get_info(plan);
     arrays a = {0};
     bp_status status = bp_error_record(BP_ERR_NO_HOST_MEMORY, "out of memory for the scaled plan");
-    if (copy_arrays(&info, &a)) {
+    if (allocate_arrays(&info, &a)) {
         scale_arrays(&info, scale, &a);
         info.alignment /= scale;
         info.bytes = scaled_bytes(info.bytes, scale);

@@ -90,9 +90,9 @@ static bool would_be_given(question *q, size_t position)
         q->chosen[q->chosen_count++] = r->home;
         return true;
     }
-    const bp_range *copies = r->class_index != BP_NONE ? &pool->classes[r->class_index] : NULL;
-    for (uint32_t i = 0; bp_may_deviate(pool, r) && i < copies->count; i++) {
-        if (would_take(q, pool->copies[copies->first + i], position))
+    const bp_range copies = r->class_index != BP_NONE ? pool->classes[r->class_index] : (bp_range){0};
+    for (uint32_t i = 0; bp_may_deviate(pool, r) && i < copies.count; i++) {
+        if (would_take(q, pool->copies[copies.first + i], position))
             return true;
     }
     return would_overflow(q, position);

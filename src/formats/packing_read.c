@@ -93,7 +93,7 @@ static bp_status packing_read_fields(packing_reader *r, bp_csv_field fields[BP_C
 }
 
 static bp_status packing_read_number(const packing_reader *r, const bp_csv_field *fields, bp_packing_column column,
-                                          uint64_t *number)
+                                     uint64_t *number)
 {
     const char *text = fields[column].text;
     if (!bp_take_number(&text, number) || *text != '\0')
@@ -113,7 +113,7 @@ static bp_status check_id(const packing_reader *r, const bp_csv_field *id)
 }
 
 static bp_status packing_read_offset(const packing_reader *r, const bp_csv_field *fields, uint64_t size,
-                                          uint64_t *offset)
+                                     uint64_t *offset)
 {
     const bp_csv_field *field = &fields[BP_COLUMN_OFFSET];
     uint64_t end;

@@ -137,7 +137,7 @@ typedef bp_status read_element(const bp_json_at *at, void *element);
 
 /* A member of the document that is a list, as an array. */
 static bp_status plan_read_list(const bp_json_at *root, const char *key, size_t element_bytes, read_element *read,
-                                     void *array, size_t *count)
+                                void *array, size_t *count)
 {
     bp_json_at list = bp_json_member(root, key);
     BP_TRY(bp_json_expect_list(&list));
@@ -188,8 +188,7 @@ static bp_status read_contents(const bp_json_at *root, contents *c)
     BP_TRY(read_head(root, &c->info));
     BP_TRY(plan_read_list(root, "slabs", sizeof *c->slabs, read_slab, &c->slabs, &c->info.slab_count));
     BP_TRY(plan_read_list(root, "classes", sizeof *c->classes, read_class, &c->classes, &c->info.class_count));
-    BP_TRY(
-        plan_read_list(root, "requests", sizeof *c->requests, read_request, &c->requests, &c->info.request_count));
+    BP_TRY(plan_read_list(root, "requests", sizeof *c->requests, read_request, &c->requests, &c->info.request_count));
     bp_json_at list = bp_json_member(root, "requests");
     if (c->info.request_count == 0)
         return bp_json_fail(&list, "expected at least one request, got none");

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "memory/slab_callbacks.h"
 #include "machine.h"
+#include "memory/slab_callbacks.h"
 #include "planner/plan_from_info.h"
 
 #define PAGE 4096u
