@@ -188,7 +188,7 @@ bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, 
     if (status == BP_OK)
         status = made != NULL ? make_own(device, config, made) : bp_fail_memory(sizeof *made);
     status = make_base(device, config, status, made != NULL ? made : &unmade);
-    if (status != BP_OK || head == NULL) { /* without it BP_OK was never to be had */
+    if (status != BP_OK || made == NULL || head == NULL) { /* without either BP_OK was never to be had */
         lm_head_finish(made != NULL ? made : &unmade);
         free(made);
         return status;

@@ -44,7 +44,7 @@ bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *config, 
     if (status == BP_OK && made == NULL)
         status = bp_fail_memory(sizeof *made);
     status = bp_base_init(device, &base, status, made != NULL ? &made->base : &(bp_base){0});
-    if (status != BP_OK || client == NULL) { /* without it BP_OK was never to be had */
+    if (status != BP_OK || made == NULL || client == NULL) { /* without either BP_OK was never to be had */
         free(made);
         return status;
     }

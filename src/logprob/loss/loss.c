@@ -111,7 +111,7 @@ bp_status bp_loss_create(bp_device *device, const bp_loss_config *config, bp_los
     else
         status = made != NULL ? loss_make(device, config, made) : bp_fail_memory(sizeof *made);
     status = bp_loss_grid_init(config, status, made != NULL ? &made->grid : &unmade.grid);
-    if (status != BP_OK || loss == NULL) { /* without it BP_OK was never to be had */
+    if (status != BP_OK || made == NULL || loss == NULL) { /* without either BP_OK was never to be had */
         if (made != NULL)
             loss_finish(made);
         free(made);
