@@ -72,7 +72,8 @@ class Comm(Owner[CommHandle]):
 
     @property
     def _info(self) -> _abi.bp_comm_info:
-        return viewed(core().bp_comm_get_info, self.handle)
+        info: _abi.bp_comm_info = viewed(core().bp_comm_get_info, self.handle)
+        return info
 
     @property
     def rank(self) -> int:

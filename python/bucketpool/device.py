@@ -127,8 +127,9 @@ class Device(Owner[DeviceHandle]):
                 "stream 0 has no meaning in DLPack: pass 1 for the legacy default stream, 2 for the thread's, or -1 "
                 "for no order")
         native = 1 if consumer is None else whole(consumer, 64, "a native stream")
-        if earlier.native != native:
-            cuda.wait(self.ordinal, earlier.native, native)
+        ordinal = self.ordinal
+        if ordinal is not None and earlier.native != native:
+            cuda.wait(ordinal, earlier.native, native)
 
     def synchronize(self) -> None:
         """Waits until all work of all streams is done, without the GIL."""
