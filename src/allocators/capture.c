@@ -188,7 +188,7 @@ static bp_status capture_fail_live(const bp_pool *pool, uint32_t id)
                    pool->info.name, bp_explain_request(pool, id, request), bp_explain_since(pool, id, since));
 }
 
-/* Notes what is live, and takes the streams of those holds away for the time of the capture: their work is done. */
+/* Notes what is live, and takes the streams of those live ranges away for the time of the capture: their work is done. */
 static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_capture *capture)
 {
     uint32_t live = 0;
@@ -217,7 +217,7 @@ static bp_status note_held(bp_pool *pool, const bp_capture_config *config, bp_ca
     return BP_OK;
 }
 
-/* Points outside are done and their events may be recorded again inside, so those entries of a hold are not needed any more. */
+/* Points outside are done and their events may be recorded again inside, so those entries of a live request are not needed any more. */
 static void give_streams_back(bp_entry *r, const bp_captured_request *held)
 {
     r->streams = 0;
@@ -438,7 +438,7 @@ bp_status bp_capture_end(bp_capture *capture)
     return BP_OK;
 }
 
-/* Ends the holds of what was acquired inside; puts those back that were there before. */
+/* Drops the references of what was acquired inside; puts those back that were there before. */
 static void drop_references(const bp_capture *capture)
 {
     bp_pool *pool = capture->pool;

@@ -1,5 +1,5 @@
-/* The engine of a pool, which acquire.c and release.c are made of: claiming segments, the streams of a hold, waiting for release points.
- * Hot; every claim is a compare-and-swap on a word. */
+/* The engine of a pool, which acquire.c and release.c are made of: claiming segments, the streams of a live request, waiting for release
+ * points. Hot; every claim is a compare-and-swap on a word. */
 #ifndef BP_ALLOCATORS_ENGINE_H
 #define BP_ALLOCATORS_ENGINE_H
 
@@ -15,8 +15,8 @@ static inline uint32_t bp_segment_holder(const bp_segment *segment)
     return BP_WORD_ID(atomic_load_explicit((bp_word *)&segment->word, memory_order_relaxed));
 }
 
-/* The fence that a hold of `count` segments from `first` ends with. A single segment has one of its own, which only its holders write;
- * a request with several has one, as its segments may be taken by different others next. */
+/* The fence that a live range with `count` segments from `first` ends with. A single segment has one of its own, which only its holders
+ * write; a request with several has one, as its segments may be taken by different others next. */
 static inline uint32_t bp_fence_of(const bp_pool *pool, uint32_t first, uint32_t count, uint32_t id)
 {
     return count == 1 ? 1 + first : 1 + pool->segment_capacity + id;
@@ -50,7 +50,7 @@ static inline bool bp_claim_segments(bp_pool *pool, uint32_t first, uint32_t cou
     return true;
 }
 
-/* Notes where a hold is. */
+/* Notes where a live request is. */
 static inline void bp_take_place(bp_pool *pool, uint32_t id, uint32_t first, uint32_t count)
 {
     bp_entry *r = &pool->entries[id];
@@ -69,11 +69,11 @@ bool bp_claim_chosen(bp_pool *pool, uint32_t id, uint32_t *holder);
 /* Counts and reports where a request was given its memory; once nothing can fail any more. */
 void bp_note_choice(bp_pool *pool, uint32_t id);
 
-/* ---- holds ---------------------------------------------------------------------------------------------------------- */
+/* ---- live requests -------------------------------------------------------------------------------------------------- */
 
 /* The streams that touch a request's memory while it is live. They belong to the call that has claimed the request's word. */
 
-/* The stream's place in the hold: where it is, else a free one, else that of a stream that is over. BP_LIVE_STREAMS: there is none. */
+/* The stream's place among those: where it is, else a free one, else that of a stream that is over. BP_LIVE_STREAMS: there is none. */
 static inline uint32_t bp_live_find(const bp_entry *r, const bp_stream *stream)
 {
     uint32_t i = 0;

@@ -24,7 +24,7 @@ typedef struct bp_observer {
     bp_status (*prepare)(bp_pool *pool, uint32_t id, bp_stream *stream);
     /* The acquire is taken back after all. */
     void (*undo)(bp_pool *pool, uint32_t id, bp_stream *stream);
-    /* A reference is about to end, `word` is the request's; `stream` NULL: given up. A failure refuses the release. */
+    /* A reference is about to end, `word` is the request's; `stream` NULL: cancelled. A failure refuses the release. */
     bp_status (*check)(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream);
     /* The last reference ends, and nothing can fail any more. */
     void (*close)(bp_pool *pool, uint32_t id);

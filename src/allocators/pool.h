@@ -3,7 +3,7 @@
  *   segment   a range of a slab that is held or free as one. In fixed and max pools a segment is a buffer (one copy of a size class, or
  *             memory of a single request); where plans let requests overlap partly, slabs are cut at every end of a
  *             request and a request has several segments.
- *   fence     the release points of one hold: what the next user of its memory waits for
+ *   fence     the release points of one live range: what the next user of its memory waits for
  *   entry     a request, by id: the hot half. The other half is the plan's description of it, pool->requests.
  *
  * Who may write what: a request's word is claimed with one compare-and-swap that sets BUSY; until it is stored back without BUSY
@@ -51,7 +51,7 @@ typedef struct bp_fence {
 
 typedef struct bp_segment {
     bp_word word;
-    uint32_t fence;                  /* of the hold that ended last; written by the owner as it ends its own */
+    uint32_t fence;                  /* of the live range that ended last; written by the owner as it ends its own */
     _Atomic(const bp_stream *) only; /* on which all requests of this memory are acquired; NULL: on several, or any */
     uint8_t *address;
     uint64_t bytes;
@@ -72,10 +72,10 @@ typedef struct bp_range {
     uint32_t first, count;
 } bp_range;
 
-/* A stream that acquired, used or released a hold. */
+/* A stream that acquired, used or released a live request. */
 typedef struct bp_live_stream {
     bp_stream *stream;
-    uint64_t point;   /* covers everything of this hold on the stream; BP_NO_POINT: none does yet */
+    uint64_t point;   /* covers everything of this live range on the stream; BP_NO_POINT: none does yet */
     uint16_t open;    /* acquires and uses on it that no release on it has ended */
     uint8_t acquired; /* the stream acquired, not only used */
 } bp_live_stream;
@@ -90,12 +90,12 @@ typedef enum bp_kind { BP_KIND_DIRECT, BP_KIND_CHOSEN, BP_KIND_DYNAMIC, BP_KIND_
 typedef struct bp_entry {
     bp_word *word; /* its own, or that of its only possible first segment: then one claim takes both */
     _Atomic(uint8_t *) address;
-    uint32_t first, count; /* segments of the hold it has, or had last */
-    uint32_t fence;        /* that the end of the hold is written to */
+    uint32_t first, count; /* segments of its live range, or of the last one */
+    uint32_t fence;        /* that the end of the live range is written to */
     const bp_stream *only; /* that it is acquired on; NULL: any */
     uint8_t kind, zero;
-    uint8_t streams;     /* of the hold */
-    uint8_t used;        /* the hold was used: it is no unused prefetch */
+    uint8_t streams;     /* in `live` */
+    uint8_t used;        /* it was used while live: it is no unused prefetch */
     uint64_t live_bytes; /* aligned: what it adds to what is live */
     uint64_t key;
     bp_word own_word;

@@ -1,4 +1,4 @@
-/* The hot path, second half: use, release, giving up. A call claims all its requests, records the release points it needs (one per stream,
+/* The hot path, second half: use, release, cancel. A call claims all its requests, records the release points it needs (one per stream,
  * whatever the number of requests), then commits: a call that fails gives its claims back and has changed nothing. */
 #include "allocators/dynamic.h"
 #include "allocators/engine.h"
@@ -14,7 +14,7 @@ typedef struct releasing {
     bp_pool *pool;
     const uint32_t *ids;
     size_t count;
-    bp_stream *stream; /* NULL: giving up, on the streams that acquired */
+    bp_stream *stream; /* NULL: cancel, on the streams that acquired */
     purpose purpose;
     bool dynamic; /* some request is */
     uint32_t taken_count;
@@ -120,7 +120,7 @@ BP_HOT bool closes(const bp_live_stream *h)
     return h->open <= 1;
 }
 
-/* The points that the end of one hold of a request needs. */
+/* The points that dropping one reference to a request needs. */
 BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
 {
     const bp_stream *next = next_stream(c->pool, r);
@@ -141,7 +141,7 @@ BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
 
 /* ---- committing ----------------------------------------------------------------------------------------------------- */
 
-/* What is known of a stream of the hold after this release: fills the point. */
+/* What is known of a stream of the live request after this release: fills the point. */
 BP_HOT bp_live_stream after_release(const releasing *c, bool last, const bp_live_stream *before)
 {
     bp_live_stream h = *before;
@@ -152,7 +152,7 @@ BP_HOT bp_live_stream after_release(const releasing *c, bool last, const bp_live
     return h;
 }
 
-/* A hold goes on: takes the call's points over into it. */
+/* References are left: the live range takes over the call's points. */
 static void note_points(const releasing *c, bp_entry *r)
 {
     if (c->stream != NULL)
@@ -172,7 +172,7 @@ BP_HOT void add_point(const bp_live_stream *h, bp_fence *fence, uint32_t *count)
         fence->points[(*count)++] = (bp_point){.stream = h->stream, .point = h->point};
 }
 
-/* The last hold ends: its release points, of all its streams. Returns how many need no event. */
+/* The live range ends: its release points, of all its streams. Returns how many need no event. */
 BP_HOT uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fence)
 {
     bool seen = c->stream == NULL;
@@ -233,7 +233,7 @@ static bp_status order_reaper(const releasing *c, const bp_entry *r)
     return BP_OK;
 }
 
-/* What observers and dynamic memory need at the end of holds. Everything that can fail comes first. */
+/* What observers and dynamic memory need when references are dropped. Everything that can fail comes first. */
 static bp_status finish_memory(releasing *c)
 {
     bp_pool *pool = c->pool;
