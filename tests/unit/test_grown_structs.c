@@ -43,9 +43,9 @@ static bp_model *make_model(void)
         uint32_t index;
         ok(bp_model_add_unit(model, u == 0 ? "first" : "second", BP_OUTSIDE, &index));
         ok(bp_model_add_bucket(model, &bucket));
-        for (uint32_t k = 0; k < 2; k++) {
+        for (uint32_t half = 0; half < 2; half++) {
             const bp_model_event event = {.size = sizeof event,
-                                          .acquire = k == 0,
+                                          .acquire = half == 0,
                                           .unit = u,
                                           .bucket = -1,
                                           .role = BP_ROLE_PARAM,
