@@ -8,6 +8,7 @@
 #include "allocators/explain.h"
 #include "allocators/observers.h"
 #include "core/fail.h"
+#include "core/structs.h"
 
 bp_status bp_recorder_create(size_t entries, bool timestamps, bp_recorder **recorder)
 {
@@ -152,11 +153,11 @@ size_t bp_pool_trace_count(const bp_pool *pool)
 
 bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_event *event)
 {
-    if (pool == NULL || event == NULL || event->size < sizeof *event || index >= bp_pool_trace_count(pool))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_get: event %zu of %zu", index,
-                       pool != NULL ? bp_pool_trace_count(pool) : 0);
-    *event = bp_recorder_read(pool->recording, bp_recorder_oldest(pool->recording) + index);
-    return BP_OK;
+    const size_t count = pool != NULL ? bp_pool_trace_count(pool) : 0;
+    if (index >= count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_get: event %zu of %zu", index, count);
+    const bp_pool_event found = bp_recorder_read(pool->recording, bp_recorder_oldest(pool->recording) + index);
+    return bp_struct_write("bp_pool_trace_get", &found, sizeof found, event);
 }
 
 /* ---- a trace as a schedule ------------------------------------------------------------------------------------------ */

@@ -101,6 +101,20 @@ static void test_segments(void **state)
     assert_int_equal(s.segments, 4);
     assert_int_equal(s.refused, 2);
     assert_int_equal(s.waits, 0);
+    struct { /* of an older caller, and of a newer one */
+        size_t size;
+        uint64_t bytes, live_bytes;
+    } older = {.size = sizeof older};
+    struct {
+        bp_torch_statistics known;
+        uint64_t later;
+    } newer = {.known.size = sizeof newer, .later = 5};
+    assert_ok(bp_torch_statistics_get(0, (bp_torch_statistics *)(void *)&older));
+    assert_ok(bp_torch_statistics_get(0, &newer.known));
+    assert_true(older.size == sizeof older && older.bytes == 64 * MIB && older.live_bytes == 64 * MIB);
+    assert_true(newer.known.size == sizeof newer && newer.known.segments == 4 && newer.later == 0);
+    older.size = sizeof older.size;
+    assert_fails(bp_torch_statistics_get(0, (bp_torch_statistics *)(void *)&older), BP_ERR_INVALID_ARGUMENT, "is 8");
     put(&b, small, 2 * MIB, 0);
     put(&b, large, 20 * MIB, 0);
     put(&b, huge, 42 * MIB, 1);

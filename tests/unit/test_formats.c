@@ -37,6 +37,36 @@ static void assert_note(const char *text, const char *note)
     bp_model_destroy(&model);
 }
 
+/* Options of an older caller, and of a newer one, as unit/test_grown_structs.c has it for all other structs. */
+static void test_options_grow(void **state)
+{
+    (void)state;
+    const char *text = "{" LLAMA "}";
+    const struct {
+        size_t size;
+        const char *name;
+    } older = {sizeof older, "old"};
+    struct {
+        bp_reader_options known;
+        uint64_t later;
+    } newer;
+    bp_model *model;
+    assert_ok(bp_config_parse(text, strlen(text), "d/config.json", (const void *)&older, &model));
+    assert_string_equal(bp_model_get_info(model)->name, "old");
+    bp_model_destroy(&model);
+    assert_ok(bp_reader_options_init(&newer.known, sizeof newer));
+    assert_true(newer.known.size == sizeof newer && newer.later == 0);
+    assert_ok(bp_config_parse(text, strlen(text), "d/config.json", &newer.known, &model));
+    assert_string_equal(bp_model_get_info(model)->name, "d");
+    bp_model_destroy(&model);
+    newer.later = 1;
+    assert_int_equal(bp_config_parse(text, strlen(text), "d/config.json", &newer.known, &model), BP_ERR_UNSUPPORTED);
+    newer.known.size = sizeof(size_t);
+    assert_int_equal(bp_config_parse(text, strlen(text), "d/config.json", &newer.known, &model),
+                     BP_ERR_INVALID_ARGUMENT);
+    assert_int_equal(bp_reader_options_init(&newer.known, sizeof(size_t)), BP_ERR_INVALID_ARGUMENT);
+}
+
 /* Notes name parts of a file that are not counted. */
 static void test_notes(void **state)
 {
@@ -298,6 +328,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_errors),
         cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_options_grow),
         cmocka_unit_test(test_wrapper_ties),
         cmocka_unit_test(test_config_fields),
         cmocka_unit_test(test_config_rounding),
