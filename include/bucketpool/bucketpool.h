@@ -26,7 +26,8 @@
  *
  * Rules of all of it:
  * - A function returns a bp_status unless it cannot fail. After an error outputs are as before, and bp_error_detail has a sentence for the
- *   calling thread. Outputs come last.
+ *   calling thread. Outputs come last. Each such function that is given NULL for an object, an output or a struct that it needs returns
+ *   BP_ERR_INVALID_ARGUMENT; comments name further errors.
  * - bp_x_create gives an object to the caller, bp_x_destroy takes a pointer to it and sets that to NULL; both NULLs are accepted.
  * - bp_x_get_info shows an object as a const struct with arrays, which lives as long as the object unless its comment says otherwise. Elements
  *   of its arrays never grow: what is added later is an array of its own beside them.

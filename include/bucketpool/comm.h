@@ -105,7 +105,8 @@ BP_API bp_status bp_comm_reduce_scatter(bp_comm *comm, const void *from, void *t
                                         bp_reduction reduction, bp_stream *stream);
 
 /** Ends a communicator that cannot go on: aborts what it wraps (where the provider can) and forgets it. Its windows are gone with it: they
- * are not deregistered. Every later call is BP_ERR_INVALID_ARGUMENT, "was aborted". Not collective; any thread. */
+ * are not deregistered. Every later call is BP_ERR_INVALID_ARGUMENT, "was aborted". Not collective; any thread. Errors:
+ * BP_ERR_INVALID_ARGUMENT (it has ended already), what the communicator reports. */
 BP_API bp_status bp_comm_abort(bp_comm *comm);
 /** The same for one that somebody else has aborted or destroyed: it is not touched any more. */
 BP_API void bp_comm_forget(bp_comm *comm);
@@ -193,7 +194,7 @@ typedef struct bp_registration_info {
  * the pool is destroyed: not to be read beside these calls. NULL for NULL. */
 BP_API const bp_registration_info *bp_registration_get_info(const bp_registration *registration);
 
-/** The report as text: a line for each window and each warning. As bp_pool_dump. Whether registration removes copies cannot be told from
+/** The report as text: a line for each window and each warning. `text`, `capacity`, `needed` and errors as of bp_pool_dump. Whether registration removes copies cannot be told from
  * one process: the report says what was granted, not what it gains. */
 BP_API bp_status bp_registration_report(const bp_registration *registration, char *text, size_t capacity,
                                         size_t *needed);

@@ -66,7 +66,7 @@ BP_API const char *bp_device_name(const bp_device *device);
 /** 1: host functions, and the host, may read and write the device's memory; 0: bp_stream_copy does. */
 BP_API int bp_device_is_host_accessible(const bp_device *device);
 
-/** Waits until all work of all streams is done. */
+/** The host waits until all work of all streams is done. Not while capturing. */
 BP_API bp_status bp_device_synchronize(bp_device *device);
 
 /** Memory of a device now and at most since it was made; without address space that has no memory. */
@@ -104,7 +104,7 @@ BP_API void bp_stream_destroy(bp_stream **stream);
 BP_API const char *bp_stream_name(const bp_stream *stream);
 /** The handle that a runtime knows the stream by (CUstream). Errors: BP_ERR_UNSUPPORTED where the device has none. */
 BP_API bp_status bp_stream_native(const bp_stream *stream, uint64_t *native);
-/** The host waits for all work of the stream. */
+/** The host waits for all work of the stream. Not while it is captured. */
 BP_API bp_status bp_stream_synchronize(bp_stream *stream);
 
 /** Work in stream order. The function runs on a thread of the device (null device: at once, on the caller's), must not call
@@ -126,7 +126,7 @@ BP_API void bp_event_destroy(bp_event **event);
 BP_API bp_status bp_event_record(bp_event *event, bp_stream *stream);
 /** Work enqueued on `stream` from now on starts after what the event marks; nothing when it was never recorded. */
 BP_API bp_status bp_stream_wait(bp_stream *stream, bp_event *event);
-/** The host waits for what the event marks. */
+/** The host waits for what the event marks; not at all when it was never recorded. Not for an event that was recorded in a capture. */
 BP_API bp_status bp_event_synchronize(bp_event *event);
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------- */
@@ -155,8 +155,9 @@ BP_API bp_status bp_stream_capture_of(bp_stream *stream, uint64_t *capture);
 /* ---- host memory -------------------------------------------------------------------------------------------------- */
 
 /** Makes host memory fit for fast copies to and from the device (page-locked); whole pages that the caller owns, and unpins before it
- * frees them. Where a device reads host memory as it is, nothing happens. */
+ * frees them. Where a device reads host memory as it is, nothing happens. Not while capturing. */
 BP_API bp_status bp_device_pin(bp_device *device, void *address, uint64_t bytes);
+/** Ends that, for an address and bytes that were pinned. No copy may be on its way. Not while capturing. */
 BP_API bp_status bp_device_unpin(bp_device *device, void *address, uint64_t bytes);
 
 #ifdef __cplusplus

@@ -63,7 +63,8 @@ BP_API bp_status bp_config_parse(const char *text, size_t bytes, const char *ori
  * Source of the format: github.com/huggingface/safetensors, README, "Format". */
 BP_API bp_status bp_safetensors_read(const char *path, const bp_reader_options *options, bp_model **model);
 
-/** Parses the beginning of one safetensors file: `bytes` bytes (at least the header) of a file of `file_bytes`. */
+/** Parses the beginning of one safetensors file: `bytes` bytes (at least the header) of a file of `file_bytes`. `origin` names it in errors and,
+ * without a name in the options, the model. */
 BP_API bp_status bp_safetensors_parse(const void *data, size_t bytes, uint64_t file_bytes, const char *origin,
                                       const bp_reader_options *options, bp_model **model);
 
@@ -80,6 +81,7 @@ BP_API bp_status bp_units_write(const bp_model *model, const char *path);
 BP_API bp_status bp_plan_write(const bp_plan *plan, const char *path);
 /** Reads such a plan, which the caller owns: bp_plan_destroy. The plan is validated and its fingerprint compared. */
 BP_API bp_status bp_plan_read(const char *path, bp_plan **plan);
+/** The same from `bytes` bytes of text. `origin` names the text in errors. */
 BP_API bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_plan **plan);
 
 #ifdef __cplusplus

@@ -128,7 +128,8 @@ typedef struct bp_logprob_batch {
 /** int64 targets, no mask, no chunks, temperature 1. */
 BP_API bp_status bp_logprob_batch_init(bp_logprob_batch *batch, size_t size);
 
-/** Bytes that forward leaves for backward: 8 a token, 12 with entropy. Contiguous, aligned to 4, memory of the device. */
+/** Bytes that forward leaves for backward: 8 a token, 12 with entropy. Contiguous, aligned to 4, memory of the device.
+ * Errors: BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_OVERFLOW. */
 BP_API bp_status bp_logprob_saved_bytes(uint64_t tokens, int with_entropy, uint64_t *bytes);
 
 typedef struct bp_logprob_outputs {
@@ -179,7 +180,7 @@ BP_API bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *ba
                                   const bp_token_values *largest, bp_stream *stream);
 
 /** Waits for the client's work (on cuda, and where no targets are checked: for all streams of the device) and tells of bad targets since
- * the last call (the first by token): BP_ERR_INVALID_ARGUMENT. */
+ * the last call (the first by token): BP_ERR_INVALID_ARGUMENT. Not while capturing. Other errors: what the device reports. */
 BP_API bp_status bp_logprob_check(bp_logprob *client);
 
 #ifdef __cplusplus

@@ -92,7 +92,8 @@ BP_API bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_l
 
 /** Collective: whether all ranks fared well until here, in bp_loss_add and by `status`; else all get the status and the words of one that
  * did not, now and from bp_loss_reduce until the next begin. To be called before other collectives (the forward pass of TP ranks), where
- * nobody should wait for a rank that has failed. A small exchange of host memory; waits for no work. */
+ * nobody should wait for a rank that has failed. A small exchange of host memory; waits for no work. Not while capturing. Errors: those of the
+ * rank that failed; BP_ERR_COMM, BP_ERR_TIMEOUT. */
 BP_API bp_status bp_loss_agree(bp_loss *loss, bp_status status);
 
 /** Collective, and the only exchange that a step needs: all ranks call it, those that failed, too. `status`: how this rank fared until here, anywhere
@@ -103,7 +104,8 @@ BP_API bp_status bp_loss_agree(bp_loss *loss, bp_status status);
  * values of other kinds: names two ranks), what a rank failed with, BP_ERR_COMM. */
 BP_API bp_status bp_loss_reduce(bp_loss *loss, bp_status status, bp_stream *stream);
 
-/** Tokens that count in all, where the caller knows: instead of a reduce before seeds. The same on all ranks. */
+/** Tokens that count in all, where the caller knows: instead of a reduce before seeds. The same on all ranks. Not collective; at any
+ * time. Errors: BP_ERR_INVALID_ARGUMENT (NULL). */
 BP_API bp_status bp_loss_count_set(bp_loss *loss, uint64_t valid);
 
 /** Enqueues upstream gradients for bp_logprob_backward: seed = factor mask DP CP / (epsilon + n), without DP CP where gradients are summed.

@@ -190,9 +190,10 @@ BP_API bp_status bp_plan_find(const bp_plan *plan, const char *unit, uint32_t or
  * BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_plan_set_group(bp_plan *plan, size_t slab, const char *group);
 
-/** Model name, and the options it was planned with as text, for saving and display. Copied. `value` NULL removes a key.
- * Errors: BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_NO_HOST_MEMORY. */
+/** The name of the model, for saving and display. Copied. Errors: BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_plan_set_model(bp_plan *plan, const char *name);
+/** An option that the plan was made with, as text, for saving and display. Copied; `value` NULL removes the key. Errors:
+ * BP_ERR_INVALID_ARGUMENT (NULL), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *value);
 
 #define BP_FINGERPRINT_CHARS 65 /**< 64 hexadecimal digits and a terminator */

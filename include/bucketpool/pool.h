@@ -258,7 +258,7 @@ typedef struct bp_pool_statistics {
     uint64_t peak_live_bytes; /**< at most so far */
 } bp_pool_statistics;
 
-/** Numbers taken while other threads work may be of slightly different moments. */
+/** Numbers taken while other threads work may be of slightly different moments. Any thread, also while capturing. */
 BP_API bp_status bp_pool_statistics_get(const bp_pool *pool, bp_pool_statistics *statistics);
 
 /** A live request. Strings live as long as the pool. */
@@ -276,15 +276,17 @@ typedef struct bp_live_request {
     uint64_t step;           /**< at its first reference */
 } bp_live_request;
 
-/** Fills up to `capacity` entries (set entries[i].size first), in the order of ids; *count is how many are live. */
+/** Fills up to `capacity` entries (set entries[0].size first: it is the distance between entries), in the order of ids; *count is how many are
+ * live, also where that is more. Any thread, also while capturing; with other threads at work each entry is right for a moment of the call. */
 BP_API bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, size_t capacity, size_t *count);
 
 /** The live requests as text, a line each, and a line of sums: for log files when a job hangs. Writes at most `capacity` bytes with the
- * terminator, whole lines only; *needed is what the full text takes, with the terminator. text may be NULL when capacity is 0. */
+ * terminator, whole lines only; *needed is what the full text takes, with the terminator. text may be NULL when capacity is 0. Any thread,
+ * also while capturing. */
 BP_API bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed);
 
 /** A hash of the sequence of acquires (unit, ordinal and role of each, in order), and how many there were. Ranks that did the same
- * have the same; when a job hangs, the one that differs went another way. */
+ * have the same; when a job hangs, the one that differs went another way. Any thread, also while capturing. */
 BP_API bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquires);
 
 /* ---- traces ------------------------------------------------------------------------------------------------------- */
@@ -316,6 +318,7 @@ BP_API bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestam
 BP_API void bp_pool_trace_stop(bp_pool *pool);
 /** Events in the ring, oldest first; call with no acquire or release beside it. */
 BP_API size_t bp_pool_trace_count(const bp_pool *pool);
+/** One of them, by its position: 0 is the oldest. Errors: BP_ERR_INVALID_ARGUMENT (no such event). */
 BP_API bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_event *event);
 
 /** Adds the recorded events whose step is first_step to last_step to `model` as its explicit schedule (bp_model_add_event), which

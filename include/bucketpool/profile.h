@@ -70,9 +70,10 @@ BP_API void bp_profile_destroy(bp_profile **profile);
  * written, likewise), BP_ERR_SCHEDULE (a trace of the caller's runs: the step is not recorded). */
 BP_API bp_status bp_profile_step(bp_profile *profile, uint64_t step);
 
-/** Recording by hand: from start to stop, whatever steps come in between; the folder is called `label` (as coordinates are). Errors of start:
- * BP_ERR_INVALID_ARGUMENT, BP_ERR_SCHEDULE (recording already). Of stop: as step; BP_ERR_SCHEDULE (not recording). */
+/** Recording by hand: from here to stop, whatever steps come in between; the folder is called `label` (as coordinates are). Errors:
+ * BP_ERR_INVALID_ARGUMENT, BP_ERR_SCHEDULE (recording already). */
 BP_API bp_status bp_profile_start(bp_profile *profile, const char *label);
+/** Ends that, and writes what was recorded. Errors: as bp_profile_step; BP_ERR_SCHEDULE (not recording). */
 BP_API bp_status bp_profile_stop(bp_profile *profile);
 
 typedef struct bp_profile_info {

@@ -5,7 +5,7 @@
  * A request is live in half-open intervals [begin, end) of steps. Two requests conflict when their intervals overlap.
  * The schedule repeats: the first step of the next iteration follows the last step.
  *
- * A request is named by its index in the buckets that the schedule was made for (bp_buckets_request).
+ * A request is named by its index in the buckets that the schedule was made for (bp_buckets_info), which is its id.
  *
  * Schedules are host data: no function here touches a device or a stream, and all of them may be called during a
  * capture. The same input gives the same schedule. A finished schedule is never changed; any number of threads may
