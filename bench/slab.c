@@ -1,7 +1,7 @@
 /* A plan of one request in one slab. */
 #include "slab.h"
 
-#include "planner/plan.h"
+#include "plan/plan.h"
 #include "worlds.h"
 
 bp_plan *one_slab_plan(uint64_t bytes)

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "planner/plan.h"
+#include "plan/plan.h"
 
 #define PIECE 4096u
 

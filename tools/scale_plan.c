@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "planner/plan_from_info.h"
+#include "plan/from_info.h"
 
 uint64_t scaled_bytes(uint64_t bytes, uint64_t scale)
 {

@@ -5,8 +5,8 @@
 
 #include "allocators/explain.h"
 #include "core/fail.h"
-#include "core/lines.h"
 #include "core/structs.h"
+#include "core/text.h"
 
 static uint32_t references_of(const bp_pool *pool, uint32_t id)
 {

@@ -15,7 +15,7 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
-#include "planner/plan.h"
+#include "plan/plan.h"
 
 /* ---- entries -------------------------------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "core/lines.h"
+#include "core/text.h"
 
 const bp_registration_info *bp_registration_get_info(const bp_registration *registration)
 {

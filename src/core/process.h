@@ -5,8 +5,11 @@
 
 #include <bucketpool/status.h>
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 typedef struct bp_process {
     unsigned forks; /* bp_process_forks, where it was made */
@@ -33,6 +36,24 @@ static inline bp_status bp_process_check(const bp_process *process, const char *
                                          const char *name)
 {
     return bp_process_is_here(process) ? BP_OK : bp_process_fail(process, function, kind, name);
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+/* Threads of the library. */
+
+/* The program's signals are its own threads' business; faults stay with the thread that makes them. Returns what pthread_create does. */
+static inline int bp_thread_start(pthread_t *thread, void *(*function)(void *), void *argument)
+{
+    sigset_t ours, theirs;
+    sigfillset(&ours);
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&ours, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &ours, &theirs);
+    int reason = pthread_create(thread, NULL, function, argument);
+    pthread_sigmask(SIG_SETMASK, &theirs, NULL);
+    return reason;
 }
 
 #endif

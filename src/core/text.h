@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 /* Bytes of the well-formed UTF-8 sequence at `text` (RFC 3629), 0 for anything else. `text` ends with a NUL, which is a character. */
 static inline size_t bp_character_bytes(const unsigned char *text)
@@ -48,6 +49,36 @@ static inline void bp_make_printable(char *text)
             *at = '?';
         at += bytes > 0 ? bytes : 1;
     }
+}
+
+/* ---- text into a place that may be too small --------------------------------------------------------------------- */
+
+/* Text into a place that may be too small: whole lines are kept, all are counted. */
+
+typedef struct bp_lines {
+    char *text;
+    size_t capacity, written;
+    size_t needed; /* with the terminator */
+    bool full;
+} bp_lines;
+
+/* `text` may be NULL when capacity is 0. */
+static inline void bp_lines_init(bp_lines *lines, char *text, size_t capacity)
+{
+    *lines = (bp_lines){.text = text, .capacity = capacity, .needed = 1};
+    if (capacity > 0)
+        text[0] = '\0';
+}
+
+static inline void bp_lines_add(bp_lines *lines, const char *line)
+{
+    size_t bytes = strlen(line);
+    lines->needed += bytes;
+    lines->full = lines->full || lines->written + bytes + 1 > lines->capacity;
+    if (lines->full)
+        return;
+    memcpy(lines->text + lines->written, line, bytes + 1);
+    lines->written += bytes;
 }
 
 #endif

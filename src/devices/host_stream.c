@@ -16,7 +16,7 @@
 
 #include "core/fail.h"
 #include "core/memory.h"
-#include "core/thread.h"
+#include "core/process.h"
 
 #define SPINS 64 /* looks before sleeping */
 

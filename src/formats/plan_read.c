@@ -10,7 +10,7 @@
 #include "formats/detail.h"
 #include "formats/file.h"
 #include "formats/json.h"
-#include "planner/plan_from_info.h"
+#include "plan/from_info.h"
 
 #define MOST_BYTES ((uint64_t)INT64_MAX)
 

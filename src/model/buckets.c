@@ -1,4 +1,4 @@
-/* Buckets: the object, its configuration, and the order in which it is made. */
+/* Buckets and the requests for memory that follow from them and their roles: the object, its configuration, the order in which it is made. */
 #include "model/buckets.h"
 
 #include <stdlib.h>
@@ -7,6 +7,201 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
+
+/* ---- given buckets, and the order of all ------------------------------------------------------------------------- */
+
+bp_status bp_buckets_take_given(const bp_model *model, const bp_buckets_config *config, bp_buckets *buckets)
+{
+    void *memory;
+    BP_TRY(bp_new_array(model->unit_count + 1, sizeof(uint32_t), &memory));
+    uint32_t *ordinals = memory;
+    bp_status status = BP_OK;
+    for (size_t i = 0; i < buckets->bucket_count; i++) /* made of parameters before */
+        ordinals[buckets->buckets[i].unit >= 0 ? (size_t)buckets->buckets[i].unit : model->unit_count]++;
+    for (size_t i = 0; status == BP_OK && i < model->bucket_count; i++) {
+        const bp_given_bucket *given = &model->buckets[i];
+        uint32_t shards = given->expert ? config->dp / config->ep : config->dp;
+        uint64_t padded = given->padded_numel != 0 ? given->padded_numel : given->numel, step;
+        char text[24];
+        uint32_t *ordinal = &ordinals[given->unit >= 0 ? (size_t)given->unit : model->unit_count];
+        /* without rows to go by, the other rules make shards equal */
+        uint64_t each = config->padding == BP_PADDING_FLAT ? config->flat_alignment : 1;
+        if (given->padded_numel == 0 && config->padding != BP_PADDING_GIVEN &&
+            (!bp_mul_u64(each, shards, &step) || !bp_round_up_u64(given->numel, step, &padded)))
+            status = bp_fail(BP_ERR_OVERFLOW, "the padded size of bucket %s does not fit 64 bits",
+                             bp_bucket_label(given->name, *ordinal, text));
+        if (status == BP_OK && (given->roles & ~(BP_ROLE_BIT(BP_ROLE_COUNT) - 1)) != 0)
+            status = bp_fail(BP_ERR_UNSUPPORTED, "bucket %s: roles 0x%x: roles of a runtime's own are not planned",
+                             bp_bucket_label(given->name, *ordinal, text), given->roles);
+        bp_bucket bucket = {.unit = given->unit,
+                            .ordinal = (*ordinal)++,
+                            .numel = given->numel,
+                            .padded_numel = padded,
+                            .grad_numel = given->numel,
+                            .grad_padded_numel = padded,
+                            .shards = shards,
+                            .roles = given->roles != 0 ? given->roles : ~0u,
+                            .dtype = given->dtype,
+                            .grad_dtype = bp_gradient_dtype(config, given->dtype),
+                            .expert = given->expert != 0,
+                            .frozen = given->frozen != 0 || !bp_dtype_is_float(given->dtype)};
+        if (status == BP_OK && given->name != NULL)
+            status = bp_strings_add(&buckets->strings, given->name, &bucket.name);
+        if (status == BP_OK)
+            status = bp_buckets_append(buckets, &bucket);
+    }
+    free(ordinals);
+    return status;
+}
+
+/* Given buckets may come in any order: the rest of the library has them by unit, those of persistent parameters last. Stable. */
+bp_status bp_buckets_order_by_unit(bp_buckets *buckets)
+{
+    void *memory;
+    BP_TRY(bp_new_array(buckets->unit_count + 2, sizeof(size_t), &memory));
+    size_t *starts = memory;
+    bp_status status = bp_new_array(buckets->bucket_count, sizeof *buckets->buckets, &memory);
+    if (status != BP_OK) {
+        free(starts);
+        return status;
+    }
+    bp_bucket *sorted = memory;
+    for (size_t i = 0; i < buckets->bucket_count; i++) {
+        int32_t unit = buckets->buckets[i].unit;
+        starts[(unit >= 0 ? (size_t)unit : buckets->unit_count) + 1]++;
+    }
+    for (size_t u = 1; u < buckets->unit_count + 2; u++)
+        starts[u] += starts[u - 1];
+    for (size_t i = 0; i < buckets->bucket_count; i++) {
+        int32_t unit = buckets->buckets[i].unit;
+        sorted[starts[unit >= 0 ? (size_t)unit : buckets->unit_count]++] = buckets->buckets[i];
+    }
+    free(buckets->buckets);
+    free(starts);
+    buckets->buckets = sorted;
+    buckets->bucket_capacity = buckets->bucket_count;
+    return BP_OK;
+}
+
+/* ---- roles and requests ------------------------------------------------------------------------------------------ */
+
+/* The requests for memory that follow from buckets and roles. */
+
+const char *bp_role_name(bp_role role)
+{
+    static const char *const names[BP_ROLE_COUNT] = {"param", "param_transpose", "grad",     "grad_comm",
+                                                     "state", "main_grad",       "optimizer"};
+    return (unsigned)role < BP_ROLE_COUNT ? names[role] : "invalid";
+}
+
+bp_status bp_role_parse(const char *name, bp_role *role)
+{
+    for (unsigned i = 0; name != NULL && role != NULL && i < BP_ROLE_COUNT; i++) {
+        if (strcmp(name, bp_role_name((bp_role)i)) == 0) {
+            *role = (bp_role)i;
+            return BP_OK;
+        }
+    }
+    return bp_fail(
+        BP_ERR_INVALID_ARGUMENT,
+        "unknown role \"%.40s\"; known: param, param_transpose, grad, grad_comm, state, main_grad, optimizer",
+        name != NULL ? name : "");
+}
+
+static uint64_t ceil_divide(uint64_t value, uint64_t by)
+{
+    return value / by + (value % by != 0);
+}
+
+bp_status bp_trained_shard(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
+{
+    bool optimizer = role == BP_ROLE_OPTIMIZER;
+    bp_dtype dtype = optimizer ? config->optimizer_dtype : config->main_grad_dtype;
+    uint64_t tensors = optimizer ? config->optimizer_tensors : 1, each;
+    dtype = dtype != BP_DTYPE_NONE ? dtype : BP_DTYPE_FP32;
+    request->role = role;
+    request->dtype = bp_dtype_storage(dtype);
+    request->numel = b->frozen ? 0 : b->grad_numel;
+    request->bytes = 0;
+    if (request->numel == 0)
+        return BP_OK;
+    BP_TRY(bp_dtype_bytes(dtype, ceil_divide(b->grad_padded_numel, b->shards), &each));
+    if (!bp_mul_u64(each, tensors, &request->bytes))
+        return bp_fail(BP_ERR_OVERFLOW, "%llu optimizer tensors of %llu bytes each do not fit 64 bits",
+                       (unsigned long long)tensors, (unsigned long long)each);
+    return BP_OK;
+}
+
+/* The request of a bucket in a role; false when it takes no part. */
+static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint32_t role, bp_request *request)
+{
+    uint64_t padded;
+    if (!(config->roles & b->roles & BP_ROLE_BIT(role)) || b->numel == 0)
+        return false;
+    switch (role) {
+    case BP_ROLE_PARAM:
+    case BP_ROLE_STATE:
+    case BP_ROLE_PARAM_TRANSPOSE:
+        if (role == BP_ROLE_PARAM_TRANSPOSE && !bp_dtype_is_fp8(b->dtype))
+            return false;
+        request->numel = b->numel;
+        request->dtype = bp_dtype_storage(b->dtype);
+        padded = role == BP_ROLE_STATE ? ceil_divide(b->padded_numel, b->shards) : b->padded_numel;
+        break;
+    case BP_ROLE_MAIN_GRAD:
+    case BP_ROLE_OPTIMIZER: return bp_trained_shard(b, config, role, request) == BP_OK && request->bytes > 0;
+    default: /* gradients, and the reduced shard of them that the outer reduction copies */
+        if (b->frozen || b->grad_numel == 0)
+            return false;
+        request->numel = b->grad_numel;
+        request->dtype = b->grad_dtype;
+        padded = b->grad_padded_numel;
+        if (role == BP_ROLE_GRAD_COMM)
+            padded = ceil_divide(padded, b->shards);
+    }
+    request->role = role;
+    return bp_dtype_bytes(request->dtype, padded, &request->bytes) == BP_OK;
+}
+
+bp_status bp_buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config)
+{
+    size_t most = 0;
+    bp_request request = {0};
+    for (size_t i = 0; i < buckets->bucket_count && buckets->buckets[i].unit >= 0; i++) {
+        for (uint32_t role = 0; role < BP_ROLE_COUNT; role++)
+            most += request_of(&buckets->buckets[i], config, role, &request);
+    }
+    void *memory;
+    BP_TRY(bp_new_array(most, sizeof *buckets->requests, &memory));
+    buckets->requests = memory;
+    BP_TRY(bp_new_array(most < buckets->unit_count * BP_ROLE_COUNT ? most : buckets->unit_count * BP_ROLE_COUNT,
+                        sizeof *buckets->groups, &memory));
+    buckets->groups = memory;
+    size_t begin = 0;
+    while (begin < buckets->bucket_count && buckets->buckets[begin].unit >= 0) {
+        size_t end = begin;
+        while (end < buckets->bucket_count && buckets->buckets[end].unit == buckets->buckets[begin].unit)
+            end++;
+        for (uint32_t role = 0; role < BP_ROLE_COUNT; role++) {
+            bp_request_group g = {(uint32_t)buckets->buckets[begin].unit, role, (uint32_t)buckets->request_count, 0};
+            for (size_t i = begin; i < end; i++) {
+                request.bucket = (uint32_t)i;
+                if (request_of(&buckets->buckets[i], config, role, &request)) {
+                    buckets->requests[buckets->request_count++] = request;
+                    g.count++;
+                }
+            }
+            if (g.count > 0)
+                buckets->groups[buckets->group_count++] = g;
+        }
+        begin = end;
+    }
+    return BP_OK;
+}
+
+/* ---- buckets ----------------------------------------------------------------------------------------------------- */
+
+/* Buckets: the object, its configuration, and the order in which it is made. */
 
 static const bp_buckets_config defaults = {.size = sizeof defaults,
                                            .bucketing = BP_BUCKETING_MEGATRON,

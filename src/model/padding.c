@@ -1,13 +1,81 @@
+/* The size of a bucket once its parameters are laid out and padded for sharding. */
 #include "model/padding.h"
 
+#include <bucketpool/status.h>
+
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "model/first_fit.h"
+#include "core/memory.h"
 #include "model/model.h"
+
+/* A tournament of the smallest sizes: leaf i of `leaves` is at smallest[leaves + i], its parents above. */
+typedef struct bp_first_fit {
+    uint64_t *smallest;
+    size_t leaves;
+} bp_first_fit;
+
+#define BP_FITS_NOWHERE UINT64_MAX /* the size of an entry that is never found */
+#define BP_NO_FIT SIZE_MAX
+
+/* ---- first fit --------------------------------------------------------------------------------------------------- */
+
+/* `count` entries that are never found until they are set. */
+static bp_status first_fit_init(bp_first_fit *fit, size_t count)
+{
+    void *memory;
+    size_t leaves = 1;
+    while (leaves < count)
+        leaves *= 2;
+    bp_status status = bp_new_array(2 * leaves, sizeof *fit->smallest, &memory);
+    if (status != BP_OK)
+        return status;
+    fit->smallest = memset(memory, 0xff, 2 * leaves * sizeof *fit->smallest);
+    fit->leaves = leaves;
+    return BP_OK;
+}
+
+static void first_fit_finish(bp_first_fit *fit)
+{
+    free(fit->smallest);
+    *fit = (bp_first_fit){0};
+}
+
+static void first_fit_set(bp_first_fit *fit, size_t index, uint64_t size)
+{
+    size_t at = fit->leaves + index;
+    fit->smallest[at] = size;
+    for (at /= 2; at > 0; at /= 2) {
+        uint64_t left = fit->smallest[2 * at], right = fit->smallest[2 * at + 1];
+        fit->smallest[at] = left < right ? left : right;
+    }
+}
+
+/* The first index from `from` on whose size is at most `limit`, or BP_NO_FIT. `limit` is less than BP_FITS_NOWHERE. */
+static size_t first_fit_find(const bp_first_fit *fit, size_t from, uint64_t limit)
+{
+    if (from >= fit->leaves)
+        return BP_NO_FIT;
+    size_t at = fit->leaves + from;
+    /* up and to the right, until a subtree has one that fits */
+    while (fit->smallest[at] > limit) {
+        while (at % 2 == 1) /* a right child, or the root: its subtree is done */
+            at /= 2;
+        if (at == 0)
+            return BP_NO_FIT;
+        at++;
+    }
+    while (at < fit->leaves)
+        at = fit->smallest[2 * at] <= limit ? 2 * at : 2 * at + 1;
+    return at - fit->leaves;
+}
+
+/* ---- padding ----------------------------------------------------------------------------------------------------- */
 
 /* Elements of one row: what sharding along the first dimension must not cut. */
 static uint64_t row_numel(const bp_parameter *p)
@@ -94,21 +162,21 @@ static void take_one(remaining *entry, bp_first_fit *fit, size_t index)
 {
     entry->count--;
     if (entry->count == 0)
-        bp_first_fit_set(fit, index, BP_FITS_NOWHERE);
+        first_fit_set(fit, index, BP_FITS_NOWHERE);
 }
 
 /* Places small parameters in a gap of `space` elements, in their order. */
 static void fill_gap(grid *g, uint64_t space)
 {
     size_t at = 0;
-    while (space > 0 && (at = bp_first_fit_find(&g->fragments_left, at, space)) != BP_NO_FIT) {
+    while (space > 0 && (at = first_fit_find(&g->fragments_left, at, space)) != BP_NO_FIT) {
         remaining *fragment = &g->fragments[at];
         uint64_t fit = space / fragment->numel;
         uint32_t placed = fit < fragment->count ? (uint32_t)fit : fragment->count;
         fragment->count -= placed;
         space -= placed * fragment->numel;
         if (fragment->count == 0)
-            bp_first_fit_set(&g->fragments_left, at, BP_FITS_NOWHERE);
+            first_fit_set(&g->fragments_left, at, BP_FITS_NOWHERE);
         at++;
     }
 }
@@ -122,7 +190,7 @@ static bp_status place_remnant(grid *g, size_t index)
     if (!bp_round_up_u64(item->numel, g->chunk, &whole))
         return fail_size(item->parameter);
     BP_TRY(advance(g, whole, item->parameter));
-    size_t at = bp_first_fit_find(&g->rests, index, space);
+    size_t at = first_fit_find(&g->rests, index, space);
     if (at != BP_NO_FIT) {
         remaining *partner = &g->items[at];
         take_one(partner, &g->rests, at);
@@ -139,10 +207,10 @@ static bp_status fill_grid(grid *g)
 {
     for (size_t i = 0; i < g->item_count; i++) {
         if (g->items[i].numel % g->chunk != 0)
-            bp_first_fit_set(&g->rests, i, g->items[i].numel % g->chunk);
+            first_fit_set(&g->rests, i, g->items[i].numel % g->chunk);
     }
     for (size_t i = 0; i < g->fragment_count; i++)
-        bp_first_fit_set(&g->fragments_left, i, g->fragments[i].numel);
+        first_fit_set(&g->fragments_left, i, g->fragments[i].numel);
     for (size_t i = 0; i < g->item_count; i++) {
         const remaining *item = &g->items[i];
         if (item->numel % g->chunk == 0)
@@ -180,13 +248,13 @@ static bp_status place_on_grid(const bp_parameter *const *sorted, size_t count, 
         else
             g.items[g.item_count++] = entry;
     }
-    bp_status status = bp_first_fit_init(&g.rests, g.item_count);
+    bp_status status = first_fit_init(&g.rests, g.item_count);
     if (status == BP_OK)
-        status = bp_first_fit_init(&g.fragments_left, g.fragment_count);
+        status = first_fit_init(&g.fragments_left, g.fragment_count);
     if (status == BP_OK)
         status = fill_grid(&g);
-    bp_first_fit_finish(&g.rests);
-    bp_first_fit_finish(&g.fragments_left);
+    first_fit_finish(&g.rests);
+    first_fit_finish(&g.fragments_left);
     if (status == BP_OK && (!bp_mul_u64(g.chunk, shards, &step) || !bp_round_up_u64(g.end, step, padded)))
         status = fail_size(sorted[0]);
     return status;

@@ -6,7 +6,7 @@
 
 #include "core/fail.h"
 #include "core/structs.h"
-#include "packing/instance.h"
+#include "packing/packing.h"
 
 /* An item's life begins or ends. Ends come before beginnings at the same time. */
 typedef struct moment {

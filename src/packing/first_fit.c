@@ -1,3 +1,4 @@
+/* First fit: items one after the other, each as low as it fits. */
 #include "packing/first_fit.h"
 
 #include <stdlib.h>

@@ -3,7 +3,6 @@
 #define BP_PACKING_FIRST_FIT_H
 
 #include "packing/problem.h"
-#include "packing/work.h"
 
 /* First fit in a few good orders, then again and again with what ended highest moved forward in the order ("squeaky wheel": Joslin
  * and Clements 1999), until `target` is reached or the work ends. At least one order is tried. *height is the best height found. */

@@ -3,7 +3,6 @@
 #define BP_PACKING_PLACING_H
 
 #include "packing/problem.h"
-#include "packing/work.h"
 
 #define BP_NOT_FIXED UINT64_MAX
 

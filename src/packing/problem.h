@@ -1,10 +1,79 @@
-/* A packing instance as the solvers see it: items that take space, their neighbours in the conflict graph, and cliques ("sections")
- * that cover every conflict. A section of an instance with intervals only is what is live at one time. */
+/* A packing instance as the solvers see it: items that take space, their neighbours in the conflict graph, and cliques ("sections") that cover
+ * every conflict. Work bounds a search instead of time, so that it ends at the same place on every machine: about a nanosecond a unit. */
 #ifndef BP_PACKING_PROBLEM_H
 #define BP_PACKING_PROBLEM_H
 
-#include "packing/instance.h"
-#include "packing/lists.h"
+#include <bucketpool/status.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "packing/packing.h"
+
+/* ---- work -------------------------------------------------------------------------------------------------------- */
+
+typedef struct bp_work {
+    uint64_t spent, limit;
+} bp_work;
+
+static inline bool bp_work_is_over(const bp_work *work)
+{
+    return work->spent > work->limit;
+}
+
+static inline uint64_t bp_work_left(const bp_work *work)
+{
+    return work->spent < work->limit ? work->limit - work->spent : 0;
+}
+
+/* The same work with an earlier end. */
+static inline bp_work bp_work_part(const bp_work *work, uint64_t share)
+{
+    uint64_t left = bp_work_left(work);
+    return (bp_work){work->spent, work->spent + (share < left ? share : left)};
+}
+
+/* ---- lists ------------------------------------------------------------------------------------------------------- */
+
+/* Lists of small numbers, one after the other in one array. */
+
+/* List i is entries[first[i]] .. entries[first[i + 1] - 1]. */
+typedef struct bp_lists {
+    uint32_t *first, *entries;
+    uint32_t count;
+} bp_lists;
+
+void bp_lists_finish(bp_lists *lists);
+
+/* The lists the other way round: for each entry below `entry_limit`, which lists have it, in increasing order. */
+bp_status bp_lists_invert(const bp_lists *lists, uint32_t entry_limit, bp_lists *inverse);
+
+/* Whether two lists have the same entries in the same order. */
+bool bp_lists_equal(const bp_lists *lists, uint32_t one, uint32_t other);
+
+uint64_t bp_hash_list(const uint32_t *entries, uint32_t count);
+
+/* For qsort and bsearch over numbers. */
+int bp_compare_numbers(const void *left, const void *right);
+
+/* Lists that are being written, the newest last. All zeros: none. */
+typedef struct bp_list_writer {
+    bp_lists lists;
+    size_t first_capacity, entry_count, entry_capacity;
+} bp_list_writer;
+
+/* Begins a list. Errors of both: BP_ERR_UNSUPPORTED (more entries than are worth searching), BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_list_begin(bp_list_writer *writer);
+bp_status bp_list_add(bp_list_writer *writer, uint32_t entry);
+/* Hands the lists over. */
+bp_status bp_list_writer_take(bp_list_writer *writer, bp_lists *lists);
+void bp_list_writer_finish(bp_list_writer *writer);
+
+/* ---- problems ---------------------------------------------------------------------------------------------------- */
+
+/* A packing instance as the solvers see it: items that take space, their neighbours in the conflict graph, and cliques ("sections")
+ * that cover every conflict. A section of an instance with intervals only is what is live at one time. */
 
 #define BP_NO_ITEM UINT32_MAX
 

@@ -3,7 +3,6 @@
 #define BP_PACKING_SOLVE_H
 
 #include "packing/problem.h"
-#include "packing/work.h"
 
 typedef struct bp_solution {
     uint64_t *offsets;

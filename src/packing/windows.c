@@ -1,10 +1,11 @@
+/* Search in windows: for long problems, which are hard in a few places. */
 #include "packing/windows.h"
 
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "packing/branch_and_bound.h"
 #include "packing/placing.h"
-#include "packing/search.h"
 
 #define MOST_BEHIND 512u /* items that a window takes back at most */
 

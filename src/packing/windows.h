@@ -3,7 +3,7 @@
 #define BP_PACKING_WINDOWS_H
 
 #include "packing/order.h"
-#include "packing/work.h"
+#include "packing/problem.h"
 
 typedef struct bp_windows_config {
     uint64_t capacity;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "core/arith.h"
-#include "core/thread.h"
+#include "core/process.h"
 #include "pinned/pages.h"
 
 #define LEAST_PART (2 * BP_HUGE_PAGE_BYTES) /* less is done before a thread has started */

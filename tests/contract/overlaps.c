@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "overlaps.h"
-#include "planner/plan.h"
+#include "plan/plan.h"
 
 bool places_overlap(const place *a, const place *b)
 {

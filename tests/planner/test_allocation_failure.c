@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "model/arch_config.h"
-#include "planner/plan.h"
+#include "plan/plan.h"
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);

@@ -13,7 +13,7 @@
 
 #include "holds.h"
 #include "naive.h"
-#include "planner/plan.h"
+#include "plan/plan.h"
 #include "worlds.h"
 
 /* ---- the checker --------------------------------------------------------------------------------------------------- */

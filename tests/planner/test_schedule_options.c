@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "planner/schedule.h"
+#include "schedule/schedule.h"
 #include "worlds.h"
 
 #define MOST_PLAYED_UNITS 6

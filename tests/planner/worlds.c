@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planner/plan.h"
+#include "plan/plan.h"
 #include "worlds.h"
 
 const world_options DEFAULTS = {.roles = PARAM | GRAD, .prefetch = 1, .grad_units = 2};

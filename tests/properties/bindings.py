@@ -85,7 +85,7 @@ def load(path: str, libraries=("core",)) -> ctypes.CDLL:
         for name, (result, arguments) in _abi.FUNCTIONS[library].items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
-    # src/planner/plan.h: not of the interface
+    # src/plan/plan.h: not of the interface
     lib.bp_plan_from_info.restype = ctypes.c_int
     lib.bp_plan_from_info.argtypes = [ctypes.POINTER(PlanInfo), ctypes.POINTER(c_void_p)]
     if "core" in libraries:  # exported for our own libraries and tests

@@ -5,7 +5,7 @@
 
 #include "machine.h"
 #include "memory/slab_callbacks.h"
-#include "planner/plan_from_info.h"
+#include "plan/from_info.h"
 
 #define PAGE 4096u
 #define PART_BYTES (UINT64_C(256) << 20)

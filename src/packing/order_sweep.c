@@ -1,0 +1,605 @@
+/* The order sweep: exact for narrow conflict graphs, however long. Items come in one after the other. What matters of those that came before is
+ * only how the items that still wait for neighbours (the frontier) lie to each other, to the floor and to the ceiling. */
+#include "packing/order_sweep.h"
+
+#include <bucketpool/status.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/memory.h"
+#include "packing/problem.h"
+
+/* How a state came about: the state of the step before, and which of its items the new one was put above, as bits. */
+typedef struct bp_origin {
+    uint32_t parent, below;
+} bp_origin;
+
+/* A state of w items is a matrix with w + 1 rows and columns: [0][1 + i] is how far item i begins above the floor at least,
+ * [1 + i][0] how far its beginning is below the ceiling at least, [1 + i][1 + j] how far item j begins above item i; 0 where nothing
+ * is said. */
+typedef struct bp_layer {
+    uint64_t *cells; /* the matrices, one after the other */
+    bp_origin *origins;
+    uint64_t *ranks; /* smaller is better: which states are kept when there are too many */
+    uint32_t *next_of_hash;
+    size_t count;
+    uint32_t side; /* rows of a matrix */
+    size_t cell_capacity, state_capacity;
+    uint32_t *table; /* by hash: a state, linked through next_of_hash */
+    size_t table_size;
+} bp_layer;
+
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+#define NONE UINT32_MAX
+#define MOST_COMPARED 64 /* states that one is compared with: dropping states saves work, and must not take more */
+
+/* Empties the layer for matrices of `side` rows. */
+static void layer_clear(bp_layer *layer, uint32_t side)
+{
+    layer->side = side;
+    layer->count = 0;
+    if (layer->table_size > 0)
+        memset(layer->table, 0xff, layer->table_size * sizeof *layer->table);
+}
+
+static void layer_finish(bp_layer *layer)
+{
+    free(layer->cells);
+    free(layer->origins);
+    free(layer->ranks);
+    free(layer->next_of_hash);
+    free(layer->table);
+    *layer = (bp_layer){0};
+}
+
+static size_t matrix_cells(const bp_layer *layer)
+{
+    return (size_t)layer->side * layer->side;
+}
+
+static uint64_t *matrix_of(const bp_layer *layer, size_t state)
+{
+    return layer->cells + matrix_cells(layer) * state;
+}
+
+/* Which items lie above which, hashed: only states that agree in that can replace each other. */
+static uint64_t hash_order(const uint64_t *matrix, uint32_t side)
+{
+    uint64_t hash = side;
+    for (uint32_t i = 1; i < side; i++) {
+        uint64_t row = 0;
+        for (uint32_t j = 1; j < side; j++)
+            row = row << 1 | (matrix[i * side + j] != 0);
+        hash = (hash ^ row) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+static void link_state(bp_layer *layer, uint32_t state)
+{
+    size_t at = hash_order(matrix_of(layer, state), layer->side) & (layer->table_size - 1);
+    layer->next_of_hash[state] = layer->table[at];
+    layer->table[at] = state;
+}
+
+static bp_status layer_enlarge_table(bp_layer *layer)
+{
+    size_t size = layer->table_size == 0 ? 64 : 4 * layer->table_size;
+    void *memory;
+    BP_TRY(bp_new_array(size, sizeof *layer->table, &memory));
+    free(layer->table);
+    layer->table = memory;
+    layer->table_size = size;
+    memset(layer->table, 0xff, size * sizeof *layer->table);
+    for (uint32_t i = 0; i < layer->count; i++)
+        link_state(layer, i);
+    return BP_OK;
+}
+
+static bp_status enlarge_states(bp_layer *layer)
+{
+    size_t capacity = 2 * layer->state_capacity + 16;
+    void *memory = realloc(layer->origins, capacity * sizeof *layer->origins);
+    if (memory == NULL)
+        return bp_fail_memory(capacity * sizeof *layer->origins);
+    layer->origins = memory;
+    memory = realloc(layer->ranks, capacity * sizeof *layer->ranks);
+    if (memory == NULL)
+        return bp_fail_memory(capacity * sizeof *layer->ranks);
+    layer->ranks = memory;
+    memory = realloc(layer->next_of_hash, capacity * sizeof *layer->next_of_hash);
+    if (memory == NULL)
+        return bp_fail_memory(capacity * sizeof *layer->next_of_hash);
+    layer->next_of_hash = memory;
+    layer->state_capacity = capacity;
+    return BP_OK;
+}
+
+/* Room for the matrix of one more state, which layer_add then adds or forgets. */
+static bp_status layer_room(bp_layer *layer, uint64_t **matrix)
+{
+    if (layer->count == layer->state_capacity)
+        BP_TRY(enlarge_states(layer));
+    size_t needed = matrix_cells(layer) * (layer->count + 1);
+    if (needed > layer->cell_capacity) {
+        size_t capacity = 2 * needed;
+        void *memory = realloc(layer->cells, capacity * sizeof *layer->cells);
+        if (memory == NULL)
+            return bp_fail_memory(capacity * sizeof *layer->cells);
+        layer->cells = memory;
+        layer->cell_capacity = capacity;
+    }
+    if (2 * (layer->count + 1) > layer->table_size)
+        BP_TRY(layer_enlarge_table(layer));
+    *matrix = matrix_of(layer, layer->count);
+    return BP_OK;
+}
+
+/* Whether every distance of `a` is at most that of `b`: whatever can follow b can follow a. */
+static bool is_nowhere_tighter(const uint64_t *a, const uint64_t *b, size_t cells)
+{
+    for (size_t i = 0; i < cells; i++) {
+        if (a[i] > b[i])
+            return false;
+    }
+    return true;
+}
+
+/* Adds the state in the room, unless another of the same order is nowhere tighter. It replaces one that is nowhere looser. */
+static bp_status layer_add(bp_layer *layer, uint64_t rank, bp_origin origin, bp_work *work)
+{
+    size_t cells = matrix_cells(layer);
+    uint64_t *mine = matrix_of(layer, layer->count);
+    size_t at = hash_order(mine, layer->side) & (layer->table_size - 1);
+    uint32_t compared = 0;
+    work->spent += cells;
+    for (uint32_t i = layer->table[at]; i != NONE && compared < MOST_COMPARED; i = layer->next_of_hash[i], compared++) {
+        uint64_t *other = matrix_of(layer, i);
+        work->spent += cells / 4 + 1;
+        if (is_nowhere_tighter(other, mine, cells))
+            return BP_OK;
+        if (is_nowhere_tighter(mine, other, cells)) {
+            memcpy(other, mine,
+                   cells * sizeof *mine); /* of the same hash, if not the same order: it may be found less often */
+            layer->origins[i] = origin;
+            layer->ranks[i] = rank;
+            return BP_OK;
+        }
+    }
+    layer->origins[layer->count] = origin;
+    layer->ranks[layer->count] = rank;
+    link_state(layer, (uint32_t)layer->count++);
+    return BP_OK;
+}
+
+typedef struct ranked {
+    uint64_t rank;
+    uint32_t state;
+} ranked;
+
+static int by_rank(const void *left, const void *right)
+{
+    const ranked *a = left, *b = right;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    return (a->state > b->state) - (a->state < b->state);
+}
+
+static int by_state(const void *left, const void *right)
+{
+    const ranked *a = left, *b = right;
+    return (a->state > b->state) - (a->state < b->state);
+}
+
+/* Keeps the `most` states of the best ranks; what is equally good in the order in which it came. */
+static bp_status layer_truncate(bp_layer *layer, size_t most)
+{
+    if (layer->count <= most)
+        return BP_OK;
+    void *memory;
+    BP_TRY(bp_new_array(layer->count, sizeof(ranked), &memory));
+    ranked *list = memory;
+    for (uint32_t i = 0; i < layer->count; i++)
+        list[i] = (ranked){layer->ranks[i], i};
+    qsort(list, layer->count, sizeof *list, by_rank);
+    qsort(list, most, sizeof *list, by_state); /* so that they can be moved down one by one */
+    for (uint32_t i = 0; i < most; i++) {
+        memmove(matrix_of(layer, i), matrix_of(layer, list[i].state), matrix_cells(layer) * sizeof *layer->cells);
+        layer->origins[i] = layer->origins[list[i].state];
+        layer->ranks[i] = layer->ranks[list[i].state];
+    }
+    layer->count = most;
+    memset(layer->table, 0xff, layer->table_size * sizeof *layer->table);
+    for (uint32_t i = 0; i < most; i++)
+        link_state(layer, i);
+    free(list);
+    return BP_OK;
+}
+
+/* ---- the sweep --------------------------------------------------------------------------------------------------- */
+
+/* Items come in one after the other. What matters of those that came before is only how the items that still wait for neighbours
+ * (the frontier) must lie to each other, to the floor and to the ceiling: a state is a matrix of the least distances that are
+ * enforced (layer.h). An item that comes in is put below or above each of its neighbours in the frontier, in every way that is
+ * possible; states that are nowhere looser than another one are dropped. Unless there are more states than may be kept, a sweep
+ * that ends without any has proven that there is no placement, and the least height that it met says how little is impossible.
+ *
+ * This decides orders, not offsets, so sizes may be anything: a placement is a way to orient the conflicts without a cycle, and its
+ * height the longest path. With prefetch d deep, the frontier is what d units hold, however many units there are. */
+
+#define NONE UINT32_MAX
+#define CROWD 4 /* times as many states as may be kept are collected before the best are kept */
+
+typedef struct step {
+    uint32_t frontier[BP_SWEEP_WIDTH]; /* items that wait when this one comes in: row 1 + i of the states before */
+    uint32_t width;
+    uint32_t item;
+    uint32_t twin;      /* an earlier item that is the same in all respects: it may as well lie below. NONE */
+    bp_origin *origins; /* of the states after */
+} step;
+
+typedef struct sweep {
+    const bp_problem *p;
+    const bp_order *order;
+    uint64_t capacity, least_rejected;
+    size_t most_states;
+    step *steps;
+    bp_layer now, next;
+    bp_work *work;
+    bool truncated, oriented;
+} sweep;
+
+/* ---- steps ---------------------------------------------------------------------------------------------------------- */
+
+static uint32_t find_twin(const bp_problem *p, const step *s)
+{
+    for (uint32_t i = s->width; i-- > 0;) {
+        uint32_t other = s->frontier[i];
+        if (p->sizes[other] == p->sizes[s->item] && bp_lists_equal(&p->memberships, other, s->item))
+            return other;
+    }
+    return NONE;
+}
+
+static void prepare_steps(sweep *s)
+{
+    uint32_t frontier[BP_SWEEP_WIDTH + 1], width = 0;
+    for (uint32_t at = 0; at < s->p->count; at++) {
+        step *now = &s->steps[at];
+        now->item = s->order->items[at];
+        now->width = width;
+        memcpy(now->frontier, frontier, width * sizeof *frontier);
+        now->twin = find_twin(s->p, now);
+        s->oriented = s->oriented || now->twin != NONE;
+        uint32_t kept = 0;
+        frontier[width] = now->item;
+        for (uint32_t i = 0; i <= width; i++) {
+            if (s->order->last[frontier[i]] > at)
+                frontier[kept++] = frontier[i];
+        }
+        width = kept;
+    }
+}
+
+/* ---- one item comes in ---------------------------------------------------------------------------------------------- */
+
+typedef struct entrance {
+    const uint64_t *before; /* the state that is extended */
+    uint32_t side, state;
+    uint32_t neighbours[BP_SWEEP_WIDTH]; /* rows of the item's neighbours, the lowest first */
+    uint32_t neighbour_count;
+    uint32_t forced_below; /* bits: these neighbours lie below */
+    uint64_t size;
+    uint64_t sizes[BP_SWEEP_WIDTH + 1]; /* by row */
+    uint32_t kept[BP_SWEEP_WIDTH + 1];  /* rows that go on waiting; `side` stands for the new item */
+    uint32_t kept_count;
+    uint64_t to[BP_SWEEP_WIDTH + 1], from[BP_SWEEP_WIDTH + 1]; /* least distances to and from the new item, by row */
+} entrance;
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Distances through the neighbours below and above. False: an item would lie below and above the new one. */
+static bool find_distances(entrance *e, uint32_t below)
+{
+    const uint64_t *d = e->before;
+    uint32_t side = e->side;
+    memset(e->to, 0, sizeof e->to);
+    memset(e->from, 0, sizeof e->from);
+    e->from[0] = e->size;
+    for (uint32_t k = 0; k < e->neighbour_count; k++) {
+        uint32_t a = e->neighbours[k];
+        if (below >> (a - 1) & 1) {
+            e->to[0] = larger(e->to[0], d[a] + e->sizes[a]);
+            e->to[a] = larger(e->to[a], e->sizes[a]);
+            for (uint32_t x = 1; x < side; x++) {
+                if (d[x * side + a] != 0)
+                    e->to[x] = larger(e->to[x], d[x * side + a] + e->sizes[a]);
+            }
+        } else {
+            e->from[a] = larger(e->from[a], e->size);
+            for (uint32_t y = 0; y < side; y++) {
+                if (d[a * side + y] != 0)
+                    e->from[y] = larger(e->from[y], e->size + d[a * side + y]);
+            }
+        }
+    }
+    for (uint32_t x = 1; x < side; x++) {
+        if (e->to[x] != 0 && e->from[x] != 0)
+            return false;
+    }
+    return true;
+}
+
+/* The least distance from row x to row y with the new item in place. */
+static uint64_t distance(const entrance *e, uint32_t x, uint32_t y)
+{
+    if (x == e->side)
+        return e->from[y];
+    if (y == e->side)
+        return e->to[x];
+    uint64_t old = e->before[x * e->side + y];
+    bool through = (x == 0 || e->to[x] != 0) && (y == 0 || e->from[y] != 0) && x != y;
+    return through ? larger(old, e->to[x] + e->from[y]) : old;
+}
+
+/* The state with the new item above the rows of `below`, and below its other neighbours. */
+static bp_status sweep_enter(sweep *s, entrance *e, uint32_t below)
+{
+    s->work->spent += (uint64_t)e->side * (e->neighbour_count + 1);
+    if (!find_distances(e, below))
+        return BP_OK;
+    uint64_t height = e->to[0] + e->from[0];
+    if (height > s->capacity) {
+        s->least_rejected = height < s->least_rejected ? height : s->least_rejected;
+        return BP_OK;
+    }
+    uint64_t *made, rank = 0;
+    BP_TRY(layer_room(&s->next, &made));
+    uint32_t side = e->kept_count + 1;
+    for (uint32_t i = 0; i < side; i++) {
+        uint32_t x = i == 0 ? 0 : e->kept[i - 1];
+        for (uint32_t j = 0; j < side; j++) {
+            uint32_t y = j == 0 ? 0 : e->kept[j - 1];
+            made[i * side + j] = i == j ? 0 : distance(e, x, y);
+        }
+    }
+    for (uint32_t i = 1; i < side; i++)
+        rank += made[i] + made[i * side];
+    BP_TRY(layer_add(&s->next, rank, (bp_origin){e->state, below}, s->work));
+    if (s->next.count < CROWD * s->most_states)
+        return BP_OK;
+    s->truncated = true;
+    return layer_truncate(&s->next, s->most_states);
+}
+
+/* Whether a neighbour among the first `decided` that was put above must itself lie below row `a`. */
+static bool must_be_above(const entrance *e, uint32_t decided, uint32_t below, uint32_t a)
+{
+    for (uint32_t k = 0; k < decided; k++) {
+        uint32_t b = e->neighbours[k];
+        if (!(below >> (b - 1) & 1) && e->before[b * e->side + a] != 0)
+            return true;
+    }
+    return false;
+}
+
+/* Every way to put the new item below or above its neighbours; those from `decided` on are open. */
+static bp_status enter_everywhere(sweep *s, entrance *e, uint32_t decided, uint32_t below)
+{
+    if (decided == e->neighbour_count)
+        return sweep_enter(s, e, below);
+    uint32_t a = e->neighbours[decided], bit = UINT32_C(1) << (a - 1);
+    if (!must_be_above(e, decided, below, a))
+        BP_TRY(enter_everywhere(s, e, decided + 1, below | bit));
+    if (!(e->forced_below & bit))
+        BP_TRY(enter_everywhere(s, e, decided + 1, below));
+    return BP_OK;
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------------------------------ */
+
+static void collect_neighbours(const sweep *s, const step *now, entrance *e)
+{
+    const bp_lists *neighbours = &s->p->neighbours;
+    e->neighbour_count = 0;
+    for (uint32_t row = 1; row <= now->width; row++) {
+        const uint32_t *first = neighbours->entries + neighbours->first[now->item];
+        const uint32_t *end = neighbours->entries + neighbours->first[now->item + 1];
+        while (first < end && *first != now->frontier[row - 1])
+            first++;
+        if (first < end)
+            e->neighbours[e->neighbour_count++] = row;
+    }
+}
+
+/* By how far they lie above the floor in this state: what must lie above another comes after it. */
+static void sort_neighbours(entrance *e)
+{
+    for (uint32_t k = 1; k < e->neighbour_count; k++) {
+        uint32_t row = e->neighbours[k], at = k;
+        for (; at > 0 && e->before[e->neighbours[at - 1]] > e->before[row]; at--)
+            e->neighbours[at] = e->neighbours[at - 1];
+        e->neighbours[at] = row;
+    }
+}
+
+static bp_status take_step(sweep *s, uint32_t at)
+{
+    step *now = &s->steps[at];
+    entrance e = {.side = now->width + 1, .size = s->p->sizes[now->item]};
+    for (uint32_t row = 1; row <= now->width; row++) {
+        e.sizes[row] = s->p->sizes[now->frontier[row - 1]];
+        if (s->order->last[now->frontier[row - 1]] > at)
+            e.kept[e.kept_count++] = row;
+        if (now->frontier[row - 1] == now->twin)
+            e.forced_below |= UINT32_C(1) << (row - 1);
+    }
+    if (s->order->last[now->item] > at)
+        e.kept[e.kept_count++] = e.side;
+    collect_neighbours(s, now, &e);
+    /* Upside down is as good, so the first conflict of all is oriented at will. Not where there are twins: these are put in order by
+     * what they are called, and turned over they would have to change places. */
+    if (!s->oriented && e.neighbour_count > 0) {
+        e.forced_below |= UINT32_C(1) << (e.neighbours[0] - 1);
+        s->oriented = true;
+    }
+    layer_clear(&s->next, e.kept_count + 1);
+    for (uint32_t i = 0; i < s->now.count && !bp_work_is_over(s->work); i++) {
+        e.before = s->now.cells + (size_t)e.side * e.side * i;
+        e.state = i;
+        sort_neighbours(&e);
+        BP_TRY(enter_everywhere(s, &e, 0, 0));
+    }
+    s->truncated = s->truncated || s->next.count > s->most_states;
+    BP_TRY(layer_truncate(&s->next, s->most_states));
+    void *memory;
+    BP_TRY(bp_new_array(s->next.count, sizeof *now->origins, &memory));
+    now->origins = memory;
+    if (s->next.count > 0)
+        memcpy(now->origins, s->next.origins, s->next.count * sizeof *now->origins);
+    bp_layer before = s->now;
+    s->now = s->next;
+    s->next = before;
+    return BP_OK;
+}
+
+static bp_status sweep_items(sweep *s)
+{
+    uint64_t *first;
+    layer_clear(&s->now, 1);
+    BP_TRY(layer_room(&s->now, &first));
+    *first = 0;
+    BP_TRY(layer_add(&s->now, 0, (bp_origin){0, 0}, s->work));
+    for (uint32_t at = 0; at < s->p->count && s->now.count > 0 && !bp_work_is_over(s->work); at++)
+        BP_TRY(take_step(s, at));
+    return BP_OK;
+}
+
+/* ---- from orders to offsets ------------------------------------------------------------------------------------------ */
+
+/* An oriented conflict: `high` lies above `low`. */
+typedef struct arc {
+    uint32_t low, high;
+} arc;
+
+typedef struct orientation {
+    arc *arcs;
+    size_t count, capacity;
+    uint32_t *waits_for; /* by item: how many below it have no offset yet */
+    uint32_t *first;     /* by item: its first arc as the low one, after sorting */
+    uint32_t *ready;     /* items whose offsets are final, in the order in which they became so */
+} orientation;
+
+/* Goes back from the state that is left at the end. */
+static bp_status orient(const sweep *s, orientation *o)
+{
+    entrance e;
+    uint32_t state = 0;
+    for (uint32_t at = s->p->count; at-- > 0;) {
+        const step *now = &s->steps[at];
+        bp_origin origin = now->origins[state];
+        state = origin.parent;
+        collect_neighbours(s, now, &e);
+        for (uint32_t k = 0; k < e.neighbour_count; k++) {
+            uint32_t row = e.neighbours[k], other = now->frontier[row - 1];
+            bool below = origin.below >> (row - 1) & 1;
+            BP_TRY(bp_grow_array((void **)&o->arcs, &o->capacity, o->count, sizeof *o->arcs));
+            o->arcs[o->count++] = below ? (arc){other, now->item} : (arc){now->item, other};
+        }
+    }
+    return BP_OK;
+}
+
+static int by_low(const void *left, const void *right)
+{
+    const arc *a = left, *b = right;
+    if (a->low != b->low)
+        return a->low < b->low ? -1 : 1;
+    return (a->high > b->high) - (a->high < b->high);
+}
+
+/* Every item as low as those below it allow. */
+static void stack_up(const bp_problem *p, orientation *o, uint64_t *offsets)
+{
+    if (o->count > 0)
+        qsort(o->arcs, o->count, sizeof *o->arcs, by_low);
+    for (size_t i = 0; i < o->count; i++) {
+        o->waits_for[o->arcs[i].high]++;
+        o->first[o->arcs[i].low + 1]++;
+    }
+    uint32_t ready = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        o->first[i + 1] += o->first[i];
+        offsets[i] = 0;
+        if (o->waits_for[i] == 0)
+            o->ready[ready++] = i;
+    }
+    for (uint32_t r = 0; r < ready; r++) {
+        uint32_t low = o->ready[r];
+        for (uint32_t i = o->first[low]; o->arcs != NULL && i < o->first[low + 1]; i++) {
+            uint32_t high = o->arcs[i].high;
+            offsets[high] = larger(offsets[high], offsets[low] + p->sizes[low]);
+            if (--o->waits_for[high] == 0)
+                o->ready[ready++] = high;
+        }
+    }
+}
+
+static bp_status sweep_lay_out(const sweep *s, uint64_t *offsets)
+{
+    orientation o = {0};
+    void *memory = NULL;
+    bp_status status = bp_new_array(3 * (size_t)s->p->count + 1, sizeof(uint32_t), &memory);
+    if (status == BP_OK) {
+        o.waits_for = memory;
+        o.ready = o.waits_for + s->p->count;
+        o.first = o.ready + s->p->count;
+        status = orient(s, &o);
+    }
+    if (status == BP_OK)
+        stack_up(s->p, &o, offsets);
+    free(o.arcs);
+    free(memory);
+    return status;
+}
+
+bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t capacity, size_t most_states,
+                   bp_work *work, uint64_t *offsets, bp_sweep_result *result)
+{
+    *result = (bp_sweep_result){0};
+    if (order->width > BP_SWEEP_WIDTH)
+        return BP_OK;
+    sweep s = {.p = problem,
+               .order = order,
+               .capacity = capacity,
+               .least_rejected = UINT64_MAX,
+               .most_states = most_states,
+               .work = work};
+    void *memory;
+    BP_TRY(bp_new_array(problem->count, sizeof *s.steps, &memory));
+    s.steps = memory;
+    prepare_steps(&s);
+    bp_status status = sweep_items(&s);
+    if (status == BP_OK && !bp_work_is_over(work)) {
+        result->found = s.now.count > 0;
+        result->impossible = !result->found && !s.truncated;
+        result->proven = result->impossible ? s.least_rejected : 0;
+        if (result->found)
+            status = sweep_lay_out(&s, offsets);
+    }
+    for (uint32_t at = 0; at < problem->count; at++)
+        free(s.steps[at].origins);
+    free(s.steps);
+    layer_finish(&s.now);
+    layer_finish(&s.next);
+    return status;
+}

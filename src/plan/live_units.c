@@ -1,0 +1,343 @@
+#include "plan/live_units.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "schedule/overlaps.h"
+
+/* ---- from spans to units ------------------------------------------------------------------------------------------ */
+
+static int live_units_by_begin(const void *a, const void *b)
+{
+    const bp_interval *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Sorts and merges the newest unit's intervals, which are the last `count` of `*used`. */
+static void live_units_merge_intervals(bp_interval *intervals, uint32_t first, uint32_t *used)
+{
+    uint32_t count = *used - first, kept = 0;
+    bp_interval *mine = intervals + first;
+    if (count > 1)
+        qsort(mine, count, sizeof *mine, live_units_by_begin);
+    for (uint32_t i = 0; i < count; i++) {
+        if (kept > 0 && mine[i].begin <= mine[kept - 1].end)
+            mine[kept - 1].end = mine[i].end > mine[kept - 1].end ? mine[i].end : mine[kept - 1].end;
+        else
+            mine[kept++] = mine[i];
+    }
+    *used = first + kept;
+}
+
+/* With the tails of overlap windows: copies are not shared where an acquire would wait. */
+static void live_units_collect(const bp_buckets *buckets, const bp_schedule *schedule, const bp_tail *tails,
+                               size_t tail_count, bp_live_units *t)
+{
+    uint32_t used = 0;
+    size_t span = 0, tail = 0;
+    for (size_t g = 0; g < buckets->group_count; g++) {
+        const bp_request_group *group = &buckets->groups[g];
+        uint32_t first = used;
+        for (; span < schedule->span_count && schedule->spans[span].first_request < group->first + group->count;
+             span++) {
+            const bp_span *s = &schedule->spans[span];
+            if (group->role != t->role || s->interval_count == 0)
+                continue;
+            memcpy(t->intervals + used, schedule->intervals + s->first_interval,
+                   s->interval_count * sizeof *t->intervals);
+            used += s->interval_count;
+        }
+        for (; tail < tail_count && tails[tail].request < group->first + group->count; tail++) {
+            if (group->role == t->role)
+                t->intervals[used++] = tails[tail].interval;
+        }
+        if (used == first)
+            continue;
+        live_units_merge_intervals(t->intervals, first, &used);
+        t->units[t->count++] = (bp_live_unit){group->unit, group->first, group->count, first, used - first};
+    }
+}
+
+bp_status bp_live_units_count_live(bp_live_units *t)
+{
+    void *memory;
+    BP_TRY(bp_new_array((size_t)t->step_count + 1, sizeof(int32_t), &memory));
+    int32_t *change = memory;
+    t->most_live = t->most_live_step = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        for (uint32_t k = 0; k < t->units[i].interval_count; k++) {
+            const bp_interval *interval = &t->intervals[t->units[i].first_interval + k];
+            change[interval->begin]++;
+            change[interval->end]--;
+        }
+    }
+    int32_t live = 0;
+    for (uint32_t step = 0; step < t->step_count; step++) {
+        live += change[step];
+        if (live > (int32_t)t->most_live) {
+            t->most_live = (uint32_t)live;
+            t->most_live_step = step;
+        }
+    }
+    free(change);
+    return BP_OK;
+}
+
+bp_status bp_live_units_init(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t role,
+                             bp_live_units *units)
+{
+    *units = (bp_live_units){.role = role, .step_count = (uint32_t)schedule->step_count};
+    void *memory;
+    bp_tail *tails = NULL;
+    size_t tail_count = 0;
+    bp_status status = bp_schedule_find_tails(schedule, &tails, &tail_count);
+    if (status == BP_OK)
+        status = bp_new_array(buckets->group_count, sizeof *units->units, &memory);
+    if (status == BP_OK) {
+        units->units = memory;
+        status = bp_new_array(schedule->interval_count + tail_count, sizeof *units->intervals, &memory);
+    }
+    if (status == BP_OK) {
+        units->intervals = memory;
+        live_units_collect(buckets, schedule, tails, tail_count, units);
+        status = bp_live_units_count_live(units);
+    }
+    free(tails);
+    if (status != BP_OK)
+        bp_live_units_finish(units);
+    return status;
+}
+
+void bp_live_units_finish(bp_live_units *units)
+{
+    free(units->units);
+    free(units->intervals);
+    *units = (bp_live_units){0};
+}
+
+/* ---- copies: colouring the units that are live at once ------------------------------------------------------------ */
+
+/* Places that the exact search may try: work, not seconds, so that every rank finds the same. */
+#define SEARCH_TRIALS (1u << 24)
+
+/* Which steps of each copy are taken: a bitmap of the schedule's steps for every copy in use. */
+typedef struct occupancy {
+    const bp_live_units *units;
+    uint64_t **taken; /* by copy */
+    uint32_t copies, capacity;
+    size_t words;
+    uint32_t *copy_of_unit;
+    uint32_t *in_use; /* of the search, by depth: copies that the units before it use */
+    uint64_t trials_left;
+} occupancy;
+
+/* The bits of [begin, end) in word `w` of a bitmap. */
+static uint64_t word_mask(uint32_t begin, uint32_t end, size_t w)
+{
+    uint64_t low = w * 64 >= begin ? 0 : begin - w * 64;
+    uint64_t high = (w + 1) * 64 <= end ? 64 : end - w * 64;
+    return (high == 64 ? ~0ull : (1ull << high) - 1) & (~0ull << low);
+}
+
+/* Takes the unit's steps in a copy; false, and nothing taken, when another unit has one of them. */
+static bool live_units_take(occupancy *o, const bp_live_unit *unit, uint32_t copy)
+{
+    const bp_interval *intervals = o->units->intervals + unit->first_interval;
+    for (uint32_t i = 0; i < unit->interval_count; i++) {
+        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++) {
+            if (o->taken[copy][w] & word_mask(intervals[i].begin, intervals[i].end, w))
+                return false;
+        }
+    }
+    for (uint32_t i = 0; i < unit->interval_count; i++) {
+        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++)
+            o->taken[copy][w] |= word_mask(intervals[i].begin, intervals[i].end, w);
+    }
+    return true;
+}
+
+static void live_units_give_back(occupancy *o, const bp_live_unit *unit, uint32_t copy)
+{
+    const bp_interval *intervals = o->units->intervals + unit->first_interval;
+    for (uint32_t i = 0; i < unit->interval_count; i++) {
+        for (size_t w = intervals[i].begin / 64; w * 64 < intervals[i].end; w++)
+            o->taken[copy][w] &= ~word_mask(intervals[i].begin, intervals[i].end, w);
+    }
+}
+
+static bp_status add_copy(occupancy *o)
+{
+    size_t capacity = o->capacity;
+    BP_TRY(bp_grow_array((void **)&o->taken, &capacity, o->copies, sizeof *o->taken));
+    o->capacity = (uint32_t)capacity;
+    void *memory;
+    BP_TRY(bp_new_array(o->words, sizeof **o->taken, &memory));
+    o->taken[o->copies++] = memory;
+    return BP_OK;
+}
+
+static bp_status assign_greedily(occupancy *o)
+{
+    for (size_t t = 0; t < o->units->count; t++) {
+        uint32_t copy = 0;
+        while (copy < o->copies && !live_units_take(o, &o->units->units[t], copy))
+            copy++;
+        if (copy == o->copies) {
+            BP_TRY(add_copy(o));
+            live_units_take(o, &o->units->units[t], copy);
+        }
+        o->copy_of_unit[t] = copy;
+    }
+    return BP_OK;
+}
+
+/* Depth-first over the units in order, with at most one copy that is new at each. The units assigned so far are the
+ * stack. Returns whether all found a place; trials_left 0 says that the search gave up. */
+static bool assign_exactly(occupancy *o, uint32_t copies)
+{
+    const bp_live_unit *units = o->units->units;
+    size_t count = o->units->count, depth = 0;
+    uint32_t *copy_of = o->copy_of_unit;
+    uint32_t next = 0; /* the copy to try for the unit at `depth` */
+    for (uint32_t copy = 0; copy < o->copies; copy++)
+        memset(o->taken[copy], 0, o->words * sizeof **o->taken);
+    while (depth < count && o->trials_left > 0) {
+        uint32_t most = o->in_use[depth] + 1 < copies ? o->in_use[depth] + 1 : copies;
+        while (next < most && o->trials_left > 0 && !live_units_take(o, &units[depth], next)) {
+            next++;
+            o->trials_left--;
+        }
+        if (o->trials_left == 0)
+            return false;
+        o->trials_left--;
+        if (next < most) {
+            copy_of[depth] = next;
+            o->in_use[depth + 1] = next + 1 > o->in_use[depth] ? next + 1 : o->in_use[depth];
+            depth++;
+            next = 0;
+        } else if (depth == 0) {
+            return false;
+        } else {
+            depth--;
+            live_units_give_back(o, &units[depth], copy_of[depth]);
+            next = copy_of[depth] + 1;
+        }
+    }
+    return depth == count;
+}
+
+/* Intervals in order of begin, for a walk through the step. */
+typedef struct begin {
+    uint32_t step, end, unit;
+} begin;
+
+static int by_step(const void *a, const void *b)
+{
+    const begin *x = a, *y = b;
+    return x->step < y->step ? -1 : x->step > y->step;
+}
+
+/* Tenants that come and go in the order in which they stand take turns: the first of `copies` again after the last. Finds out
+ * whether that works, which it does for units that run once each, at any depth of prefetch. */
+static bp_status take_turns(const bp_live_units *units, uint32_t copies, uint32_t *copy_of_unit, bool *works)
+{
+    size_t count = 0;
+    for (size_t t = 0; t < units->count; t++)
+        count += units->units[t].interval_count;
+    void *memory, *ends_memory;
+    BP_TRY(bp_new_array(count, sizeof(begin), &memory));
+    bp_status status = bp_new_array(copies, sizeof(uint32_t), &ends_memory);
+    if (status != BP_OK) {
+        free(memory);
+        return status;
+    }
+    begin *begins = memory;
+    uint32_t *free_from = ends_memory;
+    size_t filled = 0;
+    for (uint32_t t = 0; t < units->count; t++) {
+        copy_of_unit[t] = t % copies;
+        for (uint32_t k = 0; k < units->units[t].interval_count; k++) {
+            const bp_interval *interval = &units->intervals[units->units[t].first_interval + k];
+            begins[filled++] = (begin){interval->begin, interval->end, t};
+        }
+    }
+    qsort(begins, count, sizeof *begins, by_step);
+    *works = true;
+    for (size_t i = 0; i < count && *works; i++) {
+        uint32_t copy = copy_of_unit[begins[i].unit];
+        *works = free_from[copy] <= begins[i].step;
+        free_from[copy] = begins[i].end;
+    }
+    free(begins);
+    free(free_from);
+    return BP_OK;
+}
+
+/* Where tens of thousands are live at once, a search takes too long. */
+static bool too_many_to_search(const bp_live_units *units)
+{
+    return (uint64_t)units->count * units->most_live > (1u << 26);
+}
+
+static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
+{
+    uint32_t asked = *copies, fewest = o->units->most_live, count = (uint32_t)o->units->count;
+    bool works;
+    *proven = true;
+    if (asked != 0 && asked < fewest) {
+        *copies = 0;
+        return BP_OK;
+    }
+    BP_TRY(take_turns(o->units, fewest, o->copy_of_unit, &works));
+    if (works) {
+        *copies = asked != 0 ? asked : fewest;
+        return BP_OK;
+    }
+    if (too_many_to_search(o->units)) { /* one copy each */
+        for (uint32_t t = 0; t < count; t++)
+            o->copy_of_unit[t] = t;
+        *proven = false;
+        *copies = asked == 0 ? count : asked >= count ? asked : 0;
+        return BP_OK;
+    }
+    BP_TRY(assign_greedily(o));
+    uint32_t greedy = o->copies;
+    if (greedy <= (asked != 0 ? asked : fewest)) {
+        *copies = asked != 0 ? asked : greedy;
+        return BP_OK;
+    }
+    void *memory;
+    BP_TRY(bp_new_array((size_t)count + 1, sizeof *o->in_use, &memory));
+    o->in_use = memory;
+    o->trials_left = SEARCH_TRIALS;
+    for (uint32_t tried = asked != 0 ? asked : fewest; tried < greedy; tried++) {
+        if (assign_exactly(o, tried)) {
+            *copies = tried;
+            return BP_OK;
+        }
+        *proven = o->trials_left > 0;
+        if (asked != 0) {
+            *copies = 0;
+            return BP_OK;
+        }
+        if (!*proven)
+            break;
+    }
+    for (uint32_t copy = 0; copy < o->copies; copy++)
+        memset(o->taken[copy], 0, o->words * sizeof **o->taken);
+    *copies = greedy;
+    return assign_greedily(o);
+}
+
+bp_status bp_live_units_assign_copies(const bp_live_units *units, uint32_t *copies, uint32_t *copy_of_unit,
+                                      bool *proven)
+{
+    occupancy o = {.units = units, .words = (size_t)units->step_count / 64 + 1, .copy_of_unit = copy_of_unit};
+    bp_status status = search(&o, copies, proven);
+    for (uint32_t i = 0; i < o.copies; i++)
+        free(o.taken[i]);
+    free(o.taken);
+    free(o.in_use);
+    return status;
+}

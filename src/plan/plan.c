@@ -1,0 +1,255 @@
+/* Plans as objects: their contents, finding a request, names and options, fingerprints. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/sha256.h"
+#include "model/buckets.h"
+
+bp_status bp_plan_new(bp_plan **plan)
+{
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof **plan, &memory));
+    *plan = memory;
+    (*plan)->info.model = "";
+    (*plan)->info.infeasible_because = "";
+    return BP_OK;
+}
+
+void bp_plan_destroy(bp_plan **plan)
+{
+    if (plan == NULL || *plan == NULL)
+        return;
+    bp_plan *p = *plan;
+    bp_strings_finish(&p->strings);
+    free(p->requests);
+    free(p->slabs);
+    free(p->classes);
+    free(p->roles);
+    free(p->ranges);
+    free(p->buffers);
+    free(p->witnesses);
+    free(p->options);
+    free(p->table);
+    free(p);
+    *plan = NULL;
+}
+
+void bp_plan_publish(bp_plan *plan)
+{
+    bp_plan_info *info = &plan->info;
+    for (size_t i = 0; i < plan->role_count; i++) {
+        bp_plan_role *role = &plan->roles[i];
+        role->buffers = role->buffer_count > 0 ? plan->buffers + plan->ranges[i].first_buffer : NULL;
+        role->witnesses = role->witness_count > 0 ? plan->witnesses + plan->ranges[i].first_witness : NULL;
+    }
+    info->requests = plan->requests;
+    info->request_count = plan->request_count;
+    info->slabs = plan->slabs;
+    info->slab_count = plan->slab_count;
+    info->classes = plan->classes;
+    info->class_count = plan->class_count;
+    info->roles = plan->roles;
+    info->role_count = plan->role_count;
+    info->options = plan->options;
+    info->option_count = plan->option_count;
+}
+
+const bp_plan_info *bp_plan_get_info(const bp_plan *plan)
+{
+    return plan != NULL ? &plan->info : NULL;
+}
+
+/* ---- finding a request ---------------------------------------------------------------------------------------------- */
+
+const char *bp_plan_describe(const bp_plan_request *request, char text[BP_PLAN_REQUEST_BYTES])
+{
+    char label[24];
+    snprintf(text, BP_PLAN_REQUEST_BYTES, "%s of %.80s, %.60s", bp_role_name((bp_role)request->role), request->unit,
+             bp_bucket_label(request->bucket, request->ordinal, label));
+    return text;
+}
+
+/* FNV-1a of the name, then ordinal and role. */
+uint64_t bp_plan_key(const char *unit, uint32_t ordinal, uint32_t role)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *unit != '\0'; unit++)
+        hash = (hash ^ (uint8_t)*unit) * 0x100000001b3u;
+    hash = (hash ^ ordinal) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ hash >> 29 ^ role) * 0xbf58476d1ce4e5b9u;
+    return hash ^ hash >> 32;
+}
+
+/* The request's place in the table, or the empty one where it would be. */
+static size_t find_place(const bp_plan *plan, const char *unit, uint32_t ordinal, uint32_t role)
+{
+    size_t at = bp_plan_key(unit, ordinal, role) & (plan->table_size - 1);
+    for (; plan->table[at] != 0; at = (at + 1) & (plan->table_size - 1)) {
+        const bp_plan_request *r = &plan->requests[plan->table[at] - 1];
+        if (r->ordinal == ordinal && r->role == role && strcmp(r->unit, unit) == 0)
+            break;
+    }
+    return at;
+}
+
+bp_status bp_plan_make_table(bp_plan *plan)
+{
+    void *memory;
+    plan->table_size = 16;
+    while (plan->table_size < 2 * plan->request_count)
+        plan->table_size *= 2;
+    BP_TRY(bp_new_array(plan->table_size, sizeof *plan->table, &memory));
+    plan->table = memory;
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        size_t at = find_place(plan, r->unit, r->ordinal, r->role);
+        char text[BP_PLAN_REQUEST_BYTES];
+        if (plan->table[at] != 0)
+            return bp_fail(BP_ERR_MISMATCH, "request %zu (%s) occurs twice", i, bp_plan_describe(r, text));
+        plan->table[at] = (uint32_t)i + 1;
+    }
+    return BP_OK;
+}
+
+static bp_status fail_find(const bp_plan *plan, const bp_plan_request *wanted, const char *what)
+{
+    char text[BP_PLAN_REQUEST_BYTES];
+    return bp_fail(BP_ERR_MISMATCH, "plan of %.60s: %s %s", plan->info.model[0] != '\0' ? plan->info.model : "a model",
+                   bp_plan_describe(wanted, text), what);
+}
+
+bp_status bp_plan_find(const bp_plan *plan, const char *unit, uint32_t ordinal, bp_role role, bp_dtype dtype,
+                       uint64_t bytes, uint32_t *id)
+{
+    if (plan == NULL || unit == NULL || id == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_find: needs a plan, a unit and a place for the id");
+    const bp_plan_request wanted = {.unit = unit, .ordinal = ordinal, .role = (uint32_t)role};
+    size_t at = find_place(plan, unit, ordinal, (uint32_t)role);
+    if (plan->table[at] == 0)
+        return fail_find(plan, &wanted,
+                         "is not in the plan: another model, other bucketing, or no such role (frozen buckets have no "
+                         "gradients)");
+    const bp_plan_request *found = &plan->requests[plan->table[at] - 1];
+    char what[160];
+    if (dtype != BP_DTYPE_NONE && bp_dtype_storage(dtype) != found->dtype) {
+        snprintf(what, sizeof what, "has dtype %s in the plan, not %s", bp_dtype_name(found->dtype),
+                 bp_dtype_name(dtype));
+        return fail_find(plan, found, what);
+    }
+    if (bytes != BP_BYTES_ANY && bytes != found->bytes) {
+        snprintf(what, sizeof what, "has %llu bytes in the plan, not %llu", (unsigned long long)found->bytes,
+                 (unsigned long long)bytes);
+        return fail_find(plan, found, what);
+    }
+    if (found->placement == BP_PLACE_NONE && found->bytes > 0)
+        return fail_find(plan, found,
+                         plan->info.feasible ? "has no memory: the plan's schedule never uses it"
+                                             : "has no memory: the plan is infeasible");
+    *id = plan->table[at] - 1;
+    return BP_OK;
+}
+
+/* ---- names and options ---------------------------------------------------------------------------------------------- */
+
+bp_status bp_plan_set_group(bp_plan *plan, size_t slab, const char *group)
+{
+    if (plan == NULL || group == NULL || *group == '\0')
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_set_group: needs a plan and a name");
+    if (slab >= plan->slab_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "release group \"%.40s\": slab %zu does not exist, the plan has %zu",
+                       group, slab, plan->slab_count);
+    return bp_strings_add(&plan->strings, group, &plan->slabs[slab].group);
+}
+
+bp_status bp_plan_set_model(bp_plan *plan, const char *name)
+{
+    if (plan == NULL || name == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_set_model: needs a plan and a name");
+    return bp_strings_add(&plan->strings, name, &plan->info.model);
+}
+
+bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *value)
+{
+    if (plan == NULL || key == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_set_option: needs a plan and a key");
+    size_t i = 0;
+    while (i < plan->option_count && strcmp(plan->options[i].key, key) != 0)
+        i++;
+    if (value == NULL) {
+        if (i < plan->option_count)
+            memmove(plan->options + i, plan->options + i + 1, (--plan->option_count - i) * sizeof *plan->options);
+        bp_plan_publish(plan);
+        return BP_OK;
+    }
+    bp_plan_option option = {0};
+    BP_TRY(bp_strings_add(&plan->strings, value, &option.value));
+    if (i < plan->option_count) {
+        plan->options[i].value = option.value;
+        return BP_OK;
+    }
+    BP_TRY(bp_strings_add(&plan->strings, key, &option.key));
+    BP_TRY(bp_grow_array((void **)&plan->options, &plan->option_capacity, i, sizeof *plan->options));
+    plan->options[plan->option_count++] = option;
+    bp_plan_publish(plan);
+    return BP_OK;
+}
+
+/* ---- fingerprints ------------------------------------------------------------------------------------------------ */
+
+/* SHA-256 over a plan's slabs, requests and classes. The bytes that are hashed are described in docs/formats.md. */
+
+/* All integers are little-endian, so that plans agree between machines. */
+static void hash_number(bp_sha256 *sha, uint64_t value)
+{
+    uint8_t bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(value >> (8 * i));
+    bp_sha256_update(sha, bytes, sizeof bytes);
+}
+
+/* Texts with their terminator, so that neighbouring texts cannot be shifted against each other. */
+static void hash_text(bp_sha256 *sha, const char *text)
+{
+    bp_sha256_update(sha, text, strlen(text) + 1);
+}
+
+bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS])
+{
+    if (plan == NULL || fingerprint == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_fingerprint: needs a plan and a place for 65 characters");
+    bp_sha256 sha;
+    bp_sha256_init(&sha);
+    hash_text(&sha, "bucketpool.plan/1");
+    hash_number(&sha, plan->info.alignment);
+    hash_number(&sha, plan->slab_count);
+    for (size_t i = 0; i < plan->slab_count; i++) {
+        hash_text(&sha, plan->slabs[i].group);
+        hash_number(&sha, plan->slabs[i].bytes);
+    }
+    hash_number(&sha, plan->request_count);
+    for (size_t i = 0; i < plan->request_count; i++) {
+        const bp_plan_request *r = &plan->requests[i];
+        char text[24];
+        hash_text(&sha, r->unit);
+        hash_text(&sha, bp_bucket_label(r->bucket, r->ordinal, text));
+        const uint64_t numbers[] = {r->ordinal, r->role,   r->dtype, r->placement,
+                                    r->slab,    r->offset, r->bytes, r->used_bytes};
+        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+            hash_number(&sha, numbers[k]);
+    }
+    hash_number(&sha, plan->class_count);
+    for (size_t i = 0; i < plan->class_count; i++) {
+        const bp_plan_class *c = &plan->classes[i];
+        const uint64_t numbers[] = {c->slab, c->dtype, c->copies, c->offset, c->stride, c->bytes};
+        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+            hash_number(&sha, numbers[k]);
+    }
+    uint8_t digest[32];
+    bp_sha256_finish(&sha, digest);
+    for (int i = 0; i < 32; i++)
+        snprintf(fingerprint + 2 * i, 3, "%02x", digest[i]);
+    return BP_OK;
+}

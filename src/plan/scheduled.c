@@ -1,0 +1,217 @@
+#include "plan/scheduled.h"
+
+#include <stdlib.h>
+
+#include "core/arith.h"
+#include "core/fail.h"
+#include "plan/bound.h"
+
+#define NO_ITEM UINT32_MAX
+#define DEFAULT_WORK (UINT64_C(1) << 28) /* under a second */
+
+typedef struct placing {
+    const bp_buckets *buckets;
+    const bp_schedule *schedule;
+    const bp_plan_config *config;
+    uint32_t roles;
+    bp_scheduled_pool *pool;
+    bp_packing *packing; /* item i is pool->requests[i] */
+    uint32_t *item_of;   /* by request */
+    uint64_t *known;     /* by item: max-pool's offsets */
+} placing;
+
+static bool is_in(const placing *p, uint32_t request)
+{
+    const bp_request *r = &p->buckets->requests[request];
+    return (p->roles & BP_ROLE_BIT(r->role)) != 0 && r->bytes > 0;
+}
+
+static bp_status scheduled_pool_add_items(placing *p)
+{
+    const bp_schedule *s = p->schedule;
+    for (size_t i = 0; i < s->span_count; i++) {
+        const bp_span *span = &s->spans[i];
+        for (uint32_t r = span->first_request; r < span->first_request + span->request_count; r++) {
+            p->item_of[r] = NO_ITEM;
+            if (span->interval_count == 0 || !is_in(p, r))
+                continue;
+            uint64_t bytes;
+            size_t item;
+            if (!bp_round_up_u64(p->buckets->requests[r].bytes, p->config->alignment, &bytes))
+                return bp_fail(BP_ERR_OVERFLOW, "%llu bytes in units of %llu do not fit 64 bits",
+                               (unsigned long long)p->buckets->requests[r].bytes,
+                               (unsigned long long)p->config->alignment);
+            BP_TRY(bp_packing_add_item(p->packing, bytes, &item));
+            p->item_of[r] = (uint32_t)item;
+            p->pool->requests[p->pool->count++] = r;
+            for (uint32_t k = 0; k < span->interval_count; k++) {
+                const bp_interval *interval = &s->intervals[span->first_interval + k];
+                BP_TRY(bp_packing_add_interval(p->packing, item, interval->begin, interval->end));
+            }
+        }
+    }
+    for (size_t i = 0; i < s->overlap_count; i++) {
+        uint32_t one = p->item_of[s->overlaps[i].earlier], other = p->item_of[s->overlaps[i].later];
+        if (one != NO_ITEM && other != NO_ITEM)
+            BP_TRY(bp_packing_add_conflict(p->packing, one, other));
+    }
+    return BP_OK;
+}
+
+/* ---- max-pool's layout -------------------------------------------------------------------------------------------------- */
+
+static bp_status know_layout(placing *p, const bp_role_layout *layout, bool *fits)
+{
+    void *memory;
+    BP_TRY(bp_new_array(layout->class_count, sizeof(uint64_t), &memory));
+    uint64_t *offsets = memory, stride = 0, whole;
+    *fits = true;
+    for (size_t c = 0; c < layout->class_count; c++) {
+        offsets[c] = stride;
+        *fits = *fits && bp_add_u64(stride, layout->classes[c].bytes, &stride);
+    }
+    *fits = *fits && bp_mul_u64(stride, layout->copies, &whole);
+    for (size_t i = 0; *fits && i < p->pool->count; i++) {
+        const bp_place *place = &layout->places[p->pool->requests[i]];
+        p->known[i] = offsets[place->class_index] + place->copy * stride;
+    }
+    free(offsets);
+    return BP_OK;
+}
+
+/* The layout of policy max of one role. False in `found`: it has none, or it overflows, or it is no placement here. */
+static bp_status know_max_pool(placing *p, bool *found)
+{
+    bp_plan_config config = *p->config;
+    config.copies = 0;
+    void *places;
+    BP_TRY(bp_new_array(p->buckets->request_count, sizeof(bp_place), &places));
+    bp_live_units units = {0};
+    bp_role_layout layout = {.places = places};
+    bp_policy_input input = {p->buckets, p->schedule, &config, &units};
+    bp_status status = bp_live_units_init(p->buckets, p->schedule, (uint32_t)__builtin_ctz(p->roles), &units);
+    if (status == BP_OK)
+        status = bp_policy_max(&input, &layout);
+    if (status == BP_OK)
+        status = know_layout(p, &layout, found);
+    *found = *found && layout.feasible;
+    bp_live_units_finish(&units);
+    free(layout.classes);
+    free(places);
+    BP_TRY(status);
+    if (!*found)
+        return BP_OK;
+    status = bp_packing_check(p->packing, p->known, UINT64_MAX);
+    *found = status == BP_OK;
+    return status == BP_ERR_MISMATCH ? BP_OK : status;
+}
+
+/* ---- the roles' own pools --------------------------------------------------------------------------------------------- */
+
+/* The offsets that the roles' requests have in pools of their own, one above the other: a joint pool takes no more. */
+static bp_status know_own_pools(placing *p, bool *found)
+{
+    uint64_t base = 0;
+    *found = true;
+    for (uint32_t role = 0; role < BP_ROLE_COUNT && *found; role++) {
+        if (!(p->roles & BP_ROLE_BIT(role)))
+            continue;
+        bp_scheduled_pool own;
+        BP_TRY(bp_scheduled_pool_init(p->buckets, p->schedule, p->config, BP_ROLE_BIT(role), &own));
+        for (size_t i = 0; i < own.count; i++)
+            p->known[p->item_of[own.requests[i]]] = base + own.offsets[i];
+        *found = bp_add_u64(base, own.result.bytes, &base);
+        bp_scheduled_pool_finish(&own);
+    }
+    return BP_OK;
+}
+
+/* ---- the pool ------------------------------------------------------------------------------------------------------------ */
+
+/* More conflicts than can be searched: the plan is what is known, or all requests side by side, and the bound what is live at once. */
+static bp_status keep_known(placing *p)
+{
+    bp_bound live;
+    uint64_t bytes = 0, side_by_side = 0;
+    BP_TRY(bp_bound_of(p->buckets, p->schedule, p->roles, p->config->alignment, NULL, NULL, &live));
+    for (size_t i = 0; i < p->pool->count; i++) {
+        uint64_t end = p->known[i] + bp_packing_get_info(p->packing)->sizes[i];
+        bytes = end > bytes ? end : bytes;
+        p->pool->offsets[i] = p->known[i];
+        if (!bp_add_u64(side_by_side, bp_packing_get_info(p->packing)->sizes[i], &side_by_side))
+            side_by_side = UINT64_MAX;
+    }
+    for (size_t i = 0, at = 0; side_by_side < bytes && i < p->pool->count; i++) {
+        p->pool->offsets[i] = at;
+        at += bp_packing_get_info(p->packing)->sizes[i];
+    }
+    bytes = side_by_side < bytes ? side_by_side : bytes;
+    p->pool->result.outcome = BP_PACK_PLACED;
+    p->pool->result.bytes = bytes;
+    p->pool->result.bound = p->pool->result.proven = live.bytes;
+    p->pool->result.optimal = bytes == live.bytes;
+    p->pool->result.method = "known";
+    return BP_OK;
+}
+
+static bp_status find_witness(placing *p)
+{
+    void *memory;
+    uint64_t bound;
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->witness, &memory));
+    p->pool->witness = memory;
+    BP_TRY(bp_packing_bound(p->packing, p->pool->witness, &p->pool->witness_count, &bound));
+    for (size_t i = 0; i < p->pool->witness_count; i++)
+        p->pool->witness[i] = p->pool->requests[p->pool->witness[i]];
+    return BP_OK;
+}
+
+static bp_status pack(placing *p)
+{
+    void *memory;
+    size_t requests = p->buckets->request_count;
+    BP_TRY(bp_new_array(requests, sizeof *p->pool->requests, &memory));
+    p->pool->requests = memory;
+    BP_TRY(bp_new_array(requests, sizeof *p->item_of, &memory));
+    p->item_of = memory;
+    BP_TRY(bp_packing_create(&p->packing));
+    BP_TRY(scheduled_pool_add_items(p));
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->pool->offsets, &memory));
+    p->pool->offsets = memory;
+    BP_TRY(bp_new_array(p->pool->count, sizeof *p->known, &memory));
+    p->known = memory;
+    bool known = false;
+    bool joint = (p->roles & (p->roles - 1)) != 0;
+    BP_TRY(joint ? know_own_pools(p, &known) : know_max_pool(p, &known));
+    bp_pack_config config;
+    BP_TRY(bp_pack_config_init(&config, sizeof config));
+    config.work = p->config->work != 0 ? p->config->work : DEFAULT_WORK;
+    config.known = known ? p->known : NULL;
+    bp_status status = bp_pack(p->packing, &config, p->pool->offsets, &p->pool->result);
+    if (status == BP_ERR_UNSUPPORTED && known)
+        return keep_known(p);
+    BP_TRY(status);
+    return find_witness(p);
+}
+
+bp_status bp_scheduled_pool_init(const bp_buckets *buckets, const bp_schedule *schedule, const bp_plan_config *config,
+                                 uint32_t roles, bp_scheduled_pool *pool)
+{
+    *pool = (bp_scheduled_pool){.result = {.size = sizeof pool->result}};
+    placing p = {.buckets = buckets, .schedule = schedule, .config = config, .roles = roles, .pool = pool};
+    bp_status status = pack(&p);
+    bp_packing_destroy(&p.packing);
+    free(p.item_of);
+    free(p.known);
+    if (status != BP_OK)
+        bp_scheduled_pool_finish(pool);
+    return status;
+}
+
+void bp_scheduled_pool_finish(bp_scheduled_pool *pool)
+{
+    free(pool->requests);
+    free(pool->offsets);
+    free(pool->witness);
+    *pool = (bp_scheduled_pool){0};
+}

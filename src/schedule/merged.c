@@ -1,0 +1,232 @@
+/* Schedules made of others: several of the same buckets one after the other, and a model's among several that share a pool. */
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "schedule/overlaps.h"
+#include "schedule/schedule.h"
+
+/* ---- one after the other --------------------------------------------------------------------------------------------- */
+
+/* One of the schedules, and how many of its spans have been merged. */
+typedef struct merged_part {
+    const bp_schedule *schedule;
+    uint32_t first_step;
+    size_t span;
+} merged_part;
+
+static bp_status fail_other_buckets(size_t index)
+{
+    return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                   "schedule %zu is of other buckets than schedule 0: its units have other requests", index);
+}
+
+static bp_status check_merged(const bp_schedule *const *schedules, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (schedules[i] == NULL)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_merged: schedule %zu is missing", i);
+        if (schedules[i]->request_count != schedules[0]->request_count)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "schedule %zu is of other buckets: it has %zu requests, schedule 0 has %zu", i,
+                           schedules[i]->request_count, schedules[0]->request_count);
+    }
+    return BP_OK;
+}
+
+static bp_status merge_steps(bp_schedule *merged, merged_part *parts, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const bp_schedule *s = parts[i].schedule;
+        parts[i].first_step = (uint32_t)merged->step_count;
+        for (size_t k = 0; k < s->step_count; k++)
+            BP_TRY(bp_schedule_add_step(merged, s->steps[k].phase, s->steps[k].unit, s->steps[k].forward_unit));
+    }
+    return BP_OK;
+}
+
+static bp_status merged_schedule_join_intervals(bp_schedule *merged, const merged_part *p, const bp_span *span)
+{
+    for (uint32_t i = 0; i < span->interval_count; i++) {
+        bp_use use = bp_schedule_use(p->schedule, span->first_interval + i);
+        use.begin += p->first_step;
+        use.end += p->first_step;
+        BP_TRY(bp_schedule_add_use(merged, &use));
+    }
+    return BP_OK;
+}
+
+static const bp_span *span_of(const merged_part *p)
+{
+    return &p->schedule->spans[p->span];
+}
+
+/* A unit and role begins here in this schedule. */
+static bool starts_group(const merged_part *p, uint32_t request)
+{
+    return span_of(p)->first_request == request && span_of(p)->starts_group;
+}
+
+/* Spans end wherever one of any schedule does. */
+static bp_status merge_spans(bp_schedule *merged, merged_part *parts, size_t count)
+{
+    for (uint32_t first = 0; first < merged->request_count;) {
+        uint32_t end = (uint32_t)merged->request_count;
+        for (size_t i = 0; i < count; i++) {
+            uint32_t span_end = span_of(&parts[i])->first_request + span_of(&parts[i])->request_count;
+            end = span_end < end ? span_end : end;
+            if (starts_group(&parts[i], first) != starts_group(&parts[0], first))
+                return fail_other_buckets(i);
+        }
+        BP_TRY(bp_schedule_add_span(merged, first, end - first, starts_group(&parts[0], first)));
+        for (size_t i = 0; i < count; i++) {
+            const bp_span *span = span_of(&parts[i]);
+            BP_TRY(merged_schedule_join_intervals(merged, &parts[i], span));
+            parts[i].span += span->first_request + span->request_count == end;
+        }
+        BP_TRY(bp_schedule_close_span(merged));
+        first = end;
+    }
+    return BP_OK;
+}
+
+static bp_status merge_windows(bp_schedule *merged, const merged_part *p)
+{
+    for (size_t i = 0; i < p->schedule->window_count; i++) {
+        bp_window window = p->schedule->windows[i];
+        window.step += p->first_step;
+        window.first_step += p->first_step;
+        window.end_step += p->first_step;
+        BP_TRY(bp_schedule_add_window(merged, &window));
+    }
+    return BP_OK;
+}
+
+static bp_status merge(bp_schedule *merged, merged_part *parts, size_t count)
+{
+    BP_TRY(merge_steps(merged, parts, count));
+    BP_TRY(merge_spans(merged, parts, count));
+    for (size_t i = 0; i < count; i++)
+        BP_TRY(merge_windows(merged, &parts[i]));
+    return bp_schedule_finish(merged);
+}
+
+bp_status bp_schedule_create_merged(const bp_schedule *const *schedules, size_t count, bp_schedule **schedule)
+{
+    if (schedules == NULL || count == 0 || schedule == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_merged: needs at least one schedule");
+    BP_TRY(check_merged(schedules, count));
+    merged_part *parts;
+    BP_TRY(bp_new_array(count, sizeof *parts, (void **)&parts));
+    for (size_t i = 0; i < count; i++)
+        parts[i].schedule = schedules[i];
+    bp_schedule *merged = NULL;
+    bp_status status = bp_schedule_new(schedules[0]->request_count, &merged);
+    if (status == BP_OK)
+        status = merge(merged, parts, count);
+    free(parts);
+    if (status != BP_OK) {
+        bp_schedule_destroy(&merged);
+        return status;
+    }
+    *schedule = merged;
+    return BP_OK;
+}
+
+/* ---- one among several ------------------------------------------------------------------------------------------------ */
+
+static bp_status check_embedded(const bp_schedule *schedule, const bp_buckets *buckets, size_t index)
+{
+    if (index >= buckets->part_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "part %zu does not exist: the buckets have %zu parts", index,
+                       buckets->part_count);
+    const bp_buckets_part *part = &buckets->parts[index];
+    if (schedule->request_count != part->request_count)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "the schedule is of %zu requests, part %zu of the buckets has %u",
+                       schedule->request_count, index, part->request_count);
+    for (size_t i = 0; i < schedule->step_count; i++) {
+        if (schedule->steps[i].unit >= (int32_t)part->unit_count)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "step %zu of the schedule runs unit %d, part %zu has %u", i,
+                           schedule->steps[i].unit, index, part->unit_count);
+    }
+    return BP_OK;
+}
+
+static bp_status embed_steps(bp_schedule *s, const bp_schedule *from, int32_t first_unit)
+{
+    for (size_t i = 0; i < from->step_count; i++) {
+        const bp_step *step = &from->steps[i];
+        BP_TRY(bp_schedule_add_step(s, step->phase, step->unit < 0 ? step->unit : step->unit + first_unit,
+                                    step->forward_unit < 0 ? step->forward_unit : step->forward_unit + first_unit));
+    }
+    return BP_OK;
+}
+
+/* Of the other parts only the state is live: it is still there when they run. */
+static bp_status embed_other(bp_schedule *s, const bp_request_group *group)
+{
+    BP_TRY(bp_schedule_add_span(s, group->first, group->count, true));
+    if ((BP_ROLES_STATE & BP_ROLE_BIT(group->role)) && s->step_count > 0) {
+        bp_interval_lanes lanes = bp_role_lanes(group->role);
+        bp_use use = {0, (uint32_t)s->step_count, lanes.acquire, lanes.release};
+        BP_TRY(bp_schedule_add_use(s, &use));
+    }
+    return bp_schedule_close_span(s);
+}
+
+static bp_status embed_spans(bp_schedule *s, const bp_schedule *from, uint32_t first_request)
+{
+    for (size_t i = 0; i < from->span_count; i++) {
+        const bp_span *span = &from->spans[i];
+        BP_TRY(bp_schedule_add_span(s, first_request + span->first_request, span->request_count, span->starts_group));
+        for (uint32_t k = 0; k < span->interval_count; k++) {
+            bp_use use = bp_schedule_use(from, span->first_interval + k);
+            BP_TRY(bp_schedule_add_use(s, &use));
+        }
+        BP_TRY(bp_schedule_close_span(s));
+    }
+    return BP_OK;
+}
+
+static bp_status embed_windows(bp_schedule *s, const bp_schedule *from, uint32_t first_request)
+{
+    for (size_t i = 0; i < from->window_count; i++) {
+        bp_window window = from->windows[i];
+        window.earlier += first_request;
+        window.later += first_request;
+        BP_TRY(bp_schedule_add_window(s, &window));
+    }
+    return BP_OK;
+}
+
+static bp_status embed(bp_schedule *s, const bp_schedule *from, const bp_buckets *buckets, const bp_buckets_part *part)
+{
+    BP_TRY(embed_steps(s, from, (int32_t)part->first_unit));
+    size_t g = 0;
+    for (; g < buckets->group_count && buckets->groups[g].first < part->first_request; g++)
+        BP_TRY(embed_other(s, &buckets->groups[g]));
+    BP_TRY(embed_spans(s, from, part->first_request));
+    for (; g < buckets->group_count; g++) {
+        if (buckets->groups[g].first >= part->first_request + part->request_count)
+            BP_TRY(embed_other(s, &buckets->groups[g]));
+    }
+    BP_TRY(embed_windows(s, from, part->first_request));
+    return bp_schedule_finish(s);
+}
+
+bp_status bp_schedule_create_embedded(const bp_schedule *schedule, const bp_buckets *buckets, size_t index,
+                                      bp_schedule **embedded)
+{
+    if (schedule == NULL || buckets == NULL || embedded == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "bp_schedule_create_embedded: needs a schedule and the buckets of several models");
+    BP_TRY(check_embedded(schedule, buckets, index));
+    bp_schedule *created;
+    BP_TRY(bp_schedule_new(buckets->request_count, &created));
+    bp_status status = embed(created, schedule, buckets, &buckets->parts[index]);
+    if (status != BP_OK) {
+        bp_schedule_destroy(&created);
+        return status;
+    }
+    *embedded = created;
+    return BP_OK;
+}

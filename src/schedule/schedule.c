@@ -1,0 +1,219 @@
+/* Schedules: building one from steps and spans, and what a finished one shows. */
+#include "schedule/schedule.h"
+
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "schedule/overlaps.h"
+
+bp_status bp_schedule_new(size_t request_count, bp_schedule **schedule)
+{
+    void *memory;
+    BP_TRY(bp_new_array(1, sizeof **schedule, &memory));
+    *schedule = memory;
+    (*schedule)->request_count = request_count;
+    return BP_OK;
+}
+
+void bp_schedule_destroy(bp_schedule **schedule)
+{
+    if (schedule == NULL || *schedule == NULL)
+        return;
+    free((*schedule)->steps);
+    free((*schedule)->spans);
+    free((*schedule)->uses);
+    free((*schedule)->intervals);
+    free((*schedule)->lanes);
+    free((*schedule)->windows);
+    free((*schedule)->requests);
+    free((*schedule)->overlaps);
+    free((*schedule)->events);
+    free(*schedule);
+    *schedule = NULL;
+}
+
+bp_interval_lanes bp_role_lanes(uint32_t role)
+{
+    switch (role) {
+    case BP_ROLE_PARAM:
+    case BP_ROLE_PARAM_TRANSPOSE: return (bp_interval_lanes){BP_LANE_GATHER, BP_LANE_COMPUTE};
+    case BP_ROLE_GRAD: return (bp_interval_lanes){BP_LANE_COMPUTE, BP_LANE_REDUCE};
+    case BP_ROLE_GRAD_COMM: return (bp_interval_lanes){BP_LANE_COMPUTE, BP_LANE_OUTER_REDUCE};
+    default: return (bp_interval_lanes){BP_LANE_COMPUTE, BP_LANE_COMPUTE};
+    }
+}
+
+/* ---- building ------------------------------------------------------------------------------------------------------ */
+
+bp_status bp_schedule_add_step(bp_schedule *s, bp_phase phase, int32_t unit, int32_t forward_unit)
+{
+    if (s->step_count >= INT32_MAX)
+        return bp_fail(BP_ERR_OVERFLOW, "the schedule has more than %d steps", INT32_MAX);
+    BP_TRY(bp_grow_array((void **)&s->steps, &s->step_capacity, s->step_count, sizeof *s->steps));
+    s->steps[s->step_count++] = (bp_step){phase, unit, forward_unit};
+    return BP_OK;
+}
+
+bp_status bp_schedule_add_span(bp_schedule *s, uint32_t first_request, uint32_t request_count, bool starts_group)
+{
+    BP_TRY(bp_grow_array((void **)&s->spans, &s->span_capacity, s->span_count, sizeof *s->spans));
+    s->spans[s->span_count++] = (bp_span){first_request, request_count, (uint32_t)s->interval_count, 0, starts_group};
+    s->use_count = 0;
+    return BP_OK;
+}
+
+bp_status bp_schedule_add_use(bp_schedule *s, const bp_use *use)
+{
+    if (s->interval_count + s->use_count >= INT32_MAX)
+        return bp_fail(BP_ERR_OVERFLOW, "the schedule acquires more than %d times", INT32_MAX);
+    BP_TRY(bp_grow_array((void **)&s->uses, &s->use_capacity, s->use_count, sizeof *s->uses));
+    s->uses[s->use_count++] = *use;
+    return BP_OK;
+}
+
+static int schedule_by_begin(const void *a, const void *b)
+{
+    const bp_use *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+/* Uses that touch or overlap share an interval. */
+static bp_status add_interval(bp_schedule *s, bp_span *span, const bp_use *use)
+{
+    if (span->interval_count > 0 && use->begin <= s->intervals[s->interval_count - 1].end) {
+        bp_interval *last = &s->intervals[s->interval_count - 1];
+        if (use->end >= last->end) {
+            last->end = use->end;
+            s->lanes[s->interval_count - 1].release = use->release_lane;
+        }
+        return BP_OK;
+    }
+    BP_TRY(bp_grow_array((void **)&s->intervals, &s->interval_capacity, s->interval_count, sizeof *s->intervals));
+    BP_TRY(bp_grow_array((void **)&s->lanes, &s->lane_capacity, s->interval_count, sizeof *s->lanes));
+    s->lanes[s->interval_count] = (bp_interval_lanes){use->acquire_lane, use->release_lane};
+    s->intervals[s->interval_count++] = (bp_interval){use->begin, use->end};
+    span->interval_count++;
+    return BP_OK;
+}
+
+bp_status bp_schedule_close_span(bp_schedule *s)
+{
+    bp_span *span = &s->spans[s->span_count - 1];
+    if (s->use_count > 1)
+        qsort(s->uses, s->use_count, sizeof *s->uses, schedule_by_begin);
+    for (size_t i = 0; i < s->use_count; i++)
+        BP_TRY(add_interval(s, span, &s->uses[i]));
+    return BP_OK;
+}
+
+bp_use bp_schedule_use(const bp_schedule *schedule, size_t interval)
+{
+    const bp_interval *i = &schedule->intervals[interval];
+    const bp_interval_lanes *lanes = &schedule->lanes[interval];
+    return (bp_use){i->begin, i->end, lanes->acquire, lanes->release};
+}
+
+/* ---- events -------------------------------------------------------------------------------------------------------- */
+
+/* Events in order: by step, releases first. */
+static size_t rank_of(uint32_t step, uint32_t acquire)
+{
+    return 2 * (size_t)step + acquire;
+}
+
+/* A counting sort: O(intervals + steps). Spans come in the order of the requests, so events of the same rank do. `starts`: where the
+ * events of each rank begin, for twice as many ranks as steps and two more. */
+static void sort_events(bp_schedule *s, uint32_t *starts, uint32_t *spans)
+{
+    for (size_t i = 0; i < s->interval_count; i++) {
+        starts[rank_of(s->intervals[i].begin, 1) + 1]++;
+        starts[rank_of(s->intervals[i].end, 0) + 1]++;
+    }
+    for (size_t rank = 0; rank < rank_of((uint32_t)s->step_count, 1); rank++)
+        starts[rank + 1] += starts[rank];
+    for (size_t i = 0; i < s->span_count; i++) {
+        const bp_span *span = &s->spans[i];
+        for (uint32_t k = 0; k < span->interval_count; k++) {
+            bp_use use = bp_schedule_use(s, span->first_interval + k);
+            uint32_t acquire = starts[rank_of(use.begin, 1)]++, release = starts[rank_of(use.end, 0)]++;
+            s->events[acquire] =
+                (bp_schedule_event){use.begin, 1, use.acquire_lane, span->first_request, span->request_count};
+            s->events[release] =
+                (bp_schedule_event){use.end, 0, use.release_lane, span->first_request, span->request_count};
+            spans[acquire] = spans[release] = (uint32_t)i;
+        }
+    }
+}
+
+/* Requests of a unit and role that are acquired or released together become one event: recorded schedules have a span for each
+ * request. */
+static size_t merge_neighbours(bp_schedule *s, const uint32_t *spans, size_t count)
+{
+    size_t merged = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bp_schedule_event *e = &s->events[i];
+        bp_schedule_event *last = merged > 0 ? &s->events[merged - 1] : NULL;
+        if (last != NULL && last->step == e->step && last->acquire == e->acquire && last->lane == e->lane &&
+            last->first_request + last->request_count == e->first_request && !s->spans[spans[i]].starts_group)
+            last->request_count += e->request_count;
+        else
+            s->events[merged++] = *e;
+    }
+    return merged;
+}
+
+static bp_status list_events(bp_schedule *s)
+{
+    size_t count = 2 * s->interval_count;
+    uint32_t *starts = NULL, *spans = NULL;
+    bp_status status = bp_new_array(count, sizeof *s->events, (void **)&s->events);
+    if (status == BP_OK)
+        status = bp_new_array(rank_of((uint32_t)s->step_count, 1) + 1, sizeof *starts, (void **)&starts);
+    if (status == BP_OK)
+        status = bp_new_array(count, sizeof *spans, (void **)&spans);
+    if (status == BP_OK) {
+        sort_events(s, starts, spans);
+        s->info.event_count = merge_neighbours(s, spans, count);
+    }
+    free(starts);
+    free(spans);
+    return status;
+}
+
+/* ---- finishing ------------------------------------------------------------------------------------------------------- */
+
+static bp_status list_requests(bp_schedule *s)
+{
+    BP_TRY(bp_new_array(s->request_count, sizeof *s->requests, (void **)&s->requests));
+    for (size_t i = 0; i < s->span_count; i++) {
+        const bp_span *span = &s->spans[i];
+        for (uint32_t k = 0; k < span->request_count && span->interval_count > 0; k++)
+            s->requests[span->first_request + k] =
+                (bp_scheduled_request){s->intervals + span->first_interval, span->interval_count};
+    }
+    return BP_OK;
+}
+
+bp_status bp_schedule_finish(bp_schedule *s)
+{
+    free(s->uses);
+    s->uses = NULL;
+    BP_TRY(list_requests(s));
+    BP_TRY(bp_schedule_derive_overlaps(s));
+    BP_TRY(list_events(s));
+    s->info.step_count = s->step_count;
+    s->info.steps = s->steps;
+    s->info.request_count = s->request_count;
+    s->info.requests = s->requests;
+    s->info.overlap_count = s->overlap_count;
+    s->info.overlaps = s->overlaps;
+    s->info.events = s->events;
+    return BP_OK;
+}
+
+const bp_schedule_info *bp_schedule_get_info(const bp_schedule *schedule)
+{
+    return schedule != NULL ? &schedule->info : NULL;
+}

@@ -1,0 +1,516 @@
+/* Training and evaluation schedules: the run order of the units, the passes over it, the live range of each request.
+ * docs/schedules.md lists the events. Source: Megatron-LM d98e8a64, megatron_fsdp: AllGatherPipeline, GradReducePipeline. */
+#include <stdlib.h>
+
+#include "core/fail.h"
+#include "core/structs.h"
+#include "schedule/schedule.h"
+
+/* ---- configuration ------------------------------------------------------------------------------------------------- */
+
+static const bp_schedule_config schedule_defaults = {
+    .size = sizeof schedule_defaults, .prefetch = 1, .prefetch_backward = BP_PREFETCH_SAME, .grad_units = 2};
+
+bp_status bp_schedule_config_init(bp_schedule_config *config, size_t size)
+{
+    return bp_struct_init("bp_schedule_config_init", config, size, &schedule_defaults, sizeof schedule_defaults);
+}
+
+static bp_status training_schedule_check_config(const bp_schedule_config *c)
+{
+    if (c->grad_units == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "grad_units is 0: the unit that runs backward has gradients, so at least 1");
+    if ((unsigned)c->passes > BP_PASSES_BOTH)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "passes %d: expected train (%d), eval (%d) or both (%d)",
+                       (int)c->passes, BP_PASSES_TRAIN, BP_PASSES_EVAL, BP_PASSES_BOTH);
+    if ((unsigned)c->streams > BP_STREAMS_UNIFIED)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "streams %d: expected separate (%d) or unified (%d)", (int)c->streams,
+                       BP_STREAMS_SEPARATE, BP_STREAMS_UNIFIED);
+    if ((unsigned)c->outside > BP_OUTSIDE_PREFETCHES_SUCCESSOR)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "outside %d: expected nothing (%d) or successor (%d)", (int)c->outside,
+                       BP_OUTSIDE_PREFETCHES_NOTHING, BP_OUTSIDE_PREFETCHES_SUCCESSOR);
+    if (c->microbatches > BP_MAX_MICROBATCHES)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%u microbatches in flight, at most %u are planned", c->microbatches,
+                       BP_MAX_MICROBATCHES);
+    if (c->override_count > 0 && c->overrides == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "override_count is %u, but there are no overrides", c->override_count);
+    return BP_OK;
+}
+
+/* ---- run order: in which order units run in one pass over the model ---------------------------------------------- */
+
+/* One run of a unit: its place in the forward order, and that of the last unit nested in it (itself when there is none). */
+typedef struct unit_run {
+    uint32_t place, last;
+    uint32_t unit;
+} unit_run;
+
+typedef struct run_order {
+    unit_run *runs; /* of the units that hold memory, sorted by place */
+    size_t count, capacity;
+    uint32_t *first_of_unit, *next;    /* runs of a unit, first to last */
+    uint32_t *last_of_unit, *previous; /* and back */
+    bool *holds_memory;                /* units with at least one bucket that is not empty */
+    uint32_t *child, *sibling;         /* nested units: first child, next sibling */
+    uint32_t *newest_run;              /* of each unit */
+    uint32_t *holder;                  /* of each unit: the innermost unit around it that holds memory */
+} run_order;
+
+#define NO_RUN UINT32_MAX
+
+static void finish_run_order(run_order *order)
+{
+    free(order->runs);
+    free(order->first_of_unit);
+    free(order->next);
+    free(order->last_of_unit);
+    free(order->previous);
+    free(order->holds_memory);
+    free(order->child);
+    free(order->sibling);
+    free(order->newest_run);
+    free(order->holder);
+}
+
+static bp_status new_links(size_t count, uint32_t **links)
+{
+    void *memory;
+    BP_TRY(bp_new_array(count, sizeof **links, &memory));
+    *links = memory;
+    for (size_t i = 0; i < count; i++)
+        (*links)[i] = NO_RUN;
+    return BP_OK;
+}
+
+/* Nested units by parent, in the order in which they were added. */
+static bp_status link_children(const bp_buckets *buckets, run_order *order)
+{
+    BP_TRY(new_links(buckets->unit_count, &order->child));
+    BP_TRY(new_links(buckets->unit_count, &order->sibling));
+    for (size_t u = buckets->unit_count; u-- > 0;) {
+        int32_t parent = buckets->units[u].parent;
+        if (parent >= 0) {
+            order->sibling[u] = order->child[parent];
+            order->child[parent] = (uint32_t)u;
+        }
+    }
+    return BP_OK;
+}
+
+/* Hostile models repeat units that nest thousands of others. */
+#define MOST_RUNS (1u << 24)
+
+static bp_status training_schedule_add_run(run_order *order, uint32_t unit)
+{
+    if (!order->holds_memory[unit])
+        return BP_OK;
+    BP_TRY(bp_grow_array((void **)&order->runs, &order->capacity, order->count, sizeof *order->runs));
+    if (order->count == MOST_RUNS)
+        return bp_fail(BP_ERR_UNSUPPORTED, "a step of more than %u runs of units is not planned", MOST_RUNS);
+    uint32_t place = (uint32_t)order->count;
+    order->newest_run[unit] = place;
+    order->runs[order->count++] = (unit_run){place, place, unit};
+    return BP_OK;
+}
+
+/* A unit and everything nested in it, depth first without recursion: hostile models nest deeply. */
+static bp_status add_nested_runs(const bp_buckets *buckets, run_order *order, uint32_t top)
+{
+    uint32_t unit = top;
+    size_t first = order->count;
+    for (;;) {
+        BP_TRY(training_schedule_add_run(order, unit));
+        if (order->child[unit] != NO_RUN) {
+            unit = order->child[unit];
+            continue;
+        }
+        while (unit != top && order->sibling[unit] == NO_RUN)
+            unit = (uint32_t)buckets->units[unit].parent;
+        if (unit == top)
+            break;
+        unit = order->sibling[unit];
+    }
+    /* a unit spans the runs of its descendants, which follow it; in one expansion every unit runs at most once */
+    for (size_t i = order->count; i-- > first;) {
+        uint32_t outer_unit = order->runs[i].unit == top ? NO_RUN : order->holder[order->runs[i].unit];
+        if (outer_unit == NO_RUN || order->newest_run[outer_unit] == NO_RUN || order->newest_run[outer_unit] < first)
+            continue; /* nothing around it runs in this expansion */
+        unit_run *outer = &order->runs[order->newest_run[outer_unit]];
+        outer->last = outer->last > order->runs[i].last ? outer->last : order->runs[i].last;
+    }
+    return BP_OK;
+}
+
+static bp_status link_runs(const bp_buckets *buckets, run_order *order)
+{
+    BP_TRY(new_links(buckets->unit_count, &order->first_of_unit));
+    BP_TRY(new_links(buckets->unit_count, &order->last_of_unit));
+    BP_TRY(new_links(order->count, &order->next));
+    BP_TRY(new_links(order->count, &order->previous));
+    for (size_t i = 0; i < order->count; i++) {
+        uint32_t unit = order->runs[i].unit, before = order->last_of_unit[unit];
+        order->previous[i] = before;
+        if (before != NO_RUN)
+            order->next[before] = (uint32_t)i;
+        else
+            order->first_of_unit[unit] = (uint32_t)i;
+        order->last_of_unit[unit] = (uint32_t)i;
+    }
+    return BP_OK;
+}
+
+static bp_status init_run_order(const bp_buckets *buckets, run_order *order)
+{
+    void *memory;
+    BP_TRY(bp_new_array(buckets->unit_count, sizeof *order->holds_memory, &memory));
+    order->holds_memory = memory;
+    for (size_t i = 0; i < buckets->bucket_count; i++) {
+        if (buckets->buckets[i].unit >= 0 && buckets->buckets[i].numel > 0)
+            order->holds_memory[buckets->buckets[i].unit] = true;
+    }
+    BP_TRY(link_children(buckets, order));
+    BP_TRY(new_links(buckets->unit_count, &order->newest_run));
+    BP_TRY(new_links(buckets->unit_count, &order->holder));
+    for (size_t u = 0; u < buckets->unit_count; u++) { /* parents come first */
+        int32_t parent = buckets->units[u].parent;
+        if (parent >= 0)
+            order->holder[u] = order->holds_memory[parent] ? (uint32_t)parent : order->holder[parent];
+    }
+    for (size_t i = 0; i < buckets->order_count; i++)
+        BP_TRY(add_nested_runs(buckets, order, buckets->order[i]));
+    if (order->count == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "model \"%s\" has no units that hold memory, so there is no schedule",
+                       buckets->model);
+    return link_runs(buckets, order);
+}
+
+/* ---- time axis: passes one after the other, and where in them a unit is live ------------------------------------- */
+
+/* A pass runs every place of the run order once: forward, backward (from the last place to the first) or both at the same
+ * time. A unit takes one step. Where reduce-scatters and all-gathers share a stream it takes two: reduce-scatters end with
+ * the first half, all-gathers begin with the second. No unit is prefetched across the border of two passes. */
+typedef struct axis_pass {
+    uint32_t begin, first, end; /* steps: where it begins, of its first unit, after its last unit */
+    uint32_t width;             /* steps a unit takes */
+    bool forward, backward, evaluation;
+} axis_pass;
+
+/* A training step of a pipeline and an evaluation. */
+#define MOST_PASSES 9
+
+typedef struct time_axis {
+    axis_pass passes[MOST_PASSES];
+    uint32_t count;
+    uint32_t places; /* of a pass */
+} time_axis;
+
+/* Steps of hostile models that are still planned: 2^24 runs there and back. */
+#define MOST_STEPS (1u << 25)
+
+static void training_schedule_append(time_axis *axis, bool forward, bool backward, bool evaluation)
+{
+    axis->passes[axis->count++] = (axis_pass){.forward = forward, .backward = backward, .evaluation = evaluation};
+}
+
+/* 1F1B with m microbatches in flight: m forward passes, m of the steady state, m backward passes. Two of each kind stand for
+ * any number. They have all conflicts: only requests that are always live reach across the border of two passes. They have
+ * all successions in memory: the passes before any pass of a longer sequence are, by kind, those before one of these, also
+ * across the end of the iteration. */
+static void append_training(time_axis *axis, const bp_schedule_config *config)
+{
+    uint32_t in_flight = config->microbatches > 1 ? 2 : 1;
+    if (in_flight == 1 && !config->combined) {
+        training_schedule_append(axis, true, false, false);
+        training_schedule_append(axis, false, true, false);
+        return;
+    }
+    for (uint32_t i = 0; i < in_flight; i++)
+        training_schedule_append(axis, true, false, false);
+    for (uint32_t i = 0; i < in_flight; i++) {
+        training_schedule_append(axis, true, config->combined, false);
+        if (!config->combined)
+            training_schedule_append(axis, false, true, false);
+    }
+    for (uint32_t i = 0; i < in_flight; i++)
+        training_schedule_append(axis, false, true, false);
+}
+
+static bp_status add_pass_steps(const run_order *order, const axis_pass *pass, bp_schedule *s)
+{
+    if (pass->first > pass->begin)
+        BP_TRY(bp_schedule_add_step(s, BP_PHASE_OUTSIDE, BP_OUTSIDE, BP_OUTSIDE));
+    size_t n = order->count;
+    for (size_t i = 0; i < n; i++) {
+        int32_t forward = (int32_t)order->runs[i].unit, backward = (int32_t)order->runs[n - 1 - i].unit;
+        if (!pass->backward) {
+            BP_TRY(bp_schedule_add_step(s, BP_PHASE_FORWARD, forward, BP_OUTSIDE));
+            continue;
+        }
+        forward = pass->forward ? forward : BP_OUTSIDE;
+        BP_TRY(bp_schedule_add_step(s, pass->forward ? BP_PHASE_COMBINED : BP_PHASE_BACKWARD, backward, forward));
+        if (pass->width == 2)
+            BP_TRY(bp_schedule_add_step(s, BP_PHASE_BACKWARD_GATHER, backward, forward));
+    }
+    return BP_OK;
+}
+
+static bp_status init_time_axis(const run_order *order, const bp_schedule_config *config, bp_schedule *s,
+                                time_axis *axis)
+{
+    *axis = (time_axis){.places = (uint32_t)order->count};
+    if (config->passes != BP_PASSES_EVAL)
+        append_training(axis, config);
+    if (config->passes != BP_PASSES_TRAIN)
+        training_schedule_append(axis, true, false, true);
+    uint32_t outside = config->outside == BP_OUTSIDE_PREFETCHES_SUCCESSOR;
+    uint64_t steps = 0;
+    for (uint32_t i = 0; i < axis->count; i++) {
+        axis_pass *pass = &axis->passes[i];
+        pass->width = pass->backward && config->streams == BP_STREAMS_UNIFIED ? 2 : 1;
+        pass->begin = (uint32_t)steps;
+        pass->first = pass->begin + outside;
+        steps += outside + (uint64_t)axis->places * pass->width;
+        pass->end = (uint32_t)steps;
+        if (steps > MOST_STEPS)
+            return bp_fail(BP_ERR_UNSUPPORTED,
+                           "%u runs of units make a schedule of more than %u steps, which is not planned", axis->places,
+                           MOST_STEPS);
+    }
+    for (uint32_t i = 0; i < axis->count; i++)
+        BP_TRY(add_pass_steps(order, &axis->passes[i], s));
+    return BP_OK;
+}
+
+/* The step at which the turn of a pass begins: of its first unit, its second, ... */
+static uint32_t step_of(const axis_pass *pass, uint32_t turn)
+{
+    return pass->first + turn * pass->width;
+}
+
+/* Gathers wait for the second half of the step that they are to run under, but not those that compute itself waits for. */
+static uint32_t gather_step(const axis_pass *pass, uint32_t turn, uint32_t ahead)
+{
+    if (ahead > turn && pass->first > pass->begin)
+        return pass->begin;
+    uint32_t under = ahead < turn ? turn - ahead : 0;
+    return under == turn ? step_of(pass, turn) : step_of(pass, under + 1) - 1;
+}
+
+static bp_use use_of_turns(const axis_pass *pass, uint32_t first, uint32_t last, uint32_t ahead)
+{
+    return (bp_use){.begin = gather_step(pass, first, ahead), .end = step_of(pass, last + 1)};
+}
+
+static bp_use use_forward(const axis_pass *pass, const unit_run *run, uint32_t ahead)
+{
+    return use_of_turns(pass, run->place, run->last, ahead);
+}
+
+static bp_use use_backward(const time_axis *axis, const axis_pass *pass, const unit_run *run, uint32_t ahead)
+{
+    return use_of_turns(pass, axis->places - 1 - run->last, axis->places - 1 - run->place, ahead);
+}
+
+static bp_use use_gradient(const time_axis *axis, const axis_pass *pass, const unit_run *run, uint32_t drain)
+{
+    uint32_t turn = axis->places - 1 - run->place;
+    bp_use use = use_of_turns(pass, turn, turn, 0);
+    if (drain > run->place)
+        use.end = pass->end;
+    else if (drain > 0)
+        use.end = step_of(pass, turn + drain) + 1;
+    return use;
+}
+
+/* ---- live ranges ------------------------------------------------------------------------------------------------- */
+
+/* A unit's prefetch depths. */
+typedef struct depth {
+    uint32_t forward, backward;
+    bool is_override;
+} depth;
+
+typedef struct generator {
+    const bp_buckets *buckets;
+    const bp_schedule_config *config;
+    bp_schedule *schedule;
+    run_order order;
+    time_axis axis;
+    depth *depths;       /* by unit */
+    bool *has_transpose; /* by bucket */
+} generator;
+
+static uint32_t backward_depth(uint32_t forward, uint32_t backward)
+{
+    return backward == BP_PREFETCH_SAME ? forward : backward;
+}
+
+static bp_status set_depths(generator *g)
+{
+    const bp_schedule_config *c = g->config;
+    void *memory;
+    BP_TRY(bp_new_array(g->buckets->unit_count, sizeof *g->depths, &memory));
+    g->depths = memory;
+    for (size_t u = 0; u < g->buckets->unit_count; u++)
+        g->depths[u] = (depth){c->prefetch, backward_depth(c->prefetch, c->prefetch_backward), false};
+    for (uint32_t i = 0; i < c->override_count; i++) {
+        const bp_unit_prefetch *override = &c->overrides[i];
+        if (override->unit >= g->buckets->unit_count)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "overrides[%u]: unit %u does not exist, there are %zu", i,
+                           override->unit, g->buckets->unit_count);
+        if (g->depths[override->unit].is_override)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT, "overrides[%u]: unit \"%s\" has an override already", i,
+                           g->buckets->units[override->unit].name);
+        g->depths[override->unit] =
+            (depth){override->forward, backward_depth(override->forward, override->backward), true};
+    }
+    return BP_OK;
+}
+
+static bp_status find_transposes(generator *g)
+{
+    void *memory;
+    BP_TRY(bp_new_array(g->buckets->bucket_count, sizeof *g->has_transpose, &memory));
+    g->has_transpose = memory;
+    for (size_t i = 0; i < g->buckets->request_count; i++)
+        g->has_transpose[g->buckets->requests[i].bucket] |= g->buckets->requests[i].role == BP_ROLE_PARAM_TRANSPOSE;
+    return BP_OK;
+}
+
+/* Row-wise parameters are those that have a transpose for backward. */
+typedef enum liveness { LIVE_PARAM, LIVE_ROW_WISE, LIVE_TRANSPOSE, LIVE_GRADIENT, LIVE_ALWAYS } liveness;
+
+static liveness liveness_of(const generator *g, uint32_t request)
+{
+    const bp_request *r = &g->buckets->requests[request];
+    switch (r->role) {
+    case BP_ROLE_PARAM: return g->has_transpose[r->bucket] ? LIVE_ROW_WISE : LIVE_PARAM;
+    case BP_ROLE_PARAM_TRANSPOSE: return LIVE_TRANSPOSE;
+    case BP_ROLE_STATE:
+    case BP_ROLE_MAIN_GRAD:
+    case BP_ROLE_OPTIMIZER: return LIVE_ALWAYS;
+    default: return LIVE_GRADIENT;
+    }
+}
+
+/* The uses of a group's requests are all on the same lanes. */
+static bp_status add_use(generator *g, const bp_request_group *group, bp_use use)
+{
+    bp_interval_lanes lanes = bp_role_lanes(group->role);
+    use.acquire_lane = lanes.acquire;
+    use.release_lane = lanes.release;
+    return bp_schedule_add_use(g->schedule, &use);
+}
+
+/* Parameters that are not resharded: from their first gather until nobody needs them any more. */
+static bp_status add_kept(generator *g, const bp_request_group *group, const axis_pass *first, const axis_pass *last)
+{
+    const unit_run *run = &g->order.runs[g->order.first_of_unit[group->unit]]; /* whose backward comes last */
+    bp_use use = use_forward(first, run, g->depths[group->unit].forward);
+    if (last->evaluation)
+        use.end = last->end;
+    else
+        use.end = use_backward(&g->axis, last, run, 0).end;
+    return add_use(g, group, use);
+}
+
+static bp_status add_all_kept(generator *g, const bp_request_group *group)
+{
+    const axis_pass *passes = g->axis.passes, *newest = &passes[g->axis.count - 1];
+    if (newest->evaluation)
+        BP_TRY(add_kept(g, group, newest, newest));
+    if (newest->evaluation && g->axis.count == 1)
+        return BP_OK;
+    return add_kept(g, group, &passes[0], newest->evaluation ? newest - 1 : newest);
+}
+
+static bp_status add_forward(generator *g, const bp_request_group *group, const axis_pass *pass)
+{
+    const run_order *order = &g->order;
+    for (uint32_t i = order->first_of_unit[group->unit]; i != NO_RUN; i = order->next[i])
+        BP_TRY(add_use(g, group, use_forward(pass, &order->runs[i], g->depths[group->unit].forward)));
+    return BP_OK;
+}
+
+/* Runs go backward from the last to the first. */
+static bp_status add_backward(generator *g, const bp_request_group *group, const axis_pass *pass, liveness live)
+{
+    const run_order *order = &g->order;
+    uint32_t ahead = live == LIVE_ROW_WISE ? 0 : g->depths[group->unit].backward;
+    for (uint32_t i = order->last_of_unit[group->unit]; i != NO_RUN; i = order->previous[i]) {
+        const unit_run *run = &order->runs[i];
+        BP_TRY(add_use(g, group,
+                       live == LIVE_GRADIENT ? use_gradient(&g->axis, pass, run, g->config->grad_units - 1)
+                                             : use_backward(&g->axis, pass, run, ahead)));
+    }
+    return BP_OK;
+}
+
+static bp_status training_schedule_add_live(generator *g, const bp_request_group *group, liveness live)
+{
+    uint32_t steps = (uint32_t)g->schedule->step_count;
+    if (live == LIVE_ALWAYS)
+        return add_use(g, group, (bp_use){0, steps, 0, 0});
+    bool is_row_wise = live == LIVE_PARAM || live == LIVE_ROW_WISE;
+    if (is_row_wise && g->config->keep_after_forward)
+        return add_all_kept(g, group);
+    bool in_backward = live != LIVE_ROW_WISE || g->config->recompute;
+    for (uint32_t i = 0; i < g->axis.count; i++) {
+        const axis_pass *pass = &g->axis.passes[i];
+        if (pass->forward && is_row_wise)
+            BP_TRY(add_forward(g, group, pass));
+        if (pass->backward && in_backward)
+            BP_TRY(add_backward(g, group, pass, live));
+    }
+    return BP_OK;
+}
+
+static bp_status training_schedule_add_group(generator *g, const bp_request_group *group)
+{
+    uint32_t end = group->first + group->count;
+    for (uint32_t first = group->first; first < end;) {
+        liveness live = liveness_of(g, first);
+        uint32_t next = first + 1;
+        while (next < end && liveness_of(g, next) == live)
+            next++;
+        BP_TRY(bp_schedule_add_span(g->schedule, first, next - first, first == group->first));
+        BP_TRY(training_schedule_add_live(g, group, live));
+        BP_TRY(bp_schedule_close_span(g->schedule));
+        first = next;
+    }
+    return BP_OK;
+}
+
+static bp_status generate(generator *g)
+{
+    BP_TRY(set_depths(g));
+    BP_TRY(find_transposes(g));
+    BP_TRY(init_run_order(g->buckets, &g->order));
+    BP_TRY(init_time_axis(&g->order, g->config, g->schedule, &g->axis));
+    for (size_t i = 0; i < g->buckets->group_count; i++)
+        BP_TRY(training_schedule_add_group(g, &g->buckets->groups[i]));
+    return bp_schedule_finish(g->schedule);
+}
+
+bp_status bp_schedule_create_training(const bp_buckets *buckets, const bp_schedule_config *given,
+                                      bp_schedule **schedule)
+{
+    bp_schedule_config config = schedule_defaults;
+    if (buckets == NULL || schedule == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_schedule_create_training: needs buckets and an output");
+    BP_TRY(bp_struct_read("bp_schedule_create_training", given, false, &config, sizeof config));
+    BP_TRY(training_schedule_check_config(&config));
+    generator g = {.buckets = buckets, .config = &config};
+    BP_TRY(bp_schedule_new(buckets->request_count, &g.schedule));
+    bp_status status = generate(&g);
+    finish_run_order(&g.order);
+    free(g.depths);
+    free(g.has_transpose);
+    if (status != BP_OK) {
+        bp_schedule_destroy(&g.schedule);
+        return status;
+    }
+    *schedule = g.schedule;
+    return BP_OK;
+}
